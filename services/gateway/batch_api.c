@@ -195,7 +195,7 @@ static bool create_batch(struct batch_call *call, struct api_error *error)
     if (ok && strcmp(input.purpose, "batch") != 0)
         ok = api_fail(error, 400, "invalid_value", "input_file_id", "the purpose of the file must be \"batch\", not \"%s\"",
                       input.purpose);
-    if (ok && batch_store_is_full(call->api->store))
+    if (ok && batch_store_is_full(call->api->store, call->tenant))
         ok = api_fail(error, 413, "storage_full", NULL, "there is no room for results: delete files that are not needed any more");
     if (ok) {
         batch_store_make_id("batch_", record.id);
@@ -289,7 +289,8 @@ static void run_work(void *arg, void *item)
 
 enum status batch_api_open(const struct batch_api_config *config, struct batch_api **out, struct error *error)
 {
-    struct batch_store_config store = {.dir = config->dir, .max_bytes = config->max_bytes, .share = config->share};
+    struct batch_store_config store = {
+        .dir = config->dir, .max_bytes = config->max_bytes, .share = config->share, .max_files = BATCH_FILES_MAX};
     struct batch_api *api = calloc(1, sizeof *api);
     enum status status;
 
@@ -297,6 +298,7 @@ enum status batch_api_open(const struct batch_api_config *config, struct batch_a
     if (!api)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     api->config = *config;
+    pthread_mutex_init(&api->mutex, NULL);
     status = batch_store_open(&store, &api->store, error);
     api->config.runner.store = api->store;
     api->config.runner.max_lines = config->max_lines;
@@ -327,6 +329,7 @@ void batch_api_close(struct batch_api *api)
         return;
     batch_runner_free(api->runner);
     batch_store_close(api->store);
+    pthread_mutex_destroy(&api->mutex);
     free(api);
 }
 

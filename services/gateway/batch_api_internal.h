@@ -3,17 +3,22 @@
 #ifndef FD_GATEWAY_BATCH_API_INTERNAL_H
 #define FD_GATEWAY_BATCH_API_INTERNAL_H
 
-#include <stdatomic.h>
+#include <pthread.h>
 
 #include "services/gateway/batch_api.h"
 #include "services/gateway/work_pool.h"
 
 enum {
-    UPLOADS_MAX = 64, // at a time
+    UPLOADS_MAX = 64, // at a time; with several API keys, --key-share is the part that one may have
     UPLOAD_BUFFER_BYTES = 256 << 10,
     UPLOAD_SLACK_BYTES = 64 << 10, // of a body beside the file in it
     EXPIRY_LEAST_S = 3600,
     EXPIRY_MOST_S = 30 * 24 * 3600,
+};
+
+struct upload_place {
+    bool taken;
+    char tenant[KEY_TENANT_BYTES];
 };
 
 struct batch_api {
@@ -21,7 +26,8 @@ struct batch_api {
     struct batch_store *store;
     struct batch_runner *runner;
     struct work_pool *thread;
-    atomic_uint uploads; // relaxed: a limit
+    pthread_mutex_t mutex;
+    struct upload_place uploads[UPLOADS_MAX]; // under mutex
 };
 
 // What the thread does next; the first member of its kind.

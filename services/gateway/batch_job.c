@@ -53,7 +53,7 @@ static uint64_t number_in(const struct batch_job *job, const char *id)
 }
 
 // Takes the results that are there, and cuts the file where they end.
-static enum status take_results(struct batch_job *job, int fd, uint64_t *bytes_out, struct error *error)
+static enum status take_results(struct batch_job *job, struct batch_store *store, int fd, uint64_t *bytes_out, struct error *error)
 {
     struct batch_result_about about;
     struct line_reader reader;
@@ -61,6 +61,7 @@ static enum status take_results(struct batch_job *job, int fd, uint64_t *bytes_o
     const char *line;
     size_t bytes;
     bool ok = true;
+    off_t end;
 
     *bytes_out = 0;
     line_reader_open(fd, RESULT_BYTES_MAX, &reader);
@@ -76,10 +77,13 @@ static enum status take_results(struct batch_job *job, int fd, uint64_t *bytes_o
         batch_result_about_free(&about);
     }
     line_reader_close(&reader);
-    if (lseek(fd, 0, SEEK_END) > (off_t)*bytes_out)
+    end = lseek(fd, 0, SEEK_END);
+    if (end > (off_t)*bytes_out)
         log_info("BATCH-RESULTS-CUT", "batch=%s bytes=%llu", job->record.id, (unsigned long long)*bytes_out);
     if (ftruncate(fd, (off_t)*bytes_out) != 0)
         return error_set(error, STATUS_UNAVAILABLE, "the results cannot be written: %s", strerror(errno));
+    if (end > (off_t)*bytes_out)
+        batch_store_release(store, job->record.tenant, (uint64_t)end - *bytes_out);
     return STATUS_OK;
 }
 
@@ -111,9 +115,9 @@ enum status batch_job_open(struct batch_store *store, struct batch_record *recor
         return error_set(error, STATUS_NOT_FOUND, "the input file is gone");
     if (out->output < 0 || out->errors < 0)
         return error_set(error, STATUS_UNAVAILABLE, "the results cannot be written: %s", strerror(errno));
-    status = take_results(out, out->output, &out->output_bytes, error);
+    status = take_results(out, store, out->output, &out->output_bytes, error);
     if (status == STATUS_OK)
-        status = take_results(out, out->errors, &out->errors_bytes, error);
+        status = take_results(out, store, out->errors, &out->errors_bytes, error);
     out->saved = out->record.counts;
     return status;
 }
@@ -304,7 +308,7 @@ bool batch_job_write(struct batch_job *job, struct batch_store *store, uint64_t 
     }
     if (ok) {
         *file_bytes += bytes;
-        batch_store_add_bytes(store, bytes);
+        batch_store_add_bytes(store, job->record.tenant, bytes);
         job->record.counts.failed += failed;
         job->record.counts.completed += !failed;
     }

@@ -35,6 +35,7 @@ struct batch_job {
     uint64_t output_bytes, errors_bytes;
     struct line_reader reader;
     bool at_end;                       // the reader has given all lines
+    bool look_again;                   // the runner's: whether it is cancelled could not be looked up
     struct text_set seen;              // while validating
     struct batch_bits done, duplicate; // by number of line
     struct batch_counts saved;         // as the store has them

@@ -133,10 +133,17 @@ static void find_jobs(struct batch_runner *runner)
 static void check_ending(struct batch_runner *runner, struct batch_job *job, bool changed)
 {
     struct batch_item *item, *next;
+    bool cancelled = false;
+    struct error error;
 
     if (job->phase != BATCH_JOB_RUNNING)
         return;
-    if (changed && batch_store_is_cancelling(runner->config.store, job->record.id))
+    if (changed || job->look_again) {
+        job->look_again = batch_store_is_cancelling(runner->config.store, job->record.id, &cancelled, &error) != STATUS_OK;
+        if (job->look_again)
+            log_warn("BATCH-STORE", "error=%s", error.text);
+    }
+    if (cancelled)
         batch_job_begin_ending(job, BATCH_CANCELLED);
     else if (job->record.expires_s <= clock_wall_us() / 1000000)
         batch_job_begin_ending(job, BATCH_EXPIRED);
@@ -215,10 +222,10 @@ static void fill(struct batch_runner *runner)
     uint32_t without = 0, lines = 0;
 
     while (lines < LINES_A_ROUND && runner->job_count > 0 && without < runner->job_count &&
-           runner->item_count < runner->config.concurrency && runner->config.is_ready(runner->config.arg) &&
-           !batch_store_is_full(runner->config.store)) {
+           runner->item_count < runner->config.concurrency && runner->config.is_ready(runner->config.arg)) {
         struct batch_job *job = runner->jobs[runner->turn++ % runner->job_count];
-        bool took = job->phase == BATCH_JOB_RUNNING && job->record.status != BATCH_FAILED && take_line(runner, job);
+        bool took = job->phase == BATCH_JOB_RUNNING && job->record.status != BATCH_FAILED &&
+                    !batch_store_is_full(runner->config.store, job->record.tenant) && take_line(runner, job);
         without = took ? 0 : without + 1;
         lines += took;
     }

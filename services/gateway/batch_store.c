@@ -1,36 +1,13 @@
-// batch_store.c: see batch_store.h: the folder, its lock, and the room in it.
-#include <dirent.h>
+// batch_store.c: see batch_store.h: names, and the room that each tenant has.
 #include <errno.h>
-#include <fcntl.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/checked.h"
-#include "common/base/log.h"
 #include "services/gateway/batch_store_internal.h"
-
-enum { SCHEMA_VERSION = 1, BUSY_MS = 2000, ID_DIGITS = 24 };
-
-static const char schema[] =
-    "CREATE TABLE files (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL, purpose TEXT NOT NULL,"
-    "  filename TEXT NOT NULL, bytes INTEGER NOT NULL, created INTEGER NOT NULL, expires INTEGER NOT NULL);"
-    "CREATE INDEX files_of_tenant ON files (tenant, seq);"
-    "CREATE TABLE batches (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL,"
-    "  status INTEGER NOT NULL, endpoint INTEGER NOT NULL, input TEXT NOT NULL, output TEXT NOT NULL, errors TEXT NOT NULL,"
-    "  has_output INTEGER NOT NULL DEFAULT 0, has_errors INTEGER NOT NULL DEFAULT 0, window TEXT NOT NULL, metadata TEXT,"
-    "  at_0 INTEGER NOT NULL, at_1 INTEGER NOT NULL DEFAULT 0, at_2 INTEGER NOT NULL DEFAULT 0, at_3 INTEGER NOT NULL DEFAULT 0,"
-    "  at_4 INTEGER NOT NULL DEFAULT 0, at_5 INTEGER NOT NULL DEFAULT 0, at_6 INTEGER NOT NULL DEFAULT 0,"
-    "  at_7 INTEGER NOT NULL DEFAULT 0, expires INTEGER NOT NULL, output_kept INTEGER NOT NULL,"
-    "  total INTEGER NOT NULL DEFAULT 0, completed INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0,"
-    "  error_code TEXT NOT NULL DEFAULT '', error_message TEXT NOT NULL DEFAULT '', error_line INTEGER NOT NULL DEFAULT 0);"
-    "CREATE INDEX batches_of_tenant ON batches (tenant, seq);"
-    "CREATE INDEX batches_by_status ON batches (status);"
-    "PRAGMA user_version = 1;";
 
 static const char *const status_names[BATCH_STATUS_COUNT] = {
     [BATCH_VALIDATING] = "validating", [BATCH_IN_PROGRESS] = "in_progress", [BATCH_FINALIZING] = "finalizing",
@@ -48,7 +25,7 @@ void batch_record_free(struct batch_record *record)
 
 void batch_store_make_id(const char *prefix, char out[BATCH_ID_BYTES])
 {
-    unsigned char random[12];
+    unsigned char random[BATCH_ID_DIGITS / 2];
     char digits[2 * sizeof random + 1];
 
     randombytes_buf(random, sizeof random);
@@ -61,257 +38,54 @@ void batch_store_path(const struct batch_store *store, const char *id, bool part
     snprintf(out, BATCH_PATH_BYTES, "%s/files/%s%s", store->config.dir, id, part ? ".part" : "");
 }
 
-// Whether a name in `files` is one that a gateway gives: "file-" and 24 digits, ".part" behind them while it is written. *part: whether it
-// has that. Whatever else lies there is somebody else's.
-static bool is_own_name(const char *name, bool *part)
-{
-    const size_t prefix = strlen("file-");
-
-    if (strncmp(name, "file-", prefix) != 0 || strspn(name + prefix, "0123456789abcdef") != ID_DIGITS)
-        return false;
-    *part = strcmp(name + prefix + ID_DIGITS, ".part") == 0;
-    return *part || name[prefix + ID_DIGITS] == '\0';
-}
-
-// --- opening -------------------------------------------------------------------------------------------------------
-static enum status make_folder(const char *path, struct error *error)
-{
-    struct stat there;
-
-    if (mkdir(path, 0700) == 0 || (errno == EEXIST && stat(path, &there) == 0 && S_ISDIR(there.st_mode)))
-        return STATUS_OK;
-    return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: cannot make the folder %s: %s", path,
-                     strerror(errno == EEXIST ? ENOTDIR : errno));
-}
-
-static enum status take_lock(struct batch_store *store, struct error *error)
-{
-    char path[BATCH_PATH_BYTES], owner[32] = "";
-    ssize_t bytes;
-
-    snprintf(path, sizeof path, "%s/lock", store->config.dir);
-    store->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (store->lock < 0)
-        return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, strerror(errno));
-    if (flock(store->lock, LOCK_EX | LOCK_NB) != 0) {
-        bytes = read(store->lock, owner, sizeof owner - 1);
-        owner[bytes > 0 ? strcspn(owner, "\n") : 0] = '\0';
-        return error_set(error, STATUS_ALREADY_EXISTS,
-                         "--batch-dir %s is in use by another gateway (process %s): a folder belongs to one, give this one its own",
-                         store->config.dir, owner);
-    }
-    if (ftruncate(store->lock, 0) != 0 || dprintf(store->lock, "%ld\n", (long)getpid()) < 0)
-        return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, strerror(errno));
-    return STATUS_OK;
-}
-
-// Refuses to make a database beside files of an earlier one: all of them would be removed as unfinished.
-static enum status check_no_files(struct batch_store *store, struct error *error)
-{
-    char path[BATCH_PATH_BYTES];
-    struct dirent *entry;
-    bool part, found = false;
-    DIR *folder;
-
-    snprintf(path, sizeof path, "%s/files", store->config.dir);
-    folder = opendir(path);
-    if (!folder)
-        return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, strerror(errno));
-    while (!found && (entry = readdir(folder)) != NULL)
-        found = is_own_name(entry->d_name, &part) && !part;
-    closedir(folder);
-    if (!found)
-        return STATUS_OK;
-    return error_set(
-        error, STATUS_FAILED_PRECONDITION,
-        "--batch-dir: %s has files, but %s/batches.db, which says whose they are, is gone: put it back, or move the files away",
-        path, store->config.dir);
-}
-
-static enum status open_database(struct batch_store *store, struct error *error)
-{
-    char path[BATCH_PATH_BYTES];
-    struct batch_sql sql;
-    enum status status;
-    uint64_t version = 0;
-
-    snprintf(path, sizeof path, "%s/batches.db", store->config.dir);
-    if (sqlite3_open_v2(path, &store->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
-        return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, sqlite3_errmsg(store->db));
-    sqlite3_busy_timeout(store->db, BUSY_MS); // another program may look at it, or copy it
-    status = batch_sql_run(store->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;", error);
-    if (status != STATUS_OK) {
-        error_prefix(error, "--batch-dir: %s cannot be used (put a copy back, or name another folder)", path);
-        return status;
-    }
-    sql = batch_sql_open(store->db, "PRAGMA user_version");
-    if (batch_sql_step(&sql))
-        version = batch_sql_u64(&sql, 0);
-    status = batch_sql_close(&sql, error);
-    if (status != STATUS_OK || version == SCHEMA_VERSION)
-        return status;
-    if (version != 0)
-        return error_set(
-            error, STATUS_FAILED_PRECONDITION,
-            "--batch-dir: %s is of version %llu, this gateway knows %d: use the gateway that made it, or another folder", path,
-            (unsigned long long)version, SCHEMA_VERSION);
-    status = check_no_files(store, error);
-    if (status == STATUS_OK)
-        status = batch_sql_run(store->db, "BEGIN", error);
-    if (status == STATUS_OK)
-        status = batch_sql_run(store->db, schema, error);
-    return status == STATUS_OK ? batch_sql_run(store->db, "COMMIT", error) : status;
-}
-
-// Whether anything refers to the file.
-static bool is_known(struct batch_store *store, const char *id)
-{
-    struct batch_sql sql = batch_sql_open(store->db, "SELECT 1 FROM files WHERE id = ?1 UNION ALL "
-                                                     "SELECT 1 FROM batches WHERE status < ?2 AND (output = ?1 OR errors = ?1)");
-    bool known;
-
-    batch_sql_text(&sql, 1, id);
-    batch_sql_number(&sql, 2, BATCH_COMPLETED);
-    known = batch_sql_step(&sql);
-    return batch_sql_close(&sql, NULL) != STATUS_OK || known; // in doubt, it stays
-}
-
-// Removes what a gateway that was killed left behind, and adds up the rest.
-static enum status sweep_files(struct batch_store *store, struct error *error)
-{
-    char path[BATCH_PATH_BYTES];
-    struct dirent *entry;
-    struct stat about;
-    uint32_t removed = 0;
-    bool part;
-    DIR *folder;
-
-    snprintf(path, sizeof path, "%s/files", store->config.dir);
-    folder = opendir(path);
-    if (!folder)
-        return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, strerror(errno));
-    while ((entry = readdir(folder)) != NULL) {
-        if (!is_own_name(entry->d_name, &part) || fstatat(dirfd(folder), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0 ||
-            !S_ISREG(about.st_mode))
-            continue;
-        if (is_known(store, entry->d_name))
-            store->bytes += (uint64_t)about.st_size;
-        else
-            removed += unlinkat(dirfd(folder), entry->d_name, 0) == 0;
-    }
-    closedir(folder);
-    if (removed)
-        log_info("BATCH-FILES-REMOVED", "files=%u why=unfinished", removed);
-    return STATUS_OK;
-}
-
-enum status batch_store_open(const struct batch_store_config *config, struct batch_store **out, struct error *error)
-{
-    struct batch_store *store = calloc(1, sizeof *store);
-    char files[BATCH_PATH_BYTES];
-    enum status status;
-
-    *out = NULL;
-    if (!store)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    store->config = *config;
-    store->lock = -1;
-    pthread_mutex_init(&store->mutex, NULL);
-    if (strlen(config->dir) > BATCH_PATH_BYTES / 2)
-        status = error_set(error, STATUS_INVALID_ARGUMENT, "--batch-dir: the name is too long");
-    else if (sodium_init() < 0)
-        status = error_set(error, STATUS_UNAVAILABLE, "libsodium finds no source of random bytes");
-    else
-        status = make_folder(config->dir, error);
-    snprintf(files, sizeof files, "%s/files", config->dir);
-    if (status == STATUS_OK)
-        status = take_lock(store, error);
-    if (status == STATUS_OK)
-        status = make_folder(files, error);
-    if (status == STATUS_OK)
-        status = open_database(store, error);
-    if (status == STATUS_OK)
-        status = sweep_files(store, error);
-    if (status != STATUS_OK) {
-        batch_store_close(store);
-        return status;
-    }
-    *out = store;
-    return STATUS_OK;
-}
-
-void batch_store_close(struct batch_store *store)
-{
-    if (!store)
-        return;
-    sqlite3_close(store->db);
-    if (store->lock >= 0)
-        close(store->lock);
-    while (store->promises)
-        batch_store_end_promise(store, store->promises->tenant, UINT64_MAX);
-    pthread_mutex_destroy(&store->mutex);
-    free(store);
-}
-
 // --- room ----------------------------------------------------------------------------------------------------------
-static uint64_t bytes_of(struct batch_store *store, const char *tenant)
+struct batch_tenant *batch_store_tenant(struct batch_store *store, const char *name)
 {
-    struct batch_sql sql = batch_sql_open(store->db, "SELECT coalesce(sum(bytes), 0) FROM files WHERE tenant = ?1");
-    uint64_t bytes = 0;
+    struct batch_tenant *tenant = store->tenants;
 
-    batch_sql_text(&sql, 1, tenant);
-    if (batch_sql_step(&sql))
-        bytes = batch_sql_u64(&sql, 0);
-    (void)!batch_sql_close(&sql, NULL);
-    return bytes;
+    while (tenant && strcmp(tenant->name, name) != 0)
+        tenant = tenant->next;
+    if (tenant || !(tenant = calloc(1, sizeof *tenant)))
+        return tenant;
+    snprintf(tenant->name, sizeof tenant->name, "%s", name);
+    tenant->next = store->tenants;
+    store->tenants = tenant;
+    return tenant;
 }
 
-// With the mutex held. NULL: no memory.
-static struct batch_promise *promise_to(struct batch_store *store, const char *tenant)
+static uint64_t add_signed(uint64_t sum, int64_t more)
 {
-    struct batch_promise *promise = store->promises;
-
-    while (promise && strcmp(promise->tenant, tenant) != 0)
-        promise = promise->next;
-    if (promise || !(promise = calloc(1, sizeof *promise)))
-        return promise;
-    snprintf(promise->tenant, sizeof promise->tenant, "%s", tenant);
-    promise->next = store->promises;
-    store->promises = promise;
-    return promise;
+    return more >= 0 ? sum + (uint64_t)more : sum - MIN(sum, (uint64_t)-more);
 }
 
-void batch_store_end_promise(struct batch_store *store, const char *tenant, uint64_t bytes)
+void batch_store_count_bytes(struct batch_store *store, const char *tenant, int64_t bytes)
 {
-    struct batch_promise **link = &store->promises, *promise;
+    struct batch_tenant *owner = batch_store_tenant(store, tenant);
 
-    while ((promise = *link) && strcmp(promise->tenant, tenant) != 0)
-        link = &promise->next;
-    if (!promise)
-        return;
-    promise->bytes -= MIN(bytes, promise->bytes);
-    if (promise->bytes > 0)
-        return;
-    *link = promise->next;
-    free(promise);
+    store->bytes = add_signed(store->bytes, bytes);
+    if (owner)
+        owner->bytes = add_signed(owner->bytes, bytes);
+}
+
+// With the mutex held. Whether the tenant may have so many bytes more.
+static bool has_room(struct batch_store *store, const char *tenant, uint64_t bytes)
+{
+    const struct batch_tenant *owner = batch_store_tenant(store, tenant);
+    const struct batch_store_config *config = &store->config;
+
+    if (!owner || store->bytes + bytes > config->max_bytes)
+        return false;
+    return config->share >= 1 || (double)(owner->bytes + bytes) <= config->share * (double)config->max_bytes;
 }
 
 bool batch_store_reserve(struct batch_store *store, const char *tenant, uint64_t bytes)
 {
-    struct batch_promise *promise;
     bool fits;
 
     pthread_mutex_lock(&store->mutex);
-    promise = promise_to(store, tenant);
-    fits = promise && store->bytes + bytes <= store->config.max_bytes;
-    if (fits && store->config.share < 1)
-        fits = (double)(bytes_of(store, tenant) + promise->bytes + bytes) <= store->config.share * (double)store->config.max_bytes;
-    if (fits) {
-        store->bytes += bytes;
-        promise->bytes += bytes;
-    } else {
-        batch_store_end_promise(store, tenant, 0);
-    }
+    fits = has_room(store, tenant, bytes);
+    if (fits)
+        batch_store_count_bytes(store, tenant, (int64_t)bytes);
     pthread_mutex_unlock(&store->mutex);
     return fits;
 }
@@ -319,24 +93,68 @@ bool batch_store_reserve(struct batch_store *store, const char *tenant, uint64_t
 void batch_store_release(struct batch_store *store, const char *tenant, uint64_t bytes)
 {
     pthread_mutex_lock(&store->mutex);
-    store->bytes -= MIN(bytes, store->bytes);
-    batch_store_end_promise(store, tenant, bytes);
+    batch_store_count_bytes(store, tenant, -(int64_t)bytes);
     pthread_mutex_unlock(&store->mutex);
 }
 
-void batch_store_add_bytes(struct batch_store *store, uint64_t bytes)
+void batch_store_add_bytes(struct batch_store *store, const char *tenant, uint64_t bytes)
 {
     pthread_mutex_lock(&store->mutex);
-    store->bytes += bytes;
+    batch_store_count_bytes(store, tenant, (int64_t)bytes);
     pthread_mutex_unlock(&store->mutex);
 }
 
-bool batch_store_is_full(struct batch_store *store)
+bool batch_store_is_full(struct batch_store *store, const char *tenant)
 {
     bool full;
 
     pthread_mutex_lock(&store->mutex);
-    full = store->bytes >= store->config.max_bytes;
+    full = !has_room(store, tenant, 1);
     pthread_mutex_unlock(&store->mutex);
     return full;
+}
+
+enum status batch_store_count_open(struct batch_store *store, const char *tenant, uint64_t *count, struct error *error)
+{
+    struct batch_sql sql = batch_sql_open(store->db, "SELECT count(*) FROM batches WHERE tenant = ?1 AND status < ?2");
+
+    batch_sql_text(&sql, 1, tenant);
+    batch_sql_number(&sql, 2, BATCH_COMPLETED);
+    if (batch_sql_step(&sql))
+        *count = batch_sql_u64(&sql, 0);
+    return batch_sql_close(&sql, error);
+}
+
+enum status batch_store_check_files(struct batch_store *store, const char *tenant, uint64_t more, struct error *error)
+{
+    const struct batch_tenant *owner = batch_store_tenant(store, tenant);
+    uint64_t open = 0;
+    enum status status;
+
+    if (!owner)
+        return error_set(error, STATUS_INTERNAL, "out of memory");
+    status = batch_store_count_open(store, tenant, &open, error);
+    if (status != STATUS_OK || owner->files + 2 * open + more <= store->config.max_files)
+        return status;
+    return error_set(error, STATUS_OUT_OF_RANGE,
+                     "there are %llu files, and %llu batches that are not over will have two each; the most is %llu: delete files "
+                     "that are not needed any more",
+                     (unsigned long long)owner->files, (unsigned long long)open, (unsigned long long)store->config.max_files);
+}
+
+enum status batch_store_check_upload(struct batch_store *store, const char *tenant, struct error *error)
+{
+    enum status status;
+
+    pthread_mutex_lock(&store->mutex);
+    status = batch_store_check_files(store, tenant, 1, error);
+    pthread_mutex_unlock(&store->mutex);
+    return status;
+}
+
+enum status batch_store_sync_names(struct batch_store *store, struct error *error)
+{
+    if (fsync(store->folder) == 0)
+        return STATUS_OK;
+    return error_set(error, STATUS_UNAVAILABLE, "%s/files: %s", store->config.dir, strerror(errno));
 }

@@ -5,8 +5,8 @@
 //   DIR/files/ID       what was uploaded, and the results of batches
 //   DIR/files/ID.part  an upload that is not complete; removed at start
 //
-// A file is there once its row is: bytes are synced before the row is committed, and a file without a row, or without a batch that is still
-// at work on it, is removed at start. Every look-up names the tenant, so that what belongs to another does not exist.
+// A file is there once its row is: its bytes and its name are synced before the row is committed, and a file without a row, or without a
+// batch that is still at work on it, is removed at start. Every look-up names the tenant, so that what belongs to another does not exist.
 //
 // Safe from any thread; may block on the disk: never from the polling or the RPC thread.
 #ifndef FD_GATEWAY_BATCH_STORE_H
@@ -24,7 +24,9 @@ enum {
     BATCH_NAME_BYTES = 256,
     BATCH_WINDOW_BYTES = 16,
     BATCH_PATH_BYTES = 4096,
+    BATCH_FILES_MAX = 10000,       // of a tenant, with two for each of its batches that is not over
     BATCH_OPEN_MAX = 1000,         // batches of a tenant that are not over
+    BATCH_OVER_MAX = 10000,        // batches of a tenant that are over: older ones are forgotten
     BATCH_KEPT_S = 30 * 24 * 3600, // how long a file is kept that says nothing else, and a batch that is over
 };
 
@@ -34,6 +36,7 @@ struct batch_store_config {
     const char *dir;
     uint64_t max_bytes; // of all files together
     double share;       // of max_bytes that one tenant may have
+    uint64_t max_files; // of a tenant
 };
 
 struct batch_file {
@@ -91,17 +94,20 @@ void batch_store_make_id(const char *prefix, char out[BATCH_ID_BYTES]);
 void batch_store_path(const struct batch_store *store, const char *id, bool part, char out[BATCH_PATH_BYTES]);
 
 // --- room: bytes on disk, and bytes promised to uploads ---------------------------------------------------------------
-// Takes bytes of the room for an upload, until it is a file or they are released. False: the limit would be passed, or the tenant's share of
-// it by its files and all its uploads.
+// Takes bytes of the room for an upload, until its file is deleted or they are released. False: the limit would be passed, or the tenant's
+// share of it by its files, the results of its batches and all its uploads.
 bool batch_store_reserve(struct batch_store *store, const char *tenant, uint64_t bytes);
 void batch_store_release(struct batch_store *store, const char *tenant, uint64_t bytes);
-// Takes bytes that are already there, whatever the limit. is_full: whether the limit is passed.
-void batch_store_add_bytes(struct batch_store *store, uint64_t bytes);
-bool batch_store_is_full(struct batch_store *store);
+// Takes bytes that are already there, whatever the limit. is_full: whether the limit or the tenant's share is passed.
+void batch_store_add_bytes(struct batch_store *store, const char *tenant, uint64_t bytes);
+bool batch_store_is_full(struct batch_store *store, const char *tenant);
+// OUT_OF_RANGE: the tenant has as many files as it may have.
+enum status batch_store_check_upload(struct batch_store *store, const char *tenant, struct error *error) MUST_CHECK;
 
 // --- files --------------------------------------------------------------------------------------------------------------
-// Adds the row of a file that is complete, synced and under its own name. Its bytes were reserved.
-enum status batch_store_add_file(struct batch_store *store, const struct batch_file *file, struct error *error) MUST_CHECK;
+// Makes a file of an upload that is complete: syncs it, gives it its own name and adds its row. Its bytes were reserved. fd: the upload's.
+// UNAVAILABLE: the disk does not take it. OUT_OF_RANGE: the tenant has too many files.
+enum status batch_store_add_file(struct batch_store *store, const struct batch_file *file, int fd, struct error *error) MUST_CHECK;
 // NOT_FOUND: there is no such file of this tenant, or it has expired.
 enum status batch_store_get_file(struct batch_store *store, const char *tenant, const char *id, struct batch_file *out,
                                  struct error *error) MUST_CHECK;
@@ -123,7 +129,7 @@ enum status batch_store_list_files(struct batch_store *store, const struct batch
 void batch_store_purge(struct batch_store *store, uint64_t now_s);
 
 // --- batches --------------------------------------------------------------------------------------------------------------
-// RESOURCE_EXHAUSTED: the tenant has BATCH_OPEN_MAX that are not over.
+// RESOURCE_EXHAUSTED: the tenant has BATCH_OPEN_MAX that are not over. OUT_OF_RANGE: there would be too many files with its results.
 enum status batch_store_add_batch(struct batch_store *store, const struct batch_record *record, struct error *error) MUST_CHECK;
 enum status batch_store_get_batch(struct batch_store *store, const char *tenant, const char *id, struct batch_record *out,
                                   struct error *error) MUST_CHECK;
@@ -137,11 +143,12 @@ enum status batch_store_cancel_batch(struct batch_store *store, const char *tena
 enum status batch_store_each_open(struct batch_store *store, void (*each)(void *arg, const struct batch_record *record), void *arg,
                                   struct error *error) MUST_CHECK;
 // Whether it is to be cancelled.
-bool batch_store_is_cancelling(struct batch_store *store, const char *id);
+enum status batch_store_is_cancelling(struct batch_store *store, const char *id, bool *out, struct error *error) MUST_CHECK;
 // Sets status and counts. A batch that is CANCELLING stays so.
 enum status batch_store_set_progress(struct batch_store *store, const char *id, enum batch_status status,
                                      const struct batch_counts *counts, struct error *error) MUST_CHECK;
-// Ends a batch: its status, counts, results and error, and the rows of its results, in one transaction.
+// Ends a batch: syncs the names of its results, whose bytes are synced, and sets its status, counts, results and error, and the rows of its
+// results, in one transaction.
 enum status batch_store_end_batch(struct batch_store *store, const struct batch_record *record, uint64_t output_bytes,
                                   uint64_t errors_bytes, struct error *error) MUST_CHECK;
 

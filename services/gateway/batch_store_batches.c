@@ -41,15 +41,10 @@ static struct batch_record read_record(struct batch_sql *sql)
     return record;
 }
 
-// With the mutex held.
-static enum status count_open(struct batch_store *store, const char *tenant, uint64_t *count, struct error *error)
+enum status batch_store_check_batch_table(struct batch_store *store, struct error *error)
 {
-    struct batch_sql sql = batch_sql_open(store->db, "SELECT count(*) FROM batches WHERE tenant = ?1 AND status < ?2");
+    struct batch_sql sql = batch_sql_open(store->db, "SELECT seq, " COLUMNS " FROM batches LIMIT 0");
 
-    batch_sql_text(&sql, 1, tenant);
-    batch_sql_number(&sql, 2, BATCH_COMPLETED);
-    if (batch_sql_step(&sql))
-        *count = batch_sql_u64(&sql, 0);
     return batch_sql_close(&sql, error);
 }
 
@@ -80,17 +75,35 @@ static enum status insert(struct batch_store *store, const struct batch_record *
     return status;
 }
 
+// With the mutex held: what is over, beyond BATCH_OVER_MAX. A failure is made up for by the next batch.
+static void forget_oldest(struct batch_store *store, const char *tenant)
+{
+    struct batch_sql sql =
+        batch_sql_open(store->db, "DELETE FROM batches WHERE tenant = ?1 AND status >= ?2 AND seq <= (SELECT seq FROM batches "
+                                  "WHERE tenant = ?1 AND status >= ?2 ORDER BY seq DESC LIMIT 1 OFFSET ?3)");
+
+    batch_sql_text(&sql, 1, tenant);
+    batch_sql_number(&sql, 2, BATCH_COMPLETED);
+    batch_sql_number(&sql, 3, BATCH_OVER_MAX);
+    batch_sql_step(&sql);
+    (void)!batch_sql_close(&sql, NULL);
+}
+
 enum status batch_store_add_batch(struct batch_store *store, const struct batch_record *record, struct error *error)
 {
     enum status status;
     uint64_t open = 0;
 
     pthread_mutex_lock(&store->mutex);
-    status = count_open(store, record->tenant, &open, error);
+    status = batch_store_count_open(store, record->tenant, &open, error);
     if (status == STATUS_OK && open >= BATCH_OPEN_MAX)
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "%d batches are not over yet, which is the most", BATCH_OPEN_MAX);
     if (status == STATUS_OK)
+        status = batch_store_check_files(store, record->tenant, 2, error);
+    if (status == STATUS_OK)
         status = insert(store, record, error);
+    if (status == STATUS_OK)
+        forget_oldest(store, record->tenant);
     pthread_mutex_unlock(&store->mutex);
     return status;
 }
@@ -215,19 +228,19 @@ enum status batch_store_each_open(struct batch_store *store, void (*each)(void *
     return status;
 }
 
-bool batch_store_is_cancelling(struct batch_store *store, const char *id)
+enum status batch_store_is_cancelling(struct batch_store *store, const char *id, bool *out, struct error *error)
 {
     struct batch_sql sql;
-    bool found;
+    enum status status;
 
     pthread_mutex_lock(&store->mutex);
     sql = batch_sql_open(store->db, "SELECT 1 FROM batches WHERE id = ?1 AND status = ?2");
     batch_sql_text(&sql, 1, id);
     batch_sql_number(&sql, 2, BATCH_CANCELLING);
-    found = batch_sql_step(&sql);
-    (void)!batch_sql_close(&sql, NULL);
+    *out = batch_sql_step(&sql);
+    status = batch_sql_close(&sql, error);
     pthread_mutex_unlock(&store->mutex);
-    return found;
+    return status;
 }
 
 enum status batch_store_set_progress(struct batch_store *store, const char *id, enum batch_status status,
@@ -297,9 +310,15 @@ static enum status add_results(struct batch_store *store, const struct batch_rec
 enum status batch_store_end_batch(struct batch_store *store, const struct batch_record *record, uint64_t output_bytes,
                                   uint64_t errors_bytes, struct error *error)
 {
-    enum status status;
+    struct batch_tenant *tenant;
+    enum status status = STATUS_OK;
 
+    if (record->has_output || record->has_errors)
+        status = batch_store_sync_names(store, error);
+    if (status != STATUS_OK)
+        return status;
     pthread_mutex_lock(&store->mutex);
+    tenant = batch_store_tenant(store, record->tenant);
     status = batch_sql_run(store->db, "BEGIN", error);
     if (status == STATUS_OK) {
         status = update_end(store, record, error);
@@ -311,6 +330,8 @@ enum status batch_store_end_batch(struct batch_store *store, const struct batch_
             status = batch_sql_run(store->db, "COMMIT", error);
         if (status != STATUS_OK)
             (void)!batch_sql_run(store->db, "ROLLBACK", NULL);
+        else if (tenant)
+            tenant->files += (uint64_t)record->has_output + record->has_errors;
     }
     pthread_mutex_unlock(&store->mutex);
     return status;

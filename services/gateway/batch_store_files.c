@@ -1,5 +1,7 @@
 // batch_store_files.c: see batch_store.h: rows of files.
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -40,15 +42,50 @@ enum status batch_store_insert_file(struct batch_store *store, const struct batc
     return batch_sql_close(&sql, error);
 }
 
-enum status batch_store_add_file(struct batch_store *store, const struct batch_file *file, struct error *error)
+enum status batch_store_check_file_table(struct batch_store *store, struct error *error)
 {
+    struct batch_sql sql = batch_sql_open(store->db, "SELECT seq, " COLUMNS " FROM files LIMIT 0");
+
+    return batch_sql_close(&sql, error);
+}
+
+enum status batch_store_count_files(struct batch_store *store, struct error *error)
+{
+    struct batch_sql sql = batch_sql_open(store->db, "SELECT tenant, count(*) FROM files GROUP BY tenant");
+
+    while (batch_sql_step(&sql)) {
+        char name[KEY_TENANT_BYTES];
+        struct batch_tenant *tenant;
+        batch_sql_copy(&sql, 0, name, sizeof name);
+        tenant = batch_store_tenant(store, name);
+        if (tenant)
+            tenant->files = batch_sql_u64(&sql, 1);
+    }
+    return batch_sql_close(&sql, error);
+}
+
+enum status batch_store_add_file(struct batch_store *store, const struct batch_file *file, int fd, struct error *error)
+{
+    char part[BATCH_PATH_BYTES], path[BATCH_PATH_BYTES];
+    struct batch_tenant *tenant;
     enum status status;
 
+    batch_store_path(store, file->id, true, part);
+    batch_store_path(store, file->id, false, path);
+    if (fsync(fd) != 0 || rename(part, path) != 0)
+        return error_set(error, STATUS_UNAVAILABLE, "the file cannot be stored: %s", strerror(errno));
+    status = batch_store_sync_names(store, error);
     pthread_mutex_lock(&store->mutex);
-    status = batch_store_insert_file(store, file, error);
+    tenant = batch_store_tenant(store, file->tenant);
     if (status == STATUS_OK)
-        batch_store_end_promise(store, file->tenant, file->bytes);
+        status = batch_store_check_files(store, file->tenant, 1, error);
+    if (status == STATUS_OK)
+        status = batch_store_insert_file(store, file, error);
+    if (status == STATUS_OK && tenant)
+        tenant->files++;
     pthread_mutex_unlock(&store->mutex);
+    if (status != STATUS_OK)
+        unlink(path);
     return status;
 }
 
@@ -85,6 +122,7 @@ enum status batch_store_get_file(struct batch_store *store, const char *tenant, 
 static enum status remove_file(struct batch_store *store, const struct batch_file *file, struct error *error)
 {
     struct batch_sql sql = batch_sql_open(store->db, "DELETE FROM files WHERE id = ?1");
+    struct batch_tenant *tenant = batch_store_tenant(store, file->tenant);
     char path[BATCH_PATH_BYTES];
     enum status status;
 
@@ -96,7 +134,9 @@ static enum status remove_file(struct batch_store *store, const struct batch_fil
     batch_store_path(store, file->id, false, path);
     if (unlink(path) != 0)
         log_warn("BATCH-FILE-STAYS", "file=%s", file->id);
-    store->bytes -= file->bytes < store->bytes ? file->bytes : store->bytes;
+    batch_store_count_bytes(store, file->tenant, -(int64_t)file->bytes);
+    if (tenant && tenant->files > 0)
+        tenant->files--;
     return STATUS_OK;
 }
 

@@ -1,5 +1,5 @@
-// batch_store_internal.h: what the files of the store share: batch_store.c (folder, room), batch_store_files.c and batch_store_batches.c
-// (rows), over batch_sql.c (statements).
+// batch_store_internal.h: what the files of the store share: batch_store_open.c (folder, database), over batch_store_files.c and
+// batch_store_batches.c (rows), over batch_store.c (names, room) and batch_sql.c (statements).
 #ifndef FD_GATEWAY_BATCH_STORE_INTERNAL_H
 #define FD_GATEWAY_BATCH_STORE_INTERNAL_H
 
@@ -8,19 +8,22 @@
 
 #include "services/gateway/batch_store.h"
 
-struct batch_promise { // to the uploads of a tenant
-    struct batch_promise *next;
-    char tenant[KEY_TENANT_BYTES];
-    uint64_t bytes;
+enum { BATCH_ID_DIGITS = 24 };
+
+struct batch_tenant {
+    struct batch_tenant *next;
+    char name[KEY_TENANT_BYTES];
+    uint64_t bytes; // of its files, of results that are being written, and promised to its uploads
+    uint64_t files; // rows
 };
 
 struct batch_store {
     struct batch_store_config config;
-    int lock;              // descriptor
+    int lock, folder;      // descriptors; folder: `files`
     pthread_mutex_t mutex; // for all below
     sqlite3 *db;
-    uint64_t bytes; // on disk and promised
-    struct batch_promise *promises;
+    uint64_t bytes; // of all tenants
+    struct batch_tenant *tenants;
 };
 
 // A statement at work. The first failure is kept and makes what follows do nothing.
@@ -42,9 +45,22 @@ enum status batch_sql_close(struct batch_sql *sql, struct error *error);
 // One or more statements without values.
 enum status batch_sql_run(sqlite3 *db, const char *text, struct error *error);
 
-// With the mutex held: bytes of the tenant's uploads that are a file's now, or nobody's.
-void batch_store_end_promise(struct batch_store *store, const char *tenant, uint64_t bytes);
+// With the mutex held: what is known of a tenant, kept until the store is closed. NULL: no memory.
+struct batch_tenant *batch_store_tenant(struct batch_store *store, const char *name);
+// With the mutex held: adds to the bytes of the tenant and of all.
+void batch_store_count_bytes(struct batch_store *store, const char *tenant, int64_t bytes);
+// With the mutex held: batches of the tenant that are not over.
+enum status batch_store_count_open(struct batch_store *store, const char *tenant, uint64_t *count, struct error *error);
+// With the mutex held. OUT_OF_RANGE: so many files more, with the results of batches that are not over, would be too many.
+enum status batch_store_check_files(struct batch_store *store, const char *tenant, uint64_t more, struct error *error);
 // With the mutex held: the row of a file.
 enum status batch_store_insert_file(struct batch_store *store, const struct batch_file *file, struct error *error);
+// Syncs the names in `files`.
+enum status batch_store_sync_names(struct batch_store *store, struct error *error);
+// At start: whether the tables have the columns of this gateway.
+enum status batch_store_check_file_table(struct batch_store *store, struct error *error);
+enum status batch_store_check_batch_table(struct batch_store *store, struct error *error);
+// At start: counts the files of each tenant.
+enum status batch_store_count_files(struct batch_store *store, struct error *error);
 
 #endif

@@ -39,7 +39,8 @@ struct upload {
     int fd;
     struct text pending; // of the file: the parser gives a byte at a time where there are many line ends
     uint64_t reserved;
-    struct api_error error; // status 0: none
+    struct api_error error;     // status 0: none
+    struct upload_place *place; // set before its first byte; NULL: there was none
 };
 
 // --- the parser's calls, on the thread -----------------------------------------------------------------------------
@@ -69,6 +70,7 @@ static bool on_begin(void *arg, const char *name, const char *filename)
                  {"expires_after[seconds]", PART_SECONDS}};
     struct upload *upload = arg;
     char path[BATCH_PATH_BYTES];
+    struct error reason;
     size_t i;
 
     upload->part = PART_OTHER;
@@ -83,6 +85,8 @@ static bool on_begin(void *arg, const char *name, const char *filename)
     if (upload->has_file)
         return api_fail(&upload->error, 400, "invalid_value", "file", "'file' is there twice");
     upload->has_file = true;
+    if (batch_store_check_upload(upload->api->store, upload->file.tenant, &reason) != STATUS_OK)
+        return batch_api_fail(&upload->error, "file", &reason);
     snprintf(upload->file.filename, sizeof upload->file.filename, "%s", filename && *filename ? filename : "file");
     batch_store_path(upload->api->store, upload->file.id, true, path);
     upload->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -215,6 +219,39 @@ static void run_drain(struct batch_work *work)
 }
 
 // --- life ----------------------------------------------------------------------------------------------------------
+// Takes one of the places for uploads. False: there is none for this tenant.
+static bool take_place(struct upload *upload)
+{
+    struct batch_api *api = upload->api;
+    const uint32_t most = (uint32_t)MAX(UPLOADS_MAX * MIN(api->config.share, 1), 1);
+    struct upload_place *found = NULL;
+    uint32_t i, own = 0;
+
+    pthread_mutex_lock(&api->mutex);
+    for (i = 0; i < UPLOADS_MAX; i++) {
+        struct upload_place *place = &api->uploads[i];
+        if (!place->taken)
+            found = found ? found : place;
+        else
+            own += strcmp(place->tenant, upload->file.tenant) == 0;
+    }
+    if (found && own < most) {
+        found->taken = true;
+        memcpy(found->tenant, upload->file.tenant, sizeof found->tenant);
+        upload->place = found;
+    }
+    pthread_mutex_unlock(&api->mutex);
+    return upload->place != NULL;
+}
+
+static void end_place(struct upload *upload)
+{
+    pthread_mutex_lock(&upload->api->mutex);
+    if (upload->place)
+        upload->place->taken = false;
+    pthread_mutex_unlock(&upload->api->mutex);
+}
+
 static void on_ended(void *arg)
 {
     struct upload *upload = arg;
@@ -227,7 +264,7 @@ static void on_ended(void *arg)
         unlink(path);
         batch_store_release(upload->api->store, upload->file.tenant, upload->reserved);
     }
-    atomic_fetch_sub_explicit(&upload->api->uploads, 1, memory_order_relaxed);
+    end_place(upload);
     text_free(&upload->waiting);
     text_free(&upload->pending);
     pthread_mutex_destroy(&upload->mutex);
@@ -256,7 +293,7 @@ bool batch_api_begin_upload(struct batch_api *api, struct exchange *exchange, co
     snprintf(upload->file.tenant, sizeof upload->file.tenant, "%s", tenant);
     batch_store_make_id("file-", upload->file.id);
     exchange_set_sink(exchange, &sink); // from here on it is freed with the exchange
-    if (atomic_fetch_add_explicit(&api->uploads, 1, memory_order_relaxed) >= UPLOADS_MAX) {
+    if (!take_place(upload)) {
         error->retry_after_s = 1;
         return api_fail(error, 429, "rate_limit_exceeded", NULL, "too many files are being uploaded, try again later");
     }
@@ -291,7 +328,6 @@ static bool check_fields(struct upload *upload, uint64_t now_s, struct api_error
 bool batch_upload_finish(struct exchange *exchange, struct batch_file *out, struct api_error *error)
 {
     struct upload *upload = exchange_sink(exchange)->arg;
-    char part[BATCH_PATH_BYTES], path[BATCH_PATH_BYTES];
     struct error reason = {0};
     bool refused;
 
@@ -312,14 +348,8 @@ bool batch_upload_finish(struct exchange *exchange, struct batch_file *out, stru
     if (!check_fields(upload, clock_wall_us() / 1000000, error))
         return false;
     snprintf(upload->file.purpose, sizeof upload->file.purpose, "batch");
-    batch_store_path(upload->api->store, upload->file.id, true, part);
-    batch_store_path(upload->api->store, upload->file.id, false, path);
-    if (fsync(upload->fd) != 0 || rename(part, path) != 0)
-        return api_fail(error, 507, "insufficient_storage", "file", "the file cannot be stored: %s", strerror(errno));
-    if (batch_store_add_file(upload->api->store, &upload->file, &reason) != STATUS_OK) {
-        unlink(path);
-        return batch_api_fail(error, NULL, &reason);
-    }
+    if (batch_store_add_file(upload->api->store, &upload->file, upload->fd, &reason) != STATUS_OK)
+        return batch_api_fail(error, "file", &reason);
     upload->complete = true;
     *out = upload->file;
     return true;

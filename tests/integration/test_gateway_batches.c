@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <sqlite3.h>
+
 #include "tests/integration/gateway_rig.h"
 
 #define FORM "Content-Type: multipart/form-data; boundary=xyz\r\n"
@@ -14,11 +16,16 @@ static char batch_dir[80];
 static struct gateway *other; // with --batch-dir
 static uint32_t at;           // its port
 
+static const char *key_file; // of the next gateway that is opened; NULL: none
+
 static void open_other(void)
 {
     struct gateway_config config = make_config();
     struct error error;
 
+    config.api_key_file = key_file;
+    config.key_share = 0.25;
+    config.max_connections_per_address = 200;
     snprintf(batch_dir, sizeof batch_dir, "%s/batches", folder);
     config.batch_dir = batch_dir;
     config.batch_concurrency = 4;
@@ -289,6 +296,89 @@ static void test_uploads(void **state)
     http_free(&reply);
 }
 
+static void change_database(const char *statement)
+{
+    char path[160];
+    sqlite3 *db;
+
+    snprintf(path, sizeof path, "%s/batches.db", batch_dir);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    sqlite3_busy_timeout(db, 5000);
+    assert_int_equal(sqlite3_exec(db, statement, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+// Whether a batch is cancelled cannot be looked up for a while: it is looked up again, without another change.
+static void test_cancel_that_is_not_seen(void **state)
+{
+    struct http_reply reply;
+    char id[64];
+    (void)state;
+
+    fake_set_tokens(&fake, 2, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    start_batch(50, 5, id);
+    assert_true(fake_wait(&fake, saw_open, 4));
+    change_database("UPDATE batches SET status = 3 WHERE status = 1; ALTER TABLE batches RENAME TO aside");
+    reply = http_call(at, "POST", "/v1/batches/batch_0/cancel", "", ""); // tells the runner, too
+    assert_int_equal(http_status(&reply), 500);
+    http_free(&reply);
+    reply = http_call(at, "POST", "/v1/batches", "",
+                      "{\"input_file_id\":\"x\",\"endpoint\":\"" COMPLETION "\",\"completion_window\":\"24h\"}");
+    assert_int_equal(http_status(&reply), 404);
+    http_free(&reply);
+    usleep(50000); // most likely the runner has looked by then; if not, this test says nothing
+    change_database("ALTER TABLE aside RENAME TO batches");
+    wait_status(id, "cancelled");
+}
+
+static struct http_reply begin_upload(const char *key)
+{
+    char headers[256];
+    struct http_reply reply = {.fd = http_connect(at)};
+
+    snprintf(headers, sizeof headers,
+             "POST /v1/files HTTP/1.1\r\nHost: test\r\n" FORM "Authorization: Bearer %s\r\nContent-Length: 1000\r\n\r\n--xyz\r\n",
+             key);
+    assert_int_equal(send(reply.fd, headers, strlen(headers), 0), strlen(headers));
+    return reply;
+}
+
+// One key has its share of the places for uploads, and the others have theirs.
+static void test_uploads_of_one_key(void **state)
+{
+    enum { SHARE = 16 };
+    static const char small[] = "--xyz\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--xyz\r\n"
+                                "Content-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n{}\r\n--xyz--\r\n";
+    struct http_reply uploads[SHARE], reply;
+    uint64_t limit_us = clock_now_us() + pace_us(10000000);
+    int status;
+    static char path[160];
+    FILE *file;
+    (void)state;
+
+    snprintf(path, sizeof path, "%s/keys", folder);
+    file = fopen(path, "w");
+    fputs("alpha\nbeta\n", file);
+    fclose(file);
+    gateway_close(other);
+    key_file = path;
+    open_other();
+    for (uint32_t i = 0; i < SHARE; i++)
+        uploads[i] = begin_upload("alpha");
+    do { // once the gateway has seen them all
+        reply = http_call(at, "POST", "/v1/files", FORM "Authorization: Bearer alpha\r\n", small);
+        status = http_status(&reply);
+        http_free(&reply);
+    } while (status != 429 && clock_now_us() < limit_us);
+    assert_int_equal(status, 429);
+    reply = http_call(at, "POST", "/v1/files", FORM "Authorization: Bearer beta\r\n", small);
+    assert_int_equal(http_status(&reply), 200);
+    http_free(&reply);
+    for (uint32_t i = 0; i < SHARE; i++)
+        http_free(&uploads[i]);
+    key_file = NULL;
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(fn) cmocka_unit_test_setup_teardown(fn, open_both, close_other)
@@ -301,6 +391,8 @@ int main(int argc, char **argv)
         CASE(test_cancelled),
         CASE(test_results_that_cannot_be_opened),
         CASE(test_uploads),
+        CASE(test_cancel_that_is_not_seen),
+        CASE(test_uploads_of_one_key),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

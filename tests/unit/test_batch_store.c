@@ -6,11 +6,14 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <fcntl.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -18,12 +21,14 @@
 #include "services/gateway/batch_job.h"
 #include "services/gateway/batch_store.h"
 
+enum { MAX_FILES = 20 };
+
 static char folder[64];
 static struct batch_store *store;
 
 static struct batch_store *open_store(void)
 {
-    struct batch_store_config config = {.dir = folder, .max_bytes = 1 << 20, .share = 0.5};
+    struct batch_store_config config = {.dir = folder, .max_bytes = 1 << 20, .share = 0.5, .max_files = MAX_FILES};
     struct batch_store *opened;
     struct error error;
 
@@ -52,22 +57,53 @@ static int tear_down(void **state)
     return system(command);
 }
 
-static struct batch_file put_file(const char *tenant, const char *text, uint64_t expires_s)
+// Stands before libc's. Notes what is synced, and fails for folders when told to.
+static uint32_t folder_syncs;
+static bool folders_fail;
+
+int fsync(int fd)
+{
+    struct stat about;
+
+    if (fstat(fd, &about) == 0 && S_ISDIR(about.st_mode)) {
+        folder_syncs++;
+        if (folders_fail) {
+            errno = EIO;
+            return -1;
+        }
+    }
+    return (int)syscall(SYS_fsync, fd);
+}
+
+static enum status try_file(const char *tenant, const char *text, uint64_t expires_s, struct batch_file *out, struct error *error)
 {
     struct batch_file file = {.purpose = "batch", .filename = "in.jsonl", .bytes = strlen(text), .expires_s = expires_s};
     char path[BATCH_PATH_BYTES];
-    struct error error;
+    enum status status;
     int fd;
 
     batch_store_make_id("file-", file.id);
     snprintf(file.tenant, sizeof file.tenant, "%s", tenant);
     file.created_s = clock_wall_us() / 1000000;
-    batch_store_path(store, file.id, false, path);
+    batch_store_path(store, file.id, true, path);
     fd = open(path, O_WRONLY | O_CREAT, 0600);
     assert_int_equal(write(fd, text, strlen(text)), strlen(text));
-    close(fd);
     assert_true(batch_store_reserve(store, tenant, strlen(text)));
-    assert_int_equal(batch_store_add_file(store, &file, &error), STATUS_OK);
+    status = batch_store_add_file(store, &file, fd, error);
+    close(fd);
+    if (status != STATUS_OK)
+        batch_store_release(store, tenant, strlen(text));
+    *out = file;
+    return status;
+}
+
+static struct batch_file put_file(const char *tenant, const char *text, uint64_t expires_s)
+{
+    struct batch_file file;
+    struct error error;
+
+    if (try_file(tenant, text, expires_s, &file, &error) != STATUS_OK)
+        fail_msg("%s", error.text);
     return file;
 }
 
@@ -86,6 +122,15 @@ static struct batch_record put_batch(const struct batch_file *input)
     record.output_kept_s = BATCH_KEPT_S;
     assert_int_equal(batch_store_add_batch(store, &record, &error), STATUS_OK);
     return record;
+}
+
+static bool is_cancelling(const struct batch_record *record)
+{
+    struct error error;
+    bool cancelling;
+
+    assert_int_equal(batch_store_is_cancelling(store, record->id, &cancelling, &error), STATUS_OK);
+    return cancelling;
 }
 
 static void test_owners(void **state)
@@ -195,7 +240,7 @@ static void test_opening(void **state)
 // Without its database nobody knows whose the files are: they stay, and the gateway does not start.
 static void test_lost_database(void **state)
 {
-    struct batch_store_config config = {.dir = folder, .max_bytes = 1 << 20, .share = 1};
+    struct batch_store_config config = {.dir = folder, .max_bytes = 1 << 20, .share = 1, .max_files = MAX_FILES};
     struct batch_file file = put_file("key-a", "x\n", 0);
     char command[3 * sizeof folder + 80], kept[BATCH_PATH_BYTES];
     struct batch_store *second;
@@ -230,16 +275,162 @@ static void test_room(void **state)
     assert_false(batch_store_reserve(store, "key-r", 200 << 10)); // with its other uploads
     assert_true(batch_store_reserve(store, "key-s", 500 << 10));
     assert_false(batch_store_reserve(store, "key-t", 200 << 10)); // the folder's limit
-    assert_false(batch_store_is_full(store));
-    batch_store_add_bytes(store, 300 << 10); // results are taken whatever the limit
-    assert_true(batch_store_is_full(store));
+    assert_false(batch_store_is_full(store, "key-r"));
+    batch_store_add_bytes(store, "key-r", 150 << 10); // results are taken whatever the limit
+    assert_true(batch_store_is_full(store, "key-r"));
+    assert_true(batch_store_is_full(store, "key-t")); // the folder's limit
     batch_store_release(store, "key-s", 500 << 10);
-    batch_store_release(store, "key-r", 400 << 10);
+    assert_true(batch_store_is_full(store, "key-r")); // the results are its own
+    assert_false(batch_store_is_full(store, "key-t"));
+    batch_store_release(store, "key-r", 550 << 10);
     assert_true(batch_store_reserve(store, "key-r", 500 << 10)); // nothing is left of the first
-    batch_store_release(store, "key-r", 800 << 10);
+    batch_store_release(store, "key-r", 500 << 10);
     file = put_file("key-r", "0123456789", 0);
     assert_int_equal(batch_store_delete_file(store, "key-r", file.id, &error), STATUS_OK);
     assert_int_equal(batch_store_delete_file(store, "key-r", file.id, &error), STATUS_NOT_FOUND);
+}
+
+// Results of a batch that is at work are its owner's: before and after a restart, and once it is over.
+static void test_room_of_results(void **state)
+{
+    struct batch_file file = put_file("key-w", "x\n", 0);
+    struct batch_record record = put_batch(&file), copy;
+    struct batch_job job;
+    struct error error;
+    char path[BATCH_PATH_BYTES], *results = calloc(1, 400 << 10);
+    int fd;
+    (void)state;
+
+    batch_store_path(store, record.output, false, path);
+    fd = open(path, O_WRONLY | O_CREAT, 0600);
+    memset(results, '{', 400 << 10);
+    assert_int_equal(write(fd, results, 400 << 10), 400 << 10);
+    close(fd);
+    free(results);
+    batch_store_close(store);
+    store = open_store();
+    assert_false(batch_store_reserve(store, "key-w", 200 << 10));
+    assert_true(batch_store_reserve(store, "key-x", 200 << 10));
+    batch_store_release(store, "key-x", 200 << 10);
+    copy = record;
+    assert_int_equal(batch_job_open(store, &copy, 1000, 4096, &job, &error), STATUS_OK); // cuts what is torn
+    assert_true(batch_store_reserve(store, "key-w", 500 << 10));
+    batch_store_release(store, "key-w", 500 << 10);
+    batch_store_add_bytes(store, "key-w", 450 << 10); // as the job does with each result
+    assert_false(batch_store_reserve(store, "key-w", 200 << 10));
+    job.record.status = BATCH_COMPLETED;
+    job.record.has_output = true;
+    assert_int_equal(batch_store_end_batch(store, &job.record, 450 << 10, 0, &error), STATUS_OK);
+    batch_job_close(&job);
+    assert_false(batch_store_reserve(store, "key-w", 200 << 10));
+    assert_int_equal(batch_store_delete_file(store, "key-w", record.output, &error), STATUS_OK);
+    assert_true(batch_store_reserve(store, "key-w", 500 << 10));
+    batch_store_release(store, "key-w", 500 << 10);
+}
+
+// However small they are. A batch that is not over will have two.
+static void test_number_of_files(void **state)
+{
+    struct batch_file file = put_file("key-f", "x\n", 0), last, refused;
+    struct batch_record record = put_batch(&file);
+    struct error error;
+    char path[BATCH_PATH_BYTES];
+    uint32_t i;
+    (void)state;
+
+    for (i = 3; i < MAX_FILES; i++)
+        last = put_file("key-f", "x\n", 0);
+    assert_int_equal(batch_store_check_upload(store, "key-f", &error), STATUS_OUT_OF_RANGE);
+    assert_non_null(strstr(error.text, "delete files"));
+    assert_int_equal(try_file("key-f", "x\n", 0, &refused, &error), STATUS_OUT_OF_RANGE);
+    batch_store_path(store, refused.id, false, path);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(batch_store_check_upload(store, "key-g", &error), STATUS_OK);
+    batch_store_close(store);
+    store = open_store(); // and afterwards
+    assert_int_equal(batch_store_check_upload(store, "key-f", &error), STATUS_OUT_OF_RANGE);
+    record.status = BATCH_COMPLETED;
+    record.has_output = true;
+    assert_int_equal(batch_store_end_batch(store, &record, 0, 0, &error), STATUS_OK); // one of its two
+    assert_int_equal(batch_store_check_upload(store, "key-f", &error), STATUS_OK);
+    batch_store_make_id("batch_", record.id);
+    assert_int_equal(batch_store_add_batch(store, &record, &error), STATUS_OUT_OF_RANGE);
+    assert_int_equal(batch_store_delete_file(store, "key-f", last.id, &error), STATUS_OK);
+    assert_int_equal(batch_store_add_batch(store, &record, &error), STATUS_OK);
+}
+
+// A name that is not synced is not a file yet.
+static void test_synced_names(void **state)
+{
+    struct batch_file file;
+    struct batch_record record;
+    struct error error;
+    char path[BATCH_PATH_BYTES];
+    uint32_t before = folder_syncs;
+    (void)state;
+
+    file = put_file("key-y", "x\n", 0);
+    assert_int_equal(folder_syncs, before + 1);
+    record = put_batch(&file);
+    folders_fail = true;
+    assert_int_equal(try_file("key-y", "x\n", 0, &file, &error), STATUS_UNAVAILABLE);
+    batch_store_path(store, file.id, false, path);
+    assert_int_equal(access(path, F_OK), -1);
+    record.status = BATCH_COMPLETED;
+    record.has_output = true;
+    assert_int_equal(batch_store_end_batch(store, &record, 0, 0, &error), STATUS_UNAVAILABLE);
+    folders_fail = false;
+    assert_int_equal(batch_store_end_batch(store, &record, 0, 0, &error), STATUS_OK);
+    assert_int_equal(folder_syncs, before + 4);
+}
+
+// Of our version, but without tables, or without a column.
+static void test_damaged_database(void **state)
+{
+    static const char *const damages[] = {"DROP TABLE batches", "DROP TABLE files", "ALTER TABLE files DROP COLUMN expires"};
+    struct batch_store_config config = {.dir = folder, .max_bytes = 1 << 20, .share = 1, .max_files = MAX_FILES};
+    char command[3 * sizeof folder + 80], path[96];
+    struct batch_store *second;
+    struct error error;
+    sqlite3 *db;
+    size_t i;
+    (void)state;
+
+    batch_store_close(store);
+    snprintf(command, sizeof command, "mkdir -p %s/aside && cp %s/batches.db* %s/aside", folder, folder, folder);
+    assert_int_equal(system(command), 0);
+    snprintf(path, sizeof path, "%s/batches.db", folder);
+    for (i = 0; i < sizeof damages / sizeof damages[0]; i++) {
+        assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+        assert_int_equal(sqlite3_exec(db, damages[i], NULL, NULL, NULL), SQLITE_OK);
+        sqlite3_close(db);
+        assert_int_not_equal(batch_store_open(&config, &second, &error), STATUS_OK);
+        assert_non_null(strstr(error.text, "is damaged"));
+        snprintf(command, sizeof command, "rm -f %s/batches.db* && cp %s/aside/batches.db* %s", folder, folder, folder);
+        assert_int_equal(system(command), 0);
+    }
+    store = open_store();
+}
+
+// Not in vain for ever: the caller asks again.
+static void test_look_up_that_fails(void **state)
+{
+    struct batch_file file = put_file("key-u", "x\n", 0);
+    struct batch_record record = put_batch(&file);
+    char path[96];
+    struct error error;
+    sqlite3 *db;
+    bool cancelled = true;
+    (void)state;
+
+    snprintf(path, sizeof path, "%s/batches.db", folder);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "ALTER TABLE batches RENAME TO aside", NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(batch_store_is_cancelling(store, record.id, &cancelled, &error), STATUS_INTERNAL);
+    assert_false(cancelled);
+    assert_int_equal(sqlite3_exec(db, "ALTER TABLE aside RENAME TO batches", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    assert_false(is_cancelling(&record));
 }
 
 static void test_needed_files(void **state)
@@ -257,11 +448,11 @@ static void test_needed_files(void **state)
     batch_store_purge(store, clock_wall_us() / 1000000);
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(batch_store_set_progress(store, record.id, BATCH_IN_PROGRESS, &counts, &error), STATUS_OK);
-    assert_false(batch_store_is_cancelling(store, record.id));
+    assert_false(is_cancelling(&record));
     assert_int_equal(batch_store_cancel_batch(store, "key-n", record.id, &error), STATUS_OK);
     assert_int_equal(batch_store_cancel_batch(store, "key-n", record.id, &error), STATUS_OK);
     assert_int_equal(batch_store_set_progress(store, record.id, BATCH_IN_PROGRESS, &counts, &error), STATUS_OK);
-    assert_true(batch_store_is_cancelling(store, record.id)); // progress does not undo it
+    assert_true(is_cancelling(&record)); // progress does not undo it
     record.status = BATCH_CANCELLED;
     assert_int_equal(batch_store_end_batch(store, &record, 0, 0, &error), STATUS_OK);
     assert_int_equal(batch_store_delete_file(store, "key-n", other.id, &error), STATUS_OK);
@@ -461,9 +652,20 @@ static void test_bad_inputs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_owners),        cmocka_unit_test(test_lists),     cmocka_unit_test(test_opening),
-        cmocka_unit_test(test_lost_database), cmocka_unit_test(test_room),      cmocka_unit_test(test_needed_files),
-        cmocka_unit_test(test_job),           cmocka_unit_test(test_job_again), cmocka_unit_test(test_bad_inputs),
+        cmocka_unit_test(test_owners),
+        cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_opening),
+        cmocka_unit_test(test_lost_database),
+        cmocka_unit_test(test_room),
+        cmocka_unit_test(test_needed_files),
+        cmocka_unit_test(test_room_of_results),
+        cmocka_unit_test(test_number_of_files),
+        cmocka_unit_test(test_synced_names),
+        cmocka_unit_test(test_damaged_database),
+        cmocka_unit_test(test_look_up_that_fails),
+        cmocka_unit_test(test_job),
+        cmocka_unit_test(test_job_again),
+        cmocka_unit_test(test_bad_inputs),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
