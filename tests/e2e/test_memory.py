@@ -10,7 +10,7 @@ import time
 import pytest
 
 from conftest import MODEL, pace
-from streams import body, join_all, samples, start_all, words
+from streams import body, join_all, run_all, samples, start_all, words
 
 MIB = 1048576.0
 
@@ -63,6 +63,7 @@ def test_plan_and_peak(start_mesh, options):
 def test_kv_memory_is_kept_to(start_mesh):
     """A worker with 4 MiB for pages takes no more for them, whatever is asked of it."""
     mesh = start_mesh("--kv-workers", 1, "--local-pool", 0, "--kv-memory", "4M")
+    assert [stream.error for stream in run_all(mesh.url, [body(words(16), 2)]) if stream.error] == []  # code is in memory once it has run
     streams = start_all(mesh.url, [body(words(200, i), 64, i) for i in range(24)])
     before = peak_rss(mesh.pid("kv-worker-0"))
     assert [stream.error for stream in join_all(streams) if stream.error] == []
