@@ -30,7 +30,7 @@
 // start after twice the time.
 //
 // Rows of class batch in a step of interactive ones are added last, decoding or not, with the time that they are predicted to add as above:
-// together a twelfth of the step's, whatever the target (TUNE_LATE_SHARE). Of steps that are theirs alone class batch has factors and times
+// together a twelfth of the step's, whatever the target (TUNE_LATE_SHARE), and what is free where weights are read. Of steps that are theirs alone class batch has factors and times
 // of its own, so that those of interactive steps are what they would be without it.
 #include "common/sched/sched_state.h"
 
@@ -306,17 +306,25 @@ bool sched_chunk_probes(const struct sched *s, const struct sched_flight *step)
     return s->stats.steps / s->batches.in_use % (known ? TUNE_LATE_PROBE_STEPS : TUNE_LATE_PROBE_FIRST) == 0;
 }
 
-double sched_chunk_spare_us(const struct sched *s, const struct sched_flight *step)
+double sched_chunk_spare_us(const struct sched *s, const struct sched_flight *step, double *free_us)
 {
     const struct sched_chunk *m = &s->chunk[step->class];
     uint32_t added_rows = step->row_count - step->decode_rows;
+    *free_us = 0;
     if (s->time.whole.rows_seen == 0)
         return 0; // nothing measured yet
-    double us = step->decode_rows == 0 ? sched_time_rows_us(s, added_rows) : decode_us(s, m, step->decode_rows);
+    double us = step->decode_rows == 0 ? sched_time_rows_us(s, added_rows) : decode_us(s, m, step->decode_rows), added_us = 0;
     if (step->decode_rows > 0 && added_rows > 0)
-        us += products_us(s, m, step->decode_rows, added_rows);
+        added_us += products_us(s, m, step->decode_rows, added_rows);
     for (uint32_t i = step->decode_runs; i < step->run_count; i++)
-        us += attention_us(s, m, step->runs[i].place, step->runs[i].position, step->runs[i].count);
+        added_us += attention_us(s, m, step->runs[i].place, step->runs[i].position, step->runs[i].count);
+    if (s->time.stream_us > 0) {
+        double rows = step->decode_rows == 0 ? added_rows : step->decode_rows;
+        *free_us = MAX(sched_time_free_us(s, rows) - added_us, 0);
+        us = MAX(us, s->time.stream_us);
+        added_us = beyond_free_us(s, rows, added_us);
+    }
+    us += added_us;
     return TUNE_LATE_SHARE * us / s->batches.in_use; // the s-part's time is the other mini-batches', too
 }
 

@@ -22,8 +22,9 @@ uint32_t sched_chunk_max(const struct sched *s); // returns the most prefill row
 
 // Whether a step is to have rows of its own class alone, so that it shows what they take.
 bool sched_chunk_probes(const struct sched *s, const struct sched_flight *step);
-// Returns by how much rows of a class behind the one whose step it is may lengthen the step; 0: no such rows.
-double sched_chunk_spare_us(const struct sched *s, const struct sched_flight *step);
+// Returns by how much rows of a class behind the one whose step it is may lengthen the step; 0: no such rows. *free_us: what they may take
+// besides, because it does not lengthen the step: weights are read meanwhile.
+double sched_chunk_spare_us(const struct sched *s, const struct sched_flight *step, double *free_us);
 // Returns by how much the next rows of that sequence would; how many of them fit, at most `most`.
 double sched_chunk_late_us(const struct sched *s, const struct sched_flight *step, const struct sched_seq *seq, uint32_t rows);
 uint32_t sched_chunk_late_rows(const struct sched *s, const struct sched_flight *step, const struct sched_seq *seq, uint32_t most,

@@ -126,19 +126,25 @@ static void plan_own(struct sched *s, struct sched_group *group, struct sched_fl
     s->stats.rows_of[class] += step->row_count;
 }
 
-// Whether there is time for more rows of a class behind the step's. The first may take what steps before have saved, or all that it needs if
-// there was none for long: nobody waits for ever, and none keeps pages that another is to have.
+// What rows of a class behind the step's may take.
+struct late_time {
+    double left_us; // the next row
+    double most_us; // the first, if it takes longer: with what steps before have saved
+};
+
+// Whether there is time for more of these rows. The first may take what steps before have saved, or all that it needs if there was none for
+// long: nobody waits for ever, and none keeps pages that another is to have.
 static bool has_time(const struct sched *s, const struct sched_batch *batch, const struct sched_flight *step, double us,
-                     double left_us)
+                     const struct late_time *time)
 {
-    return us <= left_us || (step->run_count == step->late_run &&
-                             (us <= batch->late_saved_us || batch->late_steps >= TUNE_LATE_LEAST_STEPS * s->batches.in_use));
+    return us <= time->left_us || (step->run_count == step->late_run &&
+                                   (us <= time->most_us || batch->late_steps >= TUNE_LATE_LEAST_STEPS * s->batches.in_use));
 }
 
 // Adds decode rows of a class behind the step's, in turn: the first that there was no time for is the next step's first. False: there was no
 // time for all.
 static bool plan_late_decodes(struct sched *s, const struct sched_batch *batch, struct sched_group *group,
-                              struct sched_flight *step, double *left_us)
+                              struct sched_flight *step, struct late_time *time)
 {
     uint32_t count = group->member_count, at = group->cursor < count ? group->cursor : 0;
     uint32_t refused = 0;
@@ -148,11 +154,11 @@ static bool plan_late_decodes(struct sched *s, const struct sched_batch *batch, 
             continue;
         bool full = refused >= TUNE_LATE_REFUSED || step->row_count >= s->s_part.rows_max;
         double us = full ? 0 : sched_chunk_late_us(s, step, seq, 1);
-        if (full || !has_time(s, batch, step, us, *left_us)) {
+        if (full || !has_time(s, batch, step, us, time)) {
             sched_place_starve(s, seq, false); // what it lacks is time
             group->cursor = refused++ == 0 ? at : group->cursor;
         } else if (plan_decode(s, step, group->members[at], 0)) {
-            *left_us -= us;
+            time->left_us -= us;
         }
     }
     return refused == 0;
@@ -160,7 +166,7 @@ static bool plan_late_decodes(struct sched *s, const struct sched_batch *batch, 
 
 // The same with prefill, oldest first, until there is no time for a prompt's next row.
 static void plan_late_prefill(struct sched *s, const struct sched_batch *batch, struct sched_group *group,
-                              struct sched_flight *step, double *left_us)
+                              struct sched_flight *step, struct late_time *time)
 {
     uint32_t next;
     for (uint32_t slot = group->prefill_head; slot != NONE; slot = next) {
@@ -169,11 +175,11 @@ static void plan_late_prefill(struct sched *s, const struct sched_batch *batch, 
         if (sched_place_blocks(s, seq) || !has_gathered(s, slot))
             continue;
         uint32_t cap = sched_chunk_max(s), most = MIN(s->s_part.rows_max - step->row_count, cap - MIN(step->prefill_rows, cap));
-        uint32_t rows = sched_chunk_late_rows(s, step, seq, most, *left_us);
+        uint32_t rows = sched_chunk_late_rows(s, step, seq, most, time->left_us);
         double us = sched_chunk_late_us(s, step, seq, MAX(rows, 1));
-        if (most == 0 || (rows == 0 && !has_time(s, batch, step, us, *left_us)))
+        if (most == 0 || (rows == 0 && !has_time(s, batch, step, us, time)))
             return;
-        *left_us -= us;
+        time->left_us -= us;
         plan_prefill(s, step, slot, MAX(rows, 1));
     }
 }
@@ -183,14 +189,15 @@ static void plan_late(struct sched *s, struct sched_batch *batch, struct sched_f
 {
     struct sched_group *group = &batch->of[class];
     uint32_t own_rows = step->row_count;
-    double spare_us = sched_chunk_spare_us(s, step), left_us = spare_us;
+    double free_us, spare_us = sched_chunk_spare_us(s, step, &free_us);
     if (sched_chunk_probes(s, step))
         return;
     batch->late_steps++;
     batch->late_saved_us = MIN(batch->late_saved_us + spare_us, TUNE_LATE_SAVED * spare_us);
-    if (plan_late_decodes(s, batch, group, step, &left_us))
-        plan_late_prefill(s, batch, group, step, &left_us);
-    batch->late_saved_us = MAX(batch->late_saved_us - (spare_us - left_us), 0);
+    struct late_time time = {.left_us = spare_us + free_us, .most_us = batch->late_saved_us + free_us};
+    if (plan_late_decodes(s, batch, group, step, &time))
+        plan_late_prefill(s, batch, group, step, &time);
+    batch->late_saved_us = MAX(batch->late_saved_us - MAX(spare_us - time.left_us, 0), 0);
     if (step->row_count > own_rows)
         batch->late_steps = 0;
     s->stats.rows_of[class] += step->row_count - own_rows;

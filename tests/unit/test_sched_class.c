@@ -189,6 +189,37 @@ static void no_more_start_than_there_is_time_for(void **state)
     end(m);
 }
 
+// A step of 8 rows takes as long as weights are read, and computes for a twentieth of that: prompts of the job take the rest.
+static void rows_are_free_while_weights_are_read(void **state)
+{
+    enum { STREAM_US = 20000, STREAMS = 8, PROMPTS = 12, PROMPT = 1000, STEPS = 64 };
+    struct sched_config config = base;
+    struct mesh *m = &mesh;
+    (void)state;
+    config.max_batch_rows = config.chunk_max_tokens = 1000;
+    mesh_init(m, &config, 1);
+    m->calm = true;
+    m->stream_us = STREAM_US;
+    m->s_part_row_us = 50; // of 500 + 50 a row; 20 ms are 390 rows
+    mesh_s_part_up(m);
+    mesh_place_up(m, 0, 4000);
+    mesh_arrive(m, 300, 5, 0);
+    ticks(m, 10);
+    start_streams(m, STREAMS, 900);
+    ticks(m, 40);
+    for (int i = 0; i < PROMPTS; i++)
+        mesh_arrive_batch(m, PROMPT, 20, 0);
+    struct sched_stats before = stats_of(m);
+    uint64_t began_us = m->now_us;
+    while (stats_of(m).steps - before.steps < STEPS)
+        mesh_next_tick(m);
+    struct sched_stats after = stats_of(m);
+    // All of it in as many steps as it has prompts and tokens; by a twelfth of the time it would be 33 rows a step.
+    assert_true(after.rows_of[SCHED_CLASS_BATCH] - before.rows_of[SCHED_CLASS_BATCH] > PROMPTS * PROMPT);
+    assert_true(m->now_us - began_us < 1.1 * STEPS * STREAM_US);
+    end(m);
+}
+
 // No row has time, yet in one of 128 steps there is one.
 static void some_row_comes_at_last(void **state)
 {
@@ -504,6 +535,7 @@ int main(void)
         cmocka_unit_test(alone_it_is_scheduled_as_interactive_requests_are),
         cmocka_unit_test(rows_wait_without_losing_pages),
         cmocka_unit_test(no_more_start_than_there_is_time_for),
+        cmocka_unit_test(rows_are_free_while_weights_are_read),
         cmocka_unit_test(some_row_comes_at_last),
         cmocka_unit_test(it_teaches_neither_lengths_nor_load),
         cmocka_unit_test(each_class_has_a_queue),
