@@ -57,6 +57,8 @@ FAULTS = [
     Fault("class-order", "common/sched/sched_sequence.c", "s->queue.arrivals++ | (uint64_t)a->class << 63;", "s->queue.arrivals++;",
           "unit/test_sched_class"),
     Fault("class-time", "common/sched/sched_tuning.h", "(1.0 / 12)", "(1.0 / 2)", "unit/test_sched_class"),
+    # Rows of class batch do not get the time in which weights are read.
+    Fault("class-free", "common/sched/sched_chunk.c", "*free_us = MAX(sched_time_free_us(s, rows) - added_us, 0);", "", "unit/test_sched_class"),
     # A sequence that ends while it is being moved away is never released where it is.
     Fault("sched-release", "common/sched/sched_sequence.c",
           "        seq->state = SCHED_SEQ_DRAINING;\n        cold->out.release = true;\n        sched_outbox_add(s, slot);\n",

@@ -37,6 +37,9 @@
 uint32_t sched_chunk_max(const struct sched *s)
 {
     uint32_t cap = s->config.chunk_tokens != 0 ? s->config.chunk_tokens : s->config.chunk_max_tokens;
+    // Where weights are read, prompts that come at once take as few readings as they can: what is computed during one is free.
+    if (s->config.chunk_tokens == 0 && s->time.stream_us > 0 && sched_time_row_us(s) > 0)
+        cap = (uint32_t)MAX(cap, MIN(sched_time_free_us(s, 1) / sched_time_row_us(s), s->s_part.rows_max));
     return MIN(cap, s->s_part.rows_max);
 }
 

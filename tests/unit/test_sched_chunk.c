@@ -220,6 +220,51 @@ static void rows_are_free_while_weights_are_read(void **state)
     mesh_fini(m);
 }
 
+// Prompts that come at once are computed in as few readings of the weights as there are rows that fit into one, whatever the most is where
+// weights stay. Returns the number of steps until all are done; *longest: rows of the largest.
+static uint32_t readings_of(uint32_t row_us, uint32_t *longest)
+{
+    enum { STREAM_US = 1000000, BURST = 32, TOKENS = 128 };
+    const struct sched_time layers[] = {{1, 1000}, {512, 1000 + 511.0 * row_us}}, heads[] = {{1, 100}, {512, 600}};
+    struct sched_config config = base;
+    struct mesh *m = &mesh;
+    uint32_t steps = 0, rows = 0;
+    double us;
+    config.max_batch_rows = 2048;
+    config.max_sequences = config.max_waiting = 64;
+    config.chunk_max_tokens = 512;
+    mesh_init(m, &config, 1);
+    m->calm = true;
+    m->stream_us = STREAM_US;
+    m->s_part_row_us = row_us;
+    mesh_s_part_up(m);
+    struct sched_event *up = &m->events[m->event_count - 1];
+    up->s_part_up.layers = layers, up->s_part_up.layer_count = 2;
+    up->s_part_up.heads = heads, up->s_part_up.head_count = 2;
+    mesh_place_up(m, 0, 4000);
+    for (int i = 0; i < BURST; i++)
+        mesh_arrive(m, TOKENS, 100, 0);
+    *longest = 0;
+    for (; rows < BURST * TOKENS; steps++) {
+        const struct sched_step_action *step = next_step(m, &us);
+        *longest = MAX(*longest, step->row_count);
+        for (uint32_t r = 0; r < step->run_count; r++)
+            rows += step->runs[r].position < TOKENS ? step->runs[r].count : 0;
+    }
+    mesh_fini(m);
+    return steps;
+}
+
+static void prompts_fill_the_time_of_reading(void **state)
+{
+    uint32_t rows;
+    (void)state;
+    assert_true(readings_of(200, &rows) <= 3); // 5,000 rows a reading, of 2,048 at most
+    assert_true(readings_of(1000, &rows) <= 5 && rows > 900 && rows < 1100);
+    readings_of(10000, &rows); // a hundred: no more than where weights stay
+    assert_true(rows <= 512);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -230,6 +275,7 @@ int main(void)
         cmocka_unit_test(longer_contexts_are_not_laid_on_the_chunk),
         cmocka_unit_test(dear_rows_do_not_stretch_the_target),
         cmocka_unit_test(rows_are_free_while_weights_are_read),
+        cmocka_unit_test(prompts_fill_the_time_of_reading),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
