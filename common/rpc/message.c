@@ -132,11 +132,17 @@ const unsigned char *rpc_message_payload(const struct rpc_message *message, size
     return message->envelope.payload;
 }
 
-void *rpc_message_unpack(struct rpc_message *message, const ProtobufCMessageDescriptor *descriptor)
+void *rpc_message_unpack_part(struct rpc_message *message, const unsigned char *bytes, size_t length,
+                              const ProtobufCMessageDescriptor *descriptor)
 {
     ProtobufCAllocator allocator = {arena_alloc, arena_release, &message->arena};
-    message->arena.cap = message->arena.taken + MIN(CAP_BASE + message->envelope.payload_length * CAP_FACTOR, (size_t)CAP_MOST);
-    return protobuf_c_message_unpack(descriptor, &allocator, message->envelope.payload_length, message->envelope.payload);
+    message->arena.cap = message->arena.taken + MIN(CAP_BASE + length * CAP_FACTOR, (size_t)CAP_MOST);
+    return protobuf_c_message_unpack(descriptor, &allocator, length, bytes);
+}
+
+void *rpc_message_unpack(struct rpc_message *message, const ProtobufCMessageDescriptor *descriptor)
+{
+    return rpc_message_unpack_part(message, message->envelope.payload, message->envelope.payload_length, descriptor);
 }
 
 // --- messages to be sent ---

@@ -95,6 +95,9 @@ struct rpc_buffer;  // one to be sent, written in place
 const unsigned char *rpc_message_payload(const struct rpc_message *message, size_t *length);
 // Unpacks the payload into the message's arena; valid as long as the message. NULL: malformed, or too large once unpacked.
 void *rpc_message_unpack(struct rpc_message *message, const ProtobufCMessageDescriptor *descriptor);
+// The same for a message that lies within the payload.
+void *rpc_message_unpack_part(struct rpc_message *message, const unsigned char *bytes, size_t length,
+                              const ProtobufCMessageDescriptor *descriptor);
 // A message is freed when its callback returns or its call ends, unless it is kept: then rpc_message_free() frees it, on the loop's
 // thread, before the loop closes. Returns message.
 struct rpc_message *rpc_message_keep(struct rpc_message *message);
@@ -153,6 +156,7 @@ void *rpc_call_unpack(struct rpc_call *call, const ProtobufCMessageDescriptor *d
 const char *rpc_call_request_id(const struct rpc_call *call); // "" if there is none
 const char *rpc_call_trace_id(const struct rpc_call *call);
 uint32_t rpc_call_timeout_ms(const struct rpc_call *call); // 0: none
+bool rpc_call_is_cancelled(const struct rpc_call *call);   // or its client is gone; for a call without on_cancel, still to be ended
 const struct rpc_peer *rpc_call_peer(const struct rpc_call *call);
 
 // Runs fn(user) once if the client cancels or disconnects before the call ends. The call is over then: fn must not end it, and nobody may

@@ -185,6 +185,7 @@ struct rpc_message *rpc_call_message(struct rpc_call *call) { return call->messa
 const char *rpc_call_request_id(const struct rpc_call *call) { return call->message->envelope.request_id; }
 const char *rpc_call_trace_id(const struct rpc_call *call) { return call->message->envelope.trace_id; }
 uint32_t rpc_call_timeout_ms(const struct rpc_call *call) { return call->message->envelope.timeout_ms; }
+bool rpc_call_is_cancelled(const struct rpc_call *call) { return !call->client; }
 
 const struct rpc_peer *rpc_call_peer(const struct rpc_call *call)
 {

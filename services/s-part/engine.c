@@ -30,6 +30,7 @@ bool engine_advance(struct engine *engine)
 {
     bool computing = handover_advance(&engine->handover);
 
+    engine_stage_advance(engine);
     for (uint32_t i = 0; i < engine->batch_count; i++)
         computing |= engine_compute_poll(&engine->batches[i]);
     struct mini_batch *next = choose(engine);
@@ -57,10 +58,12 @@ static enum status open_batch(struct engine *engine, uint32_t index, struct erro
         snprintf(track, sizeof track, "device %u, %s", index, names[i]);
         batch->device_tracks[i] = trace_track_open(track);
     }
+    if (!engine->range.is_first)
+        batch->x_kept = calloc((size_t)rows * engine->shape.hidden, sizeof *batch->x_kept);
     batch->kept_rows = calloc(rows, sizeof *batch->kept_rows);
     batch->kept_outputs = calloc(rows, sizeof *batch->kept_outputs);
-    if (!batch->o || !batch->q || !batch->k || !batch->v || !batch->kept_rows || !batch->kept_outputs ||
-        step_plan_open(rows, &batch->plan) || reply_open(batch))
+    if ((!engine->range.is_first && !batch->x_kept) || !batch->o || !batch->q || !batch->k || !batch->v || !batch->kept_rows ||
+        !batch->kept_outputs || step_plan_open(rows, &batch->plan) || reply_open(batch))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
     batch->links = (struct backend_links){.o = batch->o, .q = batch->q, .k = batch->k, .v = batch->v};
     return engine->ops->batch_open(engine->backend, &batch->backend, error);
@@ -72,6 +75,9 @@ enum status engine_open(struct engine *engine, struct error *error)
 
     engine->q_width = engine->shape.heads * engine->shape.head_dim;
     engine->kv_width = engine->shape.kv_heads * engine->shape.head_dim;
+    if (!engine->range.count)
+        engine->range = (struct layer_range){.count = engine->shape.layers, .is_first = true, .is_last = true};
+    engine->stage.forward_method = rpc_method_id(&fastdecode__spart__descriptor, "Forward");
     engine->attend_method = rpc_method_id(&fastdecode__kv_worker__descriptor, "Attend");
     engine->zeros = calloc(engine->q_width, sizeof *engine->zeros);
     if (!engine->zeros ||
@@ -83,7 +89,7 @@ enum status engine_open(struct engine *engine, struct error *error)
     engine->track_s_part = trace_track_open("S-part");
     engine->track_local = trace_track_open("R-part, local pool");
     if (engine->track_s_part && engine->ops->spans) { // a segment, attention and two copies a layer, the last segment, the head
-        engine->device_spans_max = 4 * engine->shape.layers + 2;
+        engine->device_spans_max = 4 * engine->range.count + 2;
         engine->device_spans = calloc(engine->device_spans_max, sizeof *engine->device_spans);
     }
     for (uint32_t i = 0; !status && i < engine->batch_count; i++)
@@ -94,6 +100,7 @@ enum status engine_open(struct engine *engine, struct error *error)
 void engine_close(struct engine *engine)
 {
     link_close_all(engine);
+    engine_stage_close(engine);
     for (uint32_t i = 0; i < engine->batch_count; i++) {
         struct mini_batch *batch = &engine->batches[i];
         engine->ops->batch_close(batch->backend); // waits until the device writes to nothing of the batch
@@ -101,12 +108,14 @@ void engine_close(struct engine *engine)
             rpc_buffer_free(batch->uses[p].request);
         if (batch->engine)
             engine_free_replies(batch);
+        rpc_buffer_free(batch->handing_on);
         step_plan_close(&batch->plan);
         reply_close(batch);
         free(batch->o);
         free(batch->q);
         free(batch->k);
         free(batch->v);
+        free(batch->x_kept);
         free(batch->kept_rows);
         free(batch->kept_outputs);
     }

@@ -83,10 +83,11 @@ static void on_reply(void *user, struct rpc_message *message)
 
     enum status status =
         attend_reply_parse(payload, length, use->place->row_count, batch->engine->q_width, lose_row, use, &reply, &error);
-    if (!status && (reply.step != batch->request->step || reply.layer + 1 != batch->segment))
+    const uint32_t layer = batch->engine->range.first + batch->segment - 1;
+    if (!status && (reply.step != batch->request->step || reply.layer != layer))
         status = error_set(&error, STATUS_INVALID_ARGUMENT,
                            "AttendReply: of step %llu, layer %u; step %llu, layer %u was asked for", (unsigned long long)reply.step,
-                           reply.layer, (unsigned long long)batch->request->step, batch->segment - 1);
+                           reply.layer, (unsigned long long)batch->request->step, layer);
     if (status) {
         log_warn("ATTEND-BAD-REPLY", "worker=%u error=\"%s\"", use->link->worker, error.text);
         engine_lose_place(batch, use);
@@ -134,10 +135,12 @@ static void put_shares(const struct step_plan *plan, const struct step_place *pl
     assert_always(count == place->share_count);
 }
 
-// Allocates the message of a place for the layer that the segment starts, and says where its rows' q, k, v go.
-struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use, uint32_t layer)
+// Allocates the message of a place for the layer that the segment starts, and says where its rows' q, k, v go. With the model's first layer
+// go the rows, which the worker keeps for the others, those of later stages too.
+struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use, uint32_t segment)
 {
     struct engine *engine = batch->engine;
+    const uint32_t layer = engine->range.first + segment;
     const struct step_place *place = use->place;
     struct attend_request_parts parts;
     const struct attend_request_form form = {
@@ -186,7 +189,7 @@ void engine_point_to_replies(struct mini_batch *batch)
 {
     for (uint32_t p = 0; p < batch->plan.place_count; p++) {
         const struct link_use *use = &batch->uses[p];
-        for (uint32_t i = 0; use->link && i < use->place->row_count; i++)
+        for (uint32_t i = 0; !use->local && i < use->place->row_count; i++)
             batch->o[use->place->first_row + i] = use->dead || !use->o ? batch->engine->zeros
                                                                        : use->o + (size_t)i * batch->engine->q_width;
     }
@@ -237,7 +240,7 @@ void engine_attend_local(struct mini_batch *batch, uint32_t layer)
     uint64_t began_us = clock_now_us(), began_ns = trace_clock(engine->track_local);
 
     for (uint32_t p = 0; p < batch->plan.place_count; p++)
-        if (!batch->uses[p].link) {
+        if (batch->uses[p].local) {
             engine->ops->attend(batch->backend, layer);
             if (engine->ops->times)
                 continue;

@@ -1,10 +1,12 @@
 // engine_begin.c: the start of a step: what the request asks is checked and planned, the places' links are found, waited for where they
 // are still connecting, and the backend takes the rows that can run.
-#include "services/s-part/engine_state.h"
+#include <string.h>
 
+#include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/messages/sampling.h"
+#include "services/s-part/engine_state.h"
 
 static enum status open_sequences(struct mini_batch *batch, struct error *error)
 {
@@ -35,14 +37,30 @@ static bool find_links(struct mini_batch *batch)
         struct step_place *place = &batch->plan.places[p];
         const Fastdecode__Place *wanted = batch->request->places[place->index];
         struct link_use *use = &batch->uses[p];
-        *use = (struct link_use){.batch = batch, .place = place};
-        if (step_place_is_local(wanted) || wanted->tensor_address[0] == '\0')
+        *use = (struct link_use){.batch = batch, .place = place, .local = step_place_is_local(wanted)};
+        if (use->local || wanted->tensor_address[0] == '\0')
             continue;
         use->link = link_get(batch->engine, wanted);
         if (use->link && !use->link->down && !rpc_channel_is_up(use->link->channel))
             connecting = true;
     }
     return connecting;
+}
+
+// Takes a run out of the step before the backend has begun it: its x too, if an earlier stage has sent that.
+static void drop_run(struct mini_batch *batch, uint32_t run_index)
+{
+    const struct step_run *run = &batch->plan.runs[run_index];
+    const size_t width = batch->engine->shape.hidden, first = run->first_row * width, end = first + run->row_count * width,
+                 all = batch->plan.row_count * width;
+
+    if (batch->x && batch->x != batch->x_kept)
+        memcpy(batch->x_kept, batch->x, all * sizeof *batch->x);
+    if (batch->x) {
+        memmove(batch->x_kept + first, batch->x_kept + end, (all - end) * sizeof *batch->x);
+        batch->x = batch->x_kept;
+    }
+    step_plan_drop(&batch->plan, run_index);
 }
 
 // Shares pages for local runs that begin with another sequence's positions. Workers are told of theirs with layer 0.
@@ -53,12 +71,43 @@ static void share_local(struct mini_batch *batch)
 
     for (uint32_t i = 0; i < batch->plan.run_count; i++) {
         struct step_run *run = &batch->plan.runs[i];
-        if (!run->run->share_from || !run->sequence || !step_place_is_local(batch->request->places[run->place]) ||
+        if (!run->run->share_from || !run->sequence || run->absent || !step_place_is_local(batch->request->places[run->place]) ||
             !engine->ops->pool_share(engine->backend, run->run->share_from, run->run->share_positions, run->run->sequence, &error))
             continue;
         log_warn("NOT-SHARED", "%s", error.text);
-        run->lost = true;
+        drop_run(batch, i);
     }
+}
+
+// A later stage has x of the rows of a place that it does not reach: they stay in the step, which a worker counts on, and are lost.
+static void lose_unreachable(struct mini_batch *batch)
+{
+    for (uint32_t p = 0; p < batch->plan.place_count; p++) {
+        struct link_use *use = &batch->uses[p];
+        if (!use->local && (!use->link || use->link->down || !rpc_channel_is_up(use->link->channel)))
+            engine_lose_place(batch, use);
+    }
+}
+
+// Takes the runs of places without a link out of the step.
+static void leave_unreachable(struct mini_batch *batch)
+{
+    struct engine *engine = batch->engine;
+    struct step_plan *plan = &batch->plan;
+
+    for (uint32_t p = 0; p < plan->place_count; p++) {
+        const Fastdecode__Place *wanted = batch->request->places[plan->places[p].index];
+        const bool local = step_place_is_local(wanted);
+        struct link *link = !local && wanted->tensor_address[0] ? link_get(engine, wanted) : NULL;
+        if (local || (link && !link->down && rpc_channel_is_up(link->channel)))
+            continue;
+        log_warn("PLACE-UNREACHABLE", "worker=%u step=%llu", wanted->worker, (unsigned long long)batch->request->step);
+        for (uint32_t i = 0; i < plan->run_count; i++)
+            if (plan->runs[i].place == plan->places[p].index && plan->runs[i].sequence)
+                plan->runs[i].lost = plan->runs[i].absent = true;
+    }
+    if (plan->run_count)
+        step_plan_rebuild(plan);
 }
 
 // Begins the step without what cannot run: places without a link, and local sequences that are not held.
@@ -71,26 +120,20 @@ static void begin_step(struct mini_batch *batch)
     struct error error;
 
     batch->state = BATCH_BEGINNING; // a link that is replaced below calls back: it must not begin once more
-    for (uint32_t p = 0; p < plan->place_count; p++) {
-        const Fastdecode__Place *wanted = batch->request->places[plan->places[p].index];
-        const bool local = step_place_is_local(wanted);
-        struct link *link = !local && wanted->tensor_address[0] ? link_get(engine, wanted) : NULL;
-        if (local || (link && !link->down && rpc_channel_is_up(link->channel)))
-            continue;
-        log_warn("PLACE-UNREACHABLE", "worker=%u step=%llu", wanted->worker, (unsigned long long)batch->request->step);
-        for (uint32_t i = 0; i < plan->run_count; i++)
-            if (plan->runs[i].place == plan->places[p].index && plan->runs[i].sequence)
-                plan->runs[i].lost = true;
-    }
+    if (!batch->x)
+        leave_unreachable(batch);
     share_local(batch);
-    if (plan->run_count)
-        step_plan_rebuild(plan);
     while (plan->row_count && engine->ops->begin(batch->backend, plan->rows, plan->row_count, &bad_row, &error)) {
         log_warn("ROW-NOT-BEGUN", "sequence=%llx why=\"%s\"", (unsigned long long)plan->rows[bad_row].sequence, error.text);
-        step_plan_drop(plan, plan->row_run[bad_row]);
+        drop_run(batch, plan->row_run[bad_row]);
     }
     find_links(batch);
     engine_expect(batch);
+    if (batch->x) {
+        lose_unreachable(batch);
+        if (plan->row_count)
+            engine->ops->put_x(batch->backend, batch->x);
+    }
     batch->segment = 0;
     ENGINE_SPAN(batch, "begin", began_ns, {"rows", plan->row_count});
     if (plan->row_count == 0) {
@@ -104,11 +147,66 @@ static void begin_step(struct mini_batch *batch)
     engine_make_ready(batch);
 }
 
+void engine_give_up(struct mini_batch *batch)
+{
+    struct engine *engine = batch->engine;
+
+    engine_free_replies(batch);
+    for (uint32_t p = 0; p < batch->plan.place_count; p++) {
+        rpc_buffer_free(batch->uses[p].request);
+        batch->uses[p].request = NULL;
+    }
+    rpc_buffer_free(batch->handing_on);
+    batch->handing_on = NULL;
+    if (engine->ops->end)
+        engine->ops->end(batch->backend);
+    if (batch->call)
+        rpc_call_fail(batch->call, STATUS_UNAVAILABLE, "the step was given up");
+    batch->call = NULL;
+    batch->state = BATCH_IDLE;
+    engine_release_deferred(engine);
+    engine_start_next(batch);
+}
+
 static void refuse(struct mini_batch *batch, const struct error *error)
 {
     log_warn("STEP-REFUSED", "mini_batch=%u why=\"%s\"", batch->index, error->text);
     rpc_call_fail(batch->call, error->status, "%s", error->text);
     batch->call = NULL;
+}
+
+static void take_from_queue(struct mini_batch *batch)
+{
+    const struct queued_step *step = &batch->queue[batch->queue_head];
+
+    batch->call = step->call;
+    batch->request = step->request;
+    batch->forward = step->forward;
+    batch->x = step->forward.x;
+    batch->queue_head = (batch->queue_head + 1) % ENGINE_QUEUE_MAX;
+    batch->queue_count--;
+    batch->plan.run_count = batch->plan.place_count = 0;
+    batch->began_us = clock_now_us();
+    batch->entered_us = batch->began_us - MIN(batch->began_us, step->forward.pipeline_us);
+    batch->term = batch->engine->stage.term;
+    batch->began_ns = trace_clock(batch->track);
+    batch->s_part_us = batch->r_part_us = 0;
+    memset(batch->idle_us, 0, sizeof batch->idle_us);
+}
+
+// Checks and plans the step that was taken from the queue.
+static enum status plan_step(struct mini_batch *batch, struct error *error)
+{
+    struct engine *engine = batch->engine;
+    struct step_plan *plan = &batch->plan;
+    enum status status = step_plan_check(plan, batch->request, engine->shape.vocab, engine->context_tokens, error);
+
+    if (!status)
+        status = open_sequences(batch, error);
+    if (status)
+        return status;
+    return batch->x ? step_plan_fill_forwarded(plan, batch->request, engine->sequences, &batch->forward, error)
+                    : step_plan_fill(plan, batch->request, engine->sequences, error);
 }
 
 void engine_start_next(struct mini_batch *batch)
@@ -117,21 +215,18 @@ void engine_start_next(struct mini_batch *batch)
     struct error error;
 
     while (batch->state == BATCH_IDLE && batch->queue_count) {
-        batch->call = batch->queue[batch->queue_head].call;
-        batch->request = batch->queue[batch->queue_head].request;
-        batch->queue_head = (batch->queue_head + 1) % ENGINE_QUEUE_MAX;
-        batch->queue_count--;
-        batch->plan.run_count = 0;
-        batch->began_us = clock_now_us();
-        batch->began_ns = trace_clock(batch->track);
-        batch->s_part_us = batch->r_part_us = 0;
+        take_from_queue(batch);
+        if (engine_is_stage(engine) && (!engine->stage.term || rpc_call_is_cancelled(batch->call))) {
+            rpc_call_fail(batch->call, STATUS_UNAVAILABLE, "the pipeline is being put together anew");
+            batch->call = NULL;
+            continue;
+        }
         if (batch->request->scheduler_incarnation < engine_newest_scheduler(engine)) { // it was not when the step was queued
             error_set(&error, STATUS_FAILED_PRECONDITION, "a scheduler that started later is known here");
             refuse(batch, &error);
             continue;
         }
-        if (step_plan_check(&batch->plan, batch->request, engine->shape.vocab, engine->context_tokens, &error) ||
-            open_sequences(batch, &error) || step_plan_fill(&batch->plan, batch->request, engine->sequences, &error)) {
+        if (plan_step(batch, &error)) {
             batch->plan.run_count = 0;
             refuse(batch, &error);
             continue;

@@ -4,6 +4,25 @@
 #include "common/member/member.h"
 #include "services/s-part/engine_state.h"
 
+// Queues a step behind those of its mini-batch, and begins it if there are none.
+static void queue_step(struct engine *engine, const struct queued_step *step)
+{
+    const uint32_t index = step->request->mini_batch;
+
+    if (index >= engine->batch_count) {
+        rpc_call_fail(step->call, STATUS_INVALID_ARGUMENT, "mini-batch %u, the s-part was started with %u", index,
+                      engine->batch_count);
+        return;
+    }
+    struct mini_batch *batch = &engine->batches[index];
+    if (batch->queue_count == ENGINE_QUEUE_MAX) {
+        rpc_call_fail(step->call, STATUS_RESOURCE_EXHAUSTED, "mini-batch %u has %d steps queued", index, ENGINE_QUEUE_MAX);
+        return;
+    }
+    batch->queue[(batch->queue_head + batch->queue_count++) % ENGINE_QUEUE_MAX] = *step;
+    engine_start_next(batch);
+}
+
 void engine_step_handler(struct rpc_call *call, void *user)
 {
     struct engine *engine = user;
@@ -11,18 +30,43 @@ void engine_step_handler(struct rpc_call *call, void *user)
 
     if (!request || !member_caller_is(call, "scheduler", request->scheduler_incarnation, engine_newest_scheduler(engine)))
         return;
-    if (request->mini_batch >= engine->batch_count) {
-        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "mini-batch %u, the s-part was started with %u", request->mini_batch,
-                      engine->batch_count);
+    if (engine_is_stage(engine) && (!engine->range.is_first || !engine->stage.term)) {
+        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "this s-part has layers %u:%u: %s", engine->range.first,
+                      engine->range.first + engine->range.count,
+                      engine->range.is_first ? "it waits for Join" : "steps go to the one with layer 0");
         return;
     }
-    struct mini_batch *batch = &engine->batches[request->mini_batch];
-    if (batch->queue_count == ENGINE_QUEUE_MAX) {
-        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "mini-batch %u has %d steps queued", batch->index, ENGINE_QUEUE_MAX);
+    const struct queued_step step = {.call = call, .request = request};
+    queue_step(engine, &step);
+}
+
+void engine_forward_handler(struct rpc_call *call, void *user)
+{
+    struct engine *engine = user;
+    const struct engine_stage *stage = &engine->stage;
+    struct queued_step step = {.call = call};
+    struct error error;
+    size_t length;
+    const unsigned char *payload = rpc_message_payload(rpc_call_message(call), &length);
+
+    if (forward_request_parse(payload, length, engine->max_rows, engine->shape.hidden, &step.forward, &error)) {
+        rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
-    batch->queue[(batch->queue_head + batch->queue_count++) % ENGINE_QUEUE_MAX] = (struct queued_step){call, request};
-    engine_start_next(batch);
+    if (!member_caller_is(call, "s-part", step.forward.incarnation, stage->previous_incarnation))
+        return;
+    if (engine->range.is_first || !stage->term || step.forward.term != stage->term ||
+        step.forward.incarnation != stage->previous_incarnation) {
+        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "ForwardRequest: of another term, or not of the stage before layer %u",
+                      engine->range.first);
+        return;
+    }
+    step.request = rpc_message_unpack_part(rpc_call_message(call), step.forward.step, step.forward.step_bytes,
+                                           &fastdecode__step_request__descriptor);
+    if (!step.request)
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "ForwardRequest: malformed step");
+    else
+        queue_step(engine, &step);
 }
 
 void engine_fetch_handler(struct rpc_call *call, void *user)

@@ -10,7 +10,7 @@ static bool prepare(struct mini_batch *batch)
 
     for (uint32_t p = 0; p < batch->plan.place_count; p++) {
         struct link_use *use = &batch->uses[p];
-        if (!use->link)
+        if (use->local)
             continue;
         if (!use->dead && !(use->request = engine_prepare(batch, use, batch->segment)))
             engine_lose_place(batch, use);
@@ -26,6 +26,7 @@ static void part_ended(struct mini_batch *batch)
 {
     uint64_t now_us = clock_now_us();
     batch->s_part_us += now_us - batch->started_us;
+    engine_idle_ended(batch);
     watchdog_done(&batch->engine->watchdog, now_us);
 }
 
@@ -64,12 +65,14 @@ static void send_rows(struct mini_batch *batch)
 }
 
 static void start_head(struct mini_batch *batch);
+static void start_copy(struct mini_batch *batch);
 
 void engine_compute_start(struct mini_batch *batch)
 {
     struct engine *engine = batch->engine;
-    bool last = batch->segment == engine->shape.layers, remote;
+    bool last = batch->segment == engine->range.count, remote;
 
+    engine_idle_begins(batch);
     batch->started_us = clock_now_us();
     batch->started_ns = trace_clock(engine->track_s_part);
     trace_span(batch->track, "queued", batch->ready_ns, {"step", batch->request->step}, {"layer", batch->segment});
@@ -91,7 +94,7 @@ void engine_compute_start(struct mini_batch *batch)
     part_ended(batch); // or it is queued, and the head will wait for it
     ENGINE_SPAN(batch, "segment", batch->started_ns, {"layer", batch->segment - 1}, {"rows", batch->plan.row_count});
     if (last) {
-        start_head(batch);
+        (engine->range.is_last ? start_head : start_copy)(batch);
     } else {
         engine_send(batch); // no message: it sets the state and the time
         engine_attend_local(batch, batch->segment - 1);
@@ -113,11 +116,11 @@ static void take_times(struct mini_batch *batch)
     ops->times(batch->backend, &times);
     batch->s_part_us = times.segments_us;
     for (uint32_t p = 0; p < batch->plan.place_count; p++) {
-        if (batch->uses[p].link)
+        if (!batch->uses[p].local)
             batch->uses[p].r_part_us += times.copies_us; // part of its link's time: a message counts as sent when it is complete
         else
             batch->uses[p].r_part_us = batch->uses[p].attend_us = times.attend_us;
-        remote |= batch->uses[p].link != NULL;
+        remote |= !batch->uses[p].local;
     }
     batch->r_part_us = remote ? batch->r_part_us + times.copies_us : times.attend_us;
 }
@@ -150,6 +153,31 @@ static void trace_device(struct mini_batch *batch, uint64_t step)
     }
 }
 
+// The backend has done its part of the step.
+static void end_compute(struct mini_batch *batch)
+{
+    struct engine *engine = batch->engine;
+
+    take_times(batch);
+    if (engine->ops->end)
+        engine->ops->end(batch->backend);
+    look_at_stream(engine);
+    atomic_fetch_add_explicit(&engine->busy_us, batch->s_part_us, memory_order_relaxed);
+    atomic_fetch_add_explicit(&engine->rows_done, batch->plan.row_count, memory_order_relaxed);
+}
+
+// x of the rows has been copied: the next stage goes on.
+static void hand_on(struct mini_batch *batch)
+{
+    const uint64_t step = batch->request->step;
+
+    ENGINE_SPAN(batch, "copy", batch->started_ns, {"rows", batch->plan.row_count});
+    end_compute(batch);
+    trace_device(batch, step);
+    trace_span(batch->track, "step", batch->began_ns, {"step", step}, {"rows", batch->plan.row_count});
+    engine_stage_hand_on(batch);
+}
+
 static void finish(struct mini_batch *batch)
 {
     struct engine *engine = batch->engine;
@@ -159,12 +187,7 @@ static void finish(struct mini_batch *batch)
     for (uint32_t i = 0; i < plan->run_count; i++)
         if (plan->runs[i].sequence && !plan->runs[i].lost)
             step_plan_take(&batch->plan, i);
-    take_times(batch);
-    if (engine->ops->end)
-        engine->ops->end(batch->backend);
-    look_at_stream(engine);
-    atomic_fetch_add_explicit(&engine->busy_us, batch->s_part_us, memory_order_relaxed);
-    atomic_fetch_add_explicit(&engine->rows_done, plan->row_count, memory_order_relaxed);
+    end_compute(batch);
     reply_send(batch); // the request is freed with it
     trace_span(engine->track_s_part, "reply", at_ns, {"step", step}, {"mini_batch", batch->index});
     trace_device(batch, step);
@@ -196,6 +219,24 @@ static void start_head(struct mini_batch *batch)
         finish(batch);
 }
 
+// Starts copying x of the rows into the message for the next stage.
+static void start_copy(struct mini_batch *batch)
+{
+    float *x = engine_stage_prepare(batch);
+
+    if (!x) {
+        engine_give_up(batch);
+        return;
+    }
+    batch->started_us = clock_now_us();
+    batch->started_ns = trace_clock(batch->engine->track_s_part);
+    watchdog_begun(&batch->engine->watchdog, batch->started_us);
+    batch->engine->ops->get_x(batch->backend, x);
+    batch->state = BATCH_SAMPLING;
+    if (computed(batch))
+        hand_on(batch);
+}
+
 bool engine_compute_poll(struct mini_batch *batch)
 {
     bool sampling = batch->state == BATCH_SAMPLING;
@@ -203,6 +244,6 @@ bool engine_compute_poll(struct mini_batch *batch)
     if (!sampling && batch->state != BATCH_COMPUTING)
         return false;
     if (computed(batch))
-        (sampling ? finish : send_rows)(batch);
+        (!sampling ? send_rows : batch->engine->range.is_last ? finish : hand_on)(batch);
     return true;
 }

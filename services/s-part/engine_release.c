@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 
+#include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/member/member.h"
 
@@ -102,6 +103,26 @@ void engine_release_deferred(struct engine *engine)
         release(engine, sequence, engine->deferred[slot]);
     }
     answer_calls(engine);
+}
+
+// Of all sequences; no step is under way.
+void engine_forget_all(struct engine *engine)
+{
+    const uint32_t capacity = engine->ops->pool_held ? engine->ops->pool_held(engine->backend, NULL, 0) : 0;
+    struct backend_held *held = calloc(capacity + 1u, sizeof *held);
+    const uint32_t count = held && capacity ? engine->ops->pool_held(engine->backend, held, capacity) : 0;
+    const struct sequence *sequence;
+    uint32_t cursor = 0;
+
+    assert_always(held); // some bytes for each sequence that the pool holds
+    engine_release_deferred(engine);
+    while ((sequence = sequence_table_next(engine->sequences, &cursor)))
+        sequence_table_remove(engine->sequences, sequence->id);
+    for (uint32_t i = 0; i < MIN(count, capacity); i++) {
+        handover_drop(&engine->handover, held[i].sequence);
+        engine->ops->pool_release(engine->backend, held[i].sequence);
+    }
+    free(held);
 }
 
 void engine_release_handler(struct rpc_call *call, void *user)

@@ -10,10 +10,13 @@
 // that do not stay in memory are read once for all mini-batches that are ready: the one that is furthest behind goes first. Steps of
 // one mini-batch run in the order in which they came. A step allocates nothing but messages.
 //
+// A stage of a pipeline has a range of the model's layers: segments are numbered within it. It begins with rows that the stage before has
+// sent, and hands them on instead of sampling (engine_stage.c); its mini-batch is FORWARDED until the answer comes back.
+//
 // Files, each calling only those below it:
 //
-//     engine.c ─▶ engine_compute.c ─┬▶ engine_begin.c ─▶ engine_attend.c ─▶ links.c
-//     engine_calls.c ───────────────┘        └▶ engine_release.c, reply.c, step_plan.c, sequence_table.c
+//     engine.c ─▶ engine_compute.c ─▶ engine_stage.c ─▶ engine_begin.c ─▶ engine_attend.c ─▶ links.c
+//     engine_calls.c ───────────────────────┘        └▶ engine_release.c, reply.c, step_plan.c, sequence_table.c, engine_idle.c
 #ifndef FD_SERVICES_S_PART_ENGINE_STATE_H
 #define FD_SERVICES_S_PART_ENGINE_STATE_H
 
@@ -27,8 +30,11 @@
 #include "common/kv/kv_measure.h"
 #include "common/model/model.h"
 #include "common/rpc/rpc.h"
+#include "common/sched/sched_bubble.h"
 #include "common/trace/trace.h"
+#include "common/wire/forward.h"
 #include "kernels/backend/backend.h"
+#include "kernels/backend/layer_range.h"
 #include "services/s-part/sequence_table.h"
 #include "services/s-part/step_plan.h"
 #include "services/s-part/watchdog.h"
@@ -63,9 +69,9 @@ struct link {
 // A place in the step under way.
 struct link_use {
     struct mini_batch *batch;
-    struct link *link; // NULL: the local pool
+    struct link *link; // NULL: the local pool, or there is none
     struct step_place *place;
-    bool dead, waiting;
+    bool local, dead, waiting;
     struct rpc_buffer *request; // for the layer being computed; q, k, v are written straight into it
     struct rpc_message *reply;  // from the previous layer; o is read straight from it
     const float *o;
@@ -73,12 +79,23 @@ struct link_use {
     uint32_t r_part_us, attend_us; // sums over the step so far: time from request to answer; attention time reported by the worker
 };
 
-enum batch_state { BATCH_IDLE, BATCH_CONNECTING, BATCH_BEGINNING, BATCH_COMPUTING, BATCH_WAITING, BATCH_READY, BATCH_SAMPLING };
+enum batch_state {
+    BATCH_IDLE,
+    BATCH_CONNECTING,
+    BATCH_BEGINNING,
+    BATCH_COMPUTING,
+    BATCH_WAITING,
+    BATCH_READY,
+    BATCH_SAMPLING,   // or x is being copied for the next stage
+    BATCH_HANDING_ON, // x is there, and the connection to the next stage is not
+    BATCH_FORWARDED,  // the next stage has it
+};
 
 // A step that waits for its turn. The request lies in the call's memory.
 struct queued_step {
     struct rpc_call *call;
     Fastdecode__StepRequest *request;
+    struct forward_request forward; // x NULL: the step comes from the scheduler
 };
 
 struct mini_batch {
@@ -91,6 +108,9 @@ struct mini_batch {
     uint64_t ready_order; // the mini-batch that has been ready longest goes first
     struct rpc_call *call;
     Fastdecode__StepRequest *request;
+    struct forward_request forward;
+    const float *x; // [rows][hidden] of the stage before: in the call's memory, or in x_kept
+    float *x_kept;  // [max_rows][hidden] x without the rows of runs that were dropped; NULL: the first stage
     struct backend_batch *backend;
     struct step_plan plan;
     uint32_t segment; // next to start
@@ -102,7 +122,14 @@ struct mini_batch {
     uint64_t began_us, started_us, s_part_us, sent_us, r_part_us; // started_us: when the current segment or head began
     struct trace_track *track;                                    // shows the step and its waits
     struct trace_track *device_tracks[BACKEND_TRACKS];            // show what a device does, by its own clock
-    uint64_t began_ns, started_ns, ready_ns, wait_from_ns;        // for the trace; wait_from_ns is 0 unless replies are awaited
+    uint64_t entered_us;                                          // when the step entered the pipeline
+    uint64_t term;                                                // of the pipeline, when the step began
+    uint32_t idle_us[SCHED_BUBBLES];                              // of the stage, before and within this step
+    bool has_prefill;
+    struct rpc_buffer *handing_on; // x is written straight into it
+    struct rpc_handle forward_call;
+    Fastdecode__StageTime stage_time, *stage_pointers[SCHED_STAGES_MAX]; // of the reply
+    uint64_t began_ns, started_ns, ready_ns, wait_from_ns; // for the trace; wait_from_ns is 0 unless replies are awaited
 
     // the reply, sized once
     Fastdecode__RunResult *results; // [max_rows]
@@ -129,12 +156,29 @@ struct release_call {
     size_t gone;                               // how many of its sequences, counted from the first, are known to be gone
 };
 
+// What a stage of a pipeline knows of the others, from the scheduler's latest Join.
+struct engine_stage {
+    uint64_t term; // 0: none yet, or it is being joined: no step is taken
+    uint64_t previous_incarnation, next_incarnation;
+    char next_address[200];
+    struct rpc_channel *next;
+    bool next_is_other; // another process answers there
+    uint32_t forward_method;
+    struct rpc_call *joining; // a Join that waits for the steps of the term before to end
+    const Fastdecode__JoinRequest *join;
+    // what bubbles are measured with
+    uint64_t idle_from_us, left_us; // when a segment last ended; when a step that was here last left the pipeline
+    bool had_prefill;               // the step of that segment had prefill rows
+};
+
 struct engine {
     struct rpc_loop *loop;
     const struct backend_ops *ops;
     struct backend *backend;
     struct sequence_table *sequences;
     struct model_shape shape;
+    struct layer_range range; // count 0 until engine_open(): all layers
+    struct engine_stage stage;
     uint32_t context_tokens, max_rows, batch_count, q_width, kv_width;
     bool has_sparse; // workers are told which rows are sparse
     uint64_t incarnation;
@@ -167,6 +211,9 @@ struct engine {
     trace_span((batch)->engine->track_s_part, name, began_ns, {"step", (batch)->request->step}, {"mini_batch", (batch)->index}, \
                ##__VA_ARGS__)
 
+// Whether this s-part has only a part of the layers.
+static inline bool engine_is_stage(const struct engine *engine) { return !engine->range.is_first || !engine->range.is_last; }
+
 // Returns the incarnation of the scheduler that the handlers obey; older ones are refused.
 static inline uint64_t engine_newest_scheduler(const struct engine *engine)
 {
@@ -189,9 +236,25 @@ bool engine_compute_poll(struct mini_batch *batch);
 void engine_step_handler(struct rpc_call *call, void *user);
 void engine_exclude_handler(struct rpc_call *call, void *user);
 void engine_fetch_handler(struct rpc_call *call, void *user);
+void engine_forward_handler(struct rpc_call *call, void *user);
 
-// engine_begin.c. start_next: begins the next step that is queued, if none is under way. link_changed: a link went down or came up.
+// engine_stage.c: a stage of a pipeline. join_handler: the scheduler's Join. prepare: allocates the message to the next stage, and returns
+// where x of the step's rows goes; NULL: no memory. hand_on: sends it, now or once there is a connection; the mini-batch is HANDING_ON
+// or FORWARDED then, or has begun another step. advance: goes on with what waits or is given up; it costs nothing if this is no stage.
+void engine_join_handler(struct rpc_call *call, void *user);
+float *engine_stage_prepare(struct mini_batch *batch);
+void engine_stage_hand_on(struct mini_batch *batch);
+void engine_stage_advance(struct engine *engine);
+void engine_stage_close(struct engine *engine);
+
+// engine_idle.c: bubbles. ended: a segment, or the head, is done. begins: one begins; counts the time between for its step.
+void engine_idle_ended(struct mini_batch *batch);
+void engine_idle_begins(struct mini_batch *batch);
+
+// engine_begin.c. start_next: begins the next step that is queued, if none is under way. give_up: ends the step under way without an
+// answer; the backend must be done with it. link_changed: a link went down or came up.
 void engine_start_next(struct mini_batch *batch);
+void engine_give_up(struct mini_batch *batch);
 void engine_link_changed(struct engine *engine, struct link *link);
 
 // pages.c. page_bytes: size of a page in the workers' format; 0: the local pool cannot exchange pages with workers.
@@ -205,6 +268,7 @@ void engine_pages_open(struct engine *engine);
 enum status engine_release_open(struct engine *engine) MUST_CHECK;
 void engine_release_close(struct engine *engine);
 bool engine_in_use(const struct engine *engine, uint64_t sequence, const struct mini_batch *except);
+void engine_forget_all(struct engine *engine);
 void engine_release_deferred(struct engine *engine);
 void engine_release_pages(struct engine *engine, uint64_t sequence);
 void engine_release_handler(struct rpc_call *call, void *user);
@@ -235,5 +299,10 @@ void link_close_all(struct engine *engine);
 enum status reply_open(struct mini_batch *batch) MUST_CHECK;
 void reply_close(struct mini_batch *batch);
 void reply_send(struct mini_batch *batch);
+// time_stage: notes what the step took here, for the reply of a pipeline's stage.
+// pass_on: adds to the reply of the next stage what this one knows, and ends the call with it. False: the reply is not of this step,
+// and nothing was done.
+void reply_time_stage(struct mini_batch *batch);
+bool reply_pass_on(struct mini_batch *batch, Fastdecode__StepReply *reply) MUST_CHECK;
 
 #endif

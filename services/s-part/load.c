@@ -16,6 +16,8 @@ static struct backend_config backend_config(const struct s_part *s_part)
 {
     return (struct backend_config){
         .model = s_part->model,
+        .first_layer = s_part->settings.first_layer,
+        .layer_count = s_part->settings.layer_count,
         .compute = !strcmp(s_part->settings.compute, "f32")    ? COMPUTE_F32
                    : !strcmp(s_part->settings.compute, "int8") ? COMPUTE_INT8
                                                                : COMPUTE_AUTO,
@@ -119,6 +121,18 @@ static enum status lend_memory(const struct engine *engine, struct error *error)
     return lent && rpc_lend_memory(lent, bytes) ? error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for messages") : STATUS_OK;
 }
 
+// Checks --layers against the model.
+static enum status check_layers(struct s_part_settings *s, const struct model *model, struct error *error)
+{
+    const uint32_t layers = model->shape.layers;
+
+    if (!s->layer_count)
+        s->layer_count = layers;
+    if (s->first_layer < layers && s->layer_count <= layers - s->first_layer)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID_ARGUMENT, "--layers %s: the model has %u", s->layers, layers);
+}
+
 enum status load_model(struct s_part *s_part, struct error *error)
 {
     struct engine *engine = &s_part->engine;
@@ -129,6 +143,8 @@ enum status load_model(struct s_part *s_part, struct error *error)
         return status;
     if (!s_part->settings.context || s_part->settings.context > s_part->model->shape.context_length)
         s_part->settings.context = s_part->model->shape.context_length;
+    if ((status = check_layers(&s_part->settings, s_part->model, error)))
+        return status;
     model_release_file(s_part->model); // the pages that were read to check it: the plan counts from here
     if ((status = device_choose(s_part->settings.device_name, &s_part->device, error)))
         return status;
@@ -154,10 +170,10 @@ enum status load_model(struct s_part *s_part, struct error *error)
     struct backend_info info;
     engine->ops->info(engine->backend, &info);
     snprintf(s_part->level, sizeof s_part->level, "%s", info.level);
-    log_info("MODEL-LOADED", "file=%s device=%s level=%s context=%u max_rows=%u threads=%u cpus=%s load_ms=%llu",
-             s_part->settings.model_path, info.device, info.level, s_part->settings.context, s_part->settings.max_rows,
-             thread_pool_threads(s_part->pool), thread_pool_cpus(s_part->pool),
-             (unsigned long long)(clock_now_us() - began_us) / 1000);
+    log_info("MODEL-LOADED", "file=%s layers=%u:%u device=%s level=%s context=%u max_rows=%u threads=%u cpus=%s load_ms=%llu",
+             s_part->settings.model_path, s_part->settings.first_layer, s_part->settings.first_layer + s_part->settings.layer_count,
+             info.device, info.level, s_part->settings.context, s_part->settings.max_rows, thread_pool_threads(s_part->pool),
+             thread_pool_cpus(s_part->pool), (unsigned long long)(clock_now_us() - began_us) / 1000);
     return STATUS_OK;
 }
 
@@ -178,12 +194,12 @@ struct kv_shape load_kv_shape(const struct s_part *s_part)
 void load_measure(struct s_part *s_part)
 {
     struct engine *engine = &s_part->engine;
-    const struct model_shape *shape = &engine->shape;
+    struct model_shape shape = engine->shape;
     const struct kv_shape kv = load_kv_shape(s_part);
     const struct attend_measure what = {.ops = engine->ops,
                                         .backend = engine->backend,
                                         .batch = engine->batches[0].backend,
-                                        .shape = shape,
+                                        .shape = &shape,
                                         .pages = s_part->plan.pool_on_device ? s_part->plan.pool_pages : 0,
                                         .page_tokens = S_PART_PAGE_TOKENS,
                                         .max_rows = s_part->settings.max_rows,
@@ -192,7 +208,8 @@ void load_measure(struct s_part *s_part)
 
     if (!s_part->settings.calibrate)
         return;
-    if (calibrate(&what, &kv, s_part->pool, s_part->settings.max_batch, &s_part->calibration, &error))
+    shape.layers = engine->range.count; // passes run through those that are here
+    if (calibrate(&what, &kv, s_part->pool, engine->range.is_last ? s_part->settings.max_batch : 0, &s_part->calibration, &error))
         log_warn("NOT-CALIBRATED", "why=\"%s\"", error.text);
     else
         engine->attend_costs = s_part->calibration.host_kv;

@@ -84,6 +84,8 @@ static void fill_registration(struct s_part *s_part, struct registration *r)
     request->max_rows = s_part->settings.max_rows;
     request->mini_batches = s_part->settings.mini_batches;
     request->threads = thread_pool_threads(s_part->pool);
+    request->first_layer = s_part->settings.first_layer;
+    request->layer_count = s_part->settings.layer_count;
     if (s_part->calibration.done) {
         request->calibration = &s_part->calibration.message;
         request->kv_costs = &s_part->calibration.kv_message;

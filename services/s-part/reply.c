@@ -1,6 +1,7 @@
 // reply.c: the StepReply of a mini-batch, in arrays that are sized once.
 #include <stdlib.h>
 
+#include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "services/s-part/engine_state.h"
 
@@ -78,6 +79,81 @@ static void fill_run(struct mini_batch *batch, const struct step_run *run)
         fill_token(batch, output);
 }
 
+// What the step took here: of a pipeline's stage.
+void reply_time_stage(struct mini_batch *batch)
+{
+    Fastdecode__StageTime *time = &batch->stage_time;
+
+    fastdecode__stage_time__init(time);
+    time->total_us = (uint32_t)(clock_now_us() - batch->began_us);
+    time->s_part_us = (uint32_t)batch->s_part_us;
+    time->r_part_us = (uint32_t)batch->r_part_us;
+    time->idle_both_us = batch->idle_us[SCHED_BUBBLE_PB1];
+    time->idle_one_us = batch->idle_us[SCHED_BUBBLE_PB2];
+    time->idle_none_us = batch->idle_us[SCHED_BUBBLE_PB3];
+    time->idle_attend_us = batch->idle_us[SCHED_BUBBLE_R];
+    batch->stage_pointers[0] = time;
+}
+
+static bool is_of_step(const struct mini_batch *batch, const Fastdecode__StepReply *reply)
+{
+    const uint32_t vocab = batch->engine->shape.vocab;
+    bool good = reply->step == batch->request->step && reply->n_results == batch->plan.run_count &&
+                reply->n_stages < ARRAY_COUNT(batch->stage_pointers);
+
+    for (size_t i = 0; good && i < reply->n_results; i++) {
+        const Fastdecode__RunResult *result = reply->results[i];
+        good = !result->sampled || result->sampled->token < vocab;
+        for (size_t m = 0; m < result->n_more; m++)
+            good = good && result->more[m]->token < vocab;
+    }
+    return good;
+}
+
+// Runs that this stage could not compute are lost, or unknown, whatever the later stages say; of the others it learns the last token.
+static void take_result(const struct step_run *run, Fastdecode__RunResult *result)
+{
+    if (run->lost || !run->sequence) {
+        fastdecode__run_result__init(result);
+        result->sequence = run->run->sequence;
+        result->outcome = run->sequence ? FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_LOST : FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_UNKNOWN;
+    } else if (result->outcome == FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE && result->sampled) {
+        run->sequence->last_token = result->n_more ? result->more[result->n_more - 1]->token : result->sampled->token;
+    }
+}
+
+// Adds the time that a place took here.
+static void take_place(const struct mini_batch *batch, Fastdecode__PlaceTime *time)
+{
+    for (uint32_t p = 0; p < batch->plan.place_count; p++)
+        if (batch->request->places[batch->plan.places[p].index]->worker == time->worker) {
+            time->r_part_us += batch->uses[p].r_part_us;
+            time->attend_us += batch->uses[p].attend_us;
+        }
+}
+
+bool reply_pass_on(struct mini_batch *batch, Fastdecode__StepReply *reply)
+{
+    if (!is_of_step(batch, reply))
+        return false;
+    for (uint32_t i = 0; i < batch->plan.run_count; i++)
+        take_result(&batch->plan.runs[i], reply->results[batch->plan.runs[i].result_index]);
+    for (size_t i = 0; i < reply->n_places; i++)
+        take_place(batch, reply->places[i]);
+    for (size_t i = 0; i < reply->n_stages; i++)
+        batch->stage_pointers[i + 1] = reply->stages[i];
+    batch->stage_pointers[0] = &batch->stage_time;
+    reply->n_stages++;
+    reply->stages = batch->stage_pointers;
+    reply->s_part_us += (uint32_t)batch->s_part_us;
+    reply->r_part_us += (uint32_t)batch->r_part_us;
+    reply->total_us = (uint32_t)(clock_now_us() - batch->began_us);
+    reply->stream_us = MAX(reply->stream_us, batch->engine->stream_us);
+    rpc_call_reply(batch->call, &reply->base);
+    batch->call = NULL;
+    return true;
+}
+
 void reply_send(struct mini_batch *batch)
 {
     Fastdecode__StepReply reply = FASTDECODE__STEP_REPLY__INIT;
@@ -104,6 +180,11 @@ void reply_send(struct mini_batch *batch)
     reply.stream_us = batch->engine->stream_us;
     reply.n_places = batch->plan.place_count;
     reply.places = time_pointers;
+    if (engine_is_stage(batch->engine)) {
+        reply_time_stage(batch);
+        reply.n_stages = 1;
+        reply.stages = batch->stage_pointers;
+    }
     rpc_call_reply(batch->call, &reply.base);
     batch->call = NULL;
 }

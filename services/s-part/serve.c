@@ -37,7 +37,8 @@ static void *engine_main(void *arg)
     }
     handover_close_all(&engine->handover);
     rpc_loop_run(engine->loop, 0, 0); // what that posted
-    link_close_all(engine);           // what ends so looks at its step's request, which the server frees
+    engine_stage_close(engine);
+    link_close_all(engine); // what ends so looks at its step's request, which the server frees
     rpc_server_close(s_part->server);
     engine_close(engine);
     return NULL;
@@ -60,6 +61,8 @@ static enum status open_server(struct s_part *s_part, struct error *error)
         {&fastdecode__spart__descriptor, "Step", engine_step_handler, engine},
         {&fastdecode__spart__descriptor, "Release", engine_release_handler, engine},
         {&fastdecode__spart__descriptor, "Exclude", engine_exclude_handler, engine},
+        {&fastdecode__spart__descriptor, "Join", engine_join_handler, engine},
+        {&fastdecode__spart__descriptor, "Forward", engine_forward_handler, engine},
         {&fastdecode__kv_control__descriptor, "Fetch", engine_fetch_handler, engine},
         {&fastdecode__kv_handover__descriptor, "ReadPage", handover_read_page, &engine->handover},
     };
@@ -72,6 +75,10 @@ static enum status open_server(struct s_part *s_part, struct error *error)
         .ready = ready,
         .user = s_part,
         .hello = {.service = "s-part", .incarnation = s_part->incarnation},
+        // a stage's message has x of a whole step
+        .max_message_bytes = engine->range.is_first
+                                 ? 0
+                                 : RPC_MESSAGE_BYTES_DEFAULT + forward_request_size_most(engine->max_rows, engine->shape.hidden),
     };
     enum status status = rpc_server_open(engine->loop, &config, &s_part->server, error);
     if (status)
@@ -106,6 +113,10 @@ enum status serve_open(struct s_part *s_part, struct error *error)
     engine->shape = s_part->model->shape;
     engine->context_tokens = s->context;
     engine->max_rows = s->max_rows;
+    engine->range = (struct layer_range){.first = s->first_layer,
+                                         .count = s->layer_count,
+                                         .is_first = s->first_layer == 0,
+                                         .is_last = s->first_layer + s->layer_count == engine->shape.layers};
     engine->has_sparse = s->sparse_percent > 0;
     engine->batch_count = s->mini_batches;
     engine->incarnation = s_part->incarnation;

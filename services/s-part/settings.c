@@ -1,4 +1,5 @@
 // settings.c: the options of the s-part.
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/checked.h"
@@ -20,6 +21,7 @@ static struct s_part_settings defaults(void)
         .compute = "auto",
         .quantize = "none",
         .device_name = "cpu",
+        .layers = "all",
         .cache_dir = "none",
         .disk_reads = "auto",
         .weights_memory_text = "auto",
@@ -32,6 +34,21 @@ static struct s_part_settings defaults(void)
     };
 }
 
+// "A:B": layers A, A + 1 … B - 1.
+static enum status parse_layers(struct s_part_settings *s, struct error *error)
+{
+    uint32_t end;
+    char behind;
+
+    if (!strcmp(s->layers, "all"))
+        return STATUS_OK;
+    if (s->layers[0] < '0' || s->layers[0] > '9' || sscanf(s->layers, "%6u:%6u%c", &s->first_layer, &end, &behind) != 2 ||
+        end <= s->first_layer)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--layers is '%s', want all or FIRST:END such as 0:19", s->layers);
+    s->layer_count = end - s->first_layer;
+    return STATUS_OK;
+}
+
 static enum status check(struct s_part_settings *s, struct error *error)
 {
     enum status status;
@@ -40,7 +57,7 @@ static enum status check(struct s_part_settings *s, struct error *error)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing");
     if ((status = member_check_name(s->name, error)) || (status = rpc_secret_read(s->mesh_secret_file, &s->mesh_secret, error)) ||
         (status = kv_type_parse(s->kv_type_name, &s->kv_type, error)) ||
-        (status = kv_sparse_parse(s->sparse_attention, &s->sparse_percent, error)))
+        (status = kv_sparse_parse(s->sparse_attention, &s->sparse_percent, error)) || (status = parse_layers(s, error)))
         return status;
     if (disk_method_parse(s->disk_reads, &s->disk))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--disk-reads is '%s', want " DISK_METHOD_NAMES, s->disk_reads);
@@ -57,6 +74,8 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
 {
     const struct option options[] = {
         {"model", OPTION_STRING, &s->model_path, "FILE", "GGUF model file (required)", 0, 0},
+        {"layers", OPTION_STRING, &s->layers, "FIRST:END|all",
+         "layers of the model that this s-part has, END not among them: several s-parts are a pipeline", 0, 0},
         {"scheduler", OPTION_STRING, &s->scheduler, "ADDRESS", "address of the scheduler", 0, 0},
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "address to which the scheduler sends steps", 0, 0},
         {"listen-tensors", OPTION_STRING, &s->listen_tensors, "ADDRESS",

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/wire/wire.h"
 
 enum status step_plan_open(uint32_t max_rows, struct step_plan *plan)
 {
@@ -15,7 +16,8 @@ enum status step_plan_open(uint32_t max_rows, struct step_plan *plan)
     plan->output_row = calloc(max_rows, sizeof *plan->output_row);
     plan->outputs = calloc(max_rows, sizeof *plan->outputs);
     plan->results = calloc(max_rows, sizeof *plan->results);
-    if (plan->runs && plan->rows && plan->row_run && plan->output_row && plan->outputs && plan->results)
+    plan->listed = calloc(max_rows, sizeof *plan->listed);
+    if (plan->listed && plan->runs && plan->rows && plan->row_run && plan->output_row && plan->outputs && plan->results)
         return STATUS_OK;
     step_plan_close(plan);
     return STATUS_RESOURCE_EXHAUSTED;
@@ -29,6 +31,7 @@ void step_plan_close(struct step_plan *plan)
     free(plan->output_row);
     free(plan->outputs);
     free(plan->results);
+    free(plan->listed);
     memset(plan, 0, sizeof *plan);
 }
 
@@ -165,7 +168,7 @@ static void add_outputs(struct step_plan *plan, struct step_run *run)
     run->output_count = plan->output_count - run->first_output;
 }
 
-// Rows and outputs of the runs that are known and not lost.
+// Rows and outputs of the runs that are not absent. Those of sequences that only an earlier stage knows have no outputs.
 void step_plan_rebuild(struct step_plan *plan)
 {
     uint32_t row = 0;
@@ -175,7 +178,7 @@ void step_plan_rebuild(struct step_plan *plan)
         struct step_run *run = &plan->runs[i];
         run->first_row = row;
         run->row_count = run->output_count = run->sample_count = 0;
-        if (!run->sequence || run->lost)
+        if (run->absent || (!run->sequence && !plan->forwarded))
             continue;
         run->row_count = run_rows(run->run);
         if (plan->place_count == 0 || plan->places[plan->place_count - 1].index != run->place)
@@ -186,13 +189,16 @@ void step_plan_rebuild(struct step_plan *plan)
             plan->row_run[row] = i;
             plan->rows[row] = (struct backend_row){
                 .sequence = run->run->sequence,
-                .token = run->run->n_tokens ? run->run->tokens[n] : run->sequence->last_token,
+                .token = run->run->n_tokens ? run->run->tokens[n]
+                         : run->sequence    ? run->sequence->last_token
+                                            : 0,
                 .position = run->run->position + n,
                 .local = step_place_is_local(plan->request->places[run->place]),
-                .sparse = run->run->position + n >= run->sequence->prompt_tokens,
+                .sparse = run->sequence && run->run->position + n >= run->sequence->prompt_tokens,
             };
         }
-        add_outputs(plan, run);
+        if (run->sequence)
+            add_outputs(plan, run);
     }
     plan->row_count = row;
 }
@@ -204,8 +210,47 @@ enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest
     if (status)
         return status;
     plan->request = request;
+    plan->forwarded = false;
     step_plan_rebuild(plan);
     return STATUS_OK;
+}
+
+enum { LISTED_ABSENT = 1, LISTED_LOST = 2 };
+
+static enum status take_list(struct step_plan *plan, const unsigned char *list, uint32_t count, unsigned char mark,
+                             struct error *error)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t run = wire_load_u32(list + i * 4ull);
+        if (run >= plan->run_count)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "ForwardRequest: run %u of %u is absent or lost", run,
+                             plan->run_count);
+        plan->listed[run] |= mark;
+    }
+    return STATUS_OK;
+}
+
+enum status step_plan_fill_forwarded(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
+                                     const struct forward_request *forward, struct error *error)
+{
+    enum status status = take_runs(plan, request, table, error);
+
+    memset(plan->listed, 0, plan->run_count);
+    if (status || (status = take_list(plan, forward->absent_run, forward->absent_count, LISTED_ABSENT, error)) ||
+        (status = take_list(plan, forward->lost_run, forward->lost_count, LISTED_LOST, error)))
+        return status;
+    plan->request = request;
+    plan->forwarded = true;
+    for (uint32_t i = 0; i < plan->run_count; i++) {
+        struct step_run *run = &plan->runs[i];
+        run->absent = plan->listed[run->result_index] & LISTED_ABSENT;
+        run->lost = plan->listed[run->result_index] != 0;
+    }
+    step_plan_rebuild(plan);
+    if (plan->row_count == forward->row_count)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID_ARGUMENT, "ForwardRequest: %u rows, the runs that are not absent have %u",
+                     forward->row_count, plan->row_count);
 }
 
 void step_plan_take(struct step_plan *plan, uint32_t run_index)
@@ -227,6 +272,6 @@ void step_plan_take(struct step_plan *plan, uint32_t run_index)
 
 void step_plan_drop(struct step_plan *plan, uint32_t run_index)
 {
-    plan->runs[run_index].lost = true;
+    plan->runs[run_index].lost = plan->runs[run_index].absent = true;
     step_plan_rebuild(plan);
 }

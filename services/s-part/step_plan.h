@@ -14,6 +14,7 @@
 
 #include "common/base/status.h"
 #include "common/sched/sched_settings.h"
+#include "common/wire/forward.h"
 #include "kernels/backend/backend.h"
 #include "services/s-part/sequence_table.h"
 #include "step.pb-c.h"
@@ -21,6 +22,7 @@
 struct step_run {
     const Fastdecode__Run *run; // in the request's memory
     struct sequence *sequence;  // NULL: the s-part does not know it
+    bool absent;                // it has no rows: it was lost before the step began, or at an earlier stage
     uint32_t place;             // index into the request's places
     uint32_t first_row, row_count;
     uint32_t result_index; // index of the run in the request
@@ -50,6 +52,8 @@ struct step_plan {
     const Fastdecode__StepRequest *request;
     uint32_t run_count, row_count, place_count, output_count;
     struct step_run *runs;    // [max_rows] in row order
+    unsigned char *listed;    // [max_rows] scratch
+    bool forwarded;           // the rows come from an earlier stage, so runs of unknown sequences have rows, too
     struct backend_row *rows; // [max_rows]
     uint32_t *row_run;        // [max_rows] index of the row's run
     struct step_place places[SCHED_PLACES_MAX];
@@ -71,14 +75,19 @@ enum status step_plan_check(const struct step_plan *plan, const Fastdecode__Step
 enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
                            struct error *error) MUST_CHECK;
 
-// Rebuilds rows and outputs after runs were marked lost.
+// The same for a step of which an earlier stage has computed a part: runs of absent_run have no rows here, and those of lost_run
+// are lost. Both are lists of u32 little-endian. INVALID_ARGUMENT also if a list names no run.
+enum status step_plan_fill_forwarded(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
+                                     const struct forward_request *forward, struct error *error) MUST_CHECK;
+
+// Rebuilds rows and outputs after runs were marked absent.
 void step_plan_rebuild(struct step_plan *plan);
 
 // Call it after sampling. Counts a run's valid samples and updates its sequence. With penalties, a sample depends on those before
 // it in the same step, so drafts are not used.
 void step_plan_take(struct step_plan *plan, uint32_t run_index);
 
-// Removes a lost run from the plan with its rows and outputs; the others keep their order.
+// Removes a run from the plan, as lost, with its rows and outputs; the others keep their order.
 void step_plan_drop(struct step_plan *plan, uint32_t run_index);
 
 #endif
