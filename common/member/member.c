@@ -75,17 +75,19 @@ static void on_heartbeat_end(void *user, enum status status, const char *text)
     }
 }
 
-static void tell_s_part(struct member *member, uint64_t incarnation)
+static void tell_s_part(struct member *member, uint64_t incarnation, Fastdecode__Stage *const *stages, size_t count)
 {
     if (member->config.on_s_part)
         member->config.on_s_part(member->config.user, incarnation);
+    if (member->config.on_stages)
+        member->config.on_stages(member->config.user, stages, count);
 }
 
 static void on_heartbeat_reply(void *user, struct rpc_message *message)
 {
     const Fastdecode__HeartbeatReply *reply = rpc_message_unpack(message, &fastdecode__heartbeat_reply__descriptor);
     if (reply)
-        tell_s_part(user, reply->s_part_incarnation);
+        tell_s_part(user, reply->s_part_incarnation, reply->stages, reply->n_stages);
 }
 
 static void on_timer(void *arg)
@@ -225,7 +227,7 @@ static void on_register_reply(void *user, struct rpc_message *message)
     }
     set_registered(member, true);
     member->was_registered = true;
-    tell_s_part(member, reply->s_part_incarnation);
+    tell_s_part(member, reply->s_part_incarnation, reply->stages, reply->n_stages);
     member->config.on_registered(member->config.user, reply);
 }
 

@@ -265,7 +265,13 @@ static void on_incarnation(void *user, uint64_t incarnation)
 static void on_s_part(void *user, uint64_t incarnation)
 {
     struct worker *worker = user;
-    atomic_store_explicit(&worker->s_part_incarnation, incarnation, memory_order_relaxed);
+    worker->told_incarnation = incarnation; // on_stages() comes next
+}
+
+static void on_stages(void *user, Fastdecode__Stage *const *stages, size_t count)
+{
+    struct worker *worker = user;
+    attend_set_stages(worker, worker->told_incarnation, stages, count);
 }
 
 static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
@@ -340,6 +346,7 @@ enum status control_open(struct worker *worker, struct error *error)
         .on_registered = on_registered,
         .on_incarnation = on_incarnation,
         .on_s_part = on_s_part,
+        .on_stages = on_stages,
         .fill_heartbeat = fill_heartbeat,
         .user = worker,
     };

@@ -24,6 +24,7 @@ enum {
     MEASURE_BYTES = 64 << 20, // memory read to measure speed, at start and again when the shape is known; freed afterwards
     MEASURE_KV_US = 120000,
     WORKER_BATCHES_MAX = 8,
+    WORKER_STAGES_MAX = 8,
     WORKER_ROWS_MAX = 8192,
     WORKER_SEQUENCES_MAX = 1 << 16,
     NAME_BYTES = 64,
@@ -49,6 +50,14 @@ struct attend_batch {
     uint64_t *sequences; // [WORKER_ROWS_MAX] the sequence of each row of the plan; 0: it has been lost since
 };
 
+struct worker_stage {
+    atomic_uint
+        end_layer; // its layers are those from the end of the one before to this; UINT_MAX: to the last, and later entries unused
+    // Of the stage that is registered with the scheduler, or of a newer one that has sent Attend; older ones are refused. relaxed:
+    // the tensor thread raises it and the control thread corrects it, in any order
+    atomic_ullong incarnation;
+};
+
 struct worker {
     struct worker_settings settings;
     uint64_t incarnation;
@@ -64,10 +73,9 @@ struct worker {
     struct kv_store *store; // NULL until the shape is known
     struct kv_costs costs;  // what attention costs with that shape; token_us 0: not measured
     struct attend_batch batches[WORKER_BATCHES_MAX];
-    // Incarnation of the s-part that is registered with the scheduler, or of a newer one that has sent Attend; older ones are
-    // refused. relaxed: the tensor thread raises it and the control thread corrects it with each answer of the scheduler, in any
-    // order
-    atomic_ullong s_part_incarnation;
+    // The stages of the s-part, in order of their layers: one if it is no pipeline. relaxed: the control thread sets them with each
+    // answer of the scheduler
+    struct worker_stage stages[WORKER_STAGES_MAX];
     uint32_t q_width, kv_width;
     struct kv_row *rows; // [WORKER_ROWS_MAX] scratch
     const float **q, **k, **v;
@@ -77,6 +85,7 @@ struct worker {
     struct rpc_loop *control_loop;
     struct rpc_server *control_server;
     struct member *member;
+    uint64_t told_incarnation;      // of the s-part, in the answer that is being read
     uint64_t scheduler_incarnation; // incarnation of the scheduler that answered our registration; older ones are refused
     bool draining, drained;
 
@@ -89,7 +98,9 @@ struct worker {
     char control_address[ADDRESS_BYTES], tensor_address[ADDRESS_BYTES];
 };
 
-// attend.c: on the tensor thread.
+// attend.c: on the tensor thread; the first on the control thread: takes over what the scheduler says of the stages of the s-part; count
+// 0: it is one process of that incarnation.
+void attend_set_stages(struct worker *worker, uint64_t incarnation, Fastdecode__Stage *const *stages, size_t count);
 void attend_handler(struct rpc_call *call, void *user);
 // Returns the memory that the store, its tables and all mini-batches will take. *pages: the number of pages in the store.
 struct memory_plan attend_memory_plan(const struct worker *worker, const struct kv_shape *shape, uint64_t *pages);

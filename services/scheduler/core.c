@@ -13,7 +13,7 @@ void scheduler_init(struct scheduler *scheduler)
     struct place *pool = &scheduler->places[scheduler->place_count++];
 
     scheduler->tick = scheduler_tick;
-    scheduler->s_part.member = (struct member){.scheduler = scheduler, .place = pool};
+    stages_init(&scheduler->s_part, scheduler, pool);
     *pool = (struct place){.kind = SCHED_LOCAL_POOL, .member = &scheduler->s_part.member};
 }
 
@@ -55,7 +55,8 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .max_waiting_batch = scheduler->settings.batch_queue,
         .max_batch_rows = rows,
         .mini_batches = config->mini_batches,
-        .mini_batch_auto = scheduler->settings.mini_batches == 0,
+        .stages = config->stages,
+        .mini_batch_auto = scheduler->settings.mini_batches == 0 && config->stages <= 1,
         .chunk_tokens = scheduler->settings.chunk,
         .step_target_us = (uint32_t)(scheduler->settings.step_target_ms * 1e3),
         .step_limit_us = (uint32_t)(scheduler->settings.step_target_ms * 1e3),

@@ -47,11 +47,11 @@ static enum status configure(struct service *service, void *state, struct error 
 
 static bool ready(void *user, char *reason, size_t reason_bytes)
 {
-    const struct scheduler *scheduler = user;
+    struct scheduler *scheduler = user;
 
     if (scheduler->s_part.member.up)
         return true;
-    snprintf(reason, reason_bytes, "no s-part is up");
+    snprintf(reason, reason_bytes, "%s", stages_reason(scheduler));
     return false;
 }
 

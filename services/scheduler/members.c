@@ -19,23 +19,18 @@ enum { LINK_US_GUESS = 200, WINDOW = 4096, STALL_LOGGED_US = 500000 };
 
 static uint64_t timeout_us(const struct scheduler *scheduler) { return scheduler->settings.worker_timeout_ms * UINT64_C(1000); }
 
-static bool is_s_part(const struct member *member) { return member == &member->scheduler->s_part.member; }
+static bool is_s_part(const struct member *member) { return member->place->kind == SCHED_LOCAL_POOL; }
+
+// Counts through all members: those of the places, then the later stages of the s-part.
+static uint32_t member_count(const struct scheduler *scheduler) { return scheduler->place_count + SCHED_STAGES_MAX - 1; }
+
+static struct member *member_at(struct scheduler *scheduler, uint32_t index)
+{
+    return index < scheduler->place_count ? scheduler->places[index].member
+                                          : scheduler->s_part.stages[index - scheduler->place_count + 1].member;
+}
 
 // --- up and down
-
-static void tell_core_of_s_part(struct s_part *s_part)
-{
-    const struct sched_event event = {.kind = SCHED_S_PART_UP,
-                                      .s_part_up = {.max_rows = s_part->max_rows,
-                                                    .on_device = s_part->on_device,
-                                                    .rows_alike = s_part->rows_alike,
-                                                    .layers = s_part->layers,
-                                                    .heads = s_part->heads,
-                                                    .layer_count = s_part->layer_count,
-                                                    .head_count = s_part->head_count,
-                                                    .stream_us = s_part->stream_us}};
-    scheduler_event(s_part->member.scheduler, &event);
-}
 
 static void tell_core_of_place(const struct place *place)
 {
@@ -69,7 +64,7 @@ static void go_up(struct member *member)
     member->stay++;
     log_info("PLACE-UP", "name=%s place=%u pages=%llu", member->name, place->index, (unsigned long long)place->pages_total);
     if (is_s_part(member))
-        tell_core_of_s_part(&member->scheduler->s_part);
+        stages_tell_core(member->scheduler);
     if (place->pages_total)
         tell_core_of_place(place);
     claims_reclaim(member->scheduler, place->index);
@@ -82,13 +77,17 @@ void members_down(struct member *member, const char *why)
     struct sched_event event = {.kind = SCHED_PLACE_DOWN, .place = place->index};
 
     member->registered = false;
-    if (!member->up)
+    if (!member->up) {
+        if (is_s_part(member) && scheduler->s_part.joining)
+            stages_void(scheduler);
         return;
+    }
     member->up = false;
     member->lost += !place->drained;
     log_warn("PLACE-DOWN", "name=%s place=%u why=\"%s\"", member->name, place->index, why);
     places_down(place);
     if (is_s_part(member)) {
+        stages_void(scheduler);
         event.kind = SCHED_S_PART_DOWN;
         flights_void(scheduler);
     } else {
@@ -111,6 +110,10 @@ void members_clean_then_up(struct member *member)
     uint32_t count;
     uint64_t *stale;
 
+    if (is_s_part(member) && stages_are_several(&scheduler->s_part, scheduler->kv.layers)) {
+        stages_join(scheduler, go_up);
+        return;
+    }
     if (!is_reached(member) || member->up || member->cleaning || clock_now_us() < member->place->barred_until_us ||
         claims_mark_stale(scheduler, member->place->index, &stale, &count))
         return;
@@ -167,8 +170,8 @@ void members_disconnect(struct member *member)
 
 void members_close(struct scheduler *scheduler)
 {
-    for (uint32_t i = 0; i < scheduler->place_count; i++) {
-        struct member *member = scheduler->places[i].member;
+    for (uint32_t i = 0; i < member_count(scheduler); i++) {
+        struct member *member = member_at(scheduler, i);
         rpc_channel_close(member->channel);
         member->channel = NULL;
     }
@@ -203,26 +206,24 @@ static struct member *new_worker(struct scheduler *scheduler, struct place *plac
     return &place->worker;
 }
 
-static struct member *find_name(struct scheduler *scheduler, bool s_part, const char *name)
+static struct member *find_name(struct scheduler *scheduler, const char *name)
 {
-    if (s_part)
-        return &scheduler->s_part.member;
     for (uint32_t i = 0; i < scheduler->place_count; i++)
         if (scheduler->places[i].kind == SCHED_KV_WORKER && !strcmp(scheduler->places[i].worker.name, name))
             return &scheduler->places[i].worker;
     return NULL;
 }
 
-uint64_t members_newest(struct scheduler *scheduler, bool s_part, const char *name)
+uint64_t members_newest(struct scheduler *scheduler, const char *name)
 {
-    const struct member *member = find_name(scheduler, s_part, name);
+    const struct member *member = find_name(scheduler, name);
     return member ? member->incarnation : 0;
 }
 
-struct member *members_find_or_add(struct scheduler *scheduler, bool s_part, const char *name)
+struct member *members_find_or_add(struct scheduler *scheduler, const char *name)
 {
     struct place *oldest = NULL;
-    struct member *known = find_name(scheduler, s_part, name);
+    struct member *known = find_name(scheduler, name);
     uint64_t now_us = clock_now_us();
 
     if (known)
@@ -247,8 +248,8 @@ struct member *members_find_or_add(struct scheduler *scheduler, bool s_part, con
 
 static struct member *find_incarnation(struct scheduler *scheduler, const char *name, uint64_t incarnation)
 {
-    for (uint32_t i = 0; i < scheduler->place_count; i++) {
-        struct member *member = scheduler->places[i].member;
+    for (uint32_t i = 0; i < member_count(scheduler); i++) {
+        struct member *member = member_at(scheduler, i);
         if (!strcmp(member->name, name) && member->incarnation == incarnation)
             return member;
     }
@@ -262,6 +263,7 @@ void members_heartbeat_handler(struct rpc_call *call, void *user)
     struct scheduler *scheduler = user;
     Fastdecode__HeartbeatRequest *request = rpc_call_unpack(call, &fastdecode__heartbeat_request__descriptor);
     Fastdecode__HeartbeatReply reply = FASTDECODE__HEARTBEAT_REPLY__INIT;
+    struct stages_message stages;
 
     if (!request || !member_caller_is(call, NULL, request->incarnation, request->incarnation))
         return;
@@ -279,6 +281,9 @@ void members_heartbeat_handler(struct rpc_call *call, void *user)
     member->last.name = NULL; // it lies in the call
     reply.scheduler_incarnation = scheduler->incarnation;
     reply.s_part_incarnation = scheduler->s_part.member.incarnation;
+    stages_tell(&scheduler->s_part, &stages);
+    reply.n_stages = stages.count;
+    reply.stages = stages.pointers;
     rpc_call_reply(call, &reply.base);
 }
 
@@ -293,8 +298,8 @@ static void forgive_own_stall(struct scheduler *scheduler, uint64_t now_us)
     if (stalled_us > STALL_LOGGED_US)
         log_warn("SCHEDULER-STALLED", "ms=%llu", (unsigned long long)stalled_us / 1000);
     scheduler->started_us = MIN(scheduler->started_us + stalled_us, now_us);
-    for (uint32_t i = 0; i < scheduler->place_count; i++) {
-        struct member *member = scheduler->places[i].member;
+    for (uint32_t i = 0; i < member_count(scheduler); i++) {
+        struct member *member = member_at(scheduler, i);
         member->heard_us = MIN(member->heard_us + stalled_us, now_us);
         member->turned_us = MIN(member->turned_us + stalled_us, now_us);
     }
@@ -343,9 +348,9 @@ void members_answered(struct scheduler *scheduler, uint32_t place_index, bool lo
 void members_check(struct scheduler *scheduler, uint64_t now_us)
 {
     forgive_own_stall(scheduler, now_us);
-    for (uint32_t i = 0; i < scheduler->place_count; i++) {
-        struct member *member = scheduler->places[i].member;
-        if (scheduler->places[i].kind == SCHED_KV_WORKER && tensors_hang(member) && !flights_use_place(scheduler, i))
+    for (uint32_t i = 0; i < member_count(scheduler); i++) {
+        struct member *member = member_at(scheduler, i);
+        if (!is_s_part(member) && tensors_hang(member) && !flights_use_place(scheduler, i))
             members_down(member, "its tensor thread hangs");
         members_clean_then_up(member); // one that was barred, or could not be cleaned
         if (!member->registered || now_us - member->heard_us < timeout_us(scheduler))

@@ -104,17 +104,13 @@ static void report_free(struct place *place, struct pending_list *list)
 static bool ask_release(struct scheduler *scheduler, const uint64_t *sequences, size_t count, bool keep_pages, bool keep_sampler,
                         end_fn *on_end, void *user, struct rpc_handle *call)
 {
-    const struct rpc_callbacks callbacks = {.on_end = on_end};
     Fastdecode__ReleaseRequest request = FASTDECODE__RELEASE_REQUEST__INIT;
-    struct rpc_channel *channel = scheduler->s_part.member.channel;
-    struct error error;
 
     request.n_sequence = count;
     request.sequence = (uint64_t *)sequences;
     request.keep_pages = keep_pages;
     request.keep_sampler = keep_sampler;
-    return channel && !rpc_call_start(channel, &fastdecode__spart__descriptor, "Release", &request.base, &control_options,
-                                      &callbacks, user, call, &error);
+    return stages_call(scheduler, "Release", &request.base, on_end, user, call);
 }
 
 // Asks a place to free sequences. keep_sampler: only their pages, where more is known of them. False: it cannot be asked.
@@ -392,14 +388,10 @@ void places_drained(struct scheduler *scheduler, uint32_t place_index)
 
 void places_exclude(struct scheduler *scheduler, const struct place *place)
 {
-    static const struct rpc_callbacks callbacks = {.on_message = NULL};
     Fastdecode__ExcludeRequest request = FASTDECODE__EXCLUDE_REQUEST__INIT;
-    struct rpc_channel *channel = scheduler->s_part.member.channel;
-    struct error error;
 
     request.worker = place->index;
     request.incarnation = place->member->incarnation;
-    if (!channel || rpc_call_start(channel, &fastdecode__spart__descriptor, "Exclude", &request.base, &control_options, &callbacks,
-                                   NULL, NULL, &error))
+    if (!stages_call(scheduler, "Exclude", &request.base, NULL, NULL, NULL))
         log_debug("EXCLUDE-NOT-SENT", "worker=%u", place->index);
 }

@@ -9,7 +9,6 @@
 #include "common/messages/kv.h"
 #include "services/scheduler/scheduler.h"
 
-enum { ROWS_MAX = 65536 };
 static const char NAME_LETTERS[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"; // it is a label in metrics
 static const double BYTES_PER_SECOND_GUESS = 1e10;
 
@@ -28,7 +27,7 @@ static enum status check_model(const Fastdecode__RegisterRequest *request, struc
     const Fastdecode__ModelInfo *model = request->model;
 
     if (!model || !model->kv || !model->vocab || out_of_range(model->context_tokens, 1 << 28) ||
-        model->n_end_token > END_TOKENS_MAX || out_of_range(request->max_rows, ROWS_MAX))
+        model->n_end_token > END_TOKENS_MAX || out_of_range(request->max_rows, STEP_ROWS_MOST))
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "registration of the s-part: model, vocab, context_tokens, end_token or max_rows "
                          "is missing or out of range");
@@ -48,7 +47,7 @@ static enum status check_settings(const struct scheduler *scheduler, const Fastd
                                   struct error *error)
 {
     const Fastdecode__ModelInfo *model = request->model;
-    uint32_t wanted = scheduler->model_known ? scheduler->core_config.mini_batches : scheduler->settings.mini_batches;
+    uint32_t wanted = scheduler->core ? scheduler->core_config.mini_batches : scheduler->settings.mini_batches;
 
     if (request->mini_batches && request->mini_batches < wanted)
         return error_set(error, STATUS_FAILED_PRECONDITION,
@@ -63,6 +62,15 @@ static enum status check_settings(const struct scheduler *scheduler, const Fastd
          !messages_same_kv_shape(&scheduler->kv, model->kv)))
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "the mesh serves another model; start the scheduler again to change it");
+    return stages_check(scheduler, request, error);
+}
+
+static enum status open_core(struct scheduler *scheduler, struct error *error)
+{
+    if (scheduler_open_core(scheduler, error))
+        return error->status;
+    for (uint32_t i = 0; i < scheduler->place_count; i++)
+        members_clean_then_up(scheduler->places[i].member); // workers that came before the core was there
     return STATUS_OK;
 }
 
@@ -85,50 +93,19 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
     scheduler->model.end_token = scheduler->end_tokens;
     scheduler->model.kv = &scheduler->kv;
     scheduler->page_bytes = page_bytes(&scheduler->kv);
+    scheduler->model_known = true;
+    if (request->layer_count && request->layer_count < model->kv->layers)
+        return STATUS_OK; // the core is opened when all layers are there
     scheduler->core_config.max_batch_rows = request->max_rows;
     scheduler->core_config.mini_batches = mini_batches ? mini_batches : MIN(MAX(request->mini_batches, 1u), CHOSEN_BATCHES);
-    if (scheduler_open_core(scheduler, error))
+    if (open_core(scheduler, error)) {
+        scheduler->model_known = false;
         return error->status;
-    scheduler->model_known = true;
-    for (uint32_t i = 0; i < scheduler->place_count; i++)
-        members_clean_then_up(scheduler->places[i].member); // workers that came before the core was there
+    }
     return STATUS_OK;
 }
 
 // --- what was measured
-
-// Takes measured points. False: they are not what they should be, and none is taken.
-static bool take_points(const double *rows, size_t row_count, const double *us, size_t us_count, double times,
-                        struct sched_time *out, uint32_t *count)
-{
-    bool good = row_count == us_count && row_count <= CALIBRATION_MAX;
-
-    for (size_t i = 0; good && i < row_count; i++) {
-        good = rows[i] >= 1 && rows[i] <= ROWS_MAX && us[i] > 0 && us[i] < 1e9;
-        out[i] = (struct sched_time){rows[i], us[i] * times};
-    }
-    *count = good ? (uint32_t)row_count : 0;
-    return good;
-}
-
-// Members measure a layer; the core counts all layers.
-static void take_s_part(struct scheduler *scheduler, const Fastdecode__RegisterRequest *request)
-{
-    const Fastdecode__Calibration *c = request->calibration;
-    struct s_part *s_part = &scheduler->s_part;
-
-    if (s_part->member.incarnation != request->incarnation)
-        s_part->forget_count = s_part->forgetting = 0; // it knows none of them
-    s_part->max_rows = request->max_rows;
-    s_part->on_device = request->on_device;
-    s_part->rows_alike = request->rows_alike;
-    s_part->layer_count = s_part->head_count = 0;
-    s_part->stream_us = c && c->stream_us > 0 && c->stream_us < STREAM_US_MAX ? c->stream_us : 0;
-    if (c && (!take_points(c->layer_rows, c->n_layer_rows, c->layer_us, c->n_layer_us, scheduler->kv.layers, s_part->layers,
-                           &s_part->layer_count) ||
-              !take_points(c->head_rows, c->n_head_rows, c->head_us, c->n_head_us, 1, s_part->heads, &s_part->head_count)))
-        log_warn("CALIBRATION-REFUSED", "name=%s", request->name);
-}
 
 static void take_place(struct scheduler *scheduler, struct place *place, const Fastdecode__RegisterRequest *request)
 {
@@ -163,6 +140,12 @@ static enum status check_request(const Fastdecode__RegisterRequest *request, boo
     return STATUS_OK;
 }
 
+// Whether it is an s-part that has fewer than all layers.
+static bool is_part(const Fastdecode__RegisterRequest *request)
+{
+    return request->model && request->layer_count && request->layer_count < request->model->kv->layers;
+}
+
 // A member that starts, comes back, or is told what the model is.
 static enum status take_member(struct member *member, const Fastdecode__RegisterRequest *request, struct error *error)
 {
@@ -179,8 +162,9 @@ static enum status take_member(struct member *member, const Fastdecode__Register
     if (claims_take(scheduler, place->index, request, error))
         return error->status;
     if (place->kind == SCHED_LOCAL_POOL)
-        take_s_part(scheduler, request);
-    take_place(scheduler, place, request);
+        stages_take(member, request);
+    if (place->kind != SCHED_LOCAL_POOL || !is_part(request)) // the pool of a pipeline is that of all stages
+        take_place(scheduler, place, request);
     if (other)
         place->losses = 0, place->barred_until_us = 0;
     snprintf(member->control_address, sizeof member->control_address, "%s", request->control_address);
@@ -197,7 +181,9 @@ static enum status take_member(struct member *member, const Fastdecode__Register
 // It asks twice because the first answer was late.
 static bool has_said_so(const struct member *member, const Fastdecode__RegisterRequest *request)
 {
-    return member->up && member->incarnation == request->incarnation && member->place->pages_total == request->pages_total &&
+    const bool same_pages = member->place->kind == SCHED_LOCAL_POOL ? stages_has_said_so(member, request)
+                                                                    : member->place->pages_total == request->pages_total;
+    return member->up && member->incarnation == request->incarnation && same_pages &&
            !strcmp(member->control_address, request->control_address);
 }
 
@@ -226,6 +212,7 @@ void registration_handler(struct rpc_call *call, void *user)
     struct scheduler *scheduler = user;
     Fastdecode__RegisterRequest *request = rpc_call_unpack(call, &fastdecode__register_request__descriptor);
     Fastdecode__RegisterReply reply = FASTDECODE__REGISTER_REPLY__INIT;
+    struct stages_message stages;
     struct member *member;
     struct error error;
 
@@ -242,26 +229,35 @@ void registration_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
-    reply.newest_incarnation = refused_for(members_newest(scheduler, s_part, request->name), request->incarnation);
+    member = s_part ? stages_member(scheduler, request) : NULL;
+    reply.newest_incarnation =
+        refused_for(member ? member->incarnation : members_newest(scheduler, request->name), request->incarnation);
     if (reply.newest_incarnation) {
         rpc_call_reply(call, &reply.base);
         return;
     }
-    member = members_find_or_add(scheduler, s_part, request->name);
+    if (!s_part)
+        member = members_find_or_add(scheduler, request->name);
     if (!member) {
-        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "there are too many workers");
+        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "there are too many %s", s_part ? "stages of the s-part" : "workers");
         return;
     }
+    if (is_part(request))
+        request->n_held = 0; // a pool of a pipeline begins empty
     log_info("REGISTER", "name=%s incarnation=%llx pages=%llu held=%zu", request->name, (unsigned long long)request->incarnation,
              (unsigned long long)request->pages_total, request->n_held);
     if (has_said_so(member, request)) {
         member->heard_us = clock_now_us();
-    } else if (take_member(member, request, &error)) {
+    } else if (take_member(member, request, &error) ||
+               (!scheduler->core && stages_configure_core(scheduler) && open_core(scheduler, &error))) {
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
     reply.scheduler_incarnation = scheduler->incarnation;
     reply.s_part_incarnation = scheduler->s_part.member.incarnation;
     reply.kv = scheduler->model_known ? &scheduler->kv : NULL;
+    stages_tell(&scheduler->s_part, &stages);
+    reply.n_stages = stages.count;
+    reply.stages = stages.pointers;
     rpc_call_reply(call, &reply.base);
 }

@@ -18,8 +18,10 @@
 
 #include "cluster.pb-c.h"
 #include "common/base/checked.h"
+#include "common/kv/kv_measure.h"
 #include "common/rpc/rpc.h"
 #include "common/sched/sched.h"
+#include "common/sched/sched_bubble.h"
 #include "common/trace/trace.h"
 #include "services/scheduler/page_names.h"
 #include "services/scheduler/token_logs.h"
@@ -41,6 +43,8 @@ enum {
     HELD_OF_MEMBER_MAX = 1 << 16,
     HELD_MAX = 1 << 20, // of all members
     NAME_BYTES = 64,
+    LEVEL_BYTES = 48,
+    STEP_ROWS_MOST = 65536,
     STREAM_US_MAX = 1000000000, // of a member's word
     ADDRESS_BYTES = 128,
     CHECK_EVERY_US = 50000,   // between two checks for silent members
@@ -69,10 +73,10 @@ static inline uint32_t scheduler_requests_max(const struct scheduler_settings *s
 struct place;
 struct scheduler;
 
-// The s-part, or a KV worker.
+// An s-part, or a KV worker.
 struct member {
     struct scheduler *scheduler;
-    struct place *place; // the place with its pages; for the s-part, the local pool
+    struct place *place; // the place with its pages; for an s-part, the local pool
     char name[NAME_BYTES];
     uint64_t incarnation;
     char control_address[ADDRESS_BYTES], tensor_address[ADDRESS_BYTES];
@@ -88,17 +92,51 @@ struct member {
     Fastdecode__HeartbeatRequest last; // only its numbers are valid
 };
 
-struct s_part {
-    struct member member;
-    uint32_t max_rows;                                                 // of a step
-    struct sched_time layers[CALIBRATION_MAX], heads[CALIBRATION_MAX]; // measured times of all layers, and of head and sampling
+// Measured times.
+struct s_part_times {
+    struct sched_time layers[CALIBRATION_MAX], heads[CALIBRATION_MAX]; // of all its layers; of head and sampling
     uint32_t layer_count, head_count;
-    double stream_us;                  // Calibration.stream_us
-    bool on_device;                    // it computes on a device, not on CPUs
-    bool rows_alike;                   // a row's numbers do not depend on those beside it
+    double stream_us; // Calibration.stream_us
+};
+
+// A process of the s-part, with a range of the layers. One that has all of them is the only stage.
+struct stage {
+    struct member *member; // of the first layer: s_part.member; else `later`
+    struct member later;
+    uint32_t first_layer, layer_count; // count 0: the entry was never used
+    uint32_t max_rows, mini_batches;   // max_rows: of a step
+    uint64_t pages_total;              // of its pool
+    struct s_part_times times;
+    struct kv_costs kv; // of its pool, if has_kv
+    bool has_kv;
+    bool on_device;  // it computes on a device, not on CPUs
+    bool rows_alike; // a row's numbers do not depend on those beside it
+    char level[LEVEL_BYTES];
+    uint64_t term;                                         // of the Join that was sent to it last
+    bool joined;                                           // it has answered that
+    uint64_t rows;                                         // of steps
+    uint64_t s_part_us, r_part_us, idle_us[SCHED_BUBBLES]; // sums over steps
+};
+
+struct s_part {
+    struct member member;                  // of the stage with the first layer, to which steps are sent
+    struct stage stages[SCHED_STAGES_MAX]; // in no order; the first entry is that of `member`
+    uint64_t term;                         // of the pipeline: grows with each Join, and each time that a stage goes down
+    bool joining;                          // Join calls are under way
+    uint64_t join_from_us;                 // no Join is sent before then
+    void (*on_joined)(struct member *first);
+    struct s_part_times times;                   // all stages together, for the core
+    struct sched_stage_up ups[SCHED_STAGES_MAX]; // for the core
+    char reason[64];
     uint64_t forget[ACTIONS_MAX];      // [forget_count] finished sequences whose sampler state the s-part has yet to forget
     uint32_t forget_count, forgetting; // forgetting: how many of them, counted from the first, the call under way names; 0: no call
     struct rpc_handle forget_call;
+};
+
+// What RegisterReply and HeartbeatReply say of the stages; empty if there is one.
+struct stages_message {
+    Fastdecode__Stage stages[SCHED_STAGES_MAX], *pointers[SCHED_STAGES_MAX];
+    uint32_t count;
 };
 
 // A list of entries of scheduler.frees, linked by index; 0 ends it.
@@ -167,6 +205,7 @@ struct flight {
     struct sched_result *results;
     struct sched_place_time places[SCHED_PLACES_MAX];
     uint32_t place_count;
+    uint32_t stage_us[SCHED_STAGES_MAX];
     struct rpc_message *message;        // the reply, kept until the tick; NULL: not arrived yet
     const Fastdecode__StepReply *reply; // in it
 };
@@ -292,6 +331,39 @@ void generate_scores(struct token_log *log, uint32_t index, Fastdecode__Token **
 void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason, uint32_t cached_tokens);
 void generate_reject(struct token_log *log, uint64_t retry_after_us);
 
+// --- stages.c: the s-part as one process, or as a pipeline of stages
+
+void stages_init(struct s_part *s_part, struct scheduler *scheduler, struct place *pool);
+// Fills in the stages that are registered, in order of their layers; out: [SCHED_STAGES_MAX]. Returns their number.
+uint32_t stages_list(const struct s_part *s_part, const struct stage **out);
+// Whether a registered stage has fewer than all of the model's layers.
+bool stages_are_several(const struct s_part *s_part, uint32_t layers);
+// Says why there is no s-part that takes steps.
+const char *stages_reason(struct scheduler *scheduler);
+// Checks the layers of a registration, and its numeric class, against the stages that are registered.
+enum status stages_check(const struct scheduler *scheduler, const Fastdecode__RegisterRequest *request,
+                         struct error *error) MUST_CHECK;
+// Returns the member for the layers of a registration; NULL: there are too many stages.
+struct member *stages_member(struct scheduler *scheduler, const Fastdecode__RegisterRequest *request);
+// Takes over what a registration says of the stage.
+void stages_take(struct member *member, const Fastdecode__RegisterRequest *request);
+bool stages_has_said_so(const struct member *member, const Fastdecode__RegisterRequest *request);
+void stages_tell_core(struct scheduler *scheduler);
+// Sets the fields of core_config that follow from the stages. False: layers are missing.
+bool stages_configure_core(struct scheduler *scheduler);
+// Puts the stages together if all layers are there, and calls on_all_joined once they have answered. Does nothing if they are, or are
+// being.
+void stages_join(struct scheduler *scheduler, void (*on_all_joined)(struct member *first));
+// Ends the term: none of the stages is up.
+void stages_void(struct scheduler *scheduler);
+// Calls a method of SPart at every stage; on_end is called when the last has answered. False: it cannot be called.
+bool stages_call(struct scheduler *scheduler, const char *method, const ProtobufCMessage *request,
+                 void (*on_end)(void *user, enum status status, const char *text), void *user, struct rpc_handle *call);
+void stages_tell(const struct s_part *s_part, struct stages_message *out);
+// Adds up what steps take at each stage. Fills in stage_us [SCHED_STAGES_MAX], what this one took, and returns the number of stages; 0:
+// there is one, or the reply does not say.
+uint32_t stages_count_step(struct s_part *s_part, const Fastdecode__StepReply *reply, uint32_t rows, uint32_t *stage_us);
+
 // --- registration.c
 
 void registration_handler(struct rpc_call *call, void *user);
@@ -300,10 +372,10 @@ void registration_handler(struct rpc_call *call, void *user);
 
 void members_heartbeat_handler(struct rpc_call *call, void *user);
 void members_drain_handler(struct rpc_call *call, void *user);
-// Returns the member with that name, a new one if need be; NULL: every place is in use.
-struct member *members_find_or_add(struct scheduler *scheduler, bool s_part, const char *name);
-// Returns the newest incarnation that has registered under the name; 0: none.
-uint64_t members_newest(struct scheduler *scheduler, bool s_part, const char *name);
+// Returns the worker with that name, a new one if need be; NULL: every place is in use.
+struct member *members_find_or_add(struct scheduler *scheduler, const char *name);
+// Returns the newest incarnation of a worker that has registered under the name; 0: none.
+uint64_t members_newest(struct scheduler *scheduler, const char *name);
 // Connects to the member, and tells the core of it once it is reached and clean.
 void members_connect(struct member *member);
 void members_disconnect(struct member *member);

@@ -159,6 +159,11 @@ static void on_reply(void *user, struct rpc_message *message)
         .places = flight->places,
         .place_count = flight->place_count,
     };
+    const uint32_t stages = stages_count_step(&scheduler->s_part, reply, flight->row_count, flight->stage_us);
+    if (stages == scheduler->core_config.stages) {
+        event.step_done.stage_us = flight->stage_us;
+        event.step_done.stage_count = stages;
+    }
     scheduler_event(scheduler, &event);
 }
 

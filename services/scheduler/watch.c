@@ -5,7 +5,7 @@
 
 enum { PUBLISH_EVERY_US = 1000000, CHANGE_EVERY_US = 50000 };
 
-static void fill_state(const struct scheduler *scheduler, Fastdecode__MeshState *state)
+static void fill_state(struct scheduler *scheduler, Fastdecode__MeshState *state)
 {
     struct sched_stats stats = {0};
     const enum sched_placement placement = scheduler->settings.placement;
@@ -27,7 +27,7 @@ static void fill_state(const struct scheduler *scheduler, Fastdecode__MeshState 
         pages_used += info.pages_used - info.pages_idle; // what only the cache keeps is as good as free
     }
     state->ready = scheduler->s_part.member.up && permitted > 0;
-    state->reason = (char *)(!scheduler->s_part.member.up     ? "no s-part is up"
+    state->reason = (char *)(!scheduler->s_part.member.up     ? stages_reason(scheduler)
                              : permitted > 0                  ? ""
                              : placement == SCHED_PLACE_LOCAL ? "the s-part has no local pool"
                                                               : "no KV worker is up");
