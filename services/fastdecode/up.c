@@ -33,6 +33,7 @@
 #include "common/trace/trace.h"
 #include "services/fastdecode/http_probe.h"
 #include "services/fastdecode/supervise.h"
+#include "services/fastdecode/up_stages.h"
 
 enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 50 };
 
@@ -41,8 +42,8 @@ struct up_settings {
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *quantize, *kv_type,
         *sparse_attention, *local_pool, *admission, *placement, *kv_worker_isa, *trace, *mesh_secret_file;
     const char *cache_dir, *disk_reads, *weights_memory;
-    uint32_t port, kv_workers, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue, batch_queue,
-        worker_timeout_ms;
+    uint32_t port, kv_workers, s_parts, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue,
+        batch_queue, worker_timeout_ms;
     uint64_t kv_memory;
     double request_timeout_s, step_target_ms;
     bool log_json, prefix_cache, calibrate, batch_invariant;
@@ -52,6 +53,7 @@ static const struct up_settings defaults = {
     .host = "127.0.0.1",
     .port = 8080,
     .kv_workers = 1,
+    .s_parts = 1,
     .admission = "sls",
     .calibrate = true,
     .placement = "auto",
@@ -77,8 +79,9 @@ static const struct up_settings defaults = {
 struct up {
     struct up_settings settings;
     struct supervisor supervisor;
-    struct child *gateway, *scheduler, *s_part;
+    struct child *gateway, *scheduler;
     struct child *workers[64];
+    struct plan_range layers[SCHED_STAGES_MAX]; // of each s-part, if there are several
     char program_dir[512];
     char host_port[128];
 };
@@ -156,6 +159,8 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"batch-dir", OPTION_STRING, &s->batch_dir, "DIR|none", "folder for files and batches; none: no /v1/files and /v1/batches",
          0, 0},
         {"chat-template", OPTION_STRING, &s->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
+        {"s-parts", OPTION_U32, &s->s_parts, "N",
+         "s-part processes: several are a pipeline, each with a part of the model's layers and of the cores", 1, SCHED_STAGES_MAX},
         {"kv-workers", OPTION_U32, &s->kv_workers, "N", "KV worker processes; 0: everything in the local pool", 0, 64},
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for the pages of each KV worker; 0: a share of what is free", 0,
          0},
@@ -268,19 +273,32 @@ static void add_scheduler(struct up *up)
     supervise_argument(child, "--worker-timeout-ms=%u", s->worker_timeout_ms);
 }
 
-// Two if a GPU computes while workers attend on the host's cores; otherwise a second one only takes memory.
+// One for each s-part of a pipeline. Two if a GPU computes while workers attend on the host's cores; otherwise a second one only takes
+// memory.
 static uint32_t mini_batches_of_s_part(const struct up_settings *s)
 {
     if (s->mini_batches)
         return s->mini_batches;
+    if (s->s_parts > 1)
+        return s->s_parts;
     return strcmp(s->device, "cpu") && s->kv_workers && sched_placement_named(s->placement) != SCHED_PLACE_LOCAL ? 2 : 1;
 }
 
-static void add_s_part(struct up *up, uint64_t free_bytes)
+// Each of several s-parts has its share of the cores and of the memory.
+static void add_s_part(struct up *up, uint32_t index, uint64_t free_bytes)
 {
     const struct up_settings *s = &up->settings;
-    struct child *child = up->s_part = add(up, "s-part", "s-part");
-    supervise_argument(child, "--listen=ipc://%s/s-part.sock", up->supervisor.run_dir);
+    const uint32_t threads = s->threads ? s->threads : cpu_count_usable();
+    char name[32] = "s-part";
+
+    if (s->s_parts > 1)
+        snprintf(name, sizeof name, "s-part-%u", index);
+    struct child *child = add(up, name, "s-part");
+    supervise_argument(child, "--listen=ipc://%s/%s.sock", up->supervisor.run_dir, name);
+    if (s->s_parts > 1) {
+        supervise_argument(child, "--name=%s", name);
+        supervise_argument(child, "--layers=%u:%u", up->layers[index].first, up->layers[index].end);
+    }
     supervise_argument(child, "--model=%s", s->model);
     supervise_argument(child, "--device=%s", s->device);
     supervise_argument(child, "--cache-dir=%s", s->cache_dir);
@@ -294,11 +312,11 @@ static void add_s_part(struct up *up, uint64_t free_bytes)
     supervise_argument(child, "--context=%u", s->context);
     supervise_argument(child, "--max-batch=%u", s->max_batch);
     supervise_argument(child, "--mini-batches=%u", mini_batches_of_s_part(s));
-    supervise_argument(child, "--threads=%u", s->threads);
+    supervise_argument(child, "--threads=%u", s->s_parts > 1 ? MAX(threads / s->s_parts, 1u) : s->threads);
     supervise_argument(child, "--calibrate=%s", s->calibrate ? "on" : "off");
     supervise_argument(child, "--pool-fills-device=%s", !strcmp(s->local_pool, "auto") ? "on" : "off");
     if (!strcmp(s->local_pool, "auto"))
-        supervise_argument(child, "--local-pool=%llu", (unsigned long long)(free_bytes / 4));
+        supervise_argument(child, "--local-pool=%llu", (unsigned long long)(free_bytes / 4 / s->s_parts));
     else
         supervise_argument(child, "--local-pool=%s", s->local_pool);
 }
@@ -388,7 +406,8 @@ static void add_all(struct up *up)
     uint64_t free_bytes = memory_available_bytes();
 
     add_scheduler(up);
-    add_s_part(up, free_bytes);
+    for (uint32_t i = 0; i < up->settings.s_parts; i++)
+        add_s_part(up, i, free_bytes);
     for (uint32_t i = 0; i < up->settings.kv_workers; i++)
         add_worker(up, i, free_bytes);
     add_gateway(up);
@@ -512,7 +531,8 @@ int up_main(int argc, char **argv)
 
     signal(SIGPIPE, SIG_IGN); // a reader of its output that has gone must not end the mesh
     up.settings = defaults;
-    if (parse(&up.settings, argc, argv, &check_only, &error) || find_programs(&up, &error))
+    if (parse(&up.settings, argc, argv, &check_only, &error) || find_programs(&up, &error) ||
+        (up.settings.s_parts > 1 && up_stages_split(up.settings.model, up.settings.s_parts, up.layers, &error)))
         return fail(&error);
     if (check_only)
         return check_all(&up);

@@ -107,6 +107,12 @@ static void add_core(struct text *text, const struct sched_stats *s)
     one(text, "rebuilt_tokens_total", "counter", "known tokens of rebuilt sequences", (double)s->rebuilt_tokens);
 }
 
+static uint32_t stage_count(const struct scheduler *scheduler)
+{
+    const struct stage *stages[SCHED_STAGES_MAX];
+    return scheduler->s_part.member.up ? stages_list(&scheduler->s_part, stages) : 0;
+}
+
 // What the scheduler counts itself.
 static void add_service(struct text *text, const struct scheduler *scheduler)
 {
@@ -115,6 +121,7 @@ static void add_service(struct text *text, const struct scheduler *scheduler)
     one(text, "sequences_finished_total", "counter", "sequences that ended", (double)scheduler->finished);
     one(text, "sequences_cancelled_total", "counter", "sequences whose client left", (double)scheduler->cancelled);
     one(text, "s_part_up", "gauge", "1 while the s-part takes steps", scheduler->s_part.member.up);
+    one(text, "stages", "gauge", "s-parts that take steps: several are a pipeline", stage_count(scheduler));
     one(text, "s_part_busy_seconds_total", "counter", "time in segments and sampling", (double)scheduler->s_part_busy_us / 1e6);
     one(text, "s_part_waiting_seconds_total", "counter", "time in which a step waited for attention",
         (double)scheduler->s_part_wait_us / 1e6);
@@ -124,6 +131,38 @@ static void add_service(struct text *text, const struct scheduler *scheduler)
         (double)scheduler->s_part.member.last.streamed_segments);
     one(text, "scheduler_seconds_total", "counter", "processor time of planning and sending steps and passing tokens on",
         (double)scheduler->busy_ns / 1e9);
+}
+
+// The stages of a pipeline, in order of their layers; nothing of an s-part that has all of them.
+static void add_stages(struct text *text, const struct scheduler *scheduler)
+{
+    static const char *const names[][2] = {
+        {"stage_rows_total", "rows computed by the stage"},
+        {"stage_busy_seconds_total", "time in segments and sampling"},
+        {"stage_waiting_seconds_total", "time in which a step waited for attention"},
+    };
+    const struct stage *stages[SCHED_STAGES_MAX];
+    const uint32_t count = stages_list(&scheduler->s_part, stages);
+
+    for (size_t n = 0; n < ARRAY_COUNT(names) && count > 1; n++) {
+        text_format(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s counter\n", names[n][0], names[n][1], names[n][0]);
+        for (uint32_t i = 0; i < count; i++) {
+            const double values[] = {(double)stages[i]->rows, (double)stages[i]->s_part_us / 1e6,
+                                     (double)stages[i]->r_part_us / 1e6};
+            text_format(text, "fastdecode_%s{stage=\"%u\"} %.17g\n", names[n][0], i, values[n]);
+        }
+    }
+    if (count < 2)
+        return;
+    text_format(
+        text,
+        "# HELP fastdecode_bubble_seconds_total time in which the stage was idle while a step was in the pipeline, by the steps "
+        "around it: pb1 both have prefill rows, pb2 one has, pb3 none; r: the next waited for KV workers\n"
+        "# TYPE fastdecode_bubble_seconds_total counter\n");
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t kind = 0; kind < SCHED_BUBBLES; kind++)
+            text_format(text, "fastdecode_bubble_seconds_total{stage=\"%u\",kind=\"%s\"} %.17g\n", i,
+                        sched_bubble_name((enum sched_bubble)kind), (double)stages[i]->idle_us[kind] / 1e6);
 }
 
 void metrics_handler(struct rpc_call *call, void *user)
@@ -142,6 +181,7 @@ void metrics_handler(struct rpc_call *call, void *user)
     if (scheduler->core) {
         add_load_limit(&text, scheduler);
         add_places(&text, scheduler);
+        add_stages(&text, scheduler);
     }
     text_append(&text, "", 1);
     if (text.failed) {
