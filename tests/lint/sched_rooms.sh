@@ -32,6 +32,7 @@ sched_overlap overlap
 sched_sequence -
 sched_chunk chunk
 sched_draft drafts
+sched_micro_batch micro_batches
 sched_batch_count -
 sched_handover -
 sched_balance balance
