@@ -19,13 +19,18 @@ struct packed_file {
 
 // Four sums side by side, so that the processor need not wait for one product before the next. Each step is a bijection of its sum for a
 // given word, and of the word for a given sum: one word that differs makes the end differ.
-uint64_t packed_checksum(const void *bytes, uint64_t byte_count)
+enum { SUMS = 4 };
+_Static_assert(sizeof((struct packed_sum){0}.sums) == SUMS * sizeof(uint64_t), "that many sums");
+
+void packed_sum_begin(struct packed_sum *sum) { *sum = (struct packed_sum){.sums = {1, 2, 3, 4}}; }
+
+void packed_sum_add(struct packed_sum *sum, const void *bytes, uint64_t byte_count)
 {
-    enum { SUMS = 4 };
     const unsigned char *at = bytes;
-    uint64_t sums[SUMS] = {1, 2, 3, 4}, total = byte_count;
+    uint64_t sums[SUMS];
 
     assert_always(byte_count % sizeof sums == 0);
+    memcpy(sums, sum->sums, sizeof sums);
     for (const unsigned char *end = at + byte_count; at < end; at += sizeof sums) {
         uint64_t words[SUMS];
         memcpy(words, at, sizeof words);
@@ -34,11 +39,28 @@ uint64_t packed_checksum(const void *bytes, uint64_t byte_count)
             sums[i] = sums[i] << 29 | sums[i] >> 35;
         }
     }
+    memcpy(sum->sums, sums, sizeof sums);
+    sum->byte_count += byte_count;
+}
+
+uint64_t packed_sum_end(const struct packed_sum *sum)
+{
+    uint64_t total = sum->byte_count;
+
     for (int i = 0; i < SUMS; i++) {
-        total = (total ^ sums[i]) * 0x9e3779b97f4a7c15u;
+        total = (total ^ sum->sums[i]) * 0x9e3779b97f4a7c15u;
         total ^= total >> 32;
     }
     return total;
+}
+
+uint64_t packed_checksum(const void *bytes, uint64_t byte_count)
+{
+    struct packed_sum sum;
+
+    packed_sum_begin(&sum);
+    packed_sum_add(&sum, bytes, byte_count);
+    return packed_sum_end(&sum);
 }
 
 uint64_t packed_header_bytes(uint32_t blob_count)
@@ -183,12 +205,21 @@ const struct packed_blob *packed_file_blob(const struct packed_file *file, uint3
     return &file->blobs[blob];
 }
 
-enum status packed_file_check(const struct packed_file *file, uint32_t blob, const void *bytes, struct error *error)
+enum status packed_file_check_sum(const struct packed_file *file, uint32_t blob, const struct packed_sum *sum, struct error *error)
 {
     const struct packed_blob *expected = packed_file_blob(file, blob);
 
-    if (packed_checksum(bytes, expected->bytes) == expected->checksum)
+    if (sum->byte_count == expected->bytes && packed_sum_end(sum) == expected->checksum)
         return STATUS_OK;
     return error_set(error, STATUS_DATA_LOSS, "%s: damaged: the checksum of blob %u, bytes %llu to %llu, is wrong", file->path,
                      blob, (unsigned long long)expected->offset, (unsigned long long)(expected->offset + expected->bytes));
+}
+
+enum status packed_file_check(const struct packed_file *file, uint32_t blob, const void *bytes, struct error *error)
+{
+    struct packed_sum sum;
+
+    packed_sum_begin(&sum);
+    packed_sum_add(&sum, bytes, packed_file_blob(file, blob)->bytes);
+    return packed_file_check_sum(file, blob, &sum, error);
 }

@@ -43,6 +43,14 @@ static inline uint64_t packed_file_align(uint64_t bytes)
 // Returns a checksum in which a change of any one aligned word of 8 bytes always shows. byte_count: a multiple of 32.
 uint64_t packed_checksum(const void *bytes, uint64_t byte_count);
 
+// The same of bytes that come in parts: begin, add each in order (a multiple of 32), end.
+struct packed_sum {
+    uint64_t sums[4], byte_count;
+};
+void packed_sum_begin(struct packed_sum *sum);
+void packed_sum_add(struct packed_sum *sum, const void *bytes, uint64_t byte_count);
+uint64_t packed_sum_end(const struct packed_sum *sum);
+
 // Returns how long header and table are, padding included.
 uint64_t packed_header_bytes(uint32_t blob_count);
 
@@ -63,6 +71,8 @@ const char *packed_file_path(const struct packed_file *file);
 
 // Checks a blob that was read. DATA_LOSS names file and blob.
 enum status packed_file_check(const struct packed_file *file, uint32_t blob, const void *bytes, struct error *error) MUST_CHECK;
+enum status packed_file_check_sum(const struct packed_file *file, uint32_t blob, const struct packed_sum *sum,
+                                  struct error *error) MUST_CHECK;
 
 // Begins a file; *out ends with commit or abort. Its space is taken from the disk at once. UNAVAILABLE: another process writes it just
 // now; with `wait`, blocks until that one has ended and then returns ALREADY_EXISTS if the path leads to another file than before.
@@ -70,6 +80,8 @@ enum status packed_writer_open(const char *path, const struct packed_layout *lay
                                struct error *error) MUST_CHECK;
 // Appends the next blob; bytes: aligned to PACKED_FILE_ALIGN.
 enum status packed_writer_put(struct packed_writer *writer, const void *bytes, struct error *error) MUST_CHECK;
+// Appends a part of the next blob; the last part ends it. byte_count: a multiple of PACKED_FILE_ALIGN, and no more than the blob lacks.
+enum status packed_writer_add(struct packed_writer *writer, const void *bytes, uint64_t byte_count, struct error *error) MUST_CHECK;
 // After the last blob. Frees the writer; on failure nothing is left of the file.
 enum status packed_writer_commit(struct packed_writer *writer, struct error *error) MUST_CHECK;
 void packed_writer_abort(struct packed_writer *writer); // leaves nothing; NULL is allowed

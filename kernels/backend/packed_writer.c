@@ -16,10 +16,11 @@
 
 struct packed_writer {
     char *path, *part;
-    int descriptor;      // of the part, locked
-    uint32_t next;       // blob
-    uint64_t at;         // where it goes
-    unsigned char *head; // header and table; aligned for a direct write
+    int descriptor;        // of the part, locked
+    uint32_t next;         // blob
+    uint64_t at;           // where its next byte goes
+    struct packed_sum sum; // of the part of it that is written
+    unsigned char *head;   // header and table; aligned for a direct write
     uint64_t head_bytes;
     struct packed_header header;
     struct packed_blob *blobs; // [blob_count]
@@ -159,15 +160,31 @@ static enum status write_all(struct packed_writer *writer, const unsigned char *
     return STATUS_OK;
 }
 
+enum status packed_writer_add(struct packed_writer *writer, const void *bytes, uint64_t byte_count, struct error *error)
+{
+    assert_always(writer->next < writer->header.blob_count && byte_count % PACKED_FILE_ALIGN == 0);
+    struct packed_blob *blob = &writer->blobs[writer->next];
+    const uint64_t at = writer->at;
+
+    if (!writer->sum.byte_count) {
+        packed_sum_begin(&writer->sum);
+        blob->offset = at;
+    }
+    assert_always(byte_count <= blob->bytes - writer->sum.byte_count);
+    packed_sum_add(&writer->sum, bytes, byte_count);
+    writer->at += byte_count;
+    if (writer->sum.byte_count == blob->bytes) {
+        blob->checksum = packed_sum_end(&writer->sum);
+        writer->sum.byte_count = 0;
+        writer->next++;
+    }
+    return write_all(writer, bytes, byte_count, at, error);
+}
+
 enum status packed_writer_put(struct packed_writer *writer, const void *bytes, struct error *error)
 {
-    assert_always(writer->next < writer->header.blob_count);
-    struct packed_blob *blob = &writer->blobs[writer->next++];
-
-    blob->offset = writer->at;
-    blob->checksum = packed_checksum(bytes, blob->bytes);
-    writer->at += blob->bytes;
-    return write_all(writer, bytes, blob->bytes, blob->offset, error);
+    assert_always(writer->next < writer->header.blob_count && !writer->sum.byte_count);
+    return packed_writer_add(writer, bytes, writer->blobs[writer->next].bytes, error);
 }
 
 // Makes the name last through a power cut, where the file system can; without it the file is written again one day.

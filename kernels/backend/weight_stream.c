@@ -59,7 +59,8 @@ static void read_ahead(struct weight_stream *stream)
     uint32_t at;
 
     while ((at = weight_window_free_slot(window)) != WEIGHT_NONE && is_idle(stream, &stream->slots[at])) {
-        const struct packed_blob *blob = packed_file_blob(stream->config.file, 1 + weight_window_take(window));
+        const uint32_t s = weight_window_take(window), number = stream->config.blobs ? stream->config.blobs[s] : 1 + s;
+        const struct packed_blob *blob = packed_file_blob(stream->config.file, number);
         struct slot *slot = &stream->slots[at];
         slot->read = (struct disk_read){.descriptor = packed_file_descriptor(stream->config.file),
                                         .offset = blob->offset,

@@ -2,7 +2,7 @@
 // is weight_window.h's; here they are read.
 //
 // It knows slots as memory that it is given (any memory that the disk can be read into: a device's pinned memory too) and segments as
-// blobs of the file: segment s is blob 1 + s. Reads are asked for as soon as a slot is free, so that the disk goes on while the caller's
+// blobs of the file: segment s is blob 1 + s, or what a table says. Reads are asked for as soon as a slot is free, so that the disk goes on while the caller's
 // thread computes; when one is there, the queue's on_done tells.
 //
 // One thread.
@@ -16,7 +16,8 @@
 struct weight_stream_config {
     const struct packed_file *file;   // borrowed
     struct disk_queue *queue;         // borrowed
-    const struct weight_tiers *tiers; // with streamed segments; copied
+    const struct weight_tiers *tiers; // with streamed segments; borrowed
+    const uint32_t *blobs;            // [segment_count] of the file; NULL: 1 + s. Borrowed
     unsigned char *memory;            // [slots][slot_bytes], aligned to PACKED_FILE_ALIGN; borrowed
     double us_per_byte;               // of the disk, as far as is known; reads correct it
 };

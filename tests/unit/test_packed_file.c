@@ -100,6 +100,35 @@ static void what_was_written_is_read(void **state)
     free(bytes);
 }
 
+// Blobs that come in parts, as of a device that has no memory for a whole one.
+static void parts_give_the_same_file(void **state)
+{
+    struct packed_writer *writer;
+    struct packed_file *file;
+    struct packed_sum sum;
+    struct error error;
+    (void)state;
+
+    assert_int_equal(packed_writer_open(path, &layout, false, &writer, &error), STATUS_OK);
+    for (uint64_t i = 0, at = 0; i < BLOBS; at += sizes[i++])
+        for (uint64_t done = 0, part_bytes = 0; done < sizes[i] || !sizes[i]; done += part_bytes) {
+            part_bytes = MIN(sizes[i] - done, (uint64_t)(1 + i % 3) * A);
+            assert_int_equal(packed_writer_add(writer, content + at + done, part_bytes, &error), STATUS_OK);
+            if (!sizes[i])
+                break;
+        }
+    assert_int_equal(packed_writer_commit(writer, &error), STATUS_OK);
+    assert_int_equal(read_file(&layout, &error), STATUS_OK);
+    assert_int_equal(packed_file_open(path, &layout, &file, &error), STATUS_OK);
+    packed_sum_begin(&sum);
+    for (uint32_t at = 3 * A; at < SUM; at += A) {
+        assert_int_equal(packed_file_check_sum(file, BLOBS - 1, &sum, &error), STATUS_DATA_LOSS);
+        packed_sum_add(&sum, content + at, A);
+    }
+    assert_int_equal(packed_file_check_sum(file, BLOBS - 1, &sum, &error), STATUS_OK);
+    packed_file_close(file);
+}
+
 static void another_model_or_layout_is_named(void **state)
 {
     struct packed_layout other = layout;
@@ -238,10 +267,15 @@ static void one_writes_at_a_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_written_is_read),   cmocka_unit_test(another_model_or_layout_is_named),
-        cmocka_unit_test(no_file_is_not_found),       cmocka_unit_test(a_file_cut_short_is_damaged),
-        cmocka_unit_test(a_flipped_bit_is_noticed),   cmocka_unit_test(what_is_given_up_leaves_nothing),
-        cmocka_unit_test(a_full_disk_leaves_nothing), cmocka_unit_test(one_writes_at_a_time),
+        cmocka_unit_test(what_was_written_is_read),
+        cmocka_unit_test(parts_give_the_same_file),
+        cmocka_unit_test(another_model_or_layout_is_named),
+        cmocka_unit_test(no_file_is_not_found),
+        cmocka_unit_test(a_file_cut_short_is_damaged),
+        cmocka_unit_test(a_flipped_bit_is_noticed),
+        cmocka_unit_test(what_is_given_up_leaves_nothing),
+        cmocka_unit_test(a_full_disk_leaves_nothing),
+        cmocka_unit_test(one_writes_at_a_time),
     };
     return cmocka_run_group_tests_name("packed file", tests, set_up, tear_down);
 }
