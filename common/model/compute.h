@@ -18,6 +18,9 @@
 #define WEIGHTS_MEMORY_HELP                                                                                                      \
     "memory for weights, of the GPU if one computes; what does not fit comes from disk in each step, or to a GPU from the host " \
     "(docs/offloading.md). auto: all weights, or what the rest leaves"
+#define WEIGHTS_HOST_MEMORY_HELP                                                                                                \
+    "with a GPU: memory of the host, pinned, for weights that do not fit there; what does not fit here either comes from disk " \
+    "in each step. auto: all of those, or what the rest leaves"
 #define DISK_READS_HELP "how files of weights are read: uring, threads (where the kernel lets no process have io_uring), auto"
 
 #endif

@@ -56,6 +56,9 @@ struct backend_config {
     enum disk_method disk;     // how it is read
     uint64_t
         weights_memory; // for weights, where the backend computes: what does not fit is fetched each step (CPU: from disk). 0: all
+    uint64_t
+        weights_host_memory; // for a device with memory of its own: of the host's, for weights that do not fit there. What does not
+                             // fit here either is read from packed_path each step. 0: all of those
     void (*on_weights)(void *user); // from any thread: weights that `turn` waits for may be there; NULL: nobody waits
     void *on_weights_user;
     bool trace;           // `spans` reports all layers
@@ -67,6 +70,8 @@ struct backend_plan {
     uint64_t weight_bytes;     // packed: those that stay in memory, and the slots that the others are read into
     uint64_t streamed_bytes;   // of weights that are fetched each step; 0: all stay in memory
     uint32_t weight_slots;     // for those
+    uint64_t disk_bytes;       // of streamed_bytes, those that are read from disk
+    uint32_t disk_slots;       // of a device: in the host's memory, that they pass through
     uint64_t activation_bytes; // all batches, logits and scratch
     uint64_t start_bytes;      // while loading, in addition to the rest
     uint64_t pool_fixed_bytes; // scratch and small tables of the local pool
@@ -166,6 +171,9 @@ struct backend_ops {
     // lowest number, which lets the next weights be fetched soonest. BACKEND_NOT_YET: they are being read; on_weights tells when to ask
     // again. A segment that is started all the same waits.
     uint32_t (*turn)(struct backend_batch *batch, uint32_t s);
+    // Optional, with `turn`: goes on with the fetching of weights; to be called at each turn of the caller's loop. True: call it again soon,
+    // for no on_weights will tell.
+    bool (*advance)(struct backend *backend);
     // Optional: keeps the weights of the first segments in memory while `hold` is true, whatever steps pass, so that they can be run again
     // and again without reading: to measure.
     void (*hold)(struct backend *backend, bool hold);

@@ -33,7 +33,7 @@ enum status cpu_plan_weights(const struct backend_config *config, const struct l
     if (status || (status = choose_tiers(config, &sections, &tiers, error)))
         return status;
     plan->weight_bytes = weight_tiers_bytes(&tiers);
-    plan->streamed_bytes = tiers.streamed_bytes;
+    plan->streamed_bytes = plan->disk_bytes = tiers.streamed_bytes;
     plan->weight_slots = tiers.slots;
     plan->start_bytes = sections.largest_tensor;
     int written = snprintf(plan->weights_kind, sizeof plan->weights_kind, "%s", cpu_wants_dense(config) ? "f32" : "int8");

@@ -148,8 +148,14 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     host_slices(config, &unused, host);
     device_slices(config, weights.panel_bytes, &unused, device);
     memset(plan, 0, sizeof *plan);
-    plan->weight_bytes = plan->streamed_bytes = weights.tiers.streamed_bytes;
+    plan->weight_bytes = weight_tiers_bytes(&weights.host);
+    plan->streamed_bytes = weights.tiers.streamed_bytes;
     plan->weight_slots = weights.tiers.slots;
+    plan->disk_bytes = weights.host.streamed_bytes;
+    plan->disk_slots = weights.host.slots;
+    if (plan->disk_bytes)
+        snprintf(plan->weights_kind, sizeof plan->weights_kind, config->quantize_bits ? "cuda-%ubit" : "cuda",
+                 config->quantize_bits);
     plan->rows_alike = config->batch_invariant;
     plan->activation_bytes = slices_bytes(host, HOST_SLICES, ALIGN) * config->max_batches;
     plan->device_weight_bytes = weight_tiers_bytes(&weights.tiers);
@@ -159,7 +165,7 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     plan->pool_on_device = true;
     plan->activation_bytes += (uint64_t)thread_pool_threads(config->pool) * shape->vocab * 16; // sampling
     plan->activation_bytes += cuda_copy_bytes(config) + cuda_host_bytes(config);
-    plan->start_bytes = CUDA_STAGING_BYTES;
+    plan->start_bytes = CUDA_STAGING_BYTES * (plan->disk_bytes ? 2 : 1); // and to write the packed file
     if (plan->pool_pages && plan->pool_pages <= 1u << 30) {
         const struct kv_ledger_shape ledger = cuda_ledger_shape(config, (uint32_t)plan->pool_pages);
         const struct kv_ledger_plan tables = kv_ledger_plan(&ledger);
@@ -231,7 +237,7 @@ static enum status cuda_open(const struct backend_config *config, struct backend
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the CUDA backend");
     backend->config = *config;
     backend->shape = config->model->shape;
-    backend->type = loaded_type_of(config, &config->model->layers[0].q) == TENSOR_BF16 ? GPU_BF16 : GPU_F16;
+    backend->type = cuda_type_of(config);
     backend->q_width = backend->shape.heads * backend->shape.head_dim;
     backend->kv_width = backend->shape.kv_heads * backend->shape.head_dim;
     backend->qkv_width = backend->q_width + 2 * backend->kv_width;
@@ -256,7 +262,7 @@ static void cuda_info(const struct backend *backend, struct backend_info *info)
     }
     info->streamed_segments = backend->tier.copies;
     info->streamed_bytes = backend->tier.copied_bytes;
-    info->stream_step_us = backend->tier.byte_us * (double)backend->tier.tiers.streamed_bytes;
+    info->stream_step_us = cuda_tier_step_us(&backend->tier);
 }
 
 // --- batches ---
@@ -374,6 +380,10 @@ static bool cuda_done(struct backend_batch *batch)
 
 static uint32_t cuda_turn(struct backend_batch *batch, uint32_t s) { return cuda_tier_turn(&batch->backend->tier, s); }
 
+static bool cuda_advance(struct backend *backend) { return cuda_tier_advance(&backend->tier); }
+
+static void cuda_hold(struct backend *backend, bool hold) { cuda_tier_hold(&backend->tier, hold); }
+
 static void cuda_end(struct backend_batch *batch) { cuda_tier_end(&batch->visit); }
 
 static const struct backend_ops backend_cuda = {
@@ -389,6 +399,8 @@ static const struct backend_ops backend_cuda = {
     .get_x = cuda_get_x,
     .segment = cuda_segment,
     .turn = cuda_turn,
+    .advance = cuda_advance,
+    .hold = cuda_hold,
     .end = cuda_end,
     .attend = cuda_attend,
     .head = cuda_head,

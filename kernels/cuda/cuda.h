@@ -175,6 +175,7 @@ struct cuda_conversion {
     enum gpu_type type; // of wide rows
     struct thread_pool *pool;
 };
+enum gpu_type cuda_type_of(const struct backend_config *config); // of wide weights and activations
 // Plans how a matrix will lie: packed if a form represents it exactly and a tile fits the staging buffer, else wide.
 void cuda_plan_part(const struct backend_config *config, const struct tensor_view *view, uint32_t outputs, struct gpu_quant *out);
 uint64_t cuda_part_bytes(const struct gpu_quant *part);
@@ -183,13 +184,34 @@ uint32_t cuda_items(const struct gpu_quant *part, uint32_t rows); // that so man
 // Converts items [first, first + count). false: a value is not finite and cannot be quantized, or there is no memory for a tile.
 bool cuda_convert(const struct cuda_conversion *what, uint32_t first, uint32_t count, unsigned char *out) MUST_CHECK;
 
+// cuda_packed.c: the file of all blobs. begin, put, end: writes it, blob by blob as they are converted; end commits it, or with a status
+// leaves nothing; begin: as packed_writer_open(). read: fills what stays and checks the rest. *out: the file, the caller's.
+struct cuda_packing {
+    struct packed_layout layout;
+    struct packed_writer *writer;
+    unsigned char *memory; // [CUDA_STAGING_BYTES]
+    uint64_t held;         // bytes in it that are not written yet
+    uint32_t segment;      // whose blob is being written
+    uint64_t at;           // bytes of it so far
+    uint64_t done, said_us, began_us;
+};
+enum status cuda_packing_begin(const char *path, const struct packed_layout *layout, struct cuda_packing *packing,
+                               struct error *error) MUST_CHECK;
+enum status cuda_packing_put(struct cuda_packing *packing, uint32_t segment, uint64_t at, const void *bytes, uint64_t count,
+                             struct error *error) MUST_CHECK;
+enum status cuda_packing_end(struct cuda_packing *packing, const char *path, enum status status, struct error *error) MUST_CHECK;
+enum status cuda_packed_read(struct backend *backend, const struct packed_layout *layout, unsigned char *staging,
+                             cudaStream_t stream, struct packed_file **out, double *us_per_byte, struct error *error) MUST_CHECK;
+
 // cuda_load.c. fixed_bytes: embedding, head, norms, biases, the table of RoPE.
 struct cuda_weights_plan {
     uint64_t fixed_bytes, panel_bytes;
     uint32_t weight_bits;      // of the narrowest form of a matrix
     struct weight_tiers tiers; // of blobs, one a segment, with fixed_bytes always on the device
+    struct weight_tiers host;  // of the blobs that stream from the host: what streams there comes from disk
+    uint64_t layout;           // a number made of what the blobs' bytes depend on
 };
-// blob_bytes: filled. RESOURCE_EXHAUSTED: config->weights_memory is too little.
+// blob_bytes: filled. RESOURCE_EXHAUSTED: config->weights_memory, or "on the host" weights_host_memory, is too little.
 enum status cuda_plan_weights(const struct backend_config *config, const struct layer_range *range, struct cuda_weights_plan *out,
                               uint64_t *blob_bytes /* [range->count + 1] */, struct error *error) MUST_CHECK;
 enum status cuda_load_weights(struct backend *backend, struct error *error) MUST_CHECK;

@@ -19,6 +19,11 @@ struct convert_job {
     atomic_bool bad;       // relaxed: read when the threads have ended
 };
 
+enum gpu_type cuda_type_of(const struct backend_config *config)
+{
+    return loaded_type_of(config, &config->model->layers[0].q) == TENSOR_BF16 ? GPU_BF16 : GPU_F16;
+}
+
 void cuda_plan_part(const struct backend_config *config, const struct tensor_view *view, uint32_t outputs, struct gpu_quant *out)
 {
     enum gpu_form form = gpu_form_of((uint32_t)loaded_type_of(config, view));

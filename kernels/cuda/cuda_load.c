@@ -5,26 +5,34 @@
 // blob, as far as they stay there too (cuda_tier.h); the others are kept in pinned memory. q, k, v stand one after the other, as one matrix
 // where they have one form, and gate and up likewise, so that each is one product. A piece of rows is converted by all threads into pinned
 // memory: where it stays, or from where it is copied to the device (cuda_convert.c).
+//
+// Where the host has no memory for the others either, the blobs go to a packed file instead, and are read from there (cuda_packed.c).
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/base/log.h"
 #include "kernels/backend/loaded_type.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/quant/dequant.h"
 
-enum { ALIGN = 256, STAGING_BYTES = CUDA_STAGING_BYTES };
+enum { ALIGN = 256, STAGING_BYTES = CUDA_STAGING_BYTES, TRIES = 5 };
+#define LAYOUT_VERSION 1u // grows when the bytes of a blob change and nothing that is mixed in below does
 
-// Walks the model's tensors in one order, twice: to add up sizes, then to place and convert.
+// Walks the model's tensors in one order: to add up sizes, then to place and convert; with a packed file blobs are only placed, and
+// converted in a walk of their own if they have to be written.
 struct loader {
     const struct backend_config *config;
     struct layer_range range;
-    struct backend *backend; // NULL while sizes are added up
-    uint64_t fixed_bytes;    // of what always stays on the device
-    uint64_t *blob_bytes;    // [range.count + 1] of the segments' matrices
-    uint64_t panel_bytes;    // the most that a panel of a matrix takes
-    uint32_t weight_bits;    // of the narrowest form
-    unsigned char *staging;  // pinned
+    struct backend *backend;      // NULL while sizes are added up
+    bool fixed, blobs;            // which of them are converted; else they are only placed
+    uint64_t fixed_bytes;         // of what always stays on the device
+    uint64_t *blob_bytes;         // [range.count + 1] of the segments' matrices
+    uint64_t panel_bytes;         // the most that a panel of a matrix takes
+    uint32_t weight_bits;         // of the narrowest form
+    uint64_t layout;              // a number made of what the blobs' bytes depend on, beside the model
+    unsigned char *staging;       // pinned
+    struct cuda_packing *packing; // where blobs go; NULL: where they belong
     cudaStream_t stream;
     struct error *error;
     enum status status;
@@ -32,8 +40,15 @@ struct loader {
 
 // Where something lies: in device memory, and, if its segment's blob is kept on the host, its bytes there.
 struct spot {
-    unsigned char *device, *host; // NULL while sizes are added up; NULL: on the device alone
+    unsigned char *device, *host; // NULL while sizes are added up; NULL: not on the host
+    uint64_t at;                  // in the blob
 };
+
+static void mix(struct loader *loader, uint64_t value)
+{
+    loader->layout = (loader->layout ^ value) * 0x9e3779b97f4a7c15u;
+    loader->layout ^= loader->layout >> 29;
+}
 
 static uint64_t take(uint64_t *used, uint64_t bytes)
 {
@@ -59,7 +74,7 @@ static struct spot take_matrix(struct loader *loader, uint32_t segment, uint64_t
     if (!loader->backend)
         return (struct spot){.device = NULL};
     blob = &loader->backend->tier.blobs[segment];
-    return (struct spot){blob->device + at, blob->host ? blob->host + at : NULL};
+    return (struct spot){blob->device + at, blob->host ? blob->host + at : NULL, at};
 }
 
 static void copy_up(struct loader *loader, void *to, const void *from, uint64_t bytes)
@@ -70,8 +85,9 @@ static void copy_up(struct loader *loader, void *to, const void *from, uint64_t 
 
 // --- matrices ---
 
-// Converts a view into its place in a part.
-static void convert(struct loader *loader, const struct tensor_view *view, const struct gpu_quant *part, struct spot to)
+// Converts a view into its place in a part, or for the packed file.
+static void convert(struct loader *loader, uint32_t segment, const struct tensor_view *view, const struct gpu_quant *part,
+                    struct spot to)
 {
     const struct cuda_conversion what = {.view = view,
                                          .loaded = loaded_type_of(loader->config, view),
@@ -83,12 +99,17 @@ static void convert(struct loader *loader, const struct tensor_view *view, const
 
     for (uint32_t first = 0; first < items && !loader->status; first += at_once) {
         const uint32_t count = MIN(at_once, items - first);
-        if (!cuda_convert(&what, first, count, to.host ? to.host + first * item_bytes : loader->staging))
+        const uint64_t at = first * item_bytes;
+        const bool in_place = to.host && !loader->packing;
+        if (!cuda_convert(&what, first, count, in_place ? to.host + at : loader->staging))
             loader->status = error_set(loader->error, STATUS_DATA_LOSS,
                                        "tensor '%.*s' cannot be quantized: a value is not finite, or no memory is left",
                                        (int)view->name_length, view->name);
-        if (!to.host)
-            copy_up(loader, to.device + first * item_bytes, loader->staging, count * item_bytes);
+        else if (loader->packing)
+            loader->status =
+                cuda_packing_put(loader->packing, segment, to.at + at, loader->staging, count * item_bytes, loader->error);
+        else if (!in_place)
+            copy_up(loader, to.device + at, loader->staging, count * item_bytes);
     }
     model_release_tensor(loader->config->model, view); // so that the file is never in memory as a whole
 }
@@ -110,22 +131,33 @@ static void plan_linear(const struct backend_config *config, const struct tensor
     }
 }
 
+static void mix_part(struct loader *loader, const struct gpu_quant *part)
+{
+    const uint64_t of[] = {part->form, part->outputs, part->inputs, part->scale_offset, part->super_offset, part->tile_bytes};
+    for (size_t i = 0; i < ARRAY_COUNT(of); i++)
+        mix(loader, of[i]);
+}
+
 static void load_linear(struct loader *loader, uint32_t segment, const struct tensor_view *const *views, uint32_t view_count,
                         struct cuda_linear *out)
 {
+    const bool converts = loader->backend && (segment == CUDA_NO_SEGMENT ? loader->fixed : loader->blobs);
     struct cuda_linear linear;
     uint32_t view = 0;
 
     plan_linear(loader->config, views, view_count, &linear);
+    for (uint32_t i = 0; i < view_count; i++)
+        mix(loader, loaded_type_of(loader->config, views[i]));
     for (uint32_t i = 0; i < linear.part_count; i++) {
         struct gpu_quant *part = &linear.parts[i];
         const struct spot to = take_matrix(loader, segment, cuda_part_bytes(part));
         part->data = to.device;
+        mix_part(loader, part);
         loader->panel_bytes = MAX(loader->panel_bytes, cuda_panel_bytes(part));
         loader->weight_bits = MIN(loader->weight_bits, gpu_form_bits(part->form));
-        for (uint32_t row = 0; to.device && !loader->status && row < part->outputs; row += views[view++]->rows) {
+        for (uint32_t row = 0; converts && !loader->status && row < part->outputs; row += views[view++]->rows) {
             const uint64_t at = cuda_items(part, row) * cuda_item_bytes(part); // what lies above ends with a tile
-            convert(loader, views[view], part, (struct spot){to.device + at, to.host ? to.host + at : NULL});
+            convert(loader, segment, views[view], part, (struct spot){to.device + at, to.host ? to.host + at : NULL, to.at + at});
         }
     }
     *out = linear;
@@ -138,7 +170,7 @@ static void load_vector(struct loader *loader, const struct tensor_view *view, c
     uint64_t count = (uint64_t)view->rows * view->columns;
     float *to = view->data ? (float *)(void *)take_fixed(loader, count * sizeof *to) : NULL;
 
-    if (to) { // a norm or a bias: far below the staging's size, as the model's limits have it
+    if (to && loader->fixed) { // a norm or a bias: far below the staging's size, as the model's limits have it
         assert_always(count * sizeof *to <= STAGING_BYTES);
         dequantize(view->type, view->data, count, (float *)loader->staging);
         copy_up(loader, to, loader->staging, count * sizeof *to);
@@ -180,7 +212,7 @@ static void load_rope(struct loader *loader, uint32_t context_tokens, const floa
     unsigned char *to = take_fixed(loader, context_tokens * row_bytes);
     uint32_t at_once = (uint32_t)(STAGING_BYTES / row_bytes);
 
-    for (uint32_t first = 0; to && first < context_tokens; first += at_once) {
+    for (uint32_t first = 0; to && loader->fixed && first < context_tokens; first += at_once) {
         uint32_t count = MIN(at_once, context_tokens - first);
         rope_table_build(&params, first, count, (float *)loader->staging);
         copy_up(loader, to + first * row_bytes, loader->staging, count * row_bytes);
@@ -195,6 +227,8 @@ static void walk(struct loader *loader)
     struct backend unused, *backend = loader->backend ? loader->backend : &unused;
     struct cuda_layer layer;
 
+    loader->fixed_bytes = 0;
+    memset(loader->blob_bytes, 0, (loader->range.count + 1) * sizeof *loader->blob_bytes);
     if (loader->range.is_first)
         load_linear(loader, CUDA_NO_SEGMENT, (const struct tensor_view *[]){&model->embedding}, 1, &backend->embedding);
     if (loader->range.is_last && !(loader->range.is_first && model->tied))
@@ -214,28 +248,110 @@ static bool expands(const struct backend_config *config)
     return config->max_rows > GPU_QUANT_DIRECT_ROWS && !config->batch_invariant;
 }
 
+// What of the blobs that the device has no room for stays in pinned memory.
+static enum status plan_host(const struct backend_config *config, const uint64_t *blob_bytes, struct cuda_weights_plan *out,
+                             struct error *error)
+{
+    uint64_t *sizes = calloc(out->tiers.segment_count, sizeof *sizes);
+    uint32_t count = 0;
+
+    if (!sizes)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory to plan the weights");
+    for (uint32_t s = 0; s < out->tiers.segment_count; s++)
+        if (weight_tiers_streams(&out->tiers, s))
+            sizes[count++] = packed_file_align(blob_bytes[s]);
+    enum status status = weight_tiers_choose(
+        sizes, count, 0, config->weights_host_memory ? config->weights_host_memory : UINT64_MAX, &out->host, error);
+    free(sizes);
+    return status ? error_prefix(error, "on the host") : STATUS_OK;
+}
+
 enum status cuda_plan_weights(const struct backend_config *config, const struct layer_range *range, struct cuda_weights_plan *out,
                               uint64_t *blob_bytes, struct error *error)
 {
     struct loader loader = {.config = config, .range = *range, .blob_bytes = blob_bytes, .weight_bits = 16};
 
-    memset(blob_bytes, 0, (range->count + 1) * sizeof *blob_bytes);
+    mix(&loader, LAYOUT_VERSION);
+    mix(&loader, cuda_type_of(config));
+    mix(&loader, range->first);
     walk(&loader);
     *out = (struct cuda_weights_plan){
         .fixed_bytes = loader.fixed_bytes,
         .panel_bytes = expands(config) ? loader.panel_bytes : 0,
         .weight_bits = loader.weight_bits,
+        .layout = loader.layout,
     };
-    return weight_tiers_choose(blob_bytes, range->count + 1, out->fixed_bytes,
-                               config->weights_memory ? config->weights_memory : UINT64_MAX, &out->tiers, error);
+    enum status status = weight_tiers_choose(blob_bytes, range->count + 1, out->fixed_bytes,
+                                             config->weights_memory ? config->weights_memory : UINT64_MAX, &out->tiers, error);
+    return status ? status : plan_host(config, blob_bytes, out, error);
+}
+
+// --- loading ---
+
+// Converts all blobs for the packed file. ALREADY_EXISTS: another process has written it meanwhile.
+static enum status pack(struct loader *loader, const struct packed_layout *layout, struct error *error)
+{
+    const char *path = loader->config->packed_path;
+    struct cuda_packing packing;
+    enum status status = cuda_packing_begin(path, layout, &packing, error);
+
+    if (status)
+        return status;
+    loader->packing = &packing;
+    walk(loader);
+    loader->packing = NULL;
+    return cuda_packing_end(&packing, path, loader->status, error);
+}
+
+// Fills the blobs that stay from the packed file, which is written first if there is none that is right, and opens the stream of the others.
+static enum status load_packed(struct loader *loader, const struct packed_layout *layout, struct error *error)
+{
+    struct backend *backend = loader->backend;
+    const struct disk_config config = {
+        .method = backend->config.disk, .on_done = backend->config.on_weights, .user = backend->config.on_weights_user};
+    struct packed_file *file;
+    double us_per_byte;
+    enum status status;
+
+    if (!backend->config.packed_path)
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "weights that fit neither the device nor the host need a packed file (--cache-dir)");
+    loader->fixed = false, loader->blobs = true;
+    for (uint32_t i = 0; i < TRIES; i++) {
+        status = cuda_packed_read(backend, layout, loader->staging, loader->stream, &file, &us_per_byte, error);
+        if (!status)
+            return cuda_disk_open(&backend->tier, file, &config, us_per_byte, error);
+        if (status != STATUS_NOT_FOUND)
+            log_warn("WEIGHTS-PACKED-ANEW", "why=\"%s\"", error->text);
+        if ((status = pack(loader, layout, error)) && status != STATUS_ALREADY_EXISTS)
+            return status;
+    }
+    return status ? status : error_set(error, STATUS_UNAVAILABLE, "%s: cannot be read", backend->config.packed_path);
 }
 
 // Places and converts everything, once there is memory for it.
+static enum status load_all(struct loader *loader, const struct cuda_weights_plan *plan, uint64_t *file_bytes, struct error *error)
+{
+    const uint32_t segments = loader->range.count + 1;
+    const bool packed = plan->host.streamed_count > 0;
+
+    loader->fixed = true, loader->blobs = !packed;
+    walk(loader);
+    if (loader->status || !packed)
+        return loader->status;
+    for (uint32_t s = 0; s < segments; s++)
+        file_bytes[s] = packed_file_align(loader->backend->tier.blobs[s].bytes);
+    const struct packed_layout layout = {
+        .model = loader->config->model->fingerprint, .layout = plan->layout, .blob_count = segments, .blob_bytes = file_bytes};
+    return load_packed(loader, &layout, error);
+}
+
 static enum status fill(struct backend *backend, const struct cuda_weights_plan *plan, uint64_t *blob_bytes, struct error *error)
 {
     struct loader loader = {
         .config = &backend->config, .range = backend->range, .backend = backend, .blob_bytes = blob_bytes, .error = error};
-    enum status status = cuda_tier_open(&plan->tiers, blob_bytes, plan->fixed_bytes, backend->weights, &backend->tier, error);
+    enum status status =
+        cuda_tier_open(&plan->tiers, &plan->host, blob_bytes, plan->fixed_bytes, backend->weights, &backend->tier, error);
 
     if (status)
         return status;
@@ -243,17 +359,16 @@ static enum status fill(struct backend *backend, const struct cuda_weights_plan 
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no %d MiB of pinned memory to load weights through",
                          STAGING_BYTES >> 20);
     cuda_must(cudaStreamCreateWithFlags(&loader.stream, cudaStreamNonBlocking), "a stream");
-    memset(blob_bytes, 0, (backend->range.count + 1) * sizeof *blob_bytes);
-    walk(&loader);
+    status = load_all(&loader, plan, blob_bytes + backend->range.count + 1, error);
     cudaStreamDestroy(loader.stream);
     cudaFreeHost(loader.staging);
-    assert_always(loader.status || loader.fixed_bytes == plan->fixed_bytes);
-    return loader.status;
+    assert_always(status || loader.fixed_bytes == plan->fixed_bytes);
+    return status;
 }
 
 enum status cuda_load_weights(struct backend *backend, struct error *error)
 {
-    uint64_t *blob_bytes = calloc(backend->range.count + 1, sizeof *blob_bytes), bytes;
+    uint64_t *blob_bytes = calloc(2 * (backend->range.count + 1), sizeof *blob_bytes), bytes; // and of the file's
     struct cuda_weights_plan plan;
     enum status status;
 

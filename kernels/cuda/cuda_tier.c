@@ -16,6 +16,8 @@
 // next is not overwritten for that: cuda_tier_turn() has that mini-batch go first, and all mini-batches share one copy (FlexGen's zig-zag,
 // arXiv 2303.06865, section 4.2). A mini-batch that is started out of turn gets its blob all the same.
 //
+// What the host has no memory for is read from disk into pinned slots before (cuda_disk.c).
+//
 // Copies are cut to pieces: tokens, and o of the workers' rows, come up over the same link and must not wait for a whole layer.
 #include "kernels/cuda/cuda_tier.h"
 
@@ -42,35 +44,62 @@ static enum status open_slots(struct cuda_tier *tier, struct error *error)
     return STATUS_OK;
 }
 
-enum status cuda_tier_open(const struct weight_tiers *tiers, const uint64_t *blob_bytes, uint64_t always_bytes,
-                           unsigned char *device, struct cuda_tier *tier, struct error *error)
+// Pinned memory: slots for what is read from disk, then what stays there.
+static enum status open_host(struct cuda_tier *tier, struct error *error)
 {
-    unsigned char *host;
-    uint32_t streamed = 0;
+    const uint64_t bytes = weight_tiers_bytes(&tier->disk.tiers);
 
-    *tier = (struct cuda_tier){.tiers = *tiers, .blobs = calloc(tiers->segment_count, sizeof *tier->blobs)};
-    if (!tier->blobs)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the table of weights");
-    if (tiers->streamed_bytes && cudaHostAlloc((void **)&tier->host, tiers->streamed_bytes, cudaHostAllocDefault)) {
+    if (bytes && cudaHostAlloc((void **)&tier->host, bytes, cudaHostAllocDefault)) {
         tier->host = NULL;
+        (void)cudaGetLastError();
         return error_set(error, STATUS_RESOURCE_EXHAUSTED,
-                         "no %llu MiB of pinned memory for weights that the device has no room for",
-                         (unsigned long long)(tiers->streamed_bytes >> 20));
+                         "no %llu MiB of pinned memory for weights that the device has no room for (--weights-host-memory)",
+                         (unsigned long long)(bytes >> 20));
     }
-    device += always_bytes;
-    for (uint32_t i = 0; i < tiers->slots; i++, device += tiers->slot_bytes)
+    return STATUS_OK;
+}
+
+// Says where each blob is, and which slot it comes through.
+static void place_blobs(struct cuda_tier *tier, const uint64_t *blob_bytes, unsigned char *device)
+{
+    struct cuda_disk *disk = &tier->disk;
+    unsigned char *host = tier->host + (disk->tiers.slots ? disk->tiers.slots * disk->tiers.slot_bytes : 0);
+    uint32_t k = 0;
+
+    for (uint32_t i = 0; i < tier->tiers.slots; i++, device += tier->tiers.slot_bytes)
         tier->slots[i].data = device;
-    host = tier->host;
-    for (uint32_t s = 0; s < tiers->segment_count; s++) {
+    for (uint32_t s = 0; s < tier->tiers.segment_count; s++) {
         struct cuda_blob *blob = &tier->blobs[s];
         *blob = (struct cuda_blob){.bytes = blob_bytes[s], .device = device};
-        if (weight_tiers_streams(tiers, s)) {
-            blob->host = host, host += blob->bytes;
-            blob->slot = &tier->slots[streamed++ % tiers->slots];
-            blob->device = blob->slot->data;
-        } else
+        disk->index_of[s] = k;
+        if (!weight_tiers_streams(&tier->tiers, s)) {
             device += blob->bytes;
+            continue;
+        }
+        blob->slot = &tier->slots[k % tier->tiers.slots];
+        blob->device = blob->slot->data;
+        if (!weight_tiers_streams(&disk->tiers, k))
+            blob->host = host, host += packed_file_align(blob->bytes);
+        disk->segment_of[k++] = s;
     }
+    disk->index_of[tier->tiers.segment_count] = k;
+    assert_always(k == disk->tiers.segment_count);
+}
+
+enum status cuda_tier_open(const struct weight_tiers *tiers, const struct weight_tiers *host, const uint64_t *blob_bytes,
+                           uint64_t always_bytes, unsigned char *device, struct cuda_tier *tier, struct error *error)
+{
+    const uint32_t count = tiers->segment_count;
+    enum status status;
+
+    *tier = (struct cuda_tier){.tiers = *tiers, .disk.tiers = *host, .blobs = calloc(count, sizeof *tier->blobs)};
+    tier->disk.index_of = calloc(count + 1, sizeof *tier->disk.index_of);
+    tier->disk.segment_of = calloc(count, sizeof *tier->disk.segment_of);
+    if (!tier->blobs || !tier->disk.index_of || !tier->disk.segment_of)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the table of weights");
+    if ((status = open_host(tier, error)))
+        return status;
+    place_blobs(tier, blob_bytes, device + always_bytes);
     return tiers->streamed_count ? open_slots(tier, error) : STATUS_OK;
 }
 
@@ -80,6 +109,7 @@ void cuda_tier_close(struct cuda_tier *tier)
         cudaStreamSynchronize(tier->stream);
         cudaStreamDestroy(tier->stream);
     }
+    cuda_disk_close(tier);
     for (uint32_t i = 0; i < tier->tiers.slots; i++) {
         if (tier->slots[i].begun)
             cudaEventDestroy(tier->slots[i].begun);
@@ -97,6 +127,7 @@ enum status cuda_visit_open(struct cuda_tier *tier, struct cuda_visit *visit)
     for (uint32_t i = 0; i < tier->tiers.slots; i++)
         if (cudaEventCreateWithFlags(&visit->used[i], cudaEventDisableTiming))
             return STATUS_RESOURCE_EXHAUSTED; // cuda_visit_close frees what there is
+    cuda_disk_join(tier, visit);
     tier->visits = visit;
     return STATUS_OK;
 }
@@ -107,8 +138,10 @@ void cuda_visit_close(struct cuda_tier *tier, struct cuda_visit *visit)
 
     while (*at && *at != visit)
         at = &(*at)->next;
-    if (*at)
+    if (*at) {
         *at = visit->next;
+        cuda_disk_leave(tier, visit);
+    }
     for (uint32_t i = 0; i < tier->tiers.slots; i++)
         if (visit->used[i])
             cudaEventDestroy(visit->used[i]);
@@ -136,7 +169,7 @@ static void learn_rate(struct cuda_tier *tier, const struct cuda_slot *slot)
 }
 
 // Queues the copy of a blob into its slot, behind all that uses what is there.
-static void copy_blob(struct cuda_tier *tier, uint32_t s)
+static void copy_blob(struct cuda_tier *tier, uint32_t s, const unsigned char *from)
 {
     const struct cuda_blob *blob = &tier->blobs[s];
     struct cuda_slot *slot = blob->slot;
@@ -148,13 +181,20 @@ static void copy_blob(struct cuda_tier *tier, uint32_t s)
         cuda_must(cudaStreamWaitEvent(tier->stream, visit->used[index], 0), "waiting for the last use of weights");
     cuda_must(cudaEventRecord(slot->begun, tier->stream), "copying weights to the device");
     for (uint64_t at = 0; at < blob->bytes; at += piece)
-        cuda_must(
-            cudaMemcpyAsync(slot->data + at, blob->host + at, MIN(piece, blob->bytes - at), cudaMemcpyHostToDevice, tier->stream),
-            "copying weights to the device");
+        cuda_must(cudaMemcpyAsync(slot->data + at, from + at, MIN(piece, blob->bytes - at), cudaMemcpyHostToDevice, tier->stream),
+                  "copying weights to the device");
     cuda_must(cudaEventRecord(slot->copied, tier->stream), "copying weights to the device");
     slot->segment = s;
     tier->copies++;
     tier->copied_bytes += blob->bytes;
+    if (!blob->host)
+        cuda_disk_copying(tier, s, from);
+}
+
+// Where a blob is on the host; NULL: it is being read.
+static const unsigned char *on_host(struct cuda_tier *tier, uint32_t s)
+{
+    return tier->blobs[s].host ? tier->blobs[s].host : cuda_disk_get(tier, s);
 }
 
 // Whether the next blob of the host that a mini-batch in flight needs is that of segment s.
@@ -168,10 +208,11 @@ static bool is_awaited(const struct cuda_tier *tier, uint32_t s)
 
 static void fetch(struct cuda_tier *tier, uint32_t s)
 {
-    const uint32_t held = tier->blobs[s].slot->segment;
+    const uint32_t in_slot = tier->blobs[s].slot->segment;
+    const unsigned char *from;
 
-    if (held != s && (held == CUDA_NO_SEGMENT || !is_awaited(tier, held)))
-        copy_blob(tier, s);
+    if (in_slot != s && (in_slot == CUDA_NO_SEGMENT || !is_awaited(tier, in_slot)) && (from = on_host(tier, s)))
+        copy_blob(tier, s, from);
 }
 
 // Copies what the mini-batches in flight need next, where a slot has nothing that is needed sooner; with none in flight, what the next
@@ -180,6 +221,8 @@ static void fetch_next(struct cuda_tier *tier)
 {
     bool in_flight = false;
 
+    if (tier->held)
+        return;
     for (const struct cuda_visit *visit = tier->visits; visit; visit = visit->next) {
         if (visit->segment == CUDA_NO_SEGMENT)
             continue;
@@ -199,8 +242,10 @@ void cuda_tier_enter(struct cuda_tier *tier, struct cuda_visit *visit, uint32_t 
     visit->segment = s;
     if (!slot)
         return;
-    if (slot->segment != s)
-        copy_blob(tier, s);
+    if (slot->segment != s) {
+        const unsigned char *from = on_host(tier, s);
+        copy_blob(tier, s, from ? from : cuda_disk_wait(tier, s));
+    }
     cuda_must(cudaStreamWaitEvent(stream, slot->copied, 0), "waiting for weights");
 }
 
@@ -219,8 +264,46 @@ void cuda_tier_begin(struct cuda_visit *visit) { visit->segment = 0; }
 
 void cuda_tier_end(struct cuda_visit *visit) { visit->segment = CUDA_NO_SEGMENT; }
 
-uint32_t cuda_tier_turn(const struct cuda_tier *tier, uint32_t s)
+bool cuda_tier_advance(struct cuda_tier *tier)
+{
+    if (!tier->disk.stream)
+        return false;
+    (void)cuda_disk_advance(tier);
+    fetch_next(tier);
+    return cuda_disk_advance(tier);
+}
+
+uint32_t cuda_tier_turn(struct cuda_tier *tier, uint32_t s)
 {
     const struct cuda_slot *slot = tier->blobs[s].slot;
-    return !slot || slot->segment == s ? 0 : 1;
+
+    if (!slot || slot->segment == s)
+        return 0;
+    if (!tier->disk.stream)
+        return 1;
+    (void)cuda_tier_advance(tier);
+    if (slot->segment == s)
+        return 0;
+    if (slot->segment != CUDA_NO_SEGMENT && cuda_disk_has(tier, slot->segment) && is_awaited(tier, slot->segment))
+        return BACKEND_NOT_YET;
+    return on_host(tier, s) ? 1 : BACKEND_NOT_YET;
+}
+
+void cuda_tier_hold(struct cuda_tier *tier, bool hold)
+{
+    if (!tier->disk.stream)
+        return;
+    tier->held = hold;
+    (void)cuda_tier_advance(tier);
+}
+
+double cuda_tier_step_us(const struct cuda_tier *tier)
+{
+    const double link_us = tier->byte_us * (double)tier->tiers.streamed_bytes;
+    struct weight_stream_counts counts;
+
+    if (!tier->disk.stream)
+        return link_us;
+    weight_stream_count(tier->disk.stream, &counts);
+    return MAX(link_us, counts.step_us);
 }

@@ -41,7 +41,7 @@ struct up_settings {
     const char *batch_dir;
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *quantize, *kv_type,
         *sparse_attention, *local_pool, *admission, *placement, *kv_worker_isa, *trace, *mesh_secret_file;
-    const char *cache_dir, *disk_reads, *weights_memory;
+    const char *cache_dir, *disk_reads, *weights_memory, *weights_host_memory;
     uint32_t port, kv_workers, s_parts, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue,
         batch_queue, worker_timeout_ms;
     uint64_t kv_memory;
@@ -73,6 +73,7 @@ static const struct up_settings defaults = {
     .cache_dir = "none",
     .disk_reads = "auto",
     .weights_memory = "auto",
+    .weights_host_memory = "auto",
     .worker_timeout_ms = 2000,
 };
 
@@ -171,6 +172,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"local-pool", OPTION_STRING, &s->local_pool, "SIZE", "memory for KV in the s-part, or in its GPU: auto, 0 or bytes", 0, 0},
         {"cache-dir", OPTION_STRING, &s->cache_dir, "DIR|none", CACHE_DIR_HELP, 0, 0},
         {"weights-memory", OPTION_STRING, &s->weights_memory, "SIZE|auto", WEIGHTS_MEMORY_HELP, 0, 0},
+        {"weights-host-memory", OPTION_STRING, &s->weights_host_memory, "SIZE|auto", WEIGHTS_HOST_MEMORY_HELP, 0, 0},
         {"disk-reads", OPTION_CHOICE, &s->disk_reads, DISK_METHOD_NAMES, DISK_READS_HELP, 0, 0},
         {"device", OPTION_STRING, &s->device, "DEVICE", DEVICE_HELP, 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
@@ -304,6 +306,7 @@ static void add_s_part(struct up *up, uint32_t index, uint64_t free_bytes)
     supervise_argument(child, "--cache-dir=%s", s->cache_dir);
     supervise_argument(child, "--disk-reads=%s", s->disk_reads);
     supervise_argument(child, "--weights-memory=%s", s->weights_memory);
+    supervise_argument(child, "--weights-host-memory=%s", s->weights_host_memory);
     supervise_argument(child, "--compute=%s", s->compute);
     supervise_argument(child, "--quantize=%s", s->quantize);
     supervise_argument(child, "--batch-invariant=%s", s->batch_invariant ? "on" : "off");

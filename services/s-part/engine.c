@@ -31,6 +31,7 @@ bool engine_advance(struct engine *engine)
     bool computing = handover_advance(&engine->handover);
 
     engine_stage_advance(engine);
+    computing |= engine->ops->advance && engine->ops->advance(engine->backend);
     for (uint32_t i = 0; i < engine->batch_count; i++)
         computing |= engine_compute_poll(&engine->batches[i]);
     struct mini_batch *next = choose(engine);

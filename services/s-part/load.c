@@ -34,6 +34,7 @@ static struct backend_config backend_config(const struct s_part *s_part)
         .device = s_part->device.index,
         .disk = s_part->settings.disk,
         .weights_memory = s_part->settings.weights_memory,
+        .weights_host_memory = s_part->settings.weights_host_memory,
         .on_weights = wake_engine,
         .on_weights_user = s_part->engine.loop,
         .trace = s_part->settings.trace,
@@ -44,7 +45,7 @@ static struct backend_config backend_config(const struct s_part *s_part)
 static enum status check_plan(const struct s_part *s_part, struct error *error)
 {
     const struct backend_plan *plan = &s_part->plan;
-    char parts[240];
+    char parts[320];
     const struct memory_plan memory = {
         .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes,
         .start_bytes = s_part_start_bytes(s_part),
@@ -56,8 +57,11 @@ static enum status check_plan(const struct s_part *s_part, struct error *error)
                            (double)plan->weight_bytes / 1048576, (double)plan->activation_bytes / 1048576,
                            (double)plan->pool_fixed_bytes / 1048576, (unsigned long long)plan->pool_pages);
     if (plan->streamed_bytes)
-        snprintf(parts + written, sizeof parts - (size_t)written, " streamed_mib=%.1f weight_slots=%u",
-                 (double)plan->streamed_bytes / 1048576, plan->weight_slots);
+        written += snprintf(parts + written, sizeof parts - (size_t)written, " streamed_mib=%.1f weight_slots=%u",
+                            (double)plan->streamed_bytes / 1048576, plan->weight_slots);
+    if (plan->pool_on_device && plan->disk_bytes)
+        snprintf(parts + written, sizeof parts - (size_t)written, " device_weights_mib=%.1f disk_mib=%.1f disk_slots=%u",
+                 (double)plan->device_weight_bytes / 1048576, (double)plan->disk_bytes / 1048576, plan->disk_slots);
     return memory_plan_check(&memory, parts, error);
 }
 

@@ -25,14 +25,14 @@ enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200, S_PART_PATH_BYTES = 
 struct s_part_settings {
     const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *quantize,
         *kv_type_name, *sparse_attention, *isa, *trace, *device_name, *mesh_secret_file, *layers;
-    const char *cache_dir, *disk_reads, *weights_memory_text;
+    const char *cache_dir, *disk_reads, *weights_memory_text, *weights_host_memory_text;
     struct rpc_secret mesh_secret;
     bool trace_append, calibrate, pool_fills_device, batch_invariant;
     enum kv_type kv_type;
     enum disk_method disk;
     uint32_t context, max_batch, max_rows, mini_batches, threads, device_timeout_s, sparse_percent;
-    uint32_t first_layer, layer_count;   // of --layers; load.c sets the count if all are meant
-    uint64_t local_pool, weights_memory; // weights_memory 0: auto
+    uint32_t first_layer, layer_count;                        // of --layers; load.c sets the count if all are meant
+    uint64_t local_pool, weights_memory, weights_host_memory; // of the weights 0: auto
 };
 
 struct s_part {

@@ -25,6 +25,7 @@ static struct s_part_settings defaults(void)
         .cache_dir = "none",
         .disk_reads = "auto",
         .weights_memory_text = "auto",
+        .weights_host_memory_text = "auto",
         .calibrate = true,
         .kv_type_name = "f16",
         .sparse_attention = "off",
@@ -49,6 +50,15 @@ static enum status parse_layers(struct s_part_settings *s, struct error *error)
     return STATUS_OK;
 }
 
+// 0: auto.
+static enum status parse_size(const char *option, const char *text, uint64_t *out, struct error *error)
+{
+    *out = 0;
+    if (!strcmp(text, "auto") || (!options_parse_size(text, out) && *out))
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID_ARGUMENT, "%s is '%s', want auto or bytes such as 12G", option, text);
+}
+
 static enum status check(struct s_part_settings *s, struct error *error)
 {
     enum status status;
@@ -61,10 +71,9 @@ static enum status check(struct s_part_settings *s, struct error *error)
         return status;
     if (disk_method_parse(s->disk_reads, &s->disk))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--disk-reads is '%s', want " DISK_METHOD_NAMES, s->disk_reads);
-    if (strcmp(s->weights_memory_text, "auto") &&
-        (options_parse_size(s->weights_memory_text, &s->weights_memory) || !s->weights_memory))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--weights-memory is '%s', want auto or bytes such as 12G",
-                         s->weights_memory_text);
+    if ((status = parse_size("--weights-memory", s->weights_memory_text, &s->weights_memory, error)) ||
+        (status = parse_size("--weights-host-memory", s->weights_host_memory_text, &s->weights_host_memory, error)))
+        return status;
     if (!s->max_rows)
         s->max_rows = MIN((uint32_t)SCHED_STEP_ROWS_MAX, (s->max_batch + CHUNK_ROWS + 15) / 16 * 16);
     return kernels_init(s->isa, error);
@@ -92,6 +101,7 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
         {"quantize", OPTION_CHOICE, &s->quantize, QUANTIZE_NAMES, QUANTIZE_HELP, 0, 0},
         {"cache-dir", OPTION_STRING, &s->cache_dir, "DIR|none", CACHE_DIR_HELP, 0, 0},
         {"weights-memory", OPTION_STRING, &s->weights_memory_text, "SIZE|auto", WEIGHTS_MEMORY_HELP, 0, 0},
+        {"weights-host-memory", OPTION_STRING, &s->weights_host_memory_text, "SIZE|auto", WEIGHTS_HOST_MEMORY_HELP, 0, 0},
         {"disk-reads", OPTION_CHOICE, &s->disk_reads, DISK_METHOD_NAMES, DISK_READS_HELP, 0, 0},
         {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},

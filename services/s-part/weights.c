@@ -9,15 +9,41 @@
 #include "common/base/memory.h"
 #include "services/s-part/s_part.h"
 
-// What all but the weights takes: with the pool in full use, for weights that took its memory could not give it back.
+// What all but the weights takes of the host's memory: with the pool in full use, for weights that took its memory could not give it back.
 static uint64_t rest_bytes(const struct s_part *s_part)
 {
     const struct backend_plan *plan = &s_part->plan;
-    return plan->activation_bytes + plan->pool_fixed_bytes +
-           MAX(s_part_start_bytes(s_part), s_part->settings.local_pool + plan->pool_table_bytes);
+    const uint64_t pool = plan->pool_on_device ? 0 : s_part->settings.local_pool + plan->pool_table_bytes;
+    return plan->activation_bytes + plan->pool_fixed_bytes + MAX(s_part_start_bytes(s_part), pool);
 }
 
 static double mib(uint64_t bytes) { return (double)bytes / 1048576; }
+
+// Beside a device: of the weights that it has no room for, the host takes what the settings name; else, if they do not fit, what the rest
+// leaves.
+static enum status choose_beside_device(struct s_part *s_part, struct backend_config *config, struct error *error)
+{
+    const struct backend_plan *plan = &s_part->plan;
+    const uint64_t available = memory_available_bytes(), named = s_part->settings.weights_host_memory;
+    enum status status;
+
+    if (named ? plan->weight_bytes <= named
+              : plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes + s_part_start_bytes(s_part) <= available)
+        return STATUS_OK;
+    if (named) {
+        config->weights_host_memory = named;
+        status = s_part->device.ops->plan(config, &s_part->plan, error);
+        return status ? error_prefix(error, "--weights-host-memory %s", s_part->settings.weights_host_memory_text) : STATUS_OK;
+    }
+    for (int i = 0; i < 2; i++) { // again with what a packed file takes at start
+        const uint64_t rest = rest_bytes(s_part);
+        config->weights_host_memory = MAX(available > rest ? available - rest : 0, 1);
+        if ((status = s_part->device.ops->plan(config, &s_part->plan, error)))
+            return error_prefix(error, "%.0f MiB of memory are available, and all but the weights takes up to %.0f (--max-rows)",
+                                mib(available), mib(rest));
+    }
+    return STATUS_OK;
+}
 
 // On a device with memory of its own: weights take the room that the settings name; else, if they do not fit, what the rest leaves.
 static enum status choose_on_device(struct s_part *s_part, struct backend_config *config, struct error *error)
@@ -25,6 +51,7 @@ static enum status choose_on_device(struct s_part *s_part, struct backend_config
     const struct backend_plan *plan = &s_part->plan;
     const uint64_t rest = plan->device_activation_bytes + plan->pool_pages * plan->pool_page_bytes;
     struct error why;
+    enum status status;
 
     if (!config->weights_memory && plan->device_weight_bytes + rest > plan->device_free_bytes) {
         config->weights_memory = MAX(plan->device_free_bytes > rest ? plan->device_free_bytes - rest : 0, 1);
@@ -37,6 +64,8 @@ static enum status choose_on_device(struct s_part *s_part, struct backend_config
                 mib(plan->device_weight_bytes), mib(plan->device_activation_bytes), mib(rest - plan->device_activation_bytes),
                 why.text);
     }
+    if ((status = choose_beside_device(s_part, config, error)))
+        return status;
     if (plan->streamed_bytes)
         log_info("WEIGHTS-STREAMED",
                  "from=host each_step_mib=%.1f what=\"they do not fit the device: each step copies them there\"",
@@ -64,9 +93,10 @@ static enum status choose_on_host(struct s_part *s_part, struct backend_config *
 
 enum status weights_choose_memory(struct s_part *s_part, struct backend_config *config, struct error *error)
 {
-    enum status status = s_part->device.ops->plan(config, &s_part->plan, error);
+    enum status status;
 
-    if (status) {
+    config->weights_host_memory = 0; // until it is known what does not fit the device
+    if ((status = s_part->device.ops->plan(config, &s_part->plan, error))) {
         if (config->weights_memory)
             error_prefix(error, "--weights-memory %s", s_part->settings.weights_memory_text);
         return status;
@@ -103,7 +133,7 @@ enum status weights_choose_path(struct s_part *s_part, struct backend_config *co
     struct stat info;
     enum status status;
 
-    if (!*plan->weights_kind || (none && !plan->streamed_bytes))
+    if (!*plan->weights_kind || (none && !plan->disk_bytes))
         return STATUS_OK;
     if (!none && (stat(folder, &info) || !S_ISDIR(info.st_mode)))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--cache-dir %s: %s", folder,
@@ -113,8 +143,8 @@ enum status weights_choose_path(struct s_part *s_part, struct backend_config *co
     else
         status = name_file(s_part, slash ? model : ".", slash ? (int)(slash - model) : 1, error);
     config->packed_path = s_part->packed_path;
-    if (!status && plan->streamed_bytes)
+    if (!status && plan->disk_bytes)
         log_info("WEIGHTS-STREAMED", "file=%s each_step_mib=%.1f what=\"they do not fit memory: each step reads them from disk\"",
-                 s_part->packed_path, (double)plan->streamed_bytes / 1048576);
+                 s_part->packed_path, mib(plan->disk_bytes));
     return status;
 }

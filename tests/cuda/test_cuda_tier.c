@@ -1,38 +1,9 @@
 /* test_cuda_tier.c: weights that come from the host each step: what stays on the device, the same bytes as with all of them there, one copy
  * for all mini-batches, and, by the emulated device's clock, that copies and products overlap.
  */
-#include "tests/cuda/backend_rig.h"
-
-enum { LAYERS = 11, ROWS = 12, PAGES = 96, BATCHES = 4, STEPS = 3 };
-
-static const struct layer_range all_layers = {.count = LAYERS, .is_first = true, .is_last = true};
-
-static struct tiny_llama tiny_model(void)
-{
-    struct tiny_llama tiny = TINY_LLAMA;
-    tiny.layers = LAYERS, tiny.ffn = 192, tiny.type = TENSOR_Q4_0;
-    return tiny;
-}
+#include "tests/cuda/walk_rig.h"
 
 /* --- the plan -------------------------------------------------------------------------------------------------------------- */
-
-/* Device memory for weights with which `streamed` blobs, or just more, come from the host. */
-static uint64_t room_for(uint32_t streamed)
-{
-    const struct backend_config config = {.model = rig_model, .context_tokens = rig_model->shape.context_length, .max_rows = ROWS};
-    struct backend_config tight = config;
-    struct cuda_weights_plan plan;
-    uint64_t blobs[LAYERS + 1];
-    struct error error;
-
-    assert_int_equal(cuda_plan_weights(&config, &all_layers, &plan, blobs, &error), STATUS_OK);
-    for (tight.weights_memory = weight_tiers_bytes(&plan.tiers);; tight.weights_memory -= 256) {
-        if (cuda_plan_weights(&tight, &all_layers, &plan, blobs, &error))
-            fail_msg("%s", error.text);
-        if (plan.tiers.streamed_count >= streamed)
-            return tight.weights_memory;
-    }
-}
 
 static void test_too_little(void **state)
 {
@@ -51,31 +22,6 @@ static void test_too_little(void **state)
 
 /* --- the same bytes -------------------------------------------------------------------------------------------------------- */
 
-static uint32_t fill(struct backend_row *rows, uint64_t sequence, uint32_t step)
-{
-    uint32_t at = rig_rows(rows, 0, sequence, step ? step + 3 : 0, step ? 1 : 4, true);
-    at = rig_rows(rows, at, sequence + 1, step, 1, true);
-    return rig_rows(rows, at, sequence + 100, step, 2, false);
-}
-
-static void open_with(struct rig *rig, uint64_t device_weights)
-{
-    struct backend_config config = rig_config(ROWS);
-
-    config.weights_memory = device_weights;
-    config.max_batches = BATCHES;
-    rig_open(rig, fastdecode_device.ops, config, PAGES);
-}
-
-static void same(const struct rig *a, const struct rig *b, uint32_t rows)
-{
-    assert_int_equal(a->sent_bytes, b->sent_bytes);
-    assert_memory_equal(a->sent, b->sent, a->sent_bytes);
-    assert_memory_equal(a->logits, b->logits, (size_t)rows * rig_model->shape.vocab * sizeof(float));
-    for (size_t i = 0; i < (size_t)rows * rig_model->shape.vocab; i++)
-        assert_true(a->logits[i] == a->logits[i]);
-}
-
 /* Blobs that have their slot for themselves stay in it. */
 static uint32_t copied_each_step(const struct weight_tiers *tiers)
 {
@@ -93,8 +39,8 @@ static void test_same_bytes(void **state)
         struct backend_row rows[ROWS];
         struct rig resident, tiered;
 
-        open_with(&resident, 0);
-        open_with(&tiered, room_for(streamed));
+        open_with(&resident, tier_config(0));
+        open_with(&tiered, tier_config(room_for(streamed)));
         for (int graphs = 1; graphs >= 0; graphs--) {
             for (uint32_t step = 0; step < STEPS; step++) {
                 const uint32_t count = fill(rows, 1 + 10 * (uint64_t)graphs, step);
@@ -112,68 +58,6 @@ static void test_same_bytes(void **state)
 
 /* --- several mini-batches ---------------------------------------------------------------------------------------------------- */
 
-struct walk {
-    struct rig rig;
-    uint32_t s; /* the segment it comes to next */
-    uint32_t count;
-};
-
-static void next_segment(struct walk *walk)
-{
-    struct rig *rig = &walk->rig;
-
-    rig->ops->segment(rig->batch, walk->s, &rig->links);
-    if (walk->s < LAYERS)
-        rig->ops->attend(rig->batch, walk->s);
-    walk->s++;
-}
-
-/* A step of all of them: each time one goes on that is first by turn(), or, in disorder, any. */
-static void walk_all(struct walk *walks, uint32_t batches, uint32_t step, bool disorder, uint64_t *seed)
-{
-    static struct backend_row rows[BATCHES][ROWS];
-    uint32_t ended = 0;
-
-    for (uint32_t i = 0; i < batches; i++) {
-        walks[i].count = rig_rows(rows[i], 0, 10 * i + 1, 2 * step, 2, true);
-        walks[i].s = 0;
-        rig_begin_step(&walks[i].rig, rows[i], walks[i].count);
-    }
-    while (ended < batches) {
-        struct walk *first = NULL;
-        uint32_t best = UINT32_MAX;
-        for (uint32_t i = 0, from = (uint32_t)gguf_random(seed) % batches; i < batches; i++) {
-            struct walk *walk = &walks[(from + i) % batches];
-            if (walk->s > LAYERS)
-                continue;
-            const uint32_t turn = disorder ? 0 : walk->rig.ops->turn(walk->rig.batch, walk->s);
-            if (turn < best)
-                first = walk, best = turn;
-        }
-        next_segment(first);
-        ended += first->s > LAYERS;
-    }
-    for (uint32_t i = 0; i < batches; i++) {
-        const uint32_t last = walks[i].count - 1;
-        rig_head(&walks[i].rig, &last, 1);
-        rig_wait(&walks[i].rig);
-        walks[i].rig.ops->end(walks[i].rig.batch);
-    }
-}
-
-static void open_walks(struct walk *walks, uint32_t batches, uint64_t device_weights)
-{
-    open_with(&walks[0].rig, device_weights);
-    for (uint32_t i = 1; i < batches; i++)
-        rig_join(&walks[i].rig, &walks[0].rig);
-}
-
-static void close_walks(struct walk *walks, uint32_t batches)
-{
-    while (batches--)
-        rig_close(&walks[batches].rig);
-}
-
 static void test_mini_batches(void **state)
 {
     struct walk resident[BATCHES], tiered[BATCHES];
@@ -182,8 +66,8 @@ static void test_mini_batches(void **state)
 
     for (uint32_t batches = 1; batches <= BATCHES; batches *= 2)
         for (int disorder = 0; disorder < 2; disorder++) {
-            open_walks(resident, batches, 0);
-            open_walks(tiered, batches, room_for(6));
+            open_walks(resident, batches, tier_config(0));
+            open_walks(tiered, batches, tier_config(room_for(6)));
             const struct cuda_tier *tier = &tiered[0].rig.backend->tier;
             for (uint32_t step = 0; step < STEPS; step++) {
                 walk_all(resident, batches, step, false, &seed);
@@ -206,7 +90,7 @@ static void test_given_up(void **state)
     uint64_t seed = 3;
     (void)state;
 
-    open_walks(walks, 2, room_for(6));
+    open_walks(walks, 2, tier_config(room_for(6)));
     const struct cuda_tier *tier = &walks[0].rig.backend->tier;
     rig_begin_step(&walks[1].rig, rows, rig_rows(rows, 0, 77, 0, 1, true));
     walks[1].s = 0;
@@ -242,7 +126,7 @@ static void test_overlap(void **state)
             struct backend_row rows[ROWS];
             const double memory_mbs = 50;
 
-            open_with(&rig, room_for(streamed));
+            open_with(&rig, tier_config(room_for(streamed)));
             rig_queue(&rig, rows, rig_rows(rows, 0, 1, 0, 1, true)); /* so that what a step begins with is there */
             rig_wait(&rig);
             cudaStreamSynchronize(rig.backend->tier.stream);

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, MODEL, ROOT, SANITIZED, fastdecode, run, seconds, spawn, tiny, wait_until
+from conftest import BUILD, MODEL, PACED, ROOT, SANITIZED, fastdecode, run, seconds, spawn, tiny, wait_until
 from streams import Stream, assert_same, body, join_all, of_place, run_all, start_all, words
 from test_golden import ORACLE, Scores, check_greedy
 
@@ -31,6 +31,18 @@ SAVED_MIB = 0.5  # of the small model's weights, that are on the host instead
 
 def device_plan(mesh):
     return {key: float(value) for key, value in re.findall(r"(\w+_mib)=([\d.]+)", re.search("DEVICE-MEMORY (.*)", mesh.logs(200))[1])}
+
+
+SMALL_MIB = 20.8  # what all of its weights take there
+HOST_KIB = 700     # too little for what the device has no room for then: it comes from disk, through two slots
+
+
+def from_disk(folder, weights_mib):
+    return ("--weights-memory", f"{int((weights_mib - SAVED_MIB) * 1024)}K", "--weights-host-memory", f"{HOST_KIB}K", "--cache-dir", folder)
+
+
+def host_plan(mesh):
+    return {key: float(value) for key, value in re.findall(r"(\w+)=([\d.]+)", re.search("MEMORY-PLAN (.* disk_mib.*)", mesh.logs(200))[1])}
 
 
 def s_part(*options, env):
@@ -176,6 +188,10 @@ def test_refusals():
             (("--device", "cuda"), device(FD_EMULATE_DEVICE_BYTES="0"), "no CUDA device"),
             (("--device", "cuda:1"), device(), "there are 1 CUDA devices, numbered from 0"),
             (("--device", "cuda"), device(FD_EMULATE_DEVICE_BYTES=str(400 << 20)), "MiB are needed and 144 are free: weights "),
+            (("--device", "cuda", "--weights-host-memory", "0"), device(), "--weights-host-memory is '0', want auto or bytes such as 12G"),
+            (("--device", "cuda", "--weights-memory", "50M", "--weights-host-memory", "1M"), device(),
+             "--weights-host-memory 1M: on the host: the weights need "),
+            (("--device", "cuda", "--quantize", "4"), device(), "has its matrices in Q4_1 already: leave it out"),
             (("--device", "cuda", "--compute", "int8"), device(), "--compute int8 is for the CPU"),
             (("--device", "cuda", "--compute", "f32"), device(), "--compute f32 is for the CPU"),
             (("--device", "cuda", "--kv-type", "int8"), device(), "on CUDA the local pool is f16"),
@@ -183,7 +199,7 @@ def test_refusals():
             (("--batch-invariant", "--compute", "f32"), {}, "--batch-invariant: f32 goes through OpenBLAS")):
         said = s_part(*options, env=env)
         # a setting that cannot be, or one that this machine cannot do: docs/operations.md
-        there_is_none = line == "--device cuda: " or any(words in line for words in ("there is no", "CUDA device", "MiB are needed"))
+        there_is_none = line == "--device cuda: " or any(words in line for words in ("there is no", "CUDA device", "MiB are needed", "the weights need"))
         assert said.returncode == (3 if there_is_none else 2) and line in said.stderr, (options, said.returncode, said.stderr)
     assert "DEVICE" in fastdecode("up", "--help").stdout
 
@@ -215,8 +231,9 @@ def test_batch_invariant(start_mesh):
 
 @pytest.mark.parametrize("options", [("--kv-workers", 0, "--mini-batches", 2), ("--placement", "workers", "--mini-batches", 2)],
                          ids=["pool", "worker"])
-def test_weights_from_the_host(start_mesh, options):
-    """Some layers' weights cross the link in each step, once for both mini-batches: the same bytes as with all of them there."""
+def test_weights_from_the_host(start_mesh, tmp_path, options):
+    """Some layers' weights cross the link in each step, once for both mini-batches: the same bytes as with all of them there. The same if the
+    host has no memory for them either, and they come from disk."""
     common = ("--device", "cuda", "--batch-invariant", "--max-batch", 8, "--context", 256, "--calibrate", "off", *options)
     probes = [body("The sea is", 8, logprobs=5), body(words(12, 1), 10, 1, True, logprobs=5)]
     mesh = start_mesh(*common, env=device())
@@ -228,6 +245,33 @@ def test_weights_from_the_host(start_mesh, options):
     streamed = float(re.search(r"WEIGHTS-STREAMED from=host each_step_mib=([\d.]+)", small.logs(200))[1])
     assert streamed > SAVED_MIB and device_plan(small)["weights_mib"] <= weights - SAVED_MIB + 0.1
     assert_same(run_all(small.url, probes), wanted)
+    small.stop()
+    least = start_mesh(*common, *from_disk(tmp_path, weights), env=device())
+    plan = host_plan(least)
+    assert plan["weights_mib"] <= 0.7 and plan["disk_mib"] > plan["weights_mib"] and plan["disk_slots"] == 2
+    assert plan["disk_mib"] == float(re.search(r"WEIGHTS-STREAMED file=\S+-cuda.fdw each_step_mib=([\d.]+)", least.logs(200))[1])
+    beside = [Stream(least.url, body(words(3 + 17 * i, i), 12 + 5 * i, i, i % 2 == 0)) for i in range(4)]
+    assert_same(run_all(least.url, probes), wanted)
+    assert [stream.error for stream in join_all(beside) if stream.error] == []
+
+
+def test_a_read_of_weights_that_fails(start_mesh, tmp_path):
+    """The packed file is cut while steps read it. The s-part ends as with a lost device, writes the file anew when it is started again, and
+    the streams go on with the text that they would have had."""
+    common = ("--device", "cuda", "--batch-invariant", "--max-batch", 8, "--context", 256, "--calibrate", "off", "--placement", "workers")
+    paced = dict(PACED, env=dict(PACED["env"], **device()))
+    mesh = start_mesh(*common, *from_disk(tmp_path, SMALL_MIB), **paced)
+    request = body("The sea is", 60)
+    wanted = run_all(mesh.url, [request])
+    stream = Stream(mesh.url, request)
+    stream.wait_tokens(10)
+    path, = (os.path.join(tmp_path, name) for name in os.listdir(tmp_path))
+    os.truncate(path, 8192)
+    stream.join()
+    assert stream.error is None
+    assert_same([stream], wanted)
+    assert re.search(r'DEVICE-FAILED why="\S+\.fdw: bytes \d+ to \d+ cannot be read: the file ends before', mesh.logs(400))
+    wait_until(lambda: "WEIGHTS-PACKED-ANEW" in mesh.logs(400))
 
 
 def test_weights_that_do_not_fit_the_device(start_mesh):
