@@ -27,7 +27,7 @@ struct member_config {
     void (*on_incarnation)(void *user, uint64_t incarnation);
     // Called with each answer of the scheduler: the incarnation of the s-part it knows, 0 if none. May be NULL.
     void (*on_s_part)(void *user, uint64_t incarnation);
-    // Called with each answer, after on_s_part: the stages of the s-part, in order of their layers; count 0: it is no pipeline. May be NULL.
+    // Called with each answer, after on_s_part: the stages of the s-part, in any order; count 0: it is no pipeline. May be NULL.
     void (*on_stages)(void *user, Fastdecode__Stage *const *stages, size_t count);
     void *user;
 };

@@ -300,28 +300,18 @@ static void attend(struct worker *worker, struct rpc_call *call, struct attend_b
     }
 }
 
-void attend_set_stages(struct worker *worker, uint64_t incarnation, Fastdecode__Stage *const *stages, size_t count)
+static void set_layers(struct worker *worker, uint32_t first, uint32_t count, uint64_t incarnation)
 {
-    for (size_t i = 0; i < WORKER_STAGES_MAX; i++) {
-        struct worker_stage *stage = &worker->stages[i];
-        const bool last = i + 1 >= count || i + 1 == WORKER_STAGES_MAX;
-        atomic_store_explicit(&stage->end_layer, last ? UINT32_MAX : stages[i]->first_layer + stages[i]->layer_count,
-                              memory_order_relaxed);
-        atomic_store_explicit(&stage->incarnation,
-                              count == 0  ? incarnation
-                              : i < count ? stages[i]->incarnation
-                                          : 0,
-                              memory_order_relaxed);
-    }
+    for (uint32_t layer = first; layer < WORKER_LAYERS_MAX && layer - first < count; layer++)
+        atomic_store_explicit(&worker->s_part_incarnation[layer], incarnation, memory_order_relaxed);
 }
 
-// The stage that has the layer.
-static struct worker_stage *stage_of(struct worker *worker, uint32_t layer)
+void attend_set_stages(struct worker *worker, uint64_t incarnation, Fastdecode__Stage *const *stages, size_t count)
 {
-    uint32_t i = 0;
-    while (i + 1 < WORKER_STAGES_MAX && layer >= atomic_load_explicit(&worker->stages[i].end_layer, memory_order_relaxed))
-        i++;
-    return &worker->stages[i];
+    if (count == 0)
+        set_layers(worker, 0, WORKER_LAYERS_MAX, incarnation);
+    for (size_t i = 0; i < count; i++)
+        set_layers(worker, stages[i]->first_layer, stages[i]->layer_count, stages[i]->incarnation);
 }
 
 void attend_handler(struct rpc_call *call, void *user)
@@ -341,8 +331,8 @@ void attend_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
-    struct worker_stage *stage = stage_of(worker, request.layer);
-    if (!member_caller_is(call, "s-part", request.incarnation, atomic_load_explicit(&stage->incarnation, memory_order_relaxed)))
+    atomic_ullong *newest = &worker->s_part_incarnation[MIN(request.layer, (uint32_t)WORKER_LAYERS_MAX - 1)];
+    if (!member_caller_is(call, "s-part", request.incarnation, atomic_load_explicit(newest, memory_order_relaxed)))
         return;
     if (request.mini_batch >= WORKER_BATCHES_MAX || request.layer >= worker->shape.layers) {
         rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "AttendRequest: mini-batch %u of %d or layer %u of %u out of range",
@@ -353,7 +343,7 @@ void attend_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
-    atomic_store_explicit(&stage->incarnation, request.incarnation, memory_order_relaxed);
+    atomic_store_explicit(newest, request.incarnation, memory_order_relaxed);
     struct attend_batch *batch = &worker->batches[request.mini_batch];
     if (request.layer == 0 && plan(worker, batch, &request, &error)) {
         rpc_call_fail(call, error.status, "%s", error.text);

@@ -24,7 +24,7 @@ enum {
     MEASURE_BYTES = 64 << 20, // memory read to measure speed, at start and again when the shape is known; freed afterwards
     MEASURE_KV_US = 120000,
     WORKER_BATCHES_MAX = 8,
-    WORKER_STAGES_MAX = 8,
+    WORKER_LAYERS_MAX = 1 << 12, // the scheduler takes no model with more
     WORKER_ROWS_MAX = 8192,
     WORKER_SEQUENCES_MAX = 1 << 16,
     NAME_BYTES = 64,
@@ -50,14 +50,6 @@ struct attend_batch {
     uint64_t *sequences; // [WORKER_ROWS_MAX] the sequence of each row of the plan; 0: it has been lost since
 };
 
-struct worker_stage {
-    atomic_uint
-        end_layer; // its layers are those from the end of the one before to this; UINT_MAX: to the last, and later entries unused
-    // Of the stage that is registered with the scheduler, or of a newer one that has sent Attend; older ones are refused. relaxed:
-    // the tensor thread raises it and the control thread corrects it, in any order
-    atomic_ullong incarnation;
-};
-
 struct worker {
     struct worker_settings settings;
     uint64_t incarnation;
@@ -73,9 +65,10 @@ struct worker {
     struct kv_store *store; // NULL until the shape is known
     struct kv_costs costs;  // what attention costs with that shape; token_us 0: not measured
     struct attend_batch batches[WORKER_BATCHES_MAX];
-    // The stages of the s-part, in order of their layers: one if it is no pipeline. relaxed: the control thread sets them with each
-    // answer of the scheduler
-    struct worker_stage stages[WORKER_STAGES_MAX];
+    // For each layer the incarnation of the s-part that has it, as registered with the scheduler, or of a newer one that has sent
+    // Attend; older ones are refused. relaxed: the tensor thread raises it and the control thread corrects it with each answer of the
+    // scheduler, in any order
+    atomic_ullong s_part_incarnation[WORKER_LAYERS_MAX];
     uint32_t q_width, kv_width;
     struct kv_row *rows; // [WORKER_ROWS_MAX] scratch
     const float **q, **k, **v;
@@ -98,8 +91,8 @@ struct worker {
     char control_address[ADDRESS_BYTES], tensor_address[ADDRESS_BYTES];
 };
 
-// attend.c: on the tensor thread; the first on the control thread: takes over what the scheduler says of the stages of the s-part; count
-// 0: it is one process of that incarnation.
+// attend.c: on the tensor thread; the first on the control thread: takes over which s-part has which layers. count 0: that of the
+// incarnation has them all.
 void attend_set_stages(struct worker *worker, uint64_t incarnation, Fastdecode__Stage *const *stages, size_t count);
 void attend_handler(struct rpc_call *call, void *user);
 // Returns the memory that the store, its tables and all mini-batches will take. *pages: the number of pages in the store.

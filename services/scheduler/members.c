@@ -83,7 +83,7 @@ void members_down(struct member *member, const char *why)
         return;
     }
     member->up = false;
-    member->lost += !place->drained;
+    place->member->lost += !place->drained; // a pipeline's stages count together
     log_warn("PLACE-DOWN", "name=%s place=%u why=\"%s\"", member->name, place->index, why);
     places_down(place);
     if (is_s_part(member)) {
@@ -281,7 +281,7 @@ void members_heartbeat_handler(struct rpc_call *call, void *user)
     member->last.name = NULL; // it lies in the call
     reply.scheduler_incarnation = scheduler->incarnation;
     reply.s_part_incarnation = scheduler->s_part.member.incarnation;
-    stages_tell(&scheduler->s_part, &stages);
+    stages_tell(scheduler, &stages);
     reply.n_stages = stages.count;
     reply.stages = stages.pointers;
     rpc_call_reply(call, &reply.base);

@@ -256,7 +256,7 @@ void registration_handler(struct rpc_call *call, void *user)
     reply.scheduler_incarnation = scheduler->incarnation;
     reply.s_part_incarnation = scheduler->s_part.member.incarnation;
     reply.kv = scheduler->model_known ? &scheduler->kv : NULL;
-    stages_tell(&scheduler->s_part, &stages);
+    stages_tell(scheduler, &stages);
     reply.n_stages = stages.count;
     reply.stages = stages.pointers;
     rpc_call_reply(call, &reply.base);

@@ -133,7 +133,7 @@ struct s_part {
     struct rpc_handle forget_call;
 };
 
-// What RegisterReply and HeartbeatReply say of the stages; empty if there is one.
+// What RegisterReply and HeartbeatReply say of the stages of a pipeline, those that are down too; empty if the s-part is one process.
 struct stages_message {
     Fastdecode__Stage stages[SCHED_STAGES_MAX], *pointers[SCHED_STAGES_MAX];
     uint32_t count;
@@ -359,7 +359,7 @@ void stages_void(struct scheduler *scheduler);
 // Calls a method of SPart at every stage; on_end is called when the last has answered. False: it cannot be called.
 bool stages_call(struct scheduler *scheduler, const char *method, const ProtobufCMessage *request,
                  void (*on_end)(void *user, enum status status, const char *text), void *user, struct rpc_handle *call);
-void stages_tell(const struct s_part *s_part, struct stages_message *out);
+void stages_tell(const struct scheduler *scheduler, struct stages_message *out);
 // Adds up what steps take at each stage. Fills in stage_us [SCHED_STAGES_MAX], what this one took, and returns the number of stages; 0:
 // there is one, or the reply does not say.
 uint32_t stages_count_step(struct s_part *s_part, const Fastdecode__StepReply *reply, uint32_t rows, uint32_t *stage_us);

@@ -175,6 +175,19 @@ static bool take_points(const double *rows, size_t row_count, const double *us, 
     return good;
 }
 
+// Stages of an earlier split, which are gone.
+static void forget_others(struct s_part *s_part, const struct stage *stage, const Fastdecode__RegisterRequest *request)
+{
+    const uint32_t first = request->first_layer, all = request->model->kv->layers;
+    const uint32_t end = first + (request->layer_count ? request->layer_count : all);
+
+    for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++) {
+        struct stage *other = &s_part->stages[i];
+        if (other != stage && !other->member->registered && other->first_layer < end && first < end_of(other))
+            other->layer_count = 0;
+    }
+}
+
 // Members measure a layer; the core counts all layers.
 void stages_take(struct member *member, const Fastdecode__RegisterRequest *request)
 {
@@ -184,6 +197,7 @@ void stages_take(struct member *member, const Fastdecode__RegisterRequest *reque
 
     if (member->incarnation != request->incarnation)
         scheduler->s_part.forget_count = scheduler->s_part.forgetting = 0; // it knows none of them
+    forget_others(&scheduler->s_part, stage, request);
     stage->first_layer = request->first_layer;
     stage->layer_count = request->layer_count ? request->layer_count : request->model->kv->layers;
     stage->max_rows = request->max_rows;
@@ -456,19 +470,19 @@ bool stages_call(struct scheduler *scheduler, const char *method, const Protobuf
     return true;
 }
 
-void stages_tell(const struct s_part *s_part, struct stages_message *out)
+void stages_tell(const struct scheduler *scheduler, struct stages_message *out)
 {
-    const struct stage *stages[SCHED_STAGES_MAX];
-    const uint32_t count = stages_list(s_part, stages);
-
     out->count = 0;
-    for (uint32_t i = 0; i < count && count > 1; i++) {
-        Fastdecode__Stage *stage = &out->stages[i];
-        fastdecode__stage__init(stage);
-        stage->first_layer = stages[i]->first_layer;
-        stage->layer_count = stages[i]->layer_count;
-        stage->incarnation = stages[i]->member->incarnation;
-        out->pointers[out->count++] = stage;
+    for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++) {
+        const struct stage *stage = &scheduler->s_part.stages[i];
+        if (!stage->layer_count || stage->layer_count == scheduler->kv.layers)
+            continue;
+        Fastdecode__Stage *told = &out->stages[out->count];
+        fastdecode__stage__init(told);
+        told->first_layer = stage->first_layer;
+        told->layer_count = stage->layer_count;
+        told->incarnation = stage->member->incarnation;
+        out->pointers[out->count++] = told;
     }
 }
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from conftest import BUILD, Mesh, fastdecode, seconds, shard, spawn, tiny, wait_until
-from streams import Stream, assert_same, body, join_all, run_all, words
+from conftest import BUILD, PACED, SANITIZED, Mesh, fastdecode, seconds, shard, spawn, tiny, wait_until
+from streams import Stream, assert_same, body, join_all, of_place, run_all, words
 
 LAYERS = 4  # of the tiny model
 PROBES = [
@@ -42,3 +42,84 @@ def test_same_bytes(start_mesh, wanted, stages, places):
     assert_same(run_all(mesh.url, PROBES), wanted)
     assert_same([run_all(mesh.url, [probe])[0] for probe in PROBES[:2]], wanted[:2])
     assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
+
+
+# --- when a stage fails ---------------------------------------------------------------------------------------------------------
+
+STREAMS, TOKENS = (6, 48) if SANITIZED else (16, 64)
+REQUESTS = [body(words(24 + 9 * i, i), TOKENS, i, sampled=i % 2 == 1) for i in range(STREAMS)]
+PREFILL, CACHED = "fastdecode_prefill_tokens_total", "fastdecode_prefix_cached_tokens_total"
+AT_WORKERS = ("--kv-workers", 2, "--local-pool", 0, "--kv-memory", "256M")
+IN_POOLS = ("--kv-workers", 0, "--local-pool", "256M")
+SILENCE_S = min(seconds(2), 5)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(mesh):
+    streams = run_all(mesh.url, REQUESTS)
+    assert [stream.error for stream in streams if stream.error] == []
+    return streams
+
+
+def half_way(mesh, skip=8):
+    streams = [Stream(mesh.url, request) for request in REQUESTS]
+    for stream in streams:
+        stream.wait_tokens(TOKENS // 2 - skip)
+    return streams
+
+
+def needed(mesh):
+    """Tokens whose KV was needed by prompts and by what was rebuilt: computed, or found."""
+    return mesh.metric(PREFILL) + mesh.metric(CACHED)
+
+
+def fail(mesh, service, number, stages):
+    """The stage is killed, or stopped for longer than it may be silent; returns when all take steps again."""
+    downs = of_place(mesh, "fastdecode_place_lost_total", "local")
+    pid = mesh.kill(service, number)
+    mesh.wait_metric("fastdecode_stages", lambda count: count == 0)
+    if number == signal.SIGSTOP:
+        time.sleep(0.2)  # while the others know that it is gone
+        os.kill(pid, signal.SIGCONT)
+    ready(mesh, stages)
+    assert of_place(mesh, "fastdecode_place_lost_total", "local") > downs
+
+
+def disturb(mesh, undisturbed, victims, stages, local):
+    for service, number in victims:
+        before = needed(mesh)
+        streams = half_way(mesh)
+        fail(mesh, service, number, stages)
+        assert_same(join_all(streams), undisturbed)
+        again = needed(mesh) - before - sum(stream.usage["prompt_tokens"] for stream in streams)
+        most = sum(stream.usage["prompt_tokens"] + TOKENS for stream in streams) if local else 0
+        assert (again > 0) == local and again <= most, f"{again:.0f} tokens were computed anew after {service} got signal {number}"
+
+
+VICTIMS = [("s-part-0", signal.SIGKILL), ("s-part-1", signal.SIGKILL), ("s-part-0", signal.SIGSTOP), ("s-part-1", signal.SIGSTOP)]
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("victim", shard(range(len(VICTIMS)), 2))
+def test_stage_fails(start_mesh, undisturbed, victim):
+    """Workers keep their pages: steps are repeated, and nothing else."""
+    mesh = start_mesh("--s-parts", 2, *AT_WORKERS, "--worker-timeout-ms", round(1000 * SILENCE_S), **PACED)
+    disturb(mesh, undisturbed, [VICTIMS[victim]], 2, local=False)
+    assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
+
+
+@pytest.mark.parametrize("victim", shard(range(len(VICTIMS)), 4))
+def test_stage_fails_with_everything_local(start_mesh, undisturbed, victim):
+    """The pool of a pipeline is gone with any of its stages: all is rebuilt from token logs."""
+    mesh = start_mesh("--s-parts", 2, *IN_POOLS, "--worker-timeout-ms", round(1000 * SILENCE_S), **PACED)
+    disturb(mesh, undisturbed, [VICTIMS[victim]], 2, local=True)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("places", (AT_WORKERS, IN_POOLS))
+@pytest.mark.parametrize("stages", (2, 3))
+def test_stages_fail_again_and_again(start_mesh, undisturbed, stages, places):
+    """Each stage, killed and stopped twenty times."""
+    mesh = start_mesh("--s-parts", stages, *places, "--worker-timeout-ms", round(1000 * SILENCE_S), **PACED)
+    victims = [(f"s-part-{stage}", number) for stage in range(stages) for number in (signal.SIGKILL, signal.SIGSTOP)]
+    disturb(mesh, undisturbed, 20 * victims, stages, local=places is IN_POOLS)
