@@ -26,6 +26,7 @@
 #include "common/sched/sched_settings.h"
 
 #define SCHED_PLAN_AHEAD_MAX 4
+#define SCHED_EXTENTS_MAX 8 // frozen extents of a sequence, so that it is at one place more at most
 #define SCHED_NO_PLACE UINT32_MAX
 #define SCHED_NEVER UINT64_MAX
 
@@ -93,8 +94,12 @@ struct sched_config {
     uint32_t max_waiting_batch; // the most new sequences of class batch in the queue
     uint32_t max_kept;          // the most ended sequences whose pages are kept for others; 0: none
     uint32_t max_named_pages;   // the most pages with a name, all places together; 0: 262,144
-    bool release_ack;           // pages count as used until RELEASED is reported, and the sequence is not placed again before that.
-                                // false: they are free as soon as RELEASE is emitted
+    // A sequence that no place can hold is split: its tail, where it grows, is at one place, and what comes before at others, in extents
+    // that begin at multiples of this many tokens, itself a multiple of page_tokens. 0: such a sequence ends with NO_SPACE.
+    uint32_t extent_tokens;
+    uint32_t max_extents; // the most extents of all sequences together, tails not counted; 0: 1,024
+    bool release_ack;     // pages count as used until RELEASED is reported, and the sequence is not placed again before that.
+                          // false: they are free as soon as RELEASE is emitted
 };
 
 // --- events: what happened -------------------------------------------------------------------------------------
@@ -116,6 +121,11 @@ enum sched_event_kind {
     SCHED_S_PART_DOWN,   // steps in flight are void and the local pool is down; sequences at KV workers keep their KV
 };
 
+// A part of a sequence that a place holds: positions [first, positions), complete through all layers.
+struct sched_held {
+    uint32_t place, first, positions;
+};
+
 struct sched_arrive {
     uint64_t sequence;         // never used before in this state
     uint32_t prompt_tokens;    // at least 1
@@ -127,6 +137,10 @@ struct sched_arrive {
     bool score_prompt;         // log-probabilities of the prompt are wanted: its rows are computed even where their KV is held
     uint32_t held_place;       // SCHED_NO_PLACE, or a place that is up and already holds KV of this sequence
     uint32_t held_positions;   // how many of this sequence's first positions that place holds, complete through all layers
+    // What other places hold behind that, in order. Each begins at a multiple of extent_tokens that the one before it reaches, and each is at
+    // a place of its own that is up. What is of no use is released.
+    uint32_t more_count;
+    struct sched_held more[SCHED_EXTENTS_MAX];
 };
 
 enum sched_outcome {
@@ -137,11 +151,12 @@ enum sched_outcome {
 
 // The result of one run, in the order of the step's runs.
 struct sched_result {
-    uint8_t outcome; // enum sched_outcome
-    uint8_t sampled; // number of tokens sampled, if the run asked for it: 1, plus 1 for each draft before the first wrong one
-    bool ended;      // the last sampled token is EOS: it counts as generated and ends the sequence
-    bool taken;      // OUT. true: append the run's tokens to the log and pass its scores on. false: treat the run as if it had
-                     // never happened (the sequence ended or is being rebuilt); the same positions may come again later
+    uint8_t outcome;   // enum sched_outcome
+    uint8_t sampled;   // number of tokens sampled, if the run asked for it: 1, plus 1 for each draft before the first wrong one
+    uint8_t lost_part; // with LOST of a run with extents: 0, its own place lacks something; otherwise its extent lost_part - 1 does
+    bool ended;        // the last sampled token is EOS: it counts as generated and ends the sequence
+    bool taken;        // OUT. true: append the run's tokens to the log and pass its scores on. false: treat the run as if it had
+                       // never happened (the sequence ended or is being rebuilt); the same positions may come again later
 };
 
 struct sched_place_time {
@@ -202,6 +217,7 @@ struct sched_place_up {
     double prefill_pair_us;    // first guess of a prefill row's attention time per context token, all layers; 0: not known
     bool shares_cores;         // attention there takes cores from an s-part on CPUs, so its time adds to the local pool's
     bool accepts_moves;        // sequences' pages can be handed over to it
+    bool takes_extents;        // it can hold a part of a sequence (config.extent_tokens)
 };
 
 struct sched_moved {
@@ -226,7 +242,7 @@ struct sched_event {
         } suspect;
         struct {
             uint64_t sequence;
-            uint32_t place, positions; // [0, positions) are held, complete through all layers
+            uint32_t place, first, positions; // [first, positions) are held, complete through all layers
         } reclaim;
         struct sched_moved moved;
         struct {
@@ -248,6 +264,11 @@ enum sched_action_kind {
     SCHED_DRAINED,  // .place: it no longer holds anything
 };
 
+// A part of a sequence that is split: from a position on, up to the next part.
+struct sched_extent {
+    uint32_t place, first;
+};
+
 // Consecutive rows of one sequence; a sequence has at most one run in a step.
 struct sched_run {
     uint64_t sequence;
@@ -260,6 +281,9 @@ struct sched_run {
     bool score;            // log-probabilities of the prompt token after each row (the prompt's last row has none)
     bool open;             // the s-part may not know the sequence's present state: send the token log too
     uint64_t share_from;   // 0, or a sequence at the same place whose first `position` positions this one shares
+    uint32_t first;        // the first position of the sequence that `place` holds; not 0: it is split
+    uint32_t extent_count; // where the positions before `first` are, in order
+    const struct sched_extent *extents; // [extent_count] each at another place, none at `place`; valid as long as the run is
 };
 
 struct sched_step_action {
@@ -339,6 +363,8 @@ bool sched_knows(const struct sched *sched, uint64_t sequence);
 
 // Returns whether a sequence waits to be computed anew because its KV is lost.
 bool sched_awaits_rebuild(const struct sched *sched, uint64_t sequence);
+// Returns where that begins: 0, or behind the extents that it still has. RECLAIM is for what begins there.
+uint32_t sched_rebuilds_from(const struct sched *sched, uint64_t sequence);
 
 // --- what it knows ---------------------------------------------------------------------------------------------
 
@@ -361,6 +387,8 @@ struct sched_stats {
     uint64_t shared_tokens;               // context tokens that sequences started with because they had been computed before
     uint32_t kept;                        // ended sequences whose pages are kept for others
     uint64_t evicted;                     // kept sequences whose pages were freed for others
+    uint32_t split, extents;              // sequences that are split now; their extents, tails not counted
+    uint64_t frozen;                      // extents made so far
     uint32_t shared_pages;                // pages saved now because several running sequences share them
     uint64_t ignored_events;              // events for an unknown step or sequence: late, or a caller's mistake
     double step_base_us, row_us;          // learned: a step takes base + row x rows
@@ -379,6 +407,7 @@ struct sched_place_info {
     enum sched_place_kind kind;
     bool up, draining, suspect;
     bool shares_cores; // it shares cores with the s-part, which computes on them
+    bool takes_extents;
     uint32_t pages_used, pages_total;
     uint32_t pages_idle;                   // used pages that only kept sequences hold
     uint32_t sequences;                    // number of sequences that hold pages there

@@ -6,6 +6,7 @@
 #include "common/sched/sched_admit.h"
 #include "common/sched/sched_choice.h"
 #include "common/sched/sched_sequence.h"
+#include "common/sched/sched_split.h"
 #include "common/sched/sched_state.h"
 
 // Returns the mini-batch that is expected to stay lightest, of those that take the head of the queue now; NONE: none does.
@@ -13,9 +14,8 @@ static uint32_t mini_batch_choose(struct sched *s, uint32_t head)
 {
     enum sched_class class = s->seqs[head].class;
     bool waits = sched_class_waits(s, class);
-    // With few sequences one mini-batch a stage: a stage's time hardly depends on the rows then, so two would take twice as long.
-    uint32_t wanted = MAX(s->running[class] / s->config.mini_batch_fill + 1, s->config.stages);
-    uint32_t used = waits ? s->batches.in_use : MIN(s->batches.in_use, wanted);
+    // With few sequences one mini-batch: the S-part's time hardly depends on the rows then, so two would take twice as long.
+    uint32_t used = waits ? s->batches.in_use : MIN(s->batches.in_use, s->running[class] / s->config.mini_batch_fill + 1);
     uint64_t ahead = 2 * (uint64_t)sched_chunk_max(s); // prefill rows beyond which no more is placed: pages would lie idle
     double weight = sched_load_weight(s, class);
     uint32_t best = NONE;
@@ -124,9 +124,22 @@ static bool make_way(struct sched *s, uint32_t head, uint32_t pages)
         fewest--;
         s->stats.preempted += s->seqs[slot].state != SCHED_SEQ_WAITING;
         s->stats.gave_way += s->seqs[slot].state != SCHED_SEQ_WAITING;
-        sched_sequence_requeue(s, slot);
+        sched_sequence_give_up(s, slot);
     }
     return true;
+}
+
+// Places the head of the queue over several places. False: it has to wait.
+static bool admit_split(struct sched *s, uint32_t slot, uint32_t mini_batch)
+{
+    uint32_t from = 0;
+    switch (sched_split_place(s, slot, mini_batch, &from)) {
+    case SCHED_SPLIT_PLACED: start(s, slot, mini_batch); return true;
+    case SCHED_SPLIT_WAITS: return false;
+    case SCHED_SPLIT_LESS: sched_sequence_requeue_from(s, slot, from); return true;
+    case SCHED_SPLIT_NEVER: sched_sequence_finish(s, slot, SCHED_NO_SPACE); return true;
+    }
+    return false;
 }
 
 // Places the head of the queue. False: it has to wait, and with it all behind it.
@@ -138,13 +151,16 @@ static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
     if (place != NULL) { // it holds pages already
         if (!sched_place_takes(s, place))
             return false;
+        if (seq->split)
+            pages = sched_split_tail_pages(s, slot);
         uint32_t more = pages > seq->pages ? pages - seq->pages : 0;
         if (place->pages_total - place->pages_used < more && place->kept.head != NONE) {
             sched_prefix_make_room(s, seq->place, more);
             return false;
         }
         if (place->pages_total - place->pages_used < more) {
-            sched_sequence_requeue(s, slot);
+            if (!sched_split_keep(s, slot))
+                sched_sequence_requeue(s, slot);
             return true;
         }
         place->pages_used += more;
@@ -152,6 +168,8 @@ static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
         start(s, slot, mini_batch);
         return true;
     }
+    if (seq->split)
+        return admit_split(s, slot, mini_batch);
     uint32_t index = sched_overlap_place(s, seq->class, mini_batch, seq->known, pages);
     index = prefer_prefix(s, slot, mini_batch, pages, index);
     if (index != NONE) {
@@ -168,8 +186,7 @@ static bool admit_head(struct sched *s, uint32_t slot, uint32_t mini_batch)
     }
     if (make_way(s, slot, pages) || !sched_choice_none_can_hold(s, sched_place_pages(s, seq->known)))
         return false;
-    sched_sequence_finish(s, slot, SCHED_NO_SPACE);
-    return true;
+    return admit_split(s, slot, mini_batch);
 }
 
 // When nothing runs and the head fits nowhere, other waiting sequences hold the pages. The youngest of them gives its pages up.
@@ -178,13 +195,13 @@ static bool holders_yield(struct sched *s, uint32_t head)
     uint32_t youngest = NONE;
     for (uint32_t i = 0; i < s->queue.waiting.count; i++) {
         uint32_t slot = s->queue.waiting.entries[i].slot;
-        if (slot != head && s->seqs[slot].place != SCHED_SEQ_NO_PLACE &&
+        if (slot != head && (s->seqs[slot].place != SCHED_SEQ_NO_PLACE || s->seqs[slot].split) &&
             (youngest == NONE || s->cold[slot].arrival > s->cold[youngest].arrival))
             youngest = slot;
     }
     if (youngest == NONE)
         return false;
-    sched_sequence_requeue(s, youngest);
+    sched_sequence_requeue_from(s, youngest, 0);
     return true;
 }
 

@@ -41,7 +41,7 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
     }
     result->taken = true;
     if (s->places.losing > 0) // seldom: asked for every row
-        sched_place_forgive(s, sched_place_of(s, seq));
+        sched_place_forgive(s, &s->places.of[run->place]);
     seq->sharing = false;
     uint32_t wrong = run->drafts > 0 ? run->count - result->sampled : 0;
     seq->held += run->count - wrong;
@@ -51,7 +51,7 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
         s->cold[slot].place.written = MAX(s->cold[slot].place.written, sched_place_pages(s, seq->next_pos));
         seq->next_pos = seq->held;
         if (sched_seq_runs(seq))
-            sched_place_set_load(s, seq, seq->next_pos);
+            sched_place_set_load(s, seq, seq->next_pos - MIN(seq->next_pos, s->cold[slot].extent.first));
         s->stats.drafts_right += run->drafts - wrong;
     }
     if (run->sample)
@@ -70,17 +70,19 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
         sched_sequence_finish(s, slot, SCHED_LENGTH);
 }
 
-static void run_lost(struct sched *s, uint32_t slot)
+static void run_lost(struct sched *s, uint32_t slot, const struct sched_run *run, const struct sched_result *result)
 {
     struct sched_seq *seq = &s->seqs[slot];
+    uint32_t part = result->lost_part > 0 && result->lost_part <= run->extent_count ? result->lost_part - 1u : run->extent_count;
+    uint32_t index = part < run->extent_count ? run->extents[part].place : run->place;
     s->cold[slot].prefix.alone = s->cold[slot].prefix.alone || seq->sharing; // perhaps the shared pages were what was missing
     // Its place may be dying: nothing is rebuilt there for a while, unless there is no other place.
     bool others = false;
     for (uint32_t i = 0; i < s->config.max_places; i++)
-        others = others || (s->places.of[i].up && i != seq->place);
+        others = others || (s->places.of[i].up && i != index);
     if (others)
-        sched_place_avoid(s, sched_place_of(s, seq));
-    sched_sequence_rebuild(s, slot);
+        sched_place_avoid(s, &s->places.of[index]);
+    sched_sequence_rebuild_from(s, slot, part);
 }
 
 void sched_answer_done(struct sched *s, const struct sched_step_done *done)
@@ -108,7 +110,7 @@ void sched_answer_done(struct sched *s, const struct sched_step_done *done)
             if (result->outcome == SCHED_DONE)
                 run_done(s, slot, run, i >= step->late_run, result);
             else if (result->outcome == SCHED_LOST)
-                run_lost(s, slot);
+                run_lost(s, slot, run, result);
             else
                 sched_sequence_rewind(s, slot);
         }

@@ -27,6 +27,8 @@ struct sched_flight {
     bool queued;                   // it follows another step that is in flight
     struct sched_run *runs;        // [max_batch_rows]
     struct sched_flight_run *refs; // [max_batch_rows]
+    struct sched_extent *extents;  // [max_extents] of its runs
+    uint32_t extent_count;
 };
 
 // The sequences of one class in a mini-batch.

@@ -53,18 +53,41 @@ static double products_us(const struct sched *s, const struct sched_chunk *m, do
            MAX(sched_time_rows_us(s, decode_rows + rows) - sched_time_rows_us(s, decode_rows), rows * sched_time_row_us(s) / 4);
 }
 
-static double attention_us(const struct sched *s, const struct sched_chunk *m, uint32_t place, double at, double rows)
+static double pairs_us(const struct sched *s, const struct sched_chunk *m, uint32_t place, double pairs)
 {
     double pair_us = s->places.of[place].speed.pair_us > 0 ? s->places.of[place].speed.pair_us
                                                            : sched_time_row_us(s) / TUNE_CHUNK_ROW_CONTEXT;
-    return m->attention * sched_speed_pairs(at, rows) * pair_us;
+    return m->attention * pairs * pair_us;
+}
+
+// The places of a sequence that is split attend at the same time.
+static double attention_us(const struct sched *s, const struct sched_chunk *m, const struct sched_run *run)
+{
+    double us = pairs_us(s, m, run->place, sched_speed_pairs(run->position - run->first, run->count));
+    for (uint32_t i = 0; i < run->extent_count; i++)
+        us = MAX(us, pairs_us(s, m, run->extents[i].place, (double)run->count * sched_speed_extent_tokens(run, i)));
+    return us;
+}
+
+// Returns the run that a sequence's rows from a position on would be; extents: room for those that it names.
+static struct sched_run run_of(const struct sched *s, const struct sched_seq *seq, uint32_t at, uint32_t rows,
+                               struct sched_extent *extents /* [SCHED_EXTENTS_MAX] */)
+{
+    struct sched_run run = {.place = seq->place, .position = at, .count = rows, .extents = extents};
+    if (seq->split)
+        sched_extent_describe(s, (uint32_t)(seq - s->seqs), extents, &run);
+    return run;
 }
 
 // A decode row of a class behind the one whose step it is reads its context for itself alone, unlike the rows of a chunk.
 static double late_attention_us(const struct sched *s, const struct sched_chunk *m, const struct sched_run *run)
 {
-    double read_us = m->attention * (run->position + 1.0) * sched_speed_token_us(s, &s->places.of[run->place]);
-    double us = attention_us(s, m, run->place, run->position, run->count);
+    double read_us = m->attention * (run->position - run->first + 1.0) * sched_speed_token_us(s, &s->places.of[run->place]);
+    double us = attention_us(s, m, run);
+    for (uint32_t i = 0; i < run->extent_count; i++) {
+        const struct sched_place *place = &s->places.of[run->extents[i].place];
+        read_us = MAX(read_us, m->attention * sched_speed_extent_tokens(run, i) * sched_speed_token_us(s, place));
+    }
     return run->count == 1 ? MAX(read_us, us) : us;
 }
 
@@ -148,8 +171,7 @@ void sched_chunk_learn(struct sched *s, const struct sched_flight *step, double 
     else
         products = products_us(s, m, decode_rows, added_rows);
     for (uint32_t i = step->decode_runs; i < step->run_count; i++)
-        attention += i < step->late_run ? attention_us(s, m, step->runs[i].place, step->runs[i].position, step->runs[i].count)
-                                        : late_attention_us(s, m, &step->runs[i]);
+        attention += i < step->late_run ? attention_us(s, m, &step->runs[i]) : late_attention_us(s, m, &step->runs[i]);
     if (decode_rows == 0)
         return;
     const double added = products + attention, share = added > 0 ? beyond_free_us(s, decode_rows, added) / added : 1;
@@ -187,8 +209,10 @@ static uint32_t take(const struct sched *s, const struct sched_chunk *m, struct 
     while (taken < rows && next->slot != NONE) {
         const struct sched_seq *seq = &s->seqs[next->slot];
         uint32_t count = sched_place_blocks(s, seq) ? 0 : MIN(seq->target - next->at, rows - taken);
+        struct sched_extent extents[SCHED_EXTENTS_MAX];
+        struct sched_run run = run_of(s, seq, next->at, count, extents);
         if (count > 0)
-            *us += attention_us(s, m, seq->place, next->at, count);
+            *us += attention_us(s, m, &run);
         taken += count;
         next->at += count;
         if (count > 0 && next->at < seq->target)
@@ -230,9 +254,9 @@ static double throughput(const struct outlook *o, double chunk, double added_us)
     return o->rows / (o->wanted / chunk * added_us + o->us);
 }
 
-uint32_t sched_chunk_least(const struct sched *s) { return MAX(s->config.tile_rows / TUNE_CHUNK_LEAST_TILE_PART, 1u); }
+static uint32_t least_rows(const struct sched *s) { return MAX(s->config.tile_rows / TUNE_CHUNK_LEAST_TILE_PART, 1u); }
 
-double sched_chunk_target_us(const struct sched *s, enum sched_class class, uint32_t decoding)
+static double target_us(const struct sched *s, enum sched_class class, uint32_t decoding)
 {
     double waiting = sched_class_sum(s->queue.count, class);
     if (!s->config.step_target_auto)
@@ -263,7 +287,7 @@ static uint32_t choose(const struct sched *s, enum sched_class class, const stru
         rows += more;
         double added_us = beyond_free_us(s, decode_rows, products_us(s, m, decode_rows, rows) + attention);
         if (best == 0 && alone_us + added_us > most_us) // as many rows as there is time for
-            return (uint32_t)MAX((most_us - alone_us) / added_us * rows, MIN(rows, sched_chunk_least(s)));
+            return (uint32_t)MAX((most_us - alone_us) / added_us * rows, MIN(rows, least_rows(s)));
         if (alone_us + added_us > most_us || (best > 0 && decode_rows + rows > tried))
             break;
         // Later rows of a prompt read more whenever their turn comes, so the rate counts all as the first.
@@ -294,10 +318,10 @@ uint32_t sched_chunk_rows(const struct sched *s, enum sched_class class, const s
     if (decoding == 0)
         return cap;
     uint32_t first = tile - decode_rows % tile;
-    first += first < sched_chunk_least(s) ? tile : 0;
+    first += first < least_rows(s) ? tile : 0;
     if (s->time.whole.rows_seen == 0)
         return MIN(cap, first + 3 * tile); // nothing measured yet
-    return choose(s, class, group, decode_rows, first, cap, sched_chunk_target_us(s, class, decoding));
+    return choose(s, class, group, decode_rows, first, cap, target_us(s, class, decoding));
 }
 
 // --- rows of a class behind the one whose step it is ----------------------------------------------------------------
@@ -320,7 +344,7 @@ double sched_chunk_spare_us(const struct sched *s, const struct sched_flight *st
     if (step->decode_rows > 0 && added_rows > 0)
         added_us += products_us(s, m, step->decode_rows, added_rows);
     for (uint32_t i = step->decode_runs; i < step->run_count; i++)
-        added_us += attention_us(s, m, step->runs[i].place, step->runs[i].position, step->runs[i].count);
+        added_us += attention_us(s, m, &step->runs[i]);
     if (s->time.stream_us > 0) {
         double rows = step->decode_rows == 0 ? added_rows : step->decode_rows;
         *free_us = MAX(sched_time_free_us(s, rows) - added_us, 0);
@@ -334,7 +358,8 @@ double sched_chunk_spare_us(const struct sched *s, const struct sched_flight *st
 double sched_chunk_late_us(const struct sched *s, const struct sched_flight *step, const struct sched_seq *seq, uint32_t rows)
 {
     const struct sched_chunk *m = &s->chunk[step->class];
-    const struct sched_run run = {.place = seq->place, .position = seq->next_pos, .count = rows};
+    struct sched_extent extents[SCHED_EXTENTS_MAX];
+    const struct sched_run run = run_of(s, seq, seq->next_pos, rows, extents);
     double us = products_us(s, m, step->row_count, rows) + late_attention_us(s, m, &run);
     if (rows == 1) // it may be sampled
         us += MAX(sched_curve_us(&s->time.heads, step->run_count + 1) - sched_curve_us(&s->time.heads, step->run_count), 0);

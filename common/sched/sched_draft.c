@@ -51,7 +51,7 @@ static double line_at(const struct sched_draft_line *line, double x)
 // Predicts the time from one step of the mini-batch to its next.
 static double step_us(const struct sched *s, const struct sched_draft *d, double rows, double gap_us)
 {
-    struct sched_round round = sched_time_round(s, rows, rows);
+    struct sched_round round = {.s_part_us = sched_time_s_part_us(s, rows, rows), .stream_us = s->time.stream_us};
     sched_round_add(&round, false, 0, line_at(&d->other, rows) + gap_us);
     return sched_round_us(&round, s->batches.in_use);
 }
@@ -144,10 +144,12 @@ static bool could_pay(const struct sched *s, const struct sched_group *group, co
 
 uint32_t sched_draft_fit(struct sched *s, struct sched_seq *seq, uint32_t drafts)
 {
-    while (seq->next_pos + drafts >= (uint64_t)seq->pages * s->config.page_tokens) {
-        if (sched_place_fits(sched_place_of(s, seq), 1, false) && sched_prefix_grow(s, seq))
+    uint32_t slot = (uint32_t)(seq - s->seqs);
+    uint64_t end;
+    while (seq->next_pos + drafts >= (end = sched_extent_room_end(s, slot, seq->next_pos))) {
+        if (!seq->split && sched_place_fits(sched_place_of(s, seq), 1, false) && sched_prefix_grow(s, seq))
             continue;
-        return seq->pages * s->config.page_tokens - seq->next_pos - 1;
+        return (uint32_t)(end - seq->next_pos - 1);
     }
     return drafts;
 }

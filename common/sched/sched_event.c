@@ -22,26 +22,75 @@ static void reject(struct sched *s, uint64_t sequence, enum sched_class class)
 
 // Counts the pages that its worker still holds. If the ledger has no room for them (several sequences report the same pages) they are of
 // no use but must be released: the sequence is attached with none.
-static void hold(struct sched *s, uint32_t slot, uint32_t index, uint32_t positions)
+static void hold(struct sched *s, uint32_t slot, const struct sched_held *held)
 {
     struct sched_seq *seq = &s->seqs[slot];
-    assert_always(index < s->config.max_places);
-    struct sched_place *place = &s->places.of[index];
-    uint32_t pages = sched_place_pages(s, positions);
+    assert_always(held->place < s->config.max_places);
+    struct sched_place *place = &s->places.of[held->place];
+    uint32_t pages = held->positions > held->first ? sched_place_pages(s, held->positions - held->first) : 0;
     if (!place->up)
         return; // the place is gone again: there is nothing to reuse
-    bool room = pages <= place->pages_total - place->pages_used;
-    sched_place_attach(s, slot, index, room ? pages : 0);
+    bool room = pages <= place->pages_total - place->pages_used && held->first == s->cold[slot].extent.first;
+    sched_place_attach(s, slot, held->place, room ? pages : 0);
     if (!room)
         return;
-    seq->held = seq->next_pos = MIN(positions, seq->known - 1);
+    seq->held = seq->next_pos = MIN(held->positions, seq->known - 1);
+}
+
+// Makes an extent of the whole ranges that a sequence holds in its place.
+static void freeze_held(struct sched *s, uint32_t slot)
+{
+    struct sched_seq *seq = &s->seqs[slot];
+    uint32_t end = seq->held / s->config.extent_tokens * s->config.extent_tokens;
+    if (seq->place == SCHED_SEQ_NO_PLACE || end <= s->cold[slot].extent.first || !sched_extent_may_add(s, slot))
+        return;
+    sched_extent_freeze(s, slot, end);
+    seq->held = seq->next_pos = end;
+}
+
+// Whether a part that a place holds goes on where the sequence's parts before it end.
+static bool follows(const struct sched *s, uint32_t slot, const struct sched_held *held)
+{
+    const struct sched_place *place = &s->places.of[held->place];
+    return held->first % s->config.extent_tokens == 0 && held->first > s->cold[slot].extent.first &&
+           held->first <= s->seqs[slot].held && held->positions > held->first &&
+           sched_place_pages(s, held->positions - held->first) <= place->pages_total - place->pages_used;
+}
+
+// Adds what other places hold behind what its place holds. Returns false if some of that is of no use: it is to be released then.
+static bool hold_more(struct sched *s, uint32_t slot, const struct sched_arrive *a)
+{
+    struct sched_seq *seq = &s->seqs[slot];
+    bool good = seq->place != SCHED_SEQ_NO_PLACE && seq->held > 0;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < MIN(a->more_count, (uint32_t)SCHED_EXTENTS_MAX) && sched_extent_may_add(s, slot); i++) {
+        const struct sched_held *held = &a->more[i];
+        if (!s->places.of[held->place].up)
+            continue;
+        if (good && follows(s, slot, held)) {
+            sched_extent_freeze(s, slot, held->first);
+            hold(s, slot, held);
+            continue;
+        }
+        if (good) {
+            freeze_held(s, slot);
+            kept = s->cold[slot].extent.count;
+        }
+        good = false;
+        if (sched_extent_may_add(s, slot)) // an extent without pages, to be given up
+            sched_extent_add(s, slot, held->place,
+                             (s->cold[slot].extent.first / s->config.extent_tokens + 1) * s->config.extent_tokens, 0);
+    }
+    if (!good)
+        sched_extent_cut(s, slot, kept);
+    return good;
 }
 
 // Whether it cannot go on with what is held of it.
 static bool must_rebuild(const struct sched *s, const struct sched_seq *seq)
 {
     const struct sched_place *place = &s->places.of[seq->place];
-    return seq->scoring || seq->held == 0 || place->draining || !sched_place_permitted(s, place);
+    return seq->scoring || seq->held == 0 || seq->pages == 0 || place->draining || !sched_place_permitted(s, place);
 }
 
 static void arrive(struct sched *s, const struct sched_arrive *a)
@@ -52,21 +101,26 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
     }
     s->stats.arrived++;
     // Without those that are only kept.
-    uint32_t known = s->config.max_sequences + s->config.max_kept - s->ids.free_count - s->prefix.slots;
+    uint32_t known = s->config.max_sequences + s->config.max_kept + s->config.max_extents - s->ids.free_count - s->prefix.slots -
+                     s->extents.count;
     if (s->ids.free_count == 0 || known >= s->config.max_sequences) {
         reject(s, a->sequence, a->class);
         return;
     }
     uint32_t slot = sched_sequence_new(s, a);
     struct sched_seq *seq = &s->seqs[slot];
-    bool held = a->held_place != SCHED_NO_PLACE && a->held_positions > 0;
-    if (held)
-        hold(s, slot, a->held_place, a->held_positions);
+    bool held = a->held_place != SCHED_NO_PLACE && a->held_positions > 0, all = true;
+    if (held) {
+        hold(s, slot, &(struct sched_held){a->held_place, 0, a->held_positions});
+        all = a->more_count == 0 || hold_more(s, slot, a);
+    }
     bool room = a->max_new_tokens == 0 ? a->prompt_tokens <= s->config.context_tokens : a->prompt_tokens < s->config.context_tokens;
     if (!room) {
         sched_sequence_finish(s, slot, SCHED_TOO_LONG);
     } else if (seq->known > seq->limit || (seq->known == seq->limit && !(a->score_prompt && a->generated_tokens == 0))) {
         sched_sequence_finish(s, slot, SCHED_LENGTH);
+    } else if (!all || (seq->scoring && seq->split)) {
+        sched_sequence_requeue_from(s, slot, seq->scoring ? 0 : SCHED_EXTENTS_MAX);
     } else if (held && seq->place == SCHED_SEQ_NO_PLACE) {
         sched_sequence_wait(s, slot);
     } else if (held && must_rebuild(s, seq)) {
@@ -124,7 +178,9 @@ static void place_down(struct sched *s, uint32_t index)
     evict_all(s, place);
     while (place->holders.head != NONE) {
         uint32_t slot = place->holders.head;
-        if (s->cold[slot].move.id) { // a part that has arrived at the other end is of no use: it is released there
+        if (sched_extent_is(s, slot)) {
+            sched_sequence_extent_lost(s, slot);
+        } else if (s->cold[slot].move.id) { // a part that has arrived at the other end is of no use: it is released there
             sched_sequence_move_landed(s, slot);
             sched_sequence_rebuild(s, slot);
             s->coming_back[s->seqs[slot].class] -= s->cold[slot].over;
@@ -151,6 +207,7 @@ static void place_up(struct sched *s, const struct sched_place_up *up)
     place->beside_s_part = up->shares_cores;
     place->shares_cores = place->beside_s_part && !s->s_part.on_device;
     place->accepts_moves = up->accepts_moves;
+    place->takes_extents = up->takes_extents;
     place->pages_total = up->pages_total;
     place->suspect_until_us = place->avoid_until_us = place->moves_from_us = 0;
     sched_place_forgive(s, place);
@@ -168,8 +225,9 @@ static void place_drain(struct sched *s, uint32_t index)
     uint32_t next;
     for (uint32_t slot = place->holders.head; slot != NONE; slot = next) {
         next = s->cold[slot].place.next;
-        if (s->seqs[slot].state == SCHED_SEQ_WAITING) // it holds pages that no step would ever use here
-            sched_sequence_requeue(s, slot);
+        if (sched_extent_is(s, slot) ? s->seqs[s->cold[slot].extent.owner].state == SCHED_SEQ_WAITING
+                                     : s->seqs[slot].state == SCHED_SEQ_WAITING) // it holds pages that no step would ever use here
+            sched_sequence_give_up(s, slot);
     }
 }
 
@@ -180,14 +238,20 @@ bool sched_awaits_rebuild(const struct sched *s, uint64_t sequence)
            s->cold[slot].rebuild;
 }
 
-static void reclaim(struct sched *s, uint64_t sequence, uint32_t place, uint32_t positions)
+uint32_t sched_rebuilds_from(const struct sched *s, uint64_t sequence)
+{
+    uint32_t slot = sched_ids_find(s, sequence);
+    return slot == NONE ? 0 : s->cold[slot].extent.first;
+}
+
+static void reclaim(struct sched *s, uint64_t sequence, const struct sched_held *held)
 {
     if (!sched_awaits_rebuild(s, sequence)) {
         s->stats.ignored_events++;
         return;
     }
     uint32_t slot = sched_ids_find(s, sequence);
-    hold(s, slot, place, positions);
+    hold(s, slot, held);
     if (s->seqs[slot].place == SCHED_SEQ_NO_PLACE)
         return;
     if (must_rebuild(s, &s->seqs[slot]))
@@ -270,13 +334,15 @@ static void s_part_up(struct sched *s, const struct sched_s_part_up *up)
         s->places.of[p].shares_cores = s->places.of[p].beside_s_part && !up->on_device;
     s->s_part.rows_max = up->max_rows == 0 ? s->config.max_batch_rows : MIN(up->max_rows, s->config.max_batch_rows);
     sched_time_calibrate(s, up);
-    for (uint32_t slot = 0; slot < s->config.max_sequences + s->config.max_kept; slot++)
+    for (uint32_t slot = 0; slot < s->config.max_sequences + s->config.max_kept + s->config.max_extents; slot++)
         s->seqs[slot].open = true;
 }
 
 static void released(struct sched *s, uint64_t sequence, uint32_t place)
 {
     uint32_t slot = sched_ids_find(s, sequence);
+    if (slot != NONE && s->seqs[slot].place != place && sched_extent_releasing(s, slot, place) != NONE)
+        slot = sched_extent_releasing(s, slot, place);
     if (slot != NONE && s->seqs[slot].state == SCHED_SEQ_RELEASING && s->seqs[slot].place == place)
         sched_sequence_released(s, slot);
     else
@@ -319,7 +385,9 @@ void sched_event_apply(struct sched *s, const struct sched_event *e)
         assert_always(e->place < s->config.max_places);
         place_drain(s, e->place);
         break;
-    case SCHED_RECLAIM: reclaim(s, e->reclaim.sequence, e->reclaim.place, e->reclaim.positions); break;
+    case SCHED_RECLAIM:
+        reclaim(s, e->reclaim.sequence, &(struct sched_held){e->reclaim.place, e->reclaim.first, e->reclaim.positions});
+        break;
     case SCHED_MOVED: moved(s, &e->moved); break;
     case SCHED_RELEASED: released(s, e->released.sequence, e->released.place); break;
     case SCHED_S_PART_UP: s_part_up(s, &e->s_part_up); break;

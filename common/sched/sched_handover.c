@@ -9,7 +9,7 @@
 bool sched_handover_allowed(const struct sched *s, uint32_t slot)
 {
     const struct sched_seq *seq = &s->seqs[slot];
-    return seq->state == SCHED_SEQ_DECODE && !seq->fenced && seq->pins == 0 && !seq->sharing &&
+    return seq->state == SCHED_SEQ_DECODE && !seq->fenced && seq->pins == 0 && !seq->sharing && !seq->split &&
            s->cold[slot].move.stays_until <= s->stats.steps;
 }
 

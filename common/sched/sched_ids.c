@@ -59,3 +59,7 @@ void sched_ids_give_back(struct sched *s, uint32_t slot)
     ids_erase(s, s->seqs[slot].id);
     s->ids.free_slots[s->ids.free_count++] = slot;
 }
+
+uint32_t sched_ids_take_nameless(struct sched *s) { return s->ids.free_slots[--s->ids.free_count]; }
+
+void sched_ids_give_back_nameless(struct sched *s, uint32_t slot) { s->ids.free_slots[s->ids.free_count++] = slot; }

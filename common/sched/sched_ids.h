@@ -20,5 +20,8 @@ struct sched;
 uint32_t sched_ids_find(const struct sched *s, uint64_t id);
 uint32_t sched_ids_take(struct sched *s, uint64_t id);    // gives the id a free slot; there must be one
 void sched_ids_give_back(struct sched *s, uint32_t slot); // frees the slot and forgets its id
+// The same for slots that no id is looked up for.
+uint32_t sched_ids_take_nameless(struct sched *s);
+void sched_ids_give_back_nameless(struct sched *s, uint32_t slot);
 
 #endif

@@ -20,8 +20,6 @@ static void set_defaults(struct sched_config *c)
 {
     c->max_running = c->max_running != 0 ? c->max_running : c->max_sequences;
     c->stages = c->stages != 0 ? c->stages : 1;
-    if (c->stages > 1 && c->micro_batch == SCHED_MICRO_BATCH_AUTO)
-        c->micro_batch = SCHED_MICRO_BATCH_UNIFORM;
     c->mini_batch_fill = c->mini_batch_fill != 0 ? c->mini_batch_fill : 2;
     c->plan_ahead = c->plan_ahead != 0 ? c->plan_ahead : 2;
     c->chunk_max_tokens = c->chunk_max_tokens != 0 ? c->chunk_max_tokens : 512;
@@ -31,6 +29,7 @@ static void set_defaults(struct sched_config *c)
     c->step_target_us = c->step_target_us != 0 ? c->step_target_us : 16000;
     c->max_named_pages = c->max_named_pages != 0 ? c->max_named_pages : 1u << 18;
     c->max_moves = c->max_moves != 0 ? c->max_moves : 8;
+    c->max_extents = c->extent_tokens == 0 ? 0 : c->max_extents != 0 ? c->max_extents : 1024;
 }
 
 static enum status check_config(const struct sched_config *c, struct error *error)
@@ -44,7 +43,6 @@ static enum status check_config(const struct sched_config *c, struct error *erro
         {"max_batch_rows", c->max_batch_rows, 1, LIMIT_ROWS},
         {"mini_batches", c->mini_batches, 1, SCHED_MINI_BATCHES_MAX},
         {"stages", c->stages, 1, SCHED_STAGES_MAX},
-        {"micro_batch", c->micro_batch, SCHED_MICRO_BATCH_AUTO, SCHED_MICRO_BATCH_UNIFORM},
         {"plan_ahead", c->plan_ahead, 1, SCHED_PLAN_AHEAD_MAX},
         {"tile_rows", c->tile_rows, 1, LIMIT_ROWS},
         {"chunk_tokens", c->chunk_tokens, 0, LIMIT_TOKENS},
@@ -55,6 +53,8 @@ static enum status check_config(const struct sched_config *c, struct error *erro
         {"max_places", c->max_places, 1, SCHED_SEQ_NO_PLACE - 1},
         {"max_moves", c->max_moves, 1, 65536},
         {"max_kept", c->max_kept, 0, LIMIT_SEQUENCES},
+        {"extent_tokens", c->extent_tokens, 0, LIMIT_TOKENS},
+        {"max_extents", c->max_extents, 0, LIMIT_SEQUENCES},
         {"max_named_pages", c->max_named_pages, 1, LIMIT_TOKENS},
     };
     for (size_t i = 0; i < ARRAY_COUNT(fields); i++) {
@@ -62,12 +62,16 @@ static enum status check_config(const struct sched_config *c, struct error *erro
         if (status != STATUS_OK)
             return status;
     }
+    if (c->extent_tokens % c->page_tokens != 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "scheduler: extent_tokens is %u, must be a multiple of page_tokens, %u",
+                         c->extent_tokens, c->page_tokens);
     return STATUS_OK;
 }
 
 static bool init_sequences(struct sched *s)
 {
-    uint32_t n = s->config.max_sequences + s->config.max_kept; // kept sequences take no slot from new ones
+    // Kept sequences and extents take no slots from new ones.
+    uint32_t n = s->config.max_sequences + s->config.max_kept + s->config.max_extents;
     size_t bytes = (size_t)n * sizeof(*s->seqs);
     s->seqs = aligned_alloc(64, bytes); // one cache line each; unaligned, every row would touch two
     s->cold = calloc(n, sizeof(*s->cold));
@@ -109,7 +113,8 @@ static bool init_steps(struct sched *s)
             struct sched_flight *step = &s->batches.flights[m * ahead + k];
             step->runs = calloc(rows, sizeof(*step->runs));
             step->refs = calloc(rows, sizeof(*step->refs));
-            if (step->runs == NULL || step->refs == NULL)
+            step->extents = calloc(s->config.max_extents + 1u, sizeof(*step->extents));
+            if (step->runs == NULL || step->refs == NULL || step->extents == NULL)
                 return false;
             batch->spare[batch->spare_count++] = step;
         }
@@ -149,7 +154,7 @@ enum status sched_init(const struct sched_config *config, struct sched **out, st
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "scheduler: no memory for its state");
     s->config = filled;
     s->s_part.rows_max = filled.max_batch_rows;
-    s->batches.in_use = s->batches.wanted = filled.mini_batch_auto ? MIN(filled.stages, filled.mini_batches) : filled.mini_batches;
+    s->batches.in_use = s->batches.wanted = filled.mini_batch_auto ? 1 : filled.mini_batches;
     s->outbox.head = s->outbox.tail = NONE;
     s->batches.next_step = s->moves.next_id = 1;
     s->places.grace_wake_us = SCHED_NEVER;
@@ -181,6 +186,7 @@ void sched_fini(struct sched *s)
         for (uint32_t i = 0; i < s->config.mini_batches * s->config.plan_ahead; i++) {
             free(s->batches.flights[i].runs);
             free(s->batches.flights[i].refs);
+            free(s->batches.flights[i].extents);
         }
     }
     for (uint32_t m = 0; m < s->config.mini_batches; m++) {

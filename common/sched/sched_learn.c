@@ -6,7 +6,7 @@
 static double step_predict_us(const struct sched *s, const struct sched_flight *step, const struct sched_step_done *done,
                               uint32_t sampled)
 {
-    struct sched_round round = sched_time_round(s, step->row_count, sampled);
+    struct sched_round round = {.s_part_us = sched_time_s_part_us(s, step->row_count, sampled), .stream_us = s->time.stream_us};
     if (s->time.layers.rows_seen == 0)
         return 0;
     for (uint32_t i = 0; i < done->place_count; i++) {
@@ -49,8 +49,10 @@ void sched_learn_step(struct sched *s, const struct sched_flight *step, const st
         const struct sched_run *run = &step->runs[i];
         sampled += run->sample ? 1u + run->drafts : 0;
         if (run->count > 1)
-            s->places.of[run->place].speed.step_pairs += (uint64_t)run->count * run->position +
+            s->places.of[run->place].speed.step_pairs += (uint64_t)run->count * (run->position - run->first) +
                                                          (uint64_t)run->count * (run->count + 1) / 2;
+        for (uint32_t k = 0; run->count > 1 && k < run->extent_count; k++)
+            s->places.of[run->extents[k].place].speed.step_pairs += (uint64_t)run->count * sched_speed_extent_tokens(run, k);
     }
     // A row and its drafts attend to the same context: their time is neither that of decode rows nor that of a prompt.
     bool drafted = step->draft_rows > 0;
@@ -65,7 +67,6 @@ void sched_learn_step(struct sched *s, const struct sched_flight *step, const st
         double head_us = sched_time_s_part_us(s, step->row_count, sampled) - sched_curve_us(&s->time.layers, step->row_count);
         sched_curve_learn(&s->time.layers, step->row_count, MAX(done->s_part_us - head_us, done->s_part_us / 8.0));
     }
-    sched_time_learn_stages(s, done, step->row_count, sampled);
     s->time.stream_us = done->stream_us;
     sched_draft_learn(s, step, done);
     if (drafted)

@@ -18,6 +18,19 @@ void sched_outbox_release(struct sched *s, uint32_t slot)
     sched_outbox_add(s, slot);
 }
 
+void sched_outbox_remove(struct sched *s, uint32_t slot)
+{
+    uint32_t before = NONE;
+    if (!s->cold[slot].out.queued)
+        return;
+    for (uint32_t at = s->outbox.head; at != slot; at = s->cold[at].out.next)
+        before = at;
+    *(before == NONE ? &s->outbox.head : &s->cold[before].out.next) = s->cold[slot].out.next;
+    if (s->outbox.tail == slot)
+        s->outbox.tail = before;
+    s->cold[slot].out.queued = false;
+}
+
 struct sched_action *sched_outbox_action(struct sched *s, enum sched_action_kind kind)
 {
     if (s->outbox.count == s->outbox.capacity)

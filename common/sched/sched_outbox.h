@@ -26,5 +26,6 @@ struct sched_outbox {
 struct sched_action *sched_outbox_action(struct sched *s, enum sched_action_kind kind);
 void sched_outbox_add(struct sched *s, uint32_t slot);     // queues a sequence that has an action to be emitted
 void sched_outbox_release(struct sched *s, uint32_t slot); // queues its RELEASE
+void sched_outbox_remove(struct sched *s, uint32_t slot);  // takes it out of the queue, with its flags as they are; O(outbox)
 
 #endif

@@ -56,6 +56,19 @@ void sched_place_detach(struct sched *s, uint32_t slot)
     seq->place = SCHED_SEQ_NO_PLACE;
 }
 
+void sched_place_pass_on(struct sched *s, uint32_t slot, uint32_t to)
+{
+    struct sched_seq *seq = &s->seqs[slot];
+    struct sched_place *place = sched_place_of(s, seq);
+    assert_always(seq->load == 0 && s->cold[slot].place.leaving == 0 && s->seqs[to].place == SCHED_SEQ_NO_PLACE);
+    sched_place_unlist(s, place, slot);
+    s->seqs[to].place = seq->place;
+    s->seqs[to].pages = seq->pages;
+    sched_place_list(s, place, to);
+    seq->pages = s->cold[slot].place.written = 0;
+    seq->place = SCHED_SEQ_NO_PLACE;
+}
+
 void sched_place_leaving(struct sched *s, uint32_t slot, uint32_t pages)
 {
     s->cold[slot].place.leaving = pages;
@@ -112,7 +125,8 @@ void sched_place_set_load(struct sched *s, struct sched_seq *seq, uint32_t load)
 {
     struct sched_place_load *at = &s->places.of[seq->place].loads[seq->class][seq->mini_batch];
     uint64_t *batch_load = &s->places.batch_load[seq->class][seq->mini_batch];
-    at->readers += (load > 0) - (seq->load > 0);
+    if (seq->state != SCHED_SEQ_EXTENT) // readers are those that will grow
+        at->readers += (load > 0) - (seq->load > 0);
     at->load = at->load - seq->load + load;
     *batch_load = *batch_load - seq->load + load;
     seq->load = load;

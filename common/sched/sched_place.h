@@ -36,6 +36,7 @@ struct sched_place {
     struct sched_speed speed;
     enum sched_place_kind kind;
     bool up, draining, drained, accepts_moves;
+    bool takes_extents; // it can hold a part of a sequence
     bool beside_s_part; // it computes on the cores of the s-part's machine
     bool shares_cores;  // beside_s_part, and the s-part that is up computes on those cores
     uint32_t pages_total;
@@ -65,6 +66,7 @@ void sched_place_attach(struct sched *s, uint32_t slot, uint32_t place, uint32_t
 void sched_place_detach(struct sched *s, uint32_t slot);                                 // frees them in the ledger
 void sched_place_leaving(struct sched *s, uint32_t slot, uint32_t pages);                // counts some as soon free ...
 void sched_place_left(struct sched *s, uint32_t slot);                                   // ... until they are, or it stays
+void sched_place_pass_on(struct sched *s, uint32_t slot, uint32_t to);                   // its place and pages become that slot's
 bool sched_place_grow(struct sched *s, struct sched_seq *seq);                           // adds a page; false: none is free
 void sched_place_starve(struct sched *s, struct sched_seq *seq, bool starved);           // notes whether it waits for a page
 void sched_place_reserve(struct sched *s, uint32_t place, uint32_t pages);               // for a sequence handed over

@@ -8,11 +8,12 @@
 #include <string.h>
 
 #include "common/sched/sched_batch_count.h"
-#include "common/sched/sched_micro_batch.h"
 #include "common/sched/sched_sequence.h"
+#include "common/sched/sched_split.h"
 #include "common/sched/sched_state.h"
 
-static struct sched_run *add_run(struct sched_flight *step, const struct sched_seq *seq, uint32_t slot, uint32_t count)
+static struct sched_run *add_run(const struct sched *s, struct sched_flight *step, const struct sched_seq *seq, uint32_t slot,
+                                 uint32_t count)
 {
     struct sched_run *run = &step->runs[step->run_count];
     step->refs[step->run_count++] = (struct sched_flight_run){.slot = slot, .epoch = seq->epoch, .source = NONE};
@@ -24,6 +25,10 @@ static struct sched_run *add_run(struct sched_flight *step, const struct sched_s
         .place = seq->place,
         .open = seq->open,
     };
+    if (seq->split) {
+        sched_extent_describe(s, slot, &step->extents[step->extent_count], run);
+        step->extent_count += run->extent_count;
+    }
     return run;
 }
 
@@ -36,15 +41,15 @@ static bool may_decode(const struct sched *s, const struct sched_seq *seq)
 static bool plan_decode(struct sched *s, struct sched_flight *step, uint32_t slot, uint32_t guessed)
 {
     struct sched_seq *seq = &s->seqs[slot];
-    if (seq->next_pos >= (uint64_t)seq->pages * s->config.page_tokens) {
-        bool grown = sched_prefix_grow(s, seq);
+    if (seq->next_pos >= sched_extent_room_end(s, slot, seq->next_pos)) {
+        bool grown = sched_split_grow(s, slot);
         sched_place_starve(s, seq, !grown);
         if (!grown)
             return false;
     }
     if (guessed > 0)
         guessed = sched_draft_fit(s, seq, guessed);
-    struct sched_run *run = add_run(step, seq, slot, 1u + guessed);
+    struct sched_run *run = add_run(s, step, seq, slot, 1u + guessed);
     run->sample = true;
     run->drafts = (uint8_t)guessed;
     step->draft_rows += guessed;
@@ -53,7 +58,7 @@ static bool plan_decode(struct sched *s, struct sched_flight *step, uint32_t slo
     seq->next_pos += 1u + guessed;
     seq->samples += (uint16_t)(1u + guessed);
     seq->in_flight++;
-    sched_place_set_load(s, seq, seq->next_pos);
+    sched_place_set_load(s, seq, seq->next_pos - MIN(seq->next_pos, s->cold[slot].extent.first));
     return true;
 }
 
@@ -92,7 +97,9 @@ static void plan_prefill(struct sched *s, struct sched_flight *step, uint32_t sl
         count = MIN(count, cold->prompt - seq->next_pos);
     else if (seq->scoring && seq->next_pos < cold->scored)
         count = MIN(count, cold->scored - seq->next_pos);
-    struct sched_run *run = add_run(step, seq, slot, count);
+    if (seq->split) // all rows of a run are written at one place
+        count = (uint32_t)MIN(count, sched_extent_room_end(s, slot, seq->next_pos) - seq->next_pos);
+    struct sched_run *run = add_run(s, step, seq, slot, count);
     run->score = score;
     if (seq->sharing && s->cold[slot].prefix.source != NONE) {
         uint32_t source = sched_prefix_take_source(s, slot);
@@ -116,15 +123,12 @@ static void plan_own(struct sched *s, struct sched_group *group, struct sched_fl
 {
     step->class = class;
     plan_decodes(s, group, step, drafts);
-    uint32_t room = group->prefill_count > 0 ? sched_micro_batch_prefill(s, class, group, step->row_count) : 0;
+    uint32_t room = group->prefill_count > 0 ? sched_chunk_rows(s, class, group, step->row_count) : 0;
     uint32_t next;
     for (uint32_t slot = group->prefill_head; slot != NONE && step->prefill_rows < room; slot = next) {
         next = s->cold[slot].batch.next;
-        if (sched_place_blocks(s, &s->seqs[slot]) || !has_gathered(s, slot))
-            continue;
-        if (!sched_micro_batch_takes(s, step, &s->seqs[slot], room - step->prefill_rows))
-            break; // in order
-        plan_prefill(s, step, slot, room - step->prefill_rows);
+        if (!sched_place_blocks(s, &s->seqs[slot]) && has_gathered(s, slot))
+            plan_prefill(s, step, slot, room - step->prefill_rows);
     }
     step->late_run = step->run_count;
     s->stats.rows_of[class] += step->row_count;
@@ -151,12 +155,12 @@ static bool plan_late_decodes(struct sched *s, const struct sched_batch *batch, 
                               struct sched_flight *step, struct late_time *time)
 {
     uint32_t count = group->member_count, at = group->cursor < count ? group->cursor : 0;
-    uint32_t refused = 0, most = sched_micro_batch_most(s, step);
+    uint32_t refused = 0;
     for (uint32_t i = 0; i < count; i++, at = at + 1 == count ? 0 : at + 1) {
         struct sched_seq *seq = &s->seqs[group->members[at]];
         if (!may_decode(s, seq))
             continue;
-        bool full = refused >= TUNE_LATE_REFUSED || step->row_count >= most;
+        bool full = refused >= TUNE_LATE_REFUSED || step->row_count >= s->s_part.rows_max;
         double us = full ? 0 : sched_chunk_late_us(s, step, seq, 1);
         if (full || !has_time(s, batch, step, us, time)) {
             sched_place_starve(s, seq, false); // what it lacks is time
@@ -172,13 +176,13 @@ static bool plan_late_decodes(struct sched *s, const struct sched_batch *batch, 
 static void plan_late_prefill(struct sched *s, const struct sched_batch *batch, struct sched_group *group,
                               struct sched_flight *step, struct late_time *time)
 {
-    uint32_t next, rows_most = sched_micro_batch_most(s, step);
+    uint32_t next;
     for (uint32_t slot = group->prefill_head; slot != NONE; slot = next) {
         const struct sched_seq *seq = &s->seqs[slot];
         next = s->cold[slot].batch.next;
         if (sched_place_blocks(s, seq) || !has_gathered(s, slot))
             continue;
-        uint32_t cap = sched_chunk_max(s), most = MIN(rows_most - step->row_count, cap - MIN(step->prefill_rows, cap));
+        uint32_t cap = sched_chunk_max(s), most = MIN(s->s_part.rows_max - step->row_count, cap - MIN(step->prefill_rows, cap));
         uint32_t rows = sched_chunk_late_rows(s, step, seq, most, time->left_us);
         double us = sched_chunk_late_us(s, step, seq, MAX(rows, 1));
         if (most == 0 || (rows == 0 && !has_time(s, batch, step, us, time)))
@@ -242,13 +246,13 @@ static bool runs_elsewhere(const struct sched *s, uint32_t mini_batch, enum sche
     return false;
 }
 
-bool sched_plan_step(struct sched *s, uint32_t mini_batch, bool idle)
+bool sched_plan_step(struct sched *s, uint32_t mini_batch)
 {
     struct sched_batch *batch = &s->batches.of[mini_batch];
     enum sched_class class = sched_leading_class(s);
     bool others = class == SCHED_CLASS_INTERACTIVE && sched_batch_size(batch, SCHED_CLASS_BATCH) > 0;
     // Class batch has a step of its own only if that delays no interactive row.
-    bool may_lead = others && (idle || !runs_elsewhere(s, mini_batch, class));
+    bool may_lead = others && !runs_elsewhere(s, mini_batch, class);
     if (batch->spare_count == 0 || s->outbox.count == s->outbox.capacity)
         return false;
     if (sched_batch_size(batch, class) == 0 && may_lead)
@@ -263,7 +267,7 @@ bool sched_plan_step(struct sched *s, uint32_t mini_batch, bool idle)
         return false;
     struct sched_flight *step = batch->spare[batch->spare_count - 1];
     step->mini_batch = mini_batch;
-    step->run_count = step->row_count = step->prefill_rows = step->draft_rows = 0;
+    step->run_count = step->row_count = step->prefill_rows = step->draft_rows = step->extent_count = 0;
     plan_own(s, &batch->of[class], step, class, drafts);
     if (class == SCHED_CLASS_INTERACTIVE && step->row_count == 0 && may_lead) {
         memset(drafts, 0, sizeof(drafts));

@@ -33,7 +33,7 @@ static const struct sched_page_name *begin_names(const struct sched *s, uint32_t
 {
     const struct sched_seq *seq = &s->seqs[slot];
     *count = 0;
-    if (s->config.page_names == NULL || seq->scoring || s->cold[slot].prefix.alone || seq->known < 2)
+    if (s->config.page_names == NULL || seq->scoring || s->cold[slot].prefix.alone || seq->known < 2 || seq->split)
         return NULL;
     const struct sched_page_name *names = names_of(s, slot, count);
     *count = MIN(*count, (seq->known - 2) / s->config.page_tokens);
@@ -220,6 +220,17 @@ void sched_prefix_leave(struct sched *s, uint32_t slot)
     cold->prefix.idle = cold->prefix.stopped = seq->sharing = false;
 }
 
+void sched_prefix_pass_on(struct sched *s, uint32_t slot, uint32_t to)
+{
+    uint32_t node = s->cold[slot].prefix.node;
+    assert_always(!s->cold[slot].prefix.keep && !s->cold[slot].prefix.stopped && s->seqs[slot].pins == 0);
+    sched_prefix_holder_unlink(s, slot);
+    sched_prefix_holder_link(s, node, to);
+    s->seqs[to].shared = s->seqs[slot].shared;
+    s->seqs[slot].shared = 0;
+    s->cold[slot].prefix.node = NONE;
+}
+
 uint32_t sched_prefix_own_pages(const struct sched *s, uint32_t slot)
 {
     const struct sched_seq *seq = &s->seqs[slot];
@@ -269,7 +280,7 @@ bool sched_prefix_keep(struct sched *s, uint32_t slot)
     struct sched_seq *seq = &s->seqs[slot];
     struct sched_seq_cold *cold = &s->cold[slot];
     struct sched_place *place = sched_place_of(s, seq);
-    if (s->config.max_kept == 0 || !sched_seq_runs(seq) || !place->up || place->draining || seq->sharing ||
+    if (s->config.max_kept == 0 || !sched_seq_runs(seq) || seq->split || !place->up || place->draining || seq->sharing ||
         seq->held < s->config.page_tokens)
         return false;
     if (s->prefix.kept >= s->config.max_kept) {

@@ -117,6 +117,9 @@ bool sched_prefix_grow(struct sched *s, struct sched_seq *seq);
 // Ends its hold on named pages when it is gone; `pages` then counts the pages that no other sequence holds.
 void sched_prefix_leave(struct sched *s, uint32_t slot);
 
+// Makes another slot at the same place the holder of all that it shares. It may not be kept, nor be about to leave.
+void sched_prefix_pass_on(struct sched *s, uint32_t slot, uint32_t to);
+
 // Returns how many of its pages no other sequence holds.
 uint32_t sched_prefix_own_pages(const struct sched *s, uint32_t slot);
 

@@ -132,7 +132,7 @@ void sched_prefix_holder_first(struct sched *s, uint32_t slot)
 static uint32_t has(const struct sched *s, uint32_t slot)
 {
     const struct sched_seq *seq = &s->seqs[slot];
-    bool stays = sched_seq_runs(seq) || seq->state == SCHED_SEQ_KEPT ||
+    bool stays = sched_seq_runs(seq) || seq->state == SCHED_SEQ_KEPT || seq->state == SCHED_SEQ_EXTENT ||
                  (seq->state == SCHED_SEQ_DRAINING && s->cold[slot].prefix.keep);
     return stays && !seq->sharing ? seq->held / s->config.page_tokens : 0;
 }

@@ -28,6 +28,7 @@ enum sched_seq_state {
     SCHED_SEQ_DRAINING,  // left its mini-batch; waits for the steps in flight, then for RELEASE to be emitted
     SCHED_SEQ_RELEASING, // RELEASE is emitted; waits for RELEASED
     SCHED_SEQ_KEPT,      // its last RELEASE is emitted, but its pages are kept
+    SCHED_SEQ_EXTENT,    // no sequence, but an extent of one that is split (sched_extent.h)
 };
 
 #define SCHED_SEQ_NO_PLACE UINT16_MAX
@@ -58,6 +59,7 @@ struct sched_seq {
     bool open : 1;      // its next run carries `open`
     bool scoring : 1;   // prompt rows are scored
     bool gathering : 1; // it has no rows yet and may find more pages
+    bool split : 1;     // it has extents: `pages` and `load` are its tail's
     bool sharing : 1;   // it does not have its first pages yet; its first run names their source
 } __attribute__((aligned(64)));
 _Static_assert(sizeof(struct sched_seq) == 64, "one cache line");

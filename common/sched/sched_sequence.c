@@ -30,6 +30,7 @@ uint32_t sched_sequence_new(struct sched *s, const struct sched_arrive *a)
     cold->arrival = s->queue.arrivals++ | (uint64_t)a->class << 63;
     cold->prompt = a->prompt_tokens;
     cold->move.to = cold->prefix.node = cold->prefix.source = NONE;
+    cold->extent.owner = cold->extent.next = cold->extent.leaving = NONE;
     // A resubmission has waited already, in the scheduler before this one.
     cold->rebuild = a->generated_tokens > 0 || a->held_place != SCHED_NO_PLACE;
     seq->state = SCHED_SEQ_WAITING;
@@ -58,7 +59,7 @@ void sched_sequence_join(struct sched *s, uint32_t slot, uint32_t mini_batch)
     bool decode = seq->next_pos == tokens || (seq->next_pos + 1 == tokens && tokens > s->cold[slot].prompt);
     seq->target = decode ? seq->next_pos : seq->known;
     seq->state = decode ? SCHED_SEQ_DECODE : SCHED_SEQ_PREFILL;
-    sched_place_set_load(s, seq, MAX(seq->target, seq->next_pos));
+    sched_extent_set_load(s, slot, MAX(seq->target, seq->next_pos));
     sched_load_join(s, slot);
     if (decode) {
         sched_batch_add_member(s, slot);
@@ -78,7 +79,7 @@ void sched_sequence_leave(struct sched *s, uint32_t slot)
     } else {
         sched_batch_remove_member(s, slot);
     }
-    sched_place_set_load(s, seq, 0);
+    sched_extent_set_load(s, slot, 0);
     sched_load_leave(s, slot);
 }
 
@@ -116,6 +117,15 @@ static void relabelled(struct sched *s, uint32_t slot)
     sched_sequence_join(s, slot, mini_batch);
 }
 
+// Says RELEASE of the extents that were given up, before that of the sequence itself.
+static void release_extents(struct sched *s, uint32_t slot)
+{
+    bool queued = s->cold[slot].out.queued;
+    sched_extent_settle(s, slot);
+    if (queued)
+        sched_outbox_add(s, slot);
+}
+
 // Goes on with what waited for the last step in flight to come back.
 static void settle(struct sched *s, uint32_t slot)
 {
@@ -126,8 +136,9 @@ static void settle(struct sched *s, uint32_t slot)
         relabelled(s, slot);
         return;
     }
-    if (seq->pins > 0)
+    if (seq->pins > 0 || sched_extent_pinned(s, slot))
         return;
+    release_extents(s, slot);
     if (seq->state == SCHED_SEQ_MOVING && !cold->move.id && (seq->held == 0 || seq->sharing)) {
         sched_sequence_requeue(s, slot); // nothing to hand over
     } else if (seq->state == SCHED_SEQ_MOVING && !cold->move.id) {
@@ -154,11 +165,29 @@ void sched_sequence_row_back(struct sched *s, uint32_t slot)
         settle(s, slot);
 }
 
+// Frees an extent whose place has freed its pages.
+static void extent_gone(struct sched *s, uint32_t extent)
+{
+    uint32_t slot = s->cold[extent].extent.owner;
+    struct sched_extent_link *owner = &s->cold[slot].extent;
+    sched_extent_free(s, extent);
+    if (owner->leaving_count > 0 || !owner->waits)
+        return;
+    owner->waits = false;
+    sched_sequence_released(s, slot);
+}
+
 void sched_sequence_unpin(struct sched *s, uint32_t slot)
 {
     struct sched_seq *seq = &s->seqs[slot];
     assert_always(seq->pins > 0);
-    if (--seq->pins == 0 && seq->in_flight == 0)
+    if (--seq->pins > 0)
+        return;
+    uint32_t owner = s->cold[slot].extent.owner;
+    if (owner != NONE && seq->state == SCHED_SEQ_DRAINING && seq->place == SCHED_SEQ_NO_PLACE)
+        extent_gone(s, slot);
+    slot = owner != NONE ? owner : slot;
+    if (s->seqs[slot].in_flight == 0)
         settle(s, slot);
 }
 
@@ -190,9 +219,12 @@ static void drain(struct sched *s, uint32_t slot)
     seq_void(s, slot);
     seq->state = SCHED_SEQ_DRAINING;
     s->retiring++;
-    stop_sharing(s, slot);
+    if (place != NULL)
+        stop_sharing(s, slot);
     if (place != NULL && !s->cold[slot].prefix.keep)
         sched_place_leaving(s, slot, sched_prefix_own_pages(s, slot));
+    if (s->cold[slot].over)
+        sched_extent_cut(s, slot, 0);
 }
 
 void sched_sequence_requeue(struct sched *s, uint32_t slot)
@@ -204,11 +236,55 @@ void sched_sequence_requeue(struct sched *s, uint32_t slot)
         settle(s, slot);
 }
 
+void sched_sequence_requeue_from(struct sched *s, uint32_t slot, uint32_t from)
+{
+    sched_extent_cut(s, slot, from);
+    sched_sequence_requeue(s, slot);
+}
+
+// Counts what is to be computed anew: all behind the extents that it keeps.
+static void count_rebuilt(struct sched *s, uint32_t slot)
+{
+    uint32_t kept = MIN(s->cold[slot].extent.first, s->seqs[slot].held);
+    s->stats.rebuilt++;
+    s->stats.rebuilt_tokens += s->seqs[slot].known - kept;
+}
+
 void sched_sequence_rebuild(struct sched *s, uint32_t slot)
 {
-    s->stats.rebuilt++;
-    s->stats.rebuilt_tokens += s->seqs[slot].known;
+    count_rebuilt(s, slot);
     sched_sequence_requeue(s, slot);
+}
+
+void sched_sequence_rebuild_from(struct sched *s, uint32_t slot, uint32_t from)
+{
+    sched_extent_cut(s, slot, from);
+    sched_sequence_rebuild(s, slot);
+}
+
+void sched_sequence_give_up(struct sched *s, uint32_t holder)
+{
+    if (sched_extent_is(s, holder))
+        sched_sequence_requeue_from(s, s->cold[holder].extent.owner, sched_extent_index(s, holder));
+    else
+        sched_sequence_requeue(s, holder);
+}
+
+void sched_sequence_extent_lost(struct sched *s, uint32_t extent)
+{
+    uint32_t slot = s->cold[extent].extent.owner;
+    const struct sched_seq *seq = &s->seqs[slot];
+    bool gives_up = s->seqs[extent].state == SCHED_SEQ_EXTENT;
+    bool leaves = seq->state == SCHED_SEQ_DRAINING || seq->state == SCHED_SEQ_RELEASING;
+    if (gives_up)
+        sched_extent_cut(s, slot, sched_extent_index(s, extent));
+    sched_extent_leave_place(s, extent);
+    if (gives_up && !leaves)
+        sched_sequence_rebuild(s, slot);
+    else if (gives_up && seq->in_flight == 0 && !sched_extent_pinned(s, slot))
+        release_extents(s, slot); // those behind it go, too
+    if (s->seqs[extent].pins == 0)
+        extent_gone(s, extent);
 }
 
 void sched_sequence_lost(struct sched *s, uint32_t slot)
@@ -222,8 +298,7 @@ void sched_sequence_lost(struct sched *s, uint32_t slot)
     }
     bool leaving = seq->state == SCHED_SEQ_DRAINING || seq->state == SCHED_SEQ_RELEASING;
     if (!leaving) {
-        s->stats.rebuilt++;
-        s->stats.rebuilt_tokens += seq->known;
+        count_rebuilt(s, slot);
         cold->rebuild = true;
         drain(s, slot);
         s->coming_back[seq->class]++;
@@ -255,6 +330,9 @@ void sched_sequence_finish(struct sched *s, uint32_t slot, enum sched_reason rea
     sched_outbox_add(s, slot);
     if (seq->state == SCHED_SEQ_DRAINING || seq->state == SCHED_SEQ_RELEASING) {
         s->coming_back[seq->class]--;
+        sched_extent_cut(s, slot, 0);
+        if (seq->in_flight == 0 && !sched_extent_pinned(s, slot))
+            release_extents(s, slot);
         return;
     }
     if (seq->known > cold->prompt)
@@ -277,11 +355,19 @@ void sched_sequence_released(struct sched *s, uint32_t slot)
     struct sched_seq *seq = &s->seqs[slot];
     struct sched_seq_cold *cold = &s->cold[slot];
     struct sched_place *place = sched_place_of(s, seq);
+    if (cold->extent.owner != NONE) {
+        sched_extent_leave_place(s, slot);
+        extent_gone(s, slot);
+        return;
+    }
     if (place != NULL) {
         sched_place_left(s, slot);
         leave_place(s, slot);
     }
-    seq->held = seq->next_pos = 0;
+    seq->held = seq->next_pos = MIN(seq->held, cold->extent.first);
+    cold->extent.waits = cold->extent.leaving_count > 0;
+    if (cold->extent.waits)
+        return;
     if (cold->over && cold->out.last_said) {
         s->retiring--;
         sched_sequence_free(s, slot);
@@ -307,6 +393,7 @@ void sched_sequence_free(struct sched *s, uint32_t slot)
     struct sched_seq *seq = &s->seqs[slot];
     assert_always(seq->in_flight == 0 && seq->pins == 0 && seq->place == SCHED_SEQ_NO_PLACE && !s->cold[slot].out.queued);
     assert_always(seq->shared == 0 && !s->cold[slot].prefix.keep && s->cold[slot].prefix.source == NONE);
+    assert_always(s->cold[slot].extent.count == 0 && s->cold[slot].extent.leaving_count == 0);
     s->prefix.slots -= s->cold[slot].prefix.was_kept;
     seq->state = SCHED_SEQ_FREE;
     sched_ids_give_back(s, slot);

@@ -18,6 +18,13 @@ void sched_sequence_rewind(struct sched *s, uint32_t slot);  // voids its rows i
 void sched_sequence_requeue(struct sched *s, uint32_t slot); // gives up its pages; it waits to be rebuilt
 void sched_sequence_rebuild(struct sched *s, uint32_t slot); // the same, because its KV is lost
 void sched_sequence_lost(struct sched *s, uint32_t slot);    // its pages are gone: rebuilds it unless it was leaving
+
+// The same for sequences that are split (sched_extent.h). What it keeps are its extents before index `from`; without a `from`, all.
+void sched_sequence_requeue_from(struct sched *s, uint32_t slot, uint32_t from);
+void sched_sequence_rebuild_from(struct sched *s, uint32_t slot, uint32_t from);
+void sched_sequence_extent_lost(struct sched *s, uint32_t extent); // the pages of that extent are gone
+// Requeues the sequence that a place's holder belongs to, with what it has before that. The holder is an extent, or a sequence itself.
+void sched_sequence_give_up(struct sched *s, uint32_t holder);
 void sched_sequence_finish(struct sched *s, uint32_t slot, enum sched_reason reason);
 void sched_sequence_released(struct sched *s, uint32_t slot); // call when its pages are free (or it never had any)
 

@@ -6,11 +6,16 @@
 #include "common/sched/sched_handover.h"
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_shortage.h"
+#include "common/sched/sched_split.h"
 #include "common/sched/sched_state.h"
 
 // --- out of pages ---------------------------------------------------------------------------------------------------
 
-static bool yields(const struct sched_seq *seq) { return sched_seq_runs(seq) || seq->state == SCHED_SEQ_WAITING; }
+static bool yields(const struct sched *s, uint32_t slot)
+{
+    const struct sched_seq *seq = &s->seqs[s->seqs[slot].state == SCHED_SEQ_EXTENT ? s->cold[slot].extent.owner : slot];
+    return sched_seq_runs(seq) || seq->state == SCHED_SEQ_WAITING;
+}
 
 // Hands it to another place that the rule of sched_overlap.c uses and that has room, so that nothing is computed anew.
 static bool hand_elsewhere(struct sched *s, uint32_t slot)
@@ -37,7 +42,7 @@ static bool shortage_in(struct sched *s, struct sched_place *place)
             continue;
         }
         uint32_t victim = place->holders.tail;
-        while (victim != NONE && !yields(&s->seqs[victim]))
+        while (victim != NONE && !yields(s, victim))
             victim = s->cold[victim].place.prev;
         if (victim == NONE)
             break;
@@ -46,7 +51,11 @@ static bool shortage_in(struct sched *s, struct sched_place *place)
             // It has the whole place. Its rows in flight must count, or it would come back with fewer tokens, for ever.
             if (place->pages_incoming > 0 || seq->in_flight > 0)
                 break;
-            if (sched_choice_none_can_hold(s, sched_place_pages(s, seq->known))) {
+            if (sched_split_go_on(s, victim)) {
+                changed = true;
+                continue;
+            }
+            if (!seq->split && sched_choice_none_can_hold(s, sched_place_pages(s, seq->known))) {
                 sched_sequence_finish(s, victim, SCHED_NO_SPACE);
                 return true;
             }
@@ -56,7 +65,7 @@ static bool shortage_in(struct sched *s, struct sched_place *place)
             continue;
         s->stats.preempted += seq->state != SCHED_SEQ_WAITING;
         s->stats.gave_way += seq->state != SCHED_SEQ_WAITING && seq->class == SCHED_CLASS_BATCH;
-        sched_sequence_requeue(s, victim);
+        sched_sequence_give_up(s, victim);
     }
     return changed;
 }
@@ -93,6 +102,12 @@ static void drain_place(struct sched *s, uint32_t index, bool any_accepts, bool 
     for (uint32_t slot = place->holders.head; slot != NONE; slot = next) {
         struct sched_seq *seq = &s->seqs[slot];
         next = s->cold[slot].place.next;
+        if (seq->split || sched_extent_is(s, slot)) {
+            uint32_t owner = sched_extent_is(s, slot) ? s->cold[slot].extent.owner : slot;
+            if (yields(s, slot) && (s->seqs[owner].state == SCHED_SEQ_WAITING || sched_split_has_room(s, slot)))
+                sched_sequence_give_up(s, slot);
+            continue;
+        }
         if (!sched_seq_runs(seq))
             continue;
         if (!any_accepts) {

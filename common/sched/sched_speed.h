@@ -37,6 +37,12 @@ double sched_speed_attend_us(const struct sched_place *place, uint64_t tokens_re
 // Returns the pairs of prefill rows and context tokens of `rows` rows from a position on.
 static inline double sched_speed_pairs(double position, double rows) { return rows * (position + (rows + 1) / 2); }
 
+// Returns how many positions of a run's sequence its extent holds.
+static inline uint32_t sched_speed_extent_tokens(const struct sched_run *run, uint32_t extent)
+{
+    return (extent + 1 < run->extent_count ? run->extents[extent + 1].first : run->first) - run->extents[extent].first;
+}
+
 // Learns from the time of a step there; here_us: attention time of all places on the s-part's cores in that step.
 void sched_speed_learn(struct sched *s, const struct sched_place_time *time, double here_us);
 

@@ -11,14 +11,15 @@
 //   sched_place                places: page ledger and load
 //   sched_move                 what is reserved for sequences on their way
 //   sched_prefix               pages that sequences share, and pages kept for later ones (sched_prefix_tree)
+//   sched_extent               sequences that are split over several places
 //   sched_time                 how long a step takes: the formula, and the s-part's part of it (sched_curve)
 //   sched_speed                how fast places read
 //   sched_load                 the load to come, and which sequences may start (sched_lengths, sched_survival)
 //   sched_choice               the choice of a place
 //   sched_overlap              local pool, workers, or both
 //   sched_sequence             a sequence's moves between states
+//   sched_split                where the parts of a split sequence go
 //   sched_chunk, sched_draft   rows of a step that are prefill, or guessed
-//   sched_micro_batch          prefill rows that make all steps of a pipeline equal
 //   sched_batch_count          one mini-batch in use, or more
 //   sched_handover             the terms on which sequences are handed over
 //   sched_balance              moves when some workers take longer than others
@@ -38,9 +39,9 @@
 #include "common/sched/sched_batch.h"
 #include "common/sched/sched_chunk.h"
 #include "common/sched/sched_draft.h"
+#include "common/sched/sched_extent.h"
 #include "common/sched/sched_ids.h"
 #include "common/sched/sched_load.h"
-#include "common/sched/sched_micro_batch.h"
 #include "common/sched/sched_migrate.h"
 #include "common/sched/sched_move.h"
 #include "common/sched/sched_outbox.h"
@@ -67,6 +68,7 @@ struct sched_seq_cold {
     struct sched_place_link place;
     struct sched_move_link move;
     struct sched_prefix_link prefix;
+    struct sched_extent_link extent;
     struct sched_load_link load;
 };
 
@@ -93,11 +95,11 @@ struct sched {
     struct sched_places places;
     struct sched_moves moves;
     struct sched_prefix prefix;
+    struct sched_extents extents;
     struct sched_times time;
     struct sched_load load;
     struct sched_overlap overlap[SCHED_CLASSES];
     struct sched_chunk chunk[SCHED_CLASSES];
-    struct sched_micro_batches micro_batches[SCHED_CLASSES];
     struct sched_draft drafts[SCHED_MINI_BATCHES_MAX];
     struct sched_balance balance;
     struct sched_migrate migrate;
@@ -145,7 +147,7 @@ static inline struct sched_place *sched_place_of(struct sched *s, const struct s
 // Returns whether no rows of the sequence may be planned at present.
 static inline bool sched_place_blocks(const struct sched *s, const struct sched_seq *seq)
 {
-    return seq->fenced || s->places.of[seq->place].suspect_until_us > s->now_us;
+    return seq->fenced || s->places.of[seq->place].suspect_until_us > s->now_us || (seq->split && sched_extent_blocks(s, seq));
 }
 
 // Returns whether new sequences may be placed there: the place is up, not draining, suspect or avoided, and no sequence there lacks

@@ -24,15 +24,16 @@ sched_place places
 sched_move moves
 sched_prefix_tree prefix
 sched_prefix -
+sched_extent extents
 sched_time time
 sched_speed -
 sched_load load
 sched_choice -
 sched_overlap overlap
 sched_sequence -
+sched_split -
 sched_chunk chunk
 sched_draft drafts
-sched_micro_batch micro_batches
 sched_batch_count -
 sched_handover -
 sched_balance balance

@@ -50,16 +50,12 @@ MESH_FUNCTION void mesh_place_lose(struct mesh *m, uint32_t place)
 {
     for (uint32_t i = 0; i < m->seq_count; i++) {
         struct mesh_seq *q = &m->seqs[i];
-        q->kv[place] = 0;
         q->kept = q->kept && q->place != place;
-        if (q->place == place) {
-            q->held = q->next = q->samples = 0;
-            q->decoding = false;
-        }
+        if (q->place == place || q->kv[place] > 0)
+            mesh_unhold(q, place);
         if (q->moving_until != 0 && (q->move_from == place || q->move_to == place))
             q->moving_until = 0; // PLACE_DOWN is the answer
-        if (q->release_until != 0 && q->release_place == place)
-            q->release_until = 0;
+        q->release_until[place] = 0;
     }
     m->up[place] = m->draining[place] = false;
     m->serial[place]++;
@@ -79,6 +75,7 @@ MESH_FUNCTION void mesh_place_up(struct mesh *m, uint32_t place, uint32_t pages)
     e->place_up.link_us = place == 0 ? 0 : 60;
     e->place_up.kind = place == 0 ? SCHED_LOCAL_POOL : SCHED_KV_WORKER;
     e->place_up.shares_cores = m->shares_cores && place != 0;
+    e->place_up.takes_extents = m->config.extent_tokens > 0;
     e->place_up.accepts_moves = place != 0 || m->local_moves;
 }
 
@@ -120,17 +117,34 @@ MESH_FUNCTION void mesh_s_part_down(struct mesh *m)
 
 // --- the core's actions ----------------------------------------------------------------------------------------------
 
+// Its parts follow one another from position 0 on, each at another place.
+MESH_FUNCTION void mesh_check_extents(struct mesh *m, const struct sched_run *r)
+{
+    MESH_CHECK(r->extent_count <= SCHED_EXTENTS_MAX && r->position >= r->first && (r->extent_count > 0) == (r->first > 0));
+    for (uint32_t i = 0; i < r->extent_count; i++) {
+        const struct sched_extent *e = &r->extents[i];
+        uint32_t end = i + 1 < r->extent_count ? e[1].first : r->first;
+        MESH_CHECK(e->first < end && (i > 0 || e->first == 0) && end % m->config.extent_tokens == 0);
+        MESH_CHECK(e->place < MESH_PLACES && e->place != r->place && (m->up[e->place] || m->silent[e->place]));
+        for (uint32_t k = 0; k < i; k++)
+            MESH_CHECK(r->extents[k].place != e->place);
+    }
+    m->extents_seen = r->extent_count > m->extents_seen ? r->extent_count : m->extents_seen;
+}
+
 MESH_FUNCTION void mesh_check_run(struct mesh *m, const struct sched_run *r)
 {
     struct mesh_seq *q = mesh_find(m, r->sequence);
-    MESH_CHECK(q->arrived && !q->rejected && !q->finished && q->moving_until == 0 && q->release_until == 0);
+    MESH_CHECK(q->arrived && !q->rejected && !q->finished && q->moving_until == 0 && !mesh_is_releasing(q));
+    mesh_check_extents(m, r);
     MESH_CHECK(r->count >= 1 && r->place < MESH_PLACES);
     MESH_CHECK(m->up[r->place] || m->silent[r->place]);
     if (r->share_from != 0) { // its first run there: the source really holds these positions, with the same tokens
         struct mesh_seq *from = mesh_find(m, r->share_from);
         MESH_CHECK(q->in_flight == 0 && !q->score && from->pinned++ < 100 && from != q);
         MESH_CHECK(r->position > 0 && r->position % m->config.page_tokens == 0 && r->position + 2 <= q->log);
-        MESH_CHECK(from->kv[r->place] >= r->position && from->release_until == 0 && from->moving_until == 0);
+        MESH_CHECK(from->kv[r->place] >= r->position && from->kv_first[r->place] == 0 && from->release_until[r->place] == 0 &&
+                   from->moving_until == 0);
         const struct sched_page_name a = mesh_page_name(m, q, r->position / m->config.page_tokens - 1);
         const struct sched_page_name b = mesh_page_name(m, from, r->position / m->config.page_tokens - 1);
         MESH_CHECK(a.low == b.low && a.high == b.high);
@@ -139,10 +153,15 @@ MESH_FUNCTION void mesh_check_run(struct mesh *m, const struct sched_run *r)
     }
     if (r->position != q->next) { // it may only go back to what is held, and not beside void rows
         MESH_CHECK(q->in_flight == 0);
-        MESH_CHECK(r->position == q->held);
+        // Or to where its tail begins at another place, because it had no page left before the next boundary.
+        bool frozen = r->position < q->held && r->position == r->first && q->held - r->first < m->config.extent_tokens;
+        MESH_CHECK(r->position == q->held || frozen);
+        m->recomputed += q->held - r->position;
+        q->held = r->position;
     }
-    if (q->in_flight > 0)
-        MESH_CHECK(q->place == r->place);
+    if (q->in_flight > 0 && q->place != r->place) { // the one before it was the last of its part
+        MESH_CHECK(r->position == r->first && r->extent_count > 0 && r->extents[r->extent_count - 1].place == q->place);
+    }
     MESH_CHECK(r->position + r->count - r->drafts <= q->log + q->samples);
     uint32_t end = r->position + r->count - r->drafts; // of what is known
     if (r->drafts > 0)                                 // behind its only row in flight, and not beyond its limit
@@ -206,7 +225,7 @@ MESH_FUNCTION void mesh_take_step(struct mesh *m, const struct sched_step_action
     bool interactive = mesh_check_classes(m, a);
     for (uint32_t i = 0; i < m->seq_count && m->calm; i++)
         MESH_CHECK(!was_decoding[i] || included[i] || m->config.mini_batch_auto || // or it is in another mini-batch by now
-                   (m->seqs[i].class == SCHED_CLASS_BATCH && (interactive || m->config.stages > 1)));
+                   (interactive && m->seqs[i].class == SCHED_CLASS_BATCH));
     for (uint32_t i = 0; i < m->seq_count && m->calm && !interactive; i++) {
         const struct mesh_seq *q = &m->seqs[i]; // in whatever mini-batch: its tokens would come later
         MESH_CHECK(q->class == SCHED_CLASS_BATCH || !q->decoding || q->finished || q->cancelled ||
@@ -234,7 +253,7 @@ MESH_FUNCTION void mesh_take_release(struct mesh *m, uint64_t sequence, uint32_t
     struct mesh_seq *q = mesh_find(m, sequence);
     MESH_CHECK(q->arrived && !q->rejected && (!q->last || q->kept));
     MESH_CHECK(q->in_flight == 0);
-    MESH_CHECK(q->moving_until == 0 && q->release_until == 0);
+    MESH_CHECK(q->moving_until == 0 && (place == SCHED_NO_PLACE || q->release_until[place] == 0));
     if (last && place == SCHED_NO_PLACE && m->config.max_kept > 0) {
         for (uint32_t p = 0; p < MESH_PLACES; p++)
             q->kept = q->kept || q->kv[p] > 0;
@@ -246,48 +265,24 @@ MESH_FUNCTION void mesh_take_release(struct mesh *m, uint64_t sequence, uint32_t
         last = true;
     }
     MESH_CHECK(q->pinned == 0 || q->kept);
-    MESH_CHECK(last == q->finished);
+    MESH_CHECK(last == q->finished || m->config.extent_tokens > 0); // extents are released before the last one
     MESH_CHECK(place != SCHED_NO_PLACE || last);
     q->last = last;
-    q->held = q->next = q->samples = 0;
-    q->decoding = false;
     if (place == SCHED_NO_PLACE) {
         MESH_CHECK(q->kept || m->config.max_kept == 0 || mesh_is_nowhere(q));
         return;
     }
     MESH_CHECK(m->up[place] || m->silent[place]);
-    q->kv[place] = 0;
+    mesh_unhold(q, place);
     for (uint32_t p = 0; p < MESH_PLACES && last; p++)
         MESH_CHECK(q->kv[p] == 0); // no place holds anything of it any more
-    if (m->config.release_ack) {
-        q->release_until = m->now_us + 1 + mesh_random(m, 20000);
-        q->release_place = place;
-    }
-}
-
-MESH_FUNCTION void mesh_note_decision(struct mesh *m, const struct sched_action *a)
-{
-    uint64_t hash = m->decisions ^ (uint64_t)a->kind;
-    const uint64_t prime = UINT64_C(0x9e3779b97f4a7c15);
-    if (a->kind == SCHED_STEP) {
-        hash = (hash ^ a->step.mini_batch ^ a->step.step << 8) * prime;
-        for (uint32_t i = 0; i < a->step.run_count; i++) {
-            const struct sched_run *r = &a->step.runs[i];
-            hash = ((hash ^ r->sequence) * prime ^ r->position ^ (uint64_t)r->count << 32) * prime;
-            hash ^= hash >> 29 ^ r->place ^ (uint64_t)r->drafts << 20;
-        }
-    } else if (a->kind == SCHED_MOVE) {
-        hash = (hash ^ a->move.sequence ^ (uint64_t)a->move.to << 50) * prime;
-    } else if (a->kind != SCHED_DRAINED) {
-        hash = (hash ^ a->finished.sequence) * prime; // the first member of all others
-    }
-    m->decisions = hash ^ hash >> 31;
+    if (m->config.release_ack)
+        q->release_until[place] = m->now_us + 1 + mesh_random(m, 20000);
 }
 
 MESH_FUNCTION void mesh_take_action(struct mesh *m, const struct sched_action *a)
 {
     struct mesh_seq *q;
-    mesh_note_decision(m, a);
     switch (a->kind) {
     case SCHED_STEP: mesh_take_step(m, &a->step); break;
     case SCHED_RELEASE: mesh_take_release(m, a->release.sequence, a->release.place, a->release.last); break;
@@ -396,6 +391,18 @@ MESH_FUNCTION void mesh_sample(struct mesh *m, const struct mesh_seq *q, const s
     }
 }
 
+// Whether all that is before a run is where the run says.
+MESH_FUNCTION bool mesh_holds(const struct mesh_seq *q, const struct sched_run *r)
+{
+    for (uint32_t k = 0; k < r->extent_count; k++) {
+        const struct sched_extent *e = &r->extents[k];
+        if (q->kv_first[e->place] != e->first || q->kv[e->place] < (k + 1 < r->extent_count ? e[1].first : r->first))
+            return false;
+    }
+    return r->position == r->first ? q->kv[r->place] == 0 || q->kv_first[r->place] == r->first
+                                   : q->kv_first[r->place] == r->first && q->kv[r->place] >= r->position;
+}
+
 // Executes the oldest step of a mini-batch.
 MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result *results, struct mesh_answer *answer)
 {
@@ -414,21 +421,31 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
         if (from != NULL)
             from->pinned--;
         bool there = m->up[r->place] && m->serial[r->place] == s.serial[r->place] && !mesh_chance(m, m->lost_permille);
+        uint32_t lost_part = 0;
+        for (uint32_t k = 0; k < r->extent_count && there; k++) {
+            uint32_t place = r->extents[k].place;
+            if (m->up[place] && m->serial[place] == s.serial[place] && !mesh_chance(m, m->lost_permille))
+                continue;
+            there = false;
+            lost_part = k + 1;
+        }
         if (there && from != NULL && q->kv[r->place] < r->position && ran) {
             MESH_CHECK(from->kv[r->place] >= r->position);
             q->kv[r->place] = 0;
             mesh_hold(m, q, r->place, r->position, from);
         }
-        answer->found[i] = there && q->kv[r->place] >= r->position;
-        results[i] = (struct sched_result){.outcome = there ? SCHED_DONE : SCHED_LOST};
+        answer->found[i] = there && mesh_holds(q, r);
+        results[i] = (struct sched_result){.outcome = there ? SCHED_DONE : SCHED_LOST, .lost_part = (uint8_t)lost_part};
         if (!there)
             continue;
         if (mesh_chance(m, m->unknown_permille)) {
             results[i].outcome = SCHED_UNKNOWN;
             continue;
         }
-        if (answer->found[i] && r->position + r->count > q->kv[r->place] && ran)
+        if (answer->found[i] && r->position + r->count > q->kv[r->place] && ran) {
+            q->kv_first[r->place] = r->first;
             mesh_hold(m, q, r->place, r->position + r->count, NULL);
+        }
         if (r->sample)
             mesh_sample(m, q, r, &results[i]);
     }
@@ -446,10 +463,6 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
     e->step_done.step = s.a.step;
     e->step_done.results = results;
     e->step_done.result_count = s.a.run_count;
-    for (uint32_t i = 0; i < SCHED_STAGES_MAX && m->stages_reported; i++)
-        m->stage_us[i] = 100 + 40 * i + 5 * s.a.row_count;
-    e->step_done.stage_us = m->stage_us;
-    e->step_done.stage_count = m->stages_reported ? (m->config.stages > 0 ? m->config.stages : 1) : 0;
     uint64_t pairs = 0;
     for (uint32_t i = 0; i < s.a.run_count && m->pair_ns > 0; i++)
         pairs += s.a.runs[i].count > 1 ? (uint64_t)s.a.runs[i].count * (s.a.runs[i].position + (s.a.runs[i].count + 1) / 2) : 0;
@@ -491,11 +504,13 @@ MESH_FUNCTION void mesh_answer_others(struct mesh *m)
             }
             q->moving_until = 0;
         }
-        if (q->release_until != 0 && q->release_until <= m->now_us && m->event_count < MESH_EVENTS - 8) {
+        for (uint32_t p = 0; p < MESH_PLACES; p++) {
+            if (q->release_until[p] == 0 || q->release_until[p] > m->now_us || m->event_count >= MESH_EVENTS - 8)
+                continue;
             struct sched_event *e = mesh_event(m, SCHED_RELEASED);
             e->released.sequence = q->id;
-            e->released.place = q->release_place;
-            q->release_until = 0;
+            e->released.place = p;
+            q->release_until[p] = 0;
         }
     }
 }
@@ -516,7 +531,7 @@ MESH_FUNCTION size_t mesh_tick(struct mesh *m)
     // The runs belong to the core only until it gets the answer.
     static struct sched_run runs[SCHED_MINI_BATCHES_MAX][512];
     for (uint32_t i = 0; i < answer_count; i++) {
-        memcpy(runs[i], answers[i].runs, answers[i].count * sizeof(runs[i][0]));
+        memcpy(runs[i], answers[i].runs, answers[i].count * sizeof(runs[i][0])); // without what their extents point to
         answers[i].runs = runs[i];
     }
     size_t capacity = m->event_count + SCHED_ACTIONS_SPARE + mesh_random(m, 64);
@@ -544,8 +559,10 @@ MESH_FUNCTION uint64_t mesh_next_us(const struct mesh *m)
         const struct mesh_seq *q = &m->seqs[i];
         if (q->moving_until != 0 && q->moving_until < next)
             next = q->moving_until;
-        if (q->release_until != 0 && q->release_until < next)
-            next = q->release_until;
+        for (uint32_t p = 0; p < MESH_PLACES; p++) {
+            if (q->release_until[p] != 0 && q->release_until[p] < next)
+                next = q->release_until[p];
+        }
     }
     return next;
 }

@@ -16,26 +16,28 @@
 
 #define MESH_FUNCTION static __attribute__((unused))
 
+#ifndef MESH_PLACES
+#define MESH_PLACES 4
+#endif
 enum { MESH_PAGES = 256, MESH_PAGE_IDS = 1 << 20 };
-enum { MESH_PLACES = 4, MESH_SEQS = 96, MESH_FLIGHT = 16, MESH_EVENTS = 256, MESH_ACTIONS = 512 };
+enum { MESH_SEQS = 96, MESH_FLIGHT = 16, MESH_EVENTS = 256, MESH_ACTIONS = 512 };
 
 struct mesh_seq {
     uint64_t id;
     uint32_t prompt, max_new, log, eos_at; // log: tokens known to the service; eos_at: tokens generated then, 0 none
     uint32_t scored, held, next, samples, in_flight, mini_batch, place;
-    uint32_t kv[MESH_PLACES];                // positions really held
-    uint32_t pages[MESH_PLACES][MESH_PAGES]; // with page names: which pages they are in
-    uint32_t family, alike;                  // its first `alike` tokens are those of the family; 0: it is like no other
-    uint32_t pinned;                         // steps in flight that give its pages to others
-    bool kept;                               // it is over, and its pages are still there
+    uint32_t kv_first[MESH_PLACES], kv[MESH_PLACES]; // positions really held: from the one up to the other
+    uint32_t pages[MESH_PLACES][MESH_PAGES];         // with page names: which pages they are in
+    uint32_t family, alike;                          // its first `alike` tokens are those of the family; 0: it is like no other
+    uint32_t pinned;                                 // steps in flight that give its pages to others
+    bool kept;                                       // it is over, and its pages are still there
     bool score, arrived, rejected, finished, last, cancelled, decoding;
     enum sched_reason reason;
     enum sched_class class;
     uint64_t moving_until; // when its MOVE is answered; 0: there is none
     uint64_t move_id;
     uint32_t move_from, move_to;
-    uint64_t release_until; // when its RELEASE is acknowledged
-    uint32_t release_place;
+    uint64_t release_until[MESH_PLACES]; // when its RELEASE there is acknowledged
     uint64_t first_taken_us;
 };
 
@@ -61,17 +63,14 @@ struct mesh {
     uint32_t event_count;
     struct sched_action actions[MESH_ACTIONS];
     uint32_t step_us_min, step_us_max;
-    uint32_t jitter_permille;            // of reported step times
-    uint32_t stream_us;                  // the s-part reads weights so long in each step, beside what it computes; 0: none
-    uint32_t pair_ns;                    // reported step times contain so much for each prefill row and token of its context
-    uint32_t s_part_row_us;              // 0, or the s-part's reported work for a row
-    uint32_t stage_us[SCHED_STAGES_MAX]; // each stage's part of a step, reported
-    bool stages_reported;
-    uint64_t decisions;     // a hash of all actions
-    uint32_t slow_us;       // added to reported step times, as by a disturbance
-    uint32_t s_part_us;     // reported as the s-part's time; 0: none; UINT32_MAX: at random
-    uint32_t slow_permille; // of the places, which read a thousand times as slowly, and of the moves, which take as much longer
-    bool local_moves;       // pages are handed to the local pool, too
+    uint32_t jitter_permille; // of reported step times
+    uint32_t stream_us;       // the s-part reads weights so long in each step, beside what it computes; 0: none
+    uint32_t pair_ns;         // reported step times contain so much for each prefill row and token of its context
+    uint32_t s_part_row_us;   // 0, or the s-part's reported work for a row
+    uint32_t slow_us;         // added to reported step times, as by a disturbance
+    uint32_t s_part_us;       // reported as the s-part's time; 0: none; UINT32_MAX: at random
+    uint32_t slow_permille;   // of the places, which read a thousand times as slowly, and of the moves, which take as much longer
+    bool local_moves;         // pages are handed to the local pool, too
     uint32_t moves_to_local, moves_from_local;
     uint32_t unknown_permille, lost_permille, failed_permille, move_fails_permille;
     uint32_t place_token_ns; // 0, or the only place's reported attention time of one token of context
@@ -82,6 +81,8 @@ struct mesh {
     bool shares_cores;        // the workers share cores with the s-part
     uint32_t device_permille; // of the s-parts, which compute on a device
     uint32_t batch_permille;  // of the requests, which are of class batch
+    uint32_t extents_seen;    // the most of one run
+    uint64_t recomputed;      // rows behind the last boundary that were computed again when a tail was frozen
     bool calm;                // no drain, no shortage, no balancing: no decode row may be missing from a step
     uint64_t last_step, steps, prefill_beside_decode, drains;
     uint64_t late_rows, own_rows[SCHED_CLASSES]; // rows of class batch behind interactive ones; other rows
@@ -156,15 +157,47 @@ MESH_FUNCTION const struct sched_page_name *mesh_page_names(void *user, uint64_t
     return names;
 }
 
-// Notes that it holds so many positions there now, the first of them in another's pages.
+MESH_FUNCTION uint32_t mesh_pages_of(const struct mesh *m, const struct mesh_seq *q, uint32_t place)
+{
+    return q->kv[place] > 0 ? mesh_pages(m, q->kv[place] - q->kv_first[place]) : 0;
+}
+
+// Notes that it holds positions up to that one there now, the first of them in another's pages.
 MESH_FUNCTION void mesh_hold(struct mesh *m, struct mesh_seq *q, uint32_t place, uint32_t positions, const struct mesh_seq *from)
 {
-    uint32_t have = mesh_pages(m, q->kv[place]);
+    uint32_t have = mesh_pages_of(m, q, place);
     q->kv[place] = positions;
-    for (uint32_t i = have; m->config.page_names != NULL && i < mesh_pages(m, positions); i++) {
+    for (uint32_t i = have; m->config.page_names != NULL && i < mesh_pages_of(m, q, place); i++) {
         MESH_CHECK(i < MESH_PAGES && m->page_ids < MESH_PAGE_IDS);
         q->pages[place][i] = from != NULL ? from->pages[place][i] : m->page_ids++;
     }
+}
+
+// Whether a place has yet to say that it has freed something of it.
+MESH_FUNCTION bool mesh_is_releasing(const struct mesh_seq *q)
+{
+    for (uint32_t p = 0; p < MESH_PLACES; p++) {
+        if (q->release_until[p] != 0)
+            return true;
+    }
+    return false;
+}
+
+// Notes that a place has nothing of it any more: what it held behind that is of no use either.
+MESH_FUNCTION void mesh_unhold(struct mesh_seq *q, uint32_t place)
+{
+    uint32_t covered = 0;
+    q->kv[place] = q->kv_first[place] = 0;
+    for (uint32_t p = 0; p < MESH_PLACES; p++) {
+        if (q->kv_first[p] <= covered && q->kv[p] > covered) {
+            covered = q->kv[p];
+            p = UINT32_MAX;
+        }
+    }
+    q->held = covered < q->held ? covered : q->held;
+    q->next = q->held;
+    q->samples = 0;
+    q->decoding = false;
 }
 
 // Counts the pages at a place, each once however many sequences hold it.
@@ -175,7 +208,7 @@ MESH_FUNCTION uint64_t mesh_pages_held(const struct mesh *m, uint32_t place)
     stamp++;
     for (uint32_t i = 0; i < m->seq_count; i++) {
         const struct mesh_seq *q = &m->seqs[i];
-        uint32_t pages = mesh_pages(m, q->kv[place]);
+        uint32_t pages = mesh_pages_of(m, q, place);
         held += m->config.page_names == NULL ? pages : 0;
         for (uint32_t k = 0; m->config.page_names != NULL && k < pages; k++) {
             held += seen[q->pages[place][k]] != stamp;
