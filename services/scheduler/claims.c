@@ -43,6 +43,7 @@ enum status claims_take(struct scheduler *scheduler, uint32_t place, const Fastd
     for (size_t i = 0; i < request->n_held; i++)
         scheduler->held[scheduler->held_count++] = (struct held){.sequence = request->held[i]->sequence,
                                                                  .place = place,
+                                                                 .first = request->held[i]->first_position,
                                                                  .positions = request->held[i]->positions,
                                                                  .certain = request->held[i]->certain};
     return STATUS_OK;
@@ -133,9 +134,11 @@ void claims_reclaim(struct scheduler *scheduler, uint32_t place)
         if (held.place != place || !log || is_settling(scheduler, held.sequence))
             continue;
         const uint32_t positions = certain_positions(&held, log);
-        if (positions && sched_awaits_rebuild(scheduler->core, held.sequence)) {
-            const struct sched_event event = {.kind = SCHED_RECLAIM, .reclaim = {held.sequence, place, positions}};
-            log_info("RECLAIMED", "sequence=%llx place=%u positions=%u", (unsigned long long)held.sequence, place, positions);
+        if (positions > held.first && sched_awaits_rebuild(scheduler->core, held.sequence) &&
+            sched_rebuilds_from(scheduler->core, held.sequence) == held.first) {
+            const struct sched_event event = {.kind = SCHED_RECLAIM, .reclaim = {held.sequence, place, held.first, positions}};
+            log_info("RECLAIMED", "sequence=%llx place=%u first=%u positions=%u", (unsigned long long)held.sequence, place,
+                     held.first, positions);
             scheduler_event(scheduler, &event);
         } else { // it has been placed elsewhere meanwhile
             free_copy(scheduler, place, held.sequence);
@@ -144,38 +147,72 @@ void claims_reclaim(struct scheduler *scheduler, uint32_t place)
     }
 }
 
-// Takes what is held of a sequence out of the list: the copy with most positions. False: nobody who is up holds any.
-static bool claim(struct scheduler *scheduler, const struct token_log *log, struct held *out)
-{
-    bool found = false;
+// What is held of a sequence: its beginning, and the parts that follow one another behind it, each at another place.
+struct parts {
+    uint32_t count;
+    struct held of[1 + SCHED_EXTENTS_MAX];
+};
 
-    for (uint32_t i = scheduler->held_count; i-- > 0;) {
-        struct held held = scheduler->held[i];
-        if (held.sequence != log->id || !scheduler->places[held.place].member->up)
-            continue;
-        held.positions = certain_positions(&held, log);
-        if (!found) {
-            *out = held;
-        } else { // it was being handed over: the other copy is freed at once, before the sequence may be placed there
-            const struct held first = *out;
-            if (held.positions > first.positions)
-                *out = held, held = first;
-            free_copy(scheduler, held.place, log->id);
-        }
-        scheduler->held[i] = scheduler->held[--scheduler->held_count];
-        found = true;
+// Returns the index of the held part that reaches farthest, of those that begin within the first `covered` positions and reach beyond them;
+// UINT32_MAX: there is none.
+static uint32_t next_part(const struct scheduler *scheduler, const struct token_log *log, uint32_t after, uint32_t covered)
+{
+    uint32_t best = UINT32_MAX;
+
+    for (uint32_t i = 0; i < scheduler->held_count; i++) {
+        const struct held *held = &scheduler->held[i];
+        const uint32_t positions = certain_positions(held, log);
+        const bool follows = covered == 0 ? held->first == 0 : held->first > after && held->first <= covered;
+        if (held->sequence == log->id && scheduler->places[held->place].member->up && follows && positions > covered &&
+            (best == UINT32_MAX || positions > certain_positions(&scheduler->held[best], log)))
+            best = i;
     }
-    if (found && out->positions == 0)
-        free_copy(scheduler, out->place, log->id);
-    return found && out->positions > 0;
+    return best;
 }
 
-// Tells the core of a new sequence. held: where its first positions are; NULL: nowhere.
-static void arrive(struct scheduler *scheduler, const struct token_log *log, const struct held *held)
+// Takes what is held of a sequence out of the list. Copies that are of no use (it was being handed over, or a part before them is lost) are
+// freed at once, before the sequence may be placed there.
+static void take_parts(struct scheduler *scheduler, const struct token_log *log, const struct parts *parts)
+{
+    for (uint32_t i = scheduler->held_count; i-- > 0;) {
+        const struct held held = scheduler->held[i];
+        bool used = false;
+        if (held.sequence != log->id || !scheduler->places[held.place].member->up)
+            continue;
+        for (uint32_t k = 0; k < parts->count; k++)
+            used |= parts->of[k].place == held.place;
+        if (!used)
+            free_copy(scheduler, held.place, log->id);
+        scheduler->held[i] = scheduler->held[--scheduler->held_count];
+    }
+}
+
+// Finds what places that are up hold of a sequence. False: nothing, or it may become more when others have registered.
+static bool claim(struct scheduler *scheduler, const struct token_log *log, bool late, struct parts *out)
+{
+    uint32_t covered = 0, after = 0, index;
+
+    *out = (struct parts){0};
+    while (out->count < ARRAY_COUNT(out->of) && (index = next_part(scheduler, log, after, covered)) != UINT32_MAX) {
+        struct held *part = &out->of[out->count++];
+        *part = scheduler->held[index];
+        part->positions = certain_positions(part, log);
+        covered = part->positions;
+        after = part->first;
+    }
+    // An extent ends at such a multiple, and the next one may be at a member that has not registered yet.
+    if (!late && covered && covered % EXTENT_TOKENS == 0 && covered + 1 < log->token_count)
+        return false;
+    take_parts(scheduler, log, out);
+    return out->count > 0;
+}
+
+// Tells the core of a new sequence. parts: where its first positions are; NULL: nowhere.
+static void arrive(struct scheduler *scheduler, const struct token_log *log, const struct parts *parts)
 {
     const Fastdecode__GenerateRequest *request = log->request;
     const uint64_t timeout_ms = MIN(request->timeout_ms, (uint64_t)TIMEOUT_MS_MAX);
-    const struct sched_event event = {
+    struct sched_event event = {
         .kind = SCHED_ARRIVE,
         .arrive =
             {
@@ -187,10 +224,13 @@ static void arrive(struct scheduler *scheduler, const struct token_log *log, con
                 .class = request->latency_class == FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH ? SCHED_CLASS_BATCH
                                                                                                   : SCHED_CLASS_INTERACTIVE,
                 .score_prompt = request->sampling->prompt_logprobs && log->token_count == log->prompt_count,
-                .held_place = held ? held->place : SCHED_NO_PLACE,
-                .held_positions = held ? MIN(held->positions, log->token_count - 1) : 0,
+                .held_place = parts ? parts->of[0].place : SCHED_NO_PLACE,
+                .held_positions = parts ? MIN(parts->of[0].positions, log->token_count - 1) : 0,
             },
     };
+    for (uint32_t i = 1; parts && i < parts->count; i++)
+        event.arrive.more[event.arrive.more_count++] =
+            (struct sched_held){parts->of[i].place, parts->of[i].first, MIN(parts->of[i].positions, log->token_count - 1)};
     scheduler_event(scheduler, &event);
 }
 
@@ -212,14 +252,16 @@ void claims_settle(struct scheduler *scheduler)
 
     for (uint32_t i = 0; i < scheduler->settling_count; i++) {
         struct token_log *log = token_logs_find(scheduler->logs, scheduler->settling[i]);
-        struct held held;
+        struct parts parts;
         if (!log)
             continue;
         if (!log->call) { // cancelled before it began: the core never knew it
             token_logs_remove(scheduler->logs, log->id);
-        } else if (claim(scheduler, log, &held)) {
-            log_info("CLAIMED", "sequence=%llx place=%u positions=%u", (unsigned long long)log->id, held.place, held.positions);
-            arrive(scheduler, log, &held);
+        } else if (claim(scheduler, log, late, &parts)) {
+            for (uint32_t k = 0; k < parts.count; k++)
+                log_info("CLAIMED", "sequence=%llx place=%u positions=%u", (unsigned long long)log->id, parts.of[k].place,
+                         parts.of[k].positions);
+            arrive(scheduler, log, &parts);
         } else if (late) {
             arrive(scheduler, log, NULL);
         } else {

@@ -66,6 +66,8 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .balance = true,
         .page_tokens = scheduler->kv.page_tokens,
         .context_tokens = scheduler->model.context_tokens,
+        .extent_tokens = EXTENT_TOKENS,
+        .max_extents = EXTENTS_MAX,
         .max_places = SCHED_PLACES_MAX,
         .layers = scheduler->kv.layers,
         .kv_bytes_per_token = scheduler->page_bytes / scheduler->kv.page_tokens,

@@ -12,6 +12,8 @@ enum status flights_open(struct scheduler *scheduler, uint32_t rows)
     scratch->run_pointers = calloc(rows, sizeof *scratch->run_pointers);
     scratch->opens = calloc(rows, sizeof *scratch->opens);
     scratch->open_pointers = calloc(rows, sizeof *scratch->open_pointers);
+    scratch->extents = calloc(2 * EXTENTS_MAX, sizeof *scratch->extents);
+    scratch->extent_pointers = calloc(2 * EXTENTS_MAX, sizeof *scratch->extent_pointers);
     for (uint32_t i = 0; i < STEPS_MAX; i++) {
         struct flight *flight = &scheduler->flights[i];
         flight->results = calloc(rows, sizeof *flight->results);
@@ -20,8 +22,11 @@ enum status flights_open(struct scheduler *scheduler, uint32_t rows)
         if (!flight->results || !flight->sequences || !flight->positions)
             return STATUS_RESOURCE_EXHAUSTED;
     }
-    if (!scratch->runs || !scratch->run_pointers || !scratch->opens || !scratch->open_pointers)
+    if (!scratch->runs || !scratch->run_pointers || !scratch->opens || !scratch->open_pointers || !scratch->extents ||
+        !scratch->extent_pointers)
         return STATUS_RESOURCE_EXHAUSTED;
+    for (uint32_t i = 0; i < 2 * EXTENTS_MAX; i++)
+        scratch->extent_pointers[i] = &scratch->extents[i];
     for (uint32_t i = 0; i < rows; i++) {
         scratch->run_pointers[i] = &scratch->runs[i];
         scratch->open_pointers[i] = &scratch->opens[i];
@@ -40,6 +45,8 @@ void flights_close(struct scheduler *scheduler)
     free(scratch->run_pointers);
     free(scratch->opens);
     free(scratch->open_pointers);
+    free(scratch->extents);
+    free(scratch->extent_pointers);
     memset(scratch, 0, sizeof *scratch);
     for (uint32_t i = 0; i < STEPS_MAX; i++) {
         struct flight *flight = &scheduler->flights[i];
@@ -50,12 +57,21 @@ void flights_close(struct scheduler *scheduler)
     }
 }
 
+// Whether the run's rows, or positions before them, are at the place.
+static bool run_uses(const struct sched_run *run, uint32_t place)
+{
+    bool uses = run->place == place;
+    for (uint32_t i = 0; i < run->extent_count; i++)
+        uses |= run->extents[i].place == place;
+    return uses;
+}
+
 bool flights_use_place(const struct scheduler *scheduler, uint32_t place)
 {
     for (uint32_t i = 0; i < STEPS_MAX; i++) {
         const struct flight *flight = &scheduler->flights[i];
         for (uint32_t r = 0; flight->used && r < flight->run_count; r++)
-            if (flight->runs[r].place == place)
+            if (run_uses(&flight->runs[r], place))
                 return true;
     }
     return false;

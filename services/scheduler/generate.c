@@ -1,4 +1,5 @@
 // generate.c: sequences from the gateways, and tokens back to them.
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "common/base/checked.h"
@@ -147,6 +148,31 @@ void generate_scores(struct token_log *log, uint32_t index, Fastdecode__Token **
     (void)!rpc_call_send(log->call, &event.base); // one that is gone is reported by on_cancel
 }
 
+// Says how many tokens the places that are up could hold of one sequence.
+static void no_space_text(struct scheduler *scheduler, const struct token_log *log, char *text, size_t size)
+{
+    uint64_t pages[SCHED_EXTENTS_MAX + 1] = {0};
+    uint32_t places = 0, most = scheduler->core_config.extent_tokens ? ARRAY_COUNT(pages) : 1;
+
+    for (uint32_t i = 0; i < scheduler->place_count; i++) {
+        struct sched_place_info info;
+        sched_get_place(scheduler->core, i, &info);
+        uint64_t more = info.up ? info.pages_total : 0;
+        places += info.up;
+        for (uint32_t k = 0; k < (info.takes_extents ? most : 1); k++) { // the largest ones
+            uint64_t less = MIN(pages[k], more);
+            pages[k] = MAX(pages[k], more);
+            more = less;
+        }
+    }
+    for (uint32_t k = 1; k < most; k++)
+        pages[0] += pages[k];
+    snprintf(
+        text, size,
+        "no room for the KV of a sequence of %u tokens: of the %u places that are up, those that one sequence may use hold %llu tokens",
+        log->token_count, places, (unsigned long long)(pages[0] * scheduler->kv.page_tokens));
+}
+
 void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason, uint32_t cached_tokens)
 {
     static const Fastdecode__Finish finishes[] = {
@@ -156,6 +182,7 @@ void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sc
     };
     Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
     struct rpc_call *call = log->call;
+    char text[256];
 
     log->over = true;
     reason == SCHED_CANCELLED ? scheduler->cancelled++ : scheduler->finished++;
@@ -170,7 +197,7 @@ void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sc
     if (reason == SCHED_TOO_LONG)
         event.error = (char *)"the prompt leaves no room in the context";
     else if (reason == SCHED_NO_SPACE)
-        event.error = (char *)"no KV worker or local pool has enough memory for a sequence of this length";
+        no_space_text(scheduler, log, event.error = text, sizeof text);
     else if (reason == SCHED_CANCELLED)
         event.error = (char *)"cancelled";
     (void)!rpc_call_send(call, &event.base); // one that is gone is reported by on_cancel

@@ -44,6 +44,7 @@ static void tell_core_of_place(const struct place *place)
                                           .kind = place->kind,
                                           .shares_cores = place->shares_cores,
                                           .accepts_moves = place->hands_over,
+                                          .takes_extents = stages_take_extents(&place->member->scheduler->s_part, place->kind),
                                       }};
     scheduler_event(place->member->scheduler, &event);
 }

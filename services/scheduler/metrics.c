@@ -74,6 +74,9 @@ static void add_core(struct text *text, const struct sched_stats *s)
     one(text, "batch_requests_running", "gauge", "sequences of latency class batch that run", s->running_of[SCHED_CLASS_BATCH]);
     one(text, "batch_requests_waiting", "gauge", "sequences of latency class batch that wait", s->waiting_of[SCHED_CLASS_BATCH]);
     one(text, "batch_rows_total", "counter", "rows computed for latency class batch", (double)s->rows_of[SCHED_CLASS_BATCH]);
+    one(text, "sequences_split", "gauge", "sequences whose KV is at several places, because none can hold it whole", s->split);
+    one(text, "extents", "gauge", "frozen parts of these sequences, each at another place", s->extents);
+    one(text, "extents_total", "counter", "parts that were frozen so far", (double)s->frozen);
     one(text, "sequences_retiring", "gauge", "finished sequences whose pages are not free yet", s->retiring);
     one(text, "steps_in_flight", "gauge", "steps that the s-part has", s->steps_in_flight);
     one(text, "mini_batches", "gauge", "mini-batches in use", s->mini_batches);

@@ -27,7 +27,8 @@ static const struct rpc_options control_options = {.timeout_ms = CONTROL_TIMEOUT
 
 enum status places_open(struct scheduler *scheduler, uint32_t sequences)
 {
-    uint32_t count = sequences + MOVES_MAX + UNCLAIMED_FREES_MAX; // the core releases a sequence once before it places it again
+    // The core releases a sequence, and each of its extents, once before it places it again.
+    uint32_t count = sequences + EXTENTS_MAX + MOVES_MAX + UNCLAIMED_FREES_MAX;
 
     scheduler->frees = calloc(count + 1u, sizeof *scheduler->frees);
     scheduler->free_ids = calloc(count, sizeof *scheduler->free_ids);

@@ -32,10 +32,12 @@ enum {
     WATCHERS_MAX = 256,
     CALIBRATION_MAX = 16,
     END_TOKENS_MAX = 16,
-    KEPT_MAX = 4096,    // the most finished sequences whose pages are kept for others
-    CHOSEN_BATCHES = 2, // the most mini-batches if the core chooses their number
-    EVENTS_MAX = 4096,  // the most events between two ticks. In a tick each action may add one event, and one round has up to
-                        // EVENTS_MAX actions
+    EXTENT_TOKENS = 512, // what extents begin at multiples of (proto/step.proto)
+    EXTENTS_MAX = 1024,  // the most extents of all sequences together, their tails not counted
+    KEPT_MAX = 4096,     // the most finished sequences whose pages are kept for others
+    CHOSEN_BATCHES = 2,  // the most mini-batches if the core chooses their number
+    EVENTS_MAX = 4096,   // the most events between two ticks. In a tick each action may add one event, and one round has up to
+                         // EVENTS_MAX actions
     EVENTS_ROOM = 2 * EVENTS_MAX,
     ACTIONS_MAX = EVENTS_ROOM + SCHED_ACTIONS_SPARE,
     MOVES_MAX = 64,             // the most hand-overs under way, including those that the core has given up
@@ -109,8 +111,9 @@ struct stage {
     struct s_part_times times;
     struct kv_costs kv; // of its pool, if has_kv
     bool has_kv;
-    bool on_device;  // it computes on a device, not on CPUs
-    bool rows_alike; // a row's numbers do not depend on those beside it
+    bool on_device;                         // it computes on a device, not on CPUs
+    bool rows_alike;                        // a row's numbers do not depend on those beside it
+    bool takes_extents, pool_takes_extents; // steps may name extents at workers; at its pool
     char level[LEVEL_BYTES];
     uint64_t term;                                         // of the Join that was sent to it last
     bool joined;                                           // it has answered that
@@ -169,8 +172,8 @@ struct place {
 // A sequence that a member reported to hold and that nobody has claimed yet.
 struct held {
     uint64_t sequence;
-    uint32_t place, positions, certain; // certain: as in HeldSequence
-    bool stale;                         // it is being freed there
+    uint32_t place, first, positions, certain; // first: of an extent; certain: as in HeldSequence
+    bool stale;                                // it is being freed there
 };
 
 // A hand-over that was asked for.
@@ -216,6 +219,8 @@ struct step_scratch {
     Fastdecode__Run **run_pointers;
     Fastdecode__SequenceOpen *opens;
     Fastdecode__SequenceOpen **open_pointers;
+    Fastdecode__Extent *extents; // [2 * EXTENTS_MAX] of all runs, tails included
+    Fastdecode__Extent **extent_pointers;
     Fastdecode__Place places[SCHED_PLACES_MAX];
     Fastdecode__Place *place_pointers[SCHED_PLACES_MAX];
 };
@@ -349,6 +354,8 @@ struct member *stages_member(struct scheduler *scheduler, const Fastdecode__Regi
 void stages_take(struct member *member, const Fastdecode__RegisterRequest *request);
 bool stages_has_said_so(const struct member *member, const Fastdecode__RegisterRequest *request);
 void stages_tell_core(struct scheduler *scheduler);
+// Returns whether every stage takes steps of sequences with extents at such a place.
+bool stages_take_extents(const struct s_part *s_part, enum sched_place_kind kind);
 // Sets the fields of core_config that follow from the stages. False: layers are missing.
 bool stages_configure_core(struct scheduler *scheduler);
 // Puts the stages together if all layers are there, and calls on_all_joined once they have answered. Does nothing if they are, or are

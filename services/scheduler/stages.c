@@ -57,6 +57,17 @@ uint32_t stages_list(const struct s_part *s_part, const struct stage **out)
     return count;
 }
 
+bool stages_take_extents(const struct s_part *s_part, enum sched_place_kind kind)
+{
+    const struct stage *stages[SCHED_STAGES_MAX];
+    const uint32_t count = stages_list(s_part, stages);
+    bool all = count > 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        all = all && (kind == SCHED_LOCAL_POOL ? stages[i]->pool_takes_extents : stages[i]->takes_extents);
+    return all;
+}
+
 bool stages_are_several(const struct s_part *s_part, uint32_t layers)
 {
     bool part = false;
@@ -205,6 +216,8 @@ void stages_take(struct member *member, const Fastdecode__RegisterRequest *reque
     stage->pages_total = request->pages_total;
     stage->on_device = request->on_device;
     stage->rows_alike = request->rows_alike;
+    stage->takes_extents = request->takes_extents;
+    stage->pool_takes_extents = request->pool_takes_extents;
     stage->times.layer_count = stage->times.head_count = 0;
     stage->times.stream_us = c && c->stream_us > 0 && c->stream_us < STREAM_US_MAX ? c->stream_us : 0;
     stage->has_kv = messages_to_kv_costs(request->kv_costs, &stage->kv);

@@ -82,6 +82,20 @@ static void count_tokens(const struct scheduler *scheduler, const struct token_l
     }
 }
 
+// Returns what sched_result.lost_part says: 0, the run's own place lacks something; otherwise its extent before the number does. If the s-part
+// does not know which one, the sequence is computed from its beginning.
+static uint8_t lost_part(const struct sched_run *run, const Fastdecode__RunResult *result)
+{
+    if (run->extent_count == 0 || result->lost_extent == run->extent_count + 1)
+        return 0;
+    return (uint8_t)(result->lost_extent && result->lost_extent <= run->extent_count ? result->lost_extent : 1);
+}
+
+static uint32_t lost_place(const struct sched_run *run, const struct sched_result *result)
+{
+    return result->lost_part ? run->extents[result->lost_part - 1].place : run->place;
+}
+
 static void take_outcomes(struct flight *flight, const Fastdecode__StepReply *reply)
 {
     struct scheduler *scheduler = flight->scheduler;
@@ -95,8 +109,10 @@ static void take_outcomes(struct flight *flight, const Fastdecode__StepReply *re
             out->outcome = SCHED_DONE;
         else if (result->outcome == FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_UNKNOWN)
             out->outcome = SCHED_UNKNOWN;
-        else // the place may be full of what the scheduler before this one kept there
-            claims_drop(scheduler, flight->runs[i].place);
+        else
+            out->lost_part = lost_part(&flight->runs[i], result);
+        if (out->outcome == SCHED_LOST) // the place may be full of what the scheduler before this one kept there
+            claims_drop(scheduler, lost_place(&flight->runs[i], out));
         if (out->outcome == SCHED_DONE && result->sampled)
             count_tokens(scheduler, log, result, out);
     }
@@ -118,8 +134,17 @@ static void judge_places(const struct flight *flight)
     enum { SOME_COUNT = 1, SOME_LOST = 2 };
     unsigned char seen[SCHED_PLACES_MAX] = {0};
 
-    for (uint32_t i = 0; i < flight->run_count; i++)
-        seen[flight->runs[i].place] |= flight->results[i].outcome == SCHED_LOST ? SOME_LOST : SOME_COUNT;
+    for (uint32_t i = 0; i < flight->run_count; i++) {
+        const struct sched_run *run = &flight->runs[i];
+        const struct sched_result *result = &flight->results[i];
+        if (result->outcome == SCHED_LOST) {
+            seen[lost_place(run, result)] |= SOME_LOST;
+            continue;
+        }
+        seen[run->place] |= SOME_COUNT;
+        for (uint32_t k = 0; k < run->extent_count; k++)
+            seen[run->extents[k].place] |= SOME_COUNT;
+    }
     for (uint32_t place = 0; place < SCHED_PLACES_MAX; place++)
         if (seen[place])
             members_answered(flight->scheduler, place, seen[place] == SOME_LOST);
@@ -249,6 +274,26 @@ static void fill_open(Fastdecode__SequenceOpen *open, const struct token_log *lo
     open->tokens = log->tokens;
 }
 
+// Says where the sequence's KV is: in its extents, then in its tail, where the rows go.
+static void fill_extents(struct scheduler *scheduler, Fastdecode__Run *out, const struct sched_run *run, uint32_t *places,
+                         uint32_t *extents)
+{
+    struct step_scratch *scratch = &scheduler->scratch;
+    const struct sched_extent tail = {run->place, run->first};
+
+    if (run->extent_count == 0)
+        return;
+    out->n_extents = run->extent_count + 1u;
+    out->extents = &scratch->extent_pointers[*extents];
+    for (uint32_t i = 0; i <= run->extent_count; i++) {
+        const struct sched_extent *extent = i < run->extent_count ? &run->extents[i] : &tail;
+        Fastdecode__Extent *to = &scratch->extents[(*extents)++];
+        fastdecode__extent__init(to);
+        to->place = place_index(scheduler, extent->place, places);
+        to->first_position = extent->first;
+    }
+}
+
 static void fill_run(Fastdecode__Run *out, const struct sched_run *run, const struct token_log *log)
 {
     fastdecode__run__init(out);
@@ -294,7 +339,7 @@ static uint32_t fill_step(struct scheduler *scheduler, const struct sched_step_a
                           Fastdecode__StepRequest *request)
 {
     struct step_scratch *scratch = &scheduler->scratch;
-    uint32_t places = 0, opens = 0, rows = 0;
+    uint32_t places = 0, opens = 0, extents = 0, rows = 0;
 
     for (uint32_t i = 0; i < action->run_count; i++) {
         const struct sched_run *run = &action->runs[i];
@@ -305,6 +350,7 @@ static uint32_t fill_step(struct scheduler *scheduler, const struct sched_step_a
         flight->sequences[i] = run->sequence;
         flight->positions[i] = run->position;
         scratch->runs[i].place = place_index(scheduler, run->place, &places);
+        fill_extents(scheduler, &scratch->runs[i], run, &places, &extents);
         if (run->open && log->call) {
             fill_open(&scratch->opens[opens++], log);
             log->opened = true;
