@@ -35,7 +35,7 @@ FAULTS = [
     Fault("rope-factors", "kernels/norm_rope/rope_table.c", "frequency /= (double)params->freq_factors[i];",
           "frequency *= (double)params->freq_factors[i];", "kernels/test_norm_rope"),
     # Attention: query heads are dealt to the KV heads in turn, not in groups.
-    Fault("attention-heads", "common/kv/kv_batch.c", "batch->q[block->first_row + row] + (size_t)(kv_head * heads + head) * head_dim,",
+    Fault("attention-heads", "common/kv/kv_attend.c", "batch->q[block->first_row + row] + (size_t)(kv_head * heads + head) * head_dim,",
           "batch->q[block->first_row + row] + (size_t)(head * batch->store->shape.kv_heads + kv_head) * head_dim,",
           "kernels/test_attention"),
     # KV pages: a sequence that is cut off loses the page that it still has half of.

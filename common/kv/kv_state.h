@@ -1,4 +1,4 @@
-// kv_state.h: what kv_store.c (memory), kv_sequence.c (handing pages over) and kv_batch.c (plans, attention) share. Private to common/kv.
+// kv_state.h: what kv_store.c (memory), kv_sequence.c (handing pages over), kv_batch.c (plans) and kv_attend.c share. Private to common/kv.
 #ifndef FD_KV_KV_STATE_H
 #define FD_KV_KV_STATE_H
 

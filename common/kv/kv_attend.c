@@ -1,0 +1,316 @@
+// kv_attend.c: attention of a planned mini-batch (kv_batch_state.h) on the pool of threads.
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/kv/kv_batch_state.h"
+
+// A thread's scratch, for the lines of one block.
+struct scratch {
+    struct attend_partial total, part; // of all ranges so far; of one range
+    float *q, *sums, *scores;
+    uint32_t *limits;
+    // of a sparse row
+    float *bound_q, *bounds; // [2][head_dim]; [candidates] of q·k
+    uint32_t *chosen;        // tiles that it attends to, ascending
+};
+
+static struct scratch scratch_of(const struct kv_store *store, uint32_t thread_index)
+{
+    size_t lines = (size_t)MIN(store->block_rows, store->max_rows) * store->group_heads, head_dim = store->shape.head_dim;
+    float *at = store->scratch + thread_index * store->scratch_floats;
+    struct scratch scratch;
+
+    scratch.q = at, at += lines * head_dim;
+    scratch.total.acc = at, at += lines * head_dim;
+    scratch.part.acc = at, at += lines * head_dim;
+    scratch.sums = at, at += lines * ATTEND_TILE;
+    scratch.scores = at, at += ATTEND_SCORES;
+    scratch.total.m = at, at += lines;
+    scratch.total.l = at, at += lines;
+    scratch.part.m = at, at += lines;
+    scratch.part.l = at, at += lines;
+    scratch.limits = (uint32_t *)at, at += lines;
+    scratch.bound_q = at, at += 2 * head_dim;
+    scratch.bounds = at, at += kv_sparse_tiles(&store->shape);
+    scratch.chosen = (uint32_t *)at;
+    return scratch;
+}
+
+static struct attend_partial partial_from(const struct kv_store *store, const struct attend_partial *base, size_t line)
+{
+    return (struct attend_partial){base->m + line, base->l + line, base->acc + line * store->shape.head_dim};
+}
+
+// Where a split block keeps a range's partials.
+static struct attend_partial split_partial(const struct kv_store *store, const struct block *block, uint32_t kv_head,
+                                           uint32_t range)
+{
+    size_t lines = (size_t)block->row_count * store->group_heads;
+    float *m = store->partials + (size_t)store->partial_lines * store->shape.head_dim;
+    const struct attend_partial all = {m, m + store->partial_lines, store->partials};
+    return partial_from(store, &all, block->partial + ((size_t)kv_head * block->range_count + range) * lines);
+}
+
+// The first line of the block that sees anything of the range.
+static uint32_t first_line(const struct kv_batch *batch, const struct block *block, uint32_t range)
+{
+    uint32_t row = 0;
+    while (batch->positions[block->first_row + row] < range * ATTEND_RANGE) // ends: the last row's is not below
+        row++;
+    return row * batch->store->group_heads;
+}
+
+static void load_lines(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, const struct scratch *scratch)
+{
+    uint32_t heads = batch->store->group_heads, head_dim = batch->store->shape.head_dim;
+
+    for (uint32_t row = 0; row < block->row_count; row++)
+        for (uint32_t head = 0; head < heads; head++) {
+            size_t line = (size_t)row * heads + head;
+            batch->store->kernels->load_q((enum attend_type)batch->store->shape.type, head_dim,
+                                          batch->q[block->first_row + row] + (size_t)(kv_head * heads + head) * head_dim,
+                                          scratch->q + line * head_dim);
+            scratch->limits[line] = block->sparse ? block->seen : batch->positions[block->first_row + row] + 1;
+        }
+}
+
+// Compares the bounds of the candidates with the row's q.
+static void score_candidates(const struct kv_batch *batch, const struct block *block, const struct attend_choice *choice,
+                             uint32_t kv_head, const struct scratch *scratch)
+{
+    enum { AT_ONCE = 64 };
+    const struct kv_store *store = batch->store;
+    const uint32_t *table = kv_ledger_table(&store->ledger, block->slot);
+    const uint32_t odd = store->page_tiles - 1; // a page has one tile or two; dividing by that would take a tenth of the time
+    const uint16_t *base = kv_bounds(store, batch->layer, kv_head, 0, 0), *bounds[AT_ONCE + ATTEND_AHEAD_BOUNDS];
+
+    for (uint32_t tile = choice->first; tile < choice->last; tile += AT_ONCE) {
+        uint32_t count = MIN(choice->last - tile, (uint32_t)ARRAY_COUNT(bounds));
+        for (uint32_t i = 0; i < count; i++) {
+            uint64_t index = ((uint64_t)table[(tile + i) >> odd] << odd) + ((tile + i) & odd);
+            bounds[i] = base + index * store->bounds_width;
+        }
+        store->kernels->scores(&(struct attend_scores){.head_dim = store->shape.head_dim,
+                                                       .count = MIN(count, (uint32_t)AT_ONCE),
+                                                       .q = scratch->bound_q,
+                                                       .bounds = bounds,
+                                                       .bounds_count = count,
+                                                       .scores = scratch->bounds + (tile - choice->first)});
+    }
+}
+
+// Chooses the tiles that a sparse row attends to for one KV head.
+static void choose_tiles(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, const struct scratch *scratch)
+{
+    const struct kv_store *store = batch->store;
+    const struct attend_choice choice = kv_row_choice(batch, block->first_row);
+    uint32_t heads = store->group_heads, head_dim = store->shape.head_dim, *out = scratch->chosen;
+
+    attend_bound_q(heads, head_dim, batch->q[block->first_row] + (size_t)kv_head * heads * head_dim, scratch->bound_q);
+    score_candidates(batch, block, &choice, kv_head, scratch);
+    for (uint32_t tile = 0; tile < choice.first; tile++)
+        *out++ = tile;
+    store->kernels->choose(scratch->bounds, choice.last - choice.first, choice.keep, choice.first, out);
+    out += choice.keep;
+    for (uint32_t tile = choice.last; tile < choice.tiles; tile++)
+        *out++ = tile;
+}
+
+// What a thread does after its present unit.
+struct next {
+    const struct block *block; // NULL: nothing
+    uint32_t kv_head, range;
+};
+
+// Attends to one range, for the lines from `first` on.
+static void attend_range(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, uint32_t range, uint32_t first,
+                         bool last, const struct next *next, const struct scratch *scratch, const struct attend_partial *out)
+{
+    const struct kv_store *store = batch->store;
+    const unsigned char *tiles[ATTEND_RANGE_TILES + ATTEND_AHEAD_TILES];
+    uint32_t begin = range * ATTEND_RANGE_TILES, count = 0;
+    uint32_t end = (block->seen + ATTEND_TILE - 1) / ATTEND_TILE;
+    uint32_t stop = MIN(end, begin + ATTEND_RANGE_TILES + (last ? 0 : ATTEND_AHEAD_TILES));
+
+    for (uint32_t tile = begin; tile < stop; tile++)
+        tiles[count++] = kv_tile(store, block->slot, batch->layer, kv_head, block->sparse ? scratch->chosen[tile] : tile);
+    if (last && next->block) {
+        uint32_t from = next->range == KV_NONE ? 0 : next->range * ATTEND_RANGE_TILES;
+        uint32_t known = next->block->sparse ? ATTEND_EDGE
+                                             : next->block->seen; // which tiles a sparse row chooses behind them is not
+        uint32_t until = MIN((known + ATTEND_TILE - 1) / ATTEND_TILE, from + ATTEND_AHEAD_TILES);
+        for (uint32_t tile = from; tile < until; tile++)
+            tiles[count++] = kv_tile(store, next->block->slot, batch->layer, next->kv_head, tile);
+    }
+    const struct attend_range call = {
+        .type = (enum attend_type)store->shape.type,
+        .head_dim = store->shape.head_dim,
+        .line_count = block->row_count * store->group_heads - first,
+        .begin = range * ATTEND_RANGE,
+        .limit = scratch->limits + first,
+        .q = scratch->q + (size_t)first * store->shape.head_dim,
+        .tiles = tiles,
+        .tile_count = count,
+        .m = out->m,
+        .l = out->l,
+        .acc = out->acc,
+        .sums = scratch->sums,
+        .scores = scratch->scores,
+    };
+    store->kernels->range(&call);
+}
+
+static void write_outputs(const struct kv_batch *batch, const struct block *block, uint32_t kv_head,
+                          const struct attend_partial *total)
+{
+    uint32_t heads = batch->store->group_heads, head_dim = batch->store->shape.head_dim;
+
+    for (uint32_t row = 0; row < block->row_count; row++) {
+        float *o = batch->o[block->first_row + row];
+        for (uint32_t head = 0; o && head < heads; head++) {
+            size_t line = (size_t)row * heads + head;
+            attend_finish(head_dim, total->acc + line * head_dim, total->l[line], o + (size_t)(kv_head * heads + head) * head_dim);
+        }
+    }
+}
+
+static void attend_unit(const struct kv_batch *batch, const struct unit *unit, uint32_t kv_head, const struct next *next,
+                        const struct scratch *scratch)
+{
+    const struct kv_store *store = batch->store;
+    const struct block *block = &batch->blocks[unit->block];
+    uint32_t lines = block->row_count * store->group_heads;
+
+    load_lines(batch, block, kv_head, scratch);
+    if (block->sparse)
+        choose_tiles(batch, block, kv_head, scratch);
+    if (unit->range != KV_NONE) {
+        uint32_t first = first_line(batch, block, unit->range);
+        struct attend_partial all = split_partial(store, block, kv_head, unit->range), out = partial_from(store, &all, first);
+        attend_range(batch, block, kv_head, unit->range, first, true, next, scratch, &out);
+        return;
+    }
+    for (uint32_t range = 0; range < block->range_count; range++) {
+        uint32_t first = first_line(batch, block, range);
+        bool last = range + 1 == block->range_count;
+        attend_range(batch, block, kv_head, range, first, last, next, scratch, range ? &scratch->part : &scratch->total);
+        if (range) {
+            struct attend_partial into = partial_from(store, &scratch->total, first);
+            store->kernels->fold(lines - first, store->shape.head_dim, &into, &scratch->part);
+        }
+    }
+    write_outputs(batch, block, kv_head, &scratch->total);
+}
+
+static void fold_split(const struct kv_batch *batch, const struct block *block, uint32_t kv_head)
+{
+    const struct kv_store *store = batch->store;
+    struct attend_partial total = split_partial(store, block, kv_head, 0);
+
+    for (uint32_t range = 1; range < block->range_count; range++) {
+        uint32_t first = first_line(batch, block, range);
+        struct attend_partial all = split_partial(store, block, kv_head, range);
+        struct attend_partial into = partial_from(store, &total, first), part = partial_from(store, &all, first);
+        store->kernels->fold(block->row_count * store->group_heads - first, store->shape.head_dim, &into, &part);
+    }
+    write_outputs(batch, block, kv_head, &total);
+}
+
+// K and V of the piece's rows into their tile, and its bounds once it is full; the outputs of rows that lost their sequence become 0.
+static void store_piece(const struct kv_batch *batch, const struct piece *piece)
+{
+    const struct kv_store *store = batch->store;
+    const struct block *block = &batch->blocks[piece->block];
+    uint32_t head_dim = store->shape.head_dim, end = piece->first_row + piece->row_count;
+    uint32_t tile = batch->positions[piece->first_row] / ATTEND_TILE;
+    bool is_full = batch->positions[end - 1] % ATTEND_TILE == ATTEND_TILE - 1;
+
+    for (uint32_t row = piece->first_row; row < end; row++) {
+        if (!block->alive) {
+            if (batch->o[row])
+                memset(batch->o[row], 0, (size_t)store->shape.heads * head_dim * sizeof(float));
+            continue;
+        }
+        for (uint32_t head = 0; head < store->shape.kv_heads; head++)
+            store->kernels->store((enum attend_type)store->shape.type, head_dim, batch->k[row] + (size_t)head * head_dim,
+                                  batch->v[row] + (size_t)head * head_dim, kv_tile(store, block->slot, batch->layer, head, tile),
+                                  batch->positions[row] % ATTEND_TILE);
+    }
+    for (uint32_t head = 0; is_full && block->alive && store->bounds_width && head < store->shape.kv_heads; head++)
+        kv_bounds_write(store, block->slot, batch->layer, head, tile);
+}
+
+// Claims the next unit whose block is wanted. False: none is left.
+static bool claim_unit(const struct kv_batch *batch, const struct unit **unit, struct next *next)
+{
+    uint32_t kv_heads = batch->store->shape.kv_heads;
+
+    for (uint32_t item; (item = thread_pool_claim(batch->store->pool)) < batch->unit_count * kv_heads;) {
+        *unit = &batch->units[item / kv_heads];
+        *next = (struct next){&batch->blocks[(*unit)->block], item % kv_heads, (*unit)->range};
+        if (next->block->wanted)
+            return true;
+    }
+    next->block = NULL;
+    return false;
+}
+
+static void attend_job(void *arg, uint32_t thread_index, uint32_t thread_count)
+{
+    const struct kv_batch *batch = arg;
+    const struct kv_store *store = batch->store;
+    const struct scratch scratch = scratch_of(store, thread_index);
+    const struct unit *unit = NULL, *next_unit = NULL;
+    struct next now, next;
+    bool more;
+
+    (void)thread_count;
+    for (uint32_t item; (item = thread_pool_claim(store->pool)) < batch->piece_count;)
+        store_piece(batch, &batch->pieces[item]);
+    thread_pool_barrier(store->pool);
+    for (more = claim_unit(batch, &unit, &now); more; now = next, unit = next_unit) {
+        more = claim_unit(batch, &next_unit, &next);
+        attend_unit(batch, unit, now.kv_head, &next, &scratch);
+    }
+    if (!batch->split_count)
+        return;
+    thread_pool_barrier(store->pool);
+    for (uint32_t item; (item = thread_pool_claim(store->pool)) < batch->split_count * store->shape.kv_heads;) {
+        const struct block *block = &batch->blocks[batch->splits[item / store->shape.kv_heads]];
+        if (block->wanted)
+            fold_split(batch, block, item % store->shape.kv_heads);
+    }
+}
+
+void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k, const float *const *v,
+                     float *const *o)
+{
+    struct kv_store *store = batch->store;
+    uint64_t start_ns = clock_now_ns();
+
+    assert_always(layer < store->shape.layers);
+    if (!batch->row_count)
+        return;
+    batch->layer = layer;
+    batch->q = q, batch->k = k, batch->v = v, batch->o = o;
+    for (uint32_t i = 0; i < batch->block_count; i++) {
+        struct block *block = &batch->blocks[i];
+        block->alive = kv_ledger_is_current(&store->ledger, block->slot, block->generation);
+        block->wanted = false;
+        for (uint32_t row = 0; block->alive && row < block->row_count; row++)
+            block->wanted |= o[block->first_row + row] != NULL;
+        store->stats.bytes_read += block->wanted ? block->bytes_read : 0;
+        store->stats.tokens_read += block->wanted ? block->tokens_read : 0;
+    }
+    thread_pool_run(store->pool, attend_job, batch);
+    if (layer == batch->layers_done)
+        batch->layers_done++;
+    if (layer + 1 == store->shape.layers && batch->layers_done == store->shape.layers)
+        for (uint32_t i = 0; i < batch->block_count; i++) {
+            struct kv_sequence *sequence = &store->ledger.sequences[batch->blocks[i].slot];
+            if (batch->blocks[i].alive)
+                sequence->complete = MAX(sequence->complete, kv_block_limit(batch, &batch->blocks[i]));
+        }
+    store->stats.rows += batch->row_count;
+    store->stats.attend_ns += clock_now_ns() - start_ns;
+}
