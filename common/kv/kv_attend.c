@@ -3,10 +3,11 @@
 
 #include "common/base/clock.h"
 #include "common/kv/kv_batch_state.h"
+#include "common/kv/kv_partials.h"
 
 // A thread's scratch, for the lines of one block.
 struct scratch {
-    struct attend_partial total, part; // of all ranges so far; of one range
+    struct attend_partial total, span, part; // of all spans so far; of a later span's ranges so far; of one range
     float *q, *sums, *scores;
     uint32_t *limits;
     // of a sparse row
@@ -22,11 +23,14 @@ static struct scratch scratch_of(const struct kv_store *store, uint32_t thread_i
 
     scratch.q = at, at += lines * head_dim;
     scratch.total.acc = at, at += lines * head_dim;
+    scratch.span.acc = at, at += lines * head_dim;
     scratch.part.acc = at, at += lines * head_dim;
     scratch.sums = at, at += lines * ATTEND_TILE;
     scratch.scores = at, at += ATTEND_SCORES;
     scratch.total.m = at, at += lines;
     scratch.total.l = at, at += lines;
+    scratch.span.m = at, at += lines;
+    scratch.span.l = at, at += lines;
     scratch.part.m = at, at += lines;
     scratch.part.l = at, at += lines;
     scratch.limits = (uint32_t *)at, at += lines;
@@ -165,13 +169,59 @@ static void write_outputs(const struct kv_batch *batch, const struct block *bloc
 {
     uint32_t heads = batch->store->group_heads, head_dim = batch->store->shape.head_dim;
 
-    for (uint32_t row = 0; row < block->row_count; row++) {
+    for (uint32_t row = 0; !block->gets_partials && row < block->row_count; row++) {
         float *o = batch->o[block->first_row + row];
         for (uint32_t head = 0; o && head < heads; head++) {
             size_t line = (size_t)row * heads + head;
             attend_finish(head_dim, total->acc + line * head_dim, total->l[line], o + (size_t)(kv_head * heads + head) * head_dim);
         }
     }
+}
+
+// The partial that the range belongs to, of those that the rows get.
+static uint32_t partial_of(const struct block *block, uint32_t range)
+{
+    return kv_partial_count(block->first_range * ATTEND_RANGE, (block->first_range + range + 1) * ATTEND_RANGE) - 1;
+}
+
+// Whether the range is the first of what is folded apart from the ranges before it: of a span, or of a partial.
+static bool opens(const struct block *block, uint32_t range)
+{
+    return range == 0 || partial_of(block, range) != partial_of(block, range - 1);
+}
+
+// Copies a partial of the lines from `first` on to where their rows want it.
+static void put_partial(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, uint32_t index, uint32_t first,
+                        const struct attend_partial *partial)
+{
+    const struct kv_store *store = batch->store;
+    uint32_t group = store->group_heads, heads = store->shape.heads, head_dim = store->shape.head_dim;
+
+    for (uint32_t line = first; line < block->row_count * group; line++) {
+        float *out = batch->o[block->first_row + line / group];
+        uint32_t head = kv_head * group + line % group;
+        if (!out)
+            continue;
+        out += index * kv_partial_floats(heads, head_dim);
+        out[head] = partial->m[line];
+        out[heads + head] = partial->l[line];
+        memcpy(out + 2 * heads + (size_t)head * head_dim, partial->acc + (size_t)line * head_dim, head_dim * sizeof *out);
+    }
+}
+
+// Ends the span or partial that range number `opened` has opened: folds it into the total, which is the first span itself, or gives it
+// to the rows.
+static void end_span(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, uint32_t opened,
+                     const struct attend_partial *total, const struct attend_partial *span)
+{
+    const struct kv_store *store = batch->store;
+    uint32_t first = first_line(batch, block, opened);
+    struct attend_partial into = partial_from(store, total, first), from = partial_from(store, span, first);
+
+    if (block->gets_partials)
+        put_partial(batch, block, kv_head, partial_of(block, opened), first, span);
+    else if (opened)
+        store->kernels->fold(block->row_count * store->group_heads - first, store->shape.head_dim, &into, &from);
 }
 
 static void attend_unit(const struct kv_batch *batch, const struct unit *unit, uint32_t kv_head, const struct next *next,
@@ -190,14 +240,16 @@ static void attend_unit(const struct kv_batch *batch, const struct unit *unit, u
         attend_range(batch, block, kv_head, unit->range, first, true, next, scratch, &out);
         return;
     }
-    for (uint32_t range = 0; range < block->range_count; range++) {
+    for (uint32_t range = 0, opened = 0; range < block->range_count; range++) {
         uint32_t first = first_line(batch, block, range);
         bool last = range + 1 == block->range_count;
-        attend_range(batch, block, kv_head, range, first, last, next, scratch, range ? &scratch->part : &scratch->total);
-        if (range) {
-            struct attend_partial into = partial_from(store, &scratch->total, first);
+        opened = opens(block, range) ? range : opened;
+        struct attend_partial into = partial_from(store, opened ? &scratch->span : &scratch->total, first);
+        attend_range(batch, block, kv_head, range, first, last, next, scratch, opened == range ? &into : &scratch->part);
+        if (opened != range)
             store->kernels->fold(lines - first, store->shape.head_dim, &into, &scratch->part);
-        }
+        if (last || opens(block, range + 1))
+            end_span(batch, block, kv_head, opened, &scratch->total, opened ? &scratch->span : &scratch->total);
     }
     write_outputs(batch, block, kv_head, &scratch->total);
 }
@@ -205,13 +257,19 @@ static void attend_unit(const struct kv_batch *batch, const struct unit *unit, u
 static void fold_split(const struct kv_batch *batch, const struct block *block, uint32_t kv_head)
 {
     const struct kv_store *store = batch->store;
-    struct attend_partial total = split_partial(store, block, kv_head, 0);
+    const struct attend_partial total = split_partial(store, block, kv_head, 0);
+    struct attend_partial span = total;
 
-    for (uint32_t range = 1; range < block->range_count; range++) {
+    for (uint32_t range = 0, opened = 0; range < block->range_count; range++) {
         uint32_t first = first_line(batch, block, range);
         struct attend_partial all = split_partial(store, block, kv_head, range);
-        struct attend_partial into = partial_from(store, &total, first), part = partial_from(store, &all, first);
-        store->kernels->fold(block->row_count * store->group_heads - first, store->shape.head_dim, &into, &part);
+        struct attend_partial into = partial_from(store, &span, first), part = partial_from(store, &all, first);
+        if (opens(block, range))
+            opened = range, span = all;
+        else
+            store->kernels->fold(block->row_count * store->group_heads - first, store->shape.head_dim, &into, &part);
+        if (range + 1 == block->range_count || opens(block, range + 1))
+            end_span(batch, block, kv_head, opened, &total, &span);
     }
     write_outputs(batch, block, kv_head, &total);
 }
@@ -227,7 +285,7 @@ static void store_piece(const struct kv_batch *batch, const struct piece *piece)
 
     for (uint32_t row = piece->first_row; row < end; row++) {
         if (!block->alive) {
-            if (batch->o[row])
+            if (batch->o[row] && !block->gets_partials)
                 memset(batch->o[row], 0, (size_t)store->shape.heads * head_dim * sizeof(float));
             continue;
         }
@@ -282,6 +340,19 @@ static void attend_job(void *arg, uint32_t thread_index, uint32_t thread_count)
     }
 }
 
+// Zeroes the partials of rows that lost their sequence.
+static void clear_partials(const struct kv_batch *batch, const struct block *block)
+{
+    const struct kv_shape *shape = &batch->store->shape;
+    uint32_t first = block->first_range * ATTEND_RANGE;
+
+    for (uint32_t row = block->first_row; row < block->first_row + block->row_count; row++)
+        if (batch->o[row])
+            memset(batch->o[row], 0,
+                   kv_partial_count(first, first + batch->positions[row] + 1) * kv_partial_floats(shape->heads, shape->head_dim) *
+                       sizeof(float));
+}
+
 void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k, const float *const *v,
                      float *const *o)
 {
@@ -299,6 +370,8 @@ void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const 
         block->wanted = false;
         for (uint32_t row = 0; block->alive && row < block->row_count; row++)
             block->wanted |= o[block->first_row + row] != NULL;
+        if (!block->alive && block->gets_partials)
+            clear_partials(batch, block);
         store->stats.bytes_read += block->wanted ? block->bytes_read : 0;
         store->stats.tokens_read += block->wanted ? block->tokens_read : 0;
     }
@@ -308,8 +381,8 @@ void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const 
     if (layer + 1 == store->shape.layers && batch->layers_done == store->shape.layers)
         for (uint32_t i = 0; i < batch->block_count; i++) {
             struct kv_sequence *sequence = &store->ledger.sequences[batch->blocks[i].slot];
-            if (batch->blocks[i].alive)
-                sequence->complete = MAX(sequence->complete, kv_block_limit(batch, &batch->blocks[i]));
+            if (batch->blocks[i].alive && !batch->blocks[i].reads)
+                sequence->complete = MAX(sequence->complete, sequence->first + kv_block_limit(batch, &batch->blocks[i]));
         }
     store->stats.rows += batch->row_count;
     store->stats.attend_ns += clock_now_ns() - start_ns;

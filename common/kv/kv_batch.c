@@ -65,18 +65,24 @@ static enum status plan_blocks(struct kv_batch *batch, const struct kv_row *rows
         *bad_row = row;
         if ((status = kv_ledger_check_row(&store->ledger, rows, row, &walk, error)))
             return status;
-        const bool sparse = is_sparse(store, &rows[row]);
+        const bool sparse = is_sparse(store, &rows[row]), gets_partials = rows[row].reads || rows[row].first;
+        if (sparse && gets_partials)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "row %u: a sparse row of a sequence that is at several places", row);
         if (walk.first || block->row_count == store->block_rows || sparse || block->sparse) {
             block = &batch->blocks[batch->block_count++];
             *block = (struct block){.slot = walk.slot,
                                     .generation = kv_ledger_generation(&store->ledger, walk.slot),
                                     .first_row = row,
+                                    .first_range = rows[row].first / ATTEND_RANGE,
                                     .sparse = sparse,
+                                    .reads = rows[row].reads,
+                                    .gets_partials = gets_partials,
                                     .partial = KV_NONE};
         }
         block->row_count++;
-        batch->positions[row] = rows[row].position;
-        plan_piece(batch, row, walk.first);
+        batch->positions[row] = rows[row].position - rows[row].first;
+        if (!rows[row].reads)
+            plan_piece(batch, row, walk.first);
     }
     return STATUS_OK;
 }

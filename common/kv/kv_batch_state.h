@@ -10,6 +10,9 @@
 // A sparse row (attention_sparse.h) is a block of its own, because it has tiles of its own: the thread that attends to it for a KV head
 // chooses them first. It is never split: its tiles are few, and the choice would be made once for each range.
 //
+// Of an extent all positions, ranges and tiles are counted from its start, except where ranges are assigned to spans: its rows get a
+// partial for each range up to the first start of a span, and for each span from there on.
+//
 // Whether a block is split changes who computes a range, never its bits: partials are folded in the order of ranges
 // either way. A thread claims its next unit before it computes the one it has, and prefetches the first tiles of it.
 //
@@ -27,8 +30,11 @@ struct block {
     uint32_t range_count;
     uint32_t partial;                 // first line of its partials: [kv_heads][range_count][lines]; KV_NONE: not split
     uint64_t bytes_read, tokens_read; // of one layer
-    uint32_t seen;                    // positions that its last row attends to
+    uint32_t seen;                    // positions that its last row attends to, of those held
+    uint32_t first_range;             // of the sequence: the one that its extent begins with
     bool sparse;                      // one row, which attends to chosen tiles
+    bool reads;                       // its rows have no K and V
+    bool gets_partials;               // its rows do, because more of their context is elsewhere
     bool alive;                       // its sequence is still what was planned
     bool wanted;                      // alive, and o of a row is asked for
 };
@@ -46,7 +52,7 @@ struct kv_batch {
     struct kv_store *store;
     uint32_t row_count, block_count, piece_count, unit_count, split_count;
     uint32_t layers_done; // attended in order since the plan
-    uint32_t *positions;  // [max_rows]
+    uint32_t *positions;  // [max_rows] counted from the first position that is held of the sequence
     struct block *blocks; // [max_rows]
     struct piece *pieces; // [max_rows]
     uint32_t *splits;     // [max_rows] numbers of the blocks that are split

@@ -81,9 +81,24 @@ void kv_ledger_close(struct kv_ledger *ledger)
 
 // --- sequences and their pages ---
 
-static uint32_t pages_for(const struct kv_ledger *ledger, uint32_t positions)
+// How many pages positions [first, positions) take.
+static uint32_t pages_for(const struct kv_ledger *ledger, uint32_t first, uint32_t positions)
 {
-    return (uint32_t)(((uint64_t)positions + ledger->shape.page_tokens - 1) / ledger->shape.page_tokens);
+    return positions <= first
+               ? 0
+               : (uint32_t)(((uint64_t)positions - first + ledger->shape.page_tokens - 1) / ledger->shape.page_tokens);
+}
+
+// One past the last position that the sequence has a page for.
+static uint64_t reserved_end(const struct kv_ledger *ledger, const struct kv_sequence *sequence)
+{
+    return sequence->first + (uint64_t)sequence->page_count * ledger->shape.page_tokens;
+}
+
+// Which of the sequence's own pages has the position.
+static uint32_t own_page(const struct kv_ledger *ledger, const struct kv_sequence *sequence, uint32_t position)
+{
+    return (position - sequence->first) / ledger->shape.page_tokens;
 }
 
 static void drop_pages(struct kv_ledger *ledger, uint32_t slot, uint32_t keep)
@@ -103,7 +118,7 @@ static void drop_pages(struct kv_ledger *ledger, uint32_t slot, uint32_t keep)
 static bool next_is_shared(const struct kv_ledger *ledger, uint32_t slot)
 {
     const struct kv_sequence *sequence = &ledger->sequences[slot];
-    uint32_t index = sequence->complete / ledger->shape.page_tokens;
+    uint32_t index = own_page(ledger, sequence, sequence->complete);
     return sequence->complete % ledger->shape.page_tokens && index < sequence->page_count &&
            ledger->references[ledger->tables[(size_t)slot * ledger->table_length + index]] > 1;
 }
@@ -111,8 +126,8 @@ static bool next_is_shared(const struct kv_ledger *ledger, uint32_t slot)
 // Gives the sequence a page of its own for the next position. There must be a free one.
 static struct kv_copy replace_shared(struct kv_ledger *ledger, uint32_t slot)
 {
-    uint32_t *page =
-        &ledger->tables[(size_t)slot * ledger->table_length + ledger->sequences[slot].complete / ledger->shape.page_tokens];
+    const struct kv_sequence *sequence = &ledger->sequences[slot];
+    uint32_t *page = &ledger->tables[(size_t)slot * ledger->table_length + own_page(ledger, sequence, sequence->complete)];
     const struct kv_copy copy = {.from = *page, .to = ledger->free_pages[--ledger->free_count], .needed = true};
 
     ledger->references[copy.from]--;
@@ -121,7 +136,7 @@ static struct kv_copy replace_shared(struct kv_ledger *ledger, uint32_t slot)
     return copy;
 }
 
-static enum status add_sequence(struct kv_ledger *ledger, uint64_t sequence, uint32_t *slot, struct error *error)
+static enum status add_sequence(struct kv_ledger *ledger, uint64_t sequence, uint32_t first, uint32_t *slot, struct error *error)
 {
     uint32_t added = id_map_add(&ledger->slots, sequence);
 
@@ -129,15 +144,30 @@ static enum status add_sequence(struct kv_ledger *ledger, uint64_t sequence, uin
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "sequence %llx: there are %u sequences, the most allowed",
                          (unsigned long long)sequence, ledger->shape.max_sequences);
     *slot = added;
-    ledger->sequences[added] = (struct kv_sequence){.id = sequence};
+    ledger->sequences[added] = (struct kv_sequence){.id = sequence, .first = first, .complete = first, .certain = first};
     return STATUS_OK;
+}
+
+enum status kv_ledger_begin(struct kv_ledger *ledger, uint64_t sequence, uint32_t first, struct error *error)
+{
+    uint32_t slot = kv_ledger_slot(ledger, sequence);
+
+    if (first % KV_EXTENT_TOKENS || first >= ledger->shape.max_context)
+        return error_set(error, STATUS_OUT_OF_RANGE,
+                         "sequence %llx: an extent begins at position %u: must be a multiple of %u below %u",
+                         (unsigned long long)sequence, first, KV_EXTENT_TOKENS, ledger->shape.max_context);
+    if (slot != KV_NONE && ledger->sequences[slot].first == first)
+        return STATUS_OK;
+    kv_ledger_free(ledger, sequence);
+    return add_sequence(ledger, sequence, first, &slot, error);
 }
 
 enum status kv_ledger_reserve(struct kv_ledger *ledger, uint64_t sequence, uint32_t positions, struct kv_copy *copied,
                               struct error *error)
 {
     uint32_t slot = kv_ledger_slot(ledger, sequence), have = slot == KV_NONE ? 0 : ledger->sequences[slot].page_count;
-    uint32_t need = pages_for(ledger, positions), more = need > have ? need - have : 0;
+    uint32_t need = pages_for(ledger, slot == KV_NONE ? 0 : ledger->sequences[slot].first, positions);
+    uint32_t more = need > have ? need - have : 0;
     bool copy = slot != KV_NONE && positions > ledger->sequences[slot].complete && next_is_shared(ledger, slot);
     enum status status;
 
@@ -148,7 +178,7 @@ enum status kv_ledger_reserve(struct kv_ledger *ledger, uint64_t sequence, uint3
     if (more + copy > ledger->free_count)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "sequence %llx: %u more pages are needed and %u of %u are free",
                          (unsigned long long)sequence, more + copy, ledger->free_count, ledger->shape.pages);
-    if (slot == KV_NONE && (status = add_sequence(ledger, sequence, &slot, error)))
+    if (slot == KV_NONE && (status = add_sequence(ledger, sequence, 0, &slot, error)))
         return status;
     if (copy)
         *copied = replace_shared(ledger, slot);
@@ -179,16 +209,17 @@ enum status kv_ledger_share(struct kv_ledger *ledger, uint64_t from, uint32_t po
 
     if (slot != KV_NONE && ledger->sequences[slot].complete >= positions)
         return STATUS_OK; // a repeated request
-    if (from == to || positions == 0 || source == KV_NONE || ledger->sequences[source].complete < positions)
+    if (from == to || source == KV_NONE || ledger->sequences[source].first >= positions ||
+        ledger->sequences[source].complete < positions)
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "sequence %llx holds %u positions, %u of them are to be shared with %llx", (unsigned long long)from,
                          source == KV_NONE ? 0 : ledger->sequences[source].complete, positions, (unsigned long long)to);
     if (slot != KV_NONE)
         kv_ledger_free(ledger, to);
-    if ((status = add_sequence(ledger, to, &slot, error)))
+    if ((status = add_sequence(ledger, to, ledger->sequences[source].first, &slot, error)))
         return status;
     struct kv_sequence *sequence = &ledger->sequences[slot];
-    sequence->page_count = pages_for(ledger, positions);
+    sequence->page_count = pages_for(ledger, sequence->first, positions);
     sequence->complete = sequence->certain = positions;
     for (uint32_t i = 0; i < sequence->page_count; i++) {
         uint32_t page = ledger->tables[(size_t)source * ledger->table_length + i];
@@ -202,12 +233,14 @@ void kv_ledger_truncate(struct kv_ledger *ledger, uint64_t sequence, uint32_t po
 {
     uint32_t slot = kv_ledger_slot(ledger, sequence);
 
-    if (slot == KV_NONE || positions >= (uint64_t)ledger->sequences[slot].page_count * ledger->shape.page_tokens)
+    if (slot == KV_NONE || positions >= reserved_end(ledger, &ledger->sequences[slot]))
         return;
+    struct kv_sequence *held = &ledger->sequences[slot];
     id_map_renew(&ledger->slots, slot);
-    ledger->sequences[slot].complete = MIN(ledger->sequences[slot].complete, positions);
-    ledger->sequences[slot].certain = MIN(ledger->sequences[slot].certain, positions);
-    drop_pages(ledger, slot, pages_for(ledger, positions));
+    positions = MAX(positions, held->first);
+    held->complete = MIN(held->complete, positions);
+    held->certain = MIN(held->certain, positions);
+    drop_pages(ledger, slot, pages_for(ledger, held->first, positions));
 }
 
 enum status kv_ledger_give_page(const struct kv_ledger *ledger, uint64_t sequence, uint32_t page_index, uint32_t *page,
@@ -216,10 +249,10 @@ enum status kv_ledger_give_page(const struct kv_ledger *ledger, uint64_t sequenc
     uint32_t slot = kv_ledger_slot(ledger, sequence);
     uint64_t begin = (uint64_t)page_index * ledger->shape.page_tokens;
 
-    if (slot == KV_NONE || ledger->sequences[slot].complete <= begin)
+    if (slot == KV_NONE || ledger->sequences[slot].complete <= begin || ledger->sequences[slot].first > begin)
         return STATUS_NOT_FOUND;
     *positions = (uint32_t)MIN(ledger->sequences[slot].complete - begin, ledger->shape.page_tokens);
-    *page = kv_ledger_table(ledger, slot)[page_index];
+    *page = kv_ledger_table(ledger, slot)[own_page(ledger, &ledger->sequences[slot], (uint32_t)begin)];
     return STATUS_OK;
 }
 
@@ -236,22 +269,29 @@ enum status kv_ledger_take_page(struct kv_ledger *ledger, uint64_t sequence, uin
     if (end > ledger->shape.max_context)
         return error_set(error, STATUS_OUT_OF_RANGE, "sequence %llx, page %u: beyond the context of %u",
                          (unsigned long long)sequence, page_index, ledger->shape.max_context);
-    kv_ledger_find(ledger, sequence, &held);
-    if (held.positions < begin || held.positions > end)
+    bool is_new = !kv_ledger_find(ledger, sequence, &held) && begin % KV_EXTENT_TOKENS == 0;
+    if (is_new)
+        held.positions = held.first = (uint32_t)begin;
+    if (held.positions < begin || held.positions > end || held.first > begin)
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "sequence %llx, page %u with %u positions does not follow the %u that are held",
                          (unsigned long long)sequence, page_index, positions, held.positions);
-    if ((status = kv_ledger_reserve(ledger, sequence, (uint32_t)end, copied, error)))
+    if (is_new && (status = kv_ledger_begin(ledger, sequence, held.first, error)))
         return status;
+    if ((status = kv_ledger_reserve(ledger, sequence, (uint32_t)end, copied, error))) {
+        if (is_new)
+            kv_ledger_free(ledger, sequence);
+        return status;
+    }
     *slot = kv_ledger_slot(ledger, sequence);
-    *page = kv_ledger_table(ledger, *slot)[page_index];
+    *page = kv_ledger_table(ledger, *slot)[own_page(ledger, &ledger->sequences[*slot], (uint32_t)begin)];
     return STATUS_OK;
 }
 
 // A page that comes once more takes `complete` back until it is there: what is certain is not more than that.
 static struct kv_held held_of(const struct kv_sequence *sequence)
 {
-    return (struct kv_held){sequence->id, sequence->complete, MIN(sequence->certain, sequence->complete)};
+    return (struct kv_held){sequence->id, sequence->complete, MIN(sequence->certain, sequence->complete), sequence->first};
 }
 
 bool kv_ledger_next(const struct kv_ledger *ledger, uint32_t *cursor, struct kv_held *out)
@@ -274,28 +314,48 @@ bool kv_ledger_find(const struct kv_ledger *ledger, uint64_t sequence, struct kv
 
 // --- rows of a step ---
 
+// Whether rows[row] may follow the one before it: first those with K and V, sorted by sequence and position; then those that only
+// read, sorted by sequence, which read the same of one sequence.
+static bool is_sorted(const struct kv_row *rows, uint32_t row, bool same)
+{
+    const struct kv_row *before = &rows[row - (row > 0)], *now = &rows[row];
+
+    if (row == 0 || before->reads < now->reads)
+        return true;
+    if (before->reads > now->reads || (same && before->first != now->first))
+        return false;
+    return same ? now->reads ? before->position == now->position : before->position < now->position
+                : before->sequence < now->sequence;
+}
+
 enum status kv_ledger_check_row(struct kv_ledger *ledger, const struct kv_row *rows, uint32_t row, struct kv_row_walk *walk,
                                 struct error *error)
 {
     uint64_t id = rows[row].sequence;
-    uint32_t position = rows[row].position, page_tokens = ledger->shape.page_tokens;
-    bool same = row > 0 && rows[row - 1].sequence == id;
+    uint32_t position = rows[row].position;
+    bool same = row > 0 && rows[row - 1].sequence == id && rows[row - 1].reads == rows[row].reads;
 
-    if (row > 0 && (same ? rows[row - 1].position >= position : rows[row - 1].sequence > id))
+    if (!is_sorted(rows, row, same))
         return error_set(error, STATUS_INVALID_ARGUMENT, "row %u: not sorted by sequence and position", row);
     if (!same) {
         walk->slot = kv_ledger_slot(ledger, id);
         walk->have = walk->slot == KV_NONE ? 0 : ledger->sequences[walk->slot].complete;
     }
     walk->first = !same;
-    if (walk->slot == KV_NONE || position > walk->have)
+    if (walk->slot == KV_NONE || (rows[row].reads ? position >= walk->have : position > walk->have))
         return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx has %u positions, not the %u before this row",
-                         row, (unsigned long long)id, walk->have, position);
+                         row, (unsigned long long)id, walk->have, position + rows[row].reads);
     struct kv_sequence *sequence = &ledger->sequences[walk->slot];
-    if (position >= (uint64_t)sequence->page_count * page_tokens)
+    if (rows[row].first != sequence->first || position < sequence->first)
+        return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: position %u of sequence %llx, held from %u and not from %u on",
+                         row, position, (unsigned long long)id, sequence->first, rows[row].first);
+    if (rows[row].reads)
+        return STATUS_OK;
+    if (position >= reserved_end(ledger, sequence))
         return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx has no page for position %u", row,
                          (unsigned long long)id, position);
-    if (position >= sequence->complete && ledger->references[kv_ledger_table(ledger, walk->slot)[position / page_tokens]] > 1)
+    if (position >= sequence->complete &&
+        ledger->references[kv_ledger_table(ledger, walk->slot)[own_page(ledger, sequence, position)]] > 1)
         return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx shares the page of position %u", row,
                          (unsigned long long)id, position);
     walk->have = MAX(walk->have, position + 1);

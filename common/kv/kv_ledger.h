@@ -3,6 +3,9 @@
 //
 //     id ─id_map▶ slot ─▶ sequences[slot] { complete, certain, page_count }, tables[slot] ─▶ page numbers ─▶ references
 //
+// Of a sequence that lies at several places, one holds an extent: positions from `first` on, a multiple of KV_EXTENT_TOKENS. Its pages
+// begin there, and the pages before are elsewhere. Positions and page indices count from the sequence's start all the same.
+//
 // A slot's generation changes when the sequence is freed or truncated, so that rows planned earlier can be told. The structs are
 // plain. The planner of a step reads them and changes only `complete` and, through kv_ledger_check_row, `certain`.
 //
@@ -17,6 +20,7 @@
 #include "common/base/id_map.h"
 
 #define KV_NONE ID_MAP_NONE
+#define KV_EXTENT_TOKENS 512u // extents begin and end at multiples of it
 
 // Each field is at least 1 and at most 2^30. (A plan may have 0 pages.)
 struct kv_ledger_shape {
@@ -26,7 +30,8 @@ struct kv_ledger_shape {
 struct kv_sequence {
     uint64_t id;
     uint32_t page_count;
-    uint32_t complete; // number of positions that have passed the last layer
+    uint32_t first;    // first position held; 0 unless it is an extent
+    uint32_t complete; // number of positions, from the sequence's start, that have passed the last layer
     uint32_t certain;  // number of positions before the first row of the latest step; tokens from there on may be wrong guesses
 };
 
@@ -83,8 +88,9 @@ struct kv_copy {
     bool needed;
 };
 
-// These four do what kv_store's functions of the same names do (kv_store.h), but touch no page: *copied says which page the caller
+// These five do what kv_store's functions of the same names do (kv_store.h), but touch no page: *copied says which page the caller
 // must copy.
+enum status kv_ledger_begin(struct kv_ledger *ledger, uint64_t sequence, uint32_t first, struct error *error) MUST_CHECK;
 enum status kv_ledger_reserve(struct kv_ledger *ledger, uint64_t sequence, uint32_t positions, struct kv_copy *copied,
                               struct error *error) MUST_CHECK;
 void kv_ledger_free(struct kv_ledger *ledger, uint64_t sequence);
@@ -95,9 +101,10 @@ void kv_ledger_truncate(struct kv_ledger *ledger, uint64_t sequence, uint32_t po
 // How much of a sequence is held.
 struct kv_held {
     uint64_t sequence;
-    uint32_t positions; // number of positions from 0 on that are complete through the last layer
+    uint32_t positions; // number of positions, from the sequence's start, that are complete through the last layer
     uint32_t certain;   // how many of these have tokens that were no guesses, because a later step began behind them or they were
                         // shared
+    uint32_t first;     // the first position that is held
 };
 
 // Iterates over the known sequences in no particular order; *cursor starts at 0. Returns false at the end.
@@ -116,14 +123,16 @@ enum status kv_ledger_take_page(struct kv_ledger *ledger, uint64_t sequence, uin
 struct kv_row {
     uint64_t sequence;
     uint32_t position;
-    bool sparse; // it attends to chosen tiles only, in a store whose shape has a sparse_percent
+    bool sparse;    // it attends to chosen tiles only, in a store whose shape has a sparse_percent
+    bool reads;     // it has no K and V, and only attends to positions [first, position]
+    uint32_t first; // the first position of its sequence that is held here
 };
 
 // The state of kv_ledger_check_row between rows.
 struct kv_row_walk {
     uint32_t slot; // slot of the row's sequence
     uint32_t have; // number of positions that are complete or in rows up to this one
-    bool first;    // this is the first row of its sequence
+    bool first;    // this is the first row of its sequence, or the first that only reads
 };
 
 // Checks that row number `row` may be written and may attend. Returns the statuses of kv_batch_plan (kv_store.h). Call it for each

@@ -24,6 +24,11 @@ enum status kv_store_reserve(struct kv_store *store, uint64_t sequence, uint32_t
     return status;
 }
 
+enum status kv_store_begin(struct kv_store *store, uint64_t sequence, uint32_t first, struct error *error)
+{
+    return kv_ledger_begin(&store->ledger, sequence, first, error);
+}
+
 void kv_store_free(struct kv_store *store, uint64_t sequence) { kv_ledger_free(&store->ledger, sequence); }
 
 enum status kv_store_share(struct kv_store *store, uint64_t from, uint32_t positions, uint64_t to, struct error *error)
@@ -71,7 +76,7 @@ static void copy_tokens(const struct kv_store *store, unsigned char *to, const u
     }
 }
 
-// Computes the bounds of a page's first `tiles` tiles, in all layers.
+// Computes the bounds of the first `tiles` tiles of a page, counted from the sequence's first, in all layers.
 static void write_bounds(const struct kv_store *store, uint32_t slot, uint32_t page_index, uint32_t tiles)
 {
     for (uint32_t layer = 0; layer < store->shape.layers; layer++)
@@ -93,7 +98,8 @@ enum status kv_store_import_page(struct kv_store *store, uint64_t sequence, uint
         copy_page(store, &copy);
     copy_tokens(store, store->pages + to * store->page_bytes, page, positions);
     if (store->bounds_width)
-        write_bounds(store, slot, page_index, positions / ATTEND_TILE);
+        write_bounds(store, slot, page_index - store->ledger.sequences[slot].first / store->shape.page_tokens,
+                     positions / ATTEND_TILE);
     store->ledger.sequences[slot].complete = page_index * store->shape.page_tokens + positions;
     return STATUS_OK;
 }

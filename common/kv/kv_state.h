@@ -37,7 +37,7 @@ struct kv_store {
     struct kv_stats stats;
 };
 
-// Returns tile number `tile` (16 tokens) of the sequence in `slot`. The sequence must have the page.
+// Returns tile number `tile` (16 tokens) of what is held of the sequence in `slot`. The sequence must have the page.
 static inline unsigned char *kv_tile(const struct kv_store *store, uint32_t slot, uint32_t layer, uint32_t kv_head, uint32_t tile)
 {
     uint32_t page = kv_ledger_table(&store->ledger, slot)[tile / store->page_tiles];
@@ -70,7 +70,7 @@ static inline uint32_t kv_sparse_tiles(const struct kv_shape *shape)
 // Returns how many floats of scratch a thread needs for blocks of `lines` lines and rows that choose among `sparse_tiles` tiles.
 static inline size_t kv_scratch_floats(uint32_t lines, uint32_t head_dim, uint32_t sparse_tiles)
 {
-    size_t floats = (size_t)lines * (3 * head_dim + ATTEND_TILE + 5) + ATTEND_SCORES + 2 * head_dim + 2 * (size_t)sparse_tiles;
+    size_t floats = (size_t)lines * (4 * head_dim + ATTEND_TILE + 7) + ATTEND_SCORES + 2 * head_dim + 2 * (size_t)sparse_tiles;
     return (floats + 31) / 16 * 16; // shares no cache line with the next thread's
 }
 

@@ -12,6 +12,8 @@ _Static_assert((int)KV_F16 == (int)ATTEND_F16 && (int)KV_F32 == (int)ATTEND_F32 
                    (int)KV_INT8 == (int)ATTEND_INT8 && (int)KV_INT4 == (int)ATTEND_INT4 && (int)KV_INT4X == (int)ATTEND_INT4X,
                "one numbering");
 
+_Static_assert(KV_EXTENT_TOKENS == ATTEND_RANGE, "extents hold whole ranges");
+
 #define MAX_LAYERS 4096u
 #define MAX_HEADS 4096u
 #define MAX_SEQUENCES (1u << 20)

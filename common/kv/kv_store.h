@@ -68,19 +68,25 @@ void kv_store_close(struct kv_store *store);
 uint32_t kv_store_pages_total(const struct kv_store *store);
 uint32_t kv_store_pages_used(const struct kv_store *store);
 
-// Makes the sequence known if it is not, and gives it pages for positions [0, positions). Pages that it has are kept. OUT_OF_RANGE:
+// Makes the sequence known if it is not, and gives it pages for positions [0, positions), or from where its extent
+// begins. Pages that it has are kept. OUT_OF_RANGE:
 // positions is beyond max_context; RESOURCE_EXHAUSTED: not enough free pages, or max_sequences are known. A failure changes
 // nothing.
 enum status kv_store_reserve(struct kv_store *store, uint64_t sequence, uint32_t positions, struct error *error) MUST_CHECK;
+
+// Makes the sequence known, if it is not, as an extent that begins at position `first`: what is before is held elsewhere. One that is known
+// and begins elsewhere is replaced. OUT_OF_RANGE: `first` is not a multiple of KV_EXTENT_TOKENS below max_context; RESOURCE_EXHAUSTED:
+// max_sequences are known.
+enum status kv_store_begin(struct kv_store *store, uint64_t sequence, uint32_t first, struct error *error) MUST_CHECK;
 
 // Forgets the sequence, if it is known, and frees its pages. Its rows in planned batches give o = 0 from then on, even if the sequence
 // becomes known again.
 void kv_store_free(struct kv_store *store, uint64_t sequence);
 
 // Makes `to` a sequence whose first `positions` positions are those of `from`. Both use the same pages, which have reference
-// counts. kv_store_reserve() copies a shared page when a further position in it is to be written; shared positions never change. If
+// counts. Of an extent, `to` gets one that begins at the same position. kv_store_reserve() copies a shared page when a further position in it is to be written; shared positions never change. If
 // `to` already has as many complete positions, nothing happens; if it has fewer, it is replaced. FAILED_PRECONDITION: `from` has
-// fewer complete positions; RESOURCE_EXHAUSTED: max_sequences are known.
+// fewer complete positions, or none of these; RESOURCE_EXHAUSTED: max_sequences are known.
 enum status kv_store_share(struct kv_store *store, uint64_t from, uint32_t positions, uint64_t to, struct error *error) MUST_CHECK;
 
 // Forgets positions [positions, ...), if the sequence is known, and frees the pages that only they used. If pages were reserved for
@@ -100,7 +106,9 @@ enum status kv_batch_open(struct kv_store *store, struct kv_batch **out) MUST_CH
 void kv_batch_close(struct kv_batch *batch); // NULL is allowed
 
 // Plans a step, which replaces the batch's earlier plan. rows: sorted by sequence, then position, without duplicates; copied. A row
-// at position p needs the positions below p complete or earlier in the batch, and a reserved page that is not shared.
+// at position p needs the positions below p complete or earlier in the batch, and a reserved page that is not shared. Behind them
+// come rows that only read, sorted by sequence; those of one sequence read the same complete positions [first, position]. A row that
+// reads, or whose `first` is not 0, gets partials (kv_partials.h) and is not sparse.
 // INVALID_ARGUMENT: more than max_rows rows, or not sorted. FAILED_PRECONDITION: a row lacks what it needs; *bad_row and *error
 // name the first such row. After a failure the batch has no rows.
 enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uint32_t row_count, uint32_t *bad_row,
@@ -109,7 +117,8 @@ enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uin
 // Computes one layer of the planned step: stores K and V of all rows, then attends all rows, each over positions 0 to its own.
 // After the last layer the rows' positions are complete. Blocks until done; runs on the pool of threads.
 // Each argument: [row_count] pointers, aligned to 4 bytes, to
-//     q[i], o[i]: [heads][head_dim] f32      k[i], v[i]: [kv_heads][head_dim] f32
+//     q[i], o[i]: [heads][head_dim] f32      k[i], v[i]: [kv_heads][head_dim] f32, NULL for a row that reads
+//     o[i] of a row that gets partials: [kv_partial_count(first, position + 1)][kv_partial_floats()]
 // o must not overlap the others. If o[i] is NULL, the row's K and V are stored but its attention is not computed. Query head h uses
 // KV head h / (heads / kv_heads).
 void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k, const float *const *v,
@@ -131,7 +140,8 @@ enum status kv_store_export_page(const struct kv_store *store, uint64_t sequence
                                  uint32_t *positions) MUST_CHECK;
 
 // Takes in a page that a store of the same shape exported. Its `positions` positions become complete; what rows in flight have
-// written behind them stays. Makes the sequence known if it is not. Pages must come in order. FAILED_PRECONDITION: positions before
+// written behind them stays. Makes the sequence known if it is not: as an extent, if the page begins at a multiple of KV_EXTENT_TOKENS.
+// Pages must come in order. FAILED_PRECONDITION: positions before
 // the page are not complete, or the page has fewer complete positions than the store. INVALID_ARGUMENT: `positions` is not 1 to
 // page_tokens. OUT_OF_RANGE and RESOURCE_EXHAUSTED as for kv_store_reserve. A failure changes nothing.
 enum status kv_store_import_page(struct kv_store *store, uint64_t sequence, uint32_t page_index, const void *page,

@@ -31,7 +31,7 @@
 #include "common/rpc/secret.h"
 
 enum {
-    RPC_PROTOCOL = 1,
+    RPC_PROTOCOL = 2, // 2: attention of more than 4,096 positions is folded span by span, so its bits are others than in 1
     RPC_UNACKED_MAX = 48,
     RPC_ACK_EVERY = 16,
     RPC_QUEUE_MAX = 1 << 16,

@@ -21,7 +21,11 @@
 //
 //     positions   0 ........ 511 | 512 ....... 1023 | 1024 ...     ranges of ATTEND_RANGE: a partial (m, l, acc) each,
 //                 └64┴64┴ … ┴64┘                                    made in blocks of ATTEND_BLOCK by online softmax
-//     result      fold(fold(range 0, range 1), range 2) / l        partials are folded in order, by whichever thread
+//     span        fold(fold(range 0, range 1), range 2) …          of ATTEND_SPAN: its ranges folded in order, by whichever thread
+//     result      fold(fold(span 0, span 1), span 2) … / l         spans folded in order
+//
+// So what lies at several places is folded to the same bits: a place that holds a span from its start gives one partial for what it
+// holds of it, and single ranges otherwise.
 //
 // Within a block: q·k by fused multiply-adds over head_dim; the sum of p lane by lane; p·V token after token. This does not depend
 // on how many lines share a loop. avx2 and avx512 give the same bits; ref has its own.
@@ -39,6 +43,8 @@
 #define ATTEND_BLOCK 64u
 #define ATTEND_RANGE 512u
 #define ATTEND_RANGE_TILES (ATTEND_RANGE / ATTEND_TILE)
+#define ATTEND_SPAN 4096u
+#define ATTEND_SPAN_RANGES (ATTEND_SPAN / ATTEND_RANGE)
 #define ATTEND_AHEAD_TILES (2u * ATTEND_BLOCK / ATTEND_TILE) // how far ahead the kernel prefetches
 #define ATTEND_AHEAD_BOUNDS 16u                              // the same, for the bounds of tiles
 #define ATTEND_MAX_HEAD_DIM 256u
@@ -136,7 +142,7 @@ struct attention_kernels {
     // Attends one range. A score too large for f32 is replaced by the largest f32, so that it does not lead to NaN.
     void (*range)(const struct attend_range *range);
 
-    // Folds `next`, the partial result of the range that follows, into `into`.
+    // Folds `next`, the partial result of the range or span that follows, into `into`.
     void (*fold)(uint32_t line_count, uint32_t head_dim, const struct attend_partial *into, const struct attend_partial *next);
 
     // Computes the bound of q·k for each tile: the sum of q * bounds.

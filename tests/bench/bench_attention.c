@@ -227,7 +227,8 @@ static void decode(struct thread_pool *pool, struct job *job, struct way *ways, 
 
     tensors_make(&tensors, &shape, count);
     for (uint32_t i = 0; i < count; i++)
-        rows[i] = (struct kv_row){i, context - 1, true}; // in a store without a sparse_percent that says nothing
+        rows[i] = (struct kv_row){
+            .sequence = i, .position = context - 1, .sparse = true}; // in a store without a sparse_percent that says nothing
     for (uint32_t i = 0; i < way_count; i++)
         way_open(&ways[i], pool, shape, count);
     for (int pass = 0; pass <= DECODE_PASSES; pass++) { // the first warms up
@@ -285,7 +286,7 @@ static void prefill(struct thread_pool *pool, uint32_t group, uint32_t head_dim)
     if (kv_batch_open(store, &batch))
         exit(1);
     for (uint32_t i = 0; i < PREFILL_ROWS; i++)
-        rows[i] = (struct kv_row){0, PREFILL_HELD + i, false};
+        rows[i] = (struct kv_row){.sequence = 0, .position = PREFILL_HELD + i};
     for (int pass = 0; pass <= PREFILL_PASSES; pass++) {
         if (kv_batch_plan(batch, rows, PREFILL_ROWS, &bad, &error))
             die("plan", &error);

@@ -143,7 +143,7 @@ class Connection:
         self.service, self.incarnation = one(peer, 2, b"").decode(), one(peer, 4)
 
     def _shake_hands(self, service, incarnation):
-        hello = varint(1, 1) + blob(2, service) + fixed64(4, incarnation) + varint(6, 1 << 26)
+        hello = varint(1, 2) + blob(2, service) + fixed64(4, incarnation) + varint(6, 1 << 26)
         if self.key:
             hello += blob(10, os.urandom(32))
         self.send(varint(1, HELLO) + blob(15, hello))

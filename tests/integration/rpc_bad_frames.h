@@ -71,7 +71,7 @@ static const struct bad_frame bad_frames[] = {
     {"a request before the handshake", LEVEL_ENVELOPE, FRAME_CLOSED, 0, B("\x08\x02" CALL CHECK)},
     {"a cancel before the handshake", LEVEL_ENVELOPE, FRAME_CLOSED, 0, B("\x08\x03" CALL)},
     {"an acknowledgement before the handshake", LEVEL_ENVELOPE, FRAME_CLOSED, 0, B("\x08\x06\x20\x01")},
-    {"a second hello", LEVEL_GREETED, FRAME_CLOSED, 0, B("\x08\x01\x7a\x02\x08\x01")},
+    {"a second hello", LEVEL_GREETED, FRAME_CLOSED, 0, B("\x08\x01\x7a\x02\x08\x02")},
     {"a stream's message from a client", LEVEL_GREETED, FRAME_CLOSED, 0, B("\x08\x04" CALL)},
     {"a reply from a client", LEVEL_GREETED, FRAME_CLOSED, 0, B("\x08\x05" CALL)},
     {"a refusal from a client", LEVEL_GREETED, FRAME_CLOSED, 0, B("\x08\x07")},

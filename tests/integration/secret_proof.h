@@ -61,7 +61,7 @@ static inline void proof_make_hello(const struct rpc_secret *secret, struct proo
     Fastdecode__PeerHello hello = FASTDECODE__PEER_HELLO__INIT;
     unsigned char nonce[PROOF_BYTES];
 
-    hello.protocol = 1;
+    hello.protocol = RPC_PROTOCOL;
     hello.service = (char *)"tester";
     hello.max_message_bytes = 1 << 16;
     if (secret) {

@@ -59,7 +59,7 @@ static void run_frames(const char *listen)
     // a client that takes messages of one byte, it says: its errors are sent all the same
     struct frame_socket small = frame_connect(server.address);
     unsigned char body[FRAME_BODY_MAX];
-    assert_true(frame_send(&small, "\x08\x01\x7a\x04\x08\x01\x30\x01", 8));
+    assert_true(frame_send(&small, "\x08\x01\x7a\x04\x08\x02\x30\x01", 8));
     assert_true(frame_receive(&small, body) > 0);
     assert_true(frame_send(&small, "\x08\x02\x11\x01\0\0\0\0\0\0\0", 11));
     assert_true(frame_receive(&small, body) > 0);
@@ -108,7 +108,7 @@ static const struct answer {
     {"text", true, B("what?")},
     {"a cut reply", true, B("\x08\x05\x11\0\0")},
     {"a payload beyond the end", true, B("\x08\x05\x11\0\0\0\0\1\0\0\0\x7a\x20x")},
-    {"a second hello", true, B("\x08\x01\x7a\x02\x08\x01")},
+    {"a second hello", true, B("\x08\x01\x7a\x02\x08\x02")},
     {"a request", true, B("\x08\x02\x11\0\0\0\0\1\0\0\0")},
     {"an acknowledgement", true, B("\x08\x06\x20\x01")},
     {"kind 99", true, B("\x08\x63")},
@@ -132,7 +132,7 @@ static void answer_one(struct hostile *hostile, struct frame_socket *client)
     if (frame_receive(client, body) < 0)
         return;
     if (answers[which].greeted) {
-        frame_send(client, B("\x08\x01\x7a\x02\x08\x01"));
+        frame_send(client, B("\x08\x01\x7a\x02\x08\x02"));
         if (frame_receive(client, body) < 0) // the request
             return;
     }

@@ -220,7 +220,7 @@ static void serve_by_hand(struct frame_socket *socket, enum false_server way)
         assert_int_equal(client_proof->kind, KIND(PROOF));
         assert_int_equal(client_proof->payload.len, 2 + PROOF_BYTES);
     }
-    hello.protocol = 1;
+    hello.protocol = RPC_PROTOCOL;
     hello.service = (char *)"scheduler";
     hello.incarnation = 5;
     size_t length = fastdecode__peer_hello__pack(&hello, packed);

@@ -95,7 +95,7 @@ static void feed_all(struct rig *rig, struct feed *feeds, const uint32_t *chunks
             assert_int_equal(kv_store_reserve(rig->store, feeds[i].id, feeds[i].fed + take, &error), STATUS_OK);
             for (uint32_t j = 0; j < take; j++, n++) {
                 owner[n] = i;
-                rows[n] = (struct kv_row){feeds[i].id, feeds[i].fed++, false};
+                rows[n] = (struct kv_row){.sequence = feeds[i].id, .position = feeds[i].fed++};
             }
         }
         assert_int_equal(kv_batch_plan(rig->batch, rows, n, &bad, &error), STATUS_OK);

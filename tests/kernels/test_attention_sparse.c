@@ -272,8 +272,8 @@ static void run(struct feed *feed, const struct kv_shape *shape, uint32_t chunk,
         assert_int_equal(kv_store_reserve(store, 5, end, &error), STATUS_OK);
         assert_int_equal(kv_store_reserve(store, 6, step + 1, &error), STATUS_OK);
         for (uint32_t position = begin; position < end; position++)
-            rows[count++] = (struct kv_row){5, position, is_sparse(position)};
-        rows[count++] = (struct kv_row){6, step, step % 2};
+            rows[count++] = (struct kv_row){.sequence = 5, .position = position, .sparse = is_sparse(position)};
+        rows[count++] = (struct kv_row){.sequence = 6, .position = step, .sparse = step % 2};
         assert_int_equal(kv_batch_plan(batch, rows, count, &bad, &error), STATUS_OK);
         for (uint32_t layer = 0; layer < LAYERS; layer++) {
             for (uint32_t i = 0; i < count; i++) {
@@ -403,7 +403,8 @@ static void test_bytes_read(void **state)
     for (uint32_t i = 0; i < 128; i++)
         assert_int_equal(kv_store_import_page(store, 1, i, page, i < 127 ? 16 : 15, &error), STATUS_OK);
     for (uint32_t i = 0; i < 2; i++) {
-        assert_int_equal(kv_batch_plan(batch, &(struct kv_row){1, 2047, i == 1}, 1, &bad, &error), STATUS_OK);
+        assert_int_equal(kv_batch_plan(batch, &(struct kv_row){.sequence = 1, .position = 2047, .sparse = i == 1}, 1, &bad, &error),
+                         STATUS_OK);
         kv_batch_attend(batch, 0, in, in, in, o);
         kv_store_stats(store, i ? &sparse : &dense);
     }

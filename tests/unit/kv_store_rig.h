@@ -94,7 +94,7 @@ static __attribute__((unused)) uint32_t rows_of(struct kv_row *rows, uint32_t co
                                                 uint32_t end)
 {
     for (; begin < end; begin++)
-        rows[count++] = (struct kv_row){sequence, begin, begin >= sparse_from};
+        rows[count++] = (struct kv_row){.sequence = sequence, .position = begin, .sparse = begin >= sparse_from};
     return count;
 }
 
@@ -133,7 +133,7 @@ static __attribute__((unused)) void expect_bounds(const struct rig *rig, uint64_
         }
 }
 
-static uint32_t held(const struct rig *rig, uint64_t sequence)
+static __attribute__((unused)) uint32_t held(const struct rig *rig, uint64_t sequence)
 {
     struct kv_held item;
     return kv_store_find(rig->store, sequence, &item) ? item.positions : UINT32_MAX;

@@ -135,7 +135,7 @@ static void extend(struct kv_ledger *ledger, struct model *model, uint32_t index
     reserved(model, own, &r, &copy);
     slot = kv_ledger_slot(ledger, id_of(index));
     for (uint32_t i = 0; i < count; i++)
-        rows[i] = (struct kv_row){id_of(index), own->complete + i, false};
+        rows[i] = (struct kv_row){.sequence = id_of(index), .position = own->complete + i};
     for (uint32_t i = 0; i < count; i++) {
         assert_int_equal(kv_ledger_check_row(ledger, rows, i, &walk, &error), STATUS_OK);
         assert_int_equal(walk.slot, slot);
@@ -294,12 +294,16 @@ static void test_rows_that_are_refused(void **state)
         enum status status;
         const char *why;
     } cases[] = {
-        {{{5, 3, false}, {5, 3, false}}, STATUS_INVALID_ARGUMENT, "not sorted"},
-        {{{6, 0, false}, {5, 0, false}}, STATUS_INVALID_ARGUMENT, "not sorted"},
-        {{{5, 0, false}, {7, 0, false}}, STATUS_FAILED_PRECONDITION, "sequence 7 has 0 positions"},
-        {{{5, 5, false}, {5, 7, false}}, STATUS_FAILED_PRECONDITION, "has 6 positions, not the 7"},
-        {{{5, 0, false}, {5, 6, false}}, STATUS_FAILED_PRECONDITION, "shares the page"},
-        {{{5, 0, false}, {6, 6, false}}, STATUS_FAILED_PRECONDITION, "shares the page"},
+        {{{.sequence = 5, .position = 3}, {.sequence = 5, .position = 3}}, STATUS_INVALID_ARGUMENT, "not sorted"},
+        {{{.sequence = 6, .position = 0}, {.sequence = 5, .position = 0}}, STATUS_INVALID_ARGUMENT, "not sorted"},
+        {{{.sequence = 5, .position = 0}, {.sequence = 7, .position = 0}},
+         STATUS_FAILED_PRECONDITION,
+         "sequence 7 has 0 positions"},
+        {{{.sequence = 5, .position = 5}, {.sequence = 5, .position = 7}},
+         STATUS_FAILED_PRECONDITION,
+         "has 6 positions, not the 7"},
+        {{{.sequence = 5, .position = 0}, {.sequence = 5, .position = 6}}, STATUS_FAILED_PRECONDITION, "shares the page"},
+        {{{.sequence = 5, .position = 0}, {.sequence = 6, .position = 6}}, STATUS_FAILED_PRECONDITION, "shares the page"},
     };
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         assert_int_equal(kv_ledger_check_row(&ledger, cases[i].rows, 0, &walk, &error), STATUS_OK);
@@ -308,7 +312,7 @@ static void test_rows_that_are_refused(void **state)
     }
     assert_int_equal(kv_ledger_reserve(&ledger, 6, 8, &copy, &error), STATUS_OK);
     assert_true(copy.needed && copy.from == kv_ledger_table(&ledger, kv_ledger_slot(&ledger, 5))[1]);
-    const struct kv_row behind[] = {{6, 6, false}, {6, 7, false}, {6, 8, false}};
+    const struct kv_row behind[] = {{.sequence = 6, .position = 6}, {.sequence = 6, .position = 7}, {.sequence = 6, .position = 8}};
     assert_int_equal(kv_ledger_check_row(&ledger, behind, 0, &walk, &error), STATUS_OK);
     assert_int_equal(kv_ledger_check_row(&ledger, behind, 1, &walk, &error), STATUS_OK);
     assert_int_equal(kv_ledger_check_row(&ledger, behind, 2, &walk, &error), STATUS_FAILED_PRECONDITION);

@@ -16,7 +16,7 @@ static void test_share(void **state)
     struct rig rig = rig_open(5);
     unsigned char *last = malloc(kv_page_bytes(&small));
     uint32_t positions, bad;
-    const struct kv_row row = {2, 40, false};
+    const struct kv_row row = {.sequence = 2, .position = 40};
     struct error error;
     (void)state;
     write_range(&rig, 1, 0, 40);
@@ -70,7 +70,7 @@ static void copy_sequence(struct rig *rig, uint64_t from, uint64_t to, uint32_t 
 static void expect_attention(struct rig *shared, struct rig *copied, uint64_t sequence)
 {
     const uint32_t position = held(shared, sequence);
-    const struct kv_row row = {sequence, position, position >= sparse_from};
+    const struct kv_row row = {.sequence = sequence, .position = position, .sparse = position >= sparse_from};
     float expected[WIDTH];
     struct error error;
     uint32_t bad;

@@ -111,12 +111,12 @@ static void test_plan_refusals(void **state)
     uint32_t bad = 99;
     (void)state;
     assert_int_equal(kv_store_reserve(rig.store, 5, 16, &error), STATUS_OK);
-    rows[0] = (struct kv_row){4, 0, false};
+    rows[0] = (struct kv_row){.sequence = 4, .position = 0};
     assert_int_equal(plan(&rig, rows, 1, &bad), STATUS_FAILED_PRECONDITION); /* unknown */
     assert_int_equal(bad, 0);
-    rows[0] = (struct kv_row){5, 1, false};
+    rows[0] = (struct kv_row){.sequence = 5, .position = 1};
     assert_int_equal(plan(&rig, rows, 1, &bad), STATUS_FAILED_PRECONDITION); /* position 0 is missing */
-    rows[0] = (struct kv_row){5, 0, false}, rows[1] = (struct kv_row){5, 2, false};
+    rows[0] = (struct kv_row){.sequence = 5, .position = 0}, rows[1] = (struct kv_row){.sequence = 5, .position = 2};
     assert_int_equal(plan(&rig, rows, 2, &bad), STATUS_FAILED_PRECONDITION); /* a gap */
     assert_int_equal(bad, 1);
     rows_of(rows, 0, 5, 0, 17);
@@ -124,11 +124,11 @@ static void test_plan_refusals(void **state)
     assert_int_equal(bad, 16);
     attend(rig.batch, rows, 17, 0); /* after a failure there are no rows */
     assert_int_equal(held(&rig, 5), 0);
-    rows[1] = (struct kv_row){5, 0, false};
+    rows[1] = (struct kv_row){.sequence = 5, .position = 0};
     assert_int_equal(plan(&rig, rows, 2, &bad), STATUS_INVALID_ARGUMENT); /* twice */
     assert_int_equal(bad, 1);
     assert_int_equal(kv_store_reserve(rig.store, 3, 16, &error), STATUS_OK);
-    rows[1] = (struct kv_row){3, 0, false};
+    rows[1] = (struct kv_row){.sequence = 3, .position = 0};
     assert_int_equal(plan(&rig, rows, 2, &bad), STATUS_INVALID_ARGUMENT); /* not sorted */
     assert_int_equal(plan(&rig, rows, MAX_ROWS + 1, &bad), STATUS_INVALID_ARGUMENT);
     assert_int_equal(plan(&rig, rows, 0, &bad), STATUS_OK);
@@ -271,7 +271,7 @@ static void test_page_twice_in_flight(void **state)
             struct rig from = rig_open_shape(&shape, 8), to = rig_open_shape(&shape, 8);
             unsigned char *page = malloc(kv_page_bytes(&shape)), *expected = malloc(kv_page_bytes(&shape));
             uint32_t length = lengths[i], last = (length - 1) / page_tokens, positions = 0, bad;
-            struct kv_row row = {6, length, false};
+            struct kv_row row = {.sequence = 6, .position = length};
             struct error error;
 
             write_range(&from, 6, 0, length);
