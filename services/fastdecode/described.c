@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/service/service.h"
+
 enum { NAME_BYTES = 256 };
 
 typedef enum status check_fn(const struct hardware *hardware, const char *name, struct error *error);
@@ -68,4 +70,9 @@ enum status described_read(struct described *d, struct plan_request *request, st
     request->worker = &d->workers[0];
     request->link = &d->link_hardware;
     return STATUS_OK;
+}
+
+int described_exit(const struct error *error)
+{
+    return error->status == STATUS_RESOURCE_EXHAUSTED ? SERVICE_EXIT_SETTINGS : (int)service_exit_of(error);
 }

@@ -37,4 +37,7 @@ struct described {
 // Blocks on the disk. An error names the option and what is accepted.
 MUST_CHECK enum status described_read(struct described *described, struct plan_request *request, struct error *error);
 
+// The exit status of a command that failed. A machine that is too small is one that was described.
+int described_exit(const struct error *error);
+
 #endif

@@ -17,6 +17,7 @@
 #include "common/base/options.h"
 #include "common/kv/kv_sparse.h"
 #include "common/model/compute.h"
+#include "common/service/service.h"
 #include "common/vocabulary/vocabulary.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/fastdecode/commands.h"
@@ -390,7 +391,7 @@ int eval_main(int argc, char **argv)
     close_subject(&subject);
     if (status) {
         fprintf(stderr, "fastdecode eval: %s\n", error.text);
-        return 2;
+        return (int)service_exit_of(&error);
     }
     return 0;
 }

@@ -8,6 +8,7 @@
 #include "common/model/compute.h"
 #include "common/model/model.h"
 #include "common/sched/sched_settings.h"
+#include "common/service/service.h"
 #include "kernels/backend/backend.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/fastdecode/commands.h"
@@ -155,7 +156,7 @@ int model_main(int argc, char **argv)
         status = synthetic_write(&synthetic, &error);
         if (status)
             fprintf(stderr, "fastdecode model: %s\n", error.text);
-        return status ? 2 : 0;
+        return status ? (int)service_exit_of(&error) : 0;
     }
     if (!status)
         status = kernels_init(NULL, &error);
@@ -171,5 +172,5 @@ int model_main(int argc, char **argv)
         fprintf(stderr, "fastdecode model: %s\n", error.text);
     model_close(model);
     thread_pool_close(pool);
-    return status ? 2 : 0;
+    return status ? (int)service_exit_of(&error) : 0;
 }

@@ -332,5 +332,5 @@ int plan_main(int argc, char **argv)
         status = s.measure ? measure_machine(&measured, &error) : run(&s, program.check_only, &error);
     if (status)
         fprintf(stderr, "fastdecode plan: %s\n", error.text);
-    return status ? 2 : 0;
+    return status ? described_exit(&error) : 0;
 }

@@ -5,6 +5,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/options.h"
+#include "common/service/service.h"
 #include "services/fastdecode/commands.h"
 #include "services/fastdecode/quantize_file.h"
 
@@ -17,6 +18,8 @@ static void note_stop(int signal)
 }
 
 // An interruption or a file that grows too large is an error, so that what was written is removed.
+enum { INTERRUPTED = 130 }; // exit status, as a shell has it
+
 static void take_signals(void)
 {
     const struct sigaction noted = {.sa_handler = note_stop}, ignored = {.sa_handler = SIG_IGN};
@@ -70,7 +73,7 @@ int quantize_main(int argc, char **argv)
     thread_pool_close(r.pool);
     if (status) {
         fprintf(stderr, "fastdecode quantize: %s\n", error.text);
-        return 2;
+        return status == STATUS_CANCELLED ? INTERRUPTED : (int)service_exit_of(&error);
     }
     print_result(&r, &result, (double)(clock_now_us() - began_us) / 1e6);
     return 0;

@@ -321,7 +321,8 @@ static enum status open_part(struct work *w)
     struct stat opened, named;
 
     if (fd < 0)
-        return error_set(w->error, errno == EACCES ? STATUS_PERMISSION_DENIED : STATUS_UNKNOWN, "%s: %s", w->path, strerror(errno));
+        return error_set(w->error, errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_UNAVAILABLE, "%s: %s", w->path,
+                         strerror(errno));
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 || fstat(fd, &opened) != 0 || stat(w->path, &named) != 0 ||
         opened.st_ino != named.st_ino) { // another name: the run that had it has just ended
         close(fd);
@@ -358,8 +359,10 @@ enum status quantize_file(const struct quantize_request *request, struct quantiz
     uint32_t alignment;
 
     *result = (struct quantize_result){0};
-    if (status)
+    if (status) {
+        error->about_model = status != STATUS_RESOURCE_EXHAUSTED;
         return status;
+    }
     if (gguf_has(w.gguf, "general.alignment") && !(status = gguf_get_u32(w.gguf, "general.alignment", &alignment, error)))
         w.alignment = alignment;
     if (!status && gguf_tensor_count(w.gguf) == 0)

@@ -312,5 +312,5 @@ int sim_main(int argc, char **argv)
         status = run(&s, &error);
     if (status)
         fprintf(stderr, "fastdecode sim: %s\n", error.text);
-    return status ? 2 : 0;
+    return status ? described_exit(&error) : 0;
 }

@@ -327,7 +327,8 @@ enum status synthetic_write(const struct synthetic_config *config, struct error 
     w.file = tensors && buffer ? to_stdout ? stdout : fopen(temporary, "wbe") : NULL;
     enum status status = STATUS_OK;
     if (!w.file)
-        status = error_set(error, STATUS_UNKNOWN, "%s: %s", temporary, strerror(errno));
+        status = error_set(error, errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_UNAVAILABLE, "%s: %s", temporary,
+                           strerror(errno));
     if (!status) {
         put_file(&w, shape, tensors, list_tensors(shape, kind->type, tensors), buffer);
         bool ok = !ferror(w.file);
@@ -335,7 +336,7 @@ enum status synthetic_write(const struct synthetic_config *config, struct error 
         if (ok && !to_stdout)
             ok = rename(temporary, config->path) == 0;
         if (!ok) {
-            status = error_set(error, STATUS_UNKNOWN, "%s: %s after %.1f of %.1f GB", config->path, strerror(errno),
+            status = error_set(error, STATUS_UNAVAILABLE, "%s: %s after %.1f of %.1f GB", config->path, strerror(errno),
                                (double)w.written / 1e9, (double)w.total / 1e9);
             if (!to_stdout)
                 unlink(temporary);

@@ -33,6 +33,14 @@ def test_an_unknown_shape_is_refused(tmp_path):
     assert said.returncode == 2 and "No such file" in said.stderr
 
 
+def test_what_is_no_model_is_the_models_fault(tmp_path):
+    """The exit codes of docs/operations.md, as services have them."""
+    for path in (__file__, str(tmp_path / "none.gguf")):
+        for command in (("model", path), ("eval", "--model", path, "--text", __file__)):
+            said = fastdecode(*command, timeout=60)
+            assert said.returncode == 4 and path in said.stderr, said
+
+
 @pytest.mark.full
 def test_a_synthetic_model_is_served(start_mesh, tmp_path):
     """Random weights in a known shape: the same bytes for a seed, a plan, and tokens."""

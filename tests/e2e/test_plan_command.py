@@ -19,9 +19,9 @@ def planned(*options):
     return json.loads(said.stdout)
 
 
-def refused(*options):
+def refused(*options, code=2):
     said = plan(*options)
-    assert said.returncode == 2 and said.stdout == ""
+    assert said.returncode == code and said.stdout == ""
     assert said.stderr.startswith("fastdecode plan: ") and said.stderr.count("\n") == 1
     return said.stderr
 
@@ -90,7 +90,7 @@ def test_a_model_of_a_file():
     found = planned("--model", MODEL, "--gpu", "cpu", "--worker", "cpu", "--batch", 16, "--workers", 2)
     assert found["model"] == os.path.basename(MODEL) and found["link"] == found["worker"]
     assert found["kv_bytes_per_worker"] == 8 * (16 + 528 + 8) * 30 * 3 * 2 * 64 * 2
-    assert "No such file" in refused("--model", "/nowhere.gguf", "--gpu", "cpu")
+    assert "No such file" in refused("--model", "/nowhere.gguf", "--gpu", "cpu", code=4)
 
 
 def test_a_sweep_has_a_knee():
