@@ -119,7 +119,8 @@ static void finish_metrics(void *arg, const char *mesh_text)
     struct text body = {0};
 
     mesh_state(gateway->mesh, &state);
-    requests_counts(gateway->requests, &gauges.requests_running, &gauges.requests_waiting);
+    requests_counts(gateway->requests, false, &gauges.requests_running, &gauges.requests_waiting);
+    requests_counts(gateway->requests, true, &gauges.batch_class_running, &gauges.batch_class_waiting);
     gauges.connections_active = http_server_active(gateway->http);
     gauges.mesh_up = state.up;
     gauges.mesh_ready = state.ready;

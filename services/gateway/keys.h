@@ -19,7 +19,7 @@ struct keys;
 // The owner of a key. Lives as long as its struct keys.
 struct key {
     char tenant[KEY_TENANT_BYTES];
-    atomic_uint waiting; // how many of its sequences at this gateway have no token yet; relaxed
+    atomic_uint waiting[2]; // how many of its sequences at this gateway have no token yet; [1]: of latency class batch; relaxed
 };
 
 // The caller closes *out. A file without a key is an error: it would lock everybody out, or let everybody in.

@@ -121,6 +121,9 @@ static void on_state(void *user, struct rpc_message *message)
     state.waiting = told->waiting;
     state.max_queue = told->max_queue;
     state.predicted_wait_ms = told->predicted_wait_ms;
+    state.waiting_batch = told->waiting_batch;
+    state.max_queue_batch = told->max_queue_batch;
+    state.predicted_wait_batch_ms = told->predicted_wait_batch_ms;
     state.kv_pages_used = told->kv_pages_used;
     state.kv_pages_total = told->kv_pages_total;
     if (told->model) {

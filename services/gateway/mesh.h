@@ -16,11 +16,12 @@ struct mesh_call;
 
 // The last state that the scheduler sent, or zeros while the scheduler is away.
 struct mesh_state {
-    bool up;          // the scheduler is connected
-    bool ready;       // up, and the mesh can serve requests
-    char reason[128]; // why not ready
-    uint32_t running, waiting, max_queue, predicted_wait_ms;
-    uint32_t context_tokens; // 0: not known
+    bool up;                                                          // the scheduler is connected
+    bool ready;                                                       // up, and the mesh can serve requests
+    char reason[128];                                                 // why not ready
+    uint32_t running, waiting, max_queue, predicted_wait_ms;          // interactive sequences
+    uint32_t waiting_batch, max_queue_batch, predicted_wait_batch_ms; // of latency class batch. max_queue_batch 0: not told
+    uint32_t context_tokens;                                          // 0: not known
     uint32_t vocab;
     uint64_t fingerprint;
     uint64_t kv_pages_used, kv_pages_total;

@@ -247,16 +247,20 @@ void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges
     struct families families = {0};
     uint32_t i;
 
-    gauge(out, &families, "fastdecode_gateway_requests_running", "Requests of this gateway that have had a token.",
+    gauge(out, &families, "fastdecode_gateway_requests_running", "Interactive requests of this gateway that have had a token.",
           gauges->requests_running);
-    gauge(out, &families, "fastdecode_gateway_requests_waiting", "Requests of this gateway that wait for their first token.",
-          gauges->requests_waiting);
+    gauge(out, &families, "fastdecode_gateway_requests_waiting",
+          "Interactive requests of this gateway that wait for their first token.", gauges->requests_waiting);
+    gauge(out, &families, "fastdecode_gateway_batch_class_running",
+          "Requests of latency class batch of this gateway that have had a token.", gauges->batch_class_running);
+    gauge(out, &families, "fastdecode_gateway_batch_class_waiting",
+          "Requests of latency class batch of this gateway that wait for their first token.", gauges->batch_class_waiting);
     gauge(out, &families, "fastdecode_gateway_http_active", "HTTP requests being answered.", gauges->connections_active);
     gauge(out, &families, "fastdecode_gateway_mesh_up", "1 while the scheduler is connected.", gauges->mesh_up);
     gauge(out, &families, "fastdecode_gateway_mesh_ready", "1 while the mesh can serve.", gauges->mesh_ready);
-    model_gauge(out, &families, "vllm:num_requests_running", "Requests of this gateway that run.", gauges->model_name,
+    model_gauge(out, &families, "vllm:num_requests_running", "Interactive requests of this gateway that run.", gauges->model_name,
                 gauges->requests_running);
-    model_gauge(out, &families, "vllm:num_requests_waiting", "Requests of this gateway that wait.", gauges->model_name,
+    model_gauge(out, &families, "vllm:num_requests_waiting", "Interactive requests of this gateway that wait.", gauges->model_name,
                 gauges->requests_waiting);
     model_gauge(out, &families, "vllm:kv_cache_usage_perc", "Share of the mesh's KV pages in use, 0 to 1.", gauges->model_name,
                 gauges->kv_pages_total ? (double)gauges->kv_pages_used / (double)gauges->kv_pages_total : 0);

@@ -30,7 +30,8 @@ enum metrics_counter {
 // Current values, read when the text is rendered.
 struct metrics_gauges {
     const char *model_name;
-    uint32_t requests_running, requests_waiting; // at this gateway
+    uint32_t requests_running, requests_waiting;       // at this gateway: interactive ones
+    uint32_t batch_class_running, batch_class_waiting; // those of latency class batch
     uint32_t connections_active;
     bool mesh_up, mesh_ready;
     uint64_t kv_pages_used, kv_pages_total;

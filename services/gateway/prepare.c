@@ -286,7 +286,7 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     }
     if (key) {
         request->key_waiting = request->choice_count;
-        atomic_fetch_add_explicit(&key->waiting, request->key_waiting - 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&key->waiting[request_is_batch(request)], request->key_waiting - 1, memory_order_relaxed);
     }
     *out = request;
     return true;
@@ -295,7 +295,7 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
 void request_stop_waiting(struct request *request)
 {
     if (request->key)
-        atomic_fetch_sub_explicit(&request->key->waiting, request->key_waiting, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&request->key->waiting[request_is_batch(request)], request->key_waiting, memory_order_relaxed);
     request->key_waiting = 0;
 }
 

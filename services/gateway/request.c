@@ -42,10 +42,10 @@ void requests_close(struct requests *requests)
     free(requests);
 }
 
-void requests_counts(const struct requests *requests, uint32_t *running, uint32_t *waiting)
+void requests_counts(const struct requests *requests, bool batch, uint32_t *running, uint32_t *waiting)
 {
-    *running = atomic_load_explicit(&requests->running, memory_order_relaxed);
-    *waiting = atomic_load_explicit(&requests->waiting, memory_order_relaxed);
+    *running = atomic_load_explicit(&requests->running[batch], memory_order_relaxed);
+    *waiting = atomic_load_explicit(&requests->waiting[batch], memory_order_relaxed);
 }
 
 // --- submitting ---------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ void requests_start(struct requests *requests, struct request *request)
     if (request->next)
         request->next->previous = request;
     requests->first = request;
-    atomic_fetch_add_explicit(&requests->waiting, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&requests->waiting[request_is_batch(request)], 1, memory_order_relaxed);
     exchange_set_user(request->exchange, request);
     mesh_state(requests->config.mesh, &requests->state);
     if (request->max_tokens == 0 && !request->sampling.prompt_logprobs) {

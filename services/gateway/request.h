@@ -52,7 +52,7 @@ void requests_cancel(struct requests *requests, struct exchange *exchange);
 void requests_tick(struct requests *requests);
 
 // Any thread.
-void requests_counts(const struct requests *requests, uint32_t *running, uint32_t *waiting);
+void requests_counts(const struct requests *requests, bool batch, uint32_t *running, uint32_t *waiting); // batch: of that class
 
 // Returns the seconds for Retry-After, 1 to 60: the predicted wait with jitter, so that clients do not all come back at once.
 uint32_t request_retry_after_s(uint32_t predicted_wait_ms);

@@ -20,7 +20,7 @@ uint32_t request_retry_after_s(uint32_t predicted_wait_ms)
 
 void request_observe(const struct request *request, enum metrics_histogram which, double seconds)
 {
-    if (request->latency_class != FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH)
+    if (!request_is_batch(request))
         metrics_observe(request->owner->config.metrics, which, seconds);
 }
 
@@ -103,7 +103,8 @@ void request_drop(struct request *request)
         request->next->previous = request->previous;
     trace_overlapping(requests->track_requests, "request", request->trace_id, request->start_us * 1000,
                       {"choices", request->choice_count});
-    atomic_fetch_sub_explicit(request->first_token_seen ? &requests->running : &requests->waiting, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&(request->first_token_seen ? requests->running : requests->waiting)[request_is_batch(request)], 1,
+                              memory_order_relaxed);
     exchange_set_user(request->exchange, NULL);
     request_discard(request);
 }

@@ -27,8 +27,8 @@ static void measure(struct choice *choice, uint32_t new_tokens)
         trace_overlapping(requests->track_requests, "first token", request->trace_id, request->start_us * 1000,
                           {"prompt_tokens", choice->prompt->count});
         request_observe(request, METRICS_FIRST_TOKEN, (double)(now_us - request->start_us) / 1e6);
-        atomic_fetch_sub_explicit(&requests->waiting, 1, memory_order_relaxed);
-        atomic_fetch_add_explicit(&requests->running, 1, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&requests->waiting[request_is_batch(request)], 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&requests->running[request_is_batch(request)], 1, memory_order_relaxed);
     }
     for (uint32_t i = 0; choice->last_token_us && i < new_tokens; i++)
         request_observe(request, METRICS_BETWEEN_TOKENS, (double)(now_us - choice->last_token_us) / new_tokens / 1e6);

@@ -96,9 +96,14 @@ struct requests {
     uint64_t trace_ids;
     struct mesh_state state;  // loop thread: as of the last tick
     struct text piece, chunk; // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
-    // relaxed: counters
-    atomic_uint running, waiting;
+    // relaxed: counters. [1]: of latency class batch
+    atomic_uint running[2], waiting[2];
 };
+
+static inline bool request_is_batch(const struct request *request)
+{
+    return request->latency_class == FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH;
+}
 
 // request_answer.c. Counts a time, unless the request is of the latency class batch: those say how long the others let them wait.
 void request_observe(const struct request *request, enum metrics_histogram which, double seconds);

@@ -1,7 +1,9 @@
 // work.c: requests with a body, on the work pools: parsing, tokenizing, and what is answered without the mesh.
 //
-// The queue's limits are checked before a body is parsed, so that no prompt is tokenized only to be refused.
+// The queue's limits are checked before a body is parsed, so that no prompt is tokenized only to be refused. Where only a body that asks for
+// service_tier "flex" would be taken, one that may do so is parsed first.
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
@@ -17,25 +19,47 @@ struct work {
     struct exchange *exchange; // held
     enum api_kind kind;
     struct key *key; // NULL: none is needed
+    bool batch;      // the key counts it in latency class batch
+    bool must_be;    // it is refused if it is not of that class
 };
 
-// How many sequences of one key may wait at a time.
-static uint32_t key_limit(const struct gateway *gateway, const struct mesh_state *state)
-{
-    uint32_t queue = state->max_queue ? state->max_queue : gateway->config.max_queue;
-
-    return keys_count(gateway->keys) > 1 ? (uint32_t)MAX(queue * gateway->config.key_share, 1) : UINT32_MAX;
-}
-
-static void add_waiting(struct key *key, int32_t count)
+static void add_waiting(struct key *key, bool batch, int32_t count)
 {
     if (key)
-        atomic_fetch_add_explicit(&key->waiting, (uint32_t)count, memory_order_relaxed);
+        atomic_fetch_add_explicit(&key->waiting[batch], (uint32_t)count, memory_order_relaxed);
+}
+
+// Whether there is no room in the queue of a latency class, or in the key's share of it. more: beside those that are counted already.
+static bool is_full(const struct gateway *gateway, const struct mesh_state *state, const struct key *key, enum api_kind kind,
+                    bool batch, uint32_t more, struct api_error *error)
+{
+    uint32_t waiting = batch ? state->waiting_batch : state->waiting, most = batch ? state->max_queue_batch : state->max_queue;
+    uint32_t share = (uint32_t)MAX((most ? most : gateway->config.max_queue) * gateway->config.key_share, 1);
+
+    if ((kind & (API_COMPLETION | API_CHAT)) && state->ready && most && waiting >= most)
+        api_fail(error, 429, "rate_limit_exceeded", NULL, "the queue is full (%u requests%s wait), try again later", waiting,
+                 batch ? " of service_tier \"flex\"" : "");
+    else if (key && keys_count(gateway->keys) > 1 &&
+             atomic_load_explicit(&key->waiting[batch], memory_order_relaxed) + more > share)
+        api_fail(error, 429, "rate_limit_exceeded", NULL, "this API key has its share of the queue, try again later");
+    else
+        return false;
+    error->retry_after_s = request_retry_after_s(batch ? state->predicted_wait_batch_ms : state->predicted_wait_ms);
+    return true;
+}
+
+// Whether the body may ask for service_tier "flex": the word may also be elsewhere in it.
+static bool may_ask_for_flex(enum api_kind kind, struct exchange *exchange)
+{
+    size_t bytes;
+    const char *body = exchange_body(exchange, &bytes);
+
+    return (kind & (API_COMPLETION | API_CHAT)) && bytes > 0 && memmem(body, bytes, "service_tier", strlen("service_tier"));
 }
 
 static void free_work(struct work *work)
 {
-    add_waiting(work->key, -1);
+    add_waiting(work->key, work->batch, -1);
     exchange_drop_body(work->exchange);
     exchange_release(work->exchange);
     free(work);
@@ -46,8 +70,8 @@ void work_ask(struct gateway *gateway, struct exchange *exchange, enum api_kind 
     struct work *work = calloc(1, sizeof *work);
 
     if (work) {
-        *work = (struct work){exchange_hold(exchange), kind, key};
-        add_waiting(key, 1);
+        *work = (struct work){.exchange = exchange_hold(exchange), .kind = kind, .key = key, .batch = true};
+        add_waiting(key, true, 1);
         if (work_pool_push(gateway->pool, work) != STATUS_OK)
             free_work(work);
     }
@@ -85,18 +109,12 @@ void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kin
     struct work *work;
     struct key *key;
     size_t bytes;
+    bool full;
 
     mesh_state(gateway->mesh, &state);
-    if ((kind & (API_COMPLETION | API_CHAT)) && state.ready && state.max_queue && state.waiting >= state.max_queue) {
-        api_fail(&error, 429, "rate_limit_exceeded", NULL, "the queue is full (%u requests wait), try again later", state.waiting);
-        error.retry_after_s = request_retry_after_s(state.predicted_wait_ms);
-        respond_error(exchange, &error);
-        return;
-    }
     key = gateway->keys ? keys_find(gateway->keys, exchange_header(exchange, "Authorization")) : NULL;
-    if (key && atomic_load_explicit(&key->waiting, memory_order_relaxed) >= key_limit(gateway, &state)) {
-        api_fail(&error, 429, "rate_limit_exceeded", NULL, "this API key has its share of the queue, try again later");
-        error.retry_after_s = request_retry_after_s(state.predicted_wait_ms);
+    full = is_full(gateway, &state, key, kind, false, 1, &error);
+    if (full && (!state.max_queue_batch || !may_ask_for_flex(kind, exchange))) {
         respond_error(exchange, &error);
         return;
     }
@@ -109,7 +127,8 @@ void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kin
     work->exchange = exchange_hold(exchange);
     work->kind = kind;
     work->key = key;
-    add_waiting(key, 1);
+    work->batch = work->must_be = full;
+    add_waiting(key, work->batch, 1);
     exchange_body(exchange, &bytes);
     if (work_pool_push(bytes <= QUICK_BYTES ? gateway->quick : gateway->pool, work) == STATUS_OK)
         return;
@@ -204,6 +223,21 @@ static void start_on_loop(void *arg)
     free(start);
 }
 
+// Whether there is room for it in the queue of the class that its body asks for. It moves there in the key's count.
+static bool check_class(struct gateway *gateway, struct work *work, const struct api_request *api, struct api_error *error)
+{
+    const bool batch = api->flex || exchange_is_local(work->exchange);
+    struct mesh_state state;
+
+    if (batch == work->batch && !work->must_be)
+        return true; // looked at before
+    add_waiting(work->key, work->batch, -1);
+    work->batch = batch;
+    add_waiting(work->key, work->batch, 1);
+    mesh_state(gateway->mesh, &state);
+    return !is_full(gateway, &state, work->key, work->kind, batch, 0, error);
+}
+
 // Takes api over.
 static void start_request(struct gateway *gateway, struct work *work, struct api_request *api)
 {
@@ -242,6 +276,8 @@ void work_run(void *arg, void *item)
                (api.model && !answer_check_model(gateway, api.model, &error))) {
         log_info("API-REFUSED", "request=%s status=%d param=%s", exchange_request_id(work->exchange), error.status,
                  error.param[0] ? error.param : "-");
+        respond_error(work->exchange, &error);
+    } else if ((work->kind & (API_COMPLETION | API_CHAT)) && !check_class(gateway, work, &api, &error)) {
         respond_error(work->exchange, &error);
     } else {
         exchange_drop_body(work->exchange);

@@ -5,6 +5,13 @@
 
 enum { PUBLISH_EVERY_US = 1000000, CHANGE_EVERY_US = 50000 };
 
+static uint32_t predicted_wait_ms(const struct scheduler *scheduler, enum sched_class class)
+{
+    return scheduler->core ? (uint32_t)MIN(sched_predicted_wait_us(scheduler->core, class) / 1000, 3600000u) : 0;
+}
+
+static bool is_batch_queue_full(const Fastdecode__MeshState *state) { return state->waiting_batch >= state->max_queue_batch; }
+
 static void fill_state(struct scheduler *scheduler, Fastdecode__MeshState *state)
 {
     struct sched_stats stats = {0};
@@ -34,10 +41,10 @@ static void fill_state(struct scheduler *scheduler, Fastdecode__MeshState *state
     state->running = stats.running;
     state->waiting = stats.waiting_of[SCHED_CLASS_INTERACTIVE]; // those of class batch have a queue of their own
     state->max_queue = scheduler->settings.max_queue;
-    state->predicted_wait_ms = 0;
-    if (scheduler->core)
-        state->predicted_wait_ms =
-            (uint32_t)MIN(sched_predicted_wait_us(scheduler->core, SCHED_CLASS_INTERACTIVE) / 1000, 3600000u);
+    state->predicted_wait_ms = predicted_wait_ms(scheduler, SCHED_CLASS_INTERACTIVE);
+    state->waiting_batch = stats.waiting_of[SCHED_CLASS_BATCH];
+    state->max_queue_batch = scheduler->settings.batch_queue;
+    state->predicted_wait_batch_ms = predicted_wait_ms(scheduler, SCHED_CLASS_BATCH);
     state->model = scheduler->model_known ? (Fastdecode__ModelInfo *)&scheduler->model : NULL;
     state->workers = workers;
     state->kv_pages_total = pages_total;
@@ -78,7 +85,8 @@ void watch_publish(struct scheduler *scheduler, uint64_t now_us)
         return;
     fill_state(scheduler, &state);
     bool changed = state.ready != last->ready || state.running != last->running || state.waiting != last->waiting ||
-                   state.workers != last->workers || (state.model != NULL) != (last->model != NULL);
+                   is_batch_queue_full(&state) != is_batch_queue_full(last) || state.workers != last->workers ||
+                   (state.model != NULL) != (last->model != NULL);
     if (!changed && now_us - scheduler->watched_us < PUBLISH_EVERY_US)
         return;
     scheduler->watched_us = now_us;

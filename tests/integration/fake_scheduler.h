@@ -34,7 +34,7 @@ struct fake_stream {
 // Set and read by tests, under the mutex.
 struct fake_settings {
     bool ready, refuse;
-    uint32_t waiting, max_queue;
+    uint32_t waiting, max_queue, waiting_batch, max_queue_batch;
     uint32_t hold_at;   // no stream gets more tokens than this
     uint32_t finish_at; // so many tokens, then `finish`
     Fastdecode__Finish finish;
@@ -92,6 +92,8 @@ static inline void fake_tell_state(struct fake *fake, struct rpc_call *call)
     state.reason = reason;
     state.waiting = settings.waiting;
     state.max_queue = settings.max_queue;
+    state.waiting_batch = settings.waiting_batch;
+    state.max_queue_batch = settings.max_queue_batch;
     state.predicted_wait_ms = 3000;
     state.kv_pages_total = 100;
     state.kv_pages_used = 25;
@@ -379,6 +381,16 @@ static inline void fake_set(struct fake *fake, bool ready, bool refuse, uint32_t
     fake->settings.refuse = refuse;
     fake->settings.waiting = waiting;
     fake->settings.max_queue = max_queue;
+    pthread_mutex_unlock(&fake->mutex);
+    rpc_loop_post(fake->loop, fake_tell_all, fake);
+}
+
+// The same of latency class batch, of which fake_set() tells nothing.
+static inline void fake_set_batch_queue(struct fake *fake, uint32_t waiting, uint32_t max_queue)
+{
+    pthread_mutex_lock(&fake->mutex);
+    fake->settings.waiting_batch = waiting;
+    fake->settings.max_queue_batch = max_queue;
     pthread_mutex_unlock(&fake->mutex);
     rpc_loop_post(fake->loop, fake_tell_all, fake);
 }

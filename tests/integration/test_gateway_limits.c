@@ -303,6 +303,51 @@ static void test_this_hosts_connections(void **state)
     gateway_close(small);
 }
 
+#define FLEX "{" PROMPT5 ",\"max_tokens\":3,\"service_tier\":\"flex\"}"
+#define NO_FLEX "{" PROMPT5 ",\"max_tokens\":3,\"service_tier\":\"default\",\"user\":\"flex\"}"
+
+static void expect(uint32_t at, const char *headers, const char *body, int status)
+{
+    struct http_reply reply = http_call(at, "POST", COMPLETION, headers, body);
+
+    if (http_status(&reply) != status)
+        fail_msg("%d, not %d: %s: %s", http_status(&reply), status, body, reply.data);
+    if (status == 429)
+        assert_non_null(strstr(reply.data, "Retry-After: "));
+    http_free(&reply);
+}
+
+// A request that asks for service_tier flex waits in a queue of its own: a full queue of the others does not refuse it, nor the other way.
+static void test_queues_of_the_classes(void **state)
+{
+    struct gateway_config config = make_config();
+    struct gateway *fresh;
+    uint32_t at;
+    (void)state;
+
+    fake_set_batch_queue(&fake, 0, 10);
+    fake_set(&fake, true, false, 7, 7);
+    fresh = open_with(&config); // it is told this first
+    at = gateway_port(fresh);
+    expect(at, "", FLEX, 200);
+    expect(at, "", NO_FLEX, 429);
+    expect(at, "", "{" PROMPT5 "}", 429);
+    expect(at, "", "{\"prompt\":\"service_tier\"}", 429);
+    gateway_close(fresh);
+    fake_set_batch_queue(&fake, 10, 10);
+    fake_set(&fake, true, false, 7, 7);
+    fresh = open_with(&config);
+    expect(gateway_port(fresh), "", FLEX, 429);
+    gateway_close(fresh);
+    fake_set(&fake, true, false, 6, 7);
+    fresh = open_with(&config);
+    at = gateway_port(fresh);
+    expect(at, "", FLEX, 429);
+    expect(at, "", NO_FLEX, 200);
+    gateway_close(fresh);
+    fake_set_batch_queue(&fake, 0, 0);
+}
+
 #define KEY(name) "Authorization: Bearer " name "\r\n"
 #define ASK "{" PROMPT5 ",\"max_tokens\":3}"
 
@@ -310,7 +355,7 @@ static void test_share_of_a_key(void **state)
 {
     struct gateway_config config = make_config();
     struct gateway *shared;
-    struct http_reply waiting[2], other, reply;
+    struct http_reply waiting[3], other, reply;
     uint32_t i, at, open = fake_look(&fake).open;
     char path[64];
     (void)state;
@@ -318,6 +363,7 @@ static void test_share_of_a_key(void **state)
     snprintf(path, sizeof path, "%s/shares", folder);
     write_file(path, "first\nsecond\n", 13);
     config.api_key_file = path;
+    fake_set_batch_queue(&fake, 0, 4);
     fake_set(&fake, true, false, 0, 4); // of which a key may fill two
     fake_set_tokens(&fake, 0, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     shared = open_with(&config);
@@ -329,10 +375,17 @@ static void test_share_of_a_key(void **state)
     assert_int_equal(http_status(&reply), 429);
     assert_non_null(strstr(reply.data, "Retry-After: "));
     http_free(&reply);
-    other = http_send(at, "POST", COMPLETION, KEY("second"), ASK);
+    waiting[2] = http_send(at, "POST", COMPLETION, KEY("first"), FLEX); // of another queue
     assert_true(fake_wait(&fake, saw_open, open + 3));
+    reply = http_call(at, "GET", "/metrics", "", "");
+    assert_non_null(strstr(reply.data, "vllm:num_requests_waiting{model_name=\"tiny\"} 2\n"));
+    assert_non_null(strstr(reply.data, "fastdecode_gateway_requests_waiting 2\n"));
+    assert_non_null(strstr(reply.data, "fastdecode_gateway_batch_class_waiting 1\n"));
+    http_free(&reply);
+    other = http_send(at, "POST", COMPLETION, KEY("second"), ASK);
+    assert_true(fake_wait(&fake, saw_open, open + 4));
     fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
-    for (i = 0; i < 2; i++) {
+    for (i = 0; i < 3; i++) {
         http_read_all(&waiting[i]);
         assert_int_equal(http_status(&waiting[i]), 200);
         http_free(&waiting[i]);
@@ -365,6 +418,7 @@ int main(int argc, char **argv)
         CASE(test_slow_readers_of_much),
         CASE(test_connections_of_an_address),
         CASE(test_this_hosts_connections),
+        CASE(test_queues_of_the_classes),
         CASE(test_share_of_a_key),
     };
     if (argc > 1)
