@@ -107,9 +107,9 @@ def peer_check(model):
 
 
 class Peer:
-    """llama-server on two threads, with a slot for every stream."""
+    """llama-server on two threads, with a slot for every stream; options: more of its own."""
 
-    def __init__(self, model, streams, context_tokens):
+    def __init__(self, model, streams, context_tokens, *options):
         with socket.socket() as probe:  # it does not take port 0 and say which
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -118,7 +118,7 @@ class Peer:
         self.log = open(os.path.join(self.folder, "log"), "w+", encoding="utf-8", errors="replace")
         self.process = subprocess.Popen(
             [os.path.join(peer_folder(), "bin", "llama-server"), "-m", model, "-t", "2", "-fa", "on", "-np", str(streams), "-c",
-             str(streams * context_tokens), "--host", "127.0.0.1", "--port", str(port)],
+             str(streams * context_tokens), "--host", "127.0.0.1", "--port", str(port), *options],
             stdout=self.log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + 120
         while not self._is_ready():
