@@ -25,9 +25,9 @@ static void settings(struct hardware *h, struct curve_texts *curves, struct opti
         {"f16_tflops", OPTION_F64, &h->f16_tflops, "N", "", 0, 1e6},
         {"f32_tflops", OPTION_F64, &h->f32_tflops, "N", "", 0, 1e6},
         {"int8_tops", OPTION_F64, &h->int8_tops, "N", "", 0, 1e6},
-        {"weights_share", OPTION_F64, &h->weights_share, "N", "", 0.001, 2},
-        {"products_share", OPTION_F64, &h->products_share, "N", "", 0.001, 2},
-        {"attention_share", OPTION_F64, &h->attention_share, "N", "", 0.001, 2},
+        {"weights_share", OPTION_F64, &h->weights_share, "N", "", HARDWARE_SHARE_LEAST, 2},
+        {"products_share", OPTION_F64, &h->products_share, "N", "", HARDWARE_SHARE_LEAST, 2},
+        {"attention_share", OPTION_F64, &h->attention_share, "N", "", HARDWARE_SHARE_LEAST, 2},
         {"layer_us", OPTION_F64, &h->layer_us, "N", "", 0, 1e6},
         {"step_us", OPTION_F64, &h->step_us, "N", "", 0, 1e7},
         {"link_gb_per_second", OPTION_F64, &h->link_gb_per_second, "N", "", 0, 1e6},
@@ -195,6 +195,8 @@ enum status hardware_check_link(const struct hardware *hardware, const char *nam
 {
     return hardware->link_gb_per_second == 0 ? missing(hardware, name, "a link", "link_gb_per_second", error) : STATUS_OK;
 }
+
+double hardware_share(double part, double whole) { return whole > 0 ? MIN(MAX(part / whole, HARDWARE_SHARE_LEAST), 1) : 1; }
 
 void hardware_write(FILE *file, const struct hardware *hardware, const char *comment)
 {

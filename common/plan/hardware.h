@@ -61,6 +61,12 @@ struct hardware {
     struct hardware_offload offload;          // for the S-part
 };
 
+#define HARDWARE_SHARE_LEAST 0.001 // of a share in a file
+
+// Returns part ÷ whole, between HARDWARE_SHARE_LEAST and 1: nothing is read faster than memory gives, but the two are measured one after
+// the other, and where other programs come and go the quotient may be anything.
+double hardware_share(double part, double whole);
+
 // Where shipped files are looked for if no folder is named: beside the program's build, installed, or in the current directory.
 #define HARDWARE_FOLDERS "../../deploy/hardware, ../share/fastdecode/hardware (from the program), deploy/hardware"
 

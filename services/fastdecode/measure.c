@@ -22,7 +22,7 @@
 #include "kernels/dispatch/kernels.h"
 #include "services/fastdecode/measure_model.h"
 
-enum { SMALL_BYTES = 64, LARGE_BYTES = 4 << 20, SMALL_CALLS = 301, LARGE_CALLS = 15, CONNECT_MS = 2000, GPU_US = 1000000 };
+enum { SMALL_BYTES = 64, LARGE_BYTES = 4 << 20, SMALL_CALLS = 301, LARGE_CALLS = 15, CONNECT_MS = 10000, GPU_US = 1000000 };
 #define GPU_RESERVE (256ull << 20) // the CUDA backend leaves this to the driver
 
 // --- the link ---------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ static enum status measure_calls(struct echo *echo, struct hardware *out, struct
                     (status = median_call_us(loop, channel, LARGE_BYTES, LARGE_CALLS, &large_us))))
         error_set(error, status, "the link to %s: %s", echo->address, status_name(status));
     if (!status)
-        out->link_gb_per_second = 2.0 * LARGE_BYTES / MAX(large_us - out->link_round_trip_us, 1) * 1e6 / 1e9;
+        out->link_gb_per_second = 2.0 * LARGE_BYTES / MAX(large_us - out->link_round_trip_us, large_us / 2) * 1e6 / 1e9;
     rpc_channel_close(channel);
     rpc_loop_close(loop);
     return status;
@@ -218,8 +218,8 @@ static enum status measure_cpu(struct thread_pool *pool, struct hardware *out, c
         .memory_gb_per_second = rates.read_bytes * 1e-9,
         .f32_tflops = rates.f32_operations * 1e-12,
         .int8_tops = rates.int8_operations * 1e-12,
-        .weights_share = rates.weight_bytes / rates.read_bytes,
-        .attention_share = rates.kv_bytes / rates.read_bytes,
+        .weights_share = hardware_share(rates.weight_bytes, rates.read_bytes),
+        .attention_share = hardware_share(rates.kv_bytes, rates.read_bytes),
         .layer_us = 6 * rates.phase_us, // phases of a layer: two norms, QKV, attention's output, gate and up, down
     };
     return status;
@@ -239,7 +239,7 @@ static enum status measure_gpu(const struct device_choice *device, struct hardwa
         .memory_bytes = rates.memory_bytes > GPU_RESERVE ? rates.memory_bytes - GPU_RESERVE : 0,
         .memory_gb_per_second = rates.read_bytes * 1e-9,
         .f16_tflops = rates.f16_operations * 1e-12,
-        .weights_share = MIN(rates.weight_bytes / rates.read_bytes, 1),
+        .weights_share = hardware_share(rates.weight_bytes, rates.read_bytes),
         .attention_share = 1,
     };
     fprintf(stderr, "fastdecode plan: measured %s\n", device->line);

@@ -308,6 +308,8 @@ static void a_hardware_file(void **state)
     assert_string_equal(error.text, "x (device) cannot be a link: it says no link_gb_per_second");
     assert_false(read.shares_cores);
     struct hardware measured = s_part;
+    measured.weights_share = hardware_share(900, 20); // as a machine says that was busy while it was measured
+    measured.attention_share = hardware_share(0, 20);
     measured.shares_cores = true;
     measured.model = (struct hardware_model){.name = "m.gguf", .attention = {.token_us = 0.0167, .prefill_row_us = 0.37}};
     cost_curve_add(&measured.model.layer, 1, 66.5);
@@ -317,6 +319,8 @@ static void a_hardware_file(void **state)
     hardware_write(file, &measured, NULL);
     fclose(file);
     assert_int_equal(hardware_read(path, NULL, "gpu", &read, &error), STATUS_OK);
+    assert_near(read.weights_share, 1);
+    assert_near(read.attention_share, HARDWARE_SHARE_LEAST);
     assert_string_equal(read.model.name, "m.gguf");
     assert_near(cost_curve_at(&read.model.layer, 512), 8835.4);
     assert_near(cost_curve_at(&read.model.head, 9), 1020);
