@@ -1,9 +1,25 @@
 // capacity.c: see capacity.h.
 #include "common/capacity/capacity.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/base/median.h"
+
+struct capacity_times capacity_times_of(double *values, uint32_t count)
+{
+    struct capacity_times times = {.count = count};
+
+    if (count == 0)
+        return times;
+    times.p50_s = median_of(values, count); // sorts
+    times.p99_s = values[(uint32_t)ceil(0.99 * count) - 1];
+    times.max_s = values[count - 1];
+    for (uint32_t i = 0; i < count; i++)
+        times.mean_s += values[i] / count;
+    return times;
+}
 
 struct capacity_targets capacity_targets_of(const char *tbt_slo, double tbt_p99_s, double ttft_p99_s, double delay_p50_s,
                                             double error_share, double step_s, double load_s)

@@ -54,11 +54,14 @@ struct capacity_probe {
     double seconds;             // from the first request to the last token
     uint32_t requests, finished, refused, failed, streams_max;
     uint64_t prompt_tokens, answer_tokens; // of answers that came
+    double late_s;                         // the latest that the client sent a request after its time
     struct capacity_times ttft, tbt, delay;
     bool cut_short;            // ended as soon as it was known to miss
     enum capacity_bound bound; // what it exceeds first, in the order above
 };
 
+// Sums up values that are few enough to be kept; sorts them. Zeros if there are none.
+struct capacity_times capacity_times_of(double *values, uint32_t count);
 // The targets from the settings: tbt_p99_s, or else tbt_slo ("strict", "relaxed", "none", NULL is "strict") times the undisturbed step.
 // delay_p50_s below 0: from the length of a load.
 struct capacity_targets capacity_targets_of(const char *tbt_slo, double tbt_p99_s, double ttft_p99_s, double delay_p50_s,

@@ -95,12 +95,14 @@ static int ascending(const void *a, const void *b)
 
 uint32_t length_trace_prompt_at(const struct length_trace *trace, double share)
 {
-    struct length_pair pair;
-    double prompt = trace->pairs ? trace->pairs[MIN((uint32_t)(share * trace->count), trace->count - 1)].prompt_tokens
-                                 : fit_quantile(&trace->prompt, share);
+    const struct length_pair *pair = trace->pairs ? &trace->pairs[MIN((uint32_t)(share * trace->count), trace->count - 1)] : NULL;
+    struct length_pair limited;
 
-    limit(trace, prompt, 1, &pair);
-    return pair.prompt_tokens;
+    if (pair)
+        limit(trace, pair->prompt_tokens, pair->answer_tokens, &limited);
+    else
+        limit(trace, fit_quantile(&trace->prompt, share), trace->answer.p50, &limited);
+    return limited.prompt_tokens;
 }
 
 uint32_t length_trace_answer_at(const struct length_trace *trace, double share)

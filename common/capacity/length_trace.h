@@ -57,7 +57,7 @@ MUST_CHECK enum status length_trace_parse(const char *text, size_t bytes, const 
 MUST_CHECK enum status length_trace_read(const char *name_or_path, struct length_trace *out, struct error *error);
 void length_trace_free(struct length_trace *trace); // an empty one is fine
 
-// The lengths that a share (0 to 1, both excluded) of all do not exceed, scaled and limited.
+// The lengths that a share (0 to 1, both excluded) of all do not exceed, scaled and limited: a prompt leaves room for a usual answer.
 uint32_t length_trace_prompt_at(const struct length_trace *trace, double share);
 uint32_t length_trace_answer_at(const struct length_trace *trace, double share);
 

@@ -18,9 +18,9 @@ static double between(const struct rate_search *s)
 {
     if (s->missed > s->met * (1 + s->precision))
         return sqrt(s->met * s->missed);
-    if (s->confirm && !s->met_twice)
-        return s->met;
-    return s->confirm && !s->missed_twice ? s->missed : 0;
+    if (!s->confirm || s->reversals >= RATE_REVERSALS_MAX)
+        return 0;
+    return !s->met_twice ? s->met : !s->missed_twice ? s->missed : 0;
 }
 
 double rate_search_next(struct rate_search *s)
@@ -39,7 +39,11 @@ double rate_search_next(struct rate_search *s)
 }
 
 // An end did not hold: the limit cannot be far.
-static void look_nearby(struct rate_search *s) { s->stride = (1 + s->precision) * (1 + s->precision); }
+static void look_nearby(struct rate_search *s)
+{
+    s->stride = (1 + s->precision) * (1 + s->precision);
+    s->reversals++;
+}
 
 void rate_search_take(struct rate_search *s, bool met)
 {

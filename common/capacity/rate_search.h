@@ -4,7 +4,8 @@
 //
 // A trial near the limit may go either way, and any trial may be hit by something else on the machine. So once the two ends are within the
 // precision of each other, both are tried again: an end that does not hold moves, and the search goes on from there in small strides that
-// grow. Without chance the limit is found within the precision, by |log2(limit / guess)| + log2(1 / precision) + 5 trials at most.
+// grow, three times at most. Without chance the limit is found within the precision, by |log2(limit / guess)| + log2(1 / precision) + 5
+// trials at most.
 //
 // Pure: no clock, no I/O. The caller tries rates.
 #ifndef FD_CAPACITY_RATE_SEARCH_H
@@ -13,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { RATE_TRIALS_MAX = 64 };
+enum { RATE_TRIALS_MAX = 64, RATE_REVERSALS_MAX = 3 };
 
 struct rate_search {
     double least, most; // rates that are tried, at least and at most
@@ -21,9 +22,10 @@ struct rate_search {
     bool confirm;       // try both ends twice
     double met, missed; // highest rate that was met, lowest above it that was missed; 0: none
     bool met_twice, missed_twice;
-    double stride;   // factor to the next rate while one of the ends is not known
-    double rate;     // on trial
-    uint32_t trials; // ended
+    double stride;      // factor to the next rate while one of the ends is not known
+    double rate;        // on trial
+    uint32_t trials;    // ended
+    uint32_t reversals; // ends that did not hold
 };
 
 // guess is within least and most; 0 < least <= most, 0 < precision < 1.

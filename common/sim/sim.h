@@ -75,6 +75,7 @@ struct sim_config {
     uint64_t steps_max;                                       // the run ends after so many; 0: no limit
     void (*on_step)(void *user, const struct sim_step *step); // called for each step, in order of time; or NULL
     void *user;
+    double *ttft_s; // [request_count] filled in: each request's time to the first token, 0 if it got none; or NULL
 };
 
 // A set of durations, in seconds. Percentiles are good to 1 %.

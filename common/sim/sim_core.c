@@ -57,6 +57,8 @@ static void count_tokens(struct sim *sim, const struct flight *f, const uint64_t
         double us = f->report.end_us - (first ? life->arrival_us : life->last_token_us);
         enum sched_class class = sim->config->requests[sequences[i] - 1].class;
         histogram_add(&sim->times[first ? TTFT : TBT], us);
+        if (first && sim->config->ttft_s)
+            sim->config->ttft_s[sequences[i] - 1] = us / 1e6;
         histogram_add(&sim->times[(first ? TTFT_OF : TBT_OF) + class], us);
         sim->out->of[class].tokens++;
         life->last_token_us = f->report.end_us;

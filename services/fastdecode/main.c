@@ -18,6 +18,7 @@ static const struct command {
     {"plan", "what hardware a load needs, and what to expect: fastdecode plan --shape llama-7b --gpu a10", plan_main},
     {"eval", "perplexity, and what a KV type changes, on a text: fastdecode eval --model FILE --text FILE", eval_main},
     {"sim", "what a mesh would do with a workload, on a virtual clock: fastdecode sim --shape NAME --gpu NAME", sim_main},
+    {"capacity", "how many requests a second a server takes within its targets: fastdecode capacity --url URL", capacity_main},
     {"health", "probe a service over RPC: fastdecode health ADDRESS", health_main},
 };
 

@@ -12,6 +12,7 @@
 #include "common/sim/workload.h"
 #include "services/fastdecode/commands.h"
 #include "services/fastdecode/described.h"
+#include "services/fastdecode/sim_capacity.h"
 
 enum { REPLY_US = 100, QUEUE_MAX = 1 << 20, PREFILL_ROWS = 512 };
 
@@ -22,7 +23,8 @@ struct sim_settings {
     uint32_t workers, batch, mini_batches, chunk, max_tokens;
     uint64_t requests, seed, local_pool;
     double rate, noise, batch_share;
-    bool backlog, json;
+    bool backlog, json, find_capacity;
+    struct capacity_settings capacity;
 };
 
 // --- settings ---------------------------------------------------------------------------------------------------------
@@ -39,9 +41,13 @@ static enum status resolve(struct sim_settings *s, struct error *error)
                          s->workers ? "--local-pool 0" : "--workers 0");
     if (s->workload_path && (s->backlog || s->rate > 0))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--workload brings its own arrivals: use it without --rate and --backlog");
-    if (!s->workload_path && s->backlog == (s->rate > 0))
+    if (s->find_capacity && (s->workload_path || s->backlog || s->rate > 0 || s->plot_path))
         return error_set(error, STATUS_INVALID_ARGUMENT,
-                         "give --workload FILE, --rate R (arrivals per second) or --backlog (all requests wait from the start)");
+                         "--capacity makes its own arrivals: use it without --workload, --rate, --backlog and --plot");
+    if (!s->find_capacity && !s->workload_path && s->backlog == (s->rate > 0))
+        return error_set(
+            error, STATUS_INVALID_ARGUMENT,
+            "give --workload FILE, --rate R (arrivals per second), --backlog (all requests wait from the start) or --capacity");
     if ((status = described_read(&s->described, r, error)))
         return status;
     if (s->described.s_part_count > 1 || s->described.worker_count > 1)
@@ -230,6 +236,23 @@ static enum status write_plot(const struct sim_settings *s, const struct load_pl
     return failed ? error_set(error, STATUS_UNAVAILABLE, "--plot %s: %s", s->plot_path, strerror(errno)) : STATUS_OK;
 }
 
+// A sim_capacity_run_fn.
+static enum status simulate_load(void *settings, const struct workload *work, struct sim_config *config, struct sim_result *result,
+                                 struct error *error)
+{
+    return simulate(settings, work, config, result, error);
+}
+
+static enum status find_capacity(struct sim_settings *s, struct error *error)
+{
+    json_t *about =
+        s->json ? json_pack("{s:s,s:i,s:i}", "model", s->described.shape.name, "workers", (int)s->workers, "batch", (int)s->batch)
+                : NULL;
+
+    s->capacity.seed = s->seed;
+    return sim_capacity(&s->capacity, simulate_load, s, about, error);
+}
+
 static enum status run(struct sim_settings *s, struct error *error)
 {
     struct workload work = {0};
@@ -238,6 +261,8 @@ static enum status run(struct sim_settings *s, struct error *error)
     struct load_plot *plot = s->plot_path ? calloc(1, sizeof *plot) : NULL;
     enum status status = resolve(s, error);
 
+    if (!status && s->find_capacity)
+        return find_capacity(s, error);
     if (!status && s->plot_path && !plot)
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the plot");
     if (!status)
@@ -273,6 +298,7 @@ int sim_main(int argc, char **argv)
                              .workers = 1,
                              .requests = 1000,
                              .seed = 1,
+                             .capacity = CAPACITY_DEFAULTS,
                              .request = {.prompt_tokens = 16, .generated_tokens = 1024}};
     const struct option options[] = {
         DESCRIBED_OPTIONS(&s.described),
@@ -298,6 +324,9 @@ int sim_main(int argc, char **argv)
         {"noise", OPTION_F64, &s.noise, "SIGMA", "standard deviation of the logarithm of each worker's time in each step", 0, 2},
         {"seed", OPTION_SIZE, &s.seed, "N", "seed of arrivals and noise", 0, 0},
         {"ignore-capacity", OPTION_BOOL, &s.request.ignore_capacity, NULL, "simulate even what would not fit into memory", 0, 0},
+        {"capacity", OPTION_BOOL, &s.find_capacity, NULL,
+         "search for the highest rate of arrivals that meets the targets below (docs/capacity.md)", 0, 0},
+        CAPACITY_OPTIONS(&s.capacity),
         {"plot", OPTION_STRING, &s.plot_path, "FILE.svg", "draw the load over time", 0, 0},
         {"json", OPTION_BOOL, &s.json, NULL, "print one JSON object", 0, 0},
     };
