@@ -40,7 +40,7 @@ enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 
 struct up_settings {
     const char *batch_dir;
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *quantize, *kv_type,
-        *sparse_attention, *local_pool, *admission, *placement, *kv_worker_isa, *trace, *mesh_secret_file;
+        *sparse_attention, *local_pool, *admission, *placement, *micro_batch, *kv_worker_isa, *trace, *mesh_secret_file;
     const char *cache_dir, *disk_reads, *weights_memory, *weights_host_memory;
     uint32_t port, kv_workers, s_parts, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue,
         batch_queue, worker_timeout_ms;
@@ -57,6 +57,7 @@ static const struct up_settings defaults = {
     .admission = "sls",
     .calibrate = true,
     .placement = "auto",
+    .micro_batch = "auto",
     .prefix_cache = true,
     .max_batch = 128,
     .max_queue = 1024,
@@ -181,9 +182,10 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N",
-         "mini-batches in flight; two pay if workers have cores of their own. 0: one on CPUs; with a GPU and workers one or two, "
+         "mini-batches in flight; two pay if workers have cores of their own. 0: one for each s-part; with a GPU and workers one or two, "
          "whichever is predicted to be faster",
          0, SCHED_MINI_BATCHES_MAX},
+        {"micro-batch", OPTION_CHOICE, &s->micro_batch, SCHED_MICRO_BATCH_NAMES, SCHED_MICRO_BATCH_HELP, 0, 0},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},
         {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS|auto", SCHED_STEP_TARGET_HELP, 0, 60000},
         {"admission", OPTION_CHOICE, &s->admission, SCHED_ADMISSION_NAMES, SCHED_ADMISSION_HELP, 0, 0},
@@ -265,6 +267,7 @@ static void add_scheduler(struct up *up)
     supervise_argument(child, "--batch-queue=%u", s->batch_queue);
     supervise_argument(child, "--max-batch=%u", s->max_batch);
     supervise_argument(child, "--mini-batches=%u", s->mini_batches); // 0: the scheduler chooses among those of the s-part
+    supervise_argument(child, "--micro-batch=%s", s->micro_batch);
     supervise_argument(child, "--chunk=%u", s->chunk);
     supervise_argument(child, "--step-target-ms=%g", s->step_target_ms);
     supervise_argument(child, "--admission=%s", s->admission);
@@ -275,15 +278,13 @@ static void add_scheduler(struct up *up)
     supervise_argument(child, "--worker-timeout-ms=%u", s->worker_timeout_ms);
 }
 
-// One for each s-part of a pipeline. Two if a GPU computes while workers attend on the host's cores; otherwise a second one only takes
-// memory.
+// For each s-part two if a GPU computes while workers attend on the host's cores; otherwise one, for a second only takes memory.
 static uint32_t mini_batches_of_s_part(const struct up_settings *s)
 {
     if (s->mini_batches)
         return s->mini_batches;
-    if (s->s_parts > 1)
-        return s->s_parts;
-    return strcmp(s->device, "cpu") && s->kv_workers && sched_placement_named(s->placement) != SCHED_PLACE_LOCAL ? 2 : 1;
+    return s->s_parts *
+           (strcmp(s->device, "cpu") && s->kv_workers && sched_placement_named(s->placement) != SCHED_PLACE_LOCAL ? 2 : 1);
 }
 
 // Each of several s-parts has its share of the cores and of the memory.

@@ -17,7 +17,7 @@ static enum status configure(struct service *service, void *state, struct error 
 {
     struct scheduler *scheduler = state;
     struct scheduler_settings *s = &scheduler->settings;
-    const char *admission = "sls", *placement = "auto";
+    const char *admission = "sls", *placement = "auto", *micro_batch = "auto";
     const struct option options[] = {
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "address to which gateways, s-part and KV workers connect", 0, 0},
         {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
@@ -25,7 +25,8 @@ static enum status configure(struct service *service, void *state, struct error 
         {"batch-queue", OPTION_U32, &s->batch_queue, "N", "sequences of latency class batch that may wait", 1, 1 << 20},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N",
-         "mini-batches in flight; 0: one or two, whichever is predicted to be faster", 0, SCHED_MINI_BATCHES_MAX},
+         "mini-batches in flight; 0: one or two for each s-part, whichever is predicted to be faster", 0, SCHED_MINI_BATCHES_MAX},
+        {"micro-batch", OPTION_CHOICE, &micro_batch, SCHED_MICRO_BATCH_NAMES, SCHED_MICRO_BATCH_HELP, 0, 0},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},
         {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS|auto", SCHED_STEP_TARGET_HELP, 0, 60000},
         {"admission", OPTION_CHOICE, &admission, SCHED_ADMISSION_NAMES, SCHED_ADMISSION_HELP, 0, 0},
@@ -42,6 +43,7 @@ static enum status configure(struct service *service, void *state, struct error 
 
     s->greedy = !strcmp(admission, "greedy");
     s->placement = sched_placement_named(placement);
+    s->micro_batch = sched_micro_batch_named(micro_batch);
     return status ? status : rpc_secret_read(s->mesh_secret_file, &s->mesh_secret, error);
 }
 

@@ -35,7 +35,7 @@ enum {
     EXTENT_TOKENS = 512, // what extents begin at multiples of (proto/step.proto)
     EXTENTS_MAX = 1024,  // the most extents of all sequences together, their tails not counted
     KEPT_MAX = 4096,     // the most finished sequences whose pages are kept for others
-    CHOSEN_BATCHES = 2,  // the most mini-batches if the core chooses their number
+    CHOSEN_BATCHES = 2,  // the most mini-batches a stage if the core chooses their number
     EVENTS_MAX = 4096,   // the most events between two ticks. In a tick each action may add one event, and one round has up to
                          // EVENTS_MAX actions
     EVENTS_ROOM = 2 * EVENTS_MAX,
@@ -62,6 +62,7 @@ struct scheduler_settings {
     struct rpc_secret mesh_secret;
     bool trace_append, greedy, prefix_cache;
     enum sched_placement placement;
+    enum sched_micro_batch micro_batch;
     double step_target_ms;
     uint32_t max_queue, batch_queue, max_batch, mini_batches, chunk, spacing, draft_tokens, worker_timeout_ms;
 };
