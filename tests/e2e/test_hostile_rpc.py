@@ -516,6 +516,93 @@ def test_two_addresses_of_one_worker_that_both_fail(target):
     connection.close()
 
 
+# --- a stage of a pipeline ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def staged():
+    """Two s-parts in a pipeline; the second one is attacked, by who says hello as the first."""
+    with Mesh("--s-parts", 2, "--kv-workers", 1, "--local-pool", "68K", "--kv-memory", "64M", "--prefix-cache", "off") as mesh:
+        mesh.wait_metric("fastdecode_place_up", lambda up: up == 2)
+        mesh.wait_metric("fastdecode_stages", lambda count: count == 2)
+        yield mesh
+
+
+def forward_cases(model, first, scheduler, hidden):
+    vocab, context, row = model["vocab"], model["context"], 4 * hidden
+
+    def step(*parts, by=scheduler, mini_batch=1):
+        return fixed64(1, by) + varint(2, 1) + varint(3, mini_batch) + b"".join(parts)
+
+    def forward(step_bytes=None, rows=1, by=first, term=1, absent=(), lost=(), x=None, shift=0, count=None):
+        step_bytes = step(opening(), run_of(), place()) if step_bytes is None else step_bytes
+        data = bytes(row * rows) if x is None else x
+        head = (fixed64(1, by) + varint(2, term) + varint(3, rows if count is None else count) + varint(4, 10) + blob(5, step_bytes) +
+                packed32(6, absent) + packed32(7, lost))
+        after = 1 + len(raw_varint(len(data)))
+        return head + blob(14, bytes((-(len(head) + 2 + after) + shift) % 4)) + blob(15, data)
+
+    def bad(name, payload, text, status="INVALID_ARGUMENT"):
+        return (name, "SPart/Forward", payload, status, text)
+
+    cases = garbage("SPart/Forward", "ForwardRequest")
+    cases += [bad("nothing", b"", "0 rows"), bad("no rows", forward(rows=0), "0 rows"), bad("2^32 - 1 rows", forward(count=U32), "rows"),
+              bad("a row count that overflows", forward(count=2**32), "row_count"), bad("more rows than a step has", forward(rows=700), "700 rows"),
+              bad("x too short", forward(x=bytes(row - 4)), f"x has {row - 4} bytes"), bad("x too long", forward(x=bytes(row + 4)), "x has"),
+              bad("x empty", forward(x=b""), "x has 0 bytes"), bad("x of 8 MB", forward(x=bytes(8 << 20)), "x has 8388608 bytes"),
+              bad("x at an odd place", forward(shift=1), "aligned"), bad("x as a number", varint(15, 7) + forward(), "field 15 has wire type 0"),
+              bad("the term as bytes", blob(2, b"x") + forward(), "field 2 has wire type 2"),
+              bad("half a list of runs", forward() + blob(6, b"abc"), "absent_run"), bad("a list of a thousand runs", forward(lost=[0] * 1000), "lost_run"),
+              bad("no step", fixed64(1, first) + varint(2, 1) + varint(3, 1) + blob(14, b"\0" * 3) + blob(15, bytes(row)), ""),
+              bad("a step that is garbage", forward(b"\xff" * 9), "malformed step"), bad("a run that is no message", forward(step(blob(6, b"\xff"))), "malformed step"),
+              bad("a step that is empty", forward(b""), "later", "FAILED_PRECONDITION"),
+              bad("another incarnation than in the hello", forward(by=5), "hello"),
+              bad("of the term before", forward(term=0), "another term", "FAILED_PRECONDITION"),
+              bad("of a term to come", forward(term=U64), "another term", "FAILED_PRECONDITION"),
+              bad("a mini-batch that is not there", forward(step(opening(), run_of(), place(), mini_batch=9)), "mini-batch 9"),
+              bad("mini-batch 2^32 - 1", forward(step(opening(), run_of(), place(), mini_batch=U32)), "mini-batch"),
+              bad("of an older scheduler", forward(step(opening(), run_of(), place(), by=5)), "", "FAILED_PRECONDITION"),
+              bad("fewer rows than runs", forward(step(opening(), run_of(tokens=(1, 1)), place())), "1 rows"),
+              bad("more rows than runs", forward(rows=2), "2 rows"), bad("all runs absent", forward(absent=(0,)), "1 rows"),
+              bad("a run absent that is not there", forward(absent=(1,)), "run 1 of 1"), bad("run 2^32 - 1 lost", forward(lost=(U32,)), "run 4294967295 of 1"),
+              bad("no runs", forward(step(place())), "1 rows"), bad("a run at no place", forward(step(opening(), run_of())), "place 0 of 0"),
+              bad("a position beyond the context", forward(step(opening(), run_of(position=context), place())), "position"),
+              bad("a token beyond the vocabulary", forward(step(opening(), run_of(tokens=(vocab,)), place())), "vocabulary"),
+              bad("drafts without a sample", forward(step(opening(), run_of(tokens=(1, 1), more=varint(10, 1)), place()), rows=2), "drafts"),
+              bad("a run twice", forward(step(opening(), run_of(), run_of(position=1), place()), rows=2), "two runs"),
+              bad("a sequence opened without sampling", forward(step(opening(sampling=None), run_of(), place())), "sampling is missing"),
+              bad("a hundred thousand runs", forward(step(run_of() * 100000, place())), "100000 runs"),
+              bad("more places than there may be", forward(step(place() * 300)), "300 places")]
+    return cases
+
+
+def test_rows_for_a_stage(staged):
+    """Forward: refused with a reason, and the streams that go through both stages go on."""
+    model, pids = model_of(staged), [staged.pid(f"s-part-{stage}") for stage in range(2)]
+    first, scheduler = incarnation_of(staged, "s-part-0"), incarnation_of(staged, "scheduler")
+    connect = lambda: Connection(ipc(staged, "s-part-1"), "s-part", first)
+    hidden = 192  # of the small model
+    with Bystander(staged):
+        check(connect, forward_cases(model, first, scheduler, hidden), 40)
+        by_first = fixed64(1, first) + varint(2, 1) + varint(3, 1)
+        check(lambda: Connection(ipc(staged, "s-part-0"), "s-part", first), [
+            ("to the first stage", "SPart/Forward", by_first + blob(14, b"\0") + blob(5, b"") + blob(15, bytes(4 * hidden)), "INVALID_ARGUMENT|FAILED_PRECONDITION", "")], 1)
+        check(lambda: Connection(ipc(staged, "s-part-1"), "s-part", first - 1), [
+            ("by another s-part", "SPart/Forward", forward_cases(model, first - 1, scheduler, hidden)[-1][2], "INVALID_ARGUMENT|FAILED_PRECONDITION", "")], 1)
+        check(lambda: as_scheduler(staged, "s-part-1"), [
+            ("a step to the second stage", "SPart/Step", fixed64(1, scheduler) + varint(2, 1), "FAILED_PRECONDITION", "layer 0"),
+            *garbage("SPart/Join", "JoinRequest"),
+            ("a Join of no term", "SPart/Join", fixed64(1, scheduler) + varint(3, 1), "INVALID_ARGUMENT", "stage 1"),
+            ("a Join as the first", "SPart/Join", fixed64(1, scheduler) + varint(2, 9), "INVALID_ARGUMENT", "stage 0"),
+            ("a Join with a next stage", "SPart/Join", fixed64(1, scheduler) + varint(2, 9) + varint(3, 1) + blob(5, "ipc:///x"), "INVALID_ARGUMENT", "next"),
+            ("a Join of an older scheduler", "SPart/Join", fixed64(1, 5) + varint(2, 9) + varint(3, 1), "INVALID_ARGUMENT|FAILED_PRECONDITION", "")], 10)
+        check(lambda: Connection(ipc(staged, "s-part-1")), [
+            ("by a stranger", "SPart/Forward", forward_cases(model, 0xfffff, scheduler, hidden)[-1][2], "INVALID_ARGUMENT|PERMISSION_DENIED", ""),
+            ("by a stranger", "SPart/Join", fixed64(1, 0xfffff) + varint(2, 9) + varint(3, 1), "PERMISSION_DENIED|INVALID_ARGUMENT", "")], 2)
+    assert [staged.pid(f"s-part-{stage}") for stage in range(2)] == pids
+    assert staged.metric("fastdecode_steps_failed_total") == 0 and staged.metric("fastdecode_sequences_rebuilt_total") == 0
+
+
 # --- kv-worker ----------------------------------------------------------------------------------------------------------------
 
 
