@@ -94,6 +94,14 @@ void disk_queue_wait(struct disk_queue *queue, const struct disk_read *read)
     pthread_mutex_unlock(&queue->lock);
 }
 
+uint64_t disk_queue_pieces(struct disk_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    uint64_t count = queue->piece_count;
+    pthread_mutex_unlock(&queue->lock);
+    return count;
+}
+
 enum status disk_read_status(const struct disk_read *read, const char *what, struct error *error)
 {
     const unsigned long long first = read->offset, end = read->offset + read->bytes;

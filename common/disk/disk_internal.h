@@ -25,6 +25,7 @@ struct disk_queue {
     pthread_cond_t work, done;      // threads wait for pieces; callers for reads
     struct disk_read *first, *last; // with pieces that are not handed out
     bool closing;
+    uint64_t piece_count;     // that have come
     struct disk_uring *uring; // or:
     pthread_t threads[DISK_THREAD_COUNT];
     uint32_t thread_count;

@@ -86,6 +86,7 @@ bool disk_piece_got(struct disk_queue *queue, struct disk_piece *piece, int64_t 
         drop_rest(queue, read);
     }
     read->left_bytes -= piece->bytes;
+    queue->piece_count++;
     bool over = read->left_bytes == 0;
     if (over)
         end_read(queue, read);

@@ -134,6 +134,7 @@ struct backend_info {
     uint64_t pages_total, pages_used, pages_peak;
     uint64_t attend_bytes, attend_us;           // local pool, since start
     uint64_t streamed_segments, streamed_bytes; // weights fetched since start, for what does not stay in memory
+    uint64_t stream_pieces;                     // pieces of them that have come: grows while the disk answers
     double stream_step_us;                      // how long reading them once takes; 0: all stay in memory, or not known
 };
 

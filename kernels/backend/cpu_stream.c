@@ -115,5 +115,6 @@ void cpu_stream_info(const struct backend *backend, struct backend_info *info)
     weight_stream_count(backend->stream, &counts);
     info->streamed_segments = counts.segments;
     info->streamed_bytes = counts.bytes;
+    info->stream_pieces = disk_queue_pieces(backend->disk);
     info->stream_step_us = counts.step_us;
 }

@@ -262,6 +262,7 @@ static void cuda_info(const struct backend *backend, struct backend_info *info)
     }
     info->streamed_segments = backend->tier.copies;
     info->streamed_bytes = backend->tier.copied_bytes;
+    info->stream_pieces = backend->tier.disk.queue ? disk_queue_pieces(backend->tier.disk.queue) : 0;
     info->stream_step_us = cuda_tier_step_us(&backend->tier);
 }
 

@@ -4,20 +4,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/base/clock.h"
+
 // Of the mini-batches that are ready: the one whose turn it is by the weights that are in memory, then the one that has waited longest.
-// NULL: none is ready, or their weights are still being read.
-static struct mini_batch *choose(struct engine *engine)
+// NULL: none is ready, or their weights are still being read (*awaits_weights).
+static struct mini_batch *choose(struct engine *engine, bool *awaits_weights)
 {
     struct mini_batch *best = NULL;
     uint32_t best_turn = 0;
 
+    *awaits_weights = false;
     for (uint32_t i = 0; i < engine->batch_count; i++) {
         struct mini_batch *batch = &engine->batches[i];
         if (batch->state != BATCH_READY)
             continue;
         const uint32_t turn = engine->ops->turn ? engine->ops->turn(batch->backend, batch->segment) : 0;
-        if (turn == BACKEND_NOT_YET)
+        if (turn == BACKEND_NOT_YET) {
+            *awaits_weights = true;
             continue;
+        }
         if (!best || turn < best_turn || (turn == best_turn && batch->ready_order < best->ready_order)) {
             best = batch;
             best_turn = turn;
@@ -26,15 +31,33 @@ static struct mini_batch *choose(struct engine *engine)
     return best;
 }
 
+// Makes the watchdog see a disk that hangs: a read reports nothing, and the engine's loop turns without it.
+static void watch_weights(struct engine *engine, bool awaited)
+{
+    struct backend_info info;
+
+    if (awaited != atomic_load_explicit(&engine->awaits_weights, memory_order_relaxed)) {
+        (awaited ? watchdog_begun : watchdog_done)(&engine->watchdog, clock_now_us());
+        atomic_store_explicit(&engine->awaits_weights, awaited, memory_order_relaxed);
+    }
+    if (!awaited)
+        return;
+    engine->ops->info(engine->backend, &info);
+    if (info.stream_pieces != engine->stream_pieces)
+        watchdog_goes_on(&engine->watchdog, clock_now_us());
+    engine->stream_pieces = info.stream_pieces;
+}
+
 bool engine_advance(struct engine *engine)
 {
-    bool computing = handover_advance(&engine->handover);
+    bool computing = handover_advance(&engine->handover), awaits_weights;
 
     engine_stage_advance(engine);
     computing |= engine->ops->advance && engine->ops->advance(engine->backend);
     for (uint32_t i = 0; i < engine->batch_count; i++)
         computing |= engine_compute_poll(&engine->batches[i]);
-    struct mini_batch *next = choose(engine);
+    struct mini_batch *next = choose(engine, &awaits_weights);
+    watch_weights(engine, awaits_weights && !next && !computing);
     if (next)
         engine_compute_start(next);
     return computing || next;

@@ -199,9 +199,11 @@ struct engine {
     struct released *deferred;  // [deferred_ids.capacity]
     struct release_call release_calls[ENGINE_RELEASE_CALLS_MAX];
     uint32_t release_call_count;
-    struct watchdog watchdog; // watches the computation, on a device or a CPU
-    atomic_ullong progress;   // turns of the engine's loop, several a second, for heartbeats; relaxed: no other data depends on it
-    double stream_us;         // backend_info.stream_step_us at the end of the latest step
+    struct watchdog watchdog;   // watches the computation, on a device or a CPU
+    atomic_bool awaits_weights; // nothing but reads of weights can go on; relaxed: also read for the log
+    uint64_t stream_pieces;     // backend_info.stream_pieces at the latest look
+    atomic_ullong progress; // turns of the engine's loop, several a second, for heartbeats; relaxed: no other data depends on it
+    double stream_us;       // backend_info.stream_step_us at the end of the latest step
     atomic_ullong busy_us, rows_done, pages_used, pages_peak, pages_total, kv_bytes_read, streamed_bytes,
         streamed_segments; // relaxed: numbers for heartbeats
 };

@@ -152,8 +152,9 @@ enum status serve_run(struct s_part *s_part, const struct service *service, stru
     while (!service_stop_count(service) && !(status = member_check(s_part->member, error))) {
         rpc_loop_run(s_part->control_loop, WATCHDOG_LOOK_US, 0);
         if (watchdog_bites(&s_part->engine.watchdog, clock_now_us(), limit_us, &stuck_us)) {
-            log_error("DEVICE-SILENT", "seconds=%.0f what=\"this s-part ends, and goes on when it is started again\"",
-                      (double)stuck_us * 1e-6);
+            log_error("DEVICE-SILENT", "seconds=%.0f waits_for=%s what=\"this s-part ends, and goes on when it is started again\"",
+                      (double)stuck_us * 1e-6,
+                      atomic_load_explicit(&s_part->engine.awaits_weights, memory_order_relaxed) ? "weights" : "computation");
             _exit(SERVICE_EXIT_ENVIRONMENT);
         }
     }

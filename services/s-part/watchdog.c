@@ -18,6 +18,11 @@ void watchdog_done(struct watchdog *watchdog, uint64_t now_us)
     atomic_fetch_sub_explicit(&watchdog->under_way, 1, memory_order_release);
 }
 
+void watchdog_goes_on(struct watchdog *watchdog, uint64_t now_us)
+{
+    atomic_store_explicit(&watchdog->went_on_us, now_us, memory_order_relaxed);
+}
+
 void watchdog_turn(struct watchdog *watchdog) { atomic_store_explicit(&watchdog->turn_us, clock_now_us(), memory_order_relaxed); }
 
 static uint64_t age_us(uint64_t since_us, uint64_t now_us) { return since_us && now_us > since_us ? now_us - since_us : 0; }

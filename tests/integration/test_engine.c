@@ -24,7 +24,8 @@ struct backend {
     bool held; // heads are not done
     uint32_t released, heads;
     uint64_t last_released;
-    uint32_t opened, turns[2], ends;         // turns: of each mini-batch, by what weights are there
+    uint32_t opened, turns[2], ends; // turns: of each mini-batch, by what weights are there
+    uint64_t pieces;
     uint32_t segments, segment_of[SEGMENTS]; // mini-batches, in the order in which their segments ran
 };
 struct backend_batch {
@@ -80,8 +81,7 @@ static bool played_done(struct backend_batch *batch) { return !batch->backend->h
 
 static void played_info(const struct backend *b, struct backend_info *info)
 {
-    (void)b;
-    *info = (struct backend_info){.stream_step_us = 1};
+    *info = (struct backend_info){.stream_step_us = 1, .stream_pieces = b->pieces};
 }
 
 static void played_release(struct backend *backend, uint64_t sequence)
@@ -516,6 +516,63 @@ static void weights_decide_whose_turn_it_is(void **state)
     assert_int_equal(backend.ends, 2);
 }
 
+// Whether the watchdog, asked every second, bites within so many of them.
+static bool bites(uint64_t *now_us, uint32_t seconds, bool reads)
+{
+    uint64_t stuck_us;
+    bool bitten = false;
+
+    for (uint32_t i = 0; i < seconds && !bitten; i++, *now_us += 1000000) {
+        backend.pieces += reads;
+        engine_advance(&engine);
+        bitten = watchdog_bites(&engine.watchdog, *now_us, 10000000, &stuck_us);
+    }
+    return bitten;
+}
+
+// Steps wait for weights that do not come: the engine's loop turns, and nothing is computed.
+static void a_disk_that_hangs_is_seen(void **state)
+{
+    uint64_t now_us = clock_now_us();
+    (void)state;
+
+    backend.turns[0] = backend.turns[1] = BACKEND_NOT_YET;
+    engine_advance(&engine);
+    assert_false(bites(&now_us, 100, false)); // nobody waits
+    send_step(0, 100, 2, NULL, NULL);
+    send_step(1, 200, 2, NULL, NULL);
+    AWAIT(turn(), engine.batches[0].state == BATCH_READY && engine.batches[1].state == BATCH_READY);
+    now_us = clock_now_us();
+    assert_false(bites(&now_us, 8, true)); // its time is this machine's, which has hardly passed
+    assert_false(bites(&now_us, 1, false));
+    assert_true(bites(&now_us, 20, false));
+    backend.turns[0] = backend.turns[1] = 1; // they come, and the steps with them
+    AWAIT(turn(), steps_done == 2);
+    engine_advance(&engine);
+    now_us = clock_now_us();
+    assert_false(bites(&now_us, 100, false));
+}
+
+// Weights that come slowly, piece by piece, are waited for.
+static void a_slow_disk_does_not_hang(void **state)
+{
+    uint64_t before_us;
+    (void)state;
+
+    backend.turns[0] = BACKEND_NOT_YET;
+    send_step(0, 100, 2, NULL, NULL);
+    AWAIT(turn(), engine.batches[0].state == BATCH_READY);
+    engine_advance(&engine);
+    before_us = atomic_load(&engine.watchdog.went_on_us);
+    AWAIT(engine_advance(&engine), clock_now_us() > before_us + 1000);
+    assert_int_equal(atomic_load(&engine.watchdog.went_on_us), before_us);
+    backend.pieces++;
+    engine_advance(&engine);
+    assert_true(atomic_load(&engine.watchdog.went_on_us) > before_us);
+    backend.turns[0] = 1;
+    AWAIT(turn(), steps_done == 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -529,6 +586,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_worker_that_comes_again_replaces_its_link, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_link_is_replaced_once, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(weights_decide_whose_turn_it_is, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(a_disk_that_hangs_is_seen, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(a_slow_disk_does_not_hang, open_mesh, close_mesh),
     };
     log_init("test", LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);

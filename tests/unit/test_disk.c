@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -19,6 +20,19 @@ enum { ALIGN = 4096 };
 #define FILE_BYTES (5ull * DISK_PIECE_BYTES + 3 * ALIGN)
 
 static const enum disk_method methods[] = {DISK_URING, DISK_THREADS};
+
+// Stands before libc's. A disk that hangs, for as long as a test wants.
+static atomic_bool hangs;
+static atomic_uint hanging;
+
+ssize_t pread(int file, void *memory, size_t bytes, off_t offset)
+{
+    atomic_fetch_add(&hanging, 1);
+    while (atomic_load(&hangs))
+        usleep(1000);
+    atomic_fetch_sub(&hanging, 1);
+    return syscall(SYS_pread64, file, memory, bytes, offset);
+}
 
 static unsigned char byte_at(uint64_t offset) { return (unsigned char)((offset * 0x9e3779b97f4a7c15u) >> 56); }
 
@@ -206,6 +220,31 @@ static void reads_come_in_the_order_asked(void **state)
     close(file);
 }
 
+// What comes is counted, by whoever watches over a disk.
+static void pieces_are_counted(void **state)
+{
+    int file = make_file();
+    (void)state;
+
+    for (size_t m = 0; m < ARRAY_COUNT(methods); m++) {
+        struct disk_read read = read_of(file, 0, FILE_BYTES, aligned_alloc(ALIGN, FILE_BYTES));
+        struct disk_queue *queue;
+        if (open_queue(methods[m], NULL, &queue)) {
+            atomic_store(&hangs, methods[m] == DISK_THREADS);
+            disk_queue_read(queue, &read);
+            while (methods[m] == DISK_THREADS && !atomic_load(&hanging))
+                usleep(1000);
+            assert_true(methods[m] != DISK_THREADS || disk_queue_pieces(queue) == 0);
+            atomic_store(&hangs, false);
+            disk_queue_wait(queue, &read);
+            assert_int_equal(disk_queue_pieces(queue), (FILE_BYTES + DISK_PIECE_BYTES - 1) / DISK_PIECE_BYTES);
+            disk_queue_close(queue);
+        }
+        free(read.memory);
+    }
+    close(file);
+}
+
 static void methods_have_names(void **state)
 {
     enum disk_method method;
@@ -223,7 +262,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_read_is_what_the_file_has),
                                        cmocka_unit_test(a_read_that_cannot_be_fails_alone),
-                                       cmocka_unit_test(closing_ends_all_reads), cmocka_unit_test(reads_come_in_the_order_asked),
+                                       cmocka_unit_test(closing_ends_all_reads),
+                                       cmocka_unit_test(reads_come_in_the_order_asked),
+                                       cmocka_unit_test(pieces_are_counted),
                                        cmocka_unit_test(methods_have_names)};
     return cmocka_run_group_tests_name("disk", tests, NULL, NULL);
 }
