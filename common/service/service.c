@@ -110,6 +110,7 @@ static enum status take_signals(struct service *service, struct error *error)
     const struct sigaction action = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
 
     signal(SIGPIPE, SIG_IGN); // a peer or a reader of the log that has gone is an error of that write
+    signal(SIGXFSZ, SIG_IGN); // and so is a file that may not become larger
     sigemptyset(&service->signals);
     sigaddset(&service->signals, SIGTERM);
     sigaddset(&service->signals, SIGINT);

@@ -16,7 +16,7 @@ enum {
     SERVER_ERRORS_MAX = 3, // times that a request may fail in the mesh before that is its answer
     PAUSE_FIRST_MS = 250,
     PAUSE_MOST_MS = 15000,
-    DISK_PAUSE_MS = 5000,
+    DISK_PAUSE_MS = 1000,
 };
 
 struct batch_item *batch_item_add(struct batch_runner *runner, struct batch_job *job, uint64_t number, struct batch_line *line)

@@ -40,20 +40,34 @@ void batch_sql_copy(struct batch_sql *sql, int column, char *out, size_t out_byt
 
 uint64_t batch_sql_u64(struct batch_sql *sql, int column) { return (uint64_t)sqlite3_column_int64(sql->statement, column); }
 
+// A disk that is full or broken is no defect of this program.
+static enum status status_of(int code)
+{
+    switch (code & 0xFF) { // of an extended code
+    case SQLITE_FULL:
+    case SQLITE_IOERR:
+    case SQLITE_READONLY:
+    case SQLITE_CANTOPEN:
+    case SQLITE_BUSY: return STATUS_UNAVAILABLE;
+    default: return STATUS_INTERNAL;
+    }
+}
+
 enum status batch_sql_close(struct batch_sql *sql, struct error *error)
 {
     bool ok = sql->code == SQLITE_OK || sql->code == SQLITE_ROW || sql->code == SQLITE_DONE;
+    enum status status = ok ? STATUS_OK : status_of(sql->code);
 
     if (!ok)
-        error_set(error, STATUS_INTERNAL, "--batch-dir: database: %s", sqlite3_errmsg(sql->db));
+        error_set(error, status, "--batch-dir: database: %s", sqlite3_errmsg(sql->db));
     sqlite3_finalize(sql->statement);
     sql->statement = NULL;
-    return ok ? STATUS_OK : STATUS_INTERNAL;
+    return status;
 }
 
 enum status batch_sql_run(sqlite3 *db, const char *text, struct error *error)
 {
-    if (sqlite3_exec(db, text, NULL, NULL, NULL) == SQLITE_OK)
-        return STATUS_OK;
-    return error_set(error, STATUS_INTERNAL, "--batch-dir: database: %s", sqlite3_errmsg(db));
+    int code = sqlite3_exec(db, text, NULL, NULL, NULL);
+
+    return code == SQLITE_OK ? STATUS_OK : error_set(error, status_of(code), "--batch-dir: database: %s", sqlite3_errmsg(db));
 }

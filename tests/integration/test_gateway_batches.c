@@ -6,17 +6,65 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <sqlite3.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
 
 #include "tests/integration/gateway_rig.h"
 
 #define FORM "Content-Type: multipart/form-data; boundary=xyz\r\n"
 
+#define SLOW_PART "Content-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\nslow"
+
+static const char small_file[] = "--xyz\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--xyz\r\n"
+                                 "Content-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n{}\r\n--xyz--\r\n";
 static char batch_dir[80];
 static struct gateway *other; // with --batch-dir
 static uint32_t at;           // its port
 
+// Stand before libc's, and SQLite's: a disk that is full, or read-only, for what lies in the folder. The first half of a write is taken.
+enum { DISK_GOOD, DISK_FULL_FOR_FILES, DISK_FULL_FOR_DATABASE, DISK_FULL, DISK_READ_ONLY };
+static atomic_int disk;
+
+static bool refuses(int fd)
+{
+    char link[64], path[256];
+    ssize_t bytes;
+
+    if (atomic_load(&disk) == DISK_GOOD)
+        return false;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    bytes = readlink(link, path, sizeof path - 1);
+    path[bytes > 0 ? bytes : 0] = '\0';
+    return strncmp(path, batch_dir, strlen(batch_dir)) == 0 &&
+           !(atomic_load(&disk) == DISK_FULL_FOR_FILES && strstr(path, ".db")) &&
+           !(atomic_load(&disk) == DISK_FULL_FOR_DATABASE && strstr(path, "/files/"));
+}
+
+ssize_t write(int fd, const void *data, size_t bytes)
+{
+    if (!refuses(fd))
+        return syscall(SYS_write, fd, data, bytes);
+    if (bytes > 1 && atomic_load(&disk) != DISK_READ_ONLY)
+        return syscall(SYS_write, fd, data, bytes / 2);
+    errno = atomic_load(&disk) == DISK_READ_ONLY ? EROFS : ENOSPC;
+    return -1;
+}
+
+ssize_t pwrite64(int fd, const void *data, size_t bytes, off64_t offset)
+{
+    if (!refuses(fd))
+        return syscall(SYS_pwrite64, fd, data, bytes, offset);
+    errno = ENOSPC;
+    return -1;
+}
+
+ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset) { return pwrite64(fd, data, bytes, offset); }
+
 static const char *key_file; // of the next gateway that is opened; NULL: none
+
+static double body_timeout_s = 60; // of the next gateway
 
 static void open_other(void)
 {
@@ -29,6 +77,7 @@ static void open_other(void)
     snprintf(batch_dir, sizeof batch_dir, "%s/batches", folder);
     config.batch_dir = batch_dir;
     config.batch_concurrency = 4;
+    config.body_timeout_s = body_timeout_s;
     if (gateway_open(&config, &other, &error) != STATUS_OK)
         fail_msg("%s", error.text);
     at = gateway_port(other);
@@ -37,6 +86,7 @@ static void open_other(void)
 
 static int open_both(void **state)
 {
+    atomic_store(&disk, DISK_GOOD);
     reset(state);
     open_other();
     return 0;
@@ -343,12 +393,83 @@ static struct http_reply begin_upload(const char *key)
     return reply;
 }
 
+// Results wait for the disk, and each line has one in the end. Uploads and new batches are refused meanwhile.
+static void test_full_disk(void **state)
+{
+    static const int disks[] = {DISK_FULL_FOR_FILES, DISK_FULL_FOR_DATABASE, DISK_FULL, DISK_READ_ONLY};
+    char id[64], command[200];
+    (void)state;
+
+    for (size_t i = 0; i < sizeof disks / sizeof disks[0]; i++) {
+        struct http_reply reply;
+        fake_set_tokens(&fake, 1, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+        start_batch(20, 3, id);
+        assert_true(fake_wait(&fake, saw_open, 4));
+        atomic_store(&disk, disks[i]);
+        fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+        assert_true(fake_wait(&fake, saw_at_most_open, 0)); // answered, and the window is full of what waits for the disk
+        reply = http_call(at, "POST", "/v1/files", FORM, small_file);
+        if (http_status(&reply) != 507)
+            fail_msg("disk %d: %s", disks[i], reply.data);
+        http_free(&reply);
+        reply = look(id); // can be looked at
+        assert_int_equal(http_status(&reply), 200);
+        http_free(&reply);
+        atomic_store(&disk, DISK_GOOD);
+        wait_status(id, "completed");
+        check_results(id, 20, 3);
+        snprintf(command, sizeof command, "ls %s/files | grep part", batch_dir);
+        assert_int_not_equal(system(command), 0);
+    }
+}
+
+// Uploads of a byte now and then are ended, their places are free again, and nothing is left of them.
+static void test_slow_uploads(void **state)
+{
+    enum { UPLOADS = 64 };
+    struct http_reply uploads[UPLOADS], reply;
+    uint64_t limit_us = clock_now_us() + pace_us(15000000);
+    char command[200];
+    uint32_t ended = 0;
+    int status;
+    (void)state;
+
+    gateway_close(other);
+    body_timeout_s = 1;
+    open_other();
+    body_timeout_s = 60;
+    for (uint32_t i = 0; i < UPLOADS; i++) {
+        uploads[i] = begin_upload("none");
+        assert_true(send(uploads[i].fd, SLOW_PART, strlen(SLOW_PART), MSG_NOSIGNAL) > 0);
+    }
+    while (ended < UPLOADS && clock_now_us() < limit_us) {
+        ended = 0;
+        for (uint32_t i = 0; i < UPLOADS; i++) // once it is answered, or shut
+            ended += recv(uploads[i].fd, command, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || send(uploads[i].fd, "x", 1, MSG_NOSIGNAL) < 0;
+        usleep(50000);
+    }
+    assert_int_equal(ended, UPLOADS);
+    for (uint32_t i = 0; i < UPLOADS; i++) {
+        http_read_all(&uploads[i]);
+        assert_int_equal(http_status(&uploads[i]), 408);
+        http_free(&uploads[i]);
+    }
+    do {
+        reply = http_call(at, "POST", "/v1/files", FORM, small_file);
+        status = http_status(&reply);
+        http_free(&reply);
+    } while (status == 429 && clock_now_us() < limit_us);
+    assert_int_equal(status, 200);
+    snprintf(command, sizeof command, "ls %s/files | grep part", batch_dir);
+    while ((status = system(command)) == 0 && clock_now_us() < limit_us)
+        usleep(10000);
+    assert_int_not_equal(status, 0);
+}
+
 // One key has its share of the places for uploads, and the others have theirs.
 static void test_uploads_of_one_key(void **state)
 {
     enum { SHARE = 16 };
-    static const char small[] = "--xyz\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--xyz\r\n"
-                                "Content-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n{}\r\n--xyz--\r\n";
     struct http_reply uploads[SHARE], reply;
     uint64_t limit_us = clock_now_us() + pace_us(10000000);
     int status;
@@ -366,12 +487,12 @@ static void test_uploads_of_one_key(void **state)
     for (uint32_t i = 0; i < SHARE; i++)
         uploads[i] = begin_upload("alpha");
     do { // once the gateway has seen them all
-        reply = http_call(at, "POST", "/v1/files", FORM "Authorization: Bearer alpha\r\n", small);
+        reply = http_call(at, "POST", "/v1/files", FORM "Authorization: Bearer alpha\r\n", small_file);
         status = http_status(&reply);
         http_free(&reply);
     } while (status != 429 && clock_now_us() < limit_us);
     assert_int_equal(status, 429);
-    reply = http_call(at, "POST", "/v1/files", FORM "Authorization: Bearer beta\r\n", small);
+    reply = http_call(at, "POST", "/v1/files", FORM "Authorization: Bearer beta\r\n", small_file);
     assert_int_equal(http_status(&reply), 200);
     http_free(&reply);
     for (uint32_t i = 0; i < SHARE; i++)
@@ -393,6 +514,8 @@ int main(int argc, char **argv)
         CASE(test_uploads),
         CASE(test_cancel_that_is_not_seen),
         CASE(test_uploads_of_one_key),
+        CASE(test_full_disk),
+        CASE(test_slow_uploads),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
