@@ -94,19 +94,37 @@ static bool flush(struct sched *s)
     return back;
 }
 
+// Whether sequences lack pages that a sequence which has ended could give them, but for another that begins with its pages. All
+// interactive sequences may wait for those, in several mini-batches, while the other one is of class batch: then it has to go on.
+static bool pages_are_pinned(const struct sched *s)
+{
+    bool lacking = false;
+    for (uint32_t i = 0; i < s->config.max_places; i++)
+        lacking = lacking || (s->places.of[i].starved > 0 && s->places.of[i].pages_releasing > 0);
+    for (uint32_t slot = 0; lacking && slot < s->config.max_sequences + s->config.max_kept; slot++) {
+        if (s->seqs[slot].state == SCHED_SEQ_DRAINING && s->seqs[slot].pins > 0)
+            return true;
+    }
+    return false;
+}
+
 static void plan_all(struct sched *s)
 {
     if (!s->s_part.up || !sched_batch_count_settled(s))
         return;
-    uint32_t count = s->batches.in_use;
+    uint32_t count = s->batches.in_use, in_flight = 0;
     // One step each in turn, so that none fills the s-part's queue before the others.
     for (uint32_t ahead = 0; ahead < s->config.plan_ahead; ahead++) {
         for (uint32_t i = 0; i < count; i++) {
             uint32_t m = (s->batches.turn + i) % count;
             if (s->batches.of[m].in_flight_count <= ahead)
-                sched_plan_step(s, m);
+                sched_plan_step(s, m, false);
         }
     }
+    for (uint32_t m = 0; m < count; m++)
+        in_flight += s->batches.of[m].in_flight_count;
+    for (uint32_t m = 0; m < count && in_flight == 0 && pages_are_pinned(s); m++)
+        in_flight += sched_plan_step(s, m, true);
     s->batches.turn = (s->batches.turn + 1) % count;
 }
 

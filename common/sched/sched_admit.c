@@ -14,8 +14,9 @@ static uint32_t mini_batch_choose(struct sched *s, uint32_t head)
 {
     enum sched_class class = s->seqs[head].class;
     bool waits = sched_class_waits(s, class);
-    // With few sequences one mini-batch: the S-part's time hardly depends on the rows then, so two would take twice as long.
-    uint32_t used = waits ? s->batches.in_use : MIN(s->batches.in_use, s->running[class] / s->config.mini_batch_fill + 1);
+    // With few sequences one mini-batch a stage: a stage's time hardly depends on the rows then, so two would take twice as long.
+    uint32_t wanted = MAX(s->running[class] / s->config.mini_batch_fill + 1, s->config.stages);
+    uint32_t used = waits ? s->batches.in_use : MIN(s->batches.in_use, wanted);
     uint64_t ahead = 2 * (uint64_t)sched_chunk_max(s); // prefill rows beyond which no more is placed: pages would lie idle
     double weight = sched_load_weight(s, class);
     uint32_t best = NONE;

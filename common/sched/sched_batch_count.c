@@ -8,10 +8,20 @@
 // Example: S(n) = 8 ms + 50 us·n, 64 rows, R = 15 ms, L = 2 ms: one takes 11.2 + 15 + 2 = 28.2 ms; two take max(2·9.6, 9.6 + 7.5 + 2)
 // = 19.2 ms. With nothing at workers one takes 11.2 ms and two take 19.2.
 //
+// A pipeline of P stages has a mini-batch for each stage, or a multiple of that.
+//
 // A change waits until the steps in flight are back, so it must promise a tenth.
 #include "common/sched/sched_batch_count.h"
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_state.h"
+
+// With several stages prompts are computed beside the decode rows of every mini-batch (sched_uniform.h): returns how many rows a step has
+// for each decode row. With one stage only decode rows are compared, as prompts take the same time in however many mini-batches.
+static double prefill_factor(const struct sched *s, enum sched_class class)
+{
+    const struct sched_lengths *l = &s->load.of[class].lengths;
+    return s->config.stages > 1 && l->tokens > 0 ? 1 + l->prompt_tokens / l->tokens : 1;
+}
 
 // Predicts in how many microseconds every running sequence gets a token.
 static double round_us(const struct sched *s, uint32_t batches)
@@ -20,8 +30,7 @@ static double round_us(const struct sched *s, uint32_t batches)
     double rows = 0;
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
         rows += s->batches.of[m].of[class].member_count;
-    struct sched_round round = {.s_part_us = sched_time_s_part_us(s, rows / batches, rows / batches),
-                                .stream_us = s->time.stream_us};
+    struct sched_round round = sched_time_round(s, rows / batches * prefill_factor(s, class), rows / batches);
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *place = &s->places.of[i];
         uint64_t load = 0;
@@ -78,7 +87,8 @@ static void judge(struct sched *s)
 {
     uint32_t best = s->batches.in_use;
     double best_us = round_us(s, best);
-    for (uint32_t k = 1; k <= s->config.mini_batches; k++) {
+    uint32_t stages = MIN(s->config.stages, s->config.mini_batches); // fewer would leave stages idle; each wants the same number
+    for (uint32_t k = stages; k <= s->config.mini_batches; k += stages) {
         double us = round_us(s, k);
         if (us < TUNE_BATCHES_WORTH * best_us || (best != s->batches.in_use && us < best_us)) {
             best = k;

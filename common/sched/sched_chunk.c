@@ -254,9 +254,9 @@ static double throughput(const struct outlook *o, double chunk, double added_us)
     return o->rows / (o->wanted / chunk * added_us + o->us);
 }
 
-static uint32_t least_rows(const struct sched *s) { return MAX(s->config.tile_rows / TUNE_CHUNK_LEAST_TILE_PART, 1u); }
+uint32_t sched_chunk_least(const struct sched *s) { return MAX(s->config.tile_rows / TUNE_CHUNK_LEAST_TILE_PART, 1u); }
 
-static double target_us(const struct sched *s, enum sched_class class, uint32_t decoding)
+double sched_chunk_target_us(const struct sched *s, enum sched_class class, uint32_t decoding)
 {
     double waiting = sched_class_sum(s->queue.count, class);
     if (!s->config.step_target_auto)
@@ -287,7 +287,7 @@ static uint32_t choose(const struct sched *s, enum sched_class class, const stru
         rows += more;
         double added_us = beyond_free_us(s, decode_rows, products_us(s, m, decode_rows, rows) + attention);
         if (best == 0 && alone_us + added_us > most_us) // as many rows as there is time for
-            return (uint32_t)MAX((most_us - alone_us) / added_us * rows, MIN(rows, least_rows(s)));
+            return (uint32_t)MAX((most_us - alone_us) / added_us * rows, MIN(rows, sched_chunk_least(s)));
         if (alone_us + added_us > most_us || (best > 0 && decode_rows + rows > tried))
             break;
         // Later rows of a prompt read more whenever their turn comes, so the rate counts all as the first.
@@ -318,10 +318,10 @@ uint32_t sched_chunk_rows(const struct sched *s, enum sched_class class, const s
     if (decoding == 0)
         return cap;
     uint32_t first = tile - decode_rows % tile;
-    first += first < least_rows(s) ? tile : 0;
+    first += first < sched_chunk_least(s) ? tile : 0;
     if (s->time.whole.rows_seen == 0)
         return MIN(cap, first + 3 * tile); // nothing measured yet
-    return choose(s, class, group, decode_rows, first, cap, target_us(s, class, decoding));
+    return choose(s, class, group, decode_rows, first, cap, sched_chunk_target_us(s, class, decoding));
 }
 
 // --- rows of a class behind the one whose step it is ----------------------------------------------------------------

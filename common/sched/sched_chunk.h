@@ -18,6 +18,8 @@ struct sched_chunk {
 void sched_chunk_init(struct sched *s);
 void sched_chunk_learn(struct sched *s, const struct sched_flight *flight, double total_us);
 uint32_t sched_chunk_rows(const struct sched *s, enum sched_class class, const struct sched_group *group, uint32_t decode_rows);
+uint32_t sched_chunk_least(const struct sched *s); // returns the fewest that are worth reading a prompt's context
+double sched_chunk_target_us(const struct sched *s, enum sched_class class, uint32_t decoding);
 uint32_t sched_chunk_max(const struct sched *s); // returns the most prefill rows of any step
 
 // Whether a step is to have rows of its own class alone, so that it shows what they take.

@@ -51,7 +51,7 @@ static double line_at(const struct sched_draft_line *line, double x)
 // Predicts the time from one step of the mini-batch to its next.
 static double step_us(const struct sched *s, const struct sched_draft *d, double rows, double gap_us)
 {
-    struct sched_round round = {.s_part_us = sched_time_s_part_us(s, rows, rows), .stream_us = s->time.stream_us};
+    struct sched_round round = sched_time_round(s, rows, rows);
     sched_round_add(&round, false, 0, line_at(&d->other, rows) + gap_us);
     return sched_round_us(&round, s->batches.in_use);
 }

@@ -20,6 +20,8 @@ static void set_defaults(struct sched_config *c)
 {
     c->max_running = c->max_running != 0 ? c->max_running : c->max_sequences;
     c->stages = c->stages != 0 ? c->stages : 1;
+    if (c->stages > 1 && c->micro_batch == SCHED_MICRO_BATCH_AUTO)
+        c->micro_batch = SCHED_MICRO_BATCH_UNIFORM;
     c->mini_batch_fill = c->mini_batch_fill != 0 ? c->mini_batch_fill : 2;
     c->plan_ahead = c->plan_ahead != 0 ? c->plan_ahead : 2;
     c->chunk_max_tokens = c->chunk_max_tokens != 0 ? c->chunk_max_tokens : 512;
@@ -43,6 +45,7 @@ static enum status check_config(const struct sched_config *c, struct error *erro
         {"max_batch_rows", c->max_batch_rows, 1, LIMIT_ROWS},
         {"mini_batches", c->mini_batches, 1, SCHED_MINI_BATCHES_MAX},
         {"stages", c->stages, 1, SCHED_STAGES_MAX},
+        {"micro_batch", c->micro_batch, SCHED_MICRO_BATCH_AUTO, SCHED_MICRO_BATCH_UNIFORM},
         {"plan_ahead", c->plan_ahead, 1, SCHED_PLAN_AHEAD_MAX},
         {"tile_rows", c->tile_rows, 1, LIMIT_ROWS},
         {"chunk_tokens", c->chunk_tokens, 0, LIMIT_TOKENS},
@@ -154,7 +157,7 @@ enum status sched_init(const struct sched_config *config, struct sched **out, st
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "scheduler: no memory for its state");
     s->config = filled;
     s->s_part.rows_max = filled.max_batch_rows;
-    s->batches.in_use = s->batches.wanted = filled.mini_batch_auto ? 1 : filled.mini_batches;
+    s->batches.in_use = s->batches.wanted = filled.mini_batch_auto ? MIN(filled.stages, filled.mini_batches) : filled.mini_batches;
     s->outbox.head = s->outbox.tail = NONE;
     s->batches.next_step = s->moves.next_id = 1;
     s->places.grace_wake_us = SCHED_NEVER;

@@ -6,7 +6,7 @@
 static double step_predict_us(const struct sched *s, const struct sched_flight *step, const struct sched_step_done *done,
                               uint32_t sampled)
 {
-    struct sched_round round = {.s_part_us = sched_time_s_part_us(s, step->row_count, sampled), .stream_us = s->time.stream_us};
+    struct sched_round round = sched_time_round(s, step->row_count, sampled);
     if (s->time.layers.rows_seen == 0)
         return 0;
     for (uint32_t i = 0; i < done->place_count; i++) {
@@ -67,6 +67,7 @@ void sched_learn_step(struct sched *s, const struct sched_flight *step, const st
         double head_us = sched_time_s_part_us(s, step->row_count, sampled) - sched_curve_us(&s->time.layers, step->row_count);
         sched_curve_learn(&s->time.layers, step->row_count, MAX(done->s_part_us - head_us, done->s_part_us / 8.0));
     }
+    sched_time_learn_stages(s, done, step->row_count, sampled);
     s->time.stream_us = done->stream_us;
     sched_draft_learn(s, step, done);
     if (drafted)

@@ -57,13 +57,22 @@ static double s_part_us(const struct sched *s, double rows)
     return MAX(sched_time_s_part_us(s, rows, rows), s->time.stream_us / s->batches.in_use);
 }
 
+// Returns how long the workers may read for a mini-batch of so many rows without anyone waiting for them. All stages of a pipeline ask
+// them at once, each for its own part of the layers, while it works on another mini-batch.
+static double balanced_us(const struct sched *s, double rows, double link_us)
+{
+    double us = s->config.stages > 1 ? sched_time_slowest_us(s, rows, rows) : s_part_us(s, rows);
+    return MAX(us - link_us / s->config.stages, 0);
+}
+
 // Returns the context tokens that a mini-batch of so many rows may read so that its steps keep to step_limit_us. The workers may always
 // take as long as the s-part does: if a step is too long then, it is not their load that is too much.
 static double timely_load(const struct sched *s, const struct reach *r, double rows)
 {
-    double limit_us = s->config.step_limit_us, s_us = s_part_us(s, rows * (1 + r->lengths->prompt_tokens / r->lengths->tokens));
+    double limit_us = s->config.step_limit_us, all_rows = rows * (1 + r->lengths->prompt_tokens / r->lengths->tokens);
+    double s_us = s_part_us(s, all_rows);
     double r_us = sched_round_away_most_us(limit_us, s_us, r->link_us, s->batches.in_use);
-    return limit_us == 0 ? INFINITY : MAX(MAX(r_us, s_us - r->link_us), 0) * r->tokens_per_us;
+    return limit_us == 0 ? INFINITY : MAX(r_us, balanced_us(s, all_rows, r->link_us)) * r->tokens_per_us;
 }
 
 // Returns what so many sequences read when their starts are evenly spaced, plus `deviations` standard deviations.
@@ -110,8 +119,7 @@ static struct reach reach(const struct sched *s, enum sched_class class)
     if (r.tokens_per_us == 0)
         return r;
     r.full = full_rows(s, &r, MAX((double)s->config.max_running / s->batches.in_use, 1));
-    double balance = MAX(s_part_us(s, r.full) - r.link_us, 0) *
-                     r.tokens_per_us; // read while the s-part works on the other mini-batch
+    double balance = balanced_us(s, r.full, r.link_us) * r.tokens_per_us; // read while the s-part works on the other mini-batch
     r.hard = hard_load(s, &r, r.full);
     r.limit = MIN(MAX(steady_load(s, r.lengths, r.full, 2), balance), r.hard);
     return r;
@@ -301,7 +309,8 @@ static double through_us(const struct sched *s, const struct sched_load_plan *pl
         waiting -= start;
         running += start;
         load += start * prompt + running * step / 2;
-        struct sched_round round = {.s_part_us = s_part_us(s, running)};
+        struct sched_round round = {.s_part_us = s_part_us(s, running), .stages = s->config.stages};
+        round.slowest_us = s->config.stages > 1 ? sched_time_slowest_us(s, running, running) : round.s_part_us;
         sched_round_add(&round, false, load / r->tokens_per_us, r->link_us);
         us += step * sched_round_us(&round, s->batches.in_use);
         load += running * step / 2;

@@ -98,7 +98,7 @@ static double rate(const struct sched *s, const struct capacity *capacity, doubl
                      (sharing ? (n - h) * capacity->context * capacity->sharing_us : 0),
            best = 0;
     for (uint32_t k = s->config.mini_batch_auto ? 1 : s->config.mini_batches; k <= s->config.mini_batches; k++) {
-        struct sched_round round = {.s_part_us = sched_time_s_part_us(s, n / k, n / k), .stream_us = s->time.stream_us};
+        struct sched_round round = sched_time_round(s, n / k, n / k);
         sched_round_add(&round, true, here_us / k, sharing ? capacity->sharing_link_us : 0);
         if (away)
             sched_round_add(&round, false, away_us(capacity, (n - h) / k), capacity->link_us);

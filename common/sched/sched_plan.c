@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/sched/sched_batch_count.h"
+#include "common/sched/sched_micro_batch.h"
 #include "common/sched/sched_sequence.h"
 #include "common/sched/sched_split.h"
 #include "common/sched/sched_state.h"
@@ -123,12 +124,15 @@ static void plan_own(struct sched *s, struct sched_group *group, struct sched_fl
 {
     step->class = class;
     plan_decodes(s, group, step, drafts);
-    uint32_t room = group->prefill_count > 0 ? sched_chunk_rows(s, class, group, step->row_count) : 0;
+    uint32_t room = group->prefill_count > 0 ? sched_micro_batch_prefill(s, class, group, step->row_count) : 0;
     uint32_t next;
     for (uint32_t slot = group->prefill_head; slot != NONE && step->prefill_rows < room; slot = next) {
         next = s->cold[slot].batch.next;
-        if (!sched_place_blocks(s, &s->seqs[slot]) && has_gathered(s, slot))
-            plan_prefill(s, step, slot, room - step->prefill_rows);
+        if (sched_place_blocks(s, &s->seqs[slot]) || !has_gathered(s, slot))
+            continue;
+        if (!sched_micro_batch_takes(s, step, &s->seqs[slot], room - step->prefill_rows))
+            break; // in order
+        plan_prefill(s, step, slot, room - step->prefill_rows);
     }
     step->late_run = step->run_count;
     s->stats.rows_of[class] += step->row_count;
@@ -155,12 +159,12 @@ static bool plan_late_decodes(struct sched *s, const struct sched_batch *batch, 
                               struct sched_flight *step, struct late_time *time)
 {
     uint32_t count = group->member_count, at = group->cursor < count ? group->cursor : 0;
-    uint32_t refused = 0;
+    uint32_t refused = 0, most = sched_micro_batch_most(s, step);
     for (uint32_t i = 0; i < count; i++, at = at + 1 == count ? 0 : at + 1) {
         struct sched_seq *seq = &s->seqs[group->members[at]];
         if (!may_decode(s, seq))
             continue;
-        bool full = refused >= TUNE_LATE_REFUSED || step->row_count >= s->s_part.rows_max;
+        bool full = refused >= TUNE_LATE_REFUSED || step->row_count >= most;
         double us = full ? 0 : sched_chunk_late_us(s, step, seq, 1);
         if (full || !has_time(s, batch, step, us, time)) {
             sched_place_starve(s, seq, false); // what it lacks is time
@@ -176,13 +180,13 @@ static bool plan_late_decodes(struct sched *s, const struct sched_batch *batch, 
 static void plan_late_prefill(struct sched *s, const struct sched_batch *batch, struct sched_group *group,
                               struct sched_flight *step, struct late_time *time)
 {
-    uint32_t next;
+    uint32_t next, rows_most = sched_micro_batch_most(s, step);
     for (uint32_t slot = group->prefill_head; slot != NONE; slot = next) {
         const struct sched_seq *seq = &s->seqs[slot];
         next = s->cold[slot].batch.next;
         if (sched_place_blocks(s, seq) || !has_gathered(s, slot))
             continue;
-        uint32_t cap = sched_chunk_max(s), most = MIN(s->s_part.rows_max - step->row_count, cap - MIN(step->prefill_rows, cap));
+        uint32_t cap = sched_chunk_max(s), most = MIN(rows_most - step->row_count, cap - MIN(step->prefill_rows, cap));
         uint32_t rows = sched_chunk_late_rows(s, step, seq, most, time->left_us);
         double us = sched_chunk_late_us(s, step, seq, MAX(rows, 1));
         if (most == 0 || (rows == 0 && !has_time(s, batch, step, us, time)))
@@ -246,13 +250,13 @@ static bool runs_elsewhere(const struct sched *s, uint32_t mini_batch, enum sche
     return false;
 }
 
-bool sched_plan_step(struct sched *s, uint32_t mini_batch)
+bool sched_plan_step(struct sched *s, uint32_t mini_batch, bool idle)
 {
     struct sched_batch *batch = &s->batches.of[mini_batch];
     enum sched_class class = sched_leading_class(s);
     bool others = class == SCHED_CLASS_INTERACTIVE && sched_batch_size(batch, SCHED_CLASS_BATCH) > 0;
     // Class batch has a step of its own only if that delays no interactive row.
-    bool may_lead = others && !runs_elsewhere(s, mini_batch, class);
+    bool may_lead = others && (idle || !runs_elsewhere(s, mini_batch, class));
     if (batch->spare_count == 0 || s->outbox.count == s->outbox.capacity)
         return false;
     if (sched_batch_size(batch, class) == 0 && may_lead)

@@ -7,7 +7,8 @@
 
 struct sched;
 
-// Emits one step of a mini-batch. Returns false if there is nothing to do.
-bool sched_plan_step(struct sched *s, uint32_t mini_batch);
+// Emits one step of a mini-batch. Returns false if there is nothing to do. idle: no step is in flight, and no mini-batch has one for the
+// class that leads: then class batch may have one, wherever the others run.
+bool sched_plan_step(struct sched *s, uint32_t mini_batch, bool idle);
 
 #endif

@@ -20,6 +20,7 @@
 //   sched_sequence             a sequence's moves between states
 //   sched_split                where the parts of a split sequence go
 //   sched_chunk, sched_draft   rows of a step that are prefill, or guessed
+//   sched_micro_batch          prefill rows that make all steps of a pipeline equal
 //   sched_batch_count          one mini-batch in use, or more
 //   sched_handover             the terms on which sequences are handed over
 //   sched_balance              moves when some workers take longer than others
@@ -42,6 +43,7 @@
 #include "common/sched/sched_extent.h"
 #include "common/sched/sched_ids.h"
 #include "common/sched/sched_load.h"
+#include "common/sched/sched_micro_batch.h"
 #include "common/sched/sched_migrate.h"
 #include "common/sched/sched_move.h"
 #include "common/sched/sched_outbox.h"
@@ -100,6 +102,7 @@ struct sched {
     struct sched_load load;
     struct sched_overlap overlap[SCHED_CLASSES];
     struct sched_chunk chunk[SCHED_CLASSES];
+    struct sched_micro_batches micro_batches[SCHED_CLASSES];
     struct sched_draft drafts[SCHED_MINI_BATCHES_MAX];
     struct sched_balance balance;
     struct sched_migrate migrate;

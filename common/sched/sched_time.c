@@ -6,6 +6,8 @@
 void sched_time_init(struct sched *s)
 {
     s->time.layers = s->time.heads = (struct sched_curve){0};
+    for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++)
+        s->time.stages[i] = (struct sched_curve){0};
     s->time.whole = (struct sched_curve){.whole = true};
     s->time.stream_us = 0;
 }
@@ -15,6 +17,8 @@ void sched_time_calibrate(struct sched *s, const struct sched_s_part_up *up)
     s->time.stream_us = up->stream_us;
     sched_curve_calibrate(&s->time.layers, up->layers, up->layer_count);
     sched_curve_calibrate(&s->time.heads, up->heads, up->head_count);
+    for (uint32_t i = 0; i < up->stage_count && up->stage_count == s->config.stages; i++)
+        sched_curve_calibrate(&s->time.stages[i], up->stages[i].layers, up->stages[i].layer_count);
     for (uint32_t i = 0; i < up->layer_count; i++) { // whole steps of decode rows: all rows are sampled
         struct sched_time whole = up->layers[i];
         whole.us = MAX(sched_time_s_part_us(s, whole.rows, whole.rows), up->stream_us);
@@ -26,6 +30,40 @@ double sched_time_s_part_us(const struct sched *s, double rows, double sampled)
 {
     double head_us = sampled > 0 ? sched_curve_us(&s->time.heads, sampled) : 0;
     return sched_curve_us(&s->time.layers, rows) + head_us;
+}
+
+double sched_time_slowest_us(const struct sched *s, double rows, double sampled)
+{
+    double layers_us = sched_curve_us(&s->time.layers, rows), slowest_us = 0;
+    if (s->config.stages == 1)
+        return sched_time_s_part_us(s, rows, sampled);
+    double head_us = sampled > 0 ? sched_curve_us(&s->time.heads, sampled) : 0;
+    for (uint32_t i = 0; i < s->config.stages; i++) {
+        double us = sched_curve_us(&s->time.stages[i], rows);
+        us = us > 0 ? us : layers_us / s->config.stages; // not measured yet
+        slowest_us = MAX(slowest_us, us + (i + 1 == s->config.stages ? head_us : 0));
+    }
+    return slowest_us;
+}
+
+struct sched_round sched_time_round(const struct sched *s, double rows, double sampled)
+{
+    struct sched_round round = {
+        .s_part_us = sched_time_s_part_us(s, rows, sampled), .stages = s->config.stages, .stream_us = s->time.stream_us};
+    round.slowest_us = s->config.stages > 1 ? sched_time_slowest_us(s, rows, sampled) : round.s_part_us;
+    return round;
+}
+
+void sched_time_learn_stages(struct sched *s, const struct sched_step_done *done, double rows, double sampled)
+{
+    uint32_t count = s->config.stages;
+    if (count == 1 || done->stage_count != count)
+        return;
+    for (uint32_t i = 0; i < count; i++) {
+        double us = done->stage_us[i], head_us = i + 1 == count && sampled > 0 ? sched_curve_us(&s->time.heads, sampled) : 0;
+        if (us > 0)
+            sched_curve_learn(&s->time.stages[i], rows, MAX(us - head_us, us / 8));
+    }
 }
 
 double sched_time_free_us(const struct sched *s, double decode_rows)

@@ -14,6 +14,13 @@
 //
 // W is the time to read weights that do not stay in memory; one reading serves all mini-batches. It is 0 where all weights stay.
 //
+// In a pipeline of P stages S is the sum of all of them, and each computes for a mini-batch of its own: a mini-batch's step still takes
+// S + max(H, R + L), but the stages are busy for the slowest one's time only, and all of them ask the workers at once:
+//
+//     round(M) = max( M·max(S_slowest + H/P, R),  S + max(H, R + L),  W )
+//
+// A worker keeps up if R, its reading for one mini-batch, is no longer than S_slowest: r·W·P/N = T(b) of a layer.
+//
 // Example: S = 10 ms, H = 2 ms, R = 7 ms, L = 1 ms: one mini-batch takes max(12, 18, 7) = 18 ms, two take max(24, 18, 14) = 24 ms
 // for twice the rows.
 #ifndef FD_SCHED_SCHED_TIME_H
@@ -29,10 +36,11 @@ struct sched;
 
 // What is known of step times. Places have their own speeds (sched_speed.h).
 struct sched_times {
-    struct sched_curve whole;         // whole steps, by rows
-    struct sched_curve layers, heads; // the s-part's own work: layers by rows; head and sampling by sampled rows
-    double stream_us;                 // W
-    struct sched_time_error {         // errors of predictions whose steps were then measured
+    struct sched_curve whole;                    // whole steps, by rows
+    struct sched_curve layers, heads;            // the s-part's own work: layers by rows; head and sampling by sampled rows
+    struct sched_curve stages[SCHED_STAGES_MAX]; // of a pipeline: each stage's layers by rows
+    double stream_us;                            // W
+    struct sched_time_error {                    // errors of predictions whose steps were then measured
         uint64_t steps;
         double ratio;                     // |predicted - measured| / measured, smoothed
         double predicted_us, measured_us; // sums
@@ -42,6 +50,8 @@ struct sched_times {
 // The parts of a step, in microseconds over all layers.
 struct sched_round {
     double s_part_us;               // S
+    uint32_t stages;                // P; 0 counts as 1
+    double slowest_us;              // S_slowest, if there are several
     double here_us, here_link_us;   // H without its round trips; the longest of these
     double away_us, away_answer_us; // R; R + L of the worker that answers last
     double stream_us;               // W
@@ -61,9 +71,10 @@ static inline void sched_round_add(struct sched_round *round, bool here, double 
 
 static inline double sched_round_us(const struct sched_round *round, uint32_t mini_batches)
 {
-    double turn_us = round->s_part_us + round->here_us + round->here_link_us;
+    double here_us = round->here_us + round->here_link_us, step_us = round->s_part_us + MAX(here_us, round->away_answer_us);
+    double turn_us = round->stages > 1 ? round->slowest_us + here_us / round->stages : round->s_part_us + here_us;
     double busiest_us = MAX(turn_us, round->away_us);
-    return MAX(MAX(mini_batches * busiest_us, round->s_part_us + round->away_answer_us), round->stream_us);
+    return MAX(MAX(mini_batches * busiest_us, step_us), round->stream_us);
 }
 
 // Returns how long one mini-batch waits for attention: max(H, R + L).
@@ -87,6 +98,15 @@ double sched_time_free_us(const struct sched *s, double decode_rows);
 
 // Returns S; 0 while nothing is known.
 double sched_time_s_part_us(const struct sched *s, double rows, double sampled);
+
+// Returns the slowest stage's part of S: all of it, if there is one stage.
+double sched_time_slowest_us(const struct sched *s, double rows, double sampled);
+
+// Returns a round without attention.
+struct sched_round sched_time_round(const struct sched *s, double rows, double sampled);
+
+// Learns each stage's part of a step's S.
+void sched_time_learn_stages(struct sched *s, const struct sched_step_done *done, double rows, double sampled);
 
 // Return the time of a step's layers, and the time of one more row. While nothing is known of the layers alone, whole steps are
 // used.

@@ -68,6 +68,11 @@
 #define TUNE_BATCHES_JUDGE_STEPS       32         // [steps] between two comparisons
 #define TUNE_BATCHES_WORTH             0.9        // [times] the present round that another number of mini-batches must promise: a change drains the steps in flight
 
+// --- equal steps
+#define TUNE_MICRO_BATCH_JUDGE_STEPS   16         // [steps] of each mini-batch between two choices of the rows that all steps are to have
+#define TUNE_MICRO_BATCH_CHANGE        0.125      // [share] by which that number must change to count: each change makes unequal steps
+#define TUNE_MICRO_BATCH_FIRST_TILES   4          // [tiles] of prefill in a step until steps are measured
+
 // --- prefill chunks
 #define TUNE_CHUNK_STRETCH             2.4        // [times] the decode rows' time that a step may take whatever the target
 #define TUNE_CHUNK_WAITING_STRETCH_MAX 4          // [times] the target at most, while more sequences wait than run

@@ -34,6 +34,7 @@ sched_sequence -
 sched_split -
 sched_chunk chunk
 sched_draft drafts
+sched_micro_batch micro_batches
 sched_batch_count -
 sched_handover -
 sched_balance balance

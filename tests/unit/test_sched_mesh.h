@@ -225,7 +225,7 @@ MESH_FUNCTION void mesh_take_step(struct mesh *m, const struct sched_step_action
     bool interactive = mesh_check_classes(m, a);
     for (uint32_t i = 0; i < m->seq_count && m->calm; i++)
         MESH_CHECK(!was_decoding[i] || included[i] || m->config.mini_batch_auto || // or it is in another mini-batch by now
-                   (interactive && m->seqs[i].class == SCHED_CLASS_BATCH));
+                   (m->seqs[i].class == SCHED_CLASS_BATCH && (interactive || m->config.stages > 1)));
     for (uint32_t i = 0; i < m->seq_count && m->calm && !interactive; i++) {
         const struct mesh_seq *q = &m->seqs[i]; // in whatever mini-batch: its tokens would come later
         MESH_CHECK(q->class == SCHED_CLASS_BATCH || !q->decoding || q->finished || q->cancelled ||
@@ -280,9 +280,29 @@ MESH_FUNCTION void mesh_take_release(struct mesh *m, uint64_t sequence, uint32_t
         q->release_until[place] = m->now_us + 1 + mesh_random(m, 20000);
 }
 
+MESH_FUNCTION void mesh_note_decision(struct mesh *m, const struct sched_action *a)
+{
+    uint64_t hash = m->decisions ^ (uint64_t)a->kind;
+    const uint64_t prime = UINT64_C(0x9e3779b97f4a7c15);
+    if (a->kind == SCHED_STEP) {
+        hash = (hash ^ a->step.mini_batch ^ a->step.step << 8) * prime;
+        for (uint32_t i = 0; i < a->step.run_count; i++) {
+            const struct sched_run *r = &a->step.runs[i];
+            hash = ((hash ^ r->sequence) * prime ^ r->position ^ (uint64_t)r->count << 32) * prime;
+            hash ^= hash >> 29 ^ r->place ^ (uint64_t)r->drafts << 20;
+        }
+    } else if (a->kind == SCHED_MOVE) {
+        hash = (hash ^ a->move.sequence ^ (uint64_t)a->move.to << 50) * prime;
+    } else if (a->kind != SCHED_DRAINED) {
+        hash = (hash ^ a->finished.sequence) * prime; // the first member of all others
+    }
+    m->decisions = hash ^ hash >> 31;
+}
+
 MESH_FUNCTION void mesh_take_action(struct mesh *m, const struct sched_action *a)
 {
     struct mesh_seq *q;
+    mesh_note_decision(m, a);
     switch (a->kind) {
     case SCHED_STEP: mesh_take_step(m, &a->step); break;
     case SCHED_RELEASE: mesh_take_release(m, a->release.sequence, a->release.place, a->release.last); break;
@@ -463,6 +483,10 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
     e->step_done.step = s.a.step;
     e->step_done.results = results;
     e->step_done.result_count = s.a.run_count;
+    for (uint32_t i = 0; i < SCHED_STAGES_MAX && m->stages_reported; i++)
+        m->stage_us[i] = 100 + 40 * i + 5 * s.a.row_count;
+    e->step_done.stage_us = m->stage_us;
+    e->step_done.stage_count = m->stages_reported ? (m->config.stages > 0 ? m->config.stages : 1) : 0;
     uint64_t pairs = 0;
     for (uint32_t i = 0; i < s.a.run_count && m->pair_ns > 0; i++)
         pairs += s.a.runs[i].count > 1 ? (uint64_t)s.a.runs[i].count * (s.a.runs[i].position + (s.a.runs[i].count + 1) / 2) : 0;

@@ -63,14 +63,17 @@ struct mesh {
     uint32_t event_count;
     struct sched_action actions[MESH_ACTIONS];
     uint32_t step_us_min, step_us_max;
-    uint32_t jitter_permille; // of reported step times
-    uint32_t stream_us;       // the s-part reads weights so long in each step, beside what it computes; 0: none
-    uint32_t pair_ns;         // reported step times contain so much for each prefill row and token of its context
-    uint32_t s_part_row_us;   // 0, or the s-part's reported work for a row
-    uint32_t slow_us;         // added to reported step times, as by a disturbance
-    uint32_t s_part_us;       // reported as the s-part's time; 0: none; UINT32_MAX: at random
-    uint32_t slow_permille;   // of the places, which read a thousand times as slowly, and of the moves, which take as much longer
-    bool local_moves;         // pages are handed to the local pool, too
+    uint32_t jitter_permille;            // of reported step times
+    uint32_t stream_us;                  // the s-part reads weights so long in each step, beside what it computes; 0: none
+    uint32_t pair_ns;                    // reported step times contain so much for each prefill row and token of its context
+    uint32_t s_part_row_us;              // 0, or the s-part's reported work for a row
+    uint32_t stage_us[SCHED_STAGES_MAX]; // each stage's part of a step, reported
+    bool stages_reported;
+    uint64_t decisions;     // a hash of all actions
+    uint32_t slow_us;       // added to reported step times, as by a disturbance
+    uint32_t s_part_us;     // reported as the s-part's time; 0: none; UINT32_MAX: at random
+    uint32_t slow_permille; // of the places, which read a thousand times as slowly, and of the moves, which take as much longer
+    bool local_moves;       // pages are handed to the local pool, too
     uint32_t moves_to_local, moves_from_local;
     uint32_t unknown_permille, lost_permille, failed_permille, move_fails_permille;
     uint32_t place_token_ns; // 0, or the only place's reported attention time of one token of context

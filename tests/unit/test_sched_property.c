@@ -11,6 +11,7 @@ static struct {
     uint64_t reasons[SCHED_NO_SPACE + 1], tokens, scored, drained;
     uint64_t shared, shared_tokens, kept, evicted, drafted, drafts_right;
     uint64_t late_rows, own_rows[SCHED_CLASSES];
+    uint64_t decisions;
 } seen;
 
 static void random_config(struct mesh *m, uint64_t seed, struct sched_config *c)
@@ -172,6 +173,8 @@ static void count_seen(const struct mesh *m)
     seen.drafted += m->drafted;
     seen.drafts_right += m->drafts_right;
     seen.late_rows += m->late_rows;
+    seen.decisions = (seen.decisions ^ m->decisions) *
+                     UINT64_C(0x9e3779b97f4a7c15); // two builds with the same policy have the same
     for (enum sched_class class = 0; class < SCHED_CLASSES; class ++)
         seen.own_rows[class] += m->own_rows[class];
     for (uint32_t i = 0; i < m->seq_count; i++) {
@@ -186,7 +189,14 @@ static void one_workload(uint64_t seed)
     struct mesh *m = &mesh;
     struct sched_config config;
     random_config(m, seed, &config);
+    const bool pipeline = seed % 5 == 0; // by a dice of its own, which leaves all other workloads as they are
+    if (pipeline) {
+        config.stages = 1 + (uint32_t)(seed / 5 % SCHED_STAGES_MAX);
+        config.micro_batch = (uint32_t)(seed / 40 % 3);
+        config.mini_batches = config.stages * (1 + (uint32_t)(seed / 120 % 2));
+    }
     mesh_init(m, &config, seed);
+    m->stages_reported = pipeline && seed / 240 % 4 != 0;
     m->local_moves = mesh_chance(m, 500);
     m->s_part_us = mesh_chance(m, 500) ? UINT32_MAX : 900; // of its own, that is: more rows cost it nothing
     m->draft_chance_permille = mesh_random(m, 1000);
@@ -264,6 +274,7 @@ static void random_workloads_keep_every_promise(void **state)
         (unsigned long long)seen.reasons[SCHED_NO_SPACE]);
     print_message("begun with others' pages %llu (%llu tokens), kept %llu, evicted %llu\n", (unsigned long long)seen.shared,
                   (unsigned long long)seen.shared_tokens, (unsigned long long)seen.kept, (unsigned long long)seen.evicted);
+    print_message("decisions %016llx\n", (unsigned long long)seen.decisions);
     print_message("drafts %llu, right %llu\n", (unsigned long long)seen.drafted, (unsigned long long)seen.drafts_right);
     print_message("rows: interactive %llu, of class batch %llu, behind interactive ones %llu\n",
                   (unsigned long long)seen.own_rows[SCHED_CLASS_INTERACTIVE], (unsigned long long)seen.own_rows[SCHED_CLASS_BATCH],

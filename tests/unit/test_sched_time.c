@@ -61,6 +61,23 @@ static void places_add_up_or_overlap(void **state)
     assert_about(sched_round_us(&round, 3), 27);
 }
 
+// Of several stages the slowest one sets the pace, a step takes the sum of all, and each does its own layers' attention.
+static void stages_work_at_once(void **state)
+{
+    struct sched_round round = {.s_part_us = 40, .stages = 4, .slowest_us = 13};
+    (void)state;
+    assert_about(sched_round_us(&round, 1), 40);
+    assert_about(sched_round_us(&round, 4), 52);
+    sched_round_add(&round, true, 8, 0);
+    assert_about(sched_round_us(&round, 1), 48);
+    assert_about(sched_round_us(&round, 4), 60);
+    sched_round_add(&round, false, 20, 2); // longer than a stage's turn
+    assert_about(sched_round_us(&round, 1), 62);
+    assert_about(sched_round_us(&round, 8), 160);
+    round.stages = 1; // as if nothing were said of stages
+    assert_about(sched_round_us(&round, 8), 8 * 48);
+}
+
 // What is found to fit a limit fits it, and no more does.
 static void a_limit_is_used_up(void **state)
 {
@@ -77,9 +94,8 @@ static void a_limit_is_used_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_part_may_be_the_longest),
-        cmocka_unit_test(weights_are_read_once_a_round),
-        cmocka_unit_test(places_add_up_or_overlap),
+        cmocka_unit_test(each_part_may_be_the_longest), cmocka_unit_test(weights_are_read_once_a_round),
+        cmocka_unit_test(places_add_up_or_overlap),     cmocka_unit_test(stages_work_at_once),
         cmocka_unit_test(a_limit_is_used_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
