@@ -65,7 +65,8 @@ struct plan_request {
     uint32_t spacing;                         // F, in steps; 0: S/32, at least 1
     uint32_t batch;                           // B; 0: chosen
     uint32_t workers;                         // N, or PLAN_CHOOSE
-    uint32_t mini_batches;                    // M, 1 or 2; 0: the faster
+    uint32_t mini_batches;                    // M, 1 or 2; 0: the faster. With several stages: for each of them
+    uint32_t stages;                          // P, S-parts in a pipeline (pipeline.h); 0: 1
     uint32_t chunk_tokens;                    // prefill rows of a step; 0: by the step's target. For measured models
     uint64_t pool_bytes;                      // M, for KV in the S-part's memory; 0: what is left without workers, none with them
     double tokens_per_second;                 // to be reached; 0: none

@@ -29,6 +29,9 @@ static enum status check(const struct sim_config *config, struct error *error)
     if (config->move_bytes_per_us > 0 && config->sched.max_moves > MOVES_MAX)
         return error_set(error, STATUS_INVALID_ARGUMENT, "simulation: %u moves at once, at most %d are possible",
                          config->sched.max_moves, MOVES_MAX);
+    if (config->sched.stages > SCHED_STAGES_MAX || (config->sched.stages > 1 && config->stages == NULL))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "simulation: %u stages: at most %d are possible, each with its cost",
+                         config->sched.stages, SCHED_STAGES_MAX);
     for (uint32_t i = 0; i < config->speed_count; i++) {
         const struct sim_speed *speed = &config->speeds[i];
         if (speed->place >= config->place_count || !(speed->speed > 0) || (i > 0 && speed->at_us < speed[-1].at_us))
@@ -71,7 +74,7 @@ static void conclude(struct sim *sim)
     out->seconds = us / 1e6;
     out->tokens_per_second = (double)out->tokens / out->seconds;
     out->mean_batch = sim->batch_time / us;
-    out->s_part_busy = sim->s_part_us / us;
+    out->s_part_busy = sim->s_part_us / us / sim->stage_count;
     out->r_part_busy = sim->workers ? sim->workers_us / us / sim->workers : 0;
     out->decode_rows = stats.decode_rows;
     out->prefill_rows = stats.prefill_rows;
@@ -164,6 +167,7 @@ enum status sim_run(const struct sim_config *config, struct sim_result *out, str
     sim->config = config;
     sim->out = out;
     sim->rng = config->seed;
+    sim_mesh_init(sim);
     status = take_memory(sim, error);
     if (!status)
         status = sched_init(&config->sched, &sim->core, error);

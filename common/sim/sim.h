@@ -11,6 +11,9 @@
 // mini-batch's layer is back when its slowest worker has done it and the rows have crossed the S-part's link. A layer is simulated in
 // O(places), a step in O(rows + layers x places).
 //
+// With several stages (sched.stages) each is an S-part of its own with a range of the layers, and a mini-batch goes through them one after
+// the other. Each stage's gaps are counted by their cause (sched_bubble.h).
+//
 // Everything is a function of the configuration, the seed included: the same run gives the same numbers.
 // sim_run() allocates and frees its memory: 24 bytes a request, and what the core takes. Not thread-safe, no clock, no I/O.
 #ifndef FD_SIM_SIM_H
@@ -22,6 +25,7 @@
 #include "common/base/status.h"
 #include "common/plan/cost.h"
 #include "common/sched/sched.h"
+#include "common/sched/sched_bubble.h"
 
 // What a client asks for. It gets generated_tokens; the core knows only the cutoff, max_new_tokens.
 struct sim_request {
@@ -57,9 +61,11 @@ struct sim_step {
 };
 
 struct sim_config {
-    struct sched_config sched; // the core's
-    struct cost_s_part s_part;
-    const struct sim_place *places; // [place_count]; place i of the core is places[i]
+    struct sched_config sched;        // the core's
+    struct cost_s_part s_part;        // of a single stage
+    const struct cost_s_part *stages; // [sched.stages] if there are several: each one's layers, the last one's head
+    double hop_us, hop_row_us;        // from a stage to the next: latency, and a row's activations
+    const struct sim_place *places;   // [place_count]; place i of the core is places[i]
     uint32_t place_count;
     const struct sim_request *requests; // [request_count], by arrival
     uint64_t request_count;
@@ -89,11 +95,13 @@ struct sim_result {
     uint64_t finished, rejected, lost; // lost: neither of both when the run came to its end
     uint64_t steps, decode_rows, prefill_rows, wasted_rows, tokens;
     double tokens_per_second;
-    double mean_batch;                // sequences that decode, mean over time
-    uint32_t mini_batches;            // the most that were in use
-    uint64_t peak_load;               // of all mini-batches at once, context tokens
-    double s_part_busy;               // share of the time, attention in the local pool not counted
-    double r_part_busy;               // of the workers, mean over them and time; 0 without any
+    double mean_batch;              // sequences that decode, mean over time
+    uint32_t mini_batches;          // the most that were in use
+    uint64_t peak_load;             // of all mini-batches at once, context tokens
+    double s_part_busy;             // share of the time, mean over stages, attention in the local pool not counted
+    double bubble_s[SCHED_BUBBLES]; // time that stages were idle while a micro-batch was in the pipeline, sum over stages, by cause
+    double idle_s;                  // time that stages were idle in all, from their first segment to their last, sum over stages
+    double r_part_busy;             // of the workers, mean over them and time; 0 without any
     struct sim_times ttft, tbt, step; // to the first token, between tokens, of a step
     struct sim_class {                // of the requests of a class
         uint64_t tokens;

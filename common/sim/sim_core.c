@@ -11,7 +11,7 @@ static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
     uint64_t index = (uint64_t)(f - sim->flights);
     struct sched_result *results = sim->results + index * config->sched.max_batch_rows;
     struct sched_place_time *times = sim->place_times + index * config->place_count;
-    uint32_t time_count = 0;
+    uint32_t time_count = 0, s_part_us = sim_mesh_stage_times(sim, f);
 
     for (uint32_t i = 0; i < f->action.run_count; i++) {
         const struct sched_run *run = &f->action.runs[i];
@@ -28,7 +28,7 @@ static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
         double us = (cost_attend_us(cost, &f->work[p]) - cost->link_us) * f->stretch[p] + cost->link_us;
         // On the s-part's cores all places end together, so the local pool measures that as its own time.
         bool local = config->places[p].local;
-        double r_part_us = (local || config->places[p].shares_cores ? f->here_us : us) * config->s_part.layers;
+        double r_part_us = (local || config->places[p].shares_cores ? f->here_us : us) * sim->layers;
         times[time_count++] = (struct sched_place_time){.place = p,
                                                         .r_part_us = (uint32_t)r_part_us,
                                                         .attend_us = (uint32_t)(local ? r_part_us : f->r_part_us[p]),
@@ -40,9 +40,11 @@ static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
                       .results = results,
                       .result_count = f->action.run_count,
                       .total_us = (uint32_t)(f->report.end_us - f->report.begin_us),
-                      .s_part_us = (uint32_t)cost_s_part_step_us(&config->s_part, f->action.row_count, f->sampled),
+                      .s_part_us = s_part_us,
                       .places = times,
-                      .place_count = time_count},
+                      .place_count = time_count,
+                      .stage_us = f->stage_us,
+                      .stage_count = sim->stage_count},
     };
 }
 
@@ -191,20 +193,27 @@ void sim_core_places_up(struct sim *sim)
 {
     const struct sim_config *config = sim->config;
 
-    struct sched_time layers[COST_POINTS_MAX], heads[COST_POINTS_MAX];
-    struct sched_s_part_up up = {.layers = layers, .heads = heads};
-    const struct cost_s_part *s_part = &config->s_part;
-    for (; config->calibrated && up.layer_count < s_part->layer.count; up.layer_count++) {
-        uint32_t rows = (uint32_t)s_part->layer.rows[up.layer_count];
-        layers[up.layer_count] = (struct sched_time){rows, cost_s_part_step_us(s_part, rows, 0)};
+    struct sched_time layers[COST_POINTS_MAX], heads[COST_POINTS_MAX], of_stages[SCHED_STAGES_MAX][COST_POINTS_MAX];
+    struct sched_stage_up stages[SCHED_STAGES_MAX];
+    struct sched_s_part_up up = {.layers = layers, .heads = heads, .stages = stages};
+    const struct cost_curve *points = &sim->stages[0].cost->layer, *head = &sim->stages[sim->stage_count - 1].cost->head;
+    for (; config->calibrated && up.layer_count < points->count; up.layer_count++) {
+        uint32_t rows = (uint32_t)points->rows[up.layer_count];
+        layers[up.layer_count] = (struct sched_time){rows, 0};
+        for (uint32_t i = 0; i < sim->stage_count; i++) {
+            of_stages[i][up.layer_count] = (struct sched_time){rows, cost_s_part_step_us(sim->stages[i].cost, rows, 0)};
+            layers[up.layer_count].us += of_stages[i][up.layer_count].us;
+        }
     }
-    for (; config->calibrated && up.head_count < s_part->head.count; up.head_count++)
-        heads[up.head_count] = (struct sched_time){s_part->head.rows[up.head_count], s_part->head.us[up.head_count]};
+    for (; config->calibrated && up.stage_count < sim->stage_count; up.stage_count++)
+        stages[up.stage_count] = (struct sched_stage_up){of_stages[up.stage_count], up.layer_count};
+    for (; config->calibrated && up.head_count < head->count; up.head_count++)
+        heads[up.head_count] = (struct sched_time){head->rows[up.head_count], head->us[up.head_count]};
     sim->events[0] = (struct sched_event){.kind = SCHED_S_PART_UP, .s_part_up = up};
     size_t count = sched_step(sim->core, 0, sim->events, 1, sim->actions, 1 + SCHED_ACTIONS_SPARE);
     for (uint32_t p = 0; p < config->place_count; p++) {
         const struct sim_place *place = &config->places[p];
-        double token_us = place->cost.token_us * config->s_part.layers;
+        double token_us = place->cost.token_us * sim->layers;
         sim->workers += !place->local && !place->shares_cores;
         sim->events[0] = (struct sched_event){
             .kind = SCHED_PLACE_UP,

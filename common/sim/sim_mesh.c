@@ -69,7 +69,7 @@ static void weigh(struct sim *sim, struct flight *f)
         double us = cost_attend_us(&place->cost, &f->work[p]);
         f->stretch[p] = lognormal(sim, config->noise_sigma) / sim->speeds[p];
         double work_us = (us - place->cost.link_us) * f->stretch[p];
-        f->r_part_us[p] = work_us * config->s_part.layers;
+        f->r_part_us[p] = work_us * sim->layers;
         f->report.largest_load = MAX(f->report.largest_load, f->work[p].load);
         if (place->local || place->shares_cores) {
             f->here_us += work_us;
@@ -100,7 +100,6 @@ void sim_mesh_take_step(struct sim *sim, const struct sched_step_action *action)
     if (batch->state == BATCH_IDLE) {
         batch->state = BATCH_READY;
         batch->since_us = sim->now_us;
-        batch->segment = 0;
     }
 }
 
@@ -115,7 +114,7 @@ static void end_step(struct sim *sim, struct batch *batch)
     batch->decode_rows = batch->queue_count ? f->report.decode_rows : 0;
     batch->load = batch->queue_count ? f->report.load : 0;
     histogram_add(&sim->times[STEP], f->report.end_us - f->report.begin_us);
-    sim->workers_us += f->away_sum_us * sim->config->s_part.layers;
+    sim->workers_us += f->away_sum_us * sim->layers;
     sim->out->steps++;
     sched_get_stats(sim->core, &stats);
     sim->out->mini_batches = MAX(sim->out->mini_batches, stats.mini_batches);
@@ -129,43 +128,107 @@ static void end_step(struct sim *sim, struct batch *batch)
     sim->answers[sim->answer_count++] = f;
     batch->state = batch->queue_count ? BATCH_READY : BATCH_IDLE;
     batch->since_us = sim->now_us;
-    batch->segment = 0;
+    batch->stage = batch->segment = 0;
+    batch->waited = false;
+    sim->in_pipeline--;
+    sim->left_us = sim->now_us;
 }
 
-// --- the S-part and the workers --------------------------------------------------------------------------------------
+// --- the stages of the S-part, and the workers -----------------------------------------------------------------------
 
-void sim_mesh_serve(struct sim *sim)
+void sim_mesh_init(struct sim *sim)
 {
-    const struct cost_s_part *cost = &sim->config->s_part;
+    const struct sim_config *config = sim->config;
+
+    sim->stage_count = MAX(config->sched.stages, 1u);
+    for (uint32_t i = 0; i < sim->stage_count; i++) {
+        sim->stages[i].cost = sim->stage_count > 1 ? &config->stages[i] : &config->s_part;
+        sim->layers += sim->stages[i].cost->layers;
+    }
+}
+
+uint32_t sim_mesh_stage_times(const struct sim *sim, struct flight *f)
+{
+    double us = 0;
+
+    for (uint32_t i = 0; i < sim->stage_count; i++) {
+        bool last = i + 1 == sim->stage_count;
+        double own_us = cost_s_part_step_us(sim->stages[i].cost, f->action.row_count, last ? f->sampled : 0);
+        f->stage_us[i] = (uint32_t)own_us;
+        us += own_us;
+    }
+    return (uint32_t)us;
+}
+
+// Counts the time that a stage was idle before this micro-batch.
+static void count_gap(struct sim *sim, struct stage *stage, const struct batch *batch, bool prefill)
+{
+    uint64_t us;
+
+    if (stage->began) { // times are rounded, not durations: so sums are exact
+        const struct sched_gap gap = {.begin_us = (uint64_t)stage->since_us,
+                                      .end_us = (uint64_t)sim->now_us,
+                                      .entered_us = (uint64_t)batch->entered_us,
+                                      .left_us = sim->in_pipeline > 1 ? UINT64_MAX : (uint64_t)sim->left_us,
+                                      .prefill_before = stage->prefill,
+                                      .prefill_after = prefill,
+                                      .waited = batch->waited};
+        enum sched_bubble kind = sched_bubble_of(&gap, &us);
+        sim->out->bubble_s[kind] += (double)us / 1e6;
+        sim->out->idle_s += (sim->now_us - stage->since_us) / 1e6;
+    }
+    stage->began = true;
+    stage->prefill = prefill;
+}
+
+static void enter(struct sim *sim, struct batch *batch)
+{
+    struct flight *f = batch->queue[0];
+
+    weigh(sim, f);
+    sim_mesh_note_time(sim);
+    batch->decode_rows = f->report.decode_rows;
+    batch->load = f->report.load;
+    f->report.begin_us = sim->now_us;
+    batch->entered_us = batch->since_us;
+    sim->in_pipeline++;
+}
+
+static void serve_stage(struct sim *sim, uint32_t index)
+{
+    struct stage *stage = &sim->stages[index];
+    const struct cost_s_part *cost = stage->cost;
     struct batch *best = NULL;
 
-    if (sim->served != NULL)
+    if (stage->served != NULL)
         return;
     for (uint32_t m = 0; m < sim->config->sched.mini_batches; m++) {
         struct batch *batch = &sim->batches[m];
-        if (batch->state == BATCH_READY && (best == NULL || batch->since_us < best->since_us))
+        if (batch->state == BATCH_READY && batch->stage == index && (best == NULL || batch->since_us < best->since_us))
             best = batch;
     }
     if (best == NULL)
         return;
     struct flight *f = best->queue[0];
-    if (best->segment == 0)
-        weigh(sim, f);
+    if (index == 0 && best->segment == 0)
+        enter(sim, best);
     double us = cost_segment_us(cost, best->segment, f->action.row_count);
-    if (best->segment == 0) {
-        sim_mesh_note_time(sim);
-        best->decode_rows = f->report.decode_rows;
-        best->load = f->report.load;
-        f->report.begin_us = sim->now_us;
+    if (best->segment == 0)
         us += cost->step_us;
-    }
-    if (best->segment == cost->layers && f->sampled)
+    if (best->segment == cost->layers && index + 1 == sim->stage_count && f->sampled)
         us += cost_curve_at(&cost->head, f->sampled);
+    count_gap(sim, stage, best, f->report.decode_rows < f->action.row_count);
     best->state = BATCH_SERVED;
-    sim->served = best;
-    sim->served_attends = false;
-    sim->served_until_us = sim->now_us + us;
+    stage->served = best;
+    stage->attends = false;
+    stage->served_until_us = sim->now_us + us;
     sim->s_part_us += us;
+}
+
+void sim_mesh_serve(struct sim *sim)
+{
+    for (uint32_t i = 0; i < sim->stage_count; i++)
+        serve_stage(sim, i);
 }
 
 // Rows reach the workers at come_us, and each takes them up when it has done what came before. Returns when the last one is done.
@@ -182,27 +245,42 @@ static double attended_us(struct sim *sim, const struct flight *f, double come_u
     return last_us;
 }
 
-// Ends what the S-part has just done, a segment or attention.
-static void served(struct sim *sim)
+// Sends a micro-batch that a stage is done with on to the next one. False: it was the last one.
+static bool forward(struct sim *sim, struct batch *batch)
 {
-    struct batch *batch = sim->served;
+    if (batch->stage + 1 == sim->stage_count)
+        return false;
+    batch->stage++;
+    batch->segment = 0;
+    batch->waited = false;
+    batch->since_us = sim->now_us + sim->config->hop_us + batch->queue[0]->action.row_count * sim->config->hop_row_us;
+    return true;
+}
+
+// Ends what a stage has just done, a segment or attention.
+static void served(struct sim *sim, struct stage *stage)
+{
+    struct batch *batch = stage->served;
     struct flight *f = batch->queue[0];
 
-    sim->served = NULL;
-    if (!sim->served_attends) {
-        if (batch->segment == sim->config->s_part.layers) {
+    stage->served = NULL;
+    stage->since_us = sim->now_us;
+    if (!stage->attends && batch->segment == stage->cost->layers) {
+        if (!forward(sim, batch)) {
             end_step(sim, batch);
             return;
         }
+    } else if (!stage->attends) {
         batch->segment++;
         batch->since_us = sim->now_us;
+        batch->waited = f->away;
         if (f->away) { // half of the link's time each way
             batch->since_us = attended_us(sim, f, sim->now_us + f->link_us / 2) + f->link_us / 2;
         }
         if (f->here_us > 0) {
-            sim->served = batch;
-            sim->served_attends = true;
-            sim->served_until_us = sim->now_us + f->here_us;
+            stage->served = batch;
+            stage->attends = true;
+            stage->served_until_us = sim->now_us + f->here_us;
             return;
         }
     }
@@ -212,8 +290,10 @@ static void served(struct sim *sim)
 
 double sim_mesh_next_us(const struct sim *sim)
 {
-    double us = sim->served ? sim->served_until_us : INFINITY;
+    double us = INFINITY;
 
+    for (uint32_t i = 0; i < sim->stage_count; i++)
+        us = sim->stages[i].served ? MIN(us, sim->stages[i].served_until_us) : us;
     for (uint32_t m = 0; m < sim->config->sched.mini_batches; m++)
         if (sim->batches[m].state == BATCH_AWAY)
             us = MIN(us, sim->batches[m].since_us);
@@ -222,8 +302,9 @@ double sim_mesh_next_us(const struct sim *sim)
 
 void sim_mesh_advance(struct sim *sim)
 {
-    if (sim->served && sim->served_until_us <= sim->now_us)
-        served(sim);
+    for (uint32_t i = 0; i < sim->stage_count; i++)
+        if (sim->stages[i].served && sim->stages[i].served_until_us <= sim->now_us)
+            served(sim, &sim->stages[i]);
     for (uint32_t m = 0; m < sim->config->sched.mini_batches; m++)
         if (sim->batches[m].state == BATCH_AWAY && sim->batches[m].since_us <= sim->now_us)
             sim->batches[m].state = BATCH_READY;

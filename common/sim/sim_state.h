@@ -25,6 +25,7 @@ struct flight {
     double link_us;               // the longest round trip
     double away_sum_us;           // of all workers
     double answer_us;             // when the core hears of it
+    uint32_t stage_us[SCHED_STAGES_MAX];
     struct sim_step report;
     bool used;
 };
@@ -39,11 +40,24 @@ enum batch_state { BATCH_IDLE, BATCH_READY, BATCH_SERVED, BATCH_AWAY };
 
 struct batch {
     struct flight *queue[SCHED_PLAN_AHEAD_MAX]; // oldest first; the first one runs
-    uint32_t queue_count, segment;
+    uint32_t queue_count, stage, segment;       // the segment of that stage that is next or under way
     enum batch_state state;
+    bool waited; // it became ready by the workers' answer
+    double entered_us;
     double since_us; // READY: from then on. AWAY: until then
     uint32_t decode_rows;
     uint64_t load;
+};
+
+// What runs the segments of its layers, one at a time.
+struct stage {
+    const struct cost_s_part *cost;
+    struct batch *served; // NULL: it waits
+    double served_until_us;
+    bool attends;    // it does the local pool's attention of this layer
+    bool began;      // it has served
+    bool prefill;    // the micro-batch that it served last has prefill rows
+    double since_us; // when it ended what it served last
 };
 
 struct life {
@@ -60,10 +74,11 @@ struct sim {
     struct flight flights[FLIGHTS_MAX];
     struct flight *answers[FLIGHTS_MAX]; // oldest first
     uint32_t answer_count;
-    struct batch *served; // by the S-part; NULL: it waits
-    double served_until_us;
-    bool served_attends; // it does the local pool's attention of this layer
-    double *free_us;     // [place_count], when each worker has done what it was sent
+    struct stage stages[SCHED_STAGES_MAX];
+    uint32_t stage_count, layers; // layers of all stages
+    uint32_t in_pipeline;         // steps between the first stage's first segment and the last one's last
+    double left_us;               // when the last one left
+    double *free_us;              // [place_count], when each worker has done what it was sent
     uint32_t workers;
     struct move moves[MOVES_MAX];
     uint32_t move_count;
@@ -87,6 +102,8 @@ struct sim {
 enum { TTFT, TBT, STEP, TTFT_OF, TBT_OF = TTFT_OF + SCHED_CLASSES, TIMES = TBT_OF + SCHED_CLASSES };
 
 // sim_mesh.c
+void sim_mesh_init(struct sim *sim);
+uint32_t sim_mesh_stage_times(const struct sim *sim, struct flight *flight); // fills in stage_us; returns their sum
 void sim_mesh_note_time(struct sim *sim); // adds what runs to the sums over time, up to now; before it changes
 void sim_mesh_take_step(struct sim *sim, const struct sched_step_action *action);
 double sim_mesh_next_us(const struct sim *sim); // when something of it happens; INFINITY: never

@@ -7,6 +7,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/options.h"
+#include "common/plan/pipeline.h"
 #include "common/sim/load_plot.h"
 #include "common/sim/sim.h"
 #include "common/sim/workload.h"
@@ -18,9 +19,9 @@ enum { REPLY_US = 100, QUEUE_MAX = 1 << 20, PREFILL_ROWS = 512 };
 
 struct sim_settings {
     struct described described;
-    const char *admission, *placement, *workload_path, *plot_path;
+    const char *admission, *placement, *micro_batch, *workload_path, *plot_path;
     struct plan_request request;
-    uint32_t workers, batch, mini_batches, chunk, max_tokens;
+    uint32_t workers, batch, mini_batches, chunk, max_tokens, stages;
     uint64_t requests, seed, local_pool;
     double rate, noise, batch_share;
     bool backlog, json, find_capacity;
@@ -100,10 +101,27 @@ static enum status make_places(const struct sim_settings *s, struct sim_place *p
     return STATUS_OK;
 }
 
+// Cuts the layers for as many rows as a step is expected to have.
+static enum status make_stages(const struct sim_settings *s, struct sim_config *config, struct cost_s_part *stages,
+                               struct error *error)
+{
+    struct plan_request r = s->request;
+    struct plan_range ranges[PLAN_STAGES_MAX];
+
+    r.stages = s->stages;
+    r.chunk_tokens = s->chunk;
+    config->stages = stages;
+    config->hop_us = plan_hop_us(&r, 0);
+    config->hop_row_us = plan_hop_us(&r, 1) - config->hop_us;
+    return plan_stages(&r, plan_step_rows(&r, s->batch, s->workers), stages, ranges, error);
+}
+
 static enum status simulate(const struct sim_settings *s, const struct workload *work, struct sim_config *config,
                             struct sim_result *result, struct error *error)
 {
     uint32_t place_count = local_places(s) + s->workers;
+    bool whole = sched_micro_batch_named(s->micro_batch) == SCHED_MICRO_BATCH_WHOLE;
+    struct cost_s_part stages[PLAN_STAGES_MAX];
     struct sim_place *places = calloc(place_count, sizeof *places);
     enum status status = places ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate %u workers", s->workers);
 
@@ -112,10 +130,10 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         .max_running = s->batch,
         .max_waiting = (uint32_t)MIN(work->count, QUEUE_MAX),
         .max_waiting_batch = (uint32_t)MIN(work->count, QUEUE_MAX),
-        .max_batch_rows = s->batch + MAX(s->chunk, PREFILL_ROWS),
-        .mini_batches = s->mini_batches ? s->mini_batches
-                        : s->workers    ? 2
-                                        : 1,
+        .max_batch_rows = s->batch + MAX(MAX(s->chunk, PREFILL_ROWS), whole ? work->context_tokens : 0),
+        .mini_batches = s->mini_batches ? s->mini_batches : plan_mini_batches(s->stages, s->workers),
+        .stages = s->stages,
+        .micro_batch = sched_micro_batch_named(s->micro_batch),
         .mini_batch_auto = s->mini_batches == 0,
         .chunk_tokens = s->chunk,
         .admission = strcmp(s->admission, "greedy") ? SCHED_SLS : SCHED_GREEDY,
@@ -139,6 +157,8 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
     config->seed = s->seed;
     if (!status)
         status = make_places(s, places, work->context_tokens, error);
+    if (!status && s->stages > 1)
+        status = make_stages(s, config, stages, error);
     if (!status) {
         plan_s_part(&s->request, &config->s_part);
         config->link_row_us = places[place_count - 1].cost.link_row_us;
@@ -173,17 +193,27 @@ static json_t *classes_json(const struct sim_settings *s, const struct sim_resul
     return classes;
 }
 
+static json_t *bubbles_json(const struct sim_result *r)
+{
+    json_t *bubbles = json_object();
+
+    for (enum sched_bubble kind = 0; kind < SCHED_BUBBLES; kind++)
+        json_object_set_new(bubbles, sched_bubble_name(kind), json_real(r->bubble_s[kind]));
+    return bubbles;
+}
+
 static void print_json(const struct sim_settings *s, const struct sim_result *r)
 {
     json_t *object = json_pack(
-        "{s:s,s:i,s:i,s:i,s:s,s:f,s:f,s:I,s:f,s:f,s:f,s:o,s:o,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "model",
+        "{s:s,s:i,s:i,s:i,s:s,s:f,s:f,s:I,s:f,s:f,s:f,s:o,s:o,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:i,s:f,s:o}", "model",
         s->described.shape.name, "workers", (int)s->workers, "batch", (int)s->batch, "mini_batches", (int)r->mini_batches,
         "admission", s->admission, "seconds", r->seconds, "tokens_per_second", r->tokens_per_second, "peak_load",
         (json_int_t)r->peak_load, "mean_batch", r->mean_batch, "s_part_busy", r->s_part_busy, "r_part_busy", r->r_part_busy,
         "ttft_s", times_json(&r->ttft), "tbt_s", times_json(&r->tbt), "step_s_max", r->step.max_s, "steps", (json_int_t)r->steps,
         "decode_rows", (json_int_t)r->decode_rows, "prefill_rows", (json_int_t)r->prefill_rows, "finished", (json_int_t)r->finished,
         "rejected", (json_int_t)r->rejected, "lost", (json_int_t)r->lost, "preempted", (json_int_t)r->preempted, "moved",
-        (json_int_t)r->moved, "relabelled", (json_int_t)r->relabelled, "classes", classes_json(s, r));
+        (json_int_t)r->moved, "relabelled", (json_int_t)r->relabelled, "classes", classes_json(s, r), "stages", (int)s->stages,
+        "idle_s", r->idle_s, "bubble_s", bubbles_json(r));
 
     json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     printf("\n");
@@ -206,6 +236,10 @@ static void print_table(const struct sim_settings *s, const struct sim_result *r
     printf("  peak load              %10llu    context tokens that all mini-batches read in a step\n",
            (unsigned long long)r->peak_load);
     printf("  busy                   %9.0f %%    S-part; workers %.0f %%\n", 100 * r->s_part_busy, 100 * r->r_part_busy);
+    if (s->stages > 1)
+        printf("  bubbles                %10.1f    seconds of %u stages: PB1 %.1f, PB2 %.1f, PB3 %.1f, R %.1f; idle %.1f in all\n",
+               r->bubble_s[0] + r->bubble_s[1] + r->bubble_s[2] + r->bubble_s[3], s->stages, r->bubble_s[SCHED_BUBBLE_PB1],
+               r->bubble_s[SCHED_BUBBLE_PB2], r->bubble_s[SCHED_BUBBLE_PB3], r->bubble_s[SCHED_BUBBLE_R], r->idle_s);
     printf("  sequences              %10llu    finished; %llu lost, %llu paused because pages ran out\n",
            (unsigned long long)r->finished, (unsigned long long)(r->lost + r->rejected), (unsigned long long)r->preempted);
     printf("  balanced               %10llu    moved to another worker, %llu to another mini-batch\n", (unsigned long long)r->moved,
@@ -294,6 +328,8 @@ int sim_main(int argc, char **argv)
     struct sim_settings s = {.described = DESCRIBED_DEFAULTS,
                              .admission = "sls",
                              .placement = "auto",
+                             .micro_batch = "auto",
+                             .stages = 1,
                              .batch = 128,
                              .workers = 1,
                              .requests = 1000,
@@ -304,8 +340,10 @@ int sim_main(int argc, char **argv)
         DESCRIBED_OPTIONS(&s.described),
         {"workers", OPTION_U32, &s.workers, "N", "KV workers; 0: everything in the S-part's memory", 0, PLAN_WORKERS_MAX},
         {"batch", OPTION_U32, &s.batch, "B", SCHED_RUNNING_HELP, 1, PLAN_BATCH_MAX},
-        {"mini-batches", OPTION_U32, &s.mini_batches, "M", "mini-batches in flight; 0: one or two, whichever is faster", 0,
-         SCHED_MINI_BATCHES_MAX},
+        {"mini-batches", OPTION_U32, &s.mini_batches, "M",
+         "mini-batches in flight; 0: one or two for each stage, whichever is faster", 0, SCHED_MINI_BATCHES_MAX},
+        {"stages", OPTION_U32, &s.stages, "P", "S-parts in a pipeline, each with a range of the layers", 1, PLAN_STAGES_MAX},
+        {"micro-batch", OPTION_CHOICE, &s.micro_batch, SCHED_MICRO_BATCH_NAMES, SCHED_MICRO_BATCH_HELP, 0, 0},
         {"chunk", OPTION_U32, &s.chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},
         {"admission", OPTION_CHOICE, &s.admission, SCHED_ADMISSION_NAMES, SCHED_ADMISSION_HELP, 0, 0},
         {"spacing", OPTION_U32, &s.request.spacing, "F", SCHED_SPACING_HELP, 0, 65536},
