@@ -31,7 +31,13 @@ static bool say(struct sched *s, uint32_t slot)
         if ((a = sched_outbox_action(s, SCHED_MOVE)) == NULL)
             return false;
         cold->move.id = s->moves.next_id++;
-        a->move = (struct sched_move){seq->id, cold->move.id, seq->place, cold->move.to, seq->held};
+        const uint32_t part = cold->move.part, end = part == slot ? seq->held : s->cold[part].extent.end;
+        a->move = (struct sched_move){.sequence = seq->id,
+                                      .id = cold->move.id,
+                                      .from = s->seqs[part].place,
+                                      .to = cold->move.to,
+                                      .first = s->cold[part].extent.first,
+                                      .positions = MIN(seq->held, end)};
         cold->out.move = false;
     }
     if (cold->out.kept) {

@@ -298,7 +298,8 @@ struct sched_step_action {
 struct sched_move {
     uint64_t sequence;
     uint64_t id; // grows by one a move, never reused
-    uint32_t from, to, positions;
+    uint32_t from, to;
+    uint32_t first, positions; // [first, positions) are complete in `from`; not all of the sequence if it is split
 };
 
 enum sched_reason {

@@ -157,6 +157,23 @@ static void find_local_pool(struct sched *s)
     }
 }
 
+// Rebuilds a sequence that has lost a part while another was on its way.
+static void rebuild_lost(struct sched *s, uint32_t slot)
+{
+    s->cold[slot].extent.lost = false;
+    sched_sequence_rebuild(s, slot);
+}
+
+// What has arrived at the other end is of no use: it is released there.
+static void lost_on_its_way(struct sched *s, uint32_t slot, uint32_t part)
+{
+    sched_sequence_move_landed(s, slot);
+    if (s->seqs[part].state == SCHED_SEQ_EXTENT)
+        sched_extent_cut(s, slot, sched_extent_index(s, part));
+    rebuild_lost(s, slot);
+    s->coming_back[s->seqs[slot].class] -= s->cold[slot].over;
+}
+
 static void place_down(struct sched *s, uint32_t index)
 {
     struct sched_place *place = &s->places.of[index];
@@ -171,6 +188,9 @@ static void place_down(struct sched *s, uint32_t index)
             sched_move_forget(s, slot);
             sched_sequence_requeue(s, slot);
             s->coming_back[s->seqs[slot].class]--;
+        } else if (s->cold[slot].extent.lost) {
+            sched_move_forget(s, slot);
+            rebuild_lost(s, slot);
         } else {
             sched_sequence_move_off(s, slot);
         }
@@ -178,15 +198,13 @@ static void place_down(struct sched *s, uint32_t index)
     evict_all(s, place);
     while (place->holders.head != NONE) {
         uint32_t slot = place->holders.head;
-        if (sched_extent_is(s, slot)) {
+        uint32_t owner = sched_extent_is(s, slot) ? s->cold[slot].extent.owner : slot;
+        if (s->cold[owner].move.id && s->cold[owner].move.part == slot)
+            lost_on_its_way(s, owner, slot);
+        else if (owner != slot)
             sched_sequence_extent_lost(s, slot);
-        } else if (s->cold[slot].move.id) { // a part that has arrived at the other end is of no use: it is released there
-            sched_sequence_move_landed(s, slot);
-            sched_sequence_rebuild(s, slot);
-            s->coming_back[s->seqs[slot].class] -= s->cold[slot].over;
-        } else {
+        else
             sched_sequence_lost(s, slot);
-        }
     }
     assert_always(place->pages_used == 0 && place->pages_releasing == 0 && place->starved == 0 && place->pages_idle == 0);
     s->places.draining -= place->draining;
@@ -268,12 +286,13 @@ static void moved(struct sched *s, const struct sched_moved *m)
         return;
     }
     struct sched_seq *seq = &s->seqs[slot];
-    bool over = s->cold[slot].over;
-    bool again = !sched_place_of(s, seq)->draining ||
+    uint32_t part = s->cold[slot].move.part, end = part == slot ? UINT32_MAX : s->cold[part].extent.end;
+    bool over = s->cold[slot].over, lost = s->cold[slot].extent.lost;
+    bool again = !sched_place_of(s, &s->seqs[part])->draining ||
                  !s->cold[slot].move.failed; // the one that was to take it may be dead: another may
     s->cold[slot].move.failed = !m->ok && again;
     sched_handover_ended(s, slot, m->ok);
-    if (!m->ok && !over && again) {
+    if (!m->ok && !over && !lost && again) {
         sched_sequence_move_off(s, slot);
         return;
     }
@@ -284,16 +303,21 @@ static void moved(struct sched *s, const struct sched_moved *m)
         s->stats.moved++;
     }
     if (over) { // it ended meanwhile: its pages are released where they are
+        s->cold[slot].extent.lost = false;
         sched_sequence_requeue(s, slot);
         s->coming_back[seq->class]--;
         return;
     }
-    if (!m->ok) {
-        sched_sequence_rebuild(s, slot);
+    if (!m->ok || lost) {
+        if (!m->ok && s->seqs[part].state == SCHED_SEQ_EXTENT)
+            sched_extent_cut(s, slot, sched_extent_index(s, part));
+        rebuild_lost(s, slot);
         return;
     }
-    sched_place_left(s, slot);
-    seq->held = seq->next_pos = MIN(m->positions, seq->held);
+    sched_place_left(s, part);
+    if (m->positions < MIN(seq->held, end))
+        seq->held = m->positions;
+    seq->next_pos = seq->held;
     sched_sequence_join(s, slot, s->cold[slot].move.batch);
 }
 

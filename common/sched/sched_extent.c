@@ -185,6 +185,7 @@ void sched_extent_cut(struct sched *s, uint32_t slot, uint32_t from)
         s->seqs[at].state = SCHED_SEQ_DRAINING;
         uint32_t source = sched_prefix_stop(s, at);
         assert_always(source == NONE); // it has its pages long since
+        sched_place_left(s, at);       // as one that moves it counts as leaving already
         sched_place_leaving(s, at, sched_prefix_own_pages(s, at));
     }
     s->cold[last].extent.next = NONE;
@@ -205,8 +206,11 @@ bool sched_extent_pinned(const struct sched *s, uint32_t slot)
 void sched_extent_settle(struct sched *s, uint32_t slot)
 {
     if (s->cold[slot].extent.leaving != NONE)
-        sched_outbox_remove(s, slot); // its own RELEASE is the last
+        sched_outbox_remove(s, slot);                         // its own RELEASE is the last
+    const struct sched_move_link *move = &s->cold[slot].move; // what is on its way is released when it has arrived
     for (uint32_t at = s->cold[slot].extent.leaving; at != NONE; at = s->cold[at].extent.next) {
+        if (move->id != 0 && move->part == at)
+            continue;
         if (s->seqs[at].state == SCHED_SEQ_DRAINING && s->seqs[at].place != SCHED_SEQ_NO_PLACE)
             sched_outbox_release(s, at);
     }

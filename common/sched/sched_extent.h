@@ -26,6 +26,7 @@ struct sched_extent_link {
     uint32_t first, end;    // an extent holds [first, end), a tail all from `first` on
     uint32_t count;         // of a sequence: extents, without those that are given up
     uint32_t leaving_count; // of a sequence
+    bool lost;              // of a sequence: a part was lost while another was on its way to another place
     bool waits;             // of a sequence: its own pages are free, and those of extents that were given up not yet
 };
 

@@ -3,14 +3,15 @@
 
 bool sched_move_is_free(const struct sched *s) { return s->moves.count - s->moves.relabelling < s->config.max_moves; }
 
-void sched_move_begin(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch)
+void sched_move_begin(struct sched *s, uint32_t slot, uint32_t part, uint32_t to, uint32_t pages, uint32_t mini_batch)
 {
     const struct sched_seq *seq = &s->seqs[slot];
     struct sched_move_link *m = &s->cold[slot].move;
     sched_place_reserve(s, to, pages);
     m->to = to;
+    m->part = part;
     m->pages = pages;
-    m->load = seq->load;
+    m->load = s->seqs[part].load;
     m->batch = (uint8_t)mini_batch;
     m->id = 0;
     m->relabels = to == seq->place;

@@ -11,6 +11,7 @@ struct sched;
 struct sched_move_link {
     uint64_t id;          // id of the MOVE that is emitted and not answered; 0: none
     uint32_t to;          // the place it moves to, or NONE
+    uint32_t part;        // the slot that moves there: its own, or one of its extents
     uint32_t pages;       // pages reserved there
     uint32_t load;        // context that it will read there
     uint64_t stays_until; // it is not handed over again before this number of steps has been emitted
@@ -27,7 +28,7 @@ struct sched_moves {
 };
 
 bool sched_move_is_free(const struct sched *s); // returns whether one more may be handed over
-void sched_move_begin(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch);
+void sched_move_begin(struct sched *s, uint32_t slot, uint32_t part, uint32_t to, uint32_t pages, uint32_t mini_batch);
 void sched_move_forget(struct sched *s, uint32_t slot); // gives up what is reserved for it
 
 #endif

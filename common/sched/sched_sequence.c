@@ -136,11 +136,12 @@ static void settle(struct sched *s, uint32_t slot)
         relabelled(s, slot);
         return;
     }
-    if (seq->pins > 0 || sched_extent_pinned(s, slot))
+    bool moves = seq->state == SCHED_SEQ_MOVING;
+    if (seq->pins > 0 || sched_extent_pinned(s, slot) || (moves && s->seqs[cold->move.part].pins > 0))
         return;
     release_extents(s, slot);
-    if (seq->state == SCHED_SEQ_MOVING && !cold->move.id && (seq->held == 0 || seq->sharing)) {
-        sched_sequence_requeue(s, slot); // nothing to hand over
+    if (moves && !cold->move.id && (seq->held <= s->cold[cold->move.part].extent.first || seq->sharing)) {
+        sched_sequence_give_up(s, cold->move.part); // nothing to hand over
     } else if (seq->state == SCHED_SEQ_MOVING && !cold->move.id) {
         cold->out.move = true;
         sched_outbox_add(s, slot);
@@ -201,6 +202,18 @@ static void stop_sharing(struct sched *s, uint32_t slot)
 
 // --- leaving --------------------------------------------------------------------------------------------------------
 
+// Notes that what was to move does not leave its place for that, unless it is an extent that was given up meanwhile.
+static void stays(struct sched *s, uint32_t slot)
+{
+    uint32_t part = s->cold[slot].move.part;
+    if (part != slot && s->seqs[part].state != SCHED_SEQ_EXTENT)
+        return;
+    if (s->seqs[part].place != SCHED_SEQ_NO_PLACE)
+        sched_place_left(s, part);
+    if (part != slot)
+        sched_prefix_resume(s, part);
+}
+
 // Takes it out of whatever it is in, into DRAINING. Its pages, if it has any, are to be released.
 static void drain(struct sched *s, uint32_t slot)
 {
@@ -211,7 +224,7 @@ static void drain(struct sched *s, uint32_t slot)
         s->running[seq->class]--;
     } else if (seq->state == SCHED_SEQ_MOVING) {
         sched_move_forget(s, slot);
-        sched_place_left(s, slot); // a moving sequence counts as leaving already
+        stays(s, slot); // a moving sequence counts as leaving already
         s->running[seq->class]--;
     } else if (seq->state == SCHED_SEQ_WAITING) {
         sched_queue_remove(s, slot);
@@ -276,10 +289,13 @@ void sched_sequence_extent_lost(struct sched *s, uint32_t extent)
     const struct sched_seq *seq = &s->seqs[slot];
     bool gives_up = s->seqs[extent].state == SCHED_SEQ_EXTENT;
     bool leaves = seq->state == SCHED_SEQ_DRAINING || seq->state == SCHED_SEQ_RELEASING;
+    bool on_its_way = s->cold[slot].move.id != 0; // another part is: its MOVE is answered first
     if (gives_up)
         sched_extent_cut(s, slot, sched_extent_index(s, extent));
     sched_extent_leave_place(s, extent);
-    if (gives_up && !leaves)
+    if (on_its_way)
+        s->cold[slot].extent.lost = s->cold[slot].extent.lost || gives_up;
+    else if (gives_up && !leaves)
         sched_sequence_rebuild(s, slot);
     else if (gives_up && seq->in_flight == 0 && !sched_extent_pinned(s, slot))
         release_extents(s, slot); // those behind it go, too
@@ -291,9 +307,14 @@ void sched_sequence_lost(struct sched *s, uint32_t slot)
 {
     struct sched_seq *seq = &s->seqs[slot];
     struct sched_seq_cold *cold = &s->cold[slot];
+    if (cold->move.id != 0) { // an extent of it is on its way: its MOVE is answered first
+        leave_place(s, slot);
+        cold->extent.lost = true;
+        return;
+    }
     if (seq->state == SCHED_SEQ_WAITING) { // waited with pages held; keeps its turn
         leave_place(s, slot);
-        seq->held = seq->next_pos = 0;
+        seq->held = seq->next_pos = MIN(seq->held, cold->extent.first);
         return;
     }
     bool leaving = seq->state == SCHED_SEQ_DRAINING || seq->state == SCHED_SEQ_RELEASING;
@@ -401,18 +422,28 @@ void sched_sequence_free(struct sched *s, uint32_t slot)
 
 // --- being handed over ----------------------------------------------------------------------------------------------
 
-void sched_sequence_move(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch)
+static void begin_move(struct sched *s, uint32_t slot, uint32_t part, uint32_t to, uint32_t pages, uint32_t mini_batch)
 {
     struct sched_seq *seq = &s->seqs[slot];
-    struct sched_seq_cold *cold = &s->cold[slot];
-    sched_move_begin(s, slot, to, pages, mini_batch);
+    sched_move_begin(s, slot, part, to, pages, mini_batch);
     sched_sequence_leave(s, slot);
     seq->state = SCHED_SEQ_MOVING;
-    if (!cold->move.relabels)
-        stop_sharing(s, slot);
-    sched_place_leaving(s, slot, sched_prefix_own_pages(s, slot));
+    if (!s->cold[slot].move.relabels)
+        stop_sharing(s, part);
+    sched_place_leaving(s, part, sched_prefix_own_pages(s, part));
     if (seq->in_flight == 0)
         settle(s, slot);
+}
+
+void sched_sequence_move(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch)
+{
+    begin_move(s, slot, slot, to, pages, mini_batch);
+}
+
+void sched_sequence_move_part(struct sched *s, uint32_t holder, uint32_t to, uint32_t pages)
+{
+    uint32_t slot = sched_extent_is(s, holder) ? s->cold[holder].extent.owner : holder;
+    begin_move(s, slot, holder, to, pages, s->seqs[slot].mini_batch);
 }
 
 void sched_sequence_relabel(struct sched *s, uint32_t slot, uint32_t mini_batch)
@@ -423,17 +454,18 @@ void sched_sequence_relabel(struct sched *s, uint32_t slot, uint32_t mini_batch)
 void sched_sequence_move_off(struct sched *s, uint32_t slot)
 {
     sched_move_forget(s, slot);
-    sched_place_left(s, slot);
-    sched_prefix_resume(s, slot);
+    stays(s, slot);
+    if (s->cold[slot].move.part == slot)
+        sched_prefix_resume(s, slot);
     sched_sequence_join(s, slot, s->seqs[slot].mini_batch);
 }
 
 void sched_sequence_move_landed(struct sched *s, uint32_t slot)
 {
-    uint32_t to = s->cold[slot].move.to, pages = s->cold[slot].move.pages;
-    sched_place_left(s, slot);
-    leave_place(s, slot);
+    uint32_t to = s->cold[slot].move.to, pages = s->cold[slot].move.pages, part = s->cold[slot].move.part;
+    sched_place_left(s, part);
+    leave_place(s, part);
     sched_move_forget(s, slot);
-    sched_place_attach(s, slot, to, pages);
-    sched_place_leaving(s, slot, sched_prefix_own_pages(s, slot)); // as for every sequence that is MOVING
+    sched_place_attach(s, part, to, pages);
+    sched_place_leaving(s, part, sched_prefix_own_pages(s, part)); // as for every sequence that is MOVING
 }

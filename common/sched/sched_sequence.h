@@ -32,6 +32,8 @@ void sched_sequence_row_back(struct sched *s, uint32_t slot); // call when a ste
 void sched_sequence_unpin(struct sched *s, uint32_t slot);
 
 void sched_sequence_move(struct sched *s, uint32_t slot, uint32_t to, uint32_t pages, uint32_t mini_batch);
+// The same for a holder of a place: a sequence, or an extent of one. The sequence pauses, and the rest of it stays where it is.
+void sched_sequence_move_part(struct sched *s, uint32_t holder, uint32_t to, uint32_t pages);
 void sched_sequence_relabel(struct sched *s, uint32_t slot, uint32_t mini_batch); // it stays where it is
 void sched_sequence_move_off(struct sched *s, uint32_t slot);                     // ends the move; it goes on where it is
 void sched_sequence_move_landed(struct sched *s, uint32_t slot); // call when its pages have arrived; does not change the state

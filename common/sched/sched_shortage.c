@@ -95,6 +95,25 @@ static void make_room(struct sched *s, uint32_t not_this, uint32_t pages)
     }
 }
 
+// Hands over a part of a sequence that is split, or gives it up where no place takes what is handed over.
+static void drain_part(struct sched *s, uint32_t holder, bool any_accepts)
+{
+    uint32_t owner = sched_extent_is(s, holder) ? s->cold[holder].extent.owner : holder, to;
+    if (s->seqs[owner].state == SCHED_SEQ_WAITING) {
+        sched_sequence_give_up(s, holder);
+    } else if (!sched_seq_runs(&s->seqs[owner])) {
+        return;
+    } else if (!any_accepts) {
+        if (sched_split_room(s, holder, true, false) != NONE)
+            sched_sequence_give_up(s, holder);
+    } else if ((to = sched_split_room(s, holder, false, true)) != NONE) {
+        if (sched_move_is_free(s))
+            sched_sequence_move_part(s, holder, to, s->seqs[holder].pages);
+    } else if ((to = sched_split_room(s, holder, true, true)) != NONE) {
+        sched_prefix_make_room(s, to, s->seqs[holder].pages + sched_place_spared(&s->places.of[to]));
+    }
+}
+
 static void drain_place(struct sched *s, uint32_t index, bool any_accepts, bool any_other)
 {
     struct sched_place *place = &s->places.of[index];
@@ -103,9 +122,7 @@ static void drain_place(struct sched *s, uint32_t index, bool any_accepts, bool 
         struct sched_seq *seq = &s->seqs[slot];
         next = s->cold[slot].place.next;
         if (seq->split || sched_extent_is(s, slot)) {
-            uint32_t owner = sched_extent_is(s, slot) ? s->cold[slot].extent.owner : slot;
-            if (yields(s, slot) && (s->seqs[owner].state == SCHED_SEQ_WAITING || sched_split_has_room(s, slot)))
-                sched_sequence_give_up(s, slot);
+            drain_part(s, slot, any_accepts);
             continue;
         }
         if (!sched_seq_runs(seq))

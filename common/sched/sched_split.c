@@ -359,14 +359,21 @@ bool sched_split_go_on(struct sched *s, uint32_t slot)
     return true;
 }
 
-bool sched_split_has_room(const struct sched *s, uint32_t holder)
+uint32_t sched_split_room(const struct sched *s, uint32_t holder, bool evicting, bool moves)
 {
-    uint32_t owner = sched_extent_is(s, holder) ? s->cold[holder].extent.owner : holder, pages = s->seqs[holder].pages;
+    uint32_t owner = sched_extent_is(s, holder) ? s->cold[holder].extent.owner : holder, best = NONE;
+    const struct sched_seq *seq = &s->seqs[owner];
+    double best_us = 0;
     for (uint32_t i = 0; i < s->config.max_places; i++) {
         const struct sched_place *place = &s->places.of[i];
-        if (sched_place_takes(s, place) && may_hold(s, owner, i, SCHED_EXTENTS_MAX) &&
-            free_pages(place, true, place->count) >= pages)
-            return true;
+        if (!sched_place_takes(s, place) || !may_hold(s, owner, i, SCHED_EXTENTS_MAX) || (moves && !place->accepts_moves) ||
+            free_pages(place, evicting, place->count) < s->seqs[holder].pages)
+            continue;
+        double us = sched_speed_answer_us(s, place, seq->class, seq->mini_batch, s->seqs[holder].load, 0);
+        if (best != NONE && us >= best_us)
+            continue;
+        best = i;
+        best_us = us;
     }
-    return false;
+    return best;
 }

@@ -32,7 +32,8 @@ bool sched_split_grow(struct sched *s, uint32_t slot);
 // is computed anew at the next place. False: no place has room.
 bool sched_split_go_on(struct sched *s, uint32_t slot);
 
-// Returns whether another place could take the part of a sequence that a place's holder is.
-bool sched_split_has_room(const struct sched *s, uint32_t holder);
+// Returns the place that would read the part of a sequence soonest that a place's holder is, of those that have room for it; NONE: there is
+// none. evicting: kept sequences may be evicted there. moves: it must accept moves.
+uint32_t sched_split_room(const struct sched *s, uint32_t holder, bool evicting, bool moves);
 
 #endif

@@ -345,7 +345,7 @@ void places_move(struct scheduler *scheduler, const struct sched_move *move)
 {
     static const struct rpc_callbacks callbacks = {.on_end = on_fetched};
     const struct member *from = scheduler->places[move->from].member, *to = scheduler->places[move->to].member;
-    const uint32_t pages = move->positions / MAX(scheduler->kv.page_tokens, 1u) + 1;
+    const uint32_t pages = (move->positions - move->first) / MAX(scheduler->kv.page_tokens, 1u) + 1;
     const struct rpc_options by_size = {.timeout_ms = CONTROL_TIMEOUT_MS + MIN(pages, PAGES_TIMED) * PAGE_TIMEOUT_MS};
     Fastdecode__FetchRequest request = FASTDECODE__FETCH_REQUEST__INIT;
     struct pending_move *pending = unused_move(scheduler);
@@ -367,6 +367,7 @@ void places_move(struct scheduler *scheduler, const struct sched_move *move)
     request.scheduler_incarnation = scheduler->incarnation;
     request.sequence = move->sequence;
     request.tensor_address = (char *)from->tensor_address;
+    request.first_position = move->first;
     request.positions = move->positions;
     if (!to->channel || rpc_call_start(to->channel, &fastdecode__kv_control__descriptor, "Fetch", &request.base, &by_size,
                                        &callbacks, pending, NULL, &error))

@@ -328,8 +328,13 @@ MESH_FUNCTION void mesh_take_action(struct mesh *m, const struct sched_action *a
     case SCHED_MOVE:
         q = mesh_find(m, a->move.sequence);
         MESH_CHECK(!q->finished && q->in_flight == 0 && q->moving_until == 0 && q->pinned == 0 && a->move.from != a->move.to);
-        MESH_CHECK(m->up[a->move.to] && m->up[a->move.from] && q->place == a->move.from);
-        MESH_CHECK(a->move.positions == q->held && q->kv[a->move.from] >= q->held);
+        MESH_CHECK(m->up[a->move.to] && m->up[a->move.from] && (q->place == a->move.from || m->config.extent_tokens > 0));
+        MESH_CHECK(a->move.positions == q->held ||
+                   (a->move.positions < q->held && a->move.positions % m->config.extent_tokens == 0));
+        MESH_CHECK(q->kv[a->move.from] >= a->move.positions && q->kv_first[a->move.from] == a->move.first &&
+                   q->kv[a->move.to] == 0);
+        m->extents_moved += q->place != a->move.from;
+        q->move_positions = a->move.positions;
         q->moving_until = m->now_us + 1 + mesh_random(m, mesh_chance(m, m->slow_permille) ? 1000000 : 30000);
         q->move_id = a->move.id;
         q->move_from = a->move.from;
@@ -518,13 +523,14 @@ MESH_FUNCTION void mesh_answer_others(struct mesh *m)
             e->moved.sequence = q->id;
             e->moved.id = q->move_id;
             e->moved.ok = !mesh_chance(m, m->move_fails_permille);
-            e->moved.positions = q->held;
+            e->moved.positions = q->move_positions;
             if (e->moved.ok) {
                 q->kv[q->move_to] = 0;
-                mesh_hold(m, q, q->move_to, q->held, NULL);
-                q->kv[q->move_from] = 0;
+                q->kv_first[q->move_to] = q->kv_first[q->move_from];
+                mesh_hold(m, q, q->move_to, q->move_positions, NULL);
+                q->kv[q->move_from] = q->kv_first[q->move_from] = 0;
                 q->next = q->held;
-                q->place = q->move_to;
+                q->place = q->place == q->move_from ? q->move_to : q->place;
             }
             q->moving_until = 0;
         }

@@ -36,7 +36,7 @@ struct mesh_seq {
     enum sched_class class;
     uint64_t moving_until; // when its MOVE is answered; 0: there is none
     uint64_t move_id;
-    uint32_t move_from, move_to;
+    uint32_t move_from, move_to, move_positions;
     uint64_t release_until[MESH_PLACES]; // when its RELEASE there is acknowledged
     uint64_t first_taken_us;
 };
@@ -85,8 +85,9 @@ struct mesh {
     uint32_t device_permille; // of the s-parts, which compute on a device
     uint32_t batch_permille;  // of the requests, which are of class batch
     uint32_t extents_seen;    // the most of one run
-    uint64_t recomputed;      // rows behind the last boundary that were computed again when a tail was frozen
-    bool calm;                // no drain, no shortage, no balancing: no decode row may be missing from a step
+    uint32_t extents_moved;
+    uint64_t recomputed; // rows behind the last boundary that were computed again when a tail was frozen
+    bool calm;           // no drain, no shortage, no balancing: no decode row may be missing from a step
     uint64_t last_step, steps, prefill_beside_decode, drains;
     uint64_t late_rows, own_rows[SCHED_CLASSES]; // rows of class batch behind interactive ones; other rows
     uint32_t page_ids;                           // given out so far
