@@ -14,6 +14,8 @@
 
 #include "common/base/status.h"
 
+struct model;
+
 enum { PLAN_STAGES_MAX = 8, PLAN_SPLIT_LAYERS_MAX = 1024 };
 
 // What is to be split. Arrays are borrowed. Times are of a step with as many rows as are expected; their unit does not matter.
@@ -37,6 +39,10 @@ struct plan_range {
 // RESOURCE_EXHAUSTED: it does not fit, and *error says what is missing.
 enum status plan_split_layers(const struct plan_split *split, struct plan_range *ranges, double *slowest_us,
                               struct error *error) MUST_CHECK;
+
+// Splits a model by the bytes of its weights, which is what the time of a decode step follows: those of a layer, and with the last stage
+// those of the output matrix. Fills in ranges [stages]. INVALID_ARGUMENT: as above.
+enum status plan_split_model(const struct model *model, uint32_t stages, struct plan_range *ranges, struct error *error) MUST_CHECK;
 
 // Returns the time, or the memory, that a stage takes with the layers of a range.
 double plan_split_us(const struct plan_split *split, uint32_t stage, struct plan_range range);

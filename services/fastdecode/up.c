@@ -33,7 +33,6 @@
 #include "common/trace/trace.h"
 #include "services/fastdecode/http_probe.h"
 #include "services/fastdecode/supervise.h"
-#include "services/fastdecode/up_stages.h"
 
 enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 50 };
 
@@ -83,7 +82,6 @@ struct up {
     struct supervisor supervisor;
     struct child *gateway, *scheduler;
     struct child *workers[64];
-    struct plan_range layers[SCHED_STAGES_MAX]; // of each s-part, if there are several
     char program_dir[512];
     char host_port[128];
 };
@@ -300,7 +298,7 @@ static void add_s_part(struct up *up, uint32_t index, uint64_t free_bytes)
     supervise_argument(child, "--listen=ipc://%s/%s.sock", up->supervisor.run_dir, name);
     if (s->s_parts > 1) {
         supervise_argument(child, "--name=%s", name);
-        supervise_argument(child, "--layers=%u:%u", up->layers[index].first, up->layers[index].end);
+        supervise_argument(child, "--layers=%u/%u", index, s->s_parts);
     }
     supervise_argument(child, "--model=%s", s->model);
     supervise_argument(child, "--device=%s", s->device);
@@ -535,8 +533,7 @@ int up_main(int argc, char **argv)
 
     signal(SIGPIPE, SIG_IGN); // a reader of its output that has gone must not end the mesh
     up.settings = defaults;
-    if (parse(&up.settings, argc, argv, &check_only, &error) || find_programs(&up, &error) ||
-        (up.settings.s_parts > 1 && up_stages_split(up.settings.model, up.settings.s_parts, up.layers, &error)))
+    if (parse(&up.settings, argc, argv, &check_only, &error) || find_programs(&up, &error))
         return fail(&error);
     if (check_only)
         return check_all(&up);

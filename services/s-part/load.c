@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/model/compute.h"
+#include "common/plan/split.h"
 #include "services/s-part/s_part.h"
 
 // On a thread of the disk's queue.
@@ -125,11 +126,20 @@ static enum status lend_memory(const struct engine *engine, struct error *error)
     return lent && rpc_lend_memory(lent, bytes) ? error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for messages") : STATUS_OK;
 }
 
-// Checks --layers against the model.
-static enum status check_layers(struct s_part_settings *s, const struct model *model, struct error *error)
+// Finds the layers that --layers means, and checks that the model has them.
+static enum status choose_layers(struct s_part_settings *s, const struct model *model, struct error *error)
 {
     const uint32_t layers = model->shape.layers;
+    struct plan_range ranges[SCHED_STAGES_MAX];
 
+    if (s->stages > 1) {
+        if (plan_split_model(model, s->stages, ranges, error)) {
+            error_prefix(error, "--layers %s", s->layers);
+            return error->status;
+        }
+        s->first_layer = ranges[s->stage].first;
+        s->layer_count = ranges[s->stage].end - ranges[s->stage].first;
+    }
     if (!s->layer_count)
         s->layer_count = layers;
     if (s->first_layer < layers && s->layer_count <= layers - s->first_layer)
@@ -147,7 +157,7 @@ enum status load_model(struct s_part *s_part, struct error *error)
         return status;
     if (!s_part->settings.context || s_part->settings.context > s_part->model->shape.context_length)
         s_part->settings.context = s_part->model->shape.context_length;
-    if ((status = check_layers(&s_part->settings, s_part->model, error)))
+    if ((status = choose_layers(&s_part->settings, s_part->model, error)))
         return status;
     model_release_file(s_part->model); // the pages that were read to check it: the plan counts from here
     if ((status = device_choose(s_part->settings.device_name, &s_part->device, error)))

@@ -31,7 +31,9 @@ struct s_part_settings {
     enum kv_type kv_type;
     enum disk_method disk;
     uint32_t context, max_batch, max_rows, mini_batches, threads, device_timeout_s, sparse_percent;
-    uint32_t first_layer, layer_count;                        // of --layers; load.c sets the count if all are meant
+    uint32_t stage, stages;                                   // of --layers STAGE/STAGES
+    uint32_t first_layer, layer_count;                        // of --layers FIRST:END; otherwise load.c sets them
+    char own_name[MEMBER_NAME_BYTES];                         // what `name` is if none was given for a stage
     uint64_t local_pool, weights_memory, weights_host_memory; // of the weights 0: auto
 };
 

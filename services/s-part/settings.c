@@ -31,22 +31,33 @@ static struct s_part_settings defaults(void)
         .sparse_attention = "off",
         .local_pool = 1ull << 30,
         .max_batch = 128,
-        .mini_batches = 2,
     };
 }
 
-// "A:B": layers A, A + 1 … B - 1.
+// "A:B": layers A, A + 1 … B - 1. "I/P": those of the I-th of P s-parts, which load.c finds.
 static enum status parse_layers(struct s_part_settings *s, struct error *error)
 {
-    uint32_t end;
+    uint32_t first, end;
     char behind;
 
     if (!strcmp(s->layers, "all"))
         return STATUS_OK;
-    if (s->layers[0] < '0' || s->layers[0] > '9' || sscanf(s->layers, "%6u:%6u%c", &s->first_layer, &end, &behind) != 2 ||
-        end <= s->first_layer)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--layers is '%s', want all or FIRST:END such as 0:19", s->layers);
-    s->layer_count = end - s->first_layer;
+    const bool begins = s->layers[0] >= '0' && s->layers[0] <= '9';
+    if (begins && sscanf(s->layers, "%6u:%6u%c", &first, &end, &behind) == 2 && first < end) {
+        s->first_layer = first;
+        s->layer_count = end - first;
+    } else if (begins && sscanf(s->layers, "%6u/%6u%c", &first, &end, &behind) == 2 && first < end && end <= SCHED_STAGES_MAX) {
+        s->stage = first;
+        s->stages = end;
+    } else {
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "--layers is '%s', want all, FIRST:END such as 0:19, or STAGE/STAGES such as 0/2 (at most %d)", s->layers,
+                         SCHED_STAGES_MAX);
+    }
+    if (s->stages > 1 && !strcmp(s->name, "s-part")) {
+        snprintf(s->own_name, sizeof s->own_name, "s-part-%u", s->stage);
+        s->name = s->own_name;
+    }
     return STATUS_OK;
 }
 
@@ -74,6 +85,8 @@ static enum status check(struct s_part_settings *s, struct error *error)
     if ((status = parse_size("--weights-memory", s->weights_memory_text, &s->weights_memory, error)) ||
         (status = parse_size("--weights-host-memory", s->weights_host_memory_text, &s->weights_host_memory, error)))
         return status;
+    if (!s->mini_batches)
+        s->mini_batches = MAX(2u, s->stages);
     if (!s->max_rows)
         s->max_rows = MIN((uint32_t)SCHED_STEP_ROWS_MAX, (s->max_batch + CHUNK_ROWS + 15) / 16 * 16);
     return kernels_init(s->isa, error);
@@ -83,8 +96,10 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
 {
     const struct option options[] = {
         {"model", OPTION_STRING, &s->model_path, "FILE", "GGUF model file (required)", 0, 0},
-        {"layers", OPTION_STRING, &s->layers, "FIRST:END|all",
-         "layers of the model that this s-part has, END not among them: several s-parts are a pipeline", 0, 0},
+        {"layers", OPTION_STRING, &s->layers, "all|FIRST:END|STAGE/STAGES",
+         "layers of the model that this s-part has: several are a pipeline. FIRST:END, END not among them; or what the split of "
+         "all weights into STAGES equal parts gives number STAGE, counted from 0",
+         0, 0},
         {"scheduler", OPTION_STRING, &s->scheduler, "ADDRESS", "address of the scheduler", 0, 0},
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "address to which the scheduler sends steps", 0, 0},
         {"listen-tensors", OPTION_STRING, &s->listen_tensors, "ADDRESS",
@@ -112,7 +127,8 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, SCHED_STEP_ROWS_MAX},
-        {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight", 1, SCHED_MINI_BATCHES_MAX},
+        {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight; 0: two, or as many as STAGES in --layers", 0,
+         SCHED_MINI_BATCHES_MAX},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one per usable CPU, each pinned unless CPU time is limited",
          0, 1024},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s)", 0, 0},

@@ -245,6 +245,7 @@ PATH=$state/venv/bin:$PATH
 "$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes
 "$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes-cuda
 "$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes-batches
+"$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes-pipeline
 
 make_base base runtime gateway
 # shellcheck disable=SC2046  # a word or none

@@ -119,7 +119,7 @@ def check_references(kustomization, documents):
                     yield f"{name}: no volume {mount['name']}"
     for name, service in services.items():
         pods = [workload["spec"]["template"] for workload in workloads.values()
-                if service["spec"]["selector"].items() <= workload["spec"]["template"]["metadata"]["labels"].items()]
+                if workload["spec"].get("replicas") != 0 and service["spec"]["selector"].items() <= workload["spec"]["template"]["metadata"]["labels"].items()]
         if len(pods) != 1:
             yield f"Service {name}: selects {len(pods)} workloads"
             continue

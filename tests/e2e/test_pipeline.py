@@ -202,8 +202,9 @@ def test_stages_that_do_not_fit(by_hand):
     wait_until(lambda: by_hand.health().strip().endswith("ready"), 20, by_hand.health)
 
 
-@pytest.mark.parametrize("layers,why", [("2:9", "the model has 4"), ("3:3", "want all or FIRST:END"), ("x", "want all or FIRST:END"),
-                                        ("1:2:3", "want all or FIRST:END"), ("-1:2", "want all or FIRST:END")])
+@pytest.mark.parametrize("layers,why", [("2:9", "the model has 4"), ("0/5", "4 layers over 5 s-parts"), ("3:3", "want all, FIRST:END"),
+                                        ("x", "want all, FIRST:END"), ("1:2:3", "want all, FIRST:END"), ("-1:2", "want all, FIRST:END"),
+                                        ("2/2", "STAGE/STAGES"), ("0/9", "STAGE/STAGES"), ("0/2/3", "STAGE/STAGES")])
 def test_layers_option(layers, why):
     done = run([os.path.join(BUILD, "bin", "s-part"), "--model", tiny(), "--calibrate", "off", f"--layers={layers}"])
     assert done.returncode == 2 and why in done.stderr, done
@@ -211,4 +212,4 @@ def test_layers_option(layers, why):
 
 def test_more_stages_than_layers():
     done = fastdecode("up", "--model", tiny(), "--s-parts", 5)
-    assert done.returncode == 2 and "--s-parts 5: " in done.stderr and "4 layers" in done.stderr, done
+    assert done.returncode == 2 and "s-part-0 cannot start" in done.stderr and "4 layers over 5 s-parts" in done.stderr, done
