@@ -169,8 +169,9 @@ static void no_space_text(struct scheduler *scheduler, const struct token_log *l
         pages[0] += pages[k];
     snprintf(
         text, size,
-        "no room for the KV of a sequence of %u tokens: of the %u places that are up, those that one sequence may use hold %llu tokens",
-        log->token_count, places, (unsigned long long)(pages[0] * scheduler->kv.page_tokens));
+        "a sequence of %u tokens needs more KV memory than there is: the places that one sequence may use hold %llu tokens (%u are up); "
+        "add workers or give them more (--kv-memory)",
+        log->token_count, (unsigned long long)(pages[0] * scheduler->kv.page_tokens), places);
 }
 
 void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason, uint32_t cached_tokens)

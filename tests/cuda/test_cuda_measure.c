@@ -192,6 +192,7 @@ static void test_workers_are_measured_by_the_host(void **state)
     engine->backend = rig.backend;
     engine->batches[0].backend = rig.batch;
     engine->shape = rig_model->shape;
+    engine->range = (struct layer_range){.count = engine->shape.layers, .is_first = true, .is_last = true};
     load_measure(&s_part);
     assert_true(s_part.calibration.done && s_part.calibration.kv.token_us > 0);
     assert_true(engine->attend_costs.token_us > 0 && engine->attend_costs.token_us != s_part.calibration.kv.token_us);

@@ -47,6 +47,7 @@ class Travelling:
     """Streams, and the worker that gives some of them away, while pages of at least one are on their way."""
 
     def __init__(self, mesh):
+        mesh.wait_metric("fastdecode_place_up", lambda up: up == len(WORKERS))
         self.log, self.streams = Log(mesh), start_all(mesh.url, REQUESTS)
         for stream in self.streams:
             stream.wait_tokens(AT)
