@@ -62,8 +62,8 @@ static enum status open_host(struct cuda_tier *tier, struct error *error)
 // Says where each blob is, and which slot it comes through.
 static void place_blobs(struct cuda_tier *tier, const uint64_t *blob_bytes, unsigned char *device)
 {
-    struct cuda_disk *disk = &tier->disk;
-    unsigned char *host = tier->host + (disk->tiers.slots ? disk->tiers.slots * disk->tiers.slot_bytes : 0);
+    const struct weight_tiers *pinned = &tier->disk.tiers;
+    unsigned char *host = tier->host + pinned->slots * pinned->slot_bytes;
     uint32_t k = 0;
 
     for (uint32_t i = 0; i < tier->tiers.slots; i++, device += tier->tiers.slot_bytes)
@@ -71,19 +71,16 @@ static void place_blobs(struct cuda_tier *tier, const uint64_t *blob_bytes, unsi
     for (uint32_t s = 0; s < tier->tiers.segment_count; s++) {
         struct cuda_blob *blob = &tier->blobs[s];
         *blob = (struct cuda_blob){.bytes = blob_bytes[s], .device = device};
-        disk->index_of[s] = k;
         if (!weight_tiers_streams(&tier->tiers, s)) {
             device += blob->bytes;
             continue;
         }
         blob->slot = &tier->slots[k % tier->tiers.slots];
         blob->device = blob->slot->data;
-        if (!weight_tiers_streams(&disk->tiers, k))
+        if (!weight_tiers_streams(pinned, k++))
             blob->host = host, host += packed_file_align(blob->bytes);
-        disk->segment_of[k++] = s;
     }
-    disk->index_of[tier->tiers.segment_count] = k;
-    assert_always(k == disk->tiers.segment_count);
+    assert_always(k == pinned->segment_count);
 }
 
 enum status cuda_tier_open(const struct weight_tiers *tiers, const struct weight_tiers *host, const uint64_t *blob_bytes,
@@ -93,9 +90,7 @@ enum status cuda_tier_open(const struct weight_tiers *tiers, const struct weight
     enum status status;
 
     *tier = (struct cuda_tier){.tiers = *tiers, .disk.tiers = *host, .blobs = calloc(count, sizeof *tier->blobs)};
-    tier->disk.index_of = calloc(count + 1, sizeof *tier->disk.index_of);
-    tier->disk.segment_of = calloc(count, sizeof *tier->disk.segment_of);
-    if (!tier->blobs || !tier->disk.index_of || !tier->disk.segment_of)
+    if (!tier->blobs)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the table of weights");
     if ((status = open_host(tier, error)))
         return status;
@@ -187,14 +182,8 @@ static void copy_blob(struct cuda_tier *tier, uint32_t s, const unsigned char *f
     slot->segment = s;
     tier->copies++;
     tier->copied_bytes += blob->bytes;
-    if (!blob->host)
-        cuda_disk_copying(tier, s, from);
-}
-
-// Where a blob is on the host; NULL: it is being read.
-static const unsigned char *on_host(struct cuda_tier *tier, uint32_t s)
-{
-    return tier->blobs[s].host ? tier->blobs[s].host : cuda_disk_get(tier, s);
+    if (tier->disk.stream)
+        cuda_disk_copying(tier, from, s);
 }
 
 // Whether the next blob of the host that a mini-batch in flight needs is that of segment s.
@@ -209,10 +198,9 @@ static bool is_awaited(const struct cuda_tier *tier, uint32_t s)
 static void fetch(struct cuda_tier *tier, uint32_t s)
 {
     const uint32_t in_slot = tier->blobs[s].slot->segment;
-    const unsigned char *from;
 
-    if (in_slot != s && (in_slot == CUDA_NO_SEGMENT || !is_awaited(tier, in_slot)) && (from = on_host(tier, s)))
-        copy_blob(tier, s, from);
+    if (in_slot != s && (in_slot == CUDA_NO_SEGMENT || !is_awaited(tier, in_slot)))
+        copy_blob(tier, s, tier->blobs[s].host);
 }
 
 // Copies what the mini-batches in flight need next, where a slot has nothing that is needed sooner; with none in flight, what the next
@@ -221,8 +209,6 @@ static void fetch_next(struct cuda_tier *tier)
 {
     bool in_flight = false;
 
-    if (tier->held)
-        return;
     for (const struct cuda_visit *visit = tier->visits; visit; visit = visit->next) {
         if (visit->segment == CUDA_NO_SEGMENT)
             continue;
@@ -242,10 +228,9 @@ void cuda_tier_enter(struct cuda_tier *tier, struct cuda_visit *visit, uint32_t 
     visit->segment = s;
     if (!slot)
         return;
-    if (slot->segment != s) {
-        const unsigned char *from = on_host(tier, s);
-        copy_blob(tier, s, from ? from : cuda_disk_wait(tier, s));
-    }
+    (void)cuda_tier_advance(tier);
+    if (slot->segment != s)
+        copy_blob(tier, s, tier->disk.stream ? cuda_disk_seek(tier, s) : tier->blobs[s].host);
     cuda_must(cudaStreamWaitEvent(stream, slot->copied, 0), "waiting for weights");
 }
 
@@ -256,7 +241,9 @@ void cuda_tier_leave(struct cuda_tier *tier, struct cuda_visit *visit, uint32_t 
     visit->segment = s + 1 < tier->tiers.segment_count ? s + 1 : CUDA_NO_SEGMENT;
     if (slot)
         cuda_must(cudaEventRecord(visit->used[slot - tier->slots], stream), "using weights");
-    if (tier->tiers.streamed_count)
+    if (tier->disk.stream)
+        (void)cuda_tier_advance(tier);
+    else if (tier->tiers.streamed_count)
         fetch_next(tier);
 }
 
@@ -266,34 +253,33 @@ void cuda_tier_end(struct cuda_visit *visit) { visit->segment = CUDA_NO_SEGMENT;
 
 bool cuda_tier_advance(struct cuda_tier *tier)
 {
+    const unsigned char *from;
+    bool copying;
+
     if (!tier->disk.stream)
         return false;
-    (void)cuda_disk_advance(tier);
-    fetch_next(tier);
-    return cuda_disk_advance(tier);
+    copying = cuda_disk_advance(tier);
+    for (uint32_t s; (s = cuda_disk_take(tier, &from)) != CUDA_NO_SEGMENT; copying = true) {
+        copy_blob(tier, s, from);
+        (void)cuda_disk_advance(tier);
+    }
+    return copying;
 }
 
 uint32_t cuda_tier_turn(struct cuda_tier *tier, uint32_t s)
 {
     const struct cuda_slot *slot = tier->blobs[s].slot;
 
+    if (slot && slot->segment != s)
+        (void)cuda_tier_advance(tier);
     if (!slot || slot->segment == s)
         return 0;
-    if (!tier->disk.stream)
-        return 1;
-    (void)cuda_tier_advance(tier);
-    if (slot->segment == s)
-        return 0;
-    if (slot->segment != CUDA_NO_SEGMENT && cuda_disk_has(tier, slot->segment) && is_awaited(tier, slot->segment))
-        return BACKEND_NOT_YET;
-    return on_host(tier, s) ? 1 : BACKEND_NOT_YET;
+    return tier->disk.stream ? BACKEND_NOT_YET : 1;
 }
 
 void cuda_tier_hold(struct cuda_tier *tier, bool hold)
 {
-    if (!tier->disk.stream)
-        return;
-    tier->held = hold;
+    tier->disk.held = hold;
     (void)cuda_tier_advance(tier);
 }
 

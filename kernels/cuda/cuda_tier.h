@@ -11,6 +11,7 @@
 
 #include "kernels/backend/weight_stream.h"
 #include "kernels/backend/weight_tiers.h"
+#include "kernels/backend/weight_window.h"
 
 #define CUDA_NO_SEGMENT UINT32_MAX
 
@@ -30,22 +31,23 @@ struct cuda_blob {
 // A mini-batch on its way through the blobs.
 struct cuda_visit {
     struct cuda_visit *next;
-    uint32_t user;    // of the stream from disk
+    uint32_t user;    // of the window of what comes from disk
     uint32_t segment; // the next one; CUDA_NO_SEGMENT: no step is in flight
     cudaEvent_t used[WEIGHT_SLOTS_MAX];
 };
 
-// Blobs that come from disk, by their index among those that come from the host.
+// What of the blobs that come from the host comes from disk; by their index among those from the host.
 struct cuda_disk {
-    struct weight_tiers tiers; // pinned memory: slots, then blobs that stay there; what streams is on disk
-    uint32_t *index_of;        // [segments + 1]: of the first that is not before the segment
-    uint32_t *segment_of;      // [tiers.segment_count]; it is the blob's number in the file, too
-    struct packed_file *file;  // NULL: none are on disk; and so:
+    struct weight_tiers tiers;   // pinned memory: slots, then blobs that stay there; what streams is on disk
+    struct weight_window window; // of blobs in the device's slots; by their segments
+    struct packed_file *file;    // NULL: none are on disk; and so:
     struct disk_queue *queue;
     struct weight_stream *stream;
     uint32_t copying[WEIGHT_SLOTS_MAX];   // index of the blob that is being copied from the pinned slot; WEIGHT_NONE: none
     cudaEvent_t copied[WEIGHT_SLOTS_MAX]; // of that copy
-    uint32_t users;                       // of the stream: a bit each
+    uint32_t users;                       // of the window: a bit each
+    uint32_t told[2];                     // what the stream's users were last said to need
+    bool held;                            // the first segments are run again and again
 };
 
 struct cuda_tier {
@@ -58,7 +60,6 @@ struct cuda_tier {
     uint64_t copies, copied_bytes; // since open
     double byte_us;                // what a byte takes over the link; 0: not known yet
     struct cuda_disk disk;
-    bool held; // nothing is fetched ahead: the first segments are run again and again
 };
 
 // tiers: in device memory always_bytes come first, which are the caller's, then slots, then the blobs that stay. host: what of the others
@@ -81,7 +82,7 @@ void cuda_tier_end(struct cuda_visit *visit);
 // Copies what has been read. True: copies are under way whose end lets the next reads begin: ask again soon.
 bool cuda_tier_advance(struct cuda_tier *tier);
 // Who of several mini-batches goes first with its next segment s: the lowest. 0: its weights are there or on their way. BACKEND_NOT_YET:
-// they are being read, or would take the place of some that another mini-batch needs and that would have to be read again.
+// they have to be read, or wait for a slot whose blob another mini-batch needs.
 uint32_t cuda_tier_turn(struct cuda_tier *tier, uint32_t s);
 void cuda_tier_hold(struct cuda_tier *tier, bool hold);
 // What copying and reading all of a step's takes: the slower of both, as they go on side by side. 0: not known, or all stay.
@@ -94,13 +95,14 @@ enum status cuda_disk_open(struct cuda_tier *tier, struct packed_file *file, con
 void cuda_disk_close(struct cuda_tier *tier);
 void cuda_disk_join(struct cuda_tier *tier, struct cuda_visit *visit);
 void cuda_disk_leave(struct cuda_tier *tier, struct cuda_visit *visit);
-bool cuda_disk_has(const struct cuda_tier *tier, uint32_t s); // whether segment s is on disk
-// Tells the stream what is needed next, once copies that have ended are taken into account. True: some have not.
+// Moves the window on to what is needed, once copies that have ended are taken into account. True: some have not.
 bool cuda_disk_advance(struct cuda_tier *tier);
-// The pinned memory that segment s was read into; NULL: not yet. wait: blocks until it is.
-const unsigned char *cuda_disk_get(struct cuda_tier *tier, uint32_t s);
-const unsigned char *cuda_disk_wait(struct cuda_tier *tier, uint32_t s);
-// The copy of segment s to the device is queued on the tier's stream: until it is over, what it was read into stays.
-void cuda_disk_copying(struct cuda_tier *tier, uint32_t s, const unsigned char *memory);
+// Takes the blob that is to be copied to the device next into the window, and returns its segment and where it is on the host.
+// CUDA_NO_SEGMENT: none now.
+uint32_t cuda_disk_take(struct cuda_tier *tier, const unsigned char **from);
+// Has the window begin with segment s, whoever needs what is there, and returns where it is on the host. Blocks until it has been read.
+const unsigned char *cuda_disk_seek(struct cuda_tier *tier, uint32_t s);
+// The copy of segment s from that memory is queued on the tier's stream: until it is over, what was read stays.
+void cuda_disk_copying(struct cuda_tier *tier, const unsigned char *memory, uint32_t s);
 
 #endif

@@ -128,7 +128,7 @@ static void add_service(struct text *text, const struct scheduler *scheduler)
     one(text, "s_part_busy_seconds_total", "counter", "time in segments and sampling", (double)scheduler->s_part_busy_us / 1e6);
     one(text, "s_part_waiting_seconds_total", "counter", "time in which a step waited for attention",
         (double)scheduler->s_part_wait_us / 1e6);
-    one(text, "weights_read_bytes_total", "counter", "weights read from disk for steps, because they do not stay in memory",
+    one(text, "weights_read_bytes_total", "counter", "weights read from disk, or copied to a GPU, for steps",
         (double)scheduler->s_part.member.last.streamed_bytes);
     one(text, "weights_read_segments_total", "counter", "pieces that those were",
         (double)scheduler->s_part.member.last.streamed_segments);

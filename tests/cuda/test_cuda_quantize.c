@@ -9,7 +9,7 @@
 
 enum { ROWS = 40, PAGES = 32 }; /* more rows than are multiplied directly, then few */
 
-static char in[64], out[64];
+static char in[64], out[64], packed[64];
 
 static void write_llama(enum tensor_type type)
 {
@@ -98,6 +98,45 @@ static void the_same_bytes_as_from_the_file(void **state)
     }
 }
 
+/* What comes from disk each step is quantized when its file is written; a file of other bits is not taken for it. */
+static void quantized_weights_come_from_disk(void **state)
+{
+    static const uint32_t bits[] = {4, 8};
+    struct tiny_llama tiny = TINY_LLAMA;
+    struct gguf_build build = {0};
+    struct backend_row rows[ROWS];
+    struct backend_plan plan;
+    struct error error;
+    (void)state;
+
+    tiny.layers = 6, tiny.type = TENSOR_F16;
+    gguf_build_llama(&build, &tiny);
+    rig_model_open(&build);
+    for (size_t i = 0; i < ARRAY_COUNT(bits); i++) {
+        struct backend_config config = rig_config(ROWS);
+        struct rig resident, streamed;
+        config.quantize_bits = bits[i];
+        rig_open(&resident, fastdecode_device.ops, config, PAGES);
+        config.packed_path = packed;
+        assert_int_equal(fastdecode_device.ops->plan(&config, &plan, &error), STATUS_OK);
+        for (config.weights_memory = plan.device_weight_bytes; plan.streamed_bytes < plan.device_weight_bytes / 3;
+             config.weights_memory -= 256)
+            assert_int_equal(fastdecode_device.ops->plan(&config, &plan, &error), STATUS_OK);
+        config.weights_memory += 256;
+        config.weights_host_memory = plan.weight_bytes * 3 / 4;
+        assert_int_equal(fastdecode_device.ops->plan(&config, &plan, &error), STATUS_OK);
+        assert_true(plan.disk_bytes > 0);
+        assert_string_equal(plan.weights_kind, bits[i] == 4 ? "cuda-4bit" : "cuda-8bit");
+        rig_open(&streamed, fastdecode_device.ops, config, PAGES);
+        rig_step(&resident, rows, rig_rows(rows, 0, 1, 0, 8, true));
+        rig_step(&streamed, rows, rig_rows(rows, 0, 1, 0, 8, true));
+        assert_memory_equal(resident.logits, streamed.logits, (size_t)8 * rig_model->shape.vocab * sizeof(float));
+        rig_close(&streamed);
+        rig_close(&resident);
+    }
+    rig_model_close();
+}
+
 /* Makes the last value of a matrix infinite; its file is F16. */
 static void break_matrix(void)
 {
@@ -140,12 +179,14 @@ static void refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bytes_as_from_the_file), cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bytes_as_from_the_file),
+                                       cmocka_unit_test(quantized_weights_come_from_disk), cmocka_unit_test(refusals)};
 
     setenv("FD_CUDA_TRIAL_MS", "0", 1); /* backends choose the same algorithms: their bytes are compared */
     snprintf(in, sizeof in, "/tmp/test_cuda_quantize.%d.in", (int)getpid());
+    snprintf(packed, sizeof packed, "/var/tmp/test_cuda_quantize.%d.fdw", (int)getpid());
     snprintf(out, sizeof out, "/tmp/test_cuda_quantize.%d.out", (int)getpid());
     const int failed = rig_begin(NULL) ? rig_end(cmocka_run_group_tests_name("cuda quantize", tests, NULL, NULL)) : 0;
-    unlink(in), unlink(out);
+    unlink(in), unlink(out), unlink(packed);
     return failed;
 }

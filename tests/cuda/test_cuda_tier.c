@@ -65,17 +65,17 @@ static void test_mini_batches(void **state)
     (void)state;
 
     for (uint32_t batches = 1; batches <= BATCHES; batches *= 2)
-        for (int disorder = 0; disorder < 2; disorder++) {
+        for (enum order order = IN_TURN; order <= DISORDER; order += DISORDER) {
             open_walks(resident, batches, tier_config(0));
             open_walks(tiered, batches, tier_config(room_for(6)));
             const struct cuda_tier *tier = &tiered[0].rig.backend->tier;
             for (uint32_t step = 0; step < STEPS; step++) {
-                walk_all(resident, batches, step, false, &seed);
-                walk_all(tiered, batches, step, disorder, &seed);
+                walk_all(resident, batches, step, IN_TURN, &seed);
+                walk_all(tiered, batches, step, order, &seed);
                 for (uint32_t i = 0; i < batches; i++)
                     same(&resident[i].rig, &tiered[i].rig, 1);
             }
-            if (!disorder) /* one copy for all, and the blob that the next step begins with */
+            if (order == IN_TURN) /* one copy for all, and the blob that the next step begins with */
                 assert_int_equal(tier->copies, STEPS * tier->tiers.streamed_count + 1);
             close_walks(resident, batches);
             close_walks(tiered, batches);
@@ -98,9 +98,9 @@ static void test_given_up(void **state)
     next_segment(&walks[1]);
     rig_wait(&walks[1].rig);
     walks[1].rig.ops->end(walks[1].rig.batch);
-    walk_all(walks, 1, 0, false, &seed); /* fetches the blob that the next step begins with */
+    walk_all(walks, 1, 0, IN_TURN, &seed); /* fetches the blob that the next step begins with */
     const uint64_t before = tier->copies;
-    walk_all(walks, 1, 1, false, &seed);
+    walk_all(walks, 1, 1, IN_TURN, &seed);
     assert_int_equal(tier->copies - before, tier->tiers.streamed_count);
     close_walks(walks, 2);
 }

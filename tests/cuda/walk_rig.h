@@ -87,7 +87,8 @@ static inline void same(const struct rig *a, const struct rig *b, uint32_t rows)
 
 struct walk {
     struct rig rig;
-    uint32_t s; /* the segment it comes to next */
+    uint32_t s;    /* the segment it comes to next */
+    uint32_t lags; /* rounds that it does not go on for */
     uint32_t count;
 };
 
@@ -101,15 +102,21 @@ static inline void next_segment(struct walk *walk)
     walk->s++;
 }
 
-/* A step of all of them: each time one goes on that is first by turn(), or, in disorder, any. */
-static inline void walk_all(struct walk *walks, uint32_t batches, uint32_t step, bool disorder, uint64_t *seed)
+enum order {
+    IN_TURN,  /* each time one goes on that is first by turn() */
+    SOME_LAG, /* the same, where all but one wait for something else now and then, as for workers */
+    DISORDER, /* any goes on */
+};
+
+/* A step of all of them. */
+static inline void walk_all(struct walk *walks, uint32_t batches, uint32_t step, enum order order, uint64_t *seed)
 {
     static struct backend_row rows[BATCHES][ROWS];
     uint32_t ended = 0;
 
     for (uint32_t i = 0; i < batches; i++) {
         walks[i].count = rig_rows(rows[i], 0, 10 * i + 1, 2 * step, 2, true);
-        walks[i].s = 0;
+        walks[i].s = walks[i].lags = 0;
         rig_begin_step(&walks[i].rig, rows[i], walks[i].count);
     }
     while (ended < batches) {
@@ -117,15 +124,16 @@ static inline void walk_all(struct walk *walks, uint32_t batches, uint32_t step,
         uint32_t best = UINT32_MAX;
         for (uint32_t i = 0, from = (uint32_t)gguf_random(seed) % batches; i < batches; i++) {
             struct walk *walk = &walks[(from + i) % batches];
-            if (walk->s > LAYERS)
+            if (walk->s > LAYERS || (walk->lags && walk->lags--))
                 continue;
-            const uint32_t turn = disorder ? 0 : walk->rig.ops->turn(walk->rig.batch, walk->s);
+            const uint32_t turn = order == DISORDER ? 0 : walk->rig.ops->turn(walk->rig.batch, walk->s);
             if (turn < best)
                 first = walk, best = turn;
         }
         if (!first) /* BACKEND_NOT_YET, all of them */
             continue;
         next_segment(first);
+        first->lags = order == SOME_LAG && first != walks ? (uint32_t)gguf_random(seed) % 3000 : 0;
         ended += first->s > LAYERS;
     }
     for (uint32_t i = 0; i < batches; i++) {

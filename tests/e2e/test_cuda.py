@@ -234,7 +234,7 @@ def test_batch_invariant(start_mesh):
 def test_weights_from_the_host(start_mesh, tmp_path, options):
     """Some layers' weights cross the link in each step, once for both mini-batches: the same bytes as with all of them there. The same if the
     host has no memory for them either, and they come from disk."""
-    common = ("--device", "cuda", "--batch-invariant", "--max-batch", 8, "--context", 256, "--calibrate", "off", *options)
+    common = ("--device", "cuda", "--batch-invariant", "--max-batch", 8, "--context", 256, *options)
     probes = [body("The sea is", 8, logprobs=5), body(words(12, 1), 10, 1, True, logprobs=5)]
     mesh = start_mesh(*common, env=device())
     wanted = run_all(mesh.url, probes)
@@ -246,7 +246,8 @@ def test_weights_from_the_host(start_mesh, tmp_path, options):
     assert streamed > SAVED_MIB and device_plan(small)["weights_mib"] <= weights - SAVED_MIB + 0.1
     assert_same(run_all(small.url, probes), wanted)
     small.stop()
-    least = start_mesh(*common, *from_disk(tmp_path, weights), env=device())
+    least = start_mesh(*common, *from_disk(tmp_path, weights), env=device(), calibrate=True)
+    assert float(re.search(r"CALIBRATED .* stream_us=(\d+)", least.logs(200))[1]) > 0
     plan = host_plan(least)
     assert plan["weights_mib"] <= 0.7 and plan["disk_mib"] > plan["weights_mib"] and plan["disk_slots"] == 2
     assert plan["disk_mib"] == float(re.search(r"WEIGHTS-STREAMED file=\S+-cuda.fdw each_step_mib=([\d.]+)", least.logs(200))[1])
