@@ -17,25 +17,20 @@
 #define FD_PLAN_PIPELINE_H
 
 #include "common/plan/plan.h"
-#include "common/plan/split.h"
-
-// Rows of a mini-batch's step, on average.
-struct plan_rows {
-    double decode, prefill;
-};
 
 // Returns the most mini-batches that are in flight: one for each stage, two with workers.
 uint32_t plan_mini_batches(uint32_t stages, uint32_t workers);
 
-// Returns the rows of a step with as many mini-batches as that.
-struct plan_rows plan_step_rows(const struct plan_request *request, uint32_t batch, uint32_t workers);
-
 // Returns how long a step's activations take from a stage to the next.
 double plan_hop_us(const struct plan_request *request, double rows);
 
-// Fills in the cost and the layers of each stage: out, ranges [request->stages]. Statuses as of plan_split_layers(); memory counts
-// unless request->ignore_capacity.
-enum status plan_stages(const struct plan_request *request, struct plan_rows rows, struct cost_s_part *out,
+// Fills in the cost and the layers of each stage: out, ranges [request->stages], for a batch on so many workers. Statuses as of
+// plan_split_layers(); memory counts unless request->ignore_capacity.
+enum status plan_stages(const struct plan_request *request, uint32_t batch, uint32_t workers, struct cost_s_part *out,
                         struct plan_range *ranges, struct error *error) MUST_CHECK;
+
+// Does for a pipeline what plan_predict() does; each: mini-batches for each stage, 1 or 2. Without price and KV. If no cut of the layers
+// fits into memory, it predicts without that limit.
+void plan_predict_pipeline(const struct plan_request *request, uint32_t batch, uint32_t workers, uint32_t each, struct plan *out);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/plan/plan_internal.h"
 
 enum { CHUNK_ROWS = 512, TILE_ROWS = 8, STEP_TARGET_US = 16000, STRETCH = 2 }; // the scheduling core's defaults
 
@@ -21,12 +22,12 @@ const char *plan_bound_name(enum plan_bound bound)
 
 static double spacing(const struct plan_request *r) { return r->spacing ? r->spacing : MAX(1u, r->generated_tokens / 32); }
 
-static double mean_context(const struct plan_request *r) { return r->prompt_tokens + (r->generated_tokens + spacing(r)) / 2; }
+double plan_mean_context(const struct plan_request *r) { return r->prompt_tokens + (r->generated_tokens + spacing(r)) / 2; }
 
 // Weights without a fast product in their type are held and multiplied in f32, as kernels/backend/cpu_load.c does.
 static bool as_f32(const struct plan_request *r) { return !r->shape->quantized && r->s_part->f16_tflops == 0; }
 
-static double weight_bytes(const struct plan_request *r, uint64_t values, uint64_t bytes)
+double plan_weight_bytes(const struct plan_request *r, uint64_t values, uint64_t bytes)
 {
     return as_f32(r) ? 4.0 * (double)values : (double)bytes;
 }
@@ -42,7 +43,7 @@ static double operations_per_us(const struct plan_request *r)
 static void roofline(const struct plan_request *r, uint64_t values, uint64_t bytes, double fixed_us, struct cost_curve *out)
 {
     const struct hardware *h = r->s_part;
-    double read_us = weight_bytes(r, values, bytes) / (h->memory_gb_per_second * h->weights_share * GIGA) * US;
+    double read_us = plan_weight_bytes(r, values, bytes) / (h->memory_gb_per_second * h->weights_share * GIGA) * US;
     double row_us = 2.0 * (double)values / operations_per_us(r);
     double knee = MAX(1, read_us / row_us);
 
@@ -89,7 +90,7 @@ void plan_r_part(const struct plan_request *r, uint32_t workers, struct cost_r_p
 }
 
 // Returns what a mini-batch's step takes besides layers, attention and head.
-static double step_rest_us(const struct plan_request *r, double rows)
+double plan_step_rest_us(const struct plan_request *r, double rows)
 {
     const struct cost_curve *rest = &r->s_part->model.rest;
     return rest->count ? cost_curve_at(rest, rows) : r->s_part->step_us;
@@ -109,18 +110,18 @@ static double prefill_row_us(const struct plan_request *r, const struct cost_s_p
                     (cost_curve_at(&s->layer, CHUNK_ROWS) / CHUNK_ROWS + kv->prefill_row_us + context * kv->pair_us + link_us);
 
     double decode_us = s->layers * (cost_curve_at(&s->layer, rows) + attend_us) + cost_curve_at(&s->head, rows) +
-                       step_rest_us(r, rows);
+                       plan_step_rest_us(r, rows);
     if (r->chunk_tokens)
         chunk = r->chunk_tokens;
     else if (rows > 1)
         chunk = MIN(MAX((MAX(STEP_TARGET_US, STRETCH * decode_us) - decode_us) / row_us, TILE_ROWS), CHUNK_ROWS);
-    double step_us = s->layers * (cost_curve_at(&s->layer, chunk) + kv->call_us) + step_rest_us(r, 1) +
+    double step_us = s->layers * (cost_curve_at(&s->layer, chunk) + kv->call_us) + plan_step_rest_us(r, 1) +
                      cost_curve_at(&s->head, 1) * MIN(chunk / MAX(r->prompt_tokens, 1u), 1);
     return step_us / chunk + s->layers * (kv->prefill_row_us + context * kv->pair_us + link_us);
 }
 
 // Predicts a mini-batch of `rows` decode rows, `local` of them in the S-part's memory beside workers, on average over its steps.
-static void predict_layer(const struct plan_request *r, double rows, double local, uint32_t workers, struct plan *out)
+void plan_predict_layer(const struct plan_request *r, double rows, double local, uint32_t workers, struct plan *out)
 {
     double prefill_rows = rows * r->prompt_tokens / r->generated_tokens, away = rows - local;
     double pairs = prefill_rows * (r->prompt_tokens + 1.0) / 2;
@@ -133,12 +134,12 @@ static void predict_layer(const struct plan_request *r, double rows, double loca
     plan_r_part(r, workers, &place);
     out->s_part_layer_us = cost_curve_at(&s.layer, rows + prefill_rows) + pairs * place.prefill_us;
     out->r_part_layer_us = away > 0 ? place.call_us * (add_up ? MIN(workers, away) : 1) +
-                                          shared * (place.row_us + mean_context(r) * place.token_us)
+                                          shared * (place.row_us + plan_mean_context(r) * place.token_us)
                                     : 0;
     if (local > 0) {
         struct cost_r_part pool;
         plan_r_part(r, 0, &pool);
-        out->pool_layer_us = pool.call_us + local * (pool.row_us + mean_context(r) * pool.token_us);
+        out->pool_layer_us = pool.call_us + local * (pool.row_us + plan_mean_context(r) * pool.token_us);
     }
     if (r->s_part->model.name)
         out->s_part_layer_us = cost_curve_at(&s.layer, rows) +
@@ -151,27 +152,30 @@ static void predict_layer(const struct plan_request *r, double rows, double loca
     }
 }
 
-static double sequence_kv_bytes(const struct plan_request *r)
+double plan_sequence_kv_bytes(const struct plan_request *r)
 {
-    return (mean_context(r) + PLAN_PAGE_TOKENS / 2.0) * r->shape->layers * shape_kv_bytes(r->shape, r->kv_type);
+    return (plan_mean_context(r) + PLAN_PAGE_TOKENS / 2.0) * r->shape->layers * shape_kv_bytes(r->shape, r->kv_type);
 }
 
 // Returns how many sequences of a batch live in the S-part's memory.
-static uint32_t pool_sequences(const struct plan_request *r, uint32_t batch, uint32_t workers)
+uint32_t plan_pool_sequences(const struct plan_request *r, uint32_t batch, uint32_t workers)
 {
-    return workers == 0 ? batch : (uint32_t)MIN((double)batch, floor((double)r->pool_bytes / sequence_kv_bytes(r)));
+    return workers == 0 ? batch : (uint32_t)MIN((double)batch, floor((double)r->pool_bytes / plan_sequence_kv_bytes(r)));
 }
 
-static void predict_step(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t m, struct plan *out)
+void plan_predict_one(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t m, struct plan *out)
 {
     double layers = r->shape->layers, step_us, wait_us, tail_us, work_us;
 
-    *out =
-        (struct plan){.batch = batch, .workers = workers, .mini_batches = m, .pool_sequences = pool_sequences(r, batch, workers)};
-    predict_layer(r, ceil((double)batch / m), workers ? (double)out->pool_sequences / m : 0, workers, out);
+    *out = (struct plan){.batch = batch,
+                         .workers = workers,
+                         .mini_batches = m,
+                         .stages = 1,
+                         .pool_sequences = plan_pool_sequences(r, batch, workers)};
+    plan_predict_layer(r, ceil((double)batch / m), workers ? (double)out->pool_sequences / m : 0, workers, out);
     wait_us = out->r_part_layer_us + out->link_layer_us;
     work_us = out->s_part_layer_us + out->pool_layer_us;
-    tail_us = out->head_us + step_rest_us(r, ceil((double)batch / m));
+    tail_us = out->head_us + plan_step_rest_us(r, ceil((double)batch / m));
     if (m == 1)
         step_us = layers * (out->s_part_layer_us + MAX(out->pool_layer_us, wait_us)) + tail_us;
     else
@@ -187,66 +191,12 @@ static void predict_step(const struct plan_request *r, uint32_t batch, uint32_t 
                                                                                                   : PLAN_NETWORK;
 }
 
-// --- memory and price -------------------------------------------------------------------------------------------------
-
-// Weights; activations of each mini-batch and its logits, in f32: x twice, q, k, v, o, gate, up.
-static double s_part_bytes(const struct plan_request *r, uint32_t batch)
+// Activations of each mini-batch and its logits, in f32: x twice, q, k, v, o, gate, up.
+double plan_activation_bytes(const struct plan_request *r, uint32_t batch)
 {
     const struct plan_shape *s = r->shape;
     double rows = batch * (1 + (double)r->prompt_tokens / r->generated_tokens);
     double row = 2.0 * s->hidden + (2.0 * s->heads + 2.0 * s->kv_heads) * s->head_dim + 2.0 * s->ffn;
 
-    return s->layers * weight_bytes(r, s->layer_values, s->layer_bytes) + weight_bytes(r, s->head_values, s->head_bytes) +
-           (double)s->embedding_bytes + 4 * (rows * row + batch * (double)s->vocab);
-}
-
-// Returns the sequences of the fullest worker, or of the pool.
-static double workers_share(const struct plan *plan)
-{
-    return plan->workers ? ceil((double)(plan->batch - plan->pool_sequences) / plan->workers) : plan->batch;
-}
-
-// See plan.h. Workers on the S-part's cores have one memory between them.
-static void add_hybrid_bound(const struct plan_request *r, double left_bytes, struct plan *out)
-{
-    double gpu = r->s_part->memory_gb_per_second * GIGA, m = r->pool_bytes ? (double)r->pool_bytes : left_bytes;
-    double workers = 0;
-    struct cost_s_part s;
-
-    if (m <= 0)
-        return;
-    if (out->workers)
-        workers = r->worker->memory_gb_per_second * GIGA * (r->worker->shares_cores ? 1 : out->workers);
-    plan_s_part(r, &s);
-    double weights_s = (s.layers * cost_curve_at(&s.layer, 1) + cost_curve_at(&s.head, 1)) / US;
-    out->hybrid_pool_bytes = m;
-    out->hybrid_gain_bound = 1 + workers * (weights_s + m / gpu) / m;
-}
-
-static void add_memory_and_price(const struct plan_request *r, struct plan *out)
-{
-    double each = workers_share(out), own_bytes = s_part_bytes(r, out->batch);
-
-    out->kv_tokens = out->batch * mean_context(r);
-    out->kv_bytes_per_worker = each * sequence_kv_bytes(r);
-    out->s_part_bytes = own_bytes + out->pool_sequences * sequence_kv_bytes(r);
-    add_hybrid_bound(r, (double)r->s_part->memory_bytes - own_bytes, out);
-    if (r->s_part->price_per_hour != 0 && (out->workers == 0 || r->worker->price_per_hour != 0)) {
-        out->price_per_hour = r->s_part->price_per_hour + out->workers * r->worker->price_per_hour;
-        out->cost_per_million = out->price_per_hour / 3600 / out->tokens_per_second * 1e6;
-    }
-}
-
-void plan_predict(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t mini_batches, struct plan *out)
-{
-    struct plan two;
-
-    mini_batches = mini_batches ? mini_batches : r->mini_batches;
-    predict_step(r, batch, workers, mini_batches == 2 ? 2 : 1, out);
-    if (mini_batches == 0 && workers && batch > 1 && !r->worker->shares_cores) {
-        predict_step(r, batch, workers, 2, &two);
-        if (two.step_ms < out->step_ms)
-            *out = two;
-    }
-    add_memory_and_price(r, out);
+    return 4 * (rows * row + batch * (double)s->vocab);
 }

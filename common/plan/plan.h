@@ -50,9 +50,10 @@
 #include "common/plan/cost.h"
 #include "common/plan/hardware.h"
 #include "common/plan/shape.h"
+#include "common/plan/split.h"
 
 enum { PLAN_BATCH_MAX = 16384, PLAN_WORKERS_MAX = 4096, PLAN_PAGE_TOKENS = 16 };
-#define PLAN_CHOOSE UINT32_MAX // for workers: as many as are needed
+#define PLAN_CHOOSE UINT32_MAX // for workers and stages: as many as are needed
 
 enum plan_bound { PLAN_S_PART, PLAN_R_PART, PLAN_NETWORK, PLAN_CAPACITY };
 
@@ -66,7 +67,7 @@ struct plan_request {
     uint32_t batch;                           // B; 0: chosen
     uint32_t workers;                         // N, or PLAN_CHOOSE
     uint32_t mini_batches;                    // M, 1 or 2; 0: the faster. With several stages: for each of them
-    uint32_t stages;                          // P, S-parts in a pipeline (pipeline.h); 0: 1
+    uint32_t stages;                          // P, S-parts in a pipeline (pipeline.h), or PLAN_CHOOSE; 0: 1
     uint32_t chunk_tokens;                    // prefill rows of a step; 0: by the step's target. For measured models
     uint64_t pool_bytes;                      // M, for KV in the S-part's memory; 0: what is left without workers, none with them
     double tokens_per_second;                 // to be reached; 0: none
@@ -77,6 +78,12 @@ struct plan_request {
 // Times are of one mini-batch.
 struct plan {
     uint32_t batch, mini_batches, workers;
+    uint32_t stages; // P; mini_batches is a multiple of it
+    struct plan_stage {
+        struct plan_range layers;
+        double turn_us, bytes; // of a mini-batch; weights, activations and its layers' part of the KV in the S-part's memory
+    } stage[PLAN_STAGES_MAX];  // if there are several
+    double hop_us;             // from one to the next
     enum plan_bound bound_by;
     double tokens_per_second, step_ms;
     double s_part_layer_us, r_part_layer_us, link_layer_us, head_us;
@@ -87,7 +94,7 @@ struct plan {
     double s_part_busy, r_part_busy; // shares of the step
     double kv_tokens;                // W
     double kv_bytes_per_worker;      // of the fullest; of the S-part's pool with N = 0
-    double s_part_bytes;             // weights, activations, and KV in its memory
+    double s_part_bytes;             // weights, activations, and KV in its memory; of several stages the fullest one's
     double network_gbit_per_second;  // mean over a step, both ways, at the S-part
     double price_per_hour;           // 0: a price is not known
     double cost_per_million;         // tokens, at that rate
@@ -115,8 +122,8 @@ void plan_r_part(const struct plan_request *request, uint32_t workers, struct co
 // Predicts one setting; batch >= 1. Memory and targets are ignored. mini_batches: 1 or 2, or 0 for the faster.
 void plan_predict(const struct plan_request *request, uint32_t batch, uint32_t workers, uint32_t mini_batches, struct plan *out);
 
-// Chooses what the request leaves open, and checks memory. RESOURCE_EXHAUSTED: it does not fit. FAILED_PRECONDITION: one S-part
-// cannot meet the targets. *error says by how much, and what would do.
+// Chooses what the request leaves open, and checks memory. RESOURCE_EXHAUSTED: it does not fit. FAILED_PRECONDITION: the
+// targets cannot be met. *error says by how much, and what would do.
 enum status plan_make(const struct plan_request *request, struct plan *out, struct error *error) MUST_CHECK;
 
 // Finds the batch of most tokens a second within memory and latency_ms, whatever the request's batch. false: there is none.

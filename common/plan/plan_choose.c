@@ -33,7 +33,7 @@ static enum status refuse_memory(const struct plan_request *r, const struct plan
             "without workers a batch of %u takes %.1f GiB of KV, and --local-pool is %.1f GiB: a larger one, --workers, a "
             "smaller --batch, or --ignore-capacity to predict all the same",
             plan->batch, kv / GIB, (double)r->pool_bytes / GIB);
-    if (plan->workers == 0 && plan->s_part_bytes - kv <= has)
+    if (plan->workers == 0 && plan->stages == 1 && plan->s_part_bytes - kv <= has)
         return error_set(
             error, STATUS_RESOURCE_EXHAUSTED,
             "without workers a batch of %u takes %.1f GiB of weights and %.1f GiB of KV, and %s has %.1f GiB: --workers, a "
@@ -41,9 +41,10 @@ static enum status refuse_memory(const struct plan_request *r, const struct plan
             plan->batch, (plan->s_part_bytes - kv) / GIB, kv / GIB, r->s_part->name, has / GIB);
     return error_set(
         error, STATUS_RESOURCE_EXHAUSTED,
-        "%s takes %.1f GiB for weights and activations of batch %u, and %s has %.1f GiB: smaller --weights, a larger --gpu, "
-        "or --ignore-capacity to predict all the same",
-        r->shape->name, (plan->s_part_bytes - (plan->workers ? 0 : kv)) / GIB, plan->batch, r->s_part->name, has / GIB);
+        "%s takes %.1f GiB%s for weights and activations of batch %u, and %s has %.1f GiB: smaller --weights, a larger --gpu, "
+        "more --s-parts, or --ignore-capacity to predict all the same",
+        r->shape->name, (plan->s_part_bytes - (plan->workers || plan->stages > 1 ? 0 : kv)) / GIB,
+        plan->stages > 1 ? " in the fullest stage" : "", plan->batch, r->s_part->name, has / GIB);
 }
 
 // --- workers ----------------------------------------------------------------------------------------------------------
@@ -53,7 +54,8 @@ static bool balanced(const struct plan_request *r, uint32_t batch, uint32_t n, b
 {
     struct plan plan;
     plan_predict(r, batch, n, batch > 1 ? 2 : 1, &plan);
-    return plan.r_part_layer_us + (link_too ? plan.link_layer_us : 0) <= plan.s_part_layer_us + plan.pool_layer_us;
+    // All stages of a pipeline ask the workers at once.
+    return plan.stages * plan.r_part_layer_us + (link_too ? plan.link_layer_us : 0) <= plan.s_part_layer_us + plan.pool_layer_us;
 }
 
 static uint32_t least_balanced(const struct plan_request *r, uint32_t batch, bool link_too)
@@ -191,8 +193,25 @@ static enum status make_for_batch(const struct plan_request *r, struct plan *out
     return STATUS_OK;
 }
 
+// Takes the fewest stages that hold the model and reach what is asked for; without such a number the error is that of the most.
+static enum status choose_stages(const struct plan_request *request, struct plan *out, struct error *error)
+{
+    struct plan_request r = *request;
+    enum status status = STATUS_RESOURCE_EXHAUSTED;
+
+    for (r.stages = 1; status && r.stages <= MIN((uint32_t)PLAN_STAGES_MAX, r.shape->layers); r.stages++)
+        status = plan_make(&r, out, error);
+    return status;
+}
+
 enum status plan_make(const struct plan_request *r, struct plan *out, struct error *error)
 {
+    if (r->stages == PLAN_CHOOSE)
+        return choose_stages(r, out, error);
+    if (r->stages > r->shape->layers)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--s-parts %u: %s has only %u layers", r->stages, r->shape->name,
+                         r->shape->layers);
+
     struct plan best, least;
 
     if (r->batch)
@@ -207,10 +226,19 @@ enum status plan_make(const struct plan_request *r, struct plan *out, struct err
                          plan_bound_name(least.bound_by));
     return error_set(
         error, STATUS_FAILED_PRECONDITION,
-        "--tokens-per-second %g: one S-part reaches at most %.0f (batch %u, %u workers, %.0f ms a step, %s binds): %.0f such "
+        "--tokens-per-second %g: one mesh reaches at most %.0f (batch %u, %u workers, %.0f ms a step, %s binds): %.0f such "
         "meshes, or other hardware",
         r->tokens_per_second, best.tokens_per_second, best.batch, best.workers, best.step_ms, plan_bound_name(best.bound_by),
         ceil(r->tokens_per_second / best.tokens_per_second));
+}
+
+static double slowest_us(const struct plan *plan)
+{
+    double us = 0;
+
+    for (uint32_t i = 0; i < plan->stages; i++)
+        us = MAX(us, plan->stage[i].turn_us);
+    return us;
 }
 
 uint32_t plan_sweep(const struct plan_request *request, struct plan_need *needs, uint32_t capacity)
@@ -225,6 +253,8 @@ uint32_t plan_sweep(const struct plan_request *request, struct plan_need *needs,
         plan_predict(r, batch, 1, 2, &plan);
         double layer_s = plan.s_part_layer_us / 1e6;
         double s_part_s = 2 * (r->shape->layers * layer_s + (plan.head_us + r->s_part->step_us) / 1e6);
+        if (plan.stages > 1)
+            s_part_s = plan.mini_batches * slowest_us(&plan) / 1e6;
         needs[count] = (struct plan_need){
             .batch = batch,
             .tokens_per_second = batch / s_part_s,

@@ -20,7 +20,7 @@ enum { SWEEP_MAX = 24, NAME_BYTES = 256 };
 
 struct plan_settings {
     struct described described;
-    const char *workers, *device;
+    const char *workers, *s_parts, *device;
     struct plan_request request;
     struct plan_offload offload;
     uint32_t threads;
@@ -64,11 +64,28 @@ static void set_price(json_t *object, const char *name, double value)
     json_object_set_new(object, name, value != 0 ? json_real(value) : json_null());
 }
 
+static void add_stages(json_t *object, const struct plan *plan)
+{
+    json_t *stages = json_array();
+
+    for (uint32_t i = 0; i < plan->stages; i++) {
+        const struct plan_stage *stage = &plan->stage[i];
+        json_array_append_new(stages, json_pack("{s:i,s:i,s:f,s:I}", "first_layer", (int)stage->layers.first, "end_layer",
+                                                (int)stage->layers.end, "turn_us", stage->turn_us, "bytes",
+                                                (json_int_t)ceil(stage->bytes)));
+    }
+    json_object_set_new(object, "stages", stages);
+    json_object_set_new(object, "hop_us", json_real(plan->hop_us));
+}
+
 static void add_plan(json_t *object, const struct plan *plan)
 {
     set_integer(object, "batch", plan->batch);
     set_integer(object, "mini_batches", plan->mini_batches);
     set_integer(object, "workers", plan->workers);
+    set_integer(object, "s_parts", plan->stages);
+    if (plan->stages > 1)
+        add_stages(object, plan);
     json_object_set_new(object, "bound_by", json_string(plan_bound_name(plan->bound_by)));
     json_object_set_new(object, "tokens_per_second", json_real(plan->tokens_per_second));
     json_object_set_new(object, "step_ms", json_real(plan->step_ms));
@@ -103,12 +120,24 @@ static void print_head(const struct plan_settings *s)
                s->described.link_hardware.name);
 }
 
+static void print_stages(const struct plan_settings *s, const struct plan *plan)
+{
+    printf("\n  stage   --layers   a mini-batch's turn       memory of %.1f GiB\n",
+           (double)s->described.s_parts[0].memory_bytes / GIB);
+    for (uint32_t i = 0; i < plan->stages; i++)
+        printf("  %5u   %4u:%-4u %14.2f ms %17.1f GiB\n", i, plan->stage[i].layers.first, plan->stage[i].layers.end,
+               plan->stage[i].turn_us / 1e3, plan->stage[i].bytes / GIB);
+    printf("  activations take %.2f ms from one to the next\n", plan->hop_us / 1e3);
+}
+
 static void print_plan(const struct plan_settings *s, const struct plan *plan)
 {
     print_head(s);
     printf("\n  batch                  %10u    in %u mini-batch%s\n", plan->batch, plan->mini_batches,
            plan->mini_batches > 1 ? "es" : "");
     printf("  workers                %10u%s\n", plan->workers, plan->workers ? "" : "    all KV in the S-part's memory");
+    if (plan->stages > 1)
+        printf("  s-parts                %10u    in a pipeline, with equal rows in all steps\n", plan->stages);
     printf("  bound by               %10s\n", plan_bound_name(plan->bound_by));
     printf("  tokens a second        %10.0f\n", plan->tokens_per_second);
     printf("  step                   %10.1f ms between two tokens of a sequence\n", plan->step_ms);
@@ -118,6 +147,8 @@ static void print_plan(const struct plan_settings *s, const struct plan *plan)
            plan->s_part_layer_us, plan->r_part_layer_us, plan->link_layer_us, plan->head_us);
     printf("  busy: S-part %.0f %%, R-part %.0f %%; network %.1f Gbit/s at the S-part\n", 100 * plan->s_part_busy,
            100 * plan->r_part_busy, plan->network_gbit_per_second);
+    if (plan->stages > 1)
+        print_stages(s, plan);
     printf("\n  memory of the S-part   %10.1f GiB of %.1f\n", plan->s_part_bytes / GIB,
            (double)s->described.s_parts[0].memory_bytes / GIB);
     if (plan->workers)
@@ -201,19 +232,22 @@ static void print_sweep(const struct plan_settings *s)
 
 // --- what it is told --------------------------------------------------------------------------------------------------
 
-static enum status read_workers(struct plan_settings *s, struct error *error)
+// Reads a number, or auto.
+static enum status read_count(const char *option, const char *text, uint32_t least, uint32_t most, uint32_t *out,
+                              struct error *error)
 {
     char *end;
     unsigned long value;
 
-    if (!strcmp(s->workers, "auto"))
+    *out = PLAN_CHOOSE;
+    if (!strcmp(text, "auto"))
         return STATUS_OK;
     errno = 0;
-    value = strtoul(s->workers, &end, 10);
-    if (end == s->workers || *end || errno || *s->workers == '-' || value > PLAN_WORKERS_MAX)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--workers is '%s', want auto or a number from 0 to %d", s->workers,
-                         PLAN_WORKERS_MAX);
-    s->request.workers = (uint32_t)value;
+    value = strtoul(text, &end, 10);
+    if (end == text || *end || errno || *text == '-' || value < least || value > most)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--%s is '%s', want auto or a number from %u to %u", option, text, least,
+                         most);
+    *out = (uint32_t)value;
     return STATUS_OK;
 }
 
@@ -221,7 +255,9 @@ static enum status describe_load(struct plan_settings *s, struct error *error)
 {
     enum status status = described_read(&s->described, &s->request, error);
 
-    return status ? status : read_workers(s, error);
+    if (!status)
+        status = read_count("workers", s->workers, 0, PLAN_WORKERS_MAX, &s->request.workers, error);
+    return status ? status : read_count("s-parts", s->s_parts, 1, PLAN_STAGES_MAX, &s->request.stages, error);
 }
 
 // Options of one kind of plan are not taken for the other.
@@ -230,6 +266,9 @@ static enum status check_kind(const struct plan_settings *s, struct error *error
     const struct plan_request *r = &s->request;
     const struct offload_request *o = &s->offload.request;
 
+    if (r->stages != 1 && (s->offload.wanted || s->sweep || is_mix(s)))
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "--s-parts: a pipeline is planned for one kind of --gpu, without --offload and --batch-sweep");
     if (s->offload.wanted && (s->sweep || r->batch || r->mini_batches || r->tokens_per_second != 0 || r->latency_ms != 0))
         return error_set(
             error, STATUS_INVALID_ARGUMENT,
@@ -285,6 +324,7 @@ int plan_main(int argc, char **argv)
 {
     struct plan_settings s = {.described = DESCRIBED_DEFAULTS,
                               .workers = "auto",
+                              .s_parts = "1",
                               .device = "auto",
                               .offload = PLAN_OFFLOAD_DEFAULTS,
                               .request = {.prompt_tokens = 16, .generated_tokens = 1024, .workers = PLAN_CHOOSE}};
@@ -294,7 +334,10 @@ int plan_main(int argc, char **argv)
         {"batch", OPTION_U32, &r->batch, "B", "sequences at once; 0: the fewest that reach --tokens-per-second, else the knee", 0,
          PLAN_BATCH_MAX},
         {"workers", OPTION_STRING, &s.workers, "N", "KV workers; auto: as many as the load needs", 0, 0},
-        {"mini-batches", OPTION_U32, &r->mini_batches, "M", "mini-batches in flight; 0: one or two, whichever is faster", 0, 2},
+        {"s-parts", OPTION_STRING, &s.s_parts, "P",
+         "S-parts in a pipeline, each with a range of the layers; auto: as many as hold the model and reach the targets", 0, 0},
+        {"mini-batches", OPTION_U32, &r->mini_batches, "M",
+         "mini-batches in flight for each S-part; 0: one or two, whichever is faster", 0, 2},
         {"chunk", OPTION_U32, &r->chunk_tokens, "TOKENS|auto",
          "prefill rows of a step, with a measured model; auto: what the step's time target allows", 0, 65536},
         {"tokens-per-second", OPTION_F64, &r->tokens_per_second, "X", "rate that the mesh must reach", 0, 1e9},

@@ -113,7 +113,7 @@ static enum status make_stages(const struct sim_settings *s, struct sim_config *
     config->stages = stages;
     config->hop_us = plan_hop_us(&r, 0);
     config->hop_row_us = plan_hop_us(&r, 1) - config->hop_us;
-    return plan_stages(&r, plan_step_rows(&r, s->batch, s->workers), stages, ranges, error);
+    return plan_stages(&r, s->batch, s->workers, stages, ranges, error);
 }
 
 static enum status simulate(const struct sim_settings *s, const struct workload *work, struct sim_config *config,
