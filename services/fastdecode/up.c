@@ -279,10 +279,10 @@ static void add_scheduler(struct up *up)
 // For each s-part two if a GPU computes while workers attend on the host's cores; otherwise one, for a second only takes memory.
 static uint32_t mini_batches_of_s_part(const struct up_settings *s)
 {
-    if (s->mini_batches)
-        return s->mini_batches;
-    return s->s_parts *
-           (strcmp(s->device, "cpu") && s->kv_workers && sched_placement_named(s->placement) != SCHED_PLACE_LOCAL ? 2 : 1);
+    enum { WORKERS_MOST = 8 }; // what a KV worker plans at once
+    const bool overlap = strcmp(s->device, "cpu") && s->kv_workers && sched_placement_named(s->placement) != SCHED_PLACE_LOCAL;
+
+    return s->mini_batches ? s->mini_batches : MIN(s->s_parts * (overlap ? 2 : 1), (uint32_t)WORKERS_MOST);
 }
 
 // Each of several s-parts has its share of the cores and of the memory.

@@ -112,6 +112,7 @@ enum status engine_open(struct engine *engine, struct error *error)
     engine->on_link_changed = engine_link_changed;
     engine->track_s_part = trace_track_open("S-part");
     engine->track_local = trace_track_open("R-part, local pool");
+    engine->track_idle = engine_is_stage(engine) ? trace_track_open("bubbles") : NULL;
     if (engine->track_s_part && engine->ops->spans) { // a segment, attention and two copies a layer, the last segment, the head
         engine->device_spans_max = 4 * engine->range.count + 2;
         engine->device_spans = calloc(engine->device_spans_max, sizeof *engine->device_spans);

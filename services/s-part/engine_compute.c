@@ -45,6 +45,7 @@ static bool computed(struct mini_batch *batch)
 // The messages are out and the local rows done: the mini-batch is ready when the last answer is in.
 static void go_on(struct mini_batch *batch)
 {
+    engine_idle_ended(batch); // the attention of local rows is work, too
     if (--batch->waiting == 0)
         engine_make_ready(batch);
     else

@@ -65,5 +65,8 @@ void engine_idle_begins(struct mini_batch *batch)
         .waited = waited,
     };
     const enum sched_bubble kind = sched_bubble_of(&gap, &us);
+    if (us)
+        trace_past(engine->track_idle, sched_bubble_name(kind), gap.begin_us * 1000, gap.end_us * 1000,
+                   {"step", batch->request->step});
     batch->idle_us[kind] += (uint32_t)MIN(us, (uint64_t)UINT32_MAX / 2);
 }

@@ -193,6 +193,7 @@ struct engine {
     uint64_t ready_counter;
     struct trace_track *track_s_part, *track_local; // track_s_part: this thread's segments and similar work; track_local: its
                                                     // attention for local rows
+    struct trace_track *track_idle;                 // of a pipeline's stage: its bubbles
     struct backend_span *device_spans;              // [device_spans_max] of one step; NULL: tracing is off, or there is no device
     uint32_t device_spans_max;
     struct id_map deferred_ids; // sequences to release when no step uses them
@@ -249,7 +250,7 @@ void engine_stage_hand_on(struct mini_batch *batch);
 void engine_stage_advance(struct engine *engine);
 void engine_stage_close(struct engine *engine);
 
-// engine_idle.c: bubbles. ended: a segment, or the head, is done. begins: one begins; counts the time between for its step.
+// engine_idle.c: bubbles. ended: a segment, the head, or the attention of the local rows is done. begins: one begins; counts the time between for its step.
 void engine_idle_ended(struct mini_batch *batch);
 void engine_idle_begins(struct mini_batch *batch);
 

@@ -351,7 +351,10 @@ void places_move(struct scheduler *scheduler, const struct sched_move *move)
     struct pending_move *pending = unused_move(scheduler);
     struct error error;
 
-    if (!pending) {
+    if (!from->place->hands_over || !to->place->hands_over) // the core knows, so this is a defect
+        log_warn("MOVE-REFUSED", "sequence=%llx from=%u to=%u why=\"that pool hands no pages over\"",
+                 (unsigned long long)move->sequence, move->from, move->to);
+    if (!pending || !from->place->hands_over || !to->place->hands_over) {
         const struct sched_event failed = {.kind = SCHED_MOVED, .moved = {.sequence = move->sequence, .id = move->id}};
         scheduler_event(scheduler, &failed);
         return;

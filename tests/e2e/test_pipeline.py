@@ -116,6 +116,15 @@ def test_stage_fails_with_everything_local(start_mesh, undisturbed, victim):
     disturb(mesh, undisturbed, [VICTIMS[victim]], 2, local=True)
 
 
+def test_worker_fails_beside_a_pipeline(start_mesh, undisturbed):
+    """Its rows are lost at whichever stage they are; the others go on."""
+    mesh = start_mesh("--s-parts", 3, *AT_WORKERS, **PACED)
+    streams = half_way(mesh)
+    mesh.kill("kv-worker-0")
+    assert_same(join_all(streams), undisturbed)
+    assert mesh.metric("fastdecode_sequences_rebuilt_total") > 0 and of_place(mesh, "fastdecode_place_lost_total", "local") == 0
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("places", (AT_WORKERS, IN_POOLS))
 @pytest.mark.parametrize("stages", (2, 3))
@@ -213,3 +222,40 @@ def test_layers_option(layers, why):
 def test_more_stages_than_layers():
     done = fastdecode("up", "--model", tiny(), "--s-parts", 5)
     assert done.returncode == 2 and "s-part-0 cannot start" in done.stderr and "4 layers over 5 s-parts" in done.stderr, done
+
+
+# --- what is measured -----------------------------------------------------------------------------------------------------------
+
+
+def stage_seconds(mesh, stage):
+    """(computing, idle by cause) of a stage, since it began."""
+    text = mesh.metrics()
+    busy = re.search(rf'^fastdecode_stage_busy_seconds_total{{stage="{stage}"}} (\S+)$', text, re.M)[1]
+    idle = re.findall(rf'^fastdecode_bubble_seconds_total{{stage="{stage}",kind="(\w+)"}} (\S+)$', text, re.M)
+    return float(busy), {kind: float(value) for kind, value in idle}
+
+
+def test_bubbles(start_mesh, tmp_path):
+    """While steps are in the pipeline a stage computes or has a bubble; attention at workers that takes 3 ms a layer is one of kind r."""
+    trace = tmp_path / "trace.json"
+    mesh = start_mesh("--s-parts", 2, "--kv-workers", 1, "--local-pool", 0, "--kv-memory", "64M", "--trace", trace, **PACED)
+    streams = [Stream(mesh.url, body(words(20, i), 200, i)) for i in range(4)]
+    for stream in streams:
+        stream.wait_tokens(20)
+    began, before = time.monotonic(), [stage_seconds(mesh, stage) for stage in range(2)]
+    for stream in streams:
+        stream.wait_tokens(150)
+    wall, after = time.monotonic() - began, [stage_seconds(mesh, stage) for stage in range(2)]
+    join_all(streams)
+    for stage, ((busy0, idle0), (busy1, idle1)) in enumerate(zip(before, after)):
+        idle = {kind: idle1[kind] - idle0[kind] for kind in idle1}
+        print(f"stage {stage}: {wall:.3f} s, computing {busy1 - busy0:.3f}, idle {idle}")
+        assert set(idle) == {"pb1", "pb2", "pb3", "r"} and min(idle.values()) >= 0
+        assert idle["pb1"] + idle["pb2"] < 0.1 * wall, "nobody prefills"
+        assert abs(busy1 - busy0 + sum(idle.values()) - wall) < 0.05 * wall, "time that is neither"
+        assert idle["r"] > 0.2 * wall
+    mesh.stop()
+    text = trace.read_text()
+    for name in ("s-part-0", "s-part-1"):
+        assert f'"{name}"' in text
+    assert text.count('"bubbles"') == 2 and '"pb3"' in text and '"r"' in text
