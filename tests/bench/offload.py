@@ -179,7 +179,7 @@ class Bench:
             self.run.add(figure(self.run.part, f"{name}: with prompts, beside all weights in memory",
                                 self.streamed[1, streams]["tokens_per_s"], "tokens/s", resident["tokens_per_s"]))
         for mini_batches in MINI_BATCHES if MINI_STREAMS in self.counts else ():
-            key, name = (mini_batches, MINI_STREAMS), f"{MINI_STREAMS} streams, {mini_batches} mini-batches"
+            key, name = (mini_batches, MINI_STREAMS), f"{MINI_STREAMS} streams, {mini_batches} mini-batch{'es' if mini_batches > 1 else ''}"
             predicted = MINI_STREAMS / max(read_s, self.resident[key]["between_p50_s"])
             item = figure(self.run.part, f"{name}: decode steps, beside predicted", MINI_STREAMS / self.streamed[key]["between_p50_s"], "tokens/s",
                           predicted)
@@ -203,7 +203,7 @@ class Bench:
                     got = rate(self.run, peer, PEER_STREAMS, f"llama-server, {what}")
                     self.run.note(f"llama-server has read {disk_read_bytes(peer) / MIB:.0f} MiB from the disk")
             except (RuntimeError, OSError) as problem:
-                self.run.note(f"{name}: it did not serve: {str(problem)[-300:]}")
+                self.run.note(f"{name}: it did not serve: {str(problem)[:300]}")
                 continue
             self.run.add(figure(self.run.part, name, ours, "tokens/s", got["tokens_per_s"], target))
 

@@ -124,9 +124,9 @@ class Peer:
         while not self._is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.log.seek(0)
-                text = self.log.read()[-1500:]
+                text, status = self.log.read()[-1500:], self.process.poll()
                 self.stop()
-                raise RuntimeError("llama-server did not start:\n" + text)
+                raise RuntimeError(f"llama-server did not start (status {status}; -9: killed, its memory was too little):\n{text}")
             time.sleep(0.1)
 
     def _is_ready(self):
