@@ -4,6 +4,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,7 +14,7 @@
 #include "common/disk/disk.h"
 #include "tests/bench/report.h"
 
-enum { PASSES = 3, ALIGN = 4096, OUT = 3 };
+enum { PASSES = 3, HUGE_PAGE = 2 << 20, OUT = 3 };
 #define READ_BYTES (32ull << 20)
 #define PASS_BYTES (256ull << 20)
 
@@ -58,12 +60,14 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s: no file of at least %llu MiB that can be read with O_DIRECT\n", argv[1], READ_BYTES >> 20);
         return 1;
     }
-    unsigned char *memory = aligned_alloc(ALIGN, OUT * READ_BYTES);
+    unsigned char *memory = aligned_alloc(HUGE_PAGE, OUT * READ_BYTES); // as weights are read: into huge pages that are there
     if (!memory || disk_queue_open(&(struct disk_config){.method = DISK_THREADS}, &threads, &error) ||
         disk_queue_open(&(struct disk_config){.method = DISK_AUTO}, &uring, &error)) {
         fprintf(stderr, "no memory or threads\n");
         return 1;
     }
+    madvise(memory, OUT * READ_BYTES, MADV_HUGEPAGE);
+    memset(memory, 1, OUT * READ_BYTES);
     for (uint32_t i = 0; i < PASSES; i++) {
         double by_uring = pass(uring, file, (uint64_t)info.st_size, memory);
         report_pass(&passes, pass(threads, file, (uint64_t)info.st_size, memory), by_uring);
