@@ -38,6 +38,11 @@ FAULTS = [
     Fault("attention-heads", "common/kv/kv_attend.c", "batch->q[block->first_row + row] + (size_t)(kv_head * heads + head) * head_dim,",
           "batch->q[block->first_row + row] + (size_t)(head * batch->store->shape.kv_heads + kv_head) * head_dim,",
           "kernels/test_attention"),
+    # Sparse rows: the largest K of a tile is rounded down; the tiles are chosen when the first share of the candidates is scored, not the last.
+    Fault("sparse-bounds", "kernels/attention/attention_sparse.c", "*high = f16_down(-largest) ^ 0x8000;", "*high = f16_down(largest);",
+          "kernels/test_attention_sparse"),
+    Fault("sparse-last-share", "common/kv/kv_choose.c", "memory_order_acq_rel) == 1)", "memory_order_acq_rel) == share_count(batch, block))",
+          "kernels/test_attention_sparse"),
     # KV pages: a sequence that is cut off loses the page that it still has half of.
     Fault("page-index", "common/kv/kv_ledger.c", "drop_pages(ledger, slot, pages_for(ledger, positions));",
           "drop_pages(ledger, slot, positions / ledger->shape.page_tokens);", "unit/test_kv_ledger unit/test_kv_store"),

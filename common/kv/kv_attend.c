@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/kv/kv_batch_state.h"
+#include "common/kv/kv_choose.h"
 #include "common/kv/kv_partials.h"
 
 // A thread's scratch, for the lines of one block.
@@ -10,9 +10,7 @@ struct scratch {
     struct attend_partial total, span, part; // of all spans so far; of a later span's ranges so far; of one range
     float *q, *sums, *scores;
     uint32_t *limits;
-    // of a sparse row
-    float *bound_q, *bounds; // [2][head_dim]; [candidates] of q·k
-    uint32_t *chosen;        // tiles that it attends to, ascending
+    struct kv_choosing choosing; // of a sparse row
 };
 
 static struct scratch scratch_of(const struct kv_store *store, uint32_t thread_index)
@@ -34,9 +32,9 @@ static struct scratch scratch_of(const struct kv_store *store, uint32_t thread_i
     scratch.part.m = at, at += lines;
     scratch.part.l = at, at += lines;
     scratch.limits = (uint32_t *)at, at += lines;
-    scratch.bound_q = at, at += 2 * head_dim;
-    scratch.bounds = at, at += kv_sparse_tiles(&store->shape);
-    scratch.chosen = (uint32_t *)at;
+    scratch.choosing.bound_q = at, at += 2 * head_dim;
+    scratch.choosing.scores = at, at += kv_sparse_tiles(&store->shape);
+    scratch.choosing.chosen = (uint32_t *)at;
     return scratch;
 }
 
@@ -78,53 +76,35 @@ static void load_lines(const struct kv_batch *batch, const struct block *block, 
         }
 }
 
-// Compares the bounds of the candidates with the row's q.
-static void score_candidates(const struct kv_batch *batch, const struct block *block, const struct attend_choice *choice,
-                             uint32_t kv_head, const struct scratch *scratch)
-{
-    enum { AT_ONCE = 64 };
-    const struct kv_store *store = batch->store;
-    const uint32_t *table = kv_ledger_table(&store->ledger, block->slot);
-    const uint32_t odd = store->page_tiles - 1; // a page has one tile or two; dividing by that would take a tenth of the time
-    const uint16_t *base = kv_bounds(store, batch->layer, kv_head, 0, 0), *bounds[AT_ONCE + ATTEND_AHEAD_BOUNDS];
-
-    for (uint32_t tile = choice->first; tile < choice->last; tile += AT_ONCE) {
-        uint32_t count = MIN(choice->last - tile, (uint32_t)ARRAY_COUNT(bounds));
-        for (uint32_t i = 0; i < count; i++) {
-            uint64_t index = ((uint64_t)table[(tile + i) >> odd] << odd) + ((tile + i) & odd);
-            bounds[i] = base + index * store->bounds_width;
-        }
-        store->kernels->scores(&(struct attend_scores){.head_dim = store->shape.head_dim,
-                                                       .count = MIN(count, (uint32_t)AT_ONCE),
-                                                       .q = scratch->bound_q,
-                                                       .bounds = bounds,
-                                                       .bounds_count = count,
-                                                       .scores = scratch->bounds + (tile - choice->first)});
-    }
-}
-
-// Chooses the tiles that a sparse row attends to for one KV head.
-static void choose_tiles(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, const struct scratch *scratch)
-{
-    const struct kv_store *store = batch->store;
-    const struct attend_choice choice = kv_row_choice(batch, block->first_row);
-    uint32_t heads = store->group_heads, head_dim = store->shape.head_dim, *out = scratch->chosen;
-
-    attend_bound_q(heads, head_dim, batch->q[block->first_row] + (size_t)kv_head * heads * head_dim, scratch->bound_q);
-    score_candidates(batch, block, &choice, kv_head, scratch);
-    for (uint32_t tile = 0; tile < choice.first; tile++)
-        *out++ = tile;
-    store->kernels->choose(scratch->bounds, choice.last - choice.first, choice.keep, choice.first, out);
-    out += choice.keep;
-    for (uint32_t tile = choice.last; tile < choice.tiles; tile++)
-        *out++ = tile;
-}
-
 // What a thread does after its present unit.
 struct next {
     const struct block *block; // NULL: nothing
     uint32_t kv_head, range;
 };
+
+// Returns the tiles that a sparse row attends to, once they are chosen; NULL for a dense one, which attends to all in order.
+static const uint32_t *chosen_of(const struct kv_batch *batch, const struct block *block, uint32_t kv_head,
+                                 const struct scratch *scratch)
+{
+    if (!block->sparse)
+        return NULL;
+    return block->partial == KV_NONE ? scratch->choosing.chosen : kv_choose_chosen(batch, block, kv_head);
+}
+
+// Lists the first tiles of what comes next, behind the `count` that there are. Returns how many there are then.
+static uint32_t add_next(const struct kv_batch *batch, const struct next *next, const unsigned char **tiles, uint32_t count)
+{
+    const struct block *block = next->block;
+    bool is_chosen = block->sparse && block->partial != KV_NONE;
+    const uint32_t *chosen = is_chosen ? kv_choose_chosen(batch, block, next->kv_head) : NULL;
+    uint32_t from = next->range == KV_NONE ? 0 : next->range * ATTEND_RANGE_TILES;
+    uint32_t known = block->sparse && !is_chosen ? ATTEND_EDGE : block->seen; // what follows is chosen later
+    uint32_t until = MIN((known + ATTEND_TILE - 1) / ATTEND_TILE, from + ATTEND_AHEAD_TILES);
+
+    for (uint32_t tile = from; tile < until; tile++)
+        tiles[count++] = kv_tile(batch->store, block->slot, batch->layer, next->kv_head, chosen ? chosen[tile] : tile);
+    return count;
+}
 
 // Attends to one range, for the lines from `first` on.
 static void attend_range(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, uint32_t range, uint32_t first,
@@ -132,20 +112,15 @@ static void attend_range(const struct kv_batch *batch, const struct block *block
 {
     const struct kv_store *store = batch->store;
     const unsigned char *tiles[ATTEND_RANGE_TILES + ATTEND_AHEAD_TILES];
+    const uint32_t *chosen = chosen_of(batch, block, kv_head, scratch);
     uint32_t begin = range * ATTEND_RANGE_TILES, count = 0;
     uint32_t end = (block->seen + ATTEND_TILE - 1) / ATTEND_TILE;
     uint32_t stop = MIN(end, begin + ATTEND_RANGE_TILES + (last ? 0 : ATTEND_AHEAD_TILES));
 
     for (uint32_t tile = begin; tile < stop; tile++)
-        tiles[count++] = kv_tile(store, block->slot, batch->layer, kv_head, block->sparse ? scratch->chosen[tile] : tile);
-    if (last && next->block) {
-        uint32_t from = next->range == KV_NONE ? 0 : next->range * ATTEND_RANGE_TILES;
-        uint32_t known = next->block->sparse ? ATTEND_EDGE
-                                             : next->block->seen; // which tiles a sparse row chooses behind them is not
-        uint32_t until = MIN((known + ATTEND_TILE - 1) / ATTEND_TILE, from + ATTEND_AHEAD_TILES);
-        for (uint32_t tile = from; tile < until; tile++)
-            tiles[count++] = kv_tile(store, next->block->slot, batch->layer, next->kv_head, tile);
-    }
+        tiles[count++] = kv_tile(store, block->slot, batch->layer, kv_head, chosen ? chosen[tile] : tile);
+    if (last && next->block)
+        count = add_next(batch, next, tiles, count);
     const struct attend_range call = {
         .type = (enum attend_type)store->shape.type,
         .head_dim = store->shape.head_dim,
@@ -232,8 +207,8 @@ static void attend_unit(const struct kv_batch *batch, const struct unit *unit, u
     uint32_t lines = block->row_count * store->group_heads;
 
     load_lines(batch, block, kv_head, scratch);
-    if (block->sparse)
-        choose_tiles(batch, block, kv_head, scratch);
+    if (block->sparse && unit->range == KV_NONE)
+        kv_choose_alone(batch, block, kv_head, &scratch->choosing);
     if (unit->range != KV_NONE) {
         uint32_t first = first_line(batch, block, unit->range);
         struct attend_partial all = split_partial(store, block, kv_head, unit->range), out = partial_from(store, &all, first);
@@ -326,6 +301,11 @@ static void attend_job(void *arg, uint32_t thread_index, uint32_t thread_count)
     for (uint32_t item; (item = thread_pool_claim(store->pool)) < batch->piece_count;)
         store_piece(batch, &batch->pieces[item]);
     thread_pool_barrier(store->pool);
+    if (batch->choice_count) {
+        for (uint32_t shares = kv_choose_shares(batch), item; (item = thread_pool_claim(store->pool)) < shares;)
+            kv_choose_share(batch, item, &scratch.choosing);
+        thread_pool_barrier(store->pool);
+    }
     for (more = claim_unit(batch, &unit, &now); more; now = next, unit = next_unit) {
         more = claim_unit(batch, &next_unit, &next);
         attend_unit(batch, unit, now.kv_head, &next, &scratch);
@@ -375,6 +355,7 @@ void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const 
         store->stats.bytes_read += block->wanted ? block->bytes_read : 0;
         store->stats.tokens_read += block->wanted ? block->tokens_read : 0;
     }
+    kv_choose_begin(batch);
     thread_pool_run(store->pool, attend_job, batch);
     if (layer == batch->layers_done)
         batch->layers_done++;

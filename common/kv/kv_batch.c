@@ -14,9 +14,10 @@ enum status kv_batch_open(struct kv_store *store, struct kv_batch **out)
     batch->blocks = calloc(store->max_rows, sizeof *batch->blocks);
     batch->pieces = calloc(store->max_rows, sizeof *batch->pieces);
     batch->splits = calloc(store->max_rows, sizeof *batch->splits);
+    batch->choices = calloc(MAX(store->choice_capacity, 1u), sizeof *batch->choices);
     batch->units = calloc(store->unit_capacity, sizeof *batch->units);
     store->batch_count++;
-    if (!batch->positions || !batch->blocks || !batch->pieces || !batch->splits || !batch->units) {
+    if (!batch->positions || !batch->blocks || !batch->pieces || !batch->splits || !batch->choices || !batch->units) {
         kv_batch_close(batch);
         return STATUS_RESOURCE_EXHAUSTED;
     }
@@ -30,6 +31,7 @@ void kv_batch_close(struct kv_batch *batch)
         return;
     batch->store->batch_count--;
     free(batch->units);
+    free(batch->choices);
     free(batch->splits);
     free(batch->pieces);
     free(batch->blocks);
@@ -87,36 +89,46 @@ static enum status plan_blocks(struct kv_batch *batch, const struct kv_row *rows
     return STATUS_OK;
 }
 
-// What a block costs a thread, for one KV head: reading its context, and arithmetic on it.
+// What a block costs a thread, for one KV head: reading its context, and arithmetic on it. A tile's bounds are as many bytes as one of its
+// tokens.
 static uint64_t block_work(const struct kv_batch *batch, const struct block *block)
 {
-    return (uint64_t)block->seen * (block->row_count * batch->store->group_heads + 8);
+    return (uint64_t)block->seen * (block->row_count * batch->store->group_heads + 8) + (uint64_t)block->candidates * 8;
 }
 
 // How much of its context the block attends to.
 static void plan_context(const struct kv_batch *batch, struct block *block)
 {
     const struct kv_store *store = batch->store;
-    uint32_t bounds = 0;
 
     block->seen = kv_block_limit(batch, block);
     if (block->sparse) {
         const struct attend_choice choice = kv_row_choice(batch, block->first_row);
-        bounds = choice.last - choice.first;
-        block->seen -= (bounds - choice.keep) * ATTEND_TILE;
+        block->candidates = choice.last - choice.first;
+        block->seen -= (block->candidates - choice.keep) * ATTEND_TILE;
     }
     block->range_count = (block->seen + ATTEND_RANGE - 1) / ATTEND_RANGE;
     block->bytes_read = (block->seen + ATTEND_TILE - 1) / ATTEND_TILE * store->tile_bytes * store->shape.kv_heads +
-                        (uint64_t)bounds * store->bounds_width * sizeof(uint16_t) * store->shape.kv_heads;
+                        (uint64_t)block->candidates * store->bounds_width * sizeof(uint16_t) * store->shape.kv_heads;
     for (uint32_t row = 0; row < block->row_count; row++)
         block->tokens_read += block->sparse ? block->seen : batch->positions[block->first_row + row] + 1u;
+}
+
+// Whether a block is so large a part of all the work that threads share it.
+static bool is_split(const struct kv_batch *batch, const struct block *block, uint64_t work)
+{
+    const struct kv_store *store = batch->store;
+    uint64_t parts = thread_pool_threads(store->pool) * (block->sparse ? KV_SPARSE_UNITS_PER_THREAD : KV_UNITS_PER_THREAD);
+
+    return block->range_count > 1 && block_work(batch, block) * parts > work &&
+           (!block->sparse || batch->choice_count < store->choice_capacity);
 }
 
 static void plan_units(struct kv_batch *batch)
 {
     struct kv_store *store = batch->store;
     uint32_t kv_heads = store->shape.kv_heads, partial_lines = 0;
-    uint64_t work = 0, threads = thread_pool_threads(store->pool);
+    uint64_t work = 0;
 
     for (uint32_t i = 0; i < batch->block_count; i++) {
         plan_context(batch, &batch->blocks[i]);
@@ -127,8 +139,11 @@ static void plan_units(struct kv_batch *batch)
         uint32_t lines = block->row_count * store->group_heads;
         uint64_t wanted = (uint64_t)kv_heads * block->range_count * lines;
         uint32_t units_left = store->unit_capacity - batch->unit_count - (batch->block_count - i);
-        if (block->range_count > 1 && !block->sparse && block_work(batch, block) * threads * KV_UNITS_PER_THREAD > work &&
-            wanted <= store->partial_lines - partial_lines && block->range_count <= units_left) {
+        if (is_split(batch, block, work) && wanted <= store->partial_lines - partial_lines && block->range_count <= units_left) {
+            if (block->sparse) {
+                block->choice = batch->choice_count;
+                batch->choices[batch->choice_count++] = i;
+            }
             block->partial = partial_lines;
             partial_lines += (uint32_t)wanted;
             batch->splits[batch->split_count++] = i;
@@ -146,7 +161,7 @@ enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uin
 {
     enum status status;
 
-    batch->row_count = batch->block_count = batch->piece_count = batch->unit_count = batch->split_count = 0;
+    batch->row_count = batch->block_count = batch->piece_count = batch->unit_count = batch->split_count = batch->choice_count = 0;
     batch->layers_done = 0;
     *bad_row = 0;
     if (row_count > batch->store->max_rows)

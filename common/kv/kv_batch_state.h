@@ -8,7 +8,7 @@
 //
 // A piece is what a step writes to one tile, so that whoever stores the tile's last token has all 16 and writes its bounds.
 // A sparse row (attention_sparse.h) is a block of its own, because it has tiles of its own: the thread that attends to it for a KV head
-// chooses them first. It is never split: its tiles are few, and the choice would be made once for each range.
+// chooses them first, or all threads together if it is split (kv_choose.h).
 //
 // Of an extent all positions, ranges and tiles are counted from its start, except where ranges are assigned to spans: its rows get a
 // partial for each range up to the first start of a span, and for each span from there on.
@@ -30,6 +30,8 @@ struct block {
     uint32_t range_count;
     uint32_t partial;                 // first line of its partials: [kv_heads][range_count][lines]; KV_NONE: not split
     uint64_t bytes_read, tokens_read; // of one layer
+    uint32_t candidates;              // tiles that a sparse row chooses among
+    uint32_t choice;                  // number of a sparse row among those that are split
     uint32_t seen;                    // positions that its last row attends to, of those held
     uint32_t first_range;             // of the sequence: the one that its extent begins with
     bool sparse;                      // one row, which attends to chosen tiles
@@ -50,12 +52,13 @@ struct unit {
 
 struct kv_batch {
     struct kv_store *store;
-    uint32_t row_count, block_count, piece_count, unit_count, split_count;
+    uint32_t row_count, block_count, piece_count, unit_count, split_count, choice_count;
     uint32_t layers_done; // attended in order since the plan
     uint32_t *positions;  // [max_rows] counted from the first position that is held of the sequence
     struct block *blocks; // [max_rows]
     struct piece *pieces; // [max_rows]
     uint32_t *splits;     // [max_rows] numbers of the blocks that are split
+    uint32_t *choices;    // [choice_capacity] of those that are sparse
     struct unit *units;   // [unit_capacity]
     // of the layer that is being attended
     uint32_t layer;

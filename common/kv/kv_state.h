@@ -2,13 +2,16 @@
 #ifndef FD_KV_KV_STATE_H
 #define FD_KV_KV_STATE_H
 
+#include <stdatomic.h>
+
 #include "common/kv/kv_ledger.h"
 #include "common/kv/kv_store.h"
 #include "kernels/attention/attention_sparse.h"
 
 #define KV_BLOCK_LINES 64u // the most lines (rows times query heads of a KV head) that share a tile, unless one row has more
 #define KV_PARTIAL_BYTES_MAX (64ull << 20)
-#define KV_UNITS_PER_THREAD 16u // a block with more work than a thread's share divided by this is split
+#define KV_UNITS_PER_THREAD 16u       // a block with more work than a thread's share divided by this is split
+#define KV_SPARSE_UNITS_PER_THREAD 4u // the same for a sparse row, for which the threads wait once more
 
 struct kv_store {
     struct kv_shape shape;
@@ -29,6 +32,9 @@ struct kv_store {
     size_t scratch_floats;
     float *partials; // [partial_lines][head_dim], then m and l of each line
     uint32_t partial_lines;
+    float *choices;           // [choice_capacity][kv_heads][kv_choice_floats()] of sparse rows that are split
+    atomic_uint *shares_left; // [choice_capacity][kv_heads] shares of the candidates that are not scored yet
+    uint32_t choice_capacity;
     uint32_t unit_capacity;
 
     void *memory; // the one mapping of scratch, partials and pages
@@ -66,6 +72,9 @@ static inline uint32_t kv_sparse_tiles(const struct kv_shape *shape)
 {
     return shape->sparse_percent ? (shape->max_context + ATTEND_TILE - 1) / ATTEND_TILE : 0;
 }
+
+// Returns the floats of one choice: the scores of the candidates, and the tiles that are chosen.
+static inline size_t kv_choice_floats(const struct kv_shape *shape) { return ((size_t)2 * kv_sparse_tiles(shape) + 15) / 16 * 16; }
 
 // Returns how many floats of scratch a thread needs for blocks of `lines` lines and rows that choose among `sparse_tiles` tiles.
 static inline size_t kv_scratch_floats(uint32_t lines, uint32_t head_dim, uint32_t sparse_tiles)

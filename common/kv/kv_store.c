@@ -95,12 +95,26 @@ static void set_sizes(struct kv_store *store, uint32_t threads)
     // A block that is split has over 1 / (threads * KV_UNITS_PER_THREAD) of all work, so there are fewer than that.
     wanted = MIN((uint64_t)threads * KV_UNITS_PER_THREAD * ranges * lines, KV_PARTIAL_BYTES_MAX / line_bytes);
     store->partial_lines = threads > 1 && ranges > 1 ? (uint32_t)wanted : 0;
+    // So a sparse row that is split has more than 1 / (threads * KV_SPARSE_UNITS_PER_THREAD) for each KV head.
+    store->choice_capacity =
+        threads > 1 && store->bounds_width ? (threads * KV_SPARSE_UNITS_PER_THREAD + shape->kv_heads - 1) / shape->kv_heads : 0;
     store->unit_capacity = store->max_rows + (threads > 1 ? threads * KV_UNITS_PER_THREAD * ranges : 0);
+}
+
+static uint64_t choice_bytes(const struct kv_store *store)
+{
+    return store->choice_capacity * store->shape.kv_heads * kv_choice_floats(&store->shape) * sizeof(float);
+}
+
+static uint64_t left_bytes(const struct kv_store *store)
+{
+    return (uint64_t)store->choice_capacity * store->shape.kv_heads * sizeof *store->shares_left;
 }
 
 static uint64_t batch_bytes(const struct kv_store *store)
 {
-    return (uint64_t)store->max_rows * (sizeof(struct kv_row) + 60) + (uint64_t)store->unit_capacity * 8;
+    return (uint64_t)store->max_rows * (sizeof(struct kv_row) + 60) + (uint64_t)store->unit_capacity * 8 +
+           (uint64_t)store->choice_capacity * 4;
 }
 
 enum { ALIGN = 64 };
@@ -121,7 +135,8 @@ struct kv_plan kv_store_plan(const struct kv_shape *shape, uint64_t pool_bytes, 
     const struct kv_ledger_plan tables = kv_ledger_plan(&ledger);
     plan.fixed_bytes = sizeof store + batches * batch_bytes(&store) + threads * store.scratch_floats * sizeof(float) +
                        tables.fixed_bytes;
-    plan.table_bytes = tables.table_bytes + store.partial_lines * (shape->head_dim + 2) * sizeof(float);
+    plan.table_bytes = tables.table_bytes + store.partial_lines * (shape->head_dim + 2) * sizeof(float) + choice_bytes(&store) +
+                       left_bytes(&store);
     return plan;
 }
 
@@ -155,6 +170,8 @@ enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uin
     const struct slice scratch[] = {
         {(void **)&store->scratch, thread_pool_threads(pool) * store->scratch_floats * sizeof(float)},
         {(void **)&store->partials, store->partial_lines * line_bytes},
+        {(void **)&store->choices, choice_bytes(store)},
+        {(void **)&store->shares_left, left_bytes(store)},
     };
     // pages lie behind it, from a huge page on
     const uint64_t pages_at = to_huge_page(slices_bytes(scratch, ARRAY_COUNT(scratch), ALIGN));

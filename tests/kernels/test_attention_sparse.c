@@ -425,12 +425,88 @@ static void test_bytes_read(void **state)
     free(page);
 }
 
+// --- rows that threads share -------------------------------------------------------------------------------------------------
+
+enum { LONG = 10240, LONG_KINDS = 37, LONG_HEADS = 3 };
+
+// o of sparse rows at the end of sequences of `contexts` positions, 0 for none, computed by so many threads.
+static void run_long(const unsigned char *pages, const uint32_t contexts[2], uint32_t threads, uint32_t percent,
+                     float o[2][LONG_HEADS * GROUP * HEAD_DIM])
+{
+    const struct kv_shape shape = {.layers = 1,
+                                   .heads = LONG_HEADS * GROUP,
+                                   .kv_heads = LONG_HEADS,
+                                   .head_dim = HEAD_DIM,
+                                   .page_tokens = 32,
+                                   .type = KV_F16,
+                                   .max_sequences = 2,
+                                   .max_context = LONG,
+                                   .sparse_percent = percent};
+    float q[2][LONG_HEADS * GROUP * HEAD_DIM], before[2][LONG_HEADS * GROUP * HEAD_DIM], k[LONG_HEADS * HEAD_DIM] = {0};
+    const float *qs[] = {q[0], q[1]}, *ks[] = {k, k};
+    float *os[] = {o[0], o[1]};
+    struct kv_row rows[2];
+    struct thread_pool *pool;
+    struct kv_store *store;
+    struct kv_batch *batch;
+    struct error error;
+    uint32_t bad, count = 0;
+    uint64_t seed = 7;
+
+    assert_int_equal(thread_pool_open(threads, &pool), STATUS_OK);
+    assert_int_equal(kv_store_open(&shape, kv_page_memory_bytes(&shape) * LONG / 16, 8, pool, &store, &error), STATUS_OK);
+    assert_int_equal(kv_batch_open(store, &batch), STATUS_OK);
+    for (uint32_t i = 0; i < ARRAY_COUNT(q) * ARRAY_COUNT(q[0]); i++)
+        q[i / ARRAY_COUNT(q[0])][i % ARRAY_COUNT(q[0])] = random_normal(&seed);
+    for (uint32_t i = 0; i < 2 && contexts[i]; i++) {
+        uint32_t last = (contexts[i] - 1) / 32;
+        for (uint32_t page = 0; page <= last; page++)
+            assert_int_equal(kv_store_import_page(store, i, page, pages + (page * 7 + i) % LONG_KINDS * kv_page_bytes(&shape),
+                                                  page < last ? 32 : (contexts[i] - 1) % 32, &error),
+                             STATUS_OK);
+        rows[count++] = (struct kv_row){.sequence = i, .position = contexts[i] - 1, .sparse = true};
+    }
+    for (uint32_t times = 0; times < 2; times++) { // what the first left behind changes nothing
+        memcpy(before, o, sizeof before);
+        memset(o, 0xff, 2 * sizeof o[0]);
+        assert_int_equal(kv_batch_plan(batch, rows, count, &bad, &error), STATUS_OK);
+        kv_batch_attend(batch, 0, qs, ks, ks, os);
+    }
+    assert_memory_equal(before, o, count * sizeof o[0]);
+    kv_batch_close(batch);
+    kv_store_close(store);
+    thread_pool_close(pool);
+}
+
+// A row that threads share has the bytes of one that a thread has to itself, in one share of candidates and in several.
+static void test_shared_rows(void **state)
+{
+    static const uint32_t cases[][2] = {{1250, 0}, {4260, 0}, {LONG - 1, 0}, {LONG - 2, 4300}, {5000, LONG - 3}, {LONG - 1, 40}};
+    const size_t values = (size_t)LONG_KINDS * 32 * 2 * LONG_HEADS * HEAD_DIM;
+    uint16_t *pages = test_alloc(values * sizeof *pages);
+    static float alone[2][LONG_HEADS * GROUP * HEAD_DIM], shared[2][LONG_HEADS * GROUP * HEAD_DIM];
+    struct error error;
+    uint64_t seed = 5;
+    (void)state;
+    assert_int_equal(kernels_init(NULL, &error), STATUS_OK);
+    for (size_t i = 0; i < values; i++)
+        pages[i] = f16_from_float(random_normal(&seed));
+    for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        run_long((unsigned char *)pages, cases[i], 1, 10, alone);
+        for (uint32_t threads = 2; threads <= 5; threads += 3) {
+            run_long((unsigned char *)pages, cases[i], threads, 10, shared);
+            assert_memory_equal(shared, alone, cases[i][1] ? sizeof alone : sizeof alone[0]);
+        }
+    }
+    free(pages);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bounds),     cmocka_unit_test(test_bounds_of_extremes), cmocka_unit_test(test_scores),
         cmocka_unit_test(test_choose),     cmocka_unit_test(test_candidates),         cmocka_unit_test(test_store),
-        cmocka_unit_test(test_bytes_read),
+        cmocka_unit_test(test_bytes_read), cmocka_unit_test(test_shared_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
