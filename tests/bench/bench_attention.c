@@ -2,7 +2,7 @@
 // and sparse rows, beside f16, AVX-512 and dense rows on the same tokens; prefill chunks in GFLOP/s, beside OpenBLAS. Both sides are measured in the same
 // pass.
 //
-//     bench_attention [threads] [MiB] [heads per KV head: only those]
+//     bench_attention [threads] [MiB] [heads per KV head: only those; or "alone": one sequence that has all threads]
 //
 // The pool (1 GiB of f16 unless given) is much larger than the caches. It has one layer and as many sequences as fill it, with one
 // row each a step, so that each step reads the whole pool once.
@@ -31,6 +31,8 @@
 #define SQUARE 768 // size of the sgemm that is the ceiling of prefill; like prefill's tiles it fits L2
 #define CACHED_BYTES (4ull << 20)
 #define SPARSE_PERCENT 10u
+#define ALONE_LAYERS 32u // their KV is more than caches hold
+#define ALONE_PASSES 15
 #define PAGE_KINDS 61u // pages differ, so that a sparse row's choice lies scattered over its context
 
 struct job {
@@ -209,6 +211,8 @@ static double way_run(struct way *way, uint32_t count)
     return way->bytes_read / (double)(after.attend_ns - before.attend_ns);
 }
 
+static const uint32_t groups[] = {1, 3, 4, 8}, head_dims[] = {64, 128}, contexts[] = {512, 4096, 16384};
+
 // Measures all ways. target: share of read bandwidth for the first one, f16; 0: none.
 static void decode(struct thread_pool *pool, struct job *job, struct way *ways, uint32_t way_count, uint32_t group,
                    uint32_t head_dim, uint32_t context, double target)
@@ -264,6 +268,51 @@ static void decode(struct thread_pool *pool, struct job *job, struct way *ways, 
     free(tensors.memory);
 }
 
+// Measures the sparse rows of one sequence, all of its layers in turn as a mesh has them, beside dense rows; threads share a row.
+static void alone(struct thread_pool *pool, uint32_t kv_heads)
+{
+    const uint32_t context = contexts[ARRAY_COUNT(contexts) - 1];
+    const struct kv_shape shape = {.layers = ALONE_LAYERS,
+                                   .heads = 4 * kv_heads,
+                                   .kv_heads = kv_heads,
+                                   .head_dim = 64,
+                                   .page_tokens = 16,
+                                   .type = KV_F16,
+                                   .max_sequences = 1,
+                                   .max_context = context};
+    struct way ways[2] = {{.type = KV_F16}, {.type = KV_F16, .sparse_percent = SPARSE_PERCENT}};
+    struct report_passes passes = {0};
+    struct error error;
+    char name[160];
+    uint32_t bad;
+
+    tensors_make(&tensors, &shape, 1);
+    rows[0] = (struct kv_row){.position = context - 1, .sparse = true};
+    for (uint32_t i = 0; i < 2; i++)
+        way_open(&ways[i], pool, shape, 1);
+    for (int pass = 0; pass <= ALONE_PASSES; pass++) {
+        double us[2];
+        for (uint32_t i = 0; i < 2; i++) {
+            uint64_t start_ns = clock_now_ns();
+            if (kv_batch_plan(ways[i].batch, rows, 1, &bad, &error))
+                die("plan", &error);
+            for (uint32_t layer = 0; layer < shape.layers; layer++)
+                kv_batch_attend(ways[i].batch, layer, tensors.q, tensors.k, tensors.v, tensors.o);
+            us[i] = (double)(clock_now_ns() - start_ns) * 1e-3 / shape.layers;
+        }
+        if (pass > 0)
+            report_pass(&passes, 1e3 / us[1], 1e3 / us[0]);
+    }
+    snprintf(name, sizeof name, "attention decode, one sequence, %u KV heads, %u threads, %u tokens, sparse %u %%, beside dense",
+             kv_heads, thread_pool_threads(pool), context, SPARSE_PERCENT);
+    report_figure(name, "rows/ms", &passes, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        kv_batch_close(ways[i].batch);
+        kv_store_close(ways[i].store);
+    }
+    free(tensors.memory);
+}
+
 static void prefill(struct thread_pool *pool, uint32_t group, uint32_t head_dim)
 {
     struct kv_shape shape = {.layers = 1,
@@ -309,8 +358,6 @@ static void prefill(struct thread_pool *pool, uint32_t group, uint32_t head_dim)
     free(tensors.memory);
 }
 
-static const uint32_t groups[] = {1, 3, 4, 8}, head_dims[] = {64, 128}, contexts[] = {512, 4096, 16384};
-
 // Measures f16, int8 and int4 for up to 4 heads, f16 by AVX2 at one length, and sparse rows at the longest.
 static void decode_case(struct thread_pool *pool, struct job *job, uint32_t group, uint32_t head_dim, uint32_t context, bool wide)
 {
@@ -339,6 +386,12 @@ int main(int argc, char **argv)
     if (thread_pool_open(threads, &pool))
         return 1;
     openblas_set_num_threads((int)threads);
+    for (uint32_t kv_heads = 1; kv_heads <= 8; kv_heads += kv_heads < 4 ? 1 : 4)
+        alone(pool, kv_heads);
+    if (argc > 3 && !strcmp(argv[3], "alone")) {
+        thread_pool_close(pool);
+        return 0;
+    }
     void *memory = mmap(NULL, job.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return 1;
