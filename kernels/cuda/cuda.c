@@ -381,7 +381,13 @@ static bool cuda_done(struct backend_batch *batch)
 
 static uint32_t cuda_turn(struct backend_batch *batch, uint32_t s) { return cuda_tier_turn(&batch->backend->tier, s); }
 
-static bool cuda_advance(struct backend *backend) { return cuda_tier_advance(&backend->tier); }
+static bool cuda_advance(struct backend *backend)
+{
+    if (!backend->tier.disk.stream)
+        return false;
+    cuda_must(cudaSetDevice(backend->config.device), "choosing the device"); // this may be the thread's first call
+    return cuda_tier_advance(&backend->tier);
+}
 
 static void cuda_hold(struct backend *backend, bool hold) { cuda_tier_hold(&backend->tier, hold); }
 

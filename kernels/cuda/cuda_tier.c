@@ -16,7 +16,7 @@
 // next is not overwritten for that: cuda_tier_turn() has that mini-batch go first, and all mini-batches share one copy (FlexGen's zig-zag,
 // arXiv 2303.06865, section 4.2). A mini-batch that is started out of turn gets its blob all the same.
 //
-// What the host has no memory for is read from disk into pinned slots before (cuda_disk.c).
+// What the host has no memory for is read from disk into pinned slots before; then cuda_disk.c says which blob is copied when.
 //
 // Copies are cut to pieces: tokens, and o of the workers' rows, come up over the same link and must not wait for a whole layer.
 #include "kernels/cuda/cuda_tier.h"
