@@ -24,7 +24,7 @@ struct handover_fetch {
     bool keeps;                  // it must not free the sequence's pages: they are not, or no longer, its own
     bool asked, copying;         // a page has been asked for; a page has come and is being copied to its place
     uint64_t sequence;
-    uint32_t positions, next_page, received;
+    uint32_t positions, first, next_page, received; // all positions count from the sequence's start
     char address[ADDRESS_BYTES];
     struct rpc_channel *channel;
     uint64_t timer;
@@ -465,6 +465,13 @@ static void fetch_begin(void *arg)
         give_up(fetch, error.status, error.text);
         return;
     }
+    const uint32_t page_tokens = handover->pages->page_tokens ? handover->pages->page_tokens(handover->user) : 0;
+    if (fetch->first && (page_tokens == 0 || fetch->first % page_tokens)) {
+        give_up(fetch, STATUS_INVALID_ARGUMENT, "FetchRequest: no page begins at the extent's first position");
+        return;
+    }
+    fetch->next_page = fetch->first ? fetch->first / page_tokens : 0;
+    fetch->received = fetch->first;
     drop_copies(handover, fetch->sequence, NULL);
     fetch->keeps = handover->pages->make_way(handover->user, fetch->sequence, &error) != STATUS_OK;
     if (fetch->keeps || rpc_channel_open(handover->tensor_loop, &config, &fetch->channel, &error))
@@ -485,7 +492,7 @@ void handover_fetch(struct handover *handover, struct rpc_call *call, const Fast
 {
     struct handover_fetch *fetch;
 
-    if (request->sequence == 0 || request->positions == 0 || !strstr(request->tensor_address, "://") ||
+    if (request->sequence == 0 || request->positions <= request->first_position || !strstr(request->tensor_address, "://") ||
         strlen(request->tensor_address) >= ADDRESS_BYTES) {
         rpc_call_fail(call, STATUS_INVALID_ARGUMENT,
                       "FetchRequest: sequence %llx, %u positions, an address of %zu bytes: one is out of range",
@@ -501,6 +508,7 @@ void handover_fetch(struct handover *handover, struct rpc_call *call, const Fast
     fetch->call = call;
     fetch->sequence = request->sequence;
     fetch->positions = request->positions;
+    fetch->first = request->first_position;
     snprintf(fetch->address, sizeof fetch->address, "%s", request->tensor_address);
     fetch->users = 1;
     fetch->keeps = true; // until make_way() has succeeded, pages that are here are not its own

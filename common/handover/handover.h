@@ -23,6 +23,7 @@
 struct handover_pages {
     uint64_t (*page_bytes)(void *user); // 0: none can be given or taken, yet
     uint32_t (*max_context)(void *user);
+    uint32_t (*page_tokens)(void *user); // NULL: extents are not taken over
     // As kv_store_export_page and kv_store_import_page. If copied is not NULL, the copy is done only when that, polled, is true: until
     // then no other copy begins and `page` stays.
     enum status (*export_page)(void *user, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,

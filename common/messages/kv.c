@@ -80,9 +80,11 @@ enum status messages_held_open(size_t count, struct messages_held *out)
     return STATUS_OK;
 }
 
-void messages_held_set(struct messages_held *held, size_t index, uint64_t sequence, uint32_t positions, uint32_t certain)
+void messages_held_set(struct messages_held *held, size_t index, uint64_t sequence, uint32_t positions, uint32_t certain,
+                       uint32_t first)
 {
     assert_always(index < held->count);
+    held->items[index].first_position = first;
     held->items[index].sequence = sequence;
     held->items[index].positions = positions;
     held->items[index].certain = certain;

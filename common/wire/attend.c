@@ -21,9 +21,26 @@ enum {
     Q_SHARE_FROM = 13,
     Q_SHARE_POSITIONS = 14,
     Q_SPARSE = 15,
+    Q_FIRST = 16,
+    Q_READ_COUNT = 17,
+    Q_READ_SEQUENCE = 18,
+    Q_READ_FIRST = 19,
+    Q_READ_END = 20,
+    Q_READ_Q = 21,
     Q_END
 };
-enum { R_STEP = 1, R_LAYER = 2, R_ATTEND_US = 3, R_LOST = 4, R_PADDING = 5, R_O = 6 };
+enum {
+    R_STEP = 1,
+    R_LAYER = 2,
+    R_ATTEND_US = 3,
+    R_LOST = 4,
+    R_PADDING = 5,
+    R_O = 6,
+    R_PARTIAL_COUNT = 7,
+    R_PARTIALS = 8,
+    R_LOST_READ = 9,
+    R_END
+};
 
 // Fields as ranges of the message, before their sizes are checked.
 struct ranges {
@@ -51,6 +68,12 @@ static enum status take(struct attend_request *out, struct ranges *ranges, const
         [Q_SHARE_FROM] = WIRE_BYTES,
         [Q_SHARE_POSITIONS] = WIRE_BYTES,
         [Q_SPARSE] = WIRE_BYTES,
+        [Q_FIRST] = WIRE_BYTES,
+        [Q_READ_COUNT] = WIRE_VARINT,
+        [Q_READ_SEQUENCE] = WIRE_BYTES,
+        [Q_READ_FIRST] = WIRE_BYTES,
+        [Q_READ_END] = WIRE_BYTES,
+        [Q_READ_Q] = WIRE_BYTES,
     };
 
     if (field->number >= Q_END)
@@ -66,6 +89,7 @@ static enum status take(struct attend_request *out, struct ranges *ranges, const
     case Q_MINI_BATCH: out->mini_batch = (uint32_t)field->value; break;
     case Q_LAYER: out->layer = (uint32_t)field->value; break;
     case Q_ROW_COUNT: out->row_count = (uint32_t)field->value; break;
+    case Q_READ_COUNT: out->read_count = (uint32_t)field->value; break;
     default: ranges->field[field->number].bytes = field->bytes; ranges->field[field->number].length = field->length;
     }
     return STATUS_OK;
@@ -128,6 +152,24 @@ static enum status take_shares(const struct ranges *ranges, struct attend_reques
     return STATUS_OK;
 }
 
+// First positions of rows, and the rows that only read.
+static enum status take_extents(const struct ranges *ranges, struct attend_request *out, struct error *error)
+{
+    enum status status;
+
+    if (ranges->field[Q_FIRST].length && (status = check_length(ranges, Q_FIRST, "row_first", out->row_count * 4ull, error)))
+        return status;
+    if ((status = check_length(ranges, Q_READ_SEQUENCE, "read_sequence", out->read_count * 8ull, error)) ||
+        (status = check_length(ranges, Q_READ_FIRST, "read_first", out->read_count * 4ull, error)) ||
+        (status = check_length(ranges, Q_READ_END, "read_end", out->read_count * 4ull, error)))
+        return status;
+    out->row_first = ranges->field[Q_FIRST].length ? ranges->field[Q_FIRST].bytes : NULL;
+    out->read_sequence = ranges->field[Q_READ_SEQUENCE].bytes;
+    out->read_first = ranges->field[Q_READ_FIRST].bytes;
+    out->read_end = ranges->field[Q_READ_END].bytes;
+    return STATUS_OK;
+}
+
 enum status attend_request_parse(const unsigned char *bytes, size_t length, uint32_t max_rows, uint32_t q_width, uint32_t kv_width,
                                  struct attend_request *out, struct error *error)
 {
@@ -145,72 +187,100 @@ enum status attend_request_parse(const unsigned char *bytes, size_t length, uint
     if (bad)
         return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: malformed at byte %zu",
                          (size_t)(reader.at - reader.begin));
-    if (out->row_count == 0 || out->row_count > max_rows)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %u rows, want 1 to %u", out->row_count, max_rows);
+    const uint64_t count = (uint64_t)out->row_count + out->read_count;
+    if (count == 0 || count > max_rows)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %llu rows, want 1 to %u", (unsigned long long)count,
+                         max_rows);
     if (out->layer == 0) {
         if ((status = check_length(&ranges, Q_SEQUENCE, "row_sequence", out->row_count * 8ull, error)) ||
             (status = check_length(&ranges, Q_POSITION, "row_position", out->row_count * 4ull, error)) ||
-            (status = take_shares(&ranges, out, error)) || (status = take_sparse(&ranges, out, error)))
+            (status = take_shares(&ranges, out, error)) || (status = take_sparse(&ranges, out, error)) ||
+            (status = take_extents(&ranges, out, error)))
             return status;
         out->row_sequence = ranges.field[Q_SEQUENCE].bytes;
         out->row_position = ranges.field[Q_POSITION].bytes;
     }
     if ((status = tensor(&ranges, Q_Q, "q", (uint64_t)out->row_count * q_width, &out->q, error)) ||
-        (status = tensor(&ranges, Q_K, "k", (uint64_t)out->row_count * kv_width, &out->k, error)))
+        (status = tensor(&ranges, Q_K, "k", (uint64_t)out->row_count * kv_width, &out->k, error)) ||
+        (status = tensor(&ranges, Q_READ_Q, "read_q", (uint64_t)out->read_count * q_width, &out->read_q, error)))
         return status;
     return tensor(&ranges, Q_V, "v", (uint64_t)out->row_count * kv_width, &out->v, error);
 }
 
-static size_t lost_bytes(uint32_t lost_count, const uint32_t *lost)
+// --- the worker's reply ---
+
+static size_t lost_bytes(uint32_t field, uint32_t lost_count, const uint32_t *lost)
 {
     size_t bytes = 0;
     for (uint32_t i = 0; i < lost_count; i++)
-        bytes += wire_size_varint(R_LOST, lost[i]);
+        bytes += wire_size_varint(field, lost[i]);
     return bytes;
 }
 
-// Bytes before the padding field.
-static size_t head_bytes(uint32_t lost_count, const uint32_t *lost, uint32_t layer)
+// Bytes before the first padding field.
+static size_t head_bytes(const struct attend_reply_form *form)
 {
-    return wire_size_fixed64(R_STEP) + wire_size_varint(R_LAYER, layer) + wire_size_fixed32(R_ATTEND_US) +
-           lost_bytes(lost_count, lost);
+    return wire_size_fixed64(R_STEP) + wire_size_varint(R_LAYER, form->layer) + wire_size_fixed32(R_ATTEND_US) +
+           lost_bytes(R_LOST, form->lost_count, form->lost) + lost_bytes(R_LOST_READ, form->lost_read_count, form->lost_reads) +
+           (form->partial_count ? wire_size_varint(R_PARTIAL_COUNT, form->partial_count) : 0);
 }
 
-// Bytes of the padding and o behind the head.
-static size_t size_behind(size_t head, uint32_t row_count, uint32_t q_width)
+// Bytes of a tensor at offset `at`, and of the padding before it.
+static size_t padded_bytes(size_t at, uint32_t field, size_t bytes)
 {
-    size_t o = (size_t)row_count * q_width * sizeof(float), o_head = wire_size_bytes(R_O, o) - o;
-    return 2 + wire_padding_length(head, o_head) + o_head + o;
+    return 2 + wire_padding_length(at, wire_size_bytes(field, bytes) - bytes) + wire_size_bytes(field, bytes);
 }
 
-size_t attend_reply_size(uint32_t row_count, uint32_t lost_count, const uint32_t *lost, uint32_t layer, uint32_t q_width)
+static size_t o_bytes(const struct attend_reply_form *form) { return (size_t)form->o_count * form->q_width * sizeof(float); }
+
+static size_t partial_bytes(const struct attend_reply_form *form)
 {
-    size_t head = head_bytes(lost_count, lost, layer);
-    return head + size_behind(head, row_count, q_width);
+    return (size_t)form->partial_count * form->partial_floats * sizeof(float);
+}
+
+size_t attend_reply_size(const struct attend_reply_form *form)
+{
+    size_t at = head_bytes(form);
+
+    at += padded_bytes(at, R_O, o_bytes(form));
+    return form->partial_count ? at + padded_bytes(at, R_PARTIALS, partial_bytes(form)) : at;
 }
 
 size_t attend_reply_size_most(uint32_t row_count, uint32_t q_width)
 {
     enum { PADDING_MOST = 3 };
-    size_t head = head_bytes(0, NULL, UINT32_MAX) + row_count * wire_size_varint(R_LOST, row_count);
-    return head + size_behind(head, row_count, q_width) + PADDING_MOST;
+    const struct attend_reply_form form = {.layer = UINT32_MAX, .o_count = row_count, .q_width = q_width};
+    size_t partials = wire_size_varint(R_PARTIAL_COUNT, UINT32_MAX) + 2 + wire_size_bytes(R_PARTIALS, ATTEND_PARTIAL_BYTES_MAX);
+
+    return attend_reply_size(&form) + row_count * wire_size_varint(R_LOST, row_count) + partials + 2 * PADDING_MOST;
 }
 
-float *attend_reply_begin(unsigned char *bytes, size_t length, uint64_t step, uint32_t layer, uint32_t row_count,
-                          uint32_t lost_count, const uint32_t *lost, uint32_t q_width, unsigned char **attend_us)
+static float *put_tensor(struct wire_writer *writer, const unsigned char *begin, uint32_t padding, uint32_t number, size_t bytes)
 {
     static const unsigned char zeros[4];
-    struct wire_writer writer = {bytes, bytes + length};
-    size_t o = (size_t)row_count * q_width * sizeof(float);
+    wire_put_bytes(writer, padding, zeros,
+                   wire_padding_length((size_t)(writer->at - begin), wire_size_bytes(number, bytes) - bytes));
+    return (float *)(void *)wire_put_bytes_in_place(writer, number, bytes);
+}
 
-    wire_put_fixed64(&writer, R_STEP, step);
-    wire_put_varint(&writer, R_LAYER, layer);
+void attend_reply_begin(unsigned char *bytes, size_t length, const struct attend_reply_form *form, struct attend_reply_parts *out)
+{
+    struct wire_writer writer = {bytes, bytes + length};
+
+    *out = (struct attend_reply_parts){0};
+    wire_put_fixed64(&writer, R_STEP, form->step);
+    wire_put_varint(&writer, R_LAYER, form->layer);
     wire_put_fixed32(&writer, R_ATTEND_US, 0);
-    *attend_us = writer.at - 4;
-    for (uint32_t i = 0; i < lost_count; i++)
-        wire_put_varint(&writer, R_LOST, lost[i]);
-    wire_put_bytes(&writer, R_PADDING, zeros, wire_padding_length((size_t)(writer.at - bytes), wire_size_bytes(R_O, o) - o));
-    return (float *)(void *)wire_put_bytes_in_place(&writer, R_O, o);
+    out->attend_us = writer.at - 4;
+    for (uint32_t i = 0; i < form->lost_count; i++)
+        wire_put_varint(&writer, R_LOST, form->lost[i]);
+    for (uint32_t i = 0; i < form->lost_read_count; i++)
+        wire_put_varint(&writer, R_LOST_READ, form->lost_reads[i]);
+    if (form->partial_count)
+        wire_put_varint(&writer, R_PARTIAL_COUNT, form->partial_count);
+    out->o = put_tensor(&writer, bytes, R_PADDING, R_O, o_bytes(form));
+    if (form->partial_count)
+        out->partials = put_tensor(&writer, bytes, R_PADDING, R_PARTIALS, partial_bytes(form));
 }
 
 // --- the s-part's side ---
@@ -228,25 +298,25 @@ static size_t request_head_bytes(const struct attend_request_form *form)
         bytes += 2 * wire_size_bytes(Q_SHARE_FROM, shares * 8ull) + wire_size_bytes(Q_SHARE_POSITIONS, shares * 4ull);
     if (form->layer == 0 && form->has_sparse)
         bytes += wire_size_bytes(Q_SPARSE, rows);
+    if (form->layer == 0 && form->has_first)
+        bytes += wire_size_bytes(Q_FIRST, rows * 4ull);
+    if (form->read_count)
+        bytes += wire_size_varint(Q_READ_COUNT, form->read_count);
+    if (form->layer == 0 && form->read_count)
+        bytes += wire_size_bytes(Q_READ_SEQUENCE, form->read_count * 8ull) +
+                 2 * wire_size_bytes(Q_READ_END, form->read_count * 4ull);
     return bytes;
 }
 
-// Each tensor has a padding field before it, so that all three are aligned. Protobuf allows a field to be repeated.
+// Each tensor has a padding field before it, so that all of them are aligned. Protobuf allows a field to be repeated.
 size_t attend_request_size(const struct attend_request_form *form)
 {
     size_t at = request_head_bytes(form), q = (size_t)form->row_count * form->q_width * 4,
            kv = (size_t)form->row_count * form->kv_width * 4;
-    at += 2 + wire_padding_length(at, wire_size_bytes(Q_Q, q) - q) + wire_size_bytes(Q_Q, q);
-    at += 2 + wire_padding_length(at, wire_size_bytes(Q_K, kv) - kv) + wire_size_bytes(Q_K, kv);
-    return at + 2 + wire_padding_length(at, wire_size_bytes(Q_V, kv) - kv) + wire_size_bytes(Q_V, kv);
-}
-
-static float *put_tensor(struct wire_writer *writer, const unsigned char *begin, uint32_t number, size_t bytes)
-{
-    static const unsigned char zeros[4];
-    wire_put_bytes(writer, Q_PADDING, zeros,
-                   wire_padding_length((size_t)(writer->at - begin), wire_size_bytes(number, bytes) - bytes));
-    return (float *)(void *)wire_put_bytes_in_place(writer, number, bytes);
+    at += padded_bytes(at, Q_Q, q);
+    at += padded_bytes(at, Q_K, kv);
+    at += padded_bytes(at, Q_V, kv);
+    return form->read_count ? at + padded_bytes(at, Q_READ_Q, (size_t)form->read_count * form->q_width * 4) : at;
 }
 
 void attend_request_begin(unsigned char *bytes, size_t length, const struct attend_request_form *form,
@@ -272,44 +342,88 @@ void attend_request_begin(unsigned char *bytes, size_t length, const struct atte
     }
     if (form->layer == 0 && form->has_sparse)
         out->row_sparse = wire_put_bytes_in_place(&writer, Q_SPARSE, rows);
-    out->q = put_tensor(&writer, bytes, Q_Q, (size_t)rows * form->q_width * 4);
-    out->k = put_tensor(&writer, bytes, Q_K, (size_t)rows * form->kv_width * 4);
-    out->v = put_tensor(&writer, bytes, Q_V, (size_t)rows * form->kv_width * 4);
+    if (form->layer == 0 && form->has_first)
+        out->row_first = wire_put_bytes_in_place(&writer, Q_FIRST, rows * 4ull);
+    if (form->read_count)
+        wire_put_varint(&writer, Q_READ_COUNT, form->read_count);
+    if (form->layer == 0 && form->read_count) {
+        out->read_sequence = wire_put_bytes_in_place(&writer, Q_READ_SEQUENCE, form->read_count * 8ull);
+        out->read_first = wire_put_bytes_in_place(&writer, Q_READ_FIRST, form->read_count * 4ull);
+        out->read_end = wire_put_bytes_in_place(&writer, Q_READ_END, form->read_count * 4ull);
+    }
+    out->q = put_tensor(&writer, bytes, Q_PADDING, Q_Q, (size_t)rows * form->q_width * 4);
+    out->k = put_tensor(&writer, bytes, Q_PADDING, Q_K, (size_t)rows * form->kv_width * 4);
+    out->v = put_tensor(&writer, bytes, Q_PADDING, Q_V, (size_t)rows * form->kv_width * 4);
+    if (form->read_count)
+        out->read_q = put_tensor(&writer, bytes, Q_PADDING, Q_READ_Q, (size_t)form->read_count * form->q_width * 4);
 }
 
-enum status attend_reply_parse(const unsigned char *bytes, size_t length, uint32_t row_count, uint32_t q_width,
-                               void (*on_lost)(void *user, uint32_t row), void *user, struct attend_reply *out, struct error *error)
+static enum status bad_reply(const struct wire_field *field, struct error *error)
 {
+    return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: field %u has wire type %d", field->number, (int)field->type);
+}
+
+// A lost row or read.
+static enum status take_lost(const struct wire_field *field, uint32_t count, bool is_read,
+                             void (*on_lost)(void *user, uint32_t index, bool is_read), void *user, struct error *error)
+{
+    if (field->value >= count)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: lost %s %llu of %u", is_read ? "read" : "row",
+                         (unsigned long long)field->value, count);
+    on_lost(user, (uint32_t)field->value, is_read);
+    return STATUS_OK;
+}
+
+static enum status take_reply_tensor(const struct wire_field *field, const char *name, size_t wanted, const float **out,
+                                     struct error *error)
+{
+    if (field->length != wanted || (uintptr_t)field->bytes % sizeof(float))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: %s has %zu bytes, want %zu, aligned to 4", name,
+                         field->length, wanted);
+    *out = (const float *)(const void *)field->bytes;
+    return STATUS_OK;
+}
+
+enum status attend_reply_parse(const unsigned char *bytes, size_t length, const struct attend_reply_form *form,
+                               void (*on_lost)(void *user, uint32_t index, bool is_read), void *user, struct attend_reply *out,
+                               struct error *error)
+{
+    static const enum wire_type types[R_END] = {
+        [R_STEP] = WIRE_FIXED64,         [R_LAYER] = WIRE_VARINT,   [R_ATTEND_US] = WIRE_FIXED32,
+        [R_LOST] = WIRE_VARINT,          [R_PADDING] = WIRE_BYTES,  [R_O] = WIRE_BYTES,
+        [R_PARTIAL_COUNT] = WIRE_VARINT, [R_PARTIALS] = WIRE_BYTES, [R_LOST_READ] = WIRE_VARINT,
+    };
     struct wire_reader reader;
     struct wire_field field;
-    size_t wanted = (size_t)row_count * q_width * sizeof(float);
+    uint64_t partial_count = 0;
     bool bad;
 
     *out = (struct attend_reply){0};
     wire_reader_init(&reader, bytes, length);
     while (wire_next(&reader, &field, &bad)) {
-        if (field.number == R_STEP && field.type == WIRE_FIXED64) {
-            out->step = field.value;
-        } else if (field.number == R_LAYER && field.type == WIRE_VARINT) {
-            out->layer = (uint32_t)field.value;
-        } else if (field.number == R_ATTEND_US && field.type == WIRE_FIXED32) {
-            out->attend_us = (uint32_t)field.value;
-        } else if (field.number == R_LOST && field.type == WIRE_VARINT) {
-            if (field.value >= row_count)
-                return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: lost row %llu of %u",
-                                 (unsigned long long)field.value, row_count);
-            on_lost(user, (uint32_t)field.value);
-        } else if (field.number == R_O && field.type == WIRE_BYTES) {
-            if (field.length != wanted || (uintptr_t)field.bytes % sizeof(float))
-                return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: o has %zu bytes, want %zu, aligned to 4",
-                                 field.length, wanted);
-            out->o = (const float *)(const void *)field.bytes;
-        } else if (field.number <= R_O && field.number != R_PADDING) {
-            return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: field %u has wire type %d", field.number,
-                             (int)field.type);
+        enum status status = STATUS_OK;
+        if (field.number >= R_END)
+            continue;
+        if (field.type != types[field.number])
+            return bad_reply(&field, error);
+        switch (field.number) {
+        case R_STEP: out->step = field.value; break;
+        case R_LAYER: out->layer = (uint32_t)field.value; break;
+        case R_ATTEND_US: out->attend_us = (uint32_t)field.value; break;
+        case R_LOST: status = take_lost(&field, form->row_count, false, on_lost, user, error); break;
+        case R_LOST_READ: status = take_lost(&field, form->read_count, true, on_lost, user, error); break;
+        case R_PARTIAL_COUNT: partial_count = field.value; break;
+        case R_O: status = take_reply_tensor(&field, "o", o_bytes(form), &out->o, error); break;
+        case R_PARTIALS: status = take_reply_tensor(&field, "partials", partial_bytes(form), &out->partials, error); break;
+        default: break;
         }
+        if (status)
+            return status;
     }
-    if (bad || !out->o)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: malformed, or without o");
+    if (partial_count != form->partial_count)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: %llu partials, want %u", (unsigned long long)partial_count,
+                         form->partial_count);
+    if (bad || (form->o_count && !out->o) || (form->partial_count && !out->partials))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendReply: malformed, or without what was asked for");
     return STATUS_OK;
 }

@@ -19,23 +19,50 @@ struct attend_request {
     const unsigned char *share_sequence;  // [share_count] u64: its first positions ...
     const unsigned char *share_from;      // [share_count] u64: ... are those of this sequence
     const unsigned char *share_positions; // [share_count] u32
-    const float *q;                       // [row_count][q_width] f32, aligned to 4 bytes
-    const float *k, *v;                   // [row_count][kv_width] f32
+    const unsigned char *row_first;     // [row_count] u32 first position held of the row's sequence, with layer 0; NULL: 0 for all
+    uint32_t read_count;                // rows that only read a frozen extent; row_count may be 0 then
+    const unsigned char *read_sequence; // [read_count] u64, with layer 0; else NULL
+    const unsigned char *read_first;    // [read_count] u32, with layer 0; else NULL
+    const unsigned char *read_end;      // the same
+    const float *q;                     // [row_count][q_width] f32, aligned to 4 bytes
+    const float *k, *v;                 // [row_count][kv_width] f32
+    const float *read_q;                // [read_count][q_width] f32
 };
 
-// Checks sizes against row_count and the widths, and that there is at most one share a row. INVALID_ARGUMENT: the error names the field.
+// A reply has at most so many bytes of partials: who asks for more is refused.
+#define ATTEND_PARTIAL_BYTES_MAX (128u << 20)
+
+// Checks sizes against row_count, read_count (together at most max_rows) and the widths, and that there is at most one share a row. INVALID_ARGUMENT: the error names the field.
 enum status attend_request_parse(const unsigned char *bytes, size_t length, uint32_t max_rows, uint32_t q_width, uint32_t kv_width,
                                  struct attend_request *out, struct error *error) MUST_CHECK;
 
-// Returns the size of a reply with lost_count lost rows.
-size_t attend_reply_size(uint32_t row_count, uint32_t lost_count, const uint32_t *lost, uint32_t layer, uint32_t q_width);
+// What a reply has: o of some rows, partials of the others and of the reads.
+struct attend_reply_form {
+    uint64_t step;
+    uint32_t layer;
+    uint32_t row_count, read_count; // asked for
+    uint32_t o_count;               // rows that get o
+    uint32_t partial_count;
+    uint32_t q_width, partial_floats; // partial_floats: of one partial
+    uint32_t lost_count, lost_read_count;
+    const uint32_t *lost, *lost_reads; // [lost_count] rows; [lost_read_count] reads
+};
 
-// Returns an upper bound for replies of row_count rows, whatever was lost.
+// Returns the size of a reply.
+size_t attend_reply_size(const struct attend_reply_form *form);
+
+// Returns an upper bound for replies of row_count rows and reads, whatever was lost.
 size_t attend_reply_size_most(uint32_t row_count, uint32_t q_width);
 
-// Writes the head of a reply and returns where o goes: [row_count][q_width] f32; *attend_us: where to put the time.
-float *attend_reply_begin(unsigned char *bytes, size_t length, uint64_t step, uint32_t layer, uint32_t row_count,
-                          uint32_t lost_count, const uint32_t *lost, uint32_t q_width, unsigned char **attend_us);
+// Where the caller writes the parts of a reply.
+struct attend_reply_parts {
+    float *o;        // [o_count][q_width] f32
+    float *partials; // [partial_count][partial_floats]; NULL if nothing gets any
+    unsigned char *attend_us;
+};
+
+// Writes the head of a reply of attend_reply_size() bytes; the caller fills the parts.
+void attend_reply_begin(unsigned char *bytes, size_t length, const struct attend_reply_form *form, struct attend_reply_parts *out);
 
 // --- the s-part's side ---
 
@@ -45,6 +72,8 @@ struct attend_request_form {
     uint32_t mini_batch, layer, row_count;
     uint32_t share_count; // with layer 0; else ignored
     bool has_sparse;      // rows may be sparse: the same
+    bool has_first;       // rows' sequences may begin later than at position 0: the same
+    uint32_t read_count;
     uint32_t q_width, kv_width;
 };
 size_t attend_request_size(const struct attend_request_form *form);
@@ -56,7 +85,11 @@ struct attend_request_parts {
     unsigned char *share_sequence, *share_from; // [share_count] u64; NULL without
     unsigned char *share_positions;             // [share_count] u32
     unsigned char *row_sparse;                  // [row_count] 0 or 1, with layer 0 and has_sparse; else NULL
+    unsigned char *row_first;                   // [row_count] u32, with layer 0 and has_first; else NULL
+    unsigned char *read_sequence;               // [read_count] u64, with layer 0 and reads; else NULL
+    unsigned char *read_first, *read_end;       // [read_count] u32: the same
     float *q, *k, *v;
+    float *read_q; // NULL without reads
 };
 
 // Writes the head of a request of attend_request_size() bytes; the caller fills the parts.
@@ -67,12 +100,14 @@ void attend_request_begin(unsigned char *bytes, size_t length, const struct atte
 struct attend_reply {
     uint64_t step;
     uint32_t layer, attend_us;
-    const float *o; // [row_count][q_width] f32, aligned to 4 bytes
+    const float *o;        // [o_count][q_width] f32, aligned to 4 bytes
+    const float *partials; // [partial_count][partial_floats] f32, aligned to 4 bytes; NULL if none was asked for
 };
 
-// Calls on_lost(user, row) for each lost row, all below row_count. INVALID_ARGUMENT: the error names the field.
-enum status attend_reply_parse(const unsigned char *bytes, size_t length, uint32_t row_count, uint32_t q_width,
-                               void (*on_lost)(void *user, uint32_t row), void *user, struct attend_reply *out,
+// Checks a reply against what was asked for: the counts and widths of `form`. Calls on_lost(user, index, is_read) for each lost row, all below
+// row_count, and each lost read, all below read_count. INVALID_ARGUMENT: the error names the field.
+enum status attend_reply_parse(const unsigned char *bytes, size_t length, const struct attend_reply_form *form,
+                               void (*on_lost)(void *user, uint32_t index, bool is_read), void *user, struct attend_reply *out,
                                struct error *error) MUST_CHECK;
 
 #endif

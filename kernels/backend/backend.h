@@ -94,10 +94,16 @@ struct backend_row {
     bool local;        // its KV is in the local pool
     bool needs_output; // the head may be asked for it; if false, its last layer ends once its K and V are stored
     bool sparse;       // for a local row: it attends to chosen tiles only, if there is a sparse_percent
+    uint32_t first;    // for a local row: the first position that the pool holds of its sequence. Not 0: it gets partials
+};
+
+// A row, of whatever place, that reads positions [first, end) of its sequence in the local pool, and gets partials of them.
+struct backend_read {
+    uint32_t row, first, end;
 };
 
 // Tells where a segment writes q, k, v and reads o: one 4-byte aligned pointer per row, ignored for local rows. For a lost row q is
-// NULL, and its q, k and v are not written.
+// NULL, and its q, k and v are not written. Of a local row that gets partials, o is read and q, unless it is NULL, is written all the same.
 struct backend_links {
     const float *const *o; // [rows] -> [heads][head_dim] f32, never NULL
     float *const *q;       // [rows] -> [heads][head_dim] f32
@@ -142,6 +148,7 @@ struct backend_held {
     uint64_t sequence;
     uint32_t positions; // complete through the last layer
     uint32_t certain;   // how many of these have tokens that were no guesses (HeldSequence)
+    uint32_t first;     // first position held
 };
 
 struct backend_ops {
@@ -180,6 +187,11 @@ struct backend_ops {
     void (*hold)(struct backend *backend, bool hold);
     // Optional: the step is over, or given up. Until then weights are kept for what it needs next.
     void (*end)(struct backend_batch *batch);
+    // Optional, for a pool that can hold a part of a sequence (kv_store.h: extents). reads: called before `begin` with the step's
+    // reads of the pool, sorted by sequence and row; copied; without a call there are none. partials: after `attend`, the partials of
+    // the local rows that get some, in their order, then those of the reads; the caller may change them.
+    void (*pool_reads)(struct backend_batch *batch, const struct backend_read *reads, uint32_t count);
+    float *(*pool_partials)(struct backend_batch *batch);
     // Attends the local rows of a layer. Call it between segment(layer) and segment(layer + 1).
     void (*attend)(struct backend_batch *batch, uint32_t layer);
     // In a backend with the model's last layer: runs final norm, output projection, and sampling or scoring for up to max_rows

@@ -11,11 +11,15 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/slices.h"
+#include "common/kv/kv_partials.h"
 #include "kernels/attention/attention.h"
 #include "kernels/backend/cpu_internal.h"
 #include "kernels/backend/loaded_type.h"
 
-enum { SLICE_COUNT = 14, ALIGN = 64 };
+enum { SLICE_COUNT = 15, ALIGN = 64 };
+
+// Of address space for partials: more than a step may have (common/wire/attend.h).
+#define PARTIAL_BYTES (128u << 20)
 
 // The arrays of a batch's mapping.
 static void batch_slices(const struct backend_config *config, struct backend_batch *batch, struct slice *slices)
@@ -39,6 +43,7 @@ static void batch_slices(const struct backend_config *config, struct backend_bat
         {(void **)&batch->kv_k, rows * sizeof(void *)},
         {(void **)&batch->kv_v, rows * sizeof(void *)},
         {(void **)&batch->kv_o, rows * sizeof(void *)},
+        {(void **)&batch->reads, rows * sizeof *batch->reads},
     };
     memcpy(slices, all, sizeof all);
 }
@@ -218,6 +223,8 @@ static void cpu_batch_close(struct backend_batch *batch)
     if (!batch)
         return;
     kv_batch_close(batch->kv);
+    if (batch->partials)
+        munmap(batch->partials, PARTIAL_BYTES);
     cpu_stream_leave(batch);
     if (batch->memory)
         munmap(batch->memory, batch->memory_bytes);
@@ -243,7 +250,11 @@ static enum status cpu_batch_open(struct backend *backend, struct backend_batch 
     }
     batch_slices(&backend->config, batch, slices);
     slices_place(slices, SLICE_COUNT, ALIGN, batch->memory);
-    if (backend->kv && kv_batch_open(backend->kv, &batch->kv)) {
+    if (backend->kv)
+        batch->partials = mmap(NULL, PARTIAL_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (batch->partials == MAP_FAILED)
+        batch->partials = NULL;
+    if (backend->kv && (!batch->partials || kv_batch_open(backend->kv, &batch->kv))) {
         cpu_batch_close(batch);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch of the local pool");
     }
@@ -251,46 +262,100 @@ static enum status cpu_batch_open(struct backend *backend, struct backend_batch 
     return STATUS_OK;
 }
 
+// The first row of a sequence's extent begins it, whatever the pool held of the sequence.
+static enum status begin_extent(struct backend *backend, const struct backend_row *row, struct error *error)
+{
+    struct kv_held held;
+
+    if (row->position != row->first || (!row->first && (!kv_store_find(backend->kv, row->sequence, &held) || !held.first)))
+        return STATUS_OK;
+    return kv_store_begin(backend->kv, row->sequence, row->first, error);
+}
+
+// Adds a local row, or a read, to the plan of the pool. Returns where what comes behind its partials begins.
+static float *add_kv_row(struct backend_batch *batch, uint32_t row, struct kv_row kv_row, float *partials)
+{
+    const struct backend *backend = batch->backend;
+    size_t width = backend->q_width + 2u * backend->kv_width;
+    uint32_t at = batch->local_count++;
+
+    batch->kv_rows[at] = kv_row;
+    batch->kv_q[at] = batch->qkv + row * width;
+    batch->kv_k[at] = kv_row.reads ? NULL : batch->kv_q[at] + backend->q_width;
+    batch->kv_v[at] = kv_row.reads ? NULL : batch->kv_k[at] + backend->kv_width;
+    batch->kv_o[at] = kv_row.reads || kv_row.first ? partials : batch->att + (size_t)row * backend->q_width;
+    if (kv_row.reads || kv_row.first)
+        partials += kv_partial_count(kv_row.first, kv_row.position + 1) *
+                    kv_partial_floats(backend->shape.heads, backend->shape.head_dim);
+    return partials;
+}
+
+// Which row of the step the pool's row number `at` is of.
+static uint32_t row_of_local(const struct backend_batch *batch, uint32_t at)
+{
+    uint32_t rows = batch->local_count - batch->read_count, row = 0;
+
+    if (at >= rows)
+        return batch->reads[at - rows].row;
+    for (; !batch->rows[row].local || at-- > 0; row++)
+        ;
+    return row;
+}
+
 // Reserves pages for the local rows and plans their attention.
 static enum status plan_local(struct backend_batch *batch, uint32_t *bad_row, struct error *error)
 {
     struct backend *backend = batch->backend;
-    size_t width = backend->q_width + 2u * backend->kv_width;
-    uint32_t bad = 0, count = 0;
+    float *partials = batch->partials;
+    uint32_t bad = 0;
     enum status status;
 
+    batch->local_count = 0;
     for (uint32_t row = 0; row < batch->row_count; row++) {
-        if (!batch->rows[row].local)
+        const struct backend_row *own = &batch->rows[row];
+        if (!own->local)
             continue;
-        bool last_of_sequence = row + 1 == batch->row_count || !batch->rows[row + 1].local ||
-                                batch->rows[row + 1].sequence != batch->rows[row].sequence;
+        bool first_of_sequence = row == 0 || !own[-1].local || own[-1].sequence != own->sequence;
+        bool last_of_sequence = row + 1 == batch->row_count || !own[1].local || own[1].sequence != own->sequence;
         *bad_row = row;
         if (!backend->kv)
             return error_set(error, STATUS_FAILED_PRECONDITION, "there is no local pool");
-        if (last_of_sequence) {
-            status = kv_store_reserve(backend->kv, batch->rows[row].sequence, batch->rows[row].position + 1, error);
-            if (status)
-                return status;
-        }
-        batch->kv_rows[count] = (struct kv_row){
-            .sequence = batch->rows[row].sequence, .position = batch->rows[row].position, .sparse = batch->rows[row].sparse};
-        batch->kv_q[count] = batch->qkv + row * width;
-        batch->kv_k[count] = batch->kv_q[count] + backend->q_width;
-        batch->kv_v[count] = batch->kv_k[count] + backend->kv_width;
-        batch->kv_o[count] = batch->att + (size_t)row * backend->q_width;
-        count++;
+        if (first_of_sequence && (status = begin_extent(backend, own, error)))
+            return status;
+        if (last_of_sequence && (status = kv_store_reserve(backend->kv, own->sequence, own->position + 1, error)))
+            return status;
+        partials = add_kv_row(
+            batch, row,
+            (struct kv_row){.sequence = own->sequence, .position = own->position, .first = own->first, .sparse = own->sparse},
+            partials);
     }
-    batch->local_count = count;
-    if (!count)
+    for (uint32_t i = 0; i < batch->read_count; i++) {
+        const struct backend_read *read = &batch->reads[i];
+        *bad_row = read->row;
+        if (!backend->kv)
+            return error_set(error, STATUS_FAILED_PRECONDITION, "there is no local pool");
+        partials = add_kv_row(
+            batch, read->row,
+            (struct kv_row){
+                .sequence = batch->rows[read->row].sequence, .position = read->end - 1, .first = read->first, .reads = true},
+            partials);
+    }
+    if (!batch->local_count)
         return STATUS_OK;
-    status = kv_batch_plan(batch->kv, batch->kv_rows, count, &bad, error);
-    for (uint32_t row = 0; status && row < batch->row_count; row++)
-        if (batch->rows[row].local && bad-- == 0) {
-            *bad_row = row;
-            break;
-        }
+    status = kv_batch_plan(batch->kv, batch->kv_rows, batch->local_count, &bad, error);
+    if (status)
+        *bad_row = row_of_local(batch, bad);
     return status;
 }
+
+static void cpu_pool_reads(struct backend_batch *batch, const struct backend_read *reads, uint32_t count)
+{
+    assert_always(count <= batch->backend->config.max_rows);
+    memcpy(batch->reads, reads, count * sizeof *reads);
+    batch->next_read_count = count;
+}
+
+static float *cpu_pool_partials(struct backend_batch *batch) { return batch->partials; }
 
 static enum status cpu_begin(struct backend_batch *batch, const struct backend_row *rows, uint32_t row_count, uint32_t *bad_row,
                              struct error *error)
@@ -301,6 +366,8 @@ static enum status cpu_begin(struct backend_batch *batch, const struct backend_r
     assert_always(row_count <= backend->config.max_rows);
     memcpy(batch->rows, rows, row_count * sizeof *rows);
     batch->row_count = row_count;
+    batch->read_count = batch->next_read_count;
+    batch->next_read_count = 0;
     batch->kv_only_count = 0;
     for (uint32_t row = 0; row < row_count; row++) {
         *bad_row = row;
@@ -338,6 +405,9 @@ static void skip_attention_of_kv_only(struct backend_batch *batch)
             batch->kv_o[local] = NULL;
         local += batch->rows[row].local;
     }
+    for (uint32_t i = 0; i < batch->read_count; i++)
+        if (!batch->rows[batch->reads[i].row].needs_output)
+            batch->kv_o[batch->local_count - batch->read_count + i] = NULL;
 }
 
 static void cpu_attend(struct backend_batch *batch, uint32_t layer)
@@ -384,7 +454,7 @@ static uint32_t cpu_pool_held(const struct backend *backend, struct backend_held
         return 0;
     for (uint32_t at = 0; kv_store_next(backend->kv, &at, &item); count++)
         if (count < capacity)
-            held[count] = (struct backend_held){item.sequence, item.positions, item.certain};
+            held[count] = (struct backend_held){item.sequence, item.positions, item.certain, item.first};
     return count;
 }
 
@@ -431,6 +501,8 @@ const struct backend_ops backend_cpu = {
     .turn = cpu_stream_turn,
     .hold = cpu_stream_hold,
     .end = cpu_stream_end,
+    .pool_reads = cpu_pool_reads,
+    .pool_partials = cpu_pool_partials,
     .attend = cpu_attend,
     .head = cpu_head,
     .done = cpu_done,

@@ -87,9 +87,12 @@ struct backend_batch {
     unsigned char *memory;    // the one allocation that holds all of these
     uint64_t memory_bytes;
     struct kv_batch *kv;
-    struct kv_row *kv_rows;             // [max_rows] local rows
-    const float **kv_q, **kv_k, **kv_v; // [max_rows] -> row of qkv
-    float **kv_o;                       // [max_rows] -> row of att
+    struct kv_row *kv_rows;               // [max_rows] local rows, then reads
+    const float **kv_q, **kv_k, **kv_v;   // [max_rows] -> row of qkv
+    float **kv_o;                         // [max_rows] -> row of att, or partials
+    struct backend_read *reads;           // [max_rows]
+    uint32_t read_count, next_read_count; // of the step; of the one that begins next
+    float *partials;                      // ATTEND_PARTIAL_BYTES_MAX, resident as they come into use; NULL: no local pool
 };
 
 // cpu_pieces.c. UNIMPLEMENTED: there are no kernels for a piece; the error names it.

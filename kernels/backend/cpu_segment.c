@@ -184,7 +184,7 @@ static void phase_take_o(struct backend_batch *batch, const struct cpu_layer *la
     for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
         for (uint32_t row = begin; row < begin + count; row++) {
             float *own = batch->att + (size_t)row * backend->q_width;
-            const float *o = batch->rows[row].local ? own : links->o[row];
+            const float *o = batch->rows[row].local && !batch->rows[row].first ? own : links->o[row];
             if (!in_place && o != own)
                 memcpy(own, o, backend->q_width * sizeof *own);
             if (in_place)
@@ -282,9 +282,11 @@ static void phase_rope(struct backend_batch *batch, const struct backend_links *
             float *q = batch->qkv + row * width, *k = q + backend->q_width, *v = k + backend->kv_width;
             backend->pieces.rope(q, shape->heads, shape->head_dim, shape->rope_dim, angles);
             backend->pieces.rope(k, shape->kv_heads, shape->head_dim, shape->rope_dim, angles);
-            if (batch->rows[row].local || !links->q[row])
+            if ((batch->rows[row].local && !batch->rows[row].first) || !links->q[row])
                 continue;
             memcpy(links->q[row], q, backend->q_width * sizeof *q);
+            if (batch->rows[row].local)
+                continue;
             memcpy(links->k[row], k, backend->kv_width * sizeof *k);
             memcpy(links->v[row], v, backend->kv_width * sizeof *v);
         }
@@ -328,7 +330,8 @@ static void end_kv_only(struct backend_batch *batch, const struct backend_links 
     uint32_t kept = 0;
 
     for (uint32_t row = 0; row < batch->row_count; row++) {
-        const float *o = batch->rows[row].local ? batch->att + (size_t)row * batch->backend->q_width : links->o[row];
+        const float *o = batch->rows[row].local && !batch->rows[row].first ? batch->att + (size_t)row * batch->backend->q_width
+                                                                           : links->o[row];
         if (!batch->rows[row].needs_output)
             continue;
         memmove(batch->x + (size_t)kept * batch->backend->shape.hidden, batch->x + (size_t)row * batch->backend->shape.hidden,
@@ -336,6 +339,7 @@ static void end_kv_only(struct backend_batch *batch, const struct backend_links 
         memmove(batch->att + (size_t)kept * batch->backend->q_width, o, batch->backend->q_width * sizeof *o);
         batch->rows[kept] = batch->rows[row];
         batch->rows[kept].local = true; // its o is here
+        batch->rows[kept].first = 0;
         batch->place[row] = kept++;
     }
     batch->row_count = kept;

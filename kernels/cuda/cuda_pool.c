@@ -331,6 +331,6 @@ uint32_t cuda_pool_held(const struct backend *backend, struct backend_held *held
         return 0;
     for (uint32_t at = 0; kv_ledger_next(&backend->ledger, &at, &item); count++)
         if (count < capacity)
-            held[count] = (struct backend_held){item.sequence, item.positions, item.certain};
+            held[count] = (struct backend_held){item.sequence, item.positions, item.certain, item.first};
     return count;
 }

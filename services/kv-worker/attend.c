@@ -2,6 +2,9 @@
 //
 // Rows are described with layer 0 and planned once for the step. Rows whose sequence is not held as far as it must be, or
 // that there are no pages for, are lost: their o is zero, the reply names them, and the rest of the step goes on.
+//
+// Of a sequence that lies at several places there may be an extent here. Where it grows, its rows begin it; otherwise it is only read, by
+// rows without k and v. Both get partials (common/kv/kv_partials.h) instead of o.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,6 +18,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
+#include "common/kv/kv_partials.h"
 #include "common/wire/wire.h"
 #include "common/wire/attend.h"
 #include "services/kv-worker/worker.h"
@@ -39,8 +43,10 @@ static enum status measure_in_turn(struct worker *worker, const struct kv_shape 
 struct memory_plan attend_memory_plan(const struct worker *worker, const struct kv_shape *shape, uint64_t *pages)
 {
     const struct attend_batch *batch = NULL;
-    const uint64_t batch_row_bytes = sizeof *batch->kept + sizeof *batch->lost + sizeof *batch->sequences;
-    const uint64_t row_bytes = sizeof *worker->rows + sizeof *worker->q + sizeof *worker->k + sizeof *worker->v + sizeof *worker->o;
+    const uint64_t batch_row_bytes = sizeof *batch->kept + sizeof *batch->lost + sizeof *batch->lost_reads +
+                                     sizeof *batch->partial_count + sizeof *batch->sequences;
+    const uint64_t row_bytes = sizeof *worker->rows + sizeof *worker->q + sizeof *worker->k + sizeof *worker->v +
+                               sizeof *worker->o + sizeof *worker->out;
     const struct kv_plan plan =
         kv_store_plan(shape, worker->settings.kv_memory, WORKER_ROWS_MAX, thread_pool_threads(worker->pool), WORKER_BATCHES_MAX);
 
@@ -61,13 +67,17 @@ static enum status open_tables(struct worker *worker)
     worker->k = calloc(WORKER_ROWS_MAX, sizeof *worker->k);
     worker->v = calloc(WORKER_ROWS_MAX, sizeof *worker->v);
     worker->o = calloc(WORKER_ROWS_MAX, sizeof *worker->o);
-    bool ok = worker->rows && worker->q && worker->k && worker->v && worker->o;
+    worker->out = calloc(WORKER_ROWS_MAX, sizeof *worker->out);
+    bool ok = worker->rows && worker->q && worker->k && worker->v && worker->o && worker->out;
     for (uint32_t i = 0; ok && i < WORKER_BATCHES_MAX; i++) {
         struct attend_batch *batch = &worker->batches[i];
         batch->kept = calloc(WORKER_ROWS_MAX, sizeof *batch->kept);
         batch->lost = calloc(WORKER_ROWS_MAX, sizeof *batch->lost);
+        batch->lost_reads = calloc(WORKER_ROWS_MAX, sizeof *batch->lost_reads);
+        batch->partial_count = calloc(WORKER_ROWS_MAX, sizeof *batch->partial_count);
         batch->sequences = calloc(WORKER_ROWS_MAX, sizeof *batch->sequences);
-        ok = batch->kept && batch->lost && batch->sequences && !kv_batch_open(worker->store, &batch->kv);
+        ok = batch->kept && batch->lost && batch->lost_reads && batch->partial_count && batch->sequences &&
+             !kv_batch_open(worker->store, &batch->kv);
     }
     return ok ? STATUS_OK : STATUS_RESOURCE_EXHAUSTED;
 }
@@ -92,6 +102,7 @@ enum status attend_open(struct worker *worker, const struct kv_shape *shape, str
     worker->shape = *shape;
     worker->q_width = shape->heads * shape->head_dim;
     worker->kv_width = shape->kv_heads * shape->head_dim;
+    worker->partial_floats = (uint32_t)kv_partial_floats(shape->heads, shape->head_dim);
     if (open_tables(worker)) {
         attend_close(worker);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the tables of the KV worker");
@@ -106,6 +117,8 @@ void attend_close(struct worker *worker)
         kv_batch_close(worker->batches[i].kv);
         free(worker->batches[i].kept);
         free(worker->batches[i].lost);
+        free(worker->batches[i].lost_reads);
+        free(worker->batches[i].partial_count);
         free(worker->batches[i].sequences);
     }
     memset(worker->batches, 0, sizeof worker->batches);
@@ -116,9 +129,10 @@ void attend_close(struct worker *worker)
     free(worker->k);
     free(worker->v);
     free(worker->o);
+    free(worker->out);
     worker->rows = NULL;
     worker->q = worker->k = worker->v = NULL;
-    worker->o = NULL;
+    worker->o = worker->out = NULL;
 }
 
 void attend_publish(struct worker *worker)
@@ -133,77 +147,156 @@ void attend_publish(struct worker *worker)
     atomic_store_explicit(&worker->rows_done, stats.rows, memory_order_relaxed);
 }
 
+static struct kv_row item_at(const struct attend_request *request, uint32_t item)
+{
+    const uint32_t read = item - request->row_count;
+
+    if (item >= request->row_count)
+        return (struct kv_row){.sequence = wire_load_u64(request->read_sequence + read * 8ull),
+                               .position = wire_load_u32(request->read_end + read * 4ull) - 1,
+                               .first = wire_load_u32(request->read_first + read * 4ull),
+                               .reads = true};
+    return (struct kv_row){.sequence = wire_load_u64(request->row_sequence + item * 8ull),
+                           .position = wire_load_u32(request->row_position + item * 4ull),
+                           .first = request->row_first ? wire_load_u32(request->row_first + item * 4ull) : 0,
+                           .sparse = request->row_sparse && request->row_sparse[item]};
+}
+
+static void lose_item(struct attend_batch *batch, uint32_t item)
+{
+    if (item < batch->row_count)
+        batch->lost[batch->lost_count++] = item;
+    else
+        batch->lost_reads[batch->lost_read_count++] = item - batch->row_count;
+}
+
 static void lose_sequence(struct attend_batch *batch, const struct attend_request *request, uint64_t sequence)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < batch->kept_count; i++) {
-        uint32_t row = batch->kept[i];
-        if (wire_load_u64(request->row_sequence + row * 8ull) == sequence)
-            batch->lost[batch->lost_count++] = row;
+        uint32_t item = batch->kept[i];
+        if (item_at(request, item).sequence == sequence)
+            lose_item(batch, item);
         else
-            batch->kept[kept++] = row;
+            batch->kept[kept++] = item;
     }
     batch->kept_count = kept;
 }
 
-static struct kv_row row_at(const struct attend_request *request, uint32_t row)
+static enum status check_row(const struct worker *worker, const struct kv_row *row, const struct kv_row *before, uint32_t index,
+                             struct error *error)
 {
-    return (struct kv_row){.sequence = wire_load_u64(request->row_sequence + row * 8ull),
-                           .position = wire_load_u32(request->row_position + row * 4ull),
-                           .sparse = request->row_sparse && request->row_sparse[row]};
+    if (row->sequence == 0 || row->position >= worker->shape.max_context)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: row %u is position %u of sequence %llx, the context is %u",
+                         index, row->position, (unsigned long long)row->sequence, worker->shape.max_context);
+    if (row->sequence < before->sequence ||
+        (row->sequence == before->sequence && (row->position <= before->position || row->first != before->first)))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: row %u is not sorted by sequence and position", index);
+    if (row->first % KV_EXTENT_TOKENS || row->first > row->position || (row->first && row->sparse))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: row %u at position %u%s, held from %u on", index,
+                         row->position, row->sparse ? ", sparse" : "", row->first);
+    return STATUS_OK;
 }
 
-// Checks all rows before anything changes: a refused request leaves no pages and no plan behind.
-static enum status check_rows(const struct worker *worker, const struct attend_request *request, struct error *error)
+static enum status check_read(const struct worker *worker, const struct kv_row *read, const struct kv_row *before, uint32_t index,
+                              struct error *error)
+{
+    const uint32_t end = read->position + 1; // 0 as it was sent: 0
+
+    if (read->sequence == 0 || read->first % KV_EXTENT_TOKENS || end % KV_EXTENT_TOKENS || read->first >= end ||
+        end > worker->shape.max_context)
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "AttendRequest: read %u of positions %u to %u of sequence %llx, the context is %u", index, read->first,
+                         end, (unsigned long long)read->sequence, worker->shape.max_context);
+    if (before->reads &&
+        (read->sequence < before->sequence ||
+         (read->sequence == before->sequence && (read->first != before->first || read->position != before->position))))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: read %u is not sorted, or of another extent", index);
+    return STATUS_OK;
+}
+
+// Checks all items before anything changes: a refused request leaves no pages and no plan behind.
+static enum status check_items(const struct worker *worker, const struct attend_request *request, struct error *error)
 {
     struct kv_row before = {0};
+    uint64_t partials = 0;
 
-    for (uint32_t i = 0; i < request->row_count; i++) {
-        const struct kv_row row = row_at(request, i);
-        if (row.sequence == 0 || row.position >= worker->shape.max_context)
-            return error_set(error, STATUS_INVALID_ARGUMENT,
-                             "AttendRequest: row %u is position %u of sequence %llx, the context is %u", i, row.position,
-                             (unsigned long long)row.sequence, worker->shape.max_context);
-        if (row.sequence < before.sequence || (row.sequence == before.sequence && row.position <= before.position))
-            return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: row %u is not sorted by sequence and position", i);
-        before = row;
+    for (uint32_t i = 0; i < request->row_count + request->read_count; i++) {
+        const struct kv_row item = item_at(request, i);
+        enum status status = item.reads ? check_read(worker, &item, &before, i - request->row_count, error)
+                                        : check_row(worker, &item, &before, i, error);
+        if (status)
+            return status;
+        partials += item.reads || item.first ? kv_partial_count(item.first, item.position + 1) : 0;
+        before = item;
     }
+    if (partials * worker->partial_floats * sizeof(float) > ATTEND_PARTIAL_BYTES_MAX)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %llu partials, %u MiB are allowed",
+                         (unsigned long long)partials, ATTEND_PARTIAL_BYTES_MAX >> 20);
     for (uint32_t i = 0; i < request->share_count; i++)
         if (wire_load_u64(request->share_sequence + i * 8ull) == 0)
             return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: share %u is for no sequence", i);
     return STATUS_OK;
 }
 
+// What is held of a row's sequence. One whose first held position comes anew begins there, whatever was held of it.
+static struct kv_held held_for(struct worker *worker, const struct kv_row *row)
+{
+    struct kv_held held = {.sequence = row->sequence};
+    struct error error;
+    bool known = kv_store_find(worker->store, row->sequence, &held);
+
+    if (held.first == row->first || row->reads || row->position != row->first)
+        return held;
+    if (known)
+        attend_free(worker, row->sequence);
+    held = (struct kv_held){.sequence = row->sequence};
+    if (kv_store_begin(worker->store, row->sequence, row->first, &error))
+        log_warn("KV-NOT-BEGUN", "%s", error.text);
+    (void)kv_store_find(worker->store, row->sequence, &held);
+    return held;
+}
+
+// Whether a run of rows, whose last one is `last`, can run: reserves its pages. `held` includes the run, if no position is missing.
+static bool reserve_run(struct worker *worker, const struct kv_row *last, const struct kv_held *held)
+{
+    struct error error;
+
+    if (last->first != held->first || (last->reads ? last->position >= held->positions : last->position > held->positions)) {
+        log_info("KV-NOT-HELD", "sequence=%llx position=%u first=%u held=%u held_from=%u", (unsigned long long)last->sequence,
+                 last->position, last->first, held->positions, held->first);
+        return false;
+    }
+    if (last->reads || !kv_store_reserve(worker->store, last->sequence, last->position + 1, &error))
+        return true;
+    log_warn("KV-NOT-RESERVED", "sequence=%llx position=%u pages_used=%u", (unsigned long long)last->sequence, last->position,
+             kv_store_pages_used(worker->store));
+    return false;
+}
+
 // Reserves pages for the sequences of the request. Sequences that get none, or whose earlier positions are not held, are lost.
 static void reserve(struct worker *worker, struct attend_batch *batch, const struct attend_request *request)
 {
     for (uint32_t i = 0; i < batch->kept_count;) {
-        struct kv_row row = row_at(request, batch->kept[i]);
-        struct kv_held held = {.sequence = row.sequence};
+        struct kv_row row = item_at(request, batch->kept[i]);
+        struct kv_held held = held_for(worker, &row);
         uint32_t end = i;
-        struct error error;
 
-        (void)kv_store_find(worker->store, row.sequence, &held);
         for (; end < batch->kept_count; end++) {
-            const struct kv_row next = row_at(request, batch->kept[end]);
-            if (next.sequence != row.sequence)
+            const struct kv_row next = item_at(request, batch->kept[end]);
+            if (next.sequence != row.sequence || next.reads != row.reads)
                 break;
             row = next;
+            if (row.reads)
+                continue;
             if (row.position > held.positions)
                 break;
             held.positions = MAX(held.positions, row.position + 1);
         }
-        if (row.position > held.positions) {
-            log_info("KV-NOT-HELD", "sequence=%llx position=%u held=%u", (unsigned long long)row.sequence, row.position,
-                     held.positions);
-        } else if (!kv_store_reserve(worker->store, row.sequence, row.position + 1, &error)) {
+        if (reserve_run(worker, &row, &held))
             i = end;
-            continue;
-        } else {
-            log_warn("KV-NOT-RESERVED", "sequence=%llx position=%u pages_used=%u", (unsigned long long)row.sequence, row.position,
-                     kv_store_pages_used(worker->store));
-        }
-        lose_sequence(batch, request, row.sequence); // later rows move up to i
+        else
+            lose_sequence(batch, request, row.sequence); // later rows move up to i
     }
 }
 
@@ -227,15 +320,22 @@ static enum status plan(struct worker *worker, struct attend_batch *batch, const
 
     batch->planned = false;
     batch->step = request->step;
-    batch->row_count = batch->kept_count = request->row_count;
-    batch->lost_count = 0;
-    for (uint32_t i = 0; i < request->row_count; i++)
+    batch->row_count = request->row_count;
+    batch->read_count = request->read_count;
+    batch->kept_count = request->row_count + request->read_count;
+    batch->lost_count = batch->lost_read_count = batch->o_count = batch->partial_total = 0;
+    for (uint32_t i = 0; i < batch->kept_count; i++) {
+        const struct kv_row item = item_at(request, i);
         batch->kept[i] = i;
+        batch->partial_count[i] = item.reads || item.first ? kv_partial_count(item.first, item.position + 1) : 0;
+        batch->partial_total += batch->partial_count[i];
+        batch->o_count += batch->partial_count[i] == 0;
+    }
     share(worker, request);
     reserve(worker, batch, request);
     for (;;) {
         for (uint32_t i = 0; i < batch->kept_count; i++)
-            worker->rows[i] = row_at(request, batch->kept[i]);
+            worker->rows[i] = item_at(request, batch->kept[i]);
         status = kv_batch_plan(batch->kv, worker->rows, batch->kept_count, &bad, error);
         if (status != STATUS_FAILED_PRECONDITION)
             break;
@@ -256,43 +356,76 @@ void attend_free(struct worker *worker, uint64_t sequence)
         for (uint32_t i = 0; batch->planned && i < batch->kept_count; i++) {
             if (batch->sequences[i] != sequence)
                 continue;
-            batch->lost[batch->lost_count++] = batch->kept[i];
+            lose_item(batch, batch->kept[i]);
             batch->sequences[i] = 0;
         }
     }
     kv_store_free(worker->store, sequence);
 }
 
+static size_t result_floats(const struct worker *worker, const struct attend_batch *batch, uint32_t item)
+{
+    return batch->partial_count[item] ? batch->partial_count[item] * (size_t)worker->partial_floats : worker->q_width;
+}
+
+// Where the planned rows find q, k and v, and where their results go. Those of lost items are zero.
+static void point(struct worker *worker, const struct attend_batch *batch, const struct attend_request *request,
+                  const struct attend_reply_parts *parts)
+{
+    float *o = parts->o, *partials = parts->partials;
+
+    for (uint32_t item = 0; item < batch->row_count + batch->read_count; item++) {
+        float **from = batch->partial_count[item] ? &partials : &o;
+        worker->out[item] = *from;
+        *from += result_floats(worker, batch, item);
+    }
+    for (uint32_t i = 0; i < batch->lost_count; i++)
+        memset(worker->out[batch->lost[i]], 0, result_floats(worker, batch, batch->lost[i]) * sizeof *o);
+    for (uint32_t i = 0; i < batch->lost_read_count; i++) {
+        const uint32_t item = batch->row_count + batch->lost_reads[i];
+        memset(worker->out[item], 0, result_floats(worker, batch, item) * sizeof *o);
+    }
+    for (uint32_t i = 0; i < batch->kept_count; i++) {
+        const size_t item = batch->kept[i];
+        const bool reads = item >= batch->row_count;
+        worker->q[i] = reads ? request->read_q + (item - batch->row_count) * worker->q_width : request->q + item * worker->q_width;
+        worker->k[i] = reads ? NULL : request->k + item * worker->kv_width;
+        worker->v[i] = reads ? NULL : request->v + item * worker->kv_width;
+        worker->o[i] = worker->out[item];
+    }
+}
+
 static void attend(struct worker *worker, struct rpc_call *call, struct attend_batch *batch, const struct attend_request *request)
 {
-    size_t size = attend_reply_size(batch->row_count, batch->lost_count, batch->lost, request->layer, worker->q_width);
+    const struct attend_reply_form form = {.step = request->step,
+                                           .layer = request->layer,
+                                           .o_count = batch->o_count,
+                                           .partial_count = batch->partial_total,
+                                           .q_width = worker->q_width,
+                                           .partial_floats = worker->partial_floats,
+                                           .lost_count = batch->lost_count,
+                                           .lost = batch->lost,
+                                           .lost_read_count = batch->lost_read_count,
+                                           .lost_reads = batch->lost_reads};
+    struct attend_reply_parts parts;
+    size_t size = attend_reply_size(&form);
     uint64_t began_us = clock_now_us(), began_ns;
-    unsigned char *payload, *attend_us;
+    unsigned char *payload;
     struct rpc_buffer *reply = rpc_reply_buffer(call, size, &payload);
-    float *o;
 
     if (!reply) {
         rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory for a reply of %zu bytes", size);
         return;
     }
-    o = attend_reply_begin(payload, size, request->step, request->layer, batch->row_count, batch->lost_count, batch->lost,
-                           worker->q_width, &attend_us);
-    for (uint32_t i = 0; i < batch->lost_count; i++)
-        memset(o + (size_t)batch->lost[i] * worker->q_width, 0, worker->q_width * sizeof *o);
-    for (uint32_t i = 0; i < batch->kept_count; i++) {
-        size_t row = batch->kept[i];
-        worker->q[i] = request->q + row * worker->q_width;
-        worker->k[i] = request->k + row * worker->kv_width;
-        worker->v[i] = request->v + row * worker->kv_width;
-        worker->o[i] = o + row * worker->q_width;
-    }
+    attend_reply_begin(payload, size, &form, &parts);
+    point(worker, batch, request, &parts);
     began_ns = trace_clock(worker->track);
     uint64_t cpu_ns = worker->track ? clock_thread_ns() : 0; // with shared cores this is the time that attention itself takes
     if (batch->kept_count)
         kv_batch_attend(batch->kv, request->layer, worker->q, worker->k, worker->v, worker->o);
     trace_span(worker->track, "attend", began_ns, {"step", request->step}, {"layer", request->layer}, {"rows", batch->kept_count},
                {"cpu_us", (clock_thread_ns() - cpu_ns) / 1000});
-    wire_store_u32(attend_us, (uint32_t)(clock_now_us() - began_us));
+    wire_store_u32(parts.attend_us, (uint32_t)(clock_now_us() - began_us));
     rpc_call_reply_buffer(call, reply);
     if (request->layer + 1 == worker->shape.layers) {
         batch->planned = false;
@@ -339,7 +472,7 @@ void attend_handler(struct rpc_call *call, void *user)
                       request.mini_batch, WORKER_BATCHES_MAX, request.layer, worker->shape.layers);
         return;
     }
-    if (request.layer == 0 && check_rows(worker, &request, &error)) {
+    if (request.layer == 0 && check_items(worker, &request, &error)) {
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
@@ -349,7 +482,8 @@ void attend_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
-    if (!batch->planned || batch->step != request.step || batch->row_count != request.row_count) {
+    if (!batch->planned || batch->step != request.step || batch->row_count != request.row_count ||
+        batch->read_count != request.read_count) {
         rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "step %llu is not under way here", (unsigned long long)request.step);
         return;
     }

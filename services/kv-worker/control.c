@@ -92,7 +92,7 @@ static enum status held_messages(const struct job *job, struct messages_held *ou
     if (job->failed || messages_held_open(job->held_count, out))
         return STATUS_RESOURCE_EXHAUSTED;
     for (uint32_t i = 0; i < out->count; i++)
-        messages_held_set(out, i, job->held[i].sequence, job->held[i].positions, job->held[i].certain);
+        messages_held_set(out, i, job->held[i].sequence, job->held[i].positions, job->held[i].certain, job->held[i].first);
     return STATUS_OK;
 }
 

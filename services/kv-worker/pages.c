@@ -13,6 +13,12 @@ static uint32_t max_context(void *user)
     return worker->shape.max_context;
 }
 
+static uint32_t page_tokens(void *user)
+{
+    const struct worker *worker = user;
+    return worker->shape.page_tokens;
+}
+
 static enum status export_page(void *user, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
                                struct error *error)
 {
@@ -44,6 +50,7 @@ static void publish(void *user) { attend_publish(user); }
 const struct handover_pages worker_pages = {
     .page_bytes = page_bytes,
     .max_context = max_context,
+    .page_tokens = page_tokens,
     .export_page = export_page,
     .import_page = import_page,
     .make_way = make_way,

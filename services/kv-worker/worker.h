@@ -44,10 +44,14 @@ struct attend_batch {
     struct kv_batch *kv;
     bool planned;
     uint64_t step;
-    uint32_t row_count, kept_count, lost_count;
-    uint32_t *kept;      // [WORKER_ROWS_MAX] row of the request for each row of the plan
-    uint32_t *lost;      // [WORKER_ROWS_MAX] rows of the request that are not held
-    uint64_t *sequences; // [WORKER_ROWS_MAX] the sequence of each row of the plan; 0: it has been lost since
+    // Items are the request's rows, then its reads.
+    uint32_t row_count, read_count, kept_count, lost_count, lost_read_count;
+    uint32_t o_count, partial_total; // rows that get o; partials of all items
+    uint32_t *partial_count;         // [WORKER_ROWS_MAX] partials of an item; 0: it gets o
+    uint32_t *kept;                  // [WORKER_ROWS_MAX] item for each row of the plan
+    uint32_t *lost;                  // [WORKER_ROWS_MAX] rows of the request that are not held
+    uint32_t *lost_reads;            // [WORKER_ROWS_MAX] reads: the same
+    uint64_t *sequences;             // [WORKER_ROWS_MAX] the sequence of each row of the plan; 0: it has been lost since
 };
 
 struct worker {
@@ -69,10 +73,11 @@ struct worker {
     // Attend; older ones are refused. relaxed: the tensor thread raises it and the control thread corrects it with each answer of the
     // scheduler, in any order
     atomic_ullong s_part_incarnation[WORKER_LAYERS_MAX];
-    uint32_t q_width, kv_width;
+    uint32_t q_width, kv_width, partial_floats;
     struct kv_row *rows; // [WORKER_ROWS_MAX] scratch
     const float **q, **k, **v;
     float **o;
+    float **out; // [WORKER_ROWS_MAX] where the results of an item go
 
     // control thread
     struct rpc_loop *control_loop;

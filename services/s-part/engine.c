@@ -1,5 +1,6 @@
 // engine.c: the engine's memory, and whose turn it is. See engine_state.h.
 #include "services/s-part/engine_state.h"
+#include "common/kv/kv_partials.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,6 +100,7 @@ enum status engine_open(struct engine *engine, struct error *error)
 
     engine->q_width = engine->shape.heads * engine->shape.head_dim;
     engine->kv_width = engine->shape.kv_heads * engine->shape.head_dim;
+    engine->partial_floats = (uint32_t)kv_partial_floats(engine->shape.heads, engine->shape.head_dim);
     if (!engine->range.count)
         engine->range = (struct layer_range){.count = engine->shape.layers, .is_first = true, .is_last = true};
     engine->stage.forward_method = rpc_method_id(&fastdecode__spart__descriptor, "Forward");

@@ -23,7 +23,13 @@ static uint64_t expected_us(const struct mini_batch *batch, const struct step_pl
 
     for (uint32_t row = place->first_row; row < place->first_row + place->row_count; row++) {
         const bool decode = batch->plan.runs[batch->plan.row_run[row]].row_count == 1;
-        const uint32_t context = batch->plan.rows[row].position + 1;
+        const uint32_t context = batch->plan.rows[row].position + 1 - batch->plan.rows[row].first;
+        us += decode ? costs->row_us + context * costs->token_us : costs->prefill_row_us + context * costs->pair_us;
+    }
+    for (uint32_t i = place->first_read; i < place->first_read + place->read_count; i++) {
+        const struct step_read *read = &batch->plan.reads[i];
+        const bool decode = batch->plan.runs[batch->plan.row_run[read->row]].row_count == 1;
+        const uint32_t context = read->end - read->first;
         us += decode ? costs->row_us + context * costs->token_us : costs->prefill_row_us + context * costs->pair_us;
     }
     return costs->token_us > 0 ? (uint64_t)us : 0;
@@ -40,23 +46,31 @@ static uint32_t timeout_ms(const struct link_use *use)
     const uint64_t us = use->link->expected_us + use->expected_us;
 
     if (!use->expected_us)
-        return ATTEND_UNKNOWN_MS + use->place->row_count * ATTEND_UNKNOWN_ROW_MS;
+        return ATTEND_UNKNOWN_MS + (use->place->row_count + use->place->read_count) * ATTEND_UNKNOWN_ROW_MS;
     return (uint32_t)MIN(ATTEND_FLOOR_MS + us * ATTEND_MARGIN / 1000, (uint64_t)UINT32_MAX);
+}
+
+// Loses the run of a row of the place, or of one of its reads.
+static void lose_row(void *user, uint32_t index, bool is_read)
+{
+    const struct link_use *use = user;
+    struct step_plan *plan = &use->batch->plan;
+    const struct step_read *read = is_read ? &plan->reads[use->place->first_read + index] : NULL;
+    struct step_run *run = &plan->runs[plan->row_run[read ? read->row : use->place->first_row + index]];
+
+    step_plan_lose(run, read ? read->extent : (uint32_t)run->run->n_extents - 1);
 }
 
 void engine_lose_place(struct mini_batch *batch, struct link_use *use)
 {
+    assert_always(batch == use->batch);
     if (use->dead)
         return;
     use->dead = true;
-    for (uint32_t row = use->place->first_row; row < use->place->first_row + use->place->row_count; row++)
-        batch->plan.runs[batch->plan.row_run[row]].lost = true;
-}
-
-static void lose_row(void *user, uint32_t row)
-{
-    struct link_use *use = user;
-    use->batch->plan.runs[use->batch->plan.row_run[use->place->first_row + row]].lost = true;
+    for (uint32_t row = 0; row < use->place->row_count; row++)
+        lose_row(use, row, false);
+    for (uint32_t read = 0; read < use->place->read_count; read++)
+        lose_row(use, read, true);
 }
 
 void engine_make_ready(struct mini_batch *batch)
@@ -81,8 +95,14 @@ static void on_reply(void *user, struct rpc_message *message)
     size_t length;
     const unsigned char *payload = rpc_message_payload(message, &length);
 
-    enum status status =
-        attend_reply_parse(payload, length, use->place->row_count, batch->engine->q_width, lose_row, use, &reply, &error);
+    const struct attend_reply_form form = {.row_count = use->place->row_count,
+                                           .read_count = use->place->read_count,
+                                           .o_count = use->place->o_count,
+                                           .partial_count = use->place->partial_count,
+                                           .q_width = batch->engine->q_width,
+                                           .partial_floats = batch->engine->partial_floats};
+
+    enum status status = attend_reply_parse(payload, length, &form, lose_row, use, &reply, &error);
     const uint32_t layer = batch->engine->range.first + batch->segment - 1;
     if (!status && (reply.step != batch->request->step || reply.layer != layer))
         status = error_set(&error, STATUS_INVALID_ARGUMENT,
@@ -96,6 +116,7 @@ static void on_reply(void *user, struct rpc_message *message)
     use->attend_us += reply.attend_us;
     use->reply = rpc_message_keep(message);
     use->o = reply.o;
+    use->partials = (float *)reply.partials; // the message is ours: partials are folded where they lie
 }
 
 static void on_end(void *user, enum status status, const char *text)
@@ -151,6 +172,8 @@ struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use
         .row_count = place->row_count,
         .share_count = place->share_count,
         .has_sparse = engine->has_sparse,
+        .has_first = place->o_count < place->row_count,
+        .read_count = place->read_count,
         .q_width = engine->q_width,
         .kv_width = engine->kv_width,
     };
@@ -173,8 +196,11 @@ struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use
             wire_store_u32(parts.row_position + i * 4ull, batch->plan.rows[row].position);
             if (parts.row_sparse)
                 parts.row_sparse[i] = batch->plan.rows[row].sparse;
+            if (parts.row_first)
+                wire_store_u32(parts.row_first + i * 4ull, batch->plan.rows[row].first);
         }
     }
+    engine_put_reads(batch, use, &parts);
     return buffer;
 }
 
@@ -189,10 +215,15 @@ void engine_point_to_replies(struct mini_batch *batch)
 {
     for (uint32_t p = 0; p < batch->plan.place_count; p++) {
         const struct link_use *use = &batch->uses[p];
-        for (uint32_t i = 0; !use->local && i < use->place->row_count; i++)
-            batch->o[use->place->first_row + i] = use->dead || !use->o ? batch->engine->zeros
-                                                                       : use->o + (size_t)i * batch->engine->q_width;
+        const float *o = use->dead ? NULL : use->o;
+        for (uint32_t i = 0; !use->local && i < use->place->row_count; i++) {
+            const uint32_t row = use->place->first_row + i;
+            batch->o[row] = o ? o : batch->engine->zeros;
+            if (o && !batch->plan.rows[row].first) // else it is folded below
+                o += batch->engine->q_width;
+        }
     }
+    engine_fold_extents(batch);
 }
 
 void engine_free_replies(struct mini_batch *batch)
@@ -201,6 +232,7 @@ void engine_free_replies(struct mini_batch *batch)
         rpc_message_free(batch->uses[p].reply);
         batch->uses[p].reply = NULL;
         batch->uses[p].o = NULL;
+        batch->uses[p].partials = NULL;
     }
 }
 
@@ -210,6 +242,7 @@ void engine_send(struct mini_batch *batch)
 
     batch->state = BATCH_WAITING;
     batch->sent_us = clock_now_us();
+    engine_copy_reads(batch);
     batch->waiting = 1; // until all are sent and the local rows are done: a failing send may call back at once
     for (uint32_t p = 0; p < batch->plan.place_count; p++) {
         struct link_use *use = &batch->uses[p];

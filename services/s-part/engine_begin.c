@@ -89,6 +89,18 @@ static void lose_unreachable(struct mini_batch *batch)
     }
 }
 
+// Takes a run out of the step if its rows, or an extent of its sequence, are at the place.
+static void leave_run(struct step_run *run, uint32_t place)
+{
+    const uint32_t extent = step_extents_at(run->run, place);
+    const bool has_extent = run->run->n_extents && run->run->extents[extent]->place == place;
+
+    if (!run->sequence || (!has_extent && run->place != place))
+        return;
+    step_plan_lose(run, extent);
+    run->absent = true;
+}
+
 // Takes the runs of places without a link out of the step.
 static void leave_unreachable(struct mini_batch *batch)
 {
@@ -103,11 +115,28 @@ static void leave_unreachable(struct mini_batch *batch)
             continue;
         log_warn("PLACE-UNREACHABLE", "worker=%u step=%llu", wanted->worker, (unsigned long long)batch->request->step);
         for (uint32_t i = 0; i < plan->run_count; i++)
-            if (plan->runs[i].place == plan->places[p].index && plan->runs[i].sequence)
-                plan->runs[i].lost = plan->runs[i].absent = true;
+            leave_run(&plan->runs[i], plan->places[p].index);
     }
     if (plan->run_count)
         step_plan_rebuild(plan);
+}
+
+static enum status begin_backend(struct mini_batch *batch, uint32_t *bad_row, struct error *error)
+{
+    const struct backend_ops *ops = batch->engine->ops;
+    const struct step_plan *plan = &batch->plan;
+
+    if (plan->local_read_count)
+        ops->pool_reads(batch->backend, plan->local_reads, plan->local_read_count);
+    return ops->begin(batch->backend, plan->rows, plan->row_count, bad_row, error);
+}
+
+// What the local pool has of the run's sequence is lost.
+static void lose_local(const struct mini_batch *batch, struct step_run *run)
+{
+    for (uint32_t e = 0; e < run->run->n_extents; e++)
+        if (step_place_is_local(batch->request->places[run->run->extents[e]->place]))
+            step_plan_lose(run, e);
 }
 
 // Begins the step without what cannot run: places without a link, and local sequences that are not held.
@@ -123,8 +152,9 @@ static void begin_step(struct mini_batch *batch)
     if (!batch->x)
         leave_unreachable(batch);
     share_local(batch);
-    while (plan->row_count && engine->ops->begin(batch->backend, plan->rows, plan->row_count, &bad_row, &error)) {
+    while (plan->row_count && begin_backend(batch, &bad_row, &error)) {
         log_warn("ROW-NOT-BEGUN", "sequence=%llx why=\"%s\"", (unsigned long long)plan->rows[bad_row].sequence, error.text);
+        lose_local(batch, &plan->runs[plan->row_run[bad_row]]);
         drop_run(batch, plan->row_run[bad_row]);
     }
     find_links(batch);
@@ -199,7 +229,12 @@ static enum status plan_step(struct mini_batch *batch, struct error *error)
 {
     struct engine *engine = batch->engine;
     struct step_plan *plan = &batch->plan;
-    enum status status = step_plan_check(plan, batch->request, engine->shape.vocab, engine->context_tokens, error);
+    const struct step_limits limits = {.vocab = engine->shape.vocab,
+                                       .context_tokens = engine->context_tokens,
+                                       .partial_floats = engine->partial_floats,
+                                       .has_sparse = engine->has_sparse,
+                                       .pool_takes_extents = engine->ops->pool_reads != NULL};
+    enum status status = step_plan_check(plan, batch->request, &limits, error);
 
     if (!status)
         status = open_sequences(batch, error);

@@ -32,6 +32,7 @@
 #include "common/rpc/rpc.h"
 #include "common/sched/sched_bubble.h"
 #include "common/trace/trace.h"
+#include "common/wire/attend.h"
 #include "common/wire/forward.h"
 #include "kernels/backend/backend.h"
 #include "kernels/backend/layer_range.h"
@@ -75,6 +76,8 @@ struct link_use {
     struct rpc_buffer *request; // for the layer being computed; q, k, v are written straight into it
     struct rpc_message *reply;  // from the previous layer; o is read straight from it
     const float *o;
+    float *partials;               // of the previous layer, in `reply` or the local pool
+    float *read_q;                 // where q of the place's reads goes, in `request`
     uint64_t sent_us, expected_us; // expected_us: for one layer; 0: not known
     uint32_t r_part_us, attend_us; // sums over the step so far: time from request to answer; attention time reported by the worker
 };
@@ -179,7 +182,7 @@ struct engine {
     struct model_shape shape;
     struct layer_range range; // count 0 until engine_open(): all layers
     struct engine_stage stage;
-    uint32_t context_tokens, max_rows, batch_count, q_width, kv_width;
+    uint32_t context_tokens, max_rows, batch_count, q_width, kv_width, partial_floats, page_tokens;
     bool has_sparse; // workers are told which rows are sparse
     uint64_t incarnation;
     atomic_ullong scheduler_incarnation; // incarnation of the scheduler that answered our registration; relaxed: only compared
@@ -291,6 +294,13 @@ void engine_send(struct mini_batch *batch);
 void engine_attend_local(struct mini_batch *batch, uint32_t layer);
 void engine_lose_place(struct mini_batch *batch, struct link_use *use);
 void engine_make_ready(struct mini_batch *batch);
+
+// engine_extents.c: sequences that lie at several places. put_reads: describes the reads of a place's message, and remembers where their q
+// goes. copy_reads: copies q there, once the segment has written it for the rows. fold: makes o of their rows from the partials of the
+// layer before.
+void engine_put_reads(struct mini_batch *batch, struct link_use *use, const struct attend_request_parts *parts);
+void engine_copy_reads(struct mini_batch *batch);
+void engine_fold_extents(struct mini_batch *batch);
 
 // links.c. get: returns the link to a place, opening it if need be; NULL: it cannot be opened, or the worker there has a newer
 // incarnation than the place. drop: closes the connection; its rows in flight are lost.

@@ -112,7 +112,8 @@ static void send_registration(void *arg)
         return;
     }
     for (uint32_t i = 0; i < held.count; i++)
-        messages_held_set(&held, i, list->items[i].sequence, list->items[i].positions, list->items[i].certain);
+        messages_held_set(&held, i, list->items[i].sequence, list->items[i].positions, list->items[i].certain,
+                          list->items[i].first);
     fill_registration(list->s_part, &registration);
     registration.request.n_held = held.count;
     registration.request.held = held.pointers;

@@ -13,6 +13,12 @@ static uint32_t max_context(void *user)
     return engine->context_tokens;
 }
 
+static uint32_t page_tokens(void *user)
+{
+    const struct engine *engine = user;
+    return engine->page_tokens;
+}
+
 static enum status export_page(void *user, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
                                struct error *error)
 {
@@ -62,6 +68,7 @@ void engine_pages_open(struct engine *engine)
     static const struct handover_pages pages = {
         .page_bytes = page_bytes,
         .max_context = max_context,
+        .page_tokens = page_tokens,
         .export_page = export_page,
         .import_page = import_page,
         .copied = copied,

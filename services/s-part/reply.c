@@ -64,6 +64,7 @@ static void fill_run(struct mini_batch *batch, const struct step_run *run)
     result->sequence = run->run->sequence;
     if (run->lost || !run->sequence) {
         result->outcome = run->lost ? FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_LOST : FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_UNKNOWN;
+        result->lost_extent = run->lost_extent;
         return;
     }
     result->outcome = FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE;
@@ -117,6 +118,7 @@ static void take_result(const struct step_run *run, Fastdecode__RunResult *resul
         fastdecode__run_result__init(result);
         result->sequence = run->run->sequence;
         result->outcome = run->sequence ? FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_LOST : FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_UNKNOWN;
+        result->lost_extent = run->lost_extent;
     } else if (result->outcome == FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE && result->sampled) {
         run->sequence->last_token = result->n_more ? result->more[result->n_more - 1]->token : result->sampled->token;
     }
@@ -168,7 +170,9 @@ void reply_send(struct mini_batch *batch)
         times[i].r_part_us = batch->uses[i].r_part_us;
         times[i].attend_us = batch->uses[i].attend_us;
         for (uint32_t row = place->first_row; row < place->first_row + place->row_count; row++)
-            times[i].tokens_read += batch->plan.rows[row].position + 1;
+            times[i].tokens_read += batch->plan.rows[row].position + 1 - batch->plan.rows[row].first;
+        for (uint32_t read = place->first_read; read < place->first_read + place->read_count; read++)
+            times[i].tokens_read += batch->plan.reads[read].end - batch->plan.reads[read].first;
         time_pointers[i] = &times[i];
     }
     reply.step = batch->request->step;

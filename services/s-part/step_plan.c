@@ -17,7 +17,12 @@ enum status step_plan_open(uint32_t max_rows, struct step_plan *plan)
     plan->outputs = calloc(max_rows, sizeof *plan->outputs);
     plan->results = calloc(max_rows, sizeof *plan->results);
     plan->listed = calloc(max_rows, sizeof *plan->listed);
-    if (plan->listed && plan->runs && plan->rows && plan->row_run && plan->output_row && plan->outputs && plan->results)
+    plan->row_partial = calloc(max_rows, sizeof *plan->row_partial);
+    plan->splits = calloc(max_rows, sizeof *plan->splits);
+    plan->reads = calloc((size_t)max_rows * STEP_FROZEN_MAX, sizeof *plan->reads);
+    plan->local_reads = calloc(max_rows, sizeof *plan->local_reads);
+    if (plan->row_partial && plan->splits && plan->reads && plan->local_reads && plan->listed && plan->runs && plan->rows &&
+        plan->row_run && plan->output_row && plan->outputs && plan->results)
         return STATUS_OK;
     step_plan_close(plan);
     return STATUS_RESOURCE_EXHAUSTED;
@@ -32,6 +37,10 @@ void step_plan_close(struct step_plan *plan)
     free(plan->outputs);
     free(plan->results);
     free(plan->listed);
+    free(plan->row_partial);
+    free(plan->splits);
+    free(plan->reads);
+    free(plan->local_reads);
     memset(plan, 0, sizeof *plan);
 }
 
@@ -85,16 +94,19 @@ static enum status check_run(const Fastdecode__StepRequest *request, const Fastd
     return STATUS_OK;
 }
 
-enum status step_plan_check(const struct step_plan *plan, const Fastdecode__StepRequest *request, uint32_t vocab,
-                            uint32_t context_tokens, struct error *error)
+enum status step_plan_check(const struct step_plan *plan, const Fastdecode__StepRequest *request, const struct step_limits *limits,
+                            struct error *error)
 {
-    uint64_t rows = 0;
+    uint64_t rows = 0, partial_bytes = 0;
 
     if (request->n_runs > plan->max_rows || request->n_places > SCHED_PLACES_MAX)
         return error_set(error, STATUS_INVALID_ARGUMENT, "a step of %zu runs at %zu places (limits %u and %u)", request->n_runs,
                          request->n_places, plan->max_rows, (unsigned)SCHED_PLACES_MAX);
     for (size_t i = 0; i < request->n_runs; i++) {
-        enum status status = check_run(request, request->runs[i], vocab, context_tokens, error);
+        const Fastdecode__Run *run = request->runs[i];
+        enum status status = check_run(request, run, limits->vocab, limits->context_tokens, error);
+        if (!status)
+            status = step_extents_check(request, run, run_rows(run), limits, &partial_bytes, error);
         if (status)
             return status;
         rows += run_rows(request->runs[i]);
@@ -112,7 +124,13 @@ static enum status take_runs(struct step_plan *plan, const Fastdecode__StepReque
     for (size_t i = 0; i < request->n_runs; i++) {
         const Fastdecode__Run *run = request->runs[i];
         plan->runs[i] = (struct step_run){
-            .run = run, .place = run->place, .result_index = (uint32_t)i, .sequence = sequence_table_find(table, run->sequence)};
+            .run = run,
+            .place = run->place,
+            .result_index = (uint32_t)i,
+            .sequence = sequence_table_find(table, run->sequence),
+            .first = step_extents_first(run),
+            .split = STEP_NO_SPLIT,
+        };
     }
     plan->run_count = (uint32_t)request->n_runs;
     for (uint32_t i = 0; i < plan->run_count; i++)
@@ -194,6 +212,7 @@ void step_plan_rebuild(struct step_plan *plan)
                                             : 0,
                 .position = run->run->position + n,
                 .local = step_place_is_local(plan->request->places[run->place]),
+                .first = run->first,
                 .sparse = run->sequence && run->run->position + n >= run->sequence->prompt_tokens,
             };
         }
@@ -201,6 +220,7 @@ void step_plan_rebuild(struct step_plan *plan)
             add_outputs(plan, run);
     }
     plan->row_count = row;
+    step_extents_read(plan);
 }
 
 enum status step_plan_fill(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
@@ -268,6 +288,13 @@ void step_plan_take(struct step_plan *plan, uint32_t run_index)
         run->sequence->last_token = plan->results[first + at].token;
         sampler_see_generated(sampler, run->sequence->last_token);
     }
+}
+
+void step_plan_lose(struct step_run *run, uint32_t extent)
+{
+    run->lost = true;
+    if (run->run->n_extents)
+        run->lost_extent = run->lost_extent ? MIN(run->lost_extent, extent + 1) : extent + 1;
 }
 
 void step_plan_drop(struct step_plan *plan, uint32_t run_index)

@@ -43,29 +43,52 @@ static void check_envelope(const uint8_t *data, size_t size)
     free(written);
 }
 
-static void on_lost(void *user, uint32_t row) { assert_always(row < *(uint32_t *)user); }
+static void on_lost(void *user, uint32_t index, bool is_read)
+{
+    const struct attend_reply_form *form = user;
+    assert_always(index < (is_read ? form->read_count : form->row_count));
+}
 
 static void check_tensors(const uint8_t *data, size_t size)
 {
     struct attend_request request;
     struct attend_reply reply;
     struct error error;
-    uint32_t rows = 3;
+    struct attend_reply_form form = {.row_count = 3,
+                                     .read_count = 2,
+                                     .o_count = 2,
+                                     .partial_count = size % 3,
+                                     .q_width = Q_WIDTH,
+                                     .partial_floats = Q_WIDTH + 2};
 
     if (attend_request_parse(data, size, ROWS_MAX, Q_WIDTH, KV_WIDTH, &request, &error) == STATUS_OK) {
-        assert_always(request.row_count >= 1 && request.row_count <= ROWS_MAX);
-        within(request.q, request.row_count * Q_WIDTH * sizeof(float), data, size);
-        within(request.k, request.row_count * KV_WIDTH * sizeof(float), data, size);
-        within(request.v, request.row_count * KV_WIDTH * sizeof(float), data, size);
-        if (request.row_sequence)
+        assert_always(request.row_count + request.read_count >= 1 && request.row_count + request.read_count <= ROWS_MAX);
+        if (request.row_count) {
+            within(request.q, request.row_count * Q_WIDTH * sizeof(float), data, size);
+            within(request.k, request.row_count * KV_WIDTH * sizeof(float), data, size);
+            within(request.v, request.row_count * KV_WIDTH * sizeof(float), data, size);
+        }
+        if (request.read_count)
+            within(request.read_q, request.read_count * Q_WIDTH * sizeof(float), data, size);
+        if (request.read_count && request.layer == 0) {
+            within(request.read_sequence, request.read_count * sizeof(uint64_t), data, size);
+            within(request.read_first, request.read_count * sizeof(uint32_t), data, size);
+            within(request.read_end, request.read_count * sizeof(uint32_t), data, size);
+        }
+        if (request.row_first)
+            within(request.row_first, request.row_count * sizeof(uint32_t), data, size);
+        if (request.row_count && request.row_sequence)
             within(request.row_sequence, request.row_count * sizeof(uint64_t), data, size);
-        if (request.row_position)
+        if (request.row_count && request.row_position)
             within(request.row_position, request.row_count * sizeof(uint32_t), data, size);
         if (request.row_sparse)
             within(request.row_sparse, request.row_count, data, size);
     }
-    if (attend_reply_parse(data, size, rows, Q_WIDTH, on_lost, &rows, &reply, &error) == STATUS_OK)
-        within(reply.o, rows * Q_WIDTH * sizeof(float), data, size);
+    if (attend_reply_parse(data, size, &form, on_lost, &form, &reply, &error))
+        return;
+    within(reply.o, form.o_count * Q_WIDTH * sizeof(float), data, size);
+    if (form.partial_count)
+        within(reply.partials, form.partial_count * form.partial_floats * sizeof(float), data, size);
 }
 
 // What a stage of a pipeline is sent: written again it says the same.

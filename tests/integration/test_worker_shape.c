@@ -139,22 +139,24 @@ static void steps_allocate_nothing(void **state)
 
 static uint32_t attended, lost, ended;
 
-static void count_lost(void *user, uint32_t row)
+static void count_lost(void *user, uint32_t row, bool is_read)
 {
     (void)user;
     (void)row;
+    assert_false(is_read);
     lost++;
 }
 
 static void take_reply(void *user, struct rpc_message *message)
 {
+    const struct attend_reply_form form = {.row_count = 1, .o_count = 1, .q_width = worker.q_width};
     struct attend_reply reply;
     struct error error;
     size_t length;
     const unsigned char *payload = rpc_message_payload(message, &length);
 
     (void)user;
-    assert_int_equal(attend_reply_parse(payload, length, 1, worker.q_width, count_lost, NULL, &reply, &error), STATUS_OK);
+    assert_int_equal(attend_reply_parse(payload, length, &form, count_lost, NULL, &reply, &error), STATUS_OK);
     attended++;
 }
 

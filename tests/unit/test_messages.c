@@ -70,8 +70,8 @@ static void a_list_of_what_is_held_has_a_limit(void **state)
     unsigned char bytes[256];
     (void)state;
     assert_int_equal(messages_held_open(2, &held), STATUS_OK);
-    messages_held_set(&held, 0, 11, 12, 10);
-    messages_held_set(&held, 1, 21, 22, 20);
+    messages_held_set(&held, 0, 11, 12, 10, 0);
+    messages_held_set(&held, 1, 21, 1022, 1020, 512);
     reply.n_held = held.count;
     reply.held = held.pointers;
     size_t length = fastdecode__held_reply__pack(&reply, bytes);
@@ -80,8 +80,9 @@ static void a_list_of_what_is_held_has_a_limit(void **state)
     assert_non_null(back);
     assert_int_equal(back->n_held, 2);
     assert_int_equal(back->held[1]->sequence, 21);
-    assert_int_equal(back->held[1]->positions, 22);
-    assert_int_equal(back->held[1]->certain, 20);
+    assert_int_equal(back->held[1]->positions, 1022);
+    assert_int_equal(back->held[1]->certain, 1020);
+    assert_int_equal(back->held[1]->first_position, 512);
     fastdecode__held_reply__free_unpacked(back, NULL);
     assert_int_equal(messages_held_open(0, &held), STATUS_OK);
     messages_held_close(&held);

@@ -59,7 +59,9 @@ static int close_all(void **state)
 static enum status check(void)
 {
     struct error error;
-    return step_plan_check(&plan, &request, VOCAB, CONTEXT, &error);
+    const struct step_limits limits = {
+        .vocab = VOCAB, .context_tokens = CONTEXT, .partial_floats = 100, .pool_takes_extents = true};
+    return step_plan_check(&plan, &request, &limits, &error);
 }
 
 static void drafts_are_behind_a_token_and_before_a_sample(void **state)

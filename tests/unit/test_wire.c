@@ -158,7 +158,8 @@ static void tensor_messages_are_protobuf(void **state)
     for (uint32_t layer = 0; layer < 2; layer++)
         for (uint32_t rows = 1; rows < 40; rows += 7) {
             const uint32_t shares = rows / 3;
-            const bool has_sparse = rows % 2 == 0;
+            const bool has_sparse = rows % 2 == 0, has_first = rows % 3 == 0;
+            const uint32_t reads = rows % 4;
             const struct attend_request_form form = {.incarnation = 11,
                                                      .step = 7,
                                                      .mini_batch = 1,
@@ -166,6 +167,8 @@ static void tensor_messages_are_protobuf(void **state)
                                                      .row_count = rows,
                                                      .share_count = shares,
                                                      .has_sparse = has_sparse,
+                                                     .has_first = has_first,
+                                                     .read_count = reads,
                                                      .q_width = Q,
                                                      .kv_width = KV};
             size_t size = attend_request_size(&form);
@@ -185,6 +188,15 @@ static void tensor_messages_are_protobuf(void **state)
                 wire_store_u32(parts.row_position + 4 * i, i);
                 if (has_sparse)
                     parts.row_sparse[i] = i % 3 == 0;
+                if (has_first)
+                    wire_store_u32(parts.row_first + 4 * i, 512 * i);
+            }
+            for (uint32_t i = 0; i < reads * Q; i++)
+                parts.read_q[i] = (float)i + 0.75f;
+            for (uint32_t i = 0; layer == 0 && i < reads; i++) {
+                wire_store_u64(parts.read_sequence + 8 * i, 3000 + i);
+                wire_store_u32(parts.read_first + 4 * i, 512 * i);
+                wire_store_u32(parts.read_end + 4 * i, 4096);
             }
             for (uint32_t i = 0; layer == 0 && i < shares; i++) {
                 wire_store_u64(parts.share_sequence + 8 * i, 1000 + i);
@@ -211,6 +223,16 @@ static void tensor_messages_are_protobuf(void **state)
             assert_int_equal(read->row_sparse.len, has_sparse && layer == 0 ? rows : 0);
             assert_ptr_equal(request.row_sparse, parts.row_sparse);
             assert_true((request.row_sparse != NULL) == (has_sparse && layer == 0));
+            assert_int_equal(read->n_row_first, has_first && layer == 0 ? rows : 0);
+            assert_ptr_equal(request.row_first, parts.row_first);
+            assert_int_equal(read->n_read_first, layer ? 0 : reads);
+            assert_int_equal(request.read_count, reads);
+            assert_ptr_equal(request.read_q, parts.read_q);
+            for (uint32_t i = 0; layer == 0 && i < reads; i++) {
+                assert_int_equal(wire_load_u64(request.read_sequence + 8 * i), read->read_sequence[i]);
+                assert_int_equal(wire_load_u32(request.read_first + 4 * i), 512 * i);
+                assert_int_equal(wire_load_u32(request.read_end + 4 * i), read->read_end[i]);
+            }
             assert_ptr_equal(request.q, parts.q);
             assert_ptr_equal(request.k, parts.k);
             assert_ptr_equal(request.v, parts.v);
@@ -218,7 +240,7 @@ static void tensor_messages_are_protobuf(void **state)
             // widths that do not fit, too many rows, a cut message: refused with a reason
             assert_int_equal(attend_request_parse(bytes, size, 64, Q + 1, KV, &request, &error), STATUS_INVALID_ARGUMENT);
             assert_int_equal(attend_request_parse(bytes, size, 64, Q, KV - 1, &request, &error), STATUS_INVALID_ARGUMENT);
-            assert_int_equal(attend_request_parse(bytes, size, rows - 1, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
+            assert_int_equal(attend_request_parse(bytes, size, rows + reads - 1, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
             for (size_t cut = 0; cut < size; cut += 1 + size / 50)
                 assert_int_equal(attend_request_parse(bytes, cut, 64, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
             if (parts.row_sparse) { // neither 0 nor 1, and of another number of rows
@@ -231,9 +253,100 @@ static void tensor_messages_are_protobuf(void **state)
                 assert_int_equal(attend_request_parse(bytes, packed, 64, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
                 read->row_sparse.len++;
             }
+            if (has_first && layer == 0) { // of fewer rows, or fewer ends of reads
+                read->n_row_first--;
+                size_t packed = fastdecode__attend_request__pack(read, bytes);
+                assert_int_equal(attend_request_parse(bytes, packed, 64, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
+                assert_non_null(strstr(error.text, "row_first"));
+                read->n_row_first++;
+            }
+            if (reads && layer == 0) {
+                read->n_read_end--;
+                size_t packed = fastdecode__attend_request__pack(read, bytes);
+                assert_int_equal(attend_request_parse(bytes, packed, 64, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
+                read->n_read_end++;
+            }
             fastdecode__attend_request__free_unpacked(read, NULL);
             free(bytes);
         }
+}
+
+// A request may only read.
+static void reads_alone_are_a_request(void **state)
+{
+    const struct attend_request_form form = {.incarnation = 11, .step = 7, .read_count = 2, .q_width = 5, .kv_width = 3};
+    const size_t size = attend_request_size(&form);
+    unsigned char *bytes = malloc(size);
+    struct attend_request_parts parts;
+    struct attend_request request;
+    struct error error;
+    (void)state;
+
+    attend_request_begin(bytes, size, &form, &parts);
+    memset(parts.read_sequence, 1, 2 * 8), memset(parts.read_first, 0, 2 * 4), memset(parts.read_end, 0, 2 * 4);
+    memset(parts.read_q, 0, 2 * 5 * sizeof(float));
+    assert_int_equal(attend_request_parse(bytes, size, 2, 5, 3, &request, &error), STATUS_OK);
+    assert_int_equal(request.row_count, 0);
+    assert_ptr_equal(request.read_q, parts.read_q);
+    assert_int_equal(attend_request_parse(bytes, size, 1, 5, 3, &request, &error), STATUS_INVALID_ARGUMENT);
+    free(bytes);
+}
+
+static uint32_t lost_rows, lost_reads;
+static void count_lost(void *user, uint32_t index, bool is_read)
+{
+    (void)user, (void)index;
+    *(is_read ? &lost_reads : &lost_rows) += 1;
+}
+
+// A reply is read by protobuf-c and by us; counts and sizes that were not asked for are refused.
+static void replies_have_what_was_asked_for(void **state)
+{
+    const uint32_t lost[] = {2}, reads[] = {0, 1};
+    const struct attend_reply_form form = {.step = 9,
+                                           .layer = 3,
+                                           .row_count = 4,
+                                           .read_count = 2,
+                                           .o_count = 3,
+                                           .partial_count = 5,
+                                           .q_width = 6,
+                                           .partial_floats = 10,
+                                           .lost_count = 1,
+                                           .lost = lost,
+                                           .lost_read_count = 2,
+                                           .lost_reads = reads};
+    const size_t size = attend_reply_size(&form);
+    unsigned char *bytes = malloc(size);
+    struct attend_reply_parts parts;
+    struct attend_reply reply;
+    struct error error;
+    (void)state;
+
+    attend_reply_begin(bytes, size, &form, &parts);
+    for (uint32_t i = 0; i < 3 * 6; i++)
+        parts.o[i] = (float)i;
+    for (uint32_t i = 0; i < 5 * 10; i++)
+        parts.partials[i] = (float)i;
+    assert_int_equal(attend_reply_parse(bytes, size, &form, count_lost, NULL, &reply, &error), STATUS_OK);
+    assert_ptr_equal(reply.o, parts.o);
+    assert_ptr_equal(reply.partials, parts.partials);
+    assert_true(lost_rows == 1 && lost_reads == 2 && reply.layer == 3);
+    Fastdecode__AttendReply *read = fastdecode__attend_reply__unpack(NULL, size, bytes);
+    assert_non_null(read);
+    assert_int_equal(read->partial_count, 5);
+    assert_memory_equal(read->partials.data, parts.partials, 5 * 10 * sizeof(float));
+    fastdecode__attend_reply__free_unpacked(read, NULL);
+    for (uint32_t wrong = 0; wrong < 6; wrong++) {
+        struct attend_reply_form other = form;
+        other.o_count += wrong == 0, other.partial_count += wrong == 1, other.partial_floats += wrong == 2;
+        other.row_count -= wrong == 3 ? 2 : 0, other.read_count -= wrong == 4;
+        other.partial_count = wrong == 5 ? 0 : other.partial_count;
+        if (attend_reply_parse(bytes, size, &other, count_lost, NULL, &reply, &error) != STATUS_INVALID_ARGUMENT)
+            fail_msg("case %u is accepted", wrong);
+    }
+    for (size_t cut = 0; cut < size; cut++)
+        assert_int_equal(attend_reply_parse(bytes, cut, &form, count_lost, NULL, &reply, &error), STATUS_INVALID_ARGUMENT);
+    free(bytes);
 }
 
 static void no_reply_is_larger_than_the_most(void **state)
@@ -245,10 +358,17 @@ static void no_reply_is_larger_than_the_most(void **state)
         lost[i] = i;
     for (uint32_t rows = 1; rows <= ROWS; rows++)
         for (uint32_t width = 1; width <= WIDTH; width++) {
-            size_t most = attend_reply_size_most(rows, width), largest = attend_reply_size(rows, rows, lost, UINT32_MAX, width);
-            for (uint32_t count = 0; count <= rows; count++)
-                assert_true(attend_reply_size(rows, count, lost, 1u << count % 32, width) <= most);
-            assert_true(largest <= most && most <= largest + 3 + rows); // of lost rows, some have a shorter number
+            struct attend_reply_form form = {
+                .layer = UINT32_MAX, .o_count = rows, .q_width = width, .lost_count = rows, .lost = lost, .partial_floats = 1};
+            size_t most = attend_reply_size_most(rows, width), largest;
+            form.partial_count = ATTEND_PARTIAL_BYTES_MAX / 4;
+            largest = attend_reply_size(&form);
+            assert_true(largest <= most && most <= largest + 8 + rows); // of lost rows, some have a shorter number
+            form.partial_count = 0;
+            for (form.lost_count = 0; form.lost_count <= rows; form.lost_count++) {
+                form.layer = 1u << form.lost_count % 32;
+                assert_true(attend_reply_size(&form) <= most);
+            }
         }
 }
 
@@ -329,6 +449,8 @@ int main(void)
         cmocka_unit_test(texts_are_cut_and_clean),
         cmocka_unit_test(tensor_messages_are_protobuf),
         cmocka_unit_test(rows_of_a_stage_are_protobuf),
+        cmocka_unit_test(reads_alone_are_a_request),
+        cmocka_unit_test(replies_have_what_was_asked_for),
         cmocka_unit_test(no_reply_is_larger_than_the_most),
         cmocka_unit_test(padding_aligns),
     };
