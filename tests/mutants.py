@@ -94,6 +94,19 @@ FAULTS = [
     # Stages with the same layers are put together.
     Fault("stage-overlap", "services/scheduler/stages.c", "if (first < end_of(other) && other->first_layer < first + count)",
           "if (first + 1 == end_of(other) && other->first_layer == first + count)", "e2e/test_pipeline.py"),
+    # Spans beyond the first are not folded apart: ranges in order, all the way.
+    Fault("span-fold", "common/kv/kv_attend.c", "        opened = opens(block, range) ? range : opened;\n", "", "kernels/test_attention_spans"),
+    # An extent that begins with a span gives its first ranges one by one.
+    Fault("partial-count", "common/kv/kv_partials.h", "(ATTEND_SPAN_RANGES - first_range % ATTEND_SPAN_RANGES) % ATTEND_SPAN_RANGES",
+          "ATTEND_SPAN_RANGES - first_range % ATTEND_SPAN_RANGES", "kernels/test_attention_spans unit/test_step_extents"),
+    # Pages of an extent are counted from the sequence's start.
+    Fault("extent-page", "common/kv/kv_ledger.c", "return (position - sequence->first) / ledger->shape.page_tokens;",
+          "return position / ledger->shape.page_tokens;", "unit/test_kv_extent"),
+    # Frozen extents are asked with no q.
+    Fault("read-q", "services/s-part/engine_extents.c", "memcpy(to, q, width * sizeof *to);", "memset(to, 0, width * sizeof *to);",
+          "integration/test_extents"),
+    # Of several lost extents the last one is named, and what was lost before it is taken to be there.
+    Fault("lost-extent", "services/s-part/step_plan.c", "MIN(run->lost_extent, extent + 1)", "extent + 1", "unit/test_step_extents"),
     # KV worker: no page for a position that begins one.
     Fault("worker-reserve", "services/kv-worker/attend.c", "!kv_store_reserve(worker->store, row.sequence, row.position + 1, &error)",
           "!kv_store_reserve(worker->store, row.sequence, row.position, &error)", "integration/test_worker_shape"),

@@ -111,6 +111,7 @@ static void on_reply(void *user, struct rpc_message *message)
     if (status) {
         log_warn("ATTEND-BAD-REPLY", "worker=%u error=\"%s\"", use->link->worker, error.text);
         engine_lose_place(batch, use);
+        use->spoiled = true;
         return;
     }
     use->attend_us += reply.attend_us;
@@ -134,7 +135,8 @@ static void on_end(void *user, enum status status, const char *text)
     }
     if (--batch->waiting == 0 && batch->state == BATCH_WAITING)
         engine_make_ready(batch);
-    if (status == STATUS_DEADLINE_EXCEEDED) // nothing comes through, though nobody has closed it: a new connection may
+    // Nothing comes through, though nobody has closed it: a new connection may. Who sends what is malformed loses it.
+    if (status == STATUS_DEADLINE_EXCEEDED || use->spoiled)
         link_drop(use->link);
 }
 

@@ -73,6 +73,7 @@ struct link_use {
     struct link *link; // NULL: the local pool, or there is none
     struct step_place *place;
     bool local, dead, waiting;
+    bool spoiled; // its worker has sent a malformed reply
     struct rpc_buffer *request; // for the layer being computed; q, k, v are written straight into it
     struct rpc_message *reply;  // from the previous layer; o is read straight from it
     const float *o;

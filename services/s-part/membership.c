@@ -80,6 +80,8 @@ static void fill_registration(struct s_part *s_part, struct registration *r)
     request->numeric_level = s_part->level;
     request->one_kind_of_place = s_part->settings.batch_invariant && s_part->plan.pool_on_device;
     request->rows_alike = s_part->plan.rows_alike;
+    request->takes_extents = s_part->settings.sparse_percent == 0; // sparse rows choose among all of their context
+    request->pool_takes_extents = request->takes_extents && s_part->engine.ops->pool_reads != NULL;
     request->on_device = s_part->device.ops != &backend_cpu;
     request->max_rows = s_part->settings.max_rows;
     request->mini_batches = s_part->settings.mini_batches;
