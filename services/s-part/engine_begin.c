@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/messages/sampling.h"
+#include "services/s-part/step_extents.h"
 #include "services/s-part/engine_state.h"
 
 static enum status open_sequences(struct mini_batch *batch, struct error *error)

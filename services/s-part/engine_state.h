@@ -15,8 +15,8 @@
 //
 // Files, each calling only those below it:
 //
-//     engine.c ─▶ engine_compute.c ─▶ engine_stage.c ─▶ engine_begin.c ─▶ engine_attend.c ─▶ links.c
-//     engine_calls.c ───────────────────────┘        └▶ engine_release.c, reply.c, step_plan.c, sequence_table.c, engine_idle.c
+//     engine.c ─▶ engine_compute.c ─▶ engine_stage.c ─▶ engine_begin.c ─▶ engine_attend.c ─▶ engine_extents.c, links.c
+//     engine_calls.c ───────────────────────┘        └▶ engine_release.c, reply.c, step_plan.c (▶ step_extents.c), sequence_table.c, engine_idle.c
 #ifndef FD_SERVICES_S_PART_ENGINE_STATE_H
 #define FD_SERVICES_S_PART_ENGINE_STATE_H
 
@@ -73,7 +73,7 @@ struct link_use {
     struct link *link; // NULL: the local pool, or there is none
     struct step_place *place;
     bool local, dead, waiting;
-    bool spoiled; // its worker has sent a malformed reply
+    bool spoiled;               // its worker has sent a malformed reply
     struct rpc_buffer *request; // for the layer being computed; q, k, v are written straight into it
     struct rpc_message *reply;  // from the previous layer; o is read straight from it
     const float *o;

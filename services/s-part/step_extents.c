@@ -1,9 +1,10 @@
 // step_extents.c: runs of sequences that lie at several places: where their rows read, and which partials each place gives.
+#include "services/s-part/step_extents.h"
+
 #include "common/base/checked.h"
 #include "common/kv/kv_ledger.h"
 #include "common/kv/kv_partials.h"
 #include "common/wire/attend.h"
-#include "services/s-part/step_plan.h"
 
 uint32_t step_extents_first(const Fastdecode__Run *run)
 {
