@@ -6,7 +6,7 @@
 Parts: kernels (under 3 minutes); short, long, 1b: tokens a second beside llama.cpp's llama-server (tests/bench/peer.sh builds it);
 sockets: KV workers beside the local pool; overlap: two mini-batches in flight; stabilize: spaced starts beside starts together,
 stabilize-x: where one side has most of the work (40 minutes); balance: four workers, and one that becomes slow;
-stall: a long prompt beside streams; interference: a flood of prompts beside them; batch-class: a job beside them; sweep: local memory, batch held, tokens a second;
+stall: a long prompt beside streams; interference: a flood of prompts beside them; batch-class: a job beside them; batch-lines: batches of many short lines; sweep: local memory, batch held, tokens a second;
 never-slower: two workers beside none; drafts: guessed tokens beside none; sparse: a part of a
 long context beside all of it, and a number to be found in it; prediction: what `plan` says of this machine beside what a mesh does; context, streams: cost as the work grows;
 offload: half of the weights on disk, beside what the disk reads. Writes FILE (build/bench.json), a list of
@@ -29,9 +29,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
 PARTS = ("kernels", "short", "long", "1b", "sockets", "overlap", "stabilize", "stabilize-x", "balance", "stall",
-         "interference", "batch-class", "sweep", "never-slower", "drafts", "sparse", "prediction", "context", "streams", "offload")
+         "interference", "batch-class", "batch-lines", "sweep", "never-slower", "drafts", "sparse", "prediction", "context", "streams", "offload")
 LIMIT_S = {"kernels": 175, "short": 1200, "long": 2400, "1b": 900, "sockets": 600, "overlap": 600, "stabilize": 1200,
-           "stabilize-x": 3600, "balance": 300, "stall": 300, "interference": 300, "batch-class": 300, "sweep": 900,
+           "stabilize-x": 3600, "balance": 300, "stall": 300, "interference": 300, "batch-class": 300, "batch-lines": 900, "sweep": 900,
            "never-slower": 1800, "drafts": 900, "sparse": 1200, "prediction": 1500, "context": 400, "streams": 400, "offload": 900}
 
 
@@ -86,6 +86,7 @@ def run_parts(run, names, parts=None):
     """KeyboardInterrupt ends it; any other trouble ends the part. parts: {name: (module, function)}"""
     parts = parts or {"kernels": ("kernel_parts", "kernels"), "1b": ("end_to_end", "one_b"), "stabilize-x": ("stabilize", "other_x"),
                       "never-slower": ("never_slower", "never_slower"), "batch-class": ("batch_class", "batch_class"),
+                      "batch-lines": ("batch_lines", "batch_lines"),
                       **{name: (name, name) for name in ("overlap", "stabilize", "balance", "stall", "interference", "sweep", "drafts", "offload", "sparse",
                                                          "prediction")}}
     servers = importlib.import_module("servers")
