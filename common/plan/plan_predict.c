@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "common/base/checked.h"
+#include "common/plan/extents.h"
 #include "common/plan/pipeline.h"
 #include "common/plan/plan_internal.h"
 
@@ -18,9 +19,11 @@ static double s_part_bytes(const struct plan_request *r, uint32_t batch)
            (double)s->embedding_bytes + plan_activation_bytes(r, batch);
 }
 
-// Returns the sequences of the fullest worker, or of the pool.
-static double workers_share(const struct plan *plan)
+// Returns the sequences of the fullest worker, or of the pool. Those that no worker can hold lie at all of them.
+static double workers_share(const struct plan_request *r, const struct plan *plan)
 {
+    if (plan->workers && plan_extents_needed(r))
+        return (double)(plan->batch - plan->pool_sequences) / plan->workers;
     return plan->workers ? ceil((double)(plan->batch - plan->pool_sequences) / plan->workers) : plan->batch;
 }
 
@@ -43,7 +46,7 @@ static void add_hybrid_bound(const struct plan_request *r, double left_bytes, st
 
 static void add_memory_and_price(const struct plan_request *r, struct plan *out)
 {
-    double each = workers_share(out), own_bytes = s_part_bytes(r, out->batch);
+    double each = workers_share(r, out), own_bytes = s_part_bytes(r, out->batch);
 
     out->kv_tokens = out->batch * plan_mean_context(r);
     out->kv_bytes_per_worker = each * plan_sequence_kv_bytes(r);

@@ -97,9 +97,13 @@ struct sched_config {
     // A sequence that no place can hold is split: its tail, where it grows, is at one place, and what comes before at others, in extents
     // that begin at multiples of this many tokens, itself a multiple of page_tokens. 0: such a sequence ends with NO_SPACE.
     uint32_t extent_tokens;
-    uint32_t max_extents; // the most extents of all sequences together, tails not counted; 0: 1,024
-    bool release_ack;     // pages count as used until RELEASED is reported, and the sequence is not placed again before that.
-                          // false: they are free as soon as RELEASE is emitted
+    // A place gives a row of a split sequence one partial result for each span of so many ranges of extent_tokens that it holds from its
+    // start, and one for each range before those. 0: one for each range.
+    uint32_t span_ranges;
+    uint64_t max_partials; // the most partial results of all rows of a step; 0: no limit
+    uint32_t max_extents;  // the most extents of all sequences together, tails not counted; 0: 1,024
+    bool release_ack;      // pages count as used until RELEASED is reported, and the sequence is not placed again before that.
+                           // false: they are free as soon as RELEASE is emitted
 };
 
 // --- events: what happened -------------------------------------------------------------------------------------

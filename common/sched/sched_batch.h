@@ -29,6 +29,7 @@ struct sched_flight {
     struct sched_flight_run *refs; // [max_batch_rows]
     struct sched_extent *extents;  // [max_extents] of its runs
     uint32_t extent_count;
+    uint64_t partials; // of the rows of split sequences
 };
 
 // The sequences of one class in a mini-batch.

@@ -43,6 +43,21 @@ void sched_extent_describe(const struct sched *s, uint32_t slot, struct sched_ex
         extents[run->extent_count++] = (struct sched_extent){s->seqs[at].place, s->cold[at].extent.first};
 }
 
+static uint32_t partials_of(const struct sched *s, uint32_t first, uint32_t end)
+{
+    uint32_t unit = s->config.extent_tokens, span = MAX(s->config.span_ranges, 1u), ranges = (end - first + unit - 1) / unit;
+    uint32_t single = MIN(ranges, (span - first / unit % span) % span); // before the first span that begins here
+    return single + (ranges - single + span - 1) / span;
+}
+
+uint64_t sched_extent_partials(const struct sched *s, const struct sched_run *run)
+{
+    uint64_t count = run->extent_count > 0 ? partials_of(s, run->first, run->position + run->count) : 0;
+    for (uint32_t i = 0; i < run->extent_count; i++)
+        count += partials_of(s, run->extents[i].first, i + 1 < run->extent_count ? run->extents[i + 1].first : run->first);
+    return count;
+}
+
 bool sched_extent_uses(const struct sched *s, uint32_t slot, uint32_t place, uint32_t extents)
 {
     if (s->seqs[slot].place == place)

@@ -52,6 +52,9 @@ uint64_t sched_extent_room_end(const struct sched *s, uint32_t slot, uint32_t po
 // has room for SCHED_EXTENTS_MAX.
 void sched_extent_describe(const struct sched *s, uint32_t slot, struct sched_extent *extents, struct sched_run *run);
 
+// Returns how many partial results one row of a run gets (config.span_ranges), as if it were the run's last.
+uint64_t sched_extent_partials(const struct sched *s, const struct sched_run *run);
+
 // Whether the tail or one of the first `extents` extents is at a place.
 bool sched_extent_uses(const struct sched *s, uint32_t slot, uint32_t place, uint32_t extents);
 bool sched_extent_blocks(const struct sched *s, const struct sched_seq *seq); // whether rows must wait for an extent's place

@@ -33,6 +33,22 @@ static struct sched_run *add_run(const struct sched *s, struct sched_flight *ste
     return run;
 }
 
+// Returns how many of the sequence's next `count` rows the step has room for, by their partial results: always one if it has none yet.
+static uint32_t rows_with_partials(const struct sched *s, struct sched_flight *step, const struct sched_seq *seq, uint32_t count)
+{
+    struct sched_extent extents[SCHED_EXTENTS_MAX];
+    struct sched_run run = {.position = seq->next_pos, .count = count};
+    if (!seq->split || s->config.max_partials == 0)
+        return count;
+    sched_extent_describe(s, (uint32_t)(seq - s->seqs), extents, &run);
+    uint64_t each = MAX(sched_extent_partials(s, &run), 1u),
+             left = s->config.max_partials - MIN(step->partials, s->config.max_partials);
+    uint32_t rows = (uint32_t)MIN(count, left / each);
+    rows = step->partials == 0 ? MAX(rows, 1u) : rows;
+    step->partials += rows * each;
+    return rows;
+}
+
 static bool may_decode(const struct sched *s, const struct sched_seq *seq)
 {
     return seq->known + seq->samples < seq->limit && !sched_place_blocks(s, seq);
@@ -50,6 +66,10 @@ static bool plan_decode(struct sched *s, struct sched_flight *step, uint32_t slo
     }
     if (guessed > 0)
         guessed = sched_draft_fit(s, seq, guessed);
+    uint32_t rows = rows_with_partials(s, step, seq, 1u + guessed);
+    if (rows == 0)
+        return false;
+    guessed = rows - 1;
     struct sched_run *run = add_run(s, step, seq, slot, 1u + guessed);
     run->sample = true;
     run->drafts = (uint8_t)guessed;
@@ -100,6 +120,9 @@ static void plan_prefill(struct sched *s, struct sched_flight *step, uint32_t sl
         count = MIN(count, cold->scored - seq->next_pos);
     if (seq->split) // all rows of a run are written at one place
         count = (uint32_t)MIN(count, sched_extent_room_end(s, slot, seq->next_pos) - seq->next_pos);
+    count = rows_with_partials(s, step, seq, count);
+    if (count == 0)
+        return;
     struct sched_run *run = add_run(s, step, seq, slot, count);
     run->score = score;
     if (seq->sharing && s->cold[slot].prefix.source != NONE) {
@@ -272,6 +295,7 @@ bool sched_plan_step(struct sched *s, uint32_t mini_batch, bool idle)
     struct sched_flight *step = batch->spare[batch->spare_count - 1];
     step->mini_batch = mini_batch;
     step->run_count = step->row_count = step->prefill_rows = step->draft_rows = step->extent_count = 0;
+    step->partials = 0;
     plan_own(s, &batch->of[class], step, class, drafts);
     if (class == SCHED_CLASS_INTERACTIVE && step->row_count == 0 && may_lead) {
         memset(drafts, 0, sizeof(drafts));

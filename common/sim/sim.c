@@ -79,6 +79,7 @@ static void conclude(struct sim *sim)
     out->decode_rows = stats.decode_rows;
     out->prefill_rows = stats.prefill_rows;
     out->wasted_rows = stats.wasted_rows;
+    out->frozen = stats.frozen;
     out->preempted = stats.preempted;
     out->moved = stats.moved;
     out->relabelled = stats.relabelled;

@@ -107,6 +107,7 @@ struct sim_result {
         uint64_t tokens;
         struct sim_times ttft, tbt;
     } of[SCHED_CLASSES];
+    uint64_t frozen;                       // parts of sequences that were larger than any place
     uint64_t preempted, moved, relabelled; // sequences paused for want of pages; handed over; sent to the other mini-batch
     uint64_t pages_leaked;                 // pages that the core counts as used when all is over
     double predicted;                      // time that the core predicted for steps, over the time that they took; 0: no prediction

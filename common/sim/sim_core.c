@@ -223,7 +223,8 @@ void sim_core_places_up(struct sim *sim)
                          .link_us = (uint32_t)place->cost.link_us,
                          .kind = place->local ? SCHED_LOCAL_POOL : SCHED_KV_WORKER,
                          .shares_cores = place->shares_cores,
-                         .accepts_moves = config->move_bytes_per_us > 0},
+                         .accepts_moves = config->move_bytes_per_us > 0,
+                         .takes_extents = true},
         };
         count += sched_step(sim->core, 0, sim->events, 1, sim->actions, 1 + SCHED_ACTIONS_SPARE);
     }

@@ -37,6 +37,13 @@ void sim_mesh_note_time(struct sim *sim)
     sim->out->peak_load = MAX(sim->out->peak_load, load);
 }
 
+// context: tokens that the rows read there, each row's counted.
+static void add_work(struct cost_work *work, uint32_t rows, bool decodes, uint64_t context)
+{
+    work->rows += rows;
+    *(decodes ? &work->load : &work->prefill_pairs) += context;
+}
+
 // Computes each place's work for the step, and how long a layer of it takes.
 static void weigh(struct sim *sim, struct flight *f)
 {
@@ -50,17 +57,16 @@ static void weigh(struct sim *sim, struct flight *f)
     memset(f->r_part_us, 0, config->place_count * sizeof *f->r_part_us);
     for (uint32_t i = 0; i < f->action.run_count; i++) {
         const struct sched_run *run = &f->action.runs[i];
-        struct cost_work *work = &f->work[run->place];
-        uint64_t last = run->position + run->count;
-        work->rows += run->count;
+        bool decodes = run->position >= config->requests[run->sequence - 1].prompt_tokens && run->count == 1;
+        uint64_t first = run->position - run->first, last = first + run->count;
         f->sampled += run->sample;
-        if (run->position >= config->requests[run->sequence - 1].prompt_tokens && run->count == 1) {
-            work->load += last;
-            f->report.load += last;
-            f->report.decode_rows++;
-        } else {
-            work->prefill_pairs += (run->position + 1 + last) * run->count / 2;
+        add_work(&f->work[run->place], run->count, decodes, decodes ? last : (first + 1 + last) * run->count / 2);
+        for (uint32_t k = 0; k < run->extent_count; k++) {
+            uint32_t end = k + 1 < run->extent_count ? run->extents[k + 1].first : run->first;
+            add_work(&f->work[run->extents[k].place], run->count, decodes, (uint64_t)run->count * (end - run->extents[k].first));
         }
+        f->report.load += decodes ? run->position + 1 : 0;
+        f->report.decode_rows += decodes;
     }
     for (uint32_t p = 0; p < config->place_count; p++) {
         const struct sim_place *place = &config->places[p];

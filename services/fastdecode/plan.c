@@ -9,6 +9,7 @@
 #include "common/base/checked.h"
 #include "common/base/options.h"
 #include "common/model/compute.h"
+#include "common/plan/extents.h"
 #include "services/fastdecode/commands.h"
 #include "services/fastdecode/described.h"
 #include "services/fastdecode/measure.h"
@@ -108,6 +109,32 @@ static void add_plan(json_t *object, const struct plan *plan)
     set_price(object, "cost_per_million_tokens", plan->cost_per_million);
 }
 
+// What a sequence costs that lies at several workers; null: there is none.
+static json_t *extents_json(const struct plan_request *r, uint32_t workers)
+{
+    struct plan_extents e;
+
+    if (!plan_extents(r, workers, &e))
+        return json_null();
+    return json_pack("{s:i,s:i,s:i,s:i,s:f,s:f}", "tokens", (int)e.tokens, "workers", (int)e.workers, "spans", (int)e.spans,
+                     "partials", (int)e.partials, "bytes_per_row_and_layer", e.layer_bytes, "bytes_per_row_and_layer_whole",
+                     e.whole_bytes);
+}
+
+static void print_extents(const struct plan_request *r, uint32_t workers)
+{
+    struct plan_extents e;
+
+    if (!plan_extents(r, workers, &e))
+        return;
+    printf("  a sequence             %10u tokens, more than a worker holds: it lies at %u, in %u spans of %d tokens\n", e.tokens,
+           e.workers, e.spans, PLAN_SPAN_TOKENS);
+    printf(
+        "                                    %u times (2 + %u) floats a head come back for each row and layer: %.1f KiB there and "
+        "back, %.1f if it were whole\n",
+        e.partials, r->shape->head_dim, e.layer_bytes / 1024, e.whole_bytes / 1024);
+}
+
 static void print_head(const struct plan_settings *s)
 {
     printf("model       %s: %u layers of %.1f M weights, KV %s: %.0f KiB a token\n", s->described.shape.name,
@@ -154,6 +181,7 @@ static void print_plan(const struct plan_settings *s, const struct plan *plan)
     if (plan->workers)
         printf("  KV of each worker      %10.1f GiB of %.1f\n", plan->kv_bytes_per_worker / GIB,
                (double)s->described.workers[0].memory_bytes / GIB);
+    print_extents(&s->request, plan->workers);
     if (plan->workers && plan->pool_sequences)
         printf("  in its own memory      %10u of the sequences; attention there %.0f us a layer\n", plan->pool_sequences,
                plan->pool_layer_us);
@@ -313,6 +341,7 @@ static enum status run(struct plan_settings *s, bool check_only, struct error *e
     if (s->json) {
         json_t *object = describe(s);
         add_plan(object, &plan);
+        json_object_set_new(object, "split_sequence", extents_json(&s->request, plan.workers));
         print_json(object);
     } else {
         print_plan(s, &plan);

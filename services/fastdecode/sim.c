@@ -7,6 +7,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/options.h"
+#include "common/plan/extents.h"
 #include "common/plan/pipeline.h"
 #include "common/sim/load_plot.h"
 #include "common/sim/sim.h"
@@ -19,7 +20,7 @@ enum { REPLY_US = 100, QUEUE_MAX = 1 << 20, PREFILL_ROWS = 512 };
 
 struct sim_settings {
     struct described described;
-    const char *admission, *placement, *micro_batch, *workload_path, *plot_path;
+    const char *admission, *placement, *micro_batch, *workload_path, *plot_path, *worker_memory;
     struct plan_request request;
     uint32_t workers, batch, mini_batches, chunk, max_tokens, stages;
     uint64_t requests, seed, local_pool;
@@ -29,6 +30,30 @@ struct sim_settings {
 };
 
 // --- settings ---------------------------------------------------------------------------------------------------------
+
+// Returns the memory of a worker: --worker-memory names one after the other, and the last one is that of all that follow. 0: a bad size.
+static uint64_t worker_bytes(const struct sim_settings *s, uint32_t worker)
+{
+    const char *at = s->worker_memory;
+    char one[32];
+    uint64_t bytes = 0;
+
+    if (!at)
+        return s->described.workers[0].memory_bytes;
+    for (; worker > 0 && strchr(at, ','); worker--)
+        at = strchr(at, ',') + 1;
+    snprintf(one, sizeof one, "%.*s", (int)MIN(strcspn(at, ","), sizeof one - 1), at);
+    return options_parse_size(one, &bytes) ? 0 : bytes;
+}
+
+static enum status check_worker_memory(const struct sim_settings *s, struct error *error)
+{
+    for (uint32_t i = 0; i < s->workers; i++)
+        if (s->worker_memory && !worker_bytes(s, i))
+            return error_set(error, STATUS_INVALID_ARGUMENT,
+                             "--worker-memory '%s': want sizes with commas between, such as 64M,64M,1G", s->worker_memory);
+    return STATUS_OK;
+}
 
 static enum status resolve(struct sim_settings *s, struct error *error)
 {
@@ -49,7 +74,7 @@ static enum status resolve(struct sim_settings *s, struct error *error)
         return error_set(
             error, STATUS_INVALID_ARGUMENT,
             "give --workload FILE, --rate R (arrivals per second), --backlog (all requests wait from the start) or --capacity");
-    if ((status = described_read(&s->described, r, error)))
+    if ((status = check_worker_memory(s, error)) || (status = described_read(&s->described, r, error)))
         return status;
     if (s->described.s_part_count > 1 || s->described.worker_count > 1)
         return error_set(error, STATUS_INVALID_ARGUMENT,
@@ -68,6 +93,24 @@ static uint32_t pages_of(const struct sim_settings *s, double bytes)
     return (uint32_t)MIN(MAX(bytes, 0) / page_bytes, UINT32_MAX / 2);
 }
 
+// Returns how many tokens one sequence can have: in the pages of the places that it may use, the largest ones.
+static uint64_t sequence_room(const struct sim_place *places, uint32_t count)
+{
+    uint64_t most[SCHED_EXTENTS_MAX + 1] = {0}, sum = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t more = places[i].pages_total;
+        for (uint32_t k = 0; k < ARRAY_COUNT(most); k++) {
+            uint64_t less = MIN(most[k], more);
+            most[k] = MAX(most[k], more);
+            more = less;
+        }
+    }
+    for (uint32_t k = 0; k < ARRAY_COUNT(most); k++)
+        sum += most[k];
+    return sum * PLAN_PAGE_TOKENS;
+}
+
 static uint32_t local_places(const struct sim_settings *s) { return s->workers == 0 || s->local_pool > 0; }
 
 // The S-part's pool, if there is one, then each worker. places: [local_places + workers].
@@ -79,9 +122,7 @@ static enum status make_places(const struct sim_settings *s, struct sim_place *p
     uint32_t locals = local_places(s);
 
     for (uint32_t i = 0; i < locals + s->workers; i++) {
-        double bytes = i >= locals         ? (double)s->described.workers[0].memory_bytes
-                       : s->local_pool > 0 ? (double)s->local_pool
-                                           : left;
+        double bytes = i >= locals ? (double)worker_bytes(s, i - locals) : s->local_pool > 0 ? (double)s->local_pool : left;
         bool set = i < locals && s->local_pool > 0; // the user gave the size, so it is no guess
         places[i] = (struct sim_place){.pages_total = pages_of(s, bytes), .local = i < locals};
         if (s->request.ignore_capacity && !set)
@@ -89,15 +130,14 @@ static enum status make_places(const struct sim_settings *s, struct sim_place *p
         plan_r_part(&s->request, i >= locals, &places[i].cost);
         most = MAX(most, bytes);
     }
-    uint32_t pages = 0;
-    for (uint32_t i = 0; i < locals + s->workers; i++)
-        pages = MAX(pages, places[i].pages_total);
-    if ((uint64_t)pages * PLAN_PAGE_TOKENS < longest)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED,
-                         "%s has %.2f GiB for KV, which holds %llu tokens, less than the longest sequence's %u (--ignore-capacity "
-                         "simulates it anyway)",
-                         s->workers ? s->described.workers[0].name : s->described.s_parts[0].name, MAX(most, 0) / (1 << 30),
-                         (unsigned long long)pages * PLAN_PAGE_TOKENS, longest);
+    uint64_t room = sequence_room(places, locals + s->workers);
+    if (room < longest)
+        return error_set(
+            error, STATUS_RESOURCE_EXHAUSTED,
+            "%s has %.2f GiB for KV; the places that one sequence may use hold %llu tokens, less than the longest sequence's "
+            "%u (--ignore-capacity simulates it anyway)",
+            s->workers ? s->described.workers[0].name : s->described.s_parts[0].name, MAX(most, 0) / (1 << 30),
+            (unsigned long long)room, longest);
     return STATUS_OK;
 }
 
@@ -140,6 +180,8 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         .spacing_steps = s->request.spacing,
         .balance = true,
         .page_tokens = PLAN_PAGE_TOKENS,
+        .extent_tokens = PLAN_EXTENT_TOKENS,
+        .span_ranges = PLAN_SPAN_TOKENS / PLAN_EXTENT_TOKENS,
         .context_tokens = work->context_tokens,
         .max_places = place_count,
         .layers = s->described.shape.layers,
@@ -214,6 +256,7 @@ static void print_json(const struct sim_settings *s, const struct sim_result *r)
         "rejected", (json_int_t)r->rejected, "lost", (json_int_t)r->lost, "preempted", (json_int_t)r->preempted, "moved",
         (json_int_t)r->moved, "relabelled", (json_int_t)r->relabelled, "classes", classes_json(s, r), "stages", (int)s->stages,
         "idle_s", r->idle_s, "bubble_s", bubbles_json(r));
+    json_object_set_new(object, "split_parts", json_integer((json_int_t)r->frozen));
 
     json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     printf("\n");
@@ -242,6 +285,9 @@ static void print_table(const struct sim_settings *s, const struct sim_result *r
                r->bubble_s[SCHED_BUBBLE_PB2], r->bubble_s[SCHED_BUBBLE_PB3], r->bubble_s[SCHED_BUBBLE_R], r->idle_s);
     printf("  sequences              %10llu    finished; %llu lost, %llu paused because pages ran out\n",
            (unsigned long long)r->finished, (unsigned long long)(r->lost + r->rejected), (unsigned long long)r->preempted);
+    if (r->frozen)
+        printf("  split                  %10llu    parts of sequences that no place can hold whole\n",
+               (unsigned long long)r->frozen);
     printf("  balanced               %10llu    moved to another worker, %llu to another mini-batch\n", (unsigned long long)r->moved,
            (unsigned long long)r->relabelled);
     printf("\n  seconds                      mean        p50        p99        max\n");
@@ -350,6 +396,8 @@ int sim_main(int argc, char **argv)
         {"placement", OPTION_CHOICE, &s.placement, SCHED_PLACEMENT_NAMES, SCHED_PLACEMENT_HELP, 0, 0},
         {"local-pool", OPTION_SIZE, &s.local_pool, "SIZE",
          "memory for KV in the S-part; 0: none with workers, and all that the weights leave without", 0, 0},
+        {"worker-memory", OPTION_STRING, &s.worker_memory, "SIZE,SIZE,...",
+         "memory for KV of each worker, instead of the file's: the last size is that of all that follow", 0, 0},
         {"workload", OPTION_STRING, &s.workload_path, "FILE", "CSV: arrival_s,prompt_tokens,generated_tokens[,max_tokens]", 0, 0},
         {"requests", OPTION_SIZE, &s.requests, "N", "number of requests with --rate or --backlog", 1, WORKLOAD_REQUESTS_MAX},
         {"rate", OPTION_F64, &s.rate, "R", "random arrivals per second", 0, 1e9},

@@ -68,6 +68,8 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .page_tokens = scheduler->kv.page_tokens,
         .context_tokens = scheduler->model.context_tokens,
         .extent_tokens = EXTENT_TOKENS,
+        .span_ranges = SPAN_RANGES,
+        .max_partials = PARTIAL_BYTES_MAX / ((uint64_t)scheduler->kv.heads * (scheduler->kv.head_dim + 2u) * sizeof(float)),
         .max_extents = EXTENTS_MAX,
         .max_places = SCHED_PLACES_MAX,
         .layers = scheduler->kv.layers,

@@ -32,12 +32,14 @@ enum {
     WATCHERS_MAX = 256,
     CALIBRATION_MAX = 16,
     END_TOKENS_MAX = 16,
-    EXTENT_TOKENS = 512, // what extents begin at multiples of (proto/step.proto)
-    EXTENTS_MAX = 1024,  // the most extents of all sequences together, their tails not counted
-    KEPT_MAX = 4096,     // the most finished sequences whose pages are kept for others
-    CHOSEN_BATCHES = 2,  // the most mini-batches a stage if the core chooses their number
-    EVENTS_MAX = 4096,   // the most events between two ticks. In a tick each action may add one event, and one round has up to
-                         // EVENTS_MAX actions
+    EXTENT_TOKENS = 512,          // what extents begin at multiples of (proto/step.proto)
+    SPAN_RANGES = 8,              // a place folds so many of them into one partial result
+    PARTIAL_BYTES_MAX = 96 << 20, // partial results of a step; the s-part refuses one of 128 MiB
+    EXTENTS_MAX = 1024,           // the most extents of all sequences together, their tails not counted
+    KEPT_MAX = 4096,              // the most finished sequences whose pages are kept for others
+    CHOSEN_BATCHES = 2,           // the most mini-batches a stage if the core chooses their number
+    EVENTS_MAX = 4096, // the most events between two ticks. In a tick each action may add one event, and one round has up to
+                       // EVENTS_MAX actions
     EVENTS_ROOM = 2 * EVENTS_MAX,
     ACTIONS_MAX = EVENTS_ROOM + SCHED_ACTIONS_SPARE,
     MOVES_MAX = 64,             // the most hand-overs under way, including those that the core has given up

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
+#include "common/plan/extents.h"
 #include "common/plan/mix.h"
 #include "common/plan/plan.h"
 
@@ -117,6 +118,27 @@ static void one_mini_batch_and_two(void **state)
     wait_us = 8 * 16 * 0.0512 + 10 + 16 * 2.048;
     assert_near(plan.step_ms, 2 * (3 * wait_us + 32 + 64 + 5) / 1e3); // the head's round is the S-part's
     assert_near(plan.network_gbit_per_second, 32 * 4 * 2048 * 8 / (plan.step_ms * 1e6));
+}
+
+// 1,031 tokens of 2,048 bytes are four times what a worker has: 3 ranges at 5 workers are 3 partial results of (2 + 16) * 8 floats.
+static void a_sequence_larger_than_a_worker(void **state)
+{
+    struct plan_request r = request();
+    struct plan_extents e;
+    struct plan plan;
+    (void)state;
+
+    assert_false(plan_extents(&r, 8, &e));
+    r.prompt_tokens = 1000;
+    assert_false(plan_extents(&r, 4, &e));
+    assert_true(plan_extents(&r, 5, &e));
+    assert_int_equal(e.workers, 3);
+    assert_int_equal(e.spans, 1);
+    assert_int_equal(e.partials, 1 + 1 + 1); // of a span from its start; single ranges
+    assert_near(e.whole_bytes, 2048);
+    assert_near(e.layer_bytes, 2048 - 512 + 2 * 512 + 3 * 18 * 8 * 4);
+    plan_predict(&r, 1, 5, 1, &plan);
+    assert_near(plan.kv_bytes_per_worker, (1000 + 16 + 8) * 4 * 512 / 5.0); // dealt out evenly
 }
 
 static void prompts_cost_rows_and_pairs(void **state)
@@ -418,6 +440,7 @@ int main(void)
         cmocka_unit_test(a_pool_beside_workers),
         cmocka_unit_test(what_workers_can_gain_at_most),
         cmocka_unit_test(workers_by_balance_and_by_memory),
+        cmocka_unit_test(a_sequence_larger_than_a_worker),
         cmocka_unit_test(the_knee_of_a_sweep),
         cmocka_unit_test(the_cheapest_of_several),
         cmocka_unit_test(a_hardware_file),

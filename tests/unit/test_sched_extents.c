@@ -238,6 +238,8 @@ static void random_config(struct mesh *m, uint64_t seed, struct sched_config *c)
     c->tile_rows = 1 + mesh_random(m, 16);
     c->context_tokens = 200 + mesh_random(m, 400);
     c->max_moves = 1 + mesh_random(m, 4);
+    c->span_ranges = 1 + mesh_random(m, 8);
+    c->max_partials = mesh_chance(m, 300) ? 1 + mesh_random(m, 200) : 0;
     c->max_extents = mesh_chance(m, 200) ? 1 + mesh_random(m, 12) : 0;
     c->balance = mesh_chance(m, 500);
     c->release_ack = mesh_chance(m, 500);

@@ -200,6 +200,26 @@ MESH_FUNCTION bool mesh_check_classes(struct mesh *m, const struct sched_step_ac
     return interactive;
 }
 
+// Counts the partial results of the rows of split sequences: a run of one row may have more than are allowed.
+MESH_FUNCTION void mesh_check_partials(const struct mesh *m, const struct sched_step_action *a)
+{
+    uint64_t all = 0, rows = 0, unit = m->config.extent_tokens, span = m->config.span_ranges;
+    for (uint32_t i = 0; i < a->run_count && m->config.max_partials > 0; i++) {
+        const struct sched_run *r = &a->runs[i];
+        for (uint32_t k = 0; r->extent_count > 0 && k <= r->extent_count; k++) {
+            uint64_t first = k < r->extent_count ? r->extents[k].first : r->first, count = 0;
+            uint64_t end = k + 1 < r->extent_count ? r->extents[k + 1].first
+                           : k < r->extent_count   ? r->first
+                                                   : r->position + r->count;
+            for (uint64_t at = first; at < end; at += unit, count++)
+                at += at % (span * unit) == 0 ? (span - 1) * unit : 0;
+            all += count * r->count;
+        }
+        rows += r->extent_count > 0 ? r->count : 0;
+    }
+    MESH_CHECK(rows <= 1 || all <= m->config.max_partials);
+}
+
 MESH_FUNCTION void mesh_take_step(struct mesh *m, const struct sched_step_action *a)
 {
     uint32_t b = a->mini_batch, rows = 0, prefill = 0;
@@ -222,6 +242,7 @@ MESH_FUNCTION void mesh_take_step(struct mesh *m, const struct sched_step_action
         mesh_check_run(m, &a->runs[i]);
     }
     MESH_CHECK(rows == a->row_count);
+    mesh_check_partials(m, a);
     bool interactive = mesh_check_classes(m, a);
     for (uint32_t i = 0; i < m->seq_count && m->calm; i++)
         MESH_CHECK(!was_decoding[i] || included[i] || m->config.mini_batch_auto || // or it is in another mini-batch by now

@@ -143,6 +143,50 @@ static void nothing_is_lost(void **state)
 }
 
 // Its steps take as much longer as its speed says, from the step on that begins after the change.
+// Places of 640, 960 and 1,600 tokens, and sequences of up to 2,300: every one of them ends, and the short ones, too.
+static void sequences_larger_than_any_place_end(void **state)
+{
+    struct sim_place places[3] = {0};
+    struct sim_config config = small(places, 3, 200);
+    (void)state;
+
+    for (uint32_t i = 0; i < 3; i++)
+        places[i] = (struct sim_place){.cost = {.token_us = 0.05, .prefill_us = 0.01, .link_us = 60},
+                                       .pages_total = (uint32_t[]){40, 60, 100}[i]};
+    config.sched.extent_tokens = 64;
+    config.sched.span_ranges = 8;
+    for (uint32_t i = 0; i < 200; i++)
+        requests[i] = (struct sim_request){.arrival_us = i * 5000ull,
+                                           .prompt_tokens = i % 10 == 0 ? 1200 + 5 * i : 20 + i,
+                                           .generated_tokens = 100,
+                                           .max_new_tokens = 100};
+    struct sim_result r = sim_of(&config);
+    assert_true(r.frozen >= 20);
+}
+
+// A sequence of 16,384 tokens: one place with all of its memory, and four with a quarter each, which read at the same time.
+static void places_read_a_long_sequence_together(void **state)
+{
+    struct sim_place places[4] = {0};
+    struct sim_config config = small(places, 1, 1);
+    double attends_us[2];
+    (void)state;
+
+    config.sched.context_tokens = 20000;
+    config.sched.extent_tokens = 512;
+    config.sched.span_ranges = 8;
+    requests[0] = (struct sim_request){.prompt_tokens = 16384, .generated_tokens = 64, .max_new_tokens = 64};
+    for (uint32_t i = 0; i < 4; i++)
+        places[i] = (struct sim_place){.cost = {.token_us = 0.05, .prefill_us = 0.001}, .pages_total = i ? 300 : 1100};
+    for (uint32_t four = 0; four < 2; four++) {
+        places[0].pages_total = four ? 300 : 1100;
+        config.place_count = four ? 4 : 1;
+        attends_us[four] = sim_of(&config).tbt.mean_s * 1e6 - 10 * 100; // without the s-part's layers
+    }
+    assert_in_range(attends_us[0], 7900, 8500); // 10 layers x 0.05 us x 16,400
+    assert_true(attends_us[1] < attends_us[0] / 3);
+}
+
 static void a_place_slows_down_and_recovers(void **state)
 {
     const struct sim_place place = {.cost = {.row_us = 300, .link_us = 50}, .pages_total = 1000};
@@ -215,6 +259,8 @@ int main(void)
         cmocka_unit_test(two_mini_batches_overlap),
         cmocka_unit_test(as_many_mini_batches_as_are_faster),
         cmocka_unit_test(nothing_is_lost),
+        cmocka_unit_test(sequences_larger_than_any_place_end),
+        cmocka_unit_test(places_read_a_long_sequence_together),
         cmocka_unit_test(a_place_slows_down_and_recovers),
         cmocka_unit_test(noise_is_of_each_place_and_step),
         cmocka_unit_test(bad_requests_are_named),
