@@ -34,6 +34,7 @@ static void hold(struct sched *s, uint32_t slot, const struct sched_held *held)
     sched_place_attach(s, slot, held->place, room ? pages : 0);
     if (!room)
         return;
+    s->cold[slot].place.written = pages; // the last of its tokens may be there, too, which is computed again
     seq->held = seq->next_pos = MIN(held->positions, seq->known - 1);
 }
 
