@@ -6,7 +6,8 @@
 
 #include "common/base/checked.h"
 
-enum { RATE_SPAN = 4096 }; // the search goes so far from its guess
+// The search goes so far from the rate at which requests come one by one: below, they hardly ever meet.
+static const double SPAN_BELOW = 64, SPAN_ABOVE = 65536;
 
 enum status capacity_settings_resolve(const struct capacity_settings *s, struct length_trace *trace, struct error *error)
 {
@@ -45,11 +46,12 @@ enum status capacity_search_run(const struct capacity_settings *s, const struct 
 {
     const struct capacity_undisturbed *u = &result->undisturbed;
     double prompt = length_trace_prompt_at(trace, 0.5), answer = length_trace_answer_at(trace, 0.5), rate;
-    double guess = s->guess > 0 ? s->guess : 1 / MAX(capacity_lone_ttft_s(u, prompt) + answer * u->step_s, 1e-6);
+    double one_by_one = 1 / MAX(capacity_lone_ttft_s(u, prompt) + answer * u->step_s, 1e-6);
 
     result->targets = capacity_targets_of(s->tbt_slo, s->tbt_p99_s, s->ttft_p99_s, s->delay_p50_s, s->error_share, u->step_s,
                                           s->seconds_per_rate);
-    rate_search_begin(&result->search, guess, guess / RATE_SPAN, guess * RATE_SPAN, s->precision, s->confirm);
+    rate_search_begin(&result->search, s->guess > 0 ? s->guess : one_by_one, one_by_one / SPAN_BELOW, one_by_one * SPAN_ABOVE,
+                      s->precision, s->confirm);
     while ((rate = rate_search_next(&result->search)) > 0) {
         enum status status = try_rate(s, trace, rate, probe, arg, result, error);
         if (status)

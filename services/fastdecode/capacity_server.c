@@ -18,18 +18,24 @@ enum {
     ROUNDS = 2, // of each lone prompt; the faster one counts
     TRIES = 3,
     STEP_TOKENS_MIN = 16,
-    STEP_TOKENS_MAX = 128,
-    GAPS_MAX = 1 << 14,
+    STEP_TOKENS_MAX = 64,
+    TOGETHER_TOKENS = 4096,
+    GAPS_MAX = 1 << 14, // 256 streams
     GAPS_MIN = 4,
+    LOOK_US = 10000,
     TICK_US = 100000,
     SETTLE_S = 30,
 };
+
+static const double SETTLED_S = 0.02; // what a busy client may add
 
 // --- streams without a load -----------------------------------------------------------------------------------------
 
 struct alone {
     uint32_t streams, begun, ended; // begun: past their prompts
     uint64_t due_us, first_us;      // of the stream that began last
+    uint64_t ended_us;              // of the one that ended last
+    uint32_t gaps_wanted;           // it is enough then; 0: the streams go to their end
     int status;                     // of the first that failed, else of the last
     bool failed;
     char error[256];
@@ -55,6 +61,7 @@ static void on_alone_ended(void *arg, const struct load_stream *stream)
     struct alone *alone = arg;
 
     alone->ended++;
+    alone->ended_us = clock_now_us();
     if (alone->failed)
         return;
     alone->status = stream->status;
@@ -64,24 +71,36 @@ static void on_alone_ended(void *arg, const struct load_stream *stream)
     snprintf(alone->error, sizeof alone->error, "%s", stream->error);
 }
 
-// So many streams at once, to their end. What they bring is in *out, good or bad. CANCELLED: interrupted.
-static enum status ask_alone(struct capacity_server *server, uint32_t words, uint32_t answer_tokens, uint32_t streams,
-                             struct alone *out, struct error *error)
+static bool is_over(const struct alone *alone)
+{
+    return alone->ended == alone->streams || (alone->gaps_wanted > 0 && (alone->gap_count >= alone->gaps_wanted || alone->failed));
+}
+
+// So many streams at once, to their end or until there are gaps_wanted gaps. What they bring is in *out, good or bad. CANCELLED:
+// interrupted.
+static enum status ask_until(struct capacity_server *server, uint32_t words, uint32_t answer_tokens, uint32_t streams,
+                             uint32_t gaps_wanted, struct alone *out, struct error *error)
 {
     struct load_callbacks callbacks = {.token = on_alone_token, .ended = on_alone_ended, .arg = out};
     enum status status = STATUS_OK;
 
-    *out = (struct alone){.streams = streams, .due_us = clock_now_us()};
+    *out = (struct alone){.streams = streams, .due_us = clock_now_us(), .gaps_wanted = gaps_wanted};
     load_client_listen(server->client, &callbacks);
     for (uint32_t i = 0; i < streams && !status; i++)
         status = capacity_server_ask(server, i, out->due_us, words, answer_tokens, error);
-    while (!status && out->ended < streams && !*server->interrupted)
-        load_client_run(server->client, clock_now_us() + TICK_US);
-    if (!status && out->ended < streams)
+    while (!status && !is_over(out) && !*server->interrupted)
+        load_client_run(server->client, clock_now_us() + LOOK_US);
+    if (!status && !is_over(out))
         status = error_set(error, STATUS_CANCELLED, "interrupted");
     load_client_cancel(server->client);
     load_client_listen(server->client, &(struct load_callbacks){0});
     return status;
+}
+
+static enum status ask_alone(struct capacity_server *server, uint32_t words, uint32_t answer_tokens, struct alone *out,
+                             struct error *error)
+{
+    return ask_until(server, words, answer_tokens, 1, 0, out, error);
 }
 
 enum status capacity_server_ask(struct capacity_server *server, uint32_t index, uint64_t due_us, uint32_t words,
@@ -101,10 +120,10 @@ static enum status refused(const struct capacity_server *server, const struct al
 }
 
 // The same, where an answer must come.
-static enum status ask_well(struct capacity_server *server, uint32_t words, uint32_t answer_tokens, uint32_t streams,
-                            struct alone *out, struct error *error)
+static enum status ask_well(struct capacity_server *server, uint32_t words, uint32_t answer_tokens, struct alone *out,
+                            struct error *error)
 {
-    enum status status = ask_alone(server, words, answer_tokens, streams, out, error);
+    enum status status = ask_alone(server, words, answer_tokens, out, error);
     return status ? status : out->failed ? refused(server, out, error) : STATUS_OK;
 }
 
@@ -165,7 +184,7 @@ static enum status learn_fields(struct capacity_server *server, struct alone *al
 
     for (size_t i = 0; i < ARRAY_COUNT(wanted); i++) {
         load_client_set(server->client, server->config.model, wanted[i][0], wanted[i][1]);
-        if ((status = ask_alone(server, WARM_WORDS, WARM_TOKENS, 1, alone, error)))
+        if ((status = ask_alone(server, WARM_WORDS, WARM_TOKENS, alone, error)))
             return status;
         if (alone->status != 400 && alone->status != 422)
             break;
@@ -195,7 +214,7 @@ enum status capacity_server_open(struct capacity_server *server, struct error *e
         if (!server->counts_tokens)
             capacity_progress_warn(server->progress,
                                    "the server does not count tokens: a word is taken for one, a piece of text for one");
-        else if (!(status = ask_well(server, words, WARM_TOKENS, 1, alone, error)))
+        else if (!(status = ask_well(server, words, WARM_TOKENS, alone, error)))
             prompt_fit_learn(&server->fit, WARM_WORDS, tokens, words, alone->prompt_tokens);
     }
     free(alone);
@@ -219,7 +238,7 @@ static enum status lone_prompt(struct capacity_server *server, uint32_t tokens, 
 
     *ttft_s = 0;
     for (uint32_t i = 0; i < TRIES && good < ROUNDS; i++) {
-        enum status status = ask_well(server, words, WARM_TOKENS, 1, alone, error);
+        enum status status = ask_well(server, words, WARM_TOKENS, alone, error);
         if (status)
             return status;
         if (alone->begun == 0)
@@ -237,10 +256,14 @@ static enum status undisturbed_step(struct capacity_server *server, const struct
     uint32_t prompt = length_trace_prompt_at(trace, 0.5), words = prompt_fit_words(&server->fit, prompt);
     uint32_t tokens = MIN(MAX(length_trace_answer_at(trace, 0.5), STEP_TOKENS_MIN), STEP_TOKENS_MAX);
 
+    if (streams > 1) // the first one goes on until the last one is past its prompt
+        tokens = TOGETHER_TOKENS;
     if (trace->context_tokens > prompt)
         tokens = MIN(tokens, trace->context_tokens - prompt);
     for (uint32_t i = 0; i < TRIES; i++) {
-        enum status status = ask_well(server, words, tokens, streams, alone, error);
+        enum status status = ask_until(server, words, tokens, streams, streams * STEP_TOKENS_MAX, alone, error);
+        if (!status && alone->failed)
+            status = refused(server, alone, error);
         if (status)
             return status;
         if (alone->gap_count >= GAPS_MIN) {
@@ -262,8 +285,8 @@ static enum status measure_idle(struct capacity_server *server, struct alone *al
 
     server->idle_s = 0;
     for (uint32_t i = 0; i < ROUNDS && !status; i++) {
-        status = ask_well(server, WARM_WORDS, 1, 1, alone, error);
-        server->idle_s = MAX(server->idle_s, (double)(clock_now_us() - alone->due_us) / 1e6);
+        status = ask_well(server, WARM_WORDS, 1, alone, error);
+        server->idle_s = MAX(server->idle_s, (double)(alone->ended_us - alone->due_us) / 1e6);
     }
     return status;
 }
@@ -292,20 +315,20 @@ enum status capacity_server_measure_alone(struct capacity_server *server, const 
 
 enum status capacity_server_settle(struct capacity_server *server, struct error *error)
 {
-    const double enough_s = 2 * server->idle_s;
+    const double enough_s = 2 * server->idle_s + SETTLED_S;
     uint64_t begin_us = clock_now_us();
     struct alone *alone = calloc(1, sizeof *alone);
     enum status status = alone ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
 
     while (!status) {
         capacity_progress_show(server->progress, "waiting for the server to be done with the last load");
-        status = ask_alone(server, WARM_WORDS, 1, 1, alone, error);
+        status = ask_alone(server, WARM_WORDS, 1, alone, error);
         if (status)
             break;
         bool refused_it = alone->status == 429 || alone->status == 503;
         if (alone->failed && !refused_it)
             status = error_set(error, STATUS_UNAVAILABLE, "%s does not answer any more: %s", server->config.url, alone->error);
-        else if (!alone->failed && (double)(clock_now_us() - alone->due_us) / 1e6 <= enough_s)
+        else if (!alone->failed && (double)(alone->ended_us - alone->due_us) / 1e6 <= enough_s)
             break;
         if (clock_now_us() - begin_us > SETTLE_S * 1000000ull)
             break;

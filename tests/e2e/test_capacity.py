@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from conftest import BUILD, fastdecode, seconds, spawn
+from conftest import BUILD, HARDWARE, fastdecode, seconds, spawn
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -149,6 +149,11 @@ def test_a_mesh(mesh):
     asked = [1730 * 0.02 * (1730 / 5696), 1730 * 0.02, 5696 * 0.02]  # the 10th, 50th and 90th percentile: words are learned to take so many
     for row, wanted in zip(lone, asked):
         assert row["prompt_tokens"] == pytest.approx(wanted, rel=0.1, abs=2)
+    simulated = fastdecode("sim", "--capacity", "--json", "--hardware-dir", HARDWARE, "--shape", "llama-7b", "--gpu", "a10", "--workers", 0,
+                           "--ignore-capacity", "--seconds-per-rate", 5, "--precision", 0.5)
+    same = json.loads(simulated.stdout)  # under the same names
+    assert set(same) - {"workers", "batch"} == set(got) - {"url", "context_tokens"}
+    assert set(same["probes"][0]) == set(got["probes"][0]) and set(same["undisturbed"]) == set(got["undisturbed"])
 
 
 @pytest.mark.parametrize("options, code, says", [

@@ -74,7 +74,26 @@ def test_a_share_of_class_batch():
     assert "batch:" in run(*map(str, words), "--batch-share", "0.5").stdout
 
 
+def test_capacity():
+    """The rate that is found keeps the limits, the next one does not; whole prompts stall the streams beside them."""
+    words = ("--capacity", "--shape", "llama-7b", "--gpu", "a10", "--workers", 0, "--ignore-capacity", "--trace", "arxiv", "--scale", 0.5,
+             "--tbt-slo", "strict", "--seconds-per-rate", 200, "--precision", 0.1)
+    chunks, whole = figures(*words), figures(*words, "--chunk", 8192)
+    for got in (chunks, whole):
+        assert got["complete"] and got["bound"] in ("tbt_p99", "delay_p50"), got
+        assert got["targets"]["tbt_p99_s"] == pytest.approx(5 * got["undisturbed"]["step_s"], rel=1e-3)
+        assert got["targets"]["delay_p50_s"] == 2
+        for probe in got["probes"]:
+            assert probe["met"] == (probe["tbt_s"]["p99"] <= got["targets"]["tbt_p99_s"] and probe["delay_s"]["p50"] <= 2), probe
+            assert probe["finished"] == probe["requests"] and probe["ttft_s"]["p50"] >= probe["delay_s"]["p50"]
+        assert got["requests_per_second"] in [probe["requests_per_second"] for probe in got["probes"] if probe["met"]]
+    assert chunks["requests_per_second"] >= 2 * whole["requests_per_second"] > 0
+    assert "capacity     " in run(*map(str, words)).stdout
+
+
 @pytest.mark.parametrize("options, says", [
+    (("--gpu", "a10", "--capacity", "--rate", 3, "--shape", "llama-7b"), "--capacity makes its own arrivals"),
+    (("--gpu", "a10", "--capacity", "--shape", "llama-7b", "--trace", "alpaca"), "want sharegpt, arxiv or a CSV file"),
     (("--gpu", "a10", "--backlog"), "--model FILE or --shape"),
     (("--shape", "llama-7b", "--backlog"), "--gpu is missing"),
     (("--shape", "llama-7b", "--gpu", "a10"), "--workload FILE, --rate R"),

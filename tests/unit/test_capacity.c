@@ -132,6 +132,21 @@ static void what_a_lone_prompt_takes(void **state)
     assert_true(capacity_lone_ttft_s(&(struct capacity_undisturbed){0}, 5) == 0);
 }
 
+static void times_of_a_few_values(void **state)
+{
+    double values[200];
+    (void)state;
+
+    for (int i = 0; i < 200; i++)
+        values[i] = (i * 77 % 200) + 1; // 1 to 200 in disorder
+    struct capacity_times t = capacity_times_of(values, 200);
+    assert_true(t.count == 200 && fabs(t.mean_s - 100.5) < 1e-9 && t.p50_s == 101 && t.p99_s == 198 && t.max_s == 200);
+    t = capacity_times_of(values, 1);
+    assert_true(t.p50_s == 1 && t.p99_s == 1 && t.max_s == 1);
+    t = capacity_times_of(values, 0);
+    assert_true(t.count == 0 && t.p99_s == 0);
+}
+
 static void verdicts(void **state)
 {
     const struct capacity_targets t = {.tbt_p99_s = 0.02, .ttft_p99_s = 5, .delay_p50_s = 2, .error_share = 0.01};
@@ -168,6 +183,7 @@ int main(void)
         cmocka_unit_test(a_fluke_does_not_decide),
         cmocka_unit_test(targets_from_the_settings),
         cmocka_unit_test(what_a_lone_prompt_takes),
+        cmocka_unit_test(times_of_a_few_values),
         cmocka_unit_test(verdicts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

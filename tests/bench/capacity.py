@@ -1,0 +1,52 @@
+"""Capacity: the highest rate of requests within the same limit of the time between tokens, of prompts in chunks, of whole prompts
+(--chunk 8192) and of the peer.
+
+The shape of arXiv's lengths at a scale at which a prompt takes as many steps here as it does on a GPU. The limit is Sarathi-Serve's strict
+one: 5 times a step of 32 undisturbed streams of ours, for all three. `fastdecode capacity` is the client of all of them.
+"""
+import json
+import os
+import signal
+import subprocess
+
+from figures import figure
+from servers import MODEL, Ours, Peer, peer_check, peer_file
+
+SCALE, CONTEXT, UNDISTURBED, PEER_SLOTS = 0.15, 4096, 32, 16
+SECONDS, REQUESTS, PRECISION, SEARCH_S = 20, 10, 0.15, 290
+
+
+def capacity_of(run_, label, server, *options):
+    """The report of a search."""
+    command = [os.path.join(run_.build, "bin", "fastdecode"), "capacity", "--url", server.url, "--trace", "arxiv", "--scale", SCALE,
+               "--context", CONTEXT, "--delay-p50", 2, "--seconds-per-rate", SECONDS, "--requests-per-rate", REQUESTS, "--precision", PRECISION,
+               "--no-confirm", "--json", *options]
+    with run_.turn(f"arXiv lengths times {SCALE}, {label}"):
+        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)  # its progress is shown
+        try:
+            said, _ = process.communicate(timeout=min(SEARCH_S, run_.limit_s()))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # it says what it has
+            said, _ = process.communicate()
+    if not said:
+        raise RuntimeError(f"{label}: no report")
+    got = json.loads(said)
+    run_.note(f"{got['requests_per_second']:.3f} requests/s, {got['prompt_tokens_per_second']:.0f} prompt tokens/s; bound by {got['bound']}"
+              f"{'' if got['complete'] else '; the search was ended before its time'}")
+    return got
+
+
+def capacity(run_):
+    with Ours("--kv-workers", 0) as ours:
+        chunks = capacity_of(run_, "prompts in chunks", ours, "--tbt-slo", "strict", "--undisturbed-streams", UNDISTURBED, "--guess", 1.2)
+    limit_s = chunks["targets"]["tbt_p99_s"]
+    with Ours("--kv-workers", 0, "--chunk", 8192) as ours:
+        whole = capacity_of(run_, "whole prompts", ours, "--tbt-p99", limit_s, "--guess", 0.4)
+    run_.add(figure("capacity", "5 undisturbed steps of 32 streams", 1e3 * limit_s, "ms"))
+    rate, other = chunks["requests_per_second"], whole["requests_per_second"]
+    run_.add(figure("capacity", "requests a second within that, prompts in chunks, beside whole prompts", rate, "/s", other or None, 2.0))
+    peer_check(MODEL)
+    with Peer(peer_file(MODEL), PEER_SLOTS, CONTEXT) as peer:
+        peers = capacity_of(run_, "llama-server", peer, "--tbt-p99", limit_s, "--guess", 0.3)
+    run_.add(figure("capacity", "requests a second within that, prompts in chunks, beside llama-server Q4_0", rate, "/s",
+                    peers["requests_per_second"] or None))
