@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from conftest import PACED, wait_until
+from conftest import MODEL, PACED, wait_until
+from groups import held_bytes, memory_group
 from streams import Stream, assert_same, body, join_all, run_all, start_all, words
 
 PROBES = [body("The sea is", 24, logprobs=5), body(words(120, 2), 12, 4, True, logprobs=5)]
@@ -104,3 +105,35 @@ def test_reads_do_not_grow_with_mini_batches(start_mesh, tmp_path):
         reads[mini_batches] = read
     print(reads)
     assert reads[2] <= 1.3 * reads[1] and reads[4] <= 1.3 * reads[1], reads
+
+
+def plan_of(mesh):
+    return {key: float(value) for key, value in re.findall(r"(\w+)=([0-9.]+)", re.findall(r"MEMORY-PLAN (.*)", log_of(mesh))[-1])}
+
+
+def test_auto_in_a_control_group(start_mesh, tmp_path):
+    """--weights-memory auto sees the group's limit: with memory for two thirds of the weights so many stay, the others are read each step, and
+    the text is the same."""
+    pool_mib, mib = 16, 1048576
+    options = "--kv-workers", 0, "--local-pool", f"{pool_mib}M", "--cache-dir", tmp_path
+    group = memory_group()
+    if not group:
+        pytest.skip("no control group of version 1 can be made here")
+    with group:
+        with group.inside():
+            whole = start_mesh(*options, model=MODEL)
+        wanted, plan = run_all(whole.url, PROBES), plan_of(whole)
+        with open(f"/proc/{whole.pid('s-part')}/status", encoding="ascii") as file:
+            s_part = 1024 * int(re.search(r"RssAnon:\s+(\d+)", file.read()).group(1))
+        others_mib = (held_bytes(group) - s_part) / mib
+        whole.stop()
+        assert "streamed_mib" not in plan
+        limit_mib = others_mib + plan["process_mib"] + plan["fixed_mib"] + pool_mib - plan["weights_mib"] / 3
+        group.limit(memory__limit_in_bytes=int(limit_mib * mib))
+        with group.inside():
+            part = start_mesh(*options, model=MODEL)
+        assert_same(run_all(part.url, PROBES), wanted)
+        chosen = plan_of(part)
+        part.stop()
+    assert chosen["streamed_mib"] >= plan["weights_mib"] / 3, chosen
+    assert chosen["weights_mib"] == pytest.approx(plan["weights_mib"] * 2 / 3, rel=0.15), (chosen, plan, limit_mib)

@@ -1,4 +1,4 @@
-"""Control groups (version 1, as root) that bound what is measured: a memory limit for servers, a read rate of a disk.
+"""Control groups (version 1, as root) that bound servers of tests and benches: a memory limit, the read rate of a disk.
 
 What is started inside a group stays in it. This process enters only to start servers, so that clients do not count, and leaves again.
 """
@@ -26,7 +26,9 @@ class Group:
 
     def __init__(self, controller, **limits):
         """limits: {file of the controller, with _ for its dots: text}"""
-        self.home, self.folder = own_group(controller), f"{ROOT}/{controller}/fd-bench-{os.getpid()}"
+        own = own_group(controller)
+        self.home = own if os.path.isdir(own) else f"{ROOT}/{controller}"  # a container's name for it may lead nowhere
+        self.folder = f"{ROOT}/{controller}/fd-tests-{os.getpid()}"
         os.mkdir(self.folder)
         try:
             self.limit(**limits)
@@ -58,8 +60,12 @@ class Group:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        os.rmdir(self.folder)
+    def __exit__(self, kind, *_):
+        try:
+            os.rmdir(self.folder)
+        except OSError:  # what runs in it still is ended by whoever has started it
+            if not kind:
+                raise
 
 
 def memory_group():
