@@ -8,7 +8,7 @@
 //     lane        0 .. 7    8 .. 15   16 .. 23  24 .. 31      (head_dim 64)
 //     token       t         t + 1     t + 2     t + 3
 //
-// Every lane keeps acc of its eight values for its own tokens; tokens, warps and ranges are summed at the end, in a fixed order.
+// Every lane keeps acc of its eight values for its own tokens; tokens, warps, ranges and spans are summed at the end, in a fixed order.
 //
 // What bounds it is memory, as long as enough is on its way: 4.8 TB/s (H200) and some 1,200 cycles of latency under load want 25 KiB a
 // multiprocessor. A lane asks for four tokens' K and V at once, 128 bytes, and knows its next page by then; with 80 registers (head_dim
@@ -234,32 +234,32 @@ __global__ __launch_bounds__(WARPS *LANES) void attend_range(struct place p, con
                     parts + part_offset(p, i, first + at / p.head_dim, blockIdx.z, gridDim.z));
 }
 
-// A block a (row, head); a thread some values. Factors are computed once, a stretch of ranges at a time, not by each thread: of 128 k
-// positions there are 512. Sums go over the ranges in their order.
-static constexpr unsigned MERGE_THREADS = 64, MERGE_STRETCH = 32, MERGE_DIMS = GPU_MAX_HEAD_DIM / MERGE_THREADS;
+// A block a (row, head); a thread some values. As on CPUs (kernels/attention/attention.h) there are two levels: ranges of a span are summed in
+// order, relative to the span's largest score, and spans are folded in order. Factors are computed once a span, not by each thread.
+static constexpr unsigned MERGE_THREADS = 64, SPAN_RANGES = 4096 / RANGE_TOKENS, MERGE_DIMS = GPU_MAX_HEAD_DIM / MERGE_THREADS;
 
 __global__ void merge_ranges(struct place p, struct gpu_rows rows, const float *__restrict__ parts, uint32_t ranges, float *o)
 {
-    __shared__ float best_of[MERGE_THREADS], factors[MERGE_STRETCH];
+    __shared__ float largest[SPAN_RANGES], factors[SPAN_RANGES];
     const uint32_t i = blockIdx.x, head = blockIdx.y, seen = rows.position[i] / RANGE_TOKENS + 1, part_floats = p.head_dim + 2;
     const float *first = parts + part_offset(p, i, head, 0, ranges);
     float best = -INFINITY, sums[MERGE_DIMS] = {0}, all = 0;
-    for (uint32_t r = threadIdx.x; r < seen; r += MERGE_THREADS)
-        best = fmaxf(best, first[(size_t)r * part_floats + p.head_dim]);
-    best_of[threadIdx.x] = best;
-    __syncthreads();
-    for (unsigned t = 0; t < MERGE_THREADS; t++)
-        best = fmaxf(best, best_of[t]);
-    for (uint32_t begin = 0; begin < seen; begin += MERGE_STRETCH) {
-        const uint32_t count = min(MERGE_STRETCH, seen - begin);
-        const float *stretch = first + (size_t)begin * part_floats;
-        __syncthreads(); // the factors before have been used
-        for (uint32_t r = threadIdx.x; r < count; r += MERGE_THREADS)
-            factors[r] = expf(stretch[(size_t)r * part_floats + p.head_dim] - best);
+    for (uint32_t begin = 0; begin < seen; begin += SPAN_RANGES) {
+        const uint32_t count = min(SPAN_RANGES, seen - begin);
+        const float *span = first + (size_t)begin * part_floats;
+        float span_best = -INFINITY, span_sums[MERGE_DIMS] = {0}, span_all = 0;
+        __syncthreads(); // the factors of the span before have been used
+        if (threadIdx.x < count)
+            largest[threadIdx.x] = span[(size_t)threadIdx.x * part_floats + p.head_dim];
+        __syncthreads();
+        for (uint32_t r = 0; r < count; r++)
+            span_best = fmaxf(span_best, largest[r]);
+        if (threadIdx.x < count)
+            factors[threadIdx.x] = expf(largest[threadIdx.x] - span_best);
         __syncthreads();
 #pragma unroll 8
         for (uint32_t r = 0; r < count; r++)
-            all += factors[r] * stretch[(size_t)r * part_floats + p.head_dim + 1];
+            span_all += factors[r] * span[(size_t)r * part_floats + p.head_dim + 1];
 #pragma unroll
         for (unsigned n = 0; n < MERGE_DIMS; n++) {
             const uint32_t dim = threadIdx.x + n * MERGE_THREADS;
@@ -267,8 +267,13 @@ __global__ void merge_ranges(struct place p, struct gpu_rows rows, const float *
                 break;
 #pragma unroll 8
             for (uint32_t r = 0; r < count; r++)
-                sums[n] += factors[r] * stretch[(size_t)r * part_floats + dim];
+                span_sums[n] += factors[r] * span[(size_t)r * part_floats + dim];
         }
+        const float top = fmaxf(best, span_best), kept = begin ? expf(best - top) : 0.0f, gained = expf(span_best - top);
+        best = top, all = all * kept + span_all * gained;
+#pragma unroll
+        for (unsigned n = 0; n < MERGE_DIMS; n++)
+            sums[n] = sums[n] * kept + span_sums[n] * gained;
     }
     for (unsigned n = 0; n < MERGE_DIMS; n++) {
         const uint32_t dim = threadIdx.x + n * MERGE_THREADS;

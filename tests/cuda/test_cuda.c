@@ -3,6 +3,8 @@
 
 #include "kernels/norm_rope/norm_rope.h"
 
+extern bool gemm_emulated_invariant __attribute__((weak)); /* a real device has none */
+
 /* Half a unit of the last place of the type, times slightly more than one. */
 static double rounding(enum gpu_type type, double x) { return fabs(x) * (type == GPU_F16 ? 0x1.01p-11 : 0x1.01p-8) + 1e-7; }
 
@@ -291,6 +293,59 @@ static void attention_of(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, c
     release(&a);
 }
 
+/* What gpu_attend left in its scratch for a head, folded as attend.cu says: ranges of 256 within spans of 4,096, and spans in order. */
+static void fold_parts(const float *parts, uint32_t position, uint32_t dim, float *out)
+{
+    float total[GPU_MAX_HEAD_DIM + 1] = {0}, best = -INFINITY;
+
+    for (uint32_t begin = 0; begin <= position / 256; begin += 16) {
+        const uint32_t end = MIN(begin + 16, position / 256 + 1);
+        float span[GPU_MAX_HEAD_DIM + 1] = {0}, largest = -INFINITY;
+        for (uint32_t r = begin; r < end; r++)
+            largest = fmaxf(largest, parts[r * (dim + 2) + dim]);
+        for (uint32_t r = begin; r < end; r++)
+            for (uint32_t d = 0; d <= dim; d++) /* then the sum of weights */
+                span[d] += expf(parts[r * (dim + 2) + dim] - largest) * parts[r * (dim + 2) + (d < dim ? d : dim + 1)];
+        const float top = fmaxf(best, largest), kept = begin ? expf(best - top) : 0, gained = expf(largest - top);
+        for (uint32_t d = 0; d <= dim; d++)
+            total[d] = total[d] * kept + span[d] * gained;
+        best = top;
+    }
+    for (uint32_t d = 0; d < dim; d++)
+        out[d] = total[d] / total[dim];
+}
+
+/* Contexts of one span, of two and of three. A real device rounds otherwise (fused, its own exponential): there it is near. */
+static void test_spans(void **state)
+{
+    enum { DIM = 32, HEADS = 2, ROWS = 3, RANGES = 34 };
+    static const uint32_t lengths[SEQUENCES] = {8500, 1, 1}, sequence[ROWS] = {0, 0, 0}, position[ROWS] = {4095, 4300, 8499};
+    struct attention a;
+    float o[ROWS][HEADS * DIM], want[DIM];
+    (void)state;
+
+    fill(&a, HEADS, 1, DIM, lengths);
+    for (uint32_t at = 0, n; at < lengths[0]; at += n) {
+        uint32_t in[50] = {0}, where[50];
+        for (n = 0; n < 50 && at + n < lengths[0]; n++)
+            where[n] = at + n;
+        run_rows(&a, n, in, where, NULL);
+    }
+    run_rows(&a, ROWS, sequence, position, o[0]);
+    float *parts = malloc((size_t)ROWS * HEADS * RANGES * (DIM + 2) * sizeof *parts);
+    to_host(parts, a.scratch, (size_t)ROWS * HEADS * RANGES * (DIM + 2) * sizeof *parts);
+    for (uint32_t i = 0; i < ROWS; i++)
+        for (uint32_t h = 0; h < HEADS; h++) {
+            fold_parts(parts + ((size_t)i * HEADS + h) * RANGES * (DIM + 2), position[i], DIM, want);
+            for (uint32_t d = 0; d < DIM; d++)
+                if (&gemm_emulated_invariant ? o[i][h * DIM + d] != want[d] : fabsf(o[i][h * DIM + d] - want[d]) > 1e-5f)
+                    fail_msg("position %u, head %u, value %u: %a for %a", position[i], h, d, (double)o[i][h * DIM + d],
+                             (double)want[d]);
+        }
+    free(parts);
+    release(&a);
+}
+
 static void test_attention(void **state)
 {
     static const uint32_t lengths[][SEQUENCES] = {{1, 16, 17}, {255, 256, 257}, {600, 3, 33}};
@@ -372,6 +427,7 @@ int main(void)
         cmocka_unit_test(test_activation),
         cmocka_unit_test(test_narrow_and_bias),
         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_spans),
         cmocka_unit_test(test_products),
     };
     return rig_begin(NULL) ? rig_end(cmocka_run_group_tests_name("cuda kernels", tests, NULL, NULL)) : 0;
