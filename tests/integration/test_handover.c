@@ -107,7 +107,7 @@ static void on_end(void *user, enum status status, const char *text)
     *(struct outcome *)user = (struct outcome){true, status};
 }
 
-static struct rpc_handle fetch(struct outcome *outcome, uint32_t positions)
+static struct rpc_handle fetch_from(struct outcome *outcome, uint32_t first, uint32_t positions)
 {
     Fastdecode__FetchRequest request = FASTDECODE__FETCH_REQUEST__INIT;
     const struct rpc_callbacks callbacks = {.on_end = on_end};
@@ -119,11 +119,14 @@ static struct rpc_handle fetch(struct outcome *outcome, uint32_t positions)
     request.sequence = 7;
     request.tensor_address = (char *)"inproc://test-other";
     request.positions = positions;
+    request.first_position = first;
     assert_int_equal(rpc_call_start(scheduler, &fastdecode__kv_control__descriptor, "Fetch", &request.base, NULL, &callbacks,
                                     outcome, &handle, &error),
                      STATUS_OK);
     return handle;
 }
+
+static struct rpc_handle fetch(struct outcome *outcome, uint32_t positions) { return fetch_from(outcome, 0, positions); }
 
 static struct rpc_handle fetch_two_pages(struct outcome *outcome) { return fetch(outcome, 2 * PAGE_TOKENS); }
 
@@ -177,6 +180,34 @@ static void no_more_is_taken_than_was_asked_for(void **state)
     tear_down();
 }
 
+/* Of an extent only its own pages are asked for. One that begins within a page, or behind its end, cannot be. */
+static void an_extent_is_taken_over(void **state)
+{
+    enum { FIRST = 512 };
+    struct kv_held held = {0};
+    struct outcome outcome;
+    (void)state;
+    set_up();
+    fetch_from(&outcome, FIRST, FIRST + PAGE_TOKENS + 3);
+    for (uint32_t page = FIRST / PAGE_TOKENS; page < FIRST / PAGE_TOKENS + 2; page++) {
+        UNTIL(asked);
+        assert_int_equal(asked_page, page);
+        answer_page();
+    }
+    UNTIL(outcome.ended);
+    assert_int_equal(outcome.status, STATUS_OK);
+    assert_true(kv_store_find(worker.store, 7, &held));
+    assert_int_equal(held.first, FIRST);
+    assert_int_equal(held.positions, FIRST + PAGE_TOKENS + 3);
+    assert_int_equal(pages_used(), 2);
+    for (uint32_t first = FIRST + 8; first <= FIRST + 64; first += 56) {
+        fetch_from(&outcome, first, FIRST + 40);
+        UNTIL(outcome.ended);
+        assert_int_equal(outcome.status, STATUS_INVALID_ARGUMENT);
+    }
+    tear_down();
+}
+
 /* The scheduler has given it up (its deadline has passed): it believes that nothing of it lies here. */
 static void what_is_given_up_leaves_no_pages(void **state)
 {
@@ -207,9 +238,8 @@ static void a_worker_ends_in_mid_handover(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_sequence_is_taken_over),
-        cmocka_unit_test(no_more_is_taken_than_was_asked_for),
-        cmocka_unit_test(what_is_given_up_leaves_no_pages),
+        cmocka_unit_test(a_sequence_is_taken_over),      cmocka_unit_test(no_more_is_taken_than_was_asked_for),
+        cmocka_unit_test(an_extent_is_taken_over),       cmocka_unit_test(what_is_given_up_leaves_no_pages),
         cmocka_unit_test(a_worker_ends_in_mid_handover),
     };
     struct error error;
