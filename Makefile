@@ -201,7 +201,7 @@ check-gpu: packages-build packages-test ## the CUDA kernels beside plain loops, 
 check-full: packages-build packages-test ## the long checks: sanitizers, fuzzing, every setting, deployment (the gate runs a sample of them)
 	$(Q)tests/check_full.sh
 
-mutants: packages-build packages-test ## see which of 20 faults, put into a copy of the code one by one, the tests catch (minutes; ARGS=NAME: one)
+mutants: packages-build packages-test ## see which of some thirty faults, put into a copy of the code one by one, the tests catch (minutes; ARGS=NAME: one)
 	$(Q)$(MAKE) --no-print-directory $(PARALLEL) programs venv model
 	$(Q)tests/mutants.py --build $(BUILD) --venv $(VENV) $(ARGS)
 

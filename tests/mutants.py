@@ -102,7 +102,7 @@ FAULTS = [
           "ATTEND_SPAN_RANGES - first_range % ATTEND_SPAN_RANGES", "kernels/test_attention_spans unit/test_step_extents"),
     # Pages of an extent are counted from the sequence's start.
     Fault("extent-page", "common/kv/kv_ledger.c", "return (position - sequence->first) / ledger->shape.page_tokens;",
-          "return position / ledger->shape.page_tokens;", "unit/test_kv_extent"),
+          "return (position - 0 * sequence->first) / ledger->shape.page_tokens;", "unit/test_kv_extent"),
     # Frozen extents are asked with no q.
     Fault("read-q", "services/s-part/engine_extents.c", "memcpy(to, q, width * sizeof *to);", "memset(to, 0, width * sizeof *to);",
           "integration/test_extents"),
