@@ -38,7 +38,7 @@ static const char answer[] = ": keep-alive\r\n\r\n"
                              "data: no json\n\n"
                              "data: {\"error\":{\"message\":\"gone\"}}\n\n"
                              "{\"error\":\"bare\"}\n"
-                             "data: [DONE]\n\n";
+                             "data: [DONE]\r\n\r\n";
 
 static void check_answer(const struct seen *seen)
 {
