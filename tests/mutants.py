@@ -250,4 +250,5 @@ def main():
     return 0 if caught == len(faults) else 1
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
