@@ -53,6 +53,7 @@ struct capacity_probe {
     double requests_per_second; // offered
     double seconds;             // from the first request to the last token
     uint32_t requests, finished, refused, failed, streams_max;
+    uint32_t shortened;                    // requests that the context made shorter than the trace has them
     uint64_t prompt_tokens, answer_tokens; // of answers that came
     double late_s;                         // the latest that the client sent a request after its time
     struct capacity_times ttft, tbt, delay;

@@ -21,9 +21,9 @@ enum sched_micro_batch {
     SCHED_MICRO_BATCH_UNIFORM,  // as many as make the rows of all steps equal
 };
 #define SCHED_MICRO_BATCH_NAMES "auto|whole|uniform"
-#define SCHED_MICRO_BATCH_HELP                                                                                            \
-    "prefill rows of a step: whole prompts; uniform: as many as make all steps equally long; auto: uniform with several " \
-    "s-parts, otherwise what the step's time target allows"
+#define SCHED_MICRO_BATCH_HELP                                                                                                \
+    "how much prefill a step has. whole: whole prompts; uniform: as many rows as make all steps equally long; auto: uniform " \
+    "with several s-parts, otherwise what the step's time target allows"
 
 // name: one of SCHED_MICRO_BATCH_NAMES.
 static inline enum sched_micro_batch sched_micro_batch_named(const char *name)

@@ -64,11 +64,16 @@ static enum status take_files(struct capacity *c, struct error *error)
     if (getrlimit(RLIMIT_NOFILE, &files) != 0)
         return STATUS_OK;
     files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
+    if (setrlimit(RLIMIT_NOFILE, &files) != 0 && getrlimit(RLIMIT_NOFILE, &files) != 0)
+        return STATUS_OK;
     if (files.rlim_cur < FILES_SPARE + STREAMS_MIN)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%llu files may be open at once, which is too few: ulimit -n",
                          (unsigned long long)files.rlim_cur);
     c->streams_max = (uint32_t)MIN(c->streams_max, files.rlim_cur - FILES_SPARE);
+    if (c->undisturbed_streams > c->streams_max)
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "--undisturbed-streams %u: at most %u can be open (--max-streams, ulimit -n)", c->undisturbed_streams,
+                         c->streams_max);
     return STATUS_OK;
 }
 
@@ -96,7 +101,7 @@ static enum status measure(struct capacity *c, struct error *error)
 
 static int run(struct capacity *c)
 {
-    struct sigaction on_signal = {.sa_handler = on_interrupt};
+    struct sigaction on_signal = {.sa_handler = on_interrupt, .sa_flags = SA_RESETHAND}; // a second one ends it at once
     struct error error = {0};
     enum status status = STATUS_OK;
 

@@ -27,13 +27,13 @@ static double a_second(uint64_t count, double seconds) { return seconds > 0 ? (d
 
 static json_t *probe_json(const struct capacity_probe *p)
 {
-    return json_pack("{s:f,s:i,s:i,s:i,s:i,s:i,s:f,s:f,s:f,s:f,s:o,s:o,s:o,s:b,s:b,s:o}", "requests_per_second",
+    return json_pack("{s:f,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:f,s:f,s:f,s:o,s:o,s:o,s:b,s:b,s:o}", "requests_per_second",
                      p->requests_per_second, "requests", (int)p->requests, "finished", (int)p->finished, "refused", (int)p->refused,
-                     "failed", (int)p->failed, "streams_max", (int)p->streams_max, "late_s", p->late_s, "seconds", p->seconds,
-                     "tokens_per_second", a_second(p->answer_tokens, p->seconds), "prompt_tokens_per_second",
-                     a_second(p->prompt_tokens, p->seconds), "ttft_s", times_json(&p->ttft), "tbt_s", times_json(&p->tbt),
-                     "delay_s", times_json(&p->delay), "met", p->bound == CAPACITY_MET, "cut_short", p->cut_short, "bound",
-                     bound_json(p->bound));
+                     "failed", (int)p->failed, "streams_max", (int)p->streams_max, "shortened", (int)p->shortened, "late_s",
+                     p->late_s, "seconds", p->seconds, "tokens_per_second", a_second(p->answer_tokens, p->seconds),
+                     "prompt_tokens_per_second", a_second(p->prompt_tokens, p->seconds), "ttft_s", times_json(&p->ttft), "tbt_s",
+                     times_json(&p->tbt), "delay_s", times_json(&p->delay), "met", p->bound == CAPACITY_MET, "cut_short",
+                     p->cut_short, "bound", bound_json(p->bound));
 }
 
 static json_t *undisturbed_json(const struct capacity_undisturbed *u)
@@ -122,6 +122,7 @@ void capacity_report_text(const struct capacity_settings *s, const struct capaci
 {
     const struct capacity_probe *best = capacity_result_best(r);
     enum capacity_bound bound = capacity_result_bound(r);
+    uint32_t shortened = 0, requests = 0;
     double late_s = 0;
     char text[16], line[256];
 
@@ -135,8 +136,13 @@ void capacity_report_text(const struct capacity_settings *s, const struct capaci
     for (uint32_t i = 0; i < r->probe_count; i++) {
         capacity_report_line(&r->probes[i], line, sizeof line);
         printf("%s\n", line);
+        shortened += r->probes[i].shortened;
+        requests += r->probes[i].requests;
         late_s = MAX(late_s, r->probes[i].late_s);
     }
+    if (shortened > 0)
+        printf("\n%u of %u requests were shortened to fit the context: this is not quite the load of the trace\n", shortened,
+               requests);
     if (late_s > LATE_S)
         printf(
             "\nrequests were sent up to %s late: this client has too little time of its processors, and the server looks slower for "
@@ -148,6 +154,6 @@ void capacity_report_text(const struct capacity_settings *s, const struct capaci
     else
         printf("\ncapacity     no rate that was tried meets the targets");
     if (bound != CAPACITY_MET)
-        printf("; %.4g is %s", r->search.missed, verdict(&(struct capacity_probe){.bound = bound}));
+        printf("; %.4g has %s", r->search.missed, verdict(&(struct capacity_probe){.bound = bound}));
     printf("%s\n", r->complete ? "" : "\nthe search did not come to its end");
 }

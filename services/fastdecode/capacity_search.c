@@ -33,7 +33,7 @@ static enum status try_rate(const struct capacity_settings *s, const struct leng
 
     if ((status = length_trace_draw(trace, count, count / rate, s->seed + result->probe_count, &requests, &limited, error)))
         return status;
-    *out = (struct capacity_probe){.requests_per_second = rate, .requests = count};
+    *out = (struct capacity_probe){.requests_per_second = rate, .requests = count, .shortened = limited};
     status = probe(arg, requests, count, count / rate, result, out, error);
     free(requests);
     if (!status)

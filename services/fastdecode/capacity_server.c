@@ -166,6 +166,8 @@ static enum status learn_model(struct capacity_server *server, struct error *err
             break;
         }
     }
+    if (!server->model[0] && json_array_size(json_object_get(models, "data")) == 1) // another name of the only one
+        server->context_tokens = positive(json_object_get(json_array_get(json_object_get(models, "data"), 0), "max_model_len"));
     if (!server->context_tokens && (props = get_json(server, "/props", &unread)) != NULL) {
         server->context_tokens = positive(json_object_get(json_object_get(props, "default_generation_settings"), "n_ctx"));
         json_decref(props);
@@ -188,6 +190,10 @@ static enum status learn_fields(struct capacity_server *server, struct alone *al
             return status;
         if (alone->status != 400 && alone->status != 422)
             break;
+        if (i == 0)
+            capacity_progress_warn(
+                server->progress,
+                "the server takes no ignore_eos: answers may be shorter than the trace says, and the rate too high");
     }
     return alone->failed ? refused(server, alone, error) : STATUS_OK;
 }
@@ -330,8 +336,11 @@ enum status capacity_server_settle(struct capacity_server *server, struct error 
             status = error_set(error, STATUS_UNAVAILABLE, "%s does not answer any more: %s", server->config.url, alone->error);
         else if (!alone->failed && (double)(alone->ended_us - alone->due_us) / 1e6 <= enough_s)
             break;
-        if (clock_now_us() - begin_us > SETTLE_S * 1000000ull)
+        if (clock_now_us() - begin_us > SETTLE_S * 1000000ull) {
+            capacity_progress_warn(server->progress,
+                                   "the server is not done with the last load after %d s: the next trial may suffer", SETTLE_S);
             break;
+        }
         load_client_run(server->client, clock_now_us() + TICK_US);
     }
     free(alone);

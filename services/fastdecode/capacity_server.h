@@ -33,7 +33,7 @@ void capacity_server_close(struct capacity_server *server);
 // open at once that are all past their prompts.
 MUST_CHECK enum status capacity_server_measure_alone(struct capacity_server *server, const struct length_trace *trace,
                                                      uint32_t streams, struct capacity_undisturbed *out, struct error *error);
-// Waits until nothing of an earlier load slows a lone stream, for at most 30 s.
+// Waits until nothing of an earlier load slows a lone stream, or for about 30 s; then it warns.
 MUST_CHECK enum status capacity_server_settle(struct capacity_server *server, struct error *error);
 // Begins a stream with a prompt that no other has had.
 MUST_CHECK enum status capacity_server_ask(struct capacity_server *server, uint32_t index, uint64_t due_us, uint32_t words,

@@ -248,7 +248,10 @@ enum status load_client_start(struct load_client *client, uint32_t index, uint64
     stream_reader_clear(&slot->reader);
     slot->open = true;
     client->open_count++;
-    curl_multi_add_handle(client->multi, slot->easy);
+    if (curl_multi_add_handle(client->multi, slot->easy) != CURLM_OK) {
+        release(slot);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for another stream");
+    }
     return STATUS_OK;
 }
 

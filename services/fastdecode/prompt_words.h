@@ -1,4 +1,4 @@
-// prompt_words.h: prompts of about so many tokens, each unlike all others from its first word on, so that no prefix cache has any of it.
+// prompt_words.h: prompts of about so many tokens, each unlike all others within its first few words, so that no prefix cache has any of it.
 //
 // Words are common English ones, of a token each in most vocabularies. How many tokens a word really takes is learned from what the server
 // counts. Plain; one thread.

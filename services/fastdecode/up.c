@@ -285,6 +285,16 @@ static uint32_t mini_batches_of_s_part(const struct up_settings *s)
     return s->mini_batches ? s->mini_batches : MIN(s->s_parts * (overlap ? 2 : 1), (uint32_t)WORKERS_MOST);
 }
 
+// Returns what the weights of one of several s-parts may take. With `auto` each would count on all memory that is free when it starts.
+static uint64_t weights_memory_each(const struct up_settings *s, uint64_t free_bytes)
+{
+    const uint64_t workers = !s->kv_workers ? 0 : s->kv_memory ? s->kv_memory * s->kv_workers : free_bytes / 4;
+    const uint64_t pools = !strcmp(s->local_pool, "auto") ? free_bytes / 4 : 0;
+    const uint64_t rest = free_bytes - MIN(free_bytes, workers + pools);
+
+    return rest / 8 * 7 / s->s_parts; // an eighth for activations
+}
+
 // Each of several s-parts has its share of the cores and of the memory.
 static void add_s_part(struct up *up, uint32_t index, uint64_t free_bytes)
 {
@@ -304,7 +314,10 @@ static void add_s_part(struct up *up, uint32_t index, uint64_t free_bytes)
     supervise_argument(child, "--device=%s", s->device);
     supervise_argument(child, "--cache-dir=%s", s->cache_dir);
     supervise_argument(child, "--disk-reads=%s", s->disk_reads);
-    supervise_argument(child, "--weights-memory=%s", s->weights_memory);
+    if (s->s_parts > 1 && strncmp(s->device, "cuda", 4) && !strcmp(s->weights_memory, "auto"))
+        supervise_argument(child, "--weights-memory=%llu", (unsigned long long)weights_memory_each(s, free_bytes));
+    else
+        supervise_argument(child, "--weights-memory=%s", s->weights_memory);
     supervise_argument(child, "--weights-host-memory=%s", s->weights_host_memory);
     supervise_argument(child, "--compute=%s", s->compute);
     supervise_argument(child, "--quantize=%s", s->quantize);

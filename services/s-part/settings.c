@@ -85,8 +85,8 @@ static enum status check(struct s_part_settings *s, struct error *error)
     if ((status = parse_size("--weights-memory", s->weights_memory_text, &s->weights_memory, error)) ||
         (status = parse_size("--weights-host-memory", s->weights_host_memory_text, &s->weights_host_memory, error)))
         return status;
-    if (!s->mini_batches)
-        s->mini_batches = MAX(2u, s->stages);
+    if (!s->mini_batches) // 8 is what a KV worker plans for at once
+        s->mini_batches = s->stages ? MIN(2 * s->stages, 8u) : 2;
     if (!s->max_rows)
         s->max_rows = MIN((uint32_t)SCHED_STEP_ROWS_MAX, (s->max_batch + CHUNK_ROWS + 15) / 16 * 16);
     return kernels_init(s->isa, error);
@@ -97,16 +97,17 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
     const struct option options[] = {
         {"model", OPTION_STRING, &s->model_path, "FILE", "GGUF model file (required)", 0, 0},
         {"layers", OPTION_STRING, &s->layers, "all|FIRST:END|STAGE/STAGES",
-         "layers of the model that this s-part has: several are a pipeline. FIRST:END, END not among them; or what the split of "
-         "all weights into STAGES equal parts gives number STAGE, counted from 0",
+         "layers that this s-part has; several s-parts are a pipeline. FIRST:END, without END; or STAGE/STAGES: part STAGE, from 0, "
+         "of a split of the weights into STAGES equal parts",
          0, 0},
         {"scheduler", OPTION_STRING, &s->scheduler, "ADDRESS", "address of the scheduler", 0, 0},
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "address to which the scheduler sends steps", 0, 0},
         {"listen-tensors", OPTION_STRING, &s->listen_tensors, "ADDRESS",
-         "address at which KV workers read pages of the local pool; default: that of --listen", 0, 0},
+         "address at which KV workers read pages of the local pool, and the stage before sends rows; default: that of --listen", 0,
+         0},
         {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "address at which the scheduler reaches --listen", 0, 0},
-        {"advertise-tensors", OPTION_STRING, &s->advertise_tensors, "ADDRESS", "address at which KV workers reach --listen-tensors",
-         0, 0},
+        {"advertise-tensors", OPTION_STRING, &s->advertise_tensors, "ADDRESS", "address at which they reach --listen-tensors", 0,
+         0},
         {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
         {"name", OPTION_STRING, &s->name, "NAME", "name of this s-part, the same after a restart", 0, 0},
         {"device", OPTION_STRING, &s->device_name, "DEVICE", DEVICE_HELP, 0, 0},
@@ -127,8 +128,8 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, SCHED_STEP_ROWS_MAX},
-        {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight; 0: two, or as many as STAGES in --layers", 0,
-         SCHED_MINI_BATCHES_MAX},
+        {"mini-batches", OPTION_U32, &s->mini_batches, "N",
+         "mini-batches in flight; 0: two, or two for each of STAGES in --layers, at most eight", 0, SCHED_MINI_BATCHES_MAX},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one per usable CPU, each pinned unless CPU time is limited",
          0, 1024},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s)", 0, 0},

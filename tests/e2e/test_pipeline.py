@@ -221,7 +221,7 @@ def test_layers_option(layers, why):
 
 def test_more_stages_than_layers():
     done = fastdecode("up", "--model", tiny(), "--s-parts", 5)
-    assert done.returncode == 2 and "s-part-0 cannot start" in done.stderr and "4 layers over 5 s-parts" in done.stderr, done
+    assert done.returncode == 2 and re.search(r"s-part-\d cannot start", done.stderr) and "4 layers over 5 s-parts" in done.stderr, done
 
 
 # --- what is measured -----------------------------------------------------------------------------------------------------------
