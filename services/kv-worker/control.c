@@ -55,6 +55,8 @@ static void do_free(void *arg)
     struct job *job = arg;
     struct kv_store *store = job->worker->store;
     for (uint32_t i = 0; store && i < job->count; i++) {
+        if (job->sequences[i] == 0) // nobody's, and how a batch marks what it has lost
+            continue;
         handover_drop(&job->worker->handover, job->sequences[i]);
         attend_free(job->worker, job->sequences[i]);
     }

@@ -80,12 +80,24 @@ static void share_local(struct mini_batch *batch)
     }
 }
 
+// Whether all rows of a place came lost. Then the worker gets none of them: x is of an attention that failed, and with rows of the last
+// layer the worker would hold positions that no stage before has computed.
+static bool all_came_lost(const struct mini_batch *batch, const struct step_place *place)
+{
+    bool lost = place->read_count == 0;
+
+    for (uint32_t row = place->first_row; lost && row < place->first_row + place->row_count; row++)
+        lost = batch->plan.runs[batch->plan.row_run[row]].lost;
+    return lost;
+}
+
 // A later stage has x of the rows of a place that it does not reach: they stay in the step, which a worker counts on, and are lost.
 static void lose_unreachable(struct mini_batch *batch)
 {
     for (uint32_t p = 0; p < batch->plan.place_count; p++) {
         struct link_use *use = &batch->uses[p];
-        if (!use->local && (!use->link || use->link->down || !rpc_channel_is_up(use->link->channel)))
+        if (!use->local && (!use->link || use->link->down || !rpc_channel_is_up(use->link->channel) ||
+                            all_came_lost(batch, &batch->plan.places[p])))
             engine_lose_place(batch, use);
     }
 }

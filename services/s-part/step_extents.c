@@ -29,7 +29,9 @@ static bool fits(const Fastdecode__StepRequest *request, const Fastdecode__Run *
         (run->n_extents > 1 && !pool_takes_extents && step_place_is_local(request->places[extent->place])))
         return false;
     for (size_t other = 0; other < e; other++)
-        if (run->extents[other]->place == extent->place)
+        if (run->extents[other]->place == extent->place || // the local pool is one place, whatever its number
+            (step_place_is_local(request->places[run->extents[other]->place]) &&
+             step_place_is_local(request->places[extent->place])))
             return false;
     return e + 1 < run->n_extents || (extent->place == run->place && extent->first_position <= run->position);
 }

@@ -86,9 +86,10 @@ void members_down(struct member *member, const char *why)
     member->up = false;
     place->member->lost += !place->drained; // a pipeline's stages count together
     log_warn("PLACE-DOWN", "name=%s place=%u why=\"%s\"", member->name, place->index, why);
+    if (is_s_part(member))
+        stages_void(scheduler); // before anything that may call all stages
     places_down(place);
     if (is_s_part(member)) {
-        stages_void(scheduler);
         event.kind = SCHED_S_PART_DOWN;
         flights_void(scheduler);
     } else {

@@ -82,7 +82,7 @@ static enum status check(void)
 static void what_cannot_be_is_refused(void **state)
 {
     (void)state;
-    for (uint32_t wrong = 0; wrong <= 14; wrong++) {
+    for (uint32_t wrong = 0; wrong <= 15; wrong++) {
         static const uint32_t at[] = {2, 1, 3}, from[] = {0, 512, 4608};
         struct Fastdecode__Run *run = &runs[0];
         run->place = 3, run->position = 4608, run->n_extents = 3, run->n_tokens = 1, run->share_from = run->share_positions = 0;
@@ -104,10 +104,14 @@ static void what_cannot_be_is_refused(void **state)
         case 12: limits.pool_takes_extents = false, extents[0][1].place = 0; break;
         case 13: run->n_extents = STEP_FROZEN_MAX + 2; break;
         case 14: run->position = UINT32_MAX; break;
+        case 15: // two in the local pool, under two numbers
+            places[1].kind = FASTDECODE__PLACE_KIND__PLACE_KIND_LOCAL_POOL, extents[0][0].place = 0;
+            break;
         default: break;
         }
         if (check() != (wrong ? STATUS_INVALID_ARGUMENT : STATUS_OK))
             fail_msg("case %u", wrong);
+        places[1].kind = FASTDECODE__PLACE_KIND__PLACE_KIND_UNSPECIFIED;
     }
 }
 
