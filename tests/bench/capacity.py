@@ -8,12 +8,15 @@ import json
 import os
 import signal
 import subprocess
+import sys
+import tempfile
 
 from figures import figure
 from servers import MODEL, Ours, Peer, peer_check, peer_file
 
 SCALE, CONTEXT, UNDISTURBED, PEER_SLOTS = 0.15, 4096, 32, 16
 SECONDS, REQUESTS, PRECISION, SEARCH_S = 20, 10, 0.15, 290
+SLOTS, SERVICE_S = 8, 0.04
 
 
 def capacity_of(run_, label, server, *options):
@@ -36,7 +39,27 @@ def capacity_of(run_, label, server, *options):
     return got
 
 
+def known_limit(run_):
+    """What is found of a server that gives SLOTS answers at a time, SERVICE_S each."""
+    server = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "e2e", "fake_server.py")
+    command = [os.path.join(run_.build, "bin", "fastdecode"), "capacity", "--tbt-slo", "none", "--seconds-per-rate", 10, "--precision", 0.02,
+               "--guess", 100, "--json", "--quiet"]
+    with run_.turn("a server whose capacity is known"), tempfile.NamedTemporaryFile("w", suffix=".csv") as trace, subprocess.Popen(
+            [sys.executable, server, "--slots", str(SLOTS), "--service", str(SERVICE_S)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True) as process:
+        trace.write("prompt_tokens,answer_tokens\n31,16\n")
+        trace.flush()
+        try:
+            command += ["--url", process.stdout.readline().strip(), "--trace", trace.name]
+            done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, check=True, timeout=min(SEARCH_S, run_.limit_s()))
+        finally:
+            process.kill()
+    rate = json.loads(done.stdout)["requests_per_second"]
+    run_.add(figure("capacity", "requests a second found, beside those that a known server can take (0.95 to 1.05)", rate, "/s", SLOTS / SERVICE_S))
+
+
 def capacity(run_):
+    known_limit(run_)
     with Ours("--kv-workers", 0) as ours:
         chunks = capacity_of(run_, "prompts in chunks", ours, "--tbt-slo", "strict", "--undisturbed-streams", UNDISTURBED, "--guess", 1.2)
     limit_s = chunks["targets"]["tbt_p99_s"]

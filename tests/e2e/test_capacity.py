@@ -63,15 +63,6 @@ def test_a_known_limit_is_found(trace):
 
 @pytest.mark.full
 @pytest.mark.alone
-@pytest.mark.parametrize("slots, service", [(8, 0.04), (32, 0.1)])
-def test_a_known_limit_is_found_within_5_percent(trace, slots, service):
-    with fake("--slots", slots, "--service", service) as url:
-        got = report(url, "--trace", trace, "--tbt-slo", "none", "--seconds-per-rate", 10, "--precision", 0.02, "--guess", 100)
-    assert got["requests_per_second"] == pytest.approx(slots / service, rel=0.05), got
-
-
-@pytest.mark.full
-@pytest.mark.alone
 def test_stalls_bind_before_the_slots_do(trace):
     """Each answer that begins holds the others up by more than 5 steps, and at most one gap in a hundred may be so long: of an answer's 15 gaps
     one is if another answer begins meanwhile."""
