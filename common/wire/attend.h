@@ -29,6 +29,9 @@ struct attend_request {
     const float *read_q;                // [read_count][q_width] f32
 };
 
+// Mini-batches that a worker has open: as many as an s-part may have in flight.
+#define ATTEND_BATCHES_MAX 16
+
 // A reply has at most so many bytes of partials: who asks for more is refused.
 #define ATTEND_PARTIAL_BYTES_MAX (128u << 20)
 

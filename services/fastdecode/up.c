@@ -146,6 +146,12 @@ static enum status check_places(struct up_settings *s, struct error *error)
     return status ? status : fix_kind_of_place(s, pool_bytes, error);
 }
 
+static enum status check(struct up_settings *s, struct error *error)
+{
+    const enum status status = check_model(s, error);
+    return status ? status : check_places(s, error);
+}
+
 static enum status parse(struct up_settings *s, int argc, char **argv, bool *check_only, struct error *error)
 {
     const struct option options[] = {
@@ -214,10 +220,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
     *check_only = program.check_only;
     s->log_json = program.log_json;
     options_forget_environment(&program); // services get flags: FD_THREADS means something else to a gateway
-    if (status)
-        return status;
-    status = check_model(s, error);
-    return status ? status : check_places(s, error);
+    return status ? status : check(s, error);
 }
 
 // Finds the folder of this program; the services lie beside it.
@@ -279,10 +282,9 @@ static void add_scheduler(struct up *up)
 // For each s-part two if a GPU computes while workers attend on the host's cores; otherwise one, for a second only takes memory.
 static uint32_t mini_batches_of_s_part(const struct up_settings *s)
 {
-    enum { WORKERS_MOST = 8 }; // what a KV worker plans at once
     const bool overlap = strcmp(s->device, "cpu") && s->kv_workers && sched_placement_named(s->placement) != SCHED_PLACE_LOCAL;
 
-    return s->mini_batches ? s->mini_batches : MIN(s->s_parts * (overlap ? 2 : 1), (uint32_t)WORKERS_MOST);
+    return s->mini_batches ? s->mini_batches : s->s_parts * (overlap ? 2 : 1);
 }
 
 // Returns what the weights of one of several s-parts may take. With `auto` each would count on all memory that is free when it starts.

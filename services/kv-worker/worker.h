@@ -19,11 +19,12 @@
 #include "common/member/member.h"
 #include "common/rpc/rpc.h"
 #include "common/trace/trace.h"
+#include "common/wire/attend.h"
 
 enum {
     MEASURE_BYTES = 64 << 20, // memory read to measure speed, at start and again when the shape is known; freed afterwards
     MEASURE_KV_US = 120000,
-    WORKER_BATCHES_MAX = 8,
+    WORKER_BATCHES_MAX = ATTEND_BATCHES_MAX,
     WORKER_LAYERS_MAX = 1 << 12, // the scheduler takes no model with more
     WORKER_ROWS_MAX = 8192,
     WORKER_SEQUENCES_MAX = 1 << 16,

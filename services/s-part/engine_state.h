@@ -49,6 +49,7 @@ enum {
     // kept or about to leave.
     ENGINE_SEQUENCES_MAX = 16384,
 };
+_Static_assert(ENGINE_BATCHES_MAX <= ATTEND_BATCHES_MAX, "a worker has a place for each mini-batch");
 
 struct engine;
 struct mini_batch;

@@ -637,7 +637,7 @@ def attend_cases(model, incarnation):
               bad("tensors at odd places", attend(shift=1), "not aligned"),
               bad("a field of another type", varint(1, 5) + attend(), "field 1 has wire type 0"),
               bad("q as a number", attend() + varint(9, 1), "field 9 has wire type 0"),
-              bad("mini-batch 8", attend(mini_batch=8), "mini-batch 8"), bad("mini-batch 2^32 - 1", attend(mini_batch=U32), "mini-batch"),
+              bad("mini-batch 16", attend(mini_batch=16), "mini-batch 16"), bad("mini-batch 2^32 - 1", attend(mini_batch=U32), "mini-batch"),
               bad("the layer behind the last", attend(layer=model["layers"]), "layer"), bad("layer 2^32 - 1", attend(layer=U32), "layer"),
               bad("a position of the context's length", attend(((5, model["context"]),)), "context"),
               bad("position 2^32 - 1", attend(((5, U32),)), "context"), bad("sequence 0", attend(((0, 0),)), "sequence 0"),

@@ -45,6 +45,14 @@ def test_same_bytes(start_mesh, wanted, stages, places):
     assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
 
 
+def test_most_mini_batches(start_mesh, wanted):
+    """A worker has a place for each of the most mini-batches in flight, with one s-part and with several."""
+    for stages in (1, 2):
+        mesh = start_mesh("--s-parts", stages, "--mini-batches", 16, "--kv-workers", 1, "--local-pool", 0, "--kv-memory", "64M")
+        assert_same(run_all(mesh.url, PROBES * 4), wanted * 4)
+        assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
+
+
 # --- when a stage fails ---------------------------------------------------------------------------------------------------------
 
 STREAMS, TOKENS = (6, 48) if SANITIZED else (16, 64)
