@@ -15,7 +15,7 @@
 
 #include "common/plan/plan.h"
 
-enum { PLAN_EXTENT_TOKENS = 512, PLAN_SPAN_TOKENS = 4096, PLAN_EXTENT_PLACES_MAX = 9 };
+enum { PLAN_EXTENT_PLACES_MAX = 9 };
 
 struct plan_extents {
     uint32_t tokens;                 // of the sequence at its end

@@ -7,7 +7,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/options.h"
-#include "common/plan/extents.h"
+#include "common/kv/kv_ledger.h"
+#include "common/kv/kv_partials.h"
 #include "common/plan/pipeline.h"
 #include "common/sim/load_plot.h"
 #include "common/sim/sim.h"
@@ -180,8 +181,8 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         .spacing_steps = s->request.spacing,
         .balance = true,
         .page_tokens = PLAN_PAGE_TOKENS,
-        .extent_tokens = PLAN_EXTENT_TOKENS,
-        .span_ranges = PLAN_SPAN_TOKENS / PLAN_EXTENT_TOKENS,
+        .extent_tokens = KV_EXTENT_TOKENS,
+        .span_ranges = ATTEND_SPAN_RANGES,
         .context_tokens = work->context_tokens,
         .max_places = place_count,
         .layers = s->described.shape.layers,
