@@ -26,7 +26,6 @@
 #include "common/sched/sched_settings.h"
 
 #define SCHED_PLAN_AHEAD_MAX 4
-#define SCHED_EXTENTS_MAX 8 // frozen extents of a sequence, so that it is at one place more at most
 #define SCHED_NO_PLACE UINT32_MAX
 #define SCHED_NEVER UINT64_MAX
 

@@ -14,6 +14,9 @@ enum { SCHED_MINI_BATCHES_MAX = 16 };
 // --s-parts: stages of a pipeline. With workers two mini-batches are in flight for each.
 enum { SCHED_STAGES_MAX = 8 };
 
+// Frozen extents of a sequence, so that it is at one place more at most.
+enum { SCHED_EXTENTS_MAX = 8 };
+
 // --micro-batch: the prefill rows of a step.
 enum sched_micro_batch {
     SCHED_MICRO_BATCH_AUTO = 0, // with several stages uniform; with one as many as the step's time target allows

@@ -15,22 +15,26 @@ enum { ATTEND_FLOOR_MS = 3000, ATTEND_MARGIN = 100 };
 // Without a calibration: of one decode row a thousand times what it takes; of a chunk what reference kernels take at a long context.
 enum { ATTEND_UNKNOWN_MS = 10000, ATTEND_UNKNOWN_ROW_MS = 50 };
 
+// What one layer is expected to take of a row that attends to `context` positions of the place.
+static double expected_row_us(const struct mini_batch *batch, uint32_t row, uint32_t context)
+{
+    const struct kv_costs *costs = &batch->engine->attend_costs;
+    const bool decode = batch->plan.runs[batch->plan.row_run[row]].row_count == 1;
+
+    return decode ? costs->row_us + context * costs->token_us : costs->prefill_row_us + context * costs->pair_us;
+}
+
 // What one layer of the place's rows is expected to take at a worker as fast as the machine here; 0: not known.
 static uint64_t expected_us(const struct mini_batch *batch, const struct step_place *place)
 {
     const struct kv_costs *costs = &batch->engine->attend_costs;
     double us = costs->call_us;
 
-    for (uint32_t row = place->first_row; row < place->first_row + place->row_count; row++) {
-        const bool decode = batch->plan.runs[batch->plan.row_run[row]].row_count == 1;
-        const uint32_t context = batch->plan.rows[row].position + 1 - batch->plan.rows[row].first;
-        us += decode ? costs->row_us + context * costs->token_us : costs->prefill_row_us + context * costs->pair_us;
-    }
+    for (uint32_t row = place->first_row; row < place->first_row + place->row_count; row++)
+        us += expected_row_us(batch, row, batch->plan.rows[row].position + 1 - batch->plan.rows[row].first);
     for (uint32_t i = place->first_read; i < place->first_read + place->read_count; i++) {
         const struct step_read *read = &batch->plan.reads[i];
-        const bool decode = batch->plan.runs[batch->plan.row_run[read->row]].row_count == 1;
-        const uint32_t context = read->end - read->first;
-        us += decode ? costs->row_us + context * costs->token_us : costs->prefill_row_us + context * costs->pair_us;
+        us += expected_row_us(batch, read->row, read->end - read->first);
     }
     return costs->token_us > 0 ? (uint64_t)us : 0;
 }

@@ -50,7 +50,7 @@ static const float *fold_row(const struct mini_batch *batch, const struct step_s
     const struct engine *engine = batch->engine;
     const struct step_plan *plan = &batch->plan;
     const struct step_run *run = &plan->runs[split->run];
-    struct kv_part parts[STEP_FROZEN_MAX + 1];
+    struct kv_part parts[SCHED_EXTENTS_MAX + 1];
 
     for (uint32_t e = 0; e <= split->frozen_count; e++) {
         const struct link_use *use = &batch->uses[split->place[e]];

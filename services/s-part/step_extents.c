@@ -44,9 +44,9 @@ enum status step_extents_check(const Fastdecode__StepRequest *request, const Fas
 
     if (run->n_extents == 0)
         return STATUS_OK;
-    if (run->n_extents > STEP_FROZEN_MAX + 1 || run->share_from || (run->n_extents > 1 && limits->has_sparse))
+    if (run->n_extents > SCHED_EXTENTS_MAX + 1 || run->share_from || (run->n_extents > 1 && limits->has_sparse))
         return error_set(error, STATUS_INVALID_ARGUMENT, "run of sequence %llx: %zu extents, at most %d, not with pages shared%s",
-                         id, run->n_extents, STEP_FROZEN_MAX + 1, limits->has_sparse ? " or sparse rows" : "");
+                         id, run->n_extents, SCHED_EXTENTS_MAX + 1, limits->has_sparse ? " or sparse rows" : "");
     for (size_t e = 0; e < run->n_extents; e++)
         if (!fits(request, run, e, limits->pool_takes_extents))
             return error_set(error, STATUS_INVALID_ARGUMENT,
@@ -78,8 +78,6 @@ static void find_splits(struct step_plan *plan)
         plan->splits[at] = (struct step_split){.run = i, .frozen_count = (uint32_t)run->run->n_extents - 1};
         plan->split_count++;
     }
-    for (uint32_t i = 0; i < plan->split_count; i++)
-        plan->runs[plan->splits[i].run].split = i;
 }
 
 // The place of the plan that is the request's place `index`; one without rows is added.

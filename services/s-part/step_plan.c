@@ -20,7 +20,7 @@ enum status step_plan_open(uint32_t max_rows, struct step_plan *plan)
     plan->listed = calloc(max_rows, sizeof *plan->listed);
     plan->row_partial = calloc(max_rows, sizeof *plan->row_partial);
     plan->splits = calloc(max_rows, sizeof *plan->splits);
-    plan->reads = calloc((size_t)max_rows * STEP_FROZEN_MAX, sizeof *plan->reads);
+    plan->reads = calloc((size_t)max_rows * SCHED_EXTENTS_MAX, sizeof *plan->reads);
     plan->local_reads = calloc(max_rows, sizeof *plan->local_reads);
     if (plan->row_partial && plan->splits && plan->reads && plan->local_reads && plan->listed && plan->runs && plan->rows &&
         plan->row_run && plan->output_row && plan->outputs && plan->results)
@@ -130,7 +130,6 @@ static enum status take_runs(struct step_plan *plan, const Fastdecode__StepReque
             .result_index = (uint32_t)i,
             .sequence = sequence_table_find(table, run->sequence),
             .first = step_extents_first(run),
-            .split = STEP_NO_SPLIT,
         };
     }
     plan->run_count = (uint32_t)request->n_runs;

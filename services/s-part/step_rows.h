@@ -11,8 +11,6 @@
 #include "services/s-part/sequence_table.h"
 #include "step.pb-c.h"
 
-enum { STEP_FROZEN_MAX = 8, STEP_NO_SPLIT = UINT32_MAX };
-
 struct step_run {
     const Fastdecode__Run *run; // in the request's memory
     struct sequence *sequence;  // NULL: the s-part does not know it
@@ -27,14 +25,13 @@ struct step_run {
     bool lost;
     uint32_t lost_extent; // 1 + index of the first of its extents that is lost; 0: none is, or it is not known which
     uint32_t first;       // first position held at its place
-    uint32_t split;       // index into the plan's splits; STEP_NO_SPLIT: all is at its place
 };
 
 // A run whose sequence lies at several places.
 struct step_split {
     uint32_t run, frozen_count;
-    uint32_t place[STEP_FROZEN_MAX + 1]; // of each extent, the tail last: index into the plan's places
-    uint32_t read[STEP_FROZEN_MAX];      // of each frozen extent: the read of the run's first row; those of the others follow it
+    uint32_t place[SCHED_EXTENTS_MAX + 1]; // of each extent, the tail last: index into the plan's places
+    uint32_t read[SCHED_EXTENTS_MAX];      // of each frozen extent: the read of the run's first row; those of the others follow it
 };
 
 // A row's read of a frozen extent.
@@ -72,7 +69,7 @@ struct step_plan {
     uint32_t *row_partial;    // [max_rows] of a split run's row: its first partial, of those of its place
     uint32_t split_count, read_count, local_read_count;
     struct step_split *splits;        // [max_rows] by sequence
-    struct step_read *reads;          // [max_rows * STEP_FROZEN_MAX] by place, then sequence, then position
+    struct step_read *reads;          // [max_rows * SCHED_EXTENTS_MAX] by place, then sequence, then position
     struct backend_read *local_reads; // [max_rows] those of the local pool
     struct step_place places[SCHED_PLACES_MAX];
     uint32_t *output_row;           // [max_rows] row of each sample or score

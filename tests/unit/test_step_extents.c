@@ -19,7 +19,7 @@ static struct sequence_table *table;
 static Fastdecode__StepRequest request;
 static Fastdecode__Run runs[RUNS], *run_pointers[RUNS];
 static Fastdecode__Place places[PLACES], *place_pointers[PLACES];
-static Fastdecode__Extent extents[RUNS][STEP_FROZEN_MAX + 2], *extent_pointers[RUNS][STEP_FROZEN_MAX + 2];
+static Fastdecode__Extent extents[RUNS][SCHED_EXTENTS_MAX + 2], *extent_pointers[RUNS][SCHED_EXTENTS_MAX + 2];
 static uint32_t tokens[ROWS];
 static struct step_limits limits;
 static uint64_t seed = 5;
@@ -102,7 +102,7 @@ static void what_cannot_be_is_refused(void **state)
         case 10: run->share_from = 9, run->share_positions = 512; break;
         case 11: limits.has_sparse = true; break;
         case 12: limits.pool_takes_extents = false, extents[0][1].place = 0; break;
-        case 13: run->n_extents = STEP_FROZEN_MAX + 2; break;
+        case 13: run->n_extents = SCHED_EXTENTS_MAX + 2; break;
         case 14: run->position = UINT32_MAX; break;
         case 15: // two in the local pool, under two numbers
             places[1].kind = FASTDECODE__PLACE_KIND__PLACE_KIND_LOCAL_POOL, extents[0][0].place = 0;
@@ -134,7 +134,7 @@ static void random_run(uint32_t i)
     uint32_t first = 0;
 
     runs[i].n_tokens = 1 + draw(ROWS / RUNS - 1);
-    runs[i].n_extents = draw(3) ? 1 + draw(STEP_FROZEN_MAX) : 0;
+    runs[i].n_extents = draw(3) ? 1 + draw(SCHED_EXTENTS_MAX) : 0;
     runs[i].place = draw(PLACES);
     for (uint32_t e = 0; e < runs[i].n_extents; e++) {
         uint32_t place = draw(PLACES);
