@@ -368,30 +368,46 @@ static size_t result_floats(const struct worker *worker, const struct attend_bat
     return batch->partial_count[item] ? batch->partial_count[item] * (size_t)worker->partial_floats : worker->q_width;
 }
 
-// Where the planned rows find q, k and v, and where their results go. Those of lost items are zero.
-static void point(struct worker *worker, const struct attend_batch *batch, const struct attend_request *request,
-                  const struct attend_reply_parts *parts)
+// Finds where the results of items go, if some of them get partials.
+static void find_results(struct worker *worker, const struct attend_batch *batch, const struct attend_reply_parts *parts)
 {
     float *o = parts->o, *partials = parts->partials;
 
-    for (uint32_t item = 0; item < batch->row_count + batch->read_count; item++) {
+    for (uint32_t item = 0; batch->partial_total && item < batch->row_count + batch->read_count; item++) {
         float **from = batch->partial_count[item] ? &partials : &o;
         worker->out[item] = *from;
         *from += result_floats(worker, batch, item);
     }
+}
+
+static float *result_of(const struct worker *worker, const struct attend_batch *batch, const struct attend_reply_parts *parts,
+                        size_t item)
+{
+    return batch->partial_total ? worker->out[item] : parts->o + item * worker->q_width;
+}
+
+static void clear_result(const struct worker *worker, const struct attend_batch *batch, const struct attend_reply_parts *parts,
+                         uint32_t item)
+{
+    memset(result_of(worker, batch, parts, item), 0, result_floats(worker, batch, item) * sizeof *parts->o);
+}
+
+// Where the planned rows find q, k and v, and where their results go. Those of lost items are zero.
+static void point(struct worker *worker, const struct attend_batch *batch, const struct attend_request *request,
+                  const struct attend_reply_parts *parts)
+{
+    find_results(worker, batch, parts);
     for (uint32_t i = 0; i < batch->lost_count; i++)
-        memset(worker->out[batch->lost[i]], 0, result_floats(worker, batch, batch->lost[i]) * sizeof *o);
-    for (uint32_t i = 0; i < batch->lost_read_count; i++) {
-        const uint32_t item = batch->row_count + batch->lost_reads[i];
-        memset(worker->out[item], 0, result_floats(worker, batch, item) * sizeof *o);
-    }
+        clear_result(worker, batch, parts, batch->lost[i]);
+    for (uint32_t i = 0; i < batch->lost_read_count; i++)
+        clear_result(worker, batch, parts, batch->row_count + batch->lost_reads[i]);
     for (uint32_t i = 0; i < batch->kept_count; i++) {
         const size_t item = batch->kept[i];
         const bool reads = item >= batch->row_count;
         worker->q[i] = reads ? request->read_q + (item - batch->row_count) * worker->q_width : request->q + item * worker->q_width;
         worker->k[i] = reads ? NULL : request->k + item * worker->kv_width;
         worker->v[i] = reads ? NULL : request->v + item * worker->kv_width;
-        worker->o[i] = worker->out[item];
+        worker->o[i] = result_of(worker, batch, parts, item);
     }
 }
 

@@ -78,7 +78,7 @@ struct worker {
     struct kv_row *rows; // [WORKER_ROWS_MAX] scratch
     const float **q, **k, **v;
     float **o;
-    float **out; // [WORKER_ROWS_MAX] where the results of an item go
+    float **out; // [WORKER_ROWS_MAX] where the results of an item go, if some of the step get partials
 
     // control thread
     struct rpc_loop *control_loop;
