@@ -30,7 +30,8 @@
 // start after twice the time.
 //
 // Rows of class batch in a step of interactive ones are added last, decoding or not, with the time that they are predicted to add as above:
-// together a twelfth of the step's, whatever the target (TUNE_LATE_SHARE), and what is free where weights are read. Of steps that are theirs alone class batch has factors and times
+// together a twelfth of the step's, whatever the target (TUNE_LATE_SHARE), and what is free where weights are read. Of steps that are
+// theirs alone class batch has factors and times
 // of its own, so that those of interactive steps are what they would be without it.
 #include "common/sched/sched_state.h"
 

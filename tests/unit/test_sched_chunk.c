@@ -190,9 +190,39 @@ static void dear_rows_do_not_stretch_the_target(void **state)
     mesh_fini(m);
 }
 
+// While a step waits for weights from the disk, rows of prompts cost nothing: all that fit into that time are taken, whatever the target.
+static void rows_are_free_while_weights_are_read(void **state)
+{
+    enum { STREAM_US = 60000, ROWS_THAT_FIT = 850 };
+    (void)state;
+    struct sched_config config = base;
+    struct mesh *m = &mesh;
+    config.chunk_max_tokens = 1000;
+    mesh_init(m, &config, 1);
+    m->stream_us = STREAM_US;
+    m->s_part_row_us = 50; // 500 + 50 a row
+    mesh_s_part_up(m);
+    mesh_place_up(m, 0, 4000);
+    for (int i = 0; i < DECODES; i++)
+        mesh_arrive(m, 5, 4000, 0);
+    decode(m, 50);
+    mesh_arrive(m, PROMPT, 5, 0);
+    double us;
+    uint32_t steps = 0, most = 0;
+    for (uint32_t rows = 0; rows < PROMPT; steps++) {
+        const struct sched_step_action *step = next_step(m, &us);
+        rows += step->row_count - DECODES;
+        most = MAX(most, step->row_count);
+        assert_true(us <= 1.4 * STREAM_US);
+    }
+    assert_true(most >= ROWS_THAT_FIT);
+    assert_true(steps <= 10); // 8 rows, then twice as many each time; without the free time there are 40
+    mesh_fini(m);
+}
+
 // While a step waits for weights from the disk, rows of prompts cost nothing: those that fit into that time do not count for the target.
 // Decode rows alone take 20 ms then, of which they compute 1; the target is 2.4 times that.
-static void rows_are_free_while_weights_are_read(void **state)
+static void rows_that_are_free_do_not_count_for_the_target(void **state)
 {
     enum { STREAM_US = 20000, ROWS = 700 };
     (void)state;
@@ -275,6 +305,7 @@ int main(void)
         cmocka_unit_test(longer_contexts_are_not_laid_on_the_chunk),
         cmocka_unit_test(dear_rows_do_not_stretch_the_target),
         cmocka_unit_test(rows_are_free_while_weights_are_read),
+        cmocka_unit_test(rows_that_are_free_do_not_count_for_the_target),
         cmocka_unit_test(prompts_fill_the_time_of_reading),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
