@@ -118,8 +118,8 @@ struct stage {
     bool rows_alike;                        // a row's numbers do not depend on those beside it
     bool takes_extents, pool_takes_extents; // steps may name extents at workers; at its pool
     char level[LEVEL_BYTES];
-    uint64_t term;                                         // of the Join that was sent to it last
-    bool joined;                                           // it has answered that
+    bool asked, joined;                                    // Join was sent to it; it has answered that
+    struct rpc_handle join_call;                           // if `asked`
     uint64_t rows;                                         // of steps
     uint64_t s_part_us, r_part_us, idle_us[SCHED_BUBBLES]; // sums over steps
 };

@@ -319,8 +319,9 @@ static void on_joined(void *user, enum status status, const char *text)
     const struct stage *stages[SCHED_STAGES_MAX];
     bool all = true;
 
-    if (stage->term != s_part->term)
-        return; // of an earlier try
+    stage->asked = false;
+    if (!s_part->joining)
+        return; // stages_void() has ended it
     if (status) {
         log_warn("STAGE-NOT-JOINED", "name=%s status=%s why=\"%s\"", stage->member->name, status_name(status), text);
         stages_void(scheduler);
@@ -329,7 +330,7 @@ static void on_joined(void *user, enum status status, const char *text)
     stage->joined = true;
     const uint32_t count = stages_list(s_part, stages);
     for (uint32_t i = 0; i < count; i++)
-        all = all && stages[i]->joined && stages[i]->term == s_part->term;
+        all = all && stages[i]->joined;
     if (!all)
         return;
     s_part->joining = false;
@@ -352,8 +353,12 @@ void stages_void(struct scheduler *scheduler)
     s_part->term++; // answers to calls of the term before say nothing any more
     s_part->joining = false;
     s_part->join_from_us = clock_now_us() + JOIN_AGAIN_US;
-    for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++)
-        s_part->stages[i].joined = s_part->stages[i].member->up = false;
+    for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++) {
+        struct stage *stage = &s_part->stages[i];
+        stage->joined = stage->member->up = false;
+        if (stage->asked && stage->member->channel)
+            rpc_cancel(stage->member->channel, stage->join_call);
+    }
 }
 
 static enum status send_join(struct stage *stage, uint32_t index, const struct stage *previous, const struct stage *next)
@@ -364,17 +369,18 @@ static enum status send_join(struct stage *stage, uint32_t index, const struct s
     Fastdecode__JoinRequest request = FASTDECODE__JOIN_REQUEST__INIT;
     struct error error;
 
-    stage->term = scheduler->s_part.term;
     request.scheduler_incarnation = scheduler->incarnation;
-    request.term = stage->term;
+    request.term = scheduler->s_part.term;
     request.stage = index;
     request.previous_incarnation = previous ? previous->member->incarnation : 0;
     if (next) {
         request.next_address = next->member->tensor_address;
         request.next_incarnation = next->member->incarnation;
     }
-    return rpc_call_start(stage->member->channel, &fastdecode__spart__descriptor, "Join", &request.base, &options, &callbacks,
-                          stage, NULL, &error);
+    const enum status status = rpc_call_start(stage->member->channel, &fastdecode__spart__descriptor, "Join", &request.base,
+                                              &options, &callbacks, stage, &stage->join_call, &error);
+    stage->asked = !status;
+    return status;
 }
 
 void stages_join(struct scheduler *scheduler, void (*on_all_joined)(struct member *first))
@@ -388,7 +394,7 @@ void stages_join(struct scheduler *scheduler, void (*on_all_joined)(struct membe
         find_gap(scheduler, &first, &end))
         return;
     for (uint32_t i = 0; i < count; i++)
-        if (!stages[i]->member->channel || !rpc_channel_is_up(stages[i]->member->channel))
+        if (stages[i]->asked || !stages[i]->member->channel || !rpc_channel_is_up(stages[i]->member->channel))
             return;
     s_part->on_joined = on_all_joined;
     s_part->term++;
