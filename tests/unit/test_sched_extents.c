@@ -177,8 +177,7 @@ static void a_place_that_drains_hands_its_extent_over(void **state)
         struct mesh_seq *q = mesh_arrive(m, 680, 60, 0);
         until_tokens(m, q, 10);
         mesh_place_up(m, 5, 60);
-        m->draining[drains] = true;
-        mesh_event(m, SCHED_PLACE_DRAIN)->place = drains;
+        mesh_place_drain(m, drains);
         mesh_run(m, 10000);
         assert_true(m->drained[drains]);
         assert_int_equal(q->reason, SCHED_LENGTH);
@@ -308,36 +307,10 @@ static void random_trouble(struct mesh *m)
     case 4:
     case 9:
     case 10:
-    case 11:
-        if (m->up[place] && !m->draining[place]) {
-            m->draining[place] = true;
-            mesh_event(m, SCHED_PLACE_DRAIN)->place = place;
-        }
-        break;
+    case 11: mesh_place_drain(m, place); break;
     case 5: m->s_part_up ? mesh_s_part_down(m) : mesh_s_part_up(m); break;
-    case 6:
-        if (m->seq_count > 0) {
-            struct mesh_seq *q = &m->seqs[mesh_random(m, m->seq_count)];
-            if (!q->rejected && !q->finished)
-                mesh_cancel(m, q);
-        }
-        break;
-    default: {
-        struct sched_event *e = mesh_event(m, SCHED_PLACE_SUSPECT);
-        e->suspect.place = place;
-        e->suspect.until_us = m->now_us + mesh_random(m, 20000);
-    }
-    }
-}
-
-static void mend(struct mesh *m)
-{
-    m->unknown_permille = m->lost_permille = m->failed_permille = m->move_fails_permille = 0;
-    if (!m->s_part_up)
-        mesh_s_part_up(m);
-    for (uint32_t p = 0; p < MESH_PLACES; p++) {
-        if (!m->up[p] || m->draining[p])
-            mesh_place_up(m, p, 1 + 200 / m->config.page_tokens);
+    case 6: mesh_cancel_any(m); break;
+    default: mesh_place_suspect(m, place, m->now_us + mesh_random(m, 20000));
     }
 }
 
@@ -378,7 +351,7 @@ static void one_workload(uint64_t seed)
             random_trouble(m);
     }
     mesh_tick(m);
-    mend(m);
+    mesh_mend(m, 1 + 200 / m->config.page_tokens);
     mesh_run(m, 60000);
     mesh_check_end(m);
     struct sched_stats stats = stats_of(m);

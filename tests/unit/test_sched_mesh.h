@@ -1,7 +1,8 @@
 // test_sched_mesh.h: a tiny mesh for the scheduling core, with everything that can go wrong, and checks of the core's promises.
 //
 // It executes the steps of each mini-batch in order after random times, keeps what each place really holds, and the
-// token logs as the service would. Every action is checked when it comes, every taken result when it is taken:
+// token logs as the service would. Every taken result is checked when it is taken, and every action when it comes
+// (test_sched_mesh_actions.h):
 //
 //   interactive rows come first in a step; without any, no interactive sequence of its mini-batch could have a row (in calm workloads);
 //   positions follow one another; a row's token is known or being sampled; no step has too many rows, and not too many are in flight;
@@ -11,7 +12,7 @@
 #ifndef FD_TESTS_UNIT_TEST_SCHED_MESH_H
 #define FD_TESTS_UNIT_TEST_SCHED_MESH_H
 
-#include "tests/unit/test_sched_mesh_state.h"
+#include "tests/unit/test_sched_mesh_actions.h"
 
 // --- requests and trouble -----------------------------------------------------------------------------------------------
 
@@ -85,6 +86,21 @@ MESH_FUNCTION void mesh_place_down(struct mesh *m, uint32_t place)
     mesh_event(m, SCHED_PLACE_DOWN)->place = place;
 }
 
+MESH_FUNCTION void mesh_place_drain(struct mesh *m, uint32_t place)
+{
+    if (!m->up[place] || m->draining[place])
+        return;
+    m->draining[place] = true;
+    mesh_event(m, SCHED_PLACE_DRAIN)->place = place;
+}
+
+MESH_FUNCTION void mesh_place_suspect(struct mesh *m, uint32_t place, uint64_t until_us)
+{
+    struct sched_event *e = mesh_event(m, SCHED_PLACE_SUSPECT);
+    e->suspect.place = place;
+    e->suspect.until_us = until_us;
+}
+
 MESH_FUNCTION void mesh_s_part_up(struct mesh *m)
 {
     struct sched_event *e = mesh_event(m, SCHED_S_PART_UP);
@@ -115,276 +131,25 @@ MESH_FUNCTION void mesh_s_part_down(struct mesh *m)
     mesh_event(m, SCHED_S_PART_DOWN);
 }
 
-// --- the core's actions ----------------------------------------------------------------------------------------------
-
-// Its parts follow one another from position 0 on, each at another place.
-MESH_FUNCTION void mesh_check_extents(struct mesh *m, const struct sched_run *r)
+// Cancels one that is not over, by chance.
+MESH_FUNCTION void mesh_cancel_any(struct mesh *m)
 {
-    MESH_CHECK(r->extent_count <= SCHED_EXTENTS_MAX && r->position >= r->first && (r->extent_count > 0) == (r->first > 0));
-    for (uint32_t i = 0; i < r->extent_count; i++) {
-        const struct sched_extent *e = &r->extents[i];
-        uint32_t end = i + 1 < r->extent_count ? e[1].first : r->first;
-        MESH_CHECK(e->first < end && (i > 0 || e->first == 0) && end % m->config.extent_tokens == 0);
-        MESH_CHECK(e->place < MESH_PLACES && e->place != r->place && (m->up[e->place] || m->silent[e->place]));
-        for (uint32_t k = 0; k < i; k++)
-            MESH_CHECK(r->extents[k].place != e->place);
-    }
-    m->extents_seen = r->extent_count > m->extents_seen ? r->extent_count : m->extents_seen;
-}
-
-MESH_FUNCTION void mesh_check_run(struct mesh *m, const struct sched_run *r)
-{
-    struct mesh_seq *q = mesh_find(m, r->sequence);
-    MESH_CHECK(q->arrived && !q->rejected && !q->finished && q->moving_until == 0 && !mesh_is_releasing(q));
-    mesh_check_extents(m, r);
-    MESH_CHECK(r->count >= 1 && r->place < MESH_PLACES);
-    MESH_CHECK(m->up[r->place] || m->silent[r->place]);
-    if (r->share_from != 0) { // its first run there: the source really holds these positions, with the same tokens
-        struct mesh_seq *from = mesh_find(m, r->share_from);
-        MESH_CHECK(q->in_flight == 0 && !q->score && from->pinned++ < 100 && from != q);
-        MESH_CHECK(r->position > 0 && r->position % m->config.page_tokens == 0 && r->position + 2 <= q->log);
-        MESH_CHECK(from->kv[r->place] >= r->position && from->kv_first[r->place] == 0 && from->release_until[r->place] == 0 &&
-                   from->moving_until == 0);
-        const struct sched_page_name a = mesh_page_name(m, q, r->position / m->config.page_tokens - 1);
-        const struct sched_page_name b = mesh_page_name(m, from, r->position / m->config.page_tokens - 1);
-        MESH_CHECK(a.low == b.low && a.high == b.high);
-        q->held = q->next = r->position;
-        m->shared++;
-    }
-    if (r->position != q->next) { // it may only go back to what is held, and not beside void rows
-        MESH_CHECK(q->in_flight == 0);
-        // Or to where its tail begins at another place, because it had no page left before the next boundary.
-        bool frozen = r->position < q->held && r->position == r->first && q->held - r->first < m->config.extent_tokens;
-        MESH_CHECK(r->position == q->held || frozen);
-        m->recomputed += q->held - r->position;
-        q->held = r->position;
-    }
-    if (q->in_flight > 0 && q->place != r->place) { // the one before it was the last of its part
-        MESH_CHECK(r->position == r->first && r->extent_count > 0 && r->extents[r->extent_count - 1].place == q->place);
-    }
-    MESH_CHECK(r->position + r->count - r->drafts <= q->log + q->samples);
-    uint32_t end = r->position + r->count - r->drafts; // of what is known
-    if (r->drafts > 0)                                 // behind its only row in flight, and not beyond its limit
-        MESH_CHECK(r->drafts < r->count && r->drafts <= m->drafts_max && q->in_flight == 0 && r->sample &&
-                   end + r->drafts < mesh_limit(m, q));
-    if (r->use_last_sampled)
-        MESH_CHECK(r->count == 1 && r->position >= q->log);
-    else
-        MESH_CHECK(end <= q->log);
-    MESH_CHECK(r->sample == (end == q->log + q->samples && q->log + q->samples < mesh_limit(m, q)));
-    if (r->score)
-        MESH_CHECK(q->score && r->position + r->count <= q->prompt);
-    MESH_CHECK(!q->cancelled);
-    q->decoding = r->sample;
-    q->next = r->position + r->count;
-    q->samples += r->sample ? 1 + r->drafts : 0;
-    m->drafted += r->drafts;
-    q->place = r->place;
-    q->in_flight++;
-}
-
-// Checks the order of classes in a step. Returns whether it has interactive rows.
-MESH_FUNCTION bool mesh_check_classes(struct mesh *m, const struct sched_step_action *a)
-{
-    bool interactive = false, behind = false;
-    for (uint32_t i = 0; i < a->run_count; i++) {
-        enum sched_class class = mesh_find(m, a->runs[i].sequence)->class;
-        MESH_CHECK(!behind || class == SCHED_CLASS_BATCH);
-        interactive = interactive || class == SCHED_CLASS_INTERACTIVE;
-        behind = class == SCHED_CLASS_BATCH;
-        if (interactive && behind)
-            m->late_rows += a->runs[i].count;
-        else
-            m->own_rows[class] += a->runs[i].count;
-    }
-    return interactive;
-}
-
-// Counts the partial results of the rows of split sequences: a run of one row may have more than are allowed.
-MESH_FUNCTION void mesh_check_partials(const struct mesh *m, const struct sched_step_action *a)
-{
-    uint64_t all = 0, rows = 0, unit = m->config.extent_tokens, span = m->config.span_ranges;
-    for (uint32_t i = 0; i < a->run_count && m->config.max_partials > 0; i++) {
-        const struct sched_run *r = &a->runs[i];
-        for (uint32_t k = 0; r->extent_count > 0 && k <= r->extent_count; k++) {
-            uint64_t first = k < r->extent_count ? r->extents[k].first : r->first, count = 0;
-            uint64_t end = k + 1 < r->extent_count ? r->extents[k + 1].first
-                           : k < r->extent_count   ? r->first
-                                                   : r->position + r->count;
-            for (uint64_t at = first; at < end; at += unit, count++)
-                at += at % (span * unit) == 0 ? (span - 1) * unit : 0;
-            all += count * r->count;
-        }
-        rows += r->extent_count > 0 ? r->count : 0;
-    }
-    MESH_CHECK(rows <= 1 || all <= m->config.max_partials);
-}
-
-MESH_FUNCTION void mesh_take_step(struct mesh *m, const struct sched_step_action *a)
-{
-    uint32_t b = a->mini_batch, rows = 0, prefill = 0;
-    MESH_CHECK(m->s_part_up && a->step > m->last_step && b < m->config.mini_batches);
-    MESH_CHECK(m->flight_count[b] < m->config.plan_ahead && a->row_count <= m->config.max_batch_rows && a->row_count > 0);
-    m->last_step = a->step;
-    m->steps++;
-    bool was_decoding[MESH_SEQS], included[MESH_SEQS] = {false};
-    for (uint32_t i = 0; i < m->seq_count; i++) {
-        const struct mesh_seq *q = &m->seqs[i];
-        was_decoding[i] = q->decoding && q->mini_batch == b && !q->finished && q->log + q->samples < mesh_limit(m, q);
-    }
-    for (uint32_t i = 0; i < a->run_count; i++) {
-        struct mesh_seq *q = mesh_find(m, a->runs[i].sequence);
-        MESH_CHECK(!included[q - m->seqs]);
-        included[q - m->seqs] = true;
-        prefill += was_decoding[q - m->seqs] ? 0 : a->runs[i].count;
-        q->mini_batch = b;
-        rows += a->runs[i].count;
-        mesh_check_run(m, &a->runs[i]);
-    }
-    MESH_CHECK(rows == a->row_count);
-    mesh_check_partials(m, a);
-    bool interactive = mesh_check_classes(m, a);
-    for (uint32_t i = 0; i < m->seq_count && m->calm; i++)
-        MESH_CHECK(!was_decoding[i] || included[i] || m->config.mini_batch_auto || // or it is in another mini-batch by now
-                   (m->seqs[i].class == SCHED_CLASS_BATCH && (interactive || m->config.stages > 1)));
-    for (uint32_t i = 0; i < m->seq_count && m->calm && !interactive; i++) {
-        const struct mesh_seq *q = &m->seqs[i]; // in whatever mini-batch: its tokens would come later
-        MESH_CHECK(q->class == SCHED_CLASS_BATCH || !q->decoding || q->finished || q->cancelled ||
-                   q->log + q->samples >= mesh_limit(m, q));
-    }
-    m->prefill_beside_decode += prefill > 0 && prefill < rows;
-    struct mesh_step *s = &m->flight[b][m->flight_count[b]++];
-    s->a = *a;
-    memcpy(s->serial, m->serial, sizeof(s->serial));
-    uint64_t start = m->flight_count[b] > 1 ? s[-1].done_us : m->now_us;
-    s->done_us = start + m->step_us_min + mesh_random(m, m->step_us_max - m->step_us_min + 1);
-}
-
-MESH_FUNCTION bool mesh_is_nowhere(const struct mesh_seq *q)
-{
-    for (uint32_t p = 0; p < MESH_PLACES; p++) {
-        if (q->kv[p] > 0)
-            return false;
-    }
-    return true;
-}
-
-MESH_FUNCTION void mesh_take_release(struct mesh *m, uint64_t sequence, uint32_t place, bool last)
-{
-    struct mesh_seq *q = mesh_find(m, sequence);
-    MESH_CHECK(q->arrived && !q->rejected && (!q->last || q->kept));
-    MESH_CHECK(q->in_flight == 0);
-    MESH_CHECK(q->moving_until == 0 && (place == SCHED_NO_PLACE || q->release_until[place] == 0));
-    if (last && place == SCHED_NO_PLACE && m->config.max_kept > 0) {
-        for (uint32_t p = 0; p < MESH_PLACES; p++)
-            q->kept = q->kept || q->kv[p] > 0;
-        m->kept += q->kept;
-    } else if (q->kept) { // no sequence may begin with its pages any more
-        MESH_CHECK(!last && place != SCHED_NO_PLACE && q->kv[place] > 0 && q->pinned == 0);
-        q->kept = false;
-        m->evicted++;
-        last = true;
-    }
-    MESH_CHECK(q->pinned == 0 || q->kept);
-    MESH_CHECK(last == q->finished || m->config.extent_tokens > 0); // extents are released before the last one
-    MESH_CHECK(place != SCHED_NO_PLACE || last);
-    q->last = last;
-    if (place == SCHED_NO_PLACE) {
-        MESH_CHECK(q->kept || m->config.max_kept == 0 || mesh_is_nowhere(q));
+    if (m->seq_count == 0)
         return;
-    }
-    MESH_CHECK(m->up[place] || m->silent[place]);
-    mesh_unhold(q, place);
-    for (uint32_t p = 0; p < MESH_PLACES && last; p++)
-        MESH_CHECK(q->kv[p] == 0); // no place holds anything of it any more
-    if (m->config.release_ack)
-        q->release_until[place] = m->now_us + 1 + mesh_random(m, 20000);
+    struct mesh_seq *q = &m->seqs[mesh_random(m, m->seq_count)];
+    if (!q->rejected && !q->finished)
+        mesh_cancel(m, q);
 }
 
-MESH_FUNCTION void mesh_note_decision(struct mesh *m, const struct sched_action *a)
+// Nothing goes wrong from now on, and everything is up: places that were not, with so many pages.
+MESH_FUNCTION void mesh_mend(struct mesh *m, uint32_t pages)
 {
-    uint64_t hash = m->decisions ^ (uint64_t)a->kind;
-    const uint64_t prime = UINT64_C(0x9e3779b97f4a7c15);
-    if (a->kind == SCHED_STEP) {
-        hash = (hash ^ a->step.mini_batch ^ a->step.step << 8) * prime;
-        for (uint32_t i = 0; i < a->step.run_count; i++) {
-            const struct sched_run *r = &a->step.runs[i];
-            hash = ((hash ^ r->sequence) * prime ^ r->position ^ (uint64_t)r->count << 32) * prime;
-            hash ^= hash >> 29 ^ r->place ^ (uint64_t)r->drafts << 20;
-        }
-    } else if (a->kind == SCHED_MOVE) {
-        hash = (hash ^ a->move.sequence ^ (uint64_t)a->move.to << 50) * prime;
-    } else if (a->kind != SCHED_DRAINED) {
-        hash = (hash ^ a->finished.sequence) * prime; // the first member of all others
-    }
-    m->decisions = hash ^ hash >> 31;
-}
-
-MESH_FUNCTION void mesh_take_action(struct mesh *m, const struct sched_action *a)
-{
-    struct mesh_seq *q;
-    mesh_note_decision(m, a);
-    switch (a->kind) {
-    case SCHED_STEP: mesh_take_step(m, &a->step); break;
-    case SCHED_RELEASE: mesh_take_release(m, a->release.sequence, a->release.place, a->release.last); break;
-    case SCHED_FINISHED:
-        q = mesh_find(m, a->finished.sequence);
-        MESH_CHECK(!q->finished && !q->rejected);
-        MESH_CHECK(a->finished.generated_tokens == q->log - q->prompt);
-        q->finished = true;
-        q->reason = a->finished.reason;
-        if (q->reason == SCHED_LENGTH)
-            MESH_CHECK(q->log >= mesh_limit(m, q));
-        if (q->reason == SCHED_EOS)
-            MESH_CHECK(q->eos_at != 0 && q->log - q->prompt == q->eos_at);
-        if (q->reason == SCHED_CANCELLED)
-            MESH_CHECK(q->cancelled);
-        break;
-    case SCHED_REJECT:
-        q = mesh_find(m, a->reject.sequence);
-        MESH_CHECK(!q->rejected && !q->finished && q->in_flight == 0);
-        q->rejected = true;
-        memset(q->kv, 0, sizeof(q->kv)); // the service tells its worker
-        break;
-    case SCHED_MOVE:
-        q = mesh_find(m, a->move.sequence);
-        MESH_CHECK(!q->finished && q->in_flight == 0 && q->moving_until == 0 && q->pinned == 0 && a->move.from != a->move.to);
-        MESH_CHECK(m->up[a->move.to] && m->up[a->move.from] && (q->place == a->move.from || m->config.extent_tokens > 0));
-        MESH_CHECK(a->move.positions == q->held ||
-                   (a->move.positions < q->held && a->move.positions % m->config.extent_tokens == 0));
-        MESH_CHECK(q->kv[a->move.from] >= a->move.positions && q->kv_first[a->move.from] == a->move.first &&
-                   q->kv[a->move.to] == 0);
-        m->extents_moved += q->place != a->move.from;
-        q->move_positions = a->move.positions;
-        q->moving_until = m->now_us + 1 + mesh_random(m, mesh_chance(m, m->slow_permille) ? 1000000 : 30000);
-        q->move_id = a->move.id;
-        q->move_from = a->move.from;
-        q->move_to = a->move.to;
-        MESH_CHECK(m->local_moves || a->move.to != 0);
-        m->moves_to_local += a->move.to == 0;
-        m->moves_from_local += a->move.from == 0;
-        q->decoding = false;
-        break;
-    case SCHED_DRAINED:
-        MESH_CHECK(m->draining[a->place] && !m->drained[a->place]);
-        for (uint32_t i = 0; i < m->seq_count; i++)
-            MESH_CHECK(m->seqs[i].kv[a->place] == 0);
-        m->drained[a->place] = true;
-        m->drains++;
-        break;
-    }
-}
-
-MESH_FUNCTION void mesh_check_ledger(struct mesh *m)
-{
+    m->unknown_permille = m->lost_permille = m->failed_permille = m->move_fails_permille = 0;
+    if (!m->s_part_up)
+        mesh_s_part_up(m);
     for (uint32_t p = 0; p < MESH_PLACES; p++) {
-        struct sched_place_info info;
-        sched_get_place(m->sched, p, &info);
-        uint64_t held = mesh_pages_held(m, p);
-        MESH_CHECK(info.pages_used <= info.pages_total);
-        MESH_CHECK(held <= m->pages_total[p]);
-        MESH_CHECK(held <= info.pages_used);
-        MESH_CHECK(info.pages_idle <= info.pages_used);
+        if (!m->up[p] || m->draining[p])
+            mesh_place_up(m, p, pages);
     }
 }
 
@@ -449,6 +214,104 @@ MESH_FUNCTION bool mesh_holds(const struct mesh_seq *q, const struct sched_run *
                                    : q->kv_first[r->place] == r->first && q->kv[r->place] >= r->position;
 }
 
+// Whether all that a run needs is where it was when its step was sent. If not, *lost_part is 1 + the first of its extents that is lost, or 0.
+MESH_FUNCTION bool mesh_finds(struct mesh *m, const struct mesh_step *s, const struct sched_run *r, uint8_t *lost_part)
+{
+    *lost_part = 0;
+    if (!m->up[r->place] || m->serial[r->place] != s->serial[r->place] || mesh_chance(m, m->lost_permille))
+        return false;
+    for (uint32_t k = 0; k < r->extent_count; k++) {
+        uint32_t place = r->extents[k].place;
+        if (m->up[place] && m->serial[place] == s->serial[place] && !mesh_chance(m, m->lost_permille))
+            continue;
+        *lost_part = (uint8_t)(k + 1);
+        return false;
+    }
+    return true;
+}
+
+// Executes a run of a step; ran: the places did what they were asked for. Returns whether its earlier positions were there.
+MESH_FUNCTION bool mesh_execute_run(struct mesh *m, const struct mesh_step *s, const struct sched_run *r, bool ran,
+                                    struct sched_result *result)
+{
+    struct mesh_seq *q = mesh_find(m, r->sequence);
+    struct mesh_seq *from = r->share_from != 0 ? mesh_find(m, r->share_from) : NULL;
+    uint8_t lost_part;
+    q->in_flight--;
+    if (from != NULL)
+        from->pinned--;
+    bool there = mesh_finds(m, s, r, &lost_part);
+    if (there && from != NULL && q->kv[r->place] < r->position && ran) {
+        MESH_CHECK(from->kv[r->place] >= r->position);
+        q->kv[r->place] = 0;
+        mesh_hold(m, q, r->place, r->position, from);
+    }
+    bool found = there && mesh_holds(q, r);
+    *result = (struct sched_result){.outcome = there ? SCHED_DONE : SCHED_LOST, .lost_part = lost_part};
+    if (!there)
+        return found;
+    if (mesh_chance(m, m->unknown_permille)) {
+        result->outcome = SCHED_UNKNOWN;
+        return found;
+    }
+    if (found && r->position + r->count > q->kv[r->place] && ran) {
+        q->kv_first[r->place] = r->first;
+        mesh_hold(m, q, r->place, r->position + r->count, NULL);
+    }
+    if (r->sample)
+        mesh_sample(m, q, r, result);
+    return found;
+}
+
+// Tells the core that a step failed.
+MESH_FUNCTION void mesh_fail_step(struct mesh *m, const struct mesh_step *s)
+{
+    mesh_event(m, SCHED_STEP_FAILED)->step = s->a.step;
+    for (uint32_t i = 0; i < s->a.run_count; i++) {
+        struct mesh_seq *q = mesh_find(m, s->a.runs[i].sequence);
+        q->samples = 0;
+        q->decoding = false;
+    }
+}
+
+// Reports how long attention at the step's only place took.
+MESH_FUNCTION void mesh_report_place(struct mesh *m, const struct sched_step_action *a, struct sched_event *e)
+{
+    uint64_t read = 0;
+    for (uint32_t i = 0; i < a->run_count; i++)
+        read += (uint64_t)a->runs[i].count * a->runs[i].position + a->runs[i].count * (a->runs[i].count + 1ull) / 2;
+    uint32_t attend_us = (uint32_t)(read * m->place_token_ns / 1000);
+    m->place_time = (struct sched_place_time){a->runs[0].place, attend_us + 100, attend_us, read};
+    e->step_done.places = &m->place_time;
+    e->step_done.place_count = 1;
+}
+
+// Tells the core that a step is done, and how long it took.
+MESH_FUNCTION void mesh_report_step(struct mesh *m, const struct sched_step_action *a, struct sched_result *results)
+{
+    struct sched_event *e = mesh_event(m, SCHED_STEP_DONE);
+    e->step_done.step = a->step;
+    e->step_done.results = results;
+    e->step_done.result_count = a->run_count;
+    for (uint32_t i = 0; i < SCHED_STAGES_MAX && m->stages_reported; i++)
+        m->stage_us[i] = 100 + 40 * i + 5 * a->row_count;
+    e->step_done.stage_us = m->stage_us;
+    e->step_done.stage_count = m->stages_reported ? (m->config.stages > 0 ? m->config.stages : 1) : 0;
+    uint64_t pairs = 0;
+    for (uint32_t i = 0; i < a->run_count && m->pair_ns > 0; i++)
+        pairs += a->runs[i].count > 1 ? (uint64_t)a->runs[i].count * (a->runs[i].position + (a->runs[i].count + 1) / 2) : 0;
+    uint32_t total_us = 1000 + 50 * a->row_count + (uint32_t)(pairs * m->pair_ns / 1000) + m->slow_us;
+    if (m->place_token_ns > 0)
+        mesh_report_place(m, a, e);
+    total_us = total_us > m->stream_us ? total_us : m->stream_us;
+    e->step_done.stream_us = m->stream_us;
+    uint32_t jitter_us = total_us * m->jitter_permille / 1000;
+    e->step_done.total_us = total_us + (jitter_us > 0 ? mesh_random(m, 2 * jitter_us) - jitter_us : 0);
+    e->step_done.s_part_us = m->s_part_row_us > 0         ? 500 + m->s_part_row_us * a->row_count
+                             : m->s_part_us != UINT32_MAX ? m->s_part_us
+                                                          : 1 + mesh_random(m, 2 * total_us);
+}
+
 // Executes the oldest step of a mini-batch.
 MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result *results, struct mesh_answer *answer)
 {
@@ -456,83 +319,13 @@ MESH_FUNCTION void mesh_execute(struct mesh *m, uint32_t b, struct sched_result 
     m->flight_count[b]--;
     memmove(&m->flight[b][0], &m->flight[b][1], m->flight_count[b] * sizeof(m->flight[b][0]));
     bool fails = mesh_chance(m, m->failed_permille), ran = !fails || mesh_chance(m, 500); // it may be the answer that was lost
-    answer->runs = s.a.runs;
-    answer->results = results;
-    answer->count = s.a.run_count;
-    for (uint32_t i = 0; i < s.a.run_count; i++) {
-        const struct sched_run *r = &s.a.runs[i];
-        struct mesh_seq *q = mesh_find(m, r->sequence);
-        q->in_flight--;
-        struct mesh_seq *from = r->share_from != 0 ? mesh_find(m, r->share_from) : NULL;
-        if (from != NULL)
-            from->pinned--;
-        bool there = m->up[r->place] && m->serial[r->place] == s.serial[r->place] && !mesh_chance(m, m->lost_permille);
-        uint32_t lost_part = 0;
-        for (uint32_t k = 0; k < r->extent_count && there; k++) {
-            uint32_t place = r->extents[k].place;
-            if (m->up[place] && m->serial[place] == s.serial[place] && !mesh_chance(m, m->lost_permille))
-                continue;
-            there = false;
-            lost_part = k + 1;
-        }
-        if (there && from != NULL && q->kv[r->place] < r->position && ran) {
-            MESH_CHECK(from->kv[r->place] >= r->position);
-            q->kv[r->place] = 0;
-            mesh_hold(m, q, r->place, r->position, from);
-        }
-        answer->found[i] = there && mesh_holds(q, r);
-        results[i] = (struct sched_result){.outcome = there ? SCHED_DONE : SCHED_LOST, .lost_part = (uint8_t)lost_part};
-        if (!there)
-            continue;
-        if (mesh_chance(m, m->unknown_permille)) {
-            results[i].outcome = SCHED_UNKNOWN;
-            continue;
-        }
-        if (answer->found[i] && r->position + r->count > q->kv[r->place] && ran) {
-            q->kv_first[r->place] = r->first;
-            mesh_hold(m, q, r->place, r->position + r->count, NULL);
-        }
-        if (r->sample)
-            mesh_sample(m, q, r, &results[i]);
-    }
-    if (fails) {
-        mesh_event(m, SCHED_STEP_FAILED)->step = s.a.step;
-        for (uint32_t i = 0; i < s.a.run_count; i++) {
-            struct mesh_seq *q = mesh_find(m, s.a.runs[i].sequence);
-            q->samples = 0;
-            q->decoding = false;
-        }
-        answer->count = 0;
-        return;
-    }
-    struct sched_event *e = mesh_event(m, SCHED_STEP_DONE);
-    e->step_done.step = s.a.step;
-    e->step_done.results = results;
-    e->step_done.result_count = s.a.run_count;
-    for (uint32_t i = 0; i < SCHED_STAGES_MAX && m->stages_reported; i++)
-        m->stage_us[i] = 100 + 40 * i + 5 * s.a.row_count;
-    e->step_done.stage_us = m->stage_us;
-    e->step_done.stage_count = m->stages_reported ? (m->config.stages > 0 ? m->config.stages : 1) : 0;
-    uint64_t pairs = 0;
-    for (uint32_t i = 0; i < s.a.run_count && m->pair_ns > 0; i++)
-        pairs += s.a.runs[i].count > 1 ? (uint64_t)s.a.runs[i].count * (s.a.runs[i].position + (s.a.runs[i].count + 1) / 2) : 0;
-    uint32_t total_us = 1000 + 50 * s.a.row_count + (uint32_t)(pairs * m->pair_ns / 1000) + m->slow_us;
-    if (m->place_token_ns > 0) {
-        uint64_t read = 0;
-        for (uint32_t i = 0; i < s.a.run_count; i++)
-            read += (uint64_t)s.a.runs[i].count * s.a.runs[i].position + s.a.runs[i].count * (s.a.runs[i].count + 1ull) / 2;
-        uint32_t attend_us = (uint32_t)(read * m->place_token_ns / 1000);
-        m->place_time = (struct sched_place_time){s.a.runs[0].place, attend_us + 100, attend_us, read};
-        e->step_done.places = &m->place_time;
-        e->step_done.place_count = 1;
-    }
-    total_us = total_us > m->stream_us ? total_us : m->stream_us;
-    e->step_done.stream_us = m->stream_us;
-    uint32_t jitter_us = total_us * m->jitter_permille / 1000;
-    e->step_done.total_us = total_us + (jitter_us > 0 ? mesh_random(m, 2 * jitter_us) - jitter_us : 0);
-    e->step_done.s_part_us = m->s_part_row_us > 0         ? 500 + m->s_part_row_us * s.a.row_count
-                             : m->s_part_us != UINT32_MAX ? m->s_part_us
-                                                          : 1 + mesh_random(m, 2 * total_us);
+    *answer = (struct mesh_answer){.runs = s.a.runs, .results = results, .count = fails ? 0 : s.a.run_count};
+    for (uint32_t i = 0; i < s.a.run_count; i++)
+        answer->found[i] = mesh_execute_run(m, &s, &s.a.runs[i], ran, &results[i]);
+    if (fails)
+        mesh_fail_step(m, &s);
+    else
+        mesh_report_step(m, &s.a, results);
 }
 
 MESH_FUNCTION void mesh_answer_others(struct mesh *m)

@@ -111,12 +111,7 @@ static void random_trouble(struct mesh *m)
         if (!m->up[place] && (place != 0 || m->s_part_up))
             mesh_place_up(m, place, random_pages(m));
         break;
-    case 3:
-        if (m->up[place] && !m->draining[place]) {
-            m->draining[place] = true;
-            mesh_event(m, SCHED_PLACE_DRAIN)->place = place;
-        }
-        break;
+    case 3: mesh_place_drain(m, place); break;
     case 4:
         if (m->s_part_up) {
             mesh_s_part_down(m);
@@ -124,30 +119,8 @@ static void random_trouble(struct mesh *m)
             mesh_s_part_up(m);
         }
         break;
-    case 5:
-        if (m->seq_count > 0) {
-            struct mesh_seq *q = &m->seqs[mesh_random(m, m->seq_count)];
-            if (!q->rejected && !q->finished)
-                mesh_cancel(m, q);
-        }
-        break;
-    default: {
-        struct sched_event *e = mesh_event(m, SCHED_PLACE_SUSPECT);
-        e->suspect.place = place;
-        e->suspect.until_us = m->now_us + mesh_random(m, 20000);
-        break;
-    }
-    }
-}
-
-static void mend(struct mesh *m)
-{
-    m->unknown_permille = m->lost_permille = m->failed_permille = m->move_fails_permille = 0;
-    if (!m->s_part_up)
-        mesh_s_part_up(m);
-    for (uint32_t p = 0; p < MESH_PLACES; p++) {
-        if (!m->up[p] || m->draining[p])
-            mesh_place_up(m, p, m->calm ? 20000 : 300);
+    case 5: mesh_cancel_any(m); break;
+    default: mesh_place_suspect(m, place, m->now_us + mesh_random(m, 20000));
     }
 }
 
@@ -239,7 +212,7 @@ static void one_workload(uint64_t seed)
             random_trouble(m);
     }
     mesh_tick(m);
-    mend(m);
+    mesh_mend(m, m->calm ? 20000 : 300);
     mesh_run(m, 30000);
     mesh_check_end(m);
     count_seen(m);
