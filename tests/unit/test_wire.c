@@ -150,122 +150,161 @@ static void texts_are_cut_and_clean(void **state)
     assert_int_equal(back.request_id[3], '?');
 }
 
-// protobuf-c reads our tensor messages, field by field; the parser reads them back where they lie.
-static void tensor_messages_are_protobuf(void **state)
+enum { Q = 5, KV = 3 }; // widths
+
+// Writes a request of that form, each field with numbers of its own. Returns its bytes, which are the caller's.
+static unsigned char *write_request(const struct attend_request_form *form, struct attend_request_parts *parts)
 {
-    enum { Q = 5, KV = 3 };
+    size_t size = attend_request_size(form);
+    unsigned char *bytes = malloc(size);
+    attend_request_begin(bytes, size, form, parts);
+    for (uint32_t i = 0; i < form->row_count * Q; i++)
+        parts->q[i] = (float)i;
+    for (uint32_t i = 0; i < form->row_count * KV; i++) {
+        parts->k[i] = (float)i + 0.25f;
+        parts->v[i] = (float)i + 0.5f;
+    }
+    for (uint32_t i = 0; i < form->read_count * Q; i++)
+        parts->read_q[i] = (float)i + 0.75f;
+    if (form->layer > 0)
+        return bytes;
+    for (uint32_t i = 0; i < form->row_count; i++) {
+        wire_store_u64(parts->row_sequence + 8 * i, 1000 + i);
+        wire_store_u32(parts->row_position + 4 * i, i);
+        if (form->has_sparse)
+            parts->row_sparse[i] = i % 3 == 0;
+        if (form->has_first)
+            wire_store_u32(parts->row_first + 4 * i, 512 * i);
+    }
+    for (uint32_t i = 0; i < form->read_count; i++) {
+        wire_store_u64(parts->read_sequence + 8 * i, 3000 + i);
+        wire_store_u32(parts->read_first + 4 * i, 512 * i);
+        wire_store_u32(parts->read_end + 4 * i, 4096);
+    }
+    for (uint32_t i = 0; i < form->share_count; i++) {
+        wire_store_u64(parts->share_sequence + 8 * i, 1000 + i);
+        wire_store_u64(parts->share_from + 8 * i, 2000 + i);
+        wire_store_u32(parts->share_positions + 4 * i, 16 * i);
+    }
+    return bytes;
+}
+
+static enum status parse_request(const unsigned char *bytes, size_t size, struct attend_request *request, struct error *error)
+{
+    return attend_request_parse(bytes, size, 64, Q, KV, request, error);
+}
+
+// Checks what protobuf-c reads in a request, and that the parser finds the same where it lies.
+static void check_request(const struct attend_request_form *form, const struct attend_request_parts *parts,
+                          const unsigned char *bytes, const Fastdecode__AttendRequest *read)
+{
+    const uint32_t layer = form->layer, rows = form->row_count, shares = form->share_count, reads = form->read_count;
+    struct attend_request request;
+    struct error error;
+    assert_int_equal(read->incarnation, 11);
+    assert_int_equal(read->step, 7);
+    assert_int_equal(read->row_count, rows);
+    assert_int_equal(read->n_row_sequence, layer ? 0 : rows);
+    assert_int_equal(read->q.len, rows * Q * sizeof(float));
+    assert_memory_equal(read->q.data, parts->q, read->q.len);
+    assert_memory_equal(read->v.data, parts->v, read->v.len);
+    assert_int_equal(parse_request(bytes, attend_request_size(form), &request, &error), STATUS_OK);
+    assert_int_equal(read->n_share_from, layer ? 0 : shares);
+    assert_int_equal(request.share_count, layer ? 0 : shares);
+    for (uint32_t i = 0; i < request.share_count; i++) {
+        assert_int_equal(read->share_sequence[i], 1000 + i);
+        assert_int_equal(wire_load_u64(request.share_from + 8 * i), 2000 + i);
+        assert_int_equal(wire_load_u32(request.share_positions + 4 * i), read->share_positions[i]);
+    }
+    assert_int_equal(read->row_sparse.len, form->has_sparse && layer == 0 ? rows : 0);
+    assert_ptr_equal(request.row_sparse, parts->row_sparse);
+    assert_true((request.row_sparse != NULL) == (form->has_sparse && layer == 0));
+    assert_int_equal(read->n_row_first, form->has_first && layer == 0 ? rows : 0);
+    assert_ptr_equal(request.row_first, parts->row_first);
+    assert_int_equal(read->n_read_first, layer ? 0 : reads);
+    assert_int_equal(request.read_count, reads);
+    assert_ptr_equal(request.read_q, parts->read_q);
+    for (uint32_t i = 0; layer == 0 && i < reads; i++) {
+        assert_int_equal(wire_load_u64(request.read_sequence + 8 * i), read->read_sequence[i]);
+        assert_int_equal(wire_load_u32(request.read_first + 4 * i), 512 * i);
+        assert_int_equal(wire_load_u32(request.read_end + 4 * i), read->read_end[i]);
+    }
+    assert_ptr_equal(request.q, parts->q);
+    assert_ptr_equal(request.k, parts->k);
+    assert_ptr_equal(request.v, parts->v);
+    assert_int_equal(request.row_sequence ? wire_load_u64(request.row_sequence) : 1000, 1000);
+}
+
+// Widths that do not fit, too many rows, a cut message: refused with a reason.
+static void check_refusals(const struct attend_request_form *form, const unsigned char *bytes)
+{
+    const size_t size = attend_request_size(form);
+    const uint32_t too_few = form->row_count + form->read_count - 1;
+    struct attend_request request;
+    struct error error;
+    assert_int_equal(attend_request_parse(bytes, size, 64, Q + 1, KV, &request, &error), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(attend_request_parse(bytes, size, 64, Q, KV - 1, &request, &error), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(attend_request_parse(bytes, size, too_few, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
+    for (size_t cut = 0; cut < size; cut += 1 + size / 50)
+        assert_int_equal(parse_request(bytes, cut, &request, &error), STATUS_INVALID_ARGUMENT);
+}
+
+// Columns of other lengths than the request says, and a flag that is neither 0 nor 1. The bytes are written over.
+static void check_refused_columns(const struct attend_request_form *form, const struct attend_request_parts *parts,
+                                  unsigned char *bytes, Fastdecode__AttendRequest *read)
+{
+    struct attend_request request;
+    struct error error;
+    size_t packed;
+    if (parts->row_sparse) {
+        parts->row_sparse[form->row_count - 1] = 2;
+        assert_int_equal(parse_request(bytes, attend_request_size(form), &request, &error), STATUS_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.text, "row_sparse"));
+        parts->row_sparse[form->row_count - 1] = 1;
+        read->row_sparse.len--;
+        packed = fastdecode__attend_request__pack(read, bytes);
+        assert_int_equal(parse_request(bytes, packed, &request, &error), STATUS_INVALID_ARGUMENT);
+        read->row_sparse.len++;
+    }
+    if (form->has_first && form->layer == 0) {
+        read->n_row_first--;
+        packed = fastdecode__attend_request__pack(read, bytes);
+        assert_int_equal(parse_request(bytes, packed, &request, &error), STATUS_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.text, "row_first"));
+        read->n_row_first++;
+    }
+    if (form->read_count && form->layer == 0) {
+        read->n_read_end--;
+        packed = fastdecode__attend_request__pack(read, bytes);
+        assert_int_equal(parse_request(bytes, packed, &request, &error), STATUS_INVALID_ARGUMENT);
+        read->n_read_end++;
+    }
+}
+
+// protobuf-c reads our requests of attention, field by field; the parser reads them back where they lie.
+static void requests_are_protobuf(void **state)
+{
     (void)state;
     for (uint32_t layer = 0; layer < 2; layer++)
         for (uint32_t rows = 1; rows < 40; rows += 7) {
-            const uint32_t shares = rows / 3;
-            const bool has_sparse = rows % 2 == 0, has_first = rows % 3 == 0;
-            const uint32_t reads = rows % 4;
             const struct attend_request_form form = {.incarnation = 11,
                                                      .step = 7,
                                                      .mini_batch = 1,
                                                      .layer = layer,
                                                      .row_count = rows,
-                                                     .share_count = shares,
-                                                     .has_sparse = has_sparse,
-                                                     .has_first = has_first,
-                                                     .read_count = reads,
+                                                     .share_count = rows / 3,
+                                                     .has_sparse = rows % 2 == 0,
+                                                     .has_first = rows % 3 == 0,
+                                                     .read_count = rows % 4,
                                                      .q_width = Q,
                                                      .kv_width = KV};
-            size_t size = attend_request_size(&form);
-            unsigned char *bytes = malloc(size);
             struct attend_request_parts parts;
-            struct attend_request request;
-            struct error error;
-            attend_request_begin(bytes, size, &form, &parts);
-            for (uint32_t i = 0; i < rows * Q; i++)
-                parts.q[i] = (float)i;
-            for (uint32_t i = 0; i < rows * KV; i++) {
-                parts.k[i] = (float)i + 0.25f;
-                parts.v[i] = (float)i + 0.5f;
-            }
-            for (uint32_t i = 0; layer == 0 && i < rows; i++) {
-                wire_store_u64(parts.row_sequence + 8 * i, 1000 + i);
-                wire_store_u32(parts.row_position + 4 * i, i);
-                if (has_sparse)
-                    parts.row_sparse[i] = i % 3 == 0;
-                if (has_first)
-                    wire_store_u32(parts.row_first + 4 * i, 512 * i);
-            }
-            for (uint32_t i = 0; i < reads * Q; i++)
-                parts.read_q[i] = (float)i + 0.75f;
-            for (uint32_t i = 0; layer == 0 && i < reads; i++) {
-                wire_store_u64(parts.read_sequence + 8 * i, 3000 + i);
-                wire_store_u32(parts.read_first + 4 * i, 512 * i);
-                wire_store_u32(parts.read_end + 4 * i, 4096);
-            }
-            for (uint32_t i = 0; layer == 0 && i < shares; i++) {
-                wire_store_u64(parts.share_sequence + 8 * i, 1000 + i);
-                wire_store_u64(parts.share_from + 8 * i, 2000 + i);
-                wire_store_u32(parts.share_positions + 4 * i, 16 * i);
-            }
-            Fastdecode__AttendRequest *read = fastdecode__attend_request__unpack(NULL, size, bytes);
+            unsigned char *bytes = write_request(&form, &parts);
+            Fastdecode__AttendRequest *read = fastdecode__attend_request__unpack(NULL, attend_request_size(&form), bytes);
             assert_non_null(read);
-            assert_int_equal(read->incarnation, 11);
-            assert_int_equal(read->step, 7);
-            assert_int_equal(read->row_count, rows);
-            assert_int_equal(read->n_row_sequence, layer ? 0 : rows);
-            assert_int_equal(read->q.len, rows * Q * sizeof(float));
-            assert_memory_equal(read->q.data, parts.q, read->q.len);
-            assert_memory_equal(read->v.data, parts.v, read->v.len);
-            assert_int_equal(attend_request_parse(bytes, size, 64, Q, KV, &request, &error), STATUS_OK);
-            assert_int_equal(read->n_share_from, layer ? 0 : shares);
-            assert_int_equal(request.share_count, layer ? 0 : shares);
-            for (uint32_t i = 0; i < request.share_count; i++) {
-                assert_int_equal(read->share_sequence[i], 1000 + i);
-                assert_int_equal(wire_load_u64(request.share_from + 8 * i), 2000 + i);
-                assert_int_equal(wire_load_u32(request.share_positions + 4 * i), read->share_positions[i]);
-            }
-            assert_int_equal(read->row_sparse.len, has_sparse && layer == 0 ? rows : 0);
-            assert_ptr_equal(request.row_sparse, parts.row_sparse);
-            assert_true((request.row_sparse != NULL) == (has_sparse && layer == 0));
-            assert_int_equal(read->n_row_first, has_first && layer == 0 ? rows : 0);
-            assert_ptr_equal(request.row_first, parts.row_first);
-            assert_int_equal(read->n_read_first, layer ? 0 : reads);
-            assert_int_equal(request.read_count, reads);
-            assert_ptr_equal(request.read_q, parts.read_q);
-            for (uint32_t i = 0; layer == 0 && i < reads; i++) {
-                assert_int_equal(wire_load_u64(request.read_sequence + 8 * i), read->read_sequence[i]);
-                assert_int_equal(wire_load_u32(request.read_first + 4 * i), 512 * i);
-                assert_int_equal(wire_load_u32(request.read_end + 4 * i), read->read_end[i]);
-            }
-            assert_ptr_equal(request.q, parts.q);
-            assert_ptr_equal(request.k, parts.k);
-            assert_ptr_equal(request.v, parts.v);
-            assert_int_equal(request.row_sequence ? wire_load_u64(request.row_sequence) : 1000, 1000);
-            // widths that do not fit, too many rows, a cut message: refused with a reason
-            assert_int_equal(attend_request_parse(bytes, size, 64, Q + 1, KV, &request, &error), STATUS_INVALID_ARGUMENT);
-            assert_int_equal(attend_request_parse(bytes, size, 64, Q, KV - 1, &request, &error), STATUS_INVALID_ARGUMENT);
-            assert_int_equal(attend_request_parse(bytes, size, rows + reads - 1, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
-            for (size_t cut = 0; cut < size; cut += 1 + size / 50)
-                assert_int_equal(attend_request_parse(bytes, cut, 64, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
-            if (parts.row_sparse) { // neither 0 nor 1, and of another number of rows
-                parts.row_sparse[rows - 1] = 2;
-                assert_int_equal(attend_request_parse(bytes, size, 64, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
-                assert_non_null(strstr(error.text, "row_sparse"));
-                parts.row_sparse[rows - 1] = 1;
-                read->row_sparse.len--;
-                size_t packed = fastdecode__attend_request__pack(read, bytes);
-                assert_int_equal(attend_request_parse(bytes, packed, 64, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
-                read->row_sparse.len++;
-            }
-            if (has_first && layer == 0) { // of fewer rows, or fewer ends of reads
-                read->n_row_first--;
-                size_t packed = fastdecode__attend_request__pack(read, bytes);
-                assert_int_equal(attend_request_parse(bytes, packed, 64, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
-                assert_non_null(strstr(error.text, "row_first"));
-                read->n_row_first++;
-            }
-            if (reads && layer == 0) {
-                read->n_read_end--;
-                size_t packed = fastdecode__attend_request__pack(read, bytes);
-                assert_int_equal(attend_request_parse(bytes, packed, 64, Q, KV, &request, &error), STATUS_INVALID_ARGUMENT);
-                read->n_read_end++;
-            }
+            check_request(&form, &parts, bytes, read);
+            check_refusals(&form, bytes);
+            check_refused_columns(&form, &parts, bytes, read);
             fastdecode__attend_request__free_unpacked(read, NULL);
             free(bytes);
         }
@@ -447,7 +486,7 @@ int main(void)
         cmocka_unit_test(malformed_fields_are_refused),
         cmocka_unit_test(envelopes_are_protobuf),
         cmocka_unit_test(texts_are_cut_and_clean),
-        cmocka_unit_test(tensor_messages_are_protobuf),
+        cmocka_unit_test(requests_are_protobuf),
         cmocka_unit_test(rows_of_a_stage_are_protobuf),
         cmocka_unit_test(reads_alone_are_a_request),
         cmocka_unit_test(replies_have_what_was_asked_for),
