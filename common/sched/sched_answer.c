@@ -51,7 +51,7 @@ static void run_done(struct sched *s, uint32_t slot, const struct sched_run *run
         s->cold[slot].place.written = MAX(s->cold[slot].place.written, sched_place_pages(s, seq->next_pos));
         seq->next_pos = seq->held;
         if (sched_seq_runs(seq))
-            sched_place_set_load(s, seq, seq->next_pos - MIN(seq->next_pos, s->cold[slot].extent.first));
+            sched_place_set_load(s, seq, seq->next_pos - MIN(seq->next_pos, sched_seq_first(s, seq)));
         s->stats.drafts_right += run->drafts - wrong;
     }
     if (run->sample)

@@ -144,9 +144,8 @@ static bool could_pay(const struct sched *s, const struct sched_group *group, co
 
 uint32_t sched_draft_fit(struct sched *s, struct sched_seq *seq, uint32_t drafts)
 {
-    uint32_t slot = (uint32_t)(seq - s->seqs);
     uint64_t end;
-    while (seq->next_pos + drafts >= (end = sched_extent_room_end(s, slot, seq->next_pos))) {
+    while (seq->next_pos + drafts >= (end = sched_seq_room_end(s, seq))) {
         if (!seq->split && sched_place_fits(sched_place_of(s, seq), 1, false) && sched_prefix_grow(s, seq))
             continue;
         return (uint32_t)(end - seq->next_pos - 1);

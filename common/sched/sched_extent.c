@@ -28,7 +28,7 @@ uint32_t sched_extent_index(const struct sched *s, uint32_t extent)
 
 uint64_t sched_extent_room_end(const struct sched *s, uint32_t slot, uint32_t position)
 {
-    uint32_t at = s->seqs[slot].split ? sched_extent_at(s, slot, position) : slot;
+    uint32_t at = sched_extent_at(s, slot, position);
     const struct sched_extent_link *link = &s->cold[at].extent;
     return at == slot ? link->first + (uint64_t)s->seqs[slot].pages * s->config.page_tokens : link->end;
 }

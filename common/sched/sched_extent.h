@@ -45,7 +45,7 @@ bool sched_extent_is(const struct sched *s, uint32_t slot);
 uint32_t sched_extent_at(const struct sched *s, uint32_t slot, uint32_t position);
 uint32_t sched_extent_index(const struct sched *s, uint32_t extent);
 
-// Returns the first position behind those of the part that holds `position`: where its pages end.
+// Returns the first position behind those of the part of a split sequence that holds `position`: where its pages end.
 uint64_t sched_extent_room_end(const struct sched *s, uint32_t slot, uint32_t position);
 
 // Fills in where a run's rows are written, by its position, and where the positions before that are. Writes their places to extents, which

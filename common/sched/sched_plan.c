@@ -36,10 +36,10 @@ static struct sched_run *add_run(const struct sched *s, struct sched_flight *ste
 // Returns how many of the sequence's next `count` rows the step has room for, by their partial results: always one if it has none yet.
 static uint32_t rows_with_partials(const struct sched *s, struct sched_flight *step, const struct sched_seq *seq, uint32_t count)
 {
-    struct sched_extent extents[SCHED_EXTENTS_MAX];
-    struct sched_run run = {.position = seq->next_pos, .count = count};
     if (!seq->split || s->config.max_partials == 0)
         return count;
+    struct sched_extent extents[SCHED_EXTENTS_MAX];
+    struct sched_run run = {.position = seq->next_pos, .count = count};
     sched_extent_describe(s, (uint32_t)(seq - s->seqs), extents, &run);
     uint64_t each = MAX(sched_extent_partials(s, &run), 1u),
              left = s->config.max_partials - MIN(step->partials, s->config.max_partials);
@@ -58,7 +58,7 @@ static bool may_decode(const struct sched *s, const struct sched_seq *seq)
 static bool plan_decode(struct sched *s, struct sched_flight *step, uint32_t slot, uint32_t guessed)
 {
     struct sched_seq *seq = &s->seqs[slot];
-    if (seq->next_pos >= sched_extent_room_end(s, slot, seq->next_pos)) {
+    if (seq->next_pos >= sched_seq_room_end(s, seq)) {
         bool grown = sched_split_grow(s, slot);
         sched_place_starve(s, seq, !grown);
         if (!grown)
@@ -79,7 +79,7 @@ static bool plan_decode(struct sched *s, struct sched_flight *step, uint32_t slo
     seq->next_pos += 1u + guessed;
     seq->samples += (uint16_t)(1u + guessed);
     seq->in_flight++;
-    sched_place_set_load(s, seq, seq->next_pos - MIN(seq->next_pos, s->cold[slot].extent.first));
+    sched_place_set_load(s, seq, seq->next_pos - MIN(seq->next_pos, sched_seq_first(s, seq)));
     return true;
 }
 
@@ -119,7 +119,7 @@ static void plan_prefill(struct sched *s, struct sched_flight *step, uint32_t sl
     else if (seq->scoring && seq->next_pos < cold->scored)
         count = MIN(count, cold->scored - seq->next_pos);
     if (seq->split) // all rows of a run are written at one place
-        count = (uint32_t)MIN(count, sched_extent_room_end(s, slot, seq->next_pos) - seq->next_pos);
+        count = (uint32_t)MIN(count, sched_seq_room_end(s, seq) - seq->next_pos);
     count = rows_with_partials(s, step, seq, count);
     if (count == 0)
         return;

@@ -147,6 +147,19 @@ static inline struct sched_place *sched_place_of(struct sched *s, const struct s
     return seq->place == SCHED_SEQ_NO_PLACE ? NULL : &s->places.of[seq->place];
 }
 
+// Returns the first position that the sequence's own place holds. Without extents the sequence's cold line stays unread, as below.
+static inline uint32_t sched_seq_first(const struct sched *s, const struct sched_seq *seq)
+{
+    return seq->split ? s->cold[seq - s->seqs].extent.first : 0;
+}
+
+// Returns the first position behind those that there are pages for where its next row is written.
+static inline uint64_t sched_seq_room_end(const struct sched *s, const struct sched_seq *seq)
+{
+    return seq->split ? sched_extent_room_end(s, (uint32_t)(seq - s->seqs), seq->next_pos)
+                      : (uint64_t)seq->pages * s->config.page_tokens;
+}
+
 // Returns whether no rows of the sequence may be planned at present.
 static inline bool sched_place_blocks(const struct sched *s, const struct sched_seq *seq)
 {
