@@ -9,6 +9,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/kv/kv_ledger.h"
 #include "services/scheduler/scheduler.h"
 
 enum { TIMEOUT_MS_MAX = 1 << 30 }; // twelve days
@@ -201,7 +202,7 @@ static bool claim(struct scheduler *scheduler, const struct token_log *log, bool
         after = part->first;
     }
     // An extent ends at such a multiple, and the next one may be at a member that has not registered yet.
-    if (!late && covered && covered % EXTENT_TOKENS == 0 && covered + 1 < log->token_count)
+    if (!late && covered && covered % KV_EXTENT_TOKENS == 0 && covered + 1 < log->token_count)
         return false;
     take_parts(scheduler, log, out);
     return out->count > 0;

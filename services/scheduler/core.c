@@ -4,6 +4,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/kv/kv_ledger.h"
+#include "common/kv/kv_partials.h"
 #include "services/scheduler/scheduler.h"
 
 enum { DEFAULT_MAX_ROWS = 640, SPARE_SEQUENCES = 1024 };
@@ -67,8 +69,8 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .balance = true,
         .page_tokens = scheduler->kv.page_tokens,
         .context_tokens = scheduler->model.context_tokens,
-        .extent_tokens = EXTENT_TOKENS,
-        .span_ranges = SPAN_RANGES,
+        .extent_tokens = KV_EXTENT_TOKENS,
+        .span_ranges = ATTEND_SPAN_RANGES,
         .max_partials = PARTIAL_BYTES_MAX / ((uint64_t)scheduler->kv.heads * (scheduler->kv.head_dim + 2u) * sizeof(float)),
         .max_extents = EXTENTS_MAX,
         .max_places = SCHED_PLACES_MAX,

@@ -74,6 +74,12 @@ static enum status open_core(struct scheduler *scheduler, struct error *error)
     return STATUS_OK;
 }
 
+// Whether it is an s-part that has fewer than all layers.
+static bool is_part(const Fastdecode__RegisterRequest *request)
+{
+    return request->model && request->layer_count && request->layer_count < request->model->kv->layers;
+}
+
 static enum status take_model(struct scheduler *scheduler, const Fastdecode__RegisterRequest *request, struct error *error)
 {
     const Fastdecode__ModelInfo *model = request->model;
@@ -94,7 +100,7 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
     scheduler->model.kv = &scheduler->kv;
     scheduler->page_bytes = page_bytes(&scheduler->kv);
     scheduler->model_known = true;
-    if (request->layer_count && request->layer_count < model->kv->layers)
+    if (is_part(request))
         return STATUS_OK; // the core is opened when all layers are there
     scheduler->core_config.max_batch_rows = request->max_rows;
     scheduler->core_config.mini_batches = mini_batches ? mini_batches : MIN(MAX(request->mini_batches, 1u), CHOSEN_BATCHES);
@@ -138,12 +144,6 @@ static enum status check_request(const Fastdecode__RegisterRequest *request, boo
     if (request->name[strspn(request->name, NAME_LETTERS)])
         return error_set(error, STATUS_INVALID_ARGUMENT, "registration: a name has letters, digits, '.', '_' and '-' only");
     return STATUS_OK;
-}
-
-// Whether it is an s-part that has fewer than all layers.
-static bool is_part(const Fastdecode__RegisterRequest *request)
-{
-    return request->model && request->layer_count && request->layer_count < request->model->kv->layers;
 }
 
 // A member that starts, comes back, or is told what the model is.

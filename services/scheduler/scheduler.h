@@ -32,8 +32,6 @@ enum {
     WATCHERS_MAX = 256,
     CALIBRATION_MAX = 16,
     END_TOKENS_MAX = 16,
-    EXTENT_TOKENS = 512,          // what extents begin at multiples of (proto/step.proto)
-    SPAN_RANGES = 8,              // a place folds so many of them into one partial result
     PARTIAL_BYTES_MAX = 96 << 20, // partial results of a step; the s-part refuses one of 128 MiB
     EXTENTS_MAX = 1024,           // the most extents of all sequences together, their tails not counted
     KEPT_MAX = 4096,              // the most finished sequences whose pages are kept for others

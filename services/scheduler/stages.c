@@ -30,6 +30,12 @@ static struct stage *stage_of(const struct member *member)
 
 static uint32_t end_of(const struct stage *stage) { return stage->first_layer + stage->layer_count; }
 
+// An s-part that names no number has all layers.
+static uint32_t layers_of(const Fastdecode__RegisterRequest *request)
+{
+    return request->layer_count ? request->layer_count : request->model->kv->layers;
+}
+
 void stages_init(struct s_part *s_part, struct scheduler *scheduler, struct place *pool)
 {
     s_part->member = (struct member){.scheduler = scheduler, .place = pool};
@@ -129,7 +135,7 @@ static bool same_class(const char *a, const char *b)
 enum status stages_check(const struct scheduler *scheduler, const Fastdecode__RegisterRequest *request, struct error *error)
 {
     const uint32_t layers = request->model->kv->layers, first = request->first_layer;
-    const uint32_t count = request->layer_count ? request->layer_count : layers;
+    const uint32_t count = layers_of(request);
 
     if (first >= layers || count > layers - first)
         return error_set(error, STATUS_INVALID_ARGUMENT, "registration of the s-part: layers %u:%u of %u", first, first + count,
@@ -189,8 +195,7 @@ static bool take_points(const double *rows, size_t row_count, const double *us, 
 // Stages of an earlier split, which are gone.
 static void forget_others(struct s_part *s_part, const struct stage *stage, const Fastdecode__RegisterRequest *request)
 {
-    const uint32_t first = request->first_layer, all = request->model->kv->layers;
-    const uint32_t end = first + (request->layer_count ? request->layer_count : all);
+    const uint32_t first = request->first_layer, end = first + layers_of(request);
 
     for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++) {
         struct stage *other = &s_part->stages[i];
@@ -210,7 +215,7 @@ void stages_take(struct member *member, const Fastdecode__RegisterRequest *reque
         scheduler->s_part.forget_count = scheduler->s_part.forgetting = 0; // it knows none of them
     forget_others(&scheduler->s_part, stage, request);
     stage->first_layer = request->first_layer;
-    stage->layer_count = request->layer_count ? request->layer_count : request->model->kv->layers;
+    stage->layer_count = layers_of(request);
     stage->max_rows = request->max_rows;
     stage->mini_batches = request->mini_batches;
     stage->pages_total = request->pages_total;
@@ -233,7 +238,7 @@ bool stages_has_said_so(const struct member *member, const Fastdecode__RegisterR
 {
     const struct stage *stage = stage_of(member);
     return stage->pages_total == request->pages_total && stage->first_layer == request->first_layer &&
-           stage->layer_count == (request->layer_count ? request->layer_count : request->model->kv->layers);
+           stage->layer_count == layers_of(request);
 }
 
 // The time of all stages together at the points of the first: a stage that was measured at fewer has its last one's for more rows.
