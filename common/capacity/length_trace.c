@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/base/random.h"
 
 enum { LINE_BYTES = 128 };
 
@@ -24,24 +25,15 @@ static const struct {
 
 // --- chance ---------------------------------------------------------------------------------------------------------
 
-static uint64_t next_random(uint64_t *state) // splitmix64
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 static double uniform(uint64_t *state) // in (0, 1)
 {
-    return ((double)(next_random(state) >> 11) + 0.5) * 0x1p-53;
+    return ((double)(random_next(state) >> 11) + 0.5) * 0x1p-53;
 }
 
 static void shuffle(uint32_t *values, uint32_t count, uint64_t *state)
 {
     for (uint32_t i = count; i > 1; i--) {
-        uint32_t j = (uint32_t)(next_random(state) % i), kept = values[i - 1];
+        uint32_t j = (uint32_t)(random_next(state) % i), kept = values[i - 1];
         values[i - 1] = values[j];
         values[j] = kept;
     }

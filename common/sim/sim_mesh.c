@@ -2,16 +2,14 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/base/random.h"
 #include "common/sim/sim_state.h"
 
 // --- chance -----------------------------------------------------------------------------------------------------------
 
 static double uniform(struct sim *sim) // in (0, 1]
 {
-    uint64_t z = sim->rng += 0x9e3779b97f4a7c15u; // splitmix64
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (double)((z ^ z >> 31) >> 11) * 0x1p-53 + 0x1p-54;
+    return (double)(random_next(&sim->rng) >> 11) * 0x1p-53 + 0x1p-54;
 }
 
 static double lognormal(struct sim *sim, double sigma) // of mean 1

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "common/base/checked.h"
+#include "common/base/random.h"
 
 enum { WORD_BYTES_MAX = 8, WORDS_MAX = 1 << 24 };
 
@@ -35,12 +36,8 @@ void prompt_words_append(struct text *out, uint32_t words, uint64_t serial)
     if (!text_reserve(out, (size_t)words * WORD_BYTES_MAX))
         return;
     for (uint32_t i = 0; i < words; i++) {
-        if (i % 10 == 0) { // ten times six bits of splitmix64
-            uint64_t z = state += 0x9e3779b97f4a7c15u;
-            z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-            z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-            bits = z ^ z >> 31;
-        }
+        if (i % 10 == 0) // ten times six bits
+            bits = random_next(&state);
         if (i > 0)
             text_append(out, " ", 1);
         text_string(out, words_list[bits & 63]);

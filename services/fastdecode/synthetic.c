@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
+#include "common/base/random.h"
 #include "kernels/simd/half.h"
 #include "kernels/quant/tensor_type.h"
 
@@ -167,14 +168,6 @@ enum { KEYS = 12 + 7 };
 
 // --- tensors ----------------------------------------------------------------------------------------------------------
 
-static uint64_t next_random(struct writer *w) // splitmix64: Steele, Lea, Flood, OOPSLA 2014
-{
-    uint64_t z = w->random += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 // One block whose values have the standard deviation `spread`.
 static void make_block(struct writer *w, enum tensor_type type, float spread, unsigned char *out)
 {
@@ -184,7 +177,7 @@ static void make_block(struct writer *w, enum tensor_type type, float spread, un
     uint32_t values = tensor_type_info(type)->block_bytes, head = type == TENSOR_Q4_1 ? 4 : 2;
 
     if (type == TENSOR_F16) {
-        float x = (float)((double)(int64_t)next_random(w) * 0x1p-63 * uniform) * spread;
+        float x = (float)((double)(int64_t)random_next(&w->random) * 0x1p-63 * uniform) * spread;
         half = f16_from_float(x);
         memcpy(out, &half, sizeof half);
         return;
@@ -193,7 +186,7 @@ static void make_block(struct writer *w, enum tensor_type type, float spread, un
     if (type == TENSOR_Q4_1)
         memcpy(out + 2, &least, sizeof least);
     for (uint32_t i = head; i < values; i += 8) {
-        uint64_t bits = next_random(w);
+        uint64_t bits = random_next(&w->random);
         memcpy(out + i, &bits, MIN(8u, values - i));
     }
 }
