@@ -132,6 +132,8 @@ static void settle(struct sched *s, uint32_t slot)
     struct sched_seq *seq = &s->seqs[slot];
     struct sched_seq_cold *cold = &s->cold[slot];
     seq->fenced = false;
+    if (sched_seq_runs(seq)) // extents that it gave up were free before it ran again
+        return;
     if (seq->state == SCHED_SEQ_MOVING && cold->move.relabels) {
         relabelled(s, slot);
         return;
