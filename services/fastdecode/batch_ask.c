@@ -9,6 +9,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "services/fastdecode/api_request.h"
 
 enum {
     PAUSE_FIRST_MS = 500,
@@ -16,7 +17,6 @@ enum {
     RETRY_AFTER_MOST_S = 600,
     SERVER_ERRORS_MAX = 3, // times that a request may fail in the server before that is its answer
     ANSWER_BYTES_MAX = 64 << 20,
-    CONNECT_S = 10,
 };
 
 enum slot_state { SLOT_FREE, SLOT_ASKED, SLOT_PAUSED };
@@ -185,16 +185,11 @@ static void conclude(struct slot *slot, CURLcode result)
 static bool open_slot(struct batch_asker *asker, struct slot *slot)
 {
     slot->asker = asker;
-    slot->easy = curl_easy_init();
+    slot->easy = api_handle_open(asker->headers, on_body, slot);
     if (!slot->easy)
         return false;
     curl_easy_setopt(slot->easy, CURLOPT_PRIVATE, slot);
-    curl_easy_setopt(slot->easy, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(slot->easy, CURLOPT_HTTPHEADER, asker->headers);
-    curl_easy_setopt(slot->easy, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
     curl_easy_setopt(slot->easy, CURLOPT_TCP_KEEPALIVE, 1L); // an answer may take long, but not from a host that is gone
-    curl_easy_setopt(slot->easy, CURLOPT_WRITEFUNCTION, on_body);
-    curl_easy_setopt(slot->easy, CURLOPT_WRITEDATA, slot);
     curl_easy_setopt(slot->easy, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(slot->easy, CURLOPT_HEADERDATA, slot);
     return true;
@@ -203,7 +198,6 @@ static bool open_slot(struct batch_asker *asker, struct slot *slot)
 enum status batch_asker_open(const struct batch_asker_config *config, struct batch_asker **out, struct error *error)
 {
     struct batch_asker *asker = calloc(1, sizeof *asker);
-    char line[1024];
     uint32_t i;
     bool ok;
 
@@ -214,12 +208,7 @@ enum status batch_asker_open(const struct batch_asker_config *config, struct bat
     asker->jitter = clock_now_ns();
     asker->multi = curl_multi_init();
     asker->slots = calloc(config->concurrency, sizeof *asker->slots);
-    asker->headers = curl_slist_append(NULL, "Content-Type: application/json");
-    asker->headers = curl_slist_append(asker->headers, "Expect:"); // a body is small: no question before it
-    if (config->api_key) {
-        snprintf(line, sizeof line, "Authorization: Bearer %s", config->api_key);
-        asker->headers = curl_slist_append(asker->headers, line);
-    }
+    asker->headers = api_headers_make(config->api_key);
     ok = asker->multi && asker->slots && asker->headers;
     for (i = 0; ok && i < config->concurrency; i++)
         ok = open_slot(asker, &asker->slots[i]);
@@ -258,16 +247,6 @@ uint64_t batch_asker_answered_us(const struct batch_asker *asker) { return asker
 const char *batch_asker_trouble(const struct batch_asker *asker) { return asker->trouble; }
 bool batch_asker_is_refused(const struct batch_asker *asker) { return asker->refused; }
 
-// How much of the URL is the server's: users of OpenAI's clients end it in "/v1".
-static size_t server_length(const char *url)
-{
-    size_t length = strlen(url);
-
-    while (length > 0 && url[length - 1] == '/')
-        length--;
-    return length > 3 && memcmp(url + length - 3, "/v1", 3) == 0 ? length - 3 : length;
-}
-
 void batch_asker_add(struct batch_asker *asker, uint64_t number, struct batch_line *line)
 {
     struct slot *slot = asker->slots;
@@ -280,7 +259,7 @@ void batch_asker_add(struct batch_asker *asker, uint64_t number, struct batch_li
     slot->line = *line;
     slot->pauses = slot->server_errors = 0;
     *line = (struct batch_line){0};
-    snprintf(url, sizeof url, "%.*s%s", (int)server_length(asker->config.url), asker->config.url,
+    snprintf(url, sizeof url, "%.*s%s", api_server_length(asker->config.url), asker->config.url,
              batch_endpoint_path(slot->line.endpoint));
     curl_easy_setopt(slot->easy, CURLOPT_URL, url);
     curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDS, slot->line.body);

@@ -11,9 +11,10 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "services/fastdecode/api_request.h"
 #include "services/fastdecode/stream_events.h"
 
-enum { CONNECT_S = 10, GET_S = 30, EVENTS_MAX = 256, GET_BYTES_MAX = 4 << 20, BODY_BYTES_MAX = 2000 };
+enum { GET_S = 30, EVENTS_MAX = 256, GET_BYTES_MAX = 4 << 20, BODY_BYTES_MAX = 2000 };
 
 struct slot {
     struct load_client *client;
@@ -192,17 +193,12 @@ static bool prepare(struct load_client *client, struct slot *slot)
     if (slot->easy)
         return true;
     slot->client = client;
-    slot->easy = curl_easy_init();
+    slot->easy = api_handle_open(client->headers, on_body, slot);
     if (!slot->easy)
         return false;
     curl_easy_setopt(slot->easy, CURLOPT_PRIVATE, slot);
-    curl_easy_setopt(slot->easy, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(slot->easy, CURLOPT_URL, client->url);
-    curl_easy_setopt(slot->easy, CURLOPT_HTTPHEADER, client->headers);
-    curl_easy_setopt(slot->easy, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
     curl_easy_setopt(slot->easy, CURLOPT_TIMEOUT_MS, (long)(client->config.timeout_s * 1e3));
-    curl_easy_setopt(slot->easy, CURLOPT_WRITEFUNCTION, on_body);
-    curl_easy_setopt(slot->easy, CURLOPT_WRITEDATA, slot);
     return true;
 }
 
@@ -280,29 +276,6 @@ void load_client_set(struct load_client *client, const char *model, bool ignore_
 
 // --- the client -----------------------------------------------------------------------------------------------------
 
-// How much of the URL is the server's: users of OpenAI's clients end it in "/v1".
-static int server_length(const char *url)
-{
-    size_t length = strlen(url);
-
-    while (length > 0 && url[length - 1] == '/')
-        length--;
-    return (int)(length > 3 && memcmp(url + length - 3, "/v1", 3) == 0 ? length - 3 : length);
-}
-
-static struct curl_slist *make_headers(const char *api_key)
-{
-    char line[1024];
-    struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
-
-    headers = curl_slist_append(headers, "Expect:"); // no question before a long prompt
-    if (api_key) {
-        snprintf(line, sizeof line, "Authorization: Bearer %s", api_key);
-        headers = curl_slist_append(headers, line);
-    }
-    return headers;
-}
-
 enum status load_client_open(const struct load_client_config *config, struct load_client **out, struct error *error)
 {
     struct load_client *client = calloc(1, sizeof *client);
@@ -316,8 +289,8 @@ enum status load_client_open(const struct load_client_config *config, struct loa
     client->epoll = epoll_create1(EPOLL_CLOEXEC);
     client->slots = calloc(config->streams_max, sizeof *client->slots);
     client->vacant = calloc(config->streams_max, sizeof *client->vacant);
-    client->headers = make_headers(config->api_key);
-    snprintf(client->url, sizeof client->url, "%.*s/v1/completions", server_length(config->url), config->url);
+    client->headers = api_headers_make(config->api_key);
+    snprintf(client->url, sizeof client->url, "%.*s/v1/completions", api_server_length(config->url), config->url);
     if (!client->multi || client->epoll < 0 || !client->slots || !client->vacant || !client->headers) {
         load_client_close(client);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for %u streams", config->streams_max);
@@ -373,21 +346,16 @@ enum status load_client_get(const struct load_client_config *config, const char 
 {
     struct text page = {0};
     char url[1280];
-    struct curl_slist *headers = make_headers(config->api_key);
-    CURL *curl = curl_easy_init();
+    struct curl_slist *headers = api_headers_make(config->api_key);
+    CURL *curl = api_handle_open(headers, on_page, &page);
     CURLcode result = CURLE_OUT_OF_MEMORY;
 
     *status = 0;
     *body = NULL;
-    snprintf(url, sizeof url, "%.*s%s", server_length(config->url), config->url, path);
+    snprintf(url, sizeof url, "%.*s%s", api_server_length(config->url), config->url, path);
     if (curl) {
         curl_easy_setopt(curl, CURLOPT_URL, url);
-        curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-        curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
-        curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
         curl_easy_setopt(curl, CURLOPT_TIMEOUT, (long)GET_S);
-        curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_page);
-        curl_easy_setopt(curl, CURLOPT_WRITEDATA, &page);
         result = curl_easy_perform(curl);
         curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, status);
     }
