@@ -51,6 +51,11 @@ double capacity_lone_ttft_s(const struct capacity_undisturbed *u, double prompt_
     return MAX(u->ttft_s[i - 1] + share * (u->ttft_s[i] - u->ttft_s[i - 1]), u->ttft_s[0]);
 }
 
+double capacity_delay_s(const struct capacity_undisturbed *u, double prompt_tokens, double ttft_s)
+{
+    return MAX(ttft_s - capacity_lone_ttft_s(u, prompt_tokens), 0);
+}
+
 enum capacity_bound capacity_judge(const struct capacity_targets *t, const struct capacity_probe *p)
 {
     if ((double)p->refused + p->failed > t->error_share * p->requests)

@@ -70,6 +70,8 @@ struct capacity_targets capacity_targets_of(const char *tbt_slo, double tbt_p99_
 // How long a prompt alone takes to its first token: between two measured lengths on the line through them, beyond the last one on that
 // line, never below the shortest one's.
 double capacity_lone_ttft_s(const struct capacity_undisturbed *undisturbed, double prompt_tokens);
+// The scheduling delay of a request with that time to its first token.
+double capacity_delay_s(const struct capacity_undisturbed *undisturbed, double prompt_tokens, double ttft_s);
 // Which target the probe exceeds.
 enum capacity_bound capacity_judge(const struct capacity_targets *targets, const struct capacity_probe *probe);
 const char *capacity_bound_name(enum capacity_bound bound); // as in JSON: "tbt_p99"; NULL of MET

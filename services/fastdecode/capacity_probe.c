@@ -34,7 +34,7 @@ struct run {
 
 static double delay_of(const struct run *run, uint32_t index, double ttft_s)
 {
-    return MAX(ttft_s - capacity_lone_ttft_s(run->undisturbed, run->requests[index].length.prompt_tokens), 0);
+    return capacity_delay_s(run->undisturbed, run->requests[index].length.prompt_tokens, ttft_s);
 }
 
 static void on_token(void *arg, const struct load_stream *stream, uint64_t gap_us)

@@ -80,7 +80,7 @@ static enum status probe(void *arg, const struct load_request *requests, uint32_
         if (ttft_s == 0) // it was refused
             continue;
         values[begun] = ttft_s;
-        values[count + begun++] = MAX(ttft_s - capacity_lone_ttft_s(&so_far->undisturbed, requests[i].length.prompt_tokens), 0);
+        values[count + begun++] = capacity_delay_s(&so_far->undisturbed, requests[i].length.prompt_tokens, ttft_s);
     }
     if (!status) {
         out->seconds = result.seconds;
