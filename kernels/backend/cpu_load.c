@@ -29,11 +29,7 @@ struct loader {
     enum status status;
 };
 
-static void mix(struct loader *loader, uint64_t value)
-{
-    loader->layout = (loader->layout ^ value) * 0x9e3779b97f4a7c15u;
-    loader->layout ^= loader->layout >> 29;
-}
+static void mix(struct loader *loader, uint64_t value) { packed_layout_mix(&loader->layout, value); }
 
 static void *take(struct loader *loader, uint64_t bytes)
 {

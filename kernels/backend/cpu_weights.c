@@ -10,10 +10,9 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "kernels/backend/cpu_internal.h"
+#include "kernels/backend/packed_log.h"
 
-enum { READ_AHEAD = WEIGHT_SLOTS_MIN, PROGRESS_US = 5000000, TRIES = 5 };
-
-static const double mib = 1048576;
+enum { READ_AHEAD = WEIGHT_SLOTS_MIN, TRIES = 5 };
 
 // Section 0 always stays in memory; the others are segments.
 static enum status choose_tiers(const struct backend_config *config, const struct cpu_sections *sections, struct weight_tiers *out,
@@ -48,14 +47,6 @@ static struct packed_layout layout_of(const struct backend *backend)
                                   .layout = backend->sections.layout,
                                   .blob_count = backend->sections.count,
                                   .blob_bytes = backend->sections.bytes};
-}
-
-static uint64_t sum_of_sections(const struct backend *backend)
-{
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < backend->sections.count; i++)
-        sum += backend->sections.bytes[i];
-    return sum;
 }
 
 // Where a section is put while the weights are loaded: one that streams into a slot, READ_AHEAD in turn.
@@ -113,7 +104,7 @@ static enum status read_packed(struct backend *backend, struct error *error)
 {
     const struct packed_layout layout = layout_of(backend);
     const uint64_t began_us = clock_now_us();
-    const double bytes = (double)sum_of_sections(backend);
+    const uint64_t bytes = packed_layout_bytes(&layout);
     struct packed_file *file;
     enum status status = packed_file_open(backend->config.packed_path, &layout, &file, error);
 
@@ -123,10 +114,7 @@ static enum status read_packed(struct backend *backend, struct error *error)
         packed_file_close(file);
         return status;
     }
-    const double us = (double)MAX(clock_now_us() - began_us, 1);
-    log_info("WEIGHTS-READ", "file=%s mib=%.1f ms=%.0f mib_per_s=%.0f", backend->config.packed_path, bytes / mib, us * 1e-3,
-             bytes / mib / us * 1e6);
-    backend->disk_bytes_per_us = bytes / us;
+    backend->disk_bytes_per_us = (double)bytes / packed_log_read(backend->config.packed_path, bytes, began_us);
     if (backend->tiers.streamed_count)
         backend->packed = file;
     else
@@ -136,21 +124,13 @@ static enum status read_packed(struct backend *backend, struct error *error)
 
 // --- converting and writing ---
 
-static void say_progress(uint64_t *said_us, uint64_t done, uint64_t total)
-{
-    const uint64_t now_us = clock_now_us();
-    if (now_us - *said_us < PROGRESS_US)
-        return;
-    *said_us = now_us;
-    log_info("WEIGHTS-PACKING", "done_mib=%.0f of_mib=%.0f", (double)done / mib, (double)total / mib);
-}
-
 // Converts the weights and, with a writer, writes them. A writer that fails is given up: *writer is NULL then, *not_written says why, and
 // the weights that stay are converted all the same.
 static enum status convert_sections(struct backend *backend, struct packed_writer **writer, struct error *not_written,
                                     struct error *error)
 {
-    const uint64_t total = sum_of_sections(backend);
+    const struct packed_layout layout = layout_of(backend);
+    const uint64_t total = packed_layout_bytes(&layout);
     uint64_t said_us = clock_now_us(), done = 0;
     enum status status = STATUS_OK;
 
@@ -163,7 +143,7 @@ static enum status convert_sections(struct backend *backend, struct packed_write
             *writer = NULL;
         }
         done += backend->sections.bytes[i];
-        say_progress(&said_us, done, total);
+        packed_log_writing(&said_us, done, total);
     }
     return status;
 }
@@ -187,8 +167,7 @@ static enum status convert(struct backend *backend, struct error *error)
         return status;
     }
     if (writer && !packed_writer_commit(writer, &not_written))
-        log_info("WEIGHTS-PACKED", "file=%s mib=%.1f ms=%llu", path, (double)sum_of_sections(backend) / mib,
-                 (unsigned long long)(clock_now_us() - began_us) / 1000);
+        packed_log_written(path, packed_layout_bytes(&layout), began_us);
     if (!not_written.status)
         return STATUS_OK;
     if (!streams) {

@@ -35,6 +35,22 @@ struct packed_blob {
 struct packed_file;
 struct packed_writer;
 
+// Mixes one of the things that the blobs' bytes depend on into a layout's number.
+static inline void packed_layout_mix(uint64_t *layout, uint64_t value)
+{
+    *layout = (*layout ^ value) * 0x9e3779b97f4a7c15u;
+    *layout ^= *layout >> 29;
+}
+
+// Returns the bytes of all blobs.
+static inline uint64_t packed_layout_bytes(const struct packed_layout *layout)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < layout->blob_count; i++)
+        sum += layout->blob_bytes[i];
+    return sum;
+}
+
 static inline uint64_t packed_file_align(uint64_t bytes)
 {
     return (bytes + PACKED_FILE_ALIGN - 1) / PACKED_FILE_ALIGN * PACKED_FILE_ALIGN;

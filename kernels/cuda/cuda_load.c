@@ -44,11 +44,7 @@ struct spot {
     uint64_t at;                  // in the blob
 };
 
-static void mix(struct loader *loader, uint64_t value)
-{
-    loader->layout = (loader->layout ^ value) * 0x9e3779b97f4a7c15u;
-    loader->layout ^= loader->layout >> 29;
-}
+static void mix(struct loader *loader, uint64_t value) { packed_layout_mix(&loader->layout, value); }
 
 static uint64_t take(uint64_t *used, uint64_t bytes)
 {

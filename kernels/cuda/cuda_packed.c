@@ -11,29 +11,10 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/base/log.h"
+#include "kernels/backend/packed_log.h"
 #include "kernels/cuda/cuda.h"
 
-enum { PROGRESS_US = 5000000, HALVES = 2, HALF_BYTES = CUDA_STAGING_BYTES / HALVES };
-
-static const double mib = 1048576;
-
-static uint64_t sum_of(const struct packed_layout *layout)
-{
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < layout->blob_count; i++)
-        sum += layout->blob_bytes[i];
-    return sum;
-}
-
-static void say_progress(const char *id, uint64_t *said_us, uint64_t done, uint64_t total)
-{
-    const uint64_t now_us = clock_now_us();
-    if (now_us - *said_us < PROGRESS_US)
-        return;
-    *said_us = now_us;
-    log_info(id, "done_mib=%.0f of_mib=%.0f", (double)done / mib, (double)total / mib);
-}
+enum { HALVES = 2, HALF_BYTES = CUDA_STAGING_BYTES / HALVES };
 
 // --- writing ---
 
@@ -45,7 +26,7 @@ static enum status flush(struct cuda_packing *packing, struct error *error)
     if (!bytes)
         return STATUS_OK;
     packing->done += bytes;
-    say_progress("WEIGHTS-PACKING", &packing->said_us, packing->done, sum_of(&packing->layout));
+    packed_log_writing(&packing->said_us, packing->done, packed_layout_bytes(&packing->layout));
     return packed_writer_add(packing->writer, packing->memory, bytes, error);
 }
 
@@ -118,8 +99,7 @@ enum status cuda_packing_end(struct cuda_packing *packing, const char *path, enu
     }
     if ((status = packed_writer_commit(writer, error)))
         return status;
-    log_info("WEIGHTS-PACKED", "file=%s mib=%.1f ms=%llu", path, (double)sum_of(&packing->layout) / mib,
-             (unsigned long long)(clock_now_us() - packing->began_us) / 1000);
+    packed_log_written(path, packed_layout_bytes(&packing->layout), packing->began_us);
     return STATUS_OK;
 }
 
@@ -200,7 +180,7 @@ static enum status read_blobs(struct reading *reading, uint64_t total, struct er
         more = ask(reading, 1 - half);
         status = take(reading, &reading->pieces[half], error);
         done += reading->pieces[half].read.bytes;
-        say_progress("WEIGHTS-READING", &said_us, done, total);
+        packed_log_reading(&said_us, done, total);
     }
     return status;
 }
@@ -210,7 +190,7 @@ enum status cuda_packed_read(struct backend *backend, const struct packed_layout
 {
     const char *path = backend->config.packed_path;
     const struct disk_config config = {.method = backend->config.disk};
-    const uint64_t began_us = clock_now_us(), total = sum_of(layout);
+    const uint64_t began_us = clock_now_us(), total = packed_layout_bytes(layout);
     struct reading reading = {.backend = backend, .staging = staging, .stream = stream};
     enum status status = packed_file_open(path, layout, &reading.file, error);
 
@@ -224,10 +204,7 @@ enum status cuda_packed_read(struct backend *backend, const struct packed_layout
         packed_file_close(reading.file);
         return status;
     }
-    const double us = (double)MAX(clock_now_us() - began_us, 1);
-    log_info("WEIGHTS-READ", "file=%s mib=%.1f ms=%.0f mib_per_s=%.0f", path, (double)total / mib, us * 1e-3,
-             (double)total / mib / us * 1e6);
-    *us_per_byte = us / (double)total;
+    *us_per_byte = packed_log_read(path, total, began_us) / (double)total;
     *out = reading.file;
     return STATUS_OK;
 }
