@@ -15,6 +15,7 @@
 #include "common/wire/attend.h"
 #include "services/s-part/engine_state.h"
 #include "tests/integration/await.h"
+#include "tests/integration/step_rows.h"
 
 enum { ROWS = 2048, VOCAB = 32, CONTEXT = 64, HEADS = 2, HEAD_DIM = 16, WORKERS = 2, SEGMENTS = 64 };
 
@@ -244,29 +245,13 @@ static void send_step(uint32_t mini_batch, uint64_t first, uint32_t count, const
 {
     static Fastdecode__SequenceOpen opens[ROWS], *open_pointers[ROWS];
     static Fastdecode__Run runs[ROWS], *run_pointers[ROWS];
-    static uint32_t tokens[] = {3};
-    Fastdecode__Sampling sampling = FASTDECODE__SAMPLING__INIT;
+    Fastdecode__Sampling sampling;
     Fastdecode__Place place = FASTDECODE__PLACE__INIT, *places[] = {&place};
     Fastdecode__StepRequest request = FASTDECODE__STEP_REQUEST__INIT;
     const struct rpc_callbacks callbacks = {.on_message = on_step, .on_end = on_step_end};
     struct error error;
 
-    sampling.top_p = 1;
-    for (uint32_t i = 0; i < count; i++) {
-        fastdecode__sequence_open__init(&opens[i]);
-        opens[i].sequence = first + i;
-        opens[i].sampling = &sampling;
-        opens[i].prompt_tokens = 1;
-        opens[i].n_tokens = 1;
-        opens[i].tokens = tokens;
-        open_pointers[i] = &opens[i];
-        fastdecode__run__init(&runs[i]);
-        runs[i].sequence = first + i;
-        runs[i].n_tokens = 1;
-        runs[i].tokens = tokens;
-        runs[i].sample = true;
-        run_pointers[i] = &runs[i];
-    }
+    step_rows_fill(first, count, &sampling, opens, open_pointers, runs, run_pointers);
     if (worker) {
         place.worker = 1 + (uint32_t)(worker - workers);
         place.incarnation = worker->incarnation;

@@ -15,6 +15,7 @@
 #include "common/wire/wire.h"
 #include "services/s-part/engine_state.h"
 #include "tests/integration/await.h"
+#include "tests/integration/step_rows.h"
 
 enum { ROWS = 64, VOCAB = 32, CONTEXT = 64, HIDDEN = 4, LAYERS = 3, HELD = 16, STEPS = 16 };
 
@@ -295,31 +296,19 @@ static void on_step_end(void *user, enum status status, const char *text)
 // token is the one sampled last.
 static struct answer *send_step(uint32_t mini_batch, uint64_t first, uint32_t count, uint32_t position, bool opened)
 {
-    static uint32_t tokens[] = {3};
     Fastdecode__SequenceOpen opens[4], *open_pointers[4];
     Fastdecode__Run runs[4], *run_pointers[4];
-    Fastdecode__Sampling sampling = FASTDECODE__SAMPLING__INIT;
+    Fastdecode__Sampling sampling;
     Fastdecode__Place place = FASTDECODE__PLACE__INIT, *places[] = {&place};
     Fastdecode__StepRequest request = FASTDECODE__STEP_REQUEST__INIT;
     const struct rpc_callbacks callbacks = {.on_message = on_step, .on_end = on_step_end};
     struct answer *answer = &answers[sent];
     struct error error;
 
-    sampling.top_p = 1;
+    step_rows_fill(first, count, &sampling, opens, open_pointers, runs, run_pointers);
     for (uint32_t i = 0; i < count; i++) {
-        fastdecode__sequence_open__init(&opens[i]);
-        opens[i].sequence = first + i;
-        opens[i].sampling = &sampling;
-        opens[i].prompt_tokens = opens[i].n_tokens = 1;
-        opens[i].tokens = tokens;
-        open_pointers[i] = &opens[i];
-        fastdecode__run__init(&runs[i]);
-        runs[i].sequence = first + i;
         runs[i].position = position + i;
         runs[i].n_tokens = opened;
-        runs[i].tokens = tokens;
-        runs[i].sample = true;
-        run_pointers[i] = &runs[i];
     }
     request.scheduler_incarnation = scheduler_incarnation;
     request.step = 100 + sent;

@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/member/member.h"
 #include "tests/integration/await.h"
+#include "tests/integration/played_cluster.h"
 
 #define ADDRESS "inproc://test-incarnation"
 
@@ -91,17 +92,13 @@ static void on_s_part(void *user, uint64_t now)
 
 static int open_all(void **state)
 {
-    static const char *const addresses[] = {ADDRESS};
-    const struct rpc_method methods[] = {{&fastdecode__cluster__descriptor, "RegisterMember", take_registration, NULL},
-                                         {&fastdecode__cluster__descriptor, "Heartbeat", take_heartbeat, NULL}};
-    const struct rpc_server_config config = {
-        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 2, .hello = {.service = "scheduler"}};
-    struct error error;
     (void)state;
     asked = refused = beats = registered = 0;
     newest = s_part = incarnation = s_part_told = 0;
     forgotten = clock_put_right = false;
-    return rpc_loop_open(&loop) || rpc_server_open(loop, &config, &scheduler, &error);
+    assert_int_equal(rpc_loop_open(&loop), STATUS_OK);
+    scheduler = open_cluster(loop, ADDRESS, take_registration, take_heartbeat);
+    return 0;
 }
 
 static void start_member(uint64_t first)

@@ -9,6 +9,7 @@
 #include "common/model/model.h"
 #include "services/s-part/s_part.h"
 #include "tests/integration/await.h"
+#include "tests/integration/played_cluster.h"
 
 #define ADDRESS "inproc://test-s-part-membership"
 
@@ -55,11 +56,6 @@ static void take_heartbeat(struct rpc_call *call, void *user)
 
 static int open_all(void **state)
 {
-    static const char *const addresses[] = {ADDRESS};
-    const struct rpc_method methods[] = {{&fastdecode__cluster__descriptor, "RegisterMember", take_registration, NULL},
-                                         {&fastdecode__cluster__descriptor, "Heartbeat", take_heartbeat, NULL}};
-    const struct rpc_server_config config = {
-        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 2, .hello = {.service = "scheduler"}};
     struct error error;
     (void)state;
     registrations = beats = lists = 0;
@@ -68,9 +64,11 @@ static int open_all(void **state)
                              .incarnation = member_incarnation(),
                              .model = &model,
                              .engine = {.ops = &played}};
-    return thread_pool_open(1, &s_part.pool) || sequence_table_open(16, 8, 64, &s_part.engine.sequences) ||
-           rpc_loop_open(&s_part.control_loop) || rpc_loop_open(&s_part.engine.loop) ||
-           rpc_server_open(s_part.control_loop, &config, &scheduler, &error) || membership_open(&s_part, &error);
+    if (thread_pool_open(1, &s_part.pool) || sequence_table_open(16, 8, 64, &s_part.engine.sequences) ||
+        rpc_loop_open(&s_part.control_loop) || rpc_loop_open(&s_part.engine.loop))
+        return -1;
+    scheduler = open_cluster(s_part.control_loop, ADDRESS, take_registration, take_heartbeat);
+    return membership_open(&s_part, &error);
 }
 
 static int close_all(void **state)

@@ -17,6 +17,7 @@
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
 #include "tests/integration/await.h"
+#include "tests/integration/played_cluster.h"
 
 static const struct kv_shape good = {
     .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .page_tokens = 16, .type = KV_F16, .max_context = 1024};
@@ -65,11 +66,7 @@ static void take_heartbeat(struct rpc_call *call, void *user)
 static void a_shape_that_cannot_be_is_refused(void **state)
 {
     struct kv_shape bad[] = {good, good, good, good, good, good, good, good, {0}};
-    static const char *const addresses[] = {"inproc://test-cluster"};
-    const struct rpc_method methods[] = {{&fastdecode__cluster__descriptor, "RegisterMember", take_registration, NULL},
-                                         {&fastdecode__cluster__descriptor, "Heartbeat", take_heartbeat, NULL}};
-    const struct rpc_server_config config = {
-        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 2, .hello = {.service = "scheduler"}};
+    const char *address = "inproc://test-cluster";
     struct rpc_server *scheduler;
     struct error error;
 
@@ -82,13 +79,13 @@ static void a_shape_that_cannot_be_is_refused(void **state)
     bad[5].max_context = UINT32_MAX;
     bad[6].heads = 0;
     bad[7].sparse_percent = 101;
-    worker = (struct worker){
-        .settings = {.name = "w", .scheduler = addresses[0], .listen = "inproc://test-shaped", .kv_memory = 1 << 20}};
+    worker =
+        (struct worker){.settings = {.name = "w", .scheduler = address, .listen = "inproc://test-shaped", .kv_memory = 1 << 20}};
     worker.incarnation = member_incarnation();
     assert_int_equal(rpc_loop_open(&worker.control_loop), STATUS_OK);
     worker.tensor_loop = worker.control_loop;
     assert_int_equal(thread_pool_open(1, &worker.pool), STATUS_OK);
-    assert_int_equal(rpc_server_open(worker.control_loop, &config, &scheduler, &error), STATUS_OK);
+    scheduler = open_cluster(worker.control_loop, address, take_registration, take_heartbeat);
     answered = bad[0];
     heartbeat_status = STATUS_FAILED_PRECONDITION;
     assert_int_equal(control_open(&worker, &error), STATUS_OK);
