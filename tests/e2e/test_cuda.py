@@ -13,6 +13,7 @@ import pytest
 from conftest import BUILD, MODEL, PACED, ROOT, SANITIZED, fastdecode, run, seconds, spawn, tiny, wait_until
 from streams import Stream, assert_same, body, join_all, of_place, run_all, start_all, words
 from test_golden import ORACLE, Scores, check_greedy
+from test_weights import cut_file_and_check
 
 sys.path.append(os.path.join(ROOT, "tests", "bench"))
 import profile_steps  # noqa: E402
@@ -262,17 +263,7 @@ def test_a_read_of_weights_that_fails(start_mesh, tmp_path):
     common = ("--device", "cuda", "--batch-invariant", "--max-batch", 8, "--context", 256, "--calibrate", "off", "--placement", "workers")
     paced = dict(PACED, env=dict(PACED["env"], **device()))
     mesh = start_mesh(*common, *from_disk(tmp_path, SMALL_MIB), **paced)
-    request = body("The sea is", 60)
-    wanted = run_all(mesh.url, [request])
-    stream = Stream(mesh.url, request)
-    stream.wait_tokens(10)
-    path, = (os.path.join(tmp_path, name) for name in os.listdir(tmp_path))
-    os.truncate(path, 8192)
-    stream.join()
-    assert stream.error is None
-    assert_same([stream], wanted)
-    assert re.search(r'DEVICE-FAILED why="\S+\.fdw: bytes \d+ to \d+ cannot be read: the file ends before', mesh.logs(400))
-    wait_until(lambda: "WEIGHTS-PACKED-ANEW" in mesh.logs(400))
+    cut_file_and_check(mesh, tmp_path, body("The sea is", 60))
 
 
 def test_weights_that_do_not_fit_the_device(start_mesh):

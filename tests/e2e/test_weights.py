@@ -55,21 +55,25 @@ def test_same_bytes_where_they_do_not_fit(mesh, start_mesh, tmp_path, options):
     assert [stream.error for stream in join_all(beside) if stream.error] == []
 
 
-def test_a_read_that_fails_ends_the_s_part(start_mesh, tmp_path):
-    """The packed file is cut while steps read it. The s-part ends as with a lost device, writes the file anew when it is started again, and
-    the streams go on with the text that they would have had."""
-    small = streamed(start_mesh, tmp_path, "--kv-workers", 1, "--local-pool", 0, **PACED)
-    request = body("The sea is", 200)
-    wanted = run_all(small.url, [request])
-    stream = Stream(small.url, request)
+def cut_file_and_check(mesh, folder, request):
+    """Cuts the only packed file of a folder while a stream reads it in each step."""
+    wanted = run_all(mesh.url, [request])
+    stream = Stream(mesh.url, request)
     stream.wait_tokens(10)
-    path, = (os.path.join(tmp_path, name) for name in os.listdir(tmp_path))
+    path, = (os.path.join(folder, name) for name in os.listdir(folder))
     os.truncate(path, 8192)
     stream.join()
     assert stream.error is None
     assert_same([stream], wanted)
-    assert re.search(r'DEVICE-FAILED why="\S+\.fdw: bytes \d+ to \d+ cannot be read: the file ends before', log_of(small))
-    wait_until(lambda: "WEIGHTS-PACKED-ANEW" in log_of(small))
+    assert re.search(r'DEVICE-FAILED why="\S+\.fdw: bytes \d+ to \d+ cannot be read: the file ends before', log_of(mesh))
+    wait_until(lambda: "WEIGHTS-PACKED-ANEW" in log_of(mesh))
+
+
+def test_a_read_that_fails_ends_the_s_part(start_mesh, tmp_path):
+    """The packed file is cut while steps read it. The s-part ends as with a lost device, writes the file anew when it is started again, and
+    the streams go on with the text that they would have had."""
+    small = streamed(start_mesh, tmp_path, "--kv-workers", 1, "--local-pool", 0, **PACED)
+    cut_file_and_check(small, tmp_path, body("The sea is", 200))
 
 
 def test_too_little_memory_is_refused_with_numbers(start_mesh, tmp_path):
