@@ -3,6 +3,7 @@
 #ifndef FD_SCHED_SCHED_SETTINGS_H
 #define FD_SCHED_SCHED_SETTINGS_H
 
+#include <stdint.h>
 #include <string.h>
 
 // The most places of a mesh, and of one step: the local pool and the KV workers. Every table of places has this size.
@@ -16,6 +17,17 @@ enum { SCHED_STAGES_MAX = 8 };
 
 // Frozen extents of a sequence, so that it is at one place more at most.
 enum { SCHED_EXTENTS_MAX = 8 };
+
+// Puts a value in its place among the `count` largest, largest first. The places with most pages are what one sequence may have.
+static inline void sched_put_largest(uint64_t *largest, uint32_t count, uint64_t value)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (value > largest[i]) {
+            const uint64_t less = largest[i];
+            largest[i] = value;
+            value = less;
+        }
+}
 
 // --micro-batch: the prefill rows of a step.
 enum sched_micro_batch {

@@ -9,6 +9,7 @@
 #include "common/base/options.h"
 #include "common/kv/kv_ledger.h"
 #include "common/kv/kv_partials.h"
+#include "common/plan/extents.h"
 #include "common/plan/pipeline.h"
 #include "common/sim/load_plot.h"
 #include "common/sim/sim.h"
@@ -98,15 +99,10 @@ static uint32_t pages_of(const struct sim_settings *s, double bytes)
 static uint64_t sequence_room(const struct sim_place *places, uint32_t count)
 {
     uint64_t most[SCHED_EXTENTS_MAX + 1] = {0}, sum = 0;
+    _Static_assert(PLAN_EXTENT_PLACES_MAX == ARRAY_COUNT(most), "as many places as a sequence may use");
 
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t more = places[i].pages_total;
-        for (uint32_t k = 0; k < ARRAY_COUNT(most); k++) {
-            uint64_t less = MIN(most[k], more);
-            most[k] = MAX(most[k], more);
-            more = less;
-        }
-    }
+    for (uint32_t i = 0; i < count; i++)
+        sched_put_largest(most, ARRAY_COUNT(most), places[i].pages_total);
     for (uint32_t k = 0; k < ARRAY_COUNT(most); k++)
         sum += most[k];
     return sum * PLAN_PAGE_TOKENS;

@@ -157,13 +157,8 @@ static void no_space_text(struct scheduler *scheduler, const struct token_log *l
     for (uint32_t i = 0; i < scheduler->place_count; i++) {
         struct sched_place_info info;
         sched_get_place(scheduler->core, i, &info);
-        uint64_t more = info.up ? info.pages_total : 0;
         places += info.up;
-        for (uint32_t k = 0; k < (info.takes_extents ? most : 1); k++) { // the largest ones
-            uint64_t less = MIN(pages[k], more);
-            pages[k] = MAX(pages[k], more);
-            more = less;
-        }
+        sched_put_largest(pages, info.takes_extents ? most : 1, info.up ? info.pages_total : 0);
     }
     for (uint32_t k = 1; k < most; k++)
         pages[0] += pages[k];
