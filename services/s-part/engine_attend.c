@@ -65,9 +65,8 @@ static void lose_row(void *user, uint32_t index, bool is_read)
     step_plan_lose(run, read ? read->extent : (uint32_t)run->run->n_extents - 1);
 }
 
-void engine_lose_place(struct mini_batch *batch, struct link_use *use)
+void engine_lose_place(struct link_use *use)
 {
-    assert_always(batch == use->batch);
     if (use->dead)
         return;
     use->dead = true;
@@ -114,7 +113,7 @@ static void on_reply(void *user, struct rpc_message *message)
                            reply.layer, (unsigned long long)batch->request->step, layer);
     if (status) {
         log_warn("ATTEND-BAD-REPLY", "worker=%u error=\"%s\"", use->link->worker, error.text);
-        engine_lose_place(batch, use);
+        engine_lose_place(use);
         use->spoiled = true;
         return;
     }
@@ -135,7 +134,7 @@ static void on_end(void *user, enum status status, const char *text)
     if (status) {
         log_warn("ATTEND-FAILED", "worker=%u step=%llu status=%s why=\"%s\"", use->link->worker,
                  (unsigned long long)batch->request->step, status_name(status), text);
-        engine_lose_place(batch, use);
+        engine_lose_place(use);
     }
     if (--batch->waiting == 0 && batch->state == BATCH_WAITING)
         engine_make_ready(batch);
@@ -266,7 +265,7 @@ void engine_send(struct mini_batch *batch)
             use->waiting = false;
             use->link->expected_us -= use->expected_us;
             batch->waiting--;
-            engine_lose_place(batch, use);
+            engine_lose_place(use);
         }
     }
 }

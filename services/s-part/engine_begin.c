@@ -98,7 +98,7 @@ static void lose_unreachable(struct mini_batch *batch)
         struct link_use *use = &batch->uses[p];
         if (!use->local && (!use->link || use->link->down || !rpc_channel_is_up(use->link->channel) ||
                             all_came_lost(batch, &batch->plan.places[p])))
-            engine_lose_place(batch, use);
+            engine_lose_place(use);
     }
 }
 
@@ -302,7 +302,7 @@ void engine_link_changed(struct engine *engine, struct link *link)
         for (uint32_t p = 0; batch->state != BATCH_IDLE && p < batch->plan.place_count; p++) {
             struct link_use *use = &batch->uses[p];
             if (use->link == link && link->down && in_layers(batch))
-                engine_lose_place(batch, use);
+                engine_lose_place(use);
             connecting |= use->link && !use->link->down && !rpc_channel_is_up(use->link->channel);
         }
         if (batch->state == BATCH_CONNECTING && !connecting)

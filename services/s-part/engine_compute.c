@@ -13,7 +13,7 @@ static bool prepare(struct mini_batch *batch)
         if (use->local)
             continue;
         if (!use->dead && !(use->request = engine_prepare(batch, use, batch->segment)))
-            engine_lose_place(batch, use);
+            engine_lose_place(use);
         if (use->dead)
             engine_point_nowhere(batch, use->place);
         remote = true;

@@ -294,7 +294,7 @@ void engine_point_to_replies(struct mini_batch *batch);
 void engine_free_replies(struct mini_batch *batch);
 void engine_send(struct mini_batch *batch);
 void engine_attend_local(struct mini_batch *batch, uint32_t layer);
-void engine_lose_place(struct mini_batch *batch, struct link_use *use);
+void engine_lose_place(struct link_use *use);
 void engine_make_ready(struct mini_batch *batch);
 
 // engine_extents.c: sequences that lie at several places. put_reads: describes the reads of a place's message, and remembers where their q

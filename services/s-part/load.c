@@ -130,7 +130,8 @@ static enum status lend_memory(const struct engine *engine, struct error *error)
 static enum status choose_layers(struct s_part_settings *s, const struct model *model, struct error *error)
 {
     const uint32_t layers = model->shape.layers;
-    struct plan_range ranges[SCHED_STAGES_MAX];
+    struct plan_range ranges[PLAN_STAGES_MAX];
+    _Static_assert((int)PLAN_STAGES_MAX == (int)SCHED_STAGES_MAX, "as many stages as there may be");
 
     if (s->stages > 1) {
         if (plan_split_model(model, s->stages, ranges, error)) {

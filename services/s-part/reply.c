@@ -144,8 +144,7 @@ bool reply_pass_on(struct mini_batch *batch, Fastdecode__StepReply *reply)
         take_place(batch, reply->places[i]);
     for (size_t i = 0; i < reply->n_stages; i++)
         batch->stage_pointers[i + 1] = reply->stages[i];
-    batch->stage_pointers[0] = &batch->stage_time;
-    reply->n_stages++;
+    reply->n_stages++; // with this one, whose time was noted when the step was handed on
     reply->stages = batch->stage_pointers;
     reply->s_part_us += (uint32_t)batch->s_part_us;
     reply->r_part_us += (uint32_t)batch->r_part_us;
