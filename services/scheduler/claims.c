@@ -201,8 +201,8 @@ static bool claim(struct scheduler *scheduler, const struct token_log *log, bool
         covered = part->positions;
         after = part->first;
     }
-    // An extent ends at such a multiple, and the next one may be at a member that has not registered yet.
-    if (!late && covered && covered % KV_EXTENT_TOKENS == 0 && covered + 1 < log->token_count)
+    // An extent ends at such a multiple, and the next one, or the first, may be at a member that has not registered yet.
+    if (!late && covered % KV_EXTENT_TOKENS == 0 && covered + 1 < log->token_count)
         return false;
     take_parts(scheduler, log, out);
     return out->count > 0;

@@ -152,7 +152,8 @@ static struct {
     struct rpc_call *held[HELD_CALLS_MAX]; // Free calls that are not answered yet
     uint32_t held_count;
     uint64_t incarnation;
-    uint64_t freed; // ids in Free calls
+    uint64_t freed;          // ids in Free calls
+    uint32_t first_position; // of each sequence that it registers with
 } kv_worker;
 
 static inline void take_free(struct rpc_call *call, void *user)
@@ -196,6 +197,7 @@ static inline struct outcome kv_worker_register(uint64_t first, uint32_t count, 
     for (uint32_t i = 0; i < count; i++) {
         fastdecode__held_sequence__init(pointers[i] = &items[i]);
         items[i].sequence = first + i;
+        items[i].first_position = kv_worker.first_position;
         items[i].positions = positions;
         items[i].certain = certain;
     }

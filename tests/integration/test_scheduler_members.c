@@ -48,6 +48,34 @@ static void a_worker_that_comes_back_gives_back_what_it_holds(void **state)
     mesh_close();
 }
 
+// After a start of the scheduler the holder of a split sequence's second part may register before that of its first. It keeps the part for as
+// long as the first one may come.
+static void a_later_part_waits_for_the_first_one(void **state)
+{
+    enum { SEQUENCE = 1000 };
+    (void)state;
+    mesh_open(16, 16, 1);
+    scheduler->started_us = clock_now_us();
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    kv_worker.first_position = KV_EXTENT_TOKENS;
+    kv_worker_open(SEQUENCE, 1, 2 * KV_EXTENT_TOKENS, 2 * KV_EXTENT_TOKENS);
+    struct rpc_channel *gateway = gateway_open();
+    generate(gateway, &streams[0], SEQUENCE, 2 * KV_EXTENT_TOKENS + 10, 5);
+    UNTIL(scheduler->settling_count == 1);
+    for (uint32_t i = 0; i < 3; i++)
+        claims_settle(scheduler);
+    assert_true(scheduler->settling_count == 1 && scheduler->held_count == 1);
+    scheduler->started_us -= 2 * SETTLE_US; // it has not come
+    UNTIL(kv_worker.freed == 1);
+    assert_true(scheduler->settling_count == 0 && scheduler->held_count == 0);
+    UNTIL((answer_frees(), streams[0].outcome.ended));
+    assert_int_equal(streams[0].tokens, 5);
+    kv_worker.first_position = 0;
+    rpc_channel_close(gateway);
+    kv_worker_close();
+    mesh_close();
+}
+
 // A worker holds more sequences that nobody claims than are freed at once.
 static void all_that_nobody_claims_is_freed(void **state)
 {
@@ -266,6 +294,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_s_part_with_fewer_mini_batches_is_refused),
         cmocka_unit_test(a_worker_that_comes_back_gives_back_what_it_holds),
+        cmocka_unit_test(a_later_part_waits_for_the_first_one),
         cmocka_unit_test(all_that_nobody_claims_is_freed),
         cmocka_unit_test(a_stall_of_the_scheduler_loses_no_member),
         cmocka_unit_test(names_that_do_not_come_back_give_way),
