@@ -6,9 +6,6 @@
 #include "common/base/checked.h"
 #include "common/plan/plan_internal.h"
 
-#define GIGA 1e9
-#define US 1e6 // in a second
-
 uint32_t plan_mini_batches(uint32_t stages, uint32_t workers) { return MAX(stages, 1u) * (workers ? 2 : 1); }
 
 double plan_hop_us(const struct plan_request *r, double rows)

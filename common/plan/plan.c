@@ -9,9 +9,6 @@
 
 enum { CHUNK_ROWS = 512, TILE_ROWS = 8, STEP_TARGET_US = 16000, STRETCH = 2 }; // the scheduling core's defaults
 
-#define GIGA 1e9
-#define US 1e6 // in a second
-
 const char *plan_bound_name(enum plan_bound bound)
 {
     static const char *const names[] = {"S-part", "R-part", "network", "capacity"};

@@ -4,6 +4,9 @@
 
 #include "common/plan/plan.h"
 
+#define GIGA 1e9
+#define US 1e6 // in a second
+
 double plan_mean_context(const struct plan_request *request);                                  // of a running sequence
 double plan_sequence_kv_bytes(const struct plan_request *request);                             // of a running sequence, all layers
 double plan_weight_bytes(const struct plan_request *request, uint64_t values, uint64_t bytes); // as they are held

@@ -6,9 +6,6 @@
 #include "common/plan/pipeline.h"
 #include "common/plan/plan_internal.h"
 
-#define GIGA 1e9
-#define US 1e6 // in a second
-
 // --- memory and price -------------------------------------------------------------------------------------------------
 
 static double s_part_bytes(const struct plan_request *r, uint32_t batch)

@@ -34,9 +34,9 @@ double sched_time_s_part_us(const struct sched *s, double rows, double sampled)
 
 double sched_time_slowest_us(const struct sched *s, double rows, double sampled)
 {
-    double layers_us = sched_curve_us(&s->time.layers, rows), slowest_us = 0;
     if (s->config.stages == 1)
         return sched_time_s_part_us(s, rows, sampled);
+    double layers_us = sched_curve_us(&s->time.layers, rows), slowest_us = 0;
     double head_us = sampled > 0 ? sched_curve_us(&s->time.heads, sampled) : 0;
     for (uint32_t i = 0; i < s->config.stages; i++) {
         double us = sched_curve_us(&s->time.stages[i], rows);

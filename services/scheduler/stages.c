@@ -513,7 +513,7 @@ void stages_tell(const struct scheduler *scheduler, struct stages_message *out)
 uint32_t stages_count_step(struct s_part *s_part, const Fastdecode__StepReply *reply, uint32_t rows, uint32_t *stage_us)
 {
     const struct stage *stages[SCHED_STAGES_MAX];
-    const uint32_t count = stages_list(s_part, stages);
+    const uint32_t count = reply->n_stages < 2 ? 0 : stages_list(s_part, stages);
 
     if (count < 2 || reply->n_stages != count)
         return 0;
