@@ -45,7 +45,7 @@ def load(folder):
     documents = []
     for base in bases:
         below, of_base, wrong = load(folder / base)
-        kustomization["images"] += below["images"]
+        kustomization["images"] = kustomization.get("images", []) + below["images"]
         documents += of_base
         errors += wrong
     documents += [(name, document) for name in sorted(listed & present - set(patches))
