@@ -244,7 +244,8 @@ def stage_seconds(mesh, stage):
 
 
 def test_bubbles(start_mesh, tmp_path):
-    """While steps are in the pipeline a stage computes or has a bubble; attention at workers that takes 3 ms a layer is one of kind r."""
+    """While steps are in the pipeline a stage computes or has a bubble. Attention at workers takes 3 ms a layer here: bubbles of kind r, or pb3 of
+    a stage that none has reached meanwhile."""
     trace = tmp_path / "trace.json"
     mesh = start_mesh("--s-parts", 2, "--kv-workers", 1, "--local-pool", 0, "--kv-memory", "64M", "--trace", trace, **PACED)
     streams = [Stream(mesh.url, body(words(20, i), 200, i)) for i in range(4)]
@@ -255,13 +256,16 @@ def test_bubbles(start_mesh, tmp_path):
         stream.wait_tokens(150)
     wall, after = time.monotonic() - began, [stage_seconds(mesh, stage) for stage in range(2)]
     join_all(streams)
+    waited = 0
     for stage, ((busy0, idle0), (busy1, idle1)) in enumerate(zip(before, after)):
         idle = {kind: idle1[kind] - idle0[kind] for kind in idle1}
         print(f"stage {stage}: {wall:.3f} s, computing {busy1 - busy0:.3f}, idle {idle}")
         assert set(idle) == {"pb1", "pb2", "pb3", "r"} and min(idle.values()) >= 0
         assert idle["pb1"] + idle["pb2"] < 0.1 * wall, "nobody prefills"
         assert abs(busy1 - busy0 + sum(idle.values()) - wall) < 0.05 * wall, "time that is neither"
-        assert idle["r"] > 0.2 * wall
+        assert idle["r"] > 0
+        waited += idle["r"]
+    assert waited > 0.2 * 2 * wall
     mesh.stop()
     text = trace.read_text()
     for name in ("s-part-0", "s-part-1"):
