@@ -54,7 +54,7 @@ static bool may_decode(const struct sched *s, const struct sched_seq *seq)
     return seq->known + seq->samples < seq->limit && !sched_place_blocks(s, seq);
 }
 
-// Adds the next row of a sequence and `guessed` drafts at most. False: it lacks a page.
+// Adds the next row of a sequence and `guessed` drafts at most. False: it lacks a page, or the step has no room for its partial results.
 static bool plan_decode(struct sched *s, struct sched_flight *step, uint32_t slot, uint32_t guessed)
 {
     struct sched_seq *seq = &s->seqs[slot];
@@ -83,17 +83,20 @@ static bool plan_decode(struct sched *s, struct sched_flight *step, uint32_t slo
     return true;
 }
 
+// The first that the step has no room for is the next step's first.
 static void plan_decodes(struct sched *s, struct sched_group *group, struct sched_flight *step, const uint8_t *drafts)
 {
-    uint32_t count = group->member_count;
-    uint32_t at = count > s->s_part.rows_max ? group->cursor % count : 0;
+    uint32_t count = group->member_count, refused = NONE;
+    uint32_t at = count > 0 ? group->cursor % count : 0;
     for (uint32_t i = 0; i < count && step->row_count < s->s_part.rows_max; i++, at = at + 1 == count ? 0 : at + 1) {
         if (at + 8 < count)
             __builtin_prefetch(&s->seqs[group->members[at + 8]], 1);
-        if (may_decode(s, &s->seqs[group->members[at]]))
-            plan_decode(s, step, group->members[at], at < TUNE_DRAFT_SEQUENCES_MAX ? drafts[at] : 0);
+        const struct sched_seq *seq = &s->seqs[group->members[at]];
+        if (may_decode(s, seq) && !plan_decode(s, step, group->members[at], at < TUNE_DRAFT_SEQUENCES_MAX ? drafts[at] : 0) &&
+            !seq->starved && refused == NONE)
+            refused = at;
     }
-    group->cursor = at;
+    group->cursor = refused != NONE ? refused : at;
     step->decode_rows = step->row_count;
     step->decode_runs = step->run_count;
 }

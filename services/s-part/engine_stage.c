@@ -160,8 +160,7 @@ static enum status connect_next(struct engine *engine, const Fastdecode__JoinReq
 {
     struct engine_stage *stage = &engine->stage;
 
-    if (stage->next && !strcmp(stage->next_address, join->next_address) && stage->next_incarnation == join->next_incarnation &&
-        !stage->next_is_other)
+    if (stage->next && !strcmp(stage->next_address, join->next_address) && stage->next_incarnation == join->next_incarnation)
         return STATUS_OK;
     close_next(stage);
     snprintf(stage->next_address, sizeof stage->next_address, "%s", join->next_address);
@@ -201,6 +200,9 @@ void engine_join_handler(struct rpc_call *call, void *user)
     }
     if (stage->joining)
         rpc_call_fail(stage->joining, STATUS_UNAVAILABLE, "a later Join came");
+    if (stage->next_is_other) // the process that is meant may be there now
+        close_next(stage);
+    stage->next_is_other = false;
     stage->joining = call;
     stage->join = join;
     stage->term = 0; // steps that are queued, or come, are refused
@@ -225,7 +227,12 @@ static void go_on_joining(struct engine *engine)
         rpc_call_fail(call, STATUS_UNAVAILABLE, "cannot connect to '%s'", join->next_address);
         return;
     }
-    if (!engine->range.is_last && (!rpc_channel_is_up(stage->next) || stage->next_is_other))
+    if (stage->next_is_other) { // the scheduler asks again, a while later
+        stage->joining = NULL;
+        rpc_call_fail(call, STATUS_UNAVAILABLE, "another process answers at '%s'", join->next_address);
+        return;
+    }
+    if (!engine->range.is_last && !rpc_channel_is_up(stage->next))
         return;
     engine_forget_all(engine);
     stage->term = join->term;

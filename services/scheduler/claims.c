@@ -154,10 +154,21 @@ struct parts {
     struct held of[1 + SCHED_EXTENTS_MAX];
 };
 
-// Returns the index of the held part that reaches farthest, of those that begin within the first `covered` positions and reach beyond them;
-// UINT32_MAX: there is none.
-static uint32_t next_part(const struct scheduler *scheduler, const struct token_log *log, uint32_t after, uint32_t covered)
+static bool has_place(const struct parts *parts, uint32_t place)
 {
+    for (uint32_t i = 0; i < parts->count; i++)
+        if (parts->of[i].place == place)
+            return true;
+    return false;
+}
+
+static uint32_t covered_by(const struct parts *parts) { return parts->count ? parts->of[parts->count - 1].positions : 0; }
+
+// Returns the index of the held part that reaches farthest, of those at other places that begin within what the parts cover and reach beyond
+// it; UINT32_MAX: there is none.
+static uint32_t next_part(const struct scheduler *scheduler, const struct token_log *log, const struct parts *parts)
+{
+    const uint32_t covered = covered_by(parts), after = parts->count ? parts->of[parts->count - 1].first : 0;
     uint32_t best = UINT32_MAX;
 
     for (uint32_t i = 0; i < scheduler->held_count; i++) {
@@ -165,6 +176,7 @@ static uint32_t next_part(const struct scheduler *scheduler, const struct token_
         const uint32_t positions = certain_positions(held, log);
         const bool follows = covered == 0 ? held->first == 0 : held->first > after && held->first <= covered;
         if (held->sequence == log->id && scheduler->places[held->place].member->up && follows && positions > covered &&
+            !has_place(parts, held->place) &&
             (best == UINT32_MAX || positions > certain_positions(&scheduler->held[best], log)))
             best = i;
     }
@@ -177,12 +189,9 @@ static void take_parts(struct scheduler *scheduler, const struct token_log *log,
 {
     for (uint32_t i = scheduler->held_count; i-- > 0;) {
         const struct held held = scheduler->held[i];
-        bool used = false;
         if (held.sequence != log->id || !scheduler->places[held.place].member->up)
             continue;
-        for (uint32_t k = 0; k < parts->count; k++)
-            used |= parts->of[k].place == held.place;
-        if (!used)
+        if (!has_place(parts, held.place))
             free_copy(scheduler, held.place, log->id);
         scheduler->held[i] = scheduler->held[--scheduler->held_count];
     }
@@ -191,16 +200,15 @@ static void take_parts(struct scheduler *scheduler, const struct token_log *log,
 // Finds what places that are up hold of a sequence. False: nothing, or it may become more when others have registered.
 static bool claim(struct scheduler *scheduler, const struct token_log *log, bool late, struct parts *out)
 {
-    uint32_t covered = 0, after = 0, index;
+    uint32_t index;
 
     *out = (struct parts){0};
-    while (out->count < ARRAY_COUNT(out->of) && (index = next_part(scheduler, log, after, covered)) != UINT32_MAX) {
+    while (out->count < ARRAY_COUNT(out->of) && (index = next_part(scheduler, log, out)) != UINT32_MAX) {
         struct held *part = &out->of[out->count++];
         *part = scheduler->held[index];
         part->positions = certain_positions(part, log);
-        covered = part->positions;
-        after = part->first;
     }
+    const uint32_t covered = covered_by(out);
     // An extent ends at such a multiple, and the next one, or the first, may be at a member that has not registered yet.
     if (!late && covered % KV_EXTENT_TOKENS == 0 && covered + 1 < log->token_count)
         return false;

@@ -78,16 +78,16 @@ def measured_at_start(mesh, workers):
     return model, model
 
 
-def describe(folder, name, model, attention, rest=None):
-    """A hardware file of what was measured; the link is in the rest."""
+def describe(folder, name, model, attention, rest=None, link_gbs=7, shares_cores=True):
+    """A hardware file of what was measured; a link within the machine is in the rest."""
     def curve(points):
         return " ".join(f"{rows}:{us:.2f}" for rows, us in sorted(points.items()))
 
     path = os.path.join(folder, f"{name}.conf")
-    lines = [f"name = {name}", "memory = 1T", "memory_gb_per_second = 1", "int8_tops = 1", "link_gb_per_second = 7",
+    lines = [f"name = {name}", "memory = 1T", "memory_gb_per_second = 1", "int8_tops = 1", f"link_gb_per_second = {link_gbs}",
              f"measured_model = {os.path.basename(MODEL)}", f"layer_us_at = {curve(model['layer_us'])}",
              f"head_us_at = {curve(model['head_us'])}"]
-    lines += [f"attend_{key} = {attention[key]}" for key in COSTS] + ["shares_cores = on"]
+    lines += [f"attend_{key} = {attention[key]}" for key in COSTS] + [f"shares_cores = {'on' if shares_cores else 'off'}"]
     lines += [f"rest_us_at = {curve(rest or {1: 0})}"]
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")

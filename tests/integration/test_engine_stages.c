@@ -469,6 +469,23 @@ static void who_has_no_place_is_refused(void **state)
     assert_int_equal(late->status, STATUS_FAILED_PRECONDITION);
 }
 
+// The stage does not dial again and again: the scheduler asks anew.
+static void another_process_at_the_next_address_fails_the_join(void **state)
+{
+    (void)state;
+    for (uint32_t round = 1; round <= 2; round++) {
+        term++;
+        engines[1].incarnation++; // the one that is meant
+        send_join(0);
+        engines[1].incarnation--;
+        AWAIT(turn(), join_failures == round);
+    }
+    join_all();
+    const struct answer *answer = send_step(0, 7, 1, 4, true);
+    AWAIT(turn(), answer->ended);
+    assert_true(answer->status == STATUS_OK && answer->token[0] == 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -480,6 +497,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(cancellation_follows_the_chain, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(joining_forgets, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(who_has_no_place_is_refused, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(another_process_at_the_next_address_fails_the_join, open_mesh, close_mesh),
     };
     log_init("test", LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);

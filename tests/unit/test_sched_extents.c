@@ -220,6 +220,29 @@ static void parts_that_are_still_held_are_used(void **state)
     }
 }
 
+// A step has room for the partial results of two rows, and three sequences have grown beyond their places: they take turns.
+static void rows_that_a_step_has_no_room_for_come_first_in_the_next(void **state)
+{
+    (void)state;
+    struct mesh *m = &mesh;
+    struct sched_config config = config_of(4, 4);
+    config.max_partials = 4;
+    config.span_ranges = 1000;
+    start(m, &config, 6, 60);
+    struct mesh_seq *q[3];
+    for (uint32_t i = 0; i < 3; i++)
+        q[i] = mesh_arrive(m, 10, 400, 0);
+    for (uint32_t i = 0; i < 3; i++)
+        until_tokens(m, q[i], 300);
+    assert_int_equal(stats_of(m).split, 3);
+    until_tokens(m, q[0], 380);
+    for (uint32_t i = 1; i < 3; i++)
+        assert_true(q[i]->log > q[i]->prompt + 340);
+    mesh_run(m, 10000);
+    mesh_check_end(m);
+    mesh_fini(m);
+}
+
 // --- random workloads -----------------------------------------------------------------------------------------------
 
 static void random_config(struct mesh *m, uint64_t seed, struct sched_config *c)
@@ -468,6 +491,7 @@ int main(void)
         cmocka_unit_test(a_lost_extent_is_rebuilt_from_its_first_position_on),
         cmocka_unit_test(a_place_that_drains_hands_its_extent_over),
         cmocka_unit_test(parts_that_are_still_held_are_used),
+        cmocka_unit_test(rows_that_a_step_has_no_room_for_come_first_in_the_next),
         cmocka_unit_test(without_a_sequence_too_large_nothing_changes),
         cmocka_unit_test(random_workloads_keep_every_promise),
     };

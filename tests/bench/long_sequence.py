@@ -1,0 +1,126 @@
+"""One sequence over four KV workers that cannot hold it alone.
+
+Text: 8,192 tokens of the default model on four workers of 64 MiB, by three random splits of the same memory, beside one of 256 MiB; then with
+each of the workers killed on the way, with what is computed again beside what lies from the lost part on.
+
+Rate: a context of 16,384 tokens read by four workers that take as long as hosts that read so many MB of K and V a second (slow_worker.c), beside
+one such worker: the worker's time for a decode step, by the time between tokens less what the rest of a step takes.
+"""
+import contextlib
+import os
+import random
+import statistics
+import time
+
+from clients import greedy, run
+from figures import figure
+from servers import FarWorker, Ours
+from streams import Stream, join_all, run_all, words
+
+WORKERS, MEMORY_MIB, CONTEXT, TOKENS, SPLITS = 4, 64, 8192, 48, 3
+LONG, READ_MBS, RATE_TOKENS, RATE_LEAST = 16384, 1500, 24, 3.0
+SEED = 16384
+PREFILL = "fastdecode_prefill_tokens_total"
+
+
+def prompt_of(mesh, tokens):
+    """Token ids of a text that is long enough."""
+    ids = mesh.post("/tokenize", {"prompt": words(tokens, 5)})["tokens"]
+    return ids[:tokens]
+
+
+def ask(ids, tokens):
+    return {**greedy(ids, tokens), "logprobs": 0}
+
+
+def workers_of(mesh, stack, sizes, read_mbs=None):
+    """Workers of so many MiB each."""
+    options = ((f"--kv-memory={size}M",) for size in sizes)
+    return [stack.enter_context(FarWorker(mesh, *each, name=f"far{i}", read_mbs=read_mbs)) for i, each in enumerate(options)]
+
+
+def mesh_with(stack, sizes, *options, read_mbs=None):
+    mesh = stack.enter_context(Ours("--kv-workers", 0, "--local-pool", "1M", *options))
+    return mesh, workers_of(mesh, stack, sizes, read_mbs)
+
+
+def split(chance):
+    """Four sizes around 64 MiB whose sum is that of four such workers."""
+    moved = [chance.randint(-16, 16) for _ in range(WORKERS // 2)]
+    return [MEMORY_MIB + sign * by for by in moved for sign in (1, -1)]
+
+
+def answer(run_, mesh, request, label):
+    with run_.turn(label):
+        stream, = run_all(mesh.url, [request])
+    run_.note(stream.error or f"{stream.times[0] - stream.began:.1f} s to the first token")
+    return stream.error, stream.tokens, stream.logprobs
+
+
+def same_text(run_):
+    chance = random.Random(SEED)
+    with contextlib.ExitStack() as stack:
+        mesh, _ = mesh_with(stack, [WORKERS * MEMORY_MIB])
+        request = ask(prompt_of(mesh, CONTEXT - TOKENS), TOKENS)
+        wanted = answer(run_, mesh, request, f"{CONTEXT} tokens on one worker of {WORKERS * MEMORY_MIB} MiB")
+    same = 0
+    for sizes in [[MEMORY_MIB] * WORKERS] + [split(chance) for _ in range(SPLITS)]:
+        with contextlib.ExitStack() as stack:
+            mesh, _ = mesh_with(stack, sizes)
+            got = answer(run_, mesh, request, f"workers of {', '.join(map(str, sizes))} MiB")
+            same += got == wanted and not got[0] and mesh.metric("fastdecode_extents_total") >= WORKERS - 1
+    run_.add(figure(run_.part, f"{CONTEXT} tokens over {WORKERS} workers: splits with the text and log-probabilities of one", same, "splits", SPLITS + 1, 1))
+    return request, wanted
+
+
+def after_a_loss(run_, request, wanted):
+    same, most = 0, 0
+    for victim in range(WORKERS):
+        with contextlib.ExitStack() as stack:
+            mesh, workers = mesh_with(stack, [MEMORY_MIB + 32] * WORKERS, read_mbs=4000)
+            stream = Stream(mesh.url, request)
+            with run_.turn(f"worker {victim} of {WORKERS} killed"):
+                stream.wait_tokens(8)
+                text = mesh.metrics()
+                loads = {name: held(text, name) for name in (f"far{i}" for i in range(WORKERS))}
+                before = mesh.metric(PREFILL)
+                workers[victim].process.kill()
+                join_all([stream])
+                again = mesh.metric(PREFILL) - before
+            run_.note(f"{again:.0f} tokens computed again, of {loads}; {stream.error}")
+            same += (stream.error, stream.tokens, stream.logprobs) == wanted
+            most = max(most, again - TOKENS)
+            if again > CONTEXT + TOKENS:
+                raise RuntimeError(f"{again:.0f} tokens were computed again")
+    run_.add(figure(run_.part, f"{CONTEXT} tokens: each worker killed, streams with the same text", same, "streams", WORKERS, 1))
+
+
+def held(text, name):
+    line = next((line for line in text.splitlines() if line.startswith(f'fastdecode_place_load_tokens{{place="{name}"}}')), " 0")
+    return float(line.rsplit(" ", 1)[1])
+
+
+def step_s(run_, count):
+    """Time between tokens at LONG tokens, with that many workers that together have the memory."""
+    share = LONG * 24 // 1024 // count + 48
+    with contextlib.ExitStack() as stack:
+        mesh, _ = mesh_with(stack, [share] * count, "--context", LONG + 64, "--threads", 1, read_mbs=READ_MBS)
+        request = greedy(prompt_of(mesh, LONG - RATE_TOKENS), RATE_TOKENS)
+        with run_.turn(f"{LONG} tokens, {count} worker{'s' if count > 1 else ''} of {share} MiB"):
+            client, = run(mesh.url, [request], run_.limit_s())
+        if client.trouble():
+            raise RuntimeError(client.trouble())
+        gaps = [b[0] - a[0] for a, b in zip(client.events, client.events[1:])]
+        short, = run(mesh.url, [greedy(request["prompt"][:16], RATE_TOKENS)], run_.limit_s())
+        rest = statistics.median(b[0] - a[0] for a, b in zip(short.events, short.events[1:]))
+        run_.note(f"{1e3 * statistics.median(gaps):.1f} ms between tokens, {1e3 * rest:.1f} with a short context, "
+                  f"{mesh.metric('fastdecode_extents_total'):.0f} parts split off")
+    return statistics.median(gaps), statistics.median(gaps) - rest
+
+
+def long_sequence(run_):
+    one, many = step_s(run_, 1), step_s(run_, WORKERS)
+    run_.add(figure(run_.part, f"{LONG} tokens: attention on {WORKERS} workers beside one", LONG / many[1] / 1e6, "M/s", LONG / one[1] / 1e6, RATE_LEAST))
+    run_.add(figure(run_.part, f"{LONG} tokens: tokens/s on {WORKERS} workers beside one", 1 / many[0], "tokens/s", 1 / one[0]))
+    request, wanted = same_text(run_)
+    after_a_loss(run_, request, wanted)

@@ -1,0 +1,252 @@
+"""Two s-parts in a pipeline, each on a core of its own.
+
+Uniform steps beside whole prompts, and what `fastdecode sim` says of both from what the stages measured at their starts: requests of 10 prompt
+tokens for each new one, all there from the beginning, 2 mini-batches. Modes take turns.
+
+Groups: each stage in a control group whose limit is 0.65 of what one s-part with the whole model takes, which one s-part is refused
+(version 1 of control groups, as root).
+
+Link: the second stage in a network namespace of its own, behind 1 Gbit/s in both directions (tc tbf; as root), beside what `fastdecode plan` says
+of that link; then a KV worker there beside one s-part. What is predicted from is measured in the same mesh before the link is slowed down.
+"""
+import contextlib
+import json
+import os
+import re
+import statistics
+import subprocess
+
+from clients import completion, greedy, measure, run
+from end_to_end import warm
+from figures import figure, of_rounds
+from groups import memory_group
+from overlap import pin
+from prediction import describe, middle, said, tokens_of
+from servers import BUILD, MODEL, FarWorker, Ours
+from streams import run_all, words
+
+STAGES, BATCH, REQUESTS, PROMPT_WORDS, TOKENS, ROUNDS = 2, 16, 64, 420, 48, 3
+MODES, WITHIN = ("whole", "uniform"), 0.10
+GROUP_SHARE, GROUP_POOL_MIB = 0.65, 16
+LINK_MBIT, LINK_STREAMS = 1000, (8, 32)
+MIB = 1048576.0
+
+
+# --- uniform steps ----------------------------------------------------------------------------------------------------------------------
+
+
+def pin_stages(mesh):
+    """A core for each stage; the others where the second one is."""
+    for name, pid in mesh.services().items():
+        pin(pid, int(name[-1]) if name.startswith("s-part-") else STAGES - 1)
+
+
+def stages_said(mesh):
+    """What all stages have measured of a layer, and the last of the head."""
+    each = [said(mesh, f"s-part-{stage}") for stage in range(STAGES)]
+    return {**middle(each[:1]), "layer_us": middle([{"layer_us": one["layer_us"]} for one in each])["layer_us"], "head_us": each[-1]["head_us"]}
+
+
+def rate_of(run_, mesh, prompts, label):
+    """Generated tokens a second of all requests, the s-parts' idle time beside the wall, and the prompts' tokens."""
+    bubbles = "fastdecode_bubble_seconds_total"
+    before = mesh.metric(bubbles)
+    with run_.turn(f"{REQUESTS} requests, {label}"):
+        clients = run(mesh.url, [greedy(ids, TOKENS) for ids in prompts], run_.limit_s())
+    bad = [client.trouble() for client in clients if client.trouble()]
+    if bad:
+        raise RuntimeError(f"{len(bad)} of {len(clients)} requests went wrong; the first: {bad[0]}")
+    seconds = max(c.last for c in clients) - min(c.began for c in clients)
+    idle = (mesh.metric(bubbles) - before) / seconds / STAGES
+    run_.note(f"{REQUESTS * TOKENS / seconds:.1f} tokens/s, idle {idle:.3f}")
+    return REQUESTS * TOKENS / seconds
+
+
+def simulated(path, mode, prompt):
+    command = [os.path.join(BUILD, "bin", "fastdecode"), "sim", "--json", "--model", MODEL, "--gpu", path, "--worker", path, "--workers", 0,
+               "--stages", STAGES, "--batch", BATCH, "--micro-batch", mode, "--backlog", "--requests", REQUESTS, "--prompt", prompt, "--gen", TOKENS,
+               "--mini-batches", STAGES]
+    return json.loads(subprocess.run([*map(str, command)], check=True, capture_output=True, text=True).stdout)
+
+
+def prompts_of(run_):
+    """Ids of prompts that are all as long."""
+    with Ours("--kv-workers", 0) as mesh, run_.turn("prompts"):
+        made = [mesh.post("/tokenize", {"prompt": words(PROMPT_WORDS, seed)})["tokens"] for seed in range(REQUESTS)]
+    run_.note("done")
+    least = min(map(len, made))
+    return [ids[:least] for ids in made]
+
+
+def uniform_beside_whole(run_):
+    prompts, rates, said_ = prompts_of(run_), {mode: [] for mode in MODES}, []
+    for _ in range(ROUNDS):
+        for mode in MODES:
+            with Ours("--s-parts", STAGES, "--kv-workers", 0, "--local-pool", "256M", "--max-batch", BATCH, "--mini-batches", STAGES,
+                      "--micro-batch", mode) as mesh:
+                mesh.wait_metric("fastdecode_stages", lambda up: up == STAGES)
+                pin_stages(mesh)
+                said_.append(stages_said(mesh))
+                warm(mesh, 4)
+                rates[mode].append(rate_of(run_, mesh, prompts, mode))
+    os.makedirs(os.path.join(BUILD, "bench"), exist_ok=True)
+    model = middle(said_)
+    path = describe(os.path.join(BUILD, "bench"), "stage", model, model)
+    wanted = {mode: simulated(path, mode, len(prompts[0])) for mode in MODES}
+    pairs = list(zip(rates["uniform"], rates["whole"]))
+    predicted = wanted["uniform"]["tokens_per_second"] / wanted["whole"]["tokens_per_second"]
+    for mode in MODES:
+        run_.add(figure(run_.part, f"{STAGES} stages, {mode}: tokens/s beside what sim says", statistics.median(rates[mode]), "tokens/s",
+                        wanted[mode]["tokens_per_second"]))
+    run_.add(of_rounds(run_.part, f"{STAGES} stages: uniform steps beside whole prompts", "tokens/s", pairs))
+    gain = statistics.median(a / b for a, b in pairs)
+    item = figure(run_.part, f"{STAGES} stages: that gain beside sim's", gain, "times", predicted)
+    run_.add({**item, "target": 1 - WITHIN, "pass": abs(gain / predicted - 1) <= WITHIN})
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------------------------
+
+
+def texts_of(mesh):
+    return [(stream.error, stream.text) for stream in run_all(mesh.url, [greedy(words(20, seed), 24) for seed in range(4)])]
+
+
+def into(groups):
+    """What puts an s-part into the group of its stage, and one alone into the first."""
+    cases = "".join(f'*--name=s-part-{stage}*) echo $$ >{group.folder}/cgroup.procs;;\n' for stage, group in enumerate(groups))
+    return f'case "$*" in\n{cases}*) echo $$ >{groups[0].folder}/cgroup.procs;;\nesac\nexec "$program" "$@"'
+
+
+def in_groups(run_):
+    options = ("--kv-workers", 0, "--local-pool", f"{GROUP_POOL_MIB}M", "--context", 1024, "--max-batch", 16, "--weights-memory")
+    with contextlib.ExitStack() as stack:
+        groups = []
+        for stage in range(STAGES):
+            group = memory_group(f"-{stage}")
+            if not group:
+                raise RuntimeError("no control group can be made here (version 1, as root)")
+            groups.append(stack.enter_context(group))
+        scripts = {"s-part": into(groups)}
+        with Ours(*options, "all", scripts=scripts) as mesh, run_.turn("one s-part"):
+            wanted, whole = texts_of(mesh), groups[0].number("memory.max_usage_in_bytes")
+        limit = int(GROUP_SHARE * whole)
+        run_.note(f"{whole / MIB:.0f} MiB; each stage gets {limit / MIB:.0f}")
+        for group in groups:
+            group.limit(memory__limit_in_bytes=limit)
+            group.limit(memory__max_usage_in_bytes=0)
+        try:
+            with Ours(*options, "all", scripts=scripts):
+                refused = ""
+        except RuntimeError as problem:
+            refused = str(problem)
+        run_.note(f"one s-part in it: {re.search(r'cannot|does not fit|needs.*|signal.*', refused) and refused.splitlines()[-1] or refused[-300:]}")
+        with Ours("--s-parts", STAGES, *options, "all", scripts=scripts) as mesh, run_.turn("two stages"):
+            mesh.wait_metric("fastdecode_stages", lambda up: up == STAGES)
+            got = texts_of(mesh)
+            peaks = [group.number("memory.max_usage_in_bytes") for group in groups]
+        run_.note(f"{' and '.join(f'{peak / MIB:.0f}' for peak in peaks)} MiB")
+    same = sum(a == b and not a[0] for a, b in zip(got, wanted, strict=True))
+    run_.add(figure(run_.part, f"one s-part is refused {GROUP_SHARE} of what it takes", 1 if refused else 0, "", None, 1))
+    run_.add(figure(run_.part, f"streams of two stages in {GROUP_SHARE} of that each, with the text of one s-part", same, "streams", len(wanted), 1))
+    run_.add(figure(run_.part, "the larger stage's memory beside one s-part's", max(peaks) / MIB, "MiB", whole / MIB, GROUP_SHARE, at_most=True))
+
+
+# --- a link -----------------------------------------------------------------------------------------------------------------------------
+
+
+class FarHost:
+    """A network namespace with a link to this one, whose rate is limited later."""
+
+    def __init__(self):
+        self.name, self.address, self.link = f"fd-far-{os.getpid()}", "10.213.77.2", f"fdl{os.getpid()}"
+
+    def __enter__(self):
+        self._run("ip netns add {name}", "ip link add {link} type veth peer name {link}p", "ip link set {link}p netns {name}",
+                  "ip addr add 10.213.77.1/30 dev {link}", "ip link set {link} up", "ip -n {name} addr add {address}/30 dev {link}p",
+                  "ip -n {name} link set {link}p up", "ip -n {name} link set lo up")
+        return self
+
+    def __exit__(self, *_):
+        self._run("ip netns del {name}")
+
+    def _run(self, *commands):
+        for command in commands:
+            subprocess.run(command.format(**vars(self)).split(), check=True)
+
+    def slow_down(self, mbit):
+        for where in ("", "ip netns exec {name} "):
+            device = "{link}p" if where else "{link}"
+            self._run(f"{where}tc qdisc add dev {device} root tbf rate {mbit}mbit burst 16kb latency 200ms")
+
+    def script(self, name, *listens):
+        """Starts the service of that name there, and others here."""
+        own = " ".join(f"--{option}=tcp://{self.address}:0" for option in listens)
+        return f'case "$*" in *--name={name}*) exec ip netns exec {self.name} "$program" "$@" {own};; esac\nexec "$program" "$@"'
+
+
+def rates(run_, mesh, label):
+    """{streams: tokens/s while all decode}"""
+    found = {}
+    for streams in LINK_STREAMS:
+        with run_.turn(f"{streams} streams, {label}"):
+            clients = run(mesh.url, [completion(24, 96, 50 * streams + i) for i in range(streams)], run_.limit_s())
+        bad = [client.trouble() for client in clients if client.trouble()]
+        if bad:
+            raise RuntimeError(f"{len(bad)} of {streams} streams went wrong; the first: {bad[0]}")
+        first = max(client.first for client in clients)
+        gaps = [b[0] - a[0] for client in clients for a, b in zip(client.events, client.events[1:]) if a[0] >= first]
+        found[streams] = streams / statistics.median(gaps)
+        run_.note(f"{found[streams]:.1f} tokens/s")
+    return found
+
+
+def planned(files, streams, context, *options):
+    """Microseconds of a step at a mean context, without prompts in it."""
+    command = [os.path.join(BUILD, "bin", "fastdecode"), "plan", "--json", "--model", MODEL, "--gpu", files[0], "--worker", files[1], "--link",
+               files[1], "--batch", streams, "--prompt", 0, "--gen", 2 * context, "--spacing", 1, *options]
+    return 1e3 * json.loads(subprocess.run([*map(str, command)], check=True, capture_output=True, text=True).stdout)["step_ms"]
+
+
+def beside_plan(run_, mesh, host, what, model, attention, options, shares_cores):
+    """Rates over the slow link beside those that plan predicts from rates over the fast one."""
+    folder = os.path.join(BUILD, "bench")
+    os.makedirs(folder, exist_ok=True)
+
+    def files(rest, **link):
+        made = {name: {"rest": rest, "shares_cores": shares_cores, **link} for name in ("near", "far")}
+        return [describe(folder, "near", model, model, **made["near"]), describe(folder, "far", model, attention, **made["far"])]
+
+    context = tokens_of(mesh, completion(24, 1, 1)["prompt"]) + 48
+    fast, rest, plain = rates(run_, mesh, f"{what}, fast link"), {}, files(None)
+    for streams, rate in fast.items():
+        rest[streams] = max(1e6 * streams / rate - planned(plain, streams, context, *options), 0)
+    limited = files(rest, link_gbs=LINK_MBIT / 8e3)
+    wanted = {streams: 1e6 * streams / planned(limited, streams, context, *options) for streams in LINK_STREAMS}
+    host.slow_down(LINK_MBIT)
+    for streams, rate in rates(run_, mesh, f"{what}, {LINK_MBIT} Mbit/s").items():
+        item = figure(run_.part, f"{what}, {LINK_MBIT} Mbit/s, {streams} streams: tokens/s beside plan's ({fast[streams]:.0f} with a fast link)", rate,
+                      "tokens/s", wanted[streams])
+        run_.add({**item, "target": 1 - WITHIN, "pass": abs(item["ratio"] - 1) <= WITHIN})
+
+
+def over_a_link(run_):
+    with FarHost() as host:
+        script = host.script(f"s-part-{STAGES - 1}", "listen")
+        with Ours("--s-parts", STAGES, "--kv-workers", 0, "--local-pool", "256M", "--mini-batches", STAGES, scripts={"s-part": script}) as mesh:
+            mesh.wait_metric("fastdecode_stages", lambda up: up == STAGES)
+            pin_stages(mesh)
+            warm(mesh, 4)
+            model = stages_said(mesh)
+            beside_plan(run_, mesh, host, "the second stage far away", model, model, ("--s-parts", STAGES, "--workers", 0, "--mini-batches", 1), False)
+    with FarHost() as host, Ours("--kv-workers", 0, "--local-pool", "1M", "--threads", 1, "--mini-batches", 2) as mesh:
+        with FarWorker(mesh, host=host) as far:
+            for name, pid in [*mesh.services().items(), ("far", far.process.pid)]:
+                pin(pid, 0 if name == "s-part" else 1)
+            warm(mesh, 4)
+            beside_plan(run_, mesh, host, "a KV worker far away", said(mesh, "s-part"), said(mesh, "far"), ("--workers", 1, "--mini-batches", 2), False)
+
+
+def pipeline(run_):
+    uniform_beside_whole(run_)
+    in_groups(run_)
+    over_a_link(run_)
