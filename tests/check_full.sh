@@ -1,7 +1,8 @@
 #!/bin/sh
 # check_full.sh [sample]: the long checks, after `make check`: sanitizers, fuzzing, every setting, deployment.
-# With `sample` a third of the settings, a tenth of the workloads and short fuzzing: what the gate runs. Which third is told by the number of
-# commits (FD_SHARD=K/3 chooses), so that three deliveries see all. Goes on after a failure; the last line is "N passed, N failed, N skipped".
+# With `sample`, which the gate runs, a third of the settings, a twentieth of the workloads, and in turn AddressSanitizer, ThreadSanitizer, or
+# short fuzzing and deployment. Which third and whose turn is told by the number of commits (FD_SHARD=K/3 and FD_TURN=0..2 choose). Goes on after a
+# failure; the last line is "N passed, N failed, N skipped".
 set -u
 cd "$(dirname "$0")/.." || exit 1
 mode=${1:-full}
@@ -14,8 +15,8 @@ export FD_TALLY FD_SEED
 trap 'rm -f "$FD_TALLY"' EXIT
 
 case $mode in
-full) workloads=10000 FUZZ_SECONDS=${FUZZ_SECONDS:-20} ;;
-sample) workloads=1000 FUZZ_SECONDS=${FUZZ_SECONDS:-8} FD_SHARD=${FD_SHARD:-$((commits % 3))/3} ;;
+full) workloads=10000 FUZZ_SECONDS=${FUZZ_SECONDS:-20} turn=all ;;
+sample) workloads=500 FUZZ_SECONDS=${FUZZ_SECONDS:-8} FD_SHARD=${FD_SHARD:-$((commits % 3))/3} turn=${FD_TURN:-$((FD_SEED % 3))} ;;
 *) echo "usage: check_full.sh [sample]" >&2; exit 2 ;;
 esac
 export FUZZ_SECONDS
@@ -48,21 +49,31 @@ groups() {
     tests/run.py --build "$build" --venv "$venv" "$@"
 }
 
+has_turn() { [ "$turn" = all ] || [ "$turn" = "$1" ]; }
+
 deployment() {
     deploy/install-packages.sh deploy && tests/deploy/check_deploy.sh
 }
 
-echo "$mode check: seed $FD_SEED${FD_SHARD:+, shard $FD_SHARD of the settings}, $workloads workloads, $FUZZ_SECONDS s a fuzz target"
+echo "$mode check: seed $FD_SEED${FD_SHARD:+, shard $FD_SHARD of the settings}, turn $turn, $workloads workloads, $FUZZ_SECONDS s a fuzz target"
 # One architecture of CUDA is enough to see that it compiles, where its sources have not changed.
 [ "$mode" = full ] || tests/changed.sh kernels/cuda || export CUDA_ARCH=80
-step "build" make -j"$jobs" programs fuzz venv model
-groups build e2e-full fuzz
+step "build" make -j"$jobs" programs venv model
+groups build e2e-full
 step "$workloads workloads" env FD_WORKLOADS=$workloads build/tests/unit/test_sched_workloads
-step "build with AddressSanitizer" make -j"$jobs" SAN=address programs
-ASAN_OPTIONS=detect_leaks=1 groups build-address unit kernels integration e2e-sanitizer
-step "build with ThreadSanitizer" make -j"$jobs" SAN=thread programs
-TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" groups build-thread unit integration e2e-sanitizer
-if [ "$mode" = full ] || [ $((FD_SEED % 3)) = 0 ] || tests/changed.sh deploy docker tests/deploy; then
+if has_turn 0; then
+    step "build for fuzzing" make -j"$jobs" fuzz
+    groups build fuzz
+fi
+if has_turn 1; then
+    step "build with AddressSanitizer" make -j"$jobs" SAN=address programs
+    ASAN_OPTIONS=detect_leaks=1 groups build-address unit kernels integration e2e-sanitizer
+fi
+if has_turn 2; then
+    step "build with ThreadSanitizer" make -j"$jobs" SAN=thread programs
+    TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" groups build-thread unit integration e2e-sanitizer
+fi
+if has_turn 0 || tests/changed.sh deploy docker tests/deploy; then
     step "deployment" deployment
 fi
 
