@@ -208,7 +208,7 @@ mutants: packages-build packages-test ## see which of some thirty faults, put in
 check-deploy: packages-deploy model ## build the images, start them by compose, ask one question (root; no registry needed)
 	$(Q)tests/deploy/check_deploy.sh
 
-programs: $(BINS) $(UNIT) $(if $(filter thread,$(SAN)),,$(KERNEL)) $(INTEG) $(SLOW) $(EMULATED) $(if $(SAN)$(FUZZER),,cuda) ## build the programs and all tests
+programs: $(BINS) $(UNIT) $(if $(filter thread,$(SAN)),,$(KERNEL)) $(INTEG) $(SLOW) $(EMULATED) $(if $(SAN)$(FUZZER),,$(BENCH) cuda) ## build the programs, all tests and benches
 fuzz: $(FUZZ) ## build the fuzz targets (clang's libFuzzer)
 
 venv: $(VENV)/ready

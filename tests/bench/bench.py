@@ -36,7 +36,7 @@ PARTS = ("kernels", "short", "long", "1b", "sockets", "overlap", "stabilize", "s
 LIMIT_S = {"kernels": 175, "short": 1200, "long": 2400, "1b": 900, "sockets": 600, "overlap": 600, "stabilize": 1200,
            "stabilize-x": 3600, "balance": 300, "stall": 300, "interference": 300, "batch-class": 300, "batch-lines": 900, "sweep": 900,
            "never-slower": 1800, "drafts": 900, "sparse": 1200, "prediction": 1500, "context": 400, "streams": 400, "offload": 900,
-           "capacity": 1020, "pipeline": 600, "long-sequence": 600}
+           "capacity": 1020, "pipeline": 900, "long-sequence": 1200}
 
 
 class Run:

@@ -73,7 +73,7 @@ static void begin(struct bench *bench, uint32_t rows)
             struct backend_row chunk[MAX_ROWS];
             uint32_t count = MIN((uint32_t)MAX_ROWS, bench->context - at);
             for (uint32_t j = 0; j < count; j++)
-                chunk[j] = (struct backend_row){i + 1, (at + j + 31 * i) % bench->model->shape.vocab, at + j, true, false, false};
+                chunk[j] = (struct backend_row){i + 1, (at + j + 31 * i) % bench->model->shape.vocab, at + j, true, false, false, 0};
             if (backend_cpu.begin(bench->batch, chunk, count, &bad_row, &error))
                 die(&error);
             for (uint32_t s = 0; s <= bench->model->shape.layers; s++) {
@@ -84,7 +84,7 @@ static void begin(struct bench *bench, uint32_t rows)
         }
     bench->rows = rows;
     for (uint32_t i = 0; i < rows; i++) {
-        bench->row[i] = (struct backend_row){i + 1, 17 + i, bench->context, true, true, false};
+        bench->row[i] = (struct backend_row){i + 1, 17 + i, bench->context, true, true, false, 0};
         bench->index[i] = i;
         bench->sample[i] = (struct backend_sample){.sampler = bench->sampler, .result = &bench->result[i]};
     }
