@@ -73,7 +73,8 @@ static void begin(struct bench *bench, uint32_t rows)
             struct backend_row chunk[MAX_ROWS];
             uint32_t count = MIN((uint32_t)MAX_ROWS, bench->context - at);
             for (uint32_t j = 0; j < count; j++)
-                chunk[j] = (struct backend_row){i + 1, (at + j + 31 * i) % bench->model->shape.vocab, at + j, true, false, false, 0};
+                chunk[j] =
+                    (struct backend_row){i + 1, (at + j + 31 * i) % bench->model->shape.vocab, at + j, true, false, false, 0};
             if (backend_cpu.begin(bench->batch, chunk, count, &bad_row, &error))
                 die(&error);
             for (uint32_t s = 0; s <= bench->model->shape.layers; s++) {
