@@ -176,8 +176,7 @@ static uint32_t next_part(const struct scheduler *scheduler, const struct token_
         const uint32_t positions = certain_positions(held, log);
         const bool follows = covered == 0 ? held->first == 0 : held->first > after && held->first <= covered;
         if (held->sequence == log->id && scheduler->places[held->place].member->up && follows && positions > covered &&
-            !has_place(parts, held->place) &&
-            (best == UINT32_MAX || positions > certain_positions(&scheduler->held[best], log)))
+            !has_place(parts, held->place) && (best == UINT32_MAX || positions > certain_positions(&scheduler->held[best], log)))
             best = i;
     }
     return best;
