@@ -258,7 +258,6 @@ static void steps_keep_to_their_limit(void **state)
 static void nobody_is_paused_for_pages(void **state)
 {
     (void)state;
-    takes_long();
     for (uint32_t pages = 600; pages <= 1400; pages += 400) {
         struct outcome all = simulate_setting(&(struct setting){.x = 2, .rounds = 12, .admission = SCHED_GREEDY, .pages = pages});
         struct outcome few = simulate_setting(&(struct setting){.x = 2, .rounds = 12, .pages = pages});

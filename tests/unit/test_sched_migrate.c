@@ -105,7 +105,6 @@ static void it_is_never_slower(void **state)
     uint32_t count = ARRAY_COUNT(speeds) * ARRAY_COUNT(links) * ARRAY_COUNT(pools) * ARRAY_COUNT(margins), better = 0;
     double least = INFINITY, most = 0;
     (void)state;
-    takes_long();
 
     for (uint32_t i = 0; i < count; i++) {
         const struct setting t = {.local_us = 0.01,

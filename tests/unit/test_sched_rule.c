@@ -48,7 +48,6 @@ static void as_fast_as_the_better(void **state)
              workers_win = 0, below = 0;
     double least = INFINITY, most = 0;
     (void)state;
-    takes_long();
     for (uint32_t i = 0; i < count; i++) {
         const struct setting t = {.batch = batches[i % 3],
                                   .prompt = 64,

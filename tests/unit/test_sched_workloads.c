@@ -7,7 +7,7 @@
 //   the mean batch is at least 0.98 of that of a schedule that is told each length beforehand, and 0.9 of it in the least of them;
 //   every page is freed exactly once, every token comes exactly once.
 //
-// FD_WORKLOADS in the environment says how many (80; `make check-full` runs 10,000), FD_WORKLOAD runs one alone.
+// FD_WORKLOADS in the environment says how many (200; `make check-full` runs 10,000), FD_WORKLOAD runs one alone.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -144,7 +144,7 @@ static struct sim_result result_of(const struct drawn *d, const char *what)
 static void what_it_promises_of_all(void **state)
 {
     const char *said = getenv("FD_WORKLOADS");
-    uint32_t runs = said ? (uint32_t)strtoul(said, NULL, 10) : 80, failed = 0;
+    uint32_t runs = said ? (uint32_t)strtoul(said, NULL, 10) : 200, failed = 0;
     uint64_t steps = 0, over = 0;
     double least_batch = INFINITY, batches = 0, most_over = 0, longest_wait = 0;
     (void)state;
