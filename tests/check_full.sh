@@ -60,6 +60,7 @@ echo "$mode check: seed $FD_SEED${FD_SHARD:+, shard $FD_SHARD of the settings}, 
 [ "$mode" = full ] || tests/changed.sh kernels/cuda || export CUDA_ARCH=80
 step "build" make -j"$jobs" programs venv model
 groups build e2e-full
+[ "$mode" = sample ] || (export FD_ALL=1; groups build unit kernels) # the cases that `make check` takes a sample of
 step "$workloads workloads" env FD_WORKLOADS=$workloads build/tests/unit/test_sched_workloads
 if has_turn 0; then
     step "build for fuzzing" make -j"$jobs" fuzz

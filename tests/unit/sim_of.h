@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "common/sim/sim.h"
+#include "tests/unit/sample.h"
 
 // For tests that would take minutes with ThreadSanitizer, which has nothing to find: a simulation has one thread.
 static inline void takes_long(void)
@@ -16,6 +17,13 @@ static inline void takes_long(void)
 #ifdef __SANITIZE_THREAD__
     skip();
 #endif
+}
+
+// For tests that compare figures of runs whose code smaller simulations go through too: a sanitizer has nothing to find there.
+static inline void is_a_figure(void)
+{
+    if (SANITIZED)
+        skip();
 }
 
 // Every request has all its tokens, and no page is left: the test fails else.

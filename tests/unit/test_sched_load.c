@@ -145,8 +145,10 @@ static void the_load_stays_even(void **state)
     (void)state;
     takes_long();
 
-    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+    for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         double x = cases[i].x;
+        if (!in_sample(i, 2, 6))
+            continue;
         struct outcome together = simulate(x, 12, SCHED_GREEDY), spaced = simulate(x, 12, SCHED_SLS);
         double gain = spaced.tokens_per_second / together.tokens_per_second, latency = spaced.longest_s / together.longest_s;
         printf("x %.1f: tokens/s %.3f times (model %.3f), longest step %.2f times, peak load %.3f, batch %.3f of B\n", x, gain,
@@ -168,11 +170,14 @@ static double tokens_of(double x, double rounds, enum sched_admission admission,
 // Neither a queue that is complete from the beginning, nor one that fills while the first sequences run.
 static void a_short_queue_is_not_slowed_down(void **state)
 {
+    uint32_t index = 0;
     (void)state;
     takes_long();
     for (uint32_t apart_us = 0; apart_us <= 200; apart_us += 200) {
         for (double rounds = 0.5; rounds <= 8; rounds *= 2) {
             for (double x = 1.2; x <= 4; x *= 1.5) {
+                if (!in_sample(index++, 4, 7))
+                    continue;
                 double together = tokens_of(x, rounds, SCHED_GREEDY, apart_us), spaced = tokens_of(x, rounds, SCHED_SLS, apart_us);
                 if (spaced < 0.97 * together)
                     fail_msg("x %.2f, %.1f B requests, %u us apart: %.0f and %.0f tokens/s", x, rounds, apart_us, spaced, together);
@@ -185,10 +190,13 @@ static void a_short_queue_is_not_slowed_down(void **state)
 // that evenness gains nothing and a queue that is soon through would only lose by it.
 static void one_mini_batch_of_two_is_not_slowed_down(void **state)
 {
+    uint32_t index = 0;
     (void)state;
     takes_long();
     for (double rounds = 1; rounds <= 8; rounds *= 2) {
         for (double x = 0.5; x <= 1; x += 0.125) {
+            if (!in_sample(index++, 3, 9))
+                continue;
             struct setting setting = {.x = x, .rounds = rounds, .admission = SCHED_GREEDY, .mini_batch_auto = true, .flat = true};
             double together = simulate_setting(&setting).all.tokens_per_second;
             setting.admission = SCHED_SLS;
@@ -204,9 +212,12 @@ static void one_mini_batch_of_two_is_not_slowed_down(void **state)
 // load is even.
 static void the_load_becomes_even_behind_a_burst(void **state)
 {
+    uint32_t index = 0;
     (void)state;
     takes_long();
     for (double x = 1.8; x <= 2.2; x += 0.2) {
+        if (!in_sample(index++, 3, 3))
+            continue;
         struct outcome together =
             simulate_setting(&(struct setting){.x = x, .rounds = 12, .admission = SCHED_GREEDY, .apart_us = 200});
         struct outcome spaced = simulate_setting(&(struct setting){.x = x, .rounds = 12, .apart_us = 200});
@@ -224,7 +235,7 @@ static void the_load_becomes_even_behind_a_burst(void **state)
 static void the_load_becomes_even_again(void **state)
 {
     (void)state;
-    takes_long();
+    is_a_figure();
     struct outcome always = simulate(2, 24, SCHED_SLS);
     struct outcome disturbed = simulate_setting(&(struct setting){.x = 2, .rounds = 24, .mini_batch_auto = true});
     printf("two mini-batches after a while: batch %.3f, tokens/s %.3f of always\n", disturbed.batch,
@@ -236,9 +247,12 @@ static void the_load_becomes_even_again(void **state)
 // If workers bind, fewer sequences at once give nearly as many tokens, in steps that keep to their limit.
 static void steps_keep_to_their_limit(void **state)
 {
+    uint32_t index = 0;
     (void)state;
     takes_long();
     for (double x = 3; x <= 5; x += 2) {
+        if (!in_sample(index++, 2, 2))
+            continue;
         struct outcome any = simulate(x, 16, SCHED_SLS);
         for (uint32_t share = 75; share <= 90; share += 15) {
             uint32_t limit_us = (uint32_t)(any.longest_s * 1e6 * share / 100);
@@ -257,8 +271,11 @@ static void steps_keep_to_their_limit(void **state)
 // No sequence starts whose pages others will need.
 static void nobody_is_paused_for_pages(void **state)
 {
+    uint32_t index = 0;
     (void)state;
     for (uint32_t pages = 600; pages <= 1400; pages += 400) {
+        if (!in_sample(index++, 2, 3))
+            continue;
         struct outcome all = simulate_setting(&(struct setting){.x = 2, .rounds = 12, .admission = SCHED_GREEDY, .pages = pages});
         struct outcome few = simulate_setting(&(struct setting){.x = 2, .rounds = 12, .pages = pages});
         printf("%u pages: paused %llu and %llu, batch %.2f and %.2f, tokens/s %.3f\n", pages, (unsigned long long)few.all.preempted,

@@ -102,11 +102,13 @@ static void the_last_ones_come_home(void **state)
 static void it_is_never_slower(void **state)
 {
     const double speeds[] = {0.5, 1, 4}, links[] = {20, 60, 150}, pools[] = {0.3, 1.2, 3}, margins[] = {1, 3};
-    uint32_t count = ARRAY_COUNT(speeds) * ARRAY_COUNT(links) * ARRAY_COUNT(pools) * ARRAY_COUNT(margins), better = 0;
+    uint32_t count = ARRAY_COUNT(speeds) * ARRAY_COUNT(links) * ARRAY_COUNT(pools) * ARRAY_COUNT(margins), tried = 0, better = 0;
     double least = INFINITY, most = 0;
     (void)state;
 
     for (uint32_t i = 0; i < count; i++) {
+        if (!in_sample(i, 2, 7))
+            continue;
         const struct setting t = {.local_us = 0.01,
                                   .worker_us = 0.01 * speeds[i % 3],
                                   .link_us = links[i / 3 % 3],
@@ -128,10 +130,11 @@ static void it_is_never_slower(void **state)
         least = MIN(least, ratio);
         most = MAX(most, ratio);
         better += ratio > 1.05;
+        tried++;
         assert_true(moved <= COUNT);
     }
-    printf("%u settings: %.3f to %.2f of what it is where all stay; better by 5 %% in %u\n", count, least, most, better);
-    assert_true(least >= 0.97 && better > count / 4);
+    printf("%u settings: %.3f to %.2f of what it is where all stay; better by 5 %% in %u\n", tried, least, most, better);
+    assert_true(least >= 0.97 && better > tried / 4);
 }
 
 int main(void)

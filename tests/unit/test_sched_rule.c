@@ -45,10 +45,13 @@ static void as_fast_as_the_better(void **state)
     const uint32_t batches[] = {8, 32, 96};
     const double pools[] = {0.25, 0.5, 1.2}, slow[] = {0.5, 2, 8, 32}, rs[] = {0.1, 0.7, 2};
     uint32_t count = ARRAY_COUNT(batches) * ARRAY_COUNT(pools) * ARRAY_COUNT(slow) * ARRAY_COUNT(rs), local_wins = 0,
-             workers_win = 0, below = 0;
+             workers_win = 0, below = 0, tried = 0;
     double least = INFINITY, most = 0;
     (void)state;
     for (uint32_t i = 0; i < count; i++) {
+        if (!in_sample(i, 5, 11))
+            continue;
+        tried++;
         const struct setting t = {.batch = batches[i % 3],
                                   .prompt = 64,
                                   .tokens = 128,
@@ -69,9 +72,9 @@ static void as_fast_as_the_better(void **state)
         workers_win += workers > 1.1 * local;
     }
     printf("%u settings, local better by a tenth in %u, workers in %u: the rule %.3f to %.2f of the better, below 0.97 in %u\n",
-           count, local_wins, workers_win, least, most, below);
+           tried, local_wins, workers_win, least, most, below);
     assert_true(least >= 0.97);
-    assert_true(local_wins > 10 && workers_win > 10);
+    assert_true(local_wins > tried / 5 && workers_win > tried / 5);
 }
 
 // Two workers on the s-part's cores: their calls are out together, so that a step has one round trip a layer to wait for; and what the

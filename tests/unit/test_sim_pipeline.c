@@ -106,7 +106,7 @@ static void bubbles_vanish_when_steps_are_equal(void **state)
 {
     const double fixed_ms[] = {0, 5, 10, 15, 20};
     (void)state;
-    takes_long();
+    is_a_figure();
     make_requests();
     printf("  fixed part    whole: tokens/s  bubbles s    uniform: tokens/s  bubbles s    throughput    bubbles\n");
     for (uint32_t i = 0; i < ARRAY_COUNT(fixed_ms); i++) {
@@ -125,7 +125,7 @@ static void bubbles_vanish_when_steps_are_equal(void **state)
 static void the_core_chooses_the_papers_chunk(void **state)
 {
     (void)state;
-    takes_long();
+    is_a_figure();
     make_requests();
     struct sim_result given = paper(10e3, SCHED_MICRO_BATCH_UNIFORM, CHUNK);
     struct sim_result chosen = paper(10e3, SCHED_MICRO_BATCH_AUTO, 0); // with several stages that is uniform
@@ -242,11 +242,14 @@ static void all_stages_ask_the_workers_at_once(void **state)
 // Whatever the stages, mini-batches, places and rows of a step: every request has all its tokens, and none waits for ever.
 static void nothing_is_lost_in_a_pipeline(void **state)
 {
+    enum { COUNT = 100 };
     struct sim_place places[4];
     struct cost_s_part stages[SCHED_STAGES_MAX];
     (void)state;
 
     for (uint32_t run = 0; run < 48; run++) {
+        if (!in_sample(run, 1, 5))
+            continue;
         uint32_t stage_count = 1 + run % SCHED_STAGES_MAX, workers = run / 8 % 3, rng = 77 + run;
         make_stages(stages, stage_count, 60);
         for (uint32_t i = 0; i < stage_count; i++)
@@ -254,7 +257,7 @@ static void nothing_is_lost_in_a_pipeline(void **state)
         for (uint32_t i = 0; i <= workers; i++)
             places[i] = (struct sim_place){
                 .cost = {.token_us = 0.05, .prefill_us = 0.01, .link_us = i ? 60 : 0}, .pages_total = 300, .local = i == 0};
-        for (uint32_t i = 0; i < 300; i++) {
+        for (uint32_t i = 0; i < COUNT; i++) {
             rng = rng * 1664525 + 1013904223;
             uint32_t prompt = 1 + (rng >> 16) % 700, generated = 1 + (rng >> 8) % 100;
             requests[i] = (struct sim_request){.arrival_us = run % 2 ? i * 2000ull : 0,
@@ -263,7 +266,7 @@ static void nothing_is_lost_in_a_pipeline(void **state)
                                                .max_new_tokens = generated + rng % 100,
                                                .class = rng >> 9 & 1 ? SCHED_CLASS_BATCH : SCHED_CLASS_INTERACTIVE};
         }
-        struct sim_config config = small(places, stages, stage_count, 300);
+        struct sim_config config = small(places, stages, stage_count, COUNT);
         config.place_count = 1 + workers;
         config.sched.mini_batches = MAX(stage_count, 1u) * (workers ? 2 : 1);
         config.sched.mini_batch_auto = run / 3 % 2;
@@ -273,8 +276,11 @@ static void nothing_is_lost_in_a_pipeline(void **state)
         config.noise_sigma = 0.1;
         config.reply_us = 100;
         config.hop_us = 30;
-        struct sim_result r = sim_of(&config), again = sim_of(&config);
-        assert_memory_equal(&r, &again, sizeof r);
+        struct sim_result r = sim_of(&config);
+        if (run % 7 == 0) { // it says the same again
+            struct sim_result again = sim_of(&config);
+            assert_memory_equal(&r, &again, sizeof r);
+        }
         assert_true(bubbles(&r) <= r.idle_s * 1.001);
     }
 }
