@@ -20,6 +20,7 @@ enum { LIMIT_US = 20 * 1000 * 1000 };
 
 struct test_server {
     pthread_t thread;
+    struct frame_socket silent; // connects and says not one word more
     const char *listen;
     char address[256];
     atomic_bool ready, stop;
@@ -44,46 +45,65 @@ static void *serve(void *arg)
     return NULL;
 }
 
-static void run_frames(const char *listen)
+static struct test_server servers[2];
+
+// Both at once, so that the time that they leave a silent client passes once.
+static int start_servers(void **state)
 {
-    struct test_server server = {.listen = listen};
-    struct pollfd closed = {.events = POLLIN};
+    static char ipc[128];
+    (void)state;
+    snprintf(ipc, sizeof ipc, "ipc:///tmp/fd-test-frames-%d.sock", (int)getpid());
+    servers[0].listen = "tcp://127.0.0.1:0";
+    servers[1].listen = ipc;
+    for (uint32_t i = 0; i < ARRAY_COUNT(servers); i++) {
+        pthread_create(&servers[i].thread, NULL, serve, &servers[i]);
+        while (!atomic_load(&servers[i].ready))
+            usleep(1000);
+        servers[i].silent = frame_connect(servers[i].address);
+    }
+    return 0;
+}
+
+static int stop_servers(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < ARRAY_COUNT(servers); i++) {
+        close(servers[i].silent.fd);
+        atomic_store(&servers[i].stop, true);
+        pthread_join(servers[i].thread, NULL);
+    }
+    return 0;
+}
+
+static void run_frames(const struct test_server *server)
+{
+    struct pollfd closed = {.fd = server->silent.fd, .events = POLLIN};
     unsigned char hello[8];
 
-    pthread_create(&server.thread, NULL, serve, &server);
-    while (!atomic_load(&server.ready))
-        usleep(1000);
-    struct frame_socket silent = frame_connect(server.address); // and not one word more
     assert_true(ARRAY_COUNT(bad_frames) >= 30);
-    assert_int_equal(bad_frames_run(server.address), 0);
+    assert_int_equal(bad_frames_run(server->address), 0);
     // a client that takes messages of one byte, it says: its errors are sent all the same
-    struct frame_socket small = frame_connect(server.address);
+    struct frame_socket small = frame_connect(server->address);
     unsigned char body[FRAME_BODY_MAX];
     assert_true(frame_send(&small, "\x08\x01\x7a\x04\x08\x02\x30\x01", 8));
     assert_true(frame_receive(&small, body) > 0);
     assert_true(frame_send(&small, "\x08\x02\x11\x01\0\0\0\0\0\0\0", 11));
     assert_true(frame_receive(&small, body) > 0);
     close(small.fd);
-    closed.fd = silent.fd;
     assert_int_equal(poll(&closed, 1, frame_wait_ms()), 1);
-    assert_int_equal(recv(silent.fd, hello, sizeof hello, 0), 0);
-    close(silent.fd);
-    atomic_store(&server.stop, true);
-    pthread_join(server.thread, NULL);
+    assert_int_equal(recv(server->silent.fd, hello, sizeof hello, 0), 0);
 }
 
 static void a_server_survives_bad_frames_over_tcp(void **state)
 {
     (void)state;
-    run_frames("tcp://127.0.0.1:0");
+    run_frames(&servers[0]);
 }
 
 static void a_server_survives_bad_frames_over_ipc(void **state)
 {
-    char address[128];
     (void)state;
-    snprintf(address, sizeof address, "ipc:///tmp/fd-test-frames-%d.sock", (int)getpid());
-    run_frames(address);
+    run_frames(&servers[1]);
 }
 
 // --- a hostile server ---
@@ -267,5 +287,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_server_survives_bad_frames_over_ipc),
         cmocka_unit_test(a_channel_survives_bad_answers),
     };
-    return cmocka_run_group_tests_name("rpc frames", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("rpc frames", tests, start_servers, stop_servers);
 }
