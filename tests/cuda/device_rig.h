@@ -16,6 +16,7 @@
 #include "kernels/backend/device.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/unit/gguf_build.h"
+#include "tests/unit/sample.h"
 
 extern const struct device_library fastdecode_device;
 
@@ -28,6 +29,16 @@ static inline void rig_must(cudaError_t error)
 {
     if (error != cudaSuccess)
         fail_msg("%s", cudaGetErrorString(error));
+}
+
+/* Whether case `index` is one of this run's: on the emulated device, which is slow, one in `parts` (sample.h). A real one has all. */
+static inline bool rig_sample(uint32_t index, uint32_t parts)
+{
+#ifdef FD_TESTS_CUDA_RUNTIME_API_H
+    return in_sample(index, parts, parts);
+#else
+    return index < UINT32_MAX && parts > 0;
+#endif
 }
 
 /* --- a model, and the device -------------------------------------------------------------------------------------------- */

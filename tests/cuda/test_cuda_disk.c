@@ -114,30 +114,28 @@ static void test_same_bytes(void **state)
 
 static void test_mini_batches(void **state)
 {
-    struct walk resident[BATCHES], tiered[BATCHES];
+    struct walk tiered[BATCHES];
+    float *resident = resident_walks();
     uint64_t seed = 9;
     (void)state;
 
     for (uint32_t batches = 1; batches <= BATCHES; batches *= 2)
         for (enum order order = IN_TURN; order <= (batches == BATCHES ? DISORDER : IN_TURN); order++) {
-            open_walks(resident, batches, tier_config(0));
             open_walks(tiered, batches, disk_config(8, 4));
             const struct cuda_tier *tier = &tiered[0].rig.backend->tier;
             const uint64_t reads = STEPS * (uint64_t)tier->disk.tiers.streamed_count,
                            copies = STEPS * (uint64_t)tier->tiers.streamed_count;
             for (uint32_t step = 0; step < STEPS; step++) {
-                walk_all(resident, batches, step, IN_TURN, &seed);
                 walk_all(tiered, batches, step, order, &seed);
-                for (uint32_t i = 0; i < batches; i++)
-                    same(&resident[i].rig, &tiered[i].rig, 1);
+                same_as_resident(tiered, batches, step, resident);
             }
             if (order != DISORDER) { /* one read and one copy for all, and what the next step begins with */
                 assert_in_range(reads_of(&tiered[0].rig), reads, reads + tier->disk.tiers.slots + tier->tiers.slots);
                 assert_in_range(tier->copies, copies, copies + tier->tiers.slots);
             }
-            close_walks(resident, batches);
             close_walks(tiered, batches);
         }
+    free(resident);
 }
 
 /* One that begins when the others are half way waits for the weights to come round; a step that is given up holds nothing. */

@@ -107,6 +107,8 @@ static void test_drawn_on_the_device(void **state)
     (void)state;
     begin_rows();
     for (uint32_t c = 0; c < ARRAY_COUNT(counts); c++) {
+        if (c >= 2 && !rig_sample(c, 2))
+            continue;
         ask(counts[c], c == 1 ? 40 : 2);
         head(counts[c]);
         assert_int_equal(rig.batch->fetched_count, 0);

@@ -75,10 +75,12 @@ static void test_same_bytes(void **state)
 
     for (size_t i = 0; i < (size_t)LENGTH * rig_model->shape.vocab; i++)
         assert_true(want[1][i] == want[1][i]);
-    for (size_t i = 0; i < ARRAY_COUNT(schedules); i++) {
+    for (uint32_t i = 0; i < ARRAY_COUNT(schedules); i++) {
+        if (!rig_sample(i, 3))
+            continue;
         float *got = logits_of(&schedules[i], true);
         if (memcmp(got, want[schedules[i].local], bytes) != 0)
-            fail_msg("schedule %zu", i);
+            fail_msg("schedule %u", i);
         free(got);
     }
     free(want[0]), free(want[1]);

@@ -351,15 +351,27 @@ static void check_model(enum tensor_type type, enum tensor_type embedding_type, 
 
 static void test_models(void **state)
 {
+    static const struct {
+        enum tensor_type type, embedding_type;
+        bool tied;
+        enum tensor_type v_type;
+        uint32_t prompt;
+        const char *level;
+    } models[] = {
+        {TENSOR_Q4_1, TENSOR_Q8_0, true, TENSOR_Q4_1, 20, "4-bit/f16/cuda"},
+        {TENSOR_Q8_0, TENSOR_Q8_0, false, TENSOR_Q5_0, 33, "8-bit/f16/cuda"},
+        {TENSOR_Q6_K, TENSOR_Q6_K, true, TENSOR_Q6_K, 70, "8-bit/f16/cuda"}, /* expanded, then as they are */
+        {TENSOR_Q4_K, TENSOR_F16, false, TENSOR_Q6_K, 20, "4-bit/f16/cuda"}, /* q, k, v of two forms */
+        {TENSOR_Q4_K, TENSOR_F16, false, TENSOR_F16, 40, "4-bit/f16/cuda"},
+        {TENSOR_Q5_0, TENSOR_Q5_1, true, TENSOR_Q8_0, 40, "8-bit/f16/cuda"},
+        {TENSOR_F16, TENSOR_F32, true, TENSOR_F16, 20, "f16/cuda"},
+        {TENSOR_BF16, TENSOR_Q4_0, true, TENSOR_BF16, 4, "4-bit/bf16/cuda"},
+    };
     (void)state;
-    check_model(TENSOR_Q4_1, TENSOR_Q8_0, true, TENSOR_Q4_1, 20, "4-bit/f16/cuda");
-    check_model(TENSOR_Q8_0, TENSOR_Q8_0, false, TENSOR_Q5_0, 33, "8-bit/f16/cuda");
-    check_model(TENSOR_Q6_K, TENSOR_Q6_K, true, TENSOR_Q6_K, 70, "8-bit/f16/cuda"); /* expanded, then as they are */
-    check_model(TENSOR_Q4_K, TENSOR_F16, false, TENSOR_Q6_K, 20, "4-bit/f16/cuda"); /* q, k, v of two forms */
-    check_model(TENSOR_Q4_K, TENSOR_F16, false, TENSOR_F16, 40, "4-bit/f16/cuda");
-    check_model(TENSOR_Q5_0, TENSOR_Q5_1, true, TENSOR_Q8_0, 40, "8-bit/f16/cuda");
-    check_model(TENSOR_F16, TENSOR_F32, true, TENSOR_F16, 20, "f16/cuda");
-    check_model(TENSOR_BF16, TENSOR_Q4_0, true, TENSOR_BF16, 4, "4-bit/bf16/cuda");
+    for (uint32_t i = 0; i < ARRAY_COUNT(models); i++)
+        if (rig_sample(i, 3))
+            check_model(models[i].type, models[i].embedding_type, models[i].tied, models[i].v_type, models[i].prompt,
+                        models[i].level);
 }
 
 /* --- memory ---------------------------------------------------------------------------------------------------------------- */

@@ -60,26 +60,24 @@ static void test_same_bytes(void **state)
 
 static void test_mini_batches(void **state)
 {
-    struct walk resident[BATCHES], tiered[BATCHES];
+    struct walk tiered[BATCHES];
+    float *resident = resident_walks();
     uint64_t seed = 9;
     (void)state;
 
     for (uint32_t batches = 1; batches <= BATCHES; batches *= 2)
         for (enum order order = IN_TURN; order <= DISORDER; order += DISORDER) {
-            open_walks(resident, batches, tier_config(0));
             open_walks(tiered, batches, tier_config(room_for(6)));
             const struct cuda_tier *tier = &tiered[0].rig.backend->tier;
             for (uint32_t step = 0; step < STEPS; step++) {
-                walk_all(resident, batches, step, IN_TURN, &seed);
                 walk_all(tiered, batches, step, order, &seed);
-                for (uint32_t i = 0; i < batches; i++)
-                    same(&resident[i].rig, &tiered[i].rig, 1);
+                same_as_resident(tiered, batches, step, resident);
             }
             if (order == IN_TURN) /* one copy for all, and the blob that the next step begins with */
                 assert_int_equal(tier->copies, STEPS * tier->tiers.streamed_count + 1);
-            close_walks(resident, batches);
             close_walks(tiered, batches);
         }
+    free(resident);
 }
 
 /* A step that is given up leaves nothing that others wait for. */

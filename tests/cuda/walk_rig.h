@@ -157,4 +157,34 @@ static inline void close_walks(struct walk *walks, uint32_t batches)
         rig_close(&walks[batches].rig);
 }
 
+/* The logits of each step of BATCHES mini-batches with all weights on the device; fewer of them have the same. free() them. */
+static inline float *resident_walks(void)
+{
+    const size_t vocab = rig_model->shape.vocab;
+    float *logits = malloc(STEPS * BATCHES * vocab * sizeof *logits);
+    struct walk walks[BATCHES];
+    uint64_t seed = 9;
+
+    assert_non_null(logits);
+    open_walks(walks, BATCHES, tier_config(0));
+    for (uint32_t step = 0; step < STEPS; step++) {
+        walk_all(walks, BATCHES, step, IN_TURN, &seed);
+        for (uint32_t i = 0; i < BATCHES; i++)
+            memcpy(logits + (step * BATCHES + i) * vocab, walks[i].rig.logits, vocab * sizeof *logits);
+    }
+    close_walks(walks, BATCHES);
+    return logits;
+}
+
+static inline void same_as_resident(const struct walk *walks, uint32_t batches, uint32_t step, const float *resident)
+{
+    const size_t vocab = rig_model->shape.vocab;
+
+    for (uint32_t i = 0; i < batches; i++) {
+        assert_memory_equal(walks[i].rig.logits, resident + (step * BATCHES + i) * vocab, vocab * sizeof *resident);
+        for (size_t k = 0; k < vocab; k++)
+            assert_true(walks[i].rig.logits[k] == walks[i].rig.logits[k]);
+    }
+}
+
 #endif
