@@ -5,6 +5,7 @@
 #include "kernels/simd/isa.h"
 
 #include <cpuid.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +38,7 @@ static uint32_t read_xcr0(void)
 
 static bool has_all(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
-enum isa_level isa_best(void)
+static enum isa_level ask_processor(void)
 {
     uint32_t eax, ebx, ecx, edx;
     if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) ||
@@ -50,6 +51,18 @@ enum isa_level isa_best(void)
         !has_all(ebx, LEAF7_EBX_AVX512F | LEAF7_EBX_AVX512DQ | LEAF7_EBX_AVX512BW | LEAF7_EBX_AVX512VL))
         return ISA_AVX2;
     return has_all(ecx, LEAF7_ECX_VNNI) ? ISA_VNNI : ISA_AVX512;
+}
+
+// Asked once: CPUID leaves a virtual machine, which takes some ten microseconds.
+enum isa_level isa_best(void)
+{
+    static atomic_int known; // the level and one; threads that ask at once find the same
+    int level = atomic_load_explicit(&known, memory_order_relaxed);
+    if (level == 0) {
+        level = (int)ask_processor() + 1;
+        atomic_store_explicit(&known, level, memory_order_relaxed);
+    }
+    return (enum isa_level)(level - 1);
 }
 
 bool isa_supported(enum isa_level level) { return (unsigned)level <= (unsigned)isa_best(); }

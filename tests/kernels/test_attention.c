@@ -6,6 +6,7 @@
 
 #include "common/kv/kv_store.h"
 #include "kernels/attention/attention.h"
+#include "tests/kernels/attention_tile.h"
 #include "tests/unit/sample.h"
 
 #define LIMIT 4e-6 // of the largest |v| that a row sees
@@ -122,71 +123,7 @@ static void feed_alone(struct feed *feed, uint32_t chunk, uint32_t threads, cons
     rig_close(&rig);
 }
 
-// --- what a tile holds, as attention.h says -----------------------------------------------------------------------------
-
-static double half_at(const unsigned char *tile, size_t offset, size_t index)
-{
-    uint16_t bits;
-    memcpy(&bits, tile + offset + 2 * index, sizeof bits);
-    return (double)f16_to_float(bits);
-}
-
-static double plain_at(enum attend_type type, const unsigned char *at, size_t index)
-{
-    float whole;
-    uint16_t bits;
-    if (type == ATTEND_F32) {
-        memcpy(&whole, at + 4 * index, sizeof whole);
-        return (double)whole;
-    }
-    memcpy(&bits, at + 2 * index, sizeof bits);
-    return (double)(type == ATTEND_BF16 ? bf16_to_float(bits) : f16_to_float(bits));
-}
-
-// step: the distance of two neighbouring values of the group.
-static double tile_k(enum attend_type type, uint32_t head_dim, const unsigned char *tile, uint32_t slot, uint32_t i, double *step)
-{
-    size_t groups = (head_dim + 31) / 32, scales = type == ATTEND_INT4X ? head_dim * 8 : head_dim * 16;
-    if (type <= ATTEND_BF16)
-        return plain_at(type, tile, (size_t)i * 16 + slot);
-    *step = half_at(tile, scales, i / 32 * 16 + slot);
-    if (type != ATTEND_INT4X)
-        return *step * (tile[(i / 4 * 16 + slot) * 4 + i % 4] - 128);
-    return *step * (tile[(i / 8 * 16 + slot) * 4 + i % 4] >> (i % 8 < 4 ? 0 : 4) & 15) +
-           half_at(tile, scales, (groups + i / 32) * 16 + slot);
-}
-
-static double tile_v(enum attend_type type, uint32_t head_dim, const unsigned char *tile, uint32_t slot, uint32_t i, double *step)
-{
-    size_t groups = (head_dim + 31) / 32;
-    size_t plain = type == ATTEND_F32 ? head_dim * 64 : head_dim * 32, begin, row;
-    if (type <= ATTEND_BF16)
-        return plain_at(type, tile + plain, (size_t)slot * head_dim + i);
-    begin = type == ATTEND_INT4X ? head_dim * 8 + groups * 64 : head_dim * 16 + groups * 32;
-    row = type == ATTEND_INT8 ? head_dim : groups * 16;
-    *step = half_at(tile, begin + 16 * row, i / 32 * 16 + slot);
-    if (type == ATTEND_INT8)
-        return *step * (signed char)tile[begin + (slot / 4 * row + i) * 4 + slot % 4];
-    return *step * (tile[begin + (slot / 4 * row + i / 32 * 16 + i % 16) * 4 + slot % 4] >> (i % 32 < 16 ? 0 : 4) & 15) +
-           half_at(tile, begin + 16 * row, (groups + i / 32) * 16 + slot);
-}
-
-// K and V of `count` tokens as they are stored: [count][head_dim] each.
-static void round_values(const struct kv_shape *shape, const float *k, const float *v, uint32_t count, size_t stride, double *k_out,
-                         double *v_out)
-{
-    const struct attention_kernels *ref = attention_of_level(ISA_REF); // once: CPUID is slow in a virtual machine
-    enum attend_type type = (enum attend_type)shape->type;
-    static unsigned char tile[ATTEND_TILE * ATTEND_MAX_HEAD_DIM * 8];
-    double step;
-    for (uint32_t t = 0; t < count; t++) {
-        ref->store(type, shape->head_dim, k + t * stride, v + t * stride, tile, 3);
-        for (uint32_t i = 0; i < shape->head_dim; i++) {
-            k_out[(size_t)t * shape->head_dim + i] = tile_k(type, shape->head_dim, tile, 3, i, &step);
-            v_out[(size_t)t * shape->head_dim + i] = tile_v(type, shape->head_dim, tile, 3, i, &step);
-        }
-    }
-}
+// --- against plain sums -------------------------------------------------------------------------------------------------
 
 // Computes q / sqrt(head_dim). With codes each group of 32 is rounded to steps of its largest value: 16 bits with int8, else 8.
 static void round_q(const struct kv_shape *shape, const float *q, bool codes, double *out)
@@ -224,7 +161,8 @@ static double row_error(const struct feed *feed, uint32_t layer, uint32_t positi
         round_q(shape, q, codes, rounded);
         if (head % group == 0) {
             size_t first = ((size_t)layer * feed->positions * shape->kv_heads + head / group) * head_dim;
-            round_values(shape, feed->k + first, feed->v + first, position + 1, (size_t)shape->kv_heads * head_dim, k, v);
+            round_values((enum attend_type)shape->type, head_dim, feed->k + first, feed->v + first, position + 1,
+                         (size_t)shape->kv_heads * head_dim, k, v);
         }
         for (uint32_t t = 0; t <= position; t++) {
             p[t] = 0;
