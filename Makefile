@@ -192,7 +192,7 @@ packages-build packages-cuda packages-test packages-deploy:
 # --- check it ------------------------------------------------------------------------------------------------------------
 check: packages-build packages-test ## lint, unit, kernel, integration and end-to-end tests (under 10 minutes on two cores)
 	$(Q)$(MAKE) --no-print-directory $(PARALLEL) programs venv model CUDA_ARCH='$(firstword $(CUDA_ARCH))'
-	$(Q)export FD_SEED=$${FD_SEED:-$$(git rev-list --count HEAD 2>/dev/null || echo 0)}; echo "  seed $$FD_SEED"; tests/run.py --build $(BUILD) --venv $(VENV) lint unit kernels integration e2e
+	$(Q)tests/run.py --build $(BUILD) --venv $(VENV) lint unit kernels integration e2e
 
 check-gpu: packages-build packages-test ## the CUDA kernels beside plain loops, on this machine's GPU
 	$(Q)$(MAKE) --no-print-directory cuda $(if $(NVCC),$(GPU_TEST))

@@ -10,8 +10,8 @@ An item is a script, a program or a file of pytest. Tests marked `alone` need al
 An item is ended when none of its tests has finished for LIMIT_S, times the pace of this machine (tests/e2e/pace.py): what
 had finished by then still counts. With --fail-fast the first failure ends the queue. Output of what passed is not shown. How long items took is kept in DIR/durations.json and orders the next run.
 
-Settings: FD_JOBS (items at a time; one more than there are cores), FUZZ_SECONDS (a fuzz target, 20), FD_TALLY (a file to append the counts to), FD_SHARD=K/N (of e2e-full, the
-tests whose name falls to shard K of N).
+Settings: FD_JOBS (items at a time; one more than there are cores: tests wait a third of their time), FUZZ_SECONDS (a fuzz target, 20), FD_TALLY (a
+file to append the counts to), FD_SEED (seed.py: which cases of large tables), FD_SHARD=K/N (of e2e-full, the tests whose name falls to shard K of N).
 """
 import argparse
 import glob
@@ -31,6 +31,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
 sys.path.insert(0, os.path.join(ROOT, "tests", "fuzz"))
 import corpus  # noqa: E402
 import pace  # noqa: E402
+from seed import seed  # noqa: E402
 
 PROGRAM_GROUPS = ("unit", "kernels", "integration")
 MARKERS = {"e2e": "not full", "e2e-full": "full", "e2e-sanitizer": "sanitizer"}
@@ -38,16 +39,9 @@ GROUPS = ("lint", *PROGRAM_GROUPS, "fuzz", *MARKERS)
 LIMIT_S = {"lint": 120, "fuzz": 120}  # without a finished test
 DEFAULT_LIMIT_S = 150
 # Where no earlier run has measured: seconds, of what takes longer than a few.
-GUESSED_S = {"lint/format.sh": 12, "lint/headers.sh": 40, "unit/test_sched_load": 27, "unit/test_sched_balance": 22, "unit/test_sched_migrate": 15,
-             "unit/test_sim_pipeline": 12, "unit/test_sched_property": 10, "unit/test_sched_rule": 10, "kernels/test_attention": 25,
-             "kernels/test_cuda_sample": 20, "kernels/test_cuda_disk": 15, "kernels/test_cuda_tier": 15, "kernels/test_cuda_graph": 15,
-             "kernels/test_cuda_head": 13, "kernels/test_cuda_quant": 13, "kernels/test_cuda_invariant": 12, "kernels/test_gemm": 10,
-             "integration/test_gateway_limits": 11, "integration/test_rpc_frames": 10, "integration/test_extents": 10, "e2e/test_failures.py": 100,
-             "e2e/test_cuda.py": 60, "e2e/test_golden.py": 50, "e2e/test_pipeline.py": 40, "e2e/test_same_bytes.py": 30, "e2e/test_weights.py": 25,
-             "e2e/test_allocations.py": 25, "e2e/test_memory.py": 25, "e2e/test_plan_command.py": 20, "e2e/test_cut_off.py": 20,
-             "e2e/test_leaving.py": 16, "e2e/test_hostile_rpc.py": 15, "e2e/test_bad_requests.py": 13, "e2e/test_sim.py": 12,
-             "e2e/test_drafts.py": 12, "e2e/test_batch_api.py": 12, "e2e/test_eval.py": 11, "e2e/test_local_migration.py": 10,
-             "e2e/test_slow.py": 10, "e2e/test_long_sequence.py": 10, "e2e/test_up.py": 10, "e2e/test_migration_failures.py": 10}
+GUESSED_S = {"lint/headers.sh": 25, "unit/test_sched_load": 13, "kernels/test_attention": 10, "e2e/test_failures.py": 100, "e2e/test_cuda.py": 60,
+             "e2e/test_golden.py": 50, "e2e/test_pipeline.py": 40, "e2e/test_same_bytes.py": 30, "e2e/test_weights.py": 25,
+             "e2e/test_allocations.py": 25, "e2e/test_memory.py": 25, "e2e/test_plan_command.py": 20, "e2e/test_cut_off.py": 20}
 
 
 class Item:
@@ -259,7 +253,7 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--build", default="build")
     arguments.add_argument("--venv", default="build/venv")
-    arguments.add_argument("--jobs", type=int, default=int(os.environ.get("FD_JOBS") or os.cpu_count() + 1))  # tests wait a third of their time
+    arguments.add_argument("--jobs", type=int, default=int(os.environ.get("FD_JOBS") or os.cpu_count() + 1))
     arguments.add_argument("--only", help="the items of the groups to run, as unit/test_wire or e2e/test_api.py; several with commas")
     arguments.add_argument("--fail-fast", action="store_true", help="start nothing more after a failure")
     arguments.add_argument("group", nargs="+", choices=GROUPS)
@@ -267,8 +261,9 @@ def main():
     os.chdir(ROOT)
     os.environ["FD_BUILD"] = chosen.build
     os.environ["FD_PACE"] = str(pace.factor())
+    os.environ["FD_SEED"] = str(seed())
     began = time.monotonic()
-    print(f"pace {pace.factor():.2f}: waits are that many times as long as on the reference machine")
+    print(f"pace {pace.factor():.2f}: waits are that many times as long as on the reference machine; FD_SEED={seed()}")
     sys.stdout.flush()
     items = [item for group in chosen.group for item in items_of(group, chosen.build, chosen.venv)]
     if chosen.only:

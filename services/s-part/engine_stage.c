@@ -202,7 +202,6 @@ void engine_join_handler(struct rpc_call *call, void *user)
         rpc_call_fail(stage->joining, STATUS_UNAVAILABLE, "a later Join came");
     if (stage->next_is_other) // the process that is meant may be there now
         close_next(stage);
-    stage->next_is_other = false;
     stage->joining = call;
     stage->join = join;
     stage->term = 0; // steps that are queued, or come, are refused

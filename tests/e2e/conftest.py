@@ -25,20 +25,12 @@ from pace import SANITIZED, seconds, wait_until  # noqa: F401 (tests have them f
 from results import (pytest_collection_modifyitems, pytest_collectreport, pytest_configure, pytest_keyboard_interrupt,  # noqa: F401 (hooks)
                      pytest_report_header, pytest_runtest_logfinish, pytest_runtest_logreport, pytest_runtest_logstart, pytest_terminal_summary)
 from rpc_client import Connection, decode, one
+from seed import seed
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("FD_BUILD", "build"))
 HARDWARE = os.path.join(ROOT, "deploy", "hardware")
 MODEL = os.environ.get("FD_TEST_MODEL", os.path.join(ROOT, "models", "SmolLM2-135M-Instruct.Q4_1.gguf"))
-
-
-def seed():
-    """What picks the sample of a product that this run looks at: FD_SEED, or the number of commits, so that each has another one."""
-    given = os.environ.get("FD_SEED")
-    if not given:
-        counted = subprocess.run(["git", "-C", ROOT, "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=False)
-        given = counted.stdout.strip() or "0"
-    return int(given)
 
 
 SEED = seed()
@@ -129,13 +121,14 @@ class Mesh:
         shutil.copy(os.path.join(built, "fastdecode"), folder)
         slow = ("kv-worker",) if slow_workers is True else slow_workers or ()
         for name in ("gateway", "scheduler", "s-part", "kv-worker"):
-            program, place = os.path.join(BUILD, "tests", "slow", name) if name in slow else os.path.join(built, name), os.path.join(folder, name)
-            if name in scripts:
-                with open(place, "w", encoding="utf-8") as file:
-                    file.write(f"#!/bin/sh\nprogram={shlex.quote(program)}\n{scripts[name]}\n")
-                os.chmod(place, 0o755)
-            else:
-                os.symlink(program, place)
+            program = os.path.join(os.path.join(BUILD, "tests", "slow") if name in slow else built, name)
+            started = os.path.join(folder, name)
+            if name not in scripts:
+                os.symlink(program, started)
+                continue
+            with open(started, "w", encoding="utf-8") as file:
+                file.write(f"#!/bin/sh\nprogram={shlex.quote(program)}\n{scripts[name]}\n")
+            os.chmod(started, 0o755)
         return folder
 
     def _read(self):

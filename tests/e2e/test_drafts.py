@@ -35,6 +35,8 @@ PLACES = {"local": ("--kv-workers", 0), "workers": ("--local-pool", 0, "--kv-wor
           "int4": ("--kv-type", "int4"), "int8": ("--kv-type", "int8")}
 
 
+# A step takes 15 ms more whatever its rows, so that drafts pay on any machine.
+ROWS_COST_LITTLE = {"slow_workers": ("kv-worker", "s-part"), "env": {"FD_SLOW_LAYER_US": "500"}}
 WHERE = ["local", "workers", "mini-batches"]
 SOME = shard(WHERE, 3)
 
@@ -42,12 +44,11 @@ SOME = shard(WHERE, 3)
 @pytest.mark.parametrize("place", [*SOME, *(pytest.param(place, marks=pytest.mark.full) for place in WHERE if place not in SOME)])
 def test_the_same_bytes(start_mesh, plain, place):
     wanted, steps = plain
-    mesh = start_mesh(*PLACES[place], model=MODEL, threads=0)
+    mesh = start_mesh(*PLACES[place], model=MODEL, threads=0, **ROWS_COST_LITTLE)
     assert_same([run_all(mesh.url, [probe])[0] for probe in PROBES], wanted)
     right, drafted = mesh.metric(RIGHT), mesh.metric(DRAFTED)
     print(f"{right:.0f} of {drafted:.0f} drafts were right; {mesh.metric(STEPS):.0f} steps, {steps:.0f} without")
-    assert 50 < right < drafted  # how many pay is for the machine to say; each that is right saves a step
-    assert mesh.metric(STEPS) <= steps - 0.9 * right
+    assert 100 < right < drafted and mesh.metric(STEPS) < 0.75 * steps
     together = run_all(mesh.url, PROBES)
     assert_same(together, wanted)
     assert [stream.usage["completion_tokens"] for stream in together] == [stream.usage["completion_tokens"] for stream in wanted]

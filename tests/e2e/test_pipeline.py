@@ -243,29 +243,40 @@ def stage_seconds(mesh, stage):
     return float(busy), {kind: float(value) for kind, value in idle}
 
 
-def test_bubbles(start_mesh, tmp_path):
-    """While steps are in the pipeline a stage computes or has a bubble. Attention at workers takes 3 ms a layer here: bubbles of kind r, or pb3 of
-    a stage that none has reached meanwhile."""
+def layers_of(mesh):
+    """How many layers each stage has."""
+    ranges = dict(re.findall(r"STAGE-UP stage=(\d) name=\S+ layers=(\d+:\d+)", mesh.logs(200)))
+    return [int(end) - int(first) for first, end in (ranges[str(stage)].split(":") for stage in range(len(ranges)))]
+
+
+@pytest.mark.parametrize("mini_batches", (1, 0))
+def test_bubbles(start_mesh, tmp_path, mini_batches):
+    """While steps are in the pipeline a stage computes or has a bubble. Attention at workers takes 3 ms a layer here: with one mini-batch that is
+    each stage's bubble of kind r, and pb3 is while the other stage has the step."""
     trace = tmp_path / "trace.json"
-    mesh = start_mesh("--s-parts", 2, "--kv-workers", 1, "--local-pool", 0, "--kv-memory", "64M", "--trace", trace, **PACED)
+    mesh = start_mesh("--s-parts", 2, "--mini-batches", mini_batches, "--kv-workers", 1, "--local-pool", 0, "--kv-memory", "64M", "--trace", trace,
+                      **PACED)
     streams = [Stream(mesh.url, body(words(20, i), 200, i)) for i in range(4)]
     for stream in streams:
         stream.wait_tokens(20)
+    steps = mesh.metric("fastdecode_steps_total")
     began, before = time.monotonic(), [stage_seconds(mesh, stage) for stage in range(2)]
     for stream in streams:
         stream.wait_tokens(150)
     wall, after = time.monotonic() - began, [stage_seconds(mesh, stage) for stage in range(2)]
+    steps = mesh.metric("fastdecode_steps_total") - steps
     join_all(streams)
-    waited = 0
+    waited = []
     for stage, ((busy0, idle0), (busy1, idle1)) in enumerate(zip(before, after)):
         idle = {kind: idle1[kind] - idle0[kind] for kind in idle1}
         print(f"stage {stage}: {wall:.3f} s, computing {busy1 - busy0:.3f}, idle {idle}")
         assert set(idle) == {"pb1", "pb2", "pb3", "r"} and min(idle.values()) >= 0
         assert idle["pb1"] + idle["pb2"] < 0.1 * wall, "nobody prefills"
         assert abs(busy1 - busy0 + sum(idle.values()) - wall) < 0.05 * wall, "time that is neither"
-        assert idle["r"] > 0
-        waited += idle["r"]
-    assert waited > 0.2 * 2 * wall
+        waited.append(idle["r"])
+    if mini_batches == 1:
+        assert all(r > 0.9 * 0.003 * layers * steps for r, layers in zip(waited, layers_of(mesh), strict=True)), f"{waited} {steps}"
+    assert sum(waited) > 0.2 * 2 * wall
     mesh.stop()
     text = trace.read_text()
     for name in ("s-part-0", "s-part-1"):

@@ -1,5 +1,5 @@
 // sample.h: which cases of a table a run looks at, where all of them would take long: one in so many, and each commit others, so that all
-// have their turn. FD_SEED says which; `make check` sets it to the number of commits. FD_ALL=1 runs all (`make check-full`).
+// have their turn. FD_SEED says which; tests/run.py sets it to the number of commits. FD_ALL=1 runs all (`make check-full`).
 #ifndef FD_TESTS_UNIT_SAMPLE_H
 #define FD_TESTS_UNIT_SAMPLE_H
 
