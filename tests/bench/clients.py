@@ -124,6 +124,13 @@ def run(url, requests, limit_s, while_open=None, enough=None, more=None):
     return clients
 
 
+def check(clients):
+    """RuntimeError with the first trouble of any of them."""
+    bad = [client.trouble() for client in clients if client.trouble()]
+    if bad:
+        raise RuntimeError(f"{len(bad)} of {len(clients)} streams went wrong; the first: {bad[0]}")
+
+
 def percentile(values, share):
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
@@ -132,9 +139,7 @@ def percentile(values, share):
 def measure(url, streams, prompt_words, tokens, seed, limit_s=600):
     """One round of so many streams at once: figures in seconds, and tokens a second from the first request to the last token."""
     clients = run(url, [completion(prompt_words, tokens, seed * 10000 + i) for i in range(streams)], limit_s)
-    bad = [client.trouble() for client in clients if client.trouble()]
-    if bad:
-        raise RuntimeError(f"{len(bad)} of {streams} streams went wrong; the first: {bad[0]}")
+    check(clients)
     began, ended = min(client.began for client in clients), max(client.last for client in clients)
     gaps = [b[0] - a[0] for client in clients for a, b in zip(client.events, client.events[1:])]
     return {"streams": streams, "seconds": ended - began, "tokens_per_s": streams * tokens / (ended - began),

@@ -7,7 +7,7 @@ drafts (its own tokens a second).
 """
 import statistics
 
-from clients import completion, greedy, run
+from clients import check, completion, greedy, run
 from end_to_end import sleeping, warm
 from figures import of_rounds
 from servers import Ours
@@ -36,9 +36,7 @@ CASES = [("words, a small model's repetitions", of_words), ("a text that is quot
 
 def tokens_per_s(run_, mesh, make, streams, seed):
     clients = run(mesh.url, [make(1000 * seed + i) for i in range(streams)], run_.limit_s())
-    bad = [client.trouble() for client in clients if client.trouble()]
-    if bad:
-        raise RuntimeError(f"{len(bad)} of {streams} streams went wrong; the first: {bad[0]}")
+    check(clients)
     return streams * TOKENS / (max(client.last for client in clients) - min(client.began for client in clients))
 
 

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import time
 
-from clients import completion, measure, run
+from clients import check, completion, measure, run
 from figures import figure, of_rounds
 from kernel_parts import bench
 from servers import BUILD, MODEL, Ours, Peer, PeerMissing, peer_check, peer_file, wait_quiet
@@ -207,9 +207,7 @@ def streams(run_):
             with run_.turn(f"{count} open streams"):
                 clients = run(ours.url, [completion(16, tokens, 7000 + 5000 * count + i) for i in range(count)], run_.limit_s(),
                               lambda _, seen=held: seen.append(memory_of_requests(ours)))
-            bad = [client.trouble() for client in clients if client.trouble()]
-            if bad:
-                raise RuntimeError(f"{len(bad)} of {count} streams went wrong; the first: {bad[0]}")
+            check(clients)
             lasted = max(c.last for c in clients) - min(c.began for c in clients)
             busy = ours.metric("fastdecode_scheduler_seconds_total") - busy
             steps = ours.metric("fastdecode_steps_total") - steps

@@ -7,16 +7,15 @@ Rate: a context of 16,384 tokens (of a small model with random weights) read by 
 and V a second (slow_worker.c), beside one such worker: the time between tokens less that with a short context.
 """
 import contextlib
-import os
 import random
 import statistics
-import time
 
-from clients import greedy, run
+from clients import check, greedy, run
 from figures import figure
+from interference import texts
 from servers import FarWorker, Ours
 from sparse import LongModel
-from streams import Stream, join_all, run_all, words
+from streams import Stream, join_all, of_place, run_all
 
 WORKERS, MEMORY_MIB, CONTEXT, TOKENS, SPLITS = 4, 64, 8192, 48, 3
 LONG, LONG_TOKEN_BYTES, READ_MBS, RATE_TOKENS, RATE_LEAST = 16384, 2048, 300, 48, 3.0
@@ -25,8 +24,7 @@ PREFILL = "fastdecode_prefill_tokens_total"
 
 
 def prompt_of(mesh, tokens):
-    """Token ids of a text that is long enough."""
-    ids = mesh.post("/tokenize", {"prompt": words(tokens, 5)})["tokens"]
+    (_, ids), = texts(mesh.url, 1, 5, tokens=tokens + tokens // 20)
     return ids[:tokens]
 
 
@@ -82,8 +80,7 @@ def after_a_loss(run_, request, wanted):
             stream = Stream(mesh.url, request)
             with run_.turn(f"worker {victim} of {WORKERS} killed"):
                 stream.wait_tokens(8)
-                text = mesh.metrics()
-                loads = {name: held(text, name) for name in (f"far{i}" for i in range(WORKERS))}
+                loads = [of_place(mesh, "fastdecode_place_load_tokens", f"far{i}") for i in range(WORKERS)]
                 before = mesh.metric(PREFILL)
                 workers[victim].process.kill()
                 join_all([stream])
@@ -97,9 +94,11 @@ def after_a_loss(run_, request, wanted):
     run_.add(figure(run_.part, f"{CONTEXT} tokens: each worker killed, streams with the same text", same, "streams", WORKERS, 1))
 
 
-def held(text, name):
-    line = next((line for line in text.splitlines() if line.startswith(f'fastdecode_place_load_tokens{{place="{name}"}}')), " 0")
-    return float(line.rsplit(" ", 1)[1])
+def gap_s(run_, mesh, request):
+    """The median time between tokens of one stream."""
+    clients = run(mesh.url, [request], run_.limit_s())
+    check(clients)
+    return statistics.median(b[0] - a[0] for a, b in zip(clients[0].events, clients[0].events[1:]))
 
 
 def step_s(run_, count):
@@ -109,15 +108,10 @@ def step_s(run_, count):
         mesh, _ = mesh_with(stack, [share] * count, "--threads", 1, read_mbs=READ_MBS, model=stack.enter_context(LongModel()))
         request = greedy(prompt_of(mesh, LONG - RATE_TOKENS), RATE_TOKENS)
         with run_.turn(f"{LONG} tokens, {count} worker{'s' if count > 1 else ''} of {share} MiB"):
-            client, = run(mesh.url, [request], run_.limit_s())
-        if client.trouble():
-            raise RuntimeError(client.trouble())
-        gaps = [b[0] - a[0] for a, b in zip(client.events, client.events[1:])]
-        short, = run(mesh.url, [greedy(request["prompt"][:16], RATE_TOKENS)], run_.limit_s())
-        rest = statistics.median(b[0] - a[0] for a, b in zip(short.events, short.events[1:]))
-        run_.note(f"{1e3 * statistics.median(gaps):.1f} ms between tokens, {1e3 * rest:.1f} with a short context, "
+            gap, rest = gap_s(run_, mesh, request), gap_s(run_, mesh, greedy(request["prompt"][:16], RATE_TOKENS))
+        run_.note(f"{1e3 * gap:.1f} ms between tokens, {1e3 * rest:.1f} with a short context, "
                   f"{mesh.metric('fastdecode_extents_total'):.0f} parts split off")
-    return statistics.median(gaps), statistics.median(gaps) - rest
+    return gap, gap - rest
 
 
 def long_sequence(run_):

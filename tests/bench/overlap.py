@@ -17,7 +17,7 @@ import os
 import tempfile
 import time
 
-from clients import greedy, run
+from clients import check, greedy, run
 from end_to_end import model_facts, warm
 from figures import figure
 from interference import texts
@@ -58,9 +58,7 @@ class Measured:
                 finally:
                     os.sched_setaffinity(0, ours)
             self.trace = Trace(read(path))
-        bad = [client.trouble() for client in clients if client.trouble()]
-        if bad:
-            raise RuntimeError(f"{len(bad)} of {streams} streams went wrong; the first: {bad[0]}")
+        check(clients)
         marks = sorted((now, count - earlier) for client in clients
                        for (now, count), (_, earlier) in zip(client.events, [(0, 0)] + client.events))
         self.times, self.counts = [before], [0]

@@ -16,19 +16,20 @@ import re
 import statistics
 import subprocess
 
-from clients import completion, greedy, measure, run
+from clients import check, completion, greedy, run
 from end_to_end import synthetic_1b, warm
 from figures import figure, of_rounds
 from groups import memory_group
+from interference import texts
 from overlap import pin
-from prediction import describe, middle, said, tokens_of
+from prediction import describe, middle, said, short_load, step_us, tokens_of
 from servers import BUILD, MODEL, FarWorker, Ours
 from streams import run_all, words
 
-STAGES, BATCH, REQUESTS, PROMPT_WORDS, TOKENS, ROUNDS = 2, 16, 64, 420, 48, 3
+STAGES, BATCH, REQUESTS, PROMPT, TOKENS, ROUNDS = 2, 16, 64, 480, 48, 3
 MODES, WITHIN = ("whole", "uniform"), 0.10
 GROUP_SHARE, GROUP_POOL_MIB, GROUP_ENV = 0.65, 16, {"FD_MAX_ROWS": "256"}
-LINK_MBIT, LINK_STREAMS = 1000, (8, 32)
+LINK_MBIT, LINK_STREAMS, LINK_WORDS, LINK_TOKENS = 1000, (8, 32), 24, 96
 MIB = 1048576.0
 
 
@@ -44,42 +45,33 @@ def pin_stages(mesh):
 def stages_said(mesh):
     """What all stages have measured of a layer, and the last of the head."""
     each = [said(mesh, f"s-part-{stage}") for stage in range(STAGES)]
-    return {**middle(each[:1]), "layer_us": middle([{"layer_us": one["layer_us"]} for one in each])["layer_us"], "head_us": each[-1]["head_us"]}
+    return {**each[-1], **middle([{"layer_us": one["layer_us"]} for one in each])}
 
 
 def rate_of(run_, mesh, prompts, label):
-    """Generated tokens a second of all requests, the s-parts' idle time beside the wall, and the prompts' tokens."""
+    """Generated tokens a second of all requests."""
     bubbles = "fastdecode_bubble_seconds_total"
     before = mesh.metric(bubbles)
     with run_.turn(f"{REQUESTS} requests, {label}"):
         clients = run(mesh.url, [greedy(ids, TOKENS) for ids in prompts], run_.limit_s())
-    bad = [client.trouble() for client in clients if client.trouble()]
-    if bad:
-        raise RuntimeError(f"{len(bad)} of {len(clients)} requests went wrong; the first: {bad[0]}")
+    check(clients)
     seconds = max(c.last for c in clients) - min(c.began for c in clients)
     idle = (mesh.metric(bubbles) - before) / seconds / STAGES
     run_.note(f"{REQUESTS * TOKENS / seconds:.1f} tokens/s, idle {idle:.3f}")
     return REQUESTS * TOKENS / seconds
 
 
-def simulated(path, mode, prompt):
+def simulated(path, mode):
     command = [os.path.join(BUILD, "bin", "fastdecode"), "sim", "--json", "--model", MODEL, "--gpu", path, "--worker", path, "--workers", 0,
-               "--stages", STAGES, "--batch", BATCH, "--micro-batch", mode, "--backlog", "--requests", REQUESTS, "--prompt", prompt, "--gen", TOKENS,
+               "--stages", STAGES, "--batch", BATCH, "--micro-batch", mode, "--backlog", "--requests", REQUESTS, "--prompt", PROMPT, "--gen", TOKENS,
                "--mini-batches", STAGES]
     return json.loads(subprocess.run([*map(str, command)], check=True, capture_output=True, text=True).stdout)
 
 
-def prompts_of(run_):
-    """Ids of prompts that are all as long."""
-    with Ours("--kv-workers", 0) as mesh, run_.turn("prompts"):
-        made = [mesh.post("/tokenize", {"prompt": words(PROMPT_WORDS, seed)})["tokens"] for seed in range(REQUESTS)]
-    run_.note("done")
-    least = min(map(len, made))
-    return [ids[:least] for ids in made]
-
-
 def uniform_beside_whole(run_):
-    prompts, rates, said_ = prompts_of(run_), {mode: [] for mode in MODES}, []
+    rates_of, said_ = {mode: [] for mode in MODES}, []
+    with Ours("--kv-workers", 0) as mesh:
+        prompts = [ids[:PROMPT] for _, ids in texts(mesh.url, REQUESTS, 60, tokens=PROMPT + 60)]
     for _ in range(ROUNDS):
         for mode in MODES:
             with Ours("--s-parts", STAGES, "--kv-workers", 0, "--local-pool", "256M", "--max-batch", BATCH, "--mini-batches", STAGES,
@@ -88,15 +80,14 @@ def uniform_beside_whole(run_):
                 pin_stages(mesh)
                 said_.append(stages_said(mesh))
                 warm(mesh, 4)
-                rates[mode].append(rate_of(run_, mesh, prompts, mode))
-    os.makedirs(os.path.join(BUILD, "bench"), exist_ok=True)
+                rates_of[mode].append(rate_of(run_, mesh, prompts, mode))
     model = middle(said_)
     path = describe(os.path.join(BUILD, "bench"), "stage", model, model)
-    wanted = {mode: simulated(path, mode, len(prompts[0])) for mode in MODES}
-    pairs = list(zip(rates["uniform"], rates["whole"]))
+    wanted = {mode: simulated(path, mode) for mode in MODES}
+    pairs = list(zip(rates_of["uniform"], rates_of["whole"]))
     predicted = wanted["uniform"]["tokens_per_second"] / wanted["whole"]["tokens_per_second"]
     for mode in MODES:
-        run_.add(figure(run_.part, f"{STAGES} stages, {mode}: tokens/s beside what sim says", statistics.median(rates[mode]), "tokens/s",
+        run_.add(figure(run_.part, f"{STAGES} stages, {mode}: tokens/s beside what sim says", statistics.median(rates_of[mode]), "tokens/s",
                         wanted[mode]["tokens_per_second"]))
     run_.add(of_rounds(run_.part, f"{STAGES} stages: uniform steps beside whole prompts", "tokens/s", pairs))
     gain = statistics.median(a / b for a, b in pairs)
@@ -118,7 +109,8 @@ def into(groups):
 
 
 def in_groups(run_):
-    options, model = ("--kv-workers", 0, "--local-pool", f"{GROUP_POOL_MIB}M", "--context", 1024, "--max-batch", 16, "--weights-memory", "4G"), synthetic_1b()
+    options = ("--kv-workers", 0, "--local-pool", f"{GROUP_POOL_MIB}M", "--context", 1024, "--max-batch", 16, "--weights-memory", "4G")
+    common = {"model": synthetic_1b(), "env": GROUP_ENV}
     with contextlib.ExitStack() as stack:
         groups = []
         for stage in range(STAGES):
@@ -126,8 +118,8 @@ def in_groups(run_):
             if not group:
                 raise RuntimeError("no control group can be made here (version 1, as root)")
             groups.append(stack.enter_context(group))
-        scripts = {"s-part": into(groups)}
-        with Ours(*options, scripts=scripts, model=model, env=GROUP_ENV) as mesh, run_.turn("one s-part"):
+        common["scripts"] = {"s-part": into(groups)}
+        with Ours(*options, **common) as mesh, run_.turn("one s-part"):
             wanted, whole = texts_of(mesh), groups[0].number("memory.max_usage_in_bytes")
         limit = int(GROUP_SHARE * whole)
         run_.note(f"{whole / MIB:.0f} MiB; each stage gets {limit / MIB:.0f}")
@@ -135,13 +127,13 @@ def in_groups(run_):
             group.limit(memory__limit_in_bytes=limit)
             group.limit(memory__max_usage_in_bytes=0)
         try:
-            with Ours(*options, scripts=scripts, model=model, env=GROUP_ENV):
+            with Ours(*options, **common):
                 refused = ""
         except RuntimeError as problem:
             refused = str(problem)
         found = re.search(r"\d+ MiB of memory are needed.*", refused)
         run_.note(f"one s-part: {found[0] if found else 'not refused' if not refused else refused}")
-        with Ours("--s-parts", STAGES, *options, scripts=scripts, model=model, env=GROUP_ENV) as mesh, run_.turn("two stages"):
+        with Ours("--s-parts", STAGES, *options, **common) as mesh, run_.turn("two stages"):
             mesh.wait_metric("fastdecode_stages", lambda up: up == STAGES)
             got = texts_of(mesh)
             peaks = [group.number("memory.max_usage_in_bytes") for group in groups]
@@ -185,48 +177,30 @@ class FarHost:
         return f'case "$*" in *--name={name}*) exec ip netns exec {self.name} "$program" "$@" {own};; esac\nexec "$program" "$@"'
 
 
-def rates(run_, mesh, label):
-    """{streams: tokens/s while all decode}"""
+def steps_us(run_, mesh, label):
+    """{streams: a step while all decode}"""
     found = {}
     for streams in LINK_STREAMS:
-        with run_.turn(f"{streams} streams, {label}"):
-            clients = run(mesh.url, [completion(24, 96, 50 * streams + i) for i in range(streams)], run_.limit_s())
-        bad = [client.trouble() for client in clients if client.trouble()]
-        if bad:
-            raise RuntimeError(f"{len(bad)} of {streams} streams went wrong; the first: {bad[0]}")
-        first = max(client.first for client in clients)
-        gaps = [b[0] - a[0] for client in clients for a, b in zip(client.events, client.events[1:]) if a[0] >= first]
-        found[streams] = streams / statistics.median(gaps)
-        run_.note(f"{found[streams]:.1f} tokens/s")
+        found[streams], _ = short_load(run_, mesh, f"{streams} streams, {label}", streams, LINK_WORDS, LINK_TOKENS)
+        run_.note(f"{1e6 * streams / found[streams]:.1f} tokens/s")
     return found
 
 
-def planned(files, streams, context, *options):
-    """Microseconds of a step at a mean context, without prompts in it."""
-    command = [os.path.join(BUILD, "bin", "fastdecode"), "plan", "--json", "--model", MODEL, "--gpu", files[0], "--worker", files[1], "--link",
-               files[1], "--batch", streams, "--prompt", 0, "--gen", 2 * context, "--spacing", 1, *options]
-    return 1e3 * json.loads(subprocess.run([*map(str, command)], check=True, capture_output=True, text=True).stdout)["step_ms"]
+def beside_plan(run_, mesh, host, what, model, attention, workers, *options):
+    """Steps over the slow link beside those that plan predicts from steps over the fast one."""
+    folder, context = os.path.join(BUILD, "bench"), tokens_of(mesh, completion(LINK_WORDS, 1, 1)["prompt"])
 
+    def predicted(streams, rest=None, link_gbs=7):
+        files = [describe(folder, name, model, of, rest, link_gbs=link_gbs, shares_cores=False) for name, of in (("near", model), ("far", attention))]
+        return step_us(files, workers, streams, context, LINK_TOKENS, "--link", files[1], *options)
 
-def beside_plan(run_, mesh, host, what, model, attention, options, shares_cores):
-    """Rates over the slow link beside those that plan predicts from rates over the fast one."""
-    folder = os.path.join(BUILD, "bench")
-    os.makedirs(folder, exist_ok=True)
-
-    def files(rest, **link):
-        made = {name: {"rest": rest, "shares_cores": shares_cores, **link} for name in ("near", "far")}
-        return [describe(folder, "near", model, model, **made["near"]), describe(folder, "far", model, attention, **made["far"])]
-
-    context = tokens_of(mesh, completion(24, 1, 1)["prompt"]) + 48
-    fast, rest, plain = rates(run_, mesh, f"{what}, fast link"), {}, files(None)
-    for streams, rate in fast.items():
-        rest[streams] = max(1e6 * streams / rate - planned(plain, streams, context, *options), 0)
-    limited = files(rest, link_gbs=LINK_MBIT / 8e3)
-    wanted = {streams: 1e6 * streams / planned(limited, streams, context, *options) for streams in LINK_STREAMS}
+    fast = steps_us(run_, mesh, f"{what}, fast link")
+    rest = {streams: max(us - predicted(streams), 0) for streams, us in fast.items()}
     host.slow_down(LINK_MBIT)
-    for streams, rate in rates(run_, mesh, f"{what}, {LINK_MBIT} Mbit/s").items():
-        item = figure(run_.part, f"{what}, {LINK_MBIT} Mbit/s, {streams} streams: tokens/s beside plan's ({fast[streams]:.0f} with a fast link)", rate,
-                      "tokens/s", wanted[streams])
+    for streams, us in steps_us(run_, mesh, f"{what}, {LINK_MBIT} Mbit/s").items():
+        wanted_us = predicted(streams, rest, LINK_MBIT / 8e3)
+        item = figure(run_.part, f"{what}, {LINK_MBIT} Mbit/s, {streams} streams: tokens/s beside plan's ({1e6 * streams / fast[streams]:.0f} with a fast link)",
+                      1e6 * streams / us, "tokens/s", 1e6 * streams / wanted_us)
         run_.add({**item, "target": 1 - WITHIN, "pass": abs(item["ratio"] - 1) <= WITHIN})
 
 
@@ -238,16 +212,17 @@ def over_a_link(run_):
             pin_stages(mesh)
             warm(mesh, 4)
             model = stages_said(mesh)
-            beside_plan(run_, mesh, host, "the second stage far away", model, model, ("--s-parts", STAGES, "--workers", 0, "--mini-batches", 1), False)
+            beside_plan(run_, mesh, host, "the second stage far away", model, model, 0, "--s-parts", STAGES)
     with FarHost() as host, Ours("--kv-workers", 0, "--local-pool", "1M", "--threads", 1, "--mini-batches", 2) as mesh:
         with FarWorker(mesh, host=host) as far:
             for name, pid in [*mesh.services().items(), ("far", far.process.pid)]:
                 pin(pid, 0 if name == "s-part" else 1)
             warm(mesh, 4)
-            beside_plan(run_, mesh, host, "a KV worker far away", said(mesh, "s-part"), said(mesh, "far"), ("--workers", 1, "--mini-batches", 2), False)
+            beside_plan(run_, mesh, host, "a KV worker far away", said(mesh, "s-part"), said(mesh, "far"), 1, "--mini-batches", 2)
 
 
 def pipeline(run_):
+    os.makedirs(os.path.join(BUILD, "bench"), exist_ok=True)
     uniform_beside_whole(run_)
     in_groups(run_)
     over_a_link(run_)

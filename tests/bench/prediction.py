@@ -23,7 +23,7 @@ import re
 import statistics
 import subprocess
 
-from clients import completion, measure, run
+from clients import check, completion, measure, run
 from end_to_end import model_facts
 from figures import figure
 from servers import BUILD, MODEL, Ours
@@ -78,7 +78,7 @@ def measured_at_start(mesh, workers):
     return model, model
 
 
-def describe(folder, name, model, attention, rest=None, link_gbs=7, shares_cores=True):
+def describe(folder, name, model, attention, rest=None, *, link_gbs=7, shares_cores=True):
     """A hardware file of what was measured; a link within the machine is in the rest."""
     def curve(points):
         return " ".join(f"{rows}:{us:.2f}" for rows, us in sorted(points.items()))
@@ -94,9 +94,10 @@ def describe(folder, name, model, attention, rest=None, link_gbs=7, shares_cores
     return path
 
 
-def plan(files, workers, batch, prompt, tokens):
+def plan(files, workers, batch, prompt, tokens, *more):
+    """more: further options; of one that is given twice the last counts."""
     command = [os.path.join(BUILD, "bin", "fastdecode"), "plan", "--json", "--model", MODEL, "--gpu", files[0], "--worker", files[1],
-               "--workers", workers, "--batch", batch, "--prompt", prompt, "--gen", tokens, "--spacing", 1, "--mini-batches", 1, "--chunk", CHUNK]
+               "--workers", workers, "--batch", batch, "--prompt", prompt, "--gen", tokens, "--spacing", 1, "--mini-batches", 1, "--chunk", CHUNK, *more]
     return json.loads(subprocess.run([*map(str, command)], check=True, capture_output=True, text=True).stdout)
 
 
@@ -126,9 +127,9 @@ def short_load(run_, mesh, what, streams, words_each, tokens):
     return 1e6 * statistics.median(gaps), 1e6 * (first - min(client.began for client in clients))
 
 
-def step_us(files, workers, streams, context, tokens):
+def step_us(files, workers, streams, context, tokens, *more):
     """A step without prompts in it, at a mean context (with a start each step it is half of what is generated)."""
-    return 1e3 * plan(files, workers, streams, 0, 2 * (context + tokens // 2))["step_ms"]
+    return 1e3 * plan(files, workers, streams, 0, 2 * (context + tokens // 2), *more)["step_ms"]
 
 
 def contended(run_, mesh, workers, folder, model, attention, rest, files):
@@ -166,9 +167,7 @@ def tokens_per_s(run_, mesh, row, round_):
     seed = 1000000 * (round_ + 1) + 10000 * row["workers"] + 1000 * row["at"]
     with run_.turn(title(row)):
         clients = run(mesh.url, [completion(row["words"], row["tokens"], seed + i) for i in range(row["batch"])], run_.limit_s())
-    bad = [client.trouble() for client in clients if client.trouble()]
-    if bad:
-        raise RuntimeError(f"{len(bad)} of {row['batch']} streams went wrong; the first: {bad[0]}")
+    check(clients)
     return row["batch"] * row["tokens"] / (max(c.last for c in clients) - min(c.began for c in clients))
 
 

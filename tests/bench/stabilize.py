@@ -16,7 +16,7 @@ import os
 import statistics
 import time
 
-from clients import greedy, run
+from clients import check, greedy, run
 from end_to_end import model_facts
 from figures import figure, of_rounds
 from interference import texts
@@ -89,9 +89,9 @@ def one_mode(run_, mode, rounds, ids, read_mbs):
             token_us = 1e6 * of_place(mesh, "fastdecode_place_token_seconds", "far")
         finally:
             os.sched_setaffinity(0, ours)
-    bad = [client.trouble() for client in clients if client.trouble()]
-    if bad or len(busy) < 2:
-        raise RuntimeError(f"{len(bad)} of {len(clients)} sequences went wrong: {bad[:1]}; {len(busy)} samples of full steps")
+    check(clients)
+    if len(busy) < 2:
+        raise RuntimeError(f"{len(busy)} samples of full steps")
     (steps, seconds), (steps_after, seconds_after) = busy[0], busy[-1]
     return clients, samples, 1e6 * (seconds_after - seconds) / (steps_after - steps), token_us
 

@@ -11,7 +11,7 @@ the rounds' ratios. It ends with the table of README.md, as it stands there. --s
 import statistics
 import time
 
-from clients import greedy, run
+from clients import check, greedy, run
 from end_to_end import model_facts, warm
 from figures import of_rounds
 from interference import texts
@@ -61,9 +61,7 @@ def one(run_, pool_bytes, workers, requests, options=("--max-batch", B, "--kv-me
 
         with run_.turn(f"{pool_bytes / 1e6:.0f} MB of local pool, {workers} workers"):
             clients = run(mesh.url, requests, run_.limit_s(), more=sample)
-    bad = [client.trouble() for client in clients if client.trouble()]
-    if bad:
-        raise RuntimeError(f"{len(bad)} of {len(clients)} sequences went wrong; the first: {bad[0]}")
+    check(clients)
     got = Outcome(samples, max(client.first for client in clients), least_s)
     run_.note(f"{got.held:.1f} held, {got.tokens_per_s:.0f} tokens/s, {got.predicted:.0f} predicted")
     return got

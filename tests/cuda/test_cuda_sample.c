@@ -220,7 +220,12 @@ static void check_logprobs(const float *logits, uint32_t vocab, const struct sam
         assert_true(same_or_near(got->logprob, want->logprob, 1e-6));
 }
 
-static void compare_rows(uint32_t vocab, enum shape shape, uint32_t all_rows, uint64_t seed, uint32_t *drawn, uint32_t *differs)
+/* rows: asked for; drawn: by chance; differs: those of them that are not the host's token. */
+struct tally {
+    uint32_t rows, drawn, differs;
+};
+
+static void compare_rows(uint32_t vocab, enum shape shape, uint32_t all_rows, uint64_t seed, struct tally *tally)
 {
     float *logits = malloc((size_t)all_rows * vocab * sizeof *logits);
     struct backend_sample *samples = calloc(all_rows, sizeof *samples);
@@ -243,6 +248,7 @@ static void compare_rows(uint32_t vocab, enum shape shape, uint32_t all_rows, ui
         else if (samplers[i])
             sampler_close(samplers[i]);
     }
+    tally->rows += rows;
     device_samples(logits, vocab, samples, rows);
     for (uint32_t i = 0; i < rows; i++) {
         const float *row = logits + (size_t)i * vocab;
@@ -255,9 +261,9 @@ static void compare_rows(uint32_t vocab, enum shape shape, uint32_t all_rows, ui
         }
         const struct sampler_params *p = sampler_params_of(samplers[i]);
         sampler_sample(samplers[i], row, samples[i].index, scratch, &want);
-        ++*drawn;
+        tally->drawn++;
         if (got->token != want.token) {
-            ++*differs;
+            tally->differs++;
             if (p->temperature == 0 || !explained(samplers[i], row, vocab, samples[i].index, got->token))
                 fail_msg("vocab %u shape %d row %u: token %u for %u; temperature %g top-k %u top-p %g min-p %g", vocab, (int)shape,
                          i, got->token, want.token, (double)p->temperature, p->top_k, (double)p->top_p, (double)p->min_p);
@@ -277,13 +283,13 @@ static void test_beside_the_host(void **state)
     const struct {
         uint32_t vocab, rows;
     } sizes[] = {{7, 80}, {100, 80}, {1000, 80}, {2049, 60}, {49152, 12}, {128256, 6}};
-    uint32_t drawn = 0, differs = 0;
+    struct tally tally = {0};
     (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(sizes); i++)
         for (enum shape shape = SHAPE_NORMAL; shape < SHAPES; shape++)
-            compare_rows(sizes[i].vocab, shape, sizes[i].rows, 1000u * i + (uint32_t)shape, &drawn, &differs);
-    print_message("%u tokens drawn, %u others than the host's\n", drawn, differs);
-    assert_true(drawn > 1400 / ROW_PARTS && differs * 1000 <= drawn);
+            compare_rows(sizes[i].vocab, shape, sizes[i].rows, 1000u * i + (uint32_t)shape, &tally);
+    print_message("%u tokens of %u rows drawn, %u others than the host's\n", tally.drawn, tally.rows, tally.differs);
+    assert_true(tally.drawn > 0.786 * tally.rows && tally.differs * 1000 <= tally.drawn);
 }
 
 /* --- cases of their own ----------------------------------------------------------------------------------------------------- */

@@ -7,8 +7,8 @@
 //   the mean batch is at least 0.98 of that of a schedule that is told each length beforehand, and 0.9 of it in the least of them;
 //   every page is freed exactly once, every token comes exactly once.
 //
-// FD_WORKLOADS in the environment says how many (`make check-full` runs 10,000), FD_WORKLOAD runs one alone. Without both it is SAMPLE of the
-// first 1,000, others for each FD_SEED.
+// FD_WORKLOADS in the environment says how many of 10,000, others for each FD_SEED; FD_WORKLOAD runs one alone. Without both it is SAMPLE of
+// the first 1,000.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -147,7 +147,8 @@ static void what_it_promises_of_all(void **state)
 {
     const char *said = getenv("FD_WORKLOADS"), *one = getenv("FD_WORKLOAD");
     uint32_t runs = one ? 1 : said ? (uint32_t)strtoul(said, NULL, 10) : SAMPLE, failed = 0;
-    uint32_t first = one ? (uint32_t)strtoul(one, NULL, 10) : said ? 0 : sample_seed() % (1000 / SAMPLE) * SAMPLE;
+    uint32_t parts = MAX((said ? 10000 : 1000) / MAX(runs, 1u), 1u);
+    uint32_t first = one ? (uint32_t)strtoul(one, NULL, 10) : sample_seed() % parts * runs;
     uint64_t steps = 0, over = 0;
     double least_batch = INFINITY, batches = 0, most_over = 0, longest_wait = 0;
     (void)state;
