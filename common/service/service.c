@@ -141,12 +141,12 @@ static enum status run(struct service *service, struct error *error)
 
     if (status)
         return status;
-    if ((status = program->start(service->state, error)))
-        return status;
-    set_serving(service, true);
-    status = program->serve(service, service->state, error);
-    set_serving(service, false);
-    program->close(service->state);
+    if (!(status = program->start(service->state, error))) {
+        set_serving(service, true);
+        status = program->serve(service, service->state, error);
+        set_serving(service, false);
+        program->close(service->state);
+    }
     signal(SIGTERM, SIG_IGN); // the process ends by itself, and there is nobody left to pass a signal on to
     signal(SIGINT, SIG_IGN);
     pthread_cancel(service->signal_thread);

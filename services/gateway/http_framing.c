@@ -2,6 +2,10 @@
 //
 // libmicrohttpd accepts any bytes before a colon as a header's name, so to it "Content-Length : 26" is an unknown header. It also joins a
 // line that begins with a space to the line before, while other servers may take it for a header. Both are refused, whatever the header.
+//
+// It parses headers where they were received, and does not show all of them: a value ends at a zero byte, and a line that begins with a
+// colon ends the headers. So each header must begin right behind the one before, and what ended them must lie right behind the last one. (A line
+// of a colon and a bare LF alone cannot be told from the end.)
 #include "services/gateway/http_framing.h"
 
 #include <stdint.h>
@@ -10,8 +14,11 @@
 
 #include "common/base/checked.h"
 
+enum { CRLF_BYTES = 2 };
+
 struct framing {
-    uint32_t length_count, coding_count;
+    const char *end; // of the last value
+    uint32_t length_count, coding_count, host_count;
     bool malformed;
 };
 
@@ -62,11 +69,12 @@ static bool is_named(struct framing *framing, const char *name, size_t bytes, co
 static enum MHD_Result look_at_header(void *arg, enum MHD_ValueKind kind, const char *name, size_t name_bytes, const char *value,
                                       size_t value_bytes)
 {
-    static const char chunked[] = "chunked";
+    static const char chunked[] = "chunked", host[] = MHD_HTTP_HEADER_HOST;
     struct framing *framing = arg;
 
     (void)kind;
-    if (!is_token(name, name_bytes) || !value || is_folded(name, name_bytes, value)) {
+    if (!is_token(name, name_bytes) || !value || is_folded(name, name_bytes, value) || memchr(value, '\r', value_bytes) ||
+        (framing->end && name != framing->end + CRLF_BYTES)) {
         framing->malformed = true;
     } else if (is_named(framing, name, name_bytes, MHD_HTTP_HEADER_CONTENT_LENGTH)) {
         framing->length_count++;
@@ -74,16 +82,33 @@ static enum MHD_Result look_at_header(void *arg, enum MHD_ValueKind kind, const 
     } else if (is_named(framing, name, name_bytes, MHD_HTTP_HEADER_TRANSFER_ENCODING)) {
         framing->coding_count++;
         framing->malformed |= value_bytes != sizeof chunked - 1 || strncasecmp(value, chunked, value_bytes) != 0;
+    } else if (name_bytes == sizeof host - 1 && strncasecmp(name, host, name_bytes) == 0) {
+        framing->host_count++;
     }
+    framing->end = value + value_bytes;
     return framing->malformed ? MHD_NO : MHD_YES;
 }
 
-bool http_framing_is_certain(struct MHD_Connection *connection, const char *version)
+bool http_framing_is_certain(struct MHD_Connection *connection, const char *method, const char *version)
 {
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     struct framing framing = {0};
 
     MHD_get_connection_values_n(connection, MHD_HEADER_KIND, look_at_header, &framing);
-    if (framing.malformed || framing.length_count + framing.coding_count > 1)
+    if (framing.malformed || framing.length_count + framing.coding_count > 1 || framing.host_count > 1)
+        return false;
+    if (framing.end && (!info || method + info->header_size != framing.end + 2 * CRLF_BYTES))
         return false;
     return framing.coding_count == 0 || strcmp(version, MHD_HTTP_VERSION_1_0) != 0; // HTTP/1.0 has no codings
+}
+
+bool http_framing_has_trailers(struct MHD_Connection *connection)
+{
+    return MHD_get_connection_values(connection, MHD_FOOTER_KIND, NULL, NULL) > 0;
+}
+
+size_t http_framing_unescape(void *arg, struct MHD_Connection *connection, char *text)
+{
+    (void)arg, (void)connection;
+    return strstr(text, "%00") ? strlen(text) : MHD_http_unescape(text);
 }

@@ -8,8 +8,15 @@
 #include <microhttpd.h>
 #include <stdbool.h>
 
-// Returns false if the request must be refused and its connection closed. version is the HTTP version of the request line. Call it
-// on the polling thread once the headers are complete.
-bool http_framing_is_certain(struct MHD_Connection *connection, const char *version);
+// Returns false if the request must be refused and its connection closed. method and version: those of the request line, where they were
+// received. Call it on the polling thread once the headers are complete.
+bool http_framing_is_certain(struct MHD_Connection *connection, const char *method, const char *version);
+
+// Returns whether a body in chunks has headers behind it, which end like those before it and cannot be looked at like them: the connection
+// must be closed. Call it on the polling thread once the body is complete.
+bool http_framing_has_trailers(struct MHD_Connection *connection);
+
+// Decodes %XX in place and returns the length; a text with %00 stays as it is, so that no path ends there. For MHD_OPTION_UNESCAPE_CALLBACK.
+size_t http_framing_unescape(void *arg, struct MHD_Connection *connection, char *text);
 
 #endif

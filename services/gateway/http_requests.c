@@ -153,7 +153,7 @@ static bool has_room(struct http_server *server, struct exchange *exchange, size
 
 // The headers are here.
 static enum MHD_Result begin(struct http_server *server, struct exchange *exchange, struct MHD_Connection *connection,
-                             const char *version)
+                             const char *method, const char *version)
 {
     const char *length_text, *expect;
     struct api_error error;
@@ -162,10 +162,11 @@ static enum MHD_Result begin(struct http_server *server, struct exchange *exchan
     if (!watch_deadline(server->watch, exchange->watch_id, deadline_after(server->config.body_timeout_s), true))
         return MHD_NO;
     set_request_id(exchange);
-    if (!http_framing_is_certain(connection, version)) {
-        api_fail(&error, 400, "bad_framing", NULL,
-                 "malformed headers: a header's name is a token and its value is on the same line; a body has one "
-                 "Content-Length, or Transfer-Encoding: chunked");
+    if (!http_framing_is_certain(connection, method, version)) {
+        api_fail(
+            &error, 400, "bad_framing", NULL,
+            "malformed headers: each is a line that ends with CRLF, its name is a token; there is one Host, and for a body one "
+            "Content-Length, or Transfer-Encoding: chunked");
         respond_error(exchange, &error);
         exchange->handled = true;
         return exchange_advance(exchange, true, server->config.cors_origin);
@@ -241,14 +242,20 @@ enum MHD_Result http_on_access(void *arg, struct MHD_Connection *connection, con
         exchange->watch_id = connection_id(connection);
         exchange->totals = &server->totals;
         atomic_fetch_add_explicit(&server->active, 1, memory_order_relaxed);
-        return begin(server, exchange, connection, version);
+        return begin(server, exchange, connection, method, version);
     }
     if (*data_bytes > 0)
         return take_body(server, exchange, data, data_bytes);
+    const bool trailers = http_framing_has_trailers(connection);
     if (!exchange->handled) {
         exchange->handled = true;
         if (!watch_deadline(server->watch, exchange->watch_id, 0, false))
             return MHD_NO;
+        if (trailers && !exchange_is_answered(exchange)) {
+            struct api_error error;
+            api_fail(&error, 400, "bad_framing", NULL, "a body in chunks must not have headers behind it");
+            respond_error(exchange, &error);
+        }
         if (!exchange_is_answered(exchange)) {
             watch_guard(server->watch, exchange->watch_id, exchange);
             server->config.handle(server->config.arg, exchange);
@@ -256,7 +263,8 @@ enum MHD_Result http_on_access(void *arg, struct MHD_Connection *connection, con
                 exchange_mark_gone(exchange);
         }
     }
-    return exchange_advance(exchange, atomic_load_explicit(&server->quiescing, memory_order_relaxed), server->config.cors_origin);
+    return exchange_advance(exchange, trailers || atomic_load_explicit(&server->quiescing, memory_order_relaxed),
+                            server->config.cors_origin);
 }
 
 void http_on_completed(void *arg, struct MHD_Connection *connection, void **context, enum MHD_RequestTerminationCode code)

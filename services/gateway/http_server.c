@@ -11,6 +11,7 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "services/gateway/addresses.h"
+#include "services/gateway/http_framing.h"
 #include "services/gateway/http_internal.h"
 #include "services/gateway/watch.h"
 
@@ -140,13 +141,13 @@ enum status http_server_start(const struct http_config *config, struct http_serv
         return status;
     }
     *out = server; // first: a request may arrive before the call returns
-    server->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0,
-                                      http_on_accept, server, http_on_access, server, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL,
-                                      MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT,
-                                      (unsigned)config->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                                      (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
-                                      (unsigned)config->idle_timeout_s + 1, MHD_OPTION_NOTIFY_CONNECTION, http_on_connection,
-                                      server, MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, server, MHD_OPTION_END);
+    server->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, http_on_accept, server,
+        http_on_access, server, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, listener,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)config->idle_timeout_s + 1,
+        MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, server, MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, server,
+        MHD_OPTION_UNESCAPE_CALLBACK, http_framing_unescape, NULL, MHD_OPTION_END);
     if (!server->daemon) {
         watch_stop(server->watch);
         close(listener);

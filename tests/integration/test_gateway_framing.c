@@ -42,6 +42,20 @@ static void test_framing_is_refused(void **state)
         START "X Y: 1\r\nContent-Length: 0\r\n\r\n" HIDDEN,
         START "\x80X: 1\r\nContent-Length: 0\r\n\r\n" HIDDEN,
         START ": 1\r\nContent-Length: 0\r\n\r\n" HIDDEN,
+        // no name, behind another header: libmicrohttpd takes such a line for the end
+        START "Content-Length: 0\r\n: x\r\n\r\n" HIDDEN,
+        START "Content-Length: 0\r\n:\r\n\r\n" HIDDEN,
+        START "Content-Length: 0\r\n:\r\nX: 1\r\n\r\n" HIDDEN,
+        START ": x\r\nContent-Length: 44\r\n\r\n" HIDDEN,
+        START "Transfer-Encoding: chunked\r\n\r\n0\r\n: x\r\n\r\n" HIDDEN,
+        START "Transfer-Encoding: chunked\r\n\r\n0\r\nX: 1\r\n: x\r\n\r\n" HIDDEN,
+        START "Transfer-Encoding: chunked\r\n\r\n0\r\nX: 1\r\n\r\n" HIDDEN,
+        // lines that do not end with both, or end in their midst
+        START "X: a\rContent-Length: 44\r\n\r\n" HIDDEN,
+        START "X: a\nContent-Length: 0\r\n\r\n" HIDDEN,
+        START "Content-Length: 0\n\n" HIDDEN,
+        START "Content-Length: 0\r\n\n" HIDDEN,
+        START "Host: u\r\nContent-Length: 0\r\n\r\n" HIDDEN,
         // a name in a line that begins with a space: the first header, or what follows another
         "POST /tokenize HTTP/1.1\r\n Content-Length: 44\r\nHost: t\r\n\r\n" HIDDEN,
         "POST /tokenize HTTP/1.1\r\n\tTransfer-Encoding: chunked\r\nHost: t\r\nContent-Length: 5\r\n\r\n0\r\n\r\n" HIDDEN,
@@ -90,14 +104,50 @@ static void test_zero_bytes(void **state)
 {
     static const char name[] = START "Content-Length\0X: 44\r\nContent-Length: 0\r\n\r\n" HIDDEN;
     static const char coding[] = START "Transfer-Encoding: chunked\0\r\nContent-Length: 0\r\n\r\n" HIDDEN;
-    struct http_reply reply;
+    static const char more[] = START "Transfer-Encoding: chunked\0x\r\nX: 1\r\n\r\n0\r\n\r\n" HIDDEN;
+    static const char length[] = START "X: 1\r\nContent-Length: 0\0" "44\r\n\r\n" HIDDEN;
+    const struct {
+        const char *bytes;
+        size_t count;
+    } requests[] = {{name, sizeof name - 1}, {coding, sizeof coding - 1}, {more, sizeof more - 1}, {length, sizeof length - 1}};
     (void)state;
 
-    reply = send_raw(name, sizeof name - 1);
-    assert_true(is_refused(&reply));
+    for (uint32_t i = 0; i < ARRAY_COUNT(requests); i++) {
+        struct http_reply reply = send_raw(requests[i].bytes, requests[i].count);
+        assert_true(is_refused(&reply));
+        http_free(&reply);
+    }
+}
+
+// No path ends at it: the gateway has none of that name.
+static void test_a_zero_byte_in_the_path(void **state)
+{
+    static const char request[] = "GET /version%00/x HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+    struct http_reply reply = send_raw(request, sizeof request - 1);
+    (void)state;
+
+    assert_int_equal(http_count(&reply, "HTTP/1.1 404"), 1);
     http_free(&reply);
-    reply = send_raw(coding, sizeof coding - 1);
-    assert_true(is_refused(&reply));
+}
+
+// Many headers that come in small pieces, for which the receive buffer grows, are taken.
+static void test_headers_in_pieces(void **state)
+{
+    static const char rest[] = "Content-Length: 14\r\n\r\n{\"prompt\":\"a\"}" HIDDEN;
+    struct http_reply reply = {.fd = http_connect(port)};
+    (void)state;
+
+    assert_int_equal(send(reply.fd, START, sizeof START - 1, MSG_NOSIGNAL), sizeof START - 1);
+    for (uint32_t i = 0; i < 60; i++) {
+        char line[160];
+        const int bytes = snprintf(line, sizeof line, "X-Header-%u: %0*u\r\n", i, 100, i);
+        assert_int_equal(send(reply.fd, line, (size_t)bytes / 2, MSG_NOSIGNAL), bytes / 2);
+        usleep(300);
+        assert_int_equal(send(reply.fd, line + bytes / 2, (size_t)(bytes - bytes / 2), MSG_NOSIGNAL), bytes - bytes / 2);
+    }
+    assert_int_equal(send(reply.fd, rest, sizeof rest - 1, MSG_NOSIGNAL), sizeof rest - 1);
+    http_read_all(&reply);
+    assert_int_equal(http_count(&reply, "HTTP/1.1 200"), 2);
     http_free(&reply);
 }
 
@@ -128,6 +178,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         CASE(test_framing_is_refused),
         CASE(test_zero_bytes),
+        CASE(test_a_zero_byte_in_the_path),
+        CASE(test_headers_in_pieces),
         CASE(test_plain_requests_are_taken),
     };
     if (argc > 1)
