@@ -15,11 +15,12 @@ export FD_TALLY FD_SEED
 trap 'rm -f "$FD_TALLY"' EXIT
 
 case $mode in
-full) workloads=10000 FUZZ_SECONDS=${FUZZ_SECONDS:-20} turn=all ;;
+full) workloads=10000 FUZZ_SECONDS=${FUZZ_SECONDS:-20} turn=all FD_ALL=1 ;;
 sample) workloads=500 FUZZ_SECONDS=${FUZZ_SECONDS:-8} FD_SHARD=${FD_SHARD:-$((commits % 3))/3} turn=${FD_TURN:-$((FD_SEED % 3))} ;;
 *) echo "usage: check_full.sh [sample]" >&2; exit 2 ;;
 esac
 export FUZZ_SECONDS
+[ -z "${FD_ALL:-}" ] || export FD_ALL
 [ -z "${FD_SHARD:-}" ] || export FD_SHARD
 
 # step NAME COMMAND...: a command that is one test; exit status 77: it cannot be done on this machine
@@ -49,6 +50,9 @@ groups() {
     tests/run.py --build "$build" --venv "$venv" "$@"
 }
 
+# Sanitizers get the next seed each time it is their turn: else they would see each third sample of cases alone.
+sanitized() { (FD_SEED=$((FD_SEED / 3)) groups "$@"); }
+
 has_turn() { [ "$turn" = all ] || [ "$turn" = "$1" ]; }
 
 deployment() {
@@ -60,7 +64,7 @@ echo "$mode check: seed $FD_SEED${FD_SHARD:+, shard $FD_SHARD of the settings}, 
 [ "$mode" = full ] || tests/changed.sh kernels/cuda || export CUDA_ARCH=80
 step "build" make -j"$jobs" programs venv model
 groups build e2e-full
-[ "$mode" = sample ] || (export FD_ALL=1; groups build unit kernels) # the cases that `make check` takes a sample of
+[ "$mode" = sample ] || groups build unit kernels # all cases of which `make check` takes a sample
 step "$workloads workloads" env FD_WORKLOADS=$workloads build/tests/unit/test_sched_workloads
 if has_turn 0; then
     step "build for fuzzing" make -j"$jobs" fuzz
@@ -68,11 +72,11 @@ if has_turn 0; then
 fi
 if has_turn 1; then
     step "build with AddressSanitizer" make -j"$jobs" SAN=address programs
-    ASAN_OPTIONS=detect_leaks=1 groups build-address unit kernels integration e2e-sanitizer
+    ASAN_OPTIONS=detect_leaks=1 sanitized build-address unit kernels integration e2e-sanitizer
 fi
 if has_turn 2; then
     step "build with ThreadSanitizer" make -j"$jobs" SAN=thread programs
-    TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" groups build-thread unit integration e2e-sanitizer
+    TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" sanitized build-thread unit integration e2e-sanitizer
 fi
 if has_turn 0 || tests/changed.sh deploy docker tests/deploy; then
     step "deployment" deployment

@@ -253,7 +253,7 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--build", default="build")
     arguments.add_argument("--venv", default="build/venv")
-    arguments.add_argument("--jobs", type=int, default=int(os.environ.get("FD_JOBS") or os.cpu_count() + 1))
+    arguments.add_argument("--jobs", type=int, default=int(os.environ.get("FD_JOBS") or len(os.sched_getaffinity(0)) + 1))
     arguments.add_argument("--only", help="the items of the groups to run, as unit/test_wire or e2e/test_api.py; several with commas")
     arguments.add_argument("--fail-fast", action="store_true", help="start nothing more after a failure")
     arguments.add_argument("group", nargs="+", choices=GROUPS)

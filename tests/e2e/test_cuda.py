@@ -234,12 +234,15 @@ def test_batch_invariant(start_mesh):
     assert_same(again, wanted)
 
 
-@pytest.mark.parametrize("options", shard([pytest.param(("--kv-workers", 0, "--mini-batches", 2), id="pool"),
-                                           pytest.param(("--placement", "workers", "--mini-batches", 2), id="worker")], 2))
-def test_weights_from_the_host(start_mesh, tmp_path, options):
+FROM_THE_HOST = {"pool": ("--kv-workers", 0), "worker": ("--placement", "workers")}
+SOME, = shard(list(FROM_THE_HOST), 2)
+
+
+@pytest.mark.parametrize("place", [SOME, *(pytest.param(place, marks=pytest.mark.full) for place in FROM_THE_HOST if place != SOME)])
+def test_weights_from_the_host(start_mesh, tmp_path, place):
     """Some layers' weights cross the link in each step, once for both mini-batches: the same bytes as with all of them there. The same if the
     host has no memory for them either, and they come from disk."""
-    common = ("--device", "cuda", "--batch-invariant", "--max-batch", 8, "--context", 256, *options)
+    common = ("--device", "cuda", "--batch-invariant", "--max-batch", 8, "--context", 256, "--mini-batches", 2, *FROM_THE_HOST[place])
     probes = [body("The sea is", 8, logprobs=5), body(words(12, 1), 10, 1, True, logprobs=5)]
     mesh = start_mesh(*common, env=device())
     wanted = run_all(mesh.url, probes)
