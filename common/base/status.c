@@ -1,6 +1,7 @@
 // status.c: names of statuses, texts of errors, and the assertion that stays on.
 #include "common/base/status.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,13 @@ const char *status_name(enum status status)
 {
     size_t index = (size_t)status;
     return index < sizeof names / sizeof names[0] ? names[index] : "UNKNOWN";
+}
+
+enum status status_of_path(int number)
+{
+    if (number == ENOENT || number == ENOTDIR)
+        return STATUS_NOT_FOUND;
+    return number == EACCES || number == EPERM ? STATUS_PERMISSION_DENIED : STATUS_UNAVAILABLE;
 }
 
 enum status error_set(struct error *error, enum status status, const char *format, ...)

@@ -438,12 +438,8 @@ static enum status map_file(struct gguf *gguf, struct error *error)
     struct stat info;
     int fd = open(gguf->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO must not hang us
 
-    if (fd < 0) {
-        status = errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND
-                 : errno == EACCES || errno == EPERM ? STATUS_PERMISSION_DENIED
-                                                     : STATUS_UNAVAILABLE;
-        return error_set(error, status, "%s: cannot be opened: %s", gguf->label, strerror(errno));
-    }
+    if (fd < 0)
+        return error_set(error, status_of_path(errno), "%s: cannot be opened: %s", gguf->label, strerror(errno));
     if (fstat(fd, &info) != 0)
         status = error_set(error, STATUS_UNAVAILABLE, "%s: cannot be examined: %s", gguf->label, strerror(errno));
     else if (!S_ISREG(info.st_mode))

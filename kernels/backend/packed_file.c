@@ -158,7 +158,7 @@ enum status packed_file_open(const char *path, const struct packed_layout *expec
 
     assert_always(expected->blob_count > 0 && expected->blob_count <= PACKED_FILE_BLOBS_MAX);
     if (access(path, F_OK))
-        return error_set(error, errno == ENOENT ? STATUS_NOT_FOUND : STATUS_UNAVAILABLE, "%s: %s", path, strerror(errno));
+        return error_set(error, status_of_path(errno), "%s: %s", path, strerror(errno));
     file = calloc(1, sizeof *file);
     if (!file)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory to open %s", path);

@@ -321,8 +321,7 @@ static enum status open_part(struct work *w)
     struct stat opened, named;
 
     if (fd < 0)
-        return error_set(w->error, errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_UNAVAILABLE, "%s: %s", w->path,
-                         strerror(errno));
+        return error_set(w->error, status_of_path(errno), "%s: %s", w->path, strerror(errno));
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 || fstat(fd, &opened) != 0 || stat(w->path, &named) != 0 ||
         opened.st_ino != named.st_ino) { // another name: the run that had it has just ended
         close(fd);

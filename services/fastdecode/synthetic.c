@@ -320,8 +320,7 @@ enum status synthetic_write(const struct synthetic_config *config, struct error 
     w.file = tensors && buffer ? to_stdout ? stdout : fopen(temporary, "wbe") : NULL;
     enum status status = STATUS_OK;
     if (!w.file)
-        status = error_set(error, errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_UNAVAILABLE, "%s: %s", temporary,
-                           strerror(errno));
+        status = error_set(error, status_of_path(errno), "%s: %s", temporary, strerror(errno));
     if (!status) {
         put_file(&w, shape, tensors, list_tensors(shape, kind->type, tensors), buffer);
         bool ok = !ferror(w.file);

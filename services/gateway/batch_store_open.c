@@ -51,8 +51,9 @@ static enum status make_folder(const char *path, struct error *error)
 
     if (mkdir(path, 0700) == 0 || (errno == EEXIST && stat(path, &there) == 0 && S_ISDIR(there.st_mode)))
         return STATUS_OK;
-    return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: cannot make the folder %s: %s", path,
-                     strerror(errno == EEXIST ? ENOTDIR : errno));
+    const int number = errno == EEXIST ? ENOTDIR : errno;
+    return error_set(error, status_of_path(number), "--batch-dir: cannot make the folder %s: %s%s", path, strerror(number),
+                     number == ENOENT ? " above it" : "");
 }
 
 static enum status take_lock(struct batch_store *store, struct error *error)
@@ -63,7 +64,8 @@ static enum status take_lock(struct batch_store *store, struct error *error)
     snprintf(path, sizeof path, "%s/lock", store->config.dir);
     store->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (store->lock < 0)
-        return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, strerror(errno));
+        return error_set(error, status_of_path(errno), "--batch-dir: %s: %s: give a folder where files can be made", path,
+                         strerror(errno));
     if (flock(store->lock, LOCK_EX | LOCK_NB) != 0) {
         bytes = read(store->lock, owner, sizeof owner - 1);
         owner[bytes > 0 ? strcspn(owner, "\n") : 0] = '\0';

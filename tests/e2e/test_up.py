@@ -99,6 +99,13 @@ def test_scheduler_alone_has_the_same_defaults():
     assert {name: alone[name] for name in both} == {name: of_up[name] for name in both}
 
 
+def test_a_batch_folder_that_cannot_be_made(folder):
+    """It is the setting that has to change: `up` does not try again."""
+    done = up(folder, "--batch-dir", folder / "none" / "batches")
+    assert done.returncode == 2 and "none/batches: No such file or directory above it" in done.stderr, done
+    assert done.stderr.count("CHILD-DIED") <= 1
+
+
 def test_check_of_good_settings(folder):
     """What is meant for `up`, by file or environment, is not for the services: they know less or other settings."""
     config = folder / "config"
