@@ -105,7 +105,8 @@ static void test_zero_bytes(void **state)
     static const char name[] = START "Content-Length\0X: 44\r\nContent-Length: 0\r\n\r\n" HIDDEN;
     static const char coding[] = START "Transfer-Encoding: chunked\0\r\nContent-Length: 0\r\n\r\n" HIDDEN;
     static const char more[] = START "Transfer-Encoding: chunked\0x\r\nX: 1\r\n\r\n0\r\n\r\n" HIDDEN;
-    static const char length[] = START "X: 1\r\nContent-Length: 0\0" "44\r\n\r\n" HIDDEN;
+    static const char length[] = START "X: 1\r\nContent-Length: 0\0"
+                                       "44\r\n\r\n" HIDDEN;
     const struct {
         const char *bytes;
         size_t count;
@@ -176,10 +177,8 @@ int main(int argc, char **argv)
 {
 #define CASE(fn) cmocka_unit_test_setup(fn, reset)
     const struct CMUnitTest tests[] = {
-        CASE(test_framing_is_refused),
-        CASE(test_zero_bytes),
-        CASE(test_a_zero_byte_in_the_path),
-        CASE(test_headers_in_pieces),
+        CASE(test_framing_is_refused),       CASE(test_zero_bytes),
+        CASE(test_a_zero_byte_in_the_path),  CASE(test_headers_in_pieces),
         CASE(test_plain_requests_are_taken),
     };
     if (argc > 1)
