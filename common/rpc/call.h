@@ -29,6 +29,7 @@ struct rpc_call {
     uint64_t id;
     uint32_t pipe;
     bool dropping; // on_cancel runs: nobody may end it
+    bool strict;   // rpc_call_set_strict
     void (*on_cancel)(void *user);
     void *cancel_user, *user;
 };

@@ -97,12 +97,13 @@ static void clear_backlog(struct connection *connection)
 
 void connection_kick(struct connection *connection, const char *why)
 {
-    char quoted[80];
+    char quoted[80], quoted_why[sizeof(struct error)];
 
     if (connection->dead)
         return;
-    log_warn("RPC-KICKED", "service=%s peer=%s pipe=%u why=\"%s\"", connection->all->service,
-             log_quote(quoted, sizeof quoted, connection->greeting.peer.service), connection->pipe, why);
+    log_warn("RPC-KICKED", "service=%s peer=%s pipe=%u why=%s", connection->all->service,
+             log_quote(quoted, sizeof quoted, connection->greeting.peer.service), connection->pipe,
+             log_quote(quoted_why, sizeof quoted_why, why));
     connection->dead = true;
     leave_strangers(connection->all, connection);
     clear_backlog(connection);

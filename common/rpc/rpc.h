@@ -167,6 +167,9 @@ void rpc_call_on_cancel(struct rpc_call *call, void (*fn)(void *user), void *use
 void rpc_call_set_user(struct rpc_call *call, void *user);
 void *rpc_call_user(const struct rpc_call *call);
 
+// From now on, if the call fails with INVALID_ARGUMENT, its client loses the connection, and only the log says why.
+void rpc_call_set_strict(struct rpc_call *call);
+
 void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply);
 void rpc_call_fail(struct rpc_call *call, enum status status, const char *format, ...) PRINTF_LIKE(3, 4);
 // Sends one message of a stream. RESOURCE_EXHAUSTED: the client does not read; its connection is being closed. UNAVAILABLE: the

@@ -209,6 +209,7 @@ void rpc_call_on_cancel(struct rpc_call *call, void (*fn)(void *user), void *use
 
 void rpc_call_set_user(struct rpc_call *call, void *user) { call->user = user; }
 void *rpc_call_user(const struct rpc_call *call) { return call->user; }
+void rpc_call_set_strict(struct rpc_call *call) { call->strict = true; }
 
 // Takes the frame (NULL: there was no memory for it). A reply larger than the client accepts becomes a status, since the client would
 // close the connection.
@@ -250,6 +251,8 @@ void rpc_call_fail(struct rpc_call *call, enum status status, const char *format
     va_start(args, format);
     vsnprintf(head.error, sizeof head.error, format, args);
     va_end(args);
+    if (status == STATUS_INVALID_ARGUMENT && call->strict && call->client)
+        connection_kick(call->client->connection, head.error);
     end_with(call, call->client ? message_pack(loop_messages(call->server->loop), &head, NULL) : NULL);
 }
 

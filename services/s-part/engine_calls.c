@@ -49,6 +49,7 @@ void engine_forward_handler(struct rpc_call *call, void *user)
     size_t length;
     const unsigned char *payload = rpc_message_payload(rpc_call_message(call), &length);
 
+    rpc_call_set_strict(call); // only a stage of this pipeline sends this
     if (forward_request_parse(payload, length, engine->max_rows, engine->shape.hidden, &step.forward, &error)) {
         rpc_call_fail(call, error.status, "%s", error.text);
         return;

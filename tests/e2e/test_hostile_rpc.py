@@ -15,7 +15,7 @@ import time
 import pytest
 
 from conftest import BUILD, Mesh, run, seconds, spawn, tiny
-from rpc_client import Connection, Refused, blob, decode, fixed64, one, packed, packed32, packed64, raw_varint, real, varint
+from rpc_client import Answer, Connection, Refused, blob, decode, fixed64, one, packed, packed32, packed64, raw_varint, real, varint
 from streams import Stream, assert_same, body, run_all, words
 
 pytestmark = pytest.mark.sanitizer
@@ -528,6 +528,22 @@ def staged():
         yield mesh
 
 
+class ClosedForReason(Connection):
+    """A call that the server answers by closing the connection is KICKED, with the reason that its log gives."""
+
+    def __init__(self, log, *who):
+        self.log, self.seen = log, os.path.getsize(log)
+        super().__init__(*who)
+
+    def call(self, *what):
+        answer = super().call(*what)
+        if answer.status != "CLOSED":
+            return answer
+        with open(self.log, encoding="utf-8") as file:
+            file.seek(self.seen)
+            return Answer("KICKED", "".join(line for line in file if "RPC-KICKED" in line))
+
+
 def forward_cases(model, first, scheduler, hidden):
     vocab, context, row = model["vocab"], model["context"], 4 * hidden
 
@@ -542,10 +558,10 @@ def forward_cases(model, first, scheduler, hidden):
         after = 1 + len(raw_varint(len(data)))
         return head + blob(14, bytes((-(len(head) + 2 + after) + shift) % 4)) + blob(15, data)
 
-    def bad(name, payload, text, status="INVALID_ARGUMENT"):
+    def bad(name, payload, text, status="KICKED"):
         return (name, "SPart/Forward", payload, status, text)
 
-    cases = garbage("SPart/Forward", "ForwardRequest")
+    cases = [(*case[:3], "KICKED", case[4]) for case in garbage("SPart/Forward", "ForwardRequest")]
     cases += [bad("nothing", b"", "0 rows"), bad("no rows", forward(rows=0), "0 rows"), bad("2^32 - 1 rows", forward(count=U32), "rows"),
               bad("a row count that overflows", forward(count=2**32), "row_count"), bad("more rows than a step has", forward(rows=700), "700 rows"),
               bad("x too short", forward(x=bytes(row - 4)), f"x has {row - 4} bytes"), bad("x too long", forward(x=bytes(row + 4)), "x has"),
@@ -577,18 +593,19 @@ def forward_cases(model, first, scheduler, hidden):
 
 
 def test_rows_for_a_stage(staged):
-    """Forward: refused with a reason, and the streams that go through both stages go on."""
+    """Forward: the sender of what is malformed loses its connection, and the streams that go through both stages go on."""
     model, pids = model_of(staged), [staged.pid(f"s-part-{stage}") for stage in range(2)]
     first, scheduler = incarnation_of(staged, "s-part-0"), incarnation_of(staged, "scheduler")
-    connect = lambda: Connection(ipc(staged, "s-part-1"), "s-part", first)
+    strict = lambda name, *who: ClosedForReason(os.path.join(staged.run_dir, f"{name}.log"), ipc(staged, name), *who)
+    connect = lambda: strict("s-part-1", "s-part", first)
     hidden = 192  # of the small model
     with Bystander(staged):
         check(connect, forward_cases(model, first, scheduler, hidden), 40)
         by_first = fixed64(1, first) + varint(2, 1) + varint(3, 1)
-        check(lambda: Connection(ipc(staged, "s-part-0"), "s-part", first), [
-            ("to the first stage", "SPart/Forward", by_first + blob(14, b"\0") + blob(5, b"") + blob(15, bytes(4 * hidden)), "INVALID_ARGUMENT|FAILED_PRECONDITION", "")], 1)
-        check(lambda: Connection(ipc(staged, "s-part-1"), "s-part", first - 1), [
-            ("by another s-part", "SPart/Forward", forward_cases(model, first - 1, scheduler, hidden)[-1][2], "INVALID_ARGUMENT|FAILED_PRECONDITION", "")], 1)
+        check(lambda: strict("s-part-0", "s-part", first), [
+            ("to the first stage", "SPart/Forward", by_first + blob(14, b"\0") + blob(5, b"") + blob(15, bytes(4 * hidden)), "KICKED|FAILED_PRECONDITION", "")], 1)
+        check(lambda: strict("s-part-1", "s-part", first - 1), [
+            ("by another s-part", "SPart/Forward", forward_cases(model, first - 1, scheduler, hidden)[-1][2], "KICKED|FAILED_PRECONDITION", "")], 1)
         check(lambda: as_scheduler(staged, "s-part-1"), [
             ("a step to the second stage", "SPart/Step", fixed64(1, scheduler) + varint(2, 1), "FAILED_PRECONDITION", "layer 0"),
             *garbage("SPart/Join", "JoinRequest"),
@@ -596,8 +613,8 @@ def test_rows_for_a_stage(staged):
             ("a Join as the first", "SPart/Join", fixed64(1, scheduler) + varint(2, 9), "INVALID_ARGUMENT", "stage 0"),
             ("a Join with a next stage", "SPart/Join", fixed64(1, scheduler) + varint(2, 9) + varint(3, 1) + blob(5, "ipc:///x"), "INVALID_ARGUMENT", "next"),
             ("a Join of an older scheduler", "SPart/Join", fixed64(1, 5) + varint(2, 9) + varint(3, 1), "INVALID_ARGUMENT|FAILED_PRECONDITION", "")], 10)
-        check(lambda: Connection(ipc(staged, "s-part-1")), [
-            ("by a stranger", "SPart/Forward", forward_cases(model, 0xfffff, scheduler, hidden)[-1][2], "INVALID_ARGUMENT|PERMISSION_DENIED", ""),
+        check(lambda: strict("s-part-1"), [
+            ("by a stranger", "SPart/Forward", forward_cases(model, 0xfffff, scheduler, hidden)[-1][2], "KICKED|PERMISSION_DENIED", ""),
             ("by a stranger", "SPart/Join", fixed64(1, 0xfffff) + varint(2, 9) + varint(3, 1), "PERMISSION_DENIED|INVALID_ARGUMENT", "")], 2)
     assert [staged.pid(f"s-part-{stage}") for stage in range(2)] == pids
     assert staged.metric("fastdecode_steps_failed_total") == 0 and staged.metric("fastdecode_sequences_rebuilt_total") == 0
