@@ -103,7 +103,7 @@ void sim_mesh_take_step(struct sim *sim, const struct sched_step_action *action)
     batch->queue[batch->queue_count++] = f;
     if (batch->state == BATCH_IDLE) {
         batch->state = BATCH_READY;
-        batch->since_us = sim->now_us;
+        batch->since_us = batch->came_us = sim->now_us;
     }
 }
 
@@ -131,7 +131,7 @@ static void end_step(struct sim *sim, struct batch *batch)
     f->answer_us = sim->now_us + sim->config->reply_us;
     sim->answers[sim->answer_count++] = f;
     batch->state = batch->queue_count ? BATCH_READY : BATCH_IDLE;
-    batch->since_us = sim->now_us;
+    batch->since_us = batch->came_us = sim->now_us;
     batch->stage = batch->segment = 0;
     batch->waited = false;
     sim->in_pipeline--;
@@ -198,6 +198,12 @@ static void enter(struct sim *sim, struct batch *batch)
     sim->in_pipeline++;
 }
 
+// One s-part serves who has been ready longest, a stage of a pipeline who came first (engine_make_ready()).
+static double order_of(const struct sim *sim, const struct batch *batch)
+{
+    return sim->stage_count > 1 ? batch->came_us : batch->since_us;
+}
+
 static void serve_stage(struct sim *sim, uint32_t index)
 {
     struct stage *stage = &sim->stages[index];
@@ -208,7 +214,7 @@ static void serve_stage(struct sim *sim, uint32_t index)
         return;
     for (uint32_t m = 0; m < sim->config->sched.mini_batches; m++) {
         struct batch *batch = &sim->batches[m];
-        if (batch->state == BATCH_READY && batch->stage == index && (best == NULL || batch->since_us < best->since_us))
+        if (batch->state == BATCH_READY && batch->stage == index && (best == NULL || order_of(sim, batch) < order_of(sim, best)))
             best = batch;
     }
     if (best == NULL)
@@ -258,6 +264,7 @@ static bool forward(struct sim *sim, struct batch *batch)
     batch->segment = 0;
     batch->waited = false;
     batch->since_us = sim->now_us + sim->config->hop_us + batch->queue[0]->action.row_count * sim->config->hop_row_us;
+    batch->came_us = batch->since_us;
     return true;
 }
 

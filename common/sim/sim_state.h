@@ -43,7 +43,7 @@ struct batch {
     uint32_t queue_count, stage, segment;       // the segment of that stage that is next or under way
     enum batch_state state;
     bool waited; // it became ready by the workers' answer
-    double entered_us;
+    double entered_us, came_us; // into the pipeline; to this stage
     double since_us; // READY: from then on. AWAY: until then
     uint32_t decode_rows;
     uint64_t load;

@@ -7,7 +7,7 @@
 
 #include "common/base/clock.h"
 
-// Of the mini-batches that are ready: the one whose turn it is by the weights that are in memory, then the one that has waited longest.
+// Of the mini-batches that are ready: the one whose turn it is by the weights that are in memory, then by ready_order.
 // NULL: none is ready, or their weights are still being read (*awaits_weights).
 static struct mini_batch *choose(struct engine *engine, bool *awaits_weights)
 {

@@ -83,7 +83,9 @@ void engine_make_ready(struct mini_batch *batch)
     batch->wait_from_ns = 0;
     batch->ready_ns = trace_clock(batch->track);
     batch->state = BATCH_READY;
-    batch->ready_order = batch->engine->ready_counter++;
+    // In a pipeline the step that came first stays first: taking turns would let the next stage wait for both.
+    if (batch->segment == 0 || (batch->engine->range.is_first && batch->engine->range.is_last))
+        batch->ready_order = batch->engine->ready_counter++;
     batch->r_part_us += clock_now_us() - batch->sent_us;
 }
 

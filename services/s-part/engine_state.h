@@ -110,7 +110,7 @@ struct mini_batch {
     uint32_t queue_head, queue_count;
 
     enum batch_state state;
-    uint64_t ready_order; // the mini-batch that has been ready longest goes first
+    uint64_t ready_order; // the lowest goes first: who has been ready longest or, in a pipeline, who came first
     struct rpc_call *call;
     Fastdecode__StepRequest *request;
     struct forward_request forward;

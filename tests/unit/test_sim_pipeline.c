@@ -116,7 +116,7 @@ static void bubbles_vanish_when_steps_are_equal(void **state)
         printf("  %7.0f ms %21.0f %10.0f %20.0f %10.0f %11.2f x %8.1f /\n", fixed_ms[i], whole.tokens_per_second, bubbles(&whole),
                uniform.tokens_per_second, bubbles(&uniform), faster, fewer);
         assert_true(fewer >= 6.29);
-        assert_true(faster >= (fixed_ms[i] <= 10 ? 1.91 : 1.7));
+        assert_true(faster >= (fixed_ms[i] <= 10 ? 1.91 : 1.6));
         assert_true(row_counts[CHUNK] > 0.97 * (double)with_prefill); // the others are the last requests'
     }
 }
@@ -235,7 +235,7 @@ static void all_stages_ask_the_workers_at_once(void **state)
         double most = 64 / (8 * 4 * (more ? 200e-6 : 100e-6));
         assert_true(r.tokens_per_second > 0.93 * most && r.tokens_per_second <= 1.001 * most);
         assert_true(more ? r.r_part_busy > 0.93 : r.s_part_busy > 0.93);
-        assert_true(!more || r.bubble_s[SCHED_BUBBLE_R] > 0.75 * r.idle_s);
+        assert_true(!more || r.bubble_s[SCHED_BUBBLE_R] > 0.5 * r.idle_s); // else the stage before is the one that waits for them
     }
 }
 
