@@ -2,6 +2,7 @@
 #include "common/plan/split.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "common/base/checked.h"
 
@@ -108,5 +109,30 @@ enum status plan_split_layers(const struct plan_split *s, struct plan_range *ran
         return refuse(s, error);
     // Sums of times taken in another order differ in their last bits.
     (void)cut(s, (struct goal){.slowest = false, .most_us = *slowest_us * (1 + 1e-9)}, ranges);
+    return STATUS_OK;
+}
+
+enum status plan_split_read(const char *text, uint32_t stages, uint32_t layers, struct plan_range *ranges, struct error *error)
+{
+    enum { LAYERS_MOST = 1 << 20 };
+    const char *at = text;
+    uint32_t first = 0, count = 0;
+
+    while (count < stages && *at >= '0' && *at <= '9') {
+        char *end;
+        unsigned long own = strtoul(at, &end, 10);
+        if (own == 0 || own > LAYERS_MOST)
+            break;
+        ranges[count++] = (struct plan_range){first, first + (uint32_t)own};
+        first += (uint32_t)own;
+        at = *end == ',' ? end + 1 : end;
+        if (*end != ',')
+            break;
+    }
+    if (count != stages || *at != '\0' || at[-1] == ',')
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--split is '%.64s', want the layers of each of %u stages, such as 19,11", text,
+                         stages);
+    if (layers && first != layers)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--split %.64s: these are %u layers, the model has %u", text, first, layers);
     return STATUS_OK;
 }

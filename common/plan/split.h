@@ -44,6 +44,13 @@ enum status plan_split_layers(const struct plan_split *split, struct plan_range 
 // those of the output matrix. Fills in ranges [stages]. INVALID_ARGUMENT: as above.
 enum status plan_split_model(const struct model *model, uint32_t stages, struct plan_range *ranges, struct error *error) MUST_CHECK;
 
+#define PLAN_SPLIT_HELP "layers of each stage, such as 19,11"
+
+// Reads "19,11": how many layers each stage has. Fills in ranges [stages]. layers: how many there are; 0: any number. INVALID_ARGUMENT: the
+// text is no such list, of another number of stages, or of other layers.
+enum status plan_split_read(const char *text, uint32_t stages, uint32_t layers, struct plan_range *ranges,
+                            struct error *error) MUST_CHECK;
+
 // Returns the time, or the memory, that a stage takes with the layers of a range.
 double plan_split_us(const struct plan_split *split, uint32_t stage, struct plan_range range);
 uint64_t plan_split_bytes(const struct plan_split *split, uint32_t stage, struct plan_range range);

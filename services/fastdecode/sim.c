@@ -22,7 +22,7 @@ enum { REPLY_US = 100, QUEUE_MAX = 1 << 20, PREFILL_ROWS = 512 };
 
 struct sim_settings {
     struct described described;
-    const char *admission, *placement, *micro_batch, *workload_path, *plot_path, *worker_memory;
+    const char *admission, *placement, *micro_batch, *workload_path, *plot_path, *worker_memory, *split;
     struct plan_request request;
     uint32_t workers, batch, mini_batches, chunk, max_tokens, stages;
     uint64_t requests, seed, local_pool;
@@ -150,7 +150,12 @@ static enum status make_stages(const struct sim_settings *s, struct sim_config *
     config->stages = stages;
     config->hop_us = plan_hop_us(&r, 0);
     config->hop_row_us = plan_hop_us(&r, 1) - config->hop_us;
-    return plan_stages(&r, s->batch, s->workers, stages, ranges, error);
+    enum status status = plan_stages(&r, s->batch, s->workers, stages, ranges, error);
+    if (!status && strcmp(s->split, "auto"))
+        status = plan_split_read(s->split, s->stages, r.shape->layers, ranges, error);
+    for (uint32_t i = 0; !status && i < s->stages; i++)
+        stages[i].layers = ranges[i].end - ranges[i].first;
+    return status;
 }
 
 static enum status simulate(const struct sim_settings *s, const struct workload *work, struct sim_config *config,
@@ -373,6 +378,7 @@ int sim_main(int argc, char **argv)
                              .placement = "auto",
                              .micro_batch = "auto",
                              .stages = 1,
+                             .split = "auto",
                              .batch = 128,
                              .workers = 1,
                              .requests = 1000,
@@ -386,6 +392,7 @@ int sim_main(int argc, char **argv)
         {"mini-batches", OPTION_U32, &s.mini_batches, "M",
          "mini-batches in flight; 0: one or two for each stage, whichever is faster", 0, SCHED_MINI_BATCHES_MAX},
         {"stages", OPTION_U32, &s.stages, "P", "S-parts in a pipeline, each with a range of the layers", 1, PLAN_STAGES_MAX},
+        {"split", OPTION_STRING, &s.split, "auto|LAYERS,LAYERS", PLAN_SPLIT_HELP "; auto: as evenly as time goes", 0, 0},
         {"micro-batch", OPTION_CHOICE, &s.micro_batch, SCHED_MICRO_BATCH_NAMES, SCHED_MICRO_BATCH_HELP, 0, 0},
         {"chunk", OPTION_U32, &s.chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},
         {"admission", OPTION_CHOICE, &s.admission, SCHED_ADMISSION_NAMES, SCHED_ADMISSION_HELP, 0, 0},

@@ -27,6 +27,7 @@
 #include "common/kv/kv_sparse.h"
 #include "common/kv/kv_type.h"
 #include "common/model/compute.h"
+#include "common/plan/split.h"
 #include "common/rpc/secret.h"
 #include "common/sched/sched_settings.h"
 #include "common/service/service.h"
@@ -40,6 +41,8 @@ struct up_settings {
     const char *batch_dir;
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *quantize, *kv_type,
         *sparse_attention, *local_pool, *admission, *placement, *micro_batch, *kv_worker_isa, *trace, *mesh_secret_file;
+    const char *split; // and what it says, unless it is "auto":
+    struct plan_range ranges[PLAN_STAGES_MAX];
     const char *cache_dir, *disk_reads, *weights_memory, *weights_host_memory;
     uint32_t port, kv_workers, s_parts, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue,
         batch_queue, worker_timeout_ms;
@@ -53,6 +56,7 @@ static const struct up_settings defaults = {
     .port = 8080,
     .kv_workers = 1,
     .s_parts = 1,
+    .split = "auto",
     .admission = "sls",
     .calibrate = true,
     .placement = "auto",
@@ -148,7 +152,10 @@ static enum status check_places(struct up_settings *s, struct error *error)
 
 static enum status check(struct up_settings *s, struct error *error)
 {
-    const enum status status = check_model(s, error);
+    enum status status = check_model(s, error);
+
+    if (!status && strcmp(s->split, "auto"))
+        status = plan_split_read(s->split, s->s_parts, 0, s->ranges, error);
     return status ? status : check_places(s, error);
 }
 
@@ -167,6 +174,7 @@ static enum status parse(struct up_settings *s, int argc, char **argv, bool *che
         {"chat-template", OPTION_STRING, &s->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
         {"s-parts", OPTION_U32, &s->s_parts, "N",
          "s-part processes: several are a pipeline, each with a part of the model's layers and of the cores", 1, SCHED_STAGES_MAX},
+        {"split", OPTION_STRING, &s->split, "auto|LAYERS,LAYERS", PLAN_SPLIT_HELP "; auto: by the bytes of their weights", 0, 0},
         {"kv-workers", OPTION_U32, &s->kv_workers, "N", "KV worker processes; 0: everything in the local pool", 0, 64},
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for the pages of each KV worker; 0: a share of what is free", 0,
          0},
@@ -310,7 +318,10 @@ static void add_s_part(struct up *up, uint32_t index, uint64_t free_bytes)
     supervise_argument(child, "--listen=ipc://%s/%s.sock", up->supervisor.run_dir, name);
     if (s->s_parts > 1) {
         supervise_argument(child, "--name=%s", name);
-        supervise_argument(child, "--layers=%u/%u", index, s->s_parts);
+        if (strcmp(s->split, "auto"))
+            supervise_argument(child, "--layers=%u:%u", s->ranges[index].first, s->ranges[index].end);
+        else
+            supervise_argument(child, "--layers=%u/%u", index, s->s_parts);
     }
     supervise_argument(child, "--model=%s", s->model);
     supervise_argument(child, "--device=%s", s->device);

@@ -48,6 +48,16 @@ def stages_said(mesh):
     return {**each[-1], **middle([{"layer_us": one["layer_us"]} for one in each])}
 
 
+def layers_of(mesh):
+    """How many layers each stage has."""
+    found = []
+    for stage in range(STAGES):
+        with open(os.path.join(mesh.run_dir, f"s-part-{stage}.log"), encoding="utf-8") as file:
+            first, end = re.search(r"MODEL-LOADED .*layers=(\d+):(\d+)", file.read()).groups()
+        found.append(int(end) - int(first))
+    return found
+
+
 def rate_of(run_, mesh, prompts, label):
     """Generated tokens a second of all requests."""
     bubbles = "fastdecode_bubble_seconds_total"
@@ -61,10 +71,10 @@ def rate_of(run_, mesh, prompts, label):
     return REQUESTS * TOKENS / seconds
 
 
-def simulated(path, mode):
+def simulated(path, mode, layers):
     command = [os.path.join(BUILD, "bin", "fastdecode"), "sim", "--json", "--model", MODEL, "--gpu", path, "--worker", path, "--workers", 0,
                "--stages", STAGES, "--batch", BATCH, "--micro-batch", mode, "--backlog", "--requests", REQUESTS, "--prompt", PROMPT, "--gen", TOKENS,
-               "--mini-batches", STAGES]
+               "--mini-batches", STAGES, "--split", ",".join(map(str, layers))]
     return json.loads(subprocess.run([*map(str, command)], check=True, capture_output=True, text=True).stdout)
 
 
@@ -79,11 +89,12 @@ def uniform_beside_whole(run_):
                 mesh.wait_metric("fastdecode_stages", lambda up: up == STAGES)
                 pin_stages(mesh)
                 said_.append(stages_said(mesh))
+                layers = layers_of(mesh)
                 warm(mesh, 4)
                 rates_of[mode].append(rate_of(run_, mesh, prompts, mode))
     model = middle(said_)
     path = describe(os.path.join(BUILD, "bench"), "stage", model, model)
-    wanted = {mode: simulated(path, mode) for mode in MODES}
+    wanted = {mode: simulated(path, mode, layers) for mode in MODES}
     pairs = list(zip(rates_of["uniform"], rates_of["whole"]))
     predicted = wanted["uniform"]["tokens_per_second"] / wanted["whole"]["tokens_per_second"]
     for mode in MODES:

@@ -45,6 +45,17 @@ def test_same_bytes(start_mesh, wanted, stages, places):
     assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
 
 
+def test_a_split_of_ones_own(start_mesh, wanted):
+    mesh = start_mesh("--s-parts", 2, "--split", "3,1", "--kv-workers", 1, "--kv-memory", "64M")
+    ready(mesh, 2)
+    for stage, layers in enumerate(("0:3", "3:4")):
+        with open(os.path.join(mesh.run_dir, f"s-part-{stage}.log"), encoding="utf-8") as file:
+            assert f"layers={layers} " in file.read()
+    assert_same(run_all(mesh.url, PROBES[:2]), wanted[:2])
+    refused = fastdecode("up", "--model", tiny(), "--s-parts", 2, "--split", "3,1,1")
+    assert refused.returncode == 2 and "want the layers of each of 2 stages" in refused.stderr, refused
+
+
 def test_most_mini_batches(start_mesh, wanted):
     """A worker has a place for each of the most mini-batches in flight, with one s-part and with several."""
     for stages in (1, 2):

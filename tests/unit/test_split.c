@@ -126,9 +126,28 @@ static void what_does_not_fit_is_refused_with_numbers(void **state)
     assert_int_equal(plan_split_layers(&s, ranges, &slowest, &error), STATUS_INVALID_ARGUMENT);
 }
 
+static void a_split_is_read(void **state)
+{
+    static const char *const wrong[] = {"", "19", "19,11,1", "19,", ",11", "0,30", "19 11", "19;11", "x", "19,11x", "99999999999999999999,1", "-1,31"};
+    struct plan_range ranges[2];
+    struct error error;
+    (void)state;
+
+    assert_int_equal(plan_split_read("19,11", 2, 30, ranges, &error), STATUS_OK);
+    assert_true(ranges[0].first == 0 && ranges[0].end == 19 && ranges[1].first == 19 && ranges[1].end == 30);
+    assert_int_equal(plan_split_read("19,11", 2, 0, ranges, &error), STATUS_OK);
+    assert_int_equal(plan_split_read("19,11", 2, 31, ranges, &error), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "30 layers, the model has 31"));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(plan_split_read(wrong[i], 2, 0, ranges, &error), STATUS_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.text, "want the layers of each of 2 stages"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_split_is_read),
         cmocka_unit_test(it_is_the_best_of_all_splits),
         cmocka_unit_test(a_head_counts_as_layers),
         cmocka_unit_test(what_does_not_fit_is_refused_with_numbers),
