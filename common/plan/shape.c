@@ -24,7 +24,7 @@ static const struct known {
 
 static const struct tensor_type_info *type_named(const char *name, uint32_t *type)
 {
-    for (*type = 0; *type <= TENSOR_BF16; ++*type) {
+    for (*type = 0; *type < TENSOR_TYPE_END; ++*type) {
         const struct tensor_type_info *info = tensor_type_info(*type);
         if (info && !strcasecmp(info->name, name))
             return info;

@@ -1,16 +1,18 @@
 // quant.h: matrices in 4- and 8-bit groups in device memory, and what is done with them: products, rows, whole panels.
 //
-// Every GGUF type comes into one of a few forms that keep the source's own integers and scales, so that each weight is exactly
+// Most GGUF types come into one of a few forms that keep the source's own integers and scales, so that each weight is exactly
 // scale * q or scale * q + minimum of the source (f16 parts; for the K types one f16 for 256 inputs times a small integer):
 //
-//     form           from            weight            bits/weight
-//     U4             Q4_0            scale * (q - 8)   4.5
-//     U4_MIN         Q4_1            scale * q + min   5
-//     U4_SUPER       Q4_K            the same          4.63
-//     S8             Q8_0, Q5_0      scale * q         8.5
-//     S8_MIN         Q5_1            scale * q + min   9
-//     S8_SUPER       Q5_K            the same          8.63
-//     S8_HALVES      Q6_K            scale * q, two scales a group    8.56
+//     form           from                  weight            bits/weight
+//     U4             Q4_0                  scale * (q - 8)   4.5
+//     U4_MIN         Q4_1                  scale * q + min   5
+//     U4_SUPER       Q4_K                  the same          4.63
+//     S8             Q8_0, Q5_0, IQ4_NL    scale * q         8.5
+//     S8_MIN         Q5_1                  scale * q + min   9
+//     S8_SUPER       Q5_K                  the same          8.63
+//     S8_HALVES      Q6_K, Q3_K, IQ4_XS    scale * q, two scales a group    8.56
+//
+// Q2_K (two minima a group), MXFP4 and Q8_K (f32 scales) have no form: their weights are rounded to 16 bits.
 //
 // A matrix is cut into tiles of 16 outputs, a tile into steps of 64 inputs = 2 groups of 32: the operand A of two to four products
 // m16n8k16 of the tensor cores. A warp takes a step of a tile with one load of 16 bytes a lane (8 bits: two), each 512 bytes in a row,
@@ -83,7 +85,7 @@ struct gpu_quant {
 
 // --- quant_pack.c: on the host ---
 
-// GPU_WIDE for the float types and for what is not known.
+// GPU_WIDE for the float types, for those without a form and for what is not known.
 enum gpu_form gpu_form_of(uint32_t source_type);
 
 // Fills all but `data`. form is not GPU_WIDE; inputs: a multiple of the source's block.

@@ -16,7 +16,9 @@ enum gpu_form gpu_form_of(uint32_t source_type)
     const struct pack_source *source = pack_source_find(source_type);
     if (!source || !source->read)
         return GPU_WIDE;
-    if (source->layout == PACK_S8_HALVES)
+    if (source->layout == PACK_S8_F32 || (pack_layout_has_halves(source->layout) && source->minimum))
+        return GPU_WIDE;
+    if (pack_layout_has_halves(source->layout) || (source->layout == PACK_S8 && source->super && !source->minimum))
         return GPU_S8_HALVES;
     if (source->layout == PACK_U4)
         return source->super ? GPU_U4_SUPER : source->minimum ? GPU_U4_MIN : GPU_U4;
@@ -61,7 +63,7 @@ static void pack_scales(const struct gpu_quant *quant, uint32_t step, uint32_t g
     }
     put_u16(super + 4 + output * 2, from->minimum);
     scales[at] = (uint8_t)from->small_scale[0];
-    scales[4 + at] = from->small_minimum;
+    scales[4 + at] = from->small_minimum[0];
 }
 
 static void pack_quants(const struct gpu_quant *quant, uint32_t step, uint32_t group, uint32_t g, uint32_t output, const uint8_t *q,
@@ -98,6 +100,9 @@ void gpu_quant_pack_tile(const struct gpu_quant *quant, uint32_t source_type, co
         for (uint32_t i = 0; i < quant->inputs / PACK_GROUP; i++) {
             struct pack_group group = {0};
             source->read(blocks + (size_t)(i / groups_a_block) * info->block_bytes, i % groups_a_block, &group);
+            if (source->layout == PACK_U4_HALVES) // value + 8, to value + 128
+                for (uint32_t n = 0; n < PACK_GROUP; n++)
+                    group.q[n] = (uint8_t)(group.q[n] + 128 - 8);
             pack_scales(quant, i / 2, i % 2, row % 8, row / 8, &group, tile);
             pack_quants(quant, i / 2, i % 2, row % 8, row / 8, group.q, tile);
         }

@@ -13,7 +13,7 @@
 //
 // one chain of fused multiply-adds in the order of g and, within g, as written. In the parentheses the outlier's product is
 // rounded, and the rest is one fused multiply-add. A group with two scales is two links of the chain, one for each half with its
-// own dot and scale_w; the outlier belongs to its half. (Magnitudes beyond 2^120 may overflow before scale_w makes them small
+// own dot, scale_w, min_w and xsum; the outlier belongs to its half. (Magnitudes beyond 2^120 may overflow before scale_w makes them small
 // again; with 8-bit weights to an infinity of either sign, even for a weight of 0.)
 // A row's result depends neither on the rows and tiles that share a call nor on the thread. Float layouts are a chain of fused
 // multiply-adds in the order of k on the unquantized rows. AVX2, AVX-512 and VNNI give the same bits.

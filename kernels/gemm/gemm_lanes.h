@@ -86,23 +86,33 @@ struct form {
     bool minimum, super;
 };
 
-LANES_INLINE bool is_biased(struct form form) { return form.layout != PACK_U4 || !form.minimum; }
+LANES_INLINE bool is_biased(struct form form) { return !pack_layout_is_u4(form.layout) || !form.minimum; }
 
-// Returns the scales of 16 outputs in group g: entry `index` of the scale section.
+// Returns the lines of a group, rounded up, to prefetch: quants, and scales with super-scales.
+LANES_INLINE uint32_t group_lines(enum pack_layout layout, bool minimum)
+{
+    if (pack_layout_is_u4(layout))
+        return pack_layout_has_halves(layout) && minimum ? 6 : 5;
+    return 9;
+}
+
+// Returns the scales of 16 outputs in group g: entry `index` of the scale section, which has one a group, or two.
 LANES_INLINE lanes load_scale(const struct packed_matrix *w, struct form form, const uint8_t *tile, uint32_t g, size_t index)
 {
+    if (form.layout == PACK_S8_F32)
+        return lanes_load((const float *)(tile + w->scale_offset) + index * COLUMNS);
     if (!form.super)
         return lanes_load_f16((const uint16_t *)(tile + w->scale_offset) + index * COLUMNS);
     lanes super = lanes_load_f16((const uint16_t *)(tile + w->super_offset) + g / (PACK_SUPER / PACK_GROUP) * COLUMNS);
     return lanes_mul(super, lanes_load_s8((const int8_t *)(tile + w->scale_offset) + index * COLUMNS));
 }
 
-LANES_INLINE lanes load_minimum(const struct packed_matrix *w, struct form form, const uint8_t *tile, uint32_t g)
+LANES_INLINE lanes load_minimum(const struct packed_matrix *w, struct form form, const uint8_t *tile, uint32_t g, size_t index)
 {
     if (!form.super)
-        return lanes_load_f16((const uint16_t *)(tile + w->min_offset) + (size_t)g * COLUMNS);
+        return lanes_load_f16((const uint16_t *)(tile + w->min_offset) + index * COLUMNS);
     lanes super = lanes_load_f16((const uint16_t *)(tile + w->super_min_offset) + g / (PACK_SUPER / PACK_GROUP) * COLUMNS);
-    lanes small = lanes_load_u8(tile + w->min_offset + (size_t)g * COLUMNS);
+    lanes small = lanes_load_u8(tile + w->min_offset + index * COLUMNS);
     return lanes_sub(lanes_zero(), lanes_mul(super, small));
 }
 
@@ -133,17 +143,18 @@ LANES_INLINE void counts_add_tiles(counts sum[GEMM_TILES][GEMM_ROWS], uint32_t r
 // Below, n and tiles are the size of the register block, and `stride` is the distance of two tiles in bytes.
 typedef lanes_i dot_block[GEMM_TILES][GEMM_ROWS];
 
-// Computes dot[t][r] over 32 inputs from weights of 4 bits. bias: each weight is its four bits - 8.
+// Computes dot[t][r] over the inputs of lines first .. last - 1, eight each, from weights of 4 bits. is_biased: each weight is its four
+// bits - 8; bias[r] is then -128 * the sum of those inputs.
 LANES_INLINE void dot_u4(const uint8_t *quants, size_t stride, struct x_rows x, uint32_t n,
-                         uint32_t tiles, bool bias, dot_block dot)
+                         uint32_t tiles, uint32_t first, uint32_t last, bool is_biased, const int32_t *bias, dot_block dot)
 {
     counts sum[GEMM_TILES][GEMM_ROWS];
     UNROLL for (uint32_t r = 0; r < n; r++) {
-        counts start = counts_start(bias ? x.part[r].bias >> 4 : 0);
+        counts start = counts_start(is_biased ? bias[r] >> 4 : 0);
         UNROLL for (uint32_t t = 0; t < tiles; t++)
             sum[t][r] = start;
     }
-    UNROLL for (uint32_t j = 0; j < 4; j++) {
+    UNROLL for (uint32_t j = first; j < last; j++) {
         quad low[GEMM_TILES], high[GEMM_TILES];
         UNROLL for (uint32_t t = 0; t < tiles; t++) {
             quad both = quad_load(quants + t * stride + j * 64);
@@ -157,8 +168,8 @@ LANES_INLINE void dot_u4(const uint8_t *quants, size_t stride, struct x_rows x, 
     UNROLL for (uint32_t t = 0; t < tiles; t++)
         UNROLL for (uint32_t r = 0; r < n; r++) {
             dot[t][r] = counts_finish(sum[t][r]);
-            if (bias && !GEMM_WIDE_BYTES)
-                dot[t][r] = lanes_add_i(dot[t][r], lanes_set1_i(x.part[r].bias >> 4));
+            if (is_biased && !GEMM_WIDE_BYTES)
+                dot[t][r] = lanes_add_i(dot[t][r], lanes_set1_i(bias[r] >> 4));
         }
 }
 
@@ -213,6 +224,13 @@ static const uint32_t nibble_shift[PACK_GROUP] = {OF_NIBBLES(0), OF_NIBBLES(0), 
 
 typedef lanes sum_block[GEMM_TILES][GEMM_ROWS];
 
+// Returns the outlier if it is one of the inputs first .. last - 1; else 0.
+LANES_INLINE float outlier_within(const struct quant_part *p, uint32_t first, uint32_t last)
+{
+    const bool whole = first == 0 && last == PACK_GROUP; // holds every outlier: no branch
+    return whole || (first <= p->index && p->index < last) ? p->outlier : 0.0f;
+}
+
 // Adds scale * (dot * scale of x + weight * outlier) to sum. dot and scale cover the inputs first .. last - 1; an outlier outside of
 // them is left out.
 LANES_INLINE void accumulate(const uint8_t *quants, size_t stride, struct x_rows x, uint32_t n, uint32_t tiles, struct form form,
@@ -221,18 +239,62 @@ LANES_INLINE void accumulate(const uint8_t *quants, size_t stride, struct x_rows
     UNROLL for (uint32_t r = 0; r < n; r++) {
         const struct quant_part *p = &x.part[r];
         const uint32_t index = p->index;
-        const bool whole = first == 0 && last == PACK_GROUP; // holds every outlier: no branch
-        const float outlier = whole || (first <= index && index < last) ? p->outlier : 0.0f;
+        const float outlier = outlier_within(p, first, last);
+        const bool is_u4 = pack_layout_is_u4(form.layout);
         lanes x_scale = lanes_set1(p->scale);
-        products nibble = form.layout == PACK_U4 ? nibble_products(outlier, is_biased(form)) : nibble_products(0, false);
+        products nibble = is_u4 ? nibble_products(outlier, is_biased(form)) : nibble_products(0, false);
         UNROLL for (uint32_t t = 0; t < tiles; t++) {
             const uint8_t *group = quants + t * stride;
-            lanes apart = form.layout == PACK_U4 ? pick_product(group + index / 8 * 64, &nibble_shift[index], nibble)
-                                                 : lanes_fma(pick_byte(group + index / 4 * 64, &byte_shift[index]),
-                                                             lanes_set1(outlier), lanes_set1(-128.0f * outlier));
+            lanes apart = is_u4 ? pick_product(group + index / 8 * 64, &nibble_shift[index], nibble)
+                                : lanes_fma(pick_byte(group + index / 4 * 64, &byte_shift[index]), lanes_set1(outlier),
+                                            lanes_set1(-128.0f * outlier));
             sum[t][r] = lanes_fma(scale[t], lanes_fma(lanes_from_i(dot[t][r]), x_scale, apart), sum[t][r]);
         }
     }
+}
+
+// Adds minimum * the sum of x to sum, for a whole group.
+LANES_INLINE void add_minimum(const struct block *b, struct x_rows x, uint32_t n, uint32_t tiles, struct form form, uint32_t g,
+                              sum_block sum)
+{
+    UNROLL for (uint32_t t = 0; t < tiles; t++) {
+        lanes least = load_minimum(b->w, form, b->tile + t * b->w->tile_bytes, g, g);
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            sum[t][r] = lanes_fma(least, lanes_set1(x.part[r].sum), sum[t][r]);
+    }
+}
+
+// The same for half 0 or 1 of a group; bias[r] is -128 * the sum of its inputs. Its sum of x is rounded once, like that of a group.
+LANES_INLINE void add_half_minimum(const struct block *b, struct x_rows x, uint32_t n, uint32_t tiles, struct form form, uint32_t g,
+                                   uint32_t half, const int32_t *bias, sum_block sum)
+{
+    const uint32_t first = half * (PACK_GROUP / 2);
+    lanes x_sum[GEMM_ROWS];
+    UNROLL for (uint32_t r = 0; r < n; r++) {
+        const struct quant_part *p = &x.part[r];
+        x_sum[r] = lanes_fma(lanes_set1(p->scale), lanes_set1((float)-(bias[r] >> 7)),
+                             lanes_set1(outlier_within(p, first, first + PACK_GROUP / 2)));
+    }
+    UNROLL for (uint32_t t = 0; t < tiles; t++) {
+        lanes least = load_minimum(b->w, form, b->tile + t * b->w->tile_bytes, g, (size_t)g * 2 + half);
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            sum[t][r] = lanes_fma(least, x_sum[r], sum[t][r]);
+    }
+}
+
+// Adds half 0 or 1 of group g, whose quants begin at `line`.
+LANES_INLINE void add_half(const struct block *b, const uint8_t *line, struct x_rows x, uint32_t n, uint32_t tiles, struct form form,
+                           uint32_t g, uint32_t half, const lanes *scale, const int32_t *bias, sum_block sum)
+{
+    const size_t stride = b->w->tile_bytes;
+    dot_block dot;
+    if (pack_layout_is_u4(form.layout))
+        dot_u4(line, stride, x, n, tiles, half * 2, half * 2 + 2, is_biased(form), bias, dot);
+    else
+        dot_s8(line, stride, x, n, tiles, half * 4, half * 4 + 4, bias, dot);
+    accumulate(line, stride, x, n, tiles, form, half * (PACK_GROUP / 2), (half + 1) * (PACK_GROUP / 2), scale, dot, sum);
+    if (form.minimum)
+        add_half_minimum(b, x, n, tiles, form, g, half, bias, sum);
 }
 
 LANES_INLINE void block_groups(const struct block *b, uint32_t n, uint32_t tiles, struct form form, sum_block sum)
@@ -240,11 +302,12 @@ LANES_INLINE void block_groups(const struct block *b, uint32_t n, uint32_t tiles
     const struct packed_matrix *w = b->w;
     const uint8_t *line = b->tile + w->quant_offset;
     const size_t stride = w->tile_bytes;
-    const uint32_t group_count = w->group_count, half = PACK_GROUP / 2;
+    const uint32_t group_count = w->group_count;
+    const bool is_u4 = pack_layout_is_u4(form.layout), has_halves = pack_layout_has_halves(form.layout);
     const struct quant_block *block = b->x;
-    for (uint32_t g = 0; g < group_count; g++, block++, line += form.layout == PACK_U4 ? 256 : 512) {
+    for (uint32_t g = 0; g < group_count; g++, block++, line += is_u4 ? 256 : 512) {
         const struct x_rows x = {&block->q[b->slot], &block->part[b->slot]};
-        const uint32_t tile_lines = form.layout == PACK_U4 ? 5 : 9; // a group's lines, rounded up
+        const uint32_t tile_lines = group_lines(form.layout, form.minimum);
         if (tiles == 1 && b->ahead_lines)
             prefetch_lines(b, (size_t)g * tile_lines, tile_lines);
         else if (tiles == 2)
@@ -253,34 +316,27 @@ LANES_INLINE void block_groups(const struct block *b, uint32_t n, uint32_t tiles
         int32_t low[GEMM_ROWS], rest[GEMM_ROWS];
         UNROLL for (uint32_t r = 0; r < n; r++) {
             low[r] = x.part[r].bias_low;
-            rest[r] = form.layout == PACK_S8_HALVES ? x.part[r].bias - low[r] : x.part[r].bias;
+            rest[r] = has_halves ? x.part[r].bias - low[r] : x.part[r].bias;
         }
         lanes scale[2][GEMM_TILES];
         UNROLL for (uint32_t t = 0; t < tiles; t++) {
             const uint8_t *tile = b->tile + t * stride;
-            scale[0][t] = load_scale(w, form, tile, g, form.layout == PACK_S8_HALVES ? (size_t)g * 2 : g);
-            if (form.layout == PACK_S8_HALVES)
+            scale[0][t] = load_scale(w, form, tile, g, has_halves ? (size_t)g * 2 : g);
+            if (has_halves)
                 scale[1][t] = load_scale(w, form, tile, g, (size_t)g * 2 + 1);
         }
-        if (form.layout == PACK_U4) {
-            dot_u4(line, stride, x, n, tiles, is_biased(form), dot);
+        if (!has_halves) {
+            if (is_u4)
+                dot_u4(line, stride, x, n, tiles, 0, 4, is_biased(form), rest, dot);
+            else
+                dot_s8(line, stride, x, n, tiles, 0, 8, rest, dot);
             accumulate(line, stride, x, n, tiles, form, 0, PACK_GROUP, scale[0], dot, sum);
-        } else if (form.layout == PACK_S8) {
-            dot_s8(line, stride, x, n, tiles, 0, 8, rest, dot);
-            accumulate(line, stride, x, n, tiles, form, 0, PACK_GROUP, scale[0], dot, sum);
-        } else {
-            dot_s8(line, stride, x, n, tiles, 0, 4, low, dot);
-            accumulate(line, stride, x, n, tiles, form, 0, half, scale[0], dot, sum);
-            dot_s8(line, stride, x, n, tiles, 4, 8, rest, dot);
-            accumulate(line, stride, x, n, tiles, form, half, PACK_GROUP, scale[1], dot, sum);
+            if (form.minimum)
+                add_minimum(b, x, n, tiles, form, g, sum);
+            continue;
         }
-        UNROLL for (uint32_t t = 0; t < tiles; t++) {
-            if (!form.minimum)
-                break;
-            lanes least = load_minimum(w, form, b->tile + t * stride, g);
-            UNROLL for (uint32_t r = 0; r < n; r++)
-                sum[t][r] = lanes_fma(least, lanes_set1(x.part[r].sum), sum[t][r]);
-        }
+        add_half(b, line, x, n, tiles, form, g, 0, scale[0], low, sum);
+        add_half(b, line, x, n, tiles, form, g, 1, scale[1], rest, sum);
     }
 }
 
@@ -315,12 +371,21 @@ LANES_INLINE void block_quantized(const struct block *b, uint32_t n, uint32_t ti
             block_groups(b, n, tiles, (struct form){PACK_U4, true, false}, sum); // Q4_1
         break;
     case PACK_S8:
-        if (!b->w->minimum)
-            block_groups(b, n, tiles, (struct form){PACK_S8, false, false}, sum); // Q8_0, Q5_0
+        if (!b->w->minimum && b->w->super)
+            block_groups(b, n, tiles, (struct form){PACK_S8, false, true}, sum); // IQ4_XS
+        else if (!b->w->minimum)
+            block_groups(b, n, tiles, (struct form){PACK_S8, false, false}, sum); // Q8_0, Q5_0, IQ4_NL
         else if (b->w->super)
             block_groups(b, n, tiles, (struct form){PACK_S8, true, true}, sum); // Q5_K
         else
             block_groups(b, n, tiles, (struct form){PACK_S8, true, false}, sum); // Q5_1
+        break;
+    case PACK_S8_F32: block_groups(b, n, tiles, (struct form){PACK_S8_F32, false, false}, sum); break; // MXFP4, Q8_K
+    case PACK_U4_HALVES:
+        if (b->w->minimum)
+            block_groups(b, n, tiles, (struct form){PACK_U4_HALVES, true, true}, sum); // Q2_K
+        else
+            block_groups(b, n, tiles, (struct form){PACK_U4_HALVES, false, true}, sum); // Q3_K
         break;
     default: block_groups(b, n, tiles, (struct form){PACK_S8_HALVES, false, true}, sum); break; // Q6_K
     }
@@ -404,7 +469,7 @@ static void tiles_quantized(const struct packed_matrix *w, const struct quantize
     b.ahead_end = w->data + tile_end * w->tile_bytes;
     b.next = next ? next : b.tile;
     uint32_t block = tiles == 2 ? 4 : QUANT_BLOCK_ROWS, block_count = (row_end - row + block - 1) / block;
-    uint32_t left = tiles * (w->layout == PACK_U4 ? 5 : 9), share = tiles == 2 ? (left + block_count - 1) / block_count : left;
+    uint32_t left = tiles * group_lines(w->layout, w->minimum), share = tiles == 2 ? (left + block_count - 1) / block_count : left;
     for (uint32_t n; row < row_end; row += n, left -= b.ahead_lines) {
         b.ahead_lines = MIN(share, left);
         float *out = y + row * y_stride;
@@ -462,7 +527,7 @@ void GEMM_NAME(const struct packed_matrix *w, const struct quantized_rows *x, ui
     assert_always(w->k == x->k && (uint64_t)tile_begin + tile_count <= w->tile_count);
     assert_always((uint64_t)row_begin + row_count <= x->row_capacity);
 #ifdef GEMM_ONE_ROW
-    if (row_count == 1 && w->group_count && !(w->layout == PACK_U4 && w->super)) { // Q4_K has too much arithmetic a byte for it
+    if (row_count == 1 && w->group_count && !(pack_layout_is_u4(w->layout) && w->super)) { // Q4_K has too much arithmetic a byte for it
         GEMM_ONE_ROW(w, x, row_begin, row_count, tile_begin, tile_count, next, y, y_stride, store);
         return;
     }

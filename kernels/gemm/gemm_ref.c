@@ -7,33 +7,49 @@
 
 static double f16_double(const uint8_t *section, size_t index) { return (double)f16_to_float(((const uint16_t *)section)[index]); }
 
-// Return the scale of half a group, and (minimum_of) the group's minimum, for one output of a tile.
-static double scale_of(const struct packed_matrix *w, const uint8_t *tile, uint32_t g, uint32_t half, uint32_t column)
+// Returns where in a section of scales or minima that of half a group of one output is.
+static size_t scale_index(const struct packed_matrix *w, uint32_t g, uint32_t half, uint32_t column)
 {
-    if (!w->super)
-        return f16_double(tile + w->scale_offset, (size_t)g * COLUMNS + column);
-    double super = f16_double(tile + w->super_offset, (size_t)(g * PACK_GROUP / PACK_SUPER) * COLUMNS + column);
-    size_t at = w->layout == PACK_S8_HALVES ? (size_t)g * 2 + half : g;
-    return super * ((const int8_t *)(tile + w->scale_offset))[at * COLUMNS + column];
+    return (pack_layout_has_halves(w->layout) ? (size_t)g * 2 + half : g) * COLUMNS + column;
 }
 
-static double minimum_of(const struct packed_matrix *w, const uint8_t *tile, uint32_t g, uint32_t column)
+// Return the scale and (minimum_of) the minimum of half a group, for one output of a tile.
+static double scale_of(const struct packed_matrix *w, const uint8_t *tile, uint32_t g, uint32_t half, uint32_t column)
 {
+    size_t at = scale_index(w, g, half, column);
+    if (w->layout == PACK_S8_F32)
+        return (double)((const float *)(tile + w->scale_offset))[at];
     if (!w->super)
-        return f16_double(tile + w->min_offset, (size_t)g * COLUMNS + column);
+        return f16_double(tile + w->scale_offset, at);
+    double super = f16_double(tile + w->super_offset, (size_t)(g * PACK_GROUP / PACK_SUPER) * COLUMNS + column);
+    return super * ((const int8_t *)(tile + w->scale_offset))[at];
+}
+
+static double minimum_of(const struct packed_matrix *w, const uint8_t *tile, uint32_t g, uint32_t half, uint32_t column)
+{
+    size_t at = scale_index(w, g, half, column);
+    if (!w->super)
+        return f16_double(tile + w->min_offset, at);
     double super = f16_double(tile + w->super_min_offset, (size_t)(g * PACK_GROUP / PACK_SUPER) * COLUMNS + column);
-    return -super * (tile + w->min_offset)[(size_t)g * COLUMNS + column];
+    return -super * (tile + w->min_offset)[at];
 }
 
 // Returns value i of group g of one output, without its scale.
 static int32_t quant_of(const struct packed_matrix *w, const uint8_t *tile, uint32_t g, uint32_t i, uint32_t column)
 {
     const uint8_t *quants = tile + w->quant_offset;
-    if (w->layout == PACK_U4) {
+    if (pack_layout_is_u4(w->layout)) {
         uint8_t byte = quants[(((size_t)g * 4 + i / 8) * COLUMNS + column) * 4 + i % 4];
         return (byte >> (i / 4 % 2 * 4) & 0x0f) - (w->minimum ? 0 : 8);
     }
     return quants[(((size_t)g * 8 + i / 4) * COLUMNS + column) * 4 + i % 4] - 128;
+}
+
+// Returns the sum of x over half a group.
+static double half_sum(const struct quant_part *part, uint32_t half)
+{
+    int32_t bias = half ? part->bias - part->bias_low : part->bias_low;
+    return (double)part->scale * (bias / -128) + (part->index / 16 == half ? (double)part->outlier : 0);
 }
 
 static double dot_quantized(const struct packed_matrix *w, const uint8_t *tile, uint32_t column, const struct quant_block *blocks,
@@ -49,8 +65,10 @@ static double dot_quantized(const struct packed_matrix *w, const uint8_t *tile, 
         double scale = (double)part->scale;
         total += scale * (dot[0] * scale_of(w, tile, g, 0, column) + dot[1] * scale_of(w, tile, g, 1, column));
         total += (double)part->outlier * quant_of(w, tile, g, part->index, column) * scale_of(w, tile, g, part->index / 16, column);
-        if (w->minimum)
-            total += (double)part->sum * minimum_of(w, tile, g, column);
+        if (w->minimum && !pack_layout_has_halves(w->layout))
+            total += (double)part->sum * minimum_of(w, tile, g, 0, column);
+        for (uint32_t half = 0; half < 2 && w->minimum && pack_layout_has_halves(w->layout); half++)
+            total += half_sum(part, half) * minimum_of(w, tile, g, half, column);
     }
     return total;
 }

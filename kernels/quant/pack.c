@@ -19,7 +19,7 @@ static uint32_t float_bytes(enum pack_layout layout) { return layout == PACK_F32
 static void plan_tile(struct packed_matrix *m)
 {
     uint32_t groups = m->group_count, supers = m->super ? m->k / PACK_SUPER : 0;
-    uint32_t scale_bytes = m->super ? 1 : 2, halves = m->layout == PACK_S8_HALVES ? 2 : 1;
+    uint32_t scale_bytes = m->super ? 1 : m->layout == PACK_S8_F32 ? 4 : 2, halves = pack_layout_has_halves(m->layout) ? 2 : 1;
     uint32_t at = 0;
     m->super_offset = at;
     at = align_section(at + supers * COLUMNS * 2);
@@ -28,11 +28,11 @@ static void plan_tile(struct packed_matrix *m)
     m->scale_offset = at;
     at = align_section(at + groups * halves * COLUMNS * scale_bytes);
     m->min_offset = at;
-    at = align_section(at + (m->minimum ? groups * COLUMNS * scale_bytes : 0));
+    at = align_section(at + (m->minimum ? groups * halves * COLUMNS * scale_bytes : 0));
     m->quant_offset = at;
-    uint32_t quant_bytes = m->layout == PACK_U4 ? groups * COLUMNS * 16
-                           : groups             ? groups * COLUMNS * 32
-                                                : m->k * COLUMNS * float_bytes(m->layout);
+    uint32_t quant_bytes = pack_layout_is_u4(m->layout) ? groups * COLUMNS * 16
+                           : groups                     ? groups * COLUMNS * 32
+                                                        : m->k * COLUMNS * float_bytes(m->layout);
     m->tile_bytes = align_section(at + quant_bytes);
 }
 
@@ -74,24 +74,25 @@ uint64_t packed_bytes(uint32_t source_type, uint64_t output_count, uint64_t k)
 static void pack_scales(const struct packed_matrix *m, uint8_t *tile, uint32_t g, uint32_t column, const struct pack_group *group)
 {
     uint16_t *scale = (uint16_t *)(tile + m->scale_offset), *min = (uint16_t *)(tile + m->min_offset);
+    if (m->layout == PACK_S8_F32) {
+        ((float *)(tile + m->scale_offset))[g * COLUMNS + column] = group->scale_f32;
+        return;
+    }
     if (!m->super) {
         scale[g * COLUMNS + column] = group->scale;
         if (m->minimum)
             min[g * COLUMNS + column] = group->minimum;
         return;
     }
-    uint32_t super = g / (PACK_SUPER / PACK_GROUP);
+    uint32_t super = g / (PACK_SUPER / PACK_GROUP), halves = pack_layout_has_halves(m->layout) ? 2 : 1;
     int8_t *small = (int8_t *)(tile + m->scale_offset);
     ((uint16_t *)(tile + m->super_offset))[super * COLUMNS + column] = group->scale;
-    if (m->layout == PACK_S8_HALVES) {
-        small[(g * 2) * COLUMNS + column] = group->small_scale[0];
-        small[(g * 2 + 1) * COLUMNS + column] = group->small_scale[1];
-    } else {
-        small[g * COLUMNS + column] = group->small_scale[0];
-    }
-    if (m->minimum) {
+    if (m->minimum)
         ((uint16_t *)(tile + m->super_min_offset))[super * COLUMNS + column] = group->minimum;
-        (tile + m->min_offset)[g * COLUMNS + column] = group->small_minimum;
+    for (uint32_t half = 0; half < halves; half++) {
+        small[(g * halves + half) * COLUMNS + column] = group->small_scale[half];
+        if (m->minimum)
+            (tile + m->min_offset)[(g * halves + half) * COLUMNS + column] = group->small_minimum[half];
     }
 }
 
@@ -114,7 +115,7 @@ static void pack_quantized_tile(const struct packed_matrix *m, const struct pack
             source->read(block, g % groups_per_block, &group[o]);
             pack_scales(m, tile, g, o, &group[o]);
         }
-        if (m->layout == PACK_U4) {
+        if (pack_layout_is_u4(m->layout)) {
             uint32_t *quads = (uint32_t *)(tile + m->quant_offset) + (size_t)g * 4 * COLUMNS;
             for (uint32_t o = 0; o < COLUMNS; o++)
                 for (uint32_t j = 0; j < 4; j++)
@@ -184,27 +185,24 @@ static void dequantize_float(const struct packed_matrix *m, const uint8_t *tile,
     }
 }
 
-// Scale of each half of a group, and its minimum.
-static void group_scales(const struct packed_matrix *m, const uint8_t *tile, uint32_t g, uint32_t column, float scale[2],
-                         float *minimum)
+// Scale and minimum of one half of a group: the group's own where halves share them.
+static void half_scale(const struct packed_matrix *m, const uint8_t *tile, uint32_t g, uint32_t half, uint32_t column, float *scale,
+                       float *minimum)
 {
-    size_t at = (size_t)g * COLUMNS + column;
+    size_t at = (pack_layout_has_halves(m->layout) ? (size_t)g * 2 + half : g) * COLUMNS + column;
     *minimum = 0;
+    if (m->layout == PACK_S8_F32) {
+        memcpy(scale, tile + m->scale_offset + at * sizeof *scale, sizeof *scale);
+        return;
+    }
     if (!m->super) {
-        scale[0] = scale[1] = f16_at(tile + m->scale_offset, at);
+        *scale = f16_at(tile + m->scale_offset, at);
         if (m->minimum)
             *minimum = f16_at(tile + m->min_offset, at);
         return;
     }
     size_t super_at = (size_t)(g / (PACK_SUPER / PACK_GROUP)) * COLUMNS + column;
-    float super = f16_at(tile + m->super_offset, super_at);
-    const int8_t *small = (const int8_t *)(tile + m->scale_offset);
-    if (m->layout == PACK_S8_HALVES) {
-        scale[0] = super * small[(size_t)g * 2 * COLUMNS + column];
-        scale[1] = super * small[((size_t)g * 2 + 1) * COLUMNS + column];
-    } else {
-        scale[0] = scale[1] = super * small[at];
-    }
+    *scale = f16_at(tile + m->super_offset, super_at) * ((const int8_t *)(tile + m->scale_offset))[at];
     if (m->minimum)
         *minimum = -(f16_at(tile + m->super_min_offset, super_at) * (float)(tile + m->min_offset)[at]);
 }
@@ -218,19 +216,21 @@ void pack_dequantize_row(const struct packed_matrix *matrix, uint32_t row, float
         dequantize_float(matrix, tile, column, out);
         return;
     }
-    int offset = matrix->layout == PACK_U4 ? (matrix->minimum ? 0 : 8) : 128;
+    bool is_u4 = pack_layout_is_u4(matrix->layout);
+    int offset = is_u4 ? (matrix->minimum ? 0 : 8) : 128;
     for (uint32_t g = 0; g < matrix->group_count; g++) {
-        float scale[2], minimum;
-        group_scales(matrix, tile, g, column, scale, &minimum);
+        float scale[2], minimum[2];
+        for (uint32_t half = 0; half < 2; half++)
+            half_scale(matrix, tile, g, half, column, &scale[half], &minimum[half]);
         for (uint32_t i = 0; i < PACK_GROUP; i++) {
             const uint8_t *quants = tile + matrix->quant_offset;
             int q;
-            if (matrix->layout == PACK_U4)
+            if (is_u4)
                 q = quants[((g * 4 + i / 8) * (size_t)COLUMNS + column) * 4 + i % 4] >> (i / 4 % 2 * 4) & 0x0f;
             else
                 q = quants[((g * 8 + i / 4) * (size_t)COLUMNS + column) * 4 + i % 4];
             float product = scale[i / 16] * (float)(q - offset);
-            out[g * PACK_GROUP + i] = matrix->minimum ? product + minimum : product;
+            out[g * PACK_GROUP + i] = matrix->minimum ? product + minimum[i / 16] : product;
         }
     }
 }

@@ -6,20 +6,25 @@
 //     layout    from                           weight                    bits/weight with scales
 //     U4        Q4_0                           scale * (q - 8)           4.5
 //     U4 + min  Q4_1; Q4_K                     scale * q + min           5; 4.63
-//     S8        Q8_0, Q5_0                     scale * q                 8.5
+//     S8        Q8_0, Q5_0, IQ4_NL; IQ4_XS     scale * q                 8.5; 8.31
 //     S8 + min  Q5_1; Q5_K                     scale * q + min           9; 8.63
+//     U4 of 16  Q3_K (two scales a group)      scale * (q - 8)           4.56
+//     U4 of 16  Q2_K (and two minima)          scale * q + min           5.13
 //     S8 of 16  Q6_K (two scales a group)      scale * q                 8.56
+//     S8 f32    MXFP4, Q8_K (an f32 scale)     scale * q                 9
 //     F32, F16, BF16                           as they are               32, 16, 16
 //
 // The value of each weight is exactly that of the source. Scales and minima stay in the source's own parts: f16, or for the
-// K types ("super") one f16 for 256 inputs times a small integer for each group; both products are exact in f32.
+// K types and IQ4_XS ("super") one f16 for 256 inputs times a small integer for each group; both products are exact in f32. MXFP4's
+// powers of two go far beyond f16, and Q8_K's scale is an f32, so these two have scales in f32. The 4-bit codes of IQ4_NL, IQ4_XS and
+// MXFP4 are looked up when they are packed: q is the code's integer value.
 //
 // A tile's sections, each aligned to 64 bytes, [a][b] innermost last, G = k / 32, S = k / 256:
 //
 //     super scale  f16 [S][16]          K types only
 //     super min    f16 [S][16]          K types with minimum only; the minimum is -(super min * small min)
-//     scale        f16 [G][16]          or, K types, s8 [G][16]; Q6_K: s8 [G][2][16]
-//     min          f16 [G][16]          or, K types, u8 [G][16]
+//     scale        f16 [G][16]          or f32 [G][16]; K types: s8 [G][16] or, of 16, s8 [G][2][16]
+//     min          f16 [G][16]          or, K types, u8 [G][16] or, of 16, u8 [G][2][16]
 //     quants       U4: u8 [G][4][16][4]   byte [j][o][b]: low nibble = q[8j + b], high nibble = q[8j + 4 + b] of output o
 //                  S8: u8 [G][8][16][4]   byte [j][o][b] = q[4j + b] + 128
 //                  F32, F16, BF16: [k][16]

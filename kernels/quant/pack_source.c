@@ -8,6 +8,12 @@
 //     Q4_K {f16 d, dmin; u8 scales[12], qs[128]}          8 groups; bytes 32j..32j+31: group 2j low, 2j + 1 high nibbles
 //     Q5_K {f16 d, dmin; u8 scales[12], qh[32], qs[128]}  bit g of qh[i] is bit 4 of value i of group g
 //     Q6_K {u8 ql[128], qh[64]; s8 scales[16]; f16 d}     8 groups, a scale for every 16
+//     Q2_K {u8 scales[16], qs[64]; f16 d, dmin}           8 groups, a scale and a minimum for every 16
+//     Q3_K {u8 hmask[32], qs[64], scales[12]; f16 d}      8 groups, a scale for every 16
+//     Q8_K {f32 d; s8 qs[256]; s16 sums[16]}
+//     IQ4_NL {f16 d; u8 qs[16]}                           codes, in the order of Q4_0
+//     IQ4_XS {f16 d; u16 scales_h; u8 scales_l[4], qs[128]}    8 groups; bytes 16g..16g + 15: group g, codes in the order of Q4_0
+//     MXFP4 {u8 e; u8 qs[16]}                             codes, in the order of Q4_0
 //
 // All are little-endian and unaligned in the file.
 #include "kernels/quant/pack_source.h"
@@ -15,6 +21,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "kernels/quant/codebook.h"
 
 static uint16_t read_u16(const uint8_t *p) { return (uint16_t)(p[0] | p[1] << 8); }
 
@@ -89,7 +96,7 @@ static void read_k_scales(const uint8_t *block, uint32_t group, struct pack_grou
         minimum = (uint8_t)(s[group + 4] >> 4 | s[group] >> 6 << 4);
     }
     out->small_scale[0] = out->small_scale[1] = (int8_t)scale;
-    out->small_minimum = minimum;
+    out->small_minimum[0] = out->small_minimum[1] = minimum;
 }
 
 static void read_q4_k(const uint8_t *block, uint32_t group, struct pack_group *out)
@@ -122,6 +129,75 @@ static void read_q6_k(const uint8_t *block, uint32_t group, struct pack_group *o
     out->scale = read_u16(block + 208);
 }
 
+static void read_codes(const uint8_t *qs, const int8_t *codebook, uint8_t *q)
+{
+    read_nibbles(qs, q);
+    for (int i = 0; i < 32; i++)
+        q[i] = (uint8_t)(codebook[q[i]] + 128);
+}
+
+// Two bits of each value of a group, as Q2_K and Q3_K have them.
+static void read_two_bits(const uint8_t *qs, uint32_t group, uint8_t *q)
+{
+    for (int i = 0; i < 32; i++)
+        q[i] = qs[group / 4 * 32 + (uint32_t)i] >> (group % 4 * 2) & 3;
+}
+
+static void read_q2_k(const uint8_t *block, uint32_t group, struct pack_group *out)
+{
+    read_two_bits(block + 16, group, out->q);
+    for (uint32_t half = 0; half < 2; half++) {
+        uint8_t scales = block[group * 2 + half];
+        out->small_scale[half] = (int8_t)(scales & 0x0f);
+        out->small_minimum[half] = scales >> 4;
+    }
+    out->scale = read_u16(block + 80);
+    out->minimum = read_u16(block + 82);
+}
+
+static void read_q3_k(const uint8_t *block, uint32_t group, struct pack_group *out)
+{
+    const uint8_t *scales = block + 96;
+    read_two_bits(block + 32, group, out->q);
+    for (int i = 0; i < 32; i++) // three bits, 4 for zero; a packed 4 is -4
+        out->q[i] = (uint8_t)(out->q[i] + ((block[i] >> group & 1) << 2) + 4);
+    for (uint32_t half = 0; half < 2; half++) {
+        uint32_t g = group * 2 + half;
+        int low = scales[g % 8] >> (g / 8 * 4) & 0x0f, high = scales[8 + g % 4] >> (g / 4 * 2) & 3;
+        out->small_scale[half] = (int8_t)((low | high << 4) - 32);
+    }
+    out->scale = read_u16(block + 108);
+}
+
+static void read_q8_k(const uint8_t *block, uint32_t group, struct pack_group *out)
+{
+    memcpy(&out->scale_f32, block, sizeof out->scale_f32);
+    for (uint32_t i = 0; i < 32; i++)
+        out->q[i] = block[4 + group * 32 + i] ^ 0x80;
+}
+
+static void read_iq4_nl(const uint8_t *block, uint32_t group, struct pack_group *out)
+{
+    (void)group;
+    out->scale = read_u16(block);
+    read_codes(block + 2, codebook_iq4, out->q);
+}
+
+static void read_iq4_xs(const uint8_t *block, uint32_t group, struct pack_group *out)
+{
+    int low = block[4 + group / 2] >> (group % 2 * 4) & 0x0f, high = read_u16(block + 2) >> (group * 2) & 3;
+    out->scale = read_u16(block);
+    out->small_scale[0] = out->small_scale[1] = (int8_t)((low | high << 4) - 32);
+    read_codes(block + 8 + group * 16, codebook_iq4, out->q);
+}
+
+static void read_mxfp4(const uint8_t *block, uint32_t group, struct pack_group *out)
+{
+    (void)group;
+    out->scale_f32 = codebook_mxfp4_scale(block[0]);
+    read_codes(block + 1, codebook_mxfp4, out->q);
+}
+
 static const struct pack_source sources[] = {
     {TENSOR_F32, PACK_F32, false, false, NULL},
     {TENSOR_F16, PACK_F16, false, false, NULL},
@@ -134,6 +210,12 @@ static const struct pack_source sources[] = {
     {TENSOR_Q4_K, PACK_U4, true, true, read_q4_k},
     {TENSOR_Q5_K, PACK_S8, true, true, read_q5_k},
     {TENSOR_Q6_K, PACK_S8_HALVES, true, false, read_q6_k},
+    {TENSOR_Q2_K, PACK_U4_HALVES, true, true, read_q2_k},
+    {TENSOR_Q3_K, PACK_U4_HALVES, true, false, read_q3_k},
+    {TENSOR_Q8_K, PACK_S8_F32, false, false, read_q8_k},
+    {TENSOR_IQ4_NL, PACK_S8, false, false, read_iq4_nl},
+    {TENSOR_IQ4_XS, PACK_S8, true, false, read_iq4_xs},
+    {TENSOR_MXFP4, PACK_S8_F32, false, false, read_mxfp4},
 };
 
 const struct pack_source *pack_source_find(uint32_t type)

@@ -11,10 +11,11 @@
 
 // One group of one source row.
 struct pack_group {
-    uint8_t q[PACK_GROUP];   // U4: 0..15; S8: value + 128
+    uint8_t q[PACK_GROUP];   // U4: 0..15, without a minimum value + 8; S8: value + 128
     uint16_t scale, minimum; // f16 bits; K types: those of the super-block
-    int8_t small_scale[2];   // K types: of each half of the group (equal but for Q6_K)
-    uint8_t small_minimum;   // K types
+    float scale_f32;         // instead of `scale` in PACK_S8_F32
+    int8_t small_scale[2];   // K types: of each half of the group; equal but in layouts with halves
+    uint8_t small_minimum[2];
 };
 
 // How a source type is packed.

@@ -16,13 +16,21 @@ enum tensor_type {
     TENSOR_Q5_0 = 6,
     TENSOR_Q5_1 = 7,
     TENSOR_Q8_0 = 8,
+    TENSOR_Q2_K = 10,
+    TENSOR_Q3_K = 11,
     TENSOR_Q4_K = 12,
     TENSOR_Q5_K = 13,
     TENSOR_Q6_K = 14,
+    TENSOR_Q8_K = 15,
+    TENSOR_IQ4_NL = 20,
+    TENSOR_IQ4_XS = 23,
     TENSOR_BF16 = 30,
+    TENSOR_MXFP4 = 39,
+    TENSOR_TYPE_END // above every number here
 };
 
-#define TENSOR_TYPES_SUPPORTED "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K"
+#define TENSOR_TYPES_SUPPORTED \
+    "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_K, IQ4_NL, IQ4_XS, MXFP4"
 
 struct tensor_type_info {
     const char *name;
@@ -34,10 +42,12 @@ struct tensor_type_info {
 static inline const struct tensor_type_info *tensor_type_info(uint32_t type)
 {
     static const struct tensor_type_info infos[] = {
-        [TENSOR_F32] = {"F32", 1, 4},       [TENSOR_F16] = {"F16", 1, 2},       [TENSOR_Q4_0] = {"Q4_0", 32, 18},
-        [TENSOR_Q4_1] = {"Q4_1", 32, 20},   [TENSOR_Q5_0] = {"Q5_0", 32, 22},   [TENSOR_Q5_1] = {"Q5_1", 32, 24},
-        [TENSOR_Q8_0] = {"Q8_0", 32, 34},   [TENSOR_Q4_K] = {"Q4_K", 256, 144}, [TENSOR_Q5_K] = {"Q5_K", 256, 176},
-        [TENSOR_Q6_K] = {"Q6_K", 256, 210}, [TENSOR_BF16] = {"BF16", 1, 2},
+        [TENSOR_F32] = {"F32", 1, 4},       [TENSOR_F16] = {"F16", 1, 2},         [TENSOR_Q4_0] = {"Q4_0", 32, 18},
+        [TENSOR_Q4_1] = {"Q4_1", 32, 20},   [TENSOR_Q5_0] = {"Q5_0", 32, 22},     [TENSOR_Q5_1] = {"Q5_1", 32, 24},
+        [TENSOR_Q8_0] = {"Q8_0", 32, 34},   [TENSOR_Q2_K] = {"Q2_K", 256, 84},    [TENSOR_Q3_K] = {"Q3_K", 256, 110},
+        [TENSOR_Q4_K] = {"Q4_K", 256, 144}, [TENSOR_Q5_K] = {"Q5_K", 256, 176},   [TENSOR_Q6_K] = {"Q6_K", 256, 210},
+        [TENSOR_Q8_K] = {"Q8_K", 256, 292}, [TENSOR_IQ4_NL] = {"IQ4_NL", 32, 18}, [TENSOR_IQ4_XS] = {"IQ4_XS", 256, 136},
+        [TENSOR_BF16] = {"BF16", 1, 2},     [TENSOR_MXFP4] = {"MXFP4", 32, 17},
     };
     return type < sizeof infos / sizeof infos[0] && infos[type].name ? &infos[type] : NULL;
 }

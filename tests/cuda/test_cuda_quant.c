@@ -365,6 +365,8 @@ static void test_models(void **state)
         {TENSOR_Q4_K, TENSOR_F16, false, TENSOR_F16, 40, "4-bit/f16/cuda"},
         {TENSOR_Q5_0, TENSOR_Q5_1, true, TENSOR_Q8_0, 40, "8-bit/f16/cuda"},
         {TENSOR_F16, TENSOR_F32, true, TENSOR_F16, 20, "f16/cuda"},
+        {TENSOR_Q3_K, TENSOR_IQ4_NL, true, TENSOR_IQ4_XS, 20, "8-bit/f16/cuda"},
+        {TENSOR_Q2_K, TENSOR_MXFP4, true, TENSOR_Q8_K, 20, "f16/cuda"}, /* have no packed form */
         {TENSOR_BF16, TENSOR_Q4_0, true, TENSOR_BF16, 4, "4-bit/bf16/cuda"},
     };
     (void)state;
@@ -393,8 +395,9 @@ static void test_memory_plan(void **state)
     const struct {
         enum tensor_type type;
         double bits;
-    } types[] = {{TENSOR_Q4_0, 4.5},   {TENSOR_Q4_1, 5},      {TENSOR_Q4_K, 4.625}, {TENSOR_Q5_0, 8.5}, {TENSOR_Q5_1, 9},
-                 {TENSOR_Q5_K, 8.625}, {TENSOR_Q6_K, 8.5625}, {TENSOR_Q8_0, 8.5},   {TENSOR_F16, 16}};
+    } types[] = {{TENSOR_Q4_0, 4.5},   {TENSOR_Q4_1, 5},        {TENSOR_Q4_K, 4.625}, {TENSOR_Q5_0, 8.5}, {TENSOR_Q5_1, 9},
+                 {TENSOR_Q5_K, 8.625}, {TENSOR_Q6_K, 8.5625},   {TENSOR_Q8_0, 8.5},   {TENSOR_F16, 16},   {TENSOR_Q3_K, 8.5625},
+                 {TENSOR_IQ4_NL, 8.5}, {TENSOR_IQ4_XS, 8.5625}, {TENSOR_MXFP4, 16}};
     (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(types); i++) {
         load(types[i].type, types[i].type, true, types[i].type);
@@ -416,7 +419,7 @@ static void test_memory_plan(void **state)
         if (!(got >= want && got <= most))
             fail_msg("type %d: %.0f bytes, want %.0f to %.0f", (int)types[i].type, got, want, most);
         /* a panel for steps of many rows, at most the largest matrix; none for steps that multiply packed weights alone */
-        assert_int_equal(plan.panel_bytes, types[i].type == TENSOR_F16 ? 0 : 2ull * shape->hidden * 2 * shape->ffn);
+        assert_int_equal(plan.panel_bytes, types[i].bits == 16 ? 0 : 2ull * shape->hidden * 2 * shape->ffn);
         config.batch_invariant = true;
         assert_int_equal(weights_plan(&config, &all).panel_bytes, 0);
         config.batch_invariant = false, config.max_rows = GPU_QUANT_DIRECT_ROWS;

@@ -46,15 +46,30 @@ struct source_type {
     uint32_t type; // GGUF's number
     const char *name;
     uint32_t block_values, block_bytes;
-    uint32_t scale_at[2], scale_count; // byte offsets of f16 fields in a block
+    uint32_t scale_at[2], scale_count; // byte offsets of scales in a block: f16, but for Q8_K and MXFP4
 };
 
 static const struct source_type source_types[] = {
-    {0, "F32", 1, 4, {0, 0}, 0},       {1, "F16", 1, 2, {0, 0}, 1},         {30, "BF16", 1, 2, {0, 0}, 0},
-    {2, "Q4_0", 32, 18, {0, 0}, 1},    {3, "Q4_1", 32, 20, {0, 2}, 2},      {6, "Q5_0", 32, 22, {0, 0}, 1},
-    {7, "Q5_1", 32, 24, {0, 2}, 2},    {8, "Q8_0", 32, 34, {0, 0}, 1},      {12, "Q4_K", 256, 144, {0, 2}, 2},
-    {13, "Q5_K", 256, 176, {0, 2}, 2}, {14, "Q6_K", 256, 210, {208, 0}, 1},
+    {0, "F32", 1, 4, {0, 0}, 0},         {1, "F16", 1, 2, {0, 0}, 1},         {30, "BF16", 1, 2, {0, 0}, 0},
+    {2, "Q4_0", 32, 18, {0, 0}, 1},      {3, "Q4_1", 32, 20, {0, 2}, 2},      {6, "Q5_0", 32, 22, {0, 0}, 1},
+    {7, "Q5_1", 32, 24, {0, 2}, 2},      {8, "Q8_0", 32, 34, {0, 0}, 1},      {12, "Q4_K", 256, 144, {0, 2}, 2},
+    {13, "Q5_K", 256, 176, {0, 2}, 2},   {14, "Q6_K", 256, 210, {208, 0}, 1}, {10, "Q2_K", 256, 84, {80, 82}, 2},
+    {11, "Q3_K", 256, 110, {108, 0}, 1}, {15, "Q8_K", 256, 292, {0, 0}, 1},   {20, "IQ4_NL", 32, 18, {0, 0}, 1},
+    {23, "IQ4_XS", 256, 136, {0, 0}, 1}, {39, "MXFP4", 32, 17, {0, 0}, 1},
 };
+
+// Writes scale number s of a block; MXFP4 takes the power of two below its magnitude.
+static inline void set_scale(const struct source_type *type, uint8_t *block, uint32_t s, float value)
+{
+    uint8_t *at = block + type->scale_at[s];
+    uint16_t half = f16_from_float(value);
+    if (type->type == 15)
+        memcpy(at, &value, sizeof value);
+    else if (type->type == 39)
+        *at = (uint8_t)(f32_bits(value) >> 23);
+    else
+        memcpy(at, &half, sizeof half);
+}
 
 // Random blocks: any bits in the quants, scales like those of real files. Returns bytes; free() it.
 static inline uint8_t *random_source(const struct source_type *type, uint32_t outputs, uint32_t k, uint64_t *seed)
@@ -66,10 +81,8 @@ static inline uint8_t *random_source(const struct source_type *type, uint32_t ou
         uint8_t *block = bytes + b * type->block_bytes;
         for (uint32_t i = 0; i < type->block_bytes; i++)
             block[i] = (uint8_t)random_u64(seed);
-        for (uint32_t s = 0; s < type->scale_count; s++) {
-            uint16_t half = f16_from_float(random_normal(seed) * (s ? 0.1f : 0.02f));
-            memcpy(block + type->scale_at[s], &half, 2);
-        }
+        for (uint32_t s = 0; s < type->scale_count; s++)
+            set_scale(type, block, s, random_normal(seed) * (s ? 0.1f : 0.02f));
         float value = random_normal(seed) * 0.05f;
         uint16_t half = bf16_from_float(value);
         if (type->type == 0)

@@ -20,6 +20,34 @@ static void k_scale(const uint8_t *s, uint32_t j, float *scale, float *minimum)
     }
 }
 
+static int signed_nibble_code(uint32_t type, uint32_t code) // of IQ4_NL, IQ4_XS; doubled, of MXFP4
+{
+    static const int iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    static const int fp4[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+    return type != 39 ? iq4[code] : code < 8 ? fp4[code] : -fp4[code - 8];
+}
+
+// The types of two and three bits, and those of codes.
+static float source_value_of_few_bits(uint32_t type, const uint8_t *b, uint32_t i)
+{
+    uint32_t shift = i % 128 / 32 * 2, at = i / 128 * 32 + i % 32, g = i / 16, scale;
+    const uint8_t *nibbles = type == 20 ? b + 2 : type == 39 ? b + 1 : b + 8 + i / 32 * 16;
+    int code = signed_nibble_code(type, nibbles[i % 16] >> (i / 16 % 2 * 4) & 15);
+    switch (type) {
+    case 10: return half_at(b + 80) * (float)(b[g] & 15) * (float)(b[16 + at] >> shift & 3) - half_at(b + 82) * (float)(b[g] >> 4);
+    case 11:
+        scale = (b[96 + g % 8] >> (g < 8 ? 0 : 4) & 15) | (b[104 + g % 4] >> (g / 4 * 2) & 3) << 4;
+        return half_at(b + 108) * (float)((int)scale - 32) *
+               (float)((b[32 + at] >> shift & 3) - ((b[i % 32] >> (i / 32) & 1) ? 0 : 4));
+    case 20: return half_at(b) * (float)code;
+    case 23:
+        g = i / 32;
+        scale = (b[4 + g / 2] >> (g % 2 * 4) & 15) | (uint32_t)((b[2] | b[3] << 8) >> (g * 2) & 3) << 4;
+        return half_at(b) * (float)((int)scale - 32) * (float)code;
+    default: return ldexpf((float)code, b[0] - 128); // MXFP4
+    }
+}
+
 // Value i of a block, written from the format's definition, one value at a time.
 static float source_value(uint32_t type, const uint8_t *b, uint32_t i)
 {
@@ -27,6 +55,12 @@ static float source_value(uint32_t type, const uint8_t *b, uint32_t i)
     float scale, minimum;
     int q;
     switch (type) {
+    case 10:
+    case 11:
+    case 20:
+    case 23:
+    case 39: return source_value_of_few_bits(type, b, i);
+    case 15: memcpy(&scale, b, 4); return scale * (float)(int8_t)b[4 + i];
     case 0: memcpy(&scale, b, 4); return scale;
     case 1: return half_at(b);
     case 30: return f32_from_bits((uint32_t)(b[0] | b[1] << 8) << 16);
@@ -133,12 +167,40 @@ static void test_every_half_scale(void **state) // subnormal, huge and negative 
     }
 }
 
+static void test_every_exponent(void **state) // of MXFP4: f32 subnormals, and infinities where f32 ends
+{
+    (void)state;
+    const struct source_type *type = &source_types[16];
+    assert_string_equal(type->name, "MXFP4");
+    uint8_t block[16 * 17];
+    struct packed_matrix matrix;
+    float row[32];
+    for (uint32_t first = 0; first < 256; first += 16) {
+        for (uint32_t o = 0; o < 16; o++) {
+            block[o * 17] = (uint8_t)(first + o);
+            for (uint32_t i = 0; i < 16; i++)
+                block[o * 17 + 1 + i] = (uint8_t)(i * 0x11);
+        }
+        pack_all(type, block, 16, 32, &matrix);
+        for (uint32_t o = 0; o < 16; o++) {
+            pack_dequantize_row(&matrix, o, row);
+            for (uint32_t i = 0; i < 32; i++)
+                assert_true(row[i] == source_value(39, block + o * 17, i));
+        }
+        free(matrix.data);
+    }
+}
+
 static void test_size(void **state)
 {
     (void)state;
     assert_int_equal(packed_bytes(3, 576, 576), 576 * 576 * 5 / 8);
     assert_int_equal(packed_bytes(8, 49152, 576), 49152ull * 576 * 17 / 16);
     assert_int_equal(packed_bytes(12, 2048, 2048), 2048 * 2048 / 8 * 37 / 8);
+    assert_int_equal(packed_bytes(10, 2048, 2048), 2048 * 2048 / 8 * 41 / 8);
+    assert_int_equal(packed_bytes(11, 2048, 2048), 2048 * 2048 / 8 * 73 / 16);
+    assert_int_equal(packed_bytes(23, 2048, 2048), 2048 * 2048 / 8 * 133 / 16);
+    assert_int_equal(packed_bytes(39, 2048, 2048), 2048 * 2048 / 8 * 9);
 }
 
 static void test_padding_is_zero(void **state)
@@ -172,6 +234,7 @@ static void test_refused(void **state)
     refuse(99, 16, 32, "type 99");
     refuse(3, 16, 33, "multiple of 32");
     refuse(14, 16, 128, "multiple of 256");
+    refuse(23, 16, 32, "multiple of 256");
     refuse(8, 0, 32, "1 to");
     refuse(8, 16, 0, "multiple of 32");
     refuse(8, 1ull << 40, 32, "1 to");
@@ -182,7 +245,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact),           cmocka_unit_test(test_every_half_scale), cmocka_unit_test(test_size),
-        cmocka_unit_test(test_padding_is_zero), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_padding_is_zero), cmocka_unit_test(test_refused),          cmocka_unit_test(test_every_exponent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
