@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Makes NAME.json for each architecture: what PyPI's `transformers` computes for a tiny model with every feature switched on.
+
+    python3 -m venv /tmp/golden && /tmp/golden/bin/pip install torch transformers
+    /tmp/golden/bin/python tests/golden/make.py [NAME ...]
+
+A golden file:
+    versions         of torch and transformers
+    seed             of the weights (weights.py)
+    config           config.json, in the form that published models have
+    tensors[]        [name, shape] as in model.safetensors
+    tokens[n]        random ids
+    log_probability[i]   of tokens[i + 1] given tokens[0..i], for i of n - 1
+    top[]            {"after": i, "ids", "log_probability"}: the three best that follow tokens[0..i], for each 32nd i
+    float64          the largest and the mean difference from the same computation in double precision where transformers
+                     lets it (it computes positions and some sums in float32 always): how exact the numbers are
+    matters          for each feature: the mean difference of log_probability where the configuration lacks it; a program
+                     that ignores the feature is off by so much
+
+The model is built from the files that weights.py writes, by AutoModelForCausalLM.from_pretrained(), with eager attention, and
+runs all tokens in one forward pass.
+"""
+import json
+import os
+import random
+import sys
+import tempfile
+
+import torch
+import transformers
+
+import tiny_tokenizers
+import weights
+
+TOKENS = 640
+EVERY = 32  # positions between two entries of top
+
+BASE = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 1024, "hidden_act": "silu", "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False, "attention_bias": False, "attention_dropout": 0.0, "initializer_range": 0.02, "use_cache": True}
+
+
+def config(model_type, architecture, drop=(), **own):
+    found = {"architectures": [architecture], "model_type": model_type, **BASE, **own}
+    return {key: value for key, value in found.items() if key not in drop}
+
+
+def without(*keys):
+    """A change to a configuration: the keys are left out."""
+    return {key: None for key in keys}
+
+
+# Name: (configuration, {feature: change of the configuration that switches it off}[, number of tokens])
+MODELS = {
+    "llama": (
+        config("llama", "LlamaForCausalLM", head_dim=16, rope_theta=10000.0, mlp_bias=False, pretraining_tp=1,
+               rope_scaling={"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 256,
+                             "rope_type": "llama3"}),
+        {"llama3 scaling": without("rope_scaling")}),
+    "gemma3": (
+        config("gemma3_text", "Gemma3ForCausalLM", drop=("hidden_act", "tie_word_embeddings"), num_hidden_layers=7, head_dim=32,
+               hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=24, rms_norm_eps=1e-6, sliding_window=100, sliding_window_pattern=6,
+               rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling=None, attn_logit_softcapping=None,
+               final_logit_softcapping=None),
+        {"window": {"sliding_window": 2000}, "sixth layer is global": {"sliding_window_pattern": 8},
+         "two bases": {"rope_local_base_freq": 1000000.0}, "query_pre_attn_scalar": {"query_pre_attn_scalar": 32}}),
+    "qwen3_moe": (
+        config("qwen3_moe", "Qwen3MoeForCausalLM", head_dim=32, rope_theta=1000000.0, rms_norm_eps=1e-6, num_experts=8, num_experts_per_tok=2,
+               moe_intermediate_size=48, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], output_router_logits=False,
+               router_aux_loss_coef=0.001, sliding_window=None, use_sliding_window=False, max_window_layers=4, rope_scaling=None),
+        {"norm_topk_prob": {"norm_topk_prob": False}, "two experts": {"num_experts_per_tok": 1}}),
+    "opt": (
+        config("opt", "OPTForCausalLM", drop=("num_key_value_heads", "intermediate_size", "hidden_act", "rms_norm_eps", "attention_bias"),
+               activation_function="relu", ffn_dim=96, word_embed_proj_dim=64, do_layer_norm_before=True, dropout=0.1, layerdrop=0.0,
+               init_std=0.02, enable_bias=True, layer_norm_elementwise_affine=True, tie_word_embeddings=True, prefix="</s>",
+               _remove_final_layer_norm=False),
+        {"relu": {"activation_function": "gelu"}, "last norm": {"_remove_final_layer_norm": True}}),
+}
+
+
+def config_of(what):
+    """The configuration with the ids of the tokenizer that weights.py writes beside it."""
+    return {**what, **tiny_tokenizers.tokenizer_of(what["model_type"])[2]}
+
+
+def tensors_of(what):
+    """[name, shape] of what transformers writes for this configuration: the names of published files, not of its modules."""
+    with tempfile.TemporaryDirectory() as folder:
+        weights.write_json(folder, "config.json", what)
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(folder))
+        model.save_pretrained(folder)
+        with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sorted(([name, entry["shape"]] for name, entry in header.items() if name != "__metadata__"), key=natural)
+
+
+def natural(tensor):
+    return [part.zfill(6) if part.isdigit() else part for part in tensor[0].split(".")]
+
+
+def log_probabilities(what, tokens, dtype=torch.float32, change=None):
+    """[position][token] by transformers. what: {"config", "seed", "tensors"}. change: of the configuration, after the weights are made."""
+    with tempfile.TemporaryDirectory() as folder:
+        weights.write(folder, what)
+        changed = {**what["config"], **(change or {})}
+        weights.write_json(folder, "config.json", {key: value for key, value in changed.items() if key not in (change or {}) or value is not None})
+        model, loading = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager",
+                                                                           output_loading_info=True)
+    if not change:
+        assert not any(loading.values()), loading
+        assert model.config.get_text_config()._attn_implementation == "eager"
+    model.eval()
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens])).logits[0]
+    return torch.log_softmax(logits.double(), dim=-1)
+
+
+def of_next(found, tokens):
+    """What each token but the first got."""
+    return found[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])]
+
+
+def rounded(numbers):
+    return [round(float(x), 7) for x in numbers]
+
+
+def make(name):
+    what, features, *count = MODELS[name]
+    source = random.Random(name)
+    tokens = [source.randint(tiny_tokenizers.FIRST_PLAIN, tiny_tokenizers.LAST_PLAIN) for _ in range(count[0] if count else TOKENS)]
+    result = {"versions": {"torch": torch.__version__, "transformers": transformers.__version__}, "seed": 1, "config": config_of(what)}
+    result["tensors"] = tensors_of(result["config"])
+    found = log_probabilities(result, tokens)
+    own = of_next(found, tokens)
+    result.update(tokens=tokens, log_probability=rounded(own), top=[])
+    for i in range(EVERY - 1, len(tokens), EVERY):
+        best = found[i].topk(3)
+        result["top"].append({"after": i, "ids": best.indices.tolist(), "log_probability": rounded(best.values)})
+    exact = (own - of_next(log_probabilities(result, tokens, torch.float64), tokens)).abs()
+    result["float64"] = {"largest": float(f"{exact.max():.2e}"), "mean": float(f"{exact.mean():.2e}")}
+    result["matters"] = {}
+    for feature, change in features.items():
+        other = of_next(log_probabilities(result, tokens, change=change), tokens)
+        result["matters"][feature] = round(float((own - other).abs().mean()), 4)
+        assert result["matters"][feature] > 0.01, f"{name}: {feature} changes too little"
+    path = os.path.join(weights.HERE, name + ".json")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("{\n" + ",\n".join(f'"{key}": {json.dumps(value)}' for key, value in result.items()) + "\n}\n")
+    spread = float(own.std())
+    print(f"{name}: {os.path.getsize(path)} bytes, {len(result['tensors'])} tensors, log-probability {own.mean():.2f} +- {spread:.2f}, "
+          f"best {found.max(dim=-1).values.mean():.2f}, float64 {result['float64']}, {result['matters']}", flush=True)
+
+
+def main():
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    for name in sys.argv[1:] or MODELS:
+        make(name)
+
+
+if __name__ == "__main__":
+    main()
