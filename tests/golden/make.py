@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes NAME.json for each architecture: what PyPI's `transformers` computes for a tiny model with every feature switched on.
 
-    python3 -m venv /tmp/golden && /tmp/golden/bin/pip install torch transformers
+    python3 -m venv /tmp/golden && /tmp/golden/bin/pip install torch transformers    (6 GB)
     /tmp/golden/bin/python tests/golden/make.py [NAME ...]
 
 A golden file:
@@ -9,6 +9,7 @@ A golden file:
     seed             of the weights (weights.py)
     config           config.json, in the form that published models have
     tensors[]        [name, shape] as in model.safetensors
+    sha256           of all values, as weights.checksum() has it
     tokens[n]        random ids
     log_probability[i]   of tokens[i + 1] given tokens[0..i], for i of n - 1
     top[]            {"after": i, "ids", "log_probability"}: the three best that follow tokens[0..i], for each 32nd i
@@ -62,7 +63,7 @@ MODELS = {
         config("llama", "LlamaForCausalLM", head_dim=16, rope_theta=10000.0, mlp_bias=False, pretraining_tp=1,
                rope_scaling={"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 256,
                              "rope_type": "llama3"}),
-        {"llama3 scaling": without("rope_scaling")}),
+        {"llama3 scaling": {"rope_scaling": None}}),
     "mistral": (
         config("mistral", "MistralForCausalLM", head_dim=32, sliding_window=100, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
         {"window": {"sliding_window": None}}),
@@ -168,10 +169,9 @@ def log_probabilities(what, tokens, dtype=torch.float32, change=None):
     """[position][token] by transformers. what: {"config", "seed", "tensors"}. change: of the configuration, after the weights are made."""
     with tempfile.TemporaryDirectory() as folder:
         weights.write(folder, what)
-        changed = {**what["config"], **(change or {})}
-        weights.write_json(folder, "config.json", {key: value for key, value in changed.items() if key not in (change or {}) or value is not None})
-        model, loading = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager",
-                                                                           output_loading_info=True)
+        weights.write_json(folder, "config.json", {**what["config"], **(change or {})})
+        model, loading = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager", output_loading_info=True)
     if not change:
         assert not any(loading.values()), loading
         assert model.config.get_text_config()._attn_implementation == "eager"
@@ -196,6 +196,7 @@ def make(name):
     tokens = [source.randint(tiny_tokenizers.FIRST_PLAIN, tiny_tokenizers.LAST_PLAIN) for _ in range(count[0] if count else TOKENS)]
     result = {"versions": {"torch": torch.__version__, "transformers": transformers.__version__}, "seed": 1, "config": config_of(what)}
     result["tensors"] = tensors_of(result["config"])
+    result["sha256"] = weights.checksum(result)
     found = log_probabilities(result, tokens)
     own = of_next(found, tokens)
     result.update(tokens=tokens, log_probability=rounded(own), top=[])

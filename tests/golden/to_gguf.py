@@ -34,13 +34,15 @@ TOKEN_NORMAL, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_UNUSED, TOKEN_BYTE = 1, 2, 3, 
 ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3", "gpt_oss": "gpt-oss"}
 NEIGHBOURS = ("llama", "granite", "smollm3")  # pairs of elements that are rotated together lie side by side
 
-TOP = {"embed_tokens": "token_embd", "embed_positions": "position_embd", "norm": "output_norm", "final_layer_norm": "output_norm", "lm_head": "output"}
+TOP = {"embed_tokens": "token_embd", "embed_positions": "position_embd", "norm": "output_norm", "final_layer_norm": "output_norm",
+       "lm_head": "output"}
 LAYER = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.qkv_proj": "attn_qkv",
     "self_attn.o_proj": "attn_output", "self_attn.out_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "self_attn.sinks": "attn_sinks", "self_attn_layer_norm": "attn_norm", "input_layernorm": "attn_norm", "final_layer_norm": "ffn_norm",
     "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm", "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up", "fc1": "ffn_up", "fc2": "ffn_down",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up",
+    "fc1": "ffn_up", "fc2": "ffn_down",
     "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
     "mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
     "block_sparse_moe.experts.w1": "ffn_gate_exps", "block_sparse_moe.experts.w3": "ffn_up_exps", "block_sparse_moe.experts.w2": "ffn_down_exps"}
@@ -154,6 +156,15 @@ def experts_of_gpt_oss(name, tensor):
     return [(f"blk.{layer}.ffn_{own}_exps.{kind}", every_second(tensor, i)) for i, own in enumerate(("gate", "up"))]
 
 
+def own_layout(arch, config, name, tensor):
+    """A tensor as the architecture has it under its GGUF name."""
+    if arch in NEIGHBOURS and re.search(r"\.attn_[qk]\.", name):
+        return pair_neighbours(tensor, config["num_attention_heads" if ".attn_q." in name else "num_key_value_heads"])
+    if arch.startswith("gemma") and name.endswith("norm.weight"):
+        return Tensor(tensor.shape, array.array("f", (x + 1 for x in tensor.data)))
+    return tensor
+
+
 def convert_tensors(arch, config, tensors):
     """Name: Tensor as they are in GGUF."""
     out, stacks = {}, {}
@@ -165,11 +176,7 @@ def convert_tensors(arch, config, tensors):
         if expert is not None:
             stacks.setdefault(own, {})[expert] = tensor
             continue
-        if arch in NEIGHBOURS and re.search(r"\.attn_[qk]\.", own):
-            tensor = pair_neighbours(tensor, config["num_attention_heads" if ".attn_q." in own else "num_key_value_heads"])
-        if arch.startswith("gemma") and own.endswith("norm.weight"):
-            tensor = Tensor(tensor.shape, array.array("f", (x + 1 for x in tensor.data)))
-        out[own] = tensor
+        out[own] = own_layout(arch, config, own, tensor)
     for own, stack in stacks.items():
         ordered = [stack[i] for i in range(len(stack))]
         out[own] = Tensor([len(stack), *ordered[0].shape], array.array("f", b"".join(t.data.tobytes() for t in ordered)))
@@ -248,7 +255,7 @@ def rotated(config, head_dim):
 def put_model(keys, arch, config, head_dim):
     heads = config["num_attention_heads"]
     keys.put("general.architecture", STRING, arch)
-    keys.put("general.name", STRING, "tiny " + config["model_type"])
+    keys.put("general.name", STRING, "Tiny")
     keys.put("general.alignment", U32, ALIGN)
     for name, value in (("vocab_size", config["vocab_size"]), ("context_length", config["max_position_embeddings"]),
                         ("embedding_length", config["hidden_size"]), ("block_count", config["num_hidden_layers"]),

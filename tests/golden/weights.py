@@ -20,11 +20,12 @@ import statistics
 import struct
 
 import tiny_tokenizers
+import to_gguf
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 QUANTILES = [statistics.NormalDist().inv_cdf((i + 0.5) / 256) for i in range(256)]
 WIDTH = {"F32": 4, "BF16": 2}
-# What are not goldens of a model among the JSON files here.
+# The JSON files here that are not goldens of a model.
 OTHERS = ("chat_template", "oracle", "tokenizer")
 
 
@@ -74,6 +75,14 @@ def values(name, shape, config, seed, kind="F32"):
     out[WIDTH[kind] - 2::WIDTH[kind]] = stream.translate(bytes(bits & 255 for bits in table))
     out[WIDTH[kind] - 1::WIDTH[kind]] = stream.translate(bytes(bits >> 8 for bits in table))
     return out
+
+
+def checksum(what):
+    """SHA-256 of all values as F32: whether they are still those that transformers was given."""
+    found = hashlib.sha256()
+    for name, shape in what["tensors"]:
+        found.update(values(name, shape, what["config"], what["seed"]))
+    return found.hexdigest()
 
 
 def write_tensors(path, tensors, what, kind):
@@ -130,7 +139,6 @@ def main():
     options = parser.parse_args()
     write(options.folder, options.name, options.type, options.shards)
     if options.gguf:
-        import to_gguf  # pylint: disable=import-outside-toplevel
         to_gguf.convert(options.folder, options.gguf, options.gguf_type)
 
 
