@@ -18,11 +18,9 @@ from gguf import GGUFReader
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 import tokenizer_texts as texts
+from tiny_tokenizers import LLAMA3, QWEN2
 
 HERE = Path(__file__).parent
-CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-LLAMA3 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-QWEN2 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def byte_level(use_regex):

@@ -1,0 +1,219 @@
+"""The files of tiny models that tests/golden/weights.py and to_gguf.py write: whole, and with the same values in all forms."""
+import array
+import json
+import math
+import os
+import struct
+import sys
+
+import pytest
+
+from conftest import ROOT
+
+sys.path.insert(0, os.path.join(ROOT, "tests", "golden"))
+import tiny_tokenizers  # noqa: E402
+import to_gguf  # noqa: E402
+import weights  # noqa: E402
+
+NAMES = weights.names()
+SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+FORMS = {0: ("f", 4), 1: ("e", 2), 30: ("H", 2)}
+
+
+class Gguf:
+    """keys, and tensors as name: (shape with the outermost dimension first, type, bytes). Fails where the file is malformed."""
+
+    def __init__(self, path):
+        with open(path, "rb") as file:
+            self.data, self.at = file.read(), 0
+        assert self.data[:4] == b"GGUF"
+        self.at = 4
+        version, tensor_count, key_count = self.take("<I"), self.take("<Q"), self.take("<Q")
+        assert version == 3
+        self.keys = {self.value(8): self.value(self.take("<I")) for _ in range(key_count)}
+        entries = []
+        for _ in range(tensor_count):
+            name, dimensions = self.value(8), self.take("<I")
+            shape = [self.take("<Q") for _ in range(dimensions)][::-1]
+            entries.append((name, shape, self.take("<I"), self.take("<Q")))
+        begin = -(-self.at // 32) * 32
+        self.tensors, end = {}, 0
+        for name, shape, kind, offset in entries:
+            size = math.prod(shape) * FORMS[kind][1]
+            assert offset == -(-end // 32) * 32 and len(self.data) >= begin + offset + size
+            end = offset + size
+            self.tensors[name] = (shape, kind, self.data[begin + offset:begin + end])
+        assert len(self.keys) == key_count and len(self.tensors) == tensor_count and len(self.data) - begin - end < 32
+
+    def take(self, form):
+        value, = struct.unpack_from(form, self.data, self.at)
+        self.at += struct.calcsize(form)
+        return value
+
+    def value(self, kind):
+        if kind == 8:
+            size = self.take("<Q")
+            self.at += size
+            return self.data[self.at - size:self.at].decode()
+        if kind == 9:
+            inner, count = self.take("<I"), self.take("<Q")
+            return [self.value(inner) for _ in range(count)]
+        return self.take(SCALARS[kind])
+
+    def rows(self, name):
+        """The rows of a tensor, as tuples of numbers."""
+        shape, kind, data = self.tensors[name]
+        form, size = FORMS[kind]
+        return [struct.unpack_from(f"<{shape[-1]}{form}", data, i) for i in range(0, len(data), size * shape[-1])]
+
+
+def safetensors(path):
+    """Name: (type, shape, bytes). Fails where the file is malformed."""
+    with open(path, "rb") as file:
+        data = file.read()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    assert begin % 8 == 0
+    found, end = {}, 0
+    for name, entry in json.loads(data[8:begin]).items():
+        if name != "__metadata__":
+            first, last = entry["data_offsets"]
+            assert first == end and last - first == math.prod(entry["shape"]) * weights.WIDTH[entry["dtype"]]
+            end = last
+            found[name] = (entry["dtype"], entry["shape"], data[begin + first:begin + last])
+    assert begin + end == len(data)
+    return found
+
+
+@pytest.fixture(scope="module", name="made")
+def made_once(tmp_path_factory):
+    """(folder, Gguf) of a golden's name; written once."""
+    kept = {}
+
+    def find(name):
+        if name not in kept:
+            folder = str(tmp_path_factory.mktemp(name))
+            weights.write(folder, name)
+            to_gguf.convert(folder, folder + "/model.gguf")
+            kept[name] = folder, Gguf(folder + "/model.gguf")
+        return kept[name]
+    return find
+
+
+def tensors_of(folder):
+    return {name: array.array("f", data) for name, (_, _, data) in safetensors(folder + "/model.safetensors").items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden(name):
+    golden = weights.golden(name)
+    tokens, found = golden["tokens"], golden["log_probability"]
+    assert os.path.getsize(os.path.join(weights.HERE, name + ".json")) < 60000
+    assert len(found) == len(tokens) - 1 and all(math.isfinite(x) and x < 0 for x in found)
+    assert all(tiny_tokenizers.FIRST_PLAIN <= token <= tiny_tokenizers.LAST_PLAIN for token in tokens)
+    for entry in golden["top"]:
+        best = entry["log_probability"]
+        assert len(set(entry["ids"])) == 3 and best == sorted(best, reverse=True) and sum(map(math.exp, best)) < 1
+        if entry["after"] + 1 < len(tokens):
+            assert found[entry["after"]] <= best[0]
+    assert len(golden["top"]) == len(tokens) // 32 and all(change > 0.01 for change in golden["matters"].values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_directory(made, name):
+    folder, _ = made(name)
+    golden = weights.golden(name)
+    found = safetensors(folder + "/model.safetensors")
+    assert [[key, shape] for key, (_, shape, _) in found.items()] == golden["tensors"]
+    assert weights.checksum(golden) == golden["sha256"], "the values are not those that the golden was made with"
+    for key, values in tensors_of(folder).items():
+        centre, spread = weights.distribution(key, found[key][1], golden["config"])
+        mean = math.fsum(values) / len(values)
+        deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in values) / len(values))
+        assert abs(mean - centre) < 4 * spread / math.sqrt(len(values)) + spread / 100, key
+        assert abs(deviation / spread - 1) < 0.1 + 2 / math.sqrt(len(values)) or len(values) < 16, key
+    with open(folder + "/config.json", encoding="utf-8") as file:
+        assert json.load(file) == {**golden["config"], "torch_dtype": "float32"}
+
+
+def test_types_and_shards(tmp_path):
+    """BF16 in two files: the same values, each in one of the files, as the index says."""
+    weights.write(str(tmp_path / "one"), "qwen3_moe")
+    weights.write(str(tmp_path / "two"), "qwen3_moe", "BF16", 2)
+    whole = safetensors(tmp_path / "one" / "model.safetensors")
+    with open(tmp_path / "two" / "model.safetensors.index.json", encoding="utf-8") as file:
+        index = json.load(file)
+    files = {name: safetensors(tmp_path / "two" / name) for name in set(index["weight_map"].values())}
+    assert len(files) == 2 and sum(map(len, files.values())) == len(whole) == len(index["weight_map"])
+    total = 0
+    for name, (_, shape, wide) in whole.items():
+        kind, other_shape, narrow = files[index["weight_map"][name]][name]
+        assert kind == "BF16" and shape == other_shape
+        assert narrow[::2] == wide[2::4] and narrow[1::2] == wide[3::4] and not any(wide[::4]) and not any(wide[1::4])
+        total += len(narrow)
+    assert total == index["metadata"]["total_size"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gguf(made, name):
+    """All elements of the directory are there, and what a reader needs to know of the shape."""
+    folder, gguf = made(name)
+    arch, golden = gguf.keys["general.architecture"], weights.golden(name)
+    own = sum(math.prod(shape) for key, (shape, _, _) in gguf.tensors.items() if not key.startswith("rope_"))
+    assert own == sum(math.prod(shape) for _, shape in golden["tensors"])
+    assert gguf.tensors["token_embd.weight"][0] == [golden["config"]["vocab_size"], gguf.keys[f"{arch}.embedding_length"]]
+    assert len(gguf.keys["tokenizer.ggml.tokens"]) == len(set(gguf.keys["tokenizer.ggml.tokens"])) == golden["config"]["vocab_size"]
+    assert ("output.weight" in gguf.tensors) == ("lm_head.weight" in tensors_of(folder))
+    layers = {key.split(".")[1] for key in gguf.tensors if key.startswith("blk.")}
+    assert layers == {str(i) for i in range(gguf.keys[f"{arch}.block_count"])}
+
+
+@pytest.mark.parametrize("kind, number", [("F16", 1), ("BF16", 30)])
+def test_gguf_types(made, tmp_path, kind, number):
+    """Nothing is rounded."""
+    folder, wide = made("gpt_oss")
+    to_gguf.convert(folder, str(tmp_path / "narrow.gguf"), kind)
+    narrow = Gguf(tmp_path / "narrow.gguf")
+    assert narrow.keys == wide.keys and narrow.tensors.keys() == wide.tensors.keys()
+    for name in ("token_embd.weight", "blk.1.attn_q.weight", "blk.2.ffn_up_exps.weight"):
+        rows = narrow.rows(name)
+        if kind == "BF16":
+            rows = [struct.unpack(f"<{len(row)}f", b"".join(struct.pack("<I", x << 16) for x in row)) for row in rows]
+        assert narrow.tensors[name][1] == number and rows == wide.rows(name)
+    assert all(narrow.tensors[f"blk.0.{name}"] == wide.tensors[f"blk.0.{name}"]
+               for name in ("attn_norm.weight", "ffn_gate_inp.weight", "attn_sinks.weight", "ffn_up_exps.bias"))
+
+
+def test_rows_of_pairs(made):
+    """Element i of a head's first half lies beside element i of its second half; v stays."""
+    folder, gguf = made("llama")
+    source, rows, head = tensors_of(folder), gguf.rows("blk.2.attn_k.weight"), 16
+    for i, row in enumerate(rows):
+        other = i // head * head + i % head // 2 + (i % 2) * head // 2
+        assert array.array("f", row) == source["model.layers.2.self_attn.k_proj.weight"][64 * other:64 * (other + 1)]
+    assert gguf.tensors["blk.2.attn_v.weight"][2] == source["model.layers.2.self_attn.v_proj.weight"].tobytes()
+    factors, = gguf.rows("rope_freqs.weight")
+    assert factors[0] == 1 and factors[-1] == 8 and 1 < factors[3] < 8
+
+
+def test_norms_of_gemma(made):
+    folder, gguf = made("gemma3")
+    source = tensors_of(folder)["model.layers.5.post_feedforward_layernorm.weight"]
+    assert gguf.rows("blk.5.post_ffw_norm.weight")[0] == tuple(array.array("f", (x + 1 for x in source)))
+    assert "blk.5.post_attention_norm.weight" in gguf.tensors and "blk.5.ffn_norm.weight" in gguf.tensors
+
+
+def test_stacked_experts(made):
+    folder, gguf = made("mixtral")
+    source, (shape, _, data) = tensors_of(folder), gguf.tensors["blk.3.ffn_up_exps.weight"]
+    assert shape == [8, 96, 64]
+    assert data == b"".join(source[f"model.layers.3.block_sparse_moe.experts.{i}.w3.weight"].tobytes() for i in range(8))
+
+
+def test_experts_of_gpt_oss(made):
+    """[expert][hidden][gate and up in turn] becomes two tensors, [expert][ffn][hidden]."""
+    folder, gguf = made("gpt_oss")
+    source = tensors_of(folder)["model.layers.1.mlp.experts.gate_up_proj"]
+    gate, up = gguf.rows("blk.1.ffn_gate_exps.weight"), gguf.rows("blk.1.ffn_up_exps.weight")
+    for expert, i, column in ((0, 0, 0), (3, 17, 63), (7, 95, 5)):
+        at = (expert * 64 + column) * 2 * 96 + 2 * i
+        assert gate[expert * 96 + i][column] == source[at] and up[expert * 96 + i][column] == source[at + 1]
