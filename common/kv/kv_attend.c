@@ -9,7 +9,7 @@
 struct scratch {
     struct attend_partial total, span, part; // of all spans so far; of a later span's ranges so far; of one range
     float *q, *sums, *scores;
-    uint32_t *limits;
+    uint32_t *limits, *lowers;
     struct kv_choosing choosing; // of a sparse row
 };
 
@@ -32,6 +32,7 @@ static struct scratch scratch_of(const struct kv_store *store, uint32_t thread_i
     scratch.part.m = at, at += lines;
     scratch.part.l = at, at += lines;
     scratch.limits = (uint32_t *)at, at += lines;
+    scratch.lowers = (uint32_t *)at, at += lines;
     scratch.choosing.bound_q = at, at += 2 * head_dim;
     scratch.choosing.scores = at, at += kv_sparse_tiles(&store->shape);
     scratch.choosing.chosen = (uint32_t *)at;
@@ -62,6 +63,9 @@ static uint32_t first_line(const struct kv_batch *batch, const struct block *blo
     return row * batch->store->group_heads;
 }
 
+// Whether the block's row attends to chosen tiles in this layer.
+static bool is_chosen(const struct kv_batch *batch, const struct block *block) { return block->sparse && !batch->windowed; }
+
 static void load_lines(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, const struct scratch *scratch)
 {
     uint32_t heads = batch->store->group_heads, head_dim = batch->store->shape.head_dim;
@@ -72,7 +76,8 @@ static void load_lines(const struct kv_batch *batch, const struct block *block, 
             batch->store->kernels->load_q((enum attend_type)batch->store->shape.type, head_dim,
                                           batch->q[block->first_row + row] + (size_t)(kv_head * heads + head) * head_dim,
                                           scratch->q + line * head_dim);
-            scratch->limits[line] = block->sparse ? block->seen : batch->positions[block->first_row + row] + 1;
+            scratch->limits[line] = is_chosen(batch, block) ? block->seen : batch->positions[block->first_row + row] + 1;
+            scratch->lowers[line] = batch->windowed ? kv_window_first(batch, block->first_row + row) : 0;
         }
 }
 
@@ -86,19 +91,31 @@ struct next {
 static const uint32_t *chosen_of(const struct kv_batch *batch, const struct block *block, uint32_t kv_head,
                                  const struct scratch *scratch)
 {
-    if (!block->sparse)
+    if (!is_chosen(batch, block))
         return NULL;
     return block->partial == KV_NONE ? scratch->choosing.chosen : kv_choose_chosen(batch, block, kv_head);
+}
+
+// How many positions the block's last row has before and at its own, those left out by choice not counted.
+static uint32_t seen_of(const struct kv_batch *batch, const struct block *block)
+{
+    return batch->windowed ? kv_block_limit(batch, block) : block->seen;
+}
+
+// The first tile that the block reads.
+static uint32_t first_tile(const struct kv_batch *batch, const struct block *block)
+{
+    return batch->windowed ? kv_window_first(batch, block->first_row) / ATTEND_TILE : 0;
 }
 
 // Lists the first tiles of what comes next, behind the `count` that there are. Returns how many there are then.
 static uint32_t add_next(const struct kv_batch *batch, const struct next *next, const unsigned char **tiles, uint32_t count)
 {
     const struct block *block = next->block;
-    bool is_chosen = block->sparse && block->partial != KV_NONE;
-    const uint32_t *chosen = is_chosen ? kv_choose_chosen(batch, block, next->kv_head) : NULL;
-    uint32_t from = next->range == KV_NONE ? 0 : next->range * ATTEND_RANGE_TILES;
-    uint32_t known = block->sparse && !is_chosen ? ATTEND_EDGE : block->seen; // what follows is chosen later
+    bool has_chosen = is_chosen(batch, block) && block->partial != KV_NONE;
+    const uint32_t *chosen = has_chosen ? kv_choose_chosen(batch, block, next->kv_head) : NULL;
+    uint32_t from = next->range == KV_NONE ? first_tile(batch, block) : next->range * ATTEND_RANGE_TILES;
+    uint32_t known = is_chosen(batch, block) && !has_chosen ? ATTEND_EDGE : seen_of(batch, block); // what follows is chosen later
     uint32_t until = MIN((known + ATTEND_TILE - 1) / ATTEND_TILE, from + ATTEND_AHEAD_TILES);
 
     for (uint32_t tile = from; tile < until; tile++)
@@ -106,27 +123,30 @@ static uint32_t add_next(const struct kv_batch *batch, const struct next *next, 
     return count;
 }
 
-// Attends to one range, for the lines from `first` on.
-static void attend_range(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, uint32_t range, uint32_t first,
-                         bool last, const struct next *next, const struct scratch *scratch, const struct attend_partial *out)
+// Attends to one range, for the lines from `first` up to `until`. Tiles of it before the first one that is read are not touched.
+static void attend_lines(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, uint32_t range, uint32_t first,
+                         uint32_t until, bool last, const struct next *next, const struct scratch *scratch,
+                         const struct attend_partial *out)
 {
     const struct kv_store *store = batch->store;
     const unsigned char *tiles[ATTEND_RANGE_TILES + ATTEND_AHEAD_TILES];
     const uint32_t *chosen = chosen_of(batch, block, kv_head, scratch);
-    uint32_t begin = range * ATTEND_RANGE_TILES, count = 0;
-    uint32_t end = (block->seen + ATTEND_TILE - 1) / ATTEND_TILE;
+    uint32_t begin = range * ATTEND_RANGE_TILES, count = 0, lowest = first_tile(batch, block);
+    uint32_t end = (seen_of(batch, block) + ATTEND_TILE - 1) / ATTEND_TILE;
     uint32_t stop = MIN(end, begin + ATTEND_RANGE_TILES + (last ? 0 : ATTEND_AHEAD_TILES));
 
     for (uint32_t tile = begin; tile < stop; tile++)
-        tiles[count++] = kv_tile(store, block->slot, batch->layer, kv_head, chosen ? chosen[tile] : tile);
+        tiles[count++] = kv_tile(store, block->slot, batch->layer, kv_head, chosen ? chosen[tile] : MAX(tile, lowest));
     if (last && next->block)
         count = add_next(batch, next, tiles, count);
     const struct attend_range call = {
         .type = (enum attend_type)store->shape.type,
         .head_dim = store->shape.head_dim,
-        .line_count = block->row_count * store->group_heads - first,
+        .line_count = until - first,
         .begin = range * ATTEND_RANGE,
         .limit = scratch->limits + first,
+        .lower = batch->windowed ? scratch->lowers + first : NULL,
+        .soft_cap = store->shape.soft_cap,
         .q = scratch->q + (size_t)first * store->shape.head_dim,
         .tiles = tiles,
         .tile_count = count,
@@ -139,11 +159,35 @@ static void attend_range(const struct kv_batch *batch, const struct block *block
     store->kernels->range(&call);
 }
 
+// The same for the lines from `first` on.
+static void attend_range(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, uint32_t range, uint32_t first,
+                         bool last, const struct next *next, const struct scratch *scratch, const struct attend_partial *out)
+{
+    attend_lines(batch, block, kv_head, range, first, block->row_count * batch->store->group_heads, last, next, scratch, out);
+}
+
+// Folds the scores without a value, as partials of their own, into those of all lines.
+static void fold_sinks(const struct kv_batch *batch, uint32_t kv_head, uint32_t lines, const struct attend_partial *total,
+                       const struct scratch *scratch)
+{
+    const struct kv_store *store = batch->store;
+    const struct attend_partial *sink = &scratch->part;
+
+    for (uint32_t line = 0; line < lines; line++) {
+        sink->m[line] = batch->sinks[kv_head * store->group_heads + line % store->group_heads];
+        sink->l[line] = 1;
+    }
+    memset(sink->acc, 0, (size_t)lines * store->shape.head_dim * sizeof *sink->acc);
+    store->kernels->fold(lines, store->shape.head_dim, total, sink);
+}
+
 static void write_outputs(const struct kv_batch *batch, const struct block *block, uint32_t kv_head,
-                          const struct attend_partial *total)
+                          const struct attend_partial *total, const struct scratch *scratch)
 {
     uint32_t heads = batch->store->group_heads, head_dim = batch->store->shape.head_dim;
 
+    if (batch->sinks && !block->gets_partials)
+        fold_sinks(batch, kv_head, block->row_count * heads, total, scratch);
     for (uint32_t row = 0; !block->gets_partials && row < block->row_count; row++) {
         float *o = batch->o[block->first_row + row];
         for (uint32_t head = 0; o && head < heads; head++) {
@@ -199,6 +243,54 @@ static void end_span(const struct kv_batch *batch, const struct block *block, ui
         store->kernels->fold(block->row_count * store->group_heads - first, store->shape.head_dim, &into, &from);
 }
 
+// Adds what lines [first, until) have in `part` to what they have in `into`; those from `fresh` on have nothing there yet.
+static void add_lines(const struct kv_store *store, uint32_t first, uint32_t fresh, uint32_t until, const struct attend_partial *into,
+                      const struct attend_partial *part)
+{
+    uint32_t head_dim = store->shape.head_dim, count = until - MIN(fresh, until);
+    struct attend_partial to = partial_from(store, into, first), from = partial_from(store, part, first);
+
+    if (first < fresh)
+        store->kernels->fold(MIN(fresh, until) - first, head_dim, &to, &from);
+    if (!count)
+        return;
+    memcpy(into->m + fresh, part->m + fresh, count * sizeof *part->m);
+    memcpy(into->l + fresh, part->l + fresh, count * sizeof *part->l);
+    memcpy(into->acc + (size_t)fresh * head_dim, part->acc + (size_t)fresh * head_dim, (size_t)count * head_dim * sizeof *part->acc);
+}
+
+// The first line from `line` on whose window begins at or after a position.
+static uint32_t line_from(const struct scratch *scratch, uint32_t line, uint32_t lines, uint32_t position)
+{
+    while (line < lines && scratch->lowers[line] < position)
+        line++;
+    return line;
+}
+
+// Attends a block in a windowed layer: each line to the ranges that its window reaches into. They are folded in the same two levels as in
+// other layers.
+static void attend_windowed(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, const struct next *next,
+                            const struct scratch *scratch)
+{
+    const struct kv_store *store = batch->store;
+    uint32_t lines = block->row_count * store->group_heads, ranges = (seen_of(batch, block) + ATTEND_RANGE - 1) / ATTEND_RANGE;
+    uint32_t span_first = 0, span_fresh = 0;
+
+    for (uint32_t range = scratch->lowers[0] / ATTEND_RANGE, opening = range; range < ranges; range++) {
+        uint32_t begin = range * ATTEND_RANGE, first = first_line(batch, block, range);
+        uint32_t fresh = line_from(scratch, first, lines, begin), until = line_from(scratch, fresh, lines, begin + ATTEND_RANGE);
+        bool last = range + 1 == ranges, opens_span = range == opening || range % ATTEND_SPAN_RANGES == 0;
+        struct attend_partial part = partial_from(store, &scratch->part, first);
+        attend_lines(batch, block, kv_head, range, first, until, last, next, scratch, &part);
+        if (opens_span)
+            span_first = first, span_fresh = fresh;
+        add_lines(store, first, opens_span ? first : fresh, until, &scratch->span, &scratch->part);
+        if (last || (range + 1) % ATTEND_SPAN_RANGES == 0)
+            add_lines(store, span_first, span_fresh, until, &scratch->total, &scratch->span);
+    }
+    write_outputs(batch, block, kv_head, &scratch->total, scratch);
+}
+
 static void attend_unit(const struct kv_batch *batch, const struct unit *unit, uint32_t kv_head, const struct next *next,
                         const struct scratch *scratch)
 {
@@ -207,6 +299,10 @@ static void attend_unit(const struct kv_batch *batch, const struct unit *unit, u
     uint32_t lines = block->row_count * store->group_heads;
 
     load_lines(batch, block, kv_head, scratch);
+    if (batch->windowed) {
+        attend_windowed(batch, block, kv_head, next, scratch);
+        return;
+    }
     if (block->sparse && unit->range == KV_NONE)
         kv_choose_alone(batch, block, kv_head, &scratch->choosing);
     if (unit->range != KV_NONE) {
@@ -226,10 +322,10 @@ static void attend_unit(const struct kv_batch *batch, const struct unit *unit, u
         if (last || opens(block, range + 1))
             end_span(batch, block, kv_head, opened, &scratch->total, opened ? &scratch->span : &scratch->total);
     }
-    write_outputs(batch, block, kv_head, &scratch->total);
+    write_outputs(batch, block, kv_head, &scratch->total, scratch);
 }
 
-static void fold_split(const struct kv_batch *batch, const struct block *block, uint32_t kv_head)
+static void fold_split(const struct kv_batch *batch, const struct block *block, uint32_t kv_head, const struct scratch *scratch)
 {
     const struct kv_store *store = batch->store;
     const struct attend_partial total = split_partial(store, block, kv_head, 0);
@@ -246,7 +342,7 @@ static void fold_split(const struct kv_batch *batch, const struct block *block, 
         if (range + 1 == block->range_count || opens(block, range + 1))
             end_span(batch, block, kv_head, opened, &total, &span);
     }
-    write_outputs(batch, block, kv_head, &total);
+    write_outputs(batch, block, kv_head, &total, scratch);
 }
 
 // K and V of the piece's rows into their tile, and its bounds once it is full; the outputs of rows that lost their sequence become 0.
@@ -274,13 +370,13 @@ static void store_piece(const struct kv_batch *batch, const struct piece *piece)
 }
 
 // Claims the next unit whose block is wanted. False: none is left.
-static bool claim_unit(const struct kv_batch *batch, const struct unit **unit, struct next *next)
+static bool claim_unit(const struct kv_batch *batch, struct unit *unit, struct next *next)
 {
-    uint32_t kv_heads = batch->store->shape.kv_heads;
+    uint32_t kv_heads = batch->store->shape.kv_heads, units = batch->windowed ? batch->block_count : batch->unit_count;
 
-    for (uint32_t item; (item = thread_pool_claim(batch->store->pool)) < batch->unit_count * kv_heads;) {
-        *unit = &batch->units[item / kv_heads];
-        *next = (struct next){&batch->blocks[(*unit)->block], item % kv_heads, (*unit)->range};
+    for (uint32_t item; (item = thread_pool_claim(batch->store->pool)) < units * kv_heads;) {
+        *unit = batch->windowed ? (struct unit){item / kv_heads, KV_NONE} : batch->units[item / kv_heads];
+        *next = (struct next){&batch->blocks[unit->block], item % kv_heads, unit->range};
         if (next->block->wanted)
             return true;
     }
@@ -293,7 +389,7 @@ static void attend_job(void *arg, uint32_t thread_index, uint32_t thread_count)
     const struct kv_batch *batch = arg;
     const struct kv_store *store = batch->store;
     const struct scratch scratch = scratch_of(store, thread_index);
-    const struct unit *unit = NULL, *next_unit = NULL;
+    struct unit unit, next_unit;
     struct next now, next;
     bool more;
 
@@ -301,22 +397,22 @@ static void attend_job(void *arg, uint32_t thread_index, uint32_t thread_count)
     for (uint32_t item; (item = thread_pool_claim(store->pool)) < batch->piece_count;)
         store_piece(batch, &batch->pieces[item]);
     thread_pool_barrier(store->pool);
-    if (batch->choice_count) {
+    if (batch->choice_count && !batch->windowed) {
         for (uint32_t shares = kv_choose_shares(batch), item; (item = thread_pool_claim(store->pool)) < shares;)
             kv_choose_share(batch, item, &scratch.choosing);
         thread_pool_barrier(store->pool);
     }
     for (more = claim_unit(batch, &unit, &now); more; now = next, unit = next_unit) {
         more = claim_unit(batch, &next_unit, &next);
-        attend_unit(batch, unit, now.kv_head, &next, &scratch);
+        attend_unit(batch, &unit, now.kv_head, &next, &scratch);
     }
-    if (!batch->split_count)
+    if (!batch->split_count || batch->windowed)
         return;
     thread_pool_barrier(store->pool);
     for (uint32_t item; (item = thread_pool_claim(store->pool)) < batch->split_count * store->shape.kv_heads;) {
         const struct block *block = &batch->blocks[batch->splits[item / store->shape.kv_heads]];
         if (block->wanted)
-            fold_split(batch, block, item % store->shape.kv_heads);
+            fold_split(batch, block, item % store->shape.kv_heads, &scratch);
     }
 }
 
@@ -333,6 +429,8 @@ static void clear_partials(const struct kv_batch *batch, const struct block *blo
                        sizeof(float));
 }
 
+void kv_batch_sinks(struct kv_batch *batch, const float *sinks) { batch->sinks = sinks; }
+
 void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k, const float *const *v,
                      float *const *o)
 {
@@ -343,6 +441,7 @@ void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const 
     if (!batch->row_count)
         return;
     batch->layer = layer;
+    batch->windowed = kv_is_windowed(&store->shape, layer);
     batch->q = q, batch->k = k, batch->v = v, batch->o = o;
     for (uint32_t i = 0; i < batch->block_count; i++) {
         struct block *block = &batch->blocks[i];
@@ -352,11 +451,15 @@ void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const 
             block->wanted |= o[block->first_row + row] != NULL;
         if (!block->alive && block->gets_partials)
             clear_partials(batch, block);
-        store->stats.bytes_read += block->wanted ? block->bytes_read : 0;
-        store->stats.tokens_read += block->wanted ? block->tokens_read : 0;
+        if (block->wanted) {
+            store->stats.bytes_read += batch->windowed ? block->window_bytes_read : block->bytes_read;
+            store->stats.tokens_read += batch->windowed ? block->window_tokens_read : block->tokens_read;
+        }
     }
-    kv_choose_begin(batch);
+    if (!batch->windowed)
+        kv_choose_begin(batch);
     thread_pool_run(store->pool, attend_job, batch);
+    batch->sinks = NULL;
     if (layer == batch->layers_done)
         batch->layers_done++;
     if (layer + 1 == store->shape.layers && batch->layers_done == store->shape.layers)

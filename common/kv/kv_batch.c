@@ -70,6 +70,8 @@ static enum status plan_blocks(struct kv_batch *batch, const struct kv_row *rows
         const bool sparse = is_sparse(store, &rows[row]), gets_partials = rows[row].reads || rows[row].first;
         if (sparse && gets_partials)
             return error_set(error, STATUS_INVALID_ARGUMENT, "row %u: a sparse row of a sequence that is at several places", row);
+        if (gets_partials && store->shape.window)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "row %u: a sequence at several places, of a model with windows", row);
         if (walk.first || block->row_count == store->block_rows || sparse || block->sparse) {
             block = &batch->blocks[batch->block_count++];
             *block = (struct block){.slot = walk.slot,
@@ -110,6 +112,13 @@ static void plan_context(const struct kv_batch *batch, struct block *block)
     block->range_count = (block->seen + ATTEND_RANGE - 1) / ATTEND_RANGE;
     block->bytes_read = (block->seen + ATTEND_TILE - 1) / ATTEND_TILE * store->tile_bytes * store->shape.kv_heads +
                         (uint64_t)block->candidates * store->bounds_width * sizeof(uint16_t) * store->shape.kv_heads;
+    if (store->shape.window) {
+        uint32_t tiles = (kv_block_limit(batch, block) - 1) / ATTEND_TILE + 1;
+        tiles -= kv_window_first(batch, block->first_row) / ATTEND_TILE;
+        block->window_bytes_read = tiles * store->tile_bytes * store->shape.kv_heads;
+    }
+    for (uint32_t row = block->first_row; store->shape.window && row < block->first_row + block->row_count; row++)
+        block->window_tokens_read += batch->positions[row] + 1u - kv_window_first(batch, row);
     for (uint32_t row = 0; row < block->row_count; row++)
         block->tokens_read += block->sparse ? block->seen : batch->positions[block->first_row + row] + 1u;
 }

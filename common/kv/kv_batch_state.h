@@ -16,6 +16,8 @@
 // Whether a block is split changes who computes a range, never its bits: partials are folded in the order of ranges
 // either way. A thread claims its next unit before it computes the one it has, and prefetches the first tiles of it.
 //
+// In a windowed layer a block is one unit, and its ranges begin where its first row's window does.
+//
 // A worked number: 32 rows at context 1024, 3 KV heads, 2 threads: 96 units of 3 lines and 128 KiB of f16 each, none
 // split. One row at context 8192: 16 ranges × 3 heads = 48 units.
 #ifndef FD_KV_KV_BATCH_STATE_H
@@ -34,6 +36,7 @@ struct block {
     uint32_t choice;                  // number of a sparse row among those that are split
     uint32_t seen;                    // positions that its last row attends to, of those held
     uint32_t first_range;             // of the sequence: the one that its extent begins with
+    uint64_t window_bytes_read, window_tokens_read; // of one windowed layer
     bool sparse;                      // one row, which attends to chosen tiles
     bool reads;                       // its rows have no K and V
     bool gets_partials;               // its rows do, because more of their context is elsewhere
@@ -62,6 +65,8 @@ struct kv_batch {
     struct unit *units;   // [unit_capacity]
     // of the layer that is being attended
     uint32_t layer;
+    bool windowed;
+    const float *sinks; // [heads] f32, or NULL
     const float *const *q, *const *k, *const *v;
     float *const *o;
 };
@@ -70,6 +75,13 @@ struct kv_batch {
 static inline uint32_t kv_block_limit(const struct kv_batch *batch, const struct block *block)
 {
     return batch->positions[block->first_row + block->row_count - 1] + 1;
+}
+
+// Returns the first position that a row sees in a windowed layer.
+static inline uint32_t kv_window_first(const struct kv_batch *batch, uint32_t row)
+{
+    uint32_t end = batch->positions[row] + 1, window = batch->store->shape.window;
+    return end > window ? end - window : 0;
 }
 
 // Returns what a sparse row chooses among.

@@ -79,7 +79,7 @@ static inline size_t kv_choice_floats(const struct kv_shape *shape) { return ((s
 // Returns how many floats of scratch a thread needs for blocks of `lines` lines and rows that choose among `sparse_tiles` tiles.
 static inline size_t kv_scratch_floats(uint32_t lines, uint32_t head_dim, uint32_t sparse_tiles)
 {
-    size_t floats = (size_t)lines * (4 * head_dim + ATTEND_TILE + 7) + ATTEND_SCORES + 2 * head_dim + 2 * (size_t)sparse_tiles;
+    size_t floats = (size_t)lines * (4 * head_dim + ATTEND_TILE + 8) + ATTEND_SCORES + 2 * head_dim + 2 * (size_t)sparse_tiles;
     return (floats + 31) / 16 * 16; // shares no cache line with the next thread's
 }
 

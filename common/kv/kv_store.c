@@ -14,7 +14,6 @@ _Static_assert((int)KV_F16 == (int)ATTEND_F16 && (int)KV_F32 == (int)ATTEND_F32 
 
 _Static_assert(KV_EXTENT_TOKENS == ATTEND_RANGE, "extents hold whole ranges");
 
-#define MAX_LAYERS 4096u
 #define MAX_HEADS 4096u
 #define MAX_SEQUENCES (1u << 20)
 #define MAX_CONTEXT (1u << 24)
@@ -23,7 +22,7 @@ _Static_assert(KV_EXTENT_TOKENS == ATTEND_RANGE, "extents hold whole ranges");
 
 static enum status check_shape(const struct kv_shape *shape, struct error *error)
 {
-    if (!shape->layers || shape->layers > MAX_LAYERS || !shape->heads || shape->heads > MAX_HEADS || !shape->kv_heads)
+    if (!shape->layers || shape->layers > KV_LAYERS_MAX || !shape->heads || shape->heads > MAX_HEADS || !shape->kv_heads)
         return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: %u layers, %u heads, %u KV heads: out of range", shape->layers,
                          shape->heads, shape->kv_heads);
     if (shape->heads % shape->kv_heads)
@@ -41,6 +40,8 @@ static enum status check_shape(const struct kv_shape *shape, struct error *error
                          shape->max_sequences, shape->max_context);
     if (shape->sparse_percent > 100)
         return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: sparse_percent is %u: at most 100", shape->sparse_percent);
+    if (!(shape->soft_cap >= 0 && shape->soft_cap < 1e6f))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: soft_cap is %g: out of range", (double)shape->soft_cap);
     return STATUS_OK;
 }
 
@@ -113,7 +114,7 @@ static uint64_t left_bytes(const struct kv_store *store)
 
 static uint64_t batch_bytes(const struct kv_store *store)
 {
-    return (uint64_t)store->max_rows * (sizeof(struct kv_row) + 60) + (uint64_t)store->unit_capacity * 8 +
+    return (uint64_t)store->max_rows * (sizeof(struct kv_row) + 84) + (uint64_t)store->unit_capacity * 8 +
            (uint64_t)store->choice_capacity * 4;
 }
 

@@ -23,6 +23,8 @@
 #include "common/kv/kv_ledger.h"
 #include "common/kv/kv_type.h"
 
+enum { KV_LAYERS_MAX = 1024, KV_LAYER_WORDS = KV_LAYERS_MAX / 64 };
+
 struct kv_shape {
     uint32_t layers, heads, kv_heads; // heads is a multiple of kv_heads
     uint32_t head_dim;                // a multiple of 16, at most 256
@@ -32,7 +34,16 @@ struct kv_shape {
     uint32_t max_context;    // the most positions of a sequence
     uint32_t sparse_percent; // percent of the tiles that a sparse row attends to (attention_sparse.h), at most 100; 0: there are no
                              // sparse rows
+    uint32_t window; // how many positions a row attends to in a windowed layer, up to its own; 0: there are no such layers. With
+                     // windowed layers no sequence is split (extents)
+    uint64_t windowed[KV_LAYER_WORDS]; // a bit for each layer that is windowed
+    float soft_cap;                    // of scores (attention.h); 0: none
 };
+
+static inline bool kv_is_windowed(const struct kv_shape *shape, uint32_t layer)
+{
+    return shape->window && shape->windowed[layer / 64] >> layer % 64 & 1;
+}
 
 struct kv_store;
 struct kv_batch;
@@ -114,7 +125,8 @@ void kv_batch_close(struct kv_batch *batch); // NULL is allowed
 enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uint32_t row_count, uint32_t *bad_row,
                           struct error *error) MUST_CHECK;
 
-// Computes one layer of the planned step: stores K and V of all rows, then attends all rows, each over positions 0 to its own.
+// Computes one layer of the planned step: stores K and V of all rows, then attends all rows, each over positions 0 to its own, or the
+// last `window` of them if the layer is windowed; a sparse row attends to all of these.
 // After the last layer the rows' positions are complete. Blocks until done; runs on the pool of threads.
 // Each argument: [row_count] pointers, aligned to 4 bytes, to
 //     q[i], o[i]: [heads][head_dim] f32      k[i], v[i]: [kv_heads][head_dim] f32, NULL for a row that reads
@@ -123,6 +135,10 @@ enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uin
 // KV head h / (heads / kv_heads).
 void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k, const float *const *v,
                      float *const *o);
+
+// Gives the next layer to be attended sinks: a score for each query head that takes part in the softmax of its rows, without a value.
+// Borrowed until then. Rows that get partials have none. sinks: [heads] f32
+void kv_batch_sinks(struct kv_batch *batch, const float *sinks);
 
 // Totals since open. bytes_read: the bytes of K, V and bounds that attention read, counting each tile once per row block.
 struct kv_stats {

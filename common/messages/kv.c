@@ -2,6 +2,7 @@
 #include "common/messages/kv.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/checked.h"
 
@@ -18,11 +19,15 @@ void messages_from_kv_shape(const struct kv_shape *shape, Fastdecode__KvShape *o
     out->type = (Fastdecode__KvType)shape->type;
     out->context_tokens = shape->max_context;
     out->sparse_percent = shape->sparse_percent;
+    out->window = shape->window;
+    out->windowed_layers = (uint64_t *)shape->windowed;
+    out->n_windowed_layers = shape->window ? (shape->layers + 63) / 64 : 0;
+    out->soft_cap = shape->soft_cap;
 }
 
 struct kv_shape messages_to_kv_shape(const Fastdecode__KvShape *message, uint32_t max_sequences)
 {
-    return (struct kv_shape){.layers = message->layers,
+    struct kv_shape shape = {.layers = message->layers,
                              .heads = message->heads,
                              .kv_heads = message->kv_heads,
                              .head_dim = message->head_dim,
@@ -30,12 +35,19 @@ struct kv_shape messages_to_kv_shape(const Fastdecode__KvShape *message, uint32_
                              .type = (enum kv_type)message->type,
                              .max_sequences = max_sequences,
                              .max_context = message->context_tokens,
-                             .sparse_percent = message->sparse_percent};
+                             .sparse_percent = message->sparse_percent,
+                             .window = message->window,
+                             .soft_cap = message->soft_cap};
+    for (size_t i = 0; i < MIN(message->n_windowed_layers, (size_t)KV_LAYER_WORDS); i++)
+        shape.windowed[i] = message->windowed_layers[i];
+    return shape;
 }
 
 bool messages_same_kv_shape(const Fastdecode__KvShape *a, const Fastdecode__KvShape *b)
 {
-    return a->layers == b->layers && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
+    const struct kv_shape x = messages_to_kv_shape(a, 1), y = messages_to_kv_shape(b, 1);
+    return memcmp(x.windowed, y.windowed, sizeof x.windowed) == 0 && a->window == b->window && a->soft_cap == b->soft_cap &&
+           a->layers == b->layers && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
            a->page_tokens == b->page_tokens && a->type == b->type && a->context_tokens == b->context_tokens &&
            a->sparse_percent == b->sparse_percent;
 }

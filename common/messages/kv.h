@@ -11,7 +11,7 @@
 // Sequences that a member may say it holds, in one registration or answer.
 enum { MESSAGES_HELD_MAX = 1 << 16 };
 
-// max_sequences is not said.
+// max_sequences is not said. *out borrows the shape.
 void messages_from_kv_shape(const struct kv_shape *shape, Fastdecode__KvShape *out);
 // What the message says, unchecked: kv_page_bytes() of it is 0 where it cannot be.
 struct kv_shape messages_to_kv_shape(const Fastdecode__KvShape *message, uint32_t max_sequences);

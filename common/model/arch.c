@@ -9,65 +9,168 @@
 
 #define MODEL(member) offsetof(struct model, member)
 #define LAYER(member) offsetof(struct model_layer, member)
+#define END {NULL, 0, ARCH_OPTIONAL, DIM_ONE, DIM_ONE}
+#define VECTOR(name, member, presence, length) {"blk.%u." name, LAYER(member), presence, DIM_ONE, length}
+#define MATRIX(name, member, rows, columns) {"blk.%u." name ".weight", LAYER(member), ARCH_REQUIRED, rows, columns}
+#define BIAS(name, member, length) {"blk.%u." name ".bias", LAYER(member), ARCH_OPTIONAL, DIM_ONE, length}
 
-// Tensors outside of layers are named alike everywhere.
+// --- outside of layers --------------------------------------------------------------------------------------------------
+
+#define EMBEDDING {"token_embd.weight", MODEL(embedding), ARCH_REQUIRED, DIM_VOCAB, DIM_HIDDEN}
+#define OUTPUT \
+    {"output_norm.weight", MODEL(output_norm), ARCH_REQUIRED, DIM_ONE, DIM_HIDDEN}, \
+    {"output.weight", MODEL(output), ARCH_OPTIONAL, DIM_VOCAB, DIM_HIDDEN}
+
 static const struct arch_tensor common_tensors[] = {
-    {"token_embd.weight", MODEL(embedding), ARCH_REQUIRED, DIM_VOCAB, DIM_HIDDEN},
-    {"output_norm.weight", MODEL(output_norm), ARCH_REQUIRED, DIM_ONE, DIM_HIDDEN},
-    {"output.weight", MODEL(output), ARCH_OPTIONAL, DIM_VOCAB, DIM_HIDDEN},
+    EMBEDDING,
+    OUTPUT,
     {"rope_freqs.weight", MODEL(rope_factors), ARCH_OPTIONAL, DIM_ONE, DIM_ROPE_HALF},
-    {NULL, 0, ARCH_OPTIONAL, DIM_ONE, DIM_ONE},
+    {"rope_factors_short.weight", MODEL(rope_factors), ARCH_OPTIONAL, DIM_ONE, DIM_ROPE_HALF},
+    {"rope_factors_long.weight", MODEL(rope_factors_long), ARCH_OPTIONAL, DIM_ONE, DIM_ROPE_HALF},
+    END,
 };
 
-// Two norms, separate Q, K, V without norms of their own, a gated MLP.
-static const struct arch_tensor llama_layer[] = {
-    {"blk.%u.attn_norm.weight", LAYER(attn_norm), ARCH_REQUIRED, DIM_ONE, DIM_HIDDEN},
-    {"blk.%u.attn_q.weight", LAYER(q), ARCH_REQUIRED, DIM_Q, DIM_HIDDEN},
-    {"blk.%u.attn_k.weight", LAYER(k), ARCH_REQUIRED, DIM_KV, DIM_HIDDEN},
-    {"blk.%u.attn_v.weight", LAYER(v), ARCH_REQUIRED, DIM_KV, DIM_HIDDEN},
-    {"blk.%u.attn_output.weight", LAYER(o), ARCH_REQUIRED, DIM_HIDDEN, DIM_Q},
-    {"blk.%u.attn_q.bias", LAYER(q_bias), ARCH_OPTIONAL, DIM_ONE, DIM_Q},
-    {"blk.%u.attn_k.bias", LAYER(k_bias), ARCH_OPTIONAL, DIM_ONE, DIM_KV},
-    {"blk.%u.attn_v.bias", LAYER(v_bias), ARCH_OPTIONAL, DIM_ONE, DIM_KV},
-    {"blk.%u.attn_output.bias", LAYER(o_bias), ARCH_OPTIONAL, DIM_ONE, DIM_HIDDEN},
-    {"blk.%u.ffn_norm.weight", LAYER(ffn_norm), ARCH_REQUIRED, DIM_ONE, DIM_HIDDEN},
-    {"blk.%u.ffn_gate.weight", LAYER(gate), ARCH_REQUIRED, DIM_FFN, DIM_HIDDEN},
-    {"blk.%u.ffn_up.weight", LAYER(up), ARCH_REQUIRED, DIM_FFN, DIM_HIDDEN},
-    {"blk.%u.ffn_down.weight", LAYER(down), ARCH_REQUIRED, DIM_HIDDEN, DIM_FFN},
-    {NULL, 0, ARCH_OPTIONAL, DIM_ONE, DIM_ONE},
+static const struct arch_tensor opt_tensors[] = {
+    EMBEDDING,
+    OUTPUT,
+    {"output_norm.bias", MODEL(output_norm_bias), ARCH_OPTIONAL, DIM_ONE, DIM_HIDDEN},
+    {"position_embd.weight", MODEL(positions), ARCH_REQUIRED, DIM_POSITIONS, DIM_HIDDEN},
+    END,
 };
+
+// --- attention ------------------------------------------------------------------------------------------------------------
+
+#define SEPARATE_QKV MATRIX("attn_q", q, DIM_Q, DIM_HIDDEN), MATRIX("attn_k", k, DIM_KV, DIM_HIDDEN), MATRIX("attn_v", v, DIM_KV, DIM_HIDDEN)
+#define QKVO_BIAS BIAS("attn_q", q_bias, DIM_Q), BIAS("attn_k", k_bias, DIM_KV), BIAS("attn_v", v_bias, DIM_KV), BIAS("attn_output", o_bias, DIM_HIDDEN)
+#define ATTENTION SEPARATE_QKV, MATRIX("attn_output", o, DIM_HIDDEN, DIM_Q), QKVO_BIAS
+#define ATTN_NORM VECTOR("attn_norm.weight", attn_norm, ARCH_REQUIRED, DIM_HIDDEN)
+#define FFN_NORM VECTOR("ffn_norm.weight", ffn_norm, ARCH_REQUIRED, DIM_HIDDEN)
+#define QK_NORM(length_q, length_k) \
+    VECTOR("attn_q_norm.weight", q_norm, ARCH_REQUIRED, length_q), VECTOR("attn_k_norm.weight", k_norm, ARCH_REQUIRED, length_k)
+#define POST_NORMS \
+    VECTOR("post_attention_norm.weight", post_attn_norm, ARCH_REQUIRED, DIM_HIDDEN), \
+    VECTOR("post_ffw_norm.weight", post_ffn_norm, ARCH_REQUIRED, DIM_HIDDEN)
+
+// Two norms, separate Q, K, V without norms of their own.
+static const struct arch_tensor llama_layer[] = {ATTN_NORM, ATTENTION, FFN_NORM, END};
+
+// Q and K of each head have a norm.
+static const struct arch_tensor qwen3_layer[] = {ATTN_NORM, ATTENTION, QK_NORM(DIM_HEAD, DIM_HEAD), FFN_NORM, END};
+
+// What attention and MLP give has a norm, too.
+static const struct arch_tensor gemma2_layer[] = {ATTN_NORM, ATTENTION, FFN_NORM, POST_NORMS, END};
+static const struct arch_tensor gemma3_layer[] = {ATTN_NORM, ATTENTION, QK_NORM(DIM_HEAD, DIM_HEAD), FFN_NORM, POST_NORMS, END};
+
+// Only that has; Q and K have one over all heads.
+static const struct arch_tensor olmo2_layer[] = {ATTENTION, QK_NORM(DIM_Q, DIM_KV), POST_NORMS, END};
+
+static const struct arch_tensor phi3_layer[] = {
+    ATTN_NORM,
+    MATRIX("attn_qkv", q, DIM_Q, DIM_HIDDEN),
+    {"blk.%u.attn_qkv.weight", LAYER(k), ARCH_PART, DIM_KV, DIM_HIDDEN},
+    {"blk.%u.attn_qkv.weight", LAYER(v), ARCH_PART, DIM_KV, DIM_HIDDEN},
+    MATRIX("attn_output", o, DIM_HIDDEN, DIM_Q),
+    FFN_NORM,
+    END,
+};
+
+// Each head has a score that takes part in its softmax, without a value.
+static const struct arch_tensor gpt_oss_layer[] = {
+    ATTN_NORM, ATTENTION, VECTOR("attn_sinks.weight", sinks, ARCH_REQUIRED, DIM_HEADS),
+    VECTOR("post_attention_norm.weight", ffn_norm, ARCH_REQUIRED, DIM_HIDDEN), END,
+};
+
+static const struct arch_tensor opt_layer[] = {
+    ATTN_NORM, VECTOR("attn_norm.bias", attn_norm_bias, ARCH_OPTIONAL, DIM_HIDDEN), ATTENTION,
+    FFN_NORM,  VECTOR("ffn_norm.bias", ffn_norm_bias, ARCH_OPTIONAL, DIM_HIDDEN),   END,
+};
+
+// --- MLP ------------------------------------------------------------------------------------------------------------------
+
+static const struct arch_tensor gated_mlp[] = {
+    MATRIX("ffn_gate", gate, DIM_FFN, DIM_HIDDEN), MATRIX("ffn_up", up, DIM_FFN, DIM_HIDDEN),
+    MATRIX("ffn_down", down, DIM_HIDDEN, DIM_FFN), BIAS("ffn_gate", gate_bias, DIM_FFN),
+    BIAS("ffn_up", up_bias, DIM_FFN),              BIAS("ffn_down", down_bias, DIM_HIDDEN),
+    END,
+};
+
+static const struct arch_tensor phi3_mlp[] = {
+    MATRIX("ffn_up", gate, DIM_FFN, DIM_HIDDEN),
+    {"blk.%u.ffn_up.weight", LAYER(up), ARCH_PART, DIM_FFN, DIM_HIDDEN},
+    MATRIX("ffn_down", down, DIM_HIDDEN, DIM_FFN),
+    END,
+};
+
+static const struct arch_tensor plain_mlp[] = {
+    MATRIX("ffn_up", gate, DIM_FFN, DIM_HIDDEN),
+    BIAS("ffn_up", gate_bias, DIM_FFN),
+    MATRIX("ffn_down", down, DIM_HIDDEN, DIM_FFN),
+    BIAS("ffn_down", down_bias, DIM_HIDDEN),
+    END,
+};
+
+static const struct arch_tensor gated_experts[] = {
+    MATRIX("ffn_gate_inp", router, DIM_EXPERTS, DIM_HIDDEN),
+    MATRIX("ffn_gate_exps", gate, DIM_EXPERTS_FFN, DIM_HIDDEN),
+    MATRIX("ffn_up_exps", up, DIM_EXPERTS_FFN, DIM_HIDDEN),
+    MATRIX("ffn_down_exps", down, DIM_EXPERTS_HIDDEN, DIM_EXPERT_FFN),
+    END,
+};
+
+static const struct arch_tensor gpt_oss_experts[] = {
+    MATRIX("ffn_gate_inp", router, DIM_EXPERTS, DIM_HIDDEN),
+    BIAS("ffn_gate_inp", router_bias, DIM_EXPERTS),
+    MATRIX("ffn_gate_exps", gate, DIM_EXPERTS_FFN, DIM_HIDDEN),
+    MATRIX("ffn_up_exps", up, DIM_EXPERTS_FFN, DIM_HIDDEN),
+    MATRIX("ffn_down_exps", down, DIM_EXPERTS_HIDDEN, DIM_EXPERT_FFN),
+    {"blk.%u.ffn_gate_exps.bias", LAYER(gate_bias), ARCH_OPTIONAL, DIM_EXPERTS, DIM_EXPERT_FFN},
+    {"blk.%u.ffn_up_exps.bias", LAYER(up_bias), ARCH_OPTIONAL, DIM_EXPERTS, DIM_EXPERT_FFN},
+    {"blk.%u.ffn_down_exps.bias", LAYER(down_bias), ARCH_OPTIONAL, DIM_EXPERTS, DIM_HIDDEN},
+    END,
+};
+
+// --- rows -----------------------------------------------------------------------------------------------------------------
 
 // What files of several architectures may say, and the forward pass does not do.
 static const struct arch_neutral common_neutral[] = {
-    {"expert_count", 0, "mixture-of-experts models are not supported"},
-    {"attention.sliding_window", 0, "sliding-window attention is not supported"},
     {"attention.causal", 1, "only causal attention is supported"},
     {"use_parallel_residual", 0, "parallel residuals are not supported"},
+    {"expert_shared_count", 0, "shared experts are not supported"},
     {NULL, 0, NULL},
 };
 
+// A row with RMS norms, gated MLP and RoPE.
+#define ROW(arch_name, rope, act, layer, mlp)                                                                                  \
+    .name = (arch_name), .norm = NORM_RMS, .rope_style = (rope), .activation = (act), .tied_allowed = true,                    \
+    .epsilon_suffix = "attention.layer_norm_rms_epsilon", .neutral = common_neutral, .model_tensors = common_tensors,          \
+    .layer_tensors = (layer), .mlp_tensors = (mlp)
+
 static const struct arch archs[] = {
+    {ROW("llama", ROPE_PAIRS, ACTIVATION_SILU, llama_layer, gated_mlp), .expert_tensors = gated_experts, .window_period = 1},
+    {ROW("qwen2", ROPE_NEOX, ACTIVATION_SILU, llama_layer, gated_mlp)},
+    {ROW("qwen3", ROPE_NEOX, ACTIVATION_SILU, qwen3_layer, gated_mlp)},
+    {ROW("qwen3moe", ROPE_NEOX, ACTIVATION_SILU, qwen3_layer, gated_mlp), .expert_tensors = gated_experts},
+    {ROW("phi3", ROPE_NEOX, ACTIVATION_SILU, phi3_layer, phi3_mlp), .window_period = 1},
+    {ROW("gemma2", ROPE_NEOX, ACTIVATION_GELU, gemma2_layer, gated_mlp), .embedding_sqrt_hidden = true, .window_period = 2},
+    {ROW("gemma3", ROPE_NEOX, ACTIVATION_GELU, gemma3_layer, gated_mlp), .embedding_sqrt_hidden = true, .window_period = 6,
+     .window_rope_base = 10000},
+    {ROW("gpt-oss", ROPE_NEOX, ACTIVATION_GPT_OSS, gpt_oss_layer, gated_mlp), .expert_tensors = gpt_oss_experts, .window_period = 2,
+     .yarn_between = true},
+    {ROW("granite", ROPE_PAIRS, ACTIVATION_SILU, llama_layer, gated_mlp), .logits_divided = true},
+    {ROW("olmo2", ROPE_NEOX, ACTIVATION_SILU, olmo2_layer, gated_mlp)},
+    {ROW("smollm3", ROPE_PAIRS, ACTIVATION_SILU, llama_layer, gated_mlp), .rope_period = 4},
     {
-        .name = "llama",
-        .norm = NORM_RMS,
-        .rope_style = ROPE_PAIRS,
-        .activation = ACTIVATION_SILU_GATED,
+        .name = "opt",
+        .norm = NORM_LAYER,
+        .rope_style = ROPE_NONE,
+        .activation = ACTIVATION_RELU,
         .tied_allowed = true,
-        .epsilon_suffix = "attention.layer_norm_rms_epsilon",
+        .positions_before = 2,
+        .epsilon_suffix = "attention.layer_norm_epsilon",
         .neutral = common_neutral,
-        .model_tensors = common_tensors,
-        .layer_tensors = llama_layer,
-    },
-    {
-        .name = "qwen2",
-        .norm = NORM_RMS,
-        .rope_style = ROPE_NEOX,
-        .activation = ACTIVATION_SILU_GATED,
-        .tied_allowed = true,
-        .epsilon_suffix = "attention.layer_norm_rms_epsilon",
-        .neutral = common_neutral,
-        .model_tensors = common_tensors,
-        .layer_tensors = llama_layer,
+        .model_tensors = opt_tensors,
+        .layer_tensors = opt_layer,
+        .mlp_tensors = plain_mlp,
     },
 };
 

@@ -12,8 +12,9 @@
 
 #include "common/base/checked.h"
 #include "common/model/model_state.h"
+#include "kernels/quant/dequant.h"
 
-enum { SHOWN_BYTES = 72, SAMPLE_BYTES = 4096 };
+enum { SHOWN_BYTES = 72, NAMES_BYTES = 256, SAMPLE_BYTES = 4096 };
 
 static uint32_t dim_of(const struct model_shape *shape, enum arch_dim dim)
 {
@@ -25,16 +26,36 @@ static uint32_t dim_of(const struct model_shape *shape, enum arch_dim dim)
     case DIM_FFN: return shape->ffn;
     case DIM_VOCAB: return shape->vocab;
     case DIM_ROPE_HALF: return shape->rope_dim / 2;
+    case DIM_HEAD: return shape->head_dim;
+    case DIM_HEADS: return shape->heads;
+    case DIM_POSITIONS: return shape->context_length + shape->positions_before;
+    case DIM_EXPERTS: return shape->experts;
+    case DIM_EXPERT_FFN: return shape->ffn;
+    case DIM_EXPERTS_FFN: return shape->experts * shape->ffn;
+    case DIM_EXPERTS_HIDDEN: return shape->experts * shape->hidden;
     }
     return 0;
 }
 
+// Where the next part of a fused tensor begins.
+struct part {
+    uint32_t row;
+};
+
+// Whether a tensor has `columns` columns, and `rows` rows, perhaps as matrices of several experts. at_least: or more of them.
+static bool has_shape(const struct gguf_tensor *tensor, uint32_t rows, uint32_t columns, bool at_least)
+{
+    uint64_t has = tensor->dims[2] <= MODEL_MAX_EXPERTS ? tensor->dims[1] * tensor->dims[2] : 0; // dims are limited by the file's bytes
+    return tensor->dims[0] == columns && tensor->dims[3] == 1 && (has == rows || (at_least && has > rows));
+}
+
 // One tensor of a row into the view at base + offset. *placed counts those that the file has.
 static enum status place_tensor(const struct model *model, const struct arch_tensor *wanted, uint32_t layer, void *base,
-                                uint32_t *placed, struct error *error)
+                                struct part *part, uint32_t *placed, struct error *error)
 {
     char name[GGUF_MAX_NAME_BYTES + 1];
     uint32_t rows = dim_of(&model->shape, wanted->rows), columns = dim_of(&model->shape, wanted->columns);
+    bool is_part = wanted->presence == ARCH_PART, goes_on = wanted[1].presence == ARCH_PART && wanted[1].pattern;
 
     snprintf(name, sizeof name, wanted->pattern, layer);
     const struct gguf_tensor *tensor = gguf_find_tensor(model->gguf, name);
@@ -43,22 +64,42 @@ static enum status place_tensor(const struct model *model, const struct arch_ten
     if (!tensor)
         return error_set(error, STATUS_INVALID_ARGUMENT, "%s: tensor '%s' is missing: expected %u rows of %u values",
                          gguf_label(model->gguf), name, rows, columns);
-    if (tensor->dims[0] != columns || tensor->dims[1] != rows || tensor->dims[2] != 1 || tensor->dims[3] != 1)
+    uint32_t begin = is_part ? part->row : 0;
+    if (!has_shape(tensor, begin + rows, columns, goes_on))
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "%s: tensor '%s' at offset 0x%" PRIx64 ": has dimensions %" PRIu64 " x %" PRIu64 " x %" PRIu64
-                         " x %" PRIu64 ", expected %u x %u",
+                         " x %" PRIu64 ", expected %u x %u%s",
                          gguf_label(model->gguf), name, tensor->entry_offset, tensor->dims[0], tensor->dims[1], tensor->dims[2],
-                         tensor->dims[3], columns, rows);
+                         tensor->dims[3], columns, begin + rows, goes_on ? " or more" : "");
+    uint64_t row_bytes = tensor->bytes / (tensor->dims[1] * tensor->dims[2]);
     struct tensor_view *view = (struct tensor_view *)((char *)base + wanted->offset);
-    *view = (struct tensor_view){.data = tensor->data,
+    *view = (struct tensor_view){.data = (const unsigned char *)tensor->data + begin * row_bytes,
                                  .type = tensor->type,
                                  .rows = rows,
                                  .columns = columns,
-                                 .bytes = tensor->bytes,
+                                 .bytes = rows * row_bytes,
                                  .name = tensor->name.data,
                                  .name_length = (uint32_t)tensor->name.length};
-    ++*placed;
+    part->row = begin + rows;
+    *placed += !is_part;
     return STATUS_OK;
+}
+
+static enum status place_list(const struct model *model, const struct arch_tensor *list, uint32_t layer, void *base, uint32_t *placed,
+                              struct error *error)
+{
+    struct part part = {0};
+    enum status status = STATUS_OK;
+
+    for (const struct arch_tensor *wanted = list; wanted->pattern && !status; wanted++)
+        status = place_tensor(model, wanted, layer, base, &part, placed, error);
+    return status;
+}
+
+// What each layer has besides attention.
+static const struct arch_tensor *mlp_list(const struct model *model)
+{
+    return model->shape.experts ? model->arch->expert_tensors : model->arch->mlp_tensors;
 }
 
 // Is this the name that `pattern` gives for some layer of the model?
@@ -75,15 +116,18 @@ static bool matches(const char *pattern, uint32_t layers, struct gguf_string nam
     return layer < layers && strlen(copy) == name.length && strcmp(copy, wanted) == 0;
 }
 
-static bool is_known(const struct model *model, struct gguf_string name)
+static bool is_in_list(const struct arch_tensor *list, uint32_t layers, struct gguf_string name)
 {
-    for (const struct arch_tensor *wanted = model->arch->model_tensors; wanted->pattern; wanted++)
-        if (matches(wanted->pattern, 1, name))
-            return true;
-    for (const struct arch_tensor *wanted = model->arch->layer_tensors; wanted->pattern; wanted++)
-        if (matches(wanted->pattern, model->shape.layers, name))
+    for (const struct arch_tensor *wanted = list; wanted->pattern; wanted++)
+        if (matches(wanted->pattern, layers, name))
             return true;
     return false;
+}
+
+static bool is_known(const struct model *model, struct gguf_string name)
+{
+    return is_in_list(model->arch->model_tensors, 1, name) || is_in_list(model->arch->layer_tensors, model->shape.layers, name) ||
+           is_in_list(mlp_list(model), model->shape.layers, name);
 }
 
 // Weights that the forward pass would not use mean that the file is another model than it says.
@@ -102,6 +146,22 @@ static enum status check_none_left(const struct model *model, uint32_t placed, s
     return STATUS_OK;
 }
 
+static enum status read_sinks(struct model *model, struct error *error)
+{
+    const struct model_shape *shape = &model->shape;
+
+    if (!model->layers[0].sinks.data)
+        return STATUS_OK;
+    if (!(model->sinks_made = calloc((size_t)shape->layers * shape->heads, sizeof *model->sinks_made)))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for sinks", gguf_label(model->gguf));
+    for (uint32_t l = 0; l < shape->layers; l++) {
+        float *scores = model->sinks_made + (size_t)l * shape->heads;
+        dequantize(model->layers[l].sinks.type, model->layers[l].sinks.data, shape->heads, scores);
+        model->layers[l].sink_scores = scores;
+    }
+    return STATUS_OK;
+}
+
 static enum status place_tensors(struct model *model, struct error *error)
 {
     uint32_t placed = 0;
@@ -115,11 +175,11 @@ static enum status place_tensors(struct model *model, struct error *error)
     if (!model->layers)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for %u layers", gguf_label(model->gguf),
                          model->shape.layers);
-    for (const struct arch_tensor *wanted = model->arch->model_tensors; wanted->pattern && !status; wanted++)
-        status = place_tensor(model, wanted, 0, model, &placed, error);
-    for (uint32_t layer = 0; layer < model->shape.layers; layer++)
-        for (const struct arch_tensor *wanted = model->arch->layer_tensors; wanted->pattern && !status; wanted++)
-            status = place_tensor(model, wanted, layer, &model->layers[layer], &placed, error);
+    if (!(status = model_read_layers(model->gguf, model->arch, &model->shape, model->layers, error)))
+        status = place_list(model, model->arch->model_tensors, 0, model, &placed, error);
+    for (uint32_t layer = 0; layer < model->shape.layers && !status; layer++)
+        if (!(status = place_list(model, model->arch->layer_tensors, layer, &model->layers[layer], &placed, error)))
+            status = place_list(model, mlp_list(model), layer, &model->layers[layer], &placed, error);
     if (!status)
         status = check_none_left(model, placed, error);
     if (status)
@@ -130,25 +190,6 @@ static enum status place_tensors(struct model *model, struct error *error)
         model->tied = true;
         model->output = model->embedding;
     }
-    return STATUS_OK;
-}
-
-static enum status check_rope_factors(struct model *model, struct error *error)
-{
-    const struct tensor_view *view = &model->rope_factors;
-    const float *factors = view->data;
-
-    if (!factors)
-        return STATUS_OK;
-    if (view->type != TENSOR_F32)
-        return error_set(error, STATUS_UNIMPLEMENTED, "%s: tensor 'rope_freqs.weight' has type %s, expected F32",
-                         gguf_label(model->gguf), tensor_type_info(view->type)->name);
-    for (uint32_t i = 0; i < view->columns; i++)
-        if (!(isfinite(factors[i]) && factors[i] > 0))
-            return error_set(error, STATUS_INVALID_ARGUMENT,
-                             "%s: tensor 'rope_freqs.weight': value %u is %g, expected a positive number", gguf_label(model->gguf),
-                             i, (double)factors[i]);
-    model->shape.rope_factors = factors;
     return STATUS_OK;
 }
 
@@ -186,7 +227,7 @@ static uint64_t fingerprint_of(const struct gguf *gguf)
 
 static enum status find_arch(struct model *model, struct error *error)
 {
-    char shown[SHOWN_BYTES], names[SHOWN_BYTES * 2];
+    char shown[SHOWN_BYTES], names[NAMES_BYTES];
     struct gguf_string name;
     enum status status = gguf_get_string(model->gguf, "general.architecture", &name, error);
 
@@ -209,13 +250,14 @@ static enum status fill(struct model *model, struct error *error)
 
     if ((status = find_arch(model, error)) || (status = model_read_shape(model->gguf, model->arch, &model->shape, error)) ||
         (status = model_read_tokenizer(model->gguf, &model->shape.vocab, &model->tokenizer, error)) ||
-        (status = place_tensors(model, error)) || (status = check_rope_factors(model, error)))
+        (status = place_tensors(model, error)) || (status = model_read_rope(model, error)) ||
+        (status = read_sinks(model, error)))
         return status;
     if (gguf_get_string(model->gguf, "general.name", &model->name, NULL))
         model->name = (struct gguf_string){"", 0};
     for (uint32_t i = 0; i < gguf_tensor_count(model->gguf); i++) {
         const struct gguf_tensor *tensor = gguf_tensor_at(model->gguf, i);
-        model->parameters += tensor->dims[0] * tensor->dims[1];
+        model->parameters += tensor->dims[0] * tensor->dims[1] * tensor->dims[2];
     }
     model->fingerprint = fingerprint_of(model->gguf);
     return STATUS_OK;
@@ -268,6 +310,8 @@ void model_close(struct model *model)
         return;
     gguf_close(model->gguf);
     free(model->layers);
+    free(model->rope_made);
+    free(model->sinks_made);
     free(model);
 }
 

@@ -31,12 +31,29 @@ enum {
     MODEL_MAX_FFN = 1 << 20,
     MODEL_MAX_VOCAB = 1 << 21,
     MODEL_MAX_CONTEXT = 1 << 24,
+    MODEL_MAX_EXPERTS = 1024,
+    MODEL_MAX_EXPERT_ROWS = 1 << 26, // of the matrices of all experts of a layer
 };
 
 #define MODEL_NO_TOKEN UINT32_MAX
 
-enum model_norm { NORM_RMS };
-enum model_activation { ACTIVATION_SILU_GATED }; // down(silu(gate(x)) * up(x))
+// RMS: x / sqrt(mean of squares). LAYER: (x - mean) / standard deviation. Then times the weight, and plus a bias if there is one.
+enum model_norm { NORM_RMS, NORM_LAYER };
+
+// What the MLP does between its matrices. All but RELU multiply by up(x): down(silu(gate(x)) * up(x)).
+// GPT_OSS: g = min(gate(x), 7), u = clamp(up(x), -7, 7): down(g * sigmoid(1.702 g) * (u + 1)).
+enum model_activation { ACTIVATION_SILU, ACTIVATION_GELU /* by tanh */, ACTIVATION_RELU, ACTIVATION_GPT_OSS };
+
+// Angles of RoPE in some layers (norm_rope.h).
+struct model_rope {
+    float base;
+    float freq_scale;           // 1, or 1 / factor of linear scaling
+    float magnitude;            // of cosines and sines: 1 unless frequencies are scaled
+    const float *factors;       // [rope_dim / 2] divisors of the frequencies, or NULL
+    const float *factors_long;  // the same for contexts beyond long_context, or NULL
+    uint32_t long_context;
+};
+enum { MODEL_ROPE_WHOLE, MODEL_ROPE_WINDOWED, MODEL_ROPES }; // of layers that see the whole context; that see a window
 
 // A matrix of the file, or a vector (1 row). For an optional tensor that the file lacks, all fields are zero.
 struct tensor_view {
@@ -55,28 +72,45 @@ struct model_shape {
     uint32_t heads;
     uint32_t kv_heads; // divides heads
     uint32_t head_dim; // even; heads * head_dim need not be hidden
-    uint32_t ffn;
+    uint32_t ffn;            // of an expert, if there are experts
     uint32_t vocab;          // rows of the embedding = tokens of the tokenizer
     uint32_t context_length; // context length that the model was trained for
     uint32_t rope_dim;       // even, at most head_dim; the rest of a head is not rotated
-    enum rope_style rope_style;
+    uint32_t window;         // of windowed layers: how many positions a row attends to, its own included; 0: there are none
+    uint32_t experts;        // 0: each layer has one MLP
+    uint32_t experts_used;   // by each row: those with the largest router scores, weighted by the softmax of these
+    uint32_t positions_before; // learned positions: position p is row p + positions_before
+    enum rope_style rope_style; // ROPE_NONE: learned positions are added to the embedding
     enum model_norm norm;
     enum model_activation activation;
     float norm_epsilon;
-    float rope_base;
-    float rope_freq_scale;     // 1, or 1 / factor of linear scaling
-    const float *rope_factors; // [rope_dim / 2] f32 divisors of the frequencies in the map, or NULL
+    float embedding_scale;   // times a row of the embedding
+    float residual_scale;    // times what attention and MLP add to x
+    float attention_scale;   // times q·k: 1 / sqrt(head_dim) unless the file says otherwise
+    float attention_soft_cap; // a score s becomes cap * tanh(s / cap); 0: it stays
+    float logit_scale;       // times the logits, then
+    float logit_soft_cap;    // as for scores
+    struct model_rope rope[MODEL_ROPES];
 };
 
+// Optional parts have zeros. A bias is [1][outputs], or [experts][outputs of one].
 struct model_layer {
-    struct tensor_view attn_norm;                      // [1][hidden]
+    bool windowed;                                     // it attends to shape.window positions
+    bool roped;                                        // q and k are rotated
+    struct tensor_view attn_norm, attn_norm_bias;      // [1][hidden]
     struct tensor_view q;                              // [heads * head_dim][hidden]
     struct tensor_view k, v;                           // [kv_heads * head_dim][hidden]
     struct tensor_view o;                              // [hidden][heads * head_dim]
-    struct tensor_view q_bias, k_bias, v_bias, o_bias; // [1][outputs], or none
-    struct tensor_view ffn_norm;                       // [1][hidden]
-    struct tensor_view gate, up;                       // [ffn][hidden]
-    struct tensor_view down;                           // [hidden][ffn]
+    struct tensor_view q_bias, k_bias, v_bias, o_bias;
+    struct tensor_view q_norm, k_norm;                 // [1][head_dim], or [1][outputs]: before RoPE
+    struct tensor_view sinks;                          // [1][heads]: scores without a value that take part in the softmax;
+    const float *sink_scores;                          // the same in f32, or NULL
+    struct tensor_view post_attn_norm, post_ffn_norm;  // [1][hidden]: of what is added to x
+    struct tensor_view ffn_norm, ffn_norm_bias;        // [1][hidden]
+    struct tensor_view router, router_bias;            // [experts][hidden]
+    struct tensor_view gate, up;                       // [ffn][hidden]; of all experts, one below the other. Without gates: only `gate`
+    struct tensor_view down;                           // [hidden][ffn]; likewise
+    struct tensor_view gate_bias, up_bias, down_bias;
 };
 
 // The input of common/tokenizer: strings and arrays in the map. Absent strings have length 0, absent arrays have count 0.
@@ -100,8 +134,11 @@ struct model {
     struct model_shape shape;
     struct tensor_view embedding;    // [vocab][hidden]
     struct tensor_view output;       // [vocab][hidden]; equal to embedding if tied
-    struct tensor_view output_norm;  // [1][hidden]
-    struct tensor_view rope_factors; // [1][rope_dim / 2] F32, or none; shape.rope_factors points into it
+    struct tensor_view output_norm, output_norm_bias; // [1][hidden]
+    struct tensor_view positions;                     // [context_length + positions_before][hidden], if learned
+    struct tensor_view rope_factors, rope_factors_long; // [1][rope_dim / 2] F32, or none; shape.rope points into them
+    float *rope_made;                                   // the same, where they were computed
+    float *sinks_made;                                  // [layers][heads] what sink_scores point to
     bool tied;
     struct model_layer *layers; // [shape.layers]
     struct model_tokenizer tokenizer;
@@ -112,6 +149,9 @@ struct model {
                              // file in the handshake, which detects mix-ups but not forgery
     struct gguf *gguf;
 };
+
+// Returns how to build the table of RoPE of MODEL_ROPE_WHOLE or MODEL_ROPE_WINDOWED for sequences of up to context_tokens.
+struct rope_params model_rope_params(const struct model_shape *shape, uint32_t which, uint32_t context_tokens);
 
 // Maps and checks a file, and fills *out, which the caller closes. Blocks on the disk (the header and a few pages per tensor). On
 // failure nothing is left behind, and *error has one line "FILE: what, where: why". Statuses as for gguf_open().

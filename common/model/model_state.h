@@ -4,9 +4,16 @@
 
 #include "common/model/arch.h"
 
-// Fills *shape from the metadata; vocab is 0 if the file has no such key, rope_factors NULL.
+// Fills *shape from the metadata; vocab is 0 if the file has no such key; rope is not filled.
 MUST_CHECK enum status model_read_shape(const struct gguf *gguf, const struct arch *arch, struct model_shape *shape,
                                         struct error *error);
+
+// Fills windowed and roped of each layer.
+MUST_CHECK enum status model_read_layers(const struct gguf *gguf, const struct arch *arch, const struct model_shape *shape,
+                                         struct model_layer *layers, struct error *error);
+
+// Fills model->shape.rope, once the tensors have been placed.
+MUST_CHECK enum status model_read_rope(struct model *model, struct error *error);
 
 // Fills *tokenizer; *vocab is checked against the number of tokens, or set from it if 0.
 MUST_CHECK enum status model_read_tokenizer(const struct gguf *gguf, uint32_t *vocab, struct model_tokenizer *tokenizer,

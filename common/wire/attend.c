@@ -27,6 +27,7 @@ enum {
     Q_READ_FIRST = 19,
     Q_READ_END = 20,
     Q_READ_Q = 21,
+    Q_SINKS = 22,
     Q_END
 };
 enum {
@@ -74,6 +75,7 @@ static enum status take(struct attend_request *out, struct ranges *ranges, const
         [Q_READ_FIRST] = WIRE_BYTES,
         [Q_READ_END] = WIRE_BYTES,
         [Q_READ_Q] = WIRE_BYTES,
+        [Q_SINKS] = WIRE_BYTES,
     };
 
     if (field->number >= Q_END)
@@ -200,6 +202,11 @@ enum status attend_request_parse(const unsigned char *bytes, size_t length, uint
         out->row_sequence = ranges.field[Q_SEQUENCE].bytes;
         out->row_position = ranges.field[Q_POSITION].bytes;
     }
+    if (ranges.field[Q_SINKS].length % sizeof(float) || ranges.field[Q_SINKS].length > q_width * sizeof(float))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: sinks has %zu bytes, want 4 for each head",
+                         ranges.field[Q_SINKS].length);
+    out->sinks = ranges.field[Q_SINKS].bytes;
+    out->sink_count = (uint32_t)(ranges.field[Q_SINKS].length / sizeof(float));
     if ((status = tensor(&ranges, Q_Q, "q", (uint64_t)out->row_count * q_width, &out->q, error)) ||
         (status = tensor(&ranges, Q_K, "k", (uint64_t)out->row_count * kv_width, &out->k, error)) ||
         (status = tensor(&ranges, Q_READ_Q, "read_q", (uint64_t)out->read_count * q_width, &out->read_q, error)))
@@ -305,6 +312,8 @@ static size_t request_head_bytes(const struct attend_request_form *form)
     if (form->layer == 0 && form->read_count)
         bytes += wire_size_bytes(Q_READ_SEQUENCE, form->read_count * 8ull) +
                  2 * wire_size_bytes(Q_READ_END, form->read_count * 4ull);
+    if (form->sink_count)
+        bytes += wire_size_bytes(Q_SINKS, form->sink_count * 4ull);
     return bytes;
 }
 
@@ -351,6 +360,8 @@ void attend_request_begin(unsigned char *bytes, size_t length, const struct atte
         out->read_first = wire_put_bytes_in_place(&writer, Q_READ_FIRST, form->read_count * 4ull);
         out->read_end = wire_put_bytes_in_place(&writer, Q_READ_END, form->read_count * 4ull);
     }
+    if (form->sink_count)
+        out->sinks = wire_put_bytes_in_place(&writer, Q_SINKS, form->sink_count * 4ull);
     out->q = put_tensor(&writer, bytes, Q_PADDING, Q_Q, (size_t)rows * form->q_width * 4);
     out->k = put_tensor(&writer, bytes, Q_PADDING, Q_K, (size_t)rows * form->kv_width * 4);
     out->v = put_tensor(&writer, bytes, Q_PADDING, Q_V, (size_t)rows * form->kv_width * 4);

@@ -27,6 +27,8 @@ struct attend_request {
     const float *q;                     // [row_count][q_width] f32, aligned to 4 bytes
     const float *k, *v;                 // [row_count][kv_width] f32
     const float *read_q;                // [read_count][q_width] f32
+    uint32_t sink_count;                // scores without a value of this layer, one a head; 0: there are none
+    const unsigned char *sinks;         // [sink_count] f32 little-endian
 };
 
 // Mini-batches that a worker has open: as many as an s-part may have in flight.
@@ -78,6 +80,7 @@ struct attend_request_form {
     bool has_first;       // rows' sequences may begin later than at position 0: the same
     uint32_t read_count;
     uint32_t q_width, kv_width;
+    uint32_t sink_count; // heads of a layer with sinks, else 0
 };
 size_t attend_request_size(const struct attend_request_form *form);
 
@@ -92,7 +95,8 @@ struct attend_request_parts {
     unsigned char *read_sequence;               // [read_count] u64, with layer 0 and reads; else NULL
     unsigned char *read_first, *read_end;       // [read_count] u32: the same
     float *q, *k, *v;
-    float *read_q; // NULL without reads
+    float *read_q;        // NULL without reads
+    unsigned char *sinks; // [sink_count] f32; NULL without
 };
 
 // Writes the head of a request of attend_request_size() bytes; the caller fills the parts.

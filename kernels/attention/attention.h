@@ -17,7 +17,7 @@
 // codes 0 to 15; scales are rounded up and minima down, so that no value is out of range. 4-bit V: byte i of a group is its values
 // i (low nibble) and i + 16. 4-bit K: of 8 values, byte i is values i (low nibble) and i + 4.
 //
-// The bits of a line's result depend only on its q, its limit and the tiles below the limit. Positions fix the order of operations:
+// The bits of a line's result depend only on its q, its limits and the tiles between them. Positions fix the order of operations:
 //
 //     positions   0 ........ 511 | 512 ....... 1023 | 1024 ...     ranges of ATTEND_RANGE: a partial (m, l, acc) each,
 //                 └64┴64┴ … ┴64┘                                    made in blocks of ATTEND_BLOCK by online softmax
@@ -100,6 +100,9 @@ struct attend_range {
     uint32_t line_count;   // at least 1
     uint32_t begin;        // first position: a multiple of ATTEND_RANGE
     const uint32_t *limit; // [lines] one past the last position that the line attends; ascending, all above begin
+    const uint32_t *lower; // [lines] the first one: ascending, below the limit and below begin + ATTEND_RANGE; NULL: 0 for all.
+                           // Of a block with nothing that a line attends nothing is read; else its tiles must be readable
+    float soft_cap;        // a score s becomes cap * tanh(s / cap); 0: it stays
     const float *q;        // [lines][head_dim] as load_q wrote it
     // [tile_count] the tiles from begin up to the largest limit or the range's end, and after them up to ATTEND_AHEAD_TILES
     // addresses to prefetch.

@@ -6,6 +6,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "common/base/checked.h"
 #include "kernels/attention/attention_codes.h"
 #include "kernels/simd/lanes.h"
 
@@ -18,6 +19,12 @@
 #endif
 #define BLOCK_TILES (ATTEND_BLOCK / ATTEND_TILE)
 #define UNROLL _Pragma("GCC unroll 8")
+
+// The first of the block's tokens that a line sees.
+LANES_INLINE uint32_t seen_from(const struct attend_range *range, uint32_t line, uint32_t block)
+{
+    return range->lower && range->lower[line] > block ? range->lower[line] - block : 0;
+}
 
 _Static_assert(LANES == ATTEND_TILE, "a tile's tokens are the lanes");
 _Static_assert(GROUP * ATTEND_BLOCK <= ATTEND_SCORES, "scores of a group");
@@ -42,9 +49,19 @@ LANES_INLINE lanes exp_below(lanes x)
     return lanes_as_f(lanes_add_i(lanes_as_i(p), lanes_sll_i(exponent, 23)));
 }
 
-// Limits a line's scores in a block to what f32 holds, and sets those from `seen` (1 to ATTEND_BLOCK) on to -inf. Returns the
-// largest one that is not NaN.
-LANES_INLINE float clip_scores(const float *scores, uint32_t seen, lanes *out)
+// Sets what a line does not see of a tile, of the block's tokens those outside [from, seen), to `fill`.
+LANES_INLINE lanes fill_unseen(lanes x, uint32_t tile, uint32_t from, uint32_t seen, float fill)
+{
+    if (seen < (tile + 1) * LANES)
+        x = lanes_fill_tail(x, seen - tile * LANES, fill);
+    if (from > tile * LANES)
+        x = lanes_fill_head(x, MIN(from - tile * LANES, LANES), fill);
+    return x;
+}
+
+// Limits a line's scores in a block to what f32 holds, and sets those outside [from, seen) to -inf. from < seen <= ATTEND_BLOCK. Returns
+// the largest one that is not NaN.
+LANES_INLINE float clip_scores(const float *scores, uint32_t from, uint32_t seen, float soft_cap, lanes *out)
 {
     uint32_t tiles = (seen + LANES - 1) / LANES;
     lanes best = lanes_set1(-INFINITY);
@@ -56,8 +73,9 @@ LANES_INLINE float clip_scores(const float *scores, uint32_t seen, lanes *out)
         if (j >= tiles)
             break;
         out[j] = lanes_max(lanes_set1(-FLT_MAX), lanes_min(lanes_set1(FLT_MAX), lanes_load(scores + j * LANES)));
-        if (seen < (j + 1) * LANES)
-            out[j] = lanes_fill_tail(out[j], seen - j * LANES, -INFINITY);
+        if (soft_cap > 0)
+            out[j] = lanes_mul(lanes_tanh(lanes_div(out[j], lanes_set1(soft_cap))), lanes_set1(soft_cap));
+        out[j] = fill_unseen(out[j], j, from, seen, -INFINITY);
         best = lanes_max(out[j], best);
     }
     return lanes_max_all(best);

@@ -167,11 +167,11 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
 LANES_INLINE float lanes_first(lanes x) { return _mm256_cvtss_f32(lanes_lo(x)); }
 
 // Turns the scores of one line into the p of this block alone, and rescales m, sums and acc to the new m. Returns e^(best - m).
-LANES_APART float soften_block(const struct attend_range *range, uint32_t line, float *scores, uint32_t seen)
+LANES_APART float soften_block(const struct attend_range *range, uint32_t line, float *scores, uint32_t from, uint32_t seen)
 {
     const uint32_t head_dim = range->head_dim, tiles = (seen + LANES - 1) / LANES;
     lanes score[BLOCK_TILES], sum = lanes_zero(), share = lanes_set1(1.0f);
-    float old = range->m[line], best = clip_scores(scores, seen, score), *sums = range->sums + (size_t)line * LANES;
+    float old = range->m[line], best = clip_scores(scores, from, seen, range->soft_cap, score), *sums = range->sums + (size_t)line * LANES;
 
     if (best > old) {
         lanes scale = exp_below(lanes_set1(old - best));
@@ -187,9 +187,7 @@ LANES_APART float soften_block(const struct attend_range *range, uint32_t line, 
     {
         if (j >= tiles)
             break;
-        lanes p = exp_below(lanes_sub(score[j], lanes_set1(best)));
-        if (seen < (j + 1) * LANES)
-            p = lanes_fill_tail(p, seen - j * LANES, 0);
+        lanes p = fill_unseen(exp_below(lanes_sub(score[j], lanes_set1(best))), j, from, seen, 0);
         sum = lanes_add(sum, p);
         lanes_store(scores + j * LANES, p);
     }
@@ -296,8 +294,8 @@ LANES_INLINE void add_code_chunks(const struct group *g, uint32_t line, const st
         }
 }
 
-// Adds p·V of the block's first `seen` tokens to acc of n lines, in one group of head_dim. p: [n][ATTEND_BLOCK].
-LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const float *p, const float *share, uint32_t seen,
+// Adds p·V of the block's tokens [from, seen) to acc of n lines, in one group of head_dim. p: [n][ATTEND_BLOCK].
+LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const float *p, const float *share, uint32_t from, uint32_t seen,
                                  uint32_t group, const uint32_t n, const enum attend_type type, const uint32_t head_dim)
 {
     const bool packed = v_has_minima(type);
@@ -315,9 +313,7 @@ LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const flo
     {
         if (j >= tiles)
             break;
-        scale[j] = lanes_load_f16((const uint16_t *)(g->tiles[j] + scales_at));
-        if (seen < (j + 1) * LANES)
-            scale[j] = lanes_fill_tail(scale[j], seen - j * LANES, 0);
+        scale[j] = fill_unseen(lanes_load_f16((const uint16_t *)(g->tiles[j] + scales_at)), j, from, seen, 0);
         most = lanes_max_u(most, lanes_and_i(lanes_as_i(scale[j]), lanes_set1_i(0x7fffffff)));
         if (group % 2 == 0)
             lanes_prefetch(g->ahead[j] + scales_at);
@@ -338,8 +334,7 @@ LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const flo
         lanes steps = lanes_mul(scale[j], inverse), minimum = lanes_zero();
         if (packed) {
             minimum = lanes_load_f16((const uint16_t *)(g->tiles[j] + scales_at) + groups * ATTEND_TILE);
-            if (seen < (j + 1) * LANES)
-                minimum = lanes_fill_tail(minimum, seen - j * LANES, 0);
+            minimum = fill_unseen(minimum, j, from, seen, 0);
         }
         UNROLL for (uint32_t i = 0; i < n; i++)
         {
@@ -361,15 +356,15 @@ LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const flo
         add_code_chunks(g, line, weights, unit, offset, tiles, at, n, 1, type, head_dim);
 }
 
-// Computes softmax and p·V of n lines from `line` on, all of which see the block's first `seen` tokens. scores: [n][ATTEND_BLOCK]
-LANES_INLINE void add_codes(const struct group *g, uint32_t line, float *scores, uint32_t seen, const uint32_t n,
+// Computes softmax and p·V of n lines from `line` on, all of which see the block's tokens [from, seen). scores: [n][ATTEND_BLOCK]
+LANES_INLINE void add_codes(const struct group *g, uint32_t line, float *scores, uint32_t from, uint32_t seen, const uint32_t n,
                             const enum attend_type type, const uint32_t head_dim)
 {
     float share[GROUP];
     UNROLL for (uint32_t i = 0; i < n; i++)
-        share[i] = soften_block(g->range, line + i, scores + i * ATTEND_BLOCK, seen);
+        share[i] = soften_block(g->range, line + i, scores + i * ATTEND_BLOCK, from, seen);
     for (uint32_t group = 0; group < attend_groups(head_dim); group++)
-        add_code_group(g, line, scores, share, seen, group, n, type, head_dim);
+        add_code_group(g, line, scores, share, from, seen, group, n, type, head_dim);
 }
 
 #endif

@@ -9,7 +9,7 @@
 //     acc     += p[t] * v[t]              token after token, 16 values of head_dim in the lanes, stops at the line's limit
 //
 // The memory of tokens at and beyond a line's limit may hold anything. q·k multiplies whole tiles and then sets the scores beyond
-// the limit to -inf; p·v of f16, bf16 and f32 stops at the limit, because 0 · NaN is NaN.
+// the limit to -inf; p·v of f16, bf16 and f32 stops at the limit, because 0 · NaN is NaN. Lower limits likewise.
 // KV types with codes are compiled into objects of their own (attention_codes_*.c, which define CODES), to compile in parallel.
 // Each common group size has its own compiled instance. Other groups are split, which takes 1.3 to 1.8 times as long when the data
 // is in cache.
@@ -93,12 +93,12 @@ LANES_INLINE void dot_block(const struct group *g, const uint32_t n, const enum 
         dot_any(g, tile, n, 1, type, head_dim);
 }
 
-// Turns the scores of one line into p, and rescales its m, sums and acc to the new m. seen: number of tokens, 1 to ATTEND_BLOCK.
-LANES_APART void soften(const struct attend_range *range, uint32_t line, float *scores, uint32_t seen)
+// Turns the scores of one line into p, and rescales its m, sums and acc to the new m. It sees the block's tokens [from, seen).
+LANES_APART void soften(const struct attend_range *range, uint32_t line, float *scores, uint32_t from, uint32_t seen)
 {
     const uint32_t head_dim = range->head_dim, tiles = (seen + LANES - 1) / LANES;
     lanes score[BLOCK_TILES], sum;
-    float old = range->m[line], now = clip_scores(scores, seen, score);
+    float old = range->m[line], now = clip_scores(scores, from, seen, range->soft_cap, score);
 
     if (now > old) {
         lanes scale = exp_below(lanes_set1(old - now));
@@ -115,9 +115,7 @@ LANES_APART void soften(const struct attend_range *range, uint32_t line, float *
     {
         if (j >= tiles)
             break;
-        lanes p = exp_below(lanes_sub(score[j], lanes_set1(now)));
-        if (seen < (j + 1) * LANES)
-            p = lanes_fill_tail(p, seen - j * LANES, 0);
+        lanes p = fill_unseen(exp_below(lanes_sub(score[j], lanes_set1(now))), j, from, seen, 0);
         sum = lanes_add(sum, p);
         lanes_store(scores + j * LANES, p);
     }
@@ -170,7 +168,7 @@ LANES_INLINE void add_values(const struct group *g, uint32_t line, const float *
 {
     uint32_t at = 0;
 
-    if (begin == end)
+    if (begin >= end)
         return;
     for (; at + VALUE_CHUNKS(n) * LANES <= head_dim; at += VALUE_CHUNKS(n) * LANES)
         add_chunks(g, line, p, begin, end, at, n, VALUE_CHUNKS(n), type, head_dim);
@@ -182,14 +180,14 @@ LANES_INLINE void add_values(const struct group *g, uint32_t line, const float *
             add_chunks(g, line, p, begin, end, at, n, 1, type, head_dim);
 }
 
-// Adds the block's tokens to one line. Types with codes: softmax and p·V of [0, end). Other types: p·V of [begin, end).
+// Adds the block's tokens [begin, end) to one line. Types with codes: softmax and p·V. Other types: p·V.
 typedef void line_fn(const struct group *g, uint32_t line, float *scores, uint32_t begin, uint32_t end);
 
 LANES_INLINE void add_line(const struct group *g, uint32_t line, float *scores, uint32_t begin, uint32_t end,
                            const enum attend_type type, const uint32_t head_dim)
 {
     if (has_codes(type))
-        add_codes(g, line, scores, end, 1, type, head_dim);
+        add_codes(g, line, scores, begin, end, 1, type, head_dim);
     else
         add_values(g, line, scores, begin, end, 1, type, head_dim);
 }
@@ -200,22 +198,28 @@ LANES_INLINE void attend_group(const struct group *g, uint32_t block, line_fn *o
 {
     const struct attend_range *range = g->range;
     const uint32_t *limit = range->limit + g->line;
-    uint32_t common = MIN(limit[0] - block, ATTEND_BLOCK); // limits ascend: all lines see these
-    bool apart = n == 1 || (has_codes(type) && common != MIN(limit[n - 1] - block, ATTEND_BLOCK));
+    // limits ascend: all lines see the tokens [from, common)
+    uint32_t from = seen_from(range, g->line + n - 1, block), common = MIN(limit[0] - block, ATTEND_BLOCK);
+    bool differ = common != MIN(limit[n - 1] - block, ATTEND_BLOCK) || from != seen_from(range, g->line, block);
+    bool apart = n == 1 || from >= common || (has_codes(type) && differ);
 
     dot_block(g, n, type, head_dim);
     if (!has_codes(type))
         for (uint32_t i = 0; i < n; i++)
-            soften(range, g->line + i, range->scores + i * ATTEND_BLOCK, MIN(limit[i] - block, ATTEND_BLOCK));
+            soften(range, g->line + i, range->scores + i * ATTEND_BLOCK, seen_from(range, g->line + i, block),
+                   MIN(limit[i] - block, ATTEND_BLOCK));
     if (!apart && has_codes(type)) {
-        add_codes(g, g->line, range->scores, common, n, type, head_dim);
+        add_codes(g, g->line, range->scores, from, common, n, type, head_dim);
         return;
     }
+    if (!apart && from)
+        for (uint32_t i = 0; i < n; i++) // tokens that only earlier lines see
+            one(g, g->line + i, range->scores + i * ATTEND_BLOCK, seen_from(range, g->line + i, block), from);
     if (!apart)
-        add_values(g, g->line, range->scores, 0, common, n, type, head_dim);
+        add_values(g, g->line, range->scores, from, common, n, type, head_dim);
     for (uint32_t i = 0; i < n; i++) { // tokens that only later lines see
         uint32_t seen = MIN(limit[i] - block, ATTEND_BLOCK);
-        one(g, g->line + i, range->scores + i * ATTEND_BLOCK, apart ? 0 : common, seen);
+        one(g, g->line + i, range->scores + i * ATTEND_BLOCK, apart ? seen_from(range, g->line + i, block) : common, seen);
     }
 }
 
@@ -310,7 +314,7 @@ void ATTEND_ENTRY(const struct attend_range *range)
     }
 #endif
     group_fn *const *table = groups_of(range->type, range->head_dim);
-    uint32_t line_count = range->line_count, first = 0;
+    uint32_t line_count = range->line_count, first = 0, last = range->lower ? 0 : line_count;
     uint32_t end = MIN(range->limit[line_count - 1], range->begin + ATTEND_RANGE);
 
     for (uint32_t line = 0; line < line_count; line++)
@@ -324,8 +328,10 @@ void ATTEND_ENTRY(const struct attend_range *range)
             ahead[j] = range->tiles[MIN(tile + ATTEND_AHEAD_TILES + j, range->tile_count - 1)]; // at the end, a tile already in the cache
         while (range->limit[first] <= block) // ends, because the last line's limit is above
             first++;
-        for (uint32_t line = first, n; line < line_count; line += n) {
-            n = MIN(line_count - line, GROUP);
+        while (last < line_count && range->lower[last] < block + ATTEND_BLOCK)
+            last++;
+        for (uint32_t line = first, n; line < last; line += n) {
+            n = MIN(last - line, GROUP);
             while (!table[n - 1])
                 n--;
             uint32_t seen = MIN(range->limit[line + n - 1] - block, ATTEND_BLOCK);

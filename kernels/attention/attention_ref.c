@@ -177,18 +177,21 @@ void attend_load_q_ref(enum attend_type type, uint32_t head_dim, const float *q,
 static void attend_line(const struct attend_range *range, uint32_t line)
 {
     uint32_t head_dim = range->head_dim, count = MIN(range->limit[line] - range->begin, ATTEND_RANGE);
+    uint32_t from = range->lower && range->lower[line] > range->begin ? range->lower[line] - range->begin : 0;
     const float *q = range->q + (size_t)line * head_dim;
     double scores[ATTEND_RANGE], sums[ATTEND_MAX_HEAD_DIM] = {0}, best = -INFINITY, sum = 0;
 
-    for (uint32_t t = 0; t < count; t++) {
+    for (uint32_t t = from; t < count; t++) {
         scores[t] = 0;
         for (uint32_t i = 0; i < head_dim; i++)
             scores[t] += (double)q[i] * k_value(range, t, i);
         scores[t] = scores[t] > FLT_MAX ? FLT_MAX : scores[t] < -FLT_MAX ? -FLT_MAX : scores[t];
+        if (range->soft_cap > 0)
+            scores[t] = (double)range->soft_cap * tanh(scores[t] / (double)range->soft_cap);
         scores[t] = (double)(float)scores[t]; // m is returned as f32, and no score may be above it
         best = scores[t] > best ? scores[t] : best;
     }
-    for (uint32_t t = 0; t < count; t++) {
+    for (uint32_t t = from; t < count; t++) {
         double p = exp(scores[t] - best);
         sum += p;
         for (uint32_t i = 0; i < head_dim; i++)

@@ -1,6 +1,7 @@
 // cpu.c: the CPU backend: memory, batches, the local pool, and the table of entries.
 //
 // Everything is finished when an entry returns. Activations of a mini-batch are one mapping, resident from the start.
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,14 +13,16 @@
 #include "common/base/clock.h"
 #include "common/base/slices.h"
 #include "common/kv/kv_partials.h"
+#include "common/model/model_kv.h"
 #include "kernels/attention/attention.h"
 #include "kernels/backend/cpu_internal.h"
 #include "kernels/backend/loaded_type.h"
 
-enum { SLICE_COUNT = 15, ALIGN = 64 };
+enum { SLICE_COUNT = 24, ALIGN = 64 };
 
 // Of address space for partials: more than a step may have (common/wire/attend.h).
 #define PARTIAL_BYTES (128u << 20)
+#define SLOTS_MAX (1u << 24)
 
 // The arrays of a batch's mapping.
 static void batch_slices(const struct backend_config *config, struct backend_batch *batch, struct slice *slices)
@@ -28,6 +31,8 @@ static void batch_slices(const struct backend_config *config, struct backend_bat
     uint64_t rows = config->max_rows, q = (uint64_t)shape->heads * shape->head_dim,
              kv = (uint64_t)shape->kv_heads * shape->head_dim;
     uint32_t widest = MAX(MAX(shape->hidden, shape->ffn), (uint32_t)q);
+    const uint64_t slots = cpu_expert_slots(config), mlp_rows = MAX(rows, slots);
+    struct cpu_experts *experts = &batch->experts;
     const struct slice all[SLICE_COUNT] = {
         {(void **)&batch->rows, rows * sizeof *batch->rows},
         {(void **)&batch->place, rows * sizeof *batch->place},
@@ -35,8 +40,8 @@ static void batch_slices(const struct backend_config *config, struct backend_bat
         {(void **)&batch->h, rows * shape->hidden * 4},
         {(void **)&batch->qkv, rows * (q + 2 * kv) * 4},
         {(void **)&batch->att, rows * q * 4},
-        {(void **)&batch->gate, rows * shape->ffn * 4},
-        {(void **)&batch->up, rows * shape->ffn * 4},
+        {(void **)&batch->gate, mlp_rows * shape->ffn * 4},
+        {(void **)&batch->up, mlp_rows * shape->ffn * 4},
         {&batch->quant, quantized_rows_bytes(config->max_rows, widest)},
         {(void **)&batch->kv_rows, rows * sizeof *batch->kv_rows},
         {(void **)&batch->kv_q, rows * sizeof(void *)},
@@ -44,6 +49,15 @@ static void batch_slices(const struct backend_config *config, struct backend_bat
         {(void **)&batch->kv_v, rows * sizeof(void *)},
         {(void **)&batch->kv_o, rows * sizeof(void *)},
         {(void **)&batch->reads, rows * sizeof *batch->reads},
+        {(void **)&experts->scores, slots ? rows * shape->experts * 4 : 0},
+        {(void **)&experts->chosen, slots * sizeof *experts->chosen},
+        {(void **)&experts->weight, slots * sizeof *experts->weight},
+        {(void **)&experts->row, slots * sizeof *experts->row},
+        {(void **)&experts->first, slots ? (shape->experts + 1ull) * sizeof *experts->first : 0},
+        {(void **)&experts->active, slots ? shape->experts * sizeof *experts->active : 0},
+        {(void **)&experts->in, cpu_wants_dense(config) ? slots * shape->hidden * 4 : 0},
+        {(void **)&experts->out, slots * shape->hidden * 4},
+        {&experts->quant, slots ? quantized_rows_bytes((uint32_t)slots, MAX(shape->hidden, shape->ffn)) : 0},
     };
     memcpy(slices, all, sizeof all);
 }
@@ -59,18 +73,21 @@ static uint64_t batch_bytes(const struct backend_config *config)
 
 static struct kv_shape pool_shape(const struct backend_config *config, const struct layer_range *range)
 {
-    const struct model_shape *shape = &config->model->shape;
-    return (struct kv_shape){
-        .layers = range->count,
-        .heads = shape->heads,
-        .kv_heads = shape->kv_heads,
-        .head_dim = shape->head_dim,
-        .page_tokens = config->page_tokens,
-        .type = (enum kv_type)config->kv_type,
-        .max_sequences = config->max_sequences,
-        .max_context = config->context_tokens,
-        .sparse_percent = config->sparse_percent,
-    };
+    struct kv_shape shape = model_kv_shape(config->model, range->first, range->count);
+    shape.page_tokens = config->page_tokens;
+    shape.type = (enum kv_type)config->kv_type;
+    shape.max_sequences = config->max_sequences;
+    shape.max_context = config->context_tokens;
+    shape.sparse_percent = config->sparse_percent;
+    return shape;
+}
+
+// Windowed layers may have angles of their own.
+static uint32_t rope_tables(const struct model_shape *shape)
+{
+    const struct model_rope *whole = &shape->rope[MODEL_ROPE_WHOLE], *windowed = &shape->rope[MODEL_ROPE_WINDOWED];
+    bool alike = whole->base == windowed->base && whole->freq_scale == windowed->freq_scale && whole->factors == windowed->factors;
+    return shape->rope_style == ROPE_NONE ? 0 : shape->window && !alike ? 2 : 1;
 }
 
 static uint64_t logits_bytes(const struct backend_config *config)
@@ -99,10 +116,14 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
                          "--batch-invariant: f32 goes through OpenBLAS, whose order of summation depends on the number of rows: "
                          "%s",
                          config->compute == COMPUTE_F32 ? "leave --compute at auto or int8" : "--compute int8");
+    if (shape->experts && (shape->ffn % PACK_TILE_OUTPUTS || shape->hidden % PACK_TILE_OUTPUTS || cpu_expert_slots(config) > SLOTS_MAX))
+        return error_set(error, STATUS_UNIMPLEMENTED, "%s: experts of %u values in %u: supported are multiples of %u", gguf_label(config->model->gguf),
+                         shape->ffn, shape->hidden, PACK_TILE_OUTPUTS);
     const struct kv_shape kv = pool_shape(config, &range);
     if ((status = cpu_plan_weights(config, &range, plan, error)))
         return status;
-    plan->activation_bytes = batch_bytes(config) * config->max_batches + rope_row_floats(&rope) * config->context_tokens * 4;
+    plan->activation_bytes = batch_bytes(config) * config->max_batches +
+                             rope_tables(shape) * rope_row_floats(&rope) * config->context_tokens * 4;
     if (range.is_last)
         plan->activation_bytes += logits_bytes(config) + (uint64_t)threads * shape->vocab * 16; // sampling
     plan->pool_page_bytes = kv_page_memory_bytes(&kv);
@@ -136,20 +157,23 @@ static enum status open_head(struct backend *backend, struct error *error)
 static enum status open_tables(struct backend *backend, struct error *error)
 {
     const struct model_shape *shape = &backend->shape;
-    struct rope_params rope = {
-        .style = shape->rope_style,
-        .dims = shape->rope_dim,
-        .base = (double)shape->rope_base,
-        .freq_scale = (double)shape->rope_freq_scale,
-        .freq_factors = shape->rope_factors,
-    };
+    const uint32_t tables = rope_tables(shape), context = backend->config.context_tokens;
+    const struct rope_params rope = {.dims = shape->rope_dim};
 
+    backend->apart = shape->residual_scale != 1 || backend->config.model->layers[0].post_attn_norm.data;
+    backend->q_factor = shape->attention_scale * sqrtf((float)shape->head_dim);
+    if (fabsf(backend->q_factor - 1) < 1e-6f) // rounding
+        backend->q_factor = 1;
     backend->rope_row = rope_row_floats(&rope);
     backend->layers = calloc(backend->range.count, sizeof *backend->layers);
-    backend->rope_table = malloc(backend->rope_row * backend->config.context_tokens * sizeof(float));
-    if (!backend->layers || !backend->rope_table)
+    if (!backend->layers || (tables && !(backend->rope_table[0] = malloc(tables * backend->rope_row * context * sizeof(float)))))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the tables of the CPU backend");
-    rope_table_build(&rope, 0, backend->config.context_tokens, backend->rope_table);
+    for (uint32_t which = 0; tables && which < MODEL_ROPES; which++) {
+        const struct rope_params params = model_rope_params(shape, which, context);
+        backend->rope_table[which] = backend->rope_table[0] + (which < tables ? which * backend->rope_row * context : 0);
+        if (which < tables)
+            rope_table_build(&params, 0, context, backend->rope_table[which]);
+    }
     return backend->range.is_last ? open_head(backend, error) : STATUS_OK;
 }
 
@@ -165,7 +189,7 @@ static void cpu_close(struct backend *backend)
         munmap(backend->weights, backend->weights_bytes);
     free(backend->scratch);
     free(backend->logits);
-    free(backend->rope_table);
+    free(backend->rope_table[0]);
     free(backend->layers);
     free(backend);
 }
@@ -420,6 +444,7 @@ static void cpu_attend(struct backend_batch *batch, uint32_t layer)
     if (backend->range.is_last && layer + 1 == backend->range.count && batch->kv_only_count)
         skip_attention_of_kv_only(batch);
     kv_store_stats(backend->kv, &before);
+    kv_batch_sinks(batch->kv, backend->config.model->layers[backend->range.first + layer].sink_scores);
     kv_batch_attend(batch->kv, layer, batch->kv_q, batch->kv_k, batch->kv_v, batch->kv_o);
     kv_store_stats(backend->kv, &after);
     backend->attend_bytes += after.bytes_read - before.bytes_read;

@@ -24,6 +24,14 @@ void backend_sample_row(const struct backend_sample *sample, const float *logits
         sampler_score(logits, vocab, sample->token, sample->top_count, scratch, sample->result);
 }
 
+static void finish_logits(const struct model_shape *shape, float *logits)
+{
+    if (shape->logit_scale != 1)
+        kernels->scale(logits, shape->logit_scale, shape->vocab);
+    if (shape->logit_soft_cap > 0)
+        kernels->soft_cap(logits, shape->logit_soft_cap, shape->vocab);
+}
+
 static void head_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
     struct head_job *job = arg;
@@ -37,15 +45,17 @@ static void head_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
     quantized_rows_init(&x, batch->quant, backend->config.max_rows, hidden);
     quantized_rows_source(&x, batch->h, hidden);
     while ((item = thread_pool_claim(backend->config.pool)) < job->count) {
-        backend->pieces.norm(batch->x + (size_t)batch->place[job->row_index[item]] * hidden, backend->output_norm,
-                             backend->shape.norm_epsilon, hidden, batch->h + (size_t)item * hidden);
+        backend->pieces.norm(batch->x + (size_t)batch->place[job->row_index[item]] * hidden, backend->output_norm.weight,
+                             backend->output_norm.bias, backend->shape.norm_epsilon, hidden, batch->h + (size_t)item * hidden);
         if (!backend->dense)
             kernels->quantize_rows(&x, item, 1);
     }
     thread_pool_barrier(backend->config.pool);
     cpu_products(backend, &product, 1, job->count, batch->quant, backend->config.max_rows, thread_index, NULL);
-    while ((item = thread_pool_claim(backend->config.pool)) < job->count)
+    while ((item = thread_pool_claim(backend->config.pool)) < job->count) {
+        finish_logits(&backend->shape, backend->logits + (size_t)item * vocab);
         backend_sample_row(&job->samples[item], backend->logits + (size_t)item * vocab, vocab, backend->scratch[thread_index]);
+    }
 }
 
 void cpu_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count)

@@ -13,7 +13,7 @@ enum { CPU_HEAD_ROWS = 64 }; // the most rows of logits at one time: 64 x 49,152
 
 // The kernels that the model's architecture needs.
 struct cpu_pieces {
-    void (*norm)(const float *x, const float *weight, float epsilon, uint32_t n, float *out);
+    void (*norm)(const float *x, const float *weight, const float *bias, float epsilon, uint32_t n, float *out);
     void (*rope)(float *x, uint32_t heads, uint32_t head_dim, uint32_t dims, const float *angles);
     void (*activation)(const float *gate, const float *up, uint32_t n, float *out);
 };
@@ -26,9 +26,19 @@ struct cpu_linear {
     uint32_t outputs, inputs;
 };
 
+// A norm's vectors. weight NULL: there is no such norm. bias may be NULL.
+struct cpu_norm {
+    const float *weight, *bias; // [size] f32
+    uint32_t size;
+};
+
 struct cpu_layer {
-    const float *attn_norm, *ffn_norm; // [hidden] f32
-    struct cpu_linear q, k, v, o, gate, up, down;
+    struct cpu_norm attn, ffn, post_attn, post_ffn; // of x; of what is added to x
+    struct cpu_norm q_norm, k_norm;                 // of each head, or of all as one
+    struct cpu_linear q, k, v, o, gate, up, down;   // without gates `gate` is the one matrix, and `up` has no outputs. Of all experts,
+                                                    // one below the other
+    struct cpu_linear router;
+    bool windowed, roped;
 };
 
 // The weights in pieces (cpu_load.c): of the head and the embedding, then of each segment.
@@ -52,8 +62,11 @@ struct backend {
     struct cpu_layer *layers;    // [range.count]
     struct cpu_linear embedding; // if range.is_first
     struct cpu_linear output;    // if range.is_last; so is output_norm
-    const float *output_norm;    // [hidden] f32
-    float *rope_table;           // [context_tokens][rope_row_floats] f32
+    struct cpu_norm output_norm;
+    const float *positions;      // [context_length + positions_before][hidden] f32, if they are learned and range.is_first
+    bool apart;                  // what attention and MLP give is changed before it is added to x
+    float q_factor;              // times q, since attention divides by sqrt(head_dim)
+    float *rope_table[MODEL_ROPES]; // [context_tokens][rope_row_floats] f32; one allocation if they are equal. NULL without RoPE
     size_t rope_row;
     struct kv_store *kv;    // NULL without a local pool
     unsigned char *weights; // one mapping: packed or dense matrices, norms, biases
@@ -82,7 +95,18 @@ struct backend_batch {
     float *h;                 // [max_rows][hidden] f32: normed
     float *qkv;               // [max_rows][q_width + 2 kv_width] f32
     float *att;               // [max_rows][q_width] f32: o
-    float *gate, *up;         // [max_rows][ffn] f32
+    float *gate, *up;         // [max_rows][ffn] f32; of experts: [max_rows * experts_used]
+    struct cpu_experts {      // cpu_experts.c; a slot is a row at one of its experts. NULL without experts
+        float *scores;        // [max_rows][experts] of the router
+        uint32_t *chosen;     // [max_rows][experts_used] experts, then their slots
+        float *weight;        // [max_rows][experts_used]
+        uint32_t *row;        // [slots] sorted by expert, then row
+        uint32_t *first;      // [experts + 1] slot
+        uint32_t *active;     // [experts] those that have slots
+        uint32_t active_count;
+        float *in, *out;      // [slots][hidden] f32; in: only for dense products
+        void *quant;          // quantized slots
+    } experts;
     void *quant;              // quantized rows, of the width that the current phase needs
     unsigned char *memory;    // the one allocation that holds all of these
     uint64_t memory_bytes;
@@ -134,6 +158,11 @@ void cpu_stream_info(const struct backend *backend, struct backend_info *info);
 // cpu_segment.c
 void cpu_embed(struct backend_batch *batch);
 void cpu_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
+
+// cpu_experts.c. Call it inside a job of the pool, after a phase that leaves h and its quantized rows; ends with a barrier. Computes a layer's experts, and
+// adds what they give to `to`, or sets it.
+uint64_t cpu_expert_slots(const struct backend_config *config); // 0 without experts
+void cpu_experts(struct backend_batch *batch, const struct cpu_layer *layer, uint32_t thread_index, enum gemm_store store, float *to);
 
 // cpu_head.c
 void cpu_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);

@@ -51,6 +51,15 @@ static void load_vector(struct loader *loader, const struct tensor_view *view, c
     *out = values;
 }
 
+static void load_norm(struct loader *loader, const struct tensor_view *weight, const struct tensor_view *bias, struct cpu_norm *out)
+{
+    load_vector(loader, weight, &out->weight);
+    out->bias = NULL;
+    if (bias)
+        load_vector(loader, bias, &out->bias);
+    out->size = weight->columns;
+}
+
 struct convert_job {
     struct thread_pool *pool;
     struct cpu_linear *linear;
@@ -102,12 +111,14 @@ static void mix_matrix(struct loader *loader, const struct packed_matrix *m)
         mix(loader, parts[i]);
 }
 
-static void load_linear(struct loader *loader, const struct tensor_view *view, struct cpu_linear *out)
+// type: as which it is loaded, the view's own or another float's.
+static void load_as(struct loader *loader, const struct tensor_view *view, enum tensor_type type, struct cpu_linear *out)
 {
-    if (loader->status)
+    *out = (struct cpu_linear){0};
+    if (loader->status || !view->data)
         return;
     *out = (struct cpu_linear){.outputs = view->rows, .inputs = view->columns};
-    struct convert_job job = {.linear = out, .view = view, .type = loaded_type_of(&loader->backend->config, view)};
+    struct convert_job job = {.linear = out, .view = view, .type = type};
     mix(loader, job.type);
     if (loader->backend->dense) {
         out->dense = job.dense = take(loader, (uint64_t)view->rows * view->columns * sizeof(float));
@@ -134,6 +145,11 @@ static void load_linear(struct loader *loader, const struct tensor_view *view, s
     }
 }
 
+static void load_linear(struct loader *loader, const struct tensor_view *view, struct cpu_linear *out)
+{
+    load_as(loader, view, loaded_type_of(&loader->backend->config, view), out);
+}
+
 static void load_biased(struct loader *loader, const struct tensor_view *weight, const struct tensor_view *bias,
                         struct cpu_linear *out)
 {
@@ -154,7 +170,9 @@ static void load_resident(struct loader *loader)
     else if (range->is_last)
         load_linear(loader, &model->output, &backend->output);
     if (range->is_last)
-        load_vector(loader, &model->output_norm, &backend->output_norm);
+        load_norm(loader, &model->output_norm, &model->output_norm_bias, &backend->output_norm);
+    if (range->is_first)
+        load_vector(loader, &model->positions, &backend->positions);
 }
 
 static void load_segment(struct loader *loader, uint32_t s)
@@ -166,18 +184,26 @@ static void load_segment(struct loader *loader, uint32_t s)
         const struct model_layer *from = &loader->model->layers[range->first + s - 1];
         struct cpu_layer *to = loader->base ? &layers[s - 1] : &unused;
         load_biased(loader, &from->o, &from->o_bias, &to->o);
-        load_vector(loader, &from->ffn_norm, &to->ffn_norm);
-        load_linear(loader, &from->gate, &to->gate);
-        load_linear(loader, &from->up, &to->up);
-        load_linear(loader, &from->down, &to->down);
+        load_norm(loader, &from->post_attn_norm, NULL, &to->post_attn);
+        load_norm(loader, &from->ffn_norm, &from->ffn_norm_bias, &to->ffn);
+        load_as(loader, &from->router, from->router.type, &to->router); // small, and a step aside chooses another expert
+        load_vector(loader, &from->router_bias, &to->router.bias);
+        load_biased(loader, &from->gate, &from->gate_bias, &to->gate);
+        load_biased(loader, &from->up, &from->up_bias, &to->up);
+        load_biased(loader, &from->down, &from->down_bias, &to->down);
+        load_norm(loader, &from->post_ffn_norm, NULL, &to->post_ffn);
     }
     if (s < range->count) {
         const struct model_layer *from = &loader->model->layers[range->first + s];
         struct cpu_layer *to = loader->base ? &layers[s] : &unused;
-        load_vector(loader, &from->attn_norm, &to->attn_norm);
+        to->windowed = from->windowed;
+        to->roped = from->roped;
+        load_norm(loader, &from->attn_norm, &from->attn_norm_bias, &to->attn);
         load_biased(loader, &from->q, &from->q_bias, &to->q);
         load_biased(loader, &from->k, &from->k_bias, &to->k);
         load_biased(loader, &from->v, &from->v_bias, &to->v);
+        load_norm(loader, &from->q_norm, NULL, &to->q_norm);
+        load_norm(loader, &from->k_norm, NULL, &to->k_norm);
     }
 }
 

@@ -2,13 +2,15 @@
 //
 // Phases are separated by barriers: [o: quantize | out-projection + residual | norm + quantize | gate, up, activation |
 // quantize | down + residual] of layer s-1, then [norm + quantize | q, k, v | RoPE and scatter] of layer s. Inside a phase
-// threads claim rows or tiles of 16 outputs; a value depends on its row alone, never on who computed it.
+// threads claim rows or tiles of 16 outputs; a value depends on its row alone, never on who computed it. Where a model changes what is
+// added to x (a norm, a scale), the product goes to h, and the phase of the next norm adds it.
 //
 // Dense f32 products are left to OpenBLAS, called by thread 0 while the others wait at the barrier.
 #include <cblas.h>
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "kernels/backend/cpu_claim.h"
 #include "kernels/backend/cpu_internal.h"
 
 struct segment_job {
@@ -17,51 +19,7 @@ struct segment_job {
     const struct backend_links *links;
 };
 
-// Items of a phase. Each thread has a share of them that lies together, and begins with the first part of it: what it reads
-// first is known before the phase begins, and its reading runs on. What is left of the shares goes in pieces to whoever comes,
-// so that a slow core takes fewer.
-//
-// Where few rows use each weight, memory decides, and long runs are read faster: three quarters of a share are taken at once.
-// Measured at one row of the default model, two threads: 1.2 times the tokens a second of pieces of an eighth.
-struct claim {
-    struct thread_pool *pool;
-    uint32_t item_count, share, head, piece;
-    uint32_t number; // of the first range
-    bool begun;
-};
-
-enum { CLAIM_FEW_ROWS = 4, PRODUCTS_MAX = 3 /* q, k, v */ };
-
-static struct claim claim_begin(struct thread_pool *pool, uint32_t thread_index, uint32_t item_count, bool long_runs)
-{
-    uint32_t threads = thread_pool_threads(pool), share = (item_count + threads - 1) / threads;
-    return (struct claim){
-        .pool = pool,
-        .item_count = item_count,
-        .share = share,
-        .head = MAX(1u, long_runs ? share * 3 / 4 : share / 8),
-        .piece = MAX(1u, share / (long_runs ? 12 : 8)),
-        .number = thread_index,
-    };
-}
-
-// The next range [begin, begin + *count); false when none is left.
-static bool claim_range(struct claim *claim, uint32_t *begin, uint32_t *count)
-{
-    uint32_t threads = thread_pool_threads(claim->pool), end;
-    do {
-        uint32_t number = claim->begun ? threads + thread_pool_claim(claim->pool) : claim->number;
-        uint32_t first = number % threads * claim->share, turn = number / threads; // 0: the head, then the pieces
-        uint64_t at = turn ? claim->head + (turn - 1ull) * claim->piece : 0;
-        claim->begun = true;
-        if (at >= claim->share)
-            return false;
-        *begin = first + (uint32_t)at;
-        end = MIN(MIN(*begin + (turn ? claim->piece : claim->head), first + claim->share), claim->item_count);
-    } while (*begin >= end);
-    *count = end - *begin;
-    return true;
-}
+enum { PRODUCTS_MAX = 3 /* q, k, v */ };
 
 // Where tile number `tile` of some matrices, one after the other, lies.
 static const void *tile_of(const struct cpu_linear *const *linears, uint32_t tile)
@@ -157,17 +115,43 @@ static void quantize(struct backend_batch *batch, const float *in, size_t stride
     kernels->quantize_rows(&x, begin, count);
 }
 
-// x -> h, normed, and quantized.
-static void phase_norm(struct backend_batch *batch, const float *weight, uint32_t thread_index)
+static void norm_row(const struct backend *backend, const struct cpu_norm *norm, const float *x, float *out)
+{
+    backend->pieces.norm(x, norm->weight, norm->bias, backend->shape.norm_epsilon, norm->size, out);
+}
+
+// What attention or MLP has given for a row, in h, is added to x.
+static void add_apart(struct backend_batch *batch, const struct cpu_norm *post, uint32_t row)
 {
     const struct model_shape *shape = &batch->backend->shape;
+    float *h = batch->h + (size_t)row * shape->hidden;
+
+    if (post->weight)
+        norm_row(batch->backend, post, h, h);
+    if (shape->residual_scale != 1)
+        kernels->scale(h, shape->residual_scale, shape->hidden);
+    kernels->add(batch->x + (size_t)row * shape->hidden, h, shape->hidden);
+}
+
+// x -> h, normed, and quantized. post: the norm of what is in h and is added to x before; NULL: nothing is. norm NULL: only that.
+static void phase_norm(struct backend_batch *batch, const struct cpu_norm *post, const struct cpu_norm *norm, uint32_t thread_index)
+{
+    const uint32_t hidden = batch->backend->shape.hidden;
     struct claim claim = claim_begin(batch->backend->config.pool, thread_index, batch->row_count, false);
 
     for (uint32_t begin, count; claim_range(&claim, &begin, &count);) {
-        for (uint32_t row = begin; row < begin + count; row++)
-            batch->backend->pieces.norm(batch->x + (size_t)row * shape->hidden, weight, shape->norm_epsilon, shape->hidden,
-                                        batch->h + (size_t)row * shape->hidden);
-        quantize(batch, batch->h, shape->hidden, shape->hidden, begin, count);
+        for (uint32_t row = begin; row < begin + count; row++) {
+            const float *x = batch->x + (size_t)row * hidden;
+            float *h = batch->h + (size_t)row * hidden;
+            if (post)
+                add_apart(batch, post, row);
+            if (norm && norm->weight)
+                norm_row(batch->backend, norm, x, h);
+            else if (norm)
+                memcpy(h, x, hidden * sizeof *h);
+        }
+        if (norm)
+            quantize(batch, batch->h, hidden, hidden, begin, count);
     }
     thread_pool_barrier(batch->backend->config.pool);
 }
@@ -206,7 +190,7 @@ static void phase_gate_up(struct backend_batch *batch, const struct cpu_layer *l
             {&layer->gate, batch->h, backend->shape.hidden, batch->gate, ffn, GEMM_SET},
             {&layer->up, batch->h, backend->shape.hidden, batch->up, ffn, GEMM_SET},
         };
-        cpu_products(backend, products, 2, rows, batch->quant, backend->config.max_rows, thread_index, NULL);
+        cpu_products(backend, products, layer->up.outputs ? 2 : 1, rows, batch->quant, backend->config.max_rows, thread_index, NULL);
         struct claim claim = claim_begin(backend->config.pool, thread_index, rows, false);
         for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
             backend->pieces.activation(batch->gate + (size_t)begin * ffn, batch->up + (size_t)begin * ffn, count * ffn,
@@ -219,14 +203,16 @@ static void phase_gate_up(struct backend_batch *batch, const struct cpu_layer *l
     quantized_rows_source(&x, batch->h, backend->shape.hidden);
     struct claim claim = claim_begin(backend->config.pool, thread_index, layer->gate.packed.tile_count, rows <= CLAIM_FEW_ROWS);
     uint32_t begin, count, next_begin = 0, next_count = 0;
+    const bool is_gated = layer->up.outputs != 0;
     for (bool more = claim_range(&claim, &begin, &count); more; begin = next_begin, count = next_count) {
         const struct packed_matrix *up = &layer->up.packed;
         uint32_t column = begin * PACK_TILE_OUTPUTS, columns = MIN(count * PACK_TILE_OUTPUTS, ffn - column);
         more = claim_range(&claim, &next_begin, &next_count);
         const void *after = more ? layer->gate.packed.data + next_begin * layer->gate.packed.tile_bytes : next;
-        kernels->gemm(&layer->gate.packed, &x, 0, rows, begin, count, up->data + begin * up->tile_bytes, batch->gate, ffn,
-                      GEMM_SET);
-        kernels->gemm(up, &x, 0, rows, begin, count, after, batch->up, ffn, GEMM_SET);
+        kernels->gemm(&layer->gate.packed, &x, 0, rows, begin, count, is_gated ? up->data + begin * up->tile_bytes : after, batch->gate,
+                      ffn, GEMM_SET);
+        if (is_gated)
+            kernels->gemm(up, &x, 0, rows, begin, count, after, batch->up, ffn, GEMM_SET);
         add_bias(&layer->gate, batch->gate, ffn, rows, column, columns);
         add_bias(&layer->up, batch->up, ffn, rows, column, columns);
         for (uint32_t row = 0; row < rows; row++) {
@@ -243,8 +229,10 @@ static void finish_layer(struct segment_job *job, uint32_t thread_index)
     struct backend *backend = batch->backend;
     const struct cpu_layer *layer = &backend->layers[job->s - 1];
     uint32_t hidden = backend->shape.hidden, ffn = backend->shape.ffn;
-    const struct cpu_product out = {&layer->o, batch->att, backend->q_width, batch->x, hidden, GEMM_ADD};
-    const struct cpu_product down = {&layer->down, batch->gate, ffn, batch->x, hidden, GEMM_ADD};
+    const enum gemm_store store = backend->apart ? GEMM_SET : GEMM_ADD;
+    float *to = backend->apart ? batch->h : batch->x;
+    const struct cpu_product out = {&layer->o, batch->att, backend->q_width, to, hidden, store};
+    const struct cpu_product down = {&layer->down, batch->gate, ffn, to, hidden, store};
 
     const struct cpu_linear *after_o[] = {&layer->gate}, *after_up[] = {&layer->down}, *output[] = {&backend->output};
     bool last = job->s == backend->range.count;
@@ -254,7 +242,13 @@ static void finish_layer(struct segment_job *job, uint32_t thread_index)
     phase_take_o(batch, layer, job->links, thread_index);
     cpu_products(backend, &out, 1, batch->row_count, batch->quant, backend->config.max_rows, thread_index,
                  first_read(backend, after_o, 1, batch->row_count, thread_index));
-    phase_norm(batch, layer->ffn_norm, thread_index);
+    phase_norm(batch, backend->apart ? &layer->post_attn : NULL, &layer->ffn, thread_index);
+    if (backend->shape.experts) {
+        cpu_experts(batch, layer, thread_index, store, to);
+        if (last && backend->apart)
+            phase_norm(batch, &layer->post_ffn, NULL, thread_index);
+        return;
+    }
     phase_gate_up(batch, layer, thread_index, first_read(backend, after_up, 1, batch->row_count, thread_index));
     if (!backend->dense) {
         struct claim claim = claim_begin(backend->config.pool, thread_index, batch->row_count, false);
@@ -266,10 +260,20 @@ static void finish_layer(struct segment_job *job, uint32_t thread_index)
                  !last                    ? first_read(backend, qkv, 3, batch->row_count, thread_index)
                  : backend->range.is_last ? first_read(backend, output, 1, batch->row_count, thread_index)
                                           : NULL);
+    if (last && backend->apart)
+        phase_norm(batch, &layer->post_ffn, NULL, thread_index);
 }
 
-// RoPE on q and k in place, then q, k, v of the workers' rows to where they are wanted.
-static void phase_rope(struct backend_batch *batch, const struct backend_links *links, uint32_t thread_index)
+// Each head of a row's q or k, or all as one.
+static void norm_heads(const struct backend *backend, const struct cpu_norm *norm, float *heads, uint32_t width)
+{
+    for (uint32_t at = 0; norm->weight && at < width; at += norm->size)
+        norm_row(backend, norm, heads + at, heads + at);
+}
+
+// Norms, RoPE and the scale of q and k in place, then q, k, v of the workers' rows to where they are wanted.
+static void phase_rope(struct backend_batch *batch, const struct cpu_layer *layer, const struct backend_links *links,
+                       uint32_t thread_index)
 {
     struct backend *backend = batch->backend;
     const struct model_shape *shape = &backend->shape;
@@ -278,10 +282,17 @@ static void phase_rope(struct backend_batch *batch, const struct backend_links *
 
     for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
         for (uint32_t row = begin; row < begin + count; row++) {
-            const float *angles = backend->rope_table + batch->rows[row].position * backend->rope_row;
+            const float *table = backend->rope_table[layer->windowed ? MODEL_ROPE_WINDOWED : MODEL_ROPE_WHOLE];
             float *q = batch->qkv + row * width, *k = q + backend->q_width, *v = k + backend->kv_width;
-            backend->pieces.rope(q, shape->heads, shape->head_dim, shape->rope_dim, angles);
-            backend->pieces.rope(k, shape->kv_heads, shape->head_dim, shape->rope_dim, angles);
+            norm_heads(backend, &layer->q_norm, q, backend->q_width);
+            norm_heads(backend, &layer->k_norm, k, backend->kv_width);
+            if (layer->roped) {
+                const float *angles = table + batch->rows[row].position * backend->rope_row;
+                backend->pieces.rope(q, shape->heads, shape->head_dim, shape->rope_dim, angles);
+                backend->pieces.rope(k, shape->kv_heads, shape->head_dim, shape->rope_dim, angles);
+            }
+            if (backend->q_factor != 1)
+                kernels->scale(q, backend->q_factor, backend->q_width);
             if ((batch->rows[row].local && !batch->rows[row].first) || !links->q[row])
                 continue;
             memcpy(links->q[row], q, backend->q_width * sizeof *q);
@@ -307,10 +318,10 @@ static void start_layer(struct segment_job *job, uint32_t thread_index)
     };
 
     const struct cpu_linear *after[] = {&layer->o};
-    phase_norm(batch, layer->attn_norm, thread_index);
+    phase_norm(batch, job->s && backend->apart ? &layer[-1].post_ffn : NULL, &layer->attn, thread_index);
     cpu_products(backend, products, 3, batch->row_count, batch->quant, backend->config.max_rows, thread_index,
                  first_read(backend, after, 1, batch->row_count, thread_index));
-    phase_rope(batch, job->links, thread_index);
+    phase_rope(batch, layer, job->links, thread_index);
 }
 
 static void segment_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
@@ -372,6 +383,11 @@ static void embed_thread(void *arg, uint32_t thread_index, uint32_t thread_count
                 memcpy(x, backend->embedding.dense + (size_t)batch->rows[row].token * hidden, hidden * sizeof *x);
             else
                 pack_dequantize_row(&backend->embedding.packed, batch->rows[row].token, x);
+            if (backend->shape.embedding_scale != 1)
+                kernels->scale(x, backend->shape.embedding_scale, hidden);
+            if (backend->positions)
+                kernels->add(x, backend->positions + (size_t)(batch->rows[row].position + backend->shape.positions_before) * hidden,
+                             hidden);
         }
 }
 

@@ -3,39 +3,54 @@
 // what an earlier step left. No row's result depends on another's, and those of padding rows are not read.
 #include "kernels/cuda/cuda.h"
 
+#include <math.h>
+
+#include "common/base/checked.h"
+
 enum status cuda_check_pieces(const struct model *model, struct error *error)
 {
-    const struct model_shape *shape = &model->shape;
-    const char *missing = shape->norm != NORM_RMS                                             ? "norm"
-                          : shape->rope_style != ROPE_PAIRS && shape->rope_style != ROPE_NEOX ? "RoPE"
-                          : shape->activation != ACTIVATION_SILU_GATED                        ? "activation"
-                                                                                              : NULL;
+    const struct model_shape *s = &model->shape;
+    const struct model_layer *first = &model->layers[0];
+    const struct {
+        bool lacks;
+        const char *name;
+    } pieces[] = {
+        {s->norm != NORM_RMS, "norm"},
+        {s->rope_style != ROPE_PAIRS && s->rope_style != ROPE_NEOX, "RoPE"},
+        {s->activation != ACTIVATION_SILU || first->up.data == NULL, "activation"},
+        {s->window != 0, "window of attention"},
+        {s->experts != 0, "router of experts"},
+        {first->q_norm.data || first->k_norm.data, "norm of q and k"},
+        {first->post_attn_norm.data || first->post_ffn_norm.data || !first->attn_norm.data, "norm of what is added"},
+        {first->gate_bias.data || first->up_bias.data || first->down_bias.data, "bias of the MLP"},
+        {s->embedding_scale != 1 || s->residual_scale != 1, "scale of what is added"},
+        {s->logit_scale != 1 || s->logit_soft_cap > 0, "scale of the logits"},
+        {s->attention_soft_cap > 0 || first->sinks.data, "softmax"},
+        {fabsf(s->attention_scale * sqrtf((float)s->head_dim) - 1) > 1e-6f, "scale of attention"},
+    };
+    const char *missing = NULL;
+
+    for (size_t i = 0; !missing && i < ARRAY_COUNT(pieces); i++)
+        missing = pieces[i].lacks ? pieces[i].name : NULL;
+    for (uint32_t l = 0; !missing && l < s->layers; l++)
+        missing = model->layers[l].roped ? NULL : "layer without RoPE";
     if (!missing)
         return STATUS_OK;
     return error_set(error, STATUS_UNIMPLEMENTED, "%s: the %s of architecture '%s' is not computed on CUDA",
                      gguf_label(model->gguf), missing, model->arch_name);
 }
 
-// The next two compute the pieces that an architecture's row names. cuda_check_pieces() refuses what is not a case here.
+// These compute the pieces that an architecture's row names. cuda_check_pieces() refuses all others.
 void cuda_norm(struct backend_batch *batch, const uint32_t *row_index, const float *weight, uint32_t rows)
 {
     const struct model_shape *shape = &batch->backend->shape;
 
-    switch (shape->norm) {
-    case NORM_RMS:
-        gpu_rms_norm(batch->backend->type, batch->x, row_index, weight, shape->norm_epsilon, rows, shape->hidden, batch->h,
-                     batch->stream);
-    }
+    gpu_rms_norm(batch->backend->type, batch->x, row_index, weight, shape->norm_epsilon, rows, shape->hidden, batch->h, batch->stream);
 }
 
 static void activate(struct backend_batch *batch)
 {
-    const struct model_shape *shape = &batch->backend->shape;
-
-    switch (shape->activation) {
-    case ACTIVATION_SILU_GATED:
-        gpu_silu_mul(batch->backend->type, batch->gate_up, batch->padded_rows, shape->ffn, batch->act, batch->stream);
-    }
+    gpu_silu_mul(batch->backend->type, batch->gate_up, batch->padded_rows, batch->backend->shape.ffn, batch->act, batch->stream);
 }
 
 static void finish_layer(struct backend_batch *batch, const struct cuda_layer *layer)

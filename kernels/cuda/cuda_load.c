@@ -190,20 +190,9 @@ static void load_layer(struct loader *loader, uint32_t layer, const struct model
     load_linear(loader, layer + 1, (const struct tensor_view *[]){&from->down}, 1, &to->down);
 }
 
-static struct rope_params rope_params(const struct model_shape *shape)
-{
-    return (struct rope_params){
-        .style = shape->rope_style,
-        .dims = shape->rope_dim,
-        .base = (double)shape->rope_base,
-        .freq_scale = (double)shape->rope_freq_scale,
-        .freq_factors = shape->rope_factors,
-    };
-}
-
 static void load_rope(struct loader *loader, uint32_t context_tokens, const float **out)
 {
-    const struct rope_params params = rope_params(&loader->config->model->shape);
+    const struct rope_params params = model_rope_params(&loader->config->model->shape, MODEL_ROPE_WHOLE, context_tokens);
     size_t row_bytes = rope_row_floats(&params) * sizeof(float);
     unsigned char *to = take_fixed(loader, context_tokens * row_bytes);
     uint32_t at_once = (uint32_t)(STAGING_BYTES / row_bytes);

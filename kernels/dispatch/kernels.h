@@ -32,6 +32,9 @@ struct kernels {
     // out[i] = x[i] / sqrt(mean(x^2) + epsilon) * weight[i]; all [n] f32. out may be x.
     void (*rms_norm)(const float *x, const float *weight, float epsilon, uint32_t n, float *out);
 
+    // out[i] = (x[i] - mean(x)) / sqrt(variance(x) + epsilon) * weight[i] + bias[i]; all [n] f32; bias may be NULL. out may be x.
+    void (*layer_norm)(const float *x, const float *weight, const float *bias, float epsilon, uint32_t n, float *out);
+
     // Rotates the first `dims` of each head in place. x: [heads][head_dim] f32; row: [2][dims] f32 of rope_table_build
     // for the same style. dims is even and at most head_dim.
     void (*rope_pairs)(float *x, uint32_t heads, uint32_t head_dim, uint32_t dims, const float *row);
@@ -40,8 +43,17 @@ struct kernels {
     // out[i] = gate[i] / (1 + e^-gate[i]) * up[i]; all [n] f32. out may be gate or up.
     void (*silu_mul)(const float *gate, const float *up, uint32_t n, float *out);
 
+    // The same for other activations. gelu: gate / (1 + e^-2z) * up, z = sqrt(2 / pi) * (gate + 0.044715 * gate^3). gpt_oss: with
+    // g = min(gate, 7) and u = up within -7 to 7, g / (1 + e^-1.702g) * (u + 1). relu: max(gate, 0); up is not read.
+    void (*gelu_mul)(const float *gate, const float *up, uint32_t n, float *out);
+    void (*gpt_oss_mul)(const float *gate, const float *up, uint32_t n, float *out);
+    void (*relu)(const float *gate, const float *up, uint32_t n, float *out);
+
     // x[i] += y[i]; [n] f32.
     void (*add)(float *x, const float *y, uint32_t n);
+    // x[i] *= factor; x[i] = cap * tanh(x[i] / cap); [n] f32.
+    void (*scale)(float *x, float factor, uint32_t n);
+    void (*soft_cap)(float *x, float cap, uint32_t n);
 
     // The largest x[i] into *max_out, and log(sum of e^(x[i] - max)): the log-probability of i is
     // (x[i] - max) - returned. NaN anywhere or +inf: NaN. All -inf or n == 0: max -inf, returns 0. x: [n] f32.

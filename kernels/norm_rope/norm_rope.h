@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum rope_style { ROPE_PAIRS, ROPE_NEOX };
+enum rope_style { ROPE_PAIRS, ROPE_NEOX, ROPE_NONE };
 
 struct rope_params {
     enum rope_style style;
@@ -40,8 +40,14 @@ void rope_table_build(const struct rope_params *params, uint32_t position_begin,
     void rms_norm_##level(const float *x, const float *weight, float epsilon, uint32_t n, float *out);     \
     void rope_pairs_##level(float *x, uint32_t heads, uint32_t head_dim, uint32_t dims, const float *row); \
     void rope_neox_##level(float *x, uint32_t heads, uint32_t head_dim, uint32_t dims, const float *row);  \
+    void layer_norm_##level(const float *x, const float *weight, const float *bias, float epsilon, uint32_t n, float *out); \
     void silu_mul_##level(const float *gate, const float *up, uint32_t n, float *out);                     \
+    void gelu_mul_##level(const float *gate, const float *up, uint32_t n, float *out);                     \
+    void gpt_oss_mul_##level(const float *gate, const float *up, uint32_t n, float *out);                  \
+    void relu_##level(const float *gate, const float *up, uint32_t n, float *out);                         \
     void add_##level(float *x, const float *y, uint32_t n);                                                \
+    void scale_##level(float *x, float factor, uint32_t n);                                                \
+    void soft_cap_##level(float *x, float cap, uint32_t n);                                                \
     double log_sum_exp_##level(const float *x, uint32_t n, float *max_out);                                \
     void softmax_##level(const float *x, uint32_t n, float *out);                                          \
     void log_softmax_##level(const float *x, uint32_t n, float *out);                                      \

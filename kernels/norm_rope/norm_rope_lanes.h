@@ -71,14 +71,80 @@ void NAME(rope_neox)(float *x, uint32_t heads, uint32_t head_dim, uint32_t dims,
         }
 }
 
+// Sums of values less `shift`, or of their squares.
+LANES_INLINE float sum_of(const float *x, float shift, uint32_t n, const bool squared)
+{
+    lanes sum[4] = {lanes_zero(), lanes_zero(), lanes_zero(), lanes_zero()};
+    for (uint32_t i = 0, j = 0; i < n; i += LANES, j = (j + 1) % 4) {
+        lanes v = lanes_sub(load_some(x + i, n - i), lanes_set1(shift));
+        if (n - i < LANES)
+            v = lanes_fill_tail(v, n - i, 0);
+        sum[j] = squared ? lanes_fma(v, v, sum[j]) : lanes_add(v, sum[j]);
+    }
+    return lanes_sum(lanes_add(lanes_add(sum[0], sum[1]), lanes_add(sum[2], sum[3])));
+}
+
+void NAME(layer_norm)(const float *x, const float *weight, const float *bias, float epsilon, uint32_t n, float *out)
+{
+    float count = (float)(n ? n : 1), mean = sum_of(x, 0, n, false) / count;
+    lanes scale = lanes_set1(1.0f / sqrtf(sum_of(x, mean, n, true) / count + epsilon)), shift = lanes_set1(mean);
+    for (uint32_t i = 0; i < n; i += LANES) {
+        lanes v = lanes_mul(lanes_sub(load_some(x + i, n - i), shift), scale), w = load_some(weight + i, n - i);
+        store_some(out + i, bias ? lanes_fma(v, w, load_some(bias + i, n - i)) : lanes_mul(v, w), n - i);
+    }
+}
+
+// x / (1 + e^-z)
+LANES_INLINE lanes times_sigmoid(lanes x, lanes z)
+{
+    return lanes_div(x, lanes_add(lanes_set1(1.0f), lanes_exp(lanes_sub(lanes_zero(), z))));
+}
+
 void NAME(silu_mul)(const float *gate, const float *up, uint32_t n, float *out)
 {
-    lanes one = lanes_set1(1.0f);
     for (uint32_t i = 0; i < n; i += LANES) {
         lanes g = load_some(gate + i, n - i);
-        lanes denominator = lanes_add(one, lanes_exp(lanes_sub(lanes_zero(), g)));
-        store_some(out + i, lanes_mul(lanes_div(g, denominator), load_some(up + i, n - i)), n - i);
+        store_some(out + i, lanes_mul(times_sigmoid(g, g), load_some(up + i, n - i)), n - i);
     }
+}
+
+void NAME(gelu_mul)(const float *gate, const float *up, uint32_t n, float *out)
+{
+    const lanes one = lanes_set1(1.0f), cubic = lanes_set1(0.044715f), twice = lanes_set1(1.5957691216f); // 2 sqrt(2 / pi)
+    for (uint32_t i = 0; i < n; i += LANES) {
+        lanes g = load_some(gate + i, n - i);
+        lanes z = lanes_mul(lanes_mul(twice, g), lanes_fma(lanes_mul(cubic, g), g, one));
+        store_some(out + i, lanes_mul(times_sigmoid(g, z), load_some(up + i, n - i)), n - i);
+    }
+}
+
+void NAME(gpt_oss_mul)(const float *gate, const float *up, uint32_t n, float *out)
+{
+    const lanes most = lanes_set1(7.0f), least = lanes_set1(-7.0f), slope = lanes_set1(1.702f), one = lanes_set1(1.0f);
+    for (uint32_t i = 0; i < n; i += LANES) {
+        lanes g = lanes_min(most, load_some(gate + i, n - i)); // in this order NaN stays NaN
+        lanes u = lanes_max(least, lanes_min(most, load_some(up + i, n - i)));
+        store_some(out + i, lanes_mul(times_sigmoid(g, lanes_mul(slope, g)), lanes_add(u, one)), n - i);
+    }
+}
+
+void NAME(relu)(const float *gate, const float *up, uint32_t n, float *out)
+{
+    (void)up;
+    for (uint32_t i = 0; i < n; i += LANES)
+        store_some(out + i, lanes_max(lanes_zero(), load_some(gate + i, n - i)), n - i);
+}
+
+void NAME(scale)(float *x, float factor, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += LANES)
+        store_some(x + i, lanes_mul(load_some(x + i, n - i), lanes_set1(factor)), n - i);
+}
+
+void NAME(soft_cap)(float *x, float cap, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += LANES)
+        store_some(x + i, lanes_mul(lanes_tanh(lanes_div(load_some(x + i, n - i), lanes_set1(cap))), lanes_set1(cap)), n - i);
 }
 
 void NAME(add)(float *x, const float *y, uint32_t n)

@@ -42,6 +42,54 @@ void silu_mul_ref(const float *gate, const float *up, uint32_t n, float *out)
         out[i] = (float)((double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i]);
 }
 
+void layer_norm_ref(const float *x, const float *weight, const float *bias, float epsilon, uint32_t n, float *out)
+{
+    double sum = 0, squares = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)x[i];
+    double mean = sum / (n ? n : 1);
+    for (uint32_t i = 0; i < n; i++)
+        squares += ((double)x[i] - mean) * ((double)x[i] - mean);
+    double scale = 1 / sqrt(squares / (n ? n : 1) + (double)epsilon);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (float)(((double)x[i] - mean) * scale * (double)weight[i] + (bias ? (double)bias[i] : 0));
+}
+
+void gelu_mul_ref(const float *gate, const float *up, uint32_t n, float *out)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        double g = (double)gate[i], z = 0.7978845608028654 * (g + 0.044715 * g * g * g);
+        out[i] = (float)(g / (1 + exp(-2 * z)) * (double)up[i]);
+    }
+}
+
+void gpt_oss_mul_ref(const float *gate, const float *up, uint32_t n, float *out)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        double g = gate[i] > 7 ? 7 : (double)gate[i], u = up[i] > 7 ? 7 : up[i] < -7 ? -7 : (double)up[i];
+        out[i] = (float)(g / (1 + exp(-1.702 * g)) * (u + 1));
+    }
+}
+
+void relu_ref(const float *gate, const float *up, uint32_t n, float *out)
+{
+    (void)up;
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = gate[i] < 0 ? 0 : gate[i];
+}
+
+void scale_ref(float *x, float factor, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] *= factor;
+}
+
+void soft_cap_ref(float *x, float cap, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = (float)((double)cap * tanh((double)x[i] / (double)cap));
+}
+
 void add_ref(float *x, const float *y, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)

@@ -9,7 +9,7 @@
 //     lanes_sum, the fixed tree:   16 ──▶ 8 (i + i+8) ──▶ 4 (i + i+4) ──▶ 2 (i + i+2) ──▶ 1 (0 + 1)
 //
 // Tails: lanes_load_tail(p, n) touches only n elements, 0 <= n <= 16, and the others read 0; lanes_fill_tail() gives them
-// another value (-inf before a max). Loads and stores need no alignment.
+// another value (-inf before a max), lanes_fill_head() the first n. Loads and stores need no alignment.
 //
 // Include only from a file that is compiled with the flags of *_avx2.c, *_avx512.c or *_vnni.c.
 #ifndef FD_KERNELS_SIMD_LANES_H
@@ -52,6 +52,11 @@ LANES_INLINE void lanes_store_tail(float *p, lanes x, uint32_t n) { _mm512_mask_
 LANES_INLINE lanes lanes_fill_tail(lanes x, uint32_t n, float fill)
 {
     return _mm512_mask_mov_ps(_mm512_set1_ps(fill), lanes_tail_mask(n), x);
+}
+// Lanes below n become fill.
+LANES_INLINE lanes lanes_fill_head(lanes x, uint32_t n, float fill)
+{
+    return _mm512_mask_mov_ps(x, lanes_tail_mask(n), _mm512_set1_ps(fill));
 }
 LANES_INLINE lanes lanes_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 LANES_INLINE lanes lanes_load_f16_tail(const uint16_t *p, uint32_t n)
@@ -148,6 +153,13 @@ LANES_INLINE lanes lanes_fill_tail(lanes x, uint32_t n, float fill)
     __m256 value = _mm256_set1_ps(fill);
     return (lanes){_mm256_blendv_ps(value, x.lo, _mm256_castsi256_ps(lanes_tail_mask_half((int32_t)n))),
                    _mm256_blendv_ps(value, x.hi, _mm256_castsi256_ps(lanes_tail_mask_half((int32_t)n - 8)))};
+}
+// Lanes below n become fill.
+LANES_INLINE lanes lanes_fill_head(lanes x, uint32_t n, float fill)
+{
+    __m256 value = _mm256_set1_ps(fill);
+    return (lanes){_mm256_blendv_ps(x.lo, value, _mm256_castsi256_ps(lanes_tail_mask_half((int32_t)n))),
+                   _mm256_blendv_ps(x.hi, value, _mm256_castsi256_ps(lanes_tail_mask_half((int32_t)n - 8)))};
 }
 LANES_INLINE lanes lanes_load_f16(const uint16_t *p)
 {
@@ -301,6 +313,13 @@ LANES_INLINE lanes lanes_exp(lanes x)
     lanes_i bias = lanes_set1_i(127);
     p = lanes_mul(p, lanes_as_f(lanes_sll_i(lanes_add_i(half, bias), 23)));
     return lanes_mul(p, lanes_as_f(lanes_sll_i(lanes_add_i(rest, bias), 23)));
+}
+
+// tanh(x) within 2e-7 of it; NaN stays NaN.
+LANES_INLINE lanes lanes_tanh(lanes x)
+{
+    lanes one = lanes_set1(1.0f), e = lanes_exp(lanes_add(x, x));
+    return lanes_sub(one, lanes_div(lanes_set1(2.0f), lanes_add(e, one)));
 }
 
 #endif

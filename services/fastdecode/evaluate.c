@@ -6,6 +6,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/memory.h"
+#include "common/model/model_kv.h"
 
 enum { STEP_ROWS = 512, HEAD_ROWS = 32, PAGE_TOKENS = 16, SEQUENCE = 1 };
 
@@ -35,18 +36,13 @@ static bool is_reference(const struct evaluation *evaluation, const struct side 
 
 static struct kv_shape kv_shape_of(const struct evaluation *evaluation, const struct side *side)
 {
-    const struct model_shape *shape = &evaluation->shape;
-    return (struct kv_shape){
-        .layers = shape->layers,
-        .heads = shape->heads,
-        .kv_heads = shape->kv_heads,
-        .head_dim = shape->head_dim,
-        .page_tokens = PAGE_TOKENS,
-        .type = is_reference(evaluation, side) ? KV_F32 : evaluation->config.kv_type,
-        .max_sequences = 1,
-        .max_context = evaluation->config.context_tokens,
-        .sparse_percent = is_reference(evaluation, side) ? 0 : evaluation->config.sparse_percent,
-    };
+    struct kv_shape shape = model_kv_shape(evaluation->config.model, 0, evaluation->shape.layers);
+    shape.page_tokens = PAGE_TOKENS;
+    shape.type = is_reference(evaluation, side) ? KV_F32 : evaluation->config.kv_type;
+    shape.max_sequences = 1;
+    shape.max_context = evaluation->config.context_tokens;
+    shape.sparse_percent = is_reference(evaluation, side) ? 0 : evaluation->config.sparse_percent;
+    return shape;
 }
 
 static uint64_t store_bytes(const struct evaluation *evaluation, const struct side *side)
@@ -228,9 +224,11 @@ static enum status run_step(struct evaluation *evaluation, struct side *side, ui
     for (uint32_t s = 0; s <= evaluation->shape.layers; s++) {
         evaluation->ops->segment(side->batch, s, &links);
         wait_done(evaluation, side);
-        if (s < evaluation->shape.layers)
-            kv_batch_attend(side->kv, s, (const float *const *)side->q, (const float *const *)side->k,
-                            (const float *const *)side->v, side->o);
+        if (s == evaluation->shape.layers)
+            break;
+        kv_batch_sinks(side->kv, evaluation->config.model->layers[s].sink_scores);
+        kv_batch_attend(side->kv, s, (const float *const *)side->q, (const float *const *)side->k, (const float *const *)side->v,
+                        side->o);
     }
     return STATUS_OK;
 }

@@ -3,6 +3,7 @@
 
 #include "common/base/checked.h"
 #include "common/model/model.h"
+#include "common/model/model_kv.h"
 #include "kernels/backend/backend_measure.h"
 #include "services/fastdecode/measure_model.h"
 
@@ -88,12 +89,9 @@ enum status measure_model(const char *model_path, const struct device_choice *de
 
     if (status)
         return status;
-    const struct kv_shape kv = {.layers = model->shape.layers,
-                                .heads = model->shape.heads,
-                                .kv_heads = model->shape.kv_heads,
-                                .head_dim = model->shape.head_dim,
-                                .page_tokens = PAGE_TOKENS,
-                                .type = KV_F16};
+    struct kv_shape kv = model_kv_shape(model, 0, model->shape.layers);
+    kv.page_tokens = PAGE_TOKENS;
+    kv.type = KV_F16;
     *out = (struct hardware_model){.name = slash ? slash + 1 : model_path};
     status = measure_steps(model, device, pool, out, error);
     if (!status && out->attention.token_us <= 0)

@@ -54,6 +54,14 @@ static void print_tensor_types(const struct model *model)
         }
 }
 
+static uint32_t windowed_layers(const struct model *model)
+{
+    uint32_t count = 0;
+    for (uint32_t l = 0; l < model->shape.layers; l++)
+        count += model->layers[l].windowed;
+    return count;
+}
+
 static void print_model(const struct model *model)
 {
     const struct model_shape *s = &model->shape;
@@ -65,6 +73,10 @@ static void print_model(const struct model *model)
     printf("  shape          %u layers, hidden %u, ffn %u, %u heads of %u, %u KV heads\n", s->layers, s->hidden, s->ffn, s->heads,
            s->head_dim, s->kv_heads);
     printf("  context        %u tokens\n", s->context_length);
+    if (s->window)
+        printf("  window         %u tokens in %u of the layers\n", s->window, windowed_layers(model));
+    if (s->experts)
+        printf("  experts        %u, each row goes through %u\n", s->experts, s->experts_used);
     printf("  vocabulary     %u tokens%s, tokenizer %.*s %.*s\n", s->vocab, model->tied ? ", output tied to the embedding" : "",
            (int)t->kind.length, t->kind.length ? t->kind.data : "", (int)t->pre.length, t->pre.length ? t->pre.data : "");
     printf("  chat template  %s\n", t->chat_template.length ? "yes" : "none (--chat-template FILE gives one)");

@@ -437,6 +437,10 @@ static void attend(struct worker *worker, struct rpc_call *call, struct attend_b
     point(worker, batch, request, &parts);
     began_ns = trace_clock(worker->track);
     uint64_t cpu_ns = worker->track ? clock_thread_ns() : 0; // with shared cores this is the time that attention itself takes
+    if (request->sink_count) {
+        memcpy(worker->sinks, request->sinks, request->sink_count * sizeof *worker->sinks);
+        kv_batch_sinks(batch->kv, worker->sinks);
+    }
     if (batch->kept_count)
         kv_batch_attend(batch->kv, request->layer, worker->q, worker->k, worker->v, worker->o);
     trace_span(worker->track, "attend", began_ns, {"step", request->step}, {"layer", request->layer}, {"rows", batch->kept_count},
@@ -486,6 +490,11 @@ void attend_handler(struct rpc_call *call, void *user)
     if (request.mini_batch >= WORKER_BATCHES_MAX || request.layer >= worker->shape.layers) {
         rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "AttendRequest: mini-batch %u of %d or layer %u of %u out of range",
                       request.mini_batch, WORKER_BATCHES_MAX, request.layer, worker->shape.layers);
+        return;
+    }
+    if (request.sink_count && request.sink_count != worker->shape.heads) {
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "AttendRequest: %u sinks, there are %u heads", request.sink_count,
+                      worker->shape.heads);
         return;
     }
     if (request.layer == 0 && check_items(worker, &request, &error)) {

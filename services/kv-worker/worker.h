@@ -27,6 +27,7 @@ enum {
     WORKER_BATCHES_MAX = ATTEND_BATCHES_MAX,
     WORKER_LAYERS_MAX = 1 << 12, // the scheduler takes no model with more
     WORKER_ROWS_MAX = 8192,
+    WORKER_HEADS_MAX = 4096, // as kv_store_open() has it
     WORKER_SEQUENCES_MAX = 1 << 16,
     NAME_BYTES = 64,
     ADDRESS_BYTES = 200
@@ -75,6 +76,7 @@ struct worker {
     // scheduler, in any order
     atomic_ullong s_part_incarnation[WORKER_LAYERS_MAX];
     uint32_t q_width, kv_width, partial_floats;
+    float sinks[WORKER_HEADS_MAX]; // of the layer that is attended
     struct kv_row *rows; // [WORKER_ROWS_MAX] scratch
     const float **q, **k, **v;
     float **o;

@@ -169,6 +169,7 @@ struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use
 {
     struct engine *engine = batch->engine;
     const uint32_t layer = engine->range.first + segment;
+    const float *sinks = engine->layers ? engine->layers[layer].sink_scores : NULL;
     const struct step_place *place = use->place;
     struct attend_request_parts parts;
     const struct attend_request_form form = {
@@ -183,6 +184,7 @@ struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use
         .read_count = place->read_count,
         .q_width = engine->q_width,
         .kv_width = engine->kv_width,
+        .sink_count = sinks ? engine->shape.heads : 0,
     };
     unsigned char *payload;
     size_t size = attend_request_size(&form);
@@ -191,6 +193,8 @@ struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use
     if (!buffer)
         return NULL;
     attend_request_begin(payload, size, &form, &parts);
+    if (parts.sinks)
+        memcpy(parts.sinks, sinks, engine->shape.heads * sizeof(float));
     if (layer == 0)
         put_shares(&batch->plan, place, &parts);
     for (uint32_t i = 0; i < place->row_count; i++) {

@@ -182,6 +182,7 @@ struct engine {
     struct backend *backend;
     struct sequence_table *sequences;
     struct model_shape shape;
+    const struct model_layer *layers; // [shape.layers] of the model, for their sinks; borrowed. NULL: none has any
     struct layer_range range; // count 0 until engine_open(): all layers
     struct engine_stage stage;
     uint32_t context_tokens, max_rows, batch_count, q_width, kv_width, partial_floats, page_tokens;

@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
+#include "common/model/model_kv.h"
 #include "common/model/compute.h"
 #include "common/plan/split.h"
 #include "services/s-part/s_part.h"
@@ -194,16 +195,13 @@ enum status load_model(struct s_part *s_part, struct error *error)
 
 struct kv_shape load_kv_shape(const struct s_part *s_part)
 {
-    const struct model_shape *shape = &s_part->model->shape;
-    return (struct kv_shape){.layers = shape->layers,
-                             .heads = shape->heads,
-                             .kv_heads = shape->kv_heads,
-                             .head_dim = shape->head_dim,
-                             .page_tokens = S_PART_PAGE_TOKENS,
-                             .type = s_part->settings.kv_type,
-                             .max_sequences = 1,
-                             .max_context = s_part->settings.context,
-                             .sparse_percent = s_part->settings.sparse_percent};
+    struct kv_shape shape = model_kv_shape(s_part->model, 0, s_part->model->shape.layers);
+    shape.page_tokens = S_PART_PAGE_TOKENS;
+    shape.type = s_part->settings.kv_type;
+    shape.max_sequences = 1;
+    shape.max_context = s_part->settings.context;
+    shape.sparse_percent = s_part->settings.sparse_percent;
+    return shape;
 }
 
 void load_measure(struct s_part *s_part)

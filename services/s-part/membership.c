@@ -42,7 +42,8 @@ static bool pages_are_workers(const struct s_part *s_part)
 struct registration {
     Fastdecode__RegisterRequest request;
     Fastdecode__ModelInfo info;
-    Fastdecode__KvShape kv;
+    struct kv_shape shape;
+    Fastdecode__KvShape kv; // borrows it
     uint32_t ends[END_TOKENS_MAX];
     char name[256];
 };
@@ -50,9 +51,9 @@ struct registration {
 static void fill_model(const struct s_part *s_part, struct registration *r)
 {
     const struct model *model = s_part->model;
-    const struct kv_shape kv = load_kv_shape(s_part);
 
-    messages_from_kv_shape(&kv, &r->kv);
+    r->shape = load_kv_shape(s_part);
+    messages_from_kv_shape(&r->shape, &r->kv);
     fastdecode__model_info__init(&r->info);
     snprintf(r->name, sizeof r->name, "%.*s", (int)MIN(model->name.length, sizeof r->name - 1), model->name.data);
     r->info.name = r->name;
@@ -80,7 +81,9 @@ static void fill_registration(struct s_part *s_part, struct registration *r)
     request->numeric_level = s_part->level;
     request->one_kind_of_place = s_part->settings.batch_invariant && s_part->plan.pool_on_device;
     request->rows_alike = s_part->plan.rows_alike;
-    request->takes_extents = s_part->settings.sparse_percent == 0; // sparse rows choose among all of their context
+    // sparse rows choose among all of their context; the part of a window that lies elsewhere is not known; partials have no sinks
+    request->takes_extents = s_part->settings.sparse_percent == 0 && s_part->model->shape.window == 0 &&
+                             !s_part->model->layers[0].sinks.data;
     request->pool_takes_extents = request->takes_extents && s_part->engine.ops->pool_reads != NULL;
     request->on_device = s_part->device.ops != &backend_cpu;
     request->max_rows = s_part->settings.max_rows;

@@ -89,7 +89,8 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
         return error->status;
     if (scheduler->model_known)
         return STATUS_OK;
-    scheduler->kv = *model->kv;
+    scheduler->kv_shape = messages_to_kv_shape(model->kv, 1);
+    messages_from_kv_shape(&scheduler->kv_shape, &scheduler->kv);
     scheduler->model = *model;
     snprintf(scheduler->model_name, sizeof scheduler->model_name, "%s", model->name);
     scheduler->model.name = scheduler->model_name;

@@ -237,6 +237,7 @@ struct scheduler {
     // The model, from the s-part.
     bool model_known;
     Fastdecode__ModelInfo model;
+    struct kv_shape kv_shape; // what kv says, and borrows
     Fastdecode__KvShape kv;
     char model_name[NAME_BYTES];
     uint32_t end_tokens[END_TOKENS_MAX];

@@ -105,17 +105,17 @@ static void small_job(void *arg, uint32_t thread_index, uint32_t thread_count)
         float *x = batch->x + (size_t)item * shape->hidden, *h = batch->h + (size_t)item * shape->hidden;
         float *q = batch->qkv + item * (backend->q_width + 2u * backend->kv_width);
         float *gate = batch->gate + (size_t)item * shape->ffn;
-        const float *angles = backend->rope_table + batch->rows[item].position * backend->rope_row;
+        const float *angles = backend->rope_table[MODEL_ROPE_WHOLE] + batch->rows[item].position * backend->rope_row;
         for (uint32_t layer = 0; layer < shape->layers; layer++) {
-            kernels->rms_norm(x, backend->layers[layer].attn_norm, shape->norm_epsilon, shape->hidden, h);
+            kernels->rms_norm(x, backend->layers[layer].attn.weight, shape->norm_epsilon, shape->hidden, h);
             if (shape->rope_style == ROPE_NEOX)
                 kernels->rope_neox(q, shape->heads + shape->kv_heads, shape->head_dim, shape->rope_dim, angles);
             else
                 kernels->rope_pairs(q, shape->heads + shape->kv_heads, shape->head_dim, shape->rope_dim, angles);
-            kernels->rms_norm(x, backend->layers[layer].ffn_norm, shape->norm_epsilon, shape->hidden, h);
+            kernels->rms_norm(x, backend->layers[layer].ffn.weight, shape->norm_epsilon, shape->hidden, h);
             kernels->silu_mul(gate, batch->up + (size_t)item * shape->ffn, shape->ffn, gate);
         }
-        kernels->rms_norm(x, backend->output_norm, shape->norm_epsilon, shape->hidden, h);
+        kernels->rms_norm(x, backend->output_norm.weight, shape->norm_epsilon, shape->hidden, h);
         sampler_sample(bench->sampler, backend->logits + (size_t)(item % CPU_HEAD_ROWS) * shape->vocab, 0,
                        backend->scratch[thread_index], &bench->result[item]);
     }

@@ -69,7 +69,13 @@ static inline struct outcome register_s_part(struct registration what)
     struct error error;
 
     UNTIL(rpc_channel_is_up(s_part.channel));
-    kv = (Fastdecode__KvShape){kv.base, 2, 4, 2, 16, 16, FASTDECODE__KV_TYPE__KV_TYPE_F16, what.context, 0};
+    kv.layers = 2;
+    kv.heads = 4;
+    kv.kv_heads = 2;
+    kv.head_dim = 16;
+    kv.page_tokens = 16;
+    kv.type = FASTDECODE__KV_TYPE__KV_TYPE_F16;
+    kv.context_tokens = what.context;
     model.name = (char *)"test";
     model.vocab = 100;
     model.context_tokens = what.context;

@@ -29,6 +29,39 @@ static void run_silu_mul(const struct kernels *level, const float *x, const floa
 {
     level->silu_mul(x, y, n, out);
 }
+static void run_layer_norm(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
+{
+    level->layer_norm(x, y, x, 1e-5f, n, out);
+}
+static void run_layer_norm_alone(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
+{
+    level->layer_norm(x, y, NULL, 1e-5f, n, out);
+}
+static void run_gelu_mul(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
+{
+    level->gelu_mul(x, y, n, out);
+}
+static void run_gpt_oss_mul(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
+{
+    level->gpt_oss_mul(x, y, n, out);
+}
+static void run_relu(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
+{
+    (void)y;
+    level->relu(x, NULL, n, out);
+}
+static void run_scale(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
+{
+    (void)y;
+    memcpy(out, x, n * sizeof *out);
+    level->scale(out, 1.7f, n);
+}
+static void run_soft_cap(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
+{
+    (void)y;
+    memcpy(out, x, n * sizeof *out);
+    level->soft_cap(out, 30, n);
+}
 static void run_add(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
 {
     memcpy(out, x, n * sizeof *out);
@@ -85,6 +118,13 @@ static void test_rows(void **state)
         float *x = exact_floats(n, n + 1, 3.0f), *y = exact_floats(n, n + 2, 1.0f);
         check_operation("rms_norm", run_rms_norm, x, y, n, 1e-6, 0);
         check_operation("silu_mul", run_silu_mul, x, y, n, 6e-7, 0);
+        check_operation("layer_norm", run_layer_norm, x, y, n, 2e-6, 2e-6);
+        check_operation("layer_norm without bias", run_layer_norm_alone, x, y, n, 2e-6, 1e-6);
+        check_operation("gelu_mul", run_gelu_mul, x, y, n, 4e-6, 1e-6);
+        check_operation("gpt_oss_mul", run_gpt_oss_mul, x, y, n, 2e-6, 1e-6);
+        check_operation("relu", run_relu, x, y, n, 0, 0);
+        check_operation("scale", run_scale, x, y, n, 0, 0);
+        check_operation("soft_cap", run_soft_cap, x, y, n, 2e-7, 8e-6);
         check_operation("add", run_add, x, y, n, 0, 0);
         check_operation("softmax", run_softmax, x, y, n, 2e-6, 0);
         check_operation("log_softmax", run_log_softmax, x, y, n, 2e-7, 1e-6);
@@ -103,6 +143,9 @@ static void test_extreme_rows(void **state)
     check_operation("log_softmax wide", run_log_softmax, x, y, N, 2e-7, 1e-5);
     x[0] = 3e38f, x[1] = -3e38f, x[40] = 200.0f, x[41] = -200.0f, x[82] = -3e38f;
     check_operation("silu_mul huge", run_silu_mul, x, y, N, 6e-7, 1e-37);
+    check_operation("gelu_mul huge", run_gelu_mul, x, y, N, 6e-7, 1e-6);
+    check_operation("gpt_oss_mul huge", run_gpt_oss_mul, x, y, N, 2e-6, 1e-6);
+    check_operation("soft_cap huge", run_soft_cap, x, y, N, 2e-7, 8e-6);
     check_operation("softmax huge", run_softmax, x, y, N, 2e-6, 1e-44);
     x[0] = -INFINITY, x[40] = -INFINITY, x[82] = -INFINITY;
     check_operation("softmax masked", run_softmax, x, y, N, 2e-6, 1e-44);
@@ -113,6 +156,7 @@ static void test_extreme_rows(void **state)
     check_operation("softmax of NaN", run_softmax, x, y, N, 0, 0);
     check_operation("log_softmax of NaN", run_log_softmax, x, y, N, 0, 0);
     check_operation("rms_norm of NaN", run_rms_norm, x, y, N, 0, 0);
+    check_operation("layer_norm of NaN", run_layer_norm, x, y, N, 0, 0);
     for (int i = 0; i < N; i++)
         x[i] = -INFINITY;
     check_operation("softmax of nothing", run_softmax, x, y, N, 0, 0);

@@ -20,20 +20,30 @@ static void a_kv_shape_comes_back(void **state)
                                    .type = KV_INT4,
                                    .max_sequences = 7,
                                    .max_context = 8,
-                                   .sparse_percent = 9};
+                                   .sparse_percent = 9,
+                                   .window = 10,
+                                   .windowed = {1},
+                                   .soft_cap = 12};
     Fastdecode__KvShape message, other;
     (void)state;
     messages_from_kv_shape(&shape, &message);
     const struct kv_shape back = messages_to_kv_shape(&message, 7);
     assert_memory_equal(&back, &shape, sizeof shape);
     uint32_t *const fields[] = {&other.layers,      &other.heads,          &other.kv_heads,      &other.head_dim,
-                                &other.page_tokens, &other.context_tokens, &other.sparse_percent};
+                                &other.page_tokens, &other.context_tokens, &other.sparse_percent, &other.window};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         other = message;
         assert_true(messages_same_kv_shape(&message, &other));
         ++*fields[i];
         assert_false(messages_same_kv_shape(&message, &other));
     }
+    uint64_t windowed = 0;
+    other = message;
+    other.windowed_layers = &windowed;
+    assert_false(messages_same_kv_shape(&message, &other));
+    other = message;
+    other.soft_cap = 0;
+    assert_false(messages_same_kv_shape(&message, &other));
     other = message;
     other.type = FASTDECODE__KV_TYPE__KV_TYPE_F16;
     assert_false(messages_same_kv_shape(&message, &other));

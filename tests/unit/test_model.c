@@ -32,7 +32,7 @@ static const struct change changes[] = {
     {"no architecture", "general.architecture", ADD_NOTHING, NULL, 0, NULL, STATUS_INVALID_ARGUMENT,
      "key 'general.architecture' is missing"},
     {"another architecture", "general.architecture", ADD_STRING, "general.architecture", 0, "mam\nba", STATUS_UNIMPLEMENTED,
-     "key 'general.architecture' is 'mam?ba'; supported are: llama, qwen2"},
+     "key 'general.architecture' is 'mam?ba'; supported are: llama, qwen2, qwen3, qwen3moe, phi3, gemma2, gemma3, gpt-oss, granite, olmo2, smollm3, opt"},
     {"architecture is a number", "general.architecture", ADD_U32, "general.architecture", 3, NULL, STATUS_INVALID_ARGUMENT,
      "has type u32, expected a string"},
     {"no layer count", "llama.block_count", ADD_NOTHING, NULL, 0, NULL, STATUS_INVALID_ARGUMENT,
@@ -83,18 +83,24 @@ static const struct change changes[] = {
      "'llama.rope.freq_base' is"},
     {"RoPE base 0", "llama.rope.freq_base", ADD_F32, "llama.rope.freq_base", 0, NULL, STATUS_INVALID_ARGUMENT,
      "'llama.rope.freq_base' is 0"},
-    {"YaRN", NULL, ADD_STRING, "llama.rope.scaling.type", 0, "yarn", STATUS_UNIMPLEMENTED,
-     "'llama.rope.scaling.type' is 'yarn': supported are none, linear, and factors in rope_freqs.weight"},
+    {"dynamic scaling", NULL, ADD_STRING, "llama.rope.scaling.type", 0, "dynamic", STATUS_UNIMPLEMENTED,
+     "'llama.rope.scaling.type' is 'dynamic': supported are none, linear, yarn, longrope, and factors in rope_freqs.weight"},
     {"infinite scaling", NULL, ADD_F32, "llama.rope.scale_linear", (double)INFINITY, NULL, STATUS_INVALID_ARGUMENT,
      "'llama.rope.scale_linear' is inf"},
     {"no epsilon", EPSILON, ADD_NOTHING, NULL, 0, NULL, STATUS_INVALID_ARGUMENT, "key '" EPSILON "' is missing: expected a float"},
     {"epsilon NaN", EPSILON, ADD_F32, EPSILON, (double)NAN, NULL, STATUS_INVALID_ARGUMENT, "expected 1e-12 to 1"},
     {"epsilon 0", EPSILON, ADD_F32, EPSILON, 0, NULL, STATUS_INVALID_ARGUMENT, "key '" EPSILON "' is 0, expected"},
     {"negative epsilon", EPSILON, ADD_F32, EPSILON, -1e-5, NULL, STATUS_INVALID_ARGUMENT, "expected 1e-12 to 1"},
-    {"experts", NULL, ADD_U32, "llama.expert_count", 8, NULL, STATUS_UNIMPLEMENTED,
-     "'llama.expert_count' is 8: mixture-of-experts"},
-    {"sliding window", NULL, ADD_U32, "llama.attention.sliding_window", 4096, NULL, STATUS_UNIMPLEMENTED,
-     "sliding-window attention"},
+    {"experts without their number", NULL, ADD_U32, "llama.expert_count", 8, NULL, STATUS_INVALID_ARGUMENT,
+     "key 'llama.expert_used_count' is missing"},
+    {"too many experts", NULL, ADD_U32, "llama.expert_count", 5000, NULL, STATUS_INVALID_ARGUMENT,
+     "'llama.expert_count' is 5000, expected 0 to 1024"},
+    {"shared experts", NULL, ADD_U32, "llama.expert_shared_count", 1, NULL, STATUS_UNIMPLEMENTED, "shared experts are not supported"},
+    {"a window as text", NULL, ADD_STRING, "llama.attention.sliding_window", 0, "4096", STATUS_INVALID_ARGUMENT,
+     "has type string, expected an unsigned integer"},
+    {"a scale of 0", NULL, ADD_F32, "llama.attention.scale", 0, NULL, STATUS_INVALID_ARGUMENT, "'llama.attention.scale' is 0"},
+    {"a soft cap below 0", NULL, ADD_F32, "llama.attn_logit_softcapping", -1, NULL, STATUS_INVALID_ARGUMENT,
+     "'llama.attn_logit_softcapping' is -1"},
     {"not causal", NULL, ADD_BOOL, "llama.attention.causal", 0, NULL, STATUS_UNIMPLEMENTED, "only causal attention"},
     {"experts as text", NULL, ADD_STRING, "llama.expert_count", 0, "8", STATUS_INVALID_ARGUMENT,
      "has type string, expected an unsigned integer"},
@@ -239,8 +245,8 @@ static void a_model_becomes_tables(void **state)
     assert_int_equal(shape->context_length, 256);
     assert_int_equal(shape->rope_dim, 16);
     assert_int_equal(shape->rope_style, ROPE_PAIRS);
-    assert_true(shape->rope_base == 10000 && shape->norm_epsilon == 1e-5f && shape->rope_freq_scale == 1);
-    assert_null(shape->rope_factors);
+    assert_true(shape->rope[MODEL_ROPE_WHOLE].base == 10000 && shape->norm_epsilon == 1e-5f && shape->rope[MODEL_ROPE_WHOLE].freq_scale == 1);
+    assert_null(shape->rope[MODEL_ROPE_WHOLE].factors);
     assert_true(model->tied);
     check_view(&model->embedding, "token_embd.weight", TENSOR_F32, 320, 64);
     assert_ptr_equal(model->output.data, model->embedding.data);
@@ -293,9 +299,9 @@ static void optional_parts_are_read(void **state)
     if (model_open_memory("tiny.gguf", bytes, count, &model, &error))
         fail_msg("%s", error.text);
     assert_int_equal(model->shape.head_dim, 16);
-    assert_true(model->shape.rope_freq_scale == 0.25f);
-    assert_non_null(model->shape.rope_factors);
-    assert_ptr_equal(model->shape.rope_factors, model->rope_factors.data);
+    assert_true(model->shape.rope[MODEL_ROPE_WHOLE].freq_scale == 0.25f);
+    assert_non_null(model->shape.rope[MODEL_ROPE_WHOLE].factors);
+    assert_ptr_equal(model->shape.rope[MODEL_ROPE_WHOLE].factors, model->rope_factors.data);
     assert_false(model->tied);
     check_view(&model->output, "output.weight", TENSOR_F32, 320, 64);
     assert_ptr_not_equal(model->output.data, model->embedding.data);

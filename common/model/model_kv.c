@@ -1,0 +1,18 @@
+// model_kv.c: see model_kv.h.
+#include "common/model/model_kv.h"
+
+struct kv_shape model_kv_shape(const struct model *model, uint32_t first_layer, uint32_t layer_count)
+{
+    const struct model_shape *shape = &model->shape;
+    struct kv_shape out = {.layers = layer_count,
+                           .heads = shape->heads,
+                           .kv_heads = shape->kv_heads,
+                           .head_dim = shape->head_dim,
+                           .window = shape->window,
+                           .soft_cap = shape->attention_soft_cap};
+
+    for (uint32_t l = 0; l < layer_count; l++)
+        if (model->layers[first_layer + l].windowed)
+            out.windowed[l / 64] |= 1ull << l % 64;
+    return out;
+}
