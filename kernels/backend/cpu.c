@@ -55,7 +55,7 @@ static void batch_slices(const struct backend_config *config, struct backend_bat
         {(void **)&experts->row, slots * sizeof *experts->row},
         {(void **)&experts->first, slots ? (shape->experts + 1ull) * sizeof *experts->first : 0},
         {(void **)&experts->active, slots ? shape->experts * sizeof *experts->active : 0},
-        {(void **)&experts->in, cpu_wants_dense(config) ? slots * shape->hidden * 4 : 0},
+        {(void **)&experts->in, cpu_experts_copy(config) ? slots * shape->hidden * 4 : 0},
         {(void **)&experts->out, slots * shape->hidden * 4},
         {&experts->quant, slots ? quantized_rows_bytes((uint32_t)slots, MAX(shape->hidden, shape->ffn)) : 0},
     };
@@ -111,11 +111,10 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
     if (shape->head_dim % ATTEND_TILE || shape->head_dim > ATTEND_MAX_HEAD_DIM)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: heads of %u dimensions: supported are multiples of %u up to %u",
                          gguf_label(config->model->gguf), shape->head_dim, ATTEND_TILE, ATTEND_MAX_HEAD_DIM);
-    if (config->batch_invariant && cpu_wants_dense(config)) // int8 is so without being asked
+    if (config->batch_invariant && cpu_wants_dense(config)) // packed weights are so without being asked
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "--batch-invariant: f32 goes through OpenBLAS, whose order of summation depends on the number of rows: "
-                         "%s",
-                         config->compute == COMPUTE_F32 ? "leave --compute at auto or int8" : "--compute int8");
+                         "leave --compute at auto");
     if (shape->experts && (shape->ffn % PACK_TILE_OUTPUTS || shape->hidden % PACK_TILE_OUTPUTS || cpu_expert_slots(config) > SLOTS_MAX))
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: experts of %u values in %u: supported are multiples of %u", gguf_label(config->model->gguf),
                          shape->ffn, shape->hidden, PACK_TILE_OUTPUTS);
@@ -206,7 +205,7 @@ static enum status cpu_open(const struct backend_config *config, struct backend 
     backend->dense = cpu_wants_dense(config);
     backend->q_width = backend->shape.heads * backend->shape.head_dim;
     backend->kv_width = backend->shape.kv_heads * backend->shape.head_dim;
-    snprintf(backend->level, sizeof backend->level, "%s/%s", backend->dense ? "f32" : "int8", kernels_level_name());
+    snprintf(backend->level, sizeof backend->level, "%s/%s", cpu_class_name(config), kernels_level_name());
     if (backend->dense)
         openblas_set_num_threads((int)thread_pool_threads(config->pool));
     status = layer_range_of(config, &backend->range, error);

@@ -13,10 +13,25 @@
 #include "common/base/checked.h"
 #include "kernels/backend/cpu_claim.h"
 #include "kernels/backend/cpu_internal.h"
+#include "kernels/backend/loaded_type.h"
 
 uint64_t cpu_expert_slots(const struct backend_config *config)
 {
     return (uint64_t)config->max_rows * config->model->shape.experts_used * (config->model->shape.experts != 0);
+}
+
+bool cpu_experts_copy(const struct backend_config *config)
+{
+    bool copies = cpu_wants_dense(config);
+
+    for (uint32_t i = 0; i < config->model->shape.layers; i++) {
+        const struct tensor_view *views[] = {&config->model->layers[i].gate, &config->model->layers[i].up};
+        for (size_t j = 0; j < ARRAY_COUNT(views); j++) {
+            enum tensor_type type = views[j]->data ? loaded_type_of(config, views[j]) : TENSOR_Q8_0;
+            copies |= type == TENSOR_F32 || type == TENSOR_F16 || type == TENSOR_BF16;
+        }
+    }
+    return copies && cpu_expert_slots(config);
 }
 
 // The best experts of a row, of equal ones the first, and the softmax of their scores.
@@ -92,6 +107,9 @@ static void copy_quantized(const struct quantized_rows *from, uint32_t row, cons
     }
 }
 
+// Whether a product reads its rows as they are.
+static bool reads_floats(const struct cpu_linear *linear) { return !linear->packed.group_count; }
+
 static struct quantized_rows slots_of(const struct backend_batch *batch, const float *values, uint32_t width)
 {
     struct quantized_rows x;
@@ -100,8 +118,8 @@ static struct quantized_rows slots_of(const struct backend_batch *batch, const f
     return x;
 }
 
-// The quantized rows of h to their slots.
-static void phase_gather(struct backend_batch *batch, uint32_t slots, uint32_t thread_index)
+// The rows of h to their slots, quantized or as they are, as gate and up read them.
+static void phase_gather(struct backend_batch *batch, const struct cpu_layer *layer, uint32_t slots, uint32_t thread_index)
 {
     const struct backend *backend = batch->backend;
     const uint32_t hidden = backend->shape.hidden;
@@ -111,10 +129,10 @@ static void phase_gather(struct backend_batch *batch, uint32_t slots, uint32_t t
     quantized_rows_init(&from, batch->quant, backend->config.max_rows, hidden);
     for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
         for (uint32_t slot = begin; slot < begin + count; slot++) {
-            if (backend->dense)
+            if (reads_floats(&layer->gate) || reads_floats(&layer->up))
                 memcpy(batch->experts.in + (size_t)slot * hidden, batch->h + (size_t)batch->experts.row[slot] * hidden,
                        hidden * sizeof(float));
-            else
+            if (!reads_floats(&layer->gate) || !reads_floats(&layer->up))
                 copy_quantized(&from, batch->experts.row[slot], &to, slot);
         }
     thread_pool_barrier(backend->config.pool);
@@ -238,9 +256,9 @@ void cpu_experts(struct backend_batch *batch, const struct cpu_layer *layer, uin
     cpu_products(backend, &router, 1, batch->row_count, batch->quant, backend->config.max_rows, thread_index, NULL);
     phase_choose(batch, thread_index);
     phase_sort(batch, thread_index);
-    phase_gather(batch, slots, thread_index);
+    phase_gather(batch, layer, slots, thread_index);
     phase_products(batch, gate_up, 2, e->in, shape->hidden, true, thread_index);
-    if (!backend->dense)
+    if (backend->sections.quantized)
         phase_quantize(batch, slots, thread_index);
     phase_products(batch, &down, 1, batch->gate, shape->ffn, false, thread_index);
     phase_sum(batch, store, to, thread_index);

@@ -47,7 +47,7 @@ static void head_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
     while ((item = thread_pool_claim(backend->config.pool)) < job->count) {
         backend->pieces.norm(batch->x + (size_t)batch->place[job->row_index[item]] * hidden, backend->output_norm.weight,
                              backend->output_norm.bias, backend->shape.norm_epsilon, hidden, batch->h + (size_t)item * hidden);
-        if (!backend->dense)
+        if (backend->sections.quantized)
             kernels->quantize_rows(&x, item, 1);
     }
     thread_pool_barrier(backend->config.pool);

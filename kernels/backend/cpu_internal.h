@@ -18,7 +18,7 @@ struct cpu_pieces {
     void (*activation)(const float *gate, const float *up, uint32_t n, float *out);
 };
 
-// One matrix: packed (int8), or dense f32 for OpenBLAS.
+// One matrix: packed, or dense f32 for OpenBLAS.
 struct cpu_linear {
     struct packed_matrix packed;
     const float *dense; // [outputs][inputs] f32, or NULL
@@ -49,6 +49,7 @@ struct cpu_sections {
     uint64_t bytes[CPU_SECTIONS_MAX]; // multiples of 4,096, as a packed file has them
     uint64_t largest_tensor;          // of the model file
     uint64_t layout;                  // a number made of what their bytes depend on, beside the model
+    bool quantized;                   // there are quantized matrices: they read quantized rows
 };
 
 struct backend {
@@ -104,7 +105,7 @@ struct backend_batch {
         uint32_t *first;      // [experts + 1] slot
         uint32_t *active;     // [experts] those that have slots
         uint32_t active_count;
-        float *in, *out;      // [slots][hidden] f32; in: only for dense products
+        float *in, *out;      // [slots][hidden] f32; in: only for dense products and float layouts
         void *quant;          // quantized slots
     } experts;
     void *quant;              // quantized rows, of the width that the current phase needs
@@ -129,6 +130,9 @@ enum status cpu_size_sections(const struct backend_config *config, const struct 
 enum status cpu_fill_section(struct backend *backend, uint32_t section, unsigned char *base, struct error *error) MUST_CHECK;
 void cpu_place_section(struct backend *backend, uint32_t section, unsigned char *base);
 bool cpu_wants_dense(const struct backend_config *config);
+// The numeric class without the instruction set: "f32"; else by the first layer's weights "f16w", "bf16w", "f32w", products of which are
+// chains of f32, or "int8". Static.
+const char *cpu_class_name(const struct backend_config *config);
 
 // cpu_quantize.c: tiles or rows of a matrix that is loaded in another type than the file's (loaded_type.h). false: a value is not finite, or
 // there is no memory for a tile. Threads may convert parts of one matrix at the same time.
@@ -162,6 +166,7 @@ void cpu_segment(struct backend_batch *batch, uint32_t s, const struct backend_l
 // cpu_experts.c. Call it inside a job of the pool, after a phase that leaves h and its quantized rows; ends with a barrier. Computes a layer's experts, and
 // adds what they give to `to`, or sets it.
 uint64_t cpu_expert_slots(const struct backend_config *config); // 0 without experts
+bool cpu_experts_copy(const struct backend_config *config);     // experts read rows as they are: copies of them
 void cpu_experts(struct backend_batch *batch, const struct cpu_layer *layer, uint32_t thread_index, enum gemm_store store, float *to);
 
 // cpu_head.c

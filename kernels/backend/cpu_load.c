@@ -25,6 +25,7 @@ struct loader {
     uint64_t used;
     uint64_t largest; // tensor of the file
     uint64_t layout;  // a number made of what the bytes depend on
+    bool quantized;   // a matrix has groups
     struct error *error;
     enum status status;
 };
@@ -132,6 +133,7 @@ static void load_as(struct loader *loader, const struct tensor_view *view, enum 
         }
         out->packed.data = take(loader, out->packed.bytes);
         mix_matrix(loader, &out->packed);
+        loader->quantized |= out->packed.group_count != 0;
     }
     loader->largest = MAX(loader->largest, view->bytes);
     if (loader->base && loader->convert) {
@@ -216,15 +218,18 @@ static void load_section(struct loader *loader, uint32_t section)
         load_segment(loader, section - 1);
 }
 
-bool cpu_wants_dense(const struct backend_config *config)
+bool cpu_wants_dense(const struct backend_config *config) { return config->compute == COMPUTE_F32; }
+
+const char *cpu_class_name(const struct backend_config *config)
 {
-    switch (config->compute) {
-    case COMPUTE_F32: return true;
-    case COMPUTE_INT8: return false;
-    case COMPUTE_AUTO: break;
+    if (cpu_wants_dense(config))
+        return "f32";
+    switch (loaded_type_of(config, &config->model->layers[0].q)) {
+    case TENSOR_F16: return "f16w";
+    case TENSOR_BF16: return "bf16w";
+    case TENSOR_F32: return "f32w";
+    default: return "int8";
     }
-    enum tensor_type type = loaded_type_of(config, &config->model->layers[0].q);
-    return type == TENSOR_F32 || type == TENSOR_F16 || type == TENSOR_BF16;
 }
 
 enum status cpu_size_sections(const struct backend_config *config, const struct layer_range *range, struct cpu_sections *out,
@@ -243,6 +248,7 @@ enum status cpu_size_sections(const struct backend_config *config, const struct 
     }
     out->largest_tensor = loader.largest;
     out->layout = loader.layout;
+    out->quantized = loader.quantized;
     return loader.status;
 }
 

@@ -108,7 +108,7 @@ void cpu_products(struct backend *backend, const struct cpu_product *products, u
 static void quantize(struct backend_batch *batch, const float *in, size_t stride, uint32_t inputs, uint32_t begin, uint32_t count)
 {
     struct quantized_rows x;
-    if (batch->backend->dense)
+    if (!batch->backend->sections.quantized)
         return;
     quantized_rows_init(&x, batch->quant, batch->backend->config.max_rows, inputs);
     quantized_rows_source(&x, in, stride);
@@ -179,7 +179,7 @@ static void phase_take_o(struct backend_batch *batch, const struct cpu_layer *la
     thread_pool_barrier(backend->config.pool);
 }
 
-// gate, up -> gate = act(gate) * up. int8: a thread that computed a tile of both applies the activation at once.
+// gate, up -> gate = act(gate) * up. Packed: a thread that computed a tile of both applies the activation at once.
 static void phase_gate_up(struct backend_batch *batch, const struct cpu_layer *layer, uint32_t thread_index, const void *next)
 {
     struct backend *backend = batch->backend;
@@ -250,7 +250,7 @@ static void finish_layer(struct segment_job *job, uint32_t thread_index)
         return;
     }
     phase_gate_up(batch, layer, thread_index, first_read(backend, after_up, 1, batch->row_count, thread_index));
-    if (!backend->dense) {
+    if (backend->sections.quantized) {
         struct claim claim = claim_begin(backend->config.pool, thread_index, batch->row_count, false);
         for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
             quantize(batch, batch->gate, ffn, ffn, begin, count);

@@ -35,7 +35,7 @@ enum status cpu_plan_weights(const struct backend_config *config, const struct l
     plan->streamed_bytes = plan->disk_bytes = tiers.streamed_bytes;
     plan->weight_slots = tiers.slots;
     plan->start_bytes = sections.largest_tensor;
-    int written = snprintf(plan->weights_kind, sizeof plan->weights_kind, "%s", cpu_wants_dense(config) ? "f32" : "int8");
+    int written = snprintf(plan->weights_kind, sizeof plan->weights_kind, "%s", cpu_class_name(config));
     if (config->quantize_bits)
         snprintf(plan->weights_kind + written, sizeof plan->weights_kind - (size_t)written, "-%ubit", config->quantize_bits);
     return STATUS_OK;

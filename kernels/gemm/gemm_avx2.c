@@ -7,6 +7,7 @@
 
 #define GEMM_NAME gemm_avx2
 #define GEMM_ROWS 4
+#define GEMM_FLOAT_ROWS 6
 #define GEMM_TILES 1
 #define GEMM_WIDE_BYTES 0
 

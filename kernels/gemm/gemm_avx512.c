@@ -7,6 +7,7 @@
 
 #define GEMM_NAME gemm_avx512
 #define GEMM_ROWS 4
+#define GEMM_FLOAT_ROWS 12
 #define GEMM_ONE_ROW gemm_avx2 // as in gemm_vnni.c, which says where it was measured
 #define GEMM_TILES 1
 #define GEMM_WIDE_BYTES 0

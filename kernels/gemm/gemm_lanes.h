@@ -3,6 +3,7 @@
 // The including file gives, before it includes this one:
 //     GEMM_NAME        the entry's name
 //     GEMM_ROWS        rows of the largest register block: 4 or 8
+//     GEMM_FLOAT_ROWS  rows of the largest register block of float layouts: 6 or 12
 //     GEMM_TILES       tiles of the widest: 1, or 2 where registers hold four rows of two
 //     quad             64 unsigned bytes: four inputs of each of 16 outputs; quad_load, quad_and_0f, quad_shift_4
 //     counts           running integer dot products of 16 outputs
@@ -393,23 +394,6 @@ LANES_INLINE void block_quantized(const struct block *b, uint32_t n, uint32_t ti
         store_block(sum[t], n, y + t * COLUMNS, y_stride, t + 1 < tiles ? COLUMNS : columns, store);
 }
 
-LANES_INLINE void block_float(const struct packed_matrix *w, const uint8_t *tile, const float *x, size_t x_stride, uint32_t n,
-                              float *y, size_t y_stride, uint32_t columns, enum gemm_store store)
-{
-    lanes sum[GEMM_ROWS];
-    UNROLL for (uint32_t r = 0; r < n; r++)
-        sum[r] = lanes_zero();
-    for (uint32_t i = 0; i < w->k; i++) {
-        size_t at = (size_t)i * COLUMNS;
-        lanes weight = w->layout == PACK_F32   ? lanes_load((const float *)tile + at)
-                       : w->layout == PACK_F16 ? lanes_load_f16((const uint16_t *)tile + at)
-                                               : lanes_load_bf16((const uint16_t *)tile + at);
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            sum[r] = lanes_fma(weight, lanes_set1(x[r * x_stride + i]), sum[r]);
-    }
-    store_block(sum, n, y, y_stride, columns, store);
-}
-
 // Defines the register block of n rows as a function of its own, so that gcc allocates registers for it alone.
 #define DEFINE_BLOCK(n, tiles)                                                                                           \
     static __attribute__((noinline)) void block_quantized_##n##x##tiles(const struct block *b, float *y, size_t y_stride, \
@@ -417,22 +401,11 @@ LANES_INLINE void block_float(const struct packed_matrix *w, const uint8_t *tile
     {                                                                                                                    \
         block_quantized(b, n, tiles, y, y_stride, columns, store);                                                       \
     }
-#define DEFINE_BLOCK_FLOAT(n)                                                                                            \
-    static __attribute__((noinline)) void block_float_##n(const struct packed_matrix *w, const uint8_t *tile,           \
-                                                          const float *x, size_t x_stride, float *y, size_t y_stride,    \
-                                                          uint32_t columns, enum gemm_store store)                       \
-    {                                                                                                                    \
-        block_float(w, tile, x, x_stride, n, y, y_stride, columns, store);                                               \
-    }
 DEFINE_BLOCK(1, 1)
 DEFINE_BLOCK(2, 1)
 DEFINE_BLOCK(4, 1)
-DEFINE_BLOCK_FLOAT(1)
-DEFINE_BLOCK_FLOAT(2)
-DEFINE_BLOCK_FLOAT(4)
 #if GEMM_ROWS == 8
 DEFINE_BLOCK(8, 1)
-DEFINE_BLOCK_FLOAT(8)
 #endif
 #if GEMM_TILES == 2
 DEFINE_BLOCK(4, 2)
@@ -493,31 +466,12 @@ static void tiles_quantized(const struct packed_matrix *w, const struct quantize
     }
 }
 
-static void tile_float(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t tile_index, uint32_t row,
-                       uint32_t row_end, float *y, size_t y_stride, uint32_t columns, enum gemm_store store)
-{
-    const uint8_t *tile = w->data + tile_index * w->tile_bytes;
-    size_t x_stride = x->value_stride;
-    while (row < row_end) {
-        uint32_t n = block_rows(row_end - row);
-        const float *values = x->values + row * x_stride;
-        float *out = y + row * y_stride;
-        switch (n) {
-#if GEMM_ROWS == 8
-        case 8: block_float_8(w, tile, values, x_stride, out, y_stride, columns, store); break;
-#endif
-        case 4: block_float_4(w, tile, values, x_stride, out, y_stride, columns, store); break;
-        case 2: block_float_2(w, tile, values, x_stride, out, y_stride, columns, store); break;
-        default: block_float_1(w, tile, values, x_stride, out, y_stride, columns, store); break;
-        }
-        row += n;
-    }
-}
+#include "kernels/gemm/gemm_float_lanes.h"
 
 // Returns the rows of a panel, a multiple of 8.
 static uint32_t panel_rows(uint32_t k)
 {
-    uint32_t row_bytes = k + k / 4 * 3; // a quant_block is 448 bytes for 8 rows of 32; close enough for f32 rows
+    uint32_t row_bytes = k + k / 4 * 3; // a quant_block is 448 bytes for 8 rows of 32
     return MAX(PANEL_BYTES / (row_bytes + 1) / QUANT_BLOCK_ROWS * QUANT_BLOCK_ROWS, QUANT_BLOCK_ROWS);
 }
 
@@ -526,8 +480,12 @@ void GEMM_NAME(const struct packed_matrix *w, const struct quantized_rows *x, ui
 {
     assert_always(w->k == x->k && (uint64_t)tile_begin + tile_count <= w->tile_count);
     assert_always((uint64_t)row_begin + row_count <= x->row_capacity);
+    if (!w->group_count) {
+        gemm_float(w, x, row_begin, row_count, tile_begin, tile_count, next, y, y_stride, store);
+        return;
+    }
 #ifdef GEMM_ONE_ROW
-    if (row_count == 1 && w->group_count && !(pack_layout_is_u4(w->layout) && w->super)) { // Q4_K has too much arithmetic a byte for it
+    if (row_count == 1 && !(pack_layout_is_u4(w->layout) && w->super)) { // Q4_K has too much arithmetic a byte for it
         GEMM_ONE_ROW(w, x, row_begin, row_count, tile_begin, tile_count, next, y, y_stride, store);
         return;
     }
@@ -536,12 +494,9 @@ void GEMM_NAME(const struct packed_matrix *w, const struct quantized_rows *x, ui
     for (uint32_t row = row_begin; row < row_end;) {
         uint32_t last = MIN(row_end, (row / panel + 1) * panel);
         for (uint32_t t = tile_begin, tiles; t < tile_end; t += tiles) {
-            tiles = GEMM_TILES == 2 && w->group_count && t + 1 < tile_end && last - row >= TWO_TILE_ROWS ? 2 : 1;
+            tiles = GEMM_TILES == 2 && t + 1 < tile_end && last - row >= TWO_TILE_ROWS ? 2 : 1;
             uint32_t first = t * COLUMNS, columns = MIN(COLUMNS, w->output_count - (first + (tiles - 1) * COLUMNS));
-            if (w->group_count)
-                tiles_quantized(w, x, t, tiles, tile_end, next, row, last, y + first, y_stride, columns, store);
-            else
-                tile_float(w, x, t, row, last, y + first, y_stride, columns, store);
+            tiles_quantized(w, x, t, tiles, tile_end, next, row, last, y + first, y_stride, columns, store);
         }
         row = last;
     }

@@ -10,6 +10,7 @@
 
 #define GEMM_NAME gemm_vnni
 #define GEMM_ROWS 8
+#define GEMM_FLOAT_ROWS 12
 #define GEMM_ONE_ROW gemm_avx2
 #define GEMM_TILES 2
 #define GEMM_WIDE_BYTES 1
