@@ -48,6 +48,80 @@ static void heads_that_attention_cannot_take_are_refused(void **state)
     assert_int_equal(plan(272, &error), STATUS_UNIMPLEMENTED);
 }
 
+/* --- how a file is computed ---------------------------------------------------------------------------------------------------- */
+
+struct choice {
+    enum tensor_type type;
+    enum compute_mode compute;
+    uint32_t quantize_bits;
+    const char *name;
+    bool alike;
+};
+
+/* What the plan says of a file whose matrices are all of a type, and what the backend calls itself. Returns the bytes of weights. */
+static uint64_t check_choice(const struct choice *choice, struct thread_pool *pool)
+{
+    struct backend_config config = {.compute = choice->compute,
+                                    .quantize_bits = choice->quantize_bits,
+                                    .pool = pool,
+                                    .max_rows = 16,
+                                    .max_batches = 1,
+                                    .context_tokens = 64,
+                                    .kv_type = 1,
+                                    .page_tokens = 16};
+    struct gguf_build build = {0};
+    struct tiny_llama tiny = TINY_LLAMA;
+    struct backend_plan plan;
+    struct backend_info info;
+    struct backend *backend;
+    struct model *model;
+    struct error error;
+    char level[32], kind[32];
+    size_t size;
+
+    tiny.type = tiny.embedding_type = choice->type;
+    gguf_build_llama(&build, &tiny);
+    unsigned char *bytes = gguf_build_finish(&build, &size);
+    assert_int_equal(model_open_memory("tiny.gguf", bytes, size, &model, &error), STATUS_OK);
+    config.model = model;
+    assert_int_equal(backend_cpu.plan(&config, &plan, &error), STATUS_OK);
+    const uint64_t weight_bytes = plan.weight_bytes;
+    assert_int_equal(plan.rows_alike, choice->alike);
+    snprintf(kind, sizeof kind, choice->quantize_bits ? "%s-%ubit" : "%s", choice->name, choice->quantize_bits);
+    assert_string_equal(plan.weights_kind, kind);
+    assert_int_equal(backend_cpu.open(&config, &backend, &error), STATUS_OK);
+    backend_cpu.info(backend, &info);
+    snprintf(level, sizeof level, "%s/%s", choice->name, kernels_level_name());
+    assert_string_equal(info.level, level);
+    backend_cpu.close(backend);
+    config.batch_invariant = true;
+    assert_int_equal(backend_cpu.plan(&config, &plan, &error), choice->alike ? STATUS_OK : STATUS_INVALID_ARGUMENT);
+    model_close(model);
+    free(bytes);
+    return weight_bytes;
+}
+
+static void floats_stay_packed_unless_f32_is_asked_for(void **state)
+{
+    static const struct choice choices[] = {
+        {TENSOR_F16, COMPUTE_AUTO, 0, "f16w", true},   {TENSOR_BF16, COMPUTE_AUTO, 0, "bf16w", true},
+        {TENSOR_F32, COMPUTE_AUTO, 0, "f32w", true},   {TENSOR_F16, COMPUTE_INT8, 0, "f16w", true},
+        {TENSOR_F16, COMPUTE_F32, 0, "f32", false},    {TENSOR_Q4_0, COMPUTE_F32, 0, "f32", false},
+        {TENSOR_Q4_0, COMPUTE_AUTO, 0, "int8", true},  {TENSOR_F16, COMPUTE_AUTO, 8, "int8", true},
+        {TENSOR_BF16, COMPUTE_F32, 4, "f32", false},
+    };
+    uint64_t bytes[ARRAY_COUNT(choices)];
+    struct thread_pool *pool;
+    (void)state;
+
+    assert_int_equal(thread_pool_open(1, &pool), STATUS_OK);
+    for (size_t i = 0; i < ARRAY_COUNT(choices); i++)
+        bytes[i] = check_choice(&choices[i], pool);
+    thread_pool_close(pool);
+    assert_true(bytes[0] == bytes[1] && bytes[0] == bytes[3] && bytes[2] == bytes[4]);
+    assert_in_range(bytes[0], bytes[4] / 2, bytes[4] / 2 + 64 * 1024); /* norms and padding */
+}
+
 /* --- rows without output -------------------------------------------------------------------------------------------------------- */
 
 enum { ROWS = 32, VOCAB = 320, Q_WIDTH = 64, KV_WIDTH = 32, STEPS = 12, SEQUENCES = 4 };
@@ -165,13 +239,16 @@ static void others_do_not_notice_rows_without_output(void **state)
     (void)state;
     same_beside_kv_only(TENSOR_Q4_0, COMPUTE_INT8, 0);
     same_beside_kv_only(TENSOR_Q8_0, COMPUTE_INT8, 0);
-    same_beside_kv_only(TENSOR_F16, COMPUTE_INT8, 0);
+    same_beside_kv_only(TENSOR_F16, COMPUTE_AUTO, 0);
+    same_beside_kv_only(TENSOR_BF16, COMPUTE_AUTO, 0);
+    same_beside_kv_only(TENSOR_F32, COMPUTE_AUTO, 0);
     same_beside_kv_only(TENSOR_F32, COMPUTE_F32, 1e-5f);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(heads_that_attention_cannot_take_are_refused),
+                                       cmocka_unit_test(floats_stay_packed_unless_f32_is_asked_for),
                                        cmocka_unit_test(others_do_not_notice_rows_without_output)};
     struct error error;
 

@@ -43,6 +43,9 @@ static void the_file_gives_the_same_bytes(void **state)
     same_from_the_file(TENSOR_Q4_0, COMPUTE_AUTO, false);
     same_from_the_file(TENSOR_Q4_1, COMPUTE_INT8, true);
     same_from_the_file(TENSOR_F16, COMPUTE_INT8, false);
+    same_from_the_file(TENSOR_F16, COMPUTE_AUTO, false);
+    same_from_the_file(TENSOR_BF16, COMPUTE_AUTO, true);
+    same_from_the_file(TENSOR_F32, COMPUTE_AUTO, false);
     same_from_the_file(TENSOR_F32, COMPUTE_F32, true);
 }
 
@@ -191,6 +194,8 @@ static void streamed_weights_give_the_same_bytes(void **state)
     streamed(TENSOR_Q4_1, COMPUTE_INT8, DISK_AUTO);
     streamed(TENSOR_Q8_0, COMPUTE_INT8, DISK_THREADS);
     streamed(TENSOR_F32, COMPUTE_F32, DISK_AUTO);
+    streamed(TENSOR_F16, COMPUTE_AUTO, DISK_AUTO);
+    streamed(TENSOR_BF16, COMPUTE_AUTO, DISK_THREADS);
 }
 
 // Mini-batches that are far apart, each waiting for weights while the other's are there.
