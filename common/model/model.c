@@ -85,6 +85,44 @@ static enum status place_tensor(const struct model *model, const struct arch_ten
     return STATUS_OK;
 }
 
+
+// The name of one expert's matrix: "blk.0.ffn_gate.7.weight" where the pattern is "blk.%u.ffn_gate_exps.weight". Returns name.
+static const char *name_of_one(const struct arch_tensor *wanted, uint32_t layer, uint32_t expert, char *name, size_t bytes)
+{
+    size_t length = (size_t)snprintf(name, bytes, wanted->pattern, layer) - strlen("_exps.weight");
+    snprintf(name + length, bytes - length, ".%u.weight", expert);
+    return name;
+}
+
+// Matrices of experts that a file has one by one, "blk.N.ffn_gate.E.weight", into the view of all of them.
+static enum status place_listed(struct model *model, const struct arch_tensor *wanted, uint32_t layer, const void **pieces,
+                                uint32_t *placed, struct error *error)
+{
+    const struct model_shape *shape = &model->shape;
+    uint32_t rows = dim_of(shape, wanted->rows) / shape->experts, columns = dim_of(shape, wanted->columns);
+    struct tensor_view *view = (struct tensor_view *)((char *)&model->layers[layer] + wanted->offset);
+
+    for (uint32_t e = 0; e < shape->experts; e++) {
+        char name[GGUF_MAX_NAME_BYTES + 1];
+        const struct gguf_tensor *tensor = gguf_find_tensor(model->gguf, name_of_one(wanted, layer, e, name, sizeof name));
+        if (!tensor || !has_shape(tensor, rows, columns, false) || (e && tensor->type != view->type))
+            return error_set(error, STATUS_INVALID_ARGUMENT, "%s: tensor '%s' is missing, or has not %u rows of %u values of one type",
+                             gguf_label(model->gguf), name, rows, columns);
+        if (e == 0)
+            *view = (struct tensor_view){.data = tensor->data, .type = tensor->type, .rows = rows * shape->experts, .columns = columns,
+                                         .bytes = tensor->bytes * shape->experts, .name = tensor->name.data,
+                                         .name_length = (uint32_t)tensor->name.length, .pieces = pieces, .piece_count = shape->experts};
+        pieces[e] = tensor->data;
+        ++*placed;
+    }
+    return STATUS_OK;
+}
+
+static bool is_of_experts(const struct arch_tensor *wanted)
+{
+    return wanted->rows == DIM_EXPERTS_FFN || wanted->rows == DIM_EXPERTS_HIDDEN;
+}
+
 static enum status place_list(const struct model *model, const struct arch_tensor *list, uint32_t layer, void *base, uint32_t *placed,
                               struct error *error)
 {
@@ -93,6 +131,27 @@ static enum status place_list(const struct model *model, const struct arch_tenso
 
     for (const struct arch_tensor *wanted = list; wanted->pattern && !status; wanted++)
         status = place_tensor(model, wanted, layer, base, &part, placed, error);
+    return status;
+}
+
+// Experts: each matrix in one piece, or one by one.
+static enum status place_experts(struct model *model, uint32_t layer, uint32_t *placed, struct error *error)
+{
+    enum { MATRICES = 3 };
+    struct part part = {0};
+    enum status status = STATUS_OK;
+    uint32_t matrix = 0;
+
+    for (const struct arch_tensor *wanted = model->arch->expert_tensors; wanted->pattern && !status; wanted++) {
+        char name[GGUF_MAX_NAME_BYTES + 1];
+        const void **pieces = model->pieces_made + ((size_t)layer * MATRICES + matrix) * model->shape.experts;
+        matrix += is_of_experts(wanted);
+        assert_always(matrix <= MATRICES);
+        if (is_of_experts(wanted) && gguf_find_tensor(model->gguf, name_of_one(wanted, layer, 0, name, sizeof name)))
+            status = place_listed(model, wanted, layer, pieces, placed, error);
+        else
+            status = place_tensor(model, wanted, layer, &model->layers[layer], &part, placed, error);
+    }
     return status;
 }
 
@@ -112,7 +171,11 @@ static bool matches(const char *pattern, uint32_t layers, struct gguf_string nam
     copy[name.length] = '\0';
     if (strncmp(copy, "blk.", 4) == 0)
         layer = (uint32_t)strtoul(copy + 4, NULL, 10);
-    snprintf(wanted, sizeof wanted, pattern, layer);
+    const char *each = strstr(pattern, "_exps.weight"), *found = strstr(copy, ".ffn_");
+    const char *last = found ? strchr(found + 1, '.') : NULL;
+    size_t length = (size_t)snprintf(wanted, sizeof wanted, pattern, layer);
+    if (each && last && last[1] >= '0' && last[1] <= '9') // of one expert
+        snprintf(wanted + length - strlen(each), sizeof wanted - length + strlen(each), ".%u.weight", (uint32_t)strtoul(last + 1, NULL, 10));
     return layer < layers && strlen(copy) == name.length && strcmp(copy, wanted) == 0;
 }
 
@@ -175,11 +238,15 @@ static enum status place_tensors(struct model *model, struct error *error)
     if (!model->layers)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for %u layers", gguf_label(model->gguf),
                          model->shape.layers);
+    if (model->shape.experts && !(model->pieces_made = calloc((size_t)model->shape.layers * model->shape.experts * 3, sizeof(void *))))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for %u experts", gguf_label(model->gguf),
+                         model->shape.experts);
     if (!(status = model_read_layers(model->gguf, model->arch, &model->shape, model->layers, error)))
         status = place_list(model, model->arch->model_tensors, 0, model, &placed, error);
     for (uint32_t layer = 0; layer < model->shape.layers && !status; layer++)
         if (!(status = place_list(model, model->arch->layer_tensors, layer, &model->layers[layer], &placed, error)))
-            status = place_list(model, mlp_list(model), layer, &model->layers[layer], &placed, error);
+            status = model->shape.experts ? place_experts(model, layer, &placed, error)
+                                          : place_list(model, model->arch->mlp_tensors, layer, &model->layers[layer], &placed, error);
     if (!status)
         status = check_none_left(model, placed, error);
     if (status)
@@ -311,6 +378,7 @@ void model_close(struct model *model)
     gguf_close(model->gguf);
     free(model->layers);
     free(model->rope_made);
+    free(model->pieces_made);
     free(model->sinks_made);
     free(model);
 }

@@ -64,6 +64,10 @@ struct tensor_view {
     uint64_t bytes;
     const char *name; // in the map, not terminated
     uint32_t name_length;
+    // A matrix that the file has as several, one below the other, of equally many rows: where each of them lies. `data` is the first. NULL: it is
+    // in one piece.
+    const void *const *pieces;
+    uint32_t piece_count;
 };
 
 struct model_shape {
@@ -79,6 +83,7 @@ struct model_shape {
     uint32_t window;         // of windowed layers: how many positions a row attends to, its own included; 0: there are none
     uint32_t experts;        // 0: each layer has one MLP
     uint32_t experts_used;   // by each row: those with the largest router scores, weighted by the softmax of these
+    bool norm_plus_one;        // 1 is to be added to the weights of norms
     uint32_t positions_before; // learned positions: position p is row p + positions_before
     enum rope_style rope_style; // ROPE_NONE: learned positions are added to the embedding
     enum model_norm norm;
@@ -138,6 +143,7 @@ struct model {
     struct tensor_view positions;                     // [context_length + positions_before][hidden], if learned
     struct tensor_view rope_factors, rope_factors_long; // [1][rope_dim / 2] F32, or none; shape.rope points into them
     float *rope_made;                                   // the same, where they were computed
+    const void **pieces_made;                           // what views' pieces point to
     float *sinks_made;                                  // [layers][heads] what sink_scores point to
     bool tied;
     struct model_layer *layers; // [shape.layers]

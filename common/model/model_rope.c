@@ -62,7 +62,10 @@ static void read_yarn(struct shape_reader *reader, struct model *model, float fa
         shape_fail(reader, STATUS_RESOURCE_EXHAUSTED, "no memory for RoPE");
         return;
     }
-    if (!reader->arch->yarn_between)
+    bool rounded = !reader->arch->yarn_between, said;
+    if (gguf_get_bool(reader->gguf, "fastdecode.rope_yarn_truncate", &said, NULL) == STATUS_OK)
+        rounded = said;
+    if (rounded)
         low = floor(low), high = ceil(high);
     low = MAX(low, 0), high = MIN(high, shape->rope_dim - 1.0);
     for (uint32_t i = 0; i < count; i++) {

@@ -26,6 +26,13 @@ static void check_neutral(struct shape_reader *reader)
     }
 }
 
+// A key that only what was no GGUF file has.
+static bool gguf_flag(const struct gguf *gguf, const char *key)
+{
+    bool value;
+    return gguf_get_bool(gguf, key, &value, NULL) == STATUS_OK && value;
+}
+
 static void read_heads(struct shape_reader *reader, struct model_shape *shape)
 {
     const char *arch = reader->arch->name;
@@ -104,6 +111,9 @@ enum status model_read_shape(const struct gguf *gguf, const struct arch *arch, s
                                   .norm = arch->norm,
                                   .activation = arch->activation,
                                   .positions_before = arch->positions_before};
+    if (gguf_flag(gguf, "fastdecode.rope_halves") && shape->rope_style == ROPE_PAIRS)
+        shape->rope_style = ROPE_NEOX;
+    shape->norm_plus_one = gguf_flag(gguf, "fastdecode.norm_plus_one");
     shape->layers = shape_u32(&reader, "block_count", 1, MODEL_MAX_LAYERS);
     shape->hidden = shape_u32(&reader, "embedding_length", 1, MODEL_MAX_HIDDEN);
     shape->ffn = shape_has(&reader, "expert_feed_forward_length") ? shape_u32_or(&reader, "feed_forward_length", 0, MODEL_MAX_FFN, 1)

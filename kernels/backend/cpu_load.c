@@ -59,6 +59,8 @@ static void load_norm(struct loader *loader, const struct tensor_view *weight, c
     if (bias)
         load_vector(loader, bias, &out->bias);
     out->size = weight->columns;
+    for (uint32_t i = 0; out->weight && loader->convert && loader->model->shape.norm_plus_one && i < weight->columns; i++)
+        ((float *)out->weight)[i] += 1;
 }
 
 struct convert_job {
@@ -77,6 +79,26 @@ static void quantize_items(struct convert_job *job, uint32_t begin, uint32_t cou
                   : cpu_pack_quantized(&job->linear->packed, job->view, begin, count);
     if (!ok)
         atomic_store_explicit(&job->bad, true, memory_order_relaxed);
+}
+
+// One of several experts' matrices, which the file has apart, as a view, and as what it is loaded into.
+static void point_to_piece(struct convert_job *job, const struct tensor_view *view, uint32_t piece, struct tensor_view *one,
+                           struct cpu_linear *linear)
+{
+    const uint32_t rows = view->rows / view->piece_count;
+
+    *one = *view;
+    one->data = view->pieces[piece];
+    one->rows = rows;
+    one->bytes = view->bytes / view->piece_count;
+    *linear = *job->linear;
+    linear->outputs = rows;
+    linear->packed.output_count = rows;
+    linear->packed.tile_count = rows / PACK_TILE_OUTPUTS;
+    linear->packed.data += (uint64_t)piece * linear->packed.tile_count * linear->packed.tile_bytes;
+    job->view = one;
+    job->linear = linear;
+    job->dense += job->dense ? (uint64_t)piece * rows * view->columns : 0;
 }
 
 static void convert_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
@@ -138,8 +160,17 @@ static void load_as(struct loader *loader, const struct tensor_view *view, enum 
     loader->largest = MAX(loader->largest, view->bytes);
     if (loader->base && loader->convert) {
         job.pool = loader->backend->config.pool;
-        thread_pool_run(job.pool, convert_thread, &job);
-        model_release_tensor(loader->model, view); // so that the file is never in memory twice as a whole
+        for (uint32_t piece = 0; piece < MAX(view->piece_count, 1u); piece++) {
+            struct convert_job own = job;
+            struct tensor_view one;
+            struct cpu_linear linear;
+            if (view->piece_count)
+                point_to_piece(&own, view, piece, &one, &linear);
+            thread_pool_run(job.pool, convert_thread, &own);
+            model_release_tensor(loader->model, own.view); // so that the file is never in memory twice as a whole
+            if (atomic_load_explicit(&own.bad, memory_order_relaxed))
+                atomic_store_explicit(&job.bad, true, memory_order_relaxed);
+        }
         if (atomic_load_explicit(&job.bad, memory_order_relaxed))
             loader->status = error_set(loader->error, STATUS_DATA_LOSS,
                                        "tensor '%.*s' cannot be quantized: a value is not finite, or no memory is left",

@@ -25,11 +25,14 @@ enum { TOKEN_NORMAL = 1, TOKEN_UNKNOWN = 2, TOKEN_CONTROL = 3, TOKEN_BYTE = 6 };
 static const struct shape {
     const char *name;
     uint32_t layers, hidden, ffn, heads, kv_heads, context;
+    const char *arch;
+    uint32_t head_dim, experts, experts_used; // experts of ffn values; 0: none
 } shapes[] = {
-    {"llama-1b", 22, 2048, 5632, 32, 4, 8192},   // TinyLlama, arXiv 2401.02385, with a longer context
-    {"llama-7b", 32, 4096, 11008, 32, 32, 4096}, // arXiv 2302.13971, table 2; context of the second edition
-    {"llama-13b", 40, 5120, 13824, 40, 40, 4096},
-    {"llama-tiny", 2, 128, 384, 4, 2, 256}, // of no real model: tests the tools that measure the others
+    {"llama-1b", 22, 2048, 5632, 32, 4, 8192, "llama", 64, 0, 0},    // TinyLlama, arXiv 2401.02385, with a longer context
+    {"llama-7b", 32, 4096, 11008, 32, 32, 4096, "llama", 128, 0, 0}, // arXiv 2302.13971, table 2; context of the second edition
+    {"llama-13b", 40, 5120, 13824, 40, 40, 4096, "llama", 128, 0, 0},
+    {"qwen3moe-1b", 12, 1024, 384, 16, 4, 8192, "qwen3moe", 128, 64, 8}, // of no real model: half the width of arXiv 2505.09388's 30B-A3B
+    {"llama-tiny", 2, 128, 384, 4, 2, 256, "llama", 32, 0, 0},           // of no real model: tests the tools that measure the others
 };
 
 static const struct kind {
@@ -145,26 +148,47 @@ static void put_tokenizer(struct writer *w)
     key_u32(w, "tokenizer.ggml.unknown_token_id", 0);
 }
 
+static void shape_u32(struct writer *w, const struct shape *shape, const char *suffix, uint32_t value)
+{
+    char key[NAME_BYTES];
+    snprintf(key, sizeof key, "%s.%s", shape->arch, suffix);
+    key_u32(w, key, value);
+}
+
+static void shape_f32(struct writer *w, const struct shape *shape, const char *suffix, float value)
+{
+    char key[NAME_BYTES];
+    snprintf(key, sizeof key, "%s.%s", shape->arch, suffix);
+    key_f32(w, key, value);
+}
+
 static void put_keys(struct writer *w, const struct shape *shape)
 {
     char name[NAME_BYTES];
 
     snprintf(name, sizeof name, "synthetic %s", shape->name);
-    key_text(w, "general.architecture", "llama");
+    key_text(w, "general.architecture", shape->arch);
     key_text(w, "general.name", name);
-    key_u32(w, "llama.context_length", shape->context);
-    key_u32(w, "llama.embedding_length", shape->hidden);
-    key_u32(w, "llama.block_count", shape->layers);
-    key_u32(w, "llama.feed_forward_length", shape->ffn);
-    key_u32(w, "llama.attention.head_count", shape->heads);
-    key_u32(w, "llama.attention.head_count_kv", shape->kv_heads);
-    key_u32(w, "llama.rope.dimension_count", shape->hidden / shape->heads);
-    key_u32(w, "llama.vocab_size", VOCAB);
-    key_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    key_f32(w, "llama.rope.freq_base", 10000);
+    shape_u32(w, shape, "context_length", shape->context);
+    shape_u32(w, shape, "embedding_length", shape->hidden);
+    shape_u32(w, shape, "block_count", shape->layers);
+    shape_u32(w, shape, "feed_forward_length", shape->ffn);
+    shape_u32(w, shape, "attention.head_count", shape->heads);
+    shape_u32(w, shape, "attention.head_count_kv", shape->kv_heads);
+    shape_u32(w, shape, "attention.key_length", shape->head_dim);
+    shape_u32(w, shape, "attention.value_length", shape->head_dim);
+    shape_u32(w, shape, "rope.dimension_count", shape->head_dim);
+    shape_u32(w, shape, "vocab_size", VOCAB);
+    shape_f32(w, shape, "attention.layer_norm_rms_epsilon", 1e-5f);
+    shape_f32(w, shape, "rope.freq_base", 10000);
+    if (shape->experts) {
+        shape_u32(w, shape, "expert_count", shape->experts);
+        shape_u32(w, shape, "expert_used_count", shape->experts_used);
+        shape_u32(w, shape, "expert_feed_forward_length", shape->ffn);
+    }
     put_tokenizer(w);
 }
-enum { KEYS = 12 + 7 };
+enum { KEYS = 14 + 7, EXPERT_KEYS = 3 };
 
 // --- tensors ----------------------------------------------------------------------------------------------------------
 
@@ -176,8 +200,12 @@ static void make_block(struct writer *w, enum tensor_type type, float spread, un
     uint16_t least = f16_from_float(-7.5f * f16_to_float(half));
     uint32_t values = tensor_type_info(type)->block_bytes, head = type == TENSOR_Q4_1 ? 4 : 2;
 
-    if (type == TENSOR_F16) {
+    if (type == TENSOR_F16 || type == TENSOR_F32) {
         float x = (float)((double)(int64_t)random_next(&w->random) * 0x1p-63 * uniform) * spread;
+        if (type == TENSOR_F32) {
+            memcpy(out, &x, sizeof x);
+            return;
+        }
         half = f16_from_float(x);
         memcpy(out, &half, sizeof half);
         return;
@@ -206,12 +234,13 @@ struct tensor {
     char name[NAME_BYTES];
     uint32_t columns, rows; // rows 0: a norm, a vector of f32
     enum tensor_type type;
+    uint32_t matrices; // of as many experts; 0: one
 };
 
 static uint64_t tensor_bytes(const struct tensor *t)
 {
     const struct tensor_type_info *info = tensor_type_info(t->type);
-    return (uint64_t)t->columns / info->block_values * info->block_bytes * MAX(t->rows, 1u);
+    return (uint64_t)t->columns / info->block_values * info->block_bytes * MAX(t->rows, 1u) * MAX(t->matrices, 1u);
 }
 
 static void pad(struct writer *w)
@@ -241,24 +270,45 @@ static void put_tensor(struct writer *w, const struct tensor *t, unsigned char *
     pad(w);
 }
 
-// Lists all tensors in the file's order; returns their number. out: [3 + 9 * layers]
+enum { LAYER_TENSORS = 12 };
+
+// Lists all tensors in the file's order; returns their number. out: [3 + LAYER_TENSORS * layers]
 static uint32_t list_tensors(const struct shape *s, enum tensor_type type, struct tensor *out)
 {
-    uint32_t count = 0, kv = s->hidden / s->heads * s->kv_heads;
+    const uint32_t head_dim = s->head_dim, q = head_dim * s->heads, kv = head_dim * s->kv_heads;
+    const bool has_experts = s->experts != 0;
+    uint32_t count = 0;
     const struct {
         const char *name;
-        uint32_t columns, rows;
-    } parts[] = {{"attn_norm", s->hidden, 0},     {"attn_q", s->hidden, s->hidden},      {"attn_k", s->hidden, kv},
-                 {"attn_v", s->hidden, kv},       {"attn_output", s->hidden, s->hidden}, {"ffn_norm", s->hidden, 0},
-                 {"ffn_gate", s->hidden, s->ffn}, {"ffn_up", s->hidden, s->ffn},         {"ffn_down", s->ffn, s->hidden}};
+        uint32_t columns, rows, matrices;
+        bool left_out, is_f32;
+    } parts[LAYER_TENSORS] = {
+        {.name = "attn_norm", .columns = s->hidden},
+        {.name = "attn_q", .columns = s->hidden, .rows = q},
+        {.name = "attn_k", .columns = s->hidden, .rows = kv},
+        {.name = "attn_v", .columns = s->hidden, .rows = kv},
+        {.name = "attn_q_norm", .columns = head_dim, .left_out = !has_experts},
+        {.name = "attn_k_norm", .columns = head_dim, .left_out = !has_experts},
+        {.name = "attn_output", .columns = q, .rows = s->hidden},
+        {.name = "ffn_norm", .columns = s->hidden},
+        {.name = "ffn_gate_inp", .columns = s->hidden, .rows = s->experts, .left_out = !has_experts, .is_f32 = true},
+        {.name = has_experts ? "ffn_gate_exps" : "ffn_gate", .columns = s->hidden, .rows = s->ffn, .matrices = s->experts},
+        {.name = has_experts ? "ffn_up_exps" : "ffn_up", .columns = s->hidden, .rows = s->ffn, .matrices = s->experts},
+        {.name = has_experts ? "ffn_down_exps" : "ffn_down", .columns = s->ffn, .rows = s->hidden, .matrices = s->experts},
+    };
 
-    out[count++] = (struct tensor){"token_embd.weight", s->hidden, VOCAB, type};
-    out[count++] = (struct tensor){"output.weight", s->hidden, VOCAB, type};
-    out[count++] = (struct tensor){"output_norm.weight", s->hidden, 0, TENSOR_F32};
+    out[count++] = (struct tensor){"token_embd.weight", s->hidden, VOCAB, type, 0};
+    out[count++] = (struct tensor){"output.weight", s->hidden, VOCAB, type, 0};
+    out[count++] = (struct tensor){"output_norm.weight", s->hidden, 0, TENSOR_F32, 0};
     for (uint32_t layer = 0; layer < s->layers; layer++)
         for (size_t i = 0; i < ARRAY_COUNT(parts); i++) {
+            if (parts[i].left_out)
+                continue;
             struct tensor *t = &out[count++];
-            *t = (struct tensor){.columns = parts[i].columns, .rows = parts[i].rows, .type = parts[i].rows ? type : TENSOR_F32};
+            *t = (struct tensor){.columns = parts[i].columns,
+                                 .rows = parts[i].rows,
+                                 .type = parts[i].rows && !parts[i].is_f32 ? type : TENSOR_F32,
+                                 .matrices = parts[i].matrices};
             snprintf(t->name, sizeof t->name, "blk.%u.%s.weight", layer, parts[i].name);
         }
     return count;
@@ -272,15 +322,17 @@ static void put_file(struct writer *w, const struct shape *shape, const struct t
     put(w, "GGUF", 4);
     put_u32(w, 3);
     put_u64(w, count);
-    put_u64(w, KEYS);
+    put_u64(w, KEYS + (shape->experts ? EXPERT_KEYS : 0));
     put_keys(w, shape);
     for (uint32_t i = 0; i < count; i++) {
         const struct tensor *t = &tensors[i];
         put_text(w, t->name);
-        put_u32(w, t->rows ? 2 : 1);
+        put_u32(w, t->matrices ? 3 : t->rows ? 2 : 1);
         put_u64(w, t->columns);
         if (t->rows)
             put_u64(w, t->rows);
+        if (t->matrices)
+            put_u64(w, t->matrices);
         put_u32(w, (uint32_t)t->type);
         put_u64(w, offset);
         offset += (tensor_bytes(t) + ALIGN - 1) / ALIGN * ALIGN;
@@ -315,7 +367,7 @@ enum status synthetic_write(const struct synthetic_config *config, struct error 
     shape = &chosen;
     if ((size_t)snprintf(temporary, sizeof temporary, "%s.part", config->path) >= sizeof temporary)
         return error_set(error, STATUS_INVALID_ARGUMENT, "FILE: the name is too long");
-    struct tensor *tensors = calloc(3u + 9u * shape->layers, sizeof *tensors);
+    struct tensor *tensors = calloc(3u + LAYER_TENSORS * shape->layers, sizeof *tensors);
     unsigned char *buffer = malloc(BUFFER_BYTES);
     w.file = tensors && buffer ? to_stdout ? stdout : fopen(temporary, "wbe") : NULL;
     enum status status = STATUS_OK;

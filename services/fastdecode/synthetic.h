@@ -6,7 +6,7 @@
 
 #include "common/base/status.h"
 
-#define SYNTHETIC_SHAPES "llama-1b, llama-7b, llama-13b, llama-tiny"
+#define SYNTHETIC_SHAPES "llama-1b, llama-7b, llama-13b, qwen3moe-1b, llama-tiny"
 #define SYNTHETIC_TYPES "f16, q8_0, q4_1, q4_0"
 
 struct synthetic_config {

@@ -20,31 +20,31 @@ static void k_scale(const uint8_t *s, uint32_t j, float *scale, float *minimum)
     }
 }
 
-static int signed_nibble_code(uint32_t type, uint32_t code) // of IQ4_NL, IQ4_XS; doubled, of MXFP4
+// Value i of 32 codes: of IQ4_NL and IQ4_XS or, doubled, of MXFP4.
+static float code_value(bool fp4, const uint8_t *nibbles, uint32_t i)
 {
-    static const int iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-    static const int fp4[8] = {0, 1, 2, 3, 4, 6, 8, 12};
-    return type != 39 ? iq4[code] : code < 8 ? fp4[code] : -fp4[code - 8];
+    static const int iq4_codes[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    static const int fp4_codes[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+    int code = nibbles[i % 16] >> (i / 16 * 4) & 15;
+    return (float)(!fp4 ? iq4_codes[code] : code < 8 ? fp4_codes[code] : -fp4_codes[code - 8]);
 }
 
 // The types of two and three bits, and those of codes.
 static float source_value_of_few_bits(uint32_t type, const uint8_t *b, uint32_t i)
 {
     uint32_t shift = i % 128 / 32 * 2, at = i / 128 * 32 + i % 32, g = i / 16, scale;
-    const uint8_t *nibbles = type == 20 ? b + 2 : type == 39 ? b + 1 : b + 8 + i / 32 * 16;
-    int code = signed_nibble_code(type, nibbles[i % 16] >> (i / 16 % 2 * 4) & 15);
     switch (type) {
     case 10: return half_at(b + 80) * (float)(b[g] & 15) * (float)(b[16 + at] >> shift & 3) - half_at(b + 82) * (float)(b[g] >> 4);
     case 11:
         scale = (b[96 + g % 8] >> (g < 8 ? 0 : 4) & 15) | (b[104 + g % 4] >> (g / 4 * 2) & 3) << 4;
         return half_at(b + 108) * (float)((int)scale - 32) *
                (float)((b[32 + at] >> shift & 3) - ((b[i % 32] >> (i / 32) & 1) ? 0 : 4));
-    case 20: return half_at(b) * (float)code;
+    case 20: return half_at(b) * code_value(false, b + 2, i);
     case 23:
         g = i / 32;
         scale = (b[4 + g / 2] >> (g % 2 * 4) & 15) | (uint32_t)((b[2] | b[3] << 8) >> (g * 2) & 3) << 4;
-        return half_at(b) * (float)((int)scale - 32) * (float)code;
-    default: return ldexpf((float)code, b[0] - 128); // MXFP4
+        return half_at(b) * (float)((int)scale - 32) * code_value(false, b + 8 + g * 16, i % 32);
+    default: return ldexpf(code_value(true, b + 1, i), b[0] - 128); // MXFP4
     }
 }
 

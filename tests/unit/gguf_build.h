@@ -132,14 +132,16 @@ static inline float gguf_random_float(uint64_t *seed) { return (float)((double)(
 /* One block of random weights of about the given size; ones: all values near 1 (norms; float types only). */
 static inline void gguf_random_block(enum tensor_type type, float size, bool ones, uint64_t *seed, unsigned char *block)
 {
-    /* Where the f16 scale and minimum lie (-1: none), and how large the integers get. */
+    /* Where the scale and the minimum lie (-1: none), f16 but for Q8_K and MXFP4, and how large the integers get. */
     static const struct {
         int scale, minimum;
         float largest;
     } places[] = {
-        [TENSOR_Q4_0] = {0, -1, 8},      [TENSOR_Q4_1] = {0, 2, 8},           [TENSOR_Q5_0] = {0, -1, 16},
-        [TENSOR_Q5_1] = {0, 2, 16},      [TENSOR_Q8_0] = {0, -1, 128},        [TENSOR_Q4_K] = {0, 2, 8 * 63},
-        [TENSOR_Q5_K] = {0, 2, 16 * 63}, [TENSOR_Q6_K] = {208, -1, 32 * 128},
+        [TENSOR_Q4_0] = {0, -1, 8},          [TENSOR_Q4_1] = {0, 2, 8},           [TENSOR_Q5_0] = {0, -1, 16},
+        [TENSOR_Q5_1] = {0, 2, 16},          [TENSOR_Q8_0] = {0, -1, 128},        [TENSOR_Q4_K] = {0, 2, 8 * 63},
+        [TENSOR_Q5_K] = {0, 2, 16 * 63},     [TENSOR_Q6_K] = {208, -1, 32 * 128}, [TENSOR_Q2_K] = {80, 82, 1.5f * 15},
+        [TENSOR_Q3_K] = {108, -1, 4 * 32},   [TENSOR_Q8_K] = {0, -1, 128},        [TENSOR_IQ4_NL] = {0, -1, 127},
+        [TENSOR_IQ4_XS] = {0, -1, 127 * 32}, [TENSOR_MXFP4] = {0, -1, 12},
     };
     const struct tensor_type_info *info = tensor_type_info((uint32_t)type);
     float value = ones ? 1 + 0.1f * gguf_random_float(seed) : size * gguf_random_float(seed);
@@ -154,11 +156,17 @@ static inline void gguf_random_block(enum tensor_type type, float size, bool one
     for (uint32_t i = 0; i < info->block_bytes; i++)
         block[i] = (unsigned char)(gguf_random(seed) >> 32);
     float d = size / places[type].largest * (0.75f + 0.25f * gguf_random_float(seed));
-    half = f16_from_float(d);
-    memcpy(block + places[type].scale, &half, 2);
+    half = f16_from_float(d), bits = f32_bits(d);
+    if (type == TENSOR_Q8_K)
+        memcpy(block, &bits, 4);
+    else if (type == TENSOR_MXFP4)
+        block[0] = (unsigned char)((bits >> 23) + 1); /* the power of two below d */
+    else
+        memcpy(block + places[type].scale, &half, 2);
     if (places[type].minimum >= 0) { /* so that values lie around zero; the K types subtract theirs */
         bool super = info->block_values == 256;
-        half = f16_from_float(super ? d * places[type].largest / 63 : -d * places[type].largest);
+        float small = type == TENSOR_Q2_K ? 15 : 63; /* the largest small minimum */
+        half = f16_from_float(super ? d * places[type].largest / small : -d * places[type].largest);
         memcpy(block + places[type].minimum, &half, 2);
     }
 }
@@ -168,7 +176,7 @@ static inline void gguf_build_tensor_of(struct gguf_build *build, const char *na
                                         uint64_t rows, float size, bool ones, const void *data)
 {
     const struct tensor_type_info *info = tensor_type_info((uint32_t)type);
-    unsigned char block[256];
+    unsigned char block[512]; /* the largest, Q8_K: 292 */
 
     if (build->drop && strcmp(build->drop, name) == 0)
         return;

@@ -1,5 +1,5 @@
 /* test_backend.c: what the CPU backend says of a model before anything is loaded, and that rows which the head is not asked for change
- * nothing for the others.
+ * nothing for the others; and what models with matrices of every type compute.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -124,9 +124,9 @@ static void floats_stay_packed_unless_f32_is_asked_for(void **state)
 
 /* --- rows without output -------------------------------------------------------------------------------------------------------- */
 
-enum { ROWS = 32, VOCAB = 320, Q_WIDTH = 64, KV_WIDTH = 32, STEPS = 12, SEQUENCES = 4 };
+enum { ROWS = 32, VOCAB = 320, Q_WIDTH = 256, KV_WIDTH = 64, STEPS = 12, SEQUENCES = 4 };
 
-/* A mini-batch whose workers answer with o = q. */
+/* A mini-batch whose workers answer with o = q. Widths are the largest of all models here. */
 struct mesh {
     struct backend *backend;
     struct backend_batch *batch;
@@ -245,11 +245,64 @@ static void others_do_not_notice_rows_without_output(void **state)
     same_beside_kv_only(TENSOR_F32, COMPUTE_F32, 1e-5f);
 }
 
+/* --- every type ------------------------------------------------------------------------------------------------------------------ */
+
+/* The largest difference of int8's logits from those of f32, in largest logits. */
+static float int8_beside_f32(enum tensor_type type)
+{
+    static struct mesh int8, f32;
+    struct gguf_build build = {0};
+    struct tiny_llama tiny = TINY_LLAMA;
+    struct backend_row rows[ROWS];
+    struct thread_pool *pool;
+    struct model *model;
+    struct error error;
+    float off = 0, largest = 0;
+    size_t size;
+
+    tiny.type = tiny.embedding_type = type;
+    tiny.hidden = 256, tiny.heads = 8, tiny.head_dim = 32, tiny.ffn = 512; /* whole blocks of 256 */
+    gguf_build_llama(&build, &tiny);
+    unsigned char *bytes = gguf_build_finish(&build, &size);
+    assert_int_equal(model_open_memory("tiny.gguf", bytes, size, &model, &error), STATUS_OK);
+    assert_int_equal(thread_pool_open(2, &pool), STATUS_OK);
+    open_mesh(&int8, model, pool, COMPUTE_INT8);
+    open_mesh(&f32, model, pool, COMPUTE_F32);
+    for (uint32_t row = 0; row < ROWS; row++)
+        rows[row] = (struct backend_row){.sequence = 1, .token = row * 9, .position = row, .local = true, .needs_output = true};
+    step(&int8, rows, rows, ROWS);
+    step(&f32, rows, rows, ROWS);
+    for (uint32_t row = 0; row < ROWS; row++)
+        for (uint32_t i = 0; i < VOCAB; i++) {
+            float difference = fabsf(int8.logits[row][i] - f32.logits[row][i]);
+            off = difference <= off ? off : difference; /* NaN too */
+            largest = fmaxf(largest, fabsf(f32.logits[row][i]));
+        }
+    backend_cpu.batch_close(int8.batch), backend_cpu.batch_close(f32.batch);
+    backend_cpu.close(int8.backend), backend_cpu.close(f32.backend);
+    thread_pool_close(pool);
+    model_close(model);
+    free(bytes);
+    return off / largest;
+}
+
+/* What is left is the rounding of activations to 8 bits. */
+static void int8_is_near_f32_with_every_type(void **state)
+{
+    (void)state;
+    for (uint32_t type = 0; type < TENSOR_TYPE_END; type++) {
+        float off = tensor_type_info(type) ? int8_beside_f32((enum tensor_type)type) : 0;
+        if (!(off <= 0.02f))
+            fail_msg("%s: off by %.4f of the largest logit", tensor_type_info(type)->name, (double)off);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(heads_that_attention_cannot_take_are_refused),
                                        cmocka_unit_test(floats_stay_packed_unless_f32_is_asked_for),
-                                       cmocka_unit_test(others_do_not_notice_rows_without_output)};
+                                       cmocka_unit_test(others_do_not_notice_rows_without_output),
+                                       cmocka_unit_test(int8_is_near_f32_with_every_type)};
     struct error error;
 
     assert_always(kernels_init(NULL, &error) == STATUS_OK);

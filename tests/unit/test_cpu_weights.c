@@ -42,6 +42,8 @@ static void the_file_gives_the_same_bytes(void **state)
     (void)state;
     same_from_the_file(TENSOR_Q4_0, COMPUTE_AUTO, false);
     same_from_the_file(TENSOR_Q4_1, COMPUTE_INT8, true);
+    same_from_the_file(TENSOR_IQ4_NL, COMPUTE_INT8, false);
+    same_from_the_file(TENSOR_MXFP4, COMPUTE_AUTO, true);
     same_from_the_file(TENSOR_F16, COMPUTE_INT8, false);
     same_from_the_file(TENSOR_F16, COMPUTE_AUTO, false);
     same_from_the_file(TENSOR_BF16, COMPUTE_AUTO, true);

@@ -281,6 +281,33 @@ static void a_model_becomes_tables(void **state)
     free(bytes);
 }
 
+static void matrices_of_every_type_are_read(void **state)
+{
+    uint32_t types = 0;
+    (void)state;
+
+    for (uint32_t type = 0; type < TENSOR_TYPE_END; type++) {
+        struct tiny_llama tiny = TINY_LLAMA;
+        struct model *model;
+        struct error error = {0};
+        size_t count;
+        if (!tensor_type_info(type))
+            continue;
+        types++;
+        tiny.type = tiny.embedding_type = (enum tensor_type)type;
+        tiny.hidden = 256, tiny.heads = 8, tiny.head_dim = 32, tiny.ffn = 512; /* whole blocks of 256 */
+        unsigned char *bytes = build_tiny(&tiny, &count);
+        if (model_open_memory("tiny.gguf", bytes, count, &model, &error))
+            fail_msg("%s", error.text);
+        check_view(&model->embedding, "token_embd.weight", tiny.type, 320, 256);
+        check_view(&model->layers[1].q, "blk.1.attn_q.weight", tiny.type, 256, 256);
+        check_view(&model->layers[1].down, "blk.1.ffn_down.weight", tiny.type, 256, 512);
+        model_close(model);
+        free(bytes);
+    }
+    assert_int_equal(types, 17);
+}
+
 static void optional_parts_are_read(void **state)
 {
     struct tiny_llama tiny = TINY_LLAMA;
@@ -419,9 +446,13 @@ static void every_flip_is_survived(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_model_becomes_tables),    cmocka_unit_test(optional_parts_are_read),
-        cmocka_unit_test(what_does_not_fit_is_told), cmocka_unit_test(the_fingerprint_tells_files_apart),
-        cmocka_unit_test(pages_are_released),        cmocka_unit_test(every_flip_is_survived),
+        cmocka_unit_test(a_model_becomes_tables),
+        cmocka_unit_test(matrices_of_every_type_are_read),
+        cmocka_unit_test(optional_parts_are_read),
+        cmocka_unit_test(what_does_not_fit_is_told),
+        cmocka_unit_test(the_fingerprint_tells_files_apart),
+        cmocka_unit_test(pages_are_released),
+        cmocka_unit_test(every_flip_is_survived),
     };
     return cmocka_run_group_tests_name("model", tests, NULL, NULL);
 }
