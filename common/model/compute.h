@@ -4,9 +4,10 @@
 #define FD_MODEL_COMPUTE_H
 
 #define COMPUTE_NAMES "auto|f32|int8"
-#define COMPUTE_HELP "how products are computed; f32: the reference, by OpenBLAS; a GPU takes only auto, which is f16 or bf16"
+#define COMPUTE_HELP \
+    "how products are computed; auto: weights stay as small as in the file; f32: the reference, by OpenBLAS; a GPU takes only auto, which is f16 or bf16"
 #define INVARIANT_HELP \
-    "equal bytes alone, in company and after failover; on a GPU this costs speed, and KV lies in places of one kind. A CPU's int8 always has them"
+    "equal bytes alone, in company and after failover; on a GPU this costs speed, and KV lies in places of one kind. A CPU always has them, but for --compute f32"
 #define QUANTIZE_NAMES "none|4|8"
 #define QUANTIZE_HELP "bits to which matrices in F32, F16 and BF16 are quantized while they are loaded (4: Q4_1, 8: Q8_0)"
 // Bits of one of QUANTIZE_NAMES; 0: none.

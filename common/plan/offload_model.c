@@ -28,13 +28,11 @@ static double kv_token_bytes(const struct offload_request *r)
     return shape_kv_bytes(r->shape, r->kv_type);
 }
 
-// Weights without a fast product in their type are held in f32, as kernels/backend/cpu_load.c does.
 static double weight_bytes(const struct offload_request *r)
 {
     if (r->compress)
         return (double)r->shape->layer_values * OFFLOAD_COMPRESSED_BITS / 8;
-    return !r->shape->quantized && r->device->f16_tflops == 0 ? 4.0 * (double)r->shape->layer_values
-                                                              : (double)r->shape->layer_bytes;
+    return (double)r->shape->layer_bytes;
 }
 
 static struct sizes sizes_of(const struct offload_request *r, uint32_t gpu_batch, uint32_t gpu_batches)

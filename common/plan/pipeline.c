@@ -47,13 +47,13 @@ static void describe(const struct plan_request *r, struct rows rows, double atte
                                      .embed_us = plan_step_rest_us(r, rows.decode),
                                      .head_us = cost_curve_at(&out->all.head, rows.decode),
                                      .embed_bytes = shape->embedding_bytes,
-                                     .head_bytes = (uint64_t)plan_weight_bytes(r, shape->head_values, shape->head_bytes),
+                                     .head_bytes = shape->head_bytes,
                                      .stage_bytes = (uint64_t)(plan_activation_bytes(r, batch) / r->stages),
                                      .stages = r->stages,
                                      .memory_bytes = out->memory};
     for (uint32_t l = 0; l < out->split.layer_count; l++) {
         out->layer_us[l] = cost_curve_at(&out->all.layer, rows.decode + rows.prefill) + attend_us;
-        out->layer_bytes[l] = (uint64_t)(plan_weight_bytes(r, shape->layer_values, shape->layer_bytes) + kv_bytes);
+        out->layer_bytes[l] = shape->layer_bytes + (uint64_t)kv_bytes;
     }
     for (uint32_t i = 0; i < r->stages; i++)
         out->memory[i] = r->ignore_capacity ? 0 : r->s_part->memory_bytes;

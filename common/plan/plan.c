@@ -21,14 +21,7 @@ static double spacing(const struct plan_request *r) { return r->spacing ? r->spa
 
 double plan_mean_context(const struct plan_request *r) { return r->prompt_tokens + (r->generated_tokens + spacing(r)) / 2; }
 
-// Weights without a fast product in their type are held and multiplied in f32, as kernels/backend/cpu_load.c does.
-static bool as_f32(const struct plan_request *r) { return !r->shape->quantized && r->s_part->f16_tflops == 0; }
-
-double plan_weight_bytes(const struct plan_request *r, uint64_t values, uint64_t bytes)
-{
-    return as_f32(r) ? 4.0 * (double)values : (double)bytes;
-}
-
+// Floats without a fast product in their type are multiplied in f32, as kernels/gemm does.
 static double operations_per_us(const struct plan_request *r)
 {
     const struct hardware *h = r->s_part;
@@ -40,7 +33,7 @@ static double operations_per_us(const struct plan_request *r)
 static void roofline(const struct plan_request *r, uint64_t values, uint64_t bytes, double fixed_us, struct cost_curve *out)
 {
     const struct hardware *h = r->s_part;
-    double read_us = plan_weight_bytes(r, values, bytes) / (h->memory_gb_per_second * h->weights_share * GIGA) * US;
+    double read_us = (double)bytes / (h->memory_gb_per_second * h->weights_share * GIGA) * US;
     double row_us = 2.0 * (double)values / operations_per_us(r);
     double knee = MAX(1, read_us / row_us);
 

@@ -7,11 +7,10 @@
 #define GIGA 1e9
 #define US 1e6 // in a second
 
-double plan_mean_context(const struct plan_request *request);                                  // of a running sequence
-double plan_sequence_kv_bytes(const struct plan_request *request);                             // of a running sequence, all layers
-double plan_weight_bytes(const struct plan_request *request, uint64_t values, uint64_t bytes); // as they are held
-double plan_activation_bytes(const struct plan_request *request, uint32_t batch);              // of an S-part, logits included
-double plan_step_rest_us(const struct plan_request *request, double rows);                     // besides layers, attention and head
+double plan_mean_context(const struct plan_request *request);                     // of a running sequence
+double plan_sequence_kv_bytes(const struct plan_request *request);                // of a running sequence, all layers
+double plan_activation_bytes(const struct plan_request *request, uint32_t batch); // of an S-part, logits included
+double plan_step_rest_us(const struct plan_request *request, double rows);        // besides layers, attention and head
 uint32_t plan_pool_sequences(const struct plan_request *request, uint32_t batch, uint32_t workers); // in the S-part's memory
 
 // Predicts a layer of a mini-batch of `rows` decode rows, `local` of them in the S-part's memory beside workers.

@@ -12,8 +12,8 @@ static double s_part_bytes(const struct plan_request *r, uint32_t batch)
 {
     const struct plan_shape *s = r->shape;
 
-    return s->layers * plan_weight_bytes(r, s->layer_values, s->layer_bytes) + plan_weight_bytes(r, s->head_values, s->head_bytes) +
-           (double)s->embedding_bytes + plan_activation_bytes(r, batch);
+    return s->layers * (double)s->layer_bytes + (double)s->head_bytes + (double)s->embedding_bytes +
+           plan_activation_bytes(r, batch);
 }
 
 // Returns the sequences of the fullest worker, or of the pool. Those that no worker can hold lie at all of them.

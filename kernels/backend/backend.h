@@ -40,7 +40,7 @@ struct backend_config {
     const struct model *model; // borrowed for the backend's life
     uint32_t first_layer;      // first of the layers that the backend has (layer_range.h)
     uint32_t layer_count;      // 0: from first_layer to the model's last
-    enum compute_mode compute; // AUTO: int8 for quantized files, f32 otherwise
+    enum compute_mode compute; // a CPU: F32 is dense weights and OpenBLAS, any other packed weights of the file's types
     uint32_t quantize_bits;    // of matrices that the file has in F32, F16 or BF16: 4 (Q4_1), 8 (Q8_0), or 0: as they are
     struct thread_pool *pool;  // borrowed
     uint32_t max_rows;         // the most rows of one mini-batch's step
@@ -78,7 +78,7 @@ struct backend_plan {
     uint64_t pool_table_bytes; // tables of the local pool, which grow with the pages in use
     uint64_t pool_page_bytes;  // one page; set even without a pool
     uint64_t pool_pages;
-    char weights_kind[16]; // names the layout of packed weights, e.g. "int8"; empty: the backend keeps none (packed_path)
+    char weights_kind[16]; // names the layout of packed weights, e.g. "int8" or "f16w"; empty: the backend keeps none (packed_path)
     bool rows_alike;       // a row's bytes do not depend on the rows beside it, whether or not batch_invariant asks for it
     // For a device whose own memory holds weights, activations and pool. The fields above are then the host's share, except for
     // pool_page_bytes and pool_pages.

@@ -1,7 +1,7 @@
 // bench_floats.c: products with packed F32, F16 and BF16 weights, beside the read bandwidth of memory and beside what a dense f32 copy of the
 // weights takes OpenBLAS.
 //
-//     bench_floats [threads] [rows,rows,...] [1: F16 alone, of one shape]
+//     bench_floats [threads] [rows,rows,...]
 //
 // Each shape runs over copies of its matrix that together are much larger than the caches, like the layers of a model; so does OpenBLAS, whose
 // copies are of f32. All are measured in the same pass, because other load on the machine affects them alike.
@@ -13,7 +13,6 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
-#include "kernels/backend/cpu_claim.h"
 #include "kernels/dispatch/kernels.h"
 #include "kernels/quant/dequant.h"
 #include "kernels/quant/encode.h"
@@ -21,6 +20,7 @@
 #include "tests/bench/report.h"
 
 enum { PASSES = 9, ROWS_MAX = 512 };
+#define GRAIN 8u // tiles
 
 static const struct {
     enum tensor_type type;
@@ -30,7 +30,7 @@ static const struct {
 static const struct {
     uint32_t outputs, k;
     const char *name;
-} shapes[] = {{2048, 2048, "1b q, o"}, {5632, 2048, "1b gate, up"}, {2048, 5632, "1b down"}, {576, 576, "q, o"}, {1536, 576, "gate, up"}};
+} shapes[] = {{2048, 2048, "1b q, o"}, {2048, 5632, "1b down"}, {1536, 576, "gate, up"}};
 
 struct job {
     struct thread_pool *pool;
@@ -41,23 +41,21 @@ struct job {
     float *y;
 };
 
-// One pass over all copies, each shared among the threads as in a segment.
+// Makes one pass over all copies, without the barrier that a layer has between its matrices.
 static void packed_job(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
     struct job *job = arg;
-    (void)thread_count;
-    for (uint32_t c = 0; c < job->copies; c++) {
-        struct packed_matrix w = job->w;
-        w.data += c * w.bytes;
-        struct claim claim = claim_begin(job->pool, thread_index, w.tile_count, job->rows <= CLAIM_FEW_ROWS);
-        uint32_t begin, count, next_begin = 0, next_count = 0;
-        for (bool more = claim_range(&claim, &begin, &count); more; begin = next_begin, count = next_count) {
-            more = claim_range(&claim, &next_begin, &next_count);
-            const uint8_t *next = more ? w.data + next_begin * w.tile_bytes
-                                       : w.data + w.bytes + (uint64_t)thread_index * claim.share * w.tile_bytes;
-            kernels->gemm(&w, &job->x, 0, job->rows, begin, count, next, job->y, w.output_count, GEMM_SET);
-        }
-        thread_pool_barrier(job->pool);
+    const struct packed_matrix *w = &job->w;
+    const uint32_t per_copy = (w->tile_count + GRAIN - 1) / GRAIN, count = per_copy * job->copies;
+    (void)thread_index, (void)thread_count;
+    for (uint32_t item = thread_pool_claim(job->pool), later; item < count; item = later) {
+        struct packed_matrix own = *w;
+        const uint32_t begin = item % per_copy * GRAIN;
+        own.data += item / per_copy * w->bytes;
+        later = thread_pool_claim(job->pool); // known beforehand, as in a step, to prefetch its weights
+        const uint8_t *next = w->data + later / per_copy * w->bytes + later % per_copy * GRAIN * w->tile_bytes;
+        kernels->gemm(&own, &job->x, 0, job->rows, begin, MIN(GRAIN, w->tile_count - begin), later < count ? next : NULL, job->y,
+                      w->output_count, GEMM_SET);
     }
 }
 
@@ -65,9 +63,9 @@ static double dense_seconds(const struct job *job)
 {
     const uint64_t began_ns = clock_now_ns();
     for (uint32_t c = 0; c < job->copies; c++)
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)job->rows, (int)job->w.output_count, (int)job->w.k, 1.0f, job->x.values,
-                    (int)job->w.k, job->dense + (size_t)c * job->w.output_count * job->w.k, (int)job->w.k, 0.0f, job->y,
-                    (int)job->w.output_count);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)job->rows, (int)job->w.output_count, (int)job->w.k, 1.0f,
+                    job->x.values, (int)job->w.k, job->dense + (size_t)c * job->w.output_count * job->w.k, (int)job->w.k, 0.0f,
+                    job->y, (int)job->w.output_count);
     return (double)(clock_now_ns() - began_ns) * 1e-9;
 }
 
@@ -89,7 +87,8 @@ static void bench_rows(struct job *job, struct machine *machine, const char *nam
         snprintf(text, sizeof text, "gemm, %s, %s, 1 row", kernels_level_name(), name);
         report_figure(text, "GB/s", &beside_memory, 0.85);
     }
-    snprintf(text, sizeof text, "gemm, %s, %s, %u row%s, beside dense f32", kernels_level_name(), name, job->rows, job->rows > 1 ? "s" : "");
+    snprintf(text, sizeof text, "gemm, %s, %s, %u row%s, beside dense f32", kernels_level_name(), name, job->rows,
+             job->rows > 1 ? "s" : "");
     report_figure(text, "GFLOP/s", &beside_dense, job->rows == 1 && halves ? 1.8 : 0.9);
 }
 
@@ -102,7 +101,7 @@ static void bench_shape(struct machine *machine, enum tensor_type type, const ch
 
     assert_always(pack_plan((uint32_t)type, outputs, k, &job.w, &error) == STATUS_OK);
     const size_t values = (size_t)outputs * k, copies = MACHINE_STREAM_BYTES / job.w.bytes + 1;
-    const size_t bytes = ((copies + 1) * job.w.bytes + MACHINE_HUGE_PAGE - 1) / MACHINE_HUGE_PAGE * MACHINE_HUGE_PAGE;
+    const size_t bytes = (copies * job.w.bytes + MACHINE_HUGE_PAGE - 1) / MACHINE_HUGE_PAGE * MACHINE_HUGE_PAGE;
     const size_t dense_bytes = (copies * values * sizeof(float) + MACHINE_HUGE_PAGE - 1) / MACHINE_HUGE_PAGE * MACHINE_HUGE_PAGE;
     float *dense = aligned_alloc(MACHINE_HUGE_PAGE, dense_bytes), *x = malloc((size_t)ROWS_MAX * k * sizeof *x);
     uint8_t *memory = aligned_alloc(MACHINE_HUGE_PAGE, bytes), *source = malloc(outputs * job.w.source_row_bytes);
@@ -143,8 +142,7 @@ static void bench_shape(struct machine *machine, enum tensor_type type, const ch
 int main(int argc, char **argv)
 {
     const uint32_t threads = argc > 1 ? (uint32_t)atoi(argv[1]) : cpu_count_usable();
-    const char *rows = argc > 2 ? argv[2] : "1,8,32,128,512";
-    const bool brief = argc > 3;
+    const char *rows = argc > 2 ? argv[2] : "1,8,32,128";
     struct thread_pool *pool;
     struct machine machine;
     struct error error;
@@ -156,8 +154,8 @@ int main(int argc, char **argv)
     if (thread_pool_open(threads, &pool) || !machine_open(&machine, pool))
         return 1;
     openblas_set_num_threads((int)threads);
-    for (size_t t = 0; t < (brief ? 1 : ARRAY_COUNT(types)); t++)
-        for (size_t s = 0; s < (brief ? 1 : ARRAY_COUNT(shapes)); s++)
+    for (size_t t = 0; t < ARRAY_COUNT(types); t++)
+        for (size_t s = 0; s < ARRAY_COUNT(shapes); s++)
             bench_shape(&machine, types[t].type, types[t].name, shapes[s].outputs, shapes[s].k, shapes[s].name, rows);
     machine_close(&machine);
     thread_pool_close(pool);

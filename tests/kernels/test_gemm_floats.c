@@ -98,7 +98,11 @@ static void the_chain_in_the_order_of_k(void **state)
 {
     static const struct {
         uint32_t outputs, k;
-    } shapes[] = {{1, 1}, {16, 16}, {37, 15}, {85, 50}, {149, 1100}}; // the last: ten tiles, two chunks from 60 rows on, two panels from 129 on
+    } shapes[] = {{1, 1},
+                  {16, 16},
+                  {37, 15},
+                  {85, 50},
+                  {149, 1100}}; // the last: ten tiles, two chunks from 60 rows on, two panels from 129 on
     const struct kernels *levels[ISA_LEVEL_COUNT];
     const uint32_t level_count = fast_levels(levels);
     (void)state;
@@ -128,12 +132,14 @@ static void the_order_of_rows_does_not_matter(void **state)
             float *y = malloc((size_t)ROWS * f.outputs * sizeof *y);
             for (uint32_t r = 0; r < ROWS / 2; r++)
                 for (uint32_t i = 0; i < f.k + GAP; i++) {
-                    float *a = &f.values[r * (size_t)(f.k + GAP) + i], *b = &f.values[(ROWS - 1 - r) * (size_t)(f.k + GAP) + i], was = *a;
+                    float *a = &f.values[r * (size_t)(f.k + GAP) + i], *b = &f.values[(ROWS - 1 - r) * (size_t)(f.k + GAP) + i],
+                          was = *a;
                     *a = *b, *b = was;
                 }
             levels[l]->gemm(&f.w, &f.x, 0, ROWS, 0, f.w.tile_count, NULL, y, f.outputs, GEMM_SET);
             for (uint32_t r = 0; r < ROWS; r++)
-                assert_memory_equal(y + (size_t)r * f.outputs, f.expected + (size_t)(ROWS - 1 - r) * f.outputs, f.outputs * sizeof *y);
+                assert_memory_equal(y + (size_t)r * f.outputs, f.expected + (size_t)(ROWS - 1 - r) * f.outputs,
+                                    f.outputs * sizeof *y);
             free(y);
             fixture_close(&f);
         }
@@ -157,14 +163,16 @@ static void what_is_not_finite_stays_in_its_row(void **state)
                 levels[l]->gemm(&f.w, &f.x, 0, 9, 0, f.w.tile_count, NULL, y, f.outputs, GEMM_SET);
                 for (uint32_t r = 0; r < 9; r++)
                     for (uint32_t o = 0; o < 20; o++)
-                        assert_true(r == 4 ? !isfinite(y[r * 20 + o]) : f32_bits(y[r * 20 + o]) == f32_bits(f.expected[r * 20 + o]));
+                        assert_true(r == 4 ? !isfinite(y[r * 20 + o])
+                                           : f32_bits(y[r * 20 + o]) == f32_bits(f.expected[r * 20 + o]));
                 fixture_close(&f);
             }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_chain_in_the_order_of_k), cmocka_unit_test(the_order_of_rows_does_not_matter),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_chain_in_the_order_of_k),
+                                       cmocka_unit_test(the_order_of_rows_does_not_matter),
                                        cmocka_unit_test(what_is_not_finite_stays_in_its_row)};
     return cmocka_run_group_tests_name("gemm of floats", tests, NULL, NULL);
 }

@@ -104,10 +104,10 @@ static uint64_t check_choice(const struct choice *choice, struct thread_pool *po
 static void floats_stay_packed_unless_f32_is_asked_for(void **state)
 {
     static const struct choice choices[] = {
-        {TENSOR_F16, COMPUTE_AUTO, 0, "f16w", true},   {TENSOR_BF16, COMPUTE_AUTO, 0, "bf16w", true},
-        {TENSOR_F32, COMPUTE_AUTO, 0, "f32w", true},   {TENSOR_F16, COMPUTE_INT8, 0, "f16w", true},
-        {TENSOR_F16, COMPUTE_F32, 0, "f32", false},    {TENSOR_Q4_0, COMPUTE_F32, 0, "f32", false},
-        {TENSOR_Q4_0, COMPUTE_AUTO, 0, "int8", true},  {TENSOR_F16, COMPUTE_AUTO, 8, "int8", true},
+        {TENSOR_F16, COMPUTE_AUTO, 0, "f16w", true},  {TENSOR_BF16, COMPUTE_AUTO, 0, "bf16w", true},
+        {TENSOR_F32, COMPUTE_AUTO, 0, "f32w", true},  {TENSOR_F16, COMPUTE_INT8, 0, "f16w", true},
+        {TENSOR_F16, COMPUTE_F32, 0, "f32", false},   {TENSOR_Q4_0, COMPUTE_F32, 0, "f32", false},
+        {TENSOR_Q4_0, COMPUTE_AUTO, 0, "int8", true}, {TENSOR_F16, COMPUTE_AUTO, 8, "int8", true},
         {TENSOR_BF16, COMPUTE_F32, 4, "f32", false},
     };
     uint64_t bytes[ARRAY_COUNT(choices)];
