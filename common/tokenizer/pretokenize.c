@@ -33,6 +33,7 @@ static const struct rule {
     {"gpt-2", GPT2, false, false},
     {"smollm", SMOLLM, false, false},
     {"llama-bpe", LLAMA3_WITH_NUMBERS("\\p{N}{1,3}"), false, true},
+    {"dbrx", LLAMA3_WITH_NUMBERS("\\p{N}{1,3}"), false, false},
     {"qwen2", LLAMA3_WITH_NUMBERS("\\p{N}"), true, false},
 };
 
@@ -54,7 +55,7 @@ static const struct rule *find_rule(const char *name, struct error *error)
             return &rules[i];
     char shown[64];
     (void)error_set(error, STATUS_UNIMPLEMENTED,
-                    "tokenizer: pre-tokenizer %s is not supported; supported: gpt-2, smollm, llama-bpe, qwen2",
+                    "tokenizer: pre-tokenizer %s is not supported; supported: gpt-2, smollm, llama-bpe, dbrx, qwen2",
                     log_quote(shown, sizeof shown, name));
     return NULL;
 }

@@ -1,0 +1,646 @@
+/* test_hf.c: a directory of Hugging Face files becomes the keys and tensors that the same model's GGUF file would have. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "common/base/checked.h"
+#include "common/model/model.h"
+#include "common/vocabulary/vocabulary.h"
+#include "tests/unit/hf_build.h"
+
+#define CONFIG "config.json"
+#define TOKENIZER "tokenizer.json"
+
+/* Opens and frees the build. */
+static struct gguf *open_built(struct hf_build *build)
+{
+    struct gguf *gguf = NULL;
+    struct error error = {0};
+    if (hf_build_open(build, &gguf, &error))
+        fail_msg("%s", error.text);
+    hf_build_free(build);
+    return gguf;
+}
+
+static uint32_t u32_of(const struct gguf *gguf, const char *key)
+{
+    uint32_t value = 0;
+    struct error error = {0};
+    if (gguf_get_u32(gguf, key, &value, &error))
+        fail_msg("%s", error.text);
+    return value;
+}
+
+static float f32_of(const struct gguf *gguf, const char *key)
+{
+    float value = 0;
+    struct error error = {0};
+    if (gguf_get_f32(gguf, key, &value, &error))
+        fail_msg("%s", error.text);
+    return value;
+}
+
+static bool is_set(const struct gguf *gguf, const char *key)
+{
+    bool value = false;
+    return gguf_get_bool(gguf, key, &value, NULL) == STATUS_OK && value;
+}
+
+static void assert_text(const struct gguf *gguf, const char *key, const char *expected)
+{
+    struct gguf_string value = {"", 0};
+    struct error error = {0};
+    if (gguf_get_string(gguf, key, &value, &error))
+        fail_msg("%s", error.text);
+    assert_int_equal(value.length, strlen(expected));
+    assert_memory_equal(value.data, expected, value.length);
+}
+
+static struct gguf_string token_of(const struct gguf *gguf, const char *key, uint64_t index)
+{
+    struct gguf_array array;
+    struct gguf_string string = {"", 0};
+    assert_int_equal(gguf_get_strings(gguf, key, &array, NULL), STATUS_OK);
+    struct gguf_strings strings = gguf_strings_of(&array);
+    for (uint64_t i = 0; i <= index; i++)
+        assert_true(gguf_next_string(&strings, &string));
+    return string;
+}
+
+static int64_t type_of(const struct gguf *gguf, uint64_t id)
+{
+    struct gguf_array array;
+    assert_int_equal(gguf_get_integers(gguf, "tokenizer.ggml.token_type", &array, NULL), STATUS_OK);
+    return gguf_array_integer(&array, id);
+}
+
+static void keys_are_those_of_a_gguf_file(void **state)
+{
+    struct hf_build build;
+    (void)state;
+    hf_build_tiny(&build);
+    struct gguf *gguf = open_built(&build);
+    assert_text(gguf, "general.architecture", "llama");
+    assert_int_equal(u32_of(gguf, "llama.block_count"), 2);
+    assert_int_equal(u32_of(gguf, "llama.embedding_length"), 8);
+    assert_int_equal(u32_of(gguf, "llama.feed_forward_length"), 12);
+    assert_int_equal(u32_of(gguf, "llama.context_length"), 128);
+    assert_int_equal(u32_of(gguf, "llama.vocab_size"), 264);
+    assert_int_equal(u32_of(gguf, "llama.attention.head_count"), 2);
+    assert_int_equal(u32_of(gguf, "llama.attention.head_count_kv"), 1);
+    assert_int_equal(u32_of(gguf, "llama.attention.key_length"), 4);
+    assert_int_equal(u32_of(gguf, "llama.rope.dimension_count"), 4);
+    assert_true(f32_of(gguf, "llama.attention.layer_norm_rms_epsilon") == 1e-5f);
+    assert_true(f32_of(gguf, "llama.rope.freq_base") == 10000);
+    assert_true(is_set(gguf, "fastdecode.rope_halves"));
+    assert_false(gguf_has(gguf, "fastdecode.norm_plus_one") || gguf_has(gguf, "llama.rope.scaling.type"));
+    assert_text(gguf, "tokenizer.ggml.model", "gpt2");
+    assert_text(gguf, "tokenizer.ggml.pre", "llama-bpe");
+    assert_text(gguf, "tokenizer.chat_template", "{{ messages[0].content }}");
+    assert_int_equal(u32_of(gguf, "tokenizer.ggml.bos_token_id"), 1);
+    assert_int_equal(u32_of(gguf, "tokenizer.ggml.eos_token_id"), 2);
+    assert_int_equal(u32_of(gguf, "tokenizer.ggml.eot_token_id"), 0);
+    assert_false(is_set(gguf, "tokenizer.ggml.add_bos_token") || gguf_has(gguf, "tokenizer.ggml.padding_token_id"));
+    assert_memory_equal(token_of(gguf, "tokenizer.ggml.tokens", 2).data, "<|im_end|>", 10);
+    assert_memory_equal(token_of(gguf, "tokenizer.ggml.tokens", 260).data, "the", 3);
+    assert_memory_equal(token_of(gguf, "tokenizer.ggml.tokens", 263).data, "[PAD263]", 8);
+    assert_memory_equal(token_of(gguf, "tokenizer.ggml.merges", 1).data, "th e", 4);
+    static const int64_t types[][2] = {{0, 3}, {2, 3}, {3, 1}, {260, 1}, {261, 4}, {262, 5}, {263, 5}};
+    for (size_t i = 0; i < ARRAY_COUNT(types); i++)
+        assert_int_equal(type_of(gguf, (uint64_t)types[i][0]), types[i][1]);
+    assert_true(f32_of(gguf, "general.sampling.temp") == 0.5f);
+    assert_int_equal(u32_of(gguf, "general.sampling.top_k"), 40);
+    gguf_close(gguf);
+}
+
+static void tensors_lie_in_the_files(void **state)
+{
+    struct hf_build build;
+    (void)state;
+    hf_build_tiny(&build);
+    size_t count;
+    struct hf_built_file *file = hf_build_find(&build, HF_SHARD);
+    unsigned char *data = malloc(file->data.count);
+    assert_non_null(data);
+    memcpy(data, file->data.bytes, count = file->data.count);
+    struct gguf *gguf = open_built(&build);
+    assert_int_equal(gguf_tensor_count(gguf), 20);
+    const struct gguf_tensor *embedding = gguf_find_tensor(gguf, "token_embd.weight");
+    assert_non_null(embedding);
+    assert_int_equal(embedding->type, TENSOR_BF16);
+    assert_true(embedding->dims[0] == 8 && embedding->dims[1] == 264 && embedding->dim_count == 2);
+    assert_memory_equal(embedding->data, data, embedding->bytes);
+    const struct gguf_tensor *norm = gguf_find_tensor(gguf, "output_norm.weight");
+    assert_true(norm && norm->dims[0] == 8 && norm->dim_count == 1);
+    assert_memory_equal(norm->data, data + count - 16, 16);
+    const struct gguf_tensor *down = gguf_find_tensor(gguf, "blk.1.ffn_down.weight");
+    assert_true(down && down->dims[0] == 12 && down->dims[1] == 8);
+    assert_non_null(gguf_find_tensor(gguf, "blk.0.attn_output.weight"));
+    assert_ptr_equal(down->data, gguf_bytes(gguf) + down->data_offset);
+    assert_true(down->data_offset >= gguf_header_bytes(gguf) && down->data_offset + down->bytes <= gguf_file_bytes(gguf));
+    gguf_close(gguf);
+    free(data);
+}
+
+/* The same model in two files beside an index. */
+static void shards_are_read_by_their_index(void **state)
+{
+    struct hf_build build, split;
+    (void)state;
+    hf_build_tiny(&build);
+    hf_build_tiny(&split);
+    hf_build_drop(&split, HF_SHARD);
+    split.seed = 1;
+    hf_build_tensor(&split, "model-00001-of-00002.safetensors", "model.embed_tokens.weight", "BF16", 264, 8);
+    hf_build_tiny_layer(&split, "model-00001-of-00002.safetensors", 0);
+    hf_build_tiny_layer(&split, "model-00002-of-00002.safetensors", 1);
+    hf_build_tensor(&split, "model-00002-of-00002.safetensors", "model.norm.weight", "BF16", 0, 8);
+    struct gguf_bytes index = {0};
+    hf_append_text(&index, "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {");
+    for (uint32_t i = 0; i < split.count; i++) {
+        if (!strstr(split.files[i].name, ".safetensors"))
+            continue;
+        for (const char *at = split.files[i].text; (at = strstr(at, "\"model.")) != NULL; at++) {
+            if (index.bytes[index.count - 1] != '{')
+                hf_append_text(&index, ", ");
+            gguf_append(&index, at, (size_t)(strchr(at + 1, '"') + 1 - at));
+            hf_append_text(&index, ": \"");
+            hf_append_text(&index, split.files[i].name);
+            hf_append_text(&index, "\"");
+        }
+    }
+    hf_append_text(&index, "}}");
+    gguf_append(&index, "", 1);
+    hf_build_text(&split, "model.safetensors.index.json", (char *)index.bytes);
+    free(index.bytes);
+    struct gguf *one = open_built(&build), *two = NULL;
+    struct error error = {0};
+    if (hf_build_open(&split, &two, &error))
+        fail_msg("%s", error.text);
+    assert_int_equal(gguf_tensor_count(two), gguf_tensor_count(one));
+    for (uint32_t i = 0; i < gguf_tensor_count(one); i++) {
+        const struct gguf_tensor *a = gguf_tensor_at(one, i);
+        char name[GGUF_MAX_NAME_BYTES + 1];
+        snprintf(name, sizeof name, "%.*s", (int)a->name.length, a->name.data);
+        const struct gguf_tensor *b = gguf_find_tensor(two, name);
+        assert_non_null(b);
+        assert_memory_equal(a->data, b->data, a->bytes);
+    }
+    gguf_close(one);
+    gguf_close(two);
+    /* a tensor that the index has elsewhere */
+    hf_build_edit(&split, "model.safetensors.index.json", "00002-of", "00001-of");
+    assert_int_equal(hf_build_open(&split, &two, &error), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "says that it is in model-00001-of-00002.safetensors"));
+    hf_build_free(&split);
+}
+
+static void a_tensor_that_the_index_alone_has_is_told(void **state)
+{
+    struct hf_build build;
+    struct gguf *gguf = NULL;
+    struct error error = {0};
+    (void)state;
+    hf_build_tiny(&build);
+    struct gguf_bytes index = {0};
+    hf_append_text(&index, "{\"weight_map\": {\"model.lost\": \"model.safetensors\"");
+    for (const char *at = hf_build_find(&build, HF_SHARD)->text; (at = strstr(at, "\"model.")) != NULL; at++) {
+        hf_append_text(&index, ", ");
+        gguf_append(&index, at, (size_t)(strchr(at + 1, '"') + 1 - at));
+        hf_append_text(&index, ": \"model.safetensors\"");
+    }
+    hf_append_text(&index, "}}");
+    gguf_append(&index, "", 1);
+    hf_build_text(&build, "model.safetensors.index.json", (char *)index.bytes);
+    free(index.bytes);
+    assert_int_equal(hf_build_open(&build, &gguf, &error), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(error.text,
+                        "tiny/model.safetensors: tensor 'model.lost' is missing, which model.safetensors.index.json says is here");
+    hf_build_free(&build);
+}
+
+/* --- architectures ------------------------------------------------------------------------------------------------------------ */
+
+static void architectures_have_their_keys(void **state)
+{
+    static const struct {
+        const char *class_name, *model_type, *more; /* more: keys of config.json */
+        const char *gguf;
+        const char *key; /* without the architecture, or whole if it begins with "fastdecode." */
+        double value;    /* of a number; 1 of a bool */
+    } cases[] = {
+        {"MistralForCausalLM", "mistral", "\"sliding_window\": 64", "llama", "attention.sliding_window", 64},
+        {"Qwen2ForCausalLM", "qwen2", "\"use_sliding_window\": false, \"sliding_window\": 64", "qwen2", "context_length", 128},
+        {"Qwen2ForCausalLM", "qwen2", "\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 2", "qwen2",
+         "block_count", 2},
+        {"Qwen3ForCausalLM", "qwen3", "\"max_window_layers\": 2", "qwen3", "attention.key_length", 4},
+        {"Qwen3MoeForCausalLM", "qwen3_moe",
+         "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, \"norm_topk_prob\": true", "qwen3moe",
+         "expert_feed_forward_length", 6},
+        {"Qwen3MoeForCausalLM", "qwen3_moe",
+         "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, \"norm_topk_prob\": true", "qwen3moe",
+         "fastdecode.experts_listed", 1},
+        {"MixtralForCausalLM", "mixtral", "\"num_local_experts\": 8, \"num_experts_per_tok\": 2", "llama", "expert_used_count", 2},
+        {"Phi3ForCausalLM", "phi3", "\"partial_rotary_factor\": 0.5", "phi3", "rope.dimension_count", 2},
+        {"Gemma2ForCausalLM", "gemma2", "\"sliding_window\": 32, \"query_pre_attn_scalar\": 16", "gemma2", "attention.scale", 0.25},
+        {"Gemma2ForCausalLM", "gemma2", "\"sliding_window\": 32, \"attn_logit_softcapping\": 50.0", "gemma2",
+         "attn_logit_softcapping", 50},
+        {"Gemma2ForCausalLM", "gemma2", "\"sliding_window\": 32", "gemma2", "fastdecode.norm_plus_one", 1},
+        {"Gemma3ForCausalLM", "gemma3_text", "\"sliding_window\": 32, \"rope_local_base_freq\": 5000", "gemma3",
+         "rope.freq_base_swa", 5000},
+        {"Gemma3ForCausalLM", "gemma3_text",
+         "\"sliding_window\": 32, \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 7000, \"rope_type\": \"linear\", \"factor\": 8}, "
+         "\"sliding_attention\": {\"rope_theta\": 10000}}",
+         "gemma3", "rope.freq_base", 7000},
+        {"GraniteForCausalLM", "granite", "\"attention_multiplier\": 0.5, \"logits_scaling\": 8", "granite", "logit_scale", 8},
+        {"SmolLM3ForCausalLM", "smollm3", "\"no_rope_layers\": [1, 1], \"no_rope_layer_interval\": 4", "smollm3", "block_count", 2},
+        {"GptOssForCausalLM", "gpt_oss",
+         "\"num_local_experts\": 4, \"experts_per_token\": 2, \"sliding_window\": 16, \"attention_bias\": true, \"layer_types\": "
+         "[\"sliding_attention\", \"full_attention\"]",
+         "gpt-oss", "fastdecode.gate_up_interleaved", 1},
+        {"LlamaForCausalLM", "llama", "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 500}", "llama",
+         "rope.freq_base", 500},
+        {"LlamaForCausalLM", "llama", "\"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 500, \"factor\": 4}", "llama",
+         "rope.scaling.factor", 4},
+        {"LlamaForCausalLM", "llama",
+         "\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 32}", "llama",
+         "rope.scaling.original_context_length", 32},
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        struct hf_build build;
+        char key[128], more[512];
+        float number;
+        uint32_t whole;
+        hf_build_tiny(&build);
+        hf_build_edit(&build, CONFIG, "LlamaForCausalLM", cases[i].class_name);
+        snprintf(more, sizeof more, "\"model_type\": \"%s\", %s", cases[i].model_type, cases[i].more);
+        hf_build_edit(&build, CONFIG, "\"model_type\": \"llama\"", more);
+        hf_build_edit(&build, CONFIG, "\"rope_theta\": 10000.0,", "");
+        hf_build_edit(&build, CONFIG, "\"attention_bias\": false,", "");
+        struct gguf *gguf = open_built(&build);
+        assert_text(gguf, "general.architecture", cases[i].gguf);
+        bool own = strncmp(cases[i].key, "fastdecode.", 11) == 0;
+        snprintf(key, sizeof key, "%s%s%s", own ? "" : cases[i].gguf, own ? "" : ".", cases[i].key);
+        if (own)
+            assert_true(is_set(gguf, key));
+        else if (gguf_get_u32(gguf, key, &whole, NULL) == STATUS_OK)
+            assert_int_equal(whole, cases[i].value);
+        else if (gguf_get_f32(gguf, key, &number, NULL) == STATUS_OK)
+            assert_true((double)number == cases[i].value);
+        else
+            fail_msg("no key %s", key);
+        assert_true(is_set(gguf, "fastdecode.rope_halves"));
+        gguf_close(gguf);
+    }
+}
+
+static void what_an_architecture_has_not_is_refused(void **state)
+{
+    static const struct {
+        const char *class_name, *more, *fragment;
+    } cases[] = {
+        {"Qwen2ForCausalLM", "\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 1",
+         "key 'use_sliding_window'"},
+        {"Qwen3ForCausalLM", "\"attention_bias\": true", "key 'attention_bias' is true"},
+        {"Qwen3MoeForCausalLM", "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6",
+         "key 'norm_topk_prob' is false"},
+        {"Qwen3MoeForCausalLM", "\"mlp_only_layers\": [1]", "key 'mlp_only_layers' is an array"},
+        {"Qwen3MoeForCausalLM", "\"decoder_sparse_step\": 2", "key 'decoder_sparse_step' is 2: only 1"},
+        {"Gemma3ForCausalLM", "\"sliding_window_pattern\": 4", "key 'sliding_window_pattern' is 4"},
+        {"Gemma3ForCausalLM", "\"final_logit_softcapping\": 30.0", "key 'final_logit_softcapping' is 30"},
+        {"Gemma2ForCausalLM", "\"hidden_activation\": \"relu\"", "key 'hidden_activation' is 'relu'"},
+        {"Olmo2ForCausalLM", "\"clip_qkv\": 8", "key 'clip_qkv' is 8"},
+        {"SmolLM3ForCausalLM", "\"no_rope_layers\": [1, 0]", "only every fourth layer without RoPE"},
+        {"SmolLM3ForCausalLM", "\"no_rope_layer_interval\": 2", "key 'no_rope_layer_interval' is 2"},
+        {"OPTForCausalLM", "\"do_layer_norm_before\": false", "key 'do_layer_norm_before' is false"},
+        {"OPTForCausalLM", "\"ffn_dim\": 12, \"word_embed_proj_dim\": 4", "key 'word_embed_proj_dim' is 4"},
+        {"GptOssForCausalLM", "\"swiglu_limit\": 5", "key 'swiglu_limit' is 5"},
+        {"MistralForCausalLM", "\"sliding_window\": -1", "key 'sliding_window' is -1"},
+    };
+    uint32_t failed = 0;
+    (void)state;
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        struct hf_build build;
+        struct gguf *gguf = NULL;
+        struct error error = {0};
+        char more[256];
+        hf_build_tiny(&build);
+        hf_build_edit(&build, CONFIG, "LlamaForCausalLM", cases[i].class_name);
+        snprintf(more, sizeof more, "%s,", cases[i].more);
+        hf_build_edit(&build, CONFIG, "\"model_type\": \"llama\",", more);
+        hf_build_edit(&build, CONFIG, "\"attention_bias\": false,", "");
+        if (hf_build_open(&build, &gguf, &error) == STATUS_OK || !strstr(error.text, cases[i].fragment))
+            failed++, print_error("%s %s: \"%s\"\n", cases[i].class_name, cases[i].more, error.text);
+        gguf_close(gguf);
+        hf_build_free(&build);
+    }
+    assert_int_equal(failed, 0);
+}
+
+static void names_follow_the_architecture(void **state)
+{
+    struct hf_build build;
+    (void)state;
+    hf_build_tiny(&build);
+    hf_build_text(
+        &build, CONFIG,
+        "{\"architectures\": [\"OPTForCausalLM\"], \"num_hidden_layers\": 1, \"hidden_size\": 8, \"num_attention_heads\": 2, "
+        "\"ffn_dim\": 12, \"vocab_size\": 264, \"max_position_embeddings\": 4, \"word_embed_proj_dim\": 8}");
+    hf_build_drop(&build, HF_SHARD);
+    hf_build_tensor(&build, HF_SHARD, "model.decoder.embed_tokens.weight", "F32", 264, 8);
+    hf_build_tensor(&build, HF_SHARD, "model.decoder.embed_positions.weight", "F32", 6, 8);
+    hf_build_tensor(&build, HF_SHARD, "model.decoder.layers.0.self_attn.out_proj.bias", "F32", 0, 8);
+    hf_build_tensor(&build, HF_SHARD, "model.decoder.layers.0.fc1.weight", "F32", 12, 8);
+    hf_build_tensor(&build, HF_SHARD, "lm_head.weight", "F32", 264, 8);
+    float third;
+    memcpy(&third, hf_build_find(&build, HF_SHARD)->data.bytes + 264 * 8 * 4 + 2 * 8 * 4, sizeof third);
+    struct gguf *gguf = open_built(&build);
+    assert_int_equal(gguf_tensor_count(gguf), 4); /* the output is tied */
+    const struct gguf_tensor *positions = gguf_find_tensor(gguf, "position_embd.weight");
+    assert_true(positions && positions->dims[1] == 4 && *(const float *)positions->data == third);
+    assert_non_null(gguf_find_tensor(gguf, "blk.0.attn_output.bias"));
+    assert_non_null(gguf_find_tensor(gguf, "blk.0.ffn_up.weight"));
+    assert_true(f32_of(gguf, "opt.attention.layer_norm_epsilon") == 1e-5f);
+    assert_false(gguf_has(gguf, "fastdecode.rope_halves"));
+    gguf_close(gguf);
+
+    hf_build_tiny(&build);
+    hf_build_edit(&build, CONFIG, "LlamaForCausalLM\"], \"model_type\": \"llama\"",
+                  "MixtralForCausalLM\"], \"num_local_experts\": 12, \"num_experts_per_tok\": 1");
+    hf_build_tensor(&build, HF_SHARD, "model.layers.1.block_sparse_moe.experts.11.w2.weight", "F16", 8, 12);
+    hf_build_tensor(&build, HF_SHARD, "model.layers.1.block_sparse_moe.gate.weight", "F32", 12, 8);
+    gguf = open_built(&build);
+    assert_non_null(gguf_find_tensor(gguf, "blk.1.ffn_down.11.weight"));
+    assert_non_null(gguf_find_tensor(gguf, "blk.1.ffn_gate_inp.weight"));
+    gguf_close(gguf);
+
+    hf_build_tiny(&build);
+    hf_build_edit(&build, CONFIG, "LlamaForCausalLM\"], \"model_type\": \"llama\"", "Olmo2ForCausalLM\"]");
+    for (uint32_t i = 0; i < 2; i++)
+        hf_build_edit(&build, HF_SHARD, "input_layernorm", "post_feedforward_layernorm");
+    gguf = open_built(&build);
+    assert_non_null(gguf_find_tensor(gguf, "blk.1.post_ffw_norm.weight"));
+    assert_non_null(gguf_find_tensor(gguf, "blk.1.post_attention_norm.weight"));
+    gguf_close(gguf);
+}
+
+/* --- RoPE --------------------------------------------------------------------------------------------------------------------- */
+
+/* As transformers computes them, from frequencies rather than wave lengths. */
+static double llama3_divisor(double frequency, double factor, double low, double high, double context)
+{
+    double wave = 2 * 3.14159265358979323846 / frequency;
+    if (wave < context / high)
+        return 1;
+    if (wave > context / low)
+        return factor;
+    double smooth = (context / wave - low) / (high - low);
+    return frequency / ((1 - smooth) * frequency / factor + smooth * frequency);
+}
+
+static void scaling_becomes_divisors(void **state)
+{
+    struct hf_build build;
+    (void)state;
+    hf_build_tiny(&build);
+    hf_build_edit(&build, CONFIG, "\"head_dim\": 4", "\"head_dim\": 64");
+    hf_build_edit(
+        &build, CONFIG, "\"rope_scaling\": null",
+        "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 32.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+        "\"original_max_position_embeddings\": 8192}");
+    hf_build_edit(&build, CONFIG, "10000.0", "500000.0");
+    struct gguf *gguf = open_built(&build);
+    const struct gguf_tensor *tensor = gguf_find_tensor(gguf, "rope_freqs.weight");
+    assert_true(tensor && tensor->type == TENSOR_F32 && tensor->dims[0] == 32);
+    const float *factors = tensor->data;
+    for (uint32_t i = 0; i < 32; i++) {
+        double expected = llama3_divisor(pow(500000, -2.0 * i / 64), 32, 1, 4, 8192);
+        assert_true(fabs((double)factors[i] - expected) < 1e-5 * expected);
+    }
+    assert_true(factors[0] == 1 && factors[31] == 32);
+    gguf_release_pages(gguf, gguf_bytes(gguf), gguf_file_bytes(gguf)); /* what is in no file stays */
+    assert_true(factors[31] == 32);
+    assert_text(gguf, "general.architecture", "llama");
+    gguf_close(gguf);
+
+    hf_build_tiny(&build);
+    hf_build_edit(&build, CONFIG, "LlamaForCausalLM\"], \"model_type\": \"llama\"",
+                  "Phi3ForCausalLM\"], \"original_max_position_embeddings\": 32");
+    hf_build_edit(&build, CONFIG, "\"rope_scaling\": null",
+                  "\"rope_scaling\": {\"type\": \"longrope\", \"long_factor\": [2.5, 64], \"short_factor\": [1, 1.25]}");
+    gguf = open_built(&build);
+    factors = gguf_find_tensor(gguf, "rope_factors_long.weight")->data;
+    assert_true(factors[0] == 2.5f && factors[1] == 64);
+    factors = gguf_find_tensor(gguf, "rope_factors_short.weight")->data;
+    assert_true(factors[0] == 1 && factors[1] == 1.25f);
+    assert_int_equal(u32_of(gguf, "phi3.rope.scaling.original_context_length"), 32);
+    assert_true(fabs((double)f32_of(gguf, "phi3.rope.scaling.attn_factor") - sqrt(1 + log(4) / log(32))) < 1e-6);
+    gguf_close(gguf);
+}
+
+/* --- tokenizers --------------------------------------------------------------------------------------------------------------- */
+
+static void tokens_around_a_text_are_found(void **state)
+{
+    struct hf_build build;
+    (void)state;
+    hf_build_tiny(&build);
+    hf_build_edit(
+        &build, TOKENIZER, "\"post_processor\": null",
+        "\"post_processor\": {\"type\": \"Sequence\", \"processors\": [{\"type\": \"ByteLevel\"}, {\"type\": \"TemplateProcessing\", "
+        "\"single\": [{\"SpecialToken\": {\"id\": \"<|im_start|>\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\"}}]}]}");
+    struct gguf *gguf = open_built(&build);
+    assert_true(is_set(gguf, "tokenizer.ggml.add_bos_token") && !is_set(gguf, "tokenizer.ggml.add_eos_token"));
+    gguf_close(gguf);
+
+    hf_build_tiny(&build); /* tokenizer_config.json alone says so, and the template is a file */
+    hf_build_edit(&build, "tokenizer_config.json", "\"pad_token\": null",
+                  "\"add_bos_token\": true, \"pad_token\": \"<|endoftext|>\"");
+    hf_build_text(&build, "chat_template.jinja", "{{ bos_token }}");
+    hf_build_text(&build, "generation_config.json", "{\"eos_token_id\": 0, \"temperature\": 0.5}");
+    gguf = open_built(&build);
+    assert_true(is_set(gguf, "tokenizer.ggml.add_bos_token"));
+    assert_int_equal(u32_of(gguf, "tokenizer.ggml.padding_token_id"), 0);
+    assert_int_equal(u32_of(gguf, "tokenizer.ggml.eot_token_id"), 0);
+    assert_text(gguf, "tokenizer.chat_template", "{{ bos_token }}");
+    assert_false(gguf_has(gguf, "general.sampling.temp")); /* no do_sample */
+    gguf_close(gguf);
+}
+
+static void pre_tokenizers_are_recognized(void **state)
+{
+    static const struct {
+        const char *steps, *normalizer, *ignore_merges, *pre;
+    } cases[] = {
+        {"{\"type\": \"ByteLevel\", \"add_prefix_space\": false}", "null", "false", "gpt-2"},
+        {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", \"individual_digits\": true}, {\"type\": \"ByteLevel\", "
+         "\"add_prefix_space\": false, \"use_regex\": true}]}",
+         "null", "false", "smollm"},
+        {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" HF_LLAMA3_REGEX
+         "\"}, \"behavior\": \"Isolated\", \"invert\": false}, {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}",
+         "null", "false", "dbrx"},
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        struct hf_build build;
+        char *text = hf_tiny_tokenizer(), *begin = strstr(text, "\"pre_tokenizer\": ") + 17,
+             *end = strstr(begin, ",\n\"post_processor\"");
+        struct gguf_bytes edited = {0};
+        gguf_append(&edited, text, (size_t)(begin - text));
+        hf_append_text(&edited, cases[i].steps);
+        gguf_append(&edited, end, strlen(end) + 1);
+        hf_build_tiny(&build);
+        hf_build_text(&build, TOKENIZER, (char *)edited.bytes);
+        if (strcmp(cases[i].ignore_merges, "false") == 0)
+            hf_build_edit(&build, TOKENIZER, "\"ignore_merges\": true", "\"ignore_merges\": false");
+        struct gguf *gguf = open_built(&build);
+        assert_text(gguf, "tokenizer.ggml.pre", cases[i].pre);
+        gguf_close(gguf);
+        free(edited.bytes);
+        free(text);
+    }
+}
+
+/* SentencePiece-style: merges by rank become scores that common/tokenizer merges by. */
+#define MARK "\xe2\x96\x81"
+static const char spm_tokenizer[] =
+    "{\"added_tokens\": [{\"id\": 0, \"content\": \"<unk>\", \"special\": true}, {\"id\": 1, \"content\": \"<s>\", \"special\": true},"
+    " {\"id\": 2, \"content\": \"</s>\", \"special\": true}, {\"id\": 300, \"content\": \"<image>\", \"special\": false}],"
+    "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", \"prepend\": \"" MARK
+    "\"}, {\"type\": \"Replace\","
+    " \"pattern\": {\"String\": \" \"}, \"content\": \"" MARK "\"}]}, \"pre_tokenizer\": null,"
+    "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}, {\"Sequence\":"
+    " {\"id\": \"A\", \"type_id\": 0}}]},"
+    "\"model\": {\"type\": \"BPE\", \"unk_token\": \"<unk>\", \"fuse_unk\": true, \"byte_fallback\": true, \"vocab\": {\"<unk>\": 0, \"<s>\": 1,"
+    " \"</s>\": 2, \"<0x0A>\": 3, \"<0xC3>\": 4, \"<0xA9>\": 5, \"" MARK
+    "\": 6, \"a\": 7, \"b\": 8, \"c\": 9, \"ab\": 10, \"bc\": 11,"
+    " \"" MARK "a\": 12, \"abc\": 13, \"" MARK "abc\": 14, \"ca\": 15},"
+    /* bc before ab: "abc" is a + bc; "ca" is no merge's result, so it cannot come of a text */
+    "\"merges\": [\"b c\", \"a b\", \"" MARK " a\", \"a bc\", \"ab c\", \"" MARK " abc\"]}}";
+
+static void merges_become_scores(void **state)
+{
+    static const struct {
+        const char *text;
+        uint32_t ids[8], count;
+    } cases[] = {
+        {"abc", {1, 14}, 2},
+        {"ab", {1, 6, 10}, 3},
+        {"a bc", {1, 12, 6, 11}, 4},
+        {"ca", {1, 6, 9, 7}, 4},
+        {"\xc3\xa9\n", {1, 6, 4, 5, 3}, 5},
+    };
+    struct hf_build build;
+    struct error error = {0};
+    struct tokenizer *tokenizer = NULL;
+    (void)state;
+    hf_build_tiny(&build);
+    hf_build_text(&build, TOKENIZER, spm_tokenizer);
+    hf_build_text(&build, "tokenizer_config.json", "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"unk_token\": \"<unk>\"}");
+    struct gguf *gguf = open_built(&build);
+    assert_text(gguf, "tokenizer.ggml.model", "llama");
+    assert_true(is_set(gguf, "tokenizer.ggml.add_space_prefix"));
+    static const int64_t types[][2] = {{0, 2}, {1, 3}, {2, 3}, {3, 6}, {5, 6}, {6, 1}, {7, 1}, {13, 1}, {15, 5}, {16, 5}};
+    for (size_t i = 0; i < ARRAY_COUNT(types); i++)
+        assert_int_equal(type_of(gguf, (uint64_t)types[i][0]), types[i][1]);
+    gguf_close(gguf);
+
+    char directory[] = "/tmp/fd-hf-XXXXXX";
+    assert_non_null(mkdtemp(directory));
+    hf_build_tiny(&build);
+    hf_build_text(&build, TOKENIZER, spm_tokenizer);
+    hf_build_text(&build, "tokenizer_config.json", "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\"}");
+    hf_build_write(&build, directory);
+    struct model *opened;
+    if (model_open(directory, &opened, &error) || vocabulary_open(opened, &tokenizer, &error))
+        fail_msg("%s", error.text);
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        struct text_segment segment = {cases[i].text, strlen(cases[i].text), false};
+        uint32_t *ids, count;
+        if (tokenizer_encode(tokenizer, &segment, 1, true, 100, &ids, &count, &error))
+            fail_msg("%s", error.text);
+        assert_int_equal(count, cases[i].count);
+        for (uint32_t k = 0; k < count; k++)
+            assert_int_equal(ids[k], cases[i].ids[k]);
+        free(ids);
+    }
+    tokenizer_close(tokenizer);
+    model_close(opened);
+    for (uint32_t i = 0; i < build.count; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", directory, build.files[i].name);
+        unlink(path);
+    }
+    rmdir(directory);
+    hf_build_free(&build);
+}
+
+/* --- a directory on the disk -------------------------------------------------------------------------------------------------- */
+
+static uint64_t fingerprint_of(const char *directory)
+{
+    struct model *model;
+    struct error error = {0};
+    if (model_open(directory, &model, &error))
+        fail_msg("%s", error.text);
+    uint64_t fingerprint = model->fingerprint;
+    assert_int_equal(model->shape.layers, 2);
+    assert_true(model->tied && model->tokenizer.tokens.count == 264);
+    model_release_file(model);
+    assert_int_equal(model->layers[1].down.rows, 8);
+    assert_memory_equal(model->tokenizer.kind.data, "gpt2", 4);
+    model_close(model);
+    return fingerprint;
+}
+
+static void a_directory_opens_as_a_model(void **state)
+{
+    struct hf_build build;
+    char directory[] = "/tmp/fd-hf-XXXXXX", path[512], moved[512];
+    (void)state;
+    assert_non_null(mkdtemp(directory));
+    hf_build_tiny(&build);
+    hf_build_write(&build, directory);
+    uint64_t first = fingerprint_of(directory);
+    assert_int_equal(fingerprint_of(directory), first);
+    /* a link to a file elsewhere, as in a cache of downloads */
+    snprintf(path, sizeof path, "%s/" HF_SHARD, directory);
+    snprintf(moved, sizeof moved, "%s.blob", directory);
+    assert_int_equal(rename(path, moved), 0);
+    assert_int_equal(symlink(moved, path), 0);
+    assert_int_equal(fingerprint_of(directory), first);
+    unlink(path);
+    unlink(moved);
+    build.files[build.count - 1].data.bytes[100] ^= 1; /* a weight of the embedding */
+    hf_build_write(&build, directory);
+    assert_int_not_equal(fingerprint_of(directory), first);
+    build.files[build.count - 1].data.bytes[100] ^= 1;
+    hf_build_edit(&build, "tokenizer_config.json", "{{ messages", "{{- messages");
+    hf_build_write(&build, directory);
+    assert_int_not_equal(fingerprint_of(directory), first);
+    for (uint32_t i = 0; i < build.count; i++) {
+        snprintf(path, sizeof path, "%s/%s", directory, build.files[i].name);
+        unlink(path);
+    }
+    rmdir(directory);
+    hf_build_free(&build);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_are_those_of_a_gguf_file),  cmocka_unit_test(tensors_lie_in_the_files),
+        cmocka_unit_test(shards_are_read_by_their_index), cmocka_unit_test(a_tensor_that_the_index_alone_has_is_told),
+        cmocka_unit_test(architectures_have_their_keys),  cmocka_unit_test(what_an_architecture_has_not_is_refused),
+        cmocka_unit_test(names_follow_the_architecture),  cmocka_unit_test(scaling_becomes_divisors),
+        cmocka_unit_test(tokens_around_a_text_are_found), cmocka_unit_test(pre_tokenizers_are_recognized),
+        cmocka_unit_test(merges_become_scores),           cmocka_unit_test(a_directory_opens_as_a_model),
+    };
+    return cmocka_run_group_tests_name("hf", tests, NULL, NULL);
+}
