@@ -9,7 +9,7 @@
 #include "common/base/checked.h"
 #include "common/model/hf_state.h"
 
-enum { SHOWN_BYTES = 120, OPT_POSITIONS_LEFT_OUT = 2 };
+enum { SHOWN_BYTES = 120 };
 
 // What the layers of all have, where they have it. "": buffers that older versions saved, which follow from config.json.
 static const struct hf_name common_layer[] = {
@@ -95,7 +95,7 @@ static void translate_tensor(struct hf *hf, uint32_t piece, const struct safeten
 {
     char name[GGUF_MAX_NAME_BYTES + 1], shown[SHOWN_BYTES];
     const char *file = hf->shards[piece].name, *to = translate_name(hf, tensor->name, name, sizeof name);
-    uint64_t dims[GGUF_MAX_DIMS], offset = tensor->offset;
+    uint64_t dims[GGUF_MAX_DIMS];
 
     if (!to)
         hf_fail(hf, STATUS_UNIMPLEMENTED, file, "tensor '%s': %s with %u layers has no such tensor",
@@ -105,16 +105,7 @@ static void translate_tensor(struct hf *hf, uint32_t piece, const struct safeten
         return;
     for (uint32_t i = 0; i < tensor->dim_count; i++)
         dims[i] = tensor->shape[tensor->dim_count - 1 - i];
-    if (strcmp(to, "position_embd.weight") == 0) { // OPT's table has two rows in front that no position reads
-        if (tensor->dim_count != 2 || dims[1] <= OPT_POSITIONS_LEFT_OUT) {
-            hf_fail(hf, STATUS_INVALID_ARGUMENT, file, "tensor '%s' is no matrix of more than %d rows", tensor->name,
-                    OPT_POSITIONS_LEFT_OUT);
-            return;
-        }
-        offset += OPT_POSITIONS_LEFT_OUT * (tensor->bytes / dims[1]);
-        dims[1] -= OPT_POSITIONS_LEFT_OUT;
-    }
-    assembly_tensor(&hf->assembly, to, strlen(to), tensor->type, tensor->dim_count, dims, piece, offset);
+    assembly_tensor(&hf->assembly, to, strlen(to), tensor->type, tensor->dim_count, dims, piece, tensor->offset);
 }
 
 static bool has_tensor(const struct assembly *assembly, const char *name)
