@@ -18,6 +18,8 @@
 //                                        in the last dimension (as in its bias, [experts][2 * ffn]), and blk.N.ffn_down_exps.weight
 //                                        is [experts][ffn][hidden]
 //     fastdecode.rope_yarn_truncate      bool false: YaRN's first and last dimension are not rounded to whole ones
+//     fastdecode.prefix_at_start_only    bool true: the space that tokenizer.ggml.add_space_prefix puts in front is not put after special
+//     fastdecode.prefix_unless_space     tokens; it is not put before a text that begins with one
 //     fastdecode.end_token_ids           array of u32: every token that ends an answer, eos first
 //
 // What a file says that would change the answer, and that is not translated, is refused by its name.

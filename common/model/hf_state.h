@@ -97,6 +97,11 @@ void hf_put_u32(struct hf *hf, const char *suffix, uint32_t value);
 void hf_put_f32(struct hf *hf, const char *suffix, double value);
 void hf_put_string(struct hf *hf, const char *suffix, const char *value);
 
+// An entry of tokenizer.json's added_tokens by its text; NULL: there is none.
+const json_t *hf_find_added(const json_t *tokenizer, const char *text);
+// Finds any token of tokenizer.json by its text. False: there is none, or none below vocab_size.
+MUST_CHECK bool hf_find_token(const struct hf *hf, const json_t *tokenizer, const char *text, uint32_t *id);
+
 // --- the parts of a translation, in this order ---
 const struct hf_arch *hf_arch_find(const char *class_name, const char *model_type); // hf_arch.c; either may be NULL; NULL: none
 void hf_arch_names(char *out, size_t bytes);
@@ -109,8 +114,5 @@ void hf_translate_tokenizer(struct hf *hf);
 const char *hf_name_pre_tokenizer(struct hf *hf, const json_t *tokenizer);
 // tokenizer: tokenizer.json.
 void hf_translate_special(struct hf *hf, const json_t *tokenizer);
-
-// Finds a token of tokenizer.json by its text. False: there is none, or none below vocab_size.
-MUST_CHECK bool hf_find_token(const struct hf *hf, const json_t *tokenizer, const char *text, uint32_t *id);
 
 #endif

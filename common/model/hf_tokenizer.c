@@ -33,7 +33,7 @@ struct reader {
     const json_t *root, *model, *vocab, *merges, *added;
     struct entry *entries; // [hf->vocab]
     bool by_bytes;         // byte-level
-    bool space_prefix;
+    bool space_prefix, at_start_only, unless_space;
 };
 
 static const char *shown_text(char *buffer, size_t bytes, const char *text)
@@ -45,17 +45,6 @@ static bool type_is(const json_t *step, const char *type)
 {
     const char *told = json_string_value(hf_json_get(step, "type"));
     return told && strcmp(told, type) == 0;
-}
-
-static const json_t *find_added(const struct reader *reader, const char *text)
-{
-    for (size_t i = 0; i < json_array_size(reader->added); i++) {
-        const json_t *token = json_array_get(reader->added, i);
-        const char *content = json_string_value(hf_json_get(token, "content"));
-        if (content && strcmp(content, text) == 0)
-            return token;
-    }
-    return NULL;
 }
 
 // --- the vocabulary ---
@@ -74,7 +63,7 @@ static void read_vocab(struct reader *reader)
                     shown_text(shown, sizeof shown, text), hf_json_shown(other, sizeof other, value));
             return;
         }
-        if (id >= hf->vocab && find_added(reader, text))
+        if (id >= hf->vocab && hf_find_added(reader->root, text))
             continue; // a token for another kind of input, which has no row in the embedding
         if (id >= hf->vocab) {
             hf_fail(hf, STATUS_INVALID_ARGUMENT, TOKENIZER, "token '%s' has the id %llu, config.json's vocab_size is %u",
@@ -138,20 +127,6 @@ static void read_unknown(struct reader *reader)
             reader->entries[id].type = UNKNOWN;
         assembly_u32(&reader->hf->assembly, "tokenizer.ggml.unknown_token_id", id);
     }
-}
-
-bool hf_find_token(const struct hf *hf, const json_t *root, const char *text, uint32_t *id)
-{
-    const struct reader reader = {.added = hf_json_get(root, "added_tokens")};
-    const json_t *token = find_added(&reader, text);
-    uint64_t number;
-
-    if (!hf_json_whole(token ? hf_json_get(token, "id") : hf_json_get(hf_json_get(hf_json_get(root, "model"), "vocab"), text),
-                       &number) ||
-        number >= hf->vocab)
-        return false;
-    *id = (uint32_t)number;
-    return true;
 }
 
 // --- merges ---
@@ -249,6 +224,8 @@ static bool read_metaspace(struct reader *reader, const json_t *step, bool repla
 
     if (!step || type_is(step, "Split"))
         return replaced && (!step || (split && strcmp(split, " ") == 0));
+    reader->unless_space = !reader->space_prefix;
+    reader->at_start_only = !reader->space_prefix && scheme && strcmp(scheme, "first") == 0;
     reader->space_prefix |= scheme ? strcmp(scheme, "never") != 0 : !json_is_false(hf_json_get(step, "add_prefix_space"));
     return type_is(step, "Metaspace") && mark && strcmp(mark, SPACE_MARK) == 0 && json_is_false(hf_json_get(step, "split"));
 }
@@ -389,6 +366,10 @@ static void translate(struct reader *reader)
     assembly_string(out, "tokenizer.ggml.pre", pre, strlen(pre));
     if (!reader->by_bytes)
         assembly_bool(out, "tokenizer.ggml.add_space_prefix", reader->space_prefix);
+    if (reader->space_prefix && reader->at_start_only)
+        assembly_bool(out, "fastdecode.prefix_at_start_only", true);
+    if (reader->space_prefix && reader->unless_space)
+        assembly_bool(out, "fastdecode.prefix_unless_space", true);
     read_vocab(reader);
     read_merges(reader);
     read_added(reader);

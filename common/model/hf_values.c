@@ -144,6 +144,29 @@ void hf_check_neutral(struct hf *hf, const struct hf_neutral *neutral)
     }
 }
 
+const json_t *hf_find_added(const json_t *tokenizer, const char *text)
+{
+    const json_t *list = hf_json_get(tokenizer, "added_tokens");
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *content = json_string_value(hf_json_get(json_array_get(list, i), "content"));
+        if (content && strcmp(content, text) == 0)
+            return json_array_get(list, i);
+    }
+    return NULL;
+}
+
+bool hf_find_token(const struct hf *hf, const json_t *tokenizer, const char *text, uint32_t *id)
+{
+    const json_t *added = hf_find_added(tokenizer, text), *vocab = hf_json_get(hf_json_get(tokenizer, "model"), "vocab");
+    uint64_t number;
+
+    if (!hf_json_whole(added ? hf_json_get(added, "id") : hf_json_get(vocab, text), &number) || number >= hf->vocab)
+        return false;
+    *id = (uint32_t)number;
+    return true;
+}
+
 static const char *full_key(const struct hf *hf, const char *suffix, char *key, size_t bytes)
 {
     snprintf(key, bytes, "%s.%s", hf->arch->gguf, suffix);

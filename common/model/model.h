@@ -88,9 +88,11 @@ struct model_tokenizer {
     struct gguf_array token_types; // [vocab] integers, or none: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
     struct gguf_array scores;      // [vocab] floats, or none
     struct gguf_array merges;      // strings "left right", or none
+    struct gguf_array end_tokens;  // integers, or none: all ids that end an answer (fastdecode.end_token_ids)
     uint32_t bos, eos, eot, eom, unknown, padding; // < vocab, or MODEL_NO_TOKEN
     bool add_bos, add_eos, add_space_prefix;
     bool add_bos_known, add_eos_known, add_space_prefix_known; // false: the file does not say, and the kind's default holds
+    bool prefix_at_start_only, prefix_unless_space;            // as in struct tokenizer_spec
 };
 
 struct arch; // arch.h

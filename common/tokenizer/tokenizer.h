@@ -59,8 +59,12 @@ struct tokenizer_spec {
     uint32_t merge_count;
     const struct text_span *merges;             // [merge_count] "left right", best first; "gpt2" only
     int64_t bos_id, eos_id, unknown_id, eot_id; // -1: none
-    bool add_bos, add_eos;                      // what add_special of tokenizer_encode() adds
-    bool add_space_prefix;                      // "llama" only: a space before text at the start and after a special token
+    uint32_t end_count;
+    const int64_t *end_ids;    // [end_count] further tokens that end an answer
+    bool add_bos, add_eos;     // what add_special of tokenizer_encode() adds
+    bool add_space_prefix;     // "llama" only: a space before text at the start and after a special token
+    bool prefix_at_start_only; // not after a special token
+    bool prefix_unless_space;  // not before a text that begins with one
 };
 
 struct tokenizer;
