@@ -1,4 +1,4 @@
-// model.h: a model as tables, read from a GGUF file: its shape, its tensors, and what its tokenizer needs.
+// model.h: a model as tables, read from GGUF files or what gguf_open() makes look like one: its shape, its tensors, and what its tokenizer needs.
 //
 // An architecture is a row of a table (arch.c) with its tensors and their shapes, the style of RoPE, the activation, and the
 // metadata that must have a neutral value. model_open() checks a file against its row. Afterwards the forward pass reads only
@@ -125,6 +125,10 @@ MUST_CHECK enum status model_open_memory(const char *name, const void *bytes, ui
 
 // Unmaps and frees the model. NULL is allowed.
 void model_close(struct model *model);
+
+// The part of a path that names the model: "models/Tiny.Q4_1.gguf" and "models/Tiny.Q4_1/" give "Tiny.Q4_1", and so does the first of
+// several parts. It points into path; *length of it.
+const char *model_stem(const char *path, size_t *length);
 
 // These remove the map's pages of one tensor or of the whole file from this process' memory, after weights have been copied
 // elsewhere. Pages that are read again are mapped again.

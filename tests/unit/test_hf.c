@@ -442,6 +442,45 @@ static void scaling_becomes_divisors(void **state)
     gguf_close(gguf);
 }
 
+static void remove_directory(const struct hf_build *build, const char *directory)
+{
+    for (uint32_t i = 0; i < build->count; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", directory, build->files[i].name);
+        unlink(path);
+    }
+    rmdir(directory);
+}
+
+/* Writes the directory, opens its tokenizer, and frees the build. */
+static struct tokenizer *open_tokenizer(struct hf_build *build)
+{
+    char directory[] = "/tmp/fd-hf-XXXXXX";
+    struct model *model;
+    struct tokenizer *tokenizer;
+    struct error error = {0};
+    assert_non_null(mkdtemp(directory));
+    hf_build_write(build, directory);
+    if (model_open(directory, &model, &error) || vocabulary_open(model, &tokenizer, &error))
+        fail_msg("%s", error.text);
+    remove_directory(build, directory);
+    model_close(model);
+    hf_build_free(build);
+    return tokenizer;
+}
+
+static void assert_ids(const struct tokenizer *tokenizer, const char *text, const uint32_t *expected, uint32_t expected_count)
+{
+    struct text_segment segment = {text, strlen(text), true};
+    struct error error = {0};
+    uint32_t *ids, count;
+    if (tokenizer_encode(tokenizer, &segment, 1, true, 100, &ids, &count, &error))
+        fail_msg("%s", error.text);
+    if (count != expected_count || memcmp(ids, expected, count * sizeof *ids) != 0)
+        fail_msg("\"%s\": %u tokens, expected %u; the first are %u, %u", text, count, expected_count, ids[0], ids[count > 1]);
+    free(ids);
+}
+
 /* --- tokenizers --------------------------------------------------------------------------------------------------------------- */
 
 static void tokens_around_a_text_are_found(void **state)
@@ -535,8 +574,6 @@ static void merges_become_scores(void **state)
         {"\xc3\xa9\n", {1, 6, 4, 5, 3}, 5},
     };
     struct hf_build build;
-    struct error error = {0};
-    struct tokenizer *tokenizer = NULL;
     (void)state;
     hf_build_tiny(&build);
     hf_build_text(&build, TOKENIZER, spm_tokenizer);
@@ -549,34 +586,57 @@ static void merges_become_scores(void **state)
         assert_int_equal(type_of(gguf, (uint64_t)types[i][0]), types[i][1]);
     gguf_close(gguf);
 
-    char directory[] = "/tmp/fd-hf-XXXXXX";
-    assert_non_null(mkdtemp(directory));
     hf_build_tiny(&build);
     hf_build_text(&build, TOKENIZER, spm_tokenizer);
     hf_build_text(&build, "tokenizer_config.json", "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\"}");
-    hf_build_write(&build, directory);
-    struct model *opened;
-    if (model_open(directory, &opened, &error) || vocabulary_open(opened, &tokenizer, &error))
-        fail_msg("%s", error.text);
-    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
-        struct text_segment segment = {cases[i].text, strlen(cases[i].text), false};
-        uint32_t *ids, count;
-        if (tokenizer_encode(tokenizer, &segment, 1, true, 100, &ids, &count, &error))
-            fail_msg("%s", error.text);
-        assert_int_equal(count, cases[i].count);
-        for (uint32_t k = 0; k < count; k++)
-            assert_int_equal(ids[k], cases[i].ids[k]);
-        free(ids);
-    }
+    struct tokenizer *tokenizer = open_tokenizer(&build);
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++)
+        assert_ids(tokenizer, cases[i].text, cases[i].ids, cases[i].count);
     tokenizer_close(tokenizer);
-    model_close(opened);
-    for (uint32_t i = 0; i < build.count; i++) {
-        char path[512];
-        snprintf(path, sizeof path, "%s/%s", directory, build.files[i].name);
-        unlink(path);
+}
+
+/* Metaspace puts a space in front where there is none, by its scheme at the start only. */
+static void metaspace_puts_one_space_in_front(void **state)
+{
+    static const struct {
+        const char *scheme, *text;
+        uint32_t ids[8], count;
+    } cases[] = {
+        {"always", "abc", {1, 14}, 2},       {"always", " abc", {1, 14}, 2},
+        {"always", "  abc", {1, 6, 14}, 3},  {"always", "a</s>abc", {1, 12, 2, 14}, 4},
+        {"first", "abc", {1, 14}, 2},        {"first", "a</s>abc", {1, 12, 2, 13}, 4},
+        {"first", "</s>abc", {1, 2, 13}, 3}, {"never", "abc", {1, 13}, 2},
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        struct hf_build build;
+        char step[160];
+        hf_build_tiny(&build);
+        hf_build_text(&build, TOKENIZER, spm_tokenizer);
+        snprintf(step, sizeof step,
+                 "{\"type\": \"Metaspace\", \"replacement\": \"" MARK "\", \"prepend_scheme\": \"%s\", \"split\": false}",
+                 cases[i].scheme);
+        hf_build_edit(&build, TOKENIZER, "\"pre_tokenizer\": null", "\"pre_tokenizer\": STEP");
+        hf_build_edit(&build, TOKENIZER, "STEP", step);
+        hf_build_edit(&build, TOKENIZER, "\"normalizer\": {\"type\": \"Sequence\"",
+                      "\"normalizer\": null, \"old\": {\"type\": \"Sequence\"");
+        hf_build_text(&build, "tokenizer_config.json", "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\"}");
+        struct tokenizer *tokenizer = open_tokenizer(&build);
+        assert_ids(tokenizer, cases[i].text, cases[i].ids, cases[i].count);
+        tokenizer_close(tokenizer);
     }
-    rmdir(directory);
-    hf_build_free(&build);
+}
+
+static void every_end_token_ends_an_answer(void **state)
+{
+    struct hf_build build;
+    (void)state;
+    hf_build_tiny(&build);
+    hf_build_edit(&build, "generation_config.json", "[2, 0]", "[10, 11, 12, 13]");
+    struct tokenizer *tokenizer = open_tokenizer(&build);
+    for (uint32_t id = 0; id < 20; id++)
+        assert_int_equal(tokenizer_is_end(tokenizer, id), id == 2 || (id >= 10 && id <= 13) || id == 0); /* 0: <|endoftext|> */
+    tokenizer_close(tokenizer);
 }
 
 /* --- a directory on the disk -------------------------------------------------------------------------------------------------- */
@@ -622,12 +682,27 @@ static void a_directory_opens_as_a_model(void **state)
     hf_build_edit(&build, "tokenizer_config.json", "{{ messages", "{{- messages");
     hf_build_write(&build, directory);
     assert_int_not_equal(fingerprint_of(directory), first);
-    for (uint32_t i = 0; i < build.count; i++) {
-        snprintf(path, sizeof path, "%s/%s", directory, build.files[i].name);
-        unlink(path);
-    }
-    rmdir(directory);
+    remove_directory(&build, directory);
     hf_build_free(&build);
+}
+
+static void paths_name_models(void **state)
+{
+    static const char *const cases[][2] = {{"models/Tiny.Q4_1.gguf", "Tiny.Q4_1"},
+                                           {"/a/Tiny-1B", "Tiny-1B"},
+                                           {"/a/Tiny-1B//", "Tiny-1B"},
+                                           {"Tiny", "Tiny"},
+                                           {".gguf", ".gguf"},
+                                           {"a/big-00001-of-00012.gguf", "big"},
+                                           {"a/big-0001-of-00012.gguf", "big-0001-of-00012"},
+                                           {"a/big-00001-of-00012", "big-00001-of-00012"}};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        size_t length;
+        const char *stem = model_stem(cases[i][0], &length);
+        assert_int_equal(length, strlen(cases[i][1]));
+        assert_memory_equal(stem, cases[i][1], length);
+    }
 }
 
 int main(void)
@@ -638,7 +713,9 @@ int main(void)
         cmocka_unit_test(architectures_have_their_keys),  cmocka_unit_test(what_an_architecture_has_not_is_refused),
         cmocka_unit_test(names_follow_the_architecture),  cmocka_unit_test(scaling_becomes_divisors),
         cmocka_unit_test(tokens_around_a_text_are_found), cmocka_unit_test(pre_tokenizers_are_recognized),
-        cmocka_unit_test(merges_become_scores),           cmocka_unit_test(a_directory_opens_as_a_model),
+        cmocka_unit_test(merges_become_scores),           cmocka_unit_test(metaspace_puts_one_space_in_front),
+        cmocka_unit_test(every_end_token_ends_an_answer), cmocka_unit_test(paths_name_models),
+        cmocka_unit_test(a_directory_opens_as_a_model),
     };
     return cmocka_run_group_tests_name("hf", tests, NULL, NULL);
 }
