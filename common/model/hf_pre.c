@@ -14,6 +14,11 @@
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" numbers \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|"          \
     "\\s+"
+#define LOOSE "\\p{Lm}\\p{Lo}\\p{M}"
+#define CASED(after, numbers)                                                                                                  \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}" LOOSE "]*[\\p{Ll}" LOOSE "]+" after "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}" LOOSE \
+    "]+[\\p{Ll}" LOOSE "]*" after "|" numbers "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define GPT4O CASED("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "\\p{N}{1,3}")
 
 enum { MAX_STEPS = 4, SHOWN_REGEX_BYTES = 241 };
 
@@ -28,6 +33,9 @@ static const struct known {
     {LLAMA3_WITH_NUMBERS("\\p{N}{1,3}"), false, false, true, "llama-bpe"},
     {LLAMA3_WITH_NUMBERS("\\p{N}{1,3}"), false, false, false, "dbrx"},
     {LLAMA3_WITH_NUMBERS("\\p{N}"), false, true, false, "qwen2"},
+    {GPT4O, false, false, false, "gpt-4o"},
+    {GPT4O, false, false, true, "gpt-oss"},
+    {CASED("", "\\p{N}"), false, false, true, "tekken"},
 };
 
 struct steps {

@@ -510,37 +510,71 @@ static void tokens_around_a_text_are_found(void **state)
     gguf_close(gguf);
 }
 
+/* As published: a backslash of the expression is two in JSON, four here. */
+#define CASED_WORDS(after)                                                                                                      \
+    "[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]*[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]+" after \
+    "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]+[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]*" after
+#define CASED_REST "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
+#define GPT4O_REGEX CASED_WORDS("(?i:'s|'t|'re|'ve|'m|'ll|'d)?") "|\\\\p{N}{1,3}" CASED_REST
+#define TEKKEN_REGEX CASED_WORDS("") "|\\\\p{N}" CASED_REST
+#define QWEN2_REGEX                                                                                                                               \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|" \
+    "\\\\s+(?!\\\\S)|\\\\s+"
+
 static void pre_tokenizers_are_recognized(void **state)
 {
+    static const char gpt2[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false}";
+    static const char smollm[] =
+        "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", \"individual_digits\": true}, "
+        "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": true}]}";
     static const struct {
-        const char *steps, *normalizer, *ignore_merges, *pre;
+        const char *steps, *regex; /* steps NULL: a Split by regex */
+        bool nfc, ignore_merges;
+        const char *pre;
     } cases[] = {
-        {"{\"type\": \"ByteLevel\", \"add_prefix_space\": false}", "null", "false", "gpt-2"},
-        {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", \"individual_digits\": true}, {\"type\": \"ByteLevel\", "
-         "\"add_prefix_space\": false, \"use_regex\": true}]}",
-         "null", "false", "smollm"},
-        {"{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" HF_LLAMA3_REGEX
-         "\"}, \"behavior\": \"Isolated\", \"invert\": false}, {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}",
-         "null", "false", "dbrx"},
+        {gpt2, NULL, false, false, "gpt-2"},
+        {smollm, NULL, false, false, "smollm"},
+        {NULL, HF_LLAMA3_REGEX, false, true, "llama-bpe"},
+        {NULL, HF_LLAMA3_REGEX, false, false, "dbrx"},
+        {NULL, QWEN2_REGEX, true, false, "qwen2"},
+        {NULL, GPT4O_REGEX, false, false, "gpt-4o"},
+        {NULL, GPT4O_REGEX, false, true, "gpt-oss"},
+        {NULL, TEKKEN_REGEX, false, true, "tekken"},
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct hf_build build;
-        char *text = hf_tiny_tokenizer(), *begin = strstr(text, "\"pre_tokenizer\": ") + 17,
-             *end = strstr(begin, ",\n\"post_processor\"");
+        hf_build_tiny(&build);
+        char *text = hf_build_find(&build, TOKENIZER)->text, *begin = strstr(text, "\"pre_tokenizer\": ") + 17;
+        char *end = strstr(begin, ",\n\"post_processor\"");
         struct gguf_bytes edited = {0};
         gguf_append(&edited, text, (size_t)(begin - text));
-        hf_append_text(&edited, cases[i].steps);
+        if (cases[i].steps) {
+            hf_append_text(&edited, cases[i].steps);
+        } else {
+            hf_append_text(&edited,
+                           "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": \"");
+            hf_append_text(&edited, cases[i].regex);
+            hf_append_text(&edited,
+                           "\"}, \"behavior\": \"Isolated\", \"invert\": false}, {\"type\": \"ByteLevel\", \"add_prefix_space\": "
+                           "false, \"use_regex\": false}]}");
+        }
         gguf_append(&edited, end, strlen(end) + 1);
-        hf_build_tiny(&build);
         hf_build_text(&build, TOKENIZER, (char *)edited.bytes);
-        if (strcmp(cases[i].ignore_merges, "false") == 0)
+        free(edited.bytes);
+        if (!cases[i].ignore_merges)
             hf_build_edit(&build, TOKENIZER, "\"ignore_merges\": true", "\"ignore_merges\": false");
-        struct gguf *gguf = open_built(&build);
+        if (cases[i].nfc)
+            hf_build_edit(&build, TOKENIZER, "\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}");
+        struct tokenizer *tokenizer;
+        struct gguf *gguf = NULL;
+        struct error error = {0};
+        if (hf_build_open(&build, &gguf, &error))
+            fail_msg("%s", error.text);
         assert_text(gguf, "tokenizer.ggml.pre", cases[i].pre);
         gguf_close(gguf);
-        free(edited.bytes);
-        free(text);
+        tokenizer = open_tokenizer(&build); /* which knows the name */
+        tokenizer_close(tokenizer);
     }
 }
 
