@@ -82,6 +82,15 @@ static const char **list_files(struct hf *hf, uint32_t *count)
     return names;
 }
 
+// Frequencies of RoPE that old versions saved, which an index may name without any file having them.
+static bool may_be_missing(const char *name)
+{
+    static const char suffix[] = ".rotary_emb.inv_freq";
+    size_t length = strlen(name);
+
+    return length > strlen(suffix) && strcmp(name + length - strlen(suffix), suffix) == 0;
+}
+
 // Every tensor must be where the index says, and no other may be there.
 static void check_index(struct hf *hf)
 {
@@ -107,7 +116,7 @@ static void check_index(struct hf *hf)
         for (uint32_t i = 0; i < hf->shard_count && !found; i++)
             if (strcmp(hf->shards[i].name, json_string_value(value)) == 0)
                 found = json_object_get(hf->shards[i].header.header, name) != NULL;
-        if (!found)
+        if (!found && !may_be_missing(name))
             hf_fail(hf, STATUS_INVALID_ARGUMENT, json_string_value(value), "tensor '%s' is missing, which %s says is here",
                     shown_text(shown, sizeof shown, name), INDEX);
     }
