@@ -205,7 +205,11 @@ static enum status place_pieces(unsigned char *range, const struct layout *layou
     for (uint32_t i = 0; i < piece_count; i++) {
         unsigned char *at = range + layout->piece_at[i];
         if (!pieces[i].mapped) {
-            memcpy(at, pieces[i].bytes, pieces[i].byte_count);
+            if (mprotect(at, pieces[i].byte_count, PROT_READ | PROT_WRITE) != 0)
+                return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for %llu bytes", label,
+                                 (unsigned long long)pieces[i].byte_count);
+            if (pieces[i].byte_count)
+                memcpy(at, pieces[i].bytes, pieces[i].byte_count);
             continue;
         }
         void *moved = mremap((void *)(uintptr_t)pieces[i].bytes, pieces[i].byte_count, pieces[i].byte_count,
@@ -229,9 +233,13 @@ static enum status fill_range(struct gguf *gguf, const struct assembly *assembly
     buffer_number(&header, assembly->key_count, 8);
     buffer_append(&header, assembly->keys.bytes, assembly->keys.count);
     write_entries(assembly, layout, &header);
-    void *range = header.failed
-                      ? MAP_FAILED
-                      : mmap(NULL, layout->end, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    // Not accessible at first, so that it counts as no memory, however large the files are.
+    void *range = header.failed ? MAP_FAILED
+                                : mmap(NULL, layout->end, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range != MAP_FAILED && mprotect(range, layout->map_begin, PROT_READ | PROT_WRITE) != 0) {
+        munmap(range, layout->end);
+        range = MAP_FAILED;
+    }
     if (range == MAP_FAILED) {
         free(header.bytes);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for its keys and %llu bytes of addresses", gguf->label,
@@ -241,6 +249,9 @@ static enum status fill_range(struct gguf *gguf, const struct assembly *assembly
     gguf->byte_count = layout->end;
     gguf->mapped = gguf->assembled = true;
     gguf->written_bytes = layout->map_begin;
+    for (uint32_t i = 0; i < piece_count; i++)
+        if (!pieces[i].mapped) // copied, so no page of it can be read again
+            gguf->written_bytes = layout->end;
     memcpy(range, header.bytes, header.count);
     if (assembly->made.count)
         memcpy((unsigned char *)range + layout->data_begin, assembly->made.bytes, assembly->made.count);

@@ -115,7 +115,7 @@ struct model {
     struct gguf *gguf;
 };
 
-// Maps and checks a file, and fills *out, which the caller closes. Blocks on the disk (the header and a few pages per tensor). On
+// Maps and checks what gguf_open() takes, and fills *out, which the caller closes. Blocks on the disk (the header and a few pages per tensor). On
 // failure nothing is left behind, and *error has one line "FILE: what, where: why". Statuses as for gguf_open().
 MUST_CHECK enum status model_open(const char *path, struct model **out, struct error *error);
 

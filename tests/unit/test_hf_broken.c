@@ -1,4 +1,5 @@
-/* test_hf_broken.c: a line for each way in which the files of a directory are damaged, do not fit together, or say what is not supported. */
+/* test_hf_broken.c: a line for each way in which the files of a directory are damaged, do not fit together, or say what is not
+ * supported. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
