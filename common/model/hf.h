@@ -4,7 +4,7 @@
 //     config.json                                   → general.architecture, ARCH.…                  hf_config.c, hf_rope.c
 //     model.safetensors, or …index.json and shards  → tensors under GGUF's names                    hf_shards.c, hf_tensors.c
 //     tokenizer.json                                → tokenizer.ggml.…                              hf_tokenizer.c, hf_pre.c
-//     tokenizer_config.json, chat_template.jinja,
+//     tokenizer_config.json, special_tokens_map.json, chat_template.jinja,
 //     generation_config.json                        → ids of special tokens, chat template, …       hf_special.c
 //
 // Weights stay where they are: a view cannot turn them around, so the differences to a GGUF file's layout are told by keys.

@@ -402,5 +402,5 @@ void hf_arch_names(char *out, size_t bytes)
 
     out[0] = '\0';
     for (size_t i = 0; i < ARRAY_COUNT(archs) && at < bytes; i++)
-        at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : "", archs[i].model_type);
+        at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : "", archs[i].class_name);
 }

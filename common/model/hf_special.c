@@ -15,7 +15,8 @@ enum { MAX_ENDS = 16, MAX_TEMPLATE_BYTES = 4 << 20, SHOWN_BYTES = 64 };
 
 struct special {
     struct hf *hf;
-    const json_t *tokenizer, *config, *generation; // config, generation: may be NULL
+    const json_t *tokenizer;
+    const json_t *config, *map, *generation; // NULL where there is no such file
     bool has_bos, has_eos;
     uint32_t bos;
     uint32_t ends[MAX_ENDS];
@@ -29,10 +30,11 @@ static const char *token_text(const json_t *config, const char *key)
     return json_string_value(json_is_object(value) ? hf_json_get(value, "content") : value);
 }
 
-// The id of the token that a key of tokenizer_config.json names.
+// The id of the token that a key of tokenizer_config.json, or in older directories of special_tokens_map.json, names.
 static bool find_named(struct special *special, const char *key, uint32_t *id)
 {
-    const char *text = token_text(special->config, key);
+    const json_t *from = json_object_get(special->config, key) ? special->config : special->map;
+    const char *text = token_text(from, key);
     return text && hf_find_token(special->hf, special->tokenizer, text, id);
 }
 
@@ -230,8 +232,9 @@ static void put_sampling(struct special *special)
 
 void hf_translate_special(struct hf *hf, const json_t *tokenizer)
 {
-    json_t *config = hf_file_json(hf, CONFIG), *generation = hf_file_json(hf, "generation_config.json");
-    struct special special = {.hf = hf, .tokenizer = tokenizer, .config = config, .generation = generation};
+    json_t *config = hf_file_json(hf, CONFIG), *map = hf_file_json(hf, "special_tokens_map.json");
+    json_t *generation = hf_file_json(hf, "generation_config.json");
+    struct special special = {.hf = hf, .tokenizer = tokenizer, .config = config, .map = map, .generation = generation};
 
     if (!hf->status)
         put_ends(&special);
@@ -241,5 +244,6 @@ void hf_translate_special(struct hf *hf, const json_t *tokenizer)
         put_chat_template(&special);
     put_sampling(&special);
     json_decref(config);
+    json_decref(map);
     json_decref(generation);
 }

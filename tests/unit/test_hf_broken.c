@@ -31,7 +31,7 @@ static const struct change changes[] = {
     {"no config", CONFIG, NULL, NULL, INVALID, "tiny: not a model's directory: it has no config.json"},
     {"config is no JSON", CONFIG, NULL, "{\"a\": ", INVALID, "tiny/config.json: JSON at byte 6"},
     {"config is a list", CONFIG, NULL, "[1]", INVALID, "tiny/config.json: not a JSON object"},
-    {"empty config", CONFIG, NULL, "{}", UNKNOWN, "key 'model_type' is ''; supported are: llama, mistral"},
+    {"empty config", CONFIG, NULL, "{}", UNKNOWN, "key 'model_type' is ''; supported are: LlamaForCausalLM, MistralForCausalLM"},
     {"a key twice", CONFIG, "\"head_dim\": 4", "\"head_dim\": 4, \"head_dim\": 8", INVALID, "duplicate object key"},
     {"deep JSON", CONFIG, "\"head_dim\": 4",
      "\"x\": [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]"

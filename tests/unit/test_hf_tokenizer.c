@@ -34,6 +34,15 @@ static void tokens_around_a_text_are_found(void **state)
     assert_text(gguf, "tokenizer.chat_template", "{{ bos_token }}");
     assert_false(gguf_has(gguf, "general.sampling.temp")); /* no do_sample */
     gguf_close(gguf);
+
+    hf_build_tiny(&build); /* an older directory has a file for special tokens */
+    hf_build_text(&build, "tokenizer_config.json", "{\"eos_token\": null}");
+    hf_build_text(&build, "special_tokens_map.json",
+                  "{\"bos_token\": {\"content\": \"<|endoftext|>\"}, \"eos_token\": \"<|im_start|>\"}");
+    gguf = open_built(&build);
+    assert_int_equal(u32_of(gguf, "tokenizer.ggml.bos_token_id"), 0);
+    assert_int_equal(u32_of(gguf, "tokenizer.ggml.eos_token_id"), 2); /* generation_config.json's first: null means none */
+    gguf_close(gguf);
 }
 
 /* As published: a backslash of the expression is two in JSON, four here. */
