@@ -162,7 +162,7 @@ static enum status check(struct up_settings *s, struct error *error)
 static enum status parse(struct up_settings *s, int argc, char **argv, bool *check_only, struct error *error)
 {
     const struct option options[] = {
-        {"model", OPTION_STRING, &s->model, "FILE", "GGUF model file (required)", 0, 0},
+        {"model", OPTION_STRING, &s->model, "FILE", "GGUF file, or directory of Hugging Face files (required)", 0, 0},
         {"host", OPTION_STRING, &s->host, "ADDRESS", "address on which the HTTP server listens", 0, 0},
         {"port", OPTION_U32, &s->port, "N", "port of the HTTP server; 0 picks a free one", 0, 65535},
         {"served-model-name", OPTION_STRING, &s->served_model_name, "NAME",

@@ -27,17 +27,6 @@ struct language_stream {
     size_t max_output;
 };
 
-// "models/Tiny.Q4_1.gguf" -> "Tiny.Q4_1"
-static char *file_stem(const char *path)
-{
-    const char *slash = strrchr(path, '/'), *begin = slash ? slash + 1 : path;
-    size_t length = strlen(begin);
-
-    if (length > 5 && strcmp(begin + length - 5, ".gguf") == 0)
-        length -= 5;
-    return strndup(begin, length);
-}
-
 // --- chat template ------------------------------------------------------------------------------------------------
 static enum status read_template(const char *path, char **out, size_t *length, struct error *error)
 {
@@ -104,12 +93,15 @@ enum status language_open(const struct language_config *config, struct language 
 {
     struct language *language = calloc(1, sizeof *language);
     struct model *model = NULL;
+    const char *stem;
+    size_t stem_length;
     enum status status;
 
     *out = NULL;
     if (!language)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    language->name = config->served_name ? strdup(config->served_name) : file_stem(config->model_path);
+    stem = model_stem(config->model_path, &stem_length);
+    language->name = config->served_name ? strdup(config->served_name) : strndup(stem, stem_length);
     status = language->name ? model_open(config->model_path, &model, error)
                             : error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     if (status == STATUS_OK) {
