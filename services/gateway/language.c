@@ -16,6 +16,7 @@ struct language {
     char *name;
     uint32_t context;
     uint64_t fingerprint;
+    struct api_model api_model;
     struct tokenizer *tokenizer;
     struct chat_template *chat; // NULL: none
     uint32_t end_tokens[TOKENIZER_MAX_END_TOKENS];
@@ -89,6 +90,33 @@ static enum status open_template(const struct language_config *config, const str
 }
 
 // --- lifecycle ----------------------------------------------------------------------------------------------------
+// One default, if the file has it and it is within the range of the field of requests.
+static void read_default(const struct model *model, const char *key, float least, float most, float *out)
+{
+    float value;
+
+    if (gguf_get_f32(model->gguf, key, &value, NULL))
+        return;
+    if (value >= least && value <= most)
+        *out = value;
+    else
+        log_warn("DEFAULT-IGNORED", "key=%s value=%g least=%g most=%g", key, (double)value, (double)least, (double)most);
+}
+
+static void read_sampling(const struct model *model, struct api_model *out)
+{
+    *out = api_model_of(model->shape.vocab);
+    read_default(model, "general.sampling.temp", 0, 2, &out->temperature);
+    read_default(model, "general.sampling.top_p", 1e-6f, 1, &out->top_p);
+    read_default(model, "general.sampling.min_p", 0, 1, &out->min_p);
+    read_default(model, "general.sampling.penalty_repeat", 1e-6f, 2, &out->repetition_penalty);
+    (void)!gguf_get_u32(model->gguf, "general.sampling.top_k", &out->top_k, NULL);
+    const struct api_model neutral = api_model_of(out->vocab);
+    if (memcmp(out, &neutral, sizeof neutral))
+        log_info("SAMPLING-DEFAULTS", "temperature=%g top_p=%g top_k=%u min_p=%g repetition_penalty=%g", (double)out->temperature,
+                 (double)out->top_p, out->top_k, (double)out->min_p, (double)out->repetition_penalty);
+}
+
 enum status language_open(const struct language_config *config, struct language **out, struct error *error)
 {
     struct language *language = calloc(1, sizeof *language);
@@ -109,6 +137,7 @@ enum status language_open(const struct language_config *config, struct language 
         if (config->context_tokens)
             language->context = MIN(language->context, config->context_tokens);
         language->fingerprint = model->fingerprint;
+        read_sampling(model, &language->api_model);
         status = vocabulary_open(model, &language->tokenizer, error);
     }
     if (status == STATUS_OK)
@@ -147,6 +176,7 @@ uint32_t *language_end_tokens(const struct language *language, uint32_t *count)
     return (uint32_t *)(uintptr_t)language->end_tokens;
 }
 
+const struct api_model *language_api_model(const struct language *language) { return &language->api_model; }
 uint32_t language_vocab(const struct language *language) { return tokenizer_vocab(language->tokenizer); }
 uint32_t language_context(const struct language *language) { return language->context; }
 uint64_t language_fingerprint(const struct language *language) { return language->fingerprint; }

@@ -46,7 +46,7 @@ def scores(mesh, tokens):
     return reply["choices"][0]["logprobs"]["token_logprobs"][1:]
 
 
-@pytest.mark.parametrize("name", shard(weights.names(), 1))
+@pytest.mark.parametrize("name", shard(weights.names(), 2))
 def test_log_probabilities(start_mesh, name):
     golden = weights.golden(name)
     original = golden["config"].get("original_max_position_embeddings")
@@ -72,7 +72,7 @@ def best(mesh, tokens):
     return found
 
 
-@pytest.mark.parametrize("name", shard(weights.names(), 2))
+@pytest.mark.parametrize("name", shard(weights.names(), 4))
 def test_eight_bits(start_mesh, name):
     """Activations of 8 bits choose the same tokens as exact ones, with the same weights of 8 bits, where the choice is clear."""
     golden = weights.golden(name)
@@ -87,7 +87,7 @@ def test_eight_bits(start_mesh, name):
 SETTINGS = list(itertools.product((0, 1, 2), (16, 64), (1, 2), (0, 8)))
 
 
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", shard(CHOSEN, 3))
 def test_same_bytes(start_mesh, name):
     """A request's bytes do not depend on workers, chunks, stages, drafts or what runs beside it."""
     wanted = None
@@ -104,7 +104,7 @@ def test_same_bytes(start_mesh, name):
 
 
 @pytest.mark.sanitizer
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", shard(CHOSEN, 3))
 def test_failures(start_mesh, name):
     """A worker and the s-part are killed while streams run: nothing lost, nothing changed."""
     requests = [body(words(20 + 4 * i, 10 + i), 60, i, sampled=i % 2 == 1) for i in range(8)]
@@ -117,3 +117,16 @@ def test_failures(start_mesh, name):
         mesh.kill(victim)
         join_all(streams)
         assert_same(streams, wanted)
+
+
+def test_a_directorys_own_sampling(start_mesh, tmp_path):
+    """generation_config.json says how to sample; a request may say otherwise."""
+    folder = str(tmp_path / "model")
+    weights.write(folder, "qwen2")
+    weights.write_json(folder, "generation_config.json", {"do_sample": True, "temperature": 0.0, "top_k": 7, "repetition_penalty": 1.3})
+    mesh = start_mesh("--kv-workers", 0, model=folder)
+    asked = {"model": "default", "prompt": "Rivers", "max_tokens": 24, "ignore_eos": True, "seed": 5}
+    said = [mesh.post("/v1/completions", {**asked, **more})["choices"][0]["text"] for more in (
+        {}, {"temperature": 0, "repetition_penalty": 1.3}, {"temperature": 1.5, "top_k": 0, "repetition_penalty": 1})]
+    assert said[0] == said[1] != said[2]
+    assert "SAMPLING-DEFAULTS temperature=0 top_p=1 top_k=7" in mesh.logs(200)

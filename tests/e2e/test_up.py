@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, MODEL, PACED, Mesh, run, seconds, tiny, wait_until
+from conftest import BUILD, MODEL, PACED, Mesh, fastdecode, run, seconds, tiny, wait_until
 
 PROGRAM = os.path.join(BUILD, "bin", "fastdecode")
 
@@ -166,3 +166,24 @@ def test_second_signal_ends_at_once():
         assert mesh.process.wait(seconds(10)) == 0
         asked.join(seconds(10))
         assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_a_model_by_its_name(tmp_path):
+    """--model NAME is the one in --models-dir that is called so, or the only one that begins so."""
+    models = tmp_path / "models"
+    (models / "Folder-1B").mkdir(parents=True)
+    (models / "Folder-1B" / "config.json").write_text("{}")
+    (models / "not-a-model").mkdir()
+    for name in ("Small-135M.Q4_1.gguf", "Small-135M.Q8_0.gguf", "Other.gguf", "Big-00001-of-00002.gguf", "Big-00002-of-00002.gguf", "Other.gguf.part"):
+        (models / name).write_text("")
+
+    def ask(name):
+        return fastdecode("up", *(("--model", name) if name else ()), "--models-dir", models, "--check")
+
+    for name in ("Small-135M.Q4_1", "Small-135M.Q8_0.gguf", "Other", "Big", "Folder", "Folder-1B", models / "Other.gguf"):
+        assert ask(name).returncode == 0, name
+    there = "Big-00001-of-00002.gguf, Folder-1B, Other.gguf, Small-135M.Q4_1.gguf, Small-135M.Q8_0.gguf"
+    for name, said in (("Small", f"several begin so; in {models} there are {there}"), ("None", f"No such file or directory; in {models} there are {there}"),
+                       ("", f"--model FILE is missing (`make model` gets a small one); in {models} there are {there}"), ("../models/Othe", "No such file")):
+        refused = ask(name)
+        assert refused.returncode in (2, 3, 4) and said in refused.stderr, (name, refused)
