@@ -76,7 +76,7 @@ def test_damaged_model(folder):
     (["--compute", "q"], 2, '--compute is "q"'),
     (["--kv-worker-isa", "avx9"], 2, "'avx9'"), (["--api-key-file", "/nothing"], 2, "/nothing: No such file"),
     (["--chat-template", "/"], 2, "--chat-template /: Is a directory"),
-    (["--model", "/"], 4, "/: not a regular file"), (["--model", "/nothing"], 4, "--model /nothing: No such file"),
+    (["--model", "/"], 4, "/: not a model's directory"), (["--model", "/nothing"], 4, "--model /nothing: No such file"),
     (["--device", "cuda", "--kv-type", "int8", "--kv-workers", "0"], 2, "--kv-type int8 on a GPU wants KV workers")])
 def test_check_says_what_is_wrong(folder, options, code, says):
     done = up(folder, "--check", *options)
@@ -180,8 +180,10 @@ def test_a_model_by_its_name(tmp_path):
     def ask(name):
         return fastdecode("up", *(("--model", name) if name else ()), "--models-dir", models, "--check")
 
-    for name in ("Small-135M.Q4_1", "Small-135M.Q8_0.gguf", "Other", "Big", "Folder", "Folder-1B", models / "Other.gguf"):
-        assert ask(name).returncode == 0, name
+    for name, file in (("Small-135M.Q4_1", "Small-135M.Q4_1.gguf"), ("Small-135M.Q8_0.gguf", "Small-135M.Q8_0.gguf"), ("Other", "Other.gguf"),
+                       ("Big", "Big-00001-of-00002.gguf"), ("Folder", "Folder-1B"), ("Folder-1B", "Folder-1B"), (models / "Other.gguf", "Other.gguf")):
+        found = ask(name)
+        assert found.returncode == 4 and f"{models}/{file}" in found.stderr, (name, found)  # it is found, and nothing is in it
     there = "Big-00001-of-00002.gguf, Folder-1B, Other.gguf, Small-135M.Q4_1.gguf, Small-135M.Q8_0.gguf"
     for name, said in (("Small", f"several begin so; in {models} there are {there}"), ("None", f"No such file or directory; in {models} there are {there}"),
                        ("", f"--model FILE is missing (`make model` gets a small one); in {models} there are {there}"), ("../models/Othe", "No such file")):
