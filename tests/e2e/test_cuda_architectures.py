@@ -1,19 +1,18 @@
 """Each architecture on the emulated device (test_cuda.py): those that the CUDA backend takes give transformers' log-probabilities, the others
 are refused, and the message says for which piece.
 
-What the arithmetic allows: weights are exact in f16 (weights.py), but what a product is given is rounded to f16, by up to 2^-11 of each
-value and by 1.4e-4 of it on average, independently. A product keeps that relative size. There are four roundings a layer that reach x (h
-and o of attention, h and gate, up and act of the MLP), and q, k, v in the pool: some six each of four layers and one before the head,
-which add up like a walk, to sqrt(25) * 1.4e-4 = 7e-4 of a logit. Logits of these models are up to 10 large, and a log-probability has the
-error of its own logit and of the sum: 0.01. Sharp attention (q and k have gain 1.5, or norms of 1.5) makes errors of scores larger, by as
-much as scores are: LIMIT is twice that. Leaving out any feature costs nine times LIMIT, as `matters` of the golden files says.
+What the arithmetic allows: weights are exact in f16 (weights.py); what a product is given is rounded to f16, by 1.4e-4 of each value on
+average. Rounding is independent, so that a product keeps that relative size. Some six roundings a layer reach x (before q, k, v, of K and V
+in the pool, of o, before the MLP, of gate and up, before `down`), which add up as a random walk does: in four layers and before the head
+sqrt(25) * 1.4e-4 = 7e-4 of a logit. Logits are up to 10 large: LIMIT is the error of the largest, and a bit more for attention that is
+sharp. bf16 has three bits less, so eight times as much. To leave out a feature costs nineteen times LIMIT at least (`matters`).
 """
 import os
 import statistics
 
 import pytest
 
-from conftest import BUILD, SANITIZED
+from conftest import BUILD, SANITIZED, shard
 from test_architectures import file_of
 from test_cuda import device, s_part
 from test_golden import names_of
@@ -21,10 +20,12 @@ from test_golden import names_of
 import to_gguf
 import weights
 
-LIMIT, CLEAR = 0.02, 0.1  # mean |d|; a margin between the two best tokens that errors do not turn round
+LIMIT, BF16 = 0.01, 8  # mean |d|, and times what it is in bf16
+CLEAR = 10  # LIMITs between the two best tokens: errors do not turn them round
 AGREEMENT = 0.965
 
 TAKEN = ("granite", "llama", "olmo2", "opt", "qwen2", "qwen3", "smollm3")
+SOME = shard(TAKEN, 2)
 REFUSED = {
     "gemma2": "window of attention", "gemma3": "window of attention", "gemma3_linear": "window of attention", "gpt_oss": "window of attention",
     "mistral": "window of attention", "phi3": "window of attention", "phi3_short": "window of attention",
@@ -34,20 +35,20 @@ ARCHITECTURE = {"gemma3_linear": "gemma3", "gpt_oss": "gpt-oss", "mistral": "lla
 pytestmark = pytest.mark.skipif(SANITIZED, reason="the emulated device switches stacks, which sanitizers do not follow")
 
 
-def check(mesh, name, golden, count):
-    """The first `count` tokens through a mesh. top: the golden's best tokens, at some positions."""
+def check(mesh, name, golden, count, limit=LIMIT):
+    """The first `count` tokens through a mesh: mean |d|, and the best token where it is clear which (the golden names it at some positions)."""
     tokens = golden["tokens"][:count]
     reply = mesh.post("/v1/completions", {"model": "default", "prompt": tokens, "max_tokens": 0, "echo": True, "logprobs": 1})
     found = reply["choices"][0]["logprobs"]
     apart = [abs(a - b) for a, b in zip(found["token_logprobs"][1:], golden["log_probability"][:count - 1], strict=True)]
-    clear = [entry for entry in golden["top"] if entry["after"] + 1 < count and entry["log_probability"][0] - entry["log_probability"][1] >= CLEAR]
+    clear = [entry for entry in golden["top"]
+             if entry["after"] + 1 < count and entry["log_probability"][0] - entry["log_probability"][1] >= CLEAR * limit]
     names = names_of(mesh, [entry["ids"][0] for entry in clear])
     best = [max(top, key=top.get) for top in (found["top_logprobs"][entry["after"] + 1] for entry in clear)]
     agreed = sum(token == names[entry["ids"][0]] for token, entry in zip(best, clear))
     print(f"{name}: mean |d| {statistics.fmean(apart):.2e}, largest {max(apart):.2e}, best token the same at {agreed} of {len(clear)}")
-    assert len(clear) >= count // 64 and agreed >= AGREEMENT * len(clear)
-    assert statistics.fmean(apart) <= LIMIT
-    assert all(LIMIT < cost / 9 for cost in golden["matters"].values())
+    assert clear and agreed >= AGREEMENT * len(clear)
+    assert statistics.fmean(apart) <= limit
 
 
 def start(start_mesh, model, *options):
@@ -56,9 +57,10 @@ def start(start_mesh, model, *options):
 
 def test_all_are_named():
     assert sorted([*TAKEN, *REFUSED]) == weights.names()
+    assert all(cost >= 19 * LIMIT for name in TAKEN for cost in weights.golden(name)["matters"].values())
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", [name if name in SOME else pytest.param(name, marks=pytest.mark.full) for name in TAKEN])
 def test_log_probabilities(start_mesh, name):
     golden = weights.golden(name)
     mesh = start(start_mesh, file_of(name), "--kv-workers", 0)
@@ -72,27 +74,37 @@ def test_at_a_worker(start_mesh):
     check(start(start_mesh, file_of("qwen3"), "--kv-workers", 1, "--local-pool", 0), "qwen3", golden, 200)
 
 
-def without_window(name):
-    """The golden as a file that names no window. Up to the window's length it gives the same."""
+def converted(name, suffix, kind="F32", drop=()):
+    """The golden as another file: of another type, or without some keys of its configuration."""
     what = weights.golden(name)
-    what["config"] = {key: value for key, value in what["config"].items() if key != "sliding_window"}
-    folder = os.path.join(BUILD, "tests", "golden", name + "_whole")
-    if not os.path.exists(folder + ".gguf"):
+    what["config"] = {key: value for key, value in what["config"].items() if key not in drop}
+    folder = os.path.join(BUILD, "tests", "golden", name + suffix)
+    path = folder + ".gguf"
+    if not os.path.exists(path):
         weights.write(folder, what)
-        to_gguf.convert(folder, folder + ".gguf.part")
-        os.replace(folder + ".gguf.part", folder + ".gguf")
-    return folder + ".gguf"
+        to_gguf.convert(folder, path + ".part", kind)
+        os.replace(path + ".part", path)
+    return path
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["olmo2", "opt"])
+def test_bf16(start_mesh, name):
+    golden = weights.golden(name)
+    mesh = start(start_mesh, converted(name, "_bf16", "BF16"), "--kv-workers", 0)
+    assert "level=bf16/cuda" in mesh.logs(200)
+    check(mesh, name, golden, len(golden["tokens"]), LIMIT * BF16)
 
 
 def test_fused_tensors(start_mesh):
-    """phi3 has q, k and v in one tensor, and gate and up: without a window it is taken."""
+    """phi3 has q, k and v in one tensor, and gate and up: without a window it is taken. Up to the window's length it gives the same."""
     golden = weights.golden("phi3")
-    golden["matters"].pop("window")
-    check(start(start_mesh, without_window("phi3"), "--kv-workers", 0), "phi3", golden, golden["config"]["sliding_window"])
+    mesh = start(start_mesh, converted("phi3", "_whole", drop=("sliding_window",)), "--kv-workers", 0)
+    check(mesh, "phi3", golden, golden["config"]["sliding_window"])
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name):
     said = s_part("--model", file_of(name), "--device", "cuda", env=device())
     line = f"the {REFUSED[name]} of architecture '{ARCHITECTURE.get(name, name)}' is not computed on CUDA"
-    assert said.returncode == 2 and line in said.stderr, said.stderr
+    assert said.returncode == 4 and line in said.stderr, said.stderr  # a model that it does not serve: docs/operations.md
