@@ -39,10 +39,10 @@ struct cuda_norm_weights {
 
 struct cuda_layer {
     struct cuda_norm_weights attn_norm, ffn_norm;
-    const float *post_attn_norm, *post_ffn_norm;             // [hidden] or NULL: of what is added to x
-    const float *q_norm, *k_norm;                            // [head_dim], or of all heads, or NULL
-    const float *q_bias, *k_bias, *v_bias, *o_bias;          // [outputs] or NULL
-    const float *gate_bias, *up_bias, *down_bias;            // the same
+    const float *post_attn_norm, *post_ffn_norm;    // [hidden] or NULL: of what is added to x
+    const float *q_norm, *k_norm;                   // [head_dim], or of all heads, or NULL
+    const float *q_bias, *k_bias, *v_bias, *o_bias; // [outputs] or NULL
+    const float *gate_bias, *up_bias, *down_bias;   // the same
     bool roped;
     struct cuda_linear qkv, o, gate_up, down;
 };
@@ -76,9 +76,9 @@ struct backend {
     float q_factor;          // times q, beyond the 1 / sqrt(head_dim) of attention
     bool apart;              // what attention and MLP give is not just added to x: a norm or a scale comes before
     bool whole_heads;        // norms of q and k are of all heads as one
-    unsigned char *weights; // device: all of the above, and the table of RoPE, but for the blobs that the tier keeps on the host
-    struct cuda_tier tier;  // the layers' matrices
-    uint64_t panel_bytes;   // of a mini-batch's room for expanded weights; 0: none will be expanded
+    unsigned char *weights;  // device: all of the above, and the table of RoPE, but for the blobs that the tier keeps on the host
+    struct cuda_tier tier;   // the layers' matrices
+    uint64_t panel_bytes;    // of a mini-batch's room for expanded weights; 0: none will be expanded
     struct gpu_gemm *gemm;
     bool products_tried;
     struct gpu_pool pool; // pages NULL: none
@@ -234,7 +234,7 @@ enum status cuda_load_weights(struct backend *backend, struct error *error) MUST
 // cuda_product.c: y = w x, or y += that; x wide, y [rows][linear->outputs] f32 or wide.
 void cuda_product(struct backend_batch *batch, const struct cuda_linear *linear, const void *x, uint32_t rows, void *y, bool y_wide,
                   bool add);
-void cuda_embed(struct backend_batch *batch); // x of padded_rows
+void cuda_embed(struct backend_batch *batch);             // x of padded_rows
 uint64_t cuda_panel_bytes(const struct gpu_quant *quant); // the most that a panel of it takes
 uint32_t cuda_panel_outputs(const struct gpu_quant *quant,
                             uint64_t panel_bytes); // of all its panels but the last, which may have less
@@ -244,7 +244,8 @@ uint32_t cuda_panel_outputs(const struct gpu_quant *quant,
 enum status cuda_check_pieces(const struct model *model, struct error *error) MUST_CHECK;
 void cuda_choose_pieces(struct backend *backend);
 bool cuda_adds_apart(const struct model *model); // whether batches need `apart`
-void cuda_norm(struct backend_batch *batch, const uint32_t *row_index, const struct cuda_norm_weights *norm, uint32_t rows); // x to h
+void cuda_norm(struct backend_batch *batch, const uint32_t *row_index, const struct cuda_norm_weights *norm,
+               uint32_t rows); // x to h
 void cuda_compute(struct backend_batch *batch, uint32_t s);
 
 // cuda_segment.c

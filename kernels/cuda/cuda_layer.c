@@ -19,8 +19,8 @@ enum status cuda_check_pieces(const struct model *model, struct error *error)
     const struct model_shape *s = &model->shape;
     const struct model_layer *first = &model->layers[0];
     const bool is_gated = first->up.data != NULL, norms_more = first->q_norm.data || first->post_attn_norm.data;
-    const bool is_known_activation =
-        is_gated ? s->activation == ACTIVATION_SILU || s->activation == ACTIVATION_GELU : s->activation == ACTIVATION_RELU;
+    const bool is_known_activation = is_gated ? s->activation == ACTIVATION_SILU || s->activation == ACTIVATION_GELU
+                                              : s->activation == ACTIVATION_RELU;
     const struct {
         bool lacks;
         const char *name;
@@ -29,7 +29,7 @@ enum status cuda_check_pieces(const struct model *model, struct error *error)
         {s->attention_soft_cap > 0, "soft cap of attention"},
         {first->sinks.data, "sinks of attention"},
         {s->experts != 0, "router of experts"},
-        {s->norm != NORM_RMS && (s->norm != NORM_LAYER || norms_more), "norm"},
+        {(s->norm != NORM_RMS && (s->norm != NORM_LAYER || norms_more)) || s->norm_plus_one, "norm"},
         {s->rope_style != ROPE_PAIRS && s->rope_style != ROPE_NEOX && s->rope_style != ROPE_NONE, "RoPE"},
         {!is_known_activation, "activation"},
     };

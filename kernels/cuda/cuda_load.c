@@ -175,7 +175,8 @@ static void load_vector(struct loader *loader, const struct tensor_view *view, c
         *out = to;
 }
 
-static void load_norm(struct loader *loader, const struct tensor_view *weight, const struct tensor_view *bias, struct cuda_norm_weights *out)
+static void load_norm(struct loader *loader, const struct tensor_view *weight, const struct tensor_view *bias,
+                      struct cuda_norm_weights *out)
 {
     load_vector(loader, weight, &out->weight);
     load_vector(loader, bias, &out->bias);

@@ -40,10 +40,10 @@ struct gpu_heads {
 void gpu_heads(const struct gpu_heads *heads, uint32_t rows, float *qkv /* [rows][q_width + 2 kv_width] */, cudaStream_t stream);
 
 struct gpu_rope {
-    const float *table;       // [positions][2][dims] f32, as rope_table_build makes it
-    const uint32_t *position; // [rows]
+    const float *table;                       // [positions][2][dims] f32, as rope_table_build makes it
+    const uint32_t *position;                 // [rows]
     uint32_t heads, kv_heads, head_dim, dims; // dims 0: nothing is rotated, the table is not read
-    bool neox; // partner of i: i + dims / 2; else its neighbour
+    bool neox;                                // partner of i: i + dims / 2; else its neighbour
 };
 
 // In place: adds the biases (each or NULL), then rotates q and k.
@@ -59,9 +59,9 @@ enum gpu_activation { GPU_SILU, GPU_GELU /* by tanh */, GPU_RELU };
 struct gpu_mlp {
     enum gpu_activation activation;
     uint32_t ffn;
-    const void *gate_up;             // [rows][2][ffn] wide; GPU_RELU: [rows][ffn]
+    const void *gate_up;              // [rows][2][ffn] wide; GPU_RELU: [rows][ffn]
     const float *gate_bias, *up_bias; // [ffn] or NULL
-    void *out;                       // [rows][ffn] wide
+    void *out;                        // [rows][ffn] wide
 };
 void gpu_activate(enum gpu_type type, const struct gpu_mlp *mlp, uint32_t rows, cudaStream_t stream);
 

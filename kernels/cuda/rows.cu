@@ -255,8 +255,8 @@ static void launch_activate(const struct gpu_mlp *m, uint32_t rows, cudaStream_t
         GPU_LAUNCH((activate<T, 8, KIND>), dim3(blocks_of(m->ffn / 8, 128), rows), 128, 0, stream, (const T *)m->gate_up,
                    m->gate_bias, m->up_bias, m->ffn, (T *)m->out);
     else
-        GPU_LAUNCH((activate<T, 1, KIND>), dim3(blocks_of(m->ffn, 128), rows), 128, 0, stream, (const T *)m->gate_up,
-                   m->gate_bias, m->up_bias, m->ffn, (T *)m->out);
+        GPU_LAUNCH((activate<T, 1, KIND>), dim3(blocks_of(m->ffn, 128), rows), 128, 0, stream, (const T *)m->gate_up, m->gate_bias,
+                   m->up_bias, m->ffn, (T *)m->out);
 }
 
 template <typename T> static void launch_activation(const struct gpu_mlp *m, uint32_t rows, cudaStream_t stream)
@@ -319,7 +319,8 @@ void gpu_add_scaled(const struct gpu_residual *r, uint32_t rows, uint32_t hidden
     GPU_LAUNCH(add_scaled, rows, threads_of(hidden), 0, stream, *r, hidden, y, x);
 }
 
-__global__ void place(float factor, const float *__restrict__ table, const uint32_t *position, uint32_t hidden, float *__restrict__ x)
+__global__ void place(float factor, const float *__restrict__ table, const uint32_t *position, uint32_t hidden,
+                      float *__restrict__ x)
 {
     x += (size_t)blockIdx.x * hidden;
     const float *from = table ? table + (size_t)position[blockIdx.x] * hidden : nullptr;

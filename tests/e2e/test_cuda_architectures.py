@@ -13,7 +13,7 @@ import statistics
 import pytest
 
 from conftest import BUILD, SANITIZED, shard
-from test_architectures import file_of
+from test_architectures import file_of, scores
 from test_cuda import device, s_part
 from test_golden import names_of
 
@@ -101,6 +101,16 @@ def test_fused_tensors(start_mesh):
     golden = weights.golden("phi3")
     mesh = start(start_mesh, converted("phi3", "_whole", drop=("sliding_window",)), "--kv-workers", 0)
     check(mesh, "phi3", golden, golden["config"]["sliding_window"])
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3"])
+def test_beside_the_cpu(start_mesh, name):
+    """GELU, and a soft cap of the logits: of models whose windows, and soft cap of attention, were taken away, so that no golden is theirs."""
+    model, tokens = converted(name, "_plain", drop=("sliding_window", "attn_logit_softcapping")), weights.golden(name)["tokens"][:150]
+    wanted = scores(start_mesh("--compute", "f32", "--kv-type", "f32", "--kv-workers", 0, model=model), tokens)
+    apart = [abs(a - b) for a, b in zip(scores(start(start_mesh, model, "--kv-workers", 0), tokens), wanted, strict=True)]
+    print(f"{name}: mean |d| {statistics.fmean(apart):.2e}, largest {max(apart):.2e}")
+    assert statistics.fmean(apart) <= LIMIT
 
 
 @pytest.mark.parametrize("name", REFUSED)
