@@ -1,473 +1,43 @@
-// gguf.c: opens a GGUF file: walks the header once, checks all of it, and keeps sorted tables of keys and tensors.
+// gguf.c: opens model files as one set of keys and tensors, whatever they are on disk: a GGUF file, the parts of one, or a directory
+// that is translated.
 //
-// Two passes, because a tensor's place in the file depends on general.alignment and on where the last entry ends:
-//
-//     walk   magic, version, counts ─ keys ─ tensor entries     (each length compared with what remains, then used)
-//     place  alignment ─ data_begin ─ each tensor inside the file, aligned, not over another
-//
-// Memory: 88 bytes a key and 96 a tensor, and no more entries than bytes that remain could hold, so a small file cannot
-// ask for much. Duplicates are found by sorting, which no choice of names makes slow. Worked number: 33 keys and 272
-// tensors are 305 entries and 29 KB; the walk is bound by the 98,000 strings of tokens and merges.
+//     a file        map ─ gguf_walk
+//     part 1 of N   map ─ gguf_walk ─ gguf_split: the other parts, gguf_assemble: all of them in one range of addresses
+//     a directory   hf: JSON and safetensors files, gguf_assemble
 #include "common/model/gguf.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/base/checked.h"
+#include "common/model/gguf_split.h"
 #include "common/model/gguf_state.h"
+#include "common/model/hf.h"
+#include "common/model/mapped_file.h"
 
-enum {
-    DEFAULT_ALIGNMENT = 32,
-    MIN_ALIGNMENT = 8,
-    MAX_ALIGNMENT = 1 << 16,
-    MIN_KEY_BYTES = 8 + 1 + 4 + 1,            // length, one letter, type, one byte of value
-    MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8, // length, one letter, n_dims, one dim, type, offset
-    SHOWN_NAME_BYTES = 72,
-};
-
-struct walk {
+static enum status open_file(const char *path, struct gguf **out, struct error *error)
+{
     struct gguf *gguf;
-    uint64_t at;
-    const struct gguf_string *inside; // the key or tensor that is being read, for messages; NULL outside of them
-    struct error *error;
-};
+    struct mapped_file file;
+    uint32_t parts = 1;
+    enum status status = gguf_new(path, &gguf, error);
 
-// --- reading ---
-
-static enum status cut_short(const struct walk *walk, const char *what, uint64_t wanted)
-{
-    char shown[SHOWN_NAME_BYTES];
-    const char *name = walk->inside ? gguf_printable(shown, sizeof shown, *walk->inside) : NULL;
-    return error_set(walk->error, STATUS_DATA_LOSS,
-                     "%s: %s%s%s%s at offset 0x%" PRIx64 ": needs %" PRIu64 " bytes, the file has %" PRIu64 " left",
-                     walk->gguf->label, name ? "'" : "", name ? name : "", name ? "': " : "", what, walk->at, wanted,
-                     walk->gguf->byte_count - walk->at);
-}
-
-static enum status read_bytes(struct walk *walk, const char *what, uint64_t count, const unsigned char **out)
-{
-    if (count > walk->gguf->byte_count - walk->at)
-        return cut_short(walk, what, count);
-    *out = walk->gguf->bytes + walk->at;
-    walk->at += count;
-    return STATUS_OK;
-}
-
-static enum status read_number(struct walk *walk, const char *what, uint32_t byte_count, uint64_t *out)
-{
-    const unsigned char *bytes;
-    enum status status = read_bytes(walk, what, byte_count, &bytes);
-    if (!status)
-        *out = gguf_read_le(bytes, byte_count);
-    return status;
-}
-
-static enum status read_string(struct walk *walk, const char *what, struct gguf_string *out)
-{
-    uint64_t length;
-    const unsigned char *bytes;
-    enum status status = read_number(walk, what, 8, &length);
-    if (!status)
-        status = read_bytes(walk, what, length, &bytes);
-    if (!status)
-        *out = (struct gguf_string){(const char *)bytes, length};
-    return status;
-}
-
-// The name of a key or tensor: what = "key" or "tensor entry", for messages.
-static enum status read_name(struct walk *walk, const char *what, struct gguf_string *out)
-{
-    uint64_t begin = walk->at;
-    enum status status = read_string(walk, what, out);
-    if (!status && (out->length == 0 || out->length > GGUF_MAX_NAME_BYTES))
-        return error_set(walk->error, STATUS_DATA_LOSS,
-                         "%s: %s at offset 0x%" PRIx64 ": its name has %" PRIu64 " bytes, expected 1 to %d", walk->gguf->label,
-                         what, begin, out->length, GGUF_MAX_NAME_BYTES);
-    return status;
-}
-
-const char *gguf_printable(char *buffer, size_t buffer_bytes, struct gguf_string text)
-{
-    size_t count = text.length < buffer_bytes - 1 ? (size_t)text.length : buffer_bytes - 1;
-    for (size_t i = 0; i < count; i++)
-        buffer[i] = text.data[i] >= ' ' && text.data[i] <= '~' ? text.data[i] : '?';
-    buffer[count] = '\0';
-    return buffer;
-}
-
-// Starts the message about a key or a tensor: "FILE: KIND 'NAME' at offset 0x…: "; the caller gives the rest.
-#define ABOUT "%s: %s '%s' at offset 0x%" PRIx64 ": "
-#define ABOUT_KEY(walk, key, buffer) \
-    (walk)->gguf->label, "key", gguf_printable((buffer), sizeof(buffer), (key)->name), (key)->entry_offset
-#define ABOUT_TENSOR(walk, tensor, buffer) \
-    (walk)->gguf->label, "tensor", gguf_printable((buffer), sizeof(buffer), (tensor)->name), (tensor)->entry_offset
-
-// --- keys ---
-
-static enum status walk_array(struct walk *walk, struct gguf_key *key)
-{
-    char shown[SHOWN_NAME_BYTES];
-    uint64_t type, count, total;
-    const unsigned char *bytes;
-    enum status status;
-
-    if ((status = read_number(walk, "element type of an array", 4, &type)) ||
-        (status = read_number(walk, "length of an array", 8, &count)))
-        return status;
-    uint32_t element_bytes = type > UINT32_MAX ? 0 : gguf_scalar_bytes((uint32_t)type);
-    if (!element_bytes && type != GGUF_STRING)
-        return error_set(walk->error, type == GGUF_ARRAY ? STATUS_UNIMPLEMENTED : STATUS_DATA_LOSS,
-                         ABOUT "an array of type %" PRIu64 ", expected a number type, bool or string", ABOUT_KEY(walk, key, shown),
-                         type);
-    uint64_t least = element_bytes ? element_bytes : 8;
-    if (!checked_mul_u64(count, least, &total) || total > walk->gguf->byte_count - walk->at)
-        return error_set(walk->error, STATUS_DATA_LOSS,
-                         ABOUT "an array of %" PRIu64 " elements, the file has %" PRIu64 " bytes left", ABOUT_KEY(walk, key, shown),
-                         count, walk->gguf->byte_count - walk->at);
-    key->array = (struct gguf_array){(enum gguf_type)type, count, walk->gguf->bytes + walk->at};
-    if (element_bytes)
-        return read_bytes(walk, "array", total, &bytes);
-    for (uint64_t i = 0; i < count && !status; i++) {
-        struct gguf_string string;
-        status = read_string(walk, "string of an array", &string);
-    }
-    return status;
-}
-
-static enum status walk_key(struct walk *walk, struct gguf_key *key)
-{
-    char shown[SHOWN_NAME_BYTES];
-    uint64_t type;
-    enum status status;
-
-    key->entry_offset = walk->at;
-    walk->inside = NULL;
-    if ((status = read_name(walk, "key", &key->name)))
-        return status;
-    walk->inside = &key->name;
-    if ((status = read_number(walk, "type of the value", 4, &type)))
-        return status;
-    key->type = (enum gguf_type)type;
-    if (type == GGUF_ARRAY)
-        return walk_array(walk, key);
-    if (type == GGUF_STRING)
-        status = read_string(walk, "string", &key->string);
-    else if (gguf_scalar_bytes((uint32_t)type))
-        status = read_bytes(walk, "value", gguf_scalar_bytes((uint32_t)type), &key->value);
-    else
-        return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "value type %" PRIu64 ", expected 0 to 12",
-                         ABOUT_KEY(walk, key, shown), type);
-    if (!status && type == GGUF_BOOL && *key->value > 1)
-        return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "a bool of value %u, expected 0 or 1", ABOUT_KEY(walk, key, shown),
-                         *key->value);
-    return status;
-}
-
-static int compare_keys(const void *a, const void *b)
-{
-    return gguf_compare_names((*(struct gguf_key *const *)a)->name, (*(struct gguf_key *const *)b)->name);
-}
-
-static enum status walk_keys(struct walk *walk)
-{
-    struct gguf *gguf = walk->gguf;
-    char shown[SHOWN_NAME_BYTES];
-
-    for (uint32_t i = 0; i < gguf->key_count; i++) {
-        enum status status = walk_key(walk, &gguf->keys[i]);
-        if (status)
-            return status;
-        gguf->keys_by_name[i] = &gguf->keys[i];
-    }
-    qsort(gguf->keys_by_name, gguf->key_count, sizeof *gguf->keys_by_name, compare_keys);
-    for (uint32_t i = 1; i < gguf->key_count; i++)
-        if (compare_keys(&gguf->keys_by_name[i - 1], &gguf->keys_by_name[i]) == 0)
-            return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "there is another key of this name",
-                             ABOUT_KEY(walk, gguf->keys_by_name[i], shown));
-    return STATUS_OK;
-}
-
-// --- tensors ---
-
-// Fills bytes from dims and type.
-static enum status size_tensor(const struct walk *walk, struct gguf_tensor *tensor, uint64_t type)
-{
-    char shown[SHOWN_NAME_BYTES];
-    const struct tensor_type_info *info = tensor_type_info((uint32_t)type);
-    uint64_t values = 1;
-
-    if (!info)
-        return error_set(walk->error, STATUS_UNIMPLEMENTED, ABOUT "tensor type %" PRIu64 " is not supported; supported are %s",
-                         ABOUT_TENSOR(walk, tensor, shown), type, TENSOR_TYPES_SUPPORTED);
-    tensor->type = (enum tensor_type)type;
-    for (uint32_t i = 0; i < GGUF_MAX_DIMS; i++) {
-        if (tensor->dims[i] == 0)
-            return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "dimension %u is 0", ABOUT_TENSOR(walk, tensor, shown), i);
-        if (!checked_mul_u64(values, tensor->dims[i], &values))
-            values = UINT64_MAX;
-    }
-    if (values > (uint64_t)1 << 56) // times 4 bytes this cannot overflow
-        return error_set(walk->error, STATUS_DATA_LOSS,
-                         ABOUT "its dimensions %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64 " are absurd",
-                         ABOUT_TENSOR(walk, tensor, shown), tensor->dims[0], tensor->dims[1], tensor->dims[2], tensor->dims[3]);
-    if (tensor->dims[0] % info->block_values != 0)
-        return error_set(walk->error, STATUS_DATA_LOSS,
-                         ABOUT "a row of %" PRIu64 " values is not a whole number of %s blocks of %u",
-                         ABOUT_TENSOR(walk, tensor, shown), tensor->dims[0], info->name, info->block_values);
-    tensor->bytes = values / info->block_values * info->block_bytes;
-    return STATUS_OK;
-}
-
-static enum status walk_tensor(struct walk *walk, struct gguf_tensor *tensor)
-{
-    char shown[SHOWN_NAME_BYTES];
-    uint64_t dim_count, type;
-    enum status status;
-
-    tensor->entry_offset = walk->at;
-    walk->inside = NULL;
-    if ((status = read_name(walk, "tensor entry", &tensor->name)))
-        return status;
-    walk->inside = &tensor->name;
-    if ((status = read_number(walk, "dimensions of a tensor", 4, &dim_count)))
-        return status;
-    if (dim_count == 0 || dim_count > GGUF_MAX_DIMS)
-        return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "%" PRIu64 " dimensions, expected 1 to %d",
-                         ABOUT_TENSOR(walk, tensor, shown), dim_count, GGUF_MAX_DIMS);
-    tensor->dim_count = (uint32_t)dim_count;
-    for (uint32_t i = 0; i < GGUF_MAX_DIMS; i++) {
-        tensor->dims[i] = 1;
-        if (i < dim_count && (status = read_number(walk, "dimensions of a tensor", 8, &tensor->dims[i])))
-            return status;
-    }
-    if ((status = read_number(walk, "type of a tensor", 4, &type)) ||
-        (status = read_number(walk, "data offset of a tensor", 8, &tensor->data_offset)))
-        return status;
-    return size_tensor(walk, tensor, type);
-}
-
-static int compare_tensors(const void *a, const void *b)
-{
-    return gguf_compare_names((*(struct gguf_tensor *const *)a)->name, (*(struct gguf_tensor *const *)b)->name);
-}
-
-static int compare_places(const void *a, const void *b)
-{
-    const struct gguf_tensor *x = *(struct gguf_tensor *const *)a, *y = *(struct gguf_tensor *const *)b;
-    return (x->data_offset > y->data_offset) - (x->data_offset < y->data_offset);
-}
-
-static enum status walk_tensors(struct walk *walk)
-{
-    for (uint32_t i = 0; i < walk->gguf->tensor_count; i++) {
-        enum status status = walk_tensor(walk, &walk->gguf->tensors[i]);
-        if (status)
-            return status;
-        walk->gguf->tensors_by_name[i] = &walk->gguf->tensors[i];
-    }
-    return STATUS_OK;
-}
-
-// From an offset in the data section to one in the file.
-static enum status place_tensor(const struct walk *walk, struct gguf_tensor *tensor, uint32_t alignment)
-{
-    struct gguf *gguf = walk->gguf;
-    char shown[SHOWN_NAME_BYTES];
-    uint64_t offset = tensor->data_offset, begin, end;
-
-    if (offset % alignment != 0)
-        return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "data offset 0x%" PRIx64 " is not a multiple of the alignment %u",
-                         ABOUT_TENSOR(walk, tensor, shown), offset, alignment);
-    if (!checked_add_u64(gguf->data_begin, offset, &begin) || !checked_add_u64(begin, tensor->bytes, &end) ||
-        end > gguf->byte_count)
-        return error_set(walk->error, STATUS_DATA_LOSS,
-                         ABOUT "its %" PRIu64 " bytes at 0x%" PRIx64 " of the data end outside the file of %" PRIu64
-                               " bytes (cut short?)",
-                         ABOUT_TENSOR(walk, tensor, shown), tensor->bytes, offset, gguf->byte_count);
-    tensor->data_offset = begin;
-    tensor->data = gguf->bytes + begin;
-    return STATUS_OK;
-}
-
-// Overlaps, then duplicate names; leaves tensors_by_name sorted by name.
-static enum status check_tensor_set(const struct walk *walk)
-{
-    struct gguf *gguf = walk->gguf;
-    struct gguf_tensor **order = gguf->tensors_by_name;
-    char shown[SHOWN_NAME_BYTES], other[SHOWN_NAME_BYTES];
-
-    qsort(order, gguf->tensor_count, sizeof *order, compare_places);
-    for (uint32_t i = 1; i < gguf->tensor_count; i++)
-        if (order[i - 1]->data_offset + order[i - 1]->bytes > order[i]->data_offset)
-            return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "its data lies over that of '%s'",
-                             ABOUT_TENSOR(walk, order[i], shown), gguf_printable(other, sizeof other, order[i - 1]->name));
-    qsort(order, gguf->tensor_count, sizeof *order, compare_tensors);
-    for (uint32_t i = 1; i < gguf->tensor_count; i++)
-        if (compare_tensors(&order[i - 1], &order[i]) == 0)
-            return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "there is another tensor of this name",
-                             ABOUT_TENSOR(walk, order[i], shown));
-    return STATUS_OK;
-}
-
-static enum status place_tensors(const struct walk *walk)
-{
-    struct gguf *gguf = walk->gguf;
-    uint32_t alignment = DEFAULT_ALIGNMENT;
-    enum status status;
-
-    if (gguf_has(gguf, "general.alignment") && (status = gguf_get_u32(gguf, "general.alignment", &alignment, walk->error)))
-        return status;
-    if (alignment < MIN_ALIGNMENT || alignment > MAX_ALIGNMENT || (alignment & (alignment - 1)) != 0)
-        return error_set(walk->error, STATUS_DATA_LOSS, "%s: key 'general.alignment' is %u, expected a power of two from %d to %d",
-                         gguf->label, alignment, MIN_ALIGNMENT, MAX_ALIGNMENT);
-    gguf->data_begin = (walk->at + alignment - 1) / alignment * alignment;
-    for (uint32_t i = 0; i < gguf->tensor_count; i++)
-        if ((status = place_tensor(walk, &gguf->tensors[i], alignment)))
-            return status;
-    gguf->data_begin = MIN(gguf->data_begin, gguf->byte_count);
-    return check_tensor_set(walk);
-}
-
-// --- the file ---
-
-static enum status check_magic(struct walk *walk)
-{
-    struct gguf *gguf = walk->gguf;
-    const unsigned char *magic;
-    uint64_t version;
-    enum status status;
-
-    if ((status = read_bytes(walk, "magic", 4, &magic)))
-        return status;
-    if (memcmp(magic, "FUGG", 4) == 0)
-        return error_set(walk->error, STATUS_UNIMPLEMENTED,
-                         "%s: magic at offset 0x0: a big-endian GGUF file; only little-endian ones are read", gguf->label);
-    if (memcmp(magic, "GGUF", 4) != 0)
-        return error_set(walk->error, STATUS_INVALID_ARGUMENT,
-                         "%s: magic at offset 0x0: begins with bytes %02x %02x %02x %02x, not with \"GGUF\": not a GGUF file",
-                         gguf->label, magic[0], magic[1], magic[2], magic[3]);
-    if ((status = read_number(walk, "version", 4, &version)))
-        return status;
-    if (version != 0 && (version & 0xffffff) == 0)
-        return error_set(walk->error, STATUS_UNIMPLEMENTED,
-                         "%s: version at offset 0x4: a big-endian GGUF file; only little-endian ones are read", gguf->label);
-    if (version != 3)
-        return error_set(walk->error, STATUS_UNIMPLEMENTED,
-                         "%s: version at offset 0x4: GGUF version %" PRIu64 ", only version 3 is read", gguf->label, version);
-    return STATUS_OK;
-}
-
-// One of the two counts of the header; caps it before anything is allocated.
-static enum status read_count(struct walk *walk, const char *what, uint32_t limit, uint32_t entry_bytes, uint32_t *out)
-{
-    uint64_t count, begin = walk->at;
-    enum status status = read_number(walk, what, 8, &count);
     if (status)
         return status;
-    if (count > limit || count > (walk->gguf->byte_count - walk->at) / entry_bytes)
-        return error_set(walk->error, STATUS_DATA_LOSS, "%s: %s at offset 0x%" PRIx64 ": %" PRIu64 " are more than %s",
-                         walk->gguf->label, what, begin, count, count > limit ? "the limit of 65536" : "the file has room for");
-    *out = (uint32_t)count;
-    return STATUS_OK;
-}
-
-// A part of a model that was split into several files holds some of its tensors only.
-static enum status check_split(const struct walk *walk)
-{
-    uint32_t count = 0;
-    enum status status;
-
-    if (!gguf_has(walk->gguf, "split.count"))
-        return STATUS_OK;
-    if ((status = gguf_get_u32(walk->gguf, "split.count", &count, walk->error)))
-        return status;
-    if (count > 1)
-        return error_set(walk->error, STATUS_UNIMPLEMENTED,
-                         "%s: key 'split.count' is %u: one of several parts; join them into one file first", walk->gguf->label,
-                         count);
-    return STATUS_OK;
-}
-
-static enum status walk_file(struct walk *walk)
-{
-    struct gguf *gguf = walk->gguf;
-    enum status status;
-
-    if ((status = check_magic(walk)) ||
-        (status = read_count(walk, "tensor count", GGUF_MAX_TENSORS, MIN_TENSOR_BYTES, &gguf->tensor_count)) ||
-        (status = read_count(walk, "key count", GGUF_MAX_KEYS, MIN_KEY_BYTES, &gguf->key_count)))
-        return status;
-    gguf->keys = calloc(gguf->key_count + 1u, sizeof *gguf->keys);
-    gguf->keys_by_name = calloc(gguf->key_count + 1u, sizeof *gguf->keys_by_name);
-    gguf->tensors = calloc(gguf->tensor_count + 1u, sizeof *gguf->tensors);
-    gguf->tensors_by_name = calloc(gguf->tensor_count + 1u, sizeof *gguf->tensors_by_name);
-    if (!gguf->keys || !gguf->keys_by_name || !gguf->tensors || !gguf->tensors_by_name)
-        return error_set(walk->error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for %u keys and %u tensors", gguf->label,
-                         gguf->key_count, gguf->tensor_count);
-    if ((status = walk_keys(walk)) || (status = check_split(walk)) || (status = walk_tensors(walk)))
-        return status;
-    return place_tensors(walk);
-}
-
-static enum status gguf_new(const char *name, struct gguf **out, struct error *error)
-{
-    enum { KEEP = 200 };
-    struct gguf *gguf = calloc(1, sizeof *gguf);
-    size_t length = strlen(name);
-
-    if (!gguf || !(gguf->name = strdup(name))) {
-        free(gguf);
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory to open a model file");
-    }
-    size_t skip = length > KEEP ? length - KEEP : 0, dots = skip ? 3 : 0;
-    memcpy(gguf->label, "...", dots);
-    gguf_printable(gguf->label + dots, sizeof gguf->label - dots, (struct gguf_string){name + skip, length - skip});
-    *out = gguf;
-    return STATUS_OK;
-}
-
-static enum status map_file(struct gguf *gguf, struct error *error)
-{
-    enum status status = STATUS_OK;
-    struct stat info;
-    int fd = open(gguf->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO must not hang us
-
-    if (fd < 0)
-        return error_set(error, status_of_path(errno), "%s: cannot be opened: %s", gguf->label, strerror(errno));
-    if (fstat(fd, &info) != 0)
-        status = error_set(error, STATUS_UNAVAILABLE, "%s: cannot be examined: %s", gguf->label, strerror(errno));
-    else if (!S_ISREG(info.st_mode))
-        status = error_set(error, STATUS_INVALID_ARGUMENT, "%s: not a regular file", gguf->label);
-    else if (info.st_size == 0)
-        status = error_set(error, STATUS_INVALID_ARGUMENT, "%s: an empty file, not a GGUF file", gguf->label);
+    status = mapped_file_open(path, gguf->label, "GGUF", &file, error);
     if (!status) {
-        void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (map == MAP_FAILED) {
-            status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: %lld bytes cannot be mapped: %s", gguf->label,
-                               (long long)info.st_size, strerror(errno));
-        } else {
-            gguf->bytes = map;
-            gguf->byte_count = (uint64_t)info.st_size;
-            gguf->mapped = true;
-        }
+        gguf->bytes = file.bytes;
+        gguf->byte_count = file.byte_count;
+        gguf->mapped = gguf->may_be_part = true;
+        status = gguf_walk(gguf, error);
     }
-    close(fd);
-    return status;
-}
-
-static enum status finish_open(struct gguf *gguf, enum status status, struct gguf **out, struct error *error)
-{
-    struct walk walk = {.gguf = gguf, .error = error};
-    if (!status)
-        status = walk_file(&walk);
+    if (!status && gguf_has(gguf, "split.count"))
+        status = gguf_get_u32(gguf, "split.count", &parts, error);
+    if (!status && parts > 1)
+        return gguf_split_open(gguf, out, error);
     if (status)
-        gguf_close(gguf);
+        gguf_free(gguf);
     else
         *out = gguf;
     return status;
@@ -475,39 +45,39 @@ static enum status finish_open(struct gguf *gguf, enum status status, struct ggu
 
 enum status gguf_open(const char *path, struct gguf **out, struct error *error)
 {
-    struct gguf *gguf;
-    enum status status = gguf_new(path, &gguf, error);
-    return status ? status : finish_open(gguf, map_file(gguf, error), out, error);
+    struct stat info;
+
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return hf_open(path, out, error);
+    return open_file(path, out, error);
 }
 
 enum status gguf_open_memory(const char *name, const void *bytes, uint64_t byte_count, struct gguf **out, struct error *error)
 {
     struct gguf *gguf;
     enum status status = gguf_new(name, &gguf, error);
+
     if (status)
         return status;
     gguf->bytes = bytes;
     gguf->byte_count = byte_count;
-    return finish_open(gguf, STATUS_OK, out, error);
+    status = gguf_walk(gguf, error);
+    if (status)
+        gguf_free(gguf);
+    else
+        *out = gguf;
+    return status;
 }
 
-void gguf_close(struct gguf *gguf)
-{
-    if (!gguf)
-        return;
-    if (gguf->mapped)
-        munmap((void *)(uintptr_t)gguf->bytes, gguf->byte_count);
-    free(gguf->tensors_by_name);
-    free(gguf->tensors);
-    free(gguf->keys_by_name);
-    free(gguf->keys);
-    free(gguf->name);
-    free(gguf);
-}
+void gguf_close(struct gguf *gguf) { gguf_free(gguf); }
 
 void gguf_release_pages(const struct gguf *gguf, const unsigned char *data, uint64_t bytes)
 {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), begin = (uint64_t)(data - gguf->bytes) / page * page;
-    if (gguf->mapped && bytes) // a hint: may fail
-        madvise((void *)(uintptr_t)(gguf->bytes + begin), (uint64_t)(data - gguf->bytes) + bytes - begin, MADV_DONTNEED);
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), begin = (uint64_t)(data - gguf->bytes), end = begin + bytes;
+
+    begin = begin / page * page;
+    if (begin < gguf->written_bytes) // they are in no file
+        begin = gguf->written_bytes;
+    if (gguf->mapped && begin < end) // a hint: may fail
+        madvise((void *)(uintptr_t)(gguf->bytes + begin), end - begin, MADV_DONTNEED);
 }

@@ -1,5 +1,9 @@
 // gguf.h: a reader of GGUF version 3 files over one read-only map. It knows the container format but nothing of models.
 //
+// What gguf_open() finds at a path need not be one such file. The parts of a split one, and a directory of Hugging Face files (hf.h),
+// are laid out in one range of addresses, as if they were (gguf_assemble.h), and everything below holds for that range: "the file" is
+// all of it.
+//
 //     "GGUF" u32 version  u64 tensor_count  u64 key_count
 //     key_count    × { string key, u32 type, value }
 //     tensor_count × { string name, u32 n_dims, u64 dims[n_dims], u32 type, u64 offset }
@@ -75,7 +79,7 @@ struct gguf_tensor {
     const void *data;
 };
 
-// Maps and checks a file. Blocks on the disk. The caller closes *out. On failure nothing is left behind, and *error has one line
+// Maps and checks a file, the first of several (NAME-00001-of-0000N.gguf), or a directory. Blocks on the disk. The caller closes *out. On failure nothing is left behind, and *error has one line
 // "FILE: what at offset 0x…: why". NOT_FOUND, PERMISSION_DENIED: the file cannot be opened; INVALID_ARGUMENT: it is not a GGUF
 // file, or (model_open) its numbers and tensors do not fit together; DATA_LOSS: it is broken or cut short; UNIMPLEMENTED: sound,
 // perhaps, but of a kind that is not read (the line says which are).
@@ -139,7 +143,7 @@ uint64_t gguf_header_bytes(const struct gguf *gguf);      // bytes before tensor
 const unsigned char *gguf_bytes(const struct gguf *gguf); // the whole file
 
 // Gives the resident pages that hold [data, data + bytes) back to the kernel, including pages shared with neighbours; they are read
-// again when touched. Does nothing for gguf_open_memory().
+// again when touched. Does nothing for what is in memory only.
 void gguf_release_pages(const struct gguf *gguf, const unsigned char *data, uint64_t bytes);
 
 // Copies a name from the file for a message, cut to fit; bytes that are not printable ASCII become '?'. Returns buffer.

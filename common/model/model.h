@@ -1,4 +1,4 @@
-// model.h: a model as tables, read from a GGUF file: its shape, its tensors, and what its tokenizer needs.
+// model.h: a model as tables, read from GGUF files or what gguf_open() makes look like one: its shape, its tensors, and what its tokenizer needs.
 //
 // An architecture is a row of a table (arch.c) with its tensors and their shapes, the style of RoPE, the activation, and the
 // metadata that must have a neutral value. model_open() checks a file against its row. Afterwards the forward pass reads only
@@ -127,9 +127,11 @@ struct model_tokenizer {
     struct gguf_array token_types; // [vocab] integers, or none: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
     struct gguf_array scores;      // [vocab] floats, or none
     struct gguf_array merges;      // strings "left right", or none
+    struct gguf_array end_tokens;  // integers, or none: all ids that end an answer (fastdecode.end_token_ids)
     uint32_t bos, eos, eot, eom, unknown, padding; // < vocab, or MODEL_NO_TOKEN
     bool add_bos, add_eos, add_space_prefix;
     bool add_bos_known, add_eos_known, add_space_prefix_known; // false: the file does not say, and the kind's default holds
+    bool prefix_at_start_only, prefix_unless_space;            // as in struct tokenizer_spec
 };
 
 struct arch; // arch.h
@@ -159,7 +161,7 @@ struct model {
 // Returns how to build the table of RoPE of MODEL_ROPE_WHOLE or MODEL_ROPE_WINDOWED for sequences of up to context_tokens.
 struct rope_params model_rope_params(const struct model_shape *shape, uint32_t which, uint32_t context_tokens);
 
-// Maps and checks a file, and fills *out, which the caller closes. Blocks on the disk (the header and a few pages per tensor). On
+// Maps and checks what gguf_open() takes, and fills *out, which the caller closes. Blocks on the disk (the header and a few pages per tensor). On
 // failure nothing is left behind, and *error has one line "FILE: what, where: why". Statuses as for gguf_open().
 MUST_CHECK enum status model_open(const char *path, struct model **out, struct error *error);
 
@@ -169,6 +171,10 @@ MUST_CHECK enum status model_open_memory(const char *name, const void *bytes, ui
 
 // Unmaps and frees the model. NULL is allowed.
 void model_close(struct model *model);
+
+// The part of a path that names the model: "models/Tiny.Q4_1.gguf" and "models/Tiny.Q4_1/" give "Tiny.Q4_1", and so does the first of
+// several parts. It points into path; *length of it.
+const char *model_stem(const char *path, size_t *length);
 
 // These remove the map's pages of one tensor or of the whole file from this process' memory, after weights have been copied
 // elsewhere. Pages that are read again are mapped again.

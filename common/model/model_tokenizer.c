@@ -81,6 +81,7 @@ static void read_tokens(struct reader *reader, uint32_t *vocab, struct gguf_arra
 enum status model_read_tokenizer(const struct gguf *gguf, uint32_t *vocab, struct model_tokenizer *tokenizer, struct error *error)
 {
     struct reader reader = {.gguf = gguf, .error = error};
+    bool known;
 
     *tokenizer = (struct model_tokenizer){0};
     read_tokens(&reader, vocab, &tokenizer->tokens);
@@ -90,6 +91,7 @@ enum status model_read_tokenizer(const struct gguf *gguf, uint32_t *vocab, struc
     read_array(&reader, "tokenizer.ggml.token_type", gguf_get_integers, *vocab, &tokenizer->token_types);
     read_array(&reader, "tokenizer.ggml.scores", gguf_get_floats, *vocab, &tokenizer->scores);
     read_array(&reader, "tokenizer.ggml.merges", gguf_get_strings, UINT64_MAX, &tokenizer->merges);
+    read_array(&reader, "fastdecode.end_token_ids", gguf_get_integers, UINT64_MAX, &tokenizer->end_tokens);
     read_token(&reader, "tokenizer.ggml.bos_token_id", *vocab, &tokenizer->bos);
     read_token(&reader, "tokenizer.ggml.eos_token_id", *vocab, &tokenizer->eos);
     read_token(&reader, "tokenizer.ggml.eot_token_id", *vocab, &tokenizer->eot);
@@ -99,5 +101,7 @@ enum status model_read_tokenizer(const struct gguf *gguf, uint32_t *vocab, struc
     read_flag(&reader, "tokenizer.ggml.add_bos_token", &tokenizer->add_bos, &tokenizer->add_bos_known);
     read_flag(&reader, "tokenizer.ggml.add_eos_token", &tokenizer->add_eos, &tokenizer->add_eos_known);
     read_flag(&reader, "tokenizer.ggml.add_space_prefix", &tokenizer->add_space_prefix, &tokenizer->add_space_prefix_known);
+    read_flag(&reader, "fastdecode.prefix_at_start_only", &tokenizer->prefix_at_start_only, &known);
+    read_flag(&reader, "fastdecode.prefix_unless_space", &tokenizer->prefix_unless_space, &known);
     return reader.status;
 }

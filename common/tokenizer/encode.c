@@ -38,7 +38,7 @@ static enum status put_segments(struct encoder *encoder, const char *text, const
                                 uint32_t segment_count)
 {
     size_t plain = 0, length = segment_count ? ends[segment_count - 1] : 0;
-    bool after_special = true; // the start counts as such
+    bool prefix = true; // a space is put before the text that follows: at the start, and after a special token
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < segment_count && status == STATUS_OK; i++) {
         if (!segments[i].parse_special)
@@ -47,15 +47,15 @@ static enum status put_segments(struct encoder *encoder, const char *text, const
         while (i + 1 < segment_count && segments[i + 1].parse_special)
             i++; // neighbours with parse_special count as one segment
         for (uint32_t id; status == STATUS_OK && special_find(encoder->tokenizer, text, from, ends[i], &at, &id);) {
-            status = put_plain(encoder, text + plain, at - plain, after_special);
+            status = put_plain(encoder, text + plain, at - plain, prefix);
             if (status == STATUS_OK)
                 status = encoder_put(encoder, id);
-            after_special = true;
+            prefix = !encoder->tokenizer->prefix_at_start_only;
             plain = from = at + encoder->tokenizer->offsets[id + 1] - encoder->tokenizer->offsets[id];
         }
     }
     if (status == STATUS_OK)
-        status = put_plain(encoder, text + plain, length - plain, after_special);
+        status = put_plain(encoder, text + plain, length - plain, prefix);
     return status;
 }
 

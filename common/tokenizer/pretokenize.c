@@ -25,6 +25,12 @@
 #define SMOLLM "\\p{N}|" SHORT_FORMS "| ?\\p{L}+| ?[^" WS "\\p{L}\\p{N}]+|[" WS "]+(?![^" WS "\\p{N}])|[" WS "]+"
 #define LLAMA3_WITH_NUMBERS(numbers) \
     "(?i:" SHORT_FORMS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" numbers "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" SPACES
+// A word's capitals come first; marks and letters without case (LOOSE) may be on either side. `after` follows a word.
+#define LOOSE "\\p{Lm}\\p{Lo}\\p{M}"
+#define CASED(after, numbers)                                                                                                  \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}" LOOSE "]*[\\p{Ll}" LOOSE "]+" after "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}" LOOSE \
+    "]+[\\p{Ll}" LOOSE "]*" after "|" numbers "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]*|[" WS "]*[\\r\\n]+|" SPACES
+#define GPT4O CASED("(?i:" SHORT_FORMS ")?", "\\p{N}{1,3}")
 
 static const struct rule {
     const char *name, *expression;
@@ -33,6 +39,10 @@ static const struct rule {
     {"gpt-2", GPT2, false, false},
     {"smollm", SMOLLM, false, false},
     {"llama-bpe", LLAMA3_WITH_NUMBERS("\\p{N}{1,3}"), false, true},
+    {"dbrx", LLAMA3_WITH_NUMBERS("\\p{N}{1,3}"), false, false},
+    {"gpt-4o", GPT4O, false, false},
+    {"gpt-oss", GPT4O, false, true},
+    {"tekken", CASED("", "\\p{N}"), false, true},
     {"qwen2", LLAMA3_WITH_NUMBERS("\\p{N}"), true, false},
 };
 
@@ -53,9 +63,10 @@ static const struct rule *find_rule(const char *name, struct error *error)
         if (strcmp(rules[i].name, name) == 0)
             return &rules[i];
     char shown[64];
-    (void)error_set(error, STATUS_UNIMPLEMENTED,
-                    "tokenizer: pre-tokenizer %s is not supported; supported: gpt-2, smollm, llama-bpe, qwen2",
-                    log_quote(shown, sizeof shown, name));
+    (void)error_set(
+        error, STATUS_UNIMPLEMENTED,
+        "tokenizer: pre-tokenizer %s is not supported; supported: gpt-2, smollm, llama-bpe, dbrx, gpt-4o, gpt-oss, tekken, qwen2",
+        log_quote(shown, sizeof shown, name));
     return NULL;
 }
 

@@ -289,7 +289,8 @@ enum status spm_encode(struct encoder *encoder, const char *text, size_t length,
     if (!spaced)
         return error_set(encoder->error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for a text of %zu bytes", length);
     size_t n = 0;
-    if (space_first)
+    bool has_space = length && (text[0] == ' ' || (length >= 3 && memcmp(text, "\xe2\x96\x81", 3) == 0));
+    if (space_first && !(has_space && encoder->tokenizer->prefix_unless_space))
         spaced[n++] = ' ';
     for (size_t i = 0; i < length;) {
         bool mark = length - i >= 3 && memcmp(text + i, "\xe2\x96\x81", 3) == 0;

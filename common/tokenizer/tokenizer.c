@@ -57,6 +57,8 @@ static enum status check_spec(const struct tokenizer_spec *spec, struct error *e
         status = check_id(spec->unknown_id, "unknown", spec, error);
     if (status == STATUS_OK)
         status = check_id(spec->eot_id, "eot", spec, error);
+    for (uint32_t i = 0; status == STATUS_OK && i < spec->end_count; i++)
+        status = check_id(spec->end_ids[i], "end", spec, error);
     return status;
 }
 
@@ -172,6 +174,8 @@ static void find_ends(struct tokenizer *tokenizer, const struct tokenizer_spec *
 {
     add_end(tokenizer, spec->eos_id);
     add_end(tokenizer, spec->eot_id);
+    for (uint32_t i = 0; i < spec->end_count; i++)
+        add_end(tokenizer, spec->end_ids[i]);
     for (uint32_t id = 0; id < tokenizer->vocab; id++) {
         if (tokenizer->types[id] != TOKEN_CONTROL)
             continue;
@@ -222,6 +226,8 @@ enum status tokenizer_open(const struct tokenizer_spec *spec, struct tokenizer *
     tokenizer->add_bos = spec->add_bos;
     tokenizer->add_eos = spec->add_eos;
     tokenizer->add_space_prefix = spec->add_space_prefix && tokenizer->kind == TOKENIZER_SPM;
+    tokenizer->prefix_at_start_only = spec->prefix_at_start_only;
+    tokenizer->prefix_unless_space = spec->prefix_unless_space;
     tokenizer->bos = spec->bos_id < 0 ? TOKEN_NONE : (uint32_t)spec->bos_id;
     tokenizer->eos = spec->eos_id < 0 ? TOKEN_NONE : (uint32_t)spec->eos_id;
     tokenizer->unknown = spec->unknown_id < 0 ? TOKEN_NONE : (uint32_t)spec->unknown_id;

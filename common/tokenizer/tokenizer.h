@@ -50,8 +50,9 @@ struct text_span {
 // What a tokenizer is built from. tokenizer_open() copies everything that is pointed to.
 struct tokenizer_spec {
     const char *model; // "gpt2" or "llama"
-    const char *pre;   // for "gpt2": "smollm", "gpt-2", "llama-bpe", "qwen2"; "default" and NULL mean
-                       // "gpt-2", with a warning
+    const char
+        *pre; // for "gpt2": "smollm", "gpt-2", "llama-bpe", "dbrx", "gpt-4o", "gpt-oss", "tekken", "qwen2"; "default" and NULL mean
+              // "gpt-2", with a warning
     uint32_t token_count;
     const struct text_span *tokens; // [token_count] as in the file: "Ġhello", "▁hello", "<0x0A>"
     const float *scores;            // [token_count] or NULL; "llama" needs them
@@ -59,8 +60,12 @@ struct tokenizer_spec {
     uint32_t merge_count;
     const struct text_span *merges;             // [merge_count] "left right", best first; "gpt2" only
     int64_t bos_id, eos_id, unknown_id, eot_id; // -1: none
-    bool add_bos, add_eos;                      // what add_special of tokenizer_encode() adds
-    bool add_space_prefix;                      // "llama" only: a space before text at the start and after a special token
+    uint32_t end_count;
+    const int64_t *end_ids;    // [end_count] further tokens that end an answer
+    bool add_bos, add_eos;     // what add_special of tokenizer_encode() adds
+    bool add_space_prefix;     // "llama" only: a space before text at the start and after a special token
+    bool prefix_at_start_only; // not after a special token
+    bool prefix_unless_space;  // not before a text that begins with one
 };
 
 struct tokenizer;

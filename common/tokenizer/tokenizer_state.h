@@ -23,6 +23,7 @@ struct tokenizer {
     bool normalize;           // to NFC first
     bool cut_at_spaces;       // "llama": no piece has a space after another character
     bool add_bos, add_eos, add_space_prefix, has_bytes;
+    bool prefix_at_start_only, prefix_unless_space;
     uint32_t bos, eos, unknown; // or TOKEN_NONE
     uint32_t end_ids[TOKENIZER_MAX_END_TOKENS];
     uint32_t end_count;

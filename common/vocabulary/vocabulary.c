@@ -23,6 +23,7 @@ struct spec_arrays {
     struct text_span *tokens, *merges;
     float *scores;
     int32_t *types;
+    int64_t *end_ids;
     char *kind, *pre;
 };
 
@@ -32,6 +33,7 @@ static void free_arrays(struct spec_arrays *arrays)
     free(arrays->merges);
     free(arrays->scores);
     free(arrays->types);
+    free(arrays->end_ids);
     free(arrays->kind);
     free(arrays->pre);
 }
@@ -73,6 +75,13 @@ static bool fill_arrays(const struct model_tokenizer *from, struct spec_arrays *
         for (i = 0; i < from->token_types.count; i++)
             arrays->types[i] = (int32_t)gguf_array_integer(&from->token_types, i);
     }
+    if (from->end_tokens.count) {
+        arrays->end_ids = calloc(from->end_tokens.count, sizeof *arrays->end_ids);
+        if (!arrays->end_ids)
+            return false;
+        for (i = 0; i < from->end_tokens.count; i++)
+            arrays->end_ids[i] = gguf_array_integer(&from->end_tokens, i);
+    }
     return true;
 }
 
@@ -104,9 +113,13 @@ enum status vocabulary_open(const struct model *model, struct tokenizer **out, s
         .eos_id = optional_id(from->eos),
         .unknown_id = optional_id(from->unknown),
         .eot_id = optional_id(from->eot),
+        .end_count = (uint32_t)from->end_tokens.count,
+        .end_ids = arrays.end_ids,
         .add_bos = from->add_bos_known ? from->add_bos : is_llama,
         .add_eos = from->add_eos_known && from->add_eos,
         .add_space_prefix = from->add_space_prefix_known ? from->add_space_prefix : is_llama,
+        .prefix_at_start_only = from->prefix_at_start_only,
+        .prefix_unless_space = from->prefix_unless_space,
     };
     const struct memory_plan memory = {
         .fixed_bytes = tokenizer_planned_bytes(&spec),

@@ -13,7 +13,7 @@
 #include "kernels/backend/device.h"
 #include "kernels/backend/loaded_type.h"
 
-enum { HOST_SLICES = 6, DEVICE_SLICES = 15, ALIGN = 256, WIDE = 2, SCRATCH_BYTES = 64 << 20 };
+enum { HOST_SLICES = 6, DEVICE_SLICES = 16, ALIGN = 256, WIDE = 2, SCRATCH_BYTES = 64 << 20 };
 #define RESERVE (256ull << 20) // of device memory for the driver, cuBLAS, graphs (CUDA_GRAPH_BYTES_MAX) and fragments
 
 // --- sizes ---
@@ -79,6 +79,7 @@ static void device_slices(const struct backend_config *config, uint64_t panel_by
         {(void **)&batch->scratch, scratch_floats(config) * 4},
         {&batch->workspace, GPU_GEMM_WORKSPACE},
         {&batch->panel, panel_bytes},
+        {(void **)&batch->apart, cuda_adds_apart(config->model) ? rows * shape->hidden * 4 : 0},
     };
     memcpy(slices, all, sizeof all);
 }
@@ -117,6 +118,9 @@ static enum status check_config(const struct backend_config *config, struct erro
     if (config->context_tokens > GPU_MAX_CONTEXT)
         return error_set(error, STATUS_UNIMPLEMENTED, "a context of %u tokens: on CUDA at most %d (--context)",
                          config->context_tokens, GPU_MAX_CONTEXT);
+    if (config->model->positions.data && config->context_tokens > shape->context_length)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: a context of %u tokens, and positions for %u (--context)",
+                         gguf_label(config->model->gguf), config->context_tokens, shape->context_length);
     if (shape->vocab > GPU_MAX_VOCAB)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: a vocabulary of %u tokens: on CUDA at most %d",
                          gguf_label(config->model->gguf), shape->vocab, GPU_MAX_VOCAB);
@@ -241,6 +245,7 @@ static enum status cuda_open(const struct backend_config *config, struct backend
     backend->q_width = backend->shape.heads * backend->shape.head_dim;
     backend->kv_width = backend->shape.kv_heads * backend->shape.head_dim;
     backend->qkv_width = backend->q_width + 2 * backend->kv_width;
+    cuda_choose_pieces(backend);
     status = layer_range_of(config, &backend->range, error);
     if (!status)
         status = open_all(backend, error);

@@ -32,9 +32,18 @@ struct cuda_linear {
     uint32_t part_count, outputs, inputs; // outputs: of all parts
 };
 
+// The weights of a norm. A layer that has no such norm has no weight: the values pass as they are.
+struct cuda_norm_weights {
+    const float *weight, *bias; // [hidden] or NULL
+};
+
 struct cuda_layer {
-    const float *attn_norm, *ffn_norm;              // [hidden]
+    struct cuda_norm_weights attn_norm, ffn_norm;
+    const float *post_attn_norm, *post_ffn_norm;    // [hidden] or NULL: of what is added to x
+    const float *q_norm, *k_norm;                   // [head_dim], or of all heads, or NULL
     const float *q_bias, *k_bias, *v_bias, *o_bias; // [outputs] or NULL
+    const float *gate_bias, *up_bias, *down_bias;   // the same
+    bool roped;
     struct cuda_linear qkv, o, gate_up, down;
 };
 
@@ -61,10 +70,15 @@ struct backend {
     uint32_t q_width, kv_width, qkv_width;
     struct cuda_layer *layers;            // [range.count]
     struct cuda_linear embedding, output; // if range.is_first; if range.is_last, and so the norm
-    const float *output_norm, *rope_table;
-    unsigned char *weights; // device: all of the above, and the table of RoPE, but for the blobs that the tier keeps on the host
-    struct cuda_tier tier;  // the layers' matrices
-    uint64_t panel_bytes;   // of a mini-batch's room for expanded weights; 0: none will be expanded
+    struct cuda_norm_weights output_norm;
+    const float *rope_table; // NULL: no RoPE
+    const float *positions;  // [context_tokens][hidden], added to the embedding; NULL: there are none
+    float q_factor;          // times q, beyond the 1 / sqrt(head_dim) of attention
+    bool apart;              // what attention and MLP give is not just added to x: a norm or a scale comes before
+    bool whole_heads;        // norms of q and k are of all heads as one
+    unsigned char *weights;  // device: all of the above, and the table of RoPE, but for the blobs that the tier keeps on the host
+    struct cuda_tier tier;   // the layers' matrices
+    uint64_t panel_bytes;    // of a mini-batch's room for expanded weights; 0: none will be expanded
     struct gpu_gemm *gemm;
     bool products_tried;
     struct gpu_pool pool; // pages NULL: none
@@ -135,6 +149,7 @@ struct backend_batch {
     struct gpu_sampled *sampled;
     float *x, *qkv, *att;             // [max_rows][hidden], [qkv_width], [q_width]
     void *h, *wide_o, *gate_up, *act; // wide: [max_rows][hidden], [q_width], [2][ffn], [ffn]
+    float *apart;                     // [max_rows][hidden], if backend->apart
     float *logits;                    // [CUDA_HEAD_ROWS][vocab]
     float *scratch;                   // of attention
     uint64_t scratch_floats;
@@ -219,15 +234,18 @@ enum status cuda_load_weights(struct backend *backend, struct error *error) MUST
 // cuda_product.c: y = w x, or y += that; x wide, y [rows][linear->outputs] f32 or wide.
 void cuda_product(struct backend_batch *batch, const struct cuda_linear *linear, const void *x, uint32_t rows, void *y, bool y_wide,
                   bool add);
-void cuda_embed(struct backend_batch *batch);
+void cuda_embed(struct backend_batch *batch);             // x of padded_rows
 uint64_t cuda_panel_bytes(const struct gpu_quant *quant); // the most that a panel of it takes
 uint32_t cuda_panel_outputs(const struct gpu_quant *quant,
                             uint64_t panel_bytes); // of all its panels but the last, which may have less
 
-// cuda_layer.c. check_pieces: UNIMPLEMENTED names the piece of the architecture that there are no kernels for. compute: queues the
-// kernels and products of segment s for padded_rows.
+// cuda_layer.c. check_pieces: UNIMPLEMENTED names the piece of the architecture that there are no kernels for. choose_pieces: sets what
+// the backend computes beside products and attention. compute: queues the kernels and products of segment s for padded_rows.
 enum status cuda_check_pieces(const struct model *model, struct error *error) MUST_CHECK;
-void cuda_norm(struct backend_batch *batch, const uint32_t *row_index, const float *weight, uint32_t rows); // x to h
+void cuda_choose_pieces(struct backend *backend);
+bool cuda_adds_apart(const struct model *model); // whether batches need `apart`
+void cuda_norm(struct backend_batch *batch, const uint32_t *row_index, const struct cuda_norm_weights *norm,
+               uint32_t rows); // x to h
 void cuda_compute(struct backend_batch *batch, uint32_t s);
 
 // cuda_segment.c

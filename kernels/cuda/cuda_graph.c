@@ -6,7 +6,7 @@
 // each mini-batch, bucket of rows and segment:
 //
 //     o up ─▶ [ narrow, o, norm, gate_up, silu, down, norm, qkv, rope ] ─┬▶ q, k, v down
-//               one graph                                                └▶ attention: plain launches
+//               one graph (of a llama; others have more nodes)           └▶ attention: plain launches
 //
 // Copies and attention stay outside, because they differ from step to step: which rows are a worker's, how long the longest context is,
 // how many rows are local. Inside, they would need ten times as many graphs, or node parameters set anew, which costs as much as the

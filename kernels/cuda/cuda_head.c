@@ -161,8 +161,10 @@ static void head_block(struct backend_batch *batch, uint32_t begin, uint32_t cou
                                     .raw = batch->raw,
                                     .out = batch->sampled + begin};
 
-    cuda_norm(batch, device.index + begin, backend->output_norm, count);
+    cuda_norm(batch, device.index + begin, &backend->output_norm, count);
     cuda_product(batch, &backend->output, batch->h, count, batch->logits, false, false);
+    if (shape->logit_scale != 1 || shape->logit_soft_cap > 0)
+        gpu_scale_logits(batch->logits, (size_t)count * shape->vocab, shape->logit_scale, shape->logit_soft_cap, batch->stream);
     for (uint32_t i = 0; i < count; i++) {
         const struct gpu_sample *asked = &host.sample[begin + i];
         if (!asked->flags || batch->samples[begin + i].logits)

@@ -175,23 +175,59 @@ static void load_vector(struct loader *loader, const struct tensor_view *view, c
         *out = to;
 }
 
+static void load_norm(struct loader *loader, const struct tensor_view *weight, const struct tensor_view *bias,
+                      struct cuda_norm_weights *out)
+{
+    load_vector(loader, weight, &out->weight);
+    load_vector(loader, bias, &out->bias);
+}
+
 // A layer is started by the segment of its own number, and finished by the next.
 static void load_layer(struct loader *loader, uint32_t layer, const struct model_layer *from, struct cuda_layer *to)
 {
-    load_vector(loader, &from->attn_norm, &to->attn_norm);
-    load_vector(loader, &from->ffn_norm, &to->ffn_norm);
+    to->roped = from->roped;
+    load_norm(loader, &from->attn_norm, &from->attn_norm_bias, &to->attn_norm);
+    load_norm(loader, &from->ffn_norm, &from->ffn_norm_bias, &to->ffn_norm);
+    load_vector(loader, &from->post_attn_norm, &to->post_attn_norm);
+    load_vector(loader, &from->post_ffn_norm, &to->post_ffn_norm);
+    load_vector(loader, &from->q_norm, &to->q_norm);
+    load_vector(loader, &from->k_norm, &to->k_norm);
     load_vector(loader, &from->q_bias, &to->q_bias);
     load_vector(loader, &from->k_bias, &to->k_bias);
     load_vector(loader, &from->v_bias, &to->v_bias);
     load_vector(loader, &from->o_bias, &to->o_bias);
+    load_vector(loader, &from->gate_bias, &to->gate_bias);
+    load_vector(loader, &from->up_bias, &to->up_bias);
+    load_vector(loader, &from->down_bias, &to->down_bias);
     load_linear(loader, layer, (const struct tensor_view *[]){&from->q, &from->k, &from->v}, 3, &to->qkv);
     load_linear(loader, layer + 1, (const struct tensor_view *[]){&from->o}, 1, &to->o);
-    load_linear(loader, layer + 1, (const struct tensor_view *[]){&from->gate, &from->up}, 2, &to->gate_up);
+    load_linear(loader, layer + 1, (const struct tensor_view *[]){&from->gate, &from->up}, from->up.data ? 2 : 1, &to->gate_up);
     load_linear(loader, layer + 1, (const struct tensor_view *[]){&from->down}, 1, &to->down);
+}
+
+// Learned positions: rows of position 0 on, as many as a sequence may have. They need not fit the staging memory.
+static void load_positions(struct loader *loader, const struct model *model, uint32_t context_tokens, const float **out)
+{
+    const struct tensor_view *view = &model->positions;
+    const uint64_t row_bytes = view->columns * sizeof(float);
+    unsigned char *to = view->data ? take_fixed(loader, context_tokens * row_bytes) : NULL;
+
+    assert_always(!view->data || context_tokens <= view->rows - model->shape.positions_before);
+    for (uint32_t first = 0, count; to && loader->fixed && first < context_tokens; first += count) {
+        const uint64_t file_row = model->shape.positions_before + first;
+        count = (uint32_t)MIN(STAGING_BYTES / row_bytes, (uint64_t)context_tokens - first);
+        dequantize(view->type, (const unsigned char *)view->data + file_row * (view->bytes / view->rows),
+                   (uint64_t)count * view->columns, (float *)loader->staging);
+        copy_up(loader, to + first * row_bytes, loader->staging, count * row_bytes);
+    }
+    if (loader->backend)
+        *out = (const float *)(void *)to;
 }
 
 static void load_rope(struct loader *loader, uint32_t context_tokens, const float **out)
 {
+    if (loader->config->model->shape.rope_style == ROPE_NONE)
+        return;
     const struct rope_params params = model_rope_params(&loader->config->model->shape, MODEL_ROPE_WHOLE, context_tokens);
     size_t row_bytes = rope_row_floats(&params) * sizeof(float);
     unsigned char *to = take_fixed(loader, context_tokens * row_bytes);
@@ -221,7 +257,9 @@ static void walk(struct loader *loader)
     else if (loader->range.is_last && loader->backend)
         backend->output = backend->embedding;
     if (loader->range.is_last)
-        load_vector(loader, &model->output_norm, &backend->output_norm);
+        load_norm(loader, &model->output_norm, &model->output_norm_bias, &backend->output_norm);
+    if (loader->range.is_first)
+        load_positions(loader, model, loader->config->context_tokens, &backend->positions);
     load_rope(loader, loader->config->context_tokens, &backend->rope_table);
     for (uint32_t i = 0; i < loader->range.count; i++)
         load_layer(loader, i, &model->layers[loader->range.first + i], loader->backend ? &backend->layers[i] : &layer);

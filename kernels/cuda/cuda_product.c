@@ -71,10 +71,14 @@ void cuda_product(struct backend_batch *batch, const struct cuda_linear *linear,
 void cuda_embed(struct backend_batch *batch)
 {
     const struct backend *backend = batch->backend;
+    const struct model_shape *shape = &backend->shape;
     const struct gpu_quant *table = &backend->embedding.parts[0];
 
     if (table->form == GPU_WIDE)
-        gpu_embed(backend->type, table->data, batch->words, batch->padded_rows, backend->shape.hidden, batch->x, batch->stream);
+        gpu_embed(backend->type, table->data, batch->words, batch->padded_rows, shape->hidden, batch->x, batch->stream);
     else
         gpu_quant_embed(table, batch->words, batch->padded_rows, batch->x, batch->stream);
+    if (shape->embedding_scale != 1 || backend->positions)
+        gpu_place(shape->embedding_scale, backend->positions, batch->words + backend->config.max_rows, batch->padded_rows,
+                  shape->hidden, batch->x, batch->stream);
 }

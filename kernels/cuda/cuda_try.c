@@ -83,11 +83,13 @@ void cuda_try_products(struct backend_batch *batch)
     struct backend *backend = batch->backend;
     const uint32_t rows = backend->config.max_rows, layers = backend->range.count;
     const struct cuda_layer *first = &backend->layers[0];
+    const bool adds = !backend->apart;
+    float *to = adds ? batch->x : batch->apart;
     const struct kind kinds[OF_A_LAYER + 1] = {
         {&first->qkv, batch->h, batch->qkv, rows, layers, false, false},
-        {&first->o, batch->wide_o, batch->x, rows, layers, false, true},
+        {&first->o, batch->wide_o, to, rows, layers, false, adds},
         {&first->gate_up, batch->h, batch->gate_up, rows, layers, true, false},
-        {&first->down, batch->act, batch->x, rows, layers, false, true},
+        {&first->down, batch->act, to, rows, layers, false, adds},
         {&backend->output, batch->h, batch->logits, MIN((uint32_t)CUDA_HEAD_ROWS, rows), backend->range.is_last, false, false},
     };
     struct tries tries = {.w_most = layers, .weights = calloc((size_t)TRIES_MAX * layers, sizeof *tries.weights)};

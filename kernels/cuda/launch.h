@@ -24,11 +24,26 @@ void gpu_rms_norm(enum gpu_type type, const float *x /* [][hidden] */, const uin
                   const float *weight /* [hidden] */, float epsilon, uint32_t rows, uint32_t hidden,
                   void *out /* [rows][hidden] wide */, cudaStream_t stream);
 
+// The same with the mean taken off, and plus bias (or NULL): (x - mean) / sqrt(variance + epsilon) * weight + bias.
+void gpu_layer_norm(enum gpu_type type, const float *x /* [][hidden] */, const uint32_t *row_index /* [rows] or NULL */,
+                    const float *weight, const float *bias /* [hidden] each */, float epsilon, uint32_t rows, uint32_t hidden,
+                    void *out /* [rows][hidden] wide */, cudaStream_t stream);
+
+// What is done to q and k before RoPE: biases, RMS norms of each head or (whole) of all heads as one, then q times q_factor.
+struct gpu_heads {
+    const float *q_bias, *k_bias; // [q_width], [kv_width]; each or NULL
+    const float *q_norm, *k_norm; // [head_dim] each; whole: [q_width], [kv_width]; each or NULL
+    float epsilon, q_factor;
+    uint32_t heads, kv_heads, head_dim;
+    bool whole;
+};
+void gpu_heads(const struct gpu_heads *heads, uint32_t rows, float *qkv /* [rows][q_width + 2 kv_width] */, cudaStream_t stream);
+
 struct gpu_rope {
-    const float *table;       // [positions][2][dims] f32, as rope_table_build makes it
-    const uint32_t *position; // [rows]
-    uint32_t heads, kv_heads, head_dim, dims;
-    bool neox; // partner of i: i + dims / 2; else its neighbour
+    const float *table;                       // [positions][2][dims] f32, as rope_table_build makes it
+    const uint32_t *position;                 // [rows]
+    uint32_t heads, kv_heads, head_dim, dims; // dims 0: nothing is rotated, the table is not read
+    bool neox;                                // partner of i: i + dims / 2; else its neighbour
 };
 
 // In place: adds the biases (each or NULL), then rotates q and k.
@@ -39,12 +54,38 @@ void gpu_rope(const struct gpu_rope *rope, const float *q_bias, const float *k_b
 void gpu_silu_mul(enum gpu_type type, const void *gate_up /* [rows][2][ffn] wide */, uint32_t rows, uint32_t ffn,
                   void *out /* [rows][ffn] wide */, cudaStream_t stream);
 
+// The same for other MLPs: out = act(gate + gate_bias) * (up + up_bias); with GPU_RELU there is no up.
+enum gpu_activation { GPU_SILU, GPU_GELU /* by tanh */, GPU_RELU };
+struct gpu_mlp {
+    enum gpu_activation activation;
+    uint32_t ffn;
+    const void *gate_up;              // [rows][2][ffn] wide; GPU_RELU: [rows][ffn]
+    const float *gate_bias, *up_bias; // [ffn] or NULL
+    void *out;                        // [rows][ffn] wide
+};
+void gpu_activate(enum gpu_type type, const struct gpu_mlp *mlp, uint32_t rows, cudaStream_t stream);
+
 // Rounds to the weights' type.
 void gpu_narrow(enum gpu_type type, const float *x, size_t count, void *out, cudaStream_t stream);
 
 // x[row][:] += bias.
 void gpu_add_bias(float *x /* [rows][columns] */, const float *bias /* [columns] */, uint32_t rows, uint32_t columns,
                   cudaStream_t stream);
+
+// x[row][:] += factor * norm(y[row][:] + bias): what attention or MLP gives, where more than a sum is done with it. y is overwritten.
+struct gpu_residual {
+    const float *bias, *norm; // [hidden] each, or NULL; an RMS norm
+    float epsilon, factor;
+};
+void gpu_add_scaled(const struct gpu_residual *residual, uint32_t rows, uint32_t hidden, float *y /* [rows][hidden] */,
+                    float *x /* [rows][hidden] */, cudaStream_t stream);
+
+// x[row][:] = x[row][:] * factor + table[position[row]][:]. table NULL: nothing is added.
+void gpu_place(float factor, const float *table /* [positions][hidden] or NULL */, const uint32_t *position /* [rows] */,
+               uint32_t rows, uint32_t hidden, float *x, cudaStream_t stream);
+
+// logits[i] = cap * tanh(logits[i] * factor / cap); soft_cap 0: logits[i] * factor.
+void gpu_scale_logits(float *logits, size_t count, float factor, float soft_cap, cudaStream_t stream);
 
 // --- attend.cu: K and V in pages of device memory, and attention over them ---
 

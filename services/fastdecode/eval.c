@@ -36,7 +36,7 @@ struct eval_settings {
 static enum status parse(struct eval_settings *s, int argc, char **argv, bool *check_only, struct error *error)
 {
     const struct option options[] = {
-        {"model", OPTION_STRING, &s->model, "FILE", "GGUF model file (required)", 0, 0},
+        {"model", OPTION_STRING, &s->model, "FILE", "GGUF file, or directory of Hugging Face files (required)", 0, 0},
         {"text", OPTION_STRING, &s->text, "FILE", "UTF-8 text to read, such as a book's chapter (required)", 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "KV type to compare with f32: " KV_TYPE_NAMES, 0, 0},
         {KV_SPARSE_OPTION, OPTION_STRING, &s->sparse_attention, KV_SPARSE_NAMES,

@@ -32,6 +32,7 @@
 #include "common/sched/sched_settings.h"
 #include "common/service/service.h"
 #include "common/trace/trace.h"
+#include "services/fastdecode/find_model.h"
 #include "services/fastdecode/http_probe.h"
 #include "services/fastdecode/supervise.h"
 
@@ -41,6 +42,8 @@ struct up_settings {
     const char *batch_dir;
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *quantize, *kv_type,
         *sparse_attention, *local_pool, *admission, *placement, *micro_batch, *kv_worker_isa, *trace, *mesh_secret_file;
+    const char *models_dir;
+    char model_path[4096]; // of what `model` says
     const char *split; // and what it says, unless it is "auto":
     struct plan_range ranges[PLAN_STAGES_MAX];
     const char *cache_dir, *disk_reads, *weights_memory, *weights_host_memory;
@@ -57,6 +60,7 @@ static const struct up_settings defaults = {
     .kv_workers = 1,
     .s_parts = 1,
     .split = "auto",
+    .models_dir = "models",
     .admission = "sls",
     .calibrate = true,
     .placement = "auto",
@@ -91,15 +95,11 @@ struct up {
 };
 
 // A service that cannot read its model ends with the same code.
-static enum status check_model(const struct up_settings *s, struct error *error)
+static enum status check_model(struct up_settings *s, struct error *error)
 {
-    if (!s->model)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing (`make model` gets a small one)");
-    if (!access(s->model, R_OK))
-        return STATUS_OK;
-    error_set(error, STATUS_NOT_FOUND, "--model %s: %s", s->model, strerror(errno));
-    error->about_model = true;
-    return error->status;
+    enum status status = find_model(s->model, s->models_dir, s->model_path, sizeof s->model_path, error);
+    s->model = s->model_path;
+    return status;
 }
 
 // A GPU's pool is f16 and has no sparse attention: another KV type, and that, have no place there.
@@ -162,7 +162,8 @@ static enum status check(struct up_settings *s, struct error *error)
 static enum status parse(struct up_settings *s, int argc, char **argv, bool *check_only, struct error *error)
 {
     const struct option options[] = {
-        {"model", OPTION_STRING, &s->model, "FILE", "GGUF model file (required)", 0, 0},
+        {"model", OPTION_STRING, &s->model, "FILE|NAME", "GGUF file, or directory of Hugging Face files, or the name of one in --models-dir (required)", 0, 0},
+        {"models-dir", OPTION_STRING, &s->models_dir, "DIR", MODELS_DIR_HELP, 0, 0},
         {"host", OPTION_STRING, &s->host, "ADDRESS", "address on which the HTTP server listens", 0, 0},
         {"port", OPTION_U32, &s->port, "N", "port of the HTTP server; 0 picks a free one", 0, 65535},
         {"served-model-name", OPTION_STRING, &s->served_model_name, "NAME",

@@ -16,6 +16,7 @@ struct language {
     char *name;
     uint32_t context;
     uint64_t fingerprint;
+    struct api_model api_model;
     struct tokenizer *tokenizer;
     struct chat_template *chat; // NULL: none
     uint32_t end_tokens[TOKENIZER_MAX_END_TOKENS];
@@ -26,17 +27,6 @@ struct language_stream {
     struct detokenizer detokenizer;
     size_t max_output;
 };
-
-// "models/Tiny.Q4_1.gguf" -> "Tiny.Q4_1"
-static char *file_stem(const char *path)
-{
-    const char *slash = strrchr(path, '/'), *begin = slash ? slash + 1 : path;
-    size_t length = strlen(begin);
-
-    if (length > 5 && strcmp(begin + length - 5, ".gguf") == 0)
-        length -= 5;
-    return strndup(begin, length);
-}
 
 // --- chat template ------------------------------------------------------------------------------------------------
 static enum status read_template(const char *path, char **out, size_t *length, struct error *error)
@@ -100,16 +90,46 @@ static enum status open_template(const struct language_config *config, const str
 }
 
 // --- lifecycle ----------------------------------------------------------------------------------------------------
+// One default, if the file has it and it is within the range of the field of requests.
+static void read_default(const struct model *model, const char *key, float least, float most, float *out)
+{
+    float value;
+
+    if (gguf_get_f32(model->gguf, key, &value, NULL))
+        return;
+    if (value >= least && value <= most)
+        *out = value;
+    else
+        log_warn("DEFAULT-IGNORED", "key=%s value=%g least=%g most=%g", key, (double)value, (double)least, (double)most);
+}
+
+static void read_sampling(const struct model *model, struct api_model *out)
+{
+    *out = api_model_of(model->shape.vocab);
+    read_default(model, "general.sampling.temp", 0, 2, &out->temperature);
+    read_default(model, "general.sampling.top_p", 1e-6f, 1, &out->top_p);
+    read_default(model, "general.sampling.min_p", 0, 1, &out->min_p);
+    read_default(model, "general.sampling.penalty_repeat", 1e-6f, 2, &out->repetition_penalty);
+    (void)!gguf_get_u32(model->gguf, "general.sampling.top_k", &out->top_k, NULL);
+    const struct api_model neutral = api_model_of(out->vocab);
+    if (memcmp(out, &neutral, sizeof neutral))
+        log_info("SAMPLING-DEFAULTS", "temperature=%g top_p=%g top_k=%u min_p=%g repetition_penalty=%g", (double)out->temperature,
+                 (double)out->top_p, out->top_k, (double)out->min_p, (double)out->repetition_penalty);
+}
+
 enum status language_open(const struct language_config *config, struct language **out, struct error *error)
 {
     struct language *language = calloc(1, sizeof *language);
     struct model *model = NULL;
+    const char *stem;
+    size_t stem_length;
     enum status status;
 
     *out = NULL;
     if (!language)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    language->name = config->served_name ? strdup(config->served_name) : file_stem(config->model_path);
+    stem = model_stem(config->model_path, &stem_length);
+    language->name = config->served_name ? strdup(config->served_name) : strndup(stem, stem_length);
     status = language->name ? model_open(config->model_path, &model, error)
                             : error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     if (status == STATUS_OK) {
@@ -117,6 +137,7 @@ enum status language_open(const struct language_config *config, struct language 
         if (config->context_tokens)
             language->context = MIN(language->context, config->context_tokens);
         language->fingerprint = model->fingerprint;
+        read_sampling(model, &language->api_model);
         status = vocabulary_open(model, &language->tokenizer, error);
     }
     if (status == STATUS_OK)
@@ -155,6 +176,7 @@ uint32_t *language_end_tokens(const struct language *language, uint32_t *count)
     return (uint32_t *)(uintptr_t)language->end_tokens;
 }
 
+const struct api_model *language_api_model(const struct language *language) { return &language->api_model; }
 uint32_t language_vocab(const struct language *language) { return tokenizer_vocab(language->tokenizer); }
 uint32_t language_context(const struct language *language) { return language->context; }
 uint64_t language_fingerprint(const struct language *language) { return language->fingerprint; }

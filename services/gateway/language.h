@@ -23,6 +23,8 @@ void language_close(struct language *language);
 const char *language_name(const struct language *language); // the model's id in the API
 bool language_is_named(const struct language *language, const char *name);
 uint32_t language_vocab(const struct language *language);
+// The vocabulary, and the sampling that the model's makers recommend (general.sampling.* of the file). Owned by the language.
+const struct api_model *language_api_model(const struct language *language);
 uint32_t language_context(const struct language *language);
 uint64_t language_fingerprint(const struct language *language);
 // Returns the tokens that end an answer: those that the file names, and control tokens with the usual names. Owned by the language.

@@ -31,7 +31,7 @@ static enum status configure(struct service *service, void *state, struct error 
         {"scheduler", OPTION_STRING, &g->scheduler, "ADDRESS", "address of the scheduler (required)", 0, 0},
         {"listen", OPTION_STRING, &g->listen, "ADDRESS", "address of this gateway's health service", 0, 0},
         {RPC_SECRET_OPTION, OPTION_STRING, &g->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
-        {"model", OPTION_STRING, &g->model, "FILE", "GGUF file with the tokenizer and chat template (required)", 0, 0},
+        {"model", OPTION_STRING, &g->model, "FILE", "GGUF file or directory with the tokenizer and chat template (required)", 0, 0},
         {"served-model-name", OPTION_STRING, &g->served_model_name, "NAME",
          "name of the model in the API; default: the file name without .gguf", 0, 0},
         {"chat-template", OPTION_STRING, &g->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},

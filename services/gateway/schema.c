@@ -257,10 +257,10 @@ static bool check_together(struct schema_run *run)
     return true;
 }
 
-bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, uint32_t vocab, struct api_request *out,
+bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const struct api_model *model, struct api_request *out,
                        struct api_error *error)
 {
-    struct schema_run run = {.out = out, .error = error, .vocab = vocab};
+    struct schema_run run = {.out = out, .error = error, .vocab = model->vocab};
     json_t *root;
 
     *error = (struct api_error){0};
@@ -274,7 +274,11 @@ bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, uint3
         .parse_special = true,
         .add_generation_prompt = true,
     };
-    out->sampling.temperature = out->sampling.top_p = out->sampling.repetition_penalty = 1;
+    out->sampling.temperature = model->temperature;
+    out->sampling.top_p = model->top_p;
+    out->sampling.min_p = model->min_p;
+    out->sampling.top_k = model->top_k;
+    out->sampling.repetition_penalty = model->repetition_penalty;
     root = schema_parse_json(body, bytes, error);
     if (!root)
         return false;

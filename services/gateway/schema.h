@@ -38,6 +38,19 @@ enum {
     API_MAX_LOGGED_FIELDS = 8, // the most ignored fields logged for one body
 };
 
+// What a request is checked against, and how it samples where it does not say (the model's own defaults).
+struct api_model {
+    uint32_t vocab;
+    float temperature, top_p, min_p, repetition_penalty;
+    uint32_t top_k;
+};
+
+// Without defaults of a model's own.
+static inline struct api_model api_model_of(uint32_t vocab)
+{
+    return (struct api_model){.vocab = vocab, .temperature = 1, .top_p = 1, .repetition_penalty = 1};
+}
+
 // A prompt as the client sent it: text, or ids (text is NULL).
 struct api_prompt {
     const char *text;
@@ -84,9 +97,9 @@ struct api_request {
     bool add_special_tokens, parse_special, add_generation_prompt, return_token_strs;
 };
 
-// Parses a body of `kind`. On failure *error says what is wrong and *out is empty. Ids are checked against `vocab`
-// (0: not checked). The caller frees *out with api_request_free().
-bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, uint32_t vocab, struct api_request *out,
+// Parses a body of `kind`. On failure *error says what is wrong and *out is empty. Ids are checked against the
+// model's vocab (0: not checked). The caller frees *out with api_request_free().
+bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const struct api_model *model, struct api_request *out,
                        struct api_error *error);
 void api_request_free(struct api_request *request);
 

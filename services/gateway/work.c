@@ -272,7 +272,7 @@ void work_run(void *arg, void *item)
 
     if (exchange_is_gone(work->exchange)) {
         // nobody is left to answer
-    } else if (!api_request_parse(work->kind, body, bytes, language_vocab(gateway->language), &api, &error) ||
+    } else if (!api_request_parse(work->kind, body, bytes, language_api_model(gateway->language), &api, &error) ||
                (api.model && !answer_check_model(gateway, api.model, &error))) {
         log_info("API-REFUSED", "request=%s status=%d param=%s", exchange_request_id(work->exchange), error.status,
                  error.param[0] ? error.param : "-");

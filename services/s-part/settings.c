@@ -95,7 +95,7 @@ static enum status check(struct s_part_settings *s, struct error *error)
 enum status settings_parse(struct service *service, struct s_part_settings *s, struct error *error)
 {
     const struct option options[] = {
-        {"model", OPTION_STRING, &s->model_path, "FILE", "GGUF model file (required)", 0, 0},
+        {"model", OPTION_STRING, &s->model_path, "FILE", "GGUF file, or directory of Hugging Face files (required)", 0, 0},
         {"layers", OPTION_STRING, &s->layers, "all|FIRST:END|STAGE/STAGES",
          "layers that this s-part has; several s-parts are a pipeline. FIRST:END, without END; or STAGE/STAGES: part STAGE, from 0, "
          "of a split of the weights into STAGES equal parts",

@@ -108,16 +108,13 @@ enum status weights_choose_memory(struct s_part *s_part, struct backend_config *
 // pipeline has a file of its own: model-Q4_1-int8-layers-0-19.fdw.
 static enum status name_file(struct s_part *s_part, const char *folder, int folder_length, struct error *error)
 {
-    static const char suffix[] = ".gguf";
-    const char *path = s_part->settings.model_path, *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    size_t length = strlen(name);
+    size_t length;
+    const char *name = model_stem(s_part->settings.model_path, &length);
     const uint32_t first_layer = s_part->settings.first_layer, layers = s_part->settings.layer_count;
     char range[40] = "";
 
     if (layers < s_part->model->shape.layers)
         snprintf(range, sizeof range, "-layers-%u-%u", first_layer, first_layer + layers);
-    if (length > strlen(suffix) && !strcmp(name + length - strlen(suffix), suffix))
-        length -= strlen(suffix);
     int written = snprintf(s_part->packed_path, sizeof s_part->packed_path, "%.*s/%.*s-%s%s.fdw", folder_length, folder,
                            (int)length, name, s_part->plan.weights_kind, range);
     if (written < 0 || (size_t)written >= sizeof s_part->packed_path)

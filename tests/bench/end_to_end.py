@@ -96,14 +96,18 @@ def long(run_):
     against_peer(run_, "long", run_.chosen([(8, 1, 4.0), (32, 1, 4.0)]), 2000, 256, slot_tokens=4096, what="2,000-word prompts, ")
 
 
-def synthetic_1b():
-    path = os.environ.get("FD_BENCH_1B") or os.path.join(BUILD, "bench", "synthetic-llama-1b.gguf")
+def synthetic(shape):
+    path = os.path.join(BUILD, "bench", f"synthetic-{shape}.gguf")
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "model", "--synthetic", "llama-1b", path + ".new"], check=True,
+        subprocess.run([os.path.join(BUILD, "bin", "fastdecode"), "model", "--synthetic", shape, path + ".new"], check=True,
                        stdout=subprocess.DEVNULL)
         os.replace(path + ".new", path)
     return path
+
+
+def synthetic_1b():
+    return os.environ.get("FD_BENCH_1B") or synthetic("llama-1b")
 
 
 def one_b(run_):

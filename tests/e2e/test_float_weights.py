@@ -2,13 +2,20 @@
 promise: the same bytes alone and in company, with drafts, through a pipeline, and from weights that are read in each step."""
 import os
 import re
+import sys
+import tempfile
 
 import pytest
 
-from conftest import shard
+from conftest import BUILD, ROOT, shard
 from streams import assert_same, body, run_all, words
-from test_architectures import LIMIT, file_of, scores, weights
 
+sys.path.insert(0, os.path.join(ROOT, "tests", "golden"))
+
+import to_gguf  # noqa: E402  pylint: disable=wrong-import-position
+import weights  # noqa: E402  pylint: disable=wrong-import-position
+
+LIMIT = 1e-4
 LEVELS = {"F16": "f16w", "BF16": "bf16w", "F32": "f32w"}
 MEMORY = ("--kv-memory", "32M", "--local-pool", "32M")
 FEW = {str(token): 30 for token in range(70, 74)}  # random weights do not repeat themselves; with so few tokens they do, so that there are drafts
@@ -18,6 +25,24 @@ PROBES = [body(words(70, 1), 30, logprobs=2), body(words(20, 5), 60, logprobs=2,
 DRAFTED = {"slow_workers": ("kv-worker", "s-part"), "env": {"FD_SLOW_LAYER_US": "500"}}
 # A model with experts, one with windows, and one in its simplest form.
 CASES = [("qwen3_moe", "F16"), ("gemma3", "BF16"), ("llama", "F16"), ("mixtral", "F32")]
+
+
+def file_of(name, kind):
+    """A golden model with matrices in F32, F16 or BF16, all of which hold its values exactly; made once a build."""
+    path = os.path.join(BUILD, "tests", "golden", f"{name}-{kind}.gguf")
+    if not os.path.exists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with tempfile.TemporaryDirectory() as folder:
+            weights.write(folder, name)
+            to_gguf.convert(folder, path + ".part", kind)
+        os.replace(path + ".part", path)
+    return path
+
+
+def scores(mesh, tokens):
+    """The log-probabilities of a prompt's tokens."""
+    reply = mesh.post("/v1/completions", {"model": "default", "prompt": tokens, "max_tokens": 0, "echo": True, "logprobs": 1})
+    return reply["choices"][0]["logprobs"]["token_logprobs"][1:]
 
 
 def level(mesh):

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, MODEL, PACED, Mesh, run, seconds, tiny, wait_until
+from conftest import BUILD, MODEL, PACED, Mesh, fastdecode, run, seconds, tiny, wait_until
 
 PROGRAM = os.path.join(BUILD, "bin", "fastdecode")
 
@@ -76,7 +76,7 @@ def test_damaged_model(folder):
     (["--compute", "q"], 2, '--compute is "q"'),
     (["--kv-worker-isa", "avx9"], 2, "'avx9'"), (["--api-key-file", "/nothing"], 2, "/nothing: No such file"),
     (["--chat-template", "/"], 2, "--chat-template /: Is a directory"),
-    (["--model", "/"], 4, "/: not a regular file"), (["--model", "/nothing"], 4, "--model /nothing: No such file"),
+    (["--model", "/"], 4, "/: not a model's directory"), (["--model", "/nothing"], 4, "--model /nothing: No such file"),
     (["--device", "cuda", "--kv-type", "int8", "--kv-workers", "0"], 2, "--kv-type int8 on a GPU wants KV workers")])
 def test_check_says_what_is_wrong(folder, options, code, says):
     done = up(folder, "--check", *options)
@@ -166,3 +166,26 @@ def test_second_signal_ends_at_once():
         assert mesh.process.wait(seconds(10)) == 0
         asked.join(seconds(10))
         assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_a_model_by_its_name(tmp_path):
+    """--model NAME is the one in --models-dir that is called so, or the only one that begins so."""
+    models = tmp_path / "models"
+    (models / "Folder-1B").mkdir(parents=True)
+    (models / "Folder-1B" / "config.json").write_text("{}")
+    (models / "not-a-model").mkdir()
+    for name in ("Small-135M.Q4_1.gguf", "Small-135M.Q8_0.gguf", "Other.gguf", "Big-00001-of-00002.gguf", "Big-00002-of-00002.gguf", "Other.gguf.part"):
+        (models / name).write_text("")
+
+    def ask(name):
+        return fastdecode("up", *(("--model", name) if name else ()), "--models-dir", models, "--check")
+
+    for name, file in (("Small-135M.Q4_1", "Small-135M.Q4_1.gguf"), ("Small-135M.Q8_0.gguf", "Small-135M.Q8_0.gguf"), ("Other", "Other.gguf"),
+                       ("Big", "Big-00001-of-00002.gguf"), ("Folder", "Folder-1B"), ("Folder-1B", "Folder-1B"), (models / "Other.gguf", "Other.gguf")):
+        found = ask(name)
+        assert found.returncode == 4 and f"{models}/{file}" in found.stderr, (name, found)  # it is found, and nothing is in it
+    there = "Big-00001-of-00002.gguf, Folder-1B, Other.gguf, Small-135M.Q4_1.gguf, Small-135M.Q8_0.gguf"
+    for name, said in (("Small", f"several begin so; in {models} there are {there}"), ("None", f"No such file or directory; in {models} there are {there}"),
+                       ("", f"--model FILE is missing (`make model` gets a small one); in {models} there are {there}"), ("../models/Othe", "No such file")):
+        refused = ask(name)
+        assert refused.returncode in (2, 3, 4) and said in refused.stderr, (name, refused)

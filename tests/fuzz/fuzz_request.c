@@ -8,6 +8,7 @@
 #include "services/gateway/schema.h"
 
 enum { VOCAB = 512 };
+static const struct api_model model = {.vocab = VOCAB, .temperature = 1, .top_p = 1, .repetition_penalty = 1};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -41,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     log_threshold = LOG_ERROR;
     if (size == 0)
         return 0;
-    if (api_request_parse(kinds[data[0] % 4], (const char *)data + 1, size - 1, VOCAB, &request, &error))
+    if (api_request_parse(kinds[data[0] % 4], (const char *)data + 1, size - 1, &model, &request, &error))
         check(&request);
     else
         assert_always(error.status >= 400 && error.message[0] && !request.root);

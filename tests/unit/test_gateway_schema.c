@@ -12,15 +12,34 @@
 #include "services/gateway/schema.h"
 
 enum { VOCAB = 1000 };
+static const struct api_model model = {.vocab = VOCAB, .temperature = 1, .top_p = 1, .repetition_penalty = 1};
 
 static struct api_request take(enum api_kind kind, const char *body)
 {
     struct api_request request;
     struct api_error error;
 
-    if (!api_request_parse(kind, body, strlen(body), VOCAB, &request, &error))
+    if (!api_request_parse(kind, body, strlen(body), &model, &request, &error))
         fail_msg("refused: %s (%s)", error.message, error.param);
     return request;
+}
+
+// Where a request does not say how to sample, the model does.
+static void test_defaults_of_a_model(void **state)
+{
+    const struct api_model careful = {.vocab = VOCAB, .temperature = 0.6f, .top_p = 0.95f, .min_p = 0.01f, .top_k = 20, .repetition_penalty = 1.05f};
+    const char *bodies[] = {"{\"prompt\": \"hi\"}", "{\"prompt\": \"hi\", \"temperature\": 0, \"top_p\": 1, \"top_k\": 0, \"min_p\": 0, \"repetition_penalty\": 1}"};
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_COUNT(bodies); i++) {
+        struct api_request request;
+        struct api_error error;
+        assert_true(api_request_parse(API_COMPLETION, bodies[i], strlen(bodies[i]), &careful, &request, &error));
+        assert_true(request.sampling.temperature == (i ? 0 : 0.6f) && request.sampling.top_p == (i ? 1 : 0.95f));
+        assert_true(request.sampling.min_p == (i ? 0 : 0.01f) && request.sampling.repetition_penalty == (i ? 1 : 1.05f));
+        assert_int_equal(request.sampling.top_k, i ? 0 : 20);
+        api_request_free(&request);
+    }
 }
 
 static void test_defaults(void **state)
@@ -217,7 +236,7 @@ static void test_refused(void **state)
     for (i = 0; i < ARRAY_COUNT(refused); i++) {
         struct api_request request;
         struct api_error error;
-        bool taken = api_request_parse(refused[i].kind, refused[i].body, strlen(refused[i].body), VOCAB, &request, &error);
+        bool taken = api_request_parse(refused[i].kind, refused[i].body, strlen(refused[i].body), &model, &request, &error);
 
         if (taken || error.status != 400 || strcmp(error.param, refused[i].param) != 0 ||
             !strstr(error.message, refused[i].message))
@@ -236,18 +255,18 @@ static void test_limits(void **state)
     (void)state;
 
     memset(deep, '[', 100000);
-    assert_false(api_request_parse(API_COMPLETION, deep, 100000, VOCAB, &request, &error));
+    assert_false(api_request_parse(API_COMPLETION, deep, 100000, &model, &request, &error));
     assert_non_null(strstr(error.message, "nested deeper"));
     memcpy(deep, "{\"prompt\":[", 11);
     for (i = 11; i + 2 < 3000000; i += 2)
         memcpy(deep + i, "1,", 2);
-    assert_false(api_request_parse(API_COMPLETION, deep, i, VOCAB, &request, &error));
+    assert_false(api_request_parse(API_COMPLETION, deep, i, &model, &request, &error));
     assert_non_null(strstr(error.message, "more than"));
     // brackets in a string are text
     memset(deep, '[', 1000);
     memcpy(deep, "{\"prompt\":\"", 11);
     memcpy(deep + 998, "\"}", 2);
-    assert_true(api_request_parse(API_COMPLETION, deep, 1000, VOCAB, &request, &error));
+    assert_true(api_request_parse(API_COMPLETION, deep, 1000, &model, &request, &error));
     api_request_free(&request);
     free(deep);
 }
@@ -255,7 +274,8 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_all_fields), cmocka_unit_test(test_small_numbers),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_defaults_of_a_model), cmocka_unit_test(test_all_fields), cmocka_unit_test(test_small_numbers),
         cmocka_unit_test(test_prompts),  cmocka_unit_test(test_messages),   cmocka_unit_test(test_refused),
         cmocka_unit_test(test_limits),
     };

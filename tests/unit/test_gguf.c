@@ -374,7 +374,7 @@ static void files_that_are_none_are_told(void **state)
     assert_int_equal(gguf_open(path, &gguf, &error), STATUS_NOT_FOUND);
     assert_non_null(strstr(error.text, "cannot be opened: No such file"));
     assert_int_equal(gguf_open("/tmp", &gguf, &error), STATUS_INVALID_ARGUMENT);
-    assert_string_equal(error.text, "/tmp: not a regular file");
+    assert_string_equal(error.text, "/tmp: not a model's directory: it has no config.json");
     memset(long_path, 'x', sizeof long_path);
     strcpy(long_path + sizeof long_path - 12, "/model.gguf");
     assert_int_not_equal(gguf_open(long_path, &gguf, &error), STATUS_OK);

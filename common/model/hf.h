@@ -1,0 +1,48 @@
+// hf.h: a directory as Hugging Face's transformers writes it, read as if it were the GGUF file of the same model. Private to
+// common/model, tests and fuzzers.
+//
+//     config.json                                   → general.architecture, ARCH.…                  hf_config.c, hf_rope.c
+//     model.safetensors, or …index.json and shards  → tensors under GGUF's names                    hf_shards.c, hf_tensors.c
+//     tokenizer.json                                → tokenizer.ggml.…                              hf_tokenizer.c, hf_pre.c
+//     tokenizer_config.json, special_tokens_map.json, chat_template.jinja,
+//     generation_config.json                        → ids of special tokens, chat template, …       hf_special.c
+//
+// Weights stay where they are: a view cannot turn them around, so the differences to a GGUF file's layout are told by keys.
+//
+//     fastdecode.rope_halves             bool true: rows of Q and K lie so that RoPE turns values half a head apart (ROPE_NEOX),
+//                                        whatever the architecture's row says
+//     fastdecode.norm_plus_one           bool true: the weights of RMS norms are to be increased by 1
+//     fastdecode.experts_listed          bool true: each expert's matrices are tensors of their own, blk.N.ffn_gate.E.weight,
+//                                        ffn_up.E, ffn_down.E
+//     fastdecode.gate_up_interleaved     bool true: blk.N.ffn_gate_up_exps.weight is [experts][hidden][2 * ffn], gate and up by turns
+//                                        in the last dimension (as in its bias, [experts][2 * ffn]), and blk.N.ffn_down_exps.weight
+//                                        is [experts][ffn][hidden]
+//     fastdecode.rope_yarn_truncate      bool false: YaRN's first and last dimension are not rounded to whole ones
+//     fastdecode.prefix_at_start_only    bool true: the space that tokenizer.ggml.add_space_prefix puts in front is not put after special
+//     fastdecode.prefix_unless_space     tokens; it is not put before a text that begins with one
+//     fastdecode.end_token_ids           array of u32: every token that ends an answer, eos first
+//
+// What a file says that would change the answer, and that is not translated, is refused by its name.
+#ifndef FD_MODEL_HF_H
+#define FD_MODEL_HF_H
+
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+struct gguf;
+
+// Opens a directory. The caller closes *out. Blocks on the disk. Statuses as for gguf_open().
+MUST_CHECK enum status hf_open(const char *path, struct gguf **out, struct error *error);
+
+struct hf_memory_file {
+    const char *name; // "config.json"
+    const void *bytes;
+    uint64_t byte_count;
+};
+
+// The same for files in memory, of which nothing is kept. `name` stands for the directory in messages.
+MUST_CHECK enum status hf_open_memory(const char *name, const struct hf_memory_file *files, uint32_t file_count, struct gguf **out,
+                                      struct error *error);
+
+#endif

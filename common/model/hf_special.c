@@ -1,0 +1,249 @@
+// hf_special.c: what a directory says beside weights and vocabulary: tokens that begin and end a text, the chat template, and how
+// answers are sampled.
+//
+// transformers adds a token in front of a text if tokenizer_config.json says so (add_bos_token), or else if tokenizer.json's
+// post-processor does. An answer ends with any token of generation_config.json's eos_token_id, and here also with tokenizer_config.json's
+// eos_token. GGUF has three ids for them: eos, eot and eom; fastdecode.end_token_ids has all.
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/model/hf_state.h"
+
+#define CONFIG "tokenizer_config.json"
+
+enum { MAX_ENDS = 16, MAX_TEMPLATE_BYTES = 4 << 20, SHOWN_BYTES = 64 };
+
+struct special {
+    struct hf *hf;
+    const json_t *tokenizer;
+    const json_t *config, *map, *generation; // NULL where there is no such file
+    bool has_bos, has_eos;
+    uint32_t bos;
+    uint32_t ends[MAX_ENDS];
+    uint32_t end_count;
+};
+
+// A token is told by its text, or by an object with it.
+static const char *token_text(const json_t *config, const char *key)
+{
+    const json_t *value = hf_json_get(config, key);
+    return json_string_value(json_is_object(value) ? hf_json_get(value, "content") : value);
+}
+
+// The id of the token that a key of tokenizer_config.json, or in older directories of special_tokens_map.json, names.
+static bool find_named(struct special *special, const char *key, uint32_t *id)
+{
+    const json_t *from = json_object_get(special->config, key) ? special->config : special->map;
+    const char *text = token_text(from, key);
+    return text && hf_find_token(special->hf, special->tokenizer, text, id);
+}
+
+static void add_end(struct special *special, uint32_t id)
+{
+    for (uint32_t i = 0; i < special->end_count; i++)
+        if (special->ends[i] == id)
+            return;
+    if (special->end_count < MAX_ENDS)
+        special->ends[special->end_count++] = id;
+    else
+        hf_fail(special->hf, STATUS_UNIMPLEMENTED, "generation_config.json", "key 'eos_token_id' has more than %d tokens",
+                MAX_ENDS);
+}
+
+static void add_ends(struct special *special, const json_t *value, const char *file)
+{
+    size_t count = json_is_array(value) ? json_array_size(value) : value != NULL;
+
+    for (size_t i = 0; i < count; i++) {
+        uint64_t id;
+        if (!hf_json_whole(json_is_array(value) ? json_array_get(value, i) : value, &id) || id >= special->hf->vocab) {
+            hf_fail(special->hf, STATUS_INVALID_ARGUMENT, file, "key 'eos_token_id': element %zu is none of the %u tokens", i,
+                    special->hf->vocab);
+            return;
+        }
+        add_end(special, (uint32_t)id);
+    }
+}
+
+static void put_ends(struct special *special)
+{
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+    struct hf *hf = special->hf;
+    const json_t *told = hf_json_get(special->generation, "eos_token_id");
+    uint32_t id;
+
+    special->has_eos = find_named(special, "eos_token", &id);
+    if (special->has_eos)
+        add_end(special, id);
+    if (told)
+        add_ends(special, told, "generation_config.json");
+    else
+        add_ends(special, hf_json_get(hf->config.json, "eos_token_id"), "config.json");
+    if (hf->status || special->end_count == 0)
+        return;
+    for (uint32_t i = 0; i < MIN(special->end_count, (uint32_t)ARRAY_COUNT(keys)); i++)
+        assembly_u32(&hf->assembly, keys[i], special->ends[i]);
+    assembly_array(&hf->assembly, "fastdecode.end_token_ids", GGUF_U32, special->end_count);
+    for (uint32_t i = 0; i < special->end_count; i++)
+        buffer_number(&hf->assembly.keys, special->ends[i], 4);
+}
+
+// --- what is put around a text ---
+
+// The post-processor that has a template, which may be one of a sequence. *other: a kind that is not known.
+static const json_t *find_template(const json_t *step, const char **other)
+{
+    const char *type = json_string_value(hf_json_get(step, "type"));
+    const json_t *list = hf_json_get(step, "processors"), *found = NULL;
+
+    if (!type || strcmp(type, "ByteLevel") == 0)
+        return NULL;
+    if (strcmp(type, "TemplateProcessing") == 0)
+        return step;
+    if (strcmp(type, "Sequence") != 0)
+        *other = type;
+    for (size_t i = 0; i < json_array_size(list) && !found; i++)
+        found = find_template(json_array_get(list, i), other);
+    return found;
+}
+
+struct around {
+    const char *before, *after;
+    bool unknown; // more than one token on a side
+};
+
+static struct around read_template(const json_t *template)
+{
+    const json_t *list = hf_json_get(template, "single");
+    struct around around = {0};
+    bool text = false;
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *piece = json_array_get(list, i);
+        const char *token = json_string_value(hf_json_get(hf_json_get(piece, "SpecialToken"), "id"));
+        const char **side = text ? &around.after : &around.before;
+        text |= hf_json_get(piece, "Sequence") != NULL;
+        if (!token)
+            continue;
+        around.unknown |= *side != NULL;
+        *side = token;
+    }
+    return around;
+}
+
+static void put_around(struct special *special)
+{
+    struct hf *hf = special->hf;
+    const char *other = NULL;
+    const json_t *template = find_template(hf_json_get(special->tokenizer, "post_processor"), &other);
+    struct around around = read_template(template);
+    char shown[SHOWN_BYTES];
+    uint32_t id;
+
+    special->has_bos = find_named(special, "bos_token", &special->bos);
+    if (other || around.unknown) {
+        hf_fail(hf, STATUS_UNIMPLEMENTED, "tokenizer.json", "its post-processor is not supported: %s%.32s",
+                other ? "type " : "several tokens on one side of a text", other ? other : "");
+        return;
+    }
+    bool add_bos = hf_flag_of(hf, special->config, CONFIG, "add_bos_token", around.before != NULL);
+    bool add_eos = hf_flag_of(hf, special->config, CONFIG, "add_eos_token", around.after != NULL);
+    if (add_bos && around.before) {
+        if (!hf_find_token(hf, special->tokenizer, around.before, &id) || (special->has_bos && id != special->bos))
+            hf_fail(hf, STATUS_UNIMPLEMENTED, "tokenizer.json",
+                    "its post-processor begins a text with '%s', which is not the bos_token",
+                    gguf_printable(shown, sizeof shown, (struct gguf_string){around.before, strlen(around.before)}));
+        else
+            special->has_bos = true, special->bos = id;
+    }
+    if (add_eos && around.after &&
+        (!hf_find_token(hf, special->tokenizer, around.after, &id) || !special->end_count || id != special->ends[0]))
+        hf_fail(hf, STATUS_UNIMPLEMENTED, "tokenizer.json", "its post-processor ends a text with '%s', which is not the eos_token",
+                gguf_printable(shown, sizeof shown, (struct gguf_string){around.after, strlen(around.after)}));
+    if (hf->status)
+        return;
+    if (special->has_bos)
+        assembly_u32(&hf->assembly, "tokenizer.ggml.bos_token_id", special->bos);
+    assembly_bool(&hf->assembly, "tokenizer.ggml.add_bos_token", add_bos && special->has_bos);
+    assembly_bool(&hf->assembly, "tokenizer.ggml.add_eos_token", add_eos && special->end_count > 0);
+    if (find_named(special, "pad_token", &id))
+        assembly_u32(&hf->assembly, "tokenizer.ggml.padding_token_id", id);
+}
+
+// --- the chat template ---
+
+static void put_template(struct hf *hf, const char *bytes, uint64_t length, const char *file)
+{
+    if (length > MAX_TEMPLATE_BYTES)
+        hf_fail(hf, STATUS_RESOURCE_EXHAUSTED, file, "a chat template of %llu bytes, supported: up to %d",
+                (unsigned long long)length, MAX_TEMPLATE_BYTES);
+    else
+        assembly_string(&hf->assembly, "tokenizer.chat_template", bytes, (size_t)length);
+}
+
+// One template, or a list of them with names, of which "default" is taken.
+static const json_t *find_chat_template(const json_t *value)
+{
+    for (size_t i = 0; json_is_array(value) && i < json_array_size(value); i++) {
+        const json_t *entry = json_array_get(value, i);
+        const char *name = json_string_value(hf_json_get(entry, "name"));
+        if (name && strcmp(name, "default") == 0)
+            return hf_json_get(entry, "template");
+    }
+    return value;
+}
+
+static void put_chat_template(struct special *special)
+{
+    struct hf *hf = special->hf;
+    struct mapped_file file;
+
+    if (hf_file_open(hf, "chat_template.jinja", &file)) {
+        put_template(hf, (const char *)file.bytes, file.byte_count, "chat_template.jinja");
+        mapped_file_close(&file);
+        return;
+    }
+    const json_t *value = find_chat_template(hf_json_get(special->config, "chat_template"));
+    if (json_is_string(value) && !hf->status)
+        put_template(hf, json_string_value(value), json_string_length(value), CONFIG);
+}
+
+// --- sampling ---
+
+static void put_sampling(struct special *special)
+{
+    static const struct {
+        const char *from, *to;
+    } floats[] = {{"temperature", "general.sampling.temp"},
+                  {"top_p", "general.sampling.top_p"},
+                  {"min_p", "general.sampling.min_p"},
+                  {"repetition_penalty", "general.sampling.penalty_repeat"}};
+    const json_t *generation = special->generation;
+    uint64_t top_k;
+
+    if (special->hf->status || !json_is_true(hf_json_get(generation, "do_sample")))
+        return; // without it transformers reads none of them
+    for (size_t i = 0; i < ARRAY_COUNT(floats); i++)
+        if (json_is_number(hf_json_get(generation, floats[i].from)))
+            assembly_f32(&special->hf->assembly, floats[i].to, (float)json_number_value(hf_json_get(generation, floats[i].from)));
+    if (hf_json_whole(hf_json_get(generation, "top_k"), &top_k) && top_k <= INT32_MAX)
+        assembly_u32(&special->hf->assembly, "general.sampling.top_k", (uint32_t)top_k);
+}
+
+void hf_translate_special(struct hf *hf, const json_t *tokenizer)
+{
+    json_t *config = hf_file_json(hf, CONFIG), *map = hf_file_json(hf, "special_tokens_map.json");
+    json_t *generation = hf_file_json(hf, "generation_config.json");
+    struct special special = {.hf = hf, .tokenizer = tokenizer, .config = config, .map = map, .generation = generation};
+
+    if (!hf->status)
+        put_ends(&special);
+    if (!hf->status)
+        put_around(&special);
+    if (!hf->status)
+        put_chat_template(&special);
+    put_sampling(&special);
+    json_decref(config);
+    json_decref(map);
+    json_decref(generation);
+}

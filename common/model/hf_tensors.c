@@ -1,0 +1,128 @@
+// hf_tensors.c: gives tensors of safetensors files the names that GGUF has for them.
+//
+//     model.layers.3.mlp.experts.17.up_proj.weight  →  blk.3.ffn_up.17.weight
+//
+// A tensor that no table names is refused: a model that is another one than config.json says would answer nonsense.
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/model/hf_state.h"
+
+enum { SHOWN_BYTES = 120 };
+
+// What the layers of all have, where they have it. "": buffers that older versions saved, which follow from config.json.
+static const struct hf_name common_layer[] = {
+    {"self_attn.q_proj.weight", "attn_q.weight"},
+    {"self_attn.q_proj.bias", "attn_q.bias"},
+    {"self_attn.k_proj.weight", "attn_k.weight"},
+    {"self_attn.k_proj.bias", "attn_k.bias"},
+    {"self_attn.v_proj.weight", "attn_v.weight"},
+    {"self_attn.v_proj.bias", "attn_v.bias"},
+    {"self_attn.o_proj.weight", "attn_output.weight"},
+    {"self_attn.o_proj.bias", "attn_output.bias"},
+    {"self_attn.q_norm.weight", "attn_q_norm.weight"},
+    {"self_attn.k_norm.weight", "attn_k_norm.weight"},
+    {"mlp.gate_proj.weight", "ffn_gate.weight"},
+    {"mlp.up_proj.weight", "ffn_up.weight"},
+    {"mlp.down_proj.weight", "ffn_down.weight"},
+    {"self_attn.rotary_emb.inv_freq", ""},
+    {NULL, NULL},
+};
+
+// Reads a number without a sign or zeros in front; returns what follows, or NULL.
+static const char *read_index(const char *text, uint32_t *out)
+{
+    uint32_t value = 0, digits = 0;
+
+    for (; text[digits] >= '0' && text[digits] <= '9' && digits < 7; digits++)
+        value = value * 10 + (uint32_t)(text[digits] - '0');
+    *out = value;
+    return digits == 0 || (digits > 1 && text[0] == '0') || digits == 7 ? NULL : text + digits;
+}
+
+// Is text the pattern, with a number in place of %u?
+static bool matches(const char *pattern, const char *text, uint32_t *index)
+{
+    const char *number = strstr(pattern, "%u");
+
+    *index = 0;
+    if (!number)
+        return strcmp(pattern, text) == 0;
+    if (strncmp(pattern, text, (size_t)(number - pattern)) != 0)
+        return false;
+    const char *rest = read_index(text + (number - pattern), index);
+    return rest && strcmp(rest, number + 2) == 0;
+}
+
+// The name that the tables give to text; NULL: none.
+static const char *find_name(const struct hf_name *names, const char *text, char *out, size_t bytes)
+{
+    uint32_t index;
+
+    for (; names->from; names++)
+        if (matches(names->from, text, &index)) {
+            snprintf(out, bytes, names->to, index);
+            return out;
+        }
+    return NULL;
+}
+
+// GGUF's name of a tensor; NULL: it has none. "": the tensor is left out.
+static const char *translate_name(const struct hf *hf, const char *name, char *out, size_t bytes)
+{
+    const char *prefix = hf->arch->prefix ? hf->arch->prefix : "model.", *rest;
+    uint32_t layer;
+
+    if (strcmp(name, "lm_head.weight") == 0)
+        return hf->tied ? "" : "output.weight"; // if tied, a copy of the embedding that is not used
+    if (strncmp(name, prefix, strlen(prefix)) != 0)
+        return NULL;
+    name += strlen(prefix);
+    if (strncmp(name, "layers.", 7) != 0)
+        return find_name(hf->arch->model_names, name, out, bytes);
+    rest = read_index(name + 7, &layer);
+    if (!rest || *rest != '.' || layer >= hf->layers)
+        return NULL;
+    size_t length = (size_t)snprintf(out, bytes, "blk.%u.", layer);
+    if (!find_name(hf->arch->layer_names, rest + 1, out + length, bytes - length) &&
+        !find_name(common_layer, rest + 1, out + length, bytes - length))
+        return NULL;
+    return out[length] ? out : "";
+}
+
+static void translate_tensor(struct hf *hf, uint32_t piece, const struct safetensor *tensor)
+{
+    char name[GGUF_MAX_NAME_BYTES + 1], shown[SHOWN_BYTES];
+    const char *file = hf->shards[piece].name, *to = translate_name(hf, tensor->name, name, sizeof name);
+    uint64_t dims[GGUF_MAX_DIMS];
+
+    if (!to)
+        hf_fail(hf, STATUS_UNIMPLEMENTED, file, "tensor '%s': %s with %u layers has no such tensor",
+                gguf_printable(shown, sizeof shown, (struct gguf_string){tensor->name, strlen(tensor->name)}), hf->arch->class_name,
+                hf->layers);
+    if (!to || !*to)
+        return;
+    for (uint32_t i = 0; i < tensor->dim_count; i++)
+        dims[i] = tensor->shape[tensor->dim_count - 1 - i];
+    assembly_tensor(&hf->assembly, to, strlen(to), tensor->type, tensor->dim_count, dims, piece, tensor->offset);
+}
+
+static bool has_tensor(const struct assembly *assembly, const char *name)
+{
+    for (uint32_t i = 0; i < assembly->tensor_count; i++)
+        if (strcmp(assembly->tensors[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+void hf_translate_tensors(struct hf *hf)
+{
+    for (uint32_t piece = 0; piece < hf->shard_count && !hf->status; piece++)
+        for (uint32_t i = 0; i < hf->shards[piece].header.tensor_count && !hf->status; i++)
+            translate_tensor(hf, piece, &hf->shards[piece].header.tensors[i]);
+    if (!hf->status && !hf->tied && !has_tensor(&hf->assembly, "output.weight"))
+        hf_fail(hf, STATUS_INVALID_ARGUMENT, NULL,
+                "tensor 'lm_head.weight' is missing, and tie_word_embeddings is false (in config.json, or for %s)",
+                hf->arch->class_name);
+}

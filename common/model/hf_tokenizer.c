@@ -1,0 +1,402 @@
+// hf_tokenizer.c: tokenizer.json as the keys tokenizer.ggml.…
+//
+// Two kinds of BPE are known. Byte-level: tokens and merges are the same in GGUF. SentencePiece-style, where a space is U+2581 and a
+// character without a token becomes bytes <0xNN>: common/tokenizer merges these by the score of what they make, and every cut of a token
+// counts as a merge. tokenizer.json has a list of merges instead, made of just these cuts in the order of the scores, so minus the
+// place of the first merge that makes a token is its score. A token of several characters that no merge makes cannot come of a text: it
+// is typed as unused.
+//
+// config.json's vocab_size may be larger than the vocabulary, for rows that pad the embedding: these are tokens [PADn] without a use.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/log.h"
+#include "common/model/hf_state.h"
+
+#define TOKENIZER "tokenizer.json"
+#define SPACE_MARK "\xe2\x96\x81"
+
+enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 }; // GGUF's numbers
+enum { MAX_MERGES = 1 << 23, SHOWN_BYTES = 64, PAD_BYTES = 16 };
+
+struct entry {
+    const char *text; // in the JSON; NULL: none has this id
+    size_t length;
+    uint32_t type;
+    uint32_t rank; // 1 + the first merge that makes it; 0: none does
+};
+
+struct reader {
+    struct hf *hf;
+    const json_t *root, *model, *vocab, *merges, *added;
+    struct entry *entries; // [hf->vocab]
+    bool by_bytes;         // byte-level
+    bool space_prefix, at_start_only, unless_space;
+};
+
+static const char *shown_text(char *buffer, size_t bytes, const char *text)
+{
+    return gguf_printable(buffer, bytes, (struct gguf_string){text, strlen(text)});
+}
+
+static bool type_is(const json_t *step, const char *type)
+{
+    const char *told = json_string_value(hf_json_get(step, "type"));
+    return told && strcmp(told, type) == 0;
+}
+
+// --- the vocabulary ---
+
+static void read_vocab(struct reader *reader)
+{
+    struct hf *hf = reader->hf;
+    char shown[SHOWN_BYTES], other[SHOWN_BYTES];
+    const char *text;
+    json_t *value;
+
+    json_object_foreach ((json_t *)(uintptr_t)reader->vocab, text, value) {
+        uint64_t id;
+        if (!hf_json_whole(value, &id)) {
+            hf_fail(hf, STATUS_INVALID_ARGUMENT, TOKENIZER, "token '%s' has the id %s, expected a whole number",
+                    shown_text(shown, sizeof shown, text), hf_json_shown(other, sizeof other, value));
+            return;
+        }
+        if (id >= hf->vocab && hf_find_added(reader->root, text))
+            continue; // a token for another kind of input, which has no row in the embedding
+        if (id >= hf->vocab) {
+            hf_fail(hf, STATUS_INVALID_ARGUMENT, TOKENIZER, "token '%s' has the id %llu, config.json's vocab_size is %u",
+                    shown_text(shown, sizeof shown, text), (unsigned long long)id, hf->vocab);
+            return;
+        }
+        if (reader->entries[id].text) {
+            hf_fail(hf, STATUS_INVALID_ARGUMENT, TOKENIZER, "tokens '%s' and '%s' have the same id, %llu",
+                    shown_text(other, sizeof other, reader->entries[id].text), shown_text(shown, sizeof shown, text),
+                    (unsigned long long)id);
+            return;
+        }
+        reader->entries[id] = (struct entry){text, strlen(text), NORMAL, 0};
+    }
+}
+
+// Special tokens are found in text that may have them. Others of this list are too, unless merges make them.
+static void read_added(struct reader *reader)
+{
+    struct hf *hf = reader->hf;
+    char shown[SHOWN_BYTES];
+    bool strips = false;
+
+    for (size_t i = 0; i < json_array_size(reader->added) && !hf->status; i++) {
+        const json_t *token = json_array_get(reader->added, i), *content = hf_json_get(token, "content");
+        const char *text = json_string_value(content);
+        uint64_t id;
+        if (!text || !hf_json_whole(hf_json_get(token, "id"), &id)) {
+            hf_fail(hf, STATUS_INVALID_ARGUMENT, TOKENIZER, "key 'added_tokens': element %zu has no content or no id", i);
+            return;
+        }
+        if (id >= hf->vocab)
+            continue;
+        struct entry *entry = &reader->entries[id];
+        if (entry->text && (entry->length != json_string_length(content) || memcmp(entry->text, text, entry->length) != 0)) {
+            hf_fail(hf, STATUS_INVALID_ARGUMENT, TOKENIZER, "key 'added_tokens': '%s' has the id %llu of another token",
+                    shown_text(shown, sizeof shown, text), (unsigned long long)id);
+            return;
+        }
+        entry->text = text;
+        entry->length = json_string_length(content);
+        if (json_is_true(hf_json_get(token, "special")))
+            entry->type = CONTROL;
+        else if (reader->by_bytes || !entry->rank)
+            entry->type = USER_DEFINED;
+        strips |= json_is_true(hf_json_get(token, "lstrip")) || json_is_true(hf_json_get(token, "rstrip"));
+    }
+    if (strips)
+        log_warn("HF-STRIP",
+                 "file=%s/" TOKENIZER " reason=\"spaces beside its special tokens are kept, where transformers drops them\"",
+                 hf->label);
+}
+
+static void read_unknown(struct reader *reader)
+{
+    const char *text = json_string_value(hf_json_get(reader->model, "unk_token"));
+    uint32_t id;
+
+    if (text && !reader->hf->status && hf_find_token(reader->hf, reader->root, text, &id)) {
+        if (!reader->by_bytes)
+            reader->entries[id].type = UNKNOWN;
+        assembly_u32(&reader->hf->assembly, "tokenizer.ggml.unknown_token_id", id);
+    }
+}
+
+// --- merges ---
+
+struct merge {
+    const char *left, *right;
+    size_t left_length, right_length;
+};
+
+// A merge is "left right" or [left, right].
+static bool read_merge(const json_t *value, struct merge *merge)
+{
+    const char *text = json_string_value(value), *space = text ? strchr(text, ' ') : NULL;
+
+    if (space)
+        *merge = (struct merge){text, space + 1, (size_t)(space - text), strlen(space + 1)};
+    else if (json_array_size(value) == 2 && json_is_string(json_array_get(value, 0)) && json_is_string(json_array_get(value, 1)))
+        *merge = (struct merge){json_string_value(json_array_get(value, 0)), json_string_value(json_array_get(value, 1)),
+                                json_string_length(json_array_get(value, 0)), json_string_length(json_array_get(value, 1))};
+    else
+        return false;
+    return merge->left_length > 0 && merge->right_length > 0 && !memchr(merge->left, ' ', merge->left_length) &&
+           !memchr(merge->right, ' ', merge->right_length);
+}
+
+// Byte-level: as they are. Else the rank of what each makes.
+static void read_merges(struct reader *reader)
+{
+    struct hf *hf = reader->hf;
+    size_t count = json_array_size(reader->merges);
+    char joined[1024];
+
+    if (hf->status)
+        return;
+    if (count > MAX_MERGES) {
+        hf_fail(hf, STATUS_INVALID_ARGUMENT, TOKENIZER, "%zu merges, supported: up to %d", count, MAX_MERGES);
+        return;
+    }
+    if (reader->by_bytes)
+        assembly_array(&hf->assembly, "tokenizer.ggml.merges", GGUF_STRING, count);
+    for (size_t i = 0; i < count; i++) {
+        struct merge merge;
+        uint64_t id;
+        if (!read_merge(json_array_get(reader->merges, i), &merge) || merge.left_length + merge.right_length >= sizeof joined) {
+            hf_fail(hf, STATUS_INVALID_ARGUMENT, TOKENIZER, "merge %zu is not \"left right\" or [\"left\", \"right\"]", i);
+            return;
+        }
+        if (reader->by_bytes) {
+            buffer_number(&hf->assembly.keys, merge.left_length + 1 + merge.right_length, 8);
+            buffer_append(&hf->assembly.keys, merge.left, merge.left_length);
+            buffer_append(&hf->assembly.keys, " ", 1);
+            buffer_append(&hf->assembly.keys, merge.right, merge.right_length);
+            continue;
+        }
+        memcpy(joined, merge.left, merge.left_length);
+        memcpy(joined + merge.left_length, merge.right, merge.right_length);
+        joined[merge.left_length + merge.right_length] = '\0';
+        if (!hf_json_whole(json_object_get(reader->vocab, joined), &id)) {
+            hf_fail(hf, STATUS_INVALID_ARGUMENT, TOKENIZER, "merge %zu: its result is no token", i);
+            return;
+        }
+        if (id < hf->vocab && !reader->entries[id].rank)
+            reader->entries[id].rank = (uint32_t)i + 1;
+    }
+}
+
+// --- SentencePiece-style ---
+
+// A normalizer that puts U+2581 in place of spaces, and perhaps another in front.
+static bool read_normalizer(struct reader *reader, const json_t *step)
+{
+    if (type_is(step, "Sequence")) {
+        const json_t *list = hf_json_get(step, "normalizers");
+        bool all = json_array_size(list) > 0;
+        for (size_t i = 0; i < json_array_size(list) && all; i++)
+            all = !type_is(json_array_get(list, i), "Sequence") && read_normalizer(reader, json_array_get(list, i));
+        return all;
+    }
+    if (type_is(step, "Prepend")) {
+        const char *text = json_string_value(hf_json_get(step, "prepend"));
+        reader->space_prefix = true;
+        return text && strcmp(text, SPACE_MARK) == 0;
+    }
+    const char *from = json_string_value(hf_json_get(hf_json_get(step, "pattern"), "String"));
+    const char *to = json_string_value(hf_json_get(step, "content"));
+    return type_is(step, "Replace") && from && to && strcmp(from, " ") == 0 && strcmp(to, SPACE_MARK) == 0;
+}
+
+// Metaspace does what that normalizer does. A Split at spaces does nothing once there are none.
+static bool read_metaspace(struct reader *reader, const json_t *step, bool replaced)
+{
+    const char *mark = json_string_value(hf_json_get(step, "replacement")),
+               *scheme = json_string_value(hf_json_get(step, "prepend_scheme"));
+    const char *split = json_string_value(hf_json_get(hf_json_get(step, "pattern"), "String"));
+
+    if (!step || type_is(step, "Split"))
+        return replaced && (!step || (split && strcmp(split, " ") == 0));
+    reader->unless_space = !reader->space_prefix;
+    reader->at_start_only = !reader->space_prefix && scheme && strcmp(scheme, "first") == 0;
+    reader->space_prefix |= scheme ? strcmp(scheme, "never") != 0 : !json_is_false(hf_json_get(step, "add_prefix_space"));
+    return type_is(step, "Metaspace") && mark && strcmp(mark, SPACE_MARK) == 0 && json_is_false(hf_json_get(step, "split"));
+}
+
+static void check_spaces(struct reader *reader)
+{
+    struct hf *hf = reader->hf;
+    const json_t *normalizer = hf_json_get(reader->root, "normalizer");
+    bool replaced = normalizer != NULL && read_normalizer(reader, normalizer);
+    char shown[SHOWN_BYTES];
+
+    if (normalizer && !replaced)
+        hf_fail(hf, STATUS_UNIMPLEMENTED, TOKENIZER,
+                "its normalizer, of type %s, is not supported: expected one that puts U+2581 in place of spaces",
+                hf_json_shown(shown, sizeof shown, hf_json_get(normalizer, "type")));
+    else if (!read_metaspace(reader, hf_json_get(reader->root, "pre_tokenizer"), replaced))
+        hf_fail(hf, STATUS_UNIMPLEMENTED, TOKENIZER,
+                "its pre-tokenizer is not supported: expected ByteLevel, or Metaspace that does not split");
+    else if (!json_is_true(hf_json_get(reader->model, "byte_fallback")))
+        hf_fail(hf, STATUS_UNIMPLEMENTED, TOKENIZER,
+                "key 'byte_fallback' is not true: only true is supported for BPE of characters");
+    else if (json_is_true(hf_json_get(reader->model, "ignore_merges")))
+        hf_fail(hf, STATUS_UNIMPLEMENTED, TOKENIZER, "key 'ignore_merges' is true: only false is supported for BPE of characters");
+}
+
+static bool is_byte_token(const struct entry *entry)
+{
+    static const char digits[] = "0123456789ABCDEFabcdef";
+
+    return entry->length == 6 && memcmp(entry->text, "<0x", 3) == 0 && entry->text[5] == '>' && strchr(digits, entry->text[3]) &&
+           strchr(digits, entry->text[4]);
+}
+
+static size_t character_bytes(const char *text)
+{
+    size_t bytes = 1;
+
+    while (((unsigned char)text[bytes] & 0xc0) == 0x80)
+        bytes++;
+    return bytes;
+}
+
+static void type_pieces(struct reader *reader)
+{
+    for (uint32_t id = 0; id < reader->hf->vocab; id++) {
+        struct entry *entry = &reader->entries[id];
+        if (!entry->text || entry->type != NORMAL)
+            continue;
+        if (is_byte_token(entry))
+            entry->type = BYTE;
+        else if (!entry->rank && entry->length > 0 && character_bytes(entry->text) < entry->length)
+            entry->type = UNUSED;
+    }
+}
+
+// --- the keys ---
+
+static void put_tokens(struct reader *reader)
+{
+    struct hf *hf = reader->hf;
+    struct gguf_buffer *keys = &hf->assembly.keys;
+    char pad[PAD_BYTES];
+
+    assembly_array(&hf->assembly, "tokenizer.ggml.tokens", GGUF_STRING, hf->vocab);
+    for (uint32_t id = 0; id < hf->vocab; id++) {
+        const struct entry *entry = &reader->entries[id];
+        if (!entry->text)
+            snprintf(pad, sizeof pad, "[PAD%u]", id);
+        buffer_string(keys, entry->text ? entry->text : pad, entry->text ? entry->length : strlen(pad));
+    }
+    assembly_array(&hf->assembly, "tokenizer.ggml.token_type", GGUF_I32, hf->vocab);
+    for (uint32_t id = 0; id < hf->vocab; id++)
+        buffer_number(keys, reader->entries[id].text ? reader->entries[id].type : UNUSED, 4);
+    if (reader->by_bytes)
+        return;
+    assembly_array(&hf->assembly, "tokenizer.ggml.scores", GGUF_F32, hf->vocab);
+    for (uint32_t id = 0; id < hf->vocab; id++) {
+        float score = -(float)reader->entries[id].rank; // whole numbers up to 2^23 are exact
+        uint32_t bits;
+        memcpy(&bits, &score, sizeof bits);
+        buffer_number(keys, bits, 4);
+    }
+}
+
+static bool is_byte_level(const json_t *step)
+{
+    const json_t *list = hf_json_get(step, "pretokenizers");
+    bool found = type_is(step, "ByteLevel");
+
+    for (size_t i = 0; i < json_array_size(list) && !found; i++)
+        found = is_byte_level(json_array_get(list, i));
+    return found;
+}
+
+static void check_model(struct reader *reader)
+{
+    static const char *const empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    struct hf *hf = reader->hf;
+    const json_t *type = hf_json_get(reader->model, "type"), *dropout = hf_json_get(reader->model, "dropout");
+    char shown[SHOWN_BYTES];
+
+    if (!json_is_object(reader->model))
+        hf_fail(hf, STATUS_INVALID_ARGUMENT, TOKENIZER, "key 'model' is missing: expected an object");
+    else if (type && !type_is(reader->model, "BPE"))
+        hf_fail(hf, STATUS_UNIMPLEMENTED, TOKENIZER, "a model of type %s is not supported: only BPE is",
+                hf_json_shown(shown, sizeof shown, type));
+    else if (!json_is_object(reader->vocab) || !json_is_array(reader->merges))
+        hf_fail(hf, STATUS_INVALID_ARGUMENT, TOKENIZER, "key '%s' of its model is missing",
+                json_is_object(reader->vocab) ? "merges" : "vocab");
+    else if (dropout && json_number_value(dropout) != 0)
+        hf_fail(hf, STATUS_UNIMPLEMENTED, TOKENIZER, "key 'dropout' is %s: only null is supported",
+                hf_json_shown(shown, sizeof shown, dropout));
+    for (size_t i = 0; i < ARRAY_COUNT(empty); i++)
+        if (hf_json_get(reader->model, empty[i]) && json_string_length(hf_json_get(reader->model, empty[i])) > 0)
+            hf_fail(hf, STATUS_UNIMPLEMENTED, TOKENIZER, "key '%s' is not empty, which is not supported", empty[i]);
+}
+
+static void translate(struct reader *reader)
+{
+    struct hf *hf = reader->hf;
+    struct assembly *out = &hf->assembly;
+    const char *pre = "default";
+
+    check_model(reader);
+    reader->by_bytes = is_byte_level(hf_json_get(reader->root, "pre_tokenizer"));
+    if (reader->by_bytes)
+        pre = hf_name_pre_tokenizer(hf, reader->root);
+    else if (!hf->status)
+        check_spaces(reader);
+    if (hf->status)
+        return;
+    reader->entries = calloc(hf->vocab, sizeof *reader->entries);
+    if (!reader->entries) {
+        hf_fail(hf, STATUS_RESOURCE_EXHAUSTED, TOKENIZER, "no memory for %u tokens", hf->vocab);
+        return;
+    }
+    assembly_string(out, "tokenizer.ggml.model", reader->by_bytes ? "gpt2" : "llama", reader->by_bytes ? 4 : 5);
+    assembly_string(out, "tokenizer.ggml.pre", pre, strlen(pre));
+    if (!reader->by_bytes)
+        assembly_bool(out, "tokenizer.ggml.add_space_prefix", reader->space_prefix);
+    if (reader->space_prefix && reader->at_start_only)
+        assembly_bool(out, "fastdecode.prefix_at_start_only", true);
+    if (reader->space_prefix && reader->unless_space)
+        assembly_bool(out, "fastdecode.prefix_unless_space", true);
+    read_vocab(reader);
+    read_merges(reader);
+    read_added(reader);
+    read_unknown(reader);
+    if (!reader->by_bytes)
+        type_pieces(reader);
+    if (!hf->status)
+        put_tokens(reader);
+    free(reader->entries);
+}
+
+void hf_translate_tokenizer(struct hf *hf)
+{
+    json_t *root = hf_file_json(hf, TOKENIZER);
+    const json_t *model = hf_json_get(root, "model");
+    struct reader reader = {.hf = hf,
+                            .root = root,
+                            .model = model,
+                            .vocab = hf_json_get(model, "vocab"),
+                            .merges = hf_json_get(model, "merges"),
+                            .added = hf_json_get(root, "added_tokens")};
+
+    if (!root)
+        hf_fail(hf, STATUS_INVALID_ARGUMENT, NULL, "it has no " TOKENIZER " (transformers' AutoTokenizer writes one)");
+    if (!hf->status)
+        translate(&reader);
+    if (!hf->status)
+        hf_translate_special(hf, root);
+    json_decref(root);
+}
