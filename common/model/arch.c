@@ -140,27 +140,28 @@ static const struct arch_neutral common_neutral[] = {
 };
 
 // A row with RMS norms, gated MLP and RoPE.
-#define ROW(arch_name, rope, act, layer, mlp)                                                                                  \
-    .name = (arch_name), .norm = NORM_RMS, .rope_style = (rope), .activation = (act), .tied_allowed = true,                    \
+#define ROW(arch_name, models, rope, act, layer, mlp)                                                                                  \
+    .name = (arch_name), .families = (models), .norm = NORM_RMS, .rope_style = (rope), .activation = (act), .tied_allowed = true,                    \
     .epsilon_suffix = "attention.layer_norm_rms_epsilon", .neutral = common_neutral, .model_tensors = common_tensors,          \
     .layer_tensors = (layer), .mlp_tensors = (mlp)
 
 static const struct arch archs[] = {
-    {ROW("llama", ROPE_PAIRS, ACTIVATION_SILU, llama_layer, gated_mlp), .expert_tensors = gated_experts, .window_period = 1},
-    {ROW("qwen2", ROPE_NEOX, ACTIVATION_SILU, llama_layer, gated_mlp)},
-    {ROW("qwen3", ROPE_NEOX, ACTIVATION_SILU, qwen3_layer, gated_mlp)},
-    {ROW("qwen3moe", ROPE_NEOX, ACTIVATION_SILU, qwen3_layer, gated_mlp), .expert_tensors = gated_experts},
-    {ROW("phi3", ROPE_NEOX, ACTIVATION_SILU, phi3_layer, phi3_mlp), .window_period = 1},
-    {ROW("gemma2", ROPE_NEOX, ACTIVATION_GELU, gemma2_layer, gated_mlp), .embedding_sqrt_hidden = true, .window_period = 2},
-    {ROW("gemma3", ROPE_NEOX, ACTIVATION_GELU, gemma3_layer, gated_mlp), .embedding_sqrt_hidden = true, .window_period = 6,
+    {ROW("llama", "Llama, Mistral, Mixtral, SmolLM, TinyLlama", ROPE_PAIRS, ACTIVATION_SILU, llama_layer, gated_mlp), .expert_tensors = gated_experts, .window_period = 1},
+    {ROW("qwen2", "Qwen 1.5, Qwen 2, Qwen 2.5", ROPE_NEOX, ACTIVATION_SILU, llama_layer, gated_mlp)},
+    {ROW("qwen3", "Qwen 3", ROPE_NEOX, ACTIVATION_SILU, qwen3_layer, gated_mlp)},
+    {ROW("qwen3moe", "Qwen 3 30B-A3B, 235B-A22B", ROPE_NEOX, ACTIVATION_SILU, qwen3_layer, gated_mlp), .expert_tensors = gated_experts},
+    {ROW("phi3", "Phi-3, Phi-3.5, Phi-4", ROPE_NEOX, ACTIVATION_SILU, phi3_layer, phi3_mlp), .window_period = 1},
+    {ROW("gemma2", "Gemma 2", ROPE_NEOX, ACTIVATION_GELU, gemma2_layer, gated_mlp), .embedding_sqrt_hidden = true, .window_period = 2},
+    {ROW("gemma3", "Gemma 3 (text)", ROPE_NEOX, ACTIVATION_GELU, gemma3_layer, gated_mlp), .embedding_sqrt_hidden = true, .window_period = 6,
      .window_rope_base = 10000},
-    {ROW("gpt-oss", ROPE_NEOX, ACTIVATION_GPT_OSS, gpt_oss_layer, gated_mlp), .expert_tensors = gpt_oss_experts, .window_period = 2,
+    {ROW("gpt-oss", "gpt-oss 20b, 120b", ROPE_NEOX, ACTIVATION_GPT_OSS, gpt_oss_layer, gated_mlp), .expert_tensors = gpt_oss_experts, .window_period = 2,
      .yarn_between = true},
-    {ROW("granite", ROPE_PAIRS, ACTIVATION_SILU, llama_layer, gated_mlp), .logits_divided = true},
-    {ROW("olmo2", ROPE_NEOX, ACTIVATION_SILU, olmo2_layer, gated_mlp)},
-    {ROW("smollm3", ROPE_PAIRS, ACTIVATION_SILU, llama_layer, gated_mlp), .rope_period = 4},
+    {ROW("granite", "Granite 3", ROPE_PAIRS, ACTIVATION_SILU, llama_layer, gated_mlp), .logits_divided = true},
+    {ROW("olmo2", "OLMo 2", ROPE_NEOX, ACTIVATION_SILU, olmo2_layer, gated_mlp)},
+    {ROW("smollm3", "SmolLM3", ROPE_PAIRS, ACTIVATION_SILU, llama_layer, gated_mlp), .rope_period = 4},
     {
         .name = "opt",
+        .families = "OPT, but 350m",
         .norm = NORM_LAYER,
         .rope_style = ROPE_NONE,
         .activation = ACTIVATION_RELU,
@@ -189,4 +190,40 @@ void arch_names(char *out, size_t bytes)
     out[0] = '\0';
     for (size_t i = 0; i < ARRAY_COUNT(archs) && at < bytes; i++)
         at += (size_t)snprintf(out + at, bytes - at, "%s%s", i ? ", " : "", archs[i].name);
+}
+
+static bool has(const struct arch_tensor *list, size_t offset)
+{
+    while (list && list->pattern && list->offset != offset)
+        list++;
+    return list && list->pattern;
+}
+
+bool arch_describe(uint32_t index, struct arch_description *out)
+{
+    static const char *const ropes[] = {[ROPE_PAIRS] = "RoPE, neighbours", [ROPE_NEOX] = "RoPE, half a head apart", [ROPE_NONE] = "learned"};
+    static const char *const activations[] = {
+        [ACTIVATION_SILU] = "SiLU", [ACTIVATION_GELU] = "GELU", [ACTIVATION_RELU] = "ReLU", [ACTIVATION_GPT_OSS] = "clamped SiLU"};
+    const struct arch *arch = index < ARRAY_COUNT(archs) ? &archs[index] : NULL;
+
+    if (!arch)
+        return false;
+    const bool pre = has(arch->layer_tensors, LAYER(attn_norm)), post = has(arch->layer_tensors, LAYER(post_attn_norm));
+    *out = (struct arch_description){.name = arch->name, .families = arch->families};
+    snprintf(out->norms, sizeof out->norms, "%s, %s%s", arch->norm == NORM_RMS ? "RMS" : "LayerNorm",
+             pre && post ? "before and after"
+             : pre       ? "before"
+                         : "after",
+             has(arch->layer_tensors, LAYER(q_norm)) ? "; of q and k" : "");
+    snprintf(out->positions, sizeof out->positions, "%s%s", ropes[arch->rope_style], arch->rope_period ? ", not in all layers" : "");
+    snprintf(out->mlp, sizeof out->mlp, "%s%s%s", activations[arch->activation], has(arch->mlp_tensors, LAYER(up)) ? ", gated" : "",
+             arch->expert_tensors ? "; experts" : "");
+    if (arch->window_period == 1)
+        snprintf(out->attention, sizeof out->attention, "a window, if the file has one");
+    else if (arch->window_period)
+        snprintf(out->attention, sizeof out->attention, "a window in %u of %u layers%s", arch->window_period - 1, arch->window_period,
+                 has(arch->layer_tensors, LAYER(sinks)) ? "; sinks" : "");
+    else
+        snprintf(out->attention, sizeof out->attention, "all positions");
+    return true;
 }

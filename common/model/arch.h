@@ -47,7 +47,8 @@ struct arch_neutral {
 };
 
 struct arch {
-    const char *name; // general.architecture, and the prefix of its keys
+    const char *name;     // general.architecture, and the prefix of its keys
+    const char *families; // models that have it, for people
     enum model_norm norm;
     enum rope_style rope_style;
     enum model_activation activation;

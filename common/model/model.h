@@ -158,6 +158,14 @@ struct model {
     struct gguf *gguf;
 };
 
+// What an architecture is made of, in words.
+struct arch_description {
+    const char *name, *families;
+    char norms[48], positions[48], mlp[48], attention[48];
+};
+// Describes the architecture number `index`. False: there are not so many.
+bool arch_describe(uint32_t index, struct arch_description *out);
+
 // Returns how to build the table of RoPE of MODEL_ROPE_WHOLE or MODEL_ROPE_WINDOWED for sequences of up to context_tokens.
 struct rope_params model_rope_params(const struct model_shape *shape, uint32_t which, uint32_t context_tokens);
 

@@ -123,6 +123,15 @@ static enum status print_plan(const struct model *model, const struct model_sett
     return STATUS_OK;
 }
 
+static void print_architectures(void)
+{
+    struct arch_description a;
+
+    printf("| architecture | models | norms | positions | MLP | attention |\n| --- | --- | --- | --- | --- | --- |\n");
+    for (uint32_t i = 0; arch_describe(i, &a); i++)
+        printf("| `%s` | %s | %s | %s | %s | %s |\n", a.name, a.families, a.norms, a.positions, a.mlp, a.attention);
+}
+
 int model_main(int argc, char **argv)
 {
     struct model_settings s = {.kv_type_name = "f16",
@@ -134,6 +143,7 @@ int model_main(int argc, char **argv)
                                .local_pool = 1ull << 30};
     struct synthetic_config synthetic = {.type = "q4_0"};
     uint32_t seed = 1;
+    bool architectures = false;
     const struct option options[] = {
         {"kv-type", OPTION_STRING, &s.kv_type_name, "TYPE", KV_TYPE_NAMES, 0, 0},
         {"compute", OPTION_CHOICE, &s.compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
@@ -147,6 +157,7 @@ int model_main(int argc, char **argv)
         {"type", OPTION_STRING, &synthetic.type, "TYPE", "with --synthetic: type of the matrices: " SYNTHETIC_TYPES, 0, 0},
         {"layers", OPTION_U32, &synthetic.layers, "N", "with --synthetic: layers; 0: as many as the shape has", 0, 512},
         {"seed", OPTION_U32, &seed, "N", "with --synthetic: seed of the weights", 0, UINT32_MAX},
+        {"architectures", OPTION_BOOL, &architectures, "on|off", "print a table of the architectures that can be served; no FILE", 0, 0},
     };
     struct program program = {.name = "fastdecode model",
                               .purpose = "what a GGUF file holds, and the memory it takes; or writes one for measuring speed",
@@ -158,6 +169,10 @@ int model_main(int argc, char **argv)
     struct error error;
     enum status status = options_parse(&program, argc, argv, &error);
 
+    if (!status && architectures && program.operand_count == 0) {
+        print_architectures();
+        return 0;
+    }
     if (!status)
         status = kv_type_parse(s.kv_type_name, &s.kv_type, &error);
     if (!status && program.operand_count != 1)
