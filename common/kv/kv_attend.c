@@ -244,8 +244,8 @@ static void end_span(const struct kv_batch *batch, const struct block *block, ui
 }
 
 // Adds what lines [first, until) have in `part` to what they have in `into`; those from `fresh` on have nothing there yet.
-static void add_lines(const struct kv_store *store, uint32_t first, uint32_t fresh, uint32_t until, const struct attend_partial *into,
-                      const struct attend_partial *part)
+static void add_lines(const struct kv_store *store, uint32_t first, uint32_t fresh, uint32_t until,
+                      const struct attend_partial *into, const struct attend_partial *part)
 {
     uint32_t head_dim = store->shape.head_dim, count = until - MIN(fresh, until);
     struct attend_partial to = partial_from(store, into, first), from = partial_from(store, part, first);
@@ -256,7 +256,8 @@ static void add_lines(const struct kv_store *store, uint32_t first, uint32_t fre
         return;
     memcpy(into->m + fresh, part->m + fresh, count * sizeof *part->m);
     memcpy(into->l + fresh, part->l + fresh, count * sizeof *part->l);
-    memcpy(into->acc + (size_t)fresh * head_dim, part->acc + (size_t)fresh * head_dim, (size_t)count * head_dim * sizeof *part->acc);
+    memcpy(into->acc + (size_t)fresh * head_dim, part->acc + (size_t)fresh * head_dim,
+           (size_t)count * head_dim * sizeof *part->acc);
 }
 
 // The first line from `line` on whose window begins at or after a position.

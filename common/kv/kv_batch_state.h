@@ -37,11 +37,11 @@ struct block {
     uint32_t seen;                    // positions that its last row attends to, of those held
     uint32_t first_range;             // of the sequence: the one that its extent begins with
     uint64_t window_bytes_read, window_tokens_read; // of one windowed layer
-    bool sparse;                      // one row, which attends to chosen tiles
-    bool reads;                       // its rows have no K and V
-    bool gets_partials;               // its rows do, because more of their context is elsewhere
-    bool alive;                       // its sequence is still what was planned
-    bool wanted;                      // alive, and o of a row is asked for
+    bool sparse;                                    // one row, which attends to chosen tiles
+    bool reads;                                     // its rows have no K and V
+    bool gets_partials;                             // its rows do, because more of their context is elsewhere
+    bool alive;                                     // its sequence is still what was planned
+    bool wanted;                                    // alive, and o of a row is asked for
 };
 
 // Consecutive rows of one sequence that go to one tile.

@@ -9,17 +9,34 @@
 
 #define MODEL(member) offsetof(struct model, member)
 #define LAYER(member) offsetof(struct model_layer, member)
-#define END {NULL, 0, ARCH_OPTIONAL, DIM_ONE, DIM_ONE}
-#define VECTOR(name, member, presence, length) {"blk.%u." name, LAYER(member), presence, DIM_ONE, length}
-#define MATRIX(name, member, rows, columns) {"blk.%u." name ".weight", LAYER(member), ARCH_REQUIRED, rows, columns}
-#define BIAS(name, member, length) {"blk.%u." name ".bias", LAYER(member), ARCH_OPTIONAL, DIM_ONE, length}
+#define END                                      \
+    {                                            \
+        NULL, 0, ARCH_OPTIONAL, DIM_ONE, DIM_ONE \
+    }
+#define VECTOR(name, member, presence, length)                   \
+    {                                                            \
+        "blk.%u." name, LAYER(member), presence, DIM_ONE, length \
+    }
+#define MATRIX(name, member, rows, columns)                                   \
+    {                                                                         \
+        "blk.%u." name ".weight", LAYER(member), ARCH_REQUIRED, rows, columns \
+    }
+#define BIAS(name, member, length)                                            \
+    {                                                                         \
+        "blk.%u." name ".bias", LAYER(member), ARCH_OPTIONAL, DIM_ONE, length \
+    }
 
 // --- outside of layers --------------------------------------------------------------------------------------------------
 
-#define EMBEDDING {"token_embd.weight", MODEL(embedding), ARCH_REQUIRED, DIM_VOCAB, DIM_HIDDEN}
-#define OUTPUT \
+#define EMBEDDING                                                                   \
+    {                                                                               \
+        "token_embd.weight", MODEL(embedding), ARCH_REQUIRED, DIM_VOCAB, DIM_HIDDEN \
+    }
+#define OUTPUT                                                                      \
     {"output_norm.weight", MODEL(output_norm), ARCH_REQUIRED, DIM_ONE, DIM_HIDDEN}, \
-    {"output.weight", MODEL(output), ARCH_OPTIONAL, DIM_VOCAB, DIM_HIDDEN}
+    {                                                                               \
+        "output.weight", MODEL(output), ARCH_OPTIONAL, DIM_VOCAB, DIM_HIDDEN        \
+    }
 
 static const struct arch_tensor common_tensors[] = {
     EMBEDDING,
@@ -40,16 +57,19 @@ static const struct arch_tensor opt_tensors[] = {
 
 // --- attention ------------------------------------------------------------------------------------------------------------
 
-#define SEPARATE_QKV MATRIX("attn_q", q, DIM_Q, DIM_HIDDEN), MATRIX("attn_k", k, DIM_KV, DIM_HIDDEN), MATRIX("attn_v", v, DIM_KV, DIM_HIDDEN)
-#define QKVO_BIAS BIAS("attn_q", q_bias, DIM_Q), BIAS("attn_k", k_bias, DIM_KV), BIAS("attn_v", v_bias, DIM_KV), BIAS("attn_output", o_bias, DIM_HIDDEN)
+#define SEPARATE_QKV \
+    MATRIX("attn_q", q, DIM_Q, DIM_HIDDEN), MATRIX("attn_k", k, DIM_KV, DIM_HIDDEN), MATRIX("attn_v", v, DIM_KV, DIM_HIDDEN)
+#define QKVO_BIAS                                                                                  \
+    BIAS("attn_q", q_bias, DIM_Q), BIAS("attn_k", k_bias, DIM_KV), BIAS("attn_v", v_bias, DIM_KV), \
+        BIAS("attn_output", o_bias, DIM_HIDDEN)
 #define ATTENTION SEPARATE_QKV, MATRIX("attn_output", o, DIM_HIDDEN, DIM_Q), QKVO_BIAS
 #define ATTN_NORM VECTOR("attn_norm.weight", attn_norm, ARCH_REQUIRED, DIM_HIDDEN)
 #define FFN_NORM VECTOR("ffn_norm.weight", ffn_norm, ARCH_REQUIRED, DIM_HIDDEN)
 #define QK_NORM(length_q, length_k) \
     VECTOR("attn_q_norm.weight", q_norm, ARCH_REQUIRED, length_q), VECTOR("attn_k_norm.weight", k_norm, ARCH_REQUIRED, length_k)
-#define POST_NORMS \
+#define POST_NORMS                                                                   \
     VECTOR("post_attention_norm.weight", post_attn_norm, ARCH_REQUIRED, DIM_HIDDEN), \
-    VECTOR("post_ffw_norm.weight", post_ffn_norm, ARCH_REQUIRED, DIM_HIDDEN)
+        VECTOR("post_ffw_norm.weight", post_ffn_norm, ARCH_REQUIRED, DIM_HIDDEN)
 
 // Two norms, separate Q, K, V without norms of their own.
 static const struct arch_tensor llama_layer[] = {ATTN_NORM, ATTENTION, FFN_NORM, END};
@@ -76,8 +96,11 @@ static const struct arch_tensor phi3_layer[] = {
 
 // Each head has a score that takes part in its softmax, without a value.
 static const struct arch_tensor gpt_oss_layer[] = {
-    ATTN_NORM, ATTENTION, VECTOR("attn_sinks.weight", sinks, ARCH_REQUIRED, DIM_HEADS),
-    VECTOR("post_attention_norm.weight", ffn_norm, ARCH_REQUIRED, DIM_HIDDEN), END,
+    ATTN_NORM,
+    ATTENTION,
+    VECTOR("attn_sinks.weight", sinks, ARCH_REQUIRED, DIM_HEADS),
+    VECTOR("post_attention_norm.weight", ffn_norm, ARCH_REQUIRED, DIM_HIDDEN),
+    END,
 };
 
 static const struct arch_tensor opt_layer[] = {
@@ -88,9 +111,12 @@ static const struct arch_tensor opt_layer[] = {
 // --- MLP ------------------------------------------------------------------------------------------------------------------
 
 static const struct arch_tensor gated_mlp[] = {
-    MATRIX("ffn_gate", gate, DIM_FFN, DIM_HIDDEN), MATRIX("ffn_up", up, DIM_FFN, DIM_HIDDEN),
-    MATRIX("ffn_down", down, DIM_HIDDEN, DIM_FFN), BIAS("ffn_gate", gate_bias, DIM_FFN),
-    BIAS("ffn_up", up_bias, DIM_FFN),              BIAS("ffn_down", down_bias, DIM_HIDDEN),
+    MATRIX("ffn_gate", gate, DIM_FFN, DIM_HIDDEN),
+    MATRIX("ffn_up", up, DIM_FFN, DIM_HIDDEN),
+    MATRIX("ffn_down", down, DIM_HIDDEN, DIM_FFN),
+    BIAS("ffn_gate", gate_bias, DIM_FFN),
+    BIAS("ffn_up", up_bias, DIM_FFN),
+    BIAS("ffn_down", down_bias, DIM_HIDDEN),
     END,
 };
 
@@ -140,22 +166,25 @@ static const struct arch_neutral common_neutral[] = {
 };
 
 // A row with RMS norms, gated MLP and RoPE.
-#define ROW(arch_name, models, rope, act, layer, mlp)                                                                                  \
-    .name = (arch_name), .families = (models), .norm = NORM_RMS, .rope_style = (rope), .activation = (act), .tied_allowed = true,                    \
-    .epsilon_suffix = "attention.layer_norm_rms_epsilon", .neutral = common_neutral, .model_tensors = common_tensors,          \
+#define ROW(arch_name, models, rope, act, layer, mlp)                                                                             \
+    .name = (arch_name), .families = (models), .norm = NORM_RMS, .rope_style = (rope), .activation = (act), .tied_allowed = true, \
+    .epsilon_suffix = "attention.layer_norm_rms_epsilon", .neutral = common_neutral, .model_tensors = common_tensors,             \
     .layer_tensors = (layer), .mlp_tensors = (mlp)
 
 static const struct arch archs[] = {
-    {ROW("llama", "Llama, Mistral, Mixtral, SmolLM, TinyLlama", ROPE_PAIRS, ACTIVATION_SILU, llama_layer, gated_mlp), .expert_tensors = gated_experts, .window_period = 1},
+    {ROW("llama", "Llama, Mistral, Mixtral, SmolLM, TinyLlama", ROPE_PAIRS, ACTIVATION_SILU, llama_layer, gated_mlp),
+     .expert_tensors = gated_experts, .window_period = 1},
     {ROW("qwen2", "Qwen 1.5, Qwen 2, Qwen 2.5", ROPE_NEOX, ACTIVATION_SILU, llama_layer, gated_mlp)},
     {ROW("qwen3", "Qwen 3", ROPE_NEOX, ACTIVATION_SILU, qwen3_layer, gated_mlp)},
-    {ROW("qwen3moe", "Qwen 3 30B-A3B, 235B-A22B", ROPE_NEOX, ACTIVATION_SILU, qwen3_layer, gated_mlp), .expert_tensors = gated_experts},
+    {ROW("qwen3moe", "Qwen 3 30B-A3B, 235B-A22B", ROPE_NEOX, ACTIVATION_SILU, qwen3_layer, gated_mlp),
+     .expert_tensors = gated_experts},
     {ROW("phi3", "Phi-3, Phi-3.5, Phi-4", ROPE_NEOX, ACTIVATION_SILU, phi3_layer, phi3_mlp), .window_period = 1},
-    {ROW("gemma2", "Gemma 2", ROPE_NEOX, ACTIVATION_GELU, gemma2_layer, gated_mlp), .embedding_sqrt_hidden = true, .window_period = 2},
-    {ROW("gemma3", "Gemma 3 (text)", ROPE_NEOX, ACTIVATION_GELU, gemma3_layer, gated_mlp), .embedding_sqrt_hidden = true, .window_period = 6,
-     .window_rope_base = 10000},
-    {ROW("gpt-oss", "gpt-oss 20b, 120b", ROPE_NEOX, ACTIVATION_GPT_OSS, gpt_oss_layer, gated_mlp), .expert_tensors = gpt_oss_experts, .window_period = 2,
-     .yarn_between = true},
+    {ROW("gemma2", "Gemma 2", ROPE_NEOX, ACTIVATION_GELU, gemma2_layer, gated_mlp), .embedding_sqrt_hidden = true,
+     .window_period = 2},
+    {ROW("gemma3", "Gemma 3 (text)", ROPE_NEOX, ACTIVATION_GELU, gemma3_layer, gated_mlp), .embedding_sqrt_hidden = true,
+     .window_period = 6, .window_rope_base = 10000},
+    {ROW("gpt-oss", "gpt-oss 20b, 120b", ROPE_NEOX, ACTIVATION_GPT_OSS, gpt_oss_layer, gated_mlp),
+     .expert_tensors = gpt_oss_experts, .window_period = 2, .yarn_between = true},
     {ROW("granite", "Granite 3", ROPE_PAIRS, ACTIVATION_SILU, llama_layer, gated_mlp), .logits_divided = true},
     {ROW("olmo2", "OLMo 2", ROPE_NEOX, ACTIVATION_SILU, olmo2_layer, gated_mlp)},
     {ROW("smollm3", "SmolLM3", ROPE_PAIRS, ACTIVATION_SILU, llama_layer, gated_mlp), .rope_period = 4},
@@ -201,7 +230,8 @@ static bool has(const struct arch_tensor *list, size_t offset)
 
 bool arch_describe(uint32_t index, struct arch_description *out)
 {
-    static const char *const ropes[] = {[ROPE_PAIRS] = "RoPE, neighbours", [ROPE_NEOX] = "RoPE, half a head apart", [ROPE_NONE] = "learned"};
+    static const char *const ropes[] = {
+        [ROPE_PAIRS] = "RoPE, neighbours", [ROPE_NEOX] = "RoPE, half a head apart", [ROPE_NONE] = "learned"};
     static const char *const activations[] = {
         [ACTIVATION_SILU] = "SiLU", [ACTIVATION_GELU] = "GELU", [ACTIVATION_RELU] = "ReLU", [ACTIVATION_GPT_OSS] = "clamped SiLU"};
     const struct arch *arch = index < ARRAY_COUNT(archs) ? &archs[index] : NULL;
@@ -215,14 +245,15 @@ bool arch_describe(uint32_t index, struct arch_description *out)
              : pre       ? "before"
                          : "after",
              has(arch->layer_tensors, LAYER(q_norm)) ? "; of q and k" : "");
-    snprintf(out->positions, sizeof out->positions, "%s%s", ropes[arch->rope_style], arch->rope_period ? ", not in all layers" : "");
+    snprintf(out->positions, sizeof out->positions, "%s%s", ropes[arch->rope_style],
+             arch->rope_period ? ", not in all layers" : "");
     snprintf(out->mlp, sizeof out->mlp, "%s%s%s", activations[arch->activation], has(arch->mlp_tensors, LAYER(up)) ? ", gated" : "",
              arch->expert_tensors ? "; experts" : "");
     if (arch->window_period == 1)
         snprintf(out->attention, sizeof out->attention, "a window, if the file has one");
     else if (arch->window_period)
-        snprintf(out->attention, sizeof out->attention, "a window in %u of %u layers%s", arch->window_period - 1, arch->window_period,
-                 has(arch->layer_tensors, LAYER(sinks)) ? "; sinks" : "");
+        snprintf(out->attention, sizeof out->attention, "a window in %u of %u layers%s", arch->window_period - 1,
+                 arch->window_period, has(arch->layer_tensors, LAYER(sinks)) ? "; sinks" : "");
     else
         snprintf(out->attention, sizeof out->attention, "all positions");
     return true;

@@ -52,7 +52,7 @@ struct arch {
     enum model_norm norm;
     enum rope_style rope_style;
     enum model_activation activation;
-    bool tied_allowed; // output.weight may be missing; the embedding is used instead
+    bool tied_allowed;          // output.weight may be missing; the embedding is used instead
     bool embedding_sqrt_hidden; // rows of the embedding are multiplied by the square root of the hidden size
     bool logits_divided;        // <name>.logit_scale divides
     uint32_t positions_before;  // learned positions: rows before that of position 0

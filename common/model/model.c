@@ -45,7 +45,8 @@ struct part {
 // Whether a tensor has `columns` columns, and `rows` rows, perhaps as matrices of several experts. at_least: or more of them.
 static bool has_shape(const struct gguf_tensor *tensor, uint32_t rows, uint32_t columns, bool at_least)
 {
-    uint64_t has = tensor->dims[2] <= MODEL_MAX_EXPERTS ? tensor->dims[1] * tensor->dims[2] : 0; // dims are limited by the file's bytes
+    uint64_t has = tensor->dims[2] <= MODEL_MAX_EXPERTS ? tensor->dims[1] * tensor->dims[2]
+                                                        : 0; // dims are limited by the file's bytes
     return tensor->dims[0] == columns && tensor->dims[3] == 1 && (has == rows || (at_least && has > rows));
 }
 
@@ -85,7 +86,6 @@ static enum status place_tensor(const struct model *model, const struct arch_ten
     return STATUS_OK;
 }
 
-
 // The name of one expert's matrix: "blk.0.ffn_gate.7.weight" where the pattern is "blk.%u.ffn_gate_exps.weight". Returns name.
 static const char *name_of_one(const struct arch_tensor *wanted, uint32_t layer, uint32_t expert, char *name, size_t bytes)
 {
@@ -106,12 +106,19 @@ static enum status place_listed(struct model *model, const struct arch_tensor *w
         char name[GGUF_MAX_NAME_BYTES + 1];
         const struct gguf_tensor *tensor = gguf_find_tensor(model->gguf, name_of_one(wanted, layer, e, name, sizeof name));
         if (!tensor || !has_shape(tensor, rows, columns, false) || (e && tensor->type != view->type))
-            return error_set(error, STATUS_INVALID_ARGUMENT, "%s: tensor '%s' is missing, or has not %u rows of %u values of one type",
-                             gguf_label(model->gguf), name, rows, columns);
+            return error_set(error, STATUS_INVALID_ARGUMENT,
+                             "%s: tensor '%s' is missing, or has not %u rows of %u values of one type", gguf_label(model->gguf),
+                             name, rows, columns);
         if (e == 0)
-            *view = (struct tensor_view){.data = tensor->data, .type = tensor->type, .rows = rows * shape->experts, .columns = columns,
-                                         .bytes = tensor->bytes * shape->experts, .name = tensor->name.data,
-                                         .name_length = (uint32_t)tensor->name.length, .pieces = pieces, .piece_count = shape->experts};
+            *view = (struct tensor_view){.data = tensor->data,
+                                         .type = tensor->type,
+                                         .rows = rows * shape->experts,
+                                         .columns = columns,
+                                         .bytes = tensor->bytes * shape->experts,
+                                         .name = tensor->name.data,
+                                         .name_length = (uint32_t)tensor->name.length,
+                                         .pieces = pieces,
+                                         .piece_count = shape->experts};
         pieces[e] = tensor->data;
         ++*placed;
     }
@@ -123,8 +130,8 @@ static bool is_of_experts(const struct arch_tensor *wanted)
     return wanted->rows == DIM_EXPERTS_FFN || wanted->rows == DIM_EXPERTS_HIDDEN;
 }
 
-static enum status place_list(const struct model *model, const struct arch_tensor *list, uint32_t layer, void *base, uint32_t *placed,
-                              struct error *error)
+static enum status place_list(const struct model *model, const struct arch_tensor *list, uint32_t layer, void *base,
+                              uint32_t *placed, struct error *error)
 {
     struct part part = {0};
     enum status status = STATUS_OK;
@@ -175,7 +182,8 @@ static bool matches(const char *pattern, uint32_t layers, struct gguf_string nam
     const char *last = found ? strchr(found + 1, '.') : NULL;
     size_t length = (size_t)snprintf(wanted, sizeof wanted, pattern, layer);
     if (each && last && last[1] >= '0' && last[1] <= '9') // of one expert
-        snprintf(wanted + length - strlen(each), sizeof wanted - length + strlen(each), ".%u.weight", (uint32_t)strtoul(last + 1, NULL, 10));
+        snprintf(wanted + length - strlen(each), sizeof wanted - length + strlen(each), ".%u.weight",
+                 (uint32_t)strtoul(last + 1, NULL, 10));
     return layer < layers && strlen(copy) == name.length && strcmp(copy, wanted) == 0;
 }
 
@@ -238,15 +246,17 @@ static enum status place_tensors(struct model *model, struct error *error)
     if (!model->layers)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for %u layers", gguf_label(model->gguf),
                          model->shape.layers);
-    if (model->shape.experts && !(model->pieces_made = calloc((size_t)model->shape.layers * model->shape.experts * 3, sizeof(void *))))
+    if (model->shape.experts &&
+        !(model->pieces_made = calloc((size_t)model->shape.layers * model->shape.experts * 3, sizeof(void *))))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for %u experts", gguf_label(model->gguf),
                          model->shape.experts);
     if (!(status = model_read_layers(model->gguf, model->arch, &model->shape, model->layers, error)))
         status = place_list(model, model->arch->model_tensors, 0, model, &placed, error);
     for (uint32_t layer = 0; layer < model->shape.layers && !status; layer++)
         if (!(status = place_list(model, model->arch->layer_tensors, layer, &model->layers[layer], &placed, error)))
-            status = model->shape.experts ? place_experts(model, layer, &placed, error)
-                                          : place_list(model, model->arch->mlp_tensors, layer, &model->layers[layer], &placed, error);
+            status = model->shape.experts
+                         ? place_experts(model, layer, &placed, error)
+                         : place_list(model, model->arch->mlp_tensors, layer, &model->layers[layer], &placed, error);
     if (!status)
         status = check_none_left(model, placed, error);
     if (status)
@@ -317,8 +327,7 @@ static enum status fill(struct model *model, struct error *error)
 
     if ((status = find_arch(model, error)) || (status = model_read_shape(model->gguf, model->arch, &model->shape, error)) ||
         (status = model_read_tokenizer(model->gguf, &model->shape.vocab, &model->tokenizer, error)) ||
-        (status = place_tensors(model, error)) || (status = model_read_rope(model, error)) ||
-        (status = read_sinks(model, error)))
+        (status = place_tensors(model, error)) || (status = model_read_rope(model, error)) || (status = read_sinks(model, error)))
         return status;
     if (gguf_get_string(model->gguf, "general.name", &model->name, NULL))
         model->name = (struct gguf_string){"", 0};

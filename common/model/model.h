@@ -47,13 +47,13 @@ enum model_activation { ACTIVATION_SILU, ACTIVATION_GELU /* by tanh */, ACTIVATI
 // Angles of RoPE in some layers (norm_rope.h).
 struct model_rope {
     float base;
-    float freq_scale;           // 1, or 1 / factor of linear scaling
-    float magnitude;            // of cosines and sines: 1 unless frequencies are scaled
-    const float *factors;       // [rope_dim / 2] divisors of the frequencies, or NULL
-    const float *factors_long;  // the same for contexts beyond long_context, or NULL
+    float freq_scale;          // 1, or 1 / factor of linear scaling
+    float magnitude;           // of cosines and sines: 1 unless frequencies are scaled
+    const float *factors;      // [rope_dim / 2] divisors of the frequencies, or NULL
+    const float *factors_long; // the same for contexts beyond long_context, or NULL
     uint32_t long_context;
 };
-enum { MODEL_ROPE_WHOLE, MODEL_ROPE_WINDOWED, MODEL_ROPES }; // of layers that see the whole context; that see a window
+enum { MODEL_ROPE_WHOLE, MODEL_ROPE_WINDOWED, MODEL_ROPES }; // of layers that see the whole context; of those meant to see a window
 
 // A matrix of the file, or a vector (1 row). For an optional tensor that the file lacks, all fields are zero.
 struct tensor_view {
@@ -74,47 +74,48 @@ struct model_shape {
     uint32_t layers;
     uint32_t hidden;
     uint32_t heads;
-    uint32_t kv_heads; // divides heads
-    uint32_t head_dim; // even; heads * head_dim need not be hidden
-    uint32_t ffn;            // of an expert, if there are experts
-    uint32_t vocab;          // rows of the embedding = tokens of the tokenizer
-    uint32_t context_length; // context length that the model was trained for
-    uint32_t rope_dim;       // even, at most head_dim; the rest of a head is not rotated
-    uint32_t window;         // of windowed layers: how many positions a row attends to, its own included; 0: there are none
-    uint32_t experts;        // 0: each layer has one MLP
-    uint32_t experts_used;   // by each row: those with the largest router scores, weighted by the softmax of these
-    bool norm_plus_one;        // 1 is to be added to the weights of norms
-    uint32_t positions_before; // learned positions: position p is row p + positions_before
+    uint32_t kv_heads;          // divides heads
+    uint32_t head_dim;          // even; heads * head_dim need not be hidden
+    uint32_t ffn;               // of an expert, if there are experts
+    uint32_t vocab;             // rows of the embedding = tokens of the tokenizer
+    uint32_t context_length;    // context length that the model was trained for
+    uint32_t rope_dim;          // even, at most head_dim; the rest of a head is not rotated
+    uint32_t window;            // of windowed layers: how many positions a row attends to, its own included; 0: there are none
+    uint32_t experts;           // 0: each layer has one MLP
+    uint32_t experts_used;      // by each row: those with the largest router scores, weighted by the softmax of these
+    bool norm_plus_one;         // 1 is to be added to the weights of norms
+    uint32_t positions_before;  // learned positions: position p is row p + positions_before
     enum rope_style rope_style; // ROPE_NONE: learned positions are added to the embedding
     enum model_norm norm;
     enum model_activation activation;
     float norm_epsilon;
-    float embedding_scale;   // times a row of the embedding
-    float residual_scale;    // times what attention and MLP add to x
-    float attention_scale;   // times q·k: 1 / sqrt(head_dim) unless the file says otherwise
+    float embedding_scale;    // times a row of the embedding
+    float residual_scale;     // times what attention and MLP add to x
+    float attention_scale;    // times q·k: 1 / sqrt(head_dim) unless the file says otherwise
     float attention_soft_cap; // a score s becomes cap * tanh(s / cap); 0: it stays
-    float logit_scale;       // times the logits, then
-    float logit_soft_cap;    // as for scores
+    float logit_scale;        // times the logits, then
+    float logit_soft_cap;     // as for scores
     struct model_rope rope[MODEL_ROPES];
 };
 
 // Optional parts have zeros. A bias is [1][outputs], or [experts][outputs of one].
 struct model_layer {
-    bool windowed;                                     // it attends to shape.window positions
-    bool roped;                                        // q and k are rotated
-    struct tensor_view attn_norm, attn_norm_bias;      // [1][hidden]
-    struct tensor_view q;                              // [heads * head_dim][hidden]
-    struct tensor_view k, v;                           // [kv_heads * head_dim][hidden]
-    struct tensor_view o;                              // [hidden][heads * head_dim]
+    bool windowed;                                // it attends to shape.window positions
+    bool roped;                                   // q and k are rotated, by shape.rope[rope]
+    uint8_t rope;                                 // MODEL_ROPE_WHOLE or MODEL_ROPE_WINDOWED
+    struct tensor_view attn_norm, attn_norm_bias; // [1][hidden]
+    struct tensor_view q;                         // [heads * head_dim][hidden]
+    struct tensor_view k, v;                      // [kv_heads * head_dim][hidden]
+    struct tensor_view o;                         // [hidden][heads * head_dim]
     struct tensor_view q_bias, k_bias, v_bias, o_bias;
-    struct tensor_view q_norm, k_norm;                 // [1][head_dim], or [1][outputs]: before RoPE
-    struct tensor_view sinks;                          // [1][heads]: scores without a value that take part in the softmax;
-    const float *sink_scores;                          // the same in f32, or NULL
-    struct tensor_view post_attn_norm, post_ffn_norm;  // [1][hidden]: of what is added to x
-    struct tensor_view ffn_norm, ffn_norm_bias;        // [1][hidden]
-    struct tensor_view router, router_bias;            // [experts][hidden]
-    struct tensor_view gate, up;                       // [ffn][hidden]; of all experts, one below the other. Without gates: only `gate`
-    struct tensor_view down;                           // [hidden][ffn]; likewise
+    struct tensor_view q_norm, k_norm;                // [1][head_dim], or [1][outputs]: before RoPE
+    struct tensor_view sinks;                         // [1][heads]: scores without a value that take part in the softmax;
+    const float *sink_scores;                         // the same in f32, or NULL
+    struct tensor_view post_attn_norm, post_ffn_norm; // [1][hidden]: of what is added to x
+    struct tensor_view ffn_norm, ffn_norm_bias;       // [1][hidden]
+    struct tensor_view router, router_bias;           // [experts][hidden]
+    struct tensor_view gate, up; // [ffn][hidden]; of all experts, one below the other. Without gates: only `gate`
+    struct tensor_view down;     // [hidden][ffn]; likewise
     struct tensor_view gate_bias, up_bias, down_bias;
 };
 
@@ -139,10 +140,10 @@ struct arch; // arch.h
 struct model {
     const struct arch *arch;
     struct model_shape shape;
-    struct tensor_view embedding;    // [vocab][hidden]
-    struct tensor_view output;       // [vocab][hidden]; equal to embedding if tied
-    struct tensor_view output_norm, output_norm_bias; // [1][hidden]
-    struct tensor_view positions;                     // [context_length + positions_before][hidden], if learned
+    struct tensor_view embedding;                       // [vocab][hidden]
+    struct tensor_view output;                          // [vocab][hidden]; equal to embedding if tied
+    struct tensor_view output_norm, output_norm_bias;   // [1][hidden]
+    struct tensor_view positions;                       // [context_length + positions_before][hidden], if learned
     struct tensor_view rope_factors, rope_factors_long; // [1][rope_dim / 2] F32, or none; shape.rope points into them
     float *rope_made;                                   // the same, where they were computed
     const void **pieces_made;                           // what views' pieces point to
@@ -166,6 +167,8 @@ struct arch_description {
 // Describes the architecture number `index`. False: there are not so many.
 bool arch_describe(uint32_t index, struct arch_description *out);
 
+// Returns how many tables of angles there are: 0 without RoPE, 2 if MODEL_ROPE_WINDOWED differs from MODEL_ROPE_WHOLE.
+uint32_t model_rope_tables(const struct model_shape *shape);
 // Returns how to build the table of RoPE of MODEL_ROPE_WHOLE or MODEL_ROPE_WINDOWED for sequences of up to context_tokens.
 struct rope_params model_rope_params(const struct model_shape *shape, uint32_t which, uint32_t context_tokens);
 

@@ -138,3 +138,10 @@ struct rope_params model_rope_params(const struct model_shape *shape, uint32_t w
                                 .magnitude = (double)rope->magnitude,
                                 .freq_factors = is_long ? rope->factors_long : rope->factors};
 }
+
+uint32_t model_rope_tables(const struct model_shape *shape)
+{
+    const struct model_rope *whole = &shape->rope[MODEL_ROPE_WHOLE], *windowed = &shape->rope[MODEL_ROPE_WINDOWED];
+    bool alike = whole->base == windowed->base && whole->freq_scale == windowed->freq_scale && whole->factors == windowed->factors;
+    return shape->rope_style == ROPE_NONE ? 0 : alike ? 1 : 2;
+}

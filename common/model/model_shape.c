@@ -42,8 +42,8 @@ static void read_heads(struct shape_reader *reader, struct model_shape *shape)
     if (reader->status)
         return;
     if (shape->heads % shape->kv_heads != 0) {
-        shape_fail(reader, STATUS_INVALID_ARGUMENT, "key '%s.attention.head_count_kv' is %u, which does not divide the %u heads", arch,
-                   shape->kv_heads, shape->heads);
+        shape_fail(reader, STATUS_INVALID_ARGUMENT, "key '%s.attention.head_count_kv' is %u, which does not divide the %u heads",
+                   arch, shape->kv_heads, shape->heads);
         return;
     }
     if (!shape_has(reader, "attention.key_length") && shape->hidden % shape->heads != 0) {
@@ -83,8 +83,9 @@ static void read_window(struct shape_reader *reader, struct model_shape *shape)
     if (shape->window >= shape->context_length) // every row sees all
         shape->window = 0;
     if (shape->window && !reader->arch->window_period)
-        shape_fail(reader, STATUS_UNIMPLEMENTED, "key '%s.attention.sliding_window' is %u: this architecture's windows are not supported",
-                   reader->arch->name, shape->window);
+        shape_fail(reader, STATUS_UNIMPLEMENTED,
+                   "key '%s.attention.sliding_window' is %u: this architecture's windows are not supported", reader->arch->name,
+                   shape->window);
 }
 
 static void read_experts(struct shape_reader *reader, struct model_shape *shape)
@@ -97,7 +98,8 @@ static void read_experts(struct shape_reader *reader, struct model_shape *shape)
         shape->experts_used = shape_u32(reader, "expert_used_count", 1, shape->experts);
         shape->ffn = shape_u32_or(reader, "expert_feed_forward_length", 1, MODEL_MAX_FFN, shape->ffn);
     }
-    if ((uint64_t)shape->experts * shape->ffn > MODEL_MAX_EXPERT_ROWS || (uint64_t)shape->experts * shape->hidden > MODEL_MAX_EXPERT_ROWS)
+    if ((uint64_t)shape->experts * shape->ffn > MODEL_MAX_EXPERT_ROWS ||
+        (uint64_t)shape->experts * shape->hidden > MODEL_MAX_EXPERT_ROWS)
         shape_fail(reader, STATUS_INVALID_ARGUMENT, "%u experts of %u values: at most %d rows together", shape->experts, shape->ffn,
                    MODEL_MAX_EXPERT_ROWS);
 }
@@ -116,8 +118,9 @@ enum status model_read_shape(const struct gguf *gguf, const struct arch *arch, s
     shape->norm_plus_one = gguf_flag(gguf, "fastdecode.norm_plus_one");
     shape->layers = shape_u32(&reader, "block_count", 1, MODEL_MAX_LAYERS);
     shape->hidden = shape_u32(&reader, "embedding_length", 1, MODEL_MAX_HIDDEN);
-    shape->ffn = shape_has(&reader, "expert_feed_forward_length") ? shape_u32_or(&reader, "feed_forward_length", 0, MODEL_MAX_FFN, 1)
-                                                                  : shape_u32(&reader, "feed_forward_length", 1, MODEL_MAX_FFN);
+    shape->ffn = shape_has(&reader, "expert_feed_forward_length")
+                     ? shape_u32_or(&reader, "feed_forward_length", 0, MODEL_MAX_FFN, 1)
+                     : shape_u32(&reader, "feed_forward_length", 1, MODEL_MAX_FFN);
     shape->context_length = shape_u32(&reader, "context_length", 1, MODEL_MAX_CONTEXT);
     read_heads(&reader, shape);
     shape->rope_dim = shape_u32_or(&reader, "rope.dimension_count", 2, MODEL_MAX_HEAD_DIM, shape->head_dim);
@@ -149,8 +152,11 @@ enum status model_read_layers(const struct gguf *gguf, const struct arch *arch, 
                        (unsigned long long)listed.count, shape->layers);
     }
     for (uint32_t l = 0; !reader.status && l < shape->layers; l++) {
-        bool windowed = listed.count ? gguf_array_integer(&listed, l) != 0 : period == 1 || l % MAX(period, 1u) != period - 1;
-        layers[l].windowed = shape->window && windowed;
+        bool windowed = !period        ? false
+                        : listed.count ? gguf_array_integer(&listed, l) != 0
+                                       : period == 1 || l % MAX(period, 1u) != period - 1;
+        layers[l].windowed = shape->window && windowed; // with a window that no context exceeds there is none, but its angles
+        layers[l].rope = windowed ? MODEL_ROPE_WINDOWED : MODEL_ROPE_WHOLE;
         layers[l].roped = shape->rope_style != ROPE_NONE && (!arch->rope_period || l % arch->rope_period != arch->rope_period - 1);
     }
     return reader.status;

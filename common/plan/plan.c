@@ -43,13 +43,38 @@ static void roofline(const struct plan_request *r, uint64_t values, uint64_t byt
     cost_curve_add(out, 2 * knee, fixed_us + 2 * knee * row_us);
 }
 
+// With experts the bytes grow with the rows until each has some: of E experts, rows that use k each leave out a share of (1 - k / E) ^ rows.
+static void roofline_of_experts(const struct plan_request *r, struct cost_curve *out)
+{
+    enum { ROWS_MOST = 256 };
+    const struct plan_shape *s = r->shape;
+    const double used = (double)s->experts_used / s->experts;
+    const uint64_t values = s->layer_values - s->expert_values, active = values + (uint64_t)(used * (double)s->expert_values);
+    struct cost_curve whole = {0};
+
+    out->count = 0;
+    for (uint32_t rows = 1; rows <= ROWS_MOST; rows *= 2) {
+        double touched = 1 - pow(1 - used, rows);
+        struct cost_curve part = {0};
+        roofline(r, active, s->layer_bytes - (uint64_t)((1 - touched) * (double)s->expert_bytes), r->s_part->layer_us, &part);
+        cost_curve_add(out, rows, cost_curve_at(&part, rows));
+    }
+    roofline(r, active, s->layer_bytes, r->s_part->layer_us, &whole);
+    for (uint32_t i = 1; i < whole.count; i++)
+        if (whole.rows[i] > ROWS_MOST)
+            cost_curve_add(out, whole.rows[i], whole.us[i]);
+}
+
 void plan_s_part(const struct plan_request *r, struct cost_s_part *out)
 {
     const struct plan_shape *s = r->shape;
     double first = ((double)s->heads + 2.0 * s->kv_heads) * s->head_dim * s->hidden;
 
     *out = (struct cost_s_part){.layers = s->layers, .first_share = first / (double)s->layer_values, .step_us = r->s_part->step_us};
-    roofline(r, s->layer_values, s->layer_bytes, r->s_part->layer_us, &out->layer);
+    if (s->experts)
+        roofline_of_experts(r, &out->layer);
+    else
+        roofline(r, s->layer_values, s->layer_bytes, r->s_part->layer_us, &out->layer);
     roofline(r, s->head_values, s->head_bytes, 0, &out->head);
     if (r->s_part->model.rest.count)
         out->step_us = cost_curve_at(&r->s_part->model.rest, 1);

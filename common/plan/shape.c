@@ -75,7 +75,8 @@ static void add(const struct tensor_view *view, uint64_t *values, uint64_t *byte
 
 enum status shape_read(const char *path, struct plan_shape *out, struct error *error)
 {
-    uint64_t values = 0, bytes = 0, quantized = 0, unused = 0;
+    enum { FIRST_OF_MLP = 4 };
+    uint64_t values = 0, bytes = 0, quantized = 0, expert_values = 0, expert_bytes = 0, unused = 0;
     const char *slash = strrchr(path, '/');
     struct model *model;
     enum status status = model_open(path, &model, error);
@@ -100,7 +101,13 @@ enum status shape_read(const char *path, struct plan_shape *out, struct error *e
         const struct tensor_view *views[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
         for (size_t j = 0; j < ARRAY_COUNT(views); j++)
             add(views[j], &values, &bytes, &quantized);
+        for (size_t j = FIRST_OF_MLP; s->experts && j < ARRAY_COUNT(views); j++)
+            add(views[j], &expert_values, &expert_bytes, &unused);
     }
+    out->experts = s->experts;
+    out->experts_used = s->experts_used;
+    out->expert_values = expert_values / s->layers;
+    out->expert_bytes = expert_bytes / s->layers;
     out->layer_values = values / s->layers;
     out->layer_bytes = bytes / s->layers;
     out->quantized = 2 * quantized > bytes;

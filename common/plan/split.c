@@ -130,9 +130,10 @@ enum status plan_split_read(const char *text, uint32_t stages, uint32_t layers, 
             break;
     }
     if (count != stages || *at != '\0' || at[-1] == ',')
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--split is '%.64s', want the layers of each of %u stages, such as 19,11", text,
-                         stages);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--split is '%.64s', want the layers of each of %u stages, such as 19,11",
+                         text, stages);
     if (layers && first != layers)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--split %.64s: these are %u layers, the model has %u", text, first, layers);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--split %.64s: these are %u layers, the model has %u", text, first,
+                         layers);
     return STATUS_OK;
 }

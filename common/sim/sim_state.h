@@ -42,9 +42,9 @@ struct batch {
     struct flight *queue[SCHED_PLAN_AHEAD_MAX]; // oldest first; the first one runs
     uint32_t queue_count, stage, segment;       // the segment of that stage that is next or under way
     enum batch_state state;
-    bool waited; // it became ready by the workers' answer
+    bool waited;                // it became ready by the workers' answer
     double entered_us, came_us; // into the pipeline; to this stage
-    double since_us; // READY: from then on. AWAY: until then
+    double since_us;            // READY: from then on. AWAY: until then
     uint32_t decode_rows;
     uint64_t load;
 };

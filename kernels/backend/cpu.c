@@ -13,7 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/slices.h"
 #include "common/kv/kv_partials.h"
-#include "common/model/model_kv.h"
+#include "kernels/backend/kv_of_model.h"
 #include "kernels/attention/attention.h"
 #include "kernels/backend/cpu_internal.h"
 #include "kernels/backend/loaded_type.h"
@@ -73,21 +73,13 @@ static uint64_t batch_bytes(const struct backend_config *config)
 
 static struct kv_shape pool_shape(const struct backend_config *config, const struct layer_range *range)
 {
-    struct kv_shape shape = model_kv_shape(config->model, range->first, range->count);
+    struct kv_shape shape = kv_shape_of_model(config->model, range->first, range->count);
     shape.page_tokens = config->page_tokens;
     shape.type = (enum kv_type)config->kv_type;
     shape.max_sequences = config->max_sequences;
     shape.max_context = config->context_tokens;
     shape.sparse_percent = config->sparse_percent;
     return shape;
-}
-
-// Windowed layers may have angles of their own.
-static uint32_t rope_tables(const struct model_shape *shape)
-{
-    const struct model_rope *whole = &shape->rope[MODEL_ROPE_WHOLE], *windowed = &shape->rope[MODEL_ROPE_WINDOWED];
-    bool alike = whole->base == windowed->base && whole->freq_scale == windowed->freq_scale && whole->factors == windowed->factors;
-    return shape->rope_style == ROPE_NONE ? 0 : shape->window && !alike ? 2 : 1;
 }
 
 static uint64_t logits_bytes(const struct backend_config *config)
@@ -115,14 +107,15 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "--batch-invariant: f32 goes through OpenBLAS, whose order of summation depends on the number of rows: "
                          "leave --compute at auto");
-    if (shape->experts && (shape->ffn % PACK_TILE_OUTPUTS || shape->hidden % PACK_TILE_OUTPUTS || cpu_expert_slots(config) > SLOTS_MAX))
-        return error_set(error, STATUS_UNIMPLEMENTED, "%s: experts of %u values in %u: supported are multiples of %u", gguf_label(config->model->gguf),
-                         shape->ffn, shape->hidden, PACK_TILE_OUTPUTS);
+    if (shape->experts &&
+        (shape->ffn % PACK_TILE_OUTPUTS || shape->hidden % PACK_TILE_OUTPUTS || cpu_expert_slots(config) > SLOTS_MAX))
+        return error_set(error, STATUS_UNIMPLEMENTED, "%s: experts of %u values in %u: supported are multiples of %u",
+                         gguf_label(config->model->gguf), shape->ffn, shape->hidden, PACK_TILE_OUTPUTS);
     const struct kv_shape kv = pool_shape(config, &range);
     if ((status = cpu_plan_weights(config, &range, plan, error)))
         return status;
     plan->activation_bytes = batch_bytes(config) * config->max_batches +
-                             rope_tables(shape) * rope_row_floats(&rope) * config->context_tokens * 4;
+                             model_rope_tables(shape) * rope_row_floats(&rope) * config->context_tokens * 4;
     if (range.is_last)
         plan->activation_bytes += logits_bytes(config) + (uint64_t)threads * shape->vocab * 16; // sampling
     plan->pool_page_bytes = kv_page_memory_bytes(&kv);
@@ -156,7 +149,7 @@ static enum status open_head(struct backend *backend, struct error *error)
 static enum status open_tables(struct backend *backend, struct error *error)
 {
     const struct model_shape *shape = &backend->shape;
-    const uint32_t tables = rope_tables(shape), context = backend->config.context_tokens;
+    const uint32_t tables = model_rope_tables(shape), context = backend->config.context_tokens;
     const struct rope_params rope = {.dims = shape->rope_dim};
 
     backend->apart = shape->residual_scale != 1 || backend->config.model->layers[0].post_attn_norm.data;

@@ -168,29 +168,30 @@ static void expert_dense(const struct backend_batch *batch, const struct expert_
     const struct cpu_experts *e = &batch->experts;
     uint32_t first = e->first[expert], slots = e->first[expert + 1] - first;
 
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)slots, (int)p->outputs, (int)inputs, 1.0f, in + (size_t)first * inputs,
-                (int)inputs, p->linear->dense + (size_t)expert * p->outputs * inputs, (int)inputs, 0.0f,
-                p->out + (size_t)first * p->outputs, (int)p->outputs);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)slots, (int)p->outputs, (int)inputs, 1.0f,
+                in + (size_t)first * inputs, (int)inputs, p->linear->dense + (size_t)expert * p->outputs * inputs, (int)inputs,
+                0.0f, p->out + (size_t)first * p->outputs, (int)p->outputs);
     for (uint32_t slot = first; p->linear->bias && slot < first + slots; slot++)
         kernels->add(p->out + (size_t)slot * p->outputs, p->linear->bias + (size_t)expert * p->outputs, p->outputs);
 }
 
 // Products of all experts that have slots. then: the activation over the same outputs of two products, or NULL.
-static void phase_products(struct backend_batch *batch, const struct expert_product *products, uint32_t product_count, const float *in,
-                           uint32_t inputs, bool activate, uint32_t thread_index)
+static void phase_products(struct backend_batch *batch, const struct expert_product *products, uint32_t product_count,
+                           const float *in, uint32_t inputs, bool activate, uint32_t thread_index)
 {
     const struct backend *backend = batch->backend;
     const struct cpu_experts *e = &batch->experts;
     const uint32_t outputs = products[0].outputs, tiles = outputs / PACK_TILE_OUTPUTS;
     const struct quantized_rows x = slots_of(batch, in, inputs);
-    struct claim claim =
-        claim_begin(backend->config.pool, thread_index, backend->dense ? 1 : e->active_count * tiles, batch->row_count <= CLAIM_FEW_ROWS);
+    struct claim claim = claim_begin(backend->config.pool, thread_index, backend->dense ? 1 : e->active_count * tiles,
+                                     batch->row_count <= CLAIM_FEW_ROWS);
 
     for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
         for (uint32_t take; count; begin += take, count -= take) {
             uint32_t expert, tile = backend->dense ? 0 : begin % tiles;
             take = backend->dense ? 1 : MIN(count, tiles - tile);
-            for (uint32_t at = backend->dense ? 0 : begin / tiles, end = backend->dense ? e->active_count : at + 1; at < end; at++) {
+            for (uint32_t at = backend->dense ? 0 : begin / tiles, end = backend->dense ? e->active_count : at + 1; at < end;
+                 at++) {
                 expert = e->active[at];
                 for (uint32_t i = 0; i < product_count; i++)
                     if (backend->dense)
@@ -243,7 +244,8 @@ static void phase_sum(struct backend_batch *batch, enum gemm_store store, float 
     thread_pool_barrier(batch->backend->config.pool);
 }
 
-void cpu_experts(struct backend_batch *batch, const struct cpu_layer *layer, uint32_t thread_index, enum gemm_store store, float *to)
+void cpu_experts(struct backend_batch *batch, const struct cpu_layer *layer, uint32_t thread_index, enum gemm_store store,
+                 float *to)
 {
     struct backend *backend = batch->backend;
     const struct model_shape *shape = &backend->shape;

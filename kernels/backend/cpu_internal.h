@@ -35,10 +35,12 @@ struct cpu_norm {
 struct cpu_layer {
     struct cpu_norm attn, ffn, post_attn, post_ffn; // of x; of what is added to x
     struct cpu_norm q_norm, k_norm;                 // of each head, or of all as one
-    struct cpu_linear q, k, v, o, gate, up, down;   // without gates `gate` is the one matrix, and `up` has no outputs. Of all experts,
-                                                    // one below the other
+    struct cpu_linear q, k, v, o, gate, up,
+        down; // without gates `gate` is the one matrix, and `up` has no outputs. Of all experts,
+              // one below the other
     struct cpu_linear router;
-    bool windowed, roped;
+    bool roped;
+    uint8_t rope; // MODEL_ROPE_…
 };
 
 // The weights in pieces (cpu_load.c): of the head and the embedding, then of each segment.
@@ -64,9 +66,9 @@ struct backend {
     struct cpu_linear embedding; // if range.is_first
     struct cpu_linear output;    // if range.is_last; so is output_norm
     struct cpu_norm output_norm;
-    const float *positions;      // [context_length + positions_before][hidden] f32, if they are learned and range.is_first
-    bool apart;                  // what attention and MLP give is changed before it is added to x
-    float q_factor;              // times q, since attention divides by sqrt(head_dim)
+    const float *positions;         // [context_length + positions_before][hidden] f32, if they are learned and range.is_first
+    bool apart;                     // what attention and MLP give is changed before it is added to x
+    float q_factor;                 // times q, since attention divides by sqrt(head_dim)
     float *rope_table[MODEL_ROPES]; // [context_tokens][rope_row_floats] f32; one allocation if they are equal. NULL without RoPE
     size_t rope_row;
     struct kv_store *kv;    // NULL without a local pool
@@ -105,11 +107,11 @@ struct backend_batch {
         uint32_t *first;      // [experts + 1] slot
         uint32_t *active;     // [experts] those that have slots
         uint32_t active_count;
-        float *in, *out;      // [slots][hidden] f32; in: only for dense products and float layouts
-        void *quant;          // quantized slots
+        float *in, *out; // [slots][hidden] f32; in: only for dense products and float layouts
+        void *quant;     // quantized slots
     } experts;
-    void *quant;              // quantized rows, of the width that the current phase needs
-    unsigned char *memory;    // the one allocation that holds all of these
+    void *quant;           // quantized rows, of the width that the current phase needs
+    unsigned char *memory; // the one allocation that holds all of these
     uint64_t memory_bytes;
     struct kv_batch *kv;
     struct kv_row *kv_rows;               // [max_rows] local rows, then reads
@@ -167,12 +169,13 @@ void cpu_segment(struct backend_batch *batch, uint32_t s, const struct backend_l
 // adds what they give to `to`, or sets it.
 uint64_t cpu_expert_slots(const struct backend_config *config); // 0 without experts
 bool cpu_experts_copy(const struct backend_config *config);     // experts read rows as they are: copies of them
-void cpu_experts(struct backend_batch *batch, const struct cpu_layer *layer, uint32_t thread_index, enum gemm_store store, float *to);
+void cpu_experts(struct backend_batch *batch, const struct cpu_layer *layer, uint32_t thread_index, enum gemm_store store,
+                 float *to);
 
 // cpu_head.c
 void cpu_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
 
-// cpu_segment.c. Call it inside a job of the pool. Computes one linear phase for rows [0, rows) of `in` into `out`; ends with a
+// cpu_products.c. Call it inside a job of the pool. Computes one linear phase for rows [0, rows) of `in` into `out`; ends with a
 // barrier. next: the weights that this thread reads in the next phase, or NULL.
 struct cpu_product {
     const struct cpu_linear *linear;
@@ -184,5 +187,9 @@ struct cpu_product {
 };
 void cpu_products(struct backend *backend, const struct cpu_product *products, uint32_t product_count, uint32_t rows, void *quant,
                   uint32_t row_capacity, uint32_t thread_index, const void *next);
+// The weights that a thread reads first in a phase over these matrices; NULL: none.
+const void *cpu_first_read(const struct backend *backend, const struct cpu_linear *const *linears, uint32_t linear_count,
+                           uint32_t rows, uint32_t thread_index);
+void cpu_add_bias(const struct cpu_linear *linear, float *out, size_t stride, uint32_t rows, uint32_t column, uint32_t columns);
 
 #endif

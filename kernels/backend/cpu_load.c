@@ -229,7 +229,7 @@ static void load_segment(struct loader *loader, uint32_t s)
     if (s < range->count) {
         const struct model_layer *from = &loader->model->layers[range->first + s];
         struct cpu_layer *to = loader->base ? &layers[s] : &unused;
-        to->windowed = from->windowed;
+        to->rope = from->rope;
         to->roped = from->roped;
         load_norm(loader, &from->attn_norm, &from->attn_norm_bias, &to->attn);
         load_biased(loader, &from->q, &from->q_bias, &to->q);

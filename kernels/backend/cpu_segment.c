@@ -4,9 +4,6 @@
 // quantize | down + residual] of layer s-1, then [norm + quantize | q, k, v | RoPE and scatter] of layer s. Inside a phase
 // threads claim rows or tiles of 16 outputs; a value depends on its row alone, never on who computed it. Where a model changes what is
 // added to x (a norm, a scale), the product goes to h, and the phase of the next norm adds it.
-//
-// Dense f32 products are left to OpenBLAS, called by thread 0 while the others wait at the barrier.
-#include <cblas.h>
 #include <string.h>
 
 #include "common/base/checked.h"
@@ -18,92 +15,6 @@ struct segment_job {
     uint32_t s;
     const struct backend_links *links;
 };
-
-enum { PRODUCTS_MAX = 3 /* q, k, v */ };
-
-// Where tile number `tile` of some matrices, one after the other, lies.
-static const void *tile_of(const struct cpu_linear *const *linears, uint32_t tile)
-{
-    for (; tile >= (*linears)->packed.tile_count; linears++)
-        tile -= (*linears)->packed.tile_count;
-    return (*linears)->packed.data + tile * (*linears)->packed.tile_bytes;
-}
-
-// The weights that a thread reads first in a phase over these matrices; NULL: none.
-static const void *first_read(const struct backend *backend, const struct cpu_linear *const *linears, uint32_t linear_count,
-                              uint32_t rows, uint32_t thread_index)
-{
-    uint32_t tile_total = 0, begin, count;
-    for (uint32_t i = 0; i < linear_count; i++)
-        tile_total += linears[i]->packed.tile_count;
-    struct claim claim = claim_begin(backend->config.pool, thread_index, tile_total, rows <= CLAIM_FEW_ROWS);
-    return claim_range(&claim, &begin, &count) ? tile_of(linears, begin) : NULL;
-}
-
-static void add_bias(const struct cpu_linear *linear, float *out, size_t stride, uint32_t rows, uint32_t column, uint32_t columns)
-{
-    if (!linear->bias)
-        return;
-    for (uint32_t row = 0; row < rows; row++)
-        kernels->add(out + row * stride + column, linear->bias + column, columns);
-}
-
-static void product_dense(const struct cpu_product *p, uint32_t rows)
-{
-    const struct cpu_linear *w = p->linear;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)w->outputs, (int)w->inputs, 1.0f, p->in, (int)p->in_stride,
-                w->dense, (int)w->inputs, p->store == GEMM_ADD ? 1.0f : 0.0f, p->out, (int)p->out_stride);
-    add_bias(w, p->out, p->out_stride, rows, 0, w->outputs);
-}
-
-// A claimed range of tiles of some products, matrix by matrix. next: what this thread reads afterwards.
-static void products_range(const struct cpu_product *products, uint32_t rows, void *quant, uint32_t row_capacity, uint32_t begin,
-                           uint32_t count, const void *next)
-{
-    for (uint32_t i = 0; count; i++) {
-        const struct cpu_product *p = &products[i];
-        const struct packed_matrix *w = &p->linear->packed;
-        if (begin >= w->tile_count) { // the range lies in a later matrix
-            begin -= w->tile_count;
-            continue;
-        }
-        uint32_t take = MIN(count, w->tile_count - begin), column = begin * PACK_TILE_OUTPUTS;
-        struct quantized_rows x;
-        quantized_rows_init(&x, quant, row_capacity, w->k);
-        quantized_rows_source(&x, p->in, p->in_stride);
-        kernels->gemm(w, &x, 0, rows, begin, take, take < count ? products[i + 1].linear->packed.data : next, p->out, p->out_stride,
-                      p->store);
-        add_bias(p->linear, p->out, p->out_stride, rows, column, MIN(take * PACK_TILE_OUTPUTS, w->output_count - column));
-        begin = 0;
-        count -= take;
-    }
-}
-
-void cpu_products(struct backend *backend, const struct cpu_product *products, uint32_t product_count, uint32_t rows, void *quant,
-                  uint32_t row_capacity, uint32_t thread_index, const void *next)
-{
-    struct thread_pool *pool = backend->config.pool;
-    uint32_t tile_total = 0, begin, count, next_begin = 0, next_count = 0;
-
-    if (backend->dense) {
-        for (uint32_t i = 0; thread_index == 0 && i < product_count; i++)
-            product_dense(&products[i], rows);
-        thread_pool_barrier(pool);
-        return;
-    }
-    const struct cpu_linear *linears[PRODUCTS_MAX];
-    assert_always(product_count <= PRODUCTS_MAX);
-    for (uint32_t i = 0; i < product_count; i++) {
-        linears[i] = products[i].linear;
-        tile_total += linears[i]->packed.tile_count;
-    }
-    struct claim claim = claim_begin(pool, thread_index, tile_total, rows <= CLAIM_FEW_ROWS);
-    for (bool more = claim_range(&claim, &begin, &count); more; begin = next_begin, count = next_count) {
-        more = claim_range(&claim, &next_begin, &next_count); // so that its weights can be asked for
-        products_range(products, rows, quant, row_capacity, begin, count, more ? tile_of(linears, next_begin) : next);
-    }
-    thread_pool_barrier(pool);
-}
 
 static void quantize(struct backend_batch *batch, const float *in, size_t stride, uint32_t inputs, uint32_t begin, uint32_t count)
 {
@@ -190,7 +101,8 @@ static void phase_gate_up(struct backend_batch *batch, const struct cpu_layer *l
             {&layer->gate, batch->h, backend->shape.hidden, batch->gate, ffn, GEMM_SET},
             {&layer->up, batch->h, backend->shape.hidden, batch->up, ffn, GEMM_SET},
         };
-        cpu_products(backend, products, layer->up.outputs ? 2 : 1, rows, batch->quant, backend->config.max_rows, thread_index, NULL);
+        cpu_products(backend, products, layer->up.outputs ? 2 : 1, rows, batch->quant, backend->config.max_rows, thread_index,
+                     NULL);
         struct claim claim = claim_begin(backend->config.pool, thread_index, rows, false);
         for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
             backend->pieces.activation(batch->gate + (size_t)begin * ffn, batch->up + (size_t)begin * ffn, count * ffn,
@@ -209,12 +121,12 @@ static void phase_gate_up(struct backend_batch *batch, const struct cpu_layer *l
         uint32_t column = begin * PACK_TILE_OUTPUTS, columns = MIN(count * PACK_TILE_OUTPUTS, ffn - column);
         more = claim_range(&claim, &next_begin, &next_count);
         const void *after = more ? layer->gate.packed.data + next_begin * layer->gate.packed.tile_bytes : next;
-        kernels->gemm(&layer->gate.packed, &x, 0, rows, begin, count, is_gated ? up->data + begin * up->tile_bytes : after, batch->gate,
-                      ffn, GEMM_SET);
+        kernels->gemm(&layer->gate.packed, &x, 0, rows, begin, count, is_gated ? up->data + begin * up->tile_bytes : after,
+                      batch->gate, ffn, GEMM_SET);
         if (is_gated)
             kernels->gemm(up, &x, 0, rows, begin, count, after, batch->up, ffn, GEMM_SET);
-        add_bias(&layer->gate, batch->gate, ffn, rows, column, columns);
-        add_bias(&layer->up, batch->up, ffn, rows, column, columns);
+        cpu_add_bias(&layer->gate, batch->gate, ffn, rows, column, columns);
+        cpu_add_bias(&layer->up, batch->up, ffn, rows, column, columns);
         for (uint32_t row = 0; row < rows; row++) {
             float *gate = batch->gate + (size_t)row * ffn + column;
             backend->pieces.activation(gate, batch->up + (size_t)row * ffn + column, columns, gate);
@@ -241,7 +153,7 @@ static void finish_layer(struct segment_job *job, uint32_t thread_index)
 
     phase_take_o(batch, layer, job->links, thread_index);
     cpu_products(backend, &out, 1, batch->row_count, batch->quant, backend->config.max_rows, thread_index,
-                 first_read(backend, after_o, 1, batch->row_count, thread_index));
+                 cpu_first_read(backend, after_o, 1, batch->row_count, thread_index));
     phase_norm(batch, backend->apart ? &layer->post_attn : NULL, &layer->ffn, thread_index);
     if (backend->shape.experts) {
         cpu_experts(batch, layer, thread_index, store, to);
@@ -249,7 +161,7 @@ static void finish_layer(struct segment_job *job, uint32_t thread_index)
             phase_norm(batch, &layer->post_ffn, NULL, thread_index);
         return;
     }
-    phase_gate_up(batch, layer, thread_index, first_read(backend, after_up, 1, batch->row_count, thread_index));
+    phase_gate_up(batch, layer, thread_index, cpu_first_read(backend, after_up, 1, batch->row_count, thread_index));
     if (backend->sections.quantized) {
         struct claim claim = claim_begin(backend->config.pool, thread_index, batch->row_count, false);
         for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
@@ -257,8 +169,8 @@ static void finish_layer(struct segment_job *job, uint32_t thread_index)
         thread_pool_barrier(backend->config.pool);
     }
     cpu_products(backend, &down, 1, batch->row_count, batch->quant, backend->config.max_rows, thread_index,
-                 !last                    ? first_read(backend, qkv, 3, batch->row_count, thread_index)
-                 : backend->range.is_last ? first_read(backend, output, 1, batch->row_count, thread_index)
+                 !last                    ? cpu_first_read(backend, qkv, 3, batch->row_count, thread_index)
+                 : backend->range.is_last ? cpu_first_read(backend, output, 1, batch->row_count, thread_index)
                                           : NULL);
     if (last && backend->apart)
         phase_norm(batch, &layer->post_ffn, NULL, thread_index);
@@ -282,7 +194,7 @@ static void phase_rope(struct backend_batch *batch, const struct cpu_layer *laye
 
     for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
         for (uint32_t row = begin; row < begin + count; row++) {
-            const float *table = backend->rope_table[layer->windowed ? MODEL_ROPE_WINDOWED : MODEL_ROPE_WHOLE];
+            const float *table = backend->rope_table[layer->rope];
             float *q = batch->qkv + row * width, *k = q + backend->q_width, *v = k + backend->kv_width;
             norm_heads(backend, &layer->q_norm, q, backend->q_width);
             norm_heads(backend, &layer->k_norm, k, backend->kv_width);
@@ -320,7 +232,7 @@ static void start_layer(struct segment_job *job, uint32_t thread_index)
     const struct cpu_linear *after[] = {&layer->o};
     phase_norm(batch, job->s && backend->apart ? &layer[-1].post_ffn : NULL, &layer->attn, thread_index);
     cpu_products(backend, products, 3, batch->row_count, batch->quant, backend->config.max_rows, thread_index,
-                 first_read(backend, after, 1, batch->row_count, thread_index));
+                 cpu_first_read(backend, after, 1, batch->row_count, thread_index));
     phase_rope(batch, layer, job->links, thread_index);
 }
 

@@ -26,6 +26,7 @@ enum status cuda_check_pieces(const struct model *model, struct error *error)
         const char *name;
     } pieces[] = {
         {s->window != 0, "window of attention"},
+        {model_rope_tables(s) > 1, "RoPE of some layers apart from others"},
         {s->attention_soft_cap > 0, "soft cap of attention"},
         {first->sinks.data, "sinks of attention"},
         {s->experts != 0, "router of experts"},

@@ -1,13 +1,13 @@
 // kernels.c: one function table a level. VNNI has its own dot products; the rest of it is the AVX-512 code.
 #include "kernels/dispatch/kernels.h"
 
-#define NORM_ROPE_ENTRIES(suffix)                                                                                         \
-    .rms_norm = rms_norm_##suffix, .layer_norm = layer_norm_##suffix, .gelu_mul = gelu_mul_##suffix,                      \
-    .gpt_oss_mul = gpt_oss_mul_##suffix, .relu = relu_##suffix, .scale = scale_##suffix, .soft_cap = soft_cap_##suffix,   \
-    .rope_pairs = rope_pairs_##suffix, .rope_neox = rope_neox_##suffix,                    \
-    .silu_mul = silu_mul_##suffix, .add = add_##suffix, .log_sum_exp = log_sum_exp_##suffix, .softmax = softmax_##suffix, \
-    .log_softmax = log_softmax_##suffix, .argmax = argmax_##suffix, .f32_to_f16 = f32_to_f16_##suffix,                    \
-    .f16_to_f32 = f16_to_f32_##suffix, .f32_to_bf16 = f32_to_bf16_##suffix, .bf16_to_f32 = bf16_to_f32_##suffix
+#define NORM_ROPE_ENTRIES(suffix)                                                                                           \
+    .rms_norm = rms_norm_##suffix, .layer_norm = layer_norm_##suffix, .gelu_mul = gelu_mul_##suffix,                        \
+    .gpt_oss_mul = gpt_oss_mul_##suffix, .relu = relu_##suffix, .scale = scale_##suffix, .soft_cap = soft_cap_##suffix,     \
+    .rope_pairs = rope_pairs_##suffix, .rope_neox = rope_neox_##suffix, .silu_mul = silu_mul_##suffix, .add = add_##suffix, \
+    .log_sum_exp = log_sum_exp_##suffix, .softmax = softmax_##suffix, .log_softmax = log_softmax_##suffix,                  \
+    .argmax = argmax_##suffix, .f32_to_f16 = f32_to_f16_##suffix, .f16_to_f32 = f16_to_f32_##suffix,                        \
+    .f32_to_bf16 = f32_to_bf16_##suffix, .bf16_to_f32 = bf16_to_f32_##suffix
 
 static const struct kernels tables[ISA_LEVEL_COUNT] = {
     [ISA_REF] = {.level = ISA_REF, .quantize_rows = quantize_rows_ref, .gemm = gemm_ref, NORM_ROPE_ENTRIES(ref)},

@@ -36,25 +36,25 @@ static inline size_t rope_row_floats(const struct rope_params *params) { return 
 void rope_table_build(const struct rope_params *params, uint32_t position_begin, uint32_t count, float *table);
 
 // The entries of struct kernels; kernels.h says what each does.
-#define NORM_ROPE_DECLARE(level)                                                                           \
-    void rms_norm_##level(const float *x, const float *weight, float epsilon, uint32_t n, float *out);     \
-    void rope_pairs_##level(float *x, uint32_t heads, uint32_t head_dim, uint32_t dims, const float *row); \
-    void rope_neox_##level(float *x, uint32_t heads, uint32_t head_dim, uint32_t dims, const float *row);  \
+#define NORM_ROPE_DECLARE(level)                                                                                            \
+    void rms_norm_##level(const float *x, const float *weight, float epsilon, uint32_t n, float *out);                      \
+    void rope_pairs_##level(float *x, uint32_t heads, uint32_t head_dim, uint32_t dims, const float *row);                  \
+    void rope_neox_##level(float *x, uint32_t heads, uint32_t head_dim, uint32_t dims, const float *row);                   \
     void layer_norm_##level(const float *x, const float *weight, const float *bias, float epsilon, uint32_t n, float *out); \
-    void silu_mul_##level(const float *gate, const float *up, uint32_t n, float *out);                     \
-    void gelu_mul_##level(const float *gate, const float *up, uint32_t n, float *out);                     \
-    void gpt_oss_mul_##level(const float *gate, const float *up, uint32_t n, float *out);                  \
-    void relu_##level(const float *gate, const float *up, uint32_t n, float *out);                         \
-    void add_##level(float *x, const float *y, uint32_t n);                                                \
-    void scale_##level(float *x, float factor, uint32_t n);                                                \
-    void soft_cap_##level(float *x, float cap, uint32_t n);                                                \
-    double log_sum_exp_##level(const float *x, uint32_t n, float *max_out);                                \
-    void softmax_##level(const float *x, uint32_t n, float *out);                                          \
-    void log_softmax_##level(const float *x, uint32_t n, float *out);                                      \
-    uint32_t argmax_##level(const float *x, uint32_t n);                                                   \
-    void f32_to_f16_##level(const float *x, uint32_t n, uint16_t *out);                                    \
-    void f16_to_f32_##level(const uint16_t *x, uint32_t n, float *out);                                    \
-    void f32_to_bf16_##level(const float *x, uint32_t n, uint16_t *out);                                   \
+    void silu_mul_##level(const float *gate, const float *up, uint32_t n, float *out);                                      \
+    void gelu_mul_##level(const float *gate, const float *up, uint32_t n, float *out);                                      \
+    void gpt_oss_mul_##level(const float *gate, const float *up, uint32_t n, float *out);                                   \
+    void relu_##level(const float *gate, const float *up, uint32_t n, float *out);                                          \
+    void add_##level(float *x, const float *y, uint32_t n);                                                                 \
+    void scale_##level(float *x, float factor, uint32_t n);                                                                 \
+    void soft_cap_##level(float *x, float cap, uint32_t n);                                                                 \
+    double log_sum_exp_##level(const float *x, uint32_t n, float *max_out);                                                 \
+    void softmax_##level(const float *x, uint32_t n, float *out);                                                           \
+    void log_softmax_##level(const float *x, uint32_t n, float *out);                                                       \
+    uint32_t argmax_##level(const float *x, uint32_t n);                                                                    \
+    void f32_to_f16_##level(const float *x, uint32_t n, uint16_t *out);                                                     \
+    void f16_to_f32_##level(const uint16_t *x, uint32_t n, float *out);                                                     \
+    void f32_to_bf16_##level(const float *x, uint32_t n, uint16_t *out);                                                    \
     void bf16_to_f32_##level(const uint16_t *x, uint32_t n, float *out)
 NORM_ROPE_DECLARE(ref);
 NORM_ROPE_DECLARE(avx2);

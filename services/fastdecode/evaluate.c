@@ -6,7 +6,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/memory.h"
-#include "common/model/model_kv.h"
+#include "kernels/backend/kv_of_model.h"
 
 enum { STEP_ROWS = 512, HEAD_ROWS = 32, PAGE_TOKENS = 16, SEQUENCE = 1 };
 
@@ -36,7 +36,7 @@ static bool is_reference(const struct evaluation *evaluation, const struct side 
 
 static struct kv_shape kv_shape_of(const struct evaluation *evaluation, const struct side *side)
 {
-    struct kv_shape shape = model_kv_shape(evaluation->config.model, 0, evaluation->shape.layers);
+    struct kv_shape shape = kv_shape_of_model(evaluation->config.model, 0, evaluation->shape.layers);
     shape.page_tokens = PAGE_TOKENS;
     shape.type = is_reference(evaluation, side) ? KV_F32 : evaluation->config.kv_type;
     shape.max_sequences = 1;

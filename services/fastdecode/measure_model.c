@@ -3,7 +3,7 @@
 
 #include "common/base/checked.h"
 #include "common/model/model.h"
-#include "common/model/model_kv.h"
+#include "kernels/backend/kv_of_model.h"
 #include "kernels/backend/backend_measure.h"
 #include "services/fastdecode/measure_model.h"
 
@@ -89,7 +89,7 @@ enum status measure_model(const char *model_path, const struct device_choice *de
 
     if (status)
         return status;
-    struct kv_shape kv = model_kv_shape(model, 0, model->shape.layers);
+    struct kv_shape kv = kv_shape_of_model(model, 0, model->shape.layers);
     kv.page_tokens = PAGE_TOKENS;
     kv.type = KV_F16;
     *out = (struct hardware_model){.name = slash ? slash + 1 : model_path};

@@ -157,7 +157,8 @@ int model_main(int argc, char **argv)
         {"type", OPTION_STRING, &synthetic.type, "TYPE", "with --synthetic: type of the matrices: " SYNTHETIC_TYPES, 0, 0},
         {"layers", OPTION_U32, &synthetic.layers, "N", "with --synthetic: layers; 0: as many as the shape has", 0, 512},
         {"seed", OPTION_U32, &seed, "N", "with --synthetic: seed of the weights", 0, UINT32_MAX},
-        {"architectures", OPTION_BOOL, &architectures, "on|off", "print a table of the architectures that can be served; no FILE", 0, 0},
+        {"architectures", OPTION_BOOL, &architectures, "on|off", "print a table of the architectures that can be served; no FILE",
+         0, 0},
     };
     struct program program = {.name = "fastdecode model",
                               .purpose = "what a GGUF file holds, and the memory it takes; or writes one for measuring speed",

@@ -31,8 +31,9 @@ static const struct shape {
     {"llama-1b", 22, 2048, 5632, 32, 4, 8192, "llama", 64, 0, 0},    // TinyLlama, arXiv 2401.02385, with a longer context
     {"llama-7b", 32, 4096, 11008, 32, 32, 4096, "llama", 128, 0, 0}, // arXiv 2302.13971, table 2; context of the second edition
     {"llama-13b", 40, 5120, 13824, 40, 40, 4096, "llama", 128, 0, 0},
-    {"qwen3moe-1b", 12, 1024, 384, 16, 4, 8192, "qwen3moe", 128, 64, 8}, // of no real model: half the width of arXiv 2505.09388's 30B-A3B
-    {"llama-tiny", 2, 128, 384, 4, 2, 256, "llama", 32, 0, 0},           // of no real model: tests the tools that measure the others
+    {"qwen3moe-1b", 12, 1024, 384, 16, 4, 8192, "qwen3moe", 128, 64,
+     8},                                                       // of no real model: half the width of arXiv 2505.09388's 30B-A3B
+    {"llama-tiny", 2, 128, 384, 4, 2, 256, "llama", 32, 0, 0}, // of no real model: tests the tools that measure the others
 };
 
 static const struct kind {

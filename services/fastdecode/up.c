@@ -44,7 +44,7 @@ struct up_settings {
         *sparse_attention, *local_pool, *admission, *placement, *micro_batch, *kv_worker_isa, *trace, *mesh_secret_file;
     const char *models_dir;
     char model_path[4096]; // of what `model` says
-    const char *split; // and what it says, unless it is "auto":
+    const char *split;     // and what it says, unless it is "auto":
     struct plan_range ranges[PLAN_STAGES_MAX];
     const char *cache_dir, *disk_reads, *weights_memory, *weights_host_memory;
     uint32_t port, kv_workers, s_parts, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue,
@@ -162,7 +162,8 @@ static enum status check(struct up_settings *s, struct error *error)
 static enum status parse(struct up_settings *s, int argc, char **argv, bool *check_only, struct error *error)
 {
     const struct option options[] = {
-        {"model", OPTION_STRING, &s->model, "FILE|NAME", "GGUF file, or directory of Hugging Face files, or the name of one in --models-dir (required)", 0, 0},
+        {"model", OPTION_STRING, &s->model, "FILE|NAME",
+         "GGUF file, or directory of Hugging Face files, or the name of one in --models-dir (required)", 0, 0},
         {"models-dir", OPTION_STRING, &s->models_dir, "DIR", MODELS_DIR_HELP, 0, 0},
         {"host", OPTION_STRING, &s->host, "ADDRESS", "address on which the HTTP server listens", 0, 0},
         {"port", OPTION_U32, &s->port, "N", "port of the HTTP server; 0 picks a free one", 0, 65535},

@@ -77,7 +77,7 @@ struct worker {
     atomic_ullong s_part_incarnation[WORKER_LAYERS_MAX];
     uint32_t q_width, kv_width, partial_floats;
     float sinks[WORKER_HEADS_MAX]; // of the layer that is attended
-    struct kv_row *rows; // [WORKER_ROWS_MAX] scratch
+    struct kv_row *rows;           // [WORKER_ROWS_MAX] scratch
     const float **q, **k, **v;
     float **o;
     float **out; // [WORKER_ROWS_MAX] where the results of an item go, if some of the step get partials

@@ -183,7 +183,7 @@ struct engine {
     struct sequence_table *sequences;
     struct model_shape shape;
     const struct model_layer *layers; // [shape.layers] of the model, for their sinks; borrowed. NULL: none has any
-    struct layer_range range; // count 0 until engine_open(): all layers
+    struct layer_range range;         // count 0 until engine_open(): all layers
     struct engine_stage stage;
     uint32_t context_tokens, max_rows, batch_count, q_width, kv_width, partial_floats, page_tokens;
     bool has_sparse; // workers are told which rows are sparse

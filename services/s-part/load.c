@@ -6,7 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "common/model/model_kv.h"
+#include "kernels/backend/kv_of_model.h"
 #include "common/model/compute.h"
 #include "common/plan/split.h"
 #include "services/s-part/s_part.h"
@@ -195,7 +195,7 @@ enum status load_model(struct s_part *s_part, struct error *error)
 
 struct kv_shape load_kv_shape(const struct s_part *s_part)
 {
-    struct kv_shape shape = model_kv_shape(s_part->model, 0, s_part->model->shape.layers);
+    struct kv_shape shape = kv_shape_of_model(s_part->model, 0, s_part->model->shape.layers);
     shape.page_tokens = S_PART_PAGE_TOKENS;
     shape.type = s_part->settings.kv_type;
     shape.max_sequences = 1;

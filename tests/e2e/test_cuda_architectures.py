@@ -74,10 +74,10 @@ def test_at_a_worker(start_mesh):
     check(start(start_mesh, file_of("qwen3"), "--kv-workers", 1, "--local-pool", 0), "qwen3", golden, 200)
 
 
-def converted(name, suffix, kind="F32", drop=()):
-    """The golden as another file: of another type, or without some keys of its configuration."""
+def converted(name, suffix, kind="F32", drop=(), **changed):
+    """The golden as another file: of another type, without some keys of its configuration, or with others."""
     what = weights.golden(name)
-    what["config"] = {key: value for key, value in what["config"].items() if key not in drop}
+    what["config"] = {**{key: value for key, value in what["config"].items() if key not in drop}, **changed}
     folder = os.path.join(BUILD, "tests", "golden", name + suffix)
     path = folder + ".gguf"
     if not os.path.exists(path):
@@ -105,8 +105,10 @@ def test_fused_tensors(start_mesh):
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3"])
 def test_beside_the_cpu(start_mesh, name):
-    """GELU, and a soft cap of the logits: of models whose windows, and soft cap of attention, were taken away, so that no golden is theirs."""
-    model, tokens = converted(name, "_plain", drop=("sliding_window", "attn_logit_softcapping")), weights.golden(name)["tokens"][:150]
+    """GELU, and a soft cap of the logits: of models whose windows, soft cap of attention, and second base of RoPE were taken away, so that no
+    golden is theirs."""
+    plain = ("sliding_window", "attn_logit_softcapping")
+    model, tokens = converted(name, "_plain", drop=plain, rope_theta=10000.0), weights.golden(name)["tokens"][:150]
     wanted = scores(start_mesh("--compute", "f32", "--kv-type", "f32", "--kv-workers", 0, model=model), tokens)
     apart = [abs(a - b) for a, b in zip(scores(start(start_mesh, model, "--kv-workers", 0), tokens), wanted, strict=True)]
     print(f"{name}: mean |d| {statistics.fmean(apart):.2e}, largest {max(apart):.2e}")
@@ -118,3 +120,9 @@ def test_refusals(name):
     said = s_part("--model", file_of(name), "--device", "cuda", env=device())
     line = f"the {REFUSED[name]} of architecture '{ARCHITECTURE.get(name, name)}' is not computed on CUDA"
     assert said.returncode == 4 and line in said.stderr, said.stderr  # a model that it does not serve: docs/operations.md
+
+
+def test_two_bases_are_refused():
+    """Layers that were meant to see a window keep their angles where no context exceeds it."""
+    said = s_part("--model", converted("gemma3", "_bases", drop=("sliding_window",)), "--device", "cuda", env=device())
+    assert said.returncode == 4 and "the RoPE of some layers apart from others of architecture 'gemma3' is not computed on CUDA" in said.stderr, said

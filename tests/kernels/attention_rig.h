@@ -76,7 +76,10 @@ static inline struct feed feed_make(const struct kv_shape *shape, uint64_t id, u
     return feed;
 }
 
-static inline const char *fast_level(void) { return isa_supported(ISA_AVX512) ? "avx512" : isa_supported(ISA_AVX2) ? "avx2" : "ref"; }
+static inline const char *fast_level(void)
+{
+    return isa_supported(ISA_AVX512) ? "avx512" : isa_supported(ISA_AVX2) ? "avx2" : "ref";
+}
 
 // Feeds all sequences (ascending ids) to their ends in one batch, `chunks[i]` rows of sequence i a step.
 static inline void feed_all(struct rig *rig, struct feed *feeds, const uint32_t *chunks, uint32_t count)

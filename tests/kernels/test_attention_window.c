@@ -15,9 +15,9 @@ static const struct {
     float soft_cap;
     enum kv_type type;
 } cases[] = {
-    {1, 64, 300, 1, 0, KV_F16},   {3, 64, 600, 5, 0, KV_F16},     {2, 64, 1100, 64, 0, KV_F16},  {8, 64, 1100, 100, 0, KV_F16},
-    {1, 256, 600, 512, 0, KV_F16}, {4, 128, 1100, 513, 20, KV_F16}, {3, 80, 600, 33, 3, KV_F32},   {2, 64, 600, 17, 0, KV_BF16},
-    {3, 64, 600, 70, 0, KV_INT8}, {4, 128, 600, 16, 5, KV_INT8},   {5, 80, 600, 100, 0, KV_INT4}, {3, 64, 600, 31, 0, KV_INT4X},
+    {1, 64, 300, 1, 0, KV_F16},     {3, 64, 600, 5, 0, KV_F16},      {2, 64, 1100, 64, 0, KV_F16},  {8, 64, 1100, 100, 0, KV_F16},
+    {1, 256, 600, 512, 0, KV_F16},  {4, 128, 1100, 513, 20, KV_F16}, {3, 80, 600, 33, 3, KV_F32},   {2, 64, 600, 17, 0, KV_BF16},
+    {3, 64, 600, 70, 0, KV_INT8},   {4, 128, 600, 16, 5, KV_INT8},   {5, 80, 600, 100, 0, KV_INT4}, {3, 64, 600, 31, 0, KV_INT4X},
     {2, 64, 1500, 700, 0, KV_INT8}, {1, 64, 600, 600, 9, KV_F16},
 };
 
@@ -75,7 +75,8 @@ static void levels_agree(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
-        struct kv_shape shape = windowed(shape_of(1, cases[i].group, cases[i].head_dim, cases[i].type), cases[i].window, cases[i].soft_cap);
+        struct kv_shape shape =
+            windowed(shape_of(1, cases[i].group, cases[i].head_dim, cases[i].type), cases[i].window, cases[i].soft_cap);
         struct feed feed = feed_make(&shape, 3, 200, 2, 70 + i);
         float *expected = NULL;
         for (int level = ISA_AVX2; level < ISA_LEVEL_COUNT; level++) {
@@ -142,8 +143,11 @@ static void no_partials(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(windows_are_right_in_any_chunks), cmocka_unit_test(windows_reach_over_spans), cmocka_unit_test(levels_agree),
-        cmocka_unit_test(only_the_window_is_read),         cmocka_unit_test(no_partials),
+        cmocka_unit_test(windows_are_right_in_any_chunks),
+        cmocka_unit_test(windows_reach_over_spans),
+        cmocka_unit_test(levels_agree),
+        cmocka_unit_test(only_the_window_is_read),
+        cmocka_unit_test(no_partials),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

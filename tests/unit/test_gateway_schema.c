@@ -27,8 +27,11 @@ static struct api_request take(enum api_kind kind, const char *body)
 // Where a request does not say how to sample, the model does.
 static void test_defaults_of_a_model(void **state)
 {
-    const struct api_model careful = {.vocab = VOCAB, .temperature = 0.6f, .top_p = 0.95f, .min_p = 0.01f, .top_k = 20, .repetition_penalty = 1.05f};
-    const char *bodies[] = {"{\"prompt\": \"hi\"}", "{\"prompt\": \"hi\", \"temperature\": 0, \"top_p\": 1, \"top_k\": 0, \"min_p\": 0, \"repetition_penalty\": 1}"};
+    const struct api_model careful = {
+        .vocab = VOCAB, .temperature = 0.6f, .top_p = 0.95f, .min_p = 0.01f, .top_k = 20, .repetition_penalty = 1.05f};
+    const char *bodies[] = {
+        "{\"prompt\": \"hi\"}",
+        "{\"prompt\": \"hi\", \"temperature\": 0, \"top_p\": 1, \"top_k\": 0, \"min_p\": 0, \"repetition_penalty\": 1}"};
     (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(bodies); i++) {
@@ -274,10 +277,10 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_defaults_of_a_model), cmocka_unit_test(test_all_fields), cmocka_unit_test(test_small_numbers),
-        cmocka_unit_test(test_prompts),  cmocka_unit_test(test_messages),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_defaults),   cmocka_unit_test(test_defaults_of_a_model),
+        cmocka_unit_test(test_all_fields), cmocka_unit_test(test_small_numbers),
+        cmocka_unit_test(test_prompts),    cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

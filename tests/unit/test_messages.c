@@ -29,7 +29,7 @@ static void a_kv_shape_comes_back(void **state)
     messages_from_kv_shape(&shape, &message);
     const struct kv_shape back = messages_to_kv_shape(&message, 7);
     assert_memory_equal(&back, &shape, sizeof shape);
-    uint32_t *const fields[] = {&other.layers,      &other.heads,          &other.kv_heads,      &other.head_dim,
+    uint32_t *const fields[] = {&other.layers,      &other.heads,          &other.kv_heads,       &other.head_dim,
                                 &other.page_tokens, &other.context_tokens, &other.sparse_percent, &other.window};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         other = message;

@@ -95,7 +95,8 @@ static const struct change changes[] = {
      "key 'llama.expert_used_count' is missing"},
     {"too many experts", NULL, ADD_U32, "llama.expert_count", 5000, NULL, STATUS_INVALID_ARGUMENT,
      "'llama.expert_count' is 5000, expected 0 to 1024"},
-    {"shared experts", NULL, ADD_U32, "llama.expert_shared_count", 1, NULL, STATUS_UNIMPLEMENTED, "shared experts are not supported"},
+    {"shared experts", NULL, ADD_U32, "llama.expert_shared_count", 1, NULL, STATUS_UNIMPLEMENTED,
+     "shared experts are not supported"},
     {"a window as text", NULL, ADD_STRING, "llama.attention.sliding_window", 0, "4096", STATUS_INVALID_ARGUMENT,
      "has type string, expected an unsigned integer"},
     {"a scale of 0", NULL, ADD_F32, "llama.attention.scale", 0, NULL, STATUS_INVALID_ARGUMENT, "'llama.attention.scale' is 0"},
@@ -245,7 +246,8 @@ static void a_model_becomes_tables(void **state)
     assert_int_equal(shape->context_length, 256);
     assert_int_equal(shape->rope_dim, 16);
     assert_int_equal(shape->rope_style, ROPE_PAIRS);
-    assert_true(shape->rope[MODEL_ROPE_WHOLE].base == 10000 && shape->norm_epsilon == 1e-5f && shape->rope[MODEL_ROPE_WHOLE].freq_scale == 1);
+    assert_true(shape->rope[MODEL_ROPE_WHOLE].base == 10000 && shape->norm_epsilon == 1e-5f &&
+                shape->rope[MODEL_ROPE_WHOLE].freq_scale == 1);
     assert_null(shape->rope[MODEL_ROPE_WHOLE].factors);
     assert_true(model->tied);
     check_view(&model->embedding, "token_embd.weight", TENSOR_F32, 320, 64);

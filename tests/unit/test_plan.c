@@ -429,9 +429,33 @@ static void the_cheapest_of_several(void **state)
     assert_string_equal(error.text, "host has no price_per_hour: the cheapest mix needs one of each");
 }
 
+// 8 experts of 0.8 of the layer, 2 used by a row: 0.4 MB are read for all, and of the other 1.6 MB what the rows have chosen.
+static void experts_are_read_as_rows_choose_them(void **state)
+{
+    struct plan_shape experts = shape;
+    struct plan_request r = request();
+    struct cost_s_part s, dense;
+    (void)state;
+
+    plan_s_part(&r, &dense);
+    experts.experts = 8;
+    experts.experts_used = 2;
+    experts.expert_values = 800000;
+    experts.expert_bytes = 1600000;
+    r.shape = &experts;
+    plan_s_part(&r, &s);
+    assert_near(cost_curve_at(&s.layer, 1), 4 + 16 * 0.25);
+    assert_near(cost_curve_at(&s.layer, 2), 4 + 16 * (1 - 0.75 * 0.75));
+    assert_near(cost_curve_at(&s.layer, 16), 4 + 16 * (1 - pow(0.75, 16)));
+    // A row multiplies by 0.4 of the values: 0.8 us.
+    assert_near(cost_curve_at(&s.layer, 256), 0.8 * 256);
+    assert_true(cost_curve_at(&s.layer, 4) < cost_curve_at(&dense.layer, 4));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(experts_are_read_as_rows_choose_them),
         cmocka_unit_test(the_parts_of_a_layer),
         cmocka_unit_test(one_mini_batch_and_two),
         cmocka_unit_test(prompts_cost_rows_and_pairs),

@@ -128,7 +128,8 @@ static void what_does_not_fit_is_refused_with_numbers(void **state)
 
 static void a_split_is_read(void **state)
 {
-    static const char *const wrong[] = {"", "19", "19,11,1", "19,", ",11", "0,30", "19 11", "19;11", "x", "19,11x", "99999999999999999999,1", "-1,31"};
+    static const char *const wrong[] = {
+        "", "19", "19,11,1", "19,", ",11", "0,30", "19 11", "19;11", "x", "19,11x", "99999999999999999999,1", "-1,31"};
     struct plan_range ranges[2];
     struct error error;
     (void)state;

@@ -1,7 +1,7 @@
-// model_kv.c: see model_kv.h.
-#include "common/model/model_kv.h"
+// kv_of_model.c: see kv_of_model.h.
+#include "kernels/backend/kv_of_model.h"
 
-struct kv_shape model_kv_shape(const struct model *model, uint32_t first_layer, uint32_t layer_count)
+struct kv_shape kv_shape_of_model(const struct model *model, uint32_t first_layer, uint32_t layer_count)
 {
     const struct model_shape *shape = &model->shape;
     struct kv_shape out = {.layers = layer_count,

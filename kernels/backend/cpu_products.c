@@ -1,0 +1,93 @@
+// cpu_products.c: matrix products inside a job of the thread pool: threads claim tiles of 16 outputs.
+//
+// Dense f32 products are left to OpenBLAS, called by thread 0 while the others wait at the barrier.
+#include <cblas.h>
+
+#include "common/base/checked.h"
+#include "kernels/backend/cpu_claim.h"
+#include "kernels/backend/cpu_internal.h"
+
+enum { PRODUCTS_MAX = 3 /* q, k, v */ };
+
+// Where tile number `tile` of some matrices, one after the other, lies.
+static const void *tile_of(const struct cpu_linear *const *linears, uint32_t tile)
+{
+    for (; tile >= (*linears)->packed.tile_count; linears++)
+        tile -= (*linears)->packed.tile_count;
+    return (*linears)->packed.data + tile * (*linears)->packed.tile_bytes;
+}
+
+const void *cpu_first_read(const struct backend *backend, const struct cpu_linear *const *linears, uint32_t linear_count,
+                              uint32_t rows, uint32_t thread_index)
+{
+    uint32_t tile_total = 0, begin, count;
+    for (uint32_t i = 0; i < linear_count; i++)
+        tile_total += linears[i]->packed.tile_count;
+    struct claim claim = claim_begin(backend->config.pool, thread_index, tile_total, rows <= CLAIM_FEW_ROWS);
+    return claim_range(&claim, &begin, &count) ? tile_of(linears, begin) : NULL;
+}
+
+void cpu_add_bias(const struct cpu_linear *linear, float *out, size_t stride, uint32_t rows, uint32_t column, uint32_t columns)
+{
+    if (!linear->bias)
+        return;
+    for (uint32_t row = 0; row < rows; row++)
+        kernels->add(out + row * stride + column, linear->bias + column, columns);
+}
+
+static void product_dense(const struct cpu_product *p, uint32_t rows)
+{
+    const struct cpu_linear *w = p->linear;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)w->outputs, (int)w->inputs, 1.0f, p->in, (int)p->in_stride,
+                w->dense, (int)w->inputs, p->store == GEMM_ADD ? 1.0f : 0.0f, p->out, (int)p->out_stride);
+    cpu_add_bias(w, p->out, p->out_stride, rows, 0, w->outputs);
+}
+
+// A claimed range of tiles of some products, matrix by matrix. next: what this thread reads afterwards.
+static void products_range(const struct cpu_product *products, uint32_t rows, void *quant, uint32_t row_capacity, uint32_t begin,
+                           uint32_t count, const void *next)
+{
+    for (uint32_t i = 0; count; i++) {
+        const struct cpu_product *p = &products[i];
+        const struct packed_matrix *w = &p->linear->packed;
+        if (begin >= w->tile_count) { // the range lies in a later matrix
+            begin -= w->tile_count;
+            continue;
+        }
+        uint32_t take = MIN(count, w->tile_count - begin), column = begin * PACK_TILE_OUTPUTS;
+        struct quantized_rows x;
+        quantized_rows_init(&x, quant, row_capacity, w->k);
+        quantized_rows_source(&x, p->in, p->in_stride);
+        kernels->gemm(w, &x, 0, rows, begin, take, take < count ? products[i + 1].linear->packed.data : next, p->out, p->out_stride,
+                      p->store);
+        cpu_add_bias(p->linear, p->out, p->out_stride, rows, column, MIN(take * PACK_TILE_OUTPUTS, w->output_count - column));
+        begin = 0;
+        count -= take;
+    }
+}
+
+void cpu_products(struct backend *backend, const struct cpu_product *products, uint32_t product_count, uint32_t rows, void *quant,
+                  uint32_t row_capacity, uint32_t thread_index, const void *next)
+{
+    struct thread_pool *pool = backend->config.pool;
+    uint32_t tile_total = 0, begin, count, next_begin = 0, next_count = 0;
+
+    if (backend->dense) {
+        for (uint32_t i = 0; thread_index == 0 && i < product_count; i++)
+            product_dense(&products[i], rows);
+        thread_pool_barrier(pool);
+        return;
+    }
+    const struct cpu_linear *linears[PRODUCTS_MAX];
+    assert_always(product_count <= PRODUCTS_MAX);
+    for (uint32_t i = 0; i < product_count; i++) {
+        linears[i] = products[i].linear;
+        tile_total += linears[i]->packed.tile_count;
+    }
+    struct claim claim = claim_begin(pool, thread_index, tile_total, rows <= CLAIM_FEW_ROWS);
+    for (bool more = claim_range(&claim, &begin, &count); more; begin = next_begin, count = next_count) {
+        more = claim_range(&claim, &next_begin, &next_count); // so that its weights can be asked for
+        products_range(products, rows, quant, row_capacity, begin, count, more ? tile_of(linears, next_begin) : next);
+    }
+    thread_pool_barrier(pool);
+}
