@@ -38,21 +38,22 @@
         "output.weight", MODEL(output), ARCH_OPTIONAL, DIM_VOCAB, DIM_HIDDEN        \
     }
 
-static const struct arch_tensor common_tensors[] = {
-    EMBEDDING,
-    OUTPUT,
-    {"rope_freqs.weight", MODEL(rope_factors), ARCH_OPTIONAL, DIM_ONE, DIM_ROPE_HALF},
-    {"rope_factors_short.weight", MODEL(rope_factors), ARCH_OPTIONAL, DIM_ONE, DIM_ROPE_HALF},
-    {"rope_factors_long.weight", MODEL(rope_factors_long), ARCH_OPTIONAL, DIM_ONE, DIM_ROPE_HALF},
-    END,
-};
+#define OUTPUT_BIAS                                                                     \
+    {                                                                                   \
+        "output_norm.bias", MODEL(output_norm_bias), ARCH_OPTIONAL, DIM_ONE, DIM_HIDDEN \
+    }
+#define ROPE_FACTORS                                                                                \
+    {"rope_freqs.weight", MODEL(rope_factors), ARCH_OPTIONAL, DIM_ONE, DIM_ROPE_HALF},              \
+        {"rope_factors_short.weight", MODEL(rope_factors), ARCH_OPTIONAL, DIM_ONE, DIM_ROPE_HALF},  \
+    {                                                                                               \
+        "rope_factors_long.weight", MODEL(rope_factors_long), ARCH_OPTIONAL, DIM_ONE, DIM_ROPE_HALF \
+    }
+
+static const struct arch_tensor common_tensors[] = {EMBEDDING, OUTPUT, ROPE_FACTORS, END};
+static const struct arch_tensor starcoder2_tensors[] = {EMBEDDING, OUTPUT, OUTPUT_BIAS, ROPE_FACTORS, END};
 
 static const struct arch_tensor opt_tensors[] = {
-    EMBEDDING,
-    OUTPUT,
-    {"output_norm.bias", MODEL(output_norm_bias), ARCH_OPTIONAL, DIM_ONE, DIM_HIDDEN},
-    {"position_embd.weight", MODEL(positions), ARCH_REQUIRED, DIM_POSITIONS, DIM_HIDDEN},
-    END,
+    EMBEDDING, OUTPUT, OUTPUT_BIAS, {"position_embd.weight", MODEL(positions), ARCH_REQUIRED, DIM_POSITIONS, DIM_HIDDEN}, END,
 };
 
 // --- attention ------------------------------------------------------------------------------------------------------------
@@ -103,6 +104,7 @@ static const struct arch_tensor gpt_oss_layer[] = {
     END,
 };
 
+// Both norms have a bias.
 static const struct arch_tensor opt_layer[] = {
     ATTN_NORM, VECTOR("attn_norm.bias", attn_norm_bias, ARCH_OPTIONAL, DIM_HIDDEN), ATTENTION,
     FFN_NORM,  VECTOR("ffn_norm.bias", ffn_norm_bias, ARCH_OPTIONAL, DIM_HIDDEN),   END,
@@ -202,6 +204,20 @@ static const struct arch archs[] = {
         .layer_tensors = opt_layer,
         .mlp_tensors = plain_mlp,
     },
+    {
+        .name = "starcoder2",
+        .families = "StarCoder2",
+        .norm = NORM_LAYER,
+        .rope_style = ROPE_NEOX,
+        .activation = ACTIVATION_GELU_PLAIN,
+        .tied_allowed = true,
+        .window_period = 1,
+        .epsilon_suffix = "attention.layer_norm_epsilon",
+        .neutral = common_neutral,
+        .model_tensors = starcoder2_tensors,
+        .layer_tensors = opt_layer,
+        .mlp_tensors = plain_mlp,
+    },
 };
 
 const struct arch *arch_find(struct gguf_string name)
@@ -232,8 +248,11 @@ bool arch_describe(uint32_t index, struct arch_description *out)
 {
     static const char *const ropes[] = {
         [ROPE_PAIRS] = "RoPE, neighbours", [ROPE_NEOX] = "RoPE, half a head apart", [ROPE_NONE] = "learned"};
-    static const char *const activations[] = {
-        [ACTIVATION_SILU] = "SiLU", [ACTIVATION_GELU] = "GELU", [ACTIVATION_RELU] = "ReLU", [ACTIVATION_GPT_OSS] = "clamped SiLU"};
+    static const char *const activations[] = {[ACTIVATION_SILU] = "SiLU",
+                                              [ACTIVATION_GELU] = "GELU",
+                                              [ACTIVATION_GELU_PLAIN] = "GELU",
+                                              [ACTIVATION_RELU] = "ReLU",
+                                              [ACTIVATION_GPT_OSS] = "clamped SiLU"};
     const struct arch *arch = index < ARRAY_COUNT(archs) ? &archs[index] : NULL;
 
     if (!arch)

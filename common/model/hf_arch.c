@@ -88,6 +88,25 @@ static const struct hf_name opt_layer[] = {
     {NULL, NULL},
 };
 
+static const struct hf_name starcoder2_model[] = {
+    {"embed_tokens.weight", "token_embd.weight"},
+    {"norm.weight", "output_norm.weight"},
+    {"norm.bias", "output_norm.bias"},
+    {NULL, NULL},
+};
+
+static const struct hf_name starcoder2_layer[] = {
+    {"input_layernorm.weight", "attn_norm.weight"},
+    {"input_layernorm.bias", "attn_norm.bias"},
+    {"post_attention_layernorm.weight", "ffn_norm.weight"},
+    {"post_attention_layernorm.bias", "ffn_norm.bias"},
+    {"mlp.c_fc.weight", "ffn_up.weight"},
+    {"mlp.c_fc.bias", "ffn_up.bias"},
+    {"mlp.c_proj.weight", "ffn_down.weight"},
+    {"mlp.c_proj.bias", "ffn_down.bias"},
+    {NULL, NULL},
+};
+
 static const struct hf_name gpt_oss_layer[] = {
     {"input_layernorm.weight", "attn_norm.weight"},
     {"post_attention_layernorm.weight", "post_attention_norm.weight"},
@@ -134,6 +153,9 @@ static const struct hf_neutral opt_neutral[] = {{"do_layer_norm_before", HF_TRUE
                                                 {"layer_norm_elementwise_affine", HF_TRUE, 0, NULL},
                                                 {"_remove_final_layer_norm", HF_FALSE, 0, NULL},
                                                 {NULL, HF_FALSE, 0, NULL}};
+
+static const struct hf_neutral starcoder2_neutral[] = {
+    {"hidden_act", HF_TEXT, 0, "gelu_pytorch_tanh"}, {"use_bias", HF_TRUE, 0, NULL}, {NULL, HF_FALSE, 0, NULL}};
 
 static const struct hf_neutral gpt_oss_neutral[] = {{"hidden_act", HF_TEXT, 0, "silu"},
                                                     {"attention_bias", HF_TRUE, 0, NULL},
@@ -375,6 +397,16 @@ static const struct hf_arch archs[] = {
      .model_names = opt_model,
      .layer_names = opt_layer,
      .translate = translate_opt},
+    {.class_name = "Starcoder2ForCausalLM",
+     .model_type = "starcoder2",
+     .gguf = "starcoder2",
+     .tied = true,
+     .rope_theta = 10000,
+     .layer_norm_epsilon = "norm_epsilon",
+     .neutral = starcoder2_neutral,
+     .model_names = starcoder2_model,
+     .layer_names = starcoder2_layer,
+     .translate = translate_window},
     {.class_name = "GptOssForCausalLM",
      .model_type = "gpt_oss",
      .gguf = "gpt-oss",

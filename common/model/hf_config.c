@@ -102,6 +102,8 @@ void hf_translate_config(struct hf *hf)
     hf_put_u32(hf, "vocab_size", hf->vocab);
     if (opt)
         hf_put_f32(hf, "attention.layer_norm_epsilon", 1e-5); // torch's default, which the class takes
+    else if (hf->arch->layer_norm_epsilon)
+        hf_put_f32(hf, "attention.layer_norm_epsilon", hf_number_or(hf, config, hf->arch->layer_norm_epsilon, 1e-5));
     else
         hf_put_f32(hf, "attention.layer_norm_rms_epsilon", hf_number(hf, config, "rms_norm_eps"));
     translate_heads(hf);

@@ -41,6 +41,7 @@ struct hf_arch {
     uint32_t head_dim;                // where config.json does not say; 0: hidden / heads
     double rope_theta;                // where config.json does not say; 0: no RoPE
     bool may_rotate_part;             // partial_rotary_factor may be less than 1
+    const char *layer_norm_epsilon;   // config.json's key of it; NULL: norms are RMS, and theirs is rms_norm_eps
     const struct hf_neutral *neutral; // beside those of all
     const struct hf_name *model_names;
     const struct hf_name *layer_names; // beside those of all

@@ -40,9 +40,15 @@ enum {
 // RMS: x / sqrt(mean of squares). LAYER: (x - mean) / standard deviation. Then times the weight, and plus a bias if there is one.
 enum model_norm { NORM_RMS, NORM_LAYER };
 
-// What the MLP does between its matrices. All but RELU multiply by up(x): down(silu(gate(x)) * up(x)).
+// What the MLP does between its matrices. All but RELU and GELU_PLAIN multiply by up(x): down(silu(gate(x)) * up(x)).
 // GPT_OSS: g = min(gate(x), 7), u = clamp(up(x), -7, 7): down(g * sigmoid(1.702 g) * (u + 1)).
-enum model_activation { ACTIVATION_SILU, ACTIVATION_GELU /* by tanh */, ACTIVATION_RELU, ACTIVATION_GPT_OSS };
+enum model_activation {
+    ACTIVATION_SILU,
+    ACTIVATION_GELU /* by tanh */,
+    ACTIVATION_GELU_PLAIN,
+    ACTIVATION_RELU,
+    ACTIVATION_GPT_OSS
+};
 
 // Angles of RoPE in some layers (norm_rope.h).
 struct model_rope {

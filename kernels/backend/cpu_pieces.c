@@ -30,6 +30,7 @@ enum status cpu_choose_pieces(const struct model *model, struct cpu_pieces *out,
     switch (shape->activation) {
     case ACTIVATION_SILU: out->activation = kernels->silu_mul; break;
     case ACTIVATION_GELU: out->activation = kernels->gelu_mul; break;
+    case ACTIVATION_GELU_PLAIN: out->activation = kernels->gelu; break;
     case ACTIVATION_RELU: out->activation = kernels->relu; break;
     case ACTIVATION_GPT_OSS: out->activation = kernels->gpt_oss_mul; break;
     }

@@ -20,7 +20,7 @@ enum status cuda_check_pieces(const struct model *model, struct error *error)
     const struct model_layer *first = &model->layers[0];
     const bool is_gated = first->up.data != NULL, norms_more = first->q_norm.data || first->post_attn_norm.data;
     const bool is_known_activation = is_gated ? s->activation == ACTIVATION_SILU || s->activation == ACTIVATION_GELU
-                                              : s->activation == ACTIVATION_RELU;
+                                              : s->activation == ACTIVATION_RELU || s->activation == ACTIVATION_GELU_PLAIN;
     const struct {
         bool lacks;
         const char *name;
@@ -75,7 +75,12 @@ void cuda_norm(struct backend_batch *batch, const uint32_t *row_index, const str
 
 static enum gpu_activation activation_of(const struct model_shape *shape)
 {
-    return shape->activation == ACTIVATION_RELU ? GPU_RELU : shape->activation == ACTIVATION_GELU ? GPU_GELU : GPU_SILU;
+    switch (shape->activation) {
+    case ACTIVATION_GELU: return GPU_GELU;
+    case ACTIVATION_GELU_PLAIN: return GPU_GELU_PLAIN;
+    case ACTIVATION_RELU: return GPU_RELU;
+    default: return GPU_SILU;
+    }
 }
 
 static void activate(struct backend_batch *batch, const struct cuda_layer *layer)

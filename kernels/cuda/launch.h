@@ -54,12 +54,12 @@ void gpu_rope(const struct gpu_rope *rope, const float *q_bias, const float *k_b
 void gpu_silu_mul(enum gpu_type type, const void *gate_up /* [rows][2][ffn] wide */, uint32_t rows, uint32_t ffn,
                   void *out /* [rows][ffn] wide */, cudaStream_t stream);
 
-// The same for other MLPs: out = act(gate + gate_bias) * (up + up_bias); with GPU_RELU there is no up.
-enum gpu_activation { GPU_SILU, GPU_GELU /* by tanh */, GPU_RELU };
+// The same for other MLPs: out = act(gate + gate_bias) * (up + up_bias); with GPU_GELU_PLAIN and GPU_RELU there is no up.
+enum gpu_activation { GPU_SILU, GPU_GELU /* by tanh */, GPU_GELU_PLAIN, GPU_RELU };
 struct gpu_mlp {
     enum gpu_activation activation;
     uint32_t ffn;
-    const void *gate_up;              // [rows][2][ffn] wide; GPU_RELU: [rows][ffn]
+    const void *gate_up;              // [rows][2][ffn] wide; without up: [rows][ffn]
     const float *gate_bias, *up_bias; // [ffn] or NULL
     void *out;                        // [rows][ffn] wide
 };

@@ -223,7 +223,7 @@ template <enum gpu_activation KIND> __device__ __forceinline__ float activated(f
     if (KIND == GPU_RELU)
         return gate < 0.0f ? 0.0f : gate;
     // GELU's (1 + tanh(z / 2)) / 2 is 1 / (1 + exp(-z))
-    const float z = KIND == GPU_GELU ? 1.5957691216f * (gate + 0.044715f * gate * gate * gate) : gate;
+    const float z = KIND == GPU_GELU || KIND == GPU_GELU_PLAIN ? 1.5957691216f * (gate + 0.044715f * gate * gate * gate) : gate;
     return gate / (1.0f + expf(-z));
 }
 
@@ -232,7 +232,7 @@ template <typename T, unsigned COUNT, enum gpu_activation KIND>
 __global__ void activate(const T *__restrict__ gate_up, const float *__restrict__ gate_bias, const float *__restrict__ up_bias,
                          uint32_t ffn, T *__restrict__ out)
 {
-    constexpr bool GATED = KIND != GPU_RELU;
+    constexpr bool GATED = KIND != GPU_RELU && KIND != GPU_GELU_PLAIN;
     const uint32_t i = (blockIdx.x * blockDim.x + threadIdx.x) * COUNT;
     if (i >= ffn)
         return;
@@ -264,6 +264,7 @@ template <typename T> static void launch_activation(const struct gpu_mlp *m, uin
     switch (m->activation) {
     case GPU_SILU: launch_activate<T, GPU_SILU>(m, rows, stream); break;
     case GPU_GELU: launch_activate<T, GPU_GELU>(m, rows, stream); break;
+    case GPU_GELU_PLAIN: launch_activate<T, GPU_GELU_PLAIN>(m, rows, stream); break;
     case GPU_RELU: launch_activate<T, GPU_RELU>(m, rows, stream); break;
     }
 }

@@ -2,7 +2,7 @@
 #include "kernels/dispatch/kernels.h"
 
 #define NORM_ROPE_ENTRIES(suffix)                                                                                           \
-    .rms_norm = rms_norm_##suffix, .layer_norm = layer_norm_##suffix, .gelu_mul = gelu_mul_##suffix,                        \
+    .rms_norm = rms_norm_##suffix, .layer_norm = layer_norm_##suffix, .gelu_mul = gelu_mul_##suffix, .gelu = gelu_##suffix, \
     .gpt_oss_mul = gpt_oss_mul_##suffix, .relu = relu_##suffix, .scale = scale_##suffix, .soft_cap = soft_cap_##suffix,     \
     .rope_pairs = rope_pairs_##suffix, .rope_neox = rope_neox_##suffix, .silu_mul = silu_mul_##suffix, .add = add_##suffix, \
     .log_sum_exp = log_sum_exp_##suffix, .softmax = softmax_##suffix, .log_softmax = log_softmax_##suffix,                  \

@@ -43,9 +43,11 @@ struct kernels {
     // out[i] = gate[i] / (1 + e^-gate[i]) * up[i]; all [n] f32. out may be gate or up.
     void (*silu_mul)(const float *gate, const float *up, uint32_t n, float *out);
 
-    // The same for other activations. gelu: gate / (1 + e^-2z) * up, z = sqrt(2 / pi) * (gate + 0.044715 * gate^3). gpt_oss: with
-    // g = min(gate, 7) and u = up within -7 to 7, g / (1 + e^-1.702g) * (u + 1). relu: max(gate, 0); up is not read.
+    // The same for other activations. gelu_mul: gate / (1 + e^-2z) * up, z = sqrt(2 / pi) * (gate + 0.044715 * gate^3). gpt_oss: with
+    // g = min(gate, 7) and u = up within -7 to 7, g / (1 + e^-1.702g) * (u + 1). relu: max(gate, 0); up is not read. gelu: as
+    // gelu_mul without up, which is not read.
     void (*gelu_mul)(const float *gate, const float *up, uint32_t n, float *out);
+    void (*gelu)(const float *gate, const float *up, uint32_t n, float *out);
     void (*gpt_oss_mul)(const float *gate, const float *up, uint32_t n, float *out);
     void (*relu)(const float *gate, const float *up, uint32_t n, float *out);
 

@@ -43,6 +43,7 @@ void rope_table_build(const struct rope_params *params, uint32_t position_begin,
     void layer_norm_##level(const float *x, const float *weight, const float *bias, float epsilon, uint32_t n, float *out); \
     void silu_mul_##level(const float *gate, const float *up, uint32_t n, float *out);                                      \
     void gelu_mul_##level(const float *gate, const float *up, uint32_t n, float *out);                                      \
+    void gelu_##level(const float *gate, const float *up, uint32_t n, float *out);                                          \
     void gpt_oss_mul_##level(const float *gate, const float *up, uint32_t n, float *out);                                   \
     void relu_##level(const float *gate, const float *up, uint32_t n, float *out);                                          \
     void add_##level(float *x, const float *y, uint32_t n);                                                                 \

@@ -108,14 +108,23 @@ void NAME(silu_mul)(const float *gate, const float *up, uint32_t n, float *out)
     }
 }
 
-void NAME(gelu_mul)(const float *gate, const float *up, uint32_t n, float *out)
+LANES_INLINE lanes gelu(lanes x)
 {
     const lanes one = lanes_set1(1.0f), cubic = lanes_set1(0.044715f), twice = lanes_set1(1.5957691216f); // 2 sqrt(2 / pi)
-    for (uint32_t i = 0; i < n; i += LANES) {
-        lanes g = load_some(gate + i, n - i);
-        lanes z = lanes_mul(lanes_mul(twice, g), lanes_fma(lanes_mul(cubic, g), g, one));
-        store_some(out + i, lanes_mul(times_sigmoid(g, z), load_some(up + i, n - i)), n - i);
-    }
+    return times_sigmoid(x, lanes_mul(lanes_mul(twice, x), lanes_fma(lanes_mul(cubic, x), x, one)));
+}
+
+void NAME(gelu_mul)(const float *gate, const float *up, uint32_t n, float *out)
+{
+    for (uint32_t i = 0; i < n; i += LANES)
+        store_some(out + i, lanes_mul(gelu(load_some(gate + i, n - i)), load_some(up + i, n - i)), n - i);
+}
+
+void NAME(gelu)(const float *gate, const float *up, uint32_t n, float *out)
+{
+    (void)up;
+    for (uint32_t i = 0; i < n; i += LANES)
+        store_some(out + i, gelu(load_some(gate + i, n - i)), n - i);
 }
 
 void NAME(gpt_oss_mul)(const float *gate, const float *up, uint32_t n, float *out)

@@ -55,12 +55,23 @@ void layer_norm_ref(const float *x, const float *weight, const float *bias, floa
         out[i] = (float)(((double)x[i] - mean) * scale * (double)weight[i] + (bias ? (double)bias[i] : 0));
 }
 
+static double gelu(double x)
+{
+    double z = 0.7978845608028654 * (x + 0.044715 * x * x * x);
+    return x / (1 + exp(-2 * z));
+}
+
 void gelu_mul_ref(const float *gate, const float *up, uint32_t n, float *out)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        double g = (double)gate[i], z = 0.7978845608028654 * (g + 0.044715 * g * g * g);
-        out[i] = (float)(g / (1 + exp(-2 * z)) * (double)up[i]);
-    }
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (float)(gelu((double)gate[i]) * (double)up[i]);
+}
+
+void gelu_ref(const float *gate, const float *up, uint32_t n, float *out)
+{
+    (void)up;
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (float)gelu((double)gate[i]);
 }
 
 void gpt_oss_mul_ref(const float *gate, const float *up, uint32_t n, float *out)

@@ -251,6 +251,7 @@ static double activated(enum gpu_activation activation, double gate, double up)
 {
     switch (activation) {
     case GPU_SILU: return gate / (1 + exp(-gate)) * up;
+    case GPU_GELU_PLAIN:
     case GPU_GELU: return gate * (1 + tanh(0.7978845608028654 * (gate + 0.044715 * gate * gate * gate))) / 2 * up;
     case GPU_RELU: break;
     }
@@ -260,7 +261,7 @@ static double activated(enum gpu_activation activation, double gate, double up)
 static void mlp_of(enum gpu_type type, enum gpu_activation activation, uint32_t ffn, bool biased)
 {
     enum { ROWS = 3 };
-    const uint32_t halves = activation == GPU_RELU ? 1 : 2;
+    const uint32_t halves = activation == GPU_RELU || activation == GPU_GELU_PLAIN ? 1 : 2;
     const size_t count = (size_t)ROWS * halves * ffn;
     float *values = random_values(count, 3), *bias = random_values(2ul * ffn, 8);
     uint16_t *wide = malloc(count * sizeof *wide), *got = malloc(ROWS * 1ul * ffn * sizeof *got);

@@ -29,6 +29,7 @@ SOME = shard(TAKEN, 2)
 REFUSED = {
     "gemma2": "window of attention", "gemma3": "window of attention", "gemma3_linear": "window of attention", "gpt_oss": "window of attention",
     "mistral": "window of attention", "phi3": "window of attention", "phi3_short": "window of attention",
+    "starcoder2": "window of attention",
     "mixtral": "router of experts", "qwen3_moe": "router of experts"}
 ARCHITECTURE = {"gemma3_linear": "gemma3", "gpt_oss": "gpt-oss", "mistral": "llama", "mixtral": "llama", "phi3_short": "phi3", "qwen3_moe": "qwen3moe"}
 
@@ -96,11 +97,13 @@ def test_bf16(start_mesh, name):
     check(mesh, name, golden, len(golden["tokens"]), LIMIT * BF16)
 
 
-def test_fused_tensors(start_mesh):
-    """phi3 has q, k and v in one tensor, and gate and up: without a window it is taken. Up to the window's length it gives the same."""
-    golden = weights.golden("phi3")
-    mesh = start(start_mesh, converted("phi3", "_whole", drop=("sliding_window",)), "--kv-workers", 0)
-    check(mesh, "phi3", golden, golden["config"]["sliding_window"])
+@pytest.mark.parametrize("name", ["phi3", "starcoder2"])
+def test_without_a_window(start_mesh, name):
+    """phi3 has q, k and v in one tensor, and gate and up; starcoder2 GELU without a gate. Without a window they are taken, and up to its length
+    they give the same."""
+    golden = weights.golden(name)
+    mesh = start(start_mesh, converted(name, "_whole", drop=("sliding_window",)), "--kv-workers", 0)
+    check(mesh, name, golden, golden["config"]["sliding_window"])
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3"])

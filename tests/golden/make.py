@@ -79,6 +79,10 @@ MODELS = {
                init_std=0.02, enable_bias=True, layer_norm_elementwise_affine=True, tie_word_embeddings=True, prefix="</s>",
                _remove_final_layer_norm=False),
         {"relu": {"activation_function": "gelu"}, "last norm": {"_remove_final_layer_norm": True}}),
+    "starcoder2": (
+        config("starcoder2", "Starcoder2ForCausalLM", drop=("rms_norm_eps", "attention_bias"), hidden_act="gelu_pytorch_tanh", norm_epsilon=0.02,
+               rope_theta=1000000.0, sliding_window=100, use_bias=True, residual_dropout=0.1, embedding_dropout=0.1, tie_word_embeddings=True),
+        {"window": {"sliding_window": None}, "gelu": {"hidden_act": "silu"}, "biases": {"use_bias": False}, "epsilon": {"norm_epsilon": 1e-5}}),
     "qwen2": (
         config("qwen2", "Qwen2ForCausalLM", drop=("attention_bias",), rope_theta=1000000.0, rms_norm_eps=1e-6, sliding_window=100,
                use_sliding_window=False, max_window_layers=2, tie_word_embeddings=True),

@@ -42,7 +42,7 @@ LAYER = {
     "self_attn.sinks": "attn_sinks", "self_attn_layer_norm": "attn_norm", "input_layernorm": "attn_norm", "final_layer_norm": "ffn_norm",
     "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm", "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up",
-    "fc1": "ffn_up", "fc2": "ffn_down",
+    "fc1": "ffn_up", "fc2": "ffn_down", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
     "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
     "mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
     "block_sparse_moe.experts.w1": "ffn_gate_exps", "block_sparse_moe.experts.w3": "ffn_up_exps", "block_sparse_moe.experts.w2": "ffn_down_exps"}
@@ -268,7 +268,7 @@ def put_model(keys, arch, config, head_dim):
         keys.put(f"{arch}.expert_feed_forward_length", U32, config.get("moe_intermediate_size", config["intermediate_size"]))
     scalar = config.get("query_pre_attn_scalar")
     for name, value in (("attention.layer_norm_rms_epsilon", config.get("rms_norm_eps")),
-                        ("attention.layer_norm_epsilon", 1e-5 if arch == "opt" else None),
+                        ("attention.layer_norm_epsilon", 1e-5 if arch == "opt" else config.get("norm_epsilon")),
                         ("attn_logit_softcapping", config.get("attn_logit_softcapping")),
                         ("final_logit_softcapping", config.get("final_logit_softcapping")),
                         ("embedding_scale", config.get("embedding_multiplier")), ("residual_scale", config.get("residual_multiplier")),

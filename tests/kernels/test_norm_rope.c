@@ -41,6 +41,11 @@ static void run_gelu_mul(const struct kernels *level, const float *x, const floa
 {
     level->gelu_mul(x, y, n, out);
 }
+static void run_gelu(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
+{
+    (void)y;
+    level->gelu(x, NULL, n, out);
+}
 static void run_gpt_oss_mul(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
 {
     level->gpt_oss_mul(x, y, n, out);
@@ -121,6 +126,7 @@ static void test_rows(void **state)
         check_operation("layer_norm", run_layer_norm, x, y, n, 2e-6, 2e-6);
         check_operation("layer_norm without bias", run_layer_norm_alone, x, y, n, 2e-6, 1e-6);
         check_operation("gelu_mul", run_gelu_mul, x, y, n, 4e-6, 1e-6);
+        check_operation("gelu", run_gelu, x, y, n, 4e-6, 1e-6);
         check_operation("gpt_oss_mul", run_gpt_oss_mul, x, y, n, 2e-6, 1e-6);
         check_operation("relu", run_relu, x, y, n, 0, 0);
         check_operation("scale", run_scale, x, y, n, 0, 0);
@@ -144,6 +150,7 @@ static void test_extreme_rows(void **state)
     x[0] = 3e38f, x[1] = -3e38f, x[40] = 200.0f, x[41] = -200.0f, x[82] = -3e38f;
     check_operation("silu_mul huge", run_silu_mul, x, y, N, 6e-7, 1e-37);
     check_operation("gelu_mul huge", run_gelu_mul, x, y, N, 6e-7, 1e-6);
+    check_operation("gelu huge", run_gelu, x, y, N, 6e-7, 1e-6);
     check_operation("gpt_oss_mul huge", run_gpt_oss_mul, x, y, N, 2e-6, 1e-6);
     check_operation("soft_cap huge", run_soft_cap, x, y, N, 2e-7, 8e-6);
     check_operation("softmax huge", run_softmax, x, y, N, 2e-6, 1e-44);

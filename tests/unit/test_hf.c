@@ -196,6 +196,10 @@ static void architectures_have_their_keys(void **state)
          "gemma3", "rope.freq_base", 7000},
         {"GraniteForCausalLM", "granite", "\"attention_multiplier\": 0.5, \"logits_scaling\": 8", "granite", "logit_scale", 8},
         {"SmolLM3ForCausalLM", "smollm3", "\"no_rope_layers\": [1, 1], \"no_rope_layer_interval\": 4", "smollm3", "block_count", 2},
+        {"Starcoder2ForCausalLM", "starcoder2", "\"norm_epsilon\": 0.25, \"hidden_act\": \"gelu_pytorch_tanh\"", "starcoder2",
+         "attention.layer_norm_epsilon", 0.25},
+        {"Starcoder2ForCausalLM", "starcoder2", "\"hidden_act\": \"gelu_pytorch_tanh\", \"sliding_window\": 64", "starcoder2",
+         "attention.sliding_window", 64},
         {"GptOssForCausalLM", "gpt_oss",
          "\"num_local_experts\": 4, \"experts_per_token\": 2, \"sliding_window\": 16, \"attention_bias\": true, \"layer_types\": "
          "[\"sliding_attention\", \"full_attention\"]",
@@ -220,6 +224,7 @@ static void architectures_have_their_keys(void **state)
         hf_build_edit(&build, CONFIG, "\"model_type\": \"llama\"", more);
         hf_build_edit(&build, CONFIG, "\"rope_theta\": 10000.0,", "");
         hf_build_edit(&build, CONFIG, "\"attention_bias\": false,", "");
+        hf_build_edit(&build, CONFIG, "\"hidden_act\": \"silu\",", "");
         struct gguf *gguf = open_built(&build);
         assert_text(gguf, "general.architecture", cases[i].gguf);
         bool own = strncmp(cases[i].key, "fastdecode.", 11) == 0;
@@ -257,6 +262,7 @@ static void what_an_architecture_has_not_is_refused(void **state)
         {"SmolLM3ForCausalLM", "\"no_rope_layer_interval\": 2", "key 'no_rope_layer_interval' is 2"},
         {"OPTForCausalLM", "\"do_layer_norm_before\": false", "key 'do_layer_norm_before' is false"},
         {"OPTForCausalLM", "\"ffn_dim\": 12, \"word_embed_proj_dim\": 4", "key 'word_embed_proj_dim' is 4"},
+        {"Starcoder2ForCausalLM", "\"use_bias\": false", "key 'use_bias' is false"},
         {"GptOssForCausalLM", "\"swiglu_limit\": 5", "key 'swiglu_limit' is 5"},
         {"MistralForCausalLM", "\"sliding_window\": -1", "key 'sliding_window' is -1"},
     };
@@ -272,6 +278,7 @@ static void what_an_architecture_has_not_is_refused(void **state)
         snprintf(more, sizeof more, "%s,", cases[i].more);
         hf_build_edit(&build, CONFIG, "\"model_type\": \"llama\",", more);
         hf_build_edit(&build, CONFIG, "\"attention_bias\": false,", "");
+        hf_build_edit(&build, CONFIG, "\"hidden_act\": \"silu\",", "");
         if (hf_build_open(&build, &gguf, &error) == STATUS_OK || !strstr(error.text, cases[i].fragment))
             failed++, print_error("%s %s: \"%s\"\n", cases[i].class_name, cases[i].more, error.text);
         gguf_close(gguf);

@@ -32,7 +32,7 @@ static const struct change changes[] = {
     {"no architecture", "general.architecture", ADD_NOTHING, NULL, 0, NULL, STATUS_INVALID_ARGUMENT,
      "key 'general.architecture' is missing"},
     {"another architecture", "general.architecture", ADD_STRING, "general.architecture", 0, "mam\nba", STATUS_UNIMPLEMENTED,
-     "key 'general.architecture' is 'mam?ba'; supported are: llama, qwen2, qwen3, qwen3moe, phi3, gemma2, gemma3, gpt-oss, granite, olmo2, smollm3, opt"},
+     "key 'general.architecture' is 'mam?ba'; supported are: llama, qwen2, qwen3, qwen3moe, phi3, gemma2, gemma3, gpt-oss, granite, olmo2, smollm3, opt, starcoder2"},
     {"architecture is a number", "general.architecture", ADD_U32, "general.architecture", 3, NULL, STATUS_INVALID_ARGUMENT,
      "has type u32, expected a string"},
     {"no layer count", "llama.block_count", ADD_NOTHING, NULL, 0, NULL, STATUS_INVALID_ARGUMENT,
