@@ -56,7 +56,8 @@ struct arch {
     bool embedding_sqrt_hidden; // rows of the embedding are multiplied by the square root of the hidden size
     bool logits_divided;        // <name>.logit_scale divides
     uint32_t positions_before;  // learned positions: rows before that of position 0
-    uint32_t window_period;     // of so many layers the last one sees the whole context, where the file has a window; 1: none does
+    uint32_t window_period;     // of so many layers the last one sees the whole context, where a file has a window; 1: all are
+                                // windowed; 0: a file with a window is refused
     uint32_t rope_period;       // of so many layers the last one has no positions; 0: all have
     bool yarn_between;          // YaRN's limits are not rounded to whole frequencies
     float window_rope_base;     // RoPE's base in windowed layers; 0: as in others

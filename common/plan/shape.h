@@ -25,12 +25,12 @@
 struct plan_shape {
     char name[64];
     uint32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
-    uint64_t layer_values, layer_bytes; // weights of one layer (a file's mean), as stored
+    uint64_t layer_values, layer_bytes;   // weights of one layer (a file's mean), as stored
     uint64_t expert_values, expert_bytes; // of these, the experts'
     uint32_t experts, experts_used;       // in a layer; by a row. 0: none
     uint64_t head_values, head_bytes;     // the output matrix
-    uint64_t embedding_bytes;           // 0 if tied to the output matrix
-    bool quantized;                     // most bytes are of a quantized type
+    uint64_t embedding_bytes;             // 0 if tied to the output matrix
+    bool quantized;                       // most bytes are of a quantized type
 };
 
 // Looks up one of SHAPE_NAMES, with weights of `type`, a name of tensor_type.h in any case: "f16", "q4_0". *error says what is accepted.

@@ -38,6 +38,7 @@ static const struct rule {
 } rules[] = {
     {"gpt-2", GPT2, false, false},
     {"smollm", SMOLLM, false, false},
+    {"starcoder", SMOLLM, false, false},
     {"llama-bpe", LLAMA3_WITH_NUMBERS("\\p{N}{1,3}"), false, true},
     {"dbrx", LLAMA3_WITH_NUMBERS("\\p{N}{1,3}"), false, false},
     {"gpt-4o", GPT4O, false, false},
@@ -65,7 +66,7 @@ static const struct rule *find_rule(const char *name, struct error *error)
     char shown[64];
     (void)error_set(
         error, STATUS_UNIMPLEMENTED,
-        "tokenizer: pre-tokenizer %s is not supported; supported: gpt-2, smollm, llama-bpe, dbrx, gpt-4o, gpt-oss, tekken, qwen2",
+        "tokenizer: pre-tokenizer %s is not supported; supported: gpt-2, smollm, starcoder, llama-bpe, dbrx, gpt-4o, gpt-oss, tekken, qwen2",
         log_quote(shown, sizeof shown, name));
     return NULL;
 }

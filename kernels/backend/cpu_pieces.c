@@ -34,7 +34,10 @@ enum status cpu_choose_pieces(const struct model *model, struct cpu_pieces *out,
     case ACTIVATION_RELU: out->activation = kernels->relu; break;
     case ACTIVATION_GPT_OSS: out->activation = kernels->gpt_oss_mul; break;
     }
-    const char *missing = !out->norm ? "norm" : !out->rope ? "RoPE" : !out->activation ? "activation" : NULL;
+    // a row whose activation multiplies by up must list such a matrix, and the others must not
+    const bool multiplies = shape->activation != ACTIVATION_RELU && shape->activation != ACTIVATION_GELU_PLAIN;
+    const bool fits = multiplies == (model->layers[0].up.data != NULL);
+    const char *missing = !out->norm ? "norm" : !out->rope ? "RoPE" : !out->activation || !fits ? "activation" : NULL;
     if (!missing)
         return STATUS_OK;
     return error_set(error, STATUS_UNIMPLEMENTED, "%s: the %s of architecture '%s' is not computed on the CPU",

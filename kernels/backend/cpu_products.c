@@ -18,7 +18,7 @@ static const void *tile_of(const struct cpu_linear *const *linears, uint32_t til
 }
 
 const void *cpu_first_read(const struct backend *backend, const struct cpu_linear *const *linears, uint32_t linear_count,
-                              uint32_t rows, uint32_t thread_index)
+                           uint32_t rows, uint32_t thread_index)
 {
     uint32_t tile_total = 0, begin, count;
     for (uint32_t i = 0; i < linear_count; i++)
