@@ -21,6 +21,12 @@ static double spacing(const struct plan_request *r) { return r->spacing ? r->spa
 
 double plan_mean_context(const struct plan_request *r) { return r->prompt_tokens + (r->generated_tokens + spacing(r)) / 2; }
 
+double plan_mean_read(const struct plan_request *r)
+{
+    double context = plan_mean_context(r), windowed = (double)r->shape->windowed_layers / MAX(r->shape->layers, 1u);
+    return context - windowed * MAX(context - r->shape->window, 0);
+}
+
 // Floats without a fast product in their type are multiplied in f32, as kernels/gemm does.
 static double operations_per_us(const struct plan_request *r)
 {
@@ -149,12 +155,12 @@ void plan_predict_layer(const struct plan_request *r, double rows, double local,
     plan_r_part(r, workers, &place);
     out->s_part_layer_us = cost_curve_at(&s.layer, rows + prefill_rows) + pairs * place.prefill_us;
     out->r_part_layer_us = away > 0 ? place.call_us * (add_up ? MIN(workers, away) : 1) +
-                                          shared * (place.row_us + plan_mean_context(r) * place.token_us)
+                                          shared * (place.row_us + plan_mean_read(r) * place.token_us)
                                     : 0;
     if (local > 0) {
         struct cost_r_part pool;
         plan_r_part(r, 0, &pool);
-        out->pool_layer_us = pool.call_us + local * (pool.row_us + plan_mean_context(r) * pool.token_us);
+        out->pool_layer_us = pool.call_us + local * (pool.row_us + plan_mean_read(r) * pool.token_us);
     }
     if (r->s_part->model.name)
         out->s_part_layer_us = cost_curve_at(&s.layer, rows) +

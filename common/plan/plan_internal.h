@@ -8,6 +8,7 @@
 #define US 1e6 // in a second
 
 double plan_mean_context(const struct plan_request *request);                     // of a running sequence
+double plan_mean_read(const struct plan_request *request);                        // what a layer reads of it, windows considered
 double plan_sequence_kv_bytes(const struct plan_request *request);                // of a running sequence, all layers
 double plan_activation_bytes(const struct plan_request *request, uint32_t batch); // of an S-part, logits included
 double plan_step_rest_us(const struct plan_request *request, double rows);        // besides layers, attention and head

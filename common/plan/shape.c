@@ -104,6 +104,9 @@ enum status shape_read(const char *path, struct plan_shape *out, struct error *e
         for (size_t j = FIRST_OF_MLP; s->experts && j < ARRAY_COUNT(views); j++)
             add(views[j], &expert_values, &expert_bytes, &unused);
     }
+    for (uint32_t i = 0; i < s->layers; i++)
+        out->windowed_layers += model->layers[i].windowed;
+    out->window = s->window;
     out->experts = s->experts;
     out->experts_used = s->experts_used;
     out->expert_values = expert_values / s->layers;

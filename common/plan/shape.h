@@ -28,6 +28,7 @@ struct plan_shape {
     uint64_t layer_values, layer_bytes;   // weights of one layer (a file's mean), as stored
     uint64_t expert_values, expert_bytes; // of these, the experts'
     uint32_t experts, experts_used;       // in a layer; by a row. 0: none
+    uint32_t window, windowed_layers;     // layers in which a row reads at most `window` tokens of its context
     uint64_t head_values, head_bytes;     // the output matrix
     uint64_t embedding_bytes;             // 0 if tied to the output matrix
     bool quantized;                       // most bytes are of a quantized type

@@ -11,7 +11,7 @@ struct kv_shape kv_shape_of_model(const struct model *model, uint32_t first_laye
                            .window = shape->window,
                            .soft_cap = shape->attention_soft_cap};
 
-    for (uint32_t l = 0; l < layer_count; l++)
+    for (uint32_t l = 0; shape->window && l < layer_count; l++)
         if (model->layers[first_layer + l].windowed)
             out.windowed[l / 64] |= 1ull << l % 64;
     return out;

@@ -82,8 +82,7 @@ static void fill_registration(struct s_part *s_part, struct registration *r)
     request->one_kind_of_place = s_part->settings.batch_invariant && s_part->plan.pool_on_device;
     request->rows_alike = s_part->plan.rows_alike;
     // sparse rows choose among all of their context; the part of a window that lies elsewhere is not known; partials have no sinks
-    request->takes_extents = s_part->settings.sparse_percent == 0 && s_part->model->shape.window == 0 &&
-                             !s_part->model->layers[0].sinks.data;
+    request->takes_extents = s_part->settings.sparse_percent == 0 && s_part->model->shape.window == 0 && !s_part->model->sinks_made;
     request->pool_takes_extents = request->takes_extents && s_part->engine.ops->pool_reads != NULL;
     request->on_device = s_part->device.ops != &backend_cpu;
     request->max_rows = s_part->settings.max_rows;

@@ -15,6 +15,7 @@
 #include "common/plan/extents.h"
 #include "common/plan/mix.h"
 #include "common/plan/plan.h"
+#include "common/plan/plan_internal.h"
 
 #define assert_near(value, wanted) assert_true(fabs((value) - (wanted)) <= 1e-6 * fabs((double)(wanted)))
 
@@ -429,6 +430,25 @@ static void the_cheapest_of_several(void **state)
     assert_string_equal(error.text, "host has no price_per_hour: the cheapest mix needs one of each");
 }
 
+// In three of four layers a row reads 4 of its 16 tokens, 7 a layer on average; pages are kept for all.
+static void windows_shorten_what_is_read(void **state)
+{
+    struct plan_shape windowed = shape;
+    struct plan_request r = request();
+    (void)state;
+
+    r.generated_tokens = 31;
+    double context = plan_mean_context(&r);
+    assert_near(plan_mean_read(&r), context);
+    windowed.window = 4;
+    windowed.windowed_layers = 3;
+    r.shape = &windowed;
+    assert_near(plan_mean_context(&r), context);
+    assert_near(plan_mean_read(&r), context / 4 + 3);
+    windowed.window = 1000;
+    assert_near(plan_mean_read(&r), context);
+}
+
 // 8 experts of 0.8 of the layer, 2 used by a row: 0.4 MB are read for all, and of the other 1.6 MB what the rows have chosen.
 static void experts_are_read_as_rows_choose_them(void **state)
 {
@@ -456,6 +476,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_are_read_as_rows_choose_them),
+        cmocka_unit_test(windows_shorten_what_is_read),
         cmocka_unit_test(the_parts_of_a_layer),
         cmocka_unit_test(one_mini_batch_and_two),
         cmocka_unit_test(prompts_cost_rows_and_pairs),
