@@ -105,9 +105,11 @@ def test_f32_at_a_worker(start_mesh):
     check_greedy(mesh)
 
 
-def test_int8(real_mesh):
+@pytest.mark.parametrize("texts,least", [pytest.param(shard(ORACLE["scored"], 2), 1500, id="some"),
+                                         pytest.param(ORACLE["scored"], 4000, id="all", marks=pytest.mark.full)])
+def test_int8(real_mesh, texts, least):
     """The default for quantized files."""
-    scores = Scores(real_mesh)
-    assert scores.positions >= 4000
+    scores = Scores(real_mesh, texts)
+    assert scores.positions >= least
     assert scores.agreed >= 0.965 * scores.positions
     assert scores.mean <= 0.033

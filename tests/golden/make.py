@@ -124,6 +124,10 @@ MODELS = {
                rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling=None),
         {"window": {"sliding_window": 2000}, "sixth layer is global": {"sliding_window_pattern": 8},
          "two bases": {"rope_local_base_freq": 1000000.0}, "query_pre_attn_scalar": {"query_pre_attn_scalar": 32}}),
+    "gemma3_wide": (  # no context exceeds the window, but layers that were meant to see one keep their angles
+        config("gemma3_text", "Gemma3ForCausalLM", drop=("hidden_act", "tie_word_embeddings"), **{**GEMMA3, "sliding_window": 1024},
+               sliding_window_pattern=6, rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling=None),
+        {"two bases": {"rope_local_base_freq": 1000000.0}}, 256),
     "gemma3_linear": (
         config("gemma3_text", "Gemma3ForCausalLM", drop=("hidden_act", "tie_word_embeddings"), **GEMMA3,
                layer_types=["sliding_attention"] * 5 + ["full_attention", "sliding_attention"],
