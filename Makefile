@@ -184,7 +184,7 @@ serve: packages-build ## install what is missing, build, get the default model, 
 	$(Q)exec $(BUILD)/bin/fastdecode up --model $(MODEL) $(ARGS)
 
 model: ## get the default model into models/ (checked by size and SHA-256)
-	$(Q)$(if $(filter models/SmolLM2-135M-Instruct.Q4_1.gguf,$(MODEL)),deploy/get-model.sh $(MODEL),test -f $(MODEL) || { echo "no such file: $(MODEL)"; exit 1; })
+	$(Q)$(if $(filter models/SmolLM2-135M-Instruct.Q4_1.gguf,$(MODEL)),deploy/get-model.sh $(MODEL),test -e $(MODEL) || { echo "no such file: $(MODEL)"; exit 1; })
 
 packages-build packages-cuda packages-test packages-deploy:
 	$(Q)deploy/install-packages.sh $(@:packages-%=%)

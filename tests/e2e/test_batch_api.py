@@ -144,9 +144,14 @@ def kill_at(mesh, client, batch, least, service, pause_s):
             return client.batches.retrieve(batch.id).request_counts.completed >= least
         except openai.APIConnectionError:
             return False
+    def killed():
+        try:
+            return mesh.kill(service, signal.SIGKILL)
+        except ProcessLookupError:  # it was killed before, and has not been started again
+            return False
     wait_until(answered, 60, mesh.logs, 0.02)
     time.sleep(pause_s)
-    mesh.kill(service, signal.SIGKILL)
+    wait_until(killed, 60, mesh.logs, 0.02)
 
 
 def test_killed_gateway(start_mesh, tmp_path):

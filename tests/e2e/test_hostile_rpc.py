@@ -654,6 +654,8 @@ def attend_cases(model, incarnation):
               bad("tensors at odd places", attend(shift=1), "not aligned"),
               bad("a field of another type", varint(1, 5) + attend(), "field 1 has wire type 0"),
               bad("q as a number", attend() + varint(9, 1), "field 9 has wire type 0"),
+              bad("half a sink", blob(22, b"ab") + attend(), "sinks has 2 bytes"), bad("more sinks than q has values", blob(22, bytes(q + 4)) + attend(), "sinks has"),
+              bad("sinks of other heads", blob(22, bytes(4)) + blob(8, bytes(3)) + attend(), "1 sinks, there are"), bad("sinks as a number", varint(22, 1) + attend(), "field 22 has wire type 0"),
               bad("mini-batch 16", attend(mini_batch=16), "mini-batch 16"), bad("mini-batch 2^32 - 1", attend(mini_batch=U32), "mini-batch"),
               bad("the layer behind the last", attend(layer=model["layers"]), "layer"), bad("layer 2^32 - 1", attend(layer=U32), "layer"),
               bad("a position of the context's length", attend(((5, model["context"]),)), "context"),
