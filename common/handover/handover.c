@@ -472,6 +472,10 @@ static void fetch_begin(void *arg)
     }
     fetch->next_page = fetch->first ? fetch->first / page_tokens : 0;
     fetch->received = fetch->first;
+    if (!fetch->first && page_tokens && handover->pages->first_page) {
+        fetch->next_page = handover->pages->first_page(handover->user, fetch->positions);
+        fetch->received = fetch->next_page * page_tokens;
+    }
     drop_copies(handover, fetch->sequence, NULL);
     fetch->keeps = handover->pages->make_way(handover->user, fetch->sequence, &error) != STATUS_OK;
     if (fetch->keeps || rpc_channel_open(handover->tensor_loop, &config, &fetch->channel, &error))

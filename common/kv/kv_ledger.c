@@ -17,6 +17,8 @@ static void set_sizes(struct kv_ledger *ledger)
     const struct kv_ledger_shape *shape = &ledger->shape;
 
     ledger->table_length = MIN((shape->max_context + shape->page_tokens - 1) / shape->page_tokens, shape->pages);
+    if (shape->ring_pages)
+        ledger->table_length = MIN(ledger->table_length, shape->ring_pages);
 }
 
 static void set_slices(struct kv_ledger *ledger, struct slice *slices)
@@ -92,42 +94,61 @@ static uint32_t pages_for(const struct kv_ledger *ledger, uint32_t first, uint32
 // One past the last position that the sequence has a page for.
 static uint64_t reserved_end(const struct kv_ledger *ledger, const struct kv_sequence *sequence)
 {
-    return sequence->first + (uint64_t)sequence->page_count * ledger->shape.page_tokens;
+    return sequence->begin + (uint64_t)sequence->page_count * ledger->shape.page_tokens;
 }
 
-// Which of the sequence's own pages has the position.
-static uint32_t own_page(const struct kv_ledger *ledger, const struct kv_sequence *sequence, uint32_t position)
+// Where the table has the page with a position.
+static uint32_t *entry_of(const struct kv_ledger *ledger, uint32_t slot, uint64_t position)
 {
-    return (position - sequence->first) / ledger->shape.page_tokens;
+    uint32_t index = (uint32_t)((position - ledger->sequences[slot].first) / ledger->shape.page_tokens);
+    if (ledger->shape.ring_pages)
+        index %= ledger->shape.ring_pages;
+    return &ledger->tables[(size_t)slot * ledger->table_length + index];
 }
 
+static void drop_page(struct kv_ledger *ledger, uint32_t page)
+{
+    assert_always(ledger->references[page] > 0);
+    if (--ledger->references[page] == 0)
+        ledger->free_pages[ledger->free_count++] = page;
+}
+
+// Drops the sequence's last pages: it keeps the first `keep` of those that it has.
 static void drop_pages(struct kv_ledger *ledger, uint32_t slot, uint32_t keep)
 {
     struct kv_sequence *sequence = &ledger->sequences[slot];
-    const uint32_t *table = ledger->tables + (size_t)slot * ledger->table_length;
 
     while (sequence->page_count > keep) {
-        uint32_t page = table[--sequence->page_count];
-        assert_always(ledger->references[page] > 0);
-        if (--ledger->references[page] == 0)
-            ledger->free_pages[ledger->free_count++] = page;
+        sequence->page_count--;
+        drop_page(ledger, *entry_of(ledger, slot, reserved_end(ledger, sequence)));
     }
+}
+
+// Returns how many of its first pages a sequence must give back before it has pages for `positions` positions.
+static uint32_t pages_passed(const struct kv_ledger *ledger, const struct kv_sequence *sequence, uint32_t positions)
+{
+    uint32_t need = pages_for(ledger, sequence->begin, positions);
+    return ledger->shape.ring_pages && need > ledger->shape.ring_pages ? need - ledger->shape.ring_pages : 0;
+}
+
+// Returns whether a row reads what is held only, although pages may have been given back.
+static bool sees_its_window(const struct kv_ledger *ledger, const struct kv_sequence *sequence, uint32_t begin, uint32_t position)
+{
+    return begin == sequence->first || position + 1ull >= (uint64_t)begin + ledger->shape.window;
 }
 
 // Whether the next position is written into a page that other sequences read as well.
 static bool next_is_shared(const struct kv_ledger *ledger, uint32_t slot)
 {
     const struct kv_sequence *sequence = &ledger->sequences[slot];
-    uint32_t index = own_page(ledger, sequence, sequence->complete);
-    return sequence->complete % ledger->shape.page_tokens && index < sequence->page_count &&
-           ledger->references[ledger->tables[(size_t)slot * ledger->table_length + index]] > 1;
+    return sequence->complete % ledger->shape.page_tokens && sequence->complete < reserved_end(ledger, sequence) &&
+           ledger->references[*entry_of(ledger, slot, sequence->complete)] > 1;
 }
 
 // Gives the sequence a page of its own for the next position. There must be a free one.
 static struct kv_copy replace_shared(struct kv_ledger *ledger, uint32_t slot)
 {
-    const struct kv_sequence *sequence = &ledger->sequences[slot];
-    uint32_t *page = &ledger->tables[(size_t)slot * ledger->table_length + own_page(ledger, sequence, sequence->complete)];
+    uint32_t *page = entry_of(ledger, slot, ledger->sequences[slot].complete);
     const struct kv_copy copy = {.from = *page, .to = ledger->free_pages[--ledger->free_count], .needed = true};
 
     ledger->references[copy.from]--;
@@ -144,7 +165,8 @@ static enum status add_sequence(struct kv_ledger *ledger, uint64_t sequence, uin
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "sequence %llx: there are %u sequences, the most allowed",
                          (unsigned long long)sequence, ledger->shape.max_sequences);
     *slot = added;
-    ledger->sequences[added] = (struct kv_sequence){.id = sequence, .first = first, .complete = first, .certain = first};
+    ledger->sequences[added] =
+        (struct kv_sequence){.id = sequence, .first = first, .begin = first, .complete = first, .certain = first};
     return STATUS_OK;
 }
 
@@ -162,31 +184,65 @@ enum status kv_ledger_begin(struct kv_ledger *ledger, uint64_t sequence, uint32_
     return add_sequence(ledger, sequence, first, &slot, error);
 }
 
+// Gives back the first `count` pages of a sequence, or as many as it has.
+static void give_back(struct kv_ledger *ledger, uint32_t slot, uint32_t count)
+{
+    struct kv_sequence *sequence = &ledger->sequences[slot];
+
+    for (; count > 0; count--, sequence->begin += ledger->shape.page_tokens) {
+        if (sequence->page_count == 0)
+            continue;
+        drop_page(ledger, *entry_of(ledger, slot, sequence->begin));
+        sequence->page_count--;
+    }
+}
+
+// Returns how many pages are free once the first `count` pages of a sequence have been given back.
+static uint32_t free_without(const struct kv_ledger *ledger, uint32_t slot, uint32_t count)
+{
+    uint32_t free_count = ledger->free_count;
+
+    for (uint32_t i = 0; i < count && i < ledger->sequences[slot].page_count; i++) {
+        uint64_t position = ledger->sequences[slot].begin + (uint64_t)i * ledger->shape.page_tokens;
+        free_count += ledger->references[*entry_of(ledger, slot, position)] == 1;
+    }
+    return free_count;
+}
+
 enum status kv_ledger_reserve(struct kv_ledger *ledger, uint64_t sequence, uint32_t positions, struct kv_copy *copied,
                               struct error *error)
 {
-    uint32_t slot = kv_ledger_slot(ledger, sequence), have = slot == KV_NONE ? 0 : ledger->sequences[slot].page_count;
-    uint32_t need = pages_for(ledger, slot == KV_NONE ? 0 : ledger->sequences[slot].first, positions);
-    uint32_t more = need > have ? need - have : 0;
-    bool copy = slot != KV_NONE && positions > ledger->sequences[slot].complete && next_is_shared(ledger, slot);
+    static const struct kv_sequence nothing;
+    uint32_t slot = kv_ledger_slot(ledger, sequence);
+    const struct kv_sequence *known = slot == KV_NONE ? &nothing : &ledger->sequences[slot];
+    uint32_t passed = pages_passed(ledger, known, positions), begin = known->begin + passed * ledger->shape.page_tokens;
+    uint32_t have = known->page_count - MIN(passed, known->page_count), need = pages_for(ledger, begin, positions);
+    uint32_t more = need > have ? need - have : 0, free_count = passed ? free_without(ledger, slot, passed) : ledger->free_count;
+    bool copy = slot != KV_NONE && positions > known->complete && next_is_shared(ledger, slot);
     enum status status;
 
     *copied = (struct kv_copy){0};
     if (positions > ledger->shape.max_context)
         return error_set(error, STATUS_OUT_OF_RANGE, "sequence %llx: %u positions are more than the context of %u",
                          (unsigned long long)sequence, positions, ledger->shape.max_context);
-    if (more + copy > ledger->free_count)
+    if (passed && !sees_its_window(ledger, known, begin, known->complete))
+        return error_set(error, STATUS_OUT_OF_RANGE,
+                         "sequence %llx: %u positions, of which %u are held, do not fit into the %u pages that it may have",
+                         (unsigned long long)sequence, positions, known->complete, ledger->shape.ring_pages);
+    if (more + copy > free_count)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "sequence %llx: %u more pages are needed and %u of %u are free",
-                         (unsigned long long)sequence, more + copy, ledger->free_count, ledger->shape.pages);
+                         (unsigned long long)sequence, more + copy, free_count, ledger->shape.pages);
     if (slot == KV_NONE && (status = add_sequence(ledger, sequence, 0, &slot, error)))
         return status;
+    if (passed)
+        give_back(ledger, slot, passed);
     if (copy)
         *copied = replace_shared(ledger, slot);
-    for (; have < need; have++) {
+    for (; more > 0; more--) {
         uint32_t page = ledger->free_pages[--ledger->free_count];
         ledger->references[page] = 1;
-        ledger->tables[(size_t)slot * ledger->table_length + have] = page;
-        ledger->sequences[slot].page_count = have + 1;
+        *entry_of(ledger, slot, reserved_end(ledger, &ledger->sequences[slot])) = page;
+        ledger->sequences[slot].page_count++;
     }
     ledger->pages_peak = MAX(ledger->pages_peak, ledger->shape.pages - ledger->free_count);
     return STATUS_OK;
@@ -214,16 +270,23 @@ enum status kv_ledger_share(struct kv_ledger *ledger, uint64_t from, uint32_t po
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "sequence %llx holds %u positions, %u of them are to be shared with %llx", (unsigned long long)from,
                          source == KV_NONE ? 0 : ledger->sequences[source].complete, positions, (unsigned long long)to);
+    const struct kv_sequence *origin = &ledger->sequences[source];
+    if (positions <= origin->begin || !sees_its_window(ledger, origin, origin->begin, positions))
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "sequence %llx holds positions from %u on, too few for %u of them to be shared with %llx",
+                         (unsigned long long)from, origin->begin, positions, (unsigned long long)to);
     if (slot != KV_NONE)
         kv_ledger_free(ledger, to);
     if ((status = add_sequence(ledger, to, ledger->sequences[source].first, &slot, error)))
         return status;
     struct kv_sequence *sequence = &ledger->sequences[slot];
-    sequence->page_count = pages_for(ledger, sequence->first, positions);
+    sequence->begin = ledger->sequences[source].begin;
+    sequence->page_count = pages_for(ledger, sequence->begin, positions);
     sequence->complete = sequence->certain = positions;
     for (uint32_t i = 0; i < sequence->page_count; i++) {
-        uint32_t page = ledger->tables[(size_t)source * ledger->table_length + i];
-        ledger->tables[(size_t)slot * ledger->table_length + i] = page;
+        uint64_t position = sequence->begin + (uint64_t)i * ledger->shape.page_tokens;
+        uint32_t page = *entry_of(ledger, source, position);
+        *entry_of(ledger, slot, position) = page;
         ledger->references[page]++;
     }
     return STATUS_OK;
@@ -238,9 +301,13 @@ void kv_ledger_truncate(struct kv_ledger *ledger, uint64_t sequence, uint32_t po
     struct kv_sequence *held = &ledger->sequences[slot];
     id_map_renew(&ledger->slots, slot);
     positions = MAX(positions, held->first);
+    if (positions <= held->begin) { // nothing is left of it
+        drop_pages(ledger, slot, 0);
+        positions = held->begin = held->first;
+    }
     held->complete = MIN(held->complete, positions);
     held->certain = MIN(held->certain, positions);
-    drop_pages(ledger, slot, pages_for(ledger, held->first, positions));
+    drop_pages(ledger, slot, pages_for(ledger, held->begin, positions));
 }
 
 enum status kv_ledger_give_page(const struct kv_ledger *ledger, uint64_t sequence, uint32_t page_index, uint32_t *page,
@@ -249,10 +316,10 @@ enum status kv_ledger_give_page(const struct kv_ledger *ledger, uint64_t sequenc
     uint32_t slot = kv_ledger_slot(ledger, sequence);
     uint64_t begin = (uint64_t)page_index * ledger->shape.page_tokens;
 
-    if (slot == KV_NONE || ledger->sequences[slot].complete <= begin || ledger->sequences[slot].first > begin)
+    if (slot == KV_NONE || ledger->sequences[slot].complete <= begin || ledger->sequences[slot].begin > begin)
         return STATUS_NOT_FOUND;
     *positions = (uint32_t)MIN(ledger->sequences[slot].complete - begin, ledger->shape.page_tokens);
-    *page = kv_ledger_table(ledger, slot)[own_page(ledger, &ledger->sequences[slot], (uint32_t)begin)];
+    *page = *entry_of(ledger, slot, begin);
     return STATUS_OK;
 }
 
@@ -269,22 +336,26 @@ enum status kv_ledger_take_page(struct kv_ledger *ledger, uint64_t sequence, uin
     if (end > ledger->shape.max_context)
         return error_set(error, STATUS_OUT_OF_RANGE, "sequence %llx, page %u: beyond the context of %u",
                          (unsigned long long)sequence, page_index, ledger->shape.max_context);
-    bool is_new = !kv_ledger_find(ledger, sequence, &held) && begin % KV_EXTENT_TOKENS == 0;
+    bool is_new = !kv_ledger_find(ledger, sequence, &held) && (ledger->shape.ring_pages || begin % KV_EXTENT_TOKENS == 0);
+    uint32_t first = ledger->shape.ring_pages ? 0 : (uint32_t)begin; // of a new one
+    uint32_t known = kv_ledger_slot(ledger, sequence), from = known == KV_NONE ? 0 : ledger->sequences[known].begin;
     if (is_new)
-        held.positions = held.first = (uint32_t)begin;
-    if (held.positions < begin || held.positions > end || held.first > begin)
+        held.positions = (uint32_t)begin;
+    if (held.positions < begin || held.positions > end || from > begin)
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "sequence %llx, page %u with %u positions does not follow the %u that are held",
                          (unsigned long long)sequence, page_index, positions, held.positions);
-    if (is_new && (status = kv_ledger_begin(ledger, sequence, held.first, error)))
+    if (is_new && (status = add_sequence(ledger, sequence, first, slot, error)))
         return status;
+    if (is_new)
+        ledger->sequences[*slot].begin = ledger->sequences[*slot].complete = ledger->sequences[*slot].certain = (uint32_t)begin;
     if ((status = kv_ledger_reserve(ledger, sequence, (uint32_t)end, copied, error))) {
         if (is_new)
             kv_ledger_free(ledger, sequence);
         return status;
     }
     *slot = kv_ledger_slot(ledger, sequence);
-    *page = kv_ledger_table(ledger, *slot)[own_page(ledger, &ledger->sequences[*slot], (uint32_t)begin)];
+    *page = *entry_of(ledger, *slot, begin);
     return STATUS_OK;
 }
 
@@ -349,13 +420,16 @@ enum status kv_ledger_check_row(struct kv_ledger *ledger, const struct kv_row *r
     if (rows[row].first != sequence->first || position < sequence->first)
         return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: position %u of sequence %llx, held from %u and not from %u on",
                          row, position, (unsigned long long)id, sequence->first, rows[row].first);
+    if (!sees_its_window(ledger, sequence, sequence->begin, position))
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "row %u: position %u of sequence %llx reads behind %u, where its pages begin", row, position,
+                         (unsigned long long)id, sequence->begin);
     if (rows[row].reads)
         return STATUS_OK;
     if (position >= reserved_end(ledger, sequence))
         return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx has no page for position %u", row,
                          (unsigned long long)id, position);
-    if (position >= sequence->complete &&
-        ledger->references[kv_ledger_table(ledger, walk->slot)[own_page(ledger, sequence, position)]] > 1)
+    if (position >= sequence->complete && ledger->references[*entry_of(ledger, walk->slot, position)] > 1)
         return error_set(error, STATUS_FAILED_PRECONDITION, "row %u: sequence %llx shares the page of position %u", row,
                          (unsigned long long)id, position);
     walk->have = MAX(walk->have, position + 1);

@@ -6,6 +6,9 @@
 // Of a sequence that lies at several places, one holds an extent: positions from `first` on, a multiple of KV_EXTENT_TOKENS. Its pages
 // begin there, and the pages before are elsewhere. Positions and page indices count from the sequence's start all the same.
 //
+// Where every layer of the model is windowed, no layer reads a position that all windows have passed. The shape then says how many pages
+// a sequence has at most, ring_pages: the next one takes the oldest one's place, and page i lies in table[i % ring_pages].
+//
 // A slot's generation changes when the sequence is freed or truncated, so that rows planned earlier can be told. The structs are
 // plain. The planner of a step reads them and changes only `complete` and, through kv_ledger_check_row, `certain`.
 //
@@ -22,15 +25,31 @@
 #define KV_NONE ID_MAP_NONE
 #define KV_EXTENT_TOKENS 512u // extents begin and end at multiples of it
 
-// Each field is at least 1 and at most 2^30. (A plan may have 0 pages.)
+// How many rows of a sequence may be planned beyond those that are complete, of a model whose layers are all windowed: of two steps in
+// flight, half of it each.
+static inline uint32_t kv_ring_rows(uint32_t window) { return window < 64 ? 64 : window < 1024 ? window : 1024; }
+
+// Returns ring_pages (below) for a window, or 0 if a context of that length has no more pages.
+static inline uint32_t kv_ring_pages_of(uint32_t window, uint32_t page_tokens, uint32_t max_context)
+{
+    if (window == 0 || page_tokens == 0 || window >= max_context)
+        return 0;
+    uint32_t pages = (window + kv_ring_rows(window) + page_tokens - 1) / page_tokens + 1;
+    return pages < (max_context + page_tokens - 1) / page_tokens ? pages : 0;
+}
+
+// Each of the first four is at least 1 and at most 2^30. (A plan may have 0 pages.)
 struct kv_ledger_shape {
     uint32_t pages, page_tokens, max_sequences, max_context;
+    uint32_t ring_pages; // the most pages of a sequence; 0: it keeps all
+    uint32_t window;     // with ring_pages: how many positions a row reads, its own included
 };
 
 struct kv_sequence {
     uint64_t id;
     uint32_t page_count;
-    uint32_t first;    // first position held; 0 unless it is an extent
+    uint32_t first;    // where it begins; 0 unless it is an extent
+    uint32_t begin;    // first position held; `first` unless pages have been given back
     uint32_t complete; // number of positions, from the sequence's start, that have passed the last layer
     uint32_t certain;  // number of positions before the first row of the latest step; tokens from there on may be wrong guesses
 };
@@ -76,10 +95,18 @@ static inline bool kv_ledger_is_current(const struct kv_ledger *ledger, uint32_t
     return id_map_is_current(&ledger->slots, slot, generation);
 }
 
-// Returns the page numbers of the sequence in `slot`.
+// Returns the page numbers of the sequence in `slot`. With ring_pages see kv_ledger_page().
 static inline const uint32_t *kv_ledger_table(const struct kv_ledger *ledger, uint32_t slot)
 {
     return ledger->tables + (size_t)slot * ledger->table_length;
+}
+
+// Returns the number of the page that is `index` pages behind where the sequence in `slot` begins. It must be held.
+static inline uint32_t kv_ledger_page(const struct kv_ledger *ledger, uint32_t slot, uint32_t index)
+{
+    if (ledger->shape.ring_pages)
+        index %= ledger->shape.ring_pages;
+    return kv_ledger_table(ledger, slot)[index];
 }
 
 // If needed, the caller must copy page `from` to page `to` before it writes to `to`.

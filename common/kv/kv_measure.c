@@ -118,6 +118,7 @@ enum status kv_measure(const struct kv_shape *shape, uint64_t memory_bytes, stru
     one.layers = 1;
     one.max_sequences = SEQUENCES_MAX;
     one.max_context = CONTEXT;
+    one.all_windowed = false;
     layer_bytes = kv_page_memory_bytes(&one) * (CONTEXT / MAX(one.page_tokens, 1u));
     if (layer_bytes == 0)
         return error_set(error, STATUS_INVALID_ARGUMENT, "a shape of KV that cannot be measured");

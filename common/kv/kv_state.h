@@ -46,7 +46,7 @@ struct kv_store {
 // Returns tile number `tile` (16 tokens) of what is held of the sequence in `slot`. The sequence must have the page.
 static inline unsigned char *kv_tile(const struct kv_store *store, uint32_t slot, uint32_t layer, uint32_t kv_head, uint32_t tile)
 {
-    uint32_t page = kv_ledger_table(&store->ledger, slot)[tile / store->page_tiles];
+    uint32_t page = kv_ledger_page(&store->ledger, slot, tile / store->page_tiles);
     uint64_t index = ((uint64_t)layer * store->shape.kv_heads + kv_head) * store->page_tiles + tile % store->page_tiles;
     return store->pages + page * store->page_bytes + index * store->tile_bytes;
 }
@@ -62,7 +62,7 @@ static inline uint16_t *kv_bounds(const struct kv_store *store, uint32_t layer, 
 // have bounds.
 static inline void kv_bounds_write(const struct kv_store *store, uint32_t slot, uint32_t layer, uint32_t kv_head, uint32_t tile)
 {
-    uint32_t page = kv_ledger_table(&store->ledger, slot)[tile / store->page_tiles];
+    uint32_t page = kv_ledger_page(&store->ledger, slot, tile / store->page_tiles);
     attend_bounds((enum attend_type)store->shape.type, store->shape.head_dim, kv_tile(store, slot, layer, kv_head, tile),
                   kv_bounds(store, layer, kv_head, page, tile % store->page_tiles));
 }

@@ -40,6 +40,10 @@ static enum status check_shape(const struct kv_shape *shape, struct error *error
                          shape->max_sequences, shape->max_context);
     if (shape->sparse_percent > 100)
         return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: sparse_percent is %u: at most 100", shape->sparse_percent);
+    if (shape->all_windowed)
+        for (uint32_t layer = 0; layer < shape->layers; layer++)
+            if (!kv_is_windowed(shape, layer))
+                return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: layer %u has no window although all have one", layer);
     if (!(shape->soft_cap >= 0 && shape->soft_cap < 1e6f))
         return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: soft_cap is %g: out of range", (double)shape->soft_cap);
     return STATUS_OK;
@@ -73,6 +77,8 @@ static struct kv_ledger_shape ledger_shape(const struct kv_shape *shape, uint64_
         .page_tokens = shape->page_tokens,
         .max_sequences = shape->max_sequences,
         .max_context = shape->max_context,
+        .ring_pages = kv_ring_pages(shape),
+        .window = shape->window,
     };
 }
 

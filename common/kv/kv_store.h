@@ -38,11 +38,26 @@ struct kv_shape {
                      // windowed layers no sequence is split (extents)
     uint64_t windowed[KV_LAYER_WORDS]; // a bit for each layer that is windowed
     float soft_cap;                    // of scores (attention.h); 0: none
+    bool all_windowed; // every layer of the model is: pages that all windows have passed are given back (kv_ring_pages)
 };
 
 static inline bool kv_is_windowed(const struct kv_shape *shape, uint32_t layer)
 {
     return shape->window && shape->windowed[layer / 64] >> layer % 64 & 1;
+}
+
+// Returns the most pages that a sequence has: those of a window, and of the rows that may be written before the oldest of it are out of
+// use. 0: it keeps all. Whoever counts pages must count them so.
+static inline uint32_t kv_ring_pages(const struct kv_shape *shape)
+{
+    return shape->all_windowed ? kv_ring_pages_of(shape->window, shape->page_tokens, shape->max_context) : 0;
+}
+
+// Returns the first page that rows from `positions` on read, and some rows before them: pages before it need not be handed over.
+static inline uint32_t kv_first_page(const struct kv_shape *shape, uint32_t positions)
+{
+    uint32_t reach = shape->window + kv_ring_rows(shape->window) / 2;
+    return kv_ring_pages(shape) && positions > reach ? (positions - reach) / shape->page_tokens : 0;
 }
 
 struct kv_store;
@@ -80,8 +95,9 @@ uint32_t kv_store_pages_total(const struct kv_store *store);
 uint32_t kv_store_pages_used(const struct kv_store *store);
 
 // Makes the sequence known if it is not, and gives it pages for positions [0, positions), or from where its extent
-// begins. Pages that it has are kept. OUT_OF_RANGE:
-// positions is beyond max_context; RESOURCE_EXHAUSTED: not enough free pages, or max_sequences are known. A failure changes
+// begins. Pages that it has are kept; if it would have more than kv_ring_pages(), the first ones are given back. OUT_OF_RANGE:
+// positions is beyond max_context, or more than KV_RING_ROWS beyond those that are complete and need pages to be given back that the
+// next row reads; RESOURCE_EXHAUSTED: not enough free pages, or max_sequences are known. A failure changes
 // nothing.
 enum status kv_store_reserve(struct kv_store *store, uint64_t sequence, uint32_t positions, struct error *error) MUST_CHECK;
 

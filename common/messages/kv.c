@@ -23,6 +23,7 @@ void messages_from_kv_shape(const struct kv_shape *shape, Fastdecode__KvShape *o
     out->windowed_layers = (uint64_t *)shape->windowed;
     out->n_windowed_layers = shape->window ? (shape->layers + 63) / 64 : 0;
     out->soft_cap = shape->soft_cap;
+    out->all_windowed = shape->all_windowed;
 }
 
 struct kv_shape messages_to_kv_shape(const Fastdecode__KvShape *message, uint32_t max_sequences)
@@ -37,7 +38,8 @@ struct kv_shape messages_to_kv_shape(const Fastdecode__KvShape *message, uint32_
                              .max_context = message->context_tokens,
                              .sparse_percent = message->sparse_percent,
                              .window = message->window,
-                             .soft_cap = message->soft_cap};
+                             .soft_cap = message->soft_cap,
+                             .all_windowed = message->all_windowed};
     for (size_t i = 0; i < MIN(message->n_windowed_layers, (size_t)KV_LAYER_WORDS); i++)
         shape.windowed[i] = message->windowed_layers[i];
     return shape;
@@ -49,7 +51,7 @@ bool messages_same_kv_shape(const Fastdecode__KvShape *a, const Fastdecode__KvSh
     return memcmp(x.windowed, y.windowed, sizeof x.windowed) == 0 && a->window == b->window && a->soft_cap == b->soft_cap &&
            a->layers == b->layers && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
            a->page_tokens == b->page_tokens && a->type == b->type && a->context_tokens == b->context_tokens &&
-           a->sparse_percent == b->sparse_percent;
+           a->sparse_percent == b->sparse_percent && a->all_windowed == b->all_windowed;
 }
 
 void messages_from_kv_costs(const struct kv_costs *costs, Fastdecode__KvCosts *out)

@@ -173,9 +173,19 @@ void plan_predict_layer(const struct plan_request *r, double rows, double local,
     }
 }
 
+// What a running sequence has pages for, in the mean of its life: its context, of which the first is given back where no layer reads it.
+static double mean_held(const struct plan_request *r)
+{
+    double first = r->prompt_tokens, last = 2 * plan_mean_context(r) - first;
+    double ring = (double)shape_ring_pages(r->shape, PLAN_PAGE_TOKENS, (uint32_t)last) * PLAN_PAGE_TOKENS;
+    if (ring == 0 || ring >= last)
+        return (first + last) / 2;
+    return ring <= first ? ring : ((ring * ring - first * first) / 2 + ring * (last - ring)) / (last - first);
+}
+
 double plan_sequence_kv_bytes(const struct plan_request *r)
 {
-    return (plan_mean_context(r) + PLAN_PAGE_TOKENS / 2.0) * r->shape->layers * shape_kv_bytes(r->shape, r->kv_type);
+    return (mean_held(r) + PLAN_PAGE_TOKENS / 2.0) * r->shape->layers * shape_kv_bytes(r->shape, r->kv_type);
 }
 
 // Returns how many sequences of a batch live in the S-part's memory.

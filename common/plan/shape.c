@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "common/base/checked.h"
+#include "common/kv/kv_ledger.h"
 #include "common/model/model.h"
 #include "kernels/attention/attention.h"
 #include "kernels/quant/tensor_type.h"
@@ -126,4 +127,9 @@ double shape_kv_bytes(const struct plan_shape *shape, enum kv_type type)
 double shape_link_bytes(const struct plan_shape *shape)
 {
     return 4.0 * (2.0 * shape->heads + 2.0 * shape->kv_heads) * shape->head_dim;
+}
+
+uint32_t shape_ring_pages(const struct plan_shape *shape, uint32_t page_tokens, uint32_t context_tokens)
+{
+    return shape->windowed_layers == shape->layers ? kv_ring_pages_of(shape->window, page_tokens, context_tokens) : 0;
 }

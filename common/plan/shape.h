@@ -43,6 +43,10 @@ enum status shape_read(const char *path, struct plan_shape *out, struct error *e
 // Returns the bytes of K and V of one token in one layer.
 double shape_kv_bytes(const struct plan_shape *shape, enum kv_type type);
 
+// Returns the most pages of `page_tokens` that a sequence of up to `context_tokens` has, where all layers are windowed (kv_ring_pages());
+// 0: it keeps all.
+uint32_t shape_ring_pages(const struct plan_shape *shape, uint32_t page_tokens, uint32_t context_tokens);
+
 // Returns the bytes of one row of one layer between S-part and worker, both ways.
 double shape_link_bytes(const struct plan_shape *shape);
 

@@ -73,9 +73,12 @@ struct sched_config {
                                // limit
     enum sched_admission admission;
     enum sched_placement placement;
-    uint32_t spacing_steps;      // sls: steps between two starts (F in sched_load.h); 0: a 32nd of the expected length
-    bool balance;                // sequences move between places and mini-batches when some workers take longer than others
-    uint32_t page_tokens;        // tokens of a page
+    uint32_t spacing_steps; // sls: steps between two starts (F in sched_load.h); 0: a 32nd of the expected length
+    bool balance;           // sequences move between places and mini-batches when some workers take longer than others
+    uint32_t page_tokens;   // tokens of a page
+    // Of a model whose layers are all windowed: the most pages of a sequence, the first of which are given back as it grows; and the most
+    // rows of a sequence in a step. 0: a sequence keeps its pages. Such places take no extents.
+    uint32_t ring_pages, ring_rows;
     uint32_t context_tokens;     // the most tokens of a sequence, prompt and generated together
     uint32_t max_places;         // place indices are below this
     uint32_t max_moves;          // the most sequences being handed over at one time; 0: 8

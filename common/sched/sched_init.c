@@ -68,6 +68,8 @@ static enum status check_config(const struct sched_config *c, struct error *erro
     if (c->extent_tokens % c->page_tokens != 0)
         return error_set(error, STATUS_INVALID_ARGUMENT, "scheduler: extent_tokens is %u, must be a multiple of page_tokens, %u",
                          c->extent_tokens, c->page_tokens);
+    if (c->ring_pages != 0 && c->ring_rows == 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "scheduler: ring_rows is 0, with ring_pages %u", c->ring_pages);
     return STATUS_OK;
 }
 

@@ -121,6 +121,8 @@ static void plan_prefill(struct sched *s, struct sched_flight *step, uint32_t sl
         count = MIN(count, cold->prompt - seq->next_pos);
     else if (seq->scoring && seq->next_pos < cold->scored)
         count = MIN(count, cold->scored - seq->next_pos);
+    if (s->config.ring_pages != 0)
+        count = MIN(count, s->config.ring_rows);
     if (seq->split) // all rows of a run are written at one place
         count = (uint32_t)MIN(count, sched_seq_room_end(s, seq) - seq->next_pos);
     count = rows_with_partials(s, step, seq, count);

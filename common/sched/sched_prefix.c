@@ -37,6 +37,8 @@ static const struct sched_page_name *begin_names(const struct sched *s, uint32_t
         return NULL;
     const struct sched_page_name *names = names_of(s, slot, count);
     *count = MIN(*count, (seq->known - 2) / s->config.page_tokens);
+    if (s->config.ring_pages != 0 && sched_place_pages(s, seq->known) == s->config.ring_pages)
+        *count = 0; // its first pages will be given back before it has read its prompt
     return names;
 }
 
@@ -241,9 +243,30 @@ uint32_t sched_prefix_own_pages(const struct sched *s, uint32_t slot)
     return pages;
 }
 
+// Gives a sequence that has ring_pages pages of its own for those that it shares, one by one, because a shared page cannot be written
+// again. False: its place has no page for the next one, or another sequence is about to begin with its pages.
+static bool own_all(struct sched *s, uint32_t slot)
+{
+    struct sched_seq *seq = &s->seqs[slot];
+    if (seq->pins > 0)
+        return false;
+    while (seq->shared > 0) {
+        bool others = s->prefix.nodes[s->cold[slot].prefix.node].refs > 1;
+        const struct sched_place *place = sched_place_of(s, seq);
+        if (others && place->pages_used >= place->pages_total)
+            return false;
+        ascend(s, slot);
+        if (others)
+            assert_always(sched_place_grow(s, seq));
+    }
+    return true;
+}
+
 bool sched_prefix_grow(struct sched *s, struct sched_seq *seq)
 {
     const struct sched_place *place = sched_place_of(s, seq);
+    if (s->config.ring_pages != 0 && seq->pages >= s->config.ring_pages)
+        return own_all(s, (uint32_t)(seq - s->seqs));
     if (!sched_place_grow(s, seq))
         return false;
     if (place->kept.head != NONE) // ahead of need, because it takes a moment
@@ -283,6 +306,8 @@ bool sched_prefix_keep(struct sched *s, uint32_t slot)
     if (s->config.max_kept == 0 || !sched_seq_runs(seq) || seq->split || !place->up || place->draining || seq->sharing ||
         seq->held < s->config.page_tokens)
         return false;
+    if (s->config.ring_pages != 0 && seq->next_pos > (uint64_t)s->config.ring_pages * s->config.page_tokens)
+        return false; // its first pages are gone
     if (s->prefix.kept >= s->config.max_kept) {
         if (place->kept.head != NONE)
             sched_prefix_evict(s, place->kept.head);

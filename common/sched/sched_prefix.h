@@ -13,6 +13,9 @@
 // sequence whose pages it begins with. That sequence, the source, is pinned (may not move) until the run is answered. At least two
 // tokens are left to compute, so that a sequence always starts in prefill.
 //
+// Where first pages are given back (config.ring_pages), a sequence shares none that will be: one whose prompt is as long as that never
+// does, and another gets pages of its own before it grows beyond them, and is not kept.
+//
 // A sequence that has ended is kept with all its full pages if no other holds its last named page. When a place needs pages, the
 // least recently used kept sequence is evicted first. (Pages found by hash chain: vLLM, arXiv 2309.06180; the tree: SGLang's
 // RadixAttention, arXiv 2312.07104.)

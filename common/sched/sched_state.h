@@ -135,10 +135,17 @@ static inline struct sched_group *sched_group_of(struct sched *s, const struct s
 
 // These are inline because planning and answers call them for every row, and here because they need all of struct sched.
 
-// Returns how many pages hold `positions` positions.
+// Returns how many pages a sequence with `positions` positions has.
 static inline uint32_t sched_place_pages(const struct sched *s, uint32_t positions)
 {
-    return positions / s->config.page_tokens + (positions % s->config.page_tokens != 0);
+    uint32_t pages = positions / s->config.page_tokens + (positions % s->config.page_tokens != 0);
+    return s->config.ring_pages != 0 ? MIN(pages, s->config.ring_pages) : pages;
+}
+
+// Returns whether the sequence needs no further page: its next one is its oldest, which no other sequence has.
+static inline bool sched_seq_rolls(const struct sched *s, const struct sched_seq *seq)
+{
+    return s->config.ring_pages != 0 && seq->pages >= s->config.ring_pages && seq->shared == 0;
 }
 
 // Returns the sequence's place; NULL: it has none.
@@ -156,8 +163,9 @@ static inline uint32_t sched_seq_first(const struct sched *s, const struct sched
 // Returns the first position behind those that there are pages for where its next row is written.
 static inline uint64_t sched_seq_room_end(const struct sched *s, const struct sched_seq *seq)
 {
-    return seq->split ? sched_extent_room_end(s, (uint32_t)(seq - s->seqs), seq->next_pos)
-                      : (uint64_t)seq->pages * s->config.page_tokens;
+    if (seq->split)
+        return sched_extent_room_end(s, (uint32_t)(seq - s->seqs), seq->next_pos);
+    return sched_seq_rolls(s, seq) ? UINT64_MAX : (uint64_t)seq->pages * s->config.page_tokens;
 }
 
 // Returns whether no rows of the sequence may be planned at present.

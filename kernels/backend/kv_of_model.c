@@ -11,6 +11,9 @@ struct kv_shape kv_shape_of_model(const struct model *model, uint32_t first_laye
                            .window = shape->window,
                            .soft_cap = shape->attention_soft_cap};
 
+    out.all_windowed = shape->window > 0;
+    for (uint32_t l = 0; l < shape->layers; l++)
+        out.all_windowed = out.all_windowed && model->layers[l].windowed;
     for (uint32_t l = 0; shape->window && l < layer_count; l++)
         if (model->layers[first_layer + l].windowed)
             out.windowed[l / 64] |= 1ull << l % 64;

@@ -42,6 +42,7 @@ static struct kv_shape kv_shape_of(const struct evaluation *evaluation, const st
     shape.max_sequences = 1;
     shape.max_context = evaluation->config.context_tokens;
     shape.sparse_percent = is_reference(evaluation, side) ? 0 : evaluation->config.sparse_percent;
+    shape.all_windowed = false; // its memory is for the whole text, in steps of any length
     return shape;
 }
 

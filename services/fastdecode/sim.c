@@ -96,13 +96,15 @@ static uint32_t pages_of(const struct sim_settings *s, double bytes)
 }
 
 // Returns how many tokens one sequence can have: in the pages of the places that it may use, the largest ones.
-static uint64_t sequence_room(const struct sim_place *places, uint32_t count)
+static uint64_t sequence_room(const struct sim_place *places, uint32_t count, uint32_t ring_pages)
 {
     uint64_t most[SCHED_EXTENTS_MAX + 1] = {0}, sum = 0;
     _Static_assert(PLAN_EXTENT_PLACES_MAX == ARRAY_COUNT(most), "as many places as a sequence may use");
 
     for (uint32_t i = 0; i < count; i++)
         sched_put_largest(most, ARRAY_COUNT(most), places[i].pages_total);
+    if (ring_pages && most[0] >= ring_pages) // it never needs more
+        return UINT32_MAX;
     for (uint32_t k = 0; k < ARRAY_COUNT(most); k++)
         sum += most[k];
     return sum * PLAN_PAGE_TOKENS;
@@ -127,7 +129,7 @@ static enum status make_places(const struct sim_settings *s, struct sim_place *p
         plan_r_part(&s->request, i >= locals, &places[i].cost);
         most = MAX(most, bytes);
     }
-    uint64_t room = sequence_room(places, locals + s->workers);
+    uint64_t room = sequence_room(places, locals + s->workers, shape_ring_pages(&s->described.shape, PLAN_PAGE_TOKENS, longest));
     if (room < longest)
         return error_set(
             error, STATUS_RESOURCE_EXHAUSTED,
@@ -182,7 +184,9 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         .spacing_steps = s->request.spacing,
         .balance = true,
         .page_tokens = PLAN_PAGE_TOKENS,
-        .extent_tokens = KV_EXTENT_TOKENS,
+        .ring_pages = shape_ring_pages(&s->described.shape, PLAN_PAGE_TOKENS, work->context_tokens),
+        .ring_rows = kv_ring_rows(s->described.shape.window) / 2,
+        .extent_tokens = s->described.shape.window ? 0 : KV_EXTENT_TOKENS,
         .span_ranges = ATTEND_SPAN_RANGES,
         .context_tokens = work->context_tokens,
         .max_places = place_count,

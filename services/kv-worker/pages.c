@@ -19,6 +19,12 @@ static uint32_t page_tokens(void *user)
     return worker->shape.page_tokens;
 }
 
+static uint32_t first_page(void *user, uint32_t positions)
+{
+    const struct worker *worker = user;
+    return kv_first_page(&worker->shape, positions);
+}
+
 static enum status export_page(void *user, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
                                struct error *error)
 {
@@ -51,6 +57,7 @@ const struct handover_pages worker_pages = {
     .page_bytes = page_bytes,
     .max_context = max_context,
     .page_tokens = page_tokens,
+    .first_page = first_page,
     .export_page = export_page,
     .import_page = import_page,
     .make_way = make_way,

@@ -185,8 +185,9 @@ struct engine {
     const struct model_layer *layers; // [shape.layers] of the model, for their sinks; borrowed. NULL: none has any
     struct layer_range range;         // count 0 until engine_open(): all layers
     struct engine_stage stage;
-    uint32_t context_tokens, max_rows, batch_count, q_width, kv_width, partial_floats, page_tokens;
-    bool has_sparse; // workers are told which rows are sparse
+    uint32_t context_tokens, max_rows, batch_count, q_width, kv_width, partial_floats;
+    struct kv_shape kv_shape; // of all layers of the model
+    bool has_sparse;          // workers are told which rows are sparse
     uint64_t incarnation;
     atomic_ullong scheduler_incarnation; // incarnation of the scheduler that answered our registration; relaxed: only compared
     uint32_t attend_method;

@@ -16,7 +16,13 @@ static uint32_t max_context(void *user)
 static uint32_t page_tokens(void *user)
 {
     const struct engine *engine = user;
-    return engine->page_tokens;
+    return engine->kv_shape.page_tokens;
+}
+
+static uint32_t first_page(void *user, uint32_t positions)
+{
+    const struct engine *engine = user;
+    return kv_first_page(&engine->kv_shape, positions);
 }
 
 static enum status export_page(void *user, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
@@ -69,6 +75,7 @@ void engine_pages_open(struct engine *engine)
         .page_bytes = page_bytes,
         .max_context = max_context,
         .page_tokens = page_tokens,
+        .first_page = first_page,
         .export_page = export_page,
         .import_page = import_page,
         .copied = copied,

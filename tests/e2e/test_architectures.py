@@ -3,6 +3,7 @@ make.py wrote; weights.py makes the weights again), by way of both kinds of file
 """
 import itertools
 import os
+import signal
 import statistics
 import sys
 
@@ -20,8 +21,8 @@ LIMIT = 1e-4
 # goes through another expert, which rounding of the weights alone does, all that follows changes.
 CLEAR, AGREEMENT, EXPERTS_AGREEMENT = 0.4, 0.965, 0.85
 INT8 = ("--quantize", 8, "--kv-memory", "32M")
-# With windows, with experts, with both and sinks; prompts are longer than the windows.
-CHOSEN = ("gemma3", "qwen3_moe", "gpt_oss")
+# With windows, with experts, with both and sinks, with windows in all layers; prompts are longer than the windows.
+CHOSEN = ("gemma3", "qwen3_moe", "gpt_oss", "mistral")
 PROBES = [body(words(70, 1), 30, logprobs=2), body(words(9, 2), 40, 1, True, logprobs=2), body(words(40, 3), 24, 2, True, logprobs=2)]
 # (chunk, workers, local pool, from a directory instead of a GGUF file)
 PLACES = [(1, 0, "32M", False), (16, 1, "0", True), (64, 2, "0", False)]
@@ -130,3 +131,36 @@ def test_a_directorys_own_sampling(start_mesh, tmp_path):
         {}, {"temperature": 0, "repetition_penalty": 1.3}, {"temperature": 1.5, "top_k": 0, "repetition_penalty": 1})]
     assert said[0] == said[1] != said[2]
     assert "SAMPLING-DEFAULTS temperature=0 top_p=1 top_k=7" in mesh.logs(200)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_passed_pages_are_given_back(start_mesh, workers):
+    """Where all layers have windows, sequences that are longer than the KV memory have the bytes that they have with enough of it."""
+    config = weights.golden("mistral")["config"]
+    page_bytes = 16 * 2 * 4 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+    requests = [body(words(150, 5), 100, logprobs=2), body(words(15, 6), 520, 1, True, logprobs=2)]
+    found = []
+    for pages in (200, 32):
+        pool = pages * page_bytes if workers == 0 else 0
+        mesh = start_mesh("--kv-type", "f32", "--chunk", 64, "--kv-workers", workers, "--local-pool", pool, "--kv-memory", pages * page_bytes,
+                          model=file_of("mistral"))
+        found.append(run_all(mesh.url, requests))
+        assert not [stream.error for stream in found[-1] if stream.error]
+        mesh.stop()
+    assert all(stream.usage["total_tokens"] > 32 * 16 for stream in found[1]), [stream.usage for stream in found[1]]
+    assert_same(found[1], found[0])
+
+
+def test_drained_in_mid_ring(start_mesh):
+    """A worker that leaves hands over what is left of sequences whose first pages it has given back: nothing is computed again."""
+    requests = [body(words(90 + 5 * i, 20 + i), 80, i, sampled=i % 2 == 1) for i in range(4)]
+    mesh = start_mesh("--kv-workers", 2, "--local-pool", 0, "--kv-memory", "32M", model=file_of("mistral"), slow_workers=True,
+                      env={"FD_SLOW_LAYER_US": "1500"})
+    mesh.wait_metric("fastdecode_place_up", lambda up: up >= 2)
+    wanted = run_all(mesh.url, requests)
+    streams = start_all(mesh.url, requests)
+    wait_until(lambda: all(len(stream.tokens) > 5 for stream in streams))
+    mesh.kill("kv-worker-1", signal.SIGTERM)
+    join_all(streams)
+    assert_same(streams, wanted)
+    assert mesh.metric("fastdecode_sequences_moved_total") > 0 and mesh.metric("fastdecode_sequences_rebuilt_total") == 0

@@ -18,11 +18,15 @@
 
 enum { PAGES = 24, PAGE_TOKENS = 4, SEQUENCES = 6, CONTEXT = 40, IDS = 9, OPERATIONS = 20000, SEEDS = 8 };
 
-static const struct kv_ledger_shape shape = {PAGES, PAGE_TOKENS, SEQUENCES, CONTEXT};
+static const struct kv_ledger_shape all_kept = {
+    .pages = PAGES, .page_tokens = PAGE_TOKENS, .max_sequences = SEQUENCES, .max_context = CONTEXT};
+static const struct kv_ledger_shape ring = {
+    .pages = PAGES, .page_tokens = PAGE_TOKENS, .max_sequences = SEQUENCES, .max_context = CONTEXT, .ring_pages = 5, .window = 9};
 
 struct modelled {
     bool known;
     uint32_t complete, pages;
+    uint32_t begin;            /* pages given back */
     uint32_t certain;          /* before the latest step */
     uint32_t content[CONTEXT]; /* of the positions that are complete */
 };
@@ -44,6 +48,19 @@ static uint64_t id_of(uint32_t index) { return 5 * (index + 1ull); } /* these fa
 
 static uint32_t pages_for(uint32_t positions) { return (positions + PAGE_TOKENS - 1) / PAGE_TOKENS; }
 
+static uint32_t page_of(const struct kv_ledger *ledger, uint32_t slot, uint32_t index)
+{
+    uint32_t in_table = ledger->shape.ring_pages ? index % ledger->shape.ring_pages : index;
+    assert_int_equal(kv_ledger_page(ledger, slot, index), kv_ledger_table(ledger, slot)[in_table]);
+    return kv_ledger_page(ledger, slot, index);
+}
+
+/* Whether a row there reads pages that have not been given back. */
+static bool sees_window(const struct kv_ledger *ledger, uint32_t begin, uint32_t position)
+{
+    return begin == 0 || position + 1 >= begin * PAGE_TOKENS + ledger->shape.window;
+}
+
 /* All that can be said of a ledger without knowing what was done to it. */
 static void check_counts(const struct kv_ledger *ledger)
 {
@@ -55,8 +72,8 @@ static void check_counts(const struct kv_ledger *ledger)
         known++;
         assert_int_not_equal(slot, KV_NONE);
         for (uint32_t i = 0; i < ledger->sequences[slot].page_count; i++)
-            references[kv_ledger_table(ledger, slot)[i]]++;
-        assert_true(held.positions <= ledger->sequences[slot].page_count * PAGE_TOKENS);
+            references[page_of(ledger, slot, ledger->sequences[slot].begin / PAGE_TOKENS + i)]++;
+        assert_true(held.positions <= ledger->sequences[slot].begin + ledger->sequences[slot].page_count * PAGE_TOKENS);
     }
     assert_memory_equal(references, ledger->references, sizeof references);
     for (uint32_t page = 0; page < PAGES; page++)
@@ -84,26 +101,33 @@ static void check_content(const struct kv_ledger *ledger, const struct model *mo
         assert_int_equal(held.positions, want->complete);
         assert_int_equal(held.certain, want->certain);
         assert_int_equal(ledger->sequences[slot].page_count, want->pages);
-        for (uint32_t at = 0; at < want->complete; at++)
-            assert_int_equal(model->written[kv_ledger_table(ledger, slot)[at / PAGE_TOKENS]][at % PAGE_TOKENS], want->content[at]);
+        assert_int_equal(ledger->sequences[slot].begin, want->begin * PAGE_TOKENS);
+        for (uint32_t at = want->begin * PAGE_TOKENS; at < want->complete; at++)
+            assert_int_equal(model->written[page_of(ledger, slot, at / PAGE_TOKENS)][at % PAGE_TOKENS], want->content[at]);
     }
     assert_true(known <= SEQUENCES);
 }
 
 /* What reserving positions up to `end` should come to. */
 struct reservation {
-    uint32_t pages; /* of the sequence, afterwards */
-    bool shared;    /* the page that is written next is somebody else's too: it is copied */
+    uint32_t begin, pages; /* of the sequence, afterwards */
+    bool shared;           /* the page that is written next is somebody else's too: it is copied */
     bool room;
 };
 
 static struct reservation expect(const struct kv_ledger *ledger, const struct modelled *own, uint32_t slot, uint32_t end)
 {
-    struct reservation r = {.pages = MAX(own->pages, pages_for(end))};
+    uint32_t most = ledger->shape.ring_pages ? ledger->shape.ring_pages : CONTEXT,
+             last = MAX(own->begin + own->pages, pages_for(end));
+    struct reservation r = {.begin = MAX(own->begin, last - MIN(last, most))};
+    uint32_t back = MIN(r.begin - own->begin, own->pages), free_count = ledger->free_count;
 
+    r.pages = last - r.begin;
+    for (uint32_t i = 0; i < back; i++)
+        free_count += ledger->references[page_of(ledger, slot, own->begin + i)] == 1;
     r.shared = end > own->complete && own->complete % PAGE_TOKENS &&
-               ledger->references[kv_ledger_table(ledger, slot)[own->complete / PAGE_TOKENS]] > 1;
-    r.room = r.pages - own->pages + r.shared <= ledger->free_count && (own->known || ledger->slots.count < ledger->slots.capacity);
+               ledger->references[page_of(ledger, slot, own->complete / PAGE_TOKENS)] > 1;
+    r.room = r.pages - (own->pages - back) + r.shared <= free_count && (own->known || ledger->slots.count < ledger->slots.capacity);
     return r;
 }
 
@@ -113,6 +137,7 @@ static void reserved(struct model *model, struct modelled *own, const struct res
     if (copy->needed)
         memcpy(model->written[copy->to], model->written[copy->from], sizeof model->written[0]);
     own->known = true;
+    own->begin = r->begin;
     own->pages = r->pages;
 }
 
@@ -127,20 +152,25 @@ static void extend(struct kv_ledger *ledger, struct model *model, uint32_t index
     struct kv_copy copy;
     struct error error;
 
-    assert_int_equal(kv_ledger_reserve(ledger, id_of(index), end, &copy, &error), end > CONTEXT ? STATUS_OUT_OF_RANGE
-                                                                                  : !r.room     ? STATUS_RESOURCE_EXHAUSTED
-                                                                                                : STATUS_OK);
-    if (end > CONTEXT || !r.room)
+    bool fits = end <= CONTEXT && (r.begin == own->begin || sees_window(ledger, r.begin, own->complete));
+    assert_int_equal(kv_ledger_reserve(ledger, id_of(index), end, &copy, &error), !fits     ? STATUS_OUT_OF_RANGE
+                                                                                  : !r.room ? STATUS_RESOURCE_EXHAUSTED
+                                                                                            : STATUS_OK);
+    if (!fits || !r.room)
         return;
     reserved(model, own, &r, &copy);
     slot = kv_ledger_slot(ledger, id_of(index));
     for (uint32_t i = 0; i < count; i++)
         rows[i] = (struct kv_row){.sequence = id_of(index), .position = own->complete + i};
+    if (!sees_window(ledger, own->begin, own->complete)) { /* it was truncated: it cannot go on */
+        assert_int_equal(kv_ledger_check_row(ledger, rows, 0, &walk, &error), STATUS_FAILED_PRECONDITION);
+        return;
+    }
     for (uint32_t i = 0; i < count; i++) {
         assert_int_equal(kv_ledger_check_row(ledger, rows, i, &walk, &error), STATUS_OK);
         assert_int_equal(walk.slot, slot);
         assert_int_equal(walk.first, i == 0);
-        uint32_t at = rows[i].position, page = kv_ledger_table(ledger, slot)[at / PAGE_TOKENS];
+        uint32_t at = rows[i].position, page = page_of(ledger, slot, at / PAGE_TOKENS);
         model->written[page][at % PAGE_TOKENS] = own->content[at] = ++model->writes;
     }
     own->certain = own->complete;
@@ -156,7 +186,8 @@ static void share(struct kv_ledger *ledger, struct model *model, uint32_t from, 
     for (uint32_t i = 0; i < IDS; i++)
         known += model->of[i].known;
     bool had = own->known && own->complete >= positions, room = own->known || known < SEQUENCES;
-    bool can = from != to && positions && source->known && source->complete >= positions;
+    bool can = from != to && positions && source->known && source->complete >= positions &&
+               positions > source->begin * PAGE_TOKENS && sees_window(ledger, source->begin, positions);
     enum status status = kv_ledger_share(ledger, id_of(from), positions, id_of(to), &error);
 
     if (had || !can || !room) {
@@ -166,7 +197,7 @@ static void share(struct kv_ledger *ledger, struct model *model, uint32_t from, 
     assert_int_equal(status, STATUS_OK);
     *own = *source;
     own->complete = own->certain = positions;
-    own->pages = pages_for(positions);
+    own->pages = pages_for(positions) - own->begin;
 }
 
 /* Where a page lies that is to go elsewhere, and what stands in it. */
@@ -174,7 +205,7 @@ static void give(const struct kv_ledger *ledger, struct model *model, uint32_t i
 {
     const struct modelled *own = &model->of[index];
     uint32_t page_index = draw(model, CONTEXT / PAGE_TOKENS + 2), begin = page_index * PAGE_TOKENS, page, positions;
-    bool has = own->known && begin < own->complete;
+    bool has = own->known && begin < own->complete && page_index >= own->begin;
 
     assert_int_equal(kv_ledger_give_page(ledger, id_of(index), page_index, &page, &positions), has ? STATUS_OK : STATUS_NOT_FOUND);
     if (!has)
@@ -190,22 +221,31 @@ static void take(struct kv_ledger *ledger, struct model *model, uint32_t index)
     struct modelled *own = &model->of[index];
     uint32_t page_index = draw(model, 3) ? own->complete / PAGE_TOKENS : draw(model, CONTEXT / PAGE_TOKENS + 2);
     uint32_t positions = draw(model, PAGE_TOKENS + 2), begin = page_index * PAGE_TOKENS, end = begin + positions, slot, page;
+    bool begins = !own->known && ledger->shape.ring_pages; /* with whatever page */
+    if (begins) {
+        own->begin = page_index;
+        own->complete = own->certain = begin;
+    }
     const struct reservation r = expect(ledger, own, kv_ledger_slot(ledger, id_of(index)), end);
     bool arrives = draw(model, 4) > 0;
     struct kv_copy copy;
     struct error error;
-    enum status want = positions == 0 || positions > PAGE_TOKENS      ? STATUS_INVALID_ARGUMENT
-                       : end > CONTEXT                                ? STATUS_OUT_OF_RANGE
-                       : own->complete < begin || own->complete > end ? STATUS_FAILED_PRECONDITION
-                       : !r.room                                      ? STATUS_RESOURCE_EXHAUSTED
-                                                                      : STATUS_OK;
+    enum status want = positions == 0 || positions > PAGE_TOKENS                                 ? STATUS_INVALID_ARGUMENT
+                       : end > CONTEXT                                                           ? STATUS_OUT_OF_RANGE
+                       : own->complete < begin || own->complete > end || own->begin > page_index ? STATUS_FAILED_PRECONDITION
+                       : r.begin > own->begin && !sees_window(ledger, r.begin, own->complete)    ? STATUS_OUT_OF_RANGE
+                       : !r.room                                                                 ? STATUS_RESOURCE_EXHAUSTED
+                                                                                                 : STATUS_OK;
 
     assert_int_equal(kv_ledger_take_page(ledger, id_of(index), page_index, positions, &slot, &page, &copy, &error), want);
-    if (want)
+    if (want) {
+        if (begins)
+            *own = (struct modelled){0};
         return;
+    }
     reserved(model, own, &r, &copy);
     assert_int_equal(slot, kv_ledger_slot(ledger, id_of(index)));
-    assert_int_equal(page, kv_ledger_table(ledger, slot)[page_index]);
+    assert_int_equal(page, page_of(ledger, slot, page_index));
     for (uint32_t at = begin; at < end; at++) {
         if (at >= own->complete)
             own->content[at] = ++model->writes;
@@ -224,13 +264,15 @@ static void truncate(struct kv_ledger *ledger, struct model *model, uint32_t ind
     kv_ledger_truncate(ledger, id_of(index), positions);
     if (!own->known)
         return;
-    bool drops = positions < own->pages * PAGE_TOKENS;
+    bool drops = positions < (own->begin + own->pages) * PAGE_TOKENS;
     assert_int_equal(kv_ledger_is_current(ledger, slot, generation), !drops);
     if (!drops)
         return;
+    if (positions <= own->begin * PAGE_TOKENS)
+        positions = own->begin = own->pages = 0;
     own->complete = MIN(own->complete, positions);
     own->certain = MIN(own->certain, positions);
-    own->pages = MIN(own->pages, pages_for(positions));
+    own->pages = MIN(own->pages, pages_for(positions) - own->begin);
 }
 
 static void operate(struct kv_ledger *ledger, struct model *model)
@@ -253,15 +295,14 @@ static void operate(struct kv_ledger *ledger, struct model *model)
     }
 }
 
-static void test_beside_a_model(void **state)
+static void run_beside_a_model(const struct kv_ledger_shape *shape)
 {
-    (void)state;
     for (uint32_t seed = 1; seed <= SEEDS; seed++) {
         struct kv_ledger ledger;
         struct error error;
         struct model *model = calloc(1, sizeof *model);
         model->state = seed;
-        assert_int_equal(kv_ledger_open(&shape, &ledger, &error), STATUS_OK);
+        assert_int_equal(kv_ledger_open(shape, &ledger, &error), STATUS_OK);
         for (uint32_t i = 0; i < OPERATIONS; i++) {
             operate(&ledger, model);
             check_counts(&ledger);
@@ -276,6 +317,19 @@ static void test_beside_a_model(void **state)
     }
 }
 
+static void test_beside_a_model(void **state)
+{
+    (void)state;
+    run_beside_a_model(&all_kept);
+}
+
+/* The first pages of a sequence are given back as it grows. */
+static void test_ring_beside_a_model(void **state)
+{
+    (void)state;
+    run_beside_a_model(&ring);
+}
+
 /* What a step may not do: rows out of order, with a gap, of nobody, beyond the pages, or into a page that somebody else reads. */
 static void test_rows_that_are_refused(void **state)
 {
@@ -285,7 +339,7 @@ static void test_rows_that_are_refused(void **state)
     struct error error;
     (void)state;
 
-    assert_int_equal(kv_ledger_open(&shape, &ledger, &error), STATUS_OK);
+    assert_int_equal(kv_ledger_open(&all_kept, &ledger, &error), STATUS_OK);
     assert_int_equal(kv_ledger_reserve(&ledger, 5, 6, &copy, &error), STATUS_OK);
     ledger.sequences[kv_ledger_slot(&ledger, 5)].complete = 6;
     assert_int_equal(kv_ledger_share(&ledger, 5, 6, 6, &error), STATUS_OK);
@@ -324,6 +378,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_beside_a_model),
+        cmocka_unit_test(test_ring_beside_a_model),
         cmocka_unit_test(test_rows_that_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -430,7 +430,8 @@ static void the_cheapest_of_several(void **state)
     assert_string_equal(error.text, "host has no price_per_hour: the cheapest mix needs one of each");
 }
 
-// In three of four layers a row reads 4 of its 16 tokens, 7 a layer on average; pages are kept for all.
+// In three of four layers a row reads 4 of its 16 tokens, 7 a layer on average; pages are kept for all. If all four are windowed a
+// sequence has at most 6 pages, 96 tokens: a window, 64 rows and a page.
 static void windows_shorten_what_is_read(void **state)
 {
     struct plan_shape windowed = shape;
@@ -445,6 +446,19 @@ static void windows_shorten_what_is_read(void **state)
     r.shape = &windowed;
     assert_near(plan_mean_context(&r), context);
     assert_near(plan_mean_read(&r), context / 4 + 3);
+    double kept = plan_sequence_kv_bytes(&r), token = kept / (context + PLAN_PAGE_TOKENS / 2.0);
+    windowed.windowed_layers = 4;
+    assert_near(plan_sequence_kv_bytes(&r), kept); // shorter than that
+    r.prompt_tokens = 100;
+    assert_near(plan_sequence_kv_bytes(&r), (96 + 8) * token);
+    r.prompt_tokens = 64; // half of its life, of 64 tokens, it grows from 64 to 96; then it has 96
+    r.generated_tokens = 63;
+    r.spacing = 1;
+    assert_near(plan_sequence_kv_bytes(&r), ((80 + 96) / 2.0 + 8) * token);
+    windowed.windowed_layers = 3;
+    r = request();
+    r.generated_tokens = 31;
+    r.shape = &windowed;
     windowed.window = 1000;
     assert_near(plan_mean_read(&r), context);
 }

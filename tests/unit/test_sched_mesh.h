@@ -214,6 +214,12 @@ MESH_FUNCTION bool mesh_holds(const struct mesh_seq *q, const struct sched_run *
                                    : q->kv_first[r->place] == r->first && q->kv[r->place] >= r->position;
 }
 
+// Whether the pages that the first row of a run reads are there still.
+MESH_FUNCTION bool mesh_has_window(const struct mesh *m, const struct mesh_seq *q, uint32_t place, uint32_t position)
+{
+    return q->kv[place] == 0 || q->begin[place] == 0 || position + 1 >= q->begin[place] * m->config.page_tokens + m->window;
+}
+
 // Whether all that a run needs is where it was when its step was sent. If not, *lost_part is 1 + the first of its extents that is lost, or 0.
 MESH_FUNCTION bool mesh_finds(struct mesh *m, const struct mesh_step *s, const struct sched_run *r, uint8_t *lost_part)
 {
@@ -242,11 +248,11 @@ MESH_FUNCTION bool mesh_execute_run(struct mesh *m, const struct mesh_step *s, c
         from->pinned--;
     bool there = mesh_finds(m, s, r, &lost_part);
     if (there && from != NULL && q->kv[r->place] < r->position && ran) {
-        MESH_CHECK(from->kv[r->place] >= r->position);
+        MESH_CHECK(from->kv[r->place] >= r->position && from->begin[r->place] == 0);
         q->kv[r->place] = 0;
         mesh_hold(m, q, r->place, r->position, from);
     }
-    bool found = there && mesh_holds(q, r);
+    bool found = there && mesh_holds(q, r) && mesh_has_window(m, q, r->place, r->position);
     *result = (struct sched_result){.outcome = there ? SCHED_DONE : SCHED_LOST, .lost_part = lost_part};
     if (!there)
         return found;

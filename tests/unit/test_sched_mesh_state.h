@@ -28,6 +28,7 @@ struct mesh_seq {
     uint32_t scored, held, next, samples, in_flight, mini_batch, place;
     uint32_t kv_first[MESH_PLACES], kv[MESH_PLACES]; // positions really held: from the one up to the other
     uint32_t pages[MESH_PLACES][MESH_PAGES];         // with page names: which pages they are in
+    uint32_t begin[MESH_PLACES];                     // with config.ring_pages: how many of its first pages were given back
     uint32_t family, alike;                          // its first `alike` tokens are those of the family; 0: it is like no other
     uint32_t pinned;                                 // steps in flight that give its pages to others
     bool kept;                                       // it is over, and its pages are still there
@@ -54,6 +55,8 @@ struct mesh {
     uint32_t seq_count;
     bool up[MESH_PLACES], draining[MESH_PLACES], drained[MESH_PLACES];
     bool silent[MESH_PLACES]; // down, but not noticed yet
+    uint32_t window;          // with config.ring_pages: how many positions a row reads
+    uint64_t rolled;          // pages given back
     uint32_t pages_total[MESH_PLACES];
     uint64_t serial[MESH_PLACES]; // its incarnation: a step is lost if that has changed meanwhile
     bool s_part_up;
@@ -163,14 +166,19 @@ MESH_FUNCTION const struct sched_page_name *mesh_page_names(void *user, uint64_t
 
 MESH_FUNCTION uint32_t mesh_pages_of(const struct mesh *m, const struct mesh_seq *q, uint32_t place)
 {
-    return q->kv[place] > 0 ? mesh_pages(m, q->kv[place] - q->kv_first[place]) : 0;
+    return q->kv[place] > 0 ? mesh_pages(m, q->kv[place] - q->kv_first[place]) : 0; // those given back included
 }
 
 // Notes that it holds positions up to that one there now, the first of them in another's pages.
 MESH_FUNCTION void mesh_hold(struct mesh *m, struct mesh_seq *q, uint32_t place, uint32_t positions, const struct mesh_seq *from)
 {
-    uint32_t have = mesh_pages_of(m, q, place);
+    uint32_t have = mesh_pages_of(m, q, place), ring = m->config.ring_pages;
+    q->begin[place] = have == 0 ? 0 : q->begin[place];
     q->kv[place] = positions;
+    if (ring > 0 && mesh_pages(m, positions) > q->begin[place] + ring) {
+        m->rolled += mesh_pages(m, positions) - ring - q->begin[place];
+        q->begin[place] = mesh_pages(m, positions) - ring;
+    }
     for (uint32_t i = have; m->config.page_names != NULL && i < mesh_pages_of(m, q, place); i++) {
         MESH_CHECK(i < MESH_PAGES && m->page_ids < MESH_PAGE_IDS);
         q->pages[place][i] = from != NULL ? from->pages[place][i] : m->page_ids++;
@@ -212,9 +220,9 @@ MESH_FUNCTION uint64_t mesh_pages_held(const struct mesh *m, uint32_t place)
     stamp++;
     for (uint32_t i = 0; i < m->seq_count; i++) {
         const struct mesh_seq *q = &m->seqs[i];
-        uint32_t pages = mesh_pages_of(m, q, place);
-        held += m->config.page_names == NULL ? pages : 0;
-        for (uint32_t k = 0; m->config.page_names != NULL && k < pages; k++) {
+        uint32_t pages = mesh_pages_of(m, q, place), first = pages > 0 ? q->begin[place] : 0;
+        held += m->config.page_names == NULL ? pages - first : 0;
+        for (uint32_t k = first; m->config.page_names != NULL && k < pages; k++) {
             held += seen[q->pages[place][k]] != stamp;
             seen[q->pages[place][k]] = stamp;
         }

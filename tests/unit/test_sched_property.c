@@ -11,7 +11,7 @@ static struct {
     uint64_t steps, beside, rebuilt, preempted, moved, to_local, from_local, relabelled, wasted, failed, rejected;
     uint64_t reasons[SCHED_NO_SPACE + 1], tokens, scored, drained;
     uint64_t shared, shared_tokens, kept, evicted, drafted, drafts_right;
-    uint64_t late_rows, own_rows[SCHED_CLASSES];
+    uint64_t late_rows, own_rows[SCHED_CLASSES], rolled;
     uint64_t decisions;
 } seen;
 
@@ -147,6 +147,7 @@ static void count_seen(const struct mesh *m)
     seen.drafted += m->drafted;
     seen.drafts_right += m->drafts_right;
     seen.late_rows += m->late_rows;
+    seen.rolled += m->rolled;
     seen.decisions = (seen.decisions ^ m->decisions) *
                      UINT64_C(0x9e3779b97f4a7c15); // two builds with the same policy have the same
     for (enum sched_class class = 0; class < SCHED_CLASSES; class ++)
@@ -169,7 +170,13 @@ static void one_workload(uint64_t seed)
         config.micro_batch = (uint32_t)(seed / 40 % 3);
         config.mini_batches = config.stages * (1 + (uint32_t)(seed / 120 % 2));
     }
+    const uint32_t window = seed % 7 == 3 ? 1 + (uint32_t)(seed / 7 % 40) : 0; // likewise
+    if (window > 0) {
+        config.ring_rows = 5 + (uint32_t)(seed / 280 % 16);
+        config.ring_pages = (window + config.plan_ahead * MAX(config.ring_rows, 13u)) / config.page_tokens + 2;
+    }
     mesh_init(m, &config, seed);
+    m->window = window;
     m->stages_reported = pipeline && seed / 240 % 4 != 0;
     m->local_moves = mesh_chance(m, 500);
     m->s_part_us = mesh_chance(m, 500) ? UINT32_MAX : 900; // of its own, that is: more rows cost it nothing
@@ -198,7 +205,8 @@ static void one_workload(uint64_t seed)
         mesh_tick(m);
         m->now_us += 10000000;
     }
-    m->calm = !troubled && !tight && !config.balance && config.max_batch_rows >= config.max_sequences;
+    m->calm = !troubled && !tight && !config.balance && config.max_batch_rows >= config.max_sequences &&
+              window == 0; // whose pages another begins with waits before it gives them back
     while (m->seq_count < sequences) {
         assert_true(ticks++ < 200000);
         mesh_tick(m);
@@ -258,6 +266,8 @@ static void random_workloads_keep_every_promise(void **state)
                   (unsigned long long)seen.late_rows);
     assert_true(seen.own_rows[SCHED_CLASS_BATCH] > 0 && seen.late_rows > 0);
     assert_true(seen.drafted > seen.drafts_right && seen.drafts_right > 0);
+    print_message("pages given back %llu\n", (unsigned long long)seen.rolled);
+    assert_true(seen.rolled > 0);
     assert_true(seen.shared > 0 && seen.kept > 0 && seen.evicted > 0);
     assert_true(seen.beside > 0 && seen.rebuilt > 0 && seen.preempted > 0 && seen.moved > 0 && seen.wasted > 0);
     assert_true(seen.to_local > 0 && seen.from_local > 0);
