@@ -1,7 +1,8 @@
 // channel.c: the client's side of one connection.
 //
 // A connection that goes down loses what was queued. A timer dials again after a backoff that doubles from 50 ms to 2 s, with jitter.
-// A peer that accepts the connection but does not answer the hello within GREETING_US is dropped and dialed again.
+// A peer that accepts the connection but does not answer the hello within GREETING_US is dropped and dialed again. An address where nobody
+// accepts one is said in the log: nothing else would tell a person that it is a wrong one.
 //
 //     CLOSED ──open──▶ DIALING ──pipe added: hello sent──▶ GREETING ──hello received, offer settled──▶ UP
 //        ▲                                                                                            │ pipe gone, refused
@@ -13,11 +14,13 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/repeat.h"
 #include "common/rpc/endpoint.h"
 #include "common/rpc/handshake.h"
 
-enum { BACKOFF_FIRST_MS = 50, BACKOFF_MOST_MS = 2000, GREETING_US = 5000000 };
+enum { BACKOFF_FIRST_MS = 50, BACKOFF_MOST_MS = 2000, GREETING_US = 5000000, UNREACHABLE_US = 1000000 };
 
 enum channel_state { CHANNEL_CLOSED, CHANNEL_DIALING, CHANNEL_GREETING, CHANNEL_UP };
 
@@ -38,7 +41,9 @@ struct rpc_channel {
     char service[32];
     enum channel_state state;
     uint32_t pipe, backoff_ms, unacked;
-    uint64_t timer; // to reconnect, or the handshake's deadline
+    uint64_t timer;        // to reconnect, or the handshake's deadline, or to say that nobody accepts the connection
+    uint64_t down_from_us; // when it was opened or last came down
+    struct repeat unreachable;
     uint64_t max_message_bytes, peer_max_bytes;
     struct rpc_peer peer; // valid once its hello has arrived
     bool greeted;
@@ -236,6 +241,7 @@ static void come_up(struct rpc_channel *channel)
     channel->timer = 0;
     channel->state = CHANNEL_UP;
     channel->backoff_ms = BACKOFF_FIRST_MS;
+    channel->unreachable = (struct repeat){0};
     if (channel->config.on_up)
         channel->config.on_up(channel->config.user, &channel->peer);
 }
@@ -361,6 +367,7 @@ static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
     struct rpc_channel *channel = (struct rpc_channel *)endpoint;
 
     if (event == PIPE_ADDED && channel->state == CHANNEL_DIALING) {
+        rpc_loop_cancel_timer(channel->loop, channel->timer);
         channel->pipe = pipe;
         channel->state = CHANNEL_GREETING;
         channel->timer = loop_reserved_timer(channel->loop, GREETING_US, on_silence, channel);
@@ -377,6 +384,28 @@ static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
 
 static void connect_again(void *arg);
 
+static void say_unreachable(struct rpc_channel *channel)
+{
+    const uint64_t now_us = clock_now_us();
+
+    if (!channel->config.peer || channel->closing || now_us - channel->down_from_us < UNREACHABLE_US ||
+        !repeat_is_due(&channel->unreachable, now_us, ""))
+        return;
+    log_warn(
+        "PEER-UNREACHABLE",
+        "address=%s peer=\"%s\" seconds=%.0f what=\"nobody accepts a connection there: check the address, and that the service runs; "
+        "it is tried again and again\"",
+        channel->address, channel->config.peer, (double)(now_us - channel->down_from_us) * 1e-6);
+}
+
+// The host does not answer at all.
+static void on_slow_dial(void *arg)
+{
+    struct rpc_channel *channel = arg;
+    say_unreachable(channel);
+    channel->timer = loop_reserved_timer(channel->loop, UNREACHABLE_US, on_slow_dial, channel);
+}
+
 // Returns what was wrong, or NULL.
 static const char *dial(struct rpc_channel *channel)
 {
@@ -389,6 +418,8 @@ static const char *dial(struct rpc_channel *channel)
     const char *wrong = endpoint_dial(&channel->endpoint, channel->address);
     if (wrong)
         endpoint_close(&channel->endpoint);
+    else if (channel->config.peer)
+        channel->timer = loop_reserved_timer(channel->loop, UNREACHABLE_US, on_slow_dial, channel);
     return wrong;
 }
 
@@ -405,6 +436,7 @@ static void connect_again(void *arg)
     channel->timer = 0;
     if (dial(channel)) {
         channel->state = CHANNEL_CLOSED;
+        say_unreachable(channel);
         schedule(channel);
     }
 }
@@ -414,6 +446,10 @@ static void go_down(struct rpc_channel *channel, const char *why, bool again)
     bool told = channel->state >= CHANNEL_GREETING;
     char reason[256];
 
+    if (channel->state == CHANNEL_UP)
+        channel->down_from_us = clock_now_us();
+    else if (channel->state == CHANNEL_DIALING)
+        say_unreachable(channel);
     snprintf(reason, sizeof reason, "%s: %s", channel->address, why); // copied: `why` may point into a message that is freed
     channel->state = CHANNEL_CLOSED;
     endpoint_close(&channel->endpoint);
@@ -449,6 +485,7 @@ enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_con
     channel->endpoint.on_pipe = on_pipe;
     channel->endpoint.on_settled = on_settled;
     channel->backoff_ms = BACKOFF_FIRST_MS;
+    channel->down_from_us = clock_now_us();
     channel->max_message_bytes = config->max_message_bytes ? config->max_message_bytes : RPC_MESSAGE_BYTES_DEFAULT;
     channel->window = config->window ? MIN(config->window, (uint32_t)RPC_WINDOW_MAX) : RPC_WINDOW_DEFAULT;
     channel->slots = calloc(channel->window, sizeof *channel->slots);

@@ -188,6 +188,9 @@ struct rpc_channel;
 
 struct rpc_channel_config {
     const char *address;
+    // Who should answer there, for the line PEER-UNREACHABLE of the log, written after a second without a connection and seldom after:
+    // "the scheduler (--scheduler)". A static string. NULL: no line.
+    const char *peer;
     struct rpc_hello hello;
     uint32_t window;            // calls in flight; 0: RPC_WINDOW_DEFAULT
     uint64_t max_message_bytes; // 0: RPC_MESSAGE_BYTES_DEFAULT

@@ -311,6 +311,7 @@ static enum status open_on_loop(struct mesh *mesh, struct error *error)
     struct rpc_hello hello = {.service = "gateway", .incarnation = clock_wall_us()};
     struct rpc_channel_config channel = {
         .address = mesh->config.scheduler,
+        .peer = "the scheduler (--scheduler)",
         .hello = hello,
         .window = MIN(MAX(mesh->config.max_calls, 64u), (uint32_t)RPC_WINDOW_MAX),
         .on_up = on_up,

@@ -169,6 +169,7 @@ static enum status connect_next(struct engine *engine, const Fastdecode__JoinReq
     if (engine->range.is_last)
         return STATUS_OK;
     const struct rpc_channel_config config = {.address = stage->next_address,
+                                              .peer = "the next stage (its --advertise-tensors or --advertise)",
                                               .hello = {.service = "s-part", .incarnation = engine->incarnation},
                                               .on_up = on_up,
                                               .on_down = on_down,

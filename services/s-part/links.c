@@ -59,6 +59,7 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
     snprintf(link->address, sizeof link->address, "%s", place->tensor_address);
     const struct rpc_channel_config config = {
         .address = link->address,
+        .peer = "a KV worker (its --advertise-tensors)",
         .hello = {.service = "s-part", .incarnation = engine->incarnation},
         // a worker may make us take no more memory than that, which is others', too
         .max_message_bytes = attend_reply_size_most(engine->max_rows, engine->q_width) + ENVELOPE_BYTES,

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/repeat.h"
 
 enum { LINES = 3000, LINE_PAYLOAD = 200 }; // far more than a pipe or a socket buffers
 
@@ -182,13 +183,34 @@ static void a_file_that_cannot_be_opened_is_an_error(void **state)
     assert_non_null(strstr(error.text, "--log-file /proc/nothing/here: No such file"));
 }
 
+static void what_is_repeated_is_logged_seldom(void **state)
+{
+    enum { TRIES_A_SECOND = 5, SECONDS = 61 };
+    struct repeat repeat = {0};
+    uint64_t now_us = 1000000000;
+    uint32_t due = 0, counted = 0;
+    (void)state;
+    for (uint32_t i = 0; i < TRIES_A_SECOND * SECONDS; i++, now_us += 1000000 / TRIES_A_SECOND)
+        if (repeat_is_due(&repeat, now_us, "refused")) {
+            due++;
+            counted += repeat.count;
+        }
+    assert_int_equal(due, 3); // at 0, 30 and 60 s
+    assert_int_equal(counted, 60 * TRIES_A_SECOND + 1);
+    assert_true(repeat_is_due(&repeat, now_us, "for another reason"));
+    assert_int_equal(repeat.count, TRIES_A_SECOND); // those of the last second, and this one
+    for (uint32_t i = 0; i < 2; i++)                // two that take turns fill no log either
+        assert_false(repeat_is_due(&repeat, now_us + i, i ? "for another reason" : "refused"));
+    repeat = (struct repeat){0};
+    assert_true(repeat_is_due(&repeat, now_us, "refused") && repeat.count == 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stalled_reader_costs_lines_and_no_time),
-        cmocka_unit_test(the_flags_of_stderr_are_left_alone),
-        cmocka_unit_test(a_file_is_rotated_by_size_and_count),
-        cmocka_unit_test(a_file_that_cannot_be_opened_is_an_error),
+        cmocka_unit_test(a_stalled_reader_costs_lines_and_no_time), cmocka_unit_test(the_flags_of_stderr_are_left_alone),
+        cmocka_unit_test(a_file_is_rotated_by_size_and_count),      cmocka_unit_test(a_file_that_cannot_be_opened_is_an_error),
+        cmocka_unit_test(what_is_repeated_is_logged_seldom),
     };
     return cmocka_run_group_tests_name("log", tests, NULL, NULL);
 }
