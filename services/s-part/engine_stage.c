@@ -199,6 +199,13 @@ void engine_join_handler(struct rpc_call *call, void *user)
                       join->next_address, engine->range.first, engine->range.first + engine->range.count);
         return;
     }
+    if (join->scheduler_incarnation == stage->newest_term_of && join->term <= stage->newest_term) {
+        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "Join: term %llu, this s-part knows term %llu of that scheduler",
+                      (unsigned long long)join->term, (unsigned long long)stage->newest_term);
+        return;
+    }
+    stage->newest_term_of = join->scheduler_incarnation;
+    stage->newest_term = join->term;
     if (stage->joining)
         rpc_call_fail(stage->joining, STATUS_UNAVAILABLE, "a later Join came");
     if (stage->next_is_other) // the process that is meant may be there now

@@ -164,6 +164,8 @@ struct release_call {
 // What a stage of a pipeline knows of the others, from the scheduler's latest Join.
 struct engine_stage {
     uint64_t term; // 0: none yet, or it is being joined: no step is taken
+    // The newest term that was begun, and the scheduler that counts it so: its Joins of that term and earlier ones are refused.
+    uint64_t newest_term, newest_term_of;
     uint64_t previous_incarnation, next_incarnation;
     char next_address[200];
     struct rpc_channel *next;

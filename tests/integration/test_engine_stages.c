@@ -144,6 +144,7 @@ static struct rpc_server *servers[STAGES];
 static struct rpc_channel *channels[STAGES];
 static uint64_t scheduler_incarnation, term;
 static uint32_t joined, join_failures;
+static enum status join_failure; // the latest
 
 // What came of the steps, in the order in which they were sent.
 static struct answer {
@@ -217,6 +218,7 @@ static void on_joined(void *user, enum status status, const char *text)
     (void)user, (void)text;
     joined += !status;
     join_failures += status != STATUS_OK;
+    join_failure = status ? status : join_failure;
 }
 
 static void send_join(uint32_t index)
@@ -469,6 +471,42 @@ static void who_has_no_place_is_refused(void **state)
     assert_int_equal(late->status, STATUS_FAILED_PRECONDITION);
 }
 
+// A Join of a term that is over, or under way, is refused before it touches anything: the scheduler that is obeyed did not mean it. A
+// scheduler that has been started again counts its terms anew.
+static void a_term_that_is_not_newer_is_refused(void **state)
+{
+    (void)state;
+    join_all();
+    backends[1].held = true;
+    const struct answer *under_way = send_step(0, 7, 1, 4, true);
+    AWAIT(turn(), engines[1].batches[0].state == BATCH_SAMPLING);
+    const uint64_t current = term;
+    for (uint32_t back = 0; back < 2; back++) {
+        term = current - back;
+        for (uint32_t i = 0; i < STAGES; i++)
+            send_join(i);
+        AWAIT(turn(), join_failures == STAGES * (back + 1));
+        assert_int_equal(join_failure, STATUS_FAILED_PRECONDITION);
+    }
+    term = current;
+    backends[1].held = false;
+    AWAIT(turn(), under_way->ended);
+    const struct answer *next = send_step(0, 7, 1, 5, false);
+    AWAIT(turn(), next->ended);
+    assert_true(under_way->status == STATUS_OK && under_way->token[0] == 5 && next->status == STATUS_OK && next->token[0] == 6);
+
+    scheduler_incarnation++;
+    for (uint32_t i = 0; i < STAGES; i++)
+        rpc_channel_set_incarnation(channels[i], scheduler_incarnation);
+    AWAIT(turn(), rpc_channel_is_up(channels[0]) && rpc_channel_is_up(channels[1]));
+    term = 0;
+    join_all();
+    next = send_step(0, 8, 1, 4, true);
+    AWAIT(turn(), next->ended);
+    assert_int_equal(next->status, STATUS_OK);
+    term = current;
+}
+
 // The stage does not dial again and again: the scheduler asks anew.
 static void another_process_at_the_next_address_fails_the_join(void **state)
 {
@@ -497,6 +535,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(cancellation_follows_the_chain, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(joining_forgets, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(who_has_no_place_is_refused, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(a_term_that_is_not_newer_is_refused, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(another_process_at_the_next_address_fails_the_join, open_mesh, close_mesh),
     };
     log_init("test", LOG_ERROR, false);
