@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/repeat.h"
 
-enum { HEARTBEAT_US = 500000, CALL_TIMEOUT_MS = 2000, AGAIN_US = 200000, DRAIN_TIMEOUT_MS = 60000 };
+enum { HEARTBEAT_US = 500000, CALL_TIMEOUT_MS = 2000, AGAIN_US = 200000, AGAIN_MOST_US = 1000000, DRAIN_TIMEOUT_MS = 60000 };
 static const uint64_t CLOCKS_APART_MS = 86400000; // a day
 
 struct member {
@@ -17,10 +19,11 @@ struct member {
     struct rpc_channel *channel;
     struct member_config config;
     char name[MEMBER_NAME_BYTES];
-    uint64_t timer;
-    atomic_bool registered; // read by any thread. relaxed: it orders nothing else
-    bool was_registered;    // at least once since the start; from then on a later member of the same name takes precedence
-    bool must_end;          // its incarnation is too far ahead and cannot be changed any more
+    uint64_t timer, again_us;       // again_us: from a registration that was refused to the next one
+    struct repeat refusals, losses; // of the scheduler to register it; of the connection, before it has been registered again
+    atomic_bool registered;         // read by any thread. relaxed: it orders nothing else
+    bool was_registered;            // at least once since the start; from then on a later member of the same name takes precedence
+    bool must_end;                  // its incarnation is too far ahead and cannot be changed any more
     void (*on_drained)(void *user);
     void *drain_user;
 };
@@ -101,7 +104,7 @@ static void on_timer(void *arg)
     member->timer = 0;
     if (!rpc_channel_is_up(member->channel))
         return; // on_up will start over
-    arm(member, member_is_registered(member) ? HEARTBEAT_US : AGAIN_US);
+    arm(member, member_is_registered(member) ? HEARTBEAT_US : member->again_us);
     if (!member_is_registered(member)) {
         member->config.on_connect(member->config.user);
         return;
@@ -120,6 +123,7 @@ static void on_up(void *user, const struct rpc_peer *peer)
     (void)peer;
     log_info("SCHEDULER-UP", "address=%s", member->config.scheduler);
     set_registered(member, false);
+    member->again_us = AGAIN_US;
     arm(member, AGAIN_US);
     member->config.on_connect(member->config.user);
 }
@@ -127,7 +131,8 @@ static void on_up(void *user, const struct rpc_peer *peer)
 static void on_down(void *user, const char *why)
 {
     struct member *member = user;
-    log_info("SCHEDULER-DOWN", "why=\"%s\"", why);
+    if (repeat_is_due(&member->losses, clock_now_us(), why))
+        log_info("SCHEDULER-DOWN", "why=\"%s\" times=%u", why, member->losses.count);
     set_registered(member, false);
 }
 
@@ -158,9 +163,16 @@ enum status member_open(struct rpc_loop *loop, const struct member_config *confi
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for membership");
     member->loop = loop;
     member->config = *config;
+    member->again_us = AGAIN_US;
     snprintf(member->name, sizeof member->name, "%s", config->name);
     const struct rpc_channel_config channel = {
-        .address = config->scheduler, .hello = config->hello, .on_up = on_up, .on_down = on_down, .user = member};
+        .address = config->scheduler,
+        .peer = "the scheduler (--scheduler)",
+        .hello = config->hello,
+        .on_up = on_up,
+        .on_down = on_down,
+        .user = member,
+    };
     status = rpc_channel_open(loop, &channel, &member->channel, error);
     if (status) {
         free(member);
@@ -179,9 +191,19 @@ void member_close(struct member *member)
     free(member);
 }
 
-// The scheduler names a newer member of that name. If this one has been registered before, the other one is later, and this one stays
-// out. If it has just started, it is the later one itself and its clock is behind. If it names an older one, this one's number is of a
-// clock that was days ahead: peers know it by that number once it has been registered, so only another start gives it a right one.
+// The next attempt waits longer. The scheduler's log and this one would be full of attempts otherwise.
+static void note_refusal(struct member *member, const char *status, const char *why)
+{
+    member->again_us = MIN(2 * member->again_us, (uint64_t)AGAIN_MOST_US);
+    if (repeat_is_due(&member->refusals, clock_now_us(), why))
+        log_warn("REGISTER-REFUSED", "scheduler=%s status=%s why=\"%s\" times=%u", member->config.scheduler, status, why,
+                 member->refusals.count);
+}
+
+// The scheduler names a newer member of that name or, of an s-part, with those layers. If this one has been registered before, the other
+// one is later, and this one waits until it is gone. If it has not, it is the later one itself; its clock is behind, or it has waited for the
+// other one's end. If it names an older one, this one's number is of a clock that was days ahead: peers know it by that number once it has
+// been registered, so only another start gives it a right one.
 static void take_refusal(struct member *member, uint64_t newest)
 {
     const bool ahead = newest < member->config.hello.incarnation;
@@ -191,13 +213,14 @@ static void take_refusal(struct member *member, uint64_t newest)
         return;
     }
     if (member->was_registered || newest == UINT64_MAX) {
-        log_warn("REGISTER-REFUSED", "scheduler=%s why=\"a member of that name that started later is known\"",
-                 member->config.scheduler);
+        note_refusal(member, status_name(STATUS_FAILED_PRECONDITION),
+                     "a member of that name that started later is there: this one takes its place when that one is gone");
         return;
     }
     log_warn(ahead ? "CLOCK-AHEAD" : "CLOCK-BEHIND",
-             "scheduler=%s own=%llx newest=%llx what=\"taking the number after the newest\"", member->config.scheduler,
-             (unsigned long long)member->config.hello.incarnation, (unsigned long long)newest);
+             "scheduler=%s own=%llx newest=%llx what=\"taking the number after the newest%s\"", member->config.scheduler,
+             (unsigned long long)member->config.hello.incarnation, (unsigned long long)newest,
+             ahead ? "" : "; right too if this process has waited for another one's end");
     member->config.hello.incarnation = newest + 1;
     member->config.on_incarnation(member->config.user, newest + 1);
     rpc_channel_set_incarnation(member->channel, newest + 1);
@@ -227,6 +250,8 @@ static void on_register_reply(void *user, struct rpc_message *message)
     }
     set_registered(member, true);
     member->was_registered = true;
+    member->again_us = AGAIN_US;
+    member->refusals = member->losses = (struct repeat){0};
     tell_s_part(member, reply->s_part_incarnation, reply->stages, reply->n_stages);
     member->config.on_registered(member->config.user, reply);
 }
@@ -235,7 +260,7 @@ static void on_register_end(void *user, enum status status, const char *text)
 {
     struct member *member = user;
     if (status && status != STATUS_CANCELLED)
-        log_warn("REGISTER-REFUSED", "scheduler=%s status=%s why=\"%s\"", member->config.scheduler, status_name(status), text);
+        note_refusal(member, status_name(status), text);
 }
 
 void member_register(struct member *member, Fastdecode__RegisterRequest *request)
@@ -246,6 +271,7 @@ void member_register(struct member *member, Fastdecode__RegisterRequest *request
 
     request->name = member->name;
     request->incarnation = member->config.hello.incarnation;
+    request->was_registered = member->was_registered;
     if (rpc_call_start(member->channel, &fastdecode__cluster__descriptor, "RegisterMember", &request->base, &options, &callbacks,
                        member, NULL, &error))
         log_debug("REGISTER-NOT-SENT", "why=\"%s\"", error.text);

@@ -4,6 +4,8 @@
 //         ▲                                                                                │ heartbeat twice a second
 //         └──────────── the scheduler is new, does not know us, or the connection broke ◀──┘
 //
+// A registration that is refused is repeated, after 0.2 s and then ever later up to a second; the log says so once, and seldom after.
+//
 // Runs on a loop whose thread does not compute, so that long attention never delays a heartbeat.
 #ifndef FD_MEMBER_MEMBER_H
 #define FD_MEMBER_MEMBER_H

@@ -71,13 +71,13 @@ static void go_up(struct member *member)
     claims_reclaim(member->scheduler, place->index);
 }
 
-void members_down(struct member *member, const char *why)
+// What the member is computing and what it holds is void.
+static void go_down(struct member *member, const char *why)
 {
     struct scheduler *scheduler = member->scheduler;
     struct place *place = member->place;
     struct sched_event event = {.kind = SCHED_PLACE_DOWN, .place = place->index};
 
-    member->registered = false;
     if (!member->up) {
         if (is_s_part(member) && scheduler->s_part.joining)
             stages_void(scheduler);
@@ -96,6 +96,19 @@ void members_down(struct member *member, const char *why)
         places_exclude(scheduler, place);
     }
     scheduler_event(scheduler, &event);
+}
+
+void members_down(struct member *member, const char *why)
+{
+    member->registered = false;
+    go_down(member, why);
+}
+
+void members_part_stages(struct scheduler *scheduler, const char *why) { go_down(&scheduler->s_part.member, why); }
+
+bool members_is_gone(const struct member *member)
+{
+    return !member->registered && clock_now_us() - member->heard_us > timeout_us(member->scheduler);
 }
 
 static void on_cleaned(struct member *member, bool ok)
@@ -146,6 +159,7 @@ void members_connect(struct member *member)
 {
     const struct rpc_channel_config config = {
         .address = member->control_address,
+        .peer = "a service that has registered (its --advertise)",
         .hello = {.service = "scheduler", .incarnation = member->scheduler->incarnation},
         .window = WINDOW,
         .on_up = on_up,
@@ -208,7 +222,7 @@ static struct member *new_worker(struct scheduler *scheduler, struct place *plac
     return &place->worker;
 }
 
-static struct member *find_name(struct scheduler *scheduler, const char *name)
+struct member *members_find(struct scheduler *scheduler, const char *name)
 {
     for (uint32_t i = 0; i < scheduler->place_count; i++)
         if (scheduler->places[i].kind == SCHED_KV_WORKER && !strcmp(scheduler->places[i].worker.name, name))
@@ -216,16 +230,10 @@ static struct member *find_name(struct scheduler *scheduler, const char *name)
     return NULL;
 }
 
-uint64_t members_newest(struct scheduler *scheduler, const char *name)
-{
-    const struct member *member = find_name(scheduler, name);
-    return member ? member->incarnation : 0;
-}
-
 struct member *members_find_or_add(struct scheduler *scheduler, const char *name)
 {
     struct place *oldest = NULL;
-    struct member *known = find_name(scheduler, name);
+    struct member *known = members_find(scheduler, name);
     uint64_t now_us = clock_now_us();
 
     if (known)
@@ -270,9 +278,9 @@ void members_heartbeat_handler(struct rpc_call *call, void *user)
     if (!request || !member_caller_is(call, NULL, request->incarnation, request->incarnation))
         return;
     struct member *member = find_incarnation(scheduler, request->name, request->incarnation);
-    // A worker without pages waits for the shape of the model's KV: it asks by registering again.
+    // A worker without pages waits for the shape of the model's KV: it asks by registering again, once the model is certain.
     bool waits_for_shape = member && !is_s_part(member) && !member->place->pages_total;
-    if (!member || (!member->registered && (!waits_for_shape || scheduler->model_known))) {
+    if (!member || (!member->registered && (!waits_for_shape || scheduler->core))) {
         rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "register again");
         return;
     }
@@ -355,10 +363,11 @@ void members_check(struct scheduler *scheduler, uint64_t now_us)
         if (!is_s_part(member) && tensors_hang(member) && !flights_use_place(scheduler, i))
             members_down(member, "its tensor thread hangs");
         members_clean_then_up(member); // one that was barred, or could not be cleaned
-        if (!member->registered || now_us - member->heard_us < timeout_us(scheduler))
+        if (now_us - member->heard_us < timeout_us(scheduler))
             continue;
-        members_down(member, "it was silent");
-        members_disconnect(member);
+        if (member->registered)
+            members_down(member, "it was silent");
+        members_disconnect(member); // one that comes back registers again
     }
     if (scheduler->held_count && !scheduler_waits_for_claims(scheduler, now_us))
         for (uint32_t i = 0; i < scheduler->place_count; i++)

@@ -5,6 +5,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/kv/kv_sparse.h"
 #include "common/member/member.h"
 #include "common/messages/kv.h"
 #include "services/scheduler/scheduler.h"
@@ -42,13 +43,46 @@ static enum status check_model(const Fastdecode__RegisterRequest *request, struc
     return STATUS_OK;
 }
 
+// Whether the s-part's model, and what it makes of it, is the mesh's.
+static enum status check_same_model(const struct scheduler *scheduler, const Fastdecode__RegisterRequest *request,
+                                    struct error *error)
+{
+    const Fastdecode__ModelInfo *model = request->model;
+    const Fastdecode__KvShape *ours = &scheduler->kv, *theirs = model->kv;
+    static const char end[] = "start it again with the mesh's, or all s-parts and the scheduler to change it";
+
+    if (scheduler->model.fingerprint != model->fingerprint)
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "the mesh serves another model, %.64s, and this s-part has %.64s (the files differ): %s",
+                         scheduler->model_name, model->name, end);
+    if (ours->type != theirs->type)
+        return error_set(error, STATUS_FAILED_PRECONDITION, "this s-part has --kv-type %s, and the mesh %s: %s",
+                         kv_type_name((enum kv_type)theirs->type), kv_type_name((enum kv_type)ours->type), end);
+    if (scheduler->model.context_tokens != model->context_tokens || ours->context_tokens != theirs->context_tokens)
+        return error_set(error, STATUS_FAILED_PRECONDITION, "this s-part has --context %u, and the mesh %u: %s",
+                         model->context_tokens, scheduler->model.context_tokens, end);
+    if (ours->sparse_percent != theirs->sparse_percent)
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "this s-part has --" KV_SPARSE_OPTION " %u%%, and the mesh %u%% (0%%: off): %s", theirs->sparse_percent,
+                         ours->sparse_percent, end);
+    if (!messages_same_kv_shape(ours, theirs))
+        return error_set(
+            error, STATUS_FAILED_PRECONDITION,
+            "the mesh serves another model: its KV has %u layers, %u heads, %u KV heads of %u, this s-part's %u, %u, %u of "
+            "%u, or windows differ: %s",
+            ours->layers, ours->heads, ours->kv_heads, ours->head_dim, theirs->layers, theirs->heads, theirs->kv_heads,
+            theirs->head_dim, end);
+    return STATUS_OK;
+}
+
 // Whether this s-part can serve under these settings, beside what the mesh has served so far.
 static enum status check_settings(const struct scheduler *scheduler, const Fastdecode__RegisterRequest *request,
                                   struct error *error)
 {
-    const Fastdecode__ModelInfo *model = request->model;
     uint32_t wanted = scheduler->core ? scheduler->core_config.mini_batches : scheduler->settings.mini_batches;
 
+    if ((scheduler->model_known && check_same_model(scheduler, request, error)) || stages_check(scheduler, request, error))
+        return error->status;
     if (request->mini_batches && request->mini_batches < wanted)
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "the s-part was started with --mini-batches %u, the scheduler uses %u: start one of them again",
@@ -57,12 +91,18 @@ static enum status check_settings(const struct scheduler *scheduler, const Fastd
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "the s-part is --batch-invariant on a GPU: KV must stay in places of one kind, and --placement auto takes "
                          "both: start the scheduler with --placement local or workers, or the s-part with --local-pool 0");
-    if (scheduler->model_known &&
-        (scheduler->model.fingerprint != model->fingerprint || scheduler->model.context_tokens != model->context_tokens ||
-         !messages_same_kv_shape(&scheduler->kv, model->kv)))
-        return error_set(error, STATUS_FAILED_PRECONDITION,
-                         "the mesh serves another model; start the scheduler again to change it");
-    return stages_check(scheduler, request, error);
+    return STATUS_OK;
+}
+
+// The model of stages that are gone, before all layers were there, binds nobody. Workers say anew whether what they hold is of the next one.
+static void forget_model(struct scheduler *scheduler)
+{
+    log_info("MODEL-FORGOTTEN", "name=\"%s\" what=\"no s-part of it is left, and it was never served\"", scheduler->model_name);
+    scheduler->model_known = false;
+    stages_forget(&scheduler->s_part);
+    for (uint32_t i = 0; i < scheduler->place_count; i++)
+        if (scheduler->places[i].member->registered)
+            members_down(scheduler->places[i].member, "the mesh has another model now");
 }
 
 static enum status open_core(struct scheduler *scheduler, struct error *error)
@@ -85,7 +125,11 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
     const Fastdecode__ModelInfo *model = request->model;
     uint32_t mini_batches = scheduler->settings.mini_batches;
 
-    if (check_model(request, error) || check_settings(scheduler, request, error))
+    if (check_model(request, error))
+        return error->status;
+    if (scheduler->model_known && !scheduler->core && !stages_any(&scheduler->s_part))
+        forget_model(scheduler);
+    if (check_settings(scheduler, request, error))
         return error->status;
     if (scheduler->model_known)
         return STATUS_OK;
@@ -198,12 +242,15 @@ static enum status admit(struct scheduler *scheduler, const Fastdecode__Register
     return STATUS_OK;
 }
 
-// Returns the number that a member is to come after, whose own is older than the newest of its name or too far ahead of the clock; 0 if
-// its own will do. A member that was refused comes with the number after the newest, however far ahead that is.
-static uint64_t refused_for(uint64_t newest, uint64_t incarnation)
+// Returns the number that a member is to come after, whose own is older than that of the one known by its name or layers (NULL: nobody is),
+// or too far ahead of the clock; 0 if its own will do. A member that was refused comes with the number after the newest, however far ahead
+// that is. One that was registered with its number cannot change it, and takes the place of a newer one that is gone.
+static uint64_t refused_for(const struct member *known, const Fastdecode__RegisterRequest *request)
 {
+    const uint64_t newest = known ? known->incarnation : 0, incarnation = request->incarnation;
+
     if (incarnation < newest)
-        return newest;
+        return request->was_registered && members_is_gone(known) ? 0 : newest;
     const bool was_told = newest && incarnation - newest <= 1;
     return !was_told && member_is_ahead(incarnation) ? MAX(newest, member_incarnation()) : 0;
 }
@@ -230,9 +277,8 @@ void registration_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
-    member = s_part ? stages_member(scheduler, request) : NULL;
-    reply.newest_incarnation =
-        refused_for(member ? member->incarnation : members_newest(scheduler, request->name), request->incarnation);
+    member = s_part ? stages_member(scheduler, request) : members_find(scheduler, request->name);
+    reply.newest_incarnation = refused_for(member, request);
     if (reply.newest_incarnation) {
         rpc_call_reply(call, &reply.base);
         return;
@@ -256,7 +302,7 @@ void registration_handler(struct rpc_call *call, void *user)
     }
     reply.scheduler_incarnation = scheduler->incarnation;
     reply.s_part_incarnation = scheduler->s_part.member.incarnation;
-    reply.kv = scheduler->model_known ? &scheduler->kv : NULL;
+    reply.kv = scheduler->core ? &scheduler->kv : NULL; // before, it may be replaced
     stages_tell(scheduler, &stages);
     reply.n_stages = stages.count;
     reply.stages = stages.pointers;

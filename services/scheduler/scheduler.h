@@ -18,6 +18,7 @@
 
 #include "cluster.pb-c.h"
 #include "common/base/checked.h"
+#include "common/base/repeat.h"
 #include "common/kv/kv_measure.h"
 #include "common/rpc/rpc.h"
 #include "common/sched/sched.h"
@@ -128,6 +129,8 @@ struct s_part {
     uint64_t term;                         // of the pipeline: grows with each Join, and each time that a stage goes down
     bool joining;                          // Join calls are under way
     uint64_t join_from_us;                 // no Join is sent before then
+    uint64_t join_wait_us;                 // from the end of the latest term until then; 0: a step has been answered since
+    struct repeat join_failures;           // since the stages were last together
     void (*on_joined)(struct member *first);
     struct s_part_times times;                   // all stages together, for the core
     struct sched_stage_up ups[SCHED_STAGES_MAX]; // for the core
@@ -264,6 +267,7 @@ struct scheduler {
     struct step_scratch scratch;
     uint32_t step_rows_max;
     uint32_t step_failures;     // consecutive steps whose answers came too late
+    struct repeat failed_steps; // since one was answered
     struct pending_free *frees; // of all places
     uint64_t *free_ids;         // scratch: the ids of one call
     uint32_t frees_unused;      // head of the list of unused entries
@@ -369,7 +373,11 @@ void stages_void(struct scheduler *scheduler);
 bool stages_call(struct scheduler *scheduler, const char *method, const ProtobufCMessage *request,
                  void (*on_end)(void *user, enum status status, const char *text), void *user, struct rpc_handle *call);
 void stages_tell(const struct scheduler *scheduler, struct stages_message *out);
-// Adds up what steps take at each stage. Fills in stage_us [SCHED_STAGES_MAX], what this one took, and returns the number of stages; 0:
+// Forgets which layers stages had that are gone, because the model is another one now. None may be registered.
+void stages_forget(struct s_part *s_part);
+// Whether any s-part is registered, of a pipeline or not.
+bool stages_any(const struct s_part *s_part);
+// Takes note that a step was answered. Adds up what steps take at each stage. Fills in stage_us [SCHED_STAGES_MAX], what this one took, and returns the number of stages; 0:
 // there is one, or the reply does not say.
 uint32_t stages_count_step(struct s_part *s_part, const Fastdecode__StepReply *reply, uint32_t rows, uint32_t *stage_us);
 
@@ -383,12 +391,16 @@ void members_heartbeat_handler(struct rpc_call *call, void *user);
 void members_drain_handler(struct rpc_call *call, void *user);
 // Returns the worker with that name, a new one if need be; NULL: every place is in use.
 struct member *members_find_or_add(struct scheduler *scheduler, const char *name);
-// Returns the newest incarnation of a worker that has registered under the name; 0: none.
-uint64_t members_newest(struct scheduler *scheduler, const char *name);
+// Returns the worker that has registered under the name; NULL: none.
+struct member *members_find(struct scheduler *scheduler, const char *name);
 // Connects to the member, and tells the core of it once it is reached and clean.
 void members_connect(struct member *member);
 void members_disconnect(struct member *member);
 void members_down(struct member *member, const char *why);
+// Ends the pipeline's term, because a stage does not take steps of it: the s-part is down, and its stages are put together again.
+void members_part_stages(struct scheduler *scheduler, const char *why);
+// Returns whether the member is not registered and has been silent for as long as a dead one.
+bool members_is_gone(const struct member *member);
 // Frees what the member holds and nobody needs, then tells the core that it is up. Does nothing before it is registered and reached.
 void members_clean_then_up(struct member *member);
 // Finds members that are silent or hang. Call it at least every CHECK_EVERY_US; time in which this process was stopped does not

@@ -3,6 +3,10 @@
 //     a stage registers ──▶ its range is checked against the others' ──▶ all layers are there, all stages reached
 //         ──Join──▶ every stage has given up and forgotten what was of the term before ──▶ up: S_PART_UP, PLACE_UP of the local pool
 //         a stage is gone ──▶ S_PART_DOWN: its steps are void and the local pool is empty, until all have joined again
+//         a stage refuses a step, since it does not know the term ──▶ the same
+//
+// Layers are those of the process that has registered them for as long as that lives. Another one waits for its end, except one of the same
+// name and address, which is that s-part started again.
 //
 // Steps go to the first stage, whose member is that of the local pool. The pool of a pipeline is the stages' pools: a page is one in each of
 // them. Its pages are not handed over, and not given back after a start: they are computed anew.
@@ -16,7 +20,7 @@
 #include "common/messages/kv.h"
 #include "services/scheduler/scheduler.h"
 
-enum { JOIN_TIMEOUT_MS = 15000, JOIN_AGAIN_US = 200000, CALL_TIMEOUT_MS = 10000 };
+enum { JOIN_TIMEOUT_MS = 15000, JOIN_AGAIN_US = 200000, JOIN_AGAIN_MOST_US = 1000000, CALL_TIMEOUT_MS = 10000 };
 
 static struct stage *stage_of(const struct member *member)
 {
@@ -61,6 +65,18 @@ uint32_t stages_list(const struct s_part *s_part, const struct stage **out)
         count++;
     }
     return count;
+}
+
+bool stages_any(const struct s_part *s_part)
+{
+    const struct stage *stages[SCHED_STAGES_MAX];
+    return stages_list(s_part, stages) > 0;
+}
+
+void stages_forget(struct s_part *s_part)
+{
+    for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++)
+        s_part->stages[i].layer_count = 0;
 }
 
 bool stages_take_extents(const struct s_part *s_part, enum sched_place_kind kind)
@@ -132,6 +148,13 @@ static bool same_class(const char *a, const char *b)
     return length == class_length(b) && !strncmp(a, b, length);
 }
 
+// Whether it is that s-part: it registers anew, or was started again. One that is older is told so later.
+static bool is_the_same(const struct member *member, const Fastdecode__RegisterRequest *request)
+{
+    return !strcmp(member->name, request->name) &&
+           (!strcmp(member->control_address, request->control_address) || request->incarnation <= member->incarnation);
+}
+
 enum status stages_check(const struct scheduler *scheduler, const Fastdecode__RegisterRequest *request, struct error *error)
 {
     const uint32_t layers = request->model->kv->layers, first = request->first_layer;
@@ -144,8 +167,13 @@ enum status stages_check(const struct scheduler *scheduler, const Fastdecode__Re
         return error_set(error, STATUS_INVALID_ARGUMENT, "registration of the s-part: numeric_level is too long");
     for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++) {
         const struct stage *other = &scheduler->s_part.stages[i];
-        if (!other->member->registered || (other->first_layer == first && other->layer_count == count))
+        const bool same_layers = other->first_layer == first && other->layer_count == count;
+        if (!other->member->registered || (same_layers && is_the_same(other->member, request)))
             continue;
+        if (same_layers)
+            return error_set(error, STATUS_FAILED_PRECONDITION,
+                             "layers %u:%u are on %s (%s), which is alive: this one takes its place when that one is gone", first,
+                             first + count, other->member->name, other->member->control_address);
         if (first < end_of(other) && other->first_layer < first + count)
             return error_set(error, STATUS_FAILED_PRECONDITION,
                              "layers %u:%u overlap with %u:%u of %s: each layer is on one s-part (--layers)", first, first + count,
@@ -328,7 +356,11 @@ static void on_joined(void *user, enum status status, const char *text)
     if (!s_part->joining)
         return; // stages_void() has ended it
     if (status) {
-        log_warn("STAGE-NOT-JOINED", "name=%s status=%s why=\"%s\"", stage->member->name, status_name(status), text);
+        if (repeat_is_due(&s_part->join_failures, clock_now_us(), text))
+            log_warn("STAGE-NOT-JOINED", "name=%s status=%s why=\"%s\" times=%u", stage->member->name, status_name(status), text,
+                     s_part->join_failures.count);
+        if (status == STATUS_FAILED_PRECONDITION)
+            s_part->term *= 2; // it knows a later term, however much later
         stages_void(scheduler);
         return;
     }
@@ -339,6 +371,7 @@ static void on_joined(void *user, enum status status, const char *text)
     if (!all)
         return;
     s_part->joining = false;
+    s_part->join_failures = (struct repeat){0};
     take_pool(scheduler, stages, count);
     for (uint32_t i = 0; i < count; i++) {
         struct member *member = stages[i]->member;
@@ -357,7 +390,8 @@ void stages_void(struct scheduler *scheduler)
 
     s_part->term++; // answers to calls of the term before say nothing any more
     s_part->joining = false;
-    s_part->join_from_us = clock_now_us() + JOIN_AGAIN_US;
+    s_part->join_wait_us = s_part->join_wait_us ? MIN(2 * s_part->join_wait_us, (uint64_t)JOIN_AGAIN_MOST_US) : JOIN_AGAIN_US;
+    s_part->join_from_us = clock_now_us() + s_part->join_wait_us;
     for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++) {
         struct stage *stage = &s_part->stages[i];
         stage->joined = stage->member->up = false;
@@ -515,6 +549,7 @@ uint32_t stages_count_step(struct s_part *s_part, const Fastdecode__StepReply *r
     const struct stage *stages[SCHED_STAGES_MAX];
     const uint32_t count = reply->n_stages < 2 ? 0 : stages_list(s_part, stages);
 
+    s_part->join_wait_us = 0;
     if (count < 2 || reply->n_stages != count)
         return 0;
     for (uint32_t i = 0; i < count; i++) {

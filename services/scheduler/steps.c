@@ -165,6 +165,7 @@ static void on_reply(void *user, struct rpc_message *message)
         return; // on_end() reports it as failed
     }
     scheduler->step_failures = 0;
+    scheduler->failed_steps = (struct repeat){0};
     flight->message = rpc_message_keep(message);
     flight->reply = reply;
     take_outcomes(flight, reply);
@@ -195,14 +196,19 @@ static void on_reply(void *user, struct rpc_message *message)
 static void on_end(void *user, enum status status, const char *text)
 {
     struct flight *flight = user;
+    struct scheduler *scheduler = flight->scheduler;
     const struct sched_event event = {.kind = SCHED_STEP_FAILED, .step = flight->step};
 
     if (!flight->used || flight->reply)
         return;
-    log_warn("STEP-FAILED", "step=%llu status=%s error=\"%s\"", (unsigned long long)flight->step, status_name(status), text);
+    if (repeat_is_due(&scheduler->failed_steps, clock_now_us(), text))
+        log_warn("STEP-FAILED", "step=%llu status=%s error=\"%s\" times=%u", (unsigned long long)flight->step, status_name(status),
+                 text, scheduler->failed_steps.count);
     flight->used = false;
-    flight->scheduler->step_failures += status == STATUS_DEADLINE_EXCEEDED; // else the s-part is gone, or has refused it at once
-    scheduler_event(flight->scheduler, &event);
+    scheduler->step_failures += status == STATUS_DEADLINE_EXCEEDED; // else the s-part is gone, or has refused it at once
+    scheduler_event(scheduler, &event);
+    if (status == STATUS_FAILED_PRECONDITION && stages_are_several(&scheduler->s_part, scheduler->kv.layers))
+        members_part_stages(scheduler, text); // a stage has missed the term, or knows another one
 }
 
 static void take_tokens(struct scheduler *scheduler, struct token_log *log, const Fastdecode__RunResult *result, uint32_t count)

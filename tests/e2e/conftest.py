@@ -250,6 +250,15 @@ def real_mesh():
         yield running
 
 
+@pytest.fixture
+def by_hand(tmp_path):
+    """A scheduler, to which a test adds s-parts one by one."""
+    from by_hand import ByHand  # which imports this file
+    started = ByHand(tmp_path)
+    yield started
+    started.stop()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
     report = yield

@@ -7,6 +7,7 @@ text, without an error or a pause. Nobody may have been started again, and no pa
 """
 import math
 import os
+import re
 import struct
 import subprocess
 import threading
@@ -14,9 +15,9 @@ import time
 
 import pytest
 
-from conftest import BUILD, Mesh, run, seconds, spawn, tiny
+from conftest import BUILD, PACED, Mesh, run, seconds, spawn, tiny
 from rpc_client import Answer, Connection, Refused, blob, decode, fixed64, one, packed, packed32, packed64, raw_varint, real, varint
-from streams import Stream, assert_same, body, run_all, words
+from streams import Stream, assert_same, body, join_all, run_all, words
 
 pytestmark = pytest.mark.sanitizer
 
@@ -592,6 +593,11 @@ def forward_cases(model, first, scheduler, hidden):
     return cases
 
 
+def join(scheduler, term, first):
+    """To the second stage, as the scheduler says it but for the term."""
+    return fixed64(1, scheduler) + varint(2, term) + varint(3, 1) + fixed64(4, first)
+
+
 def test_rows_for_a_stage(staged):
     """Forward: the sender of what is malformed loses its connection, and the streams that go through both stages go on."""
     model, pids = model_of(staged), [staged.pid(f"s-part-{stage}") for stage in range(2)]
@@ -612,12 +618,36 @@ def test_rows_for_a_stage(staged):
             ("a Join of no term", "SPart/Join", fixed64(1, scheduler) + varint(3, 1), "INVALID_ARGUMENT", "stage 1"),
             ("a Join as the first", "SPart/Join", fixed64(1, scheduler) + varint(2, 9), "INVALID_ARGUMENT", "stage 0"),
             ("a Join with a next stage", "SPart/Join", fixed64(1, scheduler) + varint(2, 9) + varint(3, 1) + blob(5, "ipc:///x"), "INVALID_ARGUMENT", "next"),
+            ("a Join of the term under way", "SPart/Join", join(scheduler, 1, first), "FAILED_PRECONDITION", "term 1"),
             ("a Join of an older scheduler", "SPart/Join", fixed64(1, 5) + varint(2, 9) + varint(3, 1), "INVALID_ARGUMENT|FAILED_PRECONDITION", "")], 10)
         check(lambda: strict("s-part-1"), [
             ("by a stranger", "SPart/Forward", forward_cases(model, 0xfffff, scheduler, hidden)[-1][2], "KICKED|PERMISSION_DENIED", ""),
             ("by a stranger", "SPart/Join", fixed64(1, 0xfffff) + varint(2, 9) + varint(3, 1), "PERMISSION_DENIED|INVALID_ARGUMENT", "")], 2)
     assert [staged.pid(f"s-part-{stage}") for stage in range(2)] == pids
     assert staged.metric("fastdecode_steps_failed_total") == 0 and staged.metric("fastdecode_sequences_rebuilt_total") == 0
+
+
+@pytest.mark.parametrize("stage", (0, 1))
+def test_a_join_that_the_scheduler_did_not_send(start_mesh, stage):
+    """The stage is in a term that the scheduler does not know: it refuses steps, the stages are put together anew, and the streams go on."""
+    mesh = start_mesh("--s-parts", 2, "--kv-workers", 1, "--local-pool", 0, "--kv-memory", "64M", **PACED)
+    mesh.wait_metric("fastdecode_stages", lambda count: count == 2)
+    requests = [body(words(30, i), 60, i, sampled=True) for i in range(6)]
+    wanted = run_all(mesh.url, requests)
+    first, scheduler = incarnation_of(mesh, "s-part-0"), incarnation_of(mesh, "scheduler")
+    streams = [Stream(mesh.url, request) for request in requests]
+    for stream in streams:
+        stream.wait_tokens(10)
+    connection = as_scheduler(mesh, f"s-part-{stage}")
+    told = fixed64(1, scheduler) + varint(2, 100) + (blob(5, ipc(mesh, "s-part-1")) + fixed64(6, incarnation_of(mesh, "s-part-1")) if stage == 0
+                                                     else varint(3, 1) + fixed64(4, first))
+    assert connection.call("SPart/Join", told).status == "OK"
+    connection.close()
+    assert_same(join_all(streams), wanted)
+    mesh.wait_metric("fastdecode_stages", lambda count: count == 2)
+    with open(os.path.join(mesh.run_dir, "scheduler.log"), encoding="utf-8") as file:
+        lines = re.findall(r" (?:STEP-FAILED|STAGE-NOT-JOINED) .*", file.read())
+    assert 1 <= len(lines) <= 8, "\n".join(lines)
 
 
 # --- kv-worker ----------------------------------------------------------------------------------------------------------------

@@ -2,12 +2,11 @@
 import os
 import re
 import signal
-import subprocess
 import time
 
 import pytest
 
-from conftest import BUILD, MODEL, PACED, SANITIZED, fastdecode, run, seconds, shard, spawn, tiny, wait_until
+from conftest import BUILD, MODEL, PACED, SANITIZED, fastdecode, run, seconds, shard, tiny, wait_until
 from streams import Stream, assert_same, body, join_all, of_place, run_all, words
 
 LAYERS = 4  # of the tiny model
@@ -157,71 +156,22 @@ def test_stages_fail_again_and_again(start_mesh, undisturbed, stages, places):
 # --- which stages fit together ----------------------------------------------------------------------------------------------------
 
 
-class ByHand:
-    """A scheduler and s-parts that are started one by one."""
-
-    def __init__(self, folder):
-        self.folder, self.processes = str(folder), []
-        self.scheduler = f"ipc://{folder}/scheduler.sock"
-        self.start("scheduler", "scheduler", f"--listen={self.scheduler}", "--worker-timeout-ms=1000")
-
-    def start(self, name, program, *options):
-        with open(os.path.join(self.folder, name + ".log"), "wb") as log:
-            self.processes.append(spawn([os.path.join(BUILD, "bin", program), *options], stdout=log, stderr=subprocess.STDOUT))
-        return self.processes[-1]
-
-    def s_part(self, layers, *options):
-        """One of its own name; returns it and its log's reader."""
-        name = f"s-part-{len(self.processes)}"
-        process = self.start(name, "s-part", f"--name={name}", f"--scheduler={self.scheduler}", f"--listen=ipc://{self.folder}/{name}.sock",
-                             f"--layers={layers}", "--threads=1", "--calibrate=off", "--local-pool=16M",
-                             *(options if any(option.startswith("--model=") for option in options) else (f"--model={tiny()}", *options)))
-        return process, lambda: self.log(name)
-
-    def log(self, name):
-        with open(os.path.join(self.folder, name + ".log"), encoding="utf-8", errors="replace") as file:
-            return file.read()
-
-    def health(self):
-        done = fastdecode("health", self.scheduler)
-        return done.stdout + done.stderr
-
-    def stop(self):
-        for process in self.processes:
-            process.kill()
-            process.wait()
-
-
-@pytest.fixture
-def by_hand(tmp_path):
-    mesh = ByHand(tmp_path)
-    yield mesh
-    mesh.stop()
-
-
-def refused(by_hand, layers, *options):
-    """Why a stage is refused, in its own log."""
-    process, log = by_hand.s_part(layers, *options)
-    wait_until(lambda: "REGISTER-REFUSED" in log(), 30, log)
-    process.kill()
-    process.wait()
-    return re.search(r'REGISTER-REFUSED .*why="(.*)"', log())[1]
-
-
 def test_stages_that_do_not_fit(by_hand):
     wait_until(lambda: "no s-part is up" in by_hand.health(), 20, by_hand.health)
     first, _ = by_hand.s_part("0:2")
     wait_until(lambda: "layers 2:4 are on no s-part" in by_hand.health(), 20, by_hand.health)
-    assert "layers 1:3 overlap with 0:2 of s-part-1" in refused(by_hand, "1:3")
-    assert "layers 0:4 overlap with 0:2 of s-part-1" in refused(by_hand, "all")
-    assert "it computes in f32/" in refused(by_hand, "2:4", "--compute=f32")
-    assert "another model" in refused(by_hand, "2:4", f"--model={MODEL}")
-    assert "another model" in refused(by_hand, "2:4", "--kv-type=f32")
+    assert "layers 1:3 overlap with 0:2 of s-part-1" in by_hand.refused("1:3")
+    assert "layers 0:4 overlap with 0:2 of s-part-1" in by_hand.refused("all")
+    assert "it computes in f32/" in by_hand.refused("2:4", "--compute=f32")
+    assert "another model" in by_hand.refused("2:4", f"--model={MODEL}")
+    assert "this s-part has --kv-type f32, and the mesh f16" in by_hand.refused("2:4", "--kv-type=f32")
+    assert "this s-part has --context 64, and the mesh " in by_hand.refused("2:4", "--context=64")
+    assert "layers 1:3 overlap with 0:2 of s-part-1" in by_hand.refused("1:3", "--mini-batches=1")
     by_hand.s_part("3:4")
     wait_until(lambda: "layers 2:3 are on no s-part" in by_hand.health(), 20, by_hand.health)
     by_hand.s_part("2:3")
     wait_until(lambda: by_hand.health().strip().endswith("ready"), 20, by_hand.health)
-    assert "layers 0:3 overlap with 0:2 of s-part-1" in refused(by_hand, "0:3")
+    assert "layers 0:3 overlap with 0:2 of s-part-1" in by_hand.refused("0:3")
     first.kill()  # another split, of which the others are a part
     wait_until(lambda: "layers 0:2 are on no s-part" in by_hand.health(), 20, by_hand.health)
     by_hand.s_part("0:1")

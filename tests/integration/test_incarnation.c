@@ -22,7 +22,9 @@ static struct member *member;
 static uint64_t newest, s_part, said_in_hello;
 static bool clock_put_right; // the member is told a number below its own
 static uint32_t asked, refused, beats;
-static bool forgotten; // heartbeats are answered so that the member registers again
+static uint64_t asked_us[8]; // when
+static bool says_registered; // that it has been registered before
+static bool forgotten;       // heartbeats are answered so that the member registers again
 
 // what the service was told
 static uint64_t incarnation, s_part_told;
@@ -36,7 +38,8 @@ static void take_registration(struct rpc_call *call, void *user)
     Fastdecode__RegisterReply reply = FASTDECODE__REGISTER_REPLY__INIT;
     (void)user;
     assert_non_null(request);
-    asked++;
+    asked_us[asked++ % 8] = clock_now_us();
+    says_registered = request->was_registered;
     said_in_hello = rpc_call_peer(call)->incarnation;
     assert_int_equal(request->incarnation, said_in_hello);
     if (request->incarnation < newest || (clock_put_right && request->incarnation > newest + 1)) {
@@ -146,6 +149,7 @@ static void a_name_that_another_took_stays_his(void **state)
     (void)state;
     start_member(member_incarnation());
     UNTIL(registered == 1);
+    assert_false(says_registered);
     newest++;
     uint64_t his = newest;
     forgotten = true;
@@ -153,6 +157,23 @@ static void a_name_that_another_took_stays_his(void **state)
     assert_int_equal(newest, his);
     assert_int_equal(incarnation, 0);
     assert_false(member_is_registered(member));
+    assert_true(says_registered);
+    newest -= 2; // he is gone, and the scheduler takes this one again
+    UNTIL(registered == 2);
+    assert_int_equal(incarnation, 0);
+}
+
+// Who is refused asks less and less often, and soon again after it was registered.
+static void who_is_refused_asks_seldom(void **state)
+{
+    (void)state;
+    start_member(member_incarnation());
+    UNTIL(registered == 1);
+    newest++;
+    forgotten = true;
+    asked = 0;
+    UNTIL(asked == 6);
+    assert_true(asked_us[5] - asked_us[4] >= 900000); // a timer is never early
 }
 
 static void nothing_follows_the_last_number(void **state)
@@ -210,6 +231,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_clock_set_back_keeps_nobody_out, open_all, close_all),
         cmocka_unit_test_setup_teardown(a_name_that_another_took_stays_his, open_all, close_all),
+        cmocka_unit_test_setup_teardown(who_is_refused_asks_seldom, open_all, close_all),
         cmocka_unit_test_setup_teardown(nothing_follows_the_last_number, open_all, close_all),
         cmocka_unit_test_setup_teardown(a_clock_that_is_days_ahead_keeps_nobody_out, open_all, close_all),
         cmocka_unit_test_setup_teardown(a_clock_put_right_ends_who_was_registered, open_all, close_all),

@@ -1,0 +1,127 @@
+"""Who joins a mesh, who is refused and why, and what the logs say of services that do not find each other."""
+import os
+import re
+import signal
+import socket
+
+import pytest
+
+from conftest import tiny, wait_until
+
+KV_WORKER = ("--calibrate=off", "--kv-memory=16M", "--threads=1")
+
+
+def unreachable(log):
+    """What the log says of an address where nobody answers; once it says so."""
+    wait_until(lambda: "PEER-UNREACHABLE" in log(), 30, log)
+    lines = re.findall(r"PEER-UNREACHABLE .*", log())
+    assert len(lines) == 1, log()
+    return lines[0]
+
+
+# --- addresses --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", ("s-part", "kv-worker", "gateway"))
+def test_a_wrong_scheduler_address_is_said(by_hand, program, tmp_path):
+    wrong = f"ipc://{tmp_path}/nothing.sock"
+    if program == "s-part":
+        _, log = by_hand.s_part("all", f"--scheduler={wrong}")
+    else:
+        options = {"kv-worker": KV_WORKER, "gateway": (f"--model={tiny()}", "--port=0")}[program]
+        by_hand.start("it", program, f"--scheduler={wrong}", f"--listen=ipc://{tmp_path}/it.sock", *options,
+                      *([f"--listen-tensors=ipc://{tmp_path}/it-t.sock"] if program == "kv-worker" else ()))
+        log = lambda: by_hand.log("it")
+    line = unreachable(log)
+    assert f"address={wrong} " in line and "the scheduler (--scheduler)" in line and "check the address" in line
+
+
+def test_a_host_that_does_not_answer_is_said(by_hand):
+    """Neither accepted nor refused: the queue of connections there is full."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = []
+        for _ in range(4):
+            waiting.append(socket.socket())
+            waiting[-1].setblocking(False)
+            waiting[-1].connect_ex(full.getsockname())
+        _, log = by_hand.s_part("all", f"--scheduler=tcp://127.0.0.1:{full.getsockname()[1]}")
+        assert f"address=tcp://127.0.0.1:{full.getsockname()[1]} " in unreachable(log)
+        for one in waiting:
+            one.close()
+
+
+def test_a_wrong_advertised_address_is_said(by_hand, tmp_path):
+    """By whoever is to connect to it: the scheduler, and the stage before."""
+    by_hand.s_part("0:2", f"--advertise-tensors=ipc://{tmp_path}/nothing-0.sock")  # nobody uses that of the first
+    by_hand.s_part("2:4", f"--advertise-tensors=ipc://{tmp_path}/nothing-1.sock")
+    line = unreachable(lambda: by_hand.log("s-part-1"))
+    assert "nothing-1.sock" in line and "the next stage" in line
+
+
+def test_a_wrong_address_of_an_s_part_is_said_by_the_scheduler(by_hand, tmp_path):
+    wrong, _ = by_hand.s_part("all", f"--advertise=ipc://{tmp_path}/nothing.sock")
+    line = unreachable(lambda: by_hand.log("scheduler"))
+    assert "nothing.sock" in line and "has registered (its --advertise)" in line
+    assert "is alive" in by_hand.refused("all")
+    wrong.kill()
+    by_hand.s_part("all")
+    by_hand.wait_ready()
+
+
+# --- two for one place ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", ("all", "2:4"))
+def test_a_second_s_part_waits_for_the_first_ones_end(by_hand, layers):
+    if layers != "all":
+        by_hand.s_part("0:2")
+    first, first_log = by_hand.s_part(layers)
+    by_hand.wait_ready()
+    name = f"s-part-{len(by_hand.processes) - 1}"
+    _, standby_log = by_hand.s_part(layers)
+    _, namesake_log = by_hand.s_part(layers, f"--name={name}")  # a second one by mistake, not that one started again
+    for log in (standby_log, namesake_log):
+        wait_until(lambda log=log: "REGISTER-REFUSED" in log(), 30, log)
+        assert re.search(rf"are on {name} \(ipc://\S+\), which is alive", log()), log()
+    assert by_hand.health().strip().endswith("ready") and "PLACE-DOWN" not in by_hand.log("scheduler")
+    assert first_log().count(" REGISTERED ") == 1
+    by_hand.processes[-1].kill()
+    first.kill()
+    wait_until(lambda: " REGISTERED " in standby_log(), 30, standby_log)
+    by_hand.wait_ready()
+    assert standby_log().count("REGISTER-REFUSED") == 1, standby_log()
+
+
+def test_the_first_comes_back_once_the_later_one_is_gone(by_hand):
+    """It was stopped for so long that another one has its place; then that one ends."""
+    first, first_log = by_hand.s_part("all")
+    by_hand.wait_ready()
+    os.kill(first.pid, signal.SIGSTOP)
+    later, later_log = by_hand.s_part("all")
+    wait_until(lambda: " REGISTERED " in later_log(), 30, later_log)
+    by_hand.wait_ready()
+    os.kill(first.pid, signal.SIGCONT)
+    wait_until(lambda: "REGISTER-REFUSED" in first_log(), 30, first_log)
+    assert "which is alive" in first_log()
+    later.kill()
+    wait_until(lambda: first_log().count(" REGISTERED ") == 2, 30, first_log)
+    by_hand.wait_ready()
+    assert first_log().count("REGISTER-REFUSED") <= 2, first_log()  # there is one more reason for a moment: the later one may come back
+
+
+def test_a_wrong_model_does_not_stay(by_hand):
+    """A stage alone does not make its model the mesh's: neither for the next s-part nor for the workers."""
+    by_hand.start("worker", "kv-worker", f"--scheduler={by_hand.scheduler}", f"--listen=ipc://{by_hand.folder}/worker.sock",
+                  f"--listen-tensors=ipc://{by_hand.folder}/worker-t.sock", *KV_WORKER)
+    wrong, _ = by_hand.s_part("0:2", "--kv-type=f32")
+    wait_until(lambda: "layers 2:4 are on no s-part" in by_hand.health(), 30, by_hand.health)
+    _, log = by_hand.s_part("2:4")
+    wait_until(lambda: "REGISTER-REFUSED" in log(), 30, log)
+    assert "this s-part has --kv-type f16, and the mesh f32" in log()
+    wrong.kill()
+    wait_until(lambda: " REGISTERED " in log(), 30, log)
+    by_hand.s_part("0:2")
+    by_hand.wait_ready()
+    wait_until(lambda: "PLACE-UP name=kv-worker" in by_hand.log("scheduler"), 30, lambda: by_hand.log("worker"))
