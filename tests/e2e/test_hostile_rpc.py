@@ -755,7 +755,10 @@ def test_nobody_is_fenced_out():
         assert_same(run_all(mesh.url, [request]), wanted)
         for kind, name, more in ((4, "kv-worker-0", b""), (3, "s-part", model_info(model) + varint(12, 640))):
             stranger = Connection(ipc(mesh, "scheduler"), name.removesuffix("-0"), ahead)
-            answer = stranger.call("Cluster/RegisterMember", register(kind, name, ahead, more=more))
+            if kind == 3:
+                answer = stranger.call("Cluster/RegisterMember", register(kind, name, ahead, more=more))
+                assert answer.status == "FAILED_PRECONDITION" and "which is alive" in answer.error, "another one beside it"
+            answer = stranger.call("Cluster/RegisterMember", register(kind, name, ahead, ipc(mesh, name), more=more))
             assert answer.status == "OK" and not one(decode(answer.messages[0]), 3), answer
             stranger.close()
             mesh.wait_metric("fastdecode_place_up", lambda up: up < 2)
