@@ -87,17 +87,18 @@ struct plan {
     enum plan_bound bound_by;
     double tokens_per_second, step_ms;
     double s_part_layer_us, r_part_layer_us, link_layer_us, head_us;
-    double pool_layer_us;            // A: attention in the S-part's memory beside workers; with N = 0 that is the R-part
-    uint32_t pool_sequences;         // of the batch, in the S-part's memory
-    double hybrid_gain_bound;        // 0: nothing is left for KV
-    double hybrid_pool_bytes;        // its M: pool_bytes, or what weights and activations leave
-    double s_part_busy, r_part_busy; // shares of the step
-    double kv_tokens;                // W
-    double kv_bytes_per_worker;      // of the fullest; of the S-part's pool with N = 0
-    double s_part_bytes;             // weights, activations, and KV in its memory; of several stages the fullest one's
-    double network_gbit_per_second;  // mean over a step, both ways, at the S-part
-    double price_per_hour;           // 0: a price is not known
-    double cost_per_million;         // tokens, at that rate
+    double pool_layer_us;     // A: attention in the S-part's memory beside workers; with N = 0 that is the R-part
+    uint32_t pool_sequences;  // of the batch, in the S-part's memory
+    double hybrid_gain_bound; // 0: nothing is left for KV
+    double hybrid_pool_bytes; // its M: pool_bytes, or what weights and activations leave
+    double s_part_busy,
+        r_part_busy;                // shares of the step: mean over stages, and of the workers. N = 0: both of the stages' own time
+    double kv_tokens;               // W
+    double kv_bytes_per_worker;     // of the fullest; of the S-part's pool with N = 0
+    double s_part_bytes;            // weights, activations, and KV in its memory; of several stages the fullest one's
+    double network_gbit_per_second; // mean over a step, both ways, at the S-part
+    double price_per_hour;          // 0: a price is not known
+    double cost_per_million;        // tokens, at that rate
 };
 
 // What is needed at least so that the S-part never waits at a batch, whatever the workers are.

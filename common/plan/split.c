@@ -112,28 +112,31 @@ enum status plan_split_layers(const struct plan_split *s, struct plan_range *ran
     return STATUS_OK;
 }
 
-enum status plan_split_read(const char *text, uint32_t stages, uint32_t layers, struct plan_range *ranges, struct error *error)
+enum status plan_split_read(const char *text, uint32_t layers, uint32_t *stages, struct plan_range *ranges, struct error *error)
 {
     enum { LAYERS_MOST = 1 << 20 };
     const char *at = text;
     uint32_t first = 0, count = 0;
 
-    while (count < stages && *at >= '0' && *at <= '9') {
-        char *end;
-        unsigned long own = strtoul(at, &end, 10);
-        if (own == 0 || own > LAYERS_MOST)
-            break;
+    for (bool more = true; more; at++) {
+        char *end = NULL;
+        unsigned long own = *at >= '0' && *at <= '9' ? strtoul(at, &end, 10) : 0;
+        if (own == 0 || own > LAYERS_MOST || (*end != ',' && *end != '\0'))
+            return error_set(error, STATUS_INVALID_ARGUMENT, "--split is '%.64s', want the layers of each stage, such as 19,11",
+                             text);
+        if (count == PLAN_STAGES_MAX)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "--split %.64s has more than %d stages", text, PLAN_STAGES_MAX);
         ranges[count++] = (struct plan_range){first, first + (uint32_t)own};
         first += (uint32_t)own;
-        at = *end == ',' ? end + 1 : end;
-        if (*end != ',')
-            break;
+        at = end;
+        more = *end == ',';
     }
-    if (count != stages || *at != '\0' || at[-1] == ',')
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--split is '%.64s', want the layers of each of %u stages, such as 19,11",
-                         text, stages);
-    if (layers && first != layers)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--split %.64s: these are %u layers, the model has %u", text, first,
-                         layers);
+    if (*stages && count != *stages)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--split %.64s has %u stage%s, %u %s wanted", text, count,
+                         count == 1 ? "" : "s", *stages, *stages == 1 ? "is" : "are");
+    if (first != layers)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--split %.64s has %u layer%s in all, the model has %u", text, first,
+                         first == 1 ? "" : "s", layers);
+    *stages = count;
     return STATUS_OK;
 }

@@ -46,9 +46,10 @@ enum status plan_split_model(const struct model *model, uint32_t stages, struct 
 
 #define PLAN_SPLIT_HELP "layers of each stage, such as 19,11"
 
-// Reads "19,11": how many layers each stage has. Fills in ranges [stages]. layers: how many there are; 0: any number. INVALID_ARGUMENT: the
-// text is no such list, of another number of stages, or of other layers.
-enum status plan_split_read(const char *text, uint32_t stages, uint32_t layers, struct plan_range *ranges,
+// Reads --split "19,11": how many of the model's layers each stage has. Fills in ranges [PLAN_STAGES_MAX] and *stages. *stages: how many
+// there must be; 0: as many as the list has. INVALID_ARGUMENT: the text is no such list, of another number of stages, or of other layers
+// than the model's; *stages is as before.
+enum status plan_split_read(const char *text, uint32_t layers, uint32_t *stages, struct plan_range *ranges,
                             struct error *error) MUST_CHECK;
 
 // Returns the time, or the memory, that a stage takes with the layers of a range.

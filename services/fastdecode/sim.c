@@ -154,7 +154,7 @@ static enum status make_stages(const struct sim_settings *s, struct sim_config *
     config->hop_row_us = plan_hop_us(&r, 1) - config->hop_us;
     enum status status = plan_stages(&r, s->batch, s->workers, stages, ranges, error);
     if (!status && strcmp(s->split, "auto"))
-        status = plan_split_read(s->split, s->stages, r.shape->layers, ranges, error);
+        status = plan_split_read(s->split, r.shape->layers, &r.stages, ranges, error);
     for (uint32_t i = 0; !status && i < s->stages; i++)
         stages[i].layers = ranges[i].end - ranges[i].first;
     return status;
@@ -205,7 +205,7 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
     config->seed = s->seed;
     if (!status)
         status = make_places(s, places, work->context_tokens, error);
-    if (!status && s->stages > 1)
+    if (!status && (s->stages > 1 || strcmp(s->split, "auto")))
         status = make_stages(s, config, stages, error);
     if (!status) {
         plan_s_part(&s->request, &config->s_part);

@@ -21,69 +21,17 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "common/base/options.h"
 #include "common/base/thread_pool.h"
-#include "common/disk/disk.h"
 #include "common/kv/kv_sparse.h"
-#include "common/kv/kv_type.h"
-#include "common/model/compute.h"
-#include "common/plan/split.h"
 #include "common/rpc/secret.h"
 #include "common/sched/sched_settings.h"
 #include "common/service/service.h"
 #include "common/trace/trace.h"
-#include "services/fastdecode/find_model.h"
 #include "services/fastdecode/http_probe.h"
 #include "services/fastdecode/supervise.h"
+#include "services/fastdecode/up_settings.h"
 
 enum { DRAIN_S = 10, STOP_GATEWAY_MS = 15000, STOP_OTHERS_MS = 5000, PROBE_MS = 50 };
-
-struct up_settings {
-    const char *batch_dir;
-    const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *quantize, *kv_type,
-        *sparse_attention, *local_pool, *admission, *placement, *micro_batch, *kv_worker_isa, *trace, *mesh_secret_file;
-    const char *models_dir;
-    char model_path[4096]; // of what `model` says
-    const char *split;     // and what it says, unless it is "auto":
-    struct plan_range ranges[PLAN_STAGES_MAX];
-    const char *cache_dir, *disk_reads, *weights_memory, *weights_host_memory;
-    uint32_t port, kv_workers, s_parts, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue,
-        batch_queue, worker_timeout_ms;
-    uint64_t kv_memory;
-    double request_timeout_s, step_target_ms;
-    bool log_json, prefix_cache, calibrate, batch_invariant;
-};
-
-static const struct up_settings defaults = {
-    .host = "127.0.0.1",
-    .port = 8080,
-    .kv_workers = 1,
-    .s_parts = 1,
-    .split = "auto",
-    .models_dir = "models",
-    .admission = "sls",
-    .calibrate = true,
-    .placement = "auto",
-    .micro_batch = "auto",
-    .prefix_cache = true,
-    .max_batch = 128,
-    .max_queue = 1024,
-    .batch_queue = 1024,
-    .draft_tokens = SCHED_DRAFT_TOKENS,
-    .device = "cpu",
-    .api_key_file = "none",
-    .batch_dir = "none",
-    .compute = "auto",
-    .quantize = "none",
-    .kv_type = "f16",
-    .sparse_attention = "off",
-    .local_pool = "auto",
-    .cache_dir = "none",
-    .disk_reads = "auto",
-    .weights_memory = "auto",
-    .weights_host_memory = "auto",
-    .worker_timeout_ms = 2000,
-};
 
 struct up {
     struct up_settings settings;
@@ -93,145 +41,6 @@ struct up {
     char program_dir[512];
     char host_port[128];
 };
-
-// A service that cannot read its model ends with the same code.
-static enum status check_model(struct up_settings *s, struct error *error)
-{
-    enum status status = find_model(s->model, s->models_dir, s->model_path, sizeof s->model_path, error);
-    s->model = s->model_path;
-    return status;
-}
-
-// A GPU's pool is f16 and has no sparse attention: another KV type, and that, have no place there.
-static enum status check_kv_has_a_place(const struct up_settings *s, uint64_t pool_bytes, struct error *error)
-{
-    const enum sched_placement placement = sched_placement_named(s->placement);
-    uint32_t sparse_percent;
-
-    if (kv_sparse_parse(s->sparse_attention, &sparse_percent, error))
-        return error->status;
-    if (placement == SCHED_PLACE_WORKERS && s->kv_workers == 0)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--placement workers with --kv-workers 0 leaves no place for KV");
-    if (pool_bytes == 0 && (s->kv_workers == 0 || placement == SCHED_PLACE_LOCAL))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool 0 with %s leaves no place for KV",
-                         s->kv_workers ? "--placement local" : "--kv-workers 0");
-    if (s->kv_workers || strncmp(s->device, "cuda", 4) || (!strcmp(s->kv_type, "f16") && !sparse_percent))
-        return STATUS_OK;
-    if (sparse_percent)
-        return error_set(error, STATUS_INVALID_ARGUMENT,
-                         "--sparse-attention on a GPU wants KV workers, its local pool has none: --kv-workers 1, or "
-                         "--sparse-attention off");
-    return error_set(error, STATUS_INVALID_ARGUMENT,
-                     "--kv-type %s on a GPU wants KV workers, its local pool is f16: --kv-workers 1, or --kv-type f16", s->kv_type);
-}
-
-// With --batch-invariant on a GPU: attention in its pool and in workers gives different bytes, so all KV must lie in places of one
-// kind. If there is only one kind, this sets it.
-static enum status fix_kind_of_place(struct up_settings *s, uint64_t pool_bytes, struct error *error)
-{
-    if (!s->batch_invariant || !strcmp(s->device, "cpu") || sched_placement_named(s->placement) != SCHED_PLACE_AUTO)
-        return STATUS_OK;
-    if (s->kv_workers && pool_bytes)
-        return error_set(
-            error, STATUS_INVALID_ARGUMENT,
-            "--batch-invariant on a GPU wants KV in one kind of place, and --placement auto takes both: --placement local "
-            "(or --kv-workers 0), or --placement workers (or --local-pool 0)");
-    s->placement = s->kv_workers ? "workers" : "local";
-    return STATUS_OK;
-}
-
-static enum status check_places(struct up_settings *s, struct error *error)
-{
-    uint64_t pool_bytes = 1; // auto: some
-
-    if (strcmp(s->local_pool, "auto") && options_parse_size(s->local_pool, &pool_bytes))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool is '%s', want auto, 0 or bytes such as 2G", s->local_pool);
-    enum status status = check_kv_has_a_place(s, pool_bytes, error);
-    return status ? status : fix_kind_of_place(s, pool_bytes, error);
-}
-
-static enum status check(struct up_settings *s, struct error *error)
-{
-    enum status status = check_model(s, error);
-
-    if (!status && strcmp(s->split, "auto"))
-        status = plan_split_read(s->split, s->s_parts, 0, s->ranges, error);
-    return status ? status : check_places(s, error);
-}
-
-static enum status parse(struct up_settings *s, int argc, char **argv, bool *check_only, struct error *error)
-{
-    const struct option options[] = {
-        {"model", OPTION_STRING, &s->model, "FILE|NAME",
-         "GGUF file, or directory of Hugging Face files, or the name of one in --models-dir (required)", 0, 0},
-        {"models-dir", OPTION_STRING, &s->models_dir, "DIR", MODELS_DIR_HELP, 0, 0},
-        {"host", OPTION_STRING, &s->host, "ADDRESS", "address on which the HTTP server listens", 0, 0},
-        {"port", OPTION_U32, &s->port, "N", "port of the HTTP server; 0 picks a free one", 0, 65535},
-        {"served-model-name", OPTION_STRING, &s->served_model_name, "NAME",
-         "name of the model in the API; default: the file name without .gguf", 0, 0},
-        {"api-key-file", OPTION_STRING, &s->api_key_file, "FILE|none",
-         "file of accepted API keys, one a line; none: no key is needed", 0, 0},
-        {"batch-dir", OPTION_STRING, &s->batch_dir, "DIR|none", "folder for files and batches; none: no /v1/files and /v1/batches",
-         0, 0},
-        {"chat-template", OPTION_STRING, &s->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
-        {"s-parts", OPTION_U32, &s->s_parts, "N",
-         "s-part processes: several are a pipeline, each with a part of the model's layers and of the cores", 1, SCHED_STAGES_MAX},
-        {"split", OPTION_STRING, &s->split, "auto|LAYERS,LAYERS", PLAN_SPLIT_HELP "; auto: by the bytes of their weights", 0, 0},
-        {"kv-workers", OPTION_U32, &s->kv_workers, "N", "KV worker processes; 0: everything in the local pool", 0, 64},
-        {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for the pages of each KV worker; 0: a share of what is free", 0,
-         0},
-        {"kv-type", OPTION_STRING, &s->kv_type, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
-        {KV_SPARSE_OPTION, OPTION_STRING, &s->sparse_attention, KV_SPARSE_NAMES, KV_SPARSE_HELP, 0, 0},
-        {"kv-worker-isa", OPTION_STRING, &s->kv_worker_isa, "LIST", "instruction set of each worker in turn, such as avx2,avx512",
-         0, 0},
-        {"local-pool", OPTION_STRING, &s->local_pool, "SIZE", "memory for KV in the s-part, or in its GPU: auto, 0 or bytes", 0, 0},
-        {"cache-dir", OPTION_STRING, &s->cache_dir, "DIR|none", CACHE_DIR_HELP, 0, 0},
-        {"weights-memory", OPTION_STRING, &s->weights_memory, "SIZE|auto", WEIGHTS_MEMORY_HELP, 0, 0},
-        {"weights-host-memory", OPTION_STRING, &s->weights_host_memory, "SIZE|auto", WEIGHTS_HOST_MEMORY_HELP, 0, 0},
-        {"disk-reads", OPTION_CHOICE, &s->disk_reads, DISK_METHOD_NAMES, DISK_READS_HELP, 0, 0},
-        {"device", OPTION_STRING, &s->device, "DEVICE", DEVICE_HELP, 0, 0},
-        {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
-        {"quantize", OPTION_CHOICE, &s->quantize, QUANTIZE_NAMES, QUANTIZE_HELP, 0, 0},
-        {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
-        {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
-        {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
-        {"mini-batches", OPTION_U32, &s->mini_batches, "N",
-         "mini-batches in flight; two pay if workers have cores of their own. 0: one for each s-part; with a GPU and workers one or two, "
-         "whichever is predicted to be faster",
-         0, SCHED_MINI_BATCHES_MAX},
-        {"micro-batch", OPTION_CHOICE, &s->micro_batch, SCHED_MICRO_BATCH_NAMES, SCHED_MICRO_BATCH_HELP, 0, 0},
-        {"chunk", OPTION_U32, &s->chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},
-        {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS|auto", SCHED_STEP_TARGET_HELP, 0, 60000},
-        {"admission", OPTION_CHOICE, &s->admission, SCHED_ADMISSION_NAMES, SCHED_ADMISSION_HELP, 0, 0},
-        {"draft-tokens", OPTION_U32, &s->draft_tokens, "N", SCHED_DRAFT_TOKENS_HELP, 0, SCHED_DRAFT_TOKENS_MAX},
-        {"spacing", OPTION_U32, &s->spacing, "STEPS", SCHED_SPACING_HELP, 0, 65536},
-        {"placement", OPTION_CHOICE, &s->placement, SCHED_PLACEMENT_NAMES, SCHED_PLACEMENT_HELP, 0, 0},
-        {"prefix-cache", OPTION_BOOL, &s->prefix_cache, NULL, SCHED_PREFIX_CACHE_HELP, 0, 0},
-        {"max-queue", OPTION_U32, &s->max_queue, "N", "requests that may wait; further ones get status 429", 1, 1 << 20},
-        {"batch-queue", OPTION_U32, &s->batch_queue, "N", "the same for requests of latency class batch", 1, 1 << 20},
-        {"request-timeout", OPTION_F64, &s->request_timeout_s, "SECONDS",
-         "time limit of a request, which then ends with what it has; 0: none", 0, 1e6},
-        {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one per usable CPU, each pinned", 0, 1024},
-        {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that is silent for this long is taken for dead",
-         100, 600000},
-        {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s)", 0, 0},
-        {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
-        {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none",
-         "file with the secret that the services share; default: a new one in the run folder", 0, 0},
-        {"run-dir", OPTION_STRING, &s->run_dir, "DIR",
-         "folder for pid files, logs and sockets, yours alone (mode 700); default: a new one under /tmp", 0, 0},
-    };
-    struct program program = {.name = "fastdecode up",
-                              .purpose = "serves a model on this machine",
-                              .options = options,
-                              .option_count = ARRAY_COUNT(options)};
-    enum status status = options_parse(&program, argc, argv, error);
-
-    *check_only = program.check_only;
-    s->log_json = program.log_json;
-    options_forget_environment(&program); // services get flags: FD_THREADS means something else to a gateway
-    return status ? status : check(s, error);
-}
 
 // Finds the folder of this program; the services lie beside it.
 static enum status find_programs(struct up *up, struct error *error)
@@ -560,8 +369,7 @@ int up_main(int argc, char **argv)
     int code;
 
     signal(SIGPIPE, SIG_IGN); // a reader of its output that has gone must not end the mesh
-    up.settings = defaults;
-    if (parse(&up.settings, argc, argv, &check_only, &error) || find_programs(&up, &error))
+    if (up_settings_parse(&up.settings, argc, argv, &check_only, &error) || find_programs(&up, &error))
         return fail(&error);
     if (check_only)
         return check_all(&up);

@@ -51,8 +51,22 @@ def test_a_split_of_ones_own(start_mesh, wanted):
         with open(os.path.join(mesh.run_dir, f"s-part-{stage}.log"), encoding="utf-8") as file:
             assert f"layers={layers} " in file.read()
     assert_same(run_all(mesh.url, PROBES[:2]), wanted[:2])
-    refused = fastdecode("up", "--model", tiny(), "--s-parts", 2, "--split", "3,1,1")
-    assert refused.returncode == 2 and "want the layers of each of 2 stages" in refused.stderr, refused
+
+
+@pytest.mark.parametrize("check", [["--check"], []])
+@pytest.mark.parametrize("options, says", [
+    (["--s-parts", 2, "--split", "3,1,1"], "--split 3,1,1 has 3 stages, 2 are wanted"), (["--split", "3,x"], "--split is '3,x', want the layers"),
+    (["--split", "2,1"], "--split 2,1 has 3 layers in all, the model has 4"),
+    (["--s-parts", 2, "--split", "10,10"], "--split 10,10 has 20 layers in all, the model has 4"),
+    (["--s-parts", 5], "--s-parts 5: the model has 4 layers, each s-part needs one")])
+def test_a_split_that_is_not_the_models(options, says, check):
+    """It says so at once: stages that leave layers out, or overlap, would wait for each other for ever."""
+    refused = fastdecode("up", "--model", tiny(), "--port", 0, *options, *check)
+    assert refused.returncode == 2 and says in refused.stderr, refused
+
+
+def test_as_many_stages_as_the_split_has(start_mesh):
+    ready(start_mesh("--split", "1,2,1", "--kv-workers", 1, "--kv-memory", "64M"), 3)
 
 
 def test_most_mini_batches(start_mesh, wanted):

@@ -132,7 +132,8 @@ static void test_refused(void **state)
     assert_int_equal(plan(&rig, rows, 1, &bad), STATUS_FAILED_PRECONDITION);
     rows_of(rows, 0, 5, begin + WINDOW - 1, begin + WINDOW);
     assert_int_equal(plan(&rig, rows, 1, &bad), STATUS_OK);
-    assert_int_equal(kv_store_reserve(rig.store, 5, 320 + 65 + 32, &error), STATUS_OUT_OF_RANGE); /* more rows at once than there may be */
+    assert_int_equal(kv_store_reserve(rig.store, 5, 320 + 65 + 32, &error),
+                     STATUS_OUT_OF_RANGE); /* more rows at once than there may be */
     assert_non_null(strstr(error.text, "do not fit"));
     assert_int_equal(held(&rig, 5), 320);
     assert_int_equal(kv_store_share(rig.store, 5, 320, 6, &error), STATUS_OK);

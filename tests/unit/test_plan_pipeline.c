@@ -180,11 +180,39 @@ static void as_few_stages_as_will_do(void **state)
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_INVALID_ARGUMENT);
 }
 
+static void assert_near(double a, double b) { assert_true(fabs(a - b) < 1e-9 * fabs(b)); }
+
+// Each of P s-parts attends for its own layers with N = 0, so their R-part is P places. Workers attend for all of them.
+static void busy_is_a_share(void **state)
+{
+    struct plan plan, one;
+    (void)state;
+
+    read_hardware();
+    for (uint32_t workers = 0; workers <= WORKERS; workers += WORKERS) {
+        struct plan_request r = request_of(1, workers);
+        r.prompt_tokens = 0;
+        plan_predict(&r, B, workers, 1, &one);
+        plan_predict_pipeline(&r, B, workers, 1, &plan);
+        assert_near(plan.step_ms, one.step_ms);
+        assert_near(plan.s_part_busy, one.s_part_busy);
+        assert_near(plan.r_part_busy, one.r_part_busy);
+        for (r.stages = 1; r.stages <= PLAN_STAGES_MAX; r.stages++) {
+            const uint32_t sides = workers ? 1 : r.stages; // that attend at the same time
+            plan_predict_pipeline(&r, B, workers, 1, &plan);
+            assert_near(plan.r_part_busy * sides * plan.step_ms * 1e3, plan.mini_batches * shape.layers * plan.r_part_layer_us);
+            assert_true(plan.s_part_busy < 1 + 1e-9 && plan.r_part_busy < 1 + 1e-9);
+            assert_true(workers || plan.s_part_busy + plan.r_part_busy < 1 + 1e-9); // the same device does both
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plan_and_simulation_agree),
         cmocka_unit_test(as_few_stages_as_will_do),
+        cmocka_unit_test(busy_is_a_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

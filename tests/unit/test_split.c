@@ -129,19 +129,39 @@ static void what_does_not_fit_is_refused_with_numbers(void **state)
 static void a_split_is_read(void **state)
 {
     static const char *const wrong[] = {
-        "", "19", "19,11,1", "19,", ",11", "0,30", "19 11", "19;11", "x", "19,11x", "99999999999999999999,1", "-1,31"};
-    struct plan_range ranges[2];
+        "", "19,", ",11", "0,30", "19 11", "19;11", "x", "19,11x", "99999999999999999999,1", "-1,31", "19,,11", "+19,11"};
+    static const struct {
+        const char *text;
+        uint32_t stages;
+        const char *says;
+    } others[] = {
+        {"19,12", 2, "--split 19,12 has 31 layers in all, the model has 30"},
+        {"1", 1, "--split 1 has 1 layer in all, the model has 30"},
+        {"10,10", 0, "--split 10,10 has 20 layers in all, the model has 30"},
+        {"19,10,1", 2, "--split 19,10,1 has 3 stages, 2 are wanted"},
+        {"30", 2, "--split 30 has 1 stage, 2 are wanted"},
+        {"19,11", 1, "--split 19,11 has 2 stages, 1 is wanted"},
+        {"1,1,1,1,1,1,1,1,22", 0, "--split 1,1,1,1,1,1,1,1,22 has more than 8 stages"},
+    };
+    struct plan_range ranges[PLAN_STAGES_MAX];
     struct error error;
+    uint32_t stages = 2;
     (void)state;
 
-    assert_int_equal(plan_split_read("19,11", 2, 30, ranges, &error), STATUS_OK);
+    assert_int_equal(plan_split_read("19,11", 30, &stages, ranges, &error), STATUS_OK);
     assert_true(ranges[0].first == 0 && ranges[0].end == 19 && ranges[1].first == 19 && ranges[1].end == 30);
-    assert_int_equal(plan_split_read("19,11", 2, 0, ranges, &error), STATUS_OK);
-    assert_int_equal(plan_split_read("19,11", 2, 31, ranges, &error), STATUS_INVALID_ARGUMENT);
-    assert_non_null(strstr(error.text, "30 layers, the model has 31"));
+    stages = 0;
+    assert_int_equal(plan_split_read("1,2,1,1,1,1,1,22", 30, &stages, ranges, &error), STATUS_OK);
+    assert_true(stages == 8 && ranges[7].first == 8 && ranges[7].end == 30);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        assert_int_equal(plan_split_read(wrong[i], 2, 0, ranges, &error), STATUS_INVALID_ARGUMENT);
-        assert_non_null(strstr(error.text, "want the layers of each of 2 stages"));
+        assert_int_equal(plan_split_read(wrong[i], 30, &stages, ranges, &error), STATUS_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.text, "want the layers of each stage, such as 19,11"));
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        stages = others[i].stages;
+        assert_int_equal(plan_split_read(others[i].text, 30, &stages, ranges, &error), STATUS_INVALID_ARGUMENT);
+        assert_string_equal(error.text, others[i].says);
+        assert_int_equal(stages, others[i].stages);
     }
 }
 

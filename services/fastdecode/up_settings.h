@@ -1,0 +1,32 @@
+// up_settings.h: what `fastdecode up` is asked for.
+#ifndef FD_FASTDECODE_UP_SETTINGS_H
+#define FD_FASTDECODE_UP_SETTINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+#include "common/plan/split.h"
+
+// As --help says it. Strings are argv's, of the environment or of the settings' file, or constants.
+struct up_settings {
+    const char *batch_dir;
+    const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *quantize, *kv_type,
+        *sparse_attention, *local_pool, *admission, *placement, *micro_batch, *kv_worker_isa, *trace, *mesh_secret_file;
+    const char *models_dir;
+    char model_path[4096]; // of what `model` says
+    const char *split;     // and what it says, unless it is "auto":
+    struct plan_range ranges[PLAN_STAGES_MAX];
+    const char *cache_dir, *disk_reads, *weights_memory, *weights_host_memory;
+    uint32_t port, kv_workers, s_parts, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue,
+        batch_queue, worker_timeout_ms;
+    uint64_t kv_memory;
+    double request_timeout_s, step_target_ms;
+    bool log_json, prefix_cache, calibrate, batch_invariant;
+};
+
+// Reads the settings and checks them together and against the model. With services it fills in what was left open: model_path, s_parts, with
+// --split their ranges, and with --batch-invariant the placement. *error says what is wrong, and whether it is the model.
+enum status up_settings_parse(struct up_settings *s, int argc, char **argv, bool *check_only, struct error *error) MUST_CHECK;
+
+#endif
