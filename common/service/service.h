@@ -45,6 +45,8 @@ struct service_program {
     enum status (*serve)(struct service *service, void *state, struct error *error);
     // Called on the signal thread each time service_stop_count() has grown. NULL if serve() uses service_wait_stop().
     void (*wake)(void *state);
+    // Called on the signal thread at each SIGHUP; may not block. NULL: SIGHUP ends the process.
+    void (*reload)(void *state);
     void (*close)(void *state);
 };
 

@@ -11,5 +11,6 @@ int quantize_main(int argc, char **argv);
 int eval_main(int argc, char **argv);
 int sim_main(int argc, char **argv);
 int health_main(int argc, char **argv);
+int key_main(int argc, char **argv);
 
 #endif

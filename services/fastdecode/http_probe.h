@@ -5,7 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// True if GET /ready answers 200. Blocks for at most a second. host "0.0.0.0" is asked as 127.0.0.1.
-bool http_probe_ready(const char *host, uint16_t port);
+// True if GET /ready answers 200. Blocks for at most a second. host "0.0.0.0" is asked as 127.0.0.1. tls: by
+// HTTPS, whatever the certificate.
+bool http_probe_ready(const char *host, uint16_t port, bool tls);
 
 #endif

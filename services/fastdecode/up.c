@@ -198,6 +198,12 @@ static void add_gateway(struct up *up)
     if (s->served_model_name)
         supervise_argument(child, "--served-model-name=%s", s->served_model_name);
     supervise_argument(child, "--api-key-file=%s", s->api_key_file);
+    supervise_argument(child, "--admin-listen=%s", s->admin_listen);
+    supervise_argument(child, "--audit=%s", s->audit);
+    if (s->tls_cert)
+        supervise_argument(child, "--tls-cert=%s", s->tls_cert);
+    if (s->tls_key)
+        supervise_argument(child, "--tls-key=%s", s->tls_key);
     supervise_argument(child, "--batch-dir=%s", s->batch_dir);
     if (s->chat_template)
         supervise_argument(child, "--chat-template=%s", s->chat_template);
@@ -281,7 +287,8 @@ static void print_ready(const struct up *up)
 
     if (!strcmp(host, "0.0.0.0") || !strcmp(host, "::"))
         host = "127.0.0.1";
-    snprintf(url, sizeof url, strchr(host, ':') ? "http://[%s]:%u" : "http://%s:%u", host, up->settings.port);
+    snprintf(url, sizeof url, strchr(host, ':') ? "%s://[%s]:%u" : "%s://%s:%u", up->settings.tls_cert ? "https" : "http", host,
+             up->settings.port);
     printf("READY %s\n", url);
     printf("logs: %s\ntry:\n  %s/fastdecode chat --url %s\n"
            "  curl %s/v1/chat/completions -H 'Content-Type: application/json' \\\n"
@@ -304,7 +311,7 @@ static int watch(struct up *up)
             fprintf(stderr, "fastdecode up: %s cannot start: %s\n", hopeless->name, line);
             return hopeless->exit_status <= SERVICE_EXIT_MODEL ? hopeless->exit_status : SERVICE_EXIT_INTERNAL;
         }
-        if (!ready && http_probe_ready(up->settings.host, (uint16_t)up->settings.port)) {
+        if (!ready && http_probe_ready(up->settings.host, (uint16_t)up->settings.port, up->settings.tls_cert != NULL)) {
             ready = up->supervisor.has_started = true;
             print_ready(up);
         }

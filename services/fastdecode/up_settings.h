@@ -11,6 +11,7 @@
 // As --help says it. Strings are argv's, of the environment or of the settings' file, or constants.
 struct up_settings {
     const char *batch_dir;
+    const char *tls_cert, *tls_key, *audit, *admin_listen;
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *quantize, *kv_type,
         *sparse_attention, *local_pool, *admission, *placement, *micro_batch, *kv_worker_isa, *trace, *mesh_secret_file;
     const char *models_dir;

@@ -1,6 +1,7 @@
 // addresses.c: see addresses.h: a hash table with chains, sized at start.
 #include "services/gateway/addresses.h"
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,17 @@ static struct client client_of(const struct sockaddr *address)
             client.host = (uint64_t)0xFFFF << 32 | ntohl(v4);
     }
     return client;
+}
+
+void addresses_text(const struct sockaddr *address, char *out, size_t out_bytes)
+{
+    const void *bytes = address->sa_family == AF_INET6
+                            ? (const void *)&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr
+                            : (const void *)&((const struct sockaddr_in *)(const void *)address)->sin_addr;
+
+    if ((address->sa_family != AF_INET && address->sa_family != AF_INET6) ||
+        !inet_ntop(address->sa_family, bytes, out, (socklen_t)out_bytes))
+        *out = '\0';
 }
 
 bool addresses_is_loopback(const struct sockaddr *address)

@@ -5,6 +5,7 @@
 #define FD_GATEWAY_ADDRESSES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
@@ -18,6 +19,9 @@ void addresses_close(struct addresses *addresses); // NULL is allowed
 void addresses_add(struct addresses *addresses, const struct sockaddr *address);
 void addresses_remove(struct addresses *addresses, const struct sockaddr *address);
 uint32_t addresses_count(const struct addresses *addresses, const struct sockaddr *address);
+
+// Writes the address without its port; "" where it has no text.
+void addresses_text(const struct sockaddr *address, char *out, size_t out_bytes);
 
 // Returns whether the address is a loopback address.
 bool addresses_is_loopback(const struct sockaddr *address);

@@ -104,6 +104,35 @@ void answer_model(struct gateway *gateway, struct exchange *exchange, enum api_k
     exchange_respond(exchange, 200, RESPOND_JSON, &body);
 }
 
+// --- limits of a key ----------------------------------------------------------------------------------------------
+static void add_limit(struct exchange *exchange, const char *const names[3], uint64_t limit, uint64_t left, uint32_t reset_s)
+{
+    char value[32];
+
+    snprintf(value, sizeof value, "%llu", (unsigned long long)limit);
+    exchange_add_header(exchange, names[0], value);
+    snprintf(value, sizeof value, "%llu", (unsigned long long)left);
+    exchange_add_header(exchange, names[1], value);
+    snprintf(value, sizeof value, "%us", reset_s);
+    exchange_add_header(exchange, names[2], value);
+}
+
+void answer_limits(struct exchange *exchange, struct key *key)
+{
+    static const char *const requests[] = {"x-ratelimit-limit-requests", "x-ratelimit-remaining-requests",
+                                           "x-ratelimit-reset-requests"};
+    static const char *const tokens[] = {"x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"};
+    struct key_state state;
+
+    if (!key)
+        return;
+    key_state(key, &state);
+    if (state.requests_limit)
+        add_limit(exchange, requests, state.requests_limit, state.requests_left, state.requests_reset_s);
+    if (state.tokens_limit)
+        add_limit(exchange, tokens, state.tokens_limit, state.tokens_left, state.tokens_reset_s);
+}
+
 // --- metrics: the scheduler's are asked for, on the loop thread ---------------------------------------------------
 struct metrics_ask {
     struct gateway *gateway;

@@ -227,6 +227,29 @@ static void add_header(struct exchange *exchange, const char *name, const char *
     exchange->header_count++;
 }
 
+void exchange_note_owner(struct exchange *exchange, const char *owner)
+{
+    pthread_mutex_lock(&exchange->mutex);
+    snprintf(exchange->note.owner, sizeof exchange->note.owner, "%s", owner);
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+void exchange_note_usage(struct exchange *exchange, uint64_t prompt_tokens, uint64_t completion_tokens)
+{
+    pthread_mutex_lock(&exchange->mutex);
+    exchange->note.uses_model = true;
+    exchange->note.prompt_tokens = prompt_tokens;
+    exchange->note.completion_tokens = completion_tokens;
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+void exchange_note(struct exchange *exchange, struct exchange_note *out)
+{
+    pthread_mutex_lock(&exchange->mutex);
+    *out = exchange->note;
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
 void exchange_add_header(struct exchange *exchange, const char *name, const char *value)
 {
     pthread_mutex_lock(&exchange->mutex);

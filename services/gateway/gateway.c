@@ -10,7 +10,7 @@
 #include "common/rpc/secret.h"
 #include "services/gateway/gateway_internal.h"
 
-enum { DRAIN_POLL_MS = 10, RPC_CALLS = 16384 };
+enum { DRAIN_POLL_MS = 10, RPC_CALLS = 16384, LOOK_EVERY_TICKS = 10, ADMIN_CONNECTIONS = 64 };
 
 void gateway_defaults(struct gateway_config *config)
 {
@@ -50,9 +50,28 @@ static void tick_on_loop(void *arg)
     requests_tick(gateway->requests);
 }
 
+// Files are looked at once a second.
+static void look_at_files(struct gateway *gateway)
+{
+    bool asked = atomic_exchange_explicit(&gateway->reload_asked, false, memory_order_relaxed);
+
+    if (!asked && ++gateway->ticks % LOOK_EVERY_TICKS != 0)
+        return;
+    if (gateway->keys)
+        (void)keys_reload(gateway->keys, asked);
+    if (gateway->tls)
+        http_tls_reload(gateway->tls, asked);
+    if (gateway->audit && asked)
+        audit_reopen(gateway->audit);
+}
+
+void gateway_reload(struct gateway *gateway) { atomic_store_explicit(&gateway->reload_asked, true, memory_order_relaxed); }
+
 static void on_tick(void *arg)
 {
     struct gateway *gateway = arg;
+
+    look_at_files(gateway);
 
     if (!atomic_exchange_explicit(&gateway->tick_pending, true, memory_order_relaxed))
         mesh_post(gateway->mesh, tick_on_loop, gateway);
@@ -63,8 +82,14 @@ static void on_done(void *arg, struct exchange *exchange, int status)
     struct gateway *gateway = arg;
 
     metrics_answer(gateway->metrics, status);
+    if (gateway->audit)
+        audit_add(gateway->audit, exchange, status, language_name(gateway->language));
     log_debug("HTTP-DONE", "request=%s method=%s status=%d", exchange_request_id(exchange), exchange_method(exchange), status);
 }
+
+static void on_admin_gone(void *arg, struct exchange *exchange) { (void)arg, (void)exchange; }
+static void on_admin_tick(void *arg) { (void)arg; }
+static void on_admin_done(void *arg, struct exchange *exchange, int status) { (void)arg, (void)exchange, (void)status; }
 
 static void on_mesh_changed(void *arg)
 {
@@ -91,12 +116,16 @@ enum status gateway_check(const struct gateway_config *config, struct error *err
     struct rpc_secret mesh_secret;
     struct language *language = NULL;
     struct keys *keys = NULL;
+    struct http_tls *tls = NULL;
     enum status status = open_language(config, &language, error);
 
     if (status == STATUS_OK && config->api_key_file)
         status = keys_open(config->api_key_file, &keys, error);
     if (status == STATUS_OK)
         status = rpc_secret_read(config->mesh_secret_file, &mesh_secret, error);
+    if (status == STATUS_OK && config->tls_cert && config->tls_key)
+        status = http_tls_open(config->tls_cert, config->tls_key, &tls, error);
+    http_tls_close(tls);
     keys_close(keys);
     language_close(language);
     return status;
@@ -185,6 +214,7 @@ static enum status open_http(struct gateway *gateway, struct error *error)
         .body_timeout_s = config->body_timeout_s,
         .idle_timeout_s = config->idle_timeout_s,
         .cors_origin = config->cors_origin,
+        .tls = gateway->tls,
         .check = routes_check,
         .handle = routes_handle,
         .gone = on_gone,
@@ -194,6 +224,50 @@ static enum status open_http(struct gateway *gateway, struct error *error)
     };
 
     return http_server_start(&http, &gateway->http, error);
+}
+
+static enum status open_admin(struct gateway *gateway, struct error *error)
+{
+    const struct gateway_config *config = &gateway->config;
+    const struct http_config http = {
+        .host = config->admin_host,
+        .port = config->admin_port,
+        .max_connections = ADMIN_CONNECTIONS,
+        .max_body_bytes = 4096,
+        .max_unsent_bytes = config->max_unsent_bytes,
+        .header_timeout_s = config->header_timeout_s,
+        .body_timeout_s = config->body_timeout_s,
+        .idle_timeout_s = config->idle_timeout_s,
+        .check = routes_check_admin,
+        .handle = routes_handle_admin,
+        .gone = on_admin_gone,
+        .tick = on_admin_tick,
+        .done = on_admin_done,
+        .arg = gateway,
+    };
+    struct error reason;
+
+    if (!config->admin_host)
+        return STATUS_OK;
+    if (!http_server_start(&http, &gateway->admin, &reason))
+        return STATUS_OK;
+    return error_set(error, reason.status, "--admin-listen: %s; several gateways on a host need a port each, or none", reason.text);
+}
+
+static enum status open_front(struct gateway *gateway, struct error *error)
+{
+    const struct gateway_config *config = &gateway->config;
+    enum status status = STATUS_OK;
+
+    if (!config->tls_cert != !config->tls_key)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--tls-cert and --tls-key go together");
+    if (config->tls_cert)
+        status = http_tls_open(config->tls_cert, config->tls_key, &gateway->tls, error);
+    if (!status && config->audit_file)
+        status = audit_open(config->audit_file, &gateway->audit, error);
+    if (!status)
+        status = open_admin(gateway, error);
+    return status ? status : open_http(gateway, error);
 }
 
 enum status gateway_open(const struct gateway_config *config, struct gateway **out, struct error *error)
@@ -220,7 +294,7 @@ enum status gateway_open(const struct gateway_config *config, struct gateway **o
     if (status == STATUS_OK)
         status = open_batches(gateway, error);
     if (status == STATUS_OK)
-        status = open_http(gateway, error);
+        status = open_front(gateway, error);
     if (status != STATUS_OK) {
         gateway_close(gateway);
         return status;
@@ -230,6 +304,7 @@ enum status gateway_open(const struct gateway_config *config, struct gateway **o
 }
 
 uint32_t gateway_port(const struct gateway *gateway) { return http_server_port(gateway->http); }
+uint32_t gateway_admin_port(const struct gateway *gateway) { return gateway->admin ? http_server_port(gateway->admin) : 0; }
 
 bool gateway_drain(struct gateway *gateway, double notice_s, double limit_s)
 {
@@ -254,6 +329,7 @@ void gateway_close(struct gateway *gateway)
         return;
     atomic_store_explicit(&gateway->draining, true, memory_order_relaxed);
     http_server_stop(gateway->http);
+    http_server_stop(gateway->admin);
     batch_api_stop(gateway->batches);
     work_pool_stop(gateway->quick);
     work_pool_stop(gateway->pool);
@@ -262,6 +338,9 @@ void gateway_close(struct gateway *gateway)
     requests_close(gateway->requests); // its exchanges refer to the server, and to batches
     batch_api_close(gateway->batches);
     http_server_free(gateway->http);
+    http_server_free(gateway->admin);
+    http_tls_close(gateway->tls);
+    audit_close(gateway->audit);
     metrics_close(gateway->metrics);
     keys_close(gateway->keys);
     language_close(gateway->language);

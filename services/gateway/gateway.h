@@ -25,7 +25,11 @@ struct gateway_config {
     const char *mesh_secret_file; // NULL, "none": no secret
     const char *trace;            // NULL: none
     const char *cors_origin;
-    uint32_t context; // 0: the model's
+    const char *admin_host; // NULL: /metrics is at the public address
+    uint32_t admin_port;
+    const char *tls_cert, *tls_key; // NULL: plain HTTP
+    const char *audit_file;         // NULL: none
+    uint32_t context;               // 0: the model's
     uint32_t max_connections, max_queue, threads;
     uint32_t max_connections_per_address; // 0: half of max_connections; loopback addresses are limited by max_connections only
     double key_share;                     // with several keys, the share of the queue that one key may fill
@@ -50,6 +54,9 @@ enum status gateway_check(const struct gateway_config *config, struct error *err
 // Starts everything. config's strings are borrowed. The scheduler need not be there yet. The caller closes *out.
 enum status gateway_open(const struct gateway_config *config, struct gateway **out, struct error *error) MUST_CHECK;
 uint32_t gateway_port(const struct gateway *gateway);
+uint32_t gateway_admin_port(const struct gateway *gateway); // 0: there is none
+// Reads keys and certificates again, and opens the audit file again, within a tenth of a second. Any thread; never blocks.
+void gateway_reload(struct gateway *gateway);
 
 // Drains the gateway, in at most limit_s. /ready fails at once. For notice_s, new connections and requests are still accepted, so that load
 // balancers can notice. Then nothing new is accepted and requests in flight are answered. Returns whether all were. May be called again.

@@ -4,9 +4,11 @@
 
 #include <stdatomic.h>
 
+#include "services/gateway/audit.h"
 #include "services/gateway/batch_api.h"
 #include "services/gateway/gateway.h"
 #include "services/gateway/http.h"
+#include "services/gateway/http_tls.h"
 #include "services/gateway/keys.h"
 #include "services/gateway/language.h"
 #include "services/gateway/mesh.h"
@@ -23,18 +25,24 @@ struct gateway {
     struct mesh *mesh;
     struct scrape *scrape;
     struct requests *requests;
-    struct work_pool *quick, *pool; // quick: for short bodies; pool: for long bodies, at low priority
-    struct http_server *http;
-    struct batch_api *batches; // NULL: off
+    struct work_pool *quick, *pool;   // quick: for short bodies; pool: for long bodies, at low priority
+    struct http_server *http, *admin; // admin: NULL, there is none
+    struct http_tls *tls;             // NULL: plain HTTP
+    struct audit *audit;              // NULL: none
+    struct batch_api *batches;        // NULL: off
     uint64_t created_s;
     atomic_bool leaving;      // not ready, but accepts requests; relaxed: nothing else depends on it
     atomic_bool draining;     // accepts no more requests; relaxed: nothing else depends on it
     atomic_bool tick_pending; // relaxed: an error costs at worst one tick more or less
+    atomic_bool reload_asked; // relaxed: likewise
+    uint32_t ticks;           // watcher
 };
 
 // Callbacks of the HTTP server and the work pool. arg: the gateway.
 void routes_check(void *arg, struct exchange *exchange);
 void routes_handle(void *arg, struct exchange *exchange);
+void routes_check_admin(void *arg, struct exchange *exchange);
+void routes_handle_admin(void *arg, struct exchange *exchange);
 void work_run(void *arg, void *item);
 
 // A request of the gateway itself: takes over the reference of a local exchange. key: its owner, or NULL; it outlives the request. Without
@@ -51,5 +59,8 @@ route_handler_fn answer_health, answer_ready, answer_version, answer_models, ans
 uint32_t answer_context(struct gateway *gateway);
 // Returns whether `model`, named by a client, is this gateway's model. If not, *error has status 404.
 bool answer_check_model(struct gateway *gateway, const char *model, struct api_error *error);
+
+// Adds the x-ratelimit headers of a key's limits. key: NULL: none. Call it once, before the answer begins.
+void answer_limits(struct exchange *exchange, struct key *key);
 
 #endif

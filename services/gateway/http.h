@@ -23,6 +23,7 @@
 #include "services/gateway/text.h"
 
 struct http_server;
+struct http_tls;
 struct exchange;
 
 // Called once the headers are complete (polling thread). It may respond at once, e.g. 404, 401; the body is then read and dropped.
@@ -46,6 +47,7 @@ struct http_config {
     uint64_t min_read_rate;    // bytes a second that a client must read of its answer, after a grace of idle_timeout_s; 0: no limit
     double header_timeout_s, body_timeout_s, idle_timeout_s;
     const char *cors_origin; // NULL: none
+    struct http_tls *tls;    // NULL: plain HTTP; borrowed
     http_check_fn *check;
     http_handle_fn *handle;
     http_gone_fn *gone;
@@ -108,6 +110,17 @@ void exchange_set_sink(struct exchange *exchange, const struct http_sink *sink);
 const struct http_sink *exchange_sink(const struct exchange *exchange); // NULL: none
 // The sink takes bytes again. Any thread.
 void exchange_go_on(struct exchange *exchange);
+
+// What is known of a request when it is over, for the record of who asked for what.
+struct exchange_note {
+    char owner[64];  // of the key; "": none was needed, or it was not known
+    char client[64]; // address
+    bool uses_model;
+    uint64_t prompt_tokens, completion_tokens;
+};
+void exchange_note_owner(struct exchange *exchange, const char *owner);
+void exchange_note_usage(struct exchange *exchange, uint64_t prompt_tokens, uint64_t completion_tokens); // it uses the model, too
+void exchange_note(struct exchange *exchange, struct exchange_note *out);
 
 // A pointer that the user of the exchange may keep with it.
 void exchange_set_user(struct exchange *exchange, void *user);

@@ -8,7 +8,7 @@
 
 #include "services/gateway/http.h"
 
-enum { EXCHANGE_HEADERS_MAX = 6, EXCHANGE_ID_BYTES = 128 };
+enum { EXCHANGE_HEADERS_MAX = 16, EXCHANGE_ID_BYTES = 128 };
 
 // Shared by all exchanges of a server: byte counts, and limits for answers that clients have not read yet.
 struct http_totals {
@@ -52,6 +52,7 @@ struct exchange {
         const char *name;
         char value[96];
     } headers[EXCHANGE_HEADERS_MAX];
+    struct exchange_note note;
     struct text out; // bytes not taken yet begin at out_taken
     size_t out_taken;
     int file; // with ANSWER_FILE; -1: none

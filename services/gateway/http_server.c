@@ -13,6 +13,7 @@
 #include "services/gateway/addresses.h"
 #include "services/gateway/http_framing.h"
 #include "services/gateway/http_internal.h"
+#include "services/gateway/http_tls.h"
 #include "services/gateway/watch.h"
 
 enum {
@@ -103,6 +104,24 @@ static void on_mhd_log(void *arg, const char *format, va_list args)
     log_debug("HTTP-LIBRARY", "text=%s", log_quote(quoted, sizeof quoted, line));
 }
 
+static struct MHD_Daemon *start_daemon(struct http_server *server, int listener)
+{
+    const struct http_config *config = &server->config;
+    const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG |
+                           (config->tls ? MHD_USE_TLS : 0);
+    struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_PRIORITIES, 0, HTTP_TLS_PRIORITIES},
+                                   {MHD_OPTION_HTTPS_CERT_CALLBACK2, 0, http_tls_callback()},
+                                   {MHD_OPTION_END, 0, NULL}};
+    struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
+
+    return MHD_start_daemon(flags, 0, http_on_accept, server, http_on_access, server, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL,
+                            MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->max_connections,
+                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
+                            (unsigned)config->idle_timeout_s + 1, MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, server,
+                            MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, server, MHD_OPTION_UNESCAPE_CALLBACK,
+                            http_framing_unescape, NULL, MHD_OPTION_ARRAY, config->tls ? tls : none, MHD_OPTION_END);
+}
+
 enum status http_server_start(const struct http_config *config, struct http_server **out, struct error *error)
 {
     struct http_server *server = calloc(1, sizeof *server);
@@ -141,13 +160,7 @@ enum status http_server_start(const struct http_config *config, struct http_serv
         return status;
     }
     *out = server; // first: a request may arrive before the call returns
-    server->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, http_on_accept, server,
-        http_on_access, server, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, listener,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)config->idle_timeout_s + 1,
-        MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, server, MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, server,
-        MHD_OPTION_UNESCAPE_CALLBACK, http_framing_unescape, NULL, MHD_OPTION_END);
+    server->daemon = start_daemon(server, listener);
     if (!server->daemon) {
         watch_stop(server->watch);
         close(listener);

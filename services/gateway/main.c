@@ -4,6 +4,7 @@
 // signal ends it at once.
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
@@ -15,10 +16,33 @@
 
 struct gateway_program {
     struct gateway_config config;
-    const char *port_file;
+    const char *port_file, *admin_port_file;
+    const char *admin_listen;
+    char admin_host[256];
     double drain_timeout_s, drain_notice_s;
     struct gateway *gateway;
 };
+
+// "127.0.0.1:9464", "[::1]:9464" or "none".
+static enum status split_admin(struct gateway_program *s, struct error *error)
+{
+    const char *colon = strrchr(s->admin_listen, ':');
+    size_t length = colon ? (size_t)(colon - s->admin_listen) : 0;
+    char *end = NULL;
+    unsigned long port = colon && colon[1] >= '0' && colon[1] <= '9' ? strtoul(colon + 1, &end, 10) : 65536;
+
+    s->config.admin_host = NULL;
+    if (!strcmp(s->admin_listen, "none"))
+        return STATUS_OK;
+    if (length == 0 || length >= sizeof s->admin_host || port > 65535 || *end)
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "--admin-listen is \"%s\", want ADDRESS:PORT, such as 127.0.0.1:9464, or none", s->admin_listen);
+    const bool brackets = s->admin_listen[0] == '[' && s->admin_listen[length - 1] == ']' && length > 2;
+    snprintf(s->admin_host, sizeof s->admin_host, "%.*s", (int)(length - 2 * brackets), s->admin_listen + brackets);
+    s->config.admin_host = s->admin_host;
+    s->config.admin_port = (uint32_t)port;
+    return STATUS_OK;
+}
 
 static enum status configure(struct service *service, void *state, struct error *error)
 {
@@ -28,6 +52,14 @@ static enum status configure(struct service *service, void *state, struct error 
         {"host", OPTION_STRING, &g->host, "ADDRESS", "address on which the HTTP server listens", 0, 0},
         {"port", OPTION_U32, &g->port, "N", "port of the HTTP server; 0 picks a free one", 0, 65535},
         {"port-file", OPTION_STRING, &s->port_file, "FILE", "write the port to this file once it listens", 0, 0},
+        {"tls-cert", OPTION_STRING, &g->tls_cert, "FILE", "certificate chain (PEM) for HTTPS; read again when it changes", 0, 0},
+        {"tls-key", OPTION_STRING, &g->tls_key, "FILE", "its private key (PEM)", 0, 0},
+        {"admin-listen", OPTION_STRING, &s->admin_listen, "ADDRESS:PORT|none",
+         "an address of its own, in plain HTTP, for /metrics, /health and /ready; port 0 picks a free one; none: /metrics is at --port",
+         0, 0},
+        {"admin-port-file", OPTION_STRING, &s->admin_port_file, "FILE", "write that port to this file once it listens", 0, 0},
+        {"audit", OPTION_STRING, &g->audit_file, "FILE|none",
+         "append a line of JSON a request: who, what, how much; no keys, no texts", 0, 0},
         {"scheduler", OPTION_STRING, &g->scheduler, "ADDRESS", "address of the scheduler (required)", 0, 0},
         {"listen", OPTION_STRING, &g->listen, "ADDRESS", "address of this gateway's health service", 0, 0},
         {RPC_SECRET_OPTION, OPTION_STRING, &g->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
@@ -37,7 +69,7 @@ static enum status configure(struct service *service, void *state, struct error 
         {"chat-template", OPTION_STRING, &g->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
         {"context", OPTION_U32, &g->context, "TOKENS", "longest prompt and answer; 0: the model's", 0, 1 << 24},
         {"api-key-file", OPTION_STRING, &g->api_key_file, "FILE|none",
-         "file of accepted API keys, one a line; none: no key is needed", 0, 0},
+         "file of accepted API keys and their limits, one a line; read again when it changes; none: no key is needed", 0, 0},
         {"cors-origin", OPTION_STRING, &g->cors_origin, "ORIGIN", "allow web pages of this origin to call the API; *: of any", 0,
          0},
         {"max-connections", OPTION_U32, &g->max_connections, "N", "most open connections", 1, 1 << 20},
@@ -85,24 +117,26 @@ static enum status configure(struct service *service, void *state, struct error 
         g->api_key_file = NULL;
     if (g->batch_dir && !strcmp(g->batch_dir, "none"))
         g->batch_dir = NULL;
-    return status;
+    if (g->audit_file && !strcmp(g->audit_file, "none"))
+        g->audit_file = NULL;
+    return status ? status : split_admin(s, error);
 }
 
 // Renamed into place, so a reader never sees half of it.
-static enum status write_port(const char *path, uint32_t port, struct error *error)
+static enum status write_port(const char *option, const char *path, uint32_t port, struct error *error)
 {
     char temporary[4096];
     FILE *file;
     bool ok;
 
     if ((size_t)snprintf(temporary, sizeof temporary, "%s.new", path) >= sizeof temporary)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--port-file: the name is too long");
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: the name is too long", option);
     file = fopen(temporary, "we");
     ok = file && fprintf(file, "%u\n", port) > 0;
     if (file)
         ok = fclose(file) == 0 && ok;
     if (!ok || rename(temporary, path) != 0)
-        return error_set(error, STATUS_UNKNOWN, "--port-file %s: %s", path, strerror(errno));
+        return error_set(error, STATUS_UNKNOWN, "%s %s: %s", option, path, strerror(errno));
     return STATUS_OK;
 }
 
@@ -116,11 +150,15 @@ static enum status start(void *state, struct error *error)
         status = gateway_open(&g->config, &g->gateway, error);
     if (status)
         return status;
-    log_info("GATEWAY-LISTENS", "host=%s port=%u api_key=%s", g->config.host, gateway_port(g->gateway),
-             g->config.api_key_file ? "needed" : "none");
-    printf("listening on http://%s:%u\n", g->config.host, gateway_port(g->gateway));
+    log_info("GATEWAY-LISTENS", "host=%s port=%u admin_port=%u api_key=%s tls=%s", g->config.host, gateway_port(g->gateway),
+             gateway_admin_port(g->gateway), g->config.api_key_file ? "needed" : "none", g->config.tls_cert ? "on" : "off");
+    printf("listening on http%s://%s:%u\n", g->config.tls_cert ? "s" : "", g->config.host, gateway_port(g->gateway));
     fflush(stdout);
-    return g->port_file ? write_port(g->port_file, gateway_port(g->gateway), error) : STATUS_OK;
+    if (g->admin_port_file)
+        status = write_port("--admin-port-file", g->admin_port_file, gateway_admin_port(g->gateway), error);
+    if (!status && g->port_file)
+        status = write_port("--port-file", g->port_file, gateway_port(g->gateway), error);
+    return status;
 }
 
 static enum status serve(struct service *service, void *state, struct error *error)
@@ -143,6 +181,8 @@ static void finish(void *state)
     trace_close();
 }
 
+static void reload(void *state) { gateway_reload(((struct gateway_program *)state)->gateway); }
+
 static enum status check(void *state, struct error *error)
 {
     return gateway_check(&((struct gateway_program *)state)->config, error);
@@ -156,11 +196,13 @@ int main(int argc, char **argv)
                                                    .check = check,
                                                    .start = start,
                                                    .serve = serve,
+                                                   .reload = reload,
                                                    .close = finish};
-    struct gateway_program gateway = {.drain_timeout_s = 30, .drain_notice_s = 5};
+    struct gateway_program gateway = {.drain_timeout_s = 30, .drain_notice_s = 5, .admin_listen = "none"};
 
     gateway_defaults(&gateway.config);
     gateway.config.api_key_file = "none";
     gateway.config.batch_dir = "none";
+    gateway.config.audit_file = "none";
     return service_run(&program, &gateway, argc, argv);
 }

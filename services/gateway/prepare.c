@@ -292,6 +292,32 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     return true;
 }
 
+bool request_take_grant(struct request *request, struct key_grant *grant, struct api_error *error)
+{
+    uint64_t tokens = (uint64_t)request->max_tokens * request->choice_count;
+
+    for (uint32_t i = 0; i < request->prompt_count; i++)
+        tokens += request->prompts[i].count;
+    if (!key_take_tokens(grant, tokens, error))
+        return false;
+    request->grant = *grant;
+    *grant = (struct key_grant){0};
+    return true;
+}
+
+// Notes what the request has had: nothing, if the mesh never had it.
+static void settle(struct request *request)
+{
+    uint64_t prompts = 0, answers = 0;
+
+    for (uint32_t i = 0; request->submitted && i < request->prompt_count; i++)
+        prompts += request->prompts[i].count;
+    for (uint32_t i = 0; i < request->choice_count; i++)
+        answers += request->choices[i].generated_count;
+    exchange_note_usage(request->exchange, prompts, answers);
+    key_end(&request->grant, prompts + answers);
+}
+
 void request_stop_waiting(struct request *request)
 {
     if (request->key)
@@ -305,6 +331,7 @@ void request_discard(struct request *request)
 
     if (!request)
         return;
+    settle(request);
     for (i = 0; i < request->choice_count; i++)
         choice_close(&request->choices[i]);
     for (i = 0; i < request->prompt_count; i++) {

@@ -40,6 +40,10 @@ void requests_close(struct requests *requests);
 bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, struct key *key,
                      struct request **out, struct api_error *error);
 
+// Takes the tokens that the request may have, its prompts and all of its answers, and the grant itself, which the request ends with what it
+// has had of them. Returns false and fills *error if the key's limit does not allow them; the grant then stays the caller's.
+bool request_take_grant(struct request *request, struct key_grant *grant, struct api_error *error) MUST_CHECK;
+
 // Frees a request that was not started.
 void request_discard(struct request *request);
 

@@ -54,6 +54,8 @@ static void answer_whole(struct request *request)
     struct text body = {0};
     uint32_t i;
 
+    exchange_note_usage(request->exchange, usage.prompt_tokens, usage.completion_tokens);
+
     respond_whole_begin(&body, &request->head);
     for (i = 0; i < request->choice_count; i++) {
         const struct choice *choice = &request->choices[i];
@@ -78,6 +80,7 @@ static void end_stream(struct request *request)
     struct respond_usage usage = count_usage(request);
     struct text chunk = {0};
 
+    exchange_note_usage(request->exchange, usage.prompt_tokens, usage.completion_tokens);
     if (request->include_usage)
         respond_usage_chunk(&chunk, &request->head, &usage);
     text_string(&chunk, "data: [DONE]\n\n");

@@ -67,9 +67,10 @@ struct request {
     struct exchange *exchange;
     enum api_kind kind;
     char id[ID_BYTES];
-    struct key *key;      // NULL: none was needed
-    uint32_t key_waiting; // how many of this request's sequences key->waiting counts
-    char *cache_salt;     // owned; NULL: no salt
+    struct key *key;        // NULL: none was needed
+    uint32_t key_waiting;   // how many of this request's sequences key->waiting counts
+    struct key_grant grant; // given back when it ends
+    char *cache_salt;       // owned; NULL: no salt
     struct respond_head head;
     bool stream, echo, logprobs, ignore_eos, include_usage;
     Fastdecode__LatencyClass latency_class;

@@ -10,7 +10,11 @@
 #include "services/gateway/gateway_internal.h"
 #include "services/gateway/respond.h"
 
+// The addresses at which a path is answered: the public one, and --admin-listen. Without the latter all are at the public one.
+enum { PUBLIC = 1, ADMIN = 2, BOTH = PUBLIC | ADMIN };
+
 struct route {
+    uint32_t at;
     const char *path;
     const char *suffix; // NULL: path is all of it; else an id follows the path, and then this
     const char *method;
@@ -22,25 +26,25 @@ struct route {
 
 // The first that fits counts.
 static const struct route routes[] = {
-    {"/v1/chat/completions", NULL, "POST", true, API_CHAT, work_queue, 0},
-    {"/v1/completions", NULL, "POST", true, API_COMPLETION, work_queue, 0},
-    {"/tokenize", NULL, "POST", true, API_TOKENIZE, work_queue, 0},
-    {"/detokenize", NULL, "POST", true, API_DETOKENIZE, work_queue, 0},
-    {"/v1/models", NULL, "GET", true, 0, answer_models, 0},
-    {"/v1/models/", "", "GET", true, 0, answer_model, 0},
-    {"/v1/files", NULL, "POST", true, 0, NULL, BATCH_FILE_CREATE},
-    {"/v1/files", NULL, "GET", true, 0, NULL, BATCH_FILE_LIST},
-    {"/v1/files/", "/content", "GET", true, 0, NULL, BATCH_FILE_CONTENT},
-    {"/v1/files/", "", "GET", true, 0, NULL, BATCH_FILE_GET},
-    {"/v1/files/", "", "DELETE", true, 0, NULL, BATCH_FILE_DELETE},
-    {"/v1/batches", NULL, "POST", true, 0, NULL, BATCH_CREATE},
-    {"/v1/batches", NULL, "GET", true, 0, NULL, BATCH_LIST},
-    {"/v1/batches/", "/cancel", "POST", true, 0, NULL, BATCH_CANCEL},
-    {"/v1/batches/", "", "GET", true, 0, NULL, BATCH_GET},
-    {"/health", NULL, "GET", false, 0, answer_health, 0},
-    {"/ready", NULL, "GET", false, 0, answer_ready, 0},
-    {"/metrics", NULL, "GET", false, 0, answer_metrics, 0},
-    {"/version", NULL, "GET", false, 0, answer_version, 0},
+    {PUBLIC, "/v1/chat/completions", NULL, "POST", true, API_CHAT, work_queue, 0},
+    {PUBLIC, "/v1/completions", NULL, "POST", true, API_COMPLETION, work_queue, 0},
+    {PUBLIC, "/tokenize", NULL, "POST", true, API_TOKENIZE, work_queue, 0},
+    {PUBLIC, "/detokenize", NULL, "POST", true, API_DETOKENIZE, work_queue, 0},
+    {PUBLIC, "/v1/models", NULL, "GET", true, 0, answer_models, 0},
+    {PUBLIC, "/v1/models/", "", "GET", true, 0, answer_model, 0},
+    {PUBLIC, "/v1/files", NULL, "POST", true, 0, NULL, BATCH_FILE_CREATE},
+    {PUBLIC, "/v1/files", NULL, "GET", true, 0, NULL, BATCH_FILE_LIST},
+    {PUBLIC, "/v1/files/", "/content", "GET", true, 0, NULL, BATCH_FILE_CONTENT},
+    {PUBLIC, "/v1/files/", "", "GET", true, 0, NULL, BATCH_FILE_GET},
+    {PUBLIC, "/v1/files/", "", "DELETE", true, 0, NULL, BATCH_FILE_DELETE},
+    {PUBLIC, "/v1/batches", NULL, "POST", true, 0, NULL, BATCH_CREATE},
+    {PUBLIC, "/v1/batches", NULL, "GET", true, 0, NULL, BATCH_LIST},
+    {PUBLIC, "/v1/batches/", "/cancel", "POST", true, 0, NULL, BATCH_CANCEL},
+    {PUBLIC, "/v1/batches/", "", "GET", true, 0, NULL, BATCH_GET},
+    {BOTH, "/health", NULL, "GET", false, 0, answer_health, 0},
+    {BOTH, "/ready", NULL, "GET", false, 0, answer_ready, 0},
+    {ADMIN, "/metrics", NULL, "GET", false, 0, answer_metrics, 0},
+    {BOTH, "/version", NULL, "GET", false, 0, answer_version, 0},
 };
 
 static bool method_fits(const struct route *route, const char *method)
@@ -63,13 +67,13 @@ static bool path_fits(const struct route *route, const char *path)
 }
 
 // The route of a request; with another method one of the same path; NULL: none.
-static const struct route *find_route(const char *path, const char *method)
+static const struct route *find_route(uint32_t at, const char *path, const char *method)
 {
     const struct route *near = NULL;
     size_t i;
 
     for (i = 0; i < ARRAY_COUNT(routes); i++) {
-        if (!path_fits(&routes[i], path) || (near && !is_same_path(near, &routes[i])))
+        if (!(routes[i].at & at) || !path_fits(&routes[i], path) || (near && !is_same_path(near, &routes[i])))
             continue;
         if (method_fits(&routes[i], method))
             return &routes[i];
@@ -93,8 +97,11 @@ static void answer_preflight(struct exchange *exchange)
 static bool check_key(struct gateway *gateway, struct exchange *exchange, struct api_error *error)
 {
     const char *given = exchange_header(exchange, "Authorization");
+    const struct key *key = gateway->keys ? keys_find(gateway->keys, given) : NULL;
 
-    if (!gateway->keys || keys_find(gateway->keys, given))
+    if (key)
+        exchange_note_owner(exchange, key->name[0] ? key->name : key->tenant);
+    if (!gateway->keys || key)
         return true;
     if (*given == '\0')
         return api_fail(error, 401, "invalid_api_key", NULL, "an API key is required: Authorization: Bearer KEY");
@@ -156,11 +163,10 @@ static bool check_route(struct gateway *gateway, struct exchange *exchange, cons
     return !route->batch || check_batch(gateway, exchange, route, error);
 }
 
-void routes_check(void *arg, struct exchange *exchange)
+static void check(struct gateway *gateway, uint32_t at, struct exchange *exchange)
 {
-    struct gateway *gateway = arg;
     const char *method = exchange_method(exchange);
-    const struct route *route = find_route(exchange_path(exchange), method);
+    const struct route *route = find_route(at, exchange_path(exchange), method);
     struct api_error error = {0};
     char methods[64];
     bool ok;
@@ -170,7 +176,11 @@ void routes_check(void *arg, struct exchange *exchange)
         return;
     }
     if (!route) {
-        ok = api_fail(&error, 404, "not_found", NULL, "unknown path");
+        ok = find_route(BOTH, exchange_path(exchange), method)
+                 ? api_fail(&error, 404, "not_found", NULL,
+                            at == PUBLIC ? "this path is at the address of --admin-listen"
+                                         : "this path is at the address of --host and --port")
+                 : api_fail(&error, 404, "not_found", NULL, "unknown path");
     } else if (!method_fits(route, method)) {
         list_methods(route, methods, sizeof methods);
         exchange_add_header(exchange, "Allow", methods);
@@ -182,11 +192,15 @@ void routes_check(void *arg, struct exchange *exchange)
         respond_error(exchange, &error);
 }
 
-void routes_handle(void *arg, struct exchange *exchange)
+static uint32_t public_of(const struct gateway *gateway) { return gateway->config.admin_host ? PUBLIC : BOTH; }
+
+void routes_check(void *arg, struct exchange *exchange) { check(arg, public_of(arg), exchange); }
+void routes_check_admin(void *arg, struct exchange *exchange) { check(arg, ADMIN, exchange); }
+
+static void handle(struct gateway *gateway, uint32_t at, struct exchange *exchange)
 {
     const char *path = exchange_path(exchange);
-    const struct route *route = find_route(path, exchange_method(exchange));
-    struct gateway *gateway = arg;
+    const struct route *route = find_route(at, path, exchange_method(exchange));
     const char *id;
 
     assert_always(route); // routes_check() has answered the others
@@ -198,3 +212,6 @@ void routes_handle(void *arg, struct exchange *exchange)
     batch_api_call(gateway->batches, exchange, route->batch, tenant_of(gateway, exchange), id,
                    route->suffix ? strlen(id) - strlen(route->suffix) : 0);
 }
+
+void routes_handle(void *arg, struct exchange *exchange) { handle(arg, public_of(arg), exchange); }
+void routes_handle_admin(void *arg, struct exchange *exchange) { handle(arg, ADMIN, exchange); }

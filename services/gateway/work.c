@@ -18,9 +18,10 @@ enum {
 struct work {
     struct exchange *exchange; // held
     enum api_kind kind;
-    struct key *key; // NULL: none is needed
-    bool batch;      // the key counts it in latency class batch
-    bool must_be;    // it is refused if it is not of that class
+    struct key *key;        // NULL: none is needed
+    struct key_grant grant; // of its limits
+    bool batch;             // the key counts it in latency class batch
+    bool must_be;           // it is refused if it is not of that class
 };
 
 static void add_waiting(struct key *key, bool batch, int32_t count)
@@ -59,6 +60,7 @@ static bool may_ask_for_flex(enum api_kind kind, struct exchange *exchange)
 
 static void free_work(struct work *work)
 {
+    key_end(&work->grant, 0);
     add_waiting(work->key, work->batch, -1);
     exchange_drop_body(work->exchange);
     exchange_release(work->exchange);
@@ -107,33 +109,40 @@ void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kin
     struct api_error error = {0};
     struct mesh_state state;
     struct work *work;
+    struct key_grant grant;
     struct key *key;
     size_t bytes;
-    bool full;
+    bool full, is_batch;
 
     mesh_state(gateway->mesh, &state);
     key = gateway->keys ? keys_find(gateway->keys, exchange_header(exchange, "Authorization")) : NULL;
-    full = is_full(gateway, &state, key, kind, false, 1, &error);
-    if (full && (!state.max_queue_batch || !may_ask_for_flex(kind, exchange))) {
+    is_batch = key && key_is_batch(key);
+    full = is_full(gateway, &state, key, kind, is_batch, 1, &error);
+    if ((full && (is_batch || !state.max_queue_batch || !may_ask_for_flex(kind, exchange))) || !key_begin(key, &grant, &error)) {
+        answer_limits(exchange, key);
         respond_error(exchange, &error);
         return;
     }
     work = calloc(1, sizeof *work);
     if (!work) {
+        key_end(&grant, 0);
         api_no_memory(&error);
         respond_error(exchange, &error);
         return;
     }
+    work->grant = grant;
     work->exchange = exchange_hold(exchange);
     work->kind = kind;
     work->key = key;
-    work->batch = work->must_be = full;
+    work->must_be = full;
+    work->batch = full || is_batch;
     add_waiting(key, work->batch, 1);
     exchange_body(exchange, &bytes);
     if (work_pool_push(bytes <= QUICK_BYTES ? gateway->quick : gateway->pool, work) == STATUS_OK)
         return;
     api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many requests wait to be read, try again later");
     error.retry_after_s = request_retry_after_s(state.predicted_wait_ms);
+    answer_limits(exchange, key);
     respond_error(exchange, &error);
     free_work(work);
 }
@@ -224,10 +233,12 @@ static void start_on_loop(void *arg)
 }
 
 // Whether there is room for it in the queue of the class that its body asks for. It moves there in the key's count.
-static bool check_class(struct gateway *gateway, struct work *work, const struct api_request *api, struct api_error *error)
+static bool check_class(struct gateway *gateway, struct work *work, struct api_request *api, bool is_batch, struct api_error *error)
 {
-    const bool batch = api->flex || exchange_is_local(work->exchange);
+    const bool batch = api->flex || is_batch || exchange_is_local(work->exchange);
     struct mesh_state state;
+
+    api->flex = api->flex || is_batch;
 
     if (batch == work->batch && !work->must_be)
         return true; // looked at before
@@ -246,11 +257,21 @@ static void start_request(struct gateway *gateway, struct work *work, struct api
     struct api_error error = {0};
 
     if (!request_prepare(gateway->requests, work->exchange, api, work->key, &request, &error)) {
+        answer_limits(work->exchange, work->grant.key);
         respond_error(work->exchange, &error);
         free(start);
         return;
     }
     work->key = NULL; // counted by the request from here on
+    struct key *limited = work->grant.key;
+    if (!request_take_grant(request, &work->grant, &error)) {
+        answer_limits(work->exchange, limited);
+        respond_error(work->exchange, &error);
+        request_discard(request);
+        free(start);
+        return;
+    }
+    answer_limits(work->exchange, limited);
     if (start) {
         *start = (struct start){gateway, request};
         mesh_post(gateway->mesh, start_on_loop, start);
@@ -269,18 +290,24 @@ void work_run(void *arg, void *item)
     struct api_error error = {0};
     size_t bytes;
     const char *body = exchange_body(work->exchange, &bytes);
+    bool is_batch = work->grant.key && key_is_batch(work->grant.key);
 
     if (exchange_is_gone(work->exchange)) {
         // nobody is left to answer
     } else if (!api_request_parse(work->kind, body, bytes, language_api_model(gateway->language), &api, &error) ||
-               (api.model && !answer_check_model(gateway, api.model, &error))) {
+               (api.model && !answer_check_model(gateway, api.model, &error)) ||
+               (work->grant.key && !key_permits_model(work->grant.key, language_name(gateway->language), &error))) {
         log_info("API-REFUSED", "request=%s status=%d param=%s", exchange_request_id(work->exchange), error.status,
                  error.param[0] ? error.param : "-");
+        answer_limits(work->exchange, work->grant.key);
         respond_error(work->exchange, &error);
-    } else if ((work->kind & (API_COMPLETION | API_CHAT)) && !check_class(gateway, work, &api, &error)) {
+    } else if ((work->kind & (API_COMPLETION | API_CHAT)) && !check_class(gateway, work, &api, is_batch, &error)) {
+        answer_limits(work->exchange, work->grant.key);
         respond_error(work->exchange, &error);
     } else {
         exchange_drop_body(work->exchange);
+        if (work->kind & (API_TOKENIZE | API_DETOKENIZE))
+            answer_limits(work->exchange, work->grant.key);
         if (work->kind == API_TOKENIZE)
             answer_tokenize(gateway, work->exchange, &api);
         else if (work->kind == API_DETOKENIZE)

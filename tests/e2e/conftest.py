@@ -134,7 +134,7 @@ class Mesh:
     def _read(self):
         for line in self.process.stdout:
             self.output.append(line)
-            found = re.match(r"READY (http://\S+)", line)
+            found = re.match(r"READY (https?://\S+)", line)
             if found:
                 self.url = found.group(1)
                 self._ready.set()

@@ -56,9 +56,10 @@ ROOMS = {
     "common/rpc": "proto common/base common/wire",
     "common/member": "proto common/base common/rpc common/messages",
     "common/handover": "proto common/base common/wire common/messages common/rpc",
+    "common/apikey": "",
     "common/batch": "common/base",
     # programs: none includes another
-    "services/gateway": "proto common/base common/batch common/trace common/service common/jinja common/model common/tokenizer common/vocabulary "
+    "services/gateway": "proto common/apikey common/base common/batch common/trace common/service common/jinja common/model common/tokenizer common/vocabulary "
                         "common/wire common/messages common/rpc",
     "services/scheduler": "proto common/base common/trace common/service common/kv common/sched common/wire common/messages "
                           "common/rpc common/member",
@@ -67,7 +68,7 @@ ROOMS = {
     "services/s-part": "proto common/base common/trace common/service common/disk common/model common/sampler common/kv common/sched common/plan "
                        "common/wire common/messages common/rpc common/member common/handover kernels/simd kernels/dispatch "
                        "kernels/backend",
-    "services/fastdecode": "proto common/base common/batch common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/kv "
+    "services/fastdecode": "proto common/apikey common/base common/batch common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/kv "
                            "common/sched common/plan common/sim common/capacity common/rpc kernels/simd kernels/quant kernels/dispatch kernels/backend",
 }
 
@@ -87,7 +88,8 @@ LIBRARIES = {
     "coin/": "common/plan",
     "sqlite3": "services/gateway",
     "liburing": "common/disk",
-    "sodium": "common/rpc services/gateway services/scheduler",
+    "sodium": "common/apikey common/rpc services/fastdecode services/gateway services/scheduler",
+    "gnutls": "services/gateway",
 }
 
 # --- exceptions ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,124 @@
+"""The gateway's door: keys with limits, certificates, the admin address, the record of who asked for what."""
+import concurrent.futures
+import json
+import os
+import re
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+
+from conftest import fastdecode, wait_until
+from pace import seconds
+
+SECRET = "a word that no record may have"
+
+
+def make_key(path, name, *limits):
+    done = fastdecode("key", name, "--add", path, *limits)
+    assert done.returncode == 0, done
+    return done.stdout.strip()
+
+
+def ask(url, key, tokens=2, prompt=SECRET, context=None, path="/v1/completions"):
+    """(status, headers, parsed body)."""
+    body = json.dumps({"model": "default", "prompt": prompt, "max_tokens": tokens, "ignore_eos": True}).encode()
+    request = urllib.request.Request(url + path, body, {"Content-Type": "application/json", "Authorization": f"Bearer {key}"})
+    try:
+        with urllib.request.urlopen(request, timeout=seconds(60), context=context) as reply:
+            return reply.status, dict(reply.headers), json.loads(reply.read())
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, dict(refused.headers), json.loads(refused.read())
+
+
+def test_limits_hold_exactly(start_mesh, tmp_path):
+    """64 clients at once; a removed key is refused, one that was added is known, and nothing is lost meanwhile."""
+    keys, audit = tmp_path / "keys", tmp_path / "audit.jsonl"
+    few = make_key(keys, "few", "--requests", 40)
+    words = make_key(keys, "words", "--tokens", 2000)
+    night = make_key(keys, "night", "--class", "batch", "--models", "another")
+    assert oct(os.stat(keys).st_mode & 0o777) == "0o600" and few not in keys.read_text(encoding="ascii")
+    mesh = start_mesh("--api-key-file", keys, "--audit", audit)
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        answers = list(pool.map(lambda _: ask(mesh.url, few), range(64)))
+    assert sorted(status for status, _, _ in answers) == [200] * 40 + [429] * 24
+    headers = next(headers for status, headers, _ in answers if status == 429)
+    assert headers["x-ratelimit-limit-requests"] == "40" and headers["x-ratelimit-remaining-requests"] == "0"
+    assert 1 <= int(headers["Retry-After"]) <= 60 and re.fullmatch(r"\d+s", headers["x-ratelimit-reset-requests"])
+
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        answers = list(pool.map(lambda _: ask(mesh.url, words, 60), range(64)))
+    served = [body["usage"]["total_tokens"] for status, _, body in answers if status == 200]
+    assert 0 < sum(served) <= 2000 and len(served) < 64, served
+    assert {status for status, _, _ in answers} == {200, 429}
+    left = int(ask(mesh.url, words, 2000)[1]["x-ratelimit-remaining-tokens"])
+    assert left == 2000 - sum(served)  # what was taken too much has come back
+
+    status, _, body = ask(mesh.url, night)
+    assert status == 403 and body["error"]["code"] == "model_not_allowed"
+    assert ask(mesh.url, "fd-wrong")[0] == 401
+
+    lines = keys.read_text(encoding="ascii").splitlines(keepends=True)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        other = make_key(keys, "rotating")
+        wait_until(lambda: ask(mesh.url, other)[0] == 200, 30)
+        running = [pool.submit(ask, mesh.url, other, 200) for _ in range(8)]
+        replaced = tmp_path / "keys.new"
+        replaced.write_text("".join(lines) + "broken line here\n", encoding="ascii")
+        os.replace(replaced, keys)  # refused: the old one counts
+        wait_until(lambda: "KEYS-NOT-READ" in open(os.path.join(mesh.run_dir, "gateway.log"), encoding="utf-8").read(), 30)
+        replaced.write_text("".join(lines), encoding="ascii")
+        os.replace(replaced, keys)
+        wait_until(lambda: ask(mesh.url, other)[0] == 401, 30)
+        assert all(future.result()[0] == 200 for future in running)  # those that began with the removed key ended
+
+    record = audit.read_text(encoding="utf-8")
+    assert SECRET not in record and few not in record and other not in record and oct(os.stat(audit).st_mode & 0o777) == "0o600"
+    rows = [json.loads(line) for line in record.splitlines()]
+    assert sum(row["key"] == "few" and row["status"] == 200 for row in rows) == 40
+    row = next(row for row in rows if row["key"] == "words" and row["status"] == 200)
+    assert row["completion_tokens"] == 60 and row["prompt_tokens"] > 0 and row["client"] == "127.0.0.1" and row["seconds"] > 0
+    assert row["path"] == "/v1/completions" and any(row["status"] == 401 and row["key"] is None for row in rows)
+
+
+def make_certificate(folder, name, days=30):
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", str(days), "-subj",
+                    f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "new.key", "-out", folder / "new.crt"],
+                   check=True, capture_output=True)
+    os.replace(folder / "new.key", folder / "tls.key")
+    os.replace(folder / "new.crt", folder / "tls.crt")
+
+
+def subject(port, *options):
+    done = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{port}", *options], input=b"", capture_output=True,
+                          timeout=seconds(30))
+    found = re.search(rb"subject=CN ?= ?(\S+)", done.stdout)
+    return found and found[1].decode()
+
+
+def test_certificates(start_mesh, tmp_path):
+    make_certificate(tmp_path, "first")
+    mesh = start_mesh("--tls-cert", tmp_path / "tls.crt", "--tls-key", tmp_path / "tls.key", "--admin-listen", "127.0.0.1:0")
+    assert mesh.url.startswith("https://")
+    port = mesh.url.rpartition(":")[2]
+    assert subject(port, "-tls1_2") == "first" and subject(port, "-tls1_3") == "first"
+    assert subject(port, "-tls1_1", "-cipher", "ALL:@SECLEVEL=0") is None
+    trust = ssl.create_default_context(cafile=tmp_path / "tls.crt")
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(ask, mesh.url, "", 300, "Say", trust) for _ in range(4)]
+        make_certificate(tmp_path, "second")
+        wait_until(lambda: subject(port) == "second", 30)
+        assert all(future.result()[0] == 200 for future in running)
+    (tmp_path / "tls.crt").write_text("nonsense", encoding="ascii")
+    log = os.path.join(mesh.run_dir, "gateway.log")
+    wait_until(lambda: "CERTIFICATE-NOT-READ" in open(log, encoding="utf-8").read(), 30)
+    assert subject(port) == "second"
+    admin = re.search(r"GATEWAY-LISTENS .*admin_port=(\d+)", open(log, encoding="utf-8").read())[1]
+    with urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics", timeout=seconds(30)) as reply:
+        assert b"fastdecode_" in reply.read()
+    status, _, body = ask(f"http://127.0.0.1:{admin}", "")
+    assert status == 404 and "--port" in body["error"]["message"]
+    loose = ssl._create_unverified_context()  # pylint: disable=protected-access
+    status, _, body = ask(mesh.url, "", context=loose, path="/metrics")
+    assert status == 404 and "--admin-listen" in body["error"]["message"]
