@@ -235,6 +235,48 @@ FAMILIES = {
 {%- if add_generation_prompt -%}
     {{ "<|im_start|>assistant\\n" }}
 {%- endif -%}""",
+    "harmony": """{#- in the format of gpt-oss, written for this test -#}
+{%- macro type_of(spec) -%}
+    {%- if spec.type == "array" -%}{{- type_of(spec["items"]) + "[]" -}}
+    {%- elif spec.type is defined and spec.type is not string -%}{{- spec.type | join(" | ") -}}
+    {%- else -%}{{- spec.type or "any" -}}{%- endif -%}
+{%- endmacro -%}
+{%- macro opening() -%}
+    {%- if identity is not defined %}{%- set identity = "You are a model." %}{%- endif %}
+    {{- identity + "\\nCurrent date: " + strftime_now("%Y-%m-%d") + "\\n" }}
+    {%- if effort is not defined %}{%- set effort = "medium" %}{%- endif %}
+    {{- "Reasoning: " + effort + "; " + type_of({"type": "array", "items": {"type": ["string", "null"]}}) + type_of({}) }}
+    {%- if tools -%}{{- "\\n# Tools" }}{%- endif -%}
+{%- endmacro -%}
+{{- "<|start|>system<|message|>" }}{{- opening() }}{{- "<|end|>" }}
+{%- if messages and (messages[0].role == "developer" or messages[0].role == "system") %}
+    {%- set instructions = messages[0].content %}{%- set turns = messages[1:] %}
+{%- else %}
+    {%- set instructions = "" %}{%- set turns = messages %}
+{%- endif %}
+{%- if instructions or tools %}{{- "<|start|>developer<|message|># Instructions\\n\\n" + instructions + "<|end|>" }}{%- endif %}
+{%- set called = namespace(name=none) %}
+{%- for message in turns -%}
+    {%- if message.role == "assistant" -%}
+        {%- if "content" in message and "<|channel|>" in message.content %}{{- raise_exception("a channel in the content") }}{%- endif %}
+        {%- set later = namespace(found=false) %}
+        {%- for other in turns[loop.index:] %}
+            {%- if other.role == "assistant" and "tool_calls" not in other %}{%- set later.found = true %}{%- endif %}
+        {%- endfor %}
+        {%- if loop.last and not add_generation_prompt %}
+            {{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|return|>" }}
+        {%- else %}
+            {{- "<|start|>assistant<|channel|>" + ("analysis" if later.found else "final") + "<|message|>" + message.content + "<|end|>" }}
+            {%- set called.name = message.role %}
+        {%- endif %}
+    {%- elif message.role == "tool" -%}
+        {%- if called.name is none %}{{- raise_exception("a tool answers that nobody called") }}{%- endif %}
+        {{- "<|start|>functions." + called.name + " to=assistant<|channel|>commentary<|message|>" + message.content|tojson + "<|end|>" }}
+    {%- elif message.role == "user" -%}
+        {{- "<|start|>user<|message|>" + message.content + "<|end|>" }}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}<|start|>assistant{%- endif -%}""",
     "macros": """{%- macro visible(content, tag='t', close=none) -%}
   {%- if content is string -%}<{{ tag }}>{{ content }}</{{ close or tag }}>
   {%- elif content is none -%}(none)
