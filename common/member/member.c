@@ -160,7 +160,13 @@ enum status member_open(struct rpc_loop *loop, const struct member_config *confi
     member->config = *config;
     snprintf(member->name, sizeof member->name, "%s", config->name);
     const struct rpc_channel_config channel = {
-        .address = config->scheduler, .hello = config->hello, .on_up = on_up, .on_down = on_down, .user = member};
+        .address = config->scheduler,
+        .hello = config->hello,
+        .peer_roles = RPC_IS_SCHEDULER,
+        .on_up = on_up,
+        .on_down = on_down,
+        .user = member,
+    };
     status = rpc_channel_open(loop, &channel, &member->channel, error);
     if (status) {
         free(member);

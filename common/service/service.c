@@ -77,6 +77,18 @@ static void pass_on(int number)
     errno = failed;
 }
 
+static void reload(struct service *service)
+{
+    int before;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); // not while the lock is held
+    pthread_mutex_lock(&service->lock);
+    if (service->serving)
+        service->program->reload(service->state);
+    pthread_mutex_unlock(&service->lock);
+    pthread_setcancelstate(before, NULL);
+}
+
 static void *signal_main(void *arg)
 {
     struct service *service = arg;
@@ -87,6 +99,10 @@ static void *signal_main(void *arg)
         int number = 0, before;
         if (sigwait(&service->signals, &number))
             continue;
+        if (number == SIGHUP) {
+            reload(service);
+            continue;
+        }
         uint64_t now_us = clock_now_us();
         if (last_us && now_us - last_us < REPEAT_US)
             continue;
@@ -114,6 +130,8 @@ static enum status take_signals(struct service *service, struct error *error)
     sigemptyset(&service->signals);
     sigaddset(&service->signals, SIGTERM);
     sigaddset(&service->signals, SIGINT);
+    if (service->program->reload)
+        sigaddset(&service->signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &service->signals, NULL); // threads inherit it
     pthread_mutex_init(&service->lock, NULL);
     pthread_cond_init(&service->stopped, NULL);
@@ -122,6 +140,8 @@ static enum status take_signals(struct service *service, struct error *error)
     taker = service->signal_thread;
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    if (service->program->reload)
+        sigaction(SIGHUP, &action, NULL);
     return STATUS_OK;
 }
 
@@ -149,6 +169,8 @@ static enum status run(struct service *service, struct error *error)
     }
     signal(SIGTERM, SIG_IGN); // the process ends by itself, and there is nobody left to pass a signal on to
     signal(SIGINT, SIG_IGN);
+    if (program->reload)
+        signal(SIGHUP, SIG_IGN);
     pthread_cancel(service->signal_thread);
     pthread_join(service->signal_thread, NULL);
     return status;

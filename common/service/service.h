@@ -3,7 +3,7 @@
 //     configure ──▶ check ──▶ start ──▶ serve ──▶ close
 //                     │                   ▲
 //                  --check                │ wake()
-//                                  signal thread (sigwait): SIGTERM, SIGINT
+//                                  signal thread (sigwait): SIGTERM, SIGINT; SIGHUP: reload()
 //
 // Signals are blocked in every thread and taken by one thread of this module; a handler only passes on what reaches a thread that a
 // library began before main(). wake() is called
@@ -43,6 +43,8 @@ struct service_program {
     enum status (*start)(void *state, struct error *error);
     // Returns soon after service_stop_count() has left 0, or with an error.
     enum status (*serve)(struct service *service, void *state, struct error *error);
+    // SIGHUP, on the signal thread, between the end of start() and the end of serve(): read files again. NULL: the signal ends the process.
+    void (*reload)(void *state);
     // Called on the signal thread each time service_stop_count() has grown. NULL if serve() uses service_wait_stop().
     void (*wake)(void *state);
     void (*close)(void *state);

@@ -30,7 +30,7 @@ static enum status configure(struct service *service, void *state, struct error 
         {"port-file", OPTION_STRING, &s->port_file, "FILE", "write the port to this file once it listens", 0, 0},
         {"scheduler", OPTION_STRING, &g->scheduler, "ADDRESS", "address of the scheduler (required)", 0, 0},
         {"listen", OPTION_STRING, &g->listen, "ADDRESS", "address of this gateway's health service", 0, 0},
-        {RPC_SECRET_OPTION, OPTION_STRING, &g->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
+        RPC_SECURITY_OPTIONS(g->security),
         {"model", OPTION_STRING, &g->model, "FILE", "GGUF file or directory with the tokenizer and chat template (required)", 0, 0},
         {"served-model-name", OPTION_STRING, &g->served_model_name, "NAME",
          "name of the model in the API; default: the file name without .gguf", 0, 0},
@@ -135,6 +135,8 @@ static enum status serve(struct service *service, void *state, struct error *err
     return STATUS_OK;
 }
 
+static void reload(void *state) { gateway_reload(((struct gateway_program *)state)->gateway); }
+
 static void finish(void *state)
 {
     struct gateway_program *g = state;
@@ -156,6 +158,7 @@ int main(int argc, char **argv)
                                                    .check = check,
                                                    .start = start,
                                                    .serve = serve,
+                                                   .reload = reload,
                                                    .close = finish};
     struct gateway_program gateway = {.drain_timeout_s = 30, .drain_notice_s = 5};
 

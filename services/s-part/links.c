@@ -60,6 +60,7 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
     const struct rpc_channel_config config = {
         .address = link->address,
         .hello = {.service = "s-part", .incarnation = engine->incarnation},
+        .peer_roles = RPC_IS_KV_WORKER,
         // a worker may make us take no more memory than that, which is others', too
         .max_message_bytes = attend_reply_size_most(engine->max_rows, engine->q_width) + ENVELOPE_BYTES,
         .lent = true,

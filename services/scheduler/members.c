@@ -147,6 +147,7 @@ void members_connect(struct member *member)
     const struct rpc_channel_config config = {
         .address = member->control_address,
         .hello = {.service = "scheduler", .incarnation = member->scheduler->incarnation},
+        .peer_roles = member->place->kind == SCHED_KV_WORKER ? RPC_IS_KV_WORKER : RPC_IS_S_PART,
         .window = WINDOW,
         .on_up = on_up,
         .on_down = on_down,

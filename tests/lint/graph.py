@@ -87,6 +87,7 @@ LIBRARIES = {
     "coin/": "common/plan",
     "sqlite3": "services/gateway",
     "liburing": "common/disk",
+    "openssl/": "common/rpc services/fastdecode",
     "sodium": "common/rpc services/gateway services/scheduler",
 }
 

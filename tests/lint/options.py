@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 PAGE = "docs/options.md"
-PROGRAMS = [["fastdecode", command] for command in ("up", "chat", "batch", "model", "quantize", "eval", "plan", "sim", "capacity", "health")]
+PROGRAMS = [["fastdecode", command] for command in ("up", "chat", "batch", "model", "quantize", "eval", "plan", "sim", "capacity", "certs", "health")]
 PROGRAMS += [[service] for service in ("gateway", "scheduler", "s-part", "kv-worker")]
 # Options that every program has; said once at the top.
 SHARED = ("config", "log-level", "log-json", "log-file", "log-max-size", "log-keep", "check", "help", "version")
