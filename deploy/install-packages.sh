@@ -8,7 +8,8 @@ build="gcc libc6-dev make pkg-config libnng-dev libprotobuf-c-dev protobuf-c-com
 libjansson-dev libcurl4-openssl-dev libpcre2-dev libutf8proc-dev libsodium-dev liburing-dev libsqlite3-dev coinor-libclp-dev python3
 python3-venv"
 cuda="g++"
-test="libcmocka-dev g++ clang clang-format libclang-rt-14-dev binutils git shellcheck curl procps universal-ctags"
+test="libcmocka-dev g++ clang clang-format libclang-rt-14-dev binutils git shellcheck curl procps universal-ctags
+chromium chromium-driver"
 deploy="podman runc debootstrap crun uidmap slirp4netns iptables netavark aardvark-dns python3 python3-venv curl"
 runtime="libnng1 libprotobuf-c1 libjansson4 libcurl4 libsodium23 liburing2 libopenblas0-pthread
 coinor-libclp1"

@@ -41,6 +41,10 @@ static const struct route routes[] = {
     {"/ready", NULL, "GET", false, 0, answer_ready, 0},
     {"/metrics", NULL, "GET", false, 0, answer_metrics, 0},
     {"/version", NULL, "GET", false, 0, answer_version, 0},
+    {"/", NULL, "GET", false, 0, answer_page, 0},
+    {"/mesh", NULL, "GET", false, 0, answer_page, 0},
+    {"/mesh/state", NULL, "GET", false, 0, answer_mesh_state, 0},
+    {"/pages/", "", "GET", false, 0, answer_page_file, 0}, // what both pages load
 };
 
 static bool method_fits(const struct route *route, const char *method)
