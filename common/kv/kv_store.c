@@ -1,6 +1,7 @@
 // kv_store.c: memory of a KV store. One mapping holds the pages and the scratch of attention; it becomes resident as it is
 // touched. Which sequence has which pages is the ledger's (kv_ledger.h).
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "common/base/checked.h"
@@ -47,6 +48,15 @@ static enum status check_shape(const struct kv_shape *shape, struct error *error
     if (!(shape->soft_cap >= 0 && shape->soft_cap < 1e6f))
         return error_set(error, STATUS_INVALID_ARGUMENT, "KV store: soft_cap is %g: out of range", (double)shape->soft_cap);
     return STATUS_OK;
+}
+
+bool kv_same_shape(const struct kv_shape *a, const struct kv_shape *b)
+{
+    return a->layers == b->layers && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
+           a->page_tokens == b->page_tokens && a->type == b->type && a->max_sequences == b->max_sequences &&
+           a->max_context == b->max_context && a->sparse_percent == b->sparse_percent && a->window == b->window &&
+           memcmp(a->windowed, b->windowed, sizeof a->windowed) == 0 && a->soft_cap == b->soft_cap &&
+           a->all_windowed == b->all_windowed;
 }
 
 uint64_t kv_page_bytes(const struct kv_shape *shape)

@@ -60,6 +60,9 @@ static inline uint32_t kv_first_page(const struct kv_shape *shape, uint32_t posi
     return kv_ring_pages(shape) && positions > reach ? (positions - reach) / shape->page_tokens : 0;
 }
 
+// Whether pages of a store of one shape are right for a store of the other, which has as many sequences. Padding is not looked at.
+bool kv_same_shape(const struct kv_shape *a, const struct kv_shape *b);
+
 struct kv_store;
 struct kv_batch;
 
@@ -153,7 +156,7 @@ void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const 
                      float *const *o);
 
 // Gives the next layer to be attended sinks: a score for each query head that takes part in the softmax of its rows, without a value.
-// Borrowed until then. Rows that get partials have none. sinks: [heads] f32
+// Borrowed until then. A new plan forgets them. Rows that get partials have none. sinks: [heads] f32; NULL: none
 void kv_batch_sinks(struct kv_batch *batch, const float *sinks);
 
 // Totals since open. bytes_read: the bytes of K, V and bounds that attention read, counting each tile once per row block.

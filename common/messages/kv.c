@@ -48,10 +48,7 @@ struct kv_shape messages_to_kv_shape(const Fastdecode__KvShape *message, uint32_
 bool messages_same_kv_shape(const Fastdecode__KvShape *a, const Fastdecode__KvShape *b)
 {
     const struct kv_shape x = messages_to_kv_shape(a, 1), y = messages_to_kv_shape(b, 1);
-    return memcmp(x.windowed, y.windowed, sizeof x.windowed) == 0 && a->window == b->window && a->soft_cap == b->soft_cap &&
-           a->layers == b->layers && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
-           a->page_tokens == b->page_tokens && a->type == b->type && a->context_tokens == b->context_tokens &&
-           a->sparse_percent == b->sparse_percent && a->all_windowed == b->all_windowed;
+    return kv_same_shape(&x, &y);
 }
 
 void messages_from_kv_costs(const struct kv_costs *costs, Fastdecode__KvCosts *out)

@@ -215,7 +215,7 @@ static void open_store(void *arg)
     struct job *job = arg;
     struct worker *worker = job->worker;
 
-    if (worker->store && memcmp(&worker->shape, &job->shape, sizeof job->shape)) {
+    if (worker->store && !kv_same_shape(&worker->shape, &job->shape)) {
         log_warn("KV-SHAPE-CHANGED", "the model is another one: what is held is dropped");
         attend_close(worker);
     }

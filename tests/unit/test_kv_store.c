@@ -445,6 +445,67 @@ static void test_unwanted(void **state)
     rig_close(&some);
 }
 
+// Fills in a shape member by member, so that the padding between them keeps its bytes. The member number `other` has another value.
+static void fill_shape(struct kv_shape *out, int padding, uint32_t other)
+{
+    uint32_t *const numbers[] = {&out->layers,        &out->heads,       &out->kv_heads,       &out->head_dim, &out->page_tokens,
+                                 &out->max_sequences, &out->max_context, &out->sparse_percent, &out->window};
+    enum { NUMBERS = sizeof numbers / sizeof *numbers };
+
+    memset(out, padding, sizeof *out);
+    for (uint32_t i = 0; i < NUMBERS; i++)
+        *numbers[i] = 10 + i + (i == other);
+    out->type = other == NUMBERS ? KV_INT8 : KV_F16;
+    out->soft_cap = other == NUMBERS + 1 ? 31 : 30;
+    out->all_windowed = other == NUMBERS + 2;
+    for (uint32_t i = 0; i < KV_LAYER_WORDS; i++)
+        out->windowed[i] = i + (other == NUMBERS + 3 + i);
+}
+
+static void test_same_shape(void **state)
+{
+    enum { MEMBERS = 9 + 3 + KV_LAYER_WORDS };
+    struct kv_shape a, b;
+    (void)state;
+
+    fill_shape(&a, 0x00, MEMBERS);
+    fill_shape(&b, 0xff, MEMBERS);
+    assert_true(memcmp(&a, &b, sizeof a) != 0); // otherwise there is no padding
+    assert_true(kv_same_shape(&a, &b));
+    for (uint32_t other = 0; other < MEMBERS; other++) {
+        fill_shape(&b, 0x00, other);
+        assert_false(kv_same_shape(&a, &b));
+        assert_false(kv_same_shape(&b, &a));
+    }
+}
+
+// Sinks are for one layer of one plan. v is 1: so is o without them.
+static void test_sinks_do_not_stay(void **state)
+{
+    const struct kv_row row = {.sequence = 1};
+    float ones[16], out[32];
+    const float sinks[2] = {0, 0}, zeros[32] = {0}, *const q[] = {zeros}, *const kv[] = {ones};
+    float *const o[] = {out};
+    struct rig rig = rig_open(4);
+    struct error error;
+    uint32_t bad;
+    (void)state;
+
+    for (uint32_t i = 0; i < 16; i++)
+        ones[i] = 1;
+    assert_int_equal(kv_store_reserve(rig.store, 1, 1, &error), STATUS_OK);
+    kv_batch_sinks(rig.batch, sinks);
+    assert_int_equal(kv_batch_plan(rig.batch, &row, 1, &bad, &error), STATUS_OK);
+    kv_batch_attend(rig.batch, 0, q, kv, kv, o);
+    assert_true(out[0] == 1);
+    kv_batch_sinks(rig.batch, sinks);
+    kv_batch_attend(rig.batch, 1, q, kv, kv, o);
+    assert_true(out[0] == 0.5f);
+    kv_batch_attend(rig.batch, 2, q, kv, kv, o);
+    assert_true(out[0] == 1);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -459,6 +520,8 @@ int main(void)
         cmocka_unit_test(test_bounds_follow),
         cmocka_unit_test(test_random_walk),
         cmocka_unit_test(test_unwanted),
+        cmocka_unit_test(test_same_shape),
+        cmocka_unit_test(test_sinks_do_not_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
