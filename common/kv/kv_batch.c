@@ -172,6 +172,7 @@ enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uin
 
     batch->row_count = batch->block_count = batch->piece_count = batch->unit_count = batch->split_count = batch->choice_count = 0;
     batch->layers_done = 0;
+    batch->sinks = NULL;
     *bad_row = 0;
     if (row_count > batch->store->max_rows)
         return error_set(error, STATUS_INVALID_ARGUMENT, "%u rows: at most %u are allowed", row_count, batch->store->max_rows);

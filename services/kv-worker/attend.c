@@ -437,10 +437,10 @@ static void attend(struct worker *worker, struct rpc_call *call, struct attend_b
     point(worker, batch, request, &parts);
     began_ns = trace_clock(worker->track);
     uint64_t cpu_ns = worker->track ? clock_thread_ns() : 0; // with shared cores this is the time that attention itself takes
-    if (request->sink_count) {
+    if (request->sink_count)
         memcpy(worker->sinks, request->sinks, request->sink_count * sizeof *worker->sinks);
-        kv_batch_sinks(batch->kv, worker->sinks);
-    }
+    kv_batch_sinks(batch->kv,
+                   request->sink_count ? worker->sinks : NULL); // a request before, whose rows were all lost, may have left its own
     if (batch->kept_count)
         kv_batch_attend(batch->kv, request->layer, worker->q, worker->k, worker->v, worker->o);
     trace_span(worker->track, "attend", began_ns, {"step", request->step}, {"layer", request->layer}, {"rows", batch->kept_count},

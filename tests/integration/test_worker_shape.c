@@ -135,6 +135,7 @@ static void steps_allocate_nothing(void **state)
 // --- a step under way ---
 
 static uint32_t attended, lost, ended;
+static float first_o; // of the last reply
 
 static void count_lost(void *user, uint32_t row, bool is_read)
 {
@@ -154,6 +155,7 @@ static void take_reply(void *user, struct rpc_message *message)
 
     (void)user;
     assert_int_equal(attend_reply_parse(payload, length, &form, count_lost, NULL, &reply, &error), STATUS_OK);
+    first_o = reply.o[0];
     attended++;
 }
 
@@ -165,8 +167,8 @@ static void take_end(void *user, enum status status, const char *text)
     ended++;
 }
 
-// One row of one sequence, in one layer.
-static void attend_row(struct rpc_channel *channel, uint32_t position, uint32_t layer)
+// One row of one sequence, in one layer, whose v is 1: so is o, if there are no sinks.
+static void attend_row(struct rpc_channel *channel, uint32_t position, uint32_t layer, bool sinks)
 {
     const struct rpc_callbacks callbacks = {.on_message = take_reply, .on_end = take_end};
     const struct attend_request_form form = {.incarnation = 1,
@@ -174,7 +176,8 @@ static void attend_row(struct rpc_channel *channel, uint32_t position, uint32_t 
                                              .layer = layer,
                                              .row_count = 1,
                                              .q_width = worker.q_width,
-                                             .kv_width = worker.kv_width};
+                                             .kv_width = worker.kv_width,
+                                             .sink_count = sinks ? worker.shape.heads : 0};
     const size_t size = attend_request_size(&form);
     const uint32_t before = ended;
     struct attend_request_parts parts;
@@ -189,51 +192,88 @@ static void attend_row(struct rpc_channel *channel, uint32_t position, uint32_t 
         wire_store_u64(parts.row_sequence, 7);
         wire_store_u32(parts.row_position, position);
     }
+    for (uint32_t i = 0; i < worker.kv_width; i++)
+        parts.v[i] = 1;
     assert_int_equal(rpc_call_start_buffer(channel, buffer, &callbacks, NULL, NULL), STATUS_OK);
     UNTIL(ended > before);
 }
 
-// Token by token over two pages: each step reserves the page that its row begins, so that no row is lost.
-static void a_row_that_begins_a_page_has_one(void **state)
+struct caller {
+    struct rpc_server *server;
+    struct rpc_channel *channel;
+};
+
+// Opens a worker that knows the shape, and an s-part's connection to it.
+static void open_caller(struct caller *caller)
 {
     static const char *const addresses[] = {"inproc://test-attended"};
     const struct rpc_method methods[] = {{&fastdecode__kv_worker__descriptor, "Attend", attend_handler, &worker}};
     const struct rpc_server_config config = {
         .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 1, .hello = {.service = "kv-worker"}};
-    const struct rpc_channel_config caller = {.address = addresses[0], .hello = {.service = "s-part", .incarnation = 1}};
+    const struct rpc_channel_config channel = {.address = addresses[0], .hello = {.service = "s-part", .incarnation = 1}};
     struct kv_shape shape = good;
-    struct rpc_server *server;
-    struct rpc_channel *channel;
     struct error error;
-    (void)state;
 
     shape.max_sequences = 64;
+    attended = lost = ended = 0;
     worker = (struct worker){.settings = {.name = "w", .kv_memory = 1 << 20}};
     assert_int_equal(rpc_loop_open(&worker.control_loop), STATUS_OK);
     assert_int_equal(thread_pool_open(1, &worker.pool), STATUS_OK);
     assert_int_equal(attend_open(&worker, &shape, &error), STATUS_OK);
-    assert_int_equal(rpc_server_open(worker.control_loop, &config, &server, &error), STATUS_OK);
-    assert_int_equal(rpc_channel_open(worker.control_loop, &caller, &channel, &error), STATUS_OK);
-    UNTIL(rpc_channel_is_up(channel));
-    for (uint32_t position = 0; position < 2 * shape.page_tokens; position++)
-        for (uint32_t layer = 0; layer < shape.layers; layer++)
-            attend_row(channel, position, layer);
-    assert_int_equal(attended, 2 * shape.page_tokens * shape.layers);
-    assert_int_equal(lost, 0);
-    assert_int_equal(kv_store_pages_used(worker.store), 2);
-    rpc_channel_close(channel);
-    rpc_server_close(server);
+    assert_int_equal(rpc_server_open(worker.control_loop, &config, &caller->server, &error), STATUS_OK);
+    assert_int_equal(rpc_channel_open(worker.control_loop, &channel, &caller->channel, &error), STATUS_OK);
+    UNTIL(rpc_channel_is_up(caller->channel));
+}
+
+static void close_caller(struct caller *caller)
+{
+    rpc_channel_close(caller->channel);
+    rpc_server_close(caller->server);
     attend_close(&worker);
     while (rpc_loop_run(worker.control_loop, 0, 0)) {}
     rpc_loop_close(worker.control_loop);
     thread_pool_close(worker.pool);
 }
 
+// Token by token over two pages: each step reserves the page that its row begins, so that no row is lost.
+static void a_row_that_begins_a_page_has_one(void **state)
+{
+    struct caller caller;
+    (void)state;
+
+    open_caller(&caller);
+    for (uint32_t position = 0; position < 2 * good.page_tokens; position++)
+        for (uint32_t layer = 0; layer < good.layers; layer++)
+            attend_row(caller.channel, position, layer, false);
+    assert_int_equal(attended, 2 * good.page_tokens * good.layers);
+    assert_int_equal(lost, 0);
+    assert_int_equal(kv_store_pages_used(worker.store), 2);
+    close_caller(&caller);
+}
+
+// Sinks are those of one request, even of one whose rows are all lost.
+static void sinks_do_not_stay(void **state)
+{
+    struct caller caller;
+    (void)state;
+
+    open_caller(&caller);
+    attend_row(caller.channel, 0, 0, true);
+    assert_true(lost == 0 && first_o == 0.5f); // a score of 0 and a sink of 0
+    attend_row(caller.channel, 0, 1, false);
+    assert_true(lost == 0 && first_o == 1);
+    attend_row(caller.channel, 5, 0, true);
+    assert_true(lost == 1 && first_o == 0); // positions before it are missing
+    attend_row(caller.channel, 0, 0, false);
+    assert_true(lost == 1 && first_o == 1);
+    close_caller(&caller);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_shape_that_cannot_be_is_refused),
-                                       cmocka_unit_test(steps_allocate_nothing),
-                                       cmocka_unit_test(a_row_that_begins_a_page_has_one)};
+                                       cmocka_unit_test(steps_allocate_nothing), cmocka_unit_test(a_row_that_begins_a_page_has_one),
+                                       cmocka_unit_test(sinks_do_not_stay)};
     struct error error;
     log_init("test", LOG_ERROR, false);
     assert_always(kernels_init(NULL, &error) == STATUS_OK);
