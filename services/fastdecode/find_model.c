@@ -16,8 +16,9 @@ enum { LISTED_BYTES = 400 };
 
 struct search {
     const char *name;
-    char best[256], listed[LISTED_BYTES]; // the only one that begins with the name; all that there are
-    uint32_t begin_alike;
+    char best[256], listed[LISTED_BYTES]; // the one that has the name, or begins with it; all that there are
+    bool exact;                           // best has the name, with .gguf or without
+    uint32_t alike;                       // unless it does: how many begin with the name
 };
 
 static bool ends_with(const char *text, const char *end)
@@ -44,12 +45,11 @@ static void look_at(struct search *search, const char *entry)
     snprintf(search->listed + at, sizeof search->listed - at, "%s%s", at ? ", " : "", entry);
     if (!length || strncmp(entry, search->name, length))
         return;
-    bool is_it = entry[length] == '\0' || strcmp(entry + length, ".gguf") == 0;
-    if (is_it)
-        search->begin_alike = 0;
-    if (is_it || search->begin_alike == 0)
-        snprintf(search->best, sizeof search->best, "%s", entry);
-    search->begin_alike += is_it ? 1u << 16 : 1; // the name itself is before all that begin with it
+    if (search->exact) // before all that begin with it; NAME comes before NAME.gguf
+        return;
+    search->exact = entry[length] == '\0' || strcmp(entry + length, ".gguf") == 0;
+    search->alike++;
+    snprintf(search->best, sizeof search->best, "%s", entry);
 }
 
 static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
@@ -76,7 +76,7 @@ static enum status fail(const char *name, const char *folder, const struct searc
         snprintf(there, sizeof there, "; in %.200s there are %s", folder, search->listed);
     if (!name)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing (`make model` gets a small one)%s", there);
-    if (search->begin_alike > 1)
+    if (!search->exact && search->alike > 1)
         error_set(error, STATUS_NOT_FOUND, "--model %s: several begin so%s", name, there);
     else
         error_set(error, STATUS_NOT_FOUND, "--model %s: %s%s", name, strerror(number), there);
@@ -97,7 +97,7 @@ enum status find_model(const char *name, const char *folder, char *out, size_t b
     number = errno;
     if (!name || !strchr(name, '/'))
         look_through(&search, folder);
-    bool found = search.begin_alike == 1 || search.begin_alike >= 1u << 16;
+    bool found = search.exact || search.alike == 1;
     if (found && (size_t)snprintf(out, bytes, "%s/%s", folder, search.best) < bytes)
         return STATUS_OK;
     return fail(name, folder, &search, number, error);

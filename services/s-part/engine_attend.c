@@ -84,7 +84,7 @@ void engine_make_ready(struct mini_batch *batch)
     batch->ready_ns = trace_clock(batch->track);
     batch->state = BATCH_READY;
     // In a pipeline the step that came first stays first: taking turns would let the next stage wait for both.
-    if (batch->segment == 0 || (batch->engine->range.is_first && batch->engine->range.is_last))
+    if (batch->segment == 0 || !engine_is_stage(batch->engine))
         batch->ready_order = batch->engine->ready_counter++;
     batch->r_part_us += clock_now_us() - batch->sent_us;
 }

@@ -171,20 +171,22 @@ def test_second_signal_ends_at_once():
 def test_a_model_by_its_name(tmp_path):
     """--model NAME is the one in --models-dir that is called so, or the only one that begins so."""
     models = tmp_path / "models"
-    (models / "Folder-1B").mkdir(parents=True)
-    (models / "Folder-1B" / "config.json").write_text("{}")
+    for name in ("Folder-1B", "Twice"):
+        (models / name).mkdir(parents=True)
+        (models / name / "config.json").write_text("{}")
     (models / "not-a-model").mkdir()
-    for name in ("Small-135M.Q4_1.gguf", "Small-135M.Q8_0.gguf", "Other.gguf", "Big-00001-of-00002.gguf", "Big-00002-of-00002.gguf", "Other.gguf.part"):
+    for name in ("Small-135M.Q4_1.gguf", "Small-135M.Q8_0.gguf", "Other.gguf", "Other-2.gguf", "Twice.gguf", "Big-00001-of-00002.gguf", "Big-00002-of-00002.gguf", "Other.gguf.part"):
         (models / name).write_text("")
 
     def ask(name):
         return fastdecode("up", *(("--model", name) if name else ()), "--models-dir", models, "--check")
 
     for name, file in (("Small-135M.Q4_1", "Small-135M.Q4_1.gguf"), ("Small-135M.Q8_0.gguf", "Small-135M.Q8_0.gguf"), ("Other", "Other.gguf"),
-                       ("Big", "Big-00001-of-00002.gguf"), ("Folder", "Folder-1B"), ("Folder-1B", "Folder-1B"), (models / "Other.gguf", "Other.gguf")):
+                       ("Twice", "Twice/"), ("Twice.gguf", "Twice.gguf"), ("Big", "Big-00001-of-00002.gguf"),
+                       ("Folder", "Folder-1B"), ("Folder-1B", "Folder-1B"), (models / "Other.gguf", "Other.gguf")):
         found = ask(name)
         assert found.returncode == 4 and f"{models}/{file}" in found.stderr, (name, found)  # it is found, and nothing is in it
-    there = "Big-00001-of-00002.gguf, Folder-1B, Other.gguf, Small-135M.Q4_1.gguf, Small-135M.Q8_0.gguf"
+    there = "Big-00001-of-00002.gguf, Folder-1B, Other-2.gguf, Other.gguf, Small-135M.Q4_1.gguf, Small-135M.Q8_0.gguf, Twice, Twice.gguf"
     for name, said in (("Small", f"several begin so; in {models} there are {there}"), ("None", f"No such file or directory; in {models} there are {there}"),
                        ("", f"--model FILE is missing (`make model` gets a small one); in {models} there are {there}"), ("../models/Othe", "No such file")):
         refused = ask(name)

@@ -163,83 +163,90 @@ static void a_tensor_that_the_index_alone_has_is_told(void **state)
 
 /* --- architectures ------------------------------------------------------------------------------------------------------------ */
 
+struct architecture_key {
+    const char *class_name, *model_type, *more; /* more: keys of config.json */
+    const char *gguf;
+    const char *key; /* without the architecture, or whole if it begins with "fastdecode." */
+    double value;    /* of a number; 1 of a bool */
+};
+
+static const struct architecture_key architecture_keys[] = {
+    {"MistralForCausalLM", "mistral", "\"sliding_window\": 64", "llama", "attention.sliding_window", 64},
+    {"Qwen2ForCausalLM", "qwen2", "\"use_sliding_window\": false, \"sliding_window\": 64", "qwen2", "context_length", 128},
+    {"Qwen2ForCausalLM", "qwen2", "\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 2", "qwen2",
+     "block_count", 2},
+    {"Qwen3ForCausalLM", "qwen3", "\"max_window_layers\": 2", "qwen3", "attention.key_length", 4},
+    {"Qwen3MoeForCausalLM", "qwen3_moe",
+     "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, \"norm_topk_prob\": true", "qwen3moe",
+     "expert_feed_forward_length", 6},
+    {"Qwen3MoeForCausalLM", "qwen3_moe",
+     "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, \"norm_topk_prob\": true", "qwen3moe",
+     "fastdecode.experts_listed", 1},
+    {"MixtralForCausalLM", "mixtral", "\"num_local_experts\": 8, \"num_experts_per_tok\": 2", "llama", "expert_used_count", 2},
+    {"Phi3ForCausalLM", "phi3", "\"partial_rotary_factor\": 0.5", "phi3", "rope.dimension_count", 2},
+    {"Gemma2ForCausalLM", "gemma2", "\"sliding_window\": 32, \"query_pre_attn_scalar\": 16", "gemma2", "attention.scale", 0.25},
+    {"Gemma2ForCausalLM", "gemma2", "\"sliding_window\": 32, \"attn_logit_softcapping\": 50.0", "gemma2", "attn_logit_softcapping",
+     50},
+    {"Gemma2ForCausalLM", "gemma2", "\"sliding_window\": 32", "gemma2", "fastdecode.norm_plus_one", 1},
+    {"Gemma3ForCausalLM", "gemma3_text", "\"sliding_window\": 32, \"rope_local_base_freq\": 5000", "gemma3", "rope.freq_base_swa",
+     5000},
+    {"Gemma3ForCausalLM", "gemma3_text",
+     "\"sliding_window\": 32, \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 7000, \"rope_type\": \"linear\", \"factor\": 8}, "
+     "\"sliding_attention\": {\"rope_theta\": 10000}}",
+     "gemma3", "rope.freq_base", 7000},
+    {"GraniteForCausalLM", "granite", "\"attention_multiplier\": 0.5, \"logits_scaling\": 8", "granite", "logit_scale", 8},
+    {"SmolLM3ForCausalLM", "smollm3", "\"no_rope_layers\": [1, 1], \"no_rope_layer_interval\": 4", "smollm3", "block_count", 2},
+    {"Starcoder2ForCausalLM", "starcoder2", "\"norm_epsilon\": 0.25, \"hidden_act\": \"gelu_pytorch_tanh\"", "starcoder2",
+     "attention.layer_norm_epsilon", 0.25},
+    {"Starcoder2ForCausalLM", "starcoder2", "\"hidden_act\": \"gelu_pytorch_tanh\", \"sliding_window\": 64", "starcoder2",
+     "attention.sliding_window", 64},
+    {"GptOssForCausalLM", "gpt_oss",
+     "\"num_local_experts\": 4, \"experts_per_token\": 2, \"sliding_window\": 16, \"attention_bias\": true, \"layer_types\": "
+     "[\"sliding_attention\", \"full_attention\"]",
+     "gpt-oss", "fastdecode.gate_up_interleaved", 1},
+    {"LlamaForCausalLM", "llama", "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 500}", "llama",
+     "rope.freq_base", 500},
+    {"LlamaForCausalLM", "llama", "\"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 500, \"factor\": 4}", "llama",
+     "rope.scaling.factor", 4},
+    {"LlamaForCausalLM", "llama",
+     "\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 32}", "llama",
+     "rope.scaling.original_context_length", 32},
+};
+
+static void check_architecture(const struct architecture_key *has)
+{
+    struct hf_build build;
+    char key[128], more[512];
+    float number;
+    uint32_t whole;
+    hf_build_tiny(&build);
+    hf_build_edit(&build, CONFIG, "LlamaForCausalLM", has->class_name);
+    snprintf(more, sizeof more, "\"model_type\": \"%s\", %s", has->model_type, has->more);
+    hf_build_edit(&build, CONFIG, "\"model_type\": \"llama\"", more);
+    hf_build_edit(&build, CONFIG, "\"rope_theta\": 10000.0,", "");
+    hf_build_edit(&build, CONFIG, "\"attention_bias\": false,", "");
+    hf_build_edit(&build, CONFIG, "\"hidden_act\": \"silu\",", "");
+    struct gguf *gguf = open_built(&build);
+    assert_text(gguf, "general.architecture", has->gguf);
+    bool own = strncmp(has->key, "fastdecode.", 11) == 0;
+    snprintf(key, sizeof key, "%s%s%s", own ? "" : has->gguf, own ? "" : ".", has->key);
+    if (own)
+        assert_true(is_set(gguf, key));
+    else if (gguf_get_u32(gguf, key, &whole, NULL) == STATUS_OK)
+        assert_int_equal(whole, has->value);
+    else if (gguf_get_f32(gguf, key, &number, NULL) == STATUS_OK)
+        assert_true((double)number == has->value);
+    else
+        fail_msg("no key %s", key);
+    assert_true(is_set(gguf, "fastdecode.rope_halves"));
+    gguf_close(gguf);
+}
+
 static void architectures_have_their_keys(void **state)
 {
-    static const struct {
-        const char *class_name, *model_type, *more; /* more: keys of config.json */
-        const char *gguf;
-        const char *key; /* without the architecture, or whole if it begins with "fastdecode." */
-        double value;    /* of a number; 1 of a bool */
-    } cases[] = {
-        {"MistralForCausalLM", "mistral", "\"sliding_window\": 64", "llama", "attention.sliding_window", 64},
-        {"Qwen2ForCausalLM", "qwen2", "\"use_sliding_window\": false, \"sliding_window\": 64", "qwen2", "context_length", 128},
-        {"Qwen2ForCausalLM", "qwen2", "\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 2", "qwen2",
-         "block_count", 2},
-        {"Qwen3ForCausalLM", "qwen3", "\"max_window_layers\": 2", "qwen3", "attention.key_length", 4},
-        {"Qwen3MoeForCausalLM", "qwen3_moe",
-         "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, \"norm_topk_prob\": true", "qwen3moe",
-         "expert_feed_forward_length", 6},
-        {"Qwen3MoeForCausalLM", "qwen3_moe",
-         "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, \"norm_topk_prob\": true", "qwen3moe",
-         "fastdecode.experts_listed", 1},
-        {"MixtralForCausalLM", "mixtral", "\"num_local_experts\": 8, \"num_experts_per_tok\": 2", "llama", "expert_used_count", 2},
-        {"Phi3ForCausalLM", "phi3", "\"partial_rotary_factor\": 0.5", "phi3", "rope.dimension_count", 2},
-        {"Gemma2ForCausalLM", "gemma2", "\"sliding_window\": 32, \"query_pre_attn_scalar\": 16", "gemma2", "attention.scale", 0.25},
-        {"Gemma2ForCausalLM", "gemma2", "\"sliding_window\": 32, \"attn_logit_softcapping\": 50.0", "gemma2",
-         "attn_logit_softcapping", 50},
-        {"Gemma2ForCausalLM", "gemma2", "\"sliding_window\": 32", "gemma2", "fastdecode.norm_plus_one", 1},
-        {"Gemma3ForCausalLM", "gemma3_text", "\"sliding_window\": 32, \"rope_local_base_freq\": 5000", "gemma3",
-         "rope.freq_base_swa", 5000},
-        {"Gemma3ForCausalLM", "gemma3_text",
-         "\"sliding_window\": 32, \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 7000, \"rope_type\": \"linear\", \"factor\": 8}, "
-         "\"sliding_attention\": {\"rope_theta\": 10000}}",
-         "gemma3", "rope.freq_base", 7000},
-        {"GraniteForCausalLM", "granite", "\"attention_multiplier\": 0.5, \"logits_scaling\": 8", "granite", "logit_scale", 8},
-        {"SmolLM3ForCausalLM", "smollm3", "\"no_rope_layers\": [1, 1], \"no_rope_layer_interval\": 4", "smollm3", "block_count", 2},
-        {"Starcoder2ForCausalLM", "starcoder2", "\"norm_epsilon\": 0.25, \"hidden_act\": \"gelu_pytorch_tanh\"", "starcoder2",
-         "attention.layer_norm_epsilon", 0.25},
-        {"Starcoder2ForCausalLM", "starcoder2", "\"hidden_act\": \"gelu_pytorch_tanh\", \"sliding_window\": 64", "starcoder2",
-         "attention.sliding_window", 64},
-        {"GptOssForCausalLM", "gpt_oss",
-         "\"num_local_experts\": 4, \"experts_per_token\": 2, \"sliding_window\": 16, \"attention_bias\": true, \"layer_types\": "
-         "[\"sliding_attention\", \"full_attention\"]",
-         "gpt-oss", "fastdecode.gate_up_interleaved", 1},
-        {"LlamaForCausalLM", "llama", "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 500}", "llama",
-         "rope.freq_base", 500},
-        {"LlamaForCausalLM", "llama", "\"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 500, \"factor\": 4}", "llama",
-         "rope.scaling.factor", 4},
-        {"LlamaForCausalLM", "llama",
-         "\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 32}", "llama",
-         "rope.scaling.original_context_length", 32},
-    };
     (void)state;
-    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
-        struct hf_build build;
-        char key[128], more[512];
-        float number;
-        uint32_t whole;
-        hf_build_tiny(&build);
-        hf_build_edit(&build, CONFIG, "LlamaForCausalLM", cases[i].class_name);
-        snprintf(more, sizeof more, "\"model_type\": \"%s\", %s", cases[i].model_type, cases[i].more);
-        hf_build_edit(&build, CONFIG, "\"model_type\": \"llama\"", more);
-        hf_build_edit(&build, CONFIG, "\"rope_theta\": 10000.0,", "");
-        hf_build_edit(&build, CONFIG, "\"attention_bias\": false,", "");
-        hf_build_edit(&build, CONFIG, "\"hidden_act\": \"silu\",", "");
-        struct gguf *gguf = open_built(&build);
-        assert_text(gguf, "general.architecture", cases[i].gguf);
-        bool own = strncmp(cases[i].key, "fastdecode.", 11) == 0;
-        snprintf(key, sizeof key, "%s%s%s", own ? "" : cases[i].gguf, own ? "" : ".", cases[i].key);
-        if (own)
-            assert_true(is_set(gguf, key));
-        else if (gguf_get_u32(gguf, key, &whole, NULL) == STATUS_OK)
-            assert_int_equal(whole, cases[i].value);
-        else if (gguf_get_f32(gguf, key, &number, NULL) == STATUS_OK)
-            assert_true((double)number == cases[i].value);
-        else
-            fail_msg("no key %s", key);
-        assert_true(is_set(gguf, "fastdecode.rope_halves"));
-        gguf_close(gguf);
-    }
+    for (size_t i = 0; i < ARRAY_COUNT(architecture_keys); i++)
+        check_architecture(&architecture_keys[i]);
 }
 
 static void what_an_architecture_has_not_is_refused(void **state)
