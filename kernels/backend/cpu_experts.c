@@ -6,7 +6,6 @@
 // A slot is a row at one of its experts. Slots of one expert lie together, so its weights are read once for all of its rows, and those of an
 // expert that no row has chosen are not read. A row's values do not depend on the other rows: slots are summed in the order of the row's
 // own choice, the best expert first.
-#include <cblas.h>
 #include <math.h>
 #include <string.h>
 
@@ -138,72 +137,69 @@ static void phase_gather(struct backend_batch *batch, const struct cpu_layer *la
     thread_pool_barrier(backend->config.pool);
 }
 
-// One matrix of all experts, and what an expert has of it.
-struct expert_product {
-    const struct cpu_linear *linear;
-    uint32_t outputs; // of one expert
-    float *out;       // [slots][outputs]
-};
-
-// Outputs of some tiles of one expert, for all of its slots.
-static void expert_tiles(const struct backend_batch *batch, const struct expert_product *p, const struct quantized_rows *x,
-                         uint32_t expert, uint32_t tile, uint32_t tiles)
+// One expert's part of a product of all experts, for all of its slots. The rows of `in` are slots.
+static void expert_dense(const struct cpu_experts *e, const struct cpu_product *all, uint32_t experts, uint32_t expert)
 {
-    const struct cpu_experts *e = &batch->experts;
-    uint32_t first = e->first[expert], slots = e->first[expert + 1] - first, column = tile * PACK_TILE_OUTPUTS;
-    struct packed_matrix own = p->linear->packed;
+    const struct cpu_linear own = cpu_linear_part(all->linear, expert, experts);
+    const uint32_t first = e->first[expert];
+    struct cpu_product product = *all;
 
-    own.data += (uint64_t)expert * (p->outputs / PACK_TILE_OUTPUTS) * own.tile_bytes;
-    own.tile_count = p->outputs / PACK_TILE_OUTPUTS;
-    own.output_count = p->outputs;
-    kernels->gemm(&own, x, first, slots, tile, tiles, NULL, p->out, p->outputs, GEMM_SET);
-    for (uint32_t slot = first; p->linear->bias && slot < first + slots; slot++)
-        kernels->add(p->out + (size_t)slot * p->outputs + column, p->linear->bias + (size_t)expert * p->outputs + column,
-                     tiles * PACK_TILE_OUTPUTS);
+    product.linear = &own;
+    product.in += first * all->in_stride;
+    product.out += first * all->out_stride;
+    cpu_product_dense(&product, e->first[expert + 1] - first);
 }
 
-static void expert_dense(const struct backend_batch *batch, const struct expert_product *p, const float *in, uint32_t inputs,
-                         uint32_t expert)
+static void expert_tiles(const struct cpu_experts *e, const struct cpu_product *all, const struct quantized_rows *x,
+                         uint32_t experts, uint32_t expert, uint32_t tile, uint32_t tiles)
 {
-    const struct cpu_experts *e = &batch->experts;
-    uint32_t first = e->first[expert], slots = e->first[expert + 1] - first;
+    const struct cpu_linear own = cpu_linear_part(all->linear, expert, experts);
+    struct cpu_product product = *all;
 
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)slots, (int)p->outputs, (int)inputs, 1.0f,
-                in + (size_t)first * inputs, (int)inputs, p->linear->dense + (size_t)expert * p->outputs * inputs, (int)inputs,
-                0.0f, p->out + (size_t)first * p->outputs, (int)p->outputs);
-    for (uint32_t slot = first; p->linear->bias && slot < first + slots; slot++)
-        kernels->add(p->out + (size_t)slot * p->outputs, p->linear->bias + (size_t)expert * p->outputs, p->outputs);
+    product.linear = &own;
+    cpu_product_tiles(&product, x, e->first[expert], e->first[expert + 1] - e->first[expert], tile, tiles, NULL);
 }
 
-// Products of all experts that have slots. then: the activation over the same outputs of two products, or NULL.
-static void phase_products(struct backend_batch *batch, const struct expert_product *products, uint32_t product_count,
-                           const float *in, uint32_t inputs, bool activate, uint32_t thread_index)
+// The same by OpenBLAS, which has threads of its own: on thread 0 alone.
+static void phase_dense(struct backend_batch *batch, const struct cpu_product *products, uint32_t product_count, bool activate,
+                        uint32_t thread_index)
+{
+    const struct cpu_experts *e = &batch->experts;
+
+    for (uint32_t i = 0; thread_index == 0 && i < e->active_count; i++) {
+        const uint32_t expert = e->active[i], first = e->first[expert];
+        for (uint32_t p = 0; p < product_count; p++)
+            expert_dense(e, &products[p], batch->backend->shape.experts, expert);
+        if (activate)
+            cpu_activate(batch, first, e->first[expert + 1] - first, 0, batch->backend->shape.ffn);
+    }
+    thread_pool_barrier(batch->backend->config.pool);
+}
+
+// Products of all experts that have slots, each with equally many outputs. activate: of gate and up, by who has computed both.
+static void phase_products(struct backend_batch *batch, const struct cpu_product *products, uint32_t product_count, bool activate,
+                           uint32_t thread_index)
 {
     const struct backend *backend = batch->backend;
     const struct cpu_experts *e = &batch->experts;
-    const uint32_t outputs = products[0].outputs, tiles = outputs / PACK_TILE_OUTPUTS;
-    const struct quantized_rows x = slots_of(batch, in, inputs);
-    struct claim claim = claim_begin(backend->config.pool, thread_index, backend->dense ? 1 : e->active_count * tiles,
-                                     batch->row_count <= CLAIM_FEW_ROWS);
+    const uint32_t experts = backend->shape.experts, tiles = products[0].linear->outputs / experts / PACK_TILE_OUTPUTS;
+    uint32_t begin, count;
 
-    for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
-        for (uint32_t take; count; begin += take, count -= take) {
-            uint32_t expert, tile = backend->dense ? 0 : begin % tiles;
-            take = backend->dense ? 1 : MIN(count, tiles - tile);
-            for (uint32_t at = backend->dense ? 0 : begin / tiles, end = backend->dense ? e->active_count : at + 1; at < end;
-                 at++) {
-                expert = e->active[at];
-                for (uint32_t i = 0; i < product_count; i++)
-                    if (backend->dense)
-                        expert_dense(batch, &products[i], in, inputs, expert);
-                    else
-                        expert_tiles(batch, &products[i], &x, expert, tile, take);
-                uint32_t column = tile * PACK_TILE_OUTPUTS, columns = backend->dense ? outputs : take * PACK_TILE_OUTPUTS;
-                for (uint32_t slot = e->first[expert]; activate && slot < e->first[expert + 1]; slot++) {
-                    float *gate = batch->gate + (size_t)slot * outputs + column;
-                    backend->pieces.activation(gate, batch->up + (size_t)slot * outputs + column, columns, gate);
-                }
-            }
+    if (backend->dense) {
+        phase_dense(batch, products, product_count, activate, thread_index);
+        return;
+    }
+    const struct quantized_rows x = slots_of(batch, products[0].in, products[0].linear->inputs);
+    struct claim claim =
+        claim_begin(backend->config.pool, thread_index, e->active_count * tiles, batch->row_count <= CLAIM_FEW_ROWS);
+    while (claim_range(&claim, &begin, &count))
+        for (uint32_t take; count; begin += take, count -= take) { // a range may go over several experts
+            const uint32_t expert = e->active[begin / tiles], tile = begin % tiles, first = e->first[expert];
+            take = MIN(count, tiles - tile);
+            for (uint32_t p = 0; p < product_count; p++)
+                expert_tiles(e, &products[p], &x, experts, expert, tile, take);
+            if (activate)
+                cpu_activate(batch, first, e->first[expert + 1] - first, tile * PACK_TILE_OUTPUTS, take * PACK_TILE_OUTPUTS);
         }
     thread_pool_barrier(backend->config.pool);
 }
@@ -252,16 +248,19 @@ void cpu_experts(struct backend_batch *batch, const struct cpu_layer *layer, uin
     struct cpu_experts *e = &batch->experts;
     const uint32_t slots = batch->row_count * shape->experts_used;
     const struct cpu_product router = {&layer->router, batch->h, shape->hidden, e->scores, shape->experts, GEMM_SET};
-    const struct expert_product gate_up[] = {{&layer->gate, shape->ffn, batch->gate}, {&layer->up, shape->ffn, batch->up}};
-    const struct expert_product down = {&layer->down, shape->hidden, e->out};
+    const struct cpu_product gate_up[] = {
+        {&layer->gate, e->in, shape->hidden, batch->gate, shape->ffn, GEMM_SET},
+        {&layer->up, e->in, shape->hidden, batch->up, shape->ffn, GEMM_SET},
+    };
+    const struct cpu_product down = {&layer->down, batch->gate, shape->ffn, e->out, shape->hidden, GEMM_SET};
 
     cpu_products(backend, &router, 1, batch->row_count, batch->quant, backend->config.max_rows, thread_index, NULL);
     phase_choose(batch, thread_index);
     phase_sort(batch, thread_index);
     phase_gather(batch, layer, slots, thread_index);
-    phase_products(batch, gate_up, 2, e->in, shape->hidden, true, thread_index);
+    phase_products(batch, gate_up, 2, true, thread_index);
     if (backend->sections.quantized)
         phase_quantize(batch, slots, thread_index);
-    phase_products(batch, &down, 1, batch->gate, shape->ffn, false, thread_index);
+    phase_products(batch, &down, 1, false, thread_index);
     phase_sum(batch, store, to, thread_index);
 }

@@ -190,6 +190,14 @@ void cpu_products(struct backend *backend, const struct cpu_product *products, u
 // The weights that a thread reads first in a phase over these matrices; NULL: none.
 const void *cpu_first_read(const struct backend *backend, const struct cpu_linear *const *linears, uint32_t linear_count,
                            uint32_t rows, uint32_t thread_index);
-void cpu_add_bias(const struct cpu_linear *linear, float *out, size_t stride, uint32_t rows, uint32_t column, uint32_t columns);
+// What they consist of. One product by OpenBLAS, on the calling thread.
+void cpu_product_dense(const struct cpu_product *product, uint32_t rows);
+// Tiles [tile, tile + tiles) for rows [first_row, first_row + rows) of x, which was made from `in`.
+void cpu_product_tiles(const struct cpu_product *product, const struct quantized_rows *x, uint32_t first_row, uint32_t rows,
+                       uint32_t tile, uint32_t tiles, const void *next);
+// Columns of rows of batch->gate become the activation of them and, with gates, of those of batch->up.
+void cpu_activate(struct backend_batch *batch, uint32_t first_row, uint32_t rows, uint32_t column, uint32_t columns);
+// A part of a matrix that is one of several with equally many outputs, one below the other: an expert's. Each has whole tiles.
+struct cpu_linear cpu_linear_part(const struct cpu_linear *whole, uint32_t part, uint32_t parts);
 
 #endif

@@ -91,11 +91,7 @@ static void point_to_piece(struct convert_job *job, const struct tensor_view *vi
     one->data = view->pieces[piece];
     one->rows = rows;
     one->bytes = view->bytes / view->piece_count;
-    *linear = *job->linear;
-    linear->outputs = rows;
-    linear->packed.output_count = rows;
-    linear->packed.tile_count = rows / PACK_TILE_OUTPUTS;
-    linear->packed.data += (uint64_t)piece * linear->packed.tile_count * linear->packed.tile_bytes;
+    *linear = cpu_linear_part(job->linear, piece, view->piece_count);
     job->view = one;
     job->linear = linear;
     job->dense += job->dense ? (uint64_t)piece * rows * view->columns : 0;

@@ -27,20 +27,55 @@ const void *cpu_first_read(const struct backend *backend, const struct cpu_linea
     return claim_range(&claim, &begin, &count) ? tile_of(linears, begin) : NULL;
 }
 
-void cpu_add_bias(const struct cpu_linear *linear, float *out, size_t stride, uint32_t rows, uint32_t column, uint32_t columns)
+struct cpu_linear cpu_linear_part(const struct cpu_linear *whole, uint32_t part, uint32_t parts)
 {
-    if (!linear->bias)
-        return;
-    for (uint32_t row = 0; row < rows; row++)
-        kernels->add(out + row * stride + column, linear->bias + column, columns);
+    struct cpu_linear own = *whole;
+    const uint64_t outputs = whole->outputs / parts, before = part * outputs;
+
+    own.outputs = own.packed.output_count = (uint32_t)outputs;
+    own.packed.tile_count = own.outputs / PACK_TILE_OUTPUTS;
+    if (whole->packed.data)
+        own.packed.data += before / PACK_TILE_OUTPUTS * whole->packed.tile_bytes;
+    if (whole->dense)
+        own.dense += before * whole->inputs;
+    if (whole->bias)
+        own.bias += before;
+    return own;
 }
 
-static void product_dense(const struct cpu_product *p, uint32_t rows)
+static void add_bias(const struct cpu_product *p, uint32_t first_row, uint32_t rows, uint32_t column, uint32_t columns)
+{
+    for (uint32_t row = first_row; p->linear->bias && row < first_row + rows; row++)
+        kernels->add(p->out + row * p->out_stride + column, p->linear->bias + column, columns);
+}
+
+void cpu_product_dense(const struct cpu_product *p, uint32_t rows)
 {
     const struct cpu_linear *w = p->linear;
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)w->outputs, (int)w->inputs, 1.0f, p->in, (int)p->in_stride,
                 w->dense, (int)w->inputs, p->store == GEMM_ADD ? 1.0f : 0.0f, p->out, (int)p->out_stride);
-    cpu_add_bias(w, p->out, p->out_stride, rows, 0, w->outputs);
+    add_bias(p, 0, rows, 0, w->outputs);
+}
+
+void cpu_product_tiles(const struct cpu_product *p, const struct quantized_rows *x, uint32_t first_row, uint32_t rows,
+                       uint32_t tile, uint32_t tiles, const void *next)
+{
+    const struct packed_matrix *w = &p->linear->packed;
+    const uint32_t column = tile * PACK_TILE_OUTPUTS;
+
+    kernels->gemm(w, x, first_row, rows, tile, tiles, next, p->out, p->out_stride, p->store);
+    add_bias(p, first_row, rows, column, MIN(tiles * PACK_TILE_OUTPUTS, w->output_count - column));
+}
+
+void cpu_activate(struct backend_batch *batch, uint32_t first_row, uint32_t rows, uint32_t column, uint32_t columns)
+{
+    const struct backend *backend = batch->backend;
+    const size_t ffn = backend->shape.ffn;
+
+    for (uint32_t row = first_row; row < first_row + rows; row++) {
+        float *gate = batch->gate + row * ffn + column;
+        backend->pieces.activation(gate, batch->up + row * ffn + column, columns, gate);
+    }
 }
 
 // A claimed range of tiles of some products, matrix by matrix. next: what this thread reads afterwards.
@@ -54,13 +89,11 @@ static void products_range(const struct cpu_product *products, uint32_t rows, vo
             begin -= w->tile_count;
             continue;
         }
-        uint32_t take = MIN(count, w->tile_count - begin), column = begin * PACK_TILE_OUTPUTS;
+        uint32_t take = MIN(count, w->tile_count - begin);
         struct quantized_rows x;
         quantized_rows_init(&x, quant, row_capacity, w->k);
         quantized_rows_source(&x, p->in, p->in_stride);
-        kernels->gemm(w, &x, 0, rows, begin, take, take < count ? products[i + 1].linear->packed.data : next, p->out, p->out_stride,
-                      p->store);
-        cpu_add_bias(p->linear, p->out, p->out_stride, rows, column, MIN(take * PACK_TILE_OUTPUTS, w->output_count - column));
+        cpu_product_tiles(p, &x, 0, rows, begin, take, take < count ? products[i + 1].linear->packed.data : next);
         begin = 0;
         count -= take;
     }
@@ -74,7 +107,7 @@ void cpu_products(struct backend *backend, const struct cpu_product *products, u
 
     if (backend->dense) {
         for (uint32_t i = 0; thread_index == 0 && i < product_count; i++)
-            product_dense(&products[i], rows);
+            cpu_product_dense(&products[i], rows);
         thread_pool_barrier(pool);
         return;
     }

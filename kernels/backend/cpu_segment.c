@@ -96,17 +96,17 @@ static void phase_gate_up(struct backend_batch *batch, const struct cpu_layer *l
     struct backend *backend = batch->backend;
     uint32_t ffn = backend->shape.ffn, rows = batch->row_count;
 
+    const struct cpu_product products[] = {
+        {&layer->gate, batch->h, backend->shape.hidden, batch->gate, ffn, GEMM_SET},
+        {&layer->up, batch->h, backend->shape.hidden, batch->up, ffn, GEMM_SET},
+    };
+
     if (backend->dense) {
-        const struct cpu_product products[] = {
-            {&layer->gate, batch->h, backend->shape.hidden, batch->gate, ffn, GEMM_SET},
-            {&layer->up, batch->h, backend->shape.hidden, batch->up, ffn, GEMM_SET},
-        };
         cpu_products(backend, products, layer->up.outputs ? 2 : 1, rows, batch->quant, backend->config.max_rows, thread_index,
                      NULL);
         struct claim claim = claim_begin(backend->config.pool, thread_index, rows, false);
         for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
-            backend->pieces.activation(batch->gate + (size_t)begin * ffn, batch->up + (size_t)begin * ffn, count * ffn,
-                                       batch->gate + (size_t)begin * ffn);
+            cpu_activate(batch, begin, count, 0, ffn);
         thread_pool_barrier(backend->config.pool);
         return;
     }
@@ -121,16 +121,10 @@ static void phase_gate_up(struct backend_batch *batch, const struct cpu_layer *l
         uint32_t column = begin * PACK_TILE_OUTPUTS, columns = MIN(count * PACK_TILE_OUTPUTS, ffn - column);
         more = claim_range(&claim, &next_begin, &next_count);
         const void *after = more ? layer->gate.packed.data + next_begin * layer->gate.packed.tile_bytes : next;
-        kernels->gemm(&layer->gate.packed, &x, 0, rows, begin, count, is_gated ? up->data + begin * up->tile_bytes : after,
-                      batch->gate, ffn, GEMM_SET);
+        cpu_product_tiles(&products[0], &x, 0, rows, begin, count, is_gated ? up->data + begin * up->tile_bytes : after);
         if (is_gated)
-            kernels->gemm(up, &x, 0, rows, begin, count, after, batch->up, ffn, GEMM_SET);
-        cpu_add_bias(&layer->gate, batch->gate, ffn, rows, column, columns);
-        cpu_add_bias(&layer->up, batch->up, ffn, rows, column, columns);
-        for (uint32_t row = 0; row < rows; row++) {
-            float *gate = batch->gate + (size_t)row * ffn + column;
-            backend->pieces.activation(gate, batch->up + (size_t)row * ffn + column, columns, gate);
-        }
+            cpu_product_tiles(&products[1], &x, 0, rows, begin, count, after);
+        cpu_activate(batch, 0, rows, column, columns);
     }
     thread_pool_barrier(backend->config.pool);
 }
