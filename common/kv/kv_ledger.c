@@ -101,9 +101,7 @@ static uint64_t reserved_end(const struct kv_ledger *ledger, const struct kv_seq
 static uint32_t *entry_of(const struct kv_ledger *ledger, uint32_t slot, uint64_t position)
 {
     uint32_t index = (uint32_t)((position - ledger->sequences[slot].first) / ledger->shape.page_tokens);
-    if (ledger->shape.ring_pages)
-        index %= ledger->shape.ring_pages;
-    return &ledger->tables[(size_t)slot * ledger->table_length + index];
+    return &ledger->tables[(size_t)slot * ledger->table_length + kv_ledger_entry(ledger, index)];
 }
 
 static void drop_page(struct kv_ledger *ledger, uint32_t page)

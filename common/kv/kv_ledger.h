@@ -25,16 +25,16 @@
 #define KV_NONE ID_MAP_NONE
 #define KV_EXTENT_TOKENS 512u // extents begin and end at multiples of it
 
-// How many rows of a sequence may be planned beyond those that are complete, of a model whose layers are all windowed: of two steps in
-// flight, half of it each.
-static inline uint32_t kv_ring_rows(uint32_t window) { return window < 64 ? 64 : window < 1024 ? window : 1024; }
+// Returns the most rows of a sequence that a step may have where pages are given back. Pages are kept for the rows of two steps, which may
+// be in flight at a time, beside a window.
+static inline uint32_t kv_ring_step_rows(uint32_t window) { return (window < 64 ? 64 : window < 1024 ? window : 1024) / 2; }
 
 // Returns ring_pages (below) for a window, or 0 if a context of that length has no more pages.
 static inline uint32_t kv_ring_pages_of(uint32_t window, uint32_t page_tokens, uint32_t max_context)
 {
     if (window == 0 || page_tokens == 0 || window >= max_context)
         return 0;
-    uint32_t pages = (window + kv_ring_rows(window) + page_tokens - 1) / page_tokens + 1;
+    uint32_t pages = (window + 2 * kv_ring_step_rows(window) + page_tokens - 1) / page_tokens + 1;
     return pages < (max_context + page_tokens - 1) / page_tokens ? pages : 0;
 }
 
@@ -101,12 +101,16 @@ static inline const uint32_t *kv_ledger_table(const struct kv_ledger *ledger, ui
     return ledger->tables + (size_t)slot * ledger->table_length;
 }
 
-// Returns the number of the page that is `index` pages behind where the sequence in `slot` begins. It must be held.
+// Returns where the table has the page that is `index` pages behind where its sequence begins.
+static inline uint32_t kv_ledger_entry(const struct kv_ledger *ledger, uint32_t index)
+{
+    return ledger->shape.ring_pages ? index % ledger->shape.ring_pages : index;
+}
+
+// Returns the number of that page of the sequence in `slot`. It must be held.
 static inline uint32_t kv_ledger_page(const struct kv_ledger *ledger, uint32_t slot, uint32_t index)
 {
-    if (ledger->shape.ring_pages)
-        index %= ledger->shape.ring_pages;
-    return kv_ledger_table(ledger, slot)[index];
+    return kv_ledger_table(ledger, slot)[kv_ledger_entry(ledger, index)];
 }
 
 // If needed, the caller must copy page `from` to page `to` before it writes to `to`.

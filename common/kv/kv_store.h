@@ -56,7 +56,7 @@ static inline uint32_t kv_ring_pages(const struct kv_shape *shape)
 // Returns the first page that rows from `positions` on read, and some rows before them: pages before it need not be handed over.
 static inline uint32_t kv_first_page(const struct kv_shape *shape, uint32_t positions)
 {
-    uint32_t reach = shape->window + kv_ring_rows(shape->window) / 2;
+    uint32_t reach = shape->window + kv_ring_step_rows(shape->window);
     return kv_ring_pages(shape) && positions > reach ? (positions - reach) / shape->page_tokens : 0;
 }
 
@@ -99,8 +99,8 @@ uint32_t kv_store_pages_used(const struct kv_store *store);
 
 // Makes the sequence known if it is not, and gives it pages for positions [0, positions), or from where its extent
 // begins. Pages that it has are kept; if it would have more than kv_ring_pages(), the first ones are given back. OUT_OF_RANGE:
-// positions is beyond max_context, or more than KV_RING_ROWS beyond those that are complete and need pages to be given back that the
-// next row reads; RESOURCE_EXHAUSTED: not enough free pages, or max_sequences are known. A failure changes
+// positions is beyond max_context, or so far beyond those that are complete that pages would be given back which the next row reads
+// (kv_ring_step_rows); RESOURCE_EXHAUSTED: not enough free pages, or max_sequences are known. A failure changes
 // nothing.
 enum status kv_store_reserve(struct kv_store *store, uint64_t sequence, uint32_t positions, struct error *error) MUST_CHECK;
 

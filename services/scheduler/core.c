@@ -69,7 +69,7 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .balance = true,
         .page_tokens = scheduler->kv.page_tokens,
         .ring_pages = kv_ring_pages(&scheduler->kv_shape),
-        .ring_rows = kv_ring_rows(scheduler->kv_shape.window) / 2,
+        .ring_rows = kv_ring_step_rows(scheduler->kv_shape.window),
         .context_tokens = scheduler->model.context_tokens,
         .extent_tokens = KV_EXTENT_TOKENS,
         .span_ranges = ATTEND_SPAN_RANGES,

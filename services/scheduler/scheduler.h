@@ -377,8 +377,8 @@ void stages_tell(const struct scheduler *scheduler, struct stages_message *out);
 void stages_forget(struct s_part *s_part);
 // Whether any s-part is registered, of a pipeline or not.
 bool stages_any(const struct s_part *s_part);
-// Takes note that a step was answered. Adds up what steps take at each stage. Fills in stage_us [SCHED_STAGES_MAX], what this one took, and returns the number of stages; 0:
-// there is one, or the reply does not say.
+// Takes note that a step was answered. Adds up what steps take at each stage. Fills in stage_us [SCHED_STAGES_MAX], what this one took, and
+// returns the number of stages; 0: there is one, or the reply does not say.
 uint32_t stages_count_step(struct s_part *s_part, const Fastdecode__StepReply *reply, uint32_t rows, uint32_t *stage_us);
 
 // --- registration.c
