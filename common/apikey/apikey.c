@@ -4,6 +4,12 @@
 #include <sodium.h>
 #include <string.h>
 
+bool apikey_is_name(const char *text)
+{
+    size_t length = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@");
+    return length > 0 && length < APIKEY_NAME_BYTES && text[length] == '\0';
+}
+
 void apikey_hash(const char *key, size_t bytes, unsigned char hash[APIKEY_HASH_BYTES])
 {
     crypto_generichash(hash, APIKEY_HASH_BYTES, (const unsigned char *)key, bytes, NULL, 0);

@@ -5,6 +5,7 @@
 #ifndef FD_APIKEY_APIKEY_H
 #define FD_APIKEY_APIKEY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum {
@@ -12,8 +13,13 @@ enum {
     APIKEY_HASH_BYTES = 32,
     APIKEY_HASH_TEXT_BYTES = 8 + 2 * APIKEY_HASH_BYTES + 1, // "blake2b:", the digits and the end
     APIKEY_TEXT_BYTES = 64,                                 // of a key that is made
+    APIKEY_NAME_BYTES = 64,                                 // of an owner's name, its end included
+    APIKEY_MODELS_BYTES = 256,                              // of a list of models
 };
 #define APIKEY_HASH_PREFIX "blake2b:"
+
+// Returns whether it can be an owner's name: letters, digits and ._-@, at least one of them.
+bool apikey_is_name(const char *text);
 
 void apikey_hash(const char *key, size_t bytes, unsigned char hash[APIKEY_HASH_BYTES]);
 void apikey_hash_text(const char *key, char out[APIKEY_HASH_TEXT_BYTES]);

@@ -13,44 +13,45 @@
 #include "common/base/options.h"
 #include "services/fastdecode/commands.h"
 
-enum { NAME_BYTES = 64 };
+enum { LINE_BYTES = 640 }; // more than any line has: a name, a hash, three numbers, a class and a list of models
 
 struct key_settings {
     const char *add, *class, *models;
     uint32_t requests, tokens, open;
 };
 
-static bool is_name(const char *name)
+static void add_number(char *line, const char *name, uint32_t value)
 {
-    return *name && strlen(name) < NAME_BYTES &&
-           name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@")] == '\0';
+    size_t at = strlen(line);
+    if (value)
+        snprintf(line + at, LINE_BYTES - at, " %s=%u", name, value);
 }
 
-// Returns false if the line is too long.
-static bool make_line(const struct key_settings *s, const char *name, const char *key, char *out, size_t out_bytes)
+static void add_word(char *line, const char *name, const char *value)
+{
+    size_t at = strlen(line);
+    snprintf(line + at, LINE_BYTES - at, " %s=%s", name, value);
+}
+
+static void make_line(const struct key_settings *s, const char *name, const char *key, char line[LINE_BYTES])
 {
     char hash[APIKEY_HASH_TEXT_BYTES];
-    size_t at;
 
     apikey_hash_text(key, hash);
-    at = (size_t)snprintf(out, out_bytes, "%s %s", name, hash);
-    if (s->requests)
-        at += (size_t)snprintf(out + at, out_bytes - at, " requests=%u", s->requests);
-    if (s->tokens)
-        at += (size_t)snprintf(out + at, out_bytes - at, " tokens=%u", s->tokens);
-    if (s->open)
-        at += (size_t)snprintf(out + at, out_bytes - at, " open=%u", s->open);
+    snprintf(line, LINE_BYTES, "%s %s", name, hash);
+    add_number(line, "requests", s->requests);
+    add_number(line, "tokens", s->tokens);
+    add_number(line, "open", s->open);
     if (strcmp(s->class, "interactive"))
-        at += (size_t)snprintf(out + at, out_bytes - at, " class=%s", s->class);
+        add_word(line, "class", s->class);
     if (*s->models)
-        at += (size_t)snprintf(out + at, MIN(out_bytes, out_bytes - MIN(at, out_bytes)), " models=%s", s->models);
-    return at + 2 < out_bytes;
+        add_word(line, "models", s->models);
 }
 
 // Appends the line in one write, so that a gateway that reads the file meanwhile sees all of it or none.
 static int append(const char *path, const char *line)
 {
-    char text[1024];
+    char text[LINE_BYTES + 2];
     int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0600), length, failed;
     char last = '\n';
     off_t bytes;
@@ -80,7 +81,7 @@ int key_main(int argc, char **argv)
         {"requests", OPTION_U32, &s.requests, "N", "requests in any 60 seconds; 0: no limit", 0, UINT32_MAX},
         {"tokens", OPTION_U32, &s.tokens, "N", "tokens of prompts and answers in any 60 seconds; 0: no limit", 0, UINT32_MAX},
         {"open", OPTION_U32, &s.open, "N", "requests at a time; 0: no limit", 0, UINT32_MAX},
-        {"class", OPTION_STRING, &s.class, "interactive|batch", "batch: behind all interactive requests, as service_tier \"flex\"",
+        {"class", OPTION_CHOICE, &s.class, "interactive|batch", "batch: behind all interactive requests, as service_tier \"flex\"",
          0, 0},
         {"models", OPTION_STRING, &s.models, "NAME,NAME", "the models that it may use; all, if there are none", 0, 0},
     };
@@ -89,20 +90,19 @@ int key_main(int argc, char **argv)
                               .options = options,
                               .option_count = ARRAY_COUNT(options),
                               .operand_name = "NAME"};
-    char key[APIKEY_TEXT_BYTES], line[900];
+    char key[APIKEY_TEXT_BYTES], line[LINE_BYTES];
     struct error error;
 
     if (options_parse(&program, argc, argv, &error)) {
         fprintf(stderr, "fastdecode key: %s\n", error.text);
         return 2;
     }
-    if (program.operand_count != 1 || !is_name(program.operands[0])) {
+    if (program.operand_count != 1 || !apikey_is_name(program.operands[0])) {
         fprintf(stderr, "fastdecode key: want one NAME of the key's owner: letters, digits and ._-@, at most 63\n");
         return 2;
     }
-    if ((strcmp(s.class, "interactive") && strcmp(s.class, "batch")) || strpbrk(s.models, " \t\r\n") || strlen(s.models) > 255) {
-        fprintf(stderr,
-                "fastdecode key: --class is interactive or batch, --models names with commas between them, at most 255 bytes\n");
+    if (strpbrk(s.models, " \t\r\n") || strlen(s.models) >= APIKEY_MODELS_BYTES) {
+        fprintf(stderr, "fastdecode key: --models is a list of names with commas between them, at most 255 bytes\n");
         return 2;
     }
     if (program.check_only)
@@ -112,10 +112,7 @@ int key_main(int argc, char **argv)
         return 3;
     }
     apikey_make(key);
-    if (!make_line(&s, program.operands[0], key, line, sizeof line)) {
-        fprintf(stderr, "fastdecode key: the line is too long\n");
-        return 2;
-    }
+    make_line(&s, program.operands[0], key, line);
     int code = *s.add ? append(s.add, line) : 0;
     if (code == 0)
         printf("%s\n", key);

@@ -10,10 +10,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "common/base/checked.h"
+#include "common/base/file_version.h"
 #include "common/base/log.h"
 
 enum { CHAIN_MAX = 16 };
@@ -29,7 +29,7 @@ struct pair {
 struct http_tls {
     char *certificate_path, *key_path;
     _Atomic(struct pair *) pair; // release and acquire: a handshake sees all of it
-    struct stat seen[2];         // of the files that were read last
+    struct file_version seen[2]; // of the files that were read last
 };
 
 // GnuTLS calls back without an argument of ours.
@@ -126,19 +126,6 @@ static enum status read_pair(struct http_tls *tls, struct error *error)
     return STATUS_OK;
 }
 
-static void look_at(const struct http_tls *tls, struct stat out[2])
-{
-    memset(out, 0, 2 * sizeof *out);
-    (void)!stat(tls->certificate_path, &out[0]);
-    (void)!stat(tls->key_path, &out[1]);
-}
-
-static bool is_same_file(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
-           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
-}
-
 enum status http_tls_open(const char *certificate_path, const char *key_path, struct http_tls **out, struct error *error)
 {
     struct http_tls *tls = calloc(1, sizeof *tls);
@@ -149,7 +136,8 @@ enum status http_tls_open(const char *certificate_path, const char *key_path, st
         http_tls_close(tls);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     }
-    look_at(tls, tls->seen);
+    tls->seen[0] = file_version_of(certificate_path);
+    tls->seen[1] = file_version_of(key_path);
     status = read_pair(tls, error);
     if (status) {
         http_tls_close(tls);
@@ -177,11 +165,10 @@ void http_tls_close(struct http_tls *tls)
 
 void http_tls_reload(struct http_tls *tls, bool always)
 {
-    struct stat now[2];
+    const struct file_version now[] = {file_version_of(tls->certificate_path), file_version_of(tls->key_path)};
     struct error error;
 
-    look_at(tls, now);
-    if (!always && is_same_file(&now[0], &tls->seen[0]) && is_same_file(&now[1], &tls->seen[1]))
+    if (!always && file_version_same(&now[0], &tls->seen[0]) && file_version_same(&now[1], &tls->seen[1]))
         return;
     memcpy(tls->seen, now, sizeof now);
     if (read_pair(tls, &error))

@@ -7,13 +7,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/apikey/apikey.h"
 #include "services/gateway/api_error.h"
 #include "services/gateway/rate.h"
 
 enum {
     KEY_TENANT_BYTES = 40, // "key-" and 32 digits
-    KEY_NAME_BYTES = 64,
-    KEY_MODELS_BYTES = 256,
+    KEY_NAME_BYTES = APIKEY_NAME_BYTES,
+    KEY_MODELS_BYTES = APIKEY_MODELS_BYTES,
 };
 
 // What an owner may do. 0: no limit.

@@ -1,6 +1,6 @@
 // keys.c: see keys.h. Keys themselves are not kept.
 //
-//     file ──read_table()──▶ table: hash ─▶ owner        owners: a list that only grows
+//     file ──read_file()──▶ table: hash ─▶ owner        owners: a list that only grows
 //                              │ replaced as a whole        ▲
 //                              └────────────────────────────┘
 #include "services/gateway/keys.h"
@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 
 #include "common/apikey/apikey.h"
 #include "common/base/checked.h"
+#include "common/base/file_version.h"
 #include "common/base/log.h"
 
 enum {
@@ -39,14 +39,6 @@ struct table {
     struct entry entries[KEYS_MAX];
 };
 
-// What tells whether a file has changed.
-struct version {
-    dev_t device;
-    ino_t inode;
-    off_t bytes;
-    struct timespec modified;
-};
-
 struct keys {
     char *path;
     unsigned char secret[crypto_generichash_KEYBYTES]; // random, so that nobody can choose hashes
@@ -54,7 +46,7 @@ struct keys {
     struct table *table;
     struct key *owners; // all that there ever were
     uint32_t owner_count;
-    struct version version; // of the latest file that was read, used or not
+    struct file_version version; // of the latest file that was looked at, used or not
 };
 
 // --- hashes ---------------------------------------------------------------------------------------------------------------
@@ -171,18 +163,12 @@ static enum status read_field(const struct reading *r, char *field, struct key_l
     return STATUS_OK;
 }
 
-static bool is_name(const char *text)
-{
-    return strlen(text) < KEY_NAME_BYTES &&
-           text[strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@")] == '\0';
-}
-
 static enum status read_named(const struct reading *r, char *const *fields, uint32_t count, struct line *out)
 {
     enum status status = STATUS_OK;
     size_t bytes = 0;
 
-    if (!is_name(fields[0]))
+    if (!apikey_is_name(fields[0]))
         return wrong(r, "an owner's name has letters, digits and ._-@, at most 63");
     if (strncmp(fields[1], APIKEY_HASH_PREFIX, strlen(APIKEY_HASH_PREFIX)) || strlen(fields[1]) != APIKEY_HASH_TEXT_BYTES - 1 ||
         sodium_hex2bin(out->hash, sizeof out->hash, fields[1] + strlen(APIKEY_HASH_PREFIX), 2 * (size_t)HASH_BYTES, NULL, &bytes,
@@ -276,43 +262,30 @@ static enum status read_lines(struct reading *r, FILE *file)
     return status;
 }
 
-static bool version_of(int fd, struct version *out)
-{
-    struct stat stat;
-
-    if (fstat(fd, &stat))
-        return false;
-    *out = (struct version){stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtim};
-    return true;
-}
-
-static bool is_same_version(const struct version *a, const struct version *b)
-{
-    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes && a->modified.tv_sec == b->modified.tv_sec &&
-           a->modified.tv_nsec == b->modified.tv_nsec;
-}
-
 // Reads the file into a new table and, if all of it is right, uses that.
-static enum status read_table(struct keys *keys, FILE *file, struct error *error)
+static enum status read_file(struct keys *keys, struct error *error)
 {
     struct reading r = {.keys = keys, .path = keys->path, .error = error};
-    struct table *before;
+    FILE *file = fopen(keys->path, "re");
     enum status status;
 
+    if (!file)
+        return error_set(error, STATUS_NOT_FOUND, "%s: %s", keys->path, strerror(errno));
     r.table = calloc(1, sizeof *r.table);
     r.limits = calloc(KEYS_MAX, sizeof *r.limits);
     status = r.table && r.limits ? read_lines(&r, file) : error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory", keys->path);
     if (!status) {
+        struct table *before = keys->table;
         for (uint32_t i = 0; i < r.table->count; i++)
             set_limits(r.table->entries[i].owner, &r.limits[i]);
         pthread_mutex_lock(&keys->lock);
-        before = keys->table;
         keys->table = r.table;
         pthread_mutex_unlock(&keys->lock);
         r.table = before;
     }
     free(r.table);
     free(r.limits);
+    fclose(file);
     return status;
 }
 
@@ -320,26 +293,21 @@ enum status keys_open(const char *path, struct keys **out, struct error *error)
 {
     struct keys *keys;
     enum status status;
-    FILE *file;
 
     *out = NULL;
     if (sodium_init() < 0)
         return error_set(error, STATUS_UNAVAILABLE, "libsodium finds no source of random bytes");
-    file = fopen(path, "re");
-    if (!file)
-        return error_set(error, STATUS_NOT_FOUND, "%s: %s", path, strerror(errno));
     keys = calloc(1, sizeof *keys);
     if (keys)
         pthread_mutex_init(&keys->lock, NULL);
-    if (keys && (keys->path = strdup(path))) {
-        randombytes_buf(keys->secret, sizeof keys->secret);
-        (void)version_of(fileno(file), &keys->version);
-        status = read_table(keys, file, error);
-    } else {
-        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    if (!keys || !(keys->path = strdup(path))) {
+        keys_close(keys);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     }
-    fclose(file);
-    if (status != STATUS_OK)
+    randombytes_buf(keys->secret, sizeof keys->secret);
+    keys->version = file_version_of(path);
+    status = read_file(keys, error);
+    if (status)
         keys_close(keys);
     else
         *out = keys;
@@ -363,39 +331,27 @@ void keys_close(struct keys *keys)
 
 bool keys_reload(struct keys *keys, bool always)
 {
-    FILE *file = fopen(keys->path, "re");
-    struct version version = {0};
+    const struct file_version now = file_version_of(keys->path);
     struct error error;
-    bool used = false;
 
-    if (!file) {
-        if (always || keys->version.inode)
-            log_warn("KEYS-NOT-READ", "file=%s why=\"%s: the keys that were read before are used on\"", keys->path,
-                     strerror(errno));
-        keys->version = version; // said once
+    if (!always && file_version_same(&now, &keys->version))
+        return false;
+    keys->version = now;
+    if (read_file(keys, &error)) {
+        log_warn("KEYS-NOT-READ", "why=\"%s: the keys that were read before are used on\"", error.text);
         return false;
     }
-    if (version_of(fileno(file), &version) && (always || !is_same_version(&version, &keys->version))) {
-        keys->version = version;
-        used = read_table(keys, file, &error) == STATUS_OK;
-        if (used)
-            log_info("KEYS-READ", "file=%s keys=%u", keys->path, keys_count(keys));
-        else
-            log_warn("KEYS-NOT-READ", "file=%s why=\"%s: the keys that were read before are used on\"", keys->path, error.text);
-    }
-    fclose(file);
-    return used;
+    log_info("KEYS-READ", "file=%s keys=%u", keys->path, keys_count(keys));
+    return true;
 }
 
 // --- look-ups -------------------------------------------------------------------------------------------------------------
 
-uint32_t keys_count(const struct keys *keys)
+uint32_t keys_count(struct keys *keys)
 {
-    struct keys *locked = (struct keys *)keys;
-
-    pthread_mutex_lock(&locked->lock);
+    pthread_mutex_lock(&keys->lock);
     uint32_t count = keys->table->count;
-    pthread_mutex_unlock(&locked->lock);
+    pthread_mutex_unlock(&keys->lock);
     return count;
 }
 

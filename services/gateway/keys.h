@@ -29,7 +29,7 @@ struct keys;
 enum status keys_open(const char *path, struct keys **out, struct error *error) MUST_CHECK;
 void keys_close(struct keys *keys); // NULL is allowed. No request may be in flight
 
-uint32_t keys_count(const struct keys *keys);
+uint32_t keys_count(struct keys *keys);
 
 // Reads the file again if it has changed, or if `always`. Owners that are still there keep what they have taken. Returns whether it was
 // read and is used now; a file that cannot be used changes nothing and is logged. Any thread, one at a time.
