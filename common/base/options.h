@@ -48,6 +48,9 @@ struct program {
 // names it, its source and the accepted values. argv[0] is skipped.
 enum status options_parse(struct program *program, int argc, char **argv, struct error *error) MUST_CHECK;
 
+// Appends options to a table that is made of several, where `count` of at most `most` are. Returns how many there are then.
+uint32_t options_append(struct option *table, uint32_t count, uint32_t most, const struct option *more, uint32_t more_count);
+
 // Unsets the FD_ variables of the program's settings, so that programs it starts do not read them as their own.
 void options_forget_environment(const struct program *program);
 

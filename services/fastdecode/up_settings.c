@@ -181,10 +181,8 @@ static uint32_t list_services(struct up_settings *s, struct option *out)
         {"quantize", OPTION_CHOICE, &s->quantize, QUANTIZE_NAMES, QUANTIZE_HELP, 0, 0},
         {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
     };
-    _Static_assert(sizeof options <= OPTIONS_MAX * sizeof *out, "OPTIONS_MAX");
 
-    memcpy(out, options, sizeof options);
-    return ARRAY_COUNT(options);
+    return options_append(out, 0, OPTIONS_MAX, options, ARRAY_COUNT(options));
 }
 
 // How steps are made, limits, and what all services have. `before`: how many options are there already. Returns how many there are then.
@@ -220,9 +218,7 @@ static uint32_t list_steps(struct up_settings *s, struct option *out, uint32_t b
          "folder for pid files, logs and sockets, yours alone (mode 700); default: a new one under /tmp", 0, 0},
     };
 
-    assert_always(before + ARRAY_COUNT(options) <= OPTIONS_MAX);
-    memcpy(out + before, options, sizeof options);
-    return before + ARRAY_COUNT(options);
+    return options_append(out, before, OPTIONS_MAX, options, ARRAY_COUNT(options));
 }
 
 enum status up_settings_parse(struct up_settings *s, int argc, char **argv, bool *check_only, struct error *error)

@@ -10,7 +10,7 @@
 #include "common/rpc/secret.h"
 #include "services/gateway/gateway_internal.h"
 
-enum { DRAIN_POLL_MS = 10, RPC_CALLS = 16384, LOOK_EVERY_TICKS = 10, ADMIN_CONNECTIONS = 64 };
+enum { DRAIN_POLL_MS = 10, RPC_CALLS = 16384, LOOK_EVERY_TICKS = 10, ADMIN_CONNECTIONS = 64, ADMIN_BODY_BYTES = 4096 };
 
 void gateway_defaults(struct gateway_config *config)
 {
@@ -72,7 +72,6 @@ static void on_tick(void *arg)
     struct gateway *gateway = arg;
 
     look_at_files(gateway);
-
     if (!atomic_exchange_explicit(&gateway->tick_pending, true, memory_order_relaxed))
         mesh_post(gateway->mesh, tick_on_loop, gateway);
 }
@@ -86,10 +85,6 @@ static void on_done(void *arg, struct exchange *exchange, int status)
         audit_add(gateway->audit, exchange, status, language_name(gateway->language));
     log_debug("HTTP-DONE", "request=%s method=%s status=%d", exchange_request_id(exchange), exchange_method(exchange), status);
 }
-
-static void on_admin_gone(void *arg, struct exchange *exchange) { (void)arg, (void)exchange; }
-static void on_admin_tick(void *arg) { (void)arg; }
-static void on_admin_done(void *arg, struct exchange *exchange, int status) { (void)arg, (void)exchange, (void)status; }
 
 static void on_mesh_changed(void *arg)
 {
@@ -199,57 +194,53 @@ static enum status open_batches(struct gateway *gateway, struct error *error)
     return config->batch_dir ? batch_api_open(&batches, &gateway->batches, error) : STATUS_OK;
 }
 
-static enum status open_http(struct gateway *gateway, struct error *error)
+// What the public server and the one of --admin-listen have in common.
+static struct http_config http_of(struct gateway *gateway)
 {
     const struct gateway_config *config = &gateway->config;
-    struct http_config http = {
-        .host = config->host,
-        .port = config->port,
-        .max_connections = config->max_connections,
-        .max_connections_per_address = config->max_connections_per_address,
-        .max_body_bytes = config->max_body_bytes,
+
+    return (struct http_config){
         .max_unsent_bytes = config->max_unsent_bytes,
         .min_read_rate = config->min_read_rate,
         .header_timeout_s = config->header_timeout_s,
         .body_timeout_s = config->body_timeout_s,
         .idle_timeout_s = config->idle_timeout_s,
-        .cors_origin = config->cors_origin,
-        .tls = gateway->tls,
-        .check = routes_check,
-        .handle = routes_handle,
-        .gone = on_gone,
-        .tick = on_tick,
-        .done = on_done,
         .arg = gateway,
     };
+}
 
+static enum status open_http(struct gateway *gateway, struct error *error)
+{
+    const struct gateway_config *config = &gateway->config;
+    struct http_config http = http_of(gateway);
+
+    http.host = config->host;
+    http.port = config->port;
+    http.max_connections = config->max_connections;
+    http.max_connections_per_address = config->max_connections_per_address;
+    http.max_body_bytes = config->max_body_bytes;
+    http.cors_origin = config->cors_origin;
+    http.tls = gateway->tls;
+    http.check = routes_check;
+    http.handle = routes_handle;
+    http.gone = on_gone;
+    http.tick = on_tick;
+    http.done = on_done;
     return http_server_start(&http, &gateway->http, error);
 }
 
 static enum status open_admin(struct gateway *gateway, struct error *error)
 {
-    const struct gateway_config *config = &gateway->config;
-    const struct http_config http = {
-        .host = config->admin_host,
-        .port = config->admin_port,
-        .max_connections = ADMIN_CONNECTIONS,
-        .max_body_bytes = 4096,
-        .max_unsent_bytes = config->max_unsent_bytes,
-        .header_timeout_s = config->header_timeout_s,
-        .body_timeout_s = config->body_timeout_s,
-        .idle_timeout_s = config->idle_timeout_s,
-        .check = routes_check_admin,
-        .handle = routes_handle_admin,
-        .gone = on_admin_gone,
-        .tick = on_admin_tick,
-        .done = on_admin_done,
-        .arg = gateway,
-    };
+    struct http_config http = http_of(gateway);
     struct error reason;
 
-    if (!config->admin_host)
-        return STATUS_OK;
-    if (!http_server_start(&http, &gateway->admin, &reason))
+    http.host = gateway->config.admin_host;
+    http.port = gateway->config.admin_port;
+    http.max_connections = ADMIN_CONNECTIONS;
+    http.max_body_bytes = ADMIN_BODY_BYTES;
+    http.check = routes_check_admin;
+    http.handle = routes_handle_admin;
+    if (!http.host || !http_server_start(&http, &gateway->admin, &reason))
         return STATUS_OK;
     return error_set(error, reason.status, "--admin-listen: %s; several gateways on a host need a port each, or none", reason.text);
 }

@@ -50,7 +50,7 @@ struct http_config {
     struct http_tls *tls;    // NULL: plain HTTP; borrowed
     http_check_fn *check;
     http_handle_fn *handle;
-    http_gone_fn *gone;
+    http_gone_fn *gone; // these three may be NULL
     http_tick_fn *tick;
     http_done_fn *done;
     void *arg;

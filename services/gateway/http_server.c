@@ -30,7 +30,7 @@ static void watch_gone(void *arg, void *user)
     struct http_server *server = arg;
     struct exchange *exchange = user;
 
-    if (exchange_mark_gone(exchange))
+    if (exchange_mark_gone(exchange) && server->config.gone)
         server->config.gone(server->config.arg, exchange);
     exchange_release(exchange);
 }
@@ -40,7 +40,8 @@ static bool watch_is_late(void *user, uint64_t now_us) { return exchange_is_late
 static void watch_tick(void *arg)
 {
     struct http_server *server = arg;
-    server->config.tick(server->config.arg);
+    if (server->config.tick)
+        server->config.tick(server->config.arg);
 }
 
 // --- lifecycle ----------------------------------------------------------------------------------------------------

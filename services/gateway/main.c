@@ -44,9 +44,11 @@ static enum status split_admin(struct gateway_program *s, struct error *error)
     return STATUS_OK;
 }
 
-static enum status configure(struct service *service, void *state, struct error *error)
+enum { OPTIONS_MAX = 64 };
+
+// Where it listens, and what it serves to whom. Returns how many options there are.
+static uint32_t list_addresses(struct gateway_program *s, struct option *out)
 {
-    struct gateway_program *s = state;
     struct gateway_config *g = &s->config;
     const struct option options[] = {
         {"host", OPTION_STRING, &g->host, "ADDRESS", "address on which the HTTP server listens", 0, 0},
@@ -72,6 +74,16 @@ static enum status configure(struct service *service, void *state, struct error 
          "file of accepted API keys and their limits, one a line; read again when it changes; none: no key is needed", 0, 0},
         {"cors-origin", OPTION_STRING, &g->cors_origin, "ORIGIN", "allow web pages of this origin to call the API; *: of any", 0,
          0},
+    };
+
+    return options_append(out, 0, OPTIONS_MAX, options, ARRAY_COUNT(options));
+}
+
+// Limits, and how it goes about its work.
+static uint32_t list_limits(struct gateway_program *s, struct option *out, uint32_t before)
+{
+    struct gateway_config *g = &s->config;
+    const struct option options[] = {
         {"max-connections", OPTION_U32, &g->max_connections, "N", "most open connections", 1, 1 << 20},
         {"max-connections-per-address", OPTION_U32, &g->max_connections_per_address, "N",
          "most open connections of one client address; 0: half of --max-connections, and no limit for loopback addresses", 0,
@@ -111,14 +123,23 @@ static enum status configure(struct service *service, void *state, struct error 
         {"drain-notice", OPTION_F64, &s->drain_notice_s, "S",
          "part of --drain-timeout in which /ready fails but new requests are accepted, so that load balancers notice", 0, 86400},
     };
-    enum status status = service_options(service, options, ARRAY_COUNT(options), error);
 
-    if (g->api_key_file && !strcmp(g->api_key_file, "none"))
-        g->api_key_file = NULL;
-    if (g->batch_dir && !strcmp(g->batch_dir, "none"))
-        g->batch_dir = NULL;
-    if (g->audit_file && !strcmp(g->audit_file, "none"))
-        g->audit_file = NULL;
+    return options_append(out, before, OPTIONS_MAX, options, ARRAY_COUNT(options));
+}
+
+// "none" is no file.
+static const char *file_or_null(const char *path) { return path && strcmp(path, "none") ? path : NULL; }
+
+static enum status configure(struct service *service, void *state, struct error *error)
+{
+    struct gateway_program *s = state;
+    struct gateway_config *g = &s->config;
+    struct option options[OPTIONS_MAX];
+    enum status status = service_options(service, options, list_limits(s, options, list_addresses(s, options)), error);
+
+    g->api_key_file = file_or_null(g->api_key_file);
+    g->batch_dir = file_or_null(g->batch_dir);
+    g->audit_file = file_or_null(g->audit_file);
     return status ? status : split_admin(s, error);
 }
 

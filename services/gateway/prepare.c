@@ -292,30 +292,40 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     return true;
 }
 
+struct respond_usage request_usage(const struct request *request)
+{
+    struct respond_usage usage = {0};
+    uint32_t i;
+
+    for (i = 0; i < request->prompt_count; i++)
+        usage.prompt_tokens += request->prompts[i].count;
+    for (i = 0; i < request->choice_count; i++)
+        usage.completion_tokens += request->choices[i].generated_count;
+    for (i = 0; i < request->choice_count; i++) // a prompt counts once, however many choices it has
+        usage.cached_tokens += request->choices[i].number == 0 ? request->choices[i].cached_tokens : 0;
+    return usage;
+}
+
 bool request_take_grant(struct request *request, struct key_grant *grant, struct api_error *error)
 {
-    uint64_t tokens = (uint64_t)request->max_tokens * request->choice_count;
+    const uint64_t answers = (uint64_t)request->max_tokens * request->choice_count;
 
-    for (uint32_t i = 0; i < request->prompt_count; i++)
-        tokens += request->prompts[i].count;
-    if (!key_take_tokens(grant, tokens, error))
+    if (!key_take_tokens(grant, request_usage(request).prompt_tokens + answers, error))
         return false;
     request->grant = *grant;
     *grant = (struct key_grant){0};
     return true;
 }
 
-// Notes what the request has had: nothing, if the mesh never had it.
-static void settle(struct request *request)
+void request_settle(struct request *request)
 {
-    uint64_t prompts = 0, answers = 0;
+    struct respond_usage usage = request->submitted ? request_usage(request) : (struct respond_usage){0};
 
-    for (uint32_t i = 0; request->submitted && i < request->prompt_count; i++)
-        prompts += request->prompts[i].count;
-    for (uint32_t i = 0; i < request->choice_count; i++)
-        answers += request->choices[i].generated_count;
-    exchange_note_usage(request->exchange, prompts, answers);
-    key_end(&request->grant, prompts + answers);
+    if (request->settled)
+        return;
+    request->settled = true;
+    exchange_note_usage(request->exchange, usage.prompt_tokens, usage.completion_tokens);
+    key_end(&request->grant, usage.prompt_tokens + usage.completion_tokens);
 }
 
 void request_stop_waiting(struct request *request)
@@ -331,7 +341,7 @@ void request_discard(struct request *request)
 
     if (!request)
         return;
-    settle(request);
+    request_settle(request);
     for (i = 0; i < request->choice_count; i++)
         choice_close(&request->choices[i]);
     for (i = 0; i < request->prompt_count; i++) {

@@ -24,20 +24,6 @@ void request_observe(const struct request *request, enum metrics_histogram which
         metrics_observe(request->owner->config.metrics, which, seconds);
 }
 
-static struct respond_usage count_usage(const struct request *request)
-{
-    struct respond_usage usage = {0};
-    uint32_t i;
-
-    for (i = 0; i < request->prompt_count; i++)
-        usage.prompt_tokens += request->prompts[i].count;
-    for (i = 0; i < request->choice_count; i++)
-        usage.completion_tokens += request->choices[i].generated_count;
-    for (i = 0; i < request->choice_count; i++) // a prompt counts once, however many choices it has
-        usage.cached_tokens += request->choices[i].number == 0 ? request->choices[i].cached_tokens : 0;
-    return usage;
-}
-
 static void write_stream(struct request *request, const struct text *chunk)
 {
     uint64_t began_ns = trace_clock(request->owner->track);
@@ -50,11 +36,9 @@ static void write_stream(struct request *request, const struct text *chunk)
 
 static void answer_whole(struct request *request)
 {
-    struct respond_usage usage = count_usage(request);
+    struct respond_usage usage = request_usage(request);
     struct text body = {0};
     uint32_t i;
-
-    exchange_note_usage(request->exchange, usage.prompt_tokens, usage.completion_tokens);
 
     respond_whole_begin(&body, &request->head);
     for (i = 0; i < request->choice_count; i++) {
@@ -77,10 +61,9 @@ static void answer_whole(struct request *request)
 
 static void end_stream(struct request *request)
 {
-    struct respond_usage usage = count_usage(request);
+    struct respond_usage usage = request_usage(request);
     struct text chunk = {0};
 
-    exchange_note_usage(request->exchange, usage.prompt_tokens, usage.completion_tokens);
     if (request->include_usage)
         respond_usage_chunk(&chunk, &request->head, &usage);
     text_string(&chunk, "data: [DONE]\n\n");
@@ -115,8 +98,9 @@ void request_drop(struct request *request)
 static void complete(struct request *request)
 {
     struct metrics *metrics = request->owner->config.metrics;
-    struct respond_usage usage = count_usage(request);
+    struct respond_usage usage = request_usage(request);
 
+    request_settle(request);
     if (request->stream)
         end_stream(request);
     else
@@ -134,6 +118,7 @@ void request_fail(struct request *request, const struct api_error *error)
 {
     struct text chunk = {0};
 
+    request_settle(request);
     log_warn("API-FAILED", "request=%s status=%d", exchange_request_id(request->exchange), error->status);
     if (!exchange_is_answered(request->exchange)) {
         respond_error(request->exchange, error);

@@ -69,8 +69,9 @@ struct request {
     char id[ID_BYTES];
     struct key *key;        // NULL: none was needed
     uint32_t key_waiting;   // how many of this request's sequences key->waiting counts
-    struct key_grant grant; // given back when it ends
-    char *cache_salt;       // owned; NULL: no salt
+    struct key_grant grant; // until it is settled
+    bool settled;
+    char *cache_salt; // owned; NULL: no salt
     struct respond_head head;
     bool stream, echo, logprobs, ignore_eos, include_usage;
     Fastdecode__LatencyClass latency_class;
@@ -108,6 +109,13 @@ static inline bool request_is_batch(const struct request *request)
 
 // request_answer.c. Counts a time, unless the request is of the latency class batch: those say how long the others let them wait.
 void request_observe(const struct request *request, enum metrics_histogram which, double seconds);
+
+// prepare.c. Counts what the request has had so far.
+struct respond_usage request_usage(const struct request *request);
+
+// prepare.c. Says what the request has had, and gives back what its key's limits lent it beyond that: before its answer ends, because
+// the next request may come with it. Does nothing the second time.
+void request_settle(struct request *request);
 
 // prepare.c. Stops counting the request's sequences as waiting in its key's share.
 void request_stop_waiting(struct request *request);

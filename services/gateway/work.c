@@ -104,6 +104,13 @@ void work_cancel(struct gateway *gateway, struct exchange *exchange)
     mesh_post(gateway->mesh, cancel_on_loop, cancellation);
 }
 
+// Refuses a request, with the state of its key's limits. key: NULL: none has any.
+static void refuse(struct exchange *exchange, struct key *key, const struct api_error *error)
+{
+    answer_limits(exchange, key);
+    respond_error(exchange, error);
+}
+
 void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
 {
     struct api_error error = {0};
@@ -119,8 +126,7 @@ void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kin
     is_batch = key && key_is_batch(key);
     full = is_full(gateway, &state, key, kind, is_batch, 1, &error);
     if ((full && (is_batch || !state.max_queue_batch || !may_ask_for_flex(kind, exchange))) || !key_begin(key, &grant, &error)) {
-        answer_limits(exchange, key);
-        respond_error(exchange, &error);
+        refuse(exchange, key, &error);
         return;
     }
     work = calloc(1, sizeof *work);
@@ -142,8 +148,7 @@ void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kin
         return;
     api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many requests wait to be read, try again later");
     error.retry_after_s = request_retry_after_s(state.predicted_wait_ms);
-    answer_limits(exchange, key);
-    respond_error(exchange, &error);
+    refuse(exchange, key, &error);
     free_work(work);
 }
 
@@ -239,7 +244,6 @@ static bool check_class(struct gateway *gateway, struct work *work, struct api_r
     struct mesh_state state;
 
     api->flex = api->flex || is_batch;
-
     if (batch == work->batch && !work->must_be)
         return true; // looked at before
     add_waiting(work->key, work->batch, -1);
@@ -257,16 +261,14 @@ static void start_request(struct gateway *gateway, struct work *work, struct api
     struct api_error error = {0};
 
     if (!request_prepare(gateway->requests, work->exchange, api, work->key, &request, &error)) {
-        answer_limits(work->exchange, work->grant.key);
-        respond_error(work->exchange, &error);
+        refuse(work->exchange, work->grant.key, &error);
         free(start);
         return;
     }
     work->key = NULL; // counted by the request from here on
     struct key *limited = work->grant.key;
     if (!request_take_grant(request, &work->grant, &error)) {
-        answer_limits(work->exchange, limited);
-        respond_error(work->exchange, &error);
+        refuse(work->exchange, limited, &error);
         request_discard(request);
         free(start);
         return;
@@ -299,11 +301,9 @@ void work_run(void *arg, void *item)
                (work->grant.key && !key_permits_model(work->grant.key, language_name(gateway->language), &error))) {
         log_info("API-REFUSED", "request=%s status=%d param=%s", exchange_request_id(work->exchange), error.status,
                  error.param[0] ? error.param : "-");
-        answer_limits(work->exchange, work->grant.key);
-        respond_error(work->exchange, &error);
+        refuse(work->exchange, work->grant.key, &error);
     } else if ((work->kind & (API_COMPLETION | API_CHAT)) && !check_class(gateway, work, &api, is_batch, &error)) {
-        answer_limits(work->exchange, work->grant.key);
-        respond_error(work->exchange, &error);
+        refuse(work->exchange, work->grant.key, &error);
     } else {
         exchange_drop_body(work->exchange);
         if (work->kind & (API_TOKENIZE | API_DETOKENIZE))

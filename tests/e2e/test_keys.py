@@ -122,3 +122,17 @@ def test_certificates(start_mesh, tmp_path):
     loose = ssl._create_unverified_context()  # pylint: disable=protected-access
     status, _, body = ask(mesh.url, "", context=loose, path="/metrics")
     assert status == 404 and "--admin-listen" in body["error"]["message"]
+
+
+def test_one_open_request(start_mesh, tmp_path):
+    """Beside an open request the next is refused; behind it never, however soon it comes."""
+    one = make_key(tmp_path / "keys", "one", "--open", 1)
+    mesh = start_mesh("--api-key-file", tmp_path / "keys")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        long = pool.submit(ask, mesh.url, one, 2000)
+        mesh.wait_metric("fastdecode_requests_running", lambda count: count == 1)
+        status, headers, body = ask(mesh.url, one)
+        assert status == 429 and "1 open requests" in body["error"]["message"] and int(headers["Retry-After"]) == 1
+        assert long.result()[0] == 200
+    for _ in range(200):
+        assert ask(mesh.url, one, 1)[0] == 200
