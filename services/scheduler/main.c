@@ -67,6 +67,7 @@ static enum status start(void *state, struct error *error)
         {&fastdecode__generator__descriptor, "Generate", generate_handler, scheduler},
         {&fastdecode__generator__descriptor, "Watch", watch_handler, scheduler},
         {&fastdecode__generator__descriptor, "Metrics", metrics_handler, scheduler},
+        {&fastdecode__viewer__descriptor, "View", view_handler, scheduler},
         {&fastdecode__cluster__descriptor, "RegisterMember", registration_handler, scheduler},
         {&fastdecode__cluster__descriptor, "Heartbeat", members_heartbeat_handler, scheduler},
         {&fastdecode__cluster__descriptor, "Drain", members_drain_handler, scheduler},
@@ -89,6 +90,7 @@ static enum status start(void *state, struct error *error)
     scheduler->incarnation = member_incarnation();
     scheduler->next_sequence = scheduler->incarnation + 1;
     scheduler->started_us = clock_now_us();
+    view_note(scheduler, FASTDECODE__EVENT_KIND__EVENT_KIND_STARTED, "scheduler", "");
     scheduler_init(scheduler);
     scheduler->settling_capacity = SETTLING_MAX;
     scheduler->settling = calloc(SETTLING_MAX, sizeof *scheduler->settling);

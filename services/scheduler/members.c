@@ -63,6 +63,9 @@ static void go_up(struct member *member)
     member->scheduler->tick(member->scheduler); // what sequences wait for is known now, and nothing changes before the events below
     member->up = true;
     member->stay++;
+    view_note(member->scheduler,
+              member->stay > 1 ? FASTDECODE__EVENT_KIND__EVENT_KIND_BACK : FASTDECODE__EVENT_KIND__EVENT_KIND_JOINED, member->name,
+              "");
     log_info("PLACE-UP", "name=%s place=%u pages=%llu", member->name, place->index, (unsigned long long)place->pages_total);
     if (is_s_part(member))
         stages_tell_core(member->scheduler);
@@ -85,6 +88,8 @@ static void go_down(struct member *member, const char *why)
     }
     member->up = false;
     place->member->lost += !place->drained; // a pipeline's stages count together
+    view_note(scheduler, place->drained ? FASTDECODE__EVENT_KIND__EVENT_KIND_LEFT : FASTDECODE__EVENT_KIND__EVENT_KIND_DOWN,
+              member->name, place->drained ? "" : why);
     log_warn("PLACE-DOWN", "name=%s place=%u why=\"%s\"", member->name, place->index, why);
     if (is_s_part(member))
         stages_void(scheduler); // before anything that may call all stages
@@ -397,6 +402,7 @@ void members_drain_handler(struct rpc_call *call, void *user)
     }
     const struct sched_event event = {.kind = SCHED_PLACE_DRAIN, .place = member->place->index};
     log_info("PLACE-DRAINS", "name=%s", member->name);
+    view_note(scheduler, FASTDECODE__EVENT_KIND__EVENT_KIND_DRAINS, member->name, "");
     member->place->draining = call;
     rpc_call_on_cancel(call, on_drain_cancelled, member->place);
     scheduler_event(scheduler, &event);

@@ -385,6 +385,7 @@ void places_drained(struct scheduler *scheduler, uint32_t place_index)
     Fastdecode__DrainReply reply = FASTDECODE__DRAIN_REPLY__INIT;
 
     log_info("PLACE-DRAINED", "name=%s", place->member->name);
+    view_note(scheduler, FASTDECODE__EVENT_KIND__EVENT_KIND_DRAINED, place->member->name, "");
     place->drained = true;
     if (place->draining)
         rpc_call_reply(place->draining, &reply.base);

@@ -169,7 +169,9 @@ static void take_place(struct scheduler *scheduler, struct place *place, const F
     place->bytes_per_second = request->kv_bytes_per_second > 0 && request->kv_bytes_per_second < 1e15 ? request->kv_bytes_per_second
                                                                                                       : BYTES_PER_SECOND_GUESS;
     place->pair_us = 0;
-    if (messages_to_kv_costs(request->kv_costs, &kv) && scheduler->model_known) {
+    place->has_costs = messages_to_kv_costs(request->kv_costs, &kv) && scheduler->model_known;
+    if (place->has_costs) {
+        place->costs = kv;
         place->pair_us = kv.pair_us * layers;
         place->bytes_per_second = (double)scheduler->core_config.kv_bytes_per_token / (kv.token_us * layers) * 1e6;
     }

@@ -26,6 +26,7 @@
 #include "common/trace/trace.h"
 #include "services/scheduler/page_names.h"
 #include "services/scheduler/token_logs.h"
+#include "services/scheduler/view.h"
 #include "step.pb-c.h"
 
 enum {
@@ -158,6 +159,9 @@ struct place {
     struct member worker;  // the member, if kind is SCHED_KV_WORKER
     uint64_t pages_total;
     double bytes_per_second;
+    struct kv_costs costs; // what it measured at its start, if has_costs
+    bool has_costs;
+    uint64_t attend_us, tokens_read;      // sums over answered steps
     double pair_us;                       // time of prefill attention per row and context token, all layers; 0: not known
     bool shares_cores;                    // with the s-part, if that computes on CPUs
     bool hands_over;                      // pages can be handed over from and to it
@@ -205,6 +209,8 @@ struct flight {
     struct rpc_handle call;
     struct scheduler *scheduler;
     uint64_t sent_ns; // of the trace
+    uint64_t sent_us;
+    uint32_t mini_batch;
     uint32_t run_count, row_count;
     uint64_t *sequences; // of its runs
     uint32_t *positions;
@@ -289,6 +295,7 @@ struct scheduler {
 
     uint64_t generated_tokens, prompt_tokens, finished, cancelled, s_part_busy_us, s_part_wait_us;
     uint64_t busy_ns; // processor time of ticks: running the core and carrying out its actions
+    struct view view;
 };
 
 // Queues an event for the next tick. The queue has room for the events of one turn of the loop; when it is full, a tick runs at
@@ -454,5 +461,15 @@ bool places_clean(struct member *member, const uint64_t *sequences, uint32_t cou
 void watch_handler(struct rpc_call *call, void *user);
 void watch_publish(struct scheduler *scheduler, uint64_t now_us);
 void metrics_handler(struct rpc_call *call, void *user);
+
+// --- view.c, outlook.c: what people who watch the mesh see
+
+void view_handler(struct rpc_call *call, void *user);
+// Notes that something happened to a member. why: "" if there is nothing to say.
+void view_note(struct scheduler *scheduler, Fastdecode__EventKind kind, const char *name, const char *why);
+// Notes an answered step: its flight has the runs, the reply and the places' times.
+void view_note_step(struct scheduler *scheduler, const struct flight *flight);
+// Fills in what common/plan predicts for what runs now. False: the members have not measured themselves, or nothing runs.
+bool outlook_fill(const struct scheduler *scheduler, const struct sched_stats *stats, Fastdecode__PlanView *out);
 
 #endif

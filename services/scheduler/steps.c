@@ -185,6 +185,7 @@ static void on_reply(void *user, struct rpc_message *message)
         .places = flight->places,
         .place_count = flight->place_count,
     };
+    view_note_step(scheduler, flight);
     const uint32_t stages = stages_count_step(&scheduler->s_part, reply, flight->row_count, flight->stage_us);
     if (stages == scheduler->core_config.stages) {
         event.step_done.stage_us = flight->stage_us;
@@ -395,6 +396,8 @@ void steps_send(struct scheduler *scheduler, const struct sched_step_action *act
     flight->row_count = rows;
     flight->scheduler = scheduler;
     flight->sent_ns = trace_clock(scheduler->track_steps);
+    flight->sent_us = clock_now_us();
+    flight->mini_batch = action->mini_batch;
     if (!channel || rpc_call_start(channel, &fastdecode__spart__descriptor, "Step", &request.base, &options, &callbacks, flight,
                                    &flight->call, &error)) {
         flight->used = false;

@@ -61,7 +61,7 @@ ROOMS = {
     # programs: none includes another
     "services/gateway": "proto common/apikey common/base common/batch common/trace common/service common/jinja common/model common/tokenizer common/vocabulary "
                         "common/wire common/messages common/rpc",
-    "services/scheduler": "proto common/base common/trace common/service common/kv common/sched common/wire common/messages "
+    "services/scheduler": "proto common/base common/trace common/service common/kv common/sched common/plan common/wire common/messages "
                           "common/rpc common/member",
     "services/kv-worker": "proto common/base common/trace common/service common/kv common/wire common/messages common/rpc "
                           "common/member common/handover kernels/simd kernels/dispatch",

@@ -1,0 +1,269 @@
+// view.c: the mesh as people watch it: places, stages, the latest steps and events, and what was predicted beside what was measured.
+//
+// A gateway asks at most twice a second, however many people look at it. An answer has at most 256 places, 64 steps with 16 places each and
+// 64 events; with four workers it is 25 KB of JSON.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "services/scheduler/scheduler.h"
+
+// --- what is kept
+
+void view_note(struct scheduler *scheduler, Fastdecode__EventKind kind, const char *name, const char *why)
+{
+    struct view *view = &scheduler->view;
+    struct view_event *event = &view->events[view->event_count++ % VIEW_EVENTS];
+
+    event->time_us = clock_wall_us();
+    event->kind = kind;
+    snprintf(event->name, sizeof event->name, "%s", name);
+    snprintf(event->why, sizeof event->why, "%s", why ? why : "");
+}
+
+static void count_rows(const struct flight *flight, struct view_step *step)
+{
+    for (uint32_t i = 0; i < flight->run_count; i++) {
+        const struct sched_run *run = &flight->runs[i];
+        if (run->sample && run->count - run->drafts == 1)
+            step->decode_rows += run->count;
+        else
+            step->prompt_rows += run->count;
+    }
+}
+
+// A place that measured its attention says what that took; of another one it is known how long the step waited for it.
+static void count_place(struct scheduler *scheduler, const struct sched_place_time *time)
+{
+    struct place *place;
+
+    if (time->place >= scheduler->place_count)
+        return;
+    place = &scheduler->places[time->place];
+    place->attend_us += time->attend_us ? time->attend_us : time->r_part_us;
+    place->tokens_read += time->tokens_read;
+}
+
+void view_note_step(struct scheduler *scheduler, const struct flight *flight)
+{
+    struct view *view = &scheduler->view;
+    struct view_step *step = &view->steps[view->step_count++ % VIEW_STEPS];
+
+    *step = (struct view_step){.step = flight->step,
+                               .sent_us = flight->sent_us,
+                               .answered_us = clock_now_us(),
+                               .mini_batch = flight->mini_batch,
+                               .total_us = flight->reply->total_us,
+                               .s_part_us = flight->reply->s_part_us,
+                               .r_part_us = flight->reply->r_part_us,
+                               .place_count = MIN(flight->place_count, (uint32_t)VIEW_STEP_PLACES)};
+    count_rows(flight, step);
+    for (uint32_t i = 0; i < flight->place_count; i++) {
+        const struct sched_place_time *time = &flight->places[i];
+        count_place(scheduler, time);
+        if (i < step->place_count)
+            step->places[i] = (struct view_place_time){time->place, time->r_part_us, time->attend_us, time->tokens_read};
+    }
+}
+
+// --- the answer. It borrows from the scheduler and lives for one call.
+
+struct view_answer {
+    Fastdecode__MeshView mesh;
+    Fastdecode__PlanView plan;
+    Fastdecode__PlaceView places[SCHED_PLACES_MAX], *place_pointers[SCHED_PLACES_MAX];
+    uint64_t loads[SCHED_PLACES_MAX][SCHED_MINI_BATCHES_MAX], limits[SCHED_MINI_BATCHES_MAX];
+    Fastdecode__StageView stages[SCHED_STAGES_MAX], *stage_pointers[SCHED_STAGES_MAX];
+    Fastdecode__StepView steps[VIEW_STEPS], *step_pointers[VIEW_STEPS];
+    Fastdecode__PlaceTime times[VIEW_STEPS][VIEW_STEP_PLACES], *time_pointers[VIEW_STEPS][VIEW_STEP_PLACES];
+    Fastdecode__EventView events[VIEW_EVENTS], *event_pointers[VIEW_EVENTS];
+};
+
+static uint32_t silent_ms(const struct member *member, uint64_t now_us)
+{
+    return member->heard_us && now_us > member->heard_us ? (uint32_t)MIN((now_us - member->heard_us) / 1000, (uint64_t)UINT32_MAX)
+                                                         : 0;
+}
+
+static void fill_place(const struct scheduler *scheduler, uint32_t index, struct view_answer *out)
+{
+    const struct place *place = &scheduler->places[index];
+    Fastdecode__PlaceView *view = &out->places[out->mesh.n_places];
+    struct sched_place_info info = {0};
+
+    fastdecode__place_view__init(view);
+    sched_get_place(scheduler->core, index, &info);
+    view->index = index;
+    view->name = (char *)(uintptr_t)place->member->name;
+    view->kind = place->kind == SCHED_LOCAL_POOL ? FASTDECODE__PLACE_KIND__PLACE_KIND_LOCAL_POOL
+                                                 : FASTDECODE__PLACE_KIND__PLACE_KIND_KV_WORKER;
+    view->up = info.up;
+    view->draining = info.up && info.draining;
+    view->shares_cores = info.up && info.shares_cores;
+    view->pages_used = info.up ? info.pages_used - info.pages_idle : 0;
+    view->pages_cached = info.up ? info.pages_idle : 0;
+    view->pages_total = info.up ? info.pages_total : 0;
+    view->sequences = info.sequences;
+    view->load_tokens = out->loads[out->mesh.n_places];
+    view->n_load_tokens = scheduler->core_config.mini_batches;
+    for (uint32_t m = 0; m < scheduler->core_config.mini_batches; m++)
+        view->load_tokens[m] = info.load[m];
+    view->token_us = info.token_us;
+    view->attend_us = place->attend_us;
+    view->tokens_read = place->tokens_read;
+    view->times_lost = place->member->lost;
+    view->silent_ms = silent_ms(place->member, clock_now_us());
+    out->place_pointers[out->mesh.n_places++] = view;
+}
+
+static void fill_stages(const struct scheduler *scheduler, struct view_answer *out)
+{
+    const struct stage *stages[SCHED_STAGES_MAX];
+    const uint32_t count = stages_list(&scheduler->s_part, stages);
+
+    for (uint32_t i = 0; i < count; i++) {
+        Fastdecode__StageView *view = &out->stages[i];
+        fastdecode__stage_view__init(view);
+        view->name = (char *)(uintptr_t)stages[i]->member->name;
+        view->up = scheduler->s_part.member.up;
+        view->first_layer = stages[i]->first_layer;
+        view->layer_count = stages[i]->layer_count;
+        view->numeric_level = (char *)(uintptr_t)stages[i]->level;
+        view->busy_us = count > 1 ? stages[i]->s_part_us : scheduler->s_part_busy_us;
+        view->waiting_us = count > 1 ? stages[i]->r_part_us : scheduler->s_part_wait_us;
+        view->silent_ms = silent_ms(stages[i]->member, clock_now_us());
+        out->stage_pointers[i] = view;
+    }
+    out->mesh.n_stages = count;
+}
+
+static void fill_steps(const struct view *view, struct view_answer *out)
+{
+    const uint64_t first = view->step_count > VIEW_STEPS ? view->step_count - VIEW_STEPS : 0;
+
+    for (uint64_t number = first; number < view->step_count; number++) {
+        const struct view_step *step = &view->steps[number % VIEW_STEPS];
+        const size_t at = out->mesh.n_recent_steps++;
+        Fastdecode__StepView *to = out->step_pointers[at] = &out->steps[at];
+        fastdecode__step_view__init(to);
+        to->step = step->step;
+        to->mini_batch = step->mini_batch;
+        to->sent_us = step->sent_us;
+        to->answered_us = step->answered_us;
+        to->decode_rows = step->decode_rows;
+        to->prompt_rows = step->prompt_rows;
+        to->total_us = step->total_us;
+        to->s_part_us = step->s_part_us;
+        to->r_part_us = step->r_part_us;
+        to->n_places = step->place_count;
+        to->places = out->time_pointers[at];
+        for (uint32_t i = 0; i < step->place_count; i++) {
+            Fastdecode__PlaceTime *time = out->time_pointers[at][i] = &out->times[at][i];
+            fastdecode__place_time__init(time);
+            time->worker = step->places[i].place;
+            time->r_part_us = step->places[i].r_part_us;
+            time->attend_us = step->places[i].attend_us;
+            time->tokens_read = step->places[i].tokens_read;
+        }
+    }
+}
+
+static void fill_events(struct view *view, struct view_answer *out)
+{
+    const uint64_t first = view->event_count > VIEW_EVENTS ? view->event_count - VIEW_EVENTS : 0;
+
+    for (uint64_t number = first; number < view->event_count; number++) {
+        struct view_event *event = &view->events[number % VIEW_EVENTS];
+        const size_t at = out->mesh.n_events++;
+        Fastdecode__EventView *to = out->event_pointers[at] = &out->events[at];
+        fastdecode__event_view__init(to);
+        to->number = number + 1;
+        to->time_us = event->time_us;
+        to->kind = event->kind;
+        to->name = event->name;
+        to->why = event->why;
+    }
+}
+
+static void fill_numbers(const struct scheduler *scheduler, const struct sched_stats *stats, Fastdecode__MeshView *out)
+{
+    out->mini_batches = stats->mini_batches;
+    out->running = stats->running_of[SCHED_CLASS_INTERACTIVE];
+    out->waiting = stats->waiting_of[SCHED_CLASS_INTERACTIVE];
+    out->running_batch = stats->running_of[SCHED_CLASS_BATCH];
+    out->waiting_batch = stats->waiting_of[SCHED_CLASS_BATCH];
+    out->max_queue = scheduler->settings.max_queue;
+    out->steps_in_flight = stats->steps_in_flight;
+    out->steps = stats->steps;
+    out->steps_failed = stats->steps_failed;
+    out->generated_tokens = scheduler->generated_tokens;
+    out->prompt_rows = stats->prefill_rows;
+    out->decode_rows = stats->decode_rows;
+    out->wasted_rows = stats->wasted_rows;
+    out->sequences_finished = scheduler->finished;
+    out->sequences_rebuilt = stats->rebuilt;
+    out->sequences_moved = stats->moved;
+    out->sequences_preempted = stats->preempted;
+    out->predicted_us = (uint64_t)stats->predicted_us;
+    out->measured_us = (uint64_t)stats->measured_us;
+    out->prediction_error_ratio = stats->prediction_error_ratio;
+}
+
+// What there is once the model is known.
+static void fill_core(const struct scheduler *scheduler, struct view_answer *out)
+{
+    const uint32_t mini_batches = scheduler->core_config.mini_batches;
+    struct sched_stats stats;
+
+    sched_get_stats(scheduler->core, &stats);
+    fill_numbers(scheduler, &stats, &out->mesh);
+    out->mesh.predicted_wait_ms = (uint32_t)MIN(sched_predicted_wait_us(scheduler->core, SCHED_CLASS_INTERACTIVE) / 1000, 3600000u);
+    out->mesh.model = (char *)(uintptr_t)scheduler->model_name;
+    out->mesh.layers = scheduler->kv.layers;
+    out->mesh.page_tokens = scheduler->kv.page_tokens;
+    out->mesh.kv_type = scheduler->kv.type;
+    out->mesh.load_limit_tokens = out->limits;
+    out->mesh.n_load_limit_tokens = mini_batches;
+    for (uint32_t m = 0; m < mini_batches; m++) {
+        const uint64_t limit = sched_load_limit(scheduler->core, m);
+        out->limits[m] = limit == UINT64_MAX ? 0 : limit;
+    }
+    fastdecode__plan_view__init(&out->plan);
+    if (outlook_fill(scheduler, &stats, &out->plan))
+        out->mesh.plan = &out->plan;
+    for (uint32_t i = 0; i < scheduler->place_count; i++)
+        if (scheduler->places[i].member->name[0])
+            fill_place(scheduler, i, out);
+    fill_stages(scheduler, out);
+}
+
+void view_handler(struct rpc_call *call, void *user)
+{
+    struct scheduler *scheduler = user;
+    struct view_answer *answer;
+    const uint64_t now_us = clock_now_us();
+
+    if (!rpc_call_unpack(call, &fastdecode__view_request__descriptor))
+        return;
+    answer = calloc(1, sizeof *answer);
+    if (!answer) {
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the view");
+        return;
+    }
+    fastdecode__mesh_view__init(&answer->mesh);
+    answer->mesh.scheduler_incarnation = scheduler->incarnation;
+    answer->mesh.now_us = now_us;
+    answer->mesh.wall_us = clock_wall_us();
+    answer->mesh.up_us = now_us - scheduler->started_us;
+    answer->mesh.places = answer->place_pointers;
+    answer->mesh.stages = answer->stage_pointers;
+    answer->mesh.recent_steps = answer->step_pointers;
+    answer->mesh.events = answer->event_pointers;
+    if (scheduler->core)
+        fill_core(scheduler, answer);
+    fill_steps(&scheduler->view, answer);
+    fill_events(&scheduler->view, answer);
+    rpc_call_reply(call, &answer->mesh.base);
+    free(answer);
+}

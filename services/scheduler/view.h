@@ -1,0 +1,37 @@
+// view.h: what view.c keeps of the latest steps and events, so that people who watch the mesh see more than the moment they ask in.
+//
+// Rings of fixed size: writing one entry is a few stores, and nothing is allocated until somebody asks.
+#ifndef FD_SERVICES_SCHEDULER_VIEW_H
+#define FD_SERVICES_SCHEDULER_VIEW_H
+
+#include <stdint.h>
+
+#include "view.pb-c.h"
+
+enum { VIEW_STEPS = 64, VIEW_EVENTS = 64, VIEW_STEP_PLACES = 16, VIEW_NAME_BYTES = 64, VIEW_WHY_BYTES = 96 };
+
+struct view_place_time {
+    uint32_t place, r_part_us, attend_us;
+    uint64_t tokens_read;
+};
+
+struct view_step {
+    uint64_t step, sent_us, answered_us;
+    uint32_t mini_batch, decode_rows, prompt_rows, total_us, s_part_us, r_part_us, place_count;
+    struct view_place_time places[VIEW_STEP_PLACES];
+};
+
+struct view_event {
+    uint64_t time_us; // since 1970
+    Fastdecode__EventKind kind;
+    char name[VIEW_NAME_BYTES], why[VIEW_WHY_BYTES];
+};
+
+// Entry i of a ring is number i modulo its size; *_count counts all that there ever were.
+struct view {
+    struct view_step steps[VIEW_STEPS];
+    struct view_event events[VIEW_EVENTS];
+    uint64_t step_count, event_count;
+};
+
+#endif
