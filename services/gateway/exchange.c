@@ -217,6 +217,13 @@ bool exchange_pour(struct exchange *exchange, const char *data, size_t bytes, si
     return !gone;
 }
 
+void exchange_set_fixed_headers(struct exchange *exchange, const struct http_header *headers)
+{
+    pthread_mutex_lock(&exchange->mutex);
+    exchange->fixed_headers = headers;
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
 // With the mutex held.
 static void add_header(struct exchange *exchange, const char *name, const char *value)
 {
@@ -340,6 +347,21 @@ void exchange_respond_file(struct exchange *exchange, const char *content_type, 
     pthread_mutex_unlock(&exchange->mutex);
     if (fd >= 0)
         close(fd);
+}
+
+void exchange_respond_static(struct exchange *exchange, int status, const char *content_type, const void *data, size_t bytes)
+{
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->answer == ANSWER_NONE) {
+        exchange->answer = ANSWER_STATIC;
+        exchange->status = status;
+        exchange->content_type = content_type;
+        exchange->fixed = data;
+        exchange->fixed_bytes = bytes;
+        exchange->ended = true;
+        wake(exchange);
+    }
+    pthread_mutex_unlock(&exchange->mutex);
 }
 
 void exchange_begin(struct exchange *exchange, const char *content_type)
@@ -480,6 +502,8 @@ static struct MHD_Response *make_response(struct exchange *exchange)
             exchange->file = -1; // closed with the response
         return response;
     }
+    if (exchange->answer == ANSWER_STATIC)
+        return MHD_create_response_from_buffer(exchange->fixed_bytes, (void *)(uintptr_t)exchange->fixed, MHD_RESPMEM_PERSISTENT);
     if (exchange->out.failed || exchange->out.bytes == 0)
         return MHD_create_response_from_buffer(0, (void *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
     response =
@@ -511,6 +535,8 @@ static enum MHD_Result queue_answer(struct exchange *exchange, bool close_after,
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
     for (i = 0; i < exchange->header_count; i++)
         MHD_add_response_header(response, exchange->headers[i].name, exchange->headers[i].value);
+    for (const struct http_header *fixed = exchange->fixed_headers; fixed && fixed->name; fixed++)
+        MHD_add_response_header(response, fixed->name, fixed->value);
     result = MHD_queue_response(exchange->connection, (unsigned)exchange->status, response);
     MHD_destroy_response(response);
     return result;

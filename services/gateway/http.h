@@ -128,6 +128,13 @@ void *exchange_user(const struct exchange *exchange);
 
 // Adds a header; call it before the answer begins. name is static; value is copied.
 void exchange_add_header(struct exchange *exchange, const char *name, const char *value);
+struct http_header {
+    const char *name, *value;
+};
+// Adds headers that are the same each time, up to one without a name. They are static. A second call replaces the first.
+void exchange_set_fixed_headers(struct exchange *exchange, const struct http_header *headers);
+// Sends an answer whose body is static, such as a part of the program. Nothing is copied, and it does not count as unread.
+void exchange_respond_static(struct exchange *exchange, int status, const char *content_type, const void *data, size_t bytes);
 // Sends the whole answer. content_type is static; the body's memory is taken over, which leaves it empty. A second answer is
 // ignored. If clients have left too many bytes of answers unread, this client gets status 429 instead.
 void exchange_respond(struct exchange *exchange, int status, const char *content_type, struct text *body);

@@ -19,7 +19,7 @@ struct http_totals {
     uint64_t read_grace_us; // time before the rate counts
 };
 
-enum exchange_answer { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM, ANSWER_FILE };
+enum exchange_answer { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM, ANSWER_FILE, ANSWER_STATIC };
 
 struct exchange {
     atomic_uint references;
@@ -53,6 +53,9 @@ struct exchange {
         char value[96];
     } headers[EXCHANGE_HEADERS_MAX];
     struct exchange_note note;
+    const struct http_header *fixed_headers; // up to one without a name; NULL: none
+    const void *fixed;                       // with ANSWER_STATIC
+    size_t fixed_bytes;
     struct text out; // bytes not taken yet begin at out_taken
     size_t out_taken;
     int file; // with ANSWER_FILE; -1: none
