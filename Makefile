@@ -26,7 +26,8 @@ LIBS    := -Wl,--as-needed -lnng -lprotobuf-c -lmicrohttpd -lgnutls -ljansson -l
 PROTOS   := $(wildcard proto/*.proto)
 PB_SRC   := $(PROTOS:proto/%.proto=$(BUILD)/gen/%.pb-c.c)
 LIB_SRC  := $(filter-out %/main.c kernels/cuda/%,$(wildcard common/*/*.c kernels/*/*.c services/*/*.c))
-SRC_OBJ  := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(PB_SRC:$(BUILD)/gen/%.c=$(BUILD)/obj/gen/%.o)
+PAGES    := $(sort $(foreach e,html css js svg,$(wildcard services/gateway/pages/*.$e)))
+SRC_OBJ  := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(PB_SRC:$(BUILD)/gen/%.c=$(BUILD)/obj/gen/%.o) $(BUILD)/obj/gen/page_files.o
 LIB      := $(BUILD)/libfastdecode.a
 BINS     := $(patsubst services/%/main.c,$(BUILD)/bin/%,$(wildcard services/*/main.c))
 # ThreadSanitizer has nothing to say of a test without threads, and does not follow fork() into a child that begins threads.
@@ -75,6 +76,11 @@ $(BUILD)/gen/%.pb-c.c $(BUILD)/gen/%.pb-c.h: proto/%.proto
 	@mkdir -p $(BUILD)/gen
 	$(Q)protoc-c --proto_path=proto --c_out=$(BUILD)/gen $<
 $(PB_SRC): | $(BUILD)/flags
+
+# The web pages are part of the gateway: arrays, of files that need no other step.
+$(BUILD)/gen/page_files.c: services/gateway/pages/embed.py $(PAGES)
+	@mkdir -p $(@D)
+	$(Q)$(PYTHON) $< $@ $(PAGES)
 
 %_avx2.o:   ISA = -mavx2 -mfma -mf16c
 %_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c

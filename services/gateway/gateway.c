@@ -10,7 +10,15 @@
 #include "common/rpc/secret.h"
 #include "services/gateway/gateway_internal.h"
 
-enum { DRAIN_POLL_MS = 10, RPC_CALLS = 16384, LOOK_EVERY_TICKS = 10, ADMIN_CONNECTIONS = 64, ADMIN_BODY_BYTES = 4096 };
+enum {
+    DRAIN_POLL_MS = 10,
+    RPC_CALLS = 16384,
+    LOOK_EVERY_TICKS = 10,
+    ADMIN_CONNECTIONS = 64,
+    ADMIN_BODY_BYTES = 4096,
+    METRICS_KEPT_US = 1000000,
+    VIEW_KEPT_US = 500000,
+};
 
 void gateway_defaults(struct gateway_config *config)
 {
@@ -151,8 +159,9 @@ static enum status open_mesh(struct gateway *gateway, struct error *error)
     if (status != STATUS_OK)
         return status;
     requests.mesh = gateway->mesh;
-    gateway->scrape = scrape_open(gateway->mesh);
-    if (!gateway->scrape || requests_open(&requests, &gateway->requests) != STATUS_OK)
+    gateway->scrape = scrape_open(gateway->mesh, mesh_metrics, METRICS_KEPT_US);
+    gateway->view = scrape_open(gateway->mesh, mesh_view, VIEW_KEPT_US);
+    if (!gateway->scrape || !gateway->view || requests_open(&requests, &gateway->requests) != STATUS_OK)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     return mesh_start(gateway->mesh, error);
 }
@@ -326,6 +335,7 @@ void gateway_close(struct gateway *gateway)
     work_pool_stop(gateway->pool);
     mesh_close(gateway->mesh);
     scrape_close(gateway->scrape);
+    scrape_close(gateway->view);
     requests_close(gateway->requests); // its exchanges refer to the server, and to batches
     batch_api_close(gateway->batches);
     http_server_free(gateway->http);

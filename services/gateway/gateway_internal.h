@@ -23,7 +23,8 @@ struct gateway {
     struct keys *keys; // NULL: clients need no key
     struct metrics *metrics;
     struct mesh *mesh;
-    struct scrape *scrape;
+    struct scrape *scrape; // the scheduler's metrics
+    struct scrape *view;   // its view of the mesh
     struct requests *requests;
     struct work_pool *quick, *pool;   // quick: for short bodies; pool: for long bodies, at low priority
     struct http_server *http, *admin; // admin: NULL, there is none
@@ -54,6 +55,7 @@ void work_cancel(struct gateway *gateway, struct exchange *exchange);
 // Handlers of routes, on the polling thread. kind: the kind of body; 0: none is expected.
 typedef void route_handler_fn(struct gateway *gateway, struct exchange *exchange, enum api_kind kind);
 route_handler_fn answer_health, answer_ready, answer_version, answer_models, answer_model, answer_metrics, work_queue;
+route_handler_fn answer_page, answer_page_file, answer_mesh_state; // pages.c
 
 // Returns the most tokens of prompt and answer together that both the model and the mesh allow.
 uint32_t answer_context(struct gateway *gateway);

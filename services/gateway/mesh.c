@@ -17,6 +17,9 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/rpc/rpc.h"
+#include "services/gateway/mesh_view.h"
+
+typedef char *mesh_read_fn(struct rpc_message *message); // returns a text that the caller frees; NULL: there is none
 
 // The scheduler says its state once a second at least.
 enum { SILENT_US = 4000000, WATCH_AGAIN_US = 200000, RUN_US = 1000000, DEADLINE_SLACK_MS = 2000, DRAIN_ROUNDS = 1000 };
@@ -28,8 +31,9 @@ struct mesh_call {
     bool quiet; // cancelled: the listener is not called any more
 };
 
-struct mesh_scrape {
-    void (*done)(void *arg, const char *text);
+struct mesh_asked {
+    mesh_read_fn *read;
+    mesh_text_fn *done;
     void *arg;
     char *text;
 };
@@ -256,41 +260,68 @@ void mesh_cancel(struct mesh_call *call)
     rpc_cancel(mesh->channel, call->handle); // which ends and frees it
 }
 
-static void on_metrics_message(void *user, struct rpc_message *message)
+// --- questions ----------------------------------------------------------------------------------------------------
+static void on_answer(void *user, struct rpc_message *message)
 {
-    struct mesh_scrape *scrape = user;
-    const Fastdecode__MetricsReply *reply = rpc_message_unpack(message, &fastdecode__metrics_reply__descriptor);
+    struct mesh_asked *asked = user;
 
-    if (reply && reply->text && !scrape->text)
-        scrape->text = strdup(reply->text);
+    if (!asked->text)
+        asked->text = asked->read(message);
 }
 
-static void on_metrics_end(void *user, enum status status, const char *error)
+static void on_answer_end(void *user, enum status status, const char *error)
 {
-    struct mesh_scrape *scrape = user;
+    struct mesh_asked *asked = user;
 
     if (status != STATUS_OK)
-        log_debug("MESH-NO-METRICS", "status=%s error=%s", status_name(status), error ? error : "");
-    scrape->done(scrape->arg, status == STATUS_OK ? scrape->text : NULL);
-    free(scrape->text);
-    free(scrape);
+        log_debug("MESH-NO-ANSWER", "status=%s error=%s", status_name(status), error ? error : "");
+    asked->done(asked->arg, status == STATUS_OK ? asked->text : NULL);
+    free(asked->text);
+    free(asked);
 }
 
-static void fail_metrics(void *arg) { on_metrics_end(arg, STATUS_UNAVAILABLE, NULL); }
+static void fail_answer(void *arg) { on_answer_end(arg, STATUS_UNAVAILABLE, NULL); }
 
-void mesh_metrics(struct mesh *mesh, uint64_t timeout_us, void (*done)(void *arg, const char *text), void *arg)
+static void ask(struct mesh *mesh, const ProtobufCServiceDescriptor *service, const char *method, const ProtobufCMessage *request,
+                uint64_t timeout_us, mesh_read_fn *read, mesh_text_fn *done, void *arg)
 {
-    static const struct rpc_callbacks callbacks = {.on_message = on_metrics_message, .on_end = on_metrics_end};
-    Fastdecode__MetricsRequest request = FASTDECODE__METRICS_REQUEST__INIT;
+    static const struct rpc_callbacks callbacks = {.on_message = on_answer, .on_end = on_answer_end};
     struct rpc_options options = {.timeout_ms = (uint32_t)(timeout_us / 1000)};
-    struct mesh_scrape *scrape = calloc(1, sizeof *scrape);
+    struct mesh_asked *asked = calloc(1, sizeof *asked);
     struct error error;
 
-    assert_always(scrape); // 24 bytes
-    *scrape = (struct mesh_scrape){.done = done, .arg = arg};
-    if (rpc_call_start(mesh->channel, &fastdecode__generator__descriptor, "Metrics", &request.base, &options, &callbacks, scrape,
-                       NULL, &error) != STATUS_OK)
-        rpc_loop_post(mesh->loop, fail_metrics, scrape);
+    assert_always(asked); // 32 bytes
+    *asked = (struct mesh_asked){.read = read, .done = done, .arg = arg};
+    if (rpc_call_start(mesh->channel, service, method, request, &options, &callbacks, asked, NULL, &error) != STATUS_OK)
+        rpc_loop_post(mesh->loop, fail_answer, asked);
+}
+
+static char *read_metrics(struct rpc_message *message)
+{
+    const Fastdecode__MetricsReply *reply = rpc_message_unpack(message, &fastdecode__metrics_reply__descriptor);
+
+    return reply && reply->text ? strdup(reply->text) : NULL;
+}
+
+void mesh_metrics(struct mesh *mesh, uint64_t timeout_us, mesh_text_fn *done, void *arg)
+{
+    const Fastdecode__MetricsRequest request = FASTDECODE__METRICS_REQUEST__INIT;
+
+    ask(mesh, &fastdecode__generator__descriptor, "Metrics", &request.base, timeout_us, read_metrics, done, arg);
+}
+
+static char *read_view(struct rpc_message *message)
+{
+    const Fastdecode__MeshView *view = rpc_message_unpack(message, &fastdecode__mesh_view__descriptor);
+
+    return view ? mesh_view_json(view) : NULL;
+}
+
+void mesh_view(struct mesh *mesh, uint64_t timeout_us, mesh_text_fn *done, void *arg)
+{
+    const Fastdecode__ViewRequest request = FASTDECODE__VIEW_REQUEST__INIT;
+
+    ask(mesh, &fastdecode__viewer__descriptor, "View", &request.base, timeout_us, read_view, done, arg);
 }
 
 void mesh_post(struct mesh *mesh, void (*fn)(void *arg), void *arg) { rpc_loop_post(mesh->loop, fn, arg); }

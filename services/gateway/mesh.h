@@ -60,8 +60,10 @@ enum status mesh_generate(struct mesh *mesh, const Fastdecode__GenerateRequest *
                           const struct mesh_listener *listener, struct mesh_call **out) MUST_CHECK;
 void mesh_cancel(struct mesh_call *call);
 
-// Loop thread. Asks for the scheduler's metrics. done is called once, later; its text is NULL if the scheduler did not answer in
-// time.
-void mesh_metrics(struct mesh *mesh, uint64_t timeout_us, void (*done)(void *arg, const char *text), void *arg);
+// Called once, later, on the loop thread; text is valid for the call, and NULL if the scheduler did not answer in time.
+typedef void mesh_text_fn(void *arg, const char *text);
+// Loop thread. Ask for the scheduler's metrics, as Prometheus text, and for its view of the mesh, as JSON.
+void mesh_metrics(struct mesh *mesh, uint64_t timeout_us, mesh_text_fn *done, void *arg);
+void mesh_view(struct mesh *mesh, uint64_t timeout_us, mesh_text_fn *done, void *arg);
 
 #endif

@@ -45,6 +45,10 @@ static const struct route routes[] = {
     {BOTH, "/ready", NULL, "GET", false, 0, answer_ready, 0},
     {ADMIN, "/metrics", NULL, "GET", false, 0, answer_metrics, 0},
     {BOTH, "/version", NULL, "GET", false, 0, answer_version, 0},
+    {PUBLIC, "/", NULL, "GET", false, 0, answer_page, 0},
+    {ADMIN, "/mesh", NULL, "GET", false, 0, answer_page, 0},
+    {ADMIN, "/mesh/state", NULL, "GET", false, 0, answer_mesh_state, 0},
+    {BOTH, "/pages/", "", "GET", false, 0, answer_page_file, 0}, // what both pages load
 };
 
 static bool method_fits(const struct route *route, const char *method)

@@ -6,7 +6,7 @@
 
 #include "common/base/clock.h"
 
-enum { KEPT_US = 1000000, ANSWER_US = 500000 };
+enum { ANSWER_US = 500000 };
 
 struct waiter {
     struct waiter *next;
@@ -16,17 +16,19 @@ struct waiter {
 
 struct scrape {
     struct mesh *mesh;
+    scrape_ask_fn *ask;
+    uint64_t kept_us;
     struct waiter *waiters; // not NULL: the scheduler has been asked
     char *text;             // its last answer; NULL: none
     uint64_t answered_us;   // when; 0: never
 };
 
-struct scrape *scrape_open(struct mesh *mesh)
+struct scrape *scrape_open(struct mesh *mesh, scrape_ask_fn *ask, uint64_t kept_us)
 {
     struct scrape *scrape = calloc(1, sizeof *scrape);
 
     if (scrape)
-        scrape->mesh = mesh;
+        *scrape = (struct scrape){.mesh = mesh, .ask = ask, .kept_us = kept_us};
     return scrape;
 }
 
@@ -65,7 +67,7 @@ bool scrape_get(struct scrape *scrape, scrape_done_fn *done, void *arg)
     struct waiter *waiter;
     bool asked = scrape->waiters != NULL;
 
-    if (!asked && scrape->answered_us && clock_now_us() - scrape->answered_us < KEPT_US) {
+    if (!asked && scrape->answered_us && clock_now_us() - scrape->answered_us < scrape->kept_us) {
         done(arg, scrape->text);
         return true;
     }
@@ -75,6 +77,6 @@ bool scrape_get(struct scrape *scrape, scrape_done_fn *done, void *arg)
     *waiter = (struct waiter){scrape->waiters, done, arg};
     scrape->waiters = waiter;
     if (!asked)
-        mesh_metrics(scrape->mesh, ANSWER_US, on_answer, scrape);
+        scrape->ask(scrape->mesh, ANSWER_US, on_answer, scrape);
     return true;
 }

@@ -17,6 +17,7 @@
 #include "common/rpc/rpc.h"
 #include "generate.pb-c.h"
 #include "tests/integration/pace.h"
+#include "view.pb-c.h"
 
 enum { FAKE_LETTERS = 26, FAKE_TICK_US = 1000, FAKE_TELL_US = 500000, FAKE_WATCHERS = 16, FAKE_CONTEXT = 512 };
 
@@ -43,7 +44,7 @@ struct fake_settings {
     uint64_t resumed_sequence;
     Fastdecode__LatencyClass latency_class; // of the last request
     const char *metrics;                    // NULL: the usual ones
-    uint32_t metrics_calls;
+    uint32_t metrics_calls, view_calls;
 };
 
 struct fake_watch {
@@ -137,6 +138,19 @@ static inline void fake_on_metrics(struct rpc_call *call, void *user)
     pthread_mutex_lock(&fake->mutex);
     reply.text = fake->settings.metrics ? (char *)(uintptr_t)fake->settings.metrics : text;
     fake->settings.metrics_calls++;
+    pthread_mutex_unlock(&fake->mutex);
+    rpc_call_reply(call, &reply.base);
+}
+
+static inline void fake_on_view(struct rpc_call *call, void *user)
+{
+    Fastdecode__MeshView reply = FASTDECODE__MESH_VIEW__INIT;
+    struct fake *fake = user;
+
+    reply.model = (char *)"a \"model\" <b>";
+    reply.running = 3;
+    pthread_mutex_lock(&fake->mutex);
+    fake->settings.view_calls++;
     pthread_mutex_unlock(&fake->mutex);
     rpc_call_reply(call, &reply.base);
 }
@@ -303,6 +317,7 @@ static inline void fake_open_server(void *arg)
         {&fastdecode__generator__descriptor, "Generate", fake_on_generate, fake},
         {&fastdecode__generator__descriptor, "Watch", fake_on_watch, fake},
         {&fastdecode__generator__descriptor, "Metrics", fake_on_metrics, fake},
+        {&fastdecode__viewer__descriptor, "View", fake_on_view, fake},
     };
     struct rpc_server_config config = {.addresses = addresses,
                                        .address_count = 1,
