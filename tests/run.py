@@ -41,7 +41,7 @@ DEFAULT_LIMIT_S = 150
 # Where no earlier run has measured: seconds, of what takes longer than a few.
 GUESSED_S = {"lint/headers.sh": 25, "unit/test_sched_load": 13, "kernels/test_attention": 10, "e2e/test_failures.py": 100, "e2e/test_cuda.py": 60, "e2e/test_cuda_architectures.py": 45,
              "e2e/test_golden.py": 50, "e2e/test_pipeline.py": 40, "e2e/test_same_bytes.py": 30, "e2e/test_weights.py": 25,
-             "e2e/test_allocations.py": 25, "e2e/test_memory.py": 25, "e2e/test_plan_command.py": 20, "e2e/test_cut_off.py": 20}
+             "e2e/test_allocations.py": 25, "e2e/test_memory.py": 25, "e2e/test_plan_command.py": 20, "e2e/test_pages.py": 40, "e2e/test_cut_off.py": 20}
 
 
 class Item:
