@@ -29,23 +29,23 @@ struct guess {
     bool runs;           // it has a row
 };
 
+// While all points have about the same x, they say nothing of the slope: the last known one is kept and fades. It starts at 0 and
+// ends there, so that drafts are tried, and tried again later: one step with drafts shows what they cost.
 static void line_learn(struct sched_draft_line *line, double x, double y)
 {
-    *line = (struct sched_draft_line){TUNE_DRAFT_FORGET * line->count + 1, TUNE_DRAFT_FORGET * line->x + x,
-                                      TUNE_DRAFT_FORGET * line->y + y, TUNE_DRAFT_FORGET * line->xx + x * x,
-                                      TUNE_DRAFT_FORGET * line->xy + x * y};
+    *line = (struct sched_draft_line){TUNE_DRAFT_FORGET * line->count + 1,  TUNE_DRAFT_FORGET * line->x + x,
+                                      TUNE_DRAFT_FORGET * line->y + y,      TUNE_DRAFT_FORGET * line->xx + x * x,
+                                      TUNE_DRAFT_FORGET * line->xy + x * y, TUNE_DRAFT_FADE * line->slope};
+    double mean_x = line->x / line->count, mean_y = line->y / line->count, spread = line->xx / line->count - mean_x * mean_x;
+    if (spread > TUNE_DRAFT_SPREAD * mean_x * mean_x)
+        line->slope = MIN(MAX((line->xy / line->count - mean_x * mean_y) / spread, 0), mean_y / mean_x);
 }
 
-// If all points have about the same x, y is taken to grow with it from 0: drafts must not seem cheaper than rows were.
 static double line_at(const struct sched_draft_line *line, double x)
 {
     if (line->count == 0)
         return 0;
-    double mean_x = line->x / line->count, mean_y = line->y / line->count, spread = line->xx / line->count - mean_x * mean_x;
-    double slope = mean_y / mean_x;
-    if (spread > TUNE_DRAFT_SPREAD * mean_x * mean_x)
-        slope = MIN(MAX((line->xy / line->count - mean_x * mean_y) / spread, 0), slope);
-    return mean_y + slope * (x - mean_x);
+    return MAX(line->y / line->count + line->slope * (x - line->x / line->count), 0);
 }
 
 // Predicts the time from one step of the mini-batch to its next.

@@ -11,10 +11,11 @@ struct sched_draft {
     // Least squares through points whose weight decays: the sums of their weights, of x and y, and of the products.
     struct sched_draft_line {
         double count, x, y, xx, xy;
-    } other;       // time of a step apart from the s-part's work, as a function of its rows
-    double gap_us; // from an answer to the start of the step that waited for it; smoothed, like `gain`
-    double gain;   // tokens a second with drafts divided by those without; 0: not known
-    bool drafting; // each step waits for the one before, whose samples decide what is guessed
+        double slope; // the last that the points showed
+    } other;          // time of a step apart from the s-part's work, as a function of its rows
+    double gap_us;    // from an answer to the start of the step that waited for it; smoothed, like `gain`
+    double gain;      // tokens a second with drafts divided by those without; 0: not known
+    bool drafting;    // each step waits for the one before, whose samples decide what is guessed
 };
 
 // Writes to drafts[TUNE_DRAFT_SEQUENCES_MAX], for each member of a class by index, how many guessed tokens should follow its row in the

@@ -104,7 +104,8 @@
 #define TUNE_DRAFT_STEP_MAX            2          // [times] a step's time without drafts that one with drafts may take, if that is above the target
 #define TUNE_DRAFT_GAP_US              200        // [us] between a step's answer and the next step, until it is measured
 #define TUNE_DRAFT_FORGET              0.97       // [share] of earlier steps that is kept with each new one
-#define TUNE_DRAFT_SPREAD              0.01       // [share] of the mean row count, squared: with less variance no line is fitted
+#define TUNE_DRAFT_FADE                0.99       // [share] of the slope that is kept with each step of a run whose row counts are alike
+#define TUNE_DRAFT_SPREAD              0.01       // [share] of the mean row count, squared: with less variance the slope is not known
 
 // --- handing over
 #define TUNE_MOVE_RELABELS_MAX         64         // [sequences] that may change their mini-batch at once

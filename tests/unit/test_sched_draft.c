@@ -81,6 +81,26 @@ static void where_rows_are_cheap_steps_carry_drafts(void **state)
     end(m);
 }
 
+// Most of a step is spent waiting for a worker far away, which costs the same whatever the rows. Long without guesses, the core must
+// neither take one row's time for that of each row, nor forget what a row costs.
+static void after_a_time_without_guesses_they_are_tried_again(void **state)
+{
+    (void)state;
+    struct mesh *m = start(0.9, 0);
+    m->slow_us = 15000;
+    struct mesh_seq *q = mesh_arrive(m, 10, 800, 0);
+    for (uint32_t part = 0; part < 2; part++) {
+        guesser.sequence = UINT64_MAX; // nobody's
+        run_to(m, q, q->log + 200);
+        guesser.sequence = 0;
+        run_to(m, q, q->log + 50);
+        uint64_t steps = m->steps, tokens = q->log;
+        run_to(m, q, q->log + 100);
+        assert_in_range(m->steps - steps, 1, (q->log - tokens) / 4);
+    }
+    end(m);
+}
+
 static void where_guesses_are_wrong_steps_are_sent_ahead(void **state)
 {
     (void)state;
@@ -224,6 +244,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(where_rows_are_cheap_steps_carry_drafts),
+        cmocka_unit_test(after_a_time_without_guesses_they_are_tried_again),
         cmocka_unit_test(where_guesses_are_wrong_steps_are_sent_ahead),
         cmocka_unit_test(where_a_row_costs_what_a_token_is_worth_nobody_is_asked),
         cmocka_unit_test(who_has_no_drafts_is_not_made_slow),
