@@ -190,6 +190,7 @@ void sched_get_stats(const struct sched *s, struct sched_stats *out)
     for (enum sched_class class = 0; class < SCHED_CLASSES; class ++) {
         out->running_of[class] = s->running[class];
         out->waiting_of[class] = s->queue.count[class] + s->coming_back[class];
+        out->waiting_tokens[class] = s->queue.known[class];
         out->running += out->running_of[class];
         out->waiting += out->waiting_of[class];
         out->retiring -= s->coming_back[class];

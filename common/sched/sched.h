@@ -378,6 +378,7 @@ uint32_t sched_rebuilds_from(const struct sched *sched, uint64_t sequence);
 struct sched_stats {
     uint32_t running, waiting, retiring; // sequences now; retiring: pages not free yet
     uint32_t running_of[SCHED_CLASSES], waiting_of[SCHED_CLASSES];
+    uint64_t waiting_tokens[SCHED_CLASSES]; // prompt and generated tokens of sequences in the queue
     uint64_t rows_of[SCHED_CLASSES]; // emitted
     uint64_t gave_way;               // of those preempted, sequences of class batch
     uint32_t steps_in_flight;

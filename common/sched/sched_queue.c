@@ -9,6 +9,7 @@ void sched_queue_add(struct sched *s, uint32_t slot)
     const struct sched_seq_cold *cold = &s->cold[slot];
     sched_heap_push(&s->queue.waiting, slot, cold->arrival | (cold->rebuild ? 0 : FRESH_KEY));
     s->queue.count[s->seqs[slot].class]++;
+    s->queue.known[s->seqs[slot].class] += s->seqs[slot].known;
     s->queue.fresh[s->seqs[slot].class] += !cold->rebuild;
 }
 
@@ -18,5 +19,6 @@ void sched_queue_remove(struct sched *s, uint32_t slot)
         return;
     sched_heap_remove(&s->queue.waiting, slot);
     s->queue.count[s->seqs[slot].class]--;
+    s->queue.known[s->seqs[slot].class] -= s->seqs[slot].known;
     s->queue.fresh[s->seqs[slot].class] -= !s->cold[slot].rebuild;
 }

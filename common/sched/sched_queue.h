@@ -12,6 +12,7 @@ struct sched_queue {
     struct sched_heap deadlines;
     uint32_t count[SCHED_CLASSES]; // how many are in `waiting`
     uint32_t fresh[SCHED_CLASSES]; // how many of these were never placed
+    uint64_t known[SCHED_CLASSES]; // tokens of theirs that exist, which are prefilled once they are placed
     uint64_t arrivals;
     double lifetime_us[SCHED_CLASSES]; // mean time from placement to end, smoothed
 };

@@ -26,7 +26,7 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
     static const char *const kinds[][3] = {
         {"kv_pages_used", "gauge", "pages in use, without those that only the prefix cache keeps"},
         {"kv_pages_cached", "gauge", "pages that only the prefix cache keeps; they are freed when needed"},
-        {"kv_pages_total", "gauge", "pages there are"},
+        {"kv_pages", "gauge", "pages there are"},
         {"place_up", "gauge", "1 while it takes part"},
         {"place_lost_total", "counter", "times it went down without having been drained; local: times the s-part did"},
         {"place_shares_cores", "gauge", "1 for a worker that shares cores with the s-part"},
@@ -73,6 +73,9 @@ static void add_core(struct text *text, const struct sched_stats *s)
     one(text, "requests_waiting", "gauge", "interactive sequences that wait", s->waiting_of[SCHED_CLASS_INTERACTIVE]);
     one(text, "batch_requests_running", "gauge", "sequences of latency class batch that run", s->running_of[SCHED_CLASS_BATCH]);
     one(text, "batch_requests_waiting", "gauge", "sequences of latency class batch that wait", s->waiting_of[SCHED_CLASS_BATCH]);
+    one(text, "waiting_tokens", "gauge", "tokens of interactive sequences that wait, which will be context once they run",
+        (double)s->waiting_tokens[SCHED_CLASS_INTERACTIVE]);
+    one(text, "batch_waiting_tokens", "gauge", "the same of latency class batch", (double)s->waiting_tokens[SCHED_CLASS_BATCH]);
     one(text, "batch_rows_total", "counter", "rows computed for latency class batch", (double)s->rows_of[SCHED_CLASS_BATCH]);
     one(text, "sequences_split", "gauge", "sequences whose KV is at several places, because none can hold it whole", s->split);
     one(text, "extents", "gauge", "frozen parts of these sequences, each at another place", s->extents);
@@ -123,10 +126,10 @@ static void add_service(struct text *text, const struct scheduler *scheduler)
     one(text, "prompt_tokens_total", "counter", "tokens of prompts taken", (double)scheduler->prompt_tokens);
     one(text, "sequences_finished_total", "counter", "sequences that ended", (double)scheduler->finished);
     one(text, "sequences_cancelled_total", "counter", "sequences whose client left", (double)scheduler->cancelled);
-    one(text, "s_part_up", "gauge", "1 while the s-part takes steps", scheduler->s_part.member.up);
+    one(text, "spart_up", "gauge", "1 while the s-part takes steps", scheduler->s_part.member.up);
     one(text, "stages", "gauge", "s-parts that take steps: several are a pipeline", stage_count(scheduler));
-    one(text, "s_part_busy_seconds_total", "counter", "time in segments and sampling", (double)scheduler->s_part_busy_us / 1e6);
-    one(text, "s_part_waiting_seconds_total", "counter", "time in which a step waited for attention",
+    one(text, "spart_busy_seconds_total", "counter", "time in segments and sampling", (double)scheduler->s_part_busy_us / 1e6);
+    one(text, "spart_waiting_seconds_total", "counter", "time in which a step waited for attention",
         (double)scheduler->s_part_wait_us / 1e6);
     one(text, "weights_read_bytes_total", "counter", "weights read from disk, or copied to a GPU, for steps",
         (double)scheduler->s_part.member.last.streamed_bytes);
@@ -182,6 +185,7 @@ void metrics_handler(struct rpc_call *call, void *user)
     add_core(&text, &stats);
     add_service(&text, scheduler);
     if (scheduler->core) {
+        one(&text, "kv_page_tokens", "gauge", "context tokens that a page holds", scheduler->core_config.page_tokens);
         add_load_limit(&text, scheduler);
         add_places(&text, scheduler);
         add_stages(&text, scheduler);

@@ -79,7 +79,7 @@ def one_mode(run_, mode, rounds, ids, read_mbs):
                 return []
             samples.append(Sample(mesh, clients))
             if samples[-1].running == 2 * BATCH:  # the s-part's time of full steps
-                busy.append((samples[-1].steps, mesh.metric("fastdecode_s_part_busy_seconds_total")))
+                busy.append((samples[-1].steps, mesh.metric("fastdecode_spart_busy_seconds_total")))
             return []
 
         try:

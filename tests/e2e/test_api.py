@@ -248,5 +248,5 @@ def test_metrics(server):
     assert len(series) == len(set(series)), "a series is there twice"
     families = [line.split(" ")[2] for line in text.splitlines() if line.startswith("# TYPE ")]
     assert len(families) == len(set(families))
-    for name, kind in (("kv_pages_total", "gauge"), ("place_up", "gauge"), ("place_lost_total", "counter")):
+    for name, kind in (("kv_pages", "gauge"), ("place_up", "gauge"), ("place_lost_total", "counter")):
         assert f"# TYPE fastdecode_{name} {kind}\n" in text

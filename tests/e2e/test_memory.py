@@ -67,7 +67,7 @@ def test_kv_memory_is_kept_to(start_mesh):
     streams = start_all(mesh.url, [body(words(200, i), 64, i) for i in range(24)])
     before = peak_rss(mesh.pid("kv-worker-0"))
     assert [stream.error for stream in join_all(streams) if stream.error] == []
-    total = mesh.metric("fastdecode_kv_pages_total")
+    total = mesh.metric("fastdecode_kv_pages")
     plan = plan_of(mesh, "s-part")
     assert total * plan["page_kib"] * 1024 <= 4 * MIB
     assert peak_rss(mesh.pid("kv-worker-0")) - before <= 4 * MIB + 4 * MIB

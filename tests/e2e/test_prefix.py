@@ -66,7 +66,7 @@ def test_a_conversation_goes_on_where_it_was(start_mesh):
 def test_what_is_kept_makes_way(start_mesh):
     """More prompts than the memory holds, again and again: whoever comes gets pages, and old ones go first."""
     with start_mesh("--local-pool", "2MiB", "--kv-workers", "0") as mesh:
-        total = mesh.metric("fastdecode_kv_pages_total")
+        total = mesh.metric("fastdecode_kv_pages")
         requests = [body(words(220, 300 + i), 8, i) for i in range(12)]
         wanted = [run_all(mesh.url, [request])[0] for request in requests]
         assert mesh.metric("fastdecode_prefix_evicted_total") > 0

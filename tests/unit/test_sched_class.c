@@ -296,6 +296,8 @@ static void each_class_has_a_queue(void **state)
     assert_int_equal(stats.waiting_of[SCHED_CLASS_INTERACTIVE], 2);
     assert_int_equal(stats.running_of[SCHED_CLASS_BATCH], 2);
     assert_int_equal(stats.waiting_of[SCHED_CLASS_BATCH], 4);
+    assert_int_equal(stats.waiting_tokens[SCHED_CLASS_INTERACTIVE], 2 * 10);
+    assert_int_equal(stats.waiting_tokens[SCHED_CLASS_BATCH], 4 * 10);
     assert_true(sched_predicted_wait_us(m->sched, SCHED_CLASS_BATCH) > sched_predicted_wait_us(m->sched, SCHED_CLASS_INTERACTIVE));
     end(m);
     for (int i = 0; i < 6; i++) // who is interactive is through first

@@ -474,6 +474,8 @@ MESH_FUNCTION void mesh_check_end(struct mesh *m)
     MESH_CHECK(stats.shared_pages == 0);
     MESH_CHECK(stats.kept <= m->config.max_kept);
     MESH_CHECK(stats.running == 0 && stats.waiting == 0 && stats.retiring == 0 && stats.steps_in_flight == 0);
+    for (uint32_t class = 0; class < SCHED_CLASSES; class ++)
+        MESH_CHECK(stats.waiting_tokens[class] == 0);
     for (uint32_t i = 0; i < m->seq_count; i++) {
         struct mesh_seq *q = &m->seqs[i];
         MESH_CHECK(q->rejected || (q->finished && q->last));
