@@ -379,8 +379,8 @@ struct sched_stats {
     uint32_t running, waiting, retiring; // sequences now; retiring: pages not free yet
     uint32_t running_of[SCHED_CLASSES], waiting_of[SCHED_CLASSES];
     uint64_t waiting_tokens[SCHED_CLASSES]; // prompt and generated tokens of sequences in the queue
-    uint64_t rows_of[SCHED_CLASSES]; // emitted
-    uint64_t gave_way;               // of those preempted, sequences of class batch
+    uint64_t rows_of[SCHED_CLASSES];        // emitted
+    uint64_t gave_way;                      // of those preempted, sequences of class batch
     uint32_t steps_in_flight;
     uint64_t prefill_rows, decode_rows;   // emitted
     uint64_t wasted_rows;                 // rows whose results were not used (ended, cancelled, lost, failed), without wrong drafts

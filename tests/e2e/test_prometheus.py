@@ -1,0 +1,164 @@
+"""What an operator's Prometheus and Grafana make of a mesh: the metrics, the rules and every query of the dashboard, by the real programs."""
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import pytest
+
+from conftest import Mesh, tiny, wait_until
+from streams import body, run_all, words
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+RULES = os.path.join(ROOT, "deploy/prometheus/rules.yml")
+DASHBOARD = os.path.join(ROOT, "deploy/grafana/fastdecode.json")
+OTHERS_NAMES = re.compile(r"^(# \w+ )?vllm:")  # autoscalers know them so; promtool wants no colon
+
+
+def promtool(*arguments, **settings):
+    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False, **settings)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    with Mesh("--kv-workers", 2, "--local-pool", 0, model=tiny()) as running:
+        yield running
+
+
+class Prometheus:
+    """A Prometheus that scrapes one mesh and evaluates the rules."""
+
+    def __init__(self, folder, target):
+        config, self.log = folder / "prometheus.yml", folder / "log"
+        config.write_text(f"""
+global: {{scrape_interval: 500ms, evaluation_interval: 500ms}}
+rule_files: [{RULES}]
+scrape_configs:
+  - job_name: fastdecode
+    static_configs: [{{targets: ["{target}"], labels: {{mesh: m}}}}]
+""")
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
+                                             "--web.listen-address=127.0.0.1:0", "--log.format=json"], stderr=log)
+
+        def address():
+            assert self.process.poll() is None, self.log.read_text()
+            lines = [json.loads(line) for line in self.log.read_text().splitlines(True) if line.endswith("\n")]
+            return next((line["address"] for line in lines if line.get("msg") == "Listening on"), None)
+
+        def ready():
+            try:
+                return urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=30).status == 200
+            except urllib.error.HTTPError:
+                return False
+
+        self.address = wait_until(address, 60, "Prometheus does not listen")
+        wait_until(ready, 60, "Prometheus is not ready")
+
+    def ask(self, query):
+        """The samples of a query, as (labels, value)."""
+        with urllib.request.urlopen(f"http://{self.address}/api/v1/query?" + urllib.parse.urlencode({"query": query}), timeout=30) as answer:
+            return [(sample["metric"], float(sample["value"][1])) for sample in json.load(answer)["data"]["result"]]
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def prometheus(mesh, tmp_path_factory):
+    running = Prometheus(tmp_path_factory.mktemp("prometheus"), urllib.parse.urlparse(mesh.url).netloc)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def load(mesh):
+    """Streams as long as the test runs."""
+    ended, seen = threading.Event(), []
+
+    def go():
+        while not ended.is_set():
+            seen.extend(run_all(mesh.url, [body(words(40, i), 64) for i in range(8)]))
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    yield seen
+    ended.set()
+    thread.join()
+
+
+def test_metrics_are_clean(mesh, load):
+    wait_until(lambda: load, 60, "no stream has ended")
+    lines = [line for line in mesh.get("/metrics").splitlines() if not OTHERS_NAMES.match(line)]
+    assert any("fastdecode_place_load_tokens" in line for line in lines)
+    assert promtool("check", "metrics", input="\n".join(lines) + "\n") == (0, "")
+
+
+def dashboard_queries():
+    """(panel, query), with the variables as Grafana would put them in."""
+    with open(DASHBOARD, encoding="utf-8") as file:
+        panels = json.load(file)["panels"]
+    found = [(panel["title"], target["expr"].replace("$mesh", ".+").replace("$__rate_interval", "5s"))
+             for panel in panels for target in panel.get("targets", [])]
+    assert len(found) > 30 and not [query for _, query in found if "$" in query]
+    return found
+
+
+@pytest.mark.usefixtures("load")
+def test_every_query_of_the_dashboard_has_data(prometheus):
+    missing = dashboard_queries()
+
+    def all_there():
+        nonlocal missing
+        missing = [(title, query) for title, query in missing if not prometheus.ask(query)]
+        return not missing
+
+    wait_until(all_there, 60, lambda: f"no data for {missing}", 0.2)
+
+
+@pytest.mark.usefixtures("load")
+def test_what_autoscalers_ask_for(prometheus):
+    """The load in workers: near nothing without a load, and it grows with what waits, though nothing more fits."""
+    [(labels, up)] = wait_until(lambda: prometheus.ask("fastdecode:kv_workers:up"), 60, "the rules are not evaluated")
+    assert labels["mesh"] == "m" and up == 2
+    assert 0 < wait_until(lambda: prometheus.ask("fastdecode:wanted:workers > 0"), 60, "no load is seen")[0][1] < 2
+
+
+def test_an_alert_fires(prometheus, mesh):
+    assert prometheus.ask('ALERTS{alertname="FastDecodeWorkerLost"}') == []
+    mesh.kill("kv-worker-1")
+    firing = wait_until(lambda: prometheus.ask('ALERTS{alertname="FastDecodeWorkerLost",alertstate="firing"}'), 60, "no alert fires")
+    assert [labels["place"] for labels, _ in firing] == ["kv-worker-1"]
+
+
+def alert_names():
+    with open(RULES, encoding="utf-8") as file:
+        return re.findall(r"- alert: (\w+)", file.read())
+
+
+def test_rules():
+    assert promtool("check", "rules", "--lint=all", "--lint-fatal", RULES)[0] == 0
+    assert promtool("check", "config", os.path.join(ROOT, "deploy/prometheus/prometheus.yml"))[0] == 0
+    code, said = promtool("test", "rules", os.path.join(ROOT, "deploy/prometheus/rules_test.yml"))
+    assert code == 0, said
+    with open(os.path.join(ROOT, "deploy/prometheus/rules_test.yml"), encoding="utf-8") as file:
+        tests = file.read()
+    with open(os.path.join(ROOT, "docs/operations.md"), encoding="utf-8") as file:
+        told = file.read()
+    for name in alert_names():
+        assert re.search(rf"alertname: {name}\s+exp_alerts:\s+- exp_labels", tests), f"{name}: no test in which it fires"
+        assert re.search(rf"alertname: {name}, exp_alerts: \[\]", tests), f"{name}: no test in which it does not fire"
+        assert f"| `{name}` |" in told, f"docs/operations.md does not say what to do about {name}"
+
+
+def test_the_dashboard_is_what_its_script_makes():
+    made = subprocess.run([sys.executable, os.path.join(ROOT, "deploy/grafana/make_dashboard.py")], capture_output=True, text=True, check=True).stdout
+    with open(DASHBOARD, encoding="utf-8") as file:
+        assert file.read() == made
