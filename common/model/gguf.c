@@ -81,3 +81,10 @@ void gguf_release_pages(const struct gguf *gguf, const unsigned char *data, uint
     if (gguf->mapped && begin < end) // a hint: may fail
         madvise((void *)(uintptr_t)(gguf->bytes + begin), end - begin, MADV_DONTNEED);
 }
+
+void gguf_release_stored(const struct gguf *gguf, const struct stored_rows *stored)
+{
+    gguf_release_pages(gguf, stored->values, stored->values_bytes);
+    if (stored->scales)
+        gguf_release_pages(gguf, stored->scales, stored->scales_bytes);
+}

@@ -26,6 +26,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "kernels/quant/stored_rows.h"
 #include "kernels/quant/tensor_type.h"
 
 enum {
@@ -75,8 +76,9 @@ struct gguf_tensor {
     uint64_t dims[GGUF_MAX_DIMS];
     uint64_t entry_offset; // offset of the entry in the file, for messages
     uint64_t data_offset;  // offset of the data in the file
-    uint64_t bytes;
+    uint64_t bytes;        // of its blocks
     const void *data;
+    const struct stored_rows *stored; // NULL: the blocks lie at `data`. Else, in a directory: how to read them from what lies there
 };
 
 // Maps and checks a file, the first of several (NAME-00001-of-0000N.gguf), or a directory. Blocks on the disk. The caller closes *out. On failure nothing is left behind, and *error has one line
@@ -145,6 +147,7 @@ const unsigned char *gguf_bytes(const struct gguf *gguf); // the whole file
 // Gives the resident pages that hold [data, data + bytes) back to the kernel, including pages shared with neighbours; they are read
 // again when touched. Does nothing for what is in memory only.
 void gguf_release_pages(const struct gguf *gguf, const unsigned char *data, uint64_t bytes);
+void gguf_release_stored(const struct gguf *gguf, const struct stored_rows *stored); // all that it reads from
 
 // Copies a name from the file for a message, cut to fit; bytes that are not printable ASCII become '?'. Returns buffer.
 const char *gguf_printable(char *buffer, size_t buffer_bytes, struct gguf_string text);

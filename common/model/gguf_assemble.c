@@ -135,6 +135,20 @@ void assembly_tensor(struct assembly *assembly, const char *name, size_t name_le
         assembly->failed = true;
 }
 
+void assembly_stored(struct assembly *assembly, const char *name, uint32_t dim_count, const uint64_t *dims,
+                     const struct stored_rows *form, uint32_t piece, uint64_t offset, uint32_t scales_piece, uint64_t scales_offset)
+{
+    const uint32_t before = assembly->tensor_count;
+
+    assembly_tensor(assembly, name, strlen(name), form->type, dim_count, dims, piece, offset);
+    if (assembly->tensor_count == before)
+        return;
+    struct assembly_tensor *tensor = &assembly->tensors[before];
+    tensor->stored = *form;
+    tensor->scales_piece = scales_piece;
+    tensor->scales_offset = scales_offset;
+}
+
 void assembly_made_vector(struct assembly *assembly, const char *name, const float *values, uint32_t count)
 {
     static const unsigned char zeros[DATA_ALIGNMENT];
@@ -187,6 +201,23 @@ static void write_entries(const struct assembly *assembly, const struct layout *
         buffer_number(out, (uint64_t)tensor->type, 4);
         buffer_number(out, begin + tensor->offset - layout->data_begin, 8);
     }
+}
+
+// What lies in another order, with the addresses that it has in the range. NULL: no memory.
+static struct stored_rows *place_stored(const struct assembly *assembly, const struct layout *layout, const unsigned char *range)
+{
+    struct stored_rows *all = calloc(assembly->tensor_count + 1u, sizeof *all);
+
+    for (uint32_t i = 0; all && i < assembly->tensor_count; i++) {
+        const struct assembly_tensor *tensor = &assembly->tensors[i];
+        if (!tensor->stored.matrix_count)
+            continue;
+        all[i] = tensor->stored;
+        all[i].values = range + layout->piece_at[tensor->piece] + tensor->offset;
+        if (all[i].scales_bytes)
+            all[i].scales = range + layout->piece_at[tensor->scales_piece] + tensor->scales_offset;
+    }
+    return all;
 }
 
 static uint64_t count_entry_bytes(const struct assembly *assembly)
@@ -275,6 +306,8 @@ enum status assembly_finish(struct assembly *assembly, const char *path, struct 
         status = lay_out(assembly, count_entry_bytes(assembly), pieces, piece_count, gguf->label, &layout, error);
     if (!status)
         status = fill_range(gguf, assembly, &layout, pieces, piece_count, error);
+    if (!status && !(gguf->stored = place_stored(assembly, &layout, gguf->bytes)))
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for its tensors", gguf->label);
     if (!status)
         status = gguf_walk(gguf, error);
     free(layout.piece_at);

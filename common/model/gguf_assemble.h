@@ -27,7 +27,10 @@ struct assembly_tensor {
     uint32_t dim_count;
     uint64_t dims[GGUF_MAX_DIMS];
     uint32_t piece;
-    uint64_t offset; // in its piece
+    uint64_t offset;           // in its piece
+    struct stored_rows stored; // matrix_count 0: it lies as GGUF has it
+    uint32_t scales_piece;     // of stored.scales
+    uint64_t scales_offset;
 };
 
 struct assembly {
@@ -56,6 +59,10 @@ void assembly_raw_key(struct assembly *assembly, const void *bytes, size_t count
 // --- tensors. dims[0] varies fastest ---
 void assembly_tensor(struct assembly *assembly, const char *name, size_t name_length, enum tensor_type type, uint32_t dim_count,
                      const uint64_t *dims, uint32_t piece, uint64_t offset);
+// One that lies in another order. form: all of it but `values` and `scales`, whose places follow; scales_bytes 0: there are none.
+void assembly_stored(struct assembly *assembly, const char *name, uint32_t dim_count, const uint64_t *dims,
+                     const struct stored_rows *form, uint32_t piece, uint64_t offset, uint32_t scales_piece,
+                     uint64_t scales_offset);
 // A vector of floats, copied.
 void assembly_made_vector(struct assembly *assembly, const char *name, const float *values, uint32_t count);
 

@@ -32,6 +32,7 @@ struct gguf {
     struct gguf_tensor *tensors; // [tensor_count] in the file's order
     struct gguf_tensor **tensors_by_name;
     uint32_t tensor_count;
+    struct stored_rows *stored; // [tensor_count] of an assembled one, matrix_count 0: the tensor lies as GGUF has it; or NULL
 };
 
 // Allocates one that has only a name; the caller frees it.

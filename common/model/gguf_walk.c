@@ -268,6 +268,19 @@ static enum status walk_tensors(struct walk *walk)
     return STATUS_OK;
 }
 
+// A tensor in another order: its bytes are those of a safetensors file, which has checked where they lie.
+static bool place_stored(const struct gguf *gguf, struct gguf_tensor *tensor)
+{
+    const struct stored_rows *stored = gguf->stored ? &gguf->stored[tensor - gguf->tensors] : NULL;
+
+    if (!stored || !stored->matrix_count)
+        return false;
+    tensor->stored = stored;
+    tensor->data = stored->values;
+    tensor->data_offset = (uint64_t)(stored->values - gguf->bytes);
+    return true;
+}
+
 // From an offset in the data section to one in the file.
 static enum status place_tensor(const struct walk *walk, struct gguf_tensor *tensor, uint32_t alignment)
 {
@@ -275,6 +288,8 @@ static enum status place_tensor(const struct walk *walk, struct gguf_tensor *ten
     char shown[SHOWN_NAME_BYTES];
     uint64_t offset = tensor->data_offset, begin, end;
 
+    if (place_stored(gguf, tensor))
+        return STATUS_OK;
     if (gguf->assembled) // as the files have it, which is enough for what reads single values
         alignment = MIN(tensor_type_info((uint32_t)tensor->type)->block_bytes, 4u);
     if (offset % alignment != 0)
@@ -300,7 +315,7 @@ static enum status check_tensor_set(const struct walk *walk)
 
     qsort(order, gguf->tensor_count, sizeof *order, compare_places);
     for (uint32_t i = 1; i < gguf->tensor_count; i++)
-        if (order[i - 1]->data_offset + order[i - 1]->bytes > order[i]->data_offset)
+        if (!order[i - 1]->stored && order[i - 1]->data_offset + order[i - 1]->bytes > order[i]->data_offset)
             return error_set(walk->error, STATUS_DATA_LOSS, ABOUT "its data lies over that of '%s'",
                              ABOUT_TENSOR(walk, order[i], shown), gguf_printable(other, sizeof other, order[i - 1]->name));
     qsort(order, gguf->tensor_count, sizeof *order, compare_tensors);
@@ -446,6 +461,7 @@ void gguf_free(struct gguf *gguf)
     free(gguf->tensors);
     free(gguf->keys_by_name);
     free(gguf->keys);
+    free(gguf->stored);
     free(gguf->name);
     free(gguf);
 }

@@ -2,21 +2,19 @@
 // common/model, tests and fuzzers.
 //
 //     config.json                                   → general.architecture, ARCH.…                  hf_config.c, hf_rope.c
-//     model.safetensors, or …index.json and shards  → tensors under GGUF's names                    hf_shards.c, hf_tensors.c
+//     model.safetensors, or …index.json and shards  → tensors under GGUF's names                    hf_shards.c, hf_tensors.c, hf_experts.c
 //     tokenizer.json                                → tokenizer.ggml.…                              hf_tokenizer.c, hf_pre.c
 //     tokenizer_config.json, special_tokens_map.json, chat_template.jinja,
 //     generation_config.json                        → ids of special tokens, chat template, …       hf_special.c
 //
-// Weights stay where they are: a view cannot turn them around, so the differences to a GGUF file's layout are told by keys.
+// Weights stay where they are. Experts that are stacked in another order are read from there in GGUF's (gguf_tensor.stored); other differences
+// to a GGUF file's layout are told by keys.
 //
 //     fastdecode.rope_halves             bool true: rows of Q and K lie so that RoPE turns values half a head apart (ROPE_NEOX),
 //                                        whatever the architecture's row says
 //     fastdecode.norm_plus_one           bool true: the weights of RMS norms are to be increased by 1
 //     fastdecode.experts_listed          bool true: each expert's matrices are tensors of their own, blk.N.ffn_gate.E.weight,
 //                                        ffn_up.E, ffn_down.E
-//     fastdecode.gate_up_interleaved     bool true: blk.N.ffn_gate_up_exps.weight is [experts][hidden][2 * ffn], gate and up by turns
-//                                        in the last dimension (as in its bias, [experts][2 * ffn]), and blk.N.ffn_down_exps.weight
-//                                        is [experts][ffn][hidden]
 //     fastdecode.rope_yarn_truncate      bool false: YaRN's first and last dimension are not rounded to whole ones
 //     fastdecode.prefix_at_start_only    bool true: the space that tokenizer.ggml.add_space_prefix puts in front is not put after special
 //     fastdecode.prefix_unless_space     tokens; it is not put before a text that begins with one

@@ -108,16 +108,9 @@ static const struct hf_name starcoder2_layer[] = {
 };
 
 static const struct hf_name gpt_oss_layer[] = {
-    {"input_layernorm.weight", "attn_norm.weight"},
-    {"post_attention_layernorm.weight", "post_attention_norm.weight"},
-    {"self_attn.sinks", "attn_sinks.weight"},
-    {"mlp.router.weight", "ffn_gate_inp.weight"},
-    {"mlp.router.bias", "ffn_gate_inp.bias"},
-    {"mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"},
-    {"mlp.experts.gate_up_proj_bias", "ffn_gate_up_exps.bias"},
-    {"mlp.experts.down_proj", "ffn_down_exps.weight"},
-    {"mlp.experts.down_proj_bias", "ffn_down_exps.bias"},
-    {NULL, NULL},
+    {"input_layernorm.weight", "attn_norm.weight"}, {"post_attention_layernorm.weight", "post_attention_norm.weight"},
+    {"self_attn.sinks", "attn_sinks.weight"},       {"mlp.router.weight", "ffn_gate_inp.weight"},
+    {"mlp.router.bias", "ffn_gate_inp.bias"},       {NULL, NULL},
 };
 
 // --- what must not be otherwise ---
@@ -159,6 +152,7 @@ static const struct hf_neutral starcoder2_neutral[] = {
 
 static const struct hf_neutral gpt_oss_neutral[] = {{"hidden_act", HF_TEXT, 0, "silu"},
                                                     {"attention_bias", HF_TRUE, 0, NULL},
+                                                    {"swiglu_alpha", HF_NUMBER, 1.702, NULL},
                                                     {"swiglu_limit", HF_NUMBER, 7, NULL},
                                                     {NULL, HF_FALSE, 0, NULL}};
 
@@ -276,12 +270,15 @@ static void translate_gpt_oss(struct hf *hf)
     const json_t *config = hf->config.json;
     const char *used = hf_json_get(config, "num_experts_per_tok") ? "num_experts_per_tok" : "experts_per_token";
 
-    hf_put_u32(hf, "expert_count", hf_u32(hf, config, "num_local_experts", 1, 65536));
+    if (!hf_json_get(config, "rope_scaling") &&
+        !hf_json_get(config, "rope_parameters")) // the class' own is YaRN, with a factor of 32
+        hf_fail(hf, STATUS_INVALID_ARGUMENT, "config.json", "key 'rope_scaling' is missing: expected an object");
+    hf->experts = hf_u32(hf, config, "num_local_experts", 1, 65536);
+    hf->ffn = hf_u32(hf, config, "intermediate_size", 1, MANY);
+    hf_put_u32(hf, "expert_count", hf->experts);
     hf_put_u32(hf, "expert_used_count", hf_u32(hf, config, used, 1, 65536));
-    hf_put_u32(hf, "expert_feed_forward_length", hf_u32(hf, config, "intermediate_size", 1, MANY));
+    hf_put_u32(hf, "expert_feed_forward_length", hf->ffn);
     hf_put_u32(hf, "attention.sliding_window", hf_u32(hf, config, "sliding_window", 1, MANY));
-    if (!hf->status)
-        assembly_bool(&hf->assembly, "fastdecode.gate_up_interleaved", true);
 }
 
 static const struct hf_arch archs[] = {
@@ -413,6 +410,7 @@ static const struct hf_arch archs[] = {
      .full_every = 2,
      .head_dim = 64,
      .rope_theta = 150000,
+     .stacked_experts = true,
      .neutral = gpt_oss_neutral,
      .model_names = usual_model,
      .layer_names = gpt_oss_layer,

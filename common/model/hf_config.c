@@ -72,6 +72,33 @@ static void translate_heads(struct hf *hf)
     hf_put_u32(hf, "attention.value_length", hf->head_dim);
 }
 
+// Which weights a directory has in fewer bits. Only MXFP4 is read, of stacked experts.
+static void check_quantization(struct hf *hf)
+{
+    const json_t *told = hf_json_get(hf->config.json, "quantization_config"), *method = hf_json_get(told, "quant_method");
+    const json_t *kept = hf_json_get(told, "modules_to_not_convert");
+    const char *name = json_string_value(method);
+
+    if (!told || hf->status)
+        return;
+    hf->mxfp4 = hf->arch->stacked_experts && name && strcmp(name, "mxfp4") == 0;
+    if (!hf->mxfp4) {
+        hf_refuse(hf, method ? "quant_method" : "quantization_config", method ? method : told,
+                  hf->arch->stacked_experts
+                      ? "only mxfp4 is read from a directory: use a GGUF file of this model, or its weights in BF16"
+                      : "quantized weights are read from GGUF files only: use one of this model, or its weights in BF16");
+        return;
+    }
+    if (kept && !json_is_array(kept))
+        hf_refuse(hf, "modules_to_not_convert", kept, "expected an array of names");
+    for (size_t i = 0; i < json_array_size(kept) && !hf->status; i++) {
+        const char *module = json_string_value(json_array_get(kept, i));
+        if (!module || strstr(module, "experts"))
+            hf_refuse(hf, "modules_to_not_convert", json_array_get(kept, i),
+                      module ? "with mxfp4 it is the experts that are converted" : "expected an array of names");
+    }
+}
+
 void hf_translate_config(struct hf *hf)
 {
     const json_t *config = hf->config.json;
@@ -79,9 +106,7 @@ void hf_translate_config(struct hf *hf)
 
     if (hf->status)
         return;
-    if (hf_json_get(config, "quantization_config"))
-        hf_refuse(hf, "quantization_config", hf_json_get(config, "quantization_config"),
-                  "quantized weights are read from GGUF files only: use one of this model, or its weights in BF16");
+    check_quantization(hf);
     hf_check_neutral(hf, common_neutral);
     hf_check_neutral(hf, hf->arch->neutral);
     if (strcmp(hf->arch->gguf, "granite") != 0)

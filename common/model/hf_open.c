@@ -53,6 +53,7 @@ static enum status open_all(struct hf *hf, const char *name, struct gguf **out)
         safetensors_close(&hf->shards[i].header);
         free(hf->shards[i].name);
     }
+    free(hf->layer_experts);
     free(hf->pieces);
     free(hf->shards);
     json_decref(hf->index_root);

@@ -40,6 +40,7 @@ struct hf_arch {
     uint32_t full_every;              // one layer in so many has no sliding window; 0: none has one
     uint32_t head_dim;                // where config.json does not say; 0: hidden / heads
     double rope_theta;                // where config.json does not say; 0: no RoPE
+    bool stacked_experts;             // hf_experts.c reads the experts
     bool may_rotate_part;             // partial_rotary_factor may be less than 1
     const char *layer_norm_epsilon;   // config.json's key of it; NULL: norms are RMS, and theirs is rms_norm_eps
     const struct hf_neutral *neutral; // beside those of all
@@ -47,6 +48,8 @@ struct hf_arch {
     const struct hf_name *layer_names; // beside those of all
     void (*translate)(struct hf *hf);  // keys of this architecture alone, or NULL
 };
+
+struct hf_layer_experts;
 
 struct hf {
     char label[GGUF_LABEL_BYTES];
@@ -60,6 +63,9 @@ struct hf {
     json_t *config_root;
     const struct hf_arch *arch;
     uint32_t layers, hidden, heads, head_dim, rope_dim, vocab, context;
+    uint32_t experts, ffn;                  // with stacked_experts
+    bool mxfp4;                             // quantization_config says so
+    struct hf_layer_experts *layer_experts; // [layers] of hf_experts.c, or NULL
     bool tied;
     struct hf_shard *shards;    // [shard_count]
     struct mapped_file *pieces; // [shard_count]
@@ -110,6 +116,10 @@ void hf_translate_config(struct hf *hf);
 void hf_translate_rope(struct hf *hf);
 void hf_open_shards(struct hf *hf);
 void hf_translate_tensors(struct hf *hf);
+// Takes a tensor of `part` of a layer, what follows its number. False: it is none of the stacked experts. After the last one, put checks and names
+// them all.
+bool hf_take_expert(struct hf *hf, uint32_t piece, const struct safetensor *tensor, uint32_t layer, const char *part);
+void hf_put_experts(struct hf *hf);
 void hf_translate_tokenizer(struct hf *hf);
 // Names the pre-tokenizer of a byte-level tokenizer.json for common/tokenizer; NULL: a failure.
 const char *hf_name_pre_tokenizer(struct hf *hf, const json_t *tokenizer);

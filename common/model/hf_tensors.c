@@ -68,11 +68,23 @@ static const char *find_name(const struct hf_name *names, const char *text, char
     return NULL;
 }
 
+// What follows "model.layers.N."; NULL: the tensor is of no layer.
+static const char *part_of_layer(const struct hf *hf, const char *name, uint32_t *layer)
+{
+    const char *prefix = hf->arch->prefix ? hf->arch->prefix : "model.";
+
+    if (strncmp(name, prefix, strlen(prefix)) != 0 || strncmp(name + strlen(prefix), "layers.", 7) != 0)
+        return NULL;
+    const char *rest = read_index(name + strlen(prefix) + 7, layer);
+    return rest && *rest == '.' && *layer < hf->layers ? rest + 1 : NULL;
+}
+
 // GGUF's name of a tensor; NULL: it has none. "": the tensor is left out.
 static const char *translate_name(const struct hf *hf, const char *name, char *out, size_t bytes)
 {
-    const char *prefix = hf->arch->prefix ? hf->arch->prefix : "model.", *rest;
-    uint32_t layer;
+    const char *prefix = hf->arch->prefix ? hf->arch->prefix : "model.";
+    uint32_t layer = 0;
+    const char *part = part_of_layer(hf, name, &layer);
 
     if (strcmp(name, "lm_head.weight") == 0)
         return hf->tied ? "" : "output.weight"; // if tied, a copy of the embedding that is not used
@@ -81,12 +93,11 @@ static const char *translate_name(const struct hf *hf, const char *name, char *o
     name += strlen(prefix);
     if (strncmp(name, "layers.", 7) != 0)
         return find_name(hf->arch->model_names, name, out, bytes);
-    rest = read_index(name + 7, &layer);
-    if (!rest || *rest != '.' || layer >= hf->layers)
+    if (!part)
         return NULL;
     size_t length = (size_t)snprintf(out, bytes, "blk.%u.", layer);
-    if (!find_name(hf->arch->layer_names, rest + 1, out + length, bytes - length) &&
-        !find_name(common_layer, rest + 1, out + length, bytes - length))
+    if (!find_name(hf->arch->layer_names, part, out + length, bytes - length) &&
+        !find_name(common_layer, part, out + length, bytes - length))
         return NULL;
     return out[length] ? out : "";
 }
@@ -94,15 +105,24 @@ static const char *translate_name(const struct hf *hf, const char *name, char *o
 static void translate_tensor(struct hf *hf, uint32_t piece, const struct safetensor *tensor)
 {
     char name[GGUF_MAX_NAME_BYTES + 1], shown[SHOWN_BYTES];
-    const char *file = hf->shards[piece].name, *to = translate_name(hf, tensor->name, name, sizeof name);
+    const char *file = hf->shards[piece].name;
     uint64_t dims[GGUF_MAX_DIMS];
+    uint32_t layer = 0;
+    const char *part = part_of_layer(hf, tensor->name, &layer);
 
+    if (part && hf_take_expert(hf, piece, tensor, layer, part))
+        return;
+    const char *to = translate_name(hf, tensor->name, name, sizeof name);
     if (!to)
         hf_fail(hf, STATUS_UNIMPLEMENTED, file, "tensor '%s': %s with %u layers has no such tensor",
                 gguf_printable(shown, sizeof shown, (struct gguf_string){tensor->name, strlen(tensor->name)}), hf->arch->class_name,
                 hf->layers);
     if (!to || !*to)
         return;
+    if (tensor->is_bytes)
+        hf_fail(hf, STATUS_UNIMPLEMENTED, file,
+                "tensor '%s': dtype is 'U8'; supported are F32, F16, BF16 (for quantized weights use a GGUF file)",
+                gguf_printable(shown, sizeof shown, (struct gguf_string){tensor->name, strlen(tensor->name)}));
     for (uint32_t i = 0; i < tensor->dim_count; i++)
         dims[i] = tensor->shape[tensor->dim_count - 1 - i];
     assembly_tensor(&hf->assembly, to, strlen(to), tensor->type, tensor->dim_count, dims, piece, tensor->offset);
@@ -121,6 +141,7 @@ void hf_translate_tensors(struct hf *hf)
     for (uint32_t piece = 0; piece < hf->shard_count && !hf->status; piece++)
         for (uint32_t i = 0; i < hf->shards[piece].header.tensor_count && !hf->status; i++)
             translate_tensor(hf, piece, &hf->shards[piece].header.tensors[i]);
+    hf_put_experts(hf);
     if (!hf->status && !hf->tied && !has_tensor(&hf->assembly, "output.weight"))
         hf_fail(hf, STATUS_INVALID_ARGUMENT, NULL,
                 "tensor 'lm_head.weight' is missing, and tie_word_embeddings is false (in config.json, or for %s)",

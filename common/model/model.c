@@ -80,7 +80,8 @@ static enum status place_tensor(const struct model *model, const struct arch_ten
                                  .columns = columns,
                                  .bytes = rows * row_bytes,
                                  .name = tensor->name.data,
-                                 .name_length = (uint32_t)tensor->name.length};
+                                 .name_length = (uint32_t)tensor->name.length,
+                                 .stored = tensor->stored};
     part->row = begin + rows;
     *placed += !is_part;
     return STATUS_OK;
@@ -282,6 +283,20 @@ static uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, uint64_t c
     return hash;
 }
 
+// Both ends and the middle of a tensor's bytes.
+static uint64_t hash_samples(uint64_t hash, const struct gguf *gguf, const unsigned char *data, uint64_t bytes)
+{
+    uint64_t count = MIN(bytes, (uint64_t)SAMPLE_BYTES), rest = bytes - count;
+
+    hash = hash_bytes(hash, data, count);
+    if (rest) {
+        hash = hash_bytes(hash, data + rest / 2, count);
+        hash = hash_bytes(hash, data + rest, count);
+    }
+    gguf_release_pages(gguf, data, bytes); // the kernel maps a good deal around each sample
+    return hash;
+}
+
 static uint64_t fingerprint_of(const struct gguf *gguf)
 {
     uint64_t file_bytes = gguf_file_bytes(gguf);
@@ -290,14 +305,10 @@ static uint64_t fingerprint_of(const struct gguf *gguf)
     hash = hash_bytes(hash, gguf_bytes(gguf), gguf_header_bytes(gguf));
     for (uint32_t i = 0; i < gguf_tensor_count(gguf); i++) {
         const struct gguf_tensor *tensor = gguf_tensor_at(gguf, i);
-        const unsigned char *data = tensor->data;
-        uint64_t count = MIN(tensor->bytes, (uint64_t)SAMPLE_BYTES), rest = tensor->bytes - count;
-        hash = hash_bytes(hash, data, count);
-        if (rest) {
-            hash = hash_bytes(hash, data + rest / 2, count);
-            hash = hash_bytes(hash, data + rest, count);
-        }
-        gguf_release_pages(gguf, data, tensor->bytes); // the kernel maps a good deal around each sample
+        const struct stored_rows *stored = tensor->stored;
+        hash = hash_samples(hash, gguf, tensor->data, stored ? stored->values_bytes : tensor->bytes);
+        if (stored && stored->scales)
+            hash = hash_samples(hash, gguf, stored->scales, stored->scales_bytes);
     }
     return hash;
 }
@@ -392,9 +403,18 @@ void model_close(struct model *model)
     free(model);
 }
 
+const void *model_view_rows(const struct tensor_view *view, uint32_t row, uint32_t count, void *buffer)
+{
+    if (!view->stored)
+        return (const unsigned char *)view->data + row * (view->bytes / view->rows);
+    return stored_rows_read(view->stored, (uint64_t)row * view->columns, (uint64_t)count * view->columns, buffer) ? buffer : NULL;
+}
+
 void model_release_tensor(const struct model *model, const struct tensor_view *view)
 {
-    if (view->data)
+    if (view->stored)
+        gguf_release_stored(model->gguf, view->stored);
+    else if (view->data)
         gguf_release_pages(model->gguf, view->data, view->bytes);
 }
 

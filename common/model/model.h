@@ -74,6 +74,7 @@ struct tensor_view {
     // in one piece.
     const void *const *pieces;
     uint32_t piece_count;
+    const struct stored_rows *stored; // how to read the rows, where they do not lie at `data` as said above; NULL: they do
 };
 
 struct model_shape {
@@ -192,6 +193,10 @@ void model_close(struct model *model);
 // The part of a path that names the model: "models/Tiny.Q4_1.gguf" and "models/Tiny.Q4_1/" give "Tiny.Q4_1", and so does the first of
 // several parts. It points into path; *length of it.
 const char *model_stem(const char *path, size_t *length);
+
+// Returns rows [row, row + count) of a view that is in one piece as blocks of its type: where they lie or, of stored ones, in `buffer`, which has
+// room for them (bytes / rows of each). NULL: a scale is not a number. Any thread.
+const void *model_view_rows(const struct tensor_view *view, uint32_t row, uint32_t count, void *buffer);
 
 // These remove the map's pages of one tensor or of the whole file from this process' memory, after weights have been copied
 // elsewhere. Pages that are read again are mapped again.

@@ -36,9 +36,17 @@ static enum status read_type(const struct reader *reader, const json_t *value, s
             tensor->type = types[i].type;
             return STATUS_OK;
         }
+    tensor->is_bytes = json_is_string(value) && strcmp(json_string_value(value), "U8") == 0;
+    if (tensor->is_bytes)
+        return STATUS_OK;
     return error_set(reader->error, STATUS_UNIMPLEMENTED,
                      ABOUT "dtype is %s; supported are F32, F16, BF16 (for quantized weights use a GGUF file)",
                      ABOUT_TENSOR(reader, shown), hf_json_shown(type, sizeof type, value));
+}
+
+static uint32_t value_bytes_of(const struct safetensor *tensor)
+{
+    return tensor->is_bytes ? 1 : tensor_type_info((uint32_t)tensor->type)->block_bytes;
 }
 
 // Fills the shape and the bytes that follow from it.
@@ -62,7 +70,7 @@ static enum status read_shape(const struct reader *reader, const json_t *value, 
             return error_set(reader->error, STATUS_DATA_LOSS, ABOUT "its shape is absurd", ABOUT_TENSOR(reader, shown));
         tensor->shape[i] = dim;
     }
-    tensor->bytes = values * tensor_type_info((uint32_t)tensor->type)->block_bytes;
+    tensor->bytes = values * value_bytes_of(tensor);
     return STATUS_OK;
 }
 
@@ -70,7 +78,7 @@ static enum status read_offsets(const struct reader *reader, const json_t *value
 {
     char shown[SHOWN_BYTES];
     uint64_t begin, end;
-    uint32_t value_bytes = tensor_type_info((uint32_t)tensor->type)->block_bytes;
+    uint32_t value_bytes = value_bytes_of(tensor);
 
     if (json_array_size(value) != 2 || !hf_json_whole(json_array_get(value, 0), &begin) ||
         !hf_json_whole(json_array_get(value, 1), &end))

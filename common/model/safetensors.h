@@ -21,8 +21,9 @@ enum {
 };
 
 struct safetensor {
-    const char *name; // terminated; lives until safetensors_close()
-    enum tensor_type type;
+    const char *name;      // terminated; lives until safetensors_close()
+    enum tensor_type type; // of floats
+    bool is_bytes;         // U8: parts of a quantized tensor
     uint32_t dim_count;
     uint64_t shape[SAFETENSORS_MAX_DIMS]; // as in the file: the last varies fastest
     uint64_t offset;                      // in the file

@@ -136,12 +136,12 @@ bool cpu_wants_dense(const struct backend_config *config);
 // chains of f32, or "int8". Static.
 const char *cpu_class_name(const struct backend_config *config);
 
-// cpu_quantize.c: tiles or rows of a matrix that is loaded in another type than the file's (loaded_type.h). false: a value is not finite, or
-// there is no memory for a tile. Threads may convert parts of one matrix at the same time.
-bool cpu_pack_quantized(const struct packed_matrix *matrix, const struct tensor_view *view, uint32_t tile_begin,
-                        uint32_t tile_count) MUST_CHECK;
-bool cpu_dequantize_quantized(enum tensor_type type, const struct tensor_view *view, uint32_t row_begin, uint32_t row_count,
-                              float *out /* [row_count][columns] */) MUST_CHECK;
+// cpu_quantize.c: tiles or rows of a matrix. Its type may be another than the file's (loaded_type.h). false: a value is not finite, or there is no
+// memory for a tile. Threads may convert parts of one matrix at the same time.
+bool cpu_pack_tiles(const struct packed_matrix *matrix, const struct tensor_view *view, uint32_t tile_begin,
+                    uint32_t tile_count) MUST_CHECK;
+bool cpu_dequantize_rows(enum tensor_type type, const struct tensor_view *view, uint32_t row_begin, uint32_t row_count,
+                         float *out /* [row_count][columns] */) MUST_CHECK;
 
 // cpu_weights.c. plan: fills weight_bytes and start_bytes.
 enum status cpu_plan_weights(const struct backend_config *config, const struct layer_range *range, struct backend_plan *plan,

@@ -47,8 +47,9 @@ static void load_vector(struct loader *loader, const struct tensor_view *view, c
     uint64_t count = (uint64_t)view->rows * view->columns;
     float *values = take(loader, count * sizeof *values);
     mix(loader, count);
-    if (values && loader->convert)
-        dequantize(view->type, view->data, count, values);
+    if (values && loader->convert && !cpu_dequantize_rows(view->type, view, 0, view->rows, values))
+        loader->status = error_set(loader->error, STATUS_RESOURCE_EXHAUSTED, "tensor '%.*s': no memory for a row of it",
+                                   (int)view->name_length, view->name);
     *out = values;
 }
 
@@ -72,29 +73,44 @@ struct convert_job {
     atomic_bool bad; // relaxed: read when the threads have ended
 };
 
-static void quantize_items(struct convert_job *job, uint32_t begin, uint32_t count)
+// How many pieces a matrix is converted in: those of several experts that the file has apart, or in another order, so that of the latter one is in
+// memory at a time.
+static uint32_t piece_count_of(const struct tensor_view *view)
 {
-    bool ok = job->dense
-                  ? cpu_dequantize_quantized(job->type, job->view, begin, count, job->dense + (uint64_t)begin * job->linear->inputs)
-                  : cpu_pack_quantized(&job->linear->packed, job->view, begin, count);
-    if (!ok)
-        atomic_store_explicit(&job->bad, true, memory_order_relaxed);
+    return view->stored ? view->stored->matrix_count : view->piece_count;
 }
 
-// One of several experts' matrices, which the file has apart, as a view, and as what it is loaded into.
-static void point_to_piece(struct convert_job *job, const struct tensor_view *view, uint32_t piece, struct tensor_view *one,
-                           struct cpu_linear *linear)
+// Bytes of the file that are mapped while one is converted.
+static uint64_t read_at_once(const struct tensor_view *view)
 {
-    const uint32_t rows = view->rows / view->piece_count;
+    const struct stored_rows *stored = view->stored;
+    return stored ? (stored->values_bytes + stored->scales_bytes) / stored->matrix_count : view->bytes;
+}
 
-    *one = *view;
-    one->data = view->pieces[piece];
-    one->rows = rows;
-    one->bytes = view->bytes / view->piece_count;
-    *linear = cpu_linear_part(job->linear, piece, view->piece_count);
-    job->view = one;
-    job->linear = linear;
-    job->dense += job->dense ? (uint64_t)piece * rows * view->columns : 0;
+// One of them as a view, and as what it is loaded into.
+struct piece {
+    struct tensor_view view;
+    struct stored_rows stored;
+    struct cpu_linear linear;
+};
+
+static void point_to_piece(struct convert_job *job, const struct tensor_view *view, uint32_t index, struct piece *one)
+{
+    const uint32_t pieces = piece_count_of(view), rows = view->rows / pieces;
+
+    one->view = *view;
+    one->view.rows = rows;
+    one->view.bytes = view->bytes / pieces;
+    if (view->stored) {
+        one->stored = stored_rows_matrix(view->stored, index);
+        one->view.stored = &one->stored;
+    } else {
+        one->view.data = view->pieces[index];
+    }
+    one->linear = cpu_linear_part(job->linear, index, pieces);
+    job->view = &one->view;
+    job->linear = &one->linear;
+    job->dense += job->dense ? (uint64_t)index * rows * view->columns : 0;
 }
 
 static void convert_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
@@ -102,22 +118,14 @@ static void convert_thread(void *arg, uint32_t thread_index, uint32_t thread_cou
     enum { GRAIN = 16 };
     struct convert_job *job = arg;
     uint32_t items = job->dense ? job->linear->outputs : job->linear->packed.tile_count;
-    uint64_t row_bytes = job->view->bytes / job->view->rows;
 
     (void)thread_index, (void)thread_count;
     for (uint64_t begin; (begin = (uint64_t)thread_pool_claim(job->pool) * GRAIN) < items;) {
-        uint32_t count = (uint32_t)MIN((uint64_t)GRAIN, items - begin);
-        if (job->type != job->view->type) {
-            quantize_items(job, (uint32_t)begin, count);
-            continue;
-        }
-        if (!job->dense) {
-            pack_tiles(&job->linear->packed, job->view->data, (uint32_t)begin, count);
-            continue;
-        }
-        for (uint64_t row = begin; row < begin + count; row++)
-            dequantize(job->view->type, (const unsigned char *)job->view->data + row * row_bytes, job->linear->inputs,
-                       job->dense + row * job->linear->inputs);
+        uint32_t count = (uint32_t)MIN((uint64_t)GRAIN, items - begin), first = (uint32_t)begin;
+        bool ok = job->dense ? cpu_dequantize_rows(job->type, job->view, first, count, job->dense + begin * job->linear->inputs)
+                             : cpu_pack_tiles(&job->linear->packed, job->view, first, count);
+        if (!ok)
+            atomic_store_explicit(&job->bad, true, memory_order_relaxed);
     }
 }
 
@@ -153,24 +161,24 @@ static void load_as(struct loader *loader, const struct tensor_view *view, enum 
         mix_matrix(loader, &out->packed);
         loader->quantized |= out->packed.group_count != 0;
     }
-    loader->largest = MAX(loader->largest, view->bytes);
+    loader->largest = MAX(loader->largest, read_at_once(view));
     if (loader->base && loader->convert) {
         job.pool = loader->backend->config.pool;
-        for (uint32_t piece = 0; piece < MAX(view->piece_count, 1u); piece++) {
+        for (uint32_t i = 0; i < MAX(piece_count_of(view), 1u); i++) {
             struct convert_job own = job;
-            struct tensor_view one;
-            struct cpu_linear linear;
-            if (view->piece_count)
-                point_to_piece(&own, view, piece, &one, &linear);
+            struct piece piece;
+            if (piece_count_of(view))
+                point_to_piece(&own, view, i, &piece);
             thread_pool_run(job.pool, convert_thread, &own);
             model_release_tensor(loader->model, own.view); // so that the file is never in memory twice as a whole
             if (atomic_load_explicit(&own.bad, memory_order_relaxed))
                 atomic_store_explicit(&job.bad, true, memory_order_relaxed);
         }
         if (atomic_load_explicit(&job.bad, memory_order_relaxed))
-            loader->status = error_set(loader->error, STATUS_DATA_LOSS,
-                                       "tensor '%.*s' cannot be quantized: a value is not finite, or no memory is left",
-                                       (int)view->name_length, view->name);
+            loader->status =
+                error_set(loader->error, STATUS_DATA_LOSS, "tensor '%.*s' cannot be %s: %s, or no memory is left",
+                          (int)view->name_length, view->name, type == view->type ? "converted" : "quantized",
+                          view->stored && view->stored->scales ? "a scale is 255, not a number" : "a value is not finite");
     }
 }
 

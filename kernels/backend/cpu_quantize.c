@@ -1,5 +1,6 @@
-// cpu_quantize.c: matrices of 16 or 32 bits made into 4 or 8 while they are loaded (--quantize), by the encoder of `fastdecode quantize`, so
-// that both give the same numbers. A tile is encoded by itself: what is needed beside the result is a tile for each thread.
+// cpu_quantize.c: rows of the model file into tiles, or into f32. Matrices of 16 or 32 bits may be made into 4 or 8 on their way (--quantize), by the
+// encoder of `fastdecode quantize`, so that both give the same numbers; those that lie in another order are put into GGUF's. A tile is
+// converted by itself: what is needed beside the result is a tile for each thread.
 #include <stdlib.h>
 
 #include "common/base/checked.h"
@@ -13,43 +14,72 @@ static uint64_t row_bytes_of(enum tensor_type type, uint32_t columns)
     return (uint64_t)columns / info->block_values * info->block_bytes;
 }
 
-static const unsigned char *row_at(const struct tensor_view *view, uint64_t row)
+// Room for some rows on their way: as the file would have them, if they lie in another order, and in the type that they are loaded in, if it
+// is another.
+struct room {
+    unsigned char *read, *encoded; // NULL: not needed
+    bool failed;
+};
+
+static struct room make_room(const struct tensor_view *view, enum tensor_type type, uint32_t rows)
 {
-    return (const unsigned char *)view->data + row * (view->bytes / view->rows);
+    struct room room = {0};
+
+    if (view->stored)
+        room.failed = !(room.read = malloc(rows * (view->bytes / view->rows)));
+    if (type != view->type)
+        room.failed |= !(room.encoded = malloc(rows * row_bytes_of(type, view->columns)));
+    return room;
 }
 
-bool cpu_pack_quantized(const struct packed_matrix *matrix, const struct tensor_view *view, uint32_t tile_begin,
-                        uint32_t tile_count)
+static void free_room(struct room *room)
+{
+    free(room->read);
+    free(room->encoded);
+}
+
+// Rows of a view as blocks of `type`, wherever they are then. NULL: a value is not finite, or there is no room.
+static const void *rows_as(enum tensor_type type, const struct tensor_view *view, uint32_t row, uint32_t count,
+                           const struct room *room)
+{
+    const void *rows = room->failed ? NULL : model_view_rows(view, row, count, room->read);
+
+    if (!rows || type == view->type)
+        return rows;
+    return encode_blocks(view->type, rows, (uint64_t)count * view->columns, type, room->encoded) ? room->encoded : NULL;
+}
+
+bool cpu_pack_tiles(const struct packed_matrix *matrix, const struct tensor_view *view, uint32_t tile_begin, uint32_t tile_count)
 {
     enum tensor_type type = (enum tensor_type)matrix->source_type;
-    unsigned char *blocks = malloc(PACK_TILE_OUTPUTS * row_bytes_of(type, view->columns));
-    bool ok = blocks != NULL;
+    struct room room = make_room(view, type, PACK_TILE_OUTPUTS);
+    bool ok = true;
 
     for (uint32_t tile = tile_begin; tile < tile_begin + tile_count && ok; tile++) {
-        uint32_t first = tile * PACK_TILE_OUTPUTS, rows = MIN(PACK_TILE_OUTPUTS, view->rows - first);
+        uint32_t first = tile * PACK_TILE_OUTPUTS, count = MIN(PACK_TILE_OUTPUTS, view->rows - first);
+        const void *rows = rows_as(type, view, first, count, &room);
         struct packed_matrix one = *matrix;
         one.data += tile * matrix->tile_bytes;
-        one.output_count = rows;
+        one.output_count = count;
         one.tile_count = 1;
-        ok = encode_blocks(view->type, row_at(view, first), (uint64_t)rows * view->columns, type, blocks);
-        if (ok)
-            pack_tiles(&one, blocks, 0, 1);
+        if ((ok = rows != NULL))
+            pack_tiles(&one, rows, 0, 1);
     }
-    free(blocks);
+    free_room(&room);
     return ok;
 }
 
-bool cpu_dequantize_quantized(enum tensor_type type, const struct tensor_view *view, uint32_t row_begin, uint32_t row_count,
-                              float *out)
+bool cpu_dequantize_rows(enum tensor_type type, const struct tensor_view *view, uint32_t row_begin, uint32_t row_count, float *out)
 {
-    unsigned char *blocks = malloc(row_bytes_of(type, view->columns));
-    bool ok = blocks != NULL;
+    struct room room = make_room(view, type, PACK_TILE_OUTPUTS);
+    bool ok = true;
 
-    for (uint32_t i = 0; i < row_count && ok; i++) {
-        ok = encode_blocks(view->type, row_at(view, row_begin + i), view->columns, type, blocks);
-        if (ok)
-            dequantize(type, blocks, view->columns, out + (uint64_t)i * view->columns);
+    for (uint32_t done = 0, count; done < row_count && ok; done += count) {
+        count = MIN(PACK_TILE_OUTPUTS, row_count - done);
+        const void *rows = rows_as(type, view, row_begin + done, count, &room);
+        if ((ok = rows != NULL))
+            dequantize(type, rows, (uint64_t)count * view->columns, out + (uint64_t)done * view->columns);
     }
-    free(blocks);
+    free_room(&room);
     return ok;
 }

@@ -91,6 +91,7 @@ static void convert(struct loader *loader, uint32_t segment, const struct tensor
                                          .type = loader->backend->type,
                                          .pool = loader->config->pool};
     const uint64_t item_bytes = cuda_item_bytes(part);
+    assert_always(!view->stored); // only experts are, which the plan refuses
     const uint32_t items = cuda_items(part, view->rows), at_once = (uint32_t)MAX(1u, STAGING_BYTES / item_bytes);
 
     for (uint32_t first = 0; first < items && !loader->status; first += at_once) {

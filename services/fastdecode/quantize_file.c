@@ -209,23 +209,51 @@ struct piece_job {
     atomic_bool bad;       // relaxed: read when the threads have ended
 };
 
+// Writes one piece into the buffer, as OUT has it. False: a value is not finite, or no memory.
+static bool convert_piece(const struct piece_job *job, uint64_t at, uint64_t count)
+{
+    const struct gguf_tensor *t = job->tensor;
+    const enum tensor_type to = type_after(job->work->request, t);
+    unsigned char *out = job->work->buffer + bytes_of(to, at);
+    unsigned char *room = NULL;
+    bool ok;
+
+    if (!t->stored)
+        return encode_blocks(t->type, (const unsigned char *)t->data + bytes_of(t->type, job->first + at), count, to, out);
+    if (to == t->type)
+        return stored_rows_read(t->stored, job->first + at, count, out);
+    room = malloc(bytes_of(t->type, count));
+    ok = room && stored_rows_read(t->stored, job->first + at, count, room) && encode_blocks(t->type, room, count, to, out);
+    free(room);
+    return ok;
+}
+
 static void convert_pieces(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
     struct piece_job *job = arg;
-    enum tensor_type from = job->tensor->type, to = job->work->request->type;
-    const unsigned char *data = job->tensor->data;
 
     (void)thread_index, (void)thread_count;
-    for (uint64_t at; (at = (uint64_t)thread_pool_claim(job->work->request->pool) * PIECE) < job->count;) {
-        if (!encode_blocks(from, data + bytes_of(from, job->first + at), MIN((uint64_t)PIECE, job->count - at), to,
-                           job->work->buffer + bytes_of(to, at)))
+    for (uint64_t at; (at = (uint64_t)thread_pool_claim(job->work->request->pool) * PIECE) < job->count;)
+        if (!convert_piece(job, at, MIN((uint64_t)PIECE, job->count - at)))
             atomic_store_explicit(&job->bad, true, memory_order_relaxed);
-    }
 }
 
+static void release_piece(const struct piece_job *job)
+{
+    const struct gguf_tensor *t = job->tensor;
+
+    if (t->stored)
+        gguf_release_stored(job->work->gguf, t->stored);
+    else
+        gguf_release_pages(job->work->gguf, (const unsigned char *)t->data + bytes_of(t->type, job->first),
+                           bytes_of(t->type, job->count));
+}
+
+// Also what only changes its order.
 static enum status convert_tensor(struct work *w, const struct gguf_tensor *t)
 {
-    const struct tensor_type_info *info = tensor_type_info((uint32_t)w->request->type);
+    const enum tensor_type to = type_after(w->request, t);
+    const struct tensor_type_info *info = tensor_type_info((uint32_t)to);
     uint64_t at_once = BUFFER_BYTES / info->block_bytes * info->block_values / PIECE * PIECE, values = value_count(t);
     enum status status = STATUS_OK;
     char shown[SHOWN_NAME_BYTES];
@@ -234,10 +262,12 @@ static enum status convert_tensor(struct work *w, const struct gguf_tensor *t)
         struct piece_job job = {.work = w, .tensor = t, .first = first, .count = MIN(at_once, values - first)};
         thread_pool_run(w->request->pool, convert_pieces, &job);
         if (atomic_load_explicit(&job.bad, memory_order_relaxed))
-            return error_set(w->error, STATUS_DATA_LOSS, "%s: tensor '%s' has a value that is not finite or too large for %s",
+            return error_set(w->error, STATUS_DATA_LOSS,
+                             t->stored && t->stored->scales ? "%s: tensor '%s' has a scale of 255, which is not a number in %s"
+                                                            : "%s: tensor '%s' has a value that is not finite or too large for %s",
                              gguf_label(w->gguf), gguf_printable(shown, sizeof shown, t->name), info->name);
-        gguf_release_pages(w->gguf, (const unsigned char *)t->data + bytes_of(t->type, first), bytes_of(t->type, job.count));
-        status = put(w, w->buffer, bytes_of(w->request->type, job.count));
+        release_piece(&job);
+        status = put(w, w->buffer, bytes_of(to, job.count));
         say_progress(w);
     }
     return status;
@@ -264,7 +294,7 @@ static enum status put_file(struct work *w)
         status = put_entries(w);
     for (uint32_t i = 0; i < gguf_tensor_count(w->gguf) && !status; i++) {
         const struct gguf_tensor *t = gguf_tensor_at(w->gguf, i);
-        status = type_after(w->request, t) == t->type ? copy_tensor(w, t) : convert_tensor(w, t);
+        status = type_after(w->request, t) == t->type && !t->stored ? copy_tensor(w, t) : convert_tensor(w, t);
         if (!status)
             status = pad(w);
     }

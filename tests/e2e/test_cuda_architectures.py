@@ -28,10 +28,11 @@ TAKEN = ("granite", "llama", "olmo2", "opt", "qwen2", "qwen3", "smollm3")
 SOME = shard(TAKEN, 4)
 REFUSED = {
     "gemma2": "window of attention", "gemma3": "window of attention", "gemma3_linear": "window of attention",
-    "gemma3_wide": "RoPE of some layers apart from others", "gpt_oss": "window of attention", "mistral": "window of attention",
+    "gemma3_wide": "RoPE of some layers apart from others", "gpt_oss": "window of attention", "gpt_oss_mxfp4": "window of attention",
+    "mistral": "window of attention",
     "phi3": "window of attention", "phi3_short": "window of attention", "starcoder2": "window of attention",
     "mixtral": "router of experts", "qwen3_moe": "router of experts"}
-ARCHITECTURE = {"gemma3_linear": "gemma3", "gemma3_wide": "gemma3", "gpt_oss": "gpt-oss", "mistral": "llama", "mixtral": "llama",
+ARCHITECTURE = {"gemma3_linear": "gemma3", "gemma3_wide": "gemma3", "gpt_oss": "gpt-oss", "gpt_oss_mxfp4": "gpt-oss", "mistral": "llama", "mixtral": "llama",
                 "phi3_short": "phi3", "qwen3_moe": "qwen3moe"}
 
 pytestmark = pytest.mark.skipif(SANITIZED, reason="the emulated device switches stacks, which sanitizers do not follow")
@@ -121,6 +122,7 @@ def test_beside_the_cpu(start_mesh, name):
 
 @pytest.mark.parametrize("name", shard(sorted(REFUSED), 3))
 def test_refusals(name):
-    said = s_part("--model", file_of(name), "--device", "cuda", env=device())
     line = f"the {REFUSED[name]} of architecture '{ARCHITECTURE.get(name, name)}' is not computed on CUDA"
-    assert said.returncode == 4 and line in said.stderr, said.stderr  # a model that it does not serve: docs/operations.md
+    for model in (file_of(name), file_of(name).removesuffix(".gguf")):  # and the directory that it was made of
+        said = s_part("--model", model, "--device", "cuda", env=device())
+        assert said.returncode == 4 and line in said.stderr, said.stderr  # a model that it does not serve: docs/operations.md

@@ -33,7 +33,7 @@ def file_of(name, kind):
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
-            weights.write(folder, name)
+            weights.write(folder, name, plain=True)
             to_gguf.convert(folder, path + ".part", kind)
         os.replace(path + ".part", path)
     return path

@@ -11,13 +11,15 @@ import pytest
 from conftest import ROOT
 
 sys.path.insert(0, os.path.join(ROOT, "tests", "golden"))
+import mxfp4  # noqa: E402
 import tiny_tokenizers  # noqa: E402
 import to_gguf  # noqa: E402
 import weights  # noqa: E402
 
 NAMES = weights.names()
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
-FORMS = {0: ("f", 4), 1: ("e", 2), 30: ("H", 2)}
+FORMS = {0: "f", 1: "e", 30: "H"}
+SIZES = {0: (4, 1), 1: (2, 1), 8: (34, 32), 30: (2, 1), 39: (17, 32)}  # bytes of so many values
 
 
 class Gguf:
@@ -39,7 +41,7 @@ class Gguf:
         begin = -(-self.at // 32) * 32
         self.tensors, end = {}, 0
         for name, shape, kind, offset in entries:
-            size = math.prod(shape) * FORMS[kind][1]
+            size = math.prod(shape) // SIZES[kind][1] * SIZES[kind][0]
             assert offset == -(-end // 32) * 32 and len(self.data) >= begin + offset + size
             end = offset + size
             self.tensors[name] = (shape, kind, self.data[begin + offset:begin + end])
@@ -63,8 +65,7 @@ class Gguf:
     def rows(self, name):
         """The rows of a tensor, as tuples of numbers."""
         shape, kind, data = self.tensors[name]
-        form, size = FORMS[kind]
-        return [struct.unpack_from(f"<{shape[-1]}{form}", data, i) for i in range(0, len(data), size * shape[-1])]
+        return [struct.unpack_from(f"<{shape[-1]}{FORMS[kind]}", data, i) for i in range(0, len(data), SIZES[kind][0] * shape[-1])]
 
 
 def safetensors(path):
@@ -100,7 +101,8 @@ def made_once(tmp_path_factory):
 
 
 def tensors_of(folder):
-    return {name: array.array("f", data) for name, (_, _, data) in safetensors(folder + "/model.safetensors").items()}
+    """The floats."""
+    return {name: array.array("f", data) for name, (kind, _, data) in safetensors(folder + "/model.safetensors").items() if kind == "F32"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -159,7 +161,7 @@ def test_gguf(made, name):
     folder, gguf = made(name)
     arch, golden = gguf.keys["general.architecture"], weights.golden(name)
     own = sum(math.prod(shape) for key, (shape, _, _) in gguf.tensors.items() if not key.startswith("rope_"))
-    assert own == sum(math.prod(shape) for _, shape in golden["tensors"])
+    assert own == sum(math.prod(shape) for _, shape in weights.plain_tensors(golden))
     assert gguf.tensors["token_embd.weight"][0] == [golden["config"]["vocab_size"], gguf.keys[f"{arch}.embedding_length"]]
     assert len(gguf.keys["tokenizer.ggml.tokens"]) == len(set(gguf.keys["tokenizer.ggml.tokens"])) == golden["config"]["vocab_size"]
     assert ("output.weight" in gguf.tensors) == ("lm_head.weight" in tensors_of(folder))
@@ -217,3 +219,25 @@ def test_experts_of_gpt_oss(made):
     for expert, i, column in ((0, 0, 0), (3, 17, 63), (7, 95, 5)):
         at = (expert * 64 + column) * 2 * 96 + 2 * i
         assert gate[expert * 96 + i][column] == source[at] and up[expert * 96 + i][column] == source[at + 1]
+
+
+def test_experts_in_mxfp4(made):
+    """Blocks and scales: the golden's plain values, and GGUF's blocks of the same numbers."""
+    folder, gguf = made("gpt_oss_mxfp4")
+    golden, name = weights.golden("gpt_oss_mxfp4"), "model.layers.1.mlp.experts.gate_up_proj"
+    found = safetensors(folder + "/model.safetensors")
+    (_, shape, blocks), (kind, _, scales) = found[name + "_blocks"], found[name + "_scales"]
+    assert kind == "U8" and shape == [8, 192, 2, 16] and len(set(blocks)) == 256 and len(set(scales)) == 3
+    plain = array.array("f", weights.values(name, [8, 64, 192], golden["config"], golden["seed"]))
+    for expert, i, column in ((0, 0, 0), (3, 17, 63), (7, 95, 5), (5, 40, 32)):
+        for own, matrix in enumerate(("gate", "up")):
+            value = plain[(expert * 64 + column) * 192 + 2 * i + own]
+            row = expert * 192 + 2 * i + own
+            byte = blocks[row * 32 + column // 2]
+            scale = 2.0 ** (scales[row * 2 + column // 32] - 127)
+            assert value == mxfp4.CODES[byte >> 4 if column % 2 else byte & 15] * scale
+            shape, kind, data = gguf.tensors[f"blk.1.ffn_{matrix}_exps.weight"]
+            assert shape == [8, 96, 64] and kind == 39
+            block = data[((expert * 96 + i) * 2 + column // 32) * 17:][:17]
+            code = block[1 + column % 16] >> (column % 32 // 16 * 4) & 15
+            assert value == mxfp4.CODES[code] * 2.0 ** (block[0] - 127)

@@ -30,7 +30,9 @@ import tempfile
 
 import torch
 import transformers
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+import mxfp4
 import tiny_tokenizers
 import weights
 
@@ -54,6 +56,9 @@ def without(*keys):
 LONGROPE = {"type": "longrope", "short_factor": [1.0, 1.02, 1.05, 1.1, 1.3, 1.6, 1.9, 2.2], "long_factor": [1.05, 1.2, 1.6, 2.4, 3.6, 5.0, 7.0, 9.5]}
 PHI3 = {"original_max_position_embeddings": 256, "sliding_window": 100, "rope_theta": 10000.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
 YARN_OSS = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 128}
+GPT_OSS = {"head_dim": 32, "attention_bias": True, "num_local_experts": 8, "num_experts_per_tok": 4, "experts_per_token": 4,
+           "layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 64, "rope_theta": 150000.0, "rope_scaling": YARN_OSS,
+           "initial_context_length": 128, "swiglu_limit": 7.0, "router_aux_loss_coef": 0.9, "output_router_logits": False}
 GEMMA3 = {"num_hidden_layers": 7, "head_dim": 32, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 24, "rms_norm_eps": 1e-6,
           "sliding_window": 100, "attn_logit_softcapping": None, "final_logit_softcapping": None}
 
@@ -139,12 +144,15 @@ MODELS = {
              "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
              "sliding_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10000.0}}}}),
     "gpt_oss": (
-        config("gpt_oss", "GptOssForCausalLM", head_dim=32, attention_bias=True, num_local_experts=8, num_experts_per_tok=4, experts_per_token=4,
-               layer_types=["sliding_attention", "full_attention"] * 2, sliding_window=64, rope_theta=150000.0, rope_scaling=YARN_OSS,
-               initial_context_length=128, swiglu_limit=7.0, router_aux_loss_coef=0.9, output_router_logits=False),
+        config("gpt_oss", "GptOssForCausalLM", **GPT_OSS),
         {"windows": {"sliding_window": 2000}, "only every second": {"layer_types": ["sliding_attention"] * 4},
          "yarn": {"rope_scaling": {"rope_type": "default"}}, "yarn's bounds are not rounded": {"rope_scaling": dict(YARN_OSS, truncate=True)},
          "limit of swiglu": {"swiglu_limit": 1e6}, "four experts": {"num_experts_per_tok": 2}}),
+    # As published files are: experts in MXFP4 (mxfp4.py). transformers is given what they stand for.
+    "gpt_oss_mxfp4": (
+        config("gpt_oss", "GptOssForCausalLM", **GPT_OSS, quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": [
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}),
+        {"limit of swiglu": {"swiglu_limit": 1e6}, "four experts": {"num_experts_per_tok": 2}}, 256),
     "granite": (
         config("granite", "GraniteForCausalLM", rope_theta=10000.0, rope_scaling=None, mlp_bias=False, tie_word_embeddings=True,
                embedding_multiplier=6.0, logits_scaling=2.0, residual_multiplier=0.4, attention_multiplier=0.4),
@@ -162,12 +170,25 @@ def config_of(what):
 def tensors_of(what):
     """[name, shape] of what transformers writes for this configuration: the names of published files, not of its modules."""
     with tempfile.TemporaryDirectory() as folder:
-        weights.write_json(folder, "config.json", what)
+        weights.write_json(folder, "config.json", {key: value for key, value in what.items() if key != "quantization_config"})
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(folder))
         model.save_pretrained(folder)
         with open(os.path.join(folder, "model.safetensors"), "rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return sorted(([name, entry["shape"]] for name, entry in header.items() if name != "__metadata__"), key=natural)
+    plain = [[name, entry["shape"]] for name, entry in header.items() if name != "__metadata__"]
+    return sorted((part for name, shape in plain for part in (
+        mxfp4.parts_of(name, shape) if mxfp4.has_parts(what, name) else [[name, shape]])), key=natural)
+
+
+def check_mxfp4(what):
+    """That transformers reads the same values from blocks and scales."""
+    for name, shape in what["tensors"]:
+        if name.endswith("_blocks"):
+            plain, whole = mxfp4.whole_of(name, shape)
+            parts = [torch.frombuffer(bytearray(weights.values(part, size, what["config"], what["seed"])), dtype=torch.uint8).reshape(size)
+                     for part, size in mxfp4.parts_of(plain, whole)]
+            own = torch.frombuffer(bytearray(weights.values(plain, whole, what["config"], what["seed"])), dtype=torch.float32)
+            assert torch.equal(convert_moe_packed_tensors(*parts, dtype=torch.float32), own.reshape(whole)), name
 
 
 def natural(tensor):
@@ -189,8 +210,9 @@ def all_double():
 def log_probabilities(what, tokens, dtype=torch.float64, change=None):
     """[position][token] by transformers. what: {"config", "seed", "tensors"}. change: of the configuration, after the weights are made."""
     with tempfile.TemporaryDirectory() as folder:
-        weights.write(folder, what)
-        weights.write_json(folder, "config.json", {**what["config"], **(change or {})})
+        weights.write(folder, what, plain=True)
+        whole = {**what["config"], **(change or {})}
+        weights.write_json(folder, "config.json", {key: value for key, value in whole.items() if key != "quantization_config"})
         model, loading = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager", output_loading_info=True)
     if not change:
@@ -222,6 +244,7 @@ def make(name):
     result = {"versions": {"torch": torch.__version__, "transformers": transformers.__version__}, "seed": 1, "config": config_of(what)}
     result["tensors"] = tensors_of(result["config"])
     result["sha256"] = weights.checksum(result)
+    check_mxfp4(result)
     found = log_probabilities(result, tokens)
     own = of_next(found, tokens)
     result.update(tokens=tokens, log_probability=rounded(own), top=[])

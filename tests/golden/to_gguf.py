@@ -9,7 +9,7 @@ What differs from the directory, beside names:
     others rotate elements half a head apart, as transformers does everywhere
   - Gemma's norms hold weight + 1
   - experts are stacked: ffn_{gate,up,down}_exps [expert][output][input]; those of gpt-oss are transposed for it, and its gate
-    and up, which alternate, are parted
+    and up, which alternate, are parted; in MXFP4 they stay so, and a block gets its scale
   - scaled positions: factors become tensors (rope_freqs for llama3, rope_factors_{short,long} for longrope)
   - matrices may be F16 or BF16 (exact for the values of weights.py); norms, biases, routers, sinks and positions are F32
 
@@ -25,9 +25,11 @@ import os
 import re
 import struct
 
+import mxfp4
+
 U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
 FORMS = {U32: "<I", I32: "<i", F32: "<f", BOOL: "<?"}
-TENSOR_TYPES = {"F32": 0, "F16": 1, "BF16": 30}
+TENSOR_TYPES = {"F32": 0, "F16": 1, "BF16": 30, "MXFP4": 39}
 ALIGN = 32
 TOKEN_NORMAL, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_UNUSED, TOKEN_BYTE = 1, 2, 3, 5, 6
 
@@ -48,6 +50,14 @@ LAYER = {
     "block_sparse_moe.experts.w1": "ffn_gate_exps", "block_sparse_moe.experts.w3": "ffn_up_exps", "block_sparse_moe.experts.w2": "ffn_down_exps"}
 # Where post_attention_layernorm follows attention, and is not what the MLP begins with. (That of gpt-oss is, under this name.)
 POST_NORMS = ("gemma2", "gemma3", "olmo2", "gpt-oss")
+
+
+class Blocks:
+    """Shape, outermost dimension first, and the bytes of each row, in MXFP4."""
+
+    def __init__(self, shape, rows):
+        self.shape, self.rows = list(shape), rows
+        assert math.prod(shape[:-1]) == len(rows)
 
 
 class Tensor:
@@ -92,7 +102,8 @@ def load_tensors(folder):
         for name, entry in json.loads(data[8:begin]).items():
             if name != "__metadata__":
                 first, last = entry["data_offsets"]
-                found[name] = Tensor(entry["shape"], floats(data[begin + first:begin + last], entry["dtype"]))
+                part = data[begin + first:begin + last]
+                found[name] = Tensor(entry["shape"], part if entry["dtype"] == "U8" else floats(part, entry["dtype"]))
     return found
 
 
@@ -149,6 +160,12 @@ def name_of(arch, name):
 def experts_of_gpt_oss(name, tensor):
     """(name, tensor) pairs of what a stacked tensor of gpt-oss becomes."""
     layer, matrix = re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.(\w+)", name).groups()
+    if isinstance(tensor, Blocks):
+        experts, outputs, inputs = tensor.shape
+        if matrix.startswith("down"):
+            return [(f"blk.{layer}.ffn_down_exps.weight", tensor)]
+        return [(f"blk.{layer}.ffn_{own}_exps.weight", Blocks([experts, outputs // 2, inputs], tensor.rows[i::2]))
+                for i, own in enumerate(("gate", "up"))]
     kind = "bias" if matrix.endswith("_bias") else "weight"
     tensor = tensor if kind == "bias" else transpose(tensor)
     if matrix.startswith("down"):
@@ -165,9 +182,22 @@ def own_layout(arch, config, name, tensor):
     return tensor
 
 
+def joined_blocks(tensors):
+    """The same, with blocks and scales as one."""
+    out = {}
+    for name, tensor in tensors.items():
+        if name.endswith("_blocks"):
+            whole, (experts, inputs, outputs) = mxfp4.whole_of(name, tensor.shape)
+            out[whole] = Blocks([experts, outputs, inputs], mxfp4.gguf_rows(tensor.data, tensors[whole + "_scales"].data, inputs))
+        elif not name.endswith("_scales"):
+            out[name] = tensor
+    return out
+
+
 def convert_tensors(arch, config, tensors):
     """Name: Tensor as they are in GGUF."""
     out, stacks = {}, {}
+    tensors = joined_blocks(tensors)
     for name, tensor in tensors.items():
         if arch == "gpt-oss" and ".experts." in name:
             out.update(experts_of_gpt_oss(name, tensor))
@@ -327,6 +357,8 @@ def plain(name, tensor):
 
 
 def encoded(tensor, kind):
+    if kind == "MXFP4":
+        return b"".join(tensor.rows)
     if kind == "F32":
         return tensor.data.tobytes()
     if kind == "F16":
@@ -351,7 +383,7 @@ def convert(folder, path, kind="F32"):
         tensors.update(rope_tensors(base, rotated(config, head_dim), scaling))
     head, body = bytearray(), bytearray()
     for name, tensor in tensors.items():
-        own = "F32" if plain(name, tensor) else kind
+        own = "MXFP4" if isinstance(tensor, Blocks) else "F32" if plain(name, tensor) else kind
         head += text(name) + struct.pack("<I", len(tensor.shape)) + struct.pack(f"<{len(tensor.shape)}Q", *reversed(tensor.shape))
         head += struct.pack("<IQ", TENSOR_TYPES[own], len(body))
         body += encoded(tensor, own)
@@ -365,7 +397,7 @@ def main():
     parser = argparse.ArgumentParser(description="Converts a tiny Hugging Face directory to a GGUF file.")
     parser.add_argument("folder")
     parser.add_argument("file")
-    parser.add_argument("--type", choices=list(TENSOR_TYPES), default="F32")
+    parser.add_argument("--type", choices=["F32", "F16", "BF16"], default="F32")
     options = parser.parse_args()
     convert(options.folder, options.file, options.type)
 

@@ -9,7 +9,7 @@ token ids, and the log-probabilities that `transformers` computes for them.
 Values are not stored but follow from the tensor's name: SHAKE-128 of "SEED:NAME" gives a byte for each element, and the byte
 chooses one of 256 quantiles of a normal distribution, whose centre and spread depend on what the tensor is for. Spreads are such
 that attention chooses, windows and scaled positions matter and logits are not flat. All values are exact in BF16, and in F16
-as well, so each type of file gives the same results.
+as well, so each type of file gives the same results. Experts in MXFP4 are bytes in any type of file (mxfp4.py).
 """
 import argparse
 import hashlib
@@ -19,12 +19,13 @@ import os
 import statistics
 import struct
 
+import mxfp4
 import tiny_tokenizers
 import to_gguf
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 QUANTILES = [statistics.NormalDist().inv_cdf((i + 0.5) / 256) for i in range(256)]
-WIDTH = {"F32": 4, "BF16": 2}
+WIDTH = {"F32": 4, "BF16": 2, "U8": 1}
 # The JSON files here that are not goldens of a model.
 OTHERS = ("chat_template", "oracle", "tokenizer")
 
@@ -42,6 +43,8 @@ def golden(name):
 
 def distribution(name, shape, config):
     """(centre, spread) of a tensor's values."""
+    if mxfp4.is_part(name):
+        name, shape = mxfp4.whole_of(name, shape)
     part = name.removesuffix(".weight").rsplit(".", 1)[-1]  # "q_proj"
     swapped = len(shape) == 3  # experts in one tensor, as [expert][input][output]
     per_input = (shape[1] if swapped else shape[-1]) ** -0.5
@@ -68,13 +71,35 @@ def bf16(value):
 
 def values(name, shape, config, seed, kind="F32"):
     """The bytes of one tensor, little-endian."""
+    if mxfp4.has_parts(config, name):
+        return plain_values(name, shape, config, seed, kind)
     centre, spread = distribution(name, shape, config)
-    table = [bf16(centre + spread * z) for z in QUANTILES]
     stream = hashlib.shake_128(f"{seed}:{name}".encode()).digest(math.prod(shape))
+    if mxfp4.is_part(name):
+        return stream if name.endswith("_blocks") else mxfp4.scales(stream, spread)
+    table = [bf16(centre + spread * z) for z in QUANTILES]
     out = bytearray(len(stream) * WIDTH[kind])
     out[WIDTH[kind] - 2::WIDTH[kind]] = stream.translate(bytes(bits & 255 for bits in table))
     out[WIDTH[kind] - 1::WIDTH[kind]] = stream.translate(bytes(bits >> 8 for bits in table))
     return out
+
+
+def plain_values(name, shape, config, seed, kind):
+    """Those of a matrix that the model has in MXFP4."""
+    blocks, exponents = (values(part, size, config, seed) for part, size in mxfp4.parts_of(name, shape))
+    wide = mxfp4.dequantized(blocks, exponents, shape).tobytes()
+    return wide if kind == "F32" else bytes(byte for i, byte in enumerate(wide) if i % 4 >= 2)
+
+
+def kind_of(name, kind):
+    """The type of a tensor in a file whose floats have the type `kind`."""
+    return "U8" if mxfp4.is_part(name) else kind
+
+
+def plain_tensors(what):
+    """[name, shape] of the model's tensors with no experts in MXFP4."""
+    return [list(mxfp4.whole_of(name, shape)) if mxfp4.is_part(name) else [name, shape]
+            for name, shape in what["tensors"] if not name.endswith("_scales")]
 
 
 def checksum(what):
@@ -90,7 +115,7 @@ def write_tensors(path, tensors, what, kind):
     header, body, at = {"__metadata__": {"format": "pt"}}, [], 0
     for name, shape in tensors:
         data = values(name, shape, what["config"], what["seed"], kind)
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + len(data)]}
+        header[name] = {"dtype": kind_of(name, kind), "shape": shape, "data_offsets": [at, at + len(data)]}
         body.append(data)
         at += len(data)
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -106,16 +131,18 @@ def write_json(folder, name, content):
         file.write("\n")
 
 
-def write(folder, what, kind="F32", shards=1):
-    """Writes the directory. what: a golden's name or content. kind: of the tensors. shards: files that the tensors are spread over."""
+def write(folder, what, kind="F32", shards=1, plain=False):
+    """Writes the directory. what: a golden's name or content. kind: of the tensors. shards: files that the tensors are spread over. plain: experts in
+    MXFP4 are written as floats of the same values."""
     what = golden(what) if isinstance(what, str) else what
     os.makedirs(folder, exist_ok=True)
     tokenizer, tokenizer_config, ids = tiny_tokenizers.tokenizer_of(what["config"]["model_type"])
-    write_json(folder, "config.json", dict(what["config"], torch_dtype={"F32": "float32", "BF16": "bfloat16"}[kind]))
+    config = {key: value for key, value in what["config"].items() if not (plain and key == "quantization_config")}
+    write_json(folder, "config.json", dict(config, torch_dtype={"F32": "float32", "BF16": "bfloat16"}[kind]))
     write_json(folder, "generation_config.json", {"_from_model_config": True, **ids})
     write_json(folder, "tokenizer.json", tokenizer)
     write_json(folder, "tokenizer_config.json", tokenizer_config)
-    tensors = what["tensors"]
+    tensors = plain_tensors(what) if plain else what["tensors"]
     if shards == 1:
         write_tensors(os.path.join(folder, "model.safetensors"), tensors, what, kind)
         return
@@ -132,7 +159,7 @@ def main():
     parser = argparse.ArgumentParser(description="Writes a tiny model as a Hugging Face directory, and as GGUF.")
     parser.add_argument("name", choices=names())
     parser.add_argument("folder")
-    parser.add_argument("--type", choices=list(WIDTH), default="F32")
+    parser.add_argument("--type", choices=["F32", "BF16"], default="F32")
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--gguf", metavar="FILE", help="write this GGUF file as well")
     parser.add_argument("--gguf-type", choices=["F32", "F16", "BF16"], default="F32")

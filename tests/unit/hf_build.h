@@ -90,23 +90,10 @@ static inline void hf_build_edit(struct hf_build *build, const char *name, const
     file->text = edited;
 }
 
-/* Appends a tensor of random values to a .safetensors file. rows 0: a vector. type: "BF16", "F32" or "F16". */
-static inline void hf_build_tensor(struct hf_build *build, const char *file_name, const char *name, const char *type, uint32_t rows,
-                                   uint32_t columns)
+/* Appends a tensor to a .safetensors file whose data begins at `begin` and has just been appended. shape: "[2,3]". */
+static inline void hf_build_entry(struct hf_built_file *file, const char *name, const char *type, const char *shape, size_t begin)
 {
-    struct hf_built_file *file = hf_build_find(build, file_name);
-    char entry[320], shape[48];
-    if (!file)
-        file = hf_build_text(build, file_name, "{}");
-    size_t begin = file->data.count;
-    for (uint32_t i = 0; i < (rows ? rows : 1) * columns; i++) {
-        float value = gguf_random_float(&build->seed);
-        if (strcmp(type, "F32") == 0)
-            gguf_append_number(&file->data, f32_bits(value), 4);
-        else
-            gguf_append_number(&file->data, strcmp(type, "F16") == 0 ? f16_from_float(value) : bf16_from_float(value), 2);
-    }
-    snprintf(shape, sizeof shape, rows ? "[%u,%u]" : "[%u]", rows ? rows : columns, columns);
+    char entry[320];
     snprintf(entry, sizeof entry, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}}",
              file->text[1] == '}' ? "" : ",", name, type, shape, begin, file->data.count);
     char *joined = malloc(strlen(file->text) + strlen(entry) + 1);
@@ -115,6 +102,35 @@ static inline void hf_build_tensor(struct hf_build *build, const char *file_name
     strcpy(joined + strlen(joined) - 1, entry);
     free(file->text);
     file->text = joined;
+}
+
+/* Appends random values, or for "U8" random bytes from `least` on, `range` of them. */
+static inline void hf_build_values(struct hf_build *build, struct hf_built_file *file, const char *type, uint32_t count,
+                                   uint32_t least, uint32_t range)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        float value = gguf_random_float(&build->seed);
+        if (strcmp(type, "F32") == 0)
+            gguf_append_number(&file->data, f32_bits(value), 4);
+        else if (strcmp(type, "U8") == 0)
+            gguf_append_number(&file->data, least + gguf_random(&build->seed) % range, 1);
+        else
+            gguf_append_number(&file->data, strcmp(type, "F16") == 0 ? f16_from_float(value) : bf16_from_float(value), 2);
+    }
+}
+
+/* Appends a tensor of random values to a .safetensors file. rows 0: a vector. type: "BF16", "F32" or "F16". */
+static inline void hf_build_tensor(struct hf_build *build, const char *file_name, const char *name, const char *type, uint32_t rows,
+                                   uint32_t columns)
+{
+    struct hf_built_file *file = hf_build_find(build, file_name);
+    char shape[48];
+    if (!file)
+        file = hf_build_text(build, file_name, "{}");
+    size_t begin = file->data.count;
+    hf_build_values(build, file, type, (rows ? rows : 1) * columns, 0, 0);
+    snprintf(shape, sizeof shape, rows ? "[%u,%u]" : "[%u]", rows ? rows : columns, columns);
+    hf_build_entry(file, name, type, shape, begin);
 }
 
 /* The bytes of a file as on the disk. The caller frees them. */

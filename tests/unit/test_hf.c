@@ -201,9 +201,10 @@ static const struct architecture_key architecture_keys[] = {
     {"Starcoder2ForCausalLM", "starcoder2", "\"hidden_act\": \"gelu_pytorch_tanh\", \"sliding_window\": 64", "starcoder2",
      "attention.sliding_window", 64},
     {"GptOssForCausalLM", "gpt_oss",
-     "\"num_local_experts\": 4, \"experts_per_token\": 2, \"sliding_window\": 16, \"attention_bias\": true, \"layer_types\": "
+     "\"num_local_experts\": 4, \"experts_per_token\": 2, \"sliding_window\": 16, \"attention_bias\": true, \"rope_parameters\": "
+     "{\"rope_type\": \"default\"}, \"layer_types\": "
      "[\"sliding_attention\", \"full_attention\"]",
-     "gpt-oss", "fastdecode.gate_up_interleaved", 1},
+     "gpt-oss", "expert_feed_forward_length", 12},
     {"LlamaForCausalLM", "llama", "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 500}", "llama",
      "rope.freq_base", 500},
     {"LlamaForCausalLM", "llama", "\"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 500, \"factor\": 4}", "llama",
