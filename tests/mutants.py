@@ -47,8 +47,8 @@ FAULTS = [
     Fault("sparse-last-share", "common/kv/kv_choose.c", "memory_order_acq_rel) == 1)", "memory_order_acq_rel) == share_count(batch, block))",
           "kernels/test_attention_sparse"),
     # KV pages: a sequence that is cut off loses the page that it still has half of.
-    Fault("page-index", "common/kv/kv_ledger.c", "drop_pages(ledger, slot, pages_for(ledger, held->first, positions));",
-          "drop_pages(ledger, slot, (positions - held->first) / ledger->shape.page_tokens);", "unit/test_kv_ledger unit/test_kv_store"),
+    Fault("page-index", "common/kv/kv_ledger.c", "drop_pages(ledger, slot, pages_for(ledger, held->begin, positions));",
+          "drop_pages(ledger, slot, (positions - held->begin) / ledger->shape.page_tokens);", "unit/test_kv_ledger unit/test_kv_store"),
     # A shared page that is replaced by a copy keeps the reference of who copied.
     Fault("page-reference", "common/kv/kv_ledger.c", "    ledger->references[copy.from]--;\n", "", "unit/test_kv_ledger unit/test_kv_share"),
     # The copy of a shared page is empty.
@@ -104,8 +104,8 @@ FAULTS = [
     Fault("partial-count", "common/kv/kv_partials.h", "(ATTEND_SPAN_RANGES - first_range % ATTEND_SPAN_RANGES) % ATTEND_SPAN_RANGES",
           "ATTEND_SPAN_RANGES - first_range % ATTEND_SPAN_RANGES", "kernels/test_attention_spans unit/test_step_extents"),
     # Pages of an extent are counted from the sequence's start.
-    Fault("extent-page", "common/kv/kv_ledger.c", "return (position - sequence->first) / ledger->shape.page_tokens;",
-          "return (position - 0 * sequence->first) / ledger->shape.page_tokens;", "unit/test_kv_extent"),
+    Fault("extent-page", "common/kv/kv_ledger.c", "(uint32_t)((position - ledger->sequences[slot].first) / ledger->shape.page_tokens);",
+          "(uint32_t)((position - 0 * ledger->sequences[slot].first) / ledger->shape.page_tokens);", "unit/test_kv_extent"),
     # Frozen extents are asked with no q.
     Fault("read-q", "services/s-part/engine_extents.c", "memcpy(to, q, width * sizeof *to);", "memset(to, 0, width * sizeof *to);",
           "integration/test_extents"),
@@ -197,16 +197,24 @@ class Scratch:
         return caught, problem
 
 
-def run_fault(scratch, fault, groups):
-    """Prints the line of one fault. True: it was caught."""
-    path, began = os.path.join(scratch.folder, fault.file), time.monotonic()
-    text = None
+def read_file(folder, fault):
+    """The text of the file that a fault is put into. None, with a line that says so: the code is not what the row expects."""
+    path, text = os.path.join(folder, fault.file), None
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
             text = file.read()
     if text is None or text.count(fault.old) != 1:
         what = "has no such file" if text is None else f"has its old text {text.count(fault.old)} times, not once"
         print(f"{fault.name:20} STALE: the code {what} ({fault.file}); mend its row in tests/mutants.py")
+        return None
+    return text
+
+
+def run_fault(scratch, fault, groups):
+    """Prints the line of one fault. True: it was caught."""
+    path, began = os.path.join(scratch.folder, fault.file), time.monotonic()
+    text = read_file(scratch.folder, fault)
+    if text is None:
         return False
     try:
         with open(path, "w", encoding="utf-8") as file:
@@ -228,12 +236,15 @@ def main():
     arguments.add_argument("--venv", default="build/venv")
     arguments.add_argument("--groups", default=",".join(GROUPS), help="where a fault may be seen (%(default)s)")
     arguments.add_argument("--list", action="store_true", help="print the names and end")
+    arguments.add_argument("--stale", action="store_true", help="only check that the code has what each row replaces")
     arguments.add_argument("name", nargs="*", help="the faults to try; all by default")
     chosen = arguments.parse_args()
     groups, names = chosen.groups.split(","), [fault.name for fault in FAULTS]
     if chosen.list:
         print(*names, sep="\n")
         return 0
+    if chosen.stale:
+        return int(None in [read_file(ROOT, fault) for fault in FAULTS])
     unknown = [name for name in chosen.name if name not in names] + [group for group in groups if group not in GROUPS]
     if unknown:
         arguments.error(f"there is no {unknown[0]}")

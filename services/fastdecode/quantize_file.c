@@ -60,7 +60,14 @@ struct work {
 
 static bool is_float(enum tensor_type type) { return type == TENSOR_F32 || type == TENSOR_F16 || type == TENSOR_BF16; }
 
-static bool is_matrix(const struct gguf_tensor *t) { return t->dims[1] * t->dims[2] * t->dims[3] > 1; }
+static bool has_part(struct gguf_string name, const char *part) { return memmem(name.data, name.length, part, strlen(part)) != NULL; }
+
+// Whether it is a matrix that --quantize converts, too: not the biases of experts, a router, or a table of positions.
+static bool is_matrix(const struct gguf_tensor *t)
+{
+    return t->dims[1] * t->dims[2] * t->dims[3] > 1 && !has_part(t->name, ".bias") && !has_part(t->name, "ffn_gate_inp.") &&
+           !has_part(t->name, "position_embd.");
+}
 
 static enum tensor_type type_after(const struct quantize_request *r, const struct gguf_tensor *t)
 {

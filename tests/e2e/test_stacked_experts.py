@@ -92,6 +92,14 @@ def test_written_as_gguf(tmp_path, form):
         assert made[0] == made[1]
 
 
+def test_a_quantized_file_is_what_is_quantized_at_load(start_mesh, tmp_path):
+    """The router and the experts' biases stay as they are in both."""
+    fastdecode("quantize", folder_of("f32"), tmp_path / "q8.gguf", "--type", "q8_0", check=True)
+    streams = [run_all(start_mesh("--kv-workers", 0, *MOST, *options, model=str(model)).url, PROBES)
+               for model, options in ((tmp_path / "q8.gguf", ()), (folder_of("f32"), ("--quantize", "8")))]
+    assert_same(streams[0], streams[1])
+
+
 def test_sizes_are_those_of_the_gguf_file():
     said, planned = [], []
     for model in (folder_of("mxfp4"), gguf_of("mxfp4", "BF16")):
