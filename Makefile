@@ -192,6 +192,29 @@ serve: packages-build ## install what is missing, build, get the default model, 
 model: ## get the default model into models/ (checked by size and SHA-256)
 	$(Q)$(if $(filter models/SmolLM2-135M-Instruct.Q4_1.gguf,$(MODEL)),deploy/get-model.sh $(MODEL),test -e $(MODEL) || { echo "no such file: $(MODEL)"; exit 1; })
 
+# Services lie beside `fastdecode`, which starts them, and are called fastdecode-SERVICE where everybody looks.
+PREFIX  ?= /usr/local
+INSTALL  = install -D -m
+HOST_LIB = $(DESTDIR)$(PREFIX)/lib/fastdecode
+install: all manuals ## install programs, man pages, completions, units of systemd (PREFIX=/usr/local, DESTDIR=)
+	$(Q)for p in $(notdir $(BINS)); do $(INSTALL) 755 $(BUILD)/bin/$$p $(HOST_LIB)/bin/$$p; done
+	$(Q)if [ -e $(CUDA_LIB) ]; then $(INSTALL) 644 $(CUDA_LIB) $(HOST_LIB)/bin/$(notdir $(CUDA_LIB)); fi
+	$(Q)install -d $(DESTDIR)$(PREFIX)/bin && for p in $(notdir $(BINS)); do \
+	    ln -sf ../lib/fastdecode/bin/$$p $(DESTDIR)$(PREFIX)/bin/fastdecode$$([ $$p = fastdecode ] || echo -$$p); done
+	$(Q)for f in deploy/hardware/*.conf; do $(INSTALL) 644 $$f $(HOST_LIB)/share/fastdecode/hardware/$${f##*/}; done
+	$(Q)for f in $(BUILD)/host/man/*.1; do $(INSTALL) 644 $$f $(DESTDIR)$(PREFIX)/share/man/man1/$${f##*/}; done
+	$(Q)$(INSTALL) 644 $(BUILD)/host/completions/fastdecode.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fastdecode
+	$(Q)$(INSTALL) 644 $(BUILD)/host/completions/_fastdecode $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_fastdecode
+	$(Q)$(INSTALL) 644 $(BUILD)/host/completions/fastdecode.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/fastdecode.fish
+	$(Q)for f in deploy/host/systemd/*; do sed 's|@PREFIX@|$(PREFIX)|' $$f | $(INSTALL) 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/$${f##*/}; done
+	$(Q)for f in deploy/host/config/*; do test -e $(DESTDIR)/etc/fastdecode/$${f##*/} || $(INSTALL) 644 $$f $(DESTDIR)/etc/fastdecode/$${f##*/}; done
+
+manuals: $(BUILD)/host/ready ## make man pages and completions from --help
+$(BUILD)/host/ready: $(BINS) $(wildcard deploy/host/*.py)
+	$(Q)$(PYTHON) deploy/host/manuals.py $(BUILD) $(BUILD)/host/man
+	$(Q)$(PYTHON) deploy/host/completions.py $(BUILD) $(BUILD)/host/completions
+	$(Q)touch $@
+
 packages-build packages-cuda packages-test packages-deploy:
 	$(Q)deploy/install-packages.sh $(@:packages-%=%)
 

@@ -9,7 +9,7 @@ libgnutls28-dev libjansson-dev libcurl4-openssl-dev libpcre2-dev libutf8proc-dev
 python3-venv"
 cuda="g++"
 test="libcmocka-dev g++ clang clang-format libclang-rt-14-dev binutils git shellcheck curl procps universal-ctags
-openssl chromium chromium-driver prometheus"
+openssl chromium chromium-driver prometheus mandoc zsh fish systemd"
 deploy="podman runc debootstrap crun uidmap slirp4netns iptables netavark aardvark-dns python3 python3-venv curl"
 runtime="libnng1 libprotobuf-c1 libjansson4 libcurl4 libsodium23 liburing2 libopenblas0-pthread
 coinor-libclp1"

@@ -60,7 +60,10 @@ struct work {
 
 static bool is_float(enum tensor_type type) { return type == TENSOR_F32 || type == TENSOR_F16 || type == TENSOR_BF16; }
 
-static bool has_part(struct gguf_string name, const char *part) { return memmem(name.data, name.length, part, strlen(part)) != NULL; }
+static bool has_part(struct gguf_string name, const char *part)
+{
+    return memmem(name.data, name.length, part, strlen(part)) != NULL;
+}
 
 // Whether it is a matrix that --quantize converts, too: not the biases of experts, a router, or a table of positions.
 static bool is_matrix(const struct gguf_tensor *t)

@@ -1,12 +1,11 @@
 """docs/options.md from --help of all programs. usage: options.py BUILD-FOLDER [--write]"""
 import os
-import re
-import subprocess
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy/host"))
+from help import PROGRAMS, help_of  # noqa: E402
+
 PAGE = "docs/options.md"
-PROGRAMS = [["fastdecode", command] for command in ("up", "chat", "batch", "model", "quantize", "eval", "plan", "sim", "capacity", "health")]
-PROGRAMS += [[service] for service in ("gateway", "scheduler", "s-part", "kv-worker")]
 # Options that every program has; said once at the top.
 SHARED = ("config", "log-level", "log-json", "log-file", "log-max-size", "log-keep", "check", "help", "version")
 HEAD = """# Options
@@ -19,23 +18,12 @@ file that `--config` names (lines of `name = value`, `#` starts a comment), else
 
 `fastdecode up` hands the settings that concern a service on to it, and does not pass `FD_` variables on.
 """
-OPTION = re.compile(r"^  --(\S+) ?(\S*)\s+(.*?)(?: \[([^][]*)\])?$")
 
 
-def help_of(build, program):
-    path = os.path.join(build, "bin", program[0])
-    if not os.path.exists(path):
-        sys.exit(f"{path} is not there: build first (make all)")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("FD_")}
-    return subprocess.run([path, *program[1:], "--help"], capture_output=True, text=True, check=True, env=environment).stdout
-
-
-def rows_of(text, wanted):
-    for line in text.splitlines():
-        found = OPTION.match(line)
-        if found and wanted(found[1]):
-            name, value, says, default = found.groups()
-            cells = [f"`--{name}{' ' + value if value else ''}`", f"`{default}`" if default else "", says]
+def rows_of(h, wanted):
+    for o in h.options:
+        if wanted(o.name):
+            cells = [f"`--{o.name}{' ' + o.value if o.value else ''}`", f"`{o.default}`" if o.default else "", o.says]
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
@@ -44,13 +32,11 @@ def table(rows):
 
 
 def page(build):
-    texts = [(program, help_of(build, program)) for program in PROGRAMS]
-    out = HEAD + "\n## All programs\n\n" + table(rows_of(texts[0][1], lambda name: name in SHARED))
-    for program, text in texts:
-        purpose = text.split("\n", 1)[0].split(": ", 1)[1]
-        usage = re.search(r"^usage: (.*)$", text, re.M)[1]
-        out += f"## {' '.join(program)}\n\n{purpose[0].upper()}{purpose[1:]}. `{usage}`\n\n"
-        rows = list(rows_of(text, lambda name: name not in SHARED))
+    helps = [help_of(build, program) for program in PROGRAMS]
+    out = HEAD + "\n## All programs\n\n" + table(rows_of(helps[0], lambda name: name in SHARED))
+    for h in helps:
+        out += f"## {' '.join(h.program)}\n\n{h.purpose[0].upper()}{h.purpose[1:]}. `{h.usage}`\n\n"
+        rows = list(rows_of(h, lambda name: name not in SHARED))
         out += table(rows) if rows else "No options of its own.\n\n"
     return out.rstrip("\n") + "\n"
 
