@@ -441,7 +441,13 @@ static void fetch_begin(void *arg)
     struct handover *handover = fetch->handover;
     struct error error;
     const struct rpc_channel_config config = {
-        .address = fetch->address, .hello = handover->hello, .max_message_bytes = PAGE_BYTES_MAX, .on_up = on_up, .user = fetch};
+        .address = fetch->address,
+        .hello = handover->hello,
+        .peer_roles = RPC_IS_KV_WORKER | RPC_IS_S_PART,
+        .max_message_bytes = PAGE_BYTES_MAX,
+        .on_up = on_up,
+        .user = fetch,
+    };
 
     if (handover->closed) { // closed while this was posted
         stop_fetch(fetch, STATUS_UNAVAILABLE, service_ends);

@@ -169,6 +169,7 @@ enum status member_open(struct rpc_loop *loop, const struct member_config *confi
         .address = config->scheduler,
         .peer = "the scheduler (--scheduler)",
         .hello = config->hello,
+        .peer_roles = RPC_IS_SCHEDULER,
         .on_up = on_up,
         .on_down = on_down,
         .user = member,

@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/repeat.h"
+#include "common/rpc/address.h"
 #include "common/rpc/endpoint.h"
 #include "common/rpc/handshake.h"
 
@@ -269,6 +270,11 @@ static void on_hello(struct rpc_channel *channel, struct rpc_message *message)
         go_down(channel, "the peer does not prove that it knows the mesh secret (--" RPC_SECRET_OPTION ")", true);
         return;
     }
+    const enum rpc_role role = endpoint_role(&channel->endpoint, channel->pipe);
+    if (role != RPC_ROLE_NONE && strcmp(greeting.peer.service, rpc_role_name(role)) != 0) {
+        go_down(channel, "the peer says hello as another service than its certificate is for", true);
+        return;
+    }
     channel->greeted = true;
     channel->peer = greeting.peer;
     channel->peer_max_bytes = greeting.max_message_bytes;
@@ -410,8 +416,8 @@ static void on_slow_dial(void *arg)
 static const char *dial(struct rpc_channel *channel)
 {
     channel->endpoint.lent = channel->config.lent;
-    if (!endpoint_open(&channel->endpoint, channel->loop, channel->max_message_bytes))
-        return "no memory";
+    channel->endpoint.peer_roles = channel->config.peer_roles;
+    endpoint_open(&channel->endpoint, channel->loop, channel->max_message_bytes);
     channel->state = CHANNEL_DIALING;
     channel->unacked = 0;
     channel->greeted = false;
@@ -473,6 +479,11 @@ enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_con
                          sizeof channel->address - 1);
     if (rpc_address_lacks_port(config->address))
         return error_set(error, STATUS_INVALID_ARGUMENT, "cannot connect to '%s': a port is missing, as in tcp://127.0.0.1:7400",
+                         config->address);
+    if (rpc_security_allows_dialing(loop_security(loop), config->address, error))
+        return error->status;
+    if (rpc_address_is_tls(config->address) && !config->peer_roles)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "cannot connect to '%s': nothing says which service is expected there",
                          config->address);
     if (!(channel = calloc(1, sizeof *channel)))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a channel");

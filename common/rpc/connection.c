@@ -65,6 +65,7 @@ struct connection *connection_open(struct connections *all, uint32_t pipe)
         return NULL;
     connection->all = all;
     connection->pipe = pipe;
+    connection->role = endpoint_role(all->endpoint, pipe);
     connection->calls = (struct call_list){.connection = connection, .pipe = pipe};
     if (!(connection->timer = rpc_loop_timer(all->loop, HELLO_US, on_silence, connection))) {
         free(connection);

@@ -15,6 +15,7 @@ struct connection {
     struct connection *next;                             // of its bucket
     struct connection *stranger_before, *stranger_after; // until it is greeted: of the strangers, the oldest first
     uint32_t pipe, unacked;
+    enum rpc_role role; // that its certificate names; RPC_ROLE_NONE: it has none
     bool greeted, refused, dead;
     struct greeting greeting;
     struct handshake handshake;

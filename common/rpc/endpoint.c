@@ -2,8 +2,7 @@
 #include "common/rpc/endpoint.h"
 
 #include <stdlib.h>
-
-#include "common/rpc/transports.h"
+#include <string.h>
 
 struct endpoint_pipe {
     struct endpoint *endpoint;
@@ -175,6 +174,12 @@ void endpoint_send(struct endpoint *endpoint, uint32_t id, struct frame *frame)
     link->transport->send(link, frame);
 }
 
+enum rpc_role endpoint_role(struct endpoint *endpoint, uint32_t id)
+{
+    const struct endpoint_pipe *pipe = find(endpoint, id);
+    return pipe ? pipe->link->role : RPC_ROLE_NONE;
+}
+
 void endpoint_greeted(struct endpoint *endpoint, uint32_t id)
 {
     struct endpoint_pipe *pipe = find(endpoint, id);
@@ -189,33 +194,50 @@ void endpoint_close_pipe(struct endpoint *endpoint, uint32_t id)
         pipe->link->transport->shut(pipe->link);
 }
 
-bool endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, uint64_t max_message_bytes)
+void endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, uint64_t max_message_bytes)
 {
-    static const struct transport_events events = {
-        .on_link = on_link, .on_failed = on_failed, .on_message = on_message, .on_gone = on_gone, .on_room = on_room};
-    const struct transport_config config = {
-        .loop = loop, .max_message_bytes = max_message_bytes, .lent = endpoint->lent, .events = &events, .user = endpoint};
-
     loop_assert_owner(loop);
     endpoint->loop = loop;
     endpoint->max_message_bytes = max_message_bytes;
     endpoint->pipes = NULL;
-    endpoint->transport = transports_by_address;
     endpoint->beside = transports_within_host;
     endpoint->beside_port = NULL;
-    endpoint->port = endpoint->transport->open(&config);
-    endpoint->opened = endpoint->port != NULL;
-    return endpoint->opened;
+    memset(endpoint->ports, 0, sizeof endpoint->ports);
+    endpoint->opened = true;
 }
 
-const char *endpoint_listen(struct endpoint *endpoint, const char *address, int *port)
+// Returns the transport of the address, its port opened. NULL: no memory.
+static const struct transport *open_port(struct endpoint *endpoint, const char *address, struct transport_port **port)
 {
-    return endpoint->transport->listen(endpoint->port, address, port);
+    static const struct transport_events events = {
+        .on_link = on_link, .on_failed = on_failed, .on_message = on_message, .on_gone = on_gone, .on_room = on_room};
+    const struct transport_config config = {.loop = endpoint->loop,
+                                            .max_message_bytes = endpoint->max_message_bytes,
+                                            .lent = endpoint->lent,
+                                            .tls = loop_security(endpoint->loop)->tls,
+                                            .peer_roles = endpoint->peer_roles,
+                                            .events = &events,
+                                            .user = endpoint};
+    const uint32_t index = transports_index_of(address);
+
+    if (!endpoint->ports[index])
+        endpoint->ports[index] = transports_by_address[index]->open(&config);
+    *port = endpoint->ports[index];
+    return *port ? transports_by_address[index] : NULL;
+}
+
+const char *endpoint_listen(struct endpoint *endpoint, const char *address, int *port_number)
+{
+    struct transport_port *port;
+    const struct transport *transport = open_port(endpoint, address, &port);
+    return transport ? transport->listen(port, address, port_number) : "no memory";
 }
 
 const char *endpoint_dial(struct endpoint *endpoint, const char *address)
 {
-    return endpoint->transport->dial(endpoint->port, address);
+    struct transport_port *port;
+    const struct transport *transport = open_port(endpoint, address, &port);
+    return transport ? transport->dial(port, address) : "no memory";
 }
 
 void endpoint_close(struct endpoint *endpoint)
@@ -231,8 +253,12 @@ void endpoint_close(struct endpoint *endpoint)
         endpoint->pipes = pipe->next;
         free_pipe(pipe);
     }
-    endpoint->transport->close(endpoint->port);
+    for (uint32_t i = 0; i < TRANSPORTS_BY_ADDRESS; i++) {
+        if (endpoint->ports[i])
+            transports_by_address[i]->close(endpoint->ports[i]);
+        endpoint->ports[i] = NULL;
+    }
     if (endpoint->beside_port)
         endpoint->beside->close(endpoint->beside_port);
-    endpoint->port = endpoint->beside_port = NULL;
+    endpoint->beside_port = NULL;
 }

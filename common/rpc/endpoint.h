@@ -5,7 +5,7 @@
 #ifndef FD_RPC_ENDPOINT_H
 #define FD_RPC_ENDPOINT_H
 
-#include "common/rpc/transport.h"
+#include "common/rpc/transports.h"
 
 enum { PIPE_ADDED = 1, PIPE_GONE = 2 };
 
@@ -14,21 +14,22 @@ struct endpoint_pipe;
 struct endpoint {
     struct rpc_loop *loop;
     bool opened;
-    bool lent;          // what it receives lies in memory that was lent; set before endpoint_open()
-    bool *closed;       // set by endpoint_close(), after which nothing of the endpoint may be there any more; NULL: nobody asks
-    uint32_t next_pipe; // ids are not used twice, over openings too
+    bool lent;           // what it receives lies in memory that was lent; set before endpoint_open(), as is
+    uint32_t peer_roles; // what a peer that is dialed may be, see transport.h
+    bool *closed;        // set by endpoint_close(), after which nothing of the endpoint may be there any more; NULL: nobody asks
+    uint32_t next_pipe;  // ids are not used twice, over openings too
     uint64_t max_message_bytes;
     struct endpoint_pipe *pipes;
-    const struct transport *transport, *beside;
-    struct transport_port *port, *beside_port; // beside_port NULL: nothing has been offered or taken yet
+    const struct transport *beside;
+    struct transport_port *ports[TRANSPORTS_BY_ADDRESS]; // NULL: no address of this transport yet
+    struct transport_port *beside_port;                  // NULL: nothing has been offered or taken yet
     void (*on_message)(struct endpoint *endpoint, uint32_t pipe, struct frame *frame); // takes it
     void (*on_pipe)(struct endpoint *endpoint, uint32_t pipe, int event);              // GONE of pipe 0: dialing failed
     void (*on_settled)(struct endpoint *endpoint);                                     // see endpoint_take_offer
 };
 
 // All on the owner's thread; none blocks for longer than a callback of a transport takes. The callbacks set before are kept.
-// False: no memory; it is closed.
-bool endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, uint64_t max_message_bytes) MUST_CHECK;
+void endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, uint64_t max_message_bytes);
 // Return what was wrong; NULL: nothing. *port: the bound one of tcp, else 0. One dial an opening.
 const char *endpoint_listen(struct endpoint *endpoint, const char *address, int *port);
 const char *endpoint_dial(struct endpoint *endpoint, const char *address);
@@ -36,6 +37,8 @@ const char *endpoint_dial(struct endpoint *endpoint, const char *address);
 void endpoint_close(struct endpoint *endpoint);
 // GONE follows.
 void endpoint_close_pipe(struct endpoint *endpoint, uint32_t pipe);
+// The role that its certificate names; RPC_ROLE_NONE: it has none, or is gone.
+enum rpc_role endpoint_role(struct endpoint *endpoint, uint32_t pipe);
 // Its hello was good: what it sends from here on may be as long as max_message_bytes.
 void endpoint_greeted(struct endpoint *endpoint, uint32_t pipe);
 // What this pipe may be offered. False: nothing. It is good once.

@@ -48,7 +48,7 @@ struct rpc_loop {
     struct deferred *deferred;
     struct message_pool messages;
     uint64_t random;
-    struct rpc_secret secret;
+    struct rpc_security security;
 };
 
 enum status rpc_loop_open(struct rpc_loop **out)
@@ -95,10 +95,18 @@ void loop_assert_owner(struct rpc_loop *loop) { assert_always(!loop->owned || pt
 void rpc_loop_set_secret(struct rpc_loop *loop, const struct rpc_secret *secret)
 {
     assert_always(!loop->sources);
-    loop->secret = *secret;
+    loop->security.secret = *secret;
 }
 
-const struct rpc_secret *loop_secret(const struct rpc_loop *loop) { return &loop->secret; }
+void rpc_loop_set_security(struct rpc_loop *loop, const struct rpc_security *security)
+{
+    assert_always(!loop->sources);
+    loop->security = *security;
+}
+
+const struct rpc_security *loop_security(const struct rpc_loop *loop) { return &loop->security; }
+
+const struct rpc_secret *loop_secret(const struct rpc_loop *loop) { return &loop->security.secret; }
 
 struct message_pool *loop_messages(struct rpc_loop *loop) { return &loop->messages; }
 

@@ -10,6 +10,7 @@
 
 void loop_assert_owner(struct rpc_loop *loop);
 const struct rpc_secret *loop_secret(const struct rpc_loop *loop);
+const struct rpc_security *loop_security(const struct rpc_loop *loop);
 struct message_pool *loop_messages(struct rpc_loop *loop);
 uint32_t loop_random(struct rpc_loop *loop);
 

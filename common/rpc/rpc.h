@@ -28,7 +28,9 @@
 #include <protobuf-c/protobuf-c.h>
 
 #include "common/base/status.h"
+#include "common/rpc/roles.h"
 #include "common/rpc/secret.h"
+#include "common/rpc/security.h"
 
 enum {
     RPC_PROTOCOL = 2, // 2: attention of more than 4,096 positions is folded span by span, so its bits are others than in 1
@@ -56,6 +58,10 @@ void rpc_loop_close(struct rpc_loop *loop);
 // that do not. The secret is copied; one that is not set changes nothing.
 void rpc_loop_set_secret(struct rpc_loop *loop, const struct rpc_secret *secret);
 
+// The same with all that protects a mesh: the secret, the certificate, and whether plain tcp is allowed beyond this machine. What it points to is
+// borrowed until the loop is closed.
+void rpc_loop_set_security(struct rpc_loop *loop, const struct rpc_security *security);
+
 // Handles what has arrived, and waits up to timeout_us if nothing has (0: does not wait; UINT64_MAX: without limit). The first spin_us
 // of the wait are a busy loop on hosts with at least four CPUs; with fewer, spinning starves nng's threads (ten times slower on two).
 // The first caller becomes the owner. Returns the number of things handled.
@@ -80,6 +86,8 @@ struct rpc_hello {
     uint64_t incarnation;
     uint64_t fingerprint; // identifies the shapes, which must be equal on both sides; 0: matches any
 };
+
+#define RPC_PROBE_NAME "health" // what `fastdecode health` says hello as
 
 struct rpc_peer {
     char service[32], version[32];
@@ -128,7 +136,7 @@ struct rpc_method {
 };
 
 struct rpc_server_config {
-    const char *const *addresses; // "tcp://127.0.0.1:0", "ipc:///path", "inproc://name"
+    const char *const *addresses; // "tls+tcp://0.0.0.0:7400", "tcp://127.0.0.1:0", "ipc:///path", "inproc://name"
     uint32_t address_count;
     struct rpc_hello hello;
     const struct rpc_method *methods; // copied
@@ -140,7 +148,8 @@ struct rpc_server_config {
 };
 
 // Listens, and adds the Health service. UNAVAILABLE: the error names an address that cannot be listened on. INVALID_ARGUMENT: the
-// loop has no secret, and the error names an address that other machines can reach.
+// error names an address that other machines can reach and that is not protected as security.h wants it. Over TLS a peer says hello as the
+// service that its certificate is for, and calls what roles.h lets it call; otherwise PERMISSION_DENIED.
 enum status rpc_server_open(struct rpc_loop *loop, const struct rpc_server_config *config, struct rpc_server **out,
                             struct error *error) MUST_CHECK;
 // Tells this number to clients that connect from now on.
@@ -192,6 +201,7 @@ struct rpc_channel_config {
     // "the scheduler (--scheduler)". A static string. NULL: no line.
     const char *peer;
     struct rpc_hello hello;
+    uint32_t peer_roles;        // set of roles (RPC_IS_...) that the server may have; required for tls+tcp
     uint32_t window;            // calls in flight; 0: RPC_WINDOW_DEFAULT
     uint64_t max_message_bytes; // 0: RPC_MESSAGE_BYTES_DEFAULT
     bool lent;                  // see rpc_lend_memory
@@ -216,7 +226,7 @@ struct rpc_handle {
     uint32_t slot, generation;
 };
 
-// Starts connecting. INVALID_ARGUMENT: an address that nng does not understand.
+// Starts connecting. INVALID_ARGUMENT: an address that is not understood, or one beyond this machine over plain tcp (security.h).
 enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_config *config, struct rpc_channel **out,
                              struct error *error) MUST_CHECK;
 // Reconnects and says hello with this number. Calls in flight end with UNAVAILABLE first.

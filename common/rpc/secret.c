@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sodium.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -83,44 +82,4 @@ enum status rpc_secret_create(const char *path, struct error *error)
     sodium_memzero(random, sizeof random);
     sodium_memzero(text, sizeof text);
     return ok ? STATUS_OK : error_set(error, STATUS_UNKNOWN, "%s: %s", path, strerror(failed));
-}
-
-static bool starts_with(const char *text, const char *start) { return !strncmp(text, start, strlen(start)); }
-
-// Four numbers and nothing else: "127.example.org" is a name.
-static bool is_loopback_v4(const char *host, size_t length)
-{
-    unsigned part[4];
-    char text[16];
-    int end = -1;
-
-    if (length >= sizeof text)
-        return false;
-    snprintf(text, sizeof text, "%.*s", (int)length, host);
-    return sscanf(text, "%3u.%3u.%3u.%3u%n", &part[0], &part[1], &part[2], &part[3], &end) == 4 && end == (int)length &&
-           part[0] == 127;
-}
-
-bool rpc_address_lacks_port(const char *address)
-{
-    const char *host = strstr(address, "://"), *port = strrchr(address, ':');
-
-    if (!host || !(starts_with(address, "tcp") || starts_with(address, "tls+tcp")))
-        return false;
-    return port == host || strchr(port, ']') || !port[1] || port[1 + strspn(port + 1, "0123456789")];
-}
-
-bool rpc_address_is_local(const char *address)
-{
-    const char *host = strstr(address, "://");
-
-    if (starts_with(address, "ipc://") || starts_with(address, "inproc://"))
-        return true;
-    if (!host || !(starts_with(address, "tcp") || starts_with(address, "tls+tcp")))
-        return false;
-    host += 3;
-    const char *colon = strrchr(host, ':');
-    size_t length = colon ? (size_t)(colon - host) : strlen(host);
-    return is_loopback_v4(host, length) || (length == 9 && !strncmp(host, "localhost", 9)) ||
-           (length == 5 && !strncmp(host, "[::1]", 5));
 }

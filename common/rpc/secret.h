@@ -27,10 +27,4 @@ enum status rpc_secret_read(const char *path, struct rpc_secret *out, struct err
 // Writes a new random secret to a new file with mode 0600; one that exists is replaced.
 enum status rpc_secret_create(const char *path, struct error *error) MUST_CHECK;
 
-// True for a tcp or tls+tcp address that does not end with a port.
-bool rpc_address_lacks_port(const char *address);
-
-// True if only this machine can connect to the address: ipc, inproc, or tcp at a loopback address.
-bool rpc_address_is_local(const char *address);
-
 #endif

@@ -9,6 +9,7 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/base/options.h"
+#include "common/rpc/address.h"
 #include "common/rpc/connection.h"
 #include "envelope.pb-c.h"
 
@@ -16,7 +17,7 @@ enum { METHODS_MAX = 32, ADDRESSES_MAX = 4 };
 
 struct server_method {
     struct rpc_method method;
-    uint32_t id;
+    uint32_t id, callers; // the roles that may call it, of peers with a certificate
 };
 
 struct rpc_server {
@@ -33,6 +34,23 @@ struct rpc_server {
     struct connections connections;
     struct call_table calls;
 };
+
+static bool may_call(const struct connection *connection, const struct server_method *method)
+{
+    return connection->role == RPC_ROLE_NONE || method->callers & 1u << connection->role;
+}
+
+static void forbid(struct rpc_server *server, struct rpc_call *call, enum rpc_role role, const struct server_method *method)
+{
+    char expected[64], quoted[80];
+    const char *service = method->method.service->short_name, *name = method->method.method;
+
+    log_warn("RPC-FORBIDDEN", "service=%s peer=%s role=%s method=%s/%s", server->service,
+             log_quote(quoted, sizeof quoted, rpc_call_peer(call)->service), rpc_role_name(role), service, name);
+    rpc_call_fail(call, STATUS_PERMISSION_DENIED, "%s/%s is for a %s, and the caller's certificate is for a %s", service, name,
+                  method->callers ? rpc_roles_text(method->callers, expected, sizeof expected) : "peer without certificates",
+                  rpc_role_name(role));
+}
 
 // Takes the message.
 static void start_call(struct rpc_server *server, struct connection *connection, struct rpc_message *message)
@@ -55,6 +73,8 @@ static void start_call(struct rpc_server *server, struct connection *connection,
     }
     if (!method)
         rpc_call_fail(call, STATUS_UNIMPLEMENTED, "%s has no method %08x", server->service, message->envelope.method);
+    else if (!may_call(connection, method))
+        forbid(server, call, connection->role, method);
     else if (server->calls.count > RPC_CALLS_MAX)
         rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "%s has %u unanswered calls, the limit", server->service, RPC_CALLS_MAX);
     else
@@ -89,6 +109,12 @@ static void welcome(struct rpc_server *server, struct connection *connection)
                                                            offered ? &offer : NULL, &connection->handshake));
 }
 
+// A probe may use any service's certificate: it calls Health only, and no handler takes it for a service.
+static bool says_its_role(const struct greeting *greeting, enum rpc_role role)
+{
+    return !strcmp(greeting->peer.service, rpc_role_name(role)) || !strcmp(greeting->peer.service, RPC_PROBE_NAME);
+}
+
 static void on_hello(struct rpc_server *server, struct connection *connection, struct rpc_message *message)
 {
     const struct greeting *greeting = &connection->greeting;
@@ -100,6 +126,9 @@ static void on_hello(struct rpc_server *server, struct connection *connection, s
     else if (greeting->protocol != RPC_PROTOCOL)
         refuse(connection, "%s speaks protocol %u, %s speaks %u: use equal versions", server->service, RPC_PROTOCOL,
                greeting->peer.service, greeting->protocol);
+    else if (connection->role != RPC_ROLE_NONE && !says_its_role(greeting, connection->role))
+        refuse(connection, "the certificate of this peer is for a %s, and it says hello as %s", rpc_role_name(connection->role),
+               greeting->peer.service);
     else if (loop_secret(server->loop)->is_set && !greeting->has_nonce)
         refuse(connection, "%s requires the mesh secret, and %s has none: start it with --" RPC_SECRET_OPTION, server->service,
                greeting->peer.service);
@@ -306,7 +335,8 @@ static void add_method(struct rpc_server *server, const struct rpc_method *metho
     assert_always(server->method_count < METHODS_MAX);
     for (uint32_t i = 0; i < server->method_count; i++)
         assert_always(server->methods[i].id != id);
-    server->methods[server->method_count++] = (struct server_method){*method, id};
+    server->methods[server->method_count++] =
+        (struct server_method){*method, id, rpc_roles_that_may_call(method->service, method->method)};
 }
 
 static enum status listen_on(struct rpc_server *server, const char *address, struct error *error)
@@ -320,12 +350,8 @@ static enum status listen_on(struct rpc_server *server, const char *address, str
     if (rpc_address_lacks_port(address))
         return error_set(error, STATUS_INVALID_ARGUMENT, "cannot listen on '%s': a port is missing, as in tcp://127.0.0.1:7400",
                          address);
-    if (!loop_secret(server->loop)->is_set && !rpc_address_is_local(address))
-        return error_set(
-            error, STATUS_INVALID_ARGUMENT,
-            "%s may not listen on '%s' without a shared secret, since anyone who reaches that address could act as any "
-            "service: give all services of the mesh the same --" RPC_SECRET_OPTION " (openssl rand -hex 32 makes one)",
-            server->service, address);
+    if (rpc_security_allows_listening(loop_security(server->loop), server->service, address, error))
+        return error->status;
     const char *wrong = endpoint_listen(&server->endpoint, address, &port);
     if (wrong)
         return error_set(error, STATUS_UNAVAILABLE, "cannot listen on '%s': %s", address, wrong);
@@ -363,8 +389,7 @@ enum status rpc_server_open(struct rpc_loop *loop, const struct rpc_server_confi
     add_method(server, &health);
     server->connections = (struct connections){.endpoint = &server->endpoint, .loop = loop, .service = server->service};
     server->calls.server = server;
-    if (!endpoint_open(&server->endpoint, loop, server->max_message_bytes))
-        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a server");
+    endpoint_open(&server->endpoint, loop, server->max_message_bytes);
     for (uint32_t i = 0; !status && i < config->address_count; i++)
         status = listen_on(server, config->addresses[i], error);
     if (status) {

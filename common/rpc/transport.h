@@ -8,13 +8,15 @@
 
 #include "common/rpc/frame.h"
 #include "common/rpc/loop.h"
+#include "common/rpc/roles.h"
 
 // One connection; the first part of a transport's own struct.
 struct transport_link {
     const struct transport *transport;
-    uint32_t id;    // given by the endpoint, before it starts the link; of one that was offered: of the link beside it
-    bool is_usable; // what is sent arrives: the peer is known to be at the other end
-    bool is_local;  // the peer is on this host
+    uint32_t id;        // given by the endpoint, before it starts the link; of one that was offered: of the link beside it
+    bool is_usable;     // what is sent arrives: the peer is known to be at the other end
+    bool is_local;      // the peer is on this host
+    enum rpc_role role; // that the peer's certificate names; RPC_ROLE_NONE: this transport has no certificates
 };
 
 struct transport_events {
@@ -28,7 +30,9 @@ struct transport_events {
 struct transport_config {
     struct rpc_loop *loop;
     uint64_t max_message_bytes;
-    bool lent; // what is received lies in memory that was lent
+    bool lent;           // what is received lies in memory that was lent
+    struct rpc_tls *tls; // NULL: this process has no certificate
+    uint32_t peer_roles; // that the other end of a dial may have, where there are certificates
     const struct transport_events *events;
     void *user;
 };
@@ -69,7 +73,8 @@ struct transport {
     void (*free)(struct transport_link *link);
 };
 
-extern const struct transport transport_nng;   // ipc, tcp, tls+tcp, inproc
+extern const struct transport transport_nng;   // ipc, tcp, inproc
+extern const struct transport transport_tls;   // tls+tcp
 extern const struct transport transport_local; // a plain socket beside a link within one host
 
 #endif

@@ -4,7 +4,8 @@
 // leaves its receive pending for ever, and the one thread that reaps all pipes of the process waits for it: no connection's
 // end is told any more, and every close hangs. (Its tcp and ipc transports ask for a message's body on an aio that the close
 // has stopped.) The raw patterns also drop silently above 64 messages, and hand each message through two or three threads.
-// Streams have none of this, and the same transports: ipc, tcp, tls+tcp. inproc is a socket in Linux's abstract namespace.
+// Streams have none of this, and the same transports: ipc and tcp (transport_tls.c has TLS). inproc is a socket in Linux's abstract
+// namespace.
 //
 // A message on the wire is 'F' 'D' 'R' '1', its length as u32 little-endian, and the envelope.
 //

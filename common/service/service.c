@@ -170,6 +170,8 @@ static enum status run(struct service *service, struct error *error)
     }
     signal(SIGTERM, SIG_IGN); // the process ends by itself, and there is nobody left to pass a signal on to
     signal(SIGINT, SIG_IGN);
+    if (program->reload)
+        signal(SIGHUP, SIG_IGN);
     pthread_cancel(service->signal_thread);
     pthread_join(service->signal_thread, NULL);
     return status;

@@ -3,7 +3,7 @@
 //     configure ──▶ check ──▶ start ──▶ serve ──▶ close
 //                     │                   ▲
 //                  --check                │ wake()
-//                                  signal thread (sigwait): SIGTERM, SIGINT
+//                                  signal thread (sigwait): SIGTERM, SIGINT; SIGHUP: reload()
 //
 // Signals are blocked in every thread and taken by one thread of this module; a handler only passes on what reaches a thread that a
 // library began before main(). wake() is called
@@ -45,7 +45,7 @@ struct service_program {
     enum status (*serve)(struct service *service, void *state, struct error *error);
     // Called on the signal thread each time service_stop_count() has grown. NULL if serve() uses service_wait_stop().
     void (*wake)(void *state);
-    // Called on the signal thread at each SIGHUP; may not block. NULL: SIGHUP ends the process.
+    // Called on the signal thread at each SIGHUP, only when wake() may be: read files again. May not block. NULL: SIGHUP ends the process.
     void (*reload)(void *state);
     void (*close)(void *state);
 };

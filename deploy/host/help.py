@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-COMMANDS = ("up", "chat", "batch", "model", "quantize", "plan", "eval", "sim", "capacity", "key", "health")
+COMMANDS = ("up", "chat", "batch", "model", "quantize", "plan", "eval", "sim", "capacity", "key", "certs", "health")
 SERVICES = ("gateway", "scheduler", "s-part", "kv-worker")
 PROGRAMS = [["fastdecode", command] for command in COMMANDS] + [[service] for service in SERVICES]
 OPTION = re.compile(r"^  --(\S+) ?(\S*)\s+(.*?)(?: \[([^][]*)\])?$")

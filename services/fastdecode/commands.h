@@ -3,6 +3,7 @@
 #define FD_SERVICES_FASTDECODE_COMMANDS_H
 
 int batch_main(int argc, char **argv);
+int certs_main(int argc, char **argv);
 int capacity_main(int argc, char **argv);
 int chat_main(int argc, char **argv);
 int model_main(int argc, char **argv);

@@ -59,21 +59,27 @@ static void on_down(void *user, const char *why)
     snprintf(probe->why, sizeof probe->why, "%s", why);
 }
 
-static int ask(const char *address, uint32_t timeout_ms, const struct rpc_secret *secret)
+static int ask(const char *address, uint32_t timeout_ms, const struct rpc_security *security)
 {
     struct probe probe = {.address = address};
     uint64_t limit_us = clock_now_us() + timeout_ms * 1000ull;
     struct rpc_loop *loop;
     struct error error;
     const struct rpc_channel_config config = {
-        .address = address, .hello = {.service = "health"}, .on_up = on_up, .on_down = on_down, .user = &probe};
+        .address = address,
+        .hello = {.service = RPC_PROBE_NAME},
+        .peer_roles = RPC_IS_ANY,
+        .on_up = on_up,
+        .on_down = on_down,
+        .user = &probe,
+    };
 
     if (rpc_loop_open(&loop)) {
         fprintf(stderr, "fastdecode health: no memory\n");
         return 1;
     }
     snprintf(probe.why, sizeof probe.why, "%s: nothing answers there", address);
-    rpc_loop_set_secret(loop, secret);
+    rpc_loop_set_security(loop, security);
     if (rpc_channel_open(loop, &config, &probe.channel, &error)) {
         fprintf(stderr, "fastdecode health: %s\n", error.text);
         rpc_loop_close(loop);
@@ -90,12 +96,12 @@ static int ask(const char *address, uint32_t timeout_ms, const struct rpc_secret
 
 int health_main(int argc, char **argv)
 {
-    const char *mesh_secret_file = NULL;
-    struct rpc_secret secret;
+    struct rpc_security_settings settings = {0};
+    struct rpc_security security = {0};
     uint32_t timeout_ms = 2000;
     const struct option options[] = {
         {"timeout-ms", OPTION_U32, &timeout_ms, "MS", "how long to wait for the answer", 1, 600000},
-        {RPC_SECRET_OPTION, OPTION_STRING, &mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
+        RPC_SECURITY_OPTIONS(settings),
     };
     struct program program = {.name = "fastdecode health",
                               .purpose = "asks a service whether it is ready (exit status 0: it is)",
@@ -104,13 +110,16 @@ int health_main(int argc, char **argv)
                               .operand_name = "ADDRESS"};
     struct error error;
 
-    if (options_parse(&program, argc, argv, &error) || rpc_secret_read(mesh_secret_file, &secret, &error)) {
+    if (options_parse(&program, argc, argv, &error) || rpc_security_open(&settings, NULL, &security, &error)) {
         fprintf(stderr, "fastdecode health: %s\n", error.text);
         return 2;
     }
     if (program.operand_count != 1 || !strstr(program.operands[0], "://")) {
+        rpc_security_close(&security);
         fprintf(stderr, "fastdecode health: want one ADDRESS such as tcp://127.0.0.1:7400 or ipc:///folder/s-part.sock\n");
         return 2;
     }
-    return program.check_only ? 0 : ask(program.operands[0], timeout_ms, &secret);
+    int code = program.check_only ? 0 : ask(program.operands[0], timeout_ms, &security);
+    rpc_security_close(&security);
+    return code;
 }

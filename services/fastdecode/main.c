@@ -20,6 +20,7 @@ static const struct command {
     {"sim", "what a mesh would do with a workload, on a virtual clock: fastdecode sim --shape NAME --gpu NAME", sim_main},
     {"capacity", "how many requests a second a server takes within its targets: fastdecode capacity --url URL", capacity_main},
     {"key", "make an API key, with limits: fastdecode key NAME --add FILE", key_main},
+    {"certs", "certificates for services on several machines: fastdecode certs DIR", certs_main},
     {"health", "probe a service over RPC: fastdecode health ADDRESS", health_main},
 };
 

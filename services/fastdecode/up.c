@@ -73,16 +73,34 @@ static struct child *add(struct up *up, const char *name, const char *program)
         supervise_argument(child, "--trace=%s", up->settings.trace);
         supervise_argument(child, "--trace-append");
     }
-    if (strcmp(name, "scheduler"))
+    if (up->settings.tls)
+        supervise_argument(child, "--tls=%s/%s", up->settings.tls, program);
+    if (!strcmp(name, "scheduler"))
+        return child;
+    if (up->settings.tls)
+        supervise_argument(child, "--scheduler=tls+tcp://127.0.0.1:%u", up->settings.scheduler_port);
+    else
         supervise_argument(child, "--scheduler=ipc://%s/scheduler.sock", up->supervisor.run_dir);
     return child;
+}
+
+// A service that registers its address may have any.
+static void add_listen(const struct up *up, struct child *child, const char *option, const char *name, const char *suffix)
+{
+    if (up->settings.tls)
+        supervise_argument(child, "--%s=tls+tcp://127.0.0.1:0", option);
+    else
+        supervise_argument(child, "--%s=ipc://%s/%s%s.sock", option, up->supervisor.run_dir, name, suffix);
 }
 
 static void add_scheduler(struct up *up)
 {
     const struct up_settings *s = &up->settings;
     struct child *child = up->scheduler = add(up, "scheduler", "scheduler");
-    supervise_argument(child, "--listen=ipc://%s/scheduler.sock", up->supervisor.run_dir);
+    if (s->tls)
+        supervise_argument(child, "--listen=tls+tcp://127.0.0.1:%u", s->scheduler_port);
+    else
+        supervise_argument(child, "--listen=ipc://%s/scheduler.sock", up->supervisor.run_dir);
     supervise_argument(child, "--max-queue=%u", s->max_queue);
     supervise_argument(child, "--batch-queue=%u", s->batch_queue);
     supervise_argument(child, "--max-batch=%u", s->max_batch);
@@ -126,7 +144,7 @@ static void add_s_part(struct up *up, uint32_t index, uint64_t free_bytes)
     if (s->s_parts > 1)
         snprintf(name, sizeof name, "s-part-%u", index);
     struct child *child = add(up, name, "s-part");
-    supervise_argument(child, "--listen=ipc://%s/%s.sock", up->supervisor.run_dir, name);
+    add_listen(up, child, "listen", name, "");
     if (s->s_parts > 1) {
         supervise_argument(child, "--name=%s", name);
         if (strcmp(s->split, "auto"))
@@ -167,8 +185,8 @@ static void add_worker(struct up *up, uint32_t index, uint64_t free_bytes)
     snprintf(name, sizeof name, "kv-worker-%u", index);
     struct child *child = up->workers[index] = add(up, name, "kv-worker");
     supervise_argument(child, "--name=%s", name);
-    supervise_argument(child, "--listen=ipc://%s/%s.sock", up->supervisor.run_dir, name);
-    supervise_argument(child, "--listen-tensors=ipc://%s/%s-t.sock", up->supervisor.run_dir, name);
+    add_listen(up, child, "listen", name, "");
+    add_listen(up, child, "listen-tensors", name, "-t");
     // All workers of a mini-batch attend at the same time: as many threads as cores in total.
     supervise_argument(child, "--threads=%u", MAX((s->threads ? s->threads : cpu_count_usable()) / s->kv_workers, 1u));
     if (strncmp(s->device, "cuda", 4)) // with auto the s-part corrects this if it finds a GPU
@@ -211,25 +229,25 @@ static void add_gateway(struct up *up)
         supervise_argument(child, "--request-timeout=%g", s->request_timeout_s);
 }
 
-// Picks a free port if 0 was asked for, so that a gateway that is started again keeps it.
-static enum status pick_port(struct up_settings *s, struct error *error)
+// Picks a free port if *port is 0, so that a service that is started again keeps it.
+static enum status pick_port(const char *host, uint32_t *port, struct error *error)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
     socklen_t length = sizeof address;
     int fd;
 
-    if (s->port)
+    if (*port)
         return STATUS_OK;
-    if (inet_pton(AF_INET, s->host, &address.sin_addr) != 1)
+    if (inet_pton(AF_INET, host, &address.sin_addr) != 1)
         address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) || getsockname(fd, (struct sockaddr *)&address, &length)) {
-        error_set(error, STATUS_UNAVAILABLE, "--host %s: no free port: %s", s->host, strerror(errno));
+        error_set(error, STATUS_UNAVAILABLE, "%s: no free port: %s", host, strerror(errno));
         if (fd >= 0)
             close(fd);
         return error->status;
     }
-    s->port = ntohs(address.sin_port);
+    *port = ntohs(address.sin_port);
     close(fd);
     return STATUS_OK;
 }
@@ -356,7 +374,9 @@ static enum status prepare(struct up *up, struct error *error)
             return error_set(error, STATUS_UNAVAILABLE, "%s: %s", made, strerror(errno));
         up->settings.run_dir = made;
     }
-    if ((status = pick_port(&up->settings, error)) || (status = supervise_open(&up->supervisor, up->settings.run_dir, error)))
+    if ((status = pick_port(up->settings.host, &up->settings.port, error)) ||
+        (up->settings.tls && (status = pick_port("127.0.0.1", &up->settings.scheduler_port, error))) ||
+        (status = supervise_open(&up->supervisor, up->settings.run_dir, error)))
         return status;
     status = make_secret(up, error);
     return status ? status : trace_open(&trace, error);

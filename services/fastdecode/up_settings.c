@@ -52,6 +52,8 @@ static enum status check_model(struct up_settings *s, struct error *error)
 {
     enum status status = find_model(s->model, s->models_dir, s->model_path, sizeof s->model_path, error);
     s->model = s->model_path;
+    if (s->tls && !strcmp(s->tls, "none"))
+        s->tls = NULL;
     return status;
 }
 
@@ -214,6 +216,9 @@ static uint32_t list_steps(struct up_settings *s, struct option *out, uint32_t b
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none",
          "file with the secret that the services share; default: a new one in the run folder", 0, 0},
+        {"tls", OPTION_STRING, &s->tls, "DIR|none",
+         "services talk over TLS, with the certificates in this folder, which fastdecode certs has made; none: by sockets in the run folder",
+         0, 0},
         {"run-dir", OPTION_STRING, &s->run_dir, "DIR",
          "folder for pid files, logs and sockets, yours alone (mode 700); default: a new one under /tmp", 0, 0},
     };

@@ -13,13 +13,13 @@ struct up_settings {
     const char *batch_dir;
     const char *tls_cert, *tls_key, *audit, *admin_listen;
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *run_dir, *device, *compute, *quantize, *kv_type,
-        *sparse_attention, *local_pool, *admission, *placement, *micro_batch, *kv_worker_isa, *trace, *mesh_secret_file;
+        *sparse_attention, *local_pool, *admission, *placement, *micro_batch, *kv_worker_isa, *trace, *mesh_secret_file, *tls;
     const char *models_dir;
     char model_path[4096]; // of what `model` says
     const char *split;     // and what it says, unless it is "auto":
     struct plan_range ranges[PLAN_STAGES_MAX];
     const char *cache_dir, *disk_reads, *weights_memory, *weights_host_memory;
-    uint32_t port, kv_workers, s_parts, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue,
+    uint32_t port, scheduler_port, kv_workers, s_parts, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue,
         batch_queue, worker_timeout_ms;
     uint64_t kv_memory;
     double request_timeout_s, step_target_ms;

@@ -116,7 +116,6 @@ static enum status open_language(const struct gateway_config *config, struct lan
 
 enum status gateway_check(const struct gateway_config *config, struct error *error)
 {
-    struct rpc_secret mesh_secret;
     struct language *language = NULL;
     struct keys *keys = NULL;
     struct http_tls *tls = NULL;
@@ -125,7 +124,7 @@ enum status gateway_check(const struct gateway_config *config, struct error *err
     if (status == STATUS_OK && config->api_key_file)
         status = keys_open(config->api_key_file, &keys, error);
     if (status == STATUS_OK)
-        status = rpc_secret_read(config->mesh_secret_file, &mesh_secret, error);
+        status = rpc_security_check(&config->security, "gateway", error);
     if (status == STATUS_OK && config->tls_cert && config->tls_key)
         status = http_tls_open(config->tls_cert, config->tls_key, &tls, error);
     http_tls_close(tls);
@@ -139,7 +138,7 @@ static enum status open_mesh(struct gateway *gateway, struct error *error)
     const struct gateway_config *config = &gateway->config;
     struct mesh_config mesh = {.scheduler = config->scheduler,
                                .listen = config->listen,
-                               .mesh_secret_file = config->mesh_secret_file,
+                               .security = config->security,
                                .max_calls = RPC_CALLS,
                                .fingerprint = language_fingerprint(gateway->language),
                                .changed = on_mesh_changed,
@@ -321,6 +320,8 @@ bool gateway_drain(struct gateway *gateway, double notice_s, double limit_s)
         nanosleep(&pause, NULL);
     return http_server_active(gateway->http) == 0;
 }
+
+void gateway_reload(struct gateway *gateway) { mesh_reload(gateway->mesh); }
 
 // Front to back: once the HTTP server is down nothing is posted any more but by the pool, and then by nobody.
 void gateway_close(struct gateway *gateway)

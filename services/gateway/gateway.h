@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "common/rpc/security.h"
 
 struct gateway;
 
@@ -22,8 +23,8 @@ struct gateway_config {
     const char *scheduler; // address
     const char *listen;    // address of the health service; NULL: none
     const char *model, *chat_template, *served_model_name, *api_key_file;
-    const char *mesh_secret_file; // NULL, "none": no secret
-    const char *trace;            // NULL: none
+    struct rpc_security_settings security;
+    const char *trace; // NULL: none
     const char *cors_origin;
     const char *admin_host; // NULL: /metrics is at the public address
     uint32_t admin_port;
@@ -61,6 +62,8 @@ void gateway_reload(struct gateway *gateway);
 // Drains the gateway, in at most limit_s. /ready fails at once. For notice_s, new connections and requests are still accepted, so that load
 // balancers can notice. Then nothing new is accepted and requests in flight are answered. Returns whether all were. May be called again.
 bool gateway_drain(struct gateway *gateway, double notice_s, double limit_s);
+// Reads the certificate of --tls again. Any thread, until gateway_close().
+void gateway_reload(struct gateway *gateway);
 // Ends everything and cuts off the requests in flight. Blocks. NULL is allowed.
 void gateway_close(struct gateway *gateway);
 

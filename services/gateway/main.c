@@ -64,7 +64,7 @@ static uint32_t list_addresses(struct gateway_program *s, struct option *out)
          "append a line of JSON a request: who, what, how much; no keys, no texts", 0, 0},
         {"scheduler", OPTION_STRING, &g->scheduler, "ADDRESS", "address of the scheduler (required)", 0, 0},
         {"listen", OPTION_STRING, &g->listen, "ADDRESS", "address of this gateway's health service", 0, 0},
-        {RPC_SECRET_OPTION, OPTION_STRING, &g->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
+        RPC_SECURITY_OPTIONS(g->security),
         {"model", OPTION_STRING, &g->model, "FILE", "GGUF file or directory with the tokenizer and chat template (required)", 0, 0},
         {"served-model-name", OPTION_STRING, &g->served_model_name, "NAME",
          "name of the model in the API; default: the file name without .gguf", 0, 0},
@@ -193,6 +193,8 @@ static enum status serve(struct service *service, void *state, struct error *err
         log_warn("GATEWAY-CUT-OFF", "limit_s=%g", g->drain_timeout_s);
     return STATUS_OK;
 }
+
+static void reload(void *state) { gateway_reload(((struct gateway_program *)state)->gateway); }
 
 static void finish(void *state)
 {

@@ -42,6 +42,7 @@ struct mesh {
     struct mesh_config config;
     pthread_t thread;
     bool has_thread;
+    struct rpc_security security;
     struct rpc_loop *loop;
     // loop thread
     struct rpc_channel *channel;
@@ -344,6 +345,7 @@ static enum status open_on_loop(struct mesh *mesh, struct error *error)
         .address = mesh->config.scheduler,
         .peer = "the scheduler (--scheduler)",
         .hello = hello,
+        .peer_roles = RPC_IS_SCHEDULER,
         .window = MIN(MAX(mesh->config.max_calls, 64u), (uint32_t)RPC_WINDOW_MAX),
         .on_up = on_up,
         .on_down = on_down,
@@ -399,22 +401,23 @@ static void *mesh_run(void *arg)
 
 enum status mesh_open(const struct mesh_config *config, struct mesh **out, struct error *error)
 {
-    struct rpc_secret secret;
-    enum status status = rpc_secret_read(config->mesh_secret_file, &secret, error);
-    struct mesh *mesh;
+    struct mesh *mesh = calloc(1, sizeof *mesh);
+    enum status status;
 
     *out = NULL;
-    if (status != STATUS_OK)
-        return status;
-    mesh = calloc(1, sizeof *mesh);
     if (!mesh)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     mesh->config = *config;
+    if ((status = rpc_security_open(&config->security, "gateway", &mesh->security, error))) {
+        free(mesh);
+        return status;
+    }
     if (rpc_loop_open(&mesh->loop) != STATUS_OK) {
+        rpc_security_close(&mesh->security);
         free(mesh);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot open the RPC loop");
     }
-    rpc_loop_set_secret(mesh->loop, &secret);
+    rpc_loop_set_security(mesh->loop, &mesh->security);
     pthread_mutex_init(&mesh->mutex, NULL);
     pthread_cond_init(&mesh->start_done, NULL);
     *out = mesh;
@@ -440,6 +443,8 @@ enum status mesh_start(struct mesh *mesh, struct error *error)
 
 static void stop_on_loop(void *arg) { ((struct mesh *)arg)->stop = true; }
 
+void mesh_reload(struct mesh *mesh) { rpc_tls_reload(mesh->security.tls); }
+
 void mesh_close(struct mesh *mesh)
 {
     if (!mesh)
@@ -449,6 +454,7 @@ void mesh_close(struct mesh *mesh)
         pthread_join(mesh->thread, NULL);
     }
     rpc_loop_close(mesh->loop);
+    rpc_security_close(&mesh->security);
     pthread_cond_destroy(&mesh->start_done);
     pthread_mutex_destroy(&mesh->mutex);
     free(mesh);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "common/rpc/security.h"
 #include "generate.pb-c.h"
 
 struct mesh;
@@ -30,7 +31,7 @@ struct mesh_state {
 struct mesh_config {
     const char *scheduler; // address
     const char *listen;    // address of the health service; NULL: none
-    const char *mesh_secret_file;
+    struct rpc_security_settings security;
     uint32_t max_calls;
     uint64_t fingerprint;       // the model file's fingerprint; a mesh with another fingerprint is not ready. 0: unknown
     void (*changed)(void *arg); // loop thread: the state changed
@@ -40,6 +41,8 @@ struct mesh_config {
 // No callback runs before mesh_start(), so the caller can finish setting up `arg` after mesh_open().
 enum status mesh_open(const struct mesh_config *config, struct mesh **out, struct error *error) MUST_CHECK;
 enum status mesh_start(struct mesh *mesh, struct error *error) MUST_CHECK;
+// Reads the certificate of --tls again. Any thread, until mesh_close().
+void mesh_reload(struct mesh *mesh);
 // Ends the loop and all calls, without calling their listeners. Blocks. NULL is allowed.
 void mesh_close(struct mesh *mesh);
 

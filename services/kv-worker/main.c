@@ -79,7 +79,7 @@ static enum status configure(struct service *service, void *state, struct error 
         {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "address at which the scheduler reaches the control socket", 0, 0},
         {"advertise-tensors", OPTION_STRING, &s->advertise_tensors, "ADDRESS",
          "address at which the s-part and other workers reach the tensor socket", 0, 0},
-        {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
+        RPC_SECURITY_OPTIONS(s->security),
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for KV pages", 1 << 20, 1e15},
         {"threads", OPTION_U32, &s->threads, "N", "attention threads; 0: one per usable CPU, each pinned", 0, 1024},
         {"shares-cores", OPTION_BOOL, &s->shares_cores, NULL, "this worker runs on the same cores as the s-part", 0, 0},
@@ -100,7 +100,7 @@ static enum status configure(struct service *service, void *state, struct error 
     if (!status)
         status = member_check_name(s->name, error);
     if (!status)
-        status = rpc_secret_read(s->mesh_secret_file, &s->mesh_secret, error);
+        status = rpc_security_check(&s->security, "kv-worker", error);
     return status ? status : kernels_init(s->isa, error);
 }
 
@@ -122,8 +122,10 @@ static enum status start(void *state, struct error *error)
     if (thread_pool_open(worker->settings.threads ? worker->settings.threads : cpu_count_usable(), &worker->pool) ||
         rpc_loop_open(&worker->control_loop) || rpc_loop_open(&worker->tensor_loop))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start the loops and threads");
-    rpc_loop_set_secret(worker->control_loop, &worker->settings.mesh_secret);
-    rpc_loop_set_secret(worker->tensor_loop, &worker->settings.mesh_secret);
+    if ((status = rpc_security_open(&worker->settings.security, "kv-worker", &worker->security, error)))
+        return status;
+    rpc_loop_set_security(worker->control_loop, &worker->security);
+    rpc_loop_set_security(worker->tensor_loop, &worker->security);
     if (worker->settings.calibrate)
         worker->bytes_per_second = read_rate_measure(worker->pool, MEASURE_BYTES, 5, MEASURE_US);
     if ((status = open_tensors(worker, error)) || (status = control_open(worker, error)))
@@ -154,6 +156,8 @@ static enum status serve(struct service *service, void *state, struct error *err
 
 static void wake(void *state) { rpc_loop_wake(((struct worker *)state)->control_loop); }
 
+static void reload(void *state) { rpc_tls_reload(((struct worker *)state)->security.tls); }
+
 static void finish(void *state)
 {
     struct worker *worker = state;
@@ -165,6 +169,7 @@ static void finish(void *state)
     control_close(worker);
     rpc_loop_close(worker->tensor_loop);
     rpc_loop_close(worker->control_loop);
+    rpc_security_close(&worker->security);
     thread_pool_close(worker->pool);
     trace_close();
     log_info("END", "name=%s", worker->settings.name);
@@ -179,6 +184,7 @@ int main(int argc, char **argv)
                                                    .start = start,
                                                    .serve = serve,
                                                    .wake = wake,
+                                                   .reload = reload,
                                                    .close = finish};
     struct worker_program *state = calloc(1, sizeof *state);
 

@@ -34,8 +34,8 @@ enum {
 };
 
 struct worker_settings {
-    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa, *trace, *mesh_secret_file;
-    struct rpc_secret mesh_secret;
+    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa, *trace;
+    struct rpc_security_settings security;
     bool trace_append, calibrate, shares_cores;
     uint64_t kv_memory;
     uint32_t threads;
@@ -83,6 +83,7 @@ struct worker {
     float **out; // [WORKER_ROWS_MAX] where the results of an item go, if some of the step get partials
 
     // control thread
+    struct rpc_security security;
     struct rpc_loop *control_loop;
     struct rpc_server *control_server;
     struct member *member;

@@ -171,6 +171,7 @@ static enum status connect_next(struct engine *engine, const Fastdecode__JoinReq
     const struct rpc_channel_config config = {.address = stage->next_address,
                                               .peer = "the next stage (its --advertise-tensors or --advertise)",
                                               .hello = {.service = "s-part", .incarnation = engine->incarnation},
+                                              .peer_roles = RPC_IS_S_PART,
                                               .on_up = on_up,
                                               .on_down = on_down,
                                               .user = engine};

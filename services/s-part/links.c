@@ -61,6 +61,7 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
         .address = link->address,
         .peer = "a KV worker (its --advertise-tensors)",
         .hello = {.service = "s-part", .incarnation = engine->incarnation},
+        .peer_roles = RPC_IS_KV_WORKER,
         // a worker may make us take no more memory than that, which is others', too
         .max_message_bytes = attend_reply_size_most(engine->max_rows, engine->q_width) + ENVELOPE_BYTES,
         .lent = true,

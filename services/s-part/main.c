@@ -15,6 +15,8 @@ static enum status serve(struct service *service, void *state, struct error *err
 
 static void wake(void *state) { rpc_loop_wake(((struct s_part *)state)->control_loop); }
 
+static void reload(void *state) { rpc_tls_reload(((struct s_part *)state)->security.tls); }
+
 static void finish(void *state) { serve_close(state); }
 
 int main(int argc, char **argv)
@@ -25,6 +27,7 @@ int main(int argc, char **argv)
                                                    .start = start,
                                                    .serve = serve,
                                                    .wake = wake,
+                                                   .reload = reload,
                                                    .close = finish};
     struct s_part *s_part = calloc(1, sizeof *s_part);
 

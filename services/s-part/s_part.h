@@ -24,9 +24,9 @@ enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200, S_PART_PATH_BYTES = 
 
 struct s_part_settings {
     const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *quantize,
-        *kv_type_name, *sparse_attention, *isa, *trace, *device_name, *mesh_secret_file, *layers;
+        *kv_type_name, *sparse_attention, *isa, *trace, *device_name, *layers;
     const char *cache_dir, *disk_reads, *weights_memory_text, *weights_host_memory_text;
-    struct rpc_secret mesh_secret;
+    struct rpc_security_settings security;
     bool trace_append, calibrate, pool_fills_device, batch_invariant;
     enum kv_type kv_type;
     enum disk_method disk;
@@ -42,6 +42,7 @@ struct s_part {
     uint64_t incarnation;
     struct model *model;
     struct thread_pool *pool;
+    struct rpc_security security;
     struct rpc_loop *control_loop;
     struct rpc_server *server; // on the engine's loop
     struct member *member;

@@ -106,8 +106,10 @@ enum status serve_open(struct s_part *s_part, struct error *error)
     if (thread_pool_open(s->threads ? s->threads : cpu_count_usable(), &s_part->pool) || rpc_loop_open(&s_part->control_loop) ||
         rpc_loop_open(&engine->loop))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or threads to start with");
-    rpc_loop_set_secret(s_part->control_loop, &s->mesh_secret);
-    rpc_loop_set_secret(engine->loop, &s->mesh_secret);
+    if ((status = rpc_security_open(&s->security, "s-part", &s_part->security, error)))
+        return status;
+    rpc_loop_set_security(s_part->control_loop, &s_part->security);
+    rpc_loop_set_security(engine->loop, &s_part->security);
     if ((status = load_model(s_part, error)))
         return status;
     engine->shape = s_part->model->shape;
@@ -174,6 +176,7 @@ void serve_close(struct s_part *s_part)
     member_close(s_part->member);
     rpc_loop_close(engine->loop);
     rpc_loop_close(s_part->control_loop);
+    rpc_security_close(&s_part->security);
     if (rpc_take_memory_back())
         engine->ops->close(engine->backend);
     else

@@ -76,7 +76,7 @@ static enum status check(struct s_part_settings *s, struct error *error)
 
     if (!s->model_path)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing");
-    if ((status = member_check_name(s->name, error)) || (status = rpc_secret_read(s->mesh_secret_file, &s->mesh_secret, error)) ||
+    if ((status = member_check_name(s->name, error)) || (status = rpc_security_check(&s->security, "s-part", error)) ||
         (status = kv_type_parse(s->kv_type_name, &s->kv_type, error)) ||
         (status = kv_sparse_parse(s->sparse_attention, &s->sparse_percent, error)) || (status = parse_layers(s, error)))
         return status;
@@ -108,7 +108,7 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
         {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "address at which the scheduler reaches --listen", 0, 0},
         {"advertise-tensors", OPTION_STRING, &s->advertise_tensors, "ADDRESS", "address at which they reach --listen-tensors", 0,
          0},
-        {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
+        RPC_SECURITY_OPTIONS(s->security),
         {"name", OPTION_STRING, &s->name, "NAME", "name of this s-part, the same after a restart", 0, 0},
         {"device", OPTION_STRING, &s->device_name, "DEVICE", DEVICE_HELP, 0, 0},
         {"device-timeout", OPTION_U32, &s->device_timeout_s, "S",

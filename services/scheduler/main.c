@@ -20,7 +20,7 @@ static enum status configure(struct service *service, void *state, struct error 
     const char *admission = "sls", *placement = "auto", *micro_batch = "auto";
     const struct option options[] = {
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "address to which gateways, s-part and KV workers connect", 0, 0},
-        {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},
+        RPC_SECURITY_OPTIONS(s->security),
         {"max-queue", OPTION_U32, &s->max_queue, "N", "sequences that may wait", 1, 1 << 20},
         {"batch-queue", OPTION_U32, &s->batch_queue, "N", "sequences of latency class batch that may wait", 1, 1 << 20},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
@@ -44,7 +44,7 @@ static enum status configure(struct service *service, void *state, struct error 
     s->greedy = !strcmp(admission, "greedy");
     s->placement = sched_placement_named(placement);
     s->micro_batch = sched_micro_batch_named(micro_batch);
-    return status ? status : rpc_secret_read(s->mesh_secret_file, &s->mesh_secret, error);
+    return status ? status : rpc_security_check(&s->security, "scheduler", error);
 }
 
 static bool ready(void *user, char *reason, size_t reason_bytes)
@@ -96,7 +96,9 @@ static enum status start(void *state, struct error *error)
     scheduler->settling = calloc(SETTLING_MAX, sizeof *scheduler->settling);
     if (!scheduler->settling || rpc_loop_open(&scheduler->loop) || token_logs_open(requests + SETTLING_MAX, &scheduler->logs))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the queue of %u requests", requests);
-    rpc_loop_set_secret(scheduler->loop, &scheduler->settings.mesh_secret);
+    if ((status = rpc_security_open(&scheduler->settings.security, "scheduler", &scheduler->security, error)))
+        return status;
+    rpc_loop_set_security(scheduler->loop, &scheduler->security);
     const struct rpc_server_config config = {
         .addresses = &scheduler->settings.listen,
         .address_count = 1,
@@ -138,6 +140,8 @@ static enum status serve(struct service *service, void *state, struct error *err
 
 static void wake(void *state) { rpc_loop_wake(((struct scheduler *)state)->loop); }
 
+static void reload(void *state) { rpc_tls_reload(((struct scheduler *)state)->security.tls); }
+
 static void finish(void *state)
 {
     struct scheduler *scheduler = state;
@@ -146,6 +150,7 @@ static void finish(void *state)
     rpc_server_close(scheduler->server);
     while (rpc_loop_run(scheduler->loop, 0, 0)) {} // channels that are being closed
     rpc_loop_close(scheduler->loop);
+    rpc_security_close(&scheduler->security);
     token_logs_close(scheduler->logs);
     scheduler_close_core(scheduler);
     free(scheduler->settling);
@@ -162,6 +167,7 @@ int main(int argc, char **argv)
                                                    .start = start,
                                                    .serve = serve,
                                                    .wake = wake,
+                                                   .reload = reload,
                                                    .close = finish};
     struct scheduler *scheduler = calloc(1, sizeof *scheduler); // large: events, places
 

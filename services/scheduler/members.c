@@ -166,6 +166,7 @@ void members_connect(struct member *member)
         .address = member->control_address,
         .peer = "a service that has registered (its --advertise)",
         .hello = {.service = "scheduler", .incarnation = member->scheduler->incarnation},
+        .peer_roles = member->place->kind == SCHED_KV_WORKER ? RPC_IS_KV_WORKER : RPC_IS_S_PART,
         .window = WINDOW,
         .on_up = on_up,
         .on_down = on_down,

@@ -182,7 +182,19 @@ static void take_place(struct scheduler *scheduler, struct place *place, const F
 
 // --- registering
 
-static enum status check_request(const Fastdecode__RegisterRequest *request, bool s_part, struct error *error)
+// Others connect to these, and tensors and prompts go there: over plain tcp only where the scheduler itself may be reached by it.
+static enum status check_addresses(const struct scheduler *scheduler, const Fastdecode__RegisterRequest *request,
+                                   struct error *error)
+{
+    enum status status = rpc_security_allows_dialing(&scheduler->security, request->control_address, error);
+
+    if (!status && request->tensor_address[0])
+        status = rpc_security_allows_dialing(&scheduler->security, request->tensor_address, error);
+    return status;
+}
+
+static enum status check_request(const struct scheduler *scheduler, const Fastdecode__RegisterRequest *request, bool s_part,
+                                 struct error *error)
 {
     if ((!s_part && request->kind != FASTDECODE__SERVICE_KIND__SERVICE_KIND_KV_WORKER) || !request->name[0] ||
         strlen(request->name) >= NAME_BYTES || !request->control_address[0] || strlen(request->control_address) >= ADDRESS_BYTES ||
@@ -190,7 +202,7 @@ static enum status check_request(const Fastdecode__RegisterRequest *request, boo
         return error_set(error, STATUS_INVALID_ARGUMENT, "registration: kind, name, address or incarnation is missing or too long");
     if (request->name[strspn(request->name, NAME_LETTERS)])
         return error_set(error, STATUS_INVALID_ARGUMENT, "registration: a name has letters, digits, '.', '_' and '-' only");
-    return STATUS_OK;
+    return check_addresses(scheduler, request, error);
 }
 
 // A member that starts, comes back, or is told what the model is.
@@ -269,7 +281,7 @@ void registration_handler(struct rpc_call *call, void *user)
     if (!request)
         return;
     const bool s_part = request->kind == FASTDECODE__SERVICE_KIND__SERVICE_KIND_S_PART;
-    if (check_request(request, s_part, &error)) {
+    if (check_request(scheduler, request, s_part, &error)) {
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }

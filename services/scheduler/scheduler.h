@@ -60,8 +60,8 @@ enum {
 };
 
 struct scheduler_settings {
-    const char *listen, *trace, *mesh_secret_file;
-    struct rpc_secret mesh_secret;
+    const char *listen, *trace;
+    struct rpc_security_settings security;
     bool trace_append, greedy, prefix_cache;
     enum sched_placement placement;
     enum sched_micro_batch micro_batch;
@@ -239,6 +239,7 @@ struct scheduler {
     struct scheduler_settings settings;
     uint64_t incarnation, next_sequence, started_us;
     uint64_t checked_us; // when members_check() last ran
+    struct rpc_security security;
     struct rpc_loop *loop;
     struct rpc_server *server;
     struct trace_track *track, *track_steps; // track: what this thread does; track_steps: the steps in flight at the s-part

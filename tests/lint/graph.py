@@ -89,6 +89,7 @@ LIBRARIES = {
     "sqlite3": "services/gateway",
     "liburing": "common/disk",
     "sodium": "common/apikey common/rpc services/fastdecode services/gateway services/scheduler",
+    "openssl/": "common/rpc services/fastdecode",
     "gnutls": "services/gateway",
 }
 

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/rpc/address.h"
 #include "common/rpc/secret.h"
 
 static char path[64];

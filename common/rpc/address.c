@@ -1,0 +1,72 @@
+// address.c: see address.h.
+#include "common/rpc/address.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool starts_with(const char *text, const char *start) { return !strncmp(text, start, strlen(start)); }
+
+// Four numbers and nothing else: "127.example.org" is a name.
+static bool is_loopback_v4(const char *host, size_t length)
+{
+    unsigned part[4];
+    char text[16];
+    int end = -1;
+
+    if (length >= sizeof text)
+        return false;
+    snprintf(text, sizeof text, "%.*s", (int)length, host);
+    return sscanf(text, "%3u.%3u.%3u.%3u%n", &part[0], &part[1], &part[2], &part[3], &end) == 4 && end == (int)length &&
+           part[0] == 127;
+}
+
+bool rpc_address_lacks_port(const char *address)
+{
+    const char *host = strstr(address, "://"), *port = strrchr(address, ':');
+
+    if (!host || !(starts_with(address, "tcp") || starts_with(address, "tls+tcp")))
+        return false;
+    return port == host || strchr(port, ']') || !port[1] || port[1 + strspn(port + 1, "0123456789")];
+}
+
+bool rpc_address_is_local(const char *address)
+{
+    const char *host = strstr(address, "://");
+
+    if (starts_with(address, "ipc://") || starts_with(address, "inproc://"))
+        return true;
+    if (!host || !(starts_with(address, "tcp") || starts_with(address, "tls+tcp")))
+        return false;
+    host += 3;
+    const char *colon = strrchr(host, ':');
+    size_t length = colon ? (size_t)(colon - host) : strlen(host);
+    return is_loopback_v4(host, length) || (length == 9 && !strncmp(host, "localhost", 9)) ||
+           (length == 5 && !strncmp(host, "[::1]", 5));
+}
+
+bool rpc_address_is_tls(const char *address) { return starts_with(address, TLS_SCHEME); }
+
+bool rpc_address_is_open(const char *address) { return starts_with(address, "tcp") && !rpc_address_is_local(address); }
+
+bool address_split(const char *address, char host[ADDRESS_HOST_BYTES], char port[ADDRESS_PORT_BYTES])
+{
+    const char *begin = strstr(address, "://"), *colon = strrchr(address, ':');
+    size_t length;
+
+    if (!begin || rpc_address_lacks_port(address))
+        return false;
+    begin += 3;
+    length = (size_t)(colon - begin);
+    if (length >= 2 && begin[0] == '[' && begin[length - 1] == ']') { // [::1]
+        begin++;
+        length -= 2;
+    }
+    if (length >= ADDRESS_HOST_BYTES || strlen(colon + 1) >= ADDRESS_PORT_BYTES)
+        return false;
+    memcpy(host, begin, length);
+    host[length] = '\0';
+    if (!strcmp(host, "*"))
+        host[0] = '\0';
+    memcpy(port, colon + 1, strlen(colon + 1) + 1);
+    return true;
+}

@@ -1,0 +1,24 @@
+// address.h: what an address of the mesh says: "tls+tcp://host:7400", "tcp://127.0.0.1:7400", "ipc:///path", "inproc://name".
+#ifndef FD_RPC_ADDRESS_H
+#define FD_RPC_ADDRESS_H
+
+#include <stdbool.h>
+
+#define TLS_SCHEME "tls+tcp://"
+enum { ADDRESS_HOST_BYTES = 254, ADDRESS_PORT_BYTES = 6 };
+
+// True for a tcp or tls+tcp address that does not end with a port.
+bool rpc_address_lacks_port(const char *address);
+
+// True if only this machine can connect to the address: ipc, inproc, or tcp at a loopback address.
+bool rpc_address_is_local(const char *address);
+
+bool rpc_address_is_tls(const char *address);
+
+// True for plain tcp beyond this machine: anyone on the way can read and change what passes.
+bool rpc_address_is_open(const char *address);
+
+// Takes host (without brackets; "" for "*") and port apart. False: there is no port, or the host is too long.
+bool address_split(const char *address, char host[ADDRESS_HOST_BYTES], char port[ADDRESS_PORT_BYTES]);
+
+#endif

@@ -1,0 +1,46 @@
+// security.h: what protects the connections of a mesh: the options that every service has, and what is made of them.
+//
+//     ipc, inproc, loopback   nothing is required; a secret or a certificate is used if it is there
+//     tls+tcp                 --tls: certificates prove which service each end is (tls.h)
+//     tcp beyond loopback     refused; with --insecure the secret is required, and whoever is on the way can read and change everything
+#ifndef FD_RPC_SECURITY_H
+#define FD_RPC_SECURITY_H
+
+#include "common/rpc/secret.h"
+#include "common/rpc/tls.h"
+
+#define RPC_TLS_HELP \
+    "folder with ca.pem, cert.pem and key.pem (fastdecode certs makes them), for tls+tcp:// addresses; read again when they change, and on SIGHUP"
+#define RPC_INSECURE_HELP "allow plain tcp:// beyond loopback: whoever is on the way can read and change everything"
+
+struct rpc_security_settings {
+    const char *mesh_secret_file; // NULL, "none": none
+    const char *tls;              // NULL, "none": none
+    bool is_insecure;
+};
+
+// Rows of a table of options. `settings`: a struct rpc_security_settings.
+#define RPC_SECURITY_OPTIONS(settings)                                                                                             \
+    {RPC_SECRET_OPTION, OPTION_STRING, &(settings).mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0},                          \
+        {"tls", OPTION_STRING, &(settings).tls, "DIR|none", RPC_TLS_HELP, 0, 0},                                                   \
+        {"insecure", OPTION_BOOL, &(settings).is_insecure, NULL, RPC_INSECURE_HELP, 0, 0}
+
+struct rpc_security {
+    struct rpc_secret secret;
+    struct rpc_tls *tls; // NULL: none
+    bool is_insecure;
+};
+
+// Checks the files and keeps nothing. service: whose certificate it must be; NULL: any service's.
+enum status rpc_security_check(const struct rpc_security_settings *settings, const char *service, struct error *error) MUST_CHECK;
+// Reads the files. rpc_security_close() is called once all loops are closed; *out may be zeroed for it.
+enum status rpc_security_open(const struct rpc_security_settings *settings, const char *service, struct rpc_security *out,
+                              struct error *error) MUST_CHECK;
+void rpc_security_close(struct rpc_security *security);
+
+// Any thread. INVALID_ARGUMENT: `who` may not listen on (connect to) the address; the error says what to do.
+enum status rpc_security_allows_listening(const struct rpc_security *security, const char *who, const char *address,
+                                          struct error *error) MUST_CHECK;
+enum status rpc_security_allows_dialing(const struct rpc_security *security, const char *address, struct error *error) MUST_CHECK;
+
+#endif
