@@ -224,7 +224,8 @@ void dial_text(const struct sockaddr_storage *address, char text[DIAL_PEER_BYTES
 {
     char host[INET6_ADDRSTRLEN + 1] = "?", port[8] = "?";
 
-    getnameinfo((const struct sockaddr *)address, address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in),
-                host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
+    getnameinfo((const struct sockaddr *)address,
+                address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in), host, sizeof host, port,
+                sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
     snprintf(text, DIAL_PEER_BYTES, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
 }

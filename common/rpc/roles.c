@@ -11,8 +11,8 @@
 #include "step.pb-c.h"
 
 static const char *const names[RPC_ROLES] = {
-    [RPC_ROLE_NONE] = "no role",    [RPC_ROLE_GATEWAY] = "gateway",     [RPC_ROLE_SCHEDULER] = "scheduler",
-    [RPC_ROLE_S_PART] = "s-part",   [RPC_ROLE_KV_WORKER] = "kv-worker",
+    [RPC_ROLE_NONE] = "no role",  [RPC_ROLE_GATEWAY] = "gateway",     [RPC_ROLE_SCHEDULER] = "scheduler",
+    [RPC_ROLE_S_PART] = "s-part", [RPC_ROLE_KV_WORKER] = "kv-worker",
 };
 
 // Who may call what, where certificates say who calls. A method that is not here can be called by nobody.

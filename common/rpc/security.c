@@ -43,15 +43,17 @@ static enum status check(const struct rpc_security *security, const char *who, c
                          struct error *error)
 {
     if (rpc_address_is_tls(address) && !security->tls)
-        return error_set(error, STATUS_INVALID_ARGUMENT,
-                         "%s may not %s '%s' without a certificate: --tls DIR names a folder with one (fastdecode certs makes them)",
-                         who, does, address);
+        return error_set(
+            error, STATUS_INVALID_ARGUMENT,
+            "%s may not %s '%s' without a certificate: --tls DIR names a folder with one (fastdecode certs makes them)", who, does,
+            address);
     if (rpc_address_is_open(address) && !security->is_insecure)
-        return error_set(error, STATUS_INVALID_ARGUMENT,
-                         "%s may not %s '%s': anyone on the way could read and change what passes over plain tcp. Make certificates "
-                         "(fastdecode certs DIR), give each service its own with --tls and write tls+tcp:// instead of tcp://; or "
-                         "say --insecure if this network is trusted",
-                         who, does, address);
+        return error_set(
+            error, STATUS_INVALID_ARGUMENT,
+            "%s may not %s '%s': anyone on the way could read and change what passes over plain tcp. Make certificates "
+            "(fastdecode certs DIR), give each service its own with --tls and write tls+tcp:// instead of tcp://; or "
+            "say --insecure if this network is trusted",
+            who, does, address);
     return STATUS_OK;
 }
 
@@ -61,10 +63,11 @@ enum status rpc_security_allows_listening(const struct rpc_security *security, c
     enum status status = check(security, who, "listen on", address, error);
 
     if (!status && !security->secret.is_set && !rpc_address_is_tls(address) && !rpc_address_is_local(address))
-        status = error_set(error, STATUS_INVALID_ARGUMENT,
-                           "%s may not listen on '%s' without a shared secret, since anyone who reaches that address could act as any "
-                           "service: give all services of the mesh the same --" RPC_SECRET_OPTION " (openssl rand -hex 32 makes one)",
-                           who, address);
+        status =
+            error_set(error, STATUS_INVALID_ARGUMENT,
+                      "%s may not listen on '%s' without a shared secret, since anyone who reaches that address could act as any "
+                      "service: give all services of the mesh the same --" RPC_SECRET_OPTION " (openssl rand -hex 32 makes one)",
+                      who, address);
     return status;
 }
 

@@ -23,7 +23,7 @@ enum { DIR_BYTES = 4000, DAY_S = 86400, WARN_DAYS = 7 };
 
 struct rpc_tls {
     char dir[DIR_BYTES];
-    char service[32]; // "": any
+    char service[32];         // "": any
     atomic_ullong generation; // relaxed: the lock orders what it stands for
     pthread_t thread;
     pthread_mutex_t lock;
@@ -86,7 +86,8 @@ static void warn_of_end(struct rpc_tls *tls)
     if (tls->own.not_after_s - now_s > WARN_DAYS * DAY_S || now_s - tls->warned_s < DAY_S)
         return;
     tls->warned_s = now_s;
-    log_warn("TLS-EXPIRES", "role=%s expires=%s what=\"peers refuse this service from then on: put a new cert.pem and key.pem there\"",
+    log_warn("TLS-EXPIRES",
+             "role=%s expires=%s what=\"peers refuse this service from then on: put a new cert.pem and key.pem there\"",
              rpc_role_name(tls->own.role), date_of(tls->own.not_after_s, date));
 }
 

@@ -24,7 +24,7 @@
 enum { IN_BYTES = 128 << 10, OUT_BYTES = 256 << 10, HANDSHAKE_BUFFER_BYTES = 8 << 10 };
 
 struct bytes {
-    unsigned char *at; // [size]
+    unsigned char *at;      // [size]
     size_t size, head, end; // those from head to end are waiting
 };
 
@@ -35,7 +35,7 @@ struct tls_session {
     uint64_t generation; // of the certificate that the peer's was checked with last
     struct bytes in, out;
     bool ended, full; // the socket: it has ended; it takes nothing now
-    int failed; // errno of the socket
+    int failed;       // errno of the socket
     struct tls_peer peer;
     char why[240];
 };
@@ -115,8 +115,8 @@ static BIO_METHOD *method; // for the life of the process; set once
 static void make_method(void)
 {
     method = BIO_meth_new(BIO_TYPE_SOURCE_SINK | BIO_get_new_index(), "fastdecode");
-    if (method && !(BIO_meth_set_write(method, bio_write) && BIO_meth_set_read(method, bio_read) &&
-                    BIO_meth_set_ctrl(method, bio_ctrl))) {
+    if (method &&
+        !(BIO_meth_set_write(method, bio_write) && BIO_meth_set_read(method, bio_read) && BIO_meth_set_ctrl(method, bio_ctrl))) {
         BIO_meth_free(method);
         method = NULL;
     }
@@ -163,8 +163,8 @@ struct tls_session *tls_session_open(struct rpc_tls *tls, int fd, bool is_server
     SSL_CTX *ctx = tls_context(tls, &session->generation);
     session->ssl = SSL_new(ctx);
     SSL_CTX_free(ctx);
-    if (!session->ssl || !method || !resize(&session->in, HANDSHAKE_BUFFER_BYTES) || !resize(&session->out, HANDSHAKE_BUFFER_BYTES) ||
-        !(bio = BIO_new(method))) {
+    if (!session->ssl || !method || !resize(&session->in, HANDSHAKE_BUFFER_BYTES) ||
+        !resize(&session->out, HANDSHAKE_BUFFER_BYTES) || !(bio = BIO_new(method))) {
         tls_session_close(session);
         return NULL;
     }
@@ -315,8 +315,8 @@ bool tls_session_is_still_good(struct tls_session *session)
         return true;
     SSL_CTX *ctx = tls_context(session->tls, &generation);
     X509 *x509 = SSL_get1_peer_certificate(session->ssl);
-    const bool is_good =
-        x509 && tls_verify_again(SSL_CTX_get_cert_store(ctx), x509, SSL_get_peer_cert_chain(session->ssl), &session->peer);
+    const bool is_good = x509 &&
+                         tls_verify_again(SSL_CTX_get_cert_store(ctx), x509, SSL_get_peer_cert_chain(session->ssl), &session->peer);
     X509_free(x509);
     SSL_CTX_free(ctx);
     session->generation = generation;

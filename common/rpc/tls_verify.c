@@ -29,8 +29,8 @@ bool tls_certificate_read(X509 *x509, struct tls_certificate *out, char *why, si
     for (int i = 0; i < sk_GENERAL_NAME_num(names); i++) { // of NULL: -1
         const GENERAL_NAME *name = sk_GENERAL_NAME_value(names, i);
         const ASN1_IA5STRING *uri = name->type == GEN_URI ? name->d.uniformResourceIdentifier : NULL;
-        const enum rpc_role role =
-            uri ? rpc_role_of_uri((const char *)ASN1_STRING_get0_data(uri), (size_t)ASN1_STRING_length(uri)) : RPC_ROLE_NONE;
+        const enum rpc_role role = uri ? rpc_role_of_uri((const char *)ASN1_STRING_get0_data(uri), (size_t)ASN1_STRING_length(uri))
+                                       : RPC_ROLE_NONE;
         out->names_hosts |= name->type == GEN_DNS || name->type == GEN_IPADD;
         if (role != RPC_ROLE_NONE) {
             out->role = role;

@@ -11,16 +11,16 @@
 // What a certificate says of its owner.
 struct tls_certificate {
     enum rpc_role role;
-    bool names_hosts;   // it is good at the hosts that it names only
+    bool names_hosts;    // it is good at the hosts that it names only
     int64_t not_after_s; // since 1970
 };
 
 // One connection's other end: what is expected of it, and what was found.
 struct tls_peer {
-    uint32_t roles;                // the set that is expected
-    char host[254];                // that was dialed; "": it is the other end that has dialed
-    struct tls_certificate found;  // once tls_verify() has returned 1
-    char why[200];                 // what is wrong with its certificate; "": nothing is known
+    uint32_t roles;               // the set that is expected
+    char host[254];               // that was dialed; "": it is the other end that has dialed
+    struct tls_certificate found; // once tls_verify() has returned 1
+    char why[200];                // what is wrong with its certificate; "": nothing is known
 };
 
 // Reads a certificate, without asking whether it is signed by anyone. False: it names no role, or several; `why` says what is wrong.

@@ -47,8 +47,8 @@ struct transport_port {
     struct transport_config config;
     struct tls_acceptor *acceptors[LISTENERS_MAX];
     uint32_t acceptor_count;
-    atomic_uint link_count; // relaxed: a limit
-    struct link *dialing;   // until the owner has it as a link
+    atomic_uint link_count;   // relaxed: a limit
+    struct link *dialing;     // until the owner has it as a link
     atomic_bool has_reserved; // room for the failure of the dial. relaxed: the thread is joined before the owner asks
 };
 
@@ -79,9 +79,10 @@ struct link {
     // the thread's only, once it runs
     struct tls_session *session;
     struct frame_reader reader;
-    bool paused, awaits_room, awaits_bytes; // reading: the loop is full; writing: the socket is full; the peer must say something first
-    struct frame *sending;                  // a large frame, or NULL
-    size_t sent;                            // of it, or of staging
+    bool paused, awaits_room,
+        awaits_bytes;      // reading: the loop is full; writing: the socket is full; the peer must say something first
+    struct frame *sending; // a large frame, or NULL
+    size_t sent;           // of it, or of staging
     size_t staged;
     unsigned char staging[STAGING_BYTES];
     uint64_t check_us;
@@ -407,8 +408,8 @@ static void carry(struct link *link)
             return;
         if (busy || !park(link))
             continue;
-        sleep_on(link, tls_session_fd(link->session),
-                 (short)((link->paused ? 0 : POLLIN) | (link->awaits_room ? POLLOUT : 0)), RPC_TLS_CHECK_S * 1000);
+        sleep_on(link, tls_session_fd(link->session), (short)((link->paused ? 0 : POLLIN) | (link->awaits_room ? POLLOUT : 0)),
+                 RPC_TLS_CHECK_S * 1000);
         unpark(link);
     }
     (void)!send_some(link, &ignored); // a last word, if the socket takes it at once
@@ -548,8 +549,7 @@ static const char NO_CERTIFICATE[] = "TLS needs a certificate: --tls DIR (fastde
 
 static const char *port_listen(struct transport_port *port, const char *address, int *port_number)
 {
-    const struct tls_acceptor_config config = {
-        .tls = port->config.tls, .address = address, .on_session = on_session, .user = port};
+    const struct tls_acceptor_config config = {.tls = port->config.tls, .address = address, .on_session = on_session, .user = port};
     const char *why;
 
     if (!port->config.tls)

@@ -72,11 +72,13 @@ static enum status make_ca(struct certs *certs, struct error *error)
     char path[PATH_BYTES], end[16];
     enum status status;
 
-    if (!certs->force && (!access(path_in(certs, "", "ca.pem", path), F_OK) || !access(path_in(certs, "", "ca-key.pem", path), F_OK)))
-        return error_set(error, STATUS_ALREADY_EXISTS,
-                         "%s is there already: --renew makes new certificates with that CA, --force replaces the CA too, so that all services "
-                         "need their new files",
-                         path);
+    if (!certs->force &&
+        (!access(path_in(certs, "", "ca.pem", path), F_OK) || !access(path_in(certs, "", "ca-key.pem", path), F_OK)))
+        return error_set(
+            error, STATUS_ALREADY_EXISTS,
+            "%s is there already: --renew makes new certificates with that CA, --force replaces the CA too, so that all services "
+            "need their new files",
+            path);
     if ((status = make_folder(certs->dir, error)) || (status = certificate_make(&request, NULL, &certs->ca, error)) ||
         (status = certificate_write_key(certs->ca, path_in(certs, "", "ca-key.pem", path), error)) ||
         (status = certificate_write(certs->ca, path_in(certs, "", "ca.pem", path), error)))
@@ -145,13 +147,14 @@ static void print_use(const struct certs *certs)
         printf("\nServices that read these folders take the new files within seconds, without a restart.\n");
         return;
     }
-    printf("\nuse, on one machine:\n  fastdecode up --model FILE --tls %s\n"
-           "or with each service by itself:\n"
-           "  scheduler --tls %s/scheduler --listen tls+tcp://0.0.0.0:7400\n"
-           "  s-part    --tls %s/s-part --scheduler tls+tcp://HOST:7400 --listen tls+tcp://0.0.0.0:7401 --advertise tls+tcp://HOST:7401 ...\n"
-           "\nCopy only its own folder to a service's host. Keep %s/ca-key.pem away from all of them: who has it can act as any service.\n"
-           "Before the certificates expire: fastdecode certs %s --renew, and copy the folders again.\n",
-           certs->dir, certs->dir, certs->dir, certs->dir, certs->dir);
+    printf(
+        "\nuse, on one machine:\n  fastdecode up --model FILE --tls %s\n"
+        "or with each service by itself:\n"
+        "  scheduler --tls %s/scheduler --listen tls+tcp://0.0.0.0:7400\n"
+        "  s-part    --tls %s/s-part --scheduler tls+tcp://HOST:7400 --listen tls+tcp://0.0.0.0:7401 --advertise tls+tcp://HOST:7401 ...\n"
+        "\nCopy only its own folder to a service's host. Keep %s/ca-key.pem away from all of them: who has it can act as any service.\n"
+        "Before the certificates expire: fastdecode certs %s --renew, and copy the folders again.\n",
+        certs->dir, certs->dir, certs->dir, certs->dir, certs->dir);
 }
 
 static enum status make_all(struct certs *certs, struct error *error)
@@ -175,11 +178,12 @@ int certs_main(int argc, char **argv)
     struct certs certs = {.days = 365, .ca_days = 3650};
     const struct option options[] = {
         {"host", OPTION_STRING, &certs.host_list, "NAME,NAME",
-         "hosts (names, addresses) at which the services are reached; their certificates are good there only. Default: at any host", 0, 0},
+         "hosts (names, addresses) at which the services are reached; their certificates are good there only. Default: at any host",
+         0, 0},
         {"days", OPTION_F64, &certs.days, "N", "how long the services' certificates are valid", 1e-5, 36500},
         {"ca-days", OPTION_F64, &certs.ca_days, "N", "how long the CA is valid", 1e-5, 36500},
-        {"renew", OPTION_BOOL, &certs.renew, NULL, "make new certificates with the CA that is there, for the same hosts unless --host is given",
-         0, 0},
+        {"renew", OPTION_BOOL, &certs.renew, NULL,
+         "make new certificates with the CA that is there, for the same hosts unless --host is given", 0, 0},
         {"force", OPTION_BOOL, &certs.force, NULL, "replace a CA that is there, and all that it has signed", 0, 0},
     };
     struct program program = {.name = "fastdecode certs",

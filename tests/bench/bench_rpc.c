@@ -1,5 +1,5 @@
 /* bench_rpc.c: what a call costs: processor time of both sides and the round trip, of the tensors of 1, 32 and 128 rows of the
- * default model (q, k and v out, o back), over ipc and tcp; and what a message of a stream costs.
+ * default model (q, k and v out, o back), over ipc, tcp and TLS; and what a message of a stream costs.
  *
  * The ceiling beside it, in the same pass, is as many bytes each way over a socket pair between two threads that do nothing
  * else and block in read(2). Usage: bench_rpc [seconds a measurement]
@@ -19,8 +19,9 @@
 #include "common/rpc/rpc.h"
 #include "generate.pb-c.h"
 #include "tests/bench/report.h"
+#include "tests/integration/tls_rig.h"
 
-enum { PASSES = 5, OUT_BYTES = (576 + 192 + 192) * 4, BACK_BYTES = 576 * 4 }; /* a row of SmolLM2-135M */
+enum { WAYS = 3, PASSES = 5, OUT_BYTES = (576 + 192 + 192) * 4, BACK_BYTES = 576 * 4 }; /* a row of SmolLM2-135M */
 
 static double seconds = 0.1;
 
@@ -99,6 +100,7 @@ struct server {
     pthread_t thread;
     const char *listen;
     char address[256];
+    struct rpc_security security; /* of either end */
     atomic_bool ready, stop;
 };
 
@@ -133,14 +135,16 @@ static void *serve(void *arg)
                                          {&fastdecode__generator__descriptor, "Generate", stream, NULL}};
     const struct rpc_server_config config = {.addresses = &server->listen,
                                              .address_count = 1,
-                                             .hello = {.service = "bench"},
+                                             .hello = {.service = "scheduler"},
                                              .methods = methods,
                                              .method_count = ARRAY_COUNT(methods)};
     struct rpc_server *rpc;
     struct rpc_loop *loop;
     struct error error;
 
-    assert_always(rpc_loop_open(&loop) == STATUS_OK && rpc_server_open(loop, &config, &rpc, &error) == STATUS_OK);
+    assert_always(rpc_loop_open(&loop) == STATUS_OK);
+    rpc_loop_set_security(loop, &server->security);
+    assert_always(rpc_server_open(loop, &config, &rpc, &error) == STATUS_OK);
     snprintf(server->address, sizeof server->address, "%s", rpc_server_address(rpc, 0));
     atomic_store(&server->ready, true);
     while (!atomic_load(&server->stop))
@@ -182,21 +186,29 @@ static void call_tensor(struct rpc_loop *loop, struct rpc_channel *channel, size
 
 struct client {
     struct server server;
+    struct rpc_security security;
     struct rpc_loop *loop;
     struct rpc_channel *channel;
 };
 
-static void client_open(struct client *client, const char *listen)
+/* ca: of TLS; NULL: none */
+static void client_open(struct client *client, const char *listen, const struct rig_ca *ca)
 {
     struct error error;
 
     client->server = (struct server){.listen = listen};
+    if (ca) {
+        client->server.security = rig_security(rig_folder(ca, RPC_ROLE_SCHEDULER));
+        client->security = rig_security(rig_folder(ca, RPC_ROLE_GATEWAY));
+    }
     pthread_create(&client->server.thread, NULL, serve, &client->server);
     while (!atomic_load(&client->server.ready))
         usleep(1000);
-    const struct rpc_channel_config config = {.address = client->server.address, .hello = {.service = "bench"}};
-    assert_always(rpc_loop_open(&client->loop) == STATUS_OK &&
-                  rpc_channel_open(client->loop, &config, &client->channel, &error) == STATUS_OK);
+    const struct rpc_channel_config config = {
+        .address = client->server.address, .hello = {.service = "gateway"}, .peer_roles = RPC_IS_SCHEDULER};
+    assert_always(rpc_loop_open(&client->loop) == STATUS_OK);
+    rpc_loop_set_security(client->loop, &client->security);
+    assert_always(rpc_channel_open(client->loop, &config, &client->channel, &error) == STATUS_OK);
     while (!rpc_channel_is_up(client->channel))
         rpc_loop_run(client->loop, 10000, 0);
 }
@@ -207,6 +219,8 @@ static void client_close(struct client *client)
     rpc_loop_close(client->loop);
     atomic_store(&client->server.stop, true);
     pthread_join(client->server.thread, NULL);
+    rpc_security_close(&client->security);
+    rpc_security_close(&client->server.security);
 }
 
 static struct cost measure_calls(struct client *client, size_t bytes)
@@ -242,20 +256,23 @@ static double measure_stream(struct client *client)
 int main(int argc, char **argv)
 {
     static const uint32_t rows[] = {1, 32, 128};
-    static struct report_passes cpu[2][ARRAY_COUNT(rows)], round[2][ARRAY_COUNT(rows)];
-    static const char *const names[] = {"ipc", "tcp"};
-    double stream_us[2][PASSES];
-    struct client clients[2];
+    static struct report_passes cpu[WAYS][ARRAY_COUNT(rows)], round[WAYS][ARRAY_COUNT(rows)];
+    static const char *const names[] = {"ipc", "tcp", "tls"};
+    double stream_us[WAYS][PASSES];
+    struct client clients[WAYS];
+    struct rig_ca ca;
     char ipc[64], name[80];
 
     log_init("bench", LOG_ERROR, false);
     if (argc > 1)
         seconds = atof(argv[1]);
     snprintf(ipc, sizeof ipc, "ipc:///tmp/fd-bench-rpc-%d.sock", (int)getpid());
-    client_open(&clients[0], ipc);
-    client_open(&clients[1], "tcp://127.0.0.1:0");
+    rig_ca_open(&ca);
+    client_open(&clients[0], ipc, NULL);
+    client_open(&clients[1], "tcp://127.0.0.1:0", NULL);
+    client_open(&clients[2], "tls+tcp://127.0.0.1:0", &ca);
     for (uint32_t pass = 0; pass < PASSES; pass++)
-        for (uint32_t c = 0; c < 2; c++) {
+        for (uint32_t c = 0; c < WAYS; c++) {
             for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
                 struct cost least = measure_ceiling(rows[i] * (size_t)OUT_BYTES, rows[i] * (size_t)BACK_BYTES);
                 struct cost cost = measure_calls(&clients[c], rows[i] * (size_t)OUT_BYTES);
@@ -264,7 +281,7 @@ int main(int argc, char **argv)
             }
             stream_us[c][pass] = measure_stream(&clients[c]);
         }
-    for (uint32_t c = 0; c < 2; c++) {
+    for (uint32_t c = 0; c < WAYS; c++) {
         for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
             snprintf(name, sizeof name, "processor time of a call over %s, %u rows", names[c], rows[i]);
             report_figure_below(name, "us", &cpu[c][i], 0);
@@ -275,5 +292,6 @@ int main(int argc, char **argv)
         report_value(name, "us", report_median(stream_us[c], PASSES));
         client_close(&clients[c]);
     }
+    rig_ca_close(&ca);
     return 0;
 }

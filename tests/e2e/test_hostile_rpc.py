@@ -182,7 +182,7 @@ def test_strangers_are_refused(target):
     assert within.returncode == 0 and "ready" in within.stdout, within
 
 
-def test_listening_beyond_loopback_needs_a_secret(tmp_path):
+def test_plain_tcp_beyond_loopback_must_be_asked_for_and_needs_a_secret(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("not a short one, this secret\n")
     model = ["--model", tiny(), "--calibrate", "off"]
@@ -192,10 +192,12 @@ def test_listening_beyond_loopback_needs_a_secret(tmp_path):
                                     ("gateway", ["--listen"], ["--model", tiny(), "--scheduler", "tcp://127.0.0.1:1", "--port", "0"])):
         command = [os.path.join(BUILD, "bin", program), *options, "tcp://0.0.0.0:0", *extra]
         done = run(command)
+        assert done.returncode != 0 and "plain tcp" in done.stderr and "fastdecode certs" in done.stderr and "--insecure" in done.stderr, done
+        done = run([*command, "--insecure"])
         assert done.returncode != 0 and "without a shared secret" in done.stderr and "--mesh-secret-file" in done.stderr, done
         checked = run([*command, "--check", "--mesh-secret-file", tmp_path / "none there"])
         assert checked.returncode == 2 and "none there" in checked.stderr, checked
-    running = spawn([os.path.join(BUILD, "bin", "scheduler"), "--listen", "tcp://0.0.0.0:0", "--mesh-secret-file", str(secret)],
+    running = spawn([os.path.join(BUILD, "bin", "scheduler"), "--listen", "tcp://0.0.0.0:0", "--insecure", "--mesh-secret-file", str(secret)],
                     stderr=subprocess.PIPE, text=True)
     try:
         assert any("SCHEDULER " in line for line in running.stderr)

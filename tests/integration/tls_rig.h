@@ -1,0 +1,85 @@
+// tls_rig.h: certificates for tests, in folders of their own.
+#ifndef FD_TESTS_TLS_RIG_H
+#define FD_TESTS_TLS_RIG_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "common/rpc/rpc.h"
+#include "services/fastdecode/certificate.h"
+
+enum { RIG_PATH_BYTES = 256 };
+
+struct rig_ca {
+    char folder[RIG_PATH_BYTES];
+    struct certificate *certificate;
+};
+
+static inline void rig_check(enum status status, const struct error *error)
+{
+    if (status)
+        fprintf(stderr, "%s\n", error->text);
+    assert_always(!status);
+}
+
+static inline void rig_ca_open(struct rig_ca *ca)
+{
+    const struct certificate_request request = {.days = 10};
+    struct error error;
+
+    snprintf(ca->folder, sizeof ca->folder, "/tmp/fd-tls-XXXXXX");
+    assert_always(mkdtemp(ca->folder));
+    rig_check(certificate_make(&request, NULL, &ca->certificate, &error), &error);
+}
+
+static inline void rig_ca_close(struct rig_ca *ca)
+{
+    char command[RIG_PATH_BYTES + 16];
+
+    certificate_free(ca->certificate);
+    snprintf(command, sizeof command, "rm -rf %s", ca->folder);
+    assert_always(system(command) == 0);
+}
+
+// Writes folder/ca.pem, cert.pem and key.pem: a certificate by `ca`, and who is trusted: `trusted`.
+static inline void rig_write(const char *folder, const struct rig_ca *ca, const struct rig_ca *trusted,
+                             const struct certificate_request *request)
+{
+    struct certificate *made;
+    char path[RIG_PATH_BYTES + 16];
+    struct error error;
+
+    mkdir(folder, 0700);
+    rig_check(certificate_make(request, ca->certificate, &made, &error), &error);
+    snprintf(path, sizeof path, "%s/ca.pem", folder);
+    rig_check(certificate_write(trusted->certificate, path, &error), &error);
+    snprintf(path, sizeof path, "%s/cert.pem", folder);
+    rig_check(certificate_write(made, path, &error), &error);
+    snprintf(path, sizeof path, "%s/key.pem", folder);
+    rig_check(certificate_write_key(made, path, &error), &error);
+    certificate_free(made);
+}
+
+// Returns the folder, a static text, of a good certificate of this role; it is made anew each time.
+static inline const char *rig_folder(const struct rig_ca *ca, enum rpc_role role)
+{
+    static char folders[RPC_ROLES][RIG_PATH_BYTES];
+    const struct certificate_request request = {.role = role, .days = 10};
+
+    snprintf(folders[role], RIG_PATH_BYTES, "%.200s/%s", ca->folder, rpc_role_name(role));
+    rig_write(folders[role], ca, ca, &request);
+    return folders[role];
+}
+
+static inline struct rpc_security rig_security(const char *folder)
+{
+    const struct rpc_security_settings settings = {.tls = folder};
+    struct rpc_security security;
+    struct error error;
+
+    rig_check(rpc_security_open(&settings, NULL, &security, &error), &error);
+    return security;
+}
+
+#endif
