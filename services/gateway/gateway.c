@@ -73,7 +73,11 @@ static void look_at_files(struct gateway *gateway)
         audit_reopen(gateway->audit);
 }
 
-void gateway_reload(struct gateway *gateway) { atomic_store_explicit(&gateway->reload_asked, true, memory_order_relaxed); }
+void gateway_reload(struct gateway *gateway)
+{
+    atomic_store_explicit(&gateway->reload_asked, true, memory_order_relaxed);
+    mesh_reload(gateway->mesh);
+}
 
 static void on_tick(void *arg)
 {
@@ -320,8 +324,6 @@ bool gateway_drain(struct gateway *gateway, double notice_s, double limit_s)
         nanosleep(&pause, NULL);
     return http_server_active(gateway->http) == 0;
 }
-
-void gateway_reload(struct gateway *gateway) { mesh_reload(gateway->mesh); }
 
 // Front to back: once the HTTP server is down nothing is posted any more but by the pool, and then by nobody.
 void gateway_close(struct gateway *gateway)

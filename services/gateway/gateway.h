@@ -56,14 +56,12 @@ enum status gateway_check(const struct gateway_config *config, struct error *err
 enum status gateway_open(const struct gateway_config *config, struct gateway **out, struct error *error) MUST_CHECK;
 uint32_t gateway_port(const struct gateway *gateway);
 uint32_t gateway_admin_port(const struct gateway *gateway); // 0: there is none
-// Reads keys and certificates again, and opens the audit file again, within a tenth of a second. Any thread; never blocks.
+// Reads keys and certificates (of HTTPS and of the mesh) again, and opens the audit file again, within a tenth of a second. Any thread; never blocks.
 void gateway_reload(struct gateway *gateway);
 
 // Drains the gateway, in at most limit_s. /ready fails at once. For notice_s, new connections and requests are still accepted, so that load
 // balancers can notice. Then nothing new is accepted and requests in flight are answered. Returns whether all were. May be called again.
 bool gateway_drain(struct gateway *gateway, double notice_s, double limit_s);
-// Reads the certificate of --tls again. Any thread, until gateway_close().
-void gateway_reload(struct gateway *gateway);
 // Ends everything and cuts off the requests in flight. Blocks. NULL is allowed.
 void gateway_close(struct gateway *gateway);
 

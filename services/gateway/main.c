@@ -194,8 +194,6 @@ static enum status serve(struct service *service, void *state, struct error *err
     return STATUS_OK;
 }
 
-static void reload(void *state) { gateway_reload(((struct gateway_program *)state)->gateway); }
-
 static void finish(void *state)
 {
     struct gateway_program *g = state;
