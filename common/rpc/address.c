@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/checked.h"
+
 static bool starts_with(const char *text, const char *start) { return !strncmp(text, start, strlen(start)); }
 
 // Four numbers and nothing else: "127.example.org" is a name.
@@ -42,6 +44,16 @@ bool rpc_address_is_local(const char *address)
     size_t length = colon ? (size_t)(colon - host) : strlen(host);
     return is_loopback_v4(host, length) || (length == 9 && !strncmp(host, "localhost", 9)) ||
            (length == 5 && !strncmp(host, "[::1]", 5));
+}
+
+bool rpc_address_is_known(const char *address)
+{
+    static const char *const schemes[] = {TLS_SCHEME, "tcp://", "tcp4://", "tcp6://", "ipc://", "inproc://"};
+
+    for (size_t i = 0; i < ARRAY_COUNT(schemes); i++)
+        if (starts_with(address, schemes[i]))
+            return true;
+    return false;
 }
 
 bool rpc_address_is_tls(const char *address) { return starts_with(address, TLS_SCHEME); }

@@ -13,6 +13,9 @@ bool rpc_address_lacks_port(const char *address);
 // True if only this machine can connect to the address: ipc, inproc, or tcp at a loopback address.
 bool rpc_address_is_local(const char *address);
 
+// True if it begins with one of the four kinds above, or tcp4:// or tcp6://. nng knows more, which nothing here protects.
+bool rpc_address_is_known(const char *address);
+
 bool rpc_address_is_tls(const char *address);
 
 // True for plain tcp beyond this machine: anyone on the way can read and change what passes.

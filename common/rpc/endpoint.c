@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/rpc/tls_context.h"
+
 struct endpoint_pipe {
     struct endpoint *endpoint;
     struct endpoint_pipe *next;
@@ -178,6 +180,17 @@ enum rpc_role endpoint_role(struct endpoint *endpoint, uint32_t id)
 {
     const struct endpoint_pipe *pipe = find(endpoint, id);
     return pipe ? pipe->link->role : RPC_ROLE_NONE;
+}
+
+bool endpoint_log_refused(struct endpoint *endpoint, uint32_t id, const char *at, const char *why)
+{
+    const struct endpoint_pipe *pipe = find(endpoint, id);
+    struct rpc_tls *tls = loop_security(endpoint->loop)->tls;
+
+    if (!pipe || !pipe->link->peer || !tls)
+        return false;
+    tls_refused(tls, at, pipe->link->peer, why);
+    return true;
 }
 
 void endpoint_greeted(struct endpoint *endpoint, uint32_t id)

@@ -39,6 +39,9 @@ void endpoint_close(struct endpoint *endpoint);
 void endpoint_close_pipe(struct endpoint *endpoint, uint32_t pipe);
 // The role that its certificate names; RPC_ROLE_NONE: it has none, or is gone.
 enum rpc_role endpoint_role(struct endpoint *endpoint, uint32_t pipe);
+// Logs that this pipe's peer is refused (TLS-REFUSED), with its address and not for each of a flood. False: it has no certificate, and nothing
+// was logged.
+bool endpoint_log_refused(struct endpoint *endpoint, uint32_t pipe, const char *at, const char *why);
 // Its hello was good: what it sends from here on may be as long as max_message_bytes.
 void endpoint_greeted(struct endpoint *endpoint, uint32_t pipe);
 // What this pipe may be offered. False: nothing. It is good once.

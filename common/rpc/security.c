@@ -42,6 +42,10 @@ void rpc_security_close(struct rpc_security *security)
 static enum status check(const struct rpc_security *security, const char *who, const char *does, const char *address,
                          struct error *error)
 {
+    if (!rpc_address_is_known(address))
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "%s cannot %s '%s': want tls+tcp://HOST:PORT, tcp://HOST:PORT, ipc:///PATH or inproc://NAME", who, does,
+                         address);
     if (rpc_address_is_tls(address) && !security->tls)
         return error_set(
             error, STATUS_INVALID_ARGUMENT,

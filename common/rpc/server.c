@@ -40,16 +40,17 @@ static bool may_call(const struct connection *connection, const struct server_me
     return connection->role == RPC_ROLE_NONE || method->callers & 1u << connection->role;
 }
 
-static void forbid(struct rpc_server *server, struct rpc_call *call, enum rpc_role role, const struct server_method *method)
+static void forbid(struct rpc_server *server, struct rpc_call *call, const struct connection *connection,
+                   const struct server_method *method)
 {
-    char expected[64], quoted[80];
-    const char *service = method->method.service->short_name, *name = method->method.method;
+    char expected[64], why[200];
 
-    log_warn("RPC-FORBIDDEN", "service=%s peer=%s role=%s method=%s/%s", server->service,
-             log_quote(quoted, sizeof quoted, rpc_call_peer(call)->service), rpc_role_name(role), service, name);
-    rpc_call_fail(call, STATUS_PERMISSION_DENIED, "%s/%s is for a %s, and the caller's certificate is for a %s", service, name,
-                  method->callers ? rpc_roles_text(method->callers, expected, sizeof expected) : "peer without certificates",
-                  rpc_role_name(role));
+    snprintf(why, sizeof why, "%s/%s is for a %s, and the caller's certificate is for a %s", method->method.service->short_name,
+             method->method.method,
+             method->callers ? rpc_roles_text(method->callers, expected, sizeof expected) : "peer without certificates",
+             rpc_role_name(connection->role));
+    endpoint_log_refused(&server->endpoint, connection->pipe, server->service, why);
+    rpc_call_fail(call, STATUS_PERMISSION_DENIED, "%s", why);
 }
 
 // Takes the message.
@@ -74,7 +75,7 @@ static void start_call(struct rpc_server *server, struct connection *connection,
     if (!method)
         rpc_call_fail(call, STATUS_UNIMPLEMENTED, "%s has no method %08x", server->service, message->envelope.method);
     else if (!may_call(connection, method))
-        forbid(server, call, connection->role, method);
+        forbid(server, call, connection, method);
     else if (server->calls.count > RPC_CALLS_MAX)
         rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "%s has %u unanswered calls, the limit", server->service, RPC_CALLS_MAX);
     else
@@ -96,7 +97,8 @@ static void refuse(struct connection *connection, const char *format, ...)
     va_end(args);
     connection->refused = true;
     connection_send_now(connection, message_pack(loop_messages(connection->all->loop), &refused, NULL));
-    log_warn("RPC-REFUSED", "service=%s why=%s", connection->all->service, log_quote(quoted, sizeof quoted, refused.error));
+    if (!endpoint_log_refused(connection->all->endpoint, connection->pipe, connection->all->service, refused.error))
+        log_warn("RPC-REFUSED", "service=%s why=%s", connection->all->service, log_quote(quoted, sizeof quoted, refused.error));
 }
 
 static void welcome(struct rpc_server *server, struct connection *connection)

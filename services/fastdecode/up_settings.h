@@ -19,8 +19,8 @@ struct up_settings {
     const char *split;     // and what it says, unless it is "auto":
     struct plan_range ranges[PLAN_STAGES_MAX];
     const char *cache_dir, *disk_reads, *weights_memory, *weights_host_memory;
-    uint32_t port, scheduler_port, kv_workers, s_parts, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads, max_queue,
-        batch_queue, worker_timeout_ms;
+    uint32_t port, scheduler_port, kv_workers, s_parts, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads,
+        max_queue, batch_queue, worker_timeout_ms;
     uint64_t kv_memory;
     double request_timeout_s, step_target_ms;
     bool log_json, prefix_cache, calibrate, batch_invariant;

@@ -123,7 +123,7 @@ def test_check_of_good_settings(folder):
 def test_worker_that_could_not_be_reached(tmp_path, options, says):
     secret = tmp_path / "secret"
     secret.write_text("not a short one, this secret\n")
-    command = [os.path.join(BUILD, "bin", "kv-worker"), "--kv-memory", "1M", "--mesh-secret-file", secret, *options]
+    command = [os.path.join(BUILD, "bin", "kv-worker"), "--kv-memory", "1M", "--insecure", "--mesh-secret-file", secret, *options]
     done = run(command)
     assert done.returncode == 2 and says in done.stderr, done
 
