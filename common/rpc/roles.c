@@ -47,6 +47,15 @@ static const struct {
 
 const char *rpc_role_name(enum rpc_role role) { return names[role]; }
 
+const char *rpc_role_text(enum rpc_role role)
+{
+    static const char *const texts[RPC_ROLES] = {
+        [RPC_ROLE_NONE] = "no service",  [RPC_ROLE_GATEWAY] = "a gateway",     [RPC_ROLE_SCHEDULER] = "a scheduler",
+        [RPC_ROLE_S_PART] = "an s-part", [RPC_ROLE_KV_WORKER] = "a kv-worker",
+    };
+    return texts[role];
+}
+
 enum rpc_role rpc_role_named(const char *name, size_t length)
 {
     for (enum rpc_role role = RPC_ROLE_NONE + 1; role < RPC_ROLES; role++)
@@ -71,7 +80,7 @@ const char *rpc_roles_text(uint32_t roles, char *text, size_t text_bytes)
     text[0] = '\0';
     for (enum rpc_role role = RPC_ROLE_NONE + 1; role < RPC_ROLES && at < text_bytes; role++)
         if (roles & 1u << role)
-            at += (size_t)snprintf(text + at, text_bytes - at, "%s%s", at ? " or " : "", names[role]);
+            at += (size_t)snprintf(text + at, text_bytes - at, "%s%s", at ? " or " : "", rpc_role_text(role));
     return text;
 }
 

@@ -25,12 +25,14 @@ enum {
 
 // "kv-worker": the name that the service says hello with. "no role" for RPC_ROLE_NONE.
 const char *rpc_role_name(enum rpc_role role);
+// "a kv-worker", for people.
+const char *rpc_role_text(enum rpc_role role);
 // RPC_ROLE_NONE: no service has this name.
 enum rpc_role rpc_role_named(const char *name, size_t length);
 // RPC_ROLE_NONE: the URI names no role. Any bytes.
 enum rpc_role rpc_role_of_uri(const char *uri, size_t length);
 
-// "gateway or scheduler", in the order of the table. Returns text.
+// "a gateway or a scheduler", in the order of the table. Returns text.
 const char *rpc_roles_text(uint32_t roles, char *text, size_t text_bytes);
 
 // Returns the set of roles that may call the method. 0: it is not in the table, and nobody may.

@@ -45,10 +45,10 @@ static void forbid(struct rpc_server *server, struct rpc_call *call, const struc
 {
     char expected[64], why[200];
 
-    snprintf(why, sizeof why, "%s/%s is for a %s, and the caller's certificate is for a %s", method->method.service->short_name,
+    snprintf(why, sizeof why, "%s/%s is for %s, and the caller's certificate is for %s", method->method.service->short_name,
              method->method.method,
-             method->callers ? rpc_roles_text(method->callers, expected, sizeof expected) : "peer without certificates",
-             rpc_role_name(connection->role));
+             method->callers ? rpc_roles_text(method->callers, expected, sizeof expected) : "peers without certificates",
+             rpc_role_text(connection->role));
     endpoint_log_refused(&server->endpoint, connection->pipe, server->service, why);
     rpc_call_fail(call, STATUS_PERMISSION_DENIED, "%s", why);
 }
@@ -129,7 +129,7 @@ static void on_hello(struct rpc_server *server, struct connection *connection, s
         refuse(connection, "%s speaks protocol %u, %s speaks %u: use equal versions", server->service, RPC_PROTOCOL,
                greeting->peer.service, greeting->protocol);
     else if (connection->role != RPC_ROLE_NONE && !says_its_role(greeting, connection->role))
-        refuse(connection, "the certificate of this peer is for a %s, and it says hello as %s", rpc_role_name(connection->role),
+        refuse(connection, "the certificate of this peer is for %s, and it says hello as %s", rpc_role_text(connection->role),
                greeting->peer.service);
     else if (loop_secret(server->loop)->is_set && !greeting->has_nonce)
         refuse(connection, "%s requires the mesh secret, and %s has none: start it with --" RPC_SECRET_OPTION, server->service,

@@ -78,7 +78,8 @@ static bool set_up(SSL_CTX *ctx)
     SSL_CTX_set_default_passwd_cb(ctx, no_password);
     return SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) == 1 && SSL_CTX_set_num_tickets(ctx, 0) == 1 &&
            SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256") == 1 &&
-           SSL_CTX_set_cipher_list(ctx, "ECDHE+AESGCM:ECDHE+CHACHA20") == 1;
+           SSL_CTX_set_cipher_list(ctx, "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE+AESGCM:ECDHE+CHACHA20") ==
+               1;
 }
 
 // The certificate is what peers will want it to be.
@@ -92,8 +93,8 @@ static enum status check_own(SSL_CTX *ctx, const char *path, const char *service
         return error_set(error, STATUS_INVALID_ARGUMENT, "--tls: %s: peers would refuse it: %s", path, self.why);
     *own = self.found;
     if (service && strcmp(service, rpc_role_name(own->role)) != 0)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--tls: %s is for a %s, and this is a %s", path, rpc_role_name(own->role),
-                         service);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--tls: %s is for %s, and this is %s", path, rpc_role_text(own->role),
+                         rpc_role_text(rpc_role_named(service, strlen(service))));
     return STATUS_OK;
 }
 

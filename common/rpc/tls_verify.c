@@ -63,6 +63,7 @@ static void explain(int failure, struct tls_peer *peer)
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
     case X509_V_ERR_CERT_SIGNATURE_FAILURE: text = "its certificate is of a CA that is not in ca.pem"; break;
+    case X509_V_ERR_INVALID_PURPOSE: text = "its certificate is none of a service: a CA's own, or for another purpose"; break;
     default: break;
     }
     snprintf(peer->why, sizeof peer->why, "%s", text);
@@ -75,7 +76,7 @@ static bool is_expected(X509 *x509, struct tls_peer *peer)
     if (!tls_certificate_read(x509, &peer->found, peer->why, sizeof peer->why))
         return false;
     if (!(peer->roles & 1u << peer->found.role))
-        snprintf(peer->why, sizeof peer->why, "its certificate is for a %s, and a %s was expected", rpc_role_name(peer->found.role),
+        snprintf(peer->why, sizeof peer->why, "its certificate is for %s, and %s was expected", rpc_role_text(peer->found.role),
                  rpc_roles_text(peer->roles, expected, sizeof expected));
     else if (peer->host[0] && !tls_certificate_is_for(x509, &peer->found, peer->host))
         snprintf(peer->why, sizeof peer->why, "its certificate does not name the host %.100s", peer->host);

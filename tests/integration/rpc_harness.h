@@ -14,6 +14,7 @@
 struct harness_server {
     struct rpc_server_config config; // addresses are set by harness_start
     struct rpc_secret secret;
+    const struct rpc_security *security; // instead of the secret; NULL: none
     pthread_t thread;
     struct rpc_loop *loop;
     char address[256];
@@ -28,6 +29,8 @@ static inline void *harness_serve(void *arg)
 
     assert_always(rpc_loop_open(&server->loop) == STATUS_OK);
     rpc_loop_set_secret(server->loop, &server->secret);
+    if (server->security)
+        rpc_loop_set_security(server->loop, server->security);
     if (rpc_server_open(server->loop, &server->config, &rpc, &error)) {
         fprintf(stderr, "%s\n", error.text);
         assert_always(!"listening");
@@ -46,7 +49,8 @@ static inline void harness_start(struct harness_server *server, const char *addr
 {
     server->config.addresses = &address;
     server->config.address_count = 1;
-    server->config.hello.service = "test";
+    if (!server->config.hello.service)
+        server->config.hello.service = "test";
     atomic_store(&server->ready, false);
     atomic_store(&server->stop, false);
     pthread_create(&server->thread, NULL, harness_serve, server);
@@ -63,6 +67,7 @@ static inline void harness_stop(struct harness_server *server)
 struct harness_client {
     struct rpc_channel_config config; // may be set before harness_open
     struct rpc_secret secret;
+    const struct rpc_security *security; // instead of the secret; NULL: none
     struct rpc_loop *loop;
     struct rpc_channel *channel;
     uint32_t ups, downs;
@@ -87,12 +92,15 @@ static inline void harness_open(struct harness_client *client, const char *addre
 {
     struct error error;
     client->config.address = address;
-    client->config.hello.service = "client";
+    if (!client->config.hello.service)
+        client->config.hello.service = "client";
     client->config.on_up = harness_up;
     client->config.on_down = harness_down;
     client->config.user = client;
     assert_always(rpc_loop_open(&client->loop) == STATUS_OK);
     rpc_loop_set_secret(client->loop, &client->secret);
+    if (client->security)
+        rpc_loop_set_security(client->loop, client->security);
     assert_always(rpc_channel_open(client->loop, &client->config, &client->channel, &error) == STATUS_OK);
 }
 

@@ -1,0 +1,181 @@
+// tls_strangers.h: TLS by OpenSSL alone, without any code of the runtime: clients and servers that do what ours would not, and what the runtime
+// has logged of them.
+#ifndef FD_TESTS_TLS_STRANGERS_H
+#define FD_TESTS_TLS_STRANGERS_H
+
+#include <fcntl.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+#include "tests/integration/frame_socket.h"
+#include "tests/integration/tls_rig.h"
+
+// --- the log ---
+
+enum { LOG_TEXT_BYTES = 1 << 20 };
+
+static int log_fd = -1, log_before_fd = -1; // what stderr is now, and was before
+static off_t log_from;                      // lines before it are of an earlier test
+
+// From here on all lines are kept, in the file that FD_TEST_LOG names if it is set. Before log_init().
+static inline void strangers_keep_log(void)
+{
+    const char *path = getenv("FD_TEST_LOG");
+
+    log_before_fd = dup(STDERR_FILENO);
+    log_fd = path ? open(path, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600) : memfd_create("log", MFD_CLOEXEC);
+    assert_always(log_fd >= 0 && dup2(log_fd, STDERR_FILENO) == STDERR_FILENO);
+}
+
+static inline void strangers_forget_log(void) { log_from = lseek(log_fd, 0, SEEK_END); }
+
+// Says at the end what there was, if a test has failed.
+static inline int strangers_show_log(int failed)
+{
+    char text[4096];
+    ssize_t count;
+
+    for (off_t at = 0; failed && (count = pread(log_fd, text, sizeof text, at)) > 0; at += count)
+        if (write(log_before_fd, text, (size_t)count) < 0)
+            break;
+    return failed;
+}
+
+// Returns how many lines have all three texts (NULL: any).
+static inline uint32_t strangers_logged(const char *first, const char *second, const char *third)
+{
+    static char text[LOG_TEXT_BYTES];
+    ssize_t length = pread(log_fd, text, sizeof text - 1, log_from);
+    uint32_t count = 0;
+    char *rest = text;
+
+    text[length > 0 ? length : 0] = '\0';
+    for (char *line = strsep(&rest, "\n"); line; line = strsep(&rest, "\n"))
+        count += (!first || strstr(line, first)) && (!second || strstr(line, second)) && (!third || strstr(line, third));
+    return count;
+}
+
+// --- one end of a connection ---
+
+struct stranger {
+    struct frame_socket socket;
+    char name[32]; // "127.0.0.1:4711", as the server sees it
+    SSL_CTX *ctx;
+    SSL *ssl;
+};
+
+// folder: of its certificate; NULL: it has none. It trusts anyone.
+static inline SSL_CTX *strangers_context(const char *folder)
+{
+    char path[RIG_PATH_BYTES + 16];
+    SSL_CTX *ctx = SSL_CTX_new(TLS_method());
+
+    SSL_CTX_set_verify(ctx, SSL_VERIFY_NONE, NULL);
+    SSL_CTX_set_security_level(ctx, 0);
+    if (folder) {
+        snprintf(path, sizeof path, "%s/cert.pem", folder);
+        assert_always(SSL_CTX_use_certificate_chain_file(ctx, path) == 1);
+        snprintf(path, sizeof path, "%s/key.pem", folder);
+        assert_always(SSL_CTX_use_PrivateKey_file(ctx, path, SSL_FILETYPE_PEM) == 1);
+    }
+    return ctx;
+}
+
+// Connects, without a word. versions: TLS1_2_VERSION and the like; 0: any.
+static inline struct stranger stranger_connect(const char *address, const char *folder, int version)
+{
+    struct stranger stranger = {.socket = frame_connect(address), .ctx = strangers_context(folder)};
+    struct sockaddr_in own;
+    socklen_t length = sizeof own;
+
+    assert_always(SSL_CTX_set_min_proto_version(stranger.ctx, version ? version : TLS1_VERSION) == 1 &&
+                  SSL_CTX_set_max_proto_version(stranger.ctx, version) == 1);
+    getsockname(stranger.socket.fd, (struct sockaddr *)&own, &length);
+    snprintf(stranger.name, sizeof stranger.name, "127.0.0.1:%d", ntohs(own.sin_port));
+    stranger.ssl = SSL_new(stranger.ctx);
+    SSL_set_fd(stranger.ssl, stranger.socket.fd);
+    return stranger;
+}
+
+static inline void stranger_close(struct stranger *stranger)
+{
+    SSL_free(stranger->ssl);
+    SSL_CTX_free(stranger->ctx);
+    close(stranger->socket.fd);
+    ERR_clear_error();
+}
+
+// Shakes hands and waits for the server's word. True: it closes the connection. (With TLS 1.3 a client hears only then that its certificate
+// was refused.)
+static inline bool stranger_is_refused(struct stranger *stranger)
+{
+    char byte;
+    bool refused = SSL_connect(stranger->ssl) != 1;
+
+    while (!refused) {
+        struct pollfd ready = {.fd = stranger->socket.fd, .events = POLLIN};
+        if (poll(&ready, 1, frame_wait_ms()) != 1)
+            return false;
+        refused = SSL_read(stranger->ssl, &byte, 1) <= 0;
+    }
+    ERR_clear_error();
+    return true;
+}
+
+// --- a false server ---
+
+struct false_server {
+    char address[64];
+    int listener;
+    atomic_uint accepted;
+    SSL_CTX *ctx;
+    pthread_t thread;
+};
+
+static inline void *false_server_main(void *arg)
+{
+    struct false_server *server = arg;
+    int fd;
+
+    while ((fd = accept(server->listener, NULL, NULL)) >= 0) {
+        SSL *ssl = SSL_new(server->ctx);
+        char byte;
+        atomic_fetch_add(&server->accepted, 1);
+        SSL_set_fd(ssl, fd);
+        if (SSL_accept(ssl) == 1)
+            while (SSL_read(ssl, &byte, 1) > 0) {}
+        SSL_free(ssl);
+        close(fd);
+        ERR_clear_error();
+    }
+    return NULL;
+}
+
+// Shakes hands with anyone, one after the other, with the certificate in this folder.
+static inline void false_server_start(struct false_server *server, const char *folder)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    socklen_t length = sizeof at;
+
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    atomic_init(&server->accepted, 0);
+    server->ctx = strangers_context(folder);
+    server->listener = socket(AF_INET, SOCK_STREAM, 0);
+    assert_always(!bind(server->listener, (struct sockaddr *)&at, sizeof at) && !listen(server->listener, 8));
+    getsockname(server->listener, (struct sockaddr *)&at, &length);
+    snprintf(server->address, sizeof server->address, "tls+tcp://127.0.0.1:%d", ntohs(at.sin_port));
+    pthread_create(&server->thread, NULL, false_server_main, server);
+}
+
+static inline void false_server_stop(struct false_server *server)
+{
+    shutdown(server->listener, SHUT_RDWR); // accept() returns
+    pthread_join(server->thread, NULL);
+    close(server->listener);
+    SSL_CTX_free(server->ctx);
+}
+
+#endif
