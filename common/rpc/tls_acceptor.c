@@ -75,7 +75,7 @@ static void go_on(struct tls_acceptor *acceptor, uint32_t index)
     case TLS_STEP_DONE:
         now = *arrival;
         forget(acceptor, index);
-        acceptor->config.on_session(acceptor->config.user, now.session, now.peer);
+        acceptor->config.on_session(acceptor->config.user, now.session, acceptor->address, now.peer);
         break;
     }
 }

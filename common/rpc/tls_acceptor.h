@@ -10,8 +10,8 @@ struct tls_acceptor;
 struct tls_acceptor_config {
     struct rpc_tls *tls;
     const char *address; // "tls+tcp://host:port"; copied
-    // On the acceptor's thread; takes the session, whose handshake is done. peer: "10.0.0.3:4711".
-    void (*on_session)(void *user, struct tls_session *session, const char *peer);
+    // On the acceptor's thread; takes the session, whose handshake is done. at: our address, as bound. peer: "10.0.0.3:4711".
+    void (*on_session)(void *user, struct tls_session *session, const char *at, const char *peer);
     void *user;
 };
 

@@ -29,15 +29,13 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/rpc/address.h"
-#include "common/rpc/dial.h"
 #include "common/rpc/tls_acceptor.h"
+#include "common/rpc/tls_dial.h"
 #include "common/rpc/transport.h"
 
 enum { TX_QUEUE_MAX = 1 << 16, LISTENERS_MAX = 4, LINKS_MAX = 1024, STACK_BYTES = 256 << 10 };
 enum { STAGING_BYTES = 16 << 10, SMALL_BYTES = 4 << 10, WRITES_A_TURN = 32, READS_A_TURN = 8 };
 enum { UNGREETED_BYTES_MAX = 64 << 10 }; // the largest envelope before allow()
-enum { DIAL_US = 10000000, HANDSHAKE_US = 5000000 };
 enum entry_kind { ENTRY_LINK, ENTRY_FAILED, ENTRY_MESSAGE, ENTRY_GONE };
 
 struct link;
@@ -58,7 +56,7 @@ struct link {
     struct rpc_loop *loop;
     pthread_t thread;
     bool has_thread;
-    char address[300]; // that is dialed; "": it has been accepted
+    char address[300]; // that is dialed, or of ours at which it was accepted
     char peer[300];    // for the log
     int wake_fd;
     // Set by the owner, which then wakes the thread. relaxed: the eventfd orders the rest, save for `started`
@@ -136,7 +134,7 @@ static void link_free(struct transport_link *base)
 }
 
 // Any thread. Takes the session (NULL: it is to be dialed). NULL: no memory, no descriptor, or too many links.
-static struct link *link_open(struct transport_port *port, struct tls_session *session, const char *peer)
+static struct link *link_open(struct transport_port *port, struct tls_session *session, const char *address, const char *peer)
 {
     struct link *link = calloc(1, sizeof *link);
 
@@ -152,6 +150,7 @@ static struct link *link_open(struct transport_port *port, struct tls_session *s
     link->session = session;
     link->reader.lent = port->config.lent;
     link->queue_end = &link->queue;
+    snprintf(link->address, sizeof link->address, "%s", address);
     snprintf(link->peer, sizeof link->peer, "%s", peer);
     pthread_mutex_init(&link->lock, NULL);
     atomic_store_explicit(&link->max_message_bytes, MIN(port->config.max_message_bytes, (uint64_t)UNGREETED_BYTES_MAX),
@@ -415,49 +414,17 @@ static void carry(struct link *link)
     (void)!send_some(link, &ignored); // a last word, if the socket takes it at once
 }
 
-// --- dialing, on the link's thread ---
+// --- the thread's main ---
 
-// NULL: it did not work.
-static struct tls_session *shake_hands(struct link *link, int fd, const char *host)
-{
-    struct tls_peer expected = {.roles = link->port->config.peer_roles};
-    const uint64_t until_us = clock_now_us() + HANDSHAKE_US;
-    enum tls_step step = TLS_STEP_FAILED;
-
-    snprintf(expected.host, sizeof expected.host, "%s", host);
-    struct tls_session *session = tls_session_open(link->port->config.tls, fd, false, &expected);
-    if (!session)
-        return NULL;
-    link->session = session;
-    while (!is_closing(link) && clock_now_us() < until_us) {
-        step = tls_session_handshake(session);
-        if (step != TLS_STEP_READ && step != TLS_STEP_WRITE)
-            break;
-        sleep_on(link, fd, step == TLS_STEP_READ ? POLLIN : POLLOUT, (int)((until_us - MIN(until_us, clock_now_us())) / 1000 + 1));
-    }
-    if (step == TLS_STEP_DONE)
-        return session;
-    if (step == TLS_STEP_FAILED)
-        log_failure(link);
-    else if (!is_closing(link))
-        tls_refused(link->port->config.tls, link->address, link->peer,
-                    step == TLS_STEP_END ? "it has closed the connection in the handshake" : "no handshake in time");
-    return NULL;
-}
-
+// False: it did not work.
 static bool connect_link(struct link *link)
 {
-    char host[ADDRESS_HOST_BYTES], port[ADDRESS_PORT_BYTES];
-    const char *why = "";
-    int fd = -1;
+    const struct tls_dial_config config = {.tls = link->port->config.tls,
+                                           .address = link->address,
+                                           .peer_roles = link->port->config.peer_roles,
+                                           .give_up_fd = link->wake_fd}; // nobody else wakes it before it is handed over
 
-    if (address_split(link->address, host, port))
-        fd = dial_connect(host, port, link->wake_fd, DIAL_US, &why);
-    if (fd < 0) {
-        log_debug("TLS-NOT-CONNECTED", "address=%s why=\"%s\"", link->address, why);
-        return false;
-    }
-    if (!shake_hands(link, fd, host))
+    if (!(link->session = tls_dial(&config)))
         return false;
     link->base.role = tls_session_role(link->session);
     return true;
@@ -493,10 +460,10 @@ static void *link_main(void *arg)
 // --- ports ---
 
 // On the acceptor's thread.
-static void on_session(void *user, struct tls_session *session, const char *peer)
+static void on_session(void *user, struct tls_session *session, const char *at, const char *peer)
 {
     struct transport_port *port = user;
-    struct link *link = link_open(port, session, peer);
+    struct link *link = link_open(port, session, at, peer);
 
     if (link && !hand_over(link))
         link_free(&link->base);
@@ -570,9 +537,8 @@ static const char *port_dial(struct transport_port *port, const char *address)
     if (!loop_reserve(port->config.loop))
         return "no memory";
     atomic_store_explicit(&port->has_reserved, true, memory_order_relaxed);
-    if (!(port->dialing = link_open(port, NULL, address)))
+    if (!(port->dialing = link_open(port, NULL, address, address)))
         return "no memory";
-    snprintf(port->dialing->address, sizeof port->dialing->address, "%s", address);
     return start_thread(port->dialing) ? NULL : "no thread";
 }
 

@@ -1,0 +1,250 @@
+// test_tls_floods.c: whatever hostile peers do to a TLS port before they have shown a certificate, good peers connect and are answered, and the
+// memory, the descriptors and the lines of the log that it costs are bounded.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "common/base/checked.h"
+#include "common/base/log.h"
+#include "generate.pb-c.h"
+#include "tests/integration/rpc_harness.h"
+#include "tests/integration/tls_strangers.h"
+
+enum { IN_HANDSHAKE_MAX = 128 }; // of tls_acceptor.c
+
+static struct rig_ca ca, other_ca;
+static struct rpc_security server_security, client_security;
+static char bad_folder[RIG_PATH_BYTES];
+
+static void on_call(struct rpc_call *call, void *user)
+{
+    (void)user;
+    rpc_call_fail(call, STATUS_ABORTED, "reached");
+}
+
+static const struct rpc_method methods[] = {{&fastdecode__generator__descriptor, "Generate", on_call, NULL}};
+
+static void start(struct harness_server *server)
+{
+    *server =
+        (struct harness_server){.config = {.methods = methods, .method_count = ARRAY_COUNT(methods), .hello.service = "scheduler"},
+                                .security = &server_security};
+    strangers_forget_log();
+    harness_start(server, "tls+tcp://127.0.0.1:0");
+}
+
+static void open_client(struct harness_client *client, const char *address)
+{
+    *client = (struct harness_client){.security = &client_security,
+                                      .config = {.hello.service = "gateway", .peer_roles = RPC_IS_SCHEDULER}};
+    harness_open(client, address);
+    HARNESS_UNTIL(client, client->ups == 1);
+}
+
+static void assert_answers(struct harness_client *client)
+{
+    Fastdecode__GenerateRequest empty = FASTDECODE__GENERATE_REQUEST__INIT;
+    struct harness_result result = {0};
+    struct error error;
+
+    assert_int_equal(rpc_call_start(client->channel, &fastdecode__generator__descriptor, "Generate", &empty.base, NULL,
+                                    &harness_callbacks, &result, NULL, &error),
+                     STATUS_OK);
+    HARNESS_UNTIL(client, result.ends == 1);
+    assert_int_equal(result.status, STATUS_ABORTED);
+}
+
+// A new peer gets in, and it and an old one are answered.
+static void assert_serves(struct harness_client *old, const char *address)
+{
+    struct harness_client fresh;
+    open_client(&fresh, address);
+    assert_answers(&fresh);
+    assert_answers(old);
+    assert_int_equal(old->downs, 0);
+    harness_close(&fresh);
+}
+
+static bool is_closed(int fd)
+{
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    return poll(&ready, 1, 0) == 1;
+}
+
+// --- before the handshake ---
+
+// Half of them say nothing, half begin a record and do not go on.
+static void the_oldest_of_too_many_silent_peers_go(void **state)
+{
+    enum { CROWD = 400 };
+    struct harness_server server;
+    struct harness_client peer;
+    static struct frame_socket crowd[CROWD];
+    uint32_t closed = 0;
+    (void)state;
+    start(&server);
+    open_client(&peer, server.address);
+    for (int i = 0; i < CROWD; i++) {
+        crowd[i] = frame_connect(server.address);
+        if (i % 2)
+            assert_true(frame_write(&crowd[i], "\x16\x03\x01\x02\0\x01", 6));
+        if (i % 50 == 49)
+            assert_serves(&peer, server.address);
+    }
+    for (int i = 0; i < CROWD - IN_HANDSHAKE_MAX; i++)
+        AWAIT(usleep(1000), is_closed(crowd[i].fd));
+    assert_serves(&peer, server.address);
+    for (int i = 0; i < CROWD; i++)
+        closed += is_closed(crowd[i].fd);
+    assert_true(closed >= CROWD - IN_HANDSHAKE_MAX);
+    assert_in_range(strangers_logged("TLS-REFUSED", "the oldest of too many handshakes", NULL), 1, 5); // not 272
+    for (int i = 0; i < CROWD; i++)
+        close(crowd[i].fd);
+    harness_close(&peer);
+    harness_stop(&server);
+}
+
+// A ClientHello, byte by byte: the time for a handshake does not begin anew with each byte.
+static void a_handshake_has_a_deadline_however_it_trickles(void **state)
+{
+    static const unsigned char hello[] = {0x16, 0x03, 0x01, 0x40, 0, 0x01, 0, 0x3f, 0xfc, 0x03, 0x03};
+    struct harness_server server;
+    struct harness_client peer;
+    uint32_t sent = 0;
+    (void)state;
+    start(&server);
+    open_client(&peer, server.address);
+    struct frame_socket slow = frame_connect(server.address);
+    struct stranger silent = stranger_connect(server.address, NULL, 0);
+    AWAIT((usleep(20000), frame_write(&slow, hello + (sent < sizeof hello ? sent : 0), 1), sent++),
+          is_closed(slow.fd) && is_closed(silent.socket.fd));
+    assert_true(sent > sizeof hello);
+    AWAIT(usleep(1000), strangers_logged("TLS-REFUSED", silent.name, "no handshake in time") +
+                                strangers_logged("TLS-REFUSED", "no handshake in time", "suppressed") >=
+                            1);
+    assert_answers(&peer);
+    close(slow.fd);
+    stranger_close(&silent);
+    harness_close(&peer);
+    harness_stop(&server);
+}
+
+static void records_and_messages_that_are_too_long_are_refused(void **state)
+{
+    static const unsigned char records[][12] = {
+        {0x16, 0x03, 0x03, 0xff, 0xff, 0x01},                               // a record of 64 KiB
+        {0x16, 0x03, 0x03, 0x00, 0x04, 0x01, 0xff, 0xff, 0xff},             // a ClientHello of 16 MiB
+        {0x17, 0x03, 0x03, 0x00, 0x05, 'h', 'e', 'l', 'l', 'o'},            // data before the handshake
+        {0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 0x28},                         // an alert
+        {0x80, 0x2e, 0x01, 0x00, 0x02, 0x00, 0x15, 0x00, 0x00, 0x00, 0x10}, // SSL 2
+    };
+    static unsigned char rest[1 << 16];
+    struct harness_server server;
+    struct harness_client peer;
+    (void)state;
+    start(&server);
+    open_client(&peer, server.address);
+    for (size_t i = 0; i < ARRAY_COUNT(records); i++) {
+        struct frame_socket stranger = frame_connect(server.address);
+        assert_true(frame_write(&stranger, records[i], sizeof records[i]));
+        (void)!send(stranger.fd, rest, sizeof rest, MSG_NOSIGNAL | MSG_DONTWAIT);
+        AWAIT((usleep(1000), recv(stranger.fd, rest, sizeof rest, MSG_DONTWAIT)),
+              !recv(stranger.fd, rest, 1, MSG_DONTWAIT) || errno == ECONNRESET);
+        close(stranger.fd);
+        assert_answers(&peer);
+    }
+    harness_close(&peer);
+    harness_stop(&server);
+}
+
+// --- in and after it ---
+
+static void a_flood_of_handshakes_fills_neither_the_log_nor_the_port(void **state)
+{
+    enum { FLOOD = 300 };
+    const struct certificate_request request = {.role = RPC_ROLE_GATEWAY, .days = 10};
+    struct harness_server server;
+    struct harness_client peer;
+    (void)state;
+    start(&server);
+    open_client(&peer, server.address);
+    rig_write(bad_folder, &other_ca, &other_ca, &request);
+    for (int i = 0; i < FLOOD; i++) {
+        struct stranger stranger = stranger_connect(server.address, i % 2 ? bad_folder : NULL, 0);
+        assert_true(stranger_is_refused(&stranger));
+        stranger_close(&stranger);
+        if (i % 50 == 49)
+            assert_serves(&peer, server.address);
+    }
+    assert_in_range(strangers_logged("TLS-REFUSED", NULL, NULL), 2, 20); // not 300
+    harness_close(&peer);
+    harness_stop(&server);
+}
+
+// It has a good certificate, and announces more than a hello may have.
+static void a_peer_says_hello_before_it_says_much(void **state)
+{
+    static const unsigned char head[] = "FDR1\x01\0\x01\0\x08\x01";
+    struct harness_server server;
+    struct harness_client peer;
+    char byte;
+    (void)state;
+    start(&server);
+    open_client(&peer, server.address);
+    struct stranger stranger = stranger_connect(server.address, rig_folder(&ca, RPC_ROLE_GATEWAY), 0);
+    assert_int_equal(SSL_connect(stranger.ssl), 1);
+    assert_int_equal(SSL_write(stranger.ssl, head, sizeof head - 1), sizeof head - 1);
+    assert_true(SSL_read(stranger.ssl, &byte, 1) <= 0);
+    stranger_close(&stranger);
+    assert_serves(&peer, server.address);
+    harness_close(&peer);
+    harness_stop(&server);
+}
+
+// Changed on the way: the connection ends, and nothing of it is handed on.
+static void a_record_that_was_changed_ends_the_connection(void **state)
+{
+    struct harness_server server;
+    struct harness_client peer;
+    (void)state;
+    start(&server);
+    open_client(&peer, server.address);
+    struct stranger stranger = stranger_connect(server.address, rig_folder(&ca, RPC_ROLE_GATEWAY), 0);
+    assert_int_equal(SSL_connect(stranger.ssl), 1);
+    static const unsigned char record[] = {0x17, 0x03, 0x03, 0,   32,  'n', 'o', 't', ' ', 'o', 'f', ' ', 'i',
+                                           't',  's',  ' ',  'k', 'e', 'y', 0,   0,   0,   0,   0,   0,   0,
+                                           0,    0,    0,    0,   0,   0,   0,   0,   0,   0,   0};
+    assert_true(frame_write(&stranger.socket, record, sizeof record));
+    AWAIT(usleep(1000), strangers_logged("TLS-REFUSED", stranger.name, server.address) == 1);
+    stranger_close(&stranger);
+    assert_serves(&peer, server.address);
+    harness_close(&peer);
+    harness_stop(&server);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_oldest_of_too_many_silent_peers_go),
+        cmocka_unit_test(a_handshake_has_a_deadline_however_it_trickles),
+        cmocka_unit_test(records_and_messages_that_are_too_long_are_refused),
+        cmocka_unit_test(a_flood_of_handshakes_fills_neither_the_log_nor_the_port),
+        cmocka_unit_test(a_peer_says_hello_before_it_says_much),
+        cmocka_unit_test(a_record_that_was_changed_ends_the_connection),
+    };
+    strangers_keep_log();
+    log_init("test", LOG_DEBUG, false);
+    rig_ca_open(&ca);
+    rig_ca_open(&other_ca);
+    snprintf(bad_folder, sizeof bad_folder, "%.200s/bad", ca.folder);
+    server_security = rig_security(rig_folder(&ca, RPC_ROLE_SCHEDULER));
+    client_security = rig_security(rig_folder(&ca, RPC_ROLE_GATEWAY));
+    int failed = cmocka_run_group_tests_name("tls floods", tests, NULL, NULL);
+    rpc_security_close(&server_security);
+    rpc_security_close(&client_security);
+    rig_ca_close(&ca);
+    rig_ca_close(&other_ca);
+    return strangers_show_log(failed);
+}
