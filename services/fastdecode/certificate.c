@@ -107,14 +107,15 @@ static ASN1_STRING *ia5(const char *text)
     return NULL;
 }
 
-static bool is_name(const char *host)
+bool certificate_takes_host(const char *host)
 {
+    unsigned char address[16];
     size_t length = strlen(host);
     bool is_good = length > 0 && length <= HOST_BYTES_MAX && host[0] != '-' && host[0] != '.';
 
     for (size_t i = 0; i < length; i++)
         is_good &= isalnum((unsigned char)host[i]) || strchr("-._", host[i]) || (host[i] == '*' && i == 0);
-    return is_good;
+    return is_good || inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
 }
 
 static bool add_names(X509 *x509, const struct certificate_request *request)
@@ -163,12 +164,9 @@ enum status certificate_make(const struct certificate_request *request, const st
 {
     struct certificate *made;
 
-    for (uint32_t i = 0; i < request->host_count; i++) {
-        unsigned char address[16];
-        const char *host = request->hosts[i];
-        if (!is_name(host) && inet_pton(AF_INET, host, address) != 1 && inet_pton(AF_INET6, host, address) != 1)
-            return error_set(error, STATUS_INVALID_ARGUMENT, "--host '%.100s' is neither a host's name nor an address", host);
-    }
+    for (uint32_t i = 0; i < request->host_count; i++)
+        if (!certificate_takes_host(request->hosts[i]))
+            return error_set(error, STATUS_INVALID_ARGUMENT, "'%.100s' is neither a host's name nor an address", request->hosts[i]);
     made = calloc(1, sizeof *made);
     if (made && fill(made, request, ca)) {
         *out = made;

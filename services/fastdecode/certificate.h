@@ -2,6 +2,7 @@
 #ifndef FD_SERVICES_FASTDECODE_CERTIFICATE_H
 #define FD_SERVICES_FASTDECODE_CERTIFICATE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/base/status.h"
@@ -17,6 +18,8 @@ struct certificate_request {
     double days; // from now on
 };
 
+// True for a host's name, which may begin with "*.", and for an address.
+bool certificate_takes_host(const char *host);
 // Makes a key and a certificate, signed by `ca` (NULL: by itself). INVALID_ARGUMENT: a host is no name and no address.
 enum status certificate_make(const struct certificate_request *request, const struct certificate *ca, struct certificate **out,
                              struct error *error) MUST_CHECK;

@@ -38,9 +38,11 @@ static enum status split_hosts(struct certs *certs, struct error *error)
     if (strlen(certs->host_list) >= sizeof certs->host_text)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--host is longer than %zu bytes", sizeof certs->host_text - 1);
     strcpy(certs->host_text, certs->host_list);
-    for (char *host = strtok_r(certs->host_text, ", ", &rest); host; host = strtok_r(NULL, ", ", &rest)) {
+    for (char *host = strtok_r(certs->host_text, ",", &rest); host; host = strtok_r(NULL, ",", &rest)) {
         if (certs->host_count == HOSTS_MAX)
             return error_set(error, STATUS_INVALID_ARGUMENT, "--host has more than %d names", HOSTS_MAX);
+        if (!certificate_takes_host(host)) // before anything is written
+            return error_set(error, STATUS_INVALID_ARGUMENT, "--host '%.100s' is neither a host's name nor an address", host);
         certs->hosts[certs->host_count++] = host;
     }
     return STATUS_OK;

@@ -88,6 +88,7 @@ static enum status open_server(struct s_part *s_part, struct error *error)
              s->advertise_tensors ? s->advertise_tensors
              : s->listen_tensors  ? rpc_server_address(s_part->server, 1)
                                   : s_part->address);
+    log_info("S-PART", "name=%s listen=%s advertise=%s", s->name, rpc_server_address(s_part->server, 0), s_part->address);
     if ((status = member_check_address(s_part->address, "advertise", error)))
         return status;
     return member_check_address(s_part->tensor_address, "advertise-tensors", error);

@@ -18,6 +18,7 @@ import subprocess
 
 from clients import check, completion, greedy, run
 from end_to_end import synthetic_1b, warm
+from far_host import FarHost
 from figures import figure, of_rounds
 from groups import memory_group
 from interference import texts
@@ -30,6 +31,7 @@ STAGES, BATCH, REQUESTS, PROMPT, TOKENS, ROUNDS = 2, 16, 64, 480, 48, 3
 MODES, WITHIN = ("whole", "uniform"), 0.10
 GROUP_SHARE, GROUP_POOL_MIB, GROUP_ENV = 0.65, 16, {"FD_MAX_ROWS": "256"}
 LINK_MBIT, LINK_STREAMS, LINK_WORDS, LINK_TOKENS = 1000, (8, 32), 24, 96
+INSECURE = {"FD_INSECURE": "on"}
 MIB = 1048576.0
 
 
@@ -158,33 +160,17 @@ def in_groups(run_):
 # --- a link -----------------------------------------------------------------------------------------------------------------------------
 
 
-class FarHost:
-    """A network namespace with a link to this one, whose rate is limited later."""
-
-    def __init__(self):
-        self.name, self.address, self.link = f"fd-far-{os.getpid()}", "10.213.77.2", f"fdl{os.getpid()}"
-
-    def __enter__(self):
-        self._run("ip netns add {name}", "ip link add {link} type veth peer name {link}p", "ip link set {link}p netns {name}",
-                  "ip addr add 10.213.77.1/30 dev {link}", "ip link set {link} up", "ip -n {name} addr add {address}/30 dev {link}p",
-                  "ip -n {name} link set {link}p up", "ip -n {name} link set lo up")
-        return self
-
-    def __exit__(self, *_):
-        self._run("ip netns del {name}")
-
-    def _run(self, *commands):
-        for command in commands:
-            subprocess.run(command.format(**vars(self)).split(), check=True)
+class Link(FarHost):
+    """A host whose link's rate is limited later."""
 
     def slow_down(self, mbit):
         for where in ("", "ip netns exec {name} "):
             device = "{link}p" if where else "{link}"
-            self._run(f"{where}tc qdisc add dev {device} root tbf rate {mbit}mbit burst 16kb latency 200ms")
+            self.run(f"{where}tc qdisc add dev {device} root tbf rate {mbit}mbit burst 16kb latency 200ms")
 
     def script(self, name, *listens):
-        """Starts the service of that name there, and others here."""
-        own = " ".join(f"--{option}=tcp://{self.address}:0" for option in listens)
+        """Starts the service of that name there, and others here; INSECURE lets those connect to it over plain tcp."""
+        own = " ".join(["--insecure", *(f"--{option}=tcp://{self.address}:0" for option in listens)])
         return f'case "$*" in *--name={name}*) exec ip netns exec {self.name} "$program" "$@" {own};; esac\nexec "$program" "$@"'
 
 
@@ -216,15 +202,15 @@ def beside_plan(run_, mesh, host, what, model, attention, workers, *options):
 
 
 def over_a_link(run_):
-    with FarHost() as host:
+    with Link() as host:
         script = host.script(f"s-part-{STAGES - 1}", "listen")
-        with Ours("--s-parts", STAGES, "--kv-workers", 0, "--local-pool", "256M", "--mini-batches", STAGES, scripts={"s-part": script}) as mesh:
+        with Ours("--s-parts", STAGES, "--kv-workers", 0, "--local-pool", "256M", "--mini-batches", STAGES, scripts={"s-part": script}, env=INSECURE) as mesh:
             mesh.wait_metric("fastdecode_stages", lambda up: up == STAGES)
             pin_stages(mesh)
             warm(mesh, 4)
             model = stages_said(mesh)
             beside_plan(run_, mesh, host, "the second stage far away", model, model, 0, "--s-parts", STAGES)
-    with FarHost() as host, Ours("--kv-workers", 0, "--local-pool", "1M", "--threads", 1, "--mini-batches", 2) as mesh:
+    with Link() as host, Ours("--kv-workers", 0, "--local-pool", "1M", "--threads", 1, "--mini-batches", 2, env=INSECURE) as mesh:
         with FarWorker(mesh, host=host) as far:
             for name, pid in [*mesh.services().items(), ("far", far.process.pid)]:
                 pin(pid, 0 if name == "s-part" else 1)

@@ -71,7 +71,7 @@ class FarWorker:
         self.process = subprocess.Popen(
             [*(("ip", "netns", "exec", host.name) if host else ()), program, f"--name={name}", f"--scheduler=ipc://{folder}/scheduler.sock",
              f"--listen=ipc://{folder}/{name}.sock", f"--mesh-secret-file={folder}/mesh-secret",
-             f"--listen-tensors={f'tcp://{host.address}:0' if host else f'ipc://{folder}/{name}-t.sock'}", "--threads=1", "--kv-memory=1G",
+             f"--listen-tensors={f'tcp://{host.address}:0' if host else f'ipc://{folder}/{name}-t.sock'}", f"--insecure={'on' if host else 'off'}", "--threads=1", "--kv-memory=1G",
              *map(str, options)],
             stdout=self.log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             env=dict(os.environ, **({"FD_SLOW_READ_MBS": str(read_mbs)} if read_mbs else {})))
