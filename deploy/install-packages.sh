@@ -5,13 +5,13 @@
 set -eu
 
 build="gcc libc6-dev make pkg-config libnng-dev libprotobuf-c-dev protobuf-c-compiler libopenblas-dev libmicrohttpd-dev
-libgnutls28-dev libjansson-dev libcurl4-openssl-dev libpcre2-dev libutf8proc-dev libsodium-dev liburing-dev libsqlite3-dev coinor-libclp-dev python3
+libgnutls28-dev libjansson-dev libcurl4-openssl-dev libpcre2-dev libutf8proc-dev libsodium-dev libssl-dev liburing-dev libsqlite3-dev coinor-libclp-dev python3
 python3-venv"
 cuda="g++"
 test="libcmocka-dev g++ clang clang-format libclang-rt-14-dev binutils git shellcheck curl procps universal-ctags
 openssl chromium chromium-driver prometheus mandoc zsh fish systemd"
 deploy="podman runc debootstrap crun uidmap slirp4netns iptables netavark aardvark-dns python3 python3-venv curl"
-runtime="libnng1 libprotobuf-c1 libjansson4 libcurl4 libsodium23 liburing2 libopenblas0-pthread
+runtime="libnng1 libprotobuf-c1 libjansson4 libcurl4 libsodium23 libssl3 liburing2 libopenblas0-pthread
 coinor-libclp1"
 gateway="libmicrohttpd12 libgnutls30 libpcre2-8-0 libutf8proc2 libsqlite3-0"
 

@@ -6,7 +6,7 @@ address=${FD_ADDRESS:-$(hostname -i | cut -d ' ' -f 1)}
 case $address in
 *:*) address="[$address]" ;;
 esac
-export FD_ADVERTISE="${FD_ADVERTISE:-tcp://$address:7402}"
-export FD_ADVERTISE_TENSORS="${FD_ADVERTISE_TENSORS:-tcp://$address:7403}"
+export FD_ADVERTISE="${FD_ADVERTISE:-${FD_SCHEDULER%%://*}://$address:7402}"
+export FD_ADVERTISE_TENSORS="${FD_ADVERTISE_TENSORS:-${FD_SCHEDULER%%://*}://$address:7403}"
 export FD_NAME="${FD_NAME:-$(hostname)}"
 exec kv-worker "$@"

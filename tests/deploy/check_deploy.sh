@@ -138,17 +138,18 @@ check_cuda_compose() {
 # Here there may be no GPU: then it says so, and with --device auto goes on with the CPU.
 check_cuda_image() {
     local image=localhost/fastdecode-s-part-cuda said
+    local plain=(--tls none --listen tcp://127.0.0.1:7401 --advertise tcp://127.0.0.1:7401 --scheduler tcp://127.0.0.1:7400)
     say "building fastdecode-s-part-cuda"
     podman build --quiet --network none --pull=never --build-arg BASE=localhost/fastdecode-base \
         --build-arg BUILD_BASE=localhost/fastdecode-build-base --build-context "cuda=${CUDA_HOME:-/usr/local/cuda}" \
         --build-arg CUDA_ARCH="${CUDA_ARCH:-90}" --file docker/Dockerfile --target s-part-cuda --tag $image . >"$state/build.log" 2>&1 ||
         { tail -40 "$state/build.log" >&2; die "building the image of the s-part for a GPU failed"; }
-    said=$(podman run --rm --read-only --volume "$root/models:/models:ro" $image --model "/models/$model" --calibrate off 2>&1) && true
+    said=$(podman run --rm --read-only --volume "$root/models:/models:ro" $image "${plain[@]}" --model "/models/$model" --calibrate off 2>&1) && true
     case $said in
     *"no CUDA device: "*) say "$said" ;;
     *) die "without a GPU the s-part said: $said" ;;
     esac
-    podman run --detach --name auto --read-only --volume "$root/models:/models:ro" $image --model "/models/$model" --device auto \
+    podman run --detach --name auto --read-only --volume "$root/models:/models:ro" $image "${plain[@]}" --model "/models/$model" --device auto \
         --calibrate off >/dev/null
     await 30 "an s-part with --device auto" eval 'podman logs auto 2>&1 | grep "DEVICE chosen=.cpu"'
     say "$(podman logs auto 2>&1 | grep -o 'DEVICE chosen=.*')"
@@ -198,6 +199,24 @@ check_answer() {
     say "answer: Paris, Rome, Tokyo, Berlin"
 }
 
+# make_certs OPTION...: with the image, as user 65532
+make_certs() {
+    mkdir -p "$state/certs"
+    chown 65532 "$state/certs"
+    podman run --rm --network none --read-only --volume "$state/certs:/certs" --entrypoint fastdecode localhost/fastdecode-scheduler \
+        certs /certs "$@" >/dev/null || die "fastdecode certs failed"
+}
+
+count_renewed() { podman logs "$(containers_of scheduler)" 2>&1 | grep -c "TLS-RELOADED"; }
+
+# New certificates beside the running services: they take them, and answer.
+check_renewal() {
+    make_certs --renew
+    await 20 "new certificates are taken" count_renewed
+    check_answer
+    say "new certificates were taken"
+}
+
 check_key() {
     local status
     status=$(curl -sS -o /dev/null -w '%{http_code}' "$url/v1/models")
@@ -235,7 +254,7 @@ unshare --mount --net --pid --ipc --uts --fork true 2>/dev/null ||
 [ -f "models/$model" ] || die "models/$model is missing: make model"
 mkdir -p "$state/debs"
 # as in an .env: what is only handed on from the environment would not see it
-printf '%s\n' FD_API_KEY_FILE=/models/keys "FD_MESH_SECRET=$state/mesh-secret" >"$state/env"
+printf '%s\n' FD_API_KEY_FILE=/models/keys "FD_CERTS=$state/certs" >"$state/env"
 if [ ! -f "$state/venv/ready" ] || [ tests/deploy/requirements.txt -nt "$state/venv/ready" ]; then
     python3 -m venv "$state/venv"
     "$state/venv/bin/pip" install -q --disable-pip-version-check -r tests/deploy/requirements.txt
@@ -267,9 +286,8 @@ mkdir "$FD_MODELS"
 cp "models/$model" "$FD_MODELS"
 echo "$key" >"$FD_MODELS/keys"
 chmod 644 "$FD_MODELS/keys"
-od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$state/mesh-secret"
-chown 65532 "$state/mesh-secret"
-chmod 400 "$state/mesh-secret"
+rm -rf "$state/certs"
+make_certs
 url=http://127.0.0.1:$FD_PORT
 say "starting compose with $workers KV workers"
 compose up --no-build -d --scale kv-worker=$workers >"$state/compose.log" 2>&1 ||
@@ -280,6 +298,7 @@ check_health
 check_key
 check_answer
 check_prefix_cache
+check_renewal
 compose down --remove-orphans --timeout 20 >"$state/compose.log" 2>&1 || { tail -40 "$state/compose.log" >&2; die "compose down failed"; }
 [ -z "$(podman ps -aq)" ] || die "compose down left containers"
 say "passed"

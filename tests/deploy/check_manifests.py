@@ -3,7 +3,7 @@
 
 Each document against the API's schema (kubernetes-validate, strict: an unknown field is an error), and what a schema
 cannot say: every file is listed, every reference (ConfigMap key, claim, selector, port name, serviceName) leads somewhere,
-every service has the mesh secret, and no RPC port is open to other pods.
+every service has the certificate for it, and no RPC port is open to other pods.
 """
 import copy
 import sys
@@ -13,7 +13,9 @@ import kubernetes_validate
 import yaml
 
 
-SECRETS = {"fastdecode-mesh": "mesh-secret"}  # made by hand (deploy/README.md): Secret and the key that is its file
+ROLES = ("gateway", "scheduler", "s-part", "kv-worker")
+SECRETS = {f"fastdecode-tls-{role}": role for role in ROLES}  # made by hand or by cert-manager (deploy/README.md): Secret and whose it is
+FILES = {"ca.crt": "ca.pem", "tls.crt": "cert.pem", "tls.key": "key.pem"}
 OPEN_PORTS = {"http"}  # for everyone; all others are for the mesh's own pods
 
 
@@ -79,10 +81,10 @@ def check_container(where, container, config, images, volumes):
         reference = entry.get("valueFrom", {}).get("configMapKeyRef")
         if reference and reference["key"] not in config.get(reference["name"], {}).get("data", {}):
             yield f"{where}: no ConfigMap {reference['name']} with key {reference['key']}"
-    files = {f"{mount['mountPath']}/{SECRETS[volumes[mount['name']]['secret']['secretName']]}" for mount in container.get("volumeMounts", [])
-             if volumes.get(mount["name"], {}).get("secret", {}).get("secretName") in SECRETS}
-    if not files & {entry.get("value") for entry in container.get("env", []) if entry["name"] == "FD_MESH_SECRET_FILE"}:
-        yield f"{where}: FD_MESH_SECRET_FILE is not the file of a mounted secret"
+    own = {mount["mountPath"] for mount in container.get("volumeMounts", [])
+           if SECRETS.get(volumes.get(mount["name"], {}).get("secret", {}).get("secretName")) == container["name"]}
+    if not own & {entry.get("value") for entry in container.get("env", []) if entry["name"] == "FD_TLS"}:
+        yield f"{where}: FD_TLS is not the folder of a mounted secret with the certificate of a {container['name']}"
     ports = {port["name"] for port in container["ports"]}
     for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
         if kind not in container:
@@ -110,6 +112,8 @@ def check_references(kustomization, documents):
             if "secret" in volume:
                 if volume["secret"]["secretName"] not in SECRETS:
                     yield f"{name}: no secret {volume['secret']['secretName']}"
+                if {item["key"]: item["path"] for item in volume["secret"].get("items", [])} != FILES:
+                    yield f"{name}: its secret is not mounted as {', '.join(FILES.values())}"
             elif volume["persistentVolumeClaim"]["claimName"] not in claims:
                 yield f"{name}: no claim {volume['persistentVolumeClaim']['claimName']}"
         for container in pod["spec"]["containers"]:
@@ -186,7 +190,10 @@ def break_each(kustomization, documents):
         "claim": lambda broken: find(broken, "PersistentVolumeClaim")["fastdecode-models"]["metadata"].update(name="other"),
         "probe": lambda broken: pod(broken).pop("readinessProbe"),
         "secret's name": lambda broken: worker(broken)["template"]["spec"]["volumes"][0]["secret"].update(secretName="other"),
-        "secret's file": lambda broken: pod(broken)["volumeMounts"].pop(),
+        "another's secret": lambda broken: worker(broken)["template"]["spec"]["volumes"][0]["secret"].update(secretName="fastdecode-tls-gateway"),
+        "secret's file": lambda broken: worker(broken)["template"]["spec"]["volumes"][0]["secret"]["items"].pop(),
+        "secret's mount": lambda broken: pod(broken)["volumeMounts"].pop(),
+        "secret's folder": lambda broken: pod(broken)["env"].remove(next(entry for entry in pod(broken)["env"] if entry["name"] == "FD_TLS")),
         "policy's pods": lambda broken: policy(broken, "mesh")["podSelector"]["matchExpressions"][0]["values"].remove("kv-worker"),
         "policy's peers": lambda broken: policy(broken, "mesh")["ingress"][0]["from"][0]["podSelector"]["matchExpressions"][0]["values"].pop(),
         "policy's ports": lambda broken: policy(broken, "mesh")["ingress"][0]["ports"].pop(),
