@@ -207,6 +207,7 @@ install: all manuals ## install programs, man pages, completions, units of syste
 	$(Q)$(INSTALL) 644 $(BUILD)/host/completions/_fastdecode $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_fastdecode
 	$(Q)$(INSTALL) 644 $(BUILD)/host/completions/fastdecode.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/fastdecode.fish
 	$(Q)for f in deploy/host/systemd/*; do sed 's|@PREFIX@|$(PREFIX)|' $$f | $(INSTALL) 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/$${f##*/}; done
+	$(Q)$(INSTALL) 644 deploy/host/sysusers/fastdecode.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/fastdecode.conf
 	$(Q)for f in deploy/host/config/*; do test -e $(DESTDIR)/etc/fastdecode/$${f##*/} || $(INSTALL) 644 $$f $(DESTDIR)/etc/fastdecode/$${f##*/}; done
 
 manuals: $(BUILD)/host/ready ## make man pages and completions from --help

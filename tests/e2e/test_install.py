@@ -3,12 +3,16 @@ import glob
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 
 from conftest import BUILD, tiny, wait_until
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "deploy/host"))
+from help import PROGRAMS  # noqa: E402
+
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("FD_", "MAKE"))}
 
 
@@ -54,7 +58,7 @@ def test_settings_are_kept(root):
 
 def test_man_pages(root):
     pages = sorted(glob.glob(f"{root}/usr/share/man/man1/*.1"))
-    assert len(pages) == 16
+    assert len(pages) == 1 + len(PROGRAMS)
     done = run("mandoc", "-T", "lint", "-W", "warning", *pages)
     assert done.returncode == 0, done.stdout + done.stderr
     shown = run("mandoc", "-T", "ascii", root / "usr/share/man/man1/fastdecode-kv-worker.1").stdout
@@ -132,11 +136,13 @@ def test_units(root):
 
 
 @pytest.mark.parametrize("service", ("up", "scheduler", "s-part", "kv-worker", "gateway"))
-def test_settings_of_units_are_settings(service):
-    """--check takes them all, those that are commented out too; the model and the secret of the test."""
+def test_settings_of_units_are_settings(service, tmp_path):
+    """--check takes them all, those that are commented out too; the model and the certificates of the test."""
+    assert run(f"{BUILD}/bin/fastdecode", "certs", tmp_path / "certs").returncode == 0
     with open(f"{ROOT}/deploy/host/config/{service}.conf", encoding="utf-8") as file:
         lines = [re.sub(r"^# (\S+ = \S+).*", r"\1", line) for line in file]
     text = re.sub(r"(?m)^(api-key-file|host) = .*\n", "", "".join(lines)).replace("/var/lib/fastdecode/models/model.gguf", tiny())
+    text = text.replace("/etc/fastdecode/certs", str(tmp_path / "certs")).replace("SCHEDULER", "localhost")
     done = run(*(["fastdecode", "up"] if service == "up" else [service]), "--config", "/dev/stdin", "--check", input=text,
                env={**CLEAN, "PATH": f"{BUILD}/bin:{CLEAN['PATH']}"})
     assert done.returncode == 0, text + done.stdout + done.stderr
