@@ -231,9 +231,16 @@ check-gpu: packages-build packages-test ## the CUDA kernels beside plain loops, 
 check-full: packages-build packages-test ## the long checks: sanitizers, fuzzing, every setting, deployment (the gate runs a sample of them)
 	$(Q)tests/check_full.sh
 
+check-upgrade: packages-build packages-test ## a mesh of another revision is upgraded to this one under 64 streams (FROM=REVISION)
+	$(Q)$(MAKE) --no-print-directory $(PARALLEL) all venv model
+	$(Q)tests/upgrade.sh $(FROM)
+
 mutants: packages-build packages-test ## see which of some thirty faults, put into a copy of the code one by one, the tests catch (minutes; ARGS=NAME: one)
 	$(Q)$(MAKE) --no-print-directory $(PARALLEL) programs venv model
 	$(Q)tests/mutants.py --build $(BUILD) --venv $(VENV) $(ARGS)
+
+images: ## build the images of all services with docker or podman (ARGS="kv-worker tools"; docker/build.sh lists the settings)
+	$(Q)docker/build.sh $(ARGS)
 
 check-deploy: packages-deploy model ## build the images, start them by compose, ask one question (root; no registry needed)
 	$(Q)tests/deploy/check_deploy.sh

@@ -1,7 +1,7 @@
 #!/bin/sh
 # install-packages.sh [--list] GROUP...: installs the Debian packages that a group needs and that are missing.
-# Groups: build (compile and serve), cuda (make cuda, beside the toolkit), test (make check), deploy (make check-deploy), runtime
-# (what the programs need to run, save the gateway) and gateway (what it needs beyond that). Says what it installs, asks nothing. --list prints names.
+# Groups: build (compile and serve), cuda (make cuda, beside the toolkit), test (make check), deploy (make check-deploy), image (make images, beside
+# build) and proxy (the image before several gateways). Says what it installs, asks nothing. --list prints names.
 set -eu
 
 build="gcc libc6-dev make pkg-config libnng-dev libprotobuf-c-dev protobuf-c-compiler libopenblas-dev libmicrohttpd-dev
@@ -11,9 +11,8 @@ cuda="g++"
 test="libcmocka-dev g++ clang clang-format libclang-rt-14-dev binutils git shellcheck curl procps universal-ctags
 openssl chromium chromium-driver prometheus mandoc zsh fish systemd"
 deploy="podman runc debootstrap crun uidmap slirp4netns iptables netavark aardvark-dns python3 python3-venv curl"
-runtime="libnng1 libprotobuf-c1 libjansson4 libcurl4 libsodium23 libssl3 liburing2 libopenblas0-pthread
-coinor-libclp1"
-gateway="libmicrohttpd12 libgnutls30 libpcre2-8-0 libutf8proc2 libsqlite3-0"
+image="ca-certificates"
+proxy="haproxy"
 
 list=""
 if [ "${1:-}" = --list ]; then
@@ -28,9 +27,9 @@ for group in "$@"; do
     cuda) packages="$packages $cuda" ;;
     test) packages="$packages $test" ;;
     deploy) packages="$packages $deploy" ;;
-    runtime) packages="$packages $runtime" ;;
-    gateway) packages="$packages $gateway" ;;
-    *) echo "install-packages.sh: unknown group '$group' (build, cuda, test, deploy, runtime, gateway)" >&2; exit 2 ;;
+    image) packages="$packages $image" ;;
+    proxy) packages="$packages $proxy" ;;
+    *) echo "install-packages.sh: unknown group '$group' (build, cuda, test, deploy, image, proxy)" >&2; exit 2 ;;
     esac
 done
 if [ -n "$list" ]; then

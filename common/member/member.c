@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/repeat.h"
+#include "common/rpc/own_address.h"
 
 enum { HEARTBEAT_US = 500000, CALL_TIMEOUT_MS = 2000, AGAIN_US = 200000, AGAIN_MOST_US = 1000000, DRAIN_TIMEOUT_MS = 60000 };
 static const uint64_t CLOCKS_APART_MS = 86400000; // a day
@@ -143,14 +144,15 @@ enum status member_check_name(const char *name, struct error *error)
     return error_set(error, STATUS_INVALID_ARGUMENT, "--name is %zu bytes long, want 1 to %d", strlen(name), MEMBER_NAME_BYTES - 1);
 }
 
-enum status member_check_address(const char *address, const char *option, struct error *error)
+enum status member_advertise(const struct member_address *address, char *out, size_t out_bytes, struct error *error)
 {
-    static const char *const everywhere[] = {"://0.0.0.0:", "://[::]:", "://*:", "://:"};
+    const char *at = address->given ? address->given : address->listening;
 
-    for (size_t i = 0; i < sizeof everywhere / sizeof *everywhere; i++)
-        if (strstr(address, everywhere[i]))
-            return error_set(error, STATUS_INVALID_ARGUMENT, "others cannot connect to %s: set their address with --%s", address,
-                             option);
+    if (rpc_address_is_everywhere(at) && (address->given || !rpc_own_address(at, address->scheduler, out, out_bytes)))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "others cannot connect to %s: set their address with --%s", at,
+                         address->option);
+    if (!rpc_address_is_everywhere(at))
+        snprintf(out, out_bytes, "%s", at);
     return STATUS_OK;
 }
 

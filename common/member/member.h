@@ -37,8 +37,17 @@ struct member_config {
 // INVALID_ARGUMENT: the name is empty or too long. Cutting it could make two workers look like one.
 enum status member_check_name(const char *name, struct error *error) MUST_CHECK;
 
-// INVALID_ARGUMENT: nobody can connect to this address ("tcp://0.0.0.0:7402"). option: the one that sets another, for the error.
-enum status member_check_address(const char *address, const char *option, struct error *error) MUST_CHECK;
+// The address at which others are to connect to a socket.
+struct member_address {
+    const char *given;     // by the option; NULL: it is found
+    const char *listening; // of the socket
+    const char *scheduler; // which way others are
+    const char *option;    // "advertise", for the error
+};
+
+// Writes what was given, or where the socket listens; if that is everywhere, with this host's address on the way to the scheduler.
+// INVALID_ARGUMENT: nobody could connect there.
+enum status member_advertise(const struct member_address *address, char *out, size_t out_bytes, struct error *error) MUST_CHECK;
 
 enum status member_open(struct rpc_loop *loop, const struct member_config *config, struct member **out,
                         struct error *error) MUST_CHECK;

@@ -10,14 +10,14 @@
 
 #include "common/base/clock.h"
 
-enum { REPEAT_US = 300 * 1000 };
+enum { REPEAT_US = 300 * 1000, OPTIONS_MAX = 128 };
 
 struct service {
     const struct service_program *program;
     void *state;
     int argc;
     char **argv;
-    bool check_only;
+    bool check_only, probe_only;
     atomic_uint stop_count; // relaxed: whoever waits for it is woken after it has grown
     pthread_mutex_t lock;
     pthread_cond_t stopped;
@@ -28,8 +28,13 @@ struct service {
 
 enum status service_options(struct service *service, const struct option *options, uint32_t option_count, struct error *error)
 {
+    struct option table[OPTIONS_MAX];
+    const struct option probe = {
+        "probe", OPTION_BOOL, &service->probe_only, NULL, "ask the service that runs with these settings whether it is ready", 0,
+        0};
+    uint32_t count = options_append(table, options_append(table, 0, OPTIONS_MAX, options, option_count), OPTIONS_MAX, &probe, 1);
     struct program program = {
-        .name = service->program->name, .purpose = service->program->purpose, .options = options, .option_count = option_count};
+        .name = service->program->name, .purpose = service->program->purpose, .options = table, .option_count = count};
     enum status status = options_parse(&program, service->argc, service->argv, error);
 
     service->check_only = program.check_only;
@@ -183,6 +188,8 @@ int service_run(const struct service_program *program, void *state, int argc, ch
     struct error error = {.text = ""};
     enum status status = program->configure(&service, state, &error);
 
+    if (!status && service.probe_only)
+        return program->probe(state);
     if (!status && service.check_only)
         status = program->check ? program->check(state, &error) : STATUS_OK;
     else if (!status)

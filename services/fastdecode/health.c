@@ -3,96 +3,9 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/base/clock.h"
-#include "common/base/log.h"
 #include "common/base/options.h"
-#include "common/rpc/rpc.h"
-#include "envelope.pb-c.h"
+#include "common/rpc/probe.h"
 #include "services/fastdecode/commands.h"
-
-struct probe {
-    struct rpc_channel *channel;
-    const char *address;
-    bool over, answered, ready;
-    char why[400]; // begins with the address
-};
-
-static void on_reply(void *user, struct rpc_message *message)
-{
-    struct probe *probe = user;
-    const Fastdecode__HealthReply *reply = rpc_message_unpack(message, &fastdecode__health_reply__descriptor);
-    if (!reply)
-        return; // on_end says so
-    probe->answered = true;
-    probe->ready = reply->ready;
-    printf("%s %s %s%s%s\n", reply->service, reply->version, reply->ready ? "ready" : "not ready", reply->ready ? "" : ": ",
-           reply->ready ? "" : reply->reason);
-}
-
-static void on_end(void *user, enum status status, const char *text)
-{
-    struct probe *probe = user;
-    probe->over = true;
-    snprintf(probe->why, sizeof probe->why, "%s: %s: %s", probe->address, status_name(status),
-             status ? text : "a malformed answer");
-}
-
-static void on_up(void *user, const struct rpc_peer *peer)
-{
-    struct probe *probe = user;
-    Fastdecode__HealthRequest request = FASTDECODE__HEALTH_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {.on_message = on_reply, .on_end = on_end};
-    struct error error;
-
-    (void)peer;
-    if (rpc_call_start(probe->channel, &fastdecode__health__descriptor, "Check", &request.base, NULL, &callbacks, probe, NULL,
-                       &error)) {
-        snprintf(probe->why, sizeof probe->why, "%s", error.text);
-        probe->over = true;
-    }
-}
-
-static void on_down(void *user, const char *why)
-{
-    struct probe *probe = user;
-    probe->over = true; // it refuses or has closed the connection, and would do so again
-    snprintf(probe->why, sizeof probe->why, "%s", why);
-}
-
-static int ask(const char *address, uint32_t timeout_ms, const struct rpc_security *security)
-{
-    struct probe probe = {.address = address};
-    uint64_t limit_us = clock_now_us() + timeout_ms * 1000ull;
-    struct rpc_loop *loop;
-    struct error error;
-    const struct rpc_channel_config config = {
-        .address = address,
-        .hello = {.service = RPC_PROBE_NAME},
-        .peer_roles = RPC_IS_ANY,
-        .on_up = on_up,
-        .on_down = on_down,
-        .user = &probe,
-    };
-
-    if (rpc_loop_open(&loop)) {
-        fprintf(stderr, "fastdecode health: no memory\n");
-        return 1;
-    }
-    snprintf(probe.why, sizeof probe.why, "%s: nothing answers there", address);
-    rpc_loop_set_security(loop, security);
-    if (rpc_channel_open(loop, &config, &probe.channel, &error)) {
-        fprintf(stderr, "fastdecode health: %s\n", error.text);
-        rpc_loop_close(loop);
-        return 2;
-    }
-    while (!probe.over && clock_now_us() < limit_us)
-        rpc_loop_run(loop, limit_us - MIN(limit_us, clock_now_us()), 0);
-    if (!probe.answered)
-        fprintf(stderr, "fastdecode health: %s\n", probe.why);
-    rpc_channel_close(probe.channel);
-    rpc_loop_close(loop);
-    return probe.ready ? 0 : 1;
-}
 
 int health_main(int argc, char **argv)
 {
@@ -119,7 +32,7 @@ int health_main(int argc, char **argv)
         fprintf(stderr, "fastdecode health: want one ADDRESS such as tcp://127.0.0.1:7400 or ipc:///folder/s-part.sock\n");
         return 2;
     }
-    int code = program.check_only ? 0 : ask(program.operands[0], timeout_ms, &security);
+    int code = program.check_only ? 0 : rpc_probe("fastdecode health", program.operands[0], timeout_ms, &security);
     rpc_security_close(&security);
     return code;
 }

@@ -9,6 +9,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
+#include "common/rpc/probe.h"
 #include "common/rpc/secret.h"
 #include "common/service/service.h"
 #include "common/trace/trace.h"
@@ -204,6 +205,12 @@ static void finish(void *state)
 
 static void reload(void *state) { gateway_reload(((struct gateway_program *)state)->gateway); }
 
+static int probe(void *state)
+{
+    const struct gateway_config *g = &((struct gateway_program *)state)->config;
+    return rpc_probe_self("gateway", g->listen, &g->security);
+}
+
 static enum status check(void *state, struct error *error)
 {
     return gateway_check(&((struct gateway_program *)state)->config, error);
@@ -214,6 +221,7 @@ int main(int argc, char **argv)
     static const struct service_program program = {.name = "gateway",
                                                    .purpose = "HTTP front of the mesh: the OpenAI API over the scheduler's RPC",
                                                    .configure = configure,
+                                                   .probe = probe,
                                                    .check = check,
                                                    .start = start,
                                                    .serve = serve,

@@ -336,9 +336,9 @@ enum status control_open(struct worker *worker, struct error *error)
 
     if (status)
         return status;
-    snprintf(worker->control_address, sizeof worker->control_address, "%s",
-             worker->settings.advertise ? worker->settings.advertise : rpc_server_address(worker->control_server, 0));
-    if ((status = member_check_address(worker->control_address, "advertise", error)))
+    const struct member_address address = {worker->settings.advertise, rpc_server_address(worker->control_server, 0),
+                                           worker->settings.scheduler, "advertise"};
+    if ((status = member_advertise(&address, worker->control_address, sizeof worker->control_address, error)))
         return status;
     const struct member_config member = {
         .scheduler = worker->settings.scheduler,

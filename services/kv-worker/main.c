@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/read_rate.h"
+#include "common/rpc/probe.h"
 #include "common/service/service.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
@@ -44,10 +45,9 @@ static enum status open_tensors(struct worker *worker, struct error *error)
 
     if (status)
         return status;
-    snprintf(worker->tensor_address, sizeof worker->tensor_address, "%s",
-             worker->settings.advertise_tensors ? worker->settings.advertise_tensors
-                                                : rpc_server_address(worker->tensor_server, 0));
-    return member_check_address(worker->tensor_address, "advertise-tensors", error);
+    const struct member_address address = {worker->settings.advertise_tensors, rpc_server_address(worker->tensor_server, 0),
+                                           worker->settings.scheduler, "advertise-tensors"};
+    return member_advertise(&address, worker->tensor_address, sizeof worker->tensor_address, error);
 }
 
 static void *tensor_main(void *arg)
@@ -76,9 +76,10 @@ static enum status configure(struct service *service, void *state, struct error 
         {"scheduler", OPTION_STRING, &s->scheduler, "ADDRESS", "address of the scheduler", 0, 0},
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "address of the control socket", 0, 0},
         {"listen-tensors", OPTION_STRING, &s->listen_tensors, "ADDRESS", "address of the tensor socket", 0, 0},
-        {"advertise", OPTION_STRING, &s->advertise, "ADDRESS", "address at which the scheduler reaches the control socket", 0, 0},
+        {"advertise", OPTION_STRING, &s->advertise, "ADDRESS",
+         "address at which the scheduler reaches the control socket; default: found", 0, 0},
         {"advertise-tensors", OPTION_STRING, &s->advertise_tensors, "ADDRESS",
-         "address at which the s-part and other workers reach the tensor socket", 0, 0},
+         "address at which the s-part and other workers reach the tensor socket; default: found", 0, 0},
         RPC_SECURITY_OPTIONS(s->security),
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for KV pages", 1 << 20, 1e15},
         {"threads", OPTION_U32, &s->threads, "N", "attention threads; 0: one per usable CPU, each pinned", 0, 1024},
@@ -154,6 +155,12 @@ static enum status serve(struct service *service, void *state, struct error *err
     return STATUS_OK;
 }
 
+static int probe(void *state)
+{
+    const struct worker_settings *s = &((struct worker *)state)->settings;
+    return rpc_probe_self("kv-worker", s->listen, &s->security);
+}
+
 static void wake(void *state) { rpc_loop_wake(((struct worker *)state)->control_loop); }
 
 static void reload(void *state) { rpc_tls_reload(((struct worker *)state)->security.tls); }
@@ -181,6 +188,7 @@ int main(int argc, char **argv)
                                                    .purpose = "holds the KV cache of sequences and attends over it",
                                                    .signals_handled = 2,
                                                    .configure = configure,
+                                                   .probe = probe,
                                                    .start = start,
                                                    .serve = serve,
                                                    .wake = wake,

@@ -2,11 +2,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/rpc/probe.h"
 #include "services/s-part/s_part.h"
 
 static enum status configure(struct service *service, void *state, struct error *error)
 {
     return settings_parse(service, &((struct s_part *)state)->settings, error);
+}
+
+static int probe(void *state)
+{
+    const struct s_part_settings *s = &((struct s_part *)state)->settings;
+    return rpc_probe_self("s-part", s->listen, &s->security);
 }
 
 static enum status start(void *state, struct error *error) { return serve_open(state, error); }
@@ -24,6 +31,7 @@ int main(int argc, char **argv)
     static const struct service_program program = {.name = "s-part",
                                                    .purpose = "weights, forward pass, sampling and the local KV pool",
                                                    .configure = configure,
+                                                   .probe = probe,
                                                    .start = start,
                                                    .serve = serve,
                                                    .wake = wake,

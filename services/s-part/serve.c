@@ -83,15 +83,14 @@ static enum status open_server(struct s_part *s_part, struct error *error)
     enum status status = rpc_server_open(engine->loop, &config, &s_part->server, error);
     if (status)
         return status;
-    snprintf(s_part->address, sizeof s_part->address, "%s", s->advertise ? s->advertise : rpc_server_address(s_part->server, 0));
-    snprintf(s_part->tensor_address, sizeof s_part->tensor_address, "%s",
-             s->advertise_tensors ? s->advertise_tensors
-             : s->listen_tensors  ? rpc_server_address(s_part->server, 1)
-                                  : s_part->address);
-    log_info("S-PART", "name=%s listen=%s advertise=%s", s->name, rpc_server_address(s_part->server, 0), s_part->address);
-    if ((status = member_check_address(s_part->address, "advertise", error)))
+    const struct member_address address = {s->advertise, rpc_server_address(s_part->server, 0), s->scheduler, "advertise"};
+    if ((status = member_advertise(&address, s_part->address, sizeof s_part->address, error)))
         return status;
-    return member_check_address(s_part->tensor_address, "advertise-tensors", error);
+    const struct member_address tensors = {s->advertise_tensors,
+                                           s->listen_tensors ? rpc_server_address(s_part->server, 1) : s_part->address,
+                                           s->scheduler, "advertise-tensors"};
+    log_info("S-PART", "name=%s listen=%s advertise=%s", s->name, rpc_server_address(s_part->server, 0), s_part->address);
+    return member_advertise(&tensors, s_part->tensor_address, sizeof s_part->tensor_address, error);
 }
 
 enum status serve_open(struct s_part *s_part, struct error *error)

@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/member/member.h"
+#include "common/rpc/probe.h"
 #include "common/service/service.h"
 #include "services/scheduler/scheduler.h"
 
@@ -159,11 +160,18 @@ static void finish(void *state)
     log_info("END", "incarnation=%llx", (unsigned long long)scheduler->incarnation);
 }
 
+static int probe(void *state)
+{
+    const struct scheduler_settings *s = &((struct scheduler *)state)->settings;
+    return rpc_probe_self("scheduler", s->listen, &s->security);
+}
+
 int main(int argc, char **argv)
 {
     static const struct service_program program = {.name = "scheduler",
                                                    .purpose = "queues, places and batches sequences; knows who is in the mesh",
                                                    .configure = configure,
+                                                   .probe = probe,
                                                    .start = start,
                                                    .serve = serve,
                                                    .wake = wake,

@@ -1,6 +1,7 @@
 #!/bin/bash
-# check_deploy.sh: the first deployment, for real and without a container registry: two Debian bases by debootstrap, the
-# four images on them without network, compose with two KV workers, one right answer through the published port, with a key; a prefix that is found.
+# check_deploy.sh: a deployment, for real and without a container registry: a Debian by debootstrap, the images built on it without network,
+# compose with TLS, two KV workers and two gateways behind one port, right answers, with a key; a prefix that is found. Then, under 16 streams of
+# which none may be lost or changed: four workers and one, a worker that is killed, a new image of every service. The same images by `podman kube play`.
 # The Kubernetes manifests are checked against the API's schema. As root; state lies in build/deploy and is the check's own
 # (storage, networks, containers.conf), so nothing of the machine's other containers is touched, and all but the cached
 # bases is taken down again, whatever happens. Exit status 77: no container can run on this machine.
@@ -110,15 +111,27 @@ tear_down() {
 }
 
 build_images() {
-    local service
-    podman import --quiet "$state/base.tar" localhost/fastdecode-base >/dev/null
     podman import --quiet "$state/build-base.tar" localhost/fastdecode-build-base >/dev/null
-    for service in $services; do
-        say "building fastdecode-$service"
-        podman build --quiet --network none --pull=never --build-arg BASE=localhost/fastdecode-base \
-            --build-arg BUILD_BASE=localhost/fastdecode-build-base --file docker/Dockerfile --target "$service" \
-            --tag "localhost/fastdecode-$service" . >"$state/build.log" 2>&1 ||
-            { tail -40 "$state/build.log" >&2; die "building the image of $service failed"; }
+    say "building the images"
+    # shellcheck disable=SC2086  # the list is words
+    ENGINE=podman BUILD_BASE=localhost/fastdecode-build-base IMAGE_ARGS="--quiet --network none --pull=never" \
+        docker/build.sh $services tools proxy >"$state/build.log" 2>&1 ||
+        { tail -40 "$state/build.log" >&2; die "building the images failed"; }
+}
+
+# Nothing but the service is in an image: no shell, no other program, no file that its user could change.
+check_images() {
+    local service image size files
+    for service in $services tools proxy; do
+        image=localhost/fastdecode-$service
+        size=$(podman image inspect --format '{{.Size}}' "$image")
+        files=$(podman save "$image" | tar -xO --wildcards '*.tar' | tar -t 2>/dev/null | grep -vE '/$')
+        if echo "$files" | grep -qE '(^|/)(sh|bash|dash|busybox|apt|dpkg|perl|python[0-9.]*)$'; then die "$image has a shell or more"; fi
+        [ "$(podman image inspect --format '{{.User}}' "$image")" = 65532:65532 ] || die "$image does not run as user 65532"
+        [ "$service" = tools ] || [ "$service" = proxy ] ||
+            [ "$(podman image inspect --format '{{index .Labels "org.opencontainers.image.revision"}}' "$image")" != "" ] || die "$image has no revision"
+        say "$image: $((size / 1000000)) MB, $(echo "$files" | wc -l) files"
+        [ "$service" != kv-worker ] || [ "$size" -lt 40000000 ] || die "the image of kv-worker is larger than 40 MB"
     done
 }
 
@@ -140,9 +153,8 @@ check_cuda_image() {
     local image=localhost/fastdecode-s-part-cuda said
     local plain=(--tls none --listen tcp://127.0.0.1:7401 --advertise tcp://127.0.0.1:7401 --scheduler tcp://127.0.0.1:7400)
     say "building fastdecode-s-part-cuda"
-    podman build --quiet --network none --pull=never --build-arg BASE=localhost/fastdecode-base \
-        --build-arg BUILD_BASE=localhost/fastdecode-build-base --build-context "cuda=${CUDA_HOME:-/usr/local/cuda}" \
-        --build-arg CUDA_ARCH="${CUDA_ARCH:-90}" --file docker/Dockerfile --target s-part-cuda --tag $image . >"$state/build.log" 2>&1 ||
+    ENGINE=podman BUILD_BASE=localhost/fastdecode-build-base IMAGE_ARGS="--quiet --network none --pull=never \
+        --build-context cuda=${CUDA_HOME:-/usr/local/cuda} --build-arg CUDA_ARCH=${CUDA_ARCH:-90}" docker/build.sh s-part-cuda >"$state/build.log" 2>&1 ||
         { tail -40 "$state/build.log" >&2; die "building the image of the s-part for a GPU failed"; }
     said=$(podman run --rm --read-only --volume "$root/models:/models:ro" $image "${plain[@]}" --model "/models/$model" --calibrate off 2>&1) && true
     case $said in
@@ -203,8 +215,7 @@ check_answer() {
 make_certs() {
     mkdir -p "$state/certs"
     chown 65532 "$state/certs"
-    podman run --rm --network none --read-only --volume "$state/certs:/certs" --entrypoint fastdecode localhost/fastdecode-scheduler \
-        certs /certs "$@" >/dev/null || die "fastdecode certs failed"
+    podman run --rm --network none --read-only --volume "$state/certs:/certs" localhost/fastdecode-tools certs /certs "$@" >/dev/null || die "fastdecode certs failed"
 }
 
 count_renewed() { podman logs "$(containers_of scheduler)" 2>&1 | grep -c "TLS-RELOADED"; }
@@ -215,6 +226,85 @@ check_renewal() {
     await 20 "new certificates are taken" count_renewed
     check_answer
     say "new certificates were taken"
+}
+
+# under_load WHAT COMMAND...: runs the command while streams run.
+under_load() {
+    local what=$1 folder=$state/load pid
+    shift
+    rm -rf "$folder"
+    mkdir "$folder"
+    python3 tests/deploy/under_load.py "$url" "$folder" --key "$key" >"$folder/said" 2>&1 &
+    pid=$!
+    await 120 "streams" test -e "$folder/started"
+    "$@"
+    touch "$folder/stop"
+    wait $pid || { cat "$folder/said" >&2; die "$what: streams were lost or changed"; }
+    say "$what: $(cat "$folder/said")"
+}
+
+# start SERVICE NUMBER: as many containers of a service; those that run stay
+start() {
+    compose up --no-build --no-deps --no-recreate -d --scale "$1=$2" "$1" >"$state/compose.log" 2>&1 ||
+        { tail -40 "$state/compose.log" >&2; die "compose up of $1 failed"; }
+}
+
+# remove SERVICE NUMBER: ends containers of a service in order until there are so many
+remove() {
+    local id
+    for id in $(podman ps --quiet --sort created --filter "label=com.docker.compose.service=$1" | tail -n "+$(($2 + 1))"); do
+        podman stop --time 75 "$id" >/dev/null
+        podman rm "$id" >/dev/null
+    done
+}
+
+scale_workers() {
+    start kv-worker 4
+    workers=4
+    await 60 "four workers" all_workers_in
+    remove kv-worker 1
+    workers=1
+    await 60 "one worker" all_workers_in
+    start kv-worker 2
+    workers=2
+    await 60 "two workers" all_workers_in
+}
+
+kill_worker() {
+    podman kill --signal KILL "$(containers_of kv-worker | head -1)" >/dev/null
+    workers=1
+    await 30 "the killed worker is missed" all_workers_in
+    podman rm --force --filter "label=com.docker.compose.service=kv-worker" --filter status=exited >/dev/null 2>&1 || true
+    start kv-worker 2
+    workers=2
+    await 60 "two workers" all_workers_in
+}
+
+# A new image of each service, one container after the other.
+roll_out() {
+    local service id count
+    for service in $services; do
+        printf 'FROM localhost/fastdecode-%s:latest\nLABEL release=next\n' "$service" |
+            podman build --quiet --network none --format docker --tag "localhost/fastdecode-$service:next" - >/dev/null
+    done
+    echo "FD_TAG=:next" >>"$state/env"
+    for service in kv-worker scheduler s-part gateway; do
+        count=$(containers_of "$service" | wc -l)
+        for id in $(containers_of "$service"); do
+            podman stop --time 75 "$id" >/dev/null
+            podman rm "$id" >/dev/null
+            start "$service" "$count"
+            await 60 "ready again after a new $service" curl -fsS "$url/ready"
+        done
+        [ "$service" != kv-worker ] || await 60 "two new workers" all_workers_in
+        for id in $(containers_of "$service"); do
+            case $(podman inspect --format '{{.ImageName}}' "$id") in
+            *:next) ;;
+            *) die "$service still runs $(podman inspect --format '{{.ImageName}}' "$id")" ;;
+            esac
+        done
+    done
+    await 60 "two workers" all_workers_in
 }
 
 check_key() {
@@ -244,7 +334,7 @@ check_health() {
             count=$((count + 1))
         done
         say "$service: $count healthy"
-        [ "$count" = "$([ "$service" = kv-worker ] && echo $workers || echo 1)" ] || die "$service: $count containers"
+        [ "$count" = "$(case $service in kv-worker) echo $workers ;; gateway) echo 2 ;; *) echo 1 ;; esac)" ] || die "$service: $count containers"
     done
 }
 
@@ -261,18 +351,19 @@ if [ ! -f "$state/venv/ready" ] || [ tests/deploy/requirements.txt -nt "$state/v
     touch "$state/venv/ready"
 fi
 PATH=$state/venv/bin:$PATH
-"$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes
-"$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes-cuda
-"$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes-batches
-"$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes-pipeline
+for overlay in deploy/kubernetes/base deploy/kubernetes/overlays/*; do
+    "$state/venv/bin/python" tests/deploy/check_manifests.py "$overlay"
+done
+"$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes/base deploy/kubernetes/components/autoscale-adapter \
+    deploy/kubernetes/components/inference-pool
 
-make_base base runtime gateway
 # shellcheck disable=SC2046  # a word or none
-make_base build-base build $([ -z "$with_cuda" ] || echo cuda)
+make_base build-base build image proxy $([ -z "$with_cuda" ] || echo cuda)
 configure_podman
 trap tear_down EXIT
 trap 'exit 130' INT TERM
 build_images
+check_images
 check_cuda_compose
 [ -z "$with_cuda" ] || check_cuda_image
 
@@ -289,8 +380,8 @@ chmod 644 "$FD_MODELS/keys"
 rm -rf "$state/certs"
 make_certs
 url=http://127.0.0.1:$FD_PORT
-say "starting compose with $workers KV workers"
-compose up --no-build -d --scale kv-worker=$workers >"$state/compose.log" 2>&1 ||
+say "starting compose with $workers KV workers and 2 gateways"
+compose up --no-build -d --scale kv-worker=$workers --scale gateway=2 >"$state/compose.log" 2>&1 ||
     { tail -40 "$state/compose.log" >&2; die "compose up failed"; }
 await 60 "ready" curl -fsS "$url/ready"
 await 30 "$workers KV workers" all_workers_in
@@ -299,6 +390,9 @@ check_key
 check_answer
 check_prefix_cache
 check_renewal
+under_load "four workers, then one" scale_workers
+under_load "a worker killed" kill_worker
+under_load "new images of all services" roll_out
 compose down --remove-orphans --timeout 20 >"$state/compose.log" 2>&1 || { tail -40 "$state/compose.log" >&2; die "compose down failed"; }
 [ -z "$(podman ps -aq)" ] || die "compose down left containers"
 say "passed"

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""check_manifests.py DIR: the Kubernetes manifests of a kustomization, without a cluster.
+"""check_manifests.py DIR [COMPONENT...]: the Kubernetes manifests of a kustomization, with components of its choice, without a cluster.
 
 Each document against the API's schema (kubernetes-validate, strict: an unknown field is an error), and what a schema
 cannot say: every file is listed, every reference (ConfigMap key, claim, selector, port name, serviceName) leads somewhere,
 every service has the certificate for it, and no RPC port is open to other pods.
 """
 import copy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -39,15 +40,16 @@ def merge(into, patch):
 def load(folder):
     """(kustomization, its documents with patches applied, errors); those of the folders that it stands on come first."""
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    bases = [name for name in kustomization["resources"] if (folder / name).is_dir()]
+    below = [*kustomization.get("resources", []), *kustomization.get("components", [])]
+    bases = [name for name in below if (folder / name).is_dir()]
     patches = [patch["path"] for patch in kustomization.get("patches", [])]
-    listed = {*kustomization["resources"], *patches} - set(bases)
+    listed = {*below, *patches} - set(bases)
     present = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}
     errors = [f"{folder}/kustomization.yaml: {name} is not both listed and there" for name in sorted(listed ^ present)]
     documents = []
     for base in bases:
-        below, of_base, wrong = load(folder / base)
-        kustomization["images"] = kustomization.get("images", []) + below["images"]
+        lower, of_base, wrong = load(folder / base)
+        kustomization["images"] = kustomization.get("images", []) + lower.get("images", [])
         documents += of_base
         errors += wrong
     documents += [(name, document) for name in sorted(listed & present - set(patches))
@@ -66,8 +68,20 @@ def find(documents, kind):
     return {document["metadata"]["name"]: document for _, document in documents if document["kind"] == kind}
 
 
+# Kinds that a cluster has only with KEDA, the Prometheus Operator or the inference extension: the fields of their spec that must be there.
+CUSTOM = {"ScaledObject": ("keda.sh/v1alpha1", {"scaleTargetRef", "triggers"}),
+          "ServiceMonitor": ("monitoring.coreos.com/v1", {"selector", "endpoints"}),
+          "PrometheusRule": ("monitoring.coreos.com/v1", {"groups"}),
+          "InferencePool": ("inference.networking.k8s.io/v1", {"selector", "targetPorts", "endpointPickerRef"})}
+
+
 def check_schema(documents):
     for name, document in documents:
+        if document["kind"] in CUSTOM:
+            version, fields = CUSTOM[document["kind"]]
+            if document["apiVersion"] != version or not fields <= set(document["spec"]):
+                yield f"{name}: {document['kind']} {document['metadata']['name']}: not {version} with {', '.join(sorted(fields))}"
+            continue
         try:
             kubernetes_validate.validate(document, "1.30", strict=True)
         except kubernetes_validate.ValidationError as error:
@@ -133,6 +147,48 @@ def check_references(kustomization, documents):
                 yield f"Service {name}: no port {port['targetPort']} in its pods"
 
 
+def mebibytes(quantity):
+    """Of a quantity of memory in Mi or Gi."""
+    return int(quantity[:-2]) * {"Mi": 1, "Gi": 1024}[quantity[-2:]]
+
+
+def check_pods(documents):
+    """Pod security `restricted`, and memory for what the service plans to take."""
+    config = find(documents, "ConfigMap")["fastdecode"]["data"]
+    for name, workload in {**find(documents, "Deployment"), **find(documents, "StatefulSet")}.items():
+        spec = workload["spec"]["template"]["spec"]
+        if not spec["securityContext"].get("runAsNonRoot") or spec["securityContext"].get("seccompProfile", {}).get("type") != "RuntimeDefault":
+            yield f"{name}: its pods are not restricted"
+        for container in spec["containers"]:
+            security = container.get("securityContext", {})
+            if security.get("allowPrivilegeEscalation") is not False or security.get("capabilities", {}).get("drop") != ["ALL"] or \
+                    not security.get("readOnlyRootFilesystem"):
+                yield f"{name}: its container is not restricted"
+            planned = {"kv-worker": int(config["FD_KV_MEMORY"]), "s-part": int(config["FD_LOCAL_POOL"])}.get(container["name"], 0) >> 20
+            if mebibytes(container["resources"]["requests"]["memory"]) < planned + 128:
+                yield f"{name}: requests less memory than its {planned} MiB of pages and a little"
+
+
+def check_operators(documents):
+    """Budgets, autoscalers and monitors are about something that is there."""
+    workloads = {kind: find(documents, kind) for kind in ("Deployment", "StatefulSet")}
+    for kind in ("ScaledObject", "HorizontalPodAutoscaler"):
+        for name, scaler in find(documents, kind).items():
+            target = scaler["spec"]["scaleTargetRef"]
+            if target["name"] not in workloads.get(target["kind"], {}):
+                yield f"{kind} {name}: no {target['kind']} {target['name']}"
+    pods = [workload["spec"]["template"]["metadata"]["labels"] for kind in workloads.values() for workload in kind.values()]
+    for kind in ("PodDisruptionBudget", "InferencePool"):
+        for name, document in find(documents, kind).items():
+            if not any(selects(document["spec"]["selector"], labels) for labels in pods):
+                yield f"{kind} {name}: selects no pods"
+    for name, monitor in find(documents, "ServiceMonitor").items():
+        ports = {port["name"] for service in find(documents, "Service").values()
+                 if selects(monitor["spec"]["selector"], service["metadata"].get("labels", {})) for port in service["spec"]["ports"]}
+        if not {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= ports:
+            yield f"ServiceMonitor {name}: selects no Service with its ports"
+
+
 def selects(selector, labels):
     """True if a LabelSelector of matchLabels and `In` expressions takes these labels."""
     return (selector.get("matchLabels", {}).items() <= labels.items() and
@@ -167,7 +223,8 @@ def check_network(documents):
 
 
 def check(kustomization, documents):
-    return [*check_schema(documents), *check_references(kustomization, documents), *check_network(documents)]
+    return [*check_schema(documents), *check_references(kustomization, documents), *check_network(documents), *check_pods(documents),
+            *check_operators(documents)]
 
 
 def break_each(kustomization, documents):
@@ -200,7 +257,17 @@ def break_each(kustomization, documents):
         "policy without peers": lambda broken: policy(broken, "mesh")["ingress"][0].pop("from"),
         "policy of HTTP": lambda broken: policy(broken, "gateway-http")["ingress"][0]["ports"][0].update(port="rpc"),
         "image": lambda broken: pod(broken).update(image="other"),
+        "restriction": lambda broken: pod(broken)["securityContext"].pop("allowPrivilegeEscalation"),
+        "user": lambda broken: worker(broken)["template"]["spec"]["securityContext"].pop("runAsNonRoot"),
+        "memory": lambda broken: pod(broken)["resources"]["requests"].update(memory="1Gi"),
     }
+    if find(documents, "ScaledObject"):
+        breaks |= {
+            "scaler's target": lambda broken: find(broken, "ScaledObject")["kv-worker"]["spec"]["scaleTargetRef"].update(kind="Deployment"),
+            "scaler": lambda broken: find(broken, "ScaledObject")["gateway"]["spec"].pop("triggers"),
+            "budget": lambda broken: find(broken, "PodDisruptionBudget")["kv-worker"]["spec"]["selector"]["matchLabels"].update(x="y"),
+            "monitor": lambda broken: find(broken, "Service")["gateway"]["metadata"].pop("labels"),
+        }
     for name, damage in breaks.items():
         broken = copy.deepcopy(documents)
         damage(broken)
@@ -208,15 +275,30 @@ def break_each(kustomization, documents):
             yield f"the check does not notice a broken {name}"
 
 
+def check_rules(documents):
+    """The operator's form of the rules is that of the rules."""
+    for name, document in documents:
+        if document["kind"] == "PrometheusRule":
+            root = Path(__file__).parent.parent.parent
+            made = subprocess.run([sys.executable, root / "deploy/kubernetes/make_rules.py"], capture_output=True, check=True).stdout
+            if yaml.safe_load(made) != document:
+                yield f"{name}: is not what deploy/kubernetes/make_rules.py makes"
+
+
 def main():
     kustomization, documents, errors = load(Path(sys.argv[1]))
+    for component in sys.argv[2:]:
+        _, more, wrong = load(Path(component))
+        documents += more
+        errors += wrong
+    errors += check_rules(documents)
     errors += check(kustomization, documents)
     if not errors:
         errors += break_each(kustomization, documents)
     for error in errors:
         print(error, file=sys.stderr)
     if not errors:
-        print(f"{sys.argv[1]}: {len(documents)} documents are valid")
+        print(f"{' '.join(sys.argv[1:])}: {len(documents)} documents are valid")
     return bool(errors)
 
 

@@ -3,10 +3,11 @@ import os
 import re
 import signal
 import socket
+import subprocess
 
 import pytest
 
-from conftest import tiny, wait_until
+from conftest import BUILD, tiny, wait_until
 
 KV_WORKER = ("--calibrate=off", "--kv-memory=16M", "--threads=1")
 
@@ -125,3 +126,31 @@ def test_a_wrong_model_does_not_stay(by_hand):
     by_hand.s_part("0:2")
     by_hand.wait_ready()
     wait_until(lambda: "PLACE-UP name=kv-worker" in by_hand.log("scheduler"), 30, lambda: by_hand.log("worker"))
+
+
+# --- probes -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_service_probes_itself(by_hand, tmp_path):
+    """With the settings that it has: --probe needs no other program in an image."""
+    options = (f"--scheduler=ipc://{tmp_path}/none.sock", f"--listen=ipc://{tmp_path}/w.sock", f"--listen-tensors=ipc://{tmp_path}/t.sock", *KV_WORKER)
+
+    def probe():
+        return subprocess.run([f"{BUILD}/bin/kv-worker", *options, "--probe"], capture_output=True, text=True, check=False)
+
+    said = probe()
+    assert said.returncode == 1 and "nothing answers there" in said.stderr
+    by_hand.start("worker", "kv-worker", *options)
+    wait_until(lambda: "not ready" in probe().stdout, 30, "it does not answer")
+    assert probe().returncode == 1  # it is in no mesh
+
+
+def test_a_worker_finds_the_address_at_which_others_reach_it(by_hand, tmp_path):
+    """It listens on all interfaces, and says where the way to the scheduler begins."""
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of some length")
+    secret.chmod(0o600)
+    by_hand.start("worker", "kv-worker", "--scheduler=tcp://127.0.0.1:9", "--listen=tcp://0.0.0.0:0", "--listen-tensors=tcp://0.0.0.0:0", *KV_WORKER,
+                  "--insecure", f"--mesh-secret-file={secret}")
+    line = wait_until(lambda: re.search(r"KV-WORKER name=.*", by_hand.log("worker")), 30, lambda: by_hand.log("worker"))[0]
+    assert re.search(r"control=tcp://127\.0\.0\.1:\d+ tensors=tcp://127\.0\.0\.1:\d+ ", line), line

@@ -5,17 +5,15 @@ import re
 import subprocess
 import sys
 import threading
-import urllib.error
 import urllib.parse
-import urllib.request
 
 import pytest
 
 from conftest import Mesh, tiny, wait_until
+from prometheus_rig import RULES, Prometheus
 from streams import body, run_all, words
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-RULES = os.path.join(ROOT, "deploy/prometheus/rules.yml")
 DASHBOARD = os.path.join(ROOT, "deploy/grafana/fastdecode.json")
 OTHERS_NAMES = re.compile(r"^(# \w+ )?vllm:")  # autoscalers know them so; promtool wants no colon
 
@@ -29,46 +27,6 @@ def promtool(*arguments, **settings):
 def mesh():
     with Mesh("--kv-workers", 2, "--local-pool", 0, model=tiny()) as running:
         yield running
-
-
-class Prometheus:
-    """A Prometheus that scrapes one mesh and evaluates the rules."""
-
-    def __init__(self, folder, target):
-        config, self.log = folder / "prometheus.yml", folder / "log"
-        config.write_text(f"""
-global: {{scrape_interval: 500ms, evaluation_interval: 500ms}}
-rule_files: [{RULES}]
-scrape_configs:
-  - job_name: fastdecode
-    static_configs: [{{targets: ["{target}"], labels: {{mesh: m}}}}]
-""")
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
-                                             "--web.listen-address=127.0.0.1:0", "--log.format=json"], stderr=log)
-
-        def address():
-            assert self.process.poll() is None, self.log.read_text()
-            lines = [json.loads(line) for line in self.log.read_text().splitlines(True) if line.endswith("\n")]
-            return next((line["address"] for line in lines if line.get("msg") == "Listening on"), None)
-
-        def ready():
-            try:
-                return urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=30).status == 200
-            except urllib.error.HTTPError:
-                return False
-
-        self.address = wait_until(address, 60, "Prometheus does not listen")
-        wait_until(ready, 60, "Prometheus is not ready")
-
-    def ask(self, query):
-        """The samples of a query, as (labels, value)."""
-        with urllib.request.urlopen(f"http://{self.address}/api/v1/query?" + urllib.parse.urlencode({"query": query}), timeout=30) as answer:
-            return [(sample["metric"], float(sample["value"][1])) for sample in json.load(answer)["data"]["result"]]
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(60)
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +81,26 @@ def test_every_query_of_the_dashboard_has_data(prometheus):
     wait_until(all_there, 60, lambda: f"no data for {missing}", 0.2)
 
 
+def queries_of_autoscalers():
+    """Of KEDA's triggers, and of Prometheus Adapter's rules as the adapter fills them in."""
+    found = []
+    for path in ("autoscale-keda/scaled-objects.yaml", "autoscale-adapter/adapter-rules.txt"):
+        with open(os.path.join(ROOT, "deploy/kubernetes/components", path), encoding="utf-8") as file:
+            found += re.findall(r"(?:query|metricsQuery): (.*)", file.read())
+    return [query.replace("<<.LabelMatchers>>", 'mesh="m"').replace('mesh="fastdecode"', 'mesh="m"') for query in found]
+
+
+@pytest.mark.usefixtures("load")
+def test_queries_of_autoscalers_have_data(prometheus):
+    queries = queries_of_autoscalers()
+    assert len(queries) == 4
+    for query in queries:
+        wait_until(lambda: prometheus.ask(query), 60, f"no data for {query}")
+
+
 @pytest.mark.usefixtures("load")
 def test_what_autoscalers_ask_for(prometheus):
-    """The load in workers: near nothing without a load, and it grows with what waits, though nothing more fits."""
+    """The load in workers, as the rule records it."""
     [(labels, up)] = wait_until(lambda: prometheus.ask("fastdecode:kv_workers:up"), 60, "the rules are not evaluated")
     assert labels["mesh"] == "m" and up == 2
     assert 0 < wait_until(lambda: prometheus.ask("fastdecode:wanted:workers > 0"), 60, "no load is seen")[0][1] < 2
