@@ -172,7 +172,7 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) -lcmocka $(LIBS) -o $@
 
--include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD)/obj $(BUILD)/tests -type f -name '*.d' 2>/dev/null)
 
 $(BUILD)/fuzz/libfastdecode.a: $(LIB_SRC) | $(PB_SRC)
 	$(Q)$(MAKE) --no-print-directory BUILD=$(BUILD)/fuzz CC=$(CLANG) WERROR= FUZZER=1 $@
