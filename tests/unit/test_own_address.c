@@ -12,9 +12,11 @@
 
 static void which_addresses_are_everywhere(void **state)
 {
-    static const char *const yes[] = {"tcp://0.0.0.0:7402", "tls+tcp://0.0.0.0:1", "tcp://[::]:7402", "tls+tcp://*:7402", "tcp://:7402"};
-    static const char *const no[] = {"tcp://10.0.0.0:7402", "tcp://127.0.0.1:7402", "tls+tcp://[::1]:7", "ipc:///0.0.0.0:1", "tcp://0.0.0.0",
-                                     "tcp://0.0.0.0.example:1", "udp://0.0.0.0:1", "", "inproc://*:1"};
+    static const char *const yes[] = {"tcp://0.0.0.0:7402", "tls+tcp://0.0.0.0:1", "tcp://[::]:7402", "tls+tcp://*:7402",
+                                      "tcp://:7402"};
+    static const char *const no[] = {"tcp://10.0.0.0:7402", "tcp://127.0.0.1:7402",    "tls+tcp://[::1]:7", "ipc:///0.0.0.0:1",
+                                     "tcp://0.0.0.0",       "tcp://0.0.0.0.example:1", "udp://0.0.0.0:1",   "",
+                                     "inproc://*:1"};
     (void)state;
     for (size_t i = 0; i < sizeof yes / sizeof *yes; i++)
         assert_true(rpc_address_is_everywhere(yes[i]));
