@@ -254,6 +254,12 @@ static enum status open_admin(struct gateway *gateway, struct error *error)
     http.handle = routes_handle_admin;
     if (!http.host || !http_server_start(&http, &gateway->admin, &reason))
         return STATUS_OK;
+    if (gateway->config.admin_takes_any_port) {
+        log_warn("ADMIN-PORT-TAKEN", "port=%u why=\"%s\" next=\"another is taken; set --admin-listen\"", http.port, reason.text);
+        http.port = 0;
+        if (!http_server_start(&http, &gateway->admin, &reason))
+            return STATUS_OK;
+    }
     return error_set(error, reason.status, "--admin-listen: %s; several gateways on a host need a port each, or none", reason.text);
 }
 

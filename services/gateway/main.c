@@ -15,6 +15,8 @@
 #include "common/trace/trace.h"
 #include "services/gateway/gateway.h"
 
+#define ADMIN_PORT "9464" // where OpenTelemetry's exporters for Prometheus listen, too
+
 struct gateway_program {
     struct gateway_config config;
     const char *port_file, *admin_port_file;
@@ -24,22 +26,31 @@ struct gateway_program {
     struct gateway *gateway;
 };
 
-// "127.0.0.1:9464", "[::1]:9464" or "none".
+// Whether only this machine reaches the HTTP server.
+static bool is_loopback(const char *host)
+{
+    return !strncmp(host, "127.", 4) || !strcmp(host, "::1") || !strcmp(host, "localhost");
+}
+
+// "127.0.0.1:9464", "[::1]:9464", "none" or "auto": loopback, where the HTTP server is open to others.
 static enum status split_admin(struct gateway_program *s, struct error *error)
 {
-    const char *colon = strrchr(s->admin_listen, ':');
-    size_t length = colon ? (size_t)(colon - s->admin_listen) : 0;
+    const bool is_auto = !strcmp(s->admin_listen, "auto");
+    const char *listen = !is_auto ? s->admin_listen : is_loopback(s->config.host) ? "none" : "127.0.0.1:" ADMIN_PORT;
+    const char *colon = strrchr(listen, ':');
+    size_t length = colon ? (size_t)(colon - listen) : 0;
     char *end = NULL;
     unsigned long port = colon && colon[1] >= '0' && colon[1] <= '9' ? strtoul(colon + 1, &end, 10) : 65536;
 
     s->config.admin_host = NULL;
-    if (!strcmp(s->admin_listen, "none"))
+    s->config.admin_takes_any_port = is_auto;
+    if (!strcmp(listen, "none"))
         return STATUS_OK;
     if (length == 0 || length >= sizeof s->admin_host || port > 65535 || *end)
         return error_set(error, STATUS_INVALID_ARGUMENT,
-                         "--admin-listen is \"%s\", want ADDRESS:PORT, such as 127.0.0.1:9464, or none", s->admin_listen);
-    const bool brackets = s->admin_listen[0] == '[' && s->admin_listen[length - 1] == ']' && length > 2;
-    snprintf(s->admin_host, sizeof s->admin_host, "%.*s", (int)(length - 2 * brackets), s->admin_listen + brackets);
+                         "--admin-listen is \"%s\", want ADDRESS:PORT, such as 127.0.0.1:" ADMIN_PORT ", auto or none", listen);
+    const bool brackets = listen[0] == '[' && listen[length - 1] == ']' && length > 2;
+    snprintf(s->admin_host, sizeof s->admin_host, "%.*s", (int)(length - 2 * brackets), listen + brackets);
     s->config.admin_host = s->admin_host;
     s->config.admin_port = (uint32_t)port;
     return STATUS_OK;
@@ -57,8 +68,9 @@ static uint32_t list_addresses(struct gateway_program *s, struct option *out)
         {"port-file", OPTION_STRING, &s->port_file, "FILE", "write the port to this file once it listens", 0, 0},
         {"tls-cert", OPTION_STRING, &g->tls_cert, "FILE", "certificate chain (PEM) for HTTPS; read again when it changes", 0, 0},
         {"tls-key", OPTION_STRING, &g->tls_key, "FILE", "its private key (PEM)", 0, 0},
-        {"admin-listen", OPTION_STRING, &s->admin_listen, "ADDRESS:PORT|none",
-         "an address of its own, in plain HTTP, for /metrics, /health and /ready; port 0 picks a free one; none: /metrics is at --port",
+        {"admin-listen", OPTION_STRING, &s->admin_listen, "ADDRESS:PORT|auto|none",
+         "an address of its own, in plain HTTP, for /metrics, /mesh, /health and /ready; port 0 picks a free one; none: they are at --port; auto: none if --host is "
+         "loopback, else 127.0.0.1:" ADMIN_PORT,
          0, 0},
         {"admin-port-file", OPTION_STRING, &s->admin_port_file, "FILE", "write that port to this file once it listens", 0, 0},
         {"audit", OPTION_STRING, &g->audit_file, "FILE|none",
@@ -227,7 +239,7 @@ int main(int argc, char **argv)
                                                    .serve = serve,
                                                    .reload = reload,
                                                    .close = finish};
-    struct gateway_program gateway = {.drain_timeout_s = 30, .drain_notice_s = 5, .admin_listen = "none"};
+    struct gateway_program gateway = {.drain_timeout_s = 30, .drain_notice_s = 5, .admin_listen = "auto"};
 
     gateway_defaults(&gateway.config);
     gateway.config.api_key_file = "none";

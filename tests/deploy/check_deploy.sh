@@ -182,9 +182,14 @@ free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
+# The admin address of a gateway, which the proxy does not lead to.
+admin() {
+    podman inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}:9464' "$(containers_of gateway | head -1)"
+}
+
 # count_workers METRIC: KV workers whose gauge is above zero
 count_workers() {
-    curl -fsS "$url/metrics" | grep "^fastdecode_$1{place=" | grep -v '"local"' | awk '$NF > 0' | wc -l
+    curl -fsS "http://$(admin)/metrics" | grep "^fastdecode_$1{place=" | grep -v '"local"' | awk '$NF > 0' | wc -l
 }
 all_workers_in() { [ "$(count_workers place_up)" = "$workers" ]; }
 all_workers_attended() { [ "$(count_workers place_busy_seconds_total)" = "$workers" ]; } # told by heartbeats
@@ -307,6 +312,11 @@ roll_out() {
     await 60 "two workers" all_workers_in
 }
 
+check_admin() {
+    [ "$(curl -sS -o /dev/null -w '%{http_code}' "$url/metrics")" = 404 ] || die "/metrics is at the published port"
+    curl -fsS "http://$(admin)/metrics" | grep -q '^fastdecode_gateway_mesh_ready 1' || die "no metrics at the admin address"
+}
+
 check_key() {
     local status
     status=$(curl -sS -o /dev/null -w '%{http_code}' "$url/v1/models")
@@ -386,6 +396,7 @@ compose up --no-build -d --scale kv-worker=$workers --scale gateway=2 >"$state/c
 await 60 "ready" curl -fsS "$url/ready"
 await 30 "$workers KV workers" all_workers_in
 check_health
+check_admin
 check_key
 check_answer
 check_prefix_cache

@@ -17,7 +17,8 @@ import yaml
 ROLES = ("gateway", "scheduler", "s-part", "kv-worker")
 SECRETS = {f"fastdecode-tls-{role}": role for role in ROLES}  # made by hand or by cert-manager (deploy/README.md): Secret and whose it is
 FILES = {"ca.crt": "ca.pem", "tls.crt": "cert.pem", "tls.key": "key.pem"}
-OPEN_PORTS = {"http"}  # for everyone; all others are for the mesh's own pods
+OPEN_PORTS = {"http"}  # for everyone
+CLUSTER_PORTS = {"admin"}  # for pods of the cluster; all others are for the mesh's own
 
 
 def merge(into, patch):
@@ -70,7 +71,7 @@ def find(documents, kind):
 
 # Kinds that a cluster has only with KEDA, the Prometheus Operator or the inference extension: the fields of their spec that must be there.
 CUSTOM = {"ScaledObject": ("keda.sh/v1alpha1", {"scaleTargetRef", "triggers"}),
-          "ServiceMonitor": ("monitoring.coreos.com/v1", {"selector", "endpoints"}),
+          "PodMonitor": ("monitoring.coreos.com/v1", {"selector", "podMetricsEndpoints"}),
           "PrometheusRule": ("monitoring.coreos.com/v1", {"groups"}),
           "InferencePool": ("inference.networking.k8s.io/v1", {"selector", "targetPorts", "endpointPickerRef"})}
 
@@ -182,11 +183,12 @@ def check_operators(documents):
         for name, document in find(documents, kind).items():
             if not any(selects(document["spec"]["selector"], labels) for labels in pods):
                 yield f"{kind} {name}: selects no pods"
-    for name, monitor in find(documents, "ServiceMonitor").items():
-        ports = {port["name"] for service in find(documents, "Service").values()
-                 if selects(monitor["spec"]["selector"], service["metadata"].get("labels", {})) for port in service["spec"]["ports"]}
-        if not {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= ports:
-            yield f"ServiceMonitor {name}: selects no Service with its ports"
+    for name, monitor in find(documents, "PodMonitor").items():
+        ports = {port["name"] for kind in workloads.values() for workload in kind.values()
+                 if selects(monitor["spec"]["selector"], workload["spec"]["template"]["metadata"]["labels"])
+                 for container in workload["spec"]["template"]["spec"]["containers"] for port in container["ports"]}
+        if not {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} <= ports:
+            yield f"PodMonitor {name}: selects no pods with its ports"
 
 
 def selects(selector, labels):
@@ -215,7 +217,7 @@ def check_network(documents):
         for port in pod["spec"]["containers"][0]["ports"]:
             rules = [rule for spec in over for rule in spec["ingress"] if {"port": port["name"]} in rule["ports"]]
             for other, peer in pods.items():
-                if port["name"] not in OPEN_PORTS and not any(selects(source["podSelector"], peer["metadata"]["labels"])
+                if port["name"] not in OPEN_PORTS | CLUSTER_PORTS and not any(selects(source["podSelector"], peer["metadata"]["labels"])
                                                               for rule in rules for source in rule.get("from", [])):
                     yield f"{name}: {other} may not connect to its port {port['name']}"
             if port["name"] in OPEN_PORTS and not any("from" not in rule for rule in rules):
@@ -266,7 +268,7 @@ def break_each(kustomization, documents):
             "scaler's target": lambda broken: find(broken, "ScaledObject")["kv-worker"]["spec"]["scaleTargetRef"].update(kind="Deployment"),
             "scaler": lambda broken: find(broken, "ScaledObject")["gateway"]["spec"].pop("triggers"),
             "budget": lambda broken: find(broken, "PodDisruptionBudget")["kv-worker"]["spec"]["selector"]["matchLabels"].update(x="y"),
-            "monitor": lambda broken: find(broken, "Service")["gateway"]["metadata"].pop("labels"),
+            "monitor": lambda broken: find(broken, "PodMonitor")["fastdecode"]["spec"]["podMetricsEndpoints"][0].update(port="other"),
         }
     for name, damage in breaks.items():
         broken = copy.deepcopy(documents)

@@ -8,7 +8,9 @@ import subprocess
 import urllib.error
 import urllib.request
 
-from conftest import fastdecode, wait_until
+import pytest
+
+from conftest import BUILD, fastdecode, spawn, tiny, wait_until
 from pace import seconds
 
 SECRET = "a word that no record may have"
@@ -136,3 +138,22 @@ def test_one_open_request(start_mesh, tmp_path):
         assert long.result()[0] == 200
     for _ in range(200):
         assert ask(mesh.url, one, 1)[0] == 200
+
+
+def test_the_admin_address_is_loopback_once_the_server_is_open_to_others(tmp_path):
+    """In a network of their own: the first gateway has the port by default, the second another one, and says so."""
+    if os.geteuid() != 0:
+        pytest.skip("makes a network namespace: root")
+    gateway = f"{BUILD}/bin/gateway --scheduler ipc://{tmp_path}/none.sock --model {tiny()} --port 0"
+    script = f"ip link set lo up; {gateway} --host 0.0.0.0 2>{tmp_path}/first & {gateway} --host 127.0.0.1 2>{tmp_path}/local & "
+    script += f"while ! grep -q GATEWAY-LISTENS {tmp_path}/first; do sleep 0.05; done; exec {gateway} --host 0.0.0.0 2>{tmp_path}/second"
+    with spawn(["unshare", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", script], stdout=subprocess.DEVNULL) as process:
+        def ports():
+            logs = [open(tmp_path / name, encoding="utf-8").read() if (tmp_path / name).exists() else "" for name in ("first", "second", "local")]
+            found = [re.search(r"GATEWAY-LISTENS .*admin_port=(\d+)", log) for log in logs]
+            return all(found) and ([int(one[1]) for one in found], logs)
+
+        (first, second, local), logs = wait_until(ports, 30, "they do not all listen")
+        process.kill()
+    assert first == 9464 and second not in (0, 9464) and local == 0
+    assert "ADMIN-PORT-TAKEN" in logs[1] and "ADMIN-PORT-TAKEN" not in logs[0]
