@@ -16,8 +16,10 @@
 
 enum { MAX_ARENA_BYTES = 1 << 30, MAX_MERGES = 1 << 23 };
 
-static const char *const end_names[] = {"<|im_end|>", "<|eot_id|>",      "<|eom_id|>", "<|endoftext|>",
-                                        "</s>",       "<|end_of_text|>", "<|end|>",    "<end_of_turn>"};
+static const char *const end_names[] = {"<|im_end|>",      "<|eot_id|>", "<|eom_id|>",    "<|endoftext|>", "</s>",
+                                        "<|end_of_text|>", "<|end|>",    "<end_of_turn>", "<|return|>",    "<|call|>"};
+// In a vocabulary with the second, the first is between the messages of one answer (gpt-oss: what it thinks, then what it says).
+static const char message_end[] = "<|end|>", last_message_end[] = "<|return|>";
 
 static enum status check_id(int64_t id, const char *what, const struct tokenizer_spec *spec, struct error *error)
 {
@@ -170,20 +172,27 @@ static void add_end(struct tokenizer *tokenizer, int64_t id)
     tokenizer->end_ids[at] = (uint32_t)id;
 }
 
+static bool is_control_named(const struct tokenizer *tokenizer, uint32_t id, const char *name)
+{
+    struct text_span span = token_span(tokenizer, id);
+    return tokenizer->types[id] == TOKEN_CONTROL && span.length == strlen(name) && memcmp(span.bytes, name, span.length) == 0;
+}
+
 static void find_ends(struct tokenizer *tokenizer, const struct tokenizer_spec *spec)
 {
+    bool several_messages = false;
+
+    for (uint32_t id = 0; id < tokenizer->vocab; id++)
+        several_messages |= is_control_named(tokenizer, id, last_message_end);
     add_end(tokenizer, spec->eos_id);
-    add_end(tokenizer, spec->eot_id);
+    if (spec->eot_id >= 0 && !(several_messages && is_control_named(tokenizer, (uint32_t)spec->eot_id, message_end)))
+        add_end(tokenizer, spec->eot_id);
     for (uint32_t i = 0; i < spec->end_count; i++)
         add_end(tokenizer, spec->end_ids[i]);
-    for (uint32_t id = 0; id < tokenizer->vocab; id++) {
-        if (tokenizer->types[id] != TOKEN_CONTROL)
-            continue;
-        struct text_span span = token_span(tokenizer, id);
+    for (uint32_t id = 0; id < tokenizer->vocab; id++)
         for (size_t i = 0; i < ARRAY_COUNT(end_names); i++)
-            if (span.length == strlen(end_names[i]) && memcmp(span.bytes, end_names[i], span.length) == 0)
+            if (is_control_named(tokenizer, id, end_names[i]) && !(several_messages && strcmp(end_names[i], message_end) == 0))
                 add_end(tokenizer, id);
-    }
 }
 
 uint64_t tokenizer_planned_bytes(const struct tokenizer_spec *spec)

@@ -138,11 +138,37 @@ static void test_all_ends_by_name(void **state)
     tokenizer_close(tokenizer);
 }
 
+// gpt-oss thinks in one message and answers in another: <|end|> is between them, <|return|> and <|call|> are at the end. Phi ends with <|end|>.
+static void test_an_end_between_messages(void **state)
+{
+    (void)state;
+    const struct text_span some[] = {SPAN("a"), SPAN("<|end|>"), SPAN("<|return|>"), SPAN("<|call|>")};
+    const int32_t kinds[] = {1, 3, 3, 3};
+    struct tokenizer_spec spec = {.model = "gpt2",
+                                  .pre = "gpt-4o",
+                                  .token_count = 4,
+                                  .tokens = some,
+                                  .types = kinds,
+                                  .bos_id = -1,
+                                  .eos_id = -1,
+                                  .unknown_id = -1,
+                                  .eot_id = 1};
+    struct tokenizer *tokenizer = open_spec(&spec);
+    assert_false(tokenizer_is_end(tokenizer, 0) || tokenizer_is_end(tokenizer, 1));
+    assert_true(tokenizer_is_end(tokenizer, 2) && tokenizer_is_end(tokenizer, 3));
+    tokenizer_close(tokenizer);
+    spec.token_count = 2, spec.eot_id = -1;
+    tokenizer = open_spec(&spec);
+    assert_true(tokenizer_is_end(tokenizer, 1));
+    tokenizer_close(tokenizer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_spm_rules),
         cmocka_unit_test(test_all_ends_by_name),
+        cmocka_unit_test(test_an_end_between_messages),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
