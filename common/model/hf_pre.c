@@ -33,6 +33,7 @@ static const struct known {
     {LLAMA3_WITH_NUMBERS("\\p{N}{1,3}"), false, false, true, "llama-bpe"},
     {LLAMA3_WITH_NUMBERS("\\p{N}{1,3}"), false, false, false, "dbrx"},
     {LLAMA3_WITH_NUMBERS("\\p{N}"), false, true, false, "qwen2"},
+    {LLAMA3_WITH_NUMBERS("\\p{N}"), false, false, false, "deepseek-r1-qwen"},
     {GPT4O, false, false, false, "gpt-4o"},
     {GPT4O, false, false, true, "gpt-oss"},
     {CASED("", "\\p{N}"), false, false, true, "tekken"},

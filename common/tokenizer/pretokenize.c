@@ -10,6 +10,7 @@
 // keeps its state on the heap, tries again.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,12 +40,17 @@ static const struct rule {
     {"gpt-2", GPT2, false, false},
     {"smollm", SMOLLM, false, false},
     {"starcoder", SMOLLM, false, false},
+    {"refact", SMOLLM, false, false}, // Granite
     {"llama-bpe", LLAMA3_WITH_NUMBERS("\\p{N}{1,3}"), false, true},
+    {"llama3", LLAMA3_WITH_NUMBERS("\\p{N}{1,3}"), false, true}, // older names of the same
+    {"llama-v3", LLAMA3_WITH_NUMBERS("\\p{N}{1,3}"), false, true},
     {"dbrx", LLAMA3_WITH_NUMBERS("\\p{N}{1,3}"), false, false},
+    {"smaug-bpe", LLAMA3_WITH_NUMBERS("\\p{N}{1,3}"), false, false}, // SmolLM3
     {"gpt-4o", GPT4O, false, false},
     {"gpt-oss", GPT4O, false, true},
     {"tekken", CASED("", "\\p{N}"), false, true},
     {"qwen2", LLAMA3_WITH_NUMBERS("\\p{N}"), true, false},
+    {"deepseek-r1-qwen", LLAMA3_WITH_NUMBERS("\\p{N}"), false, false},
 };
 
 enum { MATCH_LIMIT = 2000000000, HEAP_LIMIT_KB = 1 << 20 };
@@ -63,11 +69,12 @@ static const struct rule *find_rule(const char *name, struct error *error)
     for (size_t i = 0; i < ARRAY_COUNT(rules); i++)
         if (strcmp(rules[i].name, name) == 0)
             return &rules[i];
-    char shown[64];
-    (void)error_set(
-        error, STATUS_UNIMPLEMENTED,
-        "tokenizer: pre-tokenizer %s is not supported; supported: gpt-2, smollm, starcoder, llama-bpe, dbrx, gpt-4o, gpt-oss, tekken, qwen2",
-        log_quote(shown, sizeof shown, name));
+    char shown[64], names[256];
+    size_t at = 0;
+    for (size_t i = 0; i < ARRAY_COUNT(rules) && at < sizeof names; i++)
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "", rules[i].name);
+    (void)error_set(error, STATUS_UNIMPLEMENTED, "tokenizer: pre-tokenizer %s is not supported; supported: %s",
+                    log_quote(shown, sizeof shown, name), names);
     return NULL;
 }
 

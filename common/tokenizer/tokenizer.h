@@ -50,9 +50,7 @@ struct text_span {
 // What a tokenizer is built from. tokenizer_open() copies everything that is pointed to.
 struct tokenizer_spec {
     const char *model; // "gpt2" or "llama"
-    const char
-        *pre; // for "gpt2": "smollm", "gpt-2", "llama-bpe", "dbrx", "gpt-4o", "gpt-oss", "tekken", "qwen2"; "default" and NULL mean
-              // "gpt-2", with a warning
+    const char *pre;   // for "gpt2": a name of pretokenize.c; "default" and NULL mean "gpt-2", with a warning
     uint32_t token_count;
     const struct text_span *tokens; // [token_count] as in the file: "Ġhello", "▁hello", "<0x0A>"
     const float *scores;            // [token_count] or NULL; "llama" needs them

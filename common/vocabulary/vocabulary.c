@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/checked.h"
 #include "common/base/memory.h"
 
 static char *copy_string(struct gguf_string from)
@@ -85,6 +86,17 @@ static bool fill_arrays(const struct model_tokenizer *from, struct spec_arrays *
     return true;
 }
 
+// Whether a text begins with the token for that where the file does not say: these makers' do, and converters left the key out.
+static bool begins_with_bos(const char *kind, const char *pre)
+{
+    static const char *const rules[] = {"llama-bpe", "llama3", "llama-v3", "tekken"};
+    bool begins = strcmp(kind, "llama") == 0;
+
+    for (size_t i = 0; i < ARRAY_COUNT(rules); i++)
+        begins |= strcmp(kind, "gpt2") == 0 && strcmp(pre, rules[i]) == 0;
+    return begins;
+}
+
 static int64_t optional_id(uint32_t id) { return id == MODEL_NO_TOKEN ? -1 : (int64_t)id; }
 
 enum status vocabulary_open(const struct model *model, struct tokenizer **out, struct error *error)
@@ -115,7 +127,7 @@ enum status vocabulary_open(const struct model *model, struct tokenizer **out, s
         .eot_id = optional_id(from->eot),
         .end_count = (uint32_t)from->end_tokens.count,
         .end_ids = arrays.end_ids,
-        .add_bos = from->add_bos_known ? from->add_bos : is_llama,
+        .add_bos = from->add_bos_known ? from->add_bos : begins_with_bos(arrays.kind, arrays.pre),
         .add_eos = from->add_eos_known && from->add_eos,
         .add_space_prefix = from->add_space_prefix_known ? from->add_space_prefix : is_llama,
         .prefix_at_start_only = from->prefix_at_start_only,

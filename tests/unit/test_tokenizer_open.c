@@ -10,6 +10,9 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/model/model.h"
+#include "common/vocabulary/vocabulary.h"
+#include "tests/unit/gguf_build.h"
 #include "tests/unit/test_tokenizer.h"
 
 #define SPAN(text)            \
@@ -163,12 +166,65 @@ static void test_an_end_between_messages(void **state)
     tokenizer_close(tokenizer);
 }
 
+// Names that converters give to pre-tokenizers which are the same as another model's.
+static void test_other_names_of_pre_tokenizers(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"refact", "smaug-bpe", "deepseek-r1-qwen", "llama3", "llama-v3"};
+    const struct text_span some[] = {SPAN("a")};
+    for (size_t i = 0; i < ARRAY_COUNT(names); i++) {
+        const struct tokenizer_spec spec = {.model = "gpt2",
+                                            .pre = names[i],
+                                            .token_count = 1,
+                                            .tokens = some,
+                                            .bos_id = -1,
+                                            .eos_id = -1,
+                                            .unknown_id = -1,
+                                            .eot_id = -1};
+        tokenizer_close(open_spec(&spec));
+    }
+}
+
+// Files of Llama 3 and of Mistral's that do not say whether a text begins with <s> mean that it does.
+static void test_bos_where_a_file_does_not_say(void **state)
+{
+    static const struct {
+        const char *pre;
+        uint32_t tokens;
+    } cases[] = {{"smollm", 1}, {"qwen2", 1}, {"llama-bpe", 2}, {"tekken", 2}};
+    const struct text_segment text = {"x", 1, false};
+    struct tiny_llama tiny = TINY_LLAMA;
+    struct gguf_build build = {.drop = "tokenizer.ggml.add_bos_token"};
+    struct model *model;
+    struct error error = {0};
+    size_t bytes;
+    (void)state;
+
+    gguf_build_llama(&build, &tiny);
+    unsigned char *file = gguf_build_finish(&build, &bytes);
+    assert_int_equal(model_open_memory("tiny.gguf", file, bytes, &model, &error), STATUS_OK);
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        struct tokenizer *tokenizer;
+        uint32_t *ids, count;
+        model->tokenizer.pre = (struct gguf_string){cases[i].pre, strlen(cases[i].pre)};
+        assert_int_equal(vocabulary_open(model, &tokenizer, &error), STATUS_OK);
+        assert_int_equal(tokenizer_encode(tokenizer, &text, 1, true, 10, &ids, &count, &error), STATUS_OK);
+        assert_int_equal(count, cases[i].tokens);
+        free(ids);
+        tokenizer_close(tokenizer);
+    }
+    model_close(model);
+    free(file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bos_where_a_file_does_not_say),
         cmocka_unit_test(test_spm_rules),
         cmocka_unit_test(test_all_ends_by_name),
         cmocka_unit_test(test_an_end_between_messages),
+        cmocka_unit_test(test_other_names_of_pre_tokenizers),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
