@@ -61,6 +61,10 @@ struct arch {
     uint32_t rope_period;       // of so many layers the last one has no positions; 0: all have
     bool yarn_between;          // YaRN's limits are not rounded to whole frequencies
     float window_rope_base;     // RoPE's base in windowed layers; 0: as in others
+    uint32_t usual_window;      // what a file means that does not say
+    float usual_attention_cap, usual_logit_cap;
+    uint32_t hidden_scale_layers; // a model of so many layers divides scores by the root of hidden / heads instead of a head's
+                                  // dimensions, where the file does not say: converters leave it out; 0: none does
     const char *epsilon_suffix;
     const struct arch_neutral *neutral;      // ends with suffix NULL
     const struct arch_tensor *model_tensors; // end with pattern NULL

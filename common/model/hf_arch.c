@@ -208,8 +208,7 @@ static void translate_query_scale(struct hf *hf)
 
     if (!hf->status && !(scalar > 0))
         hf_refuse(hf, "query_pre_attn_scalar", hf_json_get(hf->config.json, "query_pre_attn_scalar"), "not a positive number");
-    if (scalar != hf->head_dim)
-        hf_put_f32(hf, "attention.scale", 1 / sqrt(scalar));
+    hf_put_f32(hf, "attention.scale", 1 / sqrt(scalar));
 }
 
 static void translate_gemma(struct hf *hf)
@@ -226,10 +225,10 @@ static void translate_gemma2(struct hf *hf)
 
     translate_gemma(hf);
     // null means none, and a key that is missing the class' own default
-    if (hf_json_get(config, "attn_logit_softcapping") || !json_object_get(config, "attn_logit_softcapping"))
-        hf_put_f32(hf, "attn_logit_softcapping", hf_number_or(hf, config, "attn_logit_softcapping", 50));
-    if (hf_json_get(config, "final_logit_softcapping") || !json_object_get(config, "final_logit_softcapping"))
-        hf_put_f32(hf, "final_logit_softcapping", hf_number_or(hf, config, "final_logit_softcapping", 30));
+    hf_put_f32(hf, "attn_logit_softcapping",
+               hf_number_or(hf, config, "attn_logit_softcapping", json_object_get(config, "attn_logit_softcapping") ? 0 : 50));
+    hf_put_f32(hf, "final_logit_softcapping",
+               hf_number_or(hf, config, "final_logit_softcapping", json_object_get(config, "final_logit_softcapping") ? 0 : 30));
 }
 
 static void translate_granite(struct hf *hf)

@@ -67,19 +67,19 @@ static void read_scales(struct shape_reader *reader, struct model_shape *shape)
 {
     float hidden = reader->arch->embedding_sqrt_hidden ? sqrtf((float)shape->hidden) : 1;
     float logits = shape_f32_or(reader, "logit_scale", SCALE_LEAST, SCALE_MOST, 1);
+    uint32_t divisor = reader->arch->hidden_scale_layers == shape->layers ? shape->hidden / shape->heads : shape->head_dim;
 
     shape->embedding_scale = shape_f32_or(reader, "embedding_scale", SCALE_LEAST, SCALE_MOST, hidden);
     shape->residual_scale = shape_f32_or(reader, "residual_scale", SCALE_LEAST, SCALE_MOST, 1);
-    shape->attention_scale =
-        shape_f32_or(reader, "attention.scale", SCALE_LEAST, SCALE_MOST, 1 / sqrtf((float)MAX(shape->head_dim, 1u)));
-    shape->attention_soft_cap = shape_f32_or(reader, "attn_logit_softcapping", 0, SCALE_MOST, 0);
+    shape->attention_scale = shape_f32_or(reader, "attention.scale", SCALE_LEAST, SCALE_MOST, 1 / sqrtf((float)MAX(divisor, 1u)));
+    shape->attention_soft_cap = shape_f32_or(reader, "attn_logit_softcapping", 0, SCALE_MOST, reader->arch->usual_attention_cap);
     shape->logit_scale = reader->arch->logits_divided ? 1 / logits : logits;
-    shape->logit_soft_cap = shape_f32_or(reader, "final_logit_softcapping", 0, SCALE_MOST, 0);
+    shape->logit_soft_cap = shape_f32_or(reader, "final_logit_softcapping", 0, SCALE_MOST, reader->arch->usual_logit_cap);
 }
 
 static void read_window(struct shape_reader *reader, struct model_shape *shape)
 {
-    shape->window = shape_u32_or(reader, "attention.sliding_window", 0, UINT32_MAX, 0);
+    shape->window = shape_u32_or(reader, "attention.sliding_window", 0, UINT32_MAX, reader->arch->usual_window);
     if (shape->window >= shape->context_length) // every row sees all
         shape->window = 0;
     if (shape->window && !reader->arch->window_period)

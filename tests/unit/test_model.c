@@ -10,6 +10,7 @@
 
 #include "common/base/checked.h"
 #include "common/model/model.h"
+#include "common/model/model_state.h"
 #include "tests/unit/gguf_build.h"
 
 #define LABEL "tiny.gguf: "
@@ -338,6 +339,55 @@ static void optional_parts_are_read(void **state)
     free(bytes);
 }
 
+/* What converters leave unsaid, as llama.cpp takes it: Gemma's caps, the window of Gemma 2, and the scale of scores in those of 27B, which is not
+ * that of a head's dimensions. */
+static void gemma_has_its_own_defaults(void **state)
+{
+    static const struct {
+        const char *arch;
+        uint32_t layers;
+        bool scale_known; /* by the file */
+        float scale, attention_cap, logit_cap;
+        uint32_t window;
+    } cases[] = {
+        {"gemma2", 26, false, 0.25f, 50, 30, 4096}, {"gemma2", 46, false, 0.35355339f, 50, 30, 4096}, /* 8 heads of 16, hidden 64 */
+        {"gemma2", 46, true, 0.125f, 50, 30, 4096}, {"gemma3", 62, false, 0.35355339f, 0, 0, 0},
+        {"gemma3", 48, false, 0.25f, 0, 0, 0},      {"llama", 62, false, 0.25f, 0, 0, 0},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        struct gguf_build build = {0};
+        struct model_shape shape;
+        struct gguf *gguf;
+        struct error error = {0};
+        char key[64];
+        const char *const suffixes[] = {"block_count",          "embedding_length",     "feed_forward_length",   "context_length",
+                                        "attention.head_count", "attention.key_length", "attention.value_length"};
+        const uint32_t values[] = {cases[i].layers, 64, 96, 8192, 8, 16, 16};
+        size_t count;
+
+        for (size_t k = 0; k < ARRAY_COUNT(suffixes); k++) {
+            snprintf(key, sizeof key, "%s.%s", cases[i].arch, suffixes[k]);
+            gguf_build_u32(&build, key, values[k]);
+        }
+        snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", cases[i].arch);
+        gguf_build_f32(&build, key, 1e-5f);
+        snprintf(key, sizeof key, "%s.attention.scale", cases[i].arch);
+        if (cases[i].scale_known)
+            gguf_build_f32(&build, key, 0.125f);
+        unsigned char *bytes = gguf_build_finish(&build, &count);
+        if (gguf_open_memory("gemma.gguf", bytes, count, &gguf, &error) ||
+            model_read_shape(gguf, arch_find((struct gguf_string){cases[i].arch, strlen(cases[i].arch)}), &shape, &error))
+            fail_msg("%s", error.text);
+        assert_true(fabsf(shape.attention_scale - cases[i].scale) < 1e-6f);
+        assert_true(shape.attention_soft_cap == cases[i].attention_cap && shape.logit_soft_cap == cases[i].logit_cap);
+        assert_int_equal(shape.window, cases[i].window);
+        gguf_close(gguf);
+        free(bytes);
+    }
+}
+
 static uint64_t fingerprint(const unsigned char *bytes, size_t count)
 {
     struct model *model;
@@ -451,6 +501,8 @@ int main(void)
         cmocka_unit_test(a_model_becomes_tables),
         cmocka_unit_test(matrices_of_every_type_are_read),
         cmocka_unit_test(optional_parts_are_read),
+
+        cmocka_unit_test(gemma_has_its_own_defaults),
         cmocka_unit_test(what_does_not_fit_is_told),
         cmocka_unit_test(the_fingerprint_tells_files_apart),
         cmocka_unit_test(pages_are_released),
