@@ -340,8 +340,11 @@ static enum status fill(struct model *model, struct error *error)
         (status = model_read_tokenizer(model->gguf, &model->shape.vocab, &model->tokenizer, error)) ||
         (status = place_tensors(model, error)) || (status = model_read_rope(model, error)) || (status = read_sinks(model, error)))
         return status;
-    if (gguf_get_string(model->gguf, "general.name", &model->name, NULL))
-        model->name = (struct gguf_string){"", 0};
+    if (gguf_get_string(model->gguf, "general.name", &model->name, NULL) || model->name.length == 0) {
+        size_t length;
+        model->name.data = model_stem(gguf_file_name(model->gguf), &length);
+        model->name.length = length;
+    }
     for (uint32_t i = 0; i < gguf_tensor_count(model->gguf); i++) {
         const struct gguf_tensor *tensor = gguf_tensor_at(model->gguf, i);
         model->parameters += tensor->dims[0] * tensor->dims[1] * tensor->dims[2];

@@ -158,7 +158,7 @@ struct model {
     bool tied;
     struct model_layer *layers; // [shape.layers]
     struct model_tokenizer tokenizer;
-    struct gguf_string name; // general.name; length 0 if the file has none
+    struct gguf_string name; // general.name, or model_stem() of the file if it has none
     const char *arch_name;   // "llama"
     uint64_t parameters;     // number of values in all tensors
     uint64_t fingerprint;    // hash of the whole header and of 4 KiB at both ends and in the middle of every tensor. It names the

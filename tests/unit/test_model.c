@@ -339,6 +339,26 @@ static void optional_parts_are_read(void **state)
     free(bytes);
 }
 
+/* A directory has no general.name, and messages and pages name it all the same. */
+static void a_model_without_a_name_has_its_files(void **state)
+{
+    struct tiny_llama tiny = TINY_LLAMA;
+    struct gguf_build build = {.drop = "general.name"};
+    struct model *model;
+    struct error error = {0};
+    size_t count;
+    (void)state;
+
+    gguf_build_llama(&build, &tiny);
+    unsigned char *bytes = gguf_build_finish(&build, &count);
+    if (model_open_memory("models/Some-Model/", bytes, count, &model, &error))
+        fail_msg("%s", error.text);
+    assert_int_equal(model->name.length, strlen("Some-Model"));
+    assert_memory_equal(model->name.data, "Some-Model", model->name.length);
+    model_close(model);
+    free(bytes);
+}
+
 /* What converters leave unsaid, as llama.cpp takes it: Gemma's caps, the window of Gemma 2, and the scale of scores in those of 27B, which is not
  * that of a head's dimensions. */
 static void gemma_has_its_own_defaults(void **state)
@@ -501,7 +521,7 @@ int main(void)
         cmocka_unit_test(a_model_becomes_tables),
         cmocka_unit_test(matrices_of_every_type_are_read),
         cmocka_unit_test(optional_parts_are_read),
-
+        cmocka_unit_test(a_model_without_a_name_has_its_files),
         cmocka_unit_test(gemma_has_its_own_defaults),
         cmocka_unit_test(what_does_not_fit_is_told),
         cmocka_unit_test(the_fingerprint_tells_files_apart),
