@@ -15,11 +15,15 @@ static const char *shown_text(char *buffer, size_t bytes, const char *text)
     return gguf_printable(buffer, bytes, (struct gguf_string){text, strlen(text)});
 }
 
-// A name that stays in the directory. (Links may lead elsewhere: a cache of downloads is made of them.)
+// A name that stays in the directory, and does nothing to a terminal or log that shows it. (Links may lead elsewhere: a cache of
+// downloads is made of them.)
 static bool is_plain_name(const char *name)
 {
     size_t length = name ? strlen(name) : 0;
 
+    for (size_t i = 0; i < length; i++)
+        if ((unsigned char)name[i] < ' ' || name[i] == 0x7f)
+            return false;
     return length > strlen(".safetensors") && length <= 255 && name[0] != '.' && !strchr(name, '/') && !strchr(name, '\\') &&
            strcmp(name + length - strlen(".safetensors"), ".safetensors") == 0;
 }
