@@ -158,14 +158,19 @@ static const struct hf_neutral gpt_oss_neutral[] = {{"hidden_act", HF_TEXT, 0, "
 
 // --- keys of one architecture ---
 
-// A window that is as long as the context cuts nothing off.
-static void translate_window(struct hf *hf)
+// A window that is as long as the context cuts nothing off. usual: where config.json has no such key; null means none.
+static void translate_window_or(struct hf *hf, uint32_t usual)
 {
-    uint32_t window = hf_u32_or(hf, hf->config.json, "sliding_window", 1, MANY, 0);
+    bool is_told = json_object_get(hf->config.json, "sliding_window") != NULL;
+    uint32_t window = hf_u32_or(hf, hf->config.json, "sliding_window", 1, MANY, is_told ? 0 : usual);
 
     if (window && window < hf->context)
         hf_put_u32(hf, "attention.sliding_window", window);
 }
+
+static void translate_window(struct hf *hf) { translate_window_or(hf, 0); }
+
+static void translate_mistral(struct hf *hf) { translate_window_or(hf, 4096); }
 
 // Qwen's layers from max_window_layers on slide, if any do.
 static void translate_qwen(struct hf *hf)
@@ -295,7 +300,7 @@ static const struct hf_arch archs[] = {
      .neutral = mistral_neutral,
      .model_names = usual_model,
      .layer_names = norms_in_front,
-     .translate = translate_window},
+     .translate = translate_mistral},
     {.class_name = "MixtralForCausalLM",
      .model_type = "mixtral",
      .gguf = "llama",

@@ -187,6 +187,8 @@ static const struct architecture_key architecture_keys[] = {
     {"Gemma2ForCausalLM", "gemma2", "\"sliding_window\": 32, \"query_pre_attn_scalar\": 16", "gemma2", "attention.scale", 0.25},
     {"Gemma2ForCausalLM", "gemma2", "\"sliding_window\": 32, \"attn_logit_softcapping\": 50.0", "gemma2", "attn_logit_softcapping",
      50},
+    {"Gemma2ForCausalLM", "gemma2", "\"sliding_window\": 32, \"final_logit_softcapping\": null", "gemma2",
+     "final_logit_softcapping", 0},
     {"Gemma2ForCausalLM", "gemma2", "\"sliding_window\": 32", "gemma2", "fastdecode.norm_plus_one", 1},
     {"Gemma3ForCausalLM", "gemma3_text", "\"sliding_window\": 32, \"rope_local_base_freq\": 5000", "gemma3", "rope.freq_base_swa",
      5000},
@@ -248,6 +250,32 @@ static void architectures_have_their_keys(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(architecture_keys); i++)
         check_architecture(&architecture_keys[i]);
+}
+
+/* transformers gives Mistral a window where config.json has no such key; null is none. */
+static void a_window_that_is_missing_is_the_class_own(void **state)
+{
+    static const struct {
+        const char *more;
+        uint32_t window; /* 0: none */
+    } cases[] = {{"", 4096}, {", \"sliding_window\": null", 0}, {", \"sliding_window\": 64", 64}};
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        struct hf_build build;
+        char more[128];
+        uint32_t window = 0;
+        hf_build_tiny(&build);
+        hf_build_edit(&build, CONFIG, "LlamaForCausalLM", "MistralForCausalLM");
+        snprintf(more, sizeof more, "\"model_type\": \"mistral\"%s", cases[i].more);
+        hf_build_edit(&build, CONFIG, "\"model_type\": \"llama\"", more);
+        hf_build_edit(&build, CONFIG, "\"max_position_embeddings\": 128", "\"max_position_embeddings\": 8192");
+        struct gguf *gguf = open_built(&build);
+        if (gguf_has(gguf, "llama.attention.sliding_window"))
+            assert_int_equal(gguf_get_u32(gguf, "llama.attention.sliding_window", &window, NULL), STATUS_OK);
+        assert_int_equal(window, cases[i].window);
+        gguf_close(gguf);
+    }
 }
 
 static void what_an_architecture_has_not_is_refused(void **state)
@@ -469,6 +497,7 @@ int main(void)
         cmocka_unit_test(a_tensor_that_the_index_alone_has_is_told),
         cmocka_unit_test(architectures_have_their_keys),
         cmocka_unit_test(what_an_architecture_has_not_is_refused),
+        cmocka_unit_test(a_window_that_is_missing_is_the_class_own),
         cmocka_unit_test(names_follow_the_architecture),
         cmocka_unit_test(scaling_becomes_divisors),
         cmocka_unit_test(paths_name_models),
