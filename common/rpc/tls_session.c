@@ -21,7 +21,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 
-enum { IN_BYTES = 128 << 10, OUT_BYTES = 256 << 10, HANDSHAKE_BUFFER_BYTES = 8 << 10 };
+enum { IN_BYTES = 128 << 10, OUT_BYTES = 256 << 10, FLUSH_BYTES = 64 << 10, HANDSHAKE_BUFFER_BYTES = 8 << 10 };
 
 struct bytes {
     unsigned char *at;      // [size]
@@ -62,6 +62,8 @@ static int bio_write(BIO *bio, const char *from, int length)
     }
     memcpy(out->at + out->end, from, count);
     out->end += count;
+    if (out->end - out->head >= FLUSH_BYTES && tls_session_flush(session) == TLS_STEP_FAILED) // the peer decrypts meanwhile
+        return -1;
     return (int)count;
 }
 

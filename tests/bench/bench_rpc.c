@@ -196,7 +196,7 @@ static void client_open(struct client *client, const char *listen, const struct 
 {
     struct error error;
 
-    client->server = (struct server){.listen = listen};
+    *client = (struct client){.server.listen = listen};
     if (ca) {
         client->server.security = rig_security(rig_folder(ca, RPC_ROLE_SCHEDULER));
         client->security = rig_security(rig_folder(ca, RPC_ROLE_GATEWAY));
