@@ -10,7 +10,7 @@ from figures import of_rounds
 from servers import Ours
 from tls_mesh import ReadsGateway, certs, over_tcp
 
-STREAMS, WORDS, TOKENS, ROUNDS, LEAST = 32, 64, 96, 7, 0.9
+STREAMS, WORDS, TOKENS, ROUNDS, LEAST = 32, 64, 96, 9, 0.9
 OPTIONS = ("--kv-workers", 2, "--local-pool", 0, "--kv-memory", "512M")
 
 
