@@ -11,7 +11,7 @@ import threading
 import time
 
 HELLO = bytes.fromhex("160301020001" + "0001fc0303") + bytes(501)
-HELD = 20  # connections of a peer that says nothing
+HELD = 100  # connections of a peer that says nothing
 
 
 def _connect(address):

@@ -37,6 +37,7 @@ def load(mesh, seed):
 def test_what_they_cost_in_descriptors_and_lines(attacked):
     mesh, addresses, others = attacked
     services = ("scheduler", "kv-worker-0")
+    load(mesh, 0)  # every connection is there
     before, pids = {name: descriptors(mesh.pid(name)) for name in services}, {name: mesh.pid(name) for name in services}
     with Hostile(addresses, others) as hostile:
         wait_until(lambda: hostile.done() > 300, 60, lambda: f"{hostile.done()} attempts")
