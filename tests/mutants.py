@@ -130,6 +130,13 @@ FAULTS = [
     Fault("proof-challenge", "common/rpc/handshake.c",
           "    crypto_auth_hmacsha512256_update(&state, handshake->challenge, sizeof handshake->challenge);\n", "",
           "integration/test_rpc_secret"),
+    # TLS: any service's certificate will do for a peer that is dialed; any service may call any method.
+    Fault("tls-role", "common/rpc/tls_verify.c", "if (!(peer->roles & 1u << peer->found.role))", "if (peer->found.role == RPC_ROLE_NONE)",
+          "integration/test_tls"),
+    Fault("tls-caller", "common/rpc/server.c", "method->callers & 1u << connection->role;", "method->callers;", "integration/test_tls"),
+    # TLS: a connection outlives the CA that its peer's certificate is of.
+    Fault("tls-rotation", "common/rpc/tls_session.c", "if (tls_generation(session->tls) == session->generation)", "if (session->generation)",
+          "integration/test_tls_rotation"),
     # Model loader: a range of layers has the weights of the first ones.
     Fault("layer-range", "kernels/backend/cpu_load.c", "&loader->model->layers[range->first + s];", "&loader->model->layers[s];",
           "unit/test_backend_range"),

@@ -8,6 +8,8 @@
 
 static bool starts_with(const char *text, const char *start) { return !strncmp(text, start, strlen(start)); }
 
+static bool has_port(const char *address) { return starts_with(address, "tcp") || starts_with(address, "tls+tcp"); }
+
 // Four numbers and nothing else: "127.example.org" is a name.
 static bool is_loopback_v4(const char *host, size_t length)
 {
@@ -26,7 +28,7 @@ bool rpc_address_lacks_port(const char *address)
 {
     const char *host = strstr(address, "://"), *port = strrchr(address, ':');
 
-    if (!host || !(starts_with(address, "tcp") || starts_with(address, "tls+tcp")))
+    if (!host || !has_port(address))
         return false;
     return port == host || strchr(port, ']') || !port[1] || port[1 + strspn(port + 1, "0123456789")];
 }
@@ -37,7 +39,7 @@ bool rpc_address_is_local(const char *address)
 
     if (starts_with(address, "ipc://") || starts_with(address, "inproc://"))
         return true;
-    if (!host || !(starts_with(address, "tcp") || starts_with(address, "tls+tcp")))
+    if (!host || !has_port(address))
         return false;
     host += 3;
     const char *colon = strrchr(host, ':');
@@ -65,7 +67,7 @@ bool address_split(const char *address, char host[ADDRESS_HOST_BYTES], char port
     const char *begin = strstr(address, "://"), *colon = strrchr(address, ':');
     size_t length;
 
-    if (!begin || rpc_address_lacks_port(address))
+    if (!begin || !has_port(address) || rpc_address_lacks_port(address))
         return false;
     begin += 3;
     length = (size_t)(colon - begin);

@@ -83,7 +83,8 @@ static void addresses_are_taken_apart(void **state)
                 {"tls+tcp://:65535", "", "65535"},
                 {"tcp://a.example:1", "a.example", "1"}};
     static const char *const bad[] = {
-        "", "tls+tcp://", "tls+tcp://host", "tls+tcp://host:", "tls+tcp://host:123456", "tls+tcp://[::1]", "tls+tcp://h:1x"};
+        "",         "tls+tcp://", "tls+tcp://host", "tls+tcp://host:", "tls+tcp://host:123456", "tls+tcp://[::1]", "tls+tcp://h:1x",
+        "ipc://h:1"};
     char host[ADDRESS_HOST_BYTES], port[ADDRESS_PORT_BYTES], text[400];
     (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(good); i++) {
