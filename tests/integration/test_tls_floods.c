@@ -183,7 +183,7 @@ static void a_flood_of_handshakes_fills_neither_the_log_nor_the_port(void **stat
     harness_stop(&server);
 }
 
-// It has a good certificate, and announces more than a hello may have.
+// It has a good certificate, and announces more than a hello may have. It goes before the time for a hello is over, which a silent one has.
 static void a_peer_says_hello_before_it_says_much(void **state)
 {
     static const unsigned char head[] = "FDR1\x01\0\x01\0\x08\x01";
@@ -193,11 +193,15 @@ static void a_peer_says_hello_before_it_says_much(void **state)
     (void)state;
     start(&server);
     open_client(&peer, server.address);
+    struct stranger silent = stranger_connect(server.address, rig_folder(&ca, RPC_ROLE_GATEWAY), 0);
+    assert_int_equal(SSL_connect(silent.ssl), 1);
     struct stranger stranger = stranger_connect(server.address, rig_folder(&ca, RPC_ROLE_GATEWAY), 0);
     assert_int_equal(SSL_connect(stranger.ssl), 1);
     assert_int_equal(SSL_write(stranger.ssl, head, sizeof head - 1), sizeof head - 1);
     assert_true(SSL_read(stranger.ssl, &byte, 1) <= 0);
+    assert_false(is_closed(silent.socket.fd));
     stranger_close(&stranger);
+    stranger_close(&silent);
     assert_serves(&peer, server.address);
     harness_close(&peer);
     harness_stop(&server);
