@@ -391,8 +391,9 @@ rm -rf "$state/certs"
 make_certs
 url=http://127.0.0.1:$FD_PORT
 say "starting compose with $workers KV workers and 2 gateways"
-compose up --no-build -d --scale kv-worker=$workers --scale gateway=2 >"$state/compose.log" 2>&1 ||
+compose up --no-build -d --scale kv-worker=$workers >"$state/compose.log" 2>&1 ||
     { tail -40 "$state/compose.log" >&2; die "compose up failed"; }
+start gateway 2 # podman-compose takes one --scale at a time
 await 60 "ready" curl -fsS "$url/ready"
 await 30 "$workers KV workers" all_workers_in
 check_health
