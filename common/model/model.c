@@ -218,6 +218,26 @@ static enum status check_none_left(const struct model *model, uint32_t placed, s
     return STATUS_OK;
 }
 
+// What is optional is there in all layers or in none: a bias that one layer lacks is lost, and the model would be another one.
+static enum status check_alike(const struct model *model, const struct arch_tensor *list, struct error *error)
+{
+    for (const struct arch_tensor *wanted = list; wanted->pattern; wanted++) {
+        uint32_t lacks = UINT32_MAX, has = 0;
+        for (uint32_t layer = 0; layer < model->shape.layers && wanted->presence == ARCH_OPTIONAL; layer++) {
+            const struct tensor_view *view = (const struct tensor_view *)((const char *)&model->layers[layer] + wanted->offset);
+            has += view->data != NULL;
+            lacks = view->data || lacks != UINT32_MAX ? lacks : layer;
+        }
+        if (has > 0 && lacks != UINT32_MAX) {
+            char name[GGUF_MAX_NAME_BYTES + 1];
+            snprintf(name, sizeof name, wanted->pattern, lacks);
+            return error_set(error, STATUS_INVALID_ARGUMENT, "%s: tensor '%s' is missing: other layers have theirs",
+                             gguf_label(model->gguf), name);
+        }
+    }
+    return STATUS_OK;
+}
+
 static enum status read_sinks(struct model *model, struct error *error)
 {
     const struct model_shape *shape = &model->shape;
@@ -258,9 +278,8 @@ static enum status place_tensors(struct model *model, struct error *error)
             status = model->shape.experts
                          ? place_experts(model, layer, &placed, error)
                          : place_list(model, model->arch->mlp_tensors, layer, &model->layers[layer], &placed, error);
-    if (!status)
-        status = check_none_left(model, placed, error);
-    if (status)
+    if (status || (status = check_none_left(model, placed, error)) ||
+        (status = check_alike(model, model->arch->layer_tensors, error)) || (status = check_alike(model, mlp_list(model), error)))
         return status;
     if (!model->output.data) {
         if (!model->arch->tied_allowed)
