@@ -25,6 +25,7 @@ ROOMS = {
     "common/base": "",
     "common/trace": "common/base",
     "common/service": "common/base",
+    "common/otlp": "proto common/base",
     "common/disk": "common/base",
     # kernels: instruction sets, then operations, then the table that picks a variant
     "kernels/simd": "common/base",
@@ -59,16 +60,16 @@ ROOMS = {
     "common/apikey": "",
     "common/batch": "common/base",
     # programs: none includes another
-    "services/gateway": "proto common/apikey common/base common/batch common/trace common/service common/jinja common/model common/tokenizer common/vocabulary "
+    "services/gateway": "proto common/apikey common/base common/batch common/otlp common/trace common/service common/jinja common/model common/tokenizer common/vocabulary "
                         "common/wire common/messages common/rpc",
-    "services/scheduler": "proto common/base common/trace common/service common/kv common/sched common/plan common/wire common/messages "
+    "services/scheduler": "proto common/base common/otlp common/trace common/service common/kv common/sched common/plan common/wire common/messages "
                           "common/rpc common/member",
-    "services/kv-worker": "proto common/base common/trace common/service common/kv common/wire common/messages common/rpc "
+    "services/kv-worker": "proto common/base common/otlp common/trace common/service common/kv common/wire common/messages common/rpc "
                           "common/member common/handover kernels/simd kernels/dispatch",
-    "services/s-part": "proto common/base common/trace common/service common/disk common/model common/sampler common/kv common/sched common/plan "
+    "services/s-part": "proto common/base common/otlp common/trace common/service common/disk common/model common/sampler common/kv common/sched common/plan "
                        "common/wire common/messages common/rpc common/member common/handover kernels/simd kernels/dispatch "
                        "kernels/backend",
-    "services/fastdecode": "proto common/apikey common/base common/batch common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/kv "
+    "services/fastdecode": "proto common/apikey common/base common/batch common/otlp common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/kv "
                            "common/sched common/plan common/sim common/capacity common/rpc kernels/simd kernels/quant kernels/dispatch kernels/backend",
 }
 
@@ -84,7 +85,7 @@ LIBRARIES = {
     "pcre2": "common/tokenizer",
     "utf8proc": "common/jinja common/tokenizer services/fastdecode",
     "jansson": "common/batch common/model services/gateway services/fastdecode",
-    "curl/": "services/fastdecode",
+    "curl/": "common/otlp services/fastdecode",
     "coin/": "common/plan",
     "sqlite3": "services/gateway",
     "liburing": "common/disk",

@@ -1,0 +1,146 @@
+// otlp_context.c: see otlp_context.h.
+#include "common/otlp/otlp_context.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { TRACE_AT = 3, SPAN_AT = 36, FLAGS_AT = 53, END_AT = 55, KEY_BYTES_MAX = 256, VALUE_BYTES_MAX = 256 };
+
+// Upper case is malformed.
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+// Reads `bytes` bytes of two digits each. False: one is no digit.
+static bool read_hex(const char *text, unsigned char *out, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        const int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+        if (high < 0 || low < 0)
+            return false;
+        out[i] = (unsigned char)(high << 4 | low);
+    }
+    return true;
+}
+
+static bool is_zero(const unsigned char *bytes, size_t count)
+{
+    unsigned any = 0;
+
+    for (size_t i = 0; i < count; i++)
+        any |= bytes[i];
+    return any == 0;
+}
+
+bool otlp_context_parse(const char *text, size_t length, struct otlp_context *out)
+{
+    struct otlp_context found = {0};
+    unsigned char version, flags;
+
+    *out = found;
+    if (length < END_AT || !read_hex(text, &version, 1) || version == 0xff || (version == 0 && length != END_AT) ||
+        (length > END_AT && text[END_AT] != '-'))
+        return false;
+    if (text[TRACE_AT - 1] != '-' || text[SPAN_AT - 1] != '-' || text[FLAGS_AT - 1] != '-' ||
+        !read_hex(text + TRACE_AT, found.trace_id, sizeof found.trace_id) ||
+        !read_hex(text + SPAN_AT, found.span_id, sizeof found.span_id) || !read_hex(text + FLAGS_AT, &flags, 1))
+        return false;
+    if (is_zero(found.trace_id, sizeof found.trace_id) || is_zero(found.span_id, sizeof found.span_id))
+        return false;
+    found.sampled = flags & 1;
+    *out = found;
+    return true;
+}
+
+static char *write_hex(char *out, const unsigned char *bytes, size_t count)
+{
+    static const char digits[] = "0123456789abcdef";
+
+    for (size_t i = 0; i < count; i++) {
+        *out++ = digits[bytes[i] >> 4];
+        *out++ = digits[bytes[i] & 15];
+    }
+    return out;
+}
+
+void otlp_context_format(const struct otlp_context *context, char out[OTLP_PARENT_BYTES])
+{
+    char *at = out;
+
+    memcpy(at, "00-", TRACE_AT);
+    at = write_hex(at + TRACE_AT, context->trace_id, sizeof context->trace_id);
+    *at++ = '-';
+    at = write_hex(at, context->span_id, sizeof context->span_id);
+    memcpy(at, context->sampled ? "-01" : "-00", 4);
+}
+
+// --- tracestate
+
+static bool is_key_byte(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (c != '\0' && strchr("_-*/@", c)); }
+
+// Checks a member, "key=value", without the spaces around it. *key_bytes: the length of its key.
+static bool is_member(const char *text, size_t length, size_t *key_bytes)
+{
+    size_t key = 0;
+
+    while (key < length && is_key_byte(text[key]))
+        key++;
+    const size_t value = length - key;
+    if (key == 0 || key > KEY_BYTES_MAX || text[0] == '@' || strchr("_-*/", text[0]) || value < 2 || value - 1 > VALUE_BYTES_MAX ||
+        text[key] != '=')
+        return false;
+    for (size_t i = key + 1; i < length; i++)
+        if (text[i] < 0x20 || text[i] > 0x7e || text[i] == '=')
+            return false;
+    *key_bytes = key;
+    return true;
+}
+
+static bool is_space(char c) { return c == ' ' || c == '\t'; }
+
+bool otlp_state_is_valid(const char *text, size_t length)
+{
+    struct {
+        const char *at;
+        size_t bytes;
+    } keys[OTLP_STATE_MEMBERS_MAX];
+    uint32_t count = 0;
+    const char *end = text + length, *next;
+
+    if (length == 0 || length >= OTLP_STATE_BYTES)
+        return false;
+    for (; text < end; text = next < end ? next + 1 : end) {
+        const char *last = next = memchr(text, ',', (size_t)(end - text));
+        size_t key_bytes;
+        if (!next)
+            last = next = end;
+        while (text < last && is_space(*text))
+            text++;
+        while (text < last && is_space(last[-1]))
+            last--;
+        if (text == last) // an empty member is allowed
+            continue;
+        if (count == OTLP_STATE_MEMBERS_MAX || !is_member(text, (size_t)(last - text), &key_bytes))
+            return false;
+        for (uint32_t i = 0; i < count; i++)
+            if (keys[i].bytes == key_bytes && !memcmp(keys[i].at, text, key_bytes))
+                return false;
+        keys[count].at = text;
+        keys[count++].bytes = key_bytes;
+    }
+    return count > 0;
+}
+
+// The last seven bytes are the random ones (W3C Trace Context Level 2).
+bool otlp_is_in_ratio(const unsigned char trace_id[OTLP_TRACE_ID_BYTES], double ratio)
+{
+    uint64_t value = 0;
+
+    for (int i = OTLP_TRACE_ID_BYTES - 7; i < OTLP_TRACE_ID_BYTES; i++)
+        value = value << 8 | trace_id[i];
+    return (double)value < ratio * (double)(UINT64_C(1) << 56);
+}
