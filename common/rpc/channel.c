@@ -181,6 +181,10 @@ static void set_ids(struct envelope *head, const struct rpc_options *options)
         snprintf(head->request_id, sizeof head->request_id, "%s", options->request_id);
     if (options && options->trace_id)
         snprintf(head->trace_id, sizeof head->trace_id, "%s", options->trace_id);
+    if (options && options->trace_state) {
+        head->trace_state = options->trace_state;
+        head->trace_state_length = strlen(options->trace_state);
+    }
     head->timeout_ms = options ? options->timeout_ms : 0;
 }
 

@@ -14,6 +14,7 @@ enum {
     F_TIMEOUT = 6,
     F_REQUEST_ID = 7,
     F_TRACE_ID = 8,
+    F_TRACE_STATE = 9,
     F_PADDING = 14,
     F_PAYLOAD = 15,
     CALL_ID_AT = 3
@@ -30,11 +31,11 @@ static void take_text(char *to, size_t to_bytes, const struct wire_field *field)
 static bool take_field(struct envelope *out, const struct wire_field *field)
 {
     static const enum wire_type types[F_PAYLOAD + 1] = {
-        [F_KIND] = WIRE_VARINT,   [F_CALL] = WIRE_FIXED64,   [F_METHOD] = WIRE_FIXED32,   [F_STATUS] = WIRE_VARINT,
-        [F_ERROR] = WIRE_BYTES,   [F_TIMEOUT] = WIRE_VARINT, [F_REQUEST_ID] = WIRE_BYTES, [F_TRACE_ID] = WIRE_BYTES,
-        [F_PADDING] = WIRE_BYTES, [F_PAYLOAD] = WIRE_BYTES,
+        [F_KIND] = WIRE_VARINT,   [F_CALL] = WIRE_FIXED64,   [F_METHOD] = WIRE_FIXED32,    [F_STATUS] = WIRE_VARINT,
+        [F_ERROR] = WIRE_BYTES,   [F_TIMEOUT] = WIRE_VARINT, [F_REQUEST_ID] = WIRE_BYTES,  [F_TRACE_ID] = WIRE_BYTES,
+        [F_PADDING] = WIRE_BYTES, [F_PAYLOAD] = WIRE_BYTES,  [F_TRACE_STATE] = WIRE_BYTES,
     };
-    bool known = (field->number >= F_KIND && field->number <= F_TRACE_ID) || field->number == F_PADDING ||
+    bool known = (field->number >= F_KIND && field->number <= F_TRACE_STATE) || field->number == F_PADDING ||
                  field->number == F_PAYLOAD;
 
     if (!known)
@@ -50,6 +51,10 @@ static bool take_field(struct envelope *out, const struct wire_field *field)
     case F_ERROR: take_text(out->error, sizeof out->error, field); break;
     case F_REQUEST_ID: take_text(out->request_id, sizeof out->request_id, field); break;
     case F_TRACE_ID: take_text(out->trace_id, sizeof out->trace_id, field); break;
+    case F_TRACE_STATE:
+        out->trace_state = (const char *)field->bytes;
+        out->trace_state_length = field->length;
+        break;
     case F_PAYLOAD:
         out->payload = field->bytes;
         out->payload_length = field->length;
@@ -67,6 +72,8 @@ bool envelope_parse(const unsigned char *bytes, size_t length, struct envelope *
 
     memset(out, 0, offsetof(struct envelope, request_id));
     out->request_id[0] = out->trace_id[0] = out->error[0] = '\0';
+    out->trace_state = NULL;
+    out->trace_state_length = 0;
     out->payload = bytes + length;
     out->payload_length = 0;
     wire_reader_init(&reader, bytes, length);
@@ -93,6 +100,8 @@ static void write_head(struct wire_writer *writer, const struct envelope *head)
         wire_put_bytes(writer, F_REQUEST_ID, head->request_id, strlen(head->request_id));
     if (head->trace_id[0])
         wire_put_bytes(writer, F_TRACE_ID, head->trace_id, strlen(head->trace_id));
+    if (head->trace_state_length)
+        wire_put_bytes(writer, F_TRACE_STATE, head->trace_state, head->trace_state_length);
 }
 
 static size_t head_size(const struct envelope *head)
@@ -102,7 +111,8 @@ static size_t head_size(const struct envelope *head)
            (head->error[0] ? wire_size_bytes(F_ERROR, strlen(head->error)) : 0) +
            (head->timeout_ms ? wire_size_varint(F_TIMEOUT, head->timeout_ms) : 0) +
            (head->request_id[0] ? wire_size_bytes(F_REQUEST_ID, strlen(head->request_id)) : 0) +
-           (head->trace_id[0] ? wire_size_bytes(F_TRACE_ID, strlen(head->trace_id)) : 0);
+           (head->trace_id[0] ? wire_size_bytes(F_TRACE_ID, strlen(head->trace_id)) : 0) +
+           (head->trace_state_length ? wire_size_bytes(F_TRACE_STATE, head->trace_state_length) : 0);
 }
 
 size_t envelope_size(const struct envelope *head, size_t payload_length, size_t *payload_at)

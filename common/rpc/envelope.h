@@ -26,6 +26,8 @@ struct envelope {
     uint64_t call_id;
     char request_id[RPC_ID_BYTES], trace_id[RPC_ID_BYTES];
     char error[256];
+    const char *trace_state; // in the message, not terminated
+    size_t trace_state_length;
     const unsigned char *payload; // in the message
     size_t payload_length;
 };

@@ -164,6 +164,8 @@ struct rpc_message *rpc_call_message(struct rpc_call *call);
 void *rpc_call_unpack(struct rpc_call *call, const ProtobufCMessageDescriptor *descriptor);
 const char *rpc_call_request_id(const struct rpc_call *call); // "" if there is none
 const char *rpc_call_trace_id(const struct rpc_call *call);
+// NULL: none. Whatever bytes the caller sent; valid as long as the message, not terminated.
+const char *rpc_call_trace_state(const struct rpc_call *call, size_t *length);
 uint32_t rpc_call_timeout_ms(const struct rpc_call *call); // 0: none
 bool rpc_call_is_cancelled(const struct rpc_call *call);   // or its client is gone; for a call without on_cancel, still to be ended
 const struct rpc_peer *rpc_call_peer(const struct rpc_call *call);
@@ -213,7 +215,8 @@ struct rpc_channel_config {
 
 struct rpc_options {
     uint32_t timeout_ms;               // 0: none
-    const char *request_id, *trace_id; // NULL: none
+    const char *request_id, *trace_id; // NULL: none. trace_id: a W3C traceparent
+    const char *trace_state;           // NULL: none. A W3C tracestate; not cut
 };
 
 struct rpc_callbacks {

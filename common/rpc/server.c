@@ -215,6 +215,11 @@ static void on_pipe(struct endpoint *endpoint, uint32_t pipe, int event)
 struct rpc_message *rpc_call_message(struct rpc_call *call) { return call->message; }
 const char *rpc_call_request_id(const struct rpc_call *call) { return call->message->envelope.request_id; }
 const char *rpc_call_trace_id(const struct rpc_call *call) { return call->message->envelope.trace_id; }
+const char *rpc_call_trace_state(const struct rpc_call *call, size_t *length)
+{
+    *length = call->message->envelope.trace_state_length;
+    return call->message->envelope.trace_state;
+}
 uint32_t rpc_call_timeout_ms(const struct rpc_call *call) { return call->message->envelope.timeout_ms; }
 bool rpc_call_is_cancelled(const struct rpc_call *call) { return !call->client; }
 

@@ -28,6 +28,8 @@ enum {
     Q_READ_END = 20,
     Q_READ_Q = 21,
     Q_SINKS = 22,
+    Q_TRACE_SEQUENCE = 23,
+    Q_TRACE_CONTEXT = 24,
     Q_END
 };
 enum {
@@ -76,6 +78,8 @@ static enum status take(struct attend_request *out, struct ranges *ranges, const
         [Q_READ_END] = WIRE_BYTES,
         [Q_READ_Q] = WIRE_BYTES,
         [Q_SINKS] = WIRE_BYTES,
+        [Q_TRACE_SEQUENCE] = WIRE_BYTES,
+        [Q_TRACE_CONTEXT] = WIRE_BYTES,
     };
 
     if (field->number >= Q_END)
@@ -172,6 +176,24 @@ static enum status take_extents(const struct ranges *ranges, struct attend_reque
     return STATUS_OK;
 }
 
+// Sequences that are traced: at most one a row or read.
+static enum status take_traces(const struct ranges *ranges, struct attend_request *out, struct error *error)
+{
+    const uint64_t count = ranges->field[Q_TRACE_SEQUENCE].length / 8, most = (uint64_t)out->row_count + out->read_count;
+    enum status status;
+
+    if (count > most)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %llu traced sequences of %llu rows",
+                         (unsigned long long)count, (unsigned long long)most);
+    if ((status = check_length(ranges, Q_TRACE_SEQUENCE, "trace_sequence", count * 8, error)) ||
+        (status = check_length(ranges, Q_TRACE_CONTEXT, "trace_context", count * ATTEND_TRACE_BYTES, error)))
+        return status;
+    out->trace_count = (uint32_t)count;
+    out->trace_sequence = ranges->field[Q_TRACE_SEQUENCE].bytes;
+    out->trace_context = ranges->field[Q_TRACE_CONTEXT].bytes;
+    return STATUS_OK;
+}
+
 enum status attend_request_parse(const unsigned char *bytes, size_t length, uint32_t max_rows, uint32_t q_width, uint32_t kv_width,
                                  struct attend_request *out, struct error *error)
 {
@@ -197,7 +219,7 @@ enum status attend_request_parse(const unsigned char *bytes, size_t length, uint
         if ((status = check_length(&ranges, Q_SEQUENCE, "row_sequence", out->row_count * 8ull, error)) ||
             (status = check_length(&ranges, Q_POSITION, "row_position", out->row_count * 4ull, error)) ||
             (status = take_shares(&ranges, out, error)) || (status = take_sparse(&ranges, out, error)) ||
-            (status = take_extents(&ranges, out, error)))
+            (status = take_extents(&ranges, out, error)) || (status = take_traces(&ranges, out, error)))
             return status;
         out->row_sequence = ranges.field[Q_SEQUENCE].bytes;
         out->row_position = ranges.field[Q_POSITION].bytes;
@@ -293,10 +315,11 @@ void attend_reply_begin(unsigned char *bytes, size_t length, const struct attend
 // --- the s-part's side ---
 
 static uint32_t shares_of(const struct attend_request_form *form) { return form->layer == 0 ? form->share_count : 0; }
+static uint32_t traces_of(const struct attend_request_form *form) { return form->layer == 0 ? form->trace_count : 0; }
 
 static size_t request_head_bytes(const struct attend_request_form *form)
 {
-    uint32_t rows = form->row_count, shares = shares_of(form);
+    uint32_t rows = form->row_count, shares = shares_of(form), traces = traces_of(form);
     size_t bytes = wire_size_fixed64(Q_INCARNATION) + wire_size_fixed64(Q_STEP) + wire_size_varint(Q_MINI_BATCH, form->mini_batch) +
                    wire_size_varint(Q_LAYER, form->layer) + wire_size_varint(Q_ROW_COUNT, rows);
     if (form->layer == 0)
@@ -314,6 +337,9 @@ static size_t request_head_bytes(const struct attend_request_form *form)
                  2 * wire_size_bytes(Q_READ_END, form->read_count * 4ull);
     if (form->sink_count)
         bytes += wire_size_bytes(Q_SINKS, form->sink_count * 4ull);
+    if (traces)
+        bytes += wire_size_bytes(Q_TRACE_SEQUENCE, traces * 8ull) +
+                 wire_size_bytes(Q_TRACE_CONTEXT, traces * (size_t)ATTEND_TRACE_BYTES);
     return bytes;
 }
 
@@ -362,6 +388,10 @@ void attend_request_begin(unsigned char *bytes, size_t length, const struct atte
     }
     if (form->sink_count)
         out->sinks = wire_put_bytes_in_place(&writer, Q_SINKS, form->sink_count * 4ull);
+    if (traces_of(form)) {
+        out->trace_sequence = wire_put_bytes_in_place(&writer, Q_TRACE_SEQUENCE, form->trace_count * 8ull);
+        out->trace_context = wire_put_bytes_in_place(&writer, Q_TRACE_CONTEXT, form->trace_count * (size_t)ATTEND_TRACE_BYTES);
+    }
     out->q = put_tensor(&writer, bytes, Q_PADDING, Q_Q, (size_t)rows * form->q_width * 4);
     out->k = put_tensor(&writer, bytes, Q_PADDING, Q_K, (size_t)rows * form->kv_width * 4);
     out->v = put_tensor(&writer, bytes, Q_PADDING, Q_V, (size_t)rows * form->kv_width * 4);

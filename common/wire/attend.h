@@ -8,6 +8,8 @@
 
 #include "common/base/status.h"
 
+enum { ATTEND_TRACE_BYTES = 24 }; // trace id and span id
+
 // A parsed request; pointers point into the message.
 struct attend_request {
     uint64_t incarnation, step;
@@ -19,16 +21,19 @@ struct attend_request {
     const unsigned char *share_sequence;  // [share_count] u64: its first positions ...
     const unsigned char *share_from;      // [share_count] u64: ... are those of this sequence
     const unsigned char *share_positions; // [share_count] u32
-    const unsigned char *row_first;     // [row_count] u32 first position held of the row's sequence, with layer 0; NULL: 0 for all
-    uint32_t read_count;                // rows that only read a frozen extent; row_count may be 0 then
-    const unsigned char *read_sequence; // [read_count] u64, with layer 0; else NULL
-    const unsigned char *read_first;    // [read_count] u32, with layer 0; else NULL
-    const unsigned char *read_end;      // the same
-    const float *q;                     // [row_count][q_width] f32, aligned to 4 bytes
-    const float *k, *v;                 // [row_count][kv_width] f32
-    const float *read_q;                // [read_count][q_width] f32
-    uint32_t sink_count;                // scores without a value of this layer, one a head; 0: there are none
-    const unsigned char *sinks;         // [sink_count] f32 little-endian
+    const unsigned char *row_first;      // [row_count] u32 first position held of the row's sequence, with layer 0; NULL: 0 for all
+    uint32_t read_count;                 // rows that only read a frozen extent; row_count may be 0 then
+    const unsigned char *read_sequence;  // [read_count] u64, with layer 0; else NULL
+    const unsigned char *read_first;     // [read_count] u32, with layer 0; else NULL
+    const unsigned char *read_end;       // the same
+    const float *q;                      // [row_count][q_width] f32, aligned to 4 bytes
+    const float *k, *v;                  // [row_count][kv_width] f32
+    const float *read_q;                 // [read_count][q_width] f32
+    uint32_t sink_count;                 // scores without a value of this layer, one a head; 0: there are none
+    const unsigned char *sinks;          // [sink_count] f32 little-endian
+    uint32_t trace_count;                // traced sequences, with layer 0; else 0
+    const unsigned char *trace_sequence; // [trace_count] u64
+    const unsigned char *trace_context;  // [trace_count] of ATTEND_TRACE_BYTES
 };
 
 // Mini-batches that a worker has open: as many as an s-part may have in flight.
@@ -80,7 +85,8 @@ struct attend_request_form {
     bool has_first;       // rows' sequences may begin later than at position 0: the same
     uint32_t read_count;
     uint32_t q_width, kv_width;
-    uint32_t sink_count; // heads of a layer with sinks, else 0
+    uint32_t sink_count;  // heads of a layer with sinks, else 0
+    uint32_t trace_count; // with layer 0; else ignored
 };
 size_t attend_request_size(const struct attend_request_form *form);
 
@@ -95,8 +101,10 @@ struct attend_request_parts {
     unsigned char *read_sequence;               // [read_count] u64, with layer 0 and reads; else NULL
     unsigned char *read_first, *read_end;       // [read_count] u32: the same
     float *q, *k, *v;
-    float *read_q;        // NULL without reads
-    unsigned char *sinks; // [sink_count] f32; NULL without
+    float *read_q;                 // NULL without reads
+    unsigned char *sinks;          // [sink_count] f32; NULL without
+    unsigned char *trace_sequence; // [trace_count] u64; NULL without
+    unsigned char *trace_context;  // [trace_count] of ATTEND_TRACE_BYTES
 };
 
 // Writes the head of a request of attend_request_size() bytes; the caller fills the parts.

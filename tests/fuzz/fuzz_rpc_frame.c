@@ -30,6 +30,8 @@ static void check_envelope(const uint8_t *data, size_t size)
     if (!envelope_parse(data, size, &first))
         return;
     within(first.payload, first.payload_length, data, size);
+    if (first.trace_state)
+        within((const uint8_t *)first.trace_state, first.trace_state_length, data, size);
     bytes = envelope_size(&first, first.payload_length, &payload_at);
     assert_always(payload_at % 4 == 0);
     written = malloc(bytes);
@@ -38,8 +40,9 @@ static void check_envelope(const uint8_t *data, size_t size)
     assert_always(envelope_parse(written, bytes, &second));
     assert_always(first.kind == second.kind && first.call_id == second.call_id && first.method == second.method &&
                   first.status == second.status && first.timeout_ms == second.timeout_ms &&
-                  first.payload_length == second.payload_length && !strcmp(first.error, second.error) &&
-                  !strcmp(first.request_id, second.request_id) && !strcmp(first.trace_id, second.trace_id));
+                  first.payload_length == second.payload_length && first.trace_state_length == second.trace_state_length &&
+                  !strcmp(first.error, second.error) && !strcmp(first.request_id, second.request_id) &&
+                  !strcmp(first.trace_id, second.trace_id));
     free(written);
 }
 

@@ -103,6 +103,8 @@ static void envelopes_are_protobuf(void **state)
             memset(head.request_id, 'r', id);
             memset(head.trace_id, 't', id * 3);
             memset(head.error, 'e', id * 2);
+            head.trace_state = id % 4 ? "vendor=opaque,other=1" : NULL;
+            head.trace_state_length = id % 4 ? id : 0;
             size = envelope_size(&head, length, &payload_at);
             assert_int_equal(payload_at % 4, 0);
             bytes = malloc(size);
@@ -119,11 +121,15 @@ static void envelopes_are_protobuf(void **state)
             assert_string_equal(read->request_id, head.request_id);
             assert_string_equal(read->trace_id, head.trace_id);
             assert_string_equal(read->error, head.error);
+            assert_int_equal(strlen(read->trace_state), head.trace_state_length);
+            assert_memory_equal(read->trace_state, "vendor=opaque,other=1", head.trace_state_length);
             assert_int_equal(read->payload.len, length);
             unsigned char *again = malloc(fastdecode__envelope__get_packed_size(read));
             assert_true(envelope_parse(again, fastdecode__envelope__pack(read, again), &back));
             assert_int_equal(back.call_id, 99);
             assert_string_equal(back.error, head.error);
+            assert_int_equal(back.trace_state_length, head.trace_state_length);
+            assert_memory_equal(back.trace_state_length ? back.trace_state : "", "vendor=opaque,other=1", back.trace_state_length);
             assert_int_equal(back.payload_length, length);
             fastdecode__envelope__free_unpacked(read, NULL);
             free(again);
@@ -181,6 +187,10 @@ static unsigned char *write_request(const struct attend_request_form *form, stru
         wire_store_u32(parts->read_first + 4 * i, 512 * i);
         wire_store_u32(parts->read_end + 4 * i, 4096);
     }
+    for (uint32_t i = 0; i < form->trace_count; i++) {
+        wire_store_u64(parts->trace_sequence + 8 * i, 1000 + i);
+        memset(parts->trace_context + ATTEND_TRACE_BYTES * i, (int)i + 1, ATTEND_TRACE_BYTES);
+    }
     for (uint32_t i = 0; i < form->share_count; i++) {
         wire_store_u64(parts->share_sequence + 8 * i, 1000 + i);
         wire_store_u64(parts->share_from + 8 * i, 2000 + i);
@@ -229,6 +239,13 @@ static void check_request(const struct attend_request_form *form, const struct a
         assert_int_equal(wire_load_u32(request.read_first + 4 * i), 512 * i);
         assert_int_equal(wire_load_u32(request.read_end + 4 * i), read->read_end[i]);
     }
+    assert_int_equal(read->n_trace_sequence, layer ? 0 : form->trace_count);
+    assert_int_equal(request.trace_count, read->n_trace_sequence);
+    assert_int_equal(read->trace_context.len, request.trace_count * ATTEND_TRACE_BYTES);
+    for (uint32_t i = 0; i < request.trace_count; i++) {
+        assert_int_equal(wire_load_u64(request.trace_sequence + 8 * i), read->trace_sequence[i]);
+        assert_int_equal(request.trace_context[(i + 1) * ATTEND_TRACE_BYTES - 1], i + 1);
+    }
     assert_ptr_equal(request.q, parts->q);
     assert_ptr_equal(request.k, parts->k);
     assert_ptr_equal(request.v, parts->v);
@@ -273,6 +290,13 @@ static void check_refused_columns(const struct attend_request_form *form, const 
         assert_non_null(strstr(error.text, "row_first"));
         read->n_row_first++;
     }
+    if (form->trace_count && form->layer == 0) {
+        read->trace_context.len--;
+        packed = fastdecode__attend_request__pack(read, bytes);
+        assert_int_equal(parse_request(bytes, packed, &request, &error), STATUS_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.text, "trace_context"));
+        read->trace_context.len++;
+    }
     if (form->read_count && form->layer == 0) {
         read->n_read_end--;
         packed = fastdecode__attend_request__pack(read, bytes);
@@ -296,6 +320,7 @@ static void requests_are_protobuf(void **state)
                                                      .has_sparse = rows % 2 == 0,
                                                      .has_first = rows % 3 == 0,
                                                      .read_count = rows % 4,
+                                                     .trace_count = rows % 5 ? rows / 2 : rows + rows % 4,
                                                      .q_width = Q,
                                                      .kv_width = KV};
             struct attend_request_parts parts;
@@ -308,6 +333,22 @@ static void requests_are_protobuf(void **state)
             fastdecode__attend_request__free_unpacked(read, NULL);
             free(bytes);
         }
+}
+
+// More traced sequences than rows and reads: refused.
+static void traces_have_rows(void **state)
+{
+    const struct attend_request_form form = {
+        .incarnation = 1, .step = 2, .row_count = 2, .trace_count = 3, .q_width = Q, .kv_width = KV};
+    struct attend_request_parts parts;
+    unsigned char *bytes = write_request(&form, &parts);
+    struct attend_request request;
+    struct error error;
+    (void)state;
+
+    assert_int_equal(parse_request(bytes, attend_request_size(&form), &request, &error), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "3 traced sequences of 2 rows"));
+    free(bytes);
 }
 
 // A request may only read.
@@ -488,6 +529,7 @@ int main(void)
         cmocka_unit_test(texts_are_cut_and_clean),
         cmocka_unit_test(requests_are_protobuf),
         cmocka_unit_test(rows_of_a_stage_are_protobuf),
+        cmocka_unit_test(traces_have_rows),
         cmocka_unit_test(reads_alone_are_a_request),
         cmocka_unit_test(replies_have_what_was_asked_for),
         cmocka_unit_test(no_reply_is_larger_than_the_most),
