@@ -23,6 +23,7 @@
 #include "common/base/memory.h"
 #include "common/base/thread_pool.h"
 #include "common/kv/kv_sparse.h"
+#include "common/otlp/otlp.h"
 #include "common/rpc/secret.h"
 #include "common/sched/sched_settings.h"
 #include "common/service/service.h"
@@ -69,6 +70,8 @@ static struct child *add(struct up *up, const char *name, const char *program)
         supervise_argument(child, "--log-json");
     if (up->settings.mesh_secret_file)
         supervise_argument(child, "--" RPC_SECRET_OPTION "=%s", up->settings.mesh_secret_file);
+    if (strcmp(up->settings.otlp_endpoint, "none"))
+        supervise_argument(child, "--" OTLP_OPTION "=%s", up->settings.otlp_endpoint);
     if (up->settings.trace) {
         supervise_argument(child, "--trace=%s", up->settings.trace);
         supervise_argument(child, "--trace-append");
@@ -223,6 +226,7 @@ static void add_gateway(struct up *up)
     if (s->tls_key)
         supervise_argument(child, "--tls-key=%s", s->tls_key);
     supervise_argument(child, "--batch-dir=%s", s->batch_dir);
+    supervise_argument(child, "--" OTLP_RATIO_OPTION "=%.17g", s->trace_sample);
     if (s->chat_template)
         supervise_argument(child, "--chat-template=%s", s->chat_template);
     if (s->request_timeout_s > 0)

@@ -10,6 +10,7 @@
 #include "common/kv/kv_type.h"
 #include "common/model/compute.h"
 #include "common/model/model.h"
+#include "common/otlp/otlp.h"
 #include "common/rpc/secret.h"
 #include "common/sched/sched_settings.h"
 #include "common/trace/trace.h"
@@ -45,6 +46,8 @@ static const struct up_settings defaults = {
     .weights_memory = "auto",
     .weights_host_memory = "auto",
     .worker_timeout_ms = 2000,
+    .otlp_endpoint = "none",
+    .trace_sample = 1,
 };
 
 // A service that cannot read its model ends with the same code.
@@ -133,7 +136,8 @@ static enum status check(struct up_settings *s, struct error *error)
 {
     enum status status;
 
-    if ((status = check_model(s, error)) || (status = check_stages(s, error)))
+    if ((status = otlp_check_endpoint(s->otlp_endpoint, error)) || (status = check_model(s, error)) ||
+        (status = check_stages(s, error)))
         return status;
     return check_places(s, error);
 }
@@ -215,6 +219,8 @@ static uint32_t list_steps(struct up_settings *s, struct option *out, uint32_t b
          100, 600000},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
+        {OTLP_OPTION, OPTION_STRING, &s->otlp_endpoint, "URL|none", OTLP_HELP, 0, 0},
+        {OTLP_RATIO_OPTION, OPTION_F64, &s->trace_sample, "RATIO", OTLP_RATIO_HELP, 0, 1},
         {RPC_SECRET_OPTION, OPTION_STRING, &s->mesh_secret_file, "FILE|none",
          "file with the secret that the services share; default: a new one in the run folder", 0, 0},
         {"tls", OPTION_STRING, &s->tls, "DIR|none",

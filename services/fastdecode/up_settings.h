@@ -22,7 +22,8 @@ struct up_settings {
     uint32_t port, scheduler_port, kv_workers, s_parts, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads,
         max_queue, batch_queue, worker_timeout_ms;
     uint64_t kv_memory;
-    double request_timeout_s, step_target_ms;
+    const char *otlp_endpoint;
+    double request_timeout_s, step_target_ms, trace_sample;
     bool log_json, prefix_cache, calibrate, batch_invariant;
 };
 

@@ -164,6 +164,10 @@ static void finish_metrics(void *arg, const char *mesh_text)
         gauges.batch_completed = stats.completed;
         gauges.batch_failed = stats.failed;
     }
+    const struct otlp_counts spans = otlp_counts(gateway->otlp);
+    gauges.has_traces = gateway->otlp != NULL;
+    gauges.spans_exported = spans.exported;
+    gauges.spans_dropped = spans.dropped;
     metrics_render(gateway->metrics, &gauges, mesh_text, &body);
     exchange_respond(ask->exchange, 200, METRICS_TYPE, &body);
     exchange_release(ask->exchange);

@@ -114,6 +114,7 @@ void exchange_release(struct exchange *exchange)
         close(exchange->file);
     drop_out(exchange);
     pthread_mutex_destroy(&exchange->mutex);
+    free(exchange->span);
     free(exchange->path);
     free(exchange);
 }
@@ -249,6 +250,17 @@ void exchange_note_usage(struct exchange *exchange, uint64_t prompt_tokens, uint
     exchange->note.completion_tokens = completion_tokens;
     pthread_mutex_unlock(&exchange->mutex);
 }
+
+void exchange_note_finish(struct exchange *exchange, const char *reason)
+{
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->note.finish_count < EXCHANGE_FINISHES_MAX)
+        exchange->note.finishes[exchange->note.finish_count++] = reason;
+    pthread_mutex_unlock(&exchange->mutex);
+}
+
+void exchange_set_span(struct exchange *exchange, struct root_span *span) { exchange->span = span; }
+const struct root_span *exchange_span(const struct exchange *exchange) { return exchange->span; }
 
 void exchange_note(struct exchange *exchange, struct exchange_note *out)
 {

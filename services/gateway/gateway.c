@@ -44,6 +44,7 @@ void gateway_defaults(struct gateway_config *config)
         .batch_max_lines = 100000,
         .batch_concurrency = 256,
         .mesh_metrics = true,
+        .trace_sample = 1,
     };
 }
 
@@ -93,6 +94,7 @@ static void on_done(void *arg, struct exchange *exchange, int status)
     struct gateway *gateway = arg;
 
     metrics_answer(gateway->metrics, status);
+    root_span_end(gateway->otlp, exchange, status, language_name(gateway->language));
     if (gateway->audit)
         audit_add(gateway->audit, exchange, status, language_name(gateway->language));
     log_debug("HTTP-DONE", "request=%s method=%s status=%d", exchange_request_id(exchange), exchange_method(exchange), status);
@@ -288,8 +290,11 @@ enum status gateway_open(const struct gateway_config *config, struct gateway **o
     if (!gateway)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     gateway->config = *config;
+    const struct otlp_config traces = {.endpoint = config->otlp_endpoint, .service = "fastdecode-gateway"};
     gateway->created_s = clock_wall_us() / 1000000;
     status = open_language(config, &gateway->language, error);
+    if (status == STATUS_OK)
+        status = otlp_open(&traces, &gateway->otlp, error);
     if (status == STATUS_OK && config->api_key_file)
         status = keys_open(config->api_key_file, &gateway->keys, error);
     if (status == STATUS_OK && metrics_open(&gateway->metrics) != STATUS_OK)
@@ -351,6 +356,7 @@ void gateway_close(struct gateway *gateway)
     http_server_free(gateway->admin);
     http_tls_close(gateway->tls);
     audit_close(gateway->audit);
+    otlp_close(gateway->otlp);
     metrics_close(gateway->metrics);
     keys_close(gateway->keys);
     language_close(gateway->language);

@@ -24,7 +24,9 @@ struct gateway_config {
     const char *listen;    // address of the health service; NULL: none
     const char *model, *chat_template, *served_model_name, *api_key_file;
     struct rpc_security_settings security;
-    const char *trace; // NULL: none
+    const char *trace;         // NULL: none
+    const char *otlp_endpoint; // NULL, "none": requests are not traced
+    double trace_sample;       // share of the requests that are traced if their clients do not say
     const char *cors_origin;
     const char *admin_host; // NULL: /metrics is at the public address
     uint32_t admin_port;

@@ -14,6 +14,7 @@
 #include "services/gateway/mesh.h"
 #include "services/gateway/metrics.h"
 #include "services/gateway/request.h"
+#include "services/gateway/root_span.h"
 #include "services/gateway/scrape.h"
 #include "services/gateway/work_pool.h"
 
@@ -30,6 +31,7 @@ struct gateway {
     struct http_server *http, *admin; // admin: NULL, there is none
     struct http_tls *tls;             // NULL: plain HTTP
     struct audit *audit;              // NULL: none
+    struct otlp *otlp;                // NULL: requests are not traced
     struct batch_api *batches;        // NULL: off
     uint64_t created_s;
     atomic_bool leaving;      // not ready, but accepts requests; relaxed: nothing else depends on it

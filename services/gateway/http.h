@@ -24,6 +24,7 @@
 
 struct http_server;
 struct http_tls;
+struct root_span;
 struct exchange;
 
 // Called once the headers are complete (polling thread). It may respond at once, e.g. 404, 401; the body is then read and dropped.
@@ -98,6 +99,8 @@ const char *exchange_method(const struct exchange *exchange);
 const char *exchange_path(const struct exchange *exchange);               // without query
 const char *exchange_header(struct exchange *exchange, const char *name); // only inside the check and handle callbacks
 const char *exchange_query(struct exchange *exchange, const char *name);  // of the URL; as above
+// Joins the values of all headers of the name by commas. Returns their length; 0, and "": there is none, or they do not fit. As above.
+size_t exchange_header_list(struct exchange *exchange, const char *name, char *out, size_t out_bytes);
 const char *exchange_body(const struct exchange *exchange, size_t *bytes);
 void exchange_drop_body(struct exchange *exchange); // frees it early
 const char *exchange_request_id(const struct exchange *exchange);
@@ -111,16 +114,25 @@ const struct http_sink *exchange_sink(const struct exchange *exchange); // NULL:
 // The sink takes bytes again. Any thread.
 void exchange_go_on(struct exchange *exchange);
 
+enum { EXCHANGE_FINISHES_MAX = 8 };
+
 // What is known of a request when it is over, for the record of who asked for what.
 struct exchange_note {
     char owner[64];  // of the key; "": none was needed, or it was not known
     char client[64]; // address
     bool uses_model;
     uint64_t prompt_tokens, completion_tokens;
+    const char *finishes[EXCHANGE_FINISHES_MAX]; // [finish_count] why its choices ended; static
+    uint32_t finish_count;
 };
 void exchange_note_owner(struct exchange *exchange, const char *owner);
 void exchange_note_usage(struct exchange *exchange, uint64_t prompt_tokens, uint64_t completion_tokens); // it uses the model, too
+void exchange_note_finish(struct exchange *exchange, const char *reason); // of one more choice; static
 void exchange_note(struct exchange *exchange, struct exchange_note *out);
+
+// The span of the request, set once in check, which the exchange frees; NULL: it has none.
+void exchange_set_span(struct exchange *exchange, struct root_span *span);
+const struct root_span *exchange_span(const struct exchange *exchange);
 
 // A pointer that the user of the exchange may keep with it.
 void exchange_set_user(struct exchange *exchange, void *user);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/random.h>
 
 #include "common/base/checked.h"
@@ -107,6 +108,46 @@ static void set_request_id(struct exchange *exchange)
         memcpy(exchange->request_id, given, length + 1);
     else
         make_request_id(exchange->request_id, sizeof exchange->request_id);
+}
+
+// --- headers that are lists
+struct header_list {
+    const char *name;
+    char *out;
+    size_t out_bytes, length;
+    bool too_long;
+};
+
+static enum MHD_Result add_to_list(void *arg, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    struct header_list *list = arg;
+    const size_t bytes = value ? strlen(value) : 0, comma = list->length > 0;
+
+    (void)kind;
+    if (strcasecmp(name, list->name) != 0)
+        return MHD_YES;
+    list->too_long |= list->length + comma + bytes >= list->out_bytes;
+    if (list->too_long)
+        return MHD_NO;
+    if (comma)
+        list->out[list->length] = ',';
+    memcpy(list->out + list->length + comma, value, bytes);
+    list->length += comma + bytes;
+    return MHD_YES;
+}
+
+size_t exchange_header_list(struct exchange *exchange, const char *name, char *out, size_t out_bytes)
+{
+    struct header_list list = {.name = name, .out = out, .out_bytes = out_bytes};
+
+    pthread_mutex_lock(&exchange->mutex);
+    if (exchange->connection)
+        MHD_get_connection_values(exchange->connection, MHD_HEADER_KIND, add_to_list, &list);
+    pthread_mutex_unlock(&exchange->mutex);
+    if (list.too_long)
+        list.length = 0;
+    out[list.length] = '\0';
+    return list.length;
 }
 
 static uint64_t body_limit(const struct http_server *server, const struct exchange *exchange)

@@ -9,6 +9,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
+#include "common/otlp/otlp.h"
 #include "common/rpc/probe.h"
 #include "common/rpc/secret.h"
 #include "common/service/service.h"
@@ -131,6 +132,8 @@ static uint32_t list_limits(struct gateway_program *s, struct option *out, uint3
         {"batch-concurrency", OPTION_U32, &g->batch_concurrency, "N", "most requests of batches at a time", 1, 8192},
         {"trace", OPTION_STRING, &g->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &g->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
+        {OTLP_OPTION, OPTION_STRING, &g->otlp_endpoint, "URL|none", OTLP_HELP, 0, 0},
+        {OTLP_RATIO_OPTION, OPTION_F64, &g->trace_sample, "RATIO", OTLP_RATIO_HELP, 0, 1},
         {"mesh-metrics", OPTION_BOOL, &g->mesh_metrics, NULL, "append the scheduler's metrics to /metrics", 0, 0},
         {"drain-timeout", OPTION_F64, &s->drain_timeout_s, "S", "how long requests may take after SIGTERM", 0, 86400},
         {"drain-notice", OPTION_F64, &s->drain_notice_s, "S",
@@ -153,6 +156,8 @@ static enum status configure(struct service *service, void *state, struct error 
     g->api_key_file = file_or_null(g->api_key_file);
     g->batch_dir = file_or_null(g->batch_dir);
     g->audit_file = file_or_null(g->audit_file);
+    if (!status)
+        status = otlp_check_endpoint(g->otlp_endpoint, error);
     return status ? status : split_admin(s, error);
 }
 
@@ -245,5 +250,6 @@ int main(int argc, char **argv)
     gateway.config.api_key_file = "none";
     gateway.config.batch_dir = "none";
     gateway.config.audit_file = "none";
+    gateway.config.otlp_endpoint = "none";
     return service_run(&program, &gateway, argc, argv);
 }

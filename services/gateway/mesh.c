@@ -227,10 +227,10 @@ static void on_generate_end(void *user, enum status status, const char *error)
 }
 
 enum status mesh_generate(struct mesh *mesh, const Fastdecode__GenerateRequest *request, uint64_t timeout_us,
-                          const struct mesh_listener *listener, struct mesh_call **out)
+                          const struct mesh_trace *trace, const struct mesh_listener *listener, struct mesh_call **out)
 {
     static const struct rpc_callbacks callbacks = {.on_message = on_generate_message, .on_end = on_generate_end, .streams = true};
-    struct rpc_options options = {.request_id = request->request_id};
+    struct rpc_options options = {.request_id = request->request_id, .trace_id = trace->parent, .trace_state = trace->state};
     struct mesh_call *call = calloc(1, sizeof *call);
     struct error error;
     enum status status;

@@ -58,9 +58,14 @@ struct mesh_listener {
     void (*end)(void *arg, enum status status, const char *text);
     void *arg;
 };
+// Whose span the sequence belongs to: a traceparent and its tracestate, for the call's metadata.
+struct mesh_trace {
+    const char *parent, *state; // NULL: none
+};
+
 // The request is packed in the call and need not be kept. *out is valid until end or mesh_cancel().
 enum status mesh_generate(struct mesh *mesh, const Fastdecode__GenerateRequest *request, uint64_t timeout_us,
-                          const struct mesh_listener *listener, struct mesh_call **out) MUST_CHECK;
+                          const struct mesh_trace *trace, const struct mesh_listener *listener, struct mesh_call **out) MUST_CHECK;
 void mesh_cancel(struct mesh_call *call);
 
 // Called once, later, on the loop thread; text is valid for the call, and NULL if the scheduler did not answer in time.

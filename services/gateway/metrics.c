@@ -241,6 +241,21 @@ static void render_batches(struct text *out, struct families *families, const st
                 (unsigned long long)gauges->batch_completed, results, (unsigned long long)gauges->batch_failed);
 }
 
+static void counter(struct text *out, struct families *families, const char *name, const char *help, uint64_t value)
+{
+    family(out, families, name, "counter", help);
+    text_format(out, "%s %llu\n", name, (unsigned long long)value);
+}
+
+// Of this gateway; the scheduler's text has those of the other services.
+static void render_traces(struct text *out, struct families *families, const struct metrics_gauges *gauges)
+{
+    counter(out, families, "fastdecode_gateway_trace_spans_exported_total", "Spans that the collector has taken.",
+            gauges->spans_exported);
+    counter(out, families, "fastdecode_gateway_trace_spans_dropped_total", "Spans that were lost on their way to the collector.",
+            gauges->spans_dropped);
+}
+
 void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, const char *mesh_text, struct text *out)
 {
     static const char answers[] = "fastdecode_http_responses_total";
@@ -266,6 +281,8 @@ void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges
                 gauges->kv_pages_total ? (double)gauges->kv_pages_used / (double)gauges->kv_pages_total : 0);
     if (gauges->has_batches)
         render_batches(out, &families, gauges);
+    if (gauges->has_traces)
+        render_traces(out, &families, gauges);
     pthread_mutex_lock(&metrics->mutex);
     for (i = 0; i < METRICS_HISTOGRAM_COUNT; i++) {
         family(out, &families, histogram_names[i].name, "histogram", histogram_names[i].help);

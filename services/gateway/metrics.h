@@ -38,6 +38,8 @@ struct metrics_gauges {
     bool has_batches;
     uint32_t batches_running, batch_requests;
     uint64_t batch_completed, batch_failed;
+    bool has_traces;
+    uint64_t spans_exported, spans_dropped;
 };
 
 enum status metrics_open(struct metrics **out) MUST_CHECK;

@@ -16,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "services/gateway/request_internal.h"
+#include "services/gateway/root_span.h"
 
 enum status requests_open(const struct requests_config *config, struct requests **out)
 {
@@ -79,6 +80,16 @@ static void fill_request(const struct choice *choice, uint64_t left_us, Fastdeco
     out->n_end_token = end_count;
 }
 
+// Only a sampled request's trace goes on: other services have nothing to do for it.
+static struct mesh_trace trace_of(const struct request *request)
+{
+    const struct root_span *span = exchange_span(request->exchange);
+
+    if (!span || !span->context.sampled)
+        return (struct mesh_trace){0};
+    return (struct mesh_trace){.parent = span->text, .state = span->state[0] ? span->state : NULL};
+}
+
 static void submit(struct requests *requests, struct choice *choice)
 {
     struct request *request = choice->request;
@@ -90,7 +101,8 @@ static void submit(struct requests *requests, struct choice *choice)
     if (request->deadline_us) // it may have passed since advance() looked: then at once, not never
         left_us = request->deadline_us > now_us ? request->deadline_us - now_us : 1;
     fill_request(choice, left_us, &message, &sampling);
-    if (mesh_generate(requests->config.mesh, &message, left_us, &listener, &choice->call) != STATUS_OK) {
+    const struct mesh_trace trace = trace_of(request);
+    if (mesh_generate(requests->config.mesh, &message, left_us, &trace, &listener, &choice->call) != STATUS_OK) {
         choice->call = NULL;
         request_postpone(choice);
         return;

@@ -101,6 +101,8 @@ static void complete(struct request *request)
     struct respond_usage usage = request_usage(request);
 
     request_settle(request);
+    for (uint32_t i = 0; i < request->choice_count && exchange_span(request->exchange); i++)
+        exchange_note_finish(request->exchange, request->choices[i].finish_reason);
     if (request->stream)
         end_stream(request);
     else

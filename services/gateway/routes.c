@@ -88,14 +88,27 @@ static const struct route *find_route(uint32_t at, const char *path, const char 
 }
 
 // --- checks at the end of the headers -----------------------------------------------------------------------------
-static void answer_preflight(struct exchange *exchange)
+static void answer_preflight(const struct gateway *gateway, struct exchange *exchange)
 {
     struct text body = {0};
 
     exchange_add_header(exchange, "Access-Control-Allow-Methods", "GET, POST, DELETE");
-    exchange_add_header(exchange, "Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
+    exchange_add_header(exchange, "Access-Control-Allow-Headers",
+                        gateway->otlp ? "Authorization, Content-Type, X-Request-Id, traceparent, tracestate"
+                                      : "Authorization, Content-Type, X-Request-Id");
     exchange_add_header(exchange, "Access-Control-Max-Age", "600");
     exchange_respond(exchange, 204, NULL, &body);
+}
+
+// Opens the span of a request for the API: probes, metrics and pages have none.
+static void open_span(struct gateway *gateway, struct exchange *exchange, const struct route *route)
+{
+    char text[64];
+
+    if (!gateway->otlp || !route->needs_key)
+        return;
+    snprintf(text, sizeof text, route->suffix ? "%s{id}%s" : "%s", route->path, route->suffix);
+    root_span_open(gateway->otlp, gateway->config.trace_sample, exchange, text, route->kind, gateway->tls != NULL);
 }
 
 static bool check_key(struct gateway *gateway, struct exchange *exchange, struct api_error *error)
@@ -176,7 +189,7 @@ static void check(struct gateway *gateway, uint32_t at, struct exchange *exchang
     bool ok;
 
     if (gateway->config.cors_origin && strcmp(method, "OPTIONS") == 0) {
-        answer_preflight(exchange);
+        answer_preflight(gateway, exchange);
         return;
     }
     if (!route) {
@@ -190,6 +203,7 @@ static void check(struct gateway *gateway, uint32_t at, struct exchange *exchang
         exchange_add_header(exchange, "Allow", methods);
         ok = api_fail(&error, 405, "method_not_allowed", NULL, "%s accepts only %s", route->path, methods);
     } else {
+        open_span(gateway, exchange, route);
         ok = check_route(gateway, exchange, route, &error);
     }
     if (!ok)

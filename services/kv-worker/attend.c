@@ -68,7 +68,7 @@ static enum status open_tables(struct worker *worker)
     worker->v = calloc(WORKER_ROWS_MAX, sizeof *worker->v);
     worker->o = calloc(WORKER_ROWS_MAX, sizeof *worker->o);
     worker->out = calloc(WORKER_ROWS_MAX, sizeof *worker->out);
-    bool ok = worker->rows && worker->q && worker->k && worker->v && worker->o && worker->out;
+    bool ok = worker->rows && worker->q && worker->k && worker->v && worker->o && worker->out && !attend_spans_open(&worker->spans);
     for (uint32_t i = 0; ok && i < WORKER_BATCHES_MAX; i++) {
         struct attend_batch *batch = &worker->batches[i];
         batch->kept = calloc(WORKER_ROWS_MAX, sizeof *batch->kept);
@@ -77,7 +77,7 @@ static enum status open_tables(struct worker *worker)
         batch->partial_count = calloc(WORKER_ROWS_MAX, sizeof *batch->partial_count);
         batch->sequences = calloc(WORKER_ROWS_MAX, sizeof *batch->sequences);
         ok = batch->kept && batch->lost && batch->lost_reads && batch->partial_count && batch->sequences &&
-             !kv_batch_open(worker->store, &batch->kv);
+             !attend_spans_open_step(&worker->spans, &batch->spans) && !kv_batch_open(worker->store, &batch->kv);
     }
     return ok ? STATUS_OK : STATUS_RESOURCE_EXHAUSTED;
 }
@@ -115,6 +115,7 @@ void attend_close(struct worker *worker)
 {
     for (uint32_t i = 0; i < WORKER_BATCHES_MAX; i++) {
         kv_batch_close(worker->batches[i].kv);
+        attend_spans_close_step(&worker->batches[i].spans);
         free(worker->batches[i].kept);
         free(worker->batches[i].lost);
         free(worker->batches[i].lost_reads);
@@ -122,6 +123,7 @@ void attend_close(struct worker *worker)
         free(worker->batches[i].sequences);
     }
     memset(worker->batches, 0, sizeof worker->batches);
+    attend_spans_close(&worker->spans);
     kv_store_close(worker->store);
     worker->store = NULL;
     free(worker->rows);
@@ -445,7 +447,11 @@ static void attend(struct worker *worker, struct rpc_call *call, struct attend_b
         kv_batch_attend(batch->kv, request->layer, worker->q, worker->k, worker->v, worker->o);
     trace_span(worker->track, "attend", began_ns, {"step", request->step}, {"layer", request->layer}, {"rows", batch->kept_count},
                {"cpu_us", (clock_thread_ns() - cpu_ns) / 1000});
-    wire_store_u32(parts.attend_us, (uint32_t)(clock_now_us() - began_us));
+    const uint32_t attend_us = (uint32_t)(clock_now_us() - began_us);
+    wire_store_u32(parts.attend_us, attend_us);
+    attend_spans_layer(&batch->spans, attend_us);
+    if (request->layer + 1 == worker->shape.layers) // first: the answer may end the request
+        attend_spans_step(&worker->spans, &batch->spans);
     rpc_call_reply_buffer(call, reply);
     if (request->layer + 1 == worker->shape.layers) {
         batch->planned = false;
@@ -507,6 +513,8 @@ void attend_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
+    if (request.layer == 0)
+        attend_spans_begin(&worker->spans, &batch->spans, &request);
     if (!batch->planned || batch->step != request.step || batch->row_count != request.row_count ||
         batch->read_count != request.read_count) {
         rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "step %llu is not under way here", (unsigned long long)request.step);

@@ -12,8 +12,8 @@
 struct job {
     struct worker *worker;
     struct rpc_call *call; // NULL: it is for a registration
-    uint64_t *sequences;   // to free; owned
-    uint32_t count;
+    uint64_t *sequences;   // to free, then those that are over; owned
+    uint32_t count, ended_count;
     struct kv_held *held; // what is held; owned
     uint32_t held_count;
     uint64_t pages_free;
@@ -60,6 +60,8 @@ static void do_free(void *arg)
         handover_drop(&job->worker->handover, job->sequences[i]);
         attend_free(job->worker, job->sequences[i]);
     }
+    for (uint32_t i = 0; i < job->count + job->ended_count; i++)
+        attend_spans_end(&job->worker->spans, job->sequences[i]);
     if (store) {
         job->pages_free = kv_store_pages_total(store) - kv_store_pages_used(store);
         attend_publish(job->worker);
@@ -75,7 +77,8 @@ static void free_handler(struct rpc_call *call, void *user)
         return;
     struct job *job = new_job(worker, call);
     job->count = (uint32_t)request->n_sequence;
-    job->sequences = malloc((request->n_sequence + 1) * sizeof *job->sequences);
+    job->ended_count = (uint32_t)request->n_ended;
+    job->sequences = malloc((request->n_sequence + request->n_ended + 1) * sizeof *job->sequences);
     if (!job->sequences) {
         rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory");
         free_job(job);
@@ -83,6 +86,8 @@ static void free_handler(struct rpc_call *call, void *user)
     }
     for (size_t i = 0; i < request->n_sequence; i++)
         job->sequences[i] = request->sequence[i];
+    for (size_t i = 0; i < request->n_ended; i++)
+        job->sequences[request->n_sequence + i] = request->ended[i];
     rpc_loop_post(worker->tensor_loop, do_free, job);
 }
 
@@ -285,6 +290,9 @@ static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
     heartbeat->kv_bytes_read = atomic_load_explicit(&worker->kv_bytes_read, memory_order_relaxed);
     heartbeat->busy_us = atomic_load_explicit(&worker->busy_us, memory_order_relaxed);
     heartbeat->rows = atomic_load_explicit(&worker->rows_done, memory_order_relaxed);
+    const struct otlp_counts spans = otlp_counts(worker->spans.otlp);
+    heartbeat->spans_exported = spans.exported;
+    heartbeat->spans_dropped = spans.dropped;
 }
 
 // --- Fetch ---

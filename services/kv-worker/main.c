@@ -87,6 +87,7 @@ static enum status configure(struct service *service, void *state, struct error 
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long attention takes (0.2 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
+        {OTLP_OPTION, OPTION_STRING, &s->otlp_endpoint, "URL|none", OTLP_HELP, 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL",
          "kernels: ref, avx2, avx512 or vnni; default: FD_ISA, else the best that the CPU has", 0, 0},
     };
@@ -102,6 +103,8 @@ static enum status configure(struct service *service, void *state, struct error 
         status = member_check_name(s->name, error);
     if (!status)
         status = rpc_security_check(&s->security, "kv-worker", error);
+    if (!status)
+        status = otlp_check_endpoint(s->otlp_endpoint, error);
     return status ? status : kernels_init(s->isa, error);
 }
 
@@ -112,10 +115,14 @@ static enum status start(void *state, struct error *error)
                                        .pool_bytes = worker->settings.kv_memory};
     const struct trace_config trace = {
         .path = worker->settings.trace, .append = worker->settings.trace_append, .process = worker->settings.name, .order = 4};
+    const struct otlp_config traces = {
+        .endpoint = worker->settings.otlp_endpoint, .service = "fastdecode-kv-worker", .instance = worker->settings.name};
     enum status status = memory_plan_check(&memory, "", error);
 
     if (!status)
         status = trace_open(&trace, error);
+    if (!status)
+        status = otlp_open(&traces, &worker->spans.otlp, error);
     if (status)
         return status;
     worker->track = trace_track_open("R-part");
@@ -178,6 +185,7 @@ static void finish(void *state)
     rpc_loop_close(worker->control_loop);
     rpc_security_close(&worker->security);
     thread_pool_close(worker->pool);
+    otlp_close(worker->spans.otlp);
     trace_close();
     log_info("END", "name=%s", worker->settings.name);
 }
@@ -202,6 +210,7 @@ int main(int argc, char **argv)
     }
     state->worker.settings = (struct worker_settings){
         .scheduler = "tcp://127.0.0.1:7400",
+        .otlp_endpoint = "none",
         .listen = "tcp://127.0.0.1:0",
         .listen_tensors = "tcp://127.0.0.1:0",
         .kv_memory = 1ull << 30,

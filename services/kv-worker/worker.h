@@ -20,6 +20,7 @@
 #include "common/rpc/rpc.h"
 #include "common/trace/trace.h"
 #include "common/wire/attend.h"
+#include "services/kv-worker/attend_spans.h"
 
 enum {
     MEASURE_BYTES = 64 << 20, // memory read to measure speed, at start and again when the shape is known; freed afterwards
@@ -34,7 +35,7 @@ enum {
 };
 
 struct worker_settings {
-    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa, *trace;
+    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa, *trace, *otlp_endpoint;
     struct rpc_security_settings security;
     bool trace_append, calibrate, shares_cores;
     uint64_t kv_memory;
@@ -53,7 +54,8 @@ struct attend_batch {
     uint32_t *kept;                  // [WORKER_ROWS_MAX] item for each row of the plan
     uint32_t *lost;                  // [WORKER_ROWS_MAX] rows of the request that are not held
     uint32_t *lost_reads;            // [WORKER_ROWS_MAX] reads: the same
-    uint64_t *sequences;             // [WORKER_ROWS_MAX] the sequence of each row of the plan; 0: it has been lost since
+    struct attend_step_spans spans;
+    uint64_t *sequences; // [WORKER_ROWS_MAX] the sequence of each row of the plan; 0: it has been lost since
 };
 
 struct worker {
@@ -77,6 +79,7 @@ struct worker {
     atomic_ullong s_part_incarnation[WORKER_LAYERS_MAX];
     uint32_t q_width, kv_width, partial_floats;
     float sinks[WORKER_HEADS_MAX]; // of the layer that is attended
+    struct attend_spans spans;     // of traced sequences
     struct kv_row *rows;           // [WORKER_ROWS_MAX] scratch
     const float **q, **k, **v;
     float **o;

@@ -1,4 +1,5 @@
 // engine.c: the engine's memory, and whose turn it is. See engine_state.h.
+#include "services/s-part/engine_spans.h"
 #include "services/s-part/engine_state.h"
 #include "common/kv/kv_partials.h"
 
@@ -146,6 +147,8 @@ void engine_close(struct engine *engine)
         free(batch->kept_rows);
         free(batch->kept_outputs);
     }
+    if (engine->sequences)
+        engine_spans_end_all(engine);
     engine_release_close(engine);
     sequence_table_close(engine->sequences);
     free(engine->device_spans);

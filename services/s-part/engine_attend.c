@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/wire/attend.h"
 #include "common/wire/wire.h"
+#include "services/s-part/engine_spans.h"
 #include "services/s-part/engine_state.h"
 
 // A layer's attention that has not come by its timeout does not come: the worker beats, and its tensors do not get through. The wait is a
@@ -185,6 +186,7 @@ struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use
         .q_width = engine->q_width,
         .kv_width = engine->kv_width,
         .sink_count = sinks ? engine->shape.heads : 0,
+        .trace_count = layer == 0 ? engine_spans_count(batch, place) : 0,
     };
     unsigned char *payload;
     size_t size = attend_request_size(&form);
@@ -212,6 +214,7 @@ struct rpc_buffer *engine_prepare(struct mini_batch *batch, struct link_use *use
         }
     }
     engine_put_reads(batch, use, &parts);
+    engine_spans_tell(batch, place, &parts);
     return buffer;
 }
 

@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/messages/sampling.h"
 #include "services/s-part/step_extents.h"
+#include "services/s-part/engine_spans.h"
 #include "services/s-part/engine_state.h"
 
 static enum status open_sequences(struct mini_batch *batch, struct error *error)
@@ -26,6 +27,7 @@ static enum status open_sequences(struct mini_batch *batch, struct error *error)
         if (status)
             return status;
         sequence_table_find(batch->engine->sequences, open->sequence)->opened_by = batch->request->scheduler_incarnation;
+        engine_spans_open(batch->engine, open);
     }
     return STATUS_OK;
 }

@@ -1,4 +1,5 @@
 // engine_compute.c: segments and the head of a step on the backend, and what follows when they are done: rows are sent, tokens replied.
+#include "services/s-part/engine_spans.h"
 #include "services/s-part/engine_state.h"
 
 #include "common/base/clock.h"
@@ -174,6 +175,7 @@ static void hand_on(struct mini_batch *batch)
 
     ENGINE_SPAN(batch, "copy", batch->started_ns, {"rows", batch->plan.row_count});
     end_compute(batch);
+    engine_spans_step(batch);
     trace_device(batch, step);
     trace_span(batch->track, "step", batch->began_ns, {"step", step}, {"rows", batch->plan.row_count});
     engine_stage_hand_on(batch);
@@ -189,6 +191,7 @@ static void finish(struct mini_batch *batch)
         if (plan->runs[i].sequence && !plan->runs[i].lost)
             step_plan_take(&batch->plan, i);
     end_compute(batch);
+    engine_spans_step(batch);
     reply_send(batch); // the request is freed with it
     trace_span(engine->track_s_part, "reply", at_ns, {"step", step}, {"mini_batch", batch->index});
     trace_device(batch, step);

@@ -9,6 +9,7 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/member/member.h"
+#include "services/s-part/engine_spans.h"
 
 enum status engine_release_open(struct engine *engine)
 {
@@ -37,8 +38,10 @@ bool engine_in_use(const struct engine *engine, uint64_t sequence, const struct 
 
 static void release(struct engine *engine, uint64_t sequence, struct released what)
 {
-    if (what.sampler)
+    if (what.sampler) {
+        engine_spans_end(engine, sequence);
         sequence_table_remove(engine->sequences, sequence);
+    }
     if (what.pages) {
         handover_drop(&engine->handover, sequence);
         engine->ops->pool_release(engine->backend, sequence);
@@ -116,6 +119,7 @@ void engine_forget_all(struct engine *engine)
 
     assert_always(held); // some bytes for each sequence that the pool holds
     engine_release_deferred(engine);
+    engine_spans_end_all(engine);
     while ((sequence = sequence_table_next(engine->sequences, &cursor)))
         sequence_table_remove(engine->sequences, sequence->id);
     for (uint32_t i = 0; i < MIN(count, capacity); i++) {

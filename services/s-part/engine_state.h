@@ -15,7 +15,7 @@
 //
 // Files, each calling only those below it:
 //
-//     engine.c ─▶ engine_compute.c ─▶ engine_stage.c ─▶ engine_begin.c ─▶ engine_attend.c ─▶ engine_extents.c, links.c
+//     engine.c ─▶ engine_compute.c ─▶ engine_stage.c ─▶ engine_begin.c ─▶ engine_attend.c ─▶ engine_extents.c, engine_spans.c, links.c
 //     engine_calls.c ───────────────────────┘        └▶ engine_release.c, reply.c, step_plan.c (▶ step_extents.c), sequence_table.c, engine_idle.c
 #ifndef FD_SERVICES_S_PART_ENGINE_STATE_H
 #define FD_SERVICES_S_PART_ENGINE_STATE_H
@@ -200,6 +200,7 @@ struct engine {
     struct handover handover;                                          // moves local-pool pages to and from workers
     float *zeros;                                                      // [q_width]
     uint64_t ready_counter;
+    struct otlp *otlp;                              // NULL: requests are not traced
     struct trace_track *track_s_part, *track_local; // track_s_part: this thread's segments and similar work; track_local: its
                                                     // attention for local rows
     struct trace_track *track_idle;                 // of a pipeline's stage: its bubbles

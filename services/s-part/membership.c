@@ -5,6 +5,7 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/messages/kv.h"
+#include "common/otlp/otlp.h"
 #include "services/s-part/s_part.h"
 
 enum { END_TOKENS_MAX = 16 };
@@ -194,6 +195,9 @@ static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
     heartbeat->streamed_bytes = atomic_load_explicit(&engine->streamed_bytes, memory_order_relaxed);
     heartbeat->streamed_segments = atomic_load_explicit(&engine->streamed_segments, memory_order_relaxed);
     heartbeat->busy_us = atomic_load_explicit(&engine->busy_us, memory_order_relaxed);
+    const struct otlp_counts spans = otlp_counts(engine->otlp);
+    heartbeat->spans_exported = spans.exported;
+    heartbeat->spans_dropped = spans.dropped;
     heartbeat->rows = atomic_load_explicit(&engine->rows_done, memory_order_relaxed);
 }
 

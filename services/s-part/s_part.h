@@ -24,7 +24,7 @@ enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200, S_PART_PATH_BYTES = 
 
 struct s_part_settings {
     const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *quantize,
-        *kv_type_name, *sparse_attention, *isa, *trace, *device_name, *layers;
+        *kv_type_name, *sparse_attention, *isa, *trace, *otlp_endpoint, *device_name, *layers;
     const char *cache_dir, *disk_reads, *weights_memory_text, *weights_host_memory_text;
     struct rpc_security_settings security;
     bool trace_append, calibrate, pool_fills_device, batch_invariant;

@@ -81,7 +81,8 @@ enum status sequence_table_put(struct sequence_table *table, uint64_t id, const 
                                                .prompt_tokens = prompt_tokens,
                                                .last_token = tokens[token_count - 1],
                                                .top_logprobs = params->top_logprobs,
-                                               .prompt_logprobs = prompt_logprobs};
+                                               .prompt_logprobs = prompt_logprobs,
+                                               .trace = table->sequences[slot].trace};
     return STATUS_OK;
 }
 

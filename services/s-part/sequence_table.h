@@ -10,6 +10,7 @@
 
 #include "common/base/status.h"
 #include "common/sampler/sampler.h"
+#include "services/s-part/sequence_trace.h"
 
 struct sequence {
     uint64_t id;        // 0: free
@@ -19,7 +20,8 @@ struct sequence {
     uint32_t last_token; // the last token of the log
     uint32_t top_logprobs;
     bool prompt_logprobs;
-    bool in_step; // a step is being planned and already has a run of this sequence
+    struct sequence_trace trace; // kept when the sequence is replaced
+    bool in_step;                // a step is being planned and already has a run of this sequence
 };
 
 struct sequence_table;

@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
+#include "common/otlp/otlp.h"
 #include "services/s-part/s_part.h"
 
 enum { SPIN_US = 50, TURN_US = 250000 }; // a turn without work is shorter than the time between heartbeats: it shows in the next
@@ -100,6 +101,9 @@ enum status serve_open(struct s_part *s_part, struct error *error)
     struct engine *engine = &s_part->engine;
     enum status status = trace_open(&trace, error);
 
+    const struct otlp_config traces = {.endpoint = s->otlp_endpoint, .service = "fastdecode-s-part", .instance = s->name};
+    if (!status)
+        status = otlp_open(&traces, &engine->otlp, error);
     if (status)
         return status;
     s_part->incarnation = member_incarnation();
@@ -183,6 +187,7 @@ void serve_close(struct s_part *s_part)
         log_error("MESSAGES-LEFT", "what=\"the device's memory is left to the end of the process\"");
     thread_pool_close(s_part->pool);
     model_close(s_part->model);
+    otlp_close(engine->otlp);
     trace_close();
     log_info("END", "name=%s", s_part->settings.name);
 }

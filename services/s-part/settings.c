@@ -7,6 +7,7 @@
 #include "common/model/compute.h"
 #include "common/sched/sched_settings.h"
 #include "kernels/dispatch/kernels.h"
+#include "common/otlp/otlp.h"
 #include "services/s-part/s_part.h"
 
 enum { CHUNK_ROWS = 512 };
@@ -23,6 +24,7 @@ static struct s_part_settings defaults(void)
         .device_name = "cpu",
         .layers = "all",
         .cache_dir = "none",
+        .otlp_endpoint = "none",
         .disk_reads = "auto",
         .weights_memory_text = "auto",
         .weights_host_memory_text = "auto",
@@ -78,7 +80,8 @@ static enum status check(struct s_part_settings *s, struct error *error)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing");
     if ((status = member_check_name(s->name, error)) || (status = rpc_security_check(&s->security, "s-part", error)) ||
         (status = kv_type_parse(s->kv_type_name, &s->kv_type, error)) ||
-        (status = kv_sparse_parse(s->sparse_attention, &s->sparse_percent, error)) || (status = parse_layers(s, error)))
+        (status = kv_sparse_parse(s->sparse_attention, &s->sparse_percent, error)) || (status = parse_layers(s, error)) ||
+        (status = otlp_check_endpoint(s->otlp_endpoint, error)))
         return status;
     if (disk_method_parse(s->disk_reads, &s->disk))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--disk-reads is '%s', want " DISK_METHOD_NAMES, s->disk_reads);
@@ -136,6 +139,7 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
+        {OTLP_OPTION, OPTION_STRING, &s->otlp_endpoint, "URL|none", OTLP_HELP, 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL",
          "kernels: ref, avx2, avx512 or vnni; default: FD_ISA, else the best that the CPU has", 0, 0},
     };

@@ -110,6 +110,19 @@ void scheduler_close_core(struct scheduler *scheduler)
 
 // --- actions
 
+// Of a traced sequence: it is paused, or no step has rows of it any more.
+static void note_release(struct scheduler *scheduler, const struct sched_action *action)
+{
+    const struct token_log *log = scheduler->otlp ? token_logs_find(scheduler->logs, action->release.sequence) : NULL;
+
+    if (!log || !log->spans)
+        return;
+    if (action->release.last)
+        places_end_spans(scheduler, log->spans, log->id, action->release.place);
+    else if (!log->over)
+        sequence_spans_paused(log->spans);
+}
+
 static void carry_out(struct scheduler *scheduler, const struct sched_action *action)
 {
     struct token_log *log;
@@ -118,6 +131,7 @@ static void carry_out(struct scheduler *scheduler, const struct sched_action *ac
     case SCHED_STEP: steps_send(scheduler, &action->step); return;
     case SCHED_RELEASE:
         places_release(scheduler, action->release.sequence, action->release.place, action->release.last);
+        note_release(scheduler, action);
         if (action->release.last)
             token_logs_remove(scheduler->logs, action->release.sequence);
         return;
@@ -129,7 +143,7 @@ static void carry_out(struct scheduler *scheduler, const struct sched_action *ac
     case SCHED_REJECT:
         log = token_logs_find(scheduler->logs, action->reject.sequence);
         if (log)
-            generate_reject(log, action->reject.retry_after_us);
+            generate_reject(scheduler, log, action->reject.retry_after_us);
         token_logs_remove(scheduler->logs, action->reject.sequence);
         return;
     case SCHED_MOVE: places_move(scheduler, &action->move); return;

@@ -77,6 +77,9 @@ static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *c
     log->ignore_eos = request->ignore_eos;
     log->no_drafts = has_penalties(request->sampling);
     log->arrived_us = clock_now_us();
+    struct sequence_spans *spans = scheduler->otlp ? token_logs_spans(scheduler->logs, log) : NULL;
+    if (spans && sequence_spans_begin(scheduler->otlp, call, known, spans))
+        log->spans = spans;
     for (size_t i = 0; i < request->n_prompt; i++)
         log->tokens[log->token_count++] = request->prompt[i];
     log->prompt_count = log->token_count;
@@ -169,6 +172,19 @@ static void no_space_text(struct scheduler *scheduler, const struct token_log *l
         log->token_count, (unsigned long long)(pages[0] * scheduler->kv.page_tokens), places);
 }
 
+// Puts a traced sequence's spans on record.
+static void end_spans(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason, uint32_t cached_tokens)
+{
+    static const char *const names[] = {
+        [SCHED_LENGTH] = "length",       [SCHED_EOS] = "end token",     [SCHED_DEADLINE] = "deadline",
+        [SCHED_CANCELLED] = "cancelled", [SCHED_TOO_LONG] = "too long", [SCHED_NO_SPACE] = "no space",
+    };
+
+    if (log->spans)
+        sequence_spans_end(scheduler->otlp, log->spans, log->id, log->token_count, cached_tokens, names[reason],
+                           reason == SCHED_TOO_LONG || reason == SCHED_NO_SPACE);
+}
+
 void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason, uint32_t cached_tokens)
 {
     static const Fastdecode__Finish finishes[] = {
@@ -181,6 +197,7 @@ void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sc
     char text[256];
 
     log->over = true;
+    end_spans(scheduler, log, reason, cached_tokens);
     reason == SCHED_CANCELLED ? scheduler->cancelled++ : scheduler->finished++;
     if (!call)
         return;
@@ -200,11 +217,13 @@ void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sc
     rpc_call_end(call);
 }
 
-void generate_reject(struct token_log *log, uint64_t retry_after_us)
+void generate_reject(struct scheduler *scheduler, struct token_log *log, uint64_t retry_after_us)
 {
     struct rpc_call *call = log->call;
 
     log->over = true;
+    if (log->spans)
+        sequence_spans_end(scheduler->otlp, log->spans, log->id, log->token_count, 0, "queue full", true);
     if (!call)
         return;
     log->call = NULL;

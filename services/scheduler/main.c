@@ -37,6 +37,7 @@ static enum status configure(struct service *service, void *state, struct error 
         {"prefix-cache", OPTION_BOOL, &s->prefix_cache, NULL, SCHED_PREFIX_CACHE_HELP, 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
+        {OTLP_OPTION, OPTION_STRING, &s->otlp_endpoint, "URL|none", OTLP_HELP, 0, 0},
         {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that is silent for this long is taken for dead",
          100, 600000},
     };
@@ -45,6 +46,8 @@ static enum status configure(struct service *service, void *state, struct error 
     s->greedy = !strcmp(admission, "greedy");
     s->placement = sched_placement_named(placement);
     s->micro_batch = sched_micro_batch_named(micro_batch);
+    if (!status)
+        status = otlp_check_endpoint(s->otlp_endpoint, error);
     return status ? status : rpc_security_check(&s->security, "scheduler", error);
 }
 
@@ -77,6 +80,7 @@ static enum status start(void *state, struct error *error)
     const struct memory_plan memory = {.fixed_bytes = requests * REQUEST_BYTES + SETTLING_MAX * sizeof *scheduler->settling};
     const struct trace_config trace = {
         .path = scheduler->settings.trace, .append = scheduler->settings.trace_append, .process = "scheduler", .order = 2};
+    const struct otlp_config traces = {.endpoint = scheduler->settings.otlp_endpoint, .service = "fastdecode-scheduler"};
     char parts[64];
     enum status status;
 
@@ -84,6 +88,8 @@ static enum status start(void *state, struct error *error)
     status = memory_plan_check(&memory, parts, error);
     if (!status)
         status = trace_open(&trace, error);
+    if (!status)
+        status = otlp_open(&traces, &scheduler->otlp, error);
     if (status)
         return status;
     scheduler->track = trace_track_open("scheduler");
@@ -95,7 +101,8 @@ static enum status start(void *state, struct error *error)
     scheduler_init(scheduler);
     scheduler->settling_capacity = SETTLING_MAX;
     scheduler->settling = calloc(SETTLING_MAX, sizeof *scheduler->settling);
-    if (!scheduler->settling || rpc_loop_open(&scheduler->loop) || token_logs_open(requests + SETTLING_MAX, &scheduler->logs))
+    if (!scheduler->settling || rpc_loop_open(&scheduler->loop) ||
+        token_logs_open(requests + SETTLING_MAX, scheduler->otlp ? requests : 0, &scheduler->logs))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the queue of %u requests", requests);
     if ((status = rpc_security_open(&scheduler->settings.security, "scheduler", &scheduler->security, error)))
         return status;
@@ -156,6 +163,7 @@ static void finish(void *state)
     scheduler_close_core(scheduler);
     free(scheduler->settling);
     free(scheduler->held);
+    otlp_close(scheduler->otlp);
     trace_close();
     log_info("END", "incarnation=%llx", (unsigned long long)scheduler->incarnation);
 }
@@ -185,6 +193,7 @@ int main(int argc, char **argv)
     }
     scheduler->settings = (struct scheduler_settings){
         .listen = "tcp://127.0.0.1:7400",
+        .otlp_endpoint = "none",
         .max_queue = 1024,
         .batch_queue = 1024,
         .max_batch = 128,

@@ -139,6 +139,35 @@ static void add_service(struct text *text, const struct scheduler *scheduler)
         (double)scheduler->busy_ns / 1e9);
 }
 
+static void add_span_count(struct text *text, const char *name, const char *service, uint64_t count)
+{
+    text_format(text, "fastdecode_trace_spans_%s_total{service=\"%s\"} %llu\n", name, service, (unsigned long long)count);
+}
+
+// Spans of traces, by service; the gateways say their own.
+static void add_traces(struct text *text, const struct scheduler *scheduler)
+{
+    const struct otlp_counts own = otlp_counts(scheduler->otlp);
+    const struct stage *stages[SCHED_STAGES_MAX];
+    const uint32_t stage_total = stages_list(&scheduler->s_part, stages);
+
+    for (int dropped = 0; dropped < 2; dropped++) {
+        const char *name = dropped ? "dropped" : "exported";
+        text_format(text, "# HELP fastdecode_trace_spans_%s_total spans that %s\n# TYPE fastdecode_trace_spans_%s_total counter\n",
+                    name, dropped ? "were lost on their way to the collector" : "the collector has taken", name);
+        add_span_count(text, name, "scheduler", dropped ? own.dropped : own.exported);
+        uint64_t stages_sum = 0;
+        for (uint32_t i = 0; i < stage_total; i++)
+            stages_sum += dropped ? stages[i]->member->last.spans_dropped : stages[i]->member->last.spans_exported;
+        add_span_count(text, name, "s-part", stages_sum);
+        for (uint32_t i = 0; i < scheduler->place_count; i++) {
+            const struct member *member = scheduler->places[i].member;
+            if (scheduler->places[i].kind == SCHED_KV_WORKER)
+                add_span_count(text, name, member->name, dropped ? member->last.spans_dropped : member->last.spans_exported);
+        }
+    }
+}
+
 // The stages of a pipeline, in order of their layers; nothing of an s-part that has all of them.
 static void add_stages(struct text *text, const struct scheduler *scheduler)
 {
@@ -184,6 +213,8 @@ void metrics_handler(struct rpc_call *call, void *user)
         sched_get_stats(scheduler->core, &stats);
     add_core(&text, &stats);
     add_service(&text, scheduler);
+    if (scheduler->otlp)
+        add_traces(&text, scheduler);
     if (scheduler->core) {
         one(&text, "kv_page_tokens", "gauge", "context tokens that a page holds", scheduler->core_config.page_tokens);
         add_load_limit(&text, scheduler);

@@ -200,6 +200,24 @@ void places_release(struct scheduler *scheduler, uint64_t sequence, uint32_t pla
     }
 }
 
+void places_end_spans(struct scheduler *scheduler, const struct sequence_spans *spans, uint64_t sequence, uint32_t freed)
+{
+    const struct rpc_callbacks callbacks = {0}; // a worker that does not hear of it ends the span when it frees the pages
+    Fastdecode__FreeRequest request = FASTDECODE__FREE_REQUEST__INIT;
+    struct error error;
+
+    request.scheduler_incarnation = scheduler->incarnation;
+    request.n_ended = 1;
+    request.ended = &sequence;
+    for (uint32_t i = 0; i < scheduler->place_count; i++) {
+        const struct place *place = &scheduler->places[i];
+        if (i != freed && place->kind == SCHED_KV_WORKER && place->member->up && place->member->channel &&
+            sequence_spans_has_place(spans, i))
+            (void)!rpc_call_start(place->member->channel, &fastdecode__kv_control__descriptor, "Free", &request.base,
+                                  &control_options, &callbacks, NULL, NULL, &error);
+    }
+}
+
 bool places_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool keep_sampler)
 {
     if (scheduler->unclaimed_frees == UNCLAIMED_FREES_MAX)
@@ -359,6 +377,9 @@ void places_move(struct scheduler *scheduler, const struct sched_move *move)
         scheduler_event(scheduler, &failed);
         return;
     }
+    const struct token_log *log = scheduler->otlp ? token_logs_find(scheduler->logs, move->sequence) : NULL;
+    if (log && log->spans && !log->over)
+        sequence_spans_moved(log->spans, move->to);
     *pending = (struct pending_move){.scheduler = scheduler,
                                      .move = *move,
                                      .began_us = clock_now_us(),

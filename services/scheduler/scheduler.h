@@ -25,6 +25,7 @@
 #include "common/sched/sched_bubble.h"
 #include "common/trace/trace.h"
 #include "services/scheduler/page_names.h"
+#include "services/scheduler/sequence_spans.h"
 #include "services/scheduler/token_logs.h"
 #include "services/scheduler/view.h"
 #include "step.pb-c.h"
@@ -60,7 +61,7 @@ enum {
 };
 
 struct scheduler_settings {
-    const char *listen, *trace;
+    const char *listen, *trace, *otlp_endpoint;
     struct rpc_security_settings security;
     bool trace_append, greedy, prefix_cache;
     enum sched_placement placement;
@@ -242,6 +243,7 @@ struct scheduler {
     struct rpc_security security;
     struct rpc_loop *loop;
     struct rpc_server *server;
+    struct otlp *otlp;                       // NULL: requests are not traced
     struct trace_track *track, *track_steps; // track: what this thread does; track_steps: the steps in flight at the s-part
 
     // The model, from the s-part.
@@ -348,7 +350,7 @@ void generate_handler(struct rpc_call *call, void *user);
 void generate_tokens(struct scheduler *scheduler, struct token_log *log, Fastdecode__Token **tokens, uint32_t count);
 void generate_scores(struct token_log *log, uint32_t index, Fastdecode__Token **scores, size_t count);
 void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason, uint32_t cached_tokens);
-void generate_reject(struct token_log *log, uint64_t retry_after_us);
+void generate_reject(struct scheduler *scheduler, struct token_log *log, uint64_t retry_after_us);
 
 // --- stages.c: the s-part as one process, or as a pipeline of stages
 
@@ -446,6 +448,8 @@ void places_close(struct scheduler *scheduler);
 void places_release(struct scheduler *scheduler, uint64_t sequence, uint32_t place, bool forget);
 // Frees pages that the core does not know of. Returns false if too many are being freed; try again.
 bool places_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool keep_sampler);
+// Tells the workers that had rows of a traced sequence, which is over, except the one at `freed`, which is asked to free its pages.
+void places_end_spans(struct scheduler *scheduler, const struct sequence_spans *spans, uint64_t sequence, uint32_t freed);
 void places_move(struct scheduler *scheduler, const struct sched_move *move);
 void places_drained(struct scheduler *scheduler, uint32_t place);
 // Sends the requests gathered since the last time to the places.

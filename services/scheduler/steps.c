@@ -221,6 +221,8 @@ static void take_tokens(struct scheduler *scheduler, struct token_log *log, cons
         tokens[i] = i ? result->more[i - 1] : result->sampled;
         log->tokens[log->token_count++] = tokens[i]->token;
     }
+    if (count && log->spans && !log->over)
+        sequence_spans_answered(log->spans, count - 1);
     if (count)
         generate_tokens(scheduler, log, tokens, count);
 }
@@ -279,6 +281,8 @@ static void fill_open(Fastdecode__SequenceOpen *open, const struct token_log *lo
     open->prompt_tokens = log->prompt_count;
     open->n_tokens = log->token_count;
     open->tokens = log->tokens;
+    if (log->spans)
+        open->trace = (ProtobufCBinaryData){.len = sizeof log->spans->wire, .data = log->spans->wire};
 }
 
 // Says where the sequence's KV is: in its extents, then in its tail, where the rows go.
@@ -354,6 +358,8 @@ static uint32_t fill_step(struct scheduler *scheduler, const struct sched_step_a
         assert_always(log);
         fill_run(&scratch->runs[i], run, log);
         rows += run->count;
+        if (log->spans && !log->over)
+            sequence_spans_sent(log->spans, run);
         flight->sequences[i] = run->sequence;
         flight->positions[i] = run->position;
         scratch->runs[i].place = place_index(scheduler, run->place, &places);

@@ -5,20 +5,26 @@
 
 #include "common/base/checked.h"
 #include "common/base/id_map.h"
+#include "services/scheduler/sequence_spans.h"
 
 struct token_logs {
     struct id_map slots;
-    struct token_log *pool; // [slots.capacity]
+    struct token_log *pool;       // [slots.capacity]
+    struct sequence_spans *spans; // [span_count] of the first slots
+    uint32_t span_count;
 };
 
-enum status token_logs_open(uint32_t capacity, struct token_logs **out)
+enum status token_logs_open(uint32_t capacity, uint32_t traced, struct token_logs **out)
 {
     struct token_logs *logs = calloc(1, sizeof *logs);
 
     if (!logs)
         return STATUS_RESOURCE_EXHAUSTED;
     logs->pool = calloc(capacity, sizeof *logs->pool);
-    if (!logs->pool || id_map_open(capacity, &logs->slots)) {
+    logs->span_count = traced;
+    logs->spans = traced ? calloc(traced, sizeof *logs->spans) : NULL;
+    if (!logs->pool || (traced && !logs->spans) || id_map_open(capacity, &logs->slots)) {
+        free(logs->spans);
         free(logs->pool);
         free(logs);
         return STATUS_RESOURCE_EXHAUSTED;
@@ -40,6 +46,7 @@ void token_logs_close(struct token_logs *logs)
     for (uint32_t i = 0; i < logs->slots.used; i++)
         free_memory(&logs->pool[i]);
     id_map_close(&logs->slots);
+    free(logs->spans);
     free(logs->pool);
     free(logs);
 }
@@ -67,6 +74,12 @@ enum status token_logs_add(struct token_logs *logs, uint64_t id, uint32_t capaci
     *out = &logs->pool[id_map_add(&logs->slots, id)];
     **out = log;
     return STATUS_OK;
+}
+
+struct sequence_spans *token_logs_spans(struct token_logs *logs, const struct token_log *log)
+{
+    const size_t slot = (size_t)(log - logs->pool);
+    return slot < logs->span_count ? &logs->spans[slot] : NULL;
 }
 
 void token_logs_remove(struct token_logs *logs, uint64_t id)

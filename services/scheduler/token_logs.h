@@ -15,6 +15,7 @@
 #include "services/scheduler/drafts.h"
 
 struct rpc_call;
+struct sequence_spans;
 
 struct token_log {
     uint64_t id;                                // 0: empty slot
@@ -29,6 +30,7 @@ struct token_log {
     bool no_drafts;     // its sampling has penalties, which make guesses useless
     uint32_t scored;    // prompt tokens whose scores have been passed on
     uint64_t arrived_us, first_token_us;
+    struct sequence_spans *spans; // its entry of token_logs_spans(), until its spans are on record; NULL: it is not traced
     bool ignore_eos;
     bool opened; // the s-part has been sent the sequence
     bool over;   // its stream has ended
@@ -36,7 +38,8 @@ struct token_log {
 
 struct token_logs;
 
-enum status token_logs_open(uint32_t capacity, struct token_logs **out) MUST_CHECK;
+// traced: how many of the first logs may have spans.
+enum status token_logs_open(uint32_t capacity, uint32_t traced, struct token_logs **out) MUST_CHECK;
 void token_logs_close(struct token_logs *logs);
 
 // Adds a log with room for `capacity` tokens and the names of `pages` pages. RESOURCE_EXHAUSTED: too many logs, or no memory.
@@ -44,6 +47,8 @@ void token_logs_close(struct token_logs *logs);
 enum status token_logs_add(struct token_logs *logs, uint64_t id, uint32_t capacity, uint32_t pages,
                            struct token_log **out) MUST_CHECK;
 struct token_log *token_logs_find(struct token_logs *logs, uint64_t id);
+// Returns the entry for a traced sequence's spans; NULL: there is none. It is the log's as long as the log is there.
+struct sequence_spans *token_logs_spans(struct token_logs *logs, const struct token_log *log);
 void token_logs_remove(struct token_logs *logs, uint64_t id);
 uint32_t token_logs_count(const struct token_logs *logs);
 

@@ -118,7 +118,7 @@ static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mi
     scheduler->settling_capacity = 16;
     scheduler->settling = calloc(scheduler->settling_capacity, sizeof *scheduler->settling);
     assert_int_equal(rpc_loop_open(&scheduler->loop), STATUS_OK);
-    assert_int_equal(token_logs_open(2 * (max_queue + max_batch) + 1024, &scheduler->logs), STATUS_OK);
+    assert_int_equal(token_logs_open(2 * (max_queue + max_batch) + 1024, 0, &scheduler->logs), STATUS_OK);
     const struct rpc_method methods[] = {
         {&fastdecode__generator__descriptor, "Generate", generate_handler, scheduler},
         {&fastdecode__generator__descriptor, "Metrics", metrics_handler, scheduler},

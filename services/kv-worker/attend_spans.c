@@ -1,0 +1,143 @@
+// attend_spans.c: see attend_spans.h.
+#include "services/kv-worker/attend_spans.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/wire/wire.h"
+
+enum status attend_spans_open(struct attend_spans *spans)
+{
+    if (!spans->otlp)
+        return STATUS_OK;
+    spans->spans = calloc(ATTEND_SPANS_MAX, sizeof *spans->spans);
+    return spans->spans ? id_map_open(ATTEND_SPANS_MAX, &spans->slots) : STATUS_RESOURCE_EXHAUSTED;
+}
+
+enum status attend_spans_open_step(const struct attend_spans *spans, struct attend_step_spans *step)
+{
+    *step = (struct attend_step_spans){.traced = spans->otlp ? calloc(ATTEND_SPANS_MAX, sizeof *step->traced) : NULL};
+    return step->traced || !spans->otlp ? STATUS_OK : STATUS_RESOURCE_EXHAUSTED;
+}
+
+void attend_spans_close_step(struct attend_step_spans *step)
+{
+    free(step->traced);
+    *step = (struct attend_step_spans){0};
+}
+
+// Returns the slot of a traced sequence, a new one if need be; ID_MAP_NONE: there is no room.
+static uint32_t slot_of(struct attend_spans *spans, uint64_t sequence, const unsigned char *context)
+{
+    uint32_t slot = id_map_find(&spans->slots, sequence);
+    struct otlp_context request = {.sampled = true};
+
+    memcpy(request.trace_id, context, sizeof request.trace_id);
+    memcpy(request.span_id, context + sizeof request.trace_id, sizeof request.span_id);
+    if (slot != ID_MAP_NONE && memcmp(&spans->spans[slot].request, &request, sizeof request) != 0) {
+        attend_spans_end(spans, sequence); // another sequence of this id, after a scheduler was replaced
+        slot = ID_MAP_NONE;
+    }
+    if (slot != ID_MAP_NONE || (slot = id_map_add(&spans->slots, sequence)) == ID_MAP_NONE)
+        return slot;
+    spans->spans[slot] = (struct attend_span){.began_ns = clock_now_ns()};
+    memcpy(&spans->spans[slot].request, &request, sizeof request);
+    return slot;
+}
+
+// Counts the items of a sequence from *at on, and moves *at behind them. Items are sorted by sequence.
+static uint32_t count_items(const unsigned char *sequences, uint32_t count, uint64_t sequence, uint32_t *at)
+{
+    uint32_t found = 0, i = *at;
+
+    while (i < count && wire_load_u64(sequences + i * 8ull) != sequence)
+        i++;
+    for (; i < count && wire_load_u64(sequences + i * 8ull) == sequence; i++)
+        found++;
+    if (found)
+        *at = i;
+    return found;
+}
+
+void attend_spans_begin(struct attend_spans *spans, struct attend_step_spans *step, const struct attend_request *request)
+{
+    uint32_t row = 0, read = 0;
+
+    step->traced_count = 0;
+    step->busy_us = 0;
+    for (uint32_t i = 0; spans->otlp && spans->spans && i < request->trace_count; i++) {
+        const uint64_t sequence = wire_load_u64(request->trace_sequence + i * 8ull);
+        const uint32_t slot = sequence && step->traced_count < ATTEND_SPANS_MAX
+                                  ? slot_of(spans, sequence, request->trace_context + i * (size_t)ATTEND_TRACE_BYTES)
+                                  : ID_MAP_NONE;
+        if (slot == ID_MAP_NONE) {
+            if (!spans->full) // once, not in each step
+                otlp_drop(spans->otlp);
+            spans->full = true;
+            continue;
+        }
+        step->traced[step->traced_count++] =
+            (struct attend_traced){.slot = slot,
+                                   .generation = spans->slots.generations[slot],
+                                   .rows = count_items(request->row_sequence, request->row_count, sequence, &row),
+                                   .reads = count_items(request->read_sequence, request->read_count, sequence, &read)};
+    }
+}
+
+void attend_spans_step(struct attend_spans *spans, struct attend_step_spans *step)
+{
+    const uint64_t now_ns = step->traced_count ? clock_now_ns() : 0;
+
+    for (uint32_t i = 0; i < step->traced_count; i++) {
+        const struct attend_traced *traced = &step->traced[i];
+        struct attend_span *span = &spans->spans[traced->slot];
+        if (!id_map_is_current(&spans->slots, traced->slot, traced->generation)) // freed in mid-step
+            continue;
+        span->ended_ns = now_ns;
+        span->steps++;
+        span->rows += traced->rows;
+        span->reads += traced->reads;
+        span->busy_us += step->busy_us;
+    }
+    step->traced_count = 0;
+}
+
+static void put(struct attend_spans *spans, uint64_t sequence, const struct attend_span *span)
+{
+    struct otlp_context context = span->request;
+    struct otlp_span out;
+
+    otlp_new_span_id(spans->otlp, context.span_id);
+    otlp_span_init(&out, "attention", &context, span->request.span_id, span->began_ns,
+                   span->ended_ns ? span->ended_ns : span->began_ns);
+    otlp_span_number(&out, "fastdecode.sequence", (int64_t)sequence);
+    otlp_span_number(&out, "fastdecode.steps", (int64_t)span->steps);
+    otlp_span_number(&out, "fastdecode.rows", (int64_t)span->rows);
+    otlp_span_number(&out, "fastdecode.reads", (int64_t)span->reads);
+    otlp_span_number(&out, "fastdecode.r_part_us", (int64_t)span->busy_us);
+    otlp_put(spans->otlp, &out);
+}
+
+void attend_spans_end(struct attend_spans *spans, uint64_t sequence)
+{
+    const uint32_t slot = spans->spans ? id_map_find(&spans->slots, sequence) : ID_MAP_NONE;
+
+    if (slot == ID_MAP_NONE)
+        return;
+    put(spans, sequence, &spans->spans[slot]);
+    id_map_remove(&spans->slots, sequence);
+    spans->full = false;
+}
+
+void attend_spans_close(struct attend_spans *spans)
+{
+    uint32_t cursor = 0, slot;
+
+    while (spans->spans && (slot = id_map_next(&spans->slots, &cursor)) != ID_MAP_NONE)
+        attend_spans_end(spans, spans->slots.ids[slot]);
+    id_map_close(&spans->slots);
+    free(spans->spans);
+    spans->spans = NULL;
+    spans->slots = (struct id_map){0};
+}
