@@ -38,9 +38,10 @@ def body(prompt, tokens, index=0, sampled=False, **more):
 class Stream(threading.Thread):
     """One streamed completion, read by a thread of its own."""
 
-    def __init__(self, url, request, timeout=180):
+    def __init__(self, url, request, timeout=180, headers=None):
         super().__init__(daemon=True)
         self.url, self.request, self.timeout = url, request, timeout
+        self.sent_headers = {"Content-Type": "application/json", **(headers or {})}
         self.tokens, self.logprobs, self.top, self.text = [], [], [], ""
         self.times = []  # of each token
         self.event_times = []  # of each event with text; what there is without log-probabilities
@@ -65,7 +66,7 @@ class Stream(threading.Thread):
         parts = urlsplit(self.url)
         connection = self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=seconds(self.timeout))
         wanted = {**self.request, "stream": True, "stream_options": {"include_usage": True}}
-        connection.request("POST", "/v1/completions", json.dumps(wanted), {"Content-Type": "application/json"})
+        connection.request("POST", "/v1/completions", json.dumps(wanted), self.sent_headers)
         self._socket = connection.sock
         reply = connection.getresponse()
         self.status, self.headers = reply.status, dict(reply.getheaders())

@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 
+from collector import Collector
 from conftest import BUILD, ROOT
 from streams import body, join_all, run_all, start_all, words
 
@@ -75,6 +76,13 @@ def wait_all(streams, tokens):
         stream.wait_tokens(tokens)
 
 
+@pytest.fixture
+def collector():
+    running = Collector()
+    yield running
+    running.stop()
+
+
 AT_A_WORKER, LOCAL, NO_DRAFTS = ("--local-pool", 0), ("--kv-workers", 0), ("--draft-tokens", 0)
 
 
@@ -83,8 +91,10 @@ AT_A_WORKER, LOCAL, NO_DRAFTS = ("--local-pool", 0), ("--kv-workers", 0), ("--dr
     pytest.param((*AT_A_WORKER, *NO_DRAFTS), False, id="worker-greedy", marks=pytest.mark.full),
     pytest.param(AT_A_WORKER, False, id="worker-drafts", marks=pytest.mark.full),
     pytest.param((*AT_A_WORKER, *NO_DRAFTS, "--trace", os.devnull), False, id="worker-traced", marks=pytest.mark.full),
+    pytest.param((*AT_A_WORKER, *NO_DRAFTS, "--otlp-endpoint"), False, id="worker-otlp"),
     pytest.param(LOCAL, True, id="local-sampled", marks=pytest.mark.full)])
-def test_no_allocation_in_a_decode_step(start_mesh, counter, tmp_path, place, sampled):
+def test_no_allocation_in_a_decode_step(start_mesh, counter, collector, tmp_path, place, sampled):
+    place = (*place, collector.url) if place[-1] == "--otlp-endpoint" else place  # every sequence is traced
     drafts = not sampled and not set(NO_DRAFTS) <= set(place)
     tokens = LAST + (600 if drafts else 200)  # some of those that are guessed are several times as fast as the others
     mesh = start_mesh(*place, "--context", 1024, env={"LD_PRELOAD": counter, "FD_ALLOCATIONS": str(tmp_path)})
