@@ -140,6 +140,14 @@ FAULTS = [
     # Model loader: a range of layers has the weights of the first ones.
     Fault("layer-range", "kernels/backend/cpu_load.c", "&loader->model->layers[range->first + s];", "&loader->model->layers[s];",
           "unit/test_backend_range"),
+    # Traces: a worker is not told that a sequence is over whose pages are kept; a step that samples begins no decoding; a pause that the
+    # collector asks for is not kept.
+    Fault("trace-ended", "services/scheduler/core.c", "places_end_spans(scheduler, log->spans, log->id, action->release.place);", "(void)log;",
+          "e2e/test_otlp.py"),
+    Fault("trace-phase", "services/s-part/engine_spans.c", "trace->sampled |= run->run->sample;", "trace->sampled |= trace->phases[0].steps > 1;",
+          "e2e/test_otlp.py"),
+    Fault("trace-retry", "common/otlp/otlp.c", "answer.retry_after_us ? answer.retry_after_us : pause_us(otlp, tries)", "pause_us(otlp, tries)",
+          "e2e/test_otlp.py"),
 ]
 
 

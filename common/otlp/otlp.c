@@ -107,12 +107,10 @@ static void seed_ids(struct otlp *otlp)
 
 // --- putting and counting
 
-void otlp_drop(struct otlp *otlp) { atomic_fetch_add_explicit(&otlp->dropped, 1, memory_order_relaxed); }
-
 void otlp_put(struct otlp *otlp, const struct otlp_span *span)
 {
     if (!otlp_queue_put(&otlp->queue, span))
-        otlp_drop(otlp);
+        atomic_fetch_add_explicit(&otlp->dropped, 1, memory_order_relaxed);
 }
 
 struct otlp_counts otlp_counts(const struct otlp *otlp)

@@ -42,9 +42,6 @@ void otlp_close(struct otlp *otlp);
 // Copies the span. Any thread; never blocks, allocates nothing.
 void otlp_put(struct otlp *otlp, const struct otlp_span *span);
 
-// Counts a span that its owner had no room for.
-void otlp_drop(struct otlp *otlp);
-
 // Make new ids, never all zero. Any thread.
 void otlp_new_trace_id(struct otlp *otlp, unsigned char out[OTLP_TRACE_ID_BYTES]);
 void otlp_new_span_id(struct otlp *otlp, unsigned char out[OTLP_SPAN_ID_BYTES]);

@@ -109,10 +109,10 @@ bool otlp_state_is_valid(const char *text, size_t length)
         size_t bytes;
     } keys[OTLP_STATE_MEMBERS_MAX];
     uint32_t count = 0;
-    const char *end = text + length, *next;
 
-    if (length == 0 || length >= OTLP_STATE_BYTES)
+    if (length == 0 || length >= OTLP_STATE_BYTES) // text may be NULL
         return false;
+    const char *end = text + length, *next;
     for (; text < end; text = next < end ? next + 1 : end) {
         const char *last = next = memchr(text, ',', (size_t)(end - text));
         size_t key_bytes;

@@ -445,6 +445,7 @@ bool exchange_mark_gone(struct exchange *exchange)
     pthread_mutex_lock(&exchange->mutex);
     first = !atomic_exchange_explicit(&exchange->gone, true, memory_order_acq_rel);
     open = !exchange->ended;
+    exchange->note.left_early |= first && open;
     wake(exchange);
     pthread_mutex_unlock(&exchange->mutex);
     return first && open;

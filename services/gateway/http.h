@@ -118,9 +118,9 @@ enum { EXCHANGE_FINISHES_MAX = 8 };
 
 // What is known of a request when it is over, for the record of who asked for what.
 struct exchange_note {
-    char owner[64];  // of the key; "": none was needed, or it was not known
-    char client[64]; // address
-    bool uses_model;
+    char owner[64];              // of the key; "": none was needed, or it was not known
+    char client[64];             // address
+    bool uses_model, left_early; // left_early: the client was gone before its answer had been made
     uint64_t prompt_tokens, completion_tokens;
     const char *finishes[EXCHANGE_FINISHES_MAX]; // [finish_count] why its choices ended; static
     uint32_t finish_count;

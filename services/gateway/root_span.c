@@ -64,7 +64,6 @@ static void add_model(struct otlp_span *out, enum api_kind kind, const struct ex
 void root_span_end(struct otlp *otlp, struct exchange *exchange, int status, const char *model)
 {
     const struct root_span *span = exchange_span(exchange);
-    const bool gone = exchange_is_gone(exchange);
     struct exchange_note note;
     struct otlp_span out;
     char name[OTLP_NAME_BYTES], code[16];
@@ -83,10 +82,10 @@ void root_span_end(struct otlp *otlp, struct exchange *exchange, int status, con
         otlp_span_number(&out, "http.response.status_code", status);
     add_model(&out, span->kind, &note, model);
     otlp_span_text(&out, "fastdecode.request_id", exchange_request_id(exchange));
-    out.failed = gone || status >= 500;
+    out.failed = note.left_early || status >= 500;
     snprintf(code, sizeof code, "%d", status);
     if (out.failed)
-        otlp_span_text(&out, "error.type", gone ? "client_left" : code);
+        otlp_span_text(&out, "error.type", note.left_early ? "client_left" : code);
     otlp_span_text(&out, "url.path", exchange_path(exchange)); // last: it may be long
     otlp_put(otlp, &out);
 }

@@ -27,6 +27,18 @@ void attend_spans_close_step(struct attend_step_spans *step)
     *step = (struct attend_step_spans){0};
 }
 
+// The table is full: ends the span that has been idle longest, if that is long. Its sequence is over most likely, and the scheduler could not say so.
+static void make_room(struct attend_spans *spans)
+{
+    uint32_t cursor = 0, slot, oldest = ID_MAP_NONE;
+
+    while ((slot = id_map_next(&spans->slots, &cursor)) != ID_MAP_NONE)
+        if (oldest == ID_MAP_NONE || spans->spans[slot].ended_ns < spans->spans[oldest].ended_ns)
+            oldest = slot;
+    if (oldest != ID_MAP_NONE && clock_now_ns() - spans->spans[oldest].ended_ns > ATTEND_SPANS_IDLE_US * UINT64_C(1000))
+        attend_spans_end(spans, spans->slots.ids[oldest]);
+}
+
 // Returns the slot of a traced sequence, a new one if need be; ID_MAP_NONE: there is no room.
 static uint32_t slot_of(struct attend_spans *spans, uint64_t sequence, const unsigned char *context)
 {
@@ -64,19 +76,17 @@ void attend_spans_begin(struct attend_spans *spans, struct attend_step_spans *st
 {
     uint32_t row = 0, read = 0;
 
+    if (spans->spans && request->trace_count && spans->slots.count == ATTEND_SPANS_MAX)
+        make_room(spans); // for one a step: the search looks at all
     step->traced_count = 0;
     step->busy_us = 0;
-    for (uint32_t i = 0; spans->otlp && spans->spans && i < request->trace_count; i++) {
+    for (uint32_t i = 0; spans->spans && i < request->trace_count; i++) {
         const uint64_t sequence = wire_load_u64(request->trace_sequence + i * 8ull);
         const uint32_t slot = sequence && step->traced_count < ATTEND_SPANS_MAX
                                   ? slot_of(spans, sequence, request->trace_context + i * (size_t)ATTEND_TRACE_BYTES)
                                   : ID_MAP_NONE;
-        if (slot == ID_MAP_NONE) {
-            if (!spans->full) // once, not in each step
-                otlp_drop(spans->otlp);
-            spans->full = true;
+        if (slot == ID_MAP_NONE)
             continue;
-        }
         step->traced[step->traced_count++] =
             (struct attend_traced){.slot = slot,
                                    .generation = spans->slots.generations[slot],
@@ -127,7 +137,6 @@ void attend_spans_end(struct attend_spans *spans, uint64_t sequence)
         return;
     put(spans, sequence, &spans->spans[slot]);
     id_map_remove(&spans->slots, sequence);
-    spans->full = false;
 }
 
 void attend_spans_close(struct attend_spans *spans)

@@ -10,7 +10,7 @@
 #include "common/otlp/otlp.h"
 #include "common/wire/attend.h"
 
-enum { ATTEND_SPANS_MAX = 4096 };
+enum { ATTEND_SPANS_MAX = 4096, ATTEND_SPANS_IDLE_US = 10000000 };
 
 struct attend_span {
     struct otlp_context request; // the gateway's span
@@ -34,7 +34,6 @@ struct attend_spans {
     struct otlp *otlp; // NULL: no sequence is traced
     struct id_map slots;
     struct attend_span *spans; // [ATTEND_SPANS_MAX]
-    bool full;                 // a sequence found no entry since the last one was freed
 };
 
 // Sets spans->otlp first. RESOURCE_EXHAUSTED: no memory; close it all the same.

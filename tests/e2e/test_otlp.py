@@ -272,6 +272,38 @@ def test_pages_run_out(start_mesh, collector):
     assert "pause" in events and "rebuild" in events
 
 
+def test_each_stage_has_its_spans(start_mesh, collector):
+    """A pipeline of two s-parts: both are children of the scheduler's spans."""
+    mesh = start_mesh("--split", "2,2", "--kv-workers", 1, "--local-pool", 0, "--kv-memory", "64M", "--draft-tokens", 0, "--otlp-endpoint", collector.url)
+    mesh.wait_metric("fastdecode_stages", lambda count: count == 2)
+    stream, trace = traced_stream(mesh, words(40), 6)
+    join_all([stream])
+    spans = spans_of(collector, trace, gateway=1, scheduler=3, s_part=4, kv_worker=1)
+    assert_nested(spans, spans[0].parent)
+    steps = sorted((span.name, span.instance, span["fastdecode.first_layer"], span["fastdecode.layers"], span["fastdecode.steps"])
+                   for span in spans if span.service == "s-part")
+    prefill = next(span for span in spans if span.name == "prefill")["fastdecode.steps"]
+    assert steps == [("decode steps", "s-part-0", 0, 2, 5), ("decode steps", "s-part-1", 2, 2, 5),
+                     ("prefill steps", "s-part-0", 0, 2, prefill), ("prefill steps", "s-part-1", 2, 2, prefill)]
+
+
+def test_a_sequence_at_several_workers(start_mesh, collector):
+    """Each worker that has a part of it has a span, also one that is only read from."""
+    mesh = start_mesh("--kv-workers", 4, "--kv-memory", "3M", "--local-pool", 0, "--prefix-cache", "off", "--draft-tokens", 0,
+                      "--otlp-endpoint", collector.url)
+    mesh.wait_metric("fastdecode_place_up", lambda up: up == 4)
+    stream, trace = traced_stream(mesh, words(2100, 41), 8)
+    join_all([stream])
+    assert stream.error is None
+    spans = spans_of(collector, trace, gateway=1, scheduler=3, s_part=2, kv_worker=2)
+    assert mesh.metric("fastdecode_extents_total") >= 1
+    spans = spans_of(collector, trace, kv_worker=int(mesh.metric("fastdecode_extents_total")) + 1)
+    assert_nested(spans, spans[0].parent)
+    workers = [span for span in spans if span.service == "kv-worker"]
+    assert len({span.instance for span in workers}) == len(workers)
+    assert sum(span["fastdecode.reads"] for span in workers) >= 7 and sum(span["fastdecode.rows"] for span in workers) == stream.usage["prompt_tokens"] + 7
+
+
 def served(mesh, count=3):
     """So many requests have whole answers; their traces."""
     streams, traces = zip(*(traced_stream(mesh, words(10, i), 4, i) for i in range(count)))
