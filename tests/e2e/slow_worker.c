@@ -10,7 +10,7 @@
  * FD_SLOW_LAYER_US=N: attention of a layer takes at least that long, so that streams last, on whatever machine, while something happens
  * to them.
  *
- * SIGHUP: attention hangs, until the next one; all other threads go on. */
+ * SIGWINCH: attention hangs, until the next one; all other threads go on. */
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -45,7 +45,7 @@ __attribute__((constructor)) static void prepare(void)
     const char *text = getenv("FD_SLOW_READ_MBS"), *layer_us = getenv("FD_SLOW_LAYER_US");
     sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGUSR2, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
+    sigaction(SIGWINCH, &action, NULL);
     read_mbs = text ? strtod(text, NULL) : 0;
     layer_ns = layer_us ? (uint64_t)(1e3 * strtod(layer_us, NULL)) : 0;
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);

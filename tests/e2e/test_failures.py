@@ -201,7 +201,7 @@ def test_worker_hangs(start_mesh, wanted):
     streams = half_way(mesh)
     victim, lost_count = fuller_worker(mesh)
     assert lost_count > 0
-    pid = mesh.kill(victim, signal.SIGHUP)
+    pid = mesh.kill(victim, signal.SIGWINCH)
     try:
         assert_same(join_all(streams), wanted)
         wait_for_log(mesh, "scheduler", f'PLACE-DOWN name={victim} .*hangs')
@@ -212,7 +212,7 @@ def test_worker_hangs(start_mesh, wanted):
             given_up = re.findall("ATTEND-FAILED worker=", file.read())
         assert len(given_up) <= 2, "steps waited for it again"
     finally:
-        os.kill(pid, signal.SIGHUP)
+        os.kill(pid, signal.SIGWINCH)
     idle(mesh)
     assert_used_again(mesh, victim, wanted)
 
