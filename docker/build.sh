@@ -2,7 +2,8 @@
 # build.sh [TARGET...]: builds the images of docker/Dockerfile, with docker or podman, whichever is there. Default: all but that for a GPU.
 #
 # ENGINE=podman|docker  IMAGE_PREFIX=localhost/fastdecode-  IMAGE_TAG=latest  BUILD_BASE=debian:12-slim  IMAGE_ARGS="more arguments of build"
-# SOURCE_DATE_EPOCH: time of all files in the images; default: that of the last commit. The same sources and base make the same images.
+# SOURCE_DATE_EPOCH: time of all files in the images; default: that of the last commit. The same sources and base make the same layers (podman), with
+# docker the same images.
 set -eu
 cd "$(dirname "$0")/.."
 engine=${ENGINE:-$(command -v docker >/dev/null && docker info >/dev/null 2>&1 && echo docker || echo podman)}
@@ -17,7 +18,7 @@ command -v "$engine" >/dev/null || {
     exit 3
 }
 case $engine in
-*podman) how="--format docker --timestamp $epoch" ;; # OCI's format has no HEALTHCHECK
+*podman) how="--format docker" ;; # OCI's format has no HEALTHCHECK; --timestamp would compile anew for each target
 *) how="--provenance=false --output type=docker,rewrite-timestamp=true" ;;
 esac
 [ $# -gt 0 ] || set -- gateway scheduler s-part kv-worker tools proxy
