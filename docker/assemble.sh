@@ -9,6 +9,11 @@ mkdir -p "$folder/usr/local/bin" "$folder/etc/ssl/certs" "$folder/run/secrets" "
 chmod 1777 "$folder/tmp"
 install -m 755 "$program" "$folder/usr/local/bin/"
 
+# glibc opens it when a thread is cancelled, and ends the process if it is not there.
+gcc=$(ldconfig -p | sed -nE 's/.*libgcc_s\.so\.1 .*x86-64.* => (.*)/\1/p; t; s/.*libgcc_s\.so\.1 .* => (.*)/\1/p' | head -1)
+mkdir -p "$folder${gcc%/*}"
+cp -L "$gcc" "$folder$gcc"
+
 # name => path (address), or path (address) for the loader
 add_libraries() {
     ldd "$1" | sed -nE 's/^.* => (\/[^ ]+) .*/\1/p; s/^\t(\/[^ ]+) \(.*/\1/p' | while read -r library; do

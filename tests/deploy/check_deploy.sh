@@ -317,6 +317,28 @@ check_admin() {
     curl -fsS "http://$(admin)/metrics" | grep -q '^fastdecode_gateway_mesh_ready 1' || die "no metrics at the admin address"
 }
 
+# The base of the Kubernetes manifests, by podman.
+check_kube_play() {
+    local answer
+    "$state/venv/bin/python" tests/deploy/kube_play.py "$state/certs" "$FD_MODELS" >"$state/play.yaml"
+    podman network create fastdecode-play >/dev/null
+    podman kube play --network fastdecode-play "$state/play.yaml" >"$state/play.log" 2>&1 ||
+        { tail -20 "$state/play.log" >&2; die "podman kube play failed"; }
+    url=http://$(podman inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "$(podman ps --quiet --filter pod=gateway-pod | tail -1)" |
+        tr -d '[:space:]')
+    [ "$url" != http:// ] || url=http://$(podman pod inspect gateway-pod --format '{{.InfraContainerID}}' |
+        xargs podman inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}')
+    url=$url:8080
+    await 60 "ready by kube play" curl -fsS "$url/ready"
+    answer=$(ask "$url/v1/completions" -d '{"model": "default", "max_tokens": 8, "temperature": 0, "prompt": "The capital of France is"}')
+    case $answer in
+    *" Paris"*) say "podman kube play of the base: Paris" ;;
+    *) die "by kube play no Paris in the answer: $answer" ;;
+    esac
+    podman kube down "$state/play.yaml" >/dev/null 2>&1 || podman play kube --down "$state/play.yaml" >/dev/null
+    podman network rm --force fastdecode-play >/dev/null
+}
+
 check_key() {
     local status
     status=$(curl -sS -o /dev/null -w '%{http_code}' "$url/v1/models")
@@ -407,4 +429,5 @@ under_load "a worker killed" kill_worker
 under_load "new images of all services" roll_out
 compose down --remove-orphans --timeout 20 >"$state/compose.log" 2>&1 || { tail -40 "$state/compose.log" >&2; die "compose down failed"; }
 [ -z "$(podman ps -aq)" ] || die "compose down left containers"
+check_kube_play
 say "passed"
