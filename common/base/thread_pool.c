@@ -17,6 +17,7 @@
 
 #include "common/base/cgroup.h"
 #include "common/base/checked.h"
+#include "common/base/numa_topology.h"
 
 // About 30 µs of pause instructions: longer than the gap between two operations of a dense step, much shorter than a time slice.
 enum { SPIN_ROUNDS = 1500, CACHE_LINE = 64 };
@@ -36,7 +37,7 @@ struct thread_pool {
     thread_pool_fn *fn;
     void *arg;
     atomic_bool running; // one caller at a time: asserted
-    bool stopping;
+    bool stopping, spread;
     cpu_set_t cpus; // one per thread; empty if threads are not pinned
     int home;       // the caller's, the first of them; -1: not pinned
     uint32_t thread_count;
@@ -213,7 +214,15 @@ void thread_pool_close(struct thread_pool *pool)
 
 uint32_t thread_pool_threads(const struct thread_pool *pool) { return pool->thread_count; }
 
-const char *thread_pool_cpus(const struct thread_pool *pool) { return pool->home >= 0 ? "own" : "any"; }
+// Best effort, as pin() is.
+void thread_pool_spread(struct thread_pool *pool, const struct numa_mask *sets, uint32_t set_count)
+{
+    pool->spread = pool->home < 0 && set_count > 1;
+    for (uint32_t index = 1; pool->spread && index < pool->thread_count; index++)
+        pthread_setaffinity_np(pool->threads[index - 1], sizeof *sets, (const cpu_set_t *)(const void *)&sets[index % set_count]);
+}
+
+const char *thread_pool_cpus(const struct thread_pool *pool) { return pool->home >= 0 ? "own" : pool->spread ? "nodes" : "any"; }
 
 uint32_t cpu_count_within(uint32_t count, double limit) { return limit < count ? MAX((uint32_t)limit, 1u) : count; }
 

@@ -17,6 +17,7 @@
 
 #include "common/base/status.h"
 
+struct numa_mask;
 struct thread_pool;
 
 typedef void thread_pool_fn(void *arg, uint32_t thread_index, uint32_t thread_count);
@@ -32,7 +33,11 @@ void thread_pool_close(struct thread_pool *pool);
 
 uint32_t thread_pool_threads(const struct thread_pool *pool);
 
-// Returns "own" if each thread has its own CPU, otherwise "any". For logs.
+// Has threads stay on the sets of CPUs (of NUMA nodes) in turn, beginning with the caller's, so that fewer threads than CPUs are on all of
+// them. The caller itself stays free. Nothing changes if each thread has its own CPU, or there is but one set.
+void thread_pool_spread(struct thread_pool *pool, const struct numa_mask *sets, uint32_t set_count);
+
+// Returns "own" if each thread has its own CPU, "nodes" if they are spread over sets, otherwise "any". For logs.
 const char *thread_pool_cpus(const struct thread_pool *pool);
 
 // Runs fn on every thread and returns when all have returned. Allocates nothing.
