@@ -38,18 +38,12 @@ static void read_job(void *arg, uint32_t thread_index, uint32_t thread_count)
                            __ATOMIC_RELAXED); // keeps the reads; orders nothing
 }
 
-double read_rate_measure(struct thread_pool *pool, uint64_t bytes, uint32_t passes, uint64_t limit_us)
+double read_rate_of(struct thread_pool *pool, const void *memory, uint64_t bytes, uint32_t passes, uint64_t limit_us)
 {
-    uint64_t size = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     double ns[PASSES_MAX];
-    unsigned char *memory = aligned_alloc(HUGE_PAGE, size);
     struct stream stream = {.pool = pool, .bytes = memory, .part_count = bytes / PART};
     uint32_t count = 0;
 
-    if (!memory)
-        return 0;
-    madvise(memory, size, MADV_HUGEPAGE);
-    memset(memory, 1, bytes);
     thread_pool_run(pool, read_job, &stream); // warms up
     uint64_t until_us = clock_now_us() + limit_us;
     while (count < MIN(passes, (uint32_t)PASSES_MAX) && (count < PASSES_MIN || clock_now_us() < until_us)) {
@@ -57,6 +51,19 @@ double read_rate_measure(struct thread_pool *pool, uint64_t bytes, uint32_t pass
         thread_pool_run(pool, read_job, &stream);
         ns[count++] = (double)MAX(clock_now_ns() - began_ns, 1);
     }
-    free(memory);
     return (double)(stream.part_count * PART) * 1e9 / quartile_of(ns, count);
+}
+
+double read_rate_measure(struct thread_pool *pool, uint64_t bytes, uint32_t passes, uint64_t limit_us)
+{
+    uint64_t size = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    unsigned char *memory = aligned_alloc(HUGE_PAGE, size);
+
+    if (!memory)
+        return 0;
+    madvise(memory, size, MADV_HUGEPAGE);
+    memset(memory, 1, bytes);
+    double rate = read_rate_of(pool, memory, bytes, passes, limit_us);
+    free(memory);
+    return rate;
 }

@@ -12,4 +12,7 @@
 // must be the one that uses the pool.
 double read_rate_measure(struct thread_pool *pool, uint64_t bytes, uint32_t passes, uint64_t limit_us);
 
+// The same of memory that the caller has filled, for example on a NUMA node of its choice.
+double read_rate_of(struct thread_pool *pool, const void *memory, uint64_t bytes, uint32_t passes, uint64_t limit_us);
+
 #endif

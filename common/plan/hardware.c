@@ -9,11 +9,16 @@
 #include "common/base/checked.h"
 #include "common/base/options.h"
 
-enum { PATH_BYTES = 4096, SETTINGS = 36, CURVE_BYTES = 32 * COST_POINTS_MAX };
+enum {
+    PATH_BYTES = 4096,
+    SETTINGS = 38,
+    CURVE_BYTES = 32 * COST_POINTS_MAX,
+    NODES_BYTES = 12 * HARDWARE_NODES_MAX * HARDWARE_NODES_MAX
+};
 
-// Curves, by their names in a file.
+// Curves, and what is known of NUMA nodes, as a file has them.
 struct curve_texts {
-    const char *layer, *head, *rest;
+    const char *layer, *head, *rest, *nodes, *node_rates;
 };
 
 static void settings(struct hardware *h, struct curve_texts *curves, struct option table[SETTINGS])
@@ -55,6 +60,8 @@ static void settings(struct hardware *h, struct curve_texts *curves, struct opti
         {"host_attention_loss", OPTION_F64, &h->offload.host_attention_loss, "N", "", 0, 0.15},
         {"usable_share", OPTION_F64, &h->offload.usable_share, "N", "", 0.1, 1},
         {"copies_wait", OPTION_BOOL, &h->offload.copies_wait, NULL, "", 0, 0},
+        {"numa_nodes", OPTION_STRING, &curves->nodes, "NODE NODE ...", "", 0, 0},
+        {"numa_gb_per_second", OPTION_STRING, &curves->node_rates, "N N ..., N N ...", "", 0, 0},
     };
     memcpy(table, all, sizeof all);
 }
@@ -81,6 +88,77 @@ static void write_curve(const struct cost_curve *curve, char out[CURVE_BYTES], c
     for (uint32_t i = 0; i < curve->count; i++)
         at += snprintf(out + at, CURVE_BYTES - (size_t)at, "%s%.6g:%.5g", i ? " " : "", curve->rows[i], curve->us[i]);
     *text = curve->count ? out : NULL;
+}
+
+// Parses "0 1" and "150 61, 60 149": nodes, and a row of rates for each.
+static enum status read_nodes(const struct curve_texts *texts, const char *path, struct hardware_nodes *out, struct error *error)
+{
+    struct hardware_nodes nodes = {0};
+    const char *at = texts->nodes ? texts->nodes : "";
+    char *end;
+
+    if (!texts->nodes && !texts->node_rates)
+        return STATUS_OK;
+    for (; *at && nodes.count < HARDWARE_NODES_MAX; at = end + strspn(end, " ")) {
+        unsigned long id = strtoul(at, &end, 10);
+        if (*at < '0' || *at > '9' || (*end && *end != ' ') || id > UINT32_MAX)
+            break;
+        nodes.id[nodes.count++] = (uint32_t)id;
+    }
+    if (*at || nodes.count < 2)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: numa_nodes: '%s', want 2 to %d numbers of nodes", path,
+                         texts->nodes ? texts->nodes : "", HARDWARE_NODES_MAX);
+    at = texts->node_rates ? texts->node_rates : "";
+    for (uint32_t i = 0; i < nodes.count * nodes.count; i++) {
+        double rate = strtod(at, &end);
+        const bool ends_row = i % nodes.count == nodes.count - 1, ends = i == nodes.count * nodes.count - 1;
+        if (end == at || !(rate > 0 && rate < 1e6) || *end != (ends ? '\0' : ends_row ? ',' : ' '))
+            return error_set(error, STATUS_INVALID_ARGUMENT,
+                             "%s: numa_gb_per_second: want %u rows of %u rates, such as 150 61, 60 149", path, nodes.count,
+                             nodes.count);
+        nodes.gb_per_second[i / nodes.count][i % nodes.count] = rate;
+        at = end + (*end == ',');
+    }
+    *out = nodes;
+    return STATUS_OK;
+}
+
+static void write_nodes(const struct hardware_nodes *nodes, char out[2][NODES_BYTES], struct curve_texts *texts)
+{
+    int at = 0, rate_at = 0;
+
+    for (uint32_t i = 0; i < nodes->count; i++) {
+        at += snprintf(out[0] + at, NODES_BYTES - (size_t)at, "%s%u", i ? " " : "", nodes->id[i]);
+        for (uint32_t j = 0; j < nodes->count; j++)
+            rate_at += snprintf(out[1] + rate_at, NODES_BYTES - (size_t)rate_at, "%s%.4g",
+                                j   ? " "
+                                : i ? ", "
+                                    : "",
+                                nodes->gb_per_second[i][j]);
+    }
+    texts->nodes = nodes->count ? out[0] : NULL;
+    texts->node_rates = nodes->count ? out[1] : NULL;
+}
+
+uint32_t hardware_take_node(struct hardware *h)
+{
+    double slowest = h->nodes.gb_per_second[0][0];
+    const uint32_t count = h->nodes.count;
+
+    if (count < 2 || h->shares_cores)
+        return 1;
+    for (uint32_t i = 1; i < count; i++)
+        slowest = MIN(slowest, h->nodes.gb_per_second[i][i]);
+    const double longer = h->memory_gb_per_second / slowest;
+    h->model.attention.token_us *= longer;
+    h->model.attention.pair_us *= count; // work of cores
+    h->model.attention.prefill_row_us *= count;
+    h->model.attention.row_us *= count;
+    h->memory_gb_per_second = slowest;
+    h->memory_bytes /= count;
+    h->price_per_hour /= count;
+    h->nodes.count = 0;
+    return count;
 }
 
 // Lists the folders to look in: `given`, or those of HARDWARE_FOLDERS. Returns how many.
@@ -159,7 +237,8 @@ enum status hardware_read(const char *name, const char *folder, const char *opti
         status = options_read_file(table, SETTINGS, option_name, path, error);
     if (status || (status = read_curve(curves.layer, "layer_us_at", path, &hardware.model.layer, error)) ||
         (status = read_curve(curves.head, "head_us_at", path, &hardware.model.head, error)) ||
-        (status = read_curve(curves.rest, "rest_us_at", path, &hardware.model.rest, error)))
+        (status = read_curve(curves.rest, "rest_us_at", path, &hardware.model.rest, error)) ||
+        (status = read_nodes(&curves, path, &hardware.nodes, error)))
         return status;
     if (hardware.model.name && (!hardware.model.layer.count || !hardware.model.head.count))
         return error_set(error, STATUS_INVALID_ARGUMENT, "%s: measured_model without layer_us_at and head_us_at", path);
@@ -201,9 +280,9 @@ double hardware_share(double part, double whole) { return whole > 0 ? MIN(MAX(pa
 void hardware_write(FILE *file, const struct hardware *hardware, const char *comment)
 {
     struct hardware copy = *hardware;
-    struct curve_texts curves;
+    struct curve_texts curves = {0};
     struct option table[SETTINGS];
-    char text[3][CURVE_BYTES];
+    char text[3][CURVE_BYTES], nodes[2][NODES_BYTES];
 
     while (comment && *comment) {
         size_t length = strcspn(comment, "\n");
@@ -213,6 +292,7 @@ void hardware_write(FILE *file, const struct hardware *hardware, const char *com
     write_curve(&copy.model.layer, text[0], &curves.layer);
     write_curve(&copy.model.head, text[1], &curves.head);
     write_curve(&copy.model.rest, text[2], &curves.rest);
+    write_nodes(&copy.nodes, nodes, &curves);
     settings(&copy, &curves, table);
     for (uint32_t i = 0; i < SETTINGS; i++) {
         const struct option *option = &table[i];

@@ -6,6 +6,7 @@
 //
 //     memory = 24G                 memory_gb_per_second = 600        f16_tflops = 125
 //     measured_model = tiny.gguf   layer_us_at = 1:66.5 8:132 64:1004
+//     numa_nodes = 0 1             numa_gb_per_second = 150 61, 60 149     a row for the CPUs of each node, a column for its memory
 //
 // Plain values, on any thread. Only reading and writing a file block. Texts live as long as the process.
 #ifndef FD_PLAN_HARDWARE_H
@@ -44,6 +45,14 @@ struct hardware_offload {
     bool copies_wait;                    // copies to the device do not overlap with what else a layer does
 };
 
+// How fast the CPUs of one NUMA node read the memory of another one, and of their own.
+enum { HARDWARE_NODES_MAX = 16 };
+struct hardware_nodes {
+    uint32_t count;                                               // at least 2; 0: one node, or not measured
+    uint32_t id[HARDWARE_NODES_MAX];                              // as the machine numbers them
+    double gb_per_second[HARDWARE_NODES_MAX][HARDWARE_NODES_MAX]; // [CPUs][memory]
+};
+
 struct hardware {
     const char *name;                         // "NVIDIA A10"
     uint64_t memory_bytes;                    // for weights and KV
@@ -59,6 +68,7 @@ struct hardware {
     bool shares_cores;                        // as workers: they run on the S-part's cores, so their times add up
     struct hardware_model model;              // for the S-part, and as a worker
     struct hardware_offload offload;          // for the S-part
+    struct hardware_nodes nodes;              // for workers
 };
 
 #define HARDWARE_SHARE_LEAST 0.001 // of a share in a file
@@ -80,6 +90,11 @@ enum status hardware_read(const char *name, const char *folder, const char *opti
 enum status hardware_check_s_part(const struct hardware *hardware, const char *name, struct error *error) MUST_CHECK;
 enum status hardware_check_worker(const struct hardware *hardware, const char *name, struct error *error) MUST_CHECK;
 enum status hardware_check_link(const struct hardware *hardware, const char *name, struct error *error) MUST_CHECK;
+
+// Makes a worker's host into one NUMA node of it, as `fastdecode up` starts a worker on each: an equal share of memory and price, and the
+// rate at which a node reads its own memory, that of the slowest. Attention that was measured on all nodes at once takes as much longer.
+// Returns how many nodes the host has; 1, and nothing is changed, if it says nothing of nodes or shares its cores with the S-part.
+uint32_t hardware_take_node(struct hardware *hardware);
 
 // Writes it in the form that hardware_read() takes. comment: lines without '#', or NULL.
 void hardware_write(FILE *file, const struct hardware *hardware, const char *comment);

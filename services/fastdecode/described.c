@@ -40,6 +40,8 @@ static enum status read_hardware(struct described *d, struct error *error)
     if ((status = read_list(d->gpu, d->folder, "gpu", hardware_check_s_part, d->s_parts, &d->s_part_count, error)) ||
         (status = read_list(d->worker, d->folder, "worker", hardware_check_worker, d->workers, &d->worker_count, error)))
         return status;
+    for (uint32_t i = 0; i < d->worker_count; i++)
+        d->worker_nodes[i] = hardware_take_node(&d->workers[i]);
     if (!d->link && d->workers[0].link_gb_per_second != 0) { // a measured host says what its own link does
         d->link_hardware = d->workers[0];
         return STATUS_OK;

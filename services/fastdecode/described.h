@@ -13,6 +13,7 @@ struct described {
     struct plan_shape shape;
     struct hardware s_parts[PLAN_MIX_KINDS], workers[PLAN_MIX_KINDS], link_hardware;
     uint32_t s_part_count, worker_count;
+    uint32_t worker_nodes[PLAN_MIX_KINDS]; // NUMA nodes of a worker's host: each is a worker
 };
 
 #define DESCRIBED_DEFAULTS                                             \

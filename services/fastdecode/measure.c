@@ -21,6 +21,7 @@
 #include "kernels/backend/cpu_measure.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/fastdecode/measure_model.h"
+#include "services/fastdecode/measure_nodes.h"
 
 enum { SMALL_BYTES = 64, LARGE_BYTES = 4 << 20, SMALL_CALLS = 301, LARGE_CALLS = 15, CONNECT_MS = 10000, GPU_US = 1000000 };
 #define GPU_RESERVE (256ull << 20) // the CUDA backend leaves this to the driver
@@ -246,10 +247,24 @@ static enum status measure_gpu(const struct device_choice *device, struct hardwa
     return STATUS_OK;
 }
 
+// Has memory lie on all NUMA nodes, as an s-part has its weights, and measures them one by one. On one node nothing changes.
+static enum status enter_nodes(uint32_t threads, struct hardware_nodes *out, struct error *error)
+{
+    struct numa_topology topology;
+    struct numa_binding binding;
+
+    numa_read_own(&topology);
+    enum status status = measure_nodes(&topology, threads, out, error);
+    numa_binding_interleave(&topology, 2, &binding);
+    numa_enter(&binding);
+    return status;
+}
+
 enum status measure_machine(const struct measure_request *request, struct error *error)
 {
     struct hardware hardware = {0};
     struct hardware_model model = {0};
+    struct hardware_nodes nodes = {0};
     struct device_choice device;
     struct thread_pool *pool;
     char name[192] = "", comment[512];
@@ -257,10 +272,12 @@ enum status measure_machine(const struct measure_request *request, struct error 
 
     if (status || (status = device_choose(request->device, &device, error)))
         return status;
+    log_init("fastdecode", LOG_ERROR, false); // the loops' own lines are of no interest here
+    if (!device.library && (status = enter_nodes(request->threads, &nodes, error)))
+        return status;
     uint32_t threads = request->threads ? request->threads : cpu_count_usable();
     if (thread_pool_open(threads, &pool))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no %u threads", threads);
-    log_init("fastdecode", LOG_ERROR, false); // the loops' own lines are of no interest here
     status = device.library ? measure_gpu(&device, &hardware, name, sizeof name, error)
                             : measure_cpu(pool, &hardware, name, sizeof name, error);
     if (!status && request->model_path)
@@ -268,6 +285,7 @@ enum status measure_machine(const struct measure_request *request, struct error 
     thread_pool_close(pool);
     hardware.name = name;
     hardware.model = model;
+    hardware.nodes = nodes;
     hardware.products_share = 1;
     if (!status)
         status = measure_link(&hardware, error);
@@ -275,5 +293,10 @@ enum status measure_machine(const struct measure_request *request, struct error 
         return status;
     hardware.step_us = hardware.link_round_trip_us; // a step is one call
     write_comment(comment, sizeof comment, device.library != NULL);
+    if (nodes.count)
+        snprintf(
+            comment + strlen(comment), sizeof comment - strlen(comment),
+            "\nnuma_gb_per_second: a row for the CPUs of each NUMA node, a column for the memory that they read. The other rates are of\n"
+            "all CPUs, with memory of all nodes in turn.");
     return write_file(&hardware, comment, request->path, error);
 }

@@ -16,7 +16,7 @@ struct measure_request {
     uint32_t threads;       // 0: all CPUs
 };
 
-// Measures for about two seconds and writes the description. If it describes a GPU, a line on stderr says which. On failure nothing is
+// Measures for about two seconds (of a CPU with n NUMA nodes n * n / 7 seconds more) and writes the description. If it describes a GPU, a line on stderr says which. On failure nothing is
 // written and *error says why.
 enum status measure_machine(const struct measure_request *request, struct error *error) MUST_CHECK;
 

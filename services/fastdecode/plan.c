@@ -48,6 +48,7 @@ static json_t *describe(const struct plan_settings *s)
     if (!is_mix(s)) {
         json_object_set_new(object, "gpu", json_string(s->described.s_parts[0].name));
         json_object_set_new(object, "worker", json_string(s->described.workers[0].name));
+        json_object_set_new(object, "worker_nodes", json_integer(s->described.worker_nodes[0]));
     }
     json_object_set_new(object, "link", json_string(s->described.link_hardware.name));
     json_object_set_new(object, "kv_type", json_string(s->described.kv_type_name));
@@ -146,6 +147,9 @@ static void print_head(const struct plan_settings *s)
     if (!is_mix(s))
         printf("hardware    %s; workers: %s; link: %s\n", s->described.s_parts[0].name, s->described.workers[0].name,
                s->described.link_hardware.name);
+    if (!is_mix(s) && s->described.worker_nodes[0] > 1)
+        printf("            a worker on each of the %u NUMA nodes of a host, which reads its own memory at %.4g GB/s\n",
+               s->described.worker_nodes[0], s->described.workers[0].memory_gb_per_second);
 }
 
 static void print_stages(const struct plan_settings *s, const struct plan *plan)
