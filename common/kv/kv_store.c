@@ -220,6 +220,12 @@ void kv_store_close(struct kv_store *store)
     free(store);
 }
 
+void *kv_store_memory(const struct kv_store *store, uint64_t *bytes)
+{
+    *bytes = store->memory_bytes;
+    return store->memory;
+}
+
 uint32_t kv_store_pages_total(const struct kv_store *store) { return store->ledger.shape.pages; }
 uint32_t kv_store_pages_used(const struct kv_store *store) { return store->ledger.shape.pages - store->ledger.free_count; }
 

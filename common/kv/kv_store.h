@@ -94,6 +94,9 @@ enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uin
 // Frees the store. Its batches must have been closed (asserted). NULL is allowed.
 void kv_store_close(struct kv_store *store);
 
+// Returns the mapping that holds the pages and attention's scratch, for policies of memory; after kv_store_open() it is untouched.
+void *kv_store_memory(const struct kv_store *store, uint64_t *bytes);
+
 uint32_t kv_store_pages_total(const struct kv_store *store);
 uint32_t kv_store_pages_used(const struct kv_store *store);
 

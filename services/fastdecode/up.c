@@ -38,7 +38,8 @@ struct up {
     struct up_settings settings;
     struct supervisor supervisor;
     struct child *gateway, *scheduler;
-    struct child *workers[64];
+    struct child *workers[UP_WORKERS_MAX];
+    struct numa_worker nodes[NUMA_NODES_MAX]; // [kv_workers] if each has a node
     char program_dir[512];
     char host_port[128];
 };
@@ -173,6 +174,8 @@ static void add_s_part(struct up *up, uint32_t index, uint64_t free_bytes)
     supervise_argument(child, "--max-batch=%u", s->max_batch);
     supervise_argument(child, "--mini-batches=%u", mini_batches_of_s_part(s));
     supervise_argument(child, "--threads=%u", s->s_parts > 1 ? MAX(threads / s->s_parts, 1u) : s->threads);
+    if (strcmp(s->numa, "auto"))
+        supervise_argument(child, "--numa=%s", s->numa);
     supervise_argument(child, "--calibrate=%s", s->calibrate ? "on" : "off");
     supervise_argument(child, "--pool-fills-device=%s", !strcmp(s->local_pool, "auto") ? "on" : "off");
     if (!strcmp(s->local_pool, "auto"))
@@ -184,24 +187,55 @@ static void add_s_part(struct up *up, uint32_t index, uint64_t free_bytes)
 static void add_worker(struct up *up, uint32_t index, uint64_t free_bytes)
 {
     const struct up_settings *s = &up->settings;
+    uint32_t threads = MAX((s->threads ? s->threads : cpu_count_usable()) / s->kv_workers, 1u);
+    uint64_t bytes = s->kv_memory ? s->kv_memory : free_bytes / 4 / s->kv_workers;
     char name[32];
     snprintf(name, sizeof name, "kv-worker-%u", index);
     struct child *child = up->workers[index] = add(up, name, "kv-worker");
     supervise_argument(child, "--name=%s", name);
     add_listen(up, child, "listen", name, "");
     add_listen(up, child, "listen-tensors", name, "-t");
+    if (s->worker_a_node) {
+        const struct numa_worker *mine = &up->nodes[index];
+        supervise_argument(child, "--numa-node=%u", s->topology.nodes[mine->node].id);
+        threads = mine->threads;
+        bytes = mine->bytes;
+    }
     // All workers of a mini-batch attend at the same time: as many threads as cores in total.
-    supervise_argument(child, "--threads=%u", MAX((s->threads ? s->threads : cpu_count_usable()) / s->kv_workers, 1u));
+    supervise_argument(child, "--threads=%u", threads);
     if (strncmp(s->device, "cuda", 4)) // with auto the s-part corrects this if it finds a GPU
         supervise_argument(child, "--shares-cores");
     supervise_argument(child, "--calibrate=%s", s->calibrate ? "on" : "off");
-    supervise_argument(child, "--kv-memory=%llu",
-                       (unsigned long long)(s->kv_memory ? s->kv_memory : free_bytes / 4 / s->kv_workers));
+    supervise_argument(child, "--kv-memory=%llu", (unsigned long long)bytes);
     if (s->kv_worker_isa) { // the index-th of a comma list; the last one repeats
         const char *item = s->kv_worker_isa;
         for (uint32_t skip = index; skip && strchr(item, ','); skip--)
             item = strchr(item, ',') + 1;
         supervise_argument(child, "--isa=%.*s", (int)strcspn(item, ","), item);
+    }
+}
+
+// Divides threads and memory for pages among the workers, each of which has a NUMA node.
+static void share_nodes(struct up *up, uint64_t free_bytes)
+{
+    const struct up_settings *s = &up->settings;
+    uint32_t count = numa_share(&s->topology, s->threads ? s->threads : cpu_count_usable(), free_bytes / 4, up->nodes);
+
+    assert_always(count == s->kv_workers);
+    for (uint32_t i = 0; s->kv_memory && i < count; i++)
+        up->nodes[i].bytes = s->kv_memory;
+}
+
+static void log_nodes(const struct up *up)
+{
+    char cpus[NUMA_LIST_BYTES];
+
+    for (uint32_t i = 0; up->settings.worker_a_node && i < up->settings.kv_workers; i++) {
+        const struct numa_worker *mine = &up->nodes[i];
+        const struct numa_node *node = &up->settings.topology.nodes[mine->node];
+        log_info("NUMA-WORKER", "worker=kv-worker-%u numa_node=%u cpus=%s threads=%u kv_mib=%.1f node_free_mib=%.1f", i, node->id,
+                 numa_list(&node->cpus, cpus, sizeof cpus), mine->threads, (double)mine->bytes / 1048576,
+                 (double)node->free_bytes / 1048576);
     }
 }
 
@@ -275,6 +309,8 @@ static void add_all(struct up *up)
     add_scheduler(up);
     for (uint32_t i = 0; i < up->settings.s_parts; i++)
         add_s_part(up, i, free_bytes);
+    if (up->settings.worker_a_node)
+        share_nodes(up, free_bytes);
     for (uint32_t i = 0; i < up->settings.kv_workers; i++)
         add_worker(up, i, free_bytes);
     add_gateway(up);
@@ -283,6 +319,7 @@ static void add_all(struct up *up)
 static enum status start_all(struct up *up, struct error *error)
 {
     add_all(up);
+    log_nodes(up);
     for (uint32_t i = 0; i < up->supervisor.child_count; i++)
         if (supervise_start(&up->supervisor, &up->supervisor.children[i], error))
             return error->status;

@@ -1,6 +1,7 @@
 // up_settings.c: see up_settings.h.
 #include "services/fastdecode/up_settings.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
@@ -19,7 +20,8 @@
 static const struct up_settings defaults = {
     .host = "127.0.0.1",
     .port = 8080,
-    .kv_workers = 1,
+    .kv_workers_text = "auto",
+    .numa = "auto",
     .split = "auto",
     .models_dir = "models",
     .admission = "sls",
@@ -132,11 +134,31 @@ static enum status check_stages(struct up_settings *s, struct error *error)
     return status;
 }
 
+// auto: one on each NUMA node that has CPUs and memory; on a machine with one node, one that is bound to nothing.
+static enum status count_workers(struct up_settings *s, struct error *error)
+{
+    struct numa_worker nodes[NUMA_NODES_MAX];
+    char *end;
+
+    numa_read_own(&s->topology);
+    if (!strcmp(s->kv_workers_text, "auto")) {
+        s->kv_workers = MAX(numa_share(&s->topology, 0, 0, nodes), 1u);
+        s->worker_a_node = s->kv_workers > 1;
+        return STATUS_OK;
+    }
+    unsigned long count = strtoul(s->kv_workers_text, &end, 10);
+    if (*s->kv_workers_text < '0' || *s->kv_workers_text > '9' || *end || count > UP_WORKERS_MAX)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--kv-workers is '%.64s', want auto or a whole number from 0 to %d",
+                         s->kv_workers_text, UP_WORKERS_MAX);
+    s->kv_workers = (uint32_t)count;
+    return STATUS_OK;
+}
+
 static enum status check(struct up_settings *s, struct error *error)
 {
-    enum status status;
+    enum status status = count_workers(s, error);
 
-    if ((status = otlp_check_endpoint(s->otlp_endpoint, error)) || (status = check_model(s, error)) ||
+    if (status || (status = otlp_check_endpoint(s->otlp_endpoint, error)) || (status = check_model(s, error)) ||
         (status = check_stages(s, error)))
         return status;
     return check_places(s, error);
@@ -171,9 +193,13 @@ static uint32_t list_services(struct up_settings *s, struct option *out)
          "has, otherwise one",
          0, SCHED_STAGES_MAX},
         {"split", OPTION_STRING, &s->split, "auto|LAYERS,LAYERS", PLAN_SPLIT_HELP "; auto: by the bytes of their weights", 0, 0},
-        {"kv-workers", OPTION_U32, &s->kv_workers, "N", "KV worker processes; 0: everything in the local pool", 0, 64},
+        {"kv-workers", OPTION_STRING, &s->kv_workers_text, "N|auto",
+         "KV worker processes; 0: everything in the local pool; auto: one on each NUMA node, with its threads and pages there (with one "
+         "node, one)",
+         0, 0},
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for the pages of each KV worker; 0: a share of what is free", 0,
          0},
+        {"numa", OPTION_STRING, &s->numa, "auto|interleave|NODE|none", NUMA_HELP, 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
         {KV_SPARSE_OPTION, OPTION_STRING, &s->sparse_attention, KV_SPARSE_NAMES, KV_SPARSE_HELP, 0, 0},
         {"kv-worker-isa", OPTION_STRING, &s->kv_worker_isa, "LIST", "instruction set of each worker in turn, such as avx2,avx512",

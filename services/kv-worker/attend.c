@@ -82,6 +82,17 @@ static enum status open_tables(struct worker *worker)
     return ok ? STATUS_OK : STATUS_RESOURCE_EXHAUSTED;
 }
 
+// Nothing of the store is in memory yet: it comes to lie where it is bound to.
+static void bind_pages(struct worker *worker)
+{
+    uint64_t bytes;
+    void *memory = kv_store_memory(worker->store, &bytes);
+
+    if (worker->binding.memory != NUMA_ANY && numa_bind(&worker->binding, memory, bytes))
+        log_info("NUMA-BOUND", "worker=%s numa_node=%s mib=%.1f", worker->settings.name, worker->settings.numa_node,
+                 (double)bytes / 1048576);
+}
+
 enum status attend_open(struct worker *worker, const struct kv_shape *shape, struct error *error)
 {
     uint64_t pages;
@@ -93,6 +104,7 @@ enum status attend_open(struct worker *worker, const struct kv_shape *shape, str
     if ((status = memory_plan_check(&memory, parts, error)) ||
         (status = kv_store_open(shape, worker->settings.kv_memory, WORKER_ROWS_MAX, worker->pool, &worker->store, error)))
         return status;
+    bind_pages(worker);
     worker->costs = (struct kv_costs){0};
     if (worker->settings.calibrate && measure_in_turn(worker, shape, error))
         log_warn("NOT-CALIBRATED", "why=\"%s\"", error->text); // what steps take is measured anyway

@@ -66,6 +66,28 @@ static void *tensor_main(void *arg)
 
 // --- start and end ---
 
+// Finds the node. Its pages cannot spill over to another one, so they must fit there.
+static enum status choose_binding(struct worker *worker, struct error *error)
+{
+    const struct worker_settings *s = &worker->settings;
+    struct numa_topology topology;
+    uint32_t id;
+
+    if (!strcmp(s->numa_node, "none"))
+        return STATUS_OK;
+    enum status status = numa_parse_node("numa-node", s->numa_node, "none", &id, error);
+    if (status)
+        return status;
+    numa_read_own(&topology);
+    if ((status = numa_binding_node(&topology, "numa-node", id, &worker->binding, error)))
+        return status;
+    if (s->kv_memory <= worker->binding.total_bytes)
+        return STATUS_OK;
+    return error_set(error, STATUS_RESOURCE_EXHAUSTED,
+                     "%.0f MiB of KV pages are asked for (--kv-memory), NUMA node %u has %.0f MiB", (double)s->kv_memory / 1048576,
+                     id, (double)worker->binding.total_bytes / 1048576);
+}
+
 static enum status configure(struct service *service, void *state, struct error *error)
 {
     struct worker_program *program = state;
@@ -83,6 +105,8 @@ static enum status configure(struct service *service, void *state, struct error 
         RPC_SECURITY_OPTIONS(s->security),
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for KV pages", 1 << 20, 1e15},
         {"threads", OPTION_U32, &s->threads, "N", "attention threads; 0: one per usable CPU, each pinned", 0, 1024},
+        {"numa-node", OPTION_STRING, &s->numa_node, "N|none",
+         "NUMA node on whose CPUs all threads run and on which the pages lie; none: all that this process may use", 0, 0},
         {"shares-cores", OPTION_BOOL, &s->shares_cores, NULL, "this worker runs on the same cores as the s-part", 0, 0},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long attention takes (0.2 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
@@ -105,19 +129,31 @@ static enum status configure(struct service *service, void *state, struct error 
         status = rpc_security_check(&s->security, "kv-worker", error);
     if (!status)
         status = otlp_check_endpoint(s->otlp_endpoint, error);
+    if (!status)
+        status = choose_binding(worker, error);
     return status ? status : kernels_init(s->isa, error);
+}
+
+static enum status check_memory(const struct worker *worker, struct error *error)
+{
+    const struct memory_plan memory = {.start_bytes = worker->settings.calibrate ? MEASURE_BYTES : 0,
+                                       .pool_bytes = worker->settings.kv_memory};
+    char parts[64] = "";
+
+    if (worker->binding.memory != NUMA_ANY)
+        snprintf(parts, sizeof parts, "numa_node=%s node_mib=%.1f", worker->settings.numa_node,
+                 (double)worker->binding.total_bytes / 1048576);
+    return memory_plan_check(&memory, parts, error);
 }
 
 static enum status start(void *state, struct error *error)
 {
     struct worker *worker = state;
-    const struct memory_plan memory = {.start_bytes = worker->settings.calibrate ? MEASURE_BYTES : 0,
-                                       .pool_bytes = worker->settings.kv_memory};
     const struct trace_config trace = {
         .path = worker->settings.trace, .append = worker->settings.trace_append, .process = worker->settings.name, .order = 4};
     const struct otlp_config traces = {
         .endpoint = worker->settings.otlp_endpoint, .service = "fastdecode-kv-worker", .instance = worker->settings.name};
-    enum status status = memory_plan_check(&memory, "", error);
+    enum status status = check_memory(worker, error);
 
     if (!status)
         status = trace_open(&trace, error);
@@ -125,6 +161,7 @@ static enum status start(void *state, struct error *error)
         status = otlp_open(&traces, &worker->spans.otlp, error);
     if (status)
         return status;
+    numa_enter(&worker->binding); // before there are threads, which inherit it
     worker->track = trace_track_open("R-part");
     worker->incarnation = member_incarnation();
     if (thread_pool_open(worker->settings.threads ? worker->settings.threads : cpu_count_usable(), &worker->pool) ||
@@ -214,6 +251,7 @@ int main(int argc, char **argv)
         .listen = "tcp://127.0.0.1:0",
         .listen_tensors = "tcp://127.0.0.1:0",
         .kv_memory = 1ull << 30,
+        .numa_node = "none",
         .calibrate = true,
     };
     int code = service_run(&program, state, argc, argv);

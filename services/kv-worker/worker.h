@@ -14,6 +14,7 @@
 
 #include "attend.pb-c.h"
 #include "common/base/memory.h"
+#include "common/base/numa.h"
 #include "common/handover/handover.h"
 #include "common/kv/kv_measure.h"
 #include "common/member/member.h"
@@ -35,7 +36,7 @@ enum {
 };
 
 struct worker_settings {
-    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa, *trace, *otlp_endpoint;
+    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa, *trace, *numa_node, *otlp_endpoint;
     struct rpc_security_settings security;
     bool trace_append, calibrate, shares_cores;
     uint64_t kv_memory;
@@ -61,7 +62,8 @@ struct attend_batch {
 struct worker {
     struct worker_settings settings;
     uint64_t incarnation;
-    double bytes_per_second; // memory bandwidth, measured at start; 0: not measured
+    double bytes_per_second;     // memory bandwidth, measured at start; 0: not measured
+    struct numa_binding binding; // of threads and pages
 
     // tensor thread
     pthread_t tensor_thread;

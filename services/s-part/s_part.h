@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "common/base/checked.h"
+#include "common/base/numa.h"
 #include "common/kv/kv_store.h"
 #include "common/member/member.h"
 #include "common/service/service.h"
@@ -24,7 +25,7 @@ enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200, S_PART_PATH_BYTES = 
 
 struct s_part_settings {
     const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *quantize,
-        *kv_type_name, *sparse_attention, *isa, *trace, *otlp_endpoint, *device_name, *layers;
+        *kv_type_name, *sparse_attention, *isa, *trace, *otlp_endpoint, *device_name, *layers, *numa;
     const char *cache_dir, *disk_reads, *weights_memory_text, *weights_host_memory_text;
     struct rpc_security_settings security;
     bool trace_append, calibrate, pool_fills_device, batch_invariant;
@@ -35,6 +36,7 @@ struct s_part_settings {
     uint32_t first_layer, layer_count;                        // of --layers FIRST:END; otherwise load.c sets them
     char own_name[MEMBER_NAME_BYTES];                         // what `name` is if none was given for a stage
     uint64_t local_pool, weights_memory, weights_host_memory; // of the weights 0: auto
+    struct numa_binding binding;                              // of threads and all memory, from `numa`
 };
 
 struct s_part {

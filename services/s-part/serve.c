@@ -96,7 +96,7 @@ static enum status open_server(struct s_part *s_part, struct error *error)
 
 enum status serve_open(struct s_part *s_part, struct error *error)
 {
-    const struct s_part_settings *s = &s_part->settings;
+    struct s_part_settings *s = &s_part->settings;
     const struct trace_config trace = {.path = s->trace, .append = s->trace_append, .process = s->name, .order = 3};
     struct engine *engine = &s_part->engine;
     enum status status = trace_open(&trace, error);
@@ -107,9 +107,11 @@ enum status serve_open(struct s_part *s_part, struct error *error)
     if (status)
         return status;
     s_part->incarnation = member_incarnation();
+    numa_enter(&s->binding); // before there are threads, which inherit it, and before anything is loaded
     if (thread_pool_open(s->threads ? s->threads : cpu_count_usable(), &s_part->pool) || rpc_loop_open(&s_part->control_loop) ||
         rpc_loop_open(&engine->loop))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or threads to start with");
+    thread_pool_spread(s_part->pool, s->binding.sets, s->binding.set_count);
     if ((status = rpc_security_open(&s->security, "s-part", &s_part->security, error)))
         return status;
     rpc_loop_set_security(s_part->control_loop, &s_part->security);

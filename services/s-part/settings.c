@@ -23,6 +23,7 @@ static struct s_part_settings defaults(void)
         .quantize = "none",
         .device_name = "cpu",
         .layers = "all",
+        .numa = "auto",
         .cache_dir = "none",
         .otlp_endpoint = "none",
         .disk_reads = "auto",
@@ -72,6 +73,24 @@ static enum status parse_size(const char *option, const char *text, uint64_t *ou
     return error_set(error, STATUS_INVALID_ARGUMENT, "%s is '%s', want auto or bytes such as 12G", option, text);
 }
 
+// A GPU reads weights from its own memory, so `auto` interleaves for a CPU alone.
+static enum status choose_binding(struct s_part_settings *s, struct error *error)
+{
+    const bool chooses = !strcmp(s->numa, "auto");
+    struct numa_topology topology;
+    uint32_t id;
+
+    if (!strcmp(s->numa, "none") || (chooses && !strncmp(s->device_name, "cuda", 4)))
+        return STATUS_OK;
+    numa_read_own(&topology);
+    if (chooses || !strcmp(s->numa, "interleave")) {
+        numa_binding_interleave(&topology, chooses ? 2 : 1, &s->binding);
+        return STATUS_OK;
+    }
+    enum status status = numa_parse_node("numa", s->numa, "auto, interleave, none", &id, error);
+    return status ? status : numa_binding_node(&topology, "numa", id, &s->binding, error);
+}
+
 static enum status check(struct s_part_settings *s, struct error *error)
 {
     enum status status;
@@ -87,6 +106,8 @@ static enum status check(struct s_part_settings *s, struct error *error)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--disk-reads is '%s', want " DISK_METHOD_NAMES, s->disk_reads);
     if ((status = parse_size("--weights-memory", s->weights_memory_text, &s->weights_memory, error)) ||
         (status = parse_size("--weights-host-memory", s->weights_host_memory_text, &s->weights_host_memory, error)))
+        return status;
+    if ((status = choose_binding(s, error)))
         return status;
     if (!s->mini_batches)
         s->mini_batches = 2 * MAX(1u, s->stages);
@@ -136,6 +157,7 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
          0, SCHED_MINI_BATCHES_MAX},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one per usable CPU, each pinned unless CPU time is limited",
          0, 1024},
+        {"numa", OPTION_STRING, &s->numa, "auto|interleave|NODE|none", NUMA_HELP, 0, 0},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},

@@ -36,7 +36,7 @@ static struct {
 /* libc's, for the program: the linker finds this one first. */
 long syscall(long number, ...)
 {
-    static long (*real)(long, ...);
+    long (*real)(long, ...);
     unsigned long a[6];
     va_list list;
 
@@ -45,8 +45,7 @@ long syscall(long number, ...)
         a[i] = va_arg(list, unsigned long);
     va_end(list);
     if (number != SYS_mbind && number != SYS_set_mempolicy) {
-        if (!real)
-            *(void **)&real = dlsym(RTLD_NEXT, "syscall");
+        *(void **)&real = dlsym(RTLD_NEXT, "syscall");
         return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
     }
     assert_true(kernel.count < ARRAY_COUNT(kernel.asked));
