@@ -156,12 +156,13 @@ static enum status start(void *state, struct error *error)
     enum status status = check_memory(worker, error);
 
     if (!status)
+        numa_enter(&worker->binding); // before there are threads, which inherit it
+    if (!status)
         status = trace_open(&trace, error);
     if (!status)
         status = otlp_open(&traces, &worker->spans.otlp, error);
     if (status)
         return status;
-    numa_enter(&worker->binding); // before there are threads, which inherit it
     worker->track = trace_track_open("R-part");
     worker->incarnation = member_incarnation();
     if (thread_pool_open(worker->settings.threads ? worker->settings.threads : cpu_count_usable(), &worker->pool) ||

@@ -117,8 +117,8 @@ def test_check_of_good_settings(folder):
 @pytest.mark.parametrize("options, says", [
     (["--name", "w" * 64], "--name is 64 bytes long, want 1 to 63"),  # cut, it would be its neighbour's
     (["--name="], "--name is 0 bytes long"),
-    (["--listen", "tcp://0.0.0.0:0"], "set their address with --advertise"),
-    (["--listen-tensors", "tcp://[::]:0"], "set their address with --advertise-tensors"),
+    (["--advertise", "tcp://0.0.0.0:7402"], "set their address with --advertise"),
+    (["--advertise-tensors", "tcp://[::]:7403"], "set their address with --advertise-tensors"),
 ])
 def test_worker_that_could_not_be_reached(tmp_path, options, says):
     secret = tmp_path / "secret"
