@@ -36,11 +36,12 @@ uint32_t numa_share(const struct numa_topology *topology, uint32_t threads, uint
         cpus += topology->nodes[i].cpu_count;
         free_bytes += (double)topology->nodes[i].free_bytes;
     }
+    const uint32_t spare = MIN(threads, cpus) - MIN(MIN(threads, cpus), count); // once each has one
     for (uint32_t i = 0; i < count; i++) {
         const struct numa_node *node = &topology->nodes[out[i].node];
         double part = free_bytes > 0 ? (double)node->free_bytes / free_bytes : 1.0 / count;
         out[i].bytes = MAX((uint64_t)(part * (double)bytes), 1ull << 20);
-        out[i].threads = (uint32_t)MIN(MAX((uint64_t)threads * node->cpu_count / cpus, 1), node->cpu_count);
+        out[i].threads = 1 + (cpus > count ? (uint32_t)((uint64_t)spare * (node->cpu_count - 1) / (cpus - count)) : 0);
     }
     return count;
 }

@@ -155,13 +155,10 @@ static enum status start(void *state, struct error *error)
         .endpoint = worker->settings.otlp_endpoint, .service = "fastdecode-kv-worker", .instance = worker->settings.name};
     enum status status = check_memory(worker, error);
 
-    if (!status)
-        numa_enter(&worker->binding); // before there are threads, which inherit it
-    if (!status)
-        status = trace_open(&trace, error);
-    if (!status)
-        status = otlp_open(&traces, &worker->spans.otlp, error);
     if (status)
+        return status;
+    numa_enter(&worker->binding); // before there are threads, which inherit it
+    if ((status = trace_open(&trace, error)) || (status = otlp_open(&traces, &worker->spans.otlp, error)))
         return status;
     worker->track = trace_track_open("R-part");
     worker->incarnation = member_incarnation();

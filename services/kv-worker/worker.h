@@ -36,8 +36,8 @@ enum {
 };
 
 struct worker_settings {
-    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa, *trace, *numa_node,
-        *otlp_endpoint;
+    const char *name, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *isa, *trace, *otlp_endpoint,
+        *numa_node;
     struct rpc_security_settings security;
     bool trace_append, calibrate, shares_cores;
     uint64_t kv_memory;

@@ -96,7 +96,9 @@ tear_down() {
                 podman logs --tail 30 "$id" >&2 || true
             done
         fi
+        podman pod rm -af --time 5 >/dev/null 2>&1 || true
         podman rm -af --time 5 >/dev/null 2>&1 || true
+        podman network rm -f fastdecode-play >/dev/null 2>&1 || true
         podman network prune -f >/dev/null 2>&1 || true
         podman rmi -af >/dev/null 2>&1 || true
         left=$(podman ps -aq; podman images -aq; podman network ls --quiet --filter name=fastdecode)
@@ -323,19 +325,16 @@ check_kube_play() {
     "$state/venv/bin/python" tests/deploy/kube_play.py "$state/certs" "$FD_MODELS" >"$state/play.yaml"
     podman network create fastdecode-play >/dev/null
     podman kube play --network fastdecode-play "$state/play.yaml" >"$state/play.log" 2>&1 ||
-        { tail -20 "$state/play.log" >&2; die "podman kube play failed"; }
-    url=http://$(podman inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "$(podman ps --quiet --filter pod=gateway-pod | tail -1)" |
-        tr -d '[:space:]')
-    [ "$url" != http:// ] || url=http://$(podman pod inspect gateway-pod --format '{{.InfraContainerID}}' |
-        xargs podman inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}')
-    url=$url:8080
+        { head -20 "$state/play.log" >&2; die "podman kube play failed"; }
+    url=http://$(podman inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' \
+        "$(podman pod inspect gateway --format '{{.InfraContainerID}}')"):8080
     await 60 "ready by kube play" curl -fsS "$url/ready"
     answer=$(ask "$url/v1/completions" -d '{"model": "default", "max_tokens": 8, "temperature": 0, "prompt": "The capital of France is"}')
     case $answer in
     *" Paris"*) say "podman kube play of the base: Paris" ;;
     *) die "by kube play no Paris in the answer: $answer" ;;
     esac
-    podman kube down "$state/play.yaml" >/dev/null 2>&1 || podman play kube --down "$state/play.yaml" >/dev/null
+    podman pod rm --all --force --time 20 >/dev/null
     podman network rm --force fastdecode-play >/dev/null
 }
 

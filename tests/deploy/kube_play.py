@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """kube_play.py CERTS MODELS: the Kubernetes base as `podman kube play` takes it, on stdout.
 
-Podman has no StatefulSets, Services and claims: workloads become Deployments, the claim a folder of this host, secrets hold the certificates of
-CERTS, and services are found by the names of podman's pods (NAME-pod) instead of by Services.
+Podman has no StatefulSets, Services and claims: a workload becomes a Pod with its name, by which the others find it, the claim a folder of this
+host, and secrets hold the certificates of CERTS.
 """
 import base64
 import sys
@@ -20,25 +20,23 @@ def secret(role, certs):
 
 
 def playable(name, workload, models):
-    spec = workload["spec"]
-    pod = spec["template"]["spec"]
+    pod = workload["spec"]["template"]["spec"]
     for volume in pod.get("volumes", []):
         if "persistentVolumeClaim" in volume:
             del volume["persistentVolumeClaim"]
             volume["hostPath"] = {"path": str(models), "type": "Directory"}
+        else:
+            volume["secret"]["optional"] = False  # podman 4.3 crashes without
     for container in pod["containers"]:
         container["image"] = f"localhost/{container['image']}:latest"
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             container.pop(probe, None)  # podman runs them by systemd's timers, which may not be here
         container["resources"] = {}
-        if name == "s-part":  # the image's default is the name of the Service
-            container["env"].append({"name": "FD_ADVERTISE", "value": "tls+tcp://s-part-pod:7401"})
         for entry in container["env"]:
             if entry["name"] == "FD_NAME":
                 entry.clear()
                 entry.update(name="FD_NAME", value=name)
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
-            "spec": {"replicas": 1, "selector": spec["selector"], "template": spec["template"]}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod}
 
 
 def main():
@@ -47,7 +45,6 @@ def main():
     if errors:
         sys.exit("\n".join(errors))
     config = find(documents, "ConfigMap")["fastdecode"]
-    config["data"]["FD_SCHEDULER"] = "tls+tcp://scheduler-pod:7400"
     config["data"]["FD_KV_MEMORY"] = config["data"]["FD_LOCAL_POOL"] = "67108864"
     workloads = {**find(documents, "Deployment"), **find(documents, "StatefulSet")}
     out = [config, *(secret(role, certs) for role in ROLES), *(playable(name, workload, models) for name, workload in sorted(workloads.items()))]

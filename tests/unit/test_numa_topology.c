@@ -274,7 +274,7 @@ static void every_cpu_is_given_once(void **state)
 {
     uint32_t random = 12345 + sample_seed();
     (void)state;
-    for (uint32_t round = 0; round < 60; round++) {
+    for (uint32_t round = 0; round < 200; round++) {
         const uint32_t first = next(&random, 16), last = first + next(&random, 48), nodes = 1 + next(&random, 6);
         struct numa_mask listed[6] = {0}, given = {0};
         uint32_t threads = 1 + next(&random, 80), total = 0, left = 0;
