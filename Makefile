@@ -196,7 +196,11 @@ model: ## get the default model into models/ (checked by size and SHA-256)
 PREFIX  ?= /usr/local
 INSTALL  = install -D -m
 HOST_LIB = $(DESTDIR)$(PREFIX)/lib/fastdecode
-install: all manuals ## install programs, man pages, completions, units of systemd (PREFIX=/usr/local, DESTDIR=)
+install: all ## install programs, man pages, completions, units of systemd (PREFIX=/usr/local, DESTDIR=)
+	$(Q)$(MAKE) --no-print-directory install-built
+
+# What is there already: builds nothing.
+install-built: manuals
 	$(Q)for p in $(notdir $(BINS)); do $(INSTALL) 755 $(BUILD)/bin/$$p $(HOST_LIB)/bin/$$p; done
 	$(Q)if [ -e $(CUDA_LIB) ]; then $(INSTALL) 644 $(CUDA_LIB) $(HOST_LIB)/bin/$(notdir $(CUDA_LIB)); fi
 	$(Q)install -d $(DESTDIR)$(PREFIX)/bin && for p in $(notdir $(BINS)); do \
@@ -210,11 +214,9 @@ install: all manuals ## install programs, man pages, completions, units of syste
 	$(Q)$(INSTALL) 644 deploy/host/sysusers/fastdecode.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/fastdecode.conf
 	$(Q)for f in deploy/host/config/*; do test -e $(DESTDIR)/etc/fastdecode/$${f##*/} || $(INSTALL) 644 $$f $(DESTDIR)/etc/fastdecode/$${f##*/}; done
 
-manuals: $(BUILD)/host/ready ## make man pages and completions from --help
-$(BUILD)/host/ready: $(BINS) $(wildcard deploy/host/*.py)
+manuals: # of the programs that are there
 	$(Q)$(PYTHON) deploy/host/manuals.py $(BUILD) $(BUILD)/host/man
 	$(Q)$(PYTHON) deploy/host/completions.py $(BUILD) $(BUILD)/host/completions
-	$(Q)touch $@
 
 packages-build packages-cuda packages-test packages-deploy:
 	$(Q)deploy/install-packages.sh $(@:packages-%=%)
@@ -276,5 +278,5 @@ bench-programs: $(BENCH) $(SLOW) ## build the benches into build/tests/bench
 clean: ## remove what was built
 	rm -rf build build-address build-thread
 
-.PHONY: help all serve model packages-build packages-cuda packages-test packages-deploy check check-full mutants check-deploy programs fuzz venv format lint unit \
+.PHONY: help all install install-built manuals images check-upgrade serve model packages-build packages-cuda packages-test packages-deploy check check-full mutants check-deploy programs fuzz venv format lint unit \
         kernel integration bench bench-kernels bench-programs bench-gpu bench-gpu-programs clean FORCE

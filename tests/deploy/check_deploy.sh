@@ -1,7 +1,7 @@
 #!/bin/bash
 # check_deploy.sh: a deployment, for real and without a container registry: a Debian by debootstrap, the images built on it without network,
 # compose with TLS, two KV workers and two gateways behind one port, right answers, with a key; a prefix that is found. Then, under 16 streams of
-# which none may be lost or changed: four workers and one, a worker that is killed, a new image of every service. The same images by `podman kube play`.
+# which none may be lost or changed: four workers and one, a worker that is killed, a new image of every service.
 # The Kubernetes manifests are checked against the API's schema. As root; state lies in build/deploy and is the check's own
 # (storage, networks, containers.conf), so nothing of the machine's other containers is touched, and all but the cached
 # bases is taken down again, whatever happens. Exit status 77: no container can run on this machine.
@@ -96,9 +96,7 @@ tear_down() {
                 podman logs --tail 30 "$id" >&2 || true
             done
         fi
-        podman pod rm -af --time 5 >/dev/null 2>&1 || true
         podman rm -af --time 5 >/dev/null 2>&1 || true
-        podman network rm -f fastdecode-play >/dev/null 2>&1 || true
         podman network prune -f >/dev/null 2>&1 || true
         podman rmi -af >/dev/null 2>&1 || true
         left=$(podman ps -aq; podman images -aq; podman network ls --quiet --filter name=fastdecode)
@@ -319,25 +317,6 @@ check_admin() {
     curl -fsS "http://$(admin)/metrics" | grep -q '^fastdecode_gateway_mesh_ready 1' || die "no metrics at the admin address"
 }
 
-# The base of the Kubernetes manifests, by podman.
-check_kube_play() {
-    local answer
-    "$state/venv/bin/python" tests/deploy/kube_play.py "$state/certs" "$FD_MODELS" >"$state/play.yaml"
-    podman network create fastdecode-play >/dev/null
-    podman kube play --network fastdecode-play "$state/play.yaml" >"$state/play.log" 2>&1 ||
-        { head -20 "$state/play.log" >&2; die "podman kube play failed"; }
-    url=http://$(podman inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' \
-        "$(podman pod inspect gateway --format '{{.InfraContainerID}}')"):8080
-    await 60 "ready by kube play" curl -fsS "$url/ready"
-    answer=$(ask "$url/v1/completions" -d '{"model": "default", "max_tokens": 8, "temperature": 0, "prompt": "The capital of France is"}')
-    case $answer in
-    *" Paris"*) say "podman kube play of the base: Paris" ;;
-    *) die "by kube play no Paris in the answer: $answer" ;;
-    esac
-    podman pod rm --all --force --time 20 >/dev/null
-    podman network rm --force fastdecode-play >/dev/null
-}
-
 check_key() {
     local status
     status=$(curl -sS -o /dev/null -w '%{http_code}' "$url/v1/models")
@@ -428,5 +407,4 @@ under_load "a worker killed" kill_worker
 under_load "new images of all services" roll_out
 compose down --remove-orphans --timeout 20 >"$state/compose.log" 2>&1 || { tail -40 "$state/compose.log" >&2; die "compose down failed"; }
 [ -z "$(podman ps -aq)" ] || die "compose down left containers"
-check_kube_play
 say "passed"

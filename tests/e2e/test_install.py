@@ -24,7 +24,7 @@ def run(*command, **settings):
 def root(tmp_path_factory):
     """Installed in a folder as if it were /."""
     folder = tmp_path_factory.mktemp("root")
-    done = run("make", "--no-print-directory", "install", f"BUILD={BUILD}", f"DESTDIR={folder}", "PREFIX=/usr", cwd=ROOT)
+    done = run("make", "--no-print-directory", "install-built", f"BUILD={BUILD}", f"DESTDIR={folder}", "PREFIX=/usr", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -52,7 +52,7 @@ def test_settings_are_kept(root):
     """Those that were there before, if it is installed again."""
     settings = root / "etc/fastdecode/gateway.conf"
     settings.write_text("port = 1\n")
-    assert run("make", "--no-print-directory", "install", f"BUILD={BUILD}", f"DESTDIR={root}", "PREFIX=/usr", cwd=ROOT).returncode == 0
+    assert run("make", "--no-print-directory", "install-built", f"BUILD={BUILD}", f"DESTDIR={root}", "PREFIX=/usr", cwd=ROOT).returncode == 0
     assert settings.read_text() == "port = 1\n"
 
 

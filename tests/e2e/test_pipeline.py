@@ -224,6 +224,7 @@ def layers_of(mesh):
     return [int(end) - int(first) for first, end in (ranges[str(stage)].split(":") for stage in range(len(ranges)))]
 
 
+@pytest.mark.alone  # time in which a thread waits for a core is neither computing nor a bubble
 @pytest.mark.parametrize("mini_batches", (1, 0))
 def test_bubbles(start_mesh, tmp_path, mini_batches):
     """While steps are in the pipeline a stage computes or has a bubble. Attention at workers takes 3 ms a layer here: with one mini-batch that is

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 import far_host
-from conftest import BUILD, PACED, fastdecode, run, spawn, tiny, wait_until
+from conftest import BUILD, PACED, fastdecode, run, shard, spawn, tiny, wait_until
 from rpc_client import raw_varint
 from streams import Stream, assert_same, body, join_all, run_all, start_all, words
 from tls_mesh import ROLES, Sniffer, TcpMesh, TlsMesh, certs
@@ -168,7 +168,11 @@ def test_stages_and_page_handover_over_tls(folder, start_mesh):
         assert mesh.metric("fastdecode_sequences_moved_total") > 0
 
 
-@pytest.mark.parametrize("service, what", [("scheduler", "listen"), ("s-part", "listen"), ("kv-worker-0", "control"), ("kv-worker-1", "tensors")])
+PORTS = [("scheduler", "listen"), ("s-part", "listen"), ("kv-worker-0", "control"), ("kv-worker-1", "tensors")]
+SOME = shard(PORTS, 2)  # each waits until the same reason is logged again
+
+
+@pytest.mark.parametrize("service, what", [*SOME, *(pytest.param(*port, marks=pytest.mark.full) for port in PORTS if port not in SOME)])
 def test_strangers_at_each_port(folder, other, target, service, what):
     """By another implementation: without a certificate, with one of another CA, and with versions of TLS."""
     host, port = target.address(service, what)
