@@ -11,17 +11,14 @@ static bool starts_with(const char *text, const char *start) { return !strncmp(t
 static bool has_port(const char *address) { return starts_with(address, "tcp") || starts_with(address, "tls+tcp"); }
 
 // Four numbers and nothing else: "127.example.org" is a name.
-static bool is_loopback_v4(const char *host, size_t length)
+bool rpc_host_is_loopback(const char *host)
 {
     unsigned part[4];
-    char text[16];
     int end = -1;
 
-    if (length >= sizeof text)
-        return false;
-    snprintf(text, sizeof text, "%.*s", (int)length, host);
-    return sscanf(text, "%3u.%3u.%3u.%3u%n", &part[0], &part[1], &part[2], &part[3], &end) == 4 && end == (int)length &&
-           part[0] == 127;
+    if (!strcmp(host, "localhost") || !strcmp(host, "::1"))
+        return true;
+    return sscanf(host, "%3u.%3u.%3u.%3u%n", &part[0], &part[1], &part[2], &part[3], &end) == 4 && !host[end] && part[0] == 127;
 }
 
 bool rpc_address_lacks_port(const char *address)
@@ -43,9 +40,11 @@ bool rpc_address_is_local(const char *address)
         return false;
     host += 3;
     const char *colon = strrchr(host, ':');
-    size_t length = colon ? (size_t)(colon - host) : strlen(host);
-    return is_loopback_v4(host, length) || (length == 9 && !strncmp(host, "localhost", 9)) ||
-           (length == 5 && !strncmp(host, "[::1]", 5));
+    char alone[ADDRESS_HOST_BYTES];
+    int length = snprintf(alone, sizeof alone, "%.*s", colon ? (int)(colon - host) : (int)strlen(host), host);
+    if (length < 0 || length >= (int)sizeof alone)
+        return false;
+    return strchr(alone, ':') ? !strcmp(alone, "[::1]") : rpc_host_is_loopback(alone);
 }
 
 bool rpc_address_is_known(const char *address)

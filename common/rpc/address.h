@@ -10,6 +10,9 @@ enum { ADDRESS_HOST_BYTES = 254, ADDRESS_PORT_BYTES = 6 };
 // True for a tcp or tls+tcp address that does not end with a port.
 bool rpc_address_lacks_port(const char *address);
 
+// True for "localhost", "::1" and addresses of 127.0.0.0/8. host: without brackets.
+bool rpc_host_is_loopback(const char *host);
+
 // True if only this machine can connect to the address: ipc, inproc, or tcp at a loopback address.
 bool rpc_address_is_local(const char *address);
 

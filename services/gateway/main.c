@@ -10,6 +10,7 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/otlp/otlp.h"
+#include "common/rpc/address.h"
 #include "common/rpc/probe.h"
 #include "common/rpc/secret.h"
 #include "common/service/service.h"
@@ -27,17 +28,11 @@ struct gateway_program {
     struct gateway *gateway;
 };
 
-// Whether only this machine reaches the HTTP server.
-static bool is_loopback(const char *host)
-{
-    return !strncmp(host, "127.", 4) || !strcmp(host, "::1") || !strcmp(host, "localhost");
-}
-
 // "127.0.0.1:9464", "[::1]:9464", "none" or "auto": loopback, where the HTTP server is open to others.
 static enum status split_admin(struct gateway_program *s, struct error *error)
 {
     const bool is_auto = !strcmp(s->admin_listen, "auto");
-    const char *listen = !is_auto ? s->admin_listen : is_loopback(s->config.host) ? "none" : "127.0.0.1:" ADMIN_PORT;
+    const char *listen = !is_auto ? s->admin_listen : rpc_host_is_loopback(s->config.host) ? "none" : "127.0.0.1:" ADMIN_PORT;
     const char *colon = strrchr(listen, ':');
     size_t length = colon ? (size_t)(colon - listen) : 0;
     char *end = NULL;

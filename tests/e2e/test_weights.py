@@ -132,12 +132,13 @@ def test_auto_in_a_control_group(start_mesh, tmp_path):
         others_mib = (held_bytes(group) - s_part) / mib
         whole.stop()
         assert "streamed_mib" not in plan
-        limit_mib = others_mib + plan["process_mib"] + plan["fixed_mib"] + pool_mib - plan["weights_mib"] / 3
+        # Less a little: when the s-part plans, the others have only begun, and hold less than they do now.
+        limit_mib = others_mib + plan["process_mib"] + plan["fixed_mib"] + pool_mib - (1 / 3 + 1 / 20) * plan["weights_mib"]
         group.limit(memory__limit_in_bytes=int(limit_mib * mib))
         with group.inside():
             part = start_mesh(*options, model=MODEL)
         assert_same(run_all(part.url, PROBES), wanted)
         chosen = plan_of(part)
         part.stop()
-    assert chosen["streamed_mib"] >= 0.85 * plan["weights_mib"] / 3, chosen  # the other services had not served yet, and held less
+    assert chosen["streamed_mib"] >= plan["weights_mib"] / 3, chosen
     assert chosen["weights_mib"] == pytest.approx(plan["weights_mib"] * 2 / 3, rel=0.15), (chosen, plan, limit_mib)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/member/member.h"
+#include "common/rpc/address.h"
 #include "common/rpc/own_address.h"
 
 static void which_addresses_are_everywhere(void **state)
@@ -56,9 +57,21 @@ static void what_is_advertised(void **state)
     assert_non_null(strstr(error.text, "--advertise"));
 }
 
+static void which_hosts_are_loopback(void **state)
+{
+    static const char *const yes[] = {"localhost", "::1", "127.0.0.1", "127.255.0.9"};
+    static const char *const no[] = {"127.example.org", "127.0.0.1.example.org", "0.0.0.0", "::", "", "128.0.0.1", "127.0.0"};
+    (void)state;
+    for (size_t i = 0; i < sizeof yes / sizeof *yes; i++)
+        assert_true(rpc_host_is_loopback(yes[i]));
+    for (size_t i = 0; i < sizeof no / sizeof *no; i++)
+        assert_false(rpc_host_is_loopback(no[i]));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(which_hosts_are_loopback),
         cmocka_unit_test(which_addresses_are_everywhere),
         cmocka_unit_test(the_way_to_the_scheduler),
         cmocka_unit_test(what_is_advertised),
