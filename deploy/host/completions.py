@@ -30,7 +30,7 @@ def bash_case(h):
 
 def bash(helps, commands):
     out = ["# bash completion of FastDecode, made from --help", "_fastdecode() {",
-           '    local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} program=${COMP_WORDS[0]##*/}',
+           '    local options word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} program=${COMP_WORDS[0]##*/}',
            '    program=${program#fastdecode-}',
            '    COMPREPLY=()',
            '    if [ "$program" = fastdecode ]; then',
@@ -44,7 +44,7 @@ def bash(helps, commands):
     out += ["    *) return ;;", "    esac", '    case $word in', '    -*) COMPREPLY=($(compgen -W "$options" -- "$word")) ;;',
             '    *) COMPREPLY=($(compgen -f -- "$word")) ;;', "    esac", "}",
             f"complete -o filenames -F _fastdecode fastdecode {' '.join(h.name for h in helps if len(h.program) == 1)}"]
-    return "\n".join(out).replace('local word=', 'local options word=', 1) + "\n"
+    return "\n".join(out) + "\n"
 
 
 def quoted(text):

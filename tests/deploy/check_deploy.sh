@@ -125,7 +125,7 @@ check_images() {
     for service in $services tools proxy; do
         image=localhost/fastdecode-$service
         size=$(podman image inspect --format '{{.Size}}' "$image")
-        files=$(podman save "$image" | tar -xO --wildcards '*.tar' | tar -t 2>/dev/null | grep -vE '/$')
+        files=$(podman save "$image" | tar -xO --wildcards '*.tar' | tar -t --ignore-zeros 2>/dev/null | grep -vE '/$')
         if echo "$files" | grep -qE '(^|/)(sh|bash|dash|busybox|apt|dpkg|perl|python[0-9.]*)$'; then die "$image has a shell or more"; fi
         [ "$(podman image inspect --format '{{.User}}' "$image")" = 65532:65532 ] || die "$image does not run as user 65532"
         [ "$service" = tools ] || [ "$service" = proxy ] ||
