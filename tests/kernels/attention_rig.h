@@ -49,7 +49,8 @@ static inline struct rig rig_open(const struct kv_shape *shape, uint32_t threads
     struct error error;
     assert_int_equal(kernels_init(level, &error), STATUS_OK);
     assert_int_equal(thread_pool_open(threads, &rig.pool), STATUS_OK);
-    assert_int_equal(kv_store_open(shape, kv_page_bytes(shape) * MAX(400, shape->max_context / shape->page_tokens), MAX_ROWS, rig.pool, &rig.store, &error), STATUS_OK);
+    const uint64_t pages = MAX(400, shape->max_context / shape->page_tokens);
+    assert_int_equal(kv_store_open(shape, kv_page_bytes(shape) * pages, MAX_ROWS, rig.pool, &rig.store, &error), STATUS_OK);
     assert_int_equal(kv_batch_open(rig.store, &rig.batch), STATUS_OK);
     return rig;
 }
