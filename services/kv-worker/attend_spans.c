@@ -30,12 +30,16 @@ void attend_spans_close_step(struct attend_step_spans *step)
 // The table is full: ends the span that has been idle longest, if that is long. Its sequence is over most likely, and the scheduler could not say so.
 static void make_room(struct attend_spans *spans)
 {
+    const uint64_t now_ns = clock_now_ns();
     uint32_t cursor = 0, slot, oldest = ID_MAP_NONE;
 
+    if (now_ns < spans->full_until_ns)
+        return;
     while ((slot = id_map_next(&spans->slots, &cursor)) != ID_MAP_NONE)
         if (oldest == ID_MAP_NONE || spans->spans[slot].ended_ns < spans->spans[oldest].ended_ns)
             oldest = slot;
-    if (oldest != ID_MAP_NONE && clock_now_ns() - spans->spans[oldest].ended_ns > ATTEND_SPANS_IDLE_US * UINT64_C(1000))
+    spans->full_until_ns = spans->spans[oldest].ended_ns + ATTEND_SPANS_IDLE_US * UINT64_C(1000);
+    if (now_ns >= spans->full_until_ns)
         attend_spans_end(spans, spans->slots.ids[oldest]);
 }
 
@@ -53,31 +57,28 @@ static uint32_t slot_of(struct attend_spans *spans, uint64_t sequence, const uns
     }
     if (slot != ID_MAP_NONE || (slot = id_map_add(&spans->slots, sequence)) == ID_MAP_NONE)
         return slot;
-    spans->spans[slot] = (struct attend_span){.began_ns = clock_now_ns()};
-    memcpy(&spans->spans[slot].request, &request, sizeof request);
+    const uint64_t now_ns = clock_now_ns();
+    spans->spans[slot] = (struct attend_span){.request = request, .began_ns = now_ns, .ended_ns = now_ns};
     return slot;
 }
 
-// Counts the items of a sequence from *at on, and moves *at behind them. Items are sorted by sequence.
+// Counts the items of a sequence from *at on, and moves *at behind them; to the end if there are none.
 static uint32_t count_items(const unsigned char *sequences, uint32_t count, uint64_t sequence, uint32_t *at)
 {
-    uint32_t found = 0, i = *at;
-
-    while (i < count && wire_load_u64(sequences + i * 8ull) != sequence)
-        i++;
-    for (; i < count && wire_load_u64(sequences + i * 8ull) == sequence; i++)
-        found++;
-    if (found)
-        *at = i;
-    return found;
+    while (*at < count && wire_load_u64(sequences + *at * 8ull) != sequence)
+        ++*at;
+    const uint32_t first = *at;
+    while (*at < count && wire_load_u64(sequences + *at * 8ull) == sequence)
+        ++*at;
+    return *at - first;
 }
 
 void attend_spans_begin(struct attend_spans *spans, struct attend_step_spans *step, const struct attend_request *request)
 {
-    uint32_t row = 0, read = 0;
+    uint32_t row = 0, read = 0; // those that have rows are named first, in the rows' order; they have no reads
 
     if (spans->spans && request->trace_count && spans->slots.count == ATTEND_SPANS_MAX)
-        make_room(spans); // for one a step: the search looks at all
+        make_room(spans); // for one a step
     step->traced_count = 0;
     step->busy_us = 0;
     for (uint32_t i = 0; spans->spans && i < request->trace_count; i++) {
@@ -87,11 +88,12 @@ void attend_spans_begin(struct attend_spans *spans, struct attend_step_spans *st
                                   : ID_MAP_NONE;
         if (slot == ID_MAP_NONE)
             continue;
+        const uint32_t rows = count_items(request->row_sequence, request->row_count, sequence, &row);
         step->traced[step->traced_count++] =
             (struct attend_traced){.slot = slot,
                                    .generation = spans->slots.generations[slot],
-                                   .rows = count_items(request->row_sequence, request->row_count, sequence, &row),
-                                   .reads = count_items(request->read_sequence, request->read_count, sequence, &read)};
+                                   .rows = rows,
+                                   .reads = rows ? 0 : count_items(request->read_sequence, request->read_count, sequence, &read)};
     }
 }
 
@@ -119,8 +121,7 @@ static void put(struct attend_spans *spans, uint64_t sequence, const struct atte
     struct otlp_span out;
 
     otlp_new_span_id(spans->otlp, context.span_id);
-    otlp_span_init(&out, "attention", &context, span->request.span_id, span->began_ns,
-                   span->ended_ns ? span->ended_ns : span->began_ns);
+    otlp_span_init(&out, "attention", &context, span->request.span_id, span->began_ns, span->ended_ns);
     otlp_span_number(&out, "fastdecode.sequence", (int64_t)sequence);
     otlp_span_number(&out, "fastdecode.steps", (int64_t)span->steps);
     otlp_span_number(&out, "fastdecode.rows", (int64_t)span->rows);

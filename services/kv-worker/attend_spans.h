@@ -14,7 +14,7 @@ enum { ATTEND_SPANS_MAX = 4096, ATTEND_SPANS_IDLE_US = 10000000 };
 
 struct attend_span {
     struct otlp_context request; // the gateway's span
-    uint64_t began_ns, ended_ns; // ended_ns 0: no step has ended
+    uint64_t began_ns, ended_ns; // ended_ns: of the latest step; began_ns until one has ended
     uint64_t rows, steps, reads, busy_us;
 };
 
@@ -34,6 +34,7 @@ struct attend_spans {
     struct otlp *otlp; // NULL: no sequence is traced
     struct id_map slots;
     struct attend_span *spans; // [ATTEND_SPANS_MAX]
+    uint64_t full_until_ns;    // until then none of a full table's spans can have been idle for long
 };
 
 // Sets spans->otlp first. RESOURCE_EXHAUSTED: no memory; close it all the same.
