@@ -7,16 +7,10 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/otlp/otlp.h"
+#include "common/otlp/otlp_sequence.h"
 #include "common/wire/wire.h"
 
-// The parts of SequenceOpen.trace.
-enum {
-    REQUEST_AT = OTLP_TRACE_ID_BYTES,
-    PREFILL_AT = REQUEST_AT + OTLP_SPAN_ID_BYTES,
-    DECODE_AT = PREFILL_AT + OTLP_SPAN_ID_BYTES,
-    TRACE_BYTES = DECODE_AT + OTLP_SPAN_ID_BYTES,
-};
-_Static_assert((int)ATTEND_TRACE_BYTES == (int)PREFILL_AT, "workers are told the trace and the request's span");
+_Static_assert((int)ATTEND_TRACE_BYTES == (int)OTLP_SEQUENCE_PREFILL, "workers are told the trace and the request's span");
 
 static void put(struct engine *engine, const struct sequence *sequence, const char *name, const struct sequence_phase *phase)
 {
@@ -53,17 +47,17 @@ void engine_spans_open(struct engine *engine, const Fastdecode__SequenceOpen *op
 
     if (!sequence)
         return;
-    if (sequence->trace.on && open->trace.len == TRACE_BYTES &&
-        !memcmp(sequence->trace.phases[SEQUENCE_PREFILL].parent_id, trace + PREFILL_AT, OTLP_SPAN_ID_BYTES))
+    if (sequence->trace.on && open->trace.len == OTLP_SEQUENCE_BYTES &&
+        !memcmp(sequence->trace.phases[SEQUENCE_PREFILL].parent_id, trace + OTLP_SEQUENCE_PREFILL, OTLP_SPAN_ID_BYTES))
         return; // it is rebuilt, and its spans go on
     end(engine, sequence);
-    sequence->trace = (struct sequence_trace){.on = open->trace.len == TRACE_BYTES};
+    sequence->trace = (struct sequence_trace){.on = open->trace.len == OTLP_SEQUENCE_BYTES};
     if (!sequence->trace.on)
         return;
     memcpy(sequence->trace.trace_id, trace, OTLP_TRACE_ID_BYTES);
-    memcpy(sequence->trace.request_id, trace + REQUEST_AT, OTLP_SPAN_ID_BYTES);
-    memcpy(sequence->trace.phases[SEQUENCE_PREFILL].parent_id, trace + PREFILL_AT, OTLP_SPAN_ID_BYTES);
-    memcpy(sequence->trace.phases[SEQUENCE_DECODE].parent_id, trace + DECODE_AT, OTLP_SPAN_ID_BYTES);
+    memcpy(sequence->trace.request_id, trace + OTLP_SEQUENCE_REQUEST, OTLP_SPAN_ID_BYTES);
+    memcpy(sequence->trace.phases[SEQUENCE_PREFILL].parent_id, trace + OTLP_SEQUENCE_PREFILL, OTLP_SPAN_ID_BYTES);
+    memcpy(sequence->trace.phases[SEQUENCE_DECODE].parent_id, trace + OTLP_SEQUENCE_DECODE, OTLP_SPAN_ID_BYTES);
 }
 
 static void count_run(const struct mini_batch *batch, const struct step_run *run, uint64_t now_ns)
@@ -150,6 +144,6 @@ void engine_spans_tell(const struct mini_batch *batch, const struct step_place *
         unsigned char *context = parts->trace_context + i * (size_t)ATTEND_TRACE_BYTES;
         wire_store_u64(parts->trace_sequence + i * 8ull, sequence->id);
         memcpy(context, sequence->trace.trace_id, OTLP_TRACE_ID_BYTES);
-        memcpy(context + REQUEST_AT, sequence->trace.request_id, OTLP_SPAN_ID_BYTES);
+        memcpy(context + OTLP_SEQUENCE_REQUEST, sequence->trace.request_id, OTLP_SPAN_ID_BYTES);
     }
 }

@@ -20,8 +20,8 @@ struct sequence {
     uint32_t last_token; // the last token of the log
     uint32_t top_logprobs;
     bool prompt_logprobs;
-    struct sequence_trace trace; // kept when the sequence is replaced
     bool in_step;                // a step is being planned and already has a run of this sequence
+    struct sequence_trace trace; // kept when the sequence is replaced
 };
 
 struct sequence_table;

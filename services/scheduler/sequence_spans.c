@@ -6,12 +6,6 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 
-enum {
-    REQUEST_AT = OTLP_TRACE_ID_BYTES,
-    PREFILL_AT = REQUEST_AT + OTLP_SPAN_ID_BYTES,
-    DECODE_AT = PREFILL_AT + OTLP_SPAN_ID_BYTES
-};
-
 bool sequence_spans_begin(struct otlp *otlp, const struct rpc_call *call, uint32_t known_tokens, struct sequence_spans *spans)
 {
     const char *parent = rpc_call_trace_id(call);
@@ -24,9 +18,9 @@ bool sequence_spans_begin(struct otlp *otlp, const struct rpc_call *call, uint32
     memset(spans, 0, sizeof *spans);
     spans->request = request;
     memcpy(spans->wire, request.trace_id, sizeof request.trace_id);
-    memcpy(spans->wire + REQUEST_AT, request.span_id, sizeof request.span_id);
-    otlp_new_span_id(otlp, spans->wire + PREFILL_AT);
-    otlp_new_span_id(otlp, spans->wire + DECODE_AT);
+    memcpy(spans->wire + OTLP_SEQUENCE_REQUEST, request.span_id, sizeof request.span_id);
+    otlp_new_span_id(otlp, spans->wire + OTLP_SEQUENCE_PREFILL);
+    otlp_new_span_id(otlp, spans->wire + OTLP_SEQUENCE_DECODE);
     if (otlp_state_is_valid(state, state_length))
         memcpy(spans->state, state, state_length);
     spans->known = known_tokens;
@@ -46,17 +40,15 @@ static void note_place(struct sequence_spans *spans, uint32_t place) { spans->pl
 
 void sequence_spans_sent(struct sequence_spans *spans, const struct sched_run *run)
 {
-    const uint64_t now_ns = clock_now_ns();
-
     note_place(spans, run->place);
     for (uint32_t i = 0; i < run->extent_count; i++)
         note_place(spans, run->extents[i].place);
     if (run->open && spans->opened)
-        add_event(spans, &(struct otlp_event){"rebuild", "fastdecode.position", run->position, now_ns});
+        add_event(spans, &(struct otlp_event){"rebuild", "fastdecode.position", run->position, clock_now_ns()});
     spans->opened |= run->open;
     spans->paused = false;
     if (!spans->prefill_ns)
-        spans->prefill_ns = now_ns;
+        spans->prefill_ns = clock_now_ns();
     if (!spans->sample_sent) {
         spans->prefill_steps++;
         spans->prefill_rows += run->count;
@@ -64,7 +56,7 @@ void sequence_spans_sent(struct sequence_spans *spans, const struct sched_run *r
         return;
     }
     if (!spans->decode_ns)
-        spans->decode_ns = now_ns;
+        spans->decode_ns = clock_now_ns();
     spans->steps++;
     spans->drafted += run->drafts;
 }
@@ -131,7 +123,7 @@ static void put_prefill(struct otlp *otlp, const struct sequence_spans *spans, u
 {
     struct otlp_span span;
 
-    begin_span(otlp, spans, "prefill", spans->wire + PREFILL_AT, spans->prefill_ns,
+    begin_span(otlp, spans, "prefill", spans->wire + OTLP_SEQUENCE_PREFILL, spans->prefill_ns,
                spans->first_token_ns ? spans->first_token_ns : now_ns, sequence, &span);
     otlp_span_number(&span, "fastdecode.rows", spans->prefill_rows);
     otlp_span_number(&span, "fastdecode.steps", spans->prefill_steps);
@@ -149,7 +141,7 @@ static void put_decode(struct otlp *otlp, const struct sequence_spans *spans, ui
 {
     struct otlp_span span;
 
-    begin_span(otlp, spans, "decode", spans->wire + DECODE_AT, spans->decode_ns, now_ns, sequence, &span);
+    begin_span(otlp, spans, "decode", spans->wire + OTLP_SEQUENCE_DECODE, spans->decode_ns, now_ns, sequence, &span);
     otlp_span_number(&span, "fastdecode.tokens", tokens - MIN(tokens, spans->known));
     otlp_span_number(&span, "fastdecode.steps", spans->steps);
     otlp_span_number(&span, "fastdecode.drafts", spans->drafted);

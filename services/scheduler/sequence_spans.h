@@ -9,15 +9,14 @@
 #define FD_SERVICES_SCHEDULER_SEQUENCE_SPANS_H
 
 #include "common/otlp/otlp.h"
+#include "common/otlp/otlp_sequence.h"
 #include "common/rpc/rpc.h"
 #include "common/sched/sched.h"
 #include "step.pb-c.h"
 
-enum { SEQUENCE_TRACE_BYTES = OTLP_TRACE_ID_BYTES + 3 * OTLP_SPAN_ID_BYTES };
-
 struct sequence_spans {
     struct otlp_context request;                                // the gateway's span
-    unsigned char wire[SEQUENCE_TRACE_BYTES];                   // SequenceOpen.trace
+    unsigned char wire[OTLP_SEQUENCE_BYTES];                    // SequenceOpen.trace
     char state[OTLP_STATE_BYTES];                               // tracestate; "": none
     uint64_t arrived_ns, prefill_ns, first_token_ns, decode_ns; // 0: not yet
     uint32_t prefill_rows, prefill_steps, steps, drafted, drafts_right;
@@ -33,7 +32,7 @@ struct sequence_spans {
 // Begins the record of a sequence if its call is traced. False: it is not, and *spans is unchanged.
 bool sequence_spans_begin(struct otlp *otlp, const struct rpc_call *call, uint32_t known_tokens, struct sequence_spans *spans);
 
-// A step with rows of it is about to be sent; `rebuilds`: its token log goes with it.
+// A step with rows of it is about to be sent.
 void sequence_spans_sent(struct sequence_spans *spans, const struct sched_run *run);
 // A step was answered with so many tokens of it; drafts_right: how many of them had been guessed.
 void sequence_spans_answered(struct sequence_spans *spans, uint32_t drafts_right);

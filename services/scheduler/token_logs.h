@@ -30,7 +30,7 @@ struct token_log {
     bool no_drafts;     // its sampling has penalties, which make guesses useless
     uint32_t scored;    // prompt tokens whose scores have been passed on
     uint64_t arrived_us, first_token_us;
-    struct sequence_spans *spans; // its entry of token_logs_spans(), until its spans are on record; NULL: it is not traced
+    struct sequence_spans *spans; // its entry of token_logs_spans(), on record once it is over; NULL: it is not traced
     bool ignore_eos;
     bool opened; // the s-part has been sent the sequence
     bool over;   // its stream has ended
