@@ -16,20 +16,24 @@ void view_note(struct scheduler *scheduler, Fastdecode__EventKind kind, const ch
     struct view *view = &scheduler->view;
     struct view_event *event = &view->events[view->event_count++ % VIEW_EVENTS];
 
-    event->time_us = clock_wall_us();
-    event->kind = kind;
+    fastdecode__event_view__init(&event->said);
+    event->said.number = view->event_count;
+    event->said.time_us = clock_wall_us();
+    event->said.kind = kind;
+    event->said.name = event->name;
+    event->said.why = event->why;
     snprintf(event->name, sizeof event->name, "%s", name);
     snprintf(event->why, sizeof event->why, "%s", why ? why : "");
 }
 
-static void count_rows(const struct flight *flight, struct view_step *step)
+static void count_rows(const struct flight *flight, Fastdecode__StepView *out)
 {
     for (uint32_t i = 0; i < flight->run_count; i++) {
         const struct sched_run *run = &flight->runs[i];
         if (run->sample && run->count - run->drafts == 1)
-            step->decode_rows += run->count;
+            out->decode_rows += run->count;
         else
-            step->prompt_rows += run->count;
+            out->prompt_rows += run->count;
     }
 }
 
@@ -45,25 +49,36 @@ static void count_place(struct scheduler *scheduler, const struct sched_place_ti
     place->tokens_read += time->tokens_read;
 }
 
+static void set_place_time(const struct sched_place_time *time, Fastdecode__PlaceTime *out)
+{
+    fastdecode__place_time__init(out);
+    out->worker = time->place;
+    out->r_part_us = time->r_part_us;
+    out->attend_us = time->attend_us;
+    out->tokens_read = time->tokens_read;
+}
+
 void view_note_step(struct scheduler *scheduler, const struct flight *flight)
 {
     struct view *view = &scheduler->view;
     struct view_step *step = &view->steps[view->step_count++ % VIEW_STEPS];
+    Fastdecode__StepView *said = &step->said;
 
-    *step = (struct view_step){.step = flight->step,
-                               .sent_us = flight->sent_us,
-                               .answered_us = clock_now_us(),
-                               .mini_batch = flight->mini_batch,
-                               .total_us = flight->reply->total_us,
-                               .s_part_us = flight->reply->s_part_us,
-                               .r_part_us = flight->reply->r_part_us,
-                               .place_count = MIN(flight->place_count, (uint32_t)VIEW_STEP_PLACES)};
-    count_rows(flight, step);
+    fastdecode__step_view__init(said);
+    said->step = flight->step;
+    said->mini_batch = flight->mini_batch;
+    said->sent_us = flight->sent_us;
+    said->answered_us = clock_now_us();
+    said->total_us = flight->reply->total_us;
+    said->s_part_us = flight->reply->s_part_us;
+    said->r_part_us = flight->reply->r_part_us;
+    said->n_places = MIN(flight->place_count, (uint32_t)VIEW_STEP_PLACES);
+    said->places = step->pointers;
+    count_rows(flight, said);
     for (uint32_t i = 0; i < flight->place_count; i++) {
-        const struct sched_place_time *time = &flight->places[i];
-        count_place(scheduler, time);
-        if (i < step->place_count)
-            step->places[i] = (struct view_place_time){time->place, time->r_part_us, time->attend_us, time->tokens_read};
+        count_place(scheduler, &flight->places[i]);
+        if (i < said->n_places)
+            set_place_time(&flight->places[i], step->pointers[i] = &step->places[i]);
     }
 }
 
@@ -75,9 +90,8 @@ struct view_answer {
     Fastdecode__PlaceView places[SCHED_PLACES_MAX], *place_pointers[SCHED_PLACES_MAX];
     uint64_t loads[SCHED_PLACES_MAX][SCHED_MINI_BATCHES_MAX], limits[SCHED_MINI_BATCHES_MAX];
     Fastdecode__StageView stages[SCHED_STAGES_MAX], *stage_pointers[SCHED_STAGES_MAX];
-    Fastdecode__StepView steps[VIEW_STEPS], *step_pointers[VIEW_STEPS];
-    Fastdecode__PlaceTime times[VIEW_STEPS][VIEW_STEP_PLACES], *time_pointers[VIEW_STEPS][VIEW_STEP_PLACES];
-    Fastdecode__EventView events[VIEW_EVENTS], *event_pointers[VIEW_EVENTS];
+    Fastdecode__StepView *step_pointers[VIEW_STEPS];
+    Fastdecode__EventView *event_pointers[VIEW_EVENTS];
 };
 
 static uint32_t silent_ms(const struct member *member, uint64_t now_us)
@@ -138,52 +152,20 @@ static void fill_stages(const struct scheduler *scheduler, struct view_answer *o
     out->mesh.n_stages = count;
 }
 
-static void fill_steps(const struct view *view, struct view_answer *out)
+static void fill_steps(struct view *view, struct view_answer *out)
 {
-    const uint64_t first = view->step_count > VIEW_STEPS ? view->step_count - VIEW_STEPS : 0;
+    const uint64_t first = view->step_count - MIN(view->step_count, (uint64_t)VIEW_STEPS);
 
-    for (uint64_t number = first; number < view->step_count; number++) {
-        const struct view_step *step = &view->steps[number % VIEW_STEPS];
-        const size_t at = out->mesh.n_recent_steps++;
-        Fastdecode__StepView *to = out->step_pointers[at] = &out->steps[at];
-        fastdecode__step_view__init(to);
-        to->step = step->step;
-        to->mini_batch = step->mini_batch;
-        to->sent_us = step->sent_us;
-        to->answered_us = step->answered_us;
-        to->decode_rows = step->decode_rows;
-        to->prompt_rows = step->prompt_rows;
-        to->total_us = step->total_us;
-        to->s_part_us = step->s_part_us;
-        to->r_part_us = step->r_part_us;
-        to->n_places = step->place_count;
-        to->places = out->time_pointers[at];
-        for (uint32_t i = 0; i < step->place_count; i++) {
-            Fastdecode__PlaceTime *time = out->time_pointers[at][i] = &out->times[at][i];
-            fastdecode__place_time__init(time);
-            time->worker = step->places[i].place;
-            time->r_part_us = step->places[i].r_part_us;
-            time->attend_us = step->places[i].attend_us;
-            time->tokens_read = step->places[i].tokens_read;
-        }
-    }
+    for (uint64_t i = first; i < view->step_count; i++)
+        out->step_pointers[out->mesh.n_recent_steps++] = &view->steps[i % VIEW_STEPS].said;
 }
 
 static void fill_events(struct view *view, struct view_answer *out)
 {
-    const uint64_t first = view->event_count > VIEW_EVENTS ? view->event_count - VIEW_EVENTS : 0;
+    const uint64_t first = view->event_count - MIN(view->event_count, (uint64_t)VIEW_EVENTS);
 
-    for (uint64_t number = first; number < view->event_count; number++) {
-        struct view_event *event = &view->events[number % VIEW_EVENTS];
-        const size_t at = out->mesh.n_events++;
-        Fastdecode__EventView *to = out->event_pointers[at] = &out->events[at];
-        fastdecode__event_view__init(to);
-        to->number = number + 1;
-        to->time_us = event->time_us;
-        to->kind = event->kind;
-        to->name = event->name;
-        to->why = event->why;
-    }
+    for (uint64_t i = first; i < view->event_count; i++)
+        out->event_pointers[out->mesh.n_events++] = &view->events[i % VIEW_EVENTS].said;
 }
 
 static void fill_numbers(const struct scheduler *scheduler, const struct sched_stats *stats, Fastdecode__MeshView *out)

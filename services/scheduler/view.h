@@ -10,20 +10,14 @@
 
 enum { VIEW_STEPS = 64, VIEW_EVENTS = 64, VIEW_STEP_PLACES = 16, VIEW_NAME_BYTES = 64, VIEW_WHY_BYTES = 96 };
 
-struct view_place_time {
-    uint32_t place, r_part_us, attend_us;
-    uint64_t tokens_read;
-};
-
+// Entries are kept as they are said; each has the memory that its message points to.
 struct view_step {
-    uint64_t step, sent_us, answered_us;
-    uint32_t mini_batch, decode_rows, prompt_rows, total_us, s_part_us, r_part_us, place_count;
-    struct view_place_time places[VIEW_STEP_PLACES];
+    Fastdecode__StepView said;
+    Fastdecode__PlaceTime places[VIEW_STEP_PLACES], *pointers[VIEW_STEP_PLACES];
 };
 
 struct view_event {
-    uint64_t time_us; // since 1970
-    Fastdecode__EventKind kind;
+    Fastdecode__EventView said;
     char name[VIEW_NAME_BYTES], why[VIEW_WHY_BYTES];
 };
 
