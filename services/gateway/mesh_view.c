@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "common/base/checked.h"
+#include "common/kv/kv_type.h"
 #include "services/gateway/text.h"
 
 static void name_of(struct text *out, const char *name)
@@ -45,6 +46,19 @@ static void add_counts(struct text *out, const char *name, const uint64_t *value
     text_string(out, "]");
 }
 
+// A list of objects, each written by add().
+#define ADD_LIST(out, name, items, count, add) \
+    do {                                       \
+        name_of(out, name);                    \
+        text_string(out, "[");                 \
+        for (size_t i = 0; i < (count); i++) { \
+            text_string(out, i ? ",{" : "{");  \
+            add(out, (items)[i]);              \
+            text_string(out, "}");             \
+        }                                      \
+        text_string(out, "]");                 \
+    } while (0)
+
 static void add_place(struct text *out, const Fastdecode__PlaceView *place)
 {
     add_count(out, "index", place->index);
@@ -77,6 +91,14 @@ static void add_stage(struct text *out, const Fastdecode__StageView *stage)
     add_count(out, "silent_ms", stage->silent_ms);
 }
 
+static void add_place_time(struct text *out, const Fastdecode__PlaceTime *time)
+{
+    add_count(out, "index", time->worker);
+    add_count(out, "r_part_us", time->r_part_us);
+    add_count(out, "attend_us", time->attend_us);
+    add_count(out, "tokens_read", time->tokens_read);
+}
+
 static void add_step(struct text *out, const Fastdecode__StepView *step)
 {
     add_count(out, "step", step->step);
@@ -88,17 +110,7 @@ static void add_step(struct text *out, const Fastdecode__StepView *step)
     add_count(out, "total_us", step->total_us);
     add_count(out, "s_part_us", step->s_part_us);
     add_count(out, "r_part_us", step->r_part_us);
-    name_of(out, "places");
-    text_string(out, "[");
-    for (size_t i = 0; i < step->n_places; i++) {
-        text_string(out, i ? ",{" : "{");
-        add_count(out, "index", step->places[i]->worker);
-        add_count(out, "r_part_us", step->places[i]->r_part_us);
-        add_count(out, "attend_us", step->places[i]->attend_us);
-        add_count(out, "tokens_read", step->places[i]->tokens_read);
-        text_string(out, "}");
-    }
-    text_string(out, "]");
+    ADD_LIST(out, "places", step->places, step->n_places, add_place_time);
 }
 
 static const char *event_name(Fastdecode__EventKind kind)
@@ -132,12 +144,6 @@ static void add_plan(struct text *out, const Fastdecode__PlanView *plan)
     add_string(out, "bound_by", plan->bound_by);
 }
 
-static const char *kv_type_word(Fastdecode__KvType type)
-{
-    static const char *const names[] = {"", "f16", "f32", "bf16", "int8", "int4", "int4x"};
-    return (size_t)type < ARRAY_COUNT(names) ? names[type] : names[0];
-}
-
 static void add_head(struct text *out, const Fastdecode__MeshView *view)
 {
     char id[24];
@@ -150,7 +156,8 @@ static void add_head(struct text *out, const Fastdecode__MeshView *view)
     add_string(out, "model", view->model);
     add_count(out, "layers", view->layers);
     add_count(out, "page_tokens", view->page_tokens);
-    add_string(out, "kv_type", kv_type_word(view->kv_type));
+    add_string(out, "kv_type",
+               view->kv_type && (int)view->kv_type < (int)KV_TYPE_END ? kv_type_name((enum kv_type)view->kv_type) : "");
     add_count(out, "mini_batches", view->mini_batches);
     add_counts(out, "load_limit_tokens", view->load_limit_tokens, view->n_load_limit_tokens);
     add_count(out, "running", view->running);
@@ -174,19 +181,6 @@ static void add_head(struct text *out, const Fastdecode__MeshView *view)
     add_count(out, "measured_us", view->measured_us);
     add_number(out, "prediction_error_ratio", view->prediction_error_ratio);
 }
-
-// A list of objects, each written by add().
-#define ADD_LIST(out, name, items, count, add) \
-    do {                                       \
-        name_of(out, name);                    \
-        text_string(out, "[");                 \
-        for (size_t i = 0; i < (count); i++) { \
-            text_string(out, i ? ",{" : "{");  \
-            add(out, (items)[i]);              \
-            text_string(out, "}");             \
-        }                                      \
-        text_string(out, "]");                 \
-    } while (0)
 
 char *mesh_view_json(const Fastdecode__MeshView *view)
 {
