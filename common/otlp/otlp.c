@@ -2,7 +2,6 @@
 #include "common/otlp/otlp.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -219,17 +218,6 @@ static void free_all(struct otlp *otlp)
     free(otlp);
 }
 
-static bool start_thread(struct otlp *otlp)
-{
-    sigset_t all, before;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = pthread_create(&otlp->thread, NULL, exporter_main, otlp) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
-}
-
 enum status otlp_open(const struct otlp_config *config, struct otlp **out, struct error *error)
 {
     char url[URL_BYTES];
@@ -248,7 +236,7 @@ enum status otlp_open(const struct otlp_config *config, struct otlp **out, struc
     otlp->batch = calloc(OTLP_BATCH_SPANS, sizeof *otlp->batch);
     if (!otlp->batch || otlp_queue_open(&otlp->queue, config->queue_spans ? config->queue_spans : QUEUE_SPANS) ||
         otlp_encoder_open(config->service, config->instance, &otlp->encoder) || otlp_post_open(url, &otlp->post) ||
-        !start_thread(otlp)) {
+        pthread_create(&otlp->thread, NULL, exporter_main, otlp)) {
         free_all(otlp);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or thread for traces");
     }

@@ -33,7 +33,8 @@ struct otlp_config {
 // Checks an endpoint as an option has it. INVALID_ARGUMENT: *error names what is wrong.
 enum status otlp_check_endpoint(const char *endpoint, struct error *error) MUST_CHECK;
 
-// Starts the exporter; strings are copied. *out is NULL without an endpoint. The collector need not be there yet.
+// Starts the exporter, whose thread inherits the mask of signals; strings are copied. *out is NULL without an endpoint. The collector need not
+// be there yet.
 enum status otlp_open(const struct otlp_config *config, struct otlp **out, struct error *error) MUST_CHECK;
 
 // Sends what is queued, for at most two seconds, and ends the exporter. Nobody may put spans any more. NULL is allowed.

@@ -38,12 +38,4 @@ bool otlp_state_is_valid(const char *text, size_t length);
 // ratio gets the same answer.
 bool otlp_is_in_ratio(const unsigned char trace_id[OTLP_TRACE_ID_BYTES], double ratio);
 
-static inline bool otlp_context_is_set(const struct otlp_context *context)
-{
-    for (int i = 0; i < OTLP_TRACE_ID_BYTES; i++)
-        if (context->trace_id[i])
-            return true;
-    return false;
-}
-
 #endif

@@ -8,30 +8,29 @@
 
 #include "common/base/clock.h"
 
-// Of several headers of the name, the values joined by commas, as for any list; more than one traceparent is malformed then.
-static void take_parent(struct root_span *span, struct exchange *exchange, struct otlp_context *parent)
+// Takes the caller's context and tracestate; false: there is none. Of several headers of the name, the values joined by commas, as for any
+// list; more than one traceparent is malformed then.
+static bool take_parent(struct root_span *span, struct exchange *exchange)
 {
     char text[OTLP_STATE_BYTES];
     size_t length = exchange_header_list(exchange, "traceparent", text, sizeof text);
 
-    if (!otlp_context_parse(text, length, parent))
-        return;
+    if (!otlp_context_parse(text, length, &span->context))
+        return false;
     length = exchange_header_list(exchange, "tracestate", span->state, sizeof span->state);
     if (!otlp_state_is_valid(span->state, length))
         span->state[0] = '\0';
+    return true;
 }
 
 void root_span_open(struct otlp *otlp, double ratio, struct exchange *exchange, const char *route, enum api_kind kind, bool is_tls)
 {
     struct root_span *span = calloc(1, sizeof *span);
-    struct otlp_context parent = {0};
 
     if (!span)
         return;
-    take_parent(span, exchange, &parent);
-    if (otlp_context_is_set(&parent)) {
-        span->context = parent;
-        memcpy(span->parent_id, parent.span_id, sizeof span->parent_id);
+    if (take_parent(span, exchange)) {
+        memcpy(span->parent_id, span->context.span_id, sizeof span->parent_id);
     } else {
         otlp_new_trace_id(otlp, span->context.trace_id);
         span->context.sampled = otlp_is_in_ratio(span->context.trace_id, ratio);
