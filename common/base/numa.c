@@ -37,11 +37,15 @@ uint32_t numa_share(const struct numa_topology *topology, uint32_t threads, uint
         free_bytes += (double)topology->nodes[i].free_bytes;
     }
     const uint32_t spare = MIN(threads, cpus) - MIN(MIN(threads, cpus), count); // once each has one
+    uint64_t more_cpus = 0, given = 0; // of the nodes so far: CPUs beside the first of each, spare threads
     for (uint32_t i = 0; i < count; i++) {
         const struct numa_node *node = &topology->nodes[out[i].node];
         double part = free_bytes > 0 ? (double)node->free_bytes / free_bytes : 1.0 / count;
         out[i].bytes = MAX((uint64_t)(part * (double)bytes), 1ull << 20);
-        out[i].threads = 1 + (cpus > count ? (uint32_t)((uint64_t)spare * (node->cpu_count - 1) / (cpus - count)) : 0);
+        more_cpus += node->cpu_count - 1;
+        const uint64_t due = cpus > count ? spare * more_cpus / (cpus - count) : 0;
+        out[i].threads = 1 + (uint32_t)(due - given);
+        given = due;
     }
     return count;
 }

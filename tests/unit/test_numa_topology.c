@@ -277,7 +277,7 @@ static void every_cpu_is_given_once(void **state)
     for (uint32_t round = 0; round < 200; round++) {
         const uint32_t first = next(&random, 16), last = first + next(&random, 48), nodes = 1 + next(&random, 6);
         struct numa_mask listed[6] = {0}, given = {0};
-        uint32_t threads = 1 + next(&random, 80), total = 0, left = 0;
+        uint32_t threads = 1 + next(&random, 80), total = 0, cpus = 0, left = 0;
         uint64_t bytes = (uint64_t)next(&random, 1 << 16) << 20, sum = 0;
         sys_remove(&root);
         sys_make(&root);
@@ -306,6 +306,7 @@ static void every_cpu_is_given_once(void **state)
             assert_in_range(workers[i].threads, 1, own);
             assert_true(node->total_bytes > 0 && workers[i].bytes >= 1 << 20);
             total += workers[i].threads;
+            cpus += own;
             sum += workers[i].bytes;
         }
         for (uint32_t node = 0; node < nodes; node++) /* a CPU that is not given is of a node without memory, or of none */
@@ -314,6 +315,7 @@ static void every_cpu_is_given_once(void **state)
                         !numa_mask_has(&given, cpu);
         assert_int_equal(left, 0);
         assert_true(total <= MAX(threads, count));
+        assert_true(count == 0 || total == MAX(MIN(threads, cpus), count)); /* none is left over */
         assert_true(sum <= bytes + ((uint64_t)count << 20));
     }
 }
