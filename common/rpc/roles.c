@@ -9,13 +9,14 @@
 #include "envelope.pb-c.h"
 #include "generate.pb-c.h"
 #include "step.pb-c.h"
+#include "view.pb-c.h"
 
 static const char *const names[RPC_ROLES] = {
     [RPC_ROLE_NONE] = "no role",  [RPC_ROLE_GATEWAY] = "gateway",     [RPC_ROLE_SCHEDULER] = "scheduler",
     [RPC_ROLE_S_PART] = "s-part", [RPC_ROLE_KV_WORKER] = "kv-worker",
 };
 
-// Who may call what, where certificates say who calls. A method that is not here can be called by nobody.
+// Who may call what, where certificates say who calls. A server takes no method that is not here.
 static const struct {
     const ProtobufCServiceDescriptor *service;
     const char *method;
@@ -27,6 +28,7 @@ static const struct {
     {&fastdecode__generator__descriptor, "Generate", RPC_IS_GATEWAY},
     {&fastdecode__generator__descriptor, "Watch", RPC_IS_GATEWAY},
     {&fastdecode__generator__descriptor, "Metrics", RPC_IS_GATEWAY},
+    {&fastdecode__viewer__descriptor, "View", RPC_IS_GATEWAY},
     {&fastdecode__cluster__descriptor, "RegisterMember", RPC_IS_S_PART | RPC_IS_KV_WORKER},
     {&fastdecode__cluster__descriptor, "Heartbeat", RPC_IS_S_PART | RPC_IS_KV_WORKER},
     {&fastdecode__cluster__descriptor, "Drain", RPC_IS_S_PART | RPC_IS_KV_WORKER},

@@ -35,7 +35,7 @@ enum rpc_role rpc_role_of_uri(const char *uri, size_t length);
 // "a gateway or a scheduler", in the order of the table. Returns text.
 const char *rpc_roles_text(uint32_t roles, char *text, size_t text_bytes);
 
-// Returns the set of roles that may call the method. 0: it is not in the table, and nobody may.
+// Returns the set of roles that may call the method. 0: it is not in the table, and no server can have it.
 uint32_t rpc_roles_that_may_call(const ProtobufCServiceDescriptor *service, const char *method);
 
 #endif

@@ -46,9 +46,7 @@ static void forbid(struct rpc_server *server, struct rpc_call *call, const struc
     char expected[64], why[200];
 
     snprintf(why, sizeof why, "%s/%s is for %s, and the caller's certificate is for %s", method->method.service->short_name,
-             method->method.method,
-             method->callers ? rpc_roles_text(method->callers, expected, sizeof expected) : "peers without certificates",
-             rpc_role_text(connection->role));
+             method->method.method, rpc_roles_text(method->callers, expected, sizeof expected), rpc_role_text(connection->role));
     endpoint_log_refused(&server->endpoint, connection->pipe, server->service, why);
     rpc_call_fail(call, STATUS_PERMISSION_DENIED, "%s", why);
 }
@@ -342,8 +340,9 @@ static void add_method(struct rpc_server *server, const struct rpc_method *metho
     assert_always(server->method_count < METHODS_MAX);
     for (uint32_t i = 0; i < server->method_count; i++)
         assert_always(server->methods[i].id != id);
-    server->methods[server->method_count++] =
-        (struct server_method){*method, id, rpc_roles_that_may_call(method->service, method->method)};
+    const uint32_t callers = rpc_roles_that_may_call(method->service, method->method);
+    assert_always(callers); // else it would work everywhere but over TLS: roles.c lacks it
+    server->methods[server->method_count++] = (struct server_method){*method, id, callers};
 }
 
 static enum status listen_on(struct rpc_server *server, const char *address, struct error *error)

@@ -1,6 +1,7 @@
 """Mutual TLS between the services: the certificates that `fastdecode certs` makes, who is refused, what a sniffer sees, and rotation under load.
 
 What one connection does is in tests/integration/test_tls*.c."""
+import json
 import os
 import re
 import shutil
@@ -150,6 +151,11 @@ def test_the_same_bytes_as_over_plain_sockets(mesh, target):
         assert f" TLS dir=" in text and f"role={name.removesuffix('-0').removesuffix('-1')} " in text, text
         assert "ipc://" not in text.replace("gateway.sock", "") or name == "gateway", text
         assert not re.search(r" (warn|error) ", text), text
+
+
+def test_the_gateway_shows_the_mesh(target):
+    state = json.loads(target.get("/mesh/state"))
+    assert state["mesh"] and {"kv-worker-0", "kv-worker-1"} <= {place["name"] for place in state["mesh"]["places"]}, state
 
 
 def test_stages_and_page_handover_over_tls(folder, start_mesh):

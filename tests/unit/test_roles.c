@@ -16,11 +16,12 @@
 #include "envelope.pb-c.h"
 #include "generate.pb-c.h"
 #include "step.pb-c.h"
+#include "view.pb-c.h"
 
 static const ProtobufCServiceDescriptor *const services[] = {
     &fastdecode__health__descriptor,      &fastdecode__generator__descriptor, &fastdecode__cluster__descriptor,
     &fastdecode__spart__descriptor,       &fastdecode__kv_worker__descriptor, &fastdecode__kv_control__descriptor,
-    &fastdecode__kv_handover__descriptor,
+    &fastdecode__kv_handover__descriptor, &fastdecode__viewer__descriptor,
 };
 
 // A method that proto/ gains and the table of roles.c lacks could be called by nobody over TLS.
