@@ -148,12 +148,14 @@ enum status member_advertise(const struct member_address *address, char *out, si
 {
     const char *at = address->given ? address->given : address->listening;
 
-    if (rpc_address_is_everywhere(at) && (address->given || !rpc_own_address(at, address->scheduler, out, out_bytes)))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "others cannot connect to %s: set their address with --%s", at,
-                         address->option);
-    if (!rpc_address_is_everywhere(at))
+    if (!rpc_address_is_everywhere(at)) {
         snprintf(out, out_bytes, "%s", at);
-    return STATUS_OK;
+        return STATUS_OK;
+    }
+    if (!address->given && rpc_own_address(at, address->scheduler, out, out_bytes))
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID_ARGUMENT, "others cannot connect to %s: set their address with --%s", at,
+                     address->option);
 }
 
 enum status member_open(struct rpc_loop *loop, const struct member_config *config, struct member **out, struct error *error)

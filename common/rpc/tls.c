@@ -19,10 +19,10 @@
 #include "common/rpc/tls_context.h"
 #include "common/rpc/tls_files.h"
 
-enum { DIR_BYTES = 4000, DAY_S = 86400, WARN_DAYS = 7 };
+enum { DAY_S = 86400, WARN_DAYS = 7 };
 
 struct rpc_tls {
-    char dir[DIR_BYTES];
+    char dir[TLS_DIR_BYTES];
     char service[32];         // "": any
     atomic_ullong generation; // relaxed: the lock orders what it stands for
     pthread_t thread;
@@ -32,7 +32,7 @@ struct rpc_tls {
     SSL_CTX *ctx;               // under the lock
     struct refusals refusals;   // under the lock
     // the thread's only, once it runs
-    struct tls_stamp seen, tried; // of the last look, and of the files that were read last
+    struct tls_versions seen, tried; // of the last look, and of the files that were read last
     struct tls_certificate own;
     int64_t warned_s;
 };
@@ -93,11 +93,11 @@ static void warn_of_end(struct rpc_tls *tls)
 
 static void look(struct rpc_tls *tls, bool asked)
 {
-    const struct tls_stamp stamp = tls_files_stamp(tls->dir);
-    const bool is_steady = !memcmp(&stamp, &tls->seen, sizeof stamp);
+    const struct tls_versions now = tls_files_versions(tls->dir);
+    const bool is_steady = tls_files_same(&now, &tls->seen);
 
-    tls->seen = stamp;
-    if (asked || (is_steady && memcmp(&stamp, &tls->tried, sizeof stamp)))
+    tls->seen = now;
+    if (asked || (is_steady && !tls_files_same(&now, &tls->tried)))
         read_again(tls);
     warn_of_end(tls);
 }
@@ -125,8 +125,8 @@ enum status rpc_tls_check(const char *dir, const char *service, struct error *er
 {
     struct tls_certificate own;
     SSL_CTX *ctx;
-    enum status status = strlen(dir) < DIR_BYTES ? tls_files_load(dir, service, &ctx, &own, error)
-                                                 : error_set(error, STATUS_INVALID_ARGUMENT, "--tls: the path is too long");
+    enum status status = tls_files_load(dir, service, &ctx, &own, error);
+
     if (!status)
         SSL_CTX_free(ctx);
     return status;
@@ -138,13 +138,11 @@ enum status rpc_tls_open(const char *dir, const char *service, struct rpc_tls **
     pthread_condattr_t monotonic;
     enum status status;
 
-    if (strlen(dir) >= DIR_BYTES)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--tls: the path is too long");
     if (!(tls = calloc(1, sizeof *tls)))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for TLS");
     snprintf(tls->dir, sizeof tls->dir, "%s", dir);
     snprintf(tls->service, sizeof tls->service, "%s", service ? service : "");
-    tls->seen = tls->tried = tls_files_stamp(dir); // before the files: if they change meanwhile they are read again
+    tls->seen = tls->tried = tls_files_versions(dir); // before the files: if they change meanwhile they are read again
     if ((status = tls_files_load(dir, service, &tls->ctx, &tls->own, error))) {
         free(tls);
         return status;

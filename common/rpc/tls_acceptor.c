@@ -2,7 +2,7 @@
 //
 // One thread does all handshakes of one listening socket, as nicely as it can: what strangers make this process compute is a share of one core, and
 // behind everything else. (Worked number: a handshake takes this thread 0.4 ms of processor time; 1,000 a second from hostile peers are 40% of a core if
-// nobody else wants it, a tenth of that otherwise.) A stranger costs a descriptor and 60 KiB until HANDSHAKE_US are over or HANDSHAKES_MAX
+// nobody else wants it, a tenth of that otherwise.) A stranger costs a descriptor and 60 KiB until TLS_HANDSHAKE_US are over or HANDSHAKES_MAX
 // others have come after it: a good peer needs milliseconds, so it is never the oldest.
 //
 //     accept ─▶ arrivals, the oldest first ─▶ tls_session_handshake() ─▶ on_session()
@@ -26,7 +26,7 @@
 #include "common/rpc/address.h"
 #include "common/rpc/dial.h"
 
-enum { HANDSHAKES_MAX = 128, ACCEPTS_A_TURN = 16, HANDSHAKE_US = 5000000, ACCEPT_PAUSE_US = 20000, NICE = 10 };
+enum { HANDSHAKES_MAX = 128, ACCEPTS_A_TURN = 16, ACCEPT_PAUSE_US = 20000, NICE = 10 };
 
 struct arrival {
     struct tls_session *session;
@@ -91,7 +91,7 @@ static void arrive(struct tls_acceptor *acceptor, int fd, const struct sockaddr_
     if (!(session = tls_session_open(acceptor->config.tls, fd, true, &expected)))
         return;
     struct arrival *arrival = &acceptor->arrivals[acceptor->arrival_count++];
-    *arrival = (struct arrival){.session = session, .until_us = clock_now_us() + HANDSHAKE_US, .events = POLLIN};
+    *arrival = (struct arrival){.session = session, .until_us = clock_now_us() + TLS_HANDSHAKE_US, .events = POLLIN};
     dial_text(address, arrival->peer);
 }
 

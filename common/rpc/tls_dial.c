@@ -10,7 +10,7 @@
 #include "common/rpc/address.h"
 #include "common/rpc/dial.h"
 
-enum { DIAL_US = 10000000, HANDSHAKE_US = 5000000 };
+enum { DIAL_US = 10000000 };
 
 // Waits until the socket is ready for the step, or for the end of it all. False: it was given up.
 static bool await(int fd, enum tls_step step, int give_up_fd, uint64_t until_us)
@@ -24,7 +24,7 @@ static bool await(int fd, enum tls_step step, int give_up_fd, uint64_t until_us)
 // True: both ends are who they should be.
 static bool shake_hands(const struct tls_dial_config *config, struct tls_session *session)
 {
-    const uint64_t until_us = clock_now_us() + HANDSHAKE_US;
+    const uint64_t until_us = clock_now_us() + TLS_HANDSHAKE_US;
     const char *why = "no handshake in time";
     enum tls_step step;
 

@@ -15,27 +15,30 @@
 
 enum { FILE_BYTES_MAX = 256 << 10, CHAIN_BYTES = 16 << 10, CHAIN_DEPTH = 4 };
 enum { CA, CERTIFICATE, KEY, FILES };
+enum { PATH_BYTES = TLS_DIR_BYTES + 16 };
 
 static const char *const names[FILES] = {"ca.pem", "cert.pem", "key.pem"};
 
-static void path_of(const char *dir, int file, char path[4096]) { snprintf(path, 4096, "%s/%s", dir, names[file]); }
+static void path_of(const char *dir, int file, char path[PATH_BYTES]) { snprintf(path, PATH_BYTES, "%s/%s", dir, names[file]); }
 
-struct tls_stamp tls_files_stamp(const char *dir)
+struct tls_versions tls_files_versions(const char *dir)
 {
-    struct tls_stamp stamp = {0};
-    struct stat info;
-    char path[4096];
+    struct tls_versions versions;
+    char path[PATH_BYTES];
 
     for (int i = 0; i < FILES; i++) {
         path_of(dir, i, path);
-        if (stat(path, &info))
-            continue;
-        stamp.files[i].device = (uint64_t)info.st_dev;
-        stamp.files[i].inode = (uint64_t)info.st_ino;
-        stamp.files[i].size = (uint64_t)info.st_size;
-        stamp.files[i].changed_ns = (uint64_t)info.st_mtim.tv_sec * 1000000000u + (uint64_t)info.st_mtim.tv_nsec;
+        versions.files[i] = file_version_of(path);
     }
-    return stamp;
+    return versions;
+}
+
+bool tls_files_same(const struct tls_versions *a, const struct tls_versions *b)
+{
+    for (int i = 0; i < FILES; i++)
+        if (!file_version_same(&a->files[i], &b->files[i]))
+            return false;
+    return true;
 }
 
 // The file may be read, and has a size that such files have.
@@ -98,7 +101,7 @@ static enum status check_own(SSL_CTX *ctx, const char *path, const char *service
     return STATUS_OK;
 }
 
-static enum status load(SSL_CTX *ctx, char paths[FILES][4096], struct error *error)
+static enum status load(SSL_CTX *ctx, char paths[FILES][PATH_BYTES], struct error *error)
 {
     if (!set_up(ctx))
         return error_set(error, STATUS_INTERNAL, "--tls: this OpenSSL has no TLS 1.2 with ECDHE and AES-GCM");
@@ -115,10 +118,12 @@ static enum status load(SSL_CTX *ctx, char paths[FILES][4096], struct error *err
 
 enum status tls_files_load(const char *dir, const char *service, SSL_CTX **out, struct tls_certificate *own, struct error *error)
 {
-    char paths[FILES][4096];
+    char paths[FILES][PATH_BYTES];
     enum status status = STATUS_OK;
     SSL_CTX *ctx;
 
+    if (strlen(dir) >= TLS_DIR_BYTES)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--tls: the path is too long");
     for (int i = 0; i < FILES && !status; i++) {
         path_of(dir, i, paths[i]);
         status = check_file(paths[i], error);

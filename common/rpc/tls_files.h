@@ -4,18 +4,18 @@
 #define FD_RPC_TLS_FILES_H
 
 #include <openssl/ssl.h>
-#include <sys/types.h>
 
+#include "common/base/file_version.h"
 #include "common/rpc/tls_verify.h"
 
-// What tells one version of the files from another.
-struct tls_stamp {
-    struct {
-        uint64_t device, inode, size, changed_ns;
-    } files[3];
+enum { TLS_DIR_BYTES = 4000 }; // of its path
+
+struct tls_versions {
+    struct file_version files[3];
 };
 
-struct tls_stamp tls_files_stamp(const char *dir);
+struct tls_versions tls_files_versions(const char *dir);
+bool tls_files_same(const struct tls_versions *a, const struct tls_versions *b);
 
 // Reads and checks the files: the key is the certificate's, the certificate is of the CA, has not expired, and is for the service (NULL: of
 // any). The caller frees *out. NOT_FOUND, INVALID_ARGUMENT: the error names the file and what is wrong.

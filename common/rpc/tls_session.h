@@ -10,6 +10,8 @@
 #include "common/rpc/tls_context.h"
 #include "common/rpc/tls_verify.h"
 
+enum { TLS_HANDSHAKE_US = 5000000 }; // how long a peer may take, on either side
+
 enum tls_step {
     TLS_STEP_DONE,
     TLS_STEP_READ,  // go on when the socket can be read

@@ -184,31 +184,37 @@ static enum status cannot(const char *path, struct error *error)
     return error_set(error, status_of_path(errno), "%s: %s", path, strerror(errno));
 }
 
-static X509 *read_x509(const char *path, struct error *error)
+static FILE *open_file(const char *path, struct error *error)
 {
     FILE *file = fopen(path, "re");
-    X509 *x509 = file ? PEM_read_X509(file, NULL, NULL, NULL) : NULL;
-
     if (!file)
         (void)!cannot(path, error);
-    else if (!x509)
+    return file;
+}
+
+static X509 *read_x509(const char *path, struct error *error)
+{
+    FILE *file = open_file(path, error);
+
+    if (!file)
+        return NULL;
+    X509 *x509 = PEM_read_X509(file, NULL, NULL, NULL);
+    if (!x509)
         error_set(error, STATUS_INVALID_ARGUMENT, "%s is no certificate (PEM)", path);
-    if (file)
-        fclose(file);
+    fclose(file);
     return x509;
 }
 
 static EVP_PKEY *read_key(const char *path, struct error *error)
 {
-    FILE *file = fopen(path, "re");
-    EVP_PKEY *key = file ? PEM_read_PrivateKey(file, NULL, NULL, NULL) : NULL;
+    FILE *file = open_file(path, error);
 
     if (!file)
-        (void)!cannot(path, error);
-    else if (!key)
+        return NULL;
+    EVP_PKEY *key = PEM_read_PrivateKey(file, NULL, NULL, NULL);
+    if (!key)
         error_set(error, STATUS_INVALID_ARGUMENT, "%s is no private key (PEM)", path);
-    if (file)
-        fclose(file);
+    fclose(file);
     return key;
 }
 
@@ -247,7 +253,8 @@ static enum status write_file(const struct certificate *certificate, const char 
     }
     bool is_written = key ? PEM_write_PrivateKey(file, certificate->key, NULL, NULL, 0, NULL, NULL) == 1
                           : PEM_write_X509(file, certificate->x509) == 1;
-    is_written = fsync(fd) == 0 && fclose(file) == 0 && is_written;
+    is_written = fflush(file) == 0 && fsync(fd) == 0 && is_written;
+    is_written = fclose(file) == 0 && is_written;
     if (is_written && !rename(temporary, path))
         return STATUS_OK;
     (void)!cannot(path, error);
