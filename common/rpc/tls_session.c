@@ -6,7 +6,8 @@
 //     frame ── encrypt ──▶ record ──▶ out (OUT_BYTES) ── send(2)        a record of 16 KiB: 4 µs to encrypt, 1 µs to copy
 //     frame ◀── decrypt ── record ◀── in (IN_BYTES) ◀── recv(2)
 //
-// A tensor is encrypted from the frame that it was written in and decrypted into the frame that is handed on.
+// A tensor is written from the frame that it lies in and read into the frame that is handed on; OpenSSL 3.0 copies a record once more, between
+// these and the buffer in which it encrypts or decrypts it.
 #include "common/rpc/tls_session.h"
 
 #include <errno.h>
@@ -34,8 +35,8 @@ struct tls_session {
     int fd;
     uint64_t generation; // of the certificate that the peer's was checked with last
     struct bytes in, out;
-    bool ended, full; // the socket: it has ended; it takes nothing now
-    int failed;       // errno of the socket
+    bool ended, drained; // the socket: it has ended; it had less than what was asked for, in this step
+    int failed;          // errno of the socket
     struct tls_peer peer;
     char why[240];
 };
@@ -87,12 +88,13 @@ static int bio_read(BIO *bio, char *to, int length)
 
     BIO_clear_retry_flags(bio);
     if (in->head == in->end) {
-        ssize_t count = receive(session, in->at, in->size);
+        ssize_t count = session->drained ? -1 : receive(session, in->at, in->size);
         if (count <= 0) {
             if (count < 0 && !session->failed)
                 BIO_set_retry_read(bio);
             return count < 0 ? -1 : 0;
         }
+        session->drained = (size_t)count < in->size; // asking again would only say so
         in->head = 0;
         in->end = (size_t)count;
     }
@@ -248,6 +250,7 @@ static enum tls_step step_of(struct tls_session *session, int result)
 
 enum tls_step tls_session_handshake(struct tls_session *session)
 {
+    session->drained = false;
     ERR_clear_error();
     int result = SSL_do_handshake(session->ssl);
     enum tls_step step = result == 1 ? TLS_STEP_DONE : step_of(session, result);
@@ -266,6 +269,7 @@ enum tls_step tls_session_read(struct tls_session *session, void *to, size_t byt
     size_t part;
 
     *count = 0;
+    session->drained = false;
     ERR_clear_error();
     while (*count < bytes) {
         int result = SSL_read_ex(session->ssl, (char *)to + *count, bytes - *count, &part);

@@ -12,7 +12,7 @@
 //
 // A thread a connection has one record layer and needs no lock around it, and the records of many workers are made on as many
 // cores, none of them the one that computes. It sleeps in poll(2) on its socket and on an eventfd; a sender writes that only while
-// the thread sleeps. Large frames are encrypted where they lie and decrypted to where they stay. Small ones share a record.
+// the thread sleeps. Large frames are written from where they lie and read to where they stay. Small ones share a record.
 //
 // Links begin unusable to strangers: the acceptor hands on only peers with a good certificate, and a dialed peer has shown the role that the channel
 // expects before its first byte is sent.
@@ -77,6 +77,7 @@ struct link {
     // the thread's only, once it runs
     struct tls_session *session;
     struct frame_reader reader;
+    bool readable; // the socket or the session may have something
     bool paused, awaits_room,
         awaits_bytes;      // reading: the loop is full; writing: the socket is full; the peer must say something first
     struct frame *sending; // a large frame, or NULL
@@ -262,7 +263,7 @@ static bool receive_some(struct link *link, bool *busy)
 {
     if (link->paused && atomic_exchange_explicit(&link->resumed, false, memory_order_relaxed))
         link->paused = false;
-    for (int turn = 0; turn < READS_A_TURN && !link->paused; turn++) {
+    for (int turn = 0; turn < READS_A_TURN && link->readable && !link->paused; turn++) {
         void *at;
         size_t room = frame_reader_space(&link->reader, &at), count;
         if (!room)
@@ -276,10 +277,11 @@ static bool receive_some(struct link *link, bool *busy)
         if (step == TLS_STEP_FAILED || step == TLS_STEP_END)
             return false;
         link->paused = count && loop_is_full(link->loop, &link->stalled);
+        link->readable = step != TLS_STEP_READ; // until poll() says so again
         if (step != TLS_STEP_DONE)
             return true;
     }
-    *busy |= !link->paused;
+    *busy |= link->readable && !link->paused;
     return true;
 }
 
@@ -376,6 +378,7 @@ static void sleep_on(struct link *link, int fd, short events, int limit_ms)
     if (poll(polled, 2, limit_ms) > 0 && polled[1].revents && read(link->wake_fd, &value, sizeof value) < 0) {
         // EAGAIN: another wake-up has been read with this one
     }
+    link->readable |= polled[0].revents != 0;
 }
 
 static bool is_still_good(struct link *link)
@@ -401,6 +404,7 @@ static void carry(struct link *link)
     tls_session_cipher(link->session, cipher, sizeof cipher);
     log_debug("TLS-LINK", "peer=%s role=%s cipher=\"%s\"", link->peer, rpc_role_name(link->base.role), cipher);
     link->check_us = clock_now_us() + RPC_TLS_CHECK_S * 1000000ull;
+    link->readable = true; // what followed the handshake
     while (!is_closing(link) && is_still_good(link)) {
         bool busy = false;
         if (!receive_some(link, &busy) || !send_some(link, &busy))
@@ -465,7 +469,9 @@ static void on_session(void *user, struct tls_session *session, const char *at, 
     struct transport_port *port = user;
     struct link *link = link_open(port, session, at, peer);
 
-    if (link && !hand_over(link))
+    if (!link)
+        tls_refused(port->config.tls, at, peer, "no memory, no descriptor or too many connections");
+    else if (!hand_over(link))
         link_free(&link->base);
 }
 
