@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/rpc/rpc.h"
+#include "envelope.pb-c.h"
 #include "tests/integration/await.h"
 
 struct harness_server {
@@ -134,5 +135,28 @@ static inline void harness_on_end(void *user, enum status status, const char *er
 }
 
 static const struct rpc_callbacks harness_callbacks = {.on_message = harness_on_message, .on_end = harness_on_end, .streams = true};
+
+static atomic_uint harness_reached; // calls that reached harness_reach()
+
+// A method that only says that it was reached, with ABORTED.
+static inline void harness_reach(struct rpc_call *call, void *user)
+{
+    (void)user;
+    atomic_fetch_add(&harness_reached, 1);
+    rpc_call_fail(call, STATUS_ABORTED, "reached");
+}
+
+// Calls a method without a request and waits for the end.
+static inline struct harness_result harness_call(struct harness_client *client, const ProtobufCServiceDescriptor *service,
+                                                 const char *method)
+{
+    Fastdecode__HealthRequest empty = FASTDECODE__HEALTH_REQUEST__INIT;
+    struct harness_result result = {0};
+    struct error error;
+
+    assert_always(!rpc_call_start(client->channel, service, method, &empty.base, NULL, &harness_callbacks, &result, NULL, &error));
+    HARNESS_UNTIL(client, result.ends == 1);
+    return result;
+}
 
 #endif

@@ -17,19 +17,11 @@
 static struct rig_ca ca, other_ca;
 static struct rpc_security securities[RPC_ROLES]; // of a good certificate each
 static char bad_folder[RIG_PATH_BYTES];
-static atomic_uint handled; // calls that reached a method
-
-static void on_call(struct rpc_call *call, void *user)
-{
-    (void)user;
-    atomic_fetch_add(&handled, 1);
-    rpc_call_fail(call, STATUS_ABORTED, "reached");
-}
 
 static const struct rpc_method methods[] = {
-    {&fastdecode__generator__descriptor, "Generate", on_call, NULL},
-    {&fastdecode__cluster__descriptor, "RegisterMember", on_call, NULL},
-    {&fastdecode__kv_control__descriptor, "Free", on_call, NULL},
+    {&fastdecode__generator__descriptor, "Generate", harness_reach, NULL},
+    {&fastdecode__cluster__descriptor, "RegisterMember", harness_reach, NULL},
+    {&fastdecode__kv_control__descriptor, "Free", harness_reach, NULL},
 };
 
 // A scheduler that has a worker's method, too.
@@ -38,7 +30,7 @@ static void start(struct harness_server *server)
     *server =
         (struct harness_server){.config = {.methods = methods, .method_count = ARRAY_COUNT(methods), .hello.service = "scheduler"},
                                 .security = &securities[RPC_ROLE_SCHEDULER]};
-    atomic_store(&handled, 0);
+    atomic_store(&harness_reached, 0);
     strangers_forget_log();
     harness_start(server, "tls+tcp://127.0.0.1:0");
 }
@@ -47,19 +39,6 @@ static void open_client(struct harness_client *client, enum rpc_role role, const
 {
     *client = (struct harness_client){.security = &securities[role], .config = {.hello.service = says, .peer_roles = expects}};
     harness_open(client, address);
-}
-
-static struct harness_result call(struct harness_client *client, const struct rpc_method *method)
-{
-    Fastdecode__HeldRequest empty = FASTDECODE__HELD_REQUEST__INIT;
-    struct harness_result result = {0};
-    struct error error;
-
-    assert_int_equal(rpc_call_start(client->channel, method->service, method->method, &empty.base, NULL, &harness_callbacks,
-                                    &result, NULL, &error),
-                     STATUS_OK);
-    HARNESS_UNTIL(client, result.ends == 1);
-    return result;
 }
 
 // Each role calls each method: who may and who may not.
@@ -83,7 +62,7 @@ static void a_certificate_says_what_its_owner_may_call(void **state)
         open_client(&client, cases[i].role, rpc_role_name(cases[i].role), server.address, RPC_IS_SCHEDULER);
         HARNESS_UNTIL(&client, client.ups == 1);
         for (size_t m = 0; m < ARRAY_COUNT(methods); m++) {
-            struct harness_result result = call(&client, &methods[m]);
+            struct harness_result result = harness_call(&client, methods[m].service, methods[m].method);
             assert_int_equal(result.status, cases[i].may[m] ? STATUS_ABORTED : STATUS_PERMISSION_DENIED);
             expected += cases[i].may[m];
             if (!cases[i].may[m])
@@ -93,7 +72,7 @@ static void a_certificate_says_what_its_owner_may_call(void **state)
         harness_close(&client);
     }
     harness_stop(&server);
-    assert_int_equal(atomic_load(&handled), expected);
+    assert_int_equal(atomic_load(&harness_reached), expected);
     assert_int_equal(strangers_logged("TLS-REFUSED", "KvControl/Free is for a scheduler", "for a kv-worker"), 1);
     assert_int_equal(strangers_logged("TLS-REFUSED", "Generator/Generate is for a gateway", "peer=\"127.0.0.1:"), 3);
 }
@@ -160,7 +139,7 @@ static void clients_without_a_good_certificate_are_refused(void **state)
     assert_int_equal(strangers_logged("TLS-REFUSED", NULL, NULL), 3); // another CA's twice, of which one line
     assert_int_equal(strangers_logged("TLS-REFUSED", "peer=\"127.0.0.1:", "at=\"tls+tcp://127.0.0.1:"), 3);
     harness_stop(&server);
-    assert_int_equal(atomic_load(&handled), 0);
+    assert_int_equal(atomic_load(&harness_reached), 0);
 }
 
 // A good chain, and no role or two of them.

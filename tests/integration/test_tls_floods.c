@@ -18,13 +18,7 @@ static struct rig_ca ca, other_ca;
 static struct rpc_security server_security, client_security;
 static char bad_folder[RIG_PATH_BYTES];
 
-static void on_call(struct rpc_call *call, void *user)
-{
-    (void)user;
-    rpc_call_fail(call, STATUS_ABORTED, "reached");
-}
-
-static const struct rpc_method methods[] = {{&fastdecode__generator__descriptor, "Generate", on_call, NULL}};
+static const struct rpc_method methods[] = {{&fastdecode__generator__descriptor, "Generate", harness_reach, NULL}};
 
 static void start(struct harness_server *server)
 {
@@ -45,15 +39,7 @@ static void open_client(struct harness_client *client, const char *address)
 
 static void assert_answers(struct harness_client *client)
 {
-    Fastdecode__GenerateRequest empty = FASTDECODE__GENERATE_REQUEST__INIT;
-    struct harness_result result = {0};
-    struct error error;
-
-    assert_int_equal(rpc_call_start(client->channel, &fastdecode__generator__descriptor, "Generate", &empty.base, NULL,
-                                    &harness_callbacks, &result, NULL, &error),
-                     STATUS_OK);
-    HARNESS_UNTIL(client, result.ends == 1);
-    assert_int_equal(result.status, STATUS_ABORTED);
+    assert_int_equal(harness_call(client, &fastdecode__generator__descriptor, "Generate").status, STATUS_ABORTED);
 }
 
 // A new peer gets in, and it and an old one are answered.

@@ -14,13 +14,7 @@
 
 static struct rig_ca ca, next_ca;
 
-static void on_call(struct rpc_call *call, void *user)
-{
-    (void)user;
-    rpc_call_fail(call, STATUS_ABORTED, "reached");
-}
-
-static const struct rpc_method methods[] = {{&fastdecode__generator__descriptor, "Generate", on_call, NULL}};
+static const struct rpc_method methods[] = {{&fastdecode__generator__descriptor, "Generate", harness_reach, NULL}};
 
 // A scheduler and a gateway, each with a folder of its own that a test changes.
 struct pair {
@@ -72,15 +66,7 @@ static void pair_close(struct pair *pair)
 
 static void assert_answers(struct harness_client *client)
 {
-    Fastdecode__GenerateRequest empty = FASTDECODE__GENERATE_REQUEST__INIT;
-    struct harness_result result = {0};
-    struct error error;
-
-    assert_int_equal(rpc_call_start(client->channel, &fastdecode__generator__descriptor, "Generate", &empty.base, NULL,
-                                    &harness_callbacks, &result, NULL, &error),
-                     STATUS_OK);
-    HARNESS_UNTIL(client, result.ends == 1);
-    assert_int_equal(result.status, STATUS_ABORTED);
+    assert_int_equal(harness_call(client, &fastdecode__generator__descriptor, "Generate").status, STATUS_ABORTED);
 }
 
 // Waits for the reading that follows a change. asked: as by SIGHUP.
