@@ -92,12 +92,6 @@ void rpc_loop_close(struct rpc_loop *loop)
 
 void loop_assert_owner(struct rpc_loop *loop) { assert_always(!loop->owned || pthread_equal(loop->owner, pthread_self())); }
 
-void rpc_loop_set_secret(struct rpc_loop *loop, const struct rpc_secret *secret)
-{
-    assert_always(!loop->sources);
-    loop->security.secret = *secret;
-}
-
 void rpc_loop_set_security(struct rpc_loop *loop, const struct rpc_security *security)
 {
     assert_always(!loop->sources);

@@ -54,12 +54,8 @@ enum status rpc_loop_open(struct rpc_loop **out) MUST_CHECK;
 // All servers and channels on it must have been closed and kept messages freed. Posted functions that have not run are dropped.
 void rpc_loop_close(struct rpc_loop *loop);
 
-// Call it before opening servers and channels on the loop. They then prove to their peers that they know the secret, and refuse peers
-// that do not. The secret is copied; one that is not set changes nothing.
-void rpc_loop_set_secret(struct rpc_loop *loop, const struct rpc_secret *secret);
-
-// The same with all that protects a mesh: the secret, the certificate, and whether plain tcp is allowed beyond this machine. What it points to is
-// borrowed until the loop is closed.
+// Call it before opening servers and channels on the loop. They then prove to their peers that they know the secret and show the certificate, and
+// refuse peers that do not; either may be missing. The struct is copied; its certificate is borrowed until the loop is closed.
 void rpc_loop_set_security(struct rpc_loop *loop, const struct rpc_security *security);
 
 // Handles what has arrived, and waits up to timeout_us if nothing has (0: does not wait; UINT64_MAX: without limit). The first spin_us

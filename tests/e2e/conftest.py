@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -51,6 +52,14 @@ DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 def spawn(command, **settings):
     """subprocess.Popen, and the process is killed when this one dies. (The services of `up` die with `up`.)"""
     return subprocess.Popen([*DIES_WITH_US, *command], stdin=subprocess.DEVNULL, **settings)
+
+
+def free_port():
+    """A port for a service that others must know before it listens; until then another process may take it."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
 
 # For tests in which something happens to streams: attention of each of the four layers takes 3 ms at least, so that a step takes 12 and the
 # streams last as long as it takes, on any machine.

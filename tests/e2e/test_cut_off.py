@@ -14,17 +14,11 @@ import urllib.error
 
 import pytest
 
-from conftest import BUILD, PACED, Mesh, pace, spawn, tiny, wait_until
+from conftest import BUILD, PACED, Mesh, free_port, pace, spawn, tiny, wait_until
 from streams import assert_same, body, join_all, of_place, run_all, run_whole, start_all, words
 
 STREAMS, TOKENS = 6, 120
 REQUESTS = [body(words(20 + 15 * i, i), TOKENS, i, sampled=i % 2 == 1) for i in range(STREAMS)]
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 class Relay(threading.Thread):

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, PACED, SANITIZED, Mesh, seconds, spawn, tiny, wait_until
+from conftest import BUILD, PACED, SANITIZED, Mesh, free_port, seconds, spawn, tiny, wait_until
 from streams import Stream, assert_same, body, join_all, of_place, run_all, run_whole, samples, start_all, words
 
 STREAMS, TOKENS = (6, 64) if SANITIZED else (16, 96)
@@ -316,12 +316,6 @@ def test_scheduler_killed_with_everything_local(start_mesh, wanted):
 
 
 # --- gateway and its clients -----------------------------------------------------------------------------------------------------
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def is_ready(gateway):

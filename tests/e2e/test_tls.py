@@ -15,7 +15,7 @@ import far_host
 from conftest import BUILD, PACED, fastdecode, run, shard, spawn, tiny, wait_until
 from rpc_client import raw_varint
 from streams import Stream, assert_same, body, join_all, run_all, start_all, words
-from tls_mesh import ROLES, Sniffer, TcpMesh, TlsMesh, certs
+from tls_mesh import ROLES, Sniffer, TlsMesh, certs
 
 SMALL = ("--kv-memory", "64M", "--local-pool", 0)
 
@@ -158,7 +158,7 @@ def test_the_gateway_shows_the_mesh(target):
     assert state["mesh"] and {"kv-worker-0", "kv-worker-1"} <= {place["name"] for place in state["mesh"]["places"]}, state
 
 
-def test_stages_and_page_handover_over_tls(folder, start_mesh):
+def test_stages_and_page_handover_over_tls(folder):
     """Two s-parts behind each other; a worker that leaves hands its pages to the other, and the streams go on with the same bytes."""
     options = ("--s-parts", 2, "--kv-workers", 2, *SMALL, "--prefix-cache", "off")
     requests = [body(words(60, i), 40, i, sampled=True) for i in range(6)]

@@ -4,7 +4,7 @@ import re
 import socket
 import threading
 
-from conftest import Mesh, fastdecode
+from conftest import Mesh, fastdecode, free_port
 
 ETH_P_ALL = 3
 ROLES = ("gateway", "scheduler", "s-part", "kv-worker")
@@ -15,12 +15,6 @@ def certs(folder, *options):
     done = fastdecode("certs", str(folder), *options)
     assert done.returncode == 0, done
     return str(folder)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def over_tcp():
@@ -54,13 +48,6 @@ class TlsMesh(ReadsGateway, Mesh):
     def __init__(self, certs, *options, **settings):
         self.certs = certs
         super().__init__("--tls", certs, *options, **settings)
-
-
-class TcpMesh(ReadsGateway, Mesh):
-    """The same over plain tcp."""
-
-    def __init__(self, *options, **settings):
-        super().__init__(*options, scripts=over_tcp(), **settings)
 
 
 class Sniffer:

@@ -34,12 +34,12 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     static struct randombytes_implementation fixed = {
         .implementation_name = random_name, .random = random_word, .buf = random_bytes};
-    struct rpc_secret secret = {.is_set = true, .key = "a key that nobody else has, mesh"};
+    const struct rpc_security security = {.secret = {.is_set = true, .key = "a key that nobody else has, mesh"}};
 
     (void)argc, (void)argv;
     assert_always(!randombytes_set_implementation(&fixed) && sodium_init() >= 0);
     assert_always(rpc_loop_open(&loop) == STATUS_OK);
-    rpc_loop_set_secret(loop, &secret);
+    rpc_loop_set_security(loop, &security);
     return 0;
 }
 

@@ -22,6 +22,13 @@ struct harness_server {
     atomic_bool ready, stop;
 };
 
+// security: NULL: the secret alone.
+static inline void harness_protect(struct rpc_loop *loop, const struct rpc_security *security, const struct rpc_secret *secret)
+{
+    const struct rpc_security of_secret = {.secret = *secret};
+    rpc_loop_set_security(loop, security ? security : &of_secret);
+}
+
 static inline void *harness_serve(void *arg)
 {
     struct harness_server *server = arg;
@@ -29,9 +36,7 @@ static inline void *harness_serve(void *arg)
     struct error error;
 
     assert_always(rpc_loop_open(&server->loop) == STATUS_OK);
-    rpc_loop_set_secret(server->loop, &server->secret);
-    if (server->security)
-        rpc_loop_set_security(server->loop, server->security);
+    harness_protect(server->loop, server->security, &server->secret);
     if (rpc_server_open(server->loop, &server->config, &rpc, &error)) {
         fprintf(stderr, "%s\n", error.text);
         assert_always(!"listening");
@@ -99,9 +104,7 @@ static inline void harness_open(struct harness_client *client, const char *addre
     client->config.on_down = harness_down;
     client->config.user = client;
     assert_always(rpc_loop_open(&client->loop) == STATUS_OK);
-    rpc_loop_set_secret(client->loop, &client->secret);
-    if (client->security)
-        rpc_loop_set_security(client->loop, client->security);
+    harness_protect(client->loop, client->security, &client->secret);
     assert_always(rpc_channel_open(client->loop, &client->config, &client->channel, &error) == STATUS_OK);
 }
 
