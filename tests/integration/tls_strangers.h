@@ -7,6 +7,7 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 
@@ -73,6 +74,7 @@ static inline SSL_CTX *strangers_context(const char *folder)
     char path[RIG_PATH_BYTES + 16];
     SSL_CTX *ctx = SSL_CTX_new(TLS_method());
 
+    signal(SIGPIPE, SIG_IGN); // OpenSSL's sockets raise it when the peer has closed the connection. Services ignore it, too
     SSL_CTX_set_verify(ctx, SSL_VERIFY_NONE, NULL);
     SSL_CTX_set_security_level(ctx, 0);
     if (folder) {
