@@ -226,6 +226,7 @@ def traced_stream(mesh, *request, **more):
 def test_a_worker_is_killed(start_mesh, collector):
     """What it had is lost; the sequence is rebuilt at the other one, and all that is there is whole."""
     mesh = start_mesh(*AT_WORKERS, "--otlp-endpoint", collector.url, **PACED)
+    mesh.wait_metric("fastdecode_place_up", lambda up: up >= 2)  # then each has one of the two
     streams, traces = zip(*(traced_stream(mesh, words(30, i), 60, i) for i in range(2)))
     for stream in streams:
         stream.wait_tokens(20)
