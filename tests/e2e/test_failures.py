@@ -183,14 +183,16 @@ def test_only_worker_stopped(start_mesh, wanted):
     pid = mesh.kill("kv-worker-0", signal.SIGSTOP)
     try:
         wait_for_log(mesh, "scheduler", "PLACE-DOWN name=kv-worker-0")
-        mesh.wait_metric(REBUILT, lambda count: count == STREAMS)
-        mesh.wait_metric("fastdecode_requests_waiting", lambda count: count == STREAMS)
+        left = STREAMS - mesh.metric("fastdecode_sequences_finished_total")  # a client that got no core for a while stops the worker late
+        assert left > 0
+        mesh.wait_metric(REBUILT, lambda count: count == left)
+        mesh.wait_metric("fastdecode_requests_waiting", lambda count: count == left)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert_same(join_all(streams), wanted)
-    assert mesh.metric("fastdecode_sequences_reclaimed_total") >= STREAMS  # more where a busy machine kept it from beating once more
+    assert mesh.metric("fastdecode_sequences_reclaimed_total") >= left  # more where a busy machine kept it from beating once more
     extra = needed(mesh) - prompt_tokens(wanted)
-    assert extra <= 8 * STREAMS, f"{extra:.0f} rows were computed anew although the worker held them"
+    assert extra <= 8 * left, f"{extra:.0f} rows were computed anew although the worker held them"
     idle(mesh)
 
 
