@@ -1,0 +1,71 @@
+// grammar_build.h: builds a grammar, a language of byte strings, out of parts, and compiles it.
+//
+// A node is an expression (text, characters, a sequence, alternatives, a repetition, a call of a rule); a rule has a name and one node, and may
+// call itself. Nodes are numbers, given out by the functions below, and may be used in any number of places. Characters are code
+// points; they are matched as UTF-8, so a grammar never accepts broken text.
+//
+// A control token of the vocabulary is not text. grammar_special() matches it as the one unit that it is, by its name, and
+// nothing else does: grammar_vocab.h spells such a token as the byte 0xFF, which no UTF-8 has, followed by its name.
+//
+// The first failure sticks: all later calls return node 0 and do nothing, and grammar_compile() returns it. So callers need not look at each call.
+// One thread at a time.
+#ifndef FD_GRAMMAR_GRAMMAR_BUILD_H
+#define FD_GRAMMAR_GRAMMAR_BUILD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+#include "common/grammar/grammar.h"
+
+enum { GRAMMAR_NO_LIMIT = UINT32_MAX };
+
+// Code points first to last, both included.
+struct grammar_range {
+    uint32_t first, last;
+};
+
+struct grammar_builder;
+
+// Opens a builder; NULL if there is no memory. The caller closes it, whether it has compiled or not.
+struct grammar_builder *grammar_builder_open(void);
+void grammar_builder_close(struct grammar_builder *builder);
+
+// Makes the builder fail, unless it has failed before. Returns 0.
+uint32_t grammar_builder_fail(struct grammar_builder *builder, enum status status, const char *format, ...) PRINTF_LIKE(3, 4);
+// Returns whether the builder has failed, for loops that would otherwise go on for long.
+bool grammar_builder_failed(const struct grammar_builder *builder);
+
+uint32_t grammar_empty(struct grammar_builder *builder);   // the empty string
+uint32_t grammar_nothing(struct grammar_builder *builder); // no string at all
+uint32_t grammar_bytes(struct grammar_builder *builder, const char *bytes, size_t length);
+uint32_t grammar_text(struct grammar_builder *builder, const char *text); // terminated
+// One character of the ranges; negated: one of all others (surrogates are none).
+uint32_t grammar_chars(struct grammar_builder *builder, const struct grammar_range *ranges, uint32_t count, bool negated);
+uint32_t grammar_sequence(struct grammar_builder *builder, const uint32_t *nodes, uint32_t count);
+uint32_t grammar_either(struct grammar_builder *builder, const uint32_t *nodes, uint32_t count);
+// min to max times; max GRAMMAR_NO_LIMIT: without an end. Counting costs states: x{0,1000} of a long x may exceed the limits of grammar.h.
+uint32_t grammar_repeat(struct grammar_builder *builder, uint32_t node, uint32_t min, uint32_t max);
+// The control token of this name if the vocabulary has one, otherwise its plain text.
+uint32_t grammar_special(struct grammar_builder *builder, const char *name);
+
+// A new rule, which gets its node later, by grammar_rule_set(). name is copied and used in errors; it need not be unique.
+uint32_t grammar_rule(struct grammar_builder *builder, const char *name);
+void grammar_rule_set(struct grammar_builder *builder, uint32_t rule, uint32_t node);
+// A node that matches what the rule does.
+uint32_t grammar_call(struct grammar_builder *builder, uint32_t rule);
+
+// Operations on regular languages: the nodes must call no rule that calls itself (INVALID_ARGUMENT otherwise). The result is minimal.
+// RESOURCE_EXHAUSTED: more than GRAMMAR_MAX_REGULAR_STATES states on the way.
+uint32_t grammar_both(struct grammar_builder *builder, uint32_t a, uint32_t b);    // strings of a that are in b, too
+uint32_t grammar_without(struct grammar_builder *builder, uint32_t a, uint32_t b); // strings of a that are not in b
+bool grammar_is_empty(struct grammar_builder *builder, uint32_t node);             // of a regular node: it matches no string
+// All text in which `marker` does not occur: what may come before it. Regular.
+uint32_t grammar_text_before(struct grammar_builder *builder, const char *marker);
+
+// Compiles what `root` matches. The caller frees *out. INVALID_ARGUMENT: a rule without a node, or one that calls itself before any byte is read
+// (left recursion; the error names it), or nothing at all matches. RESOURCE_EXHAUSTED: a limit of grammar.h, or memory.
+enum status grammar_compile(struct grammar_builder *builder, uint32_t root, struct grammar **out, struct error *error) MUST_CHECK;
+
+#endif

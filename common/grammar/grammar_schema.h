@@ -1,0 +1,35 @@
+// grammar_schema.h: the JSON texts that are valid under a JSON Schema (draft 2020-12), as a grammar.
+//
+// Properties come in the schema's order, then additional ones; an instance is a value, not a text, so this loses no instance.
+// Between JSON's tokens there is at most the white space that the options allow. A keyword that is not supported fails with UNIMPLEMENTED and its
+// path ("#/properties/a/not: ..."); annotations are ignored. A schema without any instance fails with INVALID_ARGUMENT.
+// Schemas may be hostile: depth, alternatives and $ref are bounded. Safe from any thread.
+#ifndef FD_GRAMMAR_GRAMMAR_SCHEMA_H
+#define FD_GRAMMAR_GRAMMAR_SCHEMA_H
+
+#include <jansson.h>
+
+#include "common/grammar/grammar_build.h"
+
+enum grammar_space {
+    GRAMMAR_SPACE_NONE,  // {"a":1,"b":2}
+    GRAMMAR_SPACE_ONE,   // {"a": 1, "b": 2}: at most one space after ':' and ',' (the default of models)
+    GRAMMAR_SPACE_LINES, // one line feed and at most 2 x 32 spaces of indentation, too
+};
+
+struct grammar_schema_options {
+    enum grammar_space space;
+    bool closed_by_default; // objects without additionalProperties take no others (OpenAI's strict)
+};
+
+// Adds the texts of a schema; `schema` is true, false or an object, and is only borrowed for the call. Returns its node.
+uint32_t grammar_add_schema(struct grammar_builder *builder, const json_t *schema, const struct grammar_schema_options *options);
+// Adds any JSON object (response_format json_object), or any JSON value.
+uint32_t grammar_add_json_object(struct grammar_builder *builder, const struct grammar_schema_options *options);
+uint32_t grammar_add_json_value(struct grammar_builder *builder, const struct grammar_schema_options *options);
+
+// The first as a whole grammar. The caller frees *out.
+enum status grammar_from_schema(const json_t *schema, const struct grammar_schema_options *options, struct grammar **out,
+                                struct error *error) MUST_CHECK;
+
+#endif
