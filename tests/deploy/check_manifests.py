@@ -38,8 +38,9 @@ def merge(into, patch):
             into[key] = value
 
 
-def load(folder):
-    """(kustomization, its documents with patches applied, errors); those of the folders that it stands on come first."""
+def load(folder, onto=()):
+    """(kustomization, its documents with patches applied, errors); those of the folders that it stands on come first. onto: the documents that
+    a component changes, too."""
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     below = [*kustomization.get("resources", []), *kustomization.get("components", [])]
     bases = [name for name in below if (folder / name).is_dir()]
@@ -49,7 +50,7 @@ def load(folder):
     errors = [f"{folder}/kustomization.yaml: {name} is not both listed and there" for name in sorted(listed ^ present)]
     documents = []
     for base in bases:
-        lower, of_base, wrong = load(folder / base)
+        lower, of_base, wrong = load(folder / base, documents if base in kustomization.get("components", []) else ())
         kustomization["images"] = kustomization.get("images", []) + lower.get("images", [])
         documents += of_base
         errors += wrong
@@ -57,7 +58,7 @@ def load(folder):
                   for document in yaml.safe_load_all((folder / name).read_text()) if document]
     for path in present & set(patches):
         patch = yaml.safe_load((folder / path).read_text())
-        target = find(documents, patch["kind"]).get(patch["metadata"]["name"])
+        target = find([*onto, *documents], patch["kind"]).get(patch["metadata"]["name"])
         if target is None:
             errors.append(f"{path}: there is no {patch['kind']} {patch['metadata']['name']} to patch")
         else:
@@ -261,7 +262,7 @@ def break_each(kustomization, documents):
         "image": lambda broken: pod(broken).update(image="other"),
         "restriction": lambda broken: pod(broken)["securityContext"].pop("allowPrivilegeEscalation"),
         "user": lambda broken: worker(broken)["template"]["spec"]["securityContext"].pop("runAsNonRoot"),
-        "memory": lambda broken: pod(broken)["resources"]["requests"].update(memory="1Gi"),
+        "memory": lambda broken: pod(broken)["resources"]["requests"].update(memory="128Mi"),
     }
     if find(documents, "ScaledObject"):
         breaks |= {
@@ -290,7 +291,7 @@ def check_rules(documents):
 def main():
     kustomization, documents, errors = load(Path(sys.argv[1]))
     for component in sys.argv[2:]:
-        _, more, wrong = load(Path(component))
+        _, more, wrong = load(Path(component), documents)
         documents += more
         errors += wrong
     errors += check_rules(documents)
