@@ -219,8 +219,8 @@ check_traces() {
 
 # A third worker joins the mesh and leaves it.
 check_start() {
-    say "$(python3 tests/deploy/start_time.py localhost/fastdecode-kv-worker --network fastdecode-check_default --env "FD_KV_MEMORY=$FD_KV_MEMORY" \
-        --volume "$state/certs/kv-worker:/run/secrets/fastdecode:ro")"
+    say_what python3 tests/deploy/start_time.py localhost/fastdecode-kv-worker --network fastdecode-check_default --env "FD_KV_MEMORY=$FD_KV_MEMORY" \
+        --volume "$state/certs/kv-worker:/run/secrets/fastdecode:ro"
     await 30 "$workers KV workers" all_workers_in
 }
 
@@ -299,5 +299,5 @@ build_next
 under_load "new images of all services" roll_out
 compose down --remove-orphans --timeout 20 >"$state/compose.log" 2>&1 || { tail -40 "$state/compose.log" >&2; die "compose down failed"; }
 [ -z "$(podman ps -aq)" ] || die "compose down left containers"
-say "$(python3 tests/deploy/kube_play.py "$state/certs" "$FD_MODELS" "$state/play.yaml")"
+say_what python3 tests/deploy/kube_play.py "$state/certs" "$FD_MODELS" "$state/play.yaml"
 say "passed"

@@ -13,6 +13,13 @@ die() {
 }
 say() { echo "check-deploy: $SECONDS s: $*"; }
 
+# say_what COMMAND...: what it prints; ends the check if it fails
+say_what() {
+    local said
+    said=$("$@")
+    say "$said"
+}
+
 # await SECONDS WHAT COMMAND...: repeats the command until it succeeds
 await() {
     local limit=$((SECONDS + $1)) what=$2

@@ -22,7 +22,8 @@ READY = re.compile(r"^(\S+Z) info kv-worker REGISTERED .*shape_known=1", re.MULT
 
 
 def podman(*arguments):
-    return subprocess.run(["podman", *arguments], capture_output=True, text=True, check=True).stdout.strip()
+    """What podman prints; a container's log is on stderr."""
+    return subprocess.run(["podman", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True).stdout.strip()
 
 
 def plain_s(image):
@@ -34,12 +35,12 @@ def plain_s(image):
 def ready_s(image, arguments):
     """(seconds from the command, seconds from the container's start) to ready"""
     began = time.time()
-    container = podman("run", "--detach", *arguments, image)
+    container = podman("run", "--detach", *arguments, image).split()[-1]
     try:
         said = wait_until(lambda: READY.search(podman("logs", container)), 30, "the worker joins the mesh")
         podman("exec", container, "kv-worker", "--probe")
         ready = datetime.datetime.fromisoformat(said[1].replace("Z", "+00:00")).timestamp()
-        started = podman("inspect", "--format", "{{.State.StartedAt.UnixMilli}}", container)
+        started = podman("inspect", "--format", "{{.State.StartedAt.UnixMilli}}", container).split()[-1]
         return ready - began, ready - int(started) / 1e3
     finally:
         podman("stop", "--time", "75", container)
@@ -49,7 +50,10 @@ def ready_s(image, arguments):
 def main():
     image, arguments = sys.argv[1], sys.argv[2:]
     plain = statistics.median(plain_s(image) for _ in range(TRIES))
-    ready, since_start = min(ready_s(image, arguments) for _ in range(TRIES))
+    for _ in range(TRIES):
+        ready, since_start = ready_s(image, arguments)
+        if ready <= LIMIT * plain:
+            break
     print(f"kv-worker's container: ready after {ready:.2f} s, {since_start:.2f} s after its start; plain container: {plain:.2f} s")
     if ready > LIMIT * plain:
         sys.exit(f"a kv-worker's container takes {ready / plain:.1f} times as long as a plain one until it is ready, at most {LIMIT} times are allowed")
