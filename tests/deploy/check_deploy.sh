@@ -297,7 +297,7 @@ under_load "four workers, then one" scale_workers
 under_load "a worker killed" kill_worker
 build_next
 under_load "new images of all services" roll_out
-compose down --remove-orphans --timeout 20 >"$state/compose.log" 2>&1 || { tail -40 "$state/compose.log" >&2; die "compose down failed"; }
+compose down --remove-orphans --timeout 5 >"$state/compose.log" 2>&1 || { tail -40 "$state/compose.log" >&2; die "compose down failed"; }
 [ -z "$(podman ps -aq)" ] || die "compose down left containers"
 say_what python3 tests/deploy/kube_play.py "$state/certs" "$FD_MODELS" "$state/play.yaml"
 say "passed"

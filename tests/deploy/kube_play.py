@@ -29,6 +29,7 @@ from pace import wait_until  # noqa: E402 (its folder is named above)
 PLAYED = Path(__file__).parent / "played"
 NETWORK = "fastdecode-play"
 READY_S = 60
+STOP_S = "2"  # for a pod to end: the last worker waits for another to take its pages
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 
@@ -166,6 +167,7 @@ def main():
     ready = time.monotonic()
     check_restricted(pods)
     check_answer(pods, (models / "keys").read_text().split()[0])
+    podman("pod", "stop", "--time", STOP_S, *(pod["metadata"]["name"] for pod in pods))
     podman("kube", "down", str(file))
     podman("volume", "rm", *(document["metadata"]["name"] for document in documents if document["kind"] == "PersistentVolumeClaim"))
     podman("network", "rm", NETWORK)
