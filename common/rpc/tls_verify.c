@@ -61,8 +61,8 @@ static void explain(int failure, struct tls_peer *peer)
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
-    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
     case X509_V_ERR_CERT_SIGNATURE_FAILURE: text = "its certificate is of a CA that is not in ca.pem"; break;
+    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT: text = "its certificate is self-signed, and not in ca.pem"; break;
     case X509_V_ERR_INVALID_PURPOSE: text = "its certificate is none of a service: a CA's own, or for another purpose"; break;
     default: break;
     }

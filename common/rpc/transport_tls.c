@@ -143,7 +143,7 @@ static struct link *link_open(struct transport_port *port, struct tls_session *s
         tls_session_close(session);
         return NULL;
     }
-    link->base = (struct transport_link){.transport = &transport_tls, .is_usable = true, .peer = link->peer};
+    link->base = (struct transport_link){.transport = &transport_tls, .is_usable = true, .at = link->address, .peer = link->peer};
     if (session)
         link->base.role = tls_session_role(session);
     link->port = port;
