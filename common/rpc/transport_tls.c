@@ -29,6 +29,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/priority.h"
 #include "common/rpc/tls_acceptor.h"
 #include "common/rpc/tls_dial.h"
 #include "common/rpc/transport.h"
@@ -447,6 +448,7 @@ static void *link_main(void *arg)
     struct transport_port *port = link->port;
     const struct loop_entry failed = {.source = &port->source, .kind = ENTRY_FAILED};
 
+    priority_short_turns(); // each layer of a step waits for this thread twice, beside threads that compute
     if (!link->session && (!connect_link(link) || !hand_over(link))) {
         atomic_store_explicit(&port->has_reserved, false, memory_order_relaxed);
         loop_put_reserved(link->loop, &failed);
