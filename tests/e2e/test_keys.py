@@ -63,10 +63,11 @@ def test_limits_hold_exactly(start_mesh, tmp_path):
     assert ask(mesh.url, "fd-wrong")[0] == 401
 
     lines = keys.read_text(encoding="ascii").splitlines(keepends=True)
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
         other = make_key(keys, "rotating")
         wait_until(lambda: ask(mesh.url, other)[0] == 200, 30)
-        running = [pool.submit(ask, mesh.url, other, 200) for _ in range(8)]
+        running = [pool.submit(ask, mesh.url, other, 1000) for _ in range(8)]
+        mesh.wait_metric("fastdecode_requests_running", lambda count: count == 8)  # all of them have begun
         replaced = tmp_path / "keys.new"
         replaced.write_text("".join(lines) + "broken line here\n", encoding="ascii")
         os.replace(replaced, keys)  # refused: the old one counts
