@@ -322,7 +322,7 @@ bool grammar_memory_grow(struct grammar_tracker *tracker, uint32_t cursors)
     const size_t configurations = (size_t)cursors + GRAMMAR_HELD + 2; // the one that a step is made from, and the one it makes
     const size_t words = 1 + configurations * GRAMMAR_MAX_CONFIGURATION + GRAMMAR_MAX_STEP;
 
-    return words <= tracker->word_capacity || resize(tracker, words);
+    return words <= tracker->word_capacity || resize(tracker, MAX(words, (size_t)tracker->word_capacity / 2 * 3));
 }
 
 void grammar_memory_close(struct grammar_tracker *tracker)
