@@ -306,6 +306,12 @@ static bool resize(struct grammar_tracker *tracker, size_t words)
     return true;
 }
 
+// Returns the least memory for so many cursors: beside them there are what is held, the configuration that a step is made from, and the step.
+static size_t words_for(uint32_t cursors)
+{
+    return 1 + ((size_t)cursors + GRAMMAR_HELD + 1) * GRAMMAR_MAX_CONFIGURATION + GRAMMAR_MAX_STEP;
+}
+
 bool grammar_memory_open(struct grammar_tracker *tracker, size_t words)
 {
     const uint32_t rules = tracker->grammar->rule_count;
@@ -314,13 +320,12 @@ bool grammar_memory_open(struct grammar_tracker *tracker, size_t words)
     tracker->closure = calloc(1, sizeof *tracker->closure);
     tracker->pending = calloc((rules + 63) / 64, sizeof *tracker->pending);
     tracker->rule_calls = calloc(rules, sizeof *tracker->rule_calls);
-    return tracker->closure && tracker->pending && tracker->rule_calls && resize(tracker, words) && grammar_memory_grow(tracker, 0);
+    return tracker->closure && tracker->pending && tracker->rule_calls && resize(tracker, MAX(words, words_for(0)));
 }
 
 bool grammar_memory_grow(struct grammar_tracker *tracker, uint32_t cursors)
 {
-    const size_t configurations = (size_t)cursors + GRAMMAR_HELD + 2; // the one that a step is made from, and the one it makes
-    const size_t words = 1 + configurations * GRAMMAR_MAX_CONFIGURATION + GRAMMAR_MAX_STEP;
+    const size_t words = words_for(cursors);
 
     return words <= tracker->word_capacity || resize(tracker, MAX(words, (size_t)tracker->word_capacity / 2 * 3));
 }

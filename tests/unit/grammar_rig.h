@@ -79,7 +79,19 @@ static inline bool rig_matches(const struct grammar *grammar, const char *text, 
 
 /* --- random expressions -------------------------------------------------------------------------------------------------------- */
 
-enum rig_kind { RIG_EMPTY, RIG_TEXT_OF, RIG_CHARS, RIG_SEQUENCE, RIG_EITHER, RIG_REPEAT, RIG_CALL, RIG_BOTH, RIG_WITHOUT, RIG_SPECIAL, RIG_BEFORE };
+enum rig_kind {
+    RIG_EMPTY,
+    RIG_TEXT_OF,
+    RIG_CHARS,
+    RIG_SEQUENCE,
+    RIG_EITHER,
+    RIG_REPEAT,
+    RIG_CALL,
+    RIG_BOTH,
+    RIG_WITHOUT,
+    RIG_SPECIAL,
+    RIG_BEFORE
+};
 
 struct rig_expression {
     enum rig_kind kind;
@@ -145,7 +157,8 @@ static inline void rig_draw_grammar(struct rig_grammar *grammar)
 }
 
 // Builds an expression. rules: the builder's.
-static inline uint32_t rig_build(struct grammar_builder *builder, const struct rig_grammar *grammar, uint32_t index, const uint32_t *rules)
+static inline uint32_t rig_build(struct grammar_builder *builder, const struct rig_grammar *grammar, uint32_t index,
+                                 const uint32_t *rules)
 {
     const struct rig_expression *e = &grammar->expressions[index];
     uint32_t nodes[3];
