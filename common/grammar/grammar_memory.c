@@ -152,6 +152,7 @@ uint32_t grammar_configuration_of(struct grammar_tracker *tracker, const struct 
     words[CONFIGURATION_FLAGS] = flags;
     words[CONFIGURATION_MASK] = 0;
     words[CONFIGURATION_PLAIN] = GRAMMAR_UNKNOWN;
+    words[CONFIGURATION_LOOPS] = words[CONFIGURATION_LOOPS + 1] = 0;
     memset(words + CONFIGURATION_NEXT, 0xff, classes * sizeof *words);
     memcpy(words + CONFIGURATION_NEXT + classes, pairs, count * sizeof *pairs);
     return (uint32_t)(words - tracker->words);
@@ -220,6 +221,7 @@ static void rename_pairs(struct grammar_tracker *tracker, uint32_t object)
     if (words[OBJECT_SIZE] & OBJECT_IS_CONFIGURATION) {
         words[OBJECT_HASH] = hash_of(pairs, count, 1 + words[CONFIGURATION_FLAGS]);
         words[CONFIGURATION_PLAIN] = GRAMMAR_UNKNOWN;
+        words[CONFIGURATION_LOOPS] = words[CONFIGURATION_LOOPS + 1] = 0;
         memset(words + CONFIGURATION_NEXT, 0xff, tracker->grammar->class_count * sizeof *words);
     } else
         words[OBJECT_HASH] = hash_of(pairs, count, 0);
