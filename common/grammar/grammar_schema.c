@@ -122,6 +122,11 @@ static uint32_t compile_set(struct jschema *schema, struct jschema_set set)
     schema->depth++;
     variants = jschema_flatten(schema, set);
     nodes = jschema_take(schema, variants.count, sizeof *nodes);
+    for (uint32_t i = 0; nodes && i < variants.count; i++)
+        if (variants.sets[i].count == 0) { // anything is valid: the others say nothing new
+            variants.sets[0] = variants.sets[i];
+            variants.count = 1;
+        }
     for (uint32_t i = 0; nodes && i < variants.count && !jschema_failed(schema); i++)
         nodes[i] = compile_variant(schema, variants.sets[i]);
     schema->depth--;

@@ -208,8 +208,10 @@ static uint32_t digits_beside(struct jschema *schema, const struct jschema_form 
 uint32_t jschema_number(struct jschema *schema, const struct jschema_form *form)
 {
     uint32_t types = form->types & JSCHEMA_NUMBER, node, others;
-    bool has_divisor = jschema_has_term(form, "multipleOf"), is_limited, needs_one_text = form->not_value_count > 0;
+    bool has_divisor = jschema_has_term(form, "multipleOf"), is_limited, needs_one_text = false;
 
+    for (uint32_t i = 0; i < form->not_value_count; i++)
+        needs_one_text |= json_is_number(form->not_values[i]);
     for (uint32_t i = 0; i < form->term_count; i++)
         needs_one_text |= form->terms[i].is_negative && strcmp(form->terms[i].keyword, "multipleOf") == 0;
     is_limited = form->min.is_set || form->max.is_set || has_divisor || needs_one_text;

@@ -145,7 +145,7 @@ static uint32_t texts_of_values(struct jschema *schema, const struct jschema_for
 
 uint32_t jschema_string(struct jschema *schema, const struct jschema_form *form)
 {
-    bool has_lengths = form->min_length > 0 || form->max_length != UINT64_MAX, is_narrow = form->not_value_count > 0;
+    bool has_lengths = form->min_length > 0 || form->max_length != UINT64_MAX, is_narrow = false;
     uint32_t quote = grammar_text(schema->builder, "\""), term_count = 0;
     const char *format = NULL;
 
@@ -162,7 +162,12 @@ uint32_t jschema_string(struct jschema *schema, const struct jschema_form *form)
         if (is_format && !term->is_negative && jschema_format_kind(json_string_value(term->value)) == JSCHEMA_FORMAT_KNOWN)
             format = json_string_value(term->value);
     }
-    if (format && term_count == 1 && !has_lengths && !form->has_values && form->not_value_count == 0)
+    for (uint32_t i = 0; i < form->not_value_count; i++)
+        if (json_is_string(form->not_values[i])) {
+            is_narrow = true;
+            term_count++;
+        }
+    if (format && term_count == 1 && !has_lengths && !form->has_values)
         return jschema_format_text(schema, format);
     if (!is_narrow && form->has_values && !has_lengths)
         return texts_of_values(schema, form);
