@@ -370,6 +370,9 @@ bool jschema_index(struct jschema *schema, const json_t *root)
     if (!schema->slots || !schema->contents)
         return false;
     struct jschema_entry place = {.step = no_step, .resource = JSCHEMA_ROOT, .is_made = true};
+    if (!jschema_grow(schema, &schema->entries, 0, &schema->entry_capacity, sizeof *schema->entries))
+        return false;
+    schema->entry_count = JSCHEMA_TRUE;
     add(schema, json_true(), place);
     add(schema, json_false(), place);
     if (json_is_boolean(root))

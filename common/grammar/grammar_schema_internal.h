@@ -46,7 +46,7 @@ enum {
 };
 
 // A schema's place. Entries are numbered; equal schemas of one resource have one number, the first's (jschema_entry_of).
-enum { JSCHEMA_TRUE, JSCHEMA_FALSE, JSCHEMA_ROOT }; // the entries that are always there
+enum { JSCHEMA_NONE, JSCHEMA_TRUE, JSCHEMA_FALSE, JSCHEMA_ROOT }; // the entries that are always there; NONE is a failure
 struct jschema_entry {
     const json_t *value;
     uint64_t hash;

@@ -20,7 +20,7 @@
 #include "common/model/model.h"
 #include "common/vocabulary/vocabulary.h"
 
-enum { TRACKER_BYTES = 64 << 20, SOFT_TOKENS = 60, MAX_TOKENS = 6000 };
+enum { TRACKER_BYTES = 8 << 20, SOFT_TOKENS = 60, MAX_TOKENS = 6000 };
 
 static struct tokenizer *tokenizer;
 static struct grammar_vocab *vocab;
