@@ -18,9 +18,10 @@ enum {
     STACK_WEIGHT,   // words that it and what it refers to take, at most
     STACK_PAIRS,    // (state, stack) ...
     CONFIGURATION_FLAGS = 3,
-    CONFIGURATION_MASK,  // the slot of its mask + 1, or 0
-    CONFIGURATION_PLAIN, // what a plain character leads to, see grammar_mask.c
-    CONFIGURATION_NEXT,  // [byte classes] the configurations that follow, then pairs (state, stack) ...
+    CONFIGURATION_MASK,                           // the slot of its mask + 1, or 0
+    CONFIGURATION_PLAIN,                          // what a plain character leads to, see grammar_mask.c
+    CONFIGURATION_LOOPS,                          // two words: the groups of characters (grammar_vocab_state.h) that lead to itself
+    CONFIGURATION_NEXT = CONFIGURATION_LOOPS + 2, // [byte classes] the configurations that follow, then pairs (state, stack) ...
 
     OBJECT_IS_CONFIGURATION = 1,
     OBJECT_IS_MARKED = 2,
