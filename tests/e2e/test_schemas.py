@@ -12,12 +12,16 @@ import re
 import jsonschema
 import pytest
 
-from conftest import SEED
+import pace
+from conftest import ROOT, SEED
 from schema_suite import folder
 from schema_texts import Texts, all_orders, parse, write
 
 MAX_TEXTS = 720
 ANSWERS = 50
+# Each run makes up texts for one in so many schemas of the suite, another one with each commit; FD_ALL=1: for all.
+SHARDS = 1 if os.environ.get("FD_ALL") == "1" else 4
+COMPILE_US = 50_000  # of the processor, times the pace of this machine: hostile schemas are refused or compiled within that
 
 # What the standard takes and we do not, or the other way round, and why.
 DIFFERENT = {
@@ -73,10 +77,11 @@ def is_different(name, description):
 
 def test_the_official_suite(texts):
     refused, compiled, instances, made, asked = collections.Counter(), 0, 0, 0, 0
-    for name, group in groups():
+    for index, (name, group) in enumerate(groups()):
         schema = json.dumps(group["schema"], default=float)
         tries = [list(itertools.islice(write(test["data"], all_orders), MAX_TEXTS)) for test in group["tests"]]
-        answer = texts.ask(schema, itertools.chain(*tries), random=0 if name in PYTHON_DIFFERS else ANSWERS, seed=SEED)
+        answer = texts.ask(schema, itertools.chain(*tries), 
+                           random=0 if name in PYTHON_DIFFERS or (index + SEED) % SHARDS else ANSWERS, seed=SEED)
         what = f"{name}: {group['description']}"
         if answer["status"] != "OK":
             if answer["error"].endswith("no value is valid under the schema"):  # then no instance may be
@@ -96,3 +101,74 @@ def test_the_official_suite(texts):
         asked += len(answer["texts"])
     print(f"\nofficial suite: {compiled} schemas compiled, {instances} instances right, {made} of {asked} texts came to an end and are valid; refused by keyword: {dict(refused.most_common())}")
     assert compiled >= 280 and instances >= 1250 and made >= 0.98 * asked
+
+
+def test_schemas_of_applications(texts):
+    """tests/golden/schemas_make.py says what they are."""
+    with open(os.path.join(ROOT, "tests", "golden", "schemas.json"), encoding="utf-8") as file:
+        schemas = json.load(file)
+    times, sizes, made, asked = [], [], 0, 0
+    for name, schema in schemas.items():
+        answer = texts.ask(schema, random=10, seed=SEED, space=("none", "one", "lines")[SEED % 3])
+        assert answer["status"] == "OK", f"{name}: {answer}"
+        times.append(answer["compile_us"])
+        sizes.append(answer["bytes"])
+        made += check_answers(parse(json.dumps(schema)), answer, name)
+        asked += 10
+    times.sort()
+    print(f"\n{len(schemas)} schemas of applications: compile median {times[len(times) // 2] / 1000:.1f} ms, "
+          f"p99 {times[len(times) * 99 // 100] / 1000:.1f} ms of the processor; {sum(sizes) // len(sizes)} bytes; {made} of {asked} texts valid")
+    assert len(schemas) >= 200 and made == asked
+
+
+def numbered(count, schema):
+    return {f"property_{i}": schema for i in range(count)}
+
+
+HOSTILE = {
+    "deep": '{"type":"object","properties":{"a":' * 900 + "true" + "}}" * 900,  # texts: Python's json does not go so deep
+    "too deep": '{"items":' * 10000 + "true" + "}" * 10000,
+    "deep in allOf": '{"allOf":[' * 900 + "true" + "]}" * 900,
+    "deep in not": '{"not":' * 1800 + "true" + "}" * 1800,
+    "10,000 alternatives": {"anyOf": [{"type": "object", "properties": {f"p{i}": {"const": i}}, "required": [f"p{i}"]} for i in range(10000)]},
+    "4,000 alternatives": {"anyOf": [{"type": "object", "properties": {f"p{i}": {"const": i}}, "required": [f"p{i}"]} for i in range(4000)]},
+    "4,000 exclusive objects": {"oneOf": [{"properties": {f"p{i}": {"const": i}}} for i in range(4000)]},
+    "10,000 choices": {"enum": [f"choice {i * 7919 % 10000}" for i in range(10000)]},
+    "doubling references": {"$ref": "#/$defs/d0", "$defs": {
+        f"d{i}": {"type": "object", "properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}, "b": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(60)} |
+        {"d60": {"type": "string"}}},
+    "doubling in place": {"$ref": "#/$defs/d0", "$defs": {
+        f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}, {"minLength": i, "$ref": f"#/$defs/d{i + 1}"}]} for i in range(60)} | {"d60": {}}},
+    "tower of allOf": {"allOf": [{"anyOf": [{"minLength": i * 7 + k} for k in range(5)]} for i in range(30)]},
+    "growing sets": {"$ref": "#/$defs/d0", "$defs": {
+        f"d{i}": {"type": "object", "properties": {"a": {"allOf": [{"$ref": f"#/$defs/d{(i * 3 + k) % 40}"} for k in range(3)]}}} for i in range(40)}},
+    "many items": {"type": "array", "items": {"type": "integer"}, "minItems": 10**9},
+    "at most many items": {"type": "array", "items": {"type": "integer"}, "maxItems": 10**9},
+    "many in many": {"type": "array", "maxItems": 1000, "items": {"type": "array", "maxItems": 1000, "items": {"type": "string", "maxLength": 1000}}},
+    "long strings": {"type": "string", "minLength": 10**9},
+    "long patterns": {"type": "string", "maxLength": 10**6, "pattern": "^a*$"},
+    "exponential pattern": {"type": "string", "pattern": "(a|b)*a(a|b){40}c"},
+    "counts of counts": {"type": "string", "pattern": "((a{1,100}){1,100}){1,100}"},
+    "patterns that meet": {"type": "string", "allOf": [{"pattern": f"a.{{{i}}}b.*c.{{{i}}}"} for i in range(5, 12)]},
+    "patterns of keys": {"type": "object", "patternProperties": {f"a.{{{i}}}b": {"type": "integer"} for i in range(8, 12)}},
+    "5,000 properties": {"type": "object", "properties": numbered(5000, {"type": "string"})},
+    "1,000 required": {"type": "object", "properties": numbered(1000, {"type": "integer"}), "required": list(numbered(1000, 0))},
+    "dependent": {"type": "object", "properties": numbered(30, True), "dependentRequired": {f"property_{i}": [f"property_{i + 1}"] for i in range(29)}},
+    "counted": {"type": "object", "properties": numbered(3000, True), "maxProperties": 1500, "additionalProperties": False},
+    "multiples": {"type": "object", "properties": {f"p{i}": {"type": "integer", "multipleOf": 400 + i} for i in range(100)}},
+    "objects of strings of formats": {"type": "object", "properties": {f"p{i}": {"type": "string", "format": "email", "maxLength": 60 + i} for i in range(50)}},
+    "open objects": {"type": "object", "properties": {f"p{i}": {"type": "object", "properties": numbered(20, {"type": "string"}) | {f"q{i}": True}}
+                                                      for i in range(600)}},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_schemas(texts, name):
+    times = []
+    for _ in range(3):  # the least: another process may have had the cache
+        answer = texts.ask(HOSTILE[name])
+        times.append(answer.get("compile_us", 0))
+    text = f"{answer['status']} after {min(times) / 1000:.1f} ms of the processor, {answer.get('bytes', answer.get('error'))}"
+    print(f"\n{name}: {text}")
+    assert answer["status"] in ("OK", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNREADABLE"), text
+    assert min(times) <= COMPILE_US * pace.factor() or min(times) <= COMPILE_US * pace.factor(again=True), text
