@@ -10,7 +10,7 @@
 #include "common/grammar/grammar_builder_state.h"
 #include "common/grammar/grammar_schema_internal.h"
 
-enum { MAX_STATES = 1 << 12, MIN_DIGITS = 6, MAX_PLACES = 16, STATES_OF_OPERATION = 64 };
+enum { MAX_STATES = 1 << 12, MIN_DIGITS = 6, MAX_PLACES = 16, STATES_OF_OPERATION = 32 };
 
 uint32_t jschema_any_number(struct jschema *schema, bool integers)
 {
