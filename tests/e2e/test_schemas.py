@@ -7,6 +7,7 @@ import glob
 import itertools
 import json
 import os
+import random
 import re
 
 import jsonschema
@@ -14,6 +15,7 @@ import pytest
 
 import pace
 from conftest import ROOT, SEED
+from schema_random import Maker
 from schema_suite import folder
 from schema_texts import Texts, all_orders, parse, write
 
@@ -21,6 +23,7 @@ MAX_TEXTS = 720
 ANSWERS = 50
 # Each run makes up texts for one in so many schemas of the suite, another one with each commit; FD_ALL=1: for all.
 SHARDS = 1 if os.environ.get("FD_ALL") == "1" else 4
+RANDOM_SCHEMAS = 300
 COMPILE_US = 50_000  # of the processor, times the pace of this machine: hostile schemas are refused or compiled within that
 
 # What the standard takes and we do not, or the other way round, and why.
@@ -119,6 +122,35 @@ def test_schemas_of_applications(texts):
     print(f"\n{len(schemas)} schemas of applications: compile median {times[len(times) // 2] / 1000:.1f} ms, "
           f"p99 {times[len(times) * 99 // 100] / 1000:.1f} ms of the processor; {sum(sizes) // len(sizes)} bytes; {made} of {asked} texts valid")
     assert len(schemas) >= 200 and made == asked
+
+
+def test_random_schemas(texts):
+    """What compiles takes the values that `jsonschema` finds valid, and no others; what is said to have no value has none."""
+    compiled, instances = 0, 0
+    for number in range(RANDOM_SCHEMAS):
+        maker = Maker(random.Random(f"{SEED} {number}"))
+        schema = maker.document()
+        values = [maker.value(maker.random.randint(1, 3)) for _ in range(30)]
+        validator = Validator(parse(json.dumps(schema)))
+        try:
+            truth = [validator.is_valid(parse(json.dumps(value))) for value in values]
+        except RecursionError:  # it refers to itself without an end
+            continue
+        tries = [list(itertools.islice(write(value, all_orders), MAX_TEXTS)) for value in values]
+        answer = texts.ask(schema, itertools.chain(*tries))
+        if answer["status"] != "OK":
+            assert answer["status"] in ("UNIMPLEMENTED", "RESOURCE_EXHAUSTED") or not any(truth), f"{answer['error']}: {json.dumps(schema)}"
+            continue
+        compiled += 1
+        accepted = iter(answer["accepted"])
+        for value, tried, valid in zip(values, tries, truth):
+            taken = any(list(itertools.islice(accepted, len(tried))))
+            if valid and not taken and len(tried) == MAX_TEXTS:  # there are more orders of its keys
+                continue
+            instances += 1
+            assert taken == valid, f"{value} is {'' if valid else 'not '}valid: {json.dumps(schema)}"
+    print(f"\n{compiled} of {RANDOM_SCHEMAS} random schemas compiled, {instances} instances right")
+    assert compiled >= RANDOM_SCHEMAS // 2
 
 
 def numbered(count, schema):
