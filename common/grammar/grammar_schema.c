@@ -152,6 +152,7 @@ static bool open_schema(struct jschema *schema, struct grammar_builder *builder,
                                .arena = {.cap = JSCHEMA_ARENA_BYTES},
                                .made = json_array(),
                                .nothing = grammar_nothing(builder),
+                               .rewritten = jschema_rewritten,
                                .compile = compile_set,
                                .is_empty = jschema_is_empty};
     schema->memo = jschema_take(schema, 1, sizeof *schema->memo);

@@ -213,9 +213,13 @@ static void read_identity(struct jschema *schema, uint32_t entry)
         for (uint32_t i = 0; i < schema->resource_count; i++)
             if (schema->resources[i].entry == e->resource)
                 base = schema->resources[i].name;
+        char *joined = jschema_take(schema, strlen(base) + strlen(id) + 2, 1);
+        if (!joined)
+            return;
+        jschema_join(base, id, joined);
         e->resource = entry;
         name(schema, &schema->resources, &schema->resource_count, &schema->resource_capacity,
-             (struct jschema_named){jschema_join(schema, base, id), entry, entry});
+             (struct jschema_named){joined, entry, entry});
     } else if (entry == JSCHEMA_ROOT) {
         name(schema, &schema->resources, &schema->resource_count, &schema->resource_capacity,
              (struct jschema_named){"", entry, entry});

@@ -95,7 +95,8 @@ struct jschema {
     uint32_t nothing; // the node of what has no text
     uint32_t any_value, any_string, any_character, any_object, any_array, any_number, any_integer, line; // nodes; 0: not made yet
     uint32_t format_contents[JSCHEMA_FORMATS], format_texts[JSCHEMA_FORMATS];
-    // The two that go in circles: files must not.
+    // What goes in circles: files must not.
+    uint32_t (*rewritten)(struct jschema *, uint32_t entry, const char *keyword); // jschema_rewritten()
     uint32_t (*compile)(struct jschema *, struct jschema_set); // returns the node of a set; `nothing`: no value is valid
     bool (*is_empty)(struct jschema *, struct jschema_set, uint32_t depth); // whether it can be shown that no value is valid
 };
@@ -122,9 +123,15 @@ bool jschema_grow(struct jschema *schema, void *array, uint32_t count, uint32_t 
 uint64_t jschema_count(struct jschema *schema, uint32_t entry, const char *keyword, uint64_t otherwise);
 const json_t *jschema_get(const struct jschema *schema, uint32_t entry, const char *keyword); // NULL: it has none
 
+// --- grammar_schema_uri.c
+// Joins them as RFC 3986 does, without the fragment. joined: as long as both together, and two bytes more.
+void jschema_join(const char *base, const char *reference, char *joined);
+
 // --- grammar_schema_ref.c
-uint32_t jschema_resolve(struct jschema *schema, uint32_t entry, const char *reference);   // 0: failed
-const char *jschema_join(struct jschema *schema, const char *base, const char *reference); // as RFC 3986 does, without the fragment
+uint32_t jschema_resolve(struct jschema *schema, uint32_t entry, const char *reference); // 0: failed
+
+// --- grammar_schema_type.c
+uint32_t jschema_types(struct jschema *schema, uint32_t entry); // by type, const and enum
 
 // --- grammar_schema_flat.c
 struct jschema_variants {
@@ -132,7 +139,6 @@ struct jschema_variants {
     struct jschema_set *sets;
 };
 struct jschema_variants jschema_flatten(struct jschema *schema, struct jschema_set set);
-uint32_t jschema_types(struct jschema *schema, uint32_t entry); // by type, const and enum
 
 // --- grammar_schema_rewrite.c
 // Returns a schema that says in place what entry's keyword does (oneOf, not, if, dependent..., an enum or const with arrays or objects), in terms of
@@ -211,6 +217,10 @@ uint32_t jschema_any_object(struct jschema *schema);
 uint32_t jschema_any_array(struct jschema *schema);
 uint32_t jschema_any_string(struct jschema *schema);
 uint32_t jschema_any_character(struct jschema *schema);
+uint32_t jschema_any_number(struct jschema *schema, bool integers);
+// Content is what a string says, before it is written as JSON.
+uint32_t jschema_any_content(struct jschema *schema);
+uint32_t jschema_quoted(struct jschema *schema, uint32_t content); // its texts
 // Writes the text of a scalar. Returns NULL if there is no memory.
 const char *jschema_scalar_text(struct jschema *schema, const json_t *value, size_t *bytes);
 // The operations of grammar_build.h, counted.
@@ -219,7 +229,6 @@ uint32_t jschema_without(struct jschema *schema, uint32_t a, uint32_t b);
 bool jschema_is_nothing(struct jschema *schema, uint32_t node); // of a regular node
 
 // --- grammar_schema_number.c
-uint32_t jschema_any_number(struct jschema *schema, bool integers);
 uint32_t jschema_number(struct jschema *schema, const struct jschema_form *form);
 
 // --- grammar_schema_range.c
@@ -228,11 +237,8 @@ uint32_t jschema_range(struct jschema *schema, const struct jschema_bound *min, 
                        uint32_t digits);
 
 // --- grammar_schema_string.c
-// Content is what a string says, before it is written as JSON.
 uint32_t jschema_string(struct jschema *schema, const struct jschema_form *form);
 uint32_t jschema_string_content(struct jschema *schema, const struct jschema_form *form);
-uint32_t jschema_any_content(struct jschema *schema);
-uint32_t jschema_quoted(struct jschema *schema, uint32_t content);
 uint32_t jschema_pattern(struct jschema *schema, const json_t *pattern, uint32_t entry, const char *keyword);
 
 // --- grammar_schema_format.c

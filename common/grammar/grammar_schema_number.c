@@ -12,31 +12,6 @@
 
 enum { MAX_STATES = 1 << 12, MIN_DIGITS = 6, MAX_PLACES = 16, STATES_OF_OPERATION = 32 };
 
-uint32_t jschema_any_number(struct jschema *schema, bool integers)
-{
-    uint32_t *node = integers ? &schema->any_integer : &schema->any_number;
-    struct grammar_builder *builder = schema->builder;
-
-    if (!*node) {
-        uint32_t digit = jschema_class(schema, "0-9"), minus = jschema_optional(schema, grammar_text(builder, "-"));
-        uint32_t zero = grammar_text(builder, "0"), one = jschema_class(schema, "1-9");
-        uint32_t whole = JSCHEMA_SEQUENCE(schema, one, grammar_repeat(builder, digit, 0, JSCHEMA_MAX_DIGITS - 1));
-        if (integers) {
-            *node = jschema_rule(schema, "integer", JSCHEMA_EITHER(schema, zero, JSCHEMA_SEQUENCE(schema, minus, whole)));
-        } else {
-            uint32_t fraction =
-                JSCHEMA_SEQUENCE(schema, grammar_text(builder, "."), grammar_repeat(builder, digit, 1, JSCHEMA_MAX_FRACTION));
-            uint32_t exponent = JSCHEMA_SEQUENCE(schema, jschema_class(schema, "eE"),
-                                                 jschema_optional(schema, jschema_class(schema, "+-")),
-                                                 grammar_repeat(builder, digit, 1, 2));
-            *node = jschema_rule(schema, "number",
-                                 JSCHEMA_SEQUENCE(schema, minus, JSCHEMA_EITHER(schema, zero, whole),
-                                                  jschema_optional(schema, fraction), jschema_optional(schema, exponent)));
-        }
-    }
-    return *node;
-}
-
 // --- multiples ---------------------------------------------------------------------------------------------------------------
 
 // m x 10^exponent

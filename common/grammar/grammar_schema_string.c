@@ -5,23 +5,8 @@
 // have any of JSON's escapes, each of which counts as one character.
 #include <string.h>
 
-#include "common/grammar/grammar_escape.h"
 #include "common/grammar/grammar_schema_internal.h"
 #include "common/grammar/grammar_text.h"
-
-uint32_t jschema_any_content(struct jschema *schema)
-{
-    return grammar_repeat(schema->builder, grammar_chars(schema->builder, NULL, 0, true), 0, GRAMMAR_NO_LIMIT);
-}
-
-uint32_t jschema_quoted(struct jschema *schema, uint32_t content)
-{
-    uint32_t quote = grammar_text(schema->builder, "\"");
-
-    if (content == schema->nothing || jschema_failed(schema))
-        return schema->nothing;
-    return JSCHEMA_SEQUENCE(schema, quote, grammar_json_escaped(schema->builder, content), quote);
-}
 
 uint32_t jschema_pattern(struct jschema *schema, const json_t *pattern, uint32_t entry, const char *keyword)
 {

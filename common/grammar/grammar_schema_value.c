@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/grammar/grammar_escape.h"
 #include "common/grammar/grammar_schema_internal.h"
 
 enum { BLOCK = 32, DIRECT = 64, INDENT = 64 };
@@ -150,6 +151,45 @@ uint32_t jschema_any_string(struct jschema *schema)
         schema->any_string = jschema_rule(schema, "string", JSCHEMA_SEQUENCE(schema, quote, characters, quote));
     }
     return schema->any_string;
+}
+
+uint32_t jschema_any_content(struct jschema *schema)
+{
+    return grammar_repeat(schema->builder, grammar_chars(schema->builder, NULL, 0, true), 0, GRAMMAR_NO_LIMIT);
+}
+
+uint32_t jschema_quoted(struct jschema *schema, uint32_t content)
+{
+    uint32_t quote = grammar_text(schema->builder, "\"");
+
+    if (content == schema->nothing || jschema_failed(schema))
+        return schema->nothing;
+    return JSCHEMA_SEQUENCE(schema, quote, grammar_json_escaped(schema->builder, content), quote);
+}
+
+uint32_t jschema_any_number(struct jschema *schema, bool integers)
+{
+    uint32_t *node = integers ? &schema->any_integer : &schema->any_number;
+    struct grammar_builder *builder = schema->builder;
+
+    if (!*node) {
+        uint32_t digit = jschema_class(schema, "0-9"), minus = jschema_optional(schema, grammar_text(builder, "-"));
+        uint32_t zero = grammar_text(builder, "0"), one = jschema_class(schema, "1-9");
+        uint32_t whole = JSCHEMA_SEQUENCE(schema, one, grammar_repeat(builder, digit, 0, JSCHEMA_MAX_DIGITS - 1));
+        if (integers) {
+            *node = jschema_rule(schema, "integer", JSCHEMA_EITHER(schema, zero, JSCHEMA_SEQUENCE(schema, minus, whole)));
+        } else {
+            uint32_t fraction =
+                JSCHEMA_SEQUENCE(schema, grammar_text(builder, "."), grammar_repeat(builder, digit, 1, JSCHEMA_MAX_FRACTION));
+            uint32_t exponent = JSCHEMA_SEQUENCE(schema, jschema_class(schema, "eE"),
+                                                 jschema_optional(schema, jschema_class(schema, "+-")),
+                                                 grammar_repeat(builder, digit, 1, 2));
+            *node = jschema_rule(schema, "number",
+                                 JSCHEMA_SEQUENCE(schema, minus, JSCHEMA_EITHER(schema, zero, whole),
+                                                  jschema_optional(schema, fraction), jschema_optional(schema, exponent)));
+        }
+    }
+    return *node;
 }
 
 // open, nothing or items with commas between them, close
