@@ -29,13 +29,13 @@ enum {
 };
 
 enum {
-    GRAMMAR_DEAD = 0,                    // the configuration from which nothing can follow
-    GRAMMAR_NO_STACK = 0,                // below the last one
-    GRAMMAR_UNKNOWN = UINT32_MAX,        // not found out yet
-    GRAMMAR_TEXT_ENDS = UINT32_MAX,      // the state to which rule 0 returns
-    GRAMMAR_MAX_CLOSURE = 2048,          // pairs of a closure
-    GRAMMAR_MAX_CONFIGURATION = 1 << 13, // words of one with all its stacks: some 1000 levels of nesting
-    GRAMMAR_MAX_STEP = 1 << 13,          // words that one step may make
+    GRAMMAR_DEAD = 0,                                     // the configuration from which nothing can follow
+    GRAMMAR_NO_STACK = 0,                                 // below the last one
+    GRAMMAR_UNKNOWN = UINT32_MAX,                         // not found out yet
+    GRAMMAR_TEXT_ENDS = UINT32_MAX,                       // the state to which rule 0 returns
+    GRAMMAR_MAX_CLOSURE = 2048,                           // pairs of a closure
+    GRAMMAR_MAX_CONFIGURATION = GRAMMAR_CURSOR_BYTES / 4, // words of one with all its stacks
+    GRAMMAR_MAX_STEP = 1 << 13,                           // words that one step may make
     GRAMMAR_HELD = 2,
     GRAMMAR_MIN_MASKS = 8,
 };
