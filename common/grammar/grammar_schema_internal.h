@@ -17,12 +17,12 @@
 #include "common/grammar/grammar_schema.h"
 
 enum {
-    JSCHEMA_MAX_DEPTH = 128,         // of schemas in each other, and of values and references while a grammar is made
-    JSCHEMA_MAX_VALUES = 1 << 16,    // JSON values of a schema
-    JSCHEMA_MAX_WORK = 1 << 18,      // schemas looked at, in all
-    JSCHEMA_MAX_OPERATIONS = 1 << 9, // on regular languages; large ones count for more
-    JSCHEMA_MAX_VARIANTS = 1 << 10,  // of one set
-    JSCHEMA_MAX_OPTIONS = 1 << 12,   // of one anyOf or oneOf
+    JSCHEMA_MAX_DEPTH = 128,          // of schemas in each other, and of values and references while a grammar is made
+    JSCHEMA_MAX_VALUES = 1 << 16,     // JSON values of a schema
+    JSCHEMA_MAX_WORK = 1 << 18,       // schemas looked at, in all
+    JSCHEMA_MAX_OPERATIONS = 1 << 11, // on regular languages; each counts by its states, too
+    JSCHEMA_MAX_VARIANTS = 1 << 10,   // of one set
+    JSCHEMA_MAX_OPTIONS = 1 << 12,    // of one anyOf or oneOf
     JSCHEMA_MAX_REQUIRED_ITEMS = 1 << 14,
     JSCHEMA_MAX_PATTERN_KEYS = 4, // patterns in the patternProperties of one object
     JSCHEMA_MAX_DIGITS = 64,      // of a number before the point
@@ -223,6 +223,7 @@ uint32_t jschema_any_content(struct jschema *schema);
 uint32_t jschema_quoted(struct jschema *schema, uint32_t content); // its texts
 // Writes the text of a scalar. Returns NULL if there is no memory.
 const char *jschema_scalar_text(struct jschema *schema, const json_t *value, size_t *bytes);
+bool jschema_charge(struct jschema *schema, uint32_t states); // counts an operation on so many states; false: too many
 // The operations of grammar_build.h, counted.
 uint32_t jschema_both(struct jschema *schema, uint32_t a, uint32_t b);
 uint32_t jschema_without(struct jschema *schema, uint32_t a, uint32_t b);

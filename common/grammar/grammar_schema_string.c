@@ -26,8 +26,8 @@ uint32_t jschema_pattern(struct jschema *schema, const json_t *pattern, uint32_t
     grammar_builder_close(trial);
     if (status)
         return jschema_fail(schema, entry, keyword, status, "%s", error.text);
-    if (++schema->operations > JSCHEMA_MAX_OPERATIONS)
-        return jschema_fail(schema, entry, keyword, STATUS_RESOURCE_EXHAUSTED, "the schema has more patterns than can be combined");
+    if (!jschema_charge(schema, 0))
+        return schema->nothing;
     return grammar_add_regex(schema->builder, json_string_value(pattern), json_string_length(pattern), false);
 }
 

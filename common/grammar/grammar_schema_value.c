@@ -5,10 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/grammar/grammar_builder_state.h"
 #include "common/grammar/grammar_escape.h"
 #include "common/grammar/grammar_schema_internal.h"
 
-enum { BLOCK = 32, DIRECT = 64, INDENT = 64 };
+enum { BLOCK = 32, DIRECT = 64, INDENT = 64, STATES_OF_OPERATION = 16 };
 
 uint32_t jschema_optional(struct jschema *schema, uint32_t node) { return grammar_repeat(schema->builder, node, 0, 1); }
 
@@ -34,24 +35,37 @@ uint32_t jschema_rule(struct jschema *schema, const char *name, uint32_t node)
     return grammar_call(schema->builder, rule);
 }
 
+bool jschema_charge(struct jschema *schema, uint32_t states)
+{
+    schema->operations += 1 + states / STATES_OF_OPERATION;
+    if (schema->operations > JSCHEMA_MAX_OPERATIONS)
+        grammar_builder_fail(schema->builder, STATUS_RESOURCE_EXHAUSTED,
+                             "the schema has too many patterns, multiples and keys: use fewer, or additionalProperties: false");
+    return !jschema_failed(schema);
+}
+
+// Counts an operation's result as well: what it cost was more than that.
+static uint32_t charge_result(struct jschema *schema, uint32_t node)
+{
+    const struct grammar_node *made = node > GRAMMAR_NODE_EMPTY ? grammar_node_of(schema->builder, node) : NULL;
+
+    if (made && made->kind == NODE_REGULAR && !jschema_charge(schema, grammar_regular_of(schema->builder, made->at)->state_count))
+        return schema->nothing;
+    return node;
+}
+
 uint32_t jschema_both(struct jschema *schema, uint32_t a, uint32_t b)
 {
-    if (a == schema->nothing || b == schema->nothing)
+    if (a == schema->nothing || b == schema->nothing || !jschema_charge(schema, 0))
         return schema->nothing;
-    if (++schema->operations > JSCHEMA_MAX_OPERATIONS)
-        return grammar_builder_fail(schema->builder, STATUS_RESOURCE_EXHAUSTED,
-                                    "#: the schema has more patterns and keys than can be combined");
-    return grammar_both(schema->builder, a, b);
+    return charge_result(schema, grammar_both(schema->builder, a, b));
 }
 
 uint32_t jschema_without(struct jschema *schema, uint32_t a, uint32_t b)
 {
     if (a == schema->nothing || b == schema->nothing)
         return a;
-    if (++schema->operations > JSCHEMA_MAX_OPERATIONS)
-        return grammar_builder_fail(schema->builder, STATUS_RESOURCE_EXHAUSTED,
-                                    "#: the schema has more patterns and keys than can be combined");
-    return grammar_without(schema->builder, a, b);
+    return jschema_charge(schema, 0) ? charge_result(schema, grammar_without(schema->builder, a, b)) : schema->nothing;
 }
 
 bool jschema_is_nothing(struct jschema *schema, uint32_t node)
