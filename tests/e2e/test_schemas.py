@@ -125,6 +125,19 @@ def test_schemas_of_applications(texts):
     assert len(schemas) >= 200 and made == asked
 
 
+def test_a_union_of_many(texts):
+    """Four hundred kinds of events, told apart by a required const behind $ref, or by what OpenAPI's discriminator names."""
+    kinds = {f"kind_{i}": {"type": "object", "properties": {"x": {"type": "integer"}, "kind": {"const": f"kind_{i}"}}, "required": ["x", "kind"]}
+             for i in range(400)}
+    union = {"oneOf": [{"$ref": f"#/$defs/{name}"} for name in kinds], "$defs": kinds}
+    answer = texts.ask(union, ['{"x":1,"kind":"kind_7"}', '{"x":1,"kind":"none"}'])
+    assert answer["status"] == "OK" and answer["accepted"] == [True, False], answer
+    for kind in kinds.values():
+        kind["required"] = ["x"]
+    answer = texts.ask(union | {"discriminator": {"propertyName": "kind"}}, ['{"x":1,"kind":"kind_7"}', '{"x":1}'])
+    assert answer["status"] == "OK" and answer["accepted"] == [True, False], answer
+
+
 def test_random_schemas(texts):
     """What compiles takes the values that `jsonschema` finds valid, and no others; what is said to have no value has none."""
     compiled, instances = 0, 0
