@@ -237,6 +237,10 @@ uint32_t jschema_number(struct jschema *schema, const struct jschema_form *form)
 uint32_t jschema_range(struct jschema *schema, const struct jschema_bound *min, const struct jschema_bound *max, bool whole,
                        uint32_t digits);
 
+// --- grammar_schema_length.c
+// The texts of a regular node of min to max characters. Where max is large, it may be fewer (see there). entry: what errors are about.
+uint32_t jschema_of_length(struct jschema *schema, uint32_t entry, uint32_t content, uint64_t min, uint64_t max);
+
 // --- grammar_schema_string.c
 uint32_t jschema_string(struct jschema *schema, const struct jschema_form *form);
 uint32_t jschema_string_content(struct jschema *schema, const struct jschema_form *form);

@@ -61,18 +61,6 @@ static uint32_t contents_of_values(struct jschema *schema, const json_t **values
     return nodes ? grammar_either(schema->builder, nodes, node_count) : schema->nothing;
 }
 
-// Strings of so many characters.
-static uint32_t content_of_length(struct jschema *schema, uint64_t min, uint64_t max)
-{
-    uint32_t any = grammar_chars(schema->builder, NULL, 0, true);
-
-    if (min > GRAMMAR_MAX_REGULAR_STATES || (max != UINT64_MAX && max > GRAMMAR_MAX_REGULAR_STATES))
-        return grammar_builder_fail(schema->builder, STATUS_RESOURCE_EXHAUSTED,
-                                    "#: minLength and maxLength beside pattern, format or enum must not be over %u",
-                                    GRAMMAR_MAX_REGULAR_STATES);
-    return grammar_repeat(schema->builder, any, (uint32_t)min, max == UINT64_MAX ? GRAMMAR_NO_LIMIT : (uint32_t)max);
-}
-
 struct lengths {
     uint64_t min, max;
 };
@@ -118,12 +106,12 @@ static uint32_t apply_terms(struct jschema *schema, const struct jschema_form *f
                 content = *is_narrow ? jschema_both(schema, content, node) : node;
             *is_narrow = true;
         }
-    if (has_lengths(lengths)) {
-        uint32_t node = content_of_length(schema, lengths.min, lengths.max);
-        content = *is_narrow ? jschema_both(schema, content, node) : node;
-        *is_narrow = true;
-    }
-    return content;
+    if (!has_lengths(lengths))
+        return content;
+    if (*is_narrow)
+        return jschema_of_length(schema, form->leaves.ids[0], content, lengths.min, lengths.max);
+    *is_narrow = true;
+    return jschema_of_length(schema, form->leaves.ids[0], jschema_any_content(schema), lengths.min, lengths.max);
 }
 
 uint32_t jschema_string_content(struct jschema *schema, const struct jschema_form *form)
