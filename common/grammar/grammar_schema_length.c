@@ -8,7 +8,8 @@
 #include "common/grammar/grammar_builder_state.h"
 #include "common/grammar/grammar_schema_internal.h"
 
-enum { MAX_STATES = 6000, LEAST = 64 };
+// MAX_COUNT: of any characters, each of which takes some eight states of GRAMMAR_MAX_REGULAR_STATES.
+enum { MAX_STATES = 6000, LEAST = 64, MAX_COUNT = 1900 };
 
 // Characters are counted by their first bytes.
 static uint32_t weight_of(const struct grammar_arc *arc) { return arc->first < 0x80 || arc->first >= 0xc0; }
@@ -93,7 +94,9 @@ uint32_t jschema_of_length(struct jschema *schema, uint32_t entry, uint32_t cont
         return content;
     if (max != UINT64_MAX && max > LEAST && max > MAX_STATES / states)
         max = MAX_STATES / states > LEAST ? MAX_STATES / states : LEAST;
-    if (min > max || min > GRAMMAR_MAX_REGULAR_STATES)
+    if (max != UINT64_MAX && max > MAX_COUNT)
+        max = MAX_COUNT;
+    if (min > max || min > MAX_COUNT)
         return jschema_fail(schema, entry, "minLength", STATUS_RESOURCE_EXHAUSTED, "is too large beside pattern, format or enum");
     return jschema_both(schema, content,
                         grammar_repeat(builder, any, (uint32_t)min, max == UINT64_MAX ? GRAMMAR_NO_LIMIT : (uint32_t)max));
