@@ -15,6 +15,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/messages/features.h"
 #include "services/gateway/request_internal.h"
 #include "services/gateway/root_span.h"
 
@@ -130,10 +131,20 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
         request_finish_choice(choice, "length", "deadline");
         return !last;
     }
+    if (choice_is_over(choice, requests->config.language)) { // only its last event was lost
+        request_finish_choice(choice, "stop", NULL);
+        return !last;
+    }
     if (choice->generated_count >= request->max_tokens &&
         (request->max_tokens > 0 || choice->prompt->scored_count >= choice->prompt->count)) {
         request_finish_choice(choice, "length", NULL); // it was complete, and only its last event was lost
         return !last;
+    }
+    if (requests->state.ready && request->features & ~requests->state.features) {
+        api_fail(&error, 503, "not_ready", NULL, "the mesh's s-part or scheduler is too old for %s: upgrade it",
+                 features_name(request->features & ~requests->state.features));
+        request_fail(request, &error);
+        return false;
     }
     if (requests->state.ready && now_us >= choice->retry_us) {
         submit(requests, choice);

@@ -30,6 +30,9 @@ enum {
     API_MAX_STOPS = 16,
     API_MAX_STOP_BYTES = 1024,
     API_MAX_BIAS = 1024,
+    API_MAX_STOP_TOKENS = 128,
+    API_MAX_BAD_WORDS = 512, // of at most API_MAX_STOP_BYTES each
+    API_MAX_DRY_BREAKERS = 64,
     API_MAX_SALT_BYTES = 1024, // kept as long as its request, here and in the scheduler
     API_MAX_LOGPROBS = 20,
     API_MAX_DEPTH = 64,       // the deepest nesting in a body
@@ -66,6 +69,16 @@ struct api_chat_message {
     char *joined; // owned: content of several parts
 };
 
+struct api_ids {
+    uint32_t *ids; // owned; NULL: none
+    uint32_t count;
+};
+
+struct api_strings {
+    struct stop_string *strings; // owned; NULL: none
+    uint32_t count;
+};
+
 struct api_bias {
     uint32_t token;
     float bias;
@@ -94,6 +107,9 @@ struct api_request {
     uint32_t stop_count;
     struct api_bias *bias;
     uint32_t bias_count;
+    int64_t min_tokens, dry_allowed_length, dry_last_tokens; // dry_last_tokens -1: all
+    struct api_ids stop_tokens, allowed_tokens;
+    struct api_strings bad_words, dry_breakers;
     bool add_special_tokens, parse_special, add_generation_prompt, return_token_strs;
 };
 

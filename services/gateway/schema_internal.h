@@ -23,6 +23,17 @@ bool schema_read_tokens(struct schema_run *run, const char *name, const json_t *
 bool schema_read_messages(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_stop(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_bias(struct schema_run *run, const char *name, const json_t *value);
+// Reads [1, 2, 3].
+bool schema_read_ids(struct schema_run *run, const char *name, const json_t *value, struct api_ids *out);
+
+// schema_sampling.c: fields of the sampler that are lists, and how those and its numbers go together.
+bool schema_read_stop_tokens(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_allowed_tokens(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_bad_words(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_dry_breakers(struct schema_run *run, const char *name, const json_t *value);
+void schema_sampling_defaults(struct api_request *out);
+bool schema_check_sampling(struct schema_run *run);
+void schema_free_sampling(struct api_request *request);
 
 // schema_value.c. A string with a zero byte is refused: what compares it would see only what comes before. max_bytes 0: no limit.
 bool schema_read_integer(struct schema_run *run, const char *name, const json_t *value, double min, double max, int64_t *out);

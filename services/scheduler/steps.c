@@ -23,10 +23,13 @@ enum {
 
 static bool is_end(const struct scheduler *scheduler, const struct token_log *log, uint32_t token)
 {
+    const Fastdecode__Sampling *sampling = log->request ? log->request->sampling : NULL;
     bool ended = false;
 
+    for (size_t i = 0; sampling && i < sampling->n_stop_token; i++)
+        ended |= token == sampling->stop_token[i];
     if (log->ignore_eos)
-        return false;
+        return ended;
     for (uint32_t i = 0; i < scheduler->end_token_count; i++)
         ended |= token == scheduler->end_tokens[i];
     for (size_t i = 0; log->request && i < log->request->n_end_token; i++)

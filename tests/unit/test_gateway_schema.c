@@ -89,6 +89,32 @@ static void test_all_fields(void **state)
     api_request_free(&request);
 }
 
+static void test_sampling_fields(void **state)
+{
+    struct api_request request = take(
+        API_CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"min_tokens\":3,\"stop_token_ids\":[7,8],\"bad_words\":[\"a\",\"b c\"],"
+        "\"allowed_token_ids\":[1],\"typical_p\":0.5,\"xtc_probability\":0.25,\"dry_multiplier\":0.75,\"dry_penalty_last_n\":64}");
+    (void)state;
+
+    assert_int_equal(request.sampling.min_tokens, 3);
+    assert_true(request.stop_tokens.count == 2 && request.stop_tokens.ids[1] == 8);
+    assert_true(request.allowed_tokens.count == 1 && request.allowed_tokens.ids[0] == 1);
+    assert_true(request.bad_words.count == 2 && request.bad_words.strings[1].bytes == 3);
+    assert_true(request.sampling.typical_p == 0.5f && request.sampling.xtc_probability == 0.25f &&
+                request.sampling.xtc_threshold == 0.1f);
+    assert_true(request.sampling.dry_multiplier == 0.75f && request.sampling.dry_base == 1.75f);
+    assert_true(request.sampling.dry_allowed_length == 2 && request.sampling.dry_last_tokens == 64);
+    assert_true(request.dry_breakers.count == 4 && request.dry_breakers.strings[2].data[0] == '"');
+    api_request_free(&request);
+    request = take(API_COMPLETION,
+                   "{\"prompt\":\"x\",\"typical_p\":1,\"dry_multiplier\":1,\"dry_penalty_last_n\":0,\"bad_words\":[],"
+                   "\"stop_token_ids\":null,\"min_tokens\":0,\"xtc_probability\":0,\"dry_sequence_breakers\":[]}");
+    assert_true(request.sampling.typical_p == 0 && request.sampling.dry_multiplier == 0 && request.sampling.min_tokens == 0);
+    assert_true(request.bad_words.count == 0 && request.stop_tokens.count == 0 && request.dry_breakers.count == 0);
+    api_request_free(&request);
+}
+
 // A number above 0 is none of the values that mean "off", however small it is.
 static void test_small_numbers(void **state)
 {
@@ -198,6 +224,24 @@ static const struct {
     {API_COMPLETION, PROMPT "\"logit_bias\":{\"1000\":1}}", "logit_bias", "no token of this model"},
     {API_COMPLETION, PROMPT "\"logit_bias\":{\"1\":101}}", "logit_bias", "-100 to 100"},
     {API_COMPLETION, PROMPT "\"best_of\":2}", "best_of", "not supported"},
+    {API_COMPLETION, PROMPT "\"mirostat\":2}", "mirostat", "not supported"},
+    {API_COMPLETION, PROMPT "\"min_tokens\":-1}", "min_tokens", "from 0"},
+    {API_COMPLETION, PROMPT "\"min_tokens\":9,\"max_tokens\":8}", "min_tokens", "'max_tokens' 8"},
+    {API_COMPLETION, PROMPT "\"stop_token_ids\":5}", "stop_token_ids", "an array of token ids, not an integer"},
+    {API_COMPLETION, PROMPT "\"stop_token_ids\":[1,\"2\"]}", "stop_token_ids[1]", "a token id, not a string"},
+    {API_COMPLETION, PROMPT "\"allowed_token_ids\":[3,1000]}", "allowed_token_ids[1]", "no token of this model"},
+    {API_COMPLETION, PROMPT "\"allowed_token_ids\":[-1]}", "allowed_token_ids[0]", "no token of this model"},
+    {API_COMPLETION, PROMPT "\"bad_words\":\"no\"}", "bad_words", "an array of strings, not a string"},
+    {API_COMPLETION, PROMPT "\"bad_words\":[\"no\",1]}", "bad_words", "an array of strings, not an integer"},
+    {API_COMPLETION, PROMPT "\"bad_words\":[\"\"]}", "bad_words", "1 to 1024 bytes"},
+    {API_COMPLETION, PROMPT "\"typical_p\":1.5}", "typical_p", "at most 1"},
+    {API_COMPLETION, PROMPT "\"xtc_probability\":2}", "xtc_probability", "at most 1"},
+    {API_COMPLETION, PROMPT "\"xtc_threshold\":-0.1}", "xtc_threshold", "at least 0"},
+    {API_COMPLETION, PROMPT "\"dry_multiplier\":-1}", "dry_multiplier", "at least 0"},
+    {API_COMPLETION, PROMPT "\"dry_base\":0.5}", "dry_base", "at least 1"},
+    {API_COMPLETION, PROMPT "\"dry_allowed_length\":-1}", "dry_allowed_length", "from 0"},
+    {API_COMPLETION, PROMPT "\"dry_penalty_last_n\":-2}", "dry_penalty_last_n", "from -1"},
+    {API_COMPLETION, PROMPT "\"dry_sequence_breakers\":{}}", "dry_sequence_breakers", "an array of strings, not an object"},
     {API_COMPLETION, PROMPT "\"suffix\":\"x\"}", "suffix", "not supported"},
     {API_COMPLETION, PROMPT "\"model\":1}", "model", "a string"},
     {API_COMPLETION, PROMPT "\"model\":\"tiny\\u0000x\"}", "model", "zero byte"},
@@ -277,10 +321,11 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),   cmocka_unit_test(test_defaults_of_a_model),
-        cmocka_unit_test(test_all_fields), cmocka_unit_test(test_small_numbers),
-        cmocka_unit_test(test_prompts),    cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_refused),    cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_defaults),        cmocka_unit_test(test_defaults_of_a_model),
+        cmocka_unit_test(test_all_fields),      cmocka_unit_test(test_small_numbers),
+        cmocka_unit_test(test_prompts),         cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_sampling_fields), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
