@@ -12,6 +12,8 @@
 #include "common/sampler/sampler_state.h"
 #include "common/sampler/softmax.h"
 
+static const uint64_t XTC_STREAM = 0x8cb92ba72f3d8dd7u; // added to the seed: other random numbers than those of the draw
+
 static uint64_t mix(uint64_t x) // splitmix64's finalizer (Steele, Lea, Flood 2014)
 {
     x ^= x >> 30;
@@ -334,14 +336,16 @@ static void adjust(const struct sampler *sampler, const float *logits, const uin
 static uint32_t draw(const struct sampler *sampler, const float *adjusted, uint32_t index, struct sampler_scratch *scratch)
 {
     const struct sampler_params *p = &sampler->params;
-    struct sampler_weighed weighed = {adjusted, softmax_max(adjusted, sampler->vocab), sampler_scale(p), 0};
+    struct sampler_weighed weighed = {adjusted, softmax_max(adjusted, sampler->vocab), sampler_scale(p), 0, false};
     uint32_t count;
     double sum = 0, target;
 
     weighed.total = softmax_weights(adjusted, sampler->vocab, weighed.max, weighed.scale, scratch->weights);
     if (!(weighed.total > 0))
         return argmax(adjusted, sampler->vocab);
-    count = sampler_filter(sampler, &weighed, index, scratch);
+    weighed.excludes_top = p->xtc_probability > 0 &&
+                           sampler_uniform(p->seed + XTC_STREAM, p->choice, index) < (double)p->xtc_probability;
+    count = sampler_filter(sampler, &weighed, scratch);
     for (uint32_t i = 0; i < count; i++)
         sum += (double)scratch->candidates[i].weight;
     target = sampler_uniform(p->seed, p->choice, index) * sum;

@@ -9,8 +9,6 @@
 
 enum { TYPICAL_FIRST = 256, TYPICAL_TIMES = 8 }; // so many are sorted at first, and so many times as many if they are not enough
 
-static const uint64_t XTC_STREAM = 0x8cb92ba72f3d8dd7u; // added to the seed: other random numbers than those of the draw
-
 static bool heavier(const struct sampler_candidate *a, const struct sampler_candidate *b)
 {
     return a->weight > b->weight || (a->weight == b->weight && a->token < b->token);
@@ -105,13 +103,11 @@ static uint32_t keep_typical(const struct sampler_weighed *weighed, float share,
 }
 
 // Drops all that have the threshold's part of the weight, but the last of them in the order of weight.
-static uint32_t exclude_top(const struct sampler_params *p, uint32_t index, struct sampler_candidate *c, uint32_t count)
+static uint32_t exclude_top(const struct sampler_params *p, struct sampler_candidate *c, uint32_t count)
 {
     double least = (double)p->xtc_threshold * sum_of(c, count);
     uint32_t top = 0, kept = 0, last = 0;
 
-    if (sampler_uniform(p->seed + XTC_STREAM, p->choice, index) >= (double)p->xtc_probability)
-        return count;
     for (uint32_t i = 0; i < count; i++)
         if ((double)c[i].weight >= least) {
             last = top == 0 || heavier(&c[last], &c[i]) ? i : last;
@@ -143,8 +139,7 @@ static uint32_t take_candidates(const struct sampler_params *p, uint32_t vocab, 
     return keep;
 }
 
-uint32_t sampler_filter(const struct sampler *sampler, const struct sampler_weighed *weighed, uint32_t index,
-                        struct sampler_scratch *scratch)
+uint32_t sampler_filter(const struct sampler *sampler, const struct sampler_weighed *weighed, struct sampler_scratch *scratch)
 {
     const struct sampler_params *p = &sampler->params;
     struct sampler_candidate *c = scratch->candidates;
@@ -166,5 +161,5 @@ uint32_t sampler_filter(const struct sampler *sampler, const struct sampler_weig
         if (c[keep].weight < p->min_p * (typical ? c[0].weight : 1))
             break;
     count = keep ? keep : MIN(count, 1u);
-    return p->xtc_probability > 0 ? exclude_top(p, index, c, count) : count;
+    return weighed->excludes_top ? exclude_top(p, c, count) : count;
 }

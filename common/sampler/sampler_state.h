@@ -53,10 +53,10 @@ struct sampler_weighed {
     const float *adjusted;
     float max, scale;
     double total;
+    bool excludes_top; // xtc applies to this token
 };
 
 // sampler_filter.c. Leaves in scratch->candidates those that may be drawn, and returns how many.
-uint32_t sampler_filter(const struct sampler *sampler, const struct sampler_weighed *weighed, uint32_t index,
-                        struct sampler_scratch *scratch);
+uint32_t sampler_filter(const struct sampler *sampler, const struct sampler_weighed *weighed, struct sampler_scratch *scratch);
 
 #endif
