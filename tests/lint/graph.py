@@ -59,6 +59,7 @@ ROOMS = {
     "common/handover": "proto common/base common/wire common/messages common/rpc",
     "common/apikey": "",
     "common/batch": "common/base",
+    "common/grammar": "common/base",
     # programs: none includes another
     "services/gateway": "proto common/apikey common/base common/batch common/otlp common/trace common/service common/kv common/jinja common/model common/tokenizer common/vocabulary "
                         "common/wire common/messages common/rpc",
