@@ -282,18 +282,22 @@ uint32_t grammar_repeat(struct grammar_builder *builder, uint32_t node, uint32_t
 
 uint32_t grammar_add_regular(struct grammar_builder *builder, struct grammar_fsa *fsa)
 {
-    uint32_t at = builder->regulars.count;
+    const uint32_t at = builder->regulars.count;
+    const bool is_small = !fsa->failure && !fsa->arc_count, has_empty = is_small && fsa->accepts[fsa->start];
 
-    if (!fsa->failure && !fsa->arc_count) { // the empty string or nothing
-        bool is_empty = fsa->accepts[fsa->start];
+    if (is_small) { // the empty string or nothing
         grammar_fsa_free(fsa);
-        return is_empty ? grammar_empty(builder) : GRAMMAR_NODE_NOTHING;
+        return has_empty ? grammar_empty(builder) : GRAMMAR_NODE_NOTHING;
     }
-    if (fsa->failure || !charge(builder, fsa->state_count * 5 + fsa->arc_count * sizeof *fsa->arcs) ||
+    if (fsa->failure == GRAMMAR_FSA_TOO_LARGE)
+        grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "a regular language needs more than %u states or %u edges",
+                             fsa->max_states, fsa->max_arcs);
+    if (fsa->failure || !charge(builder, fsa->state_count + fsa->arc_count * sizeof *fsa->arcs) ||
         !push(builder, &builder->regulars, fsa, 1)) {
         grammar_fsa_free(fsa);
         return grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     }
+    *fsa = (struct grammar_fsa){0};
     return add_node(builder, (struct grammar_node){.kind = NODE_REGULAR, .at = at});
 }
 

@@ -82,7 +82,7 @@ static inline struct grammar_fsa *grammar_regular_of(const struct grammar_builde
     return (struct grammar_fsa *)builder->regulars.data + regular;
 }
 
-// Adds a node that matches what a sealed, trimmed automaton without calls accepts, and takes it over, whatever happens.
+// Adds a node that matches what a sealed, trimmed automaton without calls accepts, and takes it over, whatever happens: it is empty afterwards.
 uint32_t grammar_add_regular(struct grammar_builder *builder, struct grammar_fsa *fsa);
 // Adds ^ or $, of which grammar_settle_anchors() makes something that can be compiled.
 uint32_t grammar_add_anchor(struct grammar_builder *builder, uint32_t symbol);

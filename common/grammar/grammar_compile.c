@@ -10,8 +10,12 @@
 #include "common/grammar/grammar_builder_state.h"
 #include "common/grammar/grammar_emit.h"
 #include "common/grammar/grammar_pack.h"
+#include "common/grammar/grammar_reduce.h"
 #include "common/grammar/grammar_rules.h"
 #include "common/grammar/grammar_state.h"
+
+// How much larger a deterministic automaton may be, and how many arcs may be looked at to make it.
+enum { GROWTH = 2, GROWTH_MIN = 64, WORK_AN_ARC = 16, WORK_MIN = 4096 };
 
 struct compilation {
     struct grammar_builder *builder;
@@ -34,14 +38,31 @@ static uint32_t number_of(struct compilation *compilation, uint32_t rule)
     return compilation->numbers[rule];
 }
 
+// Makes a rule's automaton deterministic, unless it would get much larger: then it stays as it is, and grammar_step.c does the same as it goes.
+// Either way states that go on alike are merged.
+static void reduce(struct compilation *compilation, struct grammar_fsa *part)
+{
+    struct grammar_fsa deterministic;
+    uint64_t work = WORK_MIN + (uint64_t)part->arc_count * WORK_AN_ARC, left = work;
+
+    grammar_determinize(part, GROWTH_MIN + GROWTH * part->state_count, &left, &deterministic);
+    compilation->builder->work += work - left;
+    if (!deterministic.failure) {
+        grammar_fsa_free(part);
+        *part = deterministic;
+    } else
+        grammar_fsa_free(&deterministic);
+    grammar_minimize(part);
+}
+
 // Puts one rule's automaton behind the others. Its calls get the numbers of the kept rules.
 static void add_rule(struct compilation *compilation, uint32_t node, uint32_t number)
 {
     struct grammar_fsa part;
 
     grammar_emit(compilation->builder, node, compilation->uses, &part);
-    if (!part.failure)
-        grammar_fsa_trim(&part);
+    grammar_fsa_trim(&part);
+    reduce(compilation, &part);
     if (part.failure && !compilation->fsa.failure)
         compilation->fsa.failure = part.failure;
     for (uint32_t a = 0; a < part.arc_count; a++) {
