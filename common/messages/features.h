@@ -11,7 +11,12 @@
 
 #include "generate.pb-c.h"
 
-enum { FEATURES_MAX = 2, FEATURES_OURS = 1 << FASTDECODE__SAMPLING_FEATURE__SAMPLING_FEATURE_BANS };
+enum {
+    FEATURES_MAX = 2,
+    FEATURES_BANS = 1 << FASTDECODE__SAMPLING_FEATURE__SAMPLING_FEATURE_BANS,
+    FEATURES_GRAMMAR = 1 << FASTDECODE__SAMPLING_FEATURE__SAMPLING_FEATURE_GRAMMAR,
+    FEATURES_OURS = FEATURES_BANS | FEATURES_GRAMMAR,
+};
 
 // Returns the features that a request needs.
 uint32_t features_of(const Fastdecode__Sampling *sampling);

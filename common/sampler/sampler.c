@@ -398,7 +398,12 @@ void sampler_sample(const struct sampler *sampler, const float *logits, const ui
         adjusted = scratch->adjusted;
     }
     token = p->temperature > 0 ? draw(sampler, adjusted, index, scratch) : argmax(adjusted, sampler->vocab);
-    const bool all_banned = !(adjusted[token] > -INFINITY);
+    bool all_banned = !(adjusted[token] > -INFINITY);
+    if (all_banned && index < p->min_tokens) { // nothing but an end is possible: it comes before min_tokens
+        adjust(sampler, logits, allowed, p->min_tokens, scratch);
+        token = p->temperature > 0 ? draw(sampler, adjusted, index, scratch) : argmax(adjusted, sampler->vocab);
+        all_banned = !(adjusted[token] > -INFINITY);
+    }
     if (p->logprobs) {
         sampler_score(logits, sampler->vocab, token, p->top_logprobs, scratch, result);
     } else {

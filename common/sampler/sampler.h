@@ -14,7 +14,7 @@
 // distribution's entropy. xtc ("exclude top choices") drops, with its probability, all tokens that have at least the threshold's
 // probability, but the least likely of them.
 //
-// Bans: tokens that are not in allowed_tokens; end_tokens and stop_tokens before min_tokens are generated; the last token of a bad sequence
+// Bans: tokens that are not in allowed_tokens; end_tokens and stop_tokens before min_tokens are generated, unless nothing else is left; the last token of a bad sequence
 // behind its other tokens, among the generated ones; and tokens that a mask does not allow.
 //
 // Threads: a sampler belongs to one sequence and is used by one thread at a time; a scratch by one thread.

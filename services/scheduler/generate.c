@@ -21,6 +21,8 @@ static void on_cancel(void *user)
         scheduler_event(scheduler, &event);
 }
 
+enum { GRAMMAR_BYTES_MAX = 1 << 20 }; // GRAMMAR_MAX_BYTES of common/grammar, which the scheduler does not look into
+
 // Refuses whatever the s-part would refuse: it would refuse the whole step, which is of many sequences.
 static enum status check(const struct scheduler *scheduler, const Fastdecode__GenerateRequest *request, struct error *error)
 {
@@ -33,6 +35,9 @@ static enum status check(const struct scheduler *scheduler, const Fastdecode__Ge
                          scheduler->model.context_tokens);
     if (sampling_parse(request->sampling, scheduler->model.vocab, bias, &params, error))
         return error->status;
+    if (request->sampling->grammar.len > GRAMMAR_BYTES_MAX)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "sampling: a grammar of %zu bytes, at most %d are taken",
+                         request->sampling->grammar.len, GRAMMAR_BYTES_MAX);
     const uint32_t lacking = scheduler->s_part.member.up ? features_of(request->sampling) & ~stages_features(&scheduler->s_part)
                                                          : 0;
     if (lacking)
@@ -211,7 +216,7 @@ void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sc
     else if (reason == SCHED_NO_SPACE)
         no_space_text(scheduler, log, event.error = text, sizeof text);
     else if (reason == SCHED_CANCELLED)
-        event.error = (char *)"cancelled";
+        event.error = log->fault ? log->fault : (char *)"cancelled";
     (void)!rpc_call_send(call, &event.base); // one that is gone is reported by on_cancel
     rpc_call_end(call);
 }
