@@ -5,6 +5,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "services/gateway/grammars.h"
 #include "services/gateway/request_internal.h"
 
 enum { BAD_WORD_TOKENS_MAX = API_MAX_STOP_BYTES + 8, BAD_TOKENS_MAX = 1 << 14 };
@@ -175,6 +176,24 @@ static bool set_breakers(const struct api_request *api, const struct language *l
     return true;
 }
 
+// What the answer must look like, as a grammar for the s-part.
+static bool set_grammar(const struct api_request *api, const struct language *language, struct request *request,
+                        struct api_error *error)
+{
+    Fastdecode__Sampling *sampling = &request->sampling;
+    struct error reason;
+    uint32_t end_count;
+
+    if (grammars_get(request->owner->grammars, &api->form, &request->grammar, &reason))
+        return api_fail(error, 400, reason.status == STATUS_UNIMPLEMENTED ? "unsupported_parameter" : "invalid_value", api->form.param,
+                        "'%s': %s", api->form.param, reason.text);
+    sampling->grammar.data = (uint8_t *)(uintptr_t)packed_grammar_bytes(request->grammar, &sampling->grammar.len);
+    sampling->ends_late = api->ignore_eos;
+    sampling->end_token = language_end_tokens(language, &end_count);
+    sampling->n_end_token = end_count;
+    return true;
+}
+
 bool request_set_sampling(struct api_request *api, const struct language *language, struct request *request,
                           struct api_error *error)
 {
@@ -197,6 +216,8 @@ bool request_set_sampling(struct api_request *api, const struct language *langua
     }
     if (!set_bias(api, request))
         return api_no_memory(error);
+    if (api->form.kind != API_FORM_NONE && !set_grammar(api, language, request, error))
+        return false;
     return set_bad_words(api, language, request, error) && set_breakers(api, language, request, error);
 }
 
@@ -209,4 +230,5 @@ void request_free_sampling(struct request *request)
     free(request->sampling.bad_length);
     free(request->sampling.bad_token);
     free(request->sampling.dry_breakers.data);
+    packed_grammar_let_go(request->grammar);
 }

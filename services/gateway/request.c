@@ -16,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/messages/features.h"
+#include "services/gateway/grammars.h"
 #include "services/gateway/request_internal.h"
 #include "services/gateway/root_span.h"
 
@@ -24,6 +25,11 @@ enum status requests_open(const struct requests_config *config, struct requests 
     *out = calloc(1, sizeof **out);
     if (!*out)
         return STATUS_RESOURCE_EXHAUSTED;
+    (*out)->grammars = grammars_open();
+    if (!(*out)->grammars) {
+        free(*out);
+        return STATUS_RESOURCE_EXHAUSTED;
+    }
     (*out)->config = *config;
     (*out)->track = trace_track_open("answers");
     (*out)->track_requests = trace_track_open("requests");
@@ -41,6 +47,7 @@ void requests_close(struct requests *requests)
     }
     text_free(&requests->piece);
     text_free(&requests->chunk);
+    grammars_close(requests->grammars);
     free(requests);
 }
 

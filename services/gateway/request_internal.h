@@ -78,6 +78,7 @@ struct request {
     Fastdecode__LatencyClass latency_class;
     uint32_t top_logprobs, max_tokens;
     Fastdecode__Sampling sampling; // owns its lists, but for end_token; its bias entries point into bias_items
+    struct packed_grammar *grammar; // of sampling; NULL: none
     uint32_t features;             // that it needs (common/messages/features.h)
     Fastdecode__TokenBias *bias_items, **bias;
     struct stop_string stops[API_MAX_STOPS];
@@ -98,6 +99,7 @@ struct requests {
     struct request *first;                      // loop thread
     struct trace_track *track, *track_requests; // track: of this thread; track_requests: of requests, which overlap
     uint64_t trace_ids;
+    struct grammars *grammars; // any thread
     struct mesh_state state;  // loop thread: as of the last tick
     struct text piece, chunk; // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
     // relaxed: counters. [1]: of latency class batch

@@ -79,6 +79,21 @@ struct api_strings {
     uint32_t count;
 };
 
+// Which form an answer has to have.
+enum api_form_kind { API_FORM_NONE, API_FORM_OBJECT, API_FORM_SCHEMA, API_FORM_REGEX, API_FORM_CHOICE, API_FORM_GBNF };
+enum api_space { API_SPACE_ONE, API_SPACE_NONE, API_SPACE_LINES }; // between the tokens of JSON
+
+struct api_form {
+    enum api_form_kind kind;
+    enum api_space space;
+    bool closed;      // objects have no properties that their schema does not name
+    const void *json; // json_t: of a schema, or the list of choices. In the body, or `owned`
+    void *owned;      // json_t
+    const char *text; // [bytes] of a regular expression or grammar
+    size_t bytes;
+    char param[64]; // the field that says so
+};
+
 struct api_bias {
     uint32_t token;
     float bias;
@@ -110,6 +125,7 @@ struct api_request {
     int64_t min_tokens, dry_allowed_length, dry_last_tokens; // dry_last_tokens -1: all
     struct api_ids stop_tokens, allowed_tokens;
     struct api_strings bad_words, dry_breakers;
+    struct api_form form;
     bool add_special_tokens, parse_special, add_generation_prompt, return_token_strs;
 };
 

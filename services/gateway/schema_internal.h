@@ -49,6 +49,16 @@ const char *schema_type_name(const json_t *value);
 // Sets status 400 and the message "'name' must be X, not Y"; returns false.
 bool schema_wrong_type(struct schema_run *run, const char *name, const char *wanted, const json_t *value);
 
+// schema_form.c: fields that say which form an answer has.
+bool schema_read_response_format(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_structured_outputs(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_form_schema(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_form_regex(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_form_choice(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_form_grammar(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_form_object(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_form_space(struct schema_run *run, const char *name, const json_t *value);
+
 struct schema_refused {
     const char *name;
     unsigned endpoints;

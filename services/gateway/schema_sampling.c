@@ -100,4 +100,6 @@ void schema_free_sampling(struct api_request *request)
     free(request->allowed_tokens.ids);
     free(request->bad_words.strings);
     free(request->dry_breakers.strings);
+    if (request->form.owned)
+        json_decref(request->form.owned);
 }

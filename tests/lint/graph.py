@@ -61,7 +61,7 @@ ROOMS = {
     "common/batch": "common/base",
     "common/grammar": "common/base",
     # programs: none includes another
-    "services/gateway": "proto common/apikey common/base common/batch common/otlp common/trace common/service common/kv common/jinja common/model common/tokenizer common/vocabulary "
+    "services/gateway": "proto common/apikey common/base common/batch common/grammar common/otlp common/trace common/service common/kv common/jinja common/model common/tokenizer common/vocabulary "
                         "common/wire common/messages common/rpc",
     "services/scheduler": "proto common/base common/otlp common/trace common/service common/kv common/sched common/plan common/wire common/messages "
                           "common/rpc common/member",
