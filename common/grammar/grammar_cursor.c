@@ -2,10 +2,17 @@
 #include "common/grammar/grammar_cursor.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/checked.h"
 #include "common/grammar/grammar_tracker_state.h"
 #include "common/grammar/grammar_vocab_state.h"
+
+// Half of a tracker's memory is for masks.
+static bool open_memory(struct grammar_tracker *tracker, size_t bytes)
+{
+    return grammar_memory_open(tracker, bytes / 2 / sizeof *tracker->words) && grammar_masks_open(tracker, bytes / 2);
+}
 
 enum status grammar_tracker_open(struct grammar *grammar, const struct grammar_vocab *vocab, size_t bytes,
                                  struct grammar_tracker **out, struct error *error)
@@ -17,7 +24,7 @@ enum status grammar_tracker_open(struct grammar *grammar, const struct grammar_v
         tracker->grammar = grammar;
         tracker->vocab = vocab;
     }
-    if (!tracker || !grammar_memory_open(tracker, bytes / sizeof *tracker->words)) {
+    if (!tracker || !open_memory(tracker, bytes)) {
         if (tracker)
             tracker->grammar = NULL; // remains the caller's
         grammar_tracker_close(tracker);
@@ -33,6 +40,7 @@ void grammar_tracker_close(struct grammar_tracker *tracker)
         return;
     assert_always(!tracker->cursors);
     grammar_memory_close(tracker);
+    grammar_masks_close(tracker);
     grammar_free(tracker->grammar);
     free(tracker);
 }
@@ -109,4 +117,20 @@ bool grammar_cursor_must_end(struct grammar_cursor *cursor)
     if (cursor->configuration)
         grammar_pairs_of(cursor->tracker, cursor->configuration, &count);
     return count == 0;
+}
+
+void grammar_cursor_mask(struct grammar_cursor *cursor, uint32_t *words)
+{
+    const struct grammar_tracker *tracker = cursor->tracker;
+    const size_t bytes = ((size_t)tracker->vocab->token_count + 31) / 32 * sizeof *words;
+
+    if (cursor->configuration)
+        memcpy(words, grammar_mask_of(cursor->tracker, cursor->configuration), bytes);
+    else
+        memset(words, 0, bytes);
+}
+
+bool grammar_cursor_mask_is_ready(const struct grammar_cursor *cursor)
+{
+    return !cursor->configuration || cursor->tracker->words[cursor->configuration + CONFIGURATION_MASK] != 0;
 }

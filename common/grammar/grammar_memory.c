@@ -159,13 +159,14 @@ uint32_t grammar_configuration_of(struct grammar_tracker *tracker, const struct 
 
 /* --- tidying up --------------------------------------------------------------------------------------------------------------- */
 
-// Marks a configuration and its stacks.
-static void mark(struct grammar_tracker *tracker, uint32_t root)
+// Marks a configuration and its stacks, and returns how many words that adds.
+static uint32_t mark(struct grammar_tracker *tracker, uint32_t root)
 {
-    uint32_t *open = tracker->closure->open, open_count = 0;
+    uint32_t *open = tracker->closure->open, open_count = 0, words;
 
     if (!root || (tracker->words[root + OBJECT_SIZE] & OBJECT_IS_MARKED))
-        return;
+        return 0;
+    words = tracker->words[root + OBJECT_SIZE] >> 2;
     tracker->words[root + OBJECT_SIZE] |= OBJECT_IS_MARKED;
     open[open_count++] = root;
     while (open_count) {
@@ -174,10 +175,24 @@ static void mark(struct grammar_tracker *tracker, uint32_t root)
         for (uint32_t i = 0; i < count; i++) {
             uint32_t *size = tracker->words + pairs[i].stack + OBJECT_SIZE;
             if (pairs[i].stack && !(*size & OBJECT_IS_MARKED)) {
+                words += *size >> 2;
                 *size |= OBJECT_IS_MARKED;
                 open[open_count++] = pairs[i].stack;
             }
         }
+    }
+    return words;
+}
+
+// Marks the configurations that have masks, as long as half of memory stays free, and lets go of the masks of others.
+static void mark_masks(struct grammar_tracker *tracker, uint32_t marked)
+{
+    for (uint32_t slot = 0; slot < tracker->mask_count; slot++) {
+        uint32_t *owner = &tracker->mask_owners[slot];
+        if (marked + GRAMMAR_MAX_CONFIGURATION <= tracker->word_capacity / 2)
+            marked += mark(tracker, *owner);
+        else if (*owner && !(tracker->words[*owner + OBJECT_SIZE] & OBJECT_IS_MARKED))
+            *owner = 0;
     }
 }
 
@@ -235,11 +250,13 @@ static void slide(struct grammar_tracker *tracker)
 
 static void tidy(struct grammar_tracker *tracker, uint32_t *configuration)
 {
-    mark(tracker, *configuration);
+    uint32_t marked = mark(tracker, *configuration);
+
     for (uint32_t i = 0; i < GRAMMAR_HELD; i++)
-        mark(tracker, tracker->held[i]);
+        marked += mark(tracker, tracker->held[i]);
     for (struct grammar_cursor *cursor = tracker->cursors; cursor; cursor = cursor->next)
-        mark(tracker, cursor->configuration);
+        marked += mark(tracker, cursor->configuration);
+    mark_masks(tracker, marked);
     assign(tracker);
     for (uint32_t at = 1; at < tracker->word_count; at += tracker->words[at + OBJECT_SIZE] >> 2)
         if (tracker->words[at + OBJECT_SIZE] & OBJECT_IS_MARKED)
@@ -249,6 +266,8 @@ static void tidy(struct grammar_tracker *tracker, uint32_t *configuration)
         rename_root(tracker, &tracker->held[i]);
     for (struct grammar_cursor *cursor = tracker->cursors; cursor; cursor = cursor->next)
         rename_root(tracker, &cursor->configuration);
+    for (uint32_t slot = 0; slot < tracker->mask_count; slot++)
+        rename_root(tracker, &tracker->mask_owners[slot]);
     slide(tracker);
     fill_table(tracker);
     tracker->tidied++;

@@ -36,6 +36,7 @@ enum {
     GRAMMAR_MAX_CONFIGURATION = 1 << 13, // words of one with all its stacks: some 1000 levels of nesting
     GRAMMAR_MAX_STEP = 1 << 13,          // words that one step may make
     GRAMMAR_HELD = 2,
+    GRAMMAR_MIN_MASKS = 8,
 };
 
 struct grammar_pair {
@@ -58,6 +59,13 @@ struct grammar_closure {
     bool is_full;                                           // a limit was hit: nothing may follow
 };
 
+// Where a walk through a trie is at a depth.
+struct grammar_level {
+    uint32_t configuration;
+    uint32_t tidied; // what tracker->tidied was when that was its name
+    uint8_t byte;
+};
+
 struct grammar_cursor {
     struct grammar_tracker *tracker;
     struct grammar_cursor *next, *previous;
@@ -75,8 +83,17 @@ struct grammar_tracker {
     uint32_t *table; // [table_mask + 1] where objects are, by hash; 0: empty
     uint32_t table_mask, object_count;
     uint32_t tidied;             // how often memory was tidied up, which renames configurations
-    uint32_t held[GRAMMAR_HELD]; // configurations that are kept beside the cursors'
+    uint32_t held[GRAMMAR_HELD]; // configurations that are kept beside the cursors': of a mask, and where its walk begins
     uint32_t stamp;              // of the last walk over stacks
+
+    // Masks lie in slots, which configurations refer to.
+    uint32_t *mask_words;  // [mask_count][mask_stride]
+    uint32_t *mask_owners; // [mask_count] the configuration, or 0
+    bool *mask_used;       // [mask_count] asked for since the hand last came by
+    uint32_t mask_count, mask_stride, mask_hand;
+
+    struct grammar_level *levels; // [GRAMMAR_TOKEN_BYTES + 1] of the walk at hand
+    uint32_t *chain;              // [the vocabulary's most_chars + 2], see grammar_mask.c
 
     struct grammar_closure *closure;
     uint64_t *pending;    // [(rules + 63) / 64] ranks of rules that are called
@@ -107,6 +124,14 @@ static inline const struct grammar_pair *grammar_pairs_of(const struct grammar_t
     *count = ((words[OBJECT_SIZE] >> 2) - first) / 2;
     return (const struct grammar_pair *)(words + first);
 }
+
+/* --- grammar_mask.c ---------------------------------------------------------------------------------------------------------- */
+
+// Allocates room for masks out of so many bytes; at least GRAMMAR_MIN_MASKS. Return false without memory.
+bool grammar_masks_open(struct grammar_tracker *tracker, size_t bytes) MUST_CHECK;
+void grammar_masks_close(struct grammar_tracker *tracker);
+// Returns the mask of a configuration that is not dead, which may be renamed. Valid until the next call.
+const uint32_t *grammar_mask_of(struct grammar_tracker *tracker, uint32_t configuration);
 
 /* --- grammar_step.c --------------------------------------------------------------------------------------------------------- */
 
