@@ -161,8 +161,9 @@ static enum status from_choices(const json_t *list, struct grammar **out, struct
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     for (size_t i = 0; i < count; i++)
         choices[i] = json_string_value(json_array_get(list, i));
-    status = count > CHOICES_MAX ? error_set(error, STATUS_INVALID_ARGUMENT, "%zu choices, at most %d are allowed", count, CHOICES_MAX)
-                                 : grammar_from_choices(choices, (uint32_t)count, out, error);
+    status = count > CHOICES_MAX
+                 ? error_set(error, STATUS_INVALID_ARGUMENT, "%zu choices, at most %d are allowed", count, CHOICES_MAX)
+                 : grammar_from_choices(choices, (uint32_t)count, out, error);
     free(choices);
     return status;
 }
@@ -182,7 +183,7 @@ static enum status from_any_object(const struct grammar_schema_options *options,
 static enum status compile(const struct api_form *form, struct grammar **out, struct error *error)
 {
     const struct grammar_schema_options options = {
-        .space = form->space == API_SPACE_NONE   ? GRAMMAR_SPACE_NONE
+        .space = form->space == API_SPACE_NONE    ? GRAMMAR_SPACE_NONE
                  : form->space == API_SPACE_LINES ? GRAMMAR_SPACE_LINES
                                                   : GRAMMAR_SPACE_ONE,
         .closed_by_default = form->closed,

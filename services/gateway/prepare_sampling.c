@@ -185,8 +185,8 @@ static bool set_grammar(const struct api_request *api, const struct language *la
     uint32_t end_count;
 
     if (grammars_get(request->owner->grammars, &api->form, &request->grammar, &reason))
-        return api_fail(error, 400, reason.status == STATUS_UNIMPLEMENTED ? "unsupported_parameter" : "invalid_value", api->form.param,
-                        "'%s': %s", api->form.param, reason.text);
+        return api_fail(error, 400, reason.status == STATUS_UNIMPLEMENTED ? "unsupported_parameter" : "invalid_value",
+                        api->form.param, "'%s': %s", api->form.param, reason.text);
     sampling->grammar.data = (uint8_t *)(uintptr_t)packed_grammar_bytes(request->grammar, &sampling->grammar.len);
     sampling->ends_late = api->ignore_eos;
     sampling->end_token = language_end_tokens(language, &end_count);

@@ -77,9 +77,9 @@ struct request {
     bool stream, echo, logprobs, ignore_eos, include_usage;
     Fastdecode__LatencyClass latency_class;
     uint32_t top_logprobs, max_tokens;
-    Fastdecode__Sampling sampling; // owns its lists, but for end_token; its bias entries point into bias_items
+    Fastdecode__Sampling sampling;  // owns its lists, but for end_token; its bias entries point into bias_items
     struct packed_grammar *grammar; // of sampling; NULL: none
-    uint32_t features;             // that it needs (common/messages/features.h)
+    uint32_t features;              // that it needs (common/messages/features.h)
     Fastdecode__TokenBias *bias_items, **bias;
     struct stop_string stops[API_MAX_STOPS];
     char *stop_bytes; // what stops point into
@@ -100,8 +100,8 @@ struct requests {
     struct trace_track *track, *track_requests; // track: of this thread; track_requests: of requests, which overlap
     uint64_t trace_ids;
     struct grammars *grammars; // any thread
-    struct mesh_state state;  // loop thread: as of the last tick
-    struct text piece, chunk; // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
+    struct mesh_state state;   // loop thread: as of the last tick
+    struct text piece, chunk;  // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
     // relaxed: counters. [1]: of latency class batch
     atomic_uint running[2], waiting[2];
 };

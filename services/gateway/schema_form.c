@@ -13,8 +13,8 @@ static bool set_form(struct schema_run *run, const char *name, enum api_form_kin
     struct api_form *form = &run->out->form;
 
     if (form->kind != API_FORM_NONE)
-        return api_fail(run->error, 400, "invalid_value", name, "'%s' and '%s' both say which form the answer has: at most one may", name,
-                        form->param);
+        return api_fail(run->error, 400, "invalid_value", name, "'%s' and '%s' both say which form the answer has: at most one may",
+                        name, form->param);
     form->kind = kind;
     snprintf(form->param, sizeof form->param, "%s", name);
     return true;
@@ -80,7 +80,8 @@ static bool set_choices(struct schema_run *run, const char *name, const json_t *
         bytes += json_string_length(item);
     }
     if (bytes > FORM_TEXT_BYTES_MAX)
-        return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu bytes, the most is %d", name, bytes, FORM_TEXT_BYTES_MAX);
+        return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu bytes, the most is %d", name, bytes,
+                        FORM_TEXT_BYTES_MAX);
     if (!set_form(run, name, API_FORM_CHOICE))
         return false;
     run->out->form.json = value;
@@ -93,8 +94,14 @@ static bool set_space(struct schema_run *run, const char *name, const json_t *va
     static const struct {
         const char *pattern;
         enum api_space space;
-    } known[] = {{"", API_SPACE_NONE},          {"[ ]?", API_SPACE_ONE},     {" ?", API_SPACE_ONE},
-                 {"[\\n\\t ]*", API_SPACE_LINES}, {"[ \\n\\t]*", API_SPACE_LINES}, {"\\s*", API_SPACE_LINES}};
+    } known[] = {{"", API_SPACE_NONE},
+                 {"[ ]?", API_SPACE_ONE},
+                 {" ?", API_SPACE_ONE},
+                 {"[\\n\\t ]*", API_SPACE_LINES},
+                 {"[ \\n\\t]*", API_SPACE_LINES},
+                 {"[\n\t ]*", API_SPACE_LINES},
+                 {"[ \n\t]*", API_SPACE_LINES},
+                 {"\\s*", API_SPACE_LINES}};
 
     if (!json_is_string(value))
         return schema_wrong_type(run, name, "a string", value);
@@ -214,7 +221,10 @@ bool schema_read_form_regex(struct schema_run *run, const char *name, const json
     return set_text(run, name, value, API_FORM_REGEX);
 }
 
-bool schema_read_form_choice(struct schema_run *run, const char *name, const json_t *value) { return set_choices(run, name, value); }
+bool schema_read_form_choice(struct schema_run *run, const char *name, const json_t *value)
+{
+    return set_choices(run, name, value);
+}
 
 bool schema_read_form_grammar(struct schema_run *run, const char *name, const json_t *value)
 {

@@ -22,11 +22,12 @@ enum status engine_masks_open(struct mini_batch *batch, const Fastdecode__Sequen
         return STATUS_OK;
     engine->masked_sequences = MAX(engine->masked_sequences, sequence_table_masked(engine->sequences) + 1);
     sequence->masked = masker_sequence_open(engine->masker, &config);
-    if (sequence->masked && mask_job_reserve(&batch->masks, engine->masker,
-                                             MIN(engine->masked_sequences * MASKS_PER_SEQUENCE, engine->max_rows)))
+    if (sequence->masked &&
+        mask_job_reserve(&batch->masks, engine->masker, MIN(engine->masked_sequences * MASKS_PER_SEQUENCE, engine->max_rows)))
         return STATUS_OK;
     sequence_table_remove(engine->sequences, open->sequence); // without its grammar it must not go on
-    return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the grammar of sequence %llx", (unsigned long long)open->sequence);
+    return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the grammar of sequence %llx",
+                     (unsigned long long)open->sequence);
 }
 
 static bool wants_masks(const struct step_run *run)
@@ -59,7 +60,8 @@ void engine_masks_begin(struct mini_batch *batch)
     mask_job_clear(&batch->masks);
     for (uint32_t i = 0; i < plan->run_count; i++)
         count += wants_masks(&plan->runs[i]);
-    if (!count || !mask_job_reserve(&batch->masks, engine->masker, count)) // sequences that came from another mini-batch; else there is room
+    if (!count ||
+        !mask_job_reserve(&batch->masks, engine->masker, count)) // sequences that came from another mini-batch; else there is room
         return;
     for (uint32_t i = 0; i < plan->run_count; i++)
         if (wants_masks(&plan->runs[i]))

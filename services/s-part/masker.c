@@ -101,8 +101,8 @@ static bool is_empty(const uint32_t *mask, uint32_t words)
 }
 
 // Writes what may come where the cursor is. False: nothing.
-static bool write_mask(const struct masker *masker, const struct masked_sequence *sequence, struct grammar_cursor *cursor, bool is_over,
-                       uint32_t *mask)
+static bool write_mask(const struct masker *masker, const struct masked_sequence *sequence, struct grammar_cursor *cursor,
+                       bool is_over, uint32_t *mask)
 {
     const bool must_end = is_over || grammar_cursor_must_end(cursor), may_end = must_end || grammar_cursor_may_end(cursor);
 
@@ -127,7 +127,8 @@ static void write_drafts(const struct masker *masker, const struct mask_item *it
     for (uint32_t k = 1; k < item->count; k++) {
         uint32_t *mask = masks + (size_t)k * masker->mask_words;
         is_over |= is_end(sequence, item->drafts[k - 1]);
-        good = good && (is_over || grammar_cursor_take(ahead, item->drafts[k - 1])) && write_mask(masker, sequence, ahead, is_over, mask);
+        good = good && (is_over || grammar_cursor_take(ahead, item->drafts[k - 1])) &&
+               write_mask(masker, sequence, ahead, is_over, mask);
         if (!good)
             memset(mask, 0xFF, masker->mask_words * sizeof *mask);
     }

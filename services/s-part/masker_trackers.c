@@ -40,7 +40,7 @@ static enum status open_vocab(struct masker_trackers *trackers, struct error *er
     struct naming naming = {.model = trackers->model};
     struct tokenizer *tokenizer;
     uint64_t began_us = clock_now_us();
-    enum status status = vocabulary_open(trackers->model, &tokenizer, error);
+    enum status status = vocabulary_open_decoder(trackers->model, &tokenizer, error);
 
     if (status)
         return status;
@@ -67,7 +67,8 @@ static void close_entry(struct masker_tracker *entry)
 static bool is_of(const struct masker_tracker *entry, uint64_t hash, const void *packed, size_t bytes)
 {
     size_t own_bytes;
-    const void *own = entry->tracker && entry->hash == hash ? grammar_packed(grammar_tracker_grammar(entry->tracker), &own_bytes) : NULL;
+    const void *own = entry->tracker && entry->hash == hash ? grammar_packed(grammar_tracker_grammar(entry->tracker), &own_bytes)
+                                                            : NULL;
 
     return own && own_bytes == bytes && memcmp(own, packed, bytes) == 0;
 }
@@ -98,7 +99,8 @@ static enum status open_tracker(struct masker_trackers *trackers, struct grammar
     enum status status = STATUS_RESOURCE_EXHAUSTED;
 
     if (entry)
-        status = grammar_tracker_open(grammar, trackers->vocab, masker_tracker_bytes(trackers->vocab_tokens), &entry->tracker, error);
+        status =
+            grammar_tracker_open(grammar, trackers->vocab, masker_tracker_bytes(trackers->vocab_tokens), &entry->tracker, error);
     else
         error_set(error, STATUS_RESOURCE_EXHAUSTED, "%d different grammars are in use, the limit", MASKER_TRACKERS_MAX);
     if (status) {

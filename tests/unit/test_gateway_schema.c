@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,6 +114,44 @@ static void test_sampling_fields(void **state)
     assert_true(request.sampling.typical_p == 0 && request.sampling.dry_multiplier == 0 && request.sampling.min_tokens == 0);
     assert_true(request.bad_words.count == 0 && request.stop_tokens.count == 0 && request.dry_breakers.count == 0);
     api_request_free(&request);
+}
+
+static void test_forms(void **state)
+{
+    static const struct {
+        const char *field;
+        enum api_form_kind kind;
+        enum api_space space;
+        bool closed;
+        const char *text;
+    } forms[] = {
+        {"\"response_format\":{\"type\":\"text\"},\"grammar\":\"\",\"guided_choice\":[],\"structured_outputs\":{\"json\":null}",
+         API_FORM_NONE, API_SPACE_ONE, false, NULL},
+        {"\"response_format\":{\"type\":\"json_object\"}", API_FORM_OBJECT, API_SPACE_ONE, false, NULL},
+        {"\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"strict\":true,\"schema\":{}}}",
+         API_FORM_SCHEMA, API_SPACE_ONE, true, NULL},
+        {"\"json_schema\":{\"type\":\"null\"}", API_FORM_SCHEMA, API_SPACE_ONE, false, NULL},
+        {"\"guided_json\":\"{\\\"type\\\":\\\"null\\\"}\",\"guided_whitespace_pattern\":\"\"", API_FORM_SCHEMA, API_SPACE_NONE,
+         false, NULL},
+        {"\"structured_outputs\":{\"json_object\":true,\"whitespace_pattern\":\"[\\n\\t ]*\"}", API_FORM_OBJECT, API_SPACE_LINES,
+         false, NULL},
+        {"\"structured_outputs\":{\"disable_any_whitespace\":true,\"json\":true}", API_FORM_SCHEMA, API_SPACE_NONE, false, NULL},
+        {"\"structured_outputs\":{\"regex\":\"a+\"}", API_FORM_REGEX, API_SPACE_ONE, false, "a+"},
+        {"\"grammar\":\"root ::= \\\"a\\\"\"", API_FORM_GBNF, API_SPACE_ONE, false, "root ::= \"a\""},
+        {"\"guided_choice\":[\"a\",\"b\"]", API_FORM_CHOICE, API_SPACE_ONE, false, NULL},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_COUNT(forms); i++) {
+        char body[512];
+        snprintf(body, sizeof body, "{\"prompt\":\"x\",%s}", forms[i].field);
+        struct api_request request = take(API_COMPLETION, body);
+        assert_int_equal(request.form.kind, forms[i].kind);
+        assert_int_equal(request.form.space, forms[i].space);
+        assert_int_equal(request.form.closed, forms[i].closed);
+        assert_true(!forms[i].text == !request.form.text && (!forms[i].text || strcmp(forms[i].text, request.form.text) == 0));
+        api_request_free(&request);
+    }
 }
 
 // A number above 0 is none of the values that mean "off", however small it is.
@@ -250,7 +289,25 @@ static const struct {
     {API_CHAT, "{\"messages\":[{\"role\":\"user\\u0000x\",\"content\":\"x\"}]}", "messages[0].role", "must be 'system'"},
     {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\\u0000x\",\"text\":\"x\"}]}]}",
      "messages[0].content[0]", "type 'text'"},
-    {API_CHAT, CHAT "\"response_format\":{\"type\":\"text\\u0000x\"}}", "response_format", "not supported"},
+    {API_CHAT, CHAT "\"response_format\":{\"type\":\"text\\u0000x\"}}", "response_format.type", "must be 'text'"},
+    {API_CHAT, CHAT "\"response_format\":{}}", "response_format", "an object with a 'type'"},
+    {API_CHAT, CHAT "\"response_format\":{\"type\":\"json_schema\"}}", "response_format.json_schema", "is required"},
+    {API_CHAT, CHAT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\"}}}",
+     "response_format.json_schema.schema", "is required"},
+    {API_CHAT, CHAT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":[]}}}",
+     "response_format.json_schema.schema", "a JSON Schema, not an array"},
+    {API_CHAT, CHAT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{},\"strict\":1}}}",
+     "response_format.json_schema.strict", "a boolean, not an integer"},
+    {API_CHAT, CHAT "\"guided_regex\":5}", "guided_regex", "a string, not an integer"},
+    {API_CHAT, CHAT "\"guided_choice\":[\"a\",2]}", "guided_choice", "an array of strings, not an integer"},
+    {API_CHAT, CHAT "\"guided_json\":\"{\"}", "guided_json", "not valid JSON"},
+    {API_CHAT, CHAT "\"grammar\":{}}", "grammar", "a string, not an object"},
+    {API_CHAT, CHAT "\"structured_outputs\":[]}", "structured_outputs", "an object, not an array"},
+    {API_CHAT, CHAT "\"structured_outputs\":{\"regx\":\"a\"}}", "structured_outputs.regx", "not supported"},
+    {API_CHAT, CHAT "\"structured_outputs\":{\"regex\":\"a\",\"choice\":[\"b\"]}}", "structured_outputs.choice", "at most one"},
+    {API_CHAT, CHAT "\"structured_outputs\":{\"json\":{},\"whitespace_pattern\":\"x*\"}}", "structured_outputs.whitespace_pattern",
+     "not supported"},
+    {API_CHAT, CHAT "\"response_format\":{\"type\":\"json_object\"},\"json_schema\":{}}", "json_schema", "at most one"},
     {API_CHAT, CHAT "\"modalities\":[\"text\\u0000x\"]}", "modalities", "not supported"},
     {API_CHAT, CHAT "\"tool_choice\":\"auto\\u0000x\"}", "tool_choice", "not supported"},
     {API_CHAT, "{}", "messages", "'messages' is required"},
@@ -264,7 +321,7 @@ static const struct {
     {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", "messages[0].content[0]",
      "type 'text'"},
     {API_CHAT, CHAT "\"tools\":[{\"type\":\"function\"}]}", "tools", "not supported"},
-    {API_CHAT, CHAT "\"response_format\":{\"type\":\"json_object\"}}", "response_format", "not supported"},
+    {API_CHAT, CHAT "\"response_format\":{\"type\":\"grammar\"}}", "response_format.type", "must be 'text'"},
     {API_CHAT, CHAT "\"modalities\":[\"text\",\"audio\"]}", "modalities", "not supported"},
     {API_CHAT, CHAT "\"logprobs\":3}", "logprobs", "a boolean"},
     {API_CHAT, CHAT "\"top_logprobs\":3}", "top_logprobs", "needs 'logprobs'"},
@@ -324,8 +381,8 @@ int main(void)
         cmocka_unit_test(test_defaults),        cmocka_unit_test(test_defaults_of_a_model),
         cmocka_unit_test(test_all_fields),      cmocka_unit_test(test_small_numbers),
         cmocka_unit_test(test_prompts),         cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_sampling_fields), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_sampling_fields), cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_refused),         cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
