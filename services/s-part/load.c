@@ -47,10 +47,11 @@ static struct backend_config backend_config(const struct s_part *s_part)
 static enum status check_plan(const struct s_part *s_part, struct error *error)
 {
     const struct backend_plan *plan = &s_part->plan;
+    // taken when the first grammar comes, if ever: then it is looked whether it is there
     const uint64_t grammars = masker_planned_bytes(s_part->model->shape.vocab, s_part->settings.max_batch);
     char parts[320];
     const struct memory_plan memory = {
-        .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes + grammars,
+        .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes,
         .start_bytes = s_part_start_bytes(s_part),
         .page_bytes = (plan->pool_on_device ? 0 : plan->pool_page_bytes) +
                       (plan->pool_pages ? plan->pool_table_bytes / plan->pool_pages : 0),
