@@ -80,7 +80,9 @@ static uint32_t list_addresses(struct gateway_program *s, struct option *out)
         {"chat-template", OPTION_STRING, &g->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
         {"context", OPTION_U32, &g->context, "TOKENS", "longest prompt and answer; 0: the model's", 0, 1 << 24},
         {"api-key-file", OPTION_STRING, &g->api_key_file, "FILE|none",
-         "file of accepted API keys and their limits, one a line; read again when it changes; none: no key is needed", 0, 0},
+         "file of accepted API keys and their limits, one a line, which each gateway counts for itself; read again when it changes; none: no "
+         "key is needed",
+         0, 0},
         {"cors-origin", OPTION_STRING, &g->cors_origin, "ORIGIN", "allow web pages of this origin to call the API; *: of any", 0,
          0},
     };

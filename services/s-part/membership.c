@@ -202,6 +202,9 @@ static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
     const struct otlp_counts spans = otlp_counts(engine->otlp);
     heartbeat->spans_exported = spans.exported;
     heartbeat->spans_dropped = spans.dropped;
+    const struct rpc_tls_expiry expiry = rpc_tls_expiry(s_part->security.tls);
+    heartbeat->certificate_expires_s = expiry.certificate_s;
+    heartbeat->ca_expires_s = expiry.ca_s;
     heartbeat->rows = atomic_load_explicit(&engine->rows_done, memory_order_relaxed);
 }
 
