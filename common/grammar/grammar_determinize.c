@@ -8,6 +8,8 @@
 #include "common/base/checked.h"
 #include "common/grammar/grammar_reduce.h"
 
+enum { LARGE_SORT = 32, SORT_WORK = 8 }; // what sorting so many arcs, or more, counts as for each
+
 struct subsets {
     const struct grammar_fsa *fsa;
     struct grammar_fsa *out; // state i is subset i
@@ -99,6 +101,8 @@ static uint32_t close_over(struct subsets *subsets, const uint32_t *states, uint
         }
     }
     count = subsets->member_count - first;
+    if (count > LARGE_SORT)
+        *subsets->work -= MIN(*subsets->work, (uint64_t)count * SORT_WORK);
     subsets->member_count = first; // unless it turns out to be new
     sort_numbers(subsets->members + first, count);
     return count;
@@ -152,6 +156,8 @@ static void collect(struct subsets *subsets, uint32_t subset)
         for (uint32_t a = fsa->index[state]; a < fsa->index[state + 1] && fsa->arcs[a].first != GRAMMAR_JUMP; a++)
             subsets->arcs[subsets->arc_count++] = fsa->arcs[a];
     }
+    if (subsets->arc_count > LARGE_SORT)
+        *subsets->work -= MIN(*subsets->work, (uint64_t)subsets->arc_count * SORT_WORK);
     if (end - first > 1)
         qsort(subsets->arcs, subsets->arc_count, sizeof *subsets->arcs, compare_firsts);
 }

@@ -2,12 +2,15 @@
 //
 // States are in blocks of those that have not been told apart yet. A state's signature is which symbols lead it to which block. A block whose states
 // have several signatures is split: the largest part keeps the block's number, the others get new ones, and whoever leads to a renamed state is looked at
-// again. Since renamed parts are at most half of their block, a state is renamed at most log n times, and everything takes O(m log n) of m arcs.
+// again. Since renamed parts are at most half of their block, a state is renamed at most log n times, so its arcs are looked at some log n times for
+// each state that they lead to. Where a state has very many arcs, which no deterministic one has, that may be too long: then nothing is merged.
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/grammar/grammar_reduce.h"
+
+enum { WORK_AN_ARC = 24, WORK_MIN = 1 << 16 }; // arcs that may be looked at
 
 struct mark_range {
     uint32_t block, first, last;
@@ -152,16 +155,21 @@ static void split(struct partition *partition, uint32_t block, const uint32_t *d
     cut_off(partition, block, rest);
 }
 
-static void refine(struct partition *partition)
+// Returns false if that takes too long.
+static bool refine(struct partition *partition)
 {
     const uint32_t states = partition->fsa->state_count;
+    uint64_t work = WORK_MIN + (uint64_t)partition->fsa->arc_count * WORK_AN_ARC;
 
     for (uint32_t s = 0; s < states; s++)
         partition->dirty[partition->dirty_count++] = s;
     while (partition->dirty_count) {
         uint32_t marks = 0, *swap;
         for (uint32_t i = 0; i < partition->dirty_count; i++) {
-            uint32_t state = partition->dirty[i];
+            uint32_t state = partition->dirty[i], arcs = partition->fsa->index[state + 1] - partition->fsa->index[state];
+            if (work < arcs)
+                return false;
+            work -= arcs;
             partition->mark_starts[state] = marks;
             partition->mark_counts[state] = sign(partition, state, partition->marks + marks);
             marks += partition->mark_counts[state];
@@ -181,6 +189,7 @@ static void refine(struct partition *partition)
         for (uint32_t i = 0; i < partition->dirty_count; i++)
             partition->is_later[partition->dirty[i]] = false;
     }
+    return true;
 }
 
 // Puts the states that do not accept into one block and the others into another.
@@ -253,12 +262,13 @@ void grammar_minimize(struct grammar_fsa *fsa)
         for (size_t i = 0; i < ARRAY_COUNT(arrays); i++, dirty += states)
             *arrays[i] = dirty;
         begin(&partition);
-        refine(&partition);
-        rebuild(&partition, &out);
-        if (grammar_fsa_seal(&out)) {
-            grammar_fsa_free(fsa);
-            *fsa = out;
-            out = (struct grammar_fsa){0};
+        if (refine(&partition)) {
+            rebuild(&partition, &out);
+            if (grammar_fsa_seal(&out)) {
+                grammar_fsa_free(fsa);
+                *fsa = out;
+                out = (struct grammar_fsa){0};
+            }
         }
     } else
         out.failure = GRAMMAR_FSA_NO_MEMORY;
