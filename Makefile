@@ -254,7 +254,7 @@ fuzz: $(FUZZ) ## build the fuzz targets (clang's libFuzzer)
 
 venv: $(VENV)/ready
 $(VENV)/ready: tests/requirements.txt
-	$(Q)echo "  VENV $(VENV)"; $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install -q --disable-pip-version-check -r $< && touch $@
+	$(Q)echo "  VENV $(VENV)"; $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install -q --disable-pip-version-check -r $< && $(VENV)/bin/python tests/e2e/schema_suite.py >/dev/null && touch $@
 
 format: ## lay out all C as .clang-format says
 	$(Q)git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' ':!*lanes.h' | xargs clang-format -i

@@ -93,8 +93,10 @@ static uint32_t compile_variant(struct jschema *schema, struct jschema_set varia
     if (!made || jschema_failed(schema))
         return schema->nothing;
     uint32_t node = write_form(schema, &form);
-    if (jschema_failed(schema))
+    if (jschema_failed(schema)) {
+        jschema_blame(schema, variant.count ? variant.ids[0] : (uint32_t)JSCHEMA_ROOT);
         return schema->nothing;
+    }
     if (made->has_rule) {
         grammar_rule_set(schema->builder, made->rule, node);
         node = node == schema->nothing ? node : grammar_call(schema->builder, made->rule);

@@ -240,7 +240,7 @@ static void add(struct run *run, uint32_t entry, const struct chain *up)
     const char *keyword;
     json_t *value;
 
-    if (!jschema_work(schema, 1) || run->types == 0 || entry == JSCHEMA_TRUE)
+    if (!jschema_work(schema, 1) || run->types == 0 || entry == JSCHEMA_NONE || entry == JSCHEMA_TRUE)
         return;
     if (entry == JSCHEMA_FALSE) {
         run->types = 0;

@@ -20,7 +20,7 @@ enum {
     JSCHEMA_MAX_DEPTH = 128,         // of schemas in each other, and of values and references while a grammar is made
     JSCHEMA_MAX_VALUES = 1 << 16,    // JSON values of a schema
     JSCHEMA_MAX_WORK = 1 << 18,      // schemas looked at, in all
-    JSCHEMA_MAX_OPERATIONS = 1 << 9, // on regular languages
+    JSCHEMA_MAX_OPERATIONS = 1 << 9, // on regular languages; large ones count for more
     JSCHEMA_MAX_VARIANTS = 1 << 10,  // of one set
     JSCHEMA_MAX_OPTIONS = 1 << 12,   // of one anyOf or oneOf
     JSCHEMA_MAX_REQUIRED_ITEMS = 1 << 14,
@@ -46,7 +46,7 @@ enum {
 };
 
 // A schema's place. Entries are numbered; equal schemas of one resource have one number, the first's (jschema_entry_of).
-enum { JSCHEMA_TRUE, JSCHEMA_FALSE, JSCHEMA_ROOT }; // the entries that are always there
+enum { JSCHEMA_NONE, JSCHEMA_TRUE, JSCHEMA_FALSE, JSCHEMA_ROOT }; // the entries that are always there; NONE is a failure
 struct jschema_entry {
     const json_t *value;
     uint64_t hash;
@@ -109,6 +109,8 @@ uint32_t jschema_add_entry(struct jschema *schema, const json_t *value, uint32_t
 // Takes over a schema that is made on behalf of `parent`'s keyword `step`. Returns its entry.
 uint32_t jschema_make(struct jschema *schema, json_t *value, uint32_t parent, const char *step);
 bool jschema_failed(const struct jschema *schema);
+// Puts the path of an entry before the builder's own error, unless that has one.
+void jschema_blame(struct jschema *schema, uint32_t entry);
 // Fails with the path of entry's keyword before the text. keyword NULL: the entry itself. Returns 0.
 uint32_t jschema_fail(struct jschema *schema, uint32_t entry, const char *keyword, enum status status, const char *format, ...)
     PRINTF_LIKE(5, 6);
@@ -238,6 +240,11 @@ enum jschema_format { JSCHEMA_FORMAT_UNKNOWN, JSCHEMA_FORMAT_REFUSED, JSCHEMA_FO
 enum jschema_format jschema_format_kind(const char *name);
 uint32_t jschema_format_content(struct jschema *schema, const char *name);
 uint32_t jschema_format_text(struct jschema *schema, const char *name); // between quotes; its uses share a rule
+// How many characters the texts of a format have at least and at most; 0 and UINT64_MAX if that is not known.
+void jschema_format_lengths(const char *name, uint64_t *shortest, uint64_t *longest);
+// The texts of a format, between quotes, of at most so many characters, where a product with the length would be too large: not quite all of
+// them, for the parts (of an address, of a uri) share the length. `nothing`: there is no such thing for this format.
+uint32_t jschema_format_short_text(struct jschema *schema, const char *name, uint64_t max);
 
 // --- grammar_schema_array.c
 uint32_t jschema_array(struct jschema *schema, const struct jschema_form *form);

@@ -10,7 +10,7 @@
 #include "common/grammar/grammar_builder_state.h"
 #include "common/grammar/grammar_schema_internal.h"
 
-enum { MAX_STATES = 1 << 13, MIN_DIGITS = 6, MAX_PLACES = 16 };
+enum { MAX_STATES = 1 << 12, MIN_DIGITS = 6, MAX_PLACES = 16, STATES_OF_OPERATION = 32 };
 
 uint32_t jschema_any_number(struct jschema *schema, bool integers)
 {
@@ -171,25 +171,6 @@ static uint32_t without_integers(struct jschema *schema, uint32_t node)
     return jschema_without(schema, node, whole);
 }
 
-// Takes out of the texts those that multipleOf does not allow.
-static uint32_t apply_divisors(struct jschema *schema, const struct jschema_form *form, uint32_t node)
-{
-    struct divisor divisor;
-
-    for (uint32_t i = 0; i < form->term_count && node != schema->nothing; i++) {
-        const struct jschema_term *term = &form->terms[i];
-        if (strcmp(term->keyword, "multipleOf") != 0)
-            continue;
-        if (!read_divisor(schema, term, &divisor))
-            return schema->nothing;
-        if (term->is_negative)
-            node = jschema_without(schema, node, multiples(schema, &divisor));
-        else if (divisor.m != 1 || divisor.exponent != 0 || form->types & JSCHEMA_FRACTION)
-            node = jschema_both(schema, node, multiples(schema, &divisor));
-    }
-    return node;
-}
-
 // How many digits a number may have so that the product with all remainders stays bearable.
 static uint32_t digits_beside(struct jschema *schema, const struct jschema_form *form)
 {
@@ -203,6 +184,26 @@ static uint32_t digits_beside(struct jschema *schema, const struct jschema_form 
     if (states * digits > MAX_STATES)
         digits = MAX_STATES / states;
     return digits < MIN_DIGITS ? MIN_DIGITS : digits;
+}
+
+// Takes out of the texts those that multipleOf does not allow.
+static uint32_t apply_divisors(struct jschema *schema, const struct jschema_form *form, uint32_t node)
+{
+    struct divisor divisor;
+
+    for (uint32_t i = 0; i < form->term_count && node != schema->nothing; i++) {
+        const struct jschema_term *term = &form->terms[i];
+        if (strcmp(term->keyword, "multipleOf") != 0)
+            continue;
+        if (!read_divisor(schema, term, &divisor))
+            return schema->nothing;
+        schema->operations += divisor.m * digits_beside(schema, form) / STATES_OF_OPERATION;
+        if (term->is_negative)
+            node = jschema_without(schema, node, multiples(schema, &divisor));
+        else if (divisor.m != 1 || divisor.exponent != 0 || form->types & JSCHEMA_FRACTION)
+            node = jschema_both(schema, node, multiples(schema, &divisor));
+    }
+    return node;
 }
 
 uint32_t jschema_number(struct jschema *schema, const struct jschema_form *form)

@@ -88,9 +88,34 @@ static uint32_t content_of_length(struct jschema *schema, uint64_t min, uint64_t
     return grammar_repeat(schema->builder, any, (uint32_t)min, max == UINT64_MAX ? GRAMMAR_NO_LIMIT : (uint32_t)max);
 }
 
+struct lengths {
+    uint64_t min, max;
+};
+
+static bool has_lengths(struct lengths lengths) { return lengths.min > 0 || lengths.max != UINT64_MAX; }
+
+// The lengths that a form has, without what its format says anyway.
+static struct lengths lengths_of(const struct jschema_form *form)
+{
+    struct lengths lengths = {form->min_length, form->max_length};
+    uint64_t shortest, longest;
+
+    for (uint32_t i = 0; i < form->term_count; i++) {
+        if (strcmp(form->terms[i].keyword, "format") != 0 || form->terms[i].is_negative)
+            continue;
+        jschema_format_lengths(json_string_value(form->terms[i].value), &shortest, &longest);
+        if (lengths.min <= shortest)
+            lengths.min = 0;
+        if (lengths.max >= longest)
+            lengths.max = UINT64_MAX;
+    }
+    return lengths;
+}
+
 // Takes out of the content what patterns, formats and lengths do not allow. *is_narrow: they have said something so far.
 static uint32_t apply_terms(struct jschema *schema, const struct jschema_form *form, uint32_t content, bool *is_narrow)
 {
+    struct lengths lengths = lengths_of(form);
     bool counts;
 
     for (int negative = 0; negative < 2; negative++)
@@ -108,9 +133,9 @@ static uint32_t apply_terms(struct jschema *schema, const struct jschema_form *f
                 content = *is_narrow ? jschema_both(schema, content, node) : node;
             *is_narrow = true;
         }
-    if (form->min_length > 0 || form->max_length != UINT64_MAX) {
-        uint32_t lengths = content_of_length(schema, form->min_length, form->max_length);
-        content = *is_narrow ? jschema_both(schema, content, lengths) : lengths;
+    if (has_lengths(lengths)) {
+        uint32_t node = content_of_length(schema, lengths.min, lengths.max);
+        content = *is_narrow ? jschema_both(schema, content, node) : node;
         *is_narrow = true;
     }
     return content;
@@ -145,7 +170,8 @@ static uint32_t texts_of_values(struct jschema *schema, const struct jschema_for
 
 uint32_t jschema_string(struct jschema *schema, const struct jschema_form *form)
 {
-    bool has_lengths = form->min_length > 0 || form->max_length != UINT64_MAX, is_narrow = false;
+    struct lengths lengths = lengths_of(form);
+    bool is_long = has_lengths(lengths), is_narrow = false;
     uint32_t quote = grammar_text(schema->builder, "\""), term_count = 0;
     const char *format = NULL;
 
@@ -167,11 +193,16 @@ uint32_t jschema_string(struct jschema *schema, const struct jschema_form *form)
             is_narrow = true;
             term_count++;
         }
-    if (format && term_count == 1 && !has_lengths && !form->has_values)
+    if (format && term_count == 1 && !is_long && !form->has_values)
         return jschema_format_text(schema, format);
-    if (!is_narrow && form->has_values && !has_lengths)
+    if (format && term_count == 1 && !form->has_values && lengths.min == 0) {
+        uint32_t texts = jschema_format_short_text(schema, format, lengths.max);
+        if (texts != schema->nothing)
+            return texts;
+    }
+    if (!is_narrow && form->has_values && !is_long)
         return texts_of_values(schema, form);
-    if (!is_narrow && !form->has_values && !has_lengths)
+    if (!is_narrow && !form->has_values && !is_long)
         return jschema_any_string(schema);
     if (!is_narrow && !form->has_values)
         return JSCHEMA_SEQUENCE(schema, quote,

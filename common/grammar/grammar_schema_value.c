@@ -167,7 +167,7 @@ uint32_t jschema_any_value(struct jschema *schema)
 {
     struct grammar_builder *builder = schema->builder;
 
-    if (!schema->any_value) {
+    if (!schema->any_value && !jschema_failed(schema)) {
         uint32_t rule = grammar_rule(builder, "value");
         schema->any_value = grammar_call(builder, rule);
         grammar_rule_set(builder, rule,
@@ -180,7 +180,7 @@ uint32_t jschema_any_value(struct jschema *schema)
 
 uint32_t jschema_any_object(struct jschema *schema)
 {
-    if (!schema->any_object) {
+    if (!schema->any_object && !jschema_failed(schema)) {
         uint32_t pair = JSCHEMA_SEQUENCE(schema, jschema_any_string(schema), grammar_text(schema->builder, ":"),
                                          jschema_space(schema, ':'), jschema_any_value(schema));
         if (!schema->any_object) // the value's rule has made it
@@ -191,7 +191,7 @@ uint32_t jschema_any_object(struct jschema *schema)
 
 uint32_t jschema_any_array(struct jschema *schema)
 {
-    if (!schema->any_array) {
+    if (!schema->any_array && !jschema_failed(schema)) {
         uint32_t value = jschema_any_value(schema);
         if (!schema->any_array)
             schema->any_array = jschema_rule(schema, "array", list_of(schema, "[", value, "]"));
