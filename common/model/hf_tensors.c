@@ -160,6 +160,9 @@ void hf_translate_tensors(struct hf *hf)
         for (uint32_t i = 0; i < hf->shards[piece].header.tensor_count && !hf->status; i++)
             translate_tensor(hf, piece, &hf->shards[piece].header.tensors[i]);
     hf_put_experts(hf);
+    if (!hf->status && hf->form == HF_CLASSIFIER && !has_tensor(&hf->assembly, "cls.output.weight"))
+        hf_fail(hf, STATUS_INVALID_ARGUMENT, NULL,
+                "tensor 'score.weight' is missing, which a class …ForSequenceClassification has");
     if (!hf->status && !hf->tied && hf->form == HF_GENERATES && !hf->no_prefix && !has_tensor(&hf->assembly, "output.weight"))
         hf_fail(hf, STATUS_INVALID_ARGUMENT, NULL,
                 "tensor 'lm_head.weight' is missing, and tie_word_embeddings is false (in config.json, or for %s)",

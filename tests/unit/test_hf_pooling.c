@@ -84,10 +84,25 @@ static void a_class_without_an_output_projection(void **state)
     struct gguf *gguf = open_built(&build);
     assert_text(gguf, "general.architecture", "llama");
     gguf_close(gguf);
+}
+
+static void a_class_with_a_head(void **state)
+{
+    struct hf_build build;
+    struct gguf *gguf = NULL;
+    struct error error = {0};
+    (void)state;
     hf_build_tiny(&build);
     hf_build_edit(&build, "config.json", "LlamaForCausalLM", "LlamaForSequenceClassification");
+    assert_int_equal(hf_build_open(&build, &gguf, &error), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.text, "'score.weight' is missing"));
+    hf_build_free(&build);
+    hf_build_tiny(&build);
+    hf_build_edit(&build, "config.json", "LlamaForCausalLM", "LlamaForSequenceClassification");
+    hf_build_tensor(&build, HF_SHARD, "score.weight", "F32", 1, 8);
     gguf = open_built(&build);
     assert_int_equal(u32_of(gguf, "llama.pooling_type"), 4);
+    assert_non_null(gguf_find_tensor(gguf, "cls.output.weight"));
     gguf_close(gguf);
 }
 
@@ -97,6 +112,7 @@ int main(void)
         cmocka_unit_test(modules_say_how_rows_become_a_vector),
         cmocka_unit_test(what_is_not_built_is_refused),
         cmocka_unit_test(a_class_without_an_output_projection),
+        cmocka_unit_test(a_class_with_a_head),
     };
     return cmocka_run_group_tests_name("hf pooling", tests, NULL, NULL);
 }
