@@ -284,7 +284,7 @@ def test_ranks_with_words(start_mesh):
     assert sly["usage"]["prompt_tokens"] > len(ids) + 4, "a document's text became a special token"
 
 
-@pytest.mark.parametrize("victim", ["kv-worker-1", "s-part"])
+@pytest.mark.parametrize("victim", ["kv-worker-1", "s-part", "scheduler"])
 def test_killed(start_mesh, victim):
     """What is killed in the middle of prompts changes no byte: what was summed up is not summed up twice, nor left out."""
     inputs = [[(7 * i + 11 * k) % 300 + 6 for k in range(100 + i)] for i in range(16)]
