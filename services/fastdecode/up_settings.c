@@ -10,7 +10,7 @@
 #include "common/kv/kv_sparse.h"
 #include "common/kv/kv_type.h"
 #include "common/model/compute.h"
-#include "common/model/model.h"
+#include "common/model/model_pooling.h"
 #include "common/otlp/otlp.h"
 #include "common/rpc/secret.h"
 #include "common/sched/sched_settings.h"
@@ -40,6 +40,7 @@ static const struct up_settings defaults = {
     .batch_dir = "none",
     .compute = "auto",
     .quantize = "none",
+    .pooling = "auto",
     .kv_type = "f16",
     .sparse_attention = "off",
     .local_pool = "auto",
@@ -213,6 +214,7 @@ static uint32_t list_services(struct up_settings *s, struct option *out)
         {"device", OPTION_STRING, &s->device, "DEVICE", DEVICE_HELP, 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"quantize", OPTION_CHOICE, &s->quantize, QUANTIZE_NAMES, QUANTIZE_HELP, 0, 0},
+        {"pooling", OPTION_CHOICE, &s->pooling, POOLING_NAMES, POOLING_HELP, 0, 0},
         {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
     };
 

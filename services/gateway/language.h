@@ -4,6 +4,8 @@
 #ifndef FD_GATEWAY_LANGUAGE_H
 #define FD_GATEWAY_LANGUAGE_H
 
+#include "common/model/model.h"
+#include "common/tokenizer/tokenizer.h"
 #include "services/gateway/schema.h"
 
 struct language;
@@ -14,6 +16,14 @@ struct language_config {
     const char *chat_template_path; // NULL: the model's own
     const char *served_name;        // NULL: the file's stem
     uint32_t context_tokens;        // 0: the model's context length
+    const char *pooling;            // a name of POOLING_NAMES; NULL: auto
+};
+
+// What the model makes of prompts that are pooled.
+struct language_pooling {
+    struct model_pooling model;
+    uint32_t hidden;   // values of a vector
+    char *rank_prompt; // with "{query}" and "{document}"; NULL: they follow one another
 };
 
 // Reads the file's metadata. Blocks on the disk. The caller closes *out.
@@ -39,6 +49,12 @@ enum status language_encode(const struct language *language, const char *text, s
 enum status language_encode_chat(const struct language *language, const struct api_chat_message *messages, uint32_t message_count,
                                  bool add_generation_prompt, uint32_t max_tokens, uint32_t **ids, uint32_t *count,
                                  struct error *error) MUST_CHECK;
+
+const struct language_pooling *language_pooling(const struct language *language);
+// Converts texts, which follow one another, to ids, as language_encode() does.
+enum status language_encode_segments(const struct language *language, const struct text_segment *segments, uint32_t segment_count,
+                                     bool add_special, uint32_t max_tokens, uint32_t **ids, uint32_t *count,
+                                     struct error *error) MUST_CHECK;
 
 // Returns a token's bytes (the name of a special token). Borrowed; not terminated.
 const char *language_token(const struct language *language, uint32_t id, size_t *bytes);

@@ -35,6 +35,12 @@ void schema_sampling_defaults(struct api_request *out);
 bool schema_check_sampling(struct schema_run *run);
 void schema_free_sampling(struct api_request *request);
 
+// schema_pool.c
+bool schema_read_encoding(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_query(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_documents(struct schema_run *run, const char *name, const json_t *value);
+bool schema_check_pool(struct schema_run *run);
+
 // schema_value.c. A string with a zero byte is refused: what compares it would see only what comes before. max_bytes 0: no limit.
 bool schema_read_integer(struct schema_run *run, const char *name, const json_t *value, double min, double max, int64_t *out);
 bool schema_read_number(struct schema_run *run, const char *name, const json_t *value, double min, double max, bool above_min,
