@@ -84,7 +84,7 @@ LIBRARIES = {
     "cublas": "kernels/cuda",
     "pcre2": "common/tokenizer",
     "utf8proc": "common/jinja common/tokenizer services/fastdecode",
-    "jansson": "common/batch common/model services/gateway services/fastdecode",
+    "jansson": "common/batch common/jinja common/model services/gateway services/fastdecode",
     "curl/": "common/otlp services/fastdecode",
     "coin/": "common/plan",
     "sqlite3": "services/gateway",
