@@ -42,7 +42,12 @@ static int check_case(const json_t *root, const json_t *golden)
     const char *name = json_string_value(json_object_get(golden, "template"));
     const char *label = json_string_value(json_object_get(golden, "messages"));
     const json_t *expected = json_object_get(golden, "output"), *raises = json_object_get(golden, "raises");
-    struct chat_template *opened = open_text(json_string_value(json_object_get(json_object_get(root, "templates"), name)));
+    const json_t *source = json_object_get(json_object_get(root, "templates"), name);
+    struct chat_template *opened;
+    if (chat_template_open(json_string_value(source), json_string_length(source), "<s>", "</s>", &opened, &error) != STATUS_OK) {
+        print_error("%s: %s\n", name, error.text);
+        return 1;
+    }
     const bool prompt = json_is_true(json_object_get(golden, "add_generation_prompt"));
     const struct chat_input input = {.messages = json_object_get(json_object_get(root, "messages"), label),
                                      .tools = json_object_get(root, json_string_value(json_object_get(golden, "tools"))),
@@ -120,7 +125,7 @@ static const struct {
     {"{% include 'x' %}", "chat template line 1: unknown tag 'include' (supported: for, if, set, macro, "},
     {"{% extends 'x' %}", "chat template line 1: unknown tag 'extends'"},
     {"\n{% if x is prime %}{% endif %}", "chat template line 2: unknown test 'prime' (supported: boolean, "},
-    {"{{ messages.append(1) }}", "chat template line 1: unknown method 'append' (supported: capitalize, "},
+    {"{{ messages.insert(1) }}", "chat template line 1: unknown method 'insert' (supported: append, capitalize, "},
     {"{{ lipsum() }}", "chat template line 1: unknown function 'lipsum' (supported: dict, namespace, raise_exception, "},
     {"{{ x", "chat template line 1: {{ is not closed"},
     {"a\n{% if x", "chat template line 2: {% is not closed"},
@@ -200,6 +205,9 @@ static const struct {
     {"{{ namespace() }}", "chat template line 1: a namespace cannot be printed"},
     {"{{ later() }}{% macro later() %}{% endmacro %}", "chat template line 1: 'later' is undefined here and cannot be called"},
     {"{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}", "chat template line 1: macro 'f' does not take these arguments"},
+    {"{{ messages.append(1) }}", "chat template line 1: a list cannot be changed"},
+    {"{{ '{} {}'.format(1) }}", "chat template line 1: 'format' knows {} only"},
+    {"{{ [1]|tojson(separators=',') }}", "chat template line 1: tojson's separators must be two strings"},
     {"{{ raise_exception('only this') }}", "only this"},
 };
 
