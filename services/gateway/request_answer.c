@@ -52,6 +52,7 @@ static void answer_whole(struct request *request)
             .finish_reason = choice->finish_reason,
             .stop_reason = choice->stop_reason,
             .stop_reason_bytes = choice->stop_reason_bytes,
+            .answer = choice_answer_shown(choice),
         };
         respond_whole_choice(&body, &request->head, &shown, i == 0);
     }

@@ -41,6 +41,20 @@ void shown_tokens_add(struct shown_tokens *tokens, const char *data, size_t byte
 // Adds an alternative to the token added last.
 void shown_tokens_add_top(struct shown_tokens *tokens, const char *data, size_t bytes, float logprob);
 
+// A call of a function. In a stream it is shown in pieces: its head once, then what there is of its arguments.
+struct shown_call {
+    char id[40];
+    struct text name, arguments;
+    bool head_shown;
+};
+
+// What an answer has beside its content.
+struct shown_answer {
+    struct text reasoning; // not shown yet
+    struct shown_call *calls;
+    uint32_t call_count, call_capacity;
+};
+
 // A choice, or a chunk of one.
 struct respond_choice {
     uint32_t index;
@@ -52,11 +66,17 @@ struct respond_choice {
     const char *stop_reason;             // NULL: rendered as null
     size_t stop_reason_bytes;
     bool first; // this is the first chunk of a chat stream, which names the role
+    // Of chats: a whole answer's reasoning and calls; NULL: none.
+    const struct shown_answer *answer;
+    // Of chunks of chats: what stands for the delta's content; NULL: `text` does.
+    const struct text *delta;
 };
 
 struct respond_usage {
     uint64_t prompt_tokens, completion_tokens;
     uint64_t cached_tokens; // tokens of the prompts whose KV was cached
+    uint64_t reasoning_tokens;
+    bool has_reasoning; // reasoning_tokens counts
 };
 
 // The fields that all answers of one request begin with.
@@ -72,6 +92,16 @@ struct respond_head {
 // data: {...}\n\n
 void respond_chunk(struct text *out, const struct respond_head *head, const struct respond_choice *choice);
 void respond_usage_chunk(struct text *out, const struct respond_head *head, const struct respond_usage *usage);
+
+// respond_answer.c: the members of a message or a delta. Appends "reasoning" in both of its names.
+void respond_reasoning(struct text *out, const char *reasoning, size_t bytes);
+// Appends a whole message: role, content, reasoning, calls.
+void respond_message(struct text *out, const struct respond_choice *choice);
+// Appends the delta of a call: its head, if that was not shown, and its arguments so far.
+void respond_call_delta(struct text *out, const struct shown_call *call, uint32_t index);
+void shown_answer_free(struct shown_answer *answer);
+// Adds a call; NULL: no memory.
+struct shown_call *shown_answer_add_call(struct shown_answer *answer);
 
 // Render a whole answer: begin it, add its choices in order, and end it.
 void respond_whole_begin(struct text *out, const struct respond_head *head);

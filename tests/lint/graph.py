@@ -36,6 +36,7 @@ ROOMS = {
     "kernels/dispatch": "common/base kernels/simd kernels/quant kernels/gemm kernels/attention kernels/norm_rope",
     # what a model and its state are
     "common/jinja": "common/base",
+    "common/answer": "common/base",
     "common/tokenizer": "common/base",
     "common/model": "common/base kernels/simd kernels/quant kernels/norm_rope",
     "common/sampler": "common/base",
@@ -60,7 +61,7 @@ ROOMS = {
     "common/apikey": "",
     "common/batch": "common/base",
     # programs: none includes another
-    "services/gateway": "proto common/apikey common/base common/batch common/otlp common/trace common/service common/kv common/jinja common/model common/tokenizer common/vocabulary "
+    "services/gateway": "proto common/answer common/apikey common/base common/batch common/otlp common/trace common/service common/kv common/jinja common/model common/tokenizer common/vocabulary "
                         "common/wire common/messages common/rpc",
     "services/scheduler": "proto common/base common/otlp common/trace common/service common/kv common/sched common/plan common/wire common/messages "
                           "common/rpc common/member",
@@ -84,7 +85,7 @@ LIBRARIES = {
     "cublas": "kernels/cuda",
     "pcre2": "common/tokenizer",
     "utf8proc": "common/jinja common/tokenizer services/fastdecode",
-    "jansson": "common/batch common/jinja common/model services/gateway services/fastdecode",
+    "jansson": "common/answer common/batch common/jinja common/model services/gateway services/fastdecode",
     "curl/": "common/otlp services/fastdecode",
     "coin/": "common/plan",
     "sqlite3": "services/gateway",
