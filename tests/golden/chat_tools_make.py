@@ -70,14 +70,16 @@ FAMILIES = {
         {{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}{%- if loop.last or messages[loop.index0 + 1].role != "tool" %}{{- '<|im_end|>\\n' }}{%- endif %}
     {%- endif %}
 {%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}""",
-    "qwen3": """{%- set ns = namespace(last=-1) %}{%- for message in messages[::-1] %}{%- set index = (messages|length - 1) - loop.index0 %}
+    "qwen3": """{%- if tools %}{{- '<|im_start|>system\\n' }}{%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}{{- "# Tools\\n<tools>" }}{%- for tool in tools %}{{- "\\n" }}{{- tool | tojson }}{%- endfor %}{{- "\\n</tools>\\nReturn JSON within <tool_call></tool_call>.<|im_end|>\\n" }}{%- endif %}
+{%- set ns = namespace(last=-1) %}{%- for message in messages[::-1] %}{%- set index = (messages|length - 1) - loop.index0 %}
 {%- if ns.last < 0 and message.role == "user" %}{%- set ns.last = index %}{%- endif %}{%- endfor %}
 {%- for message in messages %}{%- set content = message.content if message.content is string else '' %}
 {%- if message.role == "assistant" %}{%- set reasoning = message.reasoning_content if message.reasoning_content is string else '' %}
 {{- '<|im_start|>assistant\\n' }}{%- if loop.index0 > ns.last and (loop.last or reasoning) %}{{- '<think>\\n' + reasoning.strip('\\n') + '\\n</think>\\n\\n' }}{%- endif %}{{- content.lstrip('\\n') }}
 {%- for tool_call in message.tool_calls or [] %}{%- if (loop.first and content) or (not loop.first) %}{{- '\\n' }}{%- endif %}{{- '<tool_call>\\n{"name": "' ~ tool_call.function.name ~ '", "arguments": ' }}
 {%- if tool_call.function.arguments is string %}{{- tool_call.function.arguments }}{%- else %}{{- tool_call.function.arguments | tojson }}{%- endif %}{{- '}\\n</tool_call>' }}{%- endfor %}{{- '<|im_end|>\\n' }}
-{%- else %}{{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}{%- endif %}{%- endfor %}
+{%- elif message.role == "tool" %}{{- '<|im_start|>user\\n<tool_response>\\n' + content + '\\n</tool_response><|im_end|>\\n' }}
+{%- elif message.role != "system" or not tools %}{{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}{%- endif %}{%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}{%- endif %}""",
     "llama3": """{{- bos_token }}{%- if not tools is defined %}{%- set tools = none %}{%- endif %}{%- set user_tools = tools_in_user_message | default(true) %}
 {%- if messages[0]['role'] == 'system' %}{%- set system = messages[0]['content']|trim %}{%- set messages = messages[1:] %}{%- else %}{%- set system = "" %}{%- endif %}
