@@ -254,7 +254,7 @@ static bool shape_message(const struct conversation_form *form, json_t *message)
 bool conversation_shape(const struct conversation_form *form, json_t *messages, json_t *tools, json_t **variables, json_t **given)
 {
     *given = form->tools_name && strcmp(form->tools_name, "tools") == 0 ? tools : NULL;
-    if (!form->has_calls && !write_plain(messages))
+    if ((!form->has_calls || (tools && !form->tools_name)) && !write_plain(messages)) // as described, so that examples are alike
         return false;
     if (tools && !form->tools_name && !describe_tools(form, messages, tools))
         return false;
