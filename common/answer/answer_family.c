@@ -20,11 +20,19 @@ static const struct answer_family families[] = {
      .body = &answer_deepseek,
      .markers = {DROP("<｜tool▁calls▁begin｜>"), OPEN("<｜tool▁call▁begin｜>"), PART("<｜tool▁sep｜>"), CLOSE("<｜tool▁call▁end｜>"),
                  DROP("<｜tool▁calls▁end｜>")}},
+    {.name = "deepseek-v31",
+     .body = &answer_deepseek,
+     .markers = {DROP("<｜tool▁calls▁begin｜>"), OPEN("<｜tool▁call▁begin｜>"), PART("<｜tool▁sep｜>"), CLOSE("<｜tool▁call▁end｜>"),
+                 DROP("<｜tool▁calls▁end｜>")}},
     {.name = "kimi",
      .body = &answer_kimi,
      .markers = {DROP("<|tool_calls_section_begin|>"), OPEN("<|tool_call_begin|>"), PART("<|tool_call_argument_begin|>"),
                  CLOSE("<|tool_call_end|>"), DROP("<|tool_calls_section_end|>")}},
     {.name = "mistral",
+     .body = &answer_mistral,
+     .markers = {OPEN("[TOOL_CALLS]"), PART("[ARGS]"), PART("[CALL_ID]")},
+     .short_ids = true},
+    {.name = "mistral-args",
      .body = &answer_mistral,
      .markers = {OPEN("[TOOL_CALLS]"), PART("[ARGS]"), PART("[CALL_ID]")},
      .short_ids = true},
@@ -58,8 +66,10 @@ static const struct {
     const char *family;
 } signs[] = {
     {"<|channel|>", "<|message|>", "harmony"},
-    {"<｜tool▁call▁begin｜>", NULL, "deepseek"},
+    {"<｜tool▁call▁begin｜>", "```json", "deepseek"}, // both rows are read alike
+    {"<｜tool▁call▁begin｜>", NULL, "deepseek-v31"},
     {"<|tool_call_begin|>", NULL, "kimi"},
+    {"[TOOL_CALLS]", "[ARGS]", "mistral-args"}, // likewise
     {"[TOOL_CALLS]", NULL, "mistral"},
     {"<start_function_call>", NULL, "functiongemma"},
     {"<|tool_call>", NULL, "gemma4"},

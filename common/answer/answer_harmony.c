@@ -48,10 +48,13 @@ static void begin_message(struct answer_parser *parser)
     body->kind = analysis ? ANSWER_REASONING : ANSWER_CONTENT;
     if (to && to_bytes > strlen(functions) && !memcmp(to, functions, strlen(functions)) &&
         answer_is_name(to + strlen(functions), to_bytes - strlen(functions)) &&
-        answer_begin_call(parser, to + strlen(functions), to_bytes - strlen(functions)))
+        answer_begin_call(parser, to + strlen(functions), to_bytes - strlen(functions))) {
         body->kind = ANSWER_ARGUMENTS;
-    else if (analysis ? body->any_reasoning : parser->any_text) // another message of this kind
+        body->scan = (struct scan){0};
+        parser->raw = true; // strings may hold a marker's text
+    } else if (analysis ? body->any_reasoning : parser->any_text) { // another message of this kind
         answer_emit(parser, body->kind, "\n\n", 2);
+    }
 }
 
 static void end_message(struct answer_parser *parser)
@@ -64,6 +67,7 @@ static void end_message(struct answer_parser *parser)
         answer_end_call(parser);
     }
     body->in_message = false;
+    parser->raw = false;
     text_clear(&parser->name);
 }
 
@@ -85,6 +89,8 @@ static enum verdict take(struct answer_parser *parser, char byte)
 
     if (body->in_message) {
         emit(parser, &byte, 1);
+        if (parser->raw && (body->scan.started || !answer_is_space(byte)))
+            parser->raw = scan_take(&body->scan, byte) == SCAN_MORE && !body->scan.scalar;
         return BODY_MORE;
     }
     text_append(&parser->name, &byte, 1);

@@ -85,6 +85,7 @@ struct named_body {
 struct harmony_body {
     bool in_message, any_marker, any_argument, any_reasoning;
     uint8_t kind; // enum answer_kind of the message
+    struct scan scan;
 };
 
 // <function=f><parameter=a>1</parameter></function>, and the like. (answer_xml.c)

@@ -283,6 +283,11 @@ static enum verdict unit(struct answer_parser *parser, uint32_t marker)
 
     if (role != MARKER_OPEN && role != MARKER_CLOSE)
         return BODY_MORE;
+    if (!strcmp(parser->family->markers[marker].text, "<function=") && parser->xml.state == AT_NAME) {
+        text_string(&parser->value, parser->family->markers[marker].text);
+        parser->xml.state = IN_TAG;
+        return BODY_MORE;
+    }
     if (!parser->in_call && parser->xml.state != AT_END)
         return BODY_FAILED;
     if (parser->in_call && (parser->xml.state == BETWEEN || parser->xml.state == IN_TAG))

@@ -36,7 +36,6 @@ ROOMS = {
     "kernels/dispatch": "common/base kernels/simd kernels/quant kernels/gemm kernels/attention kernels/norm_rope",
     # what a model and its state are
     "common/jinja": "common/base",
-    "common/answer": "common/base",
     "common/tokenizer": "common/base",
     "common/model": "common/base kernels/simd kernels/quant kernels/norm_rope",
     "common/sampler": "common/base",

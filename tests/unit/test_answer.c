@@ -207,6 +207,7 @@ static const struct row rows[] = {
     {"harmony", NULL, " to=functions.f" U("<|channel|>") "commentary json" U("<|message|>") "{\"a\": 1}", "||f({\"a\": 1})"},
     {"harmony", NULL, U("<|channel|>") "commentary" U("<|message|>") "I will look." U("<|end|>") U("<|start|>") "assistant" U("<|channel|>") "commentary to=functions.f"
          U("<|message|>") U("<|call|>"), "|I will look.|f({})"},
+    {"harmony", NULL, "<|channel|>commentary to=functions.f<|message|>{\"a\": \"<|end|>\"}<|call|>", "||f({\"a\": \"<|end|>\"})"},
     {"harmony", NULL, "no channel at all", "|no channel at all|"},
     {"harmony", NULL, U("<|channel|>") "analysis" U("<|message|>") "a" U("<|end|>") U("<|start|>") "assistant" U("<|channel|>") "analysis" U("<|message|>") "b", "a\n\nb||"},
     // functiongemma, gemma 4
@@ -248,7 +249,7 @@ static struct answer_options options_of(const struct row *row)
     };
 
     assert_true(!row->family == !options.family && !row->reasoning == !options.reasoning);
-    if (options.family && answer_has_channels(options.family))
+    if (options.family && answer_has_channels(options.family) && strchr(row->text, '\x01'))
         options.unit_markers = UINT32_MAX;
     return options;
 }
@@ -376,7 +377,9 @@ static const struct {
     {"For each function call return <tool_call> {%- if '</think>' in content %}", "hermes", "think"},
     {"<tool_call>\n<function=example>\n<parameter=x>", "qwen3-coder", NULL},
     {"[TOOL_CALLS]", "mistral", NULL},
-    {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜> </think>", "deepseek", "think"},
+    {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>```json </think>", "deepseek", "think"},
+    {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜> </think>", "deepseek-v31", "think"},
+    {"[TOOL_CALLS]f[ARGS]", "mistral-args", NULL},
     {"<|tool_call|> <think></think><response></response>", "granite", "granite"},
     {"<|start_header_id|> {\"name\": function name, \"parameters\": dictionary of", "llama3", NULL},
     {"{% for tool in tools %}", "json", NULL},
