@@ -36,6 +36,8 @@ UNIT     := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/unit/%)
 KERNEL   := $(patsubst tests/kernels/%.c,$(BUILD)/tests/kernels/%,$(wildcard tests/kernels/test_*.c))
 INTEG    := $(patsubst tests/integration/%.c,$(BUILD)/tests/integration/%,$(wildcard tests/integration/test_*.c))
 FUZZ     := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+# What tests in Python ask.
+TOOLS    := $(BUILD)/tests/e2e/schema_texts
 SLOW     := $(patsubst %,$(BUILD)/tests/slow/%,kv-worker s-part scheduler)
 # The CUDA backend is a shared object of its own. Tests have it twice: emulated on the CPU (tests/cuda), and, by check-gpu, real.
 CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)),/usr/local/cuda)
@@ -247,7 +249,7 @@ images: ## build the images of all services with docker or podman (ARGS="kv-work
 check-deploy: packages-deploy model ## build the images, start them by compose, ask one question (root; no registry needed)
 	$(Q)tests/deploy/check_deploy.sh
 
-programs: $(BINS) $(UNIT) $(if $(filter thread,$(SAN)),,$(KERNEL)) $(INTEG) $(SLOW) $(EMULATED) $(if $(SAN)$(FUZZER),,$(BENCH) cuda) ## build the programs, all tests and benches
+programs: $(BINS) $(UNIT) $(if $(filter thread,$(SAN)),,$(KERNEL)) $(INTEG) $(SLOW) $(TOOLS) $(EMULATED) $(if $(SAN)$(FUZZER),,$(BENCH) cuda) ## build the programs, all tests and benches
 fuzz: $(FUZZ) ## build the fuzz targets (clang's libFuzzer)
 
 venv: $(VENV)/ready

@@ -78,7 +78,7 @@ static size_t marker_at(const struct answer_family *family, const char *text)
 {
     size_t longest = 0;
 
-    for (uint32_t i = 0; answer_family_marker(family, i); i++) {
+    for (uint32_t i = 0; family && answer_family_marker(family, i); i++) {
         const size_t length = strlen(answer_family_marker(family, i));
         if (length > longest && !strncmp(text, answer_family_marker(family, i), length))
             longest = length;
@@ -330,35 +330,38 @@ static uint32_t add_calls(struct maker *maker)
     return joined(maker, grammar_call(builder, rule), grammar_repeat(builder, more, 0, GRAMMAR_NO_LIMIT));
 }
 
-// What the model may think first.
-static uint32_t add_reasoning(const struct maker *maker)
-{
-    const struct answer_grammar_options *options = maker->options;
-    const struct answer_reasoning *reasoning = options->reasoning;
-    struct grammar_builder *builder = maker->builder;
-    const uint32_t lines = grammar_repeat(builder, grammar_text(builder, "\n"), 0, 2);
-
-    if (answer_has_channels(options->family)) // messages with channels: what is thought is one
-        return optional(maker, joined(maker, marked(maker, "<|channel|>analysis<|message|>"),
-                                      joined(maker, text_up_to(maker, "<|end|>"), marked(maker, "<|start|>assistant"))));
-    if (!reasoning)
-        return grammar_empty(builder);
-    uint32_t thought = joined(maker, grammar_text_before(builder, reasoning->close), grammar_special(builder, reasoning->close));
-    thought = joined(maker, thought, lines);
-    if (options->reasoning_is_open)
-        return thought;
-    return optional(maker, joined(maker, grammar_special(builder, reasoning->open), thought));
-}
-
-uint32_t answer_add_grammar(struct grammar_builder *builder, const struct answer_grammar_options *options)
+uint32_t answer_add_calls(struct grammar_builder *builder, const struct answer_grammar_options *options)
 {
     struct maker maker = {.builder = builder, .options = options, .form = find_form(options->family)};
 
     if (!maker.form)
         return grammar_builder_fail(builder, STATUS_UNIMPLEMENTED, "answers in this notation cannot be held to calls");
-    const uint32_t parts[] = {add_reasoning(&maker), marked(&maker, maker.form->first), add_calls(&maker),
-                              marked(&maker, maker.form->last)};
+    const uint32_t parts[] = {marked(&maker, maker.form->first), add_calls(&maker), marked(&maker, maker.form->last)};
     return grammar_sequence(builder, parts, ARRAY_COUNT(parts));
+}
+
+uint32_t answer_add_content(struct grammar_builder *builder, const struct answer_grammar_options *options, uint32_t content)
+{
+    const struct maker maker = {.builder = builder, .options = options};
+
+    return answer_has_channels(options->family) ? joined(&maker, marked(&maker, "<|channel|>final<|message|>"), content) : content;
+}
+
+uint32_t answer_add_reasoning(struct grammar_builder *builder, const struct answer_grammar_options *options)
+{
+    const struct answer_reasoning *reasoning = options->reasoning;
+    const struct maker maker = {.builder = builder, .options = options};
+
+    if (answer_has_channels(options->family)) // messages with channels: what is thought is one
+        return optional(&maker, joined(&maker, marked(&maker, "<|channel|>analysis<|message|>"),
+                                       joined(&maker, text_up_to(&maker, "<|end|>"), marked(&maker, "<|start|>assistant"))));
+    if (!reasoning)
+        return grammar_empty(builder);
+    uint32_t thought = joined(&maker, grammar_text_before(builder, reasoning->close), grammar_special(builder, reasoning->close));
+    thought = joined(&maker, thought, grammar_repeat(builder, grammar_text(builder, "\n"), 0, 2));
+    if (options->reasoning_is_open)
+        return thought;
+    return optional(&maker, joined(&maker, grammar_special(builder, reasoning->open), thought));
 }
 
 enum status answer_make_grammar(const struct answer_grammar_options *options, struct grammar **out, struct error *error)
@@ -369,7 +372,9 @@ enum status answer_make_grammar(const struct answer_grammar_options *options, st
     *out = NULL;
     if (!builder)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    status = grammar_compile(builder, answer_add_grammar(builder, options), out, error);
+    const uint32_t thoughts = answer_add_reasoning(builder, options);
+    const uint32_t parts[] = {thoughts, answer_add_calls(builder, options)};
+    status = grammar_compile(builder, grammar_sequence(builder, parts, 2), out, error);
     grammar_builder_close(builder);
     return status;
 }

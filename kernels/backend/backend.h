@@ -128,6 +128,7 @@ struct backend_span {
 struct backend_sample {
     const struct sampler *sampler; // draws a token; NULL: score `token` instead
     uint32_t index;                // index of the token to draw in its sequence
+    const uint32_t *allowed;       // mask of the tokens that may be drawn (sampler_sample()); NULL: all
     uint32_t token;                // to score
     uint32_t top_count;            // to score
     struct sampler_result *result;

@@ -19,7 +19,7 @@ void backend_sample_row(const struct backend_sample *sample, const float *logits
     if (sample->logits)
         memcpy(sample->logits, logits, vocab * sizeof *logits);
     if (sample->sampler)
-        sampler_sample(sample->sampler, logits, sample->index, scratch, sample->result);
+        sampler_sample(sample->sampler, logits, sample->allowed, sample->index, scratch, sample->result);
     else
         sampler_score(logits, vocab, sample->token, sample->top_count, scratch, sample->result);
 }

@@ -20,6 +20,7 @@ bool choice_open(struct choice *choice, const struct language *language)
     choice->text_stream = language_stream_open(language);
     choice->generated = malloc((request->max_tokens + 1u) * sizeof *choice->generated);
     choice->echoed = !request->echo;
+    choice->stop_token = -1;
     return choice->text_stream && choice->generated && choice_answer_open(choice);
 }
 
@@ -136,7 +137,10 @@ static void echo_prompt(struct choice *choice, const struct language *language)
 
 void choice_take_content(struct choice *choice, const char *text, size_t bytes)
 {
-    stop_match_push(&choice->stop, text, bytes, &choice->visible);
+    if (choice->generated_count <= choice->request->sampling.min_tokens)
+        text_append(&choice->visible, text, bytes); // stop strings begin behind it
+    else
+        stop_match_push(&choice->stop, text, bytes, &choice->visible);
 }
 
 // Takes a token's text, or its name if it is a control token. False: no memory.
@@ -159,6 +163,23 @@ static bool take_text(struct choice *choice, const struct text *piece, uint32_t 
     return ok;
 }
 
+// Whether it is one of the tokens that the client named; those that end an answer anyway are not said to be the reason.
+static bool is_stop_token(const struct choice *choice, const struct language *language, uint32_t token)
+{
+    const Fastdecode__Sampling *sampling = &choice->request->sampling;
+
+    for (size_t i = 0; i < sampling->n_stop_token; i++)
+        if (sampling->stop_token[i] == token)
+            return choice->request->ignore_eos || !language_is_end(language, token);
+    return false;
+}
+
+bool choice_is_over(const struct choice *choice, const struct language *language)
+{
+    return choice->stop_token >= 0 || (choice->generated_count && !choice->request->ignore_eos &&
+                                       language_is_end(language, choice->generated[choice->generated_count - 1]));
+}
+
 static bool take_token(struct choice *choice, const Fastdecode__Token *token, bool is_end, const struct language *language)
 {
     struct text *piece = &choice->request->owner->piece;
@@ -170,7 +191,10 @@ static bool take_token(struct choice *choice, const Fastdecode__Token *token, bo
     if (is_end)
         return true; // the end token is counted and not shown
     text_clear(piece);
-    language_stream_push(choice->text_stream, token->token, piece);
+    if (is_stop_token(choice, language, token->token))
+        choice->stop_token = token->token; // it is counted, and its text is not shown
+    else
+        language_stream_push(choice->text_stream, token->token, piece);
     if (choice->request->logprobs) {
         bool among = false;
         show_token(choice, language, token->token, &token->logprob,
@@ -199,7 +223,7 @@ bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, 
     choice->cached_tokens = MAX(choice->cached_tokens, event->cached_tokens);
     if (event->n_tokens > 0 && event->index > choice->generated_count)
         return false;
-    for (i = 0; i < event->n_tokens && !choice_is_cut(choice); i++) {
+    for (i = 0; i < event->n_tokens && !choice_is_cut(choice) && choice->stop_token < 0; i++) {
         bool is_end = event->finish == FASTDECODE__FINISH__FINISH_EOS && i + 1 == event->n_tokens &&
                       language_is_special(language, event->tokens[i]->token);
 
@@ -230,6 +254,8 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
             stop_match_finish(&choice->stop, &choice->visible);
         text_free(&tail);
     }
+    if (choice->stop_token >= 0)
+        finish_reason = "stop", stop_reason = NULL;
     if (choice_answer_has_calls(choice) && strcmp(finish_reason, "stop") == 0)
         finish_reason = "tool_calls";
     if (choice->stop.matched >= 0) {
@@ -274,6 +300,8 @@ void choice_show(struct choice *choice, struct text *out)
     shown.finish_reason = choice->finish_reason;
     shown.stop_reason = choice->stop_reason;
     shown.stop_reason_bytes = choice->stop_reason_bytes;
+    shown.is_stop_token = choice->finish_reason && choice->stop_token >= 0;
+    shown.stop_token = (uint32_t)choice->stop_token;
     if (!choice->answer || choice->finish_reason) // otherwise all there is has been shown
         respond_chunk(out, &request->head, &shown);
     text_clear(&choice->visible);

@@ -35,7 +35,7 @@ bool request_set_notation(const struct api_request *api, const struct language *
         return true;
     request->notation = language_notation(language, calls);
     request->include_reasoning = api->include_reasoning;
-    request->one_call = !api->parallel_tool_calls;
+    request->one_call = !api->parallel_tool_calls || api->tool_choice == API_TOOLS_NAMED;
     request->tools = calls ? json_incref(api->tools) : NULL;
     return true;
 }

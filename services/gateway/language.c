@@ -327,6 +327,8 @@ const char *language_token(const struct language *language, uint32_t id, size_t 
     return span.length ? span.bytes : "";
 }
 
+bool language_is_end(const struct language *language, uint32_t id) { return tokenizer_is_end(language->tokenizer, id); }
+
 bool language_is_special(const struct language *language, uint32_t id)
 {
     return tokenizer_is_control(language->tokenizer, id) || tokenizer_is_end(language->tokenizer, id);

@@ -57,6 +57,8 @@ struct language_notation language_notation(const struct language *language, bool
 
 // Returns a token's bytes (the name of a special token). Borrowed; not terminated.
 const char *language_token(const struct language *language, uint32_t id, size_t *bytes);
+// Returns whether a token ends an answer: one of language_end_tokens().
+bool language_is_end(const struct language *language, uint32_t id);
 // Returns whether a token is hidden from clients: a control token, or one that ends an answer.
 bool language_is_special(const struct language *language, uint32_t id);
 

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/messages/features.h"
 #include "services/gateway/request_internal.h"
 
 // Makes an error for the client from a status of the tokenizer or the template.
@@ -155,42 +155,6 @@ static bool open_scores(const struct api_request *api, struct request *request)
     return true;
 }
 
-static uint64_t draw_seed(void)
-{
-    uint64_t seed;
-
-    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed)
-        seed = clock_now_ns() * 0x9E3779B97F4A7C15u;
-    return seed;
-}
-
-static bool set_sampling(const struct api_request *api, struct request *request)
-{
-    Fastdecode__Sampling *sampling = &request->sampling;
-    uint32_t i;
-
-    *sampling = api->sampling;
-    sampling->seed = api->has_seed ? (uint64_t)api->seed : draw_seed();
-    sampling->logprobs = api->logprobs;
-    sampling->top_logprobs = (uint32_t)api->top_logprobs;
-    sampling->prompt_logprobs = api->echo && api->logprobs;
-    if (api->bias_count == 0)
-        return true;
-    request->bias_items = calloc(api->bias_count, sizeof *request->bias_items);
-    request->bias = calloc(api->bias_count, sizeof *request->bias);
-    if (!request->bias_items || !request->bias)
-        return false;
-    for (i = 0; i < api->bias_count; i++) {
-        fastdecode__token_bias__init(&request->bias_items[i]);
-        request->bias_items[i].token = api->bias[i].token;
-        request->bias_items[i].bias = api->bias[i].bias;
-        request->bias[i] = &request->bias_items[i];
-    }
-    sampling->n_bias = api->bias_count;
-    sampling->bias = request->bias;
-    return true;
-}
-
 // Stop strings leave the body's tree.
 static bool copy_stops(const struct api_request *api, struct request *request)
 {
@@ -276,9 +240,9 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
         (void)api_no_memory(error);
     ok = ok && encode_all(language, api, context, request, error) && check_lengths(api, context, request, error) &&
          check_budget(api, requests->config.max_request_tokens, request, error);
-    ok = ok && request_set_notation(api, language, request, error);
-    if (ok && !(set_sampling(api, request) && copy_stops(api, request) && open_scores(api, request) &&
-                make_choices(language, (uint32_t)api->n, request)))
+    ok = ok && request_set_notation(api, language, request, error) && request_set_sampling(api, language, request, error);
+    request->features = features_of(&request->sampling);
+    if (ok && !(copy_stops(api, request) && open_scores(api, request) && make_choices(language, (uint32_t)api->n, request)))
         ok = api_no_memory(error);
     api_request_free(api);
     if (!ok) {
@@ -358,8 +322,7 @@ void request_discard(struct request *request)
     request_stop_waiting(request);
     free(request->choices);
     free(request->prompts);
-    free(request->bias_items);
-    free(request->bias);
+    request_free_sampling(request);
     free(request->stop_bytes);
     request_free_notation(request);
     free(request->cache_salt);

@@ -15,6 +15,8 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/messages/features.h"
+#include "services/gateway/grammars.h"
 #include "services/gateway/request_internal.h"
 #include "services/gateway/root_span.h"
 
@@ -23,6 +25,11 @@ enum status requests_open(const struct requests_config *config, struct requests 
     *out = calloc(1, sizeof **out);
     if (!*out)
         return STATUS_RESOURCE_EXHAUSTED;
+    (*out)->grammars = grammars_open();
+    if (!(*out)->grammars) {
+        free(*out);
+        return STATUS_RESOURCE_EXHAUSTED;
+    }
     (*out)->config = *config;
     (*out)->track = trace_track_open("answers");
     (*out)->track_requests = trace_track_open("requests");
@@ -40,6 +47,7 @@ void requests_close(struct requests *requests)
     }
     text_free(&requests->piece);
     text_free(&requests->chunk);
+    grammars_close(requests->grammars);
     free(requests);
 }
 
@@ -130,10 +138,20 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
         request_finish_choice(choice, "length", "deadline");
         return !last;
     }
+    if (choice_is_over(choice, requests->config.language)) { // only its last event was lost
+        request_finish_choice(choice, "stop", NULL);
+        return !last;
+    }
     if (choice->generated_count >= request->max_tokens &&
         (request->max_tokens > 0 || choice->prompt->scored_count >= choice->prompt->count)) {
         request_finish_choice(choice, "length", NULL); // it was complete, and only its last event was lost
         return !last;
+    }
+    if (requests->state.ready && request->features & ~requests->state.features) {
+        api_fail(&error, 503, "not_ready", NULL, "the mesh's s-part or scheduler is too old for %s: upgrade it",
+                 features_name(request->features & ~requests->state.features));
+        request_fail(request, &error);
+        return false;
     }
     if (requests->state.ready && now_us >= choice->retry_us) {
         submit(requests, choice);

@@ -61,6 +61,7 @@ struct choice {
     const char *finish_reason; // static; not NULL once the state is CHOICE_DONE
     const char *stop_reason;   // points into the stop strings, or to static text
     size_t stop_reason_bytes;
+    int64_t stop_token; // one of stop_token_ids that has ended it; -1: none
 };
 
 struct request {
@@ -80,8 +81,10 @@ struct request {
     uint32_t top_logprobs, max_tokens;
     struct language_notation notation; // of the answers
     bool reasoning_is_open, include_reasoning, one_call;
-    struct json_t *tools; // owned; NULL: none may be called
-    Fastdecode__Sampling sampling; // its bias entries point into bias_items
+    struct json_t *tools;           // owned; NULL: none may be called
+    Fastdecode__Sampling sampling;  // owns its lists, but for end_token; its bias entries point into bias_items
+    struct packed_grammar *grammar; // of sampling; NULL: none
+    uint32_t features;              // that it needs (common/messages/features.h)
     Fastdecode__TokenBias *bias_items, **bias;
     struct stop_string stops[API_MAX_STOPS];
     char *stop_bytes; // what stops point into
@@ -101,8 +104,9 @@ struct requests {
     struct request *first;                      // loop thread
     struct trace_track *track, *track_requests; // track: of this thread; track_requests: of requests, which overlap
     uint64_t trace_ids;
-    struct mesh_state state;  // loop thread: as of the last tick
-    struct text piece, chunk; // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
+    struct grammars *grammars; // any thread
+    struct mesh_state state;   // loop thread: as of the last tick
+    struct text piece, chunk;  // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
     // relaxed: counters. [1]: of latency class batch
     atomic_uint running[2], waiting[2];
 };
@@ -114,6 +118,11 @@ static inline bool request_is_batch(const struct request *request)
 
 // request_answer.c. Counts a time, unless the request is of the latency class batch: those say how long the others let them wait.
 void request_observe(const struct request *request, enum metrics_histogram which, double seconds);
+
+// prepare_sampling.c. Fills in the request's sampling; takes over some of the lists in *api. On failure, too, they are freed with the request.
+bool request_set_sampling(struct api_request *api, const struct language *language, struct request *request,
+                          struct api_error *error);
+void request_free_sampling(struct request *request);
 
 // prepare.c. Counts what the request has had so far.
 struct respond_usage request_usage(const struct request *request);
@@ -165,6 +174,8 @@ void choice_answer_show_after(struct choice *choice, struct text *out);
 bool choice_is_cut(const struct choice *choice);
 // Takes content: up to a stop string it becomes visible.
 void choice_take_content(struct choice *choice, const char *text, size_t bytes);
+// Returns whether its last token has ended it, so that there is nothing more to come.
+bool choice_is_over(const struct choice *choice, const struct language *language);
 bool choice_open(struct choice *choice, const struct language *language);
 void choice_close(struct choice *choice);
 // Appends the tokens of an event to the log. Returns false if they leave a gap after the log, or memory is short.

@@ -241,6 +241,8 @@ static void ending(struct text *out, const struct respond_head *about, const str
     text_string(out, ",\"stop_reason\":");
     if (choice->stop_reason)
         text_json(out, choice->stop_reason, choice->stop_reason_bytes);
+    else if (choice->is_stop_token)
+        text_format(out, "%u", choice->stop_token);
     else
         text_string(out, "null");
     text_append(out, "}", 1);

@@ -65,6 +65,8 @@ struct respond_choice {
     const char *finish_reason;           // NULL: not finished
     const char *stop_reason;             // NULL: rendered as null
     size_t stop_reason_bytes;
+    bool is_stop_token; // without text, stop_token is the reason
+    uint32_t stop_token;
     bool first; // this is the first chunk of a chat stream, which names the role
     // Of chats: a whole answer's reasoning and calls; NULL: none.
     const struct shown_answer *answer;

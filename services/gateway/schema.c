@@ -55,6 +55,29 @@ static const struct field fields[] = {
     {"presence_penalty", SCHEMA_ANSWERS, INTO(sampling.presence_penalty), -2, 2, false, NULL},
     {"frequency_penalty", SCHEMA_ANSWERS, INTO(sampling.frequency_penalty), -2, 2, false, NULL},
     {"repetition_penalty", SCHEMA_ANSWERS, INTO(sampling.repetition_penalty), 0, 10, true, NULL},
+    {"response_format", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_response_format},
+    {"structured_outputs", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_structured_outputs},
+    {"guided_json", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_schema},
+    {"guided_regex", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_regex},
+    {"guided_choice", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_choice},
+    {"guided_grammar", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_grammar},
+    {"guided_json_object", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_object},
+    {"guided_whitespace_pattern", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_space},
+    {"guided_decoding_backend", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
+    {"grammar", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_grammar},
+    {"json_schema", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_schema},
+    {"min_tokens", SCHEMA_ANSWERS, INTO(min_tokens), 0, 1e9, false, NULL},
+    {"stop_token_ids", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_stop_tokens},
+    {"allowed_token_ids", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_allowed_tokens},
+    {"bad_words", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_bad_words},
+    {"typical_p", SCHEMA_ANSWERS, INTO(sampling.typical_p), 0, 1, false, NULL},
+    {"xtc_probability", SCHEMA_ANSWERS, INTO(sampling.xtc_probability), 0, 1, false, NULL},
+    {"xtc_threshold", SCHEMA_ANSWERS, INTO(sampling.xtc_threshold), 0, 1, false, NULL},
+    {"dry_multiplier", SCHEMA_ANSWERS, INTO(sampling.dry_multiplier), 0, 100, false, NULL},
+    {"dry_base", SCHEMA_ANSWERS, INTO(sampling.dry_base), 1, 100, false, NULL},
+    {"dry_allowed_length", SCHEMA_ANSWERS, INTO(dry_allowed_length), 0, 1e9, false, NULL},
+    {"dry_penalty_last_n", SCHEMA_ANSWERS, INTO(dry_last_tokens), -1, 1e9, false, NULL},
+    {"dry_sequence_breakers", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_dry_breakers},
     {"logit_bias", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_bias},
     {"service_tier", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_service_tier},
     {"ignore_eos", SCHEMA_ANSWERS, INTO(ignore_eos), 0, 0, false, NULL},
@@ -95,27 +118,13 @@ static const struct schema_refused refused[] = {
     {"verbosity", SCHEMA_ANSWERS, "medium"},
     {"best_of", SCHEMA_ANSWERS, "1"},
     {"suffix", SCHEMA_ANSWERS, NULL},
-    {"guided_json", SCHEMA_ANSWERS, NULL},
-    {"guided_regex", SCHEMA_ANSWERS, NULL},
-    {"guided_choice", SCHEMA_ANSWERS, NULL},
-    {"guided_grammar", SCHEMA_ANSWERS, NULL},
-    {"structured_outputs", SCHEMA_ANSWERS, NULL},
-    {"grammar", SCHEMA_ANSWERS, NULL},
-    {"json_schema", SCHEMA_ANSWERS, NULL},
     {"use_beam_search", SCHEMA_ANSWERS, NULL},
     {"length_penalty", SCHEMA_ANSWERS, "1"},
-    {"min_tokens", SCHEMA_ANSWERS, NULL},
-    {"stop_token_ids", SCHEMA_ANSWERS, NULL},
-    {"bad_words", SCHEMA_ANSWERS, NULL},
-    {"allowed_token_ids", SCHEMA_ANSWERS, NULL},
     {"logits_processors", SCHEMA_ANSWERS, NULL},
     {"prompt_logprobs", SCHEMA_ANSWERS, NULL},
     {"truncate_prompt_tokens", SCHEMA_ANSWERS, NULL},
     {"include_stop_str_in_output", SCHEMA_ANSWERS, NULL},
-    {"typical_p", SCHEMA_ANSWERS, "1"},
     {"mirostat", SCHEMA_ANSWERS, NULL},
-    {"dry_multiplier", SCHEMA_ANSWERS, NULL},
-    {"xtc_probability", SCHEMA_ANSWERS, NULL},
     {"tfs_z", SCHEMA_ANSWERS, "1"},
     {"continue_final_message", SCHEMA_ANSWERS | API_TOKENIZE, NULL},
     {"chat_template", API_CHAT | API_TOKENIZE, NULL},
@@ -263,7 +272,7 @@ static bool check_together(struct schema_run *run)
     if ((out->kind & SCHEMA_ANSWERS) && out->n * MAX(out->prompt_count, 1) > API_MAX_CHOICES)
         return api_fail(error, 400, "invalid_value", "n", "prompts times 'n' is %lld, at most %d are allowed in one request",
                         (long long)(out->n * out->prompt_count), API_MAX_CHOICES);
-    return true;
+    return schema_check_sampling(run);
 }
 
 bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const struct api_model *model, struct api_request *out,
@@ -290,6 +299,7 @@ bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const
     out->sampling.min_p = model->min_p;
     out->sampling.top_k = model->top_k;
     out->sampling.repetition_penalty = model->repetition_penalty;
+    schema_sampling_defaults(out);
     root = schema_parse_json(body, bytes, error);
     if (!root)
         return false;
@@ -312,6 +322,7 @@ void api_request_free(struct api_request *request)
     free(request->messages);
     free(request->bias);
     schema_free_chat(request);
+    schema_free_sampling(request);
     if (request->root)
         json_decref(request->root);
     *request = (struct api_request){0};

@@ -36,6 +36,9 @@ enum {
     API_MAX_STOPS = 16,
     API_MAX_STOP_BYTES = 1024,
     API_MAX_BIAS = 1024,
+    API_MAX_STOP_TOKENS = 128,
+    API_MAX_BAD_WORDS = 512, // of at most API_MAX_STOP_BYTES each
+    API_MAX_DRY_BREAKERS = 64,
     API_MAX_SALT_BYTES = 1024, // kept as long as its request, here and in the scheduler
     API_MAX_LOGPROBS = 20,
     API_MAX_DEPTH = 64,       // the deepest nesting in a body
@@ -80,6 +83,30 @@ enum api_tool_choice {
 };
 
 struct json_t; // jansson's
+struct api_ids {
+    uint32_t *ids; // owned; NULL: none
+    uint32_t count;
+};
+
+struct api_strings {
+    struct stop_string *strings; // owned; NULL: none
+    uint32_t count;
+};
+
+// Which form an answer has to have.
+enum api_form_kind { API_FORM_NONE, API_FORM_OBJECT, API_FORM_SCHEMA, API_FORM_REGEX, API_FORM_CHOICE, API_FORM_GBNF };
+enum api_space { API_SPACE_ONE, API_SPACE_NONE, API_SPACE_LINES }; // between the tokens of JSON
+
+struct api_form {
+    enum api_form_kind kind;
+    enum api_space space;
+    bool closed;      // objects have no properties that their schema does not name
+    const void *json; // json_t: of a schema, or the list of choices. In the body, or `owned`
+    void *owned;      // json_t
+    const char *text; // [bytes] of a regular expression or grammar
+    size_t bytes;
+    char param[64]; // the field that says so
+};
 
 struct api_bias {
     uint32_t token;
@@ -117,6 +144,10 @@ struct api_request {
     uint32_t stop_count;
     struct api_bias *bias;
     uint32_t bias_count;
+    int64_t min_tokens, dry_allowed_length, dry_last_tokens; // dry_last_tokens -1: all
+    struct api_ids stop_tokens, allowed_tokens;
+    struct api_strings bad_words, dry_breakers;
+    struct api_form form;
     bool add_special_tokens, parse_special, add_generation_prompt, return_token_strs;
 };
 

@@ -6,8 +6,7 @@
 #include "common/base/checked.h"
 #include "services/gateway/schema_internal.h"
 
-// [1, 2, 3] -> ids.
-static bool read_ids(struct schema_run *run, const char *name, const json_t *list, struct api_prompt *out)
+bool schema_read_ids(struct schema_run *run, const char *name, const json_t *list, struct api_ids *out)
 {
     size_t i, count = json_array_size(list);
     char where[96];
@@ -15,7 +14,7 @@ static bool read_ids(struct schema_run *run, const char *name, const json_t *lis
     out->ids = malloc(MAX(count, 1) * sizeof *out->ids);
     if (!out->ids)
         return api_no_memory(run->error);
-    out->id_count = (uint32_t)count; // the body's values are limited
+    out->count = (uint32_t)count; // the body's values are limited
     for (i = 0; i < count; i++) {
         const json_t *value = json_array_get(list, i);
         snprintf(where, sizeof where, "%s[%zu]", name, i);
@@ -29,6 +28,16 @@ static bool read_ids(struct schema_run *run, const char *name, const json_t *lis
     return true;
 }
 
+static bool read_prompt_ids(struct schema_run *run, const char *name, const json_t *list, struct api_prompt *out)
+{
+    struct api_ids ids = {0};
+    const bool good = schema_read_ids(run, name, list, &ids);
+
+    out->ids = ids.ids; // freed with the request, good or not
+    out->id_count = ids.count;
+    return good;
+}
+
 static bool read_one_prompt(struct schema_run *run, const char *name, const json_t *value, struct api_prompt *out)
 {
     if (json_is_string(value)) {
@@ -37,7 +46,7 @@ static bool read_one_prompt(struct schema_run *run, const char *name, const json
         return true;
     }
     if (json_is_array(value))
-        return read_ids(run, name, value, out);
+        return read_prompt_ids(run, name, value, out);
     return schema_wrong_type(run, name, "a string or an array of token ids", value);
 }
 
@@ -83,7 +92,7 @@ bool schema_read_tokens(struct schema_run *run, const char *name, const json_t *
     if (!run->out->prompts)
         return api_no_memory(run->error);
     run->out->prompt_count = 1;
-    return read_ids(run, name, value, &run->out->prompts[0]);
+    return read_prompt_ids(run, name, value, &run->out->prompts[0]);
 }
 
 bool schema_read_stop(struct schema_run *run, const char *name, const json_t *value)

@@ -95,6 +95,9 @@ static enum status open_batch(struct engine *engine, uint32_t index, struct erro
     return engine->ops->batch_open(engine->backend, &batch->backend, error);
 }
 
+// On the masker's thread.
+static void wake(void *loop) { rpc_loop_wake(loop); }
+
 enum status engine_open(struct engine *engine, struct error *error)
 {
     enum status status = STATUS_OK;
@@ -110,6 +113,10 @@ enum status engine_open(struct engine *engine, struct error *error)
     if (!engine->zeros ||
         sequence_table_open(ENGINE_SEQUENCES_MAX, engine->shape.vocab, engine->context_tokens, &engine->sequences) ||
         engine_release_open(engine))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the engine");
+    const struct masker_config masker = {
+        .model = engine->model, .vocab = engine->shape.vocab, .on_done = wake, .user = engine->loop};
+    if (engine->model && engine->range.is_last && masker_open(&masker, &engine->masker))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the engine");
     engine_pages_open(engine);
     engine->on_link_changed = engine_link_changed;
@@ -137,6 +144,8 @@ void engine_close(struct engine *engine)
         if (batch->engine)
             engine_free_replies(batch);
         rpc_buffer_free(batch->handing_on);
+        mask_job_wait(&batch->masks);
+        mask_job_free(&batch->masks);
         step_plan_close(&batch->plan);
         reply_close(batch);
         free(batch->o);
@@ -151,6 +160,7 @@ void engine_close(struct engine *engine)
         engine_spans_end_all(engine);
     engine_release_close(engine);
     sequence_table_close(engine->sequences);
+    masker_close(engine->masker);
     free(engine->device_spans);
     free(engine->zeros);
 }

@@ -47,17 +47,19 @@ static struct backend_config backend_config(const struct s_part *s_part)
 static enum status check_plan(const struct s_part *s_part, struct error *error)
 {
     const struct backend_plan *plan = &s_part->plan;
+    const uint64_t grammars = masker_planned_bytes(s_part->model->shape.vocab, s_part->settings.max_batch);
     char parts[320];
     const struct memory_plan memory = {
-        .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes,
+        .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes + grammars,
         .start_bytes = s_part_start_bytes(s_part),
         .page_bytes = (plan->pool_on_device ? 0 : plan->pool_page_bytes) +
                       (plan->pool_pages ? plan->pool_table_bytes / plan->pool_pages : 0),
         .pool_bytes = plan->pool_on_device ? 0 : s_part->settings.local_pool,
     };
-    int written = snprintf(parts, sizeof parts, "weights_mib=%.1f activations_mib=%.1f pool_fixed_mib=%.1f pages=%llu",
-                           (double)plan->weight_bytes / 1048576, (double)plan->activation_bytes / 1048576,
-                           (double)plan->pool_fixed_bytes / 1048576, (unsigned long long)plan->pool_pages);
+    int written =
+        snprintf(parts, sizeof parts, "weights_mib=%.1f activations_mib=%.1f pool_fixed_mib=%.1f grammars_mib=%.1f pages=%llu",
+                 (double)plan->weight_bytes / 1048576, (double)plan->activation_bytes / 1048576,
+                 (double)plan->pool_fixed_bytes / 1048576, (double)grammars / 1048576, (unsigned long long)plan->pool_pages);
     if (plan->streamed_bytes)
         written += snprintf(parts + written, sizeof parts - (size_t)written, " streamed_mib=%.1f weight_slots=%u",
                             (double)plan->streamed_bytes / 1048576, plan->weight_slots);

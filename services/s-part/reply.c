@@ -68,6 +68,10 @@ static void fill_run(struct mini_batch *batch, const struct step_run *run)
         return;
     }
     result->outcome = FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE;
+    if (run->fault) {
+        result->error = (char *)(uintptr_t)run->fault;
+        return;
+    }
     uint32_t first_sample = run->first_output + run->output_count - run->sample_count, last = first_sample + run->taken;
     if (run->taken) {
         result->sampled = &batch->tokens[first_sample];

@@ -120,6 +120,7 @@ enum status serve_open(struct s_part *s_part, struct error *error)
         return status;
     engine->shape = s_part->model->shape;
     engine->layers = s_part->model->layers;
+    engine->model = s_part->model;
     engine->context_tokens = s->context;
     engine->max_rows = s->max_rows;
     engine->range = (struct layer_range){.first = s->first_layer,

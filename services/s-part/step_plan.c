@@ -118,6 +118,15 @@ enum status step_plan_check(const struct step_plan *plan, const Fastdecode__Step
     return STATUS_OK;
 }
 
+// A sequence whose grammar is elsewhere than its log, since the answer to a step was lost, is to be opened anew.
+static bool is_out_of_step(const struct sequence *sequence, const Fastdecode__Run *run)
+{
+    const uint32_t known = run->position + run_rows(run) - run->drafts;
+
+    return sequence->masked && run->sample && known >= sequence->prompt_tokens &&
+           known - sequence->prompt_tokens != sequence->masked->generated;
+}
+
 // The runs of the request, sorted.
 static enum status take_runs(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
                              struct error *error)
@@ -131,6 +140,8 @@ static enum status take_runs(struct step_plan *plan, const Fastdecode__StepReque
             .sequence = sequence_table_find(table, run->sequence),
             .first = step_extents_first(run),
         };
+        if (plan->runs[i].sequence && is_out_of_step(plan->runs[i].sequence, run))
+            plan->runs[i].sequence = NULL;
     }
     plan->run_count = (uint32_t)request->n_runs;
     for (uint32_t i = 0; i < plan->run_count; i++)
@@ -282,11 +293,21 @@ void step_plan_take(struct step_plan *plan, uint32_t run_index)
     for (run->taken = 0; run->taken < run->sample_count; run->taken++) {
         struct sampler *sampler = run->sequence->sampler;
         uint32_t at = run->taken;
+        const struct backend_sample *output = &plan->outputs[first + at];
+        if (run->sequence->masked && at >= run->mask_count)
+            break;
+        if (plan->results[first + at].all_banned && (output->allowed || !sampler_is_simple(sampler, output->index))) {
+            run->fault =
+                at ? NULL : "no token is left: all are banned by the request's fields (grammar, allowed_token_ids, bad_words, ...)";
+            break;
+        }
         bool known = at == 0 || (plan->results[first + at - 1].token == plan->rows[row + at].token && sampler_is_pure(sampler));
         if (!known)
             break;
         run->sequence->last_token = plan->results[first + at].token;
         sampler_see_generated(sampler, run->sequence->last_token);
+        if (run->sequence->masked)
+            masker_sequence_took(run->sequence->masked, run->sequence->last_token);
     }
 }
 

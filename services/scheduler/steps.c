@@ -17,16 +17,22 @@ enum {
     TIMEOUT_UNKNOWN_ROW_MS = 1000,
     TIMEOUT_DOUBLINGS = 6, // after steps in a row that came too late
     TIMEOUT_MOST_MS = 3600000,
+    FAULT_BYTES_MAX = 400,
+    // Of grammars that a step opens sequences with: the others are UNKNOWN to the s-part, and opened with a later step.
+    OPEN_BYTES_MAX = 16 << 20,
 };
 
 // --- answers
 
 static bool is_end(const struct scheduler *scheduler, const struct token_log *log, uint32_t token)
 {
+    const Fastdecode__Sampling *sampling = log->request ? log->request->sampling : NULL;
     bool ended = false;
 
-    if (log->ignore_eos)
-        return false;
+    for (size_t i = 0; sampling && i < sampling->n_stop_token; i++)
+        ended |= token == sampling->stop_token[i];
+    if (log->ignore_eos && !(sampling && sampling->grammar.len)) // a grammar says where the text ends
+        return ended;
     for (uint32_t i = 0; i < scheduler->end_token_count; i++)
         ended |= token == scheduler->end_tokens[i];
     for (size_t i = 0; log->request && i < log->request->n_end_token; i++)
@@ -150,6 +156,21 @@ static void judge_places(const struct flight *flight)
             members_answered(flight->scheduler, place, seen[place] == SOME_LOST);
 }
 
+// Ends sequences for which the s-part can draw nothing.
+static void end_faulty(struct scheduler *scheduler, const struct flight *flight, const Fastdecode__StepReply *reply)
+{
+    for (uint32_t i = 0; i < flight->run_count; i++) {
+        const Fastdecode__RunResult *result = reply->results[i];
+        struct token_log *log = token_logs_find(scheduler->logs, flight->sequences[i]);
+        const struct sched_event event = {.kind = SCHED_CANCEL, .sequence = flight->sequences[i]};
+        if (!result->error[0] || result->outcome != FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE || !log || log->fault || log->over)
+            continue;
+        log->fault = strndup(result->error, FAULT_BYTES_MAX);
+        log_warn("SEQUENCE-FAULT", "sequence=%llx why=\"%s\"", (unsigned long long)log->id, result->error);
+        scheduler_event(scheduler, &event);
+    }
+}
+
 static void on_reply(void *user, struct rpc_message *message)
 {
     struct flight *flight = user;
@@ -192,6 +213,7 @@ static void on_reply(void *user, struct rpc_message *message)
         event.step_done.stage_count = stages;
     }
     scheduler_event(scheduler, &event);
+    end_faulty(scheduler, flight, reply);
 }
 
 static void on_end(void *user, enum status status, const char *text)
@@ -351,6 +373,7 @@ static uint32_t fill_step(struct scheduler *scheduler, const struct sched_step_a
 {
     struct step_scratch *scratch = &scheduler->scratch;
     uint32_t places = 0, opens = 0, extents = 0, rows = 0;
+    size_t open_bytes = 0;
 
     for (uint32_t i = 0; i < action->run_count; i++) {
         const struct sched_run *run = &action->runs[i];
@@ -364,7 +387,8 @@ static uint32_t fill_step(struct scheduler *scheduler, const struct sched_step_a
         flight->positions[i] = run->position;
         scratch->runs[i].place = place_index(scheduler, run->place, &places);
         fill_extents(scheduler, &scratch->runs[i], run, &places, &extents);
-        if (run->open && log->call) {
+        open_bytes += run->open && log->call ? log->request->sampling->grammar.len : 0;
+        if (run->open && log->call && open_bytes <= OPEN_BYTES_MAX) {
             fill_open(&scratch->opens[opens++], log);
             log->opened = true;
         }

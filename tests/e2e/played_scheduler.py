@@ -20,7 +20,7 @@ import threading
 import tiny_model
 from api_client import call, post
 from conftest import BUILD, MODEL, spawn, tiny, wait_until
-from rpc_client import CANCEL, HELLO, REPLY, REQUEST, STREAM, blob, decode, fixed32, fixed64, method_id, one, raw_varint, read_varint, varint
+from rpc_client import CANCEL, HELLO, REPLY, REQUEST, STREAM, blob, decode, fixed32, fixed64, method_id, one, packed, raw_varint, read_varint, varint
 from seed import seed
 
 EVENTS_MAX = 40  # of an answer: a server may have 48 messages unacknowledged
@@ -103,7 +103,7 @@ class Scheduler:
 
     @staticmethod
     def state():
-        return varint(1, 1) + varint(5, 1000) + blob(7, varint(3, 8192))
+        return varint(1, 1) + varint(5, 1000) + blob(7, varint(3, 8192)) + packed(14, [1, 2])  # ready, with all features of sampling
 
     def tell(self):
         """A scheduler that is silent counts as lost."""
@@ -116,9 +116,9 @@ class Scheduler:
 
     def generate(self, request):
         self.requests.append(request)
-        packed, at, ids = b"".join(part for part in request.get(2, []) if isinstance(part, bytes)), 0, []
-        while at < len(packed):
-            value, at = read_varint(packed, at)
+        data, at, ids = b"".join(part for part in request.get(2, []) if isinstance(part, bytes)), 0, []
+        while at < len(data):
+            value, at = read_varint(data, at)
             ids.append(value)
         self.prompts.append(ids)
         tokens, finish = self.answers.get_nowait()

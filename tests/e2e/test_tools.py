@@ -9,6 +9,8 @@ import pytest
 from api_client import call, events, post
 from conftest import BUILD, MODEL, ROOT, run, seconds, wait_until
 from played_scheduler import FINISH_EOS, Played
+from rpc_client import decode
+from rpc_client import one as last
 
 H = "/v1/chat/completions"
 with open(os.path.join(ROOT, "tests", "golden", "chat_tools.json"), encoding="ascii") as golden:
@@ -61,6 +63,7 @@ FAMILIES = {
     "qwen3-coder": ("I call.\n" + "\n".join(tagged(*one) for one in BOTH), None, "I call.", BOTH),
 }
 LIMIT = {"max_tokens": 400, "tools": TOOLS}
+SAMPLING_GRAMMAR = 28  # the field of Sampling
 
 
 def calls_of(message):
@@ -309,6 +312,38 @@ def test_overrides():
     for option in ("tool", "reasoning"):
         done = run([os.path.join(BUILD, "bin", "gateway"), "--check", f"--{option}-parser=nope", f"--model={MODEL}", "--scheduler=ipc:///nowhere"])
         assert done.returncode != 0 and f"--{option}-parser: there is none called 'nope'; there are auto, none, " in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "search"}}])
+@pytest.mark.parametrize("parallel", [False, True])
+def test_calls_that_are_required(real_mesh, choice, parallel):
+    """A real model, which would rather talk, is held to the notation and to the functions' schemas."""
+    tools = [{"type": "function", "function": {**tool["function"], "strict": True}} for tool in TOOLS]
+    body = {"messages": ASK, "tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel, "max_tokens": 300, "seed": 5}
+    whole = post(real_mesh, H, body)["choices"][0]
+    streamed, reason = joined(chunk for chunk in events(real_mesh, H, body) if chunk != "[DONE]")
+    assert [one["function"] for one in streamed["tool_calls"]] == [one["function"] for one in whole["message"]["tool_calls"]]
+    assert reason == whole["finish_reason"] and whole["message"]["content"] is None
+    calls = whole["message"]["tool_calls"]
+    assert len(calls) == 1 or (parallel and choice == "required")
+    if whole["finish_reason"] == "length":
+        calls = calls[:-1]  # the last one was cut off
+    else:
+        assert whole["finish_reason"] == "tool_calls"
+    for one in calls:
+        name, arguments = one["function"]["name"], json.loads(one["function"]["arguments"])
+        schema = next(tool["function"]["parameters"] for tool in tools if tool["function"]["name"] == name)
+        assert choice == "required" or name == "search"
+        assert set(schema["required"]) <= set(arguments) <= set(schema["properties"])
+
+
+def test_what_is_required_is_a_grammar(qwen):
+    for choice, wanted in (("auto", False), ("none", False), ("required", True), ({"type": "function", "function": {"name": "search"}}, True)):
+        ask(qwen, THINK + CALL, tool_choice=choice)
+        assert (SAMPLING_GRAMMAR in decode(last(qwen.scheduler.requests[-1], 3))) == wanted
+    status, _, text = call(qwen, "POST", H, {"messages": ASK, "tool_choice": "required", "tools": [
+        {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "odd"}}}}}]})
+    assert status == 400 and json.loads(text)["error"]["param"] == "tools" and "#/properties/a/type" in text
 
 
 def test_template_errors_are_the_clients(qwen):

@@ -282,7 +282,7 @@ static void test_arguments_are_json(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
         const char *at = strrchr(rows[i].expected, '|') + 1;
-        if (strstr(rows[i].text, "cut") || at[0] == 0 || strstr(rows[i].text, "\"x") == rows[i].text + strlen(rows[i].text) - 2 ||
+        if (strstr(rows[i].text, "cut") || strstr(rows[i].expected, "<|") || at[0] == 0 || strstr(rows[i].text, "\"x") == rows[i].text + strlen(rows[i].text) - 2 ||
             strstr(at, "({)"))
             continue;
         while (*at) { // f({...})

@@ -152,6 +152,44 @@ static void samples_count_up_to_the_first_after_a_wrong_draft(void **state)
     assert_int_equal(taken(0, (uint32_t[]){77, 12, 13, 14}), 1); // not those behind, however right they are
 }
 
+/* A draft whose sample has no mask is not taken, nor one for which no token is left; if that is the first, the sequence has a fault. */
+static void samples_need_their_masks(void **state)
+{
+    struct masked_sequence masked = {.generated = 6};
+    const uint32_t mask[(VOCAB + 31) / 32] = {0};
+    (void)state;
+    sequence_table_find(table, 1)->masked = &masked;
+    fill(1);
+    plan.runs[0].mask_count = 2;
+    assert_int_equal(taken(0, (uint32_t[]){11, 12, 13, 14}), 2);
+    assert_true(masked.taken_count == 2 && masked.taken[1] == 12 && masked.generated == 8);
+    masked = (struct masked_sequence){.generated = 6};
+    plan.runs[0].mask_count = 4;
+    plan.outputs[plan.runs[0].first_output + 1].allowed = plan.outputs[plan.runs[0].first_output].allowed = mask;
+    plan.results[plan.runs[0].first_output + 1].all_banned = true;
+    assert_int_equal(taken(0, (uint32_t[]){11, 12, 13, 14}), 1);
+    assert_null(plan.runs[0].fault);
+    plan.results[plan.runs[0].first_output].all_banned = true;
+    assert_int_equal(taken(0, (uint32_t[]){11, 12, 13, 14}), 0);
+    assert_non_null(strstr(plan.runs[0].fault, "no token is left"));
+    memset(plan.results, 0, ROWS * sizeof *plan.results);
+    sequence_table_find(table, 1)->masked = NULL;
+}
+
+/* The answer to the step before was lost: the sequence is not known as it was, and is to be opened anew. */
+static void a_grammar_that_is_elsewhere_makes_its_sequence_unknown(void **state)
+{
+    struct masked_sequence masked = {.generated = 7}; // one was taken that nobody heard of
+    (void)state;
+    sequence_table_find(table, 1)->masked = &masked;
+    fill(1);
+    assert_true(plan.runs[0].sequence == NULL && plan.row_count == 0);
+    masked.generated = 6;
+    fill(1);
+    assert_non_null(plan.runs[0].sequence);
+    sequence_table_find(table, 1)->masked = NULL;
+}
+
 /* Whatever the run, its drafts included, and however the sequence came to it. */
 static void generated_positions_are_sparse(void **state)
 {
@@ -262,6 +300,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_step_may_have_rows_at_every_place, open_all, close_all),
         cmocka_unit_test_setup_teardown(each_row_from_the_known_one_on_is_sampled, open_all, close_all),
         cmocka_unit_test_setup_teardown(samples_count_up_to_the_first_after_a_wrong_draft, open_all, close_all),
+        cmocka_unit_test_setup_teardown(samples_need_their_masks, open_all, close_all),
+        cmocka_unit_test_setup_teardown(a_grammar_that_is_elsewhere_makes_its_sequence_unknown, open_all, close_all),
         cmocka_unit_test_setup_teardown(generated_positions_are_sparse, open_all, close_all),
         cmocka_unit_test_setup_teardown(samples_are_of_their_own_run, open_all, close_all),
         cmocka_unit_test_setup_teardown(samples_are_behind_scores_and_the_prompt, open_all, close_all),
