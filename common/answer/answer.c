@@ -197,8 +197,7 @@ static void feed_text(struct answer_parser *parser, char byte)
         if (partial)
             return;
         if (family && family->unmarked && *part == '{' && !parser->any_text) {
-            parser->mode = MODE_BODY; // nothing but this byte is held: no marker begins with it
-            json_body_begin(parser, true);
+            begin_body(parser, NO_MARKER); // nothing but this byte is held: no marker begins with it
             return;
         }
         if (!is_gap(parser, *part))
@@ -256,8 +255,8 @@ static void feed_start(struct answer_parser *parser, char byte)
         parser->gap_bytes++;
         return;
     }
-    const int found = compare(parser->options.reasoning->open, parser->held.data + parser->gap_bytes,
-                              parser->held.bytes - parser->gap_bytes);
+    const int found =
+        compare(parser->options.reasoning->open, parser->held.data + parser->gap_bytes, parser->held.bytes - parser->gap_bytes);
     if (found > 0) {
         open_reasoning(parser);
     } else if (found < 0) {

@@ -78,7 +78,7 @@ struct answer_options {
     const struct answer_reasoning *reasoning; // NULL: none is split off
     bool reasoning_is_open;                   // the prompt has opened it
     bool one_call;                            // the answer ends after the first call
-    uint32_t unit_markers;                    // bit i: marker i of the family is a control token here, so that its text is only text
+    uint32_t unit_markers; // bit i: marker i of the family is a control token here, so that its text is only text
     answer_take_fn *take;
     // Says whether a function of this name exists; notations without a marker ask. NULL: any does.
     bool (*knows)(void *arg, const char *name, size_t name_bytes);

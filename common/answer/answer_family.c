@@ -5,25 +5,37 @@
 #include "common/answer/answer_internal.h"
 #include "common/base/checked.h"
 
-#define OPEN(text) {text, MARKER_OPEN}
-#define CLOSE(text) {text, MARKER_CLOSE}
-#define DROP(text) {text, MARKER_DROP}
-#define PART(text) {text, MARKER_PART}
+#define OPEN(text)        \
+    {                     \
+        text, MARKER_OPEN \
+    }
+#define CLOSE(text)        \
+    {                      \
+        text, MARKER_CLOSE \
+    }
+#define DROP(text)        \
+    {                     \
+        text, MARKER_DROP \
+    }
+#define PART(text)        \
+    {                     \
+        text, MARKER_PART \
+    }
 
 static const struct answer_family families[] = {
     {.name = "harmony",
      .body = &answer_harmony,
-     .markers = {PART("<|start|>"), PART("<|channel|>"), PART("<|message|>"), PART("<|constrain|>"), PART("<|end|>"), PART("<|call|>"),
-                 PART("<|return|>")},
+     .markers = {PART("<|start|>"), PART("<|channel|>"), PART("<|message|>"), PART("<|constrain|>"), PART("<|end|>"),
+                 PART("<|call|>"), PART("<|return|>")},
      .channels = true},
     {.name = "deepseek",
      .body = &answer_deepseek,
-     .markers = {DROP("<｜tool▁calls▁begin｜>"), OPEN("<｜tool▁call▁begin｜>"), PART("<｜tool▁sep｜>"), CLOSE("<｜tool▁call▁end｜>"),
-                 DROP("<｜tool▁calls▁end｜>")}},
+     .markers = {DROP("<｜tool▁calls▁begin｜>"), OPEN("<｜tool▁call▁begin｜>"), PART("<｜tool▁sep｜>"),
+                 CLOSE("<｜tool▁call▁end｜>"), DROP("<｜tool▁calls▁end｜>")}},
     {.name = "deepseek-v31",
      .body = &answer_deepseek,
-     .markers = {DROP("<｜tool▁calls▁begin｜>"), OPEN("<｜tool▁call▁begin｜>"), PART("<｜tool▁sep｜>"), CLOSE("<｜tool▁call▁end｜>"),
-                 DROP("<｜tool▁calls▁end｜>")}},
+     .markers = {DROP("<｜tool▁calls▁begin｜>"), OPEN("<｜tool▁call▁begin｜>"), PART("<｜tool▁sep｜>"),
+                 CLOSE("<｜tool▁call▁end｜>"), DROP("<｜tool▁calls▁end｜>")}},
     {.name = "kimi",
      .body = &answer_kimi,
      .markers = {DROP("<|tool_calls_section_begin|>"), OPEN("<|tool_call_begin|>"), PART("<|tool_call_argument_begin|>"),

@@ -104,8 +104,7 @@ static enum verdict take_name(struct answer_parser *parser, char byte)
         text_append(&parser->name, &byte, 1);
         return parser->name.bytes > ANSWER_MAX_NAME_BYTES ? BODY_FAILED : BODY_MORE;
     }
-    if (!answer_is_name(parser->name.data, parser->name.bytes) ||
-        !answer_begin_call(parser, parser->name.data, parser->name.bytes))
+    if (!answer_is_name(parser->name.data, parser->name.bytes) || !answer_begin_call(parser, parser->name.data, parser->name.bytes))
         return BODY_FAILED;
     body->depth = 0;
     return open_bracket(parser, byte);

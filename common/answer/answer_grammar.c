@@ -24,7 +24,8 @@ struct form {
     const char *between;        // calls; NULL: there is only ever one
     const char *head, *middle, *tail;
     enum arguments arguments;
-    const char *key_head, *key_middle, *key_tail; // ARGUMENTS_TAGS: around an argument's name and value; ARGUMENTS_PLAIN: key_head is the quote
+    const char *key_head, *key_middle,
+        *key_tail; // ARGUMENTS_TAGS: around an argument's name and value; ARGUMENTS_PLAIN: key_head is the quote
 };
 
 #define JSON_CALL .head = "{\"name\": \"", .middle = "\", \"arguments\": ", .tail = "}"
@@ -38,21 +39,23 @@ static const struct form forms[] = {
     {"llama3", "", "", "", "", NULL, .head = "{\"name\": \"", .middle = "\", \"parameters\": ", .tail = "}"},
     {"mistral", "[TOOL_CALLS][", "]", "", "", ", ", JSON_CALL},
     {"mistral-args", "", "", "[TOOL_CALLS]", "", "", .head = "", .middle = "[ARGS]", .tail = ""},
-    {"deepseek", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```<｜tool▁call▁end｜>", "\n", .head = "",
-     .middle = "\n```json\n", .tail = ""},
-    {"deepseek-v31", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "", .head = "", .middle = "<｜tool▁sep｜>",
+    {"deepseek", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+     "\n```<｜tool▁call▁end｜>", "\n", .head = "", .middle = "\n```json\n", .tail = ""},
+    {"deepseek-v31", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "",
+     .head = "", .middle = "<｜tool▁sep｜>", .tail = ""},
+    {"kimi", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>", "",
+     .head = "functions.", .middle = ":0<|tool_call_argument_begin|>", .tail = ""},
+    {"harmony", "", "", "<|channel|>commentary to=functions.", "", NULL, .head = "", .middle = " <|constrain|>json<|message|>",
      .tail = ""},
-    {"kimi", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>", "", .head = "functions.",
-     .middle = ":0<|tool_call_argument_begin|>", .tail = ""},
-    {"harmony", "", "", "<|channel|>commentary to=functions.", "", NULL, .head = "", .middle = " <|constrain|>json<|message|>", .tail = ""},
     {"functiongemma", "", "", "<start_function_call>call:", "<end_function_call>", "", .head = "", .middle = "", .tail = "",
      .arguments = ARGUMENTS_PLAIN, .key_head = "<escape>"},
     {"gemma4", "", "", "<|tool_call>call:", "<tool_call|>", "", .head = "", .middle = "", .tail = "", .arguments = ARGUMENTS_PLAIN,
      .key_head = "<|\"|>"},
     {"qwen3-coder", "", "", "<tool_call>\n", "</function>\n</tool_call>", "\n", .head = "<function=", .middle = ">\n", .tail = "",
      .arguments = ARGUMENTS_TAGS, .key_head = "<parameter=", .key_middle = ">\n", .key_tail = "</parameter>\n"},
-    {"minimax", "<minimax:tool_call>\n", "</minimax:tool_call>", "", "</invoke>\n", "", .head = "<invoke name=\"", .middle = "\">\n", .tail = "",
-     .arguments = ARGUMENTS_TAGS, .key_head = "<parameter name=\"", .key_middle = "\">", .key_tail = "</parameter>\n"},
+    {"minimax", "<minimax:tool_call>\n", "</minimax:tool_call>", "", "</invoke>\n", "", .head = "<invoke name=\"",
+     .middle = "\">\n", .tail = "", .arguments = ARGUMENTS_TAGS, .key_head = "<parameter name=\"", .key_middle = "\">",
+     .key_tail = "</parameter>\n"},
     {"glm", "", "", "<tool_call>", "</tool_call>", "\n", .head = "", .middle = "\n", .tail = "", .arguments = ARGUMENTS_TAGS,
      .key_head = "<arg_key>", .key_middle = "</arg_key>\n<arg_value>", .key_tail = "</arg_value>\n"},
 };
@@ -175,8 +178,9 @@ static uint32_t string_up_to(const struct maker *maker, const json_t *schema, co
     for (size_t i = 0; i < json_array_size(values); i++) {
         const json_t *value = json_array_get(values, i);
         if (json_is_string(value))
-            node = grammar_either(maker->builder,
-                                  (const uint32_t[]){node, grammar_bytes(maker->builder, json_string_value(value), json_string_length(value))}, 2);
+            node = grammar_either(
+                maker->builder,
+                (const uint32_t[]){node, grammar_bytes(maker->builder, json_string_value(value), json_string_length(value))}, 2);
     }
     return joined(maker, node, marked(maker, mark));
 }
@@ -219,7 +223,8 @@ static uint32_t plain_object(const struct maker *maker, const json_t *schema, in
     for (void *at = json_object_iter(properties); at && count < ARRAY_COUNT(names); at = json_object_iter_next(properties, at))
         names[count++] = json_object_iter_key(at);
     if (count < json_object_size(properties))
-        return grammar_builder_fail(builder, STATUS_UNIMPLEMENTED, "properties: more than %zu in this notation", ARRAY_COUNT(names));
+        return grammar_builder_fail(builder, STATUS_UNIMPLEMENTED, "properties: more than %zu in this notation",
+                                    ARRAY_COUNT(names));
     for (size_t i = count; i-- > 0 && !grammar_builder_failed(builder);) {
         uint32_t member = joined(maker, grammar_text(builder, names[i]), grammar_text(builder, ":"));
         member = joined(maker, member, plain_value(maker, json_object_get(properties, names[i]), depth + 1));
@@ -238,7 +243,8 @@ static uint32_t plain_list(const struct maker *maker, const json_t *schema, int 
     const uint32_t item = plain_value(maker, json_object_get(schema, "items"), depth + 1);
     const uint32_t more = grammar_repeat(builder, joined(maker, grammar_text(builder, ","), item), 0, GRAMMAR_NO_LIMIT);
 
-    return joined(maker, grammar_text(builder, "["), joined(maker, optional(maker, joined(maker, item, more)), grammar_text(builder, "]")));
+    return joined(maker, grammar_text(builder, "["),
+                  joined(maker, optional(maker, joined(maker, item, more)), grammar_text(builder, "]")));
 }
 
 static uint32_t plain_value(const struct maker *maker, const json_t *schema, int depth)

@@ -51,7 +51,7 @@ static void begin_message(struct answer_parser *parser)
         answer_begin_call(parser, to + strlen(functions), to_bytes - strlen(functions))) {
         body->kind = ANSWER_ARGUMENTS;
         body->scan = (struct scan){0};
-        parser->raw = true; // strings may hold a marker's text
+        parser->raw = true;                                         // strings may hold a marker's text
     } else if (analysis ? body->any_reasoning : parser->any_text) { // another message of this kind
         answer_emit(parser, body->kind, "\n\n", 2);
     }

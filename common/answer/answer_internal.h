@@ -30,7 +30,7 @@ enum verdict {
 
 // How calls are written between markers.
 struct body {
-    void (*begin)(struct answer_parser *parser, uint32_t marker); // after the opening marker
+    void (*begin)(struct answer_parser *parser, uint32_t marker); // after the opening marker; UINT32_MAX: without one
     enum verdict (*take)(struct answer_parser *parser, char byte);
     // A control token or marker; index of the family's marker, or UINT32_MAX. NULL: only a closing marker ends the call.
     enum verdict (*unit)(struct answer_parser *parser, uint32_t marker);
@@ -92,7 +92,7 @@ struct harmony_body {
 struct xml_body {
     uint8_t state;
     bool any_parameter, is_string;
-    bool ended; // a call has been read
+    bool ended;        // a call has been read
     const char *close; // of the value that is being read
 };
 

@@ -109,11 +109,7 @@ void json_body_begin(struct answer_parser *parser, bool strict)
         begin_object(parser);
 }
 
-static void begin_marked(struct answer_parser *parser, uint32_t marker)
-{
-    (void)marker;
-    json_body_begin(parser, false);
-}
+static void begin(struct answer_parser *parser, uint32_t marker) { json_body_begin(parser, marker == UINT32_MAX); }
 
 static bool key_is(const struct json_body *body, const char *name)
 {
@@ -168,8 +164,8 @@ static enum verdict take_name(struct answer_parser *parser)
 {
     struct json_body *body = &parser->json;
     struct text name = {0};
-    bool ok = answer_unquote(parser->name.data, parser->name.bytes, &name) && name.bytes > 0 && name.bytes <= ANSWER_MAX_NAME_BYTES &&
-              !memchr(name.data, 0, name.bytes);
+    bool ok = answer_unquote(parser->name.data, parser->name.bytes, &name) && name.bytes > 0 &&
+              name.bytes <= ANSWER_MAX_NAME_BYTES && !memchr(name.data, 0, name.bytes);
 
     if (ok && body->strict && parser->options.knows)
         ok = parser->options.knows(parser->options.arg, name.data, name.bytes);
@@ -326,4 +322,4 @@ static enum verdict unit(struct answer_parser *parser, uint32_t marker)
     return role != MARKER_OPEN ? BODY_MORE : between ? BODY_DONE_BEFORE : BODY_FAILED;
 }
 
-const struct body answer_json = {.begin = begin_marked, .take = take, .unit = unit};
+const struct body answer_json = {.begin = begin, .take = take, .unit = unit};

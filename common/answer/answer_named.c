@@ -149,7 +149,8 @@ static enum verdict unit(struct answer_parser *parser, uint32_t marker)
     if (body->is_json)
         return answer_json.unit(parser, marker);
     if (found->role == MARKER_PART && body->state == IN_HEAD) {
-        if (is_separator(found->text) && body->style == DEEPSEEK && parser->name.bytes == 8 && !memcmp(parser->name.data, "function", 8)) {
+        if (is_separator(found->text) && body->style == DEEPSEEK && parser->name.bytes == 8 &&
+            !memcmp(parser->name.data, "function", 8)) {
             text_clear(&parser->name);
             body->state = IN_LINE;
             return BODY_MORE;

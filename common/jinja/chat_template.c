@@ -172,8 +172,8 @@ enum status chat_template_render_at(const struct chat_template *chat_template, i
     return status;
 }
 
-enum status chat_template_render(const struct chat_template *chat_template, const struct chat_input *input,
-                                 struct chat_output *out, struct error *error)
+enum status chat_template_render(const struct chat_template *chat_template, const struct chat_input *input, struct chat_output *out,
+                                 struct error *error)
 {
     return chat_template_render_at(chat_template, (int64_t)(clock_wall_us() / 1000000u), input, out, error);
 }

@@ -58,7 +58,8 @@ static size_t escape(int32_t code, unsigned char byte, char quote, bool json, bo
     if (json && code < 0x10000)
         return (size_t)sprintf(out, "\\u%04x", (unsigned)code);
     if (json) // as UTF-16 has it
-        return (size_t)sprintf(out, "\\u%04x\\u%04x", 0xd800u + ((unsigned)code - 0x10000u) / 1024, 0xdc00u + (unsigned)code % 1024);
+        return (size_t)sprintf(out, "\\u%04x\\u%04x", 0xd800u + ((unsigned)code - 0x10000u) / 1024,
+                               0xdc00u + (unsigned)code % 1024);
     const int category = code < 0 ? UTF8PROC_CATEGORY_CN : (int)utf8proc_category(code);
     const bool printable = code == ' ' || (category != UTF8PROC_CATEGORY_CN && category < UTF8PROC_CATEGORY_ZS);
     if (printable)
@@ -79,9 +80,8 @@ static bool append_quoted(struct jinja_run *run, struct jinja_builder *builder, 
     for (size_t i = 0, bytes; i < string->length; i += bytes) {
         char escaped[16];
         bytes = jinja_char_bytes(string->bytes + i, string->length - i);
-        const size_t n =
-            escape(jinja_char_code(string->bytes + i, string->length - i), (unsigned char)string->bytes[i], quote, json,
-                   ascii, escaped);
+        const size_t n = escape(jinja_char_code(string->bytes + i, string->length - i), (unsigned char)string->bytes[i], quote,
+                                json, ascii, escaped);
         if (!n)
             continue;
         if (!jinja_append_bytes(run, builder, string->bytes + plain, i - plain, content) ||

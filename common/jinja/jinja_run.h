@@ -72,8 +72,8 @@ bool jinja_to_string(struct jinja_run *run, const struct jinja_value *value, con
 bool jinja_append_value(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value);
 // How json.dumps() is asked to write.
 struct jinja_json_format {
-    int indent;                                  // < 0: on one line
-    bool ascii, sort;                            // ascii: other characters are escaped
+    int indent;                                     // < 0: on one line
+    bool ascii, sort;                               // ascii: other characters are escaped
     const struct jinja_string *between, *after_key; // NULL: ", " (without the space if indented) and ": "
 };
 bool jinja_append_json(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value,

@@ -12,6 +12,15 @@
 #include "common/base/clock.h"
 #include "services/gateway/request_internal.h"
 
+// Takes content: up to a stop string it becomes visible.
+static void take_content(struct choice *choice, const char *text, size_t bytes)
+{
+    if (choice->generated_count <= choice->request->sampling.min_tokens)
+        text_append(&choice->visible, text, bytes); // stop strings begin behind it
+    else
+        stop_match_push(&choice->stop, text, bytes, &choice->visible);
+}
+
 bool choice_open(struct choice *choice, const struct language *language)
 {
     const struct request *request = choice->request;
@@ -21,7 +30,7 @@ bool choice_open(struct choice *choice, const struct language *language)
     choice->generated = malloc((request->max_tokens + 1u) * sizeof *choice->generated);
     choice->echoed = !request->echo;
     choice->stop_token = -1;
-    return choice->text_stream && choice->generated && choice_answer_open(choice);
+    return choice->text_stream && choice->generated && choice_answer_open(choice, take_content);
 }
 
 void choice_close(struct choice *choice)
@@ -135,14 +144,6 @@ static void echo_prompt(struct choice *choice, const struct language *language)
     }
 }
 
-void choice_take_content(struct choice *choice, const char *text, size_t bytes)
-{
-    if (choice->generated_count <= choice->request->sampling.min_tokens)
-        text_append(&choice->visible, text, bytes); // stop strings begin behind it
-    else
-        stop_match_push(&choice->stop, text, bytes, &choice->visible);
-}
-
 // Takes a token's text, or its name if it is a control token. False: no memory.
 static bool take_text(struct choice *choice, const struct text *piece, uint32_t token, const struct language *language)
 {
@@ -151,7 +152,7 @@ static bool take_text(struct choice *choice, const struct text *piece, uint32_t 
     bool ok;
 
     if (!choice->answer) {
-        choice_take_content(choice, piece->data, piece->bytes);
+        take_content(choice, piece->data, piece->bytes);
         return true;
     }
     ok = choice_answer_push(choice, piece->data, piece->bytes);
@@ -248,7 +249,7 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
             (void)choice_answer_push(choice, tail.data, tail.bytes);
             choice_answer_finish(choice);
         } else {
-            choice_take_content(choice, tail.data, tail.bytes);
+            take_content(choice, tail.data, tail.bytes);
         }
         if (choice->stop.matched < 0)
             stop_match_finish(&choice->stop, &choice->visible);

@@ -19,6 +19,7 @@ enum { SHORT_ID_LETTERS = 9, ID_LETTERS = 24 };
 
 struct choice_answer {
     struct answer_parser *parser;
+    choice_content_fn *take_content;
     struct shown_answer shown;
     struct text delta; // scratch
     bool failed;
@@ -129,7 +130,7 @@ static void take(void *arg, const struct answer_event *event)
     switch (event->kind) {
     case ANSWER_CONTENT:
         if (choice->stop.matched < 0)
-            choice_take_content(choice, event->bytes, event->count);
+            choice->answer->take_content(choice, event->bytes, event->count);
         break;
     case ANSWER_REASONING:
         if (choice->request->include_reasoning)
@@ -143,7 +144,7 @@ static void take(void *arg, const struct answer_event *event)
 }
 
 // --- of a choice ----------------------------------------------------------------------------------------------------------
-bool choice_answer_open(struct choice *choice)
+bool choice_answer_open(struct choice *choice, choice_content_fn *take_content)
 {
     const struct request *request = choice->request;
     const struct answer_options options = {.family = request->notation.family,
@@ -161,6 +162,7 @@ bool choice_answer_open(struct choice *choice)
     choice->answer = calloc(1, sizeof *choice->answer);
     if (!choice->answer)
         return false;
+    choice->answer->take_content = take_content;
     choice->answer->parser = answer_open(&options);
     return choice->answer->parser != NULL;
 }
@@ -201,7 +203,10 @@ void choice_answer_finish(struct choice *choice) { answer_finish(choice->answer-
 bool choice_answer_is_reasoning(const struct choice *choice) { return answer_is_reasoning(choice->answer->parser); }
 bool choice_answer_is_done(const struct choice *choice) { return choice->answer && answer_is_done(choice->answer->parser); }
 bool choice_answer_has_calls(const struct choice *choice) { return choice->answer && choice->answer->shown.call_count > 0; }
-const struct shown_answer *choice_answer_shown(const struct choice *choice) { return choice->answer ? &choice->answer->shown : NULL; }
+const struct shown_answer *choice_answer_shown(const struct choice *choice)
+{
+    return choice->answer ? &choice->answer->shown : NULL;
+}
 
 // --- what a stream shows --------------------------------------------------------------------------------------------------
 bool choice_answer_has_news(const struct choice *choice)

@@ -20,8 +20,8 @@ static bool has(const struct chat_output *output, const char *text)
 static bool renders_call(const struct chat_template *chat, bool empty, bool text)
 {
     json_t *arguments = text ? json_string("{\"" PROBE_KEY "\": \"" PROBE_VALUE "\"}") : json_pack("{s:s}", PROBE_KEY, PROBE_VALUE);
-    json_t *messages = json_pack("[{s:s,s:s},{s:s,s:o,s:[{s:s,s:s,s:{s:s,s:o}}]},{s:s,s:s,s:s,s:s}]", "role", "user", "content", "u",
-                                 "role", "assistant", "content", empty ? json_string("") : json_null(), "tool_calls", "id",
+    json_t *messages = json_pack("[{s:s,s:s},{s:s,s:o,s:[{s:s,s:s,s:{s:s,s:o}}]},{s:s,s:s,s:s,s:s}]", "role", "user", "content",
+                                 "u", "role", "assistant", "content", empty ? json_string("") : json_null(), "tool_calls", "id",
                                  "probecall", "type", "function", "function", "name", "probe", "arguments", arguments, "role",
                                  "tool", "content", "r", "tool_call_id", "probecall", "name", "probe");
     json_t *tools = json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{s:{s:s}}}}}]", "type", "function", "function", "name", "probe",
@@ -71,7 +71,8 @@ void conversation_probe(const struct chat_template *chat, const char *source, si
     }
     if (!out->has_calls)
         out->content_empty = out->arguments_text = false;
-    if (!memmem(source, length, "reasoning_content", strlen("reasoning_content")) && memmem(source, length, "thinking", strlen("thinking")))
+    if (!memmem(source, length, "reasoning_content", strlen("reasoning_content")) &&
+        memmem(source, length, "thinking", strlen("thinking")))
         out->reasoning_key = "thinking";
 }
 
@@ -167,7 +168,8 @@ static bool write_result(json_t *messages, size_t *index)
 
     if (joined)
         append_content(&text, before);
-    text_format(&text, "%sThe function %s returned:\n", text.bytes ? "\n\n" : "", json_is_string(name) ? json_string_value(name) : "");
+    text_format(&text, "%sThe function %s returned:\n", text.bytes ? "\n\n" : "",
+                json_is_string(name) ? json_string_value(name) : "");
     text_append(&text, json_string_value(json_object_get(message, "content")),
                 json_string_length(json_object_get(message, "content")));
     json_t *content = text_value(&text);
@@ -180,7 +182,8 @@ static bool write_result(json_t *messages, size_t *index)
     }
     json_object_del(message, "tool_call_id");
     json_object_del(message, "name");
-    return json_object_set_new(message, "content", content) == 0 && json_object_set_new(message, "role", json_string("user")) == 0 &&
+    return json_object_set_new(message, "content", content) == 0 &&
+           json_object_set_new(message, "role", json_string("user")) == 0 &&
            json_object_set_new(message, "result", json_true()) == 0;
 }
 

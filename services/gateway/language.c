@@ -95,7 +95,8 @@ static enum status read_notation(const struct language_config *config, const cha
     char names[512];
 
     conversation_probe(language->chat, source, length, &language->form);
-    notation->family = is_automatic(config->tool_parser) ? answer_detect_family(source, length) : answer_find_family(config->tool_parser);
+    notation->family = is_automatic(config->tool_parser) ? answer_detect_family(source, length)
+                                                         : answer_find_family(config->tool_parser);
     notation->reasoning = is_automatic(config->reasoning_parser) ? answer_detect_reasoning(source, length)
                                                                  : answer_find_reasoning(config->reasoning_parser);
     if (!is_automatic(config->tool_parser) && !notation->family && strcmp(config->tool_parser, "none") != 0)

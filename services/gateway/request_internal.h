@@ -152,7 +152,9 @@ void request_postpone(struct choice *choice);
 bool request_set_notation(const struct api_request *api, const struct language *language, struct request *request,
                           struct api_error *error);
 void request_free_notation(struct request *request);
-bool choice_answer_open(struct choice *choice); // false: no memory
+typedef void choice_content_fn(struct choice *choice, const char *text, size_t bytes);
+// take_content: takes what is content. False: no memory.
+bool choice_answer_open(struct choice *choice, choice_content_fn *take_content);
 void choice_answer_close(struct choice *choice);
 // Takes text, or a control token by its name. What is content goes on to the stop strings. False: no memory.
 bool choice_answer_push(struct choice *choice, const char *text, size_t bytes);
@@ -172,8 +174,6 @@ void choice_answer_show_after(struct choice *choice, struct text *out);
 // choice.c
 // Returns whether its text has ended: by a stop string, or by the one call that was allowed.
 bool choice_is_cut(const struct choice *choice);
-// Takes content: up to a stop string it becomes visible.
-void choice_take_content(struct choice *choice, const char *text, size_t bytes);
 // Returns whether its last token has ended it, so that there is nothing more to come.
 bool choice_is_over(const struct choice *choice, const struct language *language);
 bool choice_open(struct choice *choice, const struct language *language);

@@ -256,8 +256,7 @@ static void usage_text(struct text *out, const struct respond_usage *usage)
                 (unsigned long long)usage->prompt_tokens, (unsigned long long)usage->completion_tokens,
                 (unsigned long long)(usage->prompt_tokens + usage->completion_tokens), (unsigned long long)usage->cached_tokens);
     if (usage->has_reasoning)
-        text_format(out, ",\"completion_tokens_details\":{\"reasoning_tokens\":%llu}",
-                    (unsigned long long)usage->reasoning_tokens);
+        text_format(out, ",\"completion_tokens_details\":{\"reasoning_tokens\":%llu}", (unsigned long long)usage->reasoning_tokens);
     text_append(out, "}", 1);
 }
 
@@ -303,7 +302,7 @@ void respond_whole_choice(struct text *out, const struct respond_head *about, co
 {
     text_format(out, first ? "{\"index\":%u," : ",{\"index\":%u,", choice->index);
     if (about->kind == API_CHAT) {
-        respond_message(out, choice);
+        respond_message(out, choice->text, choice->bytes, choice->answer);
     } else {
         text_string(out, "\"text\":");
         text_json(out, choice->text, choice->bytes);

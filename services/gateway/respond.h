@@ -4,6 +4,7 @@
 #define FD_GATEWAY_RESPOND_H
 
 #include "services/gateway/http.h"
+#include "services/gateway/respond_answer.h"
 #include "services/gateway/schema.h"
 
 #define RESPOND_JSON "application/json"
@@ -40,20 +41,6 @@ void shown_tokens_clear(struct shown_tokens *tokens);
 void shown_tokens_add(struct shown_tokens *tokens, const char *data, size_t bytes, const float *logprob, uint32_t text_offset);
 // Adds an alternative to the token added last.
 void shown_tokens_add_top(struct shown_tokens *tokens, const char *data, size_t bytes, float logprob);
-
-// A call of a function. In a stream it is shown in pieces: its head once, then what there is of its arguments.
-struct shown_call {
-    char id[40];
-    struct text name, arguments;
-    bool head_shown;
-};
-
-// What an answer has beside its content.
-struct shown_answer {
-    struct text reasoning; // not shown yet
-    struct shown_call *calls;
-    uint32_t call_count, call_capacity;
-};
 
 // A choice, or a chunk of one.
 struct respond_choice {
@@ -94,16 +81,6 @@ struct respond_head {
 // data: {...}\n\n
 void respond_chunk(struct text *out, const struct respond_head *head, const struct respond_choice *choice);
 void respond_usage_chunk(struct text *out, const struct respond_head *head, const struct respond_usage *usage);
-
-// respond_answer.c: the members of a message or a delta. Appends "reasoning" in both of its names.
-void respond_reasoning(struct text *out, const char *reasoning, size_t bytes);
-// Appends a whole message: role, content, reasoning, calls.
-void respond_message(struct text *out, const struct respond_choice *choice);
-// Appends the delta of a call: its head, if that was not shown, and its arguments so far.
-void respond_call_delta(struct text *out, const struct shown_call *call, uint32_t index);
-void shown_answer_free(struct shown_answer *answer);
-// Adds a call; NULL: no memory.
-struct shown_call *shown_answer_add_call(struct shown_answer *answer);
 
 // Render a whole answer: begin it, add its choices in order, and end it.
 void respond_whole_begin(struct text *out, const struct respond_head *head);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "common/base/checked.h"
-#include "services/gateway/respond.h"
+#include "services/gateway/respond_answer.h"
 
 enum { FIRST_CALLS = 4 };
 
@@ -65,16 +65,15 @@ void respond_call_delta(struct text *out, const struct shown_call *call, uint32_
     text_string(out, "}]");
 }
 
-void respond_message(struct text *out, const struct respond_choice *choice)
+void respond_message(struct text *out, const char *content, size_t bytes, const struct shown_answer *answer)
 {
-    const struct shown_answer *answer = choice->answer;
     const bool calls = answer && answer->call_count > 0, thinks = answer && answer->reasoning.bytes > 0;
 
     text_string(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-    if (choice->bytes == 0 && calls)
+    if (bytes == 0 && calls)
         text_string(out, "null");
     else
-        text_json(out, choice->text, choice->bytes);
+        text_json(out, content, bytes);
     text_string(out, ",\"refusal\":null");
     if (thinks) {
         text_append(out, ",", 1);

@@ -123,7 +123,7 @@ struct api_request {
     struct api_chat_message *messages;
     uint32_t message_count;
     // What the chat template is given. NULL: not given.
-    struct json_t *conversation; // owned: the messages, with calls, results and reasoning (schema_message.c)
+    struct json_t *conversation;      // owned: the messages, with calls, results and reasoning (schema_message.c)
     struct json_t *tools, *documents; // in root
     struct json_t *variables;         // owned: chat_template_kwargs and reasoning_effort
     enum api_tool_choice tool_choice;

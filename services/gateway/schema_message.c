@@ -139,8 +139,8 @@ static bool read_arguments(struct schema_run *run, const char *where, json_t *va
         return true;
     json_decref(*out);
     *out = NULL;
-    return api_fail(run->error, 400, "invalid_value", where, "'%s' must be a JSON object in a string, and is none at byte %d", where,
-                    reason.position);
+    return api_fail(run->error, 400, "invalid_value", where, "'%s' must be a JSON object in a string, and is none at byte %d",
+                    where, reason.position);
 }
 
 static bool read_call(struct schema_run *run, const char *where, json_t *value, json_t *calls)

@@ -148,8 +148,8 @@ bool schema_check_tools(struct schema_run *run)
     for (i = 0; i < json_array_size(out->tools); i++)
         if (out->tool_choice == API_TOOLS_REQUIRED || strcmp(tool_name(json_array_get(out->tools, i)), out->tool_name) == 0)
             return true;
-    return api_fail(run->error, 400, "invalid_value", "tool_choice.function.name", "'tool_choice' names '%s', which none of 'tools' is",
-                    out->tool_name);
+    return api_fail(run->error, 400, "invalid_value", "tool_choice.function.name",
+                    "'tool_choice' names '%s', which none of 'tools' is", out->tool_name);
 }
 
 // --- variables of the template --------------------------------------------------------------------------------------------
@@ -173,7 +173,8 @@ bool schema_read_template_variables(struct schema_run *run, const char *name, co
     for (at = json_object_iter(owner); at; at = json_object_iter_next(owner, at)) {
         const char *key = json_object_iter_key(at);
         if (chat_template_owns(key))
-            return api_fail(run->error, 400, "invalid_value", name, "'%s.%s' is not allowed: the request itself says it", name, key);
+            return api_fail(run->error, 400, "invalid_value", name, "'%s.%s' is not allowed: the request itself says it", name,
+                            key);
         if (!set_variable(run, key, json_object_iter_value(at)))
             return false;
     }

@@ -65,8 +65,9 @@ static void run(struct answer_options options, const char *text, size_t size, si
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char *const families[] = {"",        "harmony",     "deepseek", "kimi",   "mistral",  "functiongemma", "gemma4", "qwen3-coder",
-                                           "minimax", "glm",         "phi4",     "granite", "hermes", "nemotron",      "llama3", "json"};
+    static const char *const families[] = {"",       "harmony",     "deepseek", "kimi", "mistral", "functiongemma",
+                                           "gemma4", "qwen3-coder", "minimax",  "glm",  "phi4",    "granite",
+                                           "hermes", "nemotron",    "llama3",   "json"};
     static const char *const reasonings[] = {"", "think", "granite", "mistral"};
     struct seen seen[3] = {0};
 

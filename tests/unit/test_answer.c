@@ -43,9 +43,7 @@ static void take(void *arg, const struct answer_event *event)
         text_append(&seen->calls, event->bytes, event->count);
         text_string(&seen->calls, "(");
         break;
-    default:
-        assert_int_equal(event->call + 1, seen->count);
-        text_append(&seen->calls, event->bytes, event->count);
+    default: assert_int_equal(event->call + 1, seen->count); text_append(&seen->calls, event->bytes, event->count);
     }
 }
 
@@ -139,22 +137,28 @@ static const struct row rows[] = {
      "<think>\nx\n</think>\n\nLet me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"}\\\"{\"}}\n</tool_call>\n<tool_call>\n"
      "{\"name\": \"g\", \"arguments\": {}}\n</tool_call>\n",
      "x|Let me see.|f({\"s\": \"}\\\"{\"})g({})"},
-    {"hermes", NULL, U("<tool_call>") "{\"name\":\"f\",\"arguments\":{\"a\":[1,{\"b\":2}]}}" U("</tool_call>"), "||f({\"a\":[1,{\"b\":2}]})"},
+    {"hermes", NULL, U("<tool_call>") "{\"name\":\"f\",\"arguments\":{\"a\":[1,{\"b\":2}]}}" U("</tool_call>"),
+     "||f({\"a\":[1,{\"b\":2}]})"},
     {"hermes", NULL, "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"f\"}</tool_call>", "||f({\"a\": 1})"},
     {"hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>", "||f({\"a\": 1})"},
     {"hermes", NULL, "<tool_call>{\"name\": \"f\"}</tool_call>", "||f({})"},
     {"hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": null}</tool_call>after", "|after|f({})"},
-    {"hermes", NULL, "<tool_call>{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": {\"a\": 1}}}</tool_call>", "||f({\"a\": 1})"},
-    {"hermes", NULL, "<tool_call>[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": {}}]</tool_call>", "||f({})g({})"},
-    {"hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}</tool_call>!", "|!|f({\"a\": 1})"},         // a brace is missing
-    {"hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x", "||f({\"a\": \"x)"},                   // cut off
-    {"hermes", NULL, "a <tool_call>{\"name\": \"f\", \"argum", "|a <tool_call>{\"name\": \"f\", \"argum|"},             // before it is a call
+    {"hermes", NULL, "<tool_call>{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": {\"a\": 1}}}</tool_call>",
+     "||f({\"a\": 1})"},
+    {"hermes", NULL, "<tool_call>[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": {}}]</tool_call>",
+     "||f({})g({})"},
+    {"hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}</tool_call>!",
+     "|!|f({\"a\": 1})"},                                                                                   // a brace is missing
+    {"hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x", "||f({\"a\": \"x)"},        // cut off
+    {"hermes", NULL, "a <tool_call>{\"name\": \"f\", \"argum", "|a <tool_call>{\"name\": \"f\", \"argum|"}, // before it is a call
     {"hermes", NULL, "<tool_call>not JSON</tool_call>", "|<tool_call>not JSON</tool_call>|"},
     {"hermes", NULL, "<tool_call>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}", "|<tool_call>\n|f({})"},
     {"hermes", NULL, "<tool_call>{\"name\": 5}</tool_call> x", "|<tool_call>{\"name\": 5}</tool_call> x|"},
     {"hermes", NULL, "</tool_call>", "|</tool_call>|"},
-    {"hermes", NULL, "{\"name\": \"f\", \"arguments\": {}}", "|{\"name\": \"f\", \"arguments\": {}}|"}, // no marker: JSON that was asked for
-    {"hermes!", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call><tool_call>{\"name\": \"g\", \"arguments\": {}}", "||f({})"},
+    {"hermes", NULL, "{\"name\": \"f\", \"arguments\": {}}",
+     "|{\"name\": \"f\", \"arguments\": {}}|"}, // no marker: JSON that was asked for
+    {"hermes!", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call><tool_call>{\"name\": \"g\", \"arguments\": {}}",
+     "||f({})"},
     {"hermes", NULL, "<tool_call>{\"name\": \"\\u0066\", \"arguments\": {}}", "||f({})"},
     // llama 3
     {"llama3", NULL, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "||f({\"a\": 1})"},
@@ -169,10 +173,12 @@ static const struct row rows[] = {
     {"llama3", NULL, "{\"name\": \"f\", \"parameters\": 5}", "|{\"name\": \"f\", \"parameters\": 5}|"},
     {"json", NULL, "{\"name\": \"f\", \"arguments\": {\"a\": 1}}", "||f({\"a\": 1})"},
     // mistral, old and new
-    {"mistral", NULL, U("[TOOL_CALLS]") " [{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]", "||f({\"a\": 1})g({})"},
+    {"mistral", NULL, U("[TOOL_CALLS]") " [{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]",
+     "||f({\"a\": 1})g({})"},
     {"mistral", NULL, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"123456789\"}]", "||f({\"a\": 1})"},
     {"mistral", NULL, "Well. [TOOL_CALLS]f{\"a\": \"[ARGS]\"}[TOOL_CALLS]g{}", "|Well.|f({\"a\": \"[ARGS]\"})g({})"},
-    {"mistral", NULL, U("[TOOL_CALLS]") "f" U("[ARGS]") "{\"a\": 1}" U("[TOOL_CALLS]") "g" U("[CALL_ID]") "abc" U("[ARGS]") "{}", "||f({\"a\": 1})g({})"},
+    {"mistral", NULL, U("[TOOL_CALLS]") "f" U("[ARGS]") "{\"a\": 1}" U("[TOOL_CALLS]") "g" U("[CALL_ID]") "abc" U("[ARGS]") "{}",
+     "||f({\"a\": 1})g({})"},
     {"mistral", NULL, "[TOOL_CALLS] no call", "|[TOOL_CALLS] no call|"},
     {"mistral", "mistral", "[THINK]a[/THINK][TOOL_CALLS]f{", "a||f({)"},
     // deepseek
@@ -181,54 +187,72 @@ static const struct row rows[] = {
      "<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
      "x|One moment.|f({\"a\": 1})g({})"},
     {"deepseek", NULL,
-     U("<｜tool▁calls▁begin｜>") U("<｜tool▁call▁begin｜>") "f" U("<｜tool▁sep｜>") "{\"a\": \"```\"}" U("<｜tool▁call▁end｜>") U("<｜tool▁call▁begin｜>") "g" U("<｜tool▁sep｜>") "{}"
-         U("<｜tool▁call▁end｜>") U("<｜tool▁calls▁end｜>"),
+     U("<｜tool▁calls▁begin｜>") U("<｜tool▁call▁begin｜>") "f" U("<｜tool▁sep｜>") "{\"a\": \"```\"}" U("<｜tool▁call▁end｜>")
+         U("<｜tool▁call▁begin｜>") "g" U("<｜tool▁sep｜>") "{}" U("<｜tool▁call▁end｜>") U("<｜tool▁calls▁end｜>"),
      "||f({\"a\": \"```\"})g({})"},
     {"deepseek", NULL, "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\nno", "|<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\nno|"},
     {"kimi", NULL,
-     U("<|tool_calls_section_begin|>") U("<|tool_call_begin|>") "functions.f:0" U("<|tool_call_argument_begin|>") "{\"a\": 1}" U("<|tool_call_end|>")
-         U("<|tool_calls_section_end|>"),
+     U("<|tool_calls_section_begin|>") U("<|tool_call_begin|>") "functions.f:0" U("<|tool_call_argument_begin|>") "{\"a\": 1}" U(
+         "<|tool_call_end|>") U("<|tool_calls_section_end|>"),
      "||f({\"a\": 1})"},
     // granite, phi, nemotron: lists
-    {"granite", "granite", "<think>x</think><response><|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", "x||f({\"a\": 1})"},
-    {"granite", NULL, U("<|tool_call|>") "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": {}}]", "||f({})g({})"},
+    {"granite", "granite", "<think>x</think><response><|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]",
+     "x||f({\"a\": 1})"},
+    {"granite", NULL, U("<|tool_call|>") "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": {}}]",
+     "||f({})g({})"},
     {"phi4", NULL, "functools[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", "||f({\"a\": 1})"},
     {"phi4", NULL, U("<|tool_call|>") "[{\"name\": \"f\", \"arguments\": {}}]" U("<|/tool_call|>"), "||f({})"},
     {"phi4", NULL, "functools are nice", "|functools are nice|"},
     {"nemotron", NULL, "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {}}]</TOOLCALL>", "||f({})"},
     // harmony
     {"harmony", NULL,
-     U("<|channel|>") "analysis" U("<|message|>") "Think." U("<|end|>") U("<|start|>") "assistant" U("<|channel|>") "final" U("<|message|>") "Hello <|end|> \n",
+     U("<|channel|>") "analysis" U("<|message|>") "Think." U("<|end|>")
+         U("<|start|>") "assistant" U("<|channel|>") "final" U("<|message|>") "Hello <|end|> \n",
      "Think.|Hello <|end|> \n|"},
     {"harmony", NULL,
-     U("<|channel|>") "analysis" U("<|message|>") "Think." U("<|end|>") U("<|start|>") "assistant" U("<|channel|>") "commentary to=functions.f "
-         U("<|constrain|>") "json" U("<|message|>") "{\"a\": 1}" U("<|call|>"),
+     U("<|channel|>") "analysis" U("<|message|>") "Think." U("<|end|>") U("<|start|>") "assistant" U(
+         "<|channel|>") "commentary to=functions.f " U("<|constrain|>") "json" U("<|message|>") "{\"a\": 1}" U("<|call|>"),
      "Think.||f({\"a\": 1})"},
     {"harmony", NULL, " to=functions.f" U("<|channel|>") "commentary json" U("<|message|>") "{\"a\": 1}", "||f({\"a\": 1})"},
-    {"harmony", NULL, U("<|channel|>") "commentary" U("<|message|>") "I will look." U("<|end|>") U("<|start|>") "assistant" U("<|channel|>") "commentary to=functions.f"
-         U("<|message|>") U("<|call|>"), "|I will look.|f({})"},
+    {"harmony", NULL,
+     U("<|channel|>") "commentary" U("<|message|>") "I will look." U("<|end|>")
+         U("<|start|>") "assistant" U("<|channel|>") "commentary to=functions.f" U("<|message|>") U("<|call|>"),
+     "|I will look.|f({})"},
     {"harmony", NULL, "<|channel|>commentary to=functions.f<|message|>{\"a\": \"<|end|>\"}<|call|>", "||f({\"a\": \"<|end|>\"})"},
     {"harmony", NULL, "no channel at all", "|no channel at all|"},
-    {"harmony", NULL, U("<|channel|>") "analysis" U("<|message|>") "a" U("<|end|>") U("<|start|>") "assistant" U("<|channel|>") "analysis" U("<|message|>") "b", "a\n\nb||"},
+    {"harmony", NULL,
+     U("<|channel|>") "analysis" U("<|message|>") "a" U("<|end|>")
+         U("<|start|>") "assistant" U("<|channel|>") "analysis" U("<|message|>") "b",
+     "a\n\nb||"},
     // functiongemma, gemma 4
-    {"functiongemma", NULL, U("<start_function_call>") "call:f{city:" U("<escape>") "A \"b\"\n" U("<escape>") ",n:5,l:[1," U("<escape>") "x" U("<escape>") ",true],o:{}}" U("<end_function_call>"),
+    {"functiongemma", NULL,
+     U("<start_function_call>") "call:f{city:" U("<escape>") "A \"b\"\n" U("<escape>") ",n:5,l:[1," U("<escape>") "x" U(
+         "<escape>") ",true],o:{}}" U("<end_function_call>"),
      "||f({\"city\":\"A \\\"b\\\"\\n\",\"n\":5,\"l\":[1,\"x\",true],\"o\":{}})"},
-    {"functiongemma", NULL, "<start_function_call>call:f{}<end_function_call><start_function_call>call:g{a:word one}<end_function_call>", "||f({})g({\"a\":\"word one\"})"},
+    {"functiongemma", NULL,
+     "<start_function_call>call:f{}<end_function_call><start_function_call>call:g{a:word one}<end_function_call>",
+     "||f({})g({\"a\":\"word one\"})"},
     {"functiongemma", NULL, "<start_function_call>say:f{}", "|<start_function_call>say:f{}|"},
     {"functiongemma", NULL, "<start_function_call>call:f{a:<escape>cut", "||f({\"a\":\"cut)"},
-    {"gemma4", "gemma4", "<|channel>thought\nx\n<channel|>hm <|tool_call>call:f{a:<|\"|>s<|\"|>,o:{<|\"|>k<|\"|>:1}}<tool_call|>", "x|hm|f({\"a\":\"s\",\"o\":{\"k\":1}})"},
+    {"gemma4", "gemma4", "<|channel>thought\nx\n<channel|>hm <|tool_call>call:f{a:<|\"|>s<|\"|>,o:{<|\"|>k<|\"|>:1}}<tool_call|>",
+     "x|hm|f({\"a\":\"s\",\"o\":{\"k\":1}})"},
     // tags
     {"qwen3-coder", NULL,
      "I run it.\n<tool_call>\n<function=f>\n<parameter=s>\na \"b\"\n</para\n</parameter>\n<parameter=n>\n5\n</parameter>\n<parameter=o>\n{\"k\": [1]}\n</parameter>\n"
      "<parameter=word>\nplain\n</parameter>\n</function>\n</tool_call>",
      "|I run it.|f({\"s\": \"a \\\"b\\\"\\n</para\", \"n\": 5, \"o\": {\"k\": [1]}, \"word\": \"plain\"})"},
-    {"qwen3-coder", NULL, "<function=f>\n</function>\n<tool_call><function=g><parameter=s>1</parameter></function></tool_call>", "||f({})g({\"s\": \"1\"})"},
+    {"qwen3-coder", NULL, "<function=f>\n</function>\n<tool_call><function=g><parameter=s>1</parameter></function></tool_call>",
+     "||f({})g({\"s\": \"1\"})"},
     {"qwen3-coder", NULL, "<tool_call>\n<function=f>\n<parameter=s>\ncut", "||f({\"s\": \"cut)"},
     {"qwen3-coder", NULL, "<tool_call>text", "|<tool_call>text|"},
-    {"qwen3-coder", NULL, U("<tool_call>") "<function=f><parameter=s></parameter></function>" U("</tool_call>"), "||f({\"s\": \"\"})"},
-    {"minimax", NULL, "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"s\">x</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n</minimax:tool_call>",
+    {"qwen3-coder", NULL, U("<tool_call>") "<function=f><parameter=s></parameter></function>" U("</tool_call>"),
+     "||f({\"s\": \"\"})"},
+    {"minimax", NULL,
+     "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"s\">x</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n</minimax:tool_call>",
      "||f({\"s\": \"x\"})g({})"},
-    {"glm", "think", "<think>t</think>\n<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>x</arg_value>\n<arg_key>n</arg_key>\n<arg_value>5</arg_value>\n</tool_call>", "t||f({\"s\": \"x\", \"n\": 5})"},
+    {"glm", "think",
+     "<think>t</think>\n<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>x</arg_value>\n<arg_key>n</arg_key>\n<arg_value>5</arg_value>\n</tool_call>",
+     "t||f({\"s\": \"x\", \"n\": 5})"},
     {"glm", NULL, "<tool_call>g</tool_call>", "||g({})"},
 };
 
@@ -282,8 +306,8 @@ static void test_arguments_are_json(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
         const char *at = strrchr(rows[i].expected, '|') + 1;
-        if (strstr(rows[i].text, "cut") || strstr(rows[i].expected, "<|") || at[0] == 0 || strstr(rows[i].text, "\"x") == rows[i].text + strlen(rows[i].text) - 2 ||
-            strstr(at, "({)"))
+        if (strstr(rows[i].text, "cut") || strstr(rows[i].expected, "<|") || at[0] == 0 ||
+            strstr(rows[i].text, "\"x") == rows[i].text + strlen(rows[i].text) - 2 || strstr(at, "({)"))
             continue;
         while (*at) { // f({...})
             const char *begin = strchr(at, '(') + 1, *end = begin;
@@ -307,12 +331,56 @@ static void test_arguments_are_json(void **state)
 // Texts put together at random from what the notations are made of: however they are cut, the same comes out.
 static void test_random_texts(void **state)
 {
-    static const char *const pieces[] = {
-        "<tool_call>", "</tool_call>", "<think>", "</think>", "\n", " ", "{\"name\": \"f\", \"arguments\": {\"a\": 1}}", "{\"name\"", ": \"g\"", "}", "[", "]", ",", ";", "text", "\"",
-        "\\", "<function=f>", "<parameter=s>", "<parameter=n>", "</parameter>", "</function>", "[TOOL_CALLS]", "f{\"a\": [", "[ARGS]", "call:f{", "<start_function_call>", "<escape>", "a:1",
-        "<end_function_call>", "<｜tool▁call▁begin｜>", "function<｜tool▁sep｜>f\n", "```json\n", "<｜tool▁call▁end｜>", "<|channel|>analysis", "<|message|>", "<|end|>", "commentary to=functions.f",
-        U("<tool_call>"), U("<|message|>"), U("<｜tool▁call▁begin｜>"), U("<escape>"), U("[TOOL_CALLS]"), U("</think>"), "<arg_key>s</arg_key>", "<arg_value>", "</arg_value>", "functools"};
-    static const char *const names[] = {"hermes", "llama3", "mistral", "deepseek", "granite", "harmony", "functiongemma", "qwen3-coder", "glm", "phi4", "json", "kimi", "gemma4"};
+    static const char *const pieces[] = {"<tool_call>",
+                                         "</tool_call>",
+                                         "<think>",
+                                         "</think>",
+                                         "\n",
+                                         " ",
+                                         "{\"name\": \"f\", \"arguments\": {\"a\": 1}}",
+                                         "{\"name\"",
+                                         ": \"g\"",
+                                         "}",
+                                         "[",
+                                         "]",
+                                         ",",
+                                         ";",
+                                         "text",
+                                         "\"",
+                                         "\\",
+                                         "<function=f>",
+                                         "<parameter=s>",
+                                         "<parameter=n>",
+                                         "</parameter>",
+                                         "</function>",
+                                         "[TOOL_CALLS]",
+                                         "f{\"a\": [",
+                                         "[ARGS]",
+                                         "call:f{",
+                                         "<start_function_call>",
+                                         "<escape>",
+                                         "a:1",
+                                         "<end_function_call>",
+                                         "<｜tool▁call▁begin｜>",
+                                         "function<｜tool▁sep｜>f\n",
+                                         "```json\n",
+                                         "<｜tool▁call▁end｜>",
+                                         "<|channel|>analysis",
+                                         "<|message|>",
+                                         "<|end|>",
+                                         "commentary to=functions.f",
+                                         U("<tool_call>"),
+                                         U("<|message|>"),
+                                         U("<｜tool▁call▁begin｜>"),
+                                         U("<escape>"),
+                                         U("[TOOL_CALLS]"),
+                                         U("</think>"),
+                                         "<arg_key>s</arg_key>",
+                                         "<arg_value>",
+                                         "</arg_value>",
+                                         "functools"};
+    static const char *const names[] = {"hermes",      "llama3", "mistral", "deepseek", "granite", "harmony", "functiongemma",
+                                        "qwen3-coder", "glm",    "phi4",    "json",     "kimi",    "gemma4"};
     uint64_t seed = sample_seed();
 
     (void)state;
@@ -396,7 +464,8 @@ static void test_detection(void **state)
         const struct answer_family *family = answer_detect_family(templates[i].source, length);
         const struct answer_reasoning *reasoning = answer_detect_reasoning(templates[i].source, length);
         assert_string_equal(family ? answer_family_name(family) : "-", templates[i].family ? templates[i].family : "-");
-        assert_string_equal(reasoning ? answer_reasoning_name(reasoning) : "-", templates[i].reasoning ? templates[i].reasoning : "-");
+        assert_string_equal(reasoning ? answer_reasoning_name(reasoning) : "-",
+                            templates[i].reasoning ? templates[i].reasoning : "-");
     }
     assert_null(answer_find_family("none"));
     assert_non_null(strstr(answer_family_names(names, sizeof names), "qwen3-coder"));

@@ -20,8 +20,29 @@
 enum { STEPS_MAX = 6000, BYTES = 256, PIECES_MAX = 64 };
 
 // Tokens: each byte, then pieces of text, then the family's markers as control tokens.
-static const char *const pieces[] = {"</think>", "</parameter>\n", "\n</parameter>\n", "</arg_value>\n", "\"", "\"}", "<escape>", "<|\"|>", "<|end|>", "\n", "{", "}", "]",
-                                     "1", "true", "\": ", "\", \"", "exact", "city", "<think>", "[/THINK]", "[THINK]", "</seed:think>"};
+static const char *const pieces[] = {"</think>",
+                                     "</parameter>\n",
+                                     "\n</parameter>\n",
+                                     "</arg_value>\n",
+                                     "\"",
+                                     "\"}",
+                                     "<escape>",
+                                     "<|\"|>",
+                                     "<|end|>",
+                                     "\n",
+                                     "{",
+                                     "}",
+                                     "]",
+                                     "1",
+                                     "true",
+                                     "\": ",
+                                     "\", \"",
+                                     "exact",
+                                     "city",
+                                     "<think>",
+                                     "[/THINK]",
+                                     "[THINK]",
+                                     "</seed:think>"};
 
 struct world {
     const struct answer_family *family;
@@ -36,7 +57,8 @@ static const char *token_text(const struct world *world, uint32_t token, char sc
         *length = 1;
         return scratch;
     }
-    const char *text = *control ? answer_family_marker(world->family, token - BYTES - (uint32_t)ARRAY_COUNT(pieces)) : pieces[token - BYTES];
+    const char *text = *control ? answer_family_marker(world->family, token - BYTES - (uint32_t)ARRAY_COUNT(pieces))
+                                : pieces[token - BYTES];
     *length = strlen(text);
     return text;
 }
@@ -94,8 +116,8 @@ static enum answer_type type_of(void *arg, const char *name, size_t name_bytes, 
     char key[64];
 
     snprintf(key, sizeof key, "%.*s", (int)parameter_bytes, parameter);
-    const json_t *type = json_object_get(
-        json_object_get(json_object_get(json_object_get(function, "parameters"), "properties"), key), "type");
+    const json_t *type =
+        json_object_get(json_object_get(json_object_get(json_object_get(function, "parameters"), "properties"), key), "type");
     return !type ? ANSWER_UNKNOWN : !strcmp(json_string_value(type), "string") ? ANSWER_STRING : ANSWER_OTHER;
 }
 
@@ -113,7 +135,8 @@ static bool fits(const json_t *schema, const json_t *value)
     if (!strcmp(type, "string"))
         return json_is_string(value);
     if (!strcmp(type, "integer"))
-        return json_is_integer(value) || (json_is_real(value) && json_real_value(value) == (double)(long long)json_real_value(value));
+        return json_is_integer(value) ||
+               (json_is_real(value) && json_real_value(value) == (double)(long long)json_real_value(value));
     if (!strcmp(type, "boolean"))
         return json_is_boolean(value);
     if (!strcmp(type, "array")) {
@@ -263,8 +286,9 @@ static void check_family(const char *family, const char *reasoning, bool open, c
     json_decref(tools);
 }
 
-static const char *const families[] = {"hermes", "granite", "phi4", "nemotron", "json", "llama3", "mistral", "mistral-args", "deepseek", "deepseek-v31",
-                                       "kimi", "harmony", "functiongemma", "gemma4", "qwen3-coder", "minimax", "glm"};
+static const char *const families[] = {"hermes",        "granite",      "phi4",        "nemotron",     "json", "llama3",
+                                       "mistral",       "mistral-args", "deepseek",    "deepseek-v31", "kimi", "harmony",
+                                       "functiongemma", "gemma4",       "qwen3-coder", "minimax",      "glm"};
 
 static void test_families(void **state)
 {
@@ -289,7 +313,8 @@ static void test_refused(void **state)
     assert_null(grammar);
     assert_non_null(strstr(error.text, "no function that may be called"));
     options.only = NULL;
-    json_object_set_new(json_object_get(json_object_get(json_array_get(tools, 0), "function"), "parameters"), "type", json_string("odd"));
+    json_object_set_new(json_object_get(json_object_get(json_array_get(tools, 0), "function"), "parameters"), "type",
+                        json_string("odd"));
     assert_int_not_equal(answer_make_grammar(&options, &grammar, &error), STATUS_OK);
     json_decref(tools);
 }

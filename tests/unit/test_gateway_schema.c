@@ -217,21 +217,22 @@ static void test_messages(void **state)
 // What templates are given: calls with their arguments as objects, results with the name of their function, and variables.
 static void test_tools(void **state)
 {
-    struct api_request request =
-        take(API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"mood\":\"good\"},{\"role\":\"assistant\",\"content\":null,"
-                       "\"reasoning\":\"hm\",\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"f\","
-                       "\"arguments\":\"{\\\"b\\\":1,\\\"a\\\":[null]}\"}},{\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]},"
-                       "{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"42\"}],\"tools\":[{\"type\":\"function\",\"function\":"
-                       "{\"name\":\"f\",\"strict\":true}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}},"
-                       "\"parallel_tool_calls\":false,\"reasoning_effort\":\"low\",\"chat_template_kwargs\":{\"thinking\":true}}");
+    struct api_request request = take(
+        API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"mood\":\"good\"},{\"role\":\"assistant\",\"content\":null,"
+                  "\"reasoning\":\"hm\",\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+                  "\"arguments\":\"{\\\"b\\\":1,\\\"a\\\":[null]}\"}},{\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]},"
+                  "{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"42\"}],\"tools\":[{\"type\":\"function\",\"function\":"
+                  "{\"name\":\"f\",\"strict\":true}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}},"
+                  "\"parallel_tool_calls\":false,\"reasoning_effort\":\"low\",\"chat_template_kwargs\":{\"thinking\":true}}");
     char *conversation = json_dumps(request.conversation, JSON_COMPACT);
     (void)state;
 
-    assert_string_equal(conversation,
-                        "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"hm\","
-                        "\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":"
-                        "{\"b\":1,\"a\":[null]}}},{\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":{}}}]},"
-                        "{\"role\":\"tool\",\"content\":\"42\",\"tool_call_id\":\"c1\",\"name\":\"f\"}]");
+    assert_string_equal(
+        conversation,
+        "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"hm\","
+        "\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":"
+        "{\"b\":1,\"a\":[null]}}},{\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":{}}}]},"
+        "{\"role\":\"tool\",\"content\":\"42\",\"tool_call_id\":\"c1\",\"name\":\"f\"}]");
     free(conversation);
     assert_int_equal(json_array_size(request.tools), 1);
     assert_int_equal(request.tool_choice, API_TOOLS_NAMED);
@@ -415,11 +416,11 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),        cmocka_unit_test(test_defaults_of_a_model),
-        cmocka_unit_test(test_all_fields),      cmocka_unit_test(test_small_numbers),
-        cmocka_unit_test(test_prompts),         cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_tools),           cmocka_unit_test(test_sampling_fields),
-        cmocka_unit_test(test_forms),           cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_defaults),   cmocka_unit_test(test_defaults_of_a_model),
+        cmocka_unit_test(test_all_fields), cmocka_unit_test(test_small_numbers),
+        cmocka_unit_test(test_prompts),    cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_tools),      cmocka_unit_test(test_sampling_fields),
+        cmocka_unit_test(test_forms),      cmocka_unit_test(test_refused),
         cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
