@@ -32,7 +32,7 @@ size_t features_list(uint32_t mask, Fastdecode__SamplingFeature *list)
 const char *features_name(uint32_t mask)
 {
     if (mask & FEATURES_GRAMMAR)
-        return "grammars (response_format, structured_outputs, guided_*, grammar, json_schema)";
+        return "grammars (response_format, structured_outputs, guided_*, grammar, json_schema, tool_choice)";
     if (mask & FEATURES_POOLING)
         return "embeddings and reranking, or was started without --pooling";
     return "min_tokens, stop_token_ids, bad_words, allowed_token_ids, typical_p, xtc or dry";

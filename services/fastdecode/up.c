@@ -265,6 +265,8 @@ static void add_gateway(struct up *up)
     supervise_argument(child, "--" OTLP_RATIO_OPTION "=%.17g", s->trace_sample);
     if (s->chat_template)
         supervise_argument(child, "--chat-template=%s", s->chat_template);
+    supervise_argument(child, "--tool-parser=%s", s->tool_parser);
+    supervise_argument(child, "--reasoning-parser=%s", s->reasoning_parser);
     if (s->request_timeout_s > 0)
         supervise_argument(child, "--request-timeout=%g", s->request_timeout_s);
 }

@@ -114,6 +114,8 @@ static enum status open_language(const struct gateway_config *config, struct lan
     struct language_config language = {.model_path = config->model,
                                        .chat_template_path = config->chat_template,
                                        .pooling = config->pooling,
+                                       .tool_parser = config->tool_parser,
+                                       .reasoning_parser = config->reasoning_parser,
                                        .served_name = config->served_model_name,
                                        .context_tokens = config->context};
 

@@ -49,7 +49,7 @@ static bool encode_prompt(const struct language *language, const struct api_requ
     return true;
 }
 
-static bool encode_all(const struct language *language, const struct api_request *api, uint32_t context, struct request *request,
+static bool encode_all(const struct language *language, struct api_request *api, uint32_t context, struct request *request,
                        struct api_error *error)
 {
     struct error reason = {0};
@@ -63,8 +63,8 @@ static bool encode_all(const struct language *language, const struct api_request
         return api_no_memory(error);
     }
     if (api->kind == API_CHAT) {
-        status = language_encode_chat(language, api->messages, api->message_count, api->add_generation_prompt, context,
-                                      &request->prompts[0].ids, &request->prompts[0].count, &reason);
+        status = language_encode_chat(language, api, context, &request->prompts[0].ids, &request->prompts[0].count,
+                                      &request->reasoning_is_open, &reason);
         if (status == STATUS_OUT_OF_RANGE)
             return api_too_long(error, "messages", context, "at least ", request->prompts[0].count);
         if (status != STATUS_OK)
@@ -239,7 +239,7 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     else
         ok = ok && encode_all(language, api, context, request, error) && check_lengths(api, context, request, error) &&
              check_budget(api, requests->config.max_request_tokens, request, error) &&
-             request_set_sampling(api, language, request, error);
+             request_set_notation(api, language, request, error) && request_set_sampling(api, language, request, error);
     request->features = features_of(&request->sampling);
     if (ok && !(copy_stops(api, request) && open_scores(api, request) && make_choices(language, (uint32_t)api->n, request)))
         ok = api_no_memory(error);
@@ -263,8 +263,11 @@ struct respond_usage request_usage(const struct request *request)
 
     for (i = 0; i < request->prompt_count; i++)
         usage.prompt_tokens += request->prompts[i].count;
-    for (i = 0; i < request->choice_count; i++)
+    usage.has_reasoning = request->notation.reasoning || answer_has_channels(request->notation.family);
+    for (i = 0; i < request->choice_count; i++) {
         usage.completion_tokens += request->choices[i].generated_count;
+        usage.reasoning_tokens += request->choices[i].reasoning_tokens;
+    }
     for (i = 0; i < request->choice_count; i++) // a prompt counts once, however many choices it has
         usage.cached_tokens += request->choices[i].number == 0 ? request->choices[i].cached_tokens : 0;
     return usage;
@@ -320,6 +323,7 @@ void request_discard(struct request *request)
     free(request->prompts);
     request_free_sampling(request);
     free(request->stop_bytes);
+    request_free_notation(request);
     free(request->cache_salt);
     exchange_release(request->exchange);
     free(request);

@@ -57,6 +57,7 @@ static void answer_whole(struct request *request)
             .finish_reason = choice->finish_reason,
             .stop_reason = choice->stop_reason,
             .stop_reason_bytes = choice->stop_reason_bytes,
+            .answer = choice_answer_shown(choice),
             .is_stop_token = choice->stop_token >= 0,
             .stop_token = (uint32_t)choice->stop_token,
         };

@@ -35,7 +35,7 @@ static bool read_document(struct schema_run *run, const char *where, const json_
     return true;
 }
 
-bool schema_read_documents(struct schema_run *run, const char *name, const json_t *value)
+bool schema_read_ranked(struct schema_run *run, const char *name, const json_t *value)
 {
     const size_t count = json_array_size(value);
     struct api_request *out = run->out;

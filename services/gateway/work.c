@@ -152,17 +152,17 @@ void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kin
     free_work(work);
 }
 
-static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, const struct api_request *api)
+static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, struct api_request *api)
 {
     struct error reason = {0};
     struct api_error error;
     struct text body = {0};
     uint32_t *ids = NULL, count = 0, i;
+    bool reasoning_is_open;
     enum status status;
 
     if (api->messages)
-        status = language_encode_chat(gateway->language, api->messages, api->message_count, api->add_generation_prompt, UINT32_MAX,
-                                      &ids, &count, &reason);
+        status = language_encode_chat(gateway->language, api, UINT32_MAX, &ids, &count, &reasoning_is_open, &reason);
     else
         status = language_encode(gateway->language, api->prompts[0].text, api->prompts[0].bytes, api->add_special_tokens,
                                  api->parse_special, UINT32_MAX, &ids, &count, &reason);

@@ -4,6 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <jansson.h>
+
 #include "common/base/log.h"
 #include "services/gateway/schema.h"
 
@@ -31,6 +33,18 @@ static void check(const struct api_request *request)
         assert_always(request->stops[i].bytes >= 1 && request->stops[i].bytes <= API_MAX_STOP_BYTES);
     for (i = 0; i < request->bias_count; i++)
         assert_always(request->bias[i].token < VOCAB);
+    assert_always(!request->message_count == !request->conversation &&
+                  json_array_size(request->conversation) == request->message_count &&
+                  json_array_size(request->tools) <= API_MAX_TOOLS);
+    for (i = 0; i < request->message_count; i++) {
+        const json_t *calls = json_object_get(json_array_get(request->conversation, i), "tool_calls");
+        assert_always(json_string_value(json_object_get(json_array_get(request->conversation, i), "role")));
+        for (j = 0; j < json_array_size(calls); j++) {
+            const json_t *function = json_object_get(json_array_get(calls, j), "function");
+            assert_always(json_string_value(json_object_get(function, "name")) &&
+                          json_is_object(json_object_get(function, "arguments")));
+        }
+    }
     for (i = 0; i < request->message_count; i++)
         assert_always(request->messages[i].role && (request->messages[i].content || request->messages[i].bytes == 0));
 }
