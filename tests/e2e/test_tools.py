@@ -1,13 +1,12 @@
 """Tools and reasoning at the gateway: what the models of ten families write is forced, what clients get is looked at, whole and streamed."""
 import json
 import os
-import subprocess
 
 import openai
 import pytest
 
 from api_client import call, events, post
-from conftest import BUILD, MODEL, ROOT, run, seconds, wait_until
+from conftest import BUILD, MODEL, ROOT, fastdecode, run, seconds, wait_until
 from played_scheduler import FINISH_EOS, Played
 from rpc_client import decode
 from rpc_client import one as last
@@ -344,6 +343,12 @@ def test_what_is_required_is_a_grammar(qwen):
     status, _, text = call(qwen, "POST", H, {"messages": ASK, "tool_choice": "required", "tools": [
         {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "odd"}}}}}]})
     assert status == 400 and json.loads(text)["error"]["param"] == "tools" and "#/properties/a/type" in text
+
+
+def test_the_chat_command_shows_what_is_thought(qwen):
+    qwen.answer(THINK + "Blue.")
+    said = fastdecode("chat", "--url", qwen.url, input="How is it?\n", timeout=60)
+    assert said.returncode == 0 and "I must look.\n\nBlue." in said.stdout
 
 
 def test_template_errors_are_the_clients(qwen):
