@@ -52,14 +52,15 @@ uint32_t jschema_fail(struct jschema *schema, uint32_t entry, const char *keywor
                                 keyword ? "/" : "", keyword ? keyword : "", text);
 }
 
-void jschema_blame(struct jschema *schema, uint32_t entry)
+void jschema_blame(struct jschema *schema, uint32_t entry, const char *keyword)
 {
     char path[MAX_PATH_BYTES + 1];
     struct error *error = &schema->builder->failure;
 
     path[MAX_PATH_BYTES] = '\0';
     if (error->status && error->text[0] != '#')
-        error_prefix(error, "%s", write_path(schema, entry, path + MAX_PATH_BYTES, path));
+        error_prefix(error, "%s%s%s", write_path(schema, entry, path + MAX_PATH_BYTES, path), keyword ? "/" : "",
+                     keyword ? keyword : "");
 }
 
 bool jschema_work(struct jschema *schema, uint32_t amount)

@@ -17,12 +17,13 @@
 #include "common/grammar/grammar_schema.h"
 
 enum {
-    JSCHEMA_MAX_DEPTH = 128,          // of schemas in each other, and of values and references while a grammar is made
-    JSCHEMA_MAX_VALUES = 1 << 16,     // JSON values of a schema
-    JSCHEMA_MAX_WORK = 1 << 18,       // schemas looked at, in all
-    JSCHEMA_MAX_OPERATIONS = 1 << 11, // on regular languages; each counts by its states, too
-    JSCHEMA_MAX_VARIANTS = 1 << 10,   // of one set
-    JSCHEMA_MAX_OPTIONS = 1 << 12,    // of one anyOf or oneOf
+    JSCHEMA_MAX_DEPTH = 128,            // of schemas in each other, and of values and references while a grammar is made
+    JSCHEMA_MAX_VALUES = 1 << 16,       // JSON values of a schema
+    JSCHEMA_MAX_WORK = 1 << 18,         // schemas looked at, in all
+    JSCHEMA_MAX_OPERATIONS = 1 << 11,   // on regular languages; each counts by its states, too
+    JSCHEMA_MAX_BUILDER_WORK = 1 << 20, // what they may take together, as the builder counts it
+    JSCHEMA_MAX_VARIANTS = 1 << 10,     // of one set
+    JSCHEMA_MAX_OPTIONS = 1 << 12,      // of one anyOf or oneOf
     JSCHEMA_MAX_REQUIRED_ITEMS = 1 << 14,
     JSCHEMA_MAX_PATTERN_KEYS = 4, // patterns in the patternProperties of one object
     JSCHEMA_MAX_DIGITS = 64,      // of a number before the point
@@ -110,8 +111,8 @@ uint32_t jschema_add_entry(struct jschema *schema, const json_t *value, uint32_t
 // Takes over a schema that is made on behalf of `parent`'s keyword `step`. Returns its entry.
 uint32_t jschema_make(struct jschema *schema, json_t *value, uint32_t parent, const char *step);
 bool jschema_failed(const struct jschema *schema);
-// Puts the path of an entry before the builder's own error, unless that has one.
-void jschema_blame(struct jschema *schema, uint32_t entry);
+// Puts the path of an entry's keyword (or of the entry: NULL) before the builder's own error, unless that has one.
+void jschema_blame(struct jschema *schema, uint32_t entry, const char *keyword);
 // Fails with the path of entry's keyword before the text. keyword NULL: the entry itself. Returns 0.
 uint32_t jschema_fail(struct jschema *schema, uint32_t entry, const char *keyword, enum status status, const char *format, ...)
     PRINTF_LIKE(5, 6);

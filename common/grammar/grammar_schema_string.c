@@ -10,25 +10,12 @@
 
 uint32_t jschema_pattern(struct jschema *schema, const json_t *pattern, uint32_t entry, const char *keyword)
 {
-    // The builder's own error does not say where in the schema this is: the pattern is tried in a builder of its own first.
-    struct grammar_builder *trial = grammar_builder_open();
-    struct grammar *grammar = NULL;
-    struct error error;
-    enum status status = STATUS_RESOURCE_EXHAUSTED;
+    uint32_t node = schema->nothing;
 
-    error_set(&error, status, "no memory");
-    if (trial) {
-        uint32_t node = grammar_add_regex(trial, json_string_value(pattern), json_string_length(pattern), false);
-        bool failed = grammar_builder_failed(trial);
-        status = failed ? grammar_compile(trial, node, &grammar, &error) : STATUS_OK;
-    }
-    grammar_free(grammar);
-    grammar_builder_close(trial);
-    if (status)
-        return jschema_fail(schema, entry, keyword, status, "%s", error.text);
-    if (!jschema_charge(schema, 0))
-        return schema->nothing;
-    return grammar_add_regex(schema->builder, json_string_value(pattern), json_string_length(pattern), false);
+    if (jschema_charge(schema, 0))
+        node = grammar_add_regex(schema->builder, json_string_value(pattern), json_string_length(pattern), false);
+    jschema_blame(schema, entry, keyword);
+    return node;
 }
 
 // What a pattern or format allows; `nothing`: it says nothing, *counts is false then.

@@ -38,7 +38,7 @@ uint32_t jschema_rule(struct jschema *schema, const char *name, uint32_t node)
 bool jschema_charge(struct jschema *schema, uint32_t states)
 {
     schema->operations += 1 + states / STATES_OF_OPERATION;
-    if (schema->operations > JSCHEMA_MAX_OPERATIONS)
+    if (schema->operations > JSCHEMA_MAX_OPERATIONS || schema->builder->work > JSCHEMA_MAX_BUILDER_WORK)
         grammar_builder_fail(schema->builder, STATUS_RESOURCE_EXHAUSTED,
                              "the schema has too many patterns, multiples and keys: use fewer, or additionalProperties: false");
     return !jschema_failed(schema);
