@@ -88,6 +88,12 @@ FAULTS = [
     # Drafts behind a token count though penalties make their samples depend on it.
     Fault("draft-penalty", "services/s-part/step_plan.c", "plan->rows[row + at].token && sampler_is_pure(sampler));", "plan->rows[row + at].token);",
           "unit/test_step_plan"),
+    # A sample that no mask was written for counts.
+    Fault("mask-missing", "services/s-part/step_plan.c", "        if (run->sequence->masked && at >= run->mask_count)\n            break;\n", "",
+          "unit/test_step_plan"),
+    # The grammar does not hear of what was drawn.
+    Fault("mask-deaf", "services/s-part/masker.c", "take(sequence, sequence->taken, sequence->taken_count);", "take(sequence, sequence->taken, 0);",
+          "unit/test_masker"),
     # A sampler whose sequence is in a step when it is released stays for ever.
     Fault("sampler-release", "services/s-part/engine_release.c", "    engine->deferred[slot].sampler |= what.sampler;\n", "",
           "integration/test_engine"),
@@ -126,6 +132,8 @@ FAULTS = [
     Fault("handover-positions", "common/handover/handover.c", ".positions = MIN(positions, fetch->positions - fetch->received),",
           ".positions = positions,", "integration/test_handover integration/test_handover_again integration/test_handover_copies"),
     # Sampler: tokens of the prompt are penalized as if they had been generated.
+    Fault("min-tokens", "common/sampler/sampler_ban.c", "return index < p->min_tokens &&", "return index + 1 < p->min_tokens &&",
+          "unit/test_sampler_fields"),
     Fault("presence-penalty", "common/sampler/sampler.c", "        if (seen->generated)\n            *logit -= p->presence_penalty",
           "        *logit -= p->presence_penalty", "unit/test_sampler"),
     # Tokenizer: of equal pairs in a long word the rightmost is merged first.

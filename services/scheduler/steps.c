@@ -401,8 +401,9 @@ static uint32_t fill_step(struct scheduler *scheduler, const struct sched_step_a
         flight->positions[i] = run->position;
         scratch->runs[i].place = place_index(scheduler, run->place, &places);
         fill_extents(scheduler, &scratch->runs[i], run, &places, &extents);
-        open_bytes += run->open && log->call ? log->request->sampling->grammar.len : 0;
-        if (run->open && log->call && open_bytes <= OPEN_BYTES_MAX) {
+        const size_t grammar_bytes = run->open && log->call ? log->request->sampling->grammar.len : 0;
+        open_bytes += grammar_bytes;
+        if (run->open && log->call && (!grammar_bytes || open_bytes <= OPEN_BYTES_MAX)) {
             fill_open(&scratch->opens[opens++], log);
             log->opened = true;
         }
