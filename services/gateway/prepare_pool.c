@@ -85,6 +85,8 @@ static enum status encode_template(const struct language *language, const struct
                                      : (struct text_segment){document->text, document->bytes, false};
         at += strlen(is_query ? query_mark : document_mark);
     }
+    if (*at)
+        return error_set(reason, STATUS_INVALID_ARGUMENT, "the model's prompt for ranking names query and document too often");
     return language_encode_segments(language, segments, count, false, context, &out->ids, &out->count, reason);
 }
 

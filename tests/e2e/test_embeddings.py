@@ -13,7 +13,7 @@ import urllib.request
 import openai
 import pytest
 
-from conftest import BUILD, PACED, ROOT, SANITIZED, Mesh, seconds
+from conftest import BUILD, PACED, ROOT, SANITIZED, Mesh, fastdecode, seconds
 
 sys.path.insert(0, os.path.join(ROOT, "tests", "golden"))
 
@@ -312,6 +312,23 @@ def test_prefix(start_mesh):
         salted = mesh.post("/v1/embeddings", {**bodies[0], "cache_salt": "own"})
         assert salted["usage"]["prompt_tokens_details"]["cached_tokens"] == 0 and salted["data"] == first[0]["data"]
         mesh.stop()
+
+
+def test_an_s_part_that_does_not_pool(start_mesh):
+    mesh = start_mesh("--kv-workers", 0, model=embedder("qwen3", "last"), scripts={"s-part": 'exec "$program" "$@" --pooling=none'})
+    status, _, message = refused(mesh, "/v1/embeddings", {"input": "a"})
+    assert status == 503 and "--pooling" in message
+    assert mesh.post("/v1/completions", {"prompt": "a", "max_tokens": 2})["choices"]
+
+
+def test_context(served):
+    """A prompt may fill the context: nothing is generated behind it."""
+    assert len(embed(served, [[7] * 1024])) == 1
+
+
+def test_described():
+    found = fastdecode("model", embedder("qwen3", "last"))
+    assert "pooling        last, vectors of length 1\n" in found.stdout, found.stdout + found.stderr
 
 
 def test_refused_files(start_mesh):
