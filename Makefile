@@ -246,7 +246,7 @@ mutants: packages-build packages-test ## see which of some thirty faults, put in
 images: ## build the images of all services with docker or podman (ARGS="kv-worker tools"; docker/build.sh lists the settings)
 	$(Q)docker/build.sh $(ARGS)
 
-check-deploy: packages-deploy model ## build the images, start them by compose, ask one question (root; no registry needed)
+check-deploy: packages-deploy model ## build the images, start them by compose and as pods, change them under load (root; no registry needed)
 	$(Q)tests/deploy/check_deploy.sh
 
 programs: $(BINS) $(UNIT) $(if $(filter thread,$(SAN)),,$(KERNEL)) $(INTEG) $(SLOW) $(TOOLS) $(EMULATED) $(if $(SAN)$(FUZZER),,$(BENCH) cuda) ## build the programs, all tests and benches
@@ -254,7 +254,7 @@ fuzz: $(FUZZ) ## build the fuzz targets (clang's libFuzzer)
 
 venv: $(VENV)/ready
 $(VENV)/ready: tests/requirements.txt
-	$(Q)echo "  VENV $(VENV)"; $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install -q --disable-pip-version-check -r $< && touch $@
+	$(Q)echo "  VENV $(VENV)"; $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install -q --disable-pip-version-check -r $< && $(VENV)/bin/python tests/e2e/schema_suite.py >/dev/null && touch $@
 
 format: ## lay out all C as .clang-format says
 	$(Q)git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' ':!*lanes.h' | xargs clang-format -i

@@ -10,7 +10,7 @@ python3-venv"
 cuda="g++"
 test="libcmocka-dev g++ clang clang-format libclang-rt-14-dev binutils git shellcheck curl procps universal-ctags
 openssl chromium chromium-driver prometheus mandoc zsh fish systemd"
-deploy="podman runc debootstrap crun uidmap slirp4netns iptables netavark aardvark-dns python3 python3-venv curl"
+deploy="podman catatonit runc mmdebstrap crun uidmap slirp4netns iptables netavark aardvark-dns python3 python3-venv curl"
 image="ca-certificates"
 proxy="haproxy"
 

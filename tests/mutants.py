@@ -55,6 +55,14 @@ FAULTS = [
     Fault("page-copy", "common/kv/kv_sequence.c",
           "kv_ledger_reserve(&store->ledger, sequence, positions, &copy, error);\n\n    if (copy.needed)",
           "kv_ledger_reserve(&store->ledger, sequence, positions, &copy, error);\n\n    if (copy.needed && status)", "unit/test_kv_share"),
+    # Grammars of JSON Schemas: a number that is its exclusive bound is taken; a declared key comes again as another one; alternatives of a oneOf
+    # that overlap do not exclude each other.
+    Fault("schema-bound", "common/grammar/grammar_schema_range.c", "!is_zero_from(&range->low, place) || range->low_is_exclusive",
+          "!is_zero_from(&range->low, place)", "unit/test_grammar_schema"),
+    Fault("schema-keys", "common/grammar/grammar_schema_key.c", "    if (keys->declared_count)\n        content", "    if (0)\n        content",
+          "unit/test_grammar_schema"),
+    Fault("schema-one-of", "common/grammar/grammar_schema_union.c",
+          'json_array_append_new(all, json_pack("{s:O}", "not", json_array_get(alternatives, k)));', "", "unit/test_grammar_schema"),
     # The scheduling core: chunks are not aligned with the rows that decode.
     Fault("chunk-align", "common/sched/sched_chunk.c", "uint32_t first = tile - decode_rows % tile;", "uint32_t first = tile;",
           "unit/test_sched"),

@@ -8,10 +8,10 @@
 #include "common/grammar/grammar_tracker_state.h"
 #include "common/grammar/grammar_vocab_state.h"
 
-// Half of a tracker's memory is for masks.
+// Half of a tracker's memory is for masks. Of the other half words have two thirds, and their table the rest.
 static bool open_memory(struct grammar_tracker *tracker, size_t bytes)
 {
-    return grammar_memory_open(tracker, bytes / 2 / sizeof *tracker->words) && grammar_masks_open(tracker, bytes / 2);
+    return grammar_memory_open(tracker, bytes / 3 / sizeof *tracker->words) && grammar_masks_open(tracker, bytes / 2);
 }
 
 enum status grammar_tracker_open(struct grammar *grammar, const struct grammar_vocab *vocab, size_t bytes,

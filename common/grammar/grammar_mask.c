@@ -11,6 +11,9 @@
 //
 //     {"a": "b│   49,152 tokens: 43,000 are plain; the others have some 2,000 different ends, nearly all of which stop at their first byte
 //
+// Elsewhere, as in a word of letters or in text before a marker, a node whose subtree has only characters that lead its configuration to itself is taken
+// as a whole.
+//
 // The chain is found by trying a byte of each class through the states of UTF-8. Whether it is used changes no mask; it is given up if memory is
 // tidied up on the way, which renames what has been found.
 //
@@ -22,7 +25,7 @@
 #include "common/grammar/grammar_tracker_state.h"
 #include "common/grammar/grammar_vocab_state.h"
 
-enum { MAX_MASKS = 1 << 16, PLAIN_STEPS_MAX = 8192, DIFFERENT = UINT32_MAX - 1 };
+enum { MAX_MASKS = 1 << 16, PLAIN_STEPS_MAX = 8192, LARGE_SUBTREE = 16, DIFFERENT = UINT32_MAX - 1 };
 
 bool grammar_masks_open(struct grammar_tracker *tracker, size_t bytes)
 {
@@ -49,45 +52,6 @@ void grammar_masks_close(struct grammar_tracker *tracker)
 }
 
 static void allow(uint32_t *words, uint32_t token) { words[token / 32] |= 1u << token % 32; }
-
-/* --- walks ---------------------------------------------------------------------------------------------------------------------- */
-
-// Returns the configuration at a depth of the walk. If it has been renamed, it is found again from the walk's root, which is held.
-static uint32_t level_at(struct grammar_tracker *tracker, uint32_t depth)
-{
-    struct grammar_level *levels = tracker->levels;
-    uint32_t here = tracker->held[1];
-
-    if (levels[depth].tidied == tracker->tidied)
-        return levels[depth].configuration;
-    for (uint32_t d = 1; d <= depth; d++) {
-        here = grammar_step(tracker, &here, levels[d].byte);
-        levels[d].configuration = here;
-        levels[d].tidied = tracker->tidied;
-    }
-    return depth ? here : tracker->held[1];
-}
-
-// Allows the tokens of a trie that may follow the configuration that is held, if their numbers are from `low` to `high`.
-static void walk(struct grammar_tracker *tracker, const struct grammar_trie *trie, uint32_t low, uint32_t high, uint32_t *words)
-{
-    struct grammar_level *levels = tracker->levels;
-
-    levels[0] = (struct grammar_level){tracker->held[1], tracker->tidied, 0};
-    for (uint32_t n = 0; n < trie->node_count;) {
-        const struct grammar_trie_node *node = &trie->nodes[n];
-        uint32_t from = level_at(tracker, node->depth - 1u), next = grammar_step(tracker, &from, node->byte);
-        if (next == GRAMMAR_DEAD) {
-            n = node->end;
-            continue;
-        }
-        levels[node->depth] = (struct grammar_level){next, tracker->tidied, node->byte};
-        for (uint32_t t = node->token; t < trie->nodes[n + 1].token; t++)
-            if (trie->numbers[t] >= low && trie->numbers[t] <= high)
-                allow(words, trie->tokens[t]);
-        n++;
-    }
-}
 
 /* --- plain characters ------------------------------------------------------------------------------------------------------------- */
 
@@ -124,6 +88,7 @@ struct plain_search {
     uint32_t found;  // what a character leads to, GRAMMAR_DEAD if none is allowed, GRAMMAR_UNKNOWN so far
     uint32_t steps;  // made so far
     uint32_t tidied; // before it began
+    bool is_long;    // only characters of several bytes
 };
 
 // Follows all plain characters from a state in the middle of one. Returns whether they lead to one configuration, `found`.
@@ -138,7 +103,9 @@ static bool follow_plain(struct plain_search *search, uint32_t configuration, ui
     }
     for (size_t r = 0; r < ARRAY_COUNT(utf8_ranges); r++) {
         const struct utf8_range *range = &utf8_ranges[r];
-        for (uint32_t byte = range->first; range->state == state && byte <= range->last; byte++) {
+        if (range->state != state || (search->is_long && range->first < 0x80))
+            continue;
+        for (uint32_t byte = range->first; byte <= range->last; byte++) {
             uint32_t next;
             if (byte > range->first && class_of[byte] == class_of[byte - 1]) // leads where the one before did
                 continue;
@@ -151,10 +118,77 @@ static bool follow_plain(struct plain_search *search, uint32_t configuration, ui
     return true;
 }
 
+// Returns the groups of characters that lead a configuration to itself.
+static uint64_t loops_of(struct grammar_tracker *tracker, uint32_t configuration)
+{
+    struct plain_search search = {tracker, configuration, 0, tracker->tidied, true};
+    uint32_t *words = tracker->words + configuration + CONFIGURATION_LOOPS;
+    uint64_t loops = (uint64_t)words[1] << 32 | words[0], others = (uint64_t)1 << GRAMMAR_GROUP_BROKEN;
+
+    if (loops)
+        return loops;
+    for (uint32_t byte = 0; byte < 0x80; byte++) {
+        uint32_t next = grammar_step(tracker, &configuration, (uint8_t)byte);
+        if (next != configuration)
+            others |= (uint64_t)1 << grammar_group_of((uint8_t)byte);
+    }
+    if (!follow_plain(&search, configuration, CHAR_START))
+        others |= (uint64_t)1 << GRAMMAR_GROUP_LONG;
+    if (tracker->tidied != search.tidied)
+        return 0;
+    loops = ~others | (uint64_t)1 << GRAMMAR_GROUPS_KNOWN;
+    words[0] = (uint32_t)loops;
+    words[1] = (uint32_t)(loops >> 32);
+    return loops;
+}
+
+/* --- walks ---------------------------------------------------------------------------------------------------------------------- */
+
+// Returns the configuration at a depth of the walk. If it has been renamed, it is found again from the walk's root, which is held.
+static uint32_t level_at(struct grammar_tracker *tracker, uint32_t depth)
+{
+    struct grammar_level *levels = tracker->levels;
+    uint32_t here = tracker->held[1];
+
+    if (levels[depth].tidied == tracker->tidied)
+        return levels[depth].configuration;
+    for (uint32_t d = 1; d <= depth; d++) {
+        here = grammar_step(tracker, &here, levels[d].byte);
+        levels[d].configuration = here;
+        levels[d].tidied = tracker->tidied;
+    }
+    return depth ? here : tracker->held[1];
+}
+
+// Allows the tokens of a trie that may follow the configuration that is held, if their numbers are from `low` to `high`. groups: of its nodes, or NULL.
+static void walk(struct grammar_tracker *tracker, const struct grammar_trie *trie, const uint64_t *groups, uint32_t low,
+                 uint32_t high, uint32_t *words)
+{
+    struct grammar_level *levels = tracker->levels;
+
+    levels[0] = (struct grammar_level){tracker->held[1], tracker->tidied, 0};
+    for (uint32_t n = 0; n < trie->node_count;) {
+        const struct grammar_trie_node *node = &trie->nodes[n];
+        uint32_t from = level_at(tracker, node->depth - 1u), next = grammar_step(tracker, &from, node->byte), behind;
+        if (next == GRAMMAR_DEAD) {
+            n = node->end;
+            continue;
+        }
+        levels[node->depth] = (struct grammar_level){next, tracker->tidied, node->byte};
+        behind = node->end - n >= LARGE_SUBTREE && groups && !(groups[n] & ~loops_of(tracker, next)) ? node->end : n + 1;
+        for (uint32_t t = node->token; t < trie->nodes[behind].token; t++)
+            if (trie->numbers[t] >= low && trie->numbers[t] <= high)
+                allow(words, trie->tokens[t]);
+        n = behind;
+    }
+}
+
+/* --- chains of plain characters ----------------------------------------------------------------------------------------------- */
+
 // Returns the configuration to which all plain characters lead, GRAMMAR_DEAD if none is allowed, or DIFFERENT.
 static uint32_t plain_next(struct grammar_tracker *tracker, uint32_t configuration)
 {
-    struct plain_search search = {tracker, GRAMMAR_UNKNOWN, 0, tracker->tidied};
+    struct plain_search search = {tracker, GRAMMAR_UNKNOWN, 0, tracker->tidied, false};
     uint32_t known = tracker->words[configuration + CONFIGURATION_PLAIN];
     bool is_one;
 
@@ -215,8 +249,10 @@ static bool mask_by_chain(struct grammar_tracker *tracker, uint32_t *words)
         return false;
     allow_plain(vocab, loops ? vocab->most_chars : last, words);
     for (uint32_t n = 0; n <= last && tracker->tidied == tidied; n++) {
+        if (!vocab->has_ends[n] && !(loops && n == last))
+            continue;
         tracker->held[1] = tracker->chain[n];
-        walk(tracker, &vocab->ends, n, loops && n == last ? UINT32_MAX : n, words);
+        walk(tracker, &vocab->ends, NULL, n, loops && n == last ? UINT32_MAX : n, words);
     }
     return tracker->tidied == tidied;
 }
@@ -255,7 +291,7 @@ const uint32_t *grammar_mask_of(struct grammar_tracker *tracker, uint32_t config
     if (!mask_by_chain(tracker, words)) {
         memset(words, 0, tracker->mask_stride * sizeof *words);
         tracker->held[1] = tracker->held[0];
-        walk(tracker, &tracker->vocab->all, 0, UINT32_MAX, words);
+        walk(tracker, &tracker->vocab->all, tracker->vocab->groups, 0, UINT32_MAX, words);
     }
     tracker->mask_owners[slot] = tracker->held[0];
     tracker->words[tracker->held[0] + CONFIGURATION_MASK] = slot + 1;

@@ -152,6 +152,7 @@ uint32_t grammar_configuration_of(struct grammar_tracker *tracker, const struct 
     words[CONFIGURATION_FLAGS] = flags;
     words[CONFIGURATION_MASK] = 0;
     words[CONFIGURATION_PLAIN] = GRAMMAR_UNKNOWN;
+    words[CONFIGURATION_LOOPS] = words[CONFIGURATION_LOOPS + 1] = 0;
     memset(words + CONFIGURATION_NEXT, 0xff, classes * sizeof *words);
     memcpy(words + CONFIGURATION_NEXT + classes, pairs, count * sizeof *pairs);
     return (uint32_t)(words - tracker->words);
@@ -220,6 +221,7 @@ static void rename_pairs(struct grammar_tracker *tracker, uint32_t object)
     if (words[OBJECT_SIZE] & OBJECT_IS_CONFIGURATION) {
         words[OBJECT_HASH] = hash_of(pairs, count, 1 + words[CONFIGURATION_FLAGS]);
         words[CONFIGURATION_PLAIN] = GRAMMAR_UNKNOWN;
+        words[CONFIGURATION_LOOPS] = words[CONFIGURATION_LOOPS + 1] = 0;
         memset(words + CONFIGURATION_NEXT, 0xff, tracker->grammar->class_count * sizeof *words);
     } else
         words[OBJECT_HASH] = hash_of(pairs, count, 0);
@@ -306,6 +308,12 @@ static bool resize(struct grammar_tracker *tracker, size_t words)
     return true;
 }
 
+// Returns the least memory for so many cursors: beside them there are what is held, the configuration that a step is made from, and the step.
+static size_t words_for(uint32_t cursors)
+{
+    return 1 + ((size_t)cursors + GRAMMAR_HELD + 1) * GRAMMAR_MAX_CONFIGURATION + GRAMMAR_MAX_STEP;
+}
+
 bool grammar_memory_open(struct grammar_tracker *tracker, size_t words)
 {
     const uint32_t rules = tracker->grammar->rule_count;
@@ -314,15 +322,14 @@ bool grammar_memory_open(struct grammar_tracker *tracker, size_t words)
     tracker->closure = calloc(1, sizeof *tracker->closure);
     tracker->pending = calloc((rules + 63) / 64, sizeof *tracker->pending);
     tracker->rule_calls = calloc(rules, sizeof *tracker->rule_calls);
-    return tracker->closure && tracker->pending && tracker->rule_calls && resize(tracker, words) && grammar_memory_grow(tracker, 0);
+    return tracker->closure && tracker->pending && tracker->rule_calls && resize(tracker, MAX(words, words_for(0)));
 }
 
 bool grammar_memory_grow(struct grammar_tracker *tracker, uint32_t cursors)
 {
-    const size_t configurations = (size_t)cursors + GRAMMAR_HELD + 2; // the one that a step is made from, and the one it makes
-    const size_t words = 1 + configurations * GRAMMAR_MAX_CONFIGURATION + GRAMMAR_MAX_STEP;
+    const size_t words = words_for(cursors);
 
-    return words <= tracker->word_capacity || resize(tracker, words);
+    return words <= tracker->word_capacity || resize(tracker, MAX(words, (size_t)tracker->word_capacity / 2 * 3));
 }
 
 void grammar_memory_close(struct grammar_tracker *tracker)

@@ -154,20 +154,28 @@ void grammar_parser_push(struct grammar_parser *parser, uint32_t node)
         parser->nodes[parser->node_count++] = node;
 }
 
+// Takes the nodes from `first` on off the stack and returns where they are.
+static const uint32_t *take(struct grammar_parser *parser, uint32_t first, uint32_t *count)
+{
+    *count = parser->node_count - MIN(first, parser->node_count);
+    parser->node_count -= *count;
+    return *count ? parser->nodes + parser->node_count : NULL;
+}
+
 uint32_t grammar_parser_take_sequence(struct grammar_parser *parser, uint32_t first)
 {
-    uint32_t count = parser->node_count - MIN(first, parser->node_count);
+    uint32_t count;
+    const uint32_t *nodes = take(parser, first, &count);
 
-    parser->node_count -= count;
-    return grammar_sequence(parser->builder, parser->nodes + parser->node_count, count);
+    return grammar_sequence(parser->builder, nodes, count);
 }
 
 uint32_t grammar_parser_take_either(struct grammar_parser *parser, uint32_t first)
 {
-    uint32_t count = parser->node_count - MIN(first, parser->node_count);
+    uint32_t count;
+    const uint32_t *nodes = take(parser, first, &count);
 
-    parser->node_count -= count;
-    return grammar_either(parser->builder, parser->nodes + parser->node_count, count);
+    return grammar_either(parser->builder, nodes, count);
 }
 
 void grammar_parser_add_range(struct grammar_parser *parser, uint32_t first, uint32_t last)

@@ -9,7 +9,7 @@
 void grammar_determinize(const struct grammar_fsa *fsa, uint32_t max_states, uint64_t *work, struct grammar_fsa *out);
 
 // Merges states of a sealed automaton that go on alike, so a trimmed deterministic one becomes the least. Start stays state 0 if it was. One that is not
-// deterministic gets smaller, but not always the least.
+// deterministic gets smaller, but not always the least, or stays as it is where that would take long.
 void grammar_minimize(struct grammar_fsa *fsa);
 
 #endif

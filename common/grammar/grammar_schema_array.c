@@ -158,10 +158,8 @@ static uint32_t items_with_contains(const struct array *array)
     struct jschema *schema = array->schema;
     uint32_t entry = array->form->contains, wanted, unwanted = JSCHEMA_TRUE;
     const json_t *contains = jschema_get(schema, entry, "contains");
-    uint64_t rows = (array->max != UINT64_MAX           ? array->max
-                     : array->min > array->prefix_count ? array->min
-                                                        : array->prefix_count) +
-                    1;
+    uint64_t last = array->min > array->prefix_count ? array->min : array->prefix_count;
+    uint64_t rows = 1 + (array->max != UINT64_MAX ? array->max : last > 0 ? last : 1); // the first item has no comma before it
     struct grid grid = {.array = array,
                         .min_found = jschema_count(schema, entry, "minContains", 1),
                         .max_found = jschema_count(schema, entry, "maxContains", UINT64_MAX)};

@@ -4,7 +4,7 @@
 
 #include "common/grammar/grammar_schema_internal.h"
 
-enum { MAX_NESTING = 4, MAX_ITEMS = 16 };
+enum { MAX_NESTING = 4, MAX_ITEMS = 16, COST = 24 };
 
 static bool has_scalar(struct jschema *schema, const struct jschema_form *form)
 {
@@ -63,8 +63,10 @@ static bool has_object(struct jschema *schema, const struct jschema_form *form, 
 
 bool jschema_is_empty(struct jschema *schema, struct jschema_set set, uint32_t depth)
 {
-    struct jschema_variants variants = jschema_flatten(schema, set);
+    struct jschema_variants variants = {0};
 
+    if (jschema_work(schema, COST))
+        variants = jschema_flatten(schema, set);
     for (uint32_t i = 0; i < variants.count && !jschema_failed(schema); i++) {
         struct jschema_form form = jschema_merge(schema, variants.sets[i]);
         if (form.has_values)

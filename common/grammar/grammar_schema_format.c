@@ -2,7 +2,8 @@
 //
 // A format narrows what the standard calls an annotation: whoever gives one wants such strings. Where a format allows texts that readers of
 // it do not agree on, there are fewer of them: no leap seconds, no year 0000, at most nine digits behind a second's point. Host names have at most 253
-// characters: four labels of up to 63, eight of up to 30, or fifteen of up to 15, so that counting both is small.
+// characters: four labels of up to 63 or nine of up to 25 each, so that counting both is small.
+#include <stdio.h>
 #include <string.h>
 
 #include "common/grammar/grammar_schema_internal.h"
@@ -36,16 +37,15 @@
 
 // Labels of up to n + 2 characters.
 #define LABEL(n) "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0," #n "}[a-zA-Z0-9])?"
-#define HOSTNAME                                                                                                    \
-    "(?:" LABEL(61) "(?:\\." LABEL(61) "){0,2}(?:\\." LABEL(59) ")?|" LABEL(28) "(?:\\." LABEL(28) "){0,7}|" LABEL( \
-        13) "(?:\\." LABEL(13) "){0,14})"
+#define HOSTNAME "(?:" LABEL(61) "(?:\\." LABEL(61) "){0,2}(?:\\." LABEL(59) ")?|" LABEL(23) "(?:\\." LABEL(23) "){0,8})"
 
 #define ATOM "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
 #define QUOTED "\"(?:[\\x20\\x21\\x23-\\x5b\\x5d-\\x7e]|\\\\[\\x20-\\x7e]){0,30}\""
 // At most 64 characters before the @.
-#define EMAIL                                                                                                               \
-    "(?:" ATOM "{1,64}|" ATOM "{1,31}\\." ATOM "{1,32}|" ATOM "(?:\\.?" ATOM "){0,31}|" QUOTED ")@(?:" HOSTNAME "|\\[" IPV4 \
-    "\\]|\\[IPv6:" IPV6 "\\])"
+// At most 64 characters before the @, and 254 in all.
+#define LOCAL "(?:" ATOM "{1,64}|" ATOM "(?:\\.?" ATOM "){0,31}|" QUOTED ")"
+#define DOMAIN "(?:" LABEL(61) "(?:\\." LABEL(61) ")?(?:\\." LABEL(58) ")?|" LABEL(24) "(?:\\." LABEL(24) "){0,6})"
+#define EMAIL LOCAL "@(?:" DOMAIN "|\\[" IPV4 "\\]|\\[IPv6:" IPV6 "\\])"
 
 #define PERCENT "%" HEX "{2}"
 #define PCHAR "(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|" PERCENT ")"
@@ -63,26 +63,27 @@
 
 static const struct {
     const char *name, *regex; // regex NULL: no regular language, or a very large one
+    uint32_t min, max;        // characters; max 0: any number
 } formats[] = {
-    {"date", DATE},
-    {"time", TIME},
-    {"date-time", DATE "[Tt]" TIME},
-    {"duration", DURATION},
-    {"uuid", UUID},
-    {"ipv4", IPV4},
-    {"ipv6", IPV6},
-    {"hostname", HOSTNAME},
-    {"email", EMAIL},
-    {"uri", URI},
-    {"uri-reference", "(?:" URI "|" RELATIVE ")"},
-    {"json-pointer", POINTER},
-    {"relative-json-pointer", "(?:0|[1-9][0-9]{0,9})(?:#|" POINTER ")"},
-    {"regex", NULL},
-    {"iri", NULL},
-    {"iri-reference", NULL},
-    {"idn-email", NULL},
-    {"idn-hostname", NULL},
-    {"uri-template", NULL},
+    {"date", DATE, 10, 10},
+    {"time", TIME, 9, 24},
+    {"date-time", DATE "[Tt]" TIME, 20, 35},
+    {"duration", DURATION, 3, 62},
+    {"uuid", UUID, 36, 36},
+    {"ipv4", IPV4, 7, 15},
+    {"ipv6", IPV6, 2, 45},
+    {"hostname", HOSTNAME, 1, 253},
+    {"email", EMAIL, 3, 254},
+    {"uri", URI, 2, 0},
+    {"uri-reference", "(?:" URI "|" RELATIVE ")", 0, 0},
+    {"json-pointer", POINTER, 0, 0},
+    {"relative-json-pointer", "(?:0|[1-9][0-9]{0,9})(?:#|" POINTER ")", 1, 0},
+    {"regex", NULL, 0, 0},
+    {"iri", NULL, 0, 0},
+    {"iri-reference", NULL, 0, 0},
+    {"idn-email", NULL, 0, 0},
+    {"idn-hostname", NULL, 0, 0},
+    {"uri-template", NULL, 0, 0},
 };
 enum { FORMATS = sizeof formats / sizeof formats[0] };
 
@@ -121,4 +122,83 @@ uint32_t jschema_format_text(struct jschema *schema, const char *name)
     if (!schema->format_texts[i])
         schema->format_texts[i] = jschema_rule(schema, name, jschema_quoted(schema, jschema_format_content(schema, name)));
     return schema->format_texts[i];
+}
+
+void jschema_format_lengths(const char *name, uint64_t *shortest, uint64_t *longest)
+{
+    uint32_t i = find(name);
+
+    *shortest = i < FORMATS ? formats[i].min : 0;
+    *longest = i < FORMATS && formats[i].max ? formats[i].max : UINT64_MAX;
+}
+
+// --- short ones ----------------------------------------------------------------------------------------------------------------
+
+enum { MIN_SHORT = 24, MAX_LOCAL = 64, MAX_LABEL = 63, SCHEME = 15, REST = 12, MAX_SHORT_URI = 1 << 16 };
+
+// Two labels, or four shorter ones, of at most so many characters in all.
+static void short_hostname(char *out, size_t capacity, uint32_t max)
+{
+    uint32_t two = (max - 1) / 2 < MAX_LABEL ? (max - 1) / 2 : MAX_LABEL,
+             four = (max - 3) / 4 < MAX_LABEL ? (max - 3) / 4 : MAX_LABEL;
+
+    snprintf(out, capacity,
+             "(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,%u}[a-zA-Z0-9])?(?:\\.[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,%u}[a-zA-Z0-9])?)?|"
+             "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,%u}[a-zA-Z0-9])?(?:\\.[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,%u}[a-zA-Z0-9])?){0,3})",
+             two - 2, two - 2, four - 2, four - 2);
+}
+
+// Characters of a set, or bytes in percent-encoding, which count for three: at most so many bytes.
+static uint32_t uri_characters(struct jschema *schema, const char *set, uint64_t bytes)
+{
+    uint32_t hex = jschema_class(schema, "0-9a-fA-F");
+    uint32_t encoded = JSCHEMA_SEQUENCE(schema, grammar_text(schema->builder, "%"), hex, hex);
+    uint32_t unit = JSCHEMA_EITHER(schema, jschema_class(schema, set), grammar_text(schema->builder, "-"), encoded);
+
+    return jschema_times(schema, unit, 0, bytes / 3);
+}
+
+// A scheme, then half of the length for the path, and a sixth each for host, query and fragment.
+static uint32_t short_uri(struct jschema *schema, uint32_t max)
+{
+    static const char in_host[] = "A-Za-z0-9._~!$&'()*+,;=", in_path[] = "A-Za-z0-9._~!$&'()*+,;=:@/",
+                      in_query[] = "A-Za-z0-9._~!$&'()*+,;=:@/?";
+    struct grammar_builder *builder = schema->builder;
+    uint32_t rest = max - SCHEME - REST, path = uri_characters(schema, in_path, rest / 2), slash = grammar_text(builder, "/");
+    uint32_t scheme = JSCHEMA_SEQUENCE(schema, jschema_class(schema, "A-Za-z"),
+                                       grammar_repeat(builder, jschema_class(schema, "A-Za-z0-9+."), 0, SCHEME - 2),
+                                       grammar_text(builder, ":"));
+    uint32_t port =
+        JSCHEMA_SEQUENCE(schema, grammar_text(builder, ":"), grammar_repeat(builder, jschema_class(schema, "0-9"), 1, 5));
+    uint32_t host = JSCHEMA_SEQUENCE(schema, grammar_text(builder, "//"), uri_characters(schema, in_host, rest / 6),
+                                     jschema_optional(schema, port));
+    uint32_t first = jschema_class(schema, "A-Za-z0-9._~!$&'()*+,;=:@");
+    uint32_t hierarchy =
+        JSCHEMA_EITHER(schema, JSCHEMA_SEQUENCE(schema, host, jschema_optional(schema, JSCHEMA_SEQUENCE(schema, slash, path))),
+                       JSCHEMA_SEQUENCE(schema, jschema_optional(schema, slash), first, path), slash, grammar_empty(builder));
+    uint32_t query = JSCHEMA_SEQUENCE(schema, grammar_text(builder, "?"), uri_characters(schema, in_query, rest / 6));
+    uint32_t fragment = JSCHEMA_SEQUENCE(schema, grammar_text(builder, "#"), uri_characters(schema, in_query, rest / 6));
+
+    return JSCHEMA_SEQUENCE(schema, scheme, hierarchy, jschema_optional(schema, query), jschema_optional(schema, fragment));
+}
+
+uint32_t jschema_format_short_text(struct jschema *schema, const char *name, uint64_t max)
+{
+    char regex[1024], host[512];
+    uint32_t quote = grammar_text(schema->builder, "\""), local;
+
+    if (max < MIN_SHORT || max > MAX_SHORT_URI)
+        return schema->nothing;
+    if (strcmp(name, "uri") == 0 && max >= SCHEME + REST + MIN_SHORT)
+        return JSCHEMA_SEQUENCE(schema, quote, short_uri(schema, (uint32_t)max), quote);
+    if (strcmp(name, "hostname") == 0) {
+        short_hostname(regex, sizeof regex, (uint32_t)max);
+    } else if (strcmp(name, "email") == 0) {
+        local = (max - 1) / 2 < MAX_LOCAL ? (uint32_t)(max - 1) / 2 : MAX_LOCAL;
+        short_hostname(host, sizeof host, (uint32_t)max - 1 - local);
+        snprintf(regex, sizeof regex, "(?:%s{1,%u}|%s(?:\\.?%s){0,%u})@%s", ATOM, local, ATOM, ATOM, (local - 1) / 2, host);
+    } else {
+        return schema->nothing;
+    }
+    return jschema_quoted(schema, grammar_add_regex(schema->builder, regex, strlen(regex), true));
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/grammar/grammar_builder_state.h"
 #include "common/grammar/grammar_schema_internal.h"
 
 enum { MAX_PROBES = 32, MAX_PATH_BYTES = 200 };
@@ -49,6 +50,16 @@ uint32_t jschema_fail(struct jschema *schema, uint32_t entry, const char *keywor
     path[MAX_PATH_BYTES] = '\0';
     return grammar_builder_fail(schema->builder, status, "%s%s%s: %s", write_path(schema, entry, path + MAX_PATH_BYTES, path),
                                 keyword ? "/" : "", keyword ? keyword : "", text);
+}
+
+void jschema_blame(struct jschema *schema, uint32_t entry)
+{
+    char path[MAX_PATH_BYTES + 1];
+    struct error *error = &schema->builder->failure;
+
+    path[MAX_PATH_BYTES] = '\0';
+    if (error->status && error->text[0] != '#')
+        error_prefix(error, "%s", write_path(schema, entry, path + MAX_PATH_BYTES, path));
 }
 
 bool jschema_work(struct jschema *schema, uint32_t amount)
@@ -202,9 +213,13 @@ static void read_identity(struct jschema *schema, uint32_t entry)
         for (uint32_t i = 0; i < schema->resource_count; i++)
             if (schema->resources[i].entry == e->resource)
                 base = schema->resources[i].name;
+        char *joined = jschema_take(schema, strlen(base) + strlen(id) + 2, 1);
+        if (!joined)
+            return;
+        jschema_join(base, id, joined);
         e->resource = entry;
         name(schema, &schema->resources, &schema->resource_count, &schema->resource_capacity,
-             (struct jschema_named){jschema_join(schema, base, id), entry, entry});
+             (struct jschema_named){joined, entry, entry});
     } else if (entry == JSCHEMA_ROOT) {
         name(schema, &schema->resources, &schema->resource_count, &schema->resource_capacity,
              (struct jschema_named){"", entry, entry});
@@ -370,6 +385,9 @@ bool jschema_index(struct jschema *schema, const json_t *root)
     if (!schema->slots || !schema->contents)
         return false;
     struct jschema_entry place = {.step = no_step, .resource = JSCHEMA_ROOT, .is_made = true};
+    if (!jschema_grow(schema, &schema->entries, 0, &schema->entry_capacity, sizeof *schema->entries))
+        return false;
+    schema->entry_count = JSCHEMA_TRUE;
     add(schema, json_true(), place);
     add(schema, json_false(), place);
     if (json_is_boolean(root))

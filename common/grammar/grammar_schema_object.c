@@ -13,7 +13,7 @@
 
 #include "common/grammar/grammar_schema_internal.h"
 
-enum { MAX_GRID = 1 << 12 };
+enum { MAX_GRID = 1 << 12, COST = 64 };
 
 struct property {
     uint32_t pair;
@@ -43,7 +43,7 @@ static bool read_properties(struct object *object, const struct jschema_keys *ke
     struct jschema *schema = object->schema;
 
     object->properties = jschema_take(schema, keys->declared_count, sizeof *object->properties);
-    for (uint32_t i = 0; object->properties && i < keys->declared_count && jschema_work(schema, 1); i++) {
+    for (uint32_t i = 0; object->properties && i < keys->declared_count && jschema_work(schema, COST); i++) {
         const char *key = keys->declared[i], *text;
         bool is_required = jschema_requires(object->form, key);
         uint32_t value = schema->compile(schema, jschema_property(schema, keys, key));

@@ -107,7 +107,7 @@ uint32_t jschema_rewritten(struct jschema *schema, uint32_t entry, const char *k
         return 0;
     }
     uint32_t id = jschema_make(schema, made, entry, keyword);
-    rewrite = id != 0 || json_is_true(made) ? jschema_take(schema, 1, sizeof *rewrite) : NULL;
+    rewrite = id ? jschema_take(schema, 1, sizeof *rewrite) : NULL;
     if (!rewrite)
         return 0;
     *rewrite = (struct jschema_rewrite){schema->entries[entry].rewrites, keyword, id};

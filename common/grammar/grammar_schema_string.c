@@ -5,23 +5,8 @@
 // have any of JSON's escapes, each of which counts as one character.
 #include <string.h>
 
-#include "common/grammar/grammar_escape.h"
 #include "common/grammar/grammar_schema_internal.h"
 #include "common/grammar/grammar_text.h"
-
-uint32_t jschema_any_content(struct jschema *schema)
-{
-    return grammar_repeat(schema->builder, grammar_chars(schema->builder, NULL, 0, true), 0, GRAMMAR_NO_LIMIT);
-}
-
-uint32_t jschema_quoted(struct jschema *schema, uint32_t content)
-{
-    uint32_t quote = grammar_text(schema->builder, "\"");
-
-    if (content == schema->nothing || jschema_failed(schema))
-        return schema->nothing;
-    return JSCHEMA_SEQUENCE(schema, quote, grammar_json_escaped(schema->builder, content), quote);
-}
 
 uint32_t jschema_pattern(struct jschema *schema, const json_t *pattern, uint32_t entry, const char *keyword)
 {
@@ -41,8 +26,8 @@ uint32_t jschema_pattern(struct jschema *schema, const json_t *pattern, uint32_t
     grammar_builder_close(trial);
     if (status)
         return jschema_fail(schema, entry, keyword, status, "%s", error.text);
-    if (++schema->operations > JSCHEMA_MAX_OPERATIONS)
-        return jschema_fail(schema, entry, keyword, STATUS_RESOURCE_EXHAUSTED, "the schema has more patterns than can be combined");
+    if (!jschema_charge(schema, 0))
+        return schema->nothing;
     return grammar_add_regex(schema->builder, json_string_value(pattern), json_string_length(pattern), false);
 }
 
@@ -76,21 +61,34 @@ static uint32_t contents_of_values(struct jschema *schema, const json_t **values
     return nodes ? grammar_either(schema->builder, nodes, node_count) : schema->nothing;
 }
 
-// Strings of so many characters.
-static uint32_t content_of_length(struct jschema *schema, uint64_t min, uint64_t max)
-{
-    uint32_t any = grammar_chars(schema->builder, NULL, 0, true);
+struct lengths {
+    uint64_t min, max;
+};
 
-    if (min > GRAMMAR_MAX_REGULAR_STATES || (max != UINT64_MAX && max > GRAMMAR_MAX_REGULAR_STATES))
-        return grammar_builder_fail(schema->builder, STATUS_RESOURCE_EXHAUSTED,
-                                    "#: minLength and maxLength beside pattern, format or enum must not be over %u",
-                                    GRAMMAR_MAX_REGULAR_STATES);
-    return grammar_repeat(schema->builder, any, (uint32_t)min, max == UINT64_MAX ? GRAMMAR_NO_LIMIT : (uint32_t)max);
+static bool has_lengths(struct lengths lengths) { return lengths.min > 0 || lengths.max != UINT64_MAX; }
+
+// The lengths that a form has, without what its format says anyway.
+static struct lengths lengths_of(const struct jschema_form *form)
+{
+    struct lengths lengths = {form->min_length, form->max_length};
+    uint64_t shortest, longest;
+
+    for (uint32_t i = 0; i < form->term_count; i++) {
+        if (strcmp(form->terms[i].keyword, "format") != 0 || form->terms[i].is_negative)
+            continue;
+        jschema_format_lengths(json_string_value(form->terms[i].value), &shortest, &longest);
+        if (lengths.min <= shortest)
+            lengths.min = 0;
+        if (lengths.max >= longest)
+            lengths.max = UINT64_MAX;
+    }
+    return lengths;
 }
 
 // Takes out of the content what patterns, formats and lengths do not allow. *is_narrow: they have said something so far.
 static uint32_t apply_terms(struct jschema *schema, const struct jschema_form *form, uint32_t content, bool *is_narrow)
 {
+    struct lengths lengths = lengths_of(form);
     bool counts;
 
     for (int negative = 0; negative < 2; negative++)
@@ -108,12 +106,12 @@ static uint32_t apply_terms(struct jschema *schema, const struct jschema_form *f
                 content = *is_narrow ? jschema_both(schema, content, node) : node;
             *is_narrow = true;
         }
-    if (form->min_length > 0 || form->max_length != UINT64_MAX) {
-        uint32_t lengths = content_of_length(schema, form->min_length, form->max_length);
-        content = *is_narrow ? jschema_both(schema, content, lengths) : lengths;
-        *is_narrow = true;
-    }
-    return content;
+    if (!has_lengths(lengths))
+        return content;
+    if (*is_narrow)
+        return jschema_of_length(schema, form->leaves.ids[0], content, lengths.min, lengths.max);
+    *is_narrow = true;
+    return jschema_of_length(schema, form->leaves.ids[0], jschema_any_content(schema), lengths.min, lengths.max);
 }
 
 uint32_t jschema_string_content(struct jschema *schema, const struct jschema_form *form)
@@ -145,7 +143,8 @@ static uint32_t texts_of_values(struct jschema *schema, const struct jschema_for
 
 uint32_t jschema_string(struct jschema *schema, const struct jschema_form *form)
 {
-    bool has_lengths = form->min_length > 0 || form->max_length != UINT64_MAX, is_narrow = false;
+    struct lengths lengths = lengths_of(form);
+    bool is_long = has_lengths(lengths), is_narrow = false;
     uint32_t quote = grammar_text(schema->builder, "\""), term_count = 0;
     const char *format = NULL;
 
@@ -167,11 +166,16 @@ uint32_t jschema_string(struct jschema *schema, const struct jschema_form *form)
             is_narrow = true;
             term_count++;
         }
-    if (format && term_count == 1 && !has_lengths && !form->has_values)
+    if (format && term_count == 1 && !is_long && !form->has_values)
         return jschema_format_text(schema, format);
-    if (!is_narrow && form->has_values && !has_lengths)
+    if (format && term_count == 1 && !form->has_values && lengths.min == 0) {
+        uint32_t texts = jschema_format_short_text(schema, format, lengths.max);
+        if (texts != schema->nothing)
+            return texts;
+    }
+    if (!is_narrow && form->has_values && !is_long)
         return texts_of_values(schema, form);
-    if (!is_narrow && !form->has_values && !has_lengths)
+    if (!is_narrow && !form->has_values && !is_long)
         return jschema_any_string(schema);
     if (!is_narrow && !form->has_values)
         return JSCHEMA_SEQUENCE(schema, quote,

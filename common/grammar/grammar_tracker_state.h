@@ -18,9 +18,10 @@ enum {
     STACK_WEIGHT,   // words that it and what it refers to take, at most
     STACK_PAIRS,    // (state, stack) ...
     CONFIGURATION_FLAGS = 3,
-    CONFIGURATION_MASK,  // the slot of its mask + 1, or 0
-    CONFIGURATION_PLAIN, // what a plain character leads to, see grammar_mask.c
-    CONFIGURATION_NEXT,  // [byte classes] the configurations that follow, then pairs (state, stack) ...
+    CONFIGURATION_MASK,                           // the slot of its mask + 1, or 0
+    CONFIGURATION_PLAIN,                          // what a plain character leads to, see grammar_mask.c
+    CONFIGURATION_LOOPS,                          // two words: the groups of characters (grammar_vocab_state.h) that lead to itself
+    CONFIGURATION_NEXT = CONFIGURATION_LOOPS + 2, // [byte classes] the configurations that follow, then pairs (state, stack) ...
 
     OBJECT_IS_CONFIGURATION = 1,
     OBJECT_IS_MARKED = 2,
@@ -28,13 +29,13 @@ enum {
 };
 
 enum {
-    GRAMMAR_DEAD = 0,                    // the configuration from which nothing can follow
-    GRAMMAR_NO_STACK = 0,                // below the last one
-    GRAMMAR_UNKNOWN = UINT32_MAX,        // not found out yet
-    GRAMMAR_TEXT_ENDS = UINT32_MAX,      // the state to which rule 0 returns
-    GRAMMAR_MAX_CLOSURE = 2048,          // pairs of a closure
-    GRAMMAR_MAX_CONFIGURATION = 1 << 13, // words of one with all its stacks: some 1000 levels of nesting
-    GRAMMAR_MAX_STEP = 1 << 13,          // words that one step may make
+    GRAMMAR_DEAD = 0,                                     // the configuration from which nothing can follow
+    GRAMMAR_NO_STACK = 0,                                 // below the last one
+    GRAMMAR_UNKNOWN = UINT32_MAX,                         // not found out yet
+    GRAMMAR_TEXT_ENDS = UINT32_MAX,                       // the state to which rule 0 returns
+    GRAMMAR_MAX_CLOSURE = 2048,                           // pairs of a closure
+    GRAMMAR_MAX_CONFIGURATION = GRAMMAR_CURSOR_BYTES / 4, // words of one with all its stacks
+    GRAMMAR_MAX_STEP = 1 << 13,                           // words that one step may make
     GRAMMAR_HELD = 2,
     GRAMMAR_MIN_MASKS = 8,
 };

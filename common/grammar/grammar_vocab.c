@@ -41,6 +41,46 @@ static uint32_t count_plain(const char *text, size_t length, size_t *bytes)
     return count;
 }
 
+// Writes which groups the bytes of a token from each place on are of. In the middle of a character nothing is looked at together.
+static void find_groups(const char *text, uint32_t length, uint64_t *groups)
+{
+    const uint64_t broken = (uint64_t)1 << GRAMMAR_GROUP_BROKEN;
+    uint64_t behind = 0;
+
+    memset(groups, 0, (length + 1) * sizeof *groups);
+    for (size_t at = 0, taken; at < length; at += taken) {
+        uint32_t code = grammar_utf8_next(text + at, length - at, &taken);
+        groups[at] = code < 0x80                   ? (uint64_t)1 << grammar_group_of((uint8_t)code)
+                     : grammar_char_is_plain(code) ? (uint64_t)1 << GRAMMAR_GROUP_LONG
+                                                   : broken;
+    }
+    for (uint32_t at = length; at-- > 0;) {
+        behind |= groups[at];
+        groups[at] = groups[at] ? behind : broken;
+    }
+}
+
+static bool build_groups(struct grammar_vocab *vocab)
+{
+    const struct grammar_trie *trie = &vocab->all;
+    uint32_t *path = malloc((GRAMMAR_TOKEN_BYTES + 1) * sizeof *path);
+    uint64_t *groups = malloc((GRAMMAR_TOKEN_BYTES + 1) * sizeof *groups);
+
+    vocab->groups = calloc((size_t)trie->node_count + 1, sizeof *vocab->groups);
+    for (uint32_t n = 0; path && groups && vocab->groups && n < trie->node_count; n++) {
+        uint32_t depth = trie->nodes[n].depth;
+        path[depth] = n;
+        if (trie->nodes[n].token == trie->nodes[n + 1].token)
+            continue;
+        find_groups(vocab->bytes + vocab->starts[trie->tokens[trie->nodes[n].token]], depth, groups);
+        for (uint32_t d = 1; d <= depth; d++)
+            vocab->groups[path[d]] |= groups[d];
+    }
+    free(path);
+    free(groups);
+    return path && groups && vocab->groups;
+}
+
 static bool build_all(struct grammar_vocab *vocab, struct grammar_trie_entry *entries)
 {
     uint32_t count = 0;
@@ -50,7 +90,7 @@ static bool build_all(struct grammar_vocab *vocab, struct grammar_trie_entry *en
         if (length)
             entries[count++] = (struct grammar_trie_entry){vocab->bytes + vocab->starts[t], length, t, 0};
     }
-    return grammar_trie_open(entries, count, &vocab->all);
+    return grammar_trie_open(entries, count, &vocab->all) && build_groups(vocab);
 }
 
 // Sorts the plain tokens by their characters and builds the trie of the others' ends. chars: [token_count] of scratch.
@@ -69,8 +109,11 @@ static bool build_plain(struct grammar_vocab *vocab, struct grammar_trie_entry *
         chars[t] = 0; // not plain
     }
     vocab->plain_starts = calloc((size_t)vocab->most_chars + 2, sizeof *vocab->plain_starts);
-    if (!vocab->plain_starts)
+    vocab->has_ends = calloc((size_t)vocab->most_chars + 1, sizeof *vocab->has_ends);
+    if (!vocab->plain_starts || !vocab->has_ends)
         return false;
+    for (uint32_t i = 0; i < count; i++)
+        vocab->has_ends[entries[i].number] = true;
     for (uint32_t t = 0; t < vocab->token_count; t++)
         vocab->plain_starts[chars[t]] += chars[t] > 0;
     for (uint32_t n = 0; n <= vocab->most_chars + 1; n++) {
@@ -133,6 +176,8 @@ void grammar_vocab_close(struct grammar_vocab *vocab)
     free(vocab->plain_words);
     free(vocab->plain_tokens);
     free(vocab->plain_starts);
+    free(vocab->has_ends);
+    free(vocab->groups);
     free(vocab);
 }
 

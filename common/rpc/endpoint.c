@@ -182,14 +182,14 @@ enum rpc_role endpoint_role(struct endpoint *endpoint, uint32_t id)
     return pipe ? pipe->link->role : RPC_ROLE_NONE;
 }
 
-bool endpoint_log_refused(struct endpoint *endpoint, uint32_t id, const char *at, const char *why)
+bool endpoint_log_refused(struct endpoint *endpoint, uint32_t id, const char *why)
 {
     const struct endpoint_pipe *pipe = find(endpoint, id);
     struct rpc_tls *tls = loop_security(endpoint->loop)->tls;
 
-    if (!pipe || !pipe->link->peer || !tls)
+    if (!pipe || !pipe->link->at || !pipe->link->peer || !tls)
         return false;
-    tls_refused(tls, at, pipe->link->peer, why);
+    tls_refused(tls, pipe->link->at, pipe->link->peer, why);
     return true;
 }
 

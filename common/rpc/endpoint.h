@@ -41,7 +41,7 @@ void endpoint_close_pipe(struct endpoint *endpoint, uint32_t pipe);
 enum rpc_role endpoint_role(struct endpoint *endpoint, uint32_t pipe);
 // Logs that this pipe's peer is refused (TLS-REFUSED), with its address and not for each of a flood. False: it has no certificate, and nothing
 // was logged.
-bool endpoint_log_refused(struct endpoint *endpoint, uint32_t pipe, const char *at, const char *why);
+bool endpoint_log_refused(struct endpoint *endpoint, uint32_t pipe, const char *why);
 // Its hello was good: what it sends from here on may be as long as max_message_bytes.
 void endpoint_greeted(struct endpoint *endpoint, uint32_t pipe);
 // What this pipe may be offered. False: nothing. It is good once.

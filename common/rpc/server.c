@@ -47,7 +47,7 @@ static void forbid(struct rpc_server *server, struct rpc_call *call, const struc
 
     snprintf(why, sizeof why, "%s/%s is for %s, and the caller's certificate is for %s", method->method.service->short_name,
              method->method.method, rpc_roles_text(method->callers, expected, sizeof expected), rpc_role_text(connection->role));
-    endpoint_log_refused(&server->endpoint, connection->pipe, server->service, why);
+    endpoint_log_refused(&server->endpoint, connection->pipe, why);
     rpc_call_fail(call, STATUS_PERMISSION_DENIED, "%s", why);
 }
 
@@ -95,7 +95,7 @@ static void refuse(struct connection *connection, const char *format, ...)
     va_end(args);
     connection->refused = true;
     connection_send_now(connection, message_pack(loop_messages(connection->all->loop), &refused, NULL));
-    if (!endpoint_log_refused(connection->all->endpoint, connection->pipe, connection->all->service, refused.error))
+    if (!endpoint_log_refused(connection->all->endpoint, connection->pipe, refused.error))
         log_warn("RPC-REFUSED", "service=%s why=%s", connection->all->service, log_quote(quoted, sizeof quoted, refused.error));
 }
 

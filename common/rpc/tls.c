@@ -28,9 +28,10 @@ struct rpc_tls {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t asked;
-    bool closing, reload_asked; // under the lock
-    SSL_CTX *ctx;               // under the lock
-    struct refusals refusals;   // under the lock
+    bool closing, reload_asked;   // under the lock
+    SSL_CTX *ctx;                 // under the lock
+    struct rpc_tls_expiry expiry; // under the lock
+    struct refusals refusals;     // under the lock
     // the thread's only, once it runs
     struct tls_versions seen, tried; // of the last look, and of the files that were read last
     struct tls_certificate own;
@@ -54,6 +55,11 @@ static void log_own(const struct rpc_tls *tls, const char *id)
              date_of(tls->own.not_after_s, date));
 }
 
+static struct rpc_tls_expiry expiry_of(const struct tls_certificate *own)
+{
+    return (struct rpc_tls_expiry){(uint64_t)MAX(own->not_after_s, INT64_C(0)), (uint64_t)MAX(own->ca_not_after_s, INT64_C(0))};
+}
+
 static void read_again(struct rpc_tls *tls)
 {
     struct tls_certificate own;
@@ -70,6 +76,7 @@ static void read_again(struct rpc_tls *tls)
     pthread_mutex_lock(&tls->lock);
     before = tls->ctx;
     tls->ctx = ctx;
+    tls->expiry = expiry_of(&own);
     atomic_fetch_add_explicit(&tls->generation, 1, memory_order_relaxed);
     pthread_mutex_unlock(&tls->lock);
     SSL_CTX_free(before);
@@ -147,6 +154,7 @@ enum status rpc_tls_open(const char *dir, const char *service, struct rpc_tls **
         free(tls);
         return status;
     }
+    tls->expiry = expiry_of(&tls->own);
     atomic_store_explicit(&tls->generation, 1, memory_order_relaxed);
     pthread_mutex_init(&tls->lock, NULL);
     pthread_condattr_init(&monotonic);
@@ -186,6 +194,18 @@ void rpc_tls_reload(struct rpc_tls *tls)
     tls->reload_asked = true;
     pthread_cond_signal(&tls->asked);
     pthread_mutex_unlock(&tls->lock);
+}
+
+struct rpc_tls_expiry rpc_tls_expiry(struct rpc_tls *tls)
+{
+    struct rpc_tls_expiry expiry = {0};
+
+    if (!tls)
+        return expiry;
+    pthread_mutex_lock(&tls->lock);
+    expiry = tls->expiry;
+    pthread_mutex_unlock(&tls->lock);
+    return expiry;
 }
 
 SSL_CTX *tls_context(struct rpc_tls *tls, uint64_t *generation)

@@ -21,6 +21,14 @@ enum status rpc_tls_open(const char *dir, const char *service, struct rpc_tls **
 enum status rpc_tls_check(const char *dir, const char *service, struct error *error) MUST_CHECK;
 // All loops that use it must be closed. NULL is allowed.
 void rpc_tls_close(struct rpc_tls *tls);
+
+// When what the service shows to its peers ends, in seconds since 1970.
+struct rpc_tls_expiry {
+    uint64_t certificate_s, ca_s;
+};
+
+// Any thread. Zeros: there is no certificate (tls is NULL).
+struct rpc_tls_expiry rpc_tls_expiry(struct rpc_tls *tls);
 // Any thread: reads the files again, soon, on its own thread. The log says what became of it. NULL is allowed.
 void rpc_tls_reload(struct rpc_tls *tls);
 

@@ -2,10 +2,11 @@
 //
 // One thread does all handshakes of one listening socket, as nicely as it can: what strangers make this process compute is a share of one core, and
 // behind everything else. (Worked number: a handshake takes this thread 0.4 ms of processor time; 1,000 a second from hostile peers are 40% of a core if
-// nobody else wants it, a tenth of that otherwise.) A stranger costs a descriptor and 60 KiB until TLS_HANDSHAKE_US are over or HANDSHAKES_MAX
-// others have come after it: a good peer needs milliseconds, so it is never the oldest.
+// nobody else wants it, a seventieth of that otherwise.) A stranger costs a descriptor, and 60 KiB from its first byte on, until TLS_HANDSHAKE_US are
+// over or HANDSHAKES_MAX others have come after it: a good peer needs milliseconds, so it is never the oldest. One that says nothing costs no session:
+// most of what a flood of connections would cost.
 //
-//     accept ─▶ arrivals, the oldest first ─▶ tls_session_handshake() ─▶ on_session()
+//     accept ─▶ arrivals, the oldest first ─ first byte ─▶ tls_session_handshake() ─▶ on_session()
 //                     └─ late, bad, one too many: closed, and a line in the log (refusals.h)
 #include "common/rpc/tls_acceptor.h"
 
@@ -18,6 +19,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/checked.h"
@@ -26,10 +28,11 @@
 #include "common/rpc/address.h"
 #include "common/rpc/dial.h"
 
-enum { HANDSHAKES_MAX = 128, ACCEPTS_A_TURN = 16, ACCEPT_PAUSE_US = 20000, NICE = 10 };
+enum { HANDSHAKES_MAX = 128, ACCEPTS_A_TURN = 16, ACCEPT_PAUSE_US = 20000, NICE = 19 };
 
 struct arrival {
-    struct tls_session *session;
+    struct tls_session *session; // NULL: it has not said anything, and the socket is ours
+    int fd;
     uint64_t until_us;
     short events;
     char peer[DIAL_PEER_BYTES];
@@ -52,6 +55,14 @@ static void forget(struct tls_acceptor *acceptor, uint32_t index)
             (acceptor->arrival_count - index) * sizeof *acceptor->arrivals);
 }
 
+static void close_arrival(const struct arrival *arrival)
+{
+    if (arrival->session)
+        tls_session_close(arrival->session);
+    else if (arrival->fd >= 0)
+        close(arrival->fd);
+}
+
 // why "": it has gone by itself.
 static void refuse(struct tls_acceptor *acceptor, uint32_t index, const char *why)
 {
@@ -59,14 +70,33 @@ static void refuse(struct tls_acceptor *acceptor, uint32_t index, const char *wh
 
     if (why[0])
         tls_refused(acceptor->config.tls, acceptor->address, arrival->peer, why);
-    tls_session_close(arrival->session);
+    close_arrival(arrival);
     forget(acceptor, index);
+}
+
+// False: it has gone, or there is no memory.
+static bool begin(struct tls_acceptor *acceptor, struct arrival *arrival)
+{
+    const struct tls_peer expected = {.roles = RPC_IS_ANY}; // which method it may call is the server's question
+    char byte;
+
+    if (recv(arrival->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
+        return false;
+    dial_set_options(arrival->fd);
+    arrival->session = tls_session_open(acceptor->config.tls, arrival->fd, true, &expected);
+    if (!arrival->session)
+        arrival->fd = -1; // it is closed
+    return arrival->session;
 }
 
 static void go_on(struct tls_acceptor *acceptor, uint32_t index)
 {
     struct arrival *arrival = &acceptor->arrivals[index], now;
 
+    if (!arrival->session && !begin(acceptor, arrival)) {
+        refuse(acceptor, index, "");
+        return;
+    }
     switch (tls_session_handshake(arrival->session)) {
     case TLS_STEP_READ: arrival->events = POLLIN; break;
     case TLS_STEP_WRITE: arrival->events = POLLOUT; break;
@@ -82,16 +112,10 @@ static void go_on(struct tls_acceptor *acceptor, uint32_t index)
 
 static void arrive(struct tls_acceptor *acceptor, int fd, const struct sockaddr_storage *address)
 {
-    const struct tls_peer expected = {.roles = RPC_IS_ANY}; // which method it may call is the server's question
-    struct tls_session *session;
-
-    dial_set_options(fd);
     if (acceptor->arrival_count == HANDSHAKES_MAX)
         refuse(acceptor, 0, "the oldest of too many handshakes at a time");
-    if (!(session = tls_session_open(acceptor->config.tls, fd, true, &expected)))
-        return;
     struct arrival *arrival = &acceptor->arrivals[acceptor->arrival_count++];
-    *arrival = (struct arrival){.session = session, .until_us = clock_now_us() + TLS_HANDSHAKE_US, .events = POLLIN};
+    *arrival = (struct arrival){.fd = fd, .until_us = clock_now_us() + TLS_HANDSHAKE_US, .events = POLLIN};
     dial_text(address, arrival->peer);
 }
 
@@ -136,8 +160,7 @@ static void *accept_main(void *arg)
         polled[0] = (struct pollfd){.fd = acceptor->stop_fd, .events = POLLIN};
         polled[1] = (struct pollfd){.fd = acceptor->accept_at_us > now_us ? -1 : acceptor->fd, .events = POLLIN};
         for (uint32_t i = 0; i < count; i++)
-            polled[2 + i] =
-                (struct pollfd){.fd = tls_session_fd(acceptor->arrivals[i].session), .events = acceptor->arrivals[i].events};
+            polled[2 + i] = (struct pollfd){.fd = acceptor->arrivals[i].fd, .events = acceptor->arrivals[i].events};
         if (poll(polled, 2 + count, wait_ms(acceptor, now_us)) < 0)
             continue; // EINTR
         if (polled[0].revents)
@@ -190,7 +213,7 @@ void tls_acceptor_close(struct tls_acceptor *acceptor)
     while (write(acceptor->stop_fd, &one, sizeof one) < 0 && errno == EINTR) {}
     pthread_join(acceptor->thread, NULL);
     for (uint32_t i = 0; i < acceptor->arrival_count; i++)
-        tls_session_close(acceptor->arrivals[i].session);
+        close_arrival(&acceptor->arrivals[i]);
     close(acceptor->fd);
     close(acceptor->stop_fd);
     free(acceptor);

@@ -61,8 +61,8 @@ static void explain(int failure, struct tls_peer *peer)
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
-    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
     case X509_V_ERR_CERT_SIGNATURE_FAILURE: text = "its certificate is of a CA that is not in ca.pem"; break;
+    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT: text = "its certificate is self-signed, and not in ca.pem"; break;
     case X509_V_ERR_INVALID_PURPOSE: text = "its certificate is none of a service: a CA's own, or for another purpose"; break;
     default: break;
     }
@@ -101,19 +101,34 @@ int tls_verify(X509_STORE_CTX *store, void *unused)
     return 0;
 }
 
+static int64_t end_of_signers(X509_STORE_CTX *store)
+{
+    STACK_OF(X509) *chain = X509_STORE_CTX_get0_chain(store);
+    int64_t end_s = INT64_MAX;
+
+    for (int i = 1; i < sk_X509_num(chain); i++)
+        end_s = MIN(end_s, seconds_of(X509_get0_notAfter(sk_X509_value(chain, i))));
+    return end_s == INT64_MAX ? 0 : end_s;
+}
+
 bool tls_verify_again(X509_STORE *cas, X509 *x509, STACK_OF(X509) * chain, struct tls_peer *peer)
 {
     X509_STORE_CTX *store = X509_STORE_CTX_new();
     bool is_good = false;
+    int64_t ca_not_after_s = 0;
 
     snprintf(peer->why, sizeof peer->why, "no memory");
     if (!store)
         return false;
     if (X509_STORE_CTX_init(store, cas, x509, chain) == 1) {
         is_good = X509_verify_cert(store) == 1;
-        if (!is_good)
+        if (is_good)
+            ca_not_after_s = end_of_signers(store);
+        else
             explain(X509_STORE_CTX_get_error(store), peer);
     }
     X509_STORE_CTX_free(store);
-    return is_good && is_expected(x509, peer);
+    is_good = is_good && is_expected(x509, peer);
+    peer->found.ca_not_after_s = ca_not_after_s;
+    return is_good;
 }

@@ -13,6 +13,8 @@ struct tls_certificate {
     enum rpc_role role;
     bool names_hosts;    // it is good at the hosts that it names only
     int64_t not_after_s; // since 1970
+    // The end of the CA that has signed it, or of what is between them if that ends first; 0: it was not asked. tls_verify_again() sets it.
+    int64_t ca_not_after_s;
 };
 
 // One connection's other end: what is expected of it, and what was found.

@@ -17,6 +17,7 @@ struct transport_link {
     bool is_usable;     // what is sent arrives: the peer is known to be at the other end
     bool is_local;      // the peer is on this host
     enum rpc_role role; // that the peer's certificate names; RPC_ROLE_NONE: this transport has no certificates
+    const char *at;     // of ours, at which it was accepted, or what was dialed; NULL: this transport does not know
     const char *peer;   // "10.0.0.3:4711", or what was dialed; NULL: this transport does not know
 };
 

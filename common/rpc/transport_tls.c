@@ -29,6 +29,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/priority.h"
 #include "common/rpc/tls_acceptor.h"
 #include "common/rpc/tls_dial.h"
 #include "common/rpc/transport.h"
@@ -143,7 +144,7 @@ static struct link *link_open(struct transport_port *port, struct tls_session *s
         tls_session_close(session);
         return NULL;
     }
-    link->base = (struct transport_link){.transport = &transport_tls, .is_usable = true, .peer = link->peer};
+    link->base = (struct transport_link){.transport = &transport_tls, .is_usable = true, .at = link->address, .peer = link->peer};
     if (session)
         link->base.role = tls_session_role(session);
     link->port = port;
@@ -447,6 +448,7 @@ static void *link_main(void *arg)
     struct transport_port *port = link->port;
     const struct loop_entry failed = {.source = &port->source, .kind = ENTRY_FAILED};
 
+    priority_short_turns(); // each layer of a step waits for this thread twice, beside threads that compute
     if (!link->session && (!connect_link(link) || !hand_over(link))) {
         atomic_store_explicit(&port->has_reserved, false, memory_order_relaxed);
         loop_put_reserved(link->loop, &failed);

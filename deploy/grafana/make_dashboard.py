@@ -78,6 +78,9 @@ ROWS = [
             (rate("sequences_preempted_total"), "paused"), (rate("sequences_rebuilt_total"), "rebuilt")]),
         ("Places lost", "short", "In the last ten minutes.", [
             (f"max by (mesh, place) (increase(fastdecode_place_lost_total{MESH}[10m]))", "{{place}}")]),
+        ("Certificates", "s", "Time until each ends: of --tls, its CA, and HTTPS. Empty where there is none.", [
+            (f"min by (mesh, service, certificate) (fastdecode_certificate_expiry_timestamp_seconds{MESH}) - time()", "{{service}} {{certificate}}"),
+            (f"min by (mesh, certificate) (fastdecode_gateway_certificate_expiry_timestamp_seconds{MESH}) - time()", "gateway {{certificate}}")]),
         ("Gateways", "short", "Open HTTP requests of each gateway.", [(f"fastdecode_gateway_http_active{MESH}", "{{instance}}")]),
         ("Alerts", "short", "That fire now.", [('count by (alertname) (ALERTS{alertname=~"FastDecode.*",alertstate="firing"}) or on () vector(0)',
                                                "{{alertname}}")]),

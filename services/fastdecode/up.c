@@ -167,6 +167,7 @@ static void add_s_part(struct up *up, uint32_t index, uint64_t free_bytes)
     supervise_argument(child, "--weights-host-memory=%s", s->weights_host_memory);
     supervise_argument(child, "--compute=%s", s->compute);
     supervise_argument(child, "--quantize=%s", s->quantize);
+    supervise_argument(child, "--pooling=%s", s->pooling);
     supervise_argument(child, "--batch-invariant=%s", s->batch_invariant ? "on" : "off");
     supervise_argument(child, "--kv-type=%s", s->kv_type);
     supervise_argument(child, "--" KV_SPARSE_OPTION "=%s", s->sparse_attention);
@@ -244,6 +245,7 @@ static void add_gateway(struct up *up)
     const struct up_settings *s = &up->settings;
     struct child *child = up->gateway = add(up, "gateway", "gateway");
     supervise_argument(child, "--listen=ipc://%s/gateway.sock", up->supervisor.run_dir);
+    supervise_argument(child, "--pooling=%s", s->pooling);
     supervise_argument(child, "--host=%s", s->host);
     supervise_argument(child, "--port=%u", s->port);
     supervise_argument(child, "--model=%s", s->model);

@@ -10,7 +10,7 @@
 #include "common/kv/kv_sparse.h"
 #include "common/kv/kv_type.h"
 #include "common/model/compute.h"
-#include "common/model/model.h"
+#include "common/model/model_pooling.h"
 #include "common/otlp/otlp.h"
 #include "common/rpc/secret.h"
 #include "common/sched/sched_settings.h"
@@ -42,6 +42,7 @@ static const struct up_settings defaults = {
     .batch_dir = "none",
     .compute = "auto",
     .quantize = "none",
+    .pooling = "auto",
     .kv_type = "f16",
     .sparse_attention = "off",
     .local_pool = "auto",
@@ -180,7 +181,8 @@ static uint32_t list_services(struct up_settings *s, struct option *out)
         {"served-model-name", OPTION_STRING, &s->served_model_name, "NAME",
          "name of the model in the API; default: the file name without .gguf", 0, 0},
         {"api-key-file", OPTION_STRING, &s->api_key_file, "FILE|none",
-         "file of accepted API keys and their limits, one a line; none: no key is needed", 0, 0},
+         "file of accepted API keys and their limits, one a line, which each gateway counts for itself; none: no key is needed", 0,
+         0},
         {"tls-cert", OPTION_STRING, &s->tls_cert, "FILE", "certificate chain (PEM) for HTTPS", 0, 0},
         {"tls-key", OPTION_STRING, &s->tls_key, "FILE", "its private key (PEM)", 0, 0},
         {"admin-listen", OPTION_STRING, &s->admin_listen, "ADDRESS:PORT|auto|none",
@@ -218,6 +220,7 @@ static uint32_t list_services(struct up_settings *s, struct option *out)
         {"device", OPTION_STRING, &s->device, "DEVICE", DEVICE_HELP, 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"quantize", OPTION_CHOICE, &s->quantize, QUANTIZE_NAMES, QUANTIZE_HELP, 0, 0},
+        {"pooling", OPTION_CHOICE, &s->pooling, POOLING_NAMES, POOLING_HELP, 0, 0},
         {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
     };
 

@@ -168,6 +168,10 @@ static void finish_metrics(void *arg, const char *mesh_text)
     gauges.has_traces = gateway->otlp != NULL;
     gauges.spans_exported = spans.exported;
     gauges.spans_dropped = spans.dropped;
+    const struct rpc_tls_expiry expiry = mesh_expiry(gateway->mesh);
+    gauges.mesh_expires_s = expiry.certificate_s;
+    gauges.ca_expires_s = expiry.ca_s;
+    gauges.https_expires_s = gateway->tls ? http_tls_expires_s(gateway->tls) : 0;
     metrics_render(gateway->metrics, &gauges, mesh_text, &body);
     exchange_respond(ask->exchange, 200, METRICS_TYPE, &body);
     exchange_release(ask->exchange);

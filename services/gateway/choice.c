@@ -41,6 +41,7 @@ void choice_close(struct choice *choice)
     shown_tokens_free(&choice->logprobs);
     choice_answer_close(choice);
     free(choice->generated);
+    free(choice->pooled);
 }
 
 // Counts characters by their first bytes, so that the counts of a character's parts add up to one.
@@ -218,6 +219,8 @@ bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, 
     size_t i;
 
     if (!take_prompt_scores(choice, event))
+        return false;
+    if (event->pooled.len && choice->request->pooling && !choice_take_pooled(choice, &event->pooled))
         return false;
     if (event->n_tokens > 0 || event->finish != FASTDECODE__FINISH__FINISH_UNSPECIFIED)
         echo_prompt(choice, language);

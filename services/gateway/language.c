@@ -9,6 +9,7 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/jinja/chat_template.h"
+#include "common/model/model_pooling.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/vocabulary/vocabulary.h"
 #include "services/gateway/conversation.h"
@@ -25,6 +26,7 @@ struct language {
     bool describes_tools; // what the template does not do
     uint32_t end_tokens[TOKENIZER_MAX_END_TOKENS];
     uint32_t end_token_count;
+    struct language_pooling pooling;
 };
 
 struct language_stream {
@@ -171,6 +173,32 @@ static void read_sampling(const struct model *model, struct api_model *out)
                  (double)out->top_p, out->top_k, (double)out->min_p, (double)out->repetition_penalty);
 }
 
+// The prompt with which Qwen3-Reranker was published.
+static const char qwen3_rank_prompt[] =
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the "
+    "answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages "
+    "that answer the query\n<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+
+// The file's own prompt for ranking, or that of Qwen3's rerankers, which their own directories lack.
+static enum status open_pooling(const struct language_config *config, const struct model *model, struct language *language,
+                                struct error *error)
+{
+    struct language_pooling *pooling = &language->pooling;
+    struct gguf_string own = {0};
+    enum status status = model_pooling_choose(model, config->pooling ? config->pooling : "auto", &pooling->model, error);
+
+    pooling->hidden = model->shape.hidden;
+    if (status || pooling->model.kind != MODEL_POOL_RANK)
+        return status;
+    if (gguf_get_string(model->gguf, "tokenizer.chat_template.rerank", &own, NULL) == STATUS_OK && own.length)
+        pooling->rank_prompt = strndup(own.data, own.length);
+    else if (strcmp(model->arch_name, "qwen3") == 0 && pooling->model.named_reranker)
+        pooling->rank_prompt = strdup(qwen3_rank_prompt);
+    else
+        return STATUS_OK;
+    return pooling->rank_prompt ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+}
+
 enum status language_open(const struct language_config *config, struct language **out, struct error *error)
 {
     struct language *language = calloc(1, sizeof *language);
@@ -198,6 +226,8 @@ enum status language_open(const struct language_config *config, struct language 
         language->end_token_count = tokenizer_end_tokens(language->tokenizer, language->end_tokens, TOKENIZER_MAX_END_TOKENS);
     if (status == STATUS_OK)
         status = open_template(config, model, language, error);
+    if (status == STATUS_OK)
+        status = open_pooling(config, model, language, error);
     model_close(model);
     if (status != STATUS_OK) {
         language_close(language);
@@ -213,6 +243,7 @@ void language_close(struct language *language)
         return;
     chat_template_close(language->chat);
     tokenizer_close(language->tokenizer);
+    free(language->pooling.rank_prompt);
     free(language->name);
     free(language);
 }
@@ -230,6 +261,7 @@ uint32_t *language_end_tokens(const struct language *language, uint32_t *count)
     return (uint32_t *)(uintptr_t)language->end_tokens;
 }
 
+const struct language_pooling *language_pooling(const struct language *language) { return &language->pooling; }
 const struct api_model *language_api_model(const struct language *language) { return &language->api_model; }
 uint32_t language_vocab(const struct language *language) { return tokenizer_vocab(language->tokenizer); }
 uint32_t language_context(const struct language *language) { return language->context; }
@@ -242,6 +274,12 @@ enum status language_encode(const struct language *language, const char *text, s
     struct text_segment segment = {.bytes = text, .length = bytes, .parse_special = parse_special};
 
     return tokenizer_encode(language->tokenizer, &segment, 1, add_special, max_tokens, ids, count, error);
+}
+
+enum status language_encode_segments(const struct language *language, const struct text_segment *segments, uint32_t segment_count,
+                                     bool add_special, uint32_t max_tokens, uint32_t **ids, uint32_t *count, struct error *error)
+{
+    return tokenizer_encode(language->tokenizer, segments, segment_count, add_special, max_tokens, ids, count, error);
 }
 
 // The rendered text cut at its spans: content may not hold special tokens, the rest may.

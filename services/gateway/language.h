@@ -5,6 +5,8 @@
 #define FD_GATEWAY_LANGUAGE_H
 
 #include "common/answer/answer.h"
+#include "common/model/model.h"
+#include "common/tokenizer/tokenizer.h"
 #include "services/gateway/schema.h"
 
 struct language;
@@ -15,8 +17,16 @@ struct language_config {
     const char *chat_template_path; // NULL: the model's own
     const char *served_name;        // NULL: the file's stem
     uint32_t context_tokens;        // 0: the model's context length
+    const char *pooling;            // a name of POOLING_NAMES; NULL: auto
     const char *tool_parser;        // a name of common/answer, "auto" (NULL, too) or "none"
     const char *reasoning_parser;   // likewise
+};
+
+// What the model makes of prompts that are pooled.
+struct language_pooling {
+    struct model_pooling model;
+    uint32_t hidden;   // values of a vector
+    char *rank_prompt; // with "{query}" and "{document}"; NULL: they follow one another
 };
 
 // How the model writes calls and what it thinks.
@@ -54,6 +64,12 @@ enum status language_encode_chat(const struct language *language, struct api_req
 // Returns the notation of answers; with_tools: of requests that have some. A template that knows no tools has them described, and its answers
 // have calls in JSON.
 struct language_notation language_notation(const struct language *language, bool with_tools);
+
+const struct language_pooling *language_pooling(const struct language *language);
+// Converts texts, which follow one another, to ids, as language_encode() does.
+enum status language_encode_segments(const struct language *language, const struct text_segment *segments, uint32_t segment_count,
+                                     bool add_special, uint32_t max_tokens, uint32_t **ids, uint32_t *count,
+                                     struct error *error) MUST_CHECK;
 
 // Returns a token's bytes (the name of a special token). Borrowed; not terminated.
 const char *language_token(const struct language *language, uint32_t id, size_t *bytes);

@@ -447,6 +447,8 @@ static void stop_on_loop(void *arg) { ((struct mesh *)arg)->stop = true; }
 
 void mesh_reload(struct mesh *mesh) { rpc_tls_reload(mesh->security.tls); }
 
+struct rpc_tls_expiry mesh_expiry(struct mesh *mesh) { return rpc_tls_expiry(mesh->security.tls); }
+
 void mesh_close(struct mesh *mesh)
 {
     if (!mesh)

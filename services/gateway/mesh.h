@@ -44,6 +44,8 @@ enum status mesh_open(const struct mesh_config *config, struct mesh **out, struc
 enum status mesh_start(struct mesh *mesh, struct error *error) MUST_CHECK;
 // Reads the certificate of --tls again. Any thread, until mesh_close().
 void mesh_reload(struct mesh *mesh);
+// When the certificate of --tls ends. Any thread, until mesh_close().
+struct rpc_tls_expiry mesh_expiry(struct mesh *mesh);
 // Ends the loop and all calls, without calling their listeners. Blocks. NULL is allowed.
 void mesh_close(struct mesh *mesh);
 

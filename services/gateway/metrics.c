@@ -256,6 +256,23 @@ static void render_traces(struct text *out, struct families *families, const str
             gauges->spans_dropped);
 }
 
+// Of this gateway; the scheduler's text has those of the other services.
+static void render_certificates(struct text *out, struct families *families, const struct metrics_gauges *gauges)
+{
+    static const char name[] = "fastdecode_gateway_certificate_expiry_timestamp_seconds";
+    const struct {
+        const char *of;
+        uint64_t expires_s;
+    } certificates[] = {{"mesh", gauges->mesh_expires_s}, {"ca", gauges->ca_expires_s}, {"https", gauges->https_expires_s}};
+
+    family(out, families, name, "gauge",
+           "When a certificate of this gateway ends (mesh: of --tls; ca: its CA; https), since 1970.");
+    for (size_t i = 0; i < ARRAY_COUNT(certificates); i++)
+        if (certificates[i].expires_s)
+            text_format(out, "%s{certificate=\"%s\"} %llu\n", name, certificates[i].of,
+                        (unsigned long long)certificates[i].expires_s);
+}
+
 void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, const char *mesh_text, struct text *out)
 {
     static const char answers[] = "fastdecode_http_responses_total";
@@ -283,6 +300,8 @@ void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges
         render_batches(out, &families, gauges);
     if (gauges->has_traces)
         render_traces(out, &families, gauges);
+    if (gauges->mesh_expires_s || gauges->https_expires_s)
+        render_certificates(out, &families, gauges);
     pthread_mutex_lock(&metrics->mutex);
     for (i = 0; i < METRICS_HISTOGRAM_COUNT; i++) {
         family(out, &families, histogram_names[i].name, "histogram", histogram_names[i].help);

@@ -40,6 +40,7 @@ struct metrics_gauges {
     uint64_t batch_completed, batch_failed;
     bool has_traces;
     uint64_t spans_exported, spans_dropped;
+    uint64_t mesh_expires_s, ca_expires_s, https_expires_s; // certificates, since 1970; 0: there is none
 };
 
 enum status metrics_open(struct metrics **out) MUST_CHECK;

@@ -61,6 +61,8 @@ struct choice {
     const char *finish_reason; // static; not NULL once the state is CHOICE_DONE
     const char *stop_reason;   // points into the stop strings, or to static text
     size_t stop_reason_bytes;
+    float *pooled;      // [hidden], or the outputs of the head: what its prompt was pooled to; NULL: nothing yet
+    bool normalized;    // pooled is scaled as the client wants it
     int64_t stop_token; // one of stop_token_ids that has ended it; -1: none
 };
 
@@ -93,7 +95,10 @@ struct request {
     uint32_t prompt_count;
     struct choice *choices; // [choice_count] the n choices of each prompt in turn
     uint32_t choice_count, done_count;
-    uint64_t start_us, deadline_us; // 0: none
+    const struct language_pooling *pooling; // prompts are pooled: nothing is generated; NULL: they are answered
+    bool base64, return_documents, is_cut;  // is_cut: vectors have fewer values than the model's
+    uint32_t dimensions, top_n;             // top_n 0: all
+    uint64_t start_us, deadline_us;         // 0: none
     uint64_t last_write_us;
     bool submitted, first_token_seen;
     uint64_t trace_id; // unique number of this request in the trace
@@ -123,6 +128,17 @@ void request_observe(const struct request *request, enum metrics_histogram which
 bool request_set_sampling(struct api_request *api, const struct language *language, struct request *request,
                           struct api_error *error);
 void request_free_sampling(struct request *request);
+
+// prepare_pool.c. Makes the prompts of /v1/embeddings and /v1/rerank, and fills in what the answer needs. limit: max_request_tokens.
+bool request_prepare_pool(struct api_request *api, const struct language *language, uint32_t context, uint32_t limit,
+                          struct request *request, struct api_error *error);
+
+// answer_pool.c. take: copies what the mesh sends. False: it is none, or no memory. answer: renders the whole answer; all choices have theirs.
+bool choice_take_pooled(struct choice *choice, const ProtobufCBinaryData *pooled);
+void request_answer_pool(const struct request *request, const struct respond_usage *usage, struct text *out);
+
+// Whether the choice is over without what its prompt is to be pooled to, so that there is nothing to answer with.
+static inline bool choice_lacks_pooled(const struct choice *choice) { return choice->request->pooling && !choice->pooled; }
 
 // prepare.c. Counts what the request has had so far.
 struct respond_usage request_usage(const struct request *request);

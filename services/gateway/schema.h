@@ -21,7 +21,10 @@ enum api_kind {
     API_CHAT = 2,
     API_TOKENIZE = 4,
     API_DETOKENIZE = 8,
+    API_EMBED = 256,
+    API_RERANK = 512,
 };
+enum { API_POOLS = API_EMBED | API_RERANK, API_MESH = API_COMPLETION | API_CHAT | API_POOLS }; // API_MESH: what the mesh computes
 
 enum {
     API_MAX_PROMPTS = 1024,
@@ -113,6 +116,15 @@ struct api_bias {
     float bias;
 };
 
+// What only /v1/embeddings and /v1/rerank have. Inputs and documents are prompts.
+struct api_pool {
+    bool base64, return_documents;
+    int64_t dimensions; // 0: all
+    int64_t top_n;      // 0: all
+    const char *query;  // NULL: not given
+    size_t query_bytes;
+};
+
 struct api_request {
     enum api_kind kind;
     void *root;             // the parsed body; strings below point into it
@@ -148,6 +160,7 @@ struct api_request {
     struct api_ids stop_tokens, allowed_tokens;
     struct api_strings bad_words, dry_breakers;
     struct api_form form;
+    struct api_pool pool;
     bool add_special_tokens, parse_special, add_generation_prompt, return_token_strs;
 };
 

@@ -34,6 +34,12 @@ void schema_sampling_defaults(struct api_request *out);
 bool schema_check_sampling(struct schema_run *run);
 void schema_free_sampling(struct api_request *request);
 
+// schema_pool.c
+bool schema_read_encoding(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_query(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_ranked(struct schema_run *run, const char *name, const json_t *value);
+bool schema_check_pool(struct schema_run *run);
+
 // schema_message.c
 bool schema_read_messages(struct schema_run *run, const char *name, const json_t *value);
 

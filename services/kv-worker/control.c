@@ -293,6 +293,9 @@ static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
     const struct otlp_counts spans = otlp_counts(worker->spans.otlp);
     heartbeat->spans_exported = spans.exported;
     heartbeat->spans_dropped = spans.dropped;
+    const struct rpc_tls_expiry expiry = rpc_tls_expiry(worker->security.tls);
+    heartbeat->certificate_expires_s = expiry.certificate_s;
+    heartbeat->ca_expires_s = expiry.ca_s;
 }
 
 // --- Fetch ---

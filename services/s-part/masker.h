@@ -11,7 +11,8 @@
 // done, and otherwise to the engine's thread, as does the job. Sequences with the same grammar share a tracker; some that nobody uses any more are
 // kept for the next ones.
 //
-// There is neither a thread nor memory before the first sequence with a grammar is opened. Its memory is in the memory plan all the same.
+// There is neither a thread nor memory before the first sequence with a grammar is opened; the memory plan says what it will take. A tracker for
+// which there is no memory then fails the sequences that need it.
 #ifndef FD_SERVICES_S_PART_MASKER_H
 #define FD_SERVICES_S_PART_MASKER_H
 

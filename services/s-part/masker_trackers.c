@@ -6,6 +6,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/memory.h"
 #include "common/vocabulary/vocabulary.h"
 
 enum { CONTROL_BYTE = 0xFF }; // before the name of a control token (grammar_vocab.h)
@@ -96,14 +97,16 @@ static enum status open_tracker(struct masker_trackers *trackers, struct grammar
                                 struct error *error)
 {
     struct masker_tracker *entry = make_room(trackers);
+    const size_t bytes = masker_tracker_bytes(trackers->vocab_tokens);
     enum status status = STATUS_RESOURCE_EXHAUSTED;
 
-    if (entry)
-        status =
-            grammar_tracker_open(grammar, trackers->vocab, masker_tracker_bytes(trackers->vocab_tokens), &entry->tracker, error);
+    if (entry && memory_available_bytes() < bytes)
+        error_set(error, STATUS_RESOURCE_EXHAUSTED, "another grammar takes %zu KiB, more than is available", bytes >> 10);
+    else if (entry)
+        status = grammar_tracker_open(grammar, trackers->vocab, bytes, &entry->tracker, error);
     else
         error_set(error, STATUS_RESOURCE_EXHAUSTED, "%d different grammars are in use, the limit", MASKER_TRACKERS_MAX);
-    if (status) {
+    if (status) { // an entry without a tracker stays free
         grammar_free(grammar);
         return status;
     }

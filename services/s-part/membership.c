@@ -71,6 +71,7 @@ static void fill_model(const struct s_part *s_part, struct registration *r)
 static void fill_registration(struct s_part *s_part, struct registration *r)
 {
     Fastdecode__RegisterRequest *request = &r->request;
+    const uint32_t features = FEATURES_OURS & ~(s_part->pooling.kind == MODEL_POOL_NONE ? (uint32_t)FEATURES_POOLING : 0u);
 
     fill_model(s_part, r);
     fastdecode__register_request__init(request);
@@ -94,7 +95,7 @@ static void fill_registration(struct s_part *s_part, struct registration *r)
     request->first_layer = s_part->settings.first_layer;
     request->layer_count = s_part->settings.layer_count;
     request->sampling_feature = r->features;
-    request->n_sampling_feature = features_list(FEATURES_OURS, r->features);
+    request->n_sampling_feature = features_list(features, r->features);
     if (s_part->calibration.done) {
         request->calibration = &s_part->calibration.message;
         request->kv_costs = &s_part->calibration.kv_message;
@@ -202,6 +203,9 @@ static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
     const struct otlp_counts spans = otlp_counts(engine->otlp);
     heartbeat->spans_exported = spans.exported;
     heartbeat->spans_dropped = spans.dropped;
+    const struct rpc_tls_expiry expiry = rpc_tls_expiry(s_part->security.tls);
+    heartbeat->certificate_expires_s = expiry.certificate_s;
+    heartbeat->ca_expires_s = expiry.ca_s;
     heartbeat->rows = atomic_load_explicit(&engine->rows_done, memory_order_relaxed);
 }
 

@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/member/member.h"
+#include "services/scheduler/names.h"
 #include "services/scheduler/scheduler.h"
 
 enum { LINK_US_GUESS = 200, WINDOW = 4096, STALL_LOGGED_US = 500000 };
@@ -238,28 +239,29 @@ struct member *members_find(struct scheduler *scheduler, const char *name)
 
 struct member *members_find_or_add(struct scheduler *scheduler, const char *name)
 {
-    struct place *oldest = NULL;
     struct member *known = members_find(scheduler, name);
-    uint64_t now_us = clock_now_us();
+    const uint32_t count = scheduler->place_count;
+    const uint64_t now_us = clock_now_us();
+    struct names_place places[SCHED_PLACES_MAX];
 
     if (known)
         return known;
-    if (scheduler->place_count < SCHED_PLACES_MAX) {
-        uint32_t index = scheduler->place_count++;
-        return new_worker(scheduler, &scheduler->places[index], index);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct place *place = &scheduler->places[i];
+        places[i] = (struct names_place){.is_free = place->kind == SCHED_KV_WORKER && is_forgettable(scheduler, place, now_us),
+                                         .heard_us = place->member->heard_us};
     }
-    // Every place has a name: the worker that has been silent longest loses its own.
-    for (uint32_t i = 0; i < SCHED_PLACES_MAX; i++) {
-        struct place *place = &scheduler->places[i];
-        if (place->kind == SCHED_KV_WORKER && (!oldest || place->worker.heard_us < oldest->worker.heard_us) &&
-            is_forgettable(scheduler, place, now_us))
-            oldest = place;
-    }
-    if (!oldest)
+    const uint32_t index = names_choose(places, count, SCHED_PLACES_MAX, now_us);
+    if (index == NAMES_NO_PLACE)
         return NULL;
-    log_info("PLACE-REUSED", "place=%u was=%s is=%s", oldest->index, oldest->worker.name, name);
-    members_disconnect(&oldest->worker);
-    return new_worker(scheduler, oldest, oldest->index);
+    struct place *place = &scheduler->places[index];
+    if (index == count) {
+        scheduler->place_count++;
+    } else {
+        log_info("PLACE-REUSED", "place=%u was=%s is=%s", index, place->worker.name, name);
+        members_disconnect(&place->worker);
+    }
+    return new_worker(scheduler, place, index);
 }
 
 static struct member *find_incarnation(struct scheduler *scheduler, const char *name, uint64_t incarnation)

@@ -168,6 +168,44 @@ static void add_traces(struct text *text, const struct scheduler *scheduler)
     }
 }
 
+static void add_expiry(struct text *text, const char *service, const char *certificate, uint64_t expires_s)
+{
+    if (expires_s)
+        text_format(text, "fastdecode_certificate_expiry_timestamp_seconds{service=\"%s\",certificate=\"%s\"} %llu\n", service,
+                    certificate, (unsigned long long)expires_s);
+}
+
+static uint64_t earlier(uint64_t a_s, uint64_t b_s) { return a_s && b_s ? MIN(a_s, b_s) : MAX(a_s, b_s); }
+
+// Those of the mesh, of the services that are there: of several stages, what ends first. The gateways say their own.
+static void add_certificates(struct text *text, struct scheduler *scheduler)
+{
+    const struct rpc_tls_expiry own = rpc_tls_expiry(scheduler->security.tls);
+    const struct stage *stages[SCHED_STAGES_MAX];
+    const uint32_t stage_total = stages_list(&scheduler->s_part, stages);
+    uint64_t certificate_s = 0, ca_s = 0;
+
+    text_format(text,
+                "# HELP fastdecode_certificate_expiry_timestamp_seconds when a certificate of --tls ends, or its CA, since 1970\n"
+                "# TYPE fastdecode_certificate_expiry_timestamp_seconds gauge\n");
+    add_expiry(text, "scheduler", "mesh", own.certificate_s);
+    add_expiry(text, "scheduler", "ca", own.ca_s);
+    for (uint32_t i = 0; i < stage_total; i++)
+        if (stages[i]->member->registered) {
+            certificate_s = earlier(certificate_s, stages[i]->member->last.certificate_expires_s);
+            ca_s = earlier(ca_s, stages[i]->member->last.ca_expires_s);
+        }
+    add_expiry(text, "s-part", "mesh", certificate_s);
+    add_expiry(text, "s-part", "ca", ca_s);
+    for (uint32_t i = 0; i < scheduler->place_count; i++) {
+        const struct member *member = scheduler->places[i].member;
+        if (scheduler->places[i].kind != SCHED_KV_WORKER || !member->registered)
+            continue;
+        add_expiry(text, member->name, "mesh", member->last.certificate_expires_s);
+        add_expiry(text, member->name, "ca", member->last.ca_expires_s);
+    }
+}
+
 // The stages of a pipeline, in order of their layers; nothing of an s-part that has all of them.
 static void add_stages(struct text *text, const struct scheduler *scheduler)
 {
@@ -215,6 +253,8 @@ void metrics_handler(struct rpc_call *call, void *user)
     add_service(&text, scheduler);
     if (scheduler->otlp)
         add_traces(&text, scheduler);
+    if (scheduler->security.tls)
+        add_certificates(&text, scheduler);
     if (scheduler->core) {
         one(&text, "kv_page_tokens", "gauge", "context tokens that a page holds", scheduler->core_config.page_tokens);
         add_load_limit(&text, scheduler);

@@ -1,138 +1,24 @@
 #!/bin/bash
-# check_deploy.sh: a deployment, for real and without a container registry: a Debian by debootstrap, the images built on it without network,
-# compose with TLS, two KV workers and two gateways behind one port, right answers, with a key; a prefix that is found. Then, under 16 streams of
-# which none may be lost or changed: four workers and one, a worker that is killed, a new image of every service.
-# The Kubernetes manifests are checked against the API's schema. As root; state lies in build/deploy and is the check's own
-# (storage, networks, containers.conf), so nothing of the machine's other containers is touched, and all but the cached
-# bases is taken down again, whatever happens. Exit status 77: no container can run on this machine.
+# check_deploy.sh: a deployment, for real and without a container registry: a Debian by mmdebstrap, the images built on it without network, one
+# of them twice, compose with TLS, two KV workers and two gateways behind one port, right answers, with a key; a prefix that is found, traces, the
+# time that a worker takes to be ready. Then, under 16 streams of which none may be lost or changed: four workers and one, a worker that is killed, a
+# new image of every service. The Kubernetes manifests are checked against the API's schema, and the base is played by podman. As root; state lies in
+# build/deploy and is the check's own (storage, networks, containers.conf), so nothing of the machine's other containers is touched, and all but the
+# base is taken down again, whatever happens. Exit status 77: no container can run on this machine.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
 state=$root/build/deploy
-release=bookworm
 model=SmolLM2-135M-Instruct.Q4_1.gguf
 workers=2
 services="gateway scheduler s-part kv-worker"
 with_cuda=${FD_CHECK_CUDA_IMAGE:-} # set: the image for a GPU is built and started, too (10 minutes, 4 GB; the toolkit is in CUDA_HOME)
 
-die() {
-    echo "check-deploy: $*" >&2
-    exit 1
-}
-say() { echo "check-deploy: $*"; }
-
-# The mirror that the machine's own apt uses for the release.
-find_mirror() {
-    # shellcheck disable=SC2016  # apt's own variables
-    apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' |
-        awk -v release=$release '$2 == release && $3 == "main" {print $1; exit}'
-}
-
-# make_base NAME GROUP...: build/deploy/NAME.tar, a minimal Debian with the packages of these groups; made once a list
-make_base() {
-    local name=$1 packages mirror
-    shift
-    packages=$(deploy/install-packages.sh --list "$@" | sort -u | paste -sd, -)
-    if [ -f "$state/$name.tar" ] && [ "$(cat "$state/$name.packages" 2>/dev/null)" = "$packages" ]; then
-        return 0
-    fi
-    mirror=$(find_mirror)
-    [ -n "$mirror" ] || die "no mirror of $release main among apt's sources: apt-get update, or add one"
-    say "making $name.tar"
-    rm -rf "${state:?}/$name" "$state/$name.packages"
-    debootstrap --variant=minbase --cache-dir="$state/debs" --include="$packages" "$release" "$state/$name" "$mirror" \
-        >"$state/$name.log" 2>&1 || { tail -20 "$state/$name.log" >&2; die "debootstrap of $name failed"; }
-    tar -C "$state/$name" --exclude=./var/cache/apt/archives/*.deb --exclude=./var/lib/apt/lists/* --exclude=./dev/* \
-        -cf "$state/$name.tar.part" .
-    mv "$state/$name.tar.part" "$state/$name.tar"
-    rm -rf "${state:?}/$name"
-    echo "$packages" >"$state/$name.packages"
-}
-
-# Podman's settings, all of them ours: runc and cgroupfs work without systemd; limits low enough to need no
-# privilege to set.
-configure_podman() {
-    local driver=overlay probe=$state/probe
-    mkdir -p "$state/cni" "$probe/lower" "$probe/upper" "$probe/work" "$probe/merged"
-    if mount -t overlay overlay -o "lowerdir=$probe/lower,upperdir=$probe/upper,workdir=$probe/work" "$probe/merged" 2>/dev/null; then
-        umount "$probe/merged"
-    else
-        driver=vfs
-        say "no overlay mounts here: storage driver vfs"
-    fi
-    rm -rf "$probe"
-    cat >"$state/storage.conf" <<END
-[storage]
-driver = "$driver"
-graphroot = "$state/storage"
-runroot = "$state/run"
-END
-    cat >"$state/containers.conf" <<END
-[containers]
-default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
-log_driver = "k8s-file"
-[engine]
-runtime = "runc"
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-[network]
-network_backend = "netavark"
-network_config_dir = "$state/cni"
-END
-    export CONTAINERS_STORAGE_CONF=$state/storage.conf CONTAINERS_CONF=$state/containers.conf
-}
+# shellcheck source=tests/deploy/podman.sh
+. tests/deploy/podman.sh
 
 compose() {
     "$state/venv/bin/podman-compose" --project-name fastdecode-check --env-file "$state/env" --file deploy/compose/compose.yaml "$@"
-}
-
-tear_down() {
-    local status=$? id left
-    trap - EXIT INT TERM
-    if [ -n "${CONTAINERS_CONF:-}" ]; then
-        if [ $status != 0 ]; then
-            for id in $(podman ps -aq); do
-                echo "--- $(podman inspect --format '{{.Name}} {{.State.Status}} {{.State.ExitCode}}' "$id")" >&2
-                podman logs --tail 30 "$id" >&2 || true
-            done
-        fi
-        podman rm -af --time 5 >/dev/null 2>&1 || true
-        podman network prune -f >/dev/null 2>&1 || true
-        podman rmi -af >/dev/null 2>&1 || true
-        left=$(podman ps -aq; podman images -aq; podman network ls --quiet --filter name=fastdecode)
-        if [ -n "$left" ]; then
-            echo "check-deploy: left over: $left" >&2
-            [ $status != 0 ] || status=1
-        fi
-        umount "$state/storage/overlay" 2>/dev/null || true
-        rm -rf "$state/storage" "$state/run" "$state/cni" "$state/models"
-    fi
-    exit $status
-}
-
-build_images() {
-    podman import --quiet "$state/build-base.tar" localhost/fastdecode-build-base >/dev/null
-    say "building the images"
-    # shellcheck disable=SC2086  # the list is words
-    ENGINE=podman BUILD_BASE=localhost/fastdecode-build-base IMAGE_ARGS="--quiet --network none --pull=never" \
-        docker/build.sh $services tools proxy >"$state/build.log" 2>&1 ||
-        { tail -40 "$state/build.log" >&2; die "building the images failed"; }
-}
-
-# Nothing but the service is in an image: no shell, no other program, no file that its user could change.
-check_images() {
-    local service image size files
-    for service in $services tools proxy; do
-        image=localhost/fastdecode-$service
-        size=$(podman image inspect --format '{{.Size}}' "$image")
-        files=$(podman save "$image" | tar -xO --wildcards '*.tar' | tar -t --ignore-zeros 2>/dev/null | grep -vE '/$')
-        if echo "$files" | grep -qE '(^|/)(sh|bash|dash|busybox|apt|dpkg|perl|python[0-9.]*)$'; then die "$image has a shell or more"; fi
-        [ "$(podman image inspect --format '{{.User}}' "$image")" = 65532:65532 ] || die "$image does not run as user 65532"
-        [ "$service" = tools ] || [ "$service" = proxy ] ||
-            [ "$(podman image inspect --format '{{index .Labels "org.opencontainers.image.revision"}}' "$image")" != "" ] || die "$image has no revision"
-        say "$image: $((size / 1000000)) MB, $(echo "$files" | wc -l) files"
-        [ "$service" != kv-worker ] || [ "$size" -lt 40000000 ] || die "the image of kv-worker is larger than 40 MB"
-    done
 }
 
 # The two files together are what compose makes of them.
@@ -145,36 +31,6 @@ check_cuda_compose() {
         *"$wanted"*) ;;
         *) die "compose.yaml with cuda.yaml has no $wanted" ;;
         esac
-    done
-}
-
-# Here there may be no GPU: then it says so, and with --device auto goes on with the CPU.
-check_cuda_image() {
-    local image=localhost/fastdecode-s-part-cuda said
-    local plain=(--tls none --listen tcp://127.0.0.1:7401 --advertise tcp://127.0.0.1:7401 --scheduler tcp://127.0.0.1:7400)
-    say "building fastdecode-s-part-cuda"
-    ENGINE=podman BUILD_BASE=localhost/fastdecode-build-base IMAGE_ARGS="--quiet --network none --pull=never \
-        --build-context cuda=${CUDA_HOME:-/usr/local/cuda} --build-arg CUDA_ARCH=${CUDA_ARCH:-90}" docker/build.sh s-part-cuda >"$state/build.log" 2>&1 ||
-        { tail -40 "$state/build.log" >&2; die "building the image of the s-part for a GPU failed"; }
-    said=$(podman run --rm --read-only --volume "$root/models:/models:ro" $image "${plain[@]}" --model "/models/$model" --calibrate off 2>&1) && true
-    case $said in
-    *"no CUDA device: "*) say "$said" ;;
-    *) die "without a GPU the s-part said: $said" ;;
-    esac
-    podman run --detach --name auto --read-only --volume "$root/models:/models:ro" $image "${plain[@]}" --model "/models/$model" --device auto \
-        --calibrate off >/dev/null
-    await 30 "an s-part with --device auto" eval 'podman logs auto 2>&1 | grep "DEVICE chosen=.cpu"'
-    say "$(podman logs auto 2>&1 | grep -o 'DEVICE chosen=.*')"
-    podman rm --force --time 5 auto >/dev/null
-}
-
-# await SECONDS WHAT COMMAND...: repeats the command until it succeeds
-await() {
-    local limit=$((SECONDS + $1)) what=$2
-    shift 2
-    until "$@" >/dev/null 2>&1; do
-        [ $SECONDS -lt $limit ] || die "$what: not within its time"
-        sleep 0.2
     done
 }
 
@@ -239,7 +95,7 @@ under_load() {
     shift
     rm -rf "$folder"
     mkdir "$folder"
-    python3 tests/deploy/under_load.py "$url" "$folder" --key "$key" >"$folder/said" 2>&1 &
+    python3 tests/deploy/under_load.py "$url" "$folder" --key "$key" --texts "$state/texts" >"$folder/said" 2>&1 &
     pid=$!
     await 120 "streams" test -e "$folder/started"
     "$@"
@@ -285,13 +141,17 @@ kill_worker() {
     await 60 "two workers" all_workers_in
 }
 
-# A new image of each service, one container after the other.
-roll_out() {
-    local service id count
+build_next() {
+    local service
     for service in $services; do
         printf 'FROM localhost/fastdecode-%s:latest\nLABEL release=next\n' "$service" |
             podman build --quiet --network none --format docker --tag "localhost/fastdecode-$service:next" - >/dev/null
     done
+}
+
+# A new image of each service, one container after the other.
+roll_out() {
+    local service id count
     echo "FD_TAG=:next" >>"$state/env"
     for service in kv-worker scheduler s-part gateway; do
         count=$(containers_of "$service" | wc -l)
@@ -335,6 +195,35 @@ check_prefix_cache() {
     say "a prompt asked twice: $found tokens found"
 }
 
+# A collector on this host, which containers reach as host.containers.internal.
+collect_traces() {
+    rm -rf "$state/traces"
+    mkdir "$state/traces"
+    python3 tests/deploy/collect_traces.py "$state/traces" &
+    collector=$!
+    await 30 "the collector of traces" test -s "$state/traces/port"
+    echo "FD_OTLP_ENDPOINT=http://host.containers.internal:$(cat "$state/traces/port")" >>"$state/env"
+}
+
+# Requests above had spans of every service.
+has_traced() {
+    local service
+    for service in $services; do
+        grep -qx "fastdecode-$service" "$state/traces/services" || return 1
+    done
+}
+check_traces() {
+    await 30 "spans of all services" has_traced
+    say "traces by OTLP: spans of all services"
+}
+
+# A third worker joins the mesh and leaves it.
+check_start() {
+    say_what python3 tests/deploy/start_time.py localhost/fastdecode-kv-worker --network fastdecode-check_default --env "FD_KV_MEMORY=$FD_KV_MEMORY" \
+        --volume "$state/certs/kv-worker:/run/secrets/fastdecode:ro"
+    await 30 "$workers KV workers" all_workers_in
+}
+
 check_health() {
     local service id count
     for service in $services; do
@@ -352,7 +241,7 @@ check_health() {
 unshare --mount --net --pid --ipc --uts --fork true 2>/dev/null ||
     { echo "check-deploy: this machine lets nobody make namespaces, so no container can run here" >&2; exit 77; }
 [ -f "models/$model" ] || die "models/$model is missing: make model"
-mkdir -p "$state/debs"
+mkdir -p "$state"
 # as in an .env: what is only handed on from the environment would not see it
 printf '%s\n' FD_API_KEY_FILE=/models/keys "FD_CERTS=$state/certs" >"$state/env"
 if [ ! -f "$state/venv/ready" ] || [ tests/deploy/requirements.txt -nt "$state/venv/ready" ]; then
@@ -361,19 +250,18 @@ if [ ! -f "$state/venv/ready" ] || [ tests/deploy/requirements.txt -nt "$state/v
     touch "$state/venv/ready"
 fi
 PATH=$state/venv/bin:$PATH
-for overlay in deploy/kubernetes/base deploy/kubernetes/overlays/*; do
-    "$state/venv/bin/python" tests/deploy/check_manifests.py "$overlay"
-done
-"$state/venv/bin/python" tests/deploy/check_manifests.py deploy/kubernetes/base deploy/kubernetes/components/autoscale-adapter \
-    deploy/kubernetes/components/inference-pool
+components=deploy/kubernetes/components
+python3 tests/deploy/check_manifests.py deploy/kubernetes/base deploy/kubernetes/overlays/* tests/deploy/played \
+    deploy/kubernetes/base,$components/autoscale-adapter,$components/inference-pool,$components/traces
 
-# shellcheck disable=SC2046  # a word or none
-make_base build-base build image proxy $([ -z "$with_cuda" ] || echo cuda)
 configure_podman
 trap tear_down EXIT
 trap 'exit 130' INT TERM
+# shellcheck disable=SC2046  # a word or none
+make_base build image proxy $([ -z "$with_cuda" ] || echo cuda)
 build_images
 check_images
+check_rebuilt
 check_cuda_compose
 [ -z "$with_cuda" ] || check_cuda_image
 
@@ -387,8 +275,9 @@ mkdir "$FD_MODELS"
 cp "models/$model" "$FD_MODELS"
 echo "$key" >"$FD_MODELS/keys"
 chmod 644 "$FD_MODELS/keys"
-rm -rf "$state/certs"
+rm -rf "$state/certs" "$state/texts"
 make_certs
+collect_traces
 url=http://127.0.0.1:$FD_PORT
 say "starting compose with $workers KV workers and 2 gateways"
 compose up --no-build -d --scale kv-worker=$workers >"$state/compose.log" 2>&1 ||
@@ -401,10 +290,14 @@ check_admin
 check_key
 check_answer
 check_prefix_cache
+check_traces
+check_start
 check_renewal
 under_load "four workers, then one" scale_workers
 under_load "a worker killed" kill_worker
+build_next
 under_load "new images of all services" roll_out
-compose down --remove-orphans --timeout 20 >"$state/compose.log" 2>&1 || { tail -40 "$state/compose.log" >&2; die "compose down failed"; }
+compose down --remove-orphans --timeout 5 >"$state/compose.log" 2>&1 || { tail -40 "$state/compose.log" >&2; die "compose down failed"; }
 [ -z "$(podman ps -aq)" ] || die "compose down left containers"
+say_what python3 tests/deploy/kube_play.py "$state/certs" "$FD_MODELS" "$state/play.yaml"
 say "passed"

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""check_manifests.py DIR [COMPONENT...]: the Kubernetes manifests of a kustomization, with components of its choice, without a cluster.
+"""check_manifests.py DIR[,COMPONENT...]...: the Kubernetes manifests of kustomizations, each with components of its choice, without a cluster.
 
 Each document against the API's schema (kubernetes-validate, strict: an unknown field is an error), and what a schema
 cannot say: every file is listed, every reference (ConfigMap key, claim, selector, port name, serviceName) leads somewhere,
 every service has the certificate for it, and no RPC port is open to other pods.
 """
 import copy
+import functools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -38,8 +40,9 @@ def merge(into, patch):
             into[key] = value
 
 
-def load(folder):
-    """(kustomization, its documents with patches applied, errors); those of the folders that it stands on come first."""
+def load(folder, onto=()):
+    """(kustomization, its documents with patches applied, errors); those of the folders that it stands on come first. onto: the documents that
+    a component changes, too."""
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     below = [*kustomization.get("resources", []), *kustomization.get("components", [])]
     bases = [name for name in below if (folder / name).is_dir()]
@@ -49,7 +52,7 @@ def load(folder):
     errors = [f"{folder}/kustomization.yaml: {name} is not both listed and there" for name in sorted(listed ^ present)]
     documents = []
     for base in bases:
-        lower, of_base, wrong = load(folder / base)
+        lower, of_base, wrong = load(folder / base, documents if base in kustomization.get("components", []) else ())
         kustomization["images"] = kustomization.get("images", []) + lower.get("images", [])
         documents += of_base
         errors += wrong
@@ -57,7 +60,7 @@ def load(folder):
                   for document in yaml.safe_load_all((folder / name).read_text()) if document]
     for path in present & set(patches):
         patch = yaml.safe_load((folder / path).read_text())
-        target = find(documents, patch["kind"]).get(patch["metadata"]["name"])
+        target = find([*onto, *documents], patch["kind"]).get(patch["metadata"]["name"])
         if target is None:
             errors.append(f"{path}: there is no {patch['kind']} {patch['metadata']['name']} to patch")
         else:
@@ -76,6 +79,16 @@ CUSTOM = {"ScaledObject": ("keda.sh/v1alpha1", {"scaleTargetRef", "triggers"}),
           "InferencePool": ("inference.networking.k8s.io/v1", {"selector", "targetPorts", "endpointPickerRef"})}
 
 
+@functools.cache  # most documents are those of another tree, too, and of each tree that is broken below
+def schema_error(document):
+    """What the API's schema has against a document in JSON, or None."""
+    try:
+        kubernetes_validate.validate(json.loads(document), "1.30", strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return error.message
+    return None
+
+
 def check_schema(documents):
     for name, document in documents:
         if document["kind"] in CUSTOM:
@@ -83,10 +96,9 @@ def check_schema(documents):
             if document["apiVersion"] != version or not fields <= set(document["spec"]):
                 yield f"{name}: {document['kind']} {document['metadata']['name']}: not {version} with {', '.join(sorted(fields))}"
             continue
-        try:
-            kubernetes_validate.validate(document, "1.30", strict=True)
-        except kubernetes_validate.ValidationError as error:
-            yield f"{name}: {document['kind']} {document['metadata']['name']}: {error.message}"
+        wrong = schema_error(json.dumps(document, sort_keys=True))
+        if wrong:
+            yield f"{name}: {document['kind']} {document['metadata']['name']}: {wrong}"
 
 
 def check_container(where, container, config, images, volumes):
@@ -261,7 +273,7 @@ def break_each(kustomization, documents):
         "image": lambda broken: pod(broken).update(image="other"),
         "restriction": lambda broken: pod(broken)["securityContext"].pop("allowPrivilegeEscalation"),
         "user": lambda broken: worker(broken)["template"]["spec"]["securityContext"].pop("runAsNonRoot"),
-        "memory": lambda broken: pod(broken)["resources"]["requests"].update(memory="1Gi"),
+        "memory": lambda broken: pod(broken)["resources"]["requests"].update(memory="128Mi"),
     }
     if find(documents, "ScaledObject"):
         breaks |= {
@@ -287,10 +299,11 @@ def check_rules(documents):
                 yield f"{name}: is not what deploy/kubernetes/make_rules.py makes"
 
 
-def main():
-    kustomization, documents, errors = load(Path(sys.argv[1]))
-    for component in sys.argv[2:]:
-        _, more, wrong = load(Path(component))
+def check_tree(folders):
+    """Prints what is wrong with a kustomization and its components; True if anything is."""
+    kustomization, documents, errors = load(Path(folders[0]))
+    for component in folders[1:]:
+        _, more, wrong = load(Path(component), documents)
         documents += more
         errors += wrong
     errors += check_rules(documents)
@@ -298,11 +311,11 @@ def main():
     if not errors:
         errors += break_each(kustomization, documents)
     for error in errors:
-        print(error, file=sys.stderr)
+        print(f"{folders[0]}: {error}", file=sys.stderr)
     if not errors:
-        print(f"{' '.join(sys.argv[1:])}: {len(documents)} documents are valid")
+        print(f"{' '.join(folders)}: {len(documents)} documents are valid")
     return bool(errors)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(any([check_tree(tree.split(",")) for tree in sys.argv[1:]]))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""under_load.py URL|@FILE FOLDER [--streams N] [--key KEY]: streams without end, while somebody changes the mesh behind them.
+"""under_load.py URL|@FILE FOLDER [--streams N] [--key KEY] [--texts FILE]: streams without end, while somebody changes the mesh behind them.
 
 Asks each prompt once for the right text, writes FOLDER/started, and goes on until there is FOLDER/stop. Then prints how many streams there
 were, how many were lost (an error, a broken connection, no end) or changed (another text), and the gaps between tokens. Exit status 1: some were lost or
-changed. @FILE: a file with the addresses of several gateways, read at each request. A new request that is refused with 429 or 503 is repeated, as clients do; a stream that has begun is not.
+changed. --texts: the right texts are kept there and not asked for again. @FILE: a file with the addresses of several gateways, read at each request. A new request that is refused with 429 or 503 is repeated, as clients do; a stream that has begun is not.
 """
 import argparse
 import contextlib
@@ -76,6 +76,17 @@ class Streams:
             raise RuntimeError(f"cut off after {len(text)} characters")
         return text, gaps
 
+    def right_texts(self, prompts, kept):
+        """The text of each prompt, asked for alone, or as an earlier run kept it."""
+        if kept and os.path.exists(kept):
+            with open(kept, encoding="utf-8") as file:
+                return json.load(file)
+        texts = [self.ask(prompt)[0] for prompt in prompts]
+        if kept:
+            with open(kept, "w", encoding="utf-8") as file:
+                json.dump(texts, file)
+        return texts
+
     def run(self, prompt, wanted):
         while not self.stopped():
             try:
@@ -96,10 +107,11 @@ def main():
     options.add_argument("folder")
     options.add_argument("--streams", type=int, default=16)
     options.add_argument("--key", default="none")
+    options.add_argument("--texts")
     arguments = options.parse_args()
     streams = Streams(arguments)
     prompts = [f"The story of harbour number {i} begins" for i in range(arguments.streams)]
-    wanted = [streams.ask(prompt)[0] for prompt in prompts]
+    wanted = streams.right_texts(prompts, arguments.texts)
     threads = [threading.Thread(target=streams.run, args=pair) for pair in zip(prompts, wanted, strict=True)]
     for thread in threads:
         thread.start()

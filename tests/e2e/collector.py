@@ -53,7 +53,7 @@ class Request:
 class Collector:
     """answer(request, earlier ones of the same service): what it gets: a status, or (status, headers, body); None: no answer before `released`."""
 
-    def __init__(self, answer=lambda request, earlier: 200, port=0):
+    def __init__(self, answer=lambda request, earlier: 200, port=0, host="127.0.0.1"):
         self.answer, self.spans, self.requests, self.released = answer, [], [], threading.Event()
         self._lock = threading.Lock()
         collector = self
@@ -73,7 +73,7 @@ class Collector:
             def handle_error(self, *_):  # a client that has gone away
                 pass
 
-        self._server = Server(("127.0.0.1", port), Handler)
+        self._server = Server((host, port), Handler)
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()

@@ -5,6 +5,7 @@ import os
 import re
 import ssl
 import subprocess
+import time
 import urllib.error
 import urllib.request
 
@@ -62,10 +63,11 @@ def test_limits_hold_exactly(start_mesh, tmp_path):
     assert ask(mesh.url, "fd-wrong")[0] == 401
 
     lines = keys.read_text(encoding="ascii").splitlines(keepends=True)
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
         other = make_key(keys, "rotating")
         wait_until(lambda: ask(mesh.url, other)[0] == 200, 30)
-        running = [pool.submit(ask, mesh.url, other, 200) for _ in range(8)]
+        running = [pool.submit(ask, mesh.url, other, 1000) for _ in range(8)]
+        mesh.wait_metric("fastdecode_requests_running", lambda count: count == 8)  # all of them have begun
         replaced = tmp_path / "keys.new"
         replaced.write_text("".join(lines) + "broken line here\n", encoding="ascii")
         os.replace(replaced, keys)  # refused: the old one counts
@@ -109,7 +111,8 @@ def test_certificates(start_mesh, tmp_path):
     trust = ssl.create_default_context(cafile=tmp_path / "tls.crt")
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         running = [pool.submit(ask, mesh.url, "", 300, "Say", trust) for _ in range(4)]
-        make_certificate(tmp_path, "second")
+        made = time.time()
+        make_certificate(tmp_path, "second", 90)
         wait_until(lambda: subject(port) == "second", 30)
         assert all(future.result()[0] == 200 for future in running)
     (tmp_path / "tls.crt").write_text("nonsense", encoding="ascii")
@@ -118,7 +121,8 @@ def test_certificates(start_mesh, tmp_path):
     assert subject(port) == "second"
     admin = re.search(r"GATEWAY-LISTENS .*admin_port=(\d+)", open(log, encoding="utf-8").read())[1]
     with urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics", timeout=seconds(30)) as reply:
-        assert b"fastdecode_" in reply.read()
+        told = re.search(r'^fastdecode_gateway_certificate_expiry_timestamp_seconds\{certificate="https"\} (\d+)$', reply.read().decode(), re.M)
+    assert abs(int(told[1]) - made - 90 * 86400) < seconds(60)
     status, _, body = ask(f"http://127.0.0.1:{admin}", "")
     assert status == 404 and "--port" in body["error"]["message"]
     loose = ssl._create_unverified_context()  # pylint: disable=protected-access

@@ -9,9 +9,10 @@ import urllib.parse
 
 import pytest
 
-from conftest import Mesh, tiny, wait_until
+from conftest import tiny, wait_until
 from prometheus_rig import RULES, Prometheus
 from streams import body, run_all, words
+from tls_mesh import TlsMesh, certs
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DASHBOARD = os.path.join(ROOT, "deploy/grafana/fastdecode.json")
@@ -24,8 +25,8 @@ def promtool(*arguments, **settings):
 
 
 @pytest.fixture(scope="module")
-def mesh():
-    with Mesh("--kv-workers", 2, "--local-pool", 0, model=tiny()) as running:
+def mesh(tmp_path_factory):
+    with TlsMesh(certs(tmp_path_factory.mktemp("tls") / "certs"), "--kv-workers", 2, "--local-pool", 0, model=tiny()) as running:
         yield running
 
 
@@ -104,6 +105,16 @@ def test_what_autoscalers_ask_for(prometheus):
     [(labels, up)] = wait_until(lambda: prometheus.ask("fastdecode:kv_workers:up"), 60, "the rules are not evaluated")
     assert labels["mesh"] == "m" and up == 2
     assert 0 < wait_until(lambda: prometheus.ask("fastdecode:wanted:workers > 0"), 60, "no load is seen")[0][1] < 2
+
+
+def test_an_alert_of_certificates_fires(prometheus, mesh):
+    """Once the new ones are good for less than a week; not for those of a year, nor for the CA, which stays."""
+    wait_until(lambda: prometheus.ask("fastdecode_certificate_expiry_timestamp_seconds"), 60, "no certificate has an end")
+    assert prometheus.ask('ALERTS{alertname="FastDecodeCertificateExpires"}') == []
+    certs(mesh.certs, "--renew", "--days", 6)
+    seen = wait_until(lambda: len(found := prometheus.ask('ALERTS{alertname="FastDecodeCertificateExpires"}')) == 5 and found, 60, "no alert")
+    assert {(labels["service"], labels["certificate"]) for labels, _ in seen} == \
+        {(name, "mesh") for name in ("gateway", "scheduler", "s-part", "kv-worker-0", "kv-worker-1")}
 
 
 def test_an_alert_fires(prometheus, mesh):

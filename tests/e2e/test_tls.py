@@ -1,6 +1,7 @@
 """Mutual TLS between the services: the certificates that `fastdecode certs` makes, who is refused, what a sniffer sees, and rotation under load.
 
 What one connection does is in tests/integration/test_tls*.c."""
+import datetime
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import pytest
 import far_host
 from conftest import BUILD, PACED, fastdecode, run, shard, spawn, tiny, wait_until
 from rpc_client import raw_varint
-from streams import Stream, assert_same, body, join_all, run_all, start_all, words
+from streams import Stream, assert_same, body, join_all, run_all, samples, start_all, words
 from tls_mesh import ROLES, Sniffer, TlsMesh, certs
 
 SMALL = ("--kv-memory", "64M", "--local-pool", 0)
@@ -262,6 +263,37 @@ def test_what_a_sniffer_sees(tmp_path, folder, plain):
 
 
 # --- rotation -----------------------------------------------------------------------------------------------------------------
+
+
+def ends_of(path):
+    """When a certificate ends, in seconds since 1970, as openssl says it."""
+    said = openssl("x509", "-in", path, "-noout", "-enddate", "-dateopt", "iso_8601").stdout
+    return int(datetime.datetime.fromisoformat(said.strip().partition("=")[2].replace("Z", "+00:00")).timestamp())
+
+
+def test_metrics_say_when_certificates_end(tmp_path):
+    """Of every service, and after the files have been replaced: those that are in use."""
+    folder = certs(tmp_path / "certs", "--days", 90)
+    with TlsMesh(folder, "--kv-workers", 2, *SMALL, model=tiny()) as mesh:
+        def told():
+            return {**samples(mesh, "fastdecode_certificate_expiry_timestamp_seconds"), **samples(mesh, "fastdecode_gateway_certificate_expiry_timestamp_seconds")}
+
+        def wanted():
+            ca, of_role = ends_of(f"{folder}/ca.pem"), {role: ends_of(f"{folder}/{role}/cert.pem") for role in ROLES}
+            services = {"scheduler": "scheduler", "s-part": "s-part", "kv-worker-0": "kv-worker", "kv-worker-1": "kv-worker"}
+            return {**{f'service="{name}",certificate="mesh"': of_role[role] for name, role in services.items()},
+                    **{f'service="{name}",certificate="ca"': ca for name in services},
+                    'certificate="mesh"': of_role["gateway"], 'certificate="ca"': ca}
+
+        wait_until(lambda: told() == wanted(), 30, lambda: f"{told()}, want {wanted()}")
+        before = told()
+        certs(folder, "--renew", "--days", 5)
+        assert wanted() != before
+        wait_until(lambda: told() == wanted(), 30, lambda: f"{told()}, want {wanted()}")
+        mesh.kill("kv-worker-1", signal.SIGSTOP)  # of one that has gone nobody needs to renew it
+        wait_until(lambda: not any("kv-worker-1" in label for label in told()), 30, told)
+        mesh.kill("kv-worker-1", signal.SIGCONT)
+        wait_until(lambda: told() == wanted(), 30, told)
 
 
 def count_reloads(mesh):

@@ -24,6 +24,8 @@ static void check(const struct api_request *request)
     assert_always(request->sampling.temperature >= 0 && request->sampling.temperature <= 2 && request->sampling.top_p > 0 &&
                   request->sampling.top_p <= 1);
     assert_always(request->top_logprobs >= 0 && request->top_logprobs <= API_MAX_LOGPROBS && request->max_tokens >= -1);
+    assert_always(!(request->kind & API_POOLS) || (request->prompt_count >= 1 && request->prompt_count <= API_MAX_CHOICES));
+    assert_always(request->kind != API_RERANK || request->pool.query);
     for (i = 0; i < request->prompt_count; i++)
         for (j = 0; j < request->prompts[i].id_count; j++)
             assert_always(request->prompts[i].ids[j] < VOCAB);
@@ -49,14 +51,16 @@ static void check(const struct api_request *request)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const enum api_kind kinds[] = {API_COMPLETION, API_CHAT, API_TOKENIZE, API_DETOKENIZE};
+    static const enum api_kind kinds[] = {API_COMPLETION, API_CHAT, API_TOKENIZE, API_DETOKENIZE},
+                               pools[] = {API_EMBED, API_RERANK};
     struct api_request request;
     struct api_error error;
 
     log_threshold = LOG_ERROR;
     if (size == 0)
         return 0;
-    if (api_request_parse(kinds[data[0] % 4], (const char *)data + 1, size - 1, &model, &request, &error))
+    const enum api_kind kind = data[0] < 128 ? kinds[data[0] % 4] : pools[data[0] % 2];
+    if (api_request_parse(kind, (const char *)data + 1, size - 1, &model, &request, &error))
         check(&request);
     else
         assert_always(error.status >= 400 && error.message[0] && !request.root);

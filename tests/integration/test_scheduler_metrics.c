@@ -6,7 +6,10 @@
 #include <cmocka.h>
 #include <string.h>
 
+#include "common/base/checked.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
+#include "services/scheduler/names.h"
 #include "tests/integration/scheduler_mesh.h"
 
 struct answer {
@@ -69,6 +72,33 @@ static void many_places_are_all_in_the_metrics(void **state)
         snprintf(wanted, sizeof wanted, "kv_pages_peak{place=\"kv-worker-of-a-rather-large-cluster-with-a-long-name-%u\"} ", i);
         assert_non_null(strstr(text, wanted));
     }
+    free(text);
+    mesh_close();
+}
+
+// A worker that went a while ago is still there until another name needs a place: then that has its place.
+static void a_new_name_takes_the_place_of_one_that_is_long_gone(void **state)
+{
+    static const char *const names[] = {"first", "second", "third"};
+    (void)state;
+
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    for (uint32_t i = 0; i < ARRAY_COUNT(names); i++) {
+        kv_worker.name = names[i];
+        assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_OK);
+        UNTIL(members_find(scheduler, names[i])->up);
+        kv_worker_close();
+        UNTIL(!members_find(scheduler, names[i])->up);
+        if (i < 2) // the one that has just gone keeps its place, however many are free
+            members_find(scheduler, names[i])->heard_us = clock_now_us() - NAMES_KEPT_US + (i == 0 ? 60000000 : -1);
+    }
+    kv_worker.name = NULL;
+    char *text = ask_for_metrics();
+    assert_non_null(strstr(text, "fastdecode_place_lost_total{place=\"first\"} 1\n"));
+    assert_null(strstr(text, "\"second\""));
+    assert_non_null(strstr(text, "fastdecode_place_lost_total{place=\"third\"} 1\n"));
+    assert_int_equal(scheduler->place_count, 3);
     free(text);
     mesh_close();
 }
@@ -142,6 +172,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_places_are_all_in_the_metrics),
+        cmocka_unit_test(a_new_name_takes_the_place_of_one_that_is_long_gone),
         cmocka_unit_test(what_a_heartbeat_says_is_in_the_metrics),
         cmocka_unit_test(names_that_are_no_labels_are_refused),
         cmocka_unit_test(each_class_has_its_queue_and_metrics),

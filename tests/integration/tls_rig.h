@@ -61,6 +61,22 @@ static inline void rig_write(const char *folder, const struct rig_ca *ca, const 
     certificate_free(made);
 }
 
+// Writes folder/ca.pem, cert.pem and key.pem: all of them the CA itself.
+static inline void rig_write_ca(const char *folder, const struct rig_ca *ca)
+{
+    static const char *const names[] = {"ca.pem", "cert.pem"};
+    char path[RIG_PATH_BYTES + 16];
+    struct error error;
+
+    mkdir(folder, 0700);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        rig_check(certificate_write(ca->certificate, path, &error), &error);
+    }
+    snprintf(path, sizeof path, "%s/key.pem", folder);
+    rig_check(certificate_write_key(ca->certificate, path, &error), &error);
+}
+
 // Adds a CA to folder/ca.pem: from then on both are trusted.
 static inline void rig_trust_too(const char *folder, const struct rig_ca *ca)
 {

@@ -86,7 +86,7 @@ LIBRARIES = {
     "cublas": "kernels/cuda",
     "pcre2": "common/tokenizer",
     "utf8proc": "common/jinja common/tokenizer services/fastdecode",
-    "jansson": "common/answer common/batch common/jinja common/model services/gateway services/fastdecode",
+    "jansson": "common/answer common/batch common/grammar common/jinja common/model services/gateway services/fastdecode",
     "curl/": "common/otlp services/fastdecode",
     "coin/": "common/plan",
     "sqlite3": "services/gateway",

@@ -185,7 +185,8 @@ static void test_completion_logprobs(void **state)
 // The scheduler's text is appended without the families that the gateway has itself.
 static void test_metrics(void **state)
 {
-    struct metrics_gauges gauges = {.model_name = "m", .requests_running = 3, .kv_pages_used = 1, .kv_pages_total = 4};
+    struct metrics_gauges gauges = {
+        .model_name = "m", .requests_running = 3, .kv_pages_used = 1, .kv_pages_total = 4, .https_expires_s = 1793000000};
     struct metrics *metrics;
     struct text text = {0};
     (void)state;
@@ -207,6 +208,9 @@ static void test_metrics(void **state)
     assert_non_null(strstr(text.data, "vllm:num_requests_running{model_name=\"m\"} 3\n"));
     assert_non_null(strstr(text.data, "vllm:kv_cache_usage_perc{model_name=\"m\"} 0.25\n"));
     assert_non_null(strstr(text.data, "fastdecode_kv_pages_used{place=\"local\"} 5\n"));
+    assert_non_null(
+        strstr(text.data, "fastdecode_gateway_certificate_expiry_timestamp_seconds{certificate=\"https\"} 1793000000\n"));
+    assert_null(strstr(text.data, "certificate=\"mesh\""));
     assert_null(strstr(text.data, " 99\n"));
     assert_null(strstr(text.data, " 77\n"));
     text_free(&text);
