@@ -25,7 +25,7 @@ static bool renders_call(const struct chat_template *chat, bool empty, bool text
                                  "probecall", "type", "function", "function", "name", "probe", "arguments", arguments, "role",
                                  "tool", "content", "r", "tool_call_id", "probecall", "name", "probe");
     json_t *tools = json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{s:{s:s}}}}}]", "type", "function", "function", "name", "probe",
-                              "description", "d", "parameters", "type", "object", "properties", PROBE_KEY, "type", "string");
+                              "description", "d", "parameters", "type", "object", "properties", "other", "type", "string");
     const struct chat_input input = {.messages = messages, .tools = tools, .add_generation_prompt = true};
     struct chat_output output;
     struct error error;
