@@ -64,6 +64,13 @@ FAULTS = [
     Fault("schema-one-of", "common/grammar/grammar_schema_union.c",
           'json_array_append_new(all, json_pack("{s:O}", "not", json_array_get(alternatives, k)));', "", "unit/test_grammar_schema"),
     # The scheduling core: chunks are not aligned with the rows that decode.
+    Fault("grammar-tail-call", "common/grammar/grammar_step.c", "if (tracker->grammar->flags[pair.state] & GRAMMAR_STATE_EXITS)", "if (false)",
+          "unit/test_grammar_cursor"),
+    Fault("grammar-chain", "common/grammar/grammar_mask.c", "allow_plain(vocab, loops ? vocab->most_chars : last, words);",
+          "allow_plain(vocab, vocab->most_chars, words);", "unit/test_grammar_cursor"),
+    Fault("grammar-anchors", "common/grammar/grammar_regular.c", "NOTHING_READ, END_AT_ONCE, NO_PHASE, NO_PHASE",
+          "NOTHING_READ, END_AT_ONCE, BYTES_READ, NO_PHASE", "unit/test_grammar_text"),
+
     Fault("chunk-align", "common/sched/sched_chunk.c", "uint32_t first = tile - decode_rows % tile;", "uint32_t first = tile;",
           "unit/test_sched"),
     # Newcomers take the pages of sequences that are coming back.

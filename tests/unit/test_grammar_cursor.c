@@ -154,7 +154,7 @@ static void random_grammars(void **unused)
     for (uint32_t i = 0; i < GRAMMARS; i++) {
         struct error error;
         struct grammar *grammar;
-        if (!in_sample(i, 5, 53))
+        if (!in_sample(i, 17, 53))
             continue;
         rig_state = 1000000 + i;
         rig_draw_grammar(&drawn);
@@ -236,7 +236,7 @@ static void shared_tracker(void **unused)
     shared->word_capacity += 500;
     shared->mask_count = 2;
     rig_state = 5;
-    for (uint32_t turn = 0; turn < 250; turn++) {
+    for (uint32_t turn = 0; turn < 120; turn++) {
         uint32_t c = rig_draw(CURSORS);
         struct grammar_cursor *one = grammar_cursor_open(alone);
         for (uint32_t i = 0; i < counts[c]; i++)
