@@ -5,7 +5,8 @@
 // allocated when it is opened: when that is full, what no cursor needs is forgotten. A cursor is a place in the grammar.
 // Where a cursor is depends on the tokens that it has taken and on nothing else.
 //
-// Rules may be nested about 1,000 levels deep (a configuration has a limit, grammar_tracker_state.h); a token that would go deeper is not allowed.
+// Rules may be nested about 1,000 levels deep (a configuration has a limit, grammar_tracker_state.h); a token that would go deeper is not allowed. Nor is
+// one after which more than about 1,000 different rules could be under way at once.
 //
 // A mask that is not ready takes 20 to 100 us at most places of a JSON text, about a millisecond where nearly everything is allowed but for a few
 // characters, and with an expression that is ambiguous on purpose as much as there are tokens. bench_grammar has figures.

@@ -144,6 +144,20 @@ static int compare_firsts(const void *left, const void *right)
     return a->first != b->first ? (a->first < b->first ? -1 : 1) : (a->to > b->to) - (a->to < b->to);
 }
 
+static void sort_arcs(struct grammar_arc *arcs, uint32_t count)
+{
+    if (count > LARGE_SORT)
+        qsort(arcs, count, sizeof *arcs, compare_firsts);
+    else
+        for (uint32_t i = 1; i < count; i++) {
+            struct grammar_arc arc = arcs[i];
+            uint32_t at = i;
+            for (; at && compare_firsts(&arc, &arcs[at - 1]) < 0; at--)
+                arcs[at] = arcs[at - 1];
+            arcs[at] = arc;
+        }
+}
+
 // Collects the arcs of a subset's states, sorted by their first symbols.
 static void collect(struct subsets *subsets, uint32_t subset)
 {
@@ -159,7 +173,7 @@ static void collect(struct subsets *subsets, uint32_t subset)
     if (subsets->arc_count > LARGE_SORT)
         *subsets->work -= MIN(*subsets->work, (uint64_t)subsets->arc_count * SORT_WORK);
     if (end - first > 1)
-        qsort(subsets->arcs, subsets->arc_count, sizeof *subsets->arcs, compare_firsts);
+        sort_arcs(subsets->arcs, subsets->arc_count);
 }
 
 // Adds an arc, or widens the last one.

@@ -317,3 +317,10 @@ uint32_t grammar_add_gbnf(struct grammar_builder *builder, const char *text, siz
     free(gbnf.names);
     return node;
 }
+
+enum status grammar_from_gbnf(const char *text, size_t length, struct grammar **out, struct error *error)
+{
+    struct grammar_builder *builder = grammar_builder_open();
+
+    return grammar_builder_finish(builder, builder ? grammar_add_gbnf(builder, text, length) : 0, out, error);
+}

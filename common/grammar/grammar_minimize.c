@@ -10,7 +10,11 @@
 #include "common/base/checked.h"
 #include "common/grammar/grammar_reduce.h"
 
-enum { WORK_AN_ARC = 24, WORK_MIN = 1 << 16 }; // arcs that may be looked at
+enum {
+    WORK_AN_ARC = 24, // arcs that may be looked at
+    WORK_MIN = 1 << 16,
+    SMALL_SORT = 24, // up to which insertion is faster
+};
 
 struct mark_range {
     uint32_t block, first, last;
@@ -29,6 +33,7 @@ struct partition {
     struct mark_range *marks;     // [arcs] signatures of the dirty states
     uint32_t *mark_starts;        // [states] where a dirty state's signature begins
     uint32_t *mark_counts;        // [states]
+    uint32_t *mark_hashes;        // [states] so that few signatures are compared in full
 };
 
 static int compare_marks(const void *left, const void *right)
@@ -48,8 +53,15 @@ static uint32_t sign(const struct partition *partition, uint32_t state, struct m
 
     for (uint32_t a = fsa->index[state]; a < fsa->index[state + 1]; a++)
         out[count++] = (struct mark_range){partition->block_of[fsa->arcs[a].to], fsa->arcs[a].first, fsa->arcs[a].last};
-    if (count > 1)
+    if (count > SMALL_SORT)
         qsort(out, count, sizeof *out, compare_marks);
+    for (uint32_t i = 1; i < count && count <= SMALL_SORT; i++) {
+        struct mark_range range = out[i];
+        uint32_t at = i;
+        for (; at && compare_marks(&range, &out[at - 1]) < 0; at--)
+            out[at] = out[at - 1];
+        out[at] = range;
+    }
     for (uint32_t i = 0; i < count; i++) {
         struct mark_range *before = kept ? &out[kept - 1] : NULL;
         bool is_byte = out[i].first < GRAMMAR_CALL;
@@ -61,10 +73,23 @@ static uint32_t sign(const struct partition *partition, uint32_t state, struct m
     return kept;
 }
 
+static uint32_t hash_marks(const struct mark_range *marks, uint32_t count)
+{
+    uint64_t hash = count;
+
+    for (uint32_t i = 0; i < count; i++) {
+        hash = (hash ^ ((uint64_t)marks[i].block << 32 | marks[i].first << 9 | marks[i].last)) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 32;
+    }
+    return (uint32_t)hash;
+}
+
 static int compare_signatures(const struct partition *partition, uint32_t a, uint32_t b)
 {
     uint32_t count = partition->mark_counts[a];
 
+    if (partition->mark_hashes[a] != partition->mark_hashes[b])
+        return partition->mark_hashes[a] < partition->mark_hashes[b] ? -1 : 1;
     if (count != partition->mark_counts[b])
         return count < partition->mark_counts[b] ? -1 : 1;
     return count ? memcmp(partition->marks + partition->mark_starts[a], partition->marks + partition->mark_starts[b],
@@ -172,9 +197,11 @@ static bool refine(struct partition *partition)
             work -= arcs;
             partition->mark_starts[state] = marks;
             partition->mark_counts[state] = sign(partition, state, partition->marks + marks);
+            partition->mark_hashes[state] = hash_marks(partition->marks + marks, partition->mark_counts[state]);
             marks += partition->mark_counts[state];
         }
-        qsort_r(partition->dirty, partition->dirty_count, sizeof *partition->dirty, compare_dirty, partition);
+        if (partition->dirty_count > 1)
+            qsort_r(partition->dirty, partition->dirty_count, sizeof *partition->dirty, compare_dirty, partition);
         for (uint32_t i = 0, end; i < partition->dirty_count; i = end) {
             uint32_t block = partition->block_of[partition->dirty[i]];
             for (end = i + 1; end < partition->dirty_count && partition->block_of[partition->dirty[end]] == block;)
@@ -251,13 +278,13 @@ void grammar_minimize(struct grammar_fsa *fsa)
 
     if (fsa->failure)
         return;
-    numbers = calloc(10 * states + fsa->arc_count, sizeof *numbers);
+    numbers = calloc(11 * states + fsa->arc_count, sizeof *numbers);
     partition.is_later = calloc(states, 1);
     partition.marks = malloc(((size_t)fsa->arc_count + 1) * sizeof *partition.marks);
     if (numbers && partition.is_later && partition.marks) {
-        uint32_t **arrays[] = {&partition.block_of,    &partition.states,     &partition.places, &partition.firsts,
-                               &partition.counts,      &partition.dirty,      &partition.later,  &partition.mark_starts,
-                               &partition.mark_counts, &partition.into_index, &partition.into};
+        uint32_t **arrays[] = {&partition.block_of,    &partition.states,      &partition.places,     &partition.firsts,
+                               &partition.counts,      &partition.dirty,       &partition.later,      &partition.mark_starts,
+                               &partition.mark_counts, &partition.mark_hashes, &partition.into_index, &partition.into};
         dirty = numbers;
         for (size_t i = 0; i < ARRAY_COUNT(arrays); i++, dirty += states)
             *arrays[i] = dirty;

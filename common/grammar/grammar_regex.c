@@ -298,3 +298,10 @@ uint32_t grammar_add_regex(struct grammar_builder *builder, const char *text, si
     }
     return regex.has_anchors ? grammar_settle_anchors(builder, nodes[1]) : nodes[1];
 }
+
+enum status grammar_from_regex(const char *regex, size_t length, struct grammar **out, struct error *error)
+{
+    struct grammar_builder *builder = grammar_builder_open();
+
+    return grammar_builder_finish(builder, builder ? grammar_add_regex(builder, regex, length, true) : 0, out, error);
+}

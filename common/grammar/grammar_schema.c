@@ -94,7 +94,7 @@ static uint32_t compile_variant(struct jschema *schema, struct jschema_set varia
         return schema->nothing;
     uint32_t node = write_form(schema, &form);
     if (jschema_failed(schema)) {
-        jschema_blame(schema, variant.count ? variant.ids[0] : (uint32_t)JSCHEMA_ROOT);
+        jschema_blame(schema, variant.count ? variant.ids[0] : (uint32_t)JSCHEMA_ROOT, NULL);
         return schema->nothing;
     }
     if (made->has_rule) {
@@ -152,6 +152,7 @@ static bool open_schema(struct jschema *schema, struct grammar_builder *builder,
                                .arena = {.cap = JSCHEMA_ARENA_BYTES},
                                .made = json_array(),
                                .nothing = grammar_nothing(builder),
+                               .rewritten = jschema_rewritten,
                                .compile = compile_set,
                                .is_empty = jschema_is_empty};
     schema->memo = jschema_take(schema, 1, sizeof *schema->memo);

@@ -4,7 +4,7 @@
 
 #include "common/grammar/grammar_schema_internal.h"
 
-enum { MAX_NESTING = 4, MAX_ITEMS = 16, COST = 24 };
+enum { MAX_NESTING = 4, MAX_ITEMS = 16, COST = 32 };
 
 static bool has_scalar(struct jschema *schema, const struct jschema_form *form)
 {

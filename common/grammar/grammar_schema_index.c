@@ -52,14 +52,15 @@ uint32_t jschema_fail(struct jschema *schema, uint32_t entry, const char *keywor
                                 keyword ? "/" : "", keyword ? keyword : "", text);
 }
 
-void jschema_blame(struct jschema *schema, uint32_t entry)
+void jschema_blame(struct jschema *schema, uint32_t entry, const char *keyword)
 {
     char path[MAX_PATH_BYTES + 1];
     struct error *error = &schema->builder->failure;
 
     path[MAX_PATH_BYTES] = '\0';
     if (error->status && error->text[0] != '#')
-        error_prefix(error, "%s", write_path(schema, entry, path + MAX_PATH_BYTES, path));
+        error_prefix(error, "%s%s%s", write_path(schema, entry, path + MAX_PATH_BYTES, path), keyword ? "/" : "",
+                     keyword ? keyword : "");
 }
 
 bool jschema_work(struct jschema *schema, uint32_t amount)
@@ -213,9 +214,13 @@ static void read_identity(struct jschema *schema, uint32_t entry)
         for (uint32_t i = 0; i < schema->resource_count; i++)
             if (schema->resources[i].entry == e->resource)
                 base = schema->resources[i].name;
+        char *joined = jschema_take(schema, strlen(base) + strlen(id) + 2, 1);
+        if (!joined)
+            return;
+        jschema_join(base, id, joined);
         e->resource = entry;
         name(schema, &schema->resources, &schema->resource_count, &schema->resource_capacity,
-             (struct jschema_named){jschema_join(schema, base, id), entry, entry});
+             (struct jschema_named){joined, entry, entry});
     } else if (entry == JSCHEMA_ROOT) {
         name(schema, &schema->resources, &schema->resource_count, &schema->resource_capacity,
              (struct jschema_named){"", entry, entry});

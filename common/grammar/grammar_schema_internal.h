@@ -17,12 +17,13 @@
 #include "common/grammar/grammar_schema.h"
 
 enum {
-    JSCHEMA_MAX_DEPTH = 128,         // of schemas in each other, and of values and references while a grammar is made
-    JSCHEMA_MAX_VALUES = 1 << 16,    // JSON values of a schema
-    JSCHEMA_MAX_WORK = 1 << 18,      // schemas looked at, in all
-    JSCHEMA_MAX_OPERATIONS = 1 << 9, // on regular languages; large ones count for more
-    JSCHEMA_MAX_VARIANTS = 1 << 10,  // of one set
-    JSCHEMA_MAX_OPTIONS = 1 << 12,   // of one anyOf or oneOf
+    JSCHEMA_MAX_DEPTH = 128,            // of schemas in each other, and of values and references while a grammar is made
+    JSCHEMA_MAX_VALUES = 1 << 16,       // JSON values of a schema
+    JSCHEMA_MAX_WORK = 1 << 18,         // schemas looked at, in all
+    JSCHEMA_MAX_OPERATIONS = 1 << 11,   // on regular languages; each counts by its states, too
+    JSCHEMA_MAX_BUILDER_WORK = 1 << 20, // what they may take together, as the builder counts it
+    JSCHEMA_MAX_VARIANTS = 1 << 10,     // of one set
+    JSCHEMA_MAX_OPTIONS = 1 << 12,      // of one anyOf or oneOf
     JSCHEMA_MAX_REQUIRED_ITEMS = 1 << 14,
     JSCHEMA_MAX_PATTERN_KEYS = 4, // patterns in the patternProperties of one object
     JSCHEMA_MAX_DIGITS = 64,      // of a number before the point
@@ -95,7 +96,8 @@ struct jschema {
     uint32_t nothing; // the node of what has no text
     uint32_t any_value, any_string, any_character, any_object, any_array, any_number, any_integer, line; // nodes; 0: not made yet
     uint32_t format_contents[JSCHEMA_FORMATS], format_texts[JSCHEMA_FORMATS];
-    // The two that go in circles: files must not.
+    // What goes in circles: files must not.
+    uint32_t (*rewritten)(struct jschema *, uint32_t entry, const char *keyword); // jschema_rewritten()
     uint32_t (*compile)(struct jschema *, struct jschema_set); // returns the node of a set; `nothing`: no value is valid
     bool (*is_empty)(struct jschema *, struct jschema_set, uint32_t depth); // whether it can be shown that no value is valid
 };
@@ -109,8 +111,8 @@ uint32_t jschema_add_entry(struct jschema *schema, const json_t *value, uint32_t
 // Takes over a schema that is made on behalf of `parent`'s keyword `step`. Returns its entry.
 uint32_t jschema_make(struct jschema *schema, json_t *value, uint32_t parent, const char *step);
 bool jschema_failed(const struct jschema *schema);
-// Puts the path of an entry before the builder's own error, unless that has one.
-void jschema_blame(struct jschema *schema, uint32_t entry);
+// Puts the path of an entry's keyword (or of the entry: NULL) before the builder's own error, unless that has one.
+void jschema_blame(struct jschema *schema, uint32_t entry, const char *keyword);
 // Fails with the path of entry's keyword before the text. keyword NULL: the entry itself. Returns 0.
 uint32_t jschema_fail(struct jschema *schema, uint32_t entry, const char *keyword, enum status status, const char *format, ...)
     PRINTF_LIKE(5, 6);
@@ -122,9 +124,15 @@ bool jschema_grow(struct jschema *schema, void *array, uint32_t count, uint32_t 
 uint64_t jschema_count(struct jschema *schema, uint32_t entry, const char *keyword, uint64_t otherwise);
 const json_t *jschema_get(const struct jschema *schema, uint32_t entry, const char *keyword); // NULL: it has none
 
+// --- grammar_schema_uri.c
+// Joins them as RFC 3986 does, without the fragment. joined: as long as both together, and two bytes more.
+void jschema_join(const char *base, const char *reference, char *joined);
+
 // --- grammar_schema_ref.c
-uint32_t jschema_resolve(struct jschema *schema, uint32_t entry, const char *reference);   // 0: failed
-const char *jschema_join(struct jschema *schema, const char *base, const char *reference); // as RFC 3986 does, without the fragment
+uint32_t jschema_resolve(struct jschema *schema, uint32_t entry, const char *reference); // 0: failed
+
+// --- grammar_schema_type.c
+uint32_t jschema_types(struct jschema *schema, uint32_t entry); // by type, const and enum
 
 // --- grammar_schema_flat.c
 struct jschema_variants {
@@ -132,7 +140,6 @@ struct jschema_variants {
     struct jschema_set *sets;
 };
 struct jschema_variants jschema_flatten(struct jschema *schema, struct jschema_set set);
-uint32_t jschema_types(struct jschema *schema, uint32_t entry); // by type, const and enum
 
 // --- grammar_schema_rewrite.c
 // Returns a schema that says in place what entry's keyword does (oneOf, not, if, dependent..., an enum or const with arrays or objects), in terms of
@@ -211,15 +218,19 @@ uint32_t jschema_any_object(struct jschema *schema);
 uint32_t jschema_any_array(struct jschema *schema);
 uint32_t jschema_any_string(struct jschema *schema);
 uint32_t jschema_any_character(struct jschema *schema);
+uint32_t jschema_any_number(struct jschema *schema, bool integers);
+// Content is what a string says, before it is written as JSON.
+uint32_t jschema_any_content(struct jschema *schema);
+uint32_t jschema_quoted(struct jschema *schema, uint32_t content); // its texts
 // Writes the text of a scalar. Returns NULL if there is no memory.
 const char *jschema_scalar_text(struct jschema *schema, const json_t *value, size_t *bytes);
+bool jschema_charge(struct jschema *schema, uint32_t states); // counts an operation on so many states; false: too many
 // The operations of grammar_build.h, counted.
 uint32_t jschema_both(struct jschema *schema, uint32_t a, uint32_t b);
 uint32_t jschema_without(struct jschema *schema, uint32_t a, uint32_t b);
 bool jschema_is_nothing(struct jschema *schema, uint32_t node); // of a regular node
 
 // --- grammar_schema_number.c
-uint32_t jschema_any_number(struct jschema *schema, bool integers);
 uint32_t jschema_number(struct jschema *schema, const struct jschema_form *form);
 
 // --- grammar_schema_range.c
@@ -227,12 +238,13 @@ uint32_t jschema_number(struct jschema *schema, const struct jschema_form *form)
 uint32_t jschema_range(struct jschema *schema, const struct jschema_bound *min, const struct jschema_bound *max, bool whole,
                        uint32_t digits);
 
+// --- grammar_schema_length.c
+// The texts of a regular node of min to max characters. Where max is large, it may be fewer (see there). entry: what errors are about.
+uint32_t jschema_of_length(struct jschema *schema, uint32_t entry, uint32_t content, uint64_t min, uint64_t max);
+
 // --- grammar_schema_string.c
-// Content is what a string says, before it is written as JSON.
 uint32_t jschema_string(struct jschema *schema, const struct jschema_form *form);
 uint32_t jschema_string_content(struct jschema *schema, const struct jschema_form *form);
-uint32_t jschema_any_content(struct jschema *schema);
-uint32_t jschema_quoted(struct jschema *schema, uint32_t content);
 uint32_t jschema_pattern(struct jschema *schema, const json_t *pattern, uint32_t entry, const char *keyword);
 
 // --- grammar_schema_format.c

@@ -3,9 +3,13 @@
 // Each member of a variant says something about a key: what it has under properties and under the patterns that match, or, if neither names it, under
 // additionalProperties. What all of them say holds together. Keys that nobody declares fall into classes by the patterns that they match.
 // They are spelled without escapes, so that a declared key cannot come again under another spelling.
+#include <stdlib.h>
 #include <string.h>
 
+#include "common/grammar/grammar_builder_state.h"
 #include "common/grammar/grammar_schema_internal.h"
+
+enum { MAX_TREE_DEPTH = 128 }; // bytes of a key
 
 static bool is_declared(const struct jschema_keys *keys, const char *key)
 {
@@ -166,19 +170,102 @@ struct jschema_set jschema_additional(struct jschema *schema, const struct jsche
     return what_holds(schema, keys, NULL, matched);
 }
 
+// --- keys that are not declared ----------------------------------------------------------------------------------------------
+
+// Of UTF-8: any characters may come, so many bytes of one are still to come, or its next byte has fewer choices.
+enum { ANY, TAIL_1, TAIL_2, TAIL_3, AFTER_E0, AFTER_ED, AFTER_F0, AFTER_F4, UTF8_STATES, ASCII = 0x80 };
+
+static void add_utf8(struct grammar_fsa *fsa)
+{
+    static const uint32_t arcs[][4] = {{TAIL_1, 0x80, 0xbf, ANY},      {TAIL_2, 0x80, 0xbf, TAIL_1},
+                                       {TAIL_3, 0x80, 0xbf, TAIL_2},   {AFTER_E0, 0xa0, 0xbf, TAIL_1},
+                                       {AFTER_ED, 0x80, 0x9f, TAIL_1}, {AFTER_F0, 0x90, 0xbf, TAIL_2},
+                                       {AFTER_F4, 0x80, 0x8f, TAIL_2}};
+
+    for (uint32_t i = 0; i < UTF8_STATES; i++)
+        grammar_fsa_add_state(fsa, i == ANY);
+    for (uint32_t i = 0; i < sizeof arcs / sizeof arcs[0]; i++)
+        grammar_fsa_add_arc(fsa, arcs[i][0], arcs[i][1], arcs[i][2], arcs[i][3]);
+}
+
+// From a state any character leads to ANY, but for ASCII characters that are taken.
+static void add_others(struct grammar_fsa *fsa, uint32_t state, const bool *is_taken)
+{
+    static const uint32_t arcs[][3] = {{0xc2, 0xdf, TAIL_1}, {0xe0, 0xe0, AFTER_E0}, {0xe1, 0xec, TAIL_2}, {0xed, 0xed, AFTER_ED},
+                                       {0xee, 0xef, TAIL_2}, {0xf0, 0xf0, AFTER_F0}, {0xf1, 0xf3, TAIL_3}, {0xf4, 0xf4, AFTER_F4}};
+
+    for (uint32_t i = 0; i < sizeof arcs / sizeof arcs[0]; i++)
+        grammar_fsa_add_arc(fsa, state, arcs[i][0], arcs[i][1], arcs[i][2]);
+    for (uint32_t first = 0, last; first < ASCII; first = last + 1) {
+        for (last = first; last < ASCII && !is_taken[last]; last++) {}
+        if (last > first)
+            grammar_fsa_add_arc(fsa, state, first, last - 1, ANY);
+    }
+}
+
+static int compare_keys(const void *left, const void *right)
+{
+    return strcmp(*(const char *const *)left, *(const char *const *)right);
+}
+
+// Adds the state that the keys, which are sorted, have reached after `depth` bytes, and those behind it. Returns it.
+static uint32_t add_branch(struct grammar_fsa *fsa, const char **keys, uint32_t count, size_t depth)
+{
+    uint32_t state = grammar_fsa_add_state(fsa, keys[0][depth] != '\0');
+    bool is_taken[ASCII] = {false};
+
+    for (uint32_t first = keys[0][depth] == '\0', last; first < count && !fsa->failure; first = last) {
+        unsigned char byte = (unsigned char)keys[first][depth];
+        for (last = first; last < count && (unsigned char)keys[last][depth] == byte; last++) {}
+        is_taken[byte] = true;
+        grammar_fsa_add_arc(fsa, state, byte, byte, add_branch(fsa, keys + first, last - first, depth + 1));
+    }
+    add_others(fsa, state, is_taken);
+    return state;
+}
+
+// All strings but the declared keys. Those of ASCII, as most are, are a tree, which is quicker than a difference of languages.
+static uint32_t undeclared(struct jschema *schema, const struct jschema_keys *keys)
+{
+    struct grammar_fsa fsa = {.max_states = GRAMMAR_MAX_REGULAR_STATES, .max_arcs = GRAMMAR_MAX_EDGES};
+    const char **sorted = jschema_take(schema, keys->declared_count, sizeof *sorted);
+    uint32_t *texts = jschema_take(schema, keys->declared_count, sizeof *texts);
+    bool is_simple = true;
+
+    if (!sorted || !texts)
+        return schema->nothing;
+    for (uint32_t i = 0; i < keys->declared_count; i++) {
+        sorted[i] = keys->declared[i];
+        is_simple &= strlen(sorted[i]) <= MAX_TREE_DEPTH;
+        for (const char *c = sorted[i]; *c; c++)
+            is_simple &= (unsigned char)*c < ASCII;
+    }
+    if (!is_simple) {
+        for (uint32_t i = 0; i < keys->declared_count; i++)
+            texts[i] = grammar_text(schema->builder, keys->declared[i]);
+        return jschema_without(schema, jschema_any_content(schema), grammar_either(schema->builder, texts, keys->declared_count));
+    }
+    qsort(sorted, keys->declared_count, sizeof *sorted, compare_keys);
+    add_utf8(&fsa);
+    add_others(&fsa, ANY, (const bool[ASCII]){false});
+    fsa.start = add_branch(&fsa, sorted, keys->declared_count, 0);
+    if (grammar_fsa_seal(&fsa))
+        grammar_fsa_trim(&fsa);
+    if (jschema_charge(schema, fsa.state_count))
+        return grammar_add_regular(schema->builder, &fsa);
+    grammar_fsa_free(&fsa);
+    return schema->nothing;
+}
+
 uint32_t jschema_additional_keys(struct jschema *schema, const struct jschema_keys *keys, uint32_t matched)
 {
-    uint32_t *declared = jschema_take(schema, keys->declared_count, sizeof *declared), content;
+    uint32_t content;
 
-    if (!declared)
-        return schema->nothing;
     if (keys->declared_count == 0 && keys->any_name && keys->pattern_count == 0)
         return jschema_any_string(schema);
-    content = keys->any_name ? jschema_any_content(schema) : keys->names;
-    for (uint32_t i = 0; i < keys->declared_count; i++)
-        declared[i] = grammar_text(schema->builder, keys->declared[i]);
-    if (keys->declared_count)
-        content = jschema_without(schema, content, grammar_either(schema->builder, declared, keys->declared_count));
+    content = keys->declared_count ? undeclared(schema, keys) : jschema_any_content(schema);
+    if (!keys->any_name)
+        content = jschema_both(schema, content, keys->names);
     for (uint32_t p = 0; p < keys->pattern_count; p++)
         content = matched >> p & 1 ? jschema_both(schema, content, keys->patterns[p].content)
                                    : jschema_without(schema, content, keys->patterns[p].content);

@@ -129,7 +129,7 @@ static const char *negate_keyword(struct jschema *schema, uint32_t entry, const 
         }
     for (i = 0; i < 5; i++)
         if (strcmp(keyword, rewritten[i]) == 0) {
-            other = jschema_rewritten(schema, entry, keyword);
+            other = schema->rewritten(schema, entry, keyword);
             made = not_of(schema->entries[other].value);
         }
     for (i = 0; i < sizeof impossible / sizeof impossible[0]; i++)

@@ -10,32 +10,7 @@
 #include "common/grammar/grammar_builder_state.h"
 #include "common/grammar/grammar_schema_internal.h"
 
-enum { MAX_STATES = 1 << 12, MIN_DIGITS = 6, MAX_PLACES = 16, STATES_OF_OPERATION = 32 };
-
-uint32_t jschema_any_number(struct jschema *schema, bool integers)
-{
-    uint32_t *node = integers ? &schema->any_integer : &schema->any_number;
-    struct grammar_builder *builder = schema->builder;
-
-    if (!*node) {
-        uint32_t digit = jschema_class(schema, "0-9"), minus = jschema_optional(schema, grammar_text(builder, "-"));
-        uint32_t zero = grammar_text(builder, "0"), one = jschema_class(schema, "1-9");
-        uint32_t whole = JSCHEMA_SEQUENCE(schema, one, grammar_repeat(builder, digit, 0, JSCHEMA_MAX_DIGITS - 1));
-        if (integers) {
-            *node = jschema_rule(schema, "integer", JSCHEMA_EITHER(schema, zero, JSCHEMA_SEQUENCE(schema, minus, whole)));
-        } else {
-            uint32_t fraction =
-                JSCHEMA_SEQUENCE(schema, grammar_text(builder, "."), grammar_repeat(builder, digit, 1, JSCHEMA_MAX_FRACTION));
-            uint32_t exponent = JSCHEMA_SEQUENCE(schema, jschema_class(schema, "eE"),
-                                                 jschema_optional(schema, jschema_class(schema, "+-")),
-                                                 grammar_repeat(builder, digit, 1, 2));
-            *node = jschema_rule(schema, "number",
-                                 JSCHEMA_SEQUENCE(schema, minus, JSCHEMA_EITHER(schema, zero, whole),
-                                                  jschema_optional(schema, fraction), jschema_optional(schema, exponent)));
-        }
-    }
-    return *node;
-}
+enum { MAX_STATES = 1 << 12, MIN_DIGITS = 6, MAX_PLACES = 16 };
 
 // --- multiples ---------------------------------------------------------------------------------------------------------------
 
@@ -174,16 +149,22 @@ static uint32_t without_integers(struct jschema *schema, uint32_t node)
 // How many digits a number may have so that the product with all remainders stays bearable.
 static uint32_t digits_beside(struct jschema *schema, const struct jschema_form *form)
 {
-    uint32_t digits = JSCHEMA_MAX_DIGITS, states = 1;
+    const struct jschema_bound *bounds[] = {&form->min, &form->max};
+    uint32_t digits = JSCHEMA_MAX_DIGITS, states = 2; // of both signs
     struct divisor divisor;
 
     for (uint32_t i = 0; i < form->term_count; i++)
         if (strcmp(form->terms[i].keyword, "multipleOf") == 0 && read_divisor(schema, &form->terms[i], &divisor) &&
-            states < MAX_STATES)
-            states *= divisor.m;
+            states < MAX_STATES && divisor.m > 1)
+            states *= divisor.m * (divisor.exponent < 0 ? 1 - (uint32_t)divisor.exponent : 1);
     if (states * digits > MAX_STATES)
         digits = MAX_STATES / states;
-    return digits < MIN_DIGITS ? MIN_DIGITS : digits;
+    if (digits < MIN_DIGITS)
+        digits = MIN_DIGITS;
+    for (int i = 0; i < 2; i++) // but what a bound names can be reached
+        if (bounds[i]->is_set && bounds[i]->value.point > (int32_t)digits)
+            digits = bounds[i]->value.point < JSCHEMA_MAX_DIGITS ? (uint32_t)bounds[i]->value.point : (uint32_t)JSCHEMA_MAX_DIGITS;
+    return digits;
 }
 
 // Takes out of the texts those that multipleOf does not allow.
@@ -197,7 +178,8 @@ static uint32_t apply_divisors(struct jschema *schema, const struct jschema_form
             continue;
         if (!read_divisor(schema, term, &divisor))
             return schema->nothing;
-        schema->operations += divisor.m * digits_beside(schema, form) / STATES_OF_OPERATION;
+        if (!jschema_charge(schema, divisor.m * digits_beside(schema, form)))
+            return schema->nothing;
         if (term->is_negative)
             node = jschema_without(schema, node, multiples(schema, &divisor));
         else if (divisor.m != 1 || divisor.exponent != 0 || form->types & JSCHEMA_FRACTION)

@@ -13,7 +13,7 @@
 
 #include "common/grammar/grammar_schema_internal.h"
 
-enum { MAX_GRID = 1 << 12, COST = 32 };
+enum { MAX_GRID = 1 << 12, COST = 80 };
 
 struct property {
     uint32_t pair;

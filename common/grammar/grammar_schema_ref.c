@@ -6,75 +6,6 @@
 
 #include "common/grammar/grammar_schema_internal.h"
 
-// --- addresses (RFC 3986, 5.2) -------------------------------------------------------------------------------------------
-
-// The length of "scheme:", 0 without.
-static size_t scheme_length(const char *uri)
-{
-    size_t length = strspn(uri, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.");
-
-    return length > 0 && uri[length] == ':' ? length + 1 : 0;
-}
-
-// The length of "scheme://authority".
-static size_t authority_end(const char *uri)
-{
-    size_t at = scheme_length(uri);
-
-    return strncmp(uri + at, "//", 2) == 0 ? at + 2 + strcspn(uri + at + 2, "/?#") : at;
-}
-
-// Takes "." and ".." out of a path, in place.
-static void remove_dots(char *path)
-{
-    char *out = path, *in = path;
-
-    while (*in) {
-        if (strncmp(in, "/./", 3) == 0 || strcmp(in, "/.") == 0) {
-            in += 2;
-            if (!*in)
-                *out++ = '/';
-        } else if (strncmp(in, "/../", 4) == 0 || strcmp(in, "/..") == 0) {
-            in += 3;
-            while (out > path && *--out != '/') {}
-            if (!*in)
-                *out++ = '/';
-        } else {
-            do
-                *out++ = *in++;
-            while (*in && *in != '/');
-        }
-    }
-    *out = '\0';
-}
-
-const char *jschema_join(struct jschema *schema, const char *base, const char *reference)
-{
-    size_t base_bytes = strcspn(base, "#"), bytes = strcspn(reference, "#");
-    char *joined = jschema_take(schema, base_bytes + bytes + 2, 1);
-    size_t kept;
-
-    if (!joined)
-        return "";
-    if (scheme_length(reference) && scheme_length(reference) <= bytes)
-        kept = 0;
-    else if (bytes == 0)
-        kept = base_bytes;
-    else if (reference[0] == '/')
-        kept = reference[1] == '/' ? scheme_length(base) : authority_end(base);
-    else
-        for (kept = strcspn(base, "?#"); kept > authority_end(base) && base[kept - 1] != '/';)
-            kept--;
-    memcpy(joined, base, kept);
-    memcpy(joined + kept, reference, bytes);
-    joined[kept + bytes] = '\0';
-    if (strchr(joined + authority_end(joined), '/'))
-        remove_dots(joined + authority_end(joined));
-    return joined;
-}
-
-// --- pointers --------------------------------------------------------------------------------------------------------------
-
 static int hex(char c)
 {
     const char *digits = "0123456789abcdef", *found = c ? strchr(digits, c | 0x20) : NULL;
@@ -145,13 +76,16 @@ static uint32_t follow(struct jschema *schema, uint32_t entry, char *pointer)
 uint32_t jschema_resolve(struct jschema *schema, uint32_t entry, const char *reference)
 {
     uint32_t resource = schema->entries[entry].resource, target = 0;
-    const char *base = "", *uri;
-    char *fragment;
+    const char *base = "";
+    char *fragment, *uri;
 
     for (uint32_t i = 0; i < schema->resource_count; i++)
         if (schema->resources[i].entry == resource)
             base = schema->resources[i].name;
-    uri = jschema_join(schema, base, reference);
+    uri = jschema_take(schema, strlen(base) + strlen(reference) + 2, 1);
+    if (!uri)
+        return 0;
+    jschema_join(base, reference, uri);
     for (uint32_t i = 0; i < schema->resource_count && !target; i++)
         if (strcmp(schema->resources[i].name, uri) == 0)
             target = schema->resources[i].entry;

@@ -5,45 +5,17 @@
 // have any of JSON's escapes, each of which counts as one character.
 #include <string.h>
 
-#include "common/grammar/grammar_escape.h"
 #include "common/grammar/grammar_schema_internal.h"
 #include "common/grammar/grammar_text.h"
 
-uint32_t jschema_any_content(struct jschema *schema)
-{
-    return grammar_repeat(schema->builder, grammar_chars(schema->builder, NULL, 0, true), 0, GRAMMAR_NO_LIMIT);
-}
-
-uint32_t jschema_quoted(struct jschema *schema, uint32_t content)
-{
-    uint32_t quote = grammar_text(schema->builder, "\"");
-
-    if (content == schema->nothing || jschema_failed(schema))
-        return schema->nothing;
-    return JSCHEMA_SEQUENCE(schema, quote, grammar_json_escaped(schema->builder, content), quote);
-}
-
 uint32_t jschema_pattern(struct jschema *schema, const json_t *pattern, uint32_t entry, const char *keyword)
 {
-    // The builder's own error does not say where in the schema this is: the pattern is tried in a builder of its own first.
-    struct grammar_builder *trial = grammar_builder_open();
-    struct grammar *grammar = NULL;
-    struct error error;
-    enum status status = STATUS_RESOURCE_EXHAUSTED;
+    uint32_t node = schema->nothing;
 
-    error_set(&error, status, "no memory");
-    if (trial) {
-        uint32_t node = grammar_add_regex(trial, json_string_value(pattern), json_string_length(pattern), false);
-        bool failed = grammar_builder_failed(trial);
-        status = failed ? grammar_compile(trial, node, &grammar, &error) : STATUS_OK;
-    }
-    grammar_free(grammar);
-    grammar_builder_close(trial);
-    if (status)
-        return jschema_fail(schema, entry, keyword, status, "%s", error.text);
-    if (++schema->operations > JSCHEMA_MAX_OPERATIONS)
-        return jschema_fail(schema, entry, keyword, STATUS_RESOURCE_EXHAUSTED, "the schema has more patterns than can be combined");
-    return grammar_add_regex(schema->builder, json_string_value(pattern), json_string_length(pattern), false);
+    if (jschema_charge(schema, 0))
+        node = grammar_add_regex(schema->builder, json_string_value(pattern), json_string_length(pattern), false);
+    jschema_blame(schema, entry, keyword);
+    return node;
 }
 
 // What a pattern or format allows; `nothing`: it says nothing, *counts is false then.
@@ -74,18 +46,6 @@ static uint32_t contents_of_values(struct jschema *schema, const json_t **values
         if (json_is_string(values[i]))
             nodes[node_count++] = grammar_bytes(schema->builder, json_string_value(values[i]), json_string_length(values[i]));
     return nodes ? grammar_either(schema->builder, nodes, node_count) : schema->nothing;
-}
-
-// Strings of so many characters.
-static uint32_t content_of_length(struct jschema *schema, uint64_t min, uint64_t max)
-{
-    uint32_t any = grammar_chars(schema->builder, NULL, 0, true);
-
-    if (min > GRAMMAR_MAX_REGULAR_STATES || (max != UINT64_MAX && max > GRAMMAR_MAX_REGULAR_STATES))
-        return grammar_builder_fail(schema->builder, STATUS_RESOURCE_EXHAUSTED,
-                                    "#: minLength and maxLength beside pattern, format or enum must not be over %u",
-                                    GRAMMAR_MAX_REGULAR_STATES);
-    return grammar_repeat(schema->builder, any, (uint32_t)min, max == UINT64_MAX ? GRAMMAR_NO_LIMIT : (uint32_t)max);
 }
 
 struct lengths {
@@ -133,12 +93,12 @@ static uint32_t apply_terms(struct jschema *schema, const struct jschema_form *f
                 content = *is_narrow ? jschema_both(schema, content, node) : node;
             *is_narrow = true;
         }
-    if (has_lengths(lengths)) {
-        uint32_t node = content_of_length(schema, lengths.min, lengths.max);
-        content = *is_narrow ? jschema_both(schema, content, node) : node;
-        *is_narrow = true;
-    }
-    return content;
+    if (!has_lengths(lengths))
+        return content;
+    if (*is_narrow)
+        return jschema_of_length(schema, form->leaves.ids[0], content, lengths.min, lengths.max);
+    *is_narrow = true;
+    return jschema_of_length(schema, form->leaves.ids[0], jschema_any_content(schema), lengths.min, lengths.max);
 }
 
 uint32_t jschema_string_content(struct jschema *schema, const struct jschema_form *form)

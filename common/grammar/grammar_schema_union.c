@@ -8,6 +8,8 @@
 
 #include "common/grammar/grammar_schema_internal.h"
 
+enum { MAX_HOPS = 8, MAX_KEYS = 8 };
+
 struct text {
     const char *bytes;
     size_t count;
@@ -19,6 +21,15 @@ static int compare_texts(const void *left, const void *right)
     int order = memcmp(a->bytes, b->bytes, a->count < b->count ? a->count : b->count);
 
     return order ? order : (a->count > b->count) - (a->count < b->count);
+}
+
+static bool are_different(struct text *texts, size_t count)
+{
+    qsort(texts, count, sizeof *texts, compare_texts);
+    for (size_t i = 1; i < count; i++)
+        if (compare_texts(&texts[i - 1], &texts[i]) == 0)
+            return false;
+    return true;
 }
 
 // Whether each alternative has a const of its own, without looking at pairs: lists of choices with titles may be long.
@@ -35,20 +46,96 @@ static bool has_different_consts(struct jschema *schema, const json_t *alternati
         if (!texts[i].bytes)
             return false;
     }
-    if (!texts)
-        return false;
-    qsort(texts, count, sizeof *texts, compare_texts);
-    for (size_t i = 1; i < count; i++)
-        if (compare_texts(&texts[i - 1], &texts[i]) == 0)
-            return false;
-    return true;
+    return texts && are_different(texts, count);
 }
 
-// The alternatives as an array that is the caller's, those of a discriminator with its property required.
-static json_t *read_alternatives(struct jschema *schema, uint32_t entry)
+// --- tags ------------------------------------------------------------------------------------------------------------------
+
+// What an alternative refers to, if it does nothing but that.
+static const json_t *resolved(struct jschema *schema, const json_t *alternative)
 {
-    const json_t *value = jschema_get(schema, entry, "oneOf"), *discriminator = jschema_get(schema, entry, "discriminator");
-    const char *property = json_string_value(json_object_get(discriminator, "propertyName"));
+    for (int hops = 0; hops < MAX_HOPS && json_is_string(json_object_get(alternative, "$ref")) && !jschema_failed(schema); hops++) {
+        uint32_t target =
+            jschema_resolve(schema, jschema_entry_of(schema, alternative), json_string_value(json_object_get(alternative, "$ref")));
+        alternative = schema->entries[target].value;
+    }
+    return alternative;
+}
+
+static bool lists(const json_t *required, const char *key)
+{
+    json_t *item;
+    size_t i;
+
+    json_array_foreach (required, i, item)
+        if (json_is_string(item) && strcmp(json_string_value(item), key) == 0)
+            return true;
+    return false;
+}
+
+struct tags {
+    struct text *texts;
+    uint32_t count, capacity;
+};
+
+static bool add_tag(struct jschema *schema, struct tags *tags, const json_t *value)
+{
+    struct text text = {0};
+
+    if (json_is_array(value) || json_is_object(value) || !jschema_work(schema, 1) ||
+        !jschema_grow(schema, &tags->texts, tags->count, &tags->capacity, sizeof text))
+        return false;
+    text.bytes = jschema_scalar_text(schema, value, &text.count);
+    tags->texts[tags->count++] = text;
+    return text.bytes != NULL;
+}
+
+// Adds what an alternative, which must be an object, has under a key that it requires: a const, or an enum of few.
+static bool add_tags(struct jschema *schema, struct tags *tags, const json_t *alternative, const char *key, bool is_required)
+{
+    const json_t *object = resolved(schema, alternative), *type = json_object_get(object, "type");
+    const json_t *property = json_object_get(json_object_get(object, "properties"), key),
+                 *values = json_object_get(property, "enum");
+    const json_t *value = json_object_get(property, "const");
+    json_t *item;
+    size_t i;
+
+    if (!json_is_string(type) || strcmp(json_string_value(type), "object") != 0 ||
+        (!is_required && !lists(json_object_get(object, "required"), key)))
+        return false;
+    if (value)
+        return add_tag(schema, tags, value);
+    json_array_foreach (values, i, item)
+        if (!add_tag(schema, tags, item))
+            return false;
+    return json_array_size(values) > 0;
+}
+
+// Whether the alternatives are objects that are told apart by the value of a property, without looking at pairs: unions of many are common.
+static bool have_different_tags(struct jschema *schema, const json_t *alternatives, const char *discriminator)
+{
+    const json_t *required = json_object_get(resolved(schema, json_array_get(alternatives, 0)), "required");
+    json_t *alternative;
+    size_t k = 0, i;
+
+    for (const char *key = discriminator ? discriminator : json_string_value(json_array_get(required, 0)); key && k < MAX_KEYS;) {
+        struct tags tags = {0};
+        bool differ = true;
+        json_array_foreach (alternatives, i, alternative)
+            differ = differ && add_tags(schema, &tags, alternative, key, discriminator != NULL);
+        if (differ && are_different(tags.texts, tags.count))
+            return true;
+        key = discriminator ? NULL : json_string_value(json_array_get(required, ++k));
+    }
+    return false;
+}
+
+// --- oneOf -----------------------------------------------------------------------------------------------------------------
+
+// The alternatives as an array that is the caller's, those of a discriminator with its property required.
+static json_t *read_alternatives(struct jschema *schema, uint32_t entry, const char *property)
+{
+    const json_t *value = jschema_get(schema, entry, "oneOf");
     json_t *alternatives, *item;
     size_t i;
 
@@ -100,10 +187,12 @@ static json_t *exclude(struct jschema *schema, uint32_t entry, const json_t *alt
 
 json_t *jschema_one_of(struct jschema *schema, uint32_t entry)
 {
-    json_t *alternatives = read_alternatives(schema, entry), *any;
+    const char *discriminator = json_string_value(json_object_get(jschema_get(schema, entry, "discriminator"), "propertyName"));
+    json_t *alternatives = read_alternatives(schema, entry, discriminator), *any;
     uint32_t count = (uint32_t)json_array_size(alternatives), *ids;
 
-    if (!alternatives || jschema_failed(schema) || count == 1 || has_different_consts(schema, alternatives))
+    if (!alternatives || jschema_failed(schema) || count == 1 || has_different_consts(schema, alternatives) ||
+        have_different_tags(schema, jschema_get(schema, entry, "oneOf"), discriminator))
         return alternatives ? json_pack("{s:o}", "anyOf", alternatives) : NULL;
     ids = jschema_take(schema, count, sizeof *ids);
     json_array_append(schema->made, alternatives); // its own are entries from now on

@@ -5,9 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/grammar/grammar_builder_state.h"
+#include "common/grammar/grammar_escape.h"
 #include "common/grammar/grammar_schema_internal.h"
 
-enum { BLOCK = 32, DIRECT = 64, INDENT = 64 };
+enum { BLOCK = 32, DIRECT = 64, INDENT = 64, STATES_OF_OPERATION = 16 };
 
 uint32_t jschema_optional(struct jschema *schema, uint32_t node) { return grammar_repeat(schema->builder, node, 0, 1); }
 
@@ -33,24 +35,37 @@ uint32_t jschema_rule(struct jschema *schema, const char *name, uint32_t node)
     return grammar_call(schema->builder, rule);
 }
 
+bool jschema_charge(struct jschema *schema, uint32_t states)
+{
+    schema->operations += 1 + states / STATES_OF_OPERATION;
+    if (schema->operations > JSCHEMA_MAX_OPERATIONS || schema->builder->work > JSCHEMA_MAX_BUILDER_WORK)
+        grammar_builder_fail(schema->builder, STATUS_RESOURCE_EXHAUSTED,
+                             "the schema has too many patterns, multiples and keys: use fewer, or additionalProperties: false");
+    return !jschema_failed(schema);
+}
+
+// Counts an operation's result as well: what it cost was more than that.
+static uint32_t charge_result(struct jschema *schema, uint32_t node)
+{
+    const struct grammar_node *made = node > GRAMMAR_NODE_EMPTY ? grammar_node_of(schema->builder, node) : NULL;
+
+    if (made && made->kind == NODE_REGULAR && !jschema_charge(schema, grammar_regular_of(schema->builder, made->at)->state_count))
+        return schema->nothing;
+    return node;
+}
+
 uint32_t jschema_both(struct jschema *schema, uint32_t a, uint32_t b)
 {
-    if (a == schema->nothing || b == schema->nothing)
+    if (a == schema->nothing || b == schema->nothing || !jschema_charge(schema, 0))
         return schema->nothing;
-    if (++schema->operations > JSCHEMA_MAX_OPERATIONS)
-        return grammar_builder_fail(schema->builder, STATUS_RESOURCE_EXHAUSTED,
-                                    "#: the schema has more patterns and keys than can be combined");
-    return grammar_both(schema->builder, a, b);
+    return charge_result(schema, grammar_both(schema->builder, a, b));
 }
 
 uint32_t jschema_without(struct jschema *schema, uint32_t a, uint32_t b)
 {
     if (a == schema->nothing || b == schema->nothing)
         return a;
-    if (++schema->operations > JSCHEMA_MAX_OPERATIONS)
-        return grammar_builder_fail(schema->builder, STATUS_RESOURCE_EXHAUSTED,
-                                    "#: the schema has more patterns and keys than can be combined");
-    return grammar_without(schema->builder, a, b);
+    return jschema_charge(schema, 0) ? charge_result(schema, grammar_without(schema->builder, a, b)) : schema->nothing;
 }
 
 bool jschema_is_nothing(struct jschema *schema, uint32_t node)
@@ -150,6 +165,45 @@ uint32_t jschema_any_string(struct jschema *schema)
         schema->any_string = jschema_rule(schema, "string", JSCHEMA_SEQUENCE(schema, quote, characters, quote));
     }
     return schema->any_string;
+}
+
+uint32_t jschema_any_content(struct jschema *schema)
+{
+    return grammar_repeat(schema->builder, grammar_chars(schema->builder, NULL, 0, true), 0, GRAMMAR_NO_LIMIT);
+}
+
+uint32_t jschema_quoted(struct jschema *schema, uint32_t content)
+{
+    uint32_t quote = grammar_text(schema->builder, "\"");
+
+    if (content == schema->nothing || jschema_failed(schema))
+        return schema->nothing;
+    return JSCHEMA_SEQUENCE(schema, quote, grammar_json_escaped(schema->builder, content), quote);
+}
+
+uint32_t jschema_any_number(struct jschema *schema, bool integers)
+{
+    uint32_t *node = integers ? &schema->any_integer : &schema->any_number;
+    struct grammar_builder *builder = schema->builder;
+
+    if (!*node) {
+        uint32_t digit = jschema_class(schema, "0-9"), minus = jschema_optional(schema, grammar_text(builder, "-"));
+        uint32_t zero = grammar_text(builder, "0"), one = jschema_class(schema, "1-9");
+        uint32_t whole = JSCHEMA_SEQUENCE(schema, one, grammar_repeat(builder, digit, 0, JSCHEMA_MAX_DIGITS - 1));
+        if (integers) {
+            *node = jschema_rule(schema, "integer", JSCHEMA_EITHER(schema, zero, JSCHEMA_SEQUENCE(schema, minus, whole)));
+        } else {
+            uint32_t fraction =
+                JSCHEMA_SEQUENCE(schema, grammar_text(builder, "."), grammar_repeat(builder, digit, 1, JSCHEMA_MAX_FRACTION));
+            uint32_t exponent = JSCHEMA_SEQUENCE(schema, jschema_class(schema, "eE"),
+                                                 jschema_optional(schema, jschema_class(schema, "+-")),
+                                                 grammar_repeat(builder, digit, 1, 2));
+            *node = jschema_rule(schema, "number",
+                                 JSCHEMA_SEQUENCE(schema, minus, JSCHEMA_EITHER(schema, zero, whole),
+                                                  jschema_optional(schema, fraction), jschema_optional(schema, exponent)));
+        }
+    }
+    return *node;
 }
 
 // open, nothing or items with commas between them, close

@@ -33,9 +33,9 @@ enum {
     GRAMMAR_NO_STACK = 0,                                 // below the last one
     GRAMMAR_UNKNOWN = UINT32_MAX,                         // not found out yet
     GRAMMAR_TEXT_ENDS = UINT32_MAX,                       // the state to which rule 0 returns
-    GRAMMAR_MAX_CLOSURE = 2048,                           // pairs of a closure
+    GRAMMAR_MAX_CLOSURE = 4096,                           // pairs of a closure
     GRAMMAR_MAX_CONFIGURATION = GRAMMAR_CURSOR_BYTES / 4, // words of one with all its stacks
-    GRAMMAR_MAX_STEP = 1 << 13,                           // words that one step may make
+    GRAMMAR_MAX_STEP = 1 << 15,                           // words that one step may make
     GRAMMAR_HELD = 2,
     GRAMMAR_MIN_MASKS = 8,
 };

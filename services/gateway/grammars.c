@@ -1,23 +1,19 @@
 // grammars.c: see grammars.h.
 //
-// The key of the cache is what the grammar is made of, as text: "j1:{...}" is a JSON Schema with the options 1. It is compared as a whole.
+// The key of the cache is what the grammar is made of, as text (wanted.h). It is compared as a whole.
 #include "services/gateway/grammars.h"
 
-#include <jansson.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/grammar/grammar_schema.h"
-#include "common/grammar/grammar_text.h"
 #include "services/gateway/text.h"
 
 enum {
     KEPT_MAX = 64,
     KEPT_BYTES_MAX = 16 << 20, // keys and grammars together
-    CHOICES_MAX = 1 << 14,
 };
 
 struct packed_grammar {
@@ -134,71 +130,6 @@ static void keep(struct grammars *grammars, const struct text *key, struct packe
     grammars->bytes += bytes;
 }
 
-// --- compiling
-
-static int append(const char *data, size_t bytes, void *text)
-{
-    text_append(text, data, bytes);
-    return 0;
-}
-
-static void key_of(const struct api_form *form, struct text *key)
-{
-    text_format(key, "%d %d %d:", (int)form->kind, (int)form->space, form->closed);
-    if (form->json)
-        json_dump_callback(form->json, append, key, JSON_COMPACT | JSON_ENCODE_ANY);
-    if (form->text)
-        text_append(key, form->text, form->bytes);
-}
-
-static enum status from_choices(const json_t *list, struct grammar **out, struct error *error)
-{
-    const size_t count = json_array_size(list);
-    const char **choices = calloc(MAX(count, (size_t)1), sizeof *choices);
-    enum status status;
-
-    if (!choices)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    for (size_t i = 0; i < count; i++)
-        choices[i] = json_string_value(json_array_get(list, i));
-    status = count > CHOICES_MAX
-                 ? error_set(error, STATUS_INVALID_ARGUMENT, "%zu choices, at most %d are allowed", count, CHOICES_MAX)
-                 : grammar_from_choices(choices, (uint32_t)count, out, error);
-    free(choices);
-    return status;
-}
-
-static enum status from_any_object(const struct grammar_schema_options *options, struct grammar **out, struct error *error)
-{
-    struct grammar_builder *builder = grammar_builder_open();
-    enum status status;
-
-    if (!builder)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    status = grammar_compile(builder, grammar_add_json_object(builder, options), out, error);
-    grammar_builder_close(builder);
-    return status;
-}
-
-static enum status compile(const struct api_form *form, struct grammar **out, struct error *error)
-{
-    const struct grammar_schema_options options = {
-        .space = form->space == API_SPACE_NONE    ? GRAMMAR_SPACE_NONE
-                 : form->space == API_SPACE_LINES ? GRAMMAR_SPACE_LINES
-                                                  : GRAMMAR_SPACE_ONE,
-        .closed_by_default = form->closed,
-    };
-
-    switch (form->kind) {
-    case API_FORM_SCHEMA: return grammar_from_schema(form->json, &options, out, error);
-    case API_FORM_OBJECT: return from_any_object(&options, out, error);
-    case API_FORM_REGEX: return grammar_from_regex(form->text, form->bytes, out, error);
-    case API_FORM_CHOICE: return from_choices(form->json, out, error);
-    case API_FORM_GBNF: return grammar_from_gbnf(form->text, form->bytes, out, error);
-    default: return error_set(error, STATUS_INTERNAL, "no form is wanted");
-    }
-}
-
 static enum status pack(struct grammar *grammar, struct packed_grammar **out, struct error *error)
 {
     size_t bytes;
@@ -213,13 +144,13 @@ static enum status pack(struct grammar *grammar, struct packed_grammar **out, st
     return STATUS_OK;
 }
 
-enum status grammars_get(struct grammars *grammars, const struct api_form *form, struct packed_grammar **out, struct error *error)
+enum status grammars_get(struct grammars *grammars, const struct wanted *wanted, struct packed_grammar **out, struct error *error)
 {
     struct text key = {0};
     struct grammar *grammar = NULL;
     enum status status = STATUS_OK;
 
-    key_of(form, &key);
+    wanted_key(wanted, &key);
     if (key.failed) {
         text_free(&key);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
@@ -227,7 +158,7 @@ enum status grammars_get(struct grammars *grammars, const struct api_form *form,
     pthread_mutex_lock(&grammars->mutex);
     *out = find(grammars, &key);
     pthread_mutex_unlock(&grammars->mutex);
-    if (!*out && !(status = compile(form, &grammar, error)))
+    if (!*out && !(status = wanted_compile(wanted, &grammar, error)))
         status = pack(grammar, out, error);
     if (!status && grammar) {
         pthread_mutex_lock(&grammars->mutex);

@@ -1,4 +1,4 @@
-// grammars.h: what requests want of the form of their answers (JSON, a schema, a regular expression, ...) compiled to grammars for the s-part, and
+// grammars.h: what requests want of the form of their answers (wanted.h), compiled to grammars for the s-part, and
 // the latest of them kept: clients send the same schema again and again.
 //
 // Any thread. Compiling takes milliseconds, for large schemas more: not for the loop thread.
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "services/gateway/schema.h"
+#include "services/gateway/wanted.h"
 
 struct grammars;
 
@@ -21,7 +21,7 @@ void grammars_close(struct grammars *grammars);
 
 // Compiles what a request wants, or finds it; the caller lets *out go. INVALID_ARGUMENT, UNIMPLEMENTED: the error says what is wrong with it, and where.
 // RESOURCE_EXHAUSTED: it is too large.
-enum status grammars_get(struct grammars *grammars, const struct api_form *form, struct packed_grammar **out,
+enum status grammars_get(struct grammars *grammars, const struct wanted *wanted, struct packed_grammar **out,
                          struct error *error) MUST_CHECK;
 
 const void *packed_grammar_bytes(const struct packed_grammar *grammar, size_t *count);

@@ -19,15 +19,6 @@ static bool language_failed(struct api_error *error, const char *param, const st
     return api_fail(error, 400, "invalid_value", param, "%s", reason->text);
 }
 
-// Clients of this API look for the first words of this message.
-static bool too_long(struct api_error *error, const char *param, uint32_t context, const char *bound, uint32_t count)
-{
-    return api_fail(error, 400, "context_length_exceeded", param,
-                    "This model's maximum context length is %u tokens. However, your %s resulted in %s%u tokens. "
-                    "Please reduce the length of the %s.",
-                    context, param, bound, count, param);
-}
-
 static bool encode_prompt(const struct language *language, const struct api_request *api, uint32_t index, uint32_t context,
                           struct request_prompt *out, struct api_error *error)
 {
@@ -39,7 +30,7 @@ static bool encode_prompt(const struct language *language, const struct api_requ
         enum status status =
             language_encode(language, given->text, given->bytes, true, true, context, &out->ids, &out->count, &reason);
         if (status == STATUS_OUT_OF_RANGE)
-            return too_long(error, "prompt", context, "at least ", out->count);
+            return api_too_long(error, "prompt", context, "at least ", out->count);
         if (status != STATUS_OK)
             return language_failed(error, "prompt", &reason);
         if (keep_text)
@@ -58,7 +49,7 @@ static bool encode_prompt(const struct language *language, const struct api_requ
     return true;
 }
 
-static bool encode_all(const struct language *language, const struct api_request *api, uint32_t context, struct request *request,
+static bool encode_all(const struct language *language, struct api_request *api, uint32_t context, struct request *request,
                        struct api_error *error)
 {
     struct error reason = {0};
@@ -72,10 +63,10 @@ static bool encode_all(const struct language *language, const struct api_request
         return api_no_memory(error);
     }
     if (api->kind == API_CHAT) {
-        status = language_encode_chat(language, api->messages, api->message_count, api->add_generation_prompt, context,
-                                      &request->prompts[0].ids, &request->prompts[0].count, &reason);
+        status = language_encode_chat(language, api, context, &request->prompts[0].ids, &request->prompts[0].count,
+                                      &request->reasoning_is_open, &reason);
         if (status == STATUS_OUT_OF_RANGE)
-            return too_long(error, "messages", context, "at least ", request->prompts[0].count);
+            return api_too_long(error, "messages", context, "at least ", request->prompts[0].count);
         if (status != STATUS_OK)
             return language_failed(error, "messages", &reason);
         return request->prompts[0].count > 0 ||
@@ -98,7 +89,7 @@ static bool check_lengths(const struct api_request *api, uint32_t context, struc
         longest = MAX(longest, request->prompts[i].count);
     wanted = api->max_tokens >= 0 ? (uint64_t)api->max_tokens : 1;
     if (longest + (api->max_tokens == 0 ? 0u : 1u) > context)
-        return too_long(error, param, context, "", longest);
+        return api_too_long(error, param, context, "", longest);
     if (longest + wanted > context)
         return api_fail(error, 400, "context_length_exceeded", "max_tokens",
                         "This model's maximum context length is %u tokens. However, you requested %llu tokens (%u in the %s, "
@@ -229,7 +220,12 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
         request->deadline_us = request->start_us + (uint64_t)(requests->config.request_timeout_s * 1e6);
     request->key = key;
     ok = !api->cache_salt || (request->cache_salt = strdup(api->cache_salt));
-    snprintf(request->id, sizeof request->id, "%s-%s", api->kind == API_CHAT ? "chatcmpl" : "cmpl", exchange_request_id(exchange));
+    snprintf(request->id, sizeof request->id, "%s-%s",
+             api->kind == API_CHAT     ? "chatcmpl"
+             : api->kind == API_EMBED  ? "embd"
+             : api->kind == API_RERANK ? "rerank"
+                                       : "cmpl",
+             exchange_request_id(exchange));
     request->head = (struct respond_head){.kind = api->kind,
                                           .id = request->id,
                                           .model = language_name(language),
@@ -238,9 +234,12 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
                                           .include_usage = api->include_usage};
     if (!ok)
         (void)api_no_memory(error);
-    ok = ok && encode_all(language, api, context, request, error) && check_lengths(api, context, request, error) &&
-         check_budget(api, requests->config.max_request_tokens, request, error);
-    ok = ok && request_set_sampling(api, language, request, error);
+    if (api->kind & API_POOLS)
+        ok = ok && request_prepare_pool(api, language, context, requests->config.max_request_tokens, request, error);
+    else
+        ok = ok && encode_all(language, api, context, request, error) && check_lengths(api, context, request, error) &&
+             check_budget(api, requests->config.max_request_tokens, request, error) &&
+             request_set_notation(api, language, request, error) && request_set_sampling(api, language, request, error);
     request->features = features_of(&request->sampling);
     if (ok && !(copy_stops(api, request) && open_scores(api, request) && make_choices(language, (uint32_t)api->n, request)))
         ok = api_no_memory(error);
@@ -264,8 +263,11 @@ struct respond_usage request_usage(const struct request *request)
 
     for (i = 0; i < request->prompt_count; i++)
         usage.prompt_tokens += request->prompts[i].count;
-    for (i = 0; i < request->choice_count; i++)
+    usage.has_reasoning = request->notation.reasoning || answer_has_channels(request->notation.family);
+    for (i = 0; i < request->choice_count; i++) {
         usage.completion_tokens += request->choices[i].generated_count;
+        usage.reasoning_tokens += request->choices[i].reasoning_tokens;
+    }
     for (i = 0; i < request->choice_count; i++) // a prompt counts once, however many choices it has
         usage.cached_tokens += request->choices[i].number == 0 ? request->choices[i].cached_tokens : 0;
     return usage;
@@ -321,6 +323,7 @@ void request_discard(struct request *request)
     free(request->prompts);
     request_free_sampling(request);
     free(request->stop_bytes);
+    request_free_notation(request);
     free(request->cache_salt);
     exchange_release(request->exchange);
     free(request);

@@ -181,12 +181,25 @@ static bool set_grammar(const struct api_request *api, const struct language *la
                         struct api_error *error)
 {
     Fastdecode__Sampling *sampling = &request->sampling;
+    static const struct api_form none;
+    const bool must_call = api->tool_choice == API_TOOLS_REQUIRED || api->tool_choice == API_TOOLS_NAMED;
+    const struct wanted wanted = {.form = must_call ? &none : &api->form,
+                                  .answer = {.family = request->notation.family,
+                                             .reasoning = request->notation.reasoning,
+                                             .reasoning_is_open = request->reasoning_is_open,
+                                             .tools = request->notation.family ? request->tools : NULL,
+                                             .only = api->tool_name,
+                                             .one_call = !api->parallel_tool_calls || api->tool_choice == API_TOOLS_NAMED}};
+    const char *param = must_call ? "tools" : api->form.param;
     struct error reason;
     uint32_t end_count;
 
-    if (grammars_get(request->owner->grammars, &api->form, &request->grammar, &reason))
-        return api_fail(error, 400, reason.status == STATUS_UNIMPLEMENTED ? "unsupported_parameter" : "invalid_value",
-                        api->form.param, "'%s': %s", api->form.param, reason.text);
+    if (must_call && !wanted.answer.tools)
+        return api_fail(error, 400, "unsupported_parameter", "tool_choice",
+                        "'tool_choice' cannot require a call: the server was started with --tool-parser none");
+    if (grammars_get(request->owner->grammars, &wanted, &request->grammar, &reason))
+        return api_fail(error, 400, reason.status == STATUS_UNIMPLEMENTED ? "unsupported_parameter" : "invalid_value", param,
+                        "'%s': %s", param, reason.text);
     sampling->grammar.data = (uint8_t *)(uintptr_t)packed_grammar_bytes(request->grammar, &sampling->grammar.len);
     sampling->ends_late = api->ignore_eos;
     sampling->end_token = language_end_tokens(language, &end_count);
@@ -216,7 +229,8 @@ bool request_set_sampling(struct api_request *api, const struct language *langua
     }
     if (!set_bias(api, request))
         return api_no_memory(error);
-    if (api->form.kind != API_FORM_NONE && !set_grammar(api, language, request, error))
+    if ((api->form.kind != API_FORM_NONE || api->tool_choice == API_TOOLS_REQUIRED || api->tool_choice == API_TOOLS_NAMED) &&
+        !set_grammar(api, language, request, error))
         return false;
     return set_bad_words(api, language, request, error) && set_breakers(api, language, request, error);
 }

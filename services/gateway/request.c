@@ -131,7 +131,7 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
     struct request *request = choice->request;
     bool begun = choice->generated_count > 0 || exchange_is_answered(request->exchange);
     double limit_s = begun ? requests->config.resume_limit_s : requests->config.ready_grace_s;
-    bool last = request->done_count + 1 == request->choice_count;
+    bool last = request->done_count + 1 == request->choice_count || choice_lacks_pooled(choice); // then it fails
     struct api_error error;
 
     if (request->deadline_us && now_us >= request->deadline_us) {
@@ -143,7 +143,9 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
         return !last;
     }
     if (choice->generated_count >= request->max_tokens &&
-        (request->max_tokens > 0 || choice->prompt->scored_count >= choice->prompt->count)) {
+        (request->pooling          ? choice->pooled != NULL
+         : request->max_tokens > 0 ? true
+                                   : choice->prompt->scored_count >= choice->prompt->count)) {
         request_finish_choice(choice, "length", NULL); // it was complete, and only its last event was lost
         return !last;
     }
@@ -226,7 +228,7 @@ void requests_start(struct requests *requests, struct request *request)
     atomic_fetch_add_explicit(&requests->waiting[request_is_batch(request)], 1, memory_order_relaxed);
     exchange_set_user(request->exchange, request);
     mesh_state(requests->config.mesh, &requests->state);
-    if (request->max_tokens == 0 && !request->sampling.prompt_logprobs) {
+    if (request->max_tokens == 0 && !request->sampling.prompt_logprobs && !request->pooling) {
         // echo alone: there is nothing to compute
         Fastdecode__GenerateEvent end = FASTDECODE__GENERATE_EVENT__INIT;
         uint32_t count = request->choice_count;

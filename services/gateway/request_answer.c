@@ -40,6 +40,11 @@ static void answer_whole(struct request *request)
     struct text body = {0};
     uint32_t i;
 
+    if (request->pooling) {
+        request_answer_pool(request, &usage, &body);
+        exchange_respond(request->exchange, 200, RESPOND_JSON, &body);
+        return;
+    }
     respond_whole_begin(&body, &request->head);
     for (i = 0; i < request->choice_count; i++) {
         const struct choice *choice = &request->choices[i];
@@ -52,6 +57,7 @@ static void answer_whole(struct request *request)
             .finish_reason = choice->finish_reason,
             .stop_reason = choice->stop_reason,
             .stop_reason_bytes = choice->stop_reason_bytes,
+            .answer = choice_answer_shown(choice),
             .is_stop_token = choice->stop_token >= 0,
             .stop_token = (uint32_t)choice->stop_token,
         };
@@ -137,12 +143,28 @@ void request_fail(struct request *request, const struct api_error *error)
     request_drop(request);
 }
 
+// A prompt was not pooled in time, or the mesh has ended it without a result.
+static void fail_unpooled(struct request *request, const char *stop_reason)
+{
+    struct api_error error;
+
+    if (stop_reason)
+        api_fail(&error, 504, "timeout", NULL, "the request was not computed within its time (--request-timeout)");
+    else
+        api_fail(&error, 500, NULL, NULL, "the mesh sent no result");
+    request_fail(request, &error);
+}
+
 // Ends a choice: sends its last chunk. After the last choice, completes and frees the request.
 void request_finish_choice(struct choice *choice, const char *reason, const char *stop_reason)
 {
     struct request *request = choice->request;
     struct text chunk = {0};
 
+    if (choice_lacks_pooled(choice)) {
+        fail_unpooled(request, stop_reason);
+        return;
+    }
     choice_finish(choice, reason, stop_reason, stop_reason ? strlen(stop_reason) : 0);
     if (choice->call)
         mesh_cancel(choice->call);

@@ -54,11 +54,15 @@ struct choice {
     struct shown_tokens logprobs; // like visible
     uint32_t text_chars;          // characters of the tokens so far, which is the next token's text_offset
     bool echoed;                  // the prompt is in visible
+    struct choice_answer *answer; // splits the text into what is thought, said and called; NULL: all of it is content
+    uint32_t reasoning_tokens;
     bool role_sent;
     uint64_t last_token_us;
     const char *finish_reason; // static; not NULL once the state is CHOICE_DONE
     const char *stop_reason;   // points into the stop strings, or to static text
     size_t stop_reason_bytes;
+    float *pooled;      // [hidden], or the outputs of the head: what its prompt was pooled to; NULL: nothing yet
+    bool normalized;    // pooled is scaled as the client wants it
     int64_t stop_token; // one of stop_token_ids that has ended it; -1: none
 };
 
@@ -77,6 +81,9 @@ struct request {
     bool stream, echo, logprobs, ignore_eos, include_usage;
     Fastdecode__LatencyClass latency_class;
     uint32_t top_logprobs, max_tokens;
+    struct language_notation notation; // of the answers
+    bool reasoning_is_open, include_reasoning, one_call;
+    struct json_t *tools;           // owned; NULL: none may be called
     Fastdecode__Sampling sampling;  // owns its lists, but for end_token; its bias entries point into bias_items
     struct packed_grammar *grammar; // of sampling; NULL: none
     uint32_t features;              // that it needs (common/messages/features.h)
@@ -88,7 +95,10 @@ struct request {
     uint32_t prompt_count;
     struct choice *choices; // [choice_count] the n choices of each prompt in turn
     uint32_t choice_count, done_count;
-    uint64_t start_us, deadline_us; // 0: none
+    const struct language_pooling *pooling; // prompts are pooled: nothing is generated; NULL: they are answered
+    bool base64, return_documents, is_cut;  // is_cut: vectors have fewer values than the model's
+    uint32_t dimensions, top_n;             // top_n 0: all
+    uint64_t start_us, deadline_us;         // 0: none
     uint64_t last_write_us;
     bool submitted, first_token_seen;
     uint64_t trace_id; // unique number of this request in the trace
@@ -119,6 +129,17 @@ bool request_set_sampling(struct api_request *api, const struct language *langua
                           struct api_error *error);
 void request_free_sampling(struct request *request);
 
+// prepare_pool.c. Makes the prompts of /v1/embeddings and /v1/rerank, and fills in what the answer needs. limit: max_request_tokens.
+bool request_prepare_pool(struct api_request *api, const struct language *language, uint32_t context, uint32_t limit,
+                          struct request *request, struct api_error *error);
+
+// answer_pool.c. take: copies what the mesh sends. False: it is none, or no memory. answer: renders the whole answer; all choices have theirs.
+bool choice_take_pooled(struct choice *choice, const ProtobufCBinaryData *pooled);
+void request_answer_pool(const struct request *request, const struct respond_usage *usage, struct text *out);
+
+// Whether the choice is over without what its prompt is to be pooled to, so that there is nothing to answer with.
+static inline bool choice_lacks_pooled(const struct choice *choice) { return choice->request->pooling && !choice->pooled; }
+
 // prepare.c. Counts what the request has had so far.
 struct respond_usage request_usage(const struct request *request);
 
@@ -143,7 +164,32 @@ void request_on_end(void *arg, enum status status, const char *text);
 // Makes the choice wait, to be submitted again after a pause.
 void request_postpone(struct choice *choice);
 
+// choice_answer.c. Sets how answers to the request are read, and keeps what that needs of its tools.
+bool request_set_notation(const struct api_request *api, const struct language *language, struct request *request,
+                          struct api_error *error);
+void request_free_notation(struct request *request);
+typedef void choice_content_fn(struct choice *choice, const char *text, size_t bytes);
+// take_content: takes what is content. False: no memory.
+bool choice_answer_open(struct choice *choice, choice_content_fn *take_content);
+void choice_answer_close(struct choice *choice);
+// Takes text, or a control token by its name. What is content goes on to the stop strings. False: no memory.
+bool choice_answer_push(struct choice *choice, const char *text, size_t bytes);
+bool choice_answer_push_unit(struct choice *choice, const char *name, size_t bytes);
+void choice_answer_finish(struct choice *choice);
+bool choice_answer_is_reasoning(const struct choice *choice);
+// Returns whether the answer ends here: the one call that was allowed is over.
+bool choice_answer_is_done(const struct choice *choice);
+bool choice_answer_has_calls(const struct choice *choice);
+bool choice_answer_has_news(const struct choice *choice);
+// Returns what there is for a whole answer; NULL: nothing.
+const struct shown_answer *choice_answer_shown(const struct choice *choice);
+// Appends what is not shown yet as chunks. Before the content: what is thought; after it: calls.
+void choice_answer_show_before(struct choice *choice, struct text *out);
+void choice_answer_show_after(struct choice *choice, struct text *out);
+
 // choice.c
+// Returns whether its text has ended: by a stop string, or by the one call that was allowed.
+bool choice_is_cut(const struct choice *choice);
 // Returns whether its last token has ended it, so that there is nothing more to come.
 bool choice_is_over(const struct choice *choice, const struct language *language);
 bool choice_open(struct choice *choice, const struct language *language);

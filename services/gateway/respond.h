@@ -4,6 +4,7 @@
 #define FD_GATEWAY_RESPOND_H
 
 #include "services/gateway/http.h"
+#include "services/gateway/respond_answer.h"
 #include "services/gateway/schema.h"
 
 #define RESPOND_JSON "application/json"
@@ -54,11 +55,17 @@ struct respond_choice {
     bool is_stop_token; // without text, stop_token is the reason
     uint32_t stop_token;
     bool first; // this is the first chunk of a chat stream, which names the role
+    // Of chats: a whole answer's reasoning and calls; NULL: none.
+    const struct shown_answer *answer;
+    // Of chunks of chats: what stands for the delta's content; NULL: `text` does.
+    const struct text *delta;
 };
 
 struct respond_usage {
     uint64_t prompt_tokens, completion_tokens;
     uint64_t cached_tokens; // tokens of the prompts whose KV was cached
+    uint64_t reasoning_tokens;
+    bool has_reasoning; // reasoning_tokens counts
 };
 
 // The fields that all answers of one request begin with.

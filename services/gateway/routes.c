@@ -28,6 +28,10 @@ struct route {
 static const struct route routes[] = {
     {PUBLIC, "/v1/chat/completions", NULL, "POST", true, API_CHAT, work_queue, 0},
     {PUBLIC, "/v1/completions", NULL, "POST", true, API_COMPLETION, work_queue, 0},
+    {PUBLIC, "/v1/embeddings", NULL, "POST", true, API_EMBED, work_queue, 0},
+    {PUBLIC, "/v1/rerank", NULL, "POST", true, API_RERANK, work_queue, 0},
+    {PUBLIC, "/v2/rerank", NULL, "POST", true, API_RERANK, work_queue, 0},
+    {PUBLIC, "/rerank", NULL, "POST", true, API_RERANK, work_queue, 0},
     {PUBLIC, "/tokenize", NULL, "POST", true, API_TOKENIZE, work_queue, 0},
     {PUBLIC, "/detokenize", NULL, "POST", true, API_DETOKENIZE, work_queue, 0},
     {PUBLIC, "/v1/models", NULL, "GET", true, 0, answer_models, 0},

@@ -10,7 +10,7 @@
 
 enum read_kind { READ_CUSTOM, READ_BOOL, READ_INTEGER, READ_NUMBER, READ_STRING, READ_IGNORE };
 
-#define ALL (SCHEMA_ANSWERS | API_TOKENIZE | API_DETOKENIZE)
+#define ALL (SCHEMA_ANSWERS | API_TOKENIZE | API_DETOKENIZE | API_POOLS)
 
 // The member of the request that a field is read into; its type says how.
 #define INTO(member) \
@@ -79,32 +79,48 @@ static const struct field fields[] = {
     {"dry_penalty_last_n", SCHEMA_ANSWERS, INTO(dry_last_tokens), -1, 1e9, false, NULL},
     {"dry_sequence_breakers", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_dry_breakers},
     {"logit_bias", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_bias},
-    {"service_tier", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_service_tier},
+    {"input", API_EMBED, READ_CUSTOM, 0, 0, 0, false, schema_read_prompt},
+    {"encoding_format", API_EMBED, READ_CUSTOM, 0, 0, 0, false, schema_read_encoding},
+    {"dimensions", API_EMBED, INTO(pool.dimensions), 1, 1e9, false, NULL},
+    {"query", API_RERANK, READ_CUSTOM, 0, 0, 0, false, schema_read_query},
+    {"documents", API_RERANK, READ_CUSTOM, 0, 0, 0, false, schema_read_ranked},
+    {"top_n", API_RERANK, INTO(pool.top_n), 1, 1e9, false, NULL},
+    {"return_documents", API_RERANK, INTO(pool.return_documents), 0, 0, false, NULL},
+    {"service_tier", SCHEMA_ANSWERS | API_POOLS, READ_CUSTOM, 0, 0, 0, false, read_service_tier},
     {"ignore_eos", SCHEMA_ANSWERS, INTO(ignore_eos), 0, 0, false, NULL},
-    {"cache_salt", SCHEMA_ANSWERS, INTO(cache_salt), 0, API_MAX_SALT_BYTES, false, NULL},
+    {"cache_salt", SCHEMA_ANSWERS | API_POOLS, INTO(cache_salt), 0, API_MAX_SALT_BYTES, false, NULL},
     {"add_special_tokens", API_TOKENIZE, INTO(add_special_tokens), 0, 0, false, NULL},
     {"parse_special", API_TOKENIZE, INTO(parse_special), 0, 0, false, NULL},
     {"add_generation_prompt", API_CHAT | API_TOKENIZE, INTO(add_generation_prompt), 0, 0, false, NULL},
+    {"tools", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_tools},
+    {"tool_choice", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_tool_choice},
+    {"parallel_tool_calls", API_CHAT, INTO(parallel_tool_calls), 0, 0, false, NULL},
+    {"functions", API_CHAT, READ_CUSTOM, 0, 0, 0, false, schema_read_functions},
+    {"function_call", API_CHAT, READ_CUSTOM, 0, 0, 0, false, schema_read_functions},
+    {"chat_template_kwargs", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_template_variables},
+    {"reasoning_effort", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_reasoning_effort},
+    {"include_reasoning", API_CHAT, INTO(include_reasoning), 0, 0, false, NULL},
+    {"documents", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_documents},
     {"return_token_strs", API_TOKENIZE, INTO(return_token_strs), 0, 0, false, NULL},
     // these name who asks or how it is billed, and do not change the answer
-    {"user", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
+    {"user", SCHEMA_ANSWERS | API_POOLS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"metadata", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"store", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"safety_identifier", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"prompt_cache_key", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
-    {"parallel_tool_calls", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
+    {"parallel_tool_calls", API_COMPLETION, READ_IGNORE, 0, 0, 0, false, NULL},
     {"prediction", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
 };
 
 // Fields of this API and of its common extensions that would change the answer and are not supported. A value that changes nothing (null,
 // false, 0, "", [], {} or `neutral`) is accepted.
 static const struct schema_refused refused[] = {
-    {"tools", SCHEMA_ANSWERS | API_TOKENIZE, NULL},
-    {"functions", SCHEMA_ANSWERS, NULL},
-    {"function_call", SCHEMA_ANSWERS, "none"},
+    {"tools", API_COMPLETION, NULL},
+    {"functions", API_COMPLETION, NULL},
+    {"function_call", API_COMPLETION, "none"},
     {"audio", SCHEMA_ANSWERS, NULL},
     {"web_search_options", SCHEMA_ANSWERS, NULL},
-    {"reasoning_effort", SCHEMA_ANSWERS, "none"},
+    {"reasoning_effort", API_COMPLETION, "none"},
     {"reasoning", SCHEMA_ANSWERS, NULL},
     {"verbosity", SCHEMA_ANSWERS, "medium"},
     {"best_of", SCHEMA_ANSWERS, "1"},
@@ -113,14 +129,17 @@ static const struct schema_refused refused[] = {
     {"length_penalty", SCHEMA_ANSWERS, "1"},
     {"logits_processors", SCHEMA_ANSWERS, NULL},
     {"prompt_logprobs", SCHEMA_ANSWERS, NULL},
-    {"truncate_prompt_tokens", SCHEMA_ANSWERS, NULL},
+    {"truncate_prompt_tokens", SCHEMA_ANSWERS | API_POOLS, NULL},
     {"include_stop_str_in_output", SCHEMA_ANSWERS, NULL},
     {"mirostat", SCHEMA_ANSWERS, NULL},
     {"tfs_z", SCHEMA_ANSWERS, "1"},
     {"continue_final_message", SCHEMA_ANSWERS | API_TOKENIZE, NULL},
     {"chat_template", API_CHAT | API_TOKENIZE, NULL},
-    {"chat_template_kwargs", API_CHAT | API_TOKENIZE, NULL},
-    {"documents", API_CHAT, NULL},
+    {"task", API_EMBED, NULL},
+    {"input_type", API_EMBED, NULL},
+    {"late_chunking", API_EMBED, NULL},
+    {"instruction", API_RERANK, NULL},
+    {"rank_fields", API_RERANK, NULL},
     {"prompt_embeds", API_COMPLETION, NULL},
     {"return_token_ids", SCHEMA_ANSWERS, NULL},
     {"return_tokens_as_token_ids", SCHEMA_ANSWERS, NULL},
@@ -246,10 +265,14 @@ static bool check_together(struct schema_run *run)
 
     if (out->max_completion_tokens >= 0)
         out->max_tokens = out->max_completion_tokens; // the newer name counts if both are given
+    if (!schema_check_tools(run) || !schema_apply_effort(run))
+        return false;
     if (out->kind == API_CHAT && !has_messages)
         return api_fail(error, 400, "missing_required_parameter", "messages", "'messages' is required");
     if (out->kind == API_COMPLETION && !has_prompt)
         return api_fail(error, 400, "missing_required_parameter", "prompt", "'prompt' is required");
+    if (out->kind & API_POOLS)
+        return schema_check_pool(run);
     if (out->kind == API_DETOKENIZE && !has_prompt)
         return api_fail(error, 400, "missing_required_parameter", "tokens", "'tokens' is required");
     if (out->kind == API_TOKENIZE && has_prompt == has_messages)
@@ -282,6 +305,9 @@ bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const
         .add_special_tokens = kind != API_CHAT,
         .parse_special = true,
         .add_generation_prompt = true,
+        .pool.return_documents = true,
+        .parallel_tool_calls = true,
+        .include_reasoning = true,
     };
     out->sampling.temperature = model->temperature;
     out->sampling.top_p = model->top_p;
@@ -310,6 +336,7 @@ void api_request_free(struct api_request *request)
     free(request->prompts);
     free(request->messages);
     free(request->bias);
+    schema_free_chat(request);
     schema_free_sampling(request);
     if (request->root)
         json_decref(request->root);

@@ -21,12 +21,21 @@ enum api_kind {
     API_CHAT = 2,
     API_TOKENIZE = 4,
     API_DETOKENIZE = 8,
+    API_EMBED = 256,
+    API_RERANK = 512,
 };
+enum { API_POOLS = API_EMBED | API_RERANK, API_MESH = API_COMPLETION | API_CHAT | API_POOLS }; // API_MESH: what the mesh computes
 
 enum {
     API_MAX_PROMPTS = 1024,
     API_MAX_CHOICES = 128, // the most prompts x n of one request
     API_MAX_MESSAGES = 4096,
+    API_MAX_TOOLS = 128,
+    API_MAX_CALLS = 128, // of one message
+    API_MAX_FUNCTION_NAME = 64,
+    API_MAX_CALL_ID_BYTES = 256,
+    API_MAX_VARIABLES = 64, // of a chat template
+    API_MAX_DOCUMENTS = 1024,
     API_MAX_STOPS = 16,
     API_MAX_STOP_BYTES = 1024,
     API_MAX_BIAS = 1024,
@@ -69,6 +78,14 @@ struct api_chat_message {
     char *joined; // owned: content of several parts
 };
 
+enum api_tool_choice {
+    API_TOOLS_AUTO, // the model's choice
+    API_TOOLS_NONE,
+    API_TOOLS_REQUIRED, // at least one call
+    API_TOOLS_NAMED,    // a call of tool_name
+};
+
+struct json_t; // jansson's
 struct api_ids {
     uint32_t *ids; // owned; NULL: none
     uint32_t count;
@@ -99,6 +116,15 @@ struct api_bias {
     float bias;
 };
 
+// What only /v1/embeddings and /v1/rerank have. Inputs and documents are prompts.
+struct api_pool {
+    bool base64, return_documents;
+    int64_t dimensions; // 0: all
+    int64_t top_n;      // 0: all
+    const char *query;  // NULL: not given
+    size_t query_bytes;
+};
+
 struct api_request {
     enum api_kind kind;
     void *root;             // the parsed body; strings below point into it
@@ -108,6 +134,14 @@ struct api_request {
     uint32_t prompt_count;
     struct api_chat_message *messages;
     uint32_t message_count;
+    // What the chat template is given. NULL: not given.
+    struct json_t *conversation;      // owned: the messages, with calls, results and reasoning (schema_message.c)
+    struct json_t *tools, *documents; // in root
+    struct json_t *variables;         // owned: chat_template_kwargs and reasoning_effort
+    enum api_tool_choice tool_choice;
+    const char *tool_name;        // of API_TOOLS_NAMED
+    const char *reasoning_effort; // static; NULL: not given
+    bool parallel_tool_calls, include_reasoning;
     int64_t max_tokens;            // -1: not given
     int64_t max_completion_tokens; // -1: not given; max_tokens is set to it
     Fastdecode__Sampling sampling; // fields that are passed on to the s-part unchanged; seed, logprobs and biases are set later
@@ -126,6 +160,7 @@ struct api_request {
     struct api_ids stop_tokens, allowed_tokens;
     struct api_strings bad_words, dry_breakers;
     struct api_form form;
+    struct api_pool pool;
     bool add_special_tokens, parse_special, add_generation_prompt, return_token_strs;
 };
 

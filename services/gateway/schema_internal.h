@@ -20,7 +20,6 @@ typedef bool schema_read_fn(struct schema_run *run, const char *name, const json
 // schema_prompt.c: reads fields that are more than a number.
 bool schema_read_prompt(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_tokens(struct schema_run *run, const char *name, const json_t *value);
-bool schema_read_messages(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_stop(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_bias(struct schema_run *run, const char *name, const json_t *value);
 // Reads [1, 2, 3].
@@ -34,6 +33,28 @@ bool schema_read_dry_breakers(struct schema_run *run, const char *name, const js
 void schema_sampling_defaults(struct api_request *out);
 bool schema_check_sampling(struct schema_run *run);
 void schema_free_sampling(struct api_request *request);
+
+// schema_pool.c
+bool schema_read_encoding(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_query(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_ranked(struct schema_run *run, const char *name, const json_t *value);
+bool schema_check_pool(struct schema_run *run);
+
+// schema_message.c
+bool schema_read_messages(struct schema_run *run, const char *name, const json_t *value);
+
+// schema_tools.c
+bool schema_read_tools(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_tool_choice(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_functions(struct schema_run *run, const char *name, const json_t *value); // and function_call
+bool schema_read_template_variables(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_reasoning_effort(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_documents(struct schema_run *run, const char *name, const json_t *value);
+bool schema_check_function_name(struct schema_run *run, const char *where, const json_t *name);
+// Once all fields are read: rules between them; and what an effort does to the template's variables.
+bool schema_check_tools(struct schema_run *run);
+bool schema_apply_effort(struct schema_run *run);
+void schema_free_chat(struct api_request *request);
 
 // schema_value.c. A string with a zero byte is refused: what compares it would see only what comes before. max_bytes 0: no limit.
 bool schema_read_integer(struct schema_run *run, const char *name, const json_t *value, double min, double max, int64_t *out);

@@ -32,7 +32,7 @@ static bool check_special(struct schema_run *run, const char *name, const json_t
             return true;
         return api_fail(run->error, 400, "unsupported_parameter", name, "'modalities' other than [\"text\"] are not supported");
     }
-    if (strcmp(name, "tool_choice") == 0) {
+    if (strcmp(name, "tool_choice") == 0) { // of a completion
         if (json_is_null(value) || schema_is_string(value, "none") || schema_is_string(value, "auto"))
             return true;
         return api_fail(run->error, 400, "unsupported_parameter", name, "'tool_choice' is not supported");

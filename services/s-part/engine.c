@@ -89,7 +89,7 @@ static enum status open_batch(struct engine *engine, uint32_t index, struct erro
     batch->kept_rows = calloc(rows, sizeof *batch->kept_rows);
     batch->kept_outputs = calloc(rows, sizeof *batch->kept_outputs);
     if ((!engine->range.is_first && !batch->x_kept) || !batch->o || !batch->q || !batch->k || !batch->v || !batch->kept_rows ||
-        !batch->kept_outputs || step_plan_open(rows, &batch->plan) || reply_open(batch))
+        !batch->kept_outputs || step_plan_open(rows, &batch->plan) || reply_open(batch) || engine_pool_open(batch))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
     batch->links = (struct backend_links){.o = batch->o, .q = batch->q, .k = batch->k, .v = batch->v};
     return engine->ops->batch_open(engine->backend, &batch->backend, error);
@@ -148,6 +148,7 @@ void engine_close(struct engine *engine)
         mask_job_free(&batch->masks);
         step_plan_close(&batch->plan);
         reply_close(batch);
+        engine_pool_close(batch);
         free(batch->o);
         free(batch->q);
         free(batch->k);

@@ -29,6 +29,8 @@ static enum status open_sequences(struct mini_batch *batch, struct error *error)
         sequence_table_find(batch->engine->sequences, open->sequence)->opened_by = batch->request->scheduler_incarnation;
         if ((status = engine_masks_open(batch, open, error)))
             return status;
+        if ((status = engine_pool_open_sequence(batch, open, error)))
+            return status;
         engine_spans_open(batch->engine, open);
     }
     return STATUS_OK;

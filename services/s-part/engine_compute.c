@@ -190,6 +190,7 @@ static void finish(struct mini_batch *batch)
     for (uint32_t i = 0; i < plan->run_count; i++)
         if (plan->runs[i].sequence && !plan->runs[i].lost && !plan->runs[i].fault)
             step_plan_take(&batch->plan, i);
+    engine_pool_finish(batch);
     end_compute(batch);
     engine_spans_step(batch);
     reply_send(batch); // the request is freed with it
@@ -221,6 +222,7 @@ static void start_head(struct mini_batch *batch)
             batch->kept_outputs[batch->kept_count++] = plan->outputs[i];
         }
     watchdog_begun(&batch->engine->watchdog, batch->started_us);
+    engine_pool_start(batch);
     if (batch->kept_count)
         batch->engine->ops->head(batch->backend, batch->kept_rows, batch->kept_outputs, batch->kept_count);
     batch->state = BATCH_SAMPLING;

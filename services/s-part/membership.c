@@ -71,6 +71,7 @@ static void fill_model(const struct s_part *s_part, struct registration *r)
 static void fill_registration(struct s_part *s_part, struct registration *r)
 {
     Fastdecode__RegisterRequest *request = &r->request;
+    const uint32_t features = FEATURES_OURS & ~(s_part->pooling.kind == MODEL_POOL_NONE ? (uint32_t)FEATURES_POOLING : 0u);
 
     fill_model(s_part, r);
     fastdecode__register_request__init(request);
@@ -94,7 +95,7 @@ static void fill_registration(struct s_part *s_part, struct registration *r)
     request->first_layer = s_part->settings.first_layer;
     request->layer_count = s_part->settings.layer_count;
     request->sampling_feature = r->features;
-    request->n_sampling_feature = features_list(FEATURES_OURS, r->features);
+    request->n_sampling_feature = features_list(features, r->features);
     if (s_part->calibration.done) {
         request->calibration = &s_part->calibration.message;
         request->kv_costs = &s_part->calibration.kv_message;

@@ -32,6 +32,7 @@ static void forget(struct sequence *sequence)
 {
     sampler_close(sequence->sampler);
     masker_sequence_close(sequence->masked);
+    pooled_close(sequence->pooled);
 }
 
 void sequence_table_close(struct sequence_table *table)

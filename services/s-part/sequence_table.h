@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/sampler/sampler.h"
 #include "services/s-part/masker.h"
+#include "services/s-part/pooler.h"
 #include "services/s-part/sequence_trace.h"
 
 struct sequence {
@@ -18,6 +19,7 @@ struct sequence {
     uint64_t opened_by; // incarnation of the scheduler that sent the log
     struct sampler *sampler;
     struct masked_sequence *masked; // owned; NULL: it has no grammar
+    struct pooled_sequence *pooled; // owned; NULL: it is not pooled
     uint32_t prompt_tokens;
     uint32_t last_token; // the last token of the log
     uint32_t top_logprobs;

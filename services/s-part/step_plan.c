@@ -17,13 +17,14 @@ enum status step_plan_open(uint32_t max_rows, struct step_plan *plan)
     plan->output_row = calloc(max_rows, sizeof *plan->output_row);
     plan->outputs = calloc(max_rows, sizeof *plan->outputs);
     plan->results = calloc(max_rows, sizeof *plan->results);
+    plan->hidden_row = calloc(max_rows, sizeof *plan->hidden_row);
     plan->listed = calloc(max_rows, sizeof *plan->listed);
     plan->row_partial = calloc(max_rows, sizeof *plan->row_partial);
     plan->splits = calloc(max_rows, sizeof *plan->splits);
     plan->reads = calloc((size_t)max_rows * SCHED_EXTENTS_MAX, sizeof *plan->reads);
     plan->local_reads = calloc(max_rows, sizeof *plan->local_reads);
     if (plan->row_partial && plan->splits && plan->reads && plan->local_reads && plan->listed && plan->runs && plan->rows &&
-        plan->row_run && plan->output_row && plan->outputs && plan->results)
+        plan->row_run && plan->hidden_row && plan->output_row && plan->outputs && plan->results)
         return STATUS_OK;
     step_plan_close(plan);
     return STATUS_RESOURCE_EXHAUSTED;
@@ -37,6 +38,7 @@ void step_plan_close(struct step_plan *plan)
     free(plan->output_row);
     free(plan->outputs);
     free(plan->results);
+    free(plan->hidden_row);
     free(plan->listed);
     free(plan->row_partial);
     free(plan->splits);
@@ -178,6 +180,23 @@ static void add_output(struct step_plan *plan, uint32_t row, const struct step_r
     }
 }
 
+// Rows of a prompt that is pooled. Where some before them are missing here, since this s-part has not seen them, the sequence is lost: it is computed
+// anew from its beginning.
+static void add_hidden(struct step_plan *plan, struct step_run *run)
+{
+    run->first_output = plan->output_count;
+    run->output_count = run->sample_count = run->taken = 0;
+    if (pooled_lacks(run->sequence->pooled, run->run->position)) {
+        step_plan_lose(run, 0);
+        return;
+    }
+    for (uint32_t row = run->first_row; row < run->first_row + run->row_count; row++)
+        if (pooled_wants(run->sequence->pooled, plan->rows[row].position)) {
+            plan->rows[row].needs_output = true;
+            plan->hidden_row[plan->hidden_count++] = row;
+        }
+}
+
 // Scores of the prompt's rows that have a next token in it; then the sample after the last row, or after each from that before the
 // drafts on.
 static void add_outputs(struct step_plan *plan, struct step_run *run)
@@ -202,7 +221,7 @@ void step_plan_rebuild(struct step_plan *plan)
 {
     uint32_t row = 0;
 
-    plan->place_count = plan->output_count = 0;
+    plan->place_count = plan->output_count = plan->hidden_count = 0;
     for (uint32_t i = 0; i < plan->run_count; i++) {
         struct step_run *run = &plan->runs[i];
         run->first_row = row;
@@ -228,7 +247,7 @@ void step_plan_rebuild(struct step_plan *plan)
             };
         }
         if (run->sequence)
-            add_outputs(plan, run);
+            (run->sequence->pooled ? add_hidden : add_outputs)(plan, run);
     }
     plan->row_count = row;
     step_extents_read(plan);

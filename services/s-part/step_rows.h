@@ -77,6 +77,8 @@ struct step_plan {
     uint32_t *output_row;           // [max_rows] row of each sample or score
     struct backend_sample *outputs; // [max_rows]
     struct sampler_result *results; // [max_rows]
+    uint32_t hidden_count;
+    uint32_t *hidden_row; // [max_rows] rows whose hidden states are pooled, in the order of rows
 };
 
 // What checks of extents need to know. partial_floats: floats of one partial; has_sparse: rows may be sparse, and extents are not allowed.

@@ -42,6 +42,11 @@ static enum status check(const struct scheduler *scheduler, const Fastdecode__Ge
                                                          : 0;
     if (lacking)
         return error_set(error, STATUS_UNIMPLEMENTED, "sampling: %s: the mesh's s-part is too old for it", features_name(lacking));
+    if ((uint32_t)request->sampling->pooling > (uint32_t)FASTDECODE__POOLING__POOLING_RANK ||
+        (request->sampling->pooling && (request->max_tokens || request->n_generated || request->sampling->prompt_logprobs)))
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "pooling %d with %u tokens to generate, %zu generated: a prompt that is pooled ends with it",
+                         (int)request->sampling->pooling, request->max_tokens, request->n_generated);
     for (size_t i = 0; i < request->n_prompt; i++)
         if (request->prompt[i] >= scheduler->model.vocab)
             return error_set(error, STATUS_INVALID_ARGUMENT, "prompt: token %u, the vocabulary has %u", request->prompt[i],
@@ -78,6 +83,7 @@ static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *c
     log->call = call;
     log->request = request;
     log->ignore_eos = request->ignore_eos;
+    log->pooling = request->sampling->pooling;
     log->no_drafts = !sampling_is_pure(request->sampling);
     scheduler->features_needed |= features_of(request->sampling);
     log->arrived_us = clock_now_us();
@@ -152,6 +158,17 @@ void generate_scores(struct token_log *log, uint32_t index, Fastdecode__Token **
     event.n_prompt = count - skip;
     event.prompt = scores + skip;
     log->scored = first + (uint32_t)count - 1;
+    (void)!rpc_call_send(log->call, &event.base); // one that is gone is reported by on_cancel
+}
+
+void generate_pooled(struct token_log *log, const ProtobufCBinaryData *pooled)
+{
+    Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
+
+    if (!log->call)
+        return;
+    event.sequence = log->id;
+    event.pooled = *pooled;
     (void)!rpc_call_send(log->call, &event.base); // one that is gone is reported by on_cancel
 }
 

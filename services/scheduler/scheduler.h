@@ -353,6 +353,7 @@ void generate_handler(struct rpc_call *call, void *user);
 // Passes the last `count` tokens of the log on to its client.
 void generate_tokens(struct scheduler *scheduler, struct token_log *log, Fastdecode__Token **tokens, uint32_t count);
 void generate_scores(struct token_log *log, uint32_t index, Fastdecode__Token **scores, size_t count);
+void generate_pooled(struct token_log *log, const ProtobufCBinaryData *pooled);
 void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason, uint32_t cached_tokens);
 void generate_reject(struct scheduler *scheduler, struct token_log *log, uint64_t retry_after_us);
 

@@ -20,6 +20,7 @@ enum {
     FAULT_BYTES_MAX = 400,
     // Of grammars that a step opens sequences with: the others are UNKNOWN to the s-part, and opened with a later step.
     OPEN_BYTES_MAX = 16 << 20,
+    POOLED_BYTES_MAX = 1 << 19, // as many values as the largest model's hidden states have
 };
 
 // --- answers
@@ -52,6 +53,15 @@ static bool are_tokens(Fastdecode__Token *const *tokens, size_t count, uint32_t 
     return true;
 }
 
+// Whether the run has the last row of a prompt that is pooled, and so many bytes are a vector.
+static bool pooled_fits(const struct flight *flight, uint32_t run, size_t bytes)
+{
+    const struct token_log *log = token_logs_find(flight->scheduler->logs, flight->sequences[run]);
+
+    return bytes % sizeof(float) == 0 && bytes <= POOLED_BYTES_MAX &&
+           (!log || (log->pooling && flight->positions[run] + flight->runs[run].count == log->prompt_count));
+}
+
 // What a reply says goes into logs, back to the s-part and to gateways, so it is taken as a whole or not at all. NULL: it is good.
 static const char *fault_of(const struct flight *flight, const Fastdecode__StepReply *reply)
 {
@@ -69,6 +79,8 @@ static const char *fault_of(const struct flight *flight, const Fastdecode__StepR
         if ((result->sampled && !run->sample) || result->n_more > run->drafts || (result->n_more && !result->sampled) ||
             result->n_scores > (run->score ? run->count : 0))
             return "a token or a score was not asked for";
+        if (result->pooled.len && !pooled_fits(flight, i, result->pooled.len))
+            return "a pooled vector was not asked for, or is no vector";
         if (!are_tokens(&result->sampled, result->sampled != NULL, vocab) || !are_tokens(result->scores, result->n_scores, vocab) ||
             !are_tokens(result->more, result->n_more, vocab))
             return "a token is not in the vocabulary";
@@ -257,6 +269,8 @@ static void take_results(struct scheduler *scheduler, struct flight *flight)
         struct token_log *log = token_logs_find(scheduler->logs, flight->sequences[i]);
         if (!flight->results[i].taken || !log)
             continue;
+        if (result->pooled.len)
+            generate_pooled(log, &result->pooled);
         if (result->n_scores)
             generate_scores(log, flight->positions[i], result->scores, result->n_scores);
         if (flight->results[i].sampled)

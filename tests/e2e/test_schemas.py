@@ -21,7 +21,7 @@ from schema_texts import Texts, all_orders, parse, write
 
 MAX_TEXTS = 720
 ANSWERS = 50
-# Each run makes up texts for one in so many schemas of the suite, another one with each commit; FD_ALL=1: for all.
+# Each run makes up texts for one in so many schemas, others with each commit; FD_ALL=1: for all.
 SHARDS = 1 if os.environ.get("FD_ALL") == "1" else 4
 RANDOM_SCHEMAS = 300
 COMPILE_US = 50_000  # of the processor, times the pace of this machine: hostile schemas are refused or compiled within that
@@ -111,17 +111,31 @@ def test_schemas_of_applications(texts):
     with open(os.path.join(ROOT, "tests", "golden", "schemas.json"), encoding="utf-8") as file:
         schemas = json.load(file)
     times, sizes, made, asked = [], [], 0, 0
-    for name, schema in schemas.items():
-        answer = texts.ask(schema, random=10, seed=SEED, space=("none", "one", "lines")[SEED % 3])
+    for index, (name, schema) in enumerate(schemas.items()):
+        count = 0 if (index + SEED) % SHARDS else 10
+        answer = texts.ask(schema, random=count, seed=SEED, space=("none", "one", "lines")[SEED % 3])
         assert answer["status"] == "OK", f"{name}: {answer}"
         times.append(answer["compile_us"])
         sizes.append(answer["bytes"])
         made += check_answers(parse(json.dumps(schema)), answer, name)
-        asked += 10
+        asked += count
     times.sort()
     print(f"\n{len(schemas)} schemas of applications: compile median {times[len(times) // 2] / 1000:.1f} ms, "
           f"p99 {times[len(times) * 99 // 100] / 1000:.1f} ms of the processor; {sum(sizes) // len(sizes)} bytes; {made} of {asked} texts valid")
     assert len(schemas) >= 200 and made == asked
+
+
+def test_a_union_of_many(texts):
+    """Four hundred kinds of events, told apart by a required const behind $ref, or by what OpenAPI's discriminator names."""
+    kinds = {f"kind_{i}": {"type": "object", "properties": {"x": {"type": "integer"}, "kind": {"const": f"kind_{i}"}}, "required": ["x", "kind"]}
+             for i in range(400)}
+    union = {"oneOf": [{"$ref": f"#/$defs/{name}"} for name in kinds], "$defs": kinds}
+    answer = texts.ask(union, ['{"x":1,"kind":"kind_7"}', '{"x":1,"kind":"none"}'])
+    assert answer["status"] == "OK" and answer["accepted"] == [True, False], answer
+    for kind in kinds.values():
+        kind["required"] = ["x"]
+    answer = texts.ask(union | {"discriminator": {"propertyName": "kind"}}, ['{"x":1,"kind":"kind_7"}', '{"x":1}'])
+    assert answer["status"] == "OK" and answer["accepted"] == [True, False], answer
 
 
 def test_random_schemas(texts):
@@ -197,7 +211,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_schemas(texts, name):
     times = []
-    for _ in range(3):  # the least: another process may have had the cache
+    while not times or (len(times) < 3 and min(times) > COMPILE_US):  # the least: another process may have had the cache
         answer = texts.ask(HOSTILE[name])
         times.append(answer.get("compile_us", 0))
     text = f"{answer['status']} after {min(times) / 1000:.1f} ms of the processor, {answer.get('bytes', answer.get('error'))}"

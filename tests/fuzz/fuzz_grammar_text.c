@@ -3,8 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/checked.h"
 #include "common/grammar/grammar_cursor.h"
 #include "common/grammar/grammar_text.h"
+
+enum { MAX_FOLLOWED = 32 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -81,6 +84,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (status)
         assert_always(!grammar && error.text[0] && error.status == status);
     else
-        follow(grammar, zero ? zero + 1 : "", zero ? size - length - 2 : 0);
+        follow(grammar, zero ? zero + 1 : "", zero ? MIN(size - length - 2, (size_t)MAX_FOLLOWED) : 0);
     return 0;
 }

@@ -61,7 +61,8 @@ ROOMS = {
     "common/batch": "common/base",
     "common/grammar": "common/base",
     # programs: none includes another
-    "services/gateway": "proto common/apikey common/base common/batch common/grammar common/otlp common/trace common/service common/kv common/jinja common/model common/tokenizer common/vocabulary "
+    "common/answer": "common/base common/grammar",
+    "services/gateway": "proto common/answer common/apikey common/base common/batch common/grammar common/otlp common/trace common/service common/kv common/jinja common/model common/tokenizer common/vocabulary "
                         "common/wire common/messages common/rpc",
     "services/scheduler": "proto common/base common/otlp common/trace common/service common/kv common/sched common/plan common/wire common/messages "
                           "common/rpc common/member",
@@ -85,7 +86,7 @@ LIBRARIES = {
     "cublas": "kernels/cuda",
     "pcre2": "common/tokenizer",
     "utf8proc": "common/jinja common/tokenizer services/fastdecode",
-    "jansson": "common/batch common/grammar common/model services/gateway services/fastdecode",
+    "jansson": "common/answer common/batch common/grammar common/jinja common/model services/gateway services/fastdecode",
     "curl/": "common/otlp services/fastdecode",
     "coin/": "common/plan",
     "sqlite3": "services/gateway",

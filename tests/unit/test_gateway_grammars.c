@@ -27,7 +27,7 @@ static struct packed_grammar *get(const struct api_form *form)
     struct error error;
     size_t count;
 
-    if (grammars_get(grammars, form, &packed, &error))
+    if (grammars_get(grammars, &(struct wanted){.form = form}, &packed, &error))
         fail_msg("%s", error.text);
     const void *bytes = packed_grammar_bytes(packed, &count);
     assert_int_equal(grammar_unpack(bytes, count, &grammar, &error), STATUS_OK); // the s-part can use it
@@ -91,7 +91,7 @@ static void test_refused(void **state)
     for (size_t i = 0; i < ARRAY_COUNT(forms); i++) {
         struct packed_grammar *packed;
         struct error error;
-        assert_int_not_equal(grammars_get(grammars, &forms[i], &packed, &error), STATUS_OK);
+        assert_int_not_equal(grammars_get(grammars, &(struct wanted){.form = &forms[i]}, &packed, &error), STATUS_OK);
         if (!strstr(error.text, said[i]))
             fail_msg("%s does not say %s", error.text, said[i]);
     }

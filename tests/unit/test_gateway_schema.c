@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <jansson.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -213,6 +214,42 @@ static void test_messages(void **state)
     api_request_free(&request);
 }
 
+// What templates are given: calls with their arguments as objects, results with the name of their function, and variables.
+static void test_tools(void **state)
+{
+    struct api_request request = take(
+        API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"mood\":\"good\"},{\"role\":\"assistant\",\"content\":null,"
+                  "\"reasoning\":\"hm\",\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+                  "\"arguments\":\"{\\\"b\\\":1,\\\"a\\\":[null]}\"}},{\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]},"
+                  "{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"42\"}],\"tools\":[{\"type\":\"function\",\"function\":"
+                  "{\"name\":\"f\",\"strict\":true}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}},"
+                  "\"parallel_tool_calls\":false,\"reasoning_effort\":\"low\",\"chat_template_kwargs\":{\"thinking\":true}}");
+    char *conversation = json_dumps(request.conversation, JSON_COMPACT);
+    (void)state;
+
+    assert_string_equal(
+        conversation,
+        "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"hm\","
+        "\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":"
+        "{\"b\":1,\"a\":[null]}}},{\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":{}}}]},"
+        "{\"role\":\"tool\",\"content\":\"42\",\"tool_call_id\":\"c1\",\"name\":\"f\"}]");
+    free(conversation);
+    assert_int_equal(json_array_size(request.tools), 1);
+    assert_int_equal(request.tool_choice, API_TOOLS_NAMED);
+    assert_string_equal(request.tool_name, "f");
+    assert_false(request.parallel_tool_calls);
+    assert_string_equal(json_string_value(json_object_get(request.variables, "reasoning_effort")), "low");
+    assert_true(json_is_true(json_object_get(request.variables, "thinking")));
+    api_request_free(&request);
+    request = take(API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"reasoning_effort\":\"none\","
+                             "\"chat_template_kwargs\":{\"thinking\":true},\"functions\":[],\"function_call\":\"none\"}");
+    assert_true(json_is_false(json_object_get(request.variables, "enable_thinking")));
+    assert_true(json_is_true(json_object_get(request.variables, "thinking"))); // the client's own word counts
+    assert_null(json_object_get(request.variables, "reasoning_effort"));
+    assert_true(request.parallel_tool_calls && request.include_reasoning && !request.tools);
+    api_request_free(&request);
+}
+
 #define PROMPT "{\"prompt\":\"x\","
 #define SALT_130 \
     "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
@@ -309,7 +346,7 @@ static const struct {
      "not supported"},
     {API_CHAT, CHAT "\"response_format\":{\"type\":\"json_object\"},\"json_schema\":{}}", "json_schema", "at most one"},
     {API_CHAT, CHAT "\"modalities\":[\"text\\u0000x\"]}", "modalities", "not supported"},
-    {API_CHAT, CHAT "\"tool_choice\":\"auto\\u0000x\"}", "tool_choice", "not supported"},
+    {API_CHAT, CHAT "\"tool_choice\":\"auto\\u0000x\"}", "tool_choice", "must be 'auto'"},
     {API_CHAT, "{}", "messages", "'messages' is required"},
     {API_CHAT, "{\"messages\":[]}", "messages", "must not be empty"},
     {API_CHAT, "{\"messages\":\"x\"}", "messages", "an array"},
@@ -320,12 +357,30 @@ static const struct {
     {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":7}]}", "messages[0].content", "not an integer"},
     {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", "messages[0].content[0]",
      "type 'text'"},
-    {API_CHAT, CHAT "\"tools\":[{\"type\":\"function\"}]}", "tools", "not supported"},
+    {API_CHAT, CHAT "\"tools\":[{\"type\":\"function\"}]}", "tools[0].function", "is required"},
+    {API_COMPLETION, PROMPT "\"tools\":[{\"type\":\"function\"}]}", "tools", "not supported"},
     {API_CHAT, CHAT "\"response_format\":{\"type\":\"grammar\"}}", "response_format.type", "must be 'text'"},
     {API_CHAT, CHAT "\"modalities\":[\"text\",\"audio\"]}", "modalities", "not supported"},
     {API_CHAT, CHAT "\"logprobs\":3}", "logprobs", "a boolean"},
     {API_CHAT, CHAT "\"top_logprobs\":3}", "top_logprobs", "needs 'logprobs'"},
     {API_CHAT, CHAT "\"max_tokens\":0}", "max_tokens", "at least 1"},
+    {API_EMBED, "{}", "input", "'input' is required"},
+    {API_EMBED, "{\"input\":[]}", "input", "must not be empty"},
+    {API_EMBED, "{\"input\":[\"a\",1]}", "input[1]", "must be a string, not an integer"},
+    {API_EMBED, "{\"input\":[1000]}", "input[0]", "no token of this model"},
+    {API_EMBED, "{\"input\":\"a\",\"dimensions\":0}", "dimensions", "from 1"},
+    {API_EMBED, "{\"input\":\"a\",\"dimensions\":1.5}", "dimensions", "an integer"},
+    {API_EMBED, "{\"input\":\"a\",\"encoding_format\":\"hex\"}", "encoding_format", "'float' or 'base64'"},
+    {API_EMBED, "{\"input\":\"a\",\"encoding_format\":\"base64\\u0000\"}", "encoding_format", "'float' or 'base64'"},
+    {API_EMBED, "{\"input\":\"a\",\"task\":\"x\"}", "task", "not supported"},
+    {API_RERANK, "{\"documents\":[\"a\"]}", "query", "required"},
+    {API_RERANK, "{\"query\":\"a\"}", "documents", "required"},
+    {API_RERANK, "{\"query\":[\"a\"],\"documents\":[\"a\"]}", "query", "a string, not an array"},
+    {API_RERANK, "{\"query\":\"a\",\"documents\":\"a\"}", "documents", "an array"},
+    {API_RERANK, "{\"query\":\"a\",\"documents\":[]}", "documents", "must not be empty"},
+    {API_RERANK, "{\"query\":\"a\",\"documents\":[{\"text\":5}]}", "documents[0]", "a string 'text'"},
+    {API_RERANK, "{\"query\":\"a\",\"documents\":[\"a\"],\"top_n\":0}", "top_n", "from 1"},
+    {API_RERANK, "{\"query\":\"a\",\"documents\":[\"a\"],\"return_documents\":1}", "return_documents", "a boolean"},
     {API_TOKENIZE, "{}", "prompt", "exactly one"},
     {API_TOKENIZE, "{\"prompt\":[1]}", "prompt", "must be a string"},
     {API_DETOKENIZE, "{}", "tokens", "required"},
@@ -378,11 +433,12 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),        cmocka_unit_test(test_defaults_of_a_model),
-        cmocka_unit_test(test_all_fields),      cmocka_unit_test(test_small_numbers),
-        cmocka_unit_test(test_prompts),         cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_sampling_fields), cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_refused),         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_defaults),   cmocka_unit_test(test_defaults_of_a_model),
+        cmocka_unit_test(test_all_fields), cmocka_unit_test(test_small_numbers),
+        cmocka_unit_test(test_prompts),    cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_tools),      cmocka_unit_test(test_sampling_fields),
+        cmocka_unit_test(test_forms),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -433,6 +433,54 @@ static void ambiguous_stacks(void **unused)
     grammar_vocab_close(vocab);
 }
 
+// A rule that is left to several places at once goes on to all of them: (a* of rule) as "x" rule "b" | rule "c", where the rule eats "x" too.
+static void joined_stacks(void **unused)
+{
+    (void)unused;
+    uint32_t rule, tail;
+
+    for (uint32_t which = 0; which < 2; which++) {
+        begin();
+        rule = grammar_rule(builder, "long"); // too long to be copied
+        tail = then(text("0123456789012345678901234567890123456789"), grammar_empty(builder));
+        grammar_rule_set(builder, rule, either(many(either(text("x"), text("a"))), tail));
+        uint32_t first = then(then(text("x"), grammar_call(builder, rule)), text("b"));
+        uint32_t second = then(grammar_call(builder, rule), text("c"));
+        check_node(either(first, second), which ? "xaac" : "xaab", which ? "aab" : "xaa");
+    }
+}
+
+// Rules that may all begin at one place are so many that a step has no room for them: nothing is allowed there, however much memory there is.
+static void wide_steps(void **unused)
+{
+    (void)unused;
+    struct grammar_vocab *vocab = rig_vocab(256, rig_byte_token, NULL);
+
+    for (uint32_t is_wide = 0; is_wide < 2; is_wide++) {
+        const uint32_t count = is_wide ? GRAMMAR_MAX_CLOSURE + 1 : 800;
+        uint32_t *nodes = malloc(count * sizeof *nodes);
+        struct error error;
+        begin();
+        for (uint32_t i = 0; i < count; i++) {
+            char name[16];
+            uint32_t rule = grammar_rule(builder, "r");
+            snprintf(name, sizeof name, "%u;", i);
+            grammar_rule_set(builder, rule, either(text(name), then(text("("), then(grammar_call(builder, rule), text(")")))));
+            nodes[i] = then(grammar_call(builder, rule), text(i % 2 ? "odd" : "even"));
+        }
+        struct grammar *grammar = finish(grammar_either(builder, nodes, count), &error);
+        struct grammar_tracker *tracker = rig_tracker(grammar, vocab, is_wide ? (size_t)64 << 20 : (size_t)RIG_TRACKER_BYTES);
+        struct grammar_cursor *cursor = grammar_cursor_open(tracker);
+        assert_int_equal(grammar_cursor_is_dead(cursor), is_wide);
+        assert_int_equal(grammar_cursor_take_bytes(cursor, "((799;))odd", 11), !is_wide);
+        assert_int_equal(grammar_cursor_must_end(cursor), !is_wide);
+        grammar_cursor_close(cursor);
+        grammar_tracker_close(tracker);
+        free(nodes);
+    }
+    grammar_vocab_close(vocab);
+}
+
 /* --- packed by strangers ------------------------------------------------------------------------------------------------------------ */
 
 static void broken_packs(void **unused)
@@ -455,6 +503,7 @@ static void broken_packs(void **unused)
         {"target before", "FDG1\1\1\5a\2", 9, "broken"},
         {"range backwards", "FDG1\1\1\5b\1a", 10, "broken"},
         {"no such rule", "FDG1\1\1\3\1\2\0", 10, "broken"},
+        {"target in another rule", "FDG1\2\1\3\1\2\0\1\5a\2", 14, "broken"},
         {"more behind", "FDG1\1\1\1\1", 8, "broken"},
         {"leads nowhere", "FDG1\1\2\5a\4\0", 10, "state 1 leads nowhere"},
         {"calls itself", "FDG1\1\1\3\1\1\0", 10, "rule 0 calls itself"},
@@ -520,8 +569,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_grammars), cmocka_unit_test(each_node),        cmocka_unit_test(failures),
         cmocka_unit_test(emptiness),       cmocka_unit_test(characters),       cmocka_unit_test(limits),
-        cmocka_unit_test(exploding),       cmocka_unit_test(ambiguous_stacks), cmocka_unit_test(broken_packs),
-        cmocka_unit_test(damaged_packs),
+        cmocka_unit_test(exploding),       cmocka_unit_test(ambiguous_stacks), cmocka_unit_test(joined_stacks),
+        cmocka_unit_test(wide_steps),      cmocka_unit_test(broken_packs),     cmocka_unit_test(damaged_packs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

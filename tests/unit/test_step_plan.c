@@ -292,6 +292,39 @@ static void the_local_pool_may_have_any_index(void **state)
     fastdecode__place__init(&place);
 }
 
+/* A prompt that is pooled has no samples and no scores; rows that some are missing before are lost. */
+static void rows_of_a_pooled_prompt(void **state)
+{
+    const struct model model = {.shape = {.hidden = 8}};
+    const struct model_pooling pooling = {.kind = MODEL_POOL_MEAN};
+    const float row[8] = {0};
+    struct sequence *sequence = sequence_table_find(table, 3);
+    struct pooler *pooler;
+    struct error error;
+    (void)state;
+    assert_int_equal(pooler_open(&model, &pooling, &pooler, &error), STATUS_OK);
+    assert_int_equal(pooled_open(pooler, MODEL_POOL_MEAN, PROMPT, &sequence->pooled, &error), STATUS_OK);
+    request.runs[0] = &runs[2];
+    runs[2].position = 0;
+    runs[2].n_tokens = 2;
+    runs[2].drafts = 0;
+    runs[2].sample = false;
+    runs[2].score = true;
+    assert_int_equal(step_plan_fill(&plan, &request, table, &error), STATUS_OK);
+    assert_true(plan.hidden_count == 2 && plan.output_count == 0 && plan.hidden_row[1] == 1 && plan.rows[1].needs_output);
+    assert_false(plan.runs[0].lost);
+    pooled_take(sequence->pooled, 0, row);
+    assert_int_equal(step_plan_fill(&plan, &request, table, &error), STATUS_OK);
+    assert_true(plan.hidden_count == 1 && plan.hidden_row[0] == 1 && !plan.rows[0].needs_output);
+    runs[2].position = 2;
+    assert_int_equal(step_plan_fill(&plan, &request, table, &error), STATUS_OK);
+    assert_true(plan.runs[0].lost && plan.hidden_count == 0 && plan.row_count == 2);
+    request.runs[0] = &runs[0];
+    pooled_close(sequence->pooled);
+    sequence->pooled = NULL;
+    pooler_close(pooler);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -307,6 +340,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(samples_are_behind_scores_and_the_prompt, open_all, close_all),
         cmocka_unit_test_setup_teardown(with_penalties_only_the_first_counts, open_all, close_all),
         cmocka_unit_test_setup_teardown(a_run_that_is_lost_has_no_samples, open_all, close_all),
+        cmocka_unit_test_setup_teardown(rows_of_a_pooled_prompt, open_all, close_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
