@@ -18,6 +18,11 @@ static void apply_masks(const uint32_t *a, const uint32_t *b, uint32_t vocab, fl
 {
     for (uint32_t first = 0; first < vocab; first += 32) {
         uint32_t bits = (a ? a[first / 32] : ~0u) & (b ? b[first / 32] : ~0u);
+        if (bits == 0 && first + 32 <= vocab) { // most words of most masks
+            for (uint32_t i = 0; i < 32; i++)
+                logits[first + i] = -INFINITY;
+            continue;
+        }
         for (uint32_t i = 0; bits != ~0u && i < 32 && first + i < vocab; i++)
             if (!(bits >> i & 1))
                 logits[first + i] = -INFINITY;
