@@ -215,9 +215,35 @@ static enum status encode_output(const struct language *language, const struct c
     return status;
 }
 
+// Ends the text behind the content of the last message, from which a template may have taken white space at either end.
+static bool cut_after_last(const struct api_chat_message *message, struct chat_output *output)
+{
+    static const char spaces[] = " \t\r\n";
+    const struct chat_span *span = output->span_count ? &output->spans[output->span_count - 1] : NULL;
+    const char *content = message->content;
+    const char *end = content + message->bytes;
+    size_t bytes;
+
+    while (content < end && memchr(spaces, content[0], sizeof spaces - 1))
+        content++;
+    for (bytes = (size_t)(end - content); bytes > 0 && memchr(spaces, content[bytes - 1], sizeof spaces - 1);)
+        bytes--;
+    if (!span || bytes == 0)
+        return false;
+    const char *shown = output->text + span->begin, *at = NULL;
+    for (const char *from = shown; (from = memmem(from, (size_t)(output->text + span->end - from), content, bytes)); from++)
+        at = from; // the last one: neighbouring contents are one span
+    if (!at)
+        return false;
+    if (output->text + span->end - at >= end - content && memcmp(at, content, (size_t)(end - content)) == 0)
+        bytes = (size_t)(end - content); // the template kept the white space at the end
+    output->length = (size_t)(at - output->text) + bytes;
+    output->spans[output->span_count - 1].end = output->length;
+    return true;
+}
+
 enum status language_encode_chat(const struct language *language, const struct api_chat_message *messages, uint32_t message_count,
-                                 bool add_generation_prompt, uint32_t max_tokens, uint32_t **ids, uint32_t *count,
-                                 struct error *error)
+                                 enum language_turn turn, uint32_t max_tokens, uint32_t **ids, uint32_t *count, struct error *error)
 {
     struct chat_message *given;
     struct chat_output output;
@@ -234,10 +260,16 @@ enum status language_encode_chat(const struct language *language, const struct a
     for (i = 0; i < message_count; i++)
         given[i] =
             (struct chat_message){.role = messages[i].role, .content = messages[i].content, .content_length = messages[i].bytes};
-    status = chat_template_render(language->chat, given, message_count, add_generation_prompt, &output, error);
+    status = chat_template_render(language->chat, given, message_count, turn == LANGUAGE_TURN_BEGIN, &output, error);
     free(given);
     if (status != STATUS_OK)
         return status;
+    if (turn == LANGUAGE_TURN_CONTINUE && !cut_after_last(&messages[message_count - 1], &output)) {
+        chat_output_free(&output);
+        return error_set(
+            error, STATUS_INVALID_ARGUMENT,
+            "'continue_final_message' is not possible: the chat template does not end with the last message's content");
+    }
     status = encode_output(language, &output, max_tokens, ids, count, error);
     chat_output_free(&output);
     return status;

@@ -34,10 +34,22 @@ uint32_t *language_end_tokens(const struct language *language, uint32_t *count);
 // number.
 enum status language_encode(const struct language *language, const char *text, size_t bytes, bool add_special, bool parse_special,
                             uint32_t max_tokens, uint32_t **ids, uint32_t *count, struct error *error) MUST_CHECK;
+// What comes after a conversation's messages.
+enum language_turn {
+    LANGUAGE_TURN_NONE,
+    LANGUAGE_TURN_BEGIN,    // the start of the next answer
+    LANGUAGE_TURN_CONTINUE, // the last message is not ended: it goes on where its content ends
+};
+
+static inline enum language_turn language_turn_of(const struct api_request *api)
+{
+    return api->continue_final_message ? LANGUAGE_TURN_CONTINUE : (enum language_turn)api->add_generation_prompt;
+}
+
 // Converts a conversation to ids by the chat template. Special tokens are recognized only in the template's own text.
 // INVALID_ARGUMENT: the template rejects the conversation. FAILED_PRECONDITION: there is no template. OUT_OF_RANGE as above.
 enum status language_encode_chat(const struct language *language, const struct api_chat_message *messages, uint32_t message_count,
-                                 bool add_generation_prompt, uint32_t max_tokens, uint32_t **ids, uint32_t *count,
+                                 enum language_turn turn, uint32_t max_tokens, uint32_t **ids, uint32_t *count,
                                  struct error *error) MUST_CHECK;
 
 // Returns a token's bytes (the name of a special token). Borrowed; not terminated.

@@ -9,6 +9,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "services/gateway/prompt_edit.h"
 #include "services/gateway/request_internal.h"
 
 // Makes an error for the client from a status of the tokenizer or the template.
@@ -33,24 +34,27 @@ static bool encode_prompt(const struct language *language, const struct api_requ
 {
     struct api_prompt *given = &api->prompts[index];
     struct error reason = {0};
-    bool keep_text = api->echo;
+    bool keep_text = api->echo, is_cut;
 
     if (given->text) {
-        enum status status =
-            language_encode(language, given->text, given->bytes, true, true, context, &out->ids, &out->count, &reason);
+        enum status status = language_encode(language, given->text, given->bytes, !api->suffix, true,
+                                             api->truncate_prompt_tokens ? UINT32_MAX : context, &out->ids, &out->count, &reason);
         if (status == STATUS_OUT_OF_RANGE)
             return too_long(error, "prompt", context, "at least ", out->count);
         if (status != STATUS_OK)
             return language_failed(error, "prompt", &reason);
-        if (keep_text)
-            text_append(&out->echo, given->text, given->bytes);
     } else {
         out->ids = given->ids;
         out->count = given->id_count;
         given->ids = NULL;
-        if (keep_text)
-            language_decode(language, out->ids, out->count, true, &out->echo);
     }
+    is_cut = prompt_edit_truncate(api, context, out->ids, &out->count);
+    if (keep_text && given->text && !is_cut)
+        text_append(&out->echo, given->text, given->bytes);
+    else if (keep_text)
+        language_decode(language, out->ids, out->count, true, &out->echo);
+    if (api->suffix && !prompt_edit_add_suffix(language, api->suffix, context, &out->ids, &out->count, error))
+        return false;
     if (out->echo.failed)
         return api_no_memory(error);
     if (out->count == 0)
@@ -72,12 +76,14 @@ static bool encode_all(const struct language *language, const struct api_request
         return api_no_memory(error);
     }
     if (api->kind == API_CHAT) {
-        status = language_encode_chat(language, api->messages, api->message_count, api->add_generation_prompt, context,
-                                      &request->prompts[0].ids, &request->prompts[0].count, &reason);
+        status = language_encode_chat(language, api->messages, api->message_count, language_turn_of(api),
+                                      api->truncate_prompt_tokens ? UINT32_MAX : context, &request->prompts[0].ids,
+                                      &request->prompts[0].count, &reason);
         if (status == STATUS_OUT_OF_RANGE)
             return too_long(error, "messages", context, "at least ", request->prompts[0].count);
         if (status != STATUS_OK)
             return language_failed(error, "messages", &reason);
+        (void)prompt_edit_truncate(api, context, request->prompts[0].ids, &request->prompts[0].count);
         return request->prompts[0].count > 0 ||
                api_fail(error, 400, "invalid_value", "messages", "the chat template renders 'messages' as an empty prompt");
     }
@@ -117,7 +123,7 @@ static bool check_lengths(const struct api_request *api, uint32_t context, struc
 // each with its alternatives. One of them takes about 100 bytes on its way into an answer.
 static bool check_budget(const struct api_request *api, uint32_t limit, struct request *request, struct api_error *error)
 {
-    uint64_t weight = (uint64_t)api->n * (1 + (uint64_t)api->top_logprobs), tokens, wanted;
+    uint64_t choices = (uint64_t)MAX(api->best_of, api->n), weight = choices * (1 + (uint64_t)api->top_logprobs), tokens, wanted;
     uint32_t i;
 
     if (api->kind == API_CHAT && api->max_tokens < 0) // the client did not ask for a length, so it gets what fits
@@ -127,6 +133,8 @@ static bool check_budget(const struct api_request *api, uint32_t limit, struct r
     for (i = 0; api->echo && i < request->prompt_count; i++)
         tokens += request->prompts[i].count;
     wanted = tokens * weight; // 2^24 tokens, 2^7 choices: no overflow
+    for (i = 0; api->prompt_logprobs >= 0 && i < request->prompt_count; i++)
+        wanted += request->prompts[i].count * (uint64_t)api->n * (1 + (uint64_t)api->prompt_logprobs);
     if (wanted <= limit)
         return true;
     return api_fail(
@@ -138,10 +146,11 @@ static bool check_budget(const struct api_request *api, uint32_t limit, struct r
 
 static bool open_scores(const struct api_request *api, struct request *request)
 {
-    size_t most = (size_t)api->top_logprobs;
+    const bool echoed = api->echo && api->logprobs;
+    size_t most = request->prompt_tops = (uint32_t)MAX(echoed ? api->top_logprobs : 0, api->prompt_logprobs);
     uint32_t i;
 
-    for (i = 0; api->echo && api->logprobs && i < request->prompt_count; i++) {
+    for (i = 0; (echoed || api->prompt_logprobs >= 0) && i < request->prompt_count; i++) {
         struct request_prompt *prompt = &request->prompts[i];
         prompt->scores = calloc(prompt->count, sizeof *prompt->scores);
         if (most > 0) {
@@ -171,9 +180,9 @@ static bool set_sampling(const struct api_request *api, struct request *request)
 
     *sampling = api->sampling;
     sampling->seed = api->has_seed ? (uint64_t)api->seed : draw_seed();
-    sampling->logprobs = api->logprobs;
-    sampling->top_logprobs = (uint32_t)api->top_logprobs;
-    sampling->prompt_logprobs = api->echo && api->logprobs;
+    sampling->logprobs = api->logprobs || api->best_of > api->n;
+    sampling->top_logprobs = (uint32_t)MAX(api->top_logprobs, api->prompt_logprobs);
+    sampling->prompt_logprobs = (api->echo && api->logprobs) || api->prompt_logprobs >= 0;
     if (api->bias_count == 0)
         return true;
     request->bias_items = calloc(api->bias_count, sizeof *request->bias_items);
@@ -258,8 +267,17 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     request->top_logprobs = (uint32_t)api->top_logprobs;
     request->ignore_eos = api->ignore_eos;
     request->include_usage = api->include_usage;
-    request->latency_class = api->flex || exchange_is_local(exchange) ? FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH
-                                                                      : FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_INTERACTIVE;
+    request->shown = (struct request_shown){.include_stop = api->include_stop_str_in_output,
+                                            .token_ids = api->return_token_ids,
+                                            .tokens_as_ids = api->return_tokens_as_token_ids,
+                                            .usage_in_chunks = api->include_usage && api->continuous_usage,
+                                            .prompt_logprobs = api->prompt_logprobs >= 0,
+                                            .prompt_tops = (uint32_t)MAX(api->prompt_logprobs, 0),
+                                            .best_of = (uint32_t)api->best_of,
+                                            .n = (uint32_t)api->n};
+    request->latency_class = api->flex || api->yields || exchange_is_local(exchange)
+                                 ? FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH
+                                 : FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_INTERACTIVE;
     request->start_us = exchange_start_us(exchange);
     if (requests->config.request_timeout_s > 0 && !exchange_is_local(exchange)) // those have a completion window
         request->deadline_us = request->start_us + (uint64_t)(requests->config.request_timeout_s * 1e6);
@@ -274,10 +292,10 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
                                           .include_usage = api->include_usage};
     if (!ok)
         (void)api_no_memory(error);
-    ok = ok && encode_all(language, api, context, request, error) && check_lengths(api, context, request, error) &&
-         check_budget(api, requests->config.max_request_tokens, request, error);
+    ok = ok && prompt_edit_check(api, context, error) && encode_all(language, api, context, request, error) &&
+         check_lengths(api, context, request, error) && check_budget(api, requests->config.max_request_tokens, request, error);
     if (ok && !(set_sampling(api, request) && copy_stops(api, request) && open_scores(api, request) &&
-                make_choices(language, (uint32_t)api->n, request)))
+                make_choices(language, (uint32_t)api->best_of, request)))
         ok = api_no_memory(error);
     api_request_free(api);
     if (!ok) {

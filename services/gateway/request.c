@@ -39,6 +39,7 @@ void requests_close(struct requests *requests)
         request_discard(request);
     }
     text_free(&requests->piece);
+    text_free(&requests->extra);
     text_free(&requests->chunk);
     free(requests);
 }

@@ -34,17 +34,17 @@ static void write_stream(struct request *request, const struct text *chunk)
     request->last_write_us = clock_now_us();
 }
 
-static void answer_whole(struct request *request)
+// Adds the choices of a prompt that are shown. number: of the first of them.
+static void answer_choices(struct request *request, uint32_t number, struct text *body)
 {
-    struct respond_usage usage = request_usage(request);
-    struct text body = {0};
-    uint32_t i;
+    const struct choice *best[API_MAX_CHOICES];
+    struct text *extra = &request->owner->extra;
 
-    respond_whole_begin(&body, &request->head);
-    for (i = 0; i < request->choice_count; i++) {
-        const struct choice *choice = &request->choices[i];
+    request_best(&request->choices[number], &request->shown, best);
+    for (uint32_t i = 0; i < request->shown.n; i++) {
+        const struct choice *choice = best[i];
         struct respond_choice shown = {
-            .index = choice->index,
+            .index = number / request->shown.best_of * request->shown.n + i,
             .text = choice->visible.data,
             .bytes = choice->visible.bytes,
             .logprobs = request->logprobs ? &choice->logprobs : NULL,
@@ -52,13 +52,30 @@ static void answer_whole(struct request *request)
             .finish_reason = choice->finish_reason,
             .stop_reason = choice->stop_reason,
             .stop_reason_bytes = choice->stop_reason_bytes,
+            .extra = extra,
         };
-        respond_whole_choice(&body, &request->head, &shown, i == 0);
+        text_clear(extra);
+        request_extra_choice(&request->choices[choice->index], true, extra);
+        body->failed |= extra->failed;
+        respond_whole_choice(body, &request->head, &shown, shown.index == 0);
     }
-    respond_whole_end(&body, &usage);
-    exchange_respond(request->exchange, 200, RESPOND_JSON, &body);
 }
 
+static void answer_whole(struct request *request)
+{
+    struct respond_usage usage = request_usage(request);
+    struct text body = {0}, extra = {0};
+    uint32_t i;
+
+    respond_whole_begin(&body, &request->head);
+    for (i = 0; i < request->choice_count; i += request->shown.best_of)
+        answer_choices(request, i, &body);
+    request_extra_head(request->choices, true, &extra);
+    body.failed |= extra.failed;
+    respond_whole_end(&body, &extra, &usage);
+    text_free(&extra);
+    exchange_respond(request->exchange, 200, RESPOND_JSON, &body);
+}
 static void end_stream(struct request *request)
 {
     struct respond_usage usage = request_usage(request);

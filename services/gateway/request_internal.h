@@ -20,10 +20,10 @@ struct request_prompt {
     uint32_t *ids;
     uint32_t count;
     struct text echo; // the prompt's text, shown before the choice's own
-    // with echo and logprobs
+    // with echo and logprobs, or prompt_logprobs
     float *scores;           // [count], index 0 unused; NULL: not asked for
     uint8_t *top_counts;     // [count]; NULL: not asked for
-    struct prompt_top *tops; // [count][top_logprobs]
+    struct prompt_top *tops; // [count][the request's prompt_tops]
     uint32_t scored_count;   // number of positions known, including position 0
 };
 
@@ -54,11 +54,24 @@ struct choice {
     struct shown_tokens logprobs; // like visible
     uint32_t text_chars;          // characters of the tokens so far, which is the next token's text_offset
     bool echoed;                  // the prompt is in visible
-    bool role_sent;
+    bool role_sent, prompt_ids_shown;
+    uint32_t ids_shown; // of the generated ones
+    double logprob_sum; // of the generated tokens, if they are asked for
     uint64_t last_token_us;
     const char *finish_reason; // static; not NULL once the state is CHOICE_DONE
     const char *stop_reason;   // points into the stop strings, or to static text
     size_t stop_reason_bytes;
+};
+
+// What else the client is shown, and of which choices (request_extra.c).
+struct request_shown {
+    bool include_stop;    // the stop string that ended the text is part of it
+    bool token_ids;       // of prompts and choices
+    bool tokens_as_ids;   // tokens with log-probabilities have the names "token_id:N"
+    bool usage_in_chunks; // of a stream
+    bool prompt_logprobs; // of all of the prompt, in a list of its own
+    uint32_t prompt_tops; // alternatives of each of its tokens
+    uint32_t best_of, n;  // choices that are made of a prompt, and how many of those are shown
 };
 
 struct request {
@@ -76,6 +89,8 @@ struct request {
     bool stream, echo, logprobs, ignore_eos, include_usage;
     Fastdecode__LatencyClass latency_class;
     uint32_t top_logprobs, max_tokens;
+    uint32_t prompt_tops; // alternatives that are kept of each token of the prompts
+    struct request_shown shown;
     Fastdecode__Sampling sampling; // its bias entries point into bias_items
     Fastdecode__TokenBias *bias_items, **bias;
     struct stop_string stops[API_MAX_STOPS];
@@ -97,6 +112,7 @@ struct requests {
     struct trace_track *track, *track_requests; // track: of this thread; track_requests: of requests, which overlap
     uint64_t trace_ids;
     struct mesh_state state;  // loop thread: as of the last tick
+    struct text extra;        // loop thread: likewise
     struct text piece, chunk; // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
     // relaxed: counters. [1]: of latency class batch
     atomic_uint running[2], waiting[2];
@@ -133,6 +149,14 @@ void request_on_event(void *arg, const Fastdecode__GenerateEvent *event);
 void request_on_end(void *arg, enum status status, const char *text);
 // Makes the choice wait, to be submitted again after a pause.
 void request_postpone(struct choice *choice);
+
+// request_extra.c: fields of an answer that only those who ask for them get. Each appends ",\"name\":value" or nothing.
+// Appends a choice's: whole, or of its next chunk.
+void request_extra_choice(struct choice *choice, bool whole, struct text *out);
+// Appends those beside the list of choices. Chats have one prompt, and its fields there.
+void request_extra_head(struct choice *first, bool whole, struct text *out);
+// Writes the choices of a prompt that are shown, best first, to out[n]. first: the prompt's first choice.
+void request_best(const struct choice *first, const struct request_shown *shown, const struct choice **out);
 
 // choice.c
 bool choice_open(struct choice *choice, const struct language *language);

@@ -224,6 +224,12 @@ static void head(struct text *out, const struct respond_head *about, const char 
     text_string(out, ",\"system_fingerprint\":null,\"choices\":[");
 }
 
+static void append_extra(struct text *out, const struct text *extra)
+{
+    if (extra)
+        text_append(out, extra->data, extra->bytes);
+}
+
 static void ending(struct text *out, const struct respond_head *about, const struct respond_choice *choice)
 {
     text_string(out, ",\"logprobs\":");
@@ -243,6 +249,7 @@ static void ending(struct text *out, const struct respond_head *about, const str
         text_json(out, choice->stop_reason, choice->stop_reason_bytes);
     else
         text_string(out, "null");
+    append_extra(out, choice->extra);
     text_append(out, "}", 1);
 }
 
@@ -274,7 +281,15 @@ void respond_chunk(struct text *out, const struct respond_head *about, const str
         text_json(out, choice->text, choice->bytes);
     }
     ending(out, about, choice);
-    text_string(out, about->include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+    text_append(out, "]", 1);
+    append_extra(out, choice->head_extra);
+    if (choice->usage) {
+        text_string(out, ",\"usage\":");
+        usage_text(out, choice->usage);
+    } else if (about->include_usage) {
+        text_string(out, ",\"usage\":null");
+    }
+    text_string(out, "}\n\n");
 }
 
 void respond_usage_chunk(struct text *out, const struct respond_head *about, const struct respond_usage *usage)
@@ -305,9 +320,11 @@ void respond_whole_choice(struct text *out, const struct respond_head *about, co
     ending(out, about, choice);
 }
 
-void respond_whole_end(struct text *out, const struct respond_usage *usage)
+void respond_whole_end(struct text *out, const struct text *extra, const struct respond_usage *usage)
 {
-    text_string(out, "],\"usage\":");
+    text_append(out, "]", 1);
+    append_extra(out, extra);
+    text_string(out, ",\"usage\":");
     usage_text(out, usage);
     text_string(out, "}\n");
 }

@@ -18,7 +18,6 @@ enum read_kind { READ_CUSTOM, READ_BOOL, READ_INTEGER, READ_NUMBER, READ_STRING,
              const char *: READ_STRING), offsetof(struct api_request, member)
 
 static bool read_logprobs(struct schema_run *run, const char *name, const json_t *value);
-static bool read_stream_options(struct schema_run *run, const char *name, const json_t *value);
 static bool read_seed(struct schema_run *run, const char *name, const json_t *value);
 static bool read_top_k(struct schema_run *run, const char *name, const json_t *value);
 static bool read_service_tier(struct schema_run *run, const char *name, const json_t *value);
@@ -48,7 +47,7 @@ static const struct field fields[] = {
     {"seed", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_seed},
     {"stop", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_stop},
     {"stream", SCHEMA_ANSWERS, INTO(stream), 0, 0, false, NULL},
-    {"stream_options", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_stream_options},
+    {"stream_options", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_stream_options},
     {"logprobs", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_logprobs},
     {"top_logprobs", API_CHAT, INTO(top_logprobs), 0, API_MAX_LOGPROBS, false, NULL},
     {"echo", API_COMPLETION, INTO(echo), 0, 0, false, NULL},
@@ -61,7 +60,16 @@ static const struct field fields[] = {
     {"cache_salt", SCHEMA_ANSWERS, INTO(cache_salt), 0, API_MAX_SALT_BYTES, false, NULL},
     {"add_special_tokens", API_TOKENIZE, INTO(add_special_tokens), 0, 0, false, NULL},
     {"parse_special", API_TOKENIZE, INTO(parse_special), 0, 0, false, NULL},
-    {"add_generation_prompt", API_CHAT | API_TOKENIZE, INTO(add_generation_prompt), 0, 0, false, NULL},
+    {"add_generation_prompt", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_generation_prompt},
+    {"continue_final_message", API_CHAT | API_TOKENIZE, INTO(continue_final_message), 0, 0, false, NULL},
+    {"prompt_logprobs", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_prompt_logprobs},
+    {"truncate_prompt_tokens", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_truncation},
+    {"include_stop_str_in_output", SCHEMA_ANSWERS, INTO(include_stop_str_in_output), 0, 0, false, NULL},
+    {"suffix", API_COMPLETION, INTO(suffix), 0, 0, false, NULL},
+    {"best_of", SCHEMA_ANSWERS, INTO(best_of), 1, API_MAX_CHOICES, false, NULL},
+    {"return_token_ids", SCHEMA_ANSWERS, INTO(return_token_ids), 0, 0, false, NULL},
+    {"return_tokens_as_token_ids", SCHEMA_ANSWERS, INTO(return_tokens_as_token_ids), 0, 0, false, NULL},
+    {"priority", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_priority},
     {"return_token_strs", API_TOKENIZE, INTO(return_token_strs), 0, 0, false, NULL},
     // these name who asks or how it is billed, and do not change the answer
     {"user", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
@@ -84,8 +92,6 @@ static const struct schema_refused refused[] = {
     {"reasoning_effort", SCHEMA_ANSWERS, "none"},
     {"reasoning", SCHEMA_ANSWERS, NULL},
     {"verbosity", SCHEMA_ANSWERS, "medium"},
-    {"best_of", SCHEMA_ANSWERS, "1"},
-    {"suffix", SCHEMA_ANSWERS, NULL},
     {"guided_json", SCHEMA_ANSWERS, NULL},
     {"guided_regex", SCHEMA_ANSWERS, NULL},
     {"guided_choice", SCHEMA_ANSWERS, NULL},
@@ -100,21 +106,15 @@ static const struct schema_refused refused[] = {
     {"bad_words", SCHEMA_ANSWERS, NULL},
     {"allowed_token_ids", SCHEMA_ANSWERS, NULL},
     {"logits_processors", SCHEMA_ANSWERS, NULL},
-    {"prompt_logprobs", SCHEMA_ANSWERS, NULL},
-    {"truncate_prompt_tokens", SCHEMA_ANSWERS, NULL},
-    {"include_stop_str_in_output", SCHEMA_ANSWERS, NULL},
     {"typical_p", SCHEMA_ANSWERS, "1"},
     {"mirostat", SCHEMA_ANSWERS, NULL},
     {"dry_multiplier", SCHEMA_ANSWERS, NULL},
     {"xtc_probability", SCHEMA_ANSWERS, NULL},
     {"tfs_z", SCHEMA_ANSWERS, "1"},
-    {"continue_final_message", SCHEMA_ANSWERS | API_TOKENIZE, NULL},
     {"chat_template", API_CHAT | API_TOKENIZE, NULL},
     {"chat_template_kwargs", API_CHAT | API_TOKENIZE, NULL},
     {"documents", API_CHAT, NULL},
     {"prompt_embeds", API_COMPLETION, NULL},
-    {"return_token_ids", SCHEMA_ANSWERS, NULL},
-    {"return_tokens_as_token_ids", SCHEMA_ANSWERS, NULL},
 };
 
 static bool read_top_k(struct schema_run *run, const char *name, const json_t *value)
@@ -147,7 +147,7 @@ static bool read_seed(struct schema_run *run, const char *name, const json_t *va
     return true;
 }
 
-// In completions it is the number of alternatives of a token, in chats a switch.
+// In completions it is the number of alternatives of a token, where true means one; in chats it is a switch.
 static bool read_logprobs(struct schema_run *run, const char *name, const json_t *value)
 {
     struct api_request *out = run->out;
@@ -161,22 +161,8 @@ static bool read_logprobs(struct schema_run *run, const char *name, const json_t
     if (json_is_false(value))
         return true;
     out->logprobs = true;
-    return schema_read_integer(run, name, value, 0, API_MAX_LOGPROBS, &out->top_logprobs);
-}
-
-static bool read_stream_options(struct schema_run *run, const char *name, const json_t *value)
-{
-    const json_t *usage;
-
-    if (!json_is_object(value))
-        return schema_wrong_type(run, name, "an object", value);
-    usage = json_object_get(value, "include_usage");
-    if (!usage || json_is_null(usage))
-        return true;
-    if (!json_is_boolean(usage))
-        return schema_wrong_type(run, "stream_options.include_usage", "a boolean", usage);
-    run->out->include_usage = json_is_true(usage);
-    return true;
+    out->top_logprobs = 1;
+    return json_is_true(value) || schema_read_integer(run, name, value, 0, API_MAX_LOGPROBS, &out->top_logprobs);
 }
 
 static bool read_field(struct schema_run *run, const struct field *field, const json_t *value)
@@ -249,12 +235,13 @@ static bool check_together(struct schema_run *run)
         return api_fail(error, 400, "invalid_value", "top_logprobs", "'top_logprobs' needs 'logprobs' to be true");
     if (out->include_usage && !out->stream)
         return api_fail(error, 400, "invalid_value", "stream_options", "'stream_options' is only allowed with 'stream' true");
-    if (out->max_tokens == 0 && !out->echo)
-        return api_fail(error, 400, "invalid_value", "max_tokens", "'max_tokens' must be at least 1 unless 'echo' is true");
+    if (out->max_tokens == 0 && !out->echo && out->prompt_logprobs < 0)
+        return api_fail(error, 400, "invalid_value", "max_tokens",
+                        "'max_tokens' must be at least 1 unless 'echo' is true or 'prompt_logprobs' is given");
     if ((out->kind & SCHEMA_ANSWERS) && out->n * MAX(out->prompt_count, 1) > API_MAX_CHOICES)
         return api_fail(error, 400, "invalid_value", "n", "prompts times 'n' is %lld, at most %d are allowed in one request",
                         (long long)(out->n * out->prompt_count), API_MAX_CHOICES);
-    return true;
+    return schema_check_extensions(run);
 }
 
 bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const struct api_model *model, struct api_request *out,
@@ -273,6 +260,7 @@ bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const
         .add_special_tokens = kind != API_CHAT,
         .parse_special = true,
         .add_generation_prompt = true,
+        .prompt_logprobs = -1,
     };
     out->sampling.temperature = model->temperature;
     out->sampling.top_p = model->top_p;

@@ -88,6 +88,7 @@ struct api_request {
     int64_t seed;
     bool stream, include_usage, echo, ignore_eos;
     bool flex;     // the client asks for the latency class "batch"
+    bool yields;   // it takes that class by its priority
     bool logprobs; // of the generated tokens, not of the prompt
     int64_t top_logprobs;
     struct stop_string stops[API_MAX_STOPS];
@@ -95,6 +96,14 @@ struct api_request {
     struct api_bias *bias;
     uint32_t bias_count;
     bool add_special_tokens, parse_special, add_generation_prompt, return_token_strs;
+    // schema_extensions.c
+    int64_t prompt_logprobs; // -1: not asked for; else the number of alternatives of each token of the prompt
+    int64_t
+        truncate_prompt_tokens; // 0: not asked for; -1: to what the model takes; else the most tokens, of which the last are kept
+    int64_t best_of;            // how many choices are made of a prompt, of which the n best are shown; at least n
+    const char *suffix;         // the text that comes after the completion; NULL: none
+    bool include_stop_str_in_output, continue_final_message, generation_prompt_asked, return_token_ids, return_tokens_as_token_ids;
+    bool continuous_usage; // each chunk of a stream says the usage so far
 };
 
 // Parses a body of `kind`. On failure *error says what is wrong and *out is empty. Ids are checked against the

@@ -49,13 +49,14 @@ static bool is_full(const struct gateway *gateway, const struct mesh_state *stat
     return true;
 }
 
-// Whether the body may ask for service_tier "flex": the word may also be elsewhere in it.
-static bool may_ask_for_flex(enum api_kind kind, struct exchange *exchange)
+// Whether the body may ask for the latency class batch, by service_tier "flex" or priority: the words may also be elsewhere in it.
+static bool may_ask_for_batch(enum api_kind kind, struct exchange *exchange)
 {
     size_t bytes;
     const char *body = exchange_body(exchange, &bytes);
 
-    return (kind & (API_COMPLETION | API_CHAT)) && bytes > 0 && memmem(body, bytes, "service_tier", strlen("service_tier"));
+    return (kind & (API_COMPLETION | API_CHAT)) && bytes > 0 &&
+           (memmem(body, bytes, "service_tier", strlen("service_tier")) || memmem(body, bytes, "priority", strlen("priority")));
 }
 
 static void free_work(struct work *work)
@@ -125,7 +126,7 @@ void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kin
     key = gateway->keys ? keys_find(gateway->keys, exchange_header(exchange, "Authorization")) : NULL;
     is_batch = key && key_is_batch(key);
     full = is_full(gateway, &state, key, kind, is_batch, 1, &error);
-    if ((full && (is_batch || !state.max_queue_batch || !may_ask_for_flex(kind, exchange))) || !key_begin(key, &grant, &error)) {
+    if ((full && (is_batch || !state.max_queue_batch || !may_ask_for_batch(kind, exchange))) || !key_begin(key, &grant, &error)) {
         refuse(exchange, key, &error);
         return;
     }
@@ -161,8 +162,8 @@ static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, 
     enum status status;
 
     if (api->messages)
-        status = language_encode_chat(gateway->language, api->messages, api->message_count, api->add_generation_prompt, UINT32_MAX,
-                                      &ids, &count, &reason);
+        status = language_encode_chat(gateway->language, api->messages, api->message_count, language_turn_of(api), UINT32_MAX, &ids,
+                                      &count, &reason);
     else
         status = language_encode(gateway->language, api->prompts[0].text, api->prompts[0].bytes, api->add_special_tokens,
                                  api->parse_special, UINT32_MAX, &ids, &count, &reason);
@@ -240,7 +241,7 @@ static void start_on_loop(void *arg)
 // Whether there is room for it in the queue of the class that its body asks for. It moves there in the key's count.
 static bool check_class(struct gateway *gateway, struct work *work, struct api_request *api, bool is_batch, struct api_error *error)
 {
-    const bool batch = api->flex || is_batch || exchange_is_local(work->exchange);
+    const bool batch = api->flex || api->yields || is_batch || exchange_is_local(work->exchange);
     struct mesh_state state;
 
     api->flex = api->flex || is_batch;
