@@ -240,8 +240,25 @@ static bool make_choices(const struct language *language, uint32_t n, struct req
     return true;
 }
 
-bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, struct key *key,
-                     struct request **out, struct api_error *error)
+// The head of its answer, and how that is told.
+static void set_form(struct request *request, const struct api_request *api, struct dialect_run *run,
+                     const struct language *language)
+{
+    snprintf(request->id, sizeof request->id, "%s-%s", api->kind == API_CHAT ? "chatcmpl" : "cmpl",
+             exchange_request_id(request->exchange));
+    request->head = (struct respond_head){.kind = api->kind,
+                                          .id = request->id,
+                                          .model = language_name(language),
+                                          .created_s = clock_wall_us() / 1000000,
+                                          .service_tier = api->flex ? "flex" : NULL,
+                                          .include_usage = api->include_usage};
+    request->run = run;
+    request->stream_type = run ? run->dialect->stream_type : RESPOND_EVENTS;
+    request->keep_alive = run ? run->dialect->keep_alive : ": keep-alive\n\n";
+}
+
+bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, struct dialect_run *run,
+                     struct key *key, struct request **out, struct api_error *error)
 {
     const struct language *language = requests->config.language;
     struct request *request = calloc(1, sizeof *request);
@@ -256,6 +273,7 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
         context = MIN(context, state.context_tokens);
     if (!request) {
         api_request_free(api);
+        dialect_run_close(run);
         return api_no_memory(error);
     }
     request->owner = requests;
@@ -283,13 +301,7 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
         request->deadline_us = request->start_us + (uint64_t)(requests->config.request_timeout_s * 1e6);
     request->key = key;
     ok = !api->cache_salt || (request->cache_salt = strdup(api->cache_salt));
-    snprintf(request->id, sizeof request->id, "%s-%s", api->kind == API_CHAT ? "chatcmpl" : "cmpl", exchange_request_id(exchange));
-    request->head = (struct respond_head){.kind = api->kind,
-                                          .id = request->id,
-                                          .model = language_name(language),
-                                          .created_s = clock_wall_us() / 1000000,
-                                          .service_tier = api->flex ? "flex" : NULL,
-                                          .include_usage = api->include_usage};
+    set_form(request, api, run, language);
     if (!ok)
         (void)api_no_memory(error);
     ok = ok && prompt_edit_check(api, context, error) && encode_all(language, api, context, request, error) &&
@@ -308,20 +320,6 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     }
     *out = request;
     return true;
-}
-
-struct respond_usage request_usage(const struct request *request)
-{
-    struct respond_usage usage = {0};
-    uint32_t i;
-
-    for (i = 0; i < request->prompt_count; i++)
-        usage.prompt_tokens += request->prompts[i].count;
-    for (i = 0; i < request->choice_count; i++)
-        usage.completion_tokens += request->choices[i].generated_count;
-    for (i = 0; i < request->choice_count; i++) // a prompt counts once, however many choices it has
-        usage.cached_tokens += request->choices[i].number == 0 ? request->choices[i].cached_tokens : 0;
-    return usage;
 }
 
 bool request_take_grant(struct request *request, struct key_grant *grant, struct api_error *error)
@@ -376,6 +374,7 @@ void request_discard(struct request *request)
     free(request->bias);
     free(request->stop_bytes);
     free(request->cache_salt);
+    dialect_run_close(request->run);
     exchange_release(request->exchange);
     free(request);
 }

@@ -1,8 +1,22 @@
-// request_extra.c: what only those who ask for it are shown: token ids, log-probabilities of the prompt, and the best of several choices.
+// request_extra.c: what a request has used, and what only those who ask for it are shown: token ids, log-probabilities of the prompt, and the best of several choices.
 #include <stdlib.h>
 
 #include "common/base/checked.h"
 #include "services/gateway/request_internal.h"
+
+struct respond_usage request_usage(const struct request *request)
+{
+    struct respond_usage usage = {0};
+    uint32_t i;
+
+    for (i = 0; i < request->prompt_count; i++)
+        usage.prompt_tokens += request->prompts[i].count;
+    for (i = 0; i < request->choice_count; i++)
+        usage.completion_tokens += request->choices[i].generated_count;
+    for (i = 0; i < request->choice_count; i++) // a prompt counts once, however many choices it has
+        usage.cached_tokens += request->choices[i].number == 0 ? request->choices[i].cached_tokens : 0;
+    return usage;
+}
 
 static void append_ids(struct text *out, const char *name, const uint32_t *ids, uint32_t count)
 {

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "common/trace/trace.h"
+#include "services/gateway/dialect.h"
 #include "services/gateway/request.h"
 #include "services/gateway/respond.h"
 
@@ -74,6 +75,16 @@ struct request_shown {
     uint32_t best_of, n;  // choices that are made of a prompt, and how many of those are shown
 };
 
+// How an answer is told: in OpenAI's form (request_answer.c), or in a dialect's (request_dialect.c).
+struct request_form {
+    void (*show)(struct choice *choice, struct text *out);                                  // appends what is new of a stream
+    void (*answer)(struct request *request, struct text *out);                              // appends a whole answer
+    void (*end)(struct request *request, struct text *out);                                 // appends the end of a stream
+    void (*fail)(struct request *request, const struct api_error *error, struct text *out); // and the end of one that fails
+};
+
+extern const struct request_form request_form_openai, request_form_dialect;
+
 struct request {
     struct requests *owner;
     struct request *previous, *next; // in the owner's list
@@ -86,6 +97,10 @@ struct request {
     bool settled;
     char *cache_salt; // owned; NULL: no salt
     struct respond_head head;
+    const struct request_form *form; // set when it starts
+    struct dialect_run *run; // owned; NULL: OpenAI's form
+    const char *stream_type; // content type of a stream
+    const char *keep_alive;  // what a silent stream is sent; NULL: nothing
     bool stream, echo, logprobs, ignore_eos, include_usage;
     Fastdecode__LatencyClass latency_class;
     uint32_t top_logprobs, max_tokens;
@@ -100,8 +115,8 @@ struct request {
     uint32_t prompt_count;
     struct choice *choices; // [choice_count] the n choices of each prompt in turn
     uint32_t choice_count, done_count;
-    uint64_t start_us, deadline_us; // 0: none
-    uint64_t last_write_us;
+    uint64_t start_us, deadline_us;         // 0: none
+    uint64_t last_write_us, first_token_us; // 0: none yet
     bool submitted, first_token_seen;
     uint64_t trace_id; // unique number of this request in the trace
 };
@@ -126,7 +141,7 @@ static inline bool request_is_batch(const struct request *request)
 // request_answer.c. Counts a time, unless the request is of the latency class batch: those say how long the others let them wait.
 void request_observe(const struct request *request, enum metrics_histogram which, double seconds);
 
-// prepare.c. Counts what the request has had so far.
+// request_extra.c. Counts what the request has had so far.
 struct respond_usage request_usage(const struct request *request);
 
 // prepare.c. Says what the request has had, and gives back what its key's limits lent it beyond that: before its answer ends, because

@@ -8,12 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "services/gateway/dialect.h"
+
 void respond_error(struct exchange *exchange, const struct api_error *error)
 {
     struct text body = {0};
     char number[16];
 
-    api_error_append(&body, error);
+    dialect_append_error(exchange_dialect(exchange), error, &body);
     text_append(&body, "\n", 1);
     if (error->retry_after_s) {
         snprintf(number, sizeof number, "%u", error->retry_after_s);

@@ -247,8 +247,18 @@ static bool check_together(struct schema_run *run)
 bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const struct api_model *model, struct api_request *out,
                        struct api_error *error)
 {
-    struct schema_run run = {.out = out, .error = error, .vocab = model->vocab};
     json_t *root;
+
+    *error = (struct api_error){0};
+    *out = (struct api_request){0};
+    root = schema_parse_json(body, bytes, error);
+    return root && api_request_read(kind, root, model, out, error);
+}
+
+bool api_request_read(enum api_kind kind, struct json_t *root, const struct api_model *model, struct api_request *out,
+                      struct api_error *error)
+{
+    struct schema_run run = {.out = out, .error = error, .vocab = model->vocab};
 
     *error = (struct api_error){0};
     *out = (struct api_request){
@@ -267,9 +277,6 @@ bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const
     out->sampling.min_p = model->min_p;
     out->sampling.top_k = model->top_k;
     out->sampling.repetition_penalty = model->repetition_penalty;
-    root = schema_parse_json(body, bytes, error);
-    if (!root)
-        return false;
     out->root = root;
     if (read_object(&run, root) && check_together(&run))
         return true;

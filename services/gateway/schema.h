@@ -16,6 +16,8 @@
 #include "services/gateway/api_error.h"
 #include "services/gateway/stop_match.h"
 
+struct json_t; // jansson's
+
 enum api_kind {
     API_COMPLETION = 1,
     API_CHAT = 2,
@@ -110,6 +112,9 @@ struct api_request {
 // model's vocab (0: not checked). The caller frees *out with api_request_free().
 bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const struct api_model *model, struct api_request *out,
                        struct api_error *error);
+// The same of a body that is parsed already. The request takes over the reference, even on failure.
+bool api_request_read(enum api_kind kind, struct json_t *root, const struct api_model *model, struct api_request *out,
+                      struct api_error *error);
 void api_request_free(struct api_request *request);
 
 #endif

@@ -123,7 +123,7 @@ void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kin
     bool full, is_batch;
 
     mesh_state(gateway->mesh, &state);
-    key = gateway->keys ? keys_find(gateway->keys, exchange_header(exchange, "Authorization")) : NULL;
+    key = client_key(gateway, exchange);
     is_batch = key && key_is_batch(key);
     full = is_full(gateway, &state, key, kind, is_batch, 1, &error);
     if ((full && (is_batch || !state.max_queue_batch || !may_ask_for_batch(kind, exchange))) || !key_begin(key, &grant, &error)) {
@@ -179,6 +179,12 @@ static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, 
                  "the text has %u tokens; with their strings counted, at most %u are given in one answer", count,
                  gateway->config.max_request_tokens);
         respond_error(exchange, &error);
+        return;
+    }
+    if (exchange_dialect(exchange)) {
+        exchange_dialect(exchange)->tokens(count, &body);
+        free(ids);
+        exchange_respond(exchange, 200, RESPOND_JSON, &body);
         return;
     }
     text_format(&body, "{\"count\":%u,\"max_model_len\":%u,\"tokens\":[", count, answer_context(gateway));
@@ -254,14 +260,14 @@ static bool check_class(struct gateway *gateway, struct work *work, struct api_r
     return !is_full(gateway, &state, work->key, work->kind, batch, 0, error);
 }
 
-// Takes api over.
-static void start_request(struct gateway *gateway, struct work *work, struct api_request *api)
+// Takes api and run over.
+static void start_request(struct gateway *gateway, struct work *work, struct api_request *api, struct dialect_run *run)
 {
     struct start *start = malloc(sizeof *start);
     struct request *request = NULL;
     struct api_error error = {0};
 
-    if (!request_prepare(gateway->requests, work->exchange, api, work->key, &request, &error)) {
+    if (!request_prepare(gateway->requests, work->exchange, api, run, work->key, &request, &error)) {
         refuse(work->exchange, work->grant.key, &error);
         free(start);
         return;
@@ -285,21 +291,32 @@ static void start_request(struct gateway *gateway, struct work *work, struct api
     }
 }
 
+// Returns whether the body is a request for this gateway's model.
+static bool read_body(struct gateway *gateway, struct work *work, struct api_request *api, struct dialect_run **run,
+                      struct api_error *error)
+{
+    size_t bytes;
+    const char *body = exchange_body(work->exchange, &bytes);
+    bool ok = exchange_dialect(work->exchange)
+                  ? work_translate(gateway, work->exchange, work->key, &work->kind, api, run, error)
+                  : api_request_parse(work->kind, body, bytes, language_api_model(gateway->language), api, error);
+
+    return ok && (!api->model || answer_check_model(gateway, api->model, error)) &&
+           (!work->grant.key || key_permits_model(work->grant.key, language_name(gateway->language), error));
+}
+
 void work_run(void *arg, void *item)
 {
     struct gateway *gateway = arg;
     struct work *work = item;
     struct api_request api = {0};
+    struct dialect_run *run = NULL;
     struct api_error error = {0};
-    size_t bytes;
-    const char *body = exchange_body(work->exchange, &bytes);
     bool is_batch = work->grant.key && key_is_batch(work->grant.key);
 
     if (exchange_is_gone(work->exchange)) {
         // nobody is left to answer
-    } else if (!api_request_parse(work->kind, body, bytes, language_api_model(gateway->language), &api, &error) ||
-               (api.model && !answer_check_model(gateway, api.model, &error)) ||
-               (work->grant.key && !key_permits_model(work->grant.key, language_name(gateway->language), &error))) {
+    } else if (!read_body(gateway, work, &api, &run, &error)) {
         log_info("API-REFUSED", "request=%s status=%d param=%s", exchange_request_id(work->exchange), error.status,
                  error.param[0] ? error.param : "-");
         refuse(work->exchange, work->grant.key, &error);
@@ -313,9 +330,12 @@ void work_run(void *arg, void *item)
             answer_tokenize(gateway, work->exchange, &api);
         else if (work->kind == API_DETOKENIZE)
             answer_detokenize(gateway, work->exchange, &api);
-        else
-            start_request(gateway, work, &api); // and empties api
+        else {
+            start_request(gateway, work, &api, run); // and empties api
+            run = NULL;
+        }
     }
+    dialect_run_close(run);
     api_request_free(&api);
     free_work(work);
 }
