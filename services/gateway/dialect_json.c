@@ -73,14 +73,14 @@ static bool is_among(const char *name, const char *const *names)
     return false;
 }
 
-void dialect_log_ignored(const json_t *body, const char *const *known, const char *const *more)
+void dialect_log_ignored(const json_t *body, const char *const *known, const char *const *more, const char *const *others)
 {
     uint32_t ignored = 0;
     void *at;
 
     for (at = json_object_iter((json_t *)(uintptr_t)body); at; at = json_object_iter_next((json_t *)(uintptr_t)body, at)) {
         const char *name = json_object_iter_key(at);
-        if (json_is_null(json_object_iter_value(at)) || is_among(name, known) || is_among(name, more) ||
+        if (json_is_null(json_object_iter_value(at)) || is_among(name, known) || is_among(name, more) || is_among(name, others) ||
             ignored++ >= API_MAX_LOGGED_FIELDS)
             continue;
         char quoted[128];

@@ -26,8 +26,8 @@ bool dialect_copy(json_t *to, const json_t *from, const char *const *names) __at
 // Fields of sampling beside OpenAI's, which a dialect passes on as they are; up to NULL.
 extern const char *const dialect_sampling_fields[];
 
-// Logs the members of a body that are in none of the lists, which end with NULL, and have a value.
-void dialect_log_ignored(const json_t *body, const char *const *known, const char *const *more);
+// Logs the members of a body that are in none of the lists, each up to NULL or NULL itself, and have a value.
+void dialect_log_ignored(const json_t *body, const char *const *known, const char *const *more, const char *const *others);
 
 // {"role": role, "content": content}, appended to the messages. content is taken over; NULL fails. *message: borrowed.
 bool dialect_add_message(json_t *messages, const char *role, json_t *content, json_t **message) __attribute__((warn_unused_result));

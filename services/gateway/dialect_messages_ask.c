@@ -302,7 +302,7 @@ bool dialect_messages_translate(struct dialect_ask *given, struct api_error *err
 
     json_decref(ask.messages);
     if (ok) {
-        dialect_log_ignored(given->body, read_fields, dialect_sampling_fields);
+        dialect_log_ignored(given->body, read_fields, dialect_sampling_fields, NULL);
         given->chat = chat;
         return true;
     }

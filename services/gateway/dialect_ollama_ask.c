@@ -56,7 +56,7 @@ static bool take_options(const json_t *body, json_t *chat, struct api_error *err
     }
     known[i] = NULL;
     if (given)
-        dialect_log_ignored(given, known, ignored_options);
+        dialect_log_ignored(given, known, ignored_options, NULL);
     if (most && !json_is_integer(most))
         return dialect_wrong_type(error, "options.num_predict", "an integer", most);
     return json_integer_value(most) <= 0 || dialect_set(chat, "max_tokens", most); // -1, -2: as many as fit
@@ -119,7 +119,7 @@ static bool take_common(const json_t *body, json_t *chat, struct api_error *erro
             !(json_is_array(value) && json_array_size(value) == 0) && !(json_is_integer(value) && json_integer_value(value) == 0))
             return dialect_unsupported(error, refused[i], "");
     }
-    dialect_log_ignored(body, read_fields, NULL);
+    dialect_log_ignored(body, read_fields, NULL, NULL);
     if (stream && !json_is_boolean(stream))
         return dialect_wrong_type(error, "stream", "a boolean", stream);
     return dialect_set_new(chat, "stream", json_boolean(!json_is_false(stream))) && take_model(body, chat, error) &&

@@ -443,7 +443,7 @@ bool dialect_responses_translate(struct dialect_ask *given, struct api_error *er
               take_format(&ask, chat) && take_others(&ask, chat) && put_messages(&ask, chat) && make_own(&ask);
 
     if (ok) {
-        dialect_log_ignored(given->body, read_fields, same_fields);
+        dialect_log_ignored(given->body, read_fields, same_fields, dialect_sampling_fields);
         given->chat = chat;
     } else {
         json_decref(chat);

@@ -7,8 +7,10 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/options.h"
 #include "common/rpc/secret.h"
 #include "services/gateway/gateway_internal.h"
+#include "services/gateway/openapi.h"
 
 enum {
     DRAIN_POLL_MS = 10,
@@ -327,6 +329,9 @@ enum status gateway_open(const struct gateway_config *config, struct gateway **o
         status = open_batches(gateway, error);
     if (status == STATUS_OK)
         status = open_responses(gateway, error);
+    openapi_render(FASTDECODE_VERSION, gateway->language ? language_name(gateway->language) : "", &gateway->openapi);
+    if (status == STATUS_OK && gateway->openapi.failed)
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     if (status == STATUS_OK)
         status = open_front(gateway, error);
     if (status != STATUS_OK) {
@@ -381,5 +386,6 @@ void gateway_close(struct gateway *gateway)
     metrics_close(gateway->metrics);
     keys_close(gateway->keys);
     language_close(gateway->language);
+    text_free(&gateway->openapi);
     free(gateway);
 }

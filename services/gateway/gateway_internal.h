@@ -36,6 +36,7 @@ struct gateway {
     struct otlp *otlp;                // NULL: requests are not traced
     struct batch_api *batches;        // NULL: off
     struct response_store *responses; // NULL: none are kept
+    struct text openapi;              // the document, rendered once
     uint64_t created_s;
     atomic_bool leaving;      // not ready, but accepts requests; relaxed: nothing else depends on it
     atomic_bool draining;     // accepts no more requests; relaxed: nothing else depends on it
@@ -71,7 +72,8 @@ void work_cancel(struct gateway *gateway, struct exchange *exchange);
 
 // Handlers of routes, on the polling thread. kind: the kind of body; 0: none is expected.
 typedef void route_handler_fn(struct gateway *gateway, struct exchange *exchange, enum api_kind kind);
-route_handler_fn answer_health, answer_ready, answer_version, answer_models, answer_model, answer_metrics, work_queue;
+route_handler_fn answer_health, answer_ready, answer_version, answer_models, answer_model, answer_metrics, answer_openapi,
+    work_queue;
 route_handler_fn answer_response, answer_response_delete;                                     // answers_responses.c
 route_handler_fn answer_ollama_tags, answer_ollama_show, answer_ollama_ps, answer_no_vectors; // answers_ollama.c
 route_handler_fn answer_page, answer_page_file, answer_mesh_state;                            // pages.c

@@ -59,6 +59,7 @@ static const struct route routes[] = {
     {BOTH, "/health", NULL, "GET", false, 0, answer_health, 0},
     {BOTH, "/ready", NULL, "GET", false, 0, answer_ready, 0},
     {ADMIN, "/metrics", NULL, "GET", false, 0, answer_metrics, 0},
+    {PUBLIC, "/openapi.json", NULL, "GET", false, 0, answer_openapi, 0},
     {BOTH, "/version", NULL, "GET", false, 0, answer_version, 0},
     {PUBLIC, "/", NULL, "GET", false, 0, answer_page, 0},
     {ADMIN, "/mesh", NULL, "GET", false, 0, answer_page, 0},

@@ -214,6 +214,27 @@ static bool read_object(struct schema_run *run, json_t *root)
     return true;
 }
 
+void api_each_field(enum api_kind kind, api_field_fn *each, void *arg)
+{
+    static const enum api_field_type types[] = {
+        [READ_CUSTOM] = API_FIELD_CUSTOM, [READ_BOOL] = API_FIELD_BOOL,     [READ_INTEGER] = API_FIELD_INTEGER,
+        [READ_NUMBER] = API_FIELD_NUMBER, [READ_STRING] = API_FIELD_STRING, [READ_IGNORE] = API_FIELD_IGNORE,
+    };
+    size_t i;
+
+    for (i = 0; i < ARRAY_COUNT(fields); i++) {
+        const struct field *row = &fields[i];
+        const struct api_field field = {row->name, types[row->kind], row->min, row->max, row->above_min};
+        if (row->endpoints & kind)
+            each(arg, &field);
+    }
+    for (i = 0; i < ARRAY_COUNT(refused); i++) {
+        const struct api_field field = {.name = refused[i].name, .type = API_FIELD_REFUSED};
+        if (refused[i].endpoints & kind)
+            each(arg, &field);
+    }
+}
+
 // Rules between fields.
 static bool check_together(struct schema_run *run)
 {

@@ -108,6 +108,28 @@ struct api_request {
     bool continuous_usage; // each chunk of a stream says the usage so far
 };
 
+// A field that a body may have, as the tables have it.
+enum api_field_type {
+    API_FIELD_CUSTOM, // a reader of its own
+    API_FIELD_BOOL,
+    API_FIELD_INTEGER,
+    API_FIELD_NUMBER,
+    API_FIELD_STRING,
+    API_FIELD_IGNORE,  // any value, which changes nothing
+    API_FIELD_REFUSED, // only a value that changes nothing
+};
+
+struct api_field {
+    const char *name;
+    enum api_field_type type;
+    double min, max; // INTEGER, NUMBER
+    bool above_min;
+};
+
+typedef void api_field_fn(void *arg, const struct api_field *field);
+// Calls for each field of bodies of that kind.
+void api_each_field(enum api_kind kind, api_field_fn *each, void *arg);
+
 // Parses a body of `kind`. On failure *error says what is wrong and *out is empty. Ids are checked against the
 // model's vocab (0: not checked). The caller frees *out with api_request_free().
 bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const struct api_model *model, struct api_request *out,

@@ -268,6 +268,8 @@ static void start_request(struct gateway *gateway, struct work *work, struct api
     struct api_error error = {0};
 
     if (!request_prepare(gateway->requests, work->exchange, api, run, work->key, &request, &error)) {
+        if (exchange_dialect(work->exchange))
+            dialect_rename_field(exchange_dialect(work->exchange), &error);
         refuse(work->exchange, work->grant.key, &error);
         free(start);
         return;
