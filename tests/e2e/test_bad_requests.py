@@ -9,7 +9,7 @@ from conftest import pace
 
 pytestmark = pytest.mark.sanitizer
 
-C, H, T, D = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
+C, H, T, D, R = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/v1/responses"
 HELLO = [{"role": "user", "content": "hi"}]
 
 
@@ -155,6 +155,20 @@ BAD = [
      "stream_options.continuous_usage_stats", "a boolean"),
     ("continuous usage alone", C, completion(stream_options={"continuous_usage_stats": True}), 400, "stream_options", "only allowed"),
     ("guided_json", C, completion(guided_json={"type": "object"}), 400, "guided_json", "not supported"),
+    # responses
+    ("response of nothing", R, {"model": "default"}, 400, "input", "required"),
+    ("response of broken JSON", R, b"{", 400, None, "not valid JSON"),
+    ("response of a number", R, {"input": 5}, 400, "input", "not an integer"),
+    ("response of no items", R, {"input": []}, 400, "input", "must not be empty"),
+    ("response of a strange item", R, {"input": [{"type": "computer_call"}]}, 400, "input[0]", "only items of type"),
+    ("response of an unknown role", R, {"input": [{"role": "wizard", "content": "x"}]}, 400, "input", "must be"),
+    ("response of another model", R, {"model": "gpt-17", "input": "x"}, 404, "model", "does not exist"),
+    ("response temperature", R, {"input": "x", "temperature": 9}, 400, "temperature", "at most 2"),
+    ("response too long", R, {"input": "x", "max_output_tokens": 10_000_000}, 400, "max_output_tokens", "maximum context length"),
+    ("response format", R, {"input": "x", "text": {"format": 5}}, 400, "text.format", "an object with a 'type'"),
+    ("response to none", R, {"input": "x", "previous_response_id": "resp_1"}, 404, "previous_response_id", "no such response"),
+    ("response metadata", R, {"input": "x", "metadata": 5}, 400, "metadata", "an object"),
+    ("embeddings", "/v1/embeddings", {"input": "x"}, 404, None, "gives no embeddings"),
     # the helpers' endpoints
     ("tokenize nothing", T, {}, 400, "prompt", "exactly one"),
     ("tokenize both", T, {"prompt": "a", "messages": HELLO}, 400, "prompt", "exactly one"),
@@ -181,6 +195,22 @@ def test_bad_request(server, name, path, body, status, param, part):
     assert got == status, text
     check_error(text, param, part)
     assert headers["Content-Type"].startswith("application/json")
+
+
+FORMS = {"/v1/messages": lambda error: error["type"] == "error" and {"type", "message"} == set(error["error"]),
+         "/v1/messages/count_tokens": lambda error: error["type"] == "error" and {"type", "message"} == set(error["error"]),
+         "/api/chat": lambda error: isinstance(error["error"], str), "/api/nowhere": lambda error: isinstance(error["error"], str)}
+
+
+@pytest.mark.parametrize("path", FORMS)
+@pytest.mark.parametrize("method,body,headers,status", [
+    ("POST", b"{", {}, 400), ("POST", b"[]", {}, 400), ("POST", b'{"model": 5}', {}, 400), ("PUT", b"{}", {}, 405), ("POST", b"{}", {"Content-Encoding": "gzip"}, 415),
+    ("POST", b" " * 10_000_000, {}, 413)])
+def test_errors_in_other_forms(server, path, method, body, headers, status):
+    """Whoever refuses the request, its parser or the server before it, the client reads its own kind of error."""
+    got, _, text = call(server, method, path, body, headers)
+    assert got == (404 if path == "/api/nowhere" else status), text
+    assert FORMS[path](json.loads(text)), text
 
 
 def test_context_code(server):
