@@ -98,9 +98,6 @@ struct dialect_run {
     bool begun, item_open, failed;
 };
 
-// Returns the dialect of a path, or NULL: OpenAI's chats and completions, and all that has no form of its own.
-const struct dialect *dialect_of_path(const char *path);
-
 // Translates the request. On failure *error is in the dialect's own words. Takes no reference of the body.
 bool dialect_translate(const struct dialect *dialect, struct dialect_ask *ask, struct api_error *error);
 // Puts the dialect's name of a field in place of the chat's.
@@ -127,8 +124,5 @@ static inline void dialect_comma(struct text *out, bool first)
     if (!first)
         text_append(out, ",", 1);
 }
-
-extern const struct dialect dialect_responses, dialect_messages, dialect_count_tokens, dialect_ollama_chat, dialect_ollama_generate,
-    dialect_ollama_other;
 
 #endif

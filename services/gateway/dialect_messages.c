@@ -2,7 +2,7 @@
 //
 // The prompt's tokens are counted in two parts, those whose KV was there before and the others; which it is is known at the end, so a stream
 // says it again in its last event but one.
-#include "services/gateway/dialect_messages.h"
+#include "services/gateway/dialect_messages_ask.h"
 
 #include <string.h>
 

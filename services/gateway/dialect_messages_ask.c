@@ -12,7 +12,7 @@
 
 #include "common/base/checked.h"
 #include "services/gateway/dialect_json.h"
-#include "services/gateway/dialect_messages.h"
+#include "services/gateway/dialect_messages_ask.h"
 #include "services/gateway/schema_internal.h"
 
 static const char *const read_fields[] = {"model",       "messages",      "system",        "max_tokens", "stop_sequences",

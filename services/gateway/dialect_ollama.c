@@ -1,7 +1,7 @@
 // dialect_ollama.c: Ollama's answers: lines of JSON, each with a piece of the text, the last with what it took.
 //
 // A call of a tool is one piece: its arguments are an object, which is whole at the end only.
-#include "services/gateway/dialect_ollama.h"
+#include "services/gateway/dialect_ollama_ask.h"
 
 #include <string.h>
 #include <time.h>

@@ -9,7 +9,7 @@
 
 #include "common/base/checked.h"
 #include "services/gateway/dialect_json.h"
-#include "services/gateway/dialect_ollama.h"
+#include "services/gateway/dialect_ollama_ask.h"
 #include "services/gateway/schema_internal.h"
 
 enum { RAW_TOKENS = 128 }; // of a completion whose length is not given

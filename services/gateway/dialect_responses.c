@@ -2,7 +2,7 @@
 //
 // Each event has a number and says to which item and part it belongs. Items of one answer are numbered in its id's own space:
 // resp_7f…, and in it rs_7f…_0 (reasoning), msg_7f…_1 (text), fc_7f…_2 (a call).
-#include "services/gateway/dialect_responses.h"
+#include "services/gateway/dialect_responses_ask.h"
 
 #include <string.h>
 

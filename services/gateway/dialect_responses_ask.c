@@ -17,7 +17,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "services/gateway/dialect_json.h"
-#include "services/gateway/dialect_responses.h"
+#include "services/gateway/dialect_responses_ask.h"
 #include "services/gateway/response_store.h"
 #include "services/gateway/schema_internal.h"
 

@@ -6,7 +6,7 @@
 
 #include "services/gateway/audit.h"
 #include "services/gateway/batch_api.h"
-#include "services/gateway/dialect.h"
+#include "services/gateway/dialects.h"
 #include "services/gateway/gateway.h"
 #include "services/gateway/http.h"
 #include "services/gateway/http_tls.h"

@@ -154,7 +154,8 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
 // Sends a comment on a silent stream: proxies close silent connections.
 static void keep_alive(struct request *request, uint64_t now_us)
 {
-    if (!request->stream || !request->keep_alive || (double)(now_us - request->last_write_us) < request->owner->config.keep_alive_s * 1e6)
+    if (!request->stream || !request->keep_alive ||
+        (double)(now_us - request->last_write_us) < request->owner->config.keep_alive_s * 1e6)
         return;
     request->last_write_us = now_us;
     exchange_begin(request->exchange, request->stream_type);

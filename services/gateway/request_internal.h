@@ -98,9 +98,9 @@ struct request {
     char *cache_salt; // owned; NULL: no salt
     struct respond_head head;
     const struct request_form *form; // set when it starts
-    struct dialect_run *run; // owned; NULL: OpenAI's form
-    const char *stream_type; // content type of a stream
-    const char *keep_alive;  // what a silent stream is sent; NULL: nothing
+    struct dialect_run *run;         // owned; NULL: OpenAI's form
+    const char *stream_type;         // content type of a stream
+    const char *keep_alive;          // what a silent stream is sent; NULL: nothing
     bool stream, echo, logprobs, ignore_eos, include_usage;
     Fastdecode__LatencyClass latency_class;
     uint32_t top_logprobs, max_tokens;

@@ -7,7 +7,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "services/gateway/dialect.h"
+#include "services/gateway/dialects.h"
 #include "services/gateway/response_store.h"
 
 static const struct api_model model = {.vocab = 512, .temperature = 1, .top_p = 1, .repetition_penalty = 1};

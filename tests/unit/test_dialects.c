@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/gateway/dialect.h"
+#include "services/gateway/dialects.h"
 #include "services/gateway/response_store.h"
 
 // --- requests -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-// dialect_responses.h: what the two files of OpenAI's responses share: dialect_responses_ask.c (requests), dialect_responses.c (answers).
-#ifndef FD_GATEWAY_DIALECT_RESPONSES_H
-#define FD_GATEWAY_DIALECT_RESPONSES_H
+// dialect_responses_ask.h: requests of OpenAI's responses, translated, and what they leave for the answer.
+#ifndef FD_GATEWAY_DIALECT_RESPONSES_ASK_H
+#define FD_GATEWAY_DIALECT_RESPONSES_ASK_H
 
 #include "services/gateway/dialect.h"
 #include "services/gateway/key.h"

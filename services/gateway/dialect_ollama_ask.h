@@ -1,6 +1,6 @@
-// dialect_ollama.h: what the two files of Ollama's API share.
-#ifndef FD_GATEWAY_DIALECT_OLLAMA_H
-#define FD_GATEWAY_DIALECT_OLLAMA_H
+// dialect_ollama_ask.h: requests of Ollama's API, translated.
+#ifndef FD_GATEWAY_DIALECT_OLLAMA_ASK_H
+#define FD_GATEWAY_DIALECT_OLLAMA_ASK_H
 
 #include "services/gateway/dialect.h"
 

@@ -1,6 +1,6 @@
-// dialect_messages.h: what the two files of Anthropic's messages share.
-#ifndef FD_GATEWAY_DIALECT_MESSAGES_H
-#define FD_GATEWAY_DIALECT_MESSAGES_H
+// dialect_messages_ask.h: requests of Anthropic's messages, translated.
+#ifndef FD_GATEWAY_DIALECT_MESSAGES_ASK_H
+#define FD_GATEWAY_DIALECT_MESSAGES_ASK_H
 
 #include "services/gateway/dialect.h"
 
