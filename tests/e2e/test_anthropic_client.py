@@ -68,6 +68,11 @@ def test_count_tokens(client, mesh):
         == post(mesh, "/tokenize", {"messages": HELLO})["count"]
 
 
+def test_models(client):
+    models = client.models.list().data
+    assert [client.models.retrieve(model.id).id for model in models] == [model.id for model in models]
+
+
 def test_errors(client, mesh):
     with pytest.raises(anthropic.NotFoundError) as caught:
         client.messages.create(model="gpt-17", max_tokens=1, messages=HELLO)

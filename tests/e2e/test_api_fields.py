@@ -2,10 +2,11 @@
 import json
 import math
 import os
+import re
 
 import pytest
 
-from api_client import call, events, post, server  # noqa: F401 (a fixture)
+from api_client import call, connect, events, post, server  # noqa: F401 (a fixture)
 from conftest import tiny
 
 C, H, T = "/v1/completions", "/v1/chat/completions", "/tokenize"
@@ -170,6 +171,18 @@ def test_priority_is_the_class(server):
     for priority in (-3, 0, 7):
         reply = post(server, C, {**SEA, "priority": priority})
         assert reply["choices"] == post(server, C, SEA)["choices"] and "service_tier" not in reply
+
+
+@pytest.mark.parametrize("priority,running", [(1, 1), (0, 0), (-1, 0)])
+def test_priority_chooses_the_class(mesh, priority, running):
+    """While the answer is streamed, the gateway counts it in its class."""
+    connection = connect(mesh)
+    body = {**SEA, "priority": priority, "stream": True, "max_tokens": 2000, "ignore_eos": True}
+    connection.request("POST", C, json.dumps(body), {"Content-Type": "application/json"})
+    assert connection.getresponse().readline().startswith(b"data: ")
+    counted = re.search(r"^fastdecode_gateway_batch_class_running(?:\{[^}]*\})? (\d+)$", mesh.get("/metrics"), re.M).group(1)
+    connection.close()
+    assert int(counted) == running
 
 
 def gap_model(folder):
