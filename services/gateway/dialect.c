@@ -115,7 +115,7 @@ static struct dialect_item *open_item(struct dialect_run *run, const struct dial
     item = &run->items[run->item_count++];
     *item = (struct dialect_item){.part = piece->part, .call = piece->call};
     text_string(&item->id, piece->id ? piece->id : "");
-    text_string(&item->name, piece->name ? piece->name : "");
+    text_append(&item->name, piece->name, piece->name_bytes);
     run->item_open = true;
     if (out && run->dialect->item_begin)
         run->dialect->item_begin(run, item, out);
@@ -146,6 +146,14 @@ void dialect_push(struct dialect_run *run, const struct dialect_piece *piece, st
     run->failed |= item->data.failed || item->id.failed || item->name.failed;
     if (out && run->dialect->delta)
         run->dialect->delta(run, item, piece->data, piece->bytes, out);
+}
+
+bool dialect_is_in_call(const struct dialect_run *run, uint32_t *call)
+{
+    const struct dialect_item *last = run->item_open ? &run->items[run->item_count - 1] : NULL;
+
+    *call = last ? last->call : 0;
+    return last && last->part == DIALECT_CALL;
 }
 
 // An answer without any text is an empty text.

@@ -30,8 +30,9 @@ enum dialect_part { DIALECT_TEXT, DIALECT_REASONING, DIALECT_CALL };
 struct dialect_piece {
     enum dialect_part part;
     uint32_t call;         // CALL: the number of the call; another number begins another call
-    const char *id, *name; // CALL: terminated; of its first piece
-    const char *data;      // text, reasoning, or a part of the arguments, which are JSON
+    const char *id, *name; // CALL: of its first piece; the id is terminated
+    size_t name_bytes;
+    const char *data; // text, reasoning, or a part of the arguments, which are JSON
     size_t bytes;
 };
 
@@ -113,6 +114,8 @@ void dialect_run_close(struct dialect_run *run); // NULL is allowed
 
 // Takes a piece of the answer. out: the stream; NULL: the answer is told at the end. Lack of memory sets run->failed.
 void dialect_push(struct dialect_run *run, const struct dialect_piece *piece, struct text *out);
+// Returns whether the last piece belongs to a call, which more pieces may continue as long as no other item begins.
+bool dialect_is_in_call(const struct dialect_run *run, uint32_t *call);
 // Ends the answer: its stream, or all of it.
 void dialect_end_stream(struct dialect_run *run, const struct dialect_end *end, struct text *out);
 void dialect_end_whole(struct dialect_run *run, const struct dialect_end *end, struct text *out);

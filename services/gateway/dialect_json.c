@@ -6,26 +6,15 @@
 #include "common/base/log.h"
 #include "services/gateway/schema_internal.h"
 
-const char *const dialect_sampling_fields[] = {"top_k",
-                                               "min_p",
-                                               "seed",
-                                               "presence_penalty",
-                                               "frequency_penalty",
-                                               "repetition_penalty",
-                                               "logit_bias",
-                                               "ignore_eos",
-                                               "cache_salt",
-                                               "priority",
-                                               "min_tokens",
-                                               "stop_token_ids",
-                                               "bad_words",
-                                               "allowed_token_ids",
-                                               "typical_p",
-                                               "structured_outputs",
-                                               "chat_template_kwargs",
-                                               "truncate_prompt_tokens",
-                                               "include_stop_str_in_output",
-                                               NULL};
+// clang-format off
+const char *const dialect_sampling_fields[] = {
+    "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias",
+    "ignore_eos", "cache_salt", "priority", "min_tokens", "stop_token_ids", "bad_words", "allowed_token_ids",
+    "typical_p", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base", "dry_allowed_length",
+    "dry_penalty_last_n", "dry_sequence_breakers", "structured_outputs", "chat_template_kwargs",
+    "truncate_prompt_tokens", "include_stop_str_in_output", NULL,
+};
+// clang-format on
 
 bool dialect_wrong_type(struct api_error *error, const char *name, const char *wanted, const json_t *value)
 {

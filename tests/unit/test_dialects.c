@@ -207,9 +207,9 @@ static const struct dialect_piece pieces[] = {
     {.part = DIALECT_REASONING, .data = "m", .bytes = 1},
     {.part = DIALECT_TEXT, .data = "It is ", .bytes = 6},
     {.part = DIALECT_TEXT, .data = "\"4\".", .bytes = 4},
-    {.part = DIALECT_CALL, .call = 0, .id = "call_a", .name = "add", .data = "{\"a\":", .bytes = 5},
+    {.part = DIALECT_CALL, .call = 0, .id = "call_a", .name = "add", .name_bytes = 3, .data = "{\"a\":", .bytes = 5},
     {.part = DIALECT_CALL, .call = 0, .data = "2}", .bytes = 2},
-    {.part = DIALECT_CALL, .call = 1, .id = "call_b", .name = "none"},
+    {.part = DIALECT_CALL, .call = 1, .id = "call_b", .name = "none", .name_bytes = 4},
 };
 
 static struct dialect_end end_of(const char *reason)
