@@ -36,6 +36,8 @@ UNIT     := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/unit/%)
 KERNEL   := $(patsubst tests/kernels/%.c,$(BUILD)/tests/kernels/%,$(wildcard tests/kernels/test_*.c))
 INTEG    := $(patsubst tests/integration/%.c,$(BUILD)/tests/integration/%,$(wildcard tests/integration/test_*.c))
 FUZZ     := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+# What tests in Python ask.
+TOOLS    := $(BUILD)/tests/e2e/schema_texts
 SLOW     := $(patsubst %,$(BUILD)/tests/slow/%,kv-worker s-part scheduler)
 # The CUDA backend is a shared object of its own. Tests have it twice: emulated on the CPU (tests/cuda), and, by check-gpu, real.
 CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)),/usr/local/cuda)
@@ -250,12 +252,12 @@ images: ## build the images of all services with docker or podman (ARGS="kv-work
 check-deploy: packages-deploy model ## build the images, start them by compose and as pods, change them under load (root; no registry needed)
 	$(Q)tests/deploy/check_deploy.sh
 
-programs: $(BINS) $(UNIT) $(if $(filter thread,$(SAN)),,$(KERNEL)) $(INTEG) $(SLOW) $(EMULATED) $(if $(SAN)$(FUZZER),,$(BENCH) cuda) ## build the programs, all tests and benches
+programs: $(BINS) $(UNIT) $(if $(filter thread,$(SAN)),,$(KERNEL)) $(INTEG) $(SLOW) $(TOOLS) $(EMULATED) $(if $(SAN)$(FUZZER),,$(BENCH) cuda) ## build the programs, all tests and benches
 fuzz: $(FUZZ) ## build the fuzz targets (clang's libFuzzer)
 
 venv: $(VENV)/ready
 $(VENV)/ready: tests/requirements.txt
-	$(Q)echo "  VENV $(VENV)"; $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install -q --disable-pip-version-check -r $< && touch $@
+	$(Q)echo "  VENV $(VENV)"; $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install -q --disable-pip-version-check -r $< && $(VENV)/bin/python tests/e2e/schema_suite.py >/dev/null && touch $@
 
 # Packages that are too large for every run of the tests: those that use them are skipped without.
 venv-full: $(VENV)/ready-full ## the packages of the tests that only `make check-full` runs

@@ -55,6 +55,14 @@ FAULTS = [
     Fault("page-copy", "common/kv/kv_sequence.c",
           "kv_ledger_reserve(&store->ledger, sequence, positions, &copy, error);\n\n    if (copy.needed)",
           "kv_ledger_reserve(&store->ledger, sequence, positions, &copy, error);\n\n    if (copy.needed && status)", "unit/test_kv_share"),
+    # Grammars of JSON Schemas: a number that is its exclusive bound is taken; a declared key comes again as another one; alternatives of a oneOf
+    # that overlap do not exclude each other.
+    Fault("schema-bound", "common/grammar/grammar_schema_range.c", "!is_zero_from(&range->low, place) || range->low_is_exclusive",
+          "!is_zero_from(&range->low, place)", "unit/test_grammar_schema"),
+    Fault("schema-keys", "common/grammar/grammar_schema_key.c", "keys->declared_count ? undeclared(schema, keys) : jschema_any_content(schema)",
+          "jschema_any_content(schema)", "unit/test_grammar_schema"),
+    Fault("schema-one-of", "common/grammar/grammar_schema_union.c",
+          'json_array_append_new(all, json_pack("{s:O}", "not", json_array_get(alternatives, k)));', "", "unit/test_grammar_schema"),
     # The scheduling core: chunks are not aligned with the rows that decode.
     Fault("chunk-align", "common/sched/sched_chunk.c", "uint32_t first = tile - decode_rows % tile;", "uint32_t first = tile;",
           "unit/test_sched"),
@@ -80,6 +88,12 @@ FAULTS = [
     # Drafts behind a token count though penalties make their samples depend on it.
     Fault("draft-penalty", "services/s-part/step_plan.c", "plan->rows[row + at].token && sampler_is_pure(sampler));", "plan->rows[row + at].token);",
           "unit/test_step_plan"),
+    # A sample that no mask was written for counts.
+    Fault("mask-missing", "services/s-part/step_plan.c", "        if (run->sequence->masked && at >= run->mask_count)\n            break;\n", "",
+          "unit/test_step_plan"),
+    # The grammar does not hear of what was drawn.
+    Fault("mask-deaf", "services/s-part/masker.c", "take(sequence, sequence->taken, sequence->taken_count);", "take(sequence, sequence->taken, 0);",
+          "unit/test_masker"),
     # A sampler whose sequence is in a step when it is released stays for ever.
     Fault("sampler-release", "services/s-part/engine_release.c", "    engine->deferred[slot].sampler |= what.sampler;\n", "",
           "integration/test_engine"),
@@ -118,6 +132,8 @@ FAULTS = [
     Fault("handover-positions", "common/handover/handover.c", ".positions = MIN(positions, fetch->positions - fetch->received),",
           ".positions = positions,", "integration/test_handover integration/test_handover_again integration/test_handover_copies"),
     # Sampler: tokens of the prompt are penalized as if they had been generated.
+    Fault("min-tokens", "common/sampler/sampler_ban.c", "return index < p->min_tokens &&", "return index + 1 < p->min_tokens &&",
+          "unit/test_sampler_fields"),
     Fault("presence-penalty", "common/sampler/sampler.c", "        if (seen->generated)\n            *logit -= p->presence_penalty",
           "        *logit -= p->presence_penalty", "unit/test_sampler"),
     # Tokenizer: of equal pairs in a long word the rightmost is merged first.

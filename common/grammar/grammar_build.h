@@ -68,4 +68,8 @@ uint32_t grammar_text_before(struct grammar_builder *builder, const char *marker
 // (left recursion; the error names it), or nothing at all matches. RESOURCE_EXHAUSTED: a limit of grammar.h, or memory.
 enum status grammar_compile(struct grammar_builder *builder, uint32_t root, struct grammar **out, struct error *error) MUST_CHECK;
 
+// The same, and closes the builder, whatever happens. A builder that is NULL means that there was no memory for it.
+enum status grammar_builder_finish(struct grammar_builder *builder, uint32_t root, struct grammar **out,
+                                   struct error *error) MUST_CHECK;
+
 #endif

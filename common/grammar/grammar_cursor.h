@@ -5,6 +5,12 @@
 // allocated when it is opened: when that is full, what no cursor needs is forgotten. A cursor is a place in the grammar.
 // Where a cursor is depends on the tokens that it has taken and on nothing else.
 //
+// Rules may be nested about 1,000 levels deep (a configuration has a limit, grammar_tracker_state.h); a token that would go deeper is not allowed. Nor is
+// one after which more than about 1,000 different rules could be under way at once.
+//
+// A mask that is not ready takes 20 to 100 us at most places of a JSON text, about a millisecond where nearly everything is allowed but for a few
+// characters, and with an expression that is ambiguous on purpose as much as there are tokens. bench_grammar has figures.
+//
 // Threads: a tracker and its cursors are used by one thread at a time. Only the functions named open allocate.
 #ifndef FD_GRAMMAR_GRAMMAR_CURSOR_H
 #define FD_GRAMMAR_GRAMMAR_CURSOR_H
@@ -21,15 +27,16 @@ struct grammar_tracker;
 struct grammar_cursor;
 
 // Takes over `grammar` on success. vocab outlives the tracker. bytes: what it may allocate for configurations and masks, at least
-// GRAMMAR_TRACKER_MIN_BYTES plus eight masks.
-enum { GRAMMAR_TRACKER_MIN_BYTES = 1 << 20 };
+// GRAMMAR_TRACKER_MIN_BYTES plus eight masks. Half of that is for masks. RESOURCE_EXHAUSTED: no memory.
+enum { GRAMMAR_TRACKER_MIN_BYTES = 1 << 20, GRAMMAR_CURSOR_BYTES = 1 << 15 };
 enum status grammar_tracker_open(struct grammar *grammar, const struct grammar_vocab *vocab, size_t bytes,
                                  struct grammar_tracker **out, struct error *error) MUST_CHECK;
 // All its cursors are closed before.
 void grammar_tracker_close(struct grammar_tracker *tracker);
 const struct grammar *grammar_tracker_grammar(const struct grammar_tracker *tracker);
 
-// Opens a cursor at the start of the text; NULL: no memory.
+// Opens a cursor at the start of the text; NULL: no memory. A tracker has room for any place that a cursor can be in, so the tracker grows once it
+// has more cursors than a sixth of its bytes has GRAMMAR_CURSOR_BYTES.
 struct grammar_cursor *grammar_cursor_open(struct grammar_tracker *tracker);
 void grammar_cursor_close(struct grammar_cursor *cursor);
 // Puts `to` where `from` is; both are of one tracker.

@@ -1,9 +1,12 @@
 // grammar_schema.h: the JSON texts that are valid under a JSON Schema (draft 2020-12), as a grammar.
 //
-// Properties come in the schema's order, then additional ones; an instance is a value, not a text, so this loses no instance.
-// Between JSON's tokens there is at most the white space that the options allow. A keyword that is not supported fails with UNIMPLEMENTED and its
-// path ("#/properties/a/not: ..."); annotations are ignored. A schema without any instance fails with INVALID_ARGUMENT.
-// Schemas may be hostile: depth, alternatives and $ref are bounded. Safe from any thread.
+// Exact: every text is valid, and every valid value has a text, within limits of digits. A value need not have all its texts: properties come in the
+// schema's order, then additional ones; integers have no fraction; strings of an enum, pattern or format are spelled without needless escapes.
+// Between JSON's tokens there is at most the white space that the options allow.
+//
+// What cannot be said exactly fails with UNIMPLEMENTED and its path ("#/properties/a/uniqueItems: ..."); annotations are ignored. A schema without any
+// instance fails with INVALID_ARGUMENT, one that is too large or too deep with RESOURCE_EXHAUSTED. Schemas may be hostile: depth,
+// alternatives and $ref are bounded. docs/structured-output.md has the keywords. Safe from any thread.
 #ifndef FD_GRAMMAR_GRAMMAR_SCHEMA_H
 #define FD_GRAMMAR_GRAMMAR_SCHEMA_H
 

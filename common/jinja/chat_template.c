@@ -1,7 +1,7 @@
 // chat_template.c: the interface of this directory: compiles a template, sets the variables of a run and returns its result.
 //
-// Variables are messages (a list of {role, content}), add_generation_prompt, bos_token, eos_token, and tools and documents, which are `none`,
-// as in the reference renderer. A template sees one message as {'role': 'user', 'content': 'hi'}.
+// Variables are messages, tools and documents (`none` where they are not given, as in the reference renderer), add_generation_prompt, bos_token,
+// eos_token, and what the client adds (chat_template_kwargs). A template sees one message as {'role': 'user', 'content': 'hi'}.
 #include "common/jinja/chat_template.h"
 
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/jinja/jinja_char.h"
+#include "common/jinja/jinja_json.h"
 #include "common/jinja/jinja_parser.h"
-#include "common/jinja/jinja_run.h"
 
 struct chat_template {
     struct jinja_template compiled;
@@ -60,58 +60,60 @@ void chat_template_close(struct chat_template *chat_template)
     free(chat_template);
 }
 
-// Sets a variable if the template names it at all.
-static bool set_named(struct jinja_run *run, const char *name, const struct jinja_value *value)
+static bool find_name(const struct jinja_template *source, const char *name, uint32_t *id)
 {
-    for (uint32_t id = 0; id < run->source->name_count; id++)
-        if (jinja_string_is(run->source->names[id], name))
-            return jinja_set_variable(run, id, value);
-    return true;
+    for (*id = 0; *id < source->name_count; ++*id)
+        if (jinja_string_is(source->names[*id], name))
+            return true;
+    return false;
+}
+
+bool chat_template_names(const struct chat_template *chat_template, const char *variable)
+{
+    uint32_t id;
+    return find_name(&chat_template->compiled, variable, &id);
+}
+
+bool chat_template_owns(const char *variable)
+{
+    static const char *const owned[] = {"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"};
+    for (size_t i = 0; i < ARRAY_COUNT(owned); i++)
+        if (!strcmp(variable, owned[i]))
+            return true;
+    return false;
 }
 
 static bool set_text(struct jinja_run *run, const char *name, const char *text)
 {
     struct jinja_value value;
-    return !text || (jinja_string_value(run, text, strlen(text), false, &value) && set_named(run, name, &value));
+    uint32_t id;
+    return !text || !find_name(run->source, name, &id) ||
+           (jinja_string_value(run, text, strlen(text), false, &value) && jinja_set_variable(run, id, &value));
 }
 
-// Authors of templates expect the known roles; any other role is the client's text.
-static bool is_known_role(const char *role)
+// Sets a variable if the template names it at all.
+static bool set_json(struct jinja_run *run, const char *name, const json_t *json)
 {
-    static const char *const known[] = {"system", "developer", "user", "assistant", "tool"};
-    for (size_t i = 0; i < ARRAY_COUNT(known); i++)
-        if (!strcmp(role, known[i]))
-            return true;
-    return false;
+    struct jinja_value value;
+    uint32_t id;
+    return !find_name(run->source, name, &id) || (jinja_from_json(run, json, &value) && jinja_set_variable(run, id, &value));
 }
 
-static bool make_message(struct jinja_run *run, const struct chat_message *message, struct jinja_value *out)
+static bool set_variables(struct jinja_run *run, const struct chat_input *input)
 {
-    struct jinja_value role_key, content_key, role, content = {.kind = KIND_NONE};
-    struct jinja_dict *dict = jinja_dict_new(run, 2);
-    if (!dict || !jinja_string_value(run, "role", 4, false, &role_key) ||
-        !jinja_string_value(run, "content", 7, false, &content_key) ||
-        !jinja_string_value(run, message->role, strlen(message->role), !is_known_role(message->role), &role) ||
-        (message->content && !jinja_string_value(run, message->content, message->content_length, true, &content)) ||
-        !jinja_dict_set(run, dict, &role_key, &role) || !jinja_dict_set(run, dict, &content_key, &content))
+    struct jinja_value messages;
+    json_t *more = (json_t *)(uintptr_t)input->variables;
+    uint32_t id;
+    if (!jinja_from_messages(run, input->messages, &messages) ||
+        (find_name(run->source, "messages", &id) && !jinja_set_variable(run, id, &messages)) ||
+        !set_json(run, "add_generation_prompt", input->add_generation_prompt ? json_true() : json_false()) ||
+        !set_json(run, "tools", input->tools) || !set_json(run, "documents", input->documents) ||
+        !set_text(run, "bos_token", run->source->bos_token) || !set_text(run, "eos_token", run->source->eos_token))
         return false;
-    *out = (struct jinja_value){.kind = KIND_DICT, .dict = dict};
-    return true;
-}
-
-static bool set_variables(struct jinja_run *run, const struct chat_message *messages, uint32_t count, bool add_generation_prompt)
-{
-    const struct jinja_value prompt = jinja_bool(add_generation_prompt), none = {.kind = KIND_NONE};
-    struct jinja_list *list = jinja_work(run, count) ? jinja_list_new(run, count) : NULL;
-    if (!list)
-        return false;
-    for (uint32_t i = 0; i < count; i++)
-        if (!make_message(run, &messages[i], &list->items[i]))
+    for (void *at = json_object_iter(more); at; at = json_object_iter_next(more, at))
+        if (!chat_template_owns(json_object_iter_key(at)) && !set_json(run, json_object_iter_key(at), json_object_iter_value(at)))
             return false;
-    const struct jinja_value value = jinja_listed(KIND_LIST, list);
-    return set_named(run, "messages", &value) && set_named(run, "add_generation_prompt", &prompt) &&
-           set_named(run, "tools", &none) && set_named(run, "documents", &none) &&
-           set_text(run, "bos_token", run->source->bos_token) && set_text(run, "eos_token", run->source->eos_token);
+    return true;
 }
 
 static enum status hand_out(const struct jinja_builder *builder, struct chat_output *out, struct error *error)
@@ -132,8 +134,19 @@ static enum status hand_out(const struct jinja_builder *builder, struct chat_out
     return STATUS_OK;
 }
 
-enum status chat_template_render_at(const struct chat_template *chat_template, int64_t unix_seconds,
-                                    const struct chat_message *messages, uint32_t count, bool add_generation_prompt,
+// Memory beyond the usual limit for what the client has a right to send: its strings are copied, its values become values.
+static bool measure(const struct chat_input *input, size_t *arena_bytes)
+{
+    const json_t *const given[] = {input->messages, input->tools, input->documents, input->variables};
+    size_t bytes = 0, values = 0;
+    for (size_t i = 0; i < ARRAY_COUNT(given); i++)
+        if (given[i] && !jinja_measure_json(given[i], JINJA_MAX_OUTPUT_BYTES, &bytes, &values))
+            return false;
+    *arena_bytes = JINJA_ARENA_BYTES + 8 * bytes + 128 * values;
+    return true;
+}
+
+enum status chat_template_render_at(const struct chat_template *chat_template, int64_t unix_seconds, const struct chat_input *input,
                                     struct chat_output *out, struct error *error)
 {
     struct error ignored;
@@ -141,19 +154,17 @@ enum status chat_template_render_at(const struct chat_template *chat_template, i
     struct jinja_builder builder = {0};
     error = error ? error : &ignored;
     *out = (struct chat_output){0};
-    size_t content_bytes = 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (!checked_add_size(content_bytes, messages[i].content_length, &content_bytes) || content_bytes > JINJA_MAX_OUTPUT_BYTES)
-            return error_set(error, STATUS_INVALID_ARGUMENT, "the messages hold more than %u bytes", JINJA_MAX_OUTPUT_BYTES);
     struct jinja_run run = {.source = &chat_template->compiled,
                             .scope = &scope,
                             .output = &builder,
                             .error = error,
                             .unix_seconds = unix_seconds,
                             .line = 1};
-    run.arena.cap = JINJA_ARENA_BYTES + 8 * content_bytes;
+    if (!measure(input, &run.arena.cap))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "the conversation holds more than %u bytes, or nests deeper than %d",
+                         JINJA_MAX_OUTPUT_BYTES, JINJA_MAX_VALUE_DEPTH);
     enum status status;
-    if (set_variables(&run, messages, count, add_generation_prompt) && jinja_execute(&run))
+    if (set_variables(&run, input) && jinja_execute(&run))
         status = hand_out(&builder, out, error);
     else
         status = error->status;
@@ -161,11 +172,10 @@ enum status chat_template_render_at(const struct chat_template *chat_template, i
     return status;
 }
 
-enum status chat_template_render(const struct chat_template *chat_template, const struct chat_message *messages, uint32_t count,
-                                 bool add_generation_prompt, struct chat_output *out, struct error *error)
+enum status chat_template_render(const struct chat_template *chat_template, const struct chat_input *input, struct chat_output *out,
+                                 struct error *error)
 {
-    return chat_template_render_at(chat_template, (int64_t)(clock_wall_us() / 1000000u), messages, count, add_generation_prompt,
-                                   out, error);
+    return chat_template_render_at(chat_template, (int64_t)(clock_wall_us() / 1000000u), input, out, error);
 }
 
 void chat_output_free(struct chat_output *out)

@@ -283,8 +283,11 @@ static bool eval_each(struct jinja_run *run, const struct jinja_node *node, stru
     struct jinja_value operand, path, fallback = jinja_undefined(), arguments[JINJA_PARAMS] = {{0}};
     const struct jinja_list *list;
     if (!jinja_eval(run, node->a, &operand) || (node->b && !jinja_eval(run, node->b, &path)) ||
-        (node->c && !jinja_eval(run, node->c, &fallback)) || (node->builtin && !eval_arguments(run, node, arguments)) ||
-        !jinja_iterate(run, &operand, &list))
+        (node->c && !jinja_eval(run, node->c, &fallback)) || (node->builtin && !eval_arguments(run, node, arguments)))
+        return false;
+    if (!jinja_truth(&operand))
+        operand = jinja_undefined(); // none and the like have no items here
+    if (!jinja_iterate(run, &operand, &list))
         return false;
     struct jinja_list *result = jinja_list_new(run, list->count);
     if (!result)

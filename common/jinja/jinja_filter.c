@@ -107,11 +107,21 @@ FILTER(tojson)
 {
     struct jinja_builder builder = {0};
     const int64_t indent = integer_or(&arguments[0], -1);
+    struct jinja_json_format format = {.indent = (int)MAX(indent, -1),
+                                       .ascii = arguments[1].kind != KIND_ABSENT && jinja_truth(&arguments[1]),
+                                       .sort = arguments[3].kind != KIND_ABSENT && jinja_truth(&arguments[3])};
     if (indent > 16)
         return jinja_fail(run, "an indent of more than 16");
-    if (jinja_truth(&arguments[1]) || jinja_truth(&arguments[3]))
-        return jinja_fail(run, "tojson's ensure_ascii and sort_keys are not supported");
-    return jinja_append_json(run, &builder, self, (int)MAX(indent, -1)) && jinja_build(run, &builder, out);
+    if (arguments[2].kind > KIND_NONE) { // (between items, between a key and its value)
+        const struct jinja_list *pair;
+        if (!jinja_iterate(run, &arguments[2], &pair))
+            return false;
+        if (pair->count != 2 || pair->items[0].kind != KIND_STRING || pair->items[1].kind != KIND_STRING)
+            return jinja_fail(run, "tojson's separators must be two strings");
+        format.between = pair->items[0].string;
+        format.after_key = pair->items[1].string;
+    }
+    return jinja_append_json(run, &builder, self, &format) && jinja_build(run, &builder, out);
 }
 
 FILTER(join)
@@ -247,6 +257,35 @@ FILTER(last)
     *out = list->count ? list->items[list->count - 1] : jinja_undefined();
     return true;
 }
+
+// The least item (sign -1) or the greatest one (1); undefined of none. Strings by lower case unless case_sensitive.
+static bool extreme(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, int sign,
+                    struct jinja_value *out)
+{
+    const struct jinja_list *list;
+    struct jinja_value best = jinja_undefined(), key = best;
+    if (!jinja_iterate(run, self, &list))
+        return false;
+    *out = jinja_undefined();
+    for (size_t i = 0; i < list->count; i++) {
+        int order = sign;
+        best = list->items[i];
+        if (arguments[1].kind > KIND_NONE && !jinja_get_path(run, &best, &arguments[1], &best))
+            return false;
+        if (best.kind == KIND_STRING && !jinja_truth(&arguments[0]) && !jinja_change_case(run, best.string, CASE_LOWER, &best))
+            return false;
+        if (i && !jinja_order(run, &best, &key, &order))
+            return false;
+        if (order * sign > 0) {
+            key = best;
+            *out = list->items[i];
+        }
+    }
+    return true;
+}
+
+FILTER(min) { return extreme(run, self, arguments, -1, out); }
+FILTER(max) { return extreme(run, self, arguments, 1, out); }
 
 FILTER(list)
 {
@@ -423,6 +462,8 @@ const struct jinja_builtin jinja_filters[] = {
     {.name = "list", .call = filter_list},
     {.name = "lower", .call = filter_lower},
     {.name = "map"}, // map, select and the like are syntax: the parser handles them itself
+    {.name = "max", .params = {"case_sensitive", "attribute"}, .call = filter_max},
+    {.name = "min", .params = {"case_sensitive", "attribute"}, .call = filter_min},
     {.name = "reject"},
     {.name = "rejectattr"},
     {.name = "replace", .params = {"old", "new", "count"}, .required = 2, .call = filter_replace},

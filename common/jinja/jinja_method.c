@@ -193,6 +193,39 @@ METHOD(join)
     return jinja_build(run, &builder, out);
 }
 
+// '{} and {}'.format(a, b): each {} in turn, without specifications.
+METHOD(format)
+{
+    const struct jinja_string *string = self->string;
+    const struct jinja_list *values = arguments[0].list;
+    struct jinja_builder builder = {0};
+    size_t used = 0, plain = 0;
+    struct jinja_value part;
+    for (size_t i = 0; i < string->length; i++) {
+        const char byte = string->bytes[i], next = i + 1 < string->length ? string->bytes[i + 1] : 0;
+        if (byte != '{' && byte != '}')
+            continue;
+        const bool doubled = next == byte;
+        if (!doubled && (byte == '}' || next != '}' || used == values->count))
+            return jinja_fail(run, "'format' knows {} only, one for each value");
+        if (!jinja_substring(run, string, plain, i + doubled, &part) || !jinja_append(run, &builder, part.string) ||
+            (!doubled && !jinja_append_value(run, &builder, &values->items[used++])))
+            return false;
+        plain = ++i + 1;
+    }
+    return jinja_substring(run, string, plain, string->length, &part) && jinja_append(run, &builder, part.string) &&
+           jinja_build(run, &builder, out);
+}
+
+// The sandbox of the reference renderer forbids it, but only where it is run.
+METHOD(append)
+{
+    (void)self;
+    (void)arguments;
+    (void)out;
+    return jinja_fail(run, "a list cannot be changed");
+}
+
 // --- mappings and loops -------------------------------------------------------------------------------------------------
 
 static bool view(struct jinja_run *run, const struct jinja_dict *dict, bool keys, bool values, struct jinja_value *out)
@@ -346,17 +379,20 @@ FUNCTION(strftime_now)
 #define STRING .self_kind = KIND_STRING
 #define DICT .self_kind = KIND_DICT
 const struct jinja_builtin jinja_methods[] = {
+    {.name = "append", .params = {"object"}, .required = 1, .self_kind = KIND_LIST, .call = method_append},
     {.name = "capitalize", STRING, .call = method_capitalize},
     {.name = "count", .params = {"sub"}, .required = 1, STRING, .call = method_count},
     {.name = "cycle", .variadic = true, .self_kind = KIND_LOOP, .call = method_cycle},
     {.name = "endswith", .params = {"suffix"}, .required = 1, STRING, .call = method_endswith},
     {.name = "find", .params = {"sub"}, .required = 1, STRING, .call = method_find},
+    {.name = "format", .variadic = true, STRING, .call = method_format},
     {.name = "get", .params = {"key", "default"}, .required = 1, DICT, .call = method_get},
     {.name = "items", DICT, .call = method_items},
     {.name = "join", .params = {"iterable"}, .required = 1, STRING, .call = method_join},
     {.name = "keys", DICT, .call = method_keys},
     {.name = "lower", STRING, .call = method_lower},
     {.name = "lstrip", .params = {"chars"}, STRING, .call = method_lstrip},
+    {.name = "pop", .params = {"index"}, .self_kind = KIND_LIST, .call = method_append},
     {.name = "removeprefix", .params = {"prefix"}, .required = 1, STRING, .call = method_removeprefix},
     {.name = "removesuffix", .params = {"suffix"}, .required = 1, STRING, .call = method_removesuffix},
     {.name = "replace", .params = {"old", "new", "count"}, .required = 2, STRING, .call = method_replace},

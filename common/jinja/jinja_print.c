@@ -43,7 +43,7 @@ static bool append_scalar(struct jinja_run *run, struct jinja_builder *builder, 
 }
 
 // As an escape if JSON or repr() need one for this character; 0 bytes otherwise.
-static size_t escape(int32_t code, unsigned char byte, char quote, bool json, char out[16])
+static size_t escape(int32_t code, unsigned char byte, char quote, bool json, bool ascii, char out[16])
 {
     static const char named[] = "\nn\tt\rr\bb\ff";
     if (code == quote || code == '\\')
@@ -53,8 +53,13 @@ static size_t escape(int32_t code, unsigned char byte, char quote, bool json, ch
             return (size_t)sprintf(out, "\\%c", named[i + 1]);
     if (code >= 0 && code < 32)
         return (size_t)sprintf(out, json ? "\\u%04x" : "\\x%02x", (unsigned)code);
-    if (json)
+    if (json && (!ascii || code < 128))
         return 0;
+    if (json && code < 0x10000)
+        return (size_t)sprintf(out, "\\u%04x", (unsigned)code);
+    if (json) // as UTF-16 has it
+        return (size_t)sprintf(out, "\\u%04x\\u%04x", 0xd800u + ((unsigned)code - 0x10000u) / 1024,
+                               0xdc00u + (unsigned)code % 1024);
     const int category = code < 0 ? UTF8PROC_CATEGORY_CN : (int)utf8proc_category(code);
     const bool printable = code == ' ' || (category != UTF8PROC_CATEGORY_CN && category < UTF8PROC_CATEGORY_ZS);
     if (printable)
@@ -63,7 +68,8 @@ static size_t escape(int32_t code, unsigned char byte, char quote, bool json, ch
     return (size_t)sprintf(out, number < 256 ? "\\x%02x" : number < 65536 ? "\\u%04x" : "\\U%08x", number);
 }
 
-static bool append_quoted(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_string *string, bool json)
+static bool append_quoted(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_string *string, bool json,
+                          bool ascii)
 {
     const bool apostrophe = memchr(string->bytes, '\'', string->length), double_quote = memchr(string->bytes, '"', string->length);
     const char quote = json || (apostrophe && !double_quote) ? '"' : '\'';
@@ -74,8 +80,8 @@ static bool append_quoted(struct jinja_run *run, struct jinja_builder *builder, 
     for (size_t i = 0, bytes; i < string->length; i += bytes) {
         char escaped[16];
         bytes = jinja_char_bytes(string->bytes + i, string->length - i);
-        const size_t n =
-            escape(jinja_char_code(string->bytes + i, string->length - i), (unsigned char)string->bytes[i], quote, json, escaped);
+        const size_t n = escape(jinja_char_code(string->bytes + i, string->length - i), (unsigned char)string->bytes[i], quote,
+                                json, ascii, escaped);
         if (!n)
             continue;
         if (!jinja_append_bytes(run, builder, string->bytes + plain, i - plain, content) ||
@@ -91,20 +97,24 @@ struct printer {
     struct jinja_run *run;
     struct jinja_builder *builder;
     bool json;
-    int indent; // < 0: on one line
+    struct jinja_json_format format;
     int depth;
 };
 
 // What stands between items, or before the last bracket.
 static bool append_break(const struct printer *p, bool comma)
 {
-    if (p->indent < 0)
-        return !comma || jinja_append_text(p->run, p->builder, ", ");
+    const int indent = p->format.indent;
+    if (comma && !(p->format.between ? jinja_append(p->run, p->builder, p->format.between)
+                                     : jinja_append_text(p->run, p->builder, indent < 0 ? ", " : ",")))
+        return false;
+    if (indent < 0)
+        return true;
     char spaces[64];
-    if (!jinja_append_text(p->run, p->builder, comma ? ",\n" : "\n"))
+    if (!jinja_append_text(p->run, p->builder, "\n"))
         return false;
     memset(spaces, ' ', 64);
-    for (int left = p->indent * p->depth; left > 0; left -= 64)
+    for (int left = indent * p->depth; left > 0; left -= 64)
         if (!jinja_append_bytes(p->run, p->builder, spaces, left < 64 ? (size_t)left : 64, false))
             return false;
     return true;
@@ -112,16 +122,43 @@ static bool append_break(const struct printer *p, bool comma)
 
 static bool print_nested(struct printer *p, const struct jinja_value *value);
 
+// The order of the keys: that of the dict, or sorted. Keys that are not all strings keep their order.
+static bool key_order(struct printer *p, const struct jinja_dict *dict, size_t **order)
+{
+    *order = jinja_run_alloc(p->run, dict->count, sizeof **order);
+    if (!*order)
+        return false;
+    for (size_t i = 0; i < dict->count; i++) {
+        size_t at = i;
+        int compared = 0;
+        while (at > 0 && p->format.sort) {
+            if (!jinja_order(p->run, &dict->keys[(*order)[at - 1]], &dict->keys[i], &compared))
+                return false;
+            if (compared <= 0)
+                break;
+            (*order)[at] = (*order)[at - 1];
+            at--;
+        }
+        (*order)[at] = i;
+    }
+    return true;
+}
+
 static bool print_dict(struct printer *p, const struct jinja_dict *dict)
 {
+    size_t *order;
+    if (!key_order(p, dict, &order))
+        return false;
     for (size_t i = 0; i < dict->count; i++) {
-        const struct jinja_value *key = &dict->keys[i];
-        if ((i || p->indent >= 0) && !append_break(p, i > 0))
+        const struct jinja_value *key = &dict->keys[order[i]];
+        if ((i || p->format.indent >= 0) && !append_break(p, i > 0))
             return false;
         const bool quote = p->json && key->kind != KIND_STRING; // {1: 2} is {"1": 2}
         if ((quote && !jinja_append_text(p->run, p->builder, "\"")) || !print_nested(p, key) ||
-            (quote && !jinja_append_text(p->run, p->builder, "\"")) || !jinja_append_text(p->run, p->builder, ": ") ||
-            !print_nested(p, &dict->values[i]))
+            (quote && !jinja_append_text(p->run, p->builder, "\"")) ||
+            !(p->format.after_key ? jinja_append(p->run, p->builder, p->format.after_key)
+                                  : jinja_append_text(p->run, p->builder, ": ")) ||
+            !print_nested(p, &dict->values[order[i]]))
             return false;
     }
     return true;
@@ -133,7 +170,7 @@ static bool print_nested(struct printer *p, const struct jinja_value *value)
     if (!jinja_work(p->run, 1))
         return false;
     if (value->kind == KIND_STRING)
-        return append_quoted(p->run, p->builder, value->string, p->json);
+        return append_quoted(p->run, p->builder, value->string, p->json, p->format.ascii);
     if (value->kind == KIND_UNDEFINED && !p->json)
         return jinja_append_text(p->run, p->builder, "Undefined");
     if (!dict && value->kind != KIND_LIST && value->kind != KIND_TUPLE)
@@ -146,10 +183,10 @@ static bool print_nested(struct printer *p, const struct jinja_value *value)
     if (dict && !print_dict(p, value->dict))
         return false;
     for (size_t i = 0; !dict && i < count; i++)
-        if (((i || p->indent >= 0) && !append_break(p, i > 0)) || !print_nested(p, &value->list->items[i]))
+        if (((i || p->format.indent >= 0) && !append_break(p, i > 0)) || !print_nested(p, &value->list->items[i]))
             return false;
     p->depth--;
-    if (p->indent >= 0 && count && !append_break(p, false))
+    if (p->format.indent >= 0 && count && !append_break(p, false))
         return false;
     return jinja_append_text(p->run, p->builder, dict ? "}" : tuple ? (count == 1 ? ",)" : ")") : "]");
 }
@@ -160,13 +197,14 @@ bool jinja_append_value(struct jinja_run *run, struct jinja_builder *builder, co
         return jinja_append(run, builder, value->string);
     if (value->kind == KIND_UNDEFINED)
         return true;
-    struct printer printer = {run, builder, false, -1, 0};
+    struct printer printer = {run, builder, false, {.indent = -1}, 0};
     return print_nested(&printer, value);
 }
 
-bool jinja_append_json(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value, int indent)
+bool jinja_append_json(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value,
+                       const struct jinja_json_format *format)
 {
-    struct printer printer = {run, builder, true, indent, 0};
+    struct printer printer = {run, builder, true, *format, 0};
     return print_nested(&printer, value);
 }
 

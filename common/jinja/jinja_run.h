@@ -70,8 +70,14 @@ bool jinja_order(struct jinja_run *run, const struct jinja_value *x, const struc
 // As `str()` prints it: undefined is empty.
 bool jinja_to_string(struct jinja_run *run, const struct jinja_value *value, const struct jinja_string **out);
 bool jinja_append_value(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value);
-// As JSON; indent < 0: on one line.
-bool jinja_append_json(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value, int indent);
+// How json.dumps() is asked to write.
+struct jinja_json_format {
+    int indent;                                     // < 0: on one line
+    bool ascii, sort;                               // ascii: other characters are escaped
+    const struct jinja_string *between, *after_key; // NULL: ", " (without the space if indented) and ": "
+};
+bool jinja_append_json(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value,
+                       const struct jinja_json_format *format);
 // The items of anything that `for` takes: lists, dicts (keys), strings (characters), undefined (none).
 bool jinja_iterate(struct jinja_run *run, const struct jinja_value *value, const struct jinja_list **out);
 bool jinja_contains(struct jinja_run *run, const struct jinja_value *container, const struct jinja_value *item, bool *found);

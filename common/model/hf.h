@@ -4,6 +4,7 @@
 //     config.json                                   → general.architecture, ARCH.…                  hf_config.c, hf_rope.c
 //     model.safetensors, or …index.json and shards  → tensors under GGUF's names                    hf_shards.c, hf_tensors.c, hf_experts.c
 //     tokenizer.json                                → tokenizer.ggml.…                              hf_tokenizer.c, hf_pre.c
+//     modules.json, 1_Pooling/config.json           → ARCH.pooling_type, …                          hf_pooling.c
 //     tokenizer_config.json, special_tokens_map.json, chat_template.jinja,
 //     generation_config.json                        → ids of special tokens, chat template, …       hf_special.c
 //
@@ -18,6 +19,7 @@
 //     fastdecode.rope_yarn_truncate      bool false: YaRN's first and last dimension are not rounded to whole ones
 //     fastdecode.prefix_at_start_only    bool true: the space that tokenizer.ggml.add_space_prefix puts in front is not put after special
 //     fastdecode.prefix_unless_space     tokens; it is not put before a text that begins with one
+//     fastdecode.pooling_normalize       bool false: pooled vectors are not scaled to length 1
 //     fastdecode.end_token_ids           array of u32: every token that ends an answer, eos first
 //
 // What a file says that would change the answer, and that is not translated, is refused by its name.

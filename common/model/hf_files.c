@@ -59,7 +59,7 @@ bool hf_file_open(struct hf *hf, const char *name, struct mapped_file *out)
     return status == STATUS_OK;
 }
 
-json_t *hf_file_json(struct hf *hf, const char *name)
+static json_t *read_json(struct hf *hf, const char *name, bool is_list)
 {
     char label[HF_LABEL_BYTES];
     struct mapped_file file;
@@ -68,7 +68,10 @@ json_t *hf_file_json(struct hf *hf, const char *name)
     if (!hf_file_open(hf, name, &file))
         return NULL;
     hf_file_label(hf, name, label);
-    hf->status = hf_json_parse(label, file.bytes, file.byte_count, &root, hf->error);
+    hf->status = (is_list ? hf_json_parse_list : hf_json_parse)(label, file.bytes, file.byte_count, &root, hf->error);
     mapped_file_close(&file);
     return root;
 }
+
+json_t *hf_file_json(struct hf *hf, const char *name) { return read_json(hf, name, false); }
+json_t *hf_file_list(struct hf *hf, const char *name) { return read_json(hf, name, true); }

@@ -6,7 +6,8 @@
 
 #include "common/base/json_limits.h"
 
-enum status hf_json_parse(const char *label, const void *bytes, uint64_t byte_count, json_t **out, struct error *error)
+static enum status parse(const char *label, const void *bytes, uint64_t byte_count, json_type type, json_t **out,
+                         struct error *error)
 {
     size_t at = 0;
     json_error_t wrong;
@@ -27,12 +28,22 @@ enum status hf_json_parse(const char *label, const void *bytes, uint64_t byte_co
     if (!*out)
         return error_set(error, STATUS_INVALID_ARGUMENT, "%s: JSON at byte %d: %s", label, wrong.position,
                          gguf_printable(shown, sizeof shown, (struct gguf_string){wrong.text, strlen(wrong.text)}));
-    if (!json_is_object(*out)) {
+    if (json_typeof(*out) != type) {
         json_decref(*out);
         *out = NULL;
-        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: not a JSON object", label);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: not a JSON %s", label, type == JSON_OBJECT ? "object" : "array");
     }
     return STATUS_OK;
+}
+
+enum status hf_json_parse(const char *label, const void *bytes, uint64_t byte_count, json_t **out, struct error *error)
+{
+    return parse(label, bytes, byte_count, JSON_OBJECT, out, error);
+}
+
+enum status hf_json_parse_list(const char *label, const void *bytes, uint64_t byte_count, json_t **out, struct error *error)
+{
+    return parse(label, bytes, byte_count, JSON_ARRAY, out, error);
 }
 
 const json_t *hf_json_get(const json_t *object, const char *key)

@@ -27,6 +27,10 @@ struct hf_object {
 // RESOURCE_EXHAUSTED: too large.
 MUST_CHECK enum status hf_json_parse(const char *label, const void *bytes, uint64_t byte_count, json_t **out, struct error *error);
 
+// The same for a text that must be an array.
+MUST_CHECK enum status hf_json_parse_list(const char *label, const void *bytes, uint64_t byte_count, json_t **out,
+                                          struct error *error);
+
 // The value of a key; NULL if it is missing or null.
 const json_t *hf_json_get(const json_t *object, const char *key);
 

@@ -13,6 +13,8 @@ static void find_arch(struct hf *hf)
     const char *model_type = json_string_value(hf_json_get(hf->config.json, "model_type"));
 
     hf->arch = hf_arch_find(class_name, model_type);
+    if (!hf->arch)
+        hf->arch = hf_pooling_arch(hf, class_name, model_type);
     if (hf->arch)
         return;
     hf_arch_names(names, sizeof names);
@@ -38,6 +40,7 @@ static void translate(struct hf *hf)
     hf_translate_rope(hf);
     hf_open_shards(hf);
     hf_translate_tensors(hf);
+    hf_translate_pooling(hf);
     hf_translate_tokenizer(hf);
 }
 

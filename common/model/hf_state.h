@@ -51,6 +51,13 @@ struct hf_arch {
 
 struct hf_layer_experts;
 
+// What the class in config.json has beside the layers.
+enum hf_form {
+    HF_GENERATES,  // …ForCausalLM: lm_head
+    HF_BARE,       // …Model: nothing
+    HF_CLASSIFIER, // …ForSequenceClassification: score
+};
+
 struct hf {
     char label[GGUF_LABEL_BYTES];
     const char *path; // of the directory; NULL: files are in memory
@@ -62,6 +69,8 @@ struct hf {
     struct hf_object config;
     json_t *config_root;
     const struct hf_arch *arch;
+    enum hf_form form;
+    bool no_prefix; // tensors' names lack the prefix that those of the architecture have
     uint32_t layers, hidden, heads, head_dim, rope_dim, vocab, context;
     uint32_t experts, ffn;                  // with stacked_experts
     bool mxfp4;                             // quantization_config says so
@@ -87,6 +96,8 @@ MUST_CHECK bool hf_file_open(struct hf *hf, const char *name, struct mapped_file
 
 // Reads a file as a JSON object; the caller calls json_decref(). NULL: there is none, or (status) it is not one.
 json_t *hf_file_json(struct hf *hf, const char *name);
+// The same for an array.
+json_t *hf_file_list(struct hf *hf, const char *name);
 
 // --- hf_values.c: values of config.json (object: that or one inside of it); a wrong one is a failure ---
 uint32_t hf_u32(struct hf *hf, const json_t *object, const char *key, uint32_t minimum, uint32_t maximum); // required
@@ -116,6 +127,9 @@ void hf_translate_config(struct hf *hf);
 void hf_translate_rope(struct hf *hf);
 void hf_open_shards(struct hf *hf);
 void hf_translate_tensors(struct hf *hf);
+// hf_pooling.c. arch: the row of a class that has another end; NULL: none.
+const struct hf_arch *hf_pooling_arch(struct hf *hf, const char *class_name, const char *model_type);
+void hf_translate_pooling(struct hf *hf);
 // Takes a tensor of `part` of a layer, what follows its number. False: it is none of the stacked experts. After the last one, put checks and names
 // them all.
 bool hf_take_expert(struct hf *hf, uint32_t piece, const struct safetensor *tensor, uint32_t layer, const char *part);

@@ -68,10 +68,12 @@ static const char *find_name(const struct hf_name *names, const char *text, char
     return NULL;
 }
 
+static const char *prefix_of(const struct hf *hf) { return hf->no_prefix ? "" : hf->arch->prefix ? hf->arch->prefix : "model."; }
+
 // What follows "model.layers.N."; NULL: the tensor is of no layer.
 static const char *part_of_layer(const struct hf *hf, const char *name, uint32_t *layer)
 {
-    const char *prefix = hf->arch->prefix ? hf->arch->prefix : "model.";
+    const char *prefix = prefix_of(hf);
 
     if (strncmp(name, prefix, strlen(prefix)) != 0 || strncmp(name + strlen(prefix), "layers.", 7) != 0)
         return NULL;
@@ -82,9 +84,14 @@ static const char *part_of_layer(const struct hf *hf, const char *name, uint32_t
 // GGUF's name of a tensor; NULL: it has none. "": the tensor is left out.
 static const char *translate_name(const struct hf *hf, const char *name, char *out, size_t bytes)
 {
-    const char *prefix = hf->arch->prefix ? hf->arch->prefix : "model.";
+    const char *prefix = prefix_of(hf);
     uint32_t layer = 0;
     const char *part = part_of_layer(hf, name, &layer);
+
+    if (hf->form == HF_CLASSIFIER && strcmp(name, "score.weight") == 0)
+        return "cls.output.weight";
+    if (hf->form == HF_CLASSIFIER && strcmp(name, "score.bias") == 0)
+        return "cls.output.bias";
 
     if (strcmp(name, "lm_head.weight") == 0)
         return hf->tied ? "" : "output.weight"; // if tied, a copy of the embedding that is not used
@@ -136,13 +143,27 @@ static bool has_tensor(const struct assembly *assembly, const char *name)
     return false;
 }
 
+// Embedding models are often saved without what generates, and then without its prefix, whatever class config.json names.
+static void look_for_prefix(struct hf *hf)
+{
+    for (uint32_t piece = 0; !hf->arch->prefix && piece < hf->shard_count; piece++)
+        for (uint32_t i = 0; i < hf->shards[piece].header.tensor_count; i++)
+            hf->no_prefix |= strcmp(hf->shards[piece].header.tensors[i].name, "embed_tokens.weight") == 0;
+}
+
 void hf_translate_tensors(struct hf *hf)
 {
+    if (hf->status)
+        return;
+    look_for_prefix(hf);
     for (uint32_t piece = 0; piece < hf->shard_count && !hf->status; piece++)
         for (uint32_t i = 0; i < hf->shards[piece].header.tensor_count && !hf->status; i++)
             translate_tensor(hf, piece, &hf->shards[piece].header.tensors[i]);
     hf_put_experts(hf);
-    if (!hf->status && !hf->tied && !has_tensor(&hf->assembly, "output.weight"))
+    if (!hf->status && hf->form == HF_CLASSIFIER && !has_tensor(&hf->assembly, "cls.output.weight"))
+        hf_fail(hf, STATUS_INVALID_ARGUMENT, NULL,
+                "tensor 'score.weight' is missing, which a class …ForSequenceClassification has");
+    if (!hf->status && !hf->tied && hf->form == HF_GENERATES && !hf->no_prefix && !has_tensor(&hf->assembly, "output.weight"))
         hf_fail(hf, STATUS_INVALID_ARGUMENT, NULL,
                 "tensor 'lm_head.weight' is missing, and tie_word_embeddings is false (in config.json, or for %s)",
                 hf->arch->class_name);

@@ -199,7 +199,7 @@ static bool is_in_list(const struct arch_tensor *list, uint32_t layers, struct g
 static bool is_known(const struct model *model, struct gguf_string name)
 {
     return is_in_list(model->arch->model_tensors, 1, name) || is_in_list(model->arch->layer_tensors, model->shape.layers, name) ||
-           is_in_list(mlp_list(model), model->shape.layers, name);
+           is_in_list(mlp_list(model), model->shape.layers, name) || model_is_head_tensor(name);
 }
 
 // Weights that the forward pass would not use mean that the file is another model than it says.
@@ -278,6 +278,8 @@ static enum status place_tensors(struct model *model, struct error *error)
             status = model->shape.experts
                          ? place_experts(model, layer, &placed, error)
                          : place_list(model, model->arch->mlp_tensors, layer, &model->layers[layer], &placed, error);
+    if (!status)
+        status = model_place_head(model, &placed, error);
     if (status || (status = check_none_left(model, placed, error)) ||
         (status = check_alike(model, model->arch->layer_tensors, error)) || (status = check_alike(model, mlp_list(model), error)))
         return status;
@@ -364,6 +366,8 @@ static enum status fill(struct model *model, struct error *error)
         model->name.data = model_stem(gguf_file_name(model->gguf), &length);
         model->name.length = length;
     }
+    if ((status = model_read_pooling(model, error)))
+        return status;
     for (uint32_t i = 0; i < gguf_tensor_count(model->gguf); i++) {
         const struct gguf_tensor *tensor = gguf_tensor_at(model->gguf, i);
         model->parameters += tensor->dims[0] * tensor->dims[1] * tensor->dims[2];

@@ -142,6 +142,20 @@ struct model_tokenizer {
     bool prefix_at_start_only, prefix_unless_space;            // as in struct tokenizer_spec
 };
 
+// What is made of a prompt's hidden states; the numbers are those of GGUF's pooling_type. See model_pooling.h.
+enum model_pool { MODEL_POOL_NONE, MODEL_POOL_MEAN, MODEL_POOL_CLS, MODEL_POOL_LAST, MODEL_POOL_RANK };
+
+enum { MODEL_OUTPUTS_MAX = 2 }; // of a classification head
+
+struct model_pooling {
+    enum model_pool kind;
+    bool normalize;               // vectors are scaled to length 1
+    uint32_t outputs;             // of the head that ranks: 1 or 2; 0: there is no head
+    uint32_t yes;                 // which of 2 outputs is that of "yes"
+    bool named_reranker;          // the file is one by its name, or has a prompt to rank with
+    uint32_t yes_token, no_token; // whose rows of the output projection are the head; MODEL_NO_TOKEN: it has rows of its own
+};
+
 struct arch; // arch.h
 
 struct model {
@@ -155,6 +169,9 @@ struct model {
     float *rope_made;                                   // the same, where they were computed
     const void **pieces_made;                           // what views' pieces point to
     float *sinks_made;                                  // [layers][heads] what sink_scores point to
+    struct tensor_view cls, cls_bias;                   // [hidden][hidden], [1][hidden] of a classification head; or none
+    struct tensor_view cls_output, cls_output_bias;     // [outputs][hidden], [1][outputs]; or none
+    struct model_pooling pooling;
     bool tied;
     struct model_layer *layers; // [shape.layers]
     struct model_tokenizer tokenizer;

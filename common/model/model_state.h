@@ -12,6 +12,14 @@ MUST_CHECK enum status model_read_shape(const struct gguf *gguf, const struct ar
 MUST_CHECK enum status model_read_layers(const struct gguf *gguf, const struct arch *arch, const struct model_shape *shape,
                                          struct model_layer *layers, struct error *error);
 
+// model_head.c. Finds the tensors of a classification head, which any architecture may have, and counts them in *placed; whether a name is one of
+// theirs; fills model->pooling, once the tokenizer, the tensors and the name are known.
+MUST_CHECK enum status model_place_head(struct model *model, uint32_t *placed, struct error *error);
+bool model_is_head_tensor(struct gguf_string name);
+MUST_CHECK enum status model_read_pooling(struct model *model, struct error *error);
+// For a model without a head: has *out rank by the tokens that it answers with. False: it has none such.
+MUST_CHECK bool model_take_words(const struct model *model, struct model_pooling *out);
+
 // Fills model->shape.rope, once the tensors have been placed.
 MUST_CHECK enum status model_read_rope(struct model *model, struct error *error);
 

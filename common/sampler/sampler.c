@@ -1,8 +1,7 @@
 // sampler.c: see sampler.h.
 //
-// A greedy row without log-probabilities is one pass for the maximum. What has penalties or biases is copied into the scratch and
-// adjusted there. Candidates for top-k and top-p are found without a full sort: a threshold pass drops what cannot matter,
-// and only the rest is sorted (by weight, ties to the lower id).
+// A greedy row without log-probabilities is one pass for the maximum. What has penalties, biases or bans is copied into the scratch and
+// adjusted there.
 #include "common/sampler/sampler.h"
 
 #include <math.h>
@@ -10,29 +9,10 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/sampler/sampler_state.h"
 #include "common/sampler/softmax.h"
 
-struct sampler {
-    struct sampler_params params;
-    uint32_t vocab;
-    uint32_t slot_mask;
-    uint32_t seen_count, seen_limit;
-    struct sampler_seen *seen; // [seen_limit] in the order they were first seen; NULL without penalties
-    uint32_t *slots;           // [slot_mask + 1] open addressing: index into seen, plus 1; 0: empty
-    struct sampler_bias bias[];
-};
-
-struct candidate {
-    uint32_t token;
-    float weight;
-};
-
-struct sampler_scratch {
-    uint32_t vocab;
-    float *adjusted;              // [vocab]
-    float *weights;               // [vocab]
-    struct candidate *candidates; // [vocab]
-};
+static const uint64_t XTC_STREAM = 0x8cb92ba72f3d8dd7u; // added to the seed: other random numbers than those of the draw
 
 static uint64_t mix(uint64_t x) // splitmix64's finalizer (Steele, Lea, Flood 2014)
 {
@@ -57,6 +37,57 @@ static bool has_penalties(const struct sampler_params *p)
     return p->presence_penalty != 0 || p->frequency_penalty != 0 || p->repetition_penalty != 1;
 }
 
+// Whether any bad sequence has a token before its last one.
+static bool has_long_bad(const struct sampler_params *p)
+{
+    for (uint32_t i = 0; i < p->bad_count; i++)
+        if (p->bad_lengths[i] > 1)
+            return true;
+    return false;
+}
+
+static enum status check_tokens(const uint32_t *tokens, uint32_t count, uint32_t vocab, const char *name, struct error *error)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (tokens[i] >= vocab)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "sampling: %s has token %u, the vocabulary has %u", name, tokens[i],
+                             vocab);
+    return STATUS_OK;
+}
+
+// The lists of tokens.
+static enum status check_lists(const struct sampler_params *p, uint32_t vocab, struct error *error)
+{
+    uint64_t total = 0;
+
+    if (p->end_count > SAMPLER_END_TOKENS_MAX || p->stop_count > SAMPLER_END_TOKENS_MAX)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "sampling: %u end tokens and %u stop tokens, at most %d each are taken",
+                         p->end_count, p->stop_count, SAMPLER_END_TOKENS_MAX);
+    if (p->bad_count > SAMPLER_BAD_MAX || p->bad_token_count > SAMPLER_BAD_TOKENS_MAX)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "sampling: %u bad words of %u tokens, at most %d of %d are taken",
+                         p->bad_count, p->bad_token_count, SAMPLER_BAD_MAX, SAMPLER_BAD_TOKENS_MAX);
+    for (uint32_t i = 0; i < p->bad_count; i++) {
+        if (p->bad_lengths[i] == 0)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "sampling: bad word %u has no tokens", i);
+        total += p->bad_lengths[i];
+    }
+    if (total != p->bad_token_count)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "sampling: %u bad words have %llu tokens, and %u are there", p->bad_count,
+                         (unsigned long long)total, p->bad_token_count);
+    if (p->dry_breaker_bytes > (vocab + 7) / 8)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "sampling: %u bytes of dry breakers, the vocabulary has %u tokens",
+                         p->dry_breaker_bytes, vocab);
+    if (p->allowed_count > vocab)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "sampling: %u allowed tokens, the vocabulary has %u", p->allowed_count,
+                         vocab);
+    if (check_tokens(p->end_tokens, p->end_count, vocab, "the end tokens", error) ||
+        check_tokens(p->stop_tokens, p->stop_count, vocab, "stop_token_ids", error) ||
+        check_tokens(p->allowed_tokens, p->allowed_count, vocab, "allowed_token_ids", error) ||
+        check_tokens(p->bad_tokens, p->bad_token_count, vocab, "bad_words", error))
+        return error->status;
+    return STATUS_OK;
+}
+
 enum status sampler_check(const struct sampler_params *p, uint32_t vocab, struct error *error)
 {
 #define REQUIRE(condition, name, wanted) \
@@ -68,6 +99,11 @@ enum status sampler_check(const struct sampler_params *p, uint32_t vocab, struct
     REQUIRE(fabsf(p->presence_penalty) <= 100, "presence_penalty", "from -100 to 100");
     REQUIRE(fabsf(p->frequency_penalty) <= 100, "frequency_penalty", "from -100 to 100");
     REQUIRE(p->repetition_penalty > 0 && p->repetition_penalty <= 100, "repetition_penalty", "above 0 and at most 100");
+    REQUIRE(p->typical_p >= 0 && p->typical_p <= 1, "typical_p", "from 0 to 1");
+    REQUIRE(p->xtc_probability >= 0 && p->xtc_probability <= 1, "xtc_probability", "from 0 to 1");
+    REQUIRE(p->xtc_threshold >= 0 && p->xtc_threshold <= 1, "xtc_threshold", "from 0 to 1");
+    REQUIRE(p->dry_multiplier >= 0 && p->dry_multiplier <= 100, "dry_multiplier", "from 0 to 100");
+    REQUIRE(p->dry_multiplier == 0 || (p->dry_base >= 1 && p->dry_base <= 100), "dry_base", "from 1 to 100");
     REQUIRE(p->top_logprobs <= SAMPLER_TOP_LOGPROBS_MAX, "top_logprobs", "at most 20");
     REQUIRE(p->bias_count <= SAMPLER_BIAS_MAX, "logit_bias", "at most 1024 entries");
     for (uint32_t i = 0; i < p->bias_count; i++) {
@@ -75,7 +111,74 @@ enum status sampler_check(const struct sampler_params *p, uint32_t vocab, struct
         REQUIRE(p->bias[i].bias < INFINITY && !isnan(p->bias[i].bias), "logit_bias", "a number below infinity"); // -inf bans
     }
 #undef REQUIRE
-    return STATUS_OK;
+    return check_lists(p, vocab, error);
+}
+
+// Copies a list to *at, which is moved on, and returns where it is now.
+static const uint32_t *copy_list(const uint32_t *list, uint32_t count, uint32_t **at)
+{
+    uint32_t *copy = *at;
+
+    if (count)
+        memcpy(copy, list, count * sizeof *list);
+    *at += count;
+    return copy;
+}
+
+// Copies the lists of tokens that a draw looks at.
+static bool open_lists(struct sampler *sampler)
+{
+    struct sampler_params *p = &sampler->params;
+    const uint32_t words = sampler_words(sampler->vocab);
+    uint32_t *at = malloc(((size_t)p->end_count + p->stop_count + p->bad_count + p->bad_token_count + 1) * sizeof *at);
+
+    sampler->token_lists = at;
+    sampler->allowed = p->allowed_count ? calloc(words, sizeof *sampler->allowed) : NULL;
+    if (!at || (p->allowed_count && !sampler->allowed))
+        return false;
+    p->end_tokens = copy_list(p->end_tokens, p->end_count, &at);
+    p->stop_tokens = copy_list(p->stop_tokens, p->stop_count, &at);
+    p->bad_lengths = copy_list(p->bad_lengths, p->bad_count, &at);
+    p->bad_tokens = copy_list(p->bad_tokens, p->bad_token_count, &at);
+    for (uint32_t i = 0; i < p->allowed_count; i++)
+        sampler->allowed[p->allowed_tokens[i] / 32] |= 1u << p->allowed_tokens[i] % 32;
+    p->allowed_tokens = NULL;
+    return true;
+}
+
+// Makes room for the text, if a draw looks back at it.
+static bool open_history(struct sampler *sampler, uint32_t history_tokens)
+{
+    struct sampler_params *p = &sampler->params;
+
+    if (p->dry_multiplier == 0 && !has_long_bad(p))
+        return true;
+    sampler->history_limit = history_tokens;
+    sampler->history = malloc(((size_t)history_tokens + 1) * sizeof *sampler->history);
+    if (p->dry_multiplier > 0 && p->dry_breaker_bytes) {
+        sampler->dry_breakers = calloc(sampler_words(sampler->vocab), sizeof *sampler->dry_breakers);
+        for (uint32_t i = 0; sampler->dry_breakers && i < p->dry_breaker_bytes; i++)
+            sampler->dry_breakers[i / 4] |= (uint32_t)p->dry_breakers[i] << i % 4 * 8;
+    }
+    const bool complete = sampler->history && (sampler->dry_breakers || p->dry_multiplier == 0 || !p->dry_breaker_bytes);
+    p->dry_breakers = NULL;
+    return complete;
+}
+
+// Makes room to count the tokens, if there are penalties.
+static bool open_seen(struct sampler *sampler, uint32_t history_tokens)
+{
+    uint32_t slots = 16;
+
+    if (!has_penalties(&sampler->params))
+        return true;
+    sampler->seen_limit = MIN(sampler->vocab, history_tokens);
+    while (slots < sampler->seen_limit * 2u)
+        slots *= 2;
+    sampler->seen = calloc((size_t)sampler->seen_limit + 1, sizeof *sampler->seen);
+    sampler->slots = calloc(slots, sizeof *sampler->slots);
+    sampler->slot_mask = slots - 1;
+    return sampler->seen && sampler->slots;
 }
 
 enum status sampler_open(const struct sampler_params *params, uint32_t vocab, uint32_t history_tokens, struct sampler **out,
@@ -94,18 +197,9 @@ enum status sampler_open(const struct sampler_params *params, uint32_t vocab, ui
     if (params->bias_count)
         memcpy(sampler->bias, params->bias, params->bias_count * sizeof sampler->bias[0]);
     sampler->params.bias = sampler->bias;
-    if (has_penalties(params)) {
-        uint32_t slots = 16;
-        sampler->seen_limit = MIN(vocab, history_tokens);
-        while (slots < sampler->seen_limit * 2u)
-            slots *= 2;
-        sampler->seen = calloc((size_t)sampler->seen_limit + 1, sizeof *sampler->seen);
-        sampler->slots = calloc(slots, sizeof *sampler->slots);
-        sampler->slot_mask = slots - 1;
-        if (!sampler->seen || !sampler->slots) {
-            sampler_close(sampler);
-            return error_set(error, STATUS_RESOURCE_EXHAUSTED, "sampling: no memory for penalties");
-        }
+    if (!open_lists(sampler) || !open_history(sampler, history_tokens) || !open_seen(sampler, history_tokens)) {
+        sampler_close(sampler);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "sampling: no memory for its lists");
     }
     *out = sampler;
     return STATUS_OK;
@@ -117,10 +211,22 @@ void sampler_close(struct sampler *sampler)
         return;
     free(sampler->seen);
     free(sampler->slots);
+    free(sampler->history);
+    free(sampler->dry_breakers);
+    free(sampler->allowed);
+    free(sampler->token_lists);
     free(sampler);
 }
 
-bool sampler_is_pure(const struct sampler *sampler) { return !sampler->seen; }
+bool sampler_is_pure(const struct sampler *sampler) { return !sampler->seen && !sampler->history; }
+
+bool sampler_is_simple(const struct sampler *sampler, uint32_t index)
+{
+    const struct sampler_params *p = &sampler->params;
+    const bool typical = p->typical_p > 0 && p->typical_p < 1;
+
+    return !typical && p->xtc_probability == 0 && p->dry_multiplier == 0 && !sampler_ban_any(sampler, index, NULL);
+}
 
 const struct sampler_params *sampler_params_of(const struct sampler *sampler) { return &sampler->params; }
 
@@ -144,14 +250,23 @@ static struct sampler_seen *find_seen(struct sampler *sampler, uint32_t token)
     return &sampler->seen[sampler->slots[slot] - 1];
 }
 
+static void remember(struct sampler *sampler, uint32_t token)
+{
+    if (sampler->history_count < sampler->history_limit && token < sampler->vocab)
+        sampler->history[sampler->history_count++] = token;
+}
+
 void sampler_see_prompt(struct sampler *sampler, uint32_t token)
 {
+    remember(sampler, token);
+    sampler->history_prompt = sampler->history_count;
     if (sampler->seen && token < sampler->vocab)
         find_seen(sampler, token);
 }
 
 void sampler_see_generated(struct sampler *sampler, uint32_t token)
 {
+    remember(sampler, token);
     if (sampler->seen && token < sampler->vocab) {
         struct sampler_seen *seen = find_seen(sampler, token);
         if (seen)
@@ -196,10 +311,12 @@ static uint32_t argmax(const float *values, uint32_t count)
     return 0;
 }
 
-// A copy with penalties and biases.
-static void adjust(const struct sampler *sampler, const float *logits, float *adjusted)
+// A copy in the scratch with penalties, biases and bans.
+static void adjust(const struct sampler *sampler, const float *logits, const uint32_t *allowed, uint32_t index,
+                   struct sampler_scratch *scratch)
 {
     const struct sampler_params *p = &sampler->params;
+    float *adjusted = scratch->adjusted;
 
     memcpy(adjusted, logits, sampler->vocab * sizeof *adjusted);
     for (uint32_t i = 0; i < sampler->seen_count; i++) {
@@ -209,115 +326,26 @@ static void adjust(const struct sampler *sampler, const float *logits, float *ad
         if (seen->generated)
             *logit -= p->presence_penalty + p->frequency_penalty * (float)seen->generated;
     }
+    if (p->dry_multiplier > 0)
+        sampler_dry_apply(sampler, scratch);
     for (uint32_t i = 0; i < p->bias_count; i++)
         adjusted[p->bias[i].token] += p->bias[i].bias;
-}
-
-static bool heavier(const struct candidate *a, const struct candidate *b)
-{
-    return a->weight > b->weight || (a->weight == b->weight && a->token < b->token);
-}
-
-static void sift_down(struct candidate *c, uint32_t at, uint32_t count)
-{
-    struct candidate moving = c[at];
-    for (uint32_t child; (child = at * 2 + 1) < count; at = child) {
-        if (child + 1 < count && heavier(&c[child], &c[child + 1]))
-            child++;
-        if (!heavier(&moving, &c[child]))
-            break;
-        c[at] = c[child];
-    }
-    c[at] = moving;
-}
-
-// Heaviest first. A heap sort with the lightest on top: qsort(3) allocates, and a step does not.
-static void sort_all(struct candidate *c, uint32_t count)
-{
-    for (uint32_t at = count / 2; at-- > 0;)
-        sift_down(c, at, count);
-    for (uint32_t end = count; end-- > 1;) {
-        struct candidate lightest = c[0];
-        c[0] = c[end];
-        c[end] = lightest;
-        sift_down(c, 0, end);
-    }
-}
-
-// The `keep` heaviest of the candidates, sorted, to the front: quickselect, then a sort of what is kept.
-static void sort_top(struct candidate *c, uint32_t count, uint32_t keep)
-{
-    uint32_t low = 0, high = count;
-
-    while (keep < count && high - low > 32) {
-        struct candidate pivot = c[low + (high - low) / 2], swap;
-        uint32_t i = low, j = high - 1;
-        for (;;) {
-            while (heavier(&c[i], &pivot))
-                i++;
-            while (heavier(&pivot, &c[j]))
-                j--;
-            if (i >= j)
-                break;
-            swap = c[i], c[i] = c[j], c[j] = swap;
-            i++, j--;
-        }
-        if (keep <= i)
-            high = i;
-        else
-            low = i;
-        if (low >= keep)
-            break;
-    }
-    sort_all(c, MAX(high, MIN(keep, count)));
-}
-
-// Candidates after top-k, top-p, min-p, heaviest first; returns how many.
-static uint32_t filter(const struct sampler_params *p, uint32_t vocab, double total, struct sampler_scratch *scratch)
-{
-    struct candidate *c = scratch->candidates;
-    uint32_t count = 0, keep;
-    float floor_weight = p->min_p; // the heaviest has weight 1
-    double sum = 0, kept_total = total;
-    bool total_is_of_top_k = p->top_k && p->top_p < 1; // then what min-p will drop counts in it too
-
-    // what is lighter than (1 - top_p) of the total spread over the vocabulary cannot be inside top-p
-    if (p->top_p < 1)
-        floor_weight = fmaxf(floor_weight, (float)((1.0 - (double)p->top_p) * total / (double)vocab * 0.5));
-    for (uint32_t i = 0; i < vocab; i++)
-        if (scratch->weights[i] > 0 && (scratch->weights[i] >= floor_weight || total_is_of_top_k))
-            c[count++] = (struct candidate){i, scratch->weights[i]};
-    keep = p->top_k && p->top_k < count ? p->top_k : count;
-    if (p->top_k || p->top_p < 1)
-        sort_top(c, count, keep);
-    count = keep;
-    if (total_is_of_top_k) { // top-p is of what top-k left
-        kept_total = 0;
-        for (uint32_t i = 0; i < count; i++)
-            kept_total += (double)c[i].weight;
-    }
-    if (p->top_p < 1) {
-        for (keep = 0; keep < count && sum < (double)p->top_p * kept_total; keep++)
-            sum += (double)c[keep].weight;
-        count = keep;
-    }
-    for (keep = 0; keep < count; keep++) // min-p where the list is sorted or was filtered already
-        if (c[keep].weight < p->min_p)
-            break;
-    return keep ? keep : MIN(count, 1u);
+    sampler_ban_apply(sampler, index, allowed, adjusted);
 }
 
 static uint32_t draw(const struct sampler *sampler, const float *adjusted, uint32_t index, struct sampler_scratch *scratch)
 {
     const struct sampler_params *p = &sampler->params;
-    float max = softmax_max(adjusted, sampler->vocab);
-    double total = softmax_weights(adjusted, sampler->vocab, max, sampler_scale(p), scratch->weights);
+    struct sampler_weighed weighed = {adjusted, softmax_max(adjusted, sampler->vocab), sampler_scale(p), 0, false};
     uint32_t count;
     double sum = 0, target;
 
-    if (!(total > 0))
+    weighed.total = softmax_weights(adjusted, sampler->vocab, weighed.max, weighed.scale, scratch->weights);
+    if (!(weighed.total > 0))
         return argmax(adjusted, sampler->vocab);
-    count = filter(p, sampler->vocab, total, scratch);
+    weighed.excludes_top = p->xtc_probability > 0 &&
+                           sampler_uniform(p->seed + XTC_STREAM, p->choice, index) < (double)p->xtc_probability;
+    count = sampler_filter(sampler, &weighed, scratch);
     for (uint32_t i = 0; i < count; i++)
         sum += (double)scratch->candidates[i].weight;
     target = sampler_uniform(p->seed, p->choice, index) * sum;
@@ -337,6 +365,7 @@ void sampler_score(const float *logits, uint32_t vocab, uint32_t token, uint32_t
     double log_total = log(softmax_weights(logits, vocab, max, 1.0f, scratch->weights)) + (double)max;
 
     result->token = token;
+    result->all_banned = false;
     result->logprob = (float)((double)logits[token] - log_total);
     result->top_count = MIN(top_count, vocab);
     for (uint32_t found = 0; found < result->top_count; found++) { // insertion into a short list, below
@@ -355,19 +384,26 @@ void sampler_score(const float *logits, uint32_t vocab, uint32_t token, uint32_t
         result->top[i].logprob = (float)((double)result->top[i].logprob - log_total);
 }
 
-void sampler_sample(const struct sampler *sampler, const float *logits, uint32_t index, struct sampler_scratch *scratch,
-                    struct sampler_result *result)
+void sampler_sample(const struct sampler *sampler, const float *logits, const uint32_t *allowed, uint32_t index,
+                    struct sampler_scratch *scratch, struct sampler_result *result)
 {
     const struct sampler_params *p = &sampler->params;
+    const bool dry = p->dry_multiplier > 0 && sampler->history_count;
     const float *adjusted = logits;
     uint32_t token;
 
     assert_always(scratch->vocab == sampler->vocab);
-    if (sampler->seen_count || p->bias_count) {
-        adjust(sampler, logits, scratch->adjusted);
+    if (sampler->seen_count || p->bias_count || dry || sampler_ban_any(sampler, index, allowed)) {
+        adjust(sampler, logits, allowed, index, scratch);
         adjusted = scratch->adjusted;
     }
     token = p->temperature > 0 ? draw(sampler, adjusted, index, scratch) : argmax(adjusted, sampler->vocab);
+    bool all_banned = !(adjusted[token] > -INFINITY);
+    if (all_banned && index < p->min_tokens) { // nothing but an end is possible: it comes before min_tokens
+        adjust(sampler, logits, allowed, p->min_tokens, scratch);
+        token = p->temperature > 0 ? draw(sampler, adjusted, index, scratch) : argmax(adjusted, sampler->vocab);
+        all_banned = !(adjusted[token] > -INFINITY);
+    }
     if (p->logprobs) {
         sampler_score(logits, sampler->vocab, token, p->top_logprobs, scratch, result);
     } else {
@@ -375,4 +411,5 @@ void sampler_sample(const struct sampler *sampler, const float *logits, uint32_t
         result->logprob = 0;
         result->top_count = 0;
     }
+    result->all_banned = all_banned;
 }

@@ -140,6 +140,7 @@ struct sched_arrive {
                                // exceed context_tokens
     uint64_t deadline_us;      // at this time the sequence ends with the tokens it has; 0: no deadline
     enum sched_class class;    // interactive unless said otherwise
+    bool last_row_only;        // with score_prompt: only the prompt's last row is wanted, so rows whose KV is held are not computed
     bool score_prompt;         // log-probabilities of the prompt are wanted: its rows are computed even where their KV is held
     uint32_t held_place;       // SCHED_NO_PLACE, or a place that is up and already holds KV of this sequence
     uint32_t held_positions;   // how many of this sequence's first positions that place holds, complete through all layers

@@ -25,7 +25,7 @@ uint32_t sched_sequence_new(struct sched *s, const struct sched_arrive *a)
     seq->passes_at = a->prompt_tokens + sched_survival_next(a->generated_tokens);
     seq->place = SCHED_SEQ_NO_PLACE;
     seq->open = true;
-    seq->scoring = a->score_prompt;
+    seq->scoring = a->score_prompt && !a->last_row_only;
     seq->class = a->class;
     cold->arrival = s->queue.arrivals++ | (uint64_t)a->class << 63;
     cold->prompt = a->prompt_tokens;

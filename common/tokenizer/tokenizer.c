@@ -220,6 +220,23 @@ static enum status allocate(struct tokenizer *tokenizer, const struct tokenizer_
     return error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for %u tokens", spec->token_count);
 }
 
+// What encoding needs beside the tokens.
+static enum status open_encoder(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, const unsigned char *listed,
+                                struct error *error)
+{
+    enum status status = STATUS_OK;
+
+    if (tokenizer->kind == TOKENIZER_SPM)
+        status = spm_add_characters(tokenizer, error);
+    if (status == STATUS_OK)
+        status = index_tokens(tokenizer, listed, error);
+    if (status == STATUS_OK)
+        status = tokenizer->kind == TOKENIZER_BPE ? bpe_open(tokenizer, spec, error) : spm_open(tokenizer, spec, error);
+    if (status == STATUS_OK && !special_init(&tokenizer->specials, tokenizer))
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for special tokens");
+    return status;
+}
+
 enum status tokenizer_open(const struct tokenizer_spec *spec, struct tokenizer **out, struct error *error)
 {
     *out = NULL;
@@ -244,15 +261,9 @@ enum status tokenizer_open(const struct tokenizer_spec *spec, struct tokenizer *
     status = allocate(tokenizer, spec, &listed, error);
     if (status == STATUS_OK)
         status = load_tokens(tokenizer, spec, listed, error);
-    if (status == STATUS_OK && tokenizer->kind == TOKENIZER_SPM)
-        status = spm_add_characters(tokenizer, error);
-    if (status == STATUS_OK)
-        status = index_tokens(tokenizer, listed, error);
+    if (status == STATUS_OK && !spec->decodes_only)
+        status = open_encoder(tokenizer, spec, listed, error);
     free(listed);
-    if (status == STATUS_OK)
-        status = tokenizer->kind == TOKENIZER_BPE ? bpe_open(tokenizer, spec, error) : spm_open(tokenizer, spec, error);
-    if (status == STATUS_OK && !special_init(&tokenizer->specials, tokenizer))
-        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for special tokens");
     if (status) {
         tokenizer_close(tokenizer);
         return status;

@@ -64,6 +64,8 @@ struct tokenizer_spec {
     bool add_space_prefix;     // "llama" only: a space before text at the start and after a special token
     bool prefix_at_start_only; // not after a special token
     bool prefix_unless_space;  // not before a text that begins with one
+    bool
+        decodes_only; // the tokenizer is not for tokenizer_encode(), and is opened in a fraction of the time; merges are not needed
 };
 
 struct tokenizer;

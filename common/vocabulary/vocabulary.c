@@ -53,14 +53,14 @@ static bool copy_spans(const struct gguf_array *from, struct text_span **out)
     return true;
 }
 
-static bool fill_arrays(const struct model_tokenizer *from, struct spec_arrays *arrays)
+static bool fill_arrays(const struct model_tokenizer *from, bool decodes_only, struct spec_arrays *arrays)
 {
     uint64_t i;
 
     arrays->kind = copy_string(from->kind);
     arrays->pre = copy_string(from->pre);
     if (!arrays->kind || !arrays->pre || !copy_spans(&from->tokens, &arrays->tokens) ||
-        (from->merges.count && !copy_spans(&from->merges, &arrays->merges)))
+        (from->merges.count && !decodes_only && !copy_spans(&from->merges, &arrays->merges)))
         return false;
     if (from->scores.count) {
         arrays->scores = calloc(from->scores.count, sizeof *arrays->scores);
@@ -99,7 +99,7 @@ static bool begins_with_bos(const char *kind, const char *pre)
 
 static int64_t optional_id(uint32_t id) { return id == MODEL_NO_TOKEN ? -1 : (int64_t)id; }
 
-enum status vocabulary_open(const struct model *model, struct tokenizer **out, struct error *error)
+static enum status open_tokenizer(const struct model *model, bool decodes_only, struct tokenizer **out, struct error *error)
 {
     const struct model_tokenizer *from = &model->tokenizer;
     struct spec_arrays arrays = {0};
@@ -107,7 +107,7 @@ enum status vocabulary_open(const struct model *model, struct tokenizer **out, s
     bool is_llama;
     enum status status;
 
-    if (!fill_arrays(from, &arrays)) {
+    if (!fill_arrays(from, decodes_only, &arrays)) {
         free_arrays(&arrays);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     }
@@ -119,7 +119,7 @@ enum status vocabulary_open(const struct model *model, struct tokenizer **out, s
         .tokens = arrays.tokens,
         .scores = arrays.scores,
         .types = arrays.types,
-        .merge_count = (uint32_t)from->merges.count,
+        .merge_count = decodes_only ? 0 : (uint32_t)from->merges.count,
         .merges = arrays.merges,
         .bos_id = optional_id(from->bos),
         .eos_id = optional_id(from->eos),
@@ -132,15 +132,26 @@ enum status vocabulary_open(const struct model *model, struct tokenizer **out, s
         .add_space_prefix = from->add_space_prefix_known ? from->add_space_prefix : is_llama,
         .prefix_at_start_only = from->prefix_at_start_only,
         .prefix_unless_space = from->prefix_unless_space,
+        .decodes_only = decodes_only,
     };
     const struct memory_plan memory = {
         .fixed_bytes = tokenizer_planned_bytes(&spec),
         .start_bytes = gguf_header_bytes(model->gguf) + (spec.token_count + spec.merge_count) * sizeof(struct text_span),
     };
     model_release_file(model); // what was read to check it; the plan counts from here
-    status = memory_plan_check(&memory, "", error);
+    status = decodes_only ? STATUS_OK : memory_plan_check(&memory, "", error);
     if (!status)
         status = tokenizer_open(&spec, out, error);
     free_arrays(&arrays);
     return status;
+}
+
+enum status vocabulary_open(const struct model *model, struct tokenizer **out, struct error *error)
+{
+    return open_tokenizer(model, false, out, error);
+}
+
+enum status vocabulary_open_decoder(const struct model *model, struct tokenizer **out, struct error *error)
+{
+    return open_tokenizer(model, true, out, error);
 }

@@ -128,6 +128,7 @@ struct backend_span {
 struct backend_sample {
     const struct sampler *sampler; // draws a token; NULL: score `token` instead
     uint32_t index;                // index of the token to draw in its sequence
+    const uint32_t *allowed;       // mask of the tokens that may be drawn (sampler_sample()); NULL: all
     uint32_t token;                // to score
     uint32_t top_count;            // to score
     struct sampler_result *result;
@@ -199,6 +200,9 @@ struct backend_ops {
     // results and logits that they point to must not move or change, because results and logits are written and samplers are read
     // (call sampler_see_generated() afterwards).
     void (*head)(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
+    // Optional, in a backend with the model's last layer: gets hidden states of up to max_rows rows behind the final norm, all with
+    // needs_output. Call it after the last segment. out[i] is row row_index[i], which is copied; out is written until done.
+    void (*hidden)(struct backend_batch *batch, const uint32_t *row_index, float *out /* [count][hidden] f32 */, uint32_t count);
     bool (*done)(struct backend_batch *batch);
     // Without `times` the backend is synchronous. With it: returns how long segments and head, attention of the local rows, and
     // copies of q, k, v and o took on the device in this step. Call it once `done` is true after `head`. A device may measure one

@@ -522,6 +522,7 @@ const struct backend_ops backend_cpu = {
     .pool_partials = cpu_pool_partials,
     .attend = cpu_attend,
     .head = cpu_head,
+    .hidden = cpu_hidden,
     .done = cpu_done,
     .pool_release = cpu_pool_release,
     .pool_share = cpu_pool_share,

@@ -7,6 +7,13 @@
 #include "common/base/checked.h"
 #include "kernels/backend/cpu_internal.h"
 
+struct hidden_job {
+    struct backend_batch *batch;
+    const uint32_t *row_index;
+    float *out; // [count][hidden]
+    uint32_t count;
+};
+
 struct head_job {
     struct backend_batch *batch;
     const uint32_t *row_index;
@@ -19,7 +26,7 @@ void backend_sample_row(const struct backend_sample *sample, const float *logits
     if (sample->logits)
         memcpy(sample->logits, logits, vocab * sizeof *logits);
     if (sample->sampler)
-        sampler_sample(sample->sampler, logits, sample->index, scratch, sample->result);
+        sampler_sample(sample->sampler, logits, sample->allowed, sample->index, scratch, sample->result);
     else
         sampler_score(logits, vocab, sample->token, sample->top_count, scratch, sample->result);
 }
@@ -56,6 +63,29 @@ static void head_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
         finish_logits(&backend->shape, backend->logits + (size_t)item * vocab);
         backend_sample_row(&job->samples[item], backend->logits + (size_t)item * vocab, vocab, backend->scratch[thread_index]);
     }
+}
+
+static void hidden_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
+{
+    const struct hidden_job *job = arg;
+    const struct backend_batch *batch = job->batch;
+    const struct backend *backend = batch->backend;
+    const uint32_t hidden = backend->shape.hidden;
+    uint32_t item;
+
+    (void)thread_index;
+    (void)thread_count;
+    while ((item = thread_pool_claim(backend->config.pool)) < job->count)
+        backend->pieces.norm(batch->x + (size_t)batch->place[job->row_index[item]] * hidden, backend->output_norm.weight,
+                             backend->output_norm.bias, backend->shape.norm_epsilon, hidden, job->out + (size_t)item * hidden);
+}
+
+void cpu_hidden(struct backend_batch *batch, const uint32_t *row_index, float *out, uint32_t count)
+{
+    struct hidden_job job = {batch, row_index, out, count};
+
+    assert_always(batch->backend->range.is_last);
+    thread_pool_run(batch->backend->config.pool, hidden_thread, &job);
 }
 
 void cpu_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count)

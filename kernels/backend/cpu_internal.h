@@ -174,6 +174,7 @@ void cpu_experts(struct backend_batch *batch, const struct cpu_layer *layer, uin
 
 // cpu_head.c
 void cpu_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
+void cpu_hidden(struct backend_batch *batch, const uint32_t *row_index, float *out, uint32_t count);
 
 // cpu_products.c. Call it inside a job of the pool. Computes one linear phase for rows [0, rows) of `in` into `out`; ends with a
 // barrier. next: the weights that this thread reads in the next phase, or NULL.

@@ -168,6 +168,7 @@ static enum status cuda_plan(const struct backend_config *config, struct backend
     plan->pool_pages = config->local_pool_bytes / plan->pool_page_bytes;
     plan->pool_on_device = true;
     plan->activation_bytes += (uint64_t)thread_pool_threads(config->pool) * shape->vocab * 16; // sampling
+    plan->activation_bytes += cuda_hidden_bytes(shape);
     plan->activation_bytes += cuda_copy_bytes(config) + cuda_host_bytes(config);
     plan->start_bytes = CUDA_STAGING_BYTES * (plan->disk_bytes ? 2 : 1); // and to write the packed file
     if (plan->pool_pages && plan->pool_pages <= 1u << 30) {
@@ -193,6 +194,7 @@ static void cuda_close(struct backend *backend)
     for (uint32_t i = 0; backend->scratch && i < thread_pool_threads(backend->config.pool); i++)
         sampler_scratch_close(backend->scratch[i]);
     free(backend->scratch);
+    cuda_hidden_close(backend);
     free(backend->layers);
     free(backend);
 }
@@ -220,7 +222,7 @@ static enum status open_all(struct backend *backend, struct error *error)
         return status;
     if (backend->config.batch_invariant)
         gpu_gemm_invariant(backend->gemm);
-    if ((status = cuda_load_weights(backend, error)))
+    if ((status = cuda_hidden_open(backend, error)) || (status = cuda_load_weights(backend, error)))
         return status;
     snprintf(backend->level, sizeof backend->level, "%s%s/cuda%s",
              backend->weight_bits == 4   ? "4-bit/"
@@ -381,6 +383,8 @@ static bool cuda_done(struct backend_batch *batch)
         cuda_complete(batch);
     if (batch->samples)
         cuda_hand_out_samples(batch);
+    if (batch->hidden)
+        cuda_hand_out_hidden(batch);
     return true;
 }
 
@@ -416,6 +420,7 @@ static const struct backend_ops backend_cuda = {
     .end = cuda_end,
     .attend = cuda_attend,
     .head = cuda_head,
+    .hidden = cuda_hidden,
     .done = cuda_done,
     .times = cuda_times,
     .spans = cuda_spans,

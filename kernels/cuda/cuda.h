@@ -60,6 +60,11 @@ struct cuda_copy {
     uint32_t slot, generation, complete; // of what comes in: the sequence, and its positions with it
 };
 
+// The final norm, for hidden states that the host normalizes (cuda_hidden.c).
+struct cuda_hidden {
+    float *weight, *bias, *row; // [hidden] each, in one piece; bias NULL: the norm has none
+};
+
 struct backend {
     struct backend_config config;
     struct model_shape shape;
@@ -88,6 +93,7 @@ struct backend {
     uint64_t attend_bytes;            // of K and V that attention had to read
     uint32_t tile_blocks;             // of gpu_attend_tiles that the device runs at once
     unsigned char *host_memory;       // pinned, lent to the messages
+    struct cuda_hidden hidden;        // if range.is_last
 };
 
 // Where the time of a step is taken (cuda_times.c): begin and end of each. UP and DOWN are on the wire's stream.
@@ -132,6 +138,8 @@ struct backend_batch {
     uint32_t *slots;                                // [max_rows] of the local rows' sequences
     const struct backend_sample *samples;           // of a head that was queued and not yet answered; NULL: none
     uint32_t sample_count;
+    float *hidden; // [hidden_count][hidden] of rows that are coming down; NULL: none are
+    uint32_t hidden_count;
     uint32_t fetched[CUDA_LOGITS_ROWS], fetched_count; // samples whose logits come down
 
     // pinned
@@ -282,6 +290,13 @@ void cuda_ask(const struct backend_sample *sample, uint32_t vocab, struct gpu_ad
 void cuda_answer(const struct gpu_sample *asked, const struct gpu_sampled *sampled, struct sampler_result *result);
 void cuda_hand_out_samples(struct backend_batch *batch);
 void cuda_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
+
+// cuda_hidden.c. hand_out: called once what was asked for has come.
+uint64_t cuda_hidden_bytes(const struct model_shape *shape);
+enum status cuda_hidden_open(struct backend *backend, struct error *error) MUST_CHECK;
+void cuda_hidden_close(struct backend *backend);
+void cuda_hidden(struct backend_batch *batch, const uint32_t *row_index, float *out, uint32_t count);
+void cuda_hand_out_hidden(struct backend_batch *batch);
 
 // cuda_pool.c
 enum status cuda_pool_open(struct backend *backend, struct error *error) MUST_CHECK;

@@ -4,8 +4,9 @@
 //     head_host ─copy▶ head      norm ▶ product ▶ logits ▶ sample.cu ▶ sampled ─copy▶ sampled_host ─done▶ samples[].result
 //                                                   └─copy▶ logits_host ─done▶ samples[].logits, or drawn by the host
 //
-// Logits come down for the rows that want to see them, and for those whose penalties and biases are more entries than there is room for
-// (CUDA_ADJUST_MAX in a step: 1,024 for each of 256 rows); these are drawn by the host's threads, with the code of the CPU backend.
+// Logits come down for the rows that want to see them, for those with a mask or with steps of the sampler that the device does not have
+// (sampler_is_simple()), and for those whose penalties and biases are more entries than there is room for (CUDA_ADJUST_MAX in a step: 1,024
+// for each of 256 rows); these are drawn by the host's threads, with the code of the CPU backend.
 // There is room for CUDA_LOGITS_ROWS such rows; if there are more, head waits for the first ones before it goes on. That is its only wait.
 #include <math.h>
 #include <string.h>
@@ -60,6 +61,10 @@ void cuda_ask(const struct backend_sample *sample, uint32_t vocab, struct gpu_ad
     if (!sample->sampler)
         return;
     p = sampler_params_of(sample->sampler);
+    if (sample->allowed || !sampler_is_simple(sample->sampler, sample->index)) {
+        out->flags = 0;
+        return;
+    }
     seen = sampler_seen_tokens(sample->sampler, &seen_count);
     *out = (struct gpu_sample){.top_p = p->top_p, .min_p = p->min_p, .top_k = p->top_k};
     if ((uint64_t)seen_count + p->bias_count > limit - at)
@@ -84,6 +89,7 @@ void cuda_answer(const struct gpu_sample *asked, const struct gpu_sampled *sampl
     double log_total = asked->flags & GPU_SCORE ? log(sampled->total) + (double)sampled->max : 0;
 
     result->token = sampled->token;
+    result->all_banned = false;
     result->logprob = asked->flags & GPU_SCORE ? (float)((double)sampled->logit - log_total) : 0;
     result->top_count = asked->top_count;
     for (uint32_t i = 0; i < asked->top_count; i++) {

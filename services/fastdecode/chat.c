@@ -31,6 +31,7 @@ struct chat {
 struct answer {
     struct text line; // not yet ended
     struct text said; // the answer so far
+    bool thinks;      // what came last was thought
     json_int_t tokens;
     char error[512];
 };
@@ -53,11 +54,20 @@ static void take_error(struct answer *answer, json_t *root)
 static void take_event(struct answer *answer, const char *json, size_t length)
 {
     json_t *root = json_loadb(json, length, 0, NULL);
-    const char *content = json_string_value(
-        json_object_get(json_object_get(json_array_get(json_object_get(root, "choices"), 0), "delta"), "content"));
+    const json_t *delta = json_object_get(json_array_get(json_object_get(root, "choices"), 0), "delta");
+    const char *content = json_string_value(json_object_get(delta, "content"));
+    const char *thought = json_string_value(json_object_get(delta, "reasoning_content"));
     json_t *usage = json_object_get(root, "usage");
 
+    if (thought && *thought) { // shown, but no part of what was said
+        fputs(thought, stdout);
+        fflush(stdout);
+        answer->thinks = true;
+    }
     if (content && *content) {
+        if (answer->thinks)
+            fputs("\n\n", stdout);
+        answer->thinks = false;
         fputs(content, stdout);
         fflush(stdout);
         text_string(&answer->said, content);

@@ -6,7 +6,7 @@
 #include "common/base/options.h"
 #include "common/kv/kv_store.h"
 #include "common/model/compute.h"
-#include "common/model/model.h"
+#include "common/model/model_pooling.h"
 #include "common/sched/sched_settings.h"
 #include "common/service/service.h"
 #include "kernels/backend/backend.h"
@@ -79,6 +79,11 @@ static void print_model(const struct model *model)
         printf("  experts        %u, each row goes through %u\n", s->experts, s->experts_used);
     printf("  vocabulary     %u tokens%s, tokenizer %.*s %.*s\n", s->vocab, model->tied ? ", output tied to the embedding" : "",
            (int)t->kind.length, t->kind.length ? t->kind.data : "", (int)t->pre.length, t->pre.length ? t->pre.data : "");
+    if (model->pooling.kind)
+        printf("  pooling        %s%s\n", model_pool_name(model->pooling.kind),
+               model->pooling.kind == MODEL_POOL_RANK ? ""
+               : model->pooling.normalize             ? ", vectors of length 1"
+                                                      : "");
     printf("  chat template  %s\n", t->chat_template.length ? "yes" : "none (--chat-template FILE gives one)");
     print_tensor_types(model);
 }

@@ -16,13 +16,16 @@ static uint32_t count_of(const json_t *object, const char *name)
     return (uint32_t)MIN(MAX(value, 0), UINT32_MAX);
 }
 
-// A token may have no text: half of a character, or a special one.
+// A token may have no text: half of a character, or a special one. What is thought, and calls of functions, are tokens, too.
 static bool brings_token(const json_t *choice)
 {
-    const json_t *text = json_object_get(choice, "text");
+    const json_t *text = json_object_get(choice, "text"), *delta = json_object_get(choice, "delta");
 
+    if (json_string_length(json_object_get(delta, "reasoning_content")) > 0 ||
+        json_string_length(json_object_get(delta, "reasoning")) > 0 || json_array_size(json_object_get(delta, "tool_calls")) > 0)
+        return true;
     if (!text)
-        text = json_object_get(json_object_get(choice, "delta"), "content");
+        text = json_object_get(delta, "content");
     return json_string_length(text) > 0 || (json_is_string(text) && !json_is_string(json_object_get(choice, "finish_reason")));
 }
 

@@ -167,6 +167,7 @@ static void add_s_part(struct up *up, uint32_t index, uint64_t free_bytes)
     supervise_argument(child, "--weights-host-memory=%s", s->weights_host_memory);
     supervise_argument(child, "--compute=%s", s->compute);
     supervise_argument(child, "--quantize=%s", s->quantize);
+    supervise_argument(child, "--pooling=%s", s->pooling);
     supervise_argument(child, "--batch-invariant=%s", s->batch_invariant ? "on" : "off");
     supervise_argument(child, "--kv-type=%s", s->kv_type);
     supervise_argument(child, "--" KV_SPARSE_OPTION "=%s", s->sparse_attention);
@@ -244,6 +245,7 @@ static void add_gateway(struct up *up)
     const struct up_settings *s = &up->settings;
     struct child *child = up->gateway = add(up, "gateway", "gateway");
     supervise_argument(child, "--listen=ipc://%s/gateway.sock", up->supervisor.run_dir);
+    supervise_argument(child, "--pooling=%s", s->pooling);
     supervise_argument(child, "--host=%s", s->host);
     supervise_argument(child, "--port=%u", s->port);
     supervise_argument(child, "--model=%s", s->model);
@@ -263,6 +265,8 @@ static void add_gateway(struct up *up)
     supervise_argument(child, "--" OTLP_RATIO_OPTION "=%.17g", s->trace_sample);
     if (s->chat_template)
         supervise_argument(child, "--chat-template=%s", s->chat_template);
+    supervise_argument(child, "--tool-parser=%s", s->tool_parser);
+    supervise_argument(child, "--reasoning-parser=%s", s->reasoning_parser);
     if (s->request_timeout_s > 0)
         supervise_argument(child, "--request-timeout=%g", s->request_timeout_s);
 }

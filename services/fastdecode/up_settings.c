@@ -10,7 +10,7 @@
 #include "common/kv/kv_sparse.h"
 #include "common/kv/kv_type.h"
 #include "common/model/compute.h"
-#include "common/model/model.h"
+#include "common/model/model_pooling.h"
 #include "common/otlp/otlp.h"
 #include "common/rpc/secret.h"
 #include "common/sched/sched_settings.h"
@@ -35,11 +35,14 @@ static const struct up_settings defaults = {
     .draft_tokens = SCHED_DRAFT_TOKENS,
     .device = "cpu",
     .api_key_file = "none",
+    .tool_parser = "auto",
+    .reasoning_parser = "auto",
     .audit = "none",
     .admin_listen = "auto",
     .batch_dir = "none",
     .compute = "auto",
     .quantize = "none",
+    .pooling = "auto",
     .kv_type = "f16",
     .sparse_attention = "off",
     .local_pool = "auto",
@@ -189,6 +192,10 @@ static uint32_t list_services(struct up_settings *s, struct option *out)
         {"batch-dir", OPTION_STRING, &s->batch_dir, "DIR|none", "folder for files and batches; none: no /v1/files and /v1/batches",
          0, 0},
         {"chat-template", OPTION_STRING, &s->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
+        {"tool-parser", OPTION_STRING, &s->tool_parser, "auto|none|NAME",
+         "how answers say which functions are called; auto: as the chat template shows (docs/tools.md has the names)", 0, 0},
+        {"reasoning-parser", OPTION_STRING, &s->reasoning_parser, "auto|none|NAME",
+         "how answers set apart what the model thinks; auto: as the chat template shows", 0, 0},
         {"s-parts", OPTION_U32, &s->s_parts, "N|auto",
          "s-part processes: several are a pipeline, each with a part of the model's layers and of the cores; auto: as many as --split "
          "has, otherwise one",
@@ -213,6 +220,7 @@ static uint32_t list_services(struct up_settings *s, struct option *out)
         {"device", OPTION_STRING, &s->device, "DEVICE", DEVICE_HELP, 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"quantize", OPTION_CHOICE, &s->quantize, QUANTIZE_NAMES, QUANTIZE_HELP, 0, 0},
+        {"pooling", OPTION_CHOICE, &s->pooling, POOLING_NAMES, POOLING_HELP, 0, 0},
         {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
     };
 

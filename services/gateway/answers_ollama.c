@@ -1,4 +1,4 @@
-// answers_ollama.c: what Ollama's clients ask of the models that there are, and what no model here can answer.
+// answers_ollama.c: what Ollama's clients ask of the models that there are, and what is not answered in their form.
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -124,7 +124,6 @@ void answer_no_vectors(struct gateway *gateway, struct exchange *exchange, enum 
     struct api_error error;
 
     (void)kind, (void)gateway;
-    api_fail(&error, 404, "unsupported_endpoint", NULL,
-             "the model '%.128s' generates text: it gives no embeddings and ranks no documents", language_name(gateway->language));
+    api_fail(&error, 404, "unsupported_endpoint", NULL, "embeddings are not answered in this form: use /v1/embeddings");
     respond_error(exchange, &error);
 }

@@ -46,3 +46,12 @@ void api_error_append(struct text *out, const struct api_error *error)
         text_string(out, "null");
     text_string(out, "}}");
 }
+
+// Clients of this API look for the first words of this message.
+bool api_too_long(struct api_error *error, const char *param, uint32_t context, const char *bound, uint32_t count)
+{
+    return api_fail(error, 400, "context_length_exceeded", param,
+                    "This model's maximum context length is %u tokens. However, your %s resulted in %s%u tokens. "
+                    "Please reduce the length of the %s.",
+                    context, param, bound, count, param);
+}

@@ -26,4 +26,7 @@ bool api_no_memory(struct api_error *error);
 // Appends {"error":{...}}, without a line end.
 void api_error_append(struct text *out, const struct api_error *error);
 
+// Says that a prompt has more tokens than the context; returns false. bound: "at least ", or nothing.
+bool api_too_long(struct api_error *error, const char *param, uint32_t context, const char *bound, uint32_t count);
+
 #endif

@@ -1,6 +1,7 @@
 // choice.c: one choice of a request: from the mesh's events to the text and scores that a client is shown.
 //
 //   token ─▶ token log ─▶ detokenizer (whole characters) ─▶ stop strings (holds back) ─▶ visible ─▶ chunk
+//                                                       └─▶ of chats with calls or reasoning: choice_answer.c, which passes the content on
 //
 // Worked example, stop "\n\n", tokens "Hi" "\n" "\n": visible "Hi"; then "\n" is held; then it matches: the choice ends
 // with "Hi", reason "stop", and the tokens counted are three.
@@ -14,6 +15,17 @@
 
 enum { NAME_BYTES = 24 }; // "token_id:" and ten digits
 
+// Takes content: up to a stop string it becomes visible.
+static void take_content(struct choice *choice, const char *text, size_t bytes)
+{
+    const struct request *request = choice->request;
+
+    if (choice->generated_count <= request->sampling.min_tokens)
+        text_append(&choice->visible, text, bytes); // stop strings begin behind it
+    else if (stop_match_push(&choice->stop, text, bytes, &choice->visible) && request->shown.include_stop)
+        text_append(&choice->visible, request->stops[choice->stop.matched].data, request->stops[choice->stop.matched].bytes);
+}
+
 bool choice_open(struct choice *choice, const struct language *language)
 {
     const struct request *request = choice->request;
@@ -22,7 +34,8 @@ bool choice_open(struct choice *choice, const struct language *language)
     choice->text_stream = language_stream_open(language);
     choice->generated = malloc((request->max_tokens + 1u) * sizeof *choice->generated);
     choice->echoed = !request->echo;
-    return choice->text_stream && choice->generated;
+    choice->stop_token = -1;
+    return choice->text_stream && choice->generated && choice_answer_open(choice, take_content);
 }
 
 void choice_close(struct choice *choice)
@@ -31,7 +44,9 @@ void choice_close(struct choice *choice)
     stop_match_fini(&choice->stop);
     text_free(&choice->visible);
     shown_tokens_free(&choice->logprobs);
+    choice_answer_close(choice);
     free(choice->generated);
+    free(choice->pooled);
 }
 
 // Counts characters by their first bytes, so that the counts of a character's parts add up to one.
@@ -149,18 +164,41 @@ static void echo_prompt(struct choice *choice, const struct language *language)
     }
 }
 
-// Returns whether a stop string ends the text.
-static bool push_text(struct choice *choice, const struct text *piece)
+// Takes a token's text, or its name if it is a control token. False: no memory.
+static bool take_text(struct choice *choice, const struct text *piece, uint32_t token, const struct language *language)
 {
-    const struct request *request = choice->request;
+    const bool was_reasoning = choice->answer && choice_answer_is_reasoning(choice);
+    size_t bytes;
+    bool ok;
 
-    if (!stop_match_push(&choice->stop, piece->data, piece->bytes, &choice->visible))
-        return false;
-    if (request->shown.include_stop) {
-        const struct stop_string *stop = &request->stops[choice->stop.matched];
-        text_append(&choice->visible, stop->data, stop->bytes);
+    if (!choice->answer) {
+        take_content(choice, piece->data, piece->bytes);
+        return true;
     }
-    return true;
+    ok = choice_answer_push(choice, piece->data, piece->bytes);
+    if (ok && language_is_special(language, token)) {
+        const char *name = language_token(language, token, &bytes);
+        ok = choice_answer_push_unit(choice, name, bytes);
+    }
+    choice->reasoning_tokens += was_reasoning || choice_answer_is_reasoning(choice);
+    return ok;
+}
+
+// Whether it is one of the tokens that the client named; those that end an answer anyway are not said to be the reason.
+static bool is_stop_token(const struct choice *choice, const struct language *language, uint32_t token)
+{
+    const Fastdecode__Sampling *sampling = &choice->request->sampling;
+
+    for (size_t i = 0; i < sampling->n_stop_token; i++)
+        if (sampling->stop_token[i] == token)
+            return choice->request->ignore_eos || !language_is_end(language, token);
+    return false;
+}
+
+bool choice_is_over(const struct choice *choice, const struct language *language)
+{
+    return choice->stop_token >= 0 || (choice->generated_count && !choice->request->ignore_eos &&
+                                       language_is_end(language, choice->generated[choice->generated_count - 1]));
 }
 
 static bool take_token(struct choice *choice, const Fastdecode__Token *token, bool is_end, const struct language *language)
@@ -175,7 +213,10 @@ static bool take_token(struct choice *choice, const Fastdecode__Token *token, bo
     if (is_end)
         return true; // the end token is counted and not shown
     text_clear(piece);
-    language_stream_push(choice->text_stream, token->token, piece);
+    if (is_stop_token(choice, language, token->token))
+        choice->stop_token = token->token; // it is counted, and its text is not shown
+    else
+        language_stream_push(choice->text_stream, token->token, piece);
     if (choice->request->logprobs) {
         bool among = false;
         show_token(choice, language, token->token, &token->logprob,
@@ -186,9 +227,12 @@ static bool take_token(struct choice *choice, const Fastdecode__Token *token, bo
         }
         show_itself(choice, language, token->token, token->logprob, among);
     }
-    push_text(choice, piece);
+    if (!take_text(choice, piece, token->token, language))
+        return false;
     return !piece->failed && !choice->visible.failed && !choice->stop.held.failed && !choice->logprobs.failed;
 }
+
+bool choice_is_cut(const struct choice *choice) { return choice->stop.matched >= 0 || choice_answer_is_done(choice); }
 
 bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, const struct language *language)
 {
@@ -196,12 +240,14 @@ bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, 
 
     if (!take_prompt_scores(choice, event))
         return false;
+    if (event->pooled.len && choice->request->pooling && !choice_take_pooled(choice, &event->pooled))
+        return false;
     if (event->n_tokens > 0 || event->finish != FASTDECODE__FINISH__FINISH_UNSPECIFIED)
         echo_prompt(choice, language);
     choice->cached_tokens = MAX(choice->cached_tokens, event->cached_tokens);
     if (event->n_tokens > 0 && event->index > choice->generated_count)
         return false;
-    for (i = 0; i < event->n_tokens && choice->stop.matched < 0; i++) {
+    for (i = 0; i < event->n_tokens && !choice_is_cut(choice) && choice->stop_token < 0; i++) {
         bool is_end = event->finish == FASTDECODE__FINISH__FINISH_EOS && i + 1 == event->n_tokens &&
                       language_is_special(language, event->tokens[i]->token);
 
@@ -222,12 +268,20 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
     echo_prompt(choice, choice->request->owner->config.language); // if no token ever came
     if (choice->stop.matched < 0) {
         language_stream_finish(choice->text_stream, &tail);
-        if (tail.bytes && push_text(choice, &tail))
-            finish_reason = "stop";
-        else
+        if (choice->answer) {
+            (void)choice_answer_push(choice, tail.data, tail.bytes);
+            choice_answer_finish(choice);
+        } else {
+            take_content(choice, tail.data, tail.bytes);
+        }
+        if (choice->stop.matched < 0)
             stop_match_finish(&choice->stop, &choice->visible);
         text_free(&tail);
     }
+    if (choice->stop_token >= 0)
+        finish_reason = "stop", stop_reason = NULL;
+    if (choice_answer_has_calls(choice) && strcmp(finish_reason, "stop") == 0)
+        finish_reason = "tool_calls";
     if (choice->stop.matched >= 0) {
         const struct stop_string *string = &choice->request->stops[choice->stop.matched];
         finish_reason = "stop";
@@ -242,7 +296,7 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
 
 bool choice_has_news(const struct choice *choice)
 {
-    return choice->visible.bytes > 0 || choice->logprobs.count > 0 || choice->finish_reason ||
+    return choice->visible.bytes > 0 || choice->logprobs.count > 0 || choice->finish_reason || choice_answer_has_news(choice) ||
            (choice->request->shown.token_ids && choice->ids_shown < choice->generated_count);
 }
 
@@ -264,22 +318,27 @@ void choice_show(struct choice *choice, struct text *out)
         text_clear(extra);
         choice->role_sent = true;
     }
+    choice_answer_show_before(choice, out);
     shown.text = choice->visible.data;
     shown.bytes = choice->visible.bytes;
     shown.logprobs = request->logprobs ? &choice->logprobs : NULL;
     shown.logprob_count = choice->logprobs.count;
     request_extra_choice(choice, false, extra);
     shown.extra = extra;
-    if (choice->finish_reason && request->kind == API_CHAT && (shown.bytes > 0 || shown.logprob_count > 0)) {
+    if (request->kind == API_CHAT && (shown.bytes > 0 || shown.logprob_count > 0) && (choice->finish_reason || choice->answer)) {
         respond_chunk(out, &request->head, &shown); // the end comes in a chunk of its own
         shown.bytes = 0;
         shown.logprobs = NULL;
         shown.extra = NULL;
     }
+    choice_answer_show_after(choice, out);
     shown.finish_reason = choice->finish_reason;
     shown.stop_reason = choice->stop_reason;
     shown.stop_reason_bytes = choice->stop_reason_bytes;
-    respond_chunk(out, &request->head, &shown);
+    shown.is_stop_token = choice->finish_reason && choice->stop_token >= 0;
+    shown.stop_token = (uint32_t)choice->stop_token;
+    if (!choice->answer || choice->finish_reason) // otherwise all there is has been shown
+        respond_chunk(out, &request->head, &shown);
     text_clear(&choice->visible);
     shown_tokens_clear(&choice->logprobs);
 }

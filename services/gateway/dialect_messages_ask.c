@@ -270,8 +270,8 @@ static bool take_thinking_mode(struct ask *ask, json_t *chat)
         return true;
     if (!json_is_object(thinking))
         return dialect_wrong_type(ask->error, "thinking", "an object", thinking);
-    return schema_is_string(json_object_get(thinking, "type"), "disabled") ||
-           dialect_set_new(chat, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", 1));
+    const int enable = !schema_is_string(json_object_get(thinking, "type"), "disabled");
+    return dialect_set_new(chat, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", enable));
 }
 
 static bool take_others(struct ask *ask, json_t *chat)

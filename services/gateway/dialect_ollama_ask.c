@@ -98,13 +98,13 @@ static bool take_think(const json_t *body, json_t *chat, struct api_error *error
 {
     const json_t *think = dialect_member(body, "think");
 
-    if (!think || json_is_false(think))
+    if (!think)
         return true;
     if (json_is_string(think))
         return dialect_set(chat, "reasoning_effort", think);
-    if (!json_is_true(think))
+    if (!json_is_boolean(think))
         return dialect_wrong_type(error, "think", "a boolean or a string", think);
-    return dialect_set_new(chat, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", 1));
+    return dialect_set_new(chat, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", (int)json_is_true(think)));
 }
 
 // What chats and generation have in common.

@@ -27,6 +27,7 @@ void gateway_defaults(struct gateway_config *config)
     *config = (struct gateway_config){
         .host = "127.0.0.1",
         .port = 8080,
+        .pooling = "auto",
         .max_connections = 8192,
         .max_queue = 4096,
         .key_share = 0.5,
@@ -117,6 +118,9 @@ static enum status open_language(const struct gateway_config *config, struct lan
 {
     struct language_config language = {.model_path = config->model,
                                        .chat_template_path = config->chat_template,
+                                       .pooling = config->pooling,
+                                       .tool_parser = config->tool_parser,
+                                       .reasoning_parser = config->reasoning_parser,
                                        .served_name = config->served_model_name,
                                        .context_tokens = config->context};
 

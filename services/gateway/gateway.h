@@ -22,7 +22,8 @@ struct gateway_config {
     uint32_t port;
     const char *scheduler; // address
     const char *listen;    // address of the health service; NULL: none
-    const char *model, *chat_template, *served_model_name, *api_key_file;
+    const char *model, *chat_template, *pooling, *served_model_name, *api_key_file;
+    const char *tool_parser, *reasoning_parser; // "auto", "none" or a name of common/answer
     struct rpc_security_settings security;
     const char *trace;         // NULL: none
     const char *otlp_endpoint; // NULL, "none": requests are not traced

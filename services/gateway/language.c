@@ -9,8 +9,10 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/jinja/chat_template.h"
+#include "common/model/model_pooling.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/vocabulary/vocabulary.h"
+#include "services/gateway/conversation.h"
 
 struct language {
     char *name;
@@ -19,8 +21,12 @@ struct language {
     struct api_model api_model;
     struct tokenizer *tokenizer;
     struct chat_template *chat; // NULL: none
+    struct conversation_form form;
+    struct language_notation notation;
+    bool describes_tools; // what the template does not do
     uint32_t end_tokens[TOKENIZER_MAX_END_TOKENS];
     uint32_t end_token_count;
+    struct language_pooling pooling;
 };
 
 struct language_stream {
@@ -64,6 +70,54 @@ static char *token_text(const struct tokenizer *tokenizer, uint32_t id)
     return strndup(bytes.bytes, bytes.length);
 }
 
+// Returns which markers of a family are control tokens: bit i of marker i.
+static uint32_t find_units(const struct tokenizer *tokenizer, const struct answer_family *family)
+{
+    uint32_t units = 0;
+
+    for (uint32_t i = 0; family && answer_family_marker(family, i); i++) {
+        const char *marker = answer_family_marker(family, i);
+        const struct text_segment segment = {.bytes = marker, .length = strlen(marker), .parse_special = true};
+        uint32_t *ids, count;
+        if (tokenizer_encode(tokenizer, &segment, 1, false, UINT32_MAX, &ids, &count, NULL) != STATUS_OK)
+            continue;
+        units |= (uint32_t)(count == 1 && tokenizer_is_control(tokenizer, ids[0])) << i;
+        free(ids);
+    }
+    return units;
+}
+
+static bool is_automatic(const char *name) { return !name || !strcmp(name, "auto"); }
+
+// Finds out what the template takes and how the model answers: from the template's text, or as the settings say.
+static enum status read_notation(const struct language_config *config, const char *source, size_t length, struct language *language,
+                                 struct error *error)
+{
+    struct language_notation *notation = &language->notation;
+    char names[512];
+
+    conversation_probe(language->chat, source, length, &language->form);
+    notation->family = is_automatic(config->tool_parser) ? answer_detect_family(source, length)
+                                                         : answer_find_family(config->tool_parser);
+    notation->reasoning = is_automatic(config->reasoning_parser) ? answer_detect_reasoning(source, length)
+                                                                 : answer_find_reasoning(config->reasoning_parser);
+    if (!is_automatic(config->tool_parser) && !notation->family && strcmp(config->tool_parser, "none") != 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--tool-parser: there is none called '%s'; there are auto, none, %s",
+                         config->tool_parser, answer_family_names(names, sizeof names));
+    if (!is_automatic(config->reasoning_parser) && !notation->reasoning && strcmp(config->reasoning_parser, "none") != 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--reasoning-parser: there is none called '%s'; there are auto, none, %s",
+                         config->reasoning_parser, answer_reasoning_names(names, sizeof names));
+    language->describes_tools = is_automatic(config->tool_parser) && !language->form.tools_name;
+    notation->unit_markers = find_units(language->tokenizer, notation->family);
+    log_info("CHAT-NOTATION", "tools=%s reasoning=%s template_tools=%s template_calls=%s",
+             notation->family ? answer_family_name(notation->family) : "none",
+             answer_has_channels(notation->family) ? answer_family_name(notation->family)
+             : notation->reasoning                 ? answer_reasoning_name(notation->reasoning)
+                                                   : "none",
+             language->form.tools_name ? language->form.tools_name : "none", language->form.has_calls ? "yes" : "no");
+    return STATUS_OK;
+}
+
 static enum status open_template(const struct language_config *config, const struct model *model, struct language *language,
                                  struct error *error)
 {
@@ -83,6 +137,8 @@ static enum status open_template(const struct language_config *config, const str
     status = chat_template_open(source ? source : own.data, source ? length : own.length, bos, eos, &language->chat, error);
     if (status != STATUS_OK && error)
         error_prefix(error, "%s", config->chat_template_path ? config->chat_template_path : config->model_path);
+    if (status == STATUS_OK)
+        status = read_notation(config, source ? source : own.data, source ? length : own.length, language, error);
     free(bos);
     free(eos);
     free(source);
@@ -117,6 +173,32 @@ static void read_sampling(const struct model *model, struct api_model *out)
                  (double)out->top_p, out->top_k, (double)out->min_p, (double)out->repetition_penalty);
 }
 
+// The prompt with which Qwen3-Reranker was published.
+static const char qwen3_rank_prompt[] =
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the "
+    "answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages "
+    "that answer the query\n<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+
+// The file's own prompt for ranking, or that of Qwen3's rerankers, which their own directories lack.
+static enum status open_pooling(const struct language_config *config, const struct model *model, struct language *language,
+                                struct error *error)
+{
+    struct language_pooling *pooling = &language->pooling;
+    struct gguf_string own = {0};
+    enum status status = model_pooling_choose(model, config->pooling ? config->pooling : "auto", &pooling->model, error);
+
+    pooling->hidden = model->shape.hidden;
+    if (status || pooling->model.kind != MODEL_POOL_RANK)
+        return status;
+    if (gguf_get_string(model->gguf, "tokenizer.chat_template.rerank", &own, NULL) == STATUS_OK && own.length)
+        pooling->rank_prompt = strndup(own.data, own.length);
+    else if (strcmp(model->arch_name, "qwen3") == 0 && pooling->model.named_reranker)
+        pooling->rank_prompt = strdup(qwen3_rank_prompt);
+    else
+        return STATUS_OK;
+    return pooling->rank_prompt ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+}
+
 enum status language_open(const struct language_config *config, struct language **out, struct error *error)
 {
     struct language *language = calloc(1, sizeof *language);
@@ -144,6 +226,8 @@ enum status language_open(const struct language_config *config, struct language 
         language->end_token_count = tokenizer_end_tokens(language->tokenizer, language->end_tokens, TOKENIZER_MAX_END_TOKENS);
     if (status == STATUS_OK)
         status = open_template(config, model, language, error);
+    if (status == STATUS_OK)
+        status = open_pooling(config, model, language, error);
     model_close(model);
     if (status != STATUS_OK) {
         language_close(language);
@@ -159,6 +243,7 @@ void language_close(struct language *language)
         return;
     chat_template_close(language->chat);
     tokenizer_close(language->tokenizer);
+    free(language->pooling.rank_prompt);
     free(language->name);
     free(language);
 }
@@ -176,6 +261,7 @@ uint32_t *language_end_tokens(const struct language *language, uint32_t *count)
     return (uint32_t *)(uintptr_t)language->end_tokens;
 }
 
+const struct language_pooling *language_pooling(const struct language *language) { return &language->pooling; }
 const struct api_model *language_api_model(const struct language *language) { return &language->api_model; }
 uint32_t language_vocab(const struct language *language) { return tokenizer_vocab(language->tokenizer); }
 uint32_t language_context(const struct language *language) { return language->context; }
@@ -188,6 +274,12 @@ enum status language_encode(const struct language *language, const char *text, s
     struct text_segment segment = {.bytes = text, .length = bytes, .parse_special = parse_special};
 
     return tokenizer_encode(language->tokenizer, &segment, 1, add_special, max_tokens, ids, count, error);
+}
+
+enum status language_encode_segments(const struct language *language, const struct text_segment *segments, uint32_t segment_count,
+                                     bool add_special, uint32_t max_tokens, uint32_t **ids, uint32_t *count, struct error *error)
+{
+    return tokenizer_encode(language->tokenizer, segments, segment_count, add_special, max_tokens, ids, count, error);
 }
 
 // The rendered text cut at its spans: content may not hold special tokens, the rest may.
@@ -242,37 +334,60 @@ static bool cut_after_last(const struct api_chat_message *message, struct chat_o
     return true;
 }
 
-enum status language_encode_chat(const struct language *language, const struct api_chat_message *messages, uint32_t message_count,
-                                 enum language_turn turn, uint32_t max_tokens, uint32_t **ids, uint32_t *count, struct error *error)
+// Whether a text ends with a marker, but for white space.
+static bool ends_with(const char *text, size_t length, const char *marker)
 {
-    struct chat_message *given;
+    const size_t bytes = strlen(marker);
+
+    while (length > 0 && strchr(" \t\r\n", text[length - 1]))
+        length--;
+    return length >= bytes && memcmp(text + length - bytes, marker, bytes) == 0;
+}
+
+enum status language_encode_chat(const struct language *language, struct api_request *api, uint32_t max_tokens, uint32_t **ids,
+                                 uint32_t *count, bool *reasoning_is_open, struct error *error)
+{
     struct chat_output output;
+    struct json_t *tools = api->tool_choice == API_TOOLS_NONE ? NULL : api->tools;
     enum status status;
-    uint32_t i;
 
     *ids = NULL;
     *count = 0;
+    *reasoning_is_open = false;
     if (!language->chat)
         return error_set(error, STATUS_FAILED_PRECONDITION, "the model has no chat template: use /v1/completions");
-    given = calloc(message_count, sizeof *given);
-    if (!given)
+    if (!conversation_shape(&language->form, api->conversation, tools, &api->variables, &tools))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    for (i = 0; i < message_count; i++)
-        given[i] =
-            (struct chat_message){.role = messages[i].role, .content = messages[i].content, .content_length = messages[i].bytes};
-    status = chat_template_render(language->chat, given, message_count, turn == LANGUAGE_TURN_BEGIN, &output, error);
-    free(given);
+    const struct chat_input input = {.messages = api->conversation,
+                                     .tools = tools,
+                                     .documents = api->documents,
+                                     .variables = api->variables,
+                                     .add_generation_prompt = api->add_generation_prompt};
+    status = chat_template_render(language->chat, &input, &output, error);
     if (status != STATUS_OK)
         return status;
-    if (turn == LANGUAGE_TURN_CONTINUE && !cut_after_last(&messages[message_count - 1], &output)) {
+    if (api->continue_final_message && !cut_after_last(&api->messages[api->message_count - 1], &output)) {
         chat_output_free(&output);
         return error_set(
             error, STATUS_INVALID_ARGUMENT,
             "'continue_final_message' is not possible: the chat template does not end with the last message's content");
     }
+    *reasoning_is_open = language->notation.reasoning &&
+                         ends_with(output.text, output.length, answer_reasoning_open(language->notation.reasoning));
     status = encode_output(language, &output, max_tokens, ids, count, error);
     chat_output_free(&output);
     return status;
+}
+
+struct language_notation language_notation(const struct language *language, bool with_tools)
+{
+    struct language_notation notation = language->notation;
+
+    if (with_tools && language->describes_tools)
+        notation.family = answer_find_family("json");
+    if (!with_tools && !answer_has_channels(notation.family))
+        notation.family = NULL;
+    return notation;
 }
 
 // --- ids to text --------------------------------------------------------------------------------------------------
@@ -283,6 +398,8 @@ const char *language_token(const struct language *language, uint32_t id, size_t 
     *bytes = span.length;
     return span.length ? span.bytes : "";
 }
+
+bool language_is_end(const struct language *language, uint32_t id) { return tokenizer_is_end(language->tokenizer, id); }
 
 bool language_is_special(const struct language *language, uint32_t id)
 {

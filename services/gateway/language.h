@@ -4,6 +4,9 @@
 #ifndef FD_GATEWAY_LANGUAGE_H
 #define FD_GATEWAY_LANGUAGE_H
 
+#include "common/answer/answer.h"
+#include "common/model/model.h"
+#include "common/tokenizer/tokenizer.h"
 #include "services/gateway/schema.h"
 
 struct language;
@@ -14,6 +17,23 @@ struct language_config {
     const char *chat_template_path; // NULL: the model's own
     const char *served_name;        // NULL: the file's stem
     uint32_t context_tokens;        // 0: the model's context length
+    const char *pooling;            // a name of POOLING_NAMES; NULL: auto
+    const char *tool_parser;        // a name of common/answer, "auto" (NULL, too) or "none"
+    const char *reasoning_parser;   // likewise
+};
+
+// What the model makes of prompts that are pooled.
+struct language_pooling {
+    struct model_pooling model;
+    uint32_t hidden;   // values of a vector
+    char *rank_prompt; // with "{query}" and "{document}"; NULL: they follow one another
+};
+
+// How the model writes calls and what it thinks.
+struct language_notation {
+    const struct answer_family *family;       // NULL: calls are not looked for
+    const struct answer_reasoning *reasoning; // NULL: none is split off
+    uint32_t unit_markers;                    // bit i: marker i of the family is a control token
 };
 
 // Reads the file's metadata. Blocks on the disk. The caller closes *out.
@@ -34,26 +54,27 @@ uint32_t *language_end_tokens(const struct language *language, uint32_t *count);
 // number.
 enum status language_encode(const struct language *language, const char *text, size_t bytes, bool add_special, bool parse_special,
                             uint32_t max_tokens, uint32_t **ids, uint32_t *count, struct error *error) MUST_CHECK;
-// What comes after a conversation's messages.
-enum language_turn {
-    LANGUAGE_TURN_NONE,
-    LANGUAGE_TURN_BEGIN,    // the start of the next answer
-    LANGUAGE_TURN_CONTINUE, // the last message is not ended: it goes on where its content ends
-};
-
-static inline enum language_turn language_turn_of(const struct api_request *api)
-{
-    return api->continue_final_message ? LANGUAGE_TURN_CONTINUE : (enum language_turn)api->add_generation_prompt;
-}
-
-// Converts a conversation to ids by the chat template. Special tokens are recognized only in the template's own text.
+// Converts a conversation to ids by the chat template, with its tools, documents and variables. Special tokens are recognized only in the
+// template's own text. The conversation in *api is put into the form that the template takes. *reasoning_is_open: the prompt ends with what
+// opens the model's reasoning.
 // INVALID_ARGUMENT: the template rejects the conversation. FAILED_PRECONDITION: there is no template. OUT_OF_RANGE as above.
-enum status language_encode_chat(const struct language *language, const struct api_chat_message *messages, uint32_t message_count,
-                                 enum language_turn turn, uint32_t max_tokens, uint32_t **ids, uint32_t *count,
-                                 struct error *error) MUST_CHECK;
+enum status language_encode_chat(const struct language *language, struct api_request *api, uint32_t max_tokens, uint32_t **ids,
+                                 uint32_t *count, bool *reasoning_is_open, struct error *error) MUST_CHECK;
+
+// Returns the notation of answers; with_tools: of requests that have some. A template that knows no tools has them described, and its answers
+// have calls in JSON.
+struct language_notation language_notation(const struct language *language, bool with_tools);
+
+const struct language_pooling *language_pooling(const struct language *language);
+// Converts texts, which follow one another, to ids, as language_encode() does.
+enum status language_encode_segments(const struct language *language, const struct text_segment *segments, uint32_t segment_count,
+                                     bool add_special, uint32_t max_tokens, uint32_t **ids, uint32_t *count,
+                                     struct error *error) MUST_CHECK;
 
 // Returns a token's bytes (the name of a special token). Borrowed; not terminated.
 const char *language_token(const struct language *language, uint32_t id, size_t *bytes);
+// Returns whether a token ends an answer: one of language_end_tokens().
+bool language_is_end(const struct language *language, uint32_t id);
 // Returns whether a token is hidden from clients: a control token, or one that ends an answer.
 bool language_is_special(const struct language *language, uint32_t id);
 

@@ -9,6 +9,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
+#include "common/model/model_pooling.h"
 #include "common/otlp/otlp.h"
 #include "common/rpc/address.h"
 #include "common/rpc/probe.h"
@@ -78,6 +79,11 @@ static uint32_t list_addresses(struct gateway_program *s, struct option *out)
         {"served-model-name", OPTION_STRING, &g->served_model_name, "NAME",
          "name of the model in the API; default: the file name without .gguf", 0, 0},
         {"chat-template", OPTION_STRING, &g->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
+        {"pooling", OPTION_CHOICE, &g->pooling, POOLING_NAMES, POOLING_HELP, 0, 0},
+        {"tool-parser", OPTION_STRING, &g->tool_parser, "auto|none|NAME",
+         "how answers say which functions are called; auto: as the chat template shows (docs/tools.md has the names)", 0, 0},
+        {"reasoning-parser", OPTION_STRING, &g->reasoning_parser, "auto|none|NAME",
+         "how answers set apart what the model thinks; auto: as the chat template shows", 0, 0},
         {"context", OPTION_U32, &g->context, "TOKENS", "longest prompt and answer; 0: the model's", 0, 1 << 24},
         {"api-key-file", OPTION_STRING, &g->api_key_file, "FILE|none",
          "file of accepted API keys and their limits, one a line, which each gateway counts for itself; read again when it changes; none: no "
@@ -251,6 +257,8 @@ int main(int argc, char **argv)
 
     gateway_defaults(&gateway.config);
     gateway.config.api_key_file = "none";
+    gateway.config.tool_parser = "auto";
+    gateway.config.reasoning_parser = "auto";
     gateway.config.batch_dir = "none";
     gateway.config.audit_file = "none";
     gateway.config.otlp_endpoint = "none";

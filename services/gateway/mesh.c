@@ -16,6 +16,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/messages/features.h"
 #include "common/rpc/rpc.h"
 #include "services/gateway/mesh_view.h"
 
@@ -129,6 +130,7 @@ static void on_state(void *user, struct rpc_message *message)
     state.waiting_batch = told->waiting_batch;
     state.max_queue_batch = told->max_queue_batch;
     state.predicted_wait_batch_ms = told->predicted_wait_batch_ms;
+    state.features = features_read(told->sampling_feature, told->n_sampling_feature);
     state.kv_pages_used = told->kv_pages_used;
     state.kv_pages_total = told->kv_pages_total;
     if (told->model) {

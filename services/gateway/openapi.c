@@ -56,7 +56,8 @@ static bool fill(json_t *schema, const json_t *custom)
     static const struct {
         const char *name;
         enum api_kind kind;
-    } kinds[] = {{"chat", API_CHAT}, {"completion", API_COMPLETION}, {"tokenize", API_TOKENIZE}, {"detokenize", API_DETOKENIZE}};
+    } kinds[] = {{"chat", API_CHAT},   {"completion", API_COMPLETION}, {"tokenize", API_TOKENIZE}, {"detokenize", API_DETOKENIZE},
+                 {"embed", API_EMBED}, {"rerank", API_RERANK}};
     const char *wanted = json_string_value(json_object_get(schema, "x-fields"));
     struct filling filling = {.custom = custom};
 

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/messages/features.h"
 #include "services/gateway/prompt_edit.h"
 #include "services/gateway/request_internal.h"
 
@@ -18,15 +18,6 @@ static bool language_failed(struct api_error *error, const char *param, const st
     if (reason->status == STATUS_RESOURCE_EXHAUSTED || reason->status == STATUS_INTERNAL)
         return api_fail(error, 500, NULL, param, "%s", reason->text);
     return api_fail(error, 400, "invalid_value", param, "%s", reason->text);
-}
-
-// Clients of this API look for the first words of this message.
-static bool too_long(struct api_error *error, const char *param, uint32_t context, const char *bound, uint32_t count)
-{
-    return api_fail(error, 400, "context_length_exceeded", param,
-                    "This model's maximum context length is %u tokens. However, your %s resulted in %s%u tokens. "
-                    "Please reduce the length of the %s.",
-                    context, param, bound, count, param);
 }
 
 static bool encode_prompt(const struct language *language, const struct api_request *api, uint32_t index, uint32_t context,
@@ -40,7 +31,7 @@ static bool encode_prompt(const struct language *language, const struct api_requ
         enum status status = language_encode(language, given->text, given->bytes, !api->suffix, true,
                                              api->truncate_prompt_tokens ? UINT32_MAX : context, &out->ids, &out->count, &reason);
         if (status == STATUS_OUT_OF_RANGE)
-            return too_long(error, "prompt", context, "at least ", out->count);
+            return api_too_long(error, "prompt", context, "at least ", out->count);
         if (status != STATUS_OK)
             return language_failed(error, "prompt", &reason);
     } else {
@@ -62,7 +53,7 @@ static bool encode_prompt(const struct language *language, const struct api_requ
     return true;
 }
 
-static bool encode_all(const struct language *language, const struct api_request *api, uint32_t context, struct request *request,
+static bool encode_all(const struct language *language, struct api_request *api, uint32_t context, struct request *request,
                        struct api_error *error)
 {
     struct error reason = {0};
@@ -76,11 +67,10 @@ static bool encode_all(const struct language *language, const struct api_request
         return api_no_memory(error);
     }
     if (api->kind == API_CHAT) {
-        status = language_encode_chat(language, api->messages, api->message_count, language_turn_of(api),
-                                      api->truncate_prompt_tokens ? UINT32_MAX : context, &request->prompts[0].ids,
-                                      &request->prompts[0].count, &reason);
+        status = language_encode_chat(language, api, api->truncate_prompt_tokens ? UINT32_MAX : context, &request->prompts[0].ids,
+                                      &request->prompts[0].count, &request->reasoning_is_open, &reason);
         if (status == STATUS_OUT_OF_RANGE)
-            return too_long(error, "messages", context, "at least ", request->prompts[0].count);
+            return api_too_long(error, "messages", context, "at least ", request->prompts[0].count);
         if (status != STATUS_OK)
             return language_failed(error, "messages", &reason);
         (void)prompt_edit_truncate(api, context, request->prompts[0].ids, &request->prompts[0].count);
@@ -104,7 +94,7 @@ static bool check_lengths(const struct api_request *api, uint32_t context, struc
         longest = MAX(longest, request->prompts[i].count);
     wanted = api->max_tokens >= 0 ? (uint64_t)api->max_tokens : 1;
     if (longest + (api->max_tokens == 0 ? 0u : 1u) > context)
-        return too_long(error, param, context, "", longest);
+        return api_too_long(error, param, context, "", longest);
     if (longest + wanted > context)
         return api_fail(error, 400, "context_length_exceeded", "max_tokens",
                         "This model's maximum context length is %u tokens. However, you requested %llu tokens (%u in the %s, "
@@ -164,42 +154,6 @@ static bool open_scores(const struct api_request *api, struct request *request)
     return true;
 }
 
-static uint64_t draw_seed(void)
-{
-    uint64_t seed;
-
-    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed)
-        seed = clock_now_ns() * 0x9E3779B97F4A7C15u;
-    return seed;
-}
-
-static bool set_sampling(const struct api_request *api, struct request *request)
-{
-    Fastdecode__Sampling *sampling = &request->sampling;
-    uint32_t i;
-
-    *sampling = api->sampling;
-    sampling->seed = api->has_seed ? (uint64_t)api->seed : draw_seed();
-    sampling->logprobs = api->logprobs || api->best_of > api->n;
-    sampling->top_logprobs = (uint32_t)MAX(api->top_logprobs, api->prompt_logprobs);
-    sampling->prompt_logprobs = (api->echo && api->logprobs) || api->prompt_logprobs >= 0;
-    if (api->bias_count == 0)
-        return true;
-    request->bias_items = calloc(api->bias_count, sizeof *request->bias_items);
-    request->bias = calloc(api->bias_count, sizeof *request->bias);
-    if (!request->bias_items || !request->bias)
-        return false;
-    for (i = 0; i < api->bias_count; i++) {
-        fastdecode__token_bias__init(&request->bias_items[i]);
-        request->bias_items[i].token = api->bias[i].token;
-        request->bias_items[i].bias = api->bias[i].bias;
-        request->bias[i] = &request->bias_items[i];
-    }
-    sampling->n_bias = api->bias_count;
-    sampling->bias = request->bias;
-    return true;
-}
-
 // Stop strings leave the body's tree.
 static bool copy_stops(const struct api_request *api, struct request *request)
 {
@@ -244,7 +198,11 @@ static bool make_choices(const struct language *language, uint32_t n, struct req
 static void set_form(struct request *request, const struct api_request *api, struct dialect_run *run,
                      const struct language *language)
 {
-    snprintf(request->id, sizeof request->id, "%s-%s", api->kind == API_CHAT ? "chatcmpl" : "cmpl",
+    snprintf(request->id, sizeof request->id, "%s-%s",
+             api->kind == API_CHAT     ? "chatcmpl"
+             : api->kind == API_EMBED  ? "embd"
+             : api->kind == API_RERANK ? "rerank"
+                                       : "cmpl",
              exchange_request_id(request->exchange));
     request->head = (struct respond_head){.kind = api->kind,
                                           .id = request->id,
@@ -304,10 +262,15 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     set_form(request, api, run, language);
     if (!ok)
         (void)api_no_memory(error);
-    ok = ok && prompt_edit_check(api, context, error) && encode_all(language, api, context, request, error) &&
-         check_lengths(api, context, request, error) && check_budget(api, requests->config.max_request_tokens, request, error);
-    if (ok && !(set_sampling(api, request) && copy_stops(api, request) && open_scores(api, request) &&
-                make_choices(language, (uint32_t)api->best_of, request)))
+    if (api->kind & API_POOLS)
+        ok = ok && request_prepare_pool(api, language, context, requests->config.max_request_tokens, request, error);
+    else
+        ok = ok && prompt_edit_check(api, context, error) && encode_all(language, api, context, request, error) &&
+             check_lengths(api, context, request, error) &&
+             check_budget(api, requests->config.max_request_tokens, request, error) &&
+             request_set_notation(api, language, request, error) && request_set_sampling(api, language, request, error);
+    request->features = features_of(&request->sampling);
+    if (ok && !(copy_stops(api, request) && open_scores(api, request) && make_choices(language, (uint32_t)api->best_of, request)))
         ok = api_no_memory(error);
     api_request_free(api);
     if (!ok) {
@@ -370,9 +333,9 @@ void request_discard(struct request *request)
     request_stop_waiting(request);
     free(request->choices);
     free(request->prompts);
-    free(request->bias_items);
-    free(request->bias);
+    request_free_sampling(request);
     free(request->stop_bytes);
+    request_free_notation(request);
     free(request->cache_salt);
     dialect_run_close(request->run);
     exchange_release(request->exchange);

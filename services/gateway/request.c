@@ -15,6 +15,8 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/messages/features.h"
+#include "services/gateway/grammars.h"
 #include "services/gateway/request_internal.h"
 #include "services/gateway/root_span.h"
 
@@ -23,6 +25,11 @@ enum status requests_open(const struct requests_config *config, struct requests 
     *out = calloc(1, sizeof **out);
     if (!*out)
         return STATUS_RESOURCE_EXHAUSTED;
+    (*out)->grammars = grammars_open();
+    if (!(*out)->grammars) {
+        free(*out);
+        return STATUS_RESOURCE_EXHAUSTED;
+    }
     (*out)->config = *config;
     (*out)->track = trace_track_open("answers");
     (*out)->track_requests = trace_track_open("requests");
@@ -41,6 +48,7 @@ void requests_close(struct requests *requests)
     text_free(&requests->piece);
     text_free(&requests->extra);
     text_free(&requests->chunk);
+    grammars_close(requests->grammars);
     free(requests);
 }
 
@@ -124,17 +132,29 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
     struct request *request = choice->request;
     bool begun = choice->generated_count > 0 || exchange_is_answered(request->exchange);
     double limit_s = begun ? requests->config.resume_limit_s : requests->config.ready_grace_s;
-    bool last = request->done_count + 1 == request->choice_count;
+    bool last = request->done_count + 1 == request->choice_count || choice_lacks_pooled(choice); // then it fails
     struct api_error error;
 
     if (request->deadline_us && now_us >= request->deadline_us) {
         request_finish_choice(choice, "length", "deadline");
         return !last;
     }
+    if (choice_is_over(choice, requests->config.language)) { // only its last event was lost
+        request_finish_choice(choice, "stop", NULL);
+        return !last;
+    }
     if (choice->generated_count >= request->max_tokens &&
-        (request->max_tokens > 0 || choice->prompt->scored_count >= choice->prompt->count)) {
+        (request->pooling          ? choice->pooled != NULL
+         : request->max_tokens > 0 ? true
+                                   : choice->prompt->scored_count >= choice->prompt->count)) {
         request_finish_choice(choice, "length", NULL); // it was complete, and only its last event was lost
         return !last;
+    }
+    if (requests->state.ready && request->features & ~requests->state.features) {
+        api_fail(&error, 503, "not_ready", NULL, "the mesh's s-part or scheduler is too old for %s: upgrade it",
+                 features_name(request->features & ~requests->state.features));
+        request_fail(request, &error);
+        return false;
     }
     if (requests->state.ready && now_us >= choice->retry_us) {
         submit(requests, choice);
@@ -209,7 +229,7 @@ void requests_start(struct requests *requests, struct request *request)
     atomic_fetch_add_explicit(&requests->waiting[request_is_batch(request)], 1, memory_order_relaxed);
     exchange_set_user(request->exchange, request);
     mesh_state(requests->config.mesh, &requests->state);
-    if (request->max_tokens == 0 && !request->sampling.prompt_logprobs) {
+    if (request->max_tokens == 0 && !request->sampling.prompt_logprobs && !request->pooling) {
         // echo alone: there is nothing to compute
         Fastdecode__GenerateEvent end = FASTDECODE__GENERATE_EVENT__INIT;
         uint32_t count = request->choice_count;

@@ -52,6 +52,9 @@ static void answer_choices(struct request *request, uint32_t number, struct text
             .finish_reason = choice->finish_reason,
             .stop_reason = choice->stop_reason,
             .stop_reason_bytes = choice->stop_reason_bytes,
+            .answer = choice_answer_shown(choice),
+            .is_stop_token = choice->stop_token >= 0,
+            .stop_token = (uint32_t)choice->stop_token,
             .extra = extra,
         };
         text_clear(extra);
@@ -67,6 +70,10 @@ static void openai_answer(struct request *request, struct text *out)
     struct text extra = {0};
     uint32_t i;
 
+    if (request->pooling) {
+        request_answer_pool(request, &usage, out);
+        return;
+    }
     respond_whole_begin(out, &request->head);
     for (i = 0; i < request->choice_count; i += request->shown.best_of)
         answer_choices(request, i, out);
@@ -175,12 +182,28 @@ void request_fail(struct request *request, const struct api_error *error)
     request_drop(request);
 }
 
+// A prompt was not pooled in time, or the mesh has ended it without a result.
+static void fail_unpooled(struct request *request, const char *stop_reason)
+{
+    struct api_error error;
+
+    if (stop_reason)
+        api_fail(&error, 504, "timeout", NULL, "the request was not computed within its time (--request-timeout)");
+    else
+        api_fail(&error, 500, NULL, NULL, "the mesh sent no result");
+    request_fail(request, &error);
+}
+
 // Ends a choice: sends its last chunk. After the last choice, completes and frees the request.
 void request_finish_choice(struct choice *choice, const char *reason, const char *stop_reason)
 {
     struct request *request = choice->request;
     struct text chunk = {0};
 
+    if (choice_lacks_pooled(choice)) {
+        fail_unpooled(request, stop_reason);
+        return;
+    }
     choice_finish(choice, reason, stop_reason, stop_reason ? strlen(stop_reason) : 0);
     if (choice->call)
         mesh_cancel(choice->call);

@@ -73,7 +73,7 @@ static void take_event(struct choice *choice, const Fastdecode__GenerateEvent *e
     choice->failures = 0;
     choice->waiting_since_us = 0;
     measure(choice, choice->generated_count - before);
-    if (choice->stop.matched >= 0) {
+    if (choice_is_cut(choice)) {
         request_finish_choice(choice, "stop", NULL);
         return;
     }

@@ -11,8 +11,11 @@ struct respond_usage request_usage(const struct request *request)
 
     for (i = 0; i < request->prompt_count; i++)
         usage.prompt_tokens += request->prompts[i].count;
-    for (i = 0; i < request->choice_count; i++)
+    usage.has_reasoning = request->notation.reasoning || answer_has_channels(request->notation.family);
+    for (i = 0; i < request->choice_count; i++) {
         usage.completion_tokens += request->choices[i].generated_count;
+        usage.reasoning_tokens += request->choices[i].reasoning_tokens;
+    }
     for (i = 0; i < request->choice_count; i++) // a prompt counts once, however many choices it has
         usage.cached_tokens += request->choices[i].number == 0 ? request->choices[i].cached_tokens : 0;
     return usage;

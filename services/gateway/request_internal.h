@@ -55,6 +55,8 @@ struct choice {
     struct shown_tokens logprobs; // like visible
     uint32_t text_chars;          // characters of the tokens so far, which is the next token's text_offset
     bool echoed;                  // the prompt is in visible
+    struct choice_answer *answer; // splits the text into what is thought, said and called; NULL: all of it is content
+    uint32_t reasoning_tokens;
     bool role_sent, prompt_ids_shown;
     uint32_t ids_shown; // of the generated ones
     double logprob_sum; // of the generated tokens, if they are asked for
@@ -62,6 +64,9 @@ struct choice {
     const char *finish_reason; // static; not NULL once the state is CHOICE_DONE
     const char *stop_reason;   // points into the stop strings, or to static text
     size_t stop_reason_bytes;
+    float *pooled;      // [hidden], or the outputs of the head: what its prompt was pooled to; NULL: nothing yet
+    bool normalized;    // pooled is scaled as the client wants it
+    int64_t stop_token; // one of stop_token_ids that has ended it; -1: none
 };
 
 // What else the client is shown, and of which choices (request_extra.c).
@@ -106,7 +111,12 @@ struct request {
     uint32_t top_logprobs, max_tokens;
     uint32_t prompt_tops; // alternatives that are kept of each token of the prompts
     struct request_shown shown;
-    Fastdecode__Sampling sampling; // its bias entries point into bias_items
+    struct language_notation notation; // of the answers
+    bool reasoning_is_open, include_reasoning, one_call;
+    struct json_t *tools;           // owned; NULL: none may be called
+    Fastdecode__Sampling sampling;  // owns its lists, but for end_token; its bias entries point into bias_items
+    struct packed_grammar *grammar; // of sampling; NULL: none
+    uint32_t features;              // that it needs (common/messages/features.h)
     Fastdecode__TokenBias *bias_items, **bias;
     struct stop_string stops[API_MAX_STOPS];
     char *stop_bytes; // what stops point into
@@ -115,6 +125,9 @@ struct request {
     uint32_t prompt_count;
     struct choice *choices; // [choice_count] the n choices of each prompt in turn
     uint32_t choice_count, done_count;
+    const struct language_pooling *pooling; // prompts are pooled: nothing is generated; NULL: they are answered
+    bool base64, return_documents, is_cut;  // is_cut: vectors have fewer values than the model's
+    uint32_t dimensions, top_n;             // top_n 0: all
     uint64_t start_us, deadline_us;         // 0: none
     uint64_t last_write_us, first_token_us; // 0: none yet
     bool submitted, first_token_seen;
@@ -126,9 +139,10 @@ struct requests {
     struct request *first;                      // loop thread
     struct trace_track *track, *track_requests; // track: of this thread; track_requests: of requests, which overlap
     uint64_t trace_ids;
-    struct mesh_state state;  // loop thread: as of the last tick
-    struct text extra;        // loop thread: likewise
-    struct text piece, chunk; // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
+    struct grammars *grammars; // any thread
+    struct mesh_state state;   // loop thread: as of the last tick
+    struct text extra;         // loop thread: likewise
+    struct text piece, chunk;  // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
     // relaxed: counters. [1]: of latency class batch
     atomic_uint running[2], waiting[2];
 };
@@ -140,6 +154,22 @@ static inline bool request_is_batch(const struct request *request)
 
 // request_answer.c. Counts a time, unless the request is of the latency class batch: those say how long the others let them wait.
 void request_observe(const struct request *request, enum metrics_histogram which, double seconds);
+
+// prepare_sampling.c. Fills in the request's sampling; takes over some of the lists in *api. On failure, too, they are freed with the request.
+bool request_set_sampling(struct api_request *api, const struct language *language, struct request *request,
+                          struct api_error *error);
+void request_free_sampling(struct request *request);
+
+// prepare_pool.c. Makes the prompts of /v1/embeddings and /v1/rerank, and fills in what the answer needs. limit: max_request_tokens.
+bool request_prepare_pool(struct api_request *api, const struct language *language, uint32_t context, uint32_t limit,
+                          struct request *request, struct api_error *error);
+
+// answer_pool.c. take: copies what the mesh sends. False: it is none, or no memory. answer: renders the whole answer; all choices have theirs.
+bool choice_take_pooled(struct choice *choice, const ProtobufCBinaryData *pooled);
+void request_answer_pool(const struct request *request, const struct respond_usage *usage, struct text *out);
+
+// Whether the choice is over without what its prompt is to be pooled to, so that there is nothing to answer with.
+static inline bool choice_lacks_pooled(const struct choice *choice) { return choice->request->pooling && !choice->pooled; }
 
 // request_extra.c. Counts what the request has had so far.
 struct respond_usage request_usage(const struct request *request);
@@ -172,8 +202,36 @@ void request_extra_choice(struct choice *choice, bool whole, struct text *out);
 void request_extra_head(struct choice *first, bool whole, struct text *out);
 // Writes the choices of a prompt that are shown, best first, to out[n]. first: the prompt's first choice.
 void request_best(const struct choice *first, const struct request_shown *shown, const struct choice **out);
+// choice_answer.c. Sets how answers to the request are read, and keeps what that needs of its tools.
+bool request_set_notation(const struct api_request *api, const struct language *language, struct request *request,
+                          struct api_error *error);
+void request_free_notation(struct request *request);
+typedef void choice_content_fn(struct choice *choice, const char *text, size_t bytes);
+// take_content: takes what is content. False: no memory.
+bool choice_answer_open(struct choice *choice, choice_content_fn *take_content);
+void choice_answer_close(struct choice *choice);
+// Takes text, or a control token by its name. What is content goes on to the stop strings. False: no memory.
+bool choice_answer_push(struct choice *choice, const char *text, size_t bytes);
+bool choice_answer_push_unit(struct choice *choice, const char *name, size_t bytes);
+void choice_answer_finish(struct choice *choice);
+bool choice_answer_is_reasoning(const struct choice *choice);
+// Returns whether the answer ends here: the one call that was allowed is over.
+bool choice_answer_is_done(const struct choice *choice);
+bool choice_answer_has_calls(const struct choice *choice);
+bool choice_answer_has_news(const struct choice *choice);
+// Returns what the answer has beside its content and is not shown yet; NULL: nothing. Who shows it says so there.
+struct shown_answer *choice_answer_news(struct choice *choice);
+// Returns what there is for a whole answer; NULL: nothing.
+const struct shown_answer *choice_answer_shown(const struct choice *choice);
+// Appends what is not shown yet as chunks. Before the content: what is thought; after it: calls.
+void choice_answer_show_before(struct choice *choice, struct text *out);
+void choice_answer_show_after(struct choice *choice, struct text *out);
 
 // choice.c
+// Returns whether its text has ended: by a stop string, or by the one call that was allowed.
+bool choice_is_cut(const struct choice *choice);
+// Returns whether its last token has ended it, so that there is nothing more to come.
+bool choice_is_over(const struct choice *choice, const struct language *language);
 bool choice_open(struct choice *choice, const struct language *language);
 void choice_close(struct choice *choice);
 // Appends the tokens of an event to the log. Returns false if they leave a gap after the log, or memory is short.

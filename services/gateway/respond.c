@@ -249,6 +249,8 @@ static void ending(struct text *out, const struct respond_head *about, const str
     text_string(out, ",\"stop_reason\":");
     if (choice->stop_reason)
         text_json(out, choice->stop_reason, choice->stop_reason_bytes);
+    else if (choice->is_stop_token)
+        text_format(out, "%u", choice->stop_token);
     else
         text_string(out, "null");
     append_extra(out, choice->extra);
@@ -259,9 +261,12 @@ static void usage_text(struct text *out, const struct respond_usage *usage)
 {
     text_format(out,
                 "{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu,"
-                "\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
+                "\"prompt_tokens_details\":{\"cached_tokens\":%llu}",
                 (unsigned long long)usage->prompt_tokens, (unsigned long long)usage->completion_tokens,
                 (unsigned long long)(usage->prompt_tokens + usage->completion_tokens), (unsigned long long)usage->cached_tokens);
+    if (usage->has_reasoning)
+        text_format(out, ",\"completion_tokens_details\":{\"reasoning_tokens\":%llu}", (unsigned long long)usage->reasoning_tokens);
+    text_append(out, "}", 1);
 }
 
 void respond_chunk(struct text *out, const struct respond_head *about, const struct respond_choice *choice)
@@ -273,6 +278,8 @@ void respond_chunk(struct text *out, const struct respond_head *about, const str
         text_string(out, "\"delta\":{");
         if (choice->first)
             text_string(out, "\"role\":\"assistant\",\"content\":\"\"");
+        else if (choice->delta)
+            text_append(out, choice->delta->data, choice->delta->bytes);
         else if (choice->bytes > 0 || !choice->finish_reason) {
             text_string(out, "\"content\":");
             text_json(out, choice->text, choice->bytes);
@@ -312,9 +319,7 @@ void respond_whole_choice(struct text *out, const struct respond_head *about, co
 {
     text_format(out, first ? "{\"index\":%u," : ",{\"index\":%u,", choice->index);
     if (about->kind == API_CHAT) {
-        text_string(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-        text_json(out, choice->text, choice->bytes);
-        text_string(out, ",\"refusal\":null}");
+        respond_message(out, choice->text, choice->bytes, choice->answer);
     } else {
         text_string(out, "\"text\":");
         text_json(out, choice->text, choice->bytes);

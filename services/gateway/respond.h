@@ -4,6 +4,7 @@
 #define FD_GATEWAY_RESPOND_H
 
 #include "services/gateway/http.h"
+#include "services/gateway/respond_answer.h"
 #include "services/gateway/schema.h"
 
 #define RESPOND_JSON "application/json"
@@ -44,6 +45,8 @@ void shown_tokens_add_top(struct shown_tokens *tokens, const char *data, size_t 
 struct respond_usage {
     uint64_t prompt_tokens, completion_tokens;
     uint64_t cached_tokens; // tokens of the prompts whose KV was cached
+    uint64_t reasoning_tokens;
+    bool has_reasoning; // reasoning_tokens counts
 };
 
 // A choice, or a chunk of one.
@@ -56,7 +59,13 @@ struct respond_choice {
     const char *finish_reason;           // NULL: not finished
     const char *stop_reason;             // NULL: rendered as null
     size_t stop_reason_bytes;
+    bool is_stop_token; // without text, stop_token is the reason
+    uint32_t stop_token;
     bool first; // this is the first chunk of a chat stream, which names the role
+    // Of chats: a whole answer's reasoning and calls; NULL: none.
+    const struct shown_answer *answer;
+    // Of chunks of chats: what stands for the delta's content; NULL: `text` does.
+    const struct text *delta;
     // Further fields, each with a comma before it; NULL: none.
     const struct text *extra;          // of the choice
     const struct text *head_extra;     // of the chunk

@@ -47,9 +47,13 @@ void root_span_open(struct otlp *otlp, double ratio, struct exchange *exchange, 
 // What the request had of the model.
 static void add_model(struct otlp_span *out, enum api_kind kind, const struct exchange_note *note, const char *model)
 {
-    if (kind != API_CHAT && kind != API_COMPLETION)
+    if (!(kind & API_MESH))
         return;
-    otlp_span_static(out, "gen_ai.operation.name", kind == API_CHAT ? "chat" : "text_completion");
+    otlp_span_static(out, "gen_ai.operation.name",
+                     kind == API_CHAT     ? "chat"
+                     : kind == API_EMBED  ? "embeddings"
+                     : kind == API_RERANK ? "rerank"
+                                          : "text_completion");
     otlp_span_static(out, "gen_ai.provider.name", "fastdecode");
     otlp_span_text(out, "gen_ai.request.model", model);
     if (!note->uses_model)

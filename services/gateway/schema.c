@@ -10,7 +10,7 @@
 
 enum read_kind { READ_CUSTOM, READ_BOOL, READ_INTEGER, READ_NUMBER, READ_STRING, READ_IGNORE };
 
-#define ALL (SCHEMA_ANSWERS | API_TOKENIZE | API_DETOKENIZE)
+#define ALL (SCHEMA_ANSWERS | API_TOKENIZE | API_DETOKENIZE | API_POOLS)
 
 // The member of the request that a field is read into; its type says how.
 #define INTO(member) \
@@ -54,10 +54,40 @@ static const struct field fields[] = {
     {"presence_penalty", SCHEMA_ANSWERS, INTO(sampling.presence_penalty), -2, 2, false, NULL},
     {"frequency_penalty", SCHEMA_ANSWERS, INTO(sampling.frequency_penalty), -2, 2, false, NULL},
     {"repetition_penalty", SCHEMA_ANSWERS, INTO(sampling.repetition_penalty), 0, 10, true, NULL},
+    {"response_format", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_response_format},
+    {"structured_outputs", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_structured_outputs},
+    {"guided_json", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_schema},
+    {"guided_regex", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_regex},
+    {"guided_choice", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_choice},
+    {"guided_grammar", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_grammar},
+    {"guided_json_object", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_object},
+    {"guided_whitespace_pattern", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_space},
+    {"guided_decoding_backend", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
+    {"grammar", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_grammar},
+    {"json_schema", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_schema},
+    {"min_tokens", SCHEMA_ANSWERS, INTO(min_tokens), 0, 1e9, false, NULL},
+    {"stop_token_ids", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_stop_tokens},
+    {"allowed_token_ids", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_allowed_tokens},
+    {"bad_words", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_bad_words},
+    {"typical_p", SCHEMA_ANSWERS, INTO(sampling.typical_p), 0, 1, false, NULL},
+    {"xtc_probability", SCHEMA_ANSWERS, INTO(sampling.xtc_probability), 0, 1, false, NULL},
+    {"xtc_threshold", SCHEMA_ANSWERS, INTO(sampling.xtc_threshold), 0, 1, false, NULL},
+    {"dry_multiplier", SCHEMA_ANSWERS, INTO(sampling.dry_multiplier), 0, 100, false, NULL},
+    {"dry_base", SCHEMA_ANSWERS, INTO(sampling.dry_base), 1, 100, false, NULL},
+    {"dry_allowed_length", SCHEMA_ANSWERS, INTO(dry_allowed_length), 0, 1e9, false, NULL},
+    {"dry_penalty_last_n", SCHEMA_ANSWERS, INTO(dry_last_tokens), -1, 1e9, false, NULL},
+    {"dry_sequence_breakers", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_dry_breakers},
     {"logit_bias", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_bias},
-    {"service_tier", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_service_tier},
+    {"input", API_EMBED, READ_CUSTOM, 0, 0, 0, false, schema_read_prompt},
+    {"encoding_format", API_EMBED, READ_CUSTOM, 0, 0, 0, false, schema_read_encoding},
+    {"dimensions", API_EMBED, INTO(pool.dimensions), 1, 1e9, false, NULL},
+    {"query", API_RERANK, READ_CUSTOM, 0, 0, 0, false, schema_read_query},
+    {"documents", API_RERANK, READ_CUSTOM, 0, 0, 0, false, schema_read_ranked},
+    {"top_n", API_RERANK, INTO(pool.top_n), 1, 1e9, false, NULL},
+    {"return_documents", API_RERANK, INTO(pool.return_documents), 0, 0, false, NULL},
+    {"service_tier", SCHEMA_ANSWERS | API_POOLS, READ_CUSTOM, 0, 0, 0, false, read_service_tier},
     {"ignore_eos", SCHEMA_ANSWERS, INTO(ignore_eos), 0, 0, false, NULL},
-    {"cache_salt", SCHEMA_ANSWERS, INTO(cache_salt), 0, API_MAX_SALT_BYTES, false, NULL},
+    {"cache_salt", SCHEMA_ANSWERS | API_POOLS, INTO(cache_salt), 0, API_MAX_SALT_BYTES, false, NULL},
     {"add_special_tokens", API_TOKENIZE, INTO(add_special_tokens), 0, 0, false, NULL},
     {"parse_special", API_TOKENIZE, INTO(parse_special), 0, 0, false, NULL},
     {"add_generation_prompt", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_generation_prompt},
@@ -70,50 +100,49 @@ static const struct field fields[] = {
     {"return_token_ids", SCHEMA_ANSWERS, INTO(return_token_ids), 0, 0, false, NULL},
     {"return_tokens_as_token_ids", SCHEMA_ANSWERS, INTO(return_tokens_as_token_ids), 0, 0, false, NULL},
     {"priority", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_priority},
+    {"tools", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_tools},
+    {"tool_choice", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_tool_choice},
+    {"parallel_tool_calls", API_CHAT, INTO(parallel_tool_calls), 0, 0, false, NULL},
+    {"functions", API_CHAT, READ_CUSTOM, 0, 0, 0, false, schema_read_functions},
+    {"function_call", API_CHAT, READ_CUSTOM, 0, 0, 0, false, schema_read_functions},
+    {"chat_template_kwargs", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_template_variables},
+    {"reasoning_effort", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_reasoning_effort},
+    {"include_reasoning", API_CHAT, INTO(include_reasoning), 0, 0, false, NULL},
+    {"documents", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_documents},
     {"return_token_strs", API_TOKENIZE, INTO(return_token_strs), 0, 0, false, NULL},
     // these name who asks or how it is billed, and do not change the answer
-    {"user", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
+    {"user", SCHEMA_ANSWERS | API_POOLS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"metadata", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"store", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"safety_identifier", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"prompt_cache_key", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
-    {"parallel_tool_calls", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
+    {"parallel_tool_calls", API_COMPLETION, READ_IGNORE, 0, 0, 0, false, NULL},
     {"prediction", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
 };
 
 // Fields of this API and of its common extensions that would change the answer and are not supported. A value that changes nothing (null,
 // false, 0, "", [], {} or `neutral`) is accepted.
 static const struct schema_refused refused[] = {
-    {"tools", SCHEMA_ANSWERS | API_TOKENIZE, NULL},
-    {"functions", SCHEMA_ANSWERS, NULL},
-    {"function_call", SCHEMA_ANSWERS, "none"},
+    {"tools", API_COMPLETION, NULL},
+    {"functions", API_COMPLETION, NULL},
+    {"function_call", API_COMPLETION, "none"},
     {"audio", SCHEMA_ANSWERS, NULL},
     {"web_search_options", SCHEMA_ANSWERS, NULL},
-    {"reasoning_effort", SCHEMA_ANSWERS, "none"},
+    {"reasoning_effort", API_COMPLETION, "none"},
     {"reasoning", SCHEMA_ANSWERS, NULL},
     {"verbosity", SCHEMA_ANSWERS, "medium"},
-    {"guided_json", SCHEMA_ANSWERS, NULL},
-    {"guided_regex", SCHEMA_ANSWERS, NULL},
-    {"guided_choice", SCHEMA_ANSWERS, NULL},
-    {"guided_grammar", SCHEMA_ANSWERS, NULL},
-    {"structured_outputs", SCHEMA_ANSWERS, NULL},
-    {"grammar", SCHEMA_ANSWERS, NULL},
-    {"json_schema", SCHEMA_ANSWERS, NULL},
     {"use_beam_search", SCHEMA_ANSWERS, NULL},
     {"length_penalty", SCHEMA_ANSWERS, "1"},
-    {"min_tokens", SCHEMA_ANSWERS, NULL},
-    {"stop_token_ids", SCHEMA_ANSWERS, NULL},
-    {"bad_words", SCHEMA_ANSWERS, NULL},
-    {"allowed_token_ids", SCHEMA_ANSWERS, NULL},
     {"logits_processors", SCHEMA_ANSWERS, NULL},
-    {"typical_p", SCHEMA_ANSWERS, "1"},
+    {"truncate_prompt_tokens", API_POOLS, NULL},
     {"mirostat", SCHEMA_ANSWERS, NULL},
-    {"dry_multiplier", SCHEMA_ANSWERS, NULL},
-    {"xtc_probability", SCHEMA_ANSWERS, NULL},
     {"tfs_z", SCHEMA_ANSWERS, "1"},
     {"chat_template", API_CHAT | API_TOKENIZE, NULL},
-    {"chat_template_kwargs", API_CHAT | API_TOKENIZE, NULL},
-    {"documents", API_CHAT, NULL},
+    {"task", API_EMBED, NULL},
+    {"input_type", API_EMBED, NULL},
+    {"late_chunking", API_EMBED, NULL},
+    {"instruction", API_RERANK, NULL},
+    {"rank_fields", API_RERANK, NULL},
     {"prompt_embeds", API_COMPLETION, NULL},
 };
 
@@ -244,10 +273,14 @@ static bool check_together(struct schema_run *run)
 
     if (out->max_completion_tokens >= 0)
         out->max_tokens = out->max_completion_tokens; // the newer name counts if both are given
+    if (!schema_check_tools(run) || !schema_apply_effort(run))
+        return false;
     if (out->kind == API_CHAT && !has_messages)
         return api_fail(error, 400, "missing_required_parameter", "messages", "'messages' is required");
     if (out->kind == API_COMPLETION && !has_prompt)
         return api_fail(error, 400, "missing_required_parameter", "prompt", "'prompt' is required");
+    if (out->kind & API_POOLS)
+        return schema_check_pool(run);
     if (out->kind == API_DETOKENIZE && !has_prompt)
         return api_fail(error, 400, "missing_required_parameter", "tokens", "'tokens' is required");
     if (out->kind == API_TOKENIZE && has_prompt == has_messages)
@@ -262,7 +295,7 @@ static bool check_together(struct schema_run *run)
     if ((out->kind & SCHEMA_ANSWERS) && out->n * MAX(out->prompt_count, 1) > API_MAX_CHOICES)
         return api_fail(error, 400, "invalid_value", "n", "prompts times 'n' is %lld, at most %d are allowed in one request",
                         (long long)(out->n * out->prompt_count), API_MAX_CHOICES);
-    return schema_check_extensions(run);
+    return schema_check_sampling(run) && schema_check_extensions(run);
 }
 
 bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const struct api_model *model, struct api_request *out,
@@ -288,16 +321,21 @@ bool api_request_read(enum api_kind kind, struct json_t *root, const struct api_
         .max_completion_tokens = -1,
         .sampling = FASTDECODE__SAMPLING__INIT,
         .n = 1,
+        .best_of = 1,
         .add_special_tokens = kind != API_CHAT,
         .parse_special = true,
         .add_generation_prompt = true,
         .prompt_logprobs = -1,
+        .pool.return_documents = true,
+        .parallel_tool_calls = true,
+        .include_reasoning = true,
     };
     out->sampling.temperature = model->temperature;
     out->sampling.top_p = model->top_p;
     out->sampling.min_p = model->min_p;
     out->sampling.top_k = model->top_k;
     out->sampling.repetition_penalty = model->repetition_penalty;
+    schema_sampling_defaults(out);
     out->root = root;
     if (read_object(&run, root) && check_together(&run))
         return true;
@@ -316,6 +354,8 @@ void api_request_free(struct api_request *request)
     free(request->prompts);
     free(request->messages);
     free(request->bias);
+    schema_free_chat(request);
+    schema_free_sampling(request);
     if (request->root)
         json_decref(request->root);
     *request = (struct api_request){0};

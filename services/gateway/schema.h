@@ -23,15 +23,27 @@ enum api_kind {
     API_CHAT = 2,
     API_TOKENIZE = 4,
     API_DETOKENIZE = 8,
+    API_EMBED = 256,
+    API_RERANK = 512,
 };
+enum { API_POOLS = API_EMBED | API_RERANK, API_MESH = API_COMPLETION | API_CHAT | API_POOLS }; // API_MESH: what the mesh computes
 
 enum {
     API_MAX_PROMPTS = 1024,
     API_MAX_CHOICES = 128, // the most prompts x n of one request
     API_MAX_MESSAGES = 4096,
+    API_MAX_TOOLS = 128,
+    API_MAX_CALLS = 128, // of one message
+    API_MAX_FUNCTION_NAME = 64,
+    API_MAX_CALL_ID_BYTES = 256,
+    API_MAX_VARIABLES = 64, // of a chat template
+    API_MAX_DOCUMENTS = 1024,
     API_MAX_STOPS = 16,
     API_MAX_STOP_BYTES = 1024,
     API_MAX_BIAS = 1024,
+    API_MAX_STOP_TOKENS = 128,
+    API_MAX_BAD_WORDS = 512, // of at most API_MAX_STOP_BYTES each
+    API_MAX_DRY_BREAKERS = 64,
     API_MAX_SALT_BYTES = 1024, // kept as long as its request, here and in the scheduler
     API_MAX_LOGPROBS = 20,
     API_MAX_DEPTH = 64,       // the deepest nesting in a body
@@ -68,9 +80,51 @@ struct api_chat_message {
     char *joined; // owned: content of several parts
 };
 
+enum api_tool_choice {
+    API_TOOLS_AUTO, // the model's choice
+    API_TOOLS_NONE,
+    API_TOOLS_REQUIRED, // at least one call
+    API_TOOLS_NAMED,    // a call of tool_name
+};
+
+struct json_t; // jansson's
+struct api_ids {
+    uint32_t *ids; // owned; NULL: none
+    uint32_t count;
+};
+
+struct api_strings {
+    struct stop_string *strings; // owned; NULL: none
+    uint32_t count;
+};
+
+// Which form an answer has to have.
+enum api_form_kind { API_FORM_NONE, API_FORM_OBJECT, API_FORM_SCHEMA, API_FORM_REGEX, API_FORM_CHOICE, API_FORM_GBNF };
+enum api_space { API_SPACE_ONE, API_SPACE_NONE, API_SPACE_LINES }; // between the tokens of JSON
+
+struct api_form {
+    enum api_form_kind kind;
+    enum api_space space;
+    bool closed;      // objects have no properties that their schema does not name
+    const void *json; // json_t: of a schema, or the list of choices. In the body, or `owned`
+    void *owned;      // json_t
+    const char *text; // [bytes] of a regular expression or grammar
+    size_t bytes;
+    char param[64]; // the field that says so
+};
+
 struct api_bias {
     uint32_t token;
     float bias;
+};
+
+// What only /v1/embeddings and /v1/rerank have. Inputs and documents are prompts.
+struct api_pool {
+    bool base64, return_documents;
+    int64_t dimensions; // 0: all
+    int64_t top_n;      // 0: all
+    const char *query;  // NULL: not given
+    size_t query_bytes;
 };
 
 struct api_request {
@@ -82,6 +136,14 @@ struct api_request {
     uint32_t prompt_count;
     struct api_chat_message *messages;
     uint32_t message_count;
+    // What the chat template is given. NULL: not given.
+    struct json_t *conversation;      // owned: the messages, with calls, results and reasoning (schema_message.c)
+    struct json_t *tools, *documents; // in root
+    struct json_t *variables;         // owned: chat_template_kwargs and reasoning_effort
+    enum api_tool_choice tool_choice;
+    const char *tool_name;        // of API_TOOLS_NAMED
+    const char *reasoning_effort; // static; NULL: not given
+    bool parallel_tool_calls, include_reasoning;
     int64_t max_tokens;            // -1: not given
     int64_t max_completion_tokens; // -1: not given; max_tokens is set to it
     Fastdecode__Sampling sampling; // fields that are passed on to the s-part unchanged; seed, logprobs and biases are set later
@@ -97,6 +159,11 @@ struct api_request {
     uint32_t stop_count;
     struct api_bias *bias;
     uint32_t bias_count;
+    int64_t min_tokens, dry_allowed_length, dry_last_tokens; // dry_last_tokens -1: all
+    struct api_ids stop_tokens, allowed_tokens;
+    struct api_strings bad_words, dry_breakers;
+    struct api_form form;
+    struct api_pool pool;
     bool add_special_tokens, parse_special, add_generation_prompt, return_token_strs;
     // schema_extensions.c
     int64_t prompt_logprobs; // -1: not asked for; else the number of alternatives of each token of the prompt

@@ -74,7 +74,7 @@ static bool check_best_of(struct schema_run *run)
     if (out->best_of > out->n && out->stream)
         return api_fail(run->error, 400, "invalid_value", "best_of",
                         "'best_of' above 'n' is not possible with 'stream' true: which choice is the best is known at the end");
-    if (out->best_of * MAX(out->prompt_count, 1) > API_MAX_CHOICES)
+    if ((out->kind & SCHEMA_ANSWERS) && out->best_of * MAX(out->prompt_count, 1) > API_MAX_CHOICES)
         return api_fail(run->error, 400, "invalid_value", "best_of",
                         "prompts times 'best_of' is %lld, at most %d are allowed in one request",
                         (long long)(out->best_of * out->prompt_count), API_MAX_CHOICES);

@@ -20,9 +20,41 @@ typedef bool schema_read_fn(struct schema_run *run, const char *name, const json
 // schema_prompt.c: reads fields that are more than a number.
 bool schema_read_prompt(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_tokens(struct schema_run *run, const char *name, const json_t *value);
-bool schema_read_messages(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_stop(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_bias(struct schema_run *run, const char *name, const json_t *value);
+// Reads [1, 2, 3].
+bool schema_read_ids(struct schema_run *run, const char *name, const json_t *value, struct api_ids *out);
+
+// schema_sampling.c: fields of the sampler that are lists, and how those and its numbers go together.
+bool schema_read_stop_tokens(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_allowed_tokens(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_bad_words(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_dry_breakers(struct schema_run *run, const char *name, const json_t *value);
+void schema_sampling_defaults(struct api_request *out);
+bool schema_check_sampling(struct schema_run *run);
+void schema_free_sampling(struct api_request *request);
+
+// schema_pool.c
+bool schema_read_encoding(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_query(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_ranked(struct schema_run *run, const char *name, const json_t *value);
+bool schema_check_pool(struct schema_run *run);
+
+// schema_message.c
+bool schema_read_messages(struct schema_run *run, const char *name, const json_t *value);
+
+// schema_tools.c
+bool schema_read_tools(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_tool_choice(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_functions(struct schema_run *run, const char *name, const json_t *value); // and function_call
+bool schema_read_template_variables(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_reasoning_effort(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_documents(struct schema_run *run, const char *name, const json_t *value);
+bool schema_check_function_name(struct schema_run *run, const char *where, const json_t *name);
+// Once all fields are read: rules between them; and what an effort does to the template's variables.
+bool schema_check_tools(struct schema_run *run);
+bool schema_apply_effort(struct schema_run *run);
+void schema_free_chat(struct api_request *request);
 
 // schema_extensions.c: fields that other servers have beside OpenAI's.
 bool schema_read_prompt_logprobs(struct schema_run *run, const char *name, const json_t *value);
@@ -46,6 +78,16 @@ bool schema_has_zero(const json_t *value);
 const char *schema_type_name(const json_t *value);
 // Sets status 400 and the message "'name' must be X, not Y"; returns false.
 bool schema_wrong_type(struct schema_run *run, const char *name, const char *wanted, const json_t *value);
+
+// schema_form.c: fields that say which form an answer has.
+bool schema_read_response_format(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_structured_outputs(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_form_schema(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_form_regex(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_form_choice(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_form_grammar(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_form_object(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_form_space(struct schema_run *run, const char *name, const json_t *value);
 
 struct schema_refused {
     const char *name;

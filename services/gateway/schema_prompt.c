@@ -1,4 +1,4 @@
-// schema_prompt.c: fields of a request that are lists or objects: prompts, messages, stop strings, biases.
+// schema_prompt.c: fields of a request that are lists or objects: prompts, stop strings, biases. Messages are read in schema_message.c.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,8 +6,7 @@
 #include "common/base/checked.h"
 #include "services/gateway/schema_internal.h"
 
-// [1, 2, 3] -> ids.
-static bool read_ids(struct schema_run *run, const char *name, const json_t *list, struct api_prompt *out)
+bool schema_read_ids(struct schema_run *run, const char *name, const json_t *list, struct api_ids *out)
 {
     size_t i, count = json_array_size(list);
     char where[96];
@@ -15,7 +14,7 @@ static bool read_ids(struct schema_run *run, const char *name, const json_t *lis
     out->ids = malloc(MAX(count, 1) * sizeof *out->ids);
     if (!out->ids)
         return api_no_memory(run->error);
-    out->id_count = (uint32_t)count; // the body's values are limited
+    out->count = (uint32_t)count; // the body's values are limited
     for (i = 0; i < count; i++) {
         const json_t *value = json_array_get(list, i);
         snprintf(where, sizeof where, "%s[%zu]", name, i);
@@ -29,6 +28,16 @@ static bool read_ids(struct schema_run *run, const char *name, const json_t *lis
     return true;
 }
 
+static bool read_prompt_ids(struct schema_run *run, const char *name, const json_t *list, struct api_prompt *out)
+{
+    struct api_ids ids = {0};
+    const bool good = schema_read_ids(run, name, list, &ids);
+
+    out->ids = ids.ids; // freed with the request, good or not
+    out->id_count = ids.count;
+    return good;
+}
+
 static bool read_one_prompt(struct schema_run *run, const char *name, const json_t *value, struct api_prompt *out)
 {
     if (json_is_string(value)) {
@@ -37,7 +46,7 @@ static bool read_one_prompt(struct schema_run *run, const char *name, const json
         return true;
     }
     if (json_is_array(value))
-        return read_ids(run, name, value, out);
+        return read_prompt_ids(run, name, value, out);
     return schema_wrong_type(run, name, "a string or an array of token ids", value);
 }
 
@@ -83,121 +92,7 @@ bool schema_read_tokens(struct schema_run *run, const char *name, const json_t *
     if (!run->out->prompts)
         return api_no_memory(run->error);
     run->out->prompt_count = 1;
-    return read_ids(run, name, value, &run->out->prompts[0]);
-}
-
-static const char *known_role(const json_t *role)
-{
-    static const char *const roles[] = {"system", "user", "assistant", "tool"};
-    size_t i;
-
-    if (schema_is_string(role, "developer"))
-        return "system"; // its newer name: templates know only the old one
-    for (i = 0; i < ARRAY_COUNT(roles); i++)
-        if (schema_is_string(role, roles[i]))
-            return roles[i];
-    return NULL;
-}
-
-// [{"type": "text", "text": ...}, ...]: one text.
-static bool read_parts(struct schema_run *run, const char *where, const json_t *parts, struct api_chat_message *out)
-{
-    size_t i, count = json_array_size(parts);
-    struct text joined = {0};
-    char part_name[96 + 32];
-
-    for (i = 0; i < count; i++) {
-        const json_t *part = json_array_get(parts, i), *text = json_object_get(part, "text");
-        const json_t *type = json_object_get(part, "type");
-        bool ok = true;
-
-        snprintf(part_name, sizeof part_name, "%s[%zu]", where, i);
-        if (!json_is_string(type))
-            ok = api_fail(run->error, 400, "invalid_type", part_name, "'%s' must be an object with a 'type'", part_name);
-        else if (!schema_is_string(type, "text"))
-            ok = api_fail(run->error, 400, "unsupported_content", part_name, "'%s': only parts of type 'text' are supported",
-                          part_name);
-        else if (!json_is_string(text))
-            ok = api_fail(run->error, 400, "invalid_type", part_name, "'%s.text' must be a string", part_name);
-        if (!ok) {
-            text_free(&joined);
-            return false;
-        }
-        text_append(&joined, json_string_value(text), json_string_length(text));
-    }
-    text_append(&joined, "", 1); // never NULL
-    if (joined.failed) {
-        text_free(&joined);
-        return api_no_memory(run->error);
-    }
-    out->joined = joined.data;
-    out->content = joined.data;
-    out->bytes = joined.bytes - 1;
-    return true;
-}
-
-static bool read_message(struct schema_run *run, const char *name, size_t index, const json_t *value, struct api_chat_message *out)
-{
-    static const char *const refused[] = {"tool_calls", "function_call", "audio", "refusal"};
-    const json_t *role, *content;
-    char where[48];
-    char field[96];
-    size_t i;
-
-    snprintf(where, sizeof where, "%s[%zu]", name, index);
-    if (!json_is_object(value))
-        return schema_wrong_type(run, where, "an object", value);
-    role = json_object_get(value, "role");
-    snprintf(field, sizeof field, "%s.role", where);
-    if (!role)
-        return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
-    if (!json_is_string(role))
-        return schema_wrong_type(run, field, "a string", role);
-    out->role = known_role(role);
-    if (!out->role)
-        return api_fail(run->error, 400, "invalid_value", field,
-                        "'%s' must be 'system', 'developer', 'user', 'assistant' or 'tool'", field);
-    for (i = 0; i < ARRAY_COUNT(refused); i++) {
-        const json_t *extra = json_object_get(value, refused[i]);
-        snprintf(field, sizeof field, "%s.%s", where, refused[i]);
-        if (extra && !json_is_null(extra) && !(json_is_array(extra) && json_array_size(extra) == 0))
-            return api_fail(run->error, 400, "unsupported_parameter", field, "'%s' is not supported", field);
-    }
-    content = json_object_get(value, "content");
-    snprintf(field, sizeof field, "%s.content", where);
-    if (content && json_is_array(content))
-        return read_parts(run, field, content, out);
-    if (content && json_is_string(content)) {
-        out->content = json_string_value(content);
-        out->bytes = json_string_length(content);
-        return true;
-    }
-    if (content && !json_is_null(content))
-        return schema_wrong_type(run, field, "a string or an array of parts", content);
-    if (strcmp(out->role, "assistant") == 0)
-        return true;
-    return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
-}
-
-bool schema_read_messages(struct schema_run *run, const char *name, const json_t *value)
-{
-    size_t i, count = json_array_size(value);
-
-    if (!json_is_array(value))
-        return schema_wrong_type(run, name, "an array of messages", value);
-    if (count == 0)
-        return api_fail(run->error, 400, "invalid_value", name, "'%s' must not be empty", name);
-    if (count > API_MAX_MESSAGES)
-        return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu messages, at most %d are allowed", name, count,
-                        API_MAX_MESSAGES);
-    run->out->messages = calloc(count, sizeof *run->out->messages);
-    if (!run->out->messages)
-        return api_no_memory(run->error);
-    run->out->message_count = (uint32_t)count;
-    for (i = 0; i < count; i++)
-        if (!read_message(run, name, i, json_array_get(value, i), &run->out->messages[i]))
-            return false;
-    return true;
+    return read_prompt_ids(run, name, value, &run->out->prompts[0]);
 }
 
 bool schema_read_stop(struct schema_run *run, const char *name, const json_t *value)

@@ -26,22 +26,13 @@ static bool is_neutral(const json_t *value, const char *neutral)
 static bool check_special(struct schema_run *run, const char *name, const json_t *value, bool *known)
 {
     *known = true;
-    if (strcmp(name, "response_format") == 0) {
-        const json_t *type = json_object_get(value, "type");
-        if (json_is_null(value) || schema_is_string(type, "text"))
-            return true;
-        if (!json_is_object(value) || !json_is_string(type))
-            return schema_wrong_type(run, name, "an object with a 'type'", value);
-        return api_fail(run->error, 400, "unsupported_parameter", name,
-                        "'response_format' of a type other than 'text' is not supported");
-    }
     if (strcmp(name, "modalities") == 0) {
         const json_t *first = json_array_get(value, 0);
         if (json_is_null(value) || (json_array_size(value) == 1 && schema_is_string(first, "text")))
             return true;
         return api_fail(run->error, 400, "unsupported_parameter", name, "'modalities' other than [\"text\"] are not supported");
     }
-    if (strcmp(name, "tool_choice") == 0) {
+    if (strcmp(name, "tool_choice") == 0) { // of a completion
         if (json_is_null(value) || schema_is_string(value, "none") || schema_is_string(value, "auto"))
             return true;
         return api_fail(run->error, 400, "unsupported_parameter", name, "'tool_choice' is not supported");

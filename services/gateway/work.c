@@ -37,7 +37,7 @@ static bool is_full(const struct gateway *gateway, const struct mesh_state *stat
     uint32_t waiting = batch ? state->waiting_batch : state->waiting, most = batch ? state->max_queue_batch : state->max_queue;
     uint32_t share = (uint32_t)MAX((most ? most : gateway->config.max_queue) * gateway->config.key_share, 1);
 
-    if ((kind & (API_COMPLETION | API_CHAT)) && state->ready && most && waiting >= most)
+    if ((kind & API_MESH) && state->ready && most && waiting >= most)
         api_fail(error, 429, "rate_limit_exceeded", NULL, "the queue is full (%u requests%s wait), try again later", waiting,
                  batch ? " of service_tier \"flex\"" : "");
     else if (key && keys_count(gateway->keys) > 1 &&
@@ -55,7 +55,7 @@ static bool may_ask_for_batch(enum api_kind kind, struct exchange *exchange)
     size_t bytes;
     const char *body = exchange_body(exchange, &bytes);
 
-    return (kind & (API_COMPLETION | API_CHAT)) && bytes > 0 &&
+    return (kind & API_MESH) && bytes > 0 &&
            (memmem(body, bytes, "service_tier", strlen("service_tier")) || memmem(body, bytes, "priority", strlen("priority")));
 }
 
@@ -153,17 +153,17 @@ void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kin
     free_work(work);
 }
 
-static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, const struct api_request *api)
+static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, struct api_request *api)
 {
     struct error reason = {0};
     struct api_error error;
     struct text body = {0};
     uint32_t *ids = NULL, count = 0, i;
+    bool reasoning_is_open;
     enum status status;
 
     if (api->messages)
-        status = language_encode_chat(gateway->language, api->messages, api->message_count, language_turn_of(api), UINT32_MAX, &ids,
-                                      &count, &reason);
+        status = language_encode_chat(gateway->language, api, UINT32_MAX, &ids, &count, &reasoning_is_open, &reason);
     else
         status = language_encode(gateway->language, api->prompts[0].text, api->prompts[0].bytes, api->add_special_tokens,
                                  api->parse_special, UINT32_MAX, &ids, &count, &reason);
@@ -322,7 +322,7 @@ void work_run(void *arg, void *item)
         log_info("API-REFUSED", "request=%s status=%d param=%s", exchange_request_id(work->exchange), error.status,
                  error.param[0] ? error.param : "-");
         refuse(work->exchange, work->grant.key, &error);
-    } else if ((work->kind & (API_COMPLETION | API_CHAT)) && !check_class(gateway, work, &api, is_batch, &error)) {
+    } else if ((work->kind & API_MESH) && !check_class(gateway, work, &api, is_batch, &error)) {
         refuse(work->exchange, work->grant.key, &error);
     } else {
         exchange_drop_body(work->exchange);

@@ -89,11 +89,14 @@ static enum status open_batch(struct engine *engine, uint32_t index, struct erro
     batch->kept_rows = calloc(rows, sizeof *batch->kept_rows);
     batch->kept_outputs = calloc(rows, sizeof *batch->kept_outputs);
     if ((!engine->range.is_first && !batch->x_kept) || !batch->o || !batch->q || !batch->k || !batch->v || !batch->kept_rows ||
-        !batch->kept_outputs || step_plan_open(rows, &batch->plan) || reply_open(batch))
+        !batch->kept_outputs || step_plan_open(rows, &batch->plan) || reply_open(batch) || engine_pool_open(batch))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a mini-batch");
     batch->links = (struct backend_links){.o = batch->o, .q = batch->q, .k = batch->k, .v = batch->v};
     return engine->ops->batch_open(engine->backend, &batch->backend, error);
 }
+
+// On the masker's thread.
+static void wake(void *loop) { rpc_loop_wake(loop); }
 
 enum status engine_open(struct engine *engine, struct error *error)
 {
@@ -110,6 +113,10 @@ enum status engine_open(struct engine *engine, struct error *error)
     if (!engine->zeros ||
         sequence_table_open(ENGINE_SEQUENCES_MAX, engine->shape.vocab, engine->context_tokens, &engine->sequences) ||
         engine_release_open(engine))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the engine");
+    const struct masker_config masker = {
+        .model = engine->model, .vocab = engine->shape.vocab, .on_done = wake, .user = engine->loop};
+    if (engine->model && engine->range.is_last && masker_open(&masker, &engine->masker))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the engine");
     engine_pages_open(engine);
     engine->on_link_changed = engine_link_changed;
@@ -137,8 +144,11 @@ void engine_close(struct engine *engine)
         if (batch->engine)
             engine_free_replies(batch);
         rpc_buffer_free(batch->handing_on);
+        mask_job_wait(&batch->masks);
+        mask_job_free(&batch->masks);
         step_plan_close(&batch->plan);
         reply_close(batch);
+        engine_pool_close(batch);
         free(batch->o);
         free(batch->q);
         free(batch->k);
@@ -151,6 +161,7 @@ void engine_close(struct engine *engine)
         engine_spans_end_all(engine);
     engine_release_close(engine);
     sequence_table_close(engine->sequences);
+    masker_close(engine->masker);
     free(engine->device_spans);
     free(engine->zeros);
 }

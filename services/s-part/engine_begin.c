@@ -27,6 +27,10 @@ static enum status open_sequences(struct mini_batch *batch, struct error *error)
         if (status)
             return status;
         sequence_table_find(batch->engine->sequences, open->sequence)->opened_by = batch->request->scheduler_incarnation;
+        if ((status = engine_masks_open(batch, open, error)))
+            return status;
+        if ((status = engine_pool_open_sequence(batch, open, error)))
+            return status;
         engine_spans_open(batch->engine, open);
     }
     return STATUS_OK;
@@ -188,6 +192,7 @@ static void begin_step(struct mini_batch *batch)
         engine_start_next(batch);
         return;
     }
+    engine_masks_begin(batch);
     batch->sent_us = clock_now_us();
     engine_make_ready(batch);
 }
@@ -196,6 +201,7 @@ void engine_give_up(struct mini_batch *batch)
 {
     struct engine *engine = batch->engine;
 
+    engine_masks_wait(batch);
     engine_free_replies(batch);
     for (uint32_t p = 0; p < batch->plan.place_count; p++) {
         rpc_buffer_free(batch->uses[p].request);

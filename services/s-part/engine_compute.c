@@ -188,8 +188,9 @@ static void finish(struct mini_batch *batch)
     uint64_t at_ns = ENGINE_SPAN(batch, "head", batch->started_ns, {"outputs", batch->kept_count}), step = batch->request->step;
 
     for (uint32_t i = 0; i < plan->run_count; i++)
-        if (plan->runs[i].sequence && !plan->runs[i].lost)
+        if (plan->runs[i].sequence && !plan->runs[i].lost && !plan->runs[i].fault)
             step_plan_take(&batch->plan, i);
+    engine_pool_finish(batch);
     end_compute(batch);
     engine_spans_step(batch);
     reply_send(batch); // the request is freed with it
@@ -207,15 +208,21 @@ static void start_head(struct mini_batch *batch)
 {
     const struct step_plan *plan = &batch->plan;
 
+    if (!engine_masks_done(batch)) {
+        batch->state = BATCH_MASKING;
+        return;
+    }
+    engine_masks_faults(batch);
     batch->started_us = clock_now_us();
     batch->started_ns = trace_clock(batch->engine->track_s_part);
     batch->kept_count = 0;
     for (uint32_t i = 0; i < plan->output_count; i++)
-        if (!plan->runs[plan->row_run[plan->output_row[i]]].lost) {
+        if (!plan->runs[plan->row_run[plan->output_row[i]]].lost && !plan->runs[plan->row_run[plan->output_row[i]]].fault) {
             batch->kept_rows[batch->kept_count] = plan->output_row[i];
             batch->kept_outputs[batch->kept_count++] = plan->outputs[i];
         }
     watchdog_begun(&batch->engine->watchdog, batch->started_us);
+    engine_pool_start(batch);
     if (batch->kept_count)
         batch->engine->ops->head(batch->backend, batch->kept_rows, batch->kept_outputs, batch->kept_count);
     batch->state = BATCH_SAMPLING;
@@ -245,6 +252,10 @@ bool engine_compute_poll(struct mini_batch *batch)
 {
     bool sampling = batch->state == BATCH_SAMPLING;
 
+    if (batch->state == BATCH_MASKING) { // the masker wakes the loop
+        start_head(batch);
+        return batch->state != BATCH_MASKING;
+    }
     if (!sampling && batch->state != BATCH_COMPUTING)
         return false;
     if (computed(batch))

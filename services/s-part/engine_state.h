@@ -15,7 +15,7 @@
 //
 // Files, each calling only those below it:
 //
-//     engine.c ─▶ engine_compute.c ─▶ engine_stage.c ─▶ engine_begin.c ─▶ engine_attend.c ─▶ engine_extents.c, engine_spans.c, links.c
+//     engine.c ─▶ engine_compute.c ─▶ engine_stage.c ─▶ engine_begin.c ─▶ engine_attend.c ─▶ engine_extents.c, engine_spans.c, engine_masks.c (▶ masker.c), engine_pool.c (▶ pooler.c), links.c
 //     engine_calls.c ───────────────────────┘        └▶ engine_release.c, reply.c, step_plan.c (▶ step_extents.c), sequence_table.c, engine_idle.c
 #ifndef FD_SERVICES_S_PART_ENGINE_STATE_H
 #define FD_SERVICES_S_PART_ENGINE_STATE_H
@@ -91,6 +91,7 @@ enum batch_state {
     BATCH_COMPUTING,
     BATCH_WAITING,
     BATCH_READY,
+    BATCH_MASKING,    // the head waits for the masks of grammars
     BATCH_SAMPLING,   // or x is being copied for the next stage
     BATCH_HANDING_ON, // x is there, and the connection to the next stage is not
     BATCH_FORWARDED,  // the next stage has it
@@ -146,6 +147,11 @@ struct mini_batch {
     uint32_t *kept_rows; // [max_rows] outputs of runs that are not lost
     struct backend_sample *kept_outputs;
     uint32_t kept_count;
+
+    struct mask_job masks; // of sequences with grammars
+    float *hidden;         // [max_rows][hidden] of rows that are pooled; NULL: none are
+    uint32_t *hidden_rows; // [max_rows] which those are
+    uint32_t hidden_count;
 };
 
 // What to free of a sequence that has ended or whose KV is elsewhere.
@@ -183,6 +189,10 @@ struct engine {
     const struct backend_ops *ops;
     struct backend *backend;
     struct sequence_table *sequences;
+    struct masker *masker;     // of the stage that samples; otherwise NULL
+    uint32_t masked_sequences; // the most that were open at once
+    const struct model *model; // for its vocabulary; borrowed. NULL: no grammars
+    struct pooler *pooler;     // borrowed; NULL: nothing is pooled here
     struct model_shape shape;
     const struct model_layer *layers; // [shape.layers] of the model, for their sinks; borrowed. NULL: none has any
     struct layer_range range;         // count 0 until engine_open(): all layers
@@ -308,6 +318,24 @@ void engine_make_ready(struct mini_batch *batch);
 void engine_put_reads(struct mini_batch *batch, struct link_use *use, const struct attend_request_parts *parts);
 void engine_copy_reads(struct mini_batch *batch);
 void engine_fold_extents(struct mini_batch *batch);
+
+// engine_masks.c: grammars. open: gives the sequence that was just put into the table its grammar, if it has one. begin: has the masks of a step
+// made that has begun. done: polls for them. faults: notes at their runs why sequences have none; call it before the head. wait: they are done, or
+// not needed any more.
+enum status engine_masks_open(struct mini_batch *batch, const Fastdecode__SequenceOpen *open, struct error *error) MUST_CHECK;
+void engine_masks_begin(struct mini_batch *batch);
+bool engine_masks_done(struct mini_batch *batch);
+void engine_masks_faults(struct mini_batch *batch);
+void engine_masks_wait(struct mini_batch *batch);
+// engine_pool.c: prompts that are pooled. bytes: the memory of all mini-batches for it. open_sequence: for the one that was just put into the
+// table. start: asks the backend for the hidden states of a step's rows; call it after the last segment. finish: takes them, once they are there.
+uint64_t engine_pool_bytes(uint32_t max_rows, uint32_t hidden, uint32_t batch_count);
+enum status engine_pool_open(struct mini_batch *batch) MUST_CHECK;
+void engine_pool_close(struct mini_batch *batch);
+enum status engine_pool_open_sequence(struct mini_batch *batch, const Fastdecode__SequenceOpen *open,
+                                      struct error *error) MUST_CHECK;
+void engine_pool_start(struct mini_batch *batch);
+void engine_pool_finish(struct mini_batch *batch);
 
 // links.c. get: returns the link to a place, opening it if need be; NULL: it cannot be opened, or the worker there has a newer
 // incarnation than the place. drop: closes the connection; its rows in flight are lost.

@@ -44,20 +44,65 @@ static struct backend_config backend_config(const struct s_part *s_part)
     };
 }
 
+static bool is_last(const struct s_part *s_part)
+{
+    return s_part->settings.first_layer + s_part->settings.layer_count == s_part->model->shape.layers;
+}
+
+// What the stage with the last layer needs to pool.
+static uint64_t pooling_bytes(const struct s_part *s_part)
+{
+    const struct s_part_settings *s = &s_part->settings;
+
+    if (s_part->pooling.kind == MODEL_POOL_NONE || !is_last(s_part))
+        return 0;
+    return pooler_planned_bytes(s_part->model, &s_part->pooling, s->max_batch) +
+           engine_pool_bytes(s->max_rows, s_part->model->shape.hidden, s->mini_batches);
+}
+
+// Finds what --pooling means, once the device is known.
+static enum status choose_pooling(struct s_part *s_part, struct error *error)
+{
+    const char *name = s_part->settings.pooling;
+    enum status status = model_pooling_choose(s_part->model, name, &s_part->pooling, error);
+
+    if (status || s_part->pooling.kind == MODEL_POOL_NONE || s_part->device.ops->hidden)
+        return status;
+    if (strcmp(name, "auto"))
+        return error_set(error, STATUS_UNIMPLEMENTED, "--pooling %s: %s does not give hidden states", name, s_part->device.line);
+    log_warn("POOLING-OFF", "why=\"%s does not give hidden states\"", s_part->device.line);
+    s_part->pooling.kind = MODEL_POOL_NONE;
+    return STATUS_OK;
+}
+
+static enum status open_pooler(struct s_part *s_part, struct error *error)
+{
+    if (s_part->pooling.kind == MODEL_POOL_NONE)
+        return STATUS_OK;
+    log_info("POOLING", "kind=%s outputs=%u", model_pool_name(s_part->pooling.kind), s_part->pooling.outputs);
+    return is_last(s_part) ? pooler_open(s_part->model, &s_part->pooling, &s_part->pooler, error) : STATUS_OK;
+}
+
 static enum status check_plan(const struct s_part *s_part, struct error *error)
 {
     const struct backend_plan *plan = &s_part->plan;
+    // taken when the first grammar comes, if ever: then it is looked whether it is there
+    const uint64_t grammars = masker_planned_bytes(s_part->model->shape.vocab, s_part->settings.max_batch);
+    const uint64_t pooling = pooling_bytes(s_part);
     char parts[320];
     const struct memory_plan memory = {
-        .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes,
+        .fixed_bytes = plan->weight_bytes + plan->activation_bytes + plan->pool_fixed_bytes + pooling,
         .start_bytes = s_part_start_bytes(s_part),
         .page_bytes = (plan->pool_on_device ? 0 : plan->pool_page_bytes) +
                       (plan->pool_pages ? plan->pool_table_bytes / plan->pool_pages : 0),
         .pool_bytes = plan->pool_on_device ? 0 : s_part->settings.local_pool,
     };
-    int written = snprintf(parts, sizeof parts, "weights_mib=%.1f activations_mib=%.1f pool_fixed_mib=%.1f pages=%llu",
-                           (double)plan->weight_bytes / 1048576, (double)plan->activation_bytes / 1048576,
-                           (double)plan->pool_fixed_bytes / 1048576, (unsigned long long)plan->pool_pages);
+    int written =
+        snprintf(parts, sizeof parts, "weights_mib=%.1f activations_mib=%.1f pool_fixed_mib=%.1f grammars_mib=%.1f pages=%llu",
+                 (double)plan->weight_bytes / 1048576, (double)plan->activation_bytes / 1048576,
+                 (double)plan->pool_fixed_bytes / 1048576, (double)grammars / 1048576, (unsigned long long)plan->pool_pages);
+    if (pooling)
+        written += snprintf(parts + written, sizeof parts - (size_t)written, " pooling_mib=%.1f", (double)pooling / 1048576);
     if (plan->streamed_bytes)
         written += snprintf(parts + written, sizeof parts - (size_t)written, " streamed_mib=%.1f weight_slots=%u",
                             (double)plan->streamed_bytes / 1048576, plan->weight_slots);
@@ -164,6 +209,8 @@ enum status load_model(struct s_part *s_part, struct error *error)
     model_release_file(s_part->model); // the pages that were read to check it: the plan counts from here
     if ((status = device_choose(s_part->settings.device_name, &s_part->device, error)))
         return status;
+    if ((status = choose_pooling(s_part, error)))
+        return status;
     struct backend_config config = backend_config(s_part);
     engine->ops = s_part->device.ops;
     if (!strcmp(s_part->settings.device_name, "auto") && engine->ops == &backend_cpu) // a warning: the device may have been lost
@@ -179,6 +226,8 @@ enum status load_model(struct s_part *s_part, struct error *error)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool %llu bytes is less than one page (%llu)",
                          (unsigned long long)s_part->settings.local_pool, (unsigned long long)s_part->plan.pool_page_bytes);
     if ((status = engine->ops->open(&config, &engine->backend, error)))
+        return status;
+    if ((status = open_pooler(s_part, error)))
         return status;
     model_release_file(s_part->model);
     if ((status = lend_memory(engine, error)))

@@ -4,6 +4,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
+#include "common/messages/features.h"
 #include "common/messages/kv.h"
 #include "common/otlp/otlp.h"
 #include "services/s-part/s_part.h"
@@ -46,6 +47,7 @@ struct registration {
     struct kv_shape shape;
     Fastdecode__KvShape kv; // borrows it
     uint32_t ends[END_TOKENS_MAX];
+    Fastdecode__SamplingFeature features[FEATURES_MAX];
     char name[256];
 };
 
@@ -69,6 +71,7 @@ static void fill_model(const struct s_part *s_part, struct registration *r)
 static void fill_registration(struct s_part *s_part, struct registration *r)
 {
     Fastdecode__RegisterRequest *request = &r->request;
+    const uint32_t features = FEATURES_OURS & ~(s_part->pooling.kind == MODEL_POOL_NONE ? (uint32_t)FEATURES_POOLING : 0u);
 
     fill_model(s_part, r);
     fastdecode__register_request__init(request);
@@ -91,6 +94,8 @@ static void fill_registration(struct s_part *s_part, struct registration *r)
     request->threads = thread_pool_threads(s_part->pool);
     request->first_layer = s_part->settings.first_layer;
     request->layer_count = s_part->settings.layer_count;
+    request->sampling_feature = r->features;
+    request->n_sampling_feature = features_list(features, r->features);
     if (s_part->calibration.done) {
         request->calibration = &s_part->calibration.message;
         request->kv_costs = &s_part->calibration.kv_message;

@@ -55,6 +55,18 @@ static void fill_token(struct mini_batch *batch, uint32_t output)
     }
 }
 
+// With the last row of a prompt: what it was pooled to.
+static void fill_pooled(const struct step_run *run, Fastdecode__RunResult *result)
+{
+    const struct pooled_sequence *pooled = run->sequence->pooled;
+    uint32_t count;
+    const float *vector =
+        pooled && run->run->position + run->row_count == run->sequence->prompt_tokens ? pooled_result(pooled, &count) : NULL;
+
+    if (vector)
+        result->pooled = (ProtobufCBinaryData){.len = count * sizeof *vector, .data = (uint8_t *)(uintptr_t)vector};
+}
+
 // Outputs of a run: its scores in row order, then its samples.
 static void fill_run(struct mini_batch *batch, const struct step_run *run)
 {
@@ -68,6 +80,10 @@ static void fill_run(struct mini_batch *batch, const struct step_run *run)
         return;
     }
     result->outcome = FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE;
+    if (run->fault) {
+        result->error = (char *)(uintptr_t)run->fault;
+        return;
+    }
     uint32_t first_sample = run->first_output + run->output_count - run->sample_count, last = first_sample + run->taken;
     if (run->taken) {
         result->sampled = &batch->tokens[first_sample];
@@ -78,6 +94,7 @@ static void fill_run(struct mini_batch *batch, const struct step_run *run)
     result->scores = &batch->token_pointers[run->first_output];
     for (uint32_t output = run->first_output; output < last; output++)
         fill_token(batch, output);
+    fill_pooled(run, result);
 }
 
 // What the step took here: of a pipeline's stage.

@@ -25,7 +25,7 @@ enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200, S_PART_PATH_BYTES = 
 
 struct s_part_settings {
     const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *quantize,
-        *kv_type_name, *sparse_attention, *isa, *trace, *otlp_endpoint, *device_name, *layers, *numa;
+        *kv_type_name, *sparse_attention, *isa, *trace, *otlp_endpoint, *device_name, *layers, *numa, *pooling;
     const char *cache_dir, *disk_reads, *weights_memory_text, *weights_host_memory_text;
     struct rpc_security_settings security;
     bool trace_append, calibrate, pool_fills_device, batch_invariant;
@@ -43,6 +43,8 @@ struct s_part {
     struct s_part_settings settings; // load.c replaces `context` and `local_pool` by the values that suit the model and the device
     uint64_t incarnation;
     struct model *model;
+    struct model_pooling pooling; // kind NONE: nothing is pooled
+    struct pooler *pooler;        // of the stage with the model's last layer
     struct thread_pool *pool;
     struct rpc_security security;
     struct rpc_loop *control_loop;

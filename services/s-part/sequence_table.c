@@ -28,12 +28,19 @@ enum status sequence_table_open(uint32_t capacity, uint32_t vocab, uint32_t cont
     return STATUS_OK;
 }
 
+static void forget(struct sequence *sequence)
+{
+    sampler_close(sequence->sampler);
+    masker_sequence_close(sequence->masked);
+    pooled_close(sequence->pooled);
+}
+
 void sequence_table_close(struct sequence_table *table)
 {
     if (!table)
         return;
     for (uint32_t slot = 0; slot < table->slots.used; slot++)
-        sampler_close(table->sequences[slot].sampler);
+        forget(&table->sequences[slot]);
     id_map_close(&table->slots);
     free(table->sequences);
     free(table);
@@ -75,7 +82,7 @@ enum status sequence_table_put(struct sequence_table *table, uint64_t id, const 
     }
     for (uint32_t i = 0; i < token_count; i++)
         i < prompt_tokens ? sampler_see_prompt(sampler, tokens[i]) : sampler_see_generated(sampler, tokens[i]);
-    sampler_close(table->sequences[slot].sampler); // the one that is replaced
+    forget(&table->sequences[slot]); // the one that is replaced
     table->sequences[slot] = (struct sequence){.id = id,
                                                .sampler = sampler,
                                                .prompt_tokens = prompt_tokens,
@@ -98,9 +105,17 @@ void sequence_table_remove(struct sequence_table *table, uint64_t id)
 
     if (!sequence)
         return;
-    sampler_close(sequence->sampler);
+    forget(sequence);
     *sequence = (struct sequence){0};
     id_map_remove(&table->slots, id);
 }
 
 uint32_t sequence_table_count(const struct sequence_table *table) { return table->slots.count; }
+
+uint32_t sequence_table_masked(const struct sequence_table *table)
+{
+    uint32_t cursor = 0, slot, count = 0;
+    while ((slot = id_map_next(&table->slots, &cursor)) != ID_MAP_NONE)
+        count += table->sequences[slot].masked != NULL;
+    return count;
+}

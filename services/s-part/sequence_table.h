@@ -10,12 +10,16 @@
 
 #include "common/base/status.h"
 #include "common/sampler/sampler.h"
+#include "services/s-part/masker.h"
+#include "services/s-part/pooler.h"
 #include "services/s-part/sequence_trace.h"
 
 struct sequence {
     uint64_t id;        // 0: free
     uint64_t opened_by; // incarnation of the scheduler that sent the log
     struct sampler *sampler;
+    struct masked_sequence *masked; // owned; NULL: it has no grammar
+    struct pooled_sequence *pooled; // owned; NULL: it is not pooled
     uint32_t prompt_tokens;
     uint32_t last_token; // the last token of the log
     uint32_t top_logprobs;
@@ -29,7 +33,7 @@ struct sequence_table;
 enum status sequence_table_open(uint32_t capacity, uint32_t vocab, uint32_t context_tokens, struct sequence_table **out) MUST_CHECK;
 void sequence_table_close(struct sequence_table *table);
 
-// Adds or replaces a sequence whose log is `tokens`; the first prompt_tokens of them are the prompt. INVALID_ARGUMENT: the error
+// Adds or replaces a sequence (without a grammar: its `masked` is NULL then) whose log is `tokens`; the first prompt_tokens of them are the prompt. INVALID_ARGUMENT: the error
 // says what is wrong. RESOURCE_EXHAUSTED: the table is full.
 enum status sequence_table_put(struct sequence_table *table, uint64_t id, const struct sampler_params *params, bool prompt_logprobs,
                                const uint32_t *tokens, uint32_t token_count, uint32_t prompt_tokens,
@@ -40,6 +44,8 @@ struct sequence *sequence_table_find(struct sequence_table *table, uint64_t id);
 // Iterates over the sequences; *cursor starts at 0. NULL: there are no more. They may be removed meanwhile.
 struct sequence *sequence_table_next(struct sequence_table *table, uint32_t *cursor);
 void sequence_table_remove(struct sequence_table *table, uint64_t id);
+// Returns how many have a grammar.
+uint32_t sequence_table_masked(const struct sequence_table *table);
 uint32_t sequence_table_count(const struct sequence_table *table);
 
 #endif

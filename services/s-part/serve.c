@@ -120,6 +120,8 @@ enum status serve_open(struct s_part *s_part, struct error *error)
         return status;
     engine->shape = s_part->model->shape;
     engine->layers = s_part->model->layers;
+    engine->model = s_part->model;
+    engine->pooler = s_part->pooler;
     engine->context_tokens = s->context;
     engine->max_rows = s->max_rows;
     engine->range = (struct layer_range){.first = s->first_layer,
@@ -188,6 +190,7 @@ void serve_close(struct s_part *s_part)
     else
         log_error("MESSAGES-LEFT", "what=\"the device's memory is left to the end of the process\"");
     thread_pool_close(s_part->pool);
+    pooler_close(s_part->pooler);
     model_close(s_part->model);
     otlp_close(engine->otlp);
     trace_close();

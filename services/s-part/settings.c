@@ -5,6 +5,7 @@
 #include "common/base/checked.h"
 #include "common/kv/kv_sparse.h"
 #include "common/model/compute.h"
+#include "common/model/model_pooling.h"
 #include "common/sched/sched_settings.h"
 #include "kernels/dispatch/kernels.h"
 #include "common/otlp/otlp.h"
@@ -21,6 +22,7 @@ static struct s_part_settings defaults(void)
         .device_timeout_s = 60,
         .compute = "auto",
         .quantize = "none",
+        .pooling = "auto",
         .device_name = "cpu",
         .layers = "all",
         .numa = "auto",
@@ -140,6 +142,7 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
          "seconds after which an S-part that computes nothing ends itself (a CPU: more where a layer takes long)", 1, 86400},
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"quantize", OPTION_CHOICE, &s->quantize, QUANTIZE_NAMES, QUANTIZE_HELP, 0, 0},
+        {"pooling", OPTION_CHOICE, &s->pooling, POOLING_NAMES, POOLING_HELP, 0, 0},
         {"cache-dir", OPTION_STRING, &s->cache_dir, "DIR|none", CACHE_DIR_HELP, 0, 0},
         {"weights-memory", OPTION_STRING, &s->weights_memory_text, "SIZE|auto", WEIGHTS_MEMORY_HELP, 0, 0},
         {"weights-host-memory", OPTION_STRING, &s->weights_host_memory_text, "SIZE|auto", WEIGHTS_HOST_MEMORY_HELP, 0, 0},

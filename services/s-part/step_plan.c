@@ -17,13 +17,14 @@ enum status step_plan_open(uint32_t max_rows, struct step_plan *plan)
     plan->output_row = calloc(max_rows, sizeof *plan->output_row);
     plan->outputs = calloc(max_rows, sizeof *plan->outputs);
     plan->results = calloc(max_rows, sizeof *plan->results);
+    plan->hidden_row = calloc(max_rows, sizeof *plan->hidden_row);
     plan->listed = calloc(max_rows, sizeof *plan->listed);
     plan->row_partial = calloc(max_rows, sizeof *plan->row_partial);
     plan->splits = calloc(max_rows, sizeof *plan->splits);
     plan->reads = calloc((size_t)max_rows * SCHED_EXTENTS_MAX, sizeof *plan->reads);
     plan->local_reads = calloc(max_rows, sizeof *plan->local_reads);
     if (plan->row_partial && plan->splits && plan->reads && plan->local_reads && plan->listed && plan->runs && plan->rows &&
-        plan->row_run && plan->output_row && plan->outputs && plan->results)
+        plan->row_run && plan->hidden_row && plan->output_row && plan->outputs && plan->results)
         return STATUS_OK;
     step_plan_close(plan);
     return STATUS_RESOURCE_EXHAUSTED;
@@ -37,6 +38,7 @@ void step_plan_close(struct step_plan *plan)
     free(plan->output_row);
     free(plan->outputs);
     free(plan->results);
+    free(plan->hidden_row);
     free(plan->listed);
     free(plan->row_partial);
     free(plan->splits);
@@ -118,6 +120,15 @@ enum status step_plan_check(const struct step_plan *plan, const Fastdecode__Step
     return STATUS_OK;
 }
 
+// A sequence whose grammar is elsewhere than its log, since the answer to a step was lost, is to be opened anew.
+static bool is_out_of_step(const struct sequence *sequence, const Fastdecode__Run *run)
+{
+    const uint32_t known = run->position + run_rows(run) - run->drafts;
+
+    return sequence->masked && run->sample && known >= sequence->prompt_tokens &&
+           known - sequence->prompt_tokens != sequence->masked->generated;
+}
+
 // The runs of the request, sorted.
 static enum status take_runs(struct step_plan *plan, const Fastdecode__StepRequest *request, struct sequence_table *table,
                              struct error *error)
@@ -131,6 +142,8 @@ static enum status take_runs(struct step_plan *plan, const Fastdecode__StepReque
             .sequence = sequence_table_find(table, run->sequence),
             .first = step_extents_first(run),
         };
+        if (plan->runs[i].sequence && is_out_of_step(plan->runs[i].sequence, run))
+            plan->runs[i].sequence = NULL;
     }
     plan->run_count = (uint32_t)request->n_runs;
     for (uint32_t i = 0; i < plan->run_count; i++)
@@ -167,6 +180,23 @@ static void add_output(struct step_plan *plan, uint32_t row, const struct step_r
     }
 }
 
+// Rows of a prompt that is pooled. Where some before them are missing here, since this s-part has not seen them, the sequence is lost: it is computed
+// anew from its beginning.
+static void add_hidden(struct step_plan *plan, struct step_run *run)
+{
+    run->first_output = plan->output_count;
+    run->output_count = run->sample_count = run->taken = 0;
+    if (pooled_lacks(run->sequence->pooled, run->run->position)) {
+        step_plan_lose(run, 0);
+        return;
+    }
+    for (uint32_t row = run->first_row; row < run->first_row + run->row_count; row++)
+        if (pooled_wants(run->sequence->pooled, plan->rows[row].position)) {
+            plan->rows[row].needs_output = true;
+            plan->hidden_row[plan->hidden_count++] = row;
+        }
+}
+
 // Scores of the prompt's rows that have a next token in it; then the sample after the last row, or after each from that before the
 // drafts on.
 static void add_outputs(struct step_plan *plan, struct step_run *run)
@@ -191,7 +221,7 @@ void step_plan_rebuild(struct step_plan *plan)
 {
     uint32_t row = 0;
 
-    plan->place_count = plan->output_count = 0;
+    plan->place_count = plan->output_count = plan->hidden_count = 0;
     for (uint32_t i = 0; i < plan->run_count; i++) {
         struct step_run *run = &plan->runs[i];
         run->first_row = row;
@@ -217,7 +247,7 @@ void step_plan_rebuild(struct step_plan *plan)
             };
         }
         if (run->sequence)
-            add_outputs(plan, run);
+            (run->sequence->pooled ? add_hidden : add_outputs)(plan, run);
     }
     plan->row_count = row;
     step_extents_read(plan);
@@ -282,11 +312,21 @@ void step_plan_take(struct step_plan *plan, uint32_t run_index)
     for (run->taken = 0; run->taken < run->sample_count; run->taken++) {
         struct sampler *sampler = run->sequence->sampler;
         uint32_t at = run->taken;
+        const struct backend_sample *output = &plan->outputs[first + at];
+        if (run->sequence->masked && at >= run->mask_count)
+            break;
+        if (plan->results[first + at].all_banned && (output->allowed || !sampler_is_simple(sampler, output->index))) {
+            run->fault =
+                at ? NULL : "no token is left: all are banned by the request's fields (grammar, allowed_token_ids, bad_words, ...)";
+            break;
+        }
         bool known = at == 0 || (plan->results[first + at - 1].token == plan->rows[row + at].token && sampler_is_pure(sampler));
         if (!known)
             break;
         run->sequence->last_token = plan->results[first + at].token;
         sampler_see_generated(sampler, run->sequence->last_token);
+        if (run->sequence->masked)
+            masker_sequence_took(run->sequence->masked, run->sequence->last_token);
     }
 }
 

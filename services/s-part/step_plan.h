@@ -39,7 +39,7 @@ void step_plan_rebuild(struct step_plan *plan);
 // Marks a run as lost, because of its extent number `extent`.
 void step_plan_lose(struct step_run *run, uint32_t extent);
 
-// Call it after sampling. Counts a run's valid samples and updates its sequence. With penalties, a sample depends on those before
+// Call it after sampling, for a run without a fault. Counts its valid samples and updates its sequence; or finds a fault. With penalties, a sample depends on those before
 // it in the same step, so drafts are not used.
 void step_plan_take(struct step_plan *plan, uint32_t run_index);
 

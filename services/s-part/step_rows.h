@@ -22,6 +22,8 @@ struct step_run {
     uint32_t output_count;
     uint32_t sample_count; // how many of its outputs, the last ones, are samples
     uint32_t taken;        // how many of those samples count: up to the first one after a wrong draft
+    uint32_t mask_count;   // with a grammar: how many of its samples, the first ones, have a mask; the others do not count
+    const char *fault;     // why nothing can be drawn for its sequence; NULL: nothing is wrong
     bool lost;
     uint32_t lost_extent; // 1 + index of the first of its extents that is lost; 0: none is, or it is not known which
     uint32_t first;       // first position held at its place
@@ -75,6 +77,8 @@ struct step_plan {
     uint32_t *output_row;           // [max_rows] row of each sample or score
     struct backend_sample *outputs; // [max_rows]
     struct sampler_result *results; // [max_rows]
+    uint32_t hidden_count;
+    uint32_t *hidden_row; // [max_rows] rows whose hidden states are pooled, in the order of rows
 };
 
 // What checks of extents need to know. partial_floats: floats of one partial; has_sparse: rows may be sparse, and extents are not allowed.

@@ -231,7 +231,9 @@ static void arrive(struct scheduler *scheduler, const struct token_log *log, con
                 .deadline_us = timeout_ms ? log->arrived_us + timeout_ms * 1000 : 0,
                 .class = request->latency_class == FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH ? SCHED_CLASS_BATCH
                                                                                                   : SCHED_CLASS_INTERACTIVE,
-                .score_prompt = request->sampling->prompt_logprobs && log->token_count == log->prompt_count,
+                .score_prompt = log->pooling || (request->sampling->prompt_logprobs && log->token_count == log->prompt_count),
+                .last_row_only = log->pooling == FASTDECODE__POOLING__POOLING_LAST ||
+                                 log->pooling == FASTDECODE__POOLING__POOLING_RANK,
                 .held_place = parts ? parts->of[0].place : SCHED_NO_PLACE,
                 .held_positions = parts ? MIN(parts->of[0].positions, log->token_count - 1) : 0,
             },

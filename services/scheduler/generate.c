@@ -5,6 +5,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/messages/features.h"
 #include "common/messages/sampling.h"
 #include "services/scheduler/scheduler.h"
 
@@ -20,6 +21,8 @@ static void on_cancel(void *user)
         scheduler_event(scheduler, &event);
 }
 
+enum { GRAMMAR_BYTES_MAX = 1 << 20 }; // GRAMMAR_MAX_BYTES of common/grammar, which the scheduler does not look into
+
 // Refuses whatever the s-part would refuse: it would refuse the whole step, which is of many sequences.
 static enum status check(const struct scheduler *scheduler, const Fastdecode__GenerateRequest *request, struct error *error)
 {
@@ -32,6 +35,18 @@ static enum status check(const struct scheduler *scheduler, const Fastdecode__Ge
                          scheduler->model.context_tokens);
     if (sampling_parse(request->sampling, scheduler->model.vocab, bias, &params, error))
         return error->status;
+    if (request->sampling->grammar.len > GRAMMAR_BYTES_MAX)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "sampling: a grammar of %zu bytes, at most %d are taken",
+                         request->sampling->grammar.len, GRAMMAR_BYTES_MAX);
+    const uint32_t lacking = scheduler->s_part.member.up ? features_of(request->sampling) & ~stages_features(&scheduler->s_part)
+                                                         : 0;
+    if (lacking)
+        return error_set(error, STATUS_UNIMPLEMENTED, "sampling: %s: the mesh's s-part is too old for it", features_name(lacking));
+    if ((uint32_t)request->sampling->pooling > (uint32_t)FASTDECODE__POOLING__POOLING_RANK ||
+        (request->sampling->pooling && (request->max_tokens || request->n_generated || request->sampling->prompt_logprobs)))
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "pooling %d with %u tokens to generate, %zu generated: a prompt that is pooled ends with it",
+                         (int)request->sampling->pooling, request->max_tokens, request->n_generated);
     for (size_t i = 0; i < request->n_prompt; i++)
         if (request->prompt[i] >= scheduler->model.vocab)
             return error_set(error, STATUS_INVALID_ARGUMENT, "prompt: token %u, the vocabulary has %u", request->prompt[i],
@@ -47,13 +62,6 @@ static enum status check(const struct scheduler *scheduler, const Fastdecode__Ge
 static bool in_use(const struct scheduler *scheduler, uint64_t id)
 {
     return token_logs_find(scheduler->logs, id) || sched_knows(scheduler->core, id);
-}
-
-// With penalties a token's draw depends on all tokens before it, so what is sampled after a wrong guess could never be used.
-static bool has_penalties(const Fastdecode__Sampling *sampling)
-{
-    bool repetition = sampling->repetition_penalty != 0 && sampling->repetition_penalty != 1; // 0: not said
-    return repetition || sampling->presence_penalty != 0 || sampling->frequency_penalty != 0;
 }
 
 static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *call, const Fastdecode__GenerateRequest *request)
@@ -75,7 +83,9 @@ static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *c
     log->call = call;
     log->request = request;
     log->ignore_eos = request->ignore_eos;
-    log->no_drafts = has_penalties(request->sampling);
+    log->pooling = request->sampling->pooling;
+    log->no_drafts = !sampling_is_pure(request->sampling);
+    scheduler->features_needed |= features_of(request->sampling);
     log->arrived_us = clock_now_us();
     struct sequence_spans *spans = scheduler->otlp ? token_logs_spans(scheduler->logs, log) : NULL;
     if (spans && sequence_spans_begin(scheduler->otlp, call, known, spans))
@@ -151,6 +161,17 @@ void generate_scores(struct token_log *log, uint32_t index, Fastdecode__Token **
     (void)!rpc_call_send(log->call, &event.base); // one that is gone is reported by on_cancel
 }
 
+void generate_pooled(struct token_log *log, const ProtobufCBinaryData *pooled)
+{
+    Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
+
+    if (!log->call)
+        return;
+    event.sequence = log->id;
+    event.pooled = *pooled;
+    (void)!rpc_call_send(log->call, &event.base); // one that is gone is reported by on_cancel
+}
+
 // Says how many tokens the places that are up could hold of one sequence.
 static void no_space_text(struct scheduler *scheduler, const struct token_log *log, char *text, size_t size)
 {
@@ -212,7 +233,7 @@ void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sc
     else if (reason == SCHED_NO_SPACE)
         no_space_text(scheduler, log, event.error = text, sizeof text);
     else if (reason == SCHED_CANCELLED)
-        event.error = (char *)"cancelled";
+        event.error = log->fault ? log->fault : (char *)"cancelled";
     (void)!rpc_call_send(call, &event.base); // one that is gone is reported by on_cancel
     rpc_call_end(call);
 }

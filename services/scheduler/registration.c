@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/kv/kv_sparse.h"
 #include "common/member/member.h"
+#include "common/messages/features.h"
 #include "common/messages/kv.h"
 #include "services/scheduler/scheduler.h"
 
@@ -87,6 +88,11 @@ static enum status check_settings(const struct scheduler *scheduler, const Fastd
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "the s-part was started with --mini-batches %u, the scheduler uses %u: start one of them again",
                          request->mini_batches, wanted);
+    const uint32_t lacking = scheduler->features_needed & ~features_read(request->sampling_feature, request->n_sampling_feature);
+    if (lacking)
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "requests of this mesh use %s, which this s-part is too old for: start a newer one, or the scheduler anew",
+                         features_name(lacking));
     if (request->one_kind_of_place && request->pages_total && scheduler->settings.placement == SCHED_PLACE_AUTO)
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "the s-part is --batch-invariant on a GPU: KV must stay in places of one kind, and --placement auto takes "
@@ -136,6 +142,8 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
     scheduler->kv_shape = messages_to_kv_shape(model->kv, 1);
     messages_from_kv_shape(&scheduler->kv_shape, &scheduler->kv);
     scheduler->model = *model;
+    scheduler->model.base.n_unknown_fields = 0; // they are freed with the call
+    scheduler->model.base.unknown_fields = NULL;
     snprintf(scheduler->model_name, sizeof scheduler->model_name, "%s", model->name);
     scheduler->model.name = scheduler->model_name;
     scheduler->end_token_count = (uint32_t)model->n_end_token;

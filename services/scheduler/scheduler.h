@@ -20,6 +20,7 @@
 #include "common/base/checked.h"
 #include "common/base/repeat.h"
 #include "common/kv/kv_measure.h"
+#include "common/messages/features.h"
 #include "common/rpc/rpc.h"
 #include "common/sched/sched.h"
 #include "common/sched/sched_bubble.h"
@@ -118,6 +119,7 @@ struct stage {
     bool on_device;                         // it computes on a device, not on CPUs
     bool rows_alike;                        // a row's numbers do not depend on those beside it
     bool takes_extents, pool_takes_extents; // steps may name extents at workers; at its pool
+    uint32_t features;                      // of sampling, that it has (common/messages/features.h)
     char level[LEVEL_BYTES];
     bool asked, joined;                                    // Join was sent to it; it has answered that
     struct rpc_handle join_call;                           // if `asked`
@@ -255,6 +257,7 @@ struct scheduler {
     uint32_t end_tokens[END_TOKENS_MAX];
     uint32_t end_token_count;
     uint64_t page_bytes;
+    uint32_t features_needed; // of sampling, that requests have needed so far
 
     // Members and places.
     struct s_part s_part;
@@ -295,6 +298,7 @@ struct scheduler {
     uint32_t watcher_count;
     uint64_t watched_us;
     Fastdecode__MeshState last_state;
+    Fastdecode__SamplingFeature features[FEATURES_MAX]; // of a state that is sent
 
     uint64_t generated_tokens, prompt_tokens, finished, cancelled, s_part_busy_us, s_part_wait_us;
     uint64_t busy_ns; // processor time of ticks: running the core and carrying out its actions
@@ -349,6 +353,7 @@ void generate_handler(struct rpc_call *call, void *user);
 // Passes the last `count` tokens of the log on to its client.
 void generate_tokens(struct scheduler *scheduler, struct token_log *log, Fastdecode__Token **tokens, uint32_t count);
 void generate_scores(struct token_log *log, uint32_t index, Fastdecode__Token **scores, size_t count);
+void generate_pooled(struct token_log *log, const ProtobufCBinaryData *pooled);
 void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sched_reason reason, uint32_t cached_tokens);
 void generate_reject(struct scheduler *scheduler, struct token_log *log, uint64_t retry_after_us);
 
@@ -372,6 +377,8 @@ bool stages_has_said_so(const struct member *member, const Fastdecode__RegisterR
 void stages_tell_core(struct scheduler *scheduler);
 // Returns whether every stage takes steps of sequences with extents at such a place.
 bool stages_take_extents(const struct s_part *s_part, enum sched_place_kind kind);
+// Returns the features of sampling that all registered stages and this scheduler have.
+uint32_t stages_features(const struct s_part *s_part);
 // Sets the fields of core_config that follow from the stages. False: layers are missing.
 bool stages_configure_core(struct scheduler *scheduler);
 // Puts the stages together if all layers are there, and calls on_all_joined once they have answered. Does nothing if they are, or are

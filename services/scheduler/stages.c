@@ -17,6 +17,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/messages/features.h"
 #include "common/messages/kv.h"
 #include "services/scheduler/scheduler.h"
 
@@ -87,6 +88,17 @@ bool stages_take_extents(const struct s_part *s_part, enum sched_place_kind kind
 
     for (uint32_t i = 0; i < count; i++)
         all = all && (kind == SCHED_LOCAL_POOL ? stages[i]->pool_takes_extents : stages[i]->takes_extents);
+    return all;
+}
+
+uint32_t stages_features(const struct s_part *s_part)
+{
+    const struct stage *stages[SCHED_STAGES_MAX];
+    const uint32_t count = stages_list(s_part, stages);
+    uint32_t all = count ? FEATURES_OURS : 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        all &= stages[i]->features;
     return all;
 }
 
@@ -251,6 +263,7 @@ void stages_take(struct member *member, const Fastdecode__RegisterRequest *reque
     stage->rows_alike = request->rows_alike;
     stage->takes_extents = request->takes_extents;
     stage->pool_takes_extents = request->pool_takes_extents;
+    stage->features = features_read(request->sampling_feature, request->n_sampling_feature);
     stage->times.layer_count = stage->times.head_count = 0;
     stage->times.stream_us = c && c->stream_us > 0 && c->stream_us < STREAM_US_MAX ? c->stream_us : 0;
     stage->has_kv = messages_to_kv_costs(request->kv_costs, &stage->kv);

@@ -17,16 +17,23 @@ enum {
     TIMEOUT_UNKNOWN_ROW_MS = 1000,
     TIMEOUT_DOUBLINGS = 6, // after steps in a row that came too late
     TIMEOUT_MOST_MS = 3600000,
+    FAULT_BYTES_MAX = 400,
+    // Of grammars that a step opens sequences with: the others are UNKNOWN to the s-part, and opened with a later step.
+    OPEN_BYTES_MAX = 16 << 20,
+    POOLED_BYTES_MAX = 1 << 19, // as many values as the largest model's hidden states have
 };
 
 // --- answers
 
 static bool is_end(const struct scheduler *scheduler, const struct token_log *log, uint32_t token)
 {
+    const Fastdecode__Sampling *sampling = log->request ? log->request->sampling : NULL;
     bool ended = false;
 
-    if (log->ignore_eos)
-        return false;
+    for (size_t i = 0; sampling && i < sampling->n_stop_token; i++)
+        ended |= token == sampling->stop_token[i];
+    if (log->ignore_eos && !(sampling && sampling->grammar.len)) // a grammar says where the text ends
+        return ended;
     for (uint32_t i = 0; i < scheduler->end_token_count; i++)
         ended |= token == scheduler->end_tokens[i];
     for (size_t i = 0; log->request && i < log->request->n_end_token; i++)
@@ -46,6 +53,15 @@ static bool are_tokens(Fastdecode__Token *const *tokens, size_t count, uint32_t 
     return true;
 }
 
+// Whether the run has the last row of a prompt that is pooled, and so many bytes are a vector.
+static bool pooled_fits(const struct flight *flight, uint32_t run, size_t bytes)
+{
+    const struct token_log *log = token_logs_find(flight->scheduler->logs, flight->sequences[run]);
+
+    return bytes % sizeof(float) == 0 && bytes <= POOLED_BYTES_MAX &&
+           (!log || (log->pooling && flight->positions[run] + flight->runs[run].count == log->prompt_count));
+}
+
 // What a reply says goes into logs, back to the s-part and to gateways, so it is taken as a whole or not at all. NULL: it is good.
 static const char *fault_of(const struct flight *flight, const Fastdecode__StepReply *reply)
 {
@@ -63,6 +79,8 @@ static const char *fault_of(const struct flight *flight, const Fastdecode__StepR
         if ((result->sampled && !run->sample) || result->n_more > run->drafts || (result->n_more && !result->sampled) ||
             result->n_scores > (run->score ? run->count : 0))
             return "a token or a score was not asked for";
+        if (result->pooled.len && !pooled_fits(flight, i, result->pooled.len))
+            return "a pooled vector was not asked for, or is no vector";
         if (!are_tokens(&result->sampled, result->sampled != NULL, vocab) || !are_tokens(result->scores, result->n_scores, vocab) ||
             !are_tokens(result->more, result->n_more, vocab))
             return "a token is not in the vocabulary";
@@ -150,6 +168,21 @@ static void judge_places(const struct flight *flight)
             members_answered(flight->scheduler, place, seen[place] == SOME_LOST);
 }
 
+// Ends sequences for which the s-part can draw nothing.
+static void end_faulty(struct scheduler *scheduler, const struct flight *flight, const Fastdecode__StepReply *reply)
+{
+    for (uint32_t i = 0; i < flight->run_count; i++) {
+        const Fastdecode__RunResult *result = reply->results[i];
+        struct token_log *log = token_logs_find(scheduler->logs, flight->sequences[i]);
+        const struct sched_event event = {.kind = SCHED_CANCEL, .sequence = flight->sequences[i]};
+        if (!result->error[0] || result->outcome != FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE || !log || log->fault || log->over)
+            continue;
+        log->fault = strndup(result->error, FAULT_BYTES_MAX);
+        log_warn("SEQUENCE-FAULT", "sequence=%llx why=\"%s\"", (unsigned long long)log->id, result->error);
+        scheduler_event(scheduler, &event);
+    }
+}
+
 static void on_reply(void *user, struct rpc_message *message)
 {
     struct flight *flight = user;
@@ -192,6 +225,7 @@ static void on_reply(void *user, struct rpc_message *message)
         event.step_done.stage_count = stages;
     }
     scheduler_event(scheduler, &event);
+    end_faulty(scheduler, flight, reply);
 }
 
 static void on_end(void *user, enum status status, const char *text)
@@ -235,6 +269,8 @@ static void take_results(struct scheduler *scheduler, struct flight *flight)
         struct token_log *log = token_logs_find(scheduler->logs, flight->sequences[i]);
         if (!flight->results[i].taken || !log)
             continue;
+        if (result->pooled.len)
+            generate_pooled(log, &result->pooled);
         if (result->n_scores)
             generate_scores(log, flight->positions[i], result->scores, result->n_scores);
         if (flight->results[i].sampled)
@@ -351,6 +387,7 @@ static uint32_t fill_step(struct scheduler *scheduler, const struct sched_step_a
 {
     struct step_scratch *scratch = &scheduler->scratch;
     uint32_t places = 0, opens = 0, extents = 0, rows = 0;
+    size_t open_bytes = 0;
 
     for (uint32_t i = 0; i < action->run_count; i++) {
         const struct sched_run *run = &action->runs[i];
@@ -364,7 +401,9 @@ static uint32_t fill_step(struct scheduler *scheduler, const struct sched_step_a
         flight->positions[i] = run->position;
         scratch->runs[i].place = place_index(scheduler, run->place, &places);
         fill_extents(scheduler, &scratch->runs[i], run, &places, &extents);
-        if (run->open && log->call) {
+        const size_t grammar_bytes = run->open && log->call ? log->request->sampling->grammar.len : 0;
+        open_bytes += grammar_bytes;
+        if (run->open && log->call && (!grammar_bytes || open_bytes <= OPEN_BYTES_MAX)) {
             fill_open(&scratch->opens[opens++], log);
             log->opened = true;
         }

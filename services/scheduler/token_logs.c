@@ -37,6 +37,7 @@ static void free_memory(struct token_log *log)
 {
     free(log->tokens);
     free(log->names);
+    free(log->fault);
 }
 
 void token_logs_close(struct token_logs *logs)

@@ -27,10 +27,12 @@ struct token_log {
     struct sched_page_name root;   // the name that stands before the first of them
     uint32_t name_count, name_capacity;
     struct draft draft; // the guess at its next tokens
-    bool no_drafts;     // its sampling has penalties, which make guesses useless
+    bool no_drafts;     // a token's draw depends on all before it (penalties), so what follows a wrong guess could never be used
     uint32_t scored;    // prompt tokens whose scores have been passed on
     uint64_t arrived_us, first_token_us;
     struct sequence_spans *spans; // its entry of token_logs_spans(), on record once it is over; NULL: it is not traced
+    char *fault;                  // why nothing can be generated for it, from the s-part; owned; NULL: nothing is wrong
+    Fastdecode__Pooling pooling;  // what its prompt is pooled to; unspecified: tokens are generated
     bool ignore_eos;
     bool opened; // the s-part has been sent the sequence
     bool over;   // its stream has ended

@@ -1,6 +1,7 @@
 // watch.c: the mesh's state for gateways: at once, when it changes, and once a second.
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/messages/features.h"
 #include "services/scheduler/scheduler.h"
 
 enum { PUBLISH_EVERY_US = 1000000, CHANGE_EVERY_US = 50000 };
@@ -47,6 +48,8 @@ static void fill_state(struct scheduler *scheduler, Fastdecode__MeshState *state
     state->predicted_wait_batch_ms = predicted_wait_ms(scheduler, SCHED_CLASS_BATCH);
     state->model = scheduler->model_known ? (Fastdecode__ModelInfo *)&scheduler->model : NULL;
     state->workers = workers;
+    state->n_sampling_feature = features_list(stages_features(&scheduler->s_part), scheduler->features);
+    state->sampling_feature = scheduler->features;
     state->kv_pages_total = pages_total;
     state->kv_pages_used = pages_used;
 }

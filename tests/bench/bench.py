@@ -10,7 +10,7 @@ stall: a long prompt beside streams; interference: a flood of prompts beside the
 never-slower: two workers beside none; drafts: guessed tokens beside none; sparse: a part of a
 long context beside all of it, and a number to be found in it; prediction: what `plan` says of this machine beside what a mesh does; context, streams: cost as the work grows;
 offload: half of the weights on disk, beside what the disk reads; capacity: requests a second within a limit of the time between tokens,
-prompts in chunks, whole prompts, and the peer; pipeline: two s-parts, beside what `sim` and `plan` say; tls: certificates on both sides beside plain tcp; long-sequence: one sequence over four
+prompts in chunks, whole prompts, and the peer; pipeline: two s-parts, beside what `sim` and `plan` say; tls: certificates on both sides beside plain tcp; grammar: streams with a JSON Schema beside none; long-sequence: one sequence over four
 workers. Writes FILE (build/bench.json), a list of
 objects, after every figure: an interrupted run leaves what it has, and says what is missing. --keep: figures of other parts that
 the file has already stay, so that long parts can be run one by one. --streams: of the parts with streams, only these counts.
@@ -32,11 +32,11 @@ sys.path.insert(0, HERE)
 
 PARTS = ("kernels", "short", "long", "1b", "sockets", "overlap", "stabilize", "stabilize-x", "balance", "stall",
          "interference", "batch-class", "batch-lines", "sweep", "never-slower", "drafts", "sparse", "prediction", "context", "streams", "offload",
-         "capacity", "pipeline", "tls", "long-sequence", "models", "agreement")
+         "capacity", "pipeline", "tls", "grammar", "long-sequence", "models", "agreement")
 LIMIT_S = {"kernels": 175, "short": 1200, "long": 2400, "1b": 900, "sockets": 600, "overlap": 600, "stabilize": 1200,
            "stabilize-x": 3600, "balance": 300, "stall": 300, "interference": 300, "batch-class": 300, "batch-lines": 900, "sweep": 900,
            "never-slower": 1800, "drafts": 900, "sparse": 1200, "prediction": 1500, "context": 400, "streams": 400, "offload": 900,
-           "capacity": 1800, "pipeline": 900, "tls": 600, "long-sequence": 1200, "models": 1500, "agreement": 400}
+           "capacity": 1800, "pipeline": 900, "tls": 600, "grammar": 600, "long-sequence": 1200, "models": 1500, "agreement": 400}
 
 
 class Run:
@@ -92,7 +92,7 @@ def run_parts(run, names, parts=None):
                       "never-slower": ("never_slower", "never_slower"), "batch-class": ("batch_class", "batch_class"),
                       "batch-lines": ("batch_lines", "batch_lines"), "long-sequence": ("long_sequence", "long_sequence"),
                       **{name: (name, name) for name in ("overlap", "stabilize", "balance", "stall", "interference", "sweep", "drafts", "offload", "sparse",
-                                                         "prediction", "capacity", "pipeline", "tls", "models")}, "agreement": ("models", "agreement")}
+                                                         "prediction", "capacity", "pipeline", "tls", "grammar", "models")}, "agreement": ("models", "agreement")}
     servers = importlib.import_module("servers")
     for at, name in enumerate(names):
         run.begin(name)

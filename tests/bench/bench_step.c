@@ -116,7 +116,7 @@ static void small_job(void *arg, uint32_t thread_index, uint32_t thread_count)
             kernels->silu_mul(gate, batch->up + (size_t)item * shape->ffn, shape->ffn, gate);
         }
         kernels->rms_norm(x, backend->output_norm.weight, shape->norm_epsilon, shape->hidden, h);
-        sampler_sample(bench->sampler, backend->logits + (size_t)(item % CPU_HEAD_ROWS) * shape->vocab, 0,
+        sampler_sample(bench->sampler, backend->logits + (size_t)(item % CPU_HEAD_ROWS) * shape->vocab, NULL, 0,
                        backend->scratch[thread_index], &bench->result[item]);
     }
 }

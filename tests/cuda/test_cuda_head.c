@@ -2,6 +2,10 @@
  * are wanted, and rows that the host draws because their penalties and biases are too many. Everything is compared with common/sampler
  * on the logits that come down.
  */
+#include <math.h>
+
+#include "kernels/dispatch/kernels.h"
+#include "kernels/quant/dequant.h"
 #include "tests/cuda/backend_rig.h"
 
 enum { ROWS = CUDA_HEAD_ROWS + 57, NOT_YET = 0x7eadbeef };
@@ -20,6 +24,8 @@ static void begin_rows(void)
     rig_wait(&rig);
 }
 
+static bool with_typical;
+
 static struct sampler *sampler_of(uint32_t i, uint32_t bias_count)
 {
     static const float temperature[] = {0, 1, 0.6f, 1.4f, 1};
@@ -29,6 +35,7 @@ static struct sampler *sampler_of(uint32_t i, uint32_t bias_count)
                                     .top_p = i % 3 ? 0.9f : 1,
                                     .min_p = i % 7 ? 0 : 0.01f,
                                     .repetition_penalty = i % 6 ? 1 : 1.2f,
+                                    .typical_p = with_typical && i % 5 == 3 ? 0.7f : 0,
                                     .seed = i,
                                     .logprobs = i % 2,
                                     .top_logprobs = i % 4,
@@ -72,7 +79,7 @@ static void check_and_close(uint32_t count)
     for (uint32_t i = 0; i < count; i++) {
         const float *row = rig.logits + (size_t)i * vocab;
         if (rig.samples[i].sampler)
-            sampler_sample(rig.samples[i].sampler, row, rig.samples[i].index, scratch, &want);
+            sampler_sample(rig.samples[i].sampler, row, rig.samples[i].allowed, rig.samples[i].index, scratch, &want);
         else
             sampler_score(row, vocab, rig.samples[i].token, rig.samples[i].top_count, scratch, &want);
         assert_int_equal(rig.results[i].token, want.token);
@@ -180,6 +187,63 @@ static void test_rows_for_the_host(void **state)
     check_and_close(ROWS);
 }
 
+/* Rows with a mask, or with a step that the device does not have, are the host's; their neighbours stay the device's. */
+static void test_rows_that_the_device_cannot_draw(void **state)
+{
+    const uint32_t vocab = rig_model->shape.vocab, words = (vocab + 31) / 32;
+    uint32_t *mask = calloc(words, sizeof *mask);
+    (void)state;
+    for (uint32_t token = 0; token < vocab; token += 7)
+        mask[token / 32] |= 1u << token % 32;
+    begin_rows();
+    with_typical = true;
+    ask(ROWS, 3);
+    with_typical = false;
+    for (uint32_t i = 2; i < ROWS; i += 9)
+        rig.samples[i].allowed = rig.samples[i].sampler ? mask : NULL;
+    fetch_logits(ROWS);
+    head(ROWS);
+    rig_wait(&rig);
+    for (uint32_t i = 2; i < ROWS; i += 9)
+        assert_true(!rig.samples[i].allowed || rig.results[i].token % 7 == 0);
+    check_and_close(ROWS);
+    free(mask);
+}
+
+/* Rows in any order, runs of them among these, come normalized; a head that is queued behind does not change them. */
+static void test_hidden_states(void **state)
+{
+    enum { COUNT = 40 };
+    const uint32_t hidden = rig_model->shape.hidden;
+    uint32_t rows[COUNT], token;
+    float *got = calloc((size_t)COUNT * hidden, sizeof *got), *x = calloc(2ull * hidden, sizeof *x), *want = x + hidden;
+    float *weight = calloc(hidden, sizeof *weight);
+    (void)state;
+    assert_true(got && x && weight);
+    for (uint32_t i = 0; i < COUNT; i++)
+        rows[i] = i < 20 ? 70 + i : (i * 17 + 1) % ROWS;
+    begin_rows();
+    rig.ops->hidden(rig.batch, rows, got, COUNT);
+    ask(ROWS, 0);
+    head(ROWS);
+    rig_wait(&rig);
+    dequantize(rig_model->output_norm.type, rig_model->output_norm.data, hidden, weight);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        token = (rows[i] * 31 + 5) % rig_model->shape.vocab;
+        dequantize(rig_model->embedding.type,
+                   (const unsigned char *)rig_model->embedding.data +
+                       token * (rig_model->embedding.bytes / rig_model->embedding.rows),
+                   hidden, x);
+        kernels->rms_norm(x, weight, rig_model->shape.norm_epsilon, hidden, want);
+        for (uint32_t k = 0; k < hidden; k++)
+            assert_true(fabsf(got[(size_t)i * hidden + k] - want[k]) < 1e-2f * (1 + fabsf(want[k])));
+    }
+    check_and_close(ROWS);
+    free(got);
+    free(x);
+    free(weight);
+}
+
 static int open_rig(void **state)
 {
     struct backend_config config = rig_config(ROWS);
@@ -199,7 +263,8 @@ static int close_rig(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_drawn_on_the_device), cmocka_unit_test(test_logits_that_are_wanted),
-                                       cmocka_unit_test(test_rows_for_the_host)};
+                                       cmocka_unit_test(test_rows_for_the_host), cmocka_unit_test(test_hidden_states),
+                                       cmocka_unit_test(test_rows_that_the_device_cannot_draw)};
     const struct tiny_llama tiny = TINY_LLAMA;
     return rig_begin(&tiny) ? rig_end(cmocka_run_group_tests_name("cuda head", tests, open_rig, close_rig)) : 0;
 }

@@ -260,7 +260,7 @@ static void compare_rows(uint32_t vocab, enum shape shape, uint32_t all_rows, ui
             continue;
         }
         const struct sampler_params *p = sampler_params_of(samplers[i]);
-        sampler_sample(samplers[i], row, samples[i].index, scratch, &want);
+        sampler_sample(samplers[i], row, NULL, samples[i].index, scratch, &want);
         tally->drawn++;
         if (got->token != want.token) {
             tally->differs++;
@@ -444,7 +444,7 @@ static void test_the_edge_of_top_k(void **state)
         }
         device_samples(logits, vocab, samples, ARRAY_COUNT(top_ks));
         for (uint32_t i = 0; i < ARRAY_COUNT(top_ks); i++) {
-            sampler_sample(samples[i].sampler, logits + (size_t)i * vocab, samples[i].index, scratch, &want);
+            sampler_sample(samples[i].sampler, logits + (size_t)i * vocab, NULL, samples[i].index, scratch, &want);
             assert_int_equal(want.token, rank[top_ks[i] - 1]);
             assert_int_equal(results[i].token, want.token);
             sampler_close((struct sampler *)samples[i].sampler);

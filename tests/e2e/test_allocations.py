@@ -68,6 +68,9 @@ def requests(sampled, tokens):
         found[3].update(min_p=0.05, logit_bias={"260": 1.5})
         found[4].update(logprobs=20)
         found[5].update(stop=["nothing like this", "nor this"])
+        found[6].update(guided_regex="[a-z ,.]*", bad_words=["never said", "nor this"], xtc_probability=0.5)
+        found[7].update(structured_outputs={"json": {"type": "array", "items": {"type": "string", "maxLength": 9}, "minItems": 1000}},
+                        typical_p=0.9, dry_multiplier=0.5)
     return found
 
 

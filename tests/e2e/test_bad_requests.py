@@ -21,6 +21,22 @@ def chat(**fields):
     return {"model": "default", "messages": HELLO, "max_tokens": 2, **fields}
 
 
+def function(**fields):
+    return {"type": "function", "function": fields}
+
+
+TOOL = function(name="f", description="Does it", parameters={"type": "object", "properties": {}})
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def arguments(value):
+    return {**CALL, "function": {"name": "f", "arguments": value}}
+
+
+def called(calls):
+    return chat(messages=HELLO + [{"role": "assistant", "content": None, "tool_calls": calls}])
+
+
 # name, path, body (bytes are sent as they are), status, param, part of the message
 BAD = [
     # not JSON, or not an object
@@ -108,16 +124,22 @@ BAD = [
      "messages[0].content[0]", "'text'"),
     ("part without text", H, chat(messages=[{"role": "user", "content": [{"type": "text"}]}]), 400,
      "messages[0].content[0]", "must be a string"),
-    ("tool calls", H, chat(messages=[{"role": "assistant", "tool_calls": [{"id": "1"}]}]), 400, "messages[0].tool_calls",
-     "not supported"),
     ("chat too long", H, chat(messages=[{"role": "user", "content": "word " * 20000}]), 400, "messages",
      "This model's maximum context length is "),
     # would change the answer, and is not built
-    ("tools", H, chat(tools=[{"type": "function", "function": {"name": "f"}}]), 400, "tools", "not supported"),
-    ("functions", H, chat(functions=[{"name": "f"}]), 400, "functions", "not supported"),
-    ("tool_choice", H, chat(tool_choice="required"), 400, "tool_choice", "not supported"),
-    ("response_format", H, chat(response_format={"type": "json_object"}), 400, "response_format", "not supported"),
-    ("json schema", H, chat(response_format={"type": "json_schema", "json_schema": {}}), 400, "response_format", "not supported"),
+    ("functions", H, chat(functions=[{"name": "f"}]), 400, "functions", "use 'tools'"),
+    ("function_call", H, chat(function_call={"name": "f"}), 400, "function_call", "use 'tool_choice'"),
+    ("tools of a completion", C, completion(tools=[TOOL]), 400, "tools", "not supported"),
+    ("tool_choice of a completion", C, completion(tool_choice="required"), 400, "tool_choice", "not supported"),
+    ("reasoning_effort of a completion", C, completion(reasoning_effort="high"), 400, "reasoning_effort", "not supported"),
+    ("response_format", H, chat(response_format={"type": "xml"}), 400, "response_format.type", "must be 'text'"),
+    ("json schema", H, chat(response_format={"type": "json_schema", "json_schema": {}}), 400, "response_format.json_schema.schema", "required"),
+    ("schema of no type", H, chat(json_schema={"properties": {"a": {"type": "strin"}}}), 400, "json_schema", "#/properties/a/type"),
+    ("schema without instance", H, chat(json_schema={"type": "integer", "minimum": 2, "maximum": 1}), 400, "json_schema", ""),
+    ("regex", C, completion(guided_regex="a(b"), 400, "guided_regex", "byte 1"),
+    ("left recursion", C, completion(grammar="root ::= root \"a\" | \"b\""), 400, "grammar", "root"),
+    ("two forms", C, completion(guided_regex="a", guided_choice=["b"]), 400, "guided_choice", "at most one"),
+    ("too many states", C, completion(guided_regex="((a{1000}){1000}){1000}"), 400, "guided_regex", ""),
     ("modalities", H, chat(modalities=["text", "audio"]), 400, "modalities", "not supported"),
     ("audio", H, chat(audio={"voice": "alloy"}), 400, "audio", "not supported"),
     # fields beyond OpenAI's, and those that go with them
@@ -154,7 +176,6 @@ BAD = [
     ("continuous usage text", C, completion(stream=True, stream_options={"continuous_usage_stats": 1}), 400,
      "stream_options.continuous_usage_stats", "a boolean"),
     ("continuous usage alone", C, completion(stream_options={"continuous_usage_stats": True}), 400, "stream_options", "only allowed"),
-    ("guided_json", C, completion(guided_json={"type": "object"}), 400, "guided_json", "not supported"),
     # responses
     ("response of nothing", R, {"model": "default"}, 400, "input", "required"),
     ("response of broken JSON", R, b"{", 400, None, "not valid JSON"),
@@ -168,7 +189,72 @@ BAD = [
     ("response format", R, {"input": "x", "text": {"format": 5}}, 400, "text.format", "an object with a 'type'"),
     ("response to none", R, {"input": "x", "previous_response_id": "resp_1"}, 404, "previous_response_id", "no such response"),
     ("response metadata", R, {"input": "x", "metadata": 5}, 400, "metadata", "an object"),
-    ("embeddings", "/v1/embeddings", {"input": "x"}, 404, None, "gives no embeddings"),
+    # tools
+    ("tools text", H, chat(tools="f"), 400, "tools", "an array of tools"),
+    ("tools an object", H, chat(tools={"f": {}}), 400, "tools", "an array of tools"),
+    ("tool a string", H, chat(tools=["f"]), 400, "tools[0]", "an object"),
+    ("tool without type", H, chat(tools=[{"function": {"name": "f"}}]), 400, "tools[0].type", "required"),
+    ("tool of another type", H, chat(tools=[TOOL, {"type": "web_search"}]), 400, "tools[1].type", "type 'function'"),
+    ("tool without function", H, chat(tools=[{"type": "function"}]), 400, "tools[0].function", "required"),
+    ("function a string", H, chat(tools=[{"type": "function", "function": "f"}]), 400, "tools[0].function", "an object"),
+    ("function without name", H, chat(tools=[function()]), 400, "tools[0].function.name", "required"),
+    ("function name a number", H, chat(tools=[function(name=5)]), 400, "tools[0].function.name", "a string"),
+    ("function name empty", H, chat(tools=[function(name="")]), 400, "tools[0].function.name", "1 to 64"),
+    ("function name long", H, chat(tools=[function(name="f" * 65)]), 400, "tools[0].function.name", "1 to 64"),
+    ("function name with a space", H, chat(tools=[function(name="f g")]), 400, "tools[0].function.name", "letters, digits"),
+    ("function name with a quote", H, chat(tools=[function(name='f"')]), 400, "tools[0].function.name", "letters, digits"),
+    ("function name with a zero", H, chat(tools=[function(name="f\0")]), 400, "tools[0].function.name", "letters, digits"),
+    ("function twice", H, chat(tools=[TOOL, TOOL]), 400, "tools[1].function.name", "as is that of tools[0]"),
+    ("description a number", H, chat(tools=[function(name="f", description=1)]), 400, "tools[0].function.description", "a string"),
+    ("parameters a list", H, chat(tools=[function(name="f", parameters=[])]), 400, "tools[0].function.parameters", "a JSON Schema"),
+    ("strict text", H, chat(tools=[function(name="f", strict="yes")]), 400, "tools[0].function.strict", "a boolean"),
+    ("too many tools", H, chat(tools=[function(name=f"f{i}") for i in range(129)]), 400, "tools", "at most 128"),
+    ("tool_choice alone", H, chat(tool_choice="required"), 400, "tool_choice", "needs 'tools'"),
+    ("tool_choice another word", H, chat(tools=[TOOL], tool_choice="any"), 400, "tool_choice", "must be 'auto'"),
+    ("tool_choice a number", H, chat(tools=[TOOL], tool_choice=1), 400, "tool_choice", "a string or an object"),
+    ("tool_choice of another type", H, chat(tools=[TOOL], tool_choice={"type": "custom"}), 400, "tool_choice.type", "must be 'function'"),
+    ("tool_choice without function", H, chat(tools=[TOOL], tool_choice={"type": "function"}), 400, "tool_choice.function", "an object"),
+    ("tool_choice without name", H, chat(tools=[TOOL], tool_choice={"type": "function", "function": {}}), 400, "tool_choice.function.name", "required"),
+    ("tool_choice of none", H, chat(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "g"}}), 400, "tool_choice.function.name",
+     "none of 'tools'"),
+    ("parallel_tool_calls text", H, chat(tools=[TOOL], parallel_tool_calls="no"), 400, "parallel_tool_calls", "a boolean"),
+    # calls and their results in messages
+    ("tool_calls an object", H, called({}), 400, "messages[1].tool_calls", "an array of calls"),
+    ("tool_calls of a user", H, chat(messages=[{"role": "user", "content": "x", "tool_calls": [CALL]}]), 400, "messages[0].tool_calls", "role 'assistant'"),
+    ("too many calls", H, called([CALL] * 129), 400, "messages[1].tool_calls", "at most 128"),
+    ("call a string", H, called(["f"]), 400, "messages[1].tool_calls[0]", "an object"),
+    ("call of another type", H, called([CALL, {**CALL, "type": "custom"}]), 400, "messages[1].tool_calls[1].type", "must be 'function'"),
+    ("call without function", H, called([{"id": "1", "type": "function"}]), 400, "messages[1].tool_calls[0].function", "required"),
+    ("call's function a list", H, called([{"id": "1", "function": []}]), 400, "messages[1].tool_calls[0].function", "an object"),
+    ("call without name", H, called([{"id": "1", "function": {"arguments": "{}"}}]), 400, "messages[1].tool_calls[0].function.name", "required"),
+    ("call with a bad name", H, called([{"id": "1", "function": {"name": "<|im_end|>", "arguments": "{}"}}]), 400,
+     "messages[1].tool_calls[0].function.name", "letters, digits"),
+    ("call's id a number", H, called([{**CALL, "id": 7}]), 400, "messages[1].tool_calls[0].id", "a string"),
+    ("call's id long", H, called([{**CALL, "id": "1" * 257}]), 400, "messages[1].tool_calls[0].id", "the most is 256"),
+    ("arguments no JSON", H, called([arguments("{")]), 400, "messages[1].tool_calls[0].function.arguments", "must be a JSON object in a string"),
+    ("arguments a list", H, called([arguments("[1]")]), 400, "messages[1].tool_calls[0].function.arguments", "must be a JSON object in a string"),
+    ("arguments a number", H, called([arguments(5)]), 400, "messages[1].tool_calls[0].function.arguments", "not an integer"),
+    ("arguments too deep", H, called([arguments('{"a":' * 70 + "1" + "}" * 70)]), 400, "messages[1].tool_calls[0].function.arguments", "nested deeper"),
+    ("arguments with a name twice", H, called([arguments('{"a":1,"a":2}')]), 400, "messages[1].tool_calls[0].function.arguments", "JSON object"),
+    ("result without content", H, chat(messages=HELLO + [{"role": "tool", "tool_call_id": "1"}]), 400, "messages[1].content", "required"),
+    ("result's id a number", H, chat(messages=HELLO + [{"role": "tool", "content": "x", "tool_call_id": 1}]), 400, "messages[1].tool_call_id", "a string"),
+    ("a function's message", H, chat(messages=HELLO + [{"role": "function", "name": "f", "content": "x"}]), 400, "messages[1].role", "must be"),
+    ("function_call of a message", H, chat(messages=[{"role": "assistant", "content": None, "function_call": {"name": "f"}}]), 400,
+     "messages[0].function_call", "use 'tool_calls'"),
+    ("name a number", H, chat(messages=[{"role": "user", "content": "x", "name": 5}]), 400, "messages[0].name", "a string"),
+    ("reasoning a list", H, chat(messages=HELLO + [{"role": "assistant", "content": "x", "reasoning_content": []}]), 400,
+     "messages[1].reasoning_content", "a string"),
+    # what the template is given
+    ("kwargs a list", H, chat(chat_template_kwargs=[]), 400, "chat_template_kwargs", "an object"),
+    ("kwargs of its own", H, chat(chat_template_kwargs={"messages": []}), 400, "chat_template_kwargs", "'chat_template_kwargs.messages' is not allowed"),
+    ("too many kwargs", H, chat(chat_template_kwargs={str(i): 1 for i in range(65)}), 400, "chat_template_kwargs", "at most 64"),
+    ("reasoning_effort another word", H, chat(reasoning_effort="much"), 400, "reasoning_effort", "must be 'none'"),
+    ("reasoning_effort a number", H, chat(reasoning_effort=1), 400, "reasoning_effort", "a string"),
+    ("include_reasoning text", H, chat(include_reasoning="no"), 400, "include_reasoning", "a boolean"),
+    ("documents text", H, chat(documents="x"), 400, "documents", "an array of documents"),
+    ("document text", H, chat(documents=["x"]), 400, "documents[0]", "an object"),
+    ("tokenize with bad tools", T, {"messages": HELLO, "tools": [{}]}, 400, "tools[0].type", "required"),
+    ("guided_json", C, completion(guided_json=5), 400, "guided_json", "a JSON Schema"),
     # the helpers' endpoints
     ("tokenize nothing", T, {}, 400, "prompt", "exactly one"),
     ("tokenize both", T, {"prompt": "a", "messages": HELLO}, 400, "prompt", "exactly one"),

@@ -77,8 +77,8 @@ def test_bad_request(client, server):
     assert caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model=server.model, messages=HELLO, tools=[
-            {"type": "function", "function": {"name": "f", "parameters": {}}}])
-    assert caught.value.param == "tools"
+            {"type": "function", "function": {"name": "f g", "parameters": {}}}])
+    assert caught.value.param == "tools[0].function.name"
 
 
 def test_unknown_model(client):

@@ -10,7 +10,8 @@ from conftest import ROOT
 
 GATEWAY = os.path.join(ROOT, "services", "gateway")
 KINDS = {"ChatRequest": ("API_CHAT", "SCHEMA_ANSWERS", "ALL"), "CompletionRequest": ("API_COMPLETION", "SCHEMA_ANSWERS", "ALL"),
-         "TokenizeRequest": ("API_TOKENIZE", "ALL"), "DetokenizeRequest": ("API_DETOKENIZE", "ALL")}
+         "TokenizeRequest": ("API_TOKENIZE", "ALL"), "DetokenizeRequest": ("API_DETOKENIZE", "ALL"),
+         "EmbedRequest": ("API_EMBED", "API_POOLS", "ALL"), "RerankRequest": ("API_RERANK", "API_POOLS", "ALL")}
 PATHS = {"ChatRequest": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}),
          "CompletionRequest": ("/v1/completions", {"prompt": "x", "max_tokens": 1}),
          "TokenizeRequest": ("/tokenize", {"prompt": "x"}), "DetokenizeRequest": ("/detokenize", {"tokens": [1]})}

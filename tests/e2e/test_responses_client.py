@@ -2,7 +2,7 @@
 import openai
 import pytest
 
-from api_client import call, post
+from api_client import post
 from conftest import seconds
 
 pytestmark = pytest.mark.sanitizer
@@ -114,14 +114,10 @@ def test_limits_and_owners(start_mesh, tmp_path):
     assert "--responses-memory" in caught.value.body["message"]
 
 
-def test_errors(client, mesh):
+def test_errors(client):
     with pytest.raises(openai.BadRequestError) as caught:
         ask(client, max_output_tokens=0)
     assert caught.value.param == "max_output_tokens"
     with pytest.raises(openai.BadRequestError) as caught:
         ask(client, "word " * 20000)
     assert caught.value.code == "context_length_exceeded" and caught.value.param == "input"
-    with pytest.raises(openai.NotFoundError) as caught:
-        client.embeddings.create(model="default", input="x")
-    assert caught.value.code == "unsupported_endpoint"
-    assert call(mesh, "POST", "/v1/rerank", {"query": "x", "documents": ["y"]})[0] == 404

@@ -10,14 +10,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct chat_message messages[] = {
-        {"system", " be brief ", 10}, {"user", "h\xc3\xa9llo\n<s> \xff", 13}, {"assistant", NULL, 0}, {"critic", "a,b", 3}};
+    static const char conversation[] =
+        "[{\"role\":\"system\",\"content\":\" be brief \"},{\"role\":\"user\",\"content\":\"h\xc3\xa9llo\\n<s> \"},"
+        "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":"
+        "{\"name\":\"f\",\"arguments\":{\"a\":[1,2.5,true,null]}}}]},{\"role\":\"critic\",\"content\":\"a,b\"}]";
+    static json_t *messages;
     struct chat_template *opened;
     struct chat_output out;
     struct error error;
+    if (!messages)
+        messages = json_loads(conversation, 0, NULL);
+    const struct chat_input input = {.messages = messages, .tools = messages, .add_generation_prompt = true};
     if (chat_template_open((const char *)data, size, "<s>", NULL, &opened, &error) != STATUS_OK)
         return 0;
-    if (chat_template_render_at(opened, 1722384000, messages, 4, true, &out, &error) == STATUS_OK) {
+    if (chat_template_render_at(opened, 1722384000, &input, &out, &error) == STATUS_OK) {
         size_t end = 0;
         assert_always(out.text[out.length] == 0);
         for (uint32_t i = 0; i < out.span_count; i++) {

@@ -4,6 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <jansson.h>
+
 #include "common/base/log.h"
 #include "services/gateway/schema.h"
 
@@ -22,6 +24,8 @@ static void check(const struct api_request *request)
     assert_always(request->sampling.temperature >= 0 && request->sampling.temperature <= 2 && request->sampling.top_p > 0 &&
                   request->sampling.top_p <= 1);
     assert_always(request->top_logprobs >= 0 && request->top_logprobs <= API_MAX_LOGPROBS && request->max_tokens >= -1);
+    assert_always(!(request->kind & API_POOLS) || (request->prompt_count >= 1 && request->prompt_count <= API_MAX_CHOICES));
+    assert_always(request->kind != API_RERANK || request->pool.query);
     for (i = 0; i < request->prompt_count; i++)
         for (j = 0; j < request->prompts[i].id_count; j++)
             assert_always(request->prompts[i].ids[j] < VOCAB);
@@ -29,20 +33,34 @@ static void check(const struct api_request *request)
         assert_always(request->stops[i].bytes >= 1 && request->stops[i].bytes <= API_MAX_STOP_BYTES);
     for (i = 0; i < request->bias_count; i++)
         assert_always(request->bias[i].token < VOCAB);
+    assert_always(!request->message_count == !request->conversation &&
+                  json_array_size(request->conversation) == request->message_count &&
+                  json_array_size(request->tools) <= API_MAX_TOOLS);
+    for (i = 0; i < request->message_count; i++) {
+        const json_t *calls = json_object_get(json_array_get(request->conversation, i), "tool_calls");
+        assert_always(json_string_value(json_object_get(json_array_get(request->conversation, i), "role")));
+        for (j = 0; j < json_array_size(calls); j++) {
+            const json_t *function = json_object_get(json_array_get(calls, j), "function");
+            assert_always(json_string_value(json_object_get(function, "name")) &&
+                          json_is_object(json_object_get(function, "arguments")));
+        }
+    }
     for (i = 0; i < request->message_count; i++)
         assert_always(request->messages[i].role && (request->messages[i].content || request->messages[i].bytes == 0));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const enum api_kind kinds[] = {API_COMPLETION, API_CHAT, API_TOKENIZE, API_DETOKENIZE};
+    static const enum api_kind kinds[] = {API_COMPLETION, API_CHAT, API_TOKENIZE, API_DETOKENIZE},
+                               pools[] = {API_EMBED, API_RERANK};
     struct api_request request;
     struct api_error error;
 
     log_threshold = LOG_ERROR;
     if (size == 0)
         return 0;
-    if (api_request_parse(kinds[data[0] % 4], (const char *)data + 1, size - 1, &model, &request, &error))
+    const enum api_kind kind = data[0] < 128 ? kinds[data[0] % 4] : pools[data[0] % 2];
+    if (api_request_parse(kind, (const char *)data + 1, size - 1, &model, &request, &error))
         check(&request);
     else
         assert_always(error.status >= 400 && error.message[0] && !request.root);

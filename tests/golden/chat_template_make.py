@@ -358,4 +358,5 @@ def main():
     print(f"{len(cases)} cases, {sum('raises' in c for c in cases)} raise, {out.stat().st_size} bytes")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -11,6 +11,7 @@ What differs from the directory, beside names:
   - experts are stacked: ffn_{gate,up,down}_exps [expert][output][input]; those of gpt-oss are transposed for it, and its gate
     and up, which alternate, are parted; in MXFP4 they stay so, and a block gets its scale
   - scaled positions: factors become tensors (rope_freqs for llama3, rope_factors_{short,long} for longrope)
+  - what sentence-transformers or the class say of embeddings is pooling_type; a head's score.weight is cls.output.weight
   - matrices may be F16 or BF16 (exact for the values of weights.py); norms, biases, routers, sinks and positions are F32
 
 OPT has no published GGUF form; here it is "opt" with token_embd, position_embd (all rows, with the two that the offset skips),
@@ -37,7 +38,8 @@ ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"
 NEIGHBOURS = ("llama", "granite", "smollm3")  # pairs of elements that are rotated together lie side by side
 
 TOP = {"embed_tokens": "token_embd", "embed_positions": "position_embd", "norm": "output_norm", "final_layer_norm": "output_norm",
-       "lm_head": "output"}
+       "lm_head": "output", "score": "cls.output"}
+POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
 LAYER = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.qkv_proj": "attn_qkv",
     "self_attn.o_proj": "attn_output", "self_attn.out_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
@@ -309,6 +311,17 @@ def put_model(keys, arch, config, head_dim):
         put_rope(keys, arch, config, head_dim)
 
 
+def put_pooling(keys, arch, config, folder):
+    """What the class, or the files of sentence-transformers, say of embeddings."""
+    labels, path = config.get("id2label") or {}, os.path.join("1_Pooling", "config.json")
+    if config["architectures"][0].endswith("ForSequenceClassification"):
+        keys.put(f"{arch}.pooling_type", U32, 4)
+        keys.put_array(f"{arch}.classifier.output_labels", STRING, [labels[str(i)] for i in range(len(labels))] or None)
+    elif os.path.exists(os.path.join(folder, path)):
+        pooling = load_json(folder, path)
+        keys.put(f"{arch}.pooling_type", U32, next(number for mode, number in POOLINGS.items() if pooling.get(mode)))
+
+
 def window_of(config):
     """The window, where some layer has one."""
     return config.get("sliding_window") if config.get("use_sliding_window", True) else None
@@ -376,6 +389,7 @@ def convert(folder, path, kind="F32"):
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     keys = Keys()
     put_model(keys, arch, config, head_dim)
+    put_pooling(keys, arch, config, folder)
     put_tokenizer(keys, folder, config["vocab_size"])
     tensors = convert_tensors(arch, config, load_tensors(folder))
     if arch != "opt":

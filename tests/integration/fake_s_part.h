@@ -16,6 +16,7 @@ enum spoiled {
     TOP_OF_NO_WORD,
     TOKEN_NOT_ASKED,
     SCORE_NOT_ASKED,
+    POOLED_NOT_ASKED,
     OTHER_SEQUENCE,
     OTHER_STEP,
     FEWER_RUNS,
@@ -56,6 +57,7 @@ static inline void spoil(Fastdecode__StepReply *reply, const Fastdecode__StepReq
 {
     static Fastdecode__TopToken top = FASTDECODE__TOP_TOKEN__INIT, *tops = &top;
     static Fastdecode__Token bad = FASTDECODE__TOKEN__INIT, *bads = &bad, *more[SCHED_DRAFT_TOKENS_MAX + 1];
+    static float vector[8];
     Fastdecode__RunResult *result = reply->results[0];
 
     top.token = UINT32_MAX;
@@ -78,6 +80,7 @@ static inline void spoil(Fastdecode__StepReply *reply, const Fastdecode__StepReq
         result->n_scores = 1;
         result->scores = &bads;
         break;
+    case POOLED_NOT_ASKED: result->pooled = (ProtobufCBinaryData){.len = sizeof vector, .data = (uint8_t *)vector}; break;
     case OTHER_SEQUENCE: result->sequence++; break;
     case OTHER_STEP: reply->step++; break;
     case FEWER_RUNS: reply->n_results--; break;

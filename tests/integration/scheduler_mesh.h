@@ -57,6 +57,7 @@ static inline void on_register_reply(void *user, struct rpc_message *message)
 struct registration {
     uint32_t context, max_rows, mini_batches;
     bool on_device, no_pool;
+    Fastdecode__SamplingFeature feature; // the only one that it has; 0: none
 };
 
 static inline struct outcome register_s_part(struct registration what)
@@ -90,6 +91,8 @@ static inline struct outcome register_s_part(struct registration what)
     request.mini_batches = what.mini_batches;
     request.on_device = what.on_device;
     request.rows_alike = !s_part.rows_differ;
+    request.n_sampling_feature = what.feature != 0;
+    request.sampling_feature = &what.feature;
     assert_int_equal(rpc_call_start(s_part.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,
                                     &callbacks, &outcome, NULL, &error),
                      STATUS_OK);
@@ -303,6 +306,7 @@ static uint32_t resubmitted; // tokens that requests say were generated before
 static struct {
     float repetition, presence, frequency;
 } penalties;                                   // of requests
+static uint32_t min_tokens;                    // likewise
 static Fastdecode__LatencyClass latency_class; // likewise
 
 static inline void generate(struct rpc_channel *channel, struct stream *stream, uint64_t sequence, uint32_t prompt_tokens,
@@ -327,6 +331,7 @@ static inline void generate(struct rpc_channel *channel, struct stream *stream, 
     sampling.repetition_penalty = penalties.repetition;
     sampling.presence_penalty = penalties.presence;
     sampling.frequency_penalty = penalties.frequency;
+    sampling.min_tokens = min_tokens;
     request.max_tokens = max_tokens;
     request.latency_class = latency_class;
     request.sequence = sequence;

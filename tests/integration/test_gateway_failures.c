@@ -116,6 +116,20 @@ static void test_not_ready(void **state)
     http_free(&reply);
 }
 
+// A mesh that does not announce it would skip the field and draw other tokens.
+static void test_mesh_of_an_older_release(void **state)
+{
+    struct http_reply reply = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":3,\"stop_token_ids\":[7]}");
+    (void)state;
+
+    assert_int_equal(http_status(&reply), 503);
+    assert_non_null(strstr(reply.data, "too old for min_tokens, stop_token_ids"));
+    http_free(&reply);
+    reply = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":3,\"stop_token_ids\":[],\"typical_p\":1}");
+    assert_int_equal(http_status(&reply), 200);
+    http_free(&reply);
+}
+
 static void test_slow_headers(void **state)
 {
     struct gateway_config config = make_config();
@@ -352,6 +366,7 @@ int main(int argc, char **argv)
         CASE(test_client_leaves),
         CASE(test_full),
         CASE(test_not_ready),
+        CASE(test_mesh_of_an_older_release),
         CASE(test_slow_headers),
         CASE(test_client_does_not_read),
         CASE(test_answer_slower_than_idle),

@@ -34,7 +34,7 @@ static void many_that_end_at_once_are_freed_with_few_calls(void **state)
     enum { MANY = 5000, FAILURES = 3 };
     (void)state;
     mesh_open(MANY, MANY, 1);
-    assert_int_equal(register_s_part((struct registration){100000, 8192, 1, false, false}).status, STATUS_OK);
+    assert_int_equal(register_s_part((struct registration){100000, 8192, 1, false, false, 0}).status, STATUS_OK);
     struct rpc_channel *gateway = gateway_open(), *other = gateway_open();
     s_part.pace = 30;
     for (uint32_t i = 0; i < MANY; i++)
@@ -183,7 +183,7 @@ static void a_smaller_s_part_gets_smaller_steps(void **state)
     s_part_close();
     UNTIL(!scheduler->s_part.member.up);
     s_part_open(scheduler->loop);
-    assert_int_equal(register_s_part((struct registration){100000, 64, 1, false, false}).status, STATUS_OK);
+    assert_int_equal(register_s_part((struct registration){100000, 64, 1, false, false, 0}).status, STATUS_OK);
     struct rpc_channel *gateway = gateway_open();
     generate(gateway, &streams[0], 0, 1000, 90000);
     UNTIL(streams[0].tokens > 0);

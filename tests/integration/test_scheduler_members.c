@@ -19,7 +19,7 @@ static void an_s_part_with_fewer_mini_batches_is_refused(void **state)
     struct outcome outcome = register_s_part(usual);
     assert_int_equal(outcome.status, STATUS_FAILED_PRECONDITION);
     assert_non_null(strstr(outcome.text, "--mini-batches"));
-    assert_int_equal(register_s_part((struct registration){100000, 640, 2, false, false}).status, STATUS_OK);
+    assert_int_equal(register_s_part((struct registration){100000, 640, 2, false, false, 0}).status, STATUS_OK);
     mesh_close();
 }
 
@@ -262,7 +262,7 @@ static void a_worker_has_the_cores_beside_an_s_part_on_a_device(void **state)
     mesh_open(16, 16, 1);
     for (int on_device = 0; on_device <= 1; on_device++) {
         struct sched_place_info place;
-        assert_int_equal(register_s_part((struct registration){100000, 640, 1, on_device, false}).status, STATUS_OK);
+        assert_int_equal(register_s_part((struct registration){100000, 640, 1, on_device, false, 0}).status, STATUS_OK);
         UNTIL(scheduler->s_part.member.up);
         if (on_device == 0)
             kv_worker_open(0, 0, 0, 0);
@@ -281,7 +281,7 @@ static void a_model_that_is_refused_once_is_refused_again(void **state)
     (void)state;
     mesh_open(16, 16, 1);
     for (int i = 0; i < 2; i++) {
-        struct outcome outcome = register_s_part((struct registration){1, 640, 1, false, false});
+        struct outcome outcome = register_s_part((struct registration){1, 640, 1, false, false, 0});
         assert_int_not_equal(outcome.status, STATUS_OK);
         assert_non_null(strstr(outcome.text, "context_tokens"));
     }
@@ -290,9 +290,44 @@ static void a_model_that_is_refused_once_is_refused_again(void **state)
     mesh_close();
 }
 
+// An s-part of an older release skips what it does not know of a Sampling, and would draw other tokens.
+static void a_request_goes_only_to_an_s_part_that_knows_what_it_asks(void **state)
+{
+    struct registration newer = usual;
+    (void)state;
+    newer.feature = FASTDECODE__SAMPLING_FEATURE__SAMPLING_FEATURE_BANS;
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    UNTIL(scheduler->s_part.member.up);
+    struct rpc_channel *channel = gateway_open();
+    min_tokens = 2;
+    generate(channel, &streams[0], 0, 20, 4);
+    UNTIL(streams[0].outcome.ended);
+    assert_int_equal(streams[0].outcome.status, STATUS_UNIMPLEMENTED);
+    assert_non_null(strstr(streams[0].outcome.text, "min_tokens"));
+    s_part_close();
+    UNTIL(!scheduler->s_part.member.up);
+    s_part_open(scheduler->loop);
+    assert_int_equal(register_s_part(newer).status, STATUS_OK);
+    UNTIL(scheduler->s_part.member.up);
+    generate(channel, &streams[1], 0, 20, 4);
+    UNTIL(streams[1].outcome.ended);
+    assert_int_equal(streams[1].outcome.status, STATUS_OK);
+    s_part_close();
+    UNTIL(!scheduler->s_part.member.up);
+    s_part_open(scheduler->loop);
+    struct outcome outcome = register_s_part(usual); // back to the older one, which may have to go on with a sequence
+    assert_int_equal(outcome.status, STATUS_FAILED_PRECONDITION);
+    assert_non_null(strstr(outcome.text, "too old for"));
+    min_tokens = 0;
+    rpc_channel_close(channel);
+    mesh_close();
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_request_goes_only_to_an_s_part_that_knows_what_it_asks),
         cmocka_unit_test(an_s_part_with_fewer_mini_batches_is_refused),
         cmocka_unit_test(a_worker_that_comes_back_gives_back_what_it_holds),
         cmocka_unit_test(a_later_part_waits_for_the_first_one),

@@ -59,14 +59,16 @@ ROOMS = {
     "common/handover": "proto common/base common/wire common/messages common/rpc",
     "common/apikey": "",
     "common/batch": "common/base",
+    "common/grammar": "common/base",
     # programs: none includes another
-    "services/gateway": "proto common/apikey common/base common/batch common/otlp common/trace common/service common/kv common/jinja common/model common/tokenizer common/vocabulary "
+    "common/answer": "common/base common/grammar",
+    "services/gateway": "proto common/answer common/apikey common/base common/batch common/grammar common/otlp common/trace common/service common/kv common/jinja common/model common/tokenizer common/vocabulary "
                         "common/wire common/messages common/rpc",
     "services/scheduler": "proto common/base common/otlp common/trace common/service common/kv common/sched common/plan common/wire common/messages "
                           "common/rpc common/member",
     "services/kv-worker": "proto common/base common/otlp common/trace common/service common/kv common/wire common/messages common/rpc "
                           "common/member common/handover kernels/simd kernels/dispatch",
-    "services/s-part": "proto common/base common/otlp common/trace common/service common/disk common/model common/sampler common/kv common/sched common/plan "
+    "services/s-part": "proto common/base common/otlp common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/grammar common/sampler common/kv common/sched common/plan "
                        "common/wire common/messages common/rpc common/member common/handover kernels/simd kernels/dispatch "
                        "kernels/backend",
     "services/fastdecode": "proto common/apikey common/base common/batch common/otlp common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/kv "
@@ -84,7 +86,7 @@ LIBRARIES = {
     "cublas": "kernels/cuda",
     "pcre2": "common/tokenizer",
     "utf8proc": "common/jinja common/tokenizer services/fastdecode",
-    "jansson": "common/batch common/model services/gateway services/fastdecode",
+    "jansson": "common/answer common/batch common/grammar common/jinja common/model services/gateway services/fastdecode",
     "curl/": "common/otlp services/fastdecode",
     "coin/": "common/plan",
     "sqlite3": "services/gateway",

@@ -4,7 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <jansson.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,6 +91,70 @@ static void test_all_fields(void **state)
     api_request_free(&request);
 }
 
+static void test_sampling_fields(void **state)
+{
+    struct api_request request = take(
+        API_CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"min_tokens\":3,\"stop_token_ids\":[7,8],\"bad_words\":[\"a\",\"b c\"],"
+        "\"allowed_token_ids\":[1],\"typical_p\":0.5,\"xtc_probability\":0.25,\"dry_multiplier\":0.75,\"dry_penalty_last_n\":64}");
+    (void)state;
+
+    assert_int_equal(request.sampling.min_tokens, 3);
+    assert_true(request.stop_tokens.count == 2 && request.stop_tokens.ids[1] == 8);
+    assert_true(request.allowed_tokens.count == 1 && request.allowed_tokens.ids[0] == 1);
+    assert_true(request.bad_words.count == 2 && request.bad_words.strings[1].bytes == 3);
+    assert_true(request.sampling.typical_p == 0.5f && request.sampling.xtc_probability == 0.25f &&
+                request.sampling.xtc_threshold == 0.1f);
+    assert_true(request.sampling.dry_multiplier == 0.75f && request.sampling.dry_base == 1.75f);
+    assert_true(request.sampling.dry_allowed_length == 2 && request.sampling.dry_last_tokens == 64);
+    assert_true(request.dry_breakers.count == 4 && request.dry_breakers.strings[2].data[0] == '"');
+    api_request_free(&request);
+    request = take(API_COMPLETION,
+                   "{\"prompt\":\"x\",\"typical_p\":1,\"dry_multiplier\":1,\"dry_penalty_last_n\":0,\"bad_words\":[],"
+                   "\"stop_token_ids\":null,\"min_tokens\":0,\"xtc_probability\":0,\"dry_sequence_breakers\":[]}");
+    assert_true(request.sampling.typical_p == 0 && request.sampling.dry_multiplier == 0 && request.sampling.min_tokens == 0);
+    assert_true(request.bad_words.count == 0 && request.stop_tokens.count == 0 && request.dry_breakers.count == 0);
+    api_request_free(&request);
+}
+
+static void test_forms(void **state)
+{
+    static const struct {
+        const char *field;
+        enum api_form_kind kind;
+        enum api_space space;
+        bool closed;
+        const char *text;
+    } forms[] = {
+        {"\"response_format\":{\"type\":\"text\"},\"grammar\":\"\",\"guided_choice\":[],\"structured_outputs\":{\"json\":null}",
+         API_FORM_NONE, API_SPACE_ONE, false, NULL},
+        {"\"response_format\":{\"type\":\"json_object\"}", API_FORM_OBJECT, API_SPACE_ONE, false, NULL},
+        {"\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"strict\":true,\"schema\":{}}}",
+         API_FORM_SCHEMA, API_SPACE_ONE, true, NULL},
+        {"\"json_schema\":{\"type\":\"null\"}", API_FORM_SCHEMA, API_SPACE_ONE, false, NULL},
+        {"\"guided_json\":\"{\\\"type\\\":\\\"null\\\"}\",\"guided_whitespace_pattern\":\"\"", API_FORM_SCHEMA, API_SPACE_NONE,
+         false, NULL},
+        {"\"structured_outputs\":{\"json_object\":true,\"whitespace_pattern\":\"[\\n\\t ]*\"}", API_FORM_OBJECT, API_SPACE_LINES,
+         false, NULL},
+        {"\"structured_outputs\":{\"disable_any_whitespace\":true,\"json\":true}", API_FORM_SCHEMA, API_SPACE_NONE, false, NULL},
+        {"\"structured_outputs\":{\"regex\":\"a+\"}", API_FORM_REGEX, API_SPACE_ONE, false, "a+"},
+        {"\"grammar\":\"root ::= \\\"a\\\"\"", API_FORM_GBNF, API_SPACE_ONE, false, "root ::= \"a\""},
+        {"\"guided_choice\":[\"a\",\"b\"]", API_FORM_CHOICE, API_SPACE_ONE, false, NULL},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_COUNT(forms); i++) {
+        char body[512];
+        snprintf(body, sizeof body, "{\"prompt\":\"x\",%s}", forms[i].field);
+        struct api_request request = take(API_COMPLETION, body);
+        assert_int_equal(request.form.kind, forms[i].kind);
+        assert_int_equal(request.form.space, forms[i].space);
+        assert_int_equal(request.form.closed, forms[i].closed);
+        assert_true(!forms[i].text == !request.form.text && (!forms[i].text || strcmp(forms[i].text, request.form.text) == 0));
+        api_request_free(&request);
+    }
+}
+
 // A number above 0 is none of the values that mean "off", however small it is.
 static void test_small_numbers(void **state)
 {
@@ -148,6 +214,42 @@ static void test_messages(void **state)
     api_request_free(&request);
 }
 
+// What templates are given: calls with their arguments as objects, results with the name of their function, and variables.
+static void test_tools(void **state)
+{
+    struct api_request request = take(
+        API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"mood\":\"good\"},{\"role\":\"assistant\",\"content\":null,"
+                  "\"reasoning\":\"hm\",\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+                  "\"arguments\":\"{\\\"b\\\":1,\\\"a\\\":[null]}\"}},{\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]},"
+                  "{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"42\"}],\"tools\":[{\"type\":\"function\",\"function\":"
+                  "{\"name\":\"f\",\"strict\":true}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}},"
+                  "\"parallel_tool_calls\":false,\"reasoning_effort\":\"low\",\"chat_template_kwargs\":{\"thinking\":true}}");
+    char *conversation = json_dumps(request.conversation, JSON_COMPACT);
+    (void)state;
+
+    assert_string_equal(
+        conversation,
+        "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"hm\","
+        "\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":"
+        "{\"b\":1,\"a\":[null]}}},{\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":{}}}]},"
+        "{\"role\":\"tool\",\"content\":\"42\",\"tool_call_id\":\"c1\",\"name\":\"f\"}]");
+    free(conversation);
+    assert_int_equal(json_array_size(request.tools), 1);
+    assert_int_equal(request.tool_choice, API_TOOLS_NAMED);
+    assert_string_equal(request.tool_name, "f");
+    assert_false(request.parallel_tool_calls);
+    assert_string_equal(json_string_value(json_object_get(request.variables, "reasoning_effort")), "low");
+    assert_true(json_is_true(json_object_get(request.variables, "thinking")));
+    api_request_free(&request);
+    request = take(API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"reasoning_effort\":\"none\","
+                             "\"chat_template_kwargs\":{\"thinking\":true},\"functions\":[],\"function_call\":\"none\"}");
+    assert_true(json_is_false(json_object_get(request.variables, "enable_thinking")));
+    assert_true(json_is_true(json_object_get(request.variables, "thinking"))); // the client's own word counts
+    assert_null(json_object_get(request.variables, "reasoning_effort"));
+    assert_true(request.parallel_tool_calls && request.include_reasoning && !request.tools);
+    api_request_free(&request);
+}
+
 #define PROMPT "{\"prompt\":\"x\","
 #define SALT_130 \
     "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
@@ -202,6 +304,24 @@ static const struct {
     {API_COMPLETION, PROMPT "\"suffix\":\"x\",\"echo\":true}", "suffix", "not possible with 'echo'"},
     {API_COMPLETION, PROMPT "\"prompt_logprobs\":1,\"stream\":true}", "prompt_logprobs", "not possible with 'stream'"},
     {API_COMPLETION, PROMPT "\"truncate_prompt_tokens\":-2}", "truncate_prompt_tokens", "from -1"},
+    {API_COMPLETION, PROMPT "\"mirostat\":2}", "mirostat", "not supported"},
+    {API_COMPLETION, PROMPT "\"min_tokens\":-1}", "min_tokens", "from 0"},
+    {API_COMPLETION, PROMPT "\"min_tokens\":9,\"max_tokens\":8}", "min_tokens", "'max_tokens' 8"},
+    {API_COMPLETION, PROMPT "\"stop_token_ids\":5}", "stop_token_ids", "an array of token ids, not an integer"},
+    {API_COMPLETION, PROMPT "\"stop_token_ids\":[1,\"2\"]}", "stop_token_ids[1]", "a token id, not a string"},
+    {API_COMPLETION, PROMPT "\"allowed_token_ids\":[3,1000]}", "allowed_token_ids[1]", "no token of this model"},
+    {API_COMPLETION, PROMPT "\"allowed_token_ids\":[-1]}", "allowed_token_ids[0]", "no token of this model"},
+    {API_COMPLETION, PROMPT "\"bad_words\":\"no\"}", "bad_words", "an array of strings, not a string"},
+    {API_COMPLETION, PROMPT "\"bad_words\":[\"no\",1]}", "bad_words", "an array of strings, not an integer"},
+    {API_COMPLETION, PROMPT "\"bad_words\":[\"\"]}", "bad_words", "1 to 1024 bytes"},
+    {API_COMPLETION, PROMPT "\"typical_p\":1.5}", "typical_p", "at most 1"},
+    {API_COMPLETION, PROMPT "\"xtc_probability\":2}", "xtc_probability", "at most 1"},
+    {API_COMPLETION, PROMPT "\"xtc_threshold\":-0.1}", "xtc_threshold", "at least 0"},
+    {API_COMPLETION, PROMPT "\"dry_multiplier\":-1}", "dry_multiplier", "at least 0"},
+    {API_COMPLETION, PROMPT "\"dry_base\":0.5}", "dry_base", "at least 1"},
+    {API_COMPLETION, PROMPT "\"dry_allowed_length\":-1}", "dry_allowed_length", "from 0"},
+    {API_COMPLETION, PROMPT "\"dry_penalty_last_n\":-2}", "dry_penalty_last_n", "from -1"},
+    {API_COMPLETION, PROMPT "\"dry_sequence_breakers\":{}}", "dry_sequence_breakers", "an array of strings, not an object"},
     {API_COMPLETION, PROMPT "\"model\":1}", "model", "a string"},
     {API_COMPLETION, PROMPT "\"model\":\"tiny\\u0000x\"}", "model", "zero byte"},
     {API_COMPLETION, PROMPT "\"service_tier\":\"flex\\u0000x\"}", "service_tier", "zero byte"},
@@ -209,9 +329,27 @@ static const struct {
     {API_CHAT, "{\"messages\":[{\"role\":\"user\\u0000x\",\"content\":\"x\"}]}", "messages[0].role", "must be 'system'"},
     {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\\u0000x\",\"text\":\"x\"}]}]}",
      "messages[0].content[0]", "type 'text'"},
-    {API_CHAT, CHAT "\"response_format\":{\"type\":\"text\\u0000x\"}}", "response_format", "not supported"},
+    {API_CHAT, CHAT "\"response_format\":{\"type\":\"text\\u0000x\"}}", "response_format.type", "must be 'text'"},
+    {API_CHAT, CHAT "\"response_format\":{}}", "response_format", "an object with a 'type'"},
+    {API_CHAT, CHAT "\"response_format\":{\"type\":\"json_schema\"}}", "response_format.json_schema", "is required"},
+    {API_CHAT, CHAT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\"}}}",
+     "response_format.json_schema.schema", "is required"},
+    {API_CHAT, CHAT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":[]}}}",
+     "response_format.json_schema.schema", "a JSON Schema, not an array"},
+    {API_CHAT, CHAT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{},\"strict\":1}}}",
+     "response_format.json_schema.strict", "a boolean, not an integer"},
+    {API_CHAT, CHAT "\"guided_regex\":5}", "guided_regex", "a string, not an integer"},
+    {API_CHAT, CHAT "\"guided_choice\":[\"a\",2]}", "guided_choice", "an array of strings, not an integer"},
+    {API_CHAT, CHAT "\"guided_json\":\"{\"}", "guided_json", "not valid JSON"},
+    {API_CHAT, CHAT "\"grammar\":{}}", "grammar", "a string, not an object"},
+    {API_CHAT, CHAT "\"structured_outputs\":[]}", "structured_outputs", "an object, not an array"},
+    {API_CHAT, CHAT "\"structured_outputs\":{\"regx\":\"a\"}}", "structured_outputs.regx", "not supported"},
+    {API_CHAT, CHAT "\"structured_outputs\":{\"regex\":\"a\",\"choice\":[\"b\"]}}", "structured_outputs.choice", "at most one"},
+    {API_CHAT, CHAT "\"structured_outputs\":{\"json\":{},\"whitespace_pattern\":\"x*\"}}", "structured_outputs.whitespace_pattern",
+     "not supported"},
+    {API_CHAT, CHAT "\"response_format\":{\"type\":\"json_object\"},\"json_schema\":{}}", "json_schema", "at most one"},
     {API_CHAT, CHAT "\"modalities\":[\"text\\u0000x\"]}", "modalities", "not supported"},
-    {API_CHAT, CHAT "\"tool_choice\":\"auto\\u0000x\"}", "tool_choice", "not supported"},
+    {API_CHAT, CHAT "\"tool_choice\":\"auto\\u0000x\"}", "tool_choice", "must be 'auto'"},
     {API_CHAT, "{}", "messages", "'messages' is required"},
     {API_CHAT, "{\"messages\":[]}", "messages", "must not be empty"},
     {API_CHAT, "{\"messages\":\"x\"}", "messages", "an array"},
@@ -222,12 +360,30 @@ static const struct {
     {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":7}]}", "messages[0].content", "not an integer"},
     {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", "messages[0].content[0]",
      "type 'text'"},
-    {API_CHAT, CHAT "\"tools\":[{\"type\":\"function\"}]}", "tools", "not supported"},
-    {API_CHAT, CHAT "\"response_format\":{\"type\":\"json_object\"}}", "response_format", "not supported"},
+    {API_CHAT, CHAT "\"tools\":[{\"type\":\"function\"}]}", "tools[0].function", "is required"},
+    {API_COMPLETION, PROMPT "\"tools\":[{\"type\":\"function\"}]}", "tools", "not supported"},
+    {API_CHAT, CHAT "\"response_format\":{\"type\":\"grammar\"}}", "response_format.type", "must be 'text'"},
     {API_CHAT, CHAT "\"modalities\":[\"text\",\"audio\"]}", "modalities", "not supported"},
     {API_CHAT, CHAT "\"logprobs\":3}", "logprobs", "a boolean"},
     {API_CHAT, CHAT "\"top_logprobs\":3}", "top_logprobs", "needs 'logprobs'"},
     {API_CHAT, CHAT "\"max_tokens\":0}", "max_tokens", "at least 1"},
+    {API_EMBED, "{}", "input", "'input' is required"},
+    {API_EMBED, "{\"input\":[]}", "input", "must not be empty"},
+    {API_EMBED, "{\"input\":[\"a\",1]}", "input[1]", "must be a string, not an integer"},
+    {API_EMBED, "{\"input\":[1000]}", "input[0]", "no token of this model"},
+    {API_EMBED, "{\"input\":\"a\",\"dimensions\":0}", "dimensions", "from 1"},
+    {API_EMBED, "{\"input\":\"a\",\"dimensions\":1.5}", "dimensions", "an integer"},
+    {API_EMBED, "{\"input\":\"a\",\"encoding_format\":\"hex\"}", "encoding_format", "'float' or 'base64'"},
+    {API_EMBED, "{\"input\":\"a\",\"encoding_format\":\"base64\\u0000\"}", "encoding_format", "'float' or 'base64'"},
+    {API_EMBED, "{\"input\":\"a\",\"task\":\"x\"}", "task", "not supported"},
+    {API_RERANK, "{\"documents\":[\"a\"]}", "query", "required"},
+    {API_RERANK, "{\"query\":\"a\"}", "documents", "required"},
+    {API_RERANK, "{\"query\":[\"a\"],\"documents\":[\"a\"]}", "query", "a string, not an array"},
+    {API_RERANK, "{\"query\":\"a\",\"documents\":\"a\"}", "documents", "an array"},
+    {API_RERANK, "{\"query\":\"a\",\"documents\":[]}", "documents", "must not be empty"},
+    {API_RERANK, "{\"query\":\"a\",\"documents\":[{\"text\":5}]}", "documents[0]", "a string 'text'"},
+    {API_RERANK, "{\"query\":\"a\",\"documents\":[\"a\"],\"top_n\":0}", "top_n", "from 1"},
+    {API_RERANK, "{\"query\":\"a\",\"documents\":[\"a\"],\"return_documents\":1}", "return_documents", "a boolean"},
     {API_TOKENIZE, "{}", "prompt", "exactly one"},
     {API_TOKENIZE, "{\"prompt\":[1]}", "prompt", "must be a string"},
     {API_DETOKENIZE, "{}", "tokens", "required"},
@@ -283,7 +439,9 @@ int main(void)
         cmocka_unit_test(test_defaults),   cmocka_unit_test(test_defaults_of_a_model),
         cmocka_unit_test(test_all_fields), cmocka_unit_test(test_small_numbers),
         cmocka_unit_test(test_prompts),    cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_refused),    cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_tools),      cmocka_unit_test(test_sampling_fields),
+        cmocka_unit_test(test_forms),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,7 +154,7 @@ static void test_completion_logprobs(void **state)
     struct respond_head head = {.kind = API_COMPLETION, .id = "cmpl-1", .model = "m"};
     struct shown_tokens tokens = {0};
     struct respond_choice choice = {.text = "ab", .bytes = 2, .logprobs = &tokens, .logprob_count = 2, .finish_reason = "length"};
-    struct respond_usage usage = {3, 2, 1};
+    struct respond_usage usage = {.prompt_tokens = 3, .completion_tokens = 2, .cached_tokens = 1};
     float logprob = -0.5f;
     struct text text = {0};
     json_t *root, *logprobs;

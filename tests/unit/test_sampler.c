@@ -37,7 +37,7 @@ static uint32_t sample_once(struct sampler_params params, const float *logits, u
 {
     struct sampler *sampler = open_sampler(params);
     struct sampler_result result;
-    sampler_sample(sampler, logits, index, scratch, &result);
+    sampler_sample(sampler, logits, NULL, index, scratch, &result);
     sampler_close(sampler);
     return result.token;
 }
@@ -82,7 +82,7 @@ static void frequencies_follow_the_softmax(void **state)
     struct sampler *sampler = open_sampler(params);
     for (uint32_t index = 0; index < 20000; index++) {
         struct sampler_result result;
-        sampler_sample(sampler, logits, index, scratch, &result);
+        sampler_sample(sampler, logits, NULL, index, scratch, &result);
         assert_in_range(result.token, 5, 7);
         counts[result.token - 5]++;
     }
@@ -100,7 +100,7 @@ static unsigned reachable(struct sampler_params params, const float *logits)
     struct sampler *sampler = open_sampler(params);
     for (uint32_t index = 0; index < 4000; index++) {
         struct sampler_result result;
-        sampler_sample(sampler, logits, index, scratch, &result);
+        sampler_sample(sampler, logits, NULL, index, scratch, &result);
         hit[result.token] = true;
     }
     sampler_close(sampler);
@@ -180,7 +180,7 @@ static void top_k_agrees_with_a_full_sort(void **state)
         struct sampler *sampler = open_sampler(params);
         for (uint32_t index = 0; index < 200; index++) {
             struct sampler_result result;
-            sampler_sample(sampler, logits, index, scratch, &result);
+            sampler_sample(sampler, logits, NULL, index, scratch, &result);
             assert_true(logits[result.token] >= sorted[params.top_k - 1]);
         }
         sampler_close(sampler);
@@ -197,10 +197,10 @@ static void penalties_count_what_they_should(void **state)
     params.presence_penalty = 0.15f;
     struct sampler *sampler = open_sampler(params);
     sampler_see_prompt(sampler, 1); /* presence does not count the prompt */
-    sampler_sample(sampler, logits, 0, scratch, &result);
+    sampler_sample(sampler, logits, NULL, 0, scratch, &result);
     assert_int_equal(result.token, 1);
     sampler_see_generated(sampler, 1);
-    sampler_sample(sampler, logits, 1, scratch, &result);
+    sampler_sample(sampler, logits, NULL, 1, scratch, &result);
     assert_int_equal(result.token, 2);
     sampler_close(sampler);
 
@@ -208,7 +208,7 @@ static void penalties_count_what_they_should(void **state)
     params.repetition_penalty = 1.2f; /* counts the prompt */
     sampler = open_sampler(params);
     sampler_see_prompt(sampler, 1);
-    sampler_sample(sampler, logits, 0, scratch, &result);
+    sampler_sample(sampler, logits, NULL, 0, scratch, &result);
     assert_int_equal(result.token, 2);
     sampler_close(sampler);
 
@@ -216,10 +216,10 @@ static void penalties_count_what_they_should(void **state)
     params.frequency_penalty = 0.06f;
     sampler = open_sampler(params);
     sampler_see_generated(sampler, 1);
-    sampler_sample(sampler, logits, 0, scratch, &result);
+    sampler_sample(sampler, logits, NULL, 0, scratch, &result);
     assert_int_equal(result.token, 1);
     sampler_see_generated(sampler, 1);
-    sampler_sample(sampler, logits, 0, scratch, &result);
+    sampler_sample(sampler, logits, NULL, 0, scratch, &result);
     assert_int_equal(result.token, 2);
     sampler_close(sampler);
 }
@@ -234,7 +234,7 @@ static void bias_decides_but_logprobs_are_raw(void **state)
     logits[1] = 3;
     params.bias = &bias, params.bias_count = 1, params.logprobs = true, params.top_logprobs = 2;
     struct sampler *sampler = open_sampler(params);
-    sampler_sample(sampler, logits, 0, scratch, &result);
+    sampler_sample(sampler, logits, NULL, 0, scratch, &result);
     sampler_close(sampler);
     double total = log(exp(3) + VOCAB - 1);
     assert_int_equal(result.token, 9);

@@ -485,6 +485,22 @@ static void prompt_scores_come_once(void **state)
     assert_int_equal(m->last_step, 4);
 }
 
+/* Of a prompt that ends without a token, the last row may be all that is wanted. */
+static void a_prompt_may_end_with_its_last_row(void **state)
+{
+    (void)state;
+    struct sched_config config = base;
+    config.chunk_tokens = 16;
+    struct mesh *m = start(config);
+    struct mesh_seq *pooled = mesh_arrive(m, 50, 0, 0);
+    struct sched_arrive *arrive = &m->events[m->event_count - 1].arrive;
+    arrive->score_prompt = arrive->last_row_only = true;
+    end(m);
+    assert_int_equal(pooled->reason, SCHED_LENGTH);
+    assert_int_equal(pooled->scored, 0);
+    assert_int_equal(m->last_step, 4);
+}
+
 static void a_bad_configuration_is_named(void **state)
 {
     (void)state;
@@ -562,6 +578,7 @@ int main(void)
         cmocka_unit_test(deadlines_end_what_waits_and_what_runs),
         cmocka_unit_test(a_cancelled_sequence_leaves_at_once),
         cmocka_unit_test(prompt_scores_come_once),
+        cmocka_unit_test(a_prompt_may_end_with_its_last_row),
         cmocka_unit_test(a_bad_configuration_is_named),
         cmocka_unit_test(who_is_cancelled_makes_room),
     };

@@ -152,6 +152,44 @@ static void samples_count_up_to_the_first_after_a_wrong_draft(void **state)
     assert_int_equal(taken(0, (uint32_t[]){77, 12, 13, 14}), 1); // not those behind, however right they are
 }
 
+/* A draft whose sample has no mask is not taken, nor one for which no token is left; if that is the first, the sequence has a fault. */
+static void samples_need_their_masks(void **state)
+{
+    struct masked_sequence masked = {.generated = 6};
+    const uint32_t mask[(VOCAB + 31) / 32] = {0};
+    (void)state;
+    sequence_table_find(table, 1)->masked = &masked;
+    fill(1);
+    plan.runs[0].mask_count = 2;
+    assert_int_equal(taken(0, (uint32_t[]){11, 12, 13, 14}), 2);
+    assert_true(masked.taken_count == 2 && masked.taken[1] == 12 && masked.generated == 8);
+    masked = (struct masked_sequence){.generated = 6};
+    plan.runs[0].mask_count = 4;
+    plan.outputs[plan.runs[0].first_output + 1].allowed = plan.outputs[plan.runs[0].first_output].allowed = mask;
+    plan.results[plan.runs[0].first_output + 1].all_banned = true;
+    assert_int_equal(taken(0, (uint32_t[]){11, 12, 13, 14}), 1);
+    assert_null(plan.runs[0].fault);
+    plan.results[plan.runs[0].first_output].all_banned = true;
+    assert_int_equal(taken(0, (uint32_t[]){11, 12, 13, 14}), 0);
+    assert_non_null(strstr(plan.runs[0].fault, "no token is left"));
+    memset(plan.results, 0, ROWS * sizeof *plan.results);
+    sequence_table_find(table, 1)->masked = NULL;
+}
+
+/* The answer to the step before was lost: the sequence is not known as it was, and is to be opened anew. */
+static void a_grammar_that_is_elsewhere_makes_its_sequence_unknown(void **state)
+{
+    struct masked_sequence masked = {.generated = 7}; // one was taken that nobody heard of
+    (void)state;
+    sequence_table_find(table, 1)->masked = &masked;
+    fill(1);
+    assert_true(plan.runs[0].sequence == NULL && plan.row_count == 0);
+    masked.generated = 6;
+    fill(1);
+    assert_non_null(plan.runs[0].sequence);
+    sequence_table_find(table, 1)->masked = NULL;
+}
+
 /* Whatever the run, its drafts included, and however the sequence came to it. */
 static void generated_positions_are_sparse(void **state)
 {
@@ -254,6 +292,39 @@ static void the_local_pool_may_have_any_index(void **state)
     fastdecode__place__init(&place);
 }
 
+/* A prompt that is pooled has no samples and no scores; rows that some are missing before are lost. */
+static void rows_of_a_pooled_prompt(void **state)
+{
+    const struct model model = {.shape = {.hidden = 8}};
+    const struct model_pooling pooling = {.kind = MODEL_POOL_MEAN};
+    const float row[8] = {0};
+    struct sequence *sequence = sequence_table_find(table, 3);
+    struct pooler *pooler;
+    struct error error;
+    (void)state;
+    assert_int_equal(pooler_open(&model, &pooling, &pooler, &error), STATUS_OK);
+    assert_int_equal(pooled_open(pooler, MODEL_POOL_MEAN, PROMPT, &sequence->pooled, &error), STATUS_OK);
+    request.runs[0] = &runs[2];
+    runs[2].position = 0;
+    runs[2].n_tokens = 2;
+    runs[2].drafts = 0;
+    runs[2].sample = false;
+    runs[2].score = true;
+    assert_int_equal(step_plan_fill(&plan, &request, table, &error), STATUS_OK);
+    assert_true(plan.hidden_count == 2 && plan.output_count == 0 && plan.hidden_row[1] == 1 && plan.rows[1].needs_output);
+    assert_false(plan.runs[0].lost);
+    pooled_take(sequence->pooled, 0, row);
+    assert_int_equal(step_plan_fill(&plan, &request, table, &error), STATUS_OK);
+    assert_true(plan.hidden_count == 1 && plan.hidden_row[0] == 1 && !plan.rows[0].needs_output);
+    runs[2].position = 2;
+    assert_int_equal(step_plan_fill(&plan, &request, table, &error), STATUS_OK);
+    assert_true(plan.runs[0].lost && plan.hidden_count == 0 && plan.row_count == 2);
+    request.runs[0] = &runs[0];
+    pooled_close(sequence->pooled);
+    sequence->pooled = NULL;
+    pooler_close(pooler);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -262,11 +333,14 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_step_may_have_rows_at_every_place, open_all, close_all),
         cmocka_unit_test_setup_teardown(each_row_from_the_known_one_on_is_sampled, open_all, close_all),
         cmocka_unit_test_setup_teardown(samples_count_up_to_the_first_after_a_wrong_draft, open_all, close_all),
+        cmocka_unit_test_setup_teardown(samples_need_their_masks, open_all, close_all),
+        cmocka_unit_test_setup_teardown(a_grammar_that_is_elsewhere_makes_its_sequence_unknown, open_all, close_all),
         cmocka_unit_test_setup_teardown(generated_positions_are_sparse, open_all, close_all),
         cmocka_unit_test_setup_teardown(samples_are_of_their_own_run, open_all, close_all),
         cmocka_unit_test_setup_teardown(samples_are_behind_scores_and_the_prompt, open_all, close_all),
         cmocka_unit_test_setup_teardown(with_penalties_only_the_first_counts, open_all, close_all),
         cmocka_unit_test_setup_teardown(a_run_that_is_lost_has_no_samples, open_all, close_all),
+        cmocka_unit_test_setup_teardown(rows_of_a_pooled_prompt, open_all, close_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/checked.h"
@@ -68,6 +69,26 @@ static void an_answer_cut_anywhere(void **state)
     for (size_t i = 0; i < sizeof answer - 1; i++)
         stream_reader_take(&reader, answer + i, 1, on_event, &seen);
     check_answer(&seen);
+    stream_reader_free(&reader);
+}
+
+// What is thought and calls of functions are tokens of an answer, too.
+static void deltas_of_chats(void **state)
+{
+    static const char *const deltas[] = {"{\"reasoning_content\":\"hm\",\"reasoning\":\"hm\"}", "{\"reasoning\":\"hm\"}",
+                                         "{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"{\"}}]}", "{}",
+                                         "{\"tool_calls\":[]}"};
+    struct stream_reader reader = {0};
+    (void)state;
+
+    for (int i = 0; i < 5; i++) {
+        struct seen seen = {0};
+        char line[256];
+        int length = snprintf(line, sizeof line, "data: {\"choices\":[{\"delta\":%s,\"finish_reason\":null}]}\n\n", deltas[i]);
+        stream_reader_take(&reader, line, (size_t)length, on_event, &seen);
+        assert_int_equal(seen.count, 1);
+        assert_int_equal(seen.events[0].has_token, i < 3);
+    }
     stream_reader_free(&reader);
 }
 
@@ -165,7 +186,8 @@ static void no_prompt_is_like_another(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_answer_cut_anywhere), cmocka_unit_test(a_line_has_a_limit),        cmocka_unit_test(odd_events),
+        cmocka_unit_test(an_answer_cut_anywhere), cmocka_unit_test(deltas_of_chats),
+        cmocka_unit_test(a_line_has_a_limit),     cmocka_unit_test(odd_events),
         cmocka_unit_test(words_and_their_tokens), cmocka_unit_test(no_prompt_is_like_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -85,6 +85,7 @@ export async function chat(body, signal, on) {
     });
     const end = { finish: null, stop: null, usage: null };
     let complete = false;
+    let thinking = false; // what the model thinks is shown between marks, as it writes it
     try {
         for await (const data of events(reply.body)) {
             if (data === "[DONE]") {
@@ -95,7 +96,10 @@ export async function chat(body, signal, on) {
             if (event.error) throw new ApiError(Number(event.error.status) || 500, String(event.error.message ?? "The answer was broken off."));
             if (event.usage) end.usage = event.usage;
             const choice = event.choices?.[0];
-            if (choice?.delta?.content) on.text(choice.delta.content);
+            const { content, reasoning_content: thought } = choice?.delta ?? {};
+            if (thought) on.text(thinking ? thought : `<think>\n${thought}`);
+            if (content) on.text(thinking ? `\n</think>\n\n${content}` : content);
+            thinking = thought ? true : thinking && !content;
             if (choice?.finish_reason) {
                 end.finish = choice.finish_reason;
                 end.stop = choice.stop_reason ?? null;

@@ -1,0 +1,309 @@
+// answer_xml.c: calls with a tag for each argument, translated to JSON on their way.
+//
+//   coder   <tool_call><function=f><parameter=city>Aix</parameter></function></tool_call>
+//           <minimax:tool_call><invoke name="f"><parameter name="city">Aix</parameter></invoke></minimax:tool_call>
+//   glm     <tool_call>f<arg_key>city</arg_key><arg_value>Aix</arg_value></tool_call>
+//
+// A value is plain text. It becomes a JSON string where the function's parameter is one, and is passed on while it comes; any other is kept
+// until its end, and taken as JSON if it is. One line feed at either end of a value belongs to the notation.
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "common/answer/answer_internal.h"
+#include "common/base/checked.h"
+
+enum { TAG_BYTES_MAX = 512 };
+
+enum state {
+    AT_NAME, // white space, <function=f> or, in glm, the name itself
+    IN_TAG,
+    BETWEEN, // white space, a tag
+    IN_KEY,  // glm: between <arg_key> and </arg_key>
+    AT_VALUE,
+    IN_VALUE,
+    AT_END,
+};
+
+static void begin(struct answer_parser *parser, uint32_t marker)
+{
+    const char *text = marker < ANSWER_MAX_MARKERS ? parser->family->markers[marker].text : "";
+
+    parser->xml = (struct xml_body){.state = AT_NAME};
+    text_clear(&parser->name);
+    text_clear(&parser->value);
+    if (!strcmp(text, "<function=")) { // the tag itself is the marker
+        text_string(&parser->value, text);
+        parser->xml.state = IN_TAG;
+    }
+}
+
+static void put(struct answer_parser *parser, const char *text) { answer_emit(parser, ANSWER_ARGUMENTS, text, strlen(text)); }
+
+// Finds what a tag names: <function=f>, <invoke name="f">. The tag lies in parser->value, without its last >.
+static bool tag_names(const struct text *tag, const char *equals, const char *attribute, const char **name, size_t *count)
+{
+    const bool short_form = tag->bytes > strlen(equals) && !memcmp(tag->data, equals, strlen(equals));
+    const bool long_form = attribute && tag->bytes > strlen(attribute) && !memcmp(tag->data, attribute, strlen(attribute));
+    const size_t skip = strlen(short_form ? equals : attribute ? attribute : "");
+
+    if (!short_form && !long_form)
+        return false;
+    *name = tag->data + skip;
+    *count = tag->bytes - skip;
+    while (*count > 0 && (answer_is_space(**name) || **name == '"'))
+        *count -= 1, *name += 1;
+    while (*count > 0 && (answer_is_space((*name)[*count - 1]) || (*name)[*count - 1] == '"'))
+        --*count;
+    return *count > 0;
+}
+
+static bool tag_is(const struct text *tag, const char *text)
+{
+    return tag->bytes == strlen(text) && !memcmp(tag->data, text, tag->bytes);
+}
+
+static enum verdict begin_call(struct answer_parser *parser, const char *name, size_t count)
+{
+    text_clear(&parser->name);
+    text_append(&parser->name, name, count);
+    parser->xml.state = BETWEEN;
+    parser->xml.any_parameter = false;
+    if (!answer_is_name(parser->name.data, count) || !answer_begin_call(parser, parser->name.data, count))
+        return BODY_FAILED;
+    put(parser, "{");
+    return BODY_MORE;
+}
+
+static enum verdict end_call(struct answer_parser *parser)
+{
+    put(parser, "}");
+    answer_end_call(parser);
+    parser->xml.state = AT_END;
+    parser->xml.ended = true;
+    return BODY_MORE;
+}
+
+static void begin_parameter(struct answer_parser *parser, const char *name, size_t count)
+{
+    text_clear(&parser->parameter);
+    text_append(&parser->parameter, name, count);
+    put(parser, parser->xml.any_parameter ? ", \"" : "\"");
+    answer_quote(parser, parser->parameter.data, count);
+    put(parser, "\": ");
+    parser->xml.any_parameter = true;
+}
+
+static void begin_value(struct answer_parser *parser, const char *close)
+{
+    const struct answer_options *options = &parser->options;
+    const enum answer_type type = options->type_of ? options->type_of(options->arg, parser->name.data, parser->name.bytes,
+                                                                      parser->parameter.data, parser->parameter.bytes)
+                                                   : ANSWER_UNKNOWN;
+
+    parser->xml.close = close;
+    parser->xml.is_string = type == ANSWER_STRING;
+    parser->xml.state = AT_VALUE;
+    if (parser->xml.is_string)
+        put(parser, "\"");
+}
+
+// A tag between the arguments.
+static enum verdict take_tag(struct answer_parser *parser)
+{
+    struct text *tag = &parser->value;
+    struct xml_body *body = &parser->xml;
+    const char *name;
+    size_t count;
+    enum verdict verdict = BODY_MORE;
+
+    body->state = BETWEEN;
+    if (!parser->in_call && tag_names(tag, "<function=", "<invoke name=", &name, &count))
+        verdict = begin_call(parser, name, count);
+    else if (!parser->in_call && body->ended && (tag_is(tag, "</tool_call") || tag_is(tag, "</minimax:tool_call")))
+        verdict = BODY_DONE;
+    else if (!parser->in_call && body->ended && (tag_is(tag, "<tool_call") || tag_is(tag, "<minimax:tool_call")))
+        body->state = AT_NAME;
+    else if (!parser->in_call)
+        verdict = BODY_FAILED;
+    else if (tag_names(tag, "<parameter=", "<parameter name=", &name, &count)) {
+        begin_parameter(parser, name, count);
+        begin_value(parser, "</parameter>");
+    } else if (tag_is(tag, "<arg_key")) {
+        body->state = IN_KEY;
+    } else if (tag_is(tag, "<arg_value")) {
+        begin_value(parser, "</arg_value>");
+    } else if (tag_is(tag, "</function") || tag_is(tag, "</invoke")) {
+        verdict = end_call(parser);
+    } else if (tag_is(tag, "</tool_call") || tag_is(tag, "</minimax:tool_call")) {
+        verdict = end_call(parser);
+        verdict = verdict == BODY_MORE ? BODY_DONE : verdict;
+    }
+    text_clear(tag);
+    return verdict;
+}
+
+// A value that is no string by its type, complete in parser->value.
+static void put_value(struct answer_parser *parser)
+{
+    struct text *value = &parser->value;
+    json_t *json = json_loadb(value->data ? value->data : "", value->bytes, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+
+    if (json) {
+        answer_emit(parser, ANSWER_ARGUMENTS, value->data, value->bytes);
+    } else {
+        put(parser, "\"");
+        answer_quote(parser, value->data, value->bytes);
+        put(parser, "\"");
+    }
+    json_decref(json);
+}
+
+// Bytes of a value. The last ones may be a line feed and the closing tag, or begin with it, so they stay in parser->value.
+static void take_value(struct answer_parser *parser, char byte)
+{
+    struct text *value = &parser->value;
+    struct xml_body *body = &parser->xml;
+    const size_t length = strlen(body->close);
+
+    text_append(value, &byte, 1);
+    if (value->bytes >= length && !memcmp(value->data + value->bytes - length, body->close, length)) {
+        value->bytes -= length;
+        if (value->bytes > 0 && value->data[value->bytes - 1] == '\n')
+            value->bytes--;
+        if (body->is_string) {
+            answer_quote(parser, value->data, value->bytes);
+            put(parser, "\"");
+        } else {
+            put_value(parser);
+        }
+        text_clear(value);
+        body->state = BETWEEN;
+    } else if (body->is_string && value->bytes > length) { // length bytes stay: the line feed and all but one of the tag
+        answer_quote(parser, value->data, 1);
+        text_consume(value, 1);
+    } else if (!body->is_string && value->bytes > ANSWER_MAX_HELD) {
+        body->is_string = true;
+        put(parser, "\"");
+        answer_quote(parser, value->data, value->bytes - length);
+        text_consume(value, value->bytes - length);
+    }
+}
+
+static enum verdict take_key(struct answer_parser *parser, char byte)
+{
+    static const char close[] = "</arg_key>";
+    struct text *key = &parser->value;
+
+    text_append(key, &byte, 1);
+    if (key->bytes > TAG_BYTES_MAX)
+        return BODY_DONE_BEFORE;
+    if (key->bytes >= strlen(close) && !memcmp(key->data + key->bytes - strlen(close), close, strlen(close))) {
+        begin_parameter(parser, key->data, key->bytes - strlen(close));
+        text_clear(key);
+        parser->xml.state = BETWEEN;
+    }
+    return BODY_MORE;
+}
+
+// The name of a function in glm's notation: up to the end of the line, or a tag.
+static enum verdict take_plain_name(struct answer_parser *parser, char byte)
+{
+    struct text *name = &parser->value;
+    enum verdict verdict;
+
+    if (byte != '\n' && byte != '<')
+        return answer_hold(name, byte) && name->bytes <= ANSWER_MAX_NAME_BYTES ? BODY_MORE : BODY_FAILED;
+    while (name->bytes > 0 && answer_is_space(name->data[name->bytes - 1]))
+        name->bytes--;
+    verdict = begin_call(parser, name->data, name->bytes);
+    text_clear(name);
+    if (verdict == BODY_MORE && byte == '<') {
+        text_append(name, &byte, 1);
+        parser->xml.state = IN_TAG;
+    }
+    return verdict;
+}
+
+static enum verdict take(struct answer_parser *parser, char byte, bool plain_name)
+{
+    struct xml_body *body = &parser->xml;
+
+    switch (body->state) {
+    case AT_NAME:
+        if (parser->value.bytes == 0 && answer_is_space(byte))
+            return BODY_MORE;
+        if (plain_name && (byte != '<' || parser->value.bytes > 0))
+            return take_plain_name(parser, byte);
+        if (byte != '<')
+            return BODY_FAILED;
+        text_append(&parser->value, &byte, 1);
+        body->state = IN_TAG;
+        return BODY_MORE;
+    case BETWEEN:
+        if (answer_is_space(byte))
+            return BODY_MORE;
+        if (byte != '<') {
+            (void)end_call(parser);
+            return BODY_DONE_BEFORE;
+        }
+        text_append(&parser->value, &byte, 1);
+        body->state = IN_TAG;
+        return BODY_MORE;
+    case IN_TAG:
+        if (byte == '>')
+            return take_tag(parser);
+        text_append(&parser->value, &byte, 1);
+        if (parser->value.bytes <= TAG_BYTES_MAX)
+            return BODY_MORE;
+        return parser->in_call ? BODY_DONE_BEFORE : BODY_FAILED;
+    case IN_KEY: return take_key(parser, byte);
+    case AT_VALUE:
+        body->state = IN_VALUE;
+        if (byte != '\n')
+            take_value(parser, byte);
+        return BODY_MORE;
+    case IN_VALUE: take_value(parser, byte); return BODY_MORE;
+    default: // AT_END: the next call, or the end of all
+        if (byte != '<')
+            return answer_is_space(byte) ? BODY_MORE : BODY_DONE_BEFORE;
+        text_append(&parser->value, &byte, 1);
+        body->state = IN_TAG;
+        return BODY_MORE;
+    }
+}
+
+static enum verdict take_coder(struct answer_parser *parser, char byte) { return take(parser, byte, false); }
+static enum verdict take_glm(struct answer_parser *parser, char byte) { return take(parser, byte, true); }
+
+static enum verdict unit(struct answer_parser *parser, uint32_t marker)
+{
+    const uint8_t role = marker < ANSWER_MAX_MARKERS ? parser->family->markers[marker].role : MARKER_NONE;
+
+    if (role != MARKER_OPEN && role != MARKER_CLOSE)
+        return BODY_MORE;
+    if (!strcmp(parser->family->markers[marker].text, "<function=") && parser->xml.state == AT_NAME) {
+        text_string(&parser->value, parser->family->markers[marker].text);
+        parser->xml.state = IN_TAG;
+        return BODY_MORE;
+    }
+    if (!parser->in_call && parser->xml.state != AT_END)
+        return BODY_FAILED;
+    if (parser->in_call && (parser->xml.state == BETWEEN || parser->xml.state == IN_TAG))
+        put(parser, "}");
+    return role == MARKER_CLOSE ? BODY_DONE : BODY_DONE_BEFORE;
+}
+
+// An answer that was cut off in a value shows what there is of it.
+static void end(struct answer_parser *parser)
+{
+    if (!parser->in_call || parser->xml.state != IN_VALUE)
+        return;
+    if (!parser->xml.is_string)
+        put(parser, "\"");
+    answer_quote(parser, parser->value.data, parser->value.bytes);
+}
+
+const struct body answer_coder = {.begin = begin, .take = take_coder, .unit = unit, .end = end};
+const struct body answer_glm = {.begin = begin, .take = take_glm, .unit = unit, .end = end};

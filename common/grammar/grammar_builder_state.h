@@ -1,0 +1,90 @@
+// grammar_builder_state.h: what a builder has inside, for the files that make something of its nodes.
+#ifndef FD_GRAMMAR_GRAMMAR_BUILDER_STATE_H
+#define FD_GRAMMAR_GRAMMAR_BUILDER_STATE_H
+
+#include "common/grammar/grammar_build.h"
+#include "common/grammar/grammar_fsa.h"
+#include "common/grammar/grammar_utf8.h"
+
+enum grammar_node_kind {
+    NODE_NOTHING,
+    NODE_EMPTY,
+    NODE_BYTES,    // count bytes, from bytes[at] on
+    NODE_CHARS,    // count spellings, from spellings[at] on
+    NODE_SEQUENCE, // count nodes, from children[at] on
+    NODE_EITHER,   // the same
+    NODE_REPEAT,   // of node `at`, min to max times
+    NODE_CALL,     // of rule `at`
+    NODE_REGULAR,  // the automaton regulars[at]
+    NODE_ANCHOR,   // of a regular expression; at: GRAMMAR_AT_START or GRAMMAR_AT_END
+};
+
+enum {
+    GRAMMAR_NODE_NOTHING = 0,
+    GRAMMAR_NODE_EMPTY = 1,
+    GRAMMAR_NO_NODE = UINT32_MAX,
+    // Symbols of anchors, which are above those of all rules. They are gone before anything is compiled.
+    GRAMMAR_AT_START = 1 << 20,
+    GRAMMAR_AT_END,
+    // While parts are put together, an automaton may be larger than what is left in the end.
+    GRAMMAR_DRAFT_STATES = 2 * GRAMMAR_MAX_STATES,
+    GRAMMAR_DRAFT_ARCS = 2 * GRAMMAR_MAX_EDGES,
+    GRAMMAR_MAX_BUILDER_BYTES = 1 << 24, // of nodes, text and automata together
+    GRAMMAR_MAX_WORK = 1 << 24,          // arcs looked at by operations on regular languages, of one builder
+};
+
+struct grammar_node {
+    enum grammar_node_kind kind;
+    uint32_t at, count, min, max;
+};
+
+struct grammar_build_rule {
+    uint32_t node; // GRAMMAR_NO_NODE: not set yet
+    char *name;
+};
+
+// An array that grows. size: of one element.
+struct grammar_list {
+    void *data;
+    uint32_t count, capacity, size;
+};
+
+struct grammar_builder {
+    struct error failure; // status 0: none
+    size_t bytes;         // taken by all lists and automata
+    uint64_t work;        // of GRAMMAR_MAX_WORK
+    struct grammar_list nodes, children, text, spellings, rules, regulars;
+};
+
+static inline struct grammar_node *grammar_node_of(const struct grammar_builder *builder, uint32_t node)
+{
+    return (struct grammar_node *)builder->nodes.data + node;
+}
+static inline const uint32_t *grammar_children_of(const struct grammar_builder *builder, const struct grammar_node *node)
+{
+    return (const uint32_t *)builder->children.data + node->at;
+}
+static inline const char *grammar_text_of(const struct grammar_builder *builder, const struct grammar_node *node)
+{
+    return (const char *)builder->text.data + node->at;
+}
+static inline const struct grammar_spelling *grammar_spellings_of(const struct grammar_builder *builder,
+                                                                  const struct grammar_node *node)
+{
+    return (const struct grammar_spelling *)builder->spellings.data + node->at;
+}
+static inline struct grammar_build_rule *grammar_rule_of(const struct grammar_builder *builder, uint32_t rule)
+{
+    return (struct grammar_build_rule *)builder->rules.data + rule;
+}
+static inline struct grammar_fsa *grammar_regular_of(const struct grammar_builder *builder, uint32_t regular)
+{
+    return (struct grammar_fsa *)builder->regulars.data + regular;
+}
+
+// Adds a node that matches what a sealed, trimmed automaton without calls accepts, and takes it over, whatever happens: it is empty afterwards.
+uint32_t grammar_add_regular(struct grammar_builder *builder, struct grammar_fsa *fsa);
+// Adds ^ or $, of which grammar_settle_anchors() makes something that can be compiled.
+uint32_t grammar_add_anchor(struct grammar_builder *builder, uint32_t symbol);
+
+#endif

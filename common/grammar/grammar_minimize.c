@@ -1,0 +1,308 @@
+// grammar_minimize.c: see grammar_reduce.h.
+//
+// States are in blocks of those that have not been told apart yet. A state's signature is which symbols lead it to which block. A block whose states
+// have several signatures is split: the largest part keeps the block's number, the others get new ones, and whoever leads to a renamed state is looked at
+// again. Since renamed parts are at most half of their block, a state is renamed at most log n times, so its arcs are looked at some log n times for
+// each state that they lead to. Where a state has very many arcs, which no deterministic one has, that may be too long: then nothing is merged.
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/grammar/grammar_reduce.h"
+
+enum {
+    WORK_AN_ARC = 24, // arcs that may be looked at
+    WORK_MIN = 1 << 16,
+    SMALL_SORT = 24, // up to which insertion is faster
+};
+
+struct mark_range {
+    uint32_t block, first, last;
+};
+
+struct partition {
+    struct grammar_fsa *fsa;
+    uint32_t *block_of;        // [states]
+    uint32_t *states, *places; // states by block, and where each is among them
+    uint32_t *firsts, *counts; // [blocks] of `states`
+    uint32_t block_count;
+    uint32_t *into_index, *into;  // the states that lead to each state
+    uint32_t *dirty, dirty_count; // those whose signature may have changed
+    uint32_t *later, later_count; // those of the next round
+    bool *is_later;               // [states]
+    struct mark_range *marks;     // [arcs] signatures of the dirty states
+    uint32_t *mark_starts;        // [states] where a dirty state's signature begins
+    uint32_t *mark_counts;        // [states]
+    uint32_t *mark_hashes;        // [states] so that few signatures are compared in full
+};
+
+static int compare_marks(const void *left, const void *right)
+{
+    const struct mark_range *a = left, *b = right;
+
+    if (a->block != b->block)
+        return a->block < b->block ? -1 : 1;
+    return a->first != b->first ? (a->first < b->first ? -1 : 1) : (a->last > b->last) - (a->last < b->last);
+}
+
+// Writes a state's signature: for each block, in order, the ranges of symbols that lead there, joined where they touch. Returns their number.
+static uint32_t sign(const struct partition *partition, uint32_t state, struct mark_range *out)
+{
+    const struct grammar_fsa *fsa = partition->fsa;
+    uint32_t count = 0, kept = 0;
+
+    for (uint32_t a = fsa->index[state]; a < fsa->index[state + 1]; a++)
+        out[count++] = (struct mark_range){partition->block_of[fsa->arcs[a].to], fsa->arcs[a].first, fsa->arcs[a].last};
+    if (count > SMALL_SORT)
+        qsort(out, count, sizeof *out, compare_marks);
+    for (uint32_t i = 1; i < count && count <= SMALL_SORT; i++) {
+        struct mark_range range = out[i];
+        uint32_t at = i;
+        for (; at && compare_marks(&range, &out[at - 1]) < 0; at--)
+            out[at] = out[at - 1];
+        out[at] = range;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct mark_range *before = kept ? &out[kept - 1] : NULL;
+        bool is_byte = out[i].first < GRAMMAR_CALL;
+        if (before && before->block == out[i].block && (is_byte ? out[i].first <= before->last + 1 : out[i].first == before->first))
+            before->last = MAX(before->last, out[i].last);
+        else
+            out[kept++] = out[i];
+    }
+    return kept;
+}
+
+static uint32_t hash_marks(const struct mark_range *marks, uint32_t count)
+{
+    uint64_t hash = count;
+
+    for (uint32_t i = 0; i < count; i++) {
+        hash = (hash ^ ((uint64_t)marks[i].block << 32 | marks[i].first << 9 | marks[i].last)) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 32;
+    }
+    return (uint32_t)hash;
+}
+
+static int compare_signatures(const struct partition *partition, uint32_t a, uint32_t b)
+{
+    uint32_t count = partition->mark_counts[a];
+
+    if (partition->mark_hashes[a] != partition->mark_hashes[b])
+        return partition->mark_hashes[a] < partition->mark_hashes[b] ? -1 : 1;
+    if (count != partition->mark_counts[b])
+        return count < partition->mark_counts[b] ? -1 : 1;
+    return count ? memcmp(partition->marks + partition->mark_starts[a], partition->marks + partition->mark_starts[b],
+                          count * sizeof *partition->marks)
+                 : 0;
+}
+
+// Sorts dirty states by block and signature.
+static int compare_dirty(const void *left, const void *right, void *arg)
+{
+    const struct partition *partition = arg;
+    const uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
+    int order;
+
+    if (partition->block_of[a] != partition->block_of[b])
+        return partition->block_of[a] < partition->block_of[b] ? -1 : 1;
+    order = compare_signatures(partition, a, b);
+    return order ? order : (a > b) - (a < b);
+}
+
+// Moves the state to the end of its block, before the `done` that are there already.
+static void move_back(struct partition *partition, uint32_t state, uint32_t done)
+{
+    uint32_t block = partition->block_of[state], to = partition->firsts[block] + partition->counts[block] - 1 - done;
+    uint32_t from = partition->places[state], other = partition->states[to];
+
+    partition->states[to] = state;
+    partition->states[from] = other;
+    partition->places[state] = to;
+    partition->places[other] = from;
+}
+
+// Makes the last `count` states of a block one of their own.
+static void cut_off(struct partition *partition, uint32_t block, uint32_t count)
+{
+    uint32_t fresh = partition->block_count++;
+
+    partition->counts[block] -= count;
+    partition->firsts[fresh] = partition->firsts[block] + partition->counts[block];
+    partition->counts[fresh] = count;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t state = partition->states[partition->firsts[fresh] + i];
+        partition->block_of[state] = fresh;
+        for (uint32_t a = partition->into_index[state]; a < partition->into_index[state + 1]; a++) {
+            uint32_t from = partition->into[a];
+            if (!partition->is_later[from]) {
+                partition->is_later[from] = true;
+                partition->later[partition->later_count++] = from;
+            }
+        }
+    }
+}
+
+// Splits a block, of which the dirty states are sorted by signature; the others of it all have one signature, which none of these has.
+static void split(struct partition *partition, uint32_t block, const uint32_t *dirty, uint32_t count)
+{
+    uint32_t rest = partition->counts[block] - count, largest = rest, largest_at = count;
+
+    for (uint32_t i = 0, end; i < count; i = end) {
+        for (end = i + 1; end < count && compare_signatures(partition, dirty[i], dirty[end]) == 0;)
+            end++;
+        if (end - i > largest) {
+            largest = end - i;
+            largest_at = i;
+        }
+    }
+    if (rest == 0 && largest == count) // all alike
+        return;
+    for (uint32_t i = 0, end; i < count; i = end) {
+        for (end = i + 1; end < count && compare_signatures(partition, dirty[i], dirty[end]) == 0;)
+            end++;
+        if (i == largest_at)
+            continue;
+        for (uint32_t d = i; d < end; d++)
+            move_back(partition, dirty[d], d - i);
+        cut_off(partition, block, end - i);
+    }
+    if (largest_at == count || rest == 0)
+        return;
+    // The largest part is dirty and keeps the number: the rest, which is in front of it or mixed with it, goes.
+    for (uint32_t d = 0; d < largest; d++) { // to the front
+        uint32_t state = dirty[largest_at + d], to = partition->firsts[block] + d, other = partition->states[to];
+        partition->states[partition->places[state]] = other;
+        partition->places[other] = partition->places[state];
+        partition->states[to] = state;
+        partition->places[state] = to;
+    }
+    cut_off(partition, block, rest);
+}
+
+// Returns false if that takes too long.
+static bool refine(struct partition *partition)
+{
+    const uint32_t states = partition->fsa->state_count;
+    uint64_t work = WORK_MIN + (uint64_t)partition->fsa->arc_count * WORK_AN_ARC;
+
+    for (uint32_t s = 0; s < states; s++)
+        partition->dirty[partition->dirty_count++] = s;
+    while (partition->dirty_count) {
+        uint32_t marks = 0, *swap;
+        for (uint32_t i = 0; i < partition->dirty_count; i++) {
+            uint32_t state = partition->dirty[i], arcs = partition->fsa->index[state + 1] - partition->fsa->index[state];
+            if (work < arcs)
+                return false;
+            work -= arcs;
+            partition->mark_starts[state] = marks;
+            partition->mark_counts[state] = sign(partition, state, partition->marks + marks);
+            partition->mark_hashes[state] = hash_marks(partition->marks + marks, partition->mark_counts[state]);
+            marks += partition->mark_counts[state];
+        }
+        if (partition->dirty_count > 1)
+            qsort_r(partition->dirty, partition->dirty_count, sizeof *partition->dirty, compare_dirty, partition);
+        for (uint32_t i = 0, end; i < partition->dirty_count; i = end) {
+            uint32_t block = partition->block_of[partition->dirty[i]];
+            for (end = i + 1; end < partition->dirty_count && partition->block_of[partition->dirty[end]] == block;)
+                end++;
+            split(partition, block, partition->dirty + i, end - i);
+        }
+        swap = partition->dirty;
+        partition->dirty = partition->later;
+        partition->later = swap;
+        partition->dirty_count = partition->later_count;
+        partition->later_count = 0;
+        for (uint32_t i = 0; i < partition->dirty_count; i++)
+            partition->is_later[partition->dirty[i]] = false;
+    }
+    return true;
+}
+
+// Puts the states that do not accept into one block and the others into another.
+static void begin(struct partition *partition)
+{
+    const struct grammar_fsa *fsa = partition->fsa;
+    uint32_t place = 0;
+
+    for (uint32_t accepts = 0; accepts < 2; accepts++) {
+        uint32_t first = place;
+        for (uint32_t s = 0; s < fsa->state_count; s++)
+            if (fsa->accepts[s] == accepts) {
+                partition->block_of[s] = partition->block_count;
+                partition->places[s] = place;
+                partition->states[place++] = s;
+            }
+        if (place == first)
+            continue;
+        partition->firsts[partition->block_count] = first;
+        partition->counts[partition->block_count++] = place - first;
+    }
+    for (uint32_t a = 0; a < fsa->arc_count; a++)
+        partition->into_index[fsa->arcs[a].to + 2]++;
+    for (uint32_t s = 0; s < fsa->state_count; s++)
+        partition->into_index[s + 2] += partition->into_index[s + 1];
+    for (uint32_t a = 0; a < fsa->arc_count; a++)
+        partition->into[partition->into_index[fsa->arcs[a].to + 1]++] = fsa->arcs[a].from;
+}
+
+// Makes a state of each block, numbered by its first one.
+static void rebuild(struct partition *partition, struct grammar_fsa *out)
+{
+    const struct grammar_fsa *fsa = partition->fsa;
+    uint32_t *names = partition->counts, count;
+
+    for (uint32_t b = 0; b < partition->block_count; b++)
+        names[b] = GRAMMAR_NO_STATE;
+    for (uint32_t s = 0; s < fsa->state_count; s++)
+        if (names[partition->block_of[s]] == GRAMMAR_NO_STATE)
+            names[partition->block_of[s]] = grammar_fsa_add_state(out, fsa->accepts[s]);
+    for (uint32_t s = 0, next = 0; s < fsa->state_count; s++) {
+        uint32_t name = names[partition->block_of[s]];
+        if (name != next)
+            continue;
+        next++;
+        count = sign(partition, s, partition->marks);
+        for (uint32_t i = 0; i < count; i++)
+            grammar_fsa_add_arc(out, name, partition->marks[i].first, partition->marks[i].last, names[partition->marks[i].block]);
+    }
+    out->start = names[partition->block_of[fsa->start]];
+}
+
+void grammar_minimize(struct grammar_fsa *fsa)
+{
+    const size_t states = (size_t)fsa->state_count + 2;
+    struct partition partition = {.fsa = fsa};
+    struct grammar_fsa out = {.max_states = fsa->max_states, .max_arcs = fsa->max_arcs};
+    uint32_t *numbers, *dirty;
+
+    if (fsa->failure)
+        return;
+    numbers = calloc(11 * states + fsa->arc_count, sizeof *numbers);
+    partition.is_later = calloc(states, 1);
+    partition.marks = malloc(((size_t)fsa->arc_count + 1) * sizeof *partition.marks);
+    if (numbers && partition.is_later && partition.marks) {
+        uint32_t **arrays[] = {&partition.block_of,    &partition.states,      &partition.places,     &partition.firsts,
+                               &partition.counts,      &partition.dirty,       &partition.later,      &partition.mark_starts,
+                               &partition.mark_counts, &partition.mark_hashes, &partition.into_index, &partition.into};
+        dirty = numbers;
+        for (size_t i = 0; i < ARRAY_COUNT(arrays); i++, dirty += states)
+            *arrays[i] = dirty;
+        begin(&partition);
+        if (refine(&partition)) {
+            rebuild(&partition, &out);
+            if (grammar_fsa_seal(&out)) {
+                grammar_fsa_free(fsa);
+                *fsa = out;
+                out = (struct grammar_fsa){0};
+            }
+        }
+    } else
+        out.failure = GRAMMAR_FSA_NO_MEMORY;
+    if (out.failure)
+        fsa->failure = out.failure;
+    grammar_fsa_free(&out);
+    free(numbers);
+    free(partition.is_later);
+    free(partition.marks);
+}

@@ -1,0 +1,234 @@
+// grammar_schema_not.c: schemas that hold where others do not.
+//
+// A schema is the conjunction of its keywords, so its negation is one of theirs (anyOf). Those of schemas within are left as "not" and worked off
+// when somebody gets there. Three things that no keyword says are said by schemas that are made: the type "fraction" (a number that is no integer),
+// and "$not" with a pattern, format, multipleOf, const or enum, which the files of strings and numbers take as it is.
+//
+// Some negations would have to say "there is a property such that ..." of properties without names; those cannot be had.
+#include <string.h>
+
+#include "common/grammar/grammar_schema_internal.h"
+
+static json_t *not_of(const json_t *value) { return json_pack("{s:O}", "not", value); }
+
+// {"type": type, keyword: number}
+static json_t *typed_count(const char *type, const char *keyword, const json_t *limit, int add)
+{
+    json_int_t number = (json_int_t)json_number_value(limit) + add;
+
+    return number < 0 ? json_false() : json_pack("{s:s, s:I}", "type", type, keyword, number);
+}
+
+static json_t *negate_type(struct jschema *schema, uint32_t entry)
+{
+    static const struct {
+        uint32_t type;
+        const char *name;
+    } names[] = {{JSCHEMA_NULL, "null"},         {JSCHEMA_BOOLEAN, "boolean"}, {JSCHEMA_INTEGER, "integer"},
+                 {JSCHEMA_FRACTION, "fraction"}, {JSCHEMA_STRING, "string"},   {JSCHEMA_ARRAY, "array"},
+                 {JSCHEMA_OBJECT, "object"}};
+    json_t *type = json_object_get(schema->entries[entry].value, "type"), *only, *others = json_array();
+    uint32_t made, types;
+
+    // jschema_types() would count const and enum, too.
+    only = json_pack("{s:O}", "type", type);
+    made = jschema_make(schema, only, entry, "not");
+    types = made ? jschema_types(schema, made) : 0;
+    for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (!(types & names[i].type))
+            json_array_append_new(others, json_string(names[i].name));
+    return json_pack("{s:o}", "type", others);
+}
+
+// The other values, of any type.
+static json_t *negate_values(const json_t *values)
+{
+    json_t *all = json_array(), *scalars = json_array(), *item;
+    size_t i;
+
+    json_array_foreach (values, i, item) {
+        if (json_is_array(item) || json_is_object(item))
+            json_array_append_new(all, json_pack("{s:o}", "not", jschema_only(item)));
+        else
+            json_array_append(scalars, item);
+    }
+    json_array_append_new(all, json_pack("{s:{s:o}}", "$not", "enum", scalars));
+    return json_pack("{s:o}", "allOf", all);
+}
+
+static void negate_properties(json_t *any, const json_t *properties)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach ((json_t *)properties, key, value)
+        if (!json_is_true(value))
+            json_array_append_new(
+                any, json_pack("{s:s, s:[s], s:{s:o}}", "type", "object", "required", key, "properties", key, not_of(value)));
+}
+
+static void negate_required(json_t *any, const json_t *required)
+{
+    json_t *key;
+    size_t i;
+
+    json_array_foreach (required, i, key)
+        json_array_append_new(any, json_pack("{s:s, s:{s:b}}", "type", "object", "properties", json_string_value(key), 0));
+}
+
+// [true x count, last]
+static json_t *negate_prefix(size_t count, const json_t *last)
+{
+    json_t *items = json_array();
+
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(items, json_true());
+    json_array_append_new(items, not_of(last));
+    return json_pack("{s:s, s:o, s:I}", "type", "array", "prefixItems", items, "minItems", (json_int_t)count + 1);
+}
+
+static void negate_each(json_t *any, const json_t *values)
+{
+    json_t *value;
+    size_t i;
+
+    json_array_foreach (values, i, value)
+        json_array_append_new(any, not_of(value));
+}
+
+// Adds the negation of one keyword. Returns what stands in the way, or NULL.
+static const char *negate_keyword(struct jschema *schema, uint32_t entry, const char *keyword, const json_t *value, json_t *any)
+{
+    static const char *const counts[][3] = {{"minLength", "string", "maxLength"},
+                                            {"maxLength", "string", "minLength"},
+                                            {"minItems", "array", "maxItems"},
+                                            {"maxItems", "array", "minItems"},
+                                            {"minProperties", "object", "maxProperties"},
+                                            {"maxProperties", "object", "minProperties"}};
+    static const char *const bounds[][2] = {{"minimum", "exclusiveMaximum"},
+                                            {"exclusiveMinimum", "maximum"},
+                                            {"maximum", "exclusiveMinimum"},
+                                            {"exclusiveMaximum", "minimum"}};
+    static const char *const rewritten[] = {"oneOf", "if", "dependentRequired", "dependentSchemas", "dependencies"};
+    static const char *const impossible[] = {"additionalProperties", "patternProperties", "propertyNames", "uniqueItems",
+                                             "unevaluatedItems",     "minContains",       "maxContains",   "unevaluatedProperties",
+                                             "additionalItems",      "$dynamicRef",       "$recursiveRef"};
+    json_t *made = NULL, *item;
+    bool is_exclusive;
+    uint32_t other;
+    size_t i;
+
+    for (i = 0; i < 6; i++)
+        if (strcmp(keyword, counts[i][0]) == 0)
+            made = typed_count(counts[i][1], counts[i][2], value, keyword[1] == 'i' ? -1 : 1);
+    for (i = 0; i < 4; i++)
+        if (strcmp(keyword, bounds[i][0]) == 0 && json_is_number(value)) {
+            is_exclusive =
+                json_is_true(jschema_get(schema, entry, keyword[1] == 'i' ? "exclusiveMinimum" : "exclusiveMaximum")); // of draft 4
+            made = json_pack("{s:s, s:O}", "type", "number", bounds[is_exclusive ? i + 1 : i][1], value);
+        }
+    for (i = 0; i < 5; i++)
+        if (strcmp(keyword, rewritten[i]) == 0) {
+            other = schema->rewritten(schema, entry, keyword);
+            made = not_of(schema->entries[other].value);
+        }
+    for (i = 0; i < sizeof impossible / sizeof impossible[0]; i++)
+        if (strcmp(keyword, impossible[i]) == 0 && !json_is_true(value) &&
+            !(json_is_false(value) && strcmp(keyword, "uniqueItems") == 0))
+            return impossible[i];
+    if (strcmp(keyword, "type") == 0) {
+        made = negate_type(schema, entry);
+    } else if (strcmp(keyword, "enum") == 0) {
+        made = negate_values(value);
+    } else if (strcmp(keyword, "const") == 0) {
+        json_t *values = json_pack("[O]", value);
+        made = negate_values(values);
+        json_decref(values);
+    } else if (strcmp(keyword, "pattern") == 0 || (strcmp(keyword, "format") == 0 && json_is_string(value) &&
+                                                   jschema_format_kind(json_string_value(value)) != JSCHEMA_FORMAT_UNKNOWN)) {
+        made = json_pack("{s:s, s:{s:O}}", "type", "string", "$not", keyword, value);
+    } else if (strcmp(keyword, "multipleOf") == 0) {
+        made = json_pack("{s:s, s:{s:O}}", "type", "number", "$not", keyword, value);
+    } else if (strcmp(keyword, "properties") == 0) {
+        negate_properties(any, value);
+    } else if (strcmp(keyword, "required") == 0 && json_is_array(value)) {
+        negate_required(any, value);
+    } else if (strcmp(keyword, "prefixItems") == 0 || (strcmp(keyword, "items") == 0 && json_is_array(value))) {
+        json_array_foreach (value, i, item)
+            json_array_append_new(any, negate_prefix(i, item));
+    } else if (strcmp(keyword, "items") == 0) {
+        if (json_array_size(json_object_get(schema->entries[entry].value, "prefixItems")))
+            return "items behind prefixItems";
+        made = json_pack("{s:s, s:o}", "type", "array", "contains", not_of(value));
+    } else if (strcmp(keyword, "contains") == 0) {
+        made = json_pack("{s:s, s:o}", "type", "array", "items", not_of(value));
+    } else if (strcmp(keyword, "allOf") == 0) {
+        negate_each(any, value);
+    } else if (strcmp(keyword, "anyOf") == 0) {
+        json_t *all = json_array();
+        negate_each(all, value);
+        made = json_pack("{s:o}", "allOf", all);
+    } else if (strcmp(keyword, "not") == 0) {
+        made = json_incref((json_t *)value);
+    } else if (strcmp(keyword, "$ref") == 0 && json_is_string(value)) {
+        other = jschema_resolve(schema, entry, json_string_value(value));
+        made = not_of(schema->entries[other].value);
+    } else if (strcmp(keyword, "$not") == 0 && schema->entries[entry].is_made) {
+        made = json_incref((json_t *)value);
+    }
+    if (made)
+        json_array_append_new(any, made);
+    return NULL;
+}
+
+json_t *jschema_negation(struct jschema *schema, uint32_t entry, const char **reason)
+{
+    const json_t *value = schema->entries[entry].value;
+    const char *keyword;
+    json_t *held, *any;
+
+    *reason = NULL;
+    if (json_is_boolean(value))
+        return json_boolean(!json_is_true(value));
+    any = json_array();
+    json_object_foreach ((json_t *)value, keyword, held) {
+        *reason = negate_keyword(schema, entry, keyword, held, any);
+        if (*reason || jschema_failed(schema)) {
+            json_decref(any);
+            return NULL;
+        }
+    }
+    if (json_array_size(any) == 1) {
+        json_t *only = json_incref(json_array_get(any, 0));
+        json_decref(any);
+        return only;
+    }
+    if (json_array_size(any) == 0) {
+        json_decref(any);
+        return json_false();
+    }
+    return json_pack("{s:o}", "anyOf", any);
+}
+
+json_t *jschema_only(const json_t *value)
+{
+    json_t *parts, *item, *required;
+    const char *key;
+    size_t i;
+
+    if (json_is_array(value)) {
+        json_int_t count = (json_int_t)json_array_size(value);
+        parts = json_array();
+        json_array_foreach (value, i, item)
+            json_array_append_new(parts, json_pack("{s:O}", "const", item));
+        return json_pack("{s:s, s:o, s:b, s:I}", "type", "array", "prefixItems", parts, "items", 0, "minItems", count);
+    }
+    parts = json_object();
+    required = json_array();
+    json_object_foreach ((json_t *)value, key, item) {
+        json_object_set_new(parts, key, json_pack("{s:O}", "const", item));
+        json_array_append_new(required, json_string(key));
+    }
+    return json_pack("{s:s, s:o, s:o, s:b}", "type", "object", "properties", parts, "required", required, "additionalProperties",
+                     0);
+}

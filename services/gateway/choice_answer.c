@@ -1,0 +1,257 @@
+// choice_answer.c: a choice of a chat whose text is more than content: what the model thinks, which functions it calls.
+//
+//   text, control tokens ─▶ parser (common/answer) ─┬─ content ─▶ stop strings ─▶ visible
+//                                                   ├─ reasoning ─▶ shown.reasoning
+//                                                   └─ calls ─▶ shown.calls
+//
+// Stop strings are looked for in the content alone: JSON and thoughts may hold them.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "common/base/checked.h"
+#include "common/base/random.h"
+#include "services/gateway/request_internal.h"
+
+enum { SHORT_ID_LETTERS = 9, ID_LETTERS = 24 };
+
+struct choice_answer {
+    struct answer_parser *parser;
+    choice_content_fn *take_content;
+    struct shown_answer shown;
+    struct text delta; // scratch
+    bool failed;
+};
+
+// --- of a request ---------------------------------------------------------------------------------------------------------
+bool request_set_notation(const struct api_request *api, const struct language *language, struct request *request,
+                          struct api_error *error)
+{
+    const bool calls = api->tools && api->tool_choice != API_TOOLS_NONE;
+
+    (void)error;
+    if (api->kind != API_CHAT)
+        return true;
+    request->notation = language_notation(language, calls);
+    request->include_reasoning = api->include_reasoning;
+    request->one_call = !api->parallel_tool_calls || api->tool_choice == API_TOOLS_NAMED;
+    request->tools = calls ? json_incref(api->tools) : NULL;
+    return true;
+}
+
+void request_free_notation(struct request *request)
+{
+    if (request->tools)
+        json_decref(request->tools);
+    request->tools = NULL;
+}
+
+// --- what the parser asks -------------------------------------------------------------------------------------------------
+static const json_t *find_tool(const struct request *request, const char *name, size_t bytes)
+{
+    for (size_t i = 0; i < json_array_size(request->tools); i++) {
+        const json_t *function = json_object_get(json_array_get(request->tools, i), "function");
+        const json_t *own = json_object_get(function, "name");
+        if (json_string_length(own) == bytes && memcmp(json_string_value(own), name, bytes) == 0)
+            return function;
+    }
+    return NULL;
+}
+
+static bool knows(void *arg, const char *name, size_t bytes)
+{
+    return find_tool(((const struct choice *)arg)->request, name, bytes) != NULL;
+}
+
+// Whether a schema's "type" is, or includes, a type.
+static bool names_type(const json_t *type, const char *wanted)
+{
+    if (json_is_string(type))
+        return strcmp(json_string_value(type), wanted) == 0;
+    for (size_t i = 0; i < json_array_size(type); i++)
+        if (json_is_string(json_array_get(type, i)) && strcmp(json_string_value(json_array_get(type, i)), wanted) == 0)
+            return true;
+    return false;
+}
+
+static enum answer_type type_of(void *arg, const char *name, size_t name_bytes, const char *parameter, size_t parameter_bytes)
+{
+    const json_t *function = find_tool(((const struct choice *)arg)->request, name, name_bytes);
+    const json_t *properties = json_object_get(json_object_get(function, "parameters"), "properties");
+    char key[API_MAX_FUNCTION_NAME * 4];
+
+    if (parameter_bytes >= sizeof key || memchr(parameter, 0, parameter_bytes))
+        return ANSWER_UNKNOWN;
+    memcpy(key, parameter, parameter_bytes);
+    key[parameter_bytes] = 0;
+    const json_t *type = json_object_get(json_object_get(properties, key), "type");
+    return !type ? ANSWER_UNKNOWN : names_type(type, "string") ? ANSWER_STRING : ANSWER_OTHER;
+}
+
+// --- what the parser says -------------------------------------------------------------------------------------------------
+// An id that no other call of the conversation has: drawn from the request's id, the choice and the call's number.
+static void make_id(const struct choice *choice, uint32_t number, char *id, size_t id_bytes)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    const bool is_short = answer_has_short_ids(choice->request->notation.family);
+    const size_t count = is_short ? SHORT_ID_LETTERS : ID_LETTERS;
+    uint64_t state = ((uint64_t)choice->index << 32) + number;
+    size_t length = is_short ? 0 : (size_t)snprintf(id, id_bytes, "call_");
+
+    for (const char *at = choice->request->id; *at; at++) {
+        state ^= (unsigned char)*at;
+        state = random_next(&state);
+    }
+    for (size_t i = 0; i < count && length + 1 < id_bytes; i++)
+        id[length++] = letters[random_next(&state) % (sizeof letters - 1)];
+    id[length] = 0;
+}
+
+static void begin_call(struct choice *choice, const struct answer_event *event)
+{
+    struct choice_answer *answer = choice->answer;
+    struct shown_call *call = shown_answer_add_call(&answer->shown);
+
+    if (!call) {
+        answer->failed = true;
+        return;
+    }
+    make_id(choice, event->call, call->id, sizeof call->id);
+    text_append(&call->name, event->bytes, event->count);
+}
+
+static void take(void *arg, const struct answer_event *event)
+{
+    struct choice *choice = arg;
+    struct shown_answer *shown = &choice->answer->shown;
+
+    switch (event->kind) {
+    case ANSWER_CONTENT:
+        if (choice->stop.matched < 0)
+            choice->answer->take_content(choice, event->bytes, event->count);
+        break;
+    case ANSWER_REASONING:
+        if (choice->request->include_reasoning)
+            text_append(&shown->reasoning, event->bytes, event->count);
+        break;
+    case ANSWER_CALL: begin_call(choice, event); break;
+    default:
+        if (event->call < shown->call_count)
+            text_append(&shown->calls[event->call].arguments, event->bytes, event->count);
+    }
+}
+
+// --- of a choice ----------------------------------------------------------------------------------------------------------
+bool choice_answer_open(struct choice *choice, choice_content_fn *take_content)
+{
+    const struct request *request = choice->request;
+    const struct answer_options options = {.family = request->notation.family,
+                                           .reasoning = request->notation.reasoning,
+                                           .reasoning_is_open = request->reasoning_is_open,
+                                           .one_call = request->one_call,
+                                           .unit_markers = request->notation.unit_markers,
+                                           .take = take,
+                                           .knows = knows,
+                                           .type_of = type_of,
+                                           .arg = choice};
+
+    if (!options.family && !options.reasoning)
+        return true;
+    choice->answer = calloc(1, sizeof *choice->answer);
+    if (!choice->answer)
+        return false;
+    choice->answer->take_content = take_content;
+    choice->answer->parser = answer_open(&options);
+    return choice->answer->parser != NULL;
+}
+
+void choice_answer_close(struct choice *choice)
+{
+    if (!choice->answer)
+        return;
+    answer_close(choice->answer->parser);
+    shown_answer_free(&choice->answer->shown);
+    text_free(&choice->answer->delta);
+    free(choice->answer);
+    choice->answer = NULL;
+}
+
+static bool is_good(const struct choice_answer *answer)
+{
+    bool failed = answer->failed || answer_failed(answer->parser) || answer->shown.reasoning.failed;
+
+    for (uint32_t i = 0; i < answer->shown.call_count; i++)
+        failed |= answer->shown.calls[i].name.failed || answer->shown.calls[i].arguments.failed;
+    return !failed;
+}
+
+bool choice_answer_push(struct choice *choice, const char *text, size_t bytes)
+{
+    answer_push(choice->answer->parser, text, bytes);
+    return is_good(choice->answer);
+}
+
+bool choice_answer_push_unit(struct choice *choice, const char *name, size_t bytes)
+{
+    answer_push_unit(choice->answer->parser, name, bytes);
+    return is_good(choice->answer);
+}
+
+void choice_answer_finish(struct choice *choice) { answer_finish(choice->answer->parser); }
+bool choice_answer_is_reasoning(const struct choice *choice) { return answer_is_reasoning(choice->answer->parser); }
+bool choice_answer_is_done(const struct choice *choice) { return choice->answer && answer_is_done(choice->answer->parser); }
+bool choice_answer_has_calls(const struct choice *choice) { return choice->answer && choice->answer->shown.call_count > 0; }
+struct shown_answer *choice_answer_news(struct choice *choice) { return choice->answer ? &choice->answer->shown : NULL; }
+const struct shown_answer *choice_answer_shown(const struct choice *choice)
+{
+    return choice->answer ? &choice->answer->shown : NULL;
+}
+
+// --- what a stream shows --------------------------------------------------------------------------------------------------
+bool choice_answer_has_news(const struct choice *choice)
+{
+    const struct choice_answer *answer = choice->answer;
+    bool news = answer && answer->shown.reasoning.bytes > 0;
+
+    for (uint32_t i = 0; answer && i < answer->shown.call_count && !news; i++)
+        news = !answer->shown.calls[i].head_shown || answer->shown.calls[i].arguments.bytes > 0;
+    return news;
+}
+
+static void show_delta(const struct choice *choice, struct text *out)
+{
+    const struct respond_choice shown = {.index = choice->index, .delta = &choice->answer->delta};
+
+    respond_chunk(out, &choice->request->head, &shown);
+    out->failed |= choice->answer->delta.failed;
+}
+
+void choice_answer_show_before(struct choice *choice, struct text *out)
+{
+    struct choice_answer *answer = choice->answer;
+
+    if (!answer || answer->shown.reasoning.bytes == 0)
+        return;
+    text_clear(&answer->delta);
+    respond_reasoning(&answer->delta, answer->shown.reasoning.data, answer->shown.reasoning.bytes);
+    show_delta(choice, out);
+    text_clear(&answer->shown.reasoning);
+}
+
+void choice_answer_show_after(struct choice *choice, struct text *out)
+{
+    struct choice_answer *answer = choice->answer;
+
+    for (uint32_t i = 0; answer && i < answer->shown.call_count; i++) {
+        struct shown_call *call = &answer->shown.calls[i];
+        if (call->head_shown && call->arguments.bytes == 0)
+            continue;
+        text_clear(&answer->delta);
+        respond_call_delta(&answer->delta, call, i);
+        show_delta(choice, out);
+        call->head_shown = true;
+        text_clear(&call->arguments);
+    }
+}

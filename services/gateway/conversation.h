@@ -1,0 +1,31 @@
+// conversation.h: what a chat template is given of a request, in the form that this template takes.
+//
+// Templates differ in more than their notation: some want the arguments of a call as an object, others as text; some cannot join a content that
+// is null; some know no tools at all. conversation_probe() finds that out once, by rendering small conversations. For a template without tools
+// the functions are described in the system message, and calls and their results become plain messages.
+//
+// Pure but for memory. A form does not change once it is probed.
+#ifndef FD_GATEWAY_CONVERSATION_H
+#define FD_GATEWAY_CONVERSATION_H
+
+#include <jansson.h>
+
+#include "common/jinja/chat_template.h"
+
+struct conversation_form {
+    const char *tools_name;    // the template's variable; NULL: it knows no tools
+    bool has_calls;            // it renders calls of functions
+    bool has_system;           // it takes a system message
+    bool content_empty;        // a content that is null becomes ""
+    bool arguments_text;       // the arguments of calls are JSON in a string
+    const char *reasoning_key; // what it calls the reasoning of a message
+};
+
+// source: the template's text.
+void conversation_probe(const struct chat_template *chat, const char *source, size_t length, struct conversation_form *out);
+
+// Puts a conversation into the form: changes the messages in place, and adds to *variables, which may be NULL (it is the caller's). tools: NULL:
+// none. *given: what the template's `tools` shall be, borrowed. Returns false if memory is short.
+bool conversation_shape(const struct conversation_form *form, json_t *messages, json_t *tools, json_t **variables, json_t **given);
+
+#endif

@@ -1,0 +1,246 @@
+// schema_tools.c: functions that a model may call, which of them it must, and what else a chat template is given.
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/jinja/chat_template.h"
+#include "services/gateway/schema_internal.h"
+
+enum { PATH_BYTES = 128 };
+
+bool schema_check_function_name(struct schema_run *run, const char *where, const json_t *name)
+{
+    const char *text = json_string_value(name);
+    size_t i, length = json_string_length(name);
+
+    if (!json_is_string(name))
+        return schema_wrong_type(run, where, "a string", name);
+    for (i = 0; i < length; i++)
+        if (!((text[i] >= 'a' && text[i] <= 'z') || (text[i] >= 'A' && text[i] <= 'Z') || (text[i] >= '0' && text[i] <= '9') ||
+              text[i] == '_' || text[i] == '-' || text[i] == '.'))
+            break;
+    if (length == 0 || length > API_MAX_FUNCTION_NAME || i < length)
+        return api_fail(run->error, 400, "invalid_value", where,
+                        "'%s' must be 1 to %d letters, digits, underscores, dashes or dots", where, API_MAX_FUNCTION_NAME);
+    return true;
+}
+
+// --- tools ----------------------------------------------------------------------------------------------------------------
+static bool read_function(struct schema_run *run, const char *where, const json_t *function)
+{
+    const json_t *name = json_object_get(function, "name"), *description = json_object_get(function, "description");
+    const json_t *parameters = json_object_get(function, "parameters"), *strict = json_object_get(function, "strict");
+    char field[PATH_BYTES];
+
+    snprintf(field, sizeof field, "%s.name", where);
+    if (!name)
+        return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
+    if (!schema_check_function_name(run, field, name))
+        return false;
+    snprintf(field, sizeof field, "%s.description", where);
+    if (description && !json_is_string(description) && !json_is_null(description))
+        return schema_wrong_type(run, field, "a string", description);
+    snprintf(field, sizeof field, "%s.parameters", where);
+    if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
+        return schema_wrong_type(run, field, "a JSON Schema, which is an object", parameters);
+    snprintf(field, sizeof field, "%s.strict", where);
+    if (strict && !json_is_boolean(strict) && !json_is_null(strict))
+        return schema_wrong_type(run, field, "a boolean", strict);
+    return true;
+}
+
+static const char *tool_name(const json_t *tool)
+{
+    return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+}
+
+bool schema_read_tools(struct schema_run *run, const char *name, const json_t *value)
+{
+    size_t i, j, count = json_array_size(value);
+    char where[PATH_BYTES], field[PATH_BYTES + 16];
+
+    if (!json_is_array(value))
+        return schema_wrong_type(run, name, "an array of tools", value);
+    if (count > API_MAX_TOOLS)
+        return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu tools, at most %d are allowed", name, count,
+                        API_MAX_TOOLS);
+    for (i = 0; i < count; i++) {
+        const json_t *tool = json_array_get(value, i), *type = json_object_get(tool, "type");
+        const json_t *function = json_object_get(tool, "function");
+        snprintf(where, sizeof where, "%s[%zu]", name, i);
+        if (!json_is_object(tool))
+            return schema_wrong_type(run, where, "an object", tool);
+        snprintf(field, sizeof field, "%s.type", where);
+        if (!type)
+            return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
+        if (!schema_is_string(type, "function"))
+            return api_fail(run->error, 400, "unsupported_parameter", field, "'%s': only tools of type 'function' are supported",
+                            field);
+        snprintf(field, sizeof field, "%s.function", where);
+        if (!function)
+            return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
+        if (!json_is_object(function))
+            return schema_wrong_type(run, field, "an object", function);
+        if (!read_function(run, field, function))
+            return false;
+        snprintf(field, sizeof field, "%s.function.name", where);
+        for (j = 0; j < i; j++)
+            if (strcmp(tool_name(json_array_get(value, j)), tool_name(tool)) == 0)
+                return api_fail(run->error, 400, "invalid_value", field, "'%s' is '%s', as is that of %s[%zu]", field,
+                                tool_name(tool), name, j);
+    }
+    run->out->tools = count > 0 ? (json_t *)(uintptr_t)value : NULL;
+    return true;
+}
+
+// --- which of them --------------------------------------------------------------------------------------------------------
+bool schema_read_tool_choice(struct schema_run *run, const char *name, const json_t *value)
+{
+    static const char *const words[] = {[API_TOOLS_AUTO] = "auto", [API_TOOLS_NONE] = "none", [API_TOOLS_REQUIRED] = "required"};
+    const json_t *type = json_object_get(value, "type"), *function = json_object_get(value, "function");
+    size_t i;
+
+    for (i = 0; i < ARRAY_COUNT(words); i++)
+        if (schema_is_string(value, words[i])) {
+            run->out->tool_choice = (enum api_tool_choice)i;
+            return true;
+        }
+    if (json_is_string(value))
+        return api_fail(run->error, 400, "invalid_value", name,
+                        "'%s' must be 'auto', 'none', 'required' or an object that names a function", name);
+    if (!json_is_object(value))
+        return schema_wrong_type(run, name, "a string or an object that names a function", value);
+    if (!schema_is_string(type, "function"))
+        return api_fail(run->error, 400, "unsupported_parameter", "tool_choice.type", "'tool_choice.type' must be 'function'");
+    if (!json_is_object(function))
+        return api_fail(run->error, 400, "missing_required_parameter", "tool_choice.function",
+                        "'tool_choice.function' must be an object with the 'name' of a function");
+    if (!json_object_get(function, "name"))
+        return api_fail(run->error, 400, "missing_required_parameter", "tool_choice.function.name",
+                        "'tool_choice.function.name' is required");
+    if (!schema_check_function_name(run, "tool_choice.function.name", json_object_get(function, "name")))
+        return false;
+    run->out->tool_choice = API_TOOLS_NAMED;
+    run->out->tool_name = json_string_value(json_object_get(function, "name"));
+    return true;
+}
+
+// The older names of 'tools' and 'tool_choice', which have another form of answer.
+bool schema_read_functions(struct schema_run *run, const char *name, const json_t *value)
+{
+    const bool calls = strcmp(name, "function_call") == 0;
+
+    if ((json_is_array(value) && json_array_size(value) == 0) || (calls && schema_is_string(value, "none")) || json_is_false(value))
+        return true;
+    return api_fail(run->error, 400, "unsupported_parameter", name, "'%s' is not supported: use '%s', which has taken its place",
+                    name, calls ? "tool_choice" : "tools");
+}
+
+bool schema_check_tools(struct schema_run *run)
+{
+    const struct api_request *out = run->out;
+    size_t i;
+
+    if (out->tool_choice != API_TOOLS_REQUIRED && out->tool_choice != API_TOOLS_NAMED)
+        return true;
+    if (!out->tools)
+        return api_fail(run->error, 400, "invalid_value", "tool_choice", "'tool_choice' needs 'tools'");
+    for (i = 0; i < json_array_size(out->tools); i++)
+        if (out->tool_choice == API_TOOLS_REQUIRED || strcmp(tool_name(json_array_get(out->tools, i)), out->tool_name) == 0)
+            return true;
+    return api_fail(run->error, 400, "invalid_value", "tool_choice.function.name",
+                    "'tool_choice' names '%s', which none of 'tools' is", out->tool_name);
+}
+
+// --- variables of the template --------------------------------------------------------------------------------------------
+static bool set_variable(struct schema_run *run, const char *name, json_t *value)
+{
+    if (!run->out->variables)
+        run->out->variables = json_object();
+    return (run->out->variables && json_object_set(run->out->variables, name, value) == 0) || api_no_memory(run->error);
+}
+
+bool schema_read_template_variables(struct schema_run *run, const char *name, const json_t *value)
+{
+    json_t *owner = (json_t *)(uintptr_t)value;
+    void *at;
+
+    if (!json_is_object(value))
+        return schema_wrong_type(run, name, "an object", value);
+    if (json_object_size(value) > API_MAX_VARIABLES)
+        return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu members, at most %d are allowed", name,
+                        json_object_size(value), API_MAX_VARIABLES);
+    for (at = json_object_iter(owner); at; at = json_object_iter_next(owner, at)) {
+        const char *key = json_object_iter_key(at);
+        if (chat_template_owns(key))
+            return api_fail(run->error, 400, "invalid_value", name, "'%s.%s' is not allowed: the request itself says it", name,
+                            key);
+        if (!set_variable(run, key, json_object_iter_value(at)))
+            return false;
+    }
+    return true;
+}
+
+bool schema_read_reasoning_effort(struct schema_run *run, const char *name, const json_t *value)
+{
+    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+    size_t i;
+
+    if (!json_is_string(value))
+        return schema_wrong_type(run, name, "a string", value);
+    for (i = 0; i < ARRAY_COUNT(efforts); i++)
+        if (schema_is_string(value, efforts[i]))
+            break;
+    if (i == ARRAY_COUNT(efforts))
+        return api_fail(run->error, 400, "invalid_value", name,
+                        "'%s' must be 'none', 'minimal', 'low', 'medium', 'high' or 'xhigh'", name);
+    run->out->reasoning_effort = efforts[i];
+    return true;
+}
+
+// What an effort means to templates: its name, or, of none, their switches for thinking. What the client itself has set stays.
+bool schema_apply_effort(struct schema_run *run)
+{
+    static const char *const switches[] = {"enable_thinking", "thinking"};
+    const char *effort = run->out->reasoning_effort;
+    json_t *text;
+    bool ok = true;
+
+    if (!effort)
+        return true;
+    for (size_t i = 0; strcmp(effort, "none") == 0 && i < ARRAY_COUNT(switches) && ok; i++)
+        ok = json_object_get(run->out->variables, switches[i]) || set_variable(run, switches[i], json_false());
+    if (!ok || strcmp(effort, "none") == 0 || json_object_get(run->out->variables, "reasoning_effort"))
+        return ok;
+    text = json_string(effort);
+    ok = text ? set_variable(run, "reasoning_effort", text) : api_no_memory(run->error);
+    json_decref(text);
+    return ok;
+}
+
+bool schema_read_documents(struct schema_run *run, const char *name, const json_t *value)
+{
+    char where[PATH_BYTES];
+
+    if (!json_is_array(value))
+        return schema_wrong_type(run, name, "an array of documents", value);
+    if (json_array_size(value) > API_MAX_DOCUMENTS)
+        return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu documents, at most %d are allowed", name,
+                        json_array_size(value), API_MAX_DOCUMENTS);
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        snprintf(where, sizeof where, "%s[%zu]", name, i);
+        if (!json_is_object(json_array_get(value, i)))
+            return schema_wrong_type(run, where, "an object", json_array_get(value, i));
+    }
+    run->out->documents = json_array_size(value) > 0 ? (json_t *)(uintptr_t)value : NULL;
+    return true;
+}
+
+void schema_free_chat(struct api_request *request)
+{
+    if (request->conversation)
+        json_decref(request->conversation);
+    if (request->variables)
+        json_decref(request->variables);
+    request->conversation = request->variables = NULL;
+}

@@ -1,0 +1,220 @@
+"""JSON Schemas as grammars, beside what others say of them: the official test suite's instances, and `jsonschema`, which validates texts that
+were made up under the masks of the default model's vocabulary.
+
+A schema of the suite that compiles takes exactly the valid instances (in some order of their keys: a grammar has one), but for DIFFERENT."""
+import collections
+import glob
+import itertools
+import json
+import os
+import random
+import re
+
+import jsonschema
+import pytest
+
+import pace
+from conftest import ROOT, SEED
+from schema_random import Maker
+from schema_suite import folder
+from schema_texts import Texts, all_orders, parse, write
+
+MAX_TEXTS = 720
+ANSWERS = 50
+# Each run makes up texts for one in so many schemas, others with each commit; FD_ALL=1: for all.
+SHARDS = 1 if os.environ.get("FD_ALL") == "1" else 4
+RANDOM_SCHEMAS = 300
+COMPILE_US = 50_000  # of the processor, times the pace of this machine: hostile schemas are refused or compiled within that
+
+# What the standard takes and we do not, or the other way round, and why.
+DIFFERENT = {
+    ("optional/format/time.json", "leap second"): "no leap seconds: other readers refuse them",
+    ("optional/format/date-time.json", "leap second"): "no leap seconds",
+    ("optional/float-overflow.json", "valid if optional overflow handling is implemented"): "309 digits, and we write 64",
+    ("vocabulary.json", "no validation: invalid number, but it still validates"): "the meta-schema is elsewhere",
+}
+# `format` there is an annotation; and expressions that Python's `re` reads in another way than ECMA-262.
+NOT_OURS = ("format.json",)
+PYTHON_DIFFERS = ("optional/ecmascript-regex.json", "optional/non-bmp-regex.json", "vocabulary.json", "optional/format-assertion.json",
+                  "optional/cross-draft.json")
+
+
+@pytest.fixture(scope="module")
+def texts():
+    with Texts() as running:
+        yield running
+
+
+def pattern(_, expression, instance, __):
+    if isinstance(instance, str) and not re.search(expression, instance, re.ASCII):
+        yield jsonschema.ValidationError(f"{instance!r} does not match {expression!r}")
+
+
+Validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"pattern": pattern})
+
+
+def check_answers(schema, answer, what):
+    """All texts that were made up are JSON, and valid. schema: with exact numbers. Returns how many there were: chance may not find an end."""
+    validator = Validator(schema, format_checker=Validator.FORMAT_CHECKER)
+    ended = [text for text in answer["texts"] if text is not None]
+    for text in ended:
+        errors = list(validator.iter_errors(parse(text)))
+        assert not errors, f"{what}: {text}: {errors[0].message}"
+    return len(ended)
+
+
+def groups():
+    """(file, schema, its groups of the suite) with exact numbers."""
+    paths = [path for where in ("", "optional", "optional/format") for path in sorted(glob.glob(os.path.join(folder(), where, "*.json")))]
+    for path in paths:
+        name = os.path.relpath(path, folder())
+        if name not in NOT_OURS:
+            with open(path, encoding="utf-8") as file:
+                for group in parse(file.read()):
+                    yield name, group
+
+
+def is_different(name, description):
+    return any(name == file and part in description for file, part in DIFFERENT)
+
+
+def test_the_official_suite(texts):
+    refused, compiled, instances, made, asked = collections.Counter(), 0, 0, 0, 0
+    for index, (name, group) in enumerate(groups()):
+        schema = json.dumps(group["schema"], default=float)
+        tries = [list(itertools.islice(write(test["data"], all_orders), MAX_TEXTS)) for test in group["tests"]]
+        answer = texts.ask(schema, itertools.chain(*tries), 
+                           random=0 if name in PYTHON_DIFFERS or (index + SEED) % SHARDS else ANSWERS, seed=SEED)
+        what = f"{name}: {group['description']}"
+        if answer["status"] != "OK":
+            if answer["error"].endswith("no value is valid under the schema"):  # then no instance may be
+                assert not any(test["valid"] for test in group["tests"]), what
+            else:
+                assert answer["status"] in ("UNIMPLEMENTED", "UNREADABLE"), f"{what}: {answer}"
+                refused[re.sub(r".*/(?=\S+: )|: .*", "", answer["error"]) if answer["status"] == "UNIMPLEMENTED" else "numbers over 64 bits"] += 1
+            continue
+        compiled += 1
+        accepted = iter(answer["accepted"])
+        for test, tried in zip(group["tests"], tries):
+            taken = any(list(itertools.islice(accepted, len(tried))))
+            instances += 1
+            if not is_different(name, test["description"]):
+                assert taken == test["valid"], f"{what}: {test['description']}: {tried[0]} is {'taken' if taken else 'refused'}"
+        made += check_answers(group["schema"], answer, what)
+        asked += len(answer["texts"])
+    print(f"\nofficial suite: {compiled} schemas compiled, {instances} instances right, {made} of {asked} texts came to an end and are valid; refused by keyword: {dict(refused.most_common())}")
+    assert compiled >= 280 and instances >= 1250 and made >= 0.98 * asked
+
+
+def test_schemas_of_applications(texts):
+    """tests/golden/schemas_make.py says what they are."""
+    with open(os.path.join(ROOT, "tests", "golden", "schemas.json"), encoding="utf-8") as file:
+        schemas = json.load(file)
+    times, sizes, made, asked = [], [], 0, 0
+    for index, (name, schema) in enumerate(schemas.items()):
+        count = 0 if (index + SEED) % SHARDS else 10
+        answer = texts.ask(schema, random=count, seed=SEED, space=("none", "one", "lines")[SEED % 3])
+        assert answer["status"] == "OK", f"{name}: {answer}"
+        times.append(answer["compile_us"])
+        sizes.append(answer["bytes"])
+        made += check_answers(parse(json.dumps(schema)), answer, name)
+        asked += count
+    times.sort()
+    print(f"\n{len(schemas)} schemas of applications: compile median {times[len(times) // 2] / 1000:.1f} ms, "
+          f"p99 {times[len(times) * 99 // 100] / 1000:.1f} ms of the processor; {sum(sizes) // len(sizes)} bytes; {made} of {asked} texts valid")
+    assert len(schemas) >= 200 and made == asked
+
+
+def test_a_union_of_many(texts):
+    """Four hundred kinds of events, told apart by a required const behind $ref, or by what OpenAPI's discriminator names."""
+    kinds = {f"kind_{i}": {"type": "object", "properties": {"x": {"type": "integer"}, "kind": {"const": f"kind_{i}"}}, "required": ["x", "kind"]}
+             for i in range(400)}
+    union = {"oneOf": [{"$ref": f"#/$defs/{name}"} for name in kinds], "$defs": kinds}
+    answer = texts.ask(union, ['{"x":1,"kind":"kind_7"}', '{"x":1,"kind":"none"}'])
+    assert answer["status"] == "OK" and answer["accepted"] == [True, False], answer
+    for kind in kinds.values():
+        kind["required"] = ["x"]
+    answer = texts.ask(union | {"discriminator": {"propertyName": "kind"}}, ['{"x":1,"kind":"kind_7"}', '{"x":1}'])
+    assert answer["status"] == "OK" and answer["accepted"] == [True, False], answer
+
+
+def test_random_schemas(texts):
+    """What compiles takes the values that `jsonschema` finds valid, and no others; what is said to have no value has none."""
+    compiled, instances = 0, 0
+    for number in range(RANDOM_SCHEMAS):
+        maker = Maker(random.Random(f"{SEED} {number}"))
+        schema = maker.document()
+        values = [maker.value(maker.random.randint(1, 3)) for _ in range(30)]
+        validator = Validator(parse(json.dumps(schema)))
+        try:
+            truth = [validator.is_valid(parse(json.dumps(value))) for value in values]
+        except RecursionError:  # it refers to itself without an end
+            continue
+        tries = [list(itertools.islice(write(value, all_orders), MAX_TEXTS)) for value in values]
+        answer = texts.ask(schema, itertools.chain(*tries))
+        if answer["status"] != "OK":
+            assert answer["status"] in ("UNIMPLEMENTED", "RESOURCE_EXHAUSTED") or not any(truth), f"{answer['error']}: {json.dumps(schema)}"
+            continue
+        compiled += 1
+        accepted = iter(answer["accepted"])
+        for value, tried, valid in zip(values, tries, truth):
+            taken = any(list(itertools.islice(accepted, len(tried))))
+            if valid and not taken and len(tried) == MAX_TEXTS:  # there are more orders of its keys
+                continue
+            instances += 1
+            assert taken == valid, f"{value} is {'' if valid else 'not '}valid: {json.dumps(schema)}"
+    print(f"\n{compiled} of {RANDOM_SCHEMAS} random schemas compiled, {instances} instances right")
+    assert compiled >= RANDOM_SCHEMAS // 2
+
+
+def numbered(count, schema):
+    return {f"property_{i}": schema for i in range(count)}
+
+
+HOSTILE = {
+    "deep": '{"type":"object","properties":{"a":' * 900 + "true" + "}}" * 900,  # texts: Python's json does not go so deep
+    "too deep": '{"items":' * 10000 + "true" + "}" * 10000,
+    "deep in allOf": '{"allOf":[' * 900 + "true" + "]}" * 900,
+    "deep in not": '{"not":' * 1800 + "true" + "}" * 1800,
+    "10,000 alternatives": {"anyOf": [{"type": "object", "properties": {f"p{i}": {"const": i}}, "required": [f"p{i}"]} for i in range(10000)]},
+    "4,000 alternatives": {"anyOf": [{"type": "object", "properties": {f"p{i}": {"const": i}}, "required": [f"p{i}"]} for i in range(4000)]},
+    "4,000 exclusive objects": {"oneOf": [{"properties": {f"p{i}": {"const": i}}} for i in range(4000)]},
+    "10,000 choices": {"enum": [f"choice {i * 7919 % 10000}" for i in range(10000)]},
+    "doubling references": {"$ref": "#/$defs/d0", "$defs": {
+        f"d{i}": {"type": "object", "properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}, "b": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(60)} |
+        {"d60": {"type": "string"}}},
+    "doubling in place": {"$ref": "#/$defs/d0", "$defs": {
+        f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}, {"minLength": i, "$ref": f"#/$defs/d{i + 1}"}]} for i in range(60)} | {"d60": {}}},
+    "tower of allOf": {"allOf": [{"anyOf": [{"minLength": i * 7 + k} for k in range(5)]} for i in range(30)]},
+    "growing sets": {"$ref": "#/$defs/d0", "$defs": {
+        f"d{i}": {"type": "object", "properties": {"a": {"allOf": [{"$ref": f"#/$defs/d{(i * 3 + k) % 40}"} for k in range(3)]}}} for i in range(40)}},
+    "many items": {"type": "array", "items": {"type": "integer"}, "minItems": 10**9},
+    "at most many items": {"type": "array", "items": {"type": "integer"}, "maxItems": 10**9},
+    "many in many": {"type": "array", "maxItems": 1000, "items": {"type": "array", "maxItems": 1000, "items": {"type": "string", "maxLength": 1000}}},
+    "long strings": {"type": "string", "minLength": 10**9},
+    "long patterns": {"type": "string", "maxLength": 10**6, "pattern": "^a*$"},
+    "exponential pattern": {"type": "string", "pattern": "(a|b)*a(a|b){40}c"},
+    "counts of counts": {"type": "string", "pattern": "((a{1,100}){1,100}){1,100}"},
+    "patterns that meet": {"type": "string", "allOf": [{"pattern": f"a.{{{i}}}b.*c.{{{i}}}"} for i in range(5, 12)]},
+    "patterns of keys": {"type": "object", "patternProperties": {f"a.{{{i}}}b": {"type": "integer"} for i in range(8, 12)}},
+    "5,000 properties": {"type": "object", "properties": numbered(5000, {"type": "string"})},
+    "1,000 required": {"type": "object", "properties": numbered(1000, {"type": "integer"}), "required": list(numbered(1000, 0))},
+    "dependent": {"type": "object", "properties": numbered(30, True), "dependentRequired": {f"property_{i}": [f"property_{i + 1}"] for i in range(29)}},
+    "counted": {"type": "object", "properties": numbered(3000, True), "maxProperties": 1500, "additionalProperties": False},
+    "multiples": {"type": "object", "properties": {f"p{i}": {"type": "integer", "multipleOf": 400 + i} for i in range(100)}},
+    "objects of strings of formats": {"type": "object", "properties": {f"p{i}": {"type": "string", "format": "email", "maxLength": 60 + i} for i in range(50)}},
+    "open objects": {"type": "object", "properties": {f"p{i}": {"type": "object", "properties": numbered(20, {"type": "string"}) | {f"q{i}": True}}
+                                                      for i in range(600)}},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_schemas(texts, name):
+    times = []
+    while not times or (len(times) < 3 and min(times) > COMPILE_US):  # the least: another process may have had the cache
+        answer = texts.ask(HOSTILE[name])
+        times.append(answer.get("compile_us", 0))
+    text = f"{answer['status']} after {min(times) / 1000:.1f} ms of the processor, {answer.get('bytes', answer.get('error'))}"
+    print(f"\n{name}: {text}")
+    assert answer["status"] in ("OK", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNREADABLE"), text
+    assert min(times) <= COMPILE_US * pace.factor() or min(times) <= COMPILE_US * pace.factor(again=True), text

@@ -1,0 +1,87 @@
+// fuzz_schema.c: JSON Schemas from anywhere. The first byte chooses the options, the rest is the schema. What compiles makes texts that are JSON.
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/log.h"
+#include "common/base/random.h"
+#include "common/grammar/grammar_cursor.h"
+#include "common/grammar/grammar_schema.h"
+
+enum { TRACKER_BYTES = 2 << 20, MAX_TEXT = 300 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static size_t byte_of(void *arg, uint32_t token, char *scratch, const char **bytes)
+{
+    (void)arg;
+    scratch[0] = (char)token;
+    *bytes = scratch;
+    return token == 0xff ? 0 : 1;
+}
+
+// A random byte of those that may come next; 256: none.
+static uint32_t pick(const uint32_t *mask, uint64_t *random)
+{
+    uint32_t found = 0, chosen = 256;
+
+    for (uint32_t byte = 0; byte < 256; byte++)
+        if (mask[byte / 32] >> byte % 32 & 1 && random_next(random) % ++found == 0)
+            chosen = byte;
+    return chosen;
+}
+
+static void walk(struct grammar_tracker *tracker, uint64_t random)
+{
+    struct grammar_cursor *cursor = grammar_cursor_open(tracker);
+    char text[MAX_TEXT];
+    size_t length = 0;
+    uint32_t byte;
+
+    assert_always(cursor);
+    for (; length < MAX_TEXT && !grammar_cursor_must_end(cursor); text[length++] = (char)byte) {
+        uint32_t mask[8] = {0};
+        grammar_cursor_mask(cursor, mask);
+        byte = pick(mask, &random);
+        if (byte == 256)
+            break;
+        assert_always(grammar_cursor_take(cursor, byte));
+    }
+    if (grammar_cursor_may_end(cursor)) {
+        json_error_t error;
+        json_t *value = json_loadb(text, length, JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
+        assert_always(value);
+        json_decref(value);
+    } else {
+        assert_always(length == MAX_TEXT); // a text can always be completed
+    }
+    grammar_cursor_close(cursor);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static struct grammar_vocab *vocab;
+    struct grammar_schema_options options;
+    struct grammar_tracker *tracker;
+    struct grammar *grammar;
+    struct error error = {0};
+    json_error_t json_error;
+    json_t *schema;
+
+    log_threshold = LOG_ERROR;
+    if (!vocab)
+        assert_always(grammar_vocab_open(256, byte_of, NULL, &vocab, &error) == STATUS_OK);
+    if (size == 0 || !(schema = json_loadb((const char *)data + 1, size - 1, JSON_DECODE_ANY | JSON_ALLOW_NUL, &json_error)))
+        return 0;
+    options = (struct grammar_schema_options){(enum grammar_space)(data[0] % 3), data[0] & 4};
+    if (grammar_from_schema(schema, &options, &grammar, &error) == STATUS_OK) {
+        assert_always(grammar_tracker_open(grammar, vocab, TRACKER_BYTES, &tracker, &error) == STATUS_OK);
+        walk(tracker, size);
+        walk(tracker, size + 1);
+        grammar_tracker_close(tracker);
+    } else {
+        assert_always(!grammar && error.text[0]);
+    }
+    json_decref(schema);
+    return 0;
+}
