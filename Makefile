@@ -27,7 +27,7 @@ PROTOS   := $(wildcard proto/*.proto)
 PB_SRC   := $(PROTOS:proto/%.proto=$(BUILD)/gen/%.pb-c.c)
 LIB_SRC  := $(filter-out %/main.c kernels/cuda/%,$(wildcard common/*/*.c kernels/*/*.c services/*/*.c))
 PAGES    := $(sort $(foreach e,html css js svg,$(wildcard services/gateway/pages/*.$e)))
-SRC_OBJ  := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(PB_SRC:$(BUILD)/gen/%.c=$(BUILD)/obj/gen/%.o) $(BUILD)/obj/gen/page_files.o
+SRC_OBJ  := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(PB_SRC:$(BUILD)/gen/%.c=$(BUILD)/obj/gen/%.o) $(BUILD)/obj/gen/page_files.o $(BUILD)/obj/gen/openapi_file.o
 LIB      := $(BUILD)/libfastdecode.a
 BINS     := $(patsubst services/%/main.c,$(BUILD)/bin/%,$(wildcard services/*/main.c))
 # ThreadSanitizer has nothing to say of a test without threads, and does not follow fork() into a child that begins threads.
@@ -83,6 +83,9 @@ $(PB_SRC): | $(BUILD)/flags
 $(BUILD)/gen/page_files.c: services/gateway/pages/embed.py $(PAGES)
 	@mkdir -p $(@D)
 	$(Q)$(PYTHON) $< $@ $(PAGES)
+$(BUILD)/gen/openapi_file.c: services/gateway/openapi/embed.py services/gateway/openapi/openapi.json
+	@mkdir -p $(@D)
+	$(Q)$(PYTHON) $^ $@
 
 %_avx2.o:   ISA = -mavx2 -mfma -mf16c
 %_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
@@ -256,6 +259,11 @@ venv: $(VENV)/ready
 $(VENV)/ready: tests/requirements.txt
 	$(Q)echo "  VENV $(VENV)"; $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install -q --disable-pip-version-check -r $< && $(VENV)/bin/python tests/e2e/schema_suite.py >/dev/null && touch $@
 
+# Packages that are too large for every run of the tests: those that use them are skipped without.
+venv-full: $(VENV)/ready-full ## the packages of the tests that only `make check-full` runs
+$(VENV)/ready-full: tests/requirements-full.txt $(VENV)/ready
+	$(Q)echo "  VENV $(VENV), full"; $(VENV)/bin/pip install -q --disable-pip-version-check -r $< && touch $@
+
 format: ## lay out all C as .clang-format says
 	$(Q)git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' ':!*lanes.h' | xargs clang-format -i
 lint: ## the lint checks alone
@@ -280,5 +288,5 @@ bench-programs: $(BENCH) $(SLOW) ## build the benches into build/tests/bench
 clean: ## remove what was built
 	rm -rf build build-address build-thread
 
-.PHONY: help all install install-built manuals images check-upgrade serve model packages-build packages-cuda packages-test packages-deploy check check-full mutants check-deploy programs fuzz venv format lint unit \
+.PHONY: help all install install-built manuals images check-upgrade serve model packages-build packages-cuda packages-test packages-deploy check venv-full check-full mutants check-deploy programs fuzz venv format lint unit \
         kernel integration bench bench-kernels bench-programs bench-gpu bench-gpu-programs clean FORCE

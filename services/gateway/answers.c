@@ -45,6 +45,12 @@ void answer_version(struct gateway *gateway, struct exchange *exchange, enum api
     exchange_respond(exchange, 200, RESPOND_JSON, &body);
 }
 
+void answer_openapi(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+{
+    (void)kind;
+    exchange_respond_static(exchange, 200, RESPOND_JSON, gateway->openapi.data, gateway->openapi.bytes);
+}
+
 uint32_t answer_context(struct gateway *gateway)
 {
     struct mesh_state state;

@@ -5,6 +5,7 @@
 //
 // Worked example, stop "\n\n", tokens "Hi" "\n" "\n": visible "Hi"; then "\n" is held; then it matches: the choice ends
 // with "Hi", reason "stop", and the tokens counted are three.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,13 +13,17 @@
 #include "common/base/clock.h"
 #include "services/gateway/request_internal.h"
 
+enum { NAME_BYTES = 24 }; // "token_id:" and ten digits
+
 // Takes content: up to a stop string it becomes visible.
 static void take_content(struct choice *choice, const char *text, size_t bytes)
 {
-    if (choice->generated_count <= choice->request->sampling.min_tokens)
+    const struct request *request = choice->request;
+
+    if (choice->generated_count <= request->sampling.min_tokens)
         text_append(&choice->visible, text, bytes); // stop strings begin behind it
-    else
-        stop_match_push(&choice->stop, text, bytes, &choice->visible);
+    else if (stop_match_push(&choice->stop, text, bytes, &choice->visible) && request->shown.include_stop)
+        text_append(&choice->visible, request->stops[choice->stop.matched].data, request->stops[choice->stop.matched].bytes);
 }
 
 bool choice_open(struct choice *choice, const struct language *language)
@@ -55,21 +60,35 @@ static uint32_t count_chars(const char *data, size_t bytes)
     return count;
 }
 
+// How a token is named beside its log-probability: by its text, or by its id. name has NAME_BYTES.
+static const char *name_token(const struct choice *choice, uint32_t id, const char *data, size_t *bytes, char *name)
+{
+    if (!choice->request->shown.tokens_as_ids)
+        return data;
+    *bytes = (size_t)snprintf(name, NAME_BYTES, "token_id:%u", id);
+    return name;
+}
+
 // in_text: whether the token's characters are part of the choice's text. Those of a special token usually are not.
 static void show_token(struct choice *choice, const struct language *language, uint32_t id, const float *logprob, bool in_text)
 {
     size_t bytes;
     const char *data = language_token(language, id, &bytes);
+    const uint32_t chars = in_text ? count_chars(data, bytes) : 0;
+    char name[NAME_BYTES];
 
+    data = name_token(choice, id, data, &bytes, name);
     shown_tokens_add(&choice->logprobs, data, bytes, logprob, choice->text_chars);
-    choice->text_chars += in_text ? count_chars(data, bytes) : 0;
+    choice->text_chars += chars;
 }
 
 static void show_top(struct choice *choice, const struct language *language, uint32_t id, float logprob)
 {
     size_t bytes;
     const char *data = language_token(language, id, &bytes);
+    char name[NAME_BYTES];
 
+    data = name_token(choice, id, data, &bytes, name);
     shown_tokens_add_top(&choice->logprobs, data, bytes, logprob);
 }
 
@@ -95,7 +114,7 @@ static bool is_in_echo(const struct choice *choice, const struct language *langu
 static bool take_prompt_scores(const struct choice *choice, const Fastdecode__GenerateEvent *event)
 {
     struct request_prompt *prompt = choice->prompt;
-    uint32_t most = choice->request->top_logprobs;
+    uint32_t most = choice->request->prompt_tops;
     size_t i, j;
 
     if (!prompt->scores || event->n_prompt == 0)
@@ -130,14 +149,14 @@ static void echo_prompt(struct choice *choice, const struct language *language)
         return;
     choice->echoed = true;
     text_append(&choice->visible, prompt->echo.data, prompt->echo.bytes);
-    if (!prompt->scores)
+    if (!prompt->scores || !choice->request->logprobs)
         return;
     for (i = 0; i < prompt->count; i++) {
         bool known = i > 0 && i < prompt->scored_count, among = false;
         uint32_t id = prompt->ids[i];
         show_token(choice, language, id, known ? &prompt->scores[i] : NULL, is_in_echo(choice, language, i));
-        for (j = 0; known && prompt->tops && j < prompt->top_counts[i]; j++) {
-            const struct prompt_top *top = &prompt->tops[(size_t)i * choice->request->top_logprobs + j];
+        for (j = 0; known && prompt->tops && j < MIN(prompt->top_counts[i], choice->request->top_logprobs); j++) {
+            const struct prompt_top *top = &prompt->tops[(size_t)i * choice->request->prompt_tops + j];
             among |= top->token == id;
             show_top(choice, language, top->token, top->logprob);
         }
@@ -190,6 +209,7 @@ static bool take_token(struct choice *choice, const Fastdecode__Token *token, bo
     if (token->token >= language_vocab(language))
         return false;
     choice->generated[choice->generated_count++] = token->token;
+    choice->logprob_sum += (double)token->logprob;
     if (is_end)
         return true; // the end token is counted and not shown
     text_clear(piece);
@@ -276,18 +296,26 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
 
 bool choice_has_news(const struct choice *choice)
 {
-    return choice->visible.bytes > 0 || choice->logprobs.count > 0 || choice->finish_reason || choice_answer_has_news(choice);
+    return choice->visible.bytes > 0 || choice->logprobs.count > 0 || choice->finish_reason || choice_answer_has_news(choice) ||
+           (choice->request->shown.token_ids && choice->ids_shown < choice->generated_count);
 }
 
 void choice_show(struct choice *choice, struct text *out)
 {
     const struct request *request = choice->request;
-    struct respond_choice shown = {.index = choice->index};
+    struct respond_usage usage = request->shown.usage_in_chunks ? request_usage(request) : (struct respond_usage){0};
+    struct respond_choice shown = {.index = choice->index, .usage = request->shown.usage_in_chunks ? &usage : NULL};
+    struct text *extra = &request->owner->extra;
 
+    text_clear(extra);
     if (request->kind == API_CHAT && !choice->role_sent) {
+        request_extra_head(choice, false, extra);
         shown.first = true;
+        shown.head_extra = extra;
         respond_chunk(out, &request->head, &shown);
         shown.first = false;
+        shown.head_extra = NULL;
+        text_clear(extra);
         choice->role_sent = true;
     }
     choice_answer_show_before(choice, out);
@@ -295,10 +323,13 @@ void choice_show(struct choice *choice, struct text *out)
     shown.bytes = choice->visible.bytes;
     shown.logprobs = request->logprobs ? &choice->logprobs : NULL;
     shown.logprob_count = choice->logprobs.count;
+    request_extra_choice(choice, false, extra);
+    shown.extra = extra;
     if (request->kind == API_CHAT && (shown.bytes > 0 || shown.logprob_count > 0) && (choice->finish_reason || choice->answer)) {
         respond_chunk(out, &request->head, &shown); // the end comes in a chunk of its own
         shown.bytes = 0;
         shown.logprobs = NULL;
+        shown.extra = NULL;
     }
     choice_answer_show_after(choice, out);
     shown.finish_reason = choice->finish_reason;

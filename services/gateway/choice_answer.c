@@ -203,6 +203,7 @@ void choice_answer_finish(struct choice *choice) { answer_finish(choice->answer-
 bool choice_answer_is_reasoning(const struct choice *choice) { return answer_is_reasoning(choice->answer->parser); }
 bool choice_answer_is_done(const struct choice *choice) { return choice->answer && answer_is_done(choice->answer->parser); }
 bool choice_answer_has_calls(const struct choice *choice) { return choice->answer && choice->answer->shown.call_count > 0; }
+struct shown_answer *choice_answer_news(struct choice *choice) { return choice->answer ? &choice->answer->shown : NULL; }
 const struct shown_answer *choice_answer_shown(const struct choice *choice)
 {
     return choice->answer ? &choice->answer->shown : NULL;

@@ -16,8 +16,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "services/gateway/dialect.h"
 #include "services/gateway/http_internal.h"
-#include "services/gateway/api_error.h"
 
 enum {
     BLOCK_BYTES = 2048,
@@ -259,6 +259,8 @@ void exchange_note_finish(struct exchange *exchange, const char *reason)
     pthread_mutex_unlock(&exchange->mutex);
 }
 
+void exchange_set_dialect(struct exchange *exchange, const struct dialect *dialect) { exchange->dialect = dialect; }
+const struct dialect *exchange_dialect(const struct exchange *exchange) { return exchange->dialect; }
 void exchange_set_span(struct exchange *exchange, struct root_span *span) { exchange->span = span; }
 const struct root_span *exchange_span(const struct exchange *exchange) { return exchange->span; }
 
@@ -315,7 +317,7 @@ static void refuse_answer(struct exchange *exchange, struct text *body)
 
     text_free(body);
     api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many answers wait to be read, try again later");
-    api_error_append(body, &error);
+    dialect_append_error(exchange->dialect, &error, body);
     text_append(body, "\n", 1);
     add_header(exchange, "Retry-After", "1");
 }

@@ -7,8 +7,10 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/options.h"
 #include "common/rpc/secret.h"
 #include "services/gateway/gateway_internal.h"
+#include "services/gateway/openapi.h"
 
 enum {
     DRAIN_POLL_MS = 10,
@@ -44,6 +46,9 @@ void gateway_defaults(struct gateway_config *config)
         .batch_max_disk_bytes = 10ull << 30,
         .batch_max_lines = 100000,
         .batch_concurrency = 256,
+        .responses_bytes = 64 << 20,
+        .responses_count = 1000,
+        .responses_keep_s = 3600,
         .mesh_metrics = true,
         .trace_sample = 1,
     };
@@ -212,6 +217,21 @@ static enum status open_batches(struct gateway *gateway, struct error *error)
     return config->batch_dir ? batch_api_open(&batches, &gateway->batches, error) : STATUS_OK;
 }
 
+static enum status open_responses(struct gateway *gateway, struct error *error)
+{
+    const struct gateway_config *config = &gateway->config;
+    const struct response_store_config responses = {
+        .max_bytes = config->responses_bytes,
+        .share = gateway->keys && keys_count(gateway->keys) > 1 ? config->key_share : 1,
+        .max_count = config->responses_count,
+        .keep_s = config->responses_keep_s,
+    };
+
+    if (config->responses_bytes > 0 && response_store_open(&responses, &gateway->responses) != STATUS_OK)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    return STATUS_OK;
+}
+
 // What the public server and the one of --admin-listen have in common.
 static struct http_config http_of(struct gateway *gateway)
 {
@@ -312,6 +332,11 @@ enum status gateway_open(const struct gateway_config *config, struct gateway **o
     if (status == STATUS_OK)
         status = open_batches(gateway, error);
     if (status == STATUS_OK)
+        status = open_responses(gateway, error);
+    openapi_render(FASTDECODE_VERSION, gateway->language ? language_name(gateway->language) : "", &gateway->openapi);
+    if (status == STATUS_OK && gateway->openapi.failed)
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    if (status == STATUS_OK)
         status = open_front(gateway, error);
     if (status != STATUS_OK) {
         gateway_close(gateway);
@@ -356,6 +381,7 @@ void gateway_close(struct gateway *gateway)
     scrape_close(gateway->view);
     requests_close(gateway->requests); // its exchanges refer to the server, and to batches
     batch_api_close(gateway->batches);
+    response_store_close(gateway->responses);
     http_server_free(gateway->http);
     http_server_free(gateway->admin);
     http_tls_close(gateway->tls);
@@ -364,5 +390,6 @@ void gateway_close(struct gateway *gateway)
     metrics_close(gateway->metrics);
     keys_close(gateway->keys);
     language_close(gateway->language);
+    text_free(&gateway->openapi);
     free(gateway);
 }

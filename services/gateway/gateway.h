@@ -46,6 +46,9 @@ struct gateway_config {
     const char *batch_dir; // NULL: no files and batches
     uint64_t batch_max_file_bytes, batch_max_disk_bytes;
     uint32_t batch_max_lines, batch_concurrency;
+    uint64_t responses_bytes; // of answers of /v1/responses that are kept; 0: none are
+    uint32_t responses_count; // of one key
+    double responses_keep_s;
     bool mesh_metrics; // append the scheduler's metrics to the gateway's own
     bool trace_append; // append to the file of another service
 };

@@ -6,6 +6,7 @@
 
 #include "services/gateway/audit.h"
 #include "services/gateway/batch_api.h"
+#include "services/gateway/dialects.h"
 #include "services/gateway/gateway.h"
 #include "services/gateway/http.h"
 #include "services/gateway/http_tls.h"
@@ -14,6 +15,7 @@
 #include "services/gateway/mesh.h"
 #include "services/gateway/metrics.h"
 #include "services/gateway/request.h"
+#include "services/gateway/response_store.h"
 #include "services/gateway/root_span.h"
 #include "services/gateway/scrape.h"
 #include "services/gateway/work_pool.h"
@@ -33,6 +35,8 @@ struct gateway {
     struct audit *audit;              // NULL: none
     struct otlp *otlp;                // NULL: requests are not traced
     struct batch_api *batches;        // NULL: off
+    struct response_store *responses; // NULL: none are kept
+    struct text openapi;              // the document, rendered once
     uint64_t created_s;
     atomic_bool leaving;      // not ready, but accepts requests; relaxed: nothing else depends on it
     atomic_bool draining;     // accepts no more requests; relaxed: nothing else depends on it
@@ -48,6 +52,18 @@ void routes_check_admin(void *arg, struct exchange *exchange);
 void routes_handle_admin(void *arg, struct exchange *exchange);
 void work_run(void *arg, void *item);
 
+// client_key.c, in the check and handle callbacks. Returns the owner of the request's key; NULL: there is none, it is not known, or none is
+// needed.
+struct key *client_key(struct gateway *gateway, struct exchange *exchange);
+bool client_gives_key(struct exchange *exchange);
+// Returns whose files, batches and kept answers these are; "" without keys.
+const char *client_tenant(struct gateway *gateway, struct exchange *exchange);
+
+// work_dialect.c: parses a body in another form of the API than OpenAI's. *kind: of the request that it becomes. *run: its answer's; NULL:
+// none, as only its tokens are counted. On failure *api is empty and *run is NULL.
+bool work_translate(struct gateway *gateway, struct exchange *exchange, const struct key *key, enum api_kind *kind,
+                    struct api_request *api, struct dialect_run **run, struct api_error *error);
+
 // A request of the gateway itself: takes over the reference of a local exchange. key: its owner, or NULL; it outlives the request. Without
 // room for it there is no answer. Any thread.
 void work_ask(struct gateway *gateway, struct exchange *exchange, enum api_kind kind, struct key *key);
@@ -56,8 +72,11 @@ void work_cancel(struct gateway *gateway, struct exchange *exchange);
 
 // Handlers of routes, on the polling thread. kind: the kind of body; 0: none is expected.
 typedef void route_handler_fn(struct gateway *gateway, struct exchange *exchange, enum api_kind kind);
-route_handler_fn answer_health, answer_ready, answer_version, answer_models, answer_model, answer_metrics, work_queue;
-route_handler_fn answer_page, answer_page_file, answer_mesh_state; // pages.c
+route_handler_fn answer_health, answer_ready, answer_version, answer_models, answer_model, answer_metrics, answer_openapi,
+    work_queue;
+route_handler_fn answer_response, answer_response_delete;                                     // answers_responses.c
+route_handler_fn answer_ollama_tags, answer_ollama_show, answer_ollama_ps, answer_no_vectors; // answers_ollama.c
+route_handler_fn answer_page, answer_page_file, answer_mesh_state;                            // pages.c
 
 // Returns the most tokens of prompt and answer together that both the model and the mesh allow.
 uint32_t answer_context(struct gateway *gateway);

@@ -22,6 +22,7 @@
 #include "common/base/status.h"
 #include "services/gateway/text.h"
 
+struct dialect;
 struct http_server;
 struct http_tls;
 struct root_span;
@@ -107,6 +108,10 @@ const char *exchange_request_id(const struct exchange *exchange);
 uint64_t exchange_start_us(const struct exchange *exchange);
 bool exchange_is_gone(const struct exchange *exchange);
 bool exchange_is_answered(const struct exchange *exchange); // a status is decided
+
+// In check only: the form of the API that the request and its answer have, errors included; without one, OpenAI's.
+void exchange_set_dialect(struct exchange *exchange, const struct dialect *dialect);
+const struct dialect *exchange_dialect(const struct exchange *exchange); // NULL: OpenAI's
 
 // In check only: the body goes there.
 void exchange_set_sink(struct exchange *exchange, const struct http_sink *sink);

@@ -35,8 +35,9 @@ struct exchange {
     struct http_sink sink;      // take NULL: the body is kept
     http_ended_fn *ended_local; // NULL: there is a connection
     void *ended_arg;
-    struct root_span *span; // owned; NULL: none
-    bool handled;           // the body is complete and `handle` was called, unless the request was already answered
+    struct root_span *span;        // owned; NULL: none
+    const struct dialect *dialect; // NULL: OpenAI's form
+    bool handled;                  // the body is complete and `handle` was called, unless the request was already answered
     _Atomic(void *) user;
     atomic_bool gone;                     // stored with release, loaded with acquire
     _Atomic uint64_t read_deadline_us;    // the client must have read its unread bytes by then; 0: there are none; relaxed

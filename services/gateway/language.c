@@ -307,6 +307,33 @@ static enum status encode_output(const struct language *language, const struct c
     return status;
 }
 
+// Ends the text behind the content of the last message, from which a template may have taken white space at either end.
+static bool cut_after_last(const struct api_chat_message *message, struct chat_output *output)
+{
+    static const char spaces[] = " \t\r\n";
+    const struct chat_span *span = output->span_count ? &output->spans[output->span_count - 1] : NULL;
+    const char *content = message->content;
+    const char *end = content + message->bytes;
+    size_t bytes;
+
+    while (content < end && memchr(spaces, content[0], sizeof spaces - 1))
+        content++;
+    for (bytes = (size_t)(end - content); bytes > 0 && memchr(spaces, content[bytes - 1], sizeof spaces - 1);)
+        bytes--;
+    if (!span || bytes == 0)
+        return false;
+    const char *shown = output->text + span->begin, *at = NULL;
+    for (const char *from = shown; (from = memmem(from, (size_t)(output->text + span->end - from), content, bytes)); from++)
+        at = from; // the last one: neighbouring contents are one span
+    if (!at)
+        return false;
+    if (output->text + span->end - at >= end - content && memcmp(at, content, (size_t)(end - content)) == 0)
+        bytes = (size_t)(end - content); // the template kept the white space at the end
+    output->length = (size_t)(at - output->text) + bytes;
+    output->spans[output->span_count - 1].end = output->length;
+    return true;
+}
+
 // Whether a text ends with a marker, but for white space.
 static bool ends_with(const char *text, size_t length, const char *marker)
 {
@@ -339,6 +366,12 @@ enum status language_encode_chat(const struct language *language, struct api_req
     status = chat_template_render(language->chat, &input, &output, error);
     if (status != STATUS_OK)
         return status;
+    if (api->continue_final_message && !cut_after_last(&api->messages[api->message_count - 1], &output)) {
+        chat_output_free(&output);
+        return error_set(
+            error, STATUS_INVALID_ARGUMENT,
+            "'continue_final_message' is not possible: the chat template does not end with the last message's content");
+    }
     *reasoning_is_open = language->notation.reasoning &&
                          ends_with(output.text, output.length, answer_reasoning_open(language->notation.reasoning));
     status = encode_output(language, &output, max_tokens, ids, count, error);

@@ -133,6 +133,12 @@ static uint32_t list_limits(struct gateway_program *s, struct option *out, uint3
          "most bytes in --batch-dir; with several API keys --key-share is the part that one may fill", 1 << 20, 1e15},
         {"batch-max-lines", OPTION_U32, &g->batch_max_lines, "N", "most lines of a batch", 1, 100000000},
         {"batch-concurrency", OPTION_U32, &g->batch_concurrency, "N", "most requests of batches at a time", 1, 8192},
+        {"responses-memory", OPTION_SIZE, &g->responses_bytes, "SIZE",
+         "most bytes of answers of /v1/responses that are kept for a next request, of this gateway alone; with several API keys "
+         "--key-share is the part of one; 0: none are kept",
+         0, 1e12},
+        {"responses-per-key", OPTION_U32, &g->responses_count, "N", "most such answers of one API key", 1, 1 << 20},
+        {"responses-keep", OPTION_F64, &g->responses_keep_s, "S", "how long such an answer is kept", 1, 1e7},
         {"trace", OPTION_STRING, &g->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &g->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
         {OTLP_OPTION, OPTION_STRING, &g->otlp_endpoint, "URL|none", OTLP_HELP, 0, 0},

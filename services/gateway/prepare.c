@@ -9,6 +9,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/messages/features.h"
+#include "services/gateway/prompt_edit.h"
 #include "services/gateway/request_internal.h"
 
 // Makes an error for the client from a status of the tokenizer or the template.
@@ -24,24 +25,27 @@ static bool encode_prompt(const struct language *language, const struct api_requ
 {
     struct api_prompt *given = &api->prompts[index];
     struct error reason = {0};
-    bool keep_text = api->echo;
+    bool keep_text = api->echo, is_cut;
 
     if (given->text) {
-        enum status status =
-            language_encode(language, given->text, given->bytes, true, true, context, &out->ids, &out->count, &reason);
+        enum status status = language_encode(language, given->text, given->bytes, !api->suffix, true,
+                                             api->truncate_prompt_tokens ? UINT32_MAX : context, &out->ids, &out->count, &reason);
         if (status == STATUS_OUT_OF_RANGE)
             return api_too_long(error, "prompt", context, "at least ", out->count);
         if (status != STATUS_OK)
             return language_failed(error, "prompt", &reason);
-        if (keep_text)
-            text_append(&out->echo, given->text, given->bytes);
     } else {
         out->ids = given->ids;
         out->count = given->id_count;
         given->ids = NULL;
-        if (keep_text)
-            language_decode(language, out->ids, out->count, true, &out->echo);
     }
+    is_cut = prompt_edit_truncate(api, context, out->ids, &out->count);
+    if (keep_text && given->text && !is_cut)
+        text_append(&out->echo, given->text, given->bytes);
+    else if (keep_text)
+        language_decode(language, out->ids, out->count, true, &out->echo);
+    if (api->suffix && !prompt_edit_add_suffix(language, api->suffix, context, &out->ids, &out->count, error))
+        return false;
     if (out->echo.failed)
         return api_no_memory(error);
     if (out->count == 0)
@@ -63,12 +67,13 @@ static bool encode_all(const struct language *language, struct api_request *api,
         return api_no_memory(error);
     }
     if (api->kind == API_CHAT) {
-        status = language_encode_chat(language, api, context, &request->prompts[0].ids, &request->prompts[0].count,
-                                      &request->reasoning_is_open, &reason);
+        status = language_encode_chat(language, api, api->truncate_prompt_tokens ? UINT32_MAX : context, &request->prompts[0].ids,
+                                      &request->prompts[0].count, &request->reasoning_is_open, &reason);
         if (status == STATUS_OUT_OF_RANGE)
             return api_too_long(error, "messages", context, "at least ", request->prompts[0].count);
         if (status != STATUS_OK)
             return language_failed(error, "messages", &reason);
+        (void)prompt_edit_truncate(api, context, request->prompts[0].ids, &request->prompts[0].count);
         return request->prompts[0].count > 0 ||
                api_fail(error, 400, "invalid_value", "messages", "the chat template renders 'messages' as an empty prompt");
     }
@@ -108,7 +113,7 @@ static bool check_lengths(const struct api_request *api, uint32_t context, struc
 // each with its alternatives. One of them takes about 100 bytes on its way into an answer.
 static bool check_budget(const struct api_request *api, uint32_t limit, struct request *request, struct api_error *error)
 {
-    uint64_t weight = (uint64_t)api->n * (1 + (uint64_t)api->top_logprobs), tokens, wanted;
+    uint64_t choices = (uint64_t)MAX(api->best_of, api->n), weight = choices * (1 + (uint64_t)api->top_logprobs), tokens, wanted;
     uint32_t i;
 
     if (api->kind == API_CHAT && api->max_tokens < 0) // the client did not ask for a length, so it gets what fits
@@ -118,6 +123,8 @@ static bool check_budget(const struct api_request *api, uint32_t limit, struct r
     for (i = 0; api->echo && i < request->prompt_count; i++)
         tokens += request->prompts[i].count;
     wanted = tokens * weight; // 2^24 tokens, 2^7 choices: no overflow
+    for (i = 0; api->prompt_logprobs >= 0 && i < request->prompt_count; i++)
+        wanted += request->prompts[i].count * (uint64_t)api->n * (1 + (uint64_t)api->prompt_logprobs);
     if (wanted <= limit)
         return true;
     return api_fail(
@@ -129,10 +136,11 @@ static bool check_budget(const struct api_request *api, uint32_t limit, struct r
 
 static bool open_scores(const struct api_request *api, struct request *request)
 {
-    size_t most = (size_t)api->top_logprobs;
+    const bool echoed = api->echo && api->logprobs;
+    size_t most = request->prompt_tops = (uint32_t)MAX(echoed ? api->top_logprobs : 0, api->prompt_logprobs);
     uint32_t i;
 
-    for (i = 0; api->echo && api->logprobs && i < request->prompt_count; i++) {
+    for (i = 0; (echoed || api->prompt_logprobs >= 0) && i < request->prompt_count; i++) {
         struct request_prompt *prompt = &request->prompts[i];
         prompt->scores = calloc(prompt->count, sizeof *prompt->scores);
         if (most > 0) {
@@ -186,8 +194,29 @@ static bool make_choices(const struct language *language, uint32_t n, struct req
     return true;
 }
 
-bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, struct key *key,
-                     struct request **out, struct api_error *error)
+// The head of its answer, and how that is told.
+static void set_form(struct request *request, const struct api_request *api, struct dialect_run *run,
+                     const struct language *language)
+{
+    snprintf(request->id, sizeof request->id, "%s-%s",
+             api->kind == API_CHAT     ? "chatcmpl"
+             : api->kind == API_EMBED  ? "embd"
+             : api->kind == API_RERANK ? "rerank"
+                                       : "cmpl",
+             exchange_request_id(request->exchange));
+    request->head = (struct respond_head){.kind = api->kind,
+                                          .id = request->id,
+                                          .model = language_name(language),
+                                          .created_s = clock_wall_us() / 1000000,
+                                          .service_tier = api->flex ? "flex" : NULL,
+                                          .include_usage = api->include_usage};
+    request->run = run;
+    request->stream_type = run ? run->dialect->stream_type : RESPOND_EVENTS;
+    request->keep_alive = run ? run->dialect->keep_alive : ": keep-alive\n\n";
+}
+
+bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, struct dialect_run *run,
+                     struct key *key, struct request **out, struct api_error *error)
 {
     const struct language *language = requests->config.language;
     struct request *request = calloc(1, sizeof *request);
@@ -202,6 +231,7 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
         context = MIN(context, state.context_tokens);
     if (!request) {
         api_request_free(api);
+        dialect_run_close(run);
         return api_no_memory(error);
     }
     request->owner = requests;
@@ -213,35 +243,34 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     request->top_logprobs = (uint32_t)api->top_logprobs;
     request->ignore_eos = api->ignore_eos;
     request->include_usage = api->include_usage;
-    request->latency_class = api->flex || exchange_is_local(exchange) ? FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH
-                                                                      : FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_INTERACTIVE;
+    request->shown = (struct request_shown){.include_stop = api->include_stop_str_in_output,
+                                            .token_ids = api->return_token_ids,
+                                            .tokens_as_ids = api->return_tokens_as_token_ids,
+                                            .usage_in_chunks = api->include_usage && api->continuous_usage,
+                                            .prompt_logprobs = api->prompt_logprobs >= 0,
+                                            .prompt_tops = (uint32_t)MAX(api->prompt_logprobs, 0),
+                                            .best_of = (uint32_t)api->best_of,
+                                            .n = (uint32_t)api->n};
+    request->latency_class = api->flex || api->yields || exchange_is_local(exchange)
+                                 ? FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH
+                                 : FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_INTERACTIVE;
     request->start_us = exchange_start_us(exchange);
     if (requests->config.request_timeout_s > 0 && !exchange_is_local(exchange)) // those have a completion window
         request->deadline_us = request->start_us + (uint64_t)(requests->config.request_timeout_s * 1e6);
     request->key = key;
     ok = !api->cache_salt || (request->cache_salt = strdup(api->cache_salt));
-    snprintf(request->id, sizeof request->id, "%s-%s",
-             api->kind == API_CHAT     ? "chatcmpl"
-             : api->kind == API_EMBED  ? "embd"
-             : api->kind == API_RERANK ? "rerank"
-                                       : "cmpl",
-             exchange_request_id(exchange));
-    request->head = (struct respond_head){.kind = api->kind,
-                                          .id = request->id,
-                                          .model = language_name(language),
-                                          .created_s = clock_wall_us() / 1000000,
-                                          .service_tier = api->flex ? "flex" : NULL,
-                                          .include_usage = api->include_usage};
+    set_form(request, api, run, language);
     if (!ok)
         (void)api_no_memory(error);
     if (api->kind & API_POOLS)
         ok = ok && request_prepare_pool(api, language, context, requests->config.max_request_tokens, request, error);
     else
-        ok = ok && encode_all(language, api, context, request, error) && check_lengths(api, context, request, error) &&
+        ok = ok && prompt_edit_check(api, context, error) && encode_all(language, api, context, request, error) &&
+             check_lengths(api, context, request, error) &&
              check_budget(api, requests->config.max_request_tokens, request, error) &&
              request_set_notation(api, language, request, error) && request_set_sampling(api, language, request, error);
     request->features = features_of(&request->sampling);
-    if (ok && !(copy_stops(api, request) && open_scores(api, request) && make_choices(language, (uint32_t)api->n, request)))
+    if (ok && !(copy_stops(api, request) && open_scores(api, request) && make_choices(language, (uint32_t)api->best_of, request)))
         ok = api_no_memory(error);
     api_request_free(api);
     if (!ok) {
@@ -254,23 +283,6 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     }
     *out = request;
     return true;
-}
-
-struct respond_usage request_usage(const struct request *request)
-{
-    struct respond_usage usage = {0};
-    uint32_t i;
-
-    for (i = 0; i < request->prompt_count; i++)
-        usage.prompt_tokens += request->prompts[i].count;
-    usage.has_reasoning = request->notation.reasoning || answer_has_channels(request->notation.family);
-    for (i = 0; i < request->choice_count; i++) {
-        usage.completion_tokens += request->choices[i].generated_count;
-        usage.reasoning_tokens += request->choices[i].reasoning_tokens;
-    }
-    for (i = 0; i < request->choice_count; i++) // a prompt counts once, however many choices it has
-        usage.cached_tokens += request->choices[i].number == 0 ? request->choices[i].cached_tokens : 0;
-    return usage;
 }
 
 bool request_take_grant(struct request *request, struct key_grant *grant, struct api_error *error)
@@ -325,6 +337,7 @@ void request_discard(struct request *request)
     free(request->stop_bytes);
     request_free_notation(request);
     free(request->cache_salt);
+    dialect_run_close(request->run);
     exchange_release(request->exchange);
     free(request);
 }

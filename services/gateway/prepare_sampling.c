@@ -215,9 +215,9 @@ bool request_set_sampling(struct api_request *api, const struct language *langua
 
     *sampling = api->sampling;
     sampling->seed = api->has_seed ? (uint64_t)api->seed : draw_seed();
-    sampling->logprobs = api->logprobs;
-    sampling->top_logprobs = (uint32_t)api->top_logprobs;
-    sampling->prompt_logprobs = api->echo && api->logprobs;
+    sampling->logprobs = api->logprobs || api->best_of > api->n;
+    sampling->top_logprobs = (uint32_t)MAX(api->top_logprobs, api->prompt_logprobs);
+    sampling->prompt_logprobs = (api->echo && api->logprobs) || api->prompt_logprobs >= 0;
     sampling->stop_token = api->stop_tokens.ids;
     sampling->n_stop_token = api->stop_tokens.count;
     sampling->allowed_token = api->allowed_tokens.ids;

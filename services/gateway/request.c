@@ -46,6 +46,7 @@ void requests_close(struct requests *requests)
         request_discard(request);
     }
     text_free(&requests->piece);
+    text_free(&requests->extra);
     text_free(&requests->chunk);
     grammars_close(requests->grammars);
     free(requests);
@@ -173,14 +174,13 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
 // Sends a comment on a silent stream: proxies close silent connections.
 static void keep_alive(struct request *request, uint64_t now_us)
 {
-    static const char comment[] = ": keep-alive\n\n";
-
-    if (!request->stream || (double)(now_us - request->last_write_us) < request->owner->config.keep_alive_s * 1e6)
+    if (!request->stream || !request->keep_alive ||
+        (double)(now_us - request->last_write_us) < request->owner->config.keep_alive_s * 1e6)
         return;
     request->last_write_us = now_us;
-    exchange_begin(request->exchange, RESPOND_EVENTS);
+    exchange_begin(request->exchange, request->stream_type);
     if (exchange_backlog(request->exchange) == 0)
-        exchange_write(request->exchange, comment, sizeof comment - 1);
+        exchange_write(request->exchange, request->keep_alive, strlen(request->keep_alive));
 }
 
 // False: the request is gone.
@@ -219,6 +219,7 @@ void requests_start(struct requests *requests, struct request *request)
         request_discard(request);
         return;
     }
+    request->form = request->run ? &request_form_dialect : &request_form_openai;
     request->last_write_us = clock_now_us();
     request->trace_id = ++requests->trace_ids;
     request->next = requests->first;

@@ -16,6 +16,7 @@
 #include "services/gateway/metrics.h"
 #include "services/gateway/schema.h"
 
+struct dialect_run;
 struct request;
 struct requests;
 
@@ -37,8 +38,9 @@ void requests_close(struct requests *requests);
 // Tokenizes, checks lengths and makes the request, which holds the exchange. May block; any thread. Takes over the contents of api,
 // even on failure. key: the client's key, or NULL; it outlives the request. The caller has already counted one waiting sequence in
 // key->waiting, which now belongs to the request. All sequences of the request count as waiting until one of them has a token.
-bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, struct key *key,
-                     struct request **out, struct api_error *error);
+// run: how the answer is told, which is taken over, too; NULL: in OpenAI's form.
+bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, struct dialect_run *run,
+                     struct key *key, struct request **out, struct api_error *error);
 
 // Takes the tokens that the request may have, its prompts and all of its answers, and the grant itself, which the request ends with what it
 // has had of them. Returns false and fills *error if the key's limit does not allow them; the grant then stays the caller's.

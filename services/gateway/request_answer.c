@@ -28,28 +28,23 @@ static void write_stream(struct request *request, const struct text *chunk)
 {
     uint64_t began_ns = trace_clock(request->owner->track);
 
-    exchange_begin(request->exchange, RESPOND_EVENTS);
+    exchange_begin(request->exchange, request->stream_type);
     exchange_write(request->exchange, chunk->data, chunk->bytes);
     trace_span(request->owner->track, "write", began_ns, {"request", request->trace_id}, {"bytes", chunk->bytes});
     request->last_write_us = clock_now_us();
 }
 
-static void answer_whole(struct request *request)
+// Adds the choices of a prompt that are shown. number: of the first of them.
+static void answer_choices(struct request *request, uint32_t number, struct text *body)
 {
-    struct respond_usage usage = request_usage(request);
-    struct text body = {0};
-    uint32_t i;
+    const struct choice *best[API_MAX_CHOICES];
+    struct text *extra = &request->owner->extra;
 
-    if (request->pooling) {
-        request_answer_pool(request, &usage, &body);
-        exchange_respond(request->exchange, 200, RESPOND_JSON, &body);
-        return;
-    }
-    respond_whole_begin(&body, &request->head);
-    for (i = 0; i < request->choice_count; i++) {
-        const struct choice *choice = &request->choices[i];
+    request_best(&request->choices[number], &request->shown, best);
+    for (uint32_t i = 0; i < request->shown.n; i++) {
+        const struct choice *choice = best[i];
         struct respond_choice shown = {
-            .index = choice->index,
+            .index = number / request->shown.best_of * request->shown.n + i,
             .text = choice->visible.data,
             .bytes = choice->visible.bytes,
             .logprobs = request->logprobs ? &choice->logprobs : NULL,
@@ -60,21 +55,67 @@ static void answer_whole(struct request *request)
             .answer = choice_answer_shown(choice),
             .is_stop_token = choice->stop_token >= 0,
             .stop_token = (uint32_t)choice->stop_token,
+            .extra = extra,
         };
-        respond_whole_choice(&body, &request->head, &shown, i == 0);
+        text_clear(extra);
+        request_extra_choice(&request->choices[choice->index], true, extra);
+        body->failed |= extra->failed;
+        respond_whole_choice(body, &request->head, &shown, shown.index == 0);
     }
-    respond_whole_end(&body, &usage);
+}
+
+static void openai_answer(struct request *request, struct text *out)
+{
+    struct respond_usage usage = request_usage(request);
+    struct text extra = {0};
+    uint32_t i;
+
+    if (request->pooling) {
+        request_answer_pool(request, &usage, out);
+        return;
+    }
+    respond_whole_begin(out, &request->head);
+    for (i = 0; i < request->choice_count; i += request->shown.best_of)
+        answer_choices(request, i, out);
+    request_extra_head(request->choices, true, &extra);
+    out->failed |= extra.failed;
+    respond_whole_end(out, &extra, &usage);
+    text_free(&extra);
+}
+
+static void openai_end(struct request *request, struct text *out)
+{
+    struct respond_usage usage = request_usage(request);
+
+    if (request->include_usage)
+        respond_usage_chunk(out, &request->head, &usage);
+    text_string(out, "data: [DONE]\n\n");
+}
+
+static void openai_fail(struct request *request, const struct api_error *error, struct text *out)
+{
+    (void)request;
+    text_string(out, "data: ");
+    api_error_append(out, error);
+    text_string(out, "\n\ndata: [DONE]\n\n");
+}
+
+const struct request_form request_form_openai = {
+    .show = choice_show, .answer = openai_answer, .end = openai_end, .fail = openai_fail};
+
+static void answer_whole(struct request *request)
+{
+    struct text body = {0};
+
+    request->form->answer(request, &body);
     exchange_respond(request->exchange, 200, RESPOND_JSON, &body);
 }
 
 static void end_stream(struct request *request)
 {
-    struct respond_usage usage = request_usage(request);
     struct text chunk = {0};
 
-    if (request->include_usage)
-        respond_usage_chunk(&chunk, &request->head, &usage);
-    text_string(&chunk, "data: [DONE]\n\n");
+    request->form->end(request, &chunk);
     write_stream(request, &chunk);
     exchange_end(request->exchange, chunk.failed);
     text_free(&chunk);
@@ -133,9 +174,7 @@ void request_fail(struct request *request, const struct api_error *error)
     if (!exchange_is_answered(request->exchange)) {
         respond_error(request->exchange, error);
     } else {
-        text_string(&chunk, "data: ");
-        api_error_append(&chunk, error);
-        text_string(&chunk, "\n\ndata: [DONE]\n\n");
+        request->form->fail(request, error, &chunk);
         write_stream(request, &chunk);
         exchange_end(request->exchange, false);
         text_free(&chunk);
@@ -171,7 +210,7 @@ void request_finish_choice(struct choice *choice, const char *reason, const char
     choice->call = NULL;
     request->done_count++;
     if (request->stream) {
-        choice_show(choice, &chunk);
+        request->form->show(choice, &chunk);
         write_stream(request, &chunk);
         text_free(&chunk);
     }
@@ -187,7 +226,7 @@ void request_show_news(struct choice *choice)
     if (!request->stream || choice->state == CHOICE_DONE || !choice_has_news(choice) || exchange_is_behind(request->exchange))
         return;
     text_clear(chunk);
-    choice_show(choice, chunk);
+    request->form->show(choice, chunk);
     write_stream(request, chunk);
     if (chunk->capacity > KEEP_CHUNK_BYTES)
         text_free(chunk); // a long echo, most likely

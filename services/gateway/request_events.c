@@ -23,6 +23,7 @@ static void measure(struct choice *choice, uint32_t new_tokens)
     metrics_count(requests->config.metrics, METRICS_GENERATED_TOKENS, new_tokens);
     if (!request->first_token_seen) {
         request->first_token_seen = true;
+        request->first_token_us = now_us;
         request_stop_waiting(request);
         trace_overlapping(requests->track_requests, "first token", request->trace_id, request->start_us * 1000,
                           {"prompt_tokens", choice->prompt->count});

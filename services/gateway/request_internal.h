@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "common/trace/trace.h"
+#include "services/gateway/dialect.h"
 #include "services/gateway/request.h"
 #include "services/gateway/respond.h"
 
@@ -20,10 +21,10 @@ struct request_prompt {
     uint32_t *ids;
     uint32_t count;
     struct text echo; // the prompt's text, shown before the choice's own
-    // with echo and logprobs
+    // with echo and logprobs, or prompt_logprobs
     float *scores;           // [count], index 0 unused; NULL: not asked for
     uint8_t *top_counts;     // [count]; NULL: not asked for
-    struct prompt_top *tops; // [count][top_logprobs]
+    struct prompt_top *tops; // [count][the request's prompt_tops]
     uint32_t scored_count;   // number of positions known, including position 0
 };
 
@@ -56,7 +57,9 @@ struct choice {
     bool echoed;                  // the prompt is in visible
     struct choice_answer *answer; // splits the text into what is thought, said and called; NULL: all of it is content
     uint32_t reasoning_tokens;
-    bool role_sent;
+    bool role_sent, prompt_ids_shown;
+    uint32_t ids_shown; // of the generated ones
+    double logprob_sum; // of the generated tokens, if they are asked for
     uint64_t last_token_us;
     const char *finish_reason; // static; not NULL once the state is CHOICE_DONE
     const char *stop_reason;   // points into the stop strings, or to static text
@@ -65,6 +68,27 @@ struct choice {
     bool normalized;    // pooled is scaled as the client wants it
     int64_t stop_token; // one of stop_token_ids that has ended it; -1: none
 };
+
+// What else the client is shown, and of which choices (request_extra.c).
+struct request_shown {
+    bool include_stop;    // the stop string that ended the text is part of it
+    bool token_ids;       // of prompts and choices
+    bool tokens_as_ids;   // tokens with log-probabilities have the names "token_id:N"
+    bool usage_in_chunks; // of a stream
+    bool prompt_logprobs; // of all of the prompt, in a list of its own
+    uint32_t prompt_tops; // alternatives of each of its tokens
+    uint32_t best_of, n;  // choices that are made of a prompt, and how many of those are shown
+};
+
+// How an answer is told: in OpenAI's form (request_answer.c), or in a dialect's (request_dialect.c).
+struct request_form {
+    void (*show)(struct choice *choice, struct text *out);                                  // appends what is new of a stream
+    void (*answer)(struct request *request, struct text *out);                              // appends a whole answer
+    void (*end)(struct request *request, struct text *out);                                 // appends the end of a stream
+    void (*fail)(struct request *request, const struct api_error *error, struct text *out); // and the end of one that fails
+};
+
+extern const struct request_form request_form_openai, request_form_dialect;
 
 struct request {
     struct requests *owner;
@@ -78,9 +102,15 @@ struct request {
     bool settled;
     char *cache_salt; // owned; NULL: no salt
     struct respond_head head;
+    const struct request_form *form; // set when it starts
+    struct dialect_run *run;         // owned; NULL: OpenAI's form
+    const char *stream_type;         // content type of a stream
+    const char *keep_alive;          // what a silent stream is sent; NULL: nothing
     bool stream, echo, logprobs, ignore_eos, include_usage;
     Fastdecode__LatencyClass latency_class;
     uint32_t top_logprobs, max_tokens;
+    uint32_t prompt_tops; // alternatives that are kept of each token of the prompts
+    struct request_shown shown;
     struct language_notation notation; // of the answers
     bool reasoning_is_open, include_reasoning, one_call;
     struct json_t *tools;           // owned; NULL: none may be called
@@ -99,7 +129,7 @@ struct request {
     bool base64, return_documents, is_cut;  // is_cut: vectors have fewer values than the model's
     uint32_t dimensions, top_n;             // top_n 0: all
     uint64_t start_us, deadline_us;         // 0: none
-    uint64_t last_write_us;
+    uint64_t last_write_us, first_token_us; // 0: none yet
     bool submitted, first_token_seen;
     uint64_t trace_id; // unique number of this request in the trace
 };
@@ -111,6 +141,7 @@ struct requests {
     uint64_t trace_ids;
     struct grammars *grammars; // any thread
     struct mesh_state state;   // loop thread: as of the last tick
+    struct text extra;         // loop thread: likewise
     struct text piece, chunk;  // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
     // relaxed: counters. [1]: of latency class batch
     atomic_uint running[2], waiting[2];
@@ -140,7 +171,7 @@ void request_answer_pool(const struct request *request, const struct respond_usa
 // Whether the choice is over without what its prompt is to be pooled to, so that there is nothing to answer with.
 static inline bool choice_lacks_pooled(const struct choice *choice) { return choice->request->pooling && !choice->pooled; }
 
-// prepare.c. Counts what the request has had so far.
+// request_extra.c. Counts what the request has had so far.
 struct respond_usage request_usage(const struct request *request);
 
 // prepare.c. Says what the request has had, and gives back what its key's limits lent it beyond that: before its answer ends, because
@@ -164,6 +195,13 @@ void request_on_end(void *arg, enum status status, const char *text);
 // Makes the choice wait, to be submitted again after a pause.
 void request_postpone(struct choice *choice);
 
+// request_extra.c: fields of an answer that only those who ask for them get. Each appends ",\"name\":value" or nothing.
+// Appends a choice's: whole, or of its next chunk.
+void request_extra_choice(struct choice *choice, bool whole, struct text *out);
+// Appends those beside the list of choices. Chats have one prompt, and its fields there.
+void request_extra_head(struct choice *first, bool whole, struct text *out);
+// Writes the choices of a prompt that are shown, best first, to out[n]. first: the prompt's first choice.
+void request_best(const struct choice *first, const struct request_shown *shown, const struct choice **out);
 // choice_answer.c. Sets how answers to the request are read, and keeps what that needs of its tools.
 bool request_set_notation(const struct api_request *api, const struct language *language, struct request *request,
                           struct api_error *error);
@@ -181,6 +219,8 @@ bool choice_answer_is_reasoning(const struct choice *choice);
 bool choice_answer_is_done(const struct choice *choice);
 bool choice_answer_has_calls(const struct choice *choice);
 bool choice_answer_has_news(const struct choice *choice);
+// Returns what the answer has beside its content and is not shown yet; NULL: nothing. Who shows it says so there.
+struct shown_answer *choice_answer_news(struct choice *choice);
 // Returns what there is for a whole answer; NULL: nothing.
 const struct shown_answer *choice_answer_shown(const struct choice *choice);
 // Appends what is not shown yet as chunks. Before the content: what is thought; after it: calls.

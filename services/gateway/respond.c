@@ -8,12 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "services/gateway/dialect.h"
+
 void respond_error(struct exchange *exchange, const struct api_error *error)
 {
     struct text body = {0};
     char number[16];
 
-    api_error_append(&body, error);
+    dialect_append_error(exchange_dialect(exchange), error, &body);
     text_append(&body, "\n", 1);
     if (error->retry_after_s) {
         snprintf(number, sizeof number, "%u", error->retry_after_s);
@@ -224,6 +226,12 @@ static void head(struct text *out, const struct respond_head *about, const char 
     text_string(out, ",\"system_fingerprint\":null,\"choices\":[");
 }
 
+static void append_extra(struct text *out, const struct text *extra)
+{
+    if (extra)
+        text_append(out, extra->data, extra->bytes);
+}
+
 static void ending(struct text *out, const struct respond_head *about, const struct respond_choice *choice)
 {
     text_string(out, ",\"logprobs\":");
@@ -245,6 +253,7 @@ static void ending(struct text *out, const struct respond_head *about, const str
         text_format(out, "%u", choice->stop_token);
     else
         text_string(out, "null");
+    append_extra(out, choice->extra);
     text_append(out, "}", 1);
 }
 
@@ -281,7 +290,15 @@ void respond_chunk(struct text *out, const struct respond_head *about, const str
         text_json(out, choice->text, choice->bytes);
     }
     ending(out, about, choice);
-    text_string(out, about->include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+    text_append(out, "]", 1);
+    append_extra(out, choice->head_extra);
+    if (choice->usage) {
+        text_string(out, ",\"usage\":");
+        usage_text(out, choice->usage);
+    } else if (about->include_usage) {
+        text_string(out, ",\"usage\":null");
+    }
+    text_string(out, "}\n\n");
 }
 
 void respond_usage_chunk(struct text *out, const struct respond_head *about, const struct respond_usage *usage)
@@ -310,9 +327,11 @@ void respond_whole_choice(struct text *out, const struct respond_head *about, co
     ending(out, about, choice);
 }
 
-void respond_whole_end(struct text *out, const struct respond_usage *usage)
+void respond_whole_end(struct text *out, const struct text *extra, const struct respond_usage *usage)
 {
-    text_string(out, "],\"usage\":");
+    text_append(out, "]", 1);
+    append_extra(out, extra);
+    text_string(out, ",\"usage\":");
     usage_text(out, usage);
     text_string(out, "}\n");
 }

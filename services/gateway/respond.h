@@ -42,6 +42,13 @@ void shown_tokens_add(struct shown_tokens *tokens, const char *data, size_t byte
 // Adds an alternative to the token added last.
 void shown_tokens_add_top(struct shown_tokens *tokens, const char *data, size_t bytes, float logprob);
 
+struct respond_usage {
+    uint64_t prompt_tokens, completion_tokens;
+    uint64_t cached_tokens; // tokens of the prompts whose KV was cached
+    uint64_t reasoning_tokens;
+    bool has_reasoning; // reasoning_tokens counts
+};
+
 // A choice, or a chunk of one.
 struct respond_choice {
     uint32_t index;
@@ -59,13 +66,10 @@ struct respond_choice {
     const struct shown_answer *answer;
     // Of chunks of chats: what stands for the delta's content; NULL: `text` does.
     const struct text *delta;
-};
-
-struct respond_usage {
-    uint64_t prompt_tokens, completion_tokens;
-    uint64_t cached_tokens; // tokens of the prompts whose KV was cached
-    uint64_t reasoning_tokens;
-    bool has_reasoning; // reasoning_tokens counts
+    // Further fields, each with a comma before it; NULL: none.
+    const struct text *extra;          // of the choice
+    const struct text *head_extra;     // of the chunk
+    const struct respond_usage *usage; // so far, in the chunk; NULL: not asked for
 };
 
 // The fields that all answers of one request begin with.
@@ -85,6 +89,7 @@ void respond_usage_chunk(struct text *out, const struct respond_head *head, cons
 // Render a whole answer: begin it, add its choices in order, and end it.
 void respond_whole_begin(struct text *out, const struct respond_head *head);
 void respond_whole_choice(struct text *out, const struct respond_head *head, const struct respond_choice *choice, bool first);
-void respond_whole_end(struct text *out, const struct respond_usage *usage);
+// extra: further fields, each with a comma before it; NULL: none.
+void respond_whole_end(struct text *out, const struct text *extra, const struct respond_usage *usage);
 
 #endif

@@ -28,6 +28,19 @@ struct route {
 static const struct route routes[] = {
     {PUBLIC, "/v1/chat/completions", NULL, "POST", true, API_CHAT, work_queue, 0},
     {PUBLIC, "/v1/completions", NULL, "POST", true, API_COMPLETION, work_queue, 0},
+    {PUBLIC, "/v1/responses", NULL, "POST", true, API_CHAT, work_queue, 0},
+    {PUBLIC, "/v1/responses/", "", "GET", true, 0, answer_response, 0},
+    {PUBLIC, "/v1/responses/", "", "DELETE", true, 0, answer_response_delete, 0},
+    {PUBLIC, "/v1/messages", NULL, "POST", true, API_CHAT, work_queue, 0},
+    {PUBLIC, "/v1/messages/count_tokens", NULL, "POST", true, API_TOKENIZE, work_queue, 0},
+    {PUBLIC, "/api/chat", NULL, "POST", true, API_CHAT, work_queue, 0},
+    {PUBLIC, "/api/generate", NULL, "POST", true, API_CHAT, work_queue, 0},
+    {PUBLIC, "/api/tags", NULL, "GET", true, 0, answer_ollama_tags, 0},
+    {PUBLIC, "/api/ps", NULL, "GET", true, 0, answer_ollama_ps, 0},
+    {PUBLIC, "/api/show", NULL, "POST", true, 0, answer_ollama_show, 0},
+    {PUBLIC, "/api/version", NULL, "GET", false, 0, answer_version, 0},
+    {PUBLIC, "/api/embed", NULL, "POST", true, 0, answer_no_vectors, 0},
+    {PUBLIC, "/api/embeddings", NULL, "POST", true, 0, answer_no_vectors, 0},
     {PUBLIC, "/v1/embeddings", NULL, "POST", true, API_EMBED, work_queue, 0},
     {PUBLIC, "/v1/rerank", NULL, "POST", true, API_RERANK, work_queue, 0},
     {PUBLIC, "/v2/rerank", NULL, "POST", true, API_RERANK, work_queue, 0},
@@ -48,6 +61,7 @@ static const struct route routes[] = {
     {BOTH, "/health", NULL, "GET", false, 0, answer_health, 0},
     {BOTH, "/ready", NULL, "GET", false, 0, answer_ready, 0},
     {ADMIN, "/metrics", NULL, "GET", false, 0, answer_metrics, 0},
+    {PUBLIC, "/openapi.json", NULL, "GET", false, 0, answer_openapi, 0},
     {BOTH, "/version", NULL, "GET", false, 0, answer_version, 0},
     {PUBLIC, "/", NULL, "GET", false, 0, answer_page, 0},
     {ADMIN, "/mesh", NULL, "GET", false, 0, answer_page, 0},
@@ -92,14 +106,15 @@ static const struct route *find_route(uint32_t at, const char *path, const char 
 }
 
 // --- checks at the end of the headers -----------------------------------------------------------------------------
+#define ALLOWED_HEADERS "Authorization, Content-Type, X-Request-Id, x-api-key, anthropic-version"
+
 static void answer_preflight(const struct gateway *gateway, struct exchange *exchange)
 {
     struct text body = {0};
 
     exchange_add_header(exchange, "Access-Control-Allow-Methods", "GET, POST, DELETE");
     exchange_add_header(exchange, "Access-Control-Allow-Headers",
-                        gateway->otlp ? "Authorization, Content-Type, X-Request-Id, traceparent, tracestate"
-                                      : "Authorization, Content-Type, X-Request-Id");
+                        gateway->otlp ? ALLOWED_HEADERS ", traceparent, tracestate" : ALLOWED_HEADERS);
     exchange_add_header(exchange, "Access-Control-Max-Age", "600");
     exchange_respond(exchange, 204, NULL, &body);
 }
@@ -117,14 +132,13 @@ static void open_span(struct gateway *gateway, struct exchange *exchange, const 
 
 static bool check_key(struct gateway *gateway, struct exchange *exchange, struct api_error *error)
 {
-    const char *given = exchange_header(exchange, "Authorization");
-    const struct key *key = gateway->keys ? keys_find(gateway->keys, given) : NULL;
+    const struct key *key = client_key(gateway, exchange);
 
     if (key)
         exchange_note_owner(exchange, key->name[0] ? key->name : key->tenant);
     if (!gateway->keys || key)
         return true;
-    if (*given == '\0')
+    if (!client_gives_key(exchange))
         return api_fail(error, 401, "invalid_api_key", NULL, "an API key is required: Authorization: Bearer KEY");
     return api_fail(error, 401, "invalid_api_key", NULL, "the API key is not valid");
 }
@@ -150,14 +164,6 @@ static void list_methods(const struct route *route, char *out, size_t out_bytes)
             length += (size_t)snprintf(out + length, out_bytes - length, length ? ", %s" : "%s", routes[i].method);
 }
 
-// Whose files and batches these are.
-static const char *tenant_of(struct gateway *gateway, struct exchange *exchange)
-{
-    const struct key *key = gateway->keys ? keys_find(gateway->keys, exchange_header(exchange, "Authorization")) : NULL;
-
-    return key ? key->tenant : "";
-}
-
 static bool check_batch(struct gateway *gateway, struct exchange *exchange, const struct route *route, struct api_error *error)
 {
     if (!gateway->batches)
@@ -165,7 +171,7 @@ static bool check_batch(struct gateway *gateway, struct exchange *exchange, cons
     if (route->batch == BATCH_CREATE)
         return check_type(exchange, error);
     return route->batch != BATCH_FILE_CREATE ||
-           batch_api_begin_upload(gateway->batches, exchange, tenant_of(gateway, exchange), error);
+           batch_api_begin_upload(gateway->batches, exchange, client_tenant(gateway, exchange), error);
 }
 
 static bool check_route(struct gateway *gateway, struct exchange *exchange, const struct route *route, struct api_error *error)
@@ -192,6 +198,9 @@ static void check(struct gateway *gateway, uint32_t at, struct exchange *exchang
     char methods[64];
     bool ok;
 
+    exchange_set_dialect(exchange, dialect_of_path(exchange_path(exchange)));
+    if (exchange_dialect(exchange) && exchange_dialect(exchange)->id_header)
+        exchange_add_header(exchange, exchange_dialect(exchange)->id_header, exchange_request_id(exchange));
     if (gateway->config.cors_origin && strcmp(method, "OPTIONS") == 0) {
         answer_preflight(gateway, exchange);
         return;
@@ -231,7 +240,7 @@ static void handle(struct gateway *gateway, uint32_t at, struct exchange *exchan
         return;
     }
     id = path + strlen(route->path);
-    batch_api_call(gateway->batches, exchange, route->batch, tenant_of(gateway, exchange), id,
+    batch_api_call(gateway->batches, exchange, route->batch, client_tenant(gateway, exchange), id,
                    route->suffix ? strlen(id) - strlen(route->suffix) : 0);
 }
 

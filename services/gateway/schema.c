@@ -18,7 +18,6 @@ enum read_kind { READ_CUSTOM, READ_BOOL, READ_INTEGER, READ_NUMBER, READ_STRING,
              const char *: READ_STRING), offsetof(struct api_request, member)
 
 static bool read_logprobs(struct schema_run *run, const char *name, const json_t *value);
-static bool read_stream_options(struct schema_run *run, const char *name, const json_t *value);
 static bool read_seed(struct schema_run *run, const char *name, const json_t *value);
 static bool read_top_k(struct schema_run *run, const char *name, const json_t *value);
 static bool read_service_tier(struct schema_run *run, const char *name, const json_t *value);
@@ -48,7 +47,7 @@ static const struct field fields[] = {
     {"seed", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_seed},
     {"stop", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_stop},
     {"stream", SCHEMA_ANSWERS, INTO(stream), 0, 0, false, NULL},
-    {"stream_options", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_stream_options},
+    {"stream_options", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_stream_options},
     {"logprobs", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_logprobs},
     {"top_logprobs", API_CHAT, INTO(top_logprobs), 0, API_MAX_LOGPROBS, false, NULL},
     {"echo", API_COMPLETION, INTO(echo), 0, 0, false, NULL},
@@ -91,7 +90,16 @@ static const struct field fields[] = {
     {"cache_salt", SCHEMA_ANSWERS | API_POOLS, INTO(cache_salt), 0, API_MAX_SALT_BYTES, false, NULL},
     {"add_special_tokens", API_TOKENIZE, INTO(add_special_tokens), 0, 0, false, NULL},
     {"parse_special", API_TOKENIZE, INTO(parse_special), 0, 0, false, NULL},
-    {"add_generation_prompt", API_CHAT | API_TOKENIZE, INTO(add_generation_prompt), 0, 0, false, NULL},
+    {"add_generation_prompt", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_generation_prompt},
+    {"continue_final_message", API_CHAT | API_TOKENIZE, INTO(continue_final_message), 0, 0, false, NULL},
+    {"prompt_logprobs", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_prompt_logprobs},
+    {"truncate_prompt_tokens", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_truncation},
+    {"include_stop_str_in_output", SCHEMA_ANSWERS, INTO(include_stop_str_in_output), 0, 0, false, NULL},
+    {"suffix", API_COMPLETION, INTO(suffix), 0, 0, false, NULL},
+    {"best_of", SCHEMA_ANSWERS, INTO(best_of), 1, API_MAX_CHOICES, false, NULL},
+    {"return_token_ids", SCHEMA_ANSWERS, INTO(return_token_ids), 0, 0, false, NULL},
+    {"return_tokens_as_token_ids", SCHEMA_ANSWERS, INTO(return_tokens_as_token_ids), 0, 0, false, NULL},
+    {"priority", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_priority},
     {"tools", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_tools},
     {"tool_choice", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_tool_choice},
     {"parallel_tool_calls", API_CHAT, INTO(parallel_tool_calls), 0, 0, false, NULL},
@@ -123,17 +131,12 @@ static const struct schema_refused refused[] = {
     {"reasoning_effort", API_COMPLETION, "none"},
     {"reasoning", SCHEMA_ANSWERS, NULL},
     {"verbosity", SCHEMA_ANSWERS, "medium"},
-    {"best_of", SCHEMA_ANSWERS, "1"},
-    {"suffix", SCHEMA_ANSWERS, NULL},
     {"use_beam_search", SCHEMA_ANSWERS, NULL},
     {"length_penalty", SCHEMA_ANSWERS, "1"},
     {"logits_processors", SCHEMA_ANSWERS, NULL},
-    {"prompt_logprobs", SCHEMA_ANSWERS, NULL},
-    {"truncate_prompt_tokens", SCHEMA_ANSWERS | API_POOLS, NULL},
-    {"include_stop_str_in_output", SCHEMA_ANSWERS, NULL},
+    {"truncate_prompt_tokens", API_POOLS, NULL},
     {"mirostat", SCHEMA_ANSWERS, NULL},
     {"tfs_z", SCHEMA_ANSWERS, "1"},
-    {"continue_final_message", SCHEMA_ANSWERS | API_TOKENIZE, NULL},
     {"chat_template", API_CHAT | API_TOKENIZE, NULL},
     {"task", API_EMBED, NULL},
     {"input_type", API_EMBED, NULL},
@@ -141,8 +144,6 @@ static const struct schema_refused refused[] = {
     {"instruction", API_RERANK, NULL},
     {"rank_fields", API_RERANK, NULL},
     {"prompt_embeds", API_COMPLETION, NULL},
-    {"return_token_ids", SCHEMA_ANSWERS, NULL},
-    {"return_tokens_as_token_ids", SCHEMA_ANSWERS, NULL},
 };
 
 static bool read_top_k(struct schema_run *run, const char *name, const json_t *value)
@@ -175,7 +176,7 @@ static bool read_seed(struct schema_run *run, const char *name, const json_t *va
     return true;
 }
 
-// In completions it is the number of alternatives of a token, in chats a switch.
+// In completions it is the number of alternatives of a token, where true means one; in chats it is a switch.
 static bool read_logprobs(struct schema_run *run, const char *name, const json_t *value)
 {
     struct api_request *out = run->out;
@@ -189,22 +190,8 @@ static bool read_logprobs(struct schema_run *run, const char *name, const json_t
     if (json_is_false(value))
         return true;
     out->logprobs = true;
-    return schema_read_integer(run, name, value, 0, API_MAX_LOGPROBS, &out->top_logprobs);
-}
-
-static bool read_stream_options(struct schema_run *run, const char *name, const json_t *value)
-{
-    const json_t *usage;
-
-    if (!json_is_object(value))
-        return schema_wrong_type(run, name, "an object", value);
-    usage = json_object_get(value, "include_usage");
-    if (!usage || json_is_null(usage))
-        return true;
-    if (!json_is_boolean(usage))
-        return schema_wrong_type(run, "stream_options.include_usage", "a boolean", usage);
-    run->out->include_usage = json_is_true(usage);
-    return true;
+    out->top_logprobs = 1;
+    return json_is_true(value) || schema_read_integer(run, name, value, 0, API_MAX_LOGPROBS, &out->top_logprobs);
 }
 
 static bool read_field(struct schema_run *run, const struct field *field, const json_t *value)
@@ -256,6 +243,27 @@ static bool read_object(struct schema_run *run, json_t *root)
     return true;
 }
 
+void api_each_field(enum api_kind kind, api_field_fn *each, void *arg)
+{
+    static const enum api_field_type types[] = {
+        [READ_CUSTOM] = API_FIELD_CUSTOM, [READ_BOOL] = API_FIELD_BOOL,     [READ_INTEGER] = API_FIELD_INTEGER,
+        [READ_NUMBER] = API_FIELD_NUMBER, [READ_STRING] = API_FIELD_STRING, [READ_IGNORE] = API_FIELD_IGNORE,
+    };
+    size_t i;
+
+    for (i = 0; i < ARRAY_COUNT(fields); i++) {
+        const struct field *row = &fields[i];
+        const struct api_field field = {row->name, types[row->kind], row->min, row->max, row->above_min};
+        if (row->endpoints & kind)
+            each(arg, &field);
+    }
+    for (i = 0; i < ARRAY_COUNT(refused); i++) {
+        const struct api_field field = {.name = refused[i].name, .type = API_FIELD_REFUSED};
+        if (refused[i].endpoints & kind)
+            each(arg, &field);
+    }
+}
+
 // Rules between fields.
 static bool check_together(struct schema_run *run)
 {
@@ -281,19 +289,30 @@ static bool check_together(struct schema_run *run)
         return api_fail(error, 400, "invalid_value", "top_logprobs", "'top_logprobs' needs 'logprobs' to be true");
     if (out->include_usage && !out->stream)
         return api_fail(error, 400, "invalid_value", "stream_options", "'stream_options' is only allowed with 'stream' true");
-    if (out->max_tokens == 0 && !out->echo)
-        return api_fail(error, 400, "invalid_value", "max_tokens", "'max_tokens' must be at least 1 unless 'echo' is true");
+    if (out->max_tokens == 0 && !out->echo && out->prompt_logprobs < 0)
+        return api_fail(error, 400, "invalid_value", "max_tokens",
+                        "'max_tokens' must be at least 1 unless 'echo' is true or 'prompt_logprobs' is given");
     if ((out->kind & SCHEMA_ANSWERS) && out->n * MAX(out->prompt_count, 1) > API_MAX_CHOICES)
         return api_fail(error, 400, "invalid_value", "n", "prompts times 'n' is %lld, at most %d are allowed in one request",
                         (long long)(out->n * out->prompt_count), API_MAX_CHOICES);
-    return schema_check_sampling(run);
+    return schema_check_sampling(run) && schema_check_extensions(run);
 }
 
 bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const struct api_model *model, struct api_request *out,
                        struct api_error *error)
 {
-    struct schema_run run = {.out = out, .error = error, .vocab = model->vocab};
     json_t *root;
+
+    *error = (struct api_error){0};
+    *out = (struct api_request){0};
+    root = schema_parse_json(body, bytes, error);
+    return root && api_request_read(kind, root, model, out, error);
+}
+
+bool api_request_read(enum api_kind kind, struct json_t *root, const struct api_model *model, struct api_request *out,
+                      struct api_error *error)
+{
+    struct schema_run run = {.out = out, .error = error, .vocab = model->vocab};
 
     *error = (struct api_error){0};
     *out = (struct api_request){
@@ -302,9 +321,11 @@ bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const
         .max_completion_tokens = -1,
         .sampling = FASTDECODE__SAMPLING__INIT,
         .n = 1,
+        .best_of = 1,
         .add_special_tokens = kind != API_CHAT,
         .parse_special = true,
         .add_generation_prompt = true,
+        .prompt_logprobs = -1,
         .pool.return_documents = true,
         .parallel_tool_calls = true,
         .include_reasoning = true,
@@ -315,9 +336,6 @@ bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const
     out->sampling.top_k = model->top_k;
     out->sampling.repetition_penalty = model->repetition_penalty;
     schema_sampling_defaults(out);
-    root = schema_parse_json(body, bytes, error);
-    if (!root)
-        return false;
     out->root = root;
     if (read_object(&run, root) && check_together(&run))
         return true;

@@ -16,6 +16,8 @@
 #include "services/gateway/api_error.h"
 #include "services/gateway/stop_match.h"
 
+struct json_t; // jansson's
+
 enum api_kind {
     API_COMPLETION = 1,
     API_CHAT = 2,
@@ -150,6 +152,7 @@ struct api_request {
     int64_t seed;
     bool stream, include_usage, echo, ignore_eos;
     bool flex;     // the client asks for the latency class "batch"
+    bool yields;   // it takes that class by its priority
     bool logprobs; // of the generated tokens, not of the prompt
     int64_t top_logprobs;
     struct stop_string stops[API_MAX_STOPS];
@@ -162,12 +165,45 @@ struct api_request {
     struct api_form form;
     struct api_pool pool;
     bool add_special_tokens, parse_special, add_generation_prompt, return_token_strs;
+    // schema_extensions.c
+    int64_t prompt_logprobs; // -1: not asked for; else the number of alternatives of each token of the prompt
+    int64_t
+        truncate_prompt_tokens; // 0: not asked for; -1: to what the model takes; else the most tokens, of which the last are kept
+    int64_t best_of;            // how many choices are made of a prompt, of which the n best are shown; at least n
+    const char *suffix;         // the text that comes after the completion; NULL: none
+    bool include_stop_str_in_output, continue_final_message, generation_prompt_asked, return_token_ids, return_tokens_as_token_ids;
+    bool continuous_usage; // each chunk of a stream says the usage so far
 };
+
+// A field that a body may have, as the tables have it.
+enum api_field_type {
+    API_FIELD_CUSTOM, // a reader of its own
+    API_FIELD_BOOL,
+    API_FIELD_INTEGER,
+    API_FIELD_NUMBER,
+    API_FIELD_STRING,
+    API_FIELD_IGNORE,  // any value, which changes nothing
+    API_FIELD_REFUSED, // only a value that changes nothing
+};
+
+struct api_field {
+    const char *name;
+    enum api_field_type type;
+    double min, max; // INTEGER, NUMBER
+    bool above_min;
+};
+
+typedef void api_field_fn(void *arg, const struct api_field *field);
+// Calls for each field of bodies of that kind.
+void api_each_field(enum api_kind kind, api_field_fn *each, void *arg);
 
 // Parses a body of `kind`. On failure *error says what is wrong and *out is empty. Ids are checked against the
 // model's vocab (0: not checked). The caller frees *out with api_request_free().
 bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const struct api_model *model, struct api_request *out,
                        struct api_error *error);
+// The same of a body that is parsed already. The request takes over the reference, even on failure.
+bool api_request_read(enum api_kind kind, struct json_t *root, const struct api_model *model, struct api_request *out,
+                      struct api_error *error);
 void api_request_free(struct api_request *request);
 
 #endif

@@ -56,6 +56,15 @@ bool schema_check_tools(struct schema_run *run);
 bool schema_apply_effort(struct schema_run *run);
 void schema_free_chat(struct api_request *request);
 
+// schema_extensions.c: fields that other servers have beside OpenAI's.
+bool schema_read_prompt_logprobs(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_truncation(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_generation_prompt(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_priority(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_stream_options(struct schema_run *run, const char *name, const json_t *value);
+// Rules between these fields and others, once all are read.
+bool schema_check_extensions(struct schema_run *run);
+
 // schema_value.c. A string with a zero byte is refused: what compares it would see only what comes before. max_bytes 0: no limit.
 bool schema_read_integer(struct schema_run *run, const char *name, const json_t *value, double min, double max, int64_t *out);
 bool schema_read_number(struct schema_run *run, const char *name, const json_t *value, double min, double max, bool above_min,

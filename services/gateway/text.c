@@ -57,7 +57,8 @@ void text_json(struct text *text, const char *data, size_t bytes)
             text_string(text, "\xEF\xBF\xBD");
         from = ++i;
     }
-    text_append(text, data + from, bytes - from);
+    if (bytes > from) // without any bytes there may be no data
+        text_append(text, data + from, bytes - from);
     text_append(text, "\"", 1);
 }
 

@@ -49,13 +49,14 @@ static bool is_full(const struct gateway *gateway, const struct mesh_state *stat
     return true;
 }
 
-// Whether the body may ask for service_tier "flex": the word may also be elsewhere in it.
-static bool may_ask_for_flex(enum api_kind kind, struct exchange *exchange)
+// Whether the body may ask for the latency class batch, by service_tier "flex" or priority: the words may also be elsewhere in it.
+static bool may_ask_for_batch(enum api_kind kind, struct exchange *exchange)
 {
     size_t bytes;
     const char *body = exchange_body(exchange, &bytes);
 
-    return (kind & API_MESH) && bytes > 0 && memmem(body, bytes, "service_tier", strlen("service_tier"));
+    return (kind & API_MESH) && bytes > 0 &&
+           (memmem(body, bytes, "service_tier", strlen("service_tier")) || memmem(body, bytes, "priority", strlen("priority")));
 }
 
 static void free_work(struct work *work)
@@ -122,10 +123,10 @@ void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kin
     bool full, is_batch;
 
     mesh_state(gateway->mesh, &state);
-    key = gateway->keys ? keys_find(gateway->keys, exchange_header(exchange, "Authorization")) : NULL;
+    key = client_key(gateway, exchange);
     is_batch = key && key_is_batch(key);
     full = is_full(gateway, &state, key, kind, is_batch, 1, &error);
-    if ((full && (is_batch || !state.max_queue_batch || !may_ask_for_flex(kind, exchange))) || !key_begin(key, &grant, &error)) {
+    if ((full && (is_batch || !state.max_queue_batch || !may_ask_for_batch(kind, exchange))) || !key_begin(key, &grant, &error)) {
         refuse(exchange, key, &error);
         return;
     }
@@ -178,6 +179,12 @@ static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, 
                  "the text has %u tokens; with their strings counted, at most %u are given in one answer", count,
                  gateway->config.max_request_tokens);
         respond_error(exchange, &error);
+        return;
+    }
+    if (exchange_dialect(exchange)) {
+        exchange_dialect(exchange)->tokens(count, &body);
+        free(ids);
+        exchange_respond(exchange, 200, RESPOND_JSON, &body);
         return;
     }
     text_format(&body, "{\"count\":%u,\"max_model_len\":%u,\"tokens\":[", count, answer_context(gateway));
@@ -240,7 +247,7 @@ static void start_on_loop(void *arg)
 // Whether there is room for it in the queue of the class that its body asks for. It moves there in the key's count.
 static bool check_class(struct gateway *gateway, struct work *work, struct api_request *api, bool is_batch, struct api_error *error)
 {
-    const bool batch = api->flex || is_batch || exchange_is_local(work->exchange);
+    const bool batch = api->flex || api->yields || is_batch || exchange_is_local(work->exchange);
     struct mesh_state state;
 
     api->flex = api->flex || is_batch;
@@ -253,14 +260,16 @@ static bool check_class(struct gateway *gateway, struct work *work, struct api_r
     return !is_full(gateway, &state, work->key, work->kind, batch, 0, error);
 }
 
-// Takes api over.
-static void start_request(struct gateway *gateway, struct work *work, struct api_request *api)
+// Takes api and run over.
+static void start_request(struct gateway *gateway, struct work *work, struct api_request *api, struct dialect_run *run)
 {
     struct start *start = malloc(sizeof *start);
     struct request *request = NULL;
     struct api_error error = {0};
 
-    if (!request_prepare(gateway->requests, work->exchange, api, work->key, &request, &error)) {
+    if (!request_prepare(gateway->requests, work->exchange, api, run, work->key, &request, &error)) {
+        if (exchange_dialect(work->exchange))
+            dialect_rename_field(exchange_dialect(work->exchange), &error);
         refuse(work->exchange, work->grant.key, &error);
         free(start);
         return;
@@ -284,21 +293,32 @@ static void start_request(struct gateway *gateway, struct work *work, struct api
     }
 }
 
+// Returns whether the body is a request for this gateway's model.
+static bool read_body(struct gateway *gateway, struct work *work, struct api_request *api, struct dialect_run **run,
+                      struct api_error *error)
+{
+    size_t bytes;
+    const char *body = exchange_body(work->exchange, &bytes);
+    bool ok = exchange_dialect(work->exchange)
+                  ? work_translate(gateway, work->exchange, work->key, &work->kind, api, run, error)
+                  : api_request_parse(work->kind, body, bytes, language_api_model(gateway->language), api, error);
+
+    return ok && (!api->model || answer_check_model(gateway, api->model, error)) &&
+           (!work->grant.key || key_permits_model(work->grant.key, language_name(gateway->language), error));
+}
+
 void work_run(void *arg, void *item)
 {
     struct gateway *gateway = arg;
     struct work *work = item;
     struct api_request api = {0};
+    struct dialect_run *run = NULL;
     struct api_error error = {0};
-    size_t bytes;
-    const char *body = exchange_body(work->exchange, &bytes);
     bool is_batch = work->grant.key && key_is_batch(work->grant.key);
 
     if (exchange_is_gone(work->exchange)) {
         // nobody is left to answer
-    } else if (!api_request_parse(work->kind, body, bytes, language_api_model(gateway->language), &api, &error) ||
-               (api.model && !answer_check_model(gateway, api.model, &error)) ||
-               (work->grant.key && !key_permits_model(work->grant.key, language_name(gateway->language), &error))) {
+    } else if (!read_body(gateway, work, &api, &run, &error)) {
         log_info("API-REFUSED", "request=%s status=%d param=%s", exchange_request_id(work->exchange), error.status,
                  error.param[0] ? error.param : "-");
         refuse(work->exchange, work->grant.key, &error);
@@ -312,9 +332,12 @@ void work_run(void *arg, void *item)
             answer_tokenize(gateway, work->exchange, &api);
         else if (work->kind == API_DETOKENIZE)
             answer_detokenize(gateway, work->exchange, &api);
-        else
-            start_request(gateway, work, &api); // and empties api
+        else {
+            start_request(gateway, work, &api, run); // and empties api
+            run = NULL;
+        }
     }
+    dialect_run_close(run);
     api_request_free(&api);
     free_work(work);
 }

@@ -9,7 +9,7 @@ from conftest import pace
 
 pytestmark = pytest.mark.sanitizer
 
-C, H, T, D = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
+C, H, T, D, R = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/v1/responses"
 HELLO = [{"role": "user", "content": "hi"}]
 
 
@@ -142,8 +142,53 @@ BAD = [
     ("too many states", C, completion(guided_regex="((a{1000}){1000}){1000}"), 400, "guided_regex", ""),
     ("modalities", H, chat(modalities=["text", "audio"]), 400, "modalities", "not supported"),
     ("audio", H, chat(audio={"voice": "alloy"}), 400, "audio", "not supported"),
-    ("best_of", C, completion(best_of=3), 400, "best_of", "not supported"),
-    ("suffix", C, completion(suffix="."), 400, "suffix", "not supported"),
+    # fields beyond OpenAI's, and those that go with them
+    ("suffix of a model that fills no gaps", C, completion(suffix="."), 400, "suffix", "no tokens for filling in the middle"),
+    ("suffix a number", C, completion(suffix=5), 400, "suffix", "a string"),
+    ("suffix with echo", C, completion(suffix=".", echo=True), 400, "suffix", "not possible with 'echo'"),
+    ("suffix with a zero byte", C, completion(suffix="a\0b"), 400, "suffix", "zero byte"),
+    ("best_of zero", C, completion(best_of=0), 400, "best_of", "from 1 to 128"),
+    ("best_of text", C, completion(best_of="2"), 400, "best_of", "an integer"),
+    ("best_of below n", C, completion(best_of=2, n=3), 400, "best_of", "less than 'n'"),
+    ("best_of streamed", C, completion(best_of=2, stream=True), 400, "best_of", "known at the end"),
+    ("best_of times prompts", C, completion(prompt=["a"] * 100, best_of=2), 400, "best_of", "at most 128"),
+    ("prompt_logprobs high", C, completion(prompt_logprobs=21), 400, "prompt_logprobs", "from 0 to 20"),
+    ("prompt_logprobs all", H, chat(prompt_logprobs=-1), 400, "prompt_logprobs", "from 0 to 20"),
+    ("prompt_logprobs true", C, completion(prompt_logprobs=True), 400, "prompt_logprobs", "an integer"),
+    ("prompt_logprobs streamed", C, completion(prompt_logprobs=1, stream=True), 400, "prompt_logprobs", "not possible with 'stream'"),
+    ("truncation below -1", C, completion(truncate_prompt_tokens=-2), 400, "truncate_prompt_tokens", "from -1"),
+    ("truncation text", H, chat(truncate_prompt_tokens="5"), 400, "truncate_prompt_tokens", "an integer"),
+    ("truncation beyond the context", C, completion(truncate_prompt_tokens=10_000_000), 400, "truncate_prompt_tokens",
+     "maximum context length"),
+    ("include_stop text", C, completion(include_stop_str_in_output="yes"), 400, "include_stop_str_in_output", "a boolean"),
+    ("return_token_ids a number", C, completion(return_token_ids=1), 400, "return_token_ids", "a boolean"),
+    ("return_tokens_as_token_ids text", H, chat(return_tokens_as_token_ids="x"), 400, "return_tokens_as_token_ids", "a boolean"),
+    ("priority text", C, completion(priority="high"), 400, "priority", "an integer"),
+    ("priority huge", H, chat(priority=1e12), 400, "priority", "from -2147483648"),
+    ("continue both", H, chat(continue_final_message=True, add_generation_prompt=True), 400, "continue_final_message", "cannot both"),
+    ("continue without text", H, chat(messages=[*HELLO, {"role": "assistant", "content": None}], continue_final_message=True), 400,
+     "continue_final_message", "message with text"),
+    ("continue blank", H, chat(messages=[*HELLO, {"role": "assistant", "content": " \n"}], continue_final_message=True), 400, "messages",
+     "does not end with"),
+    ("continue text", H, chat(continue_final_message="yes"), 400, "continue_final_message", "a boolean"),
+    ("continue a prompt", T, {"prompt": "a", "continue_final_message": True}, 400, "continue_final_message", "needs 'messages'"),
+    ("generation prompt a number", H, chat(add_generation_prompt=1), 400, "add_generation_prompt", "a boolean"),
+    ("continuous usage text", C, completion(stream=True, stream_options={"continuous_usage_stats": 1}), 400,
+     "stream_options.continuous_usage_stats", "a boolean"),
+    ("continuous usage alone", C, completion(stream_options={"continuous_usage_stats": True}), 400, "stream_options", "only allowed"),
+    # responses
+    ("response of nothing", R, {"model": "default"}, 400, "input", "required"),
+    ("response of broken JSON", R, b"{", 400, None, "not valid JSON"),
+    ("response of a number", R, {"input": 5}, 400, "input", "not an integer"),
+    ("response of no items", R, {"input": []}, 400, "input", "must not be empty"),
+    ("response of a strange item", R, {"input": [{"type": "computer_call"}]}, 400, "input[0]", "only items of type"),
+    ("response of an unknown role", R, {"input": [{"role": "wizard", "content": "x"}]}, 400, "input", "must be"),
+    ("response of another model", R, {"model": "gpt-17", "input": "x"}, 404, "model", "does not exist"),
+    ("response temperature", R, {"input": "x", "temperature": 9}, 400, "temperature", "at most 2"),
+    ("response too long", R, {"input": "x", "max_output_tokens": 10_000_000}, 400, "max_output_tokens", "maximum context length"),
+    ("response format", R, {"input": "x", "text": {"format": 5}}, 400, "text.format", "an object with a 'type'"),
+    ("response to none", R, {"input": "x", "previous_response_id": "resp_1"}, 404, "previous_response_id", "no such response"),
+    ("response metadata", R, {"input": "x", "metadata": 5}, 400, "metadata", "an object"),
     # tools
     ("tools text", H, chat(tools="f"), 400, "tools", "an array of tools"),
     ("tools an object", H, chat(tools={"f": {}}), 400, "tools", "an array of tools"),
@@ -236,6 +281,22 @@ def test_bad_request(server, name, path, body, status, param, part):
     assert got == status, text
     check_error(text, param, part)
     assert headers["Content-Type"].startswith("application/json")
+
+
+FORMS = {"/v1/messages": lambda error: error["type"] == "error" and {"type", "message"} == set(error["error"]),
+         "/v1/messages/count_tokens": lambda error: error["type"] == "error" and {"type", "message"} == set(error["error"]),
+         "/api/chat": lambda error: isinstance(error["error"], str), "/api/nowhere": lambda error: isinstance(error["error"], str)}
+
+
+@pytest.mark.parametrize("path", FORMS)
+@pytest.mark.parametrize("method,body,headers,status", [
+    ("POST", b"{", {}, 400), ("POST", b"[]", {}, 400), ("POST", b'{"model": 5}', {}, 400), ("PUT", b"{}", {}, 405), ("POST", b"{}", {"Content-Encoding": "gzip"}, 415),
+    ("POST", b" " * 10_000_000, {}, 413)])
+def test_errors_in_other_forms(server, path, method, body, headers, status):
+    """Whoever refuses the request, its parser or the server before it, the client reads its own kind of error."""
+    got, _, text = call(server, method, path, body, headers)
+    assert got == (404 if path == "/api/nowhere" else status), text
+    assert FORMS[path](json.loads(text)), text
 
 
 def test_context_code(server):

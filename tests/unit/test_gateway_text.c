@@ -167,7 +167,7 @@ static void test_completion_logprobs(void **state)
     shown_tokens_add_top(&tokens, "x", 1, -3); // another token of the same text: the better one's value stays
     respond_whole_begin(&text, &head);
     respond_whole_choice(&text, &head, &choice, true);
-    respond_whole_end(&text, &usage);
+    respond_whole_end(&text, NULL, &usage);
     root = load(&text, 0);
     logprobs = json_object_get(json_array_get(json_object_get(root, "choices"), 0), "logprobs");
     assert_true(json_is_null(json_array_get(json_object_get(logprobs, "token_logprobs"), 0)));

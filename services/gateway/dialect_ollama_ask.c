@@ -1,0 +1,245 @@
+// dialect_ollama_ask.c: from Ollama's requests to one for a chat or a completion.
+//
+// /api/chat is a chat. /api/generate is a chat, too, of the system's and the user's message; with "raw" or a suffix it is a completion.
+// Both stream unless told otherwise. The options are fields of their own in a chat; those that size or place the model are this
+// server's business and ignored.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "services/gateway/dialect_json.h"
+#include "services/gateway/dialect_ollama_ask.h"
+#include "services/gateway/schema_internal.h"
+
+enum { RAW_TOKENS = 128 }; // of a completion whose length is not given
+
+static const char *const read_fields[] = {"model", "messages", "prompt", "suffix",   "system",       "template",   "context",
+                                          "raw",   "images",   "stream", "format",   "options",      "keep_alive", "tools",
+                                          "think", "truncate", "shift",  "logprobs", "top_logprobs", NULL};
+
+// Options that are fields of a chat, under another name or the same.
+static const struct {
+    const char *option, *field;
+} options[] = {
+    {"temperature", "temperature"},
+    {"top_k", "top_k"},
+    {"top_p", "top_p"},
+    {"min_p", "min_p"},
+    {"typical_p", "typical_p"},
+    {"tfs_z", "tfs_z"},
+    {"mirostat", "mirostat"},
+    {"seed", "seed"},
+    {"stop", "stop"},
+    {"repeat_penalty", "repetition_penalty"},
+    {"presence_penalty", "presence_penalty"},
+    {"frequency_penalty", "frequency_penalty"},
+};
+
+static const char *const ignored_options[] = {"num_predict", "num_ctx",       "num_keep",         "num_batch",  "num_gpu",
+                                              "main_gpu",    "num_thread",    "use_mmap",         "use_mlock",  "low_vram",
+                                              "numa",        "repeat_last_n", "penalize_newline", "vocab_only", "f16_kv",
+                                              "logits_all",  "mirostat_tau",  "mirostat_eta",     NULL};
+
+static bool take_options(const json_t *body, json_t *chat, struct api_error *error)
+{
+    const json_t *given = dialect_member(body, "options"), *most = dialect_member(given, "num_predict");
+    const char *known[ARRAY_COUNT(options) + 1];
+    size_t i;
+
+    if (given && !json_is_object(given))
+        return dialect_wrong_type(error, "options", "an object", given);
+    for (i = 0; i < ARRAY_COUNT(options); i++) {
+        known[i] = options[i].option;
+        if (!dialect_set(chat, options[i].field, dialect_member(given, options[i].option)))
+            return false;
+    }
+    known[i] = NULL;
+    if (given)
+        dialect_log_ignored(given, known, ignored_options, NULL);
+    if (most && !json_is_integer(most))
+        return dialect_wrong_type(error, "options.num_predict", "an integer", most);
+    return json_integer_value(most) <= 0 || dialect_set(chat, "max_tokens", most); // -1, -2: as many as fit
+}
+
+// A name may have the tag that stands for the only one there is.
+static bool take_model(const json_t *body, json_t *chat, struct api_error *error)
+{
+    static const char latest[] = ":latest";
+    const json_t *model = dialect_member(body, "model");
+    const size_t bytes = json_string_length(model), tag = sizeof latest - 1;
+
+    if (!model)
+        return dialect_missing(error, "model");
+    if (!json_is_string(model))
+        return dialect_wrong_type(error, "model", "a string", model);
+    if (bytes > tag && memcmp(json_string_value(model) + bytes - tag, latest, tag) == 0)
+        return dialect_set_new(chat, "model", json_stringn(json_string_value(model), bytes - tag));
+    return dialect_set(chat, "model", model);
+}
+
+// "json", or a schema.
+static bool take_format(const json_t *body, json_t *chat, struct api_error *error)
+{
+    const json_t *format = dialect_member(body, "format");
+
+    if (!format || schema_is_string(format, ""))
+        return true;
+    if (schema_is_string(format, "json"))
+        return dialect_set_new(chat, "response_format", json_pack("{s:s}", "type", "json_object"));
+    if (!json_is_object(format))
+        return dialect_wrong_type(error, "format", "'json' or a schema", format);
+    return dialect_set_new(chat, "response_format",
+                           json_pack("{s:s, s:{s:s, s:O}}", "type", "json_schema", "json_schema", "name", "format", "schema",
+                                     (json_t *)(uintptr_t)format));
+}
+
+static bool take_think(const json_t *body, json_t *chat, struct api_error *error)
+{
+    const json_t *think = dialect_member(body, "think");
+
+    if (!think)
+        return true;
+    if (json_is_string(think))
+        return dialect_set(chat, "reasoning_effort", think);
+    if (!json_is_boolean(think))
+        return dialect_wrong_type(error, "think", "a boolean or a string", think);
+    return dialect_set_new(chat, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", (int)json_is_true(think)));
+}
+
+// What chats and generation have in common.
+static bool take_common(const json_t *body, json_t *chat, struct api_error *error)
+{
+    static const char *const refused[] = {"template", "context", "logprobs", "top_logprobs", "images"};
+    const json_t *stream = dialect_member(body, "stream");
+
+    for (size_t i = 0; i < ARRAY_COUNT(refused); i++) {
+        const json_t *value = dialect_member(body, refused[i]);
+        if (value && !json_is_false(value) && !schema_is_string(value, "") &&
+            !(json_is_array(value) && json_array_size(value) == 0) && !(json_is_integer(value) && json_integer_value(value) == 0))
+            return dialect_unsupported(error, refused[i], "");
+    }
+    dialect_log_ignored(body, read_fields, NULL, NULL);
+    if (stream && !json_is_boolean(stream))
+        return dialect_wrong_type(error, "stream", "a boolean", stream);
+    return dialect_set_new(chat, "stream", json_boolean(!json_is_false(stream))) && take_model(body, chat, error) &&
+           take_options(body, chat, error) && take_format(body, chat, error) && take_think(body, chat, error);
+}
+
+// --- messages of a chat -------------------------------------------------------------------------------------------
+// Its calls have no ids, and arguments that are objects. A tool's answer names the tool.
+static bool take_calls(json_t *messages, const json_t *calls, size_t index, json_t *message)
+{
+    bool ok = true;
+    size_t i;
+
+    for (i = 0; ok && i < json_array_size(calls); i++) {
+        const json_t *function = json_object_get(json_array_get(calls, i), "function");
+        json_t *arguments = NULL, *id = json_sprintf("call_%zu_%zu", index, i);
+        char *dumped = json_dumps(json_object_get(function, "arguments"), JSON_COMPACT | JSON_ENCODE_ANY);
+        arguments = json_string(dumped ? dumped : "{}");
+        free(dumped);
+        ok = id && arguments && dialect_add_call(messages, id, json_object_get(function, "name"), arguments, &message);
+        json_decref(id);
+        json_decref(arguments);
+    }
+    return ok;
+}
+
+static bool take_message(json_t *messages, size_t index, const json_t *given, struct api_error *error)
+{
+    const json_t *role = json_object_get(given, "role"), *content = dialect_member(given, "content");
+    const json_t *images = dialect_member(given, "images"), *tool = dialect_member(given, "tool_name");
+    json_t *message;
+    char where[64];
+
+    snprintf(where, sizeof where, "messages[%zu]", index);
+    if (!json_is_object(given))
+        return dialect_wrong_type(error, where, "an object", given);
+    if (!json_is_string(role) || schema_has_zero(role))
+        return api_fail(error, 400, "invalid_type", where, "'%s.role' must be a string", where);
+    if (content && !json_is_string(content))
+        return api_fail(error, 400, "invalid_type", where, "'%s.content' must be a string", where);
+    if (json_array_size(images) > 0)
+        return api_fail(error, 400, "unsupported_content", where, "'%s.images' are not supported", where);
+    return dialect_add_message(messages, json_string_value(role),
+                               content ? json_incref((json_t *)(uintptr_t)content) : json_string(""), &message) &&
+           dialect_set(message, "reasoning_content", dialect_member(given, "thinking")) && dialect_set(message, "name", tool) &&
+           dialect_set(message, "tool_call_id", dialect_member(given, "tool_call_id")) &&
+           take_calls(messages, json_object_get(given, "tool_calls"), index, message);
+}
+
+static bool take_messages(const json_t *body, json_t *chat, struct api_error *error)
+{
+    const json_t *given = dialect_member(body, "messages");
+    json_t *messages = json_array();
+    bool ok = messages != NULL;
+    size_t i;
+
+    if (!given)
+        ok = dialect_missing(error, "messages");
+    else if (!json_is_array(given))
+        ok = dialect_wrong_type(error, "messages", "an array of messages", given);
+    for (i = 0; ok && i < json_array_size(given); i++)
+        ok = take_message(messages, i, json_array_get(given, i), error);
+    ok = ok && dialect_set(chat, "messages", messages);
+    json_decref(messages);
+    return ok;
+}
+
+// --- requests -----------------------------------------------------------------------------------------------------
+static bool finish(struct dialect_ask *ask, json_t *chat, bool ok)
+{
+    if (ok)
+        ask->chat = chat;
+    else
+        json_decref(chat);
+    return ok;
+}
+
+bool dialect_ollama_translate_chat(struct dialect_ask *ask, struct api_error *error)
+{
+    json_t *chat = json_object();
+
+    return finish(ask, chat,
+                  chat && take_common(ask->body, chat, error) && take_messages(ask->body, chat, error) &&
+                      dialect_set(chat, "tools", dialect_member(ask->body, "tools")));
+}
+
+// The prompt as a chat.
+static bool take_turn(json_t *chat, const json_t *prompt, const json_t *system)
+{
+    json_t *messages = json_array(), *message;
+    bool ok = messages && (!system || schema_is_string(system, "") ||
+                           dialect_add_message(messages, "system", json_incref((json_t *)(uintptr_t)system), &message));
+
+    ok = ok && dialect_add_message(messages, "user", json_incref((json_t *)(uintptr_t)prompt), &message) &&
+         dialect_set(chat, "messages", messages);
+    json_decref(messages);
+    return ok;
+}
+
+static bool take_prompt(struct dialect_ask *ask, json_t *chat, struct api_error *error)
+{
+    const json_t *prompt = dialect_member(ask->body, "prompt"), *system = dialect_member(ask->body, "system");
+    const json_t *suffix = dialect_member(ask->body, "suffix"), *most = json_object_get(chat, "max_tokens");
+
+    if (!prompt)
+        return dialect_missing(error, "prompt");
+    if (!json_is_string(prompt))
+        return dialect_wrong_type(error, "prompt", "a string", prompt);
+    if (system && !json_is_string(system))
+        return dialect_wrong_type(error, "system", "a string", system);
+    if (!json_is_true(json_object_get(ask->body, "raw")) && (!suffix || schema_is_string(suffix, "")))
+        return take_turn(chat, prompt, system);
+    ask->kind = API_COMPLETION;
+    return dialect_set(chat, "prompt", prompt) && dialect_set(chat, "suffix", suffix) &&
+           (most || dialect_set_new(chat, "max_tokens", json_integer(RAW_TOKENS)));
+}
+
+bool dialect_ollama_translate_generate(struct dialect_ask *ask, struct api_error *error)
+{
+    json_t *chat = json_object();
+
+    return finish(ask, chat, chat && take_common(ask->body, chat, error) && take_prompt(ask, chat, error));
+}

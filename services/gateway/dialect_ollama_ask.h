@@ -1,0 +1,11 @@
+// dialect_ollama_ask.h: requests of Ollama's API, translated.
+#ifndef FD_GATEWAY_DIALECT_OLLAMA_ASK_H
+#define FD_GATEWAY_DIALECT_OLLAMA_ASK_H
+
+#include "services/gateway/dialect.h"
+
+// dialect_ollama_ask.c
+bool dialect_ollama_translate_chat(struct dialect_ask *ask, struct api_error *error);
+bool dialect_ollama_translate_generate(struct dialect_ask *ask, struct api_error *error);
+
+#endif

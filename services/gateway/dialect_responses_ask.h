@@ -1,0 +1,20 @@
+// dialect_responses_ask.h: requests of OpenAI's responses, translated, and what they leave for the answer.
+#ifndef FD_GATEWAY_DIALECT_RESPONSES_ASK_H
+#define FD_GATEWAY_DIALECT_RESPONSES_ASK_H
+
+#include "services/gateway/dialect.h"
+#include "services/gateway/key.h"
+#include "services/gateway/text.h"
+
+// What an answer needs of its request.
+struct dialect_responses_own {
+    struct text echo; // fields that the answer repeats: ,"instructions":null,...
+    struct response_store *store;
+    char tenant[KEY_TENANT_BYTES], id[DIALECT_ID_BYTES];
+    bool kept; // the store has an entry that waits for the answer
+};
+
+bool dialect_responses_translate(struct dialect_ask *ask, struct api_error *error);
+void dialect_responses_free_own(void *own);
+
+#endif

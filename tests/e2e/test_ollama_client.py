@@ -1,0 +1,81 @@
+"""The official `ollama` package against a running mesh: chats, generation, lists of models, errors."""
+import ollama
+import pytest
+
+from api_client import call, post
+from conftest import seconds
+
+pytestmark = pytest.mark.sanitizer
+
+HELLO = [{"role": "user", "content": "Say hello."}]
+GREEDY = {"temperature": 0, "num_predict": 8}
+
+
+@pytest.fixture(scope="module")
+def client(mesh):
+    return ollama.Client(host=mesh.url, timeout=seconds(120))
+
+
+def chat(mesh, messages):
+    return post(mesh, "/v1/chat/completions", {"messages": messages, "temperature": 0, "max_tokens": 8})
+
+
+def test_chat(client, mesh):
+    reply, same = client.chat(model=mesh.model, messages=HELLO, options=GREEDY), chat(mesh, HELLO)
+    assert reply.message.content == same["choices"][0]["message"]["content"] and reply.message.role == "assistant"
+    assert reply.done and reply.done_reason == same["choices"][0]["finish_reason"]
+    assert reply.prompt_eval_count == same["usage"]["prompt_tokens"] and reply.eval_count == same["usage"]["completion_tokens"]
+    assert reply.total_duration >= reply.prompt_eval_duration + reply.eval_duration > 0
+
+
+def test_chat_stream(client, mesh):
+    parts = list(client.chat(model=mesh.model + ":latest", messages=HELLO, options=GREEDY, stream=True))
+    assert "".join(part.message.content for part in parts) == chat(mesh, HELLO)["choices"][0]["message"]["content"]
+    assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
+
+
+def test_lines_and_their_type(mesh):
+    status, headers, text = call(mesh, "POST", "/api/chat", {"model": "default", "messages": HELLO, "options": GREEDY})
+    assert status == 200 and headers["Content-Type"] == "application/x-ndjson"
+    assert all(line.startswith("{") for line in text.splitlines())
+
+
+def test_generate(client, mesh):
+    same = chat(mesh, [{"role": "system", "content": "Be brief."}, *HELLO])["choices"][0]["message"]["content"]
+    assert client.generate(model=mesh.model, prompt="Say hello.", system="Be brief.", options=GREEDY).response == same
+    parts = client.generate(model=mesh.model, prompt="Say hello.", system="Be brief.", options=GREEDY, stream=True)
+    assert "".join(part.response for part in parts) == same
+    raw = post(mesh, "/v1/completions", {"prompt": "The sea is", "temperature": 0, "max_tokens": 8})["choices"][0]["text"]
+    assert client.generate(model=mesh.model, prompt="The sea is", raw=True, options=GREEDY).response == raw
+
+
+def test_options_are_fields(client, mesh):
+    text = client.chat(model=mesh.model, messages=HELLO, options=GREEDY).message.content
+    stop = text[2:4]
+    reply = client.chat(model=mesh.model, messages=HELLO, options={**GREEDY, "stop": [stop], "num_ctx": 2048})
+    assert reply.message.content == text[:text.index(stop)] and reply.done_reason == "stop"
+    drawn = {client.chat(model=mesh.model, messages=HELLO, options={"temperature": 1.5, "seed": 4, "num_predict": 8}).message.content
+             for _ in range(2)}
+    assert len(drawn) == 1
+
+
+def test_models(client, mesh):
+    name = client.list().models[0].model
+    assert client.ps().models[0].model == name
+    shown = client.show(name)
+    assert "completion" in shown.capabilities and shown.modelinfo["general.context_length"] > 0
+    assert client.show("default:latest").modelinfo == shown.modelinfo
+    assert call(mesh, "GET", "/api/version")[0] == 200
+
+
+@pytest.mark.parametrize("status,ask", [
+    (404, lambda client: client.chat(model="gpt-17", messages=HELLO)),
+    (404, lambda client: client.show("gpt-17")),
+    (404, lambda client: client.embed(model="default", input="x")),
+    (400, lambda client: client.chat(model="default", messages=HELLO, options={"temperature": 9})),
+    (400, lambda client: client.generate(model="default", prompt="x", images=[b"x"])),
+])
+def test_errors(client, status, ask):
+    with pytest.raises(ollama.ResponseError) as caught:
+        ask(client)
+    assert caught.value.status_code == status and caught.value.error

@@ -1,0 +1,123 @@
+"""/v1/responses with the official `openai` package: answers, events, conversations that are kept, and their limits."""
+import openai
+import pytest
+
+from api_client import post
+from conftest import seconds
+
+pytestmark = pytest.mark.sanitizer
+
+HELLO = [{"role": "user", "content": "Say hello."}]
+
+
+def client_of(mesh, key="none"):
+    return openai.OpenAI(base_url=mesh.url + "/v1", api_key=key, max_retries=0, timeout=seconds(120))
+
+
+@pytest.fixture(scope="module")
+def client(mesh):
+    return client_of(mesh)
+
+
+def ask(client, text="Say hello.", **fields):
+    return client.responses.create(model="default", input=text, temperature=0, **{"max_output_tokens": 8, **fields})
+
+
+def chat(mesh, messages, **fields):
+    return post(mesh, "/v1/chat/completions", {"messages": messages, "temperature": 0, "max_tokens": 8, **fields})
+
+
+def test_a_response(client, mesh):
+    reply = ask(client, instructions="Be brief.", metadata={"a": "b"}, user="me")
+    same = chat(mesh, [{"role": "system", "content": "Be brief."}, *HELLO])
+    assert reply.id.startswith("resp_") and reply.object == "response" and reply.error is None
+    assert reply.output_text == same["choices"][0]["message"]["content"]
+    assert reply.instructions == "Be brief." and reply.metadata == {"a": "b"} and reply.max_output_tokens == 8
+    assert (reply.status == "incomplete") == (same["choices"][0]["finish_reason"] == "length")
+    assert reply.status == "completed" or reply.incomplete_details.reason == "max_output_tokens"
+    assert (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.total_tokens) \
+        == tuple(same["usage"][name] for name in ("prompt_tokens", "completion_tokens", "total_tokens"))
+
+
+def test_items_are_messages(client):
+    parts = [{"role": "user", "content": [{"type": "input_text", "text": "Say "}, {"type": "input_text", "text": "hello."}]}]
+    assert ask(client, parts).output_text == ask(client).output_text
+
+
+def test_events(client):
+    whole = ask(client)
+    events = list(ask(client, stream=True))
+    kinds = [event.type for event in events]
+    assert kinds[:4] == ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"]
+    assert kinds[-4:-1] == ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
+    assert kinds[-1] == "response." + whole.status and set(kinds[4:-4]) == {"response.output_text.delta"}
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == whole.output_text
+    final = events[-1].response
+    assert final.output_text == whole.output_text and final.usage.output_tokens == whole.usage.output_tokens
+    assert client.responses.retrieve(final.id) == final
+
+
+def test_the_clients_own_stream(client):
+    whole = ask(client).output_text
+    body = {"stop": whole[4:7]}  # so that it ends before its length
+    with client.responses.stream(model="default", input="Say hello.", temperature=0, extra_body=body) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        final = stream.get_final_response()
+    assert final.status == "completed" and final.output_text == text == whole[:whole.index(whole[4:7])]
+
+
+def test_a_conversation(client, mesh):
+    """The next request has what was said before, and its own instructions only."""
+    first = ask(client, instructions="Be brief.")
+    second = ask(client, "And now?", previous_response_id=first.id, instructions="Be long.")
+    messages = [{"role": "system", "content": "Be long."}, *HELLO, {"role": "assistant", "content": first.output_text},
+                {"role": "user", "content": "And now?"}]
+    assert second.output_text == chat(mesh, messages)["choices"][0]["message"]["content"]
+    assert second.previous_response_id == first.id
+    third = ask(client, "Go on.", previous_response_id=second.id)
+    assert third.usage.input_tokens > second.usage.input_tokens
+
+
+def test_kept_and_removed(client):
+    reply = ask(client)
+    assert client.responses.retrieve(reply.id) == reply
+    client.responses.delete(reply.id)
+    for gone in (lambda: client.responses.retrieve(reply.id), lambda: client.responses.delete(reply.id),
+                 lambda: ask(client, previous_response_id=reply.id)):
+        with pytest.raises(openai.NotFoundError):
+            gone()
+    quiet = ask(client, store=False)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(quiet.id)
+
+
+def test_limits_and_owners(start_mesh, tmp_path):
+    """A key has its own answers, the oldest of which go; a mesh may keep none."""
+    path = tmp_path / "keys"
+    path.write_text("sk-one\nsk-two\n")
+    mesh = start_mesh(env={"FD_API_KEY_FILE": str(path), "FD_RESPONSES_PER_KEY": "2"})
+    one, two = client_of(mesh, "sk-one"), client_of(mesh, "sk-two")
+    replies = [ask(one, max_output_tokens=1) for _ in range(3)]
+    other = ask(two, max_output_tokens=1)
+    with pytest.raises(openai.NotFoundError):
+        one.responses.retrieve(replies[0].id)
+    assert one.responses.retrieve(replies[2].id).id == replies[2].id and two.responses.retrieve(other.id).id == other.id
+    for stranger in (lambda: two.responses.retrieve(replies[2].id), lambda: two.responses.delete(replies[2].id),
+                     lambda: ask(two, previous_response_id=replies[2].id)):
+        with pytest.raises(openai.NotFoundError):
+            stranger()
+    none = start_mesh(env={"FD_RESPONSES_MEMORY": "0"})
+    reply = ask(client_of(none), max_output_tokens=1)
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client_of(none), previous_response_id=reply.id)
+    assert "--responses-memory" in caught.value.body["message"]
+
+
+def test_errors(client):
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, max_output_tokens=0)
+    assert caught.value.param == "max_output_tokens"
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, "word " * 20000)
+    assert caught.value.code == "context_length_exceeded" and caught.value.param == "input"

@@ -1,0 +1,612 @@
+// test_dialects.c: other forms of the API: what a request becomes, and how an answer with text, reasoning and calls is told, whole and
+// as a stream.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "services/gateway/dialects.h"
+#include "services/gateway/response_store.h"
+
+// --- requests -----------------------------------------------------------------------------------------------------
+static struct dialect_ask ask_of(const char *body, struct response_store *store)
+{
+    json_t *root = json_loads(body, 0, NULL);
+
+    if (!root)
+        fail_msg("the test's body is not JSON: %s", body);
+    return (struct dialect_ask){.body = root, .tenant = "t", .request_id = "r", .store = store, .kind = API_CHAT};
+}
+
+// Translates the body; the chat must be as the text says.
+static void expect_chat(const struct dialect *dialect, const char *body, const char *chat)
+{
+    struct dialect_ask ask = ask_of(body, NULL);
+    json_t *wanted = json_loads(chat, 0, NULL);
+    struct api_error error;
+
+    assert_non_null(wanted);
+    if (!dialect_translate(dialect, &ask, &error))
+        fail_msg("%s: refused: %s", body, error.message);
+    if (!json_equal(ask.chat, wanted)) {
+        char *got = json_dumps(ask.chat, JSON_COMPACT | JSON_SORT_KEYS);
+        fail_msg("%s\n gives  %s\n wanted %s", body, got, chat);
+    }
+    dialect_free_own(dialect, ask.own);
+    json_decref(ask.chat);
+    json_decref((json_t *)(uintptr_t)ask.body);
+    json_decref(wanted);
+}
+
+static void expect_refused(const struct dialect *dialect, const char *body, const char *param, const char *part)
+{
+    struct dialect_ask ask = ask_of(body, NULL);
+    struct api_error error;
+
+    if (dialect_translate(dialect, &ask, &error))
+        fail_msg("%s: taken", body);
+    assert_null(ask.chat);
+    assert_null(ask.own);
+    if (strcmp(error.param, param) != 0 || !strstr(error.message, part))
+        fail_msg("%s: %s: %s", body, error.param, error.message);
+    json_decref((json_t *)(uintptr_t)ask.body);
+}
+
+static void test_responses_ask(void **state)
+{
+    const struct dialect *d = &dialect_responses;
+    (void)state;
+
+    expect_chat(
+        d,
+        "{\"model\":\"m\",\"input\":\"hi\",\"instructions\":\"be brief\",\"max_output_tokens\":7,\"temperature\":0.5,\"seed\":3}",
+        "{\"model\":\"m\",\"max_completion_tokens\":7,\"temperature\":0.5,\"seed\":3,\"messages\":[{\"role\":\"system\","
+        "\"content\":\"be brief\"},{\"role\":\"user\",\"content\":\"hi\"}]}");
+    expect_chat(
+        d,
+        "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"6*7?\"}]},{\"type\":\"reasoning\",\"id\":"
+        "\"rs\",\"summary\":[],\"content\":[{\"type\":\"reasoning_text\",\"text\":\"a tool\"}]},{\"type\":\"function_call\","
+        "\"call_id\":\"c1\",\"name\":\"mul\",\"arguments\":\"{}\"},{\"type\":\"function_call\",\"call_id\":\"c2\",\"name\":\"add\","
+        "\"arguments\":\"{}\"},{\"type\":\"function_call_output\",\"call_id\":\"c1\",\"output\":\"42\"},{\"type\":\"message\",\"role\":"
+        "\"assistant\",\"content\":[{\"type\":\"output_text\",\"text\":\"42\",\"annotations\":[]}]}],\"truncation\":\"auto\"}",
+        "{\"truncate_prompt_tokens\":-1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"6*7?\"}]},"
+        "{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"a tool\",\"tool_calls\":[{\"id\":\"c1\",\"type\":"
+        "\"function\",\"function\":{\"name\":\"mul\",\"arguments\":\"{}\"}},{\"id\":\"c2\",\"type\":\"function\",\"function\":{\"name\":"
+        "\"add\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"content\":\"42\",\"tool_call_id\":\"c1\"},{\"role\":\"assistant\","
+        "\"content\":[{\"type\":\"text\",\"text\":\"42\"}]}]}");
+    expect_chat(
+        d,
+        "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"},\"strict\":true}],"
+        "\"tool_choice\":{\"type\":\"function\",\"name\":\"f\"},\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\","
+        "\"schema\":{}}},\"reasoning\":{\"effort\":\"low\"}}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
+        "\"parameters\":{\"type\":\"object\"},\"strict\":true}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}},"
+        "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"schema\":{}}},\"reasoning_effort\":\"low\"}");
+    expect_refused(d, "{}", "input", "required");
+    expect_refused(d, "{\"input\":5}", "input", "not an integer");
+    expect_refused(d, "{\"input\":[5]}", "input[0]", "an object");
+    expect_refused(d, "{\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]}", "input[0]", "only items of type");
+    expect_refused(d, "{\"input\":[{\"role\":\"user\"}]}", "input[0].content", "required");
+    expect_refused(d, "{\"input\":[{\"content\":\"x\"}]}", "input[0].role", "required");
+    expect_refused(d, "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}", "input[0].content[0]",
+                   "only parts of type");
+    expect_refused(d, "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\"}]}]}", "input[0].content[0]",
+                   "a string");
+    expect_refused(d, "{\"input\":[{\"type\":\"function_call\",\"name\":\"f\",\"arguments\":\"\"}]}", "input[0].call_id",
+                   "required");
+    expect_refused(d, "{\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"f\"}]}", "input[0].output", "required");
+    expect_refused(d, "{\"input\":\"x\",\"background\":true}", "background", "not supported");
+    expect_refused(d, "{\"input\":\"x\",\"conversation\":\"c\"}", "conversation", "not supported");
+    expect_refused(d, "{\"input\":\"x\",\"include\":[\"file_search_call.results\"]}", "include", "not supported");
+    expect_refused(d, "{\"input\":\"x\",\"store\":1}", "store", "a boolean");
+    expect_refused(d, "{\"input\":\"x\",\"max_output_tokens\":0}", "max_output_tokens", "at least 1");
+    expect_refused(d, "{\"input\":\"x\",\"truncation\":\"some\"}", "truncation", "must be");
+    expect_refused(d, "{\"input\":\"x\",\"instructions\":[]}", "instructions", "a string");
+    expect_refused(d, "{\"input\":\"x\",\"tools\":[{\"type\":\"web_search\"}]}", "tools[0]", "only tools of type");
+    expect_refused(d, "{\"input\":\"x\",\"previous_response_id\":\"resp_1\"}", "previous_response_id", "keeps no responses");
+}
+
+static void test_messages_ask(void **state)
+{
+    const struct dialect *d = &dialect_messages;
+    (void)state;
+
+    expect_chat(
+        d,
+        "{\"model\":\"m\",\"max_tokens\":5,\"system\":[{\"type\":\"text\",\"text\":\"be brief\"}],\"stop_sequences\":[\"x\"],"
+        "\"messages\":[{\"role\":\"user\",\"content\":\"6*7?\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\","
+        "\"thinking\":\"a tool\",\"signature\":\"\"},{\"type\":\"text\",\"text\":\"let me see\"},{\"type\":\"tool_use\",\"id\":\"u1\","
+        "\"name\":\"mul\",\"input\":{\"a\":6}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"u1\","
+        "\"content\":[{\"type\":\"text\",\"text\":\"42\"}]},{\"type\":\"text\",\"text\":\"so?\"}]}]}",
+        "{\"model\":\"m\",\"max_tokens\":5,\"stop\":[\"x\"],\"messages\":[{\"role\":\"system\",\"content\":[{\"type\":\"text\","
+        "\"text\":\"be brief\"}]},{\"role\":\"user\",\"content\":\"6*7?\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\","
+        "\"text\":\"let me see\"}],\"reasoning_content\":\"a tool\",\"tool_calls\":[{\"id\":\"u1\",\"type\":\"function\",\"function\":"
+        "{\"name\":\"mul\",\"arguments\":\"{\\\"a\\\":6}\"}}]},{\"role\":\"tool\",\"content\":[{\"type\":\"text\",\"text\":\"42\"}],"
+        "\"tool_call_id\":\"u1\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"so?\"}]}]}");
+    expect_chat(
+        d, "{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"It\"}]}",
+        "{\"max_tokens\":5,\"continue_final_message\":true,\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
+        "\"content\":\"It\"}]}");
+    expect_chat(
+        d,
+        "{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"name\":\"f\",\"description\":\"d\","
+        "\"input_schema\":{}}],\"tool_choice\":{\"type\":\"tool\",\"name\":\"f\",\"disable_parallel_tool_use\":true},\"thinking\":"
+        "{\"type\":\"enabled\",\"budget_tokens\":1024}}",
+        "{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
+        "\"f\",\"description\":\"d\",\"parameters\":{}}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}},"
+        "\"parallel_tool_calls\":false,\"chat_template_kwargs\":{\"enable_thinking\":true}}");
+    expect_refused(d, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", "max_tokens", "required");
+    expect_refused(d, "{\"max_tokens\":1}", "messages", "required");
+    expect_refused(d, "{\"max_tokens\":1,\"messages\":[]}", "messages", "must not be empty");
+    expect_refused(d, "{\"max_tokens\":1,\"messages\":[{\"role\":\"system\",\"content\":\"a\"}]}", "messages[0]",
+                   "'user' or 'assistant'");
+    expect_refused(d, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":1}]}", "messages[0]", "a string or an array");
+    expect_refused(d, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}",
+                   "messages[0].content[0]", "only blocks");
+    expect_refused(d, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\"}]}]}",
+                   "messages[0].content[0]", "tool_use_id");
+    expect_refused(d,
+                   "{\"max_tokens\":1,\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"a\"}]}]}",
+                   "messages[0].content[0]", "'input'");
+    expect_refused(d, "{\"max_tokens\":1,\"system\":4,\"messages\":[]}", "system", "a string or an array");
+    expect_refused(d, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tool_choice\":{\"type\":\"x\"}}",
+                   "tool_choice", "must be");
+    expect_refused(
+        d, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"type\":\"bash_20250124\"}]}",
+        "tools[0]", "the client's own");
+    expect_refused(d, "{\"max_tokens\":1,\"messages\":[],\"stop_sequences\":\"x\"}", "stop_sequences", "an array");
+}
+
+static void test_ollama_ask(void **state)
+{
+    (void)state;
+
+    expect_chat(
+        &dialect_ollama_chat,
+        "{\"model\":\"m:latest\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\","
+        "\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"x\":1}}}]},{\"role\":\"tool\",\"content\":\"1\",\"tool_name\":"
+        "\"f\"}],\"options\":{\"num_predict\":9,\"repeat_penalty\":1.1,\"num_ctx\":4096,\"stop\":[\"x\"]},\"format\":\"json\",\"think\":"
+        "true,\"keep_alive\":\"5m\"}",
+        "{\"model\":\"m\",\"stream\":true,\"max_tokens\":9,\"repetition_penalty\":1.1,\"stop\":[\"x\"],\"response_format\":{\"type\":"
+        "\"json_object\"},\"chat_template_kwargs\":{\"enable_thinking\":true},\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{"
+        "\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call_1_0\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+        "\"arguments\":\"{\\\"x\\\":1}\"}}]},{\"role\":\"tool\",\"content\":\"1\",\"name\":\"f\"}]}");
+    expect_chat(
+        &dialect_ollama_generate,
+        "{\"model\":\"m\",\"prompt\":\"a\",\"system\":\"s\",\"stream\":false,\"options\":{\"num_predict\":-1}}",
+        "{\"model\":\"m\",\"stream\":false,\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"a\"}]}");
+    expect_chat(
+        &dialect_ollama_generate,
+        "{\"model\":\"m\",\"prompt\":\"a\",\"suffix\":\"b\",\"stream\":false,\"format\":{\"type\":\"object\"}}",
+        "{\"model\":\"m\",\"stream\":false,\"prompt\":\"a\",\"suffix\":\"b\",\"max_tokens\":128,\"response_format\":{\"type\":"
+        "\"json_schema\",\"json_schema\":{\"name\":\"format\",\"schema\":{\"type\":\"object\"}}}}");
+    expect_refused(&dialect_ollama_chat, "{\"messages\":[]}", "model", "required");
+    expect_refused(&dialect_ollama_chat, "{\"model\":\"m\"}", "messages", "required");
+    expect_refused(&dialect_ollama_chat,
+                   "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"images\":[\"x\"]}]}", "messages[0]",
+                   "images");
+    expect_refused(&dialect_ollama_chat, "{\"model\":\"m\",\"messages\":[],\"options\":[]}", "options", "an object");
+    expect_refused(&dialect_ollama_chat, "{\"model\":\"m\",\"messages\":[],\"options\":{\"num_predict\":\"x\"}}",
+                   "options.num_predict", "an integer");
+    expect_refused(&dialect_ollama_chat, "{\"model\":\"m\",\"messages\":[],\"stream\":1}", "stream", "a boolean");
+    expect_refused(&dialect_ollama_chat, "{\"model\":\"m\",\"messages\":[],\"format\":1}", "format", "a schema");
+    expect_refused(&dialect_ollama_generate, "{\"model\":\"m\"}", "prompt", "required");
+    expect_refused(&dialect_ollama_generate, "{\"model\":\"m\",\"prompt\":\"x\",\"template\":\"y\"}", "template", "not supported");
+}
+
+// --- answers ------------------------------------------------------------------------------------------------------
+static const struct dialect_piece pieces[] = {
+    {.part = DIALECT_REASONING, .data = "hm", .bytes = 2},
+    {.part = DIALECT_REASONING, .data = "m", .bytes = 1},
+    {.part = DIALECT_TEXT, .data = "It is ", .bytes = 6},
+    {.part = DIALECT_TEXT, .data = "\"4\".", .bytes = 4},
+    {.part = DIALECT_CALL, .call = 0, .id = "call_a", .name = "add", .name_bytes = 3, .data = "{\"a\":", .bytes = 5},
+    {.part = DIALECT_CALL, .call = 0, .data = "2}", .bytes = 2},
+    {.part = DIALECT_CALL, .call = 1, .id = "call_b", .name = "none", .name_bytes = 4},
+};
+
+static struct dialect_end end_of(const char *reason)
+{
+    return (struct dialect_end){.finish_reason = reason,
+                                .prompt_tokens = 9,
+                                .cached_tokens = 4,
+                                .completion_tokens = 7,
+                                .reasoning_tokens = 2,
+                                .total_us = 3000,
+                                .prompt_us = 1000};
+}
+
+// Tells an answer of the first pieces.
+static struct text tell(const struct dialect *dialect, const char *body, size_t count, const struct dialect_end *end, bool stream,
+                        struct response_store *store)
+{
+    struct dialect_ask ask = ask_of(body, store);
+    struct dialect_run *run;
+    struct api_error error;
+    struct text out = {0};
+
+    if (!dialect_translate(dialect, &ask, &error))
+        fail_msg("%s", error.message);
+    run = dialect_run_open(dialect, &ask);
+    assert_non_null(run);
+    run->model = "m";
+    run->prompt_tokens = 9;
+    for (size_t i = 0; i < count; i++)
+        dialect_push(run, &pieces[i], stream ? &out : NULL);
+    if (stream)
+        dialect_end_stream(run, end, &out);
+    else
+        dialect_end_whole(run, end, &out);
+    assert_false(out.failed);
+    text_append(&out, "", 1);
+    json_decref(ask.chat);
+    json_decref((json_t *)(uintptr_t)ask.body);
+    dialect_run_close(run);
+    return out;
+}
+
+static json_t *load(const char *data, size_t bytes)
+{
+    json_error_t reason;
+    json_t *root = json_loadb(data, bytes, 0, &reason);
+
+    if (!root)
+        fail_msg("%s in %.*s", reason.text, (int)bytes, data);
+    return root;
+}
+
+// The events of a stream as an array. sse: each has a line that names it, which must be what its data say.
+static json_t *events_of(const struct text *stream, bool sse)
+{
+    json_t *events = json_array();
+    const char *at = stream->data;
+
+    while (*at) {
+        const char *end = strstr(at, sse ? "\n\n" : "\n"), *name = at + strlen("event: ");
+        json_t *event;
+        assert_non_null(end);
+        if (sse) {
+            const char *data = strstr(at, "\ndata: ");
+            assert_non_null(data);
+            event = load(data + 7, (size_t)(end - data - 7));
+            const char *type = json_string_value(json_object_get(event, "type"));
+            assert_int_equal(strlen(type), data - name);
+            assert_memory_equal(type, name, strlen(type));
+        } else {
+            event = load(at, (size_t)(end - at));
+        }
+        json_array_append_new(events, event);
+        at = end + (sse ? 2 : 1);
+    }
+    return events;
+}
+
+// Joins a member of all events that have it, at most once a type.
+static void expect_joined(const json_t *events, const char *type, const char *member, const char *inner, const char *wanted)
+{
+    char joined[256] = "";
+    size_t i;
+
+    for (i = 0; i < json_array_size(events); i++) {
+        const json_t *event = json_array_get(events, i), *value = json_object_get(event, member);
+        const char *name = json_string_value(json_object_get(event, "type"));
+        if (inner)
+            value = json_object_get(value, inner);
+        if (json_is_string(value) && (!type || (name && strcmp(name, type) == 0)))
+            strncat(joined, json_string_value(value), sizeof joined - strlen(joined) - 1);
+    }
+    assert_string_equal(joined, wanted);
+}
+
+static void expect_types(const json_t *events, const char *const *types, size_t count)
+{
+    assert_int_equal(json_array_size(events), count);
+    for (size_t i = 0; i < count; i++)
+        assert_string_equal(json_string_value(json_object_get(json_array_get(events, i), "type")), types[i]);
+}
+
+static void test_responses_stream(void **state)
+{
+    static const char *const types[] = {"response.created",
+                                        "response.in_progress",
+                                        "response.output_item.added",
+                                        "response.content_part.added",
+                                        "response.reasoning_text.delta",
+                                        "response.reasoning_text.delta",
+                                        "response.reasoning_text.done",
+                                        "response.content_part.done",
+                                        "response.output_item.done",
+                                        "response.output_item.added",
+                                        "response.content_part.added",
+                                        "response.output_text.delta",
+                                        "response.output_text.delta",
+                                        "response.output_text.done",
+                                        "response.content_part.done",
+                                        "response.output_item.done",
+                                        "response.output_item.added",
+                                        "response.function_call_arguments.delta",
+                                        "response.function_call_arguments.delta",
+                                        "response.function_call_arguments.done",
+                                        "response.output_item.done",
+                                        "response.output_item.added",
+                                        "response.function_call_arguments.done",
+                                        "response.output_item.done",
+                                        "response.completed"};
+    struct dialect_end end = end_of("tool_calls");
+    struct text stream = tell(&dialect_responses, "{\"input\":\"x\"}", ARRAY_COUNT(pieces), &end, true, NULL);
+    struct text whole = tell(&dialect_responses, "{\"input\":\"x\"}", ARRAY_COUNT(pieces), &end, false, NULL);
+    json_t *events = events_of(&stream, true), *object = load(whole.data, whole.bytes - 1), *last;
+    size_t i;
+    (void)state;
+
+    expect_types(events, types, ARRAY_COUNT(types));
+    for (i = 0; i < json_array_size(events); i++)
+        assert_int_equal(json_integer_value(json_object_get(json_array_get(events, i), "sequence_number")), i);
+    expect_joined(events, "response.output_text.delta", "delta", NULL, "It is \"4\".");
+    expect_joined(events, "response.output_text.done", "text", NULL, "It is \"4\".");
+    expect_joined(events, "response.reasoning_text.delta", "delta", NULL, "hmm");
+    expect_joined(events, "response.function_call_arguments.delta", "delta", NULL, "{\"a\":2}");
+    last = json_object_get(json_array_get(events, i - 1), "response");
+    assert_string_equal(json_string_value(json_object_get(last, "status")), "completed");
+    assert_int_equal(json_array_size(json_object_get(last, "output")), 4);
+    // what is told at the end is the whole answer: all but its ids
+    assert_true(json_equal(json_object_get(last, "usage"), json_object_get(object, "usage")));
+    for (i = 0; i < 4; i++) {
+        json_t *one = json_array_get(json_object_get(last, "output"), i),
+               *two = json_array_get(json_object_get(object, "output"), i);
+        json_object_del(one, "id");
+        json_object_del(two, "id");
+        assert_true(json_equal(one, two));
+    }
+    assert_string_equal(json_string_value(json_object_get(json_array_get(json_object_get(object, "output"), 2), "call_id")),
+                        "call_a");
+    json_decref(events);
+    json_decref(object);
+    text_free(&stream);
+    text_free(&whole);
+}
+
+static void test_responses_that_are_cut_off_or_empty(void **state)
+{
+    struct dialect_end end = end_of("length");
+    struct text stream = tell(&dialect_responses, "{\"input\":\"x\"}", 4, &end, true, NULL), whole;
+    json_t *events = events_of(&stream, true), *object, *output;
+    (void)state;
+
+    object = json_object_get(json_array_get(events, json_array_size(events) - 1), "response");
+    assert_string_equal(json_string_value(json_object_get(object, "status")), "incomplete");
+    assert_string_equal(json_string_value(json_object_get(json_object_get(object, "incomplete_details"), "reason")),
+                        "max_output_tokens");
+    json_decref(events);
+    text_free(&stream);
+    end = end_of("stop");
+    whole = tell(&dialect_responses, "{\"input\":\"x\"}", 0, &end, false, NULL);
+    object = load(whole.data, whole.bytes - 1);
+    output = json_object_get(object, "output");
+    assert_int_equal(json_array_size(output), 1);
+    assert_string_equal(
+        json_string_value(json_object_get(json_array_get(json_object_get(json_array_get(output, 0), "content"), 0), "text")), "");
+    json_decref(object);
+    text_free(&whole);
+}
+
+// What is kept of an answer is what a next request continues: with calls and reasoning, without the instructions.
+static void test_responses_that_are_kept(void **state)
+{
+    const struct response_store_config config = {.max_bytes = 1 << 20, .share = 1, .max_count = 10, .keep_s = 1e6};
+    struct dialect_end end = end_of("tool_calls");
+    struct response_store *store = NULL;
+    struct text whole, stream, next = {0}, given = {0};
+    json_t *object;
+    struct dialect_ask ask;
+    struct api_error error;
+    (void)state;
+
+    assert_int_equal(response_store_open(&config, &store), STATUS_OK);
+    whole = tell(&dialect_responses, "{\"input\":\"x\",\"instructions\":\"be brief\"}", ARRAY_COUNT(pieces), &end, false, store);
+    object = load(whole.data, whole.bytes - 1);
+    const char *id = json_string_value(json_object_get(object, "id"));
+    assert_true(json_is_true(json_object_get(object, "store")));
+    assert_true(response_store_answer(store, "t", id, 0, &given));
+    assert_int_equal(given.bytes, whole.bytes - 2); // the line's end, and the test's own
+    text_format(&next, "{\"input\":\"and?\",\"previous_response_id\":\"%s\",\"instructions\":\"go on\"}", id);
+    text_append(&next, "", 1);
+    ask = ask_of(next.data, store);
+    assert_true(dialect_translate(&dialect_responses, &ask, &error));
+    json_t *wanted =
+        json_loads("[{\"role\":\"system\",\"content\":\"go on\"},{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\","
+                   "\"content\":\"It is \\\"4\\\".\",\"reasoning_content\":\"hmm\",\"tool_calls\":[{\"type\":\"function\",\"id\":"
+                   "\"call_a\",\"function\":{\"name\":\"add\",\"arguments\":\"{\\\"a\\\":2}\"}},{\"type\":\"function\",\"id\":"
+                   "\"call_b\",\"function\":{\"name\":\"none\",\"arguments\":\"\"}}]},{\"role\":\"user\",\"content\":\"and?\"}]",
+                   0, NULL);
+    assert_true(json_equal(json_object_get(ask.chat, "messages"), wanted));
+    json_decref(wanted);
+    json_decref(ask.chat);
+    json_decref((json_t *)(uintptr_t)ask.body);
+    const uint64_t with = response_store_bytes(store);
+    dialect_free_own(&dialect_responses, ask.own); // its answer never comes
+    assert_true(response_store_bytes(store) < with);
+    stream = tell(&dialect_responses, "{\"input\":\"x\",\"store\":false}", 4, &end, true, store);
+    assert_non_null(strstr(stream.data, "\"store\":false"));
+    text_free(&stream);
+    json_decref(object);
+    text_free(&whole);
+    text_free(&next);
+    text_free(&given);
+    response_store_close(store);
+}
+
+#define MESSAGE "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}"
+
+static void test_messages_stream(void **state)
+{
+    static const char *const types[] = {"message_start",      "content_block_start", "content_block_delta", "content_block_delta",
+                                        "content_block_stop", "content_block_start", "content_block_delta", "content_block_delta",
+                                        "content_block_stop", "content_block_start", "content_block_delta", "content_block_delta",
+                                        "content_block_stop", "content_block_start", "content_block_stop",  "message_delta",
+                                        "message_stop"};
+    struct dialect_end end = end_of("tool_calls");
+    struct text stream = tell(&dialect_messages, MESSAGE, ARRAY_COUNT(pieces), &end, true, NULL);
+    struct text whole = tell(&dialect_messages, MESSAGE, ARRAY_COUNT(pieces), &end, false, NULL);
+    json_t *events = events_of(&stream, true), *object = load(whole.data, whole.bytes - 1), *content;
+    (void)state;
+
+    expect_types(events, types, ARRAY_COUNT(types));
+    expect_joined(events, "content_block_delta", "delta", "text", "It is \"4\".");
+    expect_joined(events, "content_block_delta", "delta", "thinking", "hmm");
+    expect_joined(events, "content_block_delta", "delta", "partial_json", "{\"a\":2}");
+    expect_joined(events, "message_delta", "delta", "stop_reason", "tool_use");
+    content = json_object_get(object, "content");
+    assert_int_equal(json_array_size(content), 4);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(json_array_get(content, 2), "input"), "a")), 2);
+    assert_true(json_is_object(json_object_get(json_array_get(content, 3), "input")));
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(object, "usage"), "input_tokens")), 5);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(object, "usage"), "cache_read_input_tokens")), 4);
+    json_decref(events);
+    json_decref(object);
+    text_free(&stream);
+    text_free(&whole);
+}
+
+static void test_messages_stop_reasons(void **state)
+{
+    const struct {
+        const char *finish, *stop, *reason;
+    } rows[] = {{"stop", NULL, "end_turn"},
+                {"stop", "END", "stop_sequence"},
+                {"length", NULL, "max_tokens"},
+                {"tool_calls", NULL, "tool_use"}};
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
+        struct dialect_end end = end_of(rows[i].finish);
+        end.stop_string = rows[i].stop;
+        end.stop_bytes = rows[i].stop ? strlen(rows[i].stop) : 0;
+        struct text whole = tell(&dialect_messages, MESSAGE, 4, &end, false, NULL);
+        json_t *object = load(whole.data, whole.bytes - 1);
+        const json_t *stop = json_object_get(object, "stop_sequence");
+        assert_string_equal(json_string_value(json_object_get(object, "stop_reason")), rows[i].reason);
+        assert_true(rows[i].stop ? strcmp(json_string_value(stop), rows[i].stop) == 0 : json_is_null(stop));
+        json_decref(object);
+        text_free(&whole);
+    }
+}
+
+#define CHAT "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}"
+
+static void test_ollama_stream(void **state)
+{
+    struct dialect_end end = end_of("stop");
+    struct text stream = tell(&dialect_ollama_chat, CHAT, ARRAY_COUNT(pieces), &end, true, NULL);
+    struct text whole = tell(&dialect_ollama_chat, CHAT, ARRAY_COUNT(pieces), &end, false, NULL);
+    json_t *events = events_of(&stream, false), *object = load(whole.data, whole.bytes - 1), *calls, *last;
+    size_t count = json_array_size(events);
+    (void)state;
+
+    expect_joined(events, NULL, "message", "content", "It is \"4\".");
+    expect_joined(events, NULL, "message", "thinking", "hmm");
+    assert_int_equal(count, 4 + 2 + 1); // pieces of text, calls, the end
+    last = json_array_get(events, count - 1);
+    assert_true(json_is_true(json_object_get(last, "done")));
+    assert_int_equal(json_integer_value(json_object_get(last, "eval_duration")), 2000000);
+    assert_int_equal(json_integer_value(json_object_get(last, "prompt_eval_count")), 9);
+    calls = json_object_get(json_object_get(object, "message"), "tool_calls");
+    assert_int_equal(json_array_size(calls), 2);
+    assert_true(json_equal(json_array_get(json_object_get(json_object_get(json_array_get(events, 4), "message"), "tool_calls"), 0),
+                           json_array_get(calls, 0)));
+    assert_int_equal(json_integer_value(
+                         json_object_get(json_object_get(json_object_get(json_array_get(calls, 0), "function"), "arguments"), "a")),
+                     2);
+    json_decref(events);
+    json_decref(object);
+    text_free(&stream);
+    text_free(&whole);
+    stream = tell(&dialect_ollama_generate, "{\"model\":\"m\",\"prompt\":\"a\"}", 4, &end, true, NULL);
+    events = events_of(&stream, false);
+    expect_joined(events, NULL, "response", NULL, "It is \"4\".");
+    json_decref(events);
+    text_free(&stream);
+}
+
+// --- errors -------------------------------------------------------------------------------------------------------
+static void expect_error(const struct dialect *dialect, int status, const char *text)
+{
+    struct api_error error;
+    struct text out = {0};
+
+    api_fail(&error, status, "code", "p", "it \"broke\"");
+    dialect_append_error(dialect, &error, &out);
+    text_append(&out, "", 1);
+    assert_string_equal(out.data, text);
+    text_free(&out);
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    expect_error(
+        NULL, 400,
+        "{\"error\":{\"message\":\"it \\\"broke\\\"\",\"type\":\"invalid_request_error\",\"param\":\"p\",\"code\":\"code\"}}");
+    expect_error(&dialect_messages, 429,
+                 "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"message\":\"it \\\"broke\\\"\"}}");
+    expect_error(&dialect_messages, 503,
+                 "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"it \\\"broke\\\"\"}}");
+    expect_error(&dialect_count_tokens, 401,
+                 "{\"type\":\"error\",\"error\":{\"type\":\"authentication_error\",\"message\":\"it \\\"broke\\\"\"}}");
+    expect_error(&dialect_ollama_other, 404, "{\"error\":\"it \\\"broke\\\"\"}");
+}
+
+static void test_fields_have_the_dialects_names(void **state)
+{
+    struct api_error error;
+    (void)state;
+
+    api_fail(&error, 400, NULL, "max_tokens", "'max_tokens' must be at least 1");
+    dialect_rename_field(&dialect_responses, &error);
+    assert_string_equal(error.param, "max_output_tokens");
+    assert_string_equal(error.message, "'max_output_tokens' must be at least 1");
+    api_fail(&error, 400, NULL, "messages[3].role", "no");
+    dialect_rename_field(&dialect_responses, &error);
+    assert_string_equal(error.param, "input");
+    api_fail(&error, 400, NULL, "temperature", "'temperature' is wrong");
+    dialect_rename_field(&dialect_ollama_chat, &error);
+    assert_string_equal(error.param, "temperature");
+}
+
+static void test_paths(void **state)
+{
+    (void)state;
+    assert_ptr_equal(dialect_of_path("/v1/responses"), &dialect_responses);
+    assert_ptr_equal(dialect_of_path("/v1/messages"), &dialect_messages);
+    assert_ptr_equal(dialect_of_path("/v1/messages/count_tokens"), &dialect_count_tokens);
+    assert_ptr_equal(dialect_of_path("/api/chat"), &dialect_ollama_chat);
+    assert_ptr_equal(dialect_of_path("/api/anything"), &dialect_ollama_other);
+    assert_null(dialect_of_path("/v1/chat/completions"));
+    assert_null(dialect_of_path("/v1/messagesx"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_responses_ask),
+        cmocka_unit_test(test_messages_ask),
+        cmocka_unit_test(test_ollama_ask),
+        cmocka_unit_test(test_responses_stream),
+        cmocka_unit_test(test_responses_that_are_cut_off_or_empty),
+        cmocka_unit_test(test_responses_that_are_kept),
+        cmocka_unit_test(test_messages_stream),
+        cmocka_unit_test(test_messages_stop_reasons),
+        cmocka_unit_test(test_ollama_stream),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_fields_have_the_dialects_names),
+        cmocka_unit_test(test_paths),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
