@@ -11,6 +11,7 @@ model is the tests' small one, of which only the vocabulary is read. control: {o
 import os
 import queue
 import random
+import signal
 import socket
 import struct
 import subprocess
@@ -20,6 +21,7 @@ import threading
 import tiny_model
 from api_client import call, post
 from conftest import BUILD, MODEL, spawn, tiny, wait_until
+from pace import seconds
 from rpc_client import CANCEL, HELLO, REPLY, REQUEST, STREAM, blob, decode, fixed32, fixed64, method_id, one, packed, raw_varint, read_varint, varint
 from seed import seed
 
@@ -143,7 +145,7 @@ class Played:
         self.folder = tempfile.TemporaryDirectory(prefix="fd-played-")
         self.model = "default"
         self.scheduler = Scheduler(self.path("scheduler.sock"))
-        command = [os.path.join(BUILD, "bin", "gateway"), "--port=0", f"--port-file={self.path('port')}", f"--scheduler=ipc://{self.path('scheduler.sock')}",
+        command = [os.path.join(BUILD, "bin", "gateway"), "--port=0", "--drain-notice=0", f"--port-file={self.path('port')}", f"--scheduler=ipc://{self.path('scheduler.sock')}",
                    f"--model={self.renamed(control) if control else tiny()}", *map(str, options)]
         if template:
             with open(self.path("chat.jinja"), "w", encoding="utf-8") as file:
@@ -196,10 +198,16 @@ class Played:
         return post(self, "/detokenize", {"tokens": self.scheduler.prompts[-1]})["prompt"]
 
     def stop(self):
-        self.process.kill()
-        self.process.wait()
-        self.scheduler.stop()
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(seconds(30))
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.scheduler.stop()
+        text = self.log()
         self.folder.cleanup()
+        assert self.process.returncode == 0 and "Sanitizer" not in text, text[-8000:]
 
     def __enter__(self):
         return self
