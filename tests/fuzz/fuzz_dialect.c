@@ -25,7 +25,8 @@ static void tell(struct dialect_run *run, const uint8_t *data, size_t size, bool
         const struct dialect_piece piece = {.part = data[at] % 3,
                                             .call = data[at] / 3 % 2,
                                             .id = "call",
-                                            .name = "name", .name_bytes = 4,
+                                            .name = "name",
+                                            .name_bytes = 4,
                                             .data = (const char *)data + at,
                                             .bytes = MIN(size - at, 8)};
         dialect_push(run, &piece, stream ? &out : NULL);
