@@ -55,12 +55,12 @@ SHORT = [text for text in ORACLE["scored"] if len(text["tokens"]) <= 182]
 
 
 @pytest.mark.parametrize("texts", [pytest.param(shard(SHORT, 2), id="some"), pytest.param(SHORT, id="all", marks=pytest.mark.full)])
-def test_oracle(start_mesh, real_mesh, texts):
+def test_oracle(start_mesh, texts):
     """Weights as in the file, activations in f16, KV in the device's pool."""
     mesh = start_mesh("--device", "cuda", "--kv-workers", 0, model=MODEL, threads=0, env=device())
     assert "device=cuda:0 level=4-bit/f16/cuda" in mesh.logs(200)
     assert [mesh.option(service, "mini-batches") for service in ("scheduler", "s-part")] == ["0", "1"]  # nothing is away
-    scores = Scores(mesh, texts, real_mesh)
+    scores = Scores(mesh, texts)
     assert scores.positions == sum(len(text["tokens"]) - 1 for text in texts) >= (250 if len(texts) == len(SHORT) else 70)
     assert scores.agreed >= 0.965 * scores.positions and scores.mean <= 0.03
     assert not scores.sure_disagreed

@@ -15,7 +15,7 @@ import pytest
 from conftest import BUILD, SANITIZED, shard
 from test_architectures import file_of, scores
 from test_cuda import device, s_part
-from test_golden import names_of
+from test_golden import echo, name_of
 
 import to_gguf
 import weights
@@ -41,14 +41,12 @@ pytestmark = pytest.mark.skipif(SANITIZED, reason="the emulated device switches 
 def check(mesh, name, golden, count, limit=LIMIT):
     """The first `count` tokens through a mesh: mean |d|, and the best token where it is clear which (the golden names it at some positions)."""
     tokens = golden["tokens"][:count]
-    reply = mesh.post("/v1/completions", {"model": "default", "prompt": tokens, "max_tokens": 0, "echo": True, "logprobs": 1})
-    found = reply["choices"][0]["logprobs"]
+    found = echo(mesh, tokens)
     apart = [abs(a - b) for a, b in zip(found["token_logprobs"][1:], golden["log_probability"][:count - 1], strict=True)]
     clear = [entry for entry in golden["top"]
              if entry["after"] + 1 < count and entry["log_probability"][0] - entry["log_probability"][1] >= CLEAR * limit]
-    names = names_of(mesh, [entry["ids"][0] for entry in clear])
     best = [max(top, key=top.get) for top in (found["top_logprobs"][entry["after"] + 1] for entry in clear)]
-    agreed = sum(token == names[entry["ids"][0]] for token, entry in zip(best, clear))
+    agreed = sum(token == name_of(entry["ids"][0]) for token, entry in zip(best, clear))
     print(f"{name}: mean |d| {statistics.fmean(apart):.2e}, largest {max(apart):.2e}, best token the same at {agreed} of {len(clear)}")
     assert clear and agreed >= AGREEMENT * len(clear)
     assert statistics.fmean(apart) <= limit

@@ -2,7 +2,7 @@
 program made (oracle.py beside it).
 
 Log-probabilities of given tokens come from echo with max_tokens 0, the best token at each position from its first
-alternative. Tokens are compared by the name that the server gives them: one id, one name.
+alternative. Tokens are called by their ids.
 """
 import json
 import os
@@ -23,34 +23,28 @@ pytestmark = pytest.mark.skipif(os.path.basename(MODEL) != ORACLE["model"]["file
 
 def echo(mesh, tokens):
     """The log-probabilities of a prompt's tokens, by names, values and best alternatives; the first is without."""
-    reply = mesh.post("/v1/completions", {"model": "default", "prompt": tokens, "max_tokens": 0, "echo": True, "logprobs": 1})
+    reply = mesh.post("/v1/completions", {"model": "default", "prompt": tokens, "max_tokens": 0, "echo": True, "logprobs": 1,
+                                          "return_tokens_as_token_ids": True})
     found = reply["choices"][0]["logprobs"]
     assert len(found["tokens"]) == len(tokens) and found["token_logprobs"][0] is None
     return found
 
 
-def names_of(mesh, ids):
-    unique = sorted(set(ids))
-    names = {}
-    for first in range(0, len(unique), 200):
-        part = unique[first:first + 200]
-        names.update(zip(part, echo(mesh, part)["tokens"]))
-    assert len(set(names.values())) == len(names), "two ids have one name"
-    return names
+def name_of(token):
+    return f"token_id:{token}"
 
 
 class Scores:
-    """Scored texts through one mesh; another may say the tokens' names, which takes as long."""
+    """Scored texts through one mesh."""
 
-    def __init__(self, mesh, texts=ORACLE["scored"], namer=None):
+    def __init__(self, mesh, texts=ORACLE["scored"]):
         self.differences, self.agreed, self.sure_disagreed, self.positions = [], 0, [], 0
-        names = names_of(namer or mesh, [i for text in texts for i in text["argmax"]])
         for text in texts:
             found = echo(mesh, text["tokens"])
             for i, (want, best, margin) in enumerate(zip(text["log_probability"], text["argmax"], text["margin"])):
                 self.differences.append(abs(found["token_logprobs"][i + 1] - want))
                 top = found["top_logprobs"][i + 1]
-                same = max(top, key=top.get) == names[best]
+                same = max(top, key=top.get) == name_of(best)
                 self.agreed += same
                 self.positions += 1
                 if not same and margin >= UNSURE:
@@ -60,15 +54,15 @@ class Scores:
               f"greedy agreement {100 * self.agreed / self.positions:.2f} %, {len(self.sure_disagreed)} others with a margin")
 
 
-def check_greedy(mesh, namer=None):
+def check_greedy(mesh):
     """64 greedy tokens of each prompt, all prompts at once; after a place where the oracle was unsure anything may follow."""
-    names = names_of(namer or mesh, [i for item in ORACLE["greedy"] for i in item["continuation"]])
     reply = mesh.post("/v1/completions", {"model": "default", "prompt": [item["tokens"] for item in ORACLE["greedy"]],
-                                          "max_tokens": 64, "temperature": 0, "ignore_eos": True, "logprobs": 1})
+                                          "max_tokens": 64, "temperature": 0, "ignore_eos": True, "logprobs": 1,
+                                          "return_tokens_as_token_ids": True})
     assert len(reply["choices"]) == len(ORACLE["greedy"]) >= 10
     unsure = 0
     for item, choice in zip(ORACLE["greedy"], reply["choices"]):
-        got, want = choice["logprobs"]["tokens"], [names[i] for i in item["continuation"]]
+        got, want = choice["logprobs"]["tokens"], [name_of(i) for i in item["continuation"]]
         assert len(got) == len(want) == 64
         first = next((i for i in range(64) if got[i] != want[i]), None)
         if first is not None:
@@ -79,21 +73,21 @@ def check_greedy(mesh, namer=None):
 
 @pytest.mark.parametrize("texts", [pytest.param(shard(ORACLE["scored"], 4), id="some"),
                                    pytest.param(ORACLE["scored"], id="all", marks=pytest.mark.full)])
-def test_f32(start_mesh, real_mesh, texts):
+def test_f32(start_mesh, texts):
     """The reference: float weights, float KV, everything in the local pool."""
     mesh = start_mesh("--compute", "f32", "--kv-type", "f32", "--kv-workers", 0, **REAL)
-    scores = Scores(mesh, texts, real_mesh)
+    scores = Scores(mesh, texts)
     assert scores.positions == sum(len(text["tokens"]) - 1 for text in texts) and scores.mean <= 5e-4
     assert not scores.sure_disagreed
-    check_greedy(mesh, real_mesh)
+    check_greedy(mesh)
 
 
 @pytest.mark.parametrize("texts", [pytest.param(shard(ORACLE["scored"], 6), id="some"),
                                    pytest.param(ORACLE["scored"], id="all", marks=pytest.mark.full)])
-def test_f32_with_f16_kv(start_mesh, real_mesh, texts):
+def test_f32_with_f16_kv(start_mesh, texts):
     """KV rounded to f16, and held by a worker."""
     mesh = start_mesh("--compute", "f32", "--kv-type", "f16", "--kv-workers", 1, "--local-pool", 0, **REAL)
-    scores = Scores(mesh, texts, real_mesh)
+    scores = Scores(mesh, texts)
     assert scores.positions == sum(len(text["tokens"]) - 1 for text in texts) and scores.mean <= 5e-3
 
 
