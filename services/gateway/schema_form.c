@@ -42,9 +42,11 @@ static bool set_schema(struct schema_run *run, const char *name, const json_t *v
 {
     json_error_t why;
 
+    if (json_is_string(value) && json_string_length(value) == 0)
+        return true;
+    if (!set_form(run, name, API_FORM_SCHEMA)) // before a second text is parsed: there is one `owned`
+        return false;
     if (json_is_string(value)) {
-        if (json_string_length(value) == 0)
-            return true;
         if (json_string_length(value) > FORM_TEXT_BYTES_MAX)
             return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu bytes, the most is %d", name,
                             json_string_length(value), FORM_TEXT_BYTES_MAX);
@@ -57,8 +59,6 @@ static bool set_schema(struct schema_run *run, const char *name, const json_t *v
     }
     if (!json_is_object(value) && !json_is_boolean(value))
         return schema_wrong_type(run, name, "a JSON Schema", value);
-    if (!set_form(run, name, API_FORM_SCHEMA))
-        return false;
     run->out->form.json = value;
     return true;
 }
