@@ -223,9 +223,8 @@ bool sampler_is_pure(const struct sampler *sampler) { return !sampler->seen && !
 bool sampler_is_simple(const struct sampler *sampler, uint32_t index)
 {
     const struct sampler_params *p = &sampler->params;
-    const bool typical = p->typical_p > 0 && p->typical_p < 1;
 
-    return !typical && p->xtc_probability == 0 && p->dry_multiplier == 0 && !sampler_ban_any(sampler, index, NULL);
+    return !sampler_has_typical(p) && p->xtc_probability == 0 && p->dry_multiplier == 0 && !sampler_ban_any(sampler, index, NULL);
 }
 
 const struct sampler_params *sampler_params_of(const struct sampler *sampler) { return &sampler->params; }

@@ -143,7 +143,7 @@ uint32_t sampler_filter(const struct sampler *sampler, const struct sampler_weig
 {
     const struct sampler_params *p = &sampler->params;
     struct sampler_candidate *c = scratch->candidates;
-    const bool typical = p->typical_p > 0 && p->typical_p < 1;
+    const bool typical = sampler_has_typical(p);
     const bool whole = typical || (p->top_k && p->top_p < 1); // then what a later filter will drop counts in totals, too
     uint32_t count = take_candidates(p, sampler->vocab, weighed->total, whole, scratch), keep;
     double sum = 0, kept_total = weighed->total;

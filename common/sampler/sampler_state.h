@@ -37,6 +37,8 @@ struct sampler_scratch {
     struct sampler_candidate *candidates; // [vocab]
 };
 
+static inline bool sampler_has_typical(const struct sampler_params *p) { return p->typical_p > 0 && p->typical_p < 1; }
+
 static inline uint32_t sampler_words(uint32_t vocab) { return (vocab + 31) / 32; }
 
 static inline bool sampler_has_bit(const uint32_t *words, uint32_t token) { return words[token / 32] >> token % 32 & 1; }

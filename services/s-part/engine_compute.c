@@ -181,6 +181,9 @@ static void hand_on(struct mini_batch *batch)
     engine_stage_hand_on(batch);
 }
 
+// Whether a run's outputs count: its sequence is known, its rows are all there, and something can be drawn for it.
+static bool has_outputs(const struct step_run *run) { return run->sequence && !run->lost && !run->fault; }
+
 static void finish(struct mini_batch *batch)
 {
     struct engine *engine = batch->engine;
@@ -188,7 +191,7 @@ static void finish(struct mini_batch *batch)
     uint64_t at_ns = ENGINE_SPAN(batch, "head", batch->started_ns, {"outputs", batch->kept_count}), step = batch->request->step;
 
     for (uint32_t i = 0; i < plan->run_count; i++)
-        if (plan->runs[i].sequence && !plan->runs[i].lost && !plan->runs[i].fault)
+        if (has_outputs(&plan->runs[i]))
             step_plan_take(&batch->plan, i);
     engine_pool_finish(batch);
     end_compute(batch);
@@ -217,7 +220,7 @@ static void start_head(struct mini_batch *batch)
     batch->started_ns = trace_clock(batch->engine->track_s_part);
     batch->kept_count = 0;
     for (uint32_t i = 0; i < plan->output_count; i++)
-        if (!plan->runs[plan->row_run[plan->output_row[i]]].lost && !plan->runs[plan->row_run[plan->output_row[i]]].fault) {
+        if (has_outputs(&plan->runs[plan->row_run[plan->output_row[i]]])) {
             batch->kept_rows[batch->kept_count] = plan->output_row[i];
             batch->kept_outputs[batch->kept_count++] = plan->outputs[i];
         }
