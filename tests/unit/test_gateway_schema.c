@@ -348,7 +348,8 @@ static const struct {
     {API_CHAT, CHAT "\"structured_outputs\":{\"json\":{},\"whitespace_pattern\":\"x*\"}}", "structured_outputs.whitespace_pattern",
      "not supported"},
     {API_CHAT, CHAT "\"response_format\":{\"type\":\"json_object\"},\"json_schema\":{}}", "json_schema", "at most one"},
-    {API_CHAT, CHAT "\"guided_json\":\"{}\",\"json_schema\":\"{}\"}", "json_schema", "at most one"}, // both are texts: neither leaks
+    {API_CHAT, CHAT "\"guided_json\":\"{}\",\"json_schema\":\"{}\"}", "json_schema",
+     "at most one"}, // both are texts: neither leaks
     {API_CHAT, CHAT "\"modalities\":[\"text\\u0000x\"]}", "modalities", "not supported"},
     {API_CHAT, CHAT "\"tool_choice\":\"auto\\u0000x\"}", "tool_choice", "must be 'auto'"},
     {API_CHAT, "{}", "messages", "'messages' is required"},
