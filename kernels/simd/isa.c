@@ -4,6 +4,8 @@
 // instructions fault. XCR0 bits 1-2 are the XMM and YMM state, bits 5-7 the AVX-512 masks, upper halves and ZMM16-31.
 #include "kernels/simd/isa.h"
 
+#include "common/base/checked.h"
+
 #include <cpuid.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -23,10 +25,26 @@
 #define LEAF7_EBX_AVX512BW (1u << 30)
 #define LEAF7_EBX_AVX512VL (1u << 31)
 #define LEAF7_ECX_VNNI (1u << 11)
+#define LEAF7_1_EAX_AVXVNNI (1u << 4)
 
-static const char *const level_names[ISA_LEVEL_COUNT] = {"ref", "avx2", "avx512", "vnni"};
+enum feature { HAS_AVX2 = 1, HAS_AVXVNNI = 2, HAS_AVX512 = 4, HAS_VNNI = 8, IS_KNOWN = 1 << 30 };
 
-const char *isa_name(enum isa_level level) { return (unsigned)level < ISA_LEVEL_COUNT ? level_names[level] : "unknown"; }
+static const struct {
+    const char *name;
+    int needs; // of enum feature
+} levels[ISA_LEVEL_COUNT] = {
+    [ISA_REF] = {"ref", 0},
+    [ISA_AVX2] = {"avx2", HAS_AVX2},
+    [ISA_AVXVNNI] = {"avxvnni", HAS_AVX2 | HAS_AVXVNNI},
+    [ISA_AVX512] = {"avx512", HAS_AVX2 | HAS_AVX512},
+    [ISA_VNNI] = {"vnni", HAS_AVX2 | HAS_AVX512 | HAS_VNNI},
+};
+
+static const enum isa_level by_preference[] = {ISA_VNNI, ISA_AVX512, ISA_AVXVNNI, ISA_AVX2, ISA_REF};
+
+_Static_assert(ARRAY_COUNT(by_preference) == ISA_LEVEL_COUNT, "every level has a place in the list");
+
+const char *isa_name(enum isa_level level) { return (unsigned)level < ISA_LEVEL_COUNT ? levels[level].name : "unknown"; }
 
 static uint32_t read_xcr0(void)
 {
@@ -38,34 +56,48 @@ static uint32_t read_xcr0(void)
 
 static bool has_all(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
-static enum isa_level ask_processor(void)
+static int ask_processor(void)
 {
-    uint32_t eax, ebx, ecx, edx;
+    uint32_t eax, ebx, ecx, edx, eax_1, ebx_1, ecx_1, edx_1;
+    int features = HAS_AVX2;
     if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) ||
         !has_all(ecx, LEAF1_ECX_OSXSAVE | LEAF1_ECX_AVX | LEAF1_ECX_F16C | LEAF1_ECX_FMA))
-        return ISA_REF;
+        return 0;
     uint32_t xcr0 = read_xcr0();
     if (!has_all(xcr0, XCR0_AVX) || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !has_all(ebx, LEAF7_EBX_AVX2))
-        return ISA_REF;
-    if (!has_all(xcr0, XCR0_AVX512) ||
-        !has_all(ebx, LEAF7_EBX_AVX512F | LEAF7_EBX_AVX512DQ | LEAF7_EBX_AVX512BW | LEAF7_EBX_AVX512VL))
-        return ISA_AVX2;
-    return has_all(ecx, LEAF7_ECX_VNNI) ? ISA_VNNI : ISA_AVX512;
+        return 0;
+    if (eax >= 1 && __get_cpuid_count(7, 1, &eax_1, &ebx_1, &ecx_1, &edx_1) && has_all(eax_1, LEAF7_1_EAX_AVXVNNI))
+        features |= HAS_AVXVNNI;
+    if (has_all(xcr0, XCR0_AVX512) &&
+        has_all(ebx, LEAF7_EBX_AVX512F | LEAF7_EBX_AVX512DQ | LEAF7_EBX_AVX512BW | LEAF7_EBX_AVX512VL))
+        features |= HAS_AVX512 | (has_all(ecx, LEAF7_ECX_VNNI) ? HAS_VNNI : 0);
+    return features;
 }
 
 // Asked once: CPUID leaves a virtual machine, which takes some ten microseconds.
-enum isa_level isa_best(void)
+static int features_here(void)
 {
-    static atomic_int known; // the level and one; threads that ask at once find the same
-    int level = atomic_load_explicit(&known, memory_order_relaxed);
-    if (level == 0) {
-        level = (int)ask_processor() + 1;
-        atomic_store_explicit(&known, level, memory_order_relaxed);
+    static atomic_int known; // threads that ask at once find the same
+    int features = atomic_load_explicit(&known, memory_order_relaxed);
+    if (features == 0) {
+        features = ask_processor() | IS_KNOWN;
+        atomic_store_explicit(&known, features, memory_order_relaxed);
     }
-    return (enum isa_level)(level - 1);
+    return features;
 }
 
-bool isa_supported(enum isa_level level) { return (unsigned)level <= (unsigned)isa_best(); }
+bool isa_supported(enum isa_level level)
+{
+    return (unsigned)level < ISA_LEVEL_COUNT && (levels[level].needs & ~features_here()) == 0;
+}
+
+enum isa_level isa_best(void)
+{
+    uint32_t i = 0;
+    while (!isa_supported(by_preference[i])) // the last one always is
+        i++;
+    return by_preference[i];
+}
 
 enum status isa_choose(const char *name, enum isa_level *out, struct error *error)
 {
@@ -80,13 +112,14 @@ enum status isa_choose(const char *name, enum isa_level *out, struct error *erro
         return STATUS_OK;
     }
     for (int level = 0; level < ISA_LEVEL_COUNT; level++) {
-        if (strcmp(name, level_names[level]) != 0)
+        if (strcmp(name, levels[level].name) != 0)
             continue;
-        if (level > (int)best)
+        if (!isa_supported((enum isa_level)level))
             return error_set(error, STATUS_FAILED_PRECONDITION, "%s is '%s', which this processor cannot run: its best is '%s'",
-                             source, name, level_names[best]);
+                             source, name, levels[best].name);
         *out = (enum isa_level)level;
         return STATUS_OK;
     }
-    return error_set(error, STATUS_INVALID_ARGUMENT, "%s is '%.32s': expected auto, ref, avx2, avx512 or vnni", source, name);
+    return error_set(error, STATUS_INVALID_ARGUMENT, "%s is '%.32s': expected auto, ref, avx2, avxvnni, avx512 or vnni", source,
+                     name);
 }

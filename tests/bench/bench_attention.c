@@ -382,7 +382,7 @@ int main(int argc, char **argv)
     struct thread_pool *pool;
 
     use_level(NULL);
-    bool has_wide = kernels->level >= ISA_AVX512;
+    bool has_wide = kernels->level == ISA_AVX512 || kernels->level == ISA_VNNI;
     if (thread_pool_open(threads, &pool))
         return 1;
     openblas_set_num_threads((int)threads);

@@ -64,7 +64,7 @@ static void test_overflow(void **state)
 {
     (void)state;
     for (int type = KV_F16; type < KV_TYPE_END; type++)
-        for (int level = ISA_REF; level <= ISA_AVX512; level++) {
+        for (int level = ISA_REF; level < ISA_LEVEL_COUNT; level++) {
             struct kv_shape shape = shape_of(1, 2, 64, (enum kv_type)type);
             struct feed feed = feed_make(&shape, 1, 70, 1e25f, 6);
             if (!isa_supported((enum isa_level)level)) {
@@ -194,7 +194,7 @@ static void test_nan(void **state)
 {
     (void)state;
     for (int type = KV_F16; type < KV_TYPE_END; type++)
-        for (int level = ISA_REF; level <= ISA_AVX512; level++) {
+        for (int level = ISA_REF; level < ISA_LEVEL_COUNT; level++) {
             struct kv_shape shape = shape_of(1, 3, 64, (enum kv_type)type);
             struct feed feed = feed_make(&shape, 1, 70, 1, 16);
             if (isa_supported((enum isa_level)level)) {
@@ -243,8 +243,8 @@ static void test_levels_agree(void **state)
 {
     static const uint32_t groups[] = {1, 2, 3, 4, 5, 6, 7, 8, 11}, head_dims[] = {64, 80, 128};
     (void)state;
-    if (!isa_supported(ISA_AVX2 + 1)) {
-        print_message("there is no level above AVX2 here to compare with\n");
+    if (isa_best() == ISA_AVX2 || isa_best() == ISA_REF) {
+        print_message("there is no level beside AVX2 here to compare with\n");
         skip();
     }
     for (uint32_t i = 0; i < ARRAY_COUNT(groups) * 6; i++) {
