@@ -160,6 +160,26 @@ static void put_value(struct answer_parser *parser)
     json_decref(json);
 }
 
+// Returns how many bytes the character has that begins with this one; 1 of what is none.
+static size_t character_bytes(char first)
+{
+    const unsigned char byte = (unsigned char)first;
+
+    return byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+}
+
+// Passes on what lies before the last `keep` bytes, in whole characters: clients are sent each piece as a string of its own.
+static void put_string(struct answer_parser *parser, size_t keep)
+{
+    struct text *value = &parser->value;
+    size_t count = 0;
+
+    while (count < value->bytes && count + character_bytes(value->data[count]) + keep <= value->bytes)
+        count += character_bytes(value->data[count]);
+    answer_quote(parser, value->data, count);
+    text_consume(value, count);
+}
+
 // Bytes of a value. The last ones may be a line feed and the closing tag, or begin with it, so they stay in parser->value.
 static void take_value(struct answer_parser *parser, char byte)
 {
@@ -180,14 +200,12 @@ static void take_value(struct answer_parser *parser, char byte)
         }
         text_clear(value);
         body->state = BETWEEN;
-    } else if (body->is_string && value->bytes > length) { // length bytes stay: the line feed and all but one of the tag
-        answer_quote(parser, value->data, 1);
-        text_consume(value, 1);
-    } else if (!body->is_string && value->bytes > ANSWER_MAX_HELD) {
+    } else if (body->is_string) {
+        put_string(parser, length); // the line feed and all but one byte of the tag
+    } else if (value->bytes > ANSWER_MAX_HELD) {
         body->is_string = true;
         put(parser, "\"");
-        answer_quote(parser, value->data, value->bytes - length);
-        text_consume(value, value->bytes - length);
+        put_string(parser, length);
     }
 }
 

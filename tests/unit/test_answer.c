@@ -328,6 +328,62 @@ static void test_arguments_are_json(void **state)
     }
 }
 
+// Asserts that a piece is whole characters: clients are sent each piece as a string of JSON.
+static void take_whole(void *arg, const struct answer_event *event)
+{
+    size_t *pieces = arg, at = 0;
+
+    while (at < event->count) {
+        const unsigned char byte = (unsigned char)event->bytes[at];
+        if ((byte & 0xC0) == 0x80)
+            fail_msg("a piece begins within a character: %.*s", (int)event->count, event->bytes);
+        at += byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+    }
+    assert_int_equal(at, event->count);
+    ++*pieces;
+}
+
+// A text that comes a character at a time goes on in whole characters, in all notations.
+static void test_pieces_are_whole_characters(void **state)
+{
+    static const char said[] = "né à Aix, a日本語b 🌞🌞 ünder öde Äcker: ça é là, 東京も晴れです。 ééé aéaéaéaéaéaéaéaéaéaé";
+    static const struct {
+        const char *family, *before, *after;
+    } notations[] = {
+        {"qwen3-coder", "<tool_call><function=f><parameter=s>", "</parameter></function></tool_call>"},
+        {"qwen3-coder", "<tool_call><function=f><parameter=o>", "</parameter></function></tool_call>"},
+        {"minimax", "<minimax:tool_call><invoke name=\"f\"><parameter name=\"s\">", "</parameter></invoke></minimax:tool_call>"},
+        {"glm", "<tool_call>f<arg_key>s</arg_key><arg_value>", "</arg_value></tool_call>"},
+        {"functiongemma", "<start_function_call>call:f{s:<escape>", "<escape>}<end_function_call>"},
+        {"hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"", "\"}}</tool_call>"},
+        {"deepseek", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"s\": \"", "\"}<｜tool▁call▁end｜> <｜tool▂"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_COUNT(notations); i++) {
+        size_t pieces = 0;
+        const struct answer_options options = {
+            .family = answer_find_family(notations[i].family), .take = take_whole, .type_of = type_of, .arg = &pieces};
+        struct answer_parser *parser = answer_open(&options);
+        struct text text = {0};
+        assert_non_null(parser);
+        text_string(&text, notations[i].before);
+        for (int j = 0; j < 1000; j++) // longer than what is held of a value that is no string
+            text_string(&text, said);
+        text_string(&text, notations[i].after);
+        for (size_t at = 0, end; at < text.bytes; at = end) {
+            for (end = at + 1; end < text.bytes && ((unsigned char)text.data[end] & 0xC0) == 0x80;)
+                end++;
+            answer_push(parser, text.data + at, end - at);
+        }
+        answer_finish(parser);
+        assert_int_equal(answer_calls(parser), 1);
+        assert_true(pieces > 1000);
+        answer_close(parser);
+        text_free(&text);
+    }
+}
+
 // Texts put together at random from what the notations are made of: however they are cut, the same comes out.
 static void test_random_texts(void **state)
 {
@@ -475,8 +531,9 @@ static void test_detection(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families), cmocka_unit_test(test_arguments_are_json), cmocka_unit_test(test_random_texts),
-        cmocka_unit_test(test_limits),   cmocka_unit_test(test_detection),
+        cmocka_unit_test(test_families),     cmocka_unit_test(test_arguments_are_json),
+        cmocka_unit_test(test_random_texts), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_detection),    cmocka_unit_test(test_pieces_are_whole_characters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
