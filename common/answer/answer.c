@@ -402,6 +402,8 @@ void answer_push_unit(struct answer_parser *parser, const char *name, size_t cou
     const struct answer_reasoning *reasoning = parser->options.reasoning;
     const uint32_t marker = answer_marker(parser, name, count);
 
+    if (parser->mode == MODE_DONE)
+        return;
     if (parser->mode == MODE_START && parser->held.bytes > parser->gap_bytes) { // no opening after all
         parser->mode = MODE_TEXT;
         feed_again(parser);

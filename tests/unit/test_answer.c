@@ -157,6 +157,9 @@ static const struct row rows[] = {
     {"hermes", NULL, "</tool_call>", "|</tool_call>|"},
     {"hermes", NULL, "{\"name\": \"f\", \"arguments\": {}}",
      "|{\"name\": \"f\", \"arguments\": {}}|"}, // no marker: JSON that was asked for
+    {"hermes!", NULL,
+     U("<tool_call>") "{\"name\":\"f\",\"arguments\":{}}" U("</tool_call>") U("<tool_call>") "{\"name\":\"g\",\"arguments\":{}}",
+     "||f({})"},
     {"hermes!", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call><tool_call>{\"name\": \"g\", \"arguments\": {}}",
      "||f({})"},
     {"hermes", NULL, "<tool_call>{\"name\": \"\\u0066\", \"arguments\": {}}", "||f({})"},
