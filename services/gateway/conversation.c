@@ -158,66 +158,67 @@ static bool write_calls(json_t *message)
     return content && json_object_set_new(message, "content", content) == 0;
 }
 
-// A result as something that the user says. Results in a row, and what the user says then, are one message: many templates want turns.
-static bool write_result(json_t *messages, size_t *index)
-{
-    json_t *message = json_array_get(messages, *index), *before = *index > 0 ? json_array_get(messages, *index - 1) : NULL;
-    const json_t *name = json_object_get(message, "name");
-    const bool joined = before && json_object_get(before, "result");
-    struct text text = {0};
+// What the user says in one message: results in a row, and what follows them. Many templates want turns.
+struct turn {
+    json_t *message; // borrowed; NULL: none is open
+    struct text text;
+};
 
-    if (joined)
-        append_content(&text, before);
-    text_format(&text, "%sThe function %s returned:\n", text.bytes ? "\n\n" : "",
+static void add_result(struct turn *turn, const json_t *message)
+{
+    const json_t *name = json_object_get(message, "name"), *content = json_object_get(message, "content");
+
+    text_format(&turn->text, "%sThe function %s returned:\n", turn->text.bytes ? "\n\n" : "",
                 json_is_string(name) ? json_string_value(name) : "");
-    text_append(&text, json_string_value(json_object_get(message, "content")),
-                json_string_length(json_object_get(message, "content")));
-    json_t *content = text_value(&text);
-    if (!content)
-        return false;
-    if (joined) {
-        json_array_remove(messages, *index);
-        --*index;
-        return json_object_set_new(before, "content", content) == 0;
-    }
-    json_object_del(message, "tool_call_id");
-    json_object_del(message, "name");
-    return json_object_set_new(message, "content", content) == 0 &&
-           json_object_set_new(message, "role", json_string("user")) == 0 &&
-           json_object_set_new(message, "result", json_true()) == 0;
+    text_append(&turn->text, json_string_value(content), json_string_length(content));
 }
 
-static bool join_with_result(json_t *messages, size_t *index)
+static bool begin_turn(struct turn *turn, json_t *message)
 {
-    json_t *message = json_array_get(messages, *index), *before = *index > 0 ? json_array_get(messages, *index - 1) : NULL;
-    struct text text = {0};
+    turn->message = message;
+    json_object_del(message, "tool_call_id");
+    json_object_del(message, "name");
+    return json_object_set_new(message, "role", json_string("user")) == 0;
+}
 
-    if (!before || !json_object_get(before, "result"))
-        return true;
-    append_content(&text, before);
-    append_content(&text, message);
-    json_t *content = text_value(&text);
-    json_array_remove(messages, *index);
-    --*index;
-    return content && json_object_set_new(before, "content", content) == 0;
+static bool end_turn(struct turn *turn)
+{
+    json_t *message = turn->message, *content = text_value(&turn->text);
+
+    turn->message = NULL;
+    if (message)
+        return content && json_object_set_new(message, "content", content) == 0;
+    json_decref(content);
+    return true;
 }
 
 static bool write_plain(json_t *messages)
 {
-    bool ok = true;
+    json_t *out = json_array();
+    struct turn turn = {0};
+    bool ok = out != NULL;
 
     for (size_t i = 0; ok && i < json_array_size(messages); i++) {
         json_t *message = json_array_get(messages, i);
         const char *role = json_string_value(json_object_get(message, "role"));
-        if (json_object_get(message, "tool_calls"))
+        const bool calls = json_object_get(message, "tool_calls"), result = !calls && strcmp(role, "tool") == 0;
+        const bool joins = turn.message && (result || (!calls && strcmp(role, "user") == 0));
+        if (!joins)
+            ok = end_turn(&turn);
+        if (result)
+            add_result(&turn, message);
+        else if (joins)
+            append_content(&turn.text, message);
+        if (joins)
+            continue;
+        if (ok && result)
+            ok = begin_turn(&turn, message);
+        else if (ok && calls)
             ok = write_calls(message);
-        else if (strcmp(role, "tool") == 0)
-            ok = write_result(messages, &i);
-        else if (strcmp(role, "user") == 0)
-            ok = join_with_result(messages, &i);
+        ok = ok && json_array_append(out, message) == 0;
     }
-    for (size_t i = 0; i < json_array_size(messages); i++)
-        json_object_del(json_array_get(messages, i), "result");
+    ok = end_turn(&turn) && ok && json_array_clear(messages) == 0 && json_array_extend(messages, out) == 0;
+    json_decref(out);
     return ok;
 }
 

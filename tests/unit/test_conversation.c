@@ -163,6 +163,39 @@ static void test_plain(void **state)
     free(text);
 }
 
+static size_t allocated_bytes;
+
+static void *allocate(size_t bytes)
+{
+    allocated_bytes += bytes;
+    return malloc(bytes);
+}
+
+// However many results are one message, each is copied once, not with every one that follows.
+static void test_many_results(void **state)
+{
+    enum { RESULTS = 300, RESULT_BYTES = 10000, SLACK = 4 };
+    const struct conversation_form form = {.has_system = true, .reasoning_key = "reasoning_content"};
+    json_t *list = json_array(), *variables = NULL, *given;
+    static char text[RESULT_BYTES + 1];
+    json_malloc_t usual_malloc;
+    json_free_t usual_free;
+
+    (void)state;
+    memset(text, 'x', RESULT_BYTES);
+    for (size_t i = 0; i < RESULTS; i++)
+        json_array_append_new(list, json_pack("{s:s,s:s}", "role", i % 2 ? "user" : "tool", "content", text));
+    json_get_alloc_funcs(&usual_malloc, &usual_free);
+    json_set_alloc_funcs(allocate, free);
+    assert_true(conversation_shape(&form, list, NULL, &variables, &given));
+    json_set_alloc_funcs(usual_malloc, usual_free);
+    assert_int_equal(json_array_size(list), 1);
+    assert_true(json_string_length(json_object_get(json_array_get(list, 0), "content")) > RESULTS * RESULT_BYTES);
+    if (allocated_bytes > (size_t)SLACK * RESULTS * RESULT_BYTES)
+        fail_msg("%zu bytes for %d results of %d", allocated_bytes, RESULTS, RESULT_BYTES);
+    json_decref(list);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -170,6 +203,7 @@ int main(void)
         cmocka_unit_test(test_families),
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_many_results),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
