@@ -305,6 +305,7 @@ void choice_show(struct choice *choice, struct text *out)
     const struct request *request = choice->request;
     struct respond_usage usage = request->shown.usage_in_chunks ? request_usage(request) : (struct respond_usage){0};
     struct respond_choice shown = {.index = choice->index, .usage = request->shown.usage_in_chunks ? &usage : NULL};
+    const bool has_ids = request->shown.token_ids && choice->ids_shown < choice->generated_count;
     struct text *extra = &request->owner->extra;
 
     text_clear(extra);
@@ -318,20 +319,21 @@ void choice_show(struct choice *choice, struct text *out)
         text_clear(extra);
         choice->role_sent = true;
     }
-    choice_answer_show_before(choice, out);
+    choice_answer_show_before(choice, shown.usage, out);
     shown.text = choice->visible.data;
     shown.bytes = choice->visible.bytes;
     shown.logprobs = request->logprobs ? &choice->logprobs : NULL;
     shown.logprob_count = choice->logprobs.count;
     request_extra_choice(choice, false, extra);
     shown.extra = extra;
-    if (request->kind == API_CHAT && (shown.bytes > 0 || shown.logprob_count > 0) && (choice->finish_reason || choice->answer)) {
+    if (request->kind == API_CHAT && (shown.bytes > 0 || shown.logprob_count > 0 || (choice->answer && has_ids)) &&
+        (choice->finish_reason || choice->answer)) {
         respond_chunk(out, &request->head, &shown); // the end comes in a chunk of its own
         shown.bytes = 0;
         shown.logprobs = NULL;
         shown.extra = NULL;
     }
-    choice_answer_show_after(choice, out);
+    choice_answer_show_after(choice, shown.usage, out);
     shown.finish_reason = choice->finish_reason;
     shown.stop_reason = choice->stop_reason;
     shown.stop_reason_bytes = choice->stop_reason_bytes;

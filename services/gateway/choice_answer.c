@@ -220,15 +220,15 @@ bool choice_answer_has_news(const struct choice *choice)
     return news;
 }
 
-static void show_delta(const struct choice *choice, struct text *out)
+static void show_delta(const struct choice *choice, const struct respond_usage *usage, struct text *out)
 {
-    const struct respond_choice shown = {.index = choice->index, .delta = &choice->answer->delta};
+    const struct respond_choice shown = {.index = choice->index, .delta = &choice->answer->delta, .usage = usage};
 
     respond_chunk(out, &choice->request->head, &shown);
     out->failed |= choice->answer->delta.failed;
 }
 
-void choice_answer_show_before(struct choice *choice, struct text *out)
+void choice_answer_show_before(struct choice *choice, const struct respond_usage *usage, struct text *out)
 {
     struct choice_answer *answer = choice->answer;
 
@@ -236,11 +236,11 @@ void choice_answer_show_before(struct choice *choice, struct text *out)
         return;
     text_clear(&answer->delta);
     respond_reasoning(&answer->delta, answer->shown.reasoning.data, answer->shown.reasoning.bytes);
-    show_delta(choice, out);
+    show_delta(choice, usage, out);
     text_clear(&answer->shown.reasoning);
 }
 
-void choice_answer_show_after(struct choice *choice, struct text *out)
+void choice_answer_show_after(struct choice *choice, const struct respond_usage *usage, struct text *out)
 {
     struct choice_answer *answer = choice->answer;
 
@@ -250,7 +250,7 @@ void choice_answer_show_after(struct choice *choice, struct text *out)
             continue;
         text_clear(&answer->delta);
         respond_call_delta(&answer->delta, call, i);
-        show_delta(choice, out);
+        show_delta(choice, usage, out);
         call->head_shown = true;
         text_clear(&call->arguments);
     }

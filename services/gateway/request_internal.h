@@ -223,9 +223,9 @@ bool choice_answer_has_news(const struct choice *choice);
 struct shown_answer *choice_answer_news(struct choice *choice);
 // Returns what there is for a whole answer; NULL: nothing.
 const struct shown_answer *choice_answer_shown(const struct choice *choice);
-// Appends what is not shown yet as chunks. Before the content: what is thought; after it: calls.
-void choice_answer_show_before(struct choice *choice, struct text *out);
-void choice_answer_show_after(struct choice *choice, struct text *out);
+// Appends what is not shown yet as chunks. Before the content: what is thought; after it: calls. usage: NULL: not in chunks.
+void choice_answer_show_before(struct choice *choice, const struct respond_usage *usage, struct text *out);
+void choice_answer_show_after(struct choice *choice, const struct respond_usage *usage, struct text *out);
 
 // choice.c
 // Returns whether its text has ended: by a stop string, or by the one call that was allowed.

@@ -225,6 +225,18 @@ def test_logprobs_are_of_all_tokens(qwen):
     assert tokens == reply["choices"][0]["logprobs"]["content"]
 
 
+def test_ids_and_usage_are_of_all_tokens(qwen):
+    """In a stream, too, and of what is thought and called as of what is said."""
+    text = THINK + "Well." + f"<tool_call>\n{said(*BOTH[0])}\n</tool_call>"
+    body = {"messages": ASK, **LIMIT, "return_token_ids": True}
+    qwen.answer(text, text)
+    whole = post(qwen, H, body)["choices"][0]
+    *chunks, _ = events(qwen, H, {**body, "stream_options": {"include_usage": True, "continuous_usage_stats": True}})
+    assert sum((chunk["choices"][0].get("token_ids", []) for chunk in chunks if chunk["choices"]), []) == whole["token_ids"] == qwen.ids(text)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts) and counts[-1] == len(whole["token_ids"])
+
+
 def test_variables_reach_the_template(qwen):
     assert ask(qwen, "Blue.", chat_template_kwargs={"enable_thinking": False})["message"]["content"] == "Blue."
     assert qwen.prompt().endswith("<think>\n\n</think>\n\n")
