@@ -16,6 +16,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/base/json_limits.h"
 #include "services/gateway/dialect_json.h"
 #include "services/gateway/dialect_responses_ask.h"
 #include "services/gateway/response_store.h"
@@ -217,6 +218,7 @@ static bool take_previous(struct ask *ask)
 {
     const json_t *id = dialect_member(ask->given->body, "previous_response_id");
     struct text kept = {0};
+    size_t at;
 
     if (!id) {
         ask->messages = json_array();
@@ -231,6 +233,12 @@ static bool take_previous(struct ask *ask)
         text_free(&kept);
         return api_fail(ask->error, 404, "previous_response_not_found", "previous_response_id",
                         "there is no such response: it was not stored, has been deleted, or was kept for long enough");
+    }
+    if (!kept.failed && json_check_limits(kept.data, kept.bytes, API_MAX_DEPTH, API_MAX_VALUES, &at) != JSON_WITHIN) {
+        text_free(&kept);
+        return api_fail(ask->error, 400, "invalid_value", "previous_response_id",
+                        "the conversation of that response has more than %d values: messages and their parts count",
+                        API_MAX_VALUES);
     }
     ask->messages = kept.failed ? NULL : json_loadb(kept.data, kept.bytes, JSON_ALLOW_NUL, NULL);
     text_free(&kept);

@@ -5,9 +5,12 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/clock.h"
+#include "services/gateway/dialects.h"
 #include "services/gateway/response_store.h"
 
 enum { SECOND = 1000000 };
@@ -170,6 +173,29 @@ static void test_age(void **state)
     response_store_close(store);
 }
 
+// What is kept may be of many requests, each within the limits of a body: together they may hold more than is read.
+static void test_a_conversation_of_too_many_values(void **state)
+{
+    struct response_store *store = open_store(64 << 20, 1, 10);
+    struct text conversation = text_of("[{\"role\":\"user\",\"content\":[{}");
+    json_t *body = json_pack("{s:s, s:s}", "input", "x", "previous_response_id", "r1");
+    struct dialect_ask ask = {.body = body, .tenant = "a", .request_id = "r", .store = store, .kind = API_CHAT};
+    struct api_error error;
+    (void)state;
+
+    for (size_t i = 0; i < API_MAX_VALUES; i++)
+        text_string(&conversation, ",{}");
+    text_string(&conversation, "]}]");
+    assert_true(response_store_begin(store, "a", "r1", &conversation, clock_now_us()));
+    end(store, "a", "r1", "{}", "{}");
+    assert_false(dialect_translate(&dialect_responses, &ask, &error));
+    assert_int_equal(error.status, 400);
+    assert_string_equal(error.param, "previous_response_id");
+    json_decref(body);
+    text_free(&conversation);
+    response_store_close(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +204,7 @@ int main(void)
         cmocka_unit_test(test_the_oldest_go),
         cmocka_unit_test(test_one_that_is_too_large),
         cmocka_unit_test(test_age),
+        cmocka_unit_test(test_a_conversation_of_too_many_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
