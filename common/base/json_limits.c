@@ -5,7 +5,15 @@
 
 enum json_excess json_check_limits(const char *text, size_t bytes, uint32_t depth_max, size_t values_max, size_t *at)
 {
-    size_t i, values = 0;
+    size_t values = 0;
+
+    return json_count_limits(text, bytes, depth_max, values_max, &values, at);
+}
+
+enum json_excess json_count_limits(const char *text, size_t bytes, uint32_t depth_max, size_t values_max, size_t *values,
+                                   size_t *at)
+{
+    size_t i;
     uint32_t depth = 0;
     bool in_string = false;
 
@@ -19,7 +27,7 @@ enum json_excess json_check_limits(const char *text, size_t bytes, uint32_t dept
             continue;
         }
         in_string = c == '"';
-        values += c == ',' || c == '[' || c == '{';
+        *values += c == ',' || c == '[' || c == '{';
         if (c == '[' || c == '{')
             depth++;
         else if ((c == ']' || c == '}') && depth > 0)
@@ -27,7 +35,7 @@ enum json_excess json_check_limits(const char *text, size_t bytes, uint32_t dept
         *at = i;
         if (depth > depth_max)
             return JSON_TOO_DEEP;
-        if (values > values_max)
+        if (*values > values_max)
             return JSON_TOO_MANY;
     }
     return JSON_WITHIN;

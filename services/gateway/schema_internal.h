@@ -13,6 +13,7 @@ struct schema_run {
     struct api_request *out;
     struct api_error *error;
     uint32_t vocab;
+    size_t argument_values; // of all calls so far
 };
 
 typedef bool schema_read_fn(struct schema_run *run, const char *name, const json_t *value);

@@ -131,9 +131,11 @@ static bool read_arguments(struct schema_run *run, const char *where, json_t *va
     }
     if (!json_is_string(value))
         return schema_wrong_type(run, where, "a JSON object in a string", value);
-    if (json_check_limits(json_string_value(value), json_string_length(value), API_MAX_DEPTH, API_MAX_VALUES, &at) != JSON_WITHIN)
-        return api_fail(run->error, 400, "invalid_value", where, "'%s' is nested deeper than %d, or has more than %d values", where,
-                        API_MAX_DEPTH, API_MAX_VALUES);
+    if (json_count_limits(json_string_value(value), json_string_length(value), API_MAX_DEPTH, API_MAX_VALUES, &run->argument_values,
+                          &at) != JSON_WITHIN)
+        return api_fail(run->error, 400, "invalid_value", where,
+                        "'%s' is nested deeper than %d, or all arguments together have more than %d values", where, API_MAX_DEPTH,
+                        API_MAX_VALUES);
     *out = json_loadb(json_string_value(value), json_string_length(value), JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &reason);
     if (json_is_object(*out))
         return true;

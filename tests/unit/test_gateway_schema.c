@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/base/text.h"
 #include "services/gateway/schema.h"
 
 enum { VOCAB = 1000 };
@@ -392,6 +393,30 @@ static const struct {
     {API_DETOKENIZE, "{\"tokens\":\"x\"}", "tokens", "an array"},
 };
 
+// The arguments of calls are JSON in strings: their values count as those of the body do, all together.
+static void test_values_of_arguments(void **state)
+{
+    static const char call[] = "{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[0";
+    struct text body = {0};
+    struct api_request request;
+    struct api_error error;
+    (void)state;
+
+    text_string(&body, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[");
+    for (int i = 0; i < 2; i++) {
+        text_string(&body, i ? "," : "");
+        text_string(&body, call);
+        for (size_t j = 0; j < API_MAX_VALUES / 2; j++)
+            text_string(&body, ",0");
+        text_string(&body, "]}\"}}");
+    }
+    text_string(&body, "]}]}");
+    assert_false(api_request_parse(API_CHAT, body.data, body.bytes, &model, &request, &error));
+    assert_int_equal(error.status, 400);
+    assert_string_equal(error.param, "messages[0].tool_calls[1].function.arguments");
+    text_free(&body);
+}
+
 static void test_refused(void **state)
 {
     size_t i;
@@ -443,7 +468,7 @@ int main(void)
         cmocka_unit_test(test_prompts),    cmocka_unit_test(test_messages),
         cmocka_unit_test(test_tools),      cmocka_unit_test(test_sampling_fields),
         cmocka_unit_test(test_forms),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_limits),     cmocka_unit_test(test_values_of_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
