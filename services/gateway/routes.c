@@ -106,16 +106,24 @@ static const struct route *find_route(uint32_t at, const char *path, const char 
 }
 
 // --- checks at the end of the headers -----------------------------------------------------------------------------
-#define ALLOWED_HEADERS "Authorization, Content-Type, X-Request-Id, x-api-key, anthropic-version"
+// What the official clients send from web pages, too: a browser asks about each header before it sends one.
+static const struct http_header preflight_headers[] = {
+    {"Access-Control-Allow-Methods", "GET, POST, DELETE"},
+    {"Access-Control-Allow-Headers",
+     "Authorization, Content-Type, X-Request-Id, traceparent, tracestate, User-Agent, Idempotency-Key, OpenAI-Organization, "
+     "OpenAI-Project, OpenAI-Beta, x-api-key, anthropic-version, anthropic-beta, anthropic-dangerous-direct-browser-access, "
+     "X-Stainless-Lang, X-Stainless-Package-Version, X-Stainless-OS, X-Stainless-Arch, X-Stainless-Runtime, "
+     "X-Stainless-Runtime-Version, X-Stainless-Async, X-Stainless-Retry-Count, X-Stainless-Read-Timeout, X-Stainless-Timeout, "
+     "X-Stainless-Raw-Response, X-Stainless-Helper, X-Stainless-Helper-Method, X-Stainless-Stream-Helper, "
+     "X-Stainless-Poll-Helper, X-Stainless-Custom-Poll-Interval"},
+    {"Access-Control-Max-Age", "600"},
+    {NULL, NULL}};
 
-static void answer_preflight(const struct gateway *gateway, struct exchange *exchange)
+static void answer_preflight(struct exchange *exchange)
 {
     struct text body = {0};
 
-    exchange_add_header(exchange, "Access-Control-Allow-Methods", "GET, POST, DELETE");
-    exchange_add_header(exchange, "Access-Control-Allow-Headers",
-                        gateway->otlp ? ALLOWED_HEADERS ", traceparent, tracestate" : ALLOWED_HEADERS);
-    exchange_add_header(exchange, "Access-Control-Max-Age", "600");
+    exchange_set_fixed_headers(exchange, preflight_headers);
     exchange_respond(exchange, 204, NULL, &body);
 }
 
@@ -202,7 +210,7 @@ static void check(struct gateway *gateway, uint32_t at, struct exchange *exchang
     if (exchange_dialect(exchange) && exchange_dialect(exchange)->id_header)
         exchange_add_header(exchange, exchange_dialect(exchange)->id_header, exchange_request_id(exchange));
     if (gateway->config.cors_origin && strcmp(method, "OPTIONS") == 0) {
-        answer_preflight(gateway, exchange);
+        answer_preflight(exchange);
         return;
     }
     if (!route) {
