@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "common/base/json_limits.h"
 #include "common/base/log.h"
 #include "services/gateway/schema_internal.h"
 
@@ -127,7 +128,9 @@ json_t *dialect_text_part(const json_t *text) { return json_pack("{s:s, s:O}", "
 
 void dialect_append_arguments(const char *data, size_t bytes, struct text *out)
 {
-    json_t *arguments = bytes ? json_loadb(data, bytes, JSON_ALLOW_NUL, NULL) : NULL;
+    size_t at;
+    const bool fits = bytes > 0 && json_check_limits(data, bytes, API_MAX_DEPTH, API_MAX_VALUES, &at) == JSON_WITHIN;
+    json_t *arguments = fits ? json_loadb(data, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL) : NULL;
 
     if (bytes == 0) {
         text_string(out, "{}");

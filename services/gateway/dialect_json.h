@@ -36,7 +36,7 @@ bool dialect_add_call(json_t *messages, const json_t *id, const json_t *name, co
     __attribute__((warn_unused_result));
 // {"type": "function", "function": {"name", "description", "parameters", "strict"}} of members of another object.
 json_t *dialect_function(const json_t *tool, const char *parameters_key);
-// Appends the arguments of a call as an object. A model may write what is none: that is {"arguments": text}.
+// Appends the arguments of a call as an object. A model may write what no chat request may have as such: that is {"arguments": text}.
 void dialect_append_arguments(const char *data, size_t bytes, struct text *out);
 // {"type": "text", "text": text}
 json_t *dialect_text_part(const json_t *text);

@@ -8,6 +8,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "services/gateway/dialect_json.h"
 #include "services/gateway/response_store.h"
 
 static const struct dialect_rename renamed[] = {{"max_completion_tokens", "max_output_tokens"},
@@ -110,6 +111,17 @@ static void response_json(const struct dialect_run *run, const struct dialect_en
     text_append(out, "}", 1);
 }
 
+// The arguments of a call as a string of JSON, as a chat request has them.
+static void arguments_json(const struct dialect_item *item, struct text *out)
+{
+    struct text arguments = {0};
+
+    dialect_append_arguments(item->data.data, item->data.bytes, &arguments);
+    text_json(out, arguments.data, arguments.bytes);
+    out->failed |= arguments.failed;
+    text_free(&arguments);
+}
+
 // The answer as a message of the conversation: [calls, text, reasoning].
 static void message_json(const struct dialect_run *run, struct text *out)
 {
@@ -129,7 +141,7 @@ static void message_json(const struct dialect_run *run, struct text *out)
         text_string(part, ",\"function\":{\"name\":");
         text_json(part, item->name.data, item->name.bytes);
         text_string(part, ",\"arguments\":");
-        text_json(part, item->data.data, item->data.bytes);
+        arguments_json(item, part);
         text_string(part, "}}");
     }
     text_string(out, "{\"role\":\"assistant\",\"content\":");

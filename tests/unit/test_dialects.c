@@ -424,7 +424,7 @@ static void test_responses_that_are_kept(void **state)
         json_loads("[{\"role\":\"system\",\"content\":\"go on\"},{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\","
                    "\"content\":\"It is \\\"4\\\".\",\"reasoning_content\":\"hmm\",\"tool_calls\":[{\"type\":\"function\",\"id\":"
                    "\"call_a\",\"function\":{\"name\":\"add\",\"arguments\":\"{\\\"a\\\":2}\"}},{\"type\":\"function\",\"id\":"
-                   "\"call_b\",\"function\":{\"name\":\"none\",\"arguments\":\"\"}}]},{\"role\":\"user\",\"content\":\"and?\"}]",
+                   "\"call_b\",\"function\":{\"name\":\"none\",\"arguments\":\"{}\"}}]},{\"role\":\"user\",\"content\":\"and?\"}]",
                    0, NULL);
     assert_true(json_equal(json_object_get(ask.chat, "messages"), wanted));
     json_decref(wanted);
@@ -440,6 +440,31 @@ static void test_responses_that_are_kept(void **state)
     text_free(&whole);
     text_free(&next);
     text_free(&given);
+    response_store_close(store);
+}
+
+// Arguments that are no JSON object, here since they are cut off, would have a next request refused: they are kept as a text in one.
+static void test_invalid_arguments_that_are_kept(void **state)
+{
+    const struct response_store_config config = {.max_bytes = 1 << 20, .share = 1, .max_count = 10, .keep_s = 1e6};
+    struct dialect_end end = end_of("length");
+    struct response_store *store = NULL;
+    struct text whole, kept = {0};
+    json_t *object, *messages;
+    (void)state;
+
+    assert_int_equal(response_store_open(&config, &store), STATUS_OK);
+    whole = tell(&dialect_responses, "{\"input\":\"x\"}", 5, &end, false, store);
+    object = load(whole.data, whole.bytes - 1);
+    assert_true(response_store_conversation(store, "t", json_string_value(json_object_get(object, "id")), 0, &kept));
+    messages = load(kept.data, kept.bytes);
+    const json_t *call = json_array_get(json_object_get(json_array_get(messages, 1), "tool_calls"), 0);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(call, "function"), "arguments")),
+                        "{\"arguments\":\"{\\\"a\\\":\"}");
+    json_decref(messages);
+    json_decref(object);
+    text_free(&whole);
+    text_free(&kept);
     response_store_close(store);
 }
 
@@ -601,6 +626,7 @@ int main(void)
         cmocka_unit_test(test_responses_stream),
         cmocka_unit_test(test_responses_that_are_cut_off_or_empty),
         cmocka_unit_test(test_responses_that_are_kept),
+        cmocka_unit_test(test_invalid_arguments_that_are_kept),
         cmocka_unit_test(test_messages_stream),
         cmocka_unit_test(test_messages_stop_reasons),
         cmocka_unit_test(test_ollama_stream),
