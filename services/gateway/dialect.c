@@ -167,8 +167,10 @@ static void finish(struct dialect_run *run, struct text *out)
 
 void dialect_end_stream(struct dialect_run *run, const struct dialect_end *end, struct text *out)
 {
+    run->end = end;
     finish(run, out);
     run->dialect->end(run, end, out);
+    run->end = NULL;
     out->failed |= run->failed;
 }
 

@@ -93,6 +93,7 @@ struct dialect_run {
     const char *model; // borrowed
     uint64_t created_s, prompt_tokens;
     void *own;
+    const struct dialect_end *end; // borrowed, while the answer ends: its last item knows how; NULL before
     struct dialect_item *items;
     uint32_t item_count, item_capacity;
     uint64_t event_count; // that were numbered

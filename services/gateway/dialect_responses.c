@@ -266,7 +266,7 @@ static void item_end(struct dialect_run *run, const struct dialect_item *item, s
         part_json(item, true, out);
         event_end(out);
     }
-    item_event(run, item, "output_item.done", "completed", true, out);
+    item_event(run, item, "output_item.done", is_cut_off(run->end) ? "incomplete" : "completed", true, out);
 }
 
 static void whole(struct dialect_run *run, const struct dialect_end *end, struct text *out)

@@ -373,6 +373,16 @@ static void test_responses_stream(void **state)
     text_free(&whole);
 }
 
+// The statuses of the items of all events of a type.
+static void expect_statuses(const json_t *events, const char *type, const char *const *wanted)
+{
+    for (size_t i = 0, found = 0; i < json_array_size(events); i++) {
+        const json_t *event = json_array_get(events, i);
+        if (strcmp(json_string_value(json_object_get(event, "type")), type) == 0)
+            assert_string_equal(json_string_value(json_object_get(json_object_get(event, "item"), "status")), wanted[found++]);
+    }
+}
+
 static void test_responses_that_are_cut_off_or_empty(void **state)
 {
     struct dialect_end end = end_of("length");
@@ -384,6 +394,7 @@ static void test_responses_that_are_cut_off_or_empty(void **state)
     assert_string_equal(json_string_value(json_object_get(object, "status")), "incomplete");
     assert_string_equal(json_string_value(json_object_get(json_object_get(object, "incomplete_details"), "reason")),
                         "max_output_tokens");
+    expect_statuses(events, "response.output_item.done", (const char *const[]){"completed", "incomplete"});
     json_decref(events);
     text_free(&stream);
     end = end_of("stop");
