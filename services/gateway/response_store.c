@@ -229,16 +229,14 @@ void response_store_end(struct response_store *store, const char *tenant, const 
 bool response_store_remove(struct response_store *store, const char *tenant, const char *id, uint64_t now_us)
 {
     struct entry *entry;
-    bool complete;
 
     pthread_mutex_lock(&store->mutex);
     make_room(store, NULL, now_us);
     entry = find(store, tenant, id);
-    complete = entry && entry->complete;
     if (entry)
         remove_entry(store, entry);
     pthread_mutex_unlock(&store->mutex);
-    return complete;
+    return entry != NULL;
 }
 
 static bool copy(struct response_store *store, const char *tenant, const char *id, uint64_t now_us, bool answer, struct text *out)

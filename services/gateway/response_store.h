@@ -1,7 +1,7 @@
 // response_store.h: answers of /v1/responses that a later request may continue, in memory.
 //
 // An entry has two parts: the conversation, messages of a chat with the answer at their end, and the answer as the client was sent it. It is
-// made when the request begins, which keeps the conversation that the answer is added to; until it ends nobody finds it.
+// made when the request begins, which keeps the conversation that the answer is added to; until it ends it can be removed, but not read.
 //
 // Limits: bytes of all entries, of which one tenant may have a share; entries of a tenant; their age. Where there is no room, the oldest
 // entries go: the tenant's own at its limits, and of all tenants' at the limit of all. Example: 64 MiB with two keys or more and a share of a
@@ -36,7 +36,7 @@ bool response_store_begin(struct response_store *store, const char *tenant, cons
 // Completes the entry, if it is still there. message: appended to the conversation's array; answer: kept as it is.
 void response_store_end(struct response_store *store, const char *tenant, const char *id, const struct text *message,
                         const struct text *answer, uint64_t now_us);
-// Removes an entry, whether it is complete or not. Returns whether a complete one was there.
+// Removes an entry, whether it is complete or not: an answer to come is then not kept. Returns whether one was there.
 bool response_store_remove(struct response_store *store, const char *tenant, const char *id, uint64_t now_us);
 // Appends a copy of the part. Return false if there is no such entry, or it is not complete.
 bool response_store_answer(struct response_store *store, const char *tenant, const char *id, uint64_t now_us, struct text *out);
