@@ -70,6 +70,16 @@ void text_format(struct text *text, const char *format, ...)
     text_append(text, buffer, (size_t)length);
 }
 
+void text_trim(struct text *text)
+{
+    char *data = text->bytes > 0 && text->bytes < text->capacity ? realloc(text->data, text->bytes) : NULL;
+
+    if (!data)
+        return;
+    text->data = data;
+    text->capacity = text->bytes;
+}
+
 void text_consume(struct text *text, size_t bytes)
 {
     assert_always(bytes <= text->bytes);

@@ -25,6 +25,8 @@ void text_append(struct text *text, const void *data, size_t bytes);
 void text_string(struct text *text, const char *string);
 void text_format(struct text *text, const char *format, ...) PRINTF_LIKE(2, 3); // appends at most 1 KB per call
 
+// Gives back the memory that is left, of a text that will not grow.
+void text_trim(struct text *text);
 // Drops the first `bytes`.
 void text_consume(struct text *text, size_t bytes);
 

@@ -59,7 +59,11 @@ static uint32_t bucket_of(const char *id)
     return hash % BUCKETS;
 }
 
-static uint64_t bytes_of(const struct entry *entry) { return ENTRY_BYTES + entry->conversation.bytes + entry->answer.bytes; }
+// What it takes of the memory, which may be more than it has bytes.
+static uint64_t bytes_of(const struct entry *entry)
+{
+    return ENTRY_BYTES + entry->conversation.capacity + entry->answer.capacity;
+}
 
 static struct entry *find(struct response_store *store, const char *tenant, const char *id)
 {
@@ -184,6 +188,7 @@ bool response_store_begin(struct response_store *store, const char *tenant, cons
         entry->since_us = now_us;
         entry->id = strdup(id);
         text_append(&entry->conversation, conversation->data, conversation->bytes);
+        text_trim(&entry->conversation);
         entry->tenant = entry->id && !entry->conversation.failed ? tenant_of(store, tenant) : NULL;
         ok = entry->tenant != NULL;
     }
@@ -215,6 +220,8 @@ void response_store_end(struct response_store *store, const char *tenant, const 
         text_append(&entry->conversation, message->data, message->bytes);
         text_append(&entry->conversation, "]", 1);
         text_append(&entry->answer, answer->data, answer->bytes);
+        text_trim(&entry->conversation);
+        text_trim(&entry->answer);
         entry->tenant->bytes += bytes_of(entry) - before;
         store->bytes += bytes_of(entry) - before;
         if (entry->conversation.failed || entry->answer.failed || message->failed || answer->failed ||

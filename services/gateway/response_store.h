@@ -3,7 +3,7 @@
 // An entry has two parts: the conversation, messages of a chat with the answer at their end, and the answer as the client was sent it. It is
 // made when the request begins, which keeps the conversation that the answer is added to; until it ends it can be removed, but not read.
 //
-// Limits: bytes of all entries, of which one tenant may have a share; entries of a tenant; their age. Where there is no room, the oldest
+// Limits: bytes of memory of all entries, of which one tenant may have a share; entries of a tenant; their age. Where there is no room, the oldest
 // entries go: the tenant's own at its limits, and of all tenants' at the limit of all. Example: 64 MiB with two keys or more and a share of a
 // half: 32 MiB of conversations for the busiest of them, and its oldest are the first to go.
 //
@@ -24,7 +24,7 @@ struct response_store_config {
     uint64_t max_bytes; // of all entries
     double share;       // of that, for one tenant
     uint32_t max_count; // of a tenant's entries
-    double keep_s;      // from the end of the answer
+    double keep_s;      // from the beginning of the request
 };
 
 enum status response_store_open(const struct response_store_config *config, struct response_store **out) MUST_CHECK;

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <jansson.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -159,6 +160,21 @@ static void test_one_that_is_too_large(void **state)
     response_store_close(store);
 }
 
+// What an entry is counted as is what it takes of the memory: its texts grew by doubling.
+static void test_memory_is_what_is_counted(void **state)
+{
+    enum { PLAIN_BYTES = 40000, SLACK_BYTES = 5000 };
+    struct response_store *store = open_store(1 << 20, 1, 10);
+    const size_t before = mallinfo2().uordblks;
+    (void)state;
+
+    put(store, "a", "r1", PLAIN_BYTES, SECOND);
+    const uint64_t counted = response_store_bytes(store), taken = mallinfo2().uordblks - before;
+    if (counted < PLAIN_BYTES || taken > counted + SLACK_BYTES)
+        fail_msg("%zu bytes are counted for %zu of memory", (size_t)counted, (size_t)taken);
+    response_store_close(store);
+}
+
 static void test_age(void **state)
 {
     struct response_store *store = open_store(1 << 20, 1, 10);
@@ -204,6 +220,7 @@ int main(void)
         cmocka_unit_test(test_each_tenant_has_its_own),
         cmocka_unit_test(test_the_oldest_go),
         cmocka_unit_test(test_one_that_is_too_large),
+        cmocka_unit_test(test_memory_is_what_is_counted),
         cmocka_unit_test(test_age),
         cmocka_unit_test(test_a_conversation_of_too_many_values),
     };
