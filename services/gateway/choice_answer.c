@@ -8,10 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include <jansson.h>
 
 #include "common/base/checked.h"
+#include "common/base/clock.h"
 #include "common/base/random.h"
 #include "services/gateway/request_internal.h"
 
@@ -91,19 +93,17 @@ static enum answer_type type_of(void *arg, const char *name, size_t name_bytes, 
 }
 
 // --- what the parser says -------------------------------------------------------------------------------------------------
-// An id that no other call of the conversation has: drawn from the request's id, the choice and the call's number.
-static void make_id(const struct choice *choice, uint32_t number, char *id, size_t id_bytes)
+// An id that no other call of the conversation has. The request's id is not enough for that: clients may give several requests the same.
+static void make_id(const struct choice *choice, char *id, size_t id_bytes)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
     const bool is_short = answer_has_short_ids(choice->request->notation.family);
     const size_t count = is_short ? SHORT_ID_LETTERS : ID_LETTERS;
-    uint64_t state = ((uint64_t)choice->index << 32) + number;
     size_t length = is_short ? 0 : (size_t)snprintf(id, id_bytes, "call_");
+    uint64_t state;
 
-    for (const char *at = choice->request->id; *at; at++) {
-        state ^= (unsigned char)*at;
-        state = random_next(&state);
-    }
+    if (getrandom(&state, sizeof state, GRND_NONBLOCK) != (ssize_t)sizeof state)
+        state = clock_now_ns();
     for (size_t i = 0; i < count && length + 1 < id_bytes; i++)
         id[length++] = letters[random_next(&state) % (sizeof letters - 1)];
     id[length] = 0;
@@ -118,7 +118,7 @@ static void begin_call(struct choice *choice, const struct answer_event *event)
         answer->failed = true;
         return;
     }
-    make_id(choice, event->call, call->id, sizeof call->id);
+    make_id(choice, call->id, sizeof call->id);
     text_append(&call->name, event->bytes, event->count);
 }
 

@@ -237,6 +237,17 @@ def test_ids_and_usage_are_of_all_tokens(qwen):
     assert counts == sorted(counts) and counts[-1] == len(whole["token_ids"])
 
 
+def test_ids_of_calls_are_new_in_each_request(qwen):
+    """Even if a client gives all of its requests one id."""
+    ids = set()
+    for _ in range(2):
+        qwen.answer(CALL)
+        status, _, text = call(qwen, "POST", "/v1/chat/completions", {"messages": ASK, **LIMIT}, {"X-Request-Id": "same"})
+        assert status == 200
+        ids.update(called["id"] for called in json.loads(text)["choices"][0]["message"]["tool_calls"])
+    assert len(ids) == 2
+
+
 def test_variables_reach_the_template(qwen):
     assert ask(qwen, "Blue.", chat_template_kwargs={"enable_thinking": False})["message"]["content"] == "Blue."
     assert qwen.prompt().endswith("<think>\n\n</think>\n\n")
