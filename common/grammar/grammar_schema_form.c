@@ -74,6 +74,8 @@ static void read_bound(struct jschema *schema, struct jschema_form *form, uint32
 
 static void add_term(struct jschema *schema, struct jschema_form *form, struct jschema_term term)
 {
+    if (!jschema_work(schema, 1 + form->term_count / 16))
+        return;
     for (uint32_t i = 0; i < form->term_count; i++)
         if (form->terms[i].is_negative == term.is_negative && strcmp(form->terms[i].keyword, term.keyword) == 0 &&
             json_equal((json_t *)form->terms[i].value, (json_t *)term.value))

@@ -214,7 +214,8 @@ static void read_identity(struct jschema *schema, uint32_t entry)
         for (uint32_t i = 0; i < schema->resource_count; i++)
             if (schema->resources[i].entry == e->resource)
                 base = schema->resources[i].name;
-        char *joined = jschema_take(schema, strlen(base) + strlen(id) + 2, 1);
+        char *joined =
+            jschema_work(schema, 1 + schema->resource_count / 16) ? jschema_take(schema, strlen(base) + strlen(id) + 2, 1) : NULL;
         if (!joined)
             return;
         jschema_join(base, id, joined);

@@ -113,7 +113,7 @@ static const char *negate_keyword(struct jschema *schema, uint32_t entry, const 
     static const char *const impossible[] = {"additionalProperties", "patternProperties", "propertyNames", "uniqueItems",
                                              "unevaluatedItems",     "minContains",       "maxContains",   "unevaluatedProperties",
                                              "additionalItems",      "$dynamicRef",       "$recursiveRef"};
-    json_t *made = NULL, *item;
+    json_t *made = NULL;
     bool is_exclusive;
     uint32_t other;
     size_t i;
@@ -154,8 +154,8 @@ static const char *negate_keyword(struct jschema *schema, uint32_t entry, const 
     } else if (strcmp(keyword, "required") == 0 && json_is_array(value)) {
         negate_required(any, value);
     } else if (strcmp(keyword, "prefixItems") == 0 || (strcmp(keyword, "items") == 0 && json_is_array(value))) {
-        json_array_foreach (value, i, item)
-            json_array_append_new(any, negate_prefix(i, item));
+        for (i = 0; i < json_array_size(value) && jschema_work(schema, (uint32_t)i + 1); i++) // each is as long as its place
+            json_array_append_new(any, negate_prefix(i, json_array_get(value, i)));
     } else if (strcmp(keyword, "items") == 0) {
         if (json_array_size(json_object_get(schema->entries[entry].value, "prefixItems")))
             return "items behind prefixItems";

@@ -63,7 +63,7 @@ static uint32_t follow(struct jschema *schema, uint32_t entry, char *pointer)
         } else {
             value = json_object_get(value, name);
         }
-        if (!value || !jschema_work(schema, 1))
+        if (!value || !jschema_work(schema, 1 + schema->resource_count / 16))
             return 0;
         // A schema on the way may be a resource of its own: references from below have its base.
         for (uint32_t i = 0; i < schema->resource_count; i++)
@@ -79,6 +79,8 @@ uint32_t jschema_resolve(struct jschema *schema, uint32_t entry, const char *ref
     const char *base = "";
     char *fragment, *uri;
 
+    if (!jschema_work(schema, 1 + (schema->resource_count + schema->anchor_count) / 16))
+        return 0;
     for (uint32_t i = 0; i < schema->resource_count; i++)
         if (schema->resources[i].entry == resource)
             base = schema->resources[i].name;

@@ -62,11 +62,13 @@ static const json_t *resolved(struct jschema *schema, const json_t *alternative)
     return alternative;
 }
 
-static bool lists(const json_t *required, const char *key)
+static bool lists(struct jschema *schema, const json_t *required, const char *key)
 {
     json_t *item;
     size_t i;
 
+    if (!jschema_work(schema, 1 + (uint32_t)json_array_size(required) / 16))
+        return false;
     json_array_foreach (required, i, item)
         if (json_is_string(item) && strcmp(json_string_value(item), key) == 0)
             return true;
@@ -101,7 +103,7 @@ static bool add_tags(struct jschema *schema, struct tags *tags, const json_t *al
     size_t i;
 
     if (!json_is_string(type) || strcmp(json_string_value(type), "object") != 0 ||
-        (!is_required && !lists(json_object_get(object, "required"), key)))
+        (!is_required && !lists(schema, json_object_get(object, "required"), key)))
         return false;
     if (value)
         return add_tag(schema, tags, value);

@@ -15,7 +15,7 @@
 #include "common/grammar/grammar_schema.h"
 #include "tests/unit/sample.h"
 
-enum { TRACKER_BYTES = 4 << 20, WALKS = 50, MAX_TEXT = 4000, LATE = 100 };
+enum { TRACKER_BYTES = 4 << 20, WALKS = 50, MAX_TEXT = 4000, LATE = 100, LEVELS = 120 };
 
 static struct grammar_vocab *bytes_vocab; // a token a byte
 
@@ -434,6 +434,71 @@ static void very_deep(void **state)
     json_decref(schema);
 }
 
+static json_t *repeated(const char *keyword, json_t *(*item)(int), int count)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < count; i++)
+        json_array_append_new(list, item(i));
+    return json_pack("{s:o}", keyword, list);
+}
+
+static json_t *any_item(int i)
+{
+    (void)i;
+    return json_true();
+}
+
+static json_t *numbered(const char *keyword, int i)
+{
+    char name[16];
+
+    snprintf(name, sizeof name, "n%d", i);
+    return json_pack("{s:s}", keyword, name);
+}
+
+static json_t *format_of(int i) { return numbered("format", i); } /* which nobody knows */
+
+static json_t *resource_of(int i) { return numbered("$id", i); }
+
+/* A reference that goes down i % LEVELS levels. */
+static json_t *long_reference(int i)
+{
+    char text[8 + 2 * LEVELS + 1] = "#/x";
+
+    for (int level = 0; level < i % LEVELS; level++)
+        strcat(text, "/x");
+    return json_pack("{s:s}", "$ref", text);
+}
+
+/* Schemas whose parts are looked at together with each other: they are refused before that takes long, or much memory. */
+static void costly_schemas(void **state)
+{
+    const struct grammar_schema_options options = {GRAMMAR_SPACE_NONE, false};
+    json_t *deep = json_object(), *references = repeated("allOf", long_reference, LEVELS),
+           *resources = repeated("prefixItems", resource_of, 1000), *all[4];
+    (void)state;
+
+    for (int level = 0; level < LEVELS; level++)
+        deep = json_pack("{s:o}", "x", deep);
+    json_object_update(references, deep);
+    json_object_update(references, resources);
+    json_decref(deep);
+    json_decref(resources);
+    all[0] = json_pack("{s:o}", "not", repeated("prefixItems", any_item, 3000));
+    all[1] = repeated("allOf", format_of, 3000);
+    all[2] = references;
+    all[3] = repeated("prefixItems", resource_of, 8000);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct grammar *grammar;
+        struct error error = {0};
+        enum status status = grammar_from_schema(all[i], &options, &grammar, &error);
+        if (status != STATUS_RESOURCE_EXHAUSTED || !strstr(error.text, "too complex"))
+            fail_msg("schema %zu: %s: %s", i, status_name(status), error.text);
+        json_decref(all[i]);
+    }
+}
+
 static size_t packed_bytes(const char *schema)
 {
     const struct grammar_schema_options options = {GRAMMAR_SPACE_NONE, false};
@@ -471,10 +536,11 @@ static void equal_parts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts),       cmocka_unit_test(counts),
-        cmocka_unit_test(white_space), cmocka_unit_test(closed_by_default),
-        cmocka_unit_test(json_alone),  cmocka_unit_test(refused_schemas),
-        cmocka_unit_test(very_deep),   cmocka_unit_test(equal_parts),
+        cmocka_unit_test(texts),          cmocka_unit_test(counts),
+        cmocka_unit_test(white_space),    cmocka_unit_test(closed_by_default),
+        cmocka_unit_test(json_alone),     cmocka_unit_test(refused_schemas),
+        cmocka_unit_test(very_deep),      cmocka_unit_test(equal_parts),
+        cmocka_unit_test(costly_schemas),
     };
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
 }
