@@ -12,7 +12,7 @@
 #include "common/base/checked.h"
 #include "common/grammar/grammar_schema.h"
 
-enum { PROPERTIES_MAX = 64, DEPTH_MAX = 8 };
+enum { PROPERTIES_MAX = 64, TAGS_MAX = 1024, DEPTH_MAX = 8 };
 
 enum arguments { ARGUMENTS_JSON, ARGUMENTS_TAGS, ARGUMENTS_PLAIN };
 
@@ -193,6 +193,8 @@ static uint32_t tagged_arguments(const struct maker *maker, const json_t *schema
     uint32_t node = grammar_empty(maker->builder);
     const uint32_t end = joined(maker, optional(maker, grammar_text(maker->builder, "\n")), marked(maker, form->key_tail));
 
+    if (json_object_size(properties) > TAGS_MAX || json_array_size(json_object_get(schema, "required")) > TAGS_MAX)
+        return grammar_builder_fail(maker->builder, STATUS_UNIMPLEMENTED, "properties: more than %d in this notation", TAGS_MAX);
     for (void *at = json_object_iter(properties); at; at = json_object_iter_next(properties, at)) {
         const char *name = json_object_iter_key(at);
         const json_t *value = json_object_iter_value(at);

@@ -319,8 +319,29 @@ static void test_refused(void **state)
     json_decref(tools);
 }
 
+/* Each property is looked for among those that are required. */
+static void test_too_many_properties(void **state)
+{
+    json_t *tools = make_tools(),
+           *parameters = json_object_get(json_object_get(json_array_get(tools, 0), "function"), "parameters");
+    const struct answer_grammar_options options = {.family = answer_find_family("glm"), .tools = tools};
+    struct grammar *grammar;
+    struct error error;
+
+    (void)state;
+    for (int i = 0; i < 1100; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "p%d", i);
+        json_object_set_new(json_object_get(parameters, "properties"), name, json_object());
+    }
+    assert_int_equal(answer_make_grammar(&options, &grammar, &error), STATUS_UNIMPLEMENTED);
+    assert_non_null(strstr(error.text, "more than 1024"));
+    json_decref(tools);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_families), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_families), cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_too_many_properties)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
