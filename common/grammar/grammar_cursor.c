@@ -23,6 +23,7 @@ enum status grammar_tracker_open(struct grammar *grammar, const struct grammar_v
     if (tracker) {
         tracker->grammar = grammar;
         tracker->vocab = vocab;
+        tracker->mask_work = GRAMMAR_MAX_MASK_WORK;
     }
     if (!tracker || !open_memory(tracker, bytes)) {
         if (tracker)
@@ -119,15 +120,17 @@ bool grammar_cursor_must_end(struct grammar_cursor *cursor)
     return count == 0;
 }
 
-void grammar_cursor_mask(struct grammar_cursor *cursor, uint32_t *words)
+bool grammar_cursor_mask(struct grammar_cursor *cursor, uint32_t *words)
 {
     const struct grammar_tracker *tracker = cursor->tracker;
     const size_t bytes = ((size_t)tracker->vocab->token_count + 31) / 32 * sizeof *words;
+    const uint32_t *mask = cursor->configuration ? grammar_mask_of(cursor->tracker, cursor->configuration) : NULL;
 
-    if (cursor->configuration)
-        memcpy(words, grammar_mask_of(cursor->tracker, cursor->configuration), bytes);
+    if (mask)
+        memcpy(words, mask, bytes);
     else
         memset(words, 0, bytes);
+    return mask || !cursor->configuration;
 }
 
 bool grammar_cursor_mask_is_ready(const struct grammar_cursor *cursor)

@@ -9,7 +9,8 @@
 // one after which many rules could be under way at once, if their levels of nesting come to more than about 1,000 together.
 //
 // A mask that is not ready takes 20 to 100 us at most places of a JSON text, about a millisecond where nearly everything is allowed but for a few
-// characters, and with an expression that is ambiguous on purpose as much as there are tokens. bench_grammar has figures.
+// characters. An expression that is ambiguous on purpose may take as much as a limit allows (GRAMMAR_MAX_MASK_WORK); beyond that there is no mask.
+// bench_grammar has figures.
 //
 // Threads: a tracker and its cursors are used by one thread at a time. Only the functions named open allocate.
 #ifndef FD_GRAMMAR_GRAMMAR_CURSOR_H
@@ -52,8 +53,9 @@ bool grammar_cursor_may_end(struct grammar_cursor *cursor);
 bool grammar_cursor_must_end(struct grammar_cursor *cursor);
 
 // Writes which tokens may come next, bit t % 32 of word t / 32. words: [(tokens + 31) / 32]. End tokens are the caller's business (may_end). A dead
-// cursor allows none. A token counts only if the text can still be completed after it.
-void grammar_cursor_mask(struct grammar_cursor *cursor, uint32_t *words);
+// cursor allows none. A token counts only if the text can still be completed after it. Returns false, and allows none, if that takes too long to find
+// out: so many ways through the grammar are under way at once. Whoever has asked for the same before may have made it shorter.
+bool grammar_cursor_mask(struct grammar_cursor *cursor, uint32_t *words);
 // Returns whether the mask is known already, so that grammar_cursor_mask() only copies it.
 bool grammar_cursor_mask_is_ready(const struct grammar_cursor *cursor);
 

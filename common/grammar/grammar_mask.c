@@ -17,6 +17,9 @@
 // The chain is found by trying a byte of each class through the states of UTF-8. Whether it is used changes no mask; it is given up if memory is
 // tidied up on the way, which renames what has been found.
 //
+// An expression that is ambiguous on purpose may lead each token to a configuration of its own, of thousands of pairs: a mask would take minutes. So what a
+// mask may cost has a limit, and beyond it there is none.
+//
 // Masks lie in slots. The hand goes round and takes the first slot that has not been asked for since it last came by.
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +53,8 @@ void grammar_masks_close(struct grammar_tracker *tracker)
     free(tracker->levels);
     free(tracker->chain);
 }
+
+static bool costs_too_much(const struct grammar_tracker *tracker) { return tracker->work > tracker->work_end; }
 
 static void allow(uint32_t *words, uint32_t token) { words[token / 32] |= 1u << token % 32; }
 
@@ -110,7 +115,7 @@ static bool follow_plain(struct plain_search *search, uint32_t configuration, ui
             if (byte > range->first && class_of[byte] == class_of[byte - 1]) // leads where the one before did
                 continue;
             next = grammar_step(search->tracker, &configuration, (uint8_t)byte);
-            if (++search->steps > PLAIN_STEPS_MAX || search->tracker->tidied != search->tidied ||
+            if (++search->steps > PLAIN_STEPS_MAX || search->tracker->tidied != search->tidied || costs_too_much(search->tracker) ||
                 !follow_plain(search, next, range->next))
                 return false;
         }
@@ -134,7 +139,7 @@ static uint64_t loops_of(struct grammar_tracker *tracker, uint32_t configuration
     }
     if (!follow_plain(&search, configuration, CHAR_START))
         others |= (uint64_t)1 << GRAMMAR_GROUP_LONG;
-    if (tracker->tidied != search.tidied)
+    if (tracker->tidied != search.tidied || costs_too_much(tracker))
         return 0;
     loops = ~others | (uint64_t)1 << GRAMMAR_GROUPS_KNOWN;
     words[0] = (uint32_t)loops;
@@ -167,7 +172,7 @@ static void walk(struct grammar_tracker *tracker, const struct grammar_trie *tri
     struct grammar_level *levels = tracker->levels;
 
     levels[0] = (struct grammar_level){tracker->held[1], tracker->tidied, 0};
-    for (uint32_t n = 0; n < trie->node_count;) {
+    for (uint32_t n = 0; n < trie->node_count && !costs_too_much(tracker);) {
         const struct grammar_trie_node *node = &trie->nodes[n];
         uint32_t from = level_at(tracker, node->depth - 1u), next = grammar_step(tracker, &from, node->byte), behind;
         if (next == GRAMMAR_DEAD) {
@@ -195,7 +200,7 @@ static uint32_t plain_next(struct grammar_tracker *tracker, uint32_t configurati
     if (known != GRAMMAR_UNKNOWN)
         return known;
     is_one = follow_plain(&search, configuration, CHAR_START);
-    if (tracker->tidied != search.tidied)
+    if (tracker->tidied != search.tidied || costs_too_much(tracker))
         return DIFFERENT;
     known = is_one ? search.found : (uint32_t)DIFFERENT;
     tracker->words[configuration + CONFIGURATION_PLAIN] = known;
@@ -288,14 +293,18 @@ const uint32_t *grammar_mask_of(struct grammar_tracker *tracker, uint32_t config
     words = tracker->mask_words + (size_t)slot * tracker->mask_stride;
     memset(words, 0, tracker->mask_stride * sizeof *words);
     tracker->held[0] = configuration;
+    tracker->work_end = tracker->work + tracker->mask_work;
     if (!mask_by_chain(tracker, words)) {
         memset(words, 0, tracker->mask_stride * sizeof *words);
         tracker->held[1] = tracker->held[0];
         walk(tracker, &tracker->vocab->all, tracker->vocab->groups, 0, UINT32_MAX, words);
     }
-    tracker->mask_owners[slot] = tracker->held[0];
-    tracker->words[tracker->held[0] + CONFIGURATION_MASK] = slot + 1;
-    tracker->mask_used[slot] = true;
+    const bool is_whole = !costs_too_much(tracker);
+    if (is_whole) {
+        tracker->mask_owners[slot] = tracker->held[0];
+        tracker->words[tracker->held[0] + CONFIGURATION_MASK] = slot + 1;
+        tracker->mask_used[slot] = true;
+    }
     tracker->held[0] = tracker->held[1] = GRAMMAR_DEAD;
-    return words;
+    return is_whole ? words : NULL;
 }

@@ -16,7 +16,12 @@
 #include "common/base/checked.h"
 #include "common/grammar/grammar_tracker_state.h"
 
-enum { WORDS_A_SLOT = 4, TABLE_MIN = 1024, MAX_WORDS = 1 << 30 };
+enum {
+    WORDS_A_SLOT = 4,
+    TABLE_MIN = 1024,
+    MAX_WORDS = 1 << 30,
+    TIDY_WORDS = 8, // that are tidied up in the time of one unit of work
+};
 
 /* --- the table -------------------------------------------------------------------------------------------------------------- */
 
@@ -254,6 +259,7 @@ static void tidy(struct grammar_tracker *tracker, uint32_t *configuration)
 {
     uint32_t marked = mark(tracker, *configuration);
 
+    tracker->work += tracker->word_count / TIDY_WORDS;
     for (uint32_t i = 0; i < GRAMMAR_HELD; i++)
         marked += mark(tracker, tracker->held[i]);
     for (struct grammar_cursor *cursor = tracker->cursors; cursor; cursor = cursor->next)

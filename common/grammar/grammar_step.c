@@ -249,9 +249,11 @@ static uint32_t close_all(struct grammar_tracker *tracker)
     bool may_end = close_upwards(tracker);
     uint32_t kept = 0;
 
+    tracker->work += closure->count;
     forget_slots(closure);
     merge(tracker);
     close_downwards(tracker);
+    tracker->work += closure->count + closure->contribution_count + closure->words;
     forget_slots(closure);
     for (uint32_t i = 0; i < closure->count; i++)
         if (tracker->grammar->flags[closure->pairs[i].state] & GRAMMAR_STATE_READS)
@@ -290,6 +292,7 @@ uint32_t grammar_find_next(struct grammar_tracker *tracker, uint32_t *configurat
     grammar_memory_prepare(tracker, configuration);
     begin(tracker->closure);
     pairs = grammar_pairs_of(tracker, *configuration, &count);
+    tracker->work += count;
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t a = grammar->fsa.index[pairs[i].state]; a < grammar->fsa.index[pairs[i].state + 1]; a++) {
             const struct grammar_arc *arc = &grammar->fsa.arcs[a];

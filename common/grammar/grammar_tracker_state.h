@@ -38,6 +38,7 @@ enum {
     GRAMMAR_MAX_STEP = 1 << 15,                           // words that one step may make
     GRAMMAR_HELD = 2,
     GRAMMAR_MIN_MASKS = 8,
+    GRAMMAR_MAX_MASK_WORK = 1 << 21, // of one mask: see `work`; 40 ms. Schemas in use take a thirtieth at most
 };
 
 struct grammar_pair {
@@ -87,6 +88,10 @@ struct grammar_tracker {
     uint32_t held[GRAMMAR_HELD]; // configurations that are kept beside the cursors': of a mask, and where its walk begins
     uint32_t stamp;              // of the last walk over stacks
 
+    // What finding out where bytes lead has cost: pairs and words that were looked at. A mask may cost mask_work.
+    uint64_t work, work_end; // work_end: where the mask at hand is given up
+    uint64_t mask_work;
+
     // Masks lie in slots, which configurations refer to.
     uint32_t *mask_words;  // [mask_count][mask_stride]
     uint32_t *mask_owners; // [mask_count] the configuration, or 0
@@ -131,7 +136,7 @@ static inline const struct grammar_pair *grammar_pairs_of(const struct grammar_t
 // Allocates room for masks out of so many bytes; at least GRAMMAR_MIN_MASKS. Return false without memory.
 bool grammar_masks_open(struct grammar_tracker *tracker, size_t bytes) MUST_CHECK;
 void grammar_masks_close(struct grammar_tracker *tracker);
-// Returns the mask of a configuration that is not dead, which may be renamed. Valid until the next call.
+// Returns the mask of a configuration that is not dead, which may be renamed. Valid until the next call. NULL: it would cost too much.
 const uint32_t *grammar_mask_of(struct grammar_tracker *tracker, uint32_t configuration);
 
 /* --- grammar_step.c --------------------------------------------------------------------------------------------------------- */

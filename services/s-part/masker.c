@@ -100,23 +100,27 @@ static bool is_empty(const uint32_t *mask, uint32_t words)
     return any == 0;
 }
 
-// Writes what may come where the cursor is. False: nothing.
-static bool write_mask(const struct masker *masker, const struct masked_sequence *sequence, struct grammar_cursor *cursor,
-                       bool is_over, uint32_t *mask)
+// Writes what may come where the cursor is. Returns why there is no mask, or NULL; without one nothing is allowed.
+static const char *write_mask(const struct masker *masker, const struct masked_sequence *sequence, struct grammar_cursor *cursor,
+                              bool is_over, uint32_t *mask)
 {
+    bool is_found = true;
     const bool must_end = is_over || grammar_cursor_must_end(cursor), may_end = must_end || grammar_cursor_may_end(cursor);
 
     if (must_end)
         memset(mask, 0, masker->mask_words * sizeof *mask);
     else
-        grammar_cursor_mask(cursor, mask);
-    set_ends(sequence, may_end && !sequence->ends_late, mask);
-    if (may_end && is_empty(mask, masker->mask_words))
+        is_found = grammar_cursor_mask(cursor, mask);
+    set_ends(sequence, is_found && may_end && !sequence->ends_late, mask);
+    if (is_found && may_end && is_empty(mask, masker->mask_words))
         set_ends(sequence, true, mask);
-    return !is_empty(mask, masker->mask_words);
+    if (!is_found)
+        return "the grammar is too ambiguous here: which tokens may follow takes too long to find out";
+    return is_empty(mask, masker->mask_words) ? "no token of the model can go on with the text as its grammar wants" : NULL;
 }
 
-// Writes the masks behind the guesses, for as long as the grammar allows them. A wrong guess is not drawn, and what comes behind it does not count.
+// Writes the masks behind the guesses, for as long as the grammar allows them. Behind a wrong guess, which is not drawn, or where there is no mask,
+// nothing is allowed: no sample counts there, and what is wrong shows in the next step, as without guesses.
 static void write_drafts(const struct masker *masker, const struct mask_item *item, uint32_t *masks)
 {
     struct masked_sequence *sequence = item->sequence;
@@ -128,9 +132,9 @@ static void write_drafts(const struct masker *masker, const struct mask_item *it
         uint32_t *mask = masks + (size_t)k * masker->mask_words;
         is_over |= is_end(sequence, item->drafts[k - 1]);
         good = good && (is_over || grammar_cursor_take(ahead, item->drafts[k - 1])) &&
-               write_mask(masker, sequence, ahead, is_over, mask);
+               !write_mask(masker, sequence, ahead, is_over, mask);
         if (!good)
-            memset(mask, 0xFF, masker->mask_words * sizeof *mask);
+            memset(mask, 0, masker->mask_words * sizeof *mask);
     }
 }
 
@@ -144,8 +148,9 @@ static void do_item(struct masker *masker, const struct mask_job *job, const str
     if (!sequence->failed)
         take(sequence, sequence->taken, sequence->taken_count);
     sequence->taken_count = 0;
-    if (!sequence->failed && !write_mask(masker, sequence, sequence->cursor, sequence->is_over, masks))
-        fail(sequence, "no token of the model can go on with the text as its grammar wants", "");
+    const char *why = sequence->failed ? NULL : write_mask(masker, sequence, sequence->cursor, sequence->is_over, masks);
+    if (why)
+        fail(sequence, why, "");
     if (sequence->failed)
         memset(masks, 0xFF, (size_t)item->count * masker->mask_words * sizeof *masks);
     else if (item->count > 1)

@@ -394,12 +394,66 @@ static void tail_calls(void **unused)
     grammar_vocab_close(vocab);
 }
 
+enum { WORD_LETTERS = 12, WORD_TOKENS = 1 << WORD_LETTERS, WORD_MASK = WORD_TOKENS / 32 };
+
+// All words of so many letters a and b.
+static size_t two_letters(void *arg, uint32_t token, char *scratch, const char **bytes)
+{
+    (void)arg;
+    for (uint32_t i = 0; i < WORD_LETTERS; i++)
+        scratch[i] = (char)('a' + (token >> i & 1));
+    *bytes = scratch;
+    return WORD_LETTERS;
+}
+
+static struct grammar_tracker *ambiguous_tracker(const struct grammar_vocab *vocab, uint32_t length)
+{
+    char regex[64];
+    struct grammar *grammar;
+    struct error error;
+
+    snprintf(regex, sizeof regex, "[ab]*a[ab]{%u}", length);
+    assert_int_equal(grammar_from_regex(regex, strlen(regex), &grammar, &error), STATUS_OK);
+    return rig_tracker(grammar, vocab, RIG_TRACKER_BYTES);
+}
+
+// Where each token leads to a configuration of its own that has hundreds of pairs, there is no mask; elsewhere, and without the limit, there is.
+static void masks_that_cost_too_much(void **unused)
+{
+    (void)unused;
+    struct grammar_vocab *vocab = rig_vocab(WORD_TOKENS, two_letters, NULL);
+    uint32_t words[WORD_MASK];
+
+    for (uint32_t length = 8; length <= 800; length *= 100) {
+        struct grammar_tracker *tracker = ambiguous_tracker(vocab, length);
+        struct grammar_cursor *cursor = grammar_cursor_open(tracker);
+        rig_state = 7;
+        for (uint32_t i = 0; i < length; i++) {
+            const char letter = (char)('a' + rig_draw(2));
+            assert_true(grammar_cursor_take_bytes(cursor, &letter, 1));
+        }
+        memset(words, 0xff, sizeof words);
+        assert_int_equal(grammar_cursor_mask(cursor, words), length == 8);
+        assert_int_equal(grammar_cursor_mask_is_ready(cursor), length == 8);
+        for (uint32_t w = 0; w < WORD_MASK; w++)
+            assert_int_equal(words[w], length == 8 ? UINT32_MAX : 0);
+        tracker->mask_work = UINT64_MAX / 2;
+        assert_true(grammar_cursor_mask(cursor, words));
+        for (uint32_t w = 0; w < WORD_MASK; w++)
+            assert_int_equal(words[w], UINT32_MAX);
+        grammar_cursor_close(cursor);
+        grammar_tracker_close(tracker);
+    }
+    grammar_vocab_close(vocab);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_grammars), cmocka_unit_test(strings),      cmocka_unit_test(shared_tracker),
-        cmocka_unit_test(kept_masks),      cmocka_unit_test(dead_cursors), cmocka_unit_test(deep_nesting),
-        cmocka_unit_test(tail_calls),
+        cmocka_unit_test(random_grammars), cmocka_unit_test(strings),
+        cmocka_unit_test(shared_tracker),  cmocka_unit_test(kept_masks),
+        cmocka_unit_test(dead_cursors),    cmocka_unit_test(deep_nesting),
+        cmocka_unit_test(tail_calls),      cmocka_unit_test(masks_that_cost_too_much),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
