@@ -156,3 +156,5 @@ void grammar_free(struct grammar *grammar)
 }
 
 uint64_t grammar_hash(const struct grammar *grammar) { return grammar->hash; }
+
+uint64_t grammar_packed_hash(const void *packed, size_t count) { return hash_bytes(packed, count); }

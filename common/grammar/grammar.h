@@ -30,5 +30,6 @@ void grammar_free(struct grammar *grammar); // NULL is allowed
 
 // Returns a hash of the packed form: the name of a grammar in caches, which compare the bytes too.
 uint64_t grammar_hash(const struct grammar *grammar);
+uint64_t grammar_packed_hash(const void *packed, size_t count); // the same, of bytes that need not be a grammar
 
 #endif

@@ -123,23 +123,19 @@ static enum status open_tracker(struct masker_trackers *trackers, struct grammar
 enum status masker_trackers_get(struct masker_trackers *trackers, const void *packed, size_t bytes, struct masker_tracker **out,
                                 struct error *error)
 {
+    const uint64_t hash = grammar_packed_hash(packed, bytes);
     struct grammar *grammar;
     enum status status = STATUS_OK;
 
-    if (!trackers->vocab)
-        status = open_vocab(trackers, error);
-    if (!status)
-        status = grammar_unpack(packed, bytes, &grammar, error);
-    if (status)
-        return status;
-    const uint64_t hash = grammar_hash(grammar);
     *out = NULL;
     for (uint32_t i = 0; i < MASKER_TRACKERS_MAX && !*out; i++)
         if (is_of(&trackers->entries[i], hash, packed, bytes))
             *out = &trackers->entries[i];
-    if (*out)
-        grammar_free(grammar);
-    else
+    if (!*out && !trackers->vocab)
+        status = open_vocab(trackers, error);
+    if (!*out && !status)
+        status = grammar_unpack(packed, bytes, &grammar, error);
+    if (!*out && !status)
         status = open_tracker(trackers, grammar, out, error);
     if (status)
         return status;
