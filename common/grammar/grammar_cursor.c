@@ -48,6 +48,8 @@ void grammar_tracker_close(struct grammar_tracker *tracker)
 
 const struct grammar *grammar_tracker_grammar(const struct grammar_tracker *tracker) { return tracker->grammar; }
 
+uint64_t grammar_tracker_work(const struct grammar_tracker *tracker) { return tracker->work; }
+
 struct grammar_cursor *grammar_cursor_open(struct grammar_tracker *tracker)
 {
     struct grammar_cursor *cursor = grammar_memory_grow(tracker, tracker->cursor_count + 1) ? calloc(1, sizeof *cursor) : NULL;

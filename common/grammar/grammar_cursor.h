@@ -35,6 +35,8 @@ enum status grammar_tracker_open(struct grammar *grammar, const struct grammar_v
 // All its cursors are closed before.
 void grammar_tracker_close(struct grammar_tracker *tracker);
 const struct grammar *grammar_tracker_grammar(const struct grammar_tracker *tracker);
+// Returns what it has cost so far to follow texts and to find masks, in units of some 20 ns.
+uint64_t grammar_tracker_work(const struct grammar_tracker *tracker);
 
 // Opens a cursor at the start of the text; NULL: no memory. A tracker has room for any place that a cursor can be in, so the tracker grows once it
 // has more cursors than a sixth of its bytes has GRAMMAR_CURSOR_BYTES.

@@ -58,20 +58,17 @@ static void take(struct masked_sequence *sequence, const uint32_t *tokens, uint3
     }
 }
 
-static void open_sequence(struct masker *masker, struct masked_sequence *sequence)
+// Takes what was generated before. It may cost so much and no more, since the sequences of other grammars wait.
+static void replay(struct masked_sequence *sequence)
 {
-    struct error error;
+    const struct grammar_tracker *tracker = sequence->tracker->tracker;
+    const uint64_t end = grammar_tracker_work(tracker) + MASKER_REPLAY_WORK;
 
-    if (masker_trackers_get(&masker->trackers, sequence->packed, sequence->packed_bytes, &sequence->tracker, &error))
-        fail(sequence, "the grammar cannot be used: ", error.text);
-    else if (!(sequence->cursor = grammar_cursor_open(sequence->tracker->tracker)))
-        fail(sequence, "no memory for the grammar's cursor", "");
-    else
-        take(sequence, sequence->replay, sequence->replay_count);
-    free(sequence->packed);
-    free(sequence->replay);
-    sequence->packed = NULL;
-    sequence->replay = NULL;
+    for (uint32_t i = 0; i < sequence->replay_count && !sequence->failed; i++) {
+        take(sequence, &sequence->replay[i], 1);
+        if (!sequence->failed && grammar_tracker_work(tracker) > end)
+            fail(sequence, "the grammar is too ambiguous: to follow what was generated once more takes too long", "");
+    }
 }
 
 static void free_sequence(struct masker *masker, struct masked_sequence *sequence)
@@ -82,6 +79,38 @@ static void free_sequence(struct masker *masker, struct masked_sequence *sequenc
     free(sequence->packed);
     free(sequence->replay);
     free(sequence);
+}
+
+static void close_all(struct masker *masker, struct masked_sequence *closing)
+{
+    while (closing) {
+        struct masked_sequence *next = closing->next;
+        free_sequence(masker, closing);
+        closing = next;
+    }
+}
+
+static void open_sequence(struct masker *masker, struct masked_sequence *sequence)
+{
+    struct masked_sequence *closing;
+    struct error error;
+
+    // What is to be closed may use the tracker that is lacking.
+    pthread_mutex_lock(&masker->mutex);
+    closing = masker->closing;
+    masker->closing = NULL;
+    pthread_mutex_unlock(&masker->mutex);
+    close_all(masker, closing);
+    if (masker_trackers_get(&masker->trackers, sequence->packed, sequence->packed_bytes, &sequence->tracker, &error))
+        fail(sequence, "the grammar cannot be used: ", error.text);
+    else if (!(sequence->cursor = grammar_cursor_open(sequence->tracker->tracker)))
+        fail(sequence, "no memory for the grammar's cursor", "");
+    else
+        replay(sequence);
+    free(sequence->packed);
+    free(sequence->replay);
+    sequence->packed = NULL;
+    sequence->replay = NULL;
 }
 
 static void set_ends(const struct masked_sequence *sequence, bool allowed, uint32_t *mask)
@@ -105,6 +134,8 @@ static const char *write_mask(const struct masker *masker, const struct masked_s
                               bool is_over, uint32_t *mask)
 {
     bool is_found = true;
+    if (!is_over && grammar_cursor_is_dead(cursor)) // of one that has taken nothing wrong
+        return "too many rules of the grammar can begin in the same place";
     const bool must_end = is_over || grammar_cursor_must_end(cursor), may_end = must_end || grammar_cursor_may_end(cursor);
 
     if (must_end)
@@ -116,7 +147,9 @@ static const char *write_mask(const struct masker *masker, const struct masked_s
         set_ends(sequence, true, mask);
     if (!is_found)
         return "the grammar is too ambiguous here: which tokens may follow takes too long to find out";
-    return is_empty(mask, masker->mask_words) ? "no token of the model can go on with the text as its grammar wants" : NULL;
+    return is_empty(mask, masker->mask_words)
+               ? "no token of the model can go on with the text as its grammar wants, or too many of its rules begin here"
+               : NULL;
 }
 
 // Writes the masks behind the guesses, for as long as the grammar allows them. Behind a wrong guess, which is not drawn, or where there is no mask,
@@ -155,15 +188,6 @@ static void do_item(struct masker *masker, const struct mask_job *job, const str
         memset(masks, 0xFF, (size_t)item->count * masker->mask_words * sizeof *masks);
     else if (item->count > 1)
         write_drafts(masker, item, masks);
-}
-
-static void close_all(struct masker *masker, struct masked_sequence *closing)
-{
-    while (closing) {
-        struct masked_sequence *next = closing->next;
-        free_sequence(masker, closing);
-        closing = next;
-    }
 }
 
 static void *masker_main(void *arg)

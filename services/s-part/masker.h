@@ -30,7 +30,10 @@ struct model;
 struct masker;
 struct masker_tracker;
 
-enum { MASKER_ERROR_BYTES = 256 };
+enum {
+    MASKER_ERROR_BYTES = 256,
+    MASKER_REPLAY_WORK = 1 << 25, // grammar_tracker_work() that what was generated before may cost; 0.7 s
+};
 
 // A sequence with a grammar.
 struct masked_sequence {

@@ -5,12 +5,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "common/base/checked.h"
+#include "common/base/random.h"
 #include "common/grammar/grammar_text.h"
 #include "common/vocabulary/vocabulary.h"
 #include "services/s-part/masker_trackers.h"
@@ -26,10 +28,16 @@ static struct masker *masker;
 static uint32_t ends[TOKENIZER_MAX_END_TOKENS], end_count;
 static atomic_uint done;
 
+static sem_t came_back, released; /* posted by on_done() at its end; what it waits for if it is held back */
+static bool is_held_back;
+
 static void on_done(void *user)
 {
     (void)user;
     atomic_fetch_add_explicit(&done, 1, memory_order_relaxed);
+    if (is_held_back)
+        sem_wait(&released);
+    sem_post(&came_back);
 }
 
 static int open_all(void **state)
@@ -47,6 +55,8 @@ static int open_all(void **state)
         vocabulary_open(model, &tokenizer, &error))
         return -1;
     free(bytes);
+    if (sem_init(&came_back, 0, 0) || sem_init(&released, 0, 0))
+        return -1;
     end_count = tokenizer_end_tokens(tokenizer, ends, TOKENIZER_MAX_END_TOKENS);
     const struct masker_config config = {.model = model, .vocab = VOCAB, .on_done = on_done};
     return end_count ? (int)masker_open(&config, &masker) : -1;
@@ -139,6 +149,8 @@ static void run_job(struct mask_job *job)
     mask_job_post(job, masker);
     mask_job_wait(job);
     assert_true(mask_job_done(job));
+    if (!is_held_back)
+        sem_wait(&came_back);
 }
 
 /* One mask of one sequence. */
@@ -260,7 +272,7 @@ static void a_dead_end_is_told(void **state)
     mask_job_add(&job, later, drafts, 2);
     run_job(&job);
     assert_true(at_once->failed && !later->failed);
-    assert_non_null(strstr(at_once->error, "no token of the model can go on"));
+    assert_non_null(strstr(at_once->error, "too many rules of the grammar can begin"));
     assert_string_equal(allowed(mask_job_mask(&job, 1)), "a");
     assert_string_equal(allowed(mask_job_mask(&job, 2)), "");
     took(later, "a");
@@ -300,6 +312,74 @@ static void many_grammars(void **state)
         }
 }
 
+/* All grammars that there may be are in use, and one of them is let go just before another is needed. */
+static void a_closed_sequence_makes_room(void **state)
+{
+    (void)state;
+    static struct masked_sequence *all[MASKER_TRACKERS_MAX];
+    struct masked_sequence *more;
+    struct mask_job job = {0};
+    for (uint32_t i = 0; i < MASKER_TRACKERS_MAX; i++) {
+        char regex[64];
+        snprintf(regex, sizeof regex, "z%u", i);
+        all[i] = open_regex(regex, "", false);
+        assert_string_equal(mask_of(all[i]), "z");
+    }
+    more = open_regex("ab", "", false);
+    mask_of(more);
+    assert_true(more->failed);
+    assert_non_null(strstr(more->error, "different grammars are in use"));
+    masker_sequence_close(more);
+    is_held_back = true;
+    mask_of(all[1]); /* the masker's thread stays in on_done() */
+    masker_sequence_close(all[0]);
+    more = open_regex("ab", "", false);
+    assert_true(mask_job_reserve(&job, masker, 1));
+    mask_job_add(&job, more, NULL, 1);
+    mask_job_post(&job, masker);
+    sem_post(&released);
+    sem_post(&released);
+    mask_job_wait(&job);
+    sem_wait(&came_back);
+    sem_wait(&came_back);
+    is_held_back = false;
+    assert_false(more->failed);
+    assert_string_equal(allowed(mask_job_mask(&job, 0)), "a");
+    mask_job_free(&job);
+    masker_sequence_close(more);
+    for (uint32_t i = 1; i < MASKER_TRACKERS_MAX; i++)
+        masker_sequence_close(all[i]);
+}
+
+/* What was generated is taken once more within limits, of an expression that is ambiguous on purpose. */
+static void what_takes_too_long_to_take_again_fails(void **state)
+{
+    (void)state;
+    static const char regex[] = "[ab]*a[ab]{800}";
+    const uint32_t count = 100000;
+    uint32_t *tokens = malloc(count * sizeof *tokens), pair[2] = {letter('a'), letter('b')};
+    uint64_t random = 5;
+
+    for (uint32_t i = 0; i < count; i++)
+        tokens[i] = pair[random_next(&random) >> 63];
+    for (uint32_t few = 0; few < 2; few++) {
+        struct grammar *grammar;
+        struct error error;
+        assert_int_equal(grammar_from_regex(regex, strlen(regex), &grammar, &error), STATUS_OK);
+        struct masked_sequence_config config = {
+            .end_tokens = ends, .end_count = end_count, .generated = tokens, .generated_count = few ? 2000 : count};
+        config.packed = grammar_packed(grammar, &config.packed_bytes);
+        struct masked_sequence *sequence = masker_sequence_open(masker, &config);
+        assert_non_null(sequence);
+        grammar_free(grammar);
+        mask_of(sequence);
+        assert_int_equal(sequence->failed, !few);
+        assert_true(few || strstr(sequence->error, "takes too long"));
+        masker_sequence_close(sequence);
+    }
+    free(tokens);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,6 +389,8 @@ int main(void)
         cmocka_unit_test(what_cannot_be_followed_fails_alone),
         cmocka_unit_test(a_dead_end_is_told),
         cmocka_unit_test(many_grammars),
+        cmocka_unit_test(what_takes_too_long_to_take_again_fails),
+        cmocka_unit_test(a_closed_sequence_makes_room),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
