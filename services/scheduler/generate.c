@@ -9,19 +9,29 @@
 #include "common/messages/sampling.h"
 #include "services/scheduler/scheduler.h"
 
+// The call, and the request in its memory, are about to go.
+static void forget_call(struct scheduler *scheduler, struct token_log *log)
+{
+    scheduler->grammar_bytes -= log->request->sampling->grammar.len;
+    log->call = NULL;
+    log->request = NULL;
+}
+
 static void on_cancel(void *user)
 {
     struct token_log *log = user;
     struct scheduler *scheduler = rpc_call_user(log->call);
     const struct sched_event event = {.kind = SCHED_CANCEL, .sequence = log->id};
 
-    log->call = NULL;
-    log->request = NULL;
+    forget_call(scheduler, log);
     if (!log->over)
         scheduler_event(scheduler, &event);
 }
 
-enum { GRAMMAR_BYTES_MAX = 1 << 20 }; // GRAMMAR_MAX_BYTES of common/grammar, which the scheduler does not look into
+enum {
+    GRAMMAR_BYTES_MAX = 1 << 20,  // GRAMMAR_MAX_BYTES of common/grammar, which the scheduler does not look into
+    GRAMMARS_BYTES_MAX = 64 << 20 // of all sequences that run or wait: thousands, with the grammars of schemas in use
+};
 
 // Refuses whatever the s-part would refuse: it would refuse the whole step, which is of many sequences.
 static enum status check(const struct scheduler *scheduler, const Fastdecode__GenerateRequest *request, struct error *error)
@@ -115,12 +125,20 @@ void generate_handler(struct rpc_call *call, void *user)
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
+    const size_t grammar_bytes = request->sampling->grammar.len;
+    if (grammar_bytes > GRAMMARS_BYTES_MAX - scheduler->grammar_bytes) {
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED,
+                      "the scheduler holds grammars of %zu KiB: with one of %zu KiB they would exceed %d",
+                      scheduler->grammar_bytes >> 10, grammar_bytes >> 10, GRAMMARS_BYTES_MAX >> 10);
+        return;
+    }
     log = new_log(scheduler, call, request);
     if (!log) {
         rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "the scheduler holds %u sequences, its limit",
                       token_logs_count(scheduler->logs));
         return;
     }
+    scheduler->grammar_bytes += grammar_bytes;
     rpc_call_set_user(call, scheduler);
     rpc_call_on_cancel(call, on_cancel, log);
     scheduler->prompt_tokens += log->prompt_count;
@@ -222,8 +240,7 @@ void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sc
     reason == SCHED_CANCELLED ? scheduler->cancelled++ : scheduler->finished++;
     if (!call)
         return;
-    log->call = NULL;
-    log->request = NULL;
+    forget_call(scheduler, log);
     event.sequence = log->id;
     event.index = log->token_count - log->prompt_count;
     event.finish = finishes[reason];
@@ -247,8 +264,7 @@ void generate_reject(struct scheduler *scheduler, struct token_log *log, uint64_
         sequence_spans_end(scheduler->otlp, log->spans, log->id, log->token_count, 0, "queue full", true);
     if (!call)
         return;
-    log->call = NULL;
-    log->request = NULL;
+    forget_call(scheduler, log);
     rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "the queue is full; retry after %llu ms",
                   (unsigned long long)(retry_after_us / 1000));
 }

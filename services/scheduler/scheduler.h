@@ -289,6 +289,7 @@ struct scheduler {
 
     // Sequences.
     struct token_logs *logs;
+    size_t grammar_bytes; // of the requests that the logs still have
     struct page_names page_names;
     struct draft_odds draft_odds; // of all sequences
     uint64_t *settling;           // ids of resubmitted sequences that wait for the members that hold their pages

@@ -308,6 +308,7 @@ static struct {
 } penalties;                                   // of requests
 static uint32_t min_tokens;                    // likewise
 static Fastdecode__LatencyClass latency_class; // likewise
+static ProtobufCBinaryData grammar;            // likewise
 
 static inline void generate(struct rpc_channel *channel, struct stream *stream, uint64_t sequence, uint32_t prompt_tokens,
                             uint32_t max_tokens)
@@ -332,6 +333,7 @@ static inline void generate(struct rpc_channel *channel, struct stream *stream, 
     sampling.presence_penalty = penalties.presence;
     sampling.frequency_penalty = penalties.frequency;
     sampling.min_tokens = min_tokens;
+    sampling.grammar = grammar;
     request.max_tokens = max_tokens;
     request.latency_class = latency_class;
     request.sequence = sequence;

@@ -173,6 +173,43 @@ static void many_that_wait_are_cancelled_in_few_calls(void **state)
     mesh_close();
 }
 
+// Grammars are held as long as their sequences run or wait: there is a limit on all of them, and room once one has gone.
+static void grammars_have_a_limit_together(void **state)
+{
+    enum { MANY = 64 };
+    static uint8_t bytes[1 << 20];
+    const ProtobufCBinaryData largest = {sizeof bytes, bytes};
+    struct registration able = usual;
+    (void)state;
+    able.feature = FASTDECODE__SAMPLING_FEATURE__SAMPLING_FEATURE_GRAMMAR;
+    mesh_open(2 * MANY, 1, 1);
+    assert_int_equal(register_s_part(able).status, STATUS_OK);
+    struct rpc_channel *gateway = gateway_open(), *other = gateway_open();
+    generate(gateway, &streams[MANY], 0, 1, 90000);
+    UNTIL(streams[MANY].tokens > 0);
+    grammar = largest;
+    for (uint32_t i = 0; i < MANY; i++)
+        generate(i ? gateway : other, &streams[i], 0, 1, 100);
+    UNTIL(stats_now().waiting == MANY);
+    generate(gateway, &streams[MANY + 1], 0, 1, 100);
+    UNTIL(streams[MANY + 1].outcome.ended);
+    assert_int_equal(streams[MANY + 1].outcome.status, STATUS_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(streams[MANY + 1].outcome.text, "grammars of 65536 KiB"));
+    grammar = (ProtobufCBinaryData){0};
+    generate(gateway, &streams[MANY + 2], 0, 1, 100);
+    UNTIL(stats_now().waiting == MANY + 1);
+    rpc_channel_close(other);
+    UNTIL(stats_now().waiting == MANY);
+    grammar = largest;
+    generate(gateway, &streams[MANY + 1], 0, 1, 100);
+    UNTIL(stats_now().waiting == MANY + 1);
+    grammar = (ProtobufCBinaryData){0};
+    rpc_channel_close(gateway);
+    UNTIL(stats_now().waiting == 0);
+    assert_int_equal(scheduler->grammar_bytes, 0);
+    mesh_close();
+}
+
 // An s-part may be started again with other settings: no step is larger than it says.
 static void a_smaller_s_part_gets_smaller_steps(void **state)
 {
@@ -363,6 +400,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_lost_s_part_makes_no_step_wait_longer),
         cmocka_unit_test(the_times_of_all_places_are_taken),
         cmocka_unit_test(many_that_wait_are_cancelled_in_few_calls),
+        cmocka_unit_test(grammars_have_a_limit_together),
         cmocka_unit_test(a_smaller_s_part_gets_smaller_steps),
         cmocka_unit_test(a_bad_reply_does_not_count),
         cmocka_unit_test(guessed_tokens_come_as_others_do),
