@@ -144,6 +144,19 @@ static bool grow(struct grammar_parser *parser, void **array, size_t size, uint3
     return true;
 }
 
+bool grammar_parser_quantifier(struct grammar_parser *parser, uint32_t *min, uint32_t *max)
+{
+    *min = 0;
+    *max = GRAMMAR_NO_LIMIT;
+    if (grammar_parser_skip(parser, "+"))
+        *min = 1;
+    else if (grammar_parser_skip(parser, "?"))
+        *max = 1;
+    else if (!grammar_parser_skip(parser, "*"))
+        return grammar_parser_counts(parser, min, max);
+    return true;
+}
+
 void grammar_parser_push(struct grammar_parser *parser, uint32_t node)
 {
     void *array = parser->nodes;

@@ -40,6 +40,8 @@ bool grammar_parser_skip(struct grammar_parser *parser, const char *token);
 uint32_t grammar_parser_hex(struct grammar_parser *parser, uint32_t count);
 // Reads "{m}", "{m,}" or "{m,n}". Returns false, and stays, if it is none. A count above GRAMMAR_MAX_COUNT makes the builder fail.
 bool grammar_parser_counts(struct grammar_parser *parser, uint32_t *min, uint32_t *max);
+// Reads "*", "+", "?" or counts. Returns false, and stays, if there is none of them.
+bool grammar_parser_quantifier(struct grammar_parser *parser, uint32_t *min, uint32_t *max);
 
 void grammar_parser_push(struct grammar_parser *parser, uint32_t node);
 // Take all nodes from `first` on off the stack and return them as one.

@@ -244,15 +244,11 @@ static uint32_t parse_atom(struct regex *regex)
 static uint32_t parse_quantifier(struct regex *regex, uint32_t node)
 {
     struct grammar_parser *parser = &regex->parser;
-    uint32_t min = 0, max = GRAMMAR_NO_LIMIT;
+    uint32_t min, max;
 
-    if (grammar_parser_skip(parser, "+"))
-        min = 1;
-    else if (grammar_parser_skip(parser, "?"))
-        max = 1;
-    else if (!grammar_parser_skip(parser, "*") && !grammar_parser_counts(parser, &min, &max))
+    if (!grammar_parser_quantifier(parser, &min, &max))
         return node;
-    grammar_parser_skip(parser, "?");
+    grammar_parser_skip(parser, "?"); // as few as possible: the texts are the same
     return grammar_repeat(parser->builder, node, min, max);
 }
 
