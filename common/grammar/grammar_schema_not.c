@@ -96,8 +96,8 @@ static void negate_each(json_t *any, const json_t *values)
         json_array_append_new(any, not_of(value));
 }
 
-// Adds the negation of one keyword. Returns what stands in the way, or NULL.
-static const char *negate_keyword(struct jschema *schema, uint32_t entry, const char *keyword, const json_t *value, json_t *any)
+// The negation of a keyword that is a number: the number's other side. NULL: it is none of them.
+static json_t *negate_limit(struct jschema *schema, uint32_t entry, const char *keyword, const json_t *value)
 {
     static const char *const counts[][3] = {{"minLength", "string", "maxLength"},
                                             {"maxLength", "string", "minLength"},
@@ -109,75 +109,106 @@ static const char *negate_keyword(struct jschema *schema, uint32_t entry, const 
                                             {"exclusiveMinimum", "maximum"},
                                             {"maximum", "exclusiveMinimum"},
                                             {"exclusiveMaximum", "minimum"}};
-    static const char *const rewritten[] = {"oneOf", "if", "dependentRequired", "dependentSchemas", "dependencies"};
-    static const char *const impossible[] = {"additionalProperties", "patternProperties", "propertyNames", "uniqueItems",
-                                             "unevaluatedItems",     "minContains",       "maxContains",   "unevaluatedProperties",
-                                             "additionalItems",      "$dynamicRef",       "$recursiveRef"};
-    json_t *made = NULL;
-    bool is_exclusive;
-    uint32_t other;
-    size_t i;
+    const bool is_least = keyword[1] == 'i';
 
-    for (i = 0; i < 6; i++)
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
         if (strcmp(keyword, counts[i][0]) == 0)
-            made = typed_count(counts[i][1], counts[i][2], value, keyword[1] == 'i' ? -1 : 1);
-    for (i = 0; i < 4; i++)
+            return typed_count(counts[i][1], counts[i][2], value, is_least ? -1 : 1);
+    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
         if (strcmp(keyword, bounds[i][0]) == 0 && json_is_number(value)) {
-            is_exclusive =
-                json_is_true(jschema_get(schema, entry, keyword[1] == 'i' ? "exclusiveMinimum" : "exclusiveMaximum")); // of draft 4
-            made = json_pack("{s:s, s:O}", "type", "number", bounds[is_exclusive ? i + 1 : i][1], value);
+            const bool is_exclusive =
+                json_is_true(jschema_get(schema, entry, is_least ? "exclusiveMinimum" : "exclusiveMaximum")); // of draft 4
+            return json_pack("{s:s, s:O}", "type", "number", bounds[is_exclusive ? i + 1 : i][1], value);
         }
-    for (i = 0; i < 5; i++)
+    if (strcmp(keyword, "multipleOf") == 0)
+        return json_pack("{s:s, s:{s:O}}", "type", "number", "$not", keyword, value);
+    return NULL;
+}
+
+// The negation of a keyword that says which values there are. NULL: it is none of them.
+static json_t *negate_choice(struct jschema *schema, uint32_t entry, const char *keyword, const json_t *value)
+{
+    if (strcmp(keyword, "type") == 0)
+        return negate_type(schema, entry);
+    if (strcmp(keyword, "enum") == 0)
+        return negate_values(value);
+    if (strcmp(keyword, "const") == 0) {
+        json_t *values = json_pack("[O]", value), *made = negate_values(values);
+        json_decref(values);
+        return made;
+    }
+    if (strcmp(keyword, "pattern") == 0 || (strcmp(keyword, "format") == 0 && json_is_string(value) &&
+                                            jschema_format_kind(json_string_value(value)) != JSCHEMA_FORMAT_UNKNOWN))
+        return json_pack("{s:s, s:{s:O}}", "type", "string", "$not", keyword, value);
+    return NULL;
+}
+
+// The negation of a keyword that applies other schemas to the same value. NULL: it is none of them.
+static json_t *negate_applied(struct jschema *schema, uint32_t entry, const char *keyword, const json_t *value)
+{
+    static const char *const rewritten[] = {"oneOf", "if", "dependentRequired", "dependentSchemas", "dependencies"};
+    uint32_t other; // found first: that may move schema->entries
+
+    for (size_t i = 0; i < sizeof rewritten / sizeof rewritten[0]; i++)
         if (strcmp(keyword, rewritten[i]) == 0) {
             other = schema->rewritten(schema, entry, keyword);
-            made = not_of(schema->entries[other].value);
+            return not_of(schema->entries[other].value);
         }
-    for (i = 0; i < sizeof impossible / sizeof impossible[0]; i++)
-        if (strcmp(keyword, impossible[i]) == 0 && !json_is_true(value) &&
-            !(json_is_false(value) && strcmp(keyword, "uniqueItems") == 0))
-            return impossible[i];
-    if (strcmp(keyword, "type") == 0) {
-        made = negate_type(schema, entry);
-    } else if (strcmp(keyword, "enum") == 0) {
-        made = negate_values(value);
-    } else if (strcmp(keyword, "const") == 0) {
-        json_t *values = json_pack("[O]", value);
-        made = negate_values(values);
-        json_decref(values);
-    } else if (strcmp(keyword, "pattern") == 0 || (strcmp(keyword, "format") == 0 && json_is_string(value) &&
-                                                   jschema_format_kind(json_string_value(value)) != JSCHEMA_FORMAT_UNKNOWN)) {
-        made = json_pack("{s:s, s:{s:O}}", "type", "string", "$not", keyword, value);
-    } else if (strcmp(keyword, "multipleOf") == 0) {
-        made = json_pack("{s:s, s:{s:O}}", "type", "number", "$not", keyword, value);
-    } else if (strcmp(keyword, "properties") == 0) {
+    if (strcmp(keyword, "anyOf") == 0) {
+        json_t *all = json_array();
+        negate_each(all, value);
+        return json_pack("{s:o}", "allOf", all);
+    }
+    if (strcmp(keyword, "not") == 0 || (strcmp(keyword, "$not") == 0 && schema->entries[entry].is_made))
+        return json_incref((json_t *)value);
+    if (strcmp(keyword, "$ref") == 0 && json_is_string(value)) {
+        other = jschema_resolve(schema, entry, json_string_value(value));
+        return not_of(schema->entries[other].value);
+    }
+    return NULL;
+}
+
+// Adds the negations of a keyword about an array's or object's parts, or of the schemas of an allOf. Returns what stands in the way, or NULL.
+static const char *negate_parts(struct jschema *schema, uint32_t entry, const char *keyword, const json_t *value, json_t *any)
+{
+    const bool is_items = strcmp(keyword, "items") == 0;
+
+    if (strcmp(keyword, "properties") == 0) {
         negate_properties(any, value);
     } else if (strcmp(keyword, "required") == 0 && json_is_array(value)) {
         negate_required(any, value);
-    } else if (strcmp(keyword, "prefixItems") == 0 || (strcmp(keyword, "items") == 0 && json_is_array(value))) {
-        for (i = 0; i < json_array_size(value) && jschema_work(schema, (uint32_t)i + 1); i++) // each is as long as its place
+    } else if (strcmp(keyword, "prefixItems") == 0 || (is_items && json_is_array(value))) {
+        for (size_t i = 0; i < json_array_size(value) && jschema_work(schema, (uint32_t)i + 1); i++) // each is as long as its place
             json_array_append_new(any, negate_prefix(i, json_array_get(value, i)));
-    } else if (strcmp(keyword, "items") == 0) {
-        if (json_array_size(json_object_get(schema->entries[entry].value, "prefixItems")))
-            return "items behind prefixItems";
-        made = json_pack("{s:s, s:o}", "type", "array", "contains", not_of(value));
-    } else if (strcmp(keyword, "contains") == 0) {
-        made = json_pack("{s:s, s:o}", "type", "array", "items", not_of(value));
+    } else if (is_items && json_array_size(json_object_get(schema->entries[entry].value, "prefixItems"))) {
+        return "items behind prefixItems";
+    } else if (is_items || strcmp(keyword, "contains") == 0) {
+        json_array_append_new(any, json_pack("{s:s, s:o}", "type", "array", is_items ? "contains" : "items", not_of(value)));
     } else if (strcmp(keyword, "allOf") == 0) {
         negate_each(any, value);
-    } else if (strcmp(keyword, "anyOf") == 0) {
-        json_t *all = json_array();
-        negate_each(all, value);
-        made = json_pack("{s:o}", "allOf", all);
-    } else if (strcmp(keyword, "not") == 0) {
-        made = json_incref((json_t *)value);
-    } else if (strcmp(keyword, "$ref") == 0 && json_is_string(value)) {
-        other = jschema_resolve(schema, entry, json_string_value(value));
-        made = not_of(schema->entries[other].value);
-    } else if (strcmp(keyword, "$not") == 0 && schema->entries[entry].is_made) {
-        made = json_incref((json_t *)value);
     }
-    if (made)
-        json_array_append_new(any, made);
+    return NULL;
+}
+
+// Adds the negation of one keyword. Returns what stands in the way, or NULL.
+static const char *negate_keyword(struct jschema *schema, uint32_t entry, const char *keyword, const json_t *value, json_t *any)
+{
+    static const char *const impossible[] = {"additionalProperties", "patternProperties", "propertyNames", "uniqueItems",
+                                             "unevaluatedItems",     "minContains",       "maxContains",   "unevaluatedProperties",
+                                             "additionalItems",      "$dynamicRef",       "$recursiveRef"};
+    json_t *made = negate_limit(schema, entry, keyword, value);
+
+    for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; i++)
+        if (strcmp(keyword, impossible[i]) == 0 && !json_is_true(value) &&
+            !(json_is_false(value) && strcmp(keyword, "uniqueItems") == 0))
+            return impossible[i];
+    if (!made)
+        made = negate_choice(schema, entry, keyword, value);
+    if (!made)
+        made = negate_applied(schema, entry, keyword, value);
+    if (!made)
+        return negate_parts(schema, entry, keyword, value, any);
+    json_array_append_new(any, made);
     return NULL;
 }
 
