@@ -56,7 +56,8 @@ void grammar_rule_set(struct grammar_builder *builder, uint32_t rule, uint32_t n
 // A node that matches what the rule does.
 uint32_t grammar_call(struct grammar_builder *builder, uint32_t rule);
 
-// Operations on regular languages: the nodes must call no rule that calls itself (INVALID_ARGUMENT otherwise). The result is minimal.
+// Operations on regular languages: the nodes must call no rule that calls itself (INVALID_ARGUMENT otherwise). The result is
+// deterministic, and states that go on alike are merged as far as that is found in a limited time: usually all, so that it is minimal.
 // RESOURCE_EXHAUSTED: more than GRAMMAR_MAX_REGULAR_STATES states on the way.
 uint32_t grammar_both(struct grammar_builder *builder, uint32_t a, uint32_t b);    // strings of a that are in b, too
 uint32_t grammar_without(struct grammar_builder *builder, uint32_t a, uint32_t b); // strings of a that are not in b
