@@ -67,6 +67,7 @@ struct dialect_run *dialect_run_open(const struct dialect *dialect, struct diale
     run->created_s = clock_wall_us() / 1000000;
     snprintf(run->id, sizeof run->id, "%s%s", ask->id[0] ? "" : dialect->id_prefix, ask->id[0] ? ask->id : ask->request_id);
     run->own = ask->own;
+    run->only_loads = ask->only_loads;
     ask->own = NULL;
     return run;
 }

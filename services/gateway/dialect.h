@@ -44,7 +44,7 @@ struct dialect_item {
 };
 
 struct dialect_end {
-    const char *finish_reason; // "stop", "length" or "tool_calls"
+    const char *finish_reason; // "stop", "length", "tool_calls", or "load": nothing was to be generated
     const char *stop_string;   // the one that ended the text; NULL: none did
     size_t stop_bytes;
     uint64_t prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens;
@@ -58,6 +58,7 @@ struct dialect_ask {
     struct response_store *store; // NULL: answers are not kept
     struct json_t *chat;          // out: the request's object; a reference of the caller's
     enum api_kind kind;           // in: of the route; out: of `chat`
+    bool only_loads;              // out: nothing is to be generated: the client wants the model to be there
     void *own;                    // out: what the dialect keeps for the answer
     char id[DIALECT_ID_BYTES];    // out: of the answer; "": the prefix and the request's id
 };
@@ -97,7 +98,7 @@ struct dialect_run {
     struct dialect_item *items;
     uint32_t item_count, item_capacity;
     uint64_t event_count; // that were numbered
-    bool begun, item_open, failed;
+    bool begun, item_open, failed, only_loads;
 };
 
 // Translates the request. On failure *error is in the dialect's own words. Takes no reference of the body.

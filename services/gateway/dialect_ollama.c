@@ -65,9 +65,10 @@ static void end_json(const struct dialect_end *end, struct text *out)
     text_format(out,
                 ",\"done\":true,\"done_reason\":\"%s\",\"total_duration\":%llu,\"load_duration\":0,\"prompt_eval_count\":%llu,"
                 "\"prompt_eval_duration\":%llu,\"eval_count\":%llu,\"eval_duration\":%llu}\n",
-                strcmp(end->finish_reason, "length") == 0 ? "length" : "stop", (unsigned long long)end->total_us * 1000,
-                (unsigned long long)end->prompt_tokens, (unsigned long long)end->prompt_us * 1000,
-                (unsigned long long)end->completion_tokens, (unsigned long long)eval_us * 1000);
+                strcmp(end->finish_reason, "tool_calls") == 0 ? "stop" : end->finish_reason,
+                (unsigned long long)end->total_us * 1000, (unsigned long long)end->prompt_tokens,
+                (unsigned long long)end->prompt_us * 1000, (unsigned long long)end->completion_tokens,
+                (unsigned long long)eval_us * 1000);
 }
 
 static void line(struct dialect_run *run, bool chat, const struct dialect_item *item, const char *data, size_t bytes,

@@ -169,19 +169,21 @@ static bool take_message(json_t *messages, size_t index, const json_t *given, st
            take_calls(messages, json_object_get(given, "tool_calls"), index, message);
 }
 
-static bool take_messages(const json_t *body, json_t *chat, struct api_error *error)
+// No messages, as no prompt, stand for an empty one that is not answered: programs ask so for the model to be loaded.
+static bool take_messages(struct dialect_ask *ask, json_t *chat, struct api_error *error)
 {
-    const json_t *given = dialect_member(body, "messages");
-    json_t *messages = json_array();
+    const json_t *given = dialect_member(ask->body, "messages");
+    json_t *messages = json_array(), *message;
     bool ok = messages != NULL;
     size_t i;
 
-    if (!given)
-        ok = dialect_missing(error, "messages");
-    else if (!json_is_array(given))
+    if (given && !json_is_array(given))
         ok = dialect_wrong_type(error, "messages", "an array of messages", given);
     for (i = 0; ok && i < json_array_size(given); i++)
         ok = take_message(messages, i, json_array_get(given, i), error);
+    ask->only_loads = i == 0;
+    if (ok && ask->only_loads)
+        ok = dialect_add_message(messages, "user", json_string(""), &message);
     ok = ok && dialect_set(chat, "messages", messages);
     json_decref(messages);
     return ok;
@@ -202,7 +204,7 @@ bool dialect_ollama_translate_chat(struct dialect_ask *ask, struct api_error *er
     json_t *chat = json_object();
 
     return finish(ask, chat,
-                  chat && take_common(ask->body, chat, error) && take_messages(ask->body, chat, error) &&
+                  chat && take_common(ask->body, chat, error) && take_messages(ask, chat, error) &&
                       dialect_set(chat, "tools", dialect_member(ask->body, "tools")));
 }
 
@@ -213,7 +215,8 @@ static bool take_turn(json_t *chat, const json_t *prompt, const json_t *system)
     bool ok = messages && (!system || schema_is_string(system, "") ||
                            dialect_add_message(messages, "system", json_incref((json_t *)(uintptr_t)system), &message));
 
-    ok = ok && dialect_add_message(messages, "user", json_incref((json_t *)(uintptr_t)prompt), &message) &&
+    ok = ok &&
+         dialect_add_message(messages, "user", prompt ? json_incref((json_t *)(uintptr_t)prompt) : json_string(""), &message) &&
          dialect_set(chat, "messages", messages);
     json_decref(messages);
     return ok;
@@ -224,17 +227,16 @@ static bool take_prompt(struct dialect_ask *ask, json_t *chat, struct api_error 
     const json_t *prompt = dialect_member(ask->body, "prompt"), *system = dialect_member(ask->body, "system");
     const json_t *suffix = dialect_member(ask->body, "suffix"), *most = json_object_get(chat, "max_tokens");
 
-    if (!prompt)
-        return dialect_missing(error, "prompt");
-    if (!json_is_string(prompt))
+    if (prompt && !json_is_string(prompt))
         return dialect_wrong_type(error, "prompt", "a string", prompt);
+    ask->only_loads = json_string_length(prompt) == 0;
     if (system && !json_is_string(system))
         return dialect_wrong_type(error, "system", "a string", system);
     if (!json_is_true(json_object_get(ask->body, "raw")) && (!suffix || schema_is_string(suffix, "")))
         return take_turn(chat, prompt, system);
     ask->kind = API_COMPLETION;
-    return dialect_set(chat, "prompt", prompt) && dialect_set(chat, "suffix", suffix) &&
-           (most || dialect_set_new(chat, "max_tokens", json_integer(RAW_TOKENS)));
+    return (prompt ? dialect_set(chat, "prompt", prompt) : dialect_set_new(chat, "prompt", json_string(""))) &&
+           dialect_set(chat, "suffix", suffix) && (most || dialect_set_new(chat, "max_tokens", json_integer(RAW_TOKENS)));
 }
 
 bool dialect_ollama_translate_generate(struct dialect_ask *ask, struct api_error *error)

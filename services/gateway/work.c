@@ -231,6 +231,15 @@ static void answer_detokenize(struct gateway *gateway, struct exchange *exchange
     exchange_respond(exchange, 200, RESPOND_JSON, &body);
 }
 
+// The model is there as long as the server is.
+static void answer_load(struct exchange *exchange, struct dialect_run *run)
+{
+    struct text body = {0};
+
+    dialect_end_whole(run, &(struct dialect_end){.finish_reason = "load"}, &body);
+    exchange_respond(exchange, 200, RESPOND_JSON, &body);
+}
+
 struct start {
     struct gateway *gateway;
     struct request *request;
@@ -326,12 +335,14 @@ void work_run(void *arg, void *item)
         refuse(work->exchange, work->grant.key, &error);
     } else {
         exchange_drop_body(work->exchange);
-        if (work->kind & (API_TOKENIZE | API_DETOKENIZE))
+        if (work->kind & (API_TOKENIZE | API_DETOKENIZE) || (run && run->only_loads))
             answer_limits(work->exchange, work->grant.key);
         if (work->kind == API_TOKENIZE)
             answer_tokenize(gateway, work->exchange, &api);
         else if (work->kind == API_DETOKENIZE)
             answer_detokenize(gateway, work->exchange, &api);
+        else if (run && run->only_loads)
+            answer_load(work->exchange, run);
         else {
             start_request(gateway, work, &api, run); // and empties api
             run = NULL;

@@ -49,6 +49,18 @@ def test_generate(client, mesh):
     assert client.generate(model=mesh.model, prompt="The sea is", raw=True, options=GREEDY).response == raw
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_nothing_to_answer_loads_the_model(client, mesh, stream):
+    """Programs ask so before the first question; `keep_alive=0` asks for the model to be put away, which changes nothing here."""
+    for ask in (lambda: client.generate(model=mesh.model, stream=stream, keep_alive="5m"), lambda: client.generate(model=mesh.model, raw=True, stream=stream),
+                lambda: client.chat(model=mesh.model, messages=[], stream=stream), lambda: client.generate(model=mesh.model, prompt="", stream=stream, keep_alive=0)):
+        reply = list(ask())[-1] if stream else ask()
+        assert reply.done and reply.done_reason == "load" and not reply.eval_count
+    with pytest.raises(ollama.ResponseError) as caught:
+        client.generate(model="gpt-17")
+    assert caught.value.status_code == 404
+
+
 def test_options_are_fields(client, mesh):
     text = client.chat(model=mesh.model, messages=HELLO, options=GREEDY).message.content
     stop = text[2:4]

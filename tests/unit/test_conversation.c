@@ -199,11 +199,8 @@ static void test_many_results(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_families),
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_many_results),
+        cmocka_unit_test(test_forms), cmocka_unit_test(test_families),     cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_plain), cmocka_unit_test(test_many_results),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -177,7 +177,7 @@ static void test_ollama_ask(void **state)
         "{\"model\":\"m\",\"stream\":false,\"prompt\":\"a\",\"suffix\":\"b\",\"max_tokens\":128,\"response_format\":{\"type\":"
         "\"json_schema\",\"json_schema\":{\"name\":\"format\",\"schema\":{\"type\":\"object\"}}}}");
     expect_refused(&dialect_ollama_chat, "{\"messages\":[]}", "model", "required");
-    expect_refused(&dialect_ollama_chat, "{\"model\":\"m\"}", "messages", "required");
+    expect_refused(&dialect_ollama_chat, "{\"model\":\"m\",\"messages\":{}}", "messages", "an array");
     expect_refused(&dialect_ollama_chat,
                    "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"images\":[\"x\"]}]}", "messages[0]",
                    "images");
@@ -186,7 +186,7 @@ static void test_ollama_ask(void **state)
                    "options.num_predict", "an integer");
     expect_refused(&dialect_ollama_chat, "{\"model\":\"m\",\"messages\":[],\"stream\":1}", "stream", "a boolean");
     expect_refused(&dialect_ollama_chat, "{\"model\":\"m\",\"messages\":[],\"format\":1}", "format", "a schema");
-    expect_refused(&dialect_ollama_generate, "{\"model\":\"m\"}", "prompt", "required");
+    expect_refused(&dialect_ollama_generate, "{\"model\":\"m\",\"prompt\":[]}", "prompt", "a string");
     expect_refused(&dialect_ollama_generate, "{\"model\":\"m\",\"prompt\":\"x\",\"template\":\"y\"}", "template", "not supported");
 }
 
