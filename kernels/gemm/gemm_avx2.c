@@ -10,8 +10,9 @@
 #define GEMM_FLOAT_ROWS 6
 #define GEMM_TILES 1
 #define GEMM_WIDE_BYTES 0
+#define WIDENED_LEAST 16u
 
-#include "kernels/gemm/gemm_halves.h"
+#include "kernels/gemm/gemm_halves_lanes.h"
 
 LANES_INLINE counts counts_zero(void) { return lanes_set1_i(0); }
 LANES_INLINE counts counts_add(counts a, quad w, quad x)

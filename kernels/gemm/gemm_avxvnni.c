@@ -13,8 +13,9 @@
 #define GEMM_ONE_ROW gemm_avx2
 #define GEMM_TILES 1
 #define GEMM_WIDE_BYTES 1
+#define WIDENED_LEAST 16u
 
-#include "kernels/gemm/gemm_halves.h"
+#include "kernels/gemm/gemm_halves_lanes.h"
 
 LANES_INLINE counts counts_from(int32_t i) { return lanes_set1_i(i); }
 LANES_INLINE counts counts_add(counts a, quad w, quad x)
