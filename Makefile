@@ -1,7 +1,7 @@
 # FastDecode: one Makefile. `make help` lists what there is.
 #
 # Every directory under common/, kernels/ and services/ is a static library of all its .c files; a new file needs no
-# change here. Files named *_avx2.c, *_avx512.c, *_vnni.c get the flags of that instruction set and no other file does.
+# change here. Files named *_avx2.c, *_avxvnni.c, *_avx512.c, *_vnni.c get the flags of that instruction set and no other file does.
 
 CC      ?= gcc
 CLANG   ?= clang
@@ -88,19 +88,20 @@ $(BUILD)/gen/openapi_file.c: services/gateway/openapi/embed.py services/gateway/
 	$(Q)$(PYTHON) $^ $@
 
 %_avx2.o:   ISA = -mavx2 -mfma -mf16c
+%_avxvnni.o: ISA = -mavx2 -mavxvnni -mfma -mf16c
 %_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
 %_vnni.o:   ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c
 # Templates with many instances: full debug information would take as long as compiling them.
-%_avx2.o %_avx512.o %_vnni.o: ISA += -g1
+%_avx2.o %_avxvnni.o %_avx512.o %_vnni.o: ISA += -g1
 $(BUILD)/obj/kernels/%.o: CFLAGS += $(if $(filter address,$(SAN))$(FUZZER),,-O3)
 ifeq ($(SAN),thread) # inner loops work on what their caller gives them: seen there, and a hundred times faster unseen here
-%_avx2.o %_avx512.o %_vnni.o: ISA += -fno-sanitize=thread
+%_avx2.o %_avxvnni.o %_avx512.o %_vnni.o: ISA += -fno-sanitize=thread
 endif
 ifeq ($(SAN),address) # each register block is code of its own: with all checks one file takes ten minutes to compile
-%_avx2.o %_avx512.o %_vnni.o: ISA += -fno-sanitize=undefined
+%_avx2.o %_avxvnni.o %_avx512.o %_vnni.o: ISA += -fno-sanitize=undefined
 endif
 ifdef FUZZER # no parser: plain objects compile ten times faster
-%_avx2.o %_avx512.o %_vnni.o: ISA += -fno-sanitize=all
+%_avx2.o %_avxvnni.o %_avx512.o %_vnni.o: ISA += -fno-sanitize=all
 endif
 
 $(BUILD)/obj/gen/%.o: $(BUILD)/gen/%.c

@@ -8,8 +8,10 @@
     }
 
 static const struct attention_kernels tables[ISA_LEVEL_COUNT] = {
-    [ISA_REF] = TABLE(ISA_REF, ref, ref),           [ISA_AVX2] = TABLE(ISA_AVX2, avx2, avx2),
-    [ISA_AVXVNNI] = TABLE(ISA_AVXVNNI, avx2, avx2), [ISA_AVX512] = TABLE(ISA_AVX512, avx512, avx512),
+    [ISA_REF] = TABLE(ISA_REF, ref, ref),
+    [ISA_AVX2] = TABLE(ISA_AVX2, avx2, avx2),
+    [ISA_AVXVNNI] = TABLE(ISA_AVXVNNI, avx2, avxvnni),
+    [ISA_AVX512] = TABLE(ISA_AVX512, avx512, avx512),
     [ISA_VNNI] = TABLE(ISA_VNNI, avx512, vnni),
 };
 

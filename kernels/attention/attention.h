@@ -182,6 +182,7 @@ void attend_finish(uint32_t head_dim, const float *acc, float l, float *out);
 ATTENTION_ENTRIES(ref)
 ATTENTION_ENTRIES(avx2)
 ATTENTION_ENTRIES(avx512)
+void attend_range_avxvnni(const struct attend_range *range);
 void attend_range_vnni(const struct attend_range *range);
 
 #endif

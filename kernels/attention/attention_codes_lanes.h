@@ -19,6 +19,13 @@
 #include "kernels/attention/attention_block_lanes.h"
 #include "kernels/simd/half.h"
 
+// Whether words of four bytes can be multiplied and summed at once.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#define HAS_DPBUSD 1
+#else
+#define HAS_DPBUSD 0
+#endif
+
 #if defined(__AVX512F__)
 LANES_INLINE lanes_i load_words(const unsigned char *at) { return _mm512_loadu_si512(at); }
 LANES_INLINE lanes_i shift_right_16(lanes_i x, const int bits) { return _mm512_srli_epi16(x, (unsigned)bits); }
@@ -26,7 +33,7 @@ LANES_INLINE lanes_i sign_extend_low(lanes_i x) { return _mm512_srai_epi16(_mm51
 LANES_INLINE lanes_i sign_extend_high(lanes_i x) { return _mm512_srai_epi16(x, 8); }
 LANES_INLINE lanes_i add_pairs(lanes_i sum, lanes_i a, lanes_i b)
 {
-#if defined(__AVX512VNNI__)
+#if HAS_DPBUSD
     return _mm512_dpwssd_epi32(sum, a, b);
 #else
     sum = _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
@@ -34,6 +41,12 @@ LANES_INLINE lanes_i add_pairs(lanes_i sum, lanes_i a, lanes_i b)
     return sum;
 #endif
 }
+#if HAS_DPBUSD
+LANES_INLINE lanes_i add_quads(lanes_i sum, lanes_i bytes, lanes_i signed_bytes)
+{
+    return _mm512_dpbusd_epi32(sum, bytes, signed_bytes);
+}
+#endif
 // Shuffles the bytes within each four lanes.
 LANES_INLINE lanes_i shuffle_quads(lanes_i x, __m128i pattern) { return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(pattern)); }
 #else
@@ -52,11 +65,22 @@ LANES_INLINE lanes_i sign_extend_low(lanes_i x)
 LANES_INLINE lanes_i sign_extend_high(lanes_i x) { return (lanes_i){_mm256_srai_epi16(x.lo, 8), _mm256_srai_epi16(x.hi, 8)}; }
 LANES_INLINE lanes_i add_pairs(lanes_i sum, lanes_i a, lanes_i b)
 {
+#if HAS_DPBUSD
+    return (lanes_i){_mm256_dpwssd_avx_epi32(sum.lo, a.lo, b.lo), _mm256_dpwssd_avx_epi32(sum.hi, a.hi, b.hi)};
+#else
     sum.lo = _mm256_add_epi32(sum.lo, _mm256_madd_epi16(a.lo, b.lo));
     sum.hi = _mm256_add_epi32(sum.hi, _mm256_madd_epi16(a.hi, b.hi));
     __asm__("" : "+x"(sum.lo), "+x"(sum.hi)); // otherwise gcc first adds products to each other, and runs out of registers
     return sum;
+#endif
 }
+#if HAS_DPBUSD
+LANES_INLINE lanes_i add_quads(lanes_i sum, lanes_i bytes, lanes_i signed_bytes)
+{
+    return (lanes_i){_mm256_dpbusd_avx_epi32(sum.lo, bytes.lo, signed_bytes.lo),
+                     _mm256_dpbusd_avx_epi32(sum.hi, bytes.hi, signed_bytes.hi)};
+}
+#endif
 // Shuffles the bytes within each four lanes.
 LANES_INLINE lanes_i shuffle_quads(lanes_i x, __m128i pattern)
 {
@@ -83,16 +107,16 @@ LANES_INLINE bool has_codes(const enum attend_type type) { return type > ATTEND_
 LANES_INLINE bool v_has_minima(const enum attend_type type) { return type > ATTEND_INT8; }
 
 // Tells whether words of K are multiplied as bytes: with VNNI, if q has 8 bits.
-#if defined(__AVX512VNNI__)
+#if HAS_DPBUSD
 #define K_IN_BYTES(type) attend_q_is_narrow(type)
 #else
 #define K_IN_BYTES(type) false
 #endif
 LANES_INLINE lanes_i add_k_word(lanes_i sum, const struct coded_q *q, uint32_t word, struct pairs k, const enum attend_type type)
 {
-#if defined(__AVX512VNNI__)
+#if HAS_DPBUSD
     if (K_IN_BYTES(type))
-        return _mm512_dpbusd_epi32(sum, k.even, lanes_set1_i(((const int32_t *)q->bytes)[word]));
+        return add_quads(sum, k.even, lanes_set1_i(((const int32_t *)q->bytes)[word]));
 #endif
     (void)type;
     sum = add_pairs(sum, lanes_set1_i(((const int32_t *)q->pairs)[2 * word]), k.even);
@@ -197,7 +221,7 @@ LANES_APART float soften_block(const struct attend_range *range, uint32_t line, 
 
 #define WEIGHT_MOST 32767.0f
 
-// The weights of a line's tokens in a group. Four tokens take two words: with VNNI the low bytes and the high bytes, otherwise
+// The weights of a line's tokens in a group. Four tokens take two words: with 512-bit VNNI the low bytes and the high bytes, otherwise
 // tokens (0, 2) and (1, 3) in 16 bits each.
 struct weights {
     int32_t words[ATTEND_BLOCK / 4][4];
@@ -213,7 +237,8 @@ LANES_INLINE void store_weights(struct weights *weights, uint32_t tile, lanes_i 
     lanes_store((float *)weights->words[tile * 4], lanes_as_f(shuffle_quads(x, pattern)));
 }
 
-// Sums for 16 values of head_dim: low and high are products with the low and the high bytes of weights; without VNNI low has both.
+// Sums for 16 values of head_dim: low and high are products with the low and the high bytes of weights; without
+// 512-bit VNNI, which has registers for two sums, low has both.
 struct value_sum {
     lanes_i low, high;
 };
@@ -221,8 +246,8 @@ struct value_sum {
 LANES_INLINE void add_v_word(struct value_sum *sum, const int32_t *weights, struct pairs v)
 {
 #if defined(__AVX512VNNI__)
-    sum->low = _mm512_dpbusd_epi32(sum->low, lanes_set1_i(weights[0]), v.even);
-    sum->high = _mm512_dpbusd_epi32(sum->high, lanes_set1_i(weights[1]), v.even);
+    sum->low = add_quads(sum->low, lanes_set1_i(weights[0]), v.even);
+    sum->high = add_quads(sum->high, lanes_set1_i(weights[1]), v.even);
 #else
     sum->low = add_pairs(sum->low, lanes_set1_i(weights[0]), v.even);
     sum->low = add_pairs(sum->low, lanes_set1_i(weights[1]), v.odd);

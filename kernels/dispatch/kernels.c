@@ -1,4 +1,4 @@
-// kernels.c: one function table a level. VNNI has its own dot products; the rest of it is the AVX-512 code.
+// kernels.c: one function table a level. VNNI has its own dot products; the rest of it is the AVX-512 code. So has AVX-VNNI beside AVX2.
 #include "kernels/dispatch/kernels.h"
 
 #define NORM_ROPE_ENTRIES(suffix)                                                                                           \
@@ -12,7 +12,7 @@
 static const struct kernels tables[ISA_LEVEL_COUNT] = {
     [ISA_REF] = {.level = ISA_REF, .quantize_rows = quantize_rows_ref, .gemm = gemm_ref, NORM_ROPE_ENTRIES(ref)},
     [ISA_AVX2] = {.level = ISA_AVX2, .quantize_rows = quantize_rows_avx2, .gemm = gemm_avx2, NORM_ROPE_ENTRIES(avx2)},
-    [ISA_AVXVNNI] = {.level = ISA_AVXVNNI, .quantize_rows = quantize_rows_avx2, .gemm = gemm_avx2, NORM_ROPE_ENTRIES(avx2)},
+    [ISA_AVXVNNI] = {.level = ISA_AVXVNNI, .quantize_rows = quantize_rows_avx2, .gemm = gemm_avxvnni, NORM_ROPE_ENTRIES(avx2)},
     [ISA_AVX512] = {.level = ISA_AVX512, .quantize_rows = quantize_rows_avx512, .gemm = gemm_avx512, NORM_ROPE_ENTRIES(avx512)},
     [ISA_VNNI] = {.level = ISA_VNNI, .quantize_rows = quantize_rows_avx512, .gemm = gemm_vnni, NORM_ROPE_ENTRIES(avx512)},
 };

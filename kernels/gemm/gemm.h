@@ -16,7 +16,7 @@
 // own dot, scale_w, min_w and xsum; the outlier belongs to its half. (Magnitudes beyond 2^120 may overflow before scale_w makes them small
 // again; with 8-bit weights to an infinity of either sign, even for a weight of 0.)
 // A row's result depends neither on the rows and tiles that share a call nor on the thread. Float layouts are a chain of fused
-// multiply-adds in the order of k on the unquantized rows. AVX2, AVX-512 and VNNI give the same bits.
+// multiply-adds in the order of k on the unquantized rows. AVX2, AVX-VNNI, AVX-512 and VNNI give the same bits.
 //
 // The rows of x are stored in blocks of eight, so that one pointer is enough for a register block of eight rows:
 //
@@ -88,8 +88,10 @@ GEMM_DECLARE(avx2);
 GEMM_DECLARE(avx512);
 #undef GEMM_DECLARE
 
-// VNNI has its own dot products; it quantizes by the AVX-512 code.
+// VNNI and AVX-VNNI have their own dot products; they quantize by the code of AVX-512 and of AVX2.
 void gemm_vnni(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin, uint32_t row_count,
                uint32_t tile_begin, uint32_t tile_count, const void *next, float *y, size_t y_stride, enum gemm_store store);
+void gemm_avxvnni(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin, uint32_t row_count,
+                  uint32_t tile_begin, uint32_t tile_count, const void *next, float *y, size_t y_stride, enum gemm_store store);
 
 #endif

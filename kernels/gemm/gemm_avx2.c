@@ -10,27 +10,11 @@
 #define GEMM_FLOAT_ROWS 6
 #define GEMM_TILES 1
 #define GEMM_WIDE_BYTES 0
+#define WIDENED_LEAST 16u
 
-typedef lanes_i quad;
-typedef lanes_i counts;
+#include "kernels/gemm/gemm_halves_lanes.h"
 
-LANES_INLINE quad quad_load(const uint8_t *p)
-{
-    return (quad){_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32))};
-}
-LANES_INLINE quad quad_and_0f(quad a)
-{
-    __m256i mask = _mm256_set1_epi8(0x0f);
-    return (quad){_mm256_and_si256(a.lo, mask), _mm256_and_si256(a.hi, mask)};
-}
-LANES_INLINE quad quad_shift_4(quad a) { return (quad){_mm256_srli_epi16(a.lo, 4), _mm256_srli_epi16(a.hi, 4)}; }
 LANES_INLINE counts counts_zero(void) { return lanes_set1_i(0); }
-LANES_INLINE quad quad_spread(const int8_t *x)
-{
-    int32_t four;
-    __builtin_memcpy(&four, x, sizeof four);
-    return lanes_set1_i(four);
-}
 LANES_INLINE counts counts_add(counts a, quad w, quad x)
 {
     a.lo = _mm256_add_epi16(a.lo, _mm256_maddubs_epi16(w.lo, x.lo));
@@ -70,22 +54,5 @@ LANES_INLINE lanes_i bytes_add(lanes_i a, bytes w, quad x)
                   _mm256_maddubs_epi16(w.magnitude.hi, _mm256_sign_epi8(x.hi, w.value.hi))};
     return counts_keep(lanes_add_i(a, counts_finish(pairs)));
 }
-LANES_INLINE lanes pick(const uint8_t *line, uint32_t shift, int32_t mask, int32_t offset)
-{
-    lanes_i words = quad_load(line), wide = lanes_set1_i(mask);
-    __m256i count = _mm256_set1_epi32((int32_t)shift);
-    words = (lanes_i){_mm256_srlv_epi32(words.lo, count), _mm256_srlv_epi32(words.hi, count)};
-    return lanes_from_i(lanes_sub_i(lanes_and_i(words, wide), lanes_set1_i(offset)));
-}
-typedef struct {
-    lanes x;
-    int32_t offset;
-} products;
-LANES_INLINE products nibble_products(float x, bool bias) { return (products){lanes_set1(x), bias ? 8 : 0}; }
-LANES_INLINE lanes pick_product(const uint8_t *line, const uint32_t *shift, products p)
-{
-    return lanes_mul(pick(line, *shift, 15, p.offset), p.x);
-}
-LANES_INLINE lanes pick_byte(const uint8_t *line, const uint32_t *shift) { return pick(line, *shift, 255, 0); }
 
 #include "kernels/gemm/gemm_lanes.h"

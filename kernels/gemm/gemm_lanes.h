@@ -1,11 +1,12 @@
-// gemm_lanes.h: the GEMM over packed tiles, written once for AVX2, AVX-512 and VNNI.
+// gemm_lanes.h: the GEMM over packed tiles, written once for AVX2, AVX-VNNI, AVX-512 and VNNI.
 //
 // The including file gives, before it includes this one:
 //     GEMM_NAME        the entry's name
 //     GEMM_ROWS        rows of the largest register block: 4 or 8
 //     GEMM_FLOAT_ROWS  rows of the largest register block of float layouts: 6 or 12
-//     GEMM_TILES       tiles of the widest: 1, or 2 where registers hold four rows of two
+//     GEMM_TILES       tiles of a register block of widened weights: 1, or 2 of twice the rows where there are 32 registers
 //     quad             64 unsigned bytes: four inputs of each of 16 outputs; quad_load, quad_and_0f, quad_shift_4
+//     spread_float(x)       the float at x for each of 16 outputs, by a load of its own: gcc would copy it, on a port that multiplies
 //     counts           running integer dot products of 16 outputs
 //     counts_zero()         (not GEMM_WIDE_BYTES)
 //     counts_from(i)        (GEMM_WIDE_BYTES) every output starts at i
@@ -21,18 +22,15 @@
 //     bytes_add(a, w, x)    a += w * x, exactly
 //     GEMM_WIDE_BYTES  1 where counts_add is exact for w up to 255 (vpdpbusd); 0 where only for w up to 15
 //                      over 32 inputs (vpmaddubsw saturates at 16 bits)
+//     quad_store, quad_add_120    of all 64 bytes
+//     widened_products(x, bias), pick_widened_product(at, products)   like the two above, from bytes as gemm_widened_lanes.h has them
+//     pick_widened_byte(at)  for each of 16 words at `at`, its low eight bits, as f32
+//     WIDENED_LEAST    rows from which it pays to widen weights
 //     GEMM_ONE_ROW     the entry that takes a call of one quantized row instead, if defined
 //
-// block_quantized() computes one register block: n rows (8, 4, 2 or 1) of one tile of 16 outputs, or 4 rows of two tiles, over all
-// of k. n is a constant after inlining, and the only branch in the loop over groups is that of the prefetch.
-//
-// With VNNI each group of 32 inputs costs, for one row and tile, 8 vpdpbusd, a conversion and two fused multiply-adds; a minimum costs
-// a third. The outlier's product comes from a table, which costs one multiplication a row. All rows share the unpacking of
-// weights. The ceiling is therefore 8 / 11.5 of the int8 peak with minima and 8 / 10.5 without. The loop alone, on data in L1,
-// reaches nine tenths of that (0.63), and 0.49 while the core's second thread is busy.
-//
-// With one tile, those 11 operations read 13 operands from memory, and a core that loads no faster than it multiplies waits for
-// them. Two tiles share the activations: 7 operands. At 128 rows that raised 0.45 of the int8 peak to 0.53.
+// block_quantized() computes one register block: n rows (8, 4, 2 or 1) of one tile of 16 outputs over all of k. n is a constant after
+// inlining, and the only branch in the loop over groups is that of the prefetch. From WIDENED_LEAST rows on weights are widened first:
+// gemm_widened_lanes.h, which counts the operations.
 //
 // Loop order: rows are cut into panels whose quantized form fits the L2 cache beside a tile. Within a panel the loop takes tile
 // by tile, and all register blocks of a tile while it is in L1.
@@ -45,24 +43,20 @@
 // 24 KiB ahead make no difference there. All lines of a group are prefetched together, before its arithmetic: spread between the dot
 // products they reach 0.6. Other makes of processor have not been measured.
 #define PREFETCH_BYTES 12288u
-// The number of rows from which a block takes two tiles. From there on arithmetic is the limit, and the next two tiles are prefetched
-// while these are used again and again. At 8 rows, where they are used twice, two tiles were up to a third slower than one.
-#define TWO_TILE_ROWS 16u
 #define COLUMNS PACK_TILE_OUTPUTS
 #define UNROLL _Pragma("GCC unroll 8")
 
 _Static_assert(PACK_TILE_OUTPUTS == LANES, "a tile's outputs are the lanes");
 
-// A register block: rows slot .. slot + n - 1 of one row block, the tile and, in wide ones, the next.
+// A register block: rows slot .. slot + n - 1 of one row block and a tile.
 struct block {
     const struct packed_matrix *w;
     const uint8_t *tile;
     const struct quant_block *x; // [groups]
     uint32_t slot;
-    // What to prefetch: `ahead_lines` lines of 64 bytes a group (0: none), from `ahead` up to `ahead_end`, then from `next`. The first
-    // block of a single tile prefetches as much as a tile has; blocks of two tiles share the lines of the next two.
+    // What to prefetch, if anything: as much as a tile has, from `ahead` up to `ahead_end`, then from `next`.
     const uint8_t *ahead, *ahead_end, *next;
-    uint32_t ahead_lines;
+    bool has_ahead;
 };
 
 // Prefetches `count` lines, from the one with number `line` on.
@@ -85,6 +79,7 @@ struct x_rows {
 struct form {
     enum pack_layout layout;
     bool minimum, super;
+    bool widened; // quants lie as gemm_widened_lanes.h puts them
 };
 
 LANES_INLINE bool is_biased(struct form form) { return !pack_layout_is_u4(form.layout) || !form.minimum; }
@@ -144,34 +139,26 @@ LANES_INLINE void counts_add_tiles(counts sum[GEMM_TILES][GEMM_ROWS], uint32_t r
 // Below, n and tiles are the size of the register block, and `stride` is the distance of two tiles in bytes.
 typedef lanes_i dot_block[GEMM_TILES][GEMM_ROWS];
 
-// Computes dot[t][r] over the inputs of lines first .. last - 1, eight each, from weights of 4 bits. is_biased: each weight is its four
+// Computes dot[0][r] over the inputs of lines first .. last - 1, eight each, from weights of 4 bits. is_biased: each weight is its four
 // bits - 8; bias[r] is then -128 * the sum of those inputs.
-LANES_INLINE void dot_u4(const uint8_t *quants, size_t stride, struct x_rows x, uint32_t n,
-                         uint32_t tiles, uint32_t first, uint32_t last, bool is_biased, const int32_t *bias, dot_block dot)
+LANES_INLINE void dot_u4(const uint8_t *quants, struct x_rows x, uint32_t n, uint32_t first, uint32_t last, bool is_biased,
+                         const int32_t *bias, dot_block dot)
 {
     counts sum[GEMM_TILES][GEMM_ROWS];
-    UNROLL for (uint32_t r = 0; r < n; r++) {
-        counts start = counts_start(is_biased ? bias[r] >> 4 : 0);
-        UNROLL for (uint32_t t = 0; t < tiles; t++)
-            sum[t][r] = start;
-    }
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        sum[0][r] = counts_start(is_biased ? bias[r] >> 4 : 0);
     UNROLL for (uint32_t j = first; j < last; j++) {
-        quad low[GEMM_TILES], high[GEMM_TILES];
-        UNROLL for (uint32_t t = 0; t < tiles; t++) {
-            quad both = quad_load(quants + t * stride + j * 64);
-            low[t] = quad_and_0f(both), high[t] = quad_and_0f(quad_shift_4(both));
-        }
+        quad both = quad_load(quants + j * 64), low = quad_and_0f(both), high = quad_and_0f(quad_shift_4(both));
         UNROLL for (uint32_t r = 0; r < n; r++)
-            counts_add_tiles(sum, r, n, tiles, low, &x.q[r][8 * j]);
+            counts_add_tiles(sum, r, n, 1, &low, &x.q[r][8 * j]);
         UNROLL for (uint32_t r = 0; r < n; r++)
-            counts_add_tiles(sum, r, n, tiles, high, &x.q[r][8 * j + 4]);
+            counts_add_tiles(sum, r, n, 1, &high, &x.q[r][8 * j + 4]);
     }
-    UNROLL for (uint32_t t = 0; t < tiles; t++)
-        UNROLL for (uint32_t r = 0; r < n; r++) {
-            dot[t][r] = counts_finish(sum[t][r]);
-            if (is_biased && !GEMM_WIDE_BYTES)
-                dot[t][r] = lanes_add_i(dot[t][r], lanes_set1_i(bias[r] >> 4));
-        }
+    UNROLL for (uint32_t r = 0; r < n; r++) {
+        dot[0][r] = counts_finish(sum[0][r]);
+        if (is_biased && !GEMM_WIDE_BYTES)
+            dot[0][r] = lanes_add_i(dot[0][r], lanes_set1_i(bias[r] >> 4));
+    }
 }
 
 #if !GEMM_WIDE_BYTES
@@ -223,6 +210,12 @@ static const uint32_t nibble_shift[PACK_GROUP] = {OF_NIBBLES(0), OF_NIBBLES(0), 
 #undef OF_BYTES
 #undef OF_NIBBLES
 
+// Where input i of a widened group is: a table, because the ports that add also multiply.
+#define OF_FOUR(a) a * 64, a * 64 + 1, a * 64 + 2, a * 64 + 3
+static const uint16_t widened_at[PACK_GROUP] = {OF_FOUR(0), OF_FOUR(1), OF_FOUR(2), OF_FOUR(3),
+                                                OF_FOUR(4), OF_FOUR(5), OF_FOUR(6), OF_FOUR(7)};
+#undef OF_FOUR
+
 typedef lanes sum_block[GEMM_TILES][GEMM_ROWS];
 
 // Returns the outlier if it is one of the inputs first .. last - 1; else 0.
@@ -240,34 +233,39 @@ LANES_INLINE void accumulate(const uint8_t *quants, size_t stride, struct x_rows
     UNROLL for (uint32_t r = 0; r < n; r++) {
         const struct quant_part *p = &x.part[r];
         const uint32_t index = p->index;
-        const float outlier = outlier_within(p, first, last);
+        const bool all = first == 0 && last == PACK_GROUP; // holds every outlier: no branch
+        const float outlier = all || (first <= index && index < last) ? p->outlier : 0.0f;
         const bool is_u4 = pack_layout_is_u4(form.layout);
         lanes x_scale = lanes_set1(p->scale);
-        products nibble = is_u4 ? nibble_products(outlier, is_biased(form)) : nibble_products(0, false);
+        products nibble = form.widened ? widened_products(is_u4 ? outlier : 0, is_biased(form))
+                                       : nibble_products(is_u4 ? outlier : 0, is_biased(form));
+        lanes whole = all ? spread_float(&p->outlier) : lanes_set1(outlier), offset = lanes_mul(whole, lanes_set1(-128.0f));
         UNROLL for (uint32_t t = 0; t < tiles; t++) {
             const uint8_t *group = quants + t * stride;
-            lanes apart = is_u4 ? pick_product(group + index / 8 * 64, &nibble_shift[index], nibble)
-                                : lanes_fma(pick_byte(group + index / 4 * 64, &byte_shift[index]), lanes_set1(outlier),
-                                            lanes_set1(-128.0f * outlier));
+            lanes apart;
+            if (is_u4)
+                apart = form.widened ? pick_widened_product(group + widened_at[index], nibble)
+                                     : pick_product(group + index / 8 * 64, &nibble_shift[index], nibble);
+            else
+                apart = lanes_fma(form.widened ? pick_widened_byte(group + widened_at[index])
+                                               : pick_byte(group + index / 4 * 64, &byte_shift[index]),
+                                  whole, offset);
             sum[t][r] = lanes_fma(scale[t], lanes_fma(lanes_from_i(dot[t][r]), x_scale, apart), sum[t][r]);
         }
     }
 }
 
 // Adds minimum * the sum of x to sum, for a whole group.
-LANES_INLINE void add_minimum(const struct block *b, struct x_rows x, uint32_t n, uint32_t tiles, struct form form, uint32_t g,
-                              sum_block sum)
+LANES_INLINE void add_minimum(const lanes *least, struct x_rows x, uint32_t n, uint32_t tiles, sum_block sum)
 {
-    UNROLL for (uint32_t t = 0; t < tiles; t++) {
-        lanes least = load_minimum(b->w, form, b->tile + t * b->w->tile_bytes, g, g);
+    UNROLL for (uint32_t t = 0; t < tiles; t++)
         UNROLL for (uint32_t r = 0; r < n; r++)
-            sum[t][r] = lanes_fma(least, lanes_set1(x.part[r].sum), sum[t][r]);
-    }
+            sum[t][r] = lanes_fma(least[t], lanes_set1(x.part[r].sum), sum[t][r]);
 }
 
 // The same for half 0 or 1 of a group; bias[r] is -128 * the sum of its inputs. Its sum of x is rounded once, like that of a group.
-LANES_INLINE void add_half_minimum(const struct block *b, struct x_rows x, uint32_t n, uint32_t tiles, struct form form, uint32_t g,
-                                   uint32_t half, const int32_t *bias, sum_block sum)
+LANES_INLINE void add_half_minimum(const lanes *least, struct x_rows x, uint32_t n, uint32_t tiles, uint32_t half,
+                                   const int32_t *bias, sum_block sum)
 {
     const uint32_t first = half * (PACK_GROUP / 2);
     lanes x_sum[GEMM_ROWS];
@@ -276,68 +274,62 @@ LANES_INLINE void add_half_minimum(const struct block *b, struct x_rows x, uint3
         x_sum[r] = lanes_fma(lanes_set1(p->scale), lanes_set1((float)-(bias[r] >> 7)),
                              lanes_set1(outlier_within(p, first, first + PACK_GROUP / 2)));
     }
-    UNROLL for (uint32_t t = 0; t < tiles; t++) {
-        lanes least = load_minimum(b->w, form, b->tile + t * b->w->tile_bytes, g, (size_t)g * 2 + half);
+    UNROLL for (uint32_t t = 0; t < tiles; t++)
         UNROLL for (uint32_t r = 0; r < n; r++)
-            sum[t][r] = lanes_fma(least, x_sum[r], sum[t][r]);
-    }
+            sum[t][r] = lanes_fma(least[t], x_sum[r], sum[t][r]);
 }
 
 // Adds half 0 or 1 of group g, whose quants begin at `line`.
-LANES_INLINE void add_half(const struct block *b, const uint8_t *line, struct x_rows x, uint32_t n, uint32_t tiles, struct form form,
-                           uint32_t g, uint32_t half, const lanes *scale, const int32_t *bias, sum_block sum)
+LANES_INLINE void add_half(const struct block *b, const uint8_t *line, struct x_rows x, uint32_t n, struct form form, uint32_t g,
+                           uint32_t half, const lanes *scale, const int32_t *bias, sum_block sum)
 {
-    const size_t stride = b->w->tile_bytes;
     dot_block dot;
     if (pack_layout_is_u4(form.layout))
-        dot_u4(line, stride, x, n, tiles, half * 2, half * 2 + 2, is_biased(form), bias, dot);
+        dot_u4(line, x, n, half * 2, half * 2 + 2, is_biased(form), bias, dot);
     else
-        dot_s8(line, stride, x, n, tiles, half * 4, half * 4 + 4, bias, dot);
-    accumulate(line, stride, x, n, tiles, form, half * (PACK_GROUP / 2), (half + 1) * (PACK_GROUP / 2), scale, dot, sum);
-    if (form.minimum)
-        add_half_minimum(b, x, n, tiles, form, g, half, bias, sum);
+        dot_s8(line, 0, x, n, 1, half * 4, half * 4 + 4, bias, dot);
+    accumulate(line, 0, x, n, 1, form, half * (PACK_GROUP / 2), (half + 1) * (PACK_GROUP / 2), scale, dot, sum);
+    if (form.minimum) {
+        lanes least = load_minimum(b->w, form, b->tile, g, (size_t)g * 2 + half);
+        add_half_minimum(&least, x, n, 1, half, bias, sum);
+    }
 }
 
-LANES_INLINE void block_groups(const struct block *b, uint32_t n, uint32_t tiles, struct form form, sum_block sum)
+LANES_INLINE void block_groups(const struct block *b, uint32_t n, struct form form, sum_block sum)
 {
     const struct packed_matrix *w = b->w;
     const uint8_t *line = b->tile + w->quant_offset;
-    const size_t stride = w->tile_bytes;
     const uint32_t group_count = w->group_count;
     const bool is_u4 = pack_layout_is_u4(form.layout), has_halves = pack_layout_has_halves(form.layout);
     const struct quant_block *block = b->x;
     for (uint32_t g = 0; g < group_count; g++, block++, line += is_u4 ? 256 : 512) {
         const struct x_rows x = {&block->q[b->slot], &block->part[b->slot]};
-        const uint32_t tile_lines = group_lines(form.layout, form.minimum);
-        if (tiles == 1 && b->ahead_lines)
-            prefetch_lines(b, (size_t)g * tile_lines, tile_lines);
-        else if (tiles == 2)
-            prefetch_lines(b, (size_t)g * b->ahead_lines, b->ahead_lines);
+        const uint32_t line_count = group_lines(form.layout, form.minimum);
+        if (b->has_ahead)
+            prefetch_lines(b, (size_t)g * line_count, line_count);
         dot_block dot;
         int32_t low[GEMM_ROWS], rest[GEMM_ROWS];
         UNROLL for (uint32_t r = 0; r < n; r++) {
             low[r] = x.part[r].bias_low;
             rest[r] = has_halves ? x.part[r].bias - low[r] : x.part[r].bias;
         }
-        lanes scale[2][GEMM_TILES];
-        UNROLL for (uint32_t t = 0; t < tiles; t++) {
-            const uint8_t *tile = b->tile + t * stride;
-            scale[0][t] = load_scale(w, form, tile, g, has_halves ? (size_t)g * 2 : g);
-            if (has_halves)
-                scale[1][t] = load_scale(w, form, tile, g, (size_t)g * 2 + 1);
-        }
+        lanes scale[2] = {load_scale(w, form, b->tile, g, has_halves ? (size_t)g * 2 : g)};
+        if (has_halves)
+            scale[1] = load_scale(w, form, b->tile, g, (size_t)g * 2 + 1);
         if (!has_halves) {
             if (is_u4)
-                dot_u4(line, stride, x, n, tiles, 0, 4, is_biased(form), rest, dot);
+                dot_u4(line, x, n, 0, 4, is_biased(form), rest, dot);
             else
-                dot_s8(line, stride, x, n, tiles, 0, 8, rest, dot);
-            accumulate(line, stride, x, n, tiles, form, 0, PACK_GROUP, scale[0], dot, sum);
-            if (form.minimum)
-                add_minimum(b, x, n, tiles, form, g, sum);
+                dot_s8(line, 0, x, n, 1, 0, 8, rest, dot);
+            accumulate(line, 0, x, n, 1, form, 0, PACK_GROUP, scale, dot, sum);
+            if (form.minimum) {
+                lanes least = load_minimum(w, form, b->tile, g, g);
+                add_minimum(&least, x, n, 1, sum);
+            }
             continue;
         }
-        add_half(b, line, x, n, tiles, form, g, 0, scale[0], low, sum);
-        add_half(b, line, x, n, tiles, form, g, 1, scale[1], rest, sum);
+        add_half(b, line, x, n, form, g, 0, &scale[0], low, sum);
+        add_half(b, line, x, n, form, g, 1, &scale[1], rest, sum);
     }
 }
 
@@ -355,60 +347,55 @@ LANES_INLINE void store_block(const lanes *sum, uint32_t n, float *y, size_t y_s
 }
 
 // columns: how many outputs the last tile has.
-LANES_INLINE void block_quantized(const struct block *b, uint32_t n, uint32_t tiles, float *y, size_t y_stride, uint32_t columns,
+LANES_INLINE void block_quantized(const struct block *b, uint32_t n, float *y, size_t y_stride, uint32_t columns,
                                   enum gemm_store store)
 {
     sum_block sum;
-    UNROLL for (uint32_t t = 0; t < tiles; t++)
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            sum[t][r] = lanes_zero();
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        sum[0][r] = lanes_zero();
     switch (b->w->layout) {
     case PACK_U4:
         if (!b->w->minimum)
-            block_groups(b, n, tiles, (struct form){PACK_U4, false, false}, sum); // Q4_0
+            block_groups(b, n, (struct form){PACK_U4, false, false, false}, sum); // Q4_0
         else if (b->w->super)
-            block_groups(b, n, tiles, (struct form){PACK_U4, true, true}, sum); // Q4_K
+            block_groups(b, n, (struct form){PACK_U4, true, true, false}, sum); // Q4_K
         else
-            block_groups(b, n, tiles, (struct form){PACK_U4, true, false}, sum); // Q4_1
+            block_groups(b, n, (struct form){PACK_U4, true, false, false}, sum); // Q4_1
         break;
     case PACK_S8:
         if (!b->w->minimum && b->w->super)
-            block_groups(b, n, tiles, (struct form){PACK_S8, false, true}, sum); // IQ4_XS
+            block_groups(b, n, (struct form){PACK_S8, false, true, false}, sum); // IQ4_XS
         else if (!b->w->minimum)
-            block_groups(b, n, tiles, (struct form){PACK_S8, false, false}, sum); // Q8_0, Q5_0, IQ4_NL
+            block_groups(b, n, (struct form){PACK_S8, false, false, false}, sum); // Q8_0, Q5_0, IQ4_NL
         else if (b->w->super)
-            block_groups(b, n, tiles, (struct form){PACK_S8, true, true}, sum); // Q5_K
+            block_groups(b, n, (struct form){PACK_S8, true, true, false}, sum); // Q5_K
         else
-            block_groups(b, n, tiles, (struct form){PACK_S8, true, false}, sum); // Q5_1
+            block_groups(b, n, (struct form){PACK_S8, true, false, false}, sum); // Q5_1
         break;
-    case PACK_S8_F32: block_groups(b, n, tiles, (struct form){PACK_S8_F32, false, false}, sum); break; // MXFP4, Q8_K
+    case PACK_S8_F32: block_groups(b, n, (struct form){PACK_S8_F32, false, false, false}, sum); break; // MXFP4, Q8_K
     case PACK_U4_HALVES:
         if (b->w->minimum)
-            block_groups(b, n, tiles, (struct form){PACK_U4_HALVES, true, true}, sum); // Q2_K
+            block_groups(b, n, (struct form){PACK_U4_HALVES, true, true, false}, sum); // Q2_K
         else
-            block_groups(b, n, tiles, (struct form){PACK_U4_HALVES, false, true}, sum); // Q3_K
+            block_groups(b, n, (struct form){PACK_U4_HALVES, false, true, false}, sum); // Q3_K
         break;
-    default: block_groups(b, n, tiles, (struct form){PACK_S8_HALVES, false, true}, sum); break; // Q6_K
+    default: block_groups(b, n, (struct form){PACK_S8_HALVES, false, true, false}, sum); break; // Q6_K
     }
-    UNROLL for (uint32_t t = 0; t < tiles; t++)
-        store_block(sum[t], n, y + t * COLUMNS, y_stride, t + 1 < tiles ? COLUMNS : columns, store);
+    store_block(sum[0], n, y, y_stride, columns, store);
 }
 
 // Defines the register block of n rows as a function of its own, so that gcc allocates registers for it alone.
-#define DEFINE_BLOCK(n, tiles)                                                                                           \
-    static __attribute__((noinline)) void block_quantized_##n##x##tiles(const struct block *b, float *y, size_t y_stride, \
-                                                                        uint32_t columns, enum gemm_store store)         \
-    {                                                                                                                    \
-        block_quantized(b, n, tiles, y, y_stride, columns, store);                                                       \
+#define DEFINE_BLOCK(n)                                                                                                        \
+    static __attribute__((noinline)) void block_quantized_##n(const struct block *b, float *y, size_t y_stride, uint32_t columns, \
+                                                              enum gemm_store store)                                           \
+    {                                                                                                                          \
+        block_quantized(b, n, y, y_stride, columns, store);                                                                    \
     }
-DEFINE_BLOCK(1, 1)
-DEFINE_BLOCK(2, 1)
-DEFINE_BLOCK(4, 1)
+DEFINE_BLOCK(1)
+DEFINE_BLOCK(2)
+DEFINE_BLOCK(4)
 #if GEMM_ROWS == 8
-DEFINE_BLOCK(8, 1)
-#endif
-#if GEMM_TILES == 2
-DEFINE_BLOCK(4, 2)
+DEFINE_BLOCK(8)
 #endif
 
 // Returns the rows of the largest register block that fits into `left` rows.
@@ -419,60 +406,50 @@ static uint32_t block_rows(uint32_t left)
     return left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
-// Computes n rows of one tile.
-static void block_of_one_tile(const struct block *b, uint32_t n, float *y, size_t y_stride, uint32_t columns, enum gemm_store store)
+// Computes rows row .. row_end - 1 of one tile. tile_end: the first tile beyond the call's; columns: the tile's outputs.
+static void tile_quantized(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t tile_index, uint32_t tile_end,
+                           const void *next, uint32_t row, uint32_t row_end, float *y, size_t y_stride, uint32_t columns,
+                           enum gemm_store store)
 {
-    switch (n) {
-#if GEMM_ROWS == 8
-    case 8: block_quantized_8x1(b, y, y_stride, columns, store); break;
-#endif
-    case 4: block_quantized_4x1(b, y, y_stride, columns, store); break;
-    case 2: block_quantized_2x1(b, y, y_stride, columns, store); break;
-    default: block_quantized_1x1(b, y, y_stride, columns, store); break;
-    }
-}
-
-// Computes rows row .. row_end - 1 of one tile or two. tile_end: the first tile beyond the call's; columns: outputs of the last tile.
-static void tiles_quantized(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t tile_index, uint32_t tiles,
-                            uint32_t tile_end, const void *next, uint32_t row, uint32_t row_end, float *y, size_t y_stride,
-                            uint32_t columns, enum gemm_store store)
-{
-    struct block b = {.w = w, .tile = w->data + tile_index * w->tile_bytes};
-    b.ahead = b.tile + (tiles == 2 ? 2 * w->tile_bytes : PREFETCH_BYTES);
+    struct block b = {.w = w, .tile = w->data + tile_index * w->tile_bytes, .has_ahead = true};
+    b.ahead = b.tile + PREFETCH_BYTES;
     b.ahead_end = w->data + tile_end * w->tile_bytes;
     b.next = next ? next : b.tile;
-    uint32_t block = tiles == 2 ? 4 : QUANT_BLOCK_ROWS, block_count = (row_end - row + block - 1) / block;
-    uint32_t left = tiles * group_lines(w->layout, w->minimum), share = tiles == 2 ? (left + block_count - 1) / block_count : left;
-    for (uint32_t n; row < row_end; row += n, left -= b.ahead_lines) {
-        b.ahead_lines = MIN(share, left);
+    for (uint32_t n; row < row_end; row += n, b.has_ahead = false) { // the tile is in the cache then
         float *out = y + row * y_stride;
         b.slot = row % QUANT_BLOCK_ROWS;
         b.x = x->blocks + (size_t)(row / QUANT_BLOCK_ROWS) * x->group_count;
-        n = block_rows(MIN(row_end - row, MIN(block, QUANT_BLOCK_ROWS - b.slot)));
-#if GEMM_TILES == 2
-        if (tiles == 2 && n == 4) {
-            block_quantized_4x2(&b, out, y_stride, columns, store);
-            b.ahead += (size_t)b.ahead_lines * w->group_count * 64;
-            continue;
-        }
-        if (tiles == 2) {
-            b.ahead_lines = 0; // the last rows, fewer than four
-            struct block second = b;
-            second.tile += w->tile_bytes;
-            block_of_one_tile(&second, n, out + COLUMNS, y_stride, columns, store);
-        }
+        n = block_rows(MIN(row_end - row, QUANT_BLOCK_ROWS - b.slot));
+        switch (n) {
+#if GEMM_ROWS == 8
+        case 8: block_quantized_8(&b, out, y_stride, columns, store); break;
 #endif
-        block_of_one_tile(&b, n, out, y_stride, tiles == 2 ? COLUMNS : columns, store);
+        case 4: block_quantized_4(&b, out, y_stride, columns, store); break;
+        case 2: block_quantized_2(&b, out, y_stride, columns, store); break;
+        default: block_quantized_1(&b, out, y_stride, columns, store); break;
+        }
     }
 }
 
 #include "kernels/gemm/gemm_float_lanes.h"
+#include "kernels/gemm/gemm_widened_lanes.h"
 
 // Returns the rows of a panel, a multiple of 8.
 static uint32_t panel_rows(uint32_t k)
 {
     uint32_t row_bytes = k + k / 4 * 3; // a quant_block is 448 bytes for 8 rows of 32
     return MAX(PANEL_BYTES / (row_bytes + 1) / QUANT_BLOCK_ROWS * QUANT_BLOCK_ROWS, QUANT_BLOCK_ROWS);
+}
+
+// Returns the end of the rows to compute together from `row` on, and whether it pays to widen weights for them.
+static uint32_t next_rows(uint32_t k, uint32_t row, uint32_t row_end, bool *widened)
+{
+    uint32_t panel = panel_rows(k), last = MIN(row_end, (row / panel + 1) * panel), after = row + WIDENED_BLOCK - row % WIDENED_BLOCK;
+    uint32_t whole = row + MIN(last - row, WIDENED_ROWS) / WIDENED_BLOCK * WIDENED_BLOCK;
+    *widened = row % WIDENED_BLOCK == 0 && whole - row >= WIDENED_LEAST;
+    if (*widened)
+        return whole;
+    return row % WIDENED_BLOCK == 0 ? last : MIN(last, after); // the rows before the first whole block, or too few
 }
 
 void GEMM_NAME(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin, uint32_t row_count,
@@ -490,13 +467,17 @@ void GEMM_NAME(const struct packed_matrix *w, const struct quantized_rows *x, ui
         return;
     }
 #endif
-    uint32_t panel = panel_rows(w->k), row_end = row_begin + row_count, tile_end = tile_begin + tile_count;
+    uint32_t row_end = row_begin + row_count, tile_end = tile_begin + tile_count;
     for (uint32_t row = row_begin; row < row_end;) {
-        uint32_t last = MIN(row_end, (row / panel + 1) * panel);
+        bool widened;
+        uint32_t last = next_rows(w->k, row, row_end, &widened);
         for (uint32_t t = tile_begin, tiles; t < tile_end; t += tiles) {
-            tiles = GEMM_TILES == 2 && t + 1 < tile_end && last - row >= TWO_TILE_ROWS ? 2 : 1;
+            tiles = widened ? MIN(GEMM_TILES, tile_end - t) : 1;
             uint32_t first = t * COLUMNS, columns = MIN(COLUMNS, w->output_count - (first + (tiles - 1) * COLUMNS));
-            tiles_quantized(w, x, t, tiles, tile_end, next, row, last, y + first, y_stride, columns, store);
+            if (widened)
+                tiles_widened(w, x, t, tiles, tile_end, next, row, last, y + first, y_stride, columns, store);
+            else
+                tile_quantized(w, x, t, tile_end, next, row, last, y + first, y_stride, columns, store);
         }
         row = last;
     }

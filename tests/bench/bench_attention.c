@@ -1,4 +1,5 @@
-// bench_attention.c: decode attention in GB/s of K and V, beside the read bandwidth of a buffer of the same size; other KV types, AVX2
+// bench_attention.c: decode attention in GB/s of K and V, beside its bound: the longer of reading them at the bandwidth of a buffer of the same
+// size and of the products at the level's peak (f32 multiply-adds; for codes, products of bytes); other KV types, AVX2
 // and sparse rows, beside f16, AVX-512 and dense rows on the same tokens; prefill chunks in GFLOP/s, beside OpenBLAS. Both sides are measured in the same
 // pass.
 //
@@ -20,6 +21,7 @@
 #include "common/base/thread_pool.h"
 #include "common/kv/kv_store.h"
 #include "kernels/dispatch/kernels.h"
+#include "tests/bench/machine.h"
 #include "tests/bench/report.h"
 
 #define PART (1u << 20)
@@ -182,6 +184,7 @@ struct way {
     struct kv_batch *batch;
     struct report_passes bytes, tokens; // GB/s beside reading; millions of tokens a second beside the first way
     double seconds, bytes_read;         // of the last pass
+    uint32_t computing;                 // passes whose bound were products
 };
 
 static void way_open(struct way *way, struct thread_pool *pool, struct kv_shape shape, uint32_t count)
@@ -211,9 +214,20 @@ static double way_run(struct way *way, uint32_t count)
     return way->bytes_read / (double)(after.attend_ns - before.attend_ns);
 }
 
+// Returns the bytes a nanosecond at which products bound a way's last pass; 0: they do not. q·k and p·V take a multiply-add each for every value
+// of a head and token. Codes of K and V are multiplied with numbers of 16 bits, which are two products of bytes; with vpdpbusd q has 8 bits
+// beside K of 4.
+static double way_peak(const struct way *way, struct thread_pool *pool, double products)
+{
+    bool is_coded = way->type > KV_BF16, has_dpbusd = kernels->level == ISA_VNNI || kernels->level == ISA_AVXVNNI;
+    double peak = (is_coded ? machine_int8_peak : machine_f32_peak)(pool, kernels->level);
+    double times = !is_coded ? 1 : way->type == KV_INT8 || !has_dpbusd ? 2 : 1.5;
+    return peak > 0 ? way->bytes_read / (2 * products * times / peak) * 1e-9 : 0;
+}
+
 static const uint32_t groups[] = {1, 3, 4, 8}, head_dims[] = {64, 128}, contexts[] = {512, 4096, 16384};
 
-// Measures all ways. target: share of read bandwidth for the first one, f16; 0: none.
+// Measures all ways. target: share of the bound for the first one, f16; 0: none.
 static void decode(struct thread_pool *pool, struct job *job, struct way *ways, uint32_t way_count, uint32_t group,
                    uint32_t head_dim, uint32_t context, double target)
 {
@@ -240,7 +254,10 @@ static void decode(struct thread_pool *pool, struct job *job, struct way *ways, 
         for (uint32_t i = 0; i < way_count; i++) {
             double rate = way_run(&ways[i], count);
             if (pass > 0) {
-                report_pass(&ways[i].bytes, rate, ceiling);
+                use_level(ways[i].level);
+                double peak = ways[i].sparse_percent ? 0 : way_peak(&ways[i], pool, 2.0 * tokens * 1e6 * shape.heads * head_dim);
+                report_pass(&ways[i].bytes, rate, peak > 0 ? MIN(ceiling, peak) : ceiling);
+                ways[i].computing += peak > 0 && peak < ceiling;
                 report_pass(&ways[i].tokens, tokens / ways[i].seconds, tokens / ways->seconds);
             }
         }
@@ -251,8 +268,11 @@ static void decode(struct thread_pool *pool, struct job *job, struct way *ways, 
         int length = snprintf(name, sizeof name, "attention decode, %s, %s, %u head%s a KV head, dim %u, %u tokens%s",
                               kernels_level_name(), kv_type_name(way->type), group, group > 1 ? "s" : "", head_dim, context,
                               job->size <= CACHED_BYTES ? ", in cache" : "");
-        if (!way->sparse_percent)
+        if (!way->sparse_percent) {
+            snprintf(name + length, sizeof name - (size_t)length, ", bound by %s",
+                     way->computing * 2 > DECODE_PASSES ? "products" : "reading");
             report_figure(name, "GB/s", &way->bytes, i == 0 ? target : 0);
+        }
         if (way->sparse_percent) {
             snprintf(name + length, sizeof name - (size_t)length, ", sparse %u %%, %.1f %% of the bytes, beside dense",
                      way->sparse_percent, 100 * way->bytes_read / ways->bytes_read);

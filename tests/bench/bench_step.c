@@ -1,5 +1,6 @@
-// bench_step.c: whole decode steps of the CPU backend with a local pool, without a mesh: tokens a second beside what they would be
-// if the step's bytes and operations ran at the measured read bandwidth and the level's int8 peak.
+// bench_step.c: whole decode steps of the CPU backend with a local pool, without a mesh: tokens a second beside their bound: for
+// the weights the longer of reading them and of computing at the level's int8 peak, then for K and V the longer of reading them and of
+// f32 multiply-adds at the level's peak.
 //
 //     bench_step MODEL.gguf [threads] [context] [rows,rows,...]
 //
@@ -121,8 +122,8 @@ static void small_job(void *arg, uint32_t thread_index, uint32_t thread_count)
     }
 }
 
-// Returns the least time of a step: the longer of reading the weights and multiplying, then reading K and V.
-static double least_seconds(const struct bench *bench, double read, double peak)
+// Returns the least time of a step.
+static double least_seconds(const struct bench *bench, double read, double int8_peak, double f32_peak)
 {
     const struct backend *backend = bench->backend;
     double bytes = (double)backend->output.packed.bytes, operations = 2.0 * backend->output.outputs * backend->output.inputs;
@@ -136,7 +137,9 @@ static double least_seconds(const struct bench *bench, double read, double peak)
     }
     operations *= bench->rows;
     double kv = 2.0 * 2 * backend->kv_width * backend->shape.layers * bench->context * bench->rows;
-    return MAX(bytes / read, peak > 0 ? operations / peak : 0) + kv / read;
+    // q·k and p·V: a multiply-add each for every value of a head and token
+    double attended = 4.0 * backend->q_width * backend->shape.layers * bench->context * bench->rows;
+    return machine_bound(bytes, read, operations, int8_peak) + machine_bound(kv, read, attended, f32_peak);
 }
 
 static void bench_rows(struct bench *bench, uint32_t rows, const char *model)
@@ -147,7 +150,8 @@ static void bench_rows(struct bench *bench, uint32_t rows, const char *model)
 
     begin(bench, rows);
     for (int pass = 0; pass <= PASSES; pass++) {
-        double read = machine_read_bandwidth(&bench->machine), peak = machine_int8_peak(&bench->machine, kernels->level);
+        double read = machine_read_bandwidth(&bench->machine), int8_peak = machine_int8_peak(bench->pool, kernels->level);
+        double f32_peak = machine_f32_peak(bench->pool, kernels->level);
         uint64_t start = clock_now_ns();
         for (uint32_t i = 0; i < steps; i++)
             step(bench);
@@ -157,7 +161,7 @@ static void bench_rows(struct bench *bench, uint32_t rows, const char *model)
         double small_seconds = (double)(clock_now_ns() - start) * 1e-9;
         if (pass == 0)
             continue;
-        report_pass(&whole, rows / seconds, rows / least_seconds(bench, read, peak));
+        report_pass(&whole, rows / seconds, rows / least_seconds(bench, read, int8_peak, f32_peak));
         report_pass(&small, small_seconds * 1e3, seconds * 1e3);
     }
     snprintf(name, sizeof name, "step, %s, %s, context %u, %u rows", model, kernels_level_name(), bench->context, rows);

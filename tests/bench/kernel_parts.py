@@ -13,7 +13,7 @@ IDLE_S = 8
 STARTS = 3
 
 # Program and arguments. Together with the rest they stay under 3 minutes.
-BENCHES = (("bench_machine",), ("bench_gemm",), ("bench_floats", "0", "1,8,128"), ("bench_step", MODEL, "0", "128", "1,8,64,128"), ("bench_f32",), ("bench_attention",), ("bench_grammar", MODEL))
+BENCHES = (("bench_machine",), ("bench_products",), ("bench_gemm", "0", "1,8,32,128"), ("bench_floats", "0", "1,8,128"), ("bench_step", MODEL, "0", "128", "1,8,64,128"), ("bench_f32",), ("bench_attention",), ("bench_grammar", MODEL))
 
 
 def blas():

@@ -249,6 +249,29 @@ static void test_panels(void **state)
     fixture_close(&f);
 }
 
+// Widened weights: a chunk of groups that is not full, and more rows than have their sums on the stack.
+static void test_many_rows(void **state)
+{
+    (void)state;
+    for (size_t t = 3; t < ARRAY_COUNT(source_types); t++) {
+        struct fixture f;
+        fixture_open(&f, &source_types[t], 37, source_types[t].block_values == 32 ? 288 : 512, 151);
+        check_levels(&f);
+        const struct kernels *levels[ISA_LEVEL_COUNT];
+        uint32_t level_count = fast_levels(levels);
+        float *y = malloc((size_t)f.rows * f.outputs * sizeof *y);
+        for (uint32_t l = 0; l < level_count; l++) {
+            float *all = product(&f, levels[l]);
+            for (uint32_t row = 0, count = 1; row < f.rows; row += count++) // by parts
+                levels[l]->gemm(&f.w, &f.x, row, MIN(count, f.rows - row), 0, f.w.tile_count, NULL, y, f.outputs, GEMM_SET);
+            assert_memory_equal(y, all, (size_t)f.rows * f.outputs * sizeof *y);
+            free(all);
+        }
+        free(y);
+        fixture_close(&f);
+    }
+}
+
 // A row with a NaN or an infinity is NaN itself and leaves the others alone.
 static void test_not_finite(void **state)
 {
@@ -435,9 +458,16 @@ static void test_outlier(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ref),        cmocka_unit_test(test_levels),         cmocka_unit_test(test_independence),
-        cmocka_unit_test(test_add),        cmocka_unit_test(test_extreme_quants), cmocka_unit_test(test_panels),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_quantize),       cmocka_unit_test(test_quantize_places),
+        cmocka_unit_test(test_ref),
+        cmocka_unit_test(test_levels),
+        cmocka_unit_test(test_independence),
+        cmocka_unit_test(test_add),
+        cmocka_unit_test(test_extreme_quants),
+        cmocka_unit_test(test_panels),
+        cmocka_unit_test(test_many_rows),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_quantize),
+        cmocka_unit_test(test_quantize_places),
         cmocka_unit_test(test_outlier),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
