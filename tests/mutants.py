@@ -29,7 +29,7 @@ Fault = namedtuple("Fault", "name file old new hints")
 
 FAULTS = [
     # Kernels: the second half of a Q6_K group with the scale of the first.
-    Fault("gemm-scale", "kernels/gemm/gemm_lanes.h", "load_scale(w, form, tile, g, (size_t)g * 2 + 1)", "load_scale(w, form, tile, g, (size_t)g * 2)",
+    Fault("gemm-scale", "kernels/gemm/gemm_lanes.h", "load_scale(w, form, b->tile, g, (size_t)g * 2 + 1)", "load_scale(w, form, b->tile, g, (size_t)g * 2)",
           "kernels/test_gemm"),
     # MXFP4 of a directory: the two values of a byte change places.
     Fault("stored-nibbles", "kernels/quant/stored_rows.c", "nibbles[i / 2] >> (i % 2 * 4) & 15u", "nibbles[i / 2] >> (4 - i % 2 * 4) & 15u",
