@@ -64,7 +64,10 @@ struct maker {
     struct grammar_builder *builder;
     const struct answer_grammar_options *options;
     const struct form *form;
-    bool closed; // of the function that is being written
+    // of the function that is being written
+    bool closed;
+    const json_t *parameters;
+    struct grammar_schema_parts *parts; // of the parameters, where the notation has words of its own for arguments
 };
 
 static const struct form *find_form(const struct answer_family *family)
@@ -131,11 +134,15 @@ static uint32_t text_up_to(const struct maker *maker, const char *mark)
 }
 
 // --- arguments ------------------------------------------------------------------------------------------------------------
+static struct grammar_schema_options options_of(const struct maker *maker)
+{
+    return (struct grammar_schema_options){.space = GRAMMAR_SPACE_ONE, .closed_by_default = maker->closed};
+}
+
+// A part of the function's parameters as JSON.
 static uint32_t json_value(const struct maker *maker, const json_t *schema)
 {
-    const struct grammar_schema_options options = {.space = GRAMMAR_SPACE_ONE, .closed_by_default = maker->closed};
-
-    return schema ? grammar_add_schema(maker->builder, schema, &options) : grammar_add_json_value(maker->builder, &options);
+    return maker->parts ? grammar_schema_parts_add(maker->parts, schema) : grammar_nothing(maker->builder);
 }
 
 static bool has_type(const json_t *schema, const char *type)
@@ -249,8 +256,29 @@ static uint32_t plain_list(const struct maker *maker, const json_t *schema, int 
                   joined(maker, optional(maker, joined(maker, item, more)), grammar_text(builder, "]")));
 }
 
+// Returns what a schema with "#/$defs/name" refers to, or the schema itself. What stands beside the reference is left to the model.
+static const json_t *referred(const struct maker *maker, const json_t *schema)
+{
+    static const char *const places[] = {"$defs", "definitions"};
+
+    for (int hop = 0; hop < DEPTH_MAX; hop++) {
+        const char *reference = json_string_value(json_object_get(schema, "$ref"));
+        const json_t *target = NULL;
+        for (size_t i = 0; reference && i < ARRAY_COUNT(places); i++) {
+            const size_t bytes = strlen(places[i]);
+            if (!strncmp(reference, "#/", 2) && !strncmp(reference + 2, places[i], bytes) && reference[2 + bytes] == '/')
+                target = json_object_get(json_object_get(maker->parameters, places[i]), reference + 3 + bytes);
+        }
+        if (!target)
+            break;
+        schema = target;
+    }
+    return schema;
+}
+
 static uint32_t plain_value(const struct maker *maker, const json_t *schema, int depth)
 {
+    schema = referred(maker, schema);
     if (depth > DEPTH_MAX)
         return grammar_builder_fail(maker->builder, STATUS_UNIMPLEMENTED, "values nest deeper than %d in this notation", DEPTH_MAX);
     if (is_text(schema))
@@ -267,33 +295,36 @@ static uint32_t plain_value(const struct maker *maker, const json_t *schema, int
 // Arguments are an object, even if their schema forgets to say so.
 static uint32_t json_arguments(const struct maker *maker, const json_t *schema)
 {
+    const struct grammar_schema_options options = options_of(maker);
     json_t *copy;
     uint32_t node;
 
     if (json_object_get(schema, "type"))
-        return json_value(maker, schema);
+        return grammar_add_schema(maker->builder, schema, &options);
     copy = json_copy((json_t *)(uintptr_t)schema);
     if (!copy || json_object_set_new(copy, "type", json_string("object")) != 0) {
         json_decref(copy);
         return grammar_builder_fail(maker->builder, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     }
-    node = json_value(maker, copy);
+    node = grammar_add_schema(maker->builder, copy, &options);
     json_decref(copy);
     return node;
 }
 
-static uint32_t arguments_of(const struct maker *maker, const json_t *schema)
+static uint32_t arguments_of(struct maker *maker, const json_t *schema)
 {
-    const struct grammar_schema_options options = {.space = GRAMMAR_SPACE_ONE, .closed_by_default = maker->closed};
+    const struct grammar_schema_options options = options_of(maker);
+    const bool has_any = json_object_size(schema) > 0;
+    uint32_t node;
 
-    switch (maker->form->arguments) {
-    case ARGUMENTS_TAGS: return tagged_arguments(maker, schema);
-    case ARGUMENTS_PLAIN: return plain_object(maker, schema, 0);
-    default:
-        if (json_object_size(schema) == 0)
-            return grammar_add_json_object(maker->builder, &options);
-        return json_arguments(maker, schema);
-    }
+    if (maker->form->arguments == ARGUMENTS_JSON)
+        return has_any ? json_arguments(maker, schema) : grammar_add_json_object(maker->builder, &options);
+    maker->parameters = schema;
+    maker->parts = has_any ? grammar_schema_parts_open(maker->builder, schema, &options) : NULL;
+    node = maker->form->arguments == ARGUMENTS_TAGS ? tagged_arguments(maker, schema) : plain_object(maker, schema, 0);
+    grammar_schema_parts_close(maker->parts);
+    maker->parts = NULL;
+    return node;
 }
 
 // --- calls ----------------------------------------------------------------------------------------------------------------
@@ -326,6 +357,7 @@ static uint32_t add_calls(struct maker *maker)
         if (!name || (options->only && strcmp(options->only, name) != 0))
             continue;
         call = grammar_either(builder, (const uint32_t[]){call, call_of(maker, function)}, 2);
+        grammar_builder_blame(builder, "function '%s'", name);
         count++;
     }
     if (count == 0)

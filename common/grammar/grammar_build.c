@@ -60,6 +60,19 @@ uint32_t grammar_builder_fail(struct grammar_builder *builder, enum status statu
     return GRAMMAR_NODE_NOTHING;
 }
 
+void grammar_builder_blame(struct grammar_builder *builder, const char *format, ...)
+{
+    char context[128];
+    va_list args;
+
+    if (!builder->failure.status)
+        return;
+    va_start(args, format);
+    vsnprintf(context, sizeof context, format, args);
+    va_end(args);
+    error_prefix(&builder->failure, "%s", context);
+}
+
 bool grammar_builder_failed(const struct grammar_builder *builder) { return builder->failure.status != STATUS_OK; }
 
 // Counts `bytes` that the builder takes. Returns false, and the builder fails, if that is too much.

@@ -34,6 +34,8 @@ void grammar_builder_close(struct grammar_builder *builder);
 
 // Makes the builder fail, unless it has failed before. Returns 0.
 uint32_t grammar_builder_fail(struct grammar_builder *builder, enum status status, const char *format, ...) PRINTF_LIKE(3, 4);
+// Puts a context before the text of its failure, if it has failed. Each call puts one.
+void grammar_builder_blame(struct grammar_builder *builder, const char *format, ...) PRINTF_LIKE(2, 3);
 // Returns whether the builder has failed, for loops that would otherwise go on for long.
 bool grammar_builder_failed(const struct grammar_builder *builder);
 

@@ -2,6 +2,7 @@
 //
 // A variant (grammar_schema_internal.h) gets a node; a set's node is one of its variants'. Objects and arrays are rules, which calls itself when a
 // variant comes up again while it is being made. That ends the recursion, since there are only so many sets.
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/grammar/grammar_schema_internal.h"
@@ -167,19 +168,61 @@ static void close_schema(struct jschema *schema)
     arena_free(&schema->arena);
 }
 
+// The texts of an entry, of which there must be some.
+static uint32_t compile_entry(struct jschema *schema, uint32_t entry)
+{
+    const uint32_t node = compile_set(schema, (struct jschema_set){1, &entry});
+
+    if (node == schema->nothing)
+        jschema_fail(schema, entry, NULL, STATUS_INVALID_ARGUMENT, "no value is valid under the schema");
+    return jschema_failed(schema) ? 0 : node;
+}
+
 uint32_t grammar_add_schema(struct grammar_builder *builder, const json_t *schema, const struct grammar_schema_options *options)
 {
     struct jschema run;
     uint32_t node = 0;
 
-    if (open_schema(&run, builder, options) && jschema_index(&run, schema)) {
-        uint32_t root = json_is_true(schema) ? JSCHEMA_TRUE : json_is_false(schema) ? JSCHEMA_FALSE : JSCHEMA_ROOT;
-        node = compile_set(&run, (struct jschema_set){1, &root});
-        if (node == run.nothing)
-            grammar_builder_fail(builder, STATUS_INVALID_ARGUMENT, "#: no value is valid under the schema");
-    }
+    if (open_schema(&run, builder, options) && jschema_index(&run, schema))
+        node = compile_entry(&run, json_is_true(schema) ? JSCHEMA_TRUE : json_is_false(schema) ? JSCHEMA_FALSE : JSCHEMA_ROOT);
     close_schema(&run);
-    return grammar_builder_failed(builder) ? 0 : node;
+    return node;
+}
+
+struct grammar_schema_parts {
+    struct grammar_schema_options options;
+    struct jschema schema;
+};
+
+struct grammar_schema_parts *grammar_schema_parts_open(struct grammar_builder *builder, const json_t *schema,
+                                                       const struct grammar_schema_options *options)
+{
+    struct grammar_schema_parts *parts = calloc(1, sizeof *parts);
+
+    if (!parts) {
+        grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "#: no memory for the schema");
+        return NULL;
+    }
+    parts->options = *options;
+    if (open_schema(&parts->schema, builder, &parts->options) && jschema_index(&parts->schema, schema))
+        return parts;
+    grammar_schema_parts_close(parts);
+    return NULL;
+}
+
+uint32_t grammar_schema_parts_add(struct grammar_schema_parts *parts, const json_t *part)
+{
+    const uint32_t entry = jschema_failed(&parts->schema) ? 0 : jschema_entry_of(&parts->schema, part);
+
+    return entry ? compile_entry(&parts->schema, entry) : 0;
+}
+
+void grammar_schema_parts_close(struct grammar_schema_parts *parts)
+{
+    if (!parts)
+        return;
+    close_schema(&parts->schema);
+    free(parts);
 }
 
 uint32_t grammar_add_json_object(struct grammar_builder *builder, const struct grammar_schema_options *options)

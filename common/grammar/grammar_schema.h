@@ -27,6 +27,18 @@ struct grammar_schema_options {
 
 // Adds the texts of a schema; `schema` is true, false or an object, and is only borrowed for the call. Returns its node.
 uint32_t grammar_add_schema(struct grammar_builder *builder, const json_t *schema, const struct grammar_schema_options *options);
+
+// A schema of which only parts are added, one by one, such as the properties of an object: their references are to the whole. What all parts cost
+// together is bounded as one schema is. `schema` is borrowed until the close. One thread at a time.
+struct grammar_schema_parts;
+
+// Returns NULL if the builder fails.
+struct grammar_schema_parts *grammar_schema_parts_open(struct grammar_builder *builder, const json_t *schema,
+                                                       const struct grammar_schema_options *options);
+// Adds the texts of a part, which is a schema within the whole one, at a place where keywords have schemas. Returns its node.
+uint32_t grammar_schema_parts_add(struct grammar_schema_parts *parts, const json_t *part);
+void grammar_schema_parts_close(struct grammar_schema_parts *parts); // NULL is allowed
+
 // Adds any JSON object (response_format json_object), or any JSON value.
 uint32_t grammar_add_json_object(struct grammar_builder *builder, const struct grammar_schema_options *options);
 uint32_t grammar_add_json_value(struct grammar_builder *builder, const struct grammar_schema_options *options);

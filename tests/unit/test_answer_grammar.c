@@ -121,13 +121,15 @@ static enum answer_type type_of(void *arg, const char *name, size_t name_bytes, 
     return !type ? ANSWER_UNKNOWN : !strcmp(json_string_value(type), "string") ? ANSWER_STRING : ANSWER_OTHER;
 }
 
-// The schema of the test's tools, checked by hand: the few keywords that they use.
+// The schema of the test's tools, checked by hand: the few keywords that they use, and the one $ref.
 static bool fits(const json_t *schema, const json_t *value)
 {
     const char *type = json_string_value(json_object_get(schema, "type"));
     const json_t *choices = json_object_get(schema, "enum"), *required = json_object_get(schema, "required");
     bool found = !choices;
 
+    if (json_object_get(schema, "$ref"))
+        return json_is_string(value) && (!strcmp(json_string_value(value), "asc") || !strcmp(json_string_value(value), "desc"));
     for (size_t i = 0; i < json_array_size(choices); i++)
         found |= json_equal(json_array_get(choices, i), value);
     if (!found || !value)
@@ -241,8 +243,9 @@ static json_t *make_tools(void)
         "[{\"type\":\"function\",\"function\":{\"name\":\"weather\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{"
         "\"type\":\"string\"},\"days\":{\"type\":\"integer\",\"enum\":[1,3]},\"unit\":{\"type\":\"string\",\"enum\":[\"C\",\"F\"]}},\"required\":[\"city\"]}}},"
         "{\"type\":\"function\",\"function\":{\"name\":\"search\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"where\":{\"type\":"
-        "\"array\",\"items\":{\"type\":\"string\"}},\"more\":{\"type\":\"object\",\"properties\":{\"exact\":{\"type\":\"boolean\"}},\"required\":[\"exact\"]}},"
-        "\"required\":[\"more\"]}}}]";
+        "\"array\",\"items\":{\"type\":\"string\"}},\"more\":{\"type\":\"object\",\"properties\":{\"exact\":{\"type\":\"boolean\"}},\"required\":[\"exact\"]},"
+        "\"order\":{\"$ref\":\"#/$defs/Order\"}},\"required\":[\"more\",\"order\"],"
+        "\"$defs\":{\"Order\":{\"type\":\"string\",\"enum\":[\"asc\",\"desc\"]}}}}}]";
     json_t *made = json_loads(tools, 0, NULL);
 
     assert_non_null(made);
@@ -316,6 +319,7 @@ static void test_refused(void **state)
     json_object_set_new(json_object_get(json_object_get(json_array_get(tools, 0), "function"), "parameters"), "type",
                         json_string("odd"));
     assert_int_not_equal(answer_make_grammar(&options, &grammar, &error), STATUS_OK);
+    assert_non_null(strstr(error.text, "function 'weather': #/type: "));
     json_decref(tools);
 }
 
@@ -339,9 +343,36 @@ static void test_too_many_properties(void **state)
     json_decref(tools);
 }
 
+/* Each property refers to the object that has them all. */
+static void test_exponential_references(void **state)
+{
+    json_t *tools = make_tools(), *function = json_object_get(json_array_get(tools, 0), "function");
+    json_t *properties = json_object(), *object = json_pack("{ssso}", "type", "object", "properties", properties);
+    struct grammar *grammar;
+    struct error error;
+
+    (void)state;
+    for (int i = 0; i < 64; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "p%d", i);
+        json_object_set_new(properties, name, json_pack("{ss}", "$ref", "#/$defs/a"));
+    }
+    json_object_set_new(function, "parameters",
+                        json_pack("{s{sO}ss,s{s{ss}}}", "$defs", "a", object, "type", "object", "properties", "x", "$ref", "#/$defs/a"));
+    for (size_t i = 0; i < ARRAY_COUNT(families); i++) {
+        const struct answer_grammar_options options = {.family = answer_find_family(families[i]), .tools = tools};
+        if (answer_make_grammar(&options, &grammar, &error) == STATUS_OK)
+            grammar_free(grammar);
+        else
+            assert_non_null(strstr(error.text, "function 'weather': "));
+    }
+    json_decref(object);
+    json_decref(tools);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_families), cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_too_many_properties)};
+                                       cmocka_unit_test(test_too_many_properties), cmocka_unit_test(test_exponential_references)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
