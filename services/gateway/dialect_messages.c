@@ -9,7 +9,12 @@
 #include "common/base/checked.h"
 #include "services/gateway/dialect_json.h"
 
-static const struct dialect_rename renamed[] = {{"stop", "stop_sequences"}, {"chat_template_kwargs", "thinking"}, {NULL, NULL}};
+static const struct dialect_rename renamed[] = {{"stop", "stop_sequences"},
+                                                {"chat_template_kwargs", "thinking"},
+                                                {"response_format.json_schema.schema", "output_config.format.schema"},
+                                                {"response_format", "output_config.format"},
+                                                {"reasoning_effort", "output_config.effort"},
+                                                {NULL, NULL}};
 
 static uint32_t index_of(const struct dialect_run *run, const struct dialect_item *item) { return (uint32_t)(item - run->items); }
 

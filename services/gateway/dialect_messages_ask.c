@@ -6,6 +6,7 @@
 //   tool_use                  a call in the assistant's message
 //   tool_result               a message of the tool, before or behind the user's text as it came
 //   a last assistant message  is continued
+//   output_config             format and effort are response_format and reasoning_effort
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -274,9 +275,41 @@ static bool take_thinking_mode(struct ask *ask, json_t *chat)
     return dialect_set_new(chat, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", enable));
 }
 
+// A chat's response_format of a form, {"type": "json_schema", "schema": ...}.
+static bool take_format(struct ask *ask, json_t *chat, const char *where, const json_t *format)
+{
+    const json_t *schema = json_object_get(format, "schema");
+
+    if (!json_is_object(format))
+        return dialect_wrong_type(ask->error, where, "an object", format);
+    if (!schema_is_string(json_object_get(format, "type"), "json_schema"))
+        return api_fail(ask->error, 400, "invalid_value", where, "'%s.type' must be 'json_schema'", where);
+    if (!schema)
+        return api_fail(ask->error, 400, "missing_required_parameter", where, "'%s.schema' is required", where);
+    return dialect_set_new(chat, "response_format",
+                           json_pack("{s:s,s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
+}
+
+// What a message shall be like. An effort is a chat's, whose highest has another name.
+static bool take_output(struct ask *ask, json_t *chat)
+{
+    const json_t *body = ask->given->body, *config = dialect_member(body, "output_config"),
+                 *format = dialect_member(config, "format"), *older = dialect_member(body, "output_format"),
+                 *effort = dialect_member(config, "effort");
+
+    if (config && !json_is_object(config))
+        return dialect_wrong_type(ask->error, "output_config", "an object", config);
+    if (effort && !(schema_is_string(effort, "max") ? dialect_set_new(chat, "reasoning_effort", json_string("xhigh"))
+                                                    : dialect_set(chat, "reasoning_effort", effort)))
+        return false;
+    if (format)
+        return take_format(ask, chat, "output_config.format", format);
+    return !older || take_format(ask, chat, "output_format", older);
+}
+
 static bool take_others(struct ask *ask, json_t *chat)
 {
-    static const char *const refused[] = {"container", "mcp_servers", "output_config", "output_format"};
+    static const char *const refused[] = {"container", "mcp_servers"};
     const json_t *body = ask->given->body, *most = dialect_member(body, "max_tokens"),
                  *stops = dialect_member(body, "stop_sequences");
 
@@ -290,7 +323,8 @@ static bool take_others(struct ask *ask, json_t *chat)
     if (!most && ask->given->kind == API_CHAT)
         return dialect_missing(ask->error, "max_tokens");
     return dialect_copy(chat, body, same_fields) && dialect_copy(chat, body, dialect_sampling_fields) &&
-           dialect_set(chat, "max_tokens", most) && dialect_set(chat, "stop", stops) && take_thinking_mode(ask, chat);
+           dialect_set(chat, "max_tokens", most) && dialect_set(chat, "stop", stops) && take_thinking_mode(ask, chat) &&
+           take_output(ask, chat);
 }
 
 bool dialect_messages_translate(struct dialect_ask *given, struct api_error *error)

@@ -9,10 +9,13 @@
 #include "common/base/clock.h"
 #include "services/gateway/dialect_json.h"
 
-static const struct dialect_rename renamed[] = {
-    {"max_tokens", "options.num_predict"}, {"repetition_penalty", "options.repeat_penalty"},
-    {"response_format", "format"},         {"chat_template_kwargs", "think"},
-    {"reasoning_effort", "think"},         {NULL, NULL}};
+static const struct dialect_rename renamed[] = {{"max_tokens", "options.num_predict"},
+                                                {"repetition_penalty", "options.repeat_penalty"},
+                                                {"response_format.json_schema.schema", "format"},
+                                                {"response_format", "format"},
+                                                {"chat_template_kwargs", "think"},
+                                                {"reasoning_effort", "think"},
+                                                {NULL, NULL}};
 
 // {"model":…,"created_at":…
 static void head(const struct dialect_run *run, struct text *out)

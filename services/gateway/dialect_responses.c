@@ -13,6 +13,7 @@
 
 static const struct dialect_rename renamed[] = {{"max_completion_tokens", "max_output_tokens"},
                                                 {"max_tokens", "max_output_tokens"},
+                                                {"response_format.json_schema.schema", "text.format.schema"},
                                                 {"response_format", "text.format"},
                                                 {"reasoning_effort", "reasoning.effort"},
                                                 {"verbosity", "text.verbosity"},

@@ -1,5 +1,8 @@
 """The official `anthropic` package against a running mesh: messages, streams, counts, errors, keys."""
+import typing
+
 import anthropic
+import pydantic
 import pytest
 
 from api_client import post
@@ -63,6 +66,22 @@ def test_a_last_message_of_the_assistant_is_continued(client, mesh):
     assert reply.content[0].text == same["choices"][0]["message"]["content"]
 
 
+def test_parse(client, mesh):
+    """parse() sends a model's schema as output_config.format, and the answer is one of it."""
+    class Place(pydantic.BaseModel):
+        kind: typing.Literal["town", "village"]
+        seats: int
+        open: bool
+
+    hot = {"extra_body": {"temperature": 1.5, "seed": 3}}
+    replies = [client.messages.parse(model=mesh.model, max_tokens=400, messages=HELLO, output_format=Place, **hot)]
+    with client.messages.stream(model=mesh.model, max_tokens=400, messages=HELLO, output_format=Place, **hot) as stream:
+        replies.append(stream.get_final_message())
+    for reply in replies:
+        assert reply.stop_reason == "end_turn" and isinstance(reply.parsed_output, Place), reply
+    assert replies[0].parsed_output == replies[1].parsed_output
+
+
 def test_count_tokens(client, mesh):
     assert client.messages.count_tokens(model=mesh.model, messages=HELLO).input_tokens \
         == post(mesh, "/tokenize", {"messages": HELLO})["count"]
@@ -80,6 +99,10 @@ def test_errors(client, mesh):
     with pytest.raises(anthropic.BadRequestError) as caught:
         client.messages.create(model=mesh.model, max_tokens=1, messages=[{"role": "user", "content": [{"type": "image", "source": {}}]}])
     assert "messages[0].content[0]" in caught.value.body["error"]["message"]
+    unknown = {"type": "json_schema", "schema": {"type": "array", "uniqueItems": True}}
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        client.messages.create(model=mesh.model, max_tokens=1, messages=HELLO, output_config={"format": unknown})
+    assert caught.value.body["error"]["message"].startswith("'output_config.format.schema': #/uniqueItems: ")
 
 
 def test_a_key_of_its_own_header(start_mesh, tmp_path):

@@ -131,6 +131,21 @@ static void test_messages_ask(void **state)
         "{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
         "\"f\",\"description\":\"d\",\"parameters\":{}}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}},"
         "\"parallel_tool_calls\":false,\"chat_template_kwargs\":{\"enable_thinking\":true}}");
+    static const char formed[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":9,\"response_format\":{\"type\":"
+        "\"json_schema\",\"json_schema\":{\"schema\":{\"type\":\"object\"}}}%s}";
+    char chat[512];
+    snprintf(chat, sizeof chat, formed, ",\"reasoning_effort\":\"xhigh\"");
+    expect_chat(
+        &dialect_messages,
+        "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"output_config\":{\"effort\":\"max\",\"format\":{"
+        "\"type\":\"json_schema\",\"schema\":{\"type\":\"object\"}}}}",
+        chat);
+    snprintf(chat, sizeof chat, formed, "");
+    expect_chat(&dialect_messages, // its older name
+                "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"output_config\":{},\"output_format\":{"
+                "\"type\":\"json_schema\",\"schema\":{\"type\":\"object\"}}}",
+                chat);
     expect_refused(d, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", "max_tokens", "required");
     expect_refused(d, "{\"max_tokens\":1}", "messages", "required");
     expect_refused(d, "{\"max_tokens\":1,\"messages\":[]}", "messages", "must not be empty");
@@ -151,6 +166,11 @@ static void test_messages_ask(void **state)
         d, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"type\":\"bash_20250124\"}]}",
         "tools[0]", "the client's own");
     expect_refused(d, "{\"max_tokens\":1,\"messages\":[],\"stop_sequences\":\"x\"}", "stop_sequences", "an array");
+    expect_refused(d, "{\"max_tokens\":1,\"messages\":[],\"output_config\":1}", "output_config", "an object");
+    expect_refused(d, "{\"max_tokens\":1,\"messages\":[],\"output_config\":{\"format\":{\"type\":\"xml\"}}}",
+                   "output_config.format", "must be");
+    expect_refused(d, "{\"max_tokens\":1,\"messages\":[],\"output_config\":{\"format\":{\"type\":\"json_schema\"}}}",
+                   "output_config.format", "'output_config.format.schema' is required");
 }
 
 static void test_ollama_ask(void **state)
@@ -200,6 +220,15 @@ static void test_fields_have_the_dialects_names(void **state)
     dialect_rename_field(&dialect_responses, &error);
     assert_string_equal(error.param, "max_output_tokens");
     assert_string_equal(error.message, "'max_output_tokens' must be at least 1");
+    api_fail(&error, 400, NULL, "response_format.json_schema.schema", "'response_format.json_schema.schema': #/type: no");
+    dialect_rename_field(&dialect_responses, &error);
+    assert_string_equal(error.message, "'text.format.schema': #/type: no");
+    api_fail(&error, 400, NULL, "response_format.json_schema.schema", "'response_format.json_schema.schema': #/type: no");
+    dialect_rename_field(&dialect_messages, &error);
+    assert_string_equal(error.message, "'output_config.format.schema': #/type: no");
+    api_fail(&error, 400, NULL, "response_format.json_schema.schema", "'response_format.json_schema.schema': #/type: no");
+    dialect_rename_field(&dialect_ollama_chat, &error);
+    assert_string_equal(error.message, "'format': #/type: no");
     api_fail(&error, 400, NULL, "messages[3].role", "no");
     dialect_rename_field(&dialect_responses, &error);
     assert_string_equal(error.param, "input");
