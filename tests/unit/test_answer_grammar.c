@@ -357,8 +357,9 @@ static void test_exponential_references(void **state)
         snprintf(name, sizeof name, "p%d", i);
         json_object_set_new(properties, name, json_pack("{ss}", "$ref", "#/$defs/a"));
     }
-    json_object_set_new(function, "parameters",
-                        json_pack("{s{sO}ss,s{s{ss}}}", "$defs", "a", object, "type", "object", "properties", "x", "$ref", "#/$defs/a"));
+    json_object_set_new(
+        function, "parameters",
+        json_pack("{s{sO}ss,s{s{ss}}}", "$defs", "a", object, "type", "object", "properties", "x", "$ref", "#/$defs/a"));
     for (size_t i = 0; i < ARRAY_COUNT(families); i++) {
         const struct answer_grammar_options options = {.family = answer_find_family(families[i]), .tools = tools};
         if (answer_make_grammar(&options, &grammar, &error) == STATUS_OK)
