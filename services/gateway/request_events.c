@@ -82,7 +82,7 @@ static void take_event(struct choice *choice, const Fastdecode__GenerateEvent *e
     case FASTDECODE__FINISH__FINISH_EOS: request_finish_choice(choice, "stop", NULL); break;
     case FASTDECODE__FINISH__FINISH_DEADLINE: request_finish_choice(choice, "length", "deadline"); break;
     case FASTDECODE__FINISH__FINISH_ERROR:
-        api_fail(&error, 500, NULL, NULL, "%s", text);
+        api_fail(&error, event->request_fault ? 400 : 500, event->request_fault ? "invalid_value" : NULL, NULL, "%s", text);
         request_fail(request, &error);
         break;
     default: request_finish_choice(choice, "length", NULL); break;

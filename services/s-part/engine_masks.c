@@ -77,8 +77,10 @@ void engine_masks_faults(struct mini_batch *batch)
         struct step_run *run = &batch->plan.runs[i];
         if (!wants_masks(run))
             continue;
-        if (run->sequence->masked->failed)
-            run->fault = run->sequence->masked->error;
+        const struct masked_sequence *masked = run->sequence->masked;
+        run->request_fault = masked->failed && masked->request_fault;
+        if (masked->failed)
+            run->fault = masked->error;
         else if (!run->mask_count)
             run->fault = "the s-part has no memory for masks";
     }

@@ -40,6 +40,13 @@ static void fail(struct masked_sequence *sequence, const char *what, const char 
     sequence->failed = true;
 }
 
+// Fails for a reason that the request can do something about.
+static void refuse(struct masked_sequence *sequence, const char *why)
+{
+    fail(sequence, why, "");
+    sequence->request_fault = true;
+}
+
 static bool is_end(const struct masked_sequence *sequence, uint32_t token)
 {
     bool is = false;
@@ -67,7 +74,7 @@ static void replay(struct masked_sequence *sequence)
     for (uint32_t i = 0; i < sequence->replay_count && !sequence->failed; i++) {
         take(sequence, &sequence->replay[i], 1);
         if (!sequence->failed && grammar_tracker_work(tracker) > end)
-            fail(sequence, "the grammar is too ambiguous: to follow what was generated once more takes too long", "");
+            refuse(sequence, "the grammar is too ambiguous: to follow what was generated once more takes too long");
     }
 }
 
@@ -183,7 +190,7 @@ static void do_item(struct masker *masker, const struct mask_job *job, const str
     sequence->taken_count = 0;
     const char *why = sequence->failed ? NULL : write_mask(masker, sequence, sequence->cursor, sequence->is_over, masks);
     if (why)
-        fail(sequence, why, "");
+        refuse(sequence, why);
     if (sequence->failed)
         memset(masks, 0xFF, (size_t)item->count * masker->mask_words * sizeof *masks);
     else if (item->count > 1)

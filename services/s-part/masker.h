@@ -43,6 +43,7 @@ struct masked_sequence {
     uint32_t taken_count;
     uint32_t generated;             // tokens of its log that were generated, those included
     bool failed;                    // no mask: `error` says why
+    bool request_fault;             // with `failed`: its grammar, or what stands beside it, is why
     char error[MASKER_ERROR_BYTES]; // for people
     // The masker's thread.
     struct masked_sequence *next; // among those to be closed

@@ -82,6 +82,7 @@ static void fill_run(struct mini_batch *batch, const struct step_run *run)
     result->outcome = FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE;
     if (run->fault) {
         result->error = (char *)(uintptr_t)run->fault;
+        result->request_fault = run->request_fault;
         return;
     }
     uint32_t first_sample = run->first_output + run->output_count - run->sample_count, last = first_sample + run->taken;

@@ -316,6 +316,7 @@ void step_plan_take(struct step_plan *plan, uint32_t run_index)
         if (run->sequence->masked && at >= run->mask_count)
             break;
         if (plan->results[first + at].all_banned && (output->allowed || !sampler_is_simple(sampler, output->index))) {
+            run->request_fault = !at;
             run->fault =
                 at ? NULL : "no token is left: all are banned by the request's fields (grammar, allowed_token_ids, bad_words, ...)";
             break;

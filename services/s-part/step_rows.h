@@ -24,6 +24,7 @@ struct step_run {
     uint32_t taken;        // how many of those samples count: up to the first one after a wrong draft
     uint32_t mask_count;   // with a grammar: how many of its samples, the first ones, have a mask; the others do not count
     const char *fault;     // why nothing can be drawn for its sequence; NULL: nothing is wrong
+    bool request_fault;    // the request's fields are why
     bool lost;
     uint32_t lost_extent; // 1 + index of the first of its extents that is lost; 0: none is, or it is not known which
     uint32_t first;       // first position held at its place

@@ -251,6 +251,7 @@ void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sc
         no_space_text(scheduler, log, event.error = text, sizeof text);
     else if (reason == SCHED_CANCELLED)
         event.error = log->fault ? log->fault : (char *)"cancelled";
+    event.request_fault = log->fault && log->request_fault;
     (void)!rpc_call_send(call, &event.base); // one that is gone is reported by on_cancel
     rpc_call_end(call);
 }

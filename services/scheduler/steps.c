@@ -178,6 +178,7 @@ static void end_faulty(struct scheduler *scheduler, const struct flight *flight,
         if (!result->error[0] || result->outcome != FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE || !log || log->fault || log->over)
             continue;
         log->fault = strndup(result->error, FAULT_BYTES_MAX);
+        log->request_fault = result->request_fault;
         log_warn("SEQUENCE-FAULT", "sequence=%llx why=\"%s\"", (unsigned long long)log->id, result->error);
         scheduler_event(scheduler, &event);
     }

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from api_client import post
 from conftest import MODEL, PACED
 from streams import Stream, assert_same, body, join_all, run_all, words
 
@@ -105,6 +106,8 @@ def test_nothing_is_left(mesh):
     failed = Stream(mesh.url, body("x", 20, guided_regex="[ab]+", allowed_token_ids=letter))
     join_all([beside, failed])
     assert "no token is left" in failed.error and beside.error is None and len(beside.tokens) == 60
+    refused = post(mesh, C, {"prompt": "x", "max_tokens": 20, "guided_regex": "[ab]+", "allowed_token_ids": letter}, status=400)
+    assert "no token is left" in refused["error"]["message"] and refused["error"]["type"] == "invalid_request_error"
 
 
 def test_many_at_once(mesh):

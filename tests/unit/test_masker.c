@@ -247,6 +247,7 @@ static void what_cannot_be_followed_fails_alone(void **state)
     assert_true(bad->failed && !good->failed && astray->failed);
     assert_non_null(strstr(bad->error, "cannot be used"));
     assert_non_null(strstr(astray->error, "does not follow"));
+    assert_false(bad->request_fault || astray->request_fault); /* the mesh's */
     assert_string_equal(allowed(mask_job_mask(&job, 1)), "a");
     took(good, "b"); /* which its mask forbids */
     mask_job_clear(&job);
@@ -281,6 +282,7 @@ static void a_dead_end_is_told(void **state)
     run_job(&job);
     assert_true(later->failed);
     assert_non_null(strstr(later->error, "no token of the model can go on"));
+    assert_true(at_once->request_fault && later->request_fault);
     mask_job_free(&job);
     masker_sequence_close(at_once);
     masker_sequence_close(later);

@@ -172,6 +172,7 @@ static void samples_need_their_masks(void **state)
     plan.results[plan.runs[0].first_output].all_banned = true;
     assert_int_equal(taken(0, (uint32_t[]){11, 12, 13, 14}), 0);
     assert_non_null(strstr(plan.runs[0].fault, "no token is left"));
+    assert_true(plan.runs[0].request_fault);
     memset(plan.results, 0, ROWS * sizeof *plan.results);
     sequence_table_find(table, 1)->masked = NULL;
 }
