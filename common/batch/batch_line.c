@@ -13,6 +13,7 @@ static const char *const endpoint_paths[] = {
     [BATCH_ENDPOINT_NONE] = "",
     [BATCH_ENDPOINT_COMPLETIONS] = "/v1/completions",
     [BATCH_ENDPOINT_CHAT] = "/v1/chat/completions",
+    [BATCH_ENDPOINT_EMBEDDINGS] = "/v1/embeddings",
 };
 
 const char *batch_endpoint_path(enum batch_endpoint endpoint) { return endpoint_paths[endpoint]; }
@@ -21,7 +22,7 @@ enum batch_endpoint batch_endpoint_named(const char *path)
 {
     enum batch_endpoint endpoint;
 
-    for (endpoint = BATCH_ENDPOINT_COMPLETIONS; endpoint <= BATCH_ENDPOINT_CHAT; endpoint++)
+    for (endpoint = BATCH_ENDPOINT_COMPLETIONS; endpoint < BATCH_ENDPOINT_COUNT; endpoint++)
         if (strcmp(path, endpoint_paths[endpoint]) == 0)
             return endpoint;
     return BATCH_ENDPOINT_NONE;
@@ -101,7 +102,7 @@ static bool read_target(json_t *root, struct batch_line *out, struct batch_error
         return refuse(error, "missing_required_parameter", "'url' must be a string");
     out->endpoint = url ? batch_endpoint_named(url) : BATCH_ENDPOINT_NONE;
     return out->endpoint != BATCH_ENDPOINT_NONE ||
-           refuse(error, "invalid_url", "'url' must be \"/v1/completions\" or \"/v1/chat/completions\"");
+           refuse(error, "invalid_url", "'url' must be \"/v1/completions\", \"/v1/chat/completions\" or \"/v1/embeddings\"");
 }
 
 static bool read_body(json_t *root, bool flex, struct batch_line *out, struct batch_error *error)

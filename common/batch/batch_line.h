@@ -21,7 +21,13 @@ enum {
     BATCH_VALUES_MAX = 1 << 20, // values in a line
 };
 
-enum batch_endpoint { BATCH_ENDPOINT_NONE, BATCH_ENDPOINT_COMPLETIONS, BATCH_ENDPOINT_CHAT };
+enum batch_endpoint {
+    BATCH_ENDPOINT_NONE,
+    BATCH_ENDPOINT_COMPLETIONS,
+    BATCH_ENDPOINT_CHAT,
+    BATCH_ENDPOINT_EMBEDDINGS,
+    BATCH_ENDPOINT_COUNT
+};
 
 // The endpoint of a path, as in "url"; NONE: not one of a batch.
 enum batch_endpoint batch_endpoint_named(const char *path);

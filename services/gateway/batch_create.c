@@ -98,7 +98,7 @@ static bool read_record(json_t *root, uint64_t now_s, struct batch_record *out, 
     out->endpoint = batch_endpoint_named(endpoint);
     if (out->endpoint == BATCH_ENDPOINT_NONE)
         return api_fail(error, 400, "invalid_value", "endpoint",
-                        "'endpoint' must be \"/v1/chat/completions\" or \"/v1/completions\"");
+                        "'endpoint' must be \"/v1/chat/completions\", \"/v1/completions\" or \"/v1/embeddings\"");
     window_s = batch_window_s(window);
     if (window_s == 0)
         return api_fail(error, 400, "invalid_value", "completion_window",

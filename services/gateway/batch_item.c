@@ -92,7 +92,8 @@ void batch_item_pause(struct batch_item *item)
 
 void batch_item_ask(struct batch_item *item)
 {
-    static const enum api_kind kinds[] = {[BATCH_ENDPOINT_COMPLETIONS] = API_COMPLETION, [BATCH_ENDPOINT_CHAT] = API_CHAT};
+    static const enum api_kind kinds[] = {
+        [BATCH_ENDPOINT_COMPLETIONS] = API_COMPLETION, [BATCH_ENDPOINT_CHAT] = API_CHAT, [BATCH_ENDPOINT_EMBEDDINGS] = API_EMBED};
     const struct batch_runner_config *config = &item->runner->config;
     struct key *key = item->job->key.tenant[0] ? &item->job->key : NULL;
     char id[BATCH_ID_BYTES + 24];

@@ -36,7 +36,7 @@ static struct batch_record read_record(struct batch_sql *sql)
     record.metadata = metadata ? strdup(metadata) : NULL;
     for (i = 0; i < BATCH_STATUS_COUNT; i++)
         record.at_s[i] = batch_sql_u64(sql, 19 + i);
-    if (record.status >= BATCH_STATUS_COUNT || record.endpoint > BATCH_ENDPOINT_CHAT) // of another program's making
+    if (record.status >= BATCH_STATUS_COUNT || record.endpoint >= BATCH_ENDPOINT_COUNT) // of another program's making
         record.status = BATCH_FAILED, record.endpoint = BATCH_ENDPOINT_COMPLETIONS;
     return record;
 }

@@ -13,7 +13,7 @@ import urllib.request
 import openai
 import pytest
 
-from conftest import BUILD, PACED, ROOT, SANITIZED, Mesh, fastdecode, seconds
+from conftest import BUILD, PACED, ROOT, SANITIZED, Mesh, fastdecode, seconds, wait_until
 
 sys.path.insert(0, os.path.join(ROOT, "tests", "golden"))
 
@@ -154,8 +154,8 @@ def test_same_bytes(start_mesh):
 
 
 @pytest.fixture(scope="module")
-def served():
-    with Mesh(*EXACT, "--kv-workers", 0, model=embedder("qwen3", "last")) as running:
+def served(tmp_path_factory):
+    with Mesh(*EXACT, "--kv-workers", 0, "--batch-dir", tmp_path_factory.mktemp("batches") / "dir", model=embedder("qwen3", "last")) as running:
         yield running
 
 
@@ -180,6 +180,26 @@ def test_official_client(served):
     with pytest.raises(openai.BadRequestError) as refused:
         client.embeddings.create(model="default", input="a", dimensions=65)
     assert refused.value.param == "dimensions"
+
+
+def test_batches(served, tmp_path):
+    """A batch has the vectors that requests have: over the API and from the command line. What is refused has its own line."""
+    texts = [f"text {i}" for i in range(12)]
+    lines = [{"custom_id": text, "method": "POST", "url": "/v1/embeddings", "body": {"input": text}} for text in texts]
+    lines.append({**lines[0], "custom_id": "bad", "body": {"input": []}})
+    data = "\n".join(map(json.dumps, lines)).encode()
+    client = openai.OpenAI(base_url=served.url + "/v1", api_key="none", max_retries=0)
+    batch = client.batches.create(input_file_id=client.files.create(file=("in.jsonl", data), purpose="batch").id, endpoint="/v1/embeddings",
+                                  completion_window="24h")
+    wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", 60, lambda: client.batches.retrieve(batch.id))
+    batch = client.batches.retrieve(batch.id)
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (12, 1)
+    (tmp_path / "in.jsonl").write_bytes(data)
+    fastdecode("batch", tmp_path / "in.jsonl", tmp_path / "out.jsonl", "--url", served.url)
+    for output in (client.files.content(batch.output_file_id).text, (tmp_path / "out.jsonl").read_text()):
+        found = {result["custom_id"]: result["response"] for result in map(json.loads, output.splitlines())}
+        assert found.pop("bad", {"status_code": 400})["status_code"] == 400
+        assert {text: response["body"]["data"][0]["embedding"] for text, response in found.items()} == dict(zip(texts, embed(served, texts)))
 
 
 def refused(mesh, path, body):

@@ -34,6 +34,23 @@ static void test_good_line(void **state)
     batch_line_free(&line);
 }
 
+static void test_endpoints(void **state)
+{
+    struct batch_line line;
+    struct batch_error error;
+    char text[200];
+    (void)state;
+
+    for (enum batch_endpoint i = BATCH_ENDPOINT_NONE + 1; i < BATCH_ENDPOINT_COUNT; i++) {
+        snprintf(text, sizeof text, "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"%s\",\"body\":{}}", batch_endpoint_path(i));
+        assert_true(batch_line_parse(text, strlen(text), true, &line, &error));
+        assert_int_equal(line.endpoint, i);
+        batch_line_free(&line);
+    }
+    assert_int_equal(batch_endpoint_named("/v1/embeddings"), BATCH_ENDPOINT_EMBEDDINGS);
+    assert_int_equal(batch_endpoint_named(""), BATCH_ENDPOINT_NONE);
+}
+
 static void test_flex(void **state)
 {
     static const struct {
@@ -87,7 +104,7 @@ static void test_bad_lines(void **state)
         {"{\"custom_id\":\"a\",\"method\":\"POST\",\"body\":{}}", "missing_required_parameter", "a"},
         {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":5,\"body\":{}}", "missing_required_parameter", "a"},
         {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"\",\"body\":{}}", "invalid_url", "a"},
-        {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/embeddings\",\"body\":{}}", "invalid_url", "a"},
+        {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/responses\",\"body\":{}}", "invalid_url", "a"},
         {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions/\",\"body\":{}}", "invalid_url", "a"},
         {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"http://other/v1/completions\",\"body\":{}}", "invalid_url", "a"},
         {"{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\"}", "missing_required_parameter", "a"},
@@ -279,9 +296,9 @@ static void test_set(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_line),   cmocka_unit_test(test_flex),    cmocka_unit_test(test_bad_lines),
-        cmocka_unit_test(test_large_lines), cmocka_unit_test(test_results), cmocka_unit_test(test_torn_results),
-        cmocka_unit_test(test_reader),      cmocka_unit_test(test_set),
+        cmocka_unit_test(test_good_line),    cmocka_unit_test(test_endpoints),   cmocka_unit_test(test_flex),
+        cmocka_unit_test(test_bad_lines),    cmocka_unit_test(test_large_lines), cmocka_unit_test(test_results),
+        cmocka_unit_test(test_torn_results), cmocka_unit_test(test_reader),      cmocka_unit_test(test_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
