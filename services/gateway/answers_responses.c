@@ -11,9 +11,12 @@ static void refuse(struct gateway *gateway, struct exchange *exchange)
 {
     struct api_error error;
 
-    api_fail(&error, 404, "not_found", "response_id", "%s",
-             gateway->responses ? "there is no such response: it was not stored, has been deleted, or was kept for long enough"
-                                : "this gateway keeps no responses (--responses-memory)");
+    if (strchr(id_of(exchange), '/'))
+        api_fail(&error, 404, "not_found", NULL, "unknown path: a response has no parts (input_items, cancel) here");
+    else
+        api_fail(&error, 404, "not_found", "response_id", "%s",
+                 gateway->responses ? "there is no such response: it was not stored, has been deleted, or was kept for long enough"
+                                    : "this gateway keeps no responses (--responses-memory)");
     respond_error(exchange, &error);
 }
 

@@ -82,6 +82,8 @@ def test_a_conversation(client, mesh):
 def test_kept_and_removed(client):
     reply = ask(client)
     assert client.responses.retrieve(reply.id) == reply
+    with pytest.raises(openai.NotFoundError, match="unknown path"):
+        client.responses.input_items.list(reply.id)
     client.responses.delete(reply.id)
     for gone in (lambda: client.responses.retrieve(reply.id), lambda: client.responses.delete(reply.id),
                  lambda: ask(client, previous_response_id=reply.id)):
