@@ -2,7 +2,7 @@
 //
 //   text and control tokens ──answer_push()──▶ parser ──▶ events: content, reasoning, a call's name, pieces of its arguments
 //
-// Each family of models has a notation of its own, which its chat template shows; answer_detect_calls() and answer_detect_reasoning() know it
+// Each family of models has a notation of its own, which its chat template shows; answer_detect_family() and answer_detect_reasoning() know it
 // from there. Example, family "hermes", in pieces of any length:
 //
 //   "Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>"

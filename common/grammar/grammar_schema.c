@@ -234,15 +234,6 @@ uint32_t grammar_add_json_object(struct grammar_builder *builder, const struct g
     return node;
 }
 
-uint32_t grammar_add_json_value(struct grammar_builder *builder, const struct grammar_schema_options *options)
-{
-    struct jschema run;
-    uint32_t node = open_schema(&run, builder, options) ? jschema_any_value(&run) : 0;
-
-    close_schema(&run);
-    return node;
-}
-
 enum status grammar_from_schema(const json_t *schema, const struct grammar_schema_options *options, struct grammar **out,
                                 struct error *error)
 {

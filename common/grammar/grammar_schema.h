@@ -39,11 +39,10 @@ struct grammar_schema_parts *grammar_schema_parts_open(struct grammar_builder *b
 uint32_t grammar_schema_parts_add(struct grammar_schema_parts *parts, const json_t *part);
 void grammar_schema_parts_close(struct grammar_schema_parts *parts); // NULL is allowed
 
-// Adds any JSON object (response_format json_object), or any JSON value.
+// Adds any JSON object (response_format json_object).
 uint32_t grammar_add_json_object(struct grammar_builder *builder, const struct grammar_schema_options *options);
-uint32_t grammar_add_json_value(struct grammar_builder *builder, const struct grammar_schema_options *options);
 
-// The first as a whole grammar. The caller frees *out.
+// A schema as a whole grammar. The caller frees *out.
 enum status grammar_from_schema(const json_t *schema, const struct grammar_schema_options *options, struct grammar **out,
                                 struct error *error) MUST_CHECK;
 
