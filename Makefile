@@ -265,6 +265,12 @@ venv-full: $(VENV)/ready-full ## the packages of the tests that only `make check
 $(VENV)/ready-full: tests/requirements-full.txt $(VENV)/ready
 	$(Q)echo "  VENV $(VENV), full"; $(VENV)/bin/pip install -q --disable-pip-version-check -r $< && touch $@
 
+# Load generators and evaluators, an environment each beside $(VENV): their dependencies exclude each other's.
+LOAD_TOOLS := guidellm aiperf lm-eval
+venv-load: $(LOAD_TOOLS:%=$(VENV)-%/ready) ## guidellm (3 GB of download), aiperf and lm-eval, for their tests
+$(VENV)-%/ready: tests/requirements-%.txt
+	$(Q)echo "  VENV $(VENV)-$*"; $(PYTHON) -m venv $(VENV)-$* && $(VENV)-$*/bin/pip install -q --disable-pip-version-check -r $< && touch $@
+
 format: ## lay out all C as .clang-format says
 	$(Q)git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' ':!*lanes.h' | xargs clang-format -i
 lint: ## the lint checks alone
@@ -289,5 +295,5 @@ bench-programs: $(BENCH) $(SLOW) ## build the benches into build/tests/bench
 clean: ## remove what was built
 	rm -rf build build-address build-thread
 
-.PHONY: help all install install-built manuals images check-upgrade serve model packages-build packages-cuda packages-test packages-deploy check venv-full check-full mutants check-deploy programs fuzz venv format lint unit \
+.PHONY: help all install install-built manuals images check-upgrade serve model packages-build packages-cuda packages-test packages-deploy check venv-full venv-load check-full mutants check-deploy programs fuzz venv format lint unit \
         kernel integration bench bench-kernels bench-programs bench-gpu bench-gpu-programs clean FORCE

@@ -1,9 +1,12 @@
-"""schema_texts.c as a Python object, and JSON texts as a grammar wants them."""
+"""schema_texts.c as a Python object, JSON texts as a grammar wants them, and what judges them."""
 import decimal
 import itertools
 import json
 import os
+import re
 import subprocess
+
+import jsonschema
 
 from conftest import BUILD, MODEL
 
@@ -34,6 +37,14 @@ class Texts:
         self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
+
+
+def pattern(_, expression, instance, __):
+    if isinstance(instance, str) and not re.search(expression, instance, re.ASCII):
+        yield jsonschema.ValidationError(f"{instance!r} does not match {expression!r}")
+
+
+Validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"pattern": pattern})
 
 
 def parse(text):
