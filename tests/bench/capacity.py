@@ -12,7 +12,8 @@ import sys
 import tempfile
 
 from figures import figure
-from servers import MODEL, Ours, Peer, peer_check, peer_file
+from peers import Peer, peer_check, peer_file
+from servers import MODEL, Ours
 
 SCALE, CONTEXT, UNDISTURBED, PEER_SLOTS = 0.15, 4096, 32, 16
 SECONDS, REQUESTS, PRECISION, SEARCH_S = 20, 10, 0.15, 600

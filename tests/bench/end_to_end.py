@@ -1,7 +1,8 @@
 """The parts of `make bench` that drive whole servers: each takes a Run (bench.py) and adds figures to it.
 
-Ours and the peer run in turns, one measured while the other sleeps, ours before and after each of the peer's rounds, so that
-what else the machine does hits both. A ratio is of one such turn; what is judged is the median of the turns.
+Ours and a peer run in turns, one measured while the other sleeps, ours before and after each of the peer's rounds, so that
+what else the machine does hits both. A ratio is of one such turn; what is judged is the median of the turns, beside the best of the peers that are
+there (peers.py).
 """
 import os
 import re
@@ -12,9 +13,9 @@ import time
 from clients import check, completion, measure, run
 from figures import figure, of_rounds
 from kernel_parts import bench
-from servers import BUILD, MODEL, Ours, Peer, PeerMissing, peer_check, peer_file, wait_quiet
+from peers import Peer, PeerMissing, present
+from servers import BUILD, MODEL, Ours, wait_quiet
 
-PEER = "llama-server"
 WARM_TOKENS = 16
 KV_BYTES_A_VALUE = 2  # f16
 
@@ -47,53 +48,60 @@ def in_turns(run_, ours, peer, streams, words, tokens, rounds):
 
     pairs, before = [], measured("ours", ours, peer, 0)
     for turn in range(1, rounds + 1):
-        peers = measured(PEER, peer, ours, turn)
+        peers = measured(peer.label, peer, ours, turn)
         after = measured("ours", ours, peer, turn)
         pairs.append(((before + after) / 2, peers))
         before = after
     return pairs
 
 
-def against_peer(run_, part, cases, words, tokens, model=MODEL, same_file=False, slot_tokens=512, what=""):
-    """cases: [(streams, rounds, target)]. Without a peer ours is measured by itself, and PeerMissing raised at the end."""
-    missing = None
-    try:
-        peer_check(model)
-    except PeerMissing as problem:
-        missing = problem
+def against_peers(run_, part, cases, words, tokens, model=MODEL, same_file=False, slot_tokens=512, what=""):
+    """cases: [(streams, rounds, target)]. Without any peer ours is measured by itself; PeerMissing at the end for those that are not there."""
+    peers, missing = present(model)
     with Ours("--max-batch", 128, model=model) as ours:
         warm(ours, 4, words)
         for streams, rounds, target in cases:
             name = f"{what}{streams} stream{'s' if streams > 1 else ''}"
-            if missing:
+            if not peers:
                 got = one_round(run_, "ours", ours, streams, words, tokens, 1)["tokens_per_s"]
                 run_.add(figure(part, f"{name}, no peer", got, "tokens/s"))
                 continue
-            beside(run_, part, f"{name}, beside {PEER} Q4_0", ours, peer_file(model), (streams, rounds, target), words, tokens,
-                   slot_tokens)
-            if same_file:
-                beside(run_, part, f"{name}, beside {PEER}, same file", ours, model, (streams, 1, None), words, tokens, slot_tokens)
+            measured = [(peer.label, beside(run_, ours, lambda kind=peer: kind.best(model, streams, slot_tokens), streams, rounds, words, tokens))
+                        for peer in peers]
+            add_rows(run_, part, name, measured, target)
+            if same_file and Peer in peers:
+                pairs = beside(run_, ours, lambda: Peer(model, streams, slot_tokens), streams, 1, words, tokens)
+                run_.add(of_rounds(part, f"{name}, beside llama-server, same file", "tokens/s", pairs))
     if missing:
-        raise missing
+        raise PeerMissing("; ".join(missing))
 
 
-def beside(run_, part, name, ours, file, case, words, tokens, slot_tokens):
-    streams, rounds, target = case
-    with Peer(file, streams, slot_tokens) as peer:
+def add_rows(run_, part, name, measured, target):
+    """A row beside each peer, [(label, (ours, the peer's) of each turn)]; the last names the best of them, and is the one that is judged."""
+    ordered = sorted(measured, key=lambda peer: statistics.median(theirs for _, theirs in peer[1]))
+    for label, pairs in ordered[:-1]:
+        run_.add(of_rounds(part, f"{name}, beside {label}", "tokens/s", pairs))
+    label, pairs = ordered[-1]
+    best = f"the best of {len(ordered)} peers, " if len(ordered) > 1 else ""
+    run_.add(of_rounds(part, f"{name}, beside {best}{label}", "tokens/s", pairs, target))
+
+
+def beside(run_, ours, start, streams, rounds, words, tokens):
+    """(ours, the peer's) tokens a second of each turn; start(): a running peer"""
+    with start() as peer:
         warm(peer, streams, words)
-        pairs = in_turns(run_, ours, peer, streams, words, tokens, rounds)
-    run_.add(of_rounds(part, name, "tokens/s", pairs, target))
+        return in_turns(run_, ours, peer, streams, words, tokens, rounds)
 
 
 def short(run_):
     """Prompts of 64 words, 128 new tokens."""
     cases = [(1, 5, 1.8), (8, 3, 2.2), (32, 3, 4.0), (128, 1, 5.0)]
-    against_peer(run_, "short", run_.chosen(cases), 64, 128, same_file=True, what="64-word prompts, ")
+    against_peers(run_, "short", run_.chosen(cases), 64, 128, same_file=True, what="64-word prompts, ")
 
 
 def long(run_):
     """Prompts of 2,000 words, 256 new tokens."""
-    against_peer(run_, "long", run_.chosen([(8, 1, 4.0), (32, 1, 4.0)]), 2000, 256, slot_tokens=4096, what="2,000-word prompts, ")
+    against_peers(run_, "long", run_.chosen([(8, 1, 4.0), (32, 1, 4.0)]), 2000, 256, slot_tokens=4096, what="2,000-word prompts, ")
 
 
 def synthetic(shape):
@@ -112,7 +120,7 @@ def synthetic_1b():
 
 def one_b(run_):
     """A Llama of 1.1 G parameters with random weights."""
-    against_peer(run_, "1b", run_.chosen([(1, 3, 1.6), (8, 1, 2.0), (32, 1, 2.5)]), 64, 128, model=synthetic_1b(),
+    against_peers(run_, "1b", run_.chosen([(1, 3, 1.6), (8, 1, 2.0), (32, 1, 2.5)]), 64, 128, model=synthetic_1b(),
                  what="1 B shape, ")
 
 

@@ -8,9 +8,10 @@ import os
 import statistics
 import urllib.request
 
-from end_to_end import against_peer, synthetic
+from end_to_end import against_peers, synthetic
 from figures import figure
-from servers import MODEL, Ours, Peer, peer_check
+from peers import Peer, peer_check
+from servers import MODEL, Ours
 
 GEMMA = os.environ.get("FD_BENCH_GEMMA") or os.path.join(os.path.dirname(MODEL), "gemma-3-270m-q4_k_m.gguf")
 TOKENS, TOP1, MEAN = 72, 0.95, 0.05
@@ -30,8 +31,8 @@ def needed():
 
 def models(run_):
     cases = [(1, 3, 1.5), (8, 3, 2.0), (32, 3, 2.0)]
-    against_peer(run_, run_.part, run_.chosen(cases), 64, 128, model=needed(), what="Gemma 3 270M Q4_K_M, ")
-    against_peer(run_, run_.part, run_.chosen(cases), 64, 128, model=synthetic("qwen3moe-1b"), what="qwen3moe, 8 of 64 experts, Q4_0, ")
+    against_peers(run_, run_.part, run_.chosen(cases), 64, 128, model=needed(), what="Gemma 3 270M Q4_K_M, ")
+    against_peers(run_, run_.part, run_.chosen(cases), 64, 128, model=synthetic("qwen3moe-1b"), what="qwen3moe, 8 of 64 experts, Q4_0, ")
 
 
 def post(url, body):

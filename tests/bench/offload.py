@@ -24,7 +24,8 @@ from clients import greedy, measure
 from end_to_end import synthetic_1b, warm
 from figures import figure
 from groups import forget_pages, held_bytes, memory_group, slow_disk
-from servers import BUILD, Ours, Peer, peer_check
+from peers import Peer, peer_check
+from servers import BUILD, Ours
 from streams import run_all, words
 
 STREAMS, MINI_BATCHES = (8, 64, 256), (1, 2, 4)

@@ -1,15 +1,10 @@
-"""The servers that are measured: our mesh, and the peer, llama.cpp's llama-server; their processor time and memory."""
+"""The server that is measured, our mesh, and what servers take: processor time and memory. Those beside it are in peers.py."""
 import glob
 import os
 import re
-import shutil
-import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
-import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "e2e"))
@@ -84,82 +79,6 @@ class FarWorker:
         self.process.terminate()
         self.process.wait(30)
         self.log.close()
-
-
-class PeerMissing(Exception):
-    pass
-
-
-def peer_folder():
-    return os.environ.get("FD_PEER_DIR") or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),
-                                                         "fastdecode", "peer")
-
-
-def peer_file(model):
-    """The default model in the peer's own best form; the synthetic one is Q4_0 already."""
-    stem = os.path.basename(model).removesuffix(".gguf")
-    return os.path.join(peer_folder(), f"{stem}.requantized-Q4_0.gguf") if model == MODEL else model
-
-
-def peer_check(model):
-    """PeerMissing, with what to do, where the peer or its file is not there."""
-    for path in (os.path.join(peer_folder(), "bin", "llama-server"), peer_file(model)):
-        if not os.path.exists(path):
-            raise PeerMissing(f"no {path}: tests/bench/peer.sh builds it (about 20 minutes)")
-
-
-class Peer:
-    """llama-server on two threads, with a slot for every stream; options: more of its own."""
-
-    def __init__(self, model, streams, context_tokens, *options):
-        with socket.socket() as probe:  # it does not take port 0 and say which
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        self.folder = tempfile.mkdtemp(prefix="fd-peer-")
-        self.log = open(os.path.join(self.folder, "log"), "w+", encoding="utf-8", errors="replace")
-        self.process = subprocess.Popen(
-            [os.path.join(peer_folder(), "bin", "llama-server"), "-m", model, "-t", "2", "-fa", "on", "-np", str(streams), "-c",
-             str(streams * context_tokens), "--host", "127.0.0.1", "--port", str(port), *options],
-            stdout=self.log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-        deadline = time.monotonic() + 120
-        while not self._is_ready():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.log.seek(0)
-                text, status = self.log.read()[-1500:], self.process.poll()
-                self.stop()
-                raise RuntimeError(f"llama-server did not start (status {status}; -9: killed, its memory was too little):\n{text}")
-            time.sleep(0.1)
-
-    def _is_ready(self):
-        try:
-            with urllib.request.urlopen(self.url + "/health", timeout=5) as reply:
-                return reply.status == 200
-        except OSError:
-            return False
-
-    def services(self):
-        return {"llama-server": self.process.pid}
-
-    def cpu(self):
-        return {"llama-server": cpu_seconds(self.process.pid)}
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(30)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self.log.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.stop()
 
 
 def wait_quiet(server, limit_s=20):
