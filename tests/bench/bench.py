@@ -45,7 +45,7 @@ class Run:
 
     def __init__(self, out, kept, counts, build, limits=None):
         self.out, self.items, self.counts, self.build, self.limits = out, kept, counts, build, limits or LIMIT_S
-        self.part, self.deadline, self.missing = "", 0.0, []
+        self.part, self.deadline, self.missing, self.without = "", 0.0, [], []  # without: peers that could not be had, and why
         self.figures = importlib.import_module("figures")
 
     def begin(self, part):
@@ -130,6 +130,8 @@ def main():
     run_parts(run, names)
     figures.write(out, run.items)
     print(f"\n{figures.table(run.items)}\n{len(run.items)} figures in {out}, {time.monotonic() - began:.0f} s")
+    for text in run.without:
+        print(f"without {text}")
     for text in run.missing:
         print(f"missing: {text}")
     return 1 if run.missing else 0

@@ -56,8 +56,9 @@ def in_turns(run_, ours, peer, streams, words, tokens, rounds):
 
 
 def against_peers(run_, part, cases, words, tokens, model=MODEL, same_file=False, slot_tokens=512, what=""):
-    """cases: [(streams, rounds, target)]. Without any peer ours is measured by itself; PeerMissing at the end for those that are not there."""
+    """cases: [(streams, rounds, target)]. Without any peer ours is measured by itself, and PeerMissing raised at the end."""
     peers, missing = present(model)
+    run_.without += [f"{part}, {what.rstrip(' ,')}: {why}" for why in missing]
     with Ours("--max-batch", 128, model=model) as ours:
         warm(ours, 4, words)
         for streams, rounds, target in cases:
@@ -72,8 +73,8 @@ def against_peers(run_, part, cases, words, tokens, model=MODEL, same_file=False
             if same_file and Peer in peers:
                 pairs = beside(run_, ours, lambda: Peer(model, streams, slot_tokens), streams, 1, words, tokens)
                 run_.add(of_rounds(part, f"{name}, beside llama-server, same file", "tokens/s", pairs))
-    if missing:
-        raise PeerMissing("; ".join(missing))
+    if not peers:
+        raise PeerMissing(missing[0])
 
 
 def add_rows(run_, part, name, measured, target):
