@@ -282,7 +282,7 @@ kernel: $(KERNEL) ## build the kernel tests (T=name runs one)
 integration: $(INTEG) ## build the integration tests (T=name runs one)
 	$(if $(T),$(BUILD)/tests/integration/$(T))
 # --- measure it ----------------------------------------------------------------------------------------------------------
-bench: packages-build ## every figure as one table, and build/bench.json (two hours; ONLY=part,part; tests/bench/peer.sh first)
+bench: packages-build ## every figure as one table, and build/bench.json (two hours, more with more peers; ONLY=part,part; tests/bench/peer.sh first)
 	$(Q)$(MAKE) --no-print-directory bench-programs all venv model
 	$(Q)FD_TEST_MODEL=$(abspath $(MODEL)) $(VENV)/bin/python tests/bench/bench.py --build $(BUILD) $(if $(ONLY),--only $(ONLY))
 bench-kernels: ## the kernels' figures alone (under 3 minutes)

@@ -35,10 +35,10 @@ def tool(package, program):
     return path if os.path.exists(path) else pytest.skip(f"make venv-load installs {package}")
 
 
-def use(command, folder):
-    """Runs it to its end, which must be a success."""
+def use(command, folder, **variables):
+    """Runs it to its end, which must be a success. variables: of its environment."""
     done = run(command, 900, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, capture_output=False,
-               env=dict(os.environ, HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", HF_HOME=str(folder), HOME=str(folder), NO_COLOR="1", DO_NOT_TRACK="1"))
+               env=dict(os.environ, HF_HOME=str(folder), HOME=str(folder), NO_COLOR="1", DO_NOT_TRACK="1", **variables))
     assert done.returncode == 0, done.stdout[-6000:]
     return done.stdout
 
@@ -72,7 +72,8 @@ def evaluate(folder, kind, url, names, *options, **model):
     """{name: the samples that lm-eval writes}"""
     settings = {"model": "default", "base_url": url, "num_concurrent": 2, "max_retries": 1, "timeout": seconds(300), **model}
     use([tool("lm-eval", "lm_eval"), "run", "--model", kind, "--tasks", ",".join(names), "--include_path", folder, "--output_path", folder / "out",
-         "--log_samples", "--model_args", ",".join(f"{key}={value}" for key, value in settings.items()), *options], folder)
+         "--log_samples", "--model_args", ",".join(f"{key}={value}" for key, value in settings.items()), *options], folder,
+        HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
     return {name: lines(glob.glob(str(folder / "out" / "**" / f"samples_{name}_*.jsonl"), recursive=True)[0]) for name in names}
 
 
