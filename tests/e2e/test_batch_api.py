@@ -274,7 +274,7 @@ BAD_BATCHES = [  # body, status, param
     ({**GOOD, "metadata": {"a": "b\0c"}}, 400, "metadata"),
     ({**GOOD, "output_expires_after": {"anchor": "created_at\0", "seconds": 3600}}, 400, "output_expires_after"),
     ({"input_file_id": "FILE", "completion_window": "24h"}, 400, "endpoint"),
-    ({**GOOD, "endpoint": "/v1/embeddings"}, 400, "endpoint"),
+    ({**GOOD, "endpoint": "/v1/rerank"}, 400, "endpoint"),
     ({**GOOD, "endpoint": ["/v1/completions"]}, 400, "endpoint"),
     ({"input_file_id": "FILE", "endpoint": "/v1/completions"}, 400, "completion_window"),
     ({**GOOD, "completion_window": 24}, 400, "completion_window"),
