@@ -45,7 +45,7 @@ def fixture_files(tmp_path):
 
 def test_batch(mesh, files):
     source, target = files
-    bad = ["not json", {**request(100), "url": "/v1/embeddings"}, {**request(102), "body": {"prompt": 5}}, request(0), ""]
+    bad = ["not json", {**request(100), "url": "/v1/rerank"}, {**request(102), "body": {"prompt": 5}}, request(0), ""]
     write_lines(source, [request(i) for i in range(12)] + bad)
     done = batch(mesh, source, target, "--concurrency", 4)
     assert done.returncode == 0, done.stderr
