@@ -75,9 +75,9 @@ class Client:
         return b"data: [DONE]" not in seen
 
     def tokens(self):
-        """Generated tokens as the server counts them; 0 where the stream has no end."""
-        found = re.search(rb'"completion_tokens":\s*(\d+)', self.tail)
-        return int(found.group(1)) if found else 0
+        """Generated tokens as the server counts them, in its last event or in each; 0 where the stream has no end."""
+        found = re.findall(rb'"completion_tokens":\s*(\d+)', self.tail)
+        return int(found[-1]) if found else 0
 
     def ended(self):
         return b"data: [DONE]" in self.tail

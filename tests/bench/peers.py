@@ -1,7 +1,7 @@
 """The servers that ours is measured beside: llama-server of llama.cpp and of ik_llama.cpp, and vLLM's CPU build. tests/bench/peer.sh gets them.
 
 Each is a class that is called with a model of ours, the streams and the tokens of context of each, and is a running server then; its check()
-raises PeerMissing, with what to do, where the server or its form of the model is not there. Settings are the best that were found for each:
+raises PeerMissing, with what to do, where the server or its form of the model is not there. Settings are meant to be the best for each:
 two threads, a slot for every stream, the weights in the form that is fastest there, no cache of prompts.
 """
 import os
@@ -21,7 +21,7 @@ class PeerMissing(Exception):
 
 
 def cache_folder(variable, name):
-    return os.environ.get(variable) or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "fastdecode", name)
+    return os.path.abspath(os.environ.get(variable) or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "fastdecode", name))
 
 
 def free_port():
@@ -40,8 +40,9 @@ class Server:
         self.url = f"http://127.0.0.1:{port}"
         self.folder = tempfile.mkdtemp(prefix="fd-peer-")
         self.log = open(os.path.join(self.folder, "log"), "w+", encoding="utf-8", errors="replace")
+        # ik_llama.cpp writes llama.log into the folder that it is started in.
         self.process = subprocess.Popen(list(map(str, command)), stdout=self.log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                        env=dict(os.environ, **(env or {})), start_new_session=True)
+                                        cwd=self.folder, env=dict(os.environ, **(env or {})), start_new_session=True)
         deadline = time.monotonic() + self.ready_s
         while not self._is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -100,7 +101,7 @@ class Peer(Server):
 
     def __init__(self, model, streams, context_tokens, *options):
         port = free_port()
-        super().__init__([os.path.join(self.folder_of(), "bin", "llama-server"), "-m", model, "-t", 2, "-fa", "on", "-np", streams, "-c",
+        super().__init__([os.path.join(self.folder_of(), "bin", "llama-server"), "-m", os.path.abspath(model), "-t", 2, "-fa", "on", "-np", streams, "-c",
                           streams * context_tokens, "--host", "127.0.0.1", "--port", port, *options], port)
 
     @staticmethod
@@ -126,12 +127,13 @@ class Peer(Server):
 
 
 class Ik(Peer):
-    """llama-server of ik_llama.cpp. It interleaves the rows of weights as it loads them (-rtr)."""
+    """llama-server of ik_llama.cpp. It interleaves the rows of weights as it loads them (-rtr). Without its flash attention, which ends the process
+    with a failed assertion on this model (version 0.1.5, AVX-512)."""
 
     label = "ik_llama.cpp Q4_0"
 
     def __init__(self, model, streams, context_tokens, *options):
-        super().__init__(model, streams, context_tokens, "-rtr", *options)
+        super().__init__(model, streams, context_tokens, "-rtr", "-fa", "off", *options)
 
     @staticmethod
     def folder_of():
