@@ -266,8 +266,8 @@ $(VENV)/ready-full: tests/requirements-full.txt $(VENV)/ready
 	$(Q)echo "  VENV $(VENV), full"; $(VENV)/bin/pip install -q --disable-pip-version-check -r $< && touch $@
 
 # Load generators and evaluators, an environment each beside $(VENV): their dependencies exclude each other's.
-LOAD_TOOLS := aiperf lm-eval
-venv-load: $(LOAD_TOOLS:%=$(VENV)-%/ready) ## aiperf and lm-eval (2 GB of disk), for their tests
+LOAD_TOOLS := guidellm aiperf lm-eval
+venv-load: $(LOAD_TOOLS:%=$(VENV)-%/ready) ## guidellm, aiperf and lm-eval (3 GB of disk), for their tests
 $(VENV)-%/ready: tests/requirements-%.txt
 	$(Q)echo "  VENV $(VENV)-$*"; $(PYTHON) -m venv $(VENV)-$* && $(VENV)-$*/bin/pip install -q --disable-pip-version-check -r $< && touch $@
 

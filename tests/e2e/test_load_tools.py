@@ -60,6 +60,17 @@ def test_aiperf(real_mesh, tokenizer, tmp_path):
         assert record["metrics"]["usage_completion_tokens"]["value"] == 12, record
 
 
+def test_guidellm(real_mesh, tokenizer, tmp_path):
+    output = use([tool("guidellm", "guidellm"), "benchmark", "run", "--target", real_mesh.url, "--processor", tokenizer,
+                  "--data", "prompt_tokens=40,output_tokens=12", "--rate-type", "concurrent", "--rate", 4, "--max-requests", 10,
+                  "--backend-args", json.dumps({"timeout": seconds(300)}), "--output-path", tmp_path / "out.json", "--disable-progress",
+                  "--random-seed", 1], tmp_path)
+    (found,) = json.loads((tmp_path / "out.json").read_text())["benchmarks"]
+    requests = found["requests"]
+    assert len(requests["successful"]) == 10 and not requests["errored"] and not requests["incomplete"], output[-3000:]
+    assert all(request["output_tokens"] == 12 for request in requests["successful"]), requests["successful"]
+
+
 def write_task(folder, name, task):
     questions = folder / "questions.jsonl"
     questions.write_text("".join(json.dumps(question) + "\n" for question in QUESTIONS), encoding="utf-8")
