@@ -200,7 +200,7 @@ static enum status cpu_open(const struct backend_config *config, struct backend 
     backend->kv_width = backend->shape.kv_heads * backend->shape.head_dim;
     snprintf(backend->level, sizeof backend->level, "%s/%s", cpu_class_name(config), kernels_level_name());
     if (backend->dense)
-        openblas_set_num_threads((int)thread_pool_threads(config->pool));
+        openblas_set_num_threads(1); // each of ours calls it (cpu_products.c)
     status = layer_range_of(config, &backend->range, error);
     if (!status)
         status = cpu_choose_pieces(config->model, &backend->pieces, error);

@@ -138,7 +138,8 @@ static void phase_gather(struct backend_batch *batch, const struct cpu_layer *la
 }
 
 // One expert's part of a product of all experts, for all of its slots. The rows of `in` are slots.
-static void expert_dense(const struct cpu_experts *e, const struct cpu_product *all, uint32_t experts, uint32_t expert)
+static void expert_dense(const struct cpu_experts *e, const struct cpu_product *all, uint32_t experts, uint32_t expert,
+                         struct cpu_columns columns)
 {
     const struct cpu_linear own = cpu_linear_part(all->linear, expert, experts);
     const uint32_t first = e->first[expert];
@@ -147,7 +148,7 @@ static void expert_dense(const struct cpu_experts *e, const struct cpu_product *
     product.linear = &own;
     product.in += first * all->in_stride;
     product.out += first * all->out_stride;
-    cpu_product_dense(&product, e->first[expert + 1] - first);
+    cpu_product_dense(&product, e->first[expert + 1] - first, columns);
 }
 
 static void expert_tiles(const struct cpu_experts *e, const struct cpu_product *all, const struct quantized_rows *x,
@@ -160,18 +161,20 @@ static void expert_tiles(const struct cpu_experts *e, const struct cpu_product *
     cpu_product_tiles(&product, x, e->first[expert], e->first[expert + 1] - e->first[expert], tile, tiles, NULL);
 }
 
-// The same by OpenBLAS, which has threads of its own: on thread 0 alone.
+// The same by OpenBLAS: of each expert, a thread has a part of the outputs.
 static void phase_dense(struct backend_batch *batch, const struct cpu_product *products, uint32_t product_count, bool activate,
                         uint32_t thread_index)
 {
     const struct cpu_experts *e = &batch->experts;
+    const uint32_t experts = batch->backend->shape.experts;
+    const struct cpu_columns columns = cpu_columns_of(batch->backend, products[0].linear->outputs / experts, thread_index);
 
-    for (uint32_t i = 0; thread_index == 0 && i < e->active_count; i++) {
+    for (uint32_t i = 0; i < e->active_count; i++) {
         const uint32_t expert = e->active[i], first = e->first[expert];
         for (uint32_t p = 0; p < product_count; p++)
-            expert_dense(e, &products[p], batch->backend->shape.experts, expert);
+            expert_dense(e, &products[p], experts, expert, columns);
         if (activate)
-            cpu_activate(batch, first, e->first[expert + 1] - first, 0, batch->backend->shape.ffn);
+            cpu_activate(batch, first, e->first[expert + 1] - first, columns.first, columns.count);
     }
     thread_pool_barrier(batch->backend->config.pool);
 }

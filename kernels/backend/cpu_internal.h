@@ -191,8 +191,12 @@ void cpu_products(struct backend *backend, const struct cpu_product *products, u
 // The weights that a thread reads first in a phase over these matrices; NULL: none.
 const void *cpu_first_read(const struct backend *backend, const struct cpu_linear *const *linears, uint32_t linear_count,
                            uint32_t rows, uint32_t thread_index);
-// What they consist of. One product by OpenBLAS, on the calling thread.
-void cpu_product_dense(const struct cpu_product *product, uint32_t rows);
+// What they consist of. A thread's part of the outputs of one product by OpenBLAS; and which part it is: whole tiles, maybe none.
+struct cpu_columns {
+    uint32_t first, count;
+};
+struct cpu_columns cpu_columns_of(const struct backend *backend, uint32_t outputs, uint32_t thread_index);
+void cpu_product_dense(const struct cpu_product *product, uint32_t rows, struct cpu_columns columns);
 // Tiles [tile, tile + tiles) for rows [first_row, first_row + rows) of x, which was made from `in`.
 void cpu_product_tiles(const struct cpu_product *product, const struct quantized_rows *x, uint32_t first_row, uint32_t rows,
                        uint32_t tile, uint32_t tiles, const void *next);

@@ -1,6 +1,7 @@
 // cpu_products.c: matrix products inside a job of the thread pool: threads claim tiles of 16 outputs.
 //
-// Dense f32 products are left to OpenBLAS, called by thread 0 while the others wait at the barrier.
+// Dense f32 products are left to OpenBLAS: each thread calls it for a part of the outputs. Threads of OpenBLAS's own would compete for the
+// processors with ours, which wait for them at the barrier.
 #include <cblas.h>
 
 #include "common/base/checked.h"
@@ -49,12 +50,25 @@ static void add_bias(const struct cpu_product *p, uint32_t first_row, uint32_t r
         kernels->add(p->out + row * p->out_stride + column, p->linear->bias + column, columns);
 }
 
-void cpu_product_dense(const struct cpu_product *p, uint32_t rows)
+struct cpu_columns cpu_columns_of(const struct backend *backend, uint32_t outputs, uint32_t thread_index)
+{
+    const uint32_t threads = thread_pool_threads(backend->config.pool);
+    const uint32_t each = (outputs + threads * PACK_TILE_OUTPUTS - 1) / (threads * PACK_TILE_OUTPUTS) * PACK_TILE_OUTPUTS;
+    const uint32_t first = MIN(thread_index * each, outputs);
+
+    return (struct cpu_columns){first, MIN(each, outputs - first)};
+}
+
+void cpu_product_dense(const struct cpu_product *p, uint32_t rows, struct cpu_columns columns)
 {
     const struct cpu_linear *w = p->linear;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)w->outputs, (int)w->inputs, 1.0f, p->in, (int)p->in_stride,
-                w->dense, (int)w->inputs, p->store == GEMM_ADD ? 1.0f : 0.0f, p->out, (int)p->out_stride);
-    add_bias(p, 0, rows, 0, w->outputs);
+
+    if (columns.count == 0)
+        return;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)columns.count, (int)w->inputs, 1.0f, p->in,
+                (int)p->in_stride, w->dense + (size_t)columns.first * w->inputs, (int)w->inputs, p->store == GEMM_ADD ? 1.0f : 0.0f,
+                p->out + columns.first, (int)p->out_stride);
+    add_bias(p, 0, rows, columns.first, columns.count);
 }
 
 void cpu_product_tiles(const struct cpu_product *p, const struct quantized_rows *x, uint32_t first_row, uint32_t rows,
@@ -106,8 +120,8 @@ void cpu_products(struct backend *backend, const struct cpu_product *products, u
     uint32_t tile_total = 0, begin, count, next_begin = 0, next_count = 0;
 
     if (backend->dense) {
-        for (uint32_t i = 0; thread_index == 0 && i < product_count; i++)
-            cpu_product_dense(&products[i], rows);
+        for (uint32_t i = 0; i < product_count; i++)
+            cpu_product_dense(&products[i], rows, cpu_columns_of(backend, products[i].linear->outputs, thread_index));
         thread_pool_barrier(pool);
         return;
     }

@@ -54,14 +54,14 @@ class Scores:
               f"greedy agreement {100 * self.agreed / self.positions:.2f} %, {len(self.sure_disagreed)} others with a margin")
 
 
-def check_greedy(mesh, items=ORACLE["greedy"]):
-    """64 greedy tokens of each prompt, all at once; after a place where the oracle was unsure anything may follow."""
-    reply = mesh.post("/v1/completions", {"model": "default", "prompt": [item["tokens"] for item in items],
+def check_greedy(mesh):
+    """64 greedy tokens of each prompt, all prompts at once; after a place where the oracle was unsure anything may follow."""
+    reply = mesh.post("/v1/completions", {"model": "default", "prompt": [item["tokens"] for item in ORACLE["greedy"]],
                                           "max_tokens": 64, "temperature": 0, "ignore_eos": True, "logprobs": 1,
                                           "return_tokens_as_token_ids": True})
-    assert len(reply["choices"]) == len(items) > 0
+    assert len(reply["choices"]) == len(ORACLE["greedy"]) >= 10
     unsure = 0
-    for item, choice in zip(items, reply["choices"]):
+    for item, choice in zip(ORACLE["greedy"], reply["choices"]):
         got, want = choice["logprobs"]["tokens"], [name_of(i) for i in item["continuation"]]
         assert len(got) == len(want) == 64
         first = next((i for i in range(64) if got[i] != want[i]), None)
@@ -71,18 +71,18 @@ def check_greedy(mesh, items=ORACLE["greedy"]):
     assert unsure <= 2, "the oracle is unsure at 3 tokens of all"
 
 
-@pytest.mark.parametrize("texts,prompts", [pytest.param(shard(ORACLE["scored"], 8), shard(ORACLE["greedy"], 3), id="some"),
-                                           pytest.param(ORACLE["scored"], ORACLE["greedy"], id="all", marks=pytest.mark.full)])
-def test_f32(start_mesh, texts, prompts):
+@pytest.mark.parametrize("texts", [pytest.param(shard(ORACLE["scored"], 4), id="some"),
+                                   pytest.param(ORACLE["scored"], id="all", marks=pytest.mark.full)])
+def test_f32(start_mesh, texts):
     """The reference: float weights, float KV, everything in the local pool."""
     mesh = start_mesh("--compute", "f32", "--kv-type", "f32", "--kv-workers", 0, **REAL)
     scores = Scores(mesh, texts)
     assert scores.positions == sum(len(text["tokens"]) - 1 for text in texts) and scores.mean <= 5e-4
     assert not scores.sure_disagreed
-    check_greedy(mesh, prompts)
+    check_greedy(mesh)
 
 
-@pytest.mark.parametrize("texts", [pytest.param(shard(ORACLE["scored"], 12), id="some"),
+@pytest.mark.parametrize("texts", [pytest.param(shard(ORACLE["scored"], 6), id="some"),
                                    pytest.param(ORACLE["scored"], id="all", marks=pytest.mark.full)])
 def test_f32_with_f16_kv(start_mesh, texts):
     """KV rounded to f16, and held by a worker."""
@@ -99,7 +99,7 @@ def test_f32_at_a_worker(start_mesh):
     check_greedy(mesh)
 
 
-@pytest.mark.parametrize("texts,least", [pytest.param(shard(ORACLE["scored"], 4), 600, id="some"),
+@pytest.mark.parametrize("texts,least", [pytest.param(shard(ORACLE["scored"], 2), 1500, id="some"),
                                          pytest.param(ORACLE["scored"], 4000, id="all", marks=pytest.mark.full)])
 def test_int8(real_mesh, texts, least):
     """The default for quantized files."""
