@@ -154,8 +154,8 @@ def test_same_bytes(start_mesh):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    with Mesh(*EXACT, "--kv-workers", 0, "--batch-dir", tmp_path_factory.mktemp("batches") / "dir", model=embedder("qwen3", "last")) as running:
+def served():
+    with Mesh(*EXACT, "--kv-workers", 0, model=embedder("qwen3", "last")) as running:
         yield running
 
 
@@ -182,8 +182,10 @@ def test_official_client(served):
     assert refused.value.param == "dimensions"
 
 
-def test_batches(served, tmp_path):
-    """A batch has the vectors that requests have: over the API and from the command line. What is refused has its own line."""
+def test_batches(start_mesh, tmp_path):
+    """A batch has the vectors that requests have, to the byte where products promise that: over the API and from the command line. What is refused has
+    its own line."""
+    served = start_mesh("--quantize", 8, "--kv-workers", 0, "--batch-dir", tmp_path / "batches", model=embedder("qwen3", "last"))
     texts = [f"text {i}" for i in range(12)]
     lines = [{"custom_id": text, "method": "POST", "url": "/v1/embeddings", "body": {"input": text}} for text in texts]
     lines.append({**lines[0], "custom_id": "bad", "body": {"input": []}})
