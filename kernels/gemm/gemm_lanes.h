@@ -12,12 +12,12 @@
 //     counts_from(i)        (GEMM_WIDE_BYTES) every output starts at i
 //     quad_spread(x)        the four signed bytes at x for each of 16 outputs
 //     counts_add(a, w, x)   a += w (unsigned) * x (signed)
-//     counts_keep(a)        a in a register, before more is added
-//     counts_finish(a)      as lanes_i: sums of 16 outputs
+//     counts_keep(a)        (not GEMM_WIDE_BYTES) a in a register, before more is added
+//     counts_finish(a)      (not GEMM_WIDE_BYTES) as lanes_i: sums of 16 outputs
 //     products, nibble_products(x, bias)   x times each value that four bits can have; bias: times that value - 8
 //     pick_product(line, shift, products)  for each of 16 words, the product of its four bits from *shift on
 //     pick_byte(line, shift)               for each of 16 words, its eight bits from *shift on, as f32
-//     bytes            64 weights of 8 bits: four inputs of each of 16 outputs; bytes_load reads them as value + 128
+//     bytes            (this and its functions not with GEMM_WIDE_BYTES) 64 weights of 8 bits: four inputs of each of 16 outputs; bytes_load reads them as value + 128
 //     bytes_start(bias)     a sum of their products, as lanes_i; bias: -128 * the sum of all x that will be added
 //     bytes_add(a, w, x)    a += w * x, exactly
 //     GEMM_WIDE_BYTES  1 where counts_add is exact for w up to 255 (vpdpbusd); 0 where only for w up to 15
@@ -36,6 +36,15 @@
 // by tile, and all register blocks of a tile while it is in L1.
 #include "common/base/checked.h"
 #include "common/base/status.h"
+
+#if GEMM_WIDE_BYTES // products are exact at once
+LANES_INLINE counts counts_keep(counts a) { return a; } // gcc leaves the order of vpdpbusd as it is
+LANES_INLINE lanes_i counts_finish(counts a) { return a; }
+typedef quad bytes;
+LANES_INLINE bytes bytes_load(const uint8_t *p) { return quad_load(p); }
+LANES_INLINE lanes_i bytes_start(int32_t bias) { return counts_from(bias); }
+LANES_INLINE lanes_i bytes_add(lanes_i a, bytes w, quad x) { return counts_add(a, w, x); }
+#endif
 
 #define PANEL_BYTES (256u * 1024)
 // How far ahead of a tile's first register block its weights are prefetched, into L2: L1 can have only a few lines outstanding. Share of

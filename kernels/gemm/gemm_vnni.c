@@ -22,11 +22,5 @@ typedef __m512i counts;
 
 LANES_INLINE counts counts_from(int32_t i) { return _mm512_set1_epi32(i); }
 LANES_INLINE counts counts_add(counts a, quad w, quad x) { return _mm512_dpbusd_epi32(a, w, x); }
-LANES_INLINE counts counts_keep(counts a) { return a; } // gcc leaves the order of vpdpbusd as it is
-LANES_INLINE lanes_i counts_finish(counts a) { return a; }
-typedef quad bytes;
-LANES_INLINE bytes bytes_load(const uint8_t *p) { return quad_load(p); }
-LANES_INLINE lanes_i bytes_start(int32_t bias) { return counts_from(bias); }
-LANES_INLINE lanes_i bytes_add(lanes_i a, bytes w, quad x) { return counts_add(a, w, x); }
 
 #include "kernels/gemm/gemm_lanes.h"
