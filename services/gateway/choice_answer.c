@@ -28,19 +28,16 @@ struct choice_answer {
 };
 
 // --- of a request ---------------------------------------------------------------------------------------------------------
-bool request_set_notation(const struct api_request *api, const struct language *language, struct request *request,
-                          struct api_error *error)
+void request_set_notation(const struct api_request *api, const struct language *language, struct request *request)
 {
     const bool calls = api->tools && api->tool_choice != API_TOOLS_NONE;
 
-    (void)error;
     if (api->kind != API_CHAT)
-        return true;
+        return;
     request->notation = language_notation(language, calls);
     request->include_reasoning = api->include_reasoning;
     request->one_call = !api->parallel_tool_calls || api->tool_choice == API_TOOLS_NAMED;
     request->tools = calls ? json_incref(api->tools) : NULL;
-    return true;
 }
 
 void request_free_notation(struct request *request)
@@ -203,11 +200,7 @@ void choice_answer_finish(struct choice *choice) { answer_finish(choice->answer-
 bool choice_answer_is_reasoning(const struct choice *choice) { return answer_is_reasoning(choice->answer->parser); }
 bool choice_answer_is_done(const struct choice *choice) { return choice->answer && answer_is_done(choice->answer->parser); }
 bool choice_answer_has_calls(const struct choice *choice) { return choice->answer && choice->answer->shown.call_count > 0; }
-struct shown_answer *choice_answer_news(struct choice *choice) { return choice->answer ? &choice->answer->shown : NULL; }
-const struct shown_answer *choice_answer_shown(const struct choice *choice)
-{
-    return choice->answer ? &choice->answer->shown : NULL;
-}
+struct shown_answer *choice_answer_shown(const struct choice *choice) { return choice->answer ? &choice->answer->shown : NULL; }
 
 // --- what a stream shows --------------------------------------------------------------------------------------------------
 bool choice_answer_has_news(const struct choice *choice)

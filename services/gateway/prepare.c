@@ -262,13 +262,14 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     set_form(request, api, run, language);
     if (!ok)
         (void)api_no_memory(error);
+    request_set_notation(api, language, request); // required calls are sampled by its grammar
     if (api->kind & API_POOLS)
         ok = ok && request_prepare_pool(api, language, context, requests->config.max_request_tokens, request, error);
     else
         ok = ok && prompt_edit_check(api, context, error) && encode_all(language, api, context, request, error) &&
              check_lengths(api, context, request, error) &&
              check_budget(api, requests->config.max_request_tokens, request, error) &&
-             request_set_notation(api, language, request, error) && request_set_sampling(api, language, request, error);
+             request_set_sampling(api, language, request, error);
     request->features = features_of(&request->sampling);
     if (ok && !(copy_stops(api, request) && open_scores(api, request) && make_choices(language, (uint32_t)api->best_of, request)))
         ok = api_no_memory(error);

@@ -31,7 +31,7 @@ static void push_call(struct dialect_run *run, uint32_t number, struct shown_cal
 static void push_news(struct choice *choice, struct text *out)
 {
     struct dialect_piece piece = {.part = DIALECT_TEXT, .data = choice->visible.data, .bytes = choice->visible.bytes};
-    struct shown_answer *news = choice_answer_news(choice);
+    struct shown_answer *news = choice_answer_shown(choice);
     struct dialect_run *run = choice->request->run;
     uint32_t call;
 

@@ -203,8 +203,7 @@ void request_extra_head(struct choice *first, bool whole, struct text *out);
 // Writes the choices of a prompt that are shown, best first, to out[n]. first: the prompt's first choice.
 void request_best(const struct choice *first, const struct request_shown *shown, const struct choice **out);
 // choice_answer.c. Sets how answers to the request are read, and keeps what that needs of its tools.
-bool request_set_notation(const struct api_request *api, const struct language *language, struct request *request,
-                          struct api_error *error);
+void request_set_notation(const struct api_request *api, const struct language *language, struct request *request);
 void request_free_notation(struct request *request);
 typedef void choice_content_fn(struct choice *choice, const char *text, size_t bytes);
 // take_content: takes what is content. False: no memory.
@@ -219,10 +218,8 @@ bool choice_answer_is_reasoning(const struct choice *choice);
 bool choice_answer_is_done(const struct choice *choice);
 bool choice_answer_has_calls(const struct choice *choice);
 bool choice_answer_has_news(const struct choice *choice);
-// Returns what the answer has beside its content and is not shown yet; NULL: nothing. Who shows it says so there.
-struct shown_answer *choice_answer_news(struct choice *choice);
-// Returns what there is for a whole answer; NULL: nothing.
-const struct shown_answer *choice_answer_shown(const struct choice *choice);
+// Returns what the answer has beside its content, and how much of it is shown: who shows more says so there. NULL: nothing.
+struct shown_answer *choice_answer_shown(const struct choice *choice);
 // Appends what is not shown yet as chunks. Before the content: what is thought; after it: calls. usage: NULL: not in chunks.
 void choice_answer_show_before(struct choice *choice, const struct respond_usage *usage, struct text *out);
 void choice_answer_show_after(struct choice *choice, const struct respond_usage *usage, struct text *out);
