@@ -387,77 +387,79 @@ static void test_pieces_are_whole_characters(void **state)
     }
 }
 
+// What the notations are made of.
+static const char *const random_pieces[] = {"<tool_call>",
+                                            "</tool_call>",
+                                            "<think>",
+                                            "</think>",
+                                            "\n",
+                                            " ",
+                                            "{\"name\": \"f\", \"arguments\": {\"a\": 1}}",
+                                            "{\"name\"",
+                                            ": \"g\"",
+                                            "}",
+                                            "[",
+                                            "]",
+                                            ",",
+                                            ";",
+                                            "text",
+                                            "\"",
+                                            "\\",
+                                            "<function=f>",
+                                            "<parameter=s>",
+                                            "<parameter=n>",
+                                            "</parameter>",
+                                            "</function>",
+                                            "[TOOL_CALLS]",
+                                            "f{\"a\": [",
+                                            "[ARGS]",
+                                            "call:f{",
+                                            "<start_function_call>",
+                                            "<escape>",
+                                            "a:1",
+                                            "<end_function_call>",
+                                            "<｜tool▁call▁begin｜>",
+                                            "function<｜tool▁sep｜>f\n",
+                                            "```json\n",
+                                            "<｜tool▁call▁end｜>",
+                                            "<|channel|>analysis",
+                                            "<|message|>",
+                                            "<|end|>",
+                                            "commentary to=functions.f",
+                                            U("<tool_call>"),
+                                            U("<|message|>"),
+                                            U("<｜tool▁call▁begin｜>"),
+                                            U("<escape>"),
+                                            U("[TOOL_CALLS]"),
+                                            U("</think>"),
+                                            "<arg_key>s</arg_key>",
+                                            "<arg_value>",
+                                            "</arg_value>",
+                                            "functools"};
+static const char *const random_families[] = {"hermes",      "llama3", "mistral", "deepseek", "granite", "harmony", "functiongemma",
+                                              "qwen3-coder", "glm",    "phi4",    "json",     "kimi",    "gemma4"};
+
 // Texts put together at random from what the notations are made of: however they are cut, the same comes out.
 static void test_random_texts(void **state)
 {
-    static const char *const pieces[] = {"<tool_call>",
-                                         "</tool_call>",
-                                         "<think>",
-                                         "</think>",
-                                         "\n",
-                                         " ",
-                                         "{\"name\": \"f\", \"arguments\": {\"a\": 1}}",
-                                         "{\"name\"",
-                                         ": \"g\"",
-                                         "}",
-                                         "[",
-                                         "]",
-                                         ",",
-                                         ";",
-                                         "text",
-                                         "\"",
-                                         "\\",
-                                         "<function=f>",
-                                         "<parameter=s>",
-                                         "<parameter=n>",
-                                         "</parameter>",
-                                         "</function>",
-                                         "[TOOL_CALLS]",
-                                         "f{\"a\": [",
-                                         "[ARGS]",
-                                         "call:f{",
-                                         "<start_function_call>",
-                                         "<escape>",
-                                         "a:1",
-                                         "<end_function_call>",
-                                         "<｜tool▁call▁begin｜>",
-                                         "function<｜tool▁sep｜>f\n",
-                                         "```json\n",
-                                         "<｜tool▁call▁end｜>",
-                                         "<|channel|>analysis",
-                                         "<|message|>",
-                                         "<|end|>",
-                                         "commentary to=functions.f",
-                                         U("<tool_call>"),
-                                         U("<|message|>"),
-                                         U("<｜tool▁call▁begin｜>"),
-                                         U("<escape>"),
-                                         U("[TOOL_CALLS]"),
-                                         U("</think>"),
-                                         "<arg_key>s</arg_key>",
-                                         "<arg_value>",
-                                         "</arg_value>",
-                                         "functools"};
-    static const char *const names[] = {"hermes",      "llama3", "mistral", "deepseek", "granite", "harmony", "functiongemma",
-                                        "qwen3-coder", "glm",    "phi4",    "json",     "kimi",    "gemma4"};
     uint64_t seed = sample_seed();
 
     (void)state;
     for (int n = 0; n < 3000; n++) {
         struct text text = {0};
-        struct answer_options options = {.family = answer_find_family(names[n % ARRAY_COUNT(names)]),
+        struct answer_options options = {.family = answer_find_family(random_families[n % ARRAY_COUNT(random_families)]),
                                          .reasoning = n % 3 ? answer_find_reasoning("think") : NULL,
                                          .knows = knows,
                                          .type_of = type_of,
                                          .one_call = n % 7 == 0};
         for (uint64_t count = 1 + random_next(&seed) % 14; count > 0; count--)
-            text_string(&text, pieces[random_next(&seed) % ARRAY_COUNT(pieces)]);
+            text_string(&text, random_pieces[random_next(&seed) % ARRAY_COUNT(random_pieces)]);
         text_append(&text, "", 1);
         char *whole = run(&options, text.data, 0);
         for (int cut = 0; cut < 4; cut++) {
             char *got = run(&options, text.data, cut == 0 ? 1 : random_next(&seed) | 2);
             if (strcmp(whole, got) != 0)
-                fail_msg("%s: %s\n whole %s\n cut   %s", names[n % ARRAY_COUNT(names)], text.data, whole, got);
+                fail_msg("%s: %s\n whole %s\n cut   %s", random_families[n % ARRAY_COUNT(random_families)], text.data, whole, got);
             free(got);
         }
         free(whole);
