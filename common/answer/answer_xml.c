@@ -160,22 +160,14 @@ static void put_value(struct answer_parser *parser)
     json_decref(json);
 }
 
-// Returns how many bytes the character has that begins with this one; 1 of what is none.
-static size_t character_bytes(char first)
-{
-    const unsigned char byte = (unsigned char)first;
-
-    return byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
-}
-
 // Passes on what lies before the last `keep` bytes, in whole characters: clients are sent each piece as a string of its own.
 static void put_string(struct answer_parser *parser, size_t keep)
 {
     struct text *value = &parser->value;
     size_t count = 0;
 
-    while (count < value->bytes && count + character_bytes(value->data[count]) + keep <= value->bytes)
-        count += character_bytes(value->data[count]);
+    while (count < value->bytes && count + text_character_bytes(value->data[count]) + keep <= value->bytes)
+        count += text_character_bytes(value->data[count]);
     answer_quote(parser, value->data, count);
     text_consume(value, count);
 }

@@ -30,4 +30,12 @@ void text_trim(struct text *text);
 // Drops the first `bytes`.
 void text_consume(struct text *text, size_t bytes);
 
+// Returns how many bytes a character of UTF-8 has that begins with this one; 1 of a byte that begins none.
+static inline size_t text_character_bytes(char first)
+{
+    const unsigned char byte = (unsigned char)first;
+
+    return byte < 0xc0 ? 1 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
+}
+
 #endif

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/base/text.h"
 #include "common/tokenizer/bpe.h"
 #include "common/tokenizer/clean_text.h"
 #include "common/tokenizer/spm.h"
@@ -36,9 +37,6 @@ static bool is_piece(const struct tokenizer *tokenizer, uint32_t id)
 {
     return tokenizer->types[id] == TOKEN_NORMAL && token_span(tokenizer, id).length > 0;
 }
-
-// The length of a character of valid UTF-8, by its first byte.
-static size_t character_bytes(unsigned char first) { return first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4; }
 
 static bool is_valid_piece(struct text_span span)
 {
@@ -118,7 +116,7 @@ static bool append_characters(struct tokenizer *tokenizer, unsigned char *known)
         if (!is_piece(tokenizer, id))
             continue;
         room += span.length;
-        if (character_bytes((unsigned char)span.bytes[0]) == span.length)
+        if (text_character_bytes(span.bytes[0]) == span.length)
             known[decode_character(span.bytes, span.length)] = 1;
     }
     room = MIN(room, 4 * (size_t)0x110000);
@@ -135,7 +133,7 @@ static bool append_characters(struct tokenizer *tokenizer, unsigned char *known)
         if (!is_piece(tokenizer, id))
             continue;
         for (size_t at = 0, length; at < span.length; at += length) {
-            length = character_bytes((unsigned char)span.bytes[at]);
+            length = text_character_bytes(span.bytes[at]);
             unsigned char *mark = &known[decode_character(span.bytes + at, length)];
             if (*mark)
                 continue;
@@ -165,8 +163,7 @@ static uint32_t cut_piece(struct tokenizer *tokenizer, uint32_t id, const uint32
 {
     struct text_span span = token_span(tokenizer, id);
     uint32_t cuts = 0;
-    for (size_t at = character_bytes((unsigned char)span.bytes[0]); at < span.length;
-         at += character_bytes((unsigned char)span.bytes[at])) {
+    for (size_t at = text_character_bytes(span.bytes[0]); at < span.length; at += text_character_bytes(span.bytes[at])) {
         uint32_t left = symbol_of(tokenizer, span.bytes, at), right = symbol_of(tokenizer, span.bytes + at, span.length - at);
         if (left == TOKEN_NONE || right == TOKEN_NONE)
             continue;
@@ -246,7 +243,7 @@ static size_t count_covered(const struct tokenizer *tokenizer, const char *text,
         return count;
     size_t covered = 0;
     for (size_t i = 0, bytes; i < length; i += bytes) {
-        bytes = character_bytes((unsigned char)text[i]);
+        bytes = text_character_bytes(text[i]);
         covered += symbol_of(tokenizer, text + i, bytes) < tokenizer->vocab;
     }
     return covered;
@@ -257,7 +254,7 @@ static enum status encode_stretch(struct encoder *encoder, const char *text, siz
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;
     size_t count = 0, left = 0;
-    for (size_t i = 0; i < length; i += character_bytes((unsigned char)text[i]))
+    for (size_t i = 0; i < length; i += text_character_bytes(text[i]))
         count++;
     size_t covered = count > encoder->symbol_capacity ? count_covered(tokenizer, text, length, count) : count;
     enum status status = bpe_reserve(encoder, count, covered);
@@ -265,13 +262,13 @@ static enum status encode_stretch(struct encoder *encoder, const char *text, siz
         return status;
     count = 0;
     for (size_t i = 0, bytes; i < length; i += bytes) {
-        bytes = character_bytes((unsigned char)text[i]);
+        bytes = text_character_bytes(text[i]);
         encoder->symbols[count++] = symbol_of(tokenizer, text + i, bytes);
     }
     status = bpe_merge(encoder, count, &left);
     for (size_t i = 0, at = 0, bytes; i < left && status == STATUS_OK; i++, at += bytes) {
         uint32_t symbol = encoder->symbols[i];
-        bytes = symbol == TOKEN_NONE ? character_bytes((unsigned char)text[at]) : token_span(tokenizer, symbol).length;
+        bytes = symbol == TOKEN_NONE ? text_character_bytes(text[at]) : token_span(tokenizer, symbol).length;
         if (symbol >= tokenizer->vocab) {
             bool space = bytes == 1 && text[at] == ' ';
             status = put_unknown(encoder, space ? "\xe2\x96\x81" : text + at, space ? 3 : bytes, was_unknown);
