@@ -66,7 +66,6 @@ struct maker {
     const struct form *form;
     // of the function that is being written
     bool closed;
-    const json_t *parameters;
     struct grammar_schema_parts *parts; // of the parameters, where the notation has words of its own for arguments
 };
 
@@ -256,29 +255,10 @@ static uint32_t plain_list(const struct maker *maker, const json_t *schema, int 
                   joined(maker, optional(maker, joined(maker, item, more)), grammar_text(builder, "]")));
 }
 
-// Returns what a schema with "#/$defs/name" refers to, or the schema itself. What stands beside the reference is left to the model.
-static const json_t *referred(const struct maker *maker, const json_t *schema)
-{
-    static const char *const places[] = {"$defs", "definitions"};
-
-    for (int hop = 0; hop < DEPTH_MAX; hop++) {
-        const char *reference = json_string_value(json_object_get(schema, "$ref"));
-        const json_t *target = NULL;
-        for (size_t i = 0; reference && i < ARRAY_COUNT(places); i++) {
-            const size_t bytes = strlen(places[i]);
-            if (!strncmp(reference, "#/", 2) && !strncmp(reference + 2, places[i], bytes) && reference[2 + bytes] == '/')
-                target = json_object_get(json_object_get(maker->parameters, places[i]), reference + 3 + bytes);
-        }
-        if (!target)
-            break;
-        schema = target;
-    }
-    return schema;
-}
-
 static uint32_t plain_value(const struct maker *maker, const json_t *schema, int depth)
 {
-    schema = referred(maker, schema);
+    if (maker->parts && schema)
+        schema = grammar_schema_parts_referred(maker->parts, schema); // what stands beside the reference is left to the model
     if (depth > DEPTH_MAX)
         return grammar_builder_fail(maker->builder, STATUS_UNIMPLEMENTED, "values nest deeper than %d in this notation", DEPTH_MAX);
     if (is_text(schema))
@@ -319,7 +299,6 @@ static uint32_t arguments_of(struct maker *maker, const json_t *schema)
 
     if (maker->form->arguments == ARGUMENTS_JSON)
         return has_any ? json_arguments(maker, schema) : grammar_add_json_object(maker->builder, &options);
-    maker->parameters = schema;
     maker->parts = has_any ? grammar_schema_parts_open(maker->builder, schema, &options) : NULL;
     node = maker->form->arguments == ARGUMENTS_TAGS ? tagged_arguments(maker, schema) : plain_object(maker, schema, 0);
     grammar_schema_parts_close(maker->parts);

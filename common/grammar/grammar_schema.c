@@ -7,7 +7,7 @@
 
 #include "common/grammar/grammar_schema_internal.h"
 
-enum { MEMO_BUCKETS = 1 << 10 };
+enum { MEMO_BUCKETS = 1 << 10, REFERENCES_MAX = 128 };
 enum progress { MAKING, MADE };
 
 struct jschema_memo {
@@ -215,6 +215,24 @@ uint32_t grammar_schema_parts_add(struct grammar_schema_parts *parts, const json
     const uint32_t entry = jschema_failed(&parts->schema) ? 0 : jschema_entry_of(&parts->schema, part);
 
     return entry ? compile_entry(&parts->schema, entry) : 0;
+}
+
+const json_t *grammar_schema_parts_referred(struct grammar_schema_parts *parts, const json_t *part)
+{
+    struct jschema *schema = &parts->schema;
+    const char *reference;
+
+    for (int hops = 0; (reference = json_string_value(json_object_get(part, "$ref"))); hops++) {
+        const uint32_t entry = jschema_failed(schema) ? 0 : jschema_entry_of(schema, part);
+        uint32_t target; // found first: that may move schema->entries
+        if (entry && hops == REFERENCES_MAX)
+            jschema_fail(schema, entry, "$ref", STATUS_UNIMPLEMENTED, "leads to more than %d others", REFERENCES_MAX);
+        target = entry && hops < REFERENCES_MAX ? jschema_resolve(schema, entry, reference) : 0;
+        if (!target)
+            break;
+        part = schema->entries[target].value;
+    }
+    return part;
 }
 
 void grammar_schema_parts_close(struct grammar_schema_parts *parts)

@@ -37,6 +37,9 @@ struct grammar_schema_parts *grammar_schema_parts_open(struct grammar_builder *b
                                                        const struct grammar_schema_options *options);
 // Adds the texts of a part, which is a schema within the whole one, at a place where keywords have schemas. Returns its node.
 uint32_t grammar_schema_parts_add(struct grammar_schema_parts *parts, const json_t *part);
+// Returns the schema that a part's $ref leads to, through others if need be; a part without one is returned itself. Fails the builder, and returns
+// the last part, where a reference leads nowhere or round in a circle.
+const json_t *grammar_schema_parts_referred(struct grammar_schema_parts *parts, const json_t *part);
 void grammar_schema_parts_close(struct grammar_schema_parts *parts); // NULL is allowed
 
 // Adds any JSON object (response_format json_object).

@@ -323,6 +323,31 @@ static void test_refused(void **state)
     json_decref(tools);
 }
 
+/* In the notation that has words of its own for values, too. */
+static void test_references_that_lead_nowhere(void **state)
+{
+    static const struct {
+        const char *reference, *part;
+    } rows[] = {{"#/$defs/round", "$ref"}, {"#/$defs/nobody", "$ref"}, {"http://other/schema", "nothing is fetched"}};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
+        json_t *tools = make_tools(),
+               *parameters = json_object_get(json_object_get(json_array_get(tools, 0), "function"), "parameters");
+        const struct answer_grammar_options options = {.family = answer_find_family("functiongemma"), .tools = tools};
+        struct grammar *grammar = NULL;
+        struct error error;
+        json_object_set_new(parameters, "properties", json_pack("{s{ss}}", "x", "$ref", rows[i].reference));
+        json_object_set_new(parameters, "required", json_pack("[s]", "x"));
+        json_object_set_new(parameters, "$defs", json_pack("{s{ss}}", "round", "$ref", "#/$defs/round"));
+        if (answer_make_grammar(&options, &grammar, &error) == STATUS_OK)
+            fail_msg("%s: taken", rows[i].reference);
+        if (!strstr(error.text, "function 'weather': ") || !strstr(error.text, rows[i].part))
+            fail_msg("%s: %s", rows[i].reference, error.text);
+        json_decref(tools);
+    }
+}
+
 /* Each property is looked for among those that are required. */
 static void test_too_many_properties(void **state)
 {
@@ -374,6 +399,7 @@ static void test_exponential_references(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_families), cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_references_that_lead_nowhere),
                                        cmocka_unit_test(test_too_many_properties), cmocka_unit_test(test_exponential_references)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
