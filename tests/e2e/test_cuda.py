@@ -339,9 +339,14 @@ def test_the_pool_is_measured_where_it_is(start_mesh, tmp_path):
     """At a mesh's start, and it is empty then."""
     model = tmp_path / "tiny.gguf"
     assert fastdecode("model", "--synthetic", "llama-tiny", "--type", "f16", model).returncode == 0
-    mesh = start_mesh("--device", "cuda", "--kv-workers", 0, "--context", 256, "--max-batch", 8, model=model, calibrate=True,
-                      env=device(FD_EMULATE_DEVICE_BYTES=str(512 << 20)))
-    logs = mesh.logs(200)
-    assert "CALIBRATED" in logs and "POOL-NOT-MEASURED" not in logs and mesh.metric("fastdecode_kv_pages_used") == 0
-    # a token takes the emulated device more than a microsecond, and the host some nanoseconds
-    assert float(re.search(r"attend_token_us=([\d.]+)", logs)[1]) > 0.1
+    options = ("--kv-workers", 0, "--context", 256, "--max-batch", 8)
+    token_us = re.compile(r"attend_token_us=([\d.]+)")
+    host_us = float(token_us.search(start_mesh(*options, model=model, calibrate=True).logs(200))[1])
+    found = []
+    while len(found) < 3 and max(found, default=0) < 4 * host_us:  # a host is far faster than a device that it emulates; a busy one measures it badly
+        mesh = start_mesh("--device", "cuda", *options, model=model, calibrate=True, env=device(FD_EMULATE_DEVICE_BYTES=str(512 << 20)))
+        logs = mesh.logs(200)
+        assert "CALIBRATED" in logs and "POOL-NOT-MEASURED" not in logs and mesh.metric("fastdecode_kv_pages_used") == 0
+        found.append(float(token_us.search(logs)[1]))
+        mesh.stop()
+    assert max(found) >= 4 * host_us, (found, host_us)
