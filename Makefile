@@ -1,7 +1,8 @@
 # FastDecode: one Makefile. `make help` lists what there is.
 #
 # Every directory under common/, kernels/ and services/ is a static library of all its .c files; a new file needs no
-# change here. Files named *_avx2.c, *_avxvnni.c, *_avx512.c, *_vnni.c get the flags of that instruction set and no other file does.
+# change here. Files named after an instruction set (ISA below) get its flags and no other file does; those of another architecture than CC's
+# are left out.
 
 CC      ?= gcc
 CLANG   ?= clang
@@ -17,15 +18,23 @@ Q       := $(if $(V),,@)
 
 WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(findstring clang,$(CC)),,-Wno-format-truncation) $(WERROR)
 CFLAGS  ?= $(if $(filter address,$(SAN))$(FUZZER),-O1 -g1,-O2 $(if $(SAN),-g1,-g))
-BASE    := -std=c11 -D_GNU_SOURCE -fno-strict-aliasing -ffp-contract=off -fstack-protector-strong -MMD -MP -I. -I$(BUILD)/gen
+# For another architecture than this machine's: make CC=aarch64-linux-gnu-gcc SYSROOT=folder BUILD=folder (make sysroot-arm64 fills one).
+SYSROOT ?=
+ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+OTHERS  := $(if $(filter x86_64,$(ARCH)),,%_avx2.c %_avxvnni.c %_avx512.c %_vnni.c) $(if $(filter aarch64,$(ARCH)),,%_neon.c %_dotprod.c %_i8mm.c)
+ifeq ($(origin AR),default)
+AR      := $(shell $(CC) -print-prog-name=ar)
+endif
+# char has a sign on x86-64 and, unasked, none on AArch64.
+BASE    := $(SYSROOT:%=--sysroot=%) $(if $(filter aarch64,$(ARCH)),-fsigned-char) -std=c11 -D_GNU_SOURCE -fno-strict-aliasing -ffp-contract=off -fstack-protector-strong -MMD -MP -I. -I$(BUILD)/gen
 SANFLAGS := $(if $(FUZZER),-fsanitize=fuzzer-no-link$(,)address$(,)undefined -fno-sanitize-recover=undefined) $(if $(filter address,$(SAN)),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined)$(if $(filter thread,$(SAN)),-fsanitize=thread)
 ALLFLAGS = $(BASE) $(CFLAGS) $(WARN) $(SANFLAGS)
-LIBS    := -Wl,--as-needed -lnng -lprotobuf-c -lmicrohttpd -lgnutls -ljansson -lsqlite3 -lcurl -lpcre2-8 -lutf8proc -lsodium -lssl -lcrypto -luring -lClp $(shell pkg-config --libs openblas 2>/dev/null || echo -lopenblas) -lm -lpthread -ldl
+LIBS    := -Wl,--as-needed -lnng -lprotobuf-c -lmicrohttpd -lgnutls -ljansson -lsqlite3 -lcurl -lpcre2-8 -lutf8proc -lsodium -lssl -lcrypto -luring -lClp $(if $(SYSROOT),-lopenblas,$(shell pkg-config --libs openblas 2>/dev/null || echo -lopenblas)) -lm -lpthread -ldl
 
 # --- what there is ---------------------------------------------------------------------------------------------------
 PROTOS   := $(wildcard proto/*.proto)
 PB_SRC   := $(PROTOS:proto/%.proto=$(BUILD)/gen/%.pb-c.c)
-LIB_SRC  := $(filter-out %/main.c kernels/cuda/%,$(wildcard common/*/*.c kernels/*/*.c services/*/*.c))
+LIB_SRC  := $(filter-out %/main.c kernels/cuda/% $(OTHERS),$(wildcard common/*/*.c kernels/*/*.c services/*/*.c))
 PAGES    := $(sort $(foreach e,html css js svg,$(wildcard services/gateway/pages/*.$e)))
 SRC_OBJ  := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(PB_SRC:$(BUILD)/gen/%.c=$(BUILD)/obj/gen/%.o) $(BUILD)/obj/gen/page_files.o $(BUILD)/obj/gen/openapi_file.o
 LIB      := $(BUILD)/libfastdecode.a
@@ -38,6 +47,8 @@ INTEG    := $(patsubst tests/integration/%.c,$(BUILD)/tests/integration/%,$(wild
 FUZZ     := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 # What tests in Python ask.
 TOOLS    := $(BUILD)/tests/e2e/schema_texts
+# What the kernels of a level compute, to compare levels of two architectures.
+HASHES   := $(BUILD)/tests/kernels/kernel_hashes
 SLOW     := $(patsubst %,$(BUILD)/tests/slow/%,kv-worker s-part scheduler)
 # The CUDA backend is a shared object of its own. Tests have it twice: emulated on the CPU (tests/cuda), and, by check-gpu, real.
 CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)),/usr/local/cuda)
@@ -63,7 +74,7 @@ BENCH    := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/b
 .DELETE_ON_ERROR:
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
+	@grep -hE '^[a-z0-9-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 	@echo; echo "  settings: MODEL=file.gguf BUILD=dir SAN=address|thread V=1"
 
 all: $(BINS) ## build the programs into build/bin
@@ -91,17 +102,22 @@ $(BUILD)/gen/openapi_file.c: services/gateway/openapi/embed.py services/gateway/
 %_avxvnni.o: ISA = -mavx2 -mavxvnni -mfma -mf16c
 %_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
 %_vnni.o:   ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c
+# gcc's scheduling before it allocates registers computes all of a block's weights first, and then lacks registers for its sums.
+%_neon.o:    ISA = $(if $(findstring clang,$(CC)),,-fno-schedule-insns)
+%_dotprod.o: ISA = -march=armv8.2-a+dotprod $(if $(findstring clang,$(CC)),,-fno-schedule-insns)
+%_i8mm.o:    ISA = -march=armv8.2-a+dotprod+i8mm $(if $(findstring clang,$(CC)),,-fno-schedule-insns)
+LANES_OBJ := %_avx2.o %_avxvnni.o %_avx512.o %_vnni.o %_neon.o %_dotprod.o %_i8mm.o
 # Templates with many instances: full debug information would take as long as compiling them.
-%_avx2.o %_avxvnni.o %_avx512.o %_vnni.o: ISA += -g1
+$(LANES_OBJ): ISA += -g1
 $(BUILD)/obj/kernels/%.o: CFLAGS += $(if $(filter address,$(SAN))$(FUZZER),,-O3)
 ifeq ($(SAN),thread) # inner loops work on what their caller gives them: seen there, and a hundred times faster unseen here
-%_avx2.o %_avxvnni.o %_avx512.o %_vnni.o: ISA += -fno-sanitize=thread
+$(LANES_OBJ): ISA += -fno-sanitize=thread
 endif
 ifeq ($(SAN),address) # each register block is code of its own: with all checks one file takes ten minutes to compile
-%_avx2.o %_avxvnni.o %_avx512.o %_vnni.o: ISA += -fno-sanitize=undefined
+$(LANES_OBJ): ISA += -fno-sanitize=undefined
 endif
 ifdef FUZZER # no parser: plain objects compile ten times faster
-%_avx2.o %_avxvnni.o %_avx512.o %_vnni.o: ISA += -fno-sanitize=all
+$(LANES_OBJ): ISA += -fno-sanitize=all
 endif
 
 $(BUILD)/obj/gen/%.o: $(BUILD)/gen/%.c
@@ -113,7 +129,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(PB_SRC)
 	$(Q)$(CC) $(ALLFLAGS) $(ISA) -c $< -o $@
 
 $(LIB): $(SRC_OBJ)
-	$(Q)rm -f $@; ar rcs $@ $^
+	$(Q)rm -f $@; $(AR) rcs $@ $^
 $(BUILD)/bin/%: $(BUILD)/obj/services/%/main.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@
@@ -243,6 +259,13 @@ check-upgrade: packages-build packages-test ## a mesh of another revision is upg
 	$(Q)$(MAKE) --no-print-directory $(PARALLEL) all venv model
 	$(Q)tests/upgrade.sh $(FROM)
 
+sysroot-arm64: ## Debian's libraries for arm64 in build/sysroot-arm64: make CC=aarch64-linux-gnu-gcc SYSROOT=build/sysroot-arm64 BUILD=build/arm64 all
+	$(Q)tests/arm/sysroot.sh $(BUILD)/sysroot-arm64
+
+check-arm: packages-build packages-test ## AArch64's kernels and a mesh under qemu, beside this machine's: the same bytes (skipped where there are no packages)
+	$(Q)$(MAKE) --no-print-directory $(PARALLEL) all venv model
+	$(Q)tests/arm/check_arm.sh || [ $$? = 77 ]
+
 mutants: packages-build packages-test ## see which of some thirty faults, put into a copy of the code one by one, the tests catch (minutes; ARGS=NAME: one)
 	$(Q)$(MAKE) --no-print-directory $(PARALLEL) programs venv model
 	$(Q)tests/mutants.py --build $(BUILD) --venv $(VENV) $(ARGS)
@@ -253,7 +276,7 @@ images: ## build the images of all services with docker or podman (ARGS="kv-work
 check-deploy: packages-deploy model ## build the images, start them by compose and as pods, change them under load (root; no registry needed)
 	$(Q)tests/deploy/check_deploy.sh
 
-programs: $(BINS) $(UNIT) $(if $(filter thread,$(SAN)),,$(KERNEL)) $(INTEG) $(SLOW) $(TOOLS) $(EMULATED) $(if $(SAN)$(FUZZER),,$(BENCH) cuda) ## build the programs, all tests and benches
+programs: $(BINS) $(UNIT) $(if $(filter thread,$(SAN)),,$(KERNEL)) $(INTEG) $(SLOW) $(TOOLS) $(HASHES) $(EMULATED) $(if $(SAN)$(FUZZER),,$(BENCH) cuda) ## build the programs, all tests and benches
 fuzz: $(FUZZ) ## build the fuzz targets (clang's libFuzzer)
 
 venv: $(VENV)/ready
@@ -295,5 +318,5 @@ bench-programs: $(BENCH) $(SLOW) ## build the benches into build/tests/bench
 clean: ## remove what was built
 	rm -rf build build-address build-thread
 
-.PHONY: help all install install-built manuals images check-upgrade serve model packages-build packages-cuda packages-test packages-deploy check venv-full venv-load check-full mutants check-deploy programs fuzz venv format lint unit \
+.PHONY: help all install install-built manuals images check-upgrade serve model packages-build packages-cuda packages-test packages-deploy check venv-full venv-load check-full check-arm sysroot-arm64 mutants check-deploy programs fuzz venv format lint unit \
         kernel integration bench bench-kernels bench-programs bench-gpu bench-gpu-programs clean FORCE

@@ -53,6 +53,8 @@ static void pause_cpu(void)
 {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb"); // takes as long as a pause; `yield` does nothing
 #else
     sched_yield();
 #endif

@@ -481,6 +481,8 @@ static bool spin(struct rpc_loop *loop, uint64_t spin_us, uint32_t *handled)
                 return true;
 #if defined(__x86_64__)
             __builtin_ia32_pause();
+#elif defined(__aarch64__)
+            __asm__ volatile("isb");
 #endif
         }
         *handled += loop->pollees ? poll_all(loop, &none) : 0;

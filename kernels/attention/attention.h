@@ -182,7 +182,10 @@ void attend_finish(uint32_t head_dim, const float *acc, float l, float *out);
 ATTENTION_ENTRIES(ref)
 ATTENTION_ENTRIES(avx2)
 ATTENTION_ENTRIES(avx512)
+ATTENTION_ENTRIES(neon)
 void attend_range_avxvnni(const struct attend_range *range);
 void attend_range_vnni(const struct attend_range *range);
+void attend_range_dotprod(const struct attend_range *range);
+void attend_range_i8mm(const struct attend_range *range);
 
 #endif

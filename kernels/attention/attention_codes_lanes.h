@@ -19,108 +19,79 @@
 #include "kernels/attention/attention_block_lanes.h"
 #include "kernels/simd/half.h"
 
-// Whether words of four bytes can be multiplied and summed at once.
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-#define HAS_DPBUSD 1
-#else
-#define HAS_DPBUSD 0
-#endif
-
-#if defined(__AVX512F__)
-LANES_INLINE lanes_i load_words(const unsigned char *at) { return _mm512_loadu_si512(at); }
-LANES_INLINE lanes_i shift_right_16(lanes_i x, const int bits) { return _mm512_srli_epi16(x, (unsigned)bits); }
-LANES_INLINE lanes_i sign_extend_low(lanes_i x) { return _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8); }
-LANES_INLINE lanes_i sign_extend_high(lanes_i x) { return _mm512_srai_epi16(x, 8); }
-LANES_INLINE lanes_i add_pairs(lanes_i sum, lanes_i a, lanes_i b)
-{
-#if HAS_DPBUSD
-    return _mm512_dpwssd_epi32(sum, a, b);
-#else
-    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
-    __asm__("" : "+v"(sum)); // otherwise gcc first adds products to each other, and runs out of registers
-    return sum;
-#endif
-}
-#if HAS_DPBUSD
-LANES_INLINE lanes_i add_quads(lanes_i sum, lanes_i bytes, lanes_i signed_bytes)
-{
-    return _mm512_dpbusd_epi32(sum, bytes, signed_bytes);
-}
-#endif
-// Shuffles the bytes within each four lanes.
-LANES_INLINE lanes_i shuffle_quads(lanes_i x, __m128i pattern) { return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(pattern)); }
-#else
-LANES_INLINE lanes_i load_words(const unsigned char *at)
-{
-    return (lanes_i){_mm256_loadu_si256((const __m256i *)at), _mm256_loadu_si256((const __m256i *)(at + 32))};
-}
-LANES_INLINE lanes_i shift_right_16(lanes_i x, const int bits)
-{
-    return (lanes_i){_mm256_srli_epi16(x.lo, bits), _mm256_srli_epi16(x.hi, bits)};
-}
-LANES_INLINE lanes_i sign_extend_low(lanes_i x)
-{
-    return (lanes_i){_mm256_srai_epi16(_mm256_slli_epi16(x.lo, 8), 8), _mm256_srai_epi16(_mm256_slli_epi16(x.hi, 8), 8)};
-}
-LANES_INLINE lanes_i sign_extend_high(lanes_i x) { return (lanes_i){_mm256_srai_epi16(x.lo, 8), _mm256_srai_epi16(x.hi, 8)}; }
-LANES_INLINE lanes_i add_pairs(lanes_i sum, lanes_i a, lanes_i b)
-{
-#if HAS_DPBUSD
-    return (lanes_i){_mm256_dpwssd_avx_epi32(sum.lo, a.lo, b.lo), _mm256_dpwssd_avx_epi32(sum.hi, a.hi, b.hi)};
-#else
-    sum.lo = _mm256_add_epi32(sum.lo, _mm256_madd_epi16(a.lo, b.lo));
-    sum.hi = _mm256_add_epi32(sum.hi, _mm256_madd_epi16(a.hi, b.hi));
-    __asm__("" : "+x"(sum.lo), "+x"(sum.hi)); // otherwise gcc first adds products to each other, and runs out of registers
-    return sum;
-#endif
-}
-#if HAS_DPBUSD
-LANES_INLINE lanes_i add_quads(lanes_i sum, lanes_i bytes, lanes_i signed_bytes)
-{
-    return (lanes_i){_mm256_dpbusd_avx_epi32(sum.lo, bytes.lo, signed_bytes.lo),
-                     _mm256_dpbusd_avx_epi32(sum.hi, bytes.hi, signed_bytes.hi)};
-}
-#endif
-// Shuffles the bytes within each four lanes.
-LANES_INLINE lanes_i shuffle_quads(lanes_i x, __m128i pattern)
-{
-    __m256i both = _mm256_broadcastsi128_si256(pattern);
-    return (lanes_i){_mm256_shuffle_epi8(x.lo, both), _mm256_shuffle_epi8(x.hi, both)};
-}
-#endif
-
 // 16 words of four bytes, as pairs of 16 bits: bytes 0 and 2, 1 and 3.
 struct pairs {
     lanes_i even, odd;
 };
 LANES_INLINE struct pairs pairs_unsigned(lanes_i x)
 {
-    return (struct pairs){lanes_and_i(x, lanes_set1_i(0x00ff00ff)), shift_right_16(x, 8)};
+    return (struct pairs){lanes_and_i(x, lanes_set1_i(0x00ff00ff)), lanes_srl_16(x, 8)};
 }
-LANES_INLINE struct pairs pairs_signed(lanes_i x) { return (struct pairs){sign_extend_low(x), sign_extend_high(x)}; }
+LANES_INLINE struct pairs pairs_signed(lanes_i x) { return (struct pairs){lanes_sra_16(lanes_sll_16(x, 8), 8), lanes_sra_16(x, 8)}; }
 LANES_INLINE lanes_i nibbles(lanes_i x, const bool high)
 {
-    return lanes_and_i(high ? shift_right_16(x, 4) : x, lanes_set1_i(0x0f0f0f0f));
+    return lanes_and_i(high ? lanes_srl_16(x, 4) : x, lanes_set1_i(0x0f0f0f0f));
 }
 
 LANES_INLINE bool has_codes(const enum attend_type type) { return type > ATTEND_BF16; }
 LANES_INLINE bool v_has_minima(const enum attend_type type) { return type > ATTEND_INT8; }
 
-// Tells whether words of K are multiplied as bytes: with VNNI, if q has 8 bits.
-#if HAS_DPBUSD
-#define K_IN_BYTES(type) attend_q_is_narrow(type)
+// Where the instruction set multiplies words of four bytes, those of K are multiplied so if q has 8 bits, and those of V, which takes two
+// sums, if there are registers for them: AVX2 has 16.
+#if defined(__AVXVNNI__) && !defined(__AVX512F__)
+#define V_IN_BYTES 0
 #else
+#define V_IN_BYTES HAS_BYTE_PRODUCTS
+#endif
+#if defined(LANES_DOT_U8S8) || defined(LANES_DOT_S8)
+#define HAS_BYTE_PRODUCTS 1
+#define K_IN_BYTES(type) attend_q_is_narrow(type)
+LANES_INLINE lanes_i dot_bytes(lanes_i sum, lanes_i a, lanes_i b)
+{
+#if defined(LANES_DOT_U8S8)
+    return lanes_dot_u8s8(sum, a, b);
+#else
+    return lanes_dot_s8(sum, a, b);
+#endif
+}
+#else
+#define HAS_BYTE_PRODUCTS 0
 #define K_IN_BYTES(type) false
 #endif
+// Without products of unsigned bytes a code of K of 8 bits loses the 128 that was added to it, and weights are negated, because their
+// high bytes would reach 128.
+#if HAS_BYTE_PRODUCTS && !defined(LANES_DOT_U8S8)
+#define SIGNED_ONLY 1
+#else
+#define SIGNED_ONLY 0
+#endif
+
+// Returns the start of a line's sum for a group of K. Codes of 8 bits are stored with 128 added; 4-bit ones are as they are.
+LANES_INLINE lanes_i k_start(const struct coded_q *q, uint32_t group, const enum attend_type type)
+{
+    const bool plain = type == ATTEND_INT4X || (SIGNED_ONLY && K_IN_BYTES(type));
+    return lanes_set1_i(plain ? 0 : q->starts[group]);
+}
+
+// Returns words of K in the form that add_k_word takes.
+LANES_INLINE struct pairs k_operand(lanes_i words, const enum attend_type type)
+{
+    if (!K_IN_BYTES(type))
+        return pairs_unsigned(words);
+    if (SIGNED_ONLY && type != ATTEND_INT4X)
+        words = lanes_xor_i(words, lanes_set1_i((int32_t)0x80808080));
+    return (struct pairs){words, words};
+}
+
 LANES_INLINE lanes_i add_k_word(lanes_i sum, const struct coded_q *q, uint32_t word, struct pairs k, const enum attend_type type)
 {
-#if HAS_DPBUSD
+#if HAS_BYTE_PRODUCTS
     if (K_IN_BYTES(type))
-        return add_quads(sum, k.even, lanes_set1_i(((const int32_t *)q->bytes)[word]));
+        return dot_bytes(sum, k.even, lanes_set1_i(((const int32_t *)q->bytes)[word]));
 #endif
     (void)type;
-    sum = add_pairs(sum, lanes_set1_i(((const int32_t *)q->pairs)[2 * word]), k.even);
-    return add_pairs(sum, lanes_set1_i(((const int32_t *)q->pairs)[2 * word + 1]), k.odd);
+    sum = lanes_add_pairs(sum, lanes_set1_i(((const int32_t *)q->pairs)[2 * word]), k.even);
+    return lanes_add_pairs(sum, lanes_set1_i(((const int32_t *)q->pairs)[2 * word + 1]), k.odd);
 }
 
 // Computes the scores of n lines in t tiles from `tile` on.
@@ -146,22 +117,19 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
         lanes_i sum[GROUP][BLOCK_TILES];
         UNROLL for (uint32_t i = 0; i < n; i++)
             UNROLL for (uint32_t j = 0; j < t; j++)
-                sum[i][j] = lanes_set1_i(packed ? 0 : q[i].starts[group]);
+                sum[i][j] = k_start(&q[i], group, type);
         for (uint32_t d = begin; d < end; d += step) {
             lanes_i words[BLOCK_TILES];
             UNROLL for (uint32_t j = 0; j < t; j++)
             {
-                words[j] = load_words(k[j] + (size_t)d / step * 64);
+                words[j] = lanes_load_i(k[j] + (size_t)d / step * 64);
                 lanes_prefetch(ahead[j] + (size_t)d / step * 64);
             }
             UNROLL for (uint32_t u = 0; u < step / 4; u++)
             {
                 struct pairs value[BLOCK_TILES];
                 UNROLL for (uint32_t j = 0; j < t; j++)
-                {
-                    lanes_i x = packed ? nibbles(words[j], u) : words[j];
-                    value[j] = K_IN_BYTES(type) ? (struct pairs){x, x} : pairs_unsigned(x);
-                }
+                    value[j] = k_operand(packed ? nibbles(words[j], u) : words[j], type);
                 UNROLL for (uint32_t i = 0; i < n; i++)
                     UNROLL for (uint32_t j = 0; j < t; j++)
                         sum[i][j] = add_k_word(sum[i][j], &q[i], d / 4 + u, value[j], type);
@@ -187,8 +155,6 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
         }
     }
 }
-
-LANES_INLINE float lanes_first(lanes x) { return _mm256_cvtss_f32(lanes_lo(x)); }
 
 // Turns the scores of one line into the p of this block alone, and rescales m, sums and acc to the new m. Returns e^(best - m).
 LANES_APART float soften_block(const struct attend_range *range, uint32_t line, float *scores, uint32_t from, uint32_t seen)
@@ -221,51 +187,52 @@ LANES_APART float soften_block(const struct attend_range *range, uint32_t line, 
 
 #define WEIGHT_MOST 32767.0f
 
-// The weights of a line's tokens in a group. Four tokens take two words: with 512-bit VNNI the low bytes and the high bytes, otherwise
-// tokens (0, 2) and (1, 3) in 16 bits each.
+// The weights of a line's tokens in a group. Four tokens take two words: V_IN_BYTES the low bytes and the high bytes,
+// otherwise tokens (0, 2) and (1, 3) in 16 bits each.
 struct weights {
     int32_t words[ATTEND_BLOCK / 4][4];
 };
 
 LANES_INLINE void store_weights(struct weights *weights, uint32_t tile, lanes_i x)
 {
-#if defined(__AVX512VNNI__)
-    const __m128i pattern = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, -1, -1, -1, -1, -1, -1, -1, -1);
-#else
-    const __m128i pattern = _mm_setr_epi8(0, 1, 8, 9, 4, 5, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1);
+#if SIGNED_ONLY // -x as low + 256 * high, with low in -128..127 and high in -128..0
+    lanes_i carry = lanes_set1_i(128);
+    x = lanes_xor_i(lanes_add_i(lanes_sub_i(lanes_set1_i(0), x), carry), carry);
 #endif
-    lanes_store((float *)weights->words[tile * 4], lanes_as_f(shuffle_quads(x, pattern)));
+    x = V_IN_BYTES ? lanes_pack_bytes(x) : lanes_pack_pairs(x);
+    lanes_store((float *)weights->words[tile * 4], lanes_as_f(x));
 }
 
-// Sums for 16 values of head_dim: low and high are products with the low and the high bytes of weights; without
-// 512-bit VNNI, which has registers for two sums, low has both.
+// Sums for 16 values of head_dim: low and high are products with the low and the high bytes of weights; if not V_IN_BYTES low has
+// both.
 struct value_sum {
     lanes_i low, high;
 };
 
 LANES_INLINE void add_v_word(struct value_sum *sum, const int32_t *weights, struct pairs v)
 {
-#if defined(__AVX512VNNI__)
-    sum->low = add_quads(sum->low, lanes_set1_i(weights[0]), v.even);
-    sum->high = add_quads(sum->high, lanes_set1_i(weights[1]), v.even);
+#if V_IN_BYTES
+    sum->low = dot_bytes(sum->low, lanes_set1_i(weights[0]), v.even);
+    sum->high = dot_bytes(sum->high, lanes_set1_i(weights[1]), v.even);
 #else
-    sum->low = add_pairs(sum->low, lanes_set1_i(weights[0]), v.even);
-    sum->low = add_pairs(sum->low, lanes_set1_i(weights[1]), v.odd);
+    sum->low = lanes_add_pairs(sum->low, lanes_set1_i(weights[0]), v.even);
+    sum->low = lanes_add_pairs(sum->low, lanes_set1_i(weights[1]), v.odd);
 #endif
 }
 
 LANES_INLINE lanes value_total(const struct value_sum *sum)
 {
-#if defined(__AVX512VNNI__)
-    return lanes_from_i(lanes_add_i(sum->low, lanes_sll_i(sum->high, 8)));
-#else
-    return lanes_from_i(sum->low);
-#endif
+    if (!V_IN_BYTES)
+        return lanes_from_i(sum->low);
+    lanes_i total = lanes_add_i(sum->low, lanes_sll_i(sum->high, 8));
+    return lanes_from_i(SIGNED_ONLY ? lanes_sub_i(lanes_set1_i(0), total) : total);
 }
 
 // How many chunks of 16 values to take at once: as many as there are registers for their sums.
 #if defined(__AVX512F__)
 #define CODE_CHUNKS(n) 2
+#elif V_IN_BYTES
+#define CODE_CHUNKS(n) ((n) == 1 ? 2 : 1)
 #else
 #define CODE_CHUNKS(n) ((n) <= 2 ? 2 : 1)
 #endif
@@ -292,14 +259,10 @@ LANES_INLINE void add_code_chunks(const struct group *g, uint32_t line, const st
             struct pairs value[2];
             UNROLL for (uint32_t j = 0; j < c; j++)
             {
-                lanes_i x = load_words(v + word * word_bytes + (packed ? 0 : j * 64));
+                lanes_i x = lanes_load_i(v + word * word_bytes + (packed ? 0 : j * 64));
                 if (packed)
                     x = nibbles(x, (at + j * LANES) % ATTEND_GROUP_DIM != 0);
-#if defined(__AVX512VNNI__)
-                value[j] = (struct pairs){x, x};
-#else
-                value[j] = packed ? pairs_unsigned(x) : pairs_signed(x);
-#endif
+                value[j] = V_IN_BYTES ? (struct pairs){x, x} : packed ? pairs_unsigned(x) : pairs_signed(x);
                 if (!packed || j == 0)
                     lanes_prefetch(ahead + word * word_bytes + j * 64);
             }

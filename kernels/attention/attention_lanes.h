@@ -1,5 +1,5 @@
-// attention_lanes.h: attention over one range, written once for the 16 lanes of lanes.h; attention_avx2.c and
-// attention_avx512.c define NAME() and include it.
+// attention_lanes.h: attention over one range, written once for the 16 lanes of lanes.h; attention_avx2.c,
+// attention_avx512.c and attention_neon.c define NAME() and include it.
 //
 // Up to GROUP lines share each load and conversion of K and V. Register blocks differ by group size and instruction set; the order
 // of the operations of one line does not:

@@ -23,13 +23,6 @@ static void put(enum attend_type type, unsigned char *at, size_t index, float va
         memcpy(at + 4 * index, &value, sizeof value);
 }
 
-// x rounded up to f16. x is finite and within 0 to 65504.
-static uint16_t f16_up(float x)
-{
-    uint16_t bits = f16_from_float(x);
-    return f16_to_float(bits) < x ? (uint16_t)(bits + 1) : bits;
-}
-
 // Computes the codes, the scale and, unless `minimum` is NULL, the minimum of one group of `count` values.
 static void quantize_group(const float *x, uint32_t count, int8_t *codes, uint16_t *scale, uint16_t *minimum)
 {

@@ -1,5 +1,5 @@
-// attention_scores_lanes.h: bounds of tiles times q, for the 16 lanes of lanes.h; attention_scores_avx2.c and
-// attention_scores_avx512.c define NAME() and include it.
+// attention_scores_lanes.h: bounds of tiles times q, for the 16 lanes of lanes.h; attention_scores_avx2.c,
+// _avx512.c and _neon.c define NAME() and include it.
 //
 // The lanes run along head_dim: low, then high, in one sum per tile. Tiles are independent, so four are computed at once.
 #include "common/base/checked.h"

@@ -1,5 +1,5 @@
 // attention_store_lanes.h: writes K and V into tiles, and q into the form that attention reads, for the 16 lanes of lanes.h;
-// attention_store_avx2.c and attention_store_avx512.c define NAME() and include it. attention_ref.c does the same in plain loops,
+// attention_store_avx2.c, _avx512.c and _neon.c define NAME() and include it. attention_ref.c does the same in plain loops,
 // with the same bits.
 #include <float.h>
 #include <math.h>
@@ -16,9 +16,6 @@ LANES_INLINE lanes saturate(lanes x, float most)
     x = lanes_min(lanes_set1(most), x); // a NaN in x stays
     return lanes_max(lanes_set1(-most), x);
 }
-
-// Converts x to f16, rounded in the direction `way`.
-#define TO_F16(x, way) _mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(x), (way) | _MM_FROUND_NO_EXC))
 
 // The stored form of a group of 16 or 32 values.
 struct coded_group {
@@ -43,18 +40,18 @@ LANES_INLINE void quantize_group(const float *x, uint32_t count, const bool has_
     a = saturate(a, 65504.0f), b = saturate(b, 65504.0f);
     float high = lanes_max_all(lanes_max(a, b)), low = -lanes_max_all(lanes_sub(lanes_set1(-0.0f), lanes_min(a, b)));
     if (has_minimum) {
-        out->minimum = (uint16_t)TO_F16(low + 0.0f, _MM_FROUND_TO_NEG_INF); // never -0
+        out->minimum = lanes_f16_down(low + 0.0f); // never -0
         base = f16_to_float(out->minimum);
-        out->scale = (uint16_t)TO_F16((high - base) / 15.0f, _MM_FROUND_TO_POS_INF);
+        out->scale = lanes_f16_up((high - base) / 15.0f);
     } else {
-        out->scale = (uint16_t)TO_F16(MAX(high, -low) / 127.0f, _MM_FROUND_TO_POS_INF);
+        out->scale = lanes_f16_up(MAX(high, -low) / 127.0f);
     }
     step = f16_to_float(out->scale);
     if (!(step > 0))
         return;
-    lanes_store_s8(out->codes, lanes_to_i(lanes_div(lanes_sub(a, lanes_set1(base)), lanes_set1(step))));
+    lanes_store_s8(out->codes, lanes_to_s8(lanes_to_i(lanes_div(lanes_sub(a, lanes_set1(base)), lanes_set1(step)))));
     if (two)
-        lanes_store_s8(out->codes + LANES, lanes_to_i(lanes_div(lanes_sub(b, lanes_set1(base)), lanes_set1(step))));
+        lanes_store_s8(out->codes + LANES, lanes_to_s8(lanes_to_i(lanes_div(lanes_sub(b, lanes_set1(base)), lanes_set1(step)))));
 }
 
 LANES_INLINE void store_k_codes(const enum attend_type type, uint32_t head_dim, const float *k, unsigned char *tile, uint32_t slot)
@@ -167,15 +164,14 @@ void NAME(attend_store)(enum attend_type type, uint32_t head_dim, const float *k
 // Stores the codes of 16 values of q into `pairs` and `bytes`, in words of four. Returns their sum.
 LANES_INLINE int32_t store_q(lanes_i codes, int16_t *pairs, int8_t *bytes)
 {
-    const __m128i pattern = _mm_setr_epi8(0, 1, 8, 9, 4, 5, 12, 13, 0, 4, 8, 12, -1, -1, -1, -1);
-    int32_t wide[LANES];
+    int16_t halves[2 * LANES];
+    int8_t whole[4 * LANES];
 
-    lanes_store((float *)wide, lanes_as_f(codes));
+    lanes_store((float *)halves, lanes_as_f(lanes_pack_pairs(codes)));
+    lanes_store((float *)whole, lanes_as_f(lanes_pack_bytes(codes)));
     for (uint32_t i = 0; i < LANES; i += 4) {
-        __m128i word = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(wide + i)), pattern);
-        int32_t four = _mm_extract_epi32(word, 2);
-        _mm_storel_epi64((__m128i *)(pairs + i), word);
-        memcpy(bytes + i, &four, sizeof four);
+        memcpy(pairs + i, halves + 2 * i, 4 * sizeof *pairs);
+        memcpy(bytes + i, whole + 4 * i, 4);
     }
     return lanes_sum_i(codes);
 }

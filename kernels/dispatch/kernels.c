@@ -1,4 +1,5 @@
-// kernels.c: one function table a level. VNNI has its own dot products; the rest of it is the AVX-512 code. So has AVX-VNNI beside AVX2.
+// kernels.c: one function table a level of this architecture. VNNI has its own dot products; the rest of it is the AVX-512 code. So it is
+// with AVX-VNNI and the AVX2 code, and with dotprod and i8mm and the NEON code.
 #include "kernels/dispatch/kernels.h"
 
 #define NORM_ROPE_ENTRIES(suffix)                                                                                           \
@@ -11,10 +12,16 @@
 
 static const struct kernels tables[ISA_LEVEL_COUNT] = {
     [ISA_REF] = {.level = ISA_REF, .quantize_rows = quantize_rows_ref, .gemm = gemm_ref, NORM_ROPE_ENTRIES(ref)},
+#if defined(__x86_64__)
     [ISA_AVX2] = {.level = ISA_AVX2, .quantize_rows = quantize_rows_avx2, .gemm = gemm_avx2, NORM_ROPE_ENTRIES(avx2)},
     [ISA_AVXVNNI] = {.level = ISA_AVXVNNI, .quantize_rows = quantize_rows_avx2, .gemm = gemm_avxvnni, NORM_ROPE_ENTRIES(avx2)},
     [ISA_AVX512] = {.level = ISA_AVX512, .quantize_rows = quantize_rows_avx512, .gemm = gemm_avx512, NORM_ROPE_ENTRIES(avx512)},
     [ISA_VNNI] = {.level = ISA_VNNI, .quantize_rows = quantize_rows_avx512, .gemm = gemm_vnni, NORM_ROPE_ENTRIES(avx512)},
+#elif defined(__aarch64__)
+    [ISA_NEON] = {.level = ISA_NEON, .quantize_rows = quantize_rows_neon, .gemm = gemm_neon, NORM_ROPE_ENTRIES(neon)},
+    [ISA_DOTPROD] = {.level = ISA_DOTPROD, .quantize_rows = quantize_rows_neon, .gemm = gemm_dotprod, NORM_ROPE_ENTRIES(neon)},
+    [ISA_I8MM] = {.level = ISA_I8MM, .quantize_rows = quantize_rows_neon, .gemm = gemm_i8mm, NORM_ROPE_ENTRIES(neon)},
+#endif
 };
 
 const struct kernels *kernels;

@@ -16,7 +16,7 @@
 // own dot, scale_w, min_w and xsum; the outlier belongs to its half. (Magnitudes beyond 2^120 may overflow before scale_w makes them small
 // again; with 8-bit weights to an infinity of either sign, even for a weight of 0.)
 // A row's result depends neither on the rows and tiles that share a call nor on the thread. Float layouts are a chain of fused
-// multiply-adds in the order of k on the unquantized rows. AVX2, AVX-VNNI, AVX-512 and VNNI give the same bits.
+// multiply-adds in the order of k on the unquantized rows. All levels but ref give the same bits.
 //
 // The rows of x are stored in blocks of eight, so that one pointer is enough for a register block of eight rows:
 //
@@ -78,20 +78,23 @@ static inline void quantized_rows_source(struct quantized_rows *rows, const floa
 }
 
 // The entries of struct kernels; kernels.h says what each does.
+void quantize_rows_ref(const struct quantized_rows *rows, uint32_t row_begin, uint32_t row_count);
+void quantize_rows_avx2(const struct quantized_rows *rows, uint32_t row_begin, uint32_t row_count);
+void quantize_rows_avx512(const struct quantized_rows *rows, uint32_t row_begin, uint32_t row_count);
+void quantize_rows_neon(const struct quantized_rows *rows, uint32_t row_begin, uint32_t row_count);
 #define GEMM_DECLARE(level)                                                                                                  \
-    void quantize_rows_##level(const struct quantized_rows *rows, uint32_t row_begin, uint32_t row_count);                   \
     void gemm_##level(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin, uint32_t row_count, \
                       uint32_t tile_begin, uint32_t tile_count, const void *next, float *y, size_t y_stride,                 \
                       enum gemm_store store)
 GEMM_DECLARE(ref);
 GEMM_DECLARE(avx2);
 GEMM_DECLARE(avx512);
+GEMM_DECLARE(neon);
+// These have their own dot products, and quantize by the code of AVX-512, AVX2 and NEON.
+GEMM_DECLARE(vnni);
+GEMM_DECLARE(avxvnni);
+GEMM_DECLARE(dotprod);
+GEMM_DECLARE(i8mm);
 #undef GEMM_DECLARE
-
-// VNNI and AVX-VNNI have their own dot products; they quantize by the code of AVX-512 and of AVX2.
-void gemm_vnni(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin, uint32_t row_count,
-               uint32_t tile_begin, uint32_t tile_count, const void *next, float *y, size_t y_stride, enum gemm_store store);
-void gemm_avxvnni(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin, uint32_t row_count,
-                  uint32_t tile_begin, uint32_t tile_count, const void *next, float *y, size_t y_stride, enum gemm_store store);
 
 #endif

@@ -12,7 +12,9 @@
 #define GEMM_WIDE_BYTES 0
 #define WIDENED_LEAST 16u
 
-#include "kernels/gemm/gemm_halves_lanes.h"
+#include "kernels/gemm/gemm_quad_lanes.h"
+
+typedef lanes_i counts;
 
 LANES_INLINE counts counts_zero(void) { return lanes_set1_i(0); }
 LANES_INLINE counts counts_add(counts a, quad w, quad x)

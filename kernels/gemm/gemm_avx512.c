@@ -13,7 +13,7 @@
 #define GEMM_WIDE_BYTES 0
 #define WIDENED_LEAST 16u
 
-#include "kernels/gemm/gemm_whole_lanes.h"
+#include "kernels/gemm/gemm_whole_avx512.h"
 
 typedef __m512i counts;
 

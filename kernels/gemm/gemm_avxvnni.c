@@ -15,7 +15,9 @@
 #define GEMM_WIDE_BYTES 1
 #define WIDENED_LEAST 16u
 
-#include "kernels/gemm/gemm_halves_lanes.h"
+#include "kernels/gemm/gemm_quad_lanes.h"
+
+typedef lanes_i counts;
 
 LANES_INLINE counts counts_from(int32_t i) { return lanes_set1_i(i); }
 LANES_INLINE counts counts_add(counts a, quad w, quad x)

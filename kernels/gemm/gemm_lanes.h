@@ -1,12 +1,11 @@
-// gemm_lanes.h: the GEMM over packed tiles, written once for AVX2, AVX-VNNI, AVX-512 and VNNI.
+// gemm_lanes.h: the GEMM over packed tiles, written once for all levels of lanes.h.
 //
 // The including file gives, before it includes this one:
 //     GEMM_NAME        the entry's name
-//     GEMM_ROWS        rows of the largest register block: 4 or 8
+//     GEMM_ROWS        rows of the largest register block: 2, 4 or 8
 //     GEMM_FLOAT_ROWS  rows of the largest register block of float layouts: 6 or 12
 //     GEMM_TILES       tiles of a register block of widened weights: 1, or 2 of twice the rows where there are 32 registers
 //     quad             64 unsigned bytes: four inputs of each of 16 outputs; quad_load, quad_and_0f, quad_shift_4
-//     spread_float(x)       the float at x for each of 16 outputs, by a load of its own: gcc would copy it, on a port that multiplies
 //     counts           running integer dot products of 16 outputs
 //     counts_zero()         (not GEMM_WIDE_BYTES)
 //     counts_from(i)        (GEMM_WIDE_BYTES) every output starts at i
@@ -25,7 +24,11 @@
 //     quad_store, quad_add_120    of all 64 bytes
 //     widened_products(x, bias), pick_widened_product(at, products)   like the two above, from bytes as gemm_widened_lanes.h has them
 //     pick_widened_byte(at)  for each of 16 words at `at`, its low eight bits, as f32
-//     WIDENED_LEAST    rows from which it pays to widen weights
+//     WIDENED_LEAST    rows from which it pays to widen weights; not defined: it never does
+//     GEMM_OWN_DOTS    if defined, the file has whole dot products instead of counts and bytes, and weights are not widened; n is a
+//                      constant, 1 to GEMM_ROWS:
+//                      own_dot_u4(quants, q, n, first, last, start, dot)   dot[r] = start[r] + the products of lines first .. last - 1
+//                      own_dot_s8(quants, q, n, first, last, bias, dot)    dot[r] as dot_s8 computes it
 //     GEMM_ONE_ROW     the entry that takes a call of one quantized row instead, if defined
 //
 // block_quantized() computes one register block: n rows (8, 4, 2 or 1) of one tile of 16 outputs over all of k. n is a constant after
@@ -121,6 +124,7 @@ LANES_INLINE lanes load_minimum(const struct packed_matrix *w, struct form form,
     return lanes_sub(lanes_zero(), lanes_mul(super, small));
 }
 
+#ifndef GEMM_OWN_DOTS
 // Returns the start of a sum: the offset if counts have room for it. Otherwise the caller adds it at the end.
 LANES_INLINE counts counts_start(int32_t offset)
 {
@@ -144,6 +148,7 @@ LANES_INLINE void counts_add_tiles(counts sum[GEMM_TILES][GEMM_ROWS], uint32_t r
         sum[t][r] = n == 1 ? added : counts_keep(added);
     }
 }
+#endif
 
 // Below, n and tiles are the size of the register block, and `stride` is the distance of two tiles in bytes.
 typedef lanes_i dot_block[GEMM_TILES][GEMM_ROWS];
@@ -153,6 +158,12 @@ typedef lanes_i dot_block[GEMM_TILES][GEMM_ROWS];
 LANES_INLINE void dot_u4(const uint8_t *quants, struct x_rows x, uint32_t n, uint32_t first, uint32_t last, bool is_biased,
                          const int32_t *bias, dot_block dot)
 {
+#ifdef GEMM_OWN_DOTS
+    int32_t start[GEMM_ROWS];
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        start[r] = is_biased ? bias[r] >> 4 : 0;
+    own_dot_u4(quants, x.q, n, first, last, start, dot[0]);
+#else
     counts sum[GEMM_TILES][GEMM_ROWS];
     UNROLL for (uint32_t r = 0; r < n; r++)
         sum[0][r] = counts_start(is_biased ? bias[r] >> 4 : 0);
@@ -168,9 +179,10 @@ LANES_INLINE void dot_u4(const uint8_t *quants, struct x_rows x, uint32_t n, uin
         if (is_biased && !GEMM_WIDE_BYTES)
             dot[0][r] = lanes_add_i(dot[0][r], lanes_set1_i(bias[r] >> 4));
     }
+#endif
 }
 
-#if !GEMM_WIDE_BYTES
+#if !defined(GEMM_OWN_DOTS) && !GEMM_WIDE_BYTES
 // Returns what dot_s8 computes, for one row of one tile, by nibbles: more arithmetic than bytes_add, but 1.2 times as fast on Zen 4
 // where weights come from memory.
 LANES_INLINE lanes_i dot_s8_of_one(const uint8_t *quants, const int8_t *x, uint32_t first, uint32_t last, int32_t bias)
@@ -190,6 +202,10 @@ LANES_INLINE lanes_i dot_s8_of_one(const uint8_t *quants, const int8_t *x, uint3
 LANES_INLINE void dot_s8(const uint8_t *quants, size_t stride, struct x_rows x, uint32_t n,
                          uint32_t tiles, uint32_t first, uint32_t last, const int32_t *bias, dot_block dot)
 {
+#ifdef GEMM_OWN_DOTS
+    UNROLL for (uint32_t t = 0; t < tiles; t++)
+        own_dot_s8(quants + t * stride, x.q, n, first, last, bias, dot[t]);
+#else
 #if !GEMM_WIDE_BYTES
     if (n == 1 && tiles == 1) {
         dot[0][0] = dot_s8_of_one(quants, x.q[0], first, last, bias[0]);
@@ -209,6 +225,7 @@ LANES_INLINE void dot_s8(const uint8_t *quants, size_t stride, struct x_rows x, 
                 dot[t][r] = bytes_add(dot[t][r], w[t], spread);
         }
     }
+#endif
 }
 
 // How far to shift a word of a line right for input i of a group.
@@ -248,7 +265,7 @@ LANES_INLINE void accumulate(const uint8_t *quants, size_t stride, struct x_rows
         lanes x_scale = lanes_set1(p->scale);
         products nibble = form.widened ? widened_products(is_u4 ? outlier : 0, is_biased(form))
                                        : nibble_products(is_u4 ? outlier : 0, is_biased(form));
-        lanes whole = all ? spread_float(&p->outlier) : lanes_set1(outlier), offset = lanes_mul(whole, lanes_set1(-128.0f));
+        lanes whole = all ? lanes_spread(&p->outlier) : lanes_set1(outlier), offset = lanes_mul(whole, lanes_set1(-128.0f));
         UNROLL for (uint32_t t = 0; t < tiles; t++) {
             const uint8_t *group = quants + t * stride;
             lanes apart;
@@ -402,7 +419,9 @@ LANES_INLINE void block_quantized(const struct block *b, uint32_t n, float *y, s
     }
 DEFINE_BLOCK(1)
 DEFINE_BLOCK(2)
+#if GEMM_ROWS >= 4
 DEFINE_BLOCK(4)
+#endif
 #if GEMM_ROWS == 8
 DEFINE_BLOCK(8)
 #endif
@@ -412,7 +431,7 @@ static uint32_t block_rows(uint32_t left)
 {
     if (GEMM_ROWS == 8 && left >= 8)
         return 8;
-    return left >= 4 ? 4 : left >= 2 ? 2 : 1;
+    return GEMM_ROWS >= 4 && left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
 // Computes rows row .. row_end - 1 of one tile. tile_end: the first tile beyond the call's; columns: the tile's outputs.
@@ -433,7 +452,9 @@ static void tile_quantized(const struct packed_matrix *w, const struct quantized
 #if GEMM_ROWS == 8
         case 8: block_quantized_8(&b, out, y_stride, columns, store); break;
 #endif
+#if GEMM_ROWS >= 4
         case 4: block_quantized_4(&b, out, y_stride, columns, store); break;
+#endif
         case 2: block_quantized_2(&b, out, y_stride, columns, store); break;
         default: block_quantized_1(&b, out, y_stride, columns, store); break;
         }
@@ -441,7 +462,9 @@ static void tile_quantized(const struct packed_matrix *w, const struct quantized
 }
 
 #include "kernels/gemm/gemm_float_lanes.h"
+#ifdef WIDENED_LEAST
 #include "kernels/gemm/gemm_widened_lanes.h"
+#endif
 
 // Returns the rows of a panel, a multiple of 8.
 static uint32_t panel_rows(uint32_t k)
@@ -453,12 +476,18 @@ static uint32_t panel_rows(uint32_t k)
 // Returns the end of the rows to compute together from `row` on, and whether it pays to widen weights for them.
 static uint32_t next_rows(uint32_t k, uint32_t row, uint32_t row_end, bool *widened)
 {
-    uint32_t panel = panel_rows(k), last = MIN(row_end, (row / panel + 1) * panel), after = row + WIDENED_BLOCK - row % WIDENED_BLOCK;
+    uint32_t panel = panel_rows(k), last = MIN(row_end, (row / panel + 1) * panel);
+#ifndef WIDENED_LEAST
+    *widened = false;
+    return last;
+#else
+    uint32_t after = row + WIDENED_BLOCK - row % WIDENED_BLOCK;
     uint32_t whole = row + MIN(last - row, WIDENED_ROWS) / WIDENED_BLOCK * WIDENED_BLOCK;
     *widened = row % WIDENED_BLOCK == 0 && whole - row >= WIDENED_LEAST;
     if (*widened)
         return whole;
     return row % WIDENED_BLOCK == 0 ? last : MIN(last, after); // the rows before the first whole block, or too few
+#endif
 }
 
 void GEMM_NAME(const struct packed_matrix *w, const struct quantized_rows *x, uint32_t row_begin, uint32_t row_count,
@@ -483,10 +512,13 @@ void GEMM_NAME(const struct packed_matrix *w, const struct quantized_rows *x, ui
         for (uint32_t t = tile_begin, tiles; t < tile_end; t += tiles) {
             tiles = widened ? MIN(GEMM_TILES, tile_end - t) : 1;
             uint32_t first = t * COLUMNS, columns = MIN(COLUMNS, w->output_count - (first + (tiles - 1) * COLUMNS));
-            if (widened)
+#ifdef WIDENED_LEAST
+            if (widened) {
                 tiles_widened(w, x, t, tiles, tile_end, next, row, last, y + first, y_stride, columns, store);
-            else
-                tile_quantized(w, x, t, tile_end, next, row, last, y + first, y_stride, columns, store);
+                continue;
+            }
+#endif
+            tile_quantized(w, x, t, tile_end, next, row, last, y + first, y_stride, columns, store);
         }
         row = last;
     }

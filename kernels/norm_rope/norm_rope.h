@@ -60,6 +60,7 @@ void rope_table_build(const struct rope_params *params, uint32_t position_begin,
 NORM_ROPE_DECLARE(ref);
 NORM_ROPE_DECLARE(avx2);
 NORM_ROPE_DECLARE(avx512);
+NORM_ROPE_DECLARE(neon);
 #undef NORM_ROPE_DECLARE
 
 #endif

@@ -1,4 +1,4 @@
-// norm_rope_lanes.h: the body of norm_rope_avx2.c and norm_rope_avx512.c, in 16 lanes (lanes.h).
+// norm_rope_lanes.h: the body of norm_rope_avx2.c, norm_rope_avx512.c and norm_rope_neon.c, in 16 lanes (lanes.h).
 //
 // Define NAME(op), the entry's name at this level, before including. Sums run in four accumulators, block of 16 by block
 // of 16 in turn, so that the latency of an addition is hidden; they are added ((0+1)+(2+3)), then down the tree. Sums of

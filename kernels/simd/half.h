@@ -53,6 +53,9 @@ static inline uint16_t f16_down(float x)
     return (uint16_t)(bits == 0 ? 0x8001 : bits & 0x8000 ? bits + 1 : bits - 1);
 }
 
+// Rounded up. x is finite and within ±65504.
+static inline uint16_t f16_up(float x) { return f16_down(-x) ^ 0x8000u; }
+
 // Exact.
 static inline float bf16_to_float(uint16_t half) { return f32_from_bits((uint32_t)half << 16); }
 

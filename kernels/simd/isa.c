@@ -1,4 +1,5 @@
-// isa.c: what the processor can run, by CPUID, and what the operating system saves on a context switch, by XGETBV.
+// isa.c: what the processor can run, and what the operating system saves on a context switch: on x86-64 by CPUID and XGETBV, on AArch64 by
+// what the kernel says in the auxiliary vector.
 //
 // A bit of CPUID alone is not enough: under an operating system that does not save the upper register halves, the
 // instructions fault. XCR0 bits 1-2 are the XMM and YMM state, bits 5-7 the AVX-512 masks, upper halves and ZMM16-31.
@@ -6,11 +7,17 @@
 
 #include "common/base/checked.h"
 
-#include <cpuid.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 #define XCR0_AVX 0x06u
 #define XCR0_AVX512 0xe6u
@@ -27,7 +34,16 @@
 #define LEAF7_ECX_VNNI (1u << 11)
 #define LEAF7_1_EAX_AVXVNNI (1u << 4)
 
-enum feature { HAS_AVX2 = 1, HAS_AVXVNNI = 2, HAS_AVX512 = 4, HAS_VNNI = 8, IS_KNOWN = 1 << 30 };
+enum feature {
+    HAS_AVX2 = 1,
+    HAS_AVXVNNI = 2,
+    HAS_AVX512 = 4,
+    HAS_VNNI = 8,
+    HAS_NEON = 16,
+    HAS_DOTPROD = 32,
+    HAS_I8MM = 64,
+    IS_KNOWN = 1 << 30
+};
 
 static const struct {
     const char *name;
@@ -38,14 +54,19 @@ static const struct {
     [ISA_AVXVNNI] = {"avxvnni", HAS_AVX2 | HAS_AVXVNNI},
     [ISA_AVX512] = {"avx512", HAS_AVX2 | HAS_AVX512},
     [ISA_VNNI] = {"vnni", HAS_AVX2 | HAS_AVX512 | HAS_VNNI},
+    [ISA_NEON] = {"neon", HAS_NEON},
+    [ISA_DOTPROD] = {"dotprod", HAS_NEON | HAS_DOTPROD},
+    [ISA_I8MM] = {"i8mm", HAS_NEON | HAS_DOTPROD | HAS_I8MM},
 };
 
-static const enum isa_level by_preference[] = {ISA_VNNI, ISA_AVX512, ISA_AVXVNNI, ISA_AVX2, ISA_REF};
+static const enum isa_level by_preference[] = {ISA_VNNI, ISA_AVX512,  ISA_AVXVNNI, ISA_AVX2,
+                                               ISA_I8MM, ISA_DOTPROD, ISA_NEON,    ISA_REF};
 
 _Static_assert(ARRAY_COUNT(by_preference) == ISA_LEVEL_COUNT, "every level has a place in the list");
 
 const char *isa_name(enum isa_level level) { return (unsigned)level < ISA_LEVEL_COUNT ? levels[level].name : "unknown"; }
 
+#if defined(__x86_64__)
 static uint32_t read_xcr0(void)
 {
     uint32_t eax, edx;
@@ -73,6 +94,15 @@ static int ask_processor(void)
         features |= HAS_AVX512 | (has_all(ecx, LEAF7_ECX_VNNI) ? HAS_VNNI : 0);
     return features;
 }
+#elif defined(__aarch64__)
+static int ask_processor(void)
+{
+    unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+    return (first & HWCAP_ASIMD ? HAS_NEON : 0) | (first & HWCAP_ASIMDDP ? HAS_DOTPROD : 0) | (second & HWCAP2_I8MM ? HAS_I8MM : 0);
+}
+#else // plain loops only
+static int ask_processor(void) { return 0; }
+#endif
 
 // Asked once: CPUID leaves a virtual machine, which takes some ten microseconds.
 static int features_here(void)
@@ -120,6 +150,6 @@ enum status isa_choose(const char *name, enum isa_level *out, struct error *erro
         *out = (enum isa_level)level;
         return STATUS_OK;
     }
-    return error_set(error, STATUS_INVALID_ARGUMENT, "%s is '%.32s': expected auto, ref, avx2, avxvnni, avx512 or vnni", source,
-                     name);
+    return error_set(error, STATUS_INVALID_ARGUMENT,
+                     "%s is '%.32s': expected auto, ref, avx2, avxvnni, avx512, vnni, neon, dotprod or i8mm", source, name);
 }

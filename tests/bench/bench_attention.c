@@ -14,7 +14,10 @@
 #include <time.h>
 
 #include <cblas.h>
+
+#if defined(__x86_64__)
 #include <immintrin.h>
+#endif
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
@@ -48,6 +51,8 @@ struct job {
 // A way of reading: one stream a thread, which the hardware prefetches, or four with software prefetch.
 typedef uint64_t read_fn(const uint64_t *words, size_t count);
 
+#if defined(__x86_64__)
+#define PLAIN_TARGET target("avx2"),
 __attribute__((target("avx512f"), noinline)) static uint64_t read_stream(const uint64_t *words, size_t count)
 {
     __m512i sums[4] = {0};
@@ -72,8 +77,14 @@ __attribute__((target("avx512f"), noinline)) static uint64_t read_four_streams(c
         _mm512_xor_si512(_mm512_xor_si512(sums[0], sums[1]), _mm512_xor_si512(sums[2], sums[3])));
 }
 
+#else
+#define PLAIN_TARGET
+#define read_stream read_plain
+#define read_four_streams read_plain
+#endif
+
 // Without AVX-512: plain loops that the compiler turns into vector loads.
-__attribute__((optimize("O3"), target("avx2"), noinline)) static uint64_t read_plain(const uint64_t *words, size_t count)
+__attribute__((optimize("O3"), PLAIN_TARGET noinline)) static uint64_t read_plain(const uint64_t *words, size_t count)
 {
     uint64_t sums[32] = {0}, all = 0;
     for (size_t i = 0; i + 32 <= count; i += 32)

@@ -75,6 +75,7 @@ static inline double machine_read_bandwidth(struct machine *machine)
 
 #define MACHINE_PEAK_LOOPS 200000u
 
+#if defined(__x86_64__)
 // The instruction of each loop below, on eight to sixteen registers of its own: enough to hide its latency. All registers begin as zeros,
 // because numbers of f32 that are subnormal would be slow.
 #define MACHINE_EIGHT(one, v) one(v, 0) one(v, 1) one(v, 2) one(v, 3) one(v, 4) one(v, 5) one(v, 6) one(v, 7)
@@ -105,6 +106,7 @@ MACHINE_LOOP(machine_dpbusd_256, "avx2,avxvnni", "", MACHINE_TWELVE(MACHINE_AVXV
 MACHINE_LOOP(machine_dpbusd_512, "avx512f,avx512vnni", MACHINE_WIDE_ZERO, MACHINE_SIXTEEN(MACHINE_VNNI_ONE, zmm))
 MACHINE_LOOP(machine_fma_256, "avx2,fma", "", MACHINE_TWELVE(MACHINE_FMA_ONE, ymm))
 MACHINE_LOOP(machine_fma_512, "avx512f", MACHINE_WIDE_ZERO, MACHINE_SIXTEEN(MACHINE_WIDE_FMA_ONE, zmm))
+#endif
 
 // The instructions that bound a level's products: a loop, and the products in one round of it.
 struct machine_peak {
@@ -113,18 +115,23 @@ struct machine_peak {
     double products;
 };
 
+// Another architecture has no peaks yet.
 static const struct machine_peak machine_int8_peaks[ISA_LEVEL_COUNT] = {
+#if defined(__x86_64__)
     [ISA_AVX2] = {"vpmaddubsw + vpaddw, 256 bits", machine_bytes_256, 8 * 32},
     [ISA_AVXVNNI] = {"vpdpbusd, 256 bits", machine_dpbusd_256, 12 * 32},
     [ISA_AVX512] = {"vpmaddubsw + vpaddw, 512 bits", machine_bytes_512, 8 * 64},
     [ISA_VNNI] = {"vpdpbusd, 512 bits", machine_dpbusd_512, 16 * 64},
+#endif
 };
 
 static const struct machine_peak machine_f32_peaks[ISA_LEVEL_COUNT] = {
+#if defined(__x86_64__)
     [ISA_AVX2] = {"f32 FMA, 256 bits", machine_fma_256, 12 * 8},
     [ISA_AVXVNNI] = {"f32 FMA, 256 bits", machine_fma_256, 12 * 8},
     [ISA_AVX512] = {"f32 FMA, 512 bits", machine_fma_512, 16 * 16},
     [ISA_VNNI] = {"f32 FMA, 512 bits", machine_fma_512, 16 * 16},
+#endif
 };
 
 static inline void machine_peak_job(void *arg, uint32_t thread_index, uint32_t thread_count)

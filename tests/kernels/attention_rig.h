@@ -79,7 +79,7 @@ static inline struct feed feed_make(const struct kv_shape *shape, uint64_t id, u
 
 static inline const char *fast_level(void)
 {
-    return isa_supported(ISA_AVX512) ? "avx512" : isa_supported(ISA_AVX2) ? "avx2" : "ref";
+    return isa_supported(ISA_AVX512) ? "avx512" : isa_supported(ISA_AVX2) ? "avx2" : isa_supported(ISA_NEON) ? "neon" : "ref";
 }
 
 // Feeds all sequences (ascending ids) to their ends in one batch, `chunks[i]` rows of sequence i a step.

@@ -1,6 +1,11 @@
 // test_dispatch.c: levels are found, forced and refused as isa.h says, and every table is complete.
 #include "kernel_test.h"
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 static void test_names(void **state)
 {
     (void)state;
@@ -9,9 +14,13 @@ static void test_names(void **state)
     assert_string_equal(isa_name(ISA_AVXVNNI), "avxvnni");
     assert_string_equal(isa_name(ISA_AVX512), "avx512");
     assert_string_equal(isa_name(ISA_VNNI), "vnni");
+    assert_string_equal(isa_name(ISA_NEON), "neon");
+    assert_string_equal(isa_name(ISA_DOTPROD), "dotprod");
+    assert_string_equal(isa_name(ISA_I8MM), "i8mm");
     assert_string_equal(isa_name((enum isa_level)99), "unknown");
 }
 
+#if defined(__x86_64__)
 // Not all compilers in use know this name; the kernel's list is as good a second opinion.
 static bool has_avxvnni(void)
 {
@@ -26,10 +35,8 @@ static bool has_avxvnni(void)
 }
 
 // The compiler's own detection is the second opinion.
-static void test_detection(void **state)
+static void check_detection(void)
 {
-    (void)state;
-    assert_true(isa_supported(ISA_REF));
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
@@ -42,6 +49,33 @@ static void test_detection(void **state)
                                  : isa_supported(ISA_AVXVNNI) ? ISA_AVXVNNI
                                  : isa_supported(ISA_AVX2)    ? ISA_AVX2
                                                               : ISA_REF);
+    assert_false(isa_supported(ISA_NEON) || isa_supported(ISA_DOTPROD) || isa_supported(ISA_I8MM));
+}
+#elif defined(__aarch64__)
+// What the processor says in its registers, which the kernel lets a program read, is the second opinion.
+static void check_detection(void)
+{
+    uint64_t first, second;
+    if (!(getauxval(AT_HWCAP) & HWCAP_CPUID))
+        skip();
+    __asm__("mrs %0, s3_0_c0_c6_0" : "=r"(first));  // ID_AA64ISAR0_EL1
+    __asm__("mrs %0, s3_0_c0_c6_1" : "=r"(second)); // ID_AA64ISAR1_EL1
+    bool dotprod = first >> 44 & 15, i8mm = second >> 52 & 15;
+    assert_true(isa_supported(ISA_NEON));
+    assert_int_equal(isa_supported(ISA_DOTPROD), dotprod);
+    assert_int_equal(isa_supported(ISA_I8MM), dotprod && i8mm);
+    assert_false(isa_supported(ISA_AVX2) || isa_supported(ISA_AVXVNNI) || isa_supported(ISA_AVX512) || isa_supported(ISA_VNNI));
+}
+#else
+static void check_detection(void) { assert_int_equal(isa_best(), ISA_REF); }
+#endif
+
+static void test_detection(void **state)
+{
+    (void)state;
+    assert_true(isa_supported(ISA_REF));
+    check_detection();
+    assert_true(isa_supported(isa_best()));
 }
 
 static void test_choice(void **state)

@@ -19,11 +19,11 @@ static inline uint32_t sample_seed(void)
     return seed ? (uint32_t)strtoull(seed, NULL, 10) : 0;
 }
 
-// Whether case `index` is one of this run's: one in `parts`, one in `sanitized_parts` under a sanitizer. Neither shares a factor with the
+// Whether case `index` is one of this run's: one in `parts`, one in `sanitized_parts` under a sanitizer or, by FD_EMULATED, an emulator. Neither shares a factor with the
 // periods of what makes up the cases: else some combinations would never be in one sample.
 static inline bool in_sample(uint32_t index, uint32_t parts, uint32_t sanitized_parts)
 {
-    const uint32_t of = SANITIZED ? sanitized_parts : parts;
+    const uint32_t of = SANITIZED || getenv("FD_EMULATED") ? sanitized_parts : parts;
     const char *all = getenv("FD_ALL");
     return (all && *all == '1') || (index % of + sample_seed() % of) % of == 0;
 }

@@ -1,7 +1,7 @@
-// gemm_whole_lanes.h: what gemm_avx512.c and gemm_vnni.c share: 16 outputs in one register, without the products of bytes. It says what
+// gemm_whole_avx512.h: what gemm_avx512.c and gemm_vnni.c share: 16 outputs in one register, without the products of bytes. It says what
 // gemm_lanes.h needs of `quad` and of the picks; the including file has the rest.
-#ifndef FD_KERNELS_GEMM_GEMM_WHOLE_LANES_H
-#define FD_KERNELS_GEMM_GEMM_WHOLE_LANES_H
+#ifndef FD_KERNELS_GEMM_GEMM_WHOLE_AVX512_H
+#define FD_KERNELS_GEMM_GEMM_WHOLE_AVX512_H
 
 #include <stdbool.h>
 
@@ -20,12 +20,6 @@ LANES_INLINE void quad_store(uint8_t *p, quad a) { _mm512_storeu_si512(p, a); }
 LANES_INLINE quad quad_add_120(quad a) { return _mm512_add_epi8(a, _mm512_set1_epi8(120)); }
 LANES_INLINE quad quad_and_0f(quad a) { return _mm512_and_si512(a, _mm512_set1_epi8(0x0f)); }
 LANES_INLINE quad quad_shift_4(quad a) { return _mm512_srli_epi16(a, 4); }
-LANES_INLINE lanes spread_float(const float *x)
-{
-    lanes all = lanes_set1(*x);
-    __asm__("" : "+v"(all));
-    return all;
-}
 LANES_INLINE quad quad_spread(const int8_t *x)
 {
     int32_t four;
