@@ -1,6 +1,6 @@
 #!/bin/sh
 # install-packages.sh [--list] GROUP...: installs the Debian packages that a group needs and that are missing.
-# Groups: build (compile and serve), cuda (make cuda, beside the toolkit), test (make check), deploy (make check-deploy), image (make images, beside
+# Groups: build (compile and serve), cuda (make cuda, beside the toolkit), test (make check), arm (make check-arm), deploy (make check-deploy), image (make images, beside
 # build) and proxy (the image before several gateways). Says what it installs, asks nothing. --list prints names.
 set -eu
 
@@ -10,6 +10,7 @@ python3-venv"
 cuda="g++"
 test="libcmocka-dev g++ clang clang-format libclang-rt-14-dev binutils git shellcheck curl procps universal-ctags
 openssl chromium chromium-driver prometheus mandoc zsh fish systemd"
+arm="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 deploy="podman catatonit runc mmdebstrap crun uidmap slirp4netns iptables netavark aardvark-dns python3 python3-venv curl"
 image="ca-certificates"
 proxy="haproxy"
@@ -26,10 +27,11 @@ for group in "$@"; do
     build) packages="$packages $build" ;;
     cuda) packages="$packages $cuda" ;;
     test) packages="$packages $test" ;;
+    arm) packages="$packages $arm" ;;
     deploy) packages="$packages $deploy" ;;
     image) packages="$packages $image" ;;
     proxy) packages="$packages $proxy" ;;
-    *) echo "install-packages.sh: unknown group '$group' (build, cuda, test, deploy, image, proxy)" >&2; exit 2 ;;
+    *) echo "install-packages.sh: unknown group '$group' (build, cuda, test, arm, deploy, image, proxy)" >&2; exit 2 ;;
     esac
 done
 if [ -n "$list" ]; then

@@ -79,6 +79,7 @@ if has_turn 2; then
     step "build with ThreadSanitizer" make -j"$jobs" SAN=thread programs
     TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" sanitized build-thread unit integration e2e-sanitizer
 fi
+[ "$mode" = sample ] || step "AArch64 under qemu" tests/arm/check_arm.sh
 if has_turn 0 || tests/changed.sh deploy docker tests/deploy; then
     step "deployment" deployment
 fi
