@@ -33,6 +33,7 @@ struct thread_pool {
     _Alignas(CACHE_LINE) atomic_uint phase;
     _Alignas(CACHE_LINE) atomic_uint arrived;
     _Alignas(CACHE_LINE) atomic_uint claim;
+    struct thread_pool_counts counts; // the last thread to arrive counts a barrier, and `phase` publishes it
     _Alignas(CACHE_LINE) atomic_uint sleepers;
     thread_pool_fn *fn;
     void *arg;
@@ -97,6 +98,7 @@ void thread_pool_barrier(struct thread_pool *pool)
         wait_change(pool, &pool->phase, phase, YIELDS_WITHIN_JOB);
         return;
     }
+    pool->counts.barriers++;
     atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed); // published by the bump
     atomic_store_explicit(&pool->claim, 0, memory_order_relaxed);
     bump(pool, &pool->phase);
@@ -160,6 +162,7 @@ void thread_pool_run(struct thread_pool *pool, thread_pool_fn *fn, void *arg)
     go_home(pool);
     pool->fn = fn;
     pool->arg = arg;
+    pool->counts.jobs++;
     atomic_store_explicit(&pool->claim, 0, memory_order_relaxed); // published by the bump
     if (pool->thread_count > 1)
         bump(pool, &pool->job);
@@ -215,6 +218,8 @@ void thread_pool_close(struct thread_pool *pool)
 }
 
 uint32_t thread_pool_threads(const struct thread_pool *pool) { return pool->thread_count; }
+
+struct thread_pool_counts thread_pool_count(const struct thread_pool *pool) { return pool->counts; }
 
 // Best effort, as pin() is.
 void thread_pool_spread(struct thread_pool *pool, const struct numa_mask *sets, uint32_t set_count)

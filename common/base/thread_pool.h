@@ -47,6 +47,15 @@ void thread_pool_run(struct thread_pool *pool, thread_pool_fn *fn, void *arg);
 // any of them wrote before the call.
 void thread_pool_barrier(struct thread_pool *pool);
 
+// How often the threads of a pool have waited for one another.
+struct thread_pool_counts {
+    uint64_t jobs;     // thread_pool_run(): the threads wait for it to begin
+    uint64_t barriers; // the end of each job is one
+};
+
+// Returns the counts since the pool was opened. Call it from the thread that runs jobs, between two of them.
+struct thread_pool_counts thread_pool_count(const struct thread_pool *pool);
+
 // Call it inside a job. Returns the next item number of this phase, from 0. A number that is not below the phase's item count means
 // that no item is left.
 uint32_t thread_pool_claim(struct thread_pool *pool);

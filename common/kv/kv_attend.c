@@ -346,6 +346,17 @@ static void fold_split(const struct kv_batch *batch, const struct block *block, 
     write_outputs(batch, block, kv_head, &total, scratch);
 }
 
+// K and V of a row, for one KV head, into their tile.
+static void store_head(const struct kv_batch *batch, const struct block *block, uint32_t row, uint32_t head)
+{
+    const struct kv_store *store = batch->store;
+    uint32_t head_dim = store->shape.head_dim, position = batch->positions[row];
+
+    store->kernels->store((enum attend_type)store->shape.type, head_dim, batch->k[row] + (size_t)head * head_dim,
+                          batch->v[row] + (size_t)head * head_dim,
+                          kv_tile(store, block->slot, batch->layer, head, position / ATTEND_TILE), position % ATTEND_TILE);
+}
+
 // K and V of the piece's rows into their tile, and its bounds once it is full; the outputs of rows that lost their sequence become 0.
 static void store_piece(const struct kv_batch *batch, const struct piece *piece)
 {
@@ -362,23 +373,21 @@ static void store_piece(const struct kv_batch *batch, const struct piece *piece)
             continue;
         }
         for (uint32_t head = 0; head < store->shape.kv_heads; head++)
-            store->kernels->store((enum attend_type)store->shape.type, head_dim, batch->k[row] + (size_t)head * head_dim,
-                                  batch->v[row] + (size_t)head * head_dim, kv_tile(store, block->slot, batch->layer, head, tile),
-                                  batch->positions[row] % ATTEND_TILE);
+            store_head(batch, block, row, head);
     }
     for (uint32_t head = 0; is_full && block->alive && store->bounds_width && head < store->shape.kv_heads; head++)
         kv_bounds_write(store, block->slot, batch->layer, head, tile);
 }
 
-// Claims the next unit whose block is wanted. False: none is left.
-static bool claim_unit(const struct kv_batch *batch, struct unit *unit, struct next *next)
+// Claims the next unit whose block is wanted, or, joined, is to be stored. False: none is left.
+static bool claim_unit(const struct kv_batch *batch, bool joined, struct unit *unit, struct next *next)
 {
     uint32_t kv_heads = batch->store->shape.kv_heads, units = batch->windowed ? batch->block_count : batch->unit_count;
 
     for (uint32_t item; (item = thread_pool_claim(batch->store->pool)) < units * kv_heads;) {
         *unit = batch->windowed ? (struct unit){item / kv_heads, KV_NONE} : batch->units[item / kv_heads];
         *next = (struct next){&batch->blocks[unit->block], item % kv_heads, unit->range};
-        if (next->block->wanted)
+        if (joined ? next->block->alive : next->block->wanted)
             return true;
     }
     next->block = NULL;
@@ -403,8 +412,8 @@ static void attend_job(void *arg, uint32_t thread_index, uint32_t thread_count)
             kv_choose_share(batch, item, &scratch.choosing);
         thread_pool_barrier(store->pool);
     }
-    for (more = claim_unit(batch, &unit, &now); more; now = next, unit = next_unit) {
-        more = claim_unit(batch, &next_unit, &next);
+    for (more = claim_unit(batch, false, &unit, &now); more; now = next, unit = next_unit) {
+        more = claim_unit(batch, false, &next_unit, &next);
         attend_unit(batch, &unit, now.kv_head, &next, &scratch);
     }
     if (!batch->split_count || batch->windowed)
@@ -432,18 +441,16 @@ static void clear_partials(const struct kv_batch *batch, const struct block *blo
 
 void kv_batch_sinks(struct kv_batch *batch, const float *sinks) { batch->sinks = sinks; }
 
-void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k, const float *const *v,
-                     float *const *o)
+// What comes before a layer's job: which rows are still there, and what it will read.
+static void begin_layer(struct kv_batch *batch, uint32_t layer, float *const *o)
 {
     struct kv_store *store = batch->store;
-    uint64_t start_ns = clock_now_ns();
 
     assert_always(layer < store->shape.layers);
-    if (!batch->row_count)
-        return;
+    store->began_ns = clock_now_ns();
     batch->layer = layer;
     batch->windowed = kv_is_windowed(&store->shape, layer);
-    batch->q = q, batch->k = k, batch->v = v, batch->o = o;
+    batch->o = o;
     for (uint32_t i = 0; i < batch->block_count; i++) {
         struct block *block = &batch->blocks[i];
         block->alive = kv_ledger_is_current(&store->ledger, block->slot, block->generation);
@@ -457,18 +464,97 @@ void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const 
             store->stats.tokens_read += batch->windowed ? block->window_tokens_read : block->tokens_read;
         }
     }
-    if (!batch->windowed)
-        kv_choose_begin(batch);
-    thread_pool_run(store->pool, attend_job, batch);
+}
+
+// What comes after it: the last layer makes positions complete.
+static void end_layer(struct kv_batch *batch)
+{
+    struct kv_store *store = batch->store;
+
     batch->sinks = NULL;
-    if (layer == batch->layers_done)
+    if (batch->layer == batch->layers_done)
         batch->layers_done++;
-    if (layer + 1 == store->shape.layers && batch->layers_done == store->shape.layers)
+    if (batch->layer + 1 == store->shape.layers && batch->layers_done == store->shape.layers)
         for (uint32_t i = 0; i < batch->block_count; i++) {
             struct kv_sequence *sequence = &store->ledger.sequences[batch->blocks[i].slot];
             if (batch->blocks[i].alive && !batch->blocks[i].reads)
                 sequence->complete = MAX(sequence->complete, sequence->first + kv_block_limit(batch, &batch->blocks[i]));
         }
     store->stats.rows += batch->row_count;
-    store->stats.attend_ns += clock_now_ns() - start_ns;
+    store->stats.attend_ns += clock_now_ns() - store->began_ns;
 }
+
+void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k, const float *const *v,
+                     float *const *o)
+{
+    if (!batch->row_count)
+        return;
+    begin_layer(batch, layer, o);
+    batch->q = q, batch->k = k, batch->v = v;
+    if (!batch->windowed)
+        kv_choose_begin(batch);
+    thread_pool_run(batch->store->pool, attend_job, batch);
+    end_layer(batch);
+}
+
+// --- few rows, in the job of a caller ---
+
+void kv_batch_join_begin(struct kv_batch *batch, uint32_t layer, float *const *o)
+{
+    const struct kv_shape *shape = &batch->store->shape;
+
+    begin_layer(batch, layer, o);
+    for (uint32_t i = 0; i < batch->block_count; i++) {
+        const struct block *block = &batch->blocks[i];
+        for (uint32_t row = block->first_row; !block->alive && row < block->first_row + block->row_count; row++)
+            if (o[row])
+                memset(o[row], 0, (size_t)shape->heads * shape->head_dim * sizeof *o[row]);
+        for (uint32_t head = 0; head < shape->kv_heads; head++) // relaxed: the job's beginning publishes it
+            atomic_store_explicit(&batch->left[i * shape->kv_heads + head], block->range_count, memory_order_relaxed);
+    }
+}
+
+// Stores what the unit's rows write to the tiles that it reads, then attends.
+static void join_unit(const struct kv_batch *batch, const struct unit *unit, uint32_t kv_head, const struct next *next,
+                      const struct scratch *scratch)
+{
+    const struct kv_store *store = batch->store;
+    const struct block *block = &batch->blocks[unit->block];
+
+    for (uint32_t row = block->first_row; row < block->first_row + block->row_count; row++) {
+        uint32_t position = batch->positions[row];
+        if (unit->range != KV_NONE && position / ATTEND_RANGE != unit->range)
+            continue;
+        store_head(batch, block, row, kv_head);
+        if (store->bounds_width && position % ATTEND_TILE == ATTEND_TILE - 1)
+            kv_bounds_write(store, block->slot, batch->layer, kv_head, position / ATTEND_TILE);
+    }
+    if (!block->wanted)
+        return;
+    attend_unit(batch, unit, kv_head, next, scratch);
+    if (unit->range == KV_NONE)
+        return;
+    // acq_rel: whoever folds has seen the partials of all ranges
+    atomic_uint *left = &batch->left[unit->block * store->shape.kv_heads + kv_head];
+    if (atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) == 1)
+        fold_split(batch, block, kv_head, scratch);
+}
+
+void kv_batch_join(struct kv_batch *batch, uint32_t thread_index, const float *const *q, const float *const *k,
+                   const float *const *v)
+{
+    const struct scratch scratch = scratch_of(batch->store, thread_index);
+    struct kv_batch own = *batch; // this thread's rows
+    struct unit unit, next_unit;
+    struct next now, next;
+
+    if (thread_index == 0)
+        batch->store->began_ns = clock_now_ns(); // its phase begins
+    own.q = q, own.k = k, own.v = v;
+    for (bool more = claim_unit(&own, true, &unit, &now); more; now = next, unit = next_unit) {
+        more = claim_unit(&own, true, &next_unit, &next);
+        join_unit(&own, &unit, now.kv_head, &next, &scratch);
+    }
+}
+
+void kv_batch_join_end(struct kv_batch *batch) { end_layer(batch); }

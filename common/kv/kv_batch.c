@@ -16,8 +16,10 @@ enum status kv_batch_open(struct kv_store *store, struct kv_batch **out)
     batch->splits = calloc(store->max_rows, sizeof *batch->splits);
     batch->choices = calloc(MAX(store->choice_capacity, 1u), sizeof *batch->choices);
     batch->units = calloc(store->unit_capacity, sizeof *batch->units);
+    batch->left = calloc((size_t)KV_JOIN_ROWS * store->shape.kv_heads, sizeof *batch->left);
     store->batch_count++;
-    if (!batch->positions || !batch->blocks || !batch->pieces || !batch->splits || !batch->choices || !batch->units) {
+    if (!batch->positions || !batch->blocks || !batch->pieces || !batch->splits || !batch->choices || !batch->units ||
+        !batch->left) {
         kv_batch_close(batch);
         return STATUS_RESOURCE_EXHAUSTED;
     }
@@ -30,6 +32,7 @@ void kv_batch_close(struct kv_batch *batch)
     if (!batch)
         return;
     batch->store->batch_count--;
+    free(batch->left);
     free(batch->units);
     free(batch->choices);
     free(batch->splits);
@@ -184,4 +187,14 @@ enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uin
     batch->row_count = row_count;
     plan_units(batch);
     return STATUS_OK;
+}
+
+// Each sequence's rows are in one block then: what a unit reads is stored by the unit itself.
+bool kv_batch_can_join(const struct kv_batch *batch)
+{
+    bool can = batch->row_count > 0 && batch->row_count <= MIN(KV_JOIN_ROWS, batch->store->block_rows);
+
+    for (uint32_t i = 0; can && i < batch->block_count; i++)
+        can = !batch->blocks[i].sparse && !batch->blocks[i].gets_partials;
+    return can;
 }

@@ -6,6 +6,11 @@
 //
 //     store: pieces ─ barrier ─ attend: units × KV heads ─ barrier (if a block was split) ─ fold the split ones
 //
+// Few dense rows need no barrier (kv_batch_join): the thread that claims a unit first stores what the unit's rows write to the tiles
+// that it reads, and whoever attends to the last range of a split block folds them:
+//
+//     store and attend: units × KV heads, and fold
+//
 // A piece is what a step writes to one tile, so that whoever stores the tile's last token has all 16 and writes its bounds.
 // A sparse row (attention_sparse.h) is a block of its own, because it has tiles of its own: the thread that attends to it for a KV head
 // chooses them first, or all threads together if it is split (kv_choose.h).
@@ -63,6 +68,7 @@ struct kv_batch {
     uint32_t *splits;     // [max_rows] numbers of the blocks that are split
     uint32_t *choices;    // [choice_capacity] of those that are sparse
     struct unit *units;   // [unit_capacity]
+    atomic_uint *left;    // [KV_JOIN_ROWS][kv_heads] ranges of a split block that are not attended to yet, in a joined job
     // of the layer that is being attended
     uint32_t layer;
     bool windowed;

@@ -41,6 +41,7 @@ struct kv_store {
     uint64_t memory_bytes;
     uint32_t batch_count; // number of open batches
     struct kv_stats stats;
+    uint64_t began_ns; // the layer that is being attended
 };
 
 // Returns tile number `tile` (16 tokens) of what is held of the sequence in `slot`. The sequence must have the page.

@@ -131,7 +131,7 @@ static uint64_t left_bytes(const struct kv_store *store)
 static uint64_t batch_bytes(const struct kv_store *store)
 {
     return (uint64_t)store->max_rows * (sizeof(struct kv_row) + 84) + (uint64_t)store->unit_capacity * 8 +
-           (uint64_t)store->choice_capacity * 4;
+           (uint64_t)store->choice_capacity * 4 + (uint64_t)KV_JOIN_ROWS * store->shape.kv_heads * sizeof(atomic_uint);
 }
 
 enum { ALIGN = 64 };

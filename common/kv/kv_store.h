@@ -158,6 +158,17 @@ enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uin
 void kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k, const float *const *v,
                      float *const *o);
 
+// The same as a part of a job of the pool of threads that has phases before, for few rows: no thread waits for another between storing
+// and attending. can_join: whether the planned step has at most KV_JOIN_ROWS rows, none of which is sparse or gets partials.
+// begin: before the job, with kv_batch_attend's o. join: in the job, by every thread with its own q, k and v, which the threads
+// must have equal; k and v may be written by others only before the phase. end: after the job.
+enum { KV_JOIN_ROWS = 2 };
+bool kv_batch_can_join(const struct kv_batch *batch);
+void kv_batch_join_begin(struct kv_batch *batch, uint32_t layer, float *const *o);
+void kv_batch_join(struct kv_batch *batch, uint32_t thread_index, const float *const *q, const float *const *k,
+                   const float *const *v);
+void kv_batch_join_end(struct kv_batch *batch);
+
 // Gives the next layer to be attended sinks: a score for each query head that takes part in the softmax of its rows, without a value.
 // Borrowed until then. A new plan forgets them. Rows that get partials have none. sinks: [heads] f32; NULL: none
 void kv_batch_sinks(struct kv_batch *batch, const float *sinks);

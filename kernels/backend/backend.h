@@ -195,6 +195,9 @@ struct backend_ops {
     float *(*pool_partials)(struct backend_batch *batch);
     // Attends the local rows of a layer. Call it between segment(layer) and segment(layer + 1).
     void (*attend)(struct backend_batch *batch, uint32_t layer);
+    // Optional, without `times`: how long segment(layer) has taken for the attention of local rows, which it does in the same job where they
+    // are few. Call it after the segment of a layer; `attend` has nothing left to do then. 0: it has not attended.
+    uint64_t (*attended_ns)(const struct backend_batch *batch);
     // In a backend with the model's last layer: runs final norm, output projection, and sampling or scoring for up to max_rows
     // rows, all with needs_output. samples[i] is for row row_index[i]. row_index is copied. Until done, samples and the samplers,
     // results and logits that they point to must not move or change, because results and logits are written and samplers are read

@@ -18,7 +18,7 @@
 #include "kernels/backend/cpu_internal.h"
 #include "kernels/backend/loaded_type.h"
 
-enum { SLICE_COUNT = 24, ALIGN = 64 };
+enum { SLICE_COUNT = 25, ALIGN = 64 };
 
 // Of address space for partials: more than a step may have (common/wire/attend.h).
 #define PARTIAL_BYTES (128u << 20)
@@ -43,6 +43,7 @@ static void batch_slices(const struct backend_config *config, struct backend_bat
         {(void **)&batch->gate, mlp_rows * shape->ffn * 4},
         {(void **)&batch->up, mlp_rows * shape->ffn * 4},
         {&batch->quant, quantized_rows_bytes(config->max_rows, widest)},
+        {(void **)&batch->own, cpu_own_bytes(config) * thread_pool_threads(config->pool)},
         {(void **)&batch->kv_rows, rows * sizeof *batch->kv_rows},
         {(void **)&batch->kv_q, rows * sizeof(void *)},
         {(void **)&batch->kv_k, rows * sizeof(void *)},
@@ -264,6 +265,7 @@ static enum status cpu_batch_open(struct backend *backend, struct backend_batch 
         cpu_batch_close(batch);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the activations of a mini-batch");
     }
+    batch->own_bytes = cpu_own_bytes(&backend->config);
     batch_slices(&backend->config, batch, slices);
     slices_place(slices, SLICE_COUNT, ALIGN, batch->memory);
     if (backend->kv)
@@ -394,6 +396,9 @@ static enum status cpu_begin(struct backend_batch *batch, const struct backend_r
                              rows[row].position);
     }
     status = plan_local(batch, bad_row, error);
+    batch->joined = 0;
+    batch->joins = !status && batch->local_count && batch->local_count == row_count && cpu_has_few(batch) &&
+                   kv_batch_can_join(batch->kv);
     if (!status)
         cpu_stream_want(batch, 0);
     if (!status && backend->range.is_first)
@@ -426,22 +431,56 @@ static void skip_attention_of_kv_only(struct backend_batch *batch)
             batch->kv_o[batch->local_count - batch->read_count + i] = NULL;
 }
 
-static void cpu_attend(struct backend_batch *batch, uint32_t layer)
+// What comes before and after the attention of a layer's local rows.
+static void attend_begins(struct backend_batch *batch, uint32_t layer)
 {
     struct backend *backend = batch->backend;
-    struct kv_stats before, after;
 
-    if (!batch->local_count)
-        return;
     if (backend->range.is_last && layer + 1 == backend->range.count && batch->kv_only_count)
         skip_attention_of_kv_only(batch);
-    kv_store_stats(backend->kv, &before);
     kv_batch_sinks(batch->kv, backend->config.model->layers[backend->range.first + layer].sink_scores);
-    kv_batch_attend(batch->kv, layer, batch->kv_q, batch->kv_k, batch->kv_v, batch->kv_o);
-    kv_store_stats(backend->kv, &after);
-    backend->attend_bytes += after.bytes_read - before.bytes_read;
-    backend->attend_us = after.attend_ns / 1000;
 }
+
+static void attend_ended(struct backend *backend)
+{
+    struct kv_stats stats;
+
+    kv_store_stats(backend->kv, &stats);
+    backend->attend_bytes = stats.bytes_read;
+    backend->attend_us = stats.attend_ns / 1000;
+}
+
+static void cpu_attend(struct backend_batch *batch, uint32_t layer)
+{
+    if (!batch->local_count || layer < batch->joined)
+        return;
+    attend_begins(batch, layer);
+    kv_batch_attend(batch->kv, layer, batch->kv_q, batch->kv_k, batch->kv_v, batch->kv_o);
+    attend_ended(batch->backend);
+}
+
+void cpu_join_begin(struct backend_batch *batch, uint32_t layer)
+{
+    struct kv_stats stats;
+
+    kv_store_stats(batch->backend->kv, &stats);
+    batch->joined_ns = stats.attend_ns;
+    attend_begins(batch, layer);
+    kv_batch_join_begin(batch->kv, layer, batch->kv_o);
+}
+
+void cpu_join_end(struct backend_batch *batch)
+{
+    struct kv_stats stats;
+
+    kv_batch_join_end(batch->kv);
+    attend_ended(batch->backend);
+    kv_store_stats(batch->backend->kv, &stats);
+    batch->joined_ns = stats.attend_ns - batch->joined_ns;
+    batch->joined++;
+}
+
+static uint64_t cpu_attended_ns(const struct backend_batch *batch) { return batch->joined ? batch->joined_ns : 0; }
 
 static bool cpu_done(struct backend_batch *batch)
 {
@@ -521,6 +560,7 @@ const struct backend_ops backend_cpu = {
     .pool_reads = cpu_pool_reads,
     .pool_partials = cpu_pool_partials,
     .attend = cpu_attend,
+    .attended_ns = cpu_attended_ns,
     .head = cpu_head,
     .hidden = cpu_hidden,
     .done = cpu_done,

@@ -16,7 +16,7 @@
 #include "common/base/thread_pool.h"
 
 struct claim {
-    struct thread_pool *pool;
+    struct thread_pool *pool; // NULL: nothing is shared
     uint32_t item_count, share, head, piece;
     uint32_t number; // of the first range
     bool begun;
@@ -37,9 +37,17 @@ static inline struct claim claim_begin(struct thread_pool *pool, uint32_t thread
     };
 }
 
+// All items at once, for a thread that does them for itself.
+static inline struct claim claim_all(uint32_t item_count) { return (struct claim){.item_count = item_count}; }
+
 // The next range [begin, begin + *count); false when none is left.
 static inline bool claim_range(struct claim *claim, uint32_t *begin, uint32_t *count)
 {
+    if (!claim->pool) {
+        *begin = 0, *count = claim->item_count;
+        claim->item_count = 0;
+        return *count > 0;
+    }
     uint32_t threads = thread_pool_threads(claim->pool), end;
     do {
         uint32_t number = claim->begun ? threads + thread_pool_claim(claim->pool) : claim->number;

@@ -6,6 +6,9 @@
 // A slot is a row at one of its experts. Slots of one expert lie together, so its weights are read once for all of its rows, and those of an
 // expert that no row has chosen are not read. A row's values do not depend on the other rows: slots are summed in the order of the row's
 // own choice, the best expert first.
+//
+// Of few rows (cpu_share.c) each thread chooses, sorts and quantizes for itself, and whoever computes outputs of `down` for all experts
+// sums them, so that three barriers are left: router | choose, sort, gather, gate, up, activation | quantize, down, sum.
 #include <math.h>
 #include <string.h>
 
@@ -55,27 +58,27 @@ static void choose(const float *scores, uint32_t experts, uint32_t used, uint32_
         weight[i] /= sum;
 }
 
-static void phase_choose(struct backend_batch *batch, uint32_t thread_index)
+static void phase_choose(const struct cpu_share *share)
 {
-    const struct model_shape *shape = &batch->backend->shape;
-    struct cpu_experts *x = &batch->experts;
-    struct claim claim = claim_begin(batch->backend->config.pool, thread_index, batch->row_count, false);
+    const struct model_shape *shape = &share->batch->backend->shape;
+    struct cpu_experts *x = share->experts;
+    struct claim claim = cpu_share_claim(share, share->batch->row_count);
 
     for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
         for (uint32_t row = begin; row < begin + count; row++)
             choose(x->scores + (size_t)row * shape->experts, shape->experts, shape->experts_used,
                    x->chosen + (size_t)row * shape->experts_used, x->weight + (size_t)row * shape->experts_used);
-    thread_pool_barrier(batch->backend->config.pool);
+    cpu_share_end(share);
 }
 
 // Gives each row at each of its experts a slot; `chosen` becomes the slots.
-static void phase_sort(struct backend_batch *batch, uint32_t thread_index)
+static void phase_sort(const struct cpu_share *share)
 {
-    const struct model_shape *shape = &batch->backend->shape;
-    struct cpu_experts *x = &batch->experts;
-    uint32_t pairs = batch->row_count * shape->experts_used;
+    const struct model_shape *shape = &share->batch->backend->shape;
+    struct cpu_experts *x = share->experts;
+    uint32_t pairs = share->batch->row_count * shape->experts_used;
 
-    if (thread_index == 0) {
+    if (share->few || share->thread_index == 0) {
         memset(x->first, 0, (shape->experts + 1) * sizeof *x->first);
         for (uint32_t i = 0; i < pairs; i++)
             x->first[x->chosen[i] + 1]++;
@@ -93,7 +96,7 @@ static void phase_sort(struct backend_batch *batch, uint32_t thread_index)
         memmove(x->first + 1, x->first, shape->experts * sizeof *x->first); // they have moved to the next one's beginning
         x->first[0] = 0;
     }
-    thread_pool_barrier(batch->backend->config.pool);
+    cpu_share_end(share);
 }
 
 static void copy_quantized(const struct quantized_rows *from, uint32_t row, const struct quantized_rows *to, uint32_t slot)
@@ -109,32 +112,31 @@ static void copy_quantized(const struct quantized_rows *from, uint32_t row, cons
 // Whether a product reads its rows as they are.
 static bool reads_floats(const struct cpu_linear *linear) { return !linear->packed.group_count; }
 
-static struct quantized_rows slots_of(const struct backend_batch *batch, const float *values, uint32_t width)
+static struct quantized_rows slots_of(const struct cpu_share *share, const float *values, uint32_t width)
 {
     struct quantized_rows x;
-    quantized_rows_init(&x, batch->experts.quant, (uint32_t)cpu_expert_slots(&batch->backend->config), width);
+    quantized_rows_init(&x, share->experts->quant, share->slot_capacity, width);
     quantized_rows_source(&x, values, width);
     return x;
 }
 
 // The rows of h to their slots, quantized or as they are, as gate and up read them.
-static void phase_gather(struct backend_batch *batch, const struct cpu_layer *layer, uint32_t slots, uint32_t thread_index)
+static void phase_gather(const struct cpu_share *share, const struct cpu_layer *layer, uint32_t slots)
 {
-    const struct backend *backend = batch->backend;
-    const uint32_t hidden = backend->shape.hidden;
-    struct claim claim = claim_begin(backend->config.pool, thread_index, slots, false);
-    struct quantized_rows from, to = slots_of(batch, NULL, hidden);
+    const struct cpu_experts *e = share->experts;
+    const uint32_t hidden = share->batch->backend->shape.hidden;
+    struct claim claim = cpu_share_claim(share, slots);
+    struct quantized_rows from, to = slots_of(share, NULL, hidden);
 
-    quantized_rows_init(&from, batch->quant, backend->config.max_rows, hidden);
+    quantized_rows_init(&from, share->quant, share->row_capacity, hidden);
     for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
         for (uint32_t slot = begin; slot < begin + count; slot++) {
             if (reads_floats(&layer->gate) || reads_floats(&layer->up))
-                memcpy(batch->experts.in + (size_t)slot * hidden, batch->h + (size_t)batch->experts.row[slot] * hidden,
-                       hidden * sizeof(float));
+                memcpy(e->in + (size_t)slot * hidden, share->h + (size_t)e->row[slot] * hidden, hidden * sizeof(float));
             if (!reads_floats(&layer->gate) || !reads_floats(&layer->up))
-                copy_quantized(&from, batch->experts.row[slot], &to, slot);
+                copy_quantized(&from, e->row[slot], &to, slot);
         }
-    thread_pool_barrier(backend->config.pool);
+    cpu_share_end(share);
 }
 
 // One expert's part of a product of all experts, for all of its slots. The rows of `in` are slots.
@@ -162,12 +164,12 @@ static void expert_tiles(const struct cpu_experts *e, const struct cpu_product *
 }
 
 // The same by OpenBLAS: of each expert, a thread has a part of the outputs.
-static void phase_dense(struct backend_batch *batch, const struct cpu_product *products, uint32_t product_count, bool activate,
-                        uint32_t thread_index)
+static void phase_dense(const struct cpu_share *share, const struct cpu_product *products, uint32_t product_count, bool activate)
 {
-    const struct cpu_experts *e = &batch->experts;
+    struct backend_batch *batch = share->batch;
+    const struct cpu_experts *e = share->experts;
     const uint32_t experts = batch->backend->shape.experts;
-    const struct cpu_columns columns = cpu_columns_of(batch->backend, products[0].linear->outputs / experts, thread_index);
+    const struct cpu_columns columns = cpu_columns_of(batch->backend, products[0].linear->outputs / experts, share->thread_index);
 
     for (uint32_t i = 0; i < e->active_count; i++) {
         const uint32_t expert = e->active[i], first = e->first[expert];
@@ -180,21 +182,21 @@ static void phase_dense(struct backend_batch *batch, const struct cpu_product *p
 }
 
 // Products of all experts that have slots, each with equally many outputs. activate: of gate and up, by who has computed both.
-static void phase_products(struct backend_batch *batch, const struct cpu_product *products, uint32_t product_count, bool activate,
-                           uint32_t thread_index)
+static void phase_products(const struct cpu_share *share, const struct cpu_product *products, uint32_t product_count, bool activate)
 {
+    struct backend_batch *batch = share->batch;
     const struct backend *backend = batch->backend;
-    const struct cpu_experts *e = &batch->experts;
+    const struct cpu_experts *e = share->experts;
     const uint32_t experts = backend->shape.experts, tiles = products[0].linear->outputs / experts / PACK_TILE_OUTPUTS;
     uint32_t begin, count;
 
     if (backend->dense) {
-        phase_dense(batch, products, product_count, activate, thread_index);
+        phase_dense(share, products, product_count, activate);
         return;
     }
-    const struct quantized_rows x = slots_of(batch, products[0].in, products[0].linear->inputs);
+    const struct quantized_rows x = slots_of(share, products[0].in, products[0].linear->inputs);
     struct claim claim =
-        claim_begin(backend->config.pool, thread_index, e->active_count * tiles, batch->row_count <= CLAIM_FEW_ROWS);
+        claim_begin(backend->config.pool, share->thread_index, e->active_count * tiles, batch->row_count <= CLAIM_FEW_ROWS);
     while (claim_range(&claim, &begin, &count))
         for (uint32_t take; count; begin += take, count -= take) { // a range may go over several experts
             const uint32_t expert = e->active[begin / tiles], tile = begin % tiles, first = e->first[expert];
@@ -207,63 +209,92 @@ static void phase_products(struct backend_batch *batch, const struct cpu_product
     thread_pool_barrier(backend->config.pool);
 }
 
-static void phase_quantize(struct backend_batch *batch, uint32_t slots, uint32_t thread_index)
+static void phase_quantize(const struct cpu_share *share, uint32_t slots)
 {
-    const struct quantized_rows x = slots_of(batch, batch->gate, batch->backend->shape.ffn);
-    struct claim claim = claim_begin(batch->backend->config.pool, thread_index, slots, false);
+    const struct quantized_rows x = slots_of(share, share->batch->gate, share->batch->backend->shape.ffn);
+    struct claim claim = cpu_share_claim(share, slots);
 
     for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
         kernels->quantize_rows(&x, begin, count);
-    thread_pool_barrier(batch->backend->config.pool);
+    cpu_share_end(share);
 }
 
-static void phase_sum(struct backend_batch *batch, enum gemm_store store, float *to, uint32_t thread_index)
+// Columns of what a row's slots give, summed, to x or h.
+static void sum_slots(const struct cpu_share *share, uint32_t row, uint32_t column, uint32_t columns, enum gemm_store store, float *to)
 {
-    const struct model_shape *shape = &batch->backend->shape;
-    const struct cpu_experts *e = &batch->experts;
+    const struct model_shape *shape = &share->batch->backend->shape;
+    const struct cpu_experts *e = share->experts;
     const uint32_t hidden = shape->hidden, used = shape->experts_used;
-    struct claim claim = claim_begin(batch->backend->config.pool, thread_index, batch->row_count, false);
+    const uint32_t *slot = e->chosen + (size_t)row * used;
+    const float *weight = e->weight + (size_t)row * used;
+    float *sum = e->out + (size_t)slot[0] * hidden + column;
+
+    to += (size_t)row * hidden + column;
+    kernels->scale(sum, weight[0], columns);
+    for (uint32_t i = 1; i < used; i++) {
+        float *out = e->out + (size_t)slot[i] * hidden + column;
+        kernels->scale(out, weight[i], columns);
+        kernels->add(sum, out, columns);
+    }
+    if (store == GEMM_ADD)
+        kernels->add(to, sum, columns);
+    else
+        memcpy(to, sum, columns * sizeof *sum);
+}
+
+static void phase_sum(const struct cpu_share *share, enum gemm_store store, float *to)
+{
+    struct claim claim = cpu_share_claim(share, share->batch->row_count);
 
     for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
-        for (uint32_t row = begin; row < begin + count; row++) {
-            const uint32_t *slot = e->chosen + (size_t)row * used;
-            const float *weight = e->weight + (size_t)row * used;
-            float *sum = e->out + (size_t)slot[0] * hidden;
-            kernels->scale(sum, weight[0], hidden);
-            for (uint32_t i = 1; i < used; i++) {
-                float *out = e->out + (size_t)slot[i] * hidden;
-                kernels->scale(out, weight[i], hidden);
-                kernels->add(sum, out, hidden);
-            }
-            if (store == GEMM_ADD)
-                kernels->add(to + (size_t)row * hidden, sum, hidden);
-            else
-                memcpy(to + (size_t)row * hidden, sum, hidden * sizeof *sum);
-        }
-    thread_pool_barrier(batch->backend->config.pool);
+        for (uint32_t row = begin; row < begin + count; row++)
+            sum_slots(share, row, 0, share->batch->backend->shape.hidden, store, to);
+    cpu_share_end(share);
 }
 
-void cpu_experts(struct backend_batch *batch, const struct cpu_layer *layer, uint32_t thread_index, enum gemm_store store,
-                 float *to)
+// `down` of few rows: a claimed range of outputs for all experts, then their sums.
+static void phase_down_sum(const struct cpu_share *share, const struct cpu_product *down, enum gemm_store store, float *to)
 {
-    struct backend *backend = batch->backend;
-    const struct model_shape *shape = &backend->shape;
-    struct cpu_experts *e = &batch->experts;
+    const struct backend *backend = share->batch->backend;
+    const struct cpu_experts *e = share->experts;
+    const struct quantized_rows x = slots_of(share, down->in, down->linear->inputs);
+    const uint32_t tiles = backend->shape.hidden / PACK_TILE_OUTPUTS;
+    struct claim claim = claim_begin(backend->config.pool, share->thread_index, tiles, true);
+
+    for (uint32_t begin, count; claim_range(&claim, &begin, &count);) {
+        for (uint32_t i = 0; i < e->active_count; i++)
+            expert_tiles(e, down, &x, backend->shape.experts, e->active[i], begin, count);
+        for (uint32_t row = 0; row < share->batch->row_count; row++)
+            sum_slots(share, row, begin * PACK_TILE_OUTPUTS, count * PACK_TILE_OUTPUTS, store, to);
+    }
+    thread_pool_barrier(backend->config.pool);
+}
+
+void cpu_experts(const struct cpu_share *share, const struct cpu_layer *layer, enum gemm_store store, float *to)
+{
+    struct backend_batch *batch = share->batch;
+    const struct model_shape *shape = &batch->backend->shape;
+    struct cpu_experts *e = share->experts;
     const uint32_t slots = batch->row_count * shape->experts_used;
-    const struct cpu_product router = {&layer->router, batch->h, shape->hidden, e->scores, shape->experts, GEMM_SET};
+    const struct cpu_product router = {&layer->router, share->h, shape->hidden, e->scores, shape->experts, GEMM_SET};
     const struct cpu_product gate_up[] = {
         {&layer->gate, e->in, shape->hidden, batch->gate, shape->ffn, GEMM_SET},
         {&layer->up, e->in, shape->hidden, batch->up, shape->ffn, GEMM_SET},
     };
     const struct cpu_product down = {&layer->down, batch->gate, shape->ffn, e->out, shape->hidden, GEMM_SET};
 
-    cpu_products(backend, &router, 1, batch->row_count, batch->quant, backend->config.max_rows, thread_index, NULL);
-    phase_choose(batch, thread_index);
-    phase_sort(batch, thread_index);
-    phase_gather(batch, layer, slots, thread_index);
-    phase_products(batch, gate_up, 2, true, thread_index);
-    if (backend->sections.quantized)
-        phase_quantize(batch, slots, thread_index);
-    phase_products(batch, &down, 1, false, thread_index);
-    phase_sum(batch, store, to, thread_index);
+    cpu_share_products(share, &router, 1, NULL);
+    cpu_share_publish(share);
+    phase_choose(share);
+    phase_sort(share);
+    phase_gather(share, layer, slots);
+    phase_products(share, gate_up, 2, true);
+    if (batch->backend->sections.quantized)
+        phase_quantize(share, slots);
+    if (share->few) {
+        phase_down_sum(share, &down, store, to);
+        return;
+    }
+    phase_products(share, &down, 1, false);
+    phase_sum(share, store, to);
 }

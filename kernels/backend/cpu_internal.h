@@ -9,7 +9,8 @@
 #include "kernels/backend/weight_stream.h"
 #include "kernels/dispatch/kernels.h"
 
-enum { CPU_HEAD_ROWS = 64 }; // the most rows of logits at one time: 64 x 49,152 x 4 bytes = 12.6 MB
+enum { CPU_HEAD_ROWS = 64 };          // the most rows of logits at one time: 64 x 49,152 x 4 bytes = 12.6 MB
+enum { CPU_FEW_ROWS = KV_JOIN_ROWS }; // so many rows are normed and quantized by each thread for itself (cpu_share.c)
 
 // The kernels that the model's architecture needs.
 struct cpu_pieces {
@@ -111,6 +112,11 @@ struct backend_batch {
         void *quant;     // quantized slots
     } experts;
     void *quant;           // quantized rows, of the width that the current phase needs
+    unsigned char *own;    // [threads][own_bytes] what threads have for themselves (cpu_share.c)
+    uint64_t own_bytes;
+    bool joins;            // segments of this step attend to its rows, which are few and all local
+    uint32_t joined;       // layers attended to so, from 0 on
+    uint64_t joined_ns;    // what the last of them took
     unsigned char *memory; // the one allocation that holds all of these
     uint64_t memory_bytes;
     struct kv_batch *kv;
@@ -161,16 +167,13 @@ void cpu_stream_hold(struct backend *backend, bool hold);
 void cpu_stream_end(struct backend_batch *batch);
 void cpu_stream_info(const struct backend *backend, struct backend_info *info);
 
+// cpu.c: around a segment that attends to its rows.
+void cpu_join_begin(struct backend_batch *batch, uint32_t layer);
+void cpu_join_end(struct backend_batch *batch);
+
 // cpu_segment.c
 void cpu_embed(struct backend_batch *batch);
 void cpu_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
-
-// cpu_experts.c. Call it inside a job of the pool, after a phase that leaves h and its quantized rows; ends with a barrier. Computes a layer's experts, and
-// adds what they give to `to`, or sets it.
-uint64_t cpu_expert_slots(const struct backend_config *config); // 0 without experts
-bool cpu_experts_copy(const struct backend_config *config);     // experts read rows as they are: copies of them
-void cpu_experts(struct backend_batch *batch, const struct cpu_layer *layer, uint32_t thread_index, enum gemm_store store,
-                 float *to);
 
 // cpu_head.c
 void cpu_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
@@ -204,5 +207,40 @@ void cpu_product_tiles(const struct cpu_product *product, const struct quantized
 void cpu_activate(struct backend_batch *batch, uint32_t first_row, uint32_t rows, uint32_t column, uint32_t columns);
 // A part of a matrix that is one of several with equally many outputs, one below the other: an expert's. Each has whole tiles.
 struct cpu_linear cpu_linear_part(const struct cpu_linear *whole, uint32_t part, uint32_t parts);
+
+// cpu_share.c: what a thread of a segment's job works with. Rows are normed and quantized by the threads together, and a barrier follows. Few
+// rows of packed weights are normed and quantized by each thread for itself, which takes as long and spares the barrier.
+struct cpu_share {
+    struct backend_batch *batch;
+    uint32_t thread_index;
+    bool few;
+    float *x;              // few: [CPU_FEW_ROWS][hidden] f32, the thread's copy where something is added apart; otherwise NULL
+    float *h;              // [rows][hidden] f32: normed
+    float *att;            // [rows][q_width] f32: o, for float products; not used beside h
+    float *qk;             // few: [CPU_FEW_ROWS][q_width + kv_width] f32; otherwise NULL
+    void *quant;           // quantized rows
+    uint32_t row_capacity; // of quant
+    struct cpu_experts *experts;
+    uint32_t slot_capacity; // of the experts' quant
+};
+uint64_t cpu_own_bytes(const struct backend_config *config); // of one thread
+struct cpu_share cpu_share_of(struct backend_batch *batch, uint32_t thread_index, bool few);
+bool cpu_has_few(const struct backend_batch *batch);
+// A phase without weights over rows or slots: those that this thread does, and what follows when it has done them.
+struct claim cpu_share_claim(const struct cpu_share *share, uint32_t item_count);
+void cpu_share_end(const struct cpu_share *share);
+// Call it in the phase after a norm that added something apart: one thread's copy of x becomes x. Nobody reads x in that phase.
+void cpu_share_publish(const struct cpu_share *share);
+// Rows of `in` become quantized rows of the share.
+void cpu_quantize(const struct cpu_share *share, const float *in, size_t stride, uint32_t inputs, uint32_t begin, uint32_t count);
+// A linear phase over the share's quantized rows (cpu_products).
+void cpu_share_products(const struct cpu_share *share, const struct cpu_product *products, uint32_t product_count,
+                        const void *next);
+
+// cpu_experts.c. Call it inside a job of the pool, after a phase that leaves h and its quantized rows; ends with a barrier. Computes a layer's experts, and
+// adds what they give to `to`, or sets it.
+uint64_t cpu_expert_slots(const struct backend_config *config); // 0 without experts
+bool cpu_experts_copy(const struct backend_config *config);     // experts read rows as they are: copies of them
+void cpu_experts(const struct cpu_share *share, const struct cpu_layer *layer, enum gemm_store store, float *to);
 
 #endif

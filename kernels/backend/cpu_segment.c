@@ -4,6 +4,11 @@
 // quantize | down + residual] of layer s-1, then [norm + quantize | q, k, v | RoPE and scatter] of layer s. Inside a phase
 // threads claim rows or tiles of 16 outputs; a value depends on its row alone, never on who computed it. Where a model changes what is
 // added to x (a norm, a scale), the product goes to h, and the phase of the next norm adds it.
+//
+// Few rows (cpu_share.c) have no barrier after norms and quantizing. If all of them are local, their attention follows in the same job,
+// where q and k are turned by RoPE as they are stored and read. A layer then has one job and five barriers, the job's end included:
+//
+//     o: quantize, out-projection | norm, gate, up, activation | quantize, down | norm, q, k, v | RoPE, store, attend
 #include <string.h>
 
 #include "common/base/checked.h"
@@ -14,106 +19,115 @@ struct segment_job {
     struct backend_batch *batch;
     uint32_t s;
     const struct backend_links *links;
+    bool joins; // it attends to its rows
 };
-
-static void quantize(struct backend_batch *batch, const float *in, size_t stride, uint32_t inputs, uint32_t begin, uint32_t count)
-{
-    struct quantized_rows x;
-    if (!batch->backend->sections.quantized)
-        return;
-    quantized_rows_init(&x, batch->quant, batch->backend->config.max_rows, inputs);
-    quantized_rows_source(&x, in, stride);
-    kernels->quantize_rows(&x, begin, count);
-}
 
 static void norm_row(const struct backend *backend, const struct cpu_norm *norm, const float *x, float *out)
 {
     backend->pieces.norm(x, norm->weight, norm->bias, backend->shape.norm_epsilon, norm->size, out);
 }
 
-// What attention or MLP has given for a row, in h, is added to x.
-static void add_apart(struct backend_batch *batch, const struct cpu_norm *post, uint32_t row)
+// What attention or MLP has given for a row, in the mini-batch's h, is added to x, or, for few rows, to the thread's copy of it. Returns x.
+static const float *add_apart(const struct cpu_share *share, const struct cpu_norm *post, uint32_t row)
 {
+    struct backend_batch *batch = share->batch;
     const struct model_shape *shape = &batch->backend->shape;
-    float *h = batch->h + (size_t)row * shape->hidden;
+    const size_t at = (size_t)row * shape->hidden, bytes = shape->hidden * sizeof(float);
+    float *h = share->h + at, *x = share->few ? share->x + at : batch->x + at;
 
     if (post->weight)
-        norm_row(batch->backend, post, h, h);
+        norm_row(batch->backend, post, batch->h + at, h);
+    else if (share->few)
+        memcpy(h, batch->h + at, bytes);
     if (shape->residual_scale != 1)
         kernels->scale(h, shape->residual_scale, shape->hidden);
-    kernels->add(batch->x + (size_t)row * shape->hidden, h, shape->hidden);
+    if (share->few)
+        memcpy(x, batch->x + at, bytes);
+    kernels->add(x, h, shape->hidden);
+    return x;
 }
 
-// x -> h, normed, and quantized. post: the norm of what is in h and is added to x before; NULL: nothing is. norm NULL: only that.
-static void phase_norm(struct backend_batch *batch, const struct cpu_norm *post, const struct cpu_norm *norm, uint32_t thread_index)
+// x -> h, normed, and quantized. post: the norm of what is in h and is added to x before; NULL: nothing is.
+static void phase_norm(const struct cpu_share *share, const struct cpu_norm *post, const struct cpu_norm *norm)
 {
+    struct backend_batch *batch = share->batch;
     const uint32_t hidden = batch->backend->shape.hidden;
-    struct claim claim = claim_begin(batch->backend->config.pool, thread_index, batch->row_count, false);
+    struct claim claim = cpu_share_claim(share, batch->row_count);
 
     for (uint32_t begin, count; claim_range(&claim, &begin, &count);) {
         for (uint32_t row = begin; row < begin + count; row++) {
-            const float *x = batch->x + (size_t)row * hidden;
-            float *h = batch->h + (size_t)row * hidden;
-            if (post)
-                add_apart(batch, post, row);
-            if (norm && norm->weight)
+            const float *x = post ? add_apart(share, post, row) : batch->x + (size_t)row * hidden;
+            float *h = share->h + (size_t)row * hidden;
+            if (norm->weight)
                 norm_row(batch->backend, norm, x, h);
-            else if (norm)
+            else
                 memcpy(h, x, hidden * sizeof *h);
         }
-        if (norm)
-            quantize(batch, batch->h, hidden, hidden, begin, count);
+        cpu_quantize(share, share->h, hidden, hidden, begin, count);
     }
-    thread_pool_barrier(batch->backend->config.pool);
+    cpu_share_end(share);
+}
+
+// After the last layer: what it has given, in h, is added to x.
+static void phase_add_last(struct backend_batch *batch, const struct cpu_norm *post, uint32_t thread_index)
+{
+    const struct cpu_share all = cpu_share_of(batch, thread_index, false); // a row each, whatever their number
+    struct claim claim = cpu_share_claim(&all, batch->row_count);
+
+    for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
+        for (uint32_t row = begin; row < begin + count; row++)
+            add_apart(&all, post, row);
 }
 
 // o of the attention -> quantized rows. What came from workers is read where it lies; only float products want it in
 // one matrix.
-static void phase_take_o(struct backend_batch *batch, const struct cpu_layer *layer, const struct backend_links *links,
-                         uint32_t thread_index)
+static void phase_take_o(const struct cpu_share *share, const struct cpu_layer *layer, const struct backend_links *links)
 {
+    struct backend_batch *batch = share->batch;
     struct backend *backend = batch->backend;
     bool in_place = !backend->dense && layer->o.packed.group_count;
-    struct claim claim = claim_begin(backend->config.pool, thread_index, batch->row_count, false);
+    struct claim claim = cpu_share_claim(share, batch->row_count);
 
     for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
         for (uint32_t row = begin; row < begin + count; row++) {
-            float *own = batch->att + (size_t)row * backend->q_width;
-            const float *o = batch->rows[row].local && !batch->rows[row].first ? own : links->o[row];
+            float *own = share->att + (size_t)row * backend->q_width;
+            const float *local = batch->att + (size_t)row * backend->q_width;
+            const float *o = batch->rows[row].local && !batch->rows[row].first ? local : links->o[row];
             if (!in_place && o != own)
                 memcpy(own, o, backend->q_width * sizeof *own);
             if (in_place)
-                quantize(batch, o, 0, backend->q_width, row, 1); // stride 0: row `row` of it is `o` itself
+                cpu_quantize(share, o, 0, backend->q_width, row, 1); // stride 0: row `row` of it is `o` itself
             else
-                quantize(batch, batch->att, backend->q_width, backend->q_width, row, 1);
+                cpu_quantize(share, share->att, backend->q_width, backend->q_width, row, 1);
         }
-    thread_pool_barrier(backend->config.pool);
+    cpu_share_end(share);
 }
 
 // gate, up -> gate = act(gate) * up. Packed: a thread that computed a tile of both applies the activation at once.
-static void phase_gate_up(struct backend_batch *batch, const struct cpu_layer *layer, uint32_t thread_index, const void *next)
+static void phase_gate_up(const struct cpu_share *share, const struct cpu_layer *layer, const void *next)
 {
+    struct backend_batch *batch = share->batch;
     struct backend *backend = batch->backend;
     uint32_t ffn = backend->shape.ffn, rows = batch->row_count;
 
     const struct cpu_product products[] = {
-        {&layer->gate, batch->h, backend->shape.hidden, batch->gate, ffn, GEMM_SET},
-        {&layer->up, batch->h, backend->shape.hidden, batch->up, ffn, GEMM_SET},
+        {&layer->gate, share->h, backend->shape.hidden, batch->gate, ffn, GEMM_SET},
+        {&layer->up, share->h, backend->shape.hidden, batch->up, ffn, GEMM_SET},
     };
 
     if (backend->dense) {
-        cpu_products(backend, products, layer->up.outputs ? 2 : 1, rows, batch->quant, backend->config.max_rows, thread_index,
-                     NULL);
-        struct claim claim = claim_begin(backend->config.pool, thread_index, rows, false);
+        cpu_share_products(share, products, layer->up.outputs ? 2 : 1, NULL);
+        struct claim claim = cpu_share_claim(share, batch->row_count);
         for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
             cpu_activate(batch, begin, count, 0, ffn);
-        thread_pool_barrier(backend->config.pool);
+        cpu_share_end(share);
         return;
     }
     struct quantized_rows x;
-    quantized_rows_init(&x, batch->quant, backend->config.max_rows, backend->shape.hidden);
-    quantized_rows_source(&x, batch->h, backend->shape.hidden);
-    struct claim claim = claim_begin(backend->config.pool, thread_index, layer->gate.packed.tile_count, rows <= CLAIM_FEW_ROWS);
+    quantized_rows_init(&x, share->quant, share->row_capacity, backend->shape.hidden);
+    quantized_rows_source(&x, share->h, backend->shape.hidden);
+    struct claim claim =
+        claim_begin(backend->config.pool, share->thread_index, layer->gate.packed.tile_count, rows <= CLAIM_FEW_ROWS);
     uint32_t begin, count, next_begin = 0, next_count = 0;
     const bool is_gated = layer->up.outputs != 0;
     for (bool more = claim_range(&claim, &begin, &count); more; begin = next_begin, count = next_count) {
@@ -129,45 +143,57 @@ static void phase_gate_up(struct backend_batch *batch, const struct cpu_layer *l
     thread_pool_barrier(backend->config.pool);
 }
 
-static void finish_layer(struct segment_job *job, uint32_t thread_index)
+// gate -> quantized rows.
+static void phase_take_gate(const struct cpu_share *share)
+{
+    const struct backend_batch *batch = share->batch;
+    const uint32_t ffn = batch->backend->shape.ffn;
+
+    if (!batch->backend->sections.quantized)
+        return;
+    struct claim claim = cpu_share_claim(share, batch->row_count);
+    for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
+        cpu_quantize(share, batch->gate, ffn, ffn, begin, count);
+    cpu_share_end(share);
+}
+
+// What this thread reads first after the layer's last product: of q, k and v of the next layer, or of the head.
+static const void *after_down(const struct segment_job *job, uint32_t thread_index)
+{
+    const struct backend *backend = job->batch->backend;
+    const struct cpu_layer *next = &backend->layers[job->s]; // not read after the last
+    const struct cpu_linear *qkv[] = {&next->q, &next->k, &next->v}, *output[] = {&backend->output};
+
+    if (job->s < backend->range.count)
+        return cpu_first_read(backend, qkv, 3, job->batch->row_count, thread_index);
+    return backend->range.is_last ? cpu_first_read(backend, output, 1, job->batch->row_count, thread_index) : NULL;
+}
+
+static void finish_layer(const struct segment_job *job, const struct cpu_share *share)
 {
     struct backend_batch *batch = job->batch;
     struct backend *backend = batch->backend;
     const struct cpu_layer *layer = &backend->layers[job->s - 1];
-    uint32_t hidden = backend->shape.hidden, ffn = backend->shape.ffn;
+    uint32_t hidden = backend->shape.hidden, ffn = backend->shape.ffn, rows = batch->row_count;
     const enum gemm_store store = backend->apart ? GEMM_SET : GEMM_ADD;
     float *to = backend->apart ? batch->h : batch->x;
-    const struct cpu_product out = {&layer->o, batch->att, backend->q_width, to, hidden, store};
+    const struct cpu_product out = {&layer->o, share->att, backend->q_width, to, hidden, store};
     const struct cpu_product down = {&layer->down, batch->gate, ffn, to, hidden, store};
+    const struct cpu_linear *after_o[] = {&layer->gate}, *after_up[] = {&layer->down};
 
-    const struct cpu_linear *after_o[] = {&layer->gate}, *after_up[] = {&layer->down}, *output[] = {&backend->output};
-    bool last = job->s == backend->range.count;
-    const struct cpu_layer *later = last ? layer : layer + 1; // not read after the last
-    const struct cpu_linear *qkv[] = {&later->q, &later->k, &later->v};
-
-    phase_take_o(batch, layer, job->links, thread_index);
-    cpu_products(backend, &out, 1, batch->row_count, batch->quant, backend->config.max_rows, thread_index,
-                 cpu_first_read(backend, after_o, 1, batch->row_count, thread_index));
-    phase_norm(batch, backend->apart ? &layer->post_attn : NULL, &layer->ffn, thread_index);
+    phase_take_o(share, layer, job->links);
+    cpu_share_products(share, &out, 1, cpu_first_read(backend, after_o, 1, rows, share->thread_index));
+    phase_norm(share, backend->apart ? &layer->post_attn : NULL, &layer->ffn);
     if (backend->shape.experts) {
-        cpu_experts(batch, layer, thread_index, store, to);
-        if (last && backend->apart)
-            phase_norm(batch, &layer->post_ffn, NULL, thread_index);
-        return;
+        cpu_experts(share, layer, store, to);
+    } else {
+        phase_gate_up(share, layer, cpu_first_read(backend, after_up, 1, rows, share->thread_index));
+        cpu_share_publish(share);
+        phase_take_gate(share);
+        cpu_share_products(share, &down, 1, after_down(job, share->thread_index));
     }
-    phase_gate_up(batch, layer, thread_index, cpu_first_read(backend, after_up, 1, batch->row_count, thread_index));
-    if (backend->sections.quantized) {
-        struct claim claim = claim_begin(backend->config.pool, thread_index, batch->row_count, false);
-        for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
-            quantize(batch, batch->gate, ffn, ffn, begin, count);
-        thread_pool_barrier(backend->config.pool);
-    }
-    cpu_products(backend, &down, 1, batch->row_count, batch->quant, backend->config.max_rows, thread_index,
-                 !last                    ? cpu_first_read(backend, qkv, 3, batch->row_count, thread_index)
-                 : backend->range.is_last ? cpu_first_read(backend, output, 1, batch->row_count, thread_index)
-                                          : NULL);
-    if (last && backend->apart)
-        phase_norm(batch, &layer->post_ffn, NULL, thread_index);
+    if (job->s == backend->range.count && backend->apart)
+        phase_add_last(batch, &layer->post_ffn, share->thread_index);
 }
 
 // Each head of a row's q or k, or all as one.
@@ -177,28 +203,34 @@ static void norm_heads(const struct backend *backend, const struct cpu_norm *nor
         norm_row(backend, norm, heads + at, heads + at);
 }
 
-// Norms, RoPE and the scale of q and k in place, then q, k, v of the workers' rows to where they are wanted.
+// Norms, RoPE and the scale of a row's q and k in place.
+static void rope_row(const struct backend *backend, const struct cpu_layer *layer, uint32_t position, float *q, float *k)
+{
+    const struct model_shape *shape = &backend->shape;
+
+    norm_heads(backend, &layer->q_norm, q, backend->q_width);
+    norm_heads(backend, &layer->k_norm, k, backend->kv_width);
+    if (layer->roped) {
+        const float *angles = backend->rope_table[layer->rope] + position * backend->rope_row;
+        backend->pieces.rope(q, shape->heads, shape->head_dim, shape->rope_dim, angles);
+        backend->pieces.rope(k, shape->kv_heads, shape->head_dim, shape->rope_dim, angles);
+    }
+    if (backend->q_factor != 1)
+        kernels->scale(q, backend->q_factor, backend->q_width);
+}
+
+// RoPE and all that goes with it, then q, k, v of the workers' rows to where they are wanted. The job's end is its barrier.
 static void phase_rope(struct backend_batch *batch, const struct cpu_layer *layer, const struct backend_links *links,
                        uint32_t thread_index)
 {
     struct backend *backend = batch->backend;
-    const struct model_shape *shape = &backend->shape;
     size_t width = backend->q_width + 2u * backend->kv_width;
     struct claim claim = claim_begin(backend->config.pool, thread_index, batch->row_count, false);
 
     for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
         for (uint32_t row = begin; row < begin + count; row++) {
-            const float *table = backend->rope_table[layer->rope];
             float *q = batch->qkv + row * width, *k = q + backend->q_width, *v = k + backend->kv_width;
-            norm_heads(backend, &layer->q_norm, q, backend->q_width);
-            norm_heads(backend, &layer->k_norm, k, backend->kv_width);
-            if (layer->roped) {
-                const float *angles = table + batch->rows[row].position * backend->rope_row;
-                backend->pieces.rope(q, shape->heads, shape->head_dim, shape->rope_dim, angles);
-                backend->pieces.rope(k, shape->kv_heads, shape->head_dim, shape->rope_dim, angles);
-            }
-            if (backend->q_factor != 1)
-                kernels->scale(q, backend->q_factor, backend->q_width);
+            rope_row(backend, layer, batch->rows[row].position, q, k);
             if ((batch->rows[row].local && !batch->rows[row].first) || !links->q[row])
                 continue;
             memcpy(links->q[row], q, backend->q_width * sizeof *q);
@@ -207,10 +239,26 @@ static void phase_rope(struct backend_batch *batch, const struct cpu_layer *laye
             memcpy(links->k[row], k, backend->kv_width * sizeof *k);
             memcpy(links->v[row], v, backend->kv_width * sizeof *v);
         }
-    thread_pool_barrier(backend->config.pool);
 }
 
-static void start_layer(struct segment_job *job, uint32_t thread_index)
+// The same for few rows that are all local: each thread turns q and k for itself, stores and attends. The job's end is its barrier.
+static void phase_join(const struct cpu_share *share, const struct cpu_layer *layer)
+{
+    const struct backend_batch *batch = share->batch;
+    const struct backend *backend = batch->backend;
+    const float *q[CPU_FEW_ROWS], *k[CPU_FEW_ROWS];
+    const size_t width = backend->q_width + backend->kv_width;
+
+    for (uint32_t row = 0; row < batch->row_count; row++) {
+        float *own = share->qk + row * width;
+        memcpy(own, batch->kv_q[row], width * sizeof *own); // k lies behind q
+        rope_row(backend, layer, batch->rows[row].position, own, own + backend->q_width);
+        q[row] = own, k[row] = own + backend->q_width;
+    }
+    kv_batch_join(batch->kv, share->thread_index, q, k, batch->kv_v);
+}
+
+static void start_layer(const struct segment_job *job, const struct cpu_share *share)
 {
     struct backend_batch *batch = job->batch;
     struct backend *backend = batch->backend;
@@ -218,26 +266,33 @@ static void start_layer(struct segment_job *job, uint32_t thread_index)
     size_t width = backend->q_width + 2u * backend->kv_width;
     uint32_t hidden = backend->shape.hidden;
     const struct cpu_product products[] = {
-        {&layer->q, batch->h, hidden, batch->qkv, width, GEMM_SET},
-        {&layer->k, batch->h, hidden, batch->qkv + backend->q_width, width, GEMM_SET},
-        {&layer->v, batch->h, hidden, batch->qkv + backend->q_width + backend->kv_width, width, GEMM_SET},
+        {&layer->q, share->h, hidden, batch->qkv, width, GEMM_SET},
+        {&layer->k, share->h, hidden, batch->qkv + backend->q_width, width, GEMM_SET},
+        {&layer->v, share->h, hidden, batch->qkv + backend->q_width + backend->kv_width, width, GEMM_SET},
     };
-
     const struct cpu_linear *after[] = {&layer->o};
-    phase_norm(batch, job->s && backend->apart ? &layer[-1].post_ffn : NULL, &layer->attn, thread_index);
-    cpu_products(backend, products, 3, batch->row_count, batch->quant, backend->config.max_rows, thread_index,
-                 cpu_first_read(backend, after, 1, batch->row_count, thread_index));
-    phase_rope(batch, layer, job->links, thread_index);
+    const bool adds = job->s && backend->apart;
+
+    phase_norm(share, adds ? &layer[-1].post_ffn : NULL, &layer->attn);
+    cpu_share_products(share, products, 3, cpu_first_read(backend, after, 1, batch->row_count, share->thread_index));
+    if (adds)
+        cpu_share_publish(share);
+    if (job->joins)
+        phase_join(share, layer);
+    else
+        phase_rope(batch, layer, job->links, share->thread_index);
 }
 
 static void segment_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
-    struct segment_job *job = arg;
+    const struct segment_job *job = arg;
+    const struct cpu_share share = cpu_share_of(job->batch, thread_index, cpu_has_few(job->batch));
+
     (void)thread_count;
     if (job->s > 0)
-        finish_layer(job, thread_index);
+        finish_layer(job, &share);
     if (job->s < job->batch->backend->range.count)
-        start_layer(job, thread_index);
+        start_layer(job, &share);
 }
 
 // Before the last layer is finished: moves x and o of the rows that need output together, and drops the others. Most rows of a prompt need
@@ -264,12 +319,18 @@ static void end_kv_only(struct backend_batch *batch, const struct backend_links 
 
 void cpu_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links)
 {
-    struct segment_job job = {batch, s, links};
-    if (batch->backend->range.is_last && s == batch->backend->range.count && batch->kv_only_count)
+    struct backend *backend = batch->backend;
+    struct segment_job job = {batch, s, links, batch->joins && s < backend->range.count};
+
+    if (backend->range.is_last && s == backend->range.count && batch->kv_only_count)
         end_kv_only(batch, links);
     if (batch->row_count) {
         cpu_stream_enter(batch, s);
-        thread_pool_run(batch->backend->config.pool, segment_thread, &job);
+        if (job.joins)
+            cpu_join_begin(batch, s);
+        thread_pool_run(backend->config.pool, segment_thread, &job);
+        if (job.joins)
+            cpu_join_end(batch);
     }
     cpu_stream_want(batch, s + 1);
 }

@@ -280,11 +280,15 @@ void engine_send(struct mini_batch *batch)
 }
 
 // Local rows, in place, while the others are away. A device is not waited for: what is queued behind comes in order, and its time is
-// known at the end of the step.
+// known at the end of the step. What the segment has attended to itself is booked here.
 void engine_attend_local(struct mini_batch *batch, uint32_t layer)
 {
     struct engine *engine = batch->engine;
-    uint64_t began_us = clock_now_us(), began_ns = trace_clock(engine->track_local);
+    uint64_t began_us = clock_now_us() - batch->attended_us, began_ns = trace_clock(engine->track_local);
+
+    batch->sent_us -= batch->attended_us;
+    began_ns -= MIN(batch->attended_us * 1000ull, began_ns); // 0: nobody traces
+    batch->attended_us = 0;
 
     for (uint32_t p = 0; p < batch->plan.place_count; p++)
         if (batch->uses[p].local) {

@@ -22,11 +22,11 @@ static bool prepare(struct mini_batch *batch)
     return remote;
 }
 
-// Books the time of the segment or head that has ended.
+// Books the time of the segment or head that has ended. Attention that a segment has done itself is not the S-part's.
 static void part_ended(struct mini_batch *batch)
 {
     uint64_t now_us = clock_now_us();
-    batch->s_part_us += now_us - batch->started_us;
+    batch->s_part_us += now_us - batch->started_us - batch->attended_us;
     engine_idle_ended(batch);
     watchdog_done(&batch->engine->watchdog, now_us);
 }
@@ -84,6 +84,7 @@ void engine_compute_start(struct mini_batch *batch)
         batch->started_ns = ENGINE_SPAN(batch, "prepare", batch->started_ns, {"layer", batch->segment});
     watchdog_begun(&engine->watchdog, batch->started_us);
     engine->ops->segment(batch->backend, batch->segment, &batch->links);
+    batch->attended_us = !last && engine->ops->attended_ns ? (uint32_t)(engine->ops->attended_ns(batch->backend) / 1000) : 0;
     batch->segment++;
     batch->state = BATCH_COMPUTING;
     if (remote && engine->ops->qkv_ready)
