@@ -26,7 +26,7 @@ enum { SPIN_ROUNDS = 1500, CACHE_LINE = 64 };
 // millisecond; between jobs a tenth of that. Measured against sleeping at once, in tokens/s at 1 and 32 streams: 1.14 and 1.18 on a
 // virtual machine with a busy host (medians of 7 and 3 rounds), 1.01 and 1.03 on a quiet one (35 and 9 rounds). Spinning all the time
 // is as fast alone but takes cores from workers beside it (0.94 for 0.99, 4 rounds).
-enum { YIELDS_WITHIN_JOB = 3000, YIELDS_BETWEEN_JOBS = 300 };
+enum { YIELDS_WITHIN_JOB = 3000, YIELDS_BETWEEN_JOBS = 300, YIELDS_WHEN_WOKEN = YIELDS_WITHIN_JOB };
 
 struct thread_pool {
     _Alignas(CACHE_LINE) atomic_uint job;
@@ -35,6 +35,7 @@ struct thread_pool {
     _Alignas(CACHE_LINE) atomic_uint claim;
     struct thread_pool_counts counts; // the last thread to arrive counts a barrier, and `phase` publishes it
     _Alignas(CACHE_LINE) atomic_uint sleepers;
+    atomic_ullong woken;
     thread_pool_fn *fn;
     void *arg;
     atomic_bool running; // one caller at a time: asserted
@@ -64,22 +65,26 @@ static void pause_cpu(void)
 // Waits until *word is no longer `old`.
 static void wait_change(struct thread_pool *pool, atomic_uint *word, unsigned old, int yields)
 {
-    for (int round = 0; round < SPIN_ROUNDS; round++) {
-        // acquire: pairs with the release in bump()
-        if (atomic_load_explicit(word, memory_order_acquire) != old)
-            return;
-        pause_cpu();
+    for (;; yields = YIELDS_WHEN_WOKEN) { // again where a thread is woken for what is yet to come
+        for (int round = 0; round < SPIN_ROUNDS; round++) {
+            // acquire: pairs with the release in bump()
+            if (atomic_load_explicit(word, memory_order_acquire) != old)
+                return;
+            pause_cpu();
+        }
+        for (int round = 0; round < yields; round++) {
+            if (atomic_load_explicit(word, memory_order_acquire) != old) // acquire: as above
+                return;
+            sched_yield();
+        }
+        // seq_cst on both sides: either bump() sees this sleeper, or this load sees the new value
+        atomic_fetch_add_explicit(&pool->sleepers, 1, memory_order_seq_cst);
+        if (atomic_load_explicit(word, memory_order_seq_cst) == old) {
+            syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
+            atomic_fetch_add_explicit(&pool->woken, 1, memory_order_relaxed); // relaxed: it is a statistic
+        }
+        atomic_fetch_sub_explicit(&pool->sleepers, 1, memory_order_relaxed); // relaxed: a late decrement costs a spare wake-up at most
     }
-    for (int round = 0; round < yields; round++) {
-        if (atomic_load_explicit(word, memory_order_acquire) != old) // acquire: as above
-            return;
-        sched_yield();
-    }
-    // seq_cst on both sides: either bump() sees this sleeper, or this load sees the new value
-    atomic_fetch_add_explicit(&pool->sleepers, 1, memory_order_seq_cst);
-    while (atomic_load_explicit(word, memory_order_seq_cst) == old)
-        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
-    atomic_fetch_sub_explicit(&pool->sleepers, 1, memory_order_relaxed); // relaxed: a late decrement costs a spare wake-up at most
 }
 
 static void bump(struct thread_pool *pool, atomic_uint *word)
@@ -219,7 +224,18 @@ void thread_pool_close(struct thread_pool *pool)
 
 uint32_t thread_pool_threads(const struct thread_pool *pool) { return pool->thread_count; }
 
-struct thread_pool_counts thread_pool_count(const struct thread_pool *pool) { return pool->counts; }
+struct thread_pool_counts thread_pool_count(const struct thread_pool *pool)
+{
+    struct thread_pool_counts counts = pool->counts;
+    counts.woken = atomic_load_explicit(&pool->woken, memory_order_relaxed); // relaxed: it is a statistic
+    return counts;
+}
+
+void thread_pool_wake(struct thread_pool *pool)
+{
+    if (atomic_load_explicit(&pool->sleepers, memory_order_relaxed)) // relaxed: one that falls asleep just now has only just run
+        syscall(SYS_futex, &pool->job, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
 
 // Best effort, as pin() is.
 void thread_pool_spread(struct thread_pool *pool, const struct numa_mask *sets, uint32_t set_count)

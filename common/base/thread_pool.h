@@ -47,10 +47,15 @@ void thread_pool_run(struct thread_pool *pool, thread_pool_fn *fn, void *arg);
 // any of them wrote before the call.
 void thread_pool_barrier(struct thread_pool *pool);
 
+// Wakes threads that sleep: they look out for the next job for about a millisecond, so that it finds them on their cores. Any thread may
+// call it, at any time.
+void thread_pool_wake(struct thread_pool *pool);
+
 // How often the threads of a pool have waited for one another.
 struct thread_pool_counts {
     uint64_t jobs;     // thread_pool_run(): the threads wait for it to begin
     uint64_t barriers; // the end of each job is one
+    uint64_t woken;    // how often a thread that slept was woken
 };
 
 // Returns the counts since the pool was opened. Call it from the thread that runs jobs, between two of them.

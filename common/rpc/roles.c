@@ -26,6 +26,7 @@ static const struct {
     {&fastdecode__health__descriptor, "Check", RPC_IS_ANY},
     // of the scheduler
     {&fastdecode__generator__descriptor, "Generate", RPC_IS_GATEWAY},
+    {&fastdecode__generator__descriptor, "Expect", RPC_IS_GATEWAY},
     {&fastdecode__generator__descriptor, "Watch", RPC_IS_GATEWAY},
     {&fastdecode__generator__descriptor, "Metrics", RPC_IS_GATEWAY},
     {&fastdecode__viewer__descriptor, "View", RPC_IS_GATEWAY},
@@ -34,6 +35,7 @@ static const struct {
     {&fastdecode__cluster__descriptor, "Drain", RPC_IS_S_PART | RPC_IS_KV_WORKER},
     // of an s-part
     {&fastdecode__spart__descriptor, "Step", RPC_IS_SCHEDULER},
+    {&fastdecode__spart__descriptor, "Expect", RPC_IS_SCHEDULER},
     {&fastdecode__spart__descriptor, "Release", RPC_IS_SCHEDULER},
     {&fastdecode__spart__descriptor, "Exclude", RPC_IS_SCHEDULER},
     {&fastdecode__spart__descriptor, "Join", RPC_IS_SCHEDULER},

@@ -206,6 +206,8 @@ struct backend_ops {
     // Optional, in a backend with the model's last layer: gets hidden states of up to max_rows rows behind the final norm, all with
     // needs_output. Call it after the last segment. out[i] is row row_index[i], which is copied; out is written until done.
     void (*hidden)(struct backend_batch *batch, const uint32_t *row_index, float *out /* [count][hidden] f32 */, uint32_t count);
+    // Optional: work is likely to come soon: wakes threads that sleep.
+    void (*expect)(struct backend *backend);
     bool (*done)(struct backend_batch *batch);
     // Without `times` the backend is synchronous. With it: returns how long segments and head, attention of the local rows, and
     // copies of q, k, v and o took on the device in this step. Call it once `done` is true after `head`. A device may measure one

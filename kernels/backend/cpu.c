@@ -482,6 +482,8 @@ void cpu_join_end(struct backend_batch *batch)
 
 static uint64_t cpu_attended_ns(const struct backend_batch *batch) { return batch->joined ? batch->joined_ns : 0; }
 
+static void cpu_expect(struct backend *backend) { thread_pool_wake(backend->config.pool); }
+
 static bool cpu_done(struct backend_batch *batch)
 {
     (void)batch;
@@ -563,6 +565,7 @@ const struct backend_ops backend_cpu = {
     .attended_ns = cpu_attended_ns,
     .head = cpu_head,
     .hidden = cpu_hidden,
+    .expect = cpu_expect,
     .done = cpu_done,
     .pool_release = cpu_pool_release,
     .pool_share = cpu_pool_share,

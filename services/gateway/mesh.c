@@ -9,6 +9,7 @@
 #include "services/gateway/mesh.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,7 @@
 typedef char *mesh_read_fn(struct rpc_message *message); // returns a text that the caller frees; NULL: there is none
 
 // The scheduler says its state once a second at least.
-enum { SILENT_US = 4000000, WATCH_AGAIN_US = 200000, RUN_US = 1000000, DEADLINE_SLACK_MS = 2000, DRAIN_ROUNDS = 1000 };
+enum { SILENT_US = 4000000, WATCH_AGAIN_US = 200000, RUN_US = 1000000, DEADLINE_SLACK_MS = 2000, DRAIN_ROUNDS = 1000, EXPECT_TIMEOUT_MS = 1000 };
 
 struct mesh_call {
     struct mesh *mesh;
@@ -49,6 +50,7 @@ struct mesh {
     struct rpc_channel *channel;
     struct rpc_server *server;
     bool stop, closing;
+    atomic_bool expecting; // a call of Expect is under way
     uint64_t watch_timer, silence_timer; // 0: not set
     // how starting went: written by the loop thread, read by mesh_start(), under mutex
     bool started;
@@ -297,6 +299,38 @@ static void ask(struct mesh *mesh, const ProtobufCServiceDescriptor *service, co
     *asked = (struct mesh_asked){.read = read, .done = done, .arg = arg};
     if (rpc_call_start(mesh->channel, service, method, request, &options, &callbacks, asked, NULL, &error) != STATUS_OK)
         rpc_loop_post(mesh->loop, fail_answer, asked);
+}
+
+static void on_expect_end(void *user, enum status status, const char *error)
+{
+    struct mesh *mesh = user;
+
+    (void)status, (void)error; // an older scheduler does not know the call: nothing is lost
+    atomic_store_explicit(&mesh->expecting, false, memory_order_relaxed); // relaxed: it guards nothing but itself
+}
+
+static void start_expect(void *arg)
+{
+    static const struct rpc_callbacks callbacks = {.on_end = on_expect_end};
+    static const struct rpc_options options = {.timeout_ms = EXPECT_TIMEOUT_MS};
+    const Fastdecode__ExpectRequest request = FASTDECODE__EXPECT_REQUEST__INIT;
+    struct mesh *mesh = arg;
+    struct error error;
+
+    if (rpc_call_start(mesh->channel, &fastdecode__generator__descriptor, "Expect", &request.base, &options, &callbacks, mesh, NULL,
+                       &error))
+        on_expect_end(mesh, STATUS_UNAVAILABLE, NULL);
+}
+
+void mesh_expect(struct mesh *mesh)
+{
+    struct mesh_state state;
+
+    mesh_state(mesh, &state);
+    if (!state.up || state.running || state.waiting)
+        return;
+    if (!atomic_exchange_explicit(&mesh->expecting, true, memory_order_relaxed)) // relaxed: as above. One call at a time is enough
+        rpc_loop_post(mesh->loop, start_expect, mesh);
 }
 
 static char *read_metrics(struct rpc_message *message)

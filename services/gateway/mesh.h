@@ -51,6 +51,9 @@ void mesh_close(struct mesh *mesh);
 
 // Any thread.
 void mesh_state(struct mesh *mesh, struct mesh_state *out);
+// A request's headers have come: where nothing runs or waits, the mesh's idle threads are woken while the request is read and tokenized.
+// Returns at once. Any thread.
+void mesh_expect(struct mesh *mesh);
 // Runs fn on the loop thread, in the order of posting. Any thread, until mesh_close().
 void mesh_post(struct mesh *mesh, void (*fn)(void *arg), void *arg);
 

@@ -195,6 +195,8 @@ static bool check_route(struct gateway *gateway, struct exchange *exchange, cons
         error->retry_after_s = 1;
         return false;
     }
+    if (route->kind)
+        mesh_expect(gateway->mesh); // while the body comes and is tokenized
     return !route->batch || check_batch(gateway, exchange, route, error);
 }
 

@@ -95,6 +95,16 @@ static void forget_dead_place(struct engine *engine, const Fastdecode__ExcludeRe
     }
 }
 
+void engine_expect_handler(struct rpc_call *call, void *user)
+{
+    struct engine *engine = user;
+    const Fastdecode__ExpectReply reply = FASTDECODE__EXPECT_REPLY__INIT;
+
+    if (engine->ops->expect)
+        engine->ops->expect(engine->backend);
+    rpc_call_reply(call, &reply.base);
+}
+
 void engine_exclude_handler(struct rpc_call *call, void *user)
 {
     struct engine *engine = user;

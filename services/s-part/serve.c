@@ -60,6 +60,7 @@ static enum status open_server(struct s_part *s_part, struct error *error)
     struct engine *engine = &s_part->engine;
     const struct rpc_method methods[] = {
         {&fastdecode__spart__descriptor, "Step", engine_step_handler, engine},
+        {&fastdecode__spart__descriptor, "Expect", engine_expect_handler, engine},
         {&fastdecode__spart__descriptor, "Release", engine_release_handler, engine},
         {&fastdecode__spart__descriptor, "Exclude", engine_exclude_handler, engine},
         {&fastdecode__spart__descriptor, "Join", engine_join_handler, engine},

@@ -69,6 +69,7 @@ static enum status start(void *state, struct error *error)
     struct scheduler *scheduler = state;
     const struct rpc_method methods[] = {
         {&fastdecode__generator__descriptor, "Generate", generate_handler, scheduler},
+        {&fastdecode__generator__descriptor, "Expect", expect_handler, scheduler},
         {&fastdecode__generator__descriptor, "Watch", watch_handler, scheduler},
         {&fastdecode__generator__descriptor, "Metrics", metrics_handler, scheduler},
         {&fastdecode__viewer__descriptor, "View", view_handler, scheduler},

@@ -37,6 +37,7 @@ static struct {
     bool times;              // replies say how long steps took, 1 ms or step_us: then tokens are guessed
     uint32_t step_us;        // 0: not said, or 1 ms
     uint32_t timeout_ms;     // of the latest step
+    uint32_t expects;        // Expect calls
     uint32_t releases;       // Release calls
     uint64_t released_last;  // an id in the latest
     bool rows_differ;        // its rows depend on those beside them: then none are
@@ -197,6 +198,15 @@ static inline void answer_releases(void)
     s_part.held_count = 0;
 }
 
+static inline void expect(struct rpc_call *call, void *user)
+{
+    const Fastdecode__ExpectReply reply = FASTDECODE__EXPECT_REPLY__INIT;
+
+    (void)user;
+    s_part.expects++;
+    rpc_call_reply(call, &reply.base);
+}
+
 static inline void release(struct rpc_call *call, void *user)
 {
     const Fastdecode__ReleaseRequest *request = rpc_call_unpack(call, &fastdecode__release_request__descriptor);
@@ -217,13 +227,14 @@ static inline void s_part_open(struct rpc_loop *loop)
 {
     static const char *const addresses[] = {"inproc://test-s-part"};
     const struct rpc_method methods[] = {{&fastdecode__spart__descriptor, "Step", step, NULL},
+                                         {&fastdecode__spart__descriptor, "Expect", expect, NULL},
                                          {&fastdecode__spart__descriptor, "Release", release, NULL}};
     struct error error;
 
     s_part.incarnation = MAX(member_incarnation(), s_part.incarnation + 1);
     const struct rpc_hello hello = {.service = "s-part", .incarnation = s_part.incarnation};
     const struct rpc_server_config config = {
-        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 2, .hello = hello};
+        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = ARRAY_COUNT(methods), .hello = hello};
     const struct rpc_channel_config channel = {.address = "inproc://test-scheduler", .hello = hello};
     assert_int_equal(rpc_server_open(loop, &config, &s_part.server, &error), STATUS_OK);
     assert_int_equal(rpc_channel_open(loop, &channel, &s_part.channel, &error), STATUS_OK);

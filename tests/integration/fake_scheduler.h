@@ -44,7 +44,7 @@ struct fake_settings {
     uint64_t resumed_sequence;
     Fastdecode__LatencyClass latency_class; // of the last request
     const char *metrics;                    // NULL: the usual ones
-    uint32_t metrics_calls, view_calls;
+    uint32_t metrics_calls, view_calls, expects;
 };
 
 struct fake_watch {
@@ -125,6 +125,17 @@ static inline void fake_on_watch(struct rpc_call *call, void *user)
         return;
     }
     rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "too many watchers");
+}
+
+static inline void fake_on_expect(struct rpc_call *call, void *user)
+{
+    const Fastdecode__ExpectReply reply = FASTDECODE__EXPECT_REPLY__INIT;
+    struct fake *fake = user;
+    pthread_mutex_lock(&fake->mutex);
+    fake->settings.expects++;
+    pthread_cond_broadcast(&fake->changed);
+    pthread_mutex_unlock(&fake->mutex);
+    rpc_call_reply(call, &reply.base);
 }
 
 static inline void fake_on_metrics(struct rpc_call *call, void *user)
@@ -316,6 +327,7 @@ static inline void fake_open_server(void *arg)
     const struct rpc_method methods[] = {
         {&fastdecode__generator__descriptor, "Generate", fake_on_generate, fake},
         {&fastdecode__generator__descriptor, "Watch", fake_on_watch, fake},
+        {&fastdecode__generator__descriptor, "Expect", fake_on_expect, fake},
         {&fastdecode__generator__descriptor, "Metrics", fake_on_metrics, fake},
         {&fastdecode__viewer__descriptor, "View", fake_on_view, fake},
     };

@@ -124,6 +124,7 @@ static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mi
     assert_int_equal(token_logs_open(2 * (max_queue + max_batch) + 1024, 0, &scheduler->logs), STATUS_OK);
     const struct rpc_method methods[] = {
         {&fastdecode__generator__descriptor, "Generate", generate_handler, scheduler},
+        {&fastdecode__generator__descriptor, "Expect", expect_handler, scheduler},
         {&fastdecode__generator__descriptor, "Metrics", metrics_handler, scheduler},
         {&fastdecode__viewer__descriptor, "View", view_handler, scheduler},
         {&fastdecode__cluster__descriptor, "RegisterMember", registration_handler, scheduler},

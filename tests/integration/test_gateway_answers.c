@@ -245,6 +245,21 @@ static void test_many_streams(void **state)
     free(replies);
 }
 
+// The mesh is told of a request once its headers have come, before there is a body to read.
+static void test_headers_wake_the_mesh(void **state)
+{
+    static const char head[] = "POST " COMPLETION " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n"
+                               "Content-Type: application/json\r\nContent-Length: 40\r\n\r\n";
+    uint32_t before = fake_look(&fake).expects, started = fake_look(&fake).started;
+    int fd = http_connect(port);
+    (void)state;
+
+    assert_int_equal(send(fd, head, sizeof head - 1, MSG_NOSIGNAL), sizeof head - 1);
+    assert_true(fake_wait(&fake, saw_expects, before + 1));
+    assert_int_equal(fake_look(&fake).started, started);
+    close(fd);
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(fn) cmocka_unit_test_setup(fn, reset)
@@ -252,7 +267,7 @@ int main(int argc, char **argv)
         CASE(test_whole),        CASE(test_stream),  CASE(test_choices),  CASE(test_stop),
         CASE(test_end_token),    CASE(test_echo),    CASE(test_deadline), CASE(test_deadline_before_the_first_token),
         CASE(test_too_long),     CASE(test_metrics), CASE(test_keys),     CASE(test_many_streams),
-        CASE(test_service_tier),
+        CASE(test_service_tier), CASE(test_headers_wake_the_mesh),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

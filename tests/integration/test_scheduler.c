@@ -390,6 +390,37 @@ static void what_may_have_been_guessed_is_computed_again(void **state)
     }
 }
 
+static void on_expected(void *user, enum status status, const char *text)
+{
+    (void)text;
+    assert_int_equal(status, STATUS_OK);
+    *(bool *)user = true;
+}
+
+static void the_s_part_hears_of_a_request_before_it_is_read(void **state)
+{
+    const struct rpc_callbacks callbacks = {.on_end = on_expected};
+    const Fastdecode__ExpectRequest request = FASTDECODE__EXPECT_REQUEST__INIT;
+    bool answered = false;
+    struct error error;
+    (void)state;
+
+    mesh_open(16, 16, 1);
+    for (uint32_t i = 0; i < 2; i++) { // without an s-part nobody is to be told
+        struct rpc_channel *gateway = gateway_open();
+        const uint32_t before = s_part.expects;
+        answered = false;
+        assert_int_equal(rpc_call_start(gateway, &fastdecode__generator__descriptor, "Expect", &request.base, NULL, &callbacks,
+                                        &answered, NULL, &error),
+                         STATUS_OK);
+        UNTIL(answered && s_part.expects == before + i);
+        rpc_channel_close(gateway);
+        if (i == 0)
+            assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    }
+    mesh_close();
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -408,6 +439,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(only_what_has_no_penalties_is_guessed),
         cmocka_unit_test(no_more_is_guessed_than_is_allowed),
         cmocka_unit_test(what_may_have_been_guessed_is_computed_again),
+        cmocka_unit_test(the_s_part_hears_of_a_request_before_it_is_read),
     };
     log_init("test", LOG_ERROR, false);
     if (argc > 1) // a pattern: one test alone

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/options.h"
@@ -156,6 +157,23 @@ static void every_item_of_a_phase_is_claimed_once(void **state)
     }
 }
 
+/* A call wakes them again and again until each has been woken once: one may not have fallen asleep yet. */
+static void threads_that_sleep_can_be_woken(void **state)
+{
+    struct thread_pool *pool;
+    uint64_t until_us = clock_now_us() + 60 * 1000000ull;
+    (void)state;
+
+    assert_int_equal(thread_pool_open(3, &pool), STATUS_OK);
+    while (thread_pool_count(pool).woken < 2 && clock_now_us() < until_us) {
+        thread_pool_wake(pool);
+        sched_yield();
+    }
+    assert_true(thread_pool_count(pool).woken >= 2);
+    assert_int_equal(thread_pool_count(pool).jobs, 0);
+    thread_pool_close(pool);
+}
+
 struct where {
     int cpu, allowed; /* CPUs that it may run on */
 };
@@ -255,6 +273,7 @@ int main(void)
         cmocka_unit_test(a_number_may_be_left_to_the_program),
         cmocka_unit_test(quoting_escapes_control_bytes),
         cmocka_unit_test(every_item_of_a_phase_is_claimed_once),
+        cmocka_unit_test(threads_that_sleep_can_be_woken),
         cmocka_unit_test(threads_have_cpus_of_their_own),
         cmocka_unit_test(prefixes_never_overflow),
         cmocka_unit_test(what_does_not_fit_is_refused_with_numbers),
