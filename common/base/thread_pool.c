@@ -83,7 +83,8 @@ static void wait_change(struct thread_pool *pool, atomic_uint *word, unsigned ol
             syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
             atomic_fetch_add_explicit(&pool->woken, 1, memory_order_relaxed); // relaxed: it is a statistic
         }
-        atomic_fetch_sub_explicit(&pool->sleepers, 1, memory_order_relaxed); // relaxed: a late decrement costs a spare wake-up at most
+        atomic_fetch_sub_explicit(&pool->sleepers, 1,
+                                  memory_order_relaxed); // relaxed: a late decrement costs a spare wake-up at most
     }
 }
 

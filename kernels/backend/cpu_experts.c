@@ -15,26 +15,6 @@
 #include "common/base/checked.h"
 #include "kernels/backend/cpu_claim.h"
 #include "kernels/backend/cpu_internal.h"
-#include "kernels/backend/loaded_type.h"
-
-uint64_t cpu_expert_slots(const struct backend_config *config)
-{
-    return (uint64_t)config->max_rows * config->model->shape.experts_used * (config->model->shape.experts != 0);
-}
-
-bool cpu_experts_copy(const struct backend_config *config)
-{
-    bool copies = cpu_wants_dense(config);
-
-    for (uint32_t i = 0; i < config->model->shape.layers; i++) {
-        const struct tensor_view *views[] = {&config->model->layers[i].gate, &config->model->layers[i].up};
-        for (size_t j = 0; j < ARRAY_COUNT(views); j++) {
-            enum tensor_type type = views[j]->data ? loaded_type_of(config, views[j]) : TENSOR_Q8_0;
-            copies |= type == TENSOR_F32 || type == TENSOR_F16 || type == TENSOR_BF16;
-        }
-    }
-    return copies && cpu_expert_slots(config);
-}
 
 // The best experts of a row, of equal ones the first, and the softmax of their scores.
 static void choose(const float *scores, uint32_t experts, uint32_t used, uint32_t *chosen, float *weight)
@@ -220,7 +200,8 @@ static void phase_quantize(const struct cpu_share *share, uint32_t slots)
 }
 
 // Columns of what a row's slots give, summed, to x or h.
-static void sum_slots(const struct cpu_share *share, uint32_t row, uint32_t column, uint32_t columns, enum gemm_store store, float *to)
+static void sum_slots(const struct cpu_share *share, uint32_t row, uint32_t column, uint32_t columns, enum gemm_store store,
+                      float *to)
 {
     const struct model_shape *shape = &share->batch->backend->shape;
     const struct cpu_experts *e = share->experts;

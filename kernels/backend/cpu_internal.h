@@ -111,8 +111,8 @@ struct backend_batch {
         float *in, *out; // [slots][hidden] f32; in: only for dense products and float layouts
         void *quant;     // quantized slots
     } experts;
-    void *quant;           // quantized rows, of the width that the current phase needs
-    unsigned char *own;    // [threads][own_bytes] what threads have for themselves (cpu_share.c)
+    void *quant;        // quantized rows, of the width that the current phase needs
+    unsigned char *own; // [threads][own_bytes] what threads have for themselves (cpu_share.c)
     uint64_t own_bytes;
     bool joins;            // segments of this step attend to its rows, which are few and all local
     uint32_t joined;       // layers attended to so, from 0 on
@@ -167,9 +167,11 @@ void cpu_stream_hold(struct backend *backend, bool hold);
 void cpu_stream_end(struct backend_batch *batch);
 void cpu_stream_info(const struct backend *backend, struct backend_info *info);
 
-// cpu.c: around a segment that attends to its rows.
+// cpu_attend.c. join: around a segment that attends to its rows. attend, attended_ns: entries of the backend.
 void cpu_join_begin(struct backend_batch *batch, uint32_t layer);
 void cpu_join_end(struct backend_batch *batch);
+void cpu_attend(struct backend_batch *batch, uint32_t layer);
+uint64_t cpu_attended_ns(const struct backend_batch *batch);
 
 // cpu_segment.c
 void cpu_embed(struct backend_batch *batch);
@@ -223,7 +225,9 @@ struct cpu_share {
     struct cpu_experts *experts;
     uint32_t slot_capacity; // of the experts' quant
 };
-uint64_t cpu_own_bytes(const struct backend_config *config); // of one thread
+uint64_t cpu_own_bytes(const struct backend_config *config);    // of one thread
+uint64_t cpu_expert_slots(const struct backend_config *config); // 0 without experts
+bool cpu_experts_copy(const struct backend_config *config);     // experts read rows as they are: copies of them
 struct cpu_share cpu_share_of(struct backend_batch *batch, uint32_t thread_index, bool few);
 bool cpu_has_few(const struct backend_batch *batch);
 // A phase without weights over rows or slots: those that this thread does, and what follows when it has done them.
@@ -239,8 +243,6 @@ void cpu_share_products(const struct cpu_share *share, const struct cpu_product 
 
 // cpu_experts.c. Call it inside a job of the pool, after a phase that leaves h and its quantized rows; ends with a barrier. Computes a layer's experts, and
 // adds what they give to `to`, or sets it.
-uint64_t cpu_expert_slots(const struct backend_config *config); // 0 without experts
-bool cpu_experts_copy(const struct backend_config *config);     // experts read rows as they are: copies of them
 void cpu_experts(const struct cpu_share *share, const struct cpu_layer *layer, enum gemm_store store, float *to);
 
 #endif

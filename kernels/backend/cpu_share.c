@@ -11,8 +11,28 @@
 #include "common/base/slices.h"
 #include "kernels/backend/cpu_claim.h"
 #include "kernels/backend/cpu_internal.h"
+#include "kernels/backend/loaded_type.h"
 
 enum { ALIGN = 64 };
+
+uint64_t cpu_expert_slots(const struct backend_config *config)
+{
+    return (uint64_t)config->max_rows * config->model->shape.experts_used * (config->model->shape.experts != 0);
+}
+
+bool cpu_experts_copy(const struct backend_config *config)
+{
+    bool copies = cpu_wants_dense(config);
+
+    for (uint32_t i = 0; i < config->model->shape.layers; i++) {
+        const struct tensor_view *views[] = {&config->model->layers[i].gate, &config->model->layers[i].up};
+        for (size_t j = 0; j < ARRAY_COUNT(views); j++) {
+            enum tensor_type type = views[j]->data ? loaded_type_of(config, views[j]) : TENSOR_Q8_0;
+            copies |= type == TENSOR_F32 || type == TENSOR_F16 || type == TENSOR_BF16;
+        }
+    }
+    return copies && cpu_expert_slots(config);
+}
 
 // The parts of a thread's own memory. Returns how many bytes they are together. own: where they begin; NULL only counts.
 static uint64_t place_own(const struct backend_config *config, unsigned char *own, struct cpu_share *share,
@@ -49,10 +69,7 @@ uint64_t cpu_own_bytes(const struct backend_config *config)
     return place_own(config, NULL, &unused, &none);
 }
 
-bool cpu_has_few(const struct backend_batch *batch)
-{
-    return !batch->backend->dense && batch->row_count <= CPU_FEW_ROWS;
-}
+bool cpu_has_few(const struct backend_batch *batch) { return !batch->backend->dense && batch->row_count <= CPU_FEW_ROWS; }
 
 struct cpu_share cpu_share_of(struct backend_batch *batch, uint32_t thread_index, bool few)
 {

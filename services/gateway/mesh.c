@@ -24,7 +24,14 @@
 typedef char *mesh_read_fn(struct rpc_message *message); // returns a text that the caller frees; NULL: there is none
 
 // The scheduler says its state once a second at least.
-enum { SILENT_US = 4000000, WATCH_AGAIN_US = 200000, RUN_US = 1000000, DEADLINE_SLACK_MS = 2000, DRAIN_ROUNDS = 1000, EXPECT_TIMEOUT_MS = 1000 };
+enum {
+    SILENT_US = 4000000,
+    WATCH_AGAIN_US = 200000,
+    RUN_US = 1000000,
+    DEADLINE_SLACK_MS = 2000,
+    DRAIN_ROUNDS = 1000,
+    EXPECT_TIMEOUT_MS = 1000
+};
 
 struct mesh_call {
     struct mesh *mesh;
@@ -50,7 +57,7 @@ struct mesh {
     struct rpc_channel *channel;
     struct rpc_server *server;
     bool stop, closing;
-    atomic_bool expecting; // a call of Expect is under way
+    atomic_bool expecting;               // a call of Expect is under way
     uint64_t watch_timer, silence_timer; // 0: not set
     // how starting went: written by the loop thread, read by mesh_start(), under mutex
     bool started;

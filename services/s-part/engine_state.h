@@ -126,7 +126,7 @@ struct mini_batch {
     float **q, **k, **v;                                          // [max_rows]
     struct backend_links links;                                   // those
     uint64_t began_us, started_us, s_part_us, sent_us, r_part_us; // started_us: when the current segment or head began
-    uint32_t attended_us; // by the segment, of local rows; not booked yet
+    uint32_t attended_us;                                         // by the segment, of local rows; not booked yet
     struct trace_track *track;                                    // shows the step and its waits
     struct trace_track *device_tracks[BACKEND_TRACKS];            // show what a device does, by its own clock
     uint64_t entered_us;                                          // when the step entered the pipeline

@@ -264,9 +264,12 @@ int main(int argc, char **argv)
 {
 #define CASE(fn) cmocka_unit_test_setup(fn, reset)
     const struct CMUnitTest tests[] = {
-        CASE(test_whole),        CASE(test_stream),  CASE(test_choices),  CASE(test_stop),
-        CASE(test_end_token),    CASE(test_echo),    CASE(test_deadline), CASE(test_deadline_before_the_first_token),
-        CASE(test_too_long),     CASE(test_metrics), CASE(test_keys),     CASE(test_many_streams),
+        CASE(test_whole),        CASE(test_stream),
+        CASE(test_choices),      CASE(test_stop),
+        CASE(test_end_token),    CASE(test_echo),
+        CASE(test_deadline),     CASE(test_deadline_before_the_first_token),
+        CASE(test_too_long),     CASE(test_metrics),
+        CASE(test_keys),         CASE(test_many_streams),
         CASE(test_service_tier), CASE(test_headers_wake_the_mesh),
     };
     if (argc > 1)

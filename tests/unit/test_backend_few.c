@@ -186,8 +186,8 @@ static void check_layer(struct mesh *mesh, const struct kind *kind, const struct
 {
     step(mesh, rows, count);
     if (mesh->layer.jobs != 1 || mesh->layer.barriers != kind->barriers || mesh->attended != joins)
-        fail_msg("%s, %u rows, %s: a layer has %u jobs and %u barriers, expected 1 and %u; attended in its job: %d", kind->name, count,
-                 rows[0].local ? "local" : "at a worker", (unsigned)mesh->layer.jobs, (unsigned)mesh->layer.barriers,
+        fail_msg("%s, %u rows, %s: a layer has %u jobs and %u barriers, expected 1 and %u; attended in its job: %d", kind->name,
+                 count, rows[0].local ? "local" : "at a worker", (unsigned)mesh->layer.jobs, (unsigned)mesh->layer.barriers,
                  kind->barriers, mesh->attended);
 }
 
@@ -222,8 +222,8 @@ static void a_layer_of_few_rows_is_one_job_with_few_barriers(void **state)
 /* --- bits ----------------------------------------------------------------------------------------------------------------------- */
 
 /* Rows of sequence 1 alone, and the same beside a longer chunk of sequence 2. */
-static void compare_step(struct mesh *few, struct mesh *many, const struct kind *kind, const struct backend_row *own, uint32_t count,
-                         uint32_t *beside)
+static void compare_step(struct mesh *few, struct mesh *many, const struct kind *kind, const struct backend_row *own,
+                         uint32_t count, uint32_t *beside)
 {
     struct backend_row rows[ROWS];
     uint32_t all = count;
