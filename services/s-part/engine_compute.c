@@ -95,7 +95,9 @@ void engine_compute_start(struct mini_batch *batch)
         return;
     }
     part_ended(batch); // or it is queued, and the head will wait for it
-    ENGINE_SPAN(batch, "segment", batch->started_ns, {"layer", batch->segment - 1}, {"rows", batch->plan.row_count});
+    trace_past(engine->track_s_part, "segment", batch->started_ns, clock_now_ns() - batch->attended_us * 1000ull,
+               {"step", batch->request->step}, {"mini_batch", batch->index}, {"layer", batch->segment - 1},
+               {"rows", batch->plan.row_count});
     if (last) {
         (engine->range.is_last ? start_head : start_copy)(batch);
     } else {
