@@ -15,7 +15,7 @@
 #include "common/kv/kv_store.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
-#include "services/fastdecode/divergence.h"
+#include "common/sampler/divergence.h"
 
 struct evaluation;
 

@@ -71,7 +71,7 @@ ROOMS = {
     "services/s-part": "proto common/base common/otlp common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/grammar common/sampler common/kv common/sched common/plan "
                        "common/wire common/messages common/rpc common/member common/handover kernels/simd kernels/dispatch "
                        "kernels/backend",
-    "services/fastdecode": "proto common/apikey common/base common/batch common/otlp common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/kv "
+    "services/fastdecode": "proto common/apikey common/base common/batch common/otlp common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/sampler common/kv "
                            "common/sched common/plan common/sim common/capacity common/rpc kernels/simd kernels/quant kernels/dispatch kernels/backend",
 }
 

@@ -1,6 +1,6 @@
 // divergence.h: how far one distribution over the vocabulary lies from another, given as logits. Pure; any thread.
-#ifndef FD_SERVICES_FASTDECODE_DIVERGENCE_H
-#define FD_SERVICES_FASTDECODE_DIVERGENCE_H
+#ifndef FD_SAMPLER_DIVERGENCE_H
+#define FD_SAMPLER_DIVERGENCE_H
 
 #include <stdbool.h>
 #include <stdint.h>

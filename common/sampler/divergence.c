@@ -1,5 +1,5 @@
 // divergence.c: see divergence.h.
-#include "services/fastdecode/divergence.h"
+#include "common/sampler/divergence.h"
 
 #include <math.h>
 
