@@ -160,6 +160,10 @@ struct backend_ops {
     void (*close)(struct backend *backend);
     void (*info)(const struct backend *backend, struct backend_info *info);
 
+    // Optional: opens the local pool, if there is one, anew with another KvType. Call it while no batch is open; the pool is empty
+    // afterwards. A failure leaves no pool.
+    enum status (*pool_retype)(struct backend *backend, uint32_t kv_type, struct error *error);
+
     enum status (*batch_open)(struct backend *backend, struct backend_batch **out, struct error *error);
     void (*batch_close)(struct backend_batch *batch);
 

@@ -187,6 +187,24 @@ static void cpu_close(struct backend *backend)
     free(backend);
 }
 
+static enum status open_pool(struct backend *backend, struct error *error)
+{
+    const struct backend_config *config = &backend->config;
+    const struct kv_shape kv = pool_shape(config, &backend->range);
+
+    if (!config->local_pool_bytes)
+        return STATUS_OK;
+    return kv_store_open(&kv, config->local_pool_bytes, config->max_rows, config->pool, &backend->kv, error);
+}
+
+static enum status cpu_pool_retype(struct backend *backend, uint32_t kv_type, struct error *error)
+{
+    kv_store_close(backend->kv);
+    backend->kv = NULL;
+    backend->config.kv_type = kv_type;
+    return open_pool(backend, error);
+}
+
 static enum status cpu_open(const struct backend_config *config, struct backend **out, struct error *error)
 {
     struct backend *backend = calloc(1, sizeof *backend);
@@ -209,10 +227,8 @@ static enum status cpu_open(const struct backend_config *config, struct backend 
         status = open_tables(backend, error);
     if (!status)
         status = cpu_load_weights(backend, error);
-    if (!status && config->local_pool_bytes) {
-        struct kv_shape kv = pool_shape(config, &backend->range);
-        status = kv_store_open(&kv, config->local_pool_bytes, config->max_rows, config->pool, &backend->kv, error);
-    }
+    if (!status)
+        status = open_pool(backend, error);
     if (status) {
         cpu_close(backend);
         return status;
@@ -486,6 +502,7 @@ const struct backend_ops backend_cpu = {
     .open = cpu_open,
     .close = cpu_close,
     .info = cpu_info,
+    .pool_retype = cpu_pool_retype,
     .batch_open = cpu_batch_open,
     .batch_close = cpu_batch_close,
     .begin = cpu_begin,

@@ -43,7 +43,7 @@ static const struct up_settings defaults = {
     .compute = "auto",
     .quantize = "none",
     .pooling = "auto",
-    .kv_type = "f16",
+    .kv_type = "auto",
     .sparse_attention = "off",
     .local_pool = "auto",
     .cache_dir = "none",
@@ -78,7 +78,7 @@ static enum status check_kv_has_a_place(const struct up_settings *s, uint64_t po
     if (pool_bytes == 0 && (s->kv_workers == 0 || placement == SCHED_PLACE_LOCAL))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool 0 with %s leaves no place for KV",
                          s->kv_workers ? "--placement local" : "--kv-workers 0");
-    if (s->kv_workers || strncmp(s->device, "cuda", 4) || (!strcmp(s->kv_type, "f16") && !sparse_percent))
+    if (s->kv_workers || strncmp(s->device, "cuda", 4) || ((!strcmp(s->kv_type, "f16") || !strcmp(s->kv_type, "auto")) && !sparse_percent))
         return STATUS_OK;
     if (sparse_percent)
         return error_set(error, STATUS_INVALID_ARGUMENT,
@@ -208,7 +208,7 @@ static uint32_t list_services(struct up_settings *s, struct option *out)
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for the pages of each KV worker; 0: a share of what is free", 0,
          0},
         {"numa", OPTION_STRING, &s->numa, "auto|interleave|NODE|none", NUMA_HELP, 0, 0},
-        {"kv-type", OPTION_STRING, &s->kv_type, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
+        {"kv-type", OPTION_STRING, &s->kv_type, "TYPE", KV_TYPE_HELP, 0, 0},
         {KV_SPARSE_OPTION, OPTION_STRING, &s->sparse_attention, KV_SPARSE_NAMES, KV_SPARSE_HELP, 0, 0},
         {"kv-worker-isa", OPTION_STRING, &s->kv_worker_isa, "LIST", "instruction set of each worker in turn, such as avx2,avx512",
          0, 0},

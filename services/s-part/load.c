@@ -194,6 +194,68 @@ static enum status choose_layers(struct s_part_settings *s, const struct model *
     return error_set(error, STATUS_INVALID_ARGUMENT, "--layers %s: the model has %u", s->layers, layers);
 }
 
+// Why --kv-type auto measures nothing and takes f16; NULL: it measures.
+static const char *why_unmeasured(const struct s_part *s_part)
+{
+    if (!s_part->engine.ops->pool_retype)
+        return "on a GPU the local pool is f16";
+    if (s_part->settings.layer_count < s_part->model->shape.layers)
+        return "a stage of a pipeline cannot measure what int8 costs the whole model";
+    if (s_part->plan.streamed_bytes)
+        return "weights are read in each step, so measuring would take long";
+    return s_part->settings.calibrate ? NULL : "--calibrate off measures nothing";
+}
+
+// The folder's file of the model: model-Q4_1.kv-type. NULL: there is no folder.
+static const char *choice_path(const struct s_part *s_part, char *path, size_t bytes)
+{
+    const char *folder = strcmp(s_part->settings.kv_choice_dir, "none") ? s_part->settings.kv_choice_dir : s_part->settings.cache_dir;
+    size_t length;
+    const char *name = model_stem(s_part->settings.model_path, &length);
+
+    if (!strcmp(folder, "none"))
+        return NULL;
+    int written = snprintf(path, bytes, "%s/%.*s.kv-type", folder, (int)length, name);
+    return written > 0 && (size_t)written < bytes ? path : NULL;
+}
+
+// Measures, and gives the pool the type. Nothing that fails on the way keeps the s-part from serving with f16.
+static enum status choose_kv_type(struct s_part *s_part, struct backend_config *config, const char *level, struct error *error)
+{
+    const char *why = s_part->settings.chooses_kv_type ? why_unmeasured(s_part) : NULL;
+    const uint64_t began_us = clock_now_us();
+    char path[S_PART_PATH_BYTES];
+    struct kv_choice choice;
+
+    if (why)
+        log_info("KV-TYPE", "chosen=f16 why=\"%s\"", why);
+    if (why || !s_part->settings.chooses_kv_type)
+        return STATUS_OK;
+    const struct kv_choice_config how = {.ops = s_part->engine.ops,
+                                         .backend = s_part->engine.backend,
+                                         .model = s_part->model,
+                                         .pool = s_part->pool,
+                                         .shape = load_kv_shape(s_part),
+                                         .level = level,
+                                         .quantize_bits = config->quantize_bits,
+                                         .step_rows = config->max_rows,
+                                         .path = choice_path(s_part, path, sizeof path)};
+    if (kv_choice_make(&how, &choice, error)) {
+        log_warn("KV-TYPE", "chosen=f16 why=\"%s\"", error->text);
+        return STATUS_OK;
+    }
+    config->kv_type = s_part->settings.kv_type = choice.type;
+    if (choice.type != KV_F16 && (s_part->engine.ops->pool_retype(s_part->engine.backend, choice.type, error) ||
+                                  s_part->engine.ops->plan(config, &s_part->plan, error)))
+        return error->status;
+    log_info("KV-TYPE",
+             "chosen=%s int8_kl=%.2e least_kl=%.2e limit=%.0e positions=%u int8_speed=%.2f pages=%llu %s ms=%llu", kv_type_name(choice.type),
+             choice.kl - choice.floor, choice.floor, KV_CHOICE_KL_MOST, choice.positions, choice.speed,
+             (unsigned long long)s_part->plan.pool_pages, choice.kept ? "from=file" : "from=measured",
+             (unsigned long long)(clock_now_us() - began_us) / 1000);
+    return STATUS_OK;
+}
+
 enum status load_model(struct s_part *s_part, struct error *error)
 {
     struct engine *engine = &s_part->engine;
@@ -227,13 +289,15 @@ enum status load_model(struct s_part *s_part, struct error *error)
                          (unsigned long long)s_part->settings.local_pool, (unsigned long long)s_part->plan.pool_page_bytes);
     if ((status = engine->ops->open(&config, &engine->backend, error)))
         return status;
+    struct backend_info info;
+    engine->ops->info(engine->backend, &info);
+    if ((status = choose_kv_type(s_part, &config, info.level, error)))
+        return status;
     if ((status = open_pooler(s_part, error)))
         return status;
     model_release_file(s_part->model);
     if ((status = lend_memory(engine, error)))
         return status;
-    struct backend_info info;
-    engine->ops->info(engine->backend, &info);
     snprintf(s_part->level, sizeof s_part->level, "%s", info.level);
     log_info("MODEL-LOADED", "file=%s layers=%u:%u device=%s level=%s context=%u max_rows=%u threads=%u cpus=%s load_ms=%llu",
              s_part->settings.model_path, s_part->settings.first_layer, s_part->settings.first_layer + s_part->settings.layer_count,

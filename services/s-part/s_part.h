@@ -20,16 +20,17 @@
 #include "kernels/backend/device.h"
 #include "services/s-part/calibrate.h"
 #include "services/s-part/engine_state.h"
+#include "services/s-part/kv_choice.h"
 
 enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200, S_PART_PATH_BYTES = 4096 };
 
 struct s_part_settings {
     const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *quantize,
-        *kv_type_name, *sparse_attention, *isa, *trace, *otlp_endpoint, *device_name, *layers, *numa, *pooling;
+        *kv_type_name, *kv_choice_dir, *sparse_attention, *isa, *trace, *otlp_endpoint, *device_name, *layers, *numa, *pooling;
     const char *cache_dir, *disk_reads, *weights_memory_text, *weights_host_memory_text;
     struct rpc_security_settings security;
-    bool trace_append, calibrate, pool_fills_device, batch_invariant;
-    enum kv_type kv_type;
+    bool trace_append, calibrate, pool_fills_device, batch_invariant, chooses_kv_type;
+    enum kv_type kv_type; // of auto (chooses_kv_type) load.c sets it
     enum disk_method disk;
     uint32_t context, max_batch, max_rows, mini_batches, threads, device_timeout_s, sparse_percent;
     uint32_t stage, stages;                                   // of --layers STAGE/STAGES
@@ -65,7 +66,9 @@ struct s_part {
 // Returns how much memory is taken only while it starts.
 static inline uint64_t s_part_start_bytes(const struct s_part *s_part)
 {
-    return MAX(s_part->plan.start_bytes, s_part->settings.calibrate ? CALIBRATE_BYTES : 0);
+    const struct s_part_settings *s = &s_part->settings;
+    const uint64_t measures = !s->calibrate ? 0 : s->chooses_kv_type ? KV_CHOICE_BYTES : CALIBRATE_BYTES;
+    return MAX(s_part->plan.start_bytes, measures);
 }
 
 // settings.c: fills the settings from defaults, environment and arguments, and chooses the kernels.

@@ -32,7 +32,8 @@ static struct s_part_settings defaults(void)
         .weights_memory_text = "auto",
         .weights_host_memory_text = "auto",
         .calibrate = true,
-        .kv_type_name = "f16",
+        .kv_type_name = "auto",
+        .kv_choice_dir = "none",
         .sparse_attention = "off",
         .local_pool = 1ull << 30,
         .max_batch = 128,
@@ -75,6 +76,19 @@ static enum status parse_size(const char *option, const char *text, uint64_t *ou
     return error_set(error, STATUS_INVALID_ARGUMENT, "%s is '%s', want auto or bytes such as 12G", option, text);
 }
 
+// auto: f16 until load.c has the model and chooses.
+static enum status parse_kv_type(struct s_part_settings *s, struct error *error)
+{
+    s->chooses_kv_type = !strcmp(s->kv_type_name, "auto");
+    if (s->chooses_kv_type) {
+        s->kv_type = KV_F16;
+        return STATUS_OK;
+    }
+    return kv_type_parse(s->kv_type_name, &s->kv_type, error)
+               ? error_set(error, STATUS_INVALID_ARGUMENT, "--kv-type is '%s', want auto, " KV_TYPE_NAMES, s->kv_type_name)
+               : STATUS_OK;
+}
+
 // A GPU reads weights from its own memory, so `auto` interleaves for a CPU alone.
 static enum status choose_binding(struct s_part_settings *s, struct error *error)
 {
@@ -100,7 +114,7 @@ static enum status check(struct s_part_settings *s, struct error *error)
     if (!s->model_path)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing");
     if ((status = member_check_name(s->name, error)) || (status = rpc_security_check(&s->security, "s-part", error)) ||
-        (status = kv_type_parse(s->kv_type_name, &s->kv_type, error)) ||
+        (status = parse_kv_type(s, error)) ||
         (status = kv_sparse_parse(s->sparse_attention, &s->sparse_percent, error)) || (status = parse_layers(s, error)) ||
         (status = otlp_check_endpoint(s->otlp_endpoint, error)))
         return status;
@@ -148,7 +162,9 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
         {"weights-host-memory", OPTION_STRING, &s->weights_host_memory_text, "SIZE|auto", WEIGHTS_HOST_MEMORY_HELP, 0, 0},
         {"disk-reads", OPTION_CHOICE, &s->disk_reads, DISK_METHOD_NAMES, DISK_READS_HELP, 0, 0},
         {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
-        {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "element type of the KV cache: " KV_TYPE_NAMES, 0, 0},
+        {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", KV_TYPE_HELP, 0, 0},
+        {"kv-choice-dir", OPTION_STRING, &s->kv_choice_dir, "DIR|none",
+         "folder where the choice of --kv-type auto is kept, so that the next start makes the same; none: that of --cache-dir", 0, 0},
         {KV_SPARSE_OPTION, OPTION_STRING, &s->sparse_attention, KV_SPARSE_NAMES, KV_SPARSE_HELP, 0, 0},
         {"local-pool", OPTION_SIZE, &s->local_pool, "SIZE", "memory for KV in this process; 0: none", 0, 1e15},
         {"pool-fills-device", OPTION_BOOL, &s->pool_fills_device, NULL, "on a GPU the local pool takes all memory that is left", 0,
