@@ -19,8 +19,9 @@ enum kv_type { KV_F16 = 1, KV_F32 = 2, KV_BF16 = 3, KV_INT8 = 4, KV_INT4 = 5, KV
 
 // For help texts.
 #define KV_TYPE_NAMES "f16, bf16, f32, int8, int4 or int4x"
-#define KV_TYPE_HELP                                                                                                          \
-    "element type of the KV cache: auto, " KV_TYPE_NAMES "; auto: int8 if its mean KL divergence from f16 on a built-in text is below " \
+#define KV_TYPE_HELP                                                               \
+    "element type of the KV cache: auto, " KV_TYPE_NAMES                           \
+    "; auto: int8 if its mean KL divergence from f16 on a built-in text is below " \
     "1e-3 and its attention is measured faster here, else f16 (docs/models.md)"
 
 // Returns "f16" and so on, or "unknown" for another number.

@@ -130,8 +130,7 @@ enum status text_pass_step(struct text_pass *pass, const uint32_t *tokens, uint3
     assert_always(count <= pass->config.step_rows);
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t position = pass->position + i;
-        pass->rows[i] =
-            (struct backend_row){.needs_output = true, .sequence = SEQUENCE, .token = tokens[i], .position = position};
+        pass->rows[i] = (struct backend_row){.needs_output = true, .sequence = SEQUENCE, .token = tokens[i], .position = position};
         pass->kv_rows[i] = (struct kv_row){.sequence = SEQUENCE, .position = position, .sparse = true};
     }
     enum status status = ops->begin(pass->config.batch, pass->rows, count, &bad_row, error);

@@ -78,7 +78,8 @@ static enum status check_kv_has_a_place(const struct up_settings *s, uint64_t po
     if (pool_bytes == 0 && (s->kv_workers == 0 || placement == SCHED_PLACE_LOCAL))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool 0 with %s leaves no place for KV",
                          s->kv_workers ? "--placement local" : "--kv-workers 0");
-    if (s->kv_workers || strncmp(s->device, "cuda", 4) || ((!strcmp(s->kv_type, "f16") || !strcmp(s->kv_type, "auto")) && !sparse_percent))
+    if (s->kv_workers || strncmp(s->device, "cuda", 4) ||
+        ((!strcmp(s->kv_type, "f16") || !strcmp(s->kv_type, "auto")) && !sparse_percent))
         return STATUS_OK;
     if (sparse_percent)
         return error_set(error, STATUS_INVALID_ARGUMENT,
@@ -252,7 +253,8 @@ static uint32_t list_steps(struct up_settings *s, struct option *out, uint32_t b
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one per usable CPU, each pinned", 0, 1024},
         {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that is silent for this long is taken for dead",
          100, 600000},
-        {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s)", 0, 0},
+        {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s), and for --kv-type auto", 0,
+         0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {OTLP_OPTION, OPTION_STRING, &s->otlp_endpoint, "URL|none", OTLP_HELP, 0, 0},
         {OTLP_RATIO_OPTION, OPTION_F64, &s->trace_sample, "RATIO", OTLP_RATIO_HELP, 0, 1},

@@ -43,6 +43,19 @@ uint32_t kv_choice_tokens(uint64_t parameters)
     return (uint32_t)MIN(MAX(tokens, KV_CHOICE_TOKENS_LEAST), KV_CHOICE_TOKENS_MOST);
 }
 
+static uint32_t compared_rows(uint32_t tokens, uint32_t vocab)
+{
+    return (uint32_t)MIN(MIN(tokens, (uint32_t)POSITIONS_MOST), MAX(KV_CHOICE_LOGITS_BYTES / (vocab * sizeof(float)), 1u));
+}
+
+uint64_t kv_choice_bytes(const struct model *model)
+{
+    const struct model_shape *shape = &model->shape;
+    const uint64_t tokens = kv_choice_tokens(model->parameters), row_bytes = shape->vocab * sizeof(float);
+    const uint64_t kv_bytes = tokens * shape->layers * 2 * shape->kv_heads * shape->head_dim * sizeof(float);
+    return MAX(KV_CHOICE_MEASURE_BYTES, kv_bytes + (compared_rows((uint32_t)tokens, shape->vocab) + HEAD_ROWS) * row_bytes);
+}
+
 // --- quality ---------------------------------------------------------------------------------------------------------
 
 // The text as tokens, and the rows whose logits are compared: evenly spaced, up to the last.
@@ -50,7 +63,7 @@ struct subject {
     const struct kv_choice_config *config;
     uint32_t *tokens, count;
     uint32_t rows[POSITIONS_MOST], row_count;
-    float *reference, *logits;                   // [row_count][vocab], [HEAD_ROWS][vocab] f32
+    float *reference, *logits; // [row_count][vocab], [HEAD_ROWS][vocab] f32
     struct divergence divergence[POSITIONS_MOST];
 };
 
@@ -70,7 +83,7 @@ static enum status open_subject(const struct kv_choice_config *config, struct su
     s->count = MIN(MIN(s->count, kv_choice_tokens(config->model->parameters)), config->shape.max_context);
     if (s->count < 2)
         return error_set(error, STATUS_INVALID_ARGUMENT, "the built-in text has %u tokens with this vocabulary", s->count);
-    s->row_count = (uint32_t)MIN(MIN(s->count, (uint32_t)POSITIONS_MOST), MAX(KV_CHOICE_LOGITS_BYTES / row_bytes, 1u));
+    s->row_count = compared_rows(s->count, config->model->shape.vocab);
     for (uint32_t i = 0; i < s->row_count; i++)
         s->rows[i] = (uint32_t)((uint64_t)(i + 1) * s->count / s->row_count) - 1;
     s->reference = malloc(s->row_count * row_bytes);
@@ -192,8 +205,8 @@ static bool read_kept(const struct kv_choice_config *config, struct kv_choice *o
            sscanf(line, "%31s %llx %31s %u %15s %u %lf %lf %lf", kind, &fingerprint, level, &quantize_bits, type, &out->positions,
                   &out->kl, &out->floor, &out->speed) == 9 &&
            !strcmp(kind, KIND) && fingerprint == config->model->fingerprint && !strcmp(level, config->level) &&
-           quantize_bits == config->quantize_bits && !kv_type_parse(type, &out->type, &ignored) &&
-           out->type == kv_choice_of(out->kl, out->floor, out->speed);
+           quantize_bits == config->quantize_bits && isfinite(out->kl) && isfinite(out->floor) && isfinite(out->speed) &&
+           !kv_type_parse(type, &out->type, &ignored) && out->type == kv_choice_of(out->kl, out->floor, out->speed);
 }
 
 // Written beside its place and put there in one piece.
@@ -202,9 +215,9 @@ static void keep(const struct kv_choice_config *config, const struct kv_choice *
     char path[PATH_BYTES];
     int length = snprintf(path, sizeof path, "%s.%ld", config->path, (long)getpid());
     FILE *file = length > 0 && (size_t)length < sizeof path ? fopen(path, "we") : NULL;
-    bool written = file && fprintf(file, "%s %016llx %s %u %s %u %.9g %.9g %.6g\n", KIND, (unsigned long long)config->model->fingerprint,
-                                   config->level, config->quantize_bits, kv_type_name(choice->type), choice->positions,
-                                   choice->kl, choice->floor, choice->speed) > 0;
+    bool written = file && fprintf(file, "%s %016llx %s %u %s %u %.9g %.9g %.6g\n", KIND,
+                                   (unsigned long long)config->model->fingerprint, config->level, config->quantize_bits,
+                                   kv_type_name(choice->type), choice->positions, choice->kl, choice->floor, choice->speed) > 0;
 
     if (file && fclose(file))
         written = false;
@@ -227,7 +240,7 @@ enum status kv_choice_make(const struct kv_choice_config *config, struct kv_choi
         return STATUS_OK;
     }
     *out = (struct kv_choice){.type = KV_F16};
-    if ((status = compare_types(config, out, error)) || 
+    if ((status = compare_types(config, out, error)) ||
         (status = kv_compare(&config->shape, types, KV_CHOICE_MEASURE_BYTES / 2, config->pool, TIME_US, &out->speed, error)))
         return status;
     out->type = kv_choice_of(out->kl, out->floor, out->speed);

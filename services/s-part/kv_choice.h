@@ -21,7 +21,6 @@ enum {
     KV_CHOICE_TOKENS_MOST = 256,
     KV_CHOICE_MEASURE_BYTES = 64 << 20, // of attention, while it is timed
     KV_CHOICE_LOGITS_BYTES = 32 << 20,  // of f16's logits, for all positions that are compared
-    KV_CHOICE_BYTES = 96 << 20,         // in all, for a model of the usual shapes
 };
 
 struct kv_choice_config {
@@ -48,6 +47,9 @@ enum kv_type kv_choice_of(double kl, double floor, double speed);
 
 // Returns how many tokens of the text a model of so many values reads.
 uint32_t kv_choice_tokens(uint64_t parameters);
+
+// Returns the most memory that kv_choice_make() takes for a while.
+uint64_t kv_choice_bytes(const struct model *model);
 
 // Reads the choice from the file if it is there and of this model, level and setting; measures otherwise and writes it. A file that cannot
 // be written is a warning. Blocks for about a second. Call it before anything else runs on the backend and the pool. Failures:

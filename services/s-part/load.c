@@ -209,7 +209,8 @@ static const char *why_unmeasured(const struct s_part *s_part)
 // The folder's file of the model: model-Q4_1.kv-type. NULL: there is no folder.
 static const char *choice_path(const struct s_part *s_part, char *path, size_t bytes)
 {
-    const char *folder = strcmp(s_part->settings.kv_choice_dir, "none") ? s_part->settings.kv_choice_dir : s_part->settings.cache_dir;
+    const char *folder = strcmp(s_part->settings.kv_choice_dir, "none") ? s_part->settings.kv_choice_dir
+                                                                        : s_part->settings.cache_dir;
     size_t length;
     const char *name = model_stem(s_part->settings.model_path, &length);
 
@@ -249,10 +250,10 @@ static enum status choose_kv_type(struct s_part *s_part, struct backend_config *
                                   s_part->engine.ops->plan(config, &s_part->plan, error)))
         return error->status;
     log_info("KV-TYPE",
-             "chosen=%s int8_kl=%.2e least_kl=%.2e limit=%.0e positions=%u int8_speed=%.2f pages=%llu %s ms=%llu", kv_type_name(choice.type),
-             choice.kl - choice.floor, choice.floor, KV_CHOICE_KL_MOST, choice.positions, choice.speed,
-             (unsigned long long)s_part->plan.pool_pages, choice.kept ? "from=file" : "from=measured",
-             (unsigned long long)(clock_now_us() - began_us) / 1000);
+             "chosen=%s int8_kl=%.2e least_kl=%.2e limit=%.0e positions=%u int8_speed=%.2f pages=%llu page_kib=%.1f %s ms=%llu",
+             kv_type_name(choice.type), choice.kl - choice.floor, choice.floor, KV_CHOICE_KL_MOST, choice.positions, choice.speed,
+             (unsigned long long)s_part->plan.pool_pages, (double)s_part->plan.pool_page_bytes / 1024,
+             choice.kept ? "from=file" : "from=measured", (unsigned long long)(clock_now_us() - began_us) / 1000);
     return STATUS_OK;
 }
 

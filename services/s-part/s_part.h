@@ -67,7 +67,7 @@ struct s_part {
 static inline uint64_t s_part_start_bytes(const struct s_part *s_part)
 {
     const struct s_part_settings *s = &s_part->settings;
-    const uint64_t measures = !s->calibrate ? 0 : s->chooses_kv_type ? KV_CHOICE_BYTES : CALIBRATE_BYTES;
+    const uint64_t measures = !s->calibrate ? 0 : s->chooses_kv_type ? kv_choice_bytes(s_part->model) : CALIBRATE_BYTES;
     return MAX(s_part->plan.start_bytes, measures);
 }
 

@@ -114,9 +114,8 @@ static enum status check(struct s_part_settings *s, struct error *error)
     if (!s->model_path)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--model FILE is missing");
     if ((status = member_check_name(s->name, error)) || (status = rpc_security_check(&s->security, "s-part", error)) ||
-        (status = parse_kv_type(s, error)) ||
-        (status = kv_sparse_parse(s->sparse_attention, &s->sparse_percent, error)) || (status = parse_layers(s, error)) ||
-        (status = otlp_check_endpoint(s->otlp_endpoint, error)))
+        (status = parse_kv_type(s, error)) || (status = kv_sparse_parse(s->sparse_attention, &s->sparse_percent, error)) ||
+        (status = parse_layers(s, error)) || (status = otlp_check_endpoint(s->otlp_endpoint, error)))
         return status;
     if (disk_method_parse(s->disk_reads, &s->disk))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--disk-reads is '%s', want " DISK_METHOD_NAMES, s->disk_reads);
@@ -164,7 +163,8 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
         {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", KV_TYPE_HELP, 0, 0},
         {"kv-choice-dir", OPTION_STRING, &s->kv_choice_dir, "DIR|none",
-         "folder where the choice of --kv-type auto is kept, so that the next start makes the same; none: that of --cache-dir", 0, 0},
+         "folder where the choice of --kv-type auto is kept, so that the next start makes the same; none: that of --cache-dir", 0,
+         0},
         {KV_SPARSE_OPTION, OPTION_STRING, &s->sparse_attention, KV_SPARSE_NAMES, KV_SPARSE_HELP, 0, 0},
         {"local-pool", OPTION_SIZE, &s->local_pool, "SIZE", "memory for KV in this process; 0: none", 0, 1e15},
         {"pool-fills-device", OPTION_BOOL, &s->pool_fills_device, NULL, "on a GPU the local pool takes all memory that is left", 0,
@@ -177,7 +177,8 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one per usable CPU, each pinned unless CPU time is limited",
          0, 1024},
         {"numa", OPTION_STRING, &s->numa, "auto|interleave|NODE|none", NUMA_HELP, 0, 0},
-        {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s)", 0, 0},
+        {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s), and for --kv-type auto", 0,
+         0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
         {OTLP_OPTION, OPTION_STRING, &s->otlp_endpoint, "URL|none", OTLP_HELP, 0, 0},

@@ -27,8 +27,12 @@ def services(mesh):
 def plan_of(mesh, service):
     """The MEMORY-PLAN line of a service as numbers, or None."""
     with open(os.path.join(mesh.run_dir, service + ".log"), encoding="utf-8", errors="replace") as file:
-        found = re.findall(r"MEMORY-PLAN (.*)", file.read())
-    return {key: float(value) for key, value in re.findall(r"(\w+)=([0-9.]+)", found[-1])} if found else None
+        text = file.read()
+    found = re.findall(r"MEMORY-PLAN (.*)", text)
+    if service == "s-part":  # the tokenizer that --kv-type auto reads a text with has a plan too; then pages may be of another type
+        found = found[:1] + re.findall(r"KV-TYPE .*?(page_kib=\S+)", text)
+        found = [" ".join(found)]
+    return {key: float(value) for key, value in re.findall(r"(\w+)=([0-9.]+)", found[-1])} if found and found[-1] else None
 
 
 def planned_mib(mesh, service):
