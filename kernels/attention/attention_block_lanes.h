@@ -15,7 +15,7 @@
 #elif defined(__AVX512F__)
 #define GROUP 8u // 32 registers: room for 16 sums
 #else
-#define GROUP 4u // registers for 8 values of 16 lanes, as with AVX2 and NEON: room for 3 or 4 sums
+#define GROUP 6u // room for 8 values of 16 lanes, with AVX2 and with NEON: six sums, a value and a factor
 #endif
 #define BLOCK_TILES (ATTEND_BLOCK / ATTEND_TILE)
 #define UNROLL _Pragma("GCC unroll 8")
