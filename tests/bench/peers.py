@@ -126,6 +126,15 @@ class Peer(Server):
         return cls(cls.file(model), streams, context_tokens)
 
 
+class PeerKv8(Peer):
+    """The same with KV in 8 bits: as fast or slower where prompts are short."""
+
+    label = "llama-server Q4_0 with 8-bit KV"
+
+    def __init__(self, model, streams, context_tokens, *options):
+        super().__init__(model, streams, context_tokens, "-ctk", "q8_0", "-ctv", "q8_0", *options)
+
+
 class Ik(Peer):
     """llama-server of ik_llama.cpp. It interleaves the rows of weights as it loads them (-rtr). Without its flash attention, which ends the process
     with a failed assertion on this model (version 0.1.5, AVX-512)."""
@@ -190,10 +199,10 @@ def peer_check(model):
     Peer.check(model)
 
 
-def present(model):
-    """(the peers that are there, [why another one is not])"""
+def present(model, kinds=PEERS):
+    """(the peers of these kinds that are there, [why another one is not])"""
     found, missing = [], []
-    for peer in PEERS:
+    for peer in kinds:
         try:
             peer.check(model)
             found.append(peer)
