@@ -67,7 +67,7 @@ struct sched_config {
     uint32_t chunk_max_tokens; // the cap of the chosen chunk; 0: 512
     uint32_t tile_rows;        // the S-part's tile: decode rows + chunk is a multiple of it; 0: 8
     uint32_t step_target_us;   // target time of a step with decode rows, or 2.4 times the time of its decode rows alone if that is
-                               // longer. 0: 16,000, raised up to fourfold while more sequences wait than run
+                               // longer. 0: 2.2 times that time, raised up to fourfold while more sequences wait than run
     bool step_target_auto;     // step_target_us was 0 (set by sched_init)
     uint32_t step_limit_us;    // sls: the longest that decode rows with their context may make a step (sched_load_limit()); 0: no
                                // limit

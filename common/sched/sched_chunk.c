@@ -25,9 +25,14 @@
 // there is time for 5 rows only. Half a tile is the least, because a step reads the whole context of the prompt for however few rows.
 // If the decode rows alone fill the target, prefill still gets 1.4 times their time.
 //
-// Without --step-target the target weighs running sequences against waiting ones: if k times as many wait as run it is k times as long,
-// up to four. Each step costs its base however few prompt rows it has, so the last of 128 sequences that come at once would otherwise
-// start after twice the time.
+// Without --step-target the target is 2.2 times what the decode rows take alone, so that a client sees its tokens at most about that many
+// times as far apart while a prompt is read. Predictions are right in the mean, and what a client sees is the tail. So the target is divided
+// by an upper quantile, learned, of what such steps took beside their prediction: nine in ten then keep to 2.2 times. Where steps vary so
+// much that this quantile exceeds 1.3, prompts get 0.7 times the decode rows' time all the same, so that they are not starved. Example: D = 4
+// ms, and one step in ten takes more than 1.15 times its prediction: 4·2.2/1.15 = 7.7 ms are aimed at.
+//
+// That target weighs running sequences against waiting ones: if k times as many wait as run it is k times as long, up to four. Each step
+// costs its base however few prompt rows it has, so the last of 128 sequences that come at once would otherwise start after twice the time.
 //
 // Rows of class batch in a step of interactive ones are added last, decoding or not, with the time that they are predicted to add as above:
 // together a twelfth of the step's, whatever the target (TUNE_LATE_SHARE), and what is free where weights are read. Of steps that are
@@ -157,6 +162,15 @@ static void correct_decode(struct sched_chunk *m, double by)
     m->decode = MIN(MAX(m->decode * (1 + MIN(MAX(by, -TUNE_CHUNK_DECODE_MOVE), TUNE_CHUNK_DECODE_MOVE)), least), most);
 }
 
+// Follows the quantile by stochastic approximation (Robbins and Monro, A Stochastic Approximation Method, 1951): it rises with a step that
+// exceeds it and falls with the others, by amounts that cancel out when just the wanted share of steps exceeds it. How far a step exceeds it
+// does not count, so that one that was disturbed moves it no more than another.
+static void learn_excess(struct sched_chunk *m, double ratio)
+{
+    double by = ratio > m->excess ? TUNE_CHUNK_EXCESS_QUANTILE : TUNE_CHUNK_EXCESS_QUANTILE - 1;
+    m->excess = MIN(MAX(m->excess * (1 + TUNE_CHUNK_EXCESS_GAIN * by), 1), TUNE_CHUNK_EXCESS_MAX);
+}
+
 static void correct(double *factor, double by)
 {
     *factor = MIN(MAX(*factor * (1 + by), 1 / TUNE_CHUNK_FACTOR_MAX), TUNE_CHUNK_FACTOR_MAX);
@@ -185,6 +199,8 @@ void sched_chunk_learn(struct sched *s, const struct sched_flight *step, double 
     correct_decode(m, wrong * alone);
     if (added_rows == 0)
         return;
+    if (step->decode_runs < step->late_run) // rows that were added last hardly lengthen a step, and would hide what prompts do
+        learn_excess(m, total_us / predicted);
     correct(&m->products, wrong * products);
     correct(&m->attention, wrong * attention);
     m->products += TUNE_CHUNK_FACTOR_DECAY * (1 - m->products);
@@ -194,7 +210,7 @@ void sched_chunk_learn(struct sched *s, const struct sched_flight *step, double 
 void sched_chunk_init(struct sched *s)
 {
     for (enum sched_class class = 0; class < SCHED_CLASSES; class ++)
-        s->chunk[class] = (struct sched_chunk){.decode = 1, .products = 1, .attention = 1};
+        s->chunk[class] = (struct sched_chunk){.decode = 1, .products = 1, .attention = 1, .excess = 1};
 }
 
 // --- the rows of prompts, oldest first ------------------------------------------------------------------------------
@@ -257,24 +273,25 @@ static double throughput(const struct outlook *o, double chunk, double added_us)
 
 uint32_t sched_chunk_least(const struct sched *s) { return MAX(s->config.tile_rows / TUNE_CHUNK_LEAST_TILE_PART, 1u); }
 
-double sched_chunk_target_us(const struct sched *s, enum sched_class class, uint32_t decoding)
+double sched_chunk_target_us(const struct sched *s, enum sched_class class, uint32_t decoding, double alone_us)
 {
     double waiting = sched_class_sum(s->queue.count, class);
     if (!s->config.step_target_auto)
-        return s->config.step_target_us;
+        return MAX(s->config.step_target_us, TUNE_CHUNK_STRETCH * alone_us);
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
         waiting += s->batches.of[m].of[class].prefill_count;
-    return s->config.step_target_us * MIN(MAX(waiting / decoding, 1), TUNE_CHUNK_WAITING_STRETCH_MAX);
+    double stretch = MIN(MAX(waiting / MAX(decoding, 1), 1), TUNE_CHUNK_WAITING_STRETCH_MAX);
+    return TUNE_CHUNK_AUTO_STRETCH * stretch / s->chunk[class].excess * alone_us;
 }
 
 // Chooses the size; `first` is the least that fills a tile, `cap` the most.
 static uint32_t choose(const struct sched *s, enum sched_class class, const struct sched_group *group, uint32_t decode_rows,
-                       uint32_t first, uint32_t cap, double most_us)
+                       uint32_t first, uint32_t cap, uint32_t decoding)
 {
     const struct sched_chunk *m = &s->chunk[class];
     double alone_us = decode_us(s, m, decode_rows), attention = 0, of_a_row = 0, best_rate = 0;
     const struct outlook later = outlook_of(s, class, decode_rows + group->prefill_count);
-    most_us = MAX(most_us, TUNE_CHUNK_STRETCH * alone_us);
+    const double most_us = sched_chunk_target_us(s, class, decoding, alone_us);
     // Never more than twice what was tried: the line may be wrong out there, and the next step will know better. Steps that read weights
     // are few and long, and leave time for an error.
     double tried = (s->time.stream_us > 0 ? 8 : 2) *
@@ -322,7 +339,7 @@ uint32_t sched_chunk_rows(const struct sched *s, enum sched_class class, const s
     first += first < sched_chunk_least(s) ? tile : 0;
     if (s->time.whole.rows_seen == 0)
         return MIN(cap, first + 3 * tile); // nothing measured yet
-    return choose(s, class, group, decode_rows, first, cap, sched_chunk_target_us(s, class, decoding));
+    return choose(s, class, group, decode_rows, first, cap, decoding);
 }
 
 // --- rows of a class behind the one whose step it is ----------------------------------------------------------------

@@ -13,13 +13,15 @@ struct sched_chunk {
     } decodes[SCHED_CURVE_SIZES];       // steps without prefill, smoothed, in the size classes of sched_curve.h; count 0: none seen
     double decode, products, attention; // correction factors: of decode rows; of prefill rows' products and attention
     double context, seen_context;       // tokens that decode rows read: lately; at the last step without prefill
+    double excess;                      // what a step with prefill takes, beside its prediction: TUNE_CHUNK_EXCESS_QUANTILE of such steps less
 };
 
 void sched_chunk_init(struct sched *s);
 void sched_chunk_learn(struct sched *s, const struct sched_flight *flight, double total_us);
 uint32_t sched_chunk_rows(const struct sched *s, enum sched_class class, const struct sched_group *group, uint32_t decode_rows);
 uint32_t sched_chunk_least(const struct sched *s); // returns the fewest that are worth reading a prompt's context
-double sched_chunk_target_us(const struct sched *s, enum sched_class class, uint32_t decoding);
+// Returns the longest that a step may be predicted to take; decoding: sequences of that class; alone_us: what their rows take without prefill.
+double sched_chunk_target_us(const struct sched *s, enum sched_class class, uint32_t decoding, double alone_us);
 uint32_t sched_chunk_max(const struct sched *s); // returns the most prefill rows of any step
 
 // Whether a step is to have rows of its own class alone, so that it shows what they take.

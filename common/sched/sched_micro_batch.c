@@ -29,8 +29,7 @@ static uint32_t timely_rows(const struct sched *s, enum sched_class class, doubl
         return most;
     if (s->time.layers.rows_seen == 0)
         return MIN(most, (uint32_t)n + TUNE_MICRO_BATCH_FIRST_TILES * tile);
-    double most_us = MAX(sched_chunk_target_us(s, class, decoding),
-                         TUNE_CHUNK_STRETCH * batches * sched_time_slowest_us(s, MAX(n, 1), MAX(n, 1)));
+    double most_us = sched_chunk_target_us(s, class, decoding, batches * sched_time_slowest_us(s, MAX(n, 1), MAX(n, 1)));
     uint32_t low = 0, high = most / tile; // tiles
     while (low < high) {
         uint32_t middle = (low + high + 1) / 2;

@@ -80,7 +80,7 @@ enum { SCHED_DRAFT_TOKENS_MAX = 64 };
     "tokens that a step may guess ahead from what followed before, where that pays; answers keep the same bytes; 0: none"
 
 #define SCHED_STEP_TARGET_HELP \
-    "how long prefill and workers' load may make a step beside running sequences; auto: 16 for prefill, more while many wait; any load"
+    "how long prefill and workers' load may make a step beside running sequences; auto: prefill 2.2 times as long, more while many wait; any load"
 #define SCHED_PREFIX_CACHE_HELP "prompts that begin alike share KV pages; pages of ended sequences are kept until they are needed"
 
 #endif

@@ -74,7 +74,11 @@
 #define TUNE_MICRO_BATCH_FIRST_TILES   4          // [tiles] of prefill in a step until steps are measured
 
 // --- prefill chunks
-#define TUNE_CHUNK_STRETCH             2.4        // [times] the decode rows' time that a step may take whatever the target
+#define TUNE_CHUNK_STRETCH             2.4        // [times] the decode rows' time that a step may take whatever the target that was set
+#define TUNE_CHUNK_AUTO_STRETCH        2.2        // [times] the same that a step may take if no target was set
+#define TUNE_CHUNK_EXCESS_QUANTILE     0.9        // [share] of steps with prefill that are to keep to that
+#define TUNE_CHUNK_EXCESS_GAIN         0.05       // [share] by which one step moves that quantile: a machine that becomes less steady is known after some twenty
+#define TUNE_CHUNK_EXCESS_MAX          1.3        // [times] its prediction that a step is taken for at most, so that prompts are not starved
 #define TUNE_CHUNK_WAITING_STRETCH_MAX 4          // [times] the target at most, while more sequences wait than run
 #define TUNE_CHUNK_LEAST_TILE_PART     2          // [parts] of a tile, one of which is the smallest chunk: even a few rows read a prompt's whole context
 #define TUNE_CHUNK_AS_GOOD             0.98       // [times] the best rate that a larger chunk must reach to be taken

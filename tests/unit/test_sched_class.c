@@ -465,8 +465,8 @@ static struct sim_config draw(uint64_t *rng)
 
 static struct sim_result run_of(struct sim_config *config, uint32_t streams, uint32_t job, enum sched_class class)
 {
-    for (uint32_t i = 0; i < streams; i++)
-        requests[i] = (struct sim_request){.prompt_tokens = 60, .generated_tokens = 700, .max_new_tokens = 700};
+    for (uint32_t i = 0; i < streams; i++) // so long that the steps with their own prompts are less than a hundredth
+        requests[i] = (struct sim_request){.prompt_tokens = 60, .generated_tokens = 1500, .max_new_tokens = 1500};
     for (uint32_t i = 0; i < job; i++)
         requests[streams + i] = (struct sim_request){
             .prompt_tokens = 20 + i * 37 % 300, .generated_tokens = 10 + i * 53 % 190, .max_new_tokens = 200, .class = class};
