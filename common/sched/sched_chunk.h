@@ -13,7 +13,7 @@ struct sched_chunk {
     } decodes[SCHED_CURVE_SIZES];       // steps without prefill, smoothed, in the size classes of sched_curve.h; count 0: none seen
     double decode, products, attention; // correction factors: of decode rows; of prefill rows' products and attention
     double context, seen_context;       // tokens that decode rows read: lately; at the last step without prefill
-    double excess;                      // what a step with prefill takes, beside its prediction: TUNE_CHUNK_EXCESS_QUANTILE of such steps less
+    double excess;                      // upper quantile of what steps with prefill take, as a multiple of their prediction
 };
 
 void sched_chunk_init(struct sched *s);

@@ -28,7 +28,7 @@ static void set_defaults(struct sched_config *c)
     c->draft_tokens = c->draft_tokens != 0 ? c->draft_tokens : SCHED_DRAFT_TOKENS;
     c->tile_rows = c->tile_rows != 0 ? c->tile_rows : 8;
     c->step_target_auto = c->step_target_us == 0;
-    c->step_target_us = c->step_target_us != 0 ? c->step_target_us : 16000; // auto: what else is measured against a step, until steps are known
+    c->step_target_us = c->step_target_us != 0 ? c->step_target_us : 16000; // auto: until steps are measured
     c->max_named_pages = c->max_named_pages != 0 ? c->max_named_pages : 1u << 18;
     c->max_moves = c->max_moves != 0 ? c->max_moves : 8;
     c->max_extents = c->extent_tokens == 0 ? 0 : c->max_extents != 0 ? c->max_extents : 1024;
