@@ -126,8 +126,9 @@ static void plan_all(struct sched *s)
             if (s->batches.of[m].in_flight_count <= ahead)
                 sched_plan_step(s, m, false);
         }
+        sched_plan_aside(s, ahead);
     }
-    for (uint32_t m = 0; m < count; m++)
+    for (uint32_t m = 0; m < sched_batch_count_all(s); m++)
         in_flight += s->batches.of[m].in_flight_count;
     for (uint32_t m = 0; m < count && in_flight == 0 && pages_are_pinned(s); m++)
         in_flight += sched_plan_step(s, m, true);
@@ -195,7 +196,7 @@ void sched_get_stats(const struct sched *s, struct sched_stats *out)
         out->waiting += out->waiting_of[class];
         out->retiring -= s->coming_back[class];
     }
-    for (uint32_t m = 0; m < s->config.mini_batches; m++)
+    for (uint32_t m = 0; m < sched_batch_count_all(s); m++)
         out->steps_in_flight += s->batches.of[m].in_flight_count;
     out->step_base_us = s->time.whole.base_us;
     out->row_us = s->time.whole.row_us;

@@ -62,6 +62,7 @@ struct sched_config {
     uint32_t micro_batch;      // enum sched_micro_batch
     bool mini_batch_auto;      // the core chooses how many are used, at most mini_batches
     uint32_t mini_batch_fill;  // another mini-batch is used only when those in use average this many running sequences; 0: 2
+    bool aside;                // prompts beside decode rows have steps of their own (sched_aside.c). Only with mini_batches 1
     uint32_t plan_ahead;       // steps of one mini-batch in flight; 0: 2
     uint32_t chunk_tokens;     // the most prefill rows of a step; 0: chosen for each step so that the step keeps to step_target_us
     uint32_t chunk_max_tokens; // the cap of the chosen chunk; 0: 512
@@ -298,6 +299,10 @@ struct sched_step_action {
     uint32_t mini_batch;
     uint32_t row_count; // sum of the runs' counts
     uint32_t run_count;
+    // Of prompts alone, in a mini-batch of their own behind the others: its segments are to be computed in the time that the steps of the
+    // others leave, aside_us for each of those; all the time while there is none.
+    bool aside;
+    uint32_t aside_us;
     const struct sched_run *runs; // [run_count], owned by the core: valid until the call that takes this step's answer or
                                   // S_PART_DOWN
 };

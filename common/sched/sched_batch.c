@@ -48,9 +48,11 @@ void sched_batch_remove_member(struct sched *s, uint32_t slot)
     s->seqs[moved].member = seq->member;
 }
 
+uint32_t sched_batch_count_all(const struct sched *s) { return s->config.mini_batches + s->config.aside; }
+
 struct sched_flight *sched_batch_find_flight(struct sched *s, uint64_t id)
 {
-    for (uint32_t m = 0; m < s->config.mini_batches; m++) {
+    for (uint32_t m = 0; m < sched_batch_count_all(s); m++) {
         struct sched_batch *batch = &s->batches.of[m];
         for (uint32_t k = 0; k < batch->in_flight_count; k++) {
             if (batch->in_flight[k]->id == id)

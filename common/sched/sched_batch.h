@@ -24,6 +24,7 @@ struct sched_flight {
     uint32_t decode_rows, decode_runs; // the first ones: those of that class that decode, with their drafts
     uint32_t late_run;                 // the first run of a class behind it; run_count: there is none
     uint64_t emitted_us;
+    bool aside;                    // it has prompts alone, and goes aside (sched_aside.c)
     bool queued;                   // it follows another step that is in flight
     struct sched_run *runs;        // [max_batch_rows]
     struct sched_flight_run *refs; // [max_batch_rows]
@@ -59,6 +60,9 @@ struct sched_batches {
     struct sched_flight *flights; // all records, to which in_flight and spare point
     uint64_t next_step;
 };
+
+// Returns the number of mini-batches that may have steps in flight: with the one for steps that go aside, which has no sequences.
+uint32_t sched_batch_count_all(const struct sched *s);
 
 // Returns how many sequences of a class are in the mini-batch.
 static inline uint32_t sched_batch_size(const struct sched_batch *batch, enum sched_class class)

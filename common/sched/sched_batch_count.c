@@ -45,7 +45,7 @@ static double round_us(const struct sched *s, uint32_t batches)
 
 static bool anything_in_flight(const struct sched *s)
 {
-    for (uint32_t m = 0; m < s->config.mini_batches; m++) {
+    for (uint32_t m = 0; m < sched_batch_count_all(s); m++) {
         if (s->batches.of[m].in_flight_count > 0)
             return true;
     }

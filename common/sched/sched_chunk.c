@@ -140,13 +140,13 @@ static void learn_decodes(const struct sched *s, struct sched_chunk *m, uint32_t
 }
 
 // Smooths what decode rows read, in all steps and in those without prefill.
-static void learn_contexts(struct sched_chunk *m, const struct sched_flight *step, uint32_t decode_rows)
+static void learn_contexts(struct sched_chunk *m, const struct sched_flight *step, uint32_t decode_rows, bool beside)
 {
     double sum = 0;
     for (uint32_t i = 0; i < decode_rows; i++)
         sum += step->runs[i].position + 1;
     m->context += (m->context > 0 ? TUNE_CHUNK_GAIN : 1) * (sum - m->context);
-    if (step->row_count == decode_rows)
+    if (step->row_count == decode_rows && !beside)
         m->seen_context = m->context;
 }
 
@@ -181,9 +181,10 @@ void sched_chunk_learn(struct sched *s, const struct sched_flight *step, double 
     struct sched_chunk *m = &s->chunk[step->class];
     uint32_t decode_rows = step->decode_rows, added_rows = step->row_count - decode_rows;
     double products = 0, attention = 0;
-    if (added_rows == 0)
+    const bool beside = s->config.aside && s->batches.of[s->config.mini_batches].in_flight_count > 0;
+    if (added_rows == 0 && !beside) // otherwise prompts, which have been in the caches meanwhile, would stretch their own time
         learn_decodes(s, m, decode_rows, total_us);
-    else
+    else if (added_rows > 0)
         products = products_us(s, m, decode_rows, added_rows);
     for (uint32_t i = step->decode_runs; i < step->run_count; i++)
         attention += i < step->late_run ? attention_us(s, m, &step->runs[i]) : late_attention_us(s, m, &step->runs[i]);
@@ -195,7 +196,7 @@ void sched_chunk_learn(struct sched *s, const struct sched_flight *step, double 
     if (predicted <= 0)
         return;                                                                                // nothing known
     double wrong = TUNE_CHUNK_GAIN * (MIN(MAX(total_us / predicted, 0.5), 2) - 1) / predicted; // one step may be disturbed
-    learn_contexts(m, step, decode_rows);
+    learn_contexts(m, step, decode_rows, beside);
     correct_decode(m, wrong * alone);
     if (added_rows == 0)
         return;
@@ -273,15 +274,28 @@ static double throughput(const struct outlook *o, double chunk, double added_us)
 
 uint32_t sched_chunk_least(const struct sched *s) { return MAX(s->config.tile_rows / TUNE_CHUNK_LEAST_TILE_PART, 1u); }
 
-double sched_chunk_target_us(const struct sched *s, enum sched_class class, uint32_t decoding, double alone_us)
+// Returns by how much the target is longer because many sequences wait for their first token.
+static double waiting_stretch(const struct sched *s, enum sched_class class, uint32_t decoding)
 {
     double waiting = sched_class_sum(s->queue.count, class);
-    if (!s->config.step_target_auto)
-        return MAX(s->config.step_target_us, TUNE_CHUNK_STRETCH * alone_us);
     for (uint32_t m = 0; m < s->config.mini_batches; m++)
         waiting += s->batches.of[m].of[class].prefill_count;
-    double stretch = MIN(MAX(waiting / MAX(decoding, 1), 1), TUNE_CHUNK_WAITING_STRETCH_MAX);
-    return TUNE_CHUNK_AUTO_STRETCH * stretch / s->chunk[class].excess * alone_us;
+    return MIN(MAX(waiting / MAX(decoding, 1), 1), TUNE_CHUNK_WAITING_STRETCH_MAX);
+}
+
+double sched_chunk_target_us(const struct sched *s, enum sched_class class, uint32_t decoding, double alone_us)
+{
+    if (!s->config.step_target_auto)
+        return MAX(s->config.step_target_us, TUNE_CHUNK_STRETCH * alone_us);
+    return TUNE_CHUNK_AUTO_STRETCH * waiting_stretch(s, class, decoding) / s->chunk[class].excess * alone_us;
+}
+
+static uint32_t decoding_of(const struct sched *s, enum sched_class class)
+{
+    uint32_t decoding = 0;
+    for (uint32_t m = 0; m < s->config.mini_batches; m++)
+        decoding += s->batches.of[m].of[class].member_count;
+    return decoding;
 }
 
 // Chooses the size; `first` is the least that fills a tile, `cap` the most.
@@ -330,9 +344,7 @@ uint32_t sched_chunk_rows(const struct sched *s, enum sched_class class, const s
         cap = aligned - decode_rows; // otherwise less than a tile, but never nothing: prefill must go on
     if (s->config.chunk_tokens != 0 || cap == 0)
         return cap;
-    uint32_t decoding = 0;
-    for (uint32_t m = 0; m < s->config.mini_batches; m++)
-        decoding += s->batches.of[m].of[class].member_count;
+    uint32_t decoding = decoding_of(s, class);
     if (decoding == 0)
         return cap;
     uint32_t first = tile - decode_rows % tile;
@@ -340,6 +352,42 @@ uint32_t sched_chunk_rows(const struct sched *s, enum sched_class class, const s
     if (s->time.whole.rows_seen == 0)
         return MIN(cap, first + 3 * tile); // nothing measured yet
     return choose(s, class, group, decode_rows, first, cap, decoding);
+}
+
+// --- prompts in steps of their own ----------------------------------------------------------------------------------
+
+bool sched_chunk_goes_aside(const struct sched *s, enum sched_class class)
+{
+    return s->config.aside && s->time.stream_us == 0 && decoding_of(s, class) > 0;
+}
+
+// So many that a segment takes a part of the decode rows' time: that is by how much a step may come late.
+uint32_t sched_chunk_aside_rows(const struct sched *s, enum sched_class class, const struct sched_group *group)
+{
+    const struct sched_chunk *m = &s->chunk[class];
+    uint32_t cap = MIN(sched_chunk_max(s), s->s_part.rows_max), tile = s->config.tile_rows, rows = 0;
+    double most_us = TUNE_ASIDE_SEGMENT * decode_us(s, m, decoding_of(s, class)) * s->config.layers, attention = 0;
+    struct prompts next = {.slot = group->prefill_head, .at = s->seqs[group->prefill_head].next_pos};
+    while (rows < cap) {
+        uint32_t more = take(s, m, &next, MIN(tile, cap - rows), &attention);
+        if (more == 0 || (rows > 0 && sched_time_rows_us(s, rows + more) + attention > most_us))
+            break;
+        rows += more;
+    }
+    return MAX(rows, 1);
+}
+
+uint32_t sched_chunk_aside_us(const struct sched *s, const struct sched_flight *step)
+{
+    const struct sched_chunk *m = &s->chunk[step->class];
+    if (step->decode_rows == 0)
+        return 0;
+    double alone_us = decode_us(s, m, step->decode_rows);
+    // No prediction of the prompt is in it, so it needs no room for one that is wrong.
+    double most_us = s->config.step_target_auto
+                         ? TUNE_ASIDE_STRETCH * waiting_stretch(s, step->class, decoding_of(s, step->class)) * alone_us
+                         : sched_chunk_target_us(s, step->class, 0, alone_us);
+    return (uint32_t)MAX(most_us - alone_us, 1);
 }
 
 // --- rows of a class behind the one whose step it is ----------------------------------------------------------------

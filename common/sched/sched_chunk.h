@@ -24,6 +24,12 @@ uint32_t sched_chunk_least(const struct sched *s); // returns the fewest that ar
 double sched_chunk_target_us(const struct sched *s, enum sched_class class, uint32_t decoding, double alone_us);
 uint32_t sched_chunk_max(const struct sched *s); // returns the most prefill rows of any step
 
+// Whether prompts of a class have steps of their own, that go aside: only beside decode rows, and not while weights are read.
+bool sched_chunk_goes_aside(const struct sched *s, enum sched_class class);
+// Returns the rows of such a step; and how long steps that go aside may make the time from that step to the next one.
+uint32_t sched_chunk_aside_rows(const struct sched *s, enum sched_class class, const struct sched_group *group);
+uint32_t sched_chunk_aside_us(const struct sched *s, const struct sched_flight *step);
+
 // Whether a step is to have rows of its own class alone, so that it shows what they take.
 bool sched_chunk_probes(const struct sched *s, const struct sched_flight *step);
 // Returns by how much rows of a class behind the one whose step it is may lengthen the step; 0: no such rows. *free_us: what they may take

@@ -327,7 +327,7 @@ static void moved(struct sched *s, const struct sched_moved *m)
 static void s_part_down(struct sched *s)
 {
     s->s_part.up = false;
-    for (uint32_t m = 0; m < s->config.mini_batches; m++) {
+    for (uint32_t m = 0; m < sched_batch_count_all(s); m++) {
         struct sched_batch *batch = &s->batches.of[m];
         while (batch->in_flight_count > 0)
             sched_answer_void(s, batch->in_flight[0]);

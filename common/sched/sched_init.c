@@ -27,6 +27,8 @@ static void set_defaults(struct sched_config *c)
     c->chunk_max_tokens = c->chunk_max_tokens != 0 ? c->chunk_max_tokens : 512;
     c->draft_tokens = c->draft_tokens != 0 ? c->draft_tokens : SCHED_DRAFT_TOKENS;
     c->tile_rows = c->tile_rows != 0 ? c->tile_rows : 8;
+    c->aside = c->aside && c->mini_batches == 1 && c->stages <= 1 && c->micro_batch == SCHED_MICRO_BATCH_AUTO &&
+               c->chunk_tokens == 0;
     c->step_target_auto = c->step_target_us == 0;
     c->step_target_us = c->step_target_us != 0 ? c->step_target_us : 16000; // auto: until steps are measured
     c->max_named_pages = c->max_named_pages != 0 ? c->max_named_pages : 1u << 18;
@@ -102,10 +104,10 @@ static bool init_steps(struct sched *s)
 {
     uint32_t rows = s->config.max_batch_rows;
     uint32_t ahead = s->config.plan_ahead;
-    s->batches.flights = calloc((size_t)s->config.mini_batches * ahead, sizeof(*s->batches.flights));
+    s->batches.flights = calloc((size_t)sched_batch_count_all(s) * ahead, sizeof(*s->batches.flights));
     if (s->batches.flights == NULL)
         return false;
-    for (uint32_t m = 0; m < s->config.mini_batches; m++) {
+    for (uint32_t m = 0; m < sched_batch_count_all(s); m++) {
         struct sched_batch *batch = &s->batches.of[m];
         for (enum sched_class class = 0; class < SCHED_CLASSES; class ++) {
             struct sched_group *group = &batch->of[class];
@@ -188,13 +190,13 @@ void sched_fini(struct sched *s)
     if (s == NULL)
         return;
     if (s->batches.flights != NULL) {
-        for (uint32_t i = 0; i < s->config.mini_batches * s->config.plan_ahead; i++) {
+        for (uint32_t i = 0; i < sched_batch_count_all(s) * s->config.plan_ahead; i++) {
             free(s->batches.flights[i].runs);
             free(s->batches.flights[i].refs);
             free(s->batches.flights[i].extents);
         }
     }
-    for (uint32_t m = 0; m < s->config.mini_batches; m++) {
+    for (uint32_t m = 0; m < sched_batch_count_all(s); m++) {
         for (enum sched_class class = 0; class < SCHED_CLASSES; class ++)
             free(s->batches.of[m].of[class].members);
     }

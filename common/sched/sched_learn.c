@@ -69,7 +69,8 @@ void sched_learn_step(struct sched *s, const struct sched_flight *step, const st
     }
     sched_time_learn_stages(s, done, step->row_count, sampled);
     s->time.stream_us = done->stream_us;
-    sched_draft_learn(s, step, done);
+    if (!step->aside)
+        sched_draft_learn(s, step, done);
     if (drafted)
         return;
     bool workers_here;

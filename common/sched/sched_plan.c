@@ -51,7 +51,7 @@ static uint32_t rows_with_partials(const struct sched *s, struct sched_flight *s
 
 static bool may_decode(const struct sched *s, const struct sched_seq *seq)
 {
-    return seq->known + seq->samples < seq->limit && !sched_place_blocks(s, seq);
+    return seq->known + seq->samples < seq->limit && !seq->aside && !sched_place_blocks(s, seq);
 }
 
 // Adds the next row of a sequence and `guessed` drafts at most. False: it lacks a page, or the step has no room for its partial results.
@@ -146,22 +146,33 @@ static void plan_prefill(struct sched *s, struct sched_flight *step, uint32_t sl
         sched_batch_prefill_done(s, slot);
 }
 
+// Adds prefill rows, oldest first.
+static void plan_prompts(struct sched *s, struct sched_group *group, struct sched_flight *step, uint32_t room)
+{
+    uint32_t next;
+    for (uint32_t slot = group->prefill_head; slot != NONE && step->prefill_rows < room; slot = next) {
+        struct sched_seq *seq = &s->seqs[slot];
+        next = s->cold[slot].batch.next;
+        if (sched_place_blocks(s, seq) || (seq->in_flight > 0 && seq->aside != step->aside) || !has_gathered(s, slot))
+            continue;
+        if (!sched_micro_batch_takes(s, step, seq, room - step->prefill_rows))
+            break; // in order
+        uint32_t before = step->run_count;
+        plan_prefill(s, step, slot, room - step->prefill_rows);
+        seq->aside = step->run_count > before ? step->aside : seq->aside;
+    }
+}
+
 // Plans the rows of the class whose step it is.
 static void plan_own(struct sched *s, struct sched_group *group, struct sched_flight *step, enum sched_class class,
                      const uint8_t *drafts)
 {
     step->class = class;
     plan_decodes(s, group, step, drafts);
-    uint32_t room = group->prefill_count > 0 ? sched_micro_batch_prefill(s, class, group, step->row_count) : 0;
-    uint32_t next;
-    for (uint32_t slot = group->prefill_head; slot != NONE && step->prefill_rows < room; slot = next) {
-        next = s->cold[slot].batch.next;
-        if (sched_place_blocks(s, &s->seqs[slot]) || !has_gathered(s, slot))
-            continue;
-        if (!sched_micro_batch_takes(s, step, &s->seqs[slot], room - step->prefill_rows))
-            break; // in order
-        plan_prefill(s, step, slot, room - step->prefill_rows);
-    }
+    uint32_t room = group->prefill_count > 0 && !sched_chunk_goes_aside(s, class)
+                        ? sched_micro_batch_prefill(s, class, group, step->row_count)
+                        : 0;
+    plan_prompts(s, group, step, room);
     step->late_run = step->run_count;
     s->stats.rows_of[class] += step->row_count;
 }
@@ -212,7 +223,7 @@ static void plan_late_prefill(struct sched *s, const struct sched_batch *batch, 
     for (uint32_t slot = group->prefill_head; slot != NONE; slot = next) {
         const struct sched_seq *seq = &s->seqs[slot];
         next = s->cold[slot].batch.next;
-        if (sched_place_blocks(s, seq) || !has_gathered(s, slot))
+        if (sched_place_blocks(s, seq) || seq->aside || !has_gathered(s, slot))
             continue;
         uint32_t cap = sched_chunk_max(s), most = MIN(rows_most - step->row_count, cap - MIN(step->prefill_rows, cap));
         uint32_t rows = sched_chunk_late_rows(s, step, seq, most, time->left_us);
@@ -251,7 +262,8 @@ static void emit(struct sched *s, struct sched_batch *batch, struct sched_flight
     batch->in_flight[batch->in_flight_count++] = step;
     step->id = s->batches.next_step++;
     s->stats.steps++;
-    sched_load_stepped(s, step->mini_batch, step->class);
+    if (!step->aside)
+        sched_load_stepped(s, step->mini_batch, step->class);
     s->stats.prefill_rows += step->prefill_rows;
     s->stats.decode_rows += step->row_count - step->prefill_rows;
     s->stats.drafted += step->draft_rows;
@@ -263,6 +275,8 @@ static void emit(struct sched *s, struct sched_batch *batch, struct sched_flight
                 .mini_batch = step->mini_batch,
                 .row_count = step->row_count,
                 .run_count = step->run_count,
+                .aside = step->aside,
+                .aside_us = step->aside || !s->config.aside ? 0 : sched_chunk_aside_us(s, step),
                 .runs = step->runs,
             },
     };
@@ -276,6 +290,33 @@ static bool runs_elsewhere(const struct sched *s, uint32_t mini_batch, enum sche
             return true;
     }
     return false;
+}
+
+static void begin(struct sched_flight *step, uint32_t mini_batch, bool aside)
+{
+    step->mini_batch = mini_batch;
+    step->aside = aside;
+    step->run_count = step->row_count = step->prefill_rows = step->draft_rows = step->extent_count = 0;
+    step->decode_rows = step->decode_runs = 0;
+    step->partials = 0;
+}
+
+void sched_plan_aside(struct sched *s, uint32_t ahead)
+{
+    struct sched_batch *batch = &s->batches.of[s->config.mini_batches];
+    enum sched_class class = sched_leading_class(s);
+    struct sched_group *group = &s->batches.of[0].of[class];
+    if (!s->config.aside || batch->in_flight_count > ahead || batch->spare_count == 0 || s->outbox.count == s->outbox.capacity ||
+        group->prefill_count == 0 || !sched_chunk_goes_aside(s, class))
+        return;
+    struct sched_flight *step = batch->spare[batch->spare_count - 1];
+    begin(step, s->config.mini_batches, true);
+    step->class = class;
+    plan_prompts(s, group, step, sched_chunk_aside_rows(s, class, group));
+    step->late_run = step->run_count;
+    s->stats.rows_of[class] += step->row_count;
+    if (step->row_count > 0)
+        emit(s, batch, step);
 }
 
 bool sched_plan_step(struct sched *s, uint32_t mini_batch, bool idle)
@@ -298,9 +339,7 @@ bool sched_plan_step(struct sched *s, uint32_t mini_batch, bool idle)
     if (!sched_draft_plan(s, mini_batch, class, drafts))
         return false;
     struct sched_flight *step = batch->spare[batch->spare_count - 1];
-    step->mini_batch = mini_batch;
-    step->run_count = step->row_count = step->prefill_rows = step->draft_rows = step->extent_count = 0;
-    step->partials = 0;
+    begin(step, mini_batch, false);
     plan_own(s, &batch->of[class], step, class, drafts);
     if (class == SCHED_CLASS_INTERACTIVE && step->row_count == 0 && may_lead) {
         memset(drafts, 0, sizeof(drafts));

@@ -60,6 +60,7 @@ struct sched_seq {
     bool scoring : 1;   // prompt rows are scored
     bool gathering : 1; // it has no rows yet and may find more pages
     bool split : 1;     // it has extents: `pages` and `load` are its tail's
+    bool aside : 1;     // its rows in flight are in steps that go aside: no other step has any until those are back
     bool sharing : 1;   // it does not have its first pages yet; its first run names their source
 } __attribute__((aligned(64)));
 _Static_assert(sizeof(struct sched_seq) == 64, "one cache line");

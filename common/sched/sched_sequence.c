@@ -164,8 +164,10 @@ void sched_sequence_row_back(struct sched *s, uint32_t slot)
 {
     struct sched_seq *seq = &s->seqs[slot];
     assert_always(seq->in_flight > 0);
-    if (--seq->in_flight == 0)
-        settle(s, slot);
+    if (--seq->in_flight > 0)
+        return;
+    seq->aside = false;
+    settle(s, slot);
 }
 
 // Frees an extent whose place has freed its pages.

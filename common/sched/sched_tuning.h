@@ -91,6 +91,10 @@
 #define TUNE_CHUNK_DECODE_MOVE         0.02       // [share] the most by which one step moves the time of decode rows, which so stays near their median
 #define TUNE_CHUNK_ROW_CONTEXT         2e3        // [tokens] of context whose attention takes as long as a row's products, until it is measured
 
+// --- prompts in steps of their own
+#define TUNE_ASIDE_STRETCH             1.8        // [times] the decode rows' time from one of their steps to the next, if no target was set: prompts take 2.25 times as long then
+#define TUNE_ASIDE_SEGMENT             0.25       // [times] the decode rows' time that a segment of them may take: half of it is by how much a step may come late
+
 // --- rows of class batch in steps of interactive ones
 #define TUNE_LATE_SHARE                (1.0 / 12) // [share] by which they may lengthen a step: predictions and noise are to leave it below 1.15 times
 #define TUNE_LATE_SAVED                1.5        // [times] that share that may be saved for a row that takes longer: beside 8 rows a ninth may take an eighth of their time

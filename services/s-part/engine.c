@@ -18,7 +18,7 @@ static struct mini_batch *choose(struct engine *engine, bool *awaits_weights)
     *awaits_weights = false;
     for (uint32_t i = 0; i < engine->batch_count; i++) {
         struct mini_batch *batch = &engine->batches[i];
-        if (batch->state != BATCH_READY)
+        if (batch->state != BATCH_READY || engine_aside_waits(engine, batch))
             continue;
         const uint32_t turn = engine->ops->turn ? engine->ops->turn(batch->backend, batch->segment) : 0;
         if (turn == BACKEND_NOT_YET) {
@@ -61,7 +61,7 @@ bool engine_advance(struct engine *engine)
     struct mini_batch *next = choose(engine, &awaits_weights);
     watch_weights(engine, awaits_weights && !next && !computing);
     if (next)
-        engine_compute_start(next);
+        (next->aside ? engine_aside_turn : engine_compute_start)(next);
     return computing || next;
 }
 

@@ -242,6 +242,7 @@ static void take_from_queue(struct mini_batch *batch)
     batch->term = batch->engine->stage.term;
     batch->began_ns = trace_clock(batch->track);
     batch->s_part_us = batch->r_part_us = 0;
+    engine_aside_began(batch);
     memset(batch->idle_us, 0, sizeof batch->idle_us);
 }
 

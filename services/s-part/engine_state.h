@@ -125,6 +125,8 @@ struct mini_batch {
     const float **o;                                              // [max_rows]
     float **q, **k, **v;                                          // [max_rows]
     struct backend_links links;                                   // those
+    bool aside;                                                   // the step goes aside
+    uint64_t aside_before_us;                                     // engine.aside_us when the step began
     uint64_t began_us, started_us, s_part_us, sent_us, r_part_us; // started_us: when the current segment or head began
     uint32_t attended_us;                                         // by the segment, of local rows; not booked yet
     struct trace_track *track;                                    // shows the step and its waits
@@ -211,6 +213,9 @@ struct engine {
     struct handover handover;                                          // moves local-pool pages to and from workers
     float *zeros;                                                      // [q_width]
     uint64_t ready_counter;
+    // Steps that go aside (engine_aside.c): how long they were computed in all, since the latest step of the others ended, and in their latest
+    // turn; and for how long they may be before the next step of the others begins.
+    uint64_t aside_us, aside_used_us, aside_turn_us, aside_most_us, aside_booked_us;
     struct otlp *otlp;                              // NULL: requests are not traced
     struct trace_track *track_s_part, *track_local; // track_s_part: this thread's segments and similar work; track_local: its
                                                     // attention for local rows
@@ -250,6 +255,14 @@ static inline uint64_t engine_newest_scheduler(const struct engine *engine)
 enum status engine_open(struct engine *engine, struct error *error) MUST_CHECK;
 void engine_close(struct engine *engine);
 bool engine_advance(struct engine *engine);
+
+// engine_aside.c. waits: whether a mini-batch that is READY has to, because others have the time. turn: engine_compute_start() of a step that
+// goes aside. ended: a step is about to be answered. total_us: what it took, without the turns of others.
+bool engine_aside_waits(const struct engine *engine, const struct mini_batch *batch);
+void engine_aside_began(struct mini_batch *batch);
+void engine_aside_turn(struct mini_batch *batch);
+void engine_aside_ended(struct mini_batch *batch);
+uint64_t engine_aside_total_us(const struct mini_batch *batch);
 
 // engine_compute.c. start: starts the next segment of a mini-batch that is READY. poll: continues with what the backend has
 // computed; false: the backend has no work of this mini-batch.

@@ -26,7 +26,7 @@ static struct backend_config backend_config(const struct s_part *s_part)
         .quantize_bits = QUANTIZE_BITS(s_part->settings.quantize),
         .pool = s_part->pool,
         .max_rows = s_part->settings.max_rows,
-        .max_batches = s_part->settings.mini_batches,
+        .max_batches = s_part_batches(s_part),
         .context_tokens = s_part->settings.context,
         .kv_type = s_part->settings.kv_type,
         .page_tokens = S_PART_PAGE_TOKENS,
@@ -44,6 +44,16 @@ static struct backend_config backend_config(const struct s_part *s_part)
     };
 }
 
+bool s_part_takes_aside(const struct s_part *s_part)
+{
+    const struct s_part_settings *s = &s_part->settings;
+
+    return s_part->device.ops == &backend_cpu && s->stages <= 1 && s->layer_count == s_part->model->shape.layers &&
+           s->mini_batches == 1;
+}
+
+uint32_t s_part_batches(const struct s_part *s_part) { return s_part->settings.mini_batches + s_part_takes_aside(s_part); }
+
 static bool is_last(const struct s_part *s_part)
 {
     return s_part->settings.first_layer + s_part->settings.layer_count == s_part->model->shape.layers;
@@ -57,7 +67,7 @@ static uint64_t pooling_bytes(const struct s_part *s_part)
     if (s_part->pooling.kind == MODEL_POOL_NONE || !is_last(s_part))
         return 0;
     return pooler_planned_bytes(s_part->model, &s_part->pooling, s->max_batch) +
-           engine_pool_bytes(s->max_rows, s_part->model->shape.hidden, s->mini_batches);
+           engine_pool_bytes(s->max_rows, s_part->model->shape.hidden, s_part_batches(s_part));
 }
 
 // Finds what --pooling means, once the device is known.

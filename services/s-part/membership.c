@@ -91,6 +91,7 @@ static void fill_registration(struct s_part *s_part, struct registration *r)
     request->on_device = s_part->device.ops != &backend_cpu;
     request->max_rows = s_part->settings.max_rows;
     request->mini_batches = s_part->settings.mini_batches;
+    request->takes_aside = s_part_takes_aside(s_part);
     request->threads = thread_pool_threads(s_part->pool);
     request->first_layer = s_part->settings.first_layer;
     request->layer_count = s_part->settings.layer_count;

@@ -195,7 +195,7 @@ void reply_send(struct mini_batch *batch)
     reply.step = batch->request->step;
     reply.n_results = batch->plan.run_count;
     reply.results = batch->result_pointers;
-    reply.total_us = (uint32_t)(clock_now_us() - batch->began_us);
+    reply.total_us = (uint32_t)engine_aside_total_us(batch);
     reply.s_part_us = (uint32_t)batch->s_part_us;
     reply.r_part_us = (uint32_t)batch->r_part_us;
     reply.stream_us = batch->engine->stream_us;
@@ -206,6 +206,7 @@ void reply_send(struct mini_batch *batch)
         reply.n_stages = 1;
         reply.stages = batch->stage_pointers;
     }
+    engine_aside_ended(batch);
     rpc_call_reply(batch->call, &reply.base);
     batch->call = NULL;
 }

@@ -63,6 +63,11 @@ struct s_part {
     char level[32]; // the backend's numeric level
 };
 
+// load.c. takes_aside: whether it takes steps that go aside: where a segment is computed at once, and all layers are here; once the device is
+// chosen. batches: how many mini-batches may be in flight, with theirs.
+bool s_part_takes_aside(const struct s_part *s_part);
+uint32_t s_part_batches(const struct s_part *s_part);
+
 // Returns how much memory is taken only while it starts.
 static inline uint64_t s_part_start_bytes(const struct s_part *s_part)
 {

@@ -412,6 +412,8 @@ static uint32_t fill_step(struct scheduler *scheduler, const struct sched_step_a
     request->scheduler_incarnation = scheduler->incarnation;
     request->step = action->step;
     request->mini_batch = action->mini_batch;
+    request->aside = action->aside;
+    request->aside_us = action->aside_us;
     request->n_runs = action->run_count;
     request->runs = scratch->run_pointers;
     request->n_open = opens;

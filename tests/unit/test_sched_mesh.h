@@ -113,7 +113,7 @@ MESH_FUNCTION void mesh_s_part_up(struct mesh *m)
 MESH_FUNCTION void mesh_s_part_down(struct mesh *m)
 {
     m->s_part_up = false;
-    for (uint32_t b = 0; b < m->config.mini_batches; b++) {
+    for (uint32_t b = 0; b < m->config.mini_batches + m->config.aside; b++) {
         for (uint32_t k = 0; k < m->flight_count[b]; k++) {
             for (uint32_t r = 0; r < m->flight[b][k].a.run_count; r++) {
                 struct mesh_seq *q = mesh_find(m, m->flight[b][k].a.runs[r].sequence);
@@ -372,7 +372,7 @@ MESH_FUNCTION size_t mesh_tick(struct mesh *m)
     struct mesh_answer answers[SCHED_MINI_BATCHES_MAX];
     uint32_t answer_count = 0;
     mesh_answer_others(m);
-    for (uint32_t b = 0; b < m->config.mini_batches; b++) {
+    for (uint32_t b = 0; b < m->config.mini_batches + m->config.aside; b++) {
         if (m->flight_count[b] > 0 && m->flight[b][0].done_us <= m->now_us) {
             mesh_execute(m, b, results[b], &answers[answer_count]);
             answer_count++;
@@ -401,7 +401,7 @@ MESH_FUNCTION size_t mesh_tick(struct mesh *m)
 MESH_FUNCTION uint64_t mesh_next_us(const struct mesh *m)
 {
     uint64_t next = sched_next_wake_us(m->sched);
-    for (uint32_t b = 0; b < m->config.mini_batches; b++) {
+    for (uint32_t b = 0; b < m->config.mini_batches + m->config.aside; b++) {
         if (m->flight_count[b] > 0 && m->flight[b][0].done_us < next)
             next = m->flight[b][0].done_us;
     }

@@ -110,14 +110,15 @@ MESH_FUNCTION void mesh_check_partials(const struct mesh *m, const struct sched_
 MESH_FUNCTION void mesh_take_step(struct mesh *m, const struct sched_step_action *a)
 {
     uint32_t b = a->mini_batch, rows = 0, prefill = 0;
-    MESH_CHECK(m->s_part_up && a->step > m->last_step && b < m->config.mini_batches);
+    MESH_CHECK(m->s_part_up && a->step > m->last_step && b < m->config.mini_batches + m->config.aside);
+    MESH_CHECK(a->aside == (b == m->config.mini_batches) && (!a->aside || a->aside_us == 0));
     MESH_CHECK(m->flight_count[b] < m->config.plan_ahead && a->row_count <= m->config.max_batch_rows && a->row_count > 0);
     m->last_step = a->step;
     m->steps++;
     bool was_decoding[MESH_SEQS], included[MESH_SEQS] = {false};
     for (uint32_t i = 0; i < m->seq_count; i++) {
         const struct mesh_seq *q = &m->seqs[i];
-        was_decoding[i] = q->decoding && q->mini_batch == b && !q->finished && q->log + q->samples < mesh_limit(m, q);
+        was_decoding[i] = !a->aside && q->decoding && q->mini_batch == b && !q->finished && q->log + q->samples < mesh_limit(m, q);
     }
     for (uint32_t i = 0; i < a->run_count; i++) {
         struct mesh_seq *q = mesh_find(m, a->runs[i].sequence);

@@ -170,6 +170,11 @@ static void one_workload(uint64_t seed)
         config.micro_batch = (uint32_t)(seed / 40 % 3);
         config.mini_batches = config.stages * (1 + (uint32_t)(seed / 120 % 2));
     }
+    if (!pipeline && seed % 3 == 1) { // likewise
+        config.aside = true;
+        config.mini_batches = 1;
+        config.chunk_tokens = 0;
+    }
     const uint32_t window = seed % 7 == 3 ? 1 + (uint32_t)(seed / 7 % 40) : 0; // likewise
     if (window > 0) {
         config.ring_rows = 5 + (uint32_t)(seed / 280 % 16);

@@ -1,0 +1,86 @@
+// engine_aside.c: steps of prompts alone that go aside: whose turn it is, by the clock.
+//
+// Steps with `aside` have a mini-batch of their own. Their segments are computed between the end of a step of the others and the beginning of
+// the next, for as long as that one says (aside_us), and while there is none:
+//
+//     others  ├── step ──┤             ├── step ──┤             ├── step ──┤
+//     aside              ├ s ┼ s ┼ s ──┤          ├ s ┼ s ┼ s ──┤            segments s of one layer each
+//                        ◀─ aside_us ─▶
+//
+// A segment begins only if at least half of what the latest one took is left. So the next step of the others comes late by half a
+// segment at most, however wrong a prediction of the prompt's time is: none is made. Example: steps of 4 ms, aside_us 4.8 ms, segments
+// of 1 ms: five of them, and tokens are 9 ms apart.
+//
+// Meanwhile a step of the others has not begun to be computed, so that time does not count for it.
+#include "services/s-part/engine_state.h"
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+
+// Whether a step of the others is under way. One whose messages are answered late leaves time, too: it counts as any.
+static bool others_run(const struct engine *engine)
+{
+    for (uint32_t i = 0; i < engine->batch_count; i++)
+        if (engine->batches[i].state != BATCH_IDLE && !engine->batches[i].aside)
+            return true;
+    return false;
+}
+
+static bool has_time(const struct engine *engine)
+{
+    return engine->aside_used_us + engine->aside_turn_us / 2 < engine->aside_most_us;
+}
+
+bool engine_aside_waits(const struct engine *engine, const struct mini_batch *batch)
+{
+    if (batch->aside)
+        return !has_time(engine) && others_run(engine);
+    for (uint32_t i = 0; i < engine->batch_count && batch->segment == 0; i++)
+        if (engine->batches[i].state == BATCH_READY && engine->batches[i].aside)
+            return has_time(engine);
+    return false;
+}
+
+void engine_aside_began(struct mini_batch *batch)
+{
+    batch->aside = batch->request->aside;
+    batch->aside_before_us = batch->engine->aside_us;
+    if (!batch->aside)
+        batch->engine->aside_most_us = batch->request->aside_us;
+}
+
+// Books the time of the turn under way.
+static uint64_t book(struct engine *engine)
+{
+    const uint64_t now_us = clock_now_us(), us = now_us - engine->aside_booked_us;
+
+    engine->aside_us += us;
+    engine->aside_used_us += us;
+    engine->aside_booked_us = now_us;
+    return now_us;
+}
+
+void engine_aside_turn(struct mini_batch *batch)
+{
+    struct engine *engine = batch->engine;
+    const uint64_t began_us = engine->aside_booked_us = clock_now_us();
+
+    engine_compute_start(batch);
+    engine->aside_turn_us = book(engine) - began_us;
+}
+
+void engine_aside_ended(struct mini_batch *batch)
+{
+    if (!batch->aside)
+        batch->engine->aside_used_us = 0;
+}
+
+uint64_t engine_aside_total_us(const struct mini_batch *batch)
+{
+    struct engine *engine = batch->engine;
+
+    if (batch->aside)
+        book(engine);
+    const uint64_t aside_us = engine->aside_us - batch->aside_before_us, all_us = clock_now_us() - batch->began_us;
+    return batch->aside ? aside_us : all_us - MIN(all_us, aside_us);
+}
