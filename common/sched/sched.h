@@ -62,7 +62,7 @@ struct sched_config {
     uint32_t micro_batch;      // enum sched_micro_batch
     bool mini_batch_auto;      // the core chooses how many are used, at most mini_batches
     uint32_t mini_batch_fill;  // another mini-batch is used only when those in use average this many running sequences; 0: 2
-    bool aside;                // prompts beside decode rows have steps of their own (sched_aside.c). Only with mini_batches 1
+    bool aside;                // prompts beside decode rows have steps of their own (sched_plan_aside()). Only with mini_batches 1
     uint32_t plan_ahead;       // steps of one mini-batch in flight; 0: 2
     uint32_t chunk_tokens;     // the most prefill rows of a step; 0: chosen for each step so that the step keeps to step_target_us
     uint32_t chunk_max_tokens; // the cap of the chosen chunk; 0: 512

@@ -24,7 +24,7 @@ struct sched_flight {
     uint32_t decode_rows, decode_runs; // the first ones: those of that class that decode, with their drafts
     uint32_t late_run;                 // the first run of a class behind it; run_count: there is none
     uint64_t emitted_us;
-    bool aside;                    // it has prompts alone, and goes aside (sched_aside.c)
+    bool aside;                    // it has prompts alone, and goes aside (sched_plan_aside())
     bool queued;                   // it follows another step that is in flight
     struct sched_run *runs;        // [max_batch_rows]
     struct sched_flight_run *refs; // [max_batch_rows]

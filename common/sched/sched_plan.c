@@ -2,7 +2,9 @@
 //
 // First comes one row for every sequence of the mini-batch that decodes, with its drafts (sched_draft.c); then prefill, in as many rows
 // as sched_chunk.c allows: the oldest prompt first, several prompts if they fit. These are rows of interactive sequences if any run,
-// otherwise of class batch. Behind interactive rows, class batch has those that hardly lengthen the step.
+// otherwise of class batch. Where the s-part takes them, prompts beside decode rows have steps of their own instead, that go aside: in a
+// mini-batch that has no sequences, and in the time that the steps with decode rows leave. While such a step has rows of a sequence no other
+// has. Behind interactive rows, class batch has those that hardly lengthen the step.
 #include "common/sched/sched_plan.h"
 
 #include <string.h>
