@@ -39,7 +39,7 @@ static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
         .step_done = {.step = f->action.step,
                       .results = results,
                       .result_count = f->action.run_count,
-                      .total_us = (uint32_t)(f->report.end_us - f->report.begin_us),
+                      .total_us = (uint32_t)(f->action.aside ? f->own_us : f->report.end_us - f->report.begin_us),
                       .s_part_us = s_part_us,
                       .places = times,
                       .place_count = time_count,

@@ -26,7 +26,7 @@ void sim_mesh_note_time(struct sim *sim)
 {
     uint64_t rows = 0, load = 0;
 
-    for (uint32_t m = 0; m < sim->config->sched.mini_batches; m++) {
+    for (uint32_t m = 0; m < sim->config->sched.mini_batches + sim->config->sched.aside; m++) {
         rows += sim->batches[m].decode_rows;
         load += sim->batches[m].load;
     }
@@ -125,9 +125,11 @@ static void end_step(struct sim *sim, struct batch *batch)
     if (sim->config->on_step) {
         f->report.r_part_us = f->r_part_us;
         f->report.work = f->work;
-        f->report.load_limit = sched_load_limit(sim->core, f->report.mini_batch);
+        f->report.load_limit = f->action.aside ? UINT64_MAX : sched_load_limit(sim->core, f->report.mini_batch);
         sim->config->on_step(sim->config->user, &f->report);
     }
+    if (!f->action.aside)
+        sim->aside_used_us = 0;
     f->answer_us = sim->now_us + sim->config->reply_us;
     sim->answers[sim->answer_count++] = f;
     batch->state = batch->queue_count ? BATCH_READY : BATCH_IDLE;
@@ -204,6 +206,34 @@ static double order_of(const struct sim *sim, const struct batch *batch)
     return sim->stage_count > 1 ? batch->came_us : batch->since_us;
 }
 
+// Whether steps that go aside have time left, by the clock alone (services/s-part/engine_aside.c).
+static bool aside_has_time(const struct sim *sim)
+{
+    const struct batch *others = &sim->batches[0];
+    return others->queue_count == 0 || sim->aside_used_us + sim->aside_turn_us / 2 < others->queue[0]->action.aside_us;
+}
+
+// Whether a mini-batch that is READY has to wait, because others have the time.
+static bool waits_aside(const struct sim *sim, const struct batch *batch)
+{
+    const struct batch *aside = &sim->batches[sim->config->sched.mini_batches];
+    if (!sim->config->sched.aside)
+        return false;
+    if (batch == aside)
+        return !aside_has_time(sim);
+    return batch->segment == 0 && aside->state == BATCH_READY && aside_has_time(sim);
+}
+
+// A segment of a step that goes aside, or its attention, has taken that long.
+static void note_aside(struct sim *sim, struct flight *f, double us, bool attends)
+{
+    f->own_us += us;
+    if (!f->action.aside)
+        return;
+    sim->aside_used_us += us;
+    sim->aside_turn_us = attends ? sim->aside_turn_us + us : us;
+}
+
 static void serve_stage(struct sim *sim, uint32_t index)
 {
     struct stage *stage = &sim->stages[index];
@@ -212,9 +242,10 @@ static void serve_stage(struct sim *sim, uint32_t index)
 
     if (stage->served != NULL)
         return;
-    for (uint32_t m = 0; m < sim->config->sched.mini_batches; m++) {
+    for (uint32_t m = 0; m < sim->config->sched.mini_batches + sim->config->sched.aside; m++) {
         struct batch *batch = &sim->batches[m];
-        if (batch->state == BATCH_READY && batch->stage == index && (best == NULL || order_of(sim, batch) < order_of(sim, best)))
+        if (batch->state == BATCH_READY && batch->stage == index && !waits_aside(sim, batch) &&
+            (best == NULL || order_of(sim, batch) < order_of(sim, best)))
             best = batch;
     }
     if (best == NULL)
@@ -233,6 +264,7 @@ static void serve_stage(struct sim *sim, uint32_t index)
     stage->attends = false;
     stage->served_until_us = sim->now_us + us;
     sim->s_part_us += us;
+    note_aside(sim, f, us, false);
 }
 
 void sim_mesh_serve(struct sim *sim)
@@ -292,6 +324,7 @@ static void served(struct sim *sim, struct stage *stage)
             stage->served = batch;
             stage->attends = true;
             stage->served_until_us = sim->now_us + f->here_us;
+            note_aside(sim, f, f->here_us, true);
             return;
         }
     }
@@ -305,7 +338,7 @@ double sim_mesh_next_us(const struct sim *sim)
 
     for (uint32_t i = 0; i < sim->stage_count; i++)
         us = sim->stages[i].served ? MIN(us, sim->stages[i].served_until_us) : us;
-    for (uint32_t m = 0; m < sim->config->sched.mini_batches; m++)
+    for (uint32_t m = 0; m < sim->config->sched.mini_batches + sim->config->sched.aside; m++)
         if (sim->batches[m].state == BATCH_AWAY)
             us = MIN(us, sim->batches[m].since_us);
     return us;
@@ -316,7 +349,7 @@ void sim_mesh_advance(struct sim *sim)
     for (uint32_t i = 0; i < sim->stage_count; i++)
         if (sim->stages[i].served && sim->stages[i].served_until_us <= sim->now_us)
             served(sim, &sim->stages[i]);
-    for (uint32_t m = 0; m < sim->config->sched.mini_batches; m++)
+    for (uint32_t m = 0; m < sim->config->sched.mini_batches + sim->config->sched.aside; m++)
         if (sim->batches[m].state == BATCH_AWAY && sim->batches[m].since_us <= sim->now_us)
             sim->batches[m].state = BATCH_READY;
 }

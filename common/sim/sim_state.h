@@ -26,6 +26,7 @@ struct flight {
     double away_sum_us;           // of all workers
     double answer_us;             // when the core hears of it
     uint32_t stage_us[SCHED_STAGES_MAX];
+    double own_us; // of the S-part, so far
     struct sim_step report;
     bool used;
 };
@@ -78,7 +79,9 @@ struct sim {
     uint32_t stage_count, layers; // layers of all stages
     uint32_t in_pipeline;         // steps between the first stage's first segment and the last one's last
     double left_us;               // when the last one left
-    double *free_us;              // [place_count], when each worker has done what it was sent
+    // Steps that go aside: how long they were computed since the latest step of the others ended, and in their latest turn.
+    double aside_used_us, aside_turn_us;
+    double *free_us; // [place_count], when each worker has done what it was sent
     uint32_t workers;
     struct move moves[MOVES_MAX];
     uint32_t move_count;

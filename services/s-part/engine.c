@@ -50,6 +50,18 @@ static void watch_weights(struct engine *engine, bool awaited)
     engine->stream_pieces = info.stream_pieces;
 }
 
+static void compute(struct mini_batch *batch)
+{
+    struct engine *engine = batch->engine;
+    const bool aside = batch->aside; // of the step; the next one of the mini-batch may begin below
+
+    if (aside)
+        engine_aside_turn_begins(engine);
+    engine_compute_start(batch);
+    if (aside)
+        engine_aside_turn_ends(engine);
+}
+
 bool engine_advance(struct engine *engine)
 {
     bool computing = handover_advance(&engine->handover), awaits_weights;
@@ -61,7 +73,7 @@ bool engine_advance(struct engine *engine)
     struct mini_batch *next = choose(engine, &awaits_weights);
     watch_weights(engine, awaits_weights && !next && !computing);
     if (next)
-        (next->aside ? engine_aside_turn : engine_compute_start)(next);
+        compute(next);
     return computing || next;
 }
 

@@ -60,14 +60,9 @@ static uint64_t book(struct engine *engine)
     return now_us;
 }
 
-void engine_aside_turn(struct mini_batch *batch)
-{
-    struct engine *engine = batch->engine;
-    const uint64_t began_us = engine->aside_booked_us = clock_now_us();
+void engine_aside_turn_begins(struct engine *engine) { engine->aside_began_us = engine->aside_booked_us = clock_now_us(); }
 
-    engine_compute_start(batch);
-    engine->aside_turn_us = book(engine) - began_us;
-}
+void engine_aside_turn_ends(struct engine *engine) { engine->aside_turn_us = book(engine) - engine->aside_began_us; }
 
 void engine_aside_ended(struct mini_batch *batch)
 {

@@ -215,7 +215,8 @@ struct engine {
     uint64_t ready_counter;
     // Steps that go aside (engine_aside.c): how long they were computed in all, since the latest step of the others ended, and in their latest
     // turn; and for how long they may be before the next step of the others begins.
-    uint64_t aside_us, aside_used_us, aside_turn_us, aside_most_us, aside_booked_us;
+    uint64_t aside_us, aside_used_us, aside_turn_us, aside_most_us;
+    uint64_t aside_began_us, aside_booked_us;       // of the turn under way: when it began; up to when it is in aside_us
     struct otlp *otlp;                              // NULL: requests are not traced
     struct trace_track *track_s_part, *track_local; // track_s_part: this thread's segments and similar work; track_local: its
                                                     // attention for local rows
@@ -256,11 +257,12 @@ enum status engine_open(struct engine *engine, struct error *error) MUST_CHECK;
 void engine_close(struct engine *engine);
 bool engine_advance(struct engine *engine);
 
-// engine_aside.c. waits: whether a mini-batch that is READY has to, because others have the time. turn: engine_compute_start() of a step that
-// goes aside. ended: a step is about to be answered. total_us: what it took, without the turns of others.
+// engine_aside.c. waits: whether a mini-batch that is READY has to, because others have the time. turn: around a segment of a step
+// that goes aside. ended: a step is about to be answered. total_us: what it took, without the turns of others.
 bool engine_aside_waits(const struct engine *engine, const struct mini_batch *batch);
 void engine_aside_began(struct mini_batch *batch);
-void engine_aside_turn(struct mini_batch *batch);
+void engine_aside_turn_begins(struct engine *engine);
+void engine_aside_turn_ends(struct engine *engine);
 void engine_aside_ended(struct mini_batch *batch);
 uint64_t engine_aside_total_us(const struct mini_batch *batch);
 
