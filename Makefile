@@ -186,7 +186,7 @@ $(BUILD)/tests/slow/scheduler: $(BUILD)/obj/services/scheduler/main.o $(BUILD)/o
 	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=scheduler_tick $^ $(LIBS) -o $@
 $(BUILD)/tests/slow/%: $(BUILD)/obj/services/%/main.o $(BUILD)/obj/tests/e2e/slow_worker.o $(LIB)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=kv_store_export_page,--wrap=kv_batch_open,--wrap=kv_batch_attend $^ $(LIBS) -o $@
+	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=kv_store_export_page,--wrap=kv_batch_open,--wrap=kv_batch_attend,--wrap=kv_batch_can_join $^ $(LIBS) -o $@
 $(BUILD)/tests/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@

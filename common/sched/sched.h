@@ -53,16 +53,17 @@ struct sched_page_name {
 
 // All limits and sizes; fixed for the life of a state. Fields marked "0:" have a default.
 struct sched_config {
-    uint32_t max_sequences;    // the most sequences known at one time, in any phase
-    uint32_t max_running;      // the most sequences that have a place and a mini-batch at one time (B); 0: max_sequences
-    uint32_t max_waiting;      // the most new interactive sequences in the queue; sequences to be rebuilt are never rejected
-    uint32_t max_batch_rows;   // the most rows of a step, decode and prefill together
-    uint32_t mini_batches;     // M, 1 to SCHED_MINI_BATCHES_MAX
-    uint32_t stages;           // P, s-parts in a pipeline, each with a range of the layers; 0: 1
-    uint32_t micro_batch;      // enum sched_micro_batch
-    bool mini_batch_auto;      // the core chooses how many are used, at most mini_batches
-    uint32_t mini_batch_fill;  // another mini-batch is used only when those in use average this many running sequences; 0: 2
-    bool aside;                // prompts beside decode rows have steps of their own (sched_plan_aside()). Only with mini_batches 1
+    uint32_t max_sequences;   // the most sequences known at one time, in any phase
+    uint32_t max_running;     // the most sequences that have a place and a mini-batch at one time (B); 0: max_sequences
+    uint32_t max_waiting;     // the most new interactive sequences in the queue; sequences to be rebuilt are never rejected
+    uint32_t max_batch_rows;  // the most rows of a step, decode and prefill together
+    uint32_t mini_batches;    // M, 1 to SCHED_MINI_BATCHES_MAX
+    uint32_t stages;          // P, s-parts in a pipeline, each with a range of the layers; 0: 1
+    uint32_t micro_batch;     // enum sched_micro_batch
+    bool mini_batch_auto;     // the core chooses how many are used, at most mini_batches
+    uint32_t mini_batch_fill; // another mini-batch is used only when those in use average this many running sequences; 0: 2
+    bool aside; // prompts beside decode rows have steps of their own (sched_plan_aside()) where the s-part takes them. Only
+                // with mini_batches 1
     uint32_t plan_ahead;       // steps of one mini-batch in flight; 0: 2
     uint32_t chunk_tokens;     // the most prefill rows of a step; 0: chosen for each step so that the step keeps to step_target_us
     uint32_t chunk_max_tokens; // the cap of the chosen chunk; 0: 512
@@ -202,6 +203,7 @@ struct sched_s_part_up {
     uint32_t max_rows; // the most rows of a step; 0: the s-part sets no limit
     bool rows_alike;   // a row's numbers do not depend on the rows beside it: only then are tokens guessed (config.drafts)
     bool on_device;    // it computes on a device, so it does not compete for cores with places that have shares_cores
+    bool takes_aside;  // it takes steps that go aside (config.aside)
     // Times measured when the s-part started, all stages together; steps correct them. A count of 0: nothing was measured. Borrowed for the call.
     const struct sched_time *layers; // [layer_count] time of a step as a function of its rows, without head and attention
     const struct sched_time *heads;  // [head_count] time of head and sampling as a function of the number of sampled rows

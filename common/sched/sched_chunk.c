@@ -358,7 +358,7 @@ uint32_t sched_chunk_rows(const struct sched *s, enum sched_class class, const s
 
 bool sched_chunk_goes_aside(const struct sched *s, enum sched_class class)
 {
-    return s->config.aside && s->time.stream_us == 0 && decoding_of(s, class) > 0;
+    return s->s_part.takes_aside && s->time.stream_us == 0 && decoding_of(s, class) > 0;
 }
 
 // So many that a segment takes a part of the decode rows' time: that is by how much a step may come late.

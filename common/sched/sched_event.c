@@ -355,6 +355,7 @@ static void s_part_up(struct sched *s, const struct sched_s_part_up *up)
     s->s_part.up = true;
     s->s_part.on_device = up->on_device;
     s->s_part.rows_alike = up->rows_alike;
+    s->s_part.takes_aside = s->config.aside && up->takes_aside;
     for (uint32_t p = 0; p < s->config.max_places; p++)
         s->places.of[p].shares_cores = s->places.of[p].beside_s_part && !up->on_device;
     s->s_part.rows_max = up->max_rows == 0 ? s->config.max_batch_rows : MIN(up->max_rows, s->config.max_batch_rows);

@@ -278,7 +278,7 @@ static void emit(struct sched *s, struct sched_batch *batch, struct sched_flight
                 .row_count = step->row_count,
                 .run_count = step->run_count,
                 .aside = step->aside,
-                .aside_us = step->aside || !s->config.aside ? 0 : sched_chunk_aside_us(s, step),
+                .aside_us = step->aside || !s->s_part.takes_aside ? 0 : sched_chunk_aside_us(s, step),
                 .runs = step->runs,
             },
     };
@@ -308,7 +308,7 @@ void sched_plan_aside(struct sched *s, uint32_t ahead)
     struct sched_batch *batch = &s->batches.of[s->config.mini_batches];
     enum sched_class class = sched_leading_class(s);
     struct sched_group *group = &s->batches.of[0].of[class];
-    if (!s->config.aside || batch->in_flight_count > ahead || batch->spare_count == 0 || s->outbox.count == s->outbox.capacity ||
+    if (!s->s_part.takes_aside || batch->in_flight_count > ahead || batch->spare_count == 0 || s->outbox.count == s->outbox.capacity ||
         group->prefill_count == 0 || !sched_chunk_goes_aside(s, class))
         return;
     struct sched_flight *step = batch->spare[batch->spare_count - 1];

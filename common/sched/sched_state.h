@@ -81,7 +81,7 @@ struct sched {
     bool unsettled; // the last tick ended before everything was done
 
     struct sched_s_part {
-        bool up, on_device, rows_alike;
+        bool up, on_device, rows_alike, takes_aside;
         uint32_t rows_max; // the most rows of a step with the s-part that is up
     } s_part;
 

@@ -195,7 +195,7 @@ void sim_core_places_up(struct sim *sim)
 
     struct sched_time layers[COST_POINTS_MAX], heads[COST_POINTS_MAX], of_stages[SCHED_STAGES_MAX][COST_POINTS_MAX];
     struct sched_stage_up stages[SCHED_STAGES_MAX];
-    struct sched_s_part_up up = {.layers = layers, .heads = heads, .stages = stages};
+    struct sched_s_part_up up = {.layers = layers, .heads = heads, .stages = stages, .takes_aside = true};
     const struct cost_curve *points = &sim->stages[0].cost->layer, *head = &sim->stages[sim->stage_count - 1].cost->head;
     for (; config->calibrated && up.layer_count < points->count; up.layer_count++) {
         uint32_t rows = (uint32_t)points->rows[up.layer_count];

@@ -7,11 +7,11 @@
 // Queues a step behind those of its mini-batch, and begins it if there are none.
 static void queue_step(struct engine *engine, const struct queued_step *step)
 {
-    const uint32_t index = step->request->mini_batch;
+    const uint32_t index = step->request->mini_batch, count = engine->batch_count - engine->takes_aside;
 
-    if (index >= engine->batch_count) {
-        rpc_call_fail(step->call, STATUS_INVALID_ARGUMENT, "mini-batch %u, the s-part was started with %u", index,
-                      engine->batch_count);
+    if (step->request->aside ? !engine->takes_aside || index != count : index >= count) {
+        rpc_call_fail(step->call, STATUS_INVALID_ARGUMENT, "mini-batch %u%s, the s-part was started with %u%s", index,
+                      step->request->aside ? " aside" : "", count, engine->takes_aside ? " and one aside" : "");
         return;
     }
     struct mini_batch *batch = &engine->batches[index];

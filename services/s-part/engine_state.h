@@ -203,6 +203,7 @@ struct engine {
     uint32_t context_tokens, max_rows, batch_count, q_width, kv_width, partial_floats;
     struct kv_shape kv_shape; // of all layers of the model
     bool has_sparse;          // workers are told which rows are sparse
+    bool takes_aside;         // steps go aside as the last mini-batch (engine_aside.c)
     uint64_t incarnation;
     atomic_ullong scheduler_incarnation; // incarnation of the scheduler that answered our registration; relaxed: only compared
     uint32_t attend_method;
@@ -251,7 +252,7 @@ static inline uint64_t engine_newest_scheduler(const struct engine *engine)
 }
 
 // engine.c. open: first set the fields that describe the backend and the model (max_rows: the most rows of a step; batch_count: the
-// number of mini-batches). The engine uses the backend; the caller closes it. advance: continues what a device has computed or
+// number of mini-batches, with the one for steps that go aside). The engine uses the backend; the caller closes it. advance: continues what a device has computed or
 // copied, and starts a segment whose weights are in memory; false: there is nothing to do before something arrives.
 enum status engine_open(struct engine *engine, struct error *error) MUST_CHECK;
 void engine_close(struct engine *engine);

@@ -44,7 +44,8 @@ static struct backend_config backend_config(const struct s_part *s_part)
     };
 }
 
-bool s_part_takes_aside(const struct s_part *s_part)
+// Where a segment is computed at once, and all layers are here.
+static bool could_take_aside(const struct s_part *s_part)
 {
     const struct s_part_settings *s = &s_part->settings;
 
@@ -52,7 +53,10 @@ bool s_part_takes_aside(const struct s_part *s_part)
            s->mini_batches == 1;
 }
 
-uint32_t s_part_batches(const struct s_part *s_part) { return s_part->settings.mini_batches + s_part_takes_aside(s_part); }
+// Weights that are read in each step come in one order.
+bool s_part_takes_aside(const struct s_part *s_part) { return could_take_aside(s_part) && !s_part->plan.streamed_bytes; }
+
+uint32_t s_part_batches(const struct s_part *s_part) { return s_part->settings.mini_batches + could_take_aside(s_part); }
 
 static bool is_last(const struct s_part *s_part)
 {

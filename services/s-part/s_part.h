@@ -63,8 +63,8 @@ struct s_part {
     char level[32]; // the backend's numeric level
 };
 
-// load.c. takes_aside: whether it takes steps that go aside: where a segment is computed at once, and all layers are here; once the device is
-// chosen. batches: how many mini-batches may be in flight, with theirs.
+// load.c. takes_aside: whether it takes steps that go aside; once the model is loaded. batches: for how many mini-batches there is memory, with
+// the one for those; once the device is chosen.
 bool s_part_takes_aside(const struct s_part *s_part);
 uint32_t s_part_batches(const struct s_part *s_part);
 

@@ -131,7 +131,8 @@ enum status serve_open(struct s_part *s_part, struct error *error)
                                          .is_last = s->first_layer + s->layer_count == engine->shape.layers};
     engine->has_sparse = s->sparse_percent > 0;
     engine->kv_shape = load_kv_shape(s_part);
-    engine->batch_count = s_part_batches(s_part);
+    engine->takes_aside = s_part_takes_aside(s_part);
+    engine->batch_count = s->mini_batches + engine->takes_aside;
     engine->incarnation = s_part->incarnation;
     if ((status = engine_open(engine, error)))
         return status;

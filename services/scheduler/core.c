@@ -58,7 +58,7 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .max_batch_rows = rows,
         .mini_batches = config->mini_batches,
         .stages = config->stages,
-        .aside = config->aside,
+        .aside = true,
         .micro_batch = scheduler->settings.micro_batch,
         .mini_batch_auto = scheduler->settings.mini_batches == 0,
         .chunk_tokens = scheduler->settings.chunk,

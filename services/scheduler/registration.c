@@ -88,10 +88,6 @@ static enum status check_settings(const struct scheduler *scheduler, const Fastd
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "the s-part was started with --mini-batches %u, the scheduler uses %u: start one of them again",
                          request->mini_batches, wanted);
-    if (scheduler->core && scheduler->core_config.aside && !request->takes_aside)
-        return error_set(
-            error, STATUS_FAILED_PRECONDITION,
-            "the scheduler sends prompts in steps of their own, which this s-part does not take: start the scheduler anew");
     const uint32_t lacking = scheduler->features_needed & ~features_read(request->sampling_feature, request->n_sampling_feature);
     if (lacking)
         return error_set(error, STATUS_FAILED_PRECONDITION,
@@ -160,7 +156,6 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
     if (is_part(request))
         return STATUS_OK; // the core is opened when all layers are there
     scheduler->core_config.max_batch_rows = request->max_rows;
-    scheduler->core_config.aside = request->takes_aside;
     scheduler->core_config.mini_batches = mini_batches ? mini_batches : MIN(MAX(request->mini_batches, 1u), CHOSEN_BATCHES);
     if (open_core(scheduler, error)) {
         scheduler->model_known = false;

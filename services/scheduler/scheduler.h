@@ -118,6 +118,7 @@ struct stage {
     bool has_kv;
     bool on_device;                         // it computes on a device, not on CPUs
     bool rows_alike;                        // a row's numbers do not depend on those beside it
+    bool takes_aside;                       // it takes steps that go aside
     bool takes_extents, pool_takes_extents; // steps may name extents at workers; at its pool
     uint32_t features;                      // of sampling, that it has (common/messages/features.h)
     char level[LEVEL_BYTES];

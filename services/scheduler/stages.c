@@ -261,6 +261,7 @@ void stages_take(struct member *member, const Fastdecode__RegisterRequest *reque
     stage->pages_total = request->pages_total;
     stage->on_device = request->on_device;
     stage->rows_alike = request->rows_alike;
+    stage->takes_aside = request->takes_aside;
     stage->takes_extents = request->takes_extents;
     stage->pool_takes_extents = request->pool_takes_extents;
     stage->features = features_read(request->sampling_feature, request->n_sampling_feature);
@@ -302,7 +303,7 @@ static void add_up_times(const struct stage *const *stages, uint32_t count, stru
 static void tell_core(struct s_part *s_part, const struct stage *const *stages, uint32_t count)
 {
     struct sched_event event = {.kind = SCHED_S_PART_UP,
-                                .s_part_up = {.max_rows = UINT32_MAX, .on_device = true, .rows_alike = true}};
+                                .s_part_up = {.max_rows = UINT32_MAX, .on_device = true, .rows_alike = true, .takes_aside = true}};
     struct sched_s_part_up *up = &event.s_part_up;
 
     add_up_times(stages, count, &s_part->times);
@@ -310,6 +311,7 @@ static void tell_core(struct s_part *s_part, const struct stage *const *stages, 
         up->max_rows = MIN(up->max_rows, stages[i]->max_rows);
         up->on_device = up->on_device && stages[i]->on_device;
         up->rows_alike = up->rows_alike && stages[i]->rows_alike;
+        up->takes_aside = up->takes_aside && stages[i]->takes_aside;
         s_part->ups[i] = (struct sched_stage_up){.layers = stages[i]->times.layers, .layer_count = stages[i]->times.layer_count};
     }
     up->layers = s_part->times.layers;

@@ -61,6 +61,8 @@ void __real_kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float 
                             const float *const *v, float *const *o);
 void __wrap_kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k,
                             const float *const *v, float *const *o);
+bool __real_kv_batch_can_join(const struct kv_batch *batch);
+bool __wrap_kv_batch_can_join(const struct kv_batch *batch);
 
 enum status __wrap_kv_store_export_page(const struct kv_store *store, uint64_t sequence, uint32_t page_index, void *out,
                                         uint32_t *positions)
@@ -97,13 +99,18 @@ static uint64_t bytes_read(const struct kv_batch *batch)
     return stats.bytes_read;
 }
 
+static bool is_slowed(void) { return read_mbs > 0 || layer_ns || atomic_load(&hangs); }
+
+/* What is slowed is attended by itself, not within a job of the products. */
+bool __wrap_kv_batch_can_join(const struct kv_batch *batch) { return !is_slowed() && __real_kv_batch_can_join(batch); }
+
 void __wrap_kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k,
                             const float *const *v, float *const *o)
 {
     const struct timespec moment = {.tv_nsec = 10000000};
     while (atomic_load(&hangs))
         nanosleep(&moment, NULL);
-    if (read_mbs <= 0 && !layer_ns) {
+    if (!is_slowed()) {
         __real_kv_batch_attend(batch, layer, q, k, v, o);
         return;
     }

@@ -444,7 +444,7 @@ def step_cases(model, incarnation):
 
     cases = garbage("SPart/Step", "StepRequest")
     cases += [bad("another incarnation than in the hello", step(by=5), "hello"), bad("a mini-batch that is not there", step(mini_batch=1), "mini-batch"),
-              bad("mini-batch 2^32 - 1", step(mini_batch=U32), "mini-batch"),
+              bad("mini-batch 2^32 - 1", step(mini_batch=U32), "mini-batch"), bad("a step aside as one of the others", step(varint(7, 1)), "aside"),
               bad("a run at no place", step(run_of()), "place 0 of 0"), bad("a run at place 2^32 - 1", step(run_of(place=U32), place()), "place"),
               bad("a position of the context's length", step(run_of(position=context), place()), "position"),
               bad("a position of 2^32 - 1", step(run_of(position=U32), place()), "position"),

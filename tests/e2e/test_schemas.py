@@ -14,7 +14,7 @@ import pytest
 
 import pace
 from conftest import ROOT, SEED
-from schema_random import Maker
+from schema_random import KEYS, SCALARS, Maker
 from schema_suite import folder
 from schema_texts import Texts, Validator, all_orders, parse, write
 
@@ -129,6 +129,20 @@ def test_a_union_of_many(texts):
     assert answer["status"] == "OK" and answer["accepted"] == [True, False], answer
 
 
+def is_endless(schema, error):
+    """Whether the part that the error names refers to itself for the same value, though no value that was tried has come there."""
+    place, said = error.split(": ", 1)
+    if said != "the schema refers to itself without an end":
+        return False
+    validator = Validator({"$ref": place, "$defs": schema["$defs"]})
+    try:
+        for value in [*SCALARS, [], dict.fromkeys(KEYS, 1)]:
+            validator.is_valid(value)
+    except RecursionError:
+        return True
+    return False
+
+
 def test_random_schemas(texts):
     """What compiles takes the values that `jsonschema` finds valid, and no others; what is said to have no value has none."""
     compiled, instances = 0, 0
@@ -144,7 +158,8 @@ def test_random_schemas(texts):
         tries = [list(itertools.islice(write(value, all_orders), MAX_TEXTS)) for value in values]
         answer = texts.ask(schema, itertools.chain(*tries))
         if answer["status"] != "OK":
-            assert answer["status"] in ("UNIMPLEMENTED", "RESOURCE_EXHAUSTED") or not any(truth), f"{answer['error']}: {json.dumps(schema)}"
+            refused = answer["status"] in ("UNIMPLEMENTED", "RESOURCE_EXHAUSTED") or not any(truth) or is_endless(schema, answer["error"])
+            assert refused, f"{answer['error']}: {json.dumps(schema)}"
             continue
         compiled += 1
         accepted = iter(answer["accepted"])

@@ -106,6 +106,7 @@ MESH_FUNCTION void mesh_s_part_up(struct mesh *m)
     struct sched_event *e = mesh_event(m, SCHED_S_PART_UP);
     m->s_part_up = true;
     e->s_part_up.rows_alike = true;
+    e->s_part_up.takes_aside = ++m->s_part_ups % 4 != 0; // now and then it is an older one
     e->s_part_up.stream_us = m->stream_us;
     e->s_part_up.on_device = m->device_permille != 0 && mesh_chance(m, m->device_permille);
 }

@@ -60,6 +60,7 @@ struct mesh {
     uint32_t pages_total[MESH_PLACES];
     uint64_t serial[MESH_PLACES]; // its incarnation: a step is lost if that has changed meanwhile
     bool s_part_up;
+    uint32_t s_part_ups; // so far
     struct mesh_step flight[SCHED_MINI_BATCHES_MAX][MESH_FLIGHT];
     uint32_t flight_count[SCHED_MINI_BATCHES_MAX];
     struct sched_event events[MESH_EVENTS];
