@@ -308,8 +308,8 @@ void sched_plan_aside(struct sched *s, uint32_t ahead)
     struct sched_batch *batch = &s->batches.of[s->config.mini_batches];
     enum sched_class class = sched_leading_class(s);
     struct sched_group *group = &s->batches.of[0].of[class];
-    if (!s->s_part.takes_aside || batch->in_flight_count > ahead || batch->spare_count == 0 || s->outbox.count == s->outbox.capacity ||
-        group->prefill_count == 0 || !sched_chunk_goes_aside(s, class))
+    if (!s->s_part.takes_aside || batch->in_flight_count > ahead || batch->spare_count == 0 ||
+        s->outbox.count == s->outbox.capacity || group->prefill_count == 0 || !sched_chunk_goes_aside(s, class))
         return;
     struct sched_flight *step = batch->spare[batch->spare_count - 1];
     begin(step, s->config.mini_batches, true);
