@@ -40,7 +40,7 @@
 #include "common/base/checked.h"
 #include "common/base/status.h"
 
-#if GEMM_WIDE_BYTES // products are exact at once
+#if GEMM_WIDE_BYTES && !defined(GEMM_OWN_DOTS) // products are exact at once
 LANES_INLINE counts counts_keep(counts a) { return a; } // gcc leaves the order of vpdpbusd as it is
 LANES_INLINE lanes_i counts_finish(counts a) { return a; }
 typedef quad bytes;
