@@ -1,8 +1,8 @@
 #!/bin/sh
 # check_full.sh [sample]: the long checks, after `make check`: sanitizers, fuzzing, every setting, deployment.
 # With `sample`, which the gate runs, a third of the settings, a twentieth of the workloads, and in turn AddressSanitizer, ThreadSanitizer, or
-# short fuzzing and deployment. Which third and whose turn is told by the number of commits (FD_SHARD=K/3 and FD_TURN=0..2 choose). Goes on after a
-# failure; the last line is "N passed, N failed, N skipped".
+# short fuzzing, hashes of AArch64's kernels and deployment. Which third and whose turn is told by the number of commits (FD_SHARD=K/3 and
+# FD_TURN=0..2 choose). Goes on after a failure; the last line is "N passed, N failed, N skipped".
 set -u
 cd "$(dirname "$0")/.." || exit 1
 mode=${1:-full}
@@ -80,6 +80,9 @@ if has_turn 2; then
     TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" sanitized build-thread unit integration e2e-sanitizer
 fi
 [ "$mode" = sample ] || step "AArch64 under qemu" tests/arm/check_arm.sh
+if [ "$mode" = sample ] && has_turn 0 && tests/changed.sh kernels tests/arm; then
+    step "hashes of AArch64 under qemu" tests/arm/check_arm.sh hashes
+fi
 if has_turn 0 || tests/changed.sh deploy docker tests/deploy; then
     step "deployment" deployment
 fi

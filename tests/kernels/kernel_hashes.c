@@ -147,17 +147,28 @@ static void hash_rope(const struct kernels *k, uint32_t head_dim, uint32_t dims)
 
 // --- attention -------------------------------------------------------------------------------------------------------
 
-static void hash_attention(const char *level, enum kv_type type, uint32_t head_dim, uint32_t group, float soft_cap)
+// One layer and KV head of `shape`, `chunk` rows a step.
+static void hash_attention(const char *level, const char *name, struct kv_shape shape, uint32_t positions, uint32_t chunk)
 {
-    struct kv_shape shape = shape_of(1, group, head_dim, type);
     shape.layers = 1;
-    shape.soft_cap = soft_cap;
-    struct feed feed = feed_make(&shape, 3, 600, 3, 20 + head_dim + group);
-    feed_alone(&feed, 150, 1, level);
-    char name[48];
-    snprintf(name, sizeof name, "attention_%u%s", (unsigned)type, soft_cap > 0 ? "_capped" : "");
-    print_hash(name, head_dim, group, feed.o, (size_t)feed.positions * shape.heads * head_dim * sizeof *feed.o);
+    struct feed feed = feed_make(&shape, 3, positions, 3, 20 + shape.head_dim + shape.heads);
+    feed_alone(&feed, chunk, 1, level);
+    char whole[48];
+    snprintf(whole, sizeof whole, "attention_%s_%s", kv_type_name(shape.type), name);
+    print_hash(whole, shape.head_dim, shape.heads, feed.o, (size_t)feed.positions * shape.heads * shape.head_dim * sizeof *feed.o);
     free(feed.memory);
+}
+
+static void hash_attention_of(const char *level, enum kv_type type, uint32_t head_dim)
+{
+    struct kv_shape shape = shape_of(1, 1 + (head_dim / 16 + (uint32_t)type) % 4, head_dim, type);
+    hash_attention(level, "ranges", shape, 530, 149);
+    for (uint32_t group = 1; group <= 9; group++) // the lines of a row alone: each size of a register block, and a rest
+        hash_attention(level, "rows", shape_of(1, group, head_dim, type), 35, 1);
+    shape.window = 50, shape.windowed[0] = 1;
+    hash_attention(level, "windowed", shape, 140, 140);
+    shape.soft_cap = 20;
+    hash_attention(level, "capped", shape, 140, 140);
 }
 
 static void hash_tiles(const struct attention_kernels *a, enum attend_type type, uint32_t head_dim)
@@ -220,9 +231,8 @@ int main(int argc, char **argv)
         hash_scores(a, dims[i]);
         for (int type = KV_F16; type <= KV_INT4X; type++) {
             hash_tiles(a, (enum attend_type)type, dims[i]);
-            hash_attention(argv[1], (enum kv_type)type, dims[i], 1 + (i + (uint32_t)type) % 4, 0);
+            hash_attention_of(argv[1], (enum kv_type)type, dims[i]);
         }
-        hash_attention(argv[1], KV_INT8, dims[i], 2, 20);
     }
     return 0;
 }

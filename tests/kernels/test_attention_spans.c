@@ -5,6 +5,7 @@
 #include "common/kv/kv_partials.h"
 #include "common/kv/kv_store.h"
 #include "kernels/attention/attention.h"
+#include "tests/unit/sample.h"
 
 enum { POSITIONS = 9800, LAST_ROWS = 40, PLACES = 6, ROWS = POSITIONS };
 
@@ -227,7 +228,7 @@ static void check_case(const char *level, uint32_t group, uint32_t head_dim, enu
 
     open_all(threads, level, group, head_dim, type);
     for (uint32_t r = 0; r < ARRAY_COUNT(rows); r++) {
-        uint32_t begin = rows[r][0], end = rows[r][1];
+        uint32_t begin = rows[r][0], end = is_emulated() ? MIN(begin + 5, rows[r][1]) : rows[r][1];
         float *expected = attend_whole(begin, end), *one = test_alloc(q_width() * sizeof *one);
         attend_by_kernels(end - 1, one);
         expect_same(expected + (size_t)(end - 1 - begin) * q_width(), one, end - 1, end, "two levels");
@@ -250,7 +251,8 @@ static void test_types(void **state)
     } cases[] = {{3, 64, KV_F16}, {1, 16, KV_F32}, {2, 80, KV_BF16}, {3, 64, KV_INT8}, {1, 64, KV_INT4}, {4, 48, KV_INT4X}};
     (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++)
-        check_case(NULL, cases[i].group, cases[i].head_dim, cases[i].type, 1 + i % 3);
+        if (!is_emulated() || in_sample(i, 1, 2))
+            check_case(NULL, cases[i].group, cases[i].head_dim, cases[i].type, 1 + i % 3);
 }
 
 static void test_levels(void **state)

@@ -1,5 +1,6 @@
 // test_gemm.c: every level against ref, and every level, row count and split against one another, bit for bit.
 #include "kernel_test.h"
+#include "tests/unit/sample.h"
 
 #define MAX_ROWS 33u
 
@@ -136,12 +137,13 @@ static void check_independence(const struct fixture *f)
 {
     const struct kernels *levels[ISA_LEVEL_COUNT];
     uint32_t level_count = fast_levels(levels);
+    const uint32_t step = is_emulated() ? 6 : 1; // between row counts
     size_t y_stride = f->outputs + 5;
     float *y = malloc((f->rows * y_stride + 1) * sizeof *y);
     for (uint32_t l = 0; l < level_count; l++) {
         float *expected = product(f, levels[l]);
         for (uint32_t begin = 0; begin < f->rows; begin += begin < 9 ? 1 : 7)
-            for (uint32_t count = 1; begin + count <= f->rows; count++) {
+            for (uint32_t count = 1 + begin % step; begin + count <= f->rows; count += step) {
                 memset(y, 0x55, (f->rows * y_stride + 1) * sizeof *y);
                 uint32_t most = 1 + (begin + count) % 3; // tiles a call
                 for (uint32_t t = 0, n; t < f->w.tile_count; t += n) {
