@@ -143,7 +143,7 @@ def json_lines(path):
 def built(build, group):
     """The programs of a group: those whose source is still there."""
     sources = ("tests/cuda", f"tests/{group}") if group == "kernels" else (f"tests/{group}",)
-    for path in sorted(glob.glob(f"{build}/tests/{group}/*_*")):
+    for path in sorted(glob.glob(f"{build}/tests/{group}/{'fuzz' if group == 'fuzz' else 'test'}_*")):
         name = os.path.basename(path)
         if any(os.path.exists(f"{folder}/{name}.c") for folder in sources):
             yield name, path
