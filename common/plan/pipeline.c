@@ -5,8 +5,7 @@
 
 #include "common/base/checked.h"
 #include "common/plan/plan_internal.h"
-
-uint32_t plan_mini_batches(uint32_t stages, uint32_t workers) { return MAX(stages, 1u) * (workers ? 2 : 1); }
+#include "common/sched/sched_settings.h"
 
 double plan_hop_us(const struct plan_request *r, double rows)
 {
@@ -65,7 +64,7 @@ enum status plan_stages(const struct plan_request *r, uint32_t batch, uint32_t w
     struct stages stages;
     double slowest_us;
 
-    describe(r, rows_of(r, batch, plan_mini_batches(r->stages, workers)), 0, plan_pool_sequences(r, batch, workers), batch,
+    describe(r, rows_of(r, batch, sched_mini_batches_most(r->stages, workers > 0)), 0, plan_pool_sequences(r, batch, workers), batch,
              &stages);
     enum status status = plan_split_layers(&stages.split, ranges, &slowest_us, error);
     for (uint32_t i = 0; !status && i < r->stages; i++) {

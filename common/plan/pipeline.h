@@ -18,9 +18,6 @@
 
 #include "common/plan/plan.h"
 
-// Returns the most mini-batches that are in flight: one for each stage, two with workers.
-uint32_t plan_mini_batches(uint32_t stages, uint32_t workers);
-
 // Returns how long a step's activations take from a stage to the next.
 double plan_hop_us(const struct plan_request *request, double rows);
 

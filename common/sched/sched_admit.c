@@ -18,14 +18,14 @@ static uint32_t mini_batch_choose(struct sched *s, uint32_t head)
     uint32_t wanted = MAX(s->running[class] / s->config.mini_batch_fill + 1, s->config.stages);
     uint32_t used = waits ? s->batches.in_use : MIN(s->batches.in_use, wanted);
     uint64_t ahead = 2 * (uint64_t)sched_chunk_max(s); // prefill rows beyond which no more is placed: pages would lie idle
-    double weight = sched_load_weight(s, class);
+    struct sched_weight weight = sched_load_weight(s, class);
     uint32_t best = NONE;
     double best_load = 0;
     for (uint32_t m = 0; m < used; m++) {
         const struct sched_batch *batch = &s->batches.of[m];
         uint32_t count = sched_batch_size(batch, class);
         // Beside what it reads now, what so many sequences will read: young ones grow.
-        double load = (double)s->places.batch_load[class][m] + count * weight;
+        double load = (double)s->places.batch_load[class][m] * weight.context + count * weight.each;
         // One prompt at a time, which gets rows when there is time: what waits in the queue holds no pages.
         if (waits && (batch->of[class].prefill_count > 0 || sched_batch_size(batch, sched_leading_class(s)) == 0))
             continue;
@@ -62,7 +62,7 @@ static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batc
     const struct sched_lengths *l = &s->load.of[seq->class].lengths;
     double steps = l->tokens > 0 ? MIN(l->tokens, most) : most;
     double page_us = s->config.page_tokens * (s->time.whole.row_us > 0 ? s->time.whole.row_us : TUNE_QUEUE_ROW_US);
-    double chosen_us = chosen == NONE ? 0 : sched_speed_answer_us(s, &s->places.of[chosen], seq->class, mini_batch, seq->known, 0);
+    double chosen_us = chosen == NONE ? 0 : sched_speed_answer_us(s, &s->places.of[chosen], seq->class, mini_batch, seq->known, SCHED_WEIGHT_NOW);
     for (uint32_t i = 0; i < count; i++)
         there = hits[i].place == chosen ? hits[i].pages : there;
     for (uint32_t i = 0; i < count; i++) {
@@ -71,7 +71,7 @@ static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batc
         if (hits[i].place == chosen || !sched_place_takes(s, place) || !sched_place_permitted(s, place) ||
             !sched_place_fits(place, pages - MIN(ready, pages), true))
             continue;
-        double longer_us = chosen == NONE ? 0 : sched_speed_answer_us(s, place, seq->class, mini_batch, seq->known, 0) - chosen_us;
+        double longer_us = chosen == NONE ? 0 : sched_speed_answer_us(s, place, seq->class, mini_batch, seq->known, SCHED_WEIGHT_NOW) - chosen_us;
         double us = ((double)hits[i].pages - there) * page_us - MAX(longer_us, 0) * steps;
         if (us > gain_us) {
             gain_us = us;

@@ -31,7 +31,7 @@ struct attention {
     uint32_t first;
 };
 
-static struct attention attention_of(const struct sched *s, enum sched_class class, uint32_t mini_batch, double weight)
+static struct attention attention_of(const struct sched *s, enum sched_class class, uint32_t mini_batch, struct sched_weight weight)
 {
     struct attention a = {.first = NONE};
     for (uint32_t i = 0; i < s->config.max_places; i++) {
@@ -69,7 +69,7 @@ static inline double attend_us_with(const struct attention *a, uint32_t index, c
 uint32_t sched_choice_place(const struct sched *s, enum sched_class class, uint32_t mini_batch, uint32_t tokens, uint32_t pages,
                             uint32_t leaving, uint32_t kinds)
 {
-    double weight = sched_load_weight(s, class);
+    struct sched_weight weight = sched_load_weight(s, class);
     const struct attention now = attention_of(s, class, mini_batch, weight);
     uint32_t best = NONE, sharing = NONE;
     double best_us = 0, best_own_us = 0;

@@ -13,6 +13,14 @@ uint32_t sched_curve_class(double rows)
     return index;
 }
 
+uint32_t sched_curve_sizes(const struct sched_curve *m)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < SCHED_CURVE_SIZES; i++)
+        count += m->sizes[i].rows > 0;
+    return count;
+}
+
 static double age(const struct sched_curve *m, const struct sched_curve_size *size)
 {
     return (double)(m->steps - size->seen) / TUNE_MODEL_AGE_STEPS;

@@ -38,6 +38,20 @@ static double attended_here_us(const struct sched *s, const struct sched_step_do
     return us;
 }
 
+// Learns the round trips of a step to workers that say how long they attended. A long prompt's K and V also cross the link, which rows of
+// other steps do not.
+static void learn_links(struct sched *s, const struct sched_flight *step, const struct sched_step_done *done)
+{
+    double links_us = 0;
+    for (uint32_t i = 0; i < done->place_count; i++) {
+        const struct sched_place_time *time = &done->places[i];
+        if (time->place < s->config.max_places && !sched_place_is_here(&s->places.of[time->place]) && time->attend_us > 0)
+            links_us = MAX(links_us, (double)time->r_part_us - time->attend_us);
+    }
+    if (links_us > 0 && step->prefill_rows * TUNE_MODEL_FEW_PARTS <= step->row_count)
+        sched_curve_learn(&s->time.links, step->row_count, links_us);
+}
+
 void sched_learn_step(struct sched *s, const struct sched_flight *step, const struct sched_step_done *done)
 {
     uint32_t sampled = 0;
@@ -73,6 +87,7 @@ void sched_learn_step(struct sched *s, const struct sched_flight *step, const st
         sched_draft_learn(s, step, done);
     if (drafted)
         return;
+    learn_links(s, step, done);
     bool workers_here;
     double here_us = attended_here_us(s, done, &workers_here);
     for (uint32_t i = 0; i < done->place_count; i++) {

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "common/sched/sched_state.h"
+#include "common/sched/sched_trial.h"
 
 // --- what is expected -------------------------------------------------------------------------------------------------
 
@@ -30,9 +31,16 @@ static const struct sched_lengths *lengths_of(const struct sched *s, enum sched_
 
 static double mean_context(const struct sched_lengths *l) { return l->count > 0 ? l->context_tokens / l->tokens : 0; }
 
-double sched_load_weight(const struct sched *s, enum sched_class class)
+// Of n sequences that live alike n·(p + S) - load is what they will still generate, in tokens. The least of that gets the next one.
+struct sched_weight sched_load_weight(const struct sched *s, enum sched_class class)
 {
-    return lengths_of(s, class)->count > 0 ? TUNE_LOAD_WEIGHT * mean_context(lengths_of(s, class)) : 0;
+    const struct sched_lengths *l = lengths_of(s, class);
+    if (l->count == 0)
+        return (struct sched_weight){.context = 1};
+    double mean = mean_context(l), variance = l->context_squares / l->tokens - mean * mean, ages = l->tokens * l->tokens / 12;
+    // How much of what contexts differ by is their age, and how well that tells what is left of a life.
+    double alike = MAX(1 - 2 * l->variation, 0) * (variance > ages ? ages / variance : 1), each = TUNE_LOAD_WEIGHT * mean;
+    return (struct sched_weight){.each = each, .context = 1 - alike * (1 + each / (l->prompt_tokens + l->tokens))};
 }
 
 static double spacing_steps(const struct sched *s, const struct sched_lengths *l)
@@ -132,7 +140,7 @@ uint64_t sched_load_limit(const struct sched *s, uint32_t mini_batch)
     if (s->config.admission == SCHED_GREEDY || lengths_of(s, class)->count == 0)
         return UINT64_MAX;
     struct reach r = reach(s, class);
-    return r.tokens_per_us > 0 ? (uint64_t)(s->load.of[class].plans[mini_batch].together ? r.hard : r.limit) : UINT64_MAX;
+    return r.tokens_per_us > 0 ? (uint64_t)(s->load.of[class].together ? r.hard : r.limit) : UINT64_MAX;
 }
 
 // --- the projection ---------------------------------------------------------------------------------------------------
@@ -280,58 +288,33 @@ void sched_load_grew(struct sched *s, uint32_t slot)
 
 // --- together or apart ------------------------------------------------------------------------------------------------
 
+// Whether the class's queue starts at once, by what both ways are predicted to take. Judged again when a part of a life has passed or the
+// queue is another.
+static bool starts_together(struct sched *s, enum sched_class class, double waiting, const struct reach *r)
+{
+    struct sched_load_class *of = &s->load.of[class];
+    const double queue = s->queue.count[class], often = MAX(r->lengths->tokens / TUNE_LOAD_TRIAL_STEPS, TUNE_LOAD_TRIAL_LEAST);
+    if (MIN(waiting, r->full) * (r->lengths->prompt_tokens + r->lengths->tokens) > r->hard)
+        return of->together = false; // those that start now would take the pages or the time of those that run
+    if (sched_curve_sizes(&s->time.layers) < 2)
+        return of->together = waiting <= 2 * r->full; // T(b) is not known yet
+    if (of->decided > 0 && (double)(s->stats.steps + 1 - of->decided) < often * s->batches.in_use &&
+        fabs(queue - of->decided_queue) <= of->decided_queue / 4)
+        return of->together;
+    bool first = of->decided == 0;
+    of->decided = s->stats.steps + 1;
+    of->decided_queue = queue;
+    const struct sched_trial trial = {.of = of,
+                                      .full = r->full * s->batches.in_use,
+                                      .waiting = MIN(queue, r->full * s->batches.in_use * TUNE_LOAD_TRIAL_ROUNDS),
+                                      .tokens_per_us = r->tokens_per_us,
+                                      .link_us = r->link_us};
+    double together_us = sched_trial_us(s, &trial, false), apart_us = sched_trial_us(s, &trial, true);
+    return of->together = together_us < (of->together || first ? TUNE_LOAD_TOGETHER_STAYS : TUNE_LOAD_TOGETHER_BEGINS) * apart_us;
+}
+
 // The most starts of one step that an even spread allows: three standard deviations of the ends in one step.
 static double starts_max(double rate) { return 1 + rate + 3 * sqrt(rate); }
-
-// Computes in how many microseconds the sequences of a mini-batch and `waiting` more of the expected kind are through, if all start as soon
-// as there is room; apart: if they start at an even rate and one for each that ends.
-static double through_us(const struct sched *s, const struct sched_load_plan *plan, double waiting, const struct reach *r,
-                         bool apart)
-{
-    double tokens = r->lengths->tokens, step = tokens / TUNE_LOAD_TRIAL_STEPS, rate = r->full / tokens, running = 0, load = 0,
-           us = 0;
-    double prompt = MAX(r->lengths->context_tokens / tokens - tokens / 2, 0), ends[TUNE_LOAD_TRIAL_STEPS] = {0};
-    for (uint32_t i = 0; i < SCHED_LOAD_COHORTS; i++) {
-        const struct sched_load_cohort *c = &plan->cohorts[i];
-        double age = (double)((int64_t)plan->step - c->start), left = MAX(tokens - age, 0);
-        ends[(uint32_t)MIN(left / step, TUNE_LOAD_TRIAL_STEPS - 1)] += c->count;
-        running += c->count;
-        load += c->base + c->count * age;
-    }
-    for (uint32_t i = 0; i < TUNE_LOAD_TRIAL_STEPS * (TUNE_LOAD_TRIAL_ROUNDS + 3) && (waiting > 0 || running > 0); i++) {
-        double *ending = &ends[i % TUNE_LOAD_TRIAL_STEPS], ended = *ending;
-        running -= ended;
-        load = MAX(load - ended * (prompt + tokens), 0);
-        double start = MAX(MIN(waiting, r->full - running), 0);
-        if (apart)
-            start = MIN(start, MIN(rate * step + ended, starts_max(rate) * step));
-        *ending = start;
-        waiting -= start;
-        running += start;
-        load += start * prompt + running * step / 2;
-        struct sched_round round = {.s_part_us = s_part_us(s, running), .stages = s->config.stages};
-        round.slowest_us = s->config.stages > 1 ? sched_time_slowest_us(s, running, running) : round.s_part_us;
-        sched_round_add(&round, false, load / r->tokens_per_us, r->link_us);
-        us += step * sched_round_us(&round, s->batches.in_use);
-        load += running * step / 2;
-    }
-    return us;
-}
-
-// Whether the queue is through as soon, or sooner, if all of it starts as soon as there is room.
-static bool together_is_faster(const struct sched *s, const struct sched_load_plan *plan, double waiting, const struct reach *r)
-{
-    uint32_t sizes = 0;
-    for (uint32_t i = 0; i < SCHED_CURVE_SIZES; i++)
-        sizes += s->time.layers.sizes[i].rows > 0;
-    if (waiting >= r->full * TUNE_LOAD_TRIAL_ROUNDS ||
-        MIN(waiting, r->full) * (r->lengths->prompt_tokens + r->lengths->tokens) > r->hard)
-        return false;
-    if (sizes < 2)
-        return waiting <= 2 * r->full; // T(b) is not known yet
-    return through_us(s, plan, waiting, r, false) <
-           (plan->together ? TUNE_LOAD_TOGETHER_STAYS : 1) * through_us(s, plan, waiting, r, true);
-}
 
 // Counts the starts that are due: so many a step that a mini-batch is full after one expected length, and one for each end. Starts not
 // used within a step or two are lost, so that sequences that ended together do not start together again. `room` bounds the starts within
@@ -374,14 +357,12 @@ bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     double waiting = MAX(ceil(share), 1);
     if (fits(s, plan, slot, waiting, r.limit))
         return true;
-    if (plan->decided != plan->step + 1)
-        plan->together = together_is_faster(s, plan, waiting, &r);
-    plan->decided = plan->step + 1;
+    bool together = starts_together(s, class, waiting, &r);
     // Even if all start together each mini-batch takes about its share, or the first ones would fill a single one.
-    if (size >= r.full * (plan->together ? TUNE_LOAD_TOGETHER_FULL : 1) ||
-        (!plan->together && (plan->credit < 1 || plan->room < 1)))
+    if (size >= r.full * (together ? TUNE_LOAD_TOGETHER_FULL : 1) ||
+        (!together && (plan->credit < 1 || plan->room < 1)))
         return false;
-    return fits(s, plan, slot, 1, plan->together ? r.hard : r.limit);
+    return fits(s, plan, slot, 1, together ? r.hard : r.limit);
 }
 
 bool sched_load_has_room(struct sched *s, uint32_t slot, uint32_t mini_batch)
@@ -394,7 +375,7 @@ bool sched_load_has_room(struct sched *s, uint32_t slot, uint32_t mini_batch)
     if (r.tokens_per_us == 0)
         return true;
     refresh(s, plan);
-    return fits(s, plan, slot, 1, plan->together ? r.hard : r.limit);
+    return fits(s, plan, slot, 1, s->load.of[class].together ? r.hard : r.limit);
 }
 
 void sched_load_started(struct sched *s, uint32_t slot, uint32_t mini_batch)

@@ -46,8 +46,6 @@ struct sched_load_plan {
     double room;                                                 // number of starts that keep their distance from earlier ones
     uint64_t credited;                                           // step up to which `credit` and `room` are counted
     uint32_t ends;                                               // number of sequences that have ended since then
-    bool together;                                               // the queue starts at once
-    uint64_t decided;                                            // step + 1 at which `together` was decided; 0: never
     bool stale;                                                  // sequences have come or gone since the projection
     double tokens;                                               // E[L] by which the points are spaced in time
     double mean[SCHED_LOAD_POINTS], variance[SCHED_LOAD_POINTS]; // the projection: the maximum between two points
@@ -66,6 +64,9 @@ struct sched_load {
         struct sched_survival survival;
         struct sched_lengths lengths;
         struct sched_load_plan plans[SCHED_MINI_BATCHES_MAX];
+        bool together;        // the queue starts at once
+        uint64_t decided;     // number of steps + 1 at which `together` was decided; 0: never
+        double decided_queue; // number of sequences in the queue at that time
     } of[SCHED_CLASSES];
 };
 
@@ -88,10 +89,11 @@ void sched_load_started(struct sched *s, uint32_t slot, uint32_t mini_batch);
 // one.
 bool sched_load_has_room(struct sched *s, uint32_t slot, uint32_t mini_batch);
 
-// Returns the context tokens that each sequence counts for when places or mini-batches are compared, beside its present context:
-// several times the mean over a life. If only the present load counted, the place with the youngest sequences would get all new
-// ones and be the slowest a life later, again and again. (This is a control loop with a dead time of one life, so its gain must be
-// well below 1.) 0: nothing is known of lengths.
-double sched_load_weight(const struct sched *s, enum sched_class class);
+// Returns what counts when places or mini-batches are compared to find one for a new sequence: what they will read, not only what they read
+// now. If only the present load counted, the one with the youngest sequences would get all new ones and be the slowest a life later, again
+// and again. (This is a control loop with a dead time of one life, so its gain must be well below 1.) So each sequence counts for several
+// times the mean over a life. Where lives are alike its age counts as well: what it has behind it it will not read again, so the new one
+// goes where the next to end are, and each place has sequences of all ages. Nothing is known of lengths: the present load.
+struct sched_weight sched_load_weight(const struct sched *s, enum sched_class class);
 
 #endif

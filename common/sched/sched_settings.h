@@ -3,6 +3,7 @@
 #ifndef FD_SCHED_SCHED_SETTINGS_H
 #define FD_SCHED_SCHED_SETTINGS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -14,6 +15,15 @@ enum { SCHED_MINI_BATCHES_MAX = 16 };
 
 // --s-parts: stages of a pipeline. With workers two mini-batches are in flight for each.
 enum { SCHED_STAGES_MAX = 8 };
+
+// Returns the most mini-batches that are in flight where their number is chosen (--mini-batches 0): the mesh, the simulator and the planner
+// have the same. Two keep both sides busy, a third one the link as well; each stage of a pipeline has others beside its own anyway. Without
+// workers that have cores of their own there is nothing to wait for.
+static inline uint32_t sched_mini_batches_most(uint32_t stages, bool workers)
+{
+    const uint32_t parts = stages > 1 ? stages : 1, most = workers ? parts * (parts > 1 ? 2 : 3) : parts;
+    return most < SCHED_MINI_BATCHES_MAX ? most : SCHED_MINI_BATCHES_MAX;
+}
 
 // Frozen extents of a sequence, so that it is at one place more at most.
 enum { SCHED_EXTENTS_MAX = 8 };

@@ -31,18 +31,18 @@ double sched_speed_token_us(const struct sched *s, const struct sched_place *pla
 }
 
 double sched_speed_read_us(const struct sched *s, const struct sched_place *place, enum sched_class class, uint32_t mini_batch,
-                           uint32_t tokens, double weight)
+                           uint32_t tokens, struct sched_weight weight)
 {
     const struct sched_place_load seen = sched_place_load(place, class, mini_batch);
-    double load = (double)(seen.load + seen.incoming) + tokens;
-    load += (seen.readers + (tokens > 0)) * weight;
+    double context = (double)(seen.load + seen.incoming) + tokens;
+    double load = MAX(context * weight.context + (seen.readers + (tokens > 0)) * weight.each, 0);
     if (load == 0)
         return 0;
     return load * (place->shares_cores ? sched_speed_token_us(s, place) : place->speed.token_us);
 }
 
 double sched_speed_answer_us(const struct sched *s, const struct sched_place *place, enum sched_class class, uint32_t mini_batch,
-                             uint32_t tokens, double weight)
+                             uint32_t tokens, struct sched_weight weight)
 {
     double read_us = sched_speed_read_us(s, place, class, mini_batch, tokens, weight);
     return read_us > 0 ? read_us + place->speed.link_step_us : 0;

@@ -8,7 +8,7 @@ void sched_time_init(struct sched *s)
     s->time.layers = s->time.heads = (struct sched_curve){0};
     for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++)
         s->time.stages[i] = (struct sched_curve){0};
-    s->time.whole = (struct sched_curve){.whole = true};
+    s->time.whole = s->time.links = (struct sched_curve){.whole = true};
     s->time.stream_us = 0;
 }
 
@@ -52,6 +52,12 @@ struct sched_round sched_time_round(const struct sched *s, double rows, double s
         .s_part_us = sched_time_s_part_us(s, rows, sampled), .stages = s->config.stages, .stream_us = s->time.stream_us};
     round.slowest_us = s->config.stages > 1 ? sched_time_slowest_us(s, rows, sampled) : round.s_part_us;
     return round;
+}
+
+double sched_time_links_times(const struct sched *s, double rows_now, double rows)
+{
+    double now_us = sched_curve_us(&s->time.links, rows_now);
+    return sched_curve_sizes(&s->time.links) > 1 && now_us > 0 ? sched_curve_us(&s->time.links, rows) / now_us : 1;
 }
 
 void sched_time_learn_stages(struct sched *s, const struct sched_step_done *done, double rows, double sampled)

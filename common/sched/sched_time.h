@@ -39,6 +39,7 @@ struct sched_times {
     struct sched_curve whole;                    // whole steps, by rows
     struct sched_curve layers, heads;            // the s-part's own work: layers by rows; head and sampling by sampled rows
     struct sched_curve stages[SCHED_STAGES_MAX]; // of a pipeline: each stage's layers by rows
+    struct sched_curve links;                    // round trips to the workers elsewhere, by a step's rows: L
     double stream_us;                            // W
     struct sched_time_error {                    // errors of predictions whose steps were then measured
         uint64_t steps;
@@ -104,6 +105,10 @@ double sched_time_slowest_us(const struct sched *s, double rows, double sampled)
 
 // Returns a round without attention.
 struct sched_round sched_time_round(const struct sched *s, double rows, double sampled);
+
+// Returns how many times as long the round trips of a step of `rows` rows take as those of one of `rows_now`: the bytes of rows take their
+// time, latency does not change. 1 until steps of different sizes were seen.
+double sched_time_links_times(const struct sched *s, double rows_now, double rows);
 
 // Learns each stage's part of a step's S.
 void sched_time_learn_stages(struct sched *s, const struct sched_step_done *done, double rows, double sampled);

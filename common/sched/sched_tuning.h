@@ -26,6 +26,7 @@
 #define TUNE_MODEL_ERROR_GAIN          0.02       // [share] weight of one step in the mean error: about the last fifty count
 #define TUNE_MODEL_GAIN                0.1        // [share] weight of one step in its class: about the last ten count
 #define TUNE_MODEL_OLD_AGES            4          // [ages] older classes do not bound the slope
+#define TUNE_MODEL_FEW_PARTS           8          // [parts] of a step's rows, of which prompts are at most one where the step counts as one of decode rows
 #define TUNE_MODEL_DRIFT_NOISE         0.05       // [share] of drift that is taken for noise
 
 // --- speed of places
@@ -49,8 +50,12 @@
 #define TUNE_LOAD_LIFE_PARTS           8          // [parts] of a life, with about equally many starts in each
 #define TUNE_LOAD_WEIGHT               8          // [mean contexts] that a sequence counts for beside its present context, see sched_load_weight()
 #define TUNE_LOAD_TRIAL_STEPS          32         // [steps] into which an expected length is divided when both ways of starting are computed
-#define TUNE_LOAD_TRIAL_ROUNDS         10         // [batches] full mini-batches in the queue from which it is no longer a short queue
-#define TUNE_LOAD_TOGETHER_STAYS       1.04       // [times] the time of even starts that starting together may take before even starts are resumed
+#define TUNE_LOAD_TRIAL_ROUNDS         10         // [batches] of the queue, at most, that are computed to their end: more of them show the same
+#define TUNE_LOAD_TRIAL_LEAST          8          // [steps] of each mini-batch, at least, between two such computations
+#define TUNE_LOAD_TRIAL_BINS           128        // [steps] of ages; those who are older count as that old
+#define TUNE_LOAD_TRIAL_REST           64         // [parts] of a full batch, the last of which need not be computed to its end
+#define TUNE_LOAD_TOGETHER_STAYS       1.02       // [times] the time of even starts that starting together may take before even starts begin
+#define TUNE_LOAD_TOGETHER_BEGINS      0.995      // [times] the time of even starts that starting together may take for even starts to end
 #define TUNE_LOAD_TOGETHER_FULL        1.125      // [times] a mini-batch's share that it may take when all start together
 #define TUNE_LOAD_CLOSER               (1.0 / 32) // [share] by which starts may come closer than evenly spread
 #define TUNE_LOAD_SPACING_PART         32         // [parts] of the expected length, one of which is the default spacing F
@@ -65,8 +70,9 @@
 #define TUNE_OVERLAP_WORKERS_ODDS      1.06       // [times] the workers' rate that both together must promise
 
 // --- mini-batches
-#define TUNE_BATCHES_JUDGE_STEPS       32         // [steps] between two comparisons
-#define TUNE_BATCHES_WORTH             0.9        // [times] the present round that another number of mini-batches must promise: a change drains the steps in flight
+#define TUNE_BATCHES_JUDGE_ROUNDS      4          // [rounds] between two comparisons
+#define TUNE_BATCHES_ERROR             0.01       // [share] of the present round by which another number's may be mispredicted: less is no gain
+#define TUNE_BATCHES_CHANGE_ROUNDS     2          // [rounds] that another number must have been predicted to save: about what a change costs, which drains the steps in flight
 
 // --- equal steps
 #define TUNE_MICRO_BATCH_JUDGE_STEPS   16         // [steps] of each mini-batch between two choices of the rows that all steps are to have

@@ -25,7 +25,8 @@ static void answer(struct sim *sim, struct flight *f, struct sched_event *event)
         if (f->work[p].rows == 0)
             continue;
         const struct cost_r_part *cost = &config->places[p].cost;
-        double us = (cost_attend_us(cost, &f->work[p]) - cost->link_us) * f->stretch[p] + cost->link_us;
+        // From the rows' leaving to the answer, as an s-part measures it: with the bytes of the others, which have the same link.
+        double us = (cost_attend_us(cost, &f->work[p]) - cost->link_us) * f->stretch[p] + f->link_us;
         // On the s-part's cores all places end together, so the local pool measures that as its own time.
         bool local = config->places[p].local;
         double r_part_us = (local || config->places[p].shares_cores ? f->here_us : us) * sim->layers;

@@ -175,7 +175,7 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         .max_waiting = (uint32_t)MIN(work->count, QUEUE_MAX),
         .max_waiting_batch = (uint32_t)MIN(work->count, QUEUE_MAX),
         .max_batch_rows = s->batch + MAX(MAX(s->chunk, PREFILL_ROWS), whole ? work->context_tokens : 0),
-        .mini_batches = s->mini_batches ? s->mini_batches : plan_mini_batches(s->stages, s->workers),
+        .mini_batches = s->mini_batches ? s->mini_batches : sched_mini_batches_most(s->stages, s->workers > 0),
         .stages = s->stages,
         .micro_batch = sched_micro_batch_named(s->micro_batch),
         .mini_batch_auto = s->mini_batches == 0,
@@ -203,6 +203,7 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
     config->reply_us = REPLY_US;
     config->move_bytes_per_us = s->request.link->link_gb_per_second * 1e3; // each worker has a link of its own
     config->seed = s->seed;
+    config->calibrated = true; // as an s-part measures itself at its start
     if (!status)
         status = make_places(s, places, work->context_tokens, error);
     if (!status && (s->stages > 1 || strcmp(s->split, "auto")))
@@ -394,7 +395,7 @@ int sim_main(int argc, char **argv)
         {"workers", OPTION_U32, &s.workers, "N", "KV workers; 0: everything in the S-part's memory", 0, PLAN_WORKERS_MAX},
         {"batch", OPTION_U32, &s.batch, "B", SCHED_RUNNING_HELP, 1, PLAN_BATCH_MAX},
         {"mini-batches", OPTION_U32, &s.mini_batches, "M",
-         "mini-batches in flight; 0: one or two for each stage, whichever is faster", 0, SCHED_MINI_BATCHES_MAX},
+         "mini-batches in flight; 0: as many as are fastest, up to three, or two for each of several stages", 0, SCHED_MINI_BATCHES_MAX},
         {"stages", OPTION_U32, &s.stages, "P", "S-parts in a pipeline, each with a range of the layers", 1, PLAN_STAGES_MAX},
         {"split", OPTION_STRING, &s.split, "auto|LAYERS,LAYERS", PLAN_SPLIT_HELP "; auto: as evenly as time goes", 0, 0},
         {"micro-batch", OPTION_CHOICE, &s.micro_batch, SCHED_MICRO_BATCH_NAMES, SCHED_MICRO_BATCH_HELP, 0, 0},

@@ -120,12 +120,12 @@ static void add_scheduler(struct up *up)
     supervise_argument(child, "--worker-timeout-ms=%u", s->worker_timeout_ms);
 }
 
-// For each s-part two if a GPU computes while workers attend on the host's cores; otherwise one, for a second only takes memory.
+// More than one for each s-part if a GPU computes while workers attend on the host's cores; otherwise another only takes memory.
 static uint32_t mini_batches_of_s_part(const struct up_settings *s)
 {
     const bool overlap = strcmp(s->device, "cpu") && s->kv_workers && sched_placement_named(s->placement) != SCHED_PLACE_LOCAL;
 
-    return s->mini_batches ? s->mini_batches : s->s_parts * (overlap ? 2 : 1);
+    return s->mini_batches ? s->mini_batches : sched_mini_batches_most(s->s_parts, overlap);
 }
 
 // Returns what the weights of one of several s-parts may take. With `auto` each would count on all memory that is free when it starts.

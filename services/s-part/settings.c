@@ -125,7 +125,7 @@ static enum status check(struct s_part_settings *s, struct error *error)
     if ((status = choose_binding(s, error)))
         return status;
     if (!s->mini_batches)
-        s->mini_batches = 2 * MAX(1u, s->stages);
+        s->mini_batches = sched_mini_batches_most(s->stages, true);
     if (!s->max_rows)
         s->max_rows = MIN((uint32_t)SCHED_STEP_ROWS_MAX, (s->max_batch + CHUNK_ROWS + 15) / 16 * 16);
     return kernels_init(s->isa, error);
@@ -172,7 +172,7 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"max-rows", OPTION_U32, &s->max_rows, "N", "rows of a step; 0: max-batch + 512", 0, SCHED_STEP_ROWS_MAX},
-        {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight; 0: two, or two for each of STAGES in --layers",
+        {"mini-batches", OPTION_U32, &s->mini_batches, "N", "mini-batches in flight; 0: three, or two for each of STAGES in --layers",
          0, SCHED_MINI_BATCHES_MAX},
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one per usable CPU, each pinned unless CPU time is limited",
          0, 1024},

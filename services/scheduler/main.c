@@ -26,7 +26,7 @@ static enum status configure(struct service *service, void *state, struct error 
         {"batch-queue", OPTION_U32, &s->batch_queue, "N", "sequences of latency class batch that may wait", 1, 1 << 20},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N",
-         "mini-batches in flight; 0: one or two for each s-part, whichever is predicted to be faster", 0, SCHED_MINI_BATCHES_MAX},
+         "mini-batches in flight; 0: as many as are predicted to be fastest, up to three, or two for each of several s-parts", 0, SCHED_MINI_BATCHES_MAX},
         {"micro-batch", OPTION_CHOICE, &micro_batch, SCHED_MICRO_BATCH_NAMES, SCHED_MICRO_BATCH_HELP, 0, 0},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},
         {"step-target-ms", OPTION_F64, &s->step_target_ms, "MS|auto", SCHED_STEP_TARGET_HELP, 0, 60000},

@@ -156,7 +156,8 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
     if (is_part(request))
         return STATUS_OK; // the core is opened when all layers are there
     scheduler->core_config.max_batch_rows = request->max_rows;
-    scheduler->core_config.mini_batches = mini_batches ? mini_batches : MIN(MAX(request->mini_batches, 1u), CHOSEN_BATCHES);
+    scheduler->core_config.mini_batches = mini_batches ? mini_batches
+                                                       : MIN(MAX(request->mini_batches, 1u), sched_mini_batches_most(1, true));
     if (open_core(scheduler, error)) {
         scheduler->model_known = false;
         return error->status;

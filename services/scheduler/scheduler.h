@@ -39,7 +39,6 @@ enum {
     PARTIAL_BYTES_MAX = 96 << 20, // partial results of a step; the s-part refuses one of 128 MiB
     EXTENTS_MAX = 1024,           // the most extents of all sequences together, their tails not counted
     KEPT_MAX = 4096,              // the most finished sequences whose pages are kept for others
-    CHOSEN_BATCHES = 2,           // the most mini-batches a stage if the core chooses their number
     EVENTS_MAX = 4096, // the most events between two ticks. In a tick each action may add one event, and one round has up to
                        // EVENTS_MAX actions
     EVENTS_ROOM = 2 * EVENTS_MAX,

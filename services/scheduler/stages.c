@@ -478,7 +478,7 @@ bool stages_configure_core(struct scheduler *scheduler)
     }
     scheduler->core_config.max_batch_rows = rows;
     scheduler->core_config.stages = count;
-    scheduler->core_config.mini_batches = wanted ? wanted : MIN(MAX(batches, 1u), CHOSEN_BATCHES * count);
+    scheduler->core_config.mini_batches = wanted ? wanted : MIN(MAX(batches, 1u), sched_mini_batches_most(count, true));
     return true;
 }
 

@@ -48,7 +48,7 @@ ROOMS = {
                     "kernels/backend",
     # scheduling: pure, so that the simulator runs the same code
     "common/sched": "common/base",
-    "common/plan": "common/base common/model common/kv kernels/quant kernels/attention",
+    "common/plan": "common/base common/model common/kv common/sched kernels/quant kernels/attention",
     "common/sim": "common/base common/sched common/plan",
     "common/capacity": "common/base",
     # the mesh

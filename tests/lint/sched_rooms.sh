@@ -27,6 +27,7 @@ sched_prefix -
 sched_extent extents
 sched_time time
 sched_speed -
+sched_trial -
 sched_load load
 sched_choice -
 sched_overlap overlap

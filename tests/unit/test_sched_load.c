@@ -378,8 +378,8 @@ static void mini_batches_in_use_decide_how_to_start(void **state)
                 .arrive = {.sequence = i + 1, .prompt_tokens = 16, .max_new_tokens = TOKENS, .held_place = SCHED_NO_PLACE}};
         sched_step(s, 1, events, ARRAY_COUNT(events), actions, ARRAY_COUNT(actions));
         assert_int_equal(s->batches.in_use, in_use);
-        assert_true(s->load.of[SCHED_CLASS_INTERACTIVE].plans[0].decided > 0);
-        assert_int_equal(s->load.of[SCHED_CLASS_INTERACTIVE].plans[0].together, in_use == 1);
+        assert_true(s->load.of[SCHED_CLASS_INTERACTIVE].decided > 0);
+        assert_int_equal(s->load.of[SCHED_CLASS_INTERACTIVE].together, in_use == 1);
         sched_fini(s);
     }
 }
