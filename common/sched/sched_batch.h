@@ -54,11 +54,11 @@ struct sched_batch {
 
 struct sched_batches {
     struct sched_batch of[SCHED_MINI_BATCHES_MAX];
-    uint32_t in_use, wanted;      // wanted: their number once the steps in flight are answered
-    uint64_t judged;              // number of steps emitted when the number was last judged
+    uint32_t in_use, wanted;                      // wanted: their number once the steps in flight are answered
+    uint64_t judged;                              // number of steps emitted when the number was last judged
     double missed_us[SCHED_MINI_BATCHES_MAX + 1]; // [number] time that it would have saved since then, as predicted
-    uint32_t turn;                // the mini-batch that is planned first
-    struct sched_flight *flights; // all records, to which in_flight and spare point
+    uint32_t turn;                                // the mini-batch that is planned first
+    struct sched_flight *flights;                 // all records, to which in_flight and spare point
     uint64_t next_step;
 };
 

@@ -359,8 +359,7 @@ bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
         return true;
     bool together = starts_together(s, class, waiting, &r);
     // Even if all start together each mini-batch takes about its share, or the first ones would fill a single one.
-    if (size >= r.full * (together ? TUNE_LOAD_TOGETHER_FULL : 1) ||
-        (!together && (plan->credit < 1 || plan->room < 1)))
+    if (size >= r.full * (together ? TUNE_LOAD_TOGETHER_FULL : 1) || (!together && (plan->credit < 1 || plan->room < 1)))
         return false;
     return fits(s, plan, slot, 1, together ? r.hard : r.limit);
 }

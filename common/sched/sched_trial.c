@@ -70,7 +70,8 @@ static double pass(struct ages *a)
 static double round_us(const struct sched *s, const struct sched_trial *trial, double running, double load)
 {
     uint32_t stages = MIN(s->config.stages, s->config.mini_batches), in_use = s->batches.in_use;
-    uint32_t first = s->config.mini_batch_auto ? stages : in_use, last = s->config.mini_batch_auto ? s->config.mini_batches : in_use;
+    uint32_t first = s->config.mini_batch_auto ? stages : in_use,
+             last = s->config.mini_batch_auto ? s->config.mini_batches : in_use;
     double best_us = INFINITY;
     for (uint32_t k = first; k <= last; k += stages) {
         struct sched_round round = sched_time_round(s, running / k, running / k);

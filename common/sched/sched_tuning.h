@@ -72,7 +72,7 @@
 // --- mini-batches
 #define TUNE_BATCHES_JUDGE_ROUNDS      4          // [rounds] between two comparisons
 #define TUNE_BATCHES_ERROR             0.01       // [share] of the present round by which another number's may be mispredicted: less is no gain
-#define TUNE_BATCHES_CHANGE_ROUNDS     2          // [rounds] that another number must have been predicted to save: about what a change costs, which drains the steps in flight
+#define TUNE_BATCHES_CHANGE_ROUNDS     8          // [rounds] that another number must have been predicted to save: several times what a change costs, which drains the steps in flight, so that noise causes none
 
 // --- equal steps
 #define TUNE_MICRO_BATCH_JUDGE_STEPS   16         // [steps] of each mini-batch between two choices of the rows that all steps are to have

@@ -235,8 +235,8 @@ static uint32_t list_steps(struct up_settings *s, struct option *out, uint32_t b
         {"context", OPTION_U32, &s->context, "TOKENS", "longest sequence; 0: the model's", 0, 1 << 24},
         {"max-batch", OPTION_U32, &s->max_batch, "N", SCHED_RUNNING_HELP, 1, SCHED_RUNNING_MAX},
         {"mini-batches", OPTION_U32, &s->mini_batches, "N",
-         "mini-batches in flight; two pay if workers have cores of their own. 0: one for each s-part; with a GPU and workers one or two, "
-         "whichever is predicted to be faster",
+         "mini-batches in flight; two pay if workers have cores of their own. 0: one for each s-part; with a GPU and workers as many as "
+         "are predicted to be fastest, up to three, or two for each of several",
          0, SCHED_MINI_BATCHES_MAX},
         {"micro-batch", OPTION_CHOICE, &s->micro_batch, SCHED_MICRO_BATCH_NAMES, SCHED_MICRO_BATCH_HELP, 0, 0},
         {"chunk", OPTION_U32, &s->chunk, "TOKENS|auto", SCHED_CHUNK_HELP, 0, 65536},

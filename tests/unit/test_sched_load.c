@@ -141,23 +141,24 @@ static void the_load_stays_even(void **state)
 {
     const struct {
         double x, gain;
-    } cases[] = {{1.2, 0.99}, {1.8, 1.10}, {2, 1.10}, {2.2, 1.10}, {3, 1.05}, {5, 0.99}};
+    } cases[] = {{1.2, 0.99}, {1.5, 1.05}, {1.8, 1.10}, {2, 1.10}, {2.2, 1.10}, {3, 1.05}, {5, 0.99}};
     (void)state;
     takes_long();
 
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         double x = cases[i].x;
-        if (!in_sample(i, 2, 6))
+        if (!in_sample(i, 2, 7))
             continue;
         struct outcome together = simulate(x, 12, SCHED_GREEDY), spaced = simulate(x, 12, SCHED_SLS);
         double gain = spaced.tokens_per_second / together.tokens_per_second, latency = spaced.longest_s / together.longest_s;
         printf("x %.1f: tokens/s %.3f times (model %.3f), longest step %.2f times, peak load %.3f, batch %.3f of B\n", x, gain,
                x <= 2 ? (x * x + 1) / (2 * x) : 1 + 1 / (x * x), latency, spaced.peak, spaced.batch);
         assert_true(together.batch >= 0.97 && together.peak >= 0.95); // what it is compared with is not held back
-        assert_true(spaced.peak <= 0.55);
         assert_true(spaced.batch >= 0.97);
         assert_true(gain >= cases[i].gain);
-        assert_true(x > 2.2 || latency <= 0.70);
+        // With less to gain than predictions may be off by, the queue starts together.
+        assert_true(x < 1.5 || x > 4 || spaced.peak <= 0.55);
+        assert_true(x < 1.5 || x > 2.2 || latency <= 0.70);
     }
 }
 
