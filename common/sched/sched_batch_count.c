@@ -61,12 +61,11 @@ static bool anything_in_flight(const struct sched *s)
 static uint32_t lightest(const struct sched *s, uint32_t slot, const double *loads, double young)
 {
     const struct sched_seq *seq = &s->seqs[slot];
-    uint32_t best = 0,
-             places = s->places.local_pool == NONE ? s->config.max_places : 0; // with a pool sequences are to stay where they are
+    uint32_t best = 0;
     double best_load = INFINITY;
     for (uint32_t k = 0; k < s->batches.in_use; k++) {
         const struct sched_place_load *at = &s->places.of[seq->place].loads[seq->class][k];
-        double load = loads[k] + places * ((double)at->load + at->readers * young);
+        double load = loads[k] + s->config.max_places * ((double)at->load + at->readers * young);
         if (load < best_load) {
             best = k;
             best_load = load;

@@ -13,6 +13,7 @@ void sched_load_init(struct sched *s)
     for (enum sched_class class = 0; class < SCHED_CLASSES; class ++) {
         sched_survival_init(&s->load.of[class].survival);
         sched_lengths_init(&s->load.of[class].lengths);
+        s->load.of[class].together = true;
         for (uint32_t m = 0; m < s->config.mini_batches; m++)
             s->load.of[class].plans[m] = (struct sched_load_plan){.class = class, .stale = true};
     }
@@ -296,12 +297,11 @@ static bool starts_together(struct sched *s, enum sched_class class, double wait
     const double queue = s->queue.count[class], often = MAX(r->lengths->tokens / TUNE_LOAD_TRIAL_STEPS, TUNE_LOAD_TRIAL_LEAST);
     if (MIN(waiting, r->full) * (r->lengths->prompt_tokens + r->lengths->tokens) > r->hard)
         return of->together = false; // those that start now would take the pages or the time of those that run
-    if (sched_curve_sizes(&s->time.layers) < 2)
-        return of->together = waiting <= 2 * r->full; // T(b) is not known yet
+    if (sched_curve_sizes(&s->time.layers) < 2 || sched_survival_seen(&of->survival, TUNE_LOAD_TRIAL_SEEN * r->lengths->tokens) < 1)
+        return of->together = true; // T(b), or how long they live, is not known yet
     if (of->decided > 0 && (double)(s->stats.steps + 1 - of->decided) < often * s->batches.in_use &&
         fabs(queue - of->decided_queue) <= of->decided_queue / 4)
         return of->together;
-    bool first = of->decided == 0;
     of->decided = s->stats.steps + 1;
     of->decided_queue = queue;
     const struct sched_trial trial = {.of = of,
@@ -310,7 +310,7 @@ static bool starts_together(struct sched *s, enum sched_class class, double wait
                                       .tokens_per_us = r->tokens_per_us,
                                       .link_us = r->link_us};
     double together_us = sched_trial_us(s, &trial, false), apart_us = sched_trial_us(s, &trial, true);
-    return of->together = together_us < (of->together || first ? TUNE_LOAD_TOGETHER_STAYS : TUNE_LOAD_TOGETHER_BEGINS) * apart_us;
+    return of->together = together_us < (1 + (of->together ? TUNE_LOAD_TRIAL_ERROR : -TUNE_LOAD_TRIAL_ERROR)) * apart_us;
 }
 
 // The most starts of one step that an even spread allows: three standard deviations of the ends in one step.
@@ -358,8 +358,7 @@ bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     if (fits(s, plan, slot, waiting, r.limit))
         return true;
     bool together = starts_together(s, class, waiting, &r);
-    // Even if all start together each mini-batch takes about its share, or the first ones would fill a single one.
-    if (size >= r.full * (together ? TUNE_LOAD_TOGETHER_FULL : 1) || (!together && (plan->credit < 1 || plan->room < 1)))
+    if (!together && (size >= r.full || plan->credit < 1 || plan->room < 1))
         return false;
     return fits(s, plan, slot, 1, together ? r.hard : r.limit);
 }

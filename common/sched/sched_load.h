@@ -8,8 +8,9 @@
 //   - The whole queue starts at once if the projected load stays under the limit at every step to come.
 //   - Otherwise b/E[L] sequences start in a step while there is room, and one for each that ends, always under the limit. If lives are
 //     of about the same length, sequences that follow a cluster of ends start farther apart, or the cluster would return in each life.
-//   - A queue too short to repay such a slow start still starts at once: both ways are computed and compared. Pages and step_limit_us
-//     are limits even then, and b is at most the number of sequences that they allow with evenly spaced starts.
+//   - A queue too short to repay such a slow start still starts at once, as if starts were not spaced at all: both ways are computed and
+//     compared. So does one of whose lives nothing is known but max_tokens. Pages and step_limit_us are limits even then, and b is at most
+//     the number of sequences that they allow with evenly spaced starts.
 //
 // The projection: running sequences are kept in cohorts of about the same start and cutoff. After e steps, a cohort of age a holds
 // (P(L >= a+e) / P(L >= a)) · Σ (p + a + e), and variances are summed likewise. The limit must hold for the mean plus two standard

@@ -134,4 +134,7 @@ void sched_speed_guess(struct sched *s, struct sched_place *place, const struct 
         .pair_us = up->prefill_pair_us,
         .link_step_us = (double)up->link_us * s->config.layers,
     };
+    // So that what fewer rows are worth is known before any step had fewer. The first worker's latency stands for all.
+    if (!sched_place_is_here(place))
+        sched_curve_calibrate(&s->time.links, &(struct sched_time){.rows = 1, .us = place->speed.link_step_us}, 1);
 }

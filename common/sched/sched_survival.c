@@ -67,6 +67,12 @@ void sched_survival_end(struct sched_survival *s, uint32_t tokens, bool ended)
     s->stale = true;
 }
 
+double sched_survival_seen(const struct sched_survival *s, double tokens)
+{
+    uint32_t bucket = sched_survival_bucket((uint32_t)MIN(MAX(tokens, 1), 4e9));
+    return s->reached[bucket - 1]; // it has passed the bucket before
+}
+
 double sched_survival_at(const struct sched_survival *s, double tokens)
 {
     uint32_t bucket = sched_survival_bucket(tokens < 0 ? 0 : (uint32_t)MIN(tokens, 4e9));

@@ -48,6 +48,9 @@ void sched_survival_end(struct sched_survival *survival, uint32_t tokens, bool e
 // recorded.
 void sched_survival_settle(struct sched_survival *survival);
 
+// Returns how many of the sequences that count lived that long, roughly. Lengths beyond the longest life are mere assumptions.
+double sched_survival_seen(const struct sched_survival *survival, double tokens);
+
 // Returns P(L >= tokens). It is never 0, because some sequence may still live that long.
 double sched_survival_at(const struct sched_survival *survival, double tokens);
 

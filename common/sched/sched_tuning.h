@@ -50,13 +50,12 @@
 #define TUNE_LOAD_LIFE_PARTS           8          // [parts] of a life, with about equally many starts in each
 #define TUNE_LOAD_WEIGHT               8          // [mean contexts] that a sequence counts for beside its present context, see sched_load_weight()
 #define TUNE_LOAD_TRIAL_STEPS          32         // [steps] into which an expected length is divided when both ways of starting are computed
-#define TUNE_LOAD_TRIAL_ROUNDS         10         // [batches] of the queue, at most, that are computed to their end: more of them show the same
+#define TUNE_LOAD_TRIAL_ROUNDS         24         // [batches] of the queue, at most, that are computed to their end: more of them show the same
 #define TUNE_LOAD_TRIAL_LEAST          8          // [steps] of each mini-batch, at least, between two such computations
+#define TUNE_LOAD_TRIAL_SEEN           0.875      // [times] the expected length that some sequence must have lived: max_tokens alone says little of how long they will live
 #define TUNE_LOAD_TRIAL_BINS           128        // [steps] of ages; those who are older count as that old
 #define TUNE_LOAD_TRIAL_REST           64         // [parts] of a full batch, the last of which need not be computed to its end
-#define TUNE_LOAD_TOGETHER_STAYS       1.02       // [times] the time of even starts that starting together may take before even starts begin
-#define TUNE_LOAD_TOGETHER_BEGINS      0.995      // [times] the time of even starts that starting together may take for even starts to end
-#define TUNE_LOAD_TOGETHER_FULL        1.125      // [times] a mini-batch's share that it may take when all start together
+#define TUNE_LOAD_TRIAL_ERROR          0.02       // [share] by which the other way must be predicted to be faster: less may be an error, and turning back halfway gains nothing
 #define TUNE_LOAD_CLOSER               (1.0 / 32) // [share] by which starts may come closer than evenly spread
 #define TUNE_LOAD_SPACING_PART         32         // [parts] of the expected length, one of which is the default spacing F
 
@@ -72,7 +71,7 @@
 // --- mini-batches
 #define TUNE_BATCHES_JUDGE_ROUNDS      4          // [rounds] between two comparisons
 #define TUNE_BATCHES_ERROR             0.01       // [share] of the present round by which another number's may be mispredicted: less is no gain
-#define TUNE_BATCHES_CHANGE_ROUNDS     8          // [rounds] that another number must have been predicted to save: several times what a change costs, which drains the steps in flight, so that noise causes none
+#define TUNE_BATCHES_CHANGE_ROUNDS     4          // [rounds] that another number must have been predicted to save: twice what a change costs, which drains the steps in flight, so that noise causes none
 
 // --- equal steps
 #define TUNE_MICRO_BATCH_JUDGE_STEPS   16         // [steps] of each mini-batch between two choices of the rows that all steps are to have

@@ -109,7 +109,8 @@ static struct sim_config mixed(uint32_t batch, struct seen *seen)
     return config;
 }
 
-// Lengths of 16 to 2,000. Noise alone puts the largest of four 10 % above the mean in one step, and 1.5 % over 50.
+// Lengths of 16 to 2,000. Noise alone puts the largest of four 10 % above the mean in one step, and 1.5 % over 50. One run's mean is off by
+// 0.5 % with 64 sequences, so the mean of several counts.
 static void workers_take_as_long_as_each_other(void **state)
 {
     uint32_t index = 0;
@@ -117,20 +118,24 @@ static void workers_take_as_long_as_each_other(void **state)
     for (uint32_t batch = 64; batch <= 256; batch *= 2) {
         if (!in_sample(index++, 1, 3))
             continue;
-        double ratio[2], tokens_per_second[2];
+        enum { RUNS = 3 };
+        double ratio[2] = {0}, tokens_per_second[2] = {0};
         struct sim_result r;
-        for (int balanced = 0; balanced < 2; balanced++) {
+        for (int run = 0; run < 2 * RUNS; run++) {
+            int balanced = run / RUNS;
             struct seen seen = {.workers = WORKERS, .full = batch * 4 / 10};
             struct sim_config config = mixed(batch, &seen);
             config.sched.balance = balanced;
             config.request_count = 16 * batch;
+            config.seed = 7 + (uint64_t)run % RUNS;
             r = sim_of(&config);
-            ratio[balanced] = seen.largest_sum / (double)seen.windows;
-            tokens_per_second[balanced] = r.tokens_per_second;
+            double mean = seen.largest_sum / (double)seen.windows;
+            ratio[balanced] += mean / RUNS;
+            tokens_per_second[balanced] += r.tokens_per_second / RUNS;
             printf("B %u, balance %d: largest / mean %.3f over %d steps, at most %.3f; in a step %.3f; %.0f tokens/s; %llu handed "
                    "over, %llu to the other mini-batch\n",
-                   batch, balanced, ratio[balanced], WINDOW, seen.largest_max, seen.step_sum / (double)seen.all,
-                   r.tokens_per_second, (unsigned long long)r.moved, (unsigned long long)r.relabelled);
+                   batch, balanced, mean, WINDOW, seen.largest_max, seen.step_sum / (double)seen.all, r.tokens_per_second,
+                   (unsigned long long)r.moved, (unsigned long long)r.relabelled);
             assert_true(!balanced || seen.largest_max < 1.3);
             assert_true(!balanced || seen.step_sum / (double)seen.all < 1.2);
         }
@@ -304,11 +309,12 @@ static double gain_in_noise(uint32_t lives)
     return tokens_per_second[1] / tokens_per_second[2];
 }
 
+// Where lives are alike places stay even by how sequences are placed, so there is nothing to gain.
 static void noise_moves_little(void **state)
 {
     (void)state;
     is_a_figure();
-    assert_true(gain_in_noise(1024) > 1);
+    assert_true(gain_in_noise(1024) > 0.99);
 }
 
 // So few sequences begin and end together; each worker has as many without any balancing, and there is nothing to gain.

@@ -141,7 +141,9 @@ static void the_load_stays_even(void **state)
 {
     const struct {
         double x, gain;
-    } cases[] = {{1.2, 0.99}, {1.5, 1.05}, {1.8, 1.10}, {2, 1.10}, {2.2, 1.10}, {3, 1.05}, {5, 0.99}};
+        bool spaced; // false: the model's gain is within what a prediction may be off by, so that all start together
+    } cases[] = {{1.2, 0.995, false}, {1.5, 1.05, true}, {1.8, 1.10, true}, {2, 1.10, true},
+                 {2.2, 1.10, true},   {3, 1.05, true},   {5, 0.995, false}};
     (void)state;
     takes_long();
 
@@ -156,9 +158,7 @@ static void the_load_stays_even(void **state)
         assert_true(together.batch >= 0.97 && together.peak >= 0.95); // what it is compared with is not held back
         assert_true(spaced.batch >= 0.97);
         assert_true(gain >= cases[i].gain);
-        // With less to gain than predictions may be off by, the queue starts together.
-        assert_true(x < 1.5 || x > 4 || spaced.peak <= 0.55);
-        assert_true(x < 1.5 || x > 2.2 || latency <= 0.70);
+        assert_true(!cases[i].spaced || (spaced.peak <= 0.55 && latency <= 0.70));
     }
 }
 
@@ -180,7 +180,7 @@ static void a_short_queue_is_not_slowed_down(void **state)
                 if (!in_sample(index++, 4, 7))
                     continue;
                 double together = tokens_of(x, rounds, SCHED_GREEDY, apart_us), spaced = tokens_of(x, rounds, SCHED_SLS, apart_us);
-                if (spaced < 0.97 * together)
+                if (spaced < 0.995 * together)
                     fail_msg("x %.2f, %.1f B requests, %u us apart: %.0f and %.0f tokens/s", x, rounds, apart_us, spaced, together);
             }
         }
@@ -202,7 +202,7 @@ static void one_mini_batch_of_two_is_not_slowed_down(void **state)
             double together = simulate_setting(&setting).all.tokens_per_second;
             setting.admission = SCHED_SLS;
             struct sim_result spaced = simulate_setting(&setting).all;
-            if (spaced.tokens_per_second < 0.97 * together)
+            if (spaced.tokens_per_second < 0.995 * together)
                 fail_msg("x %.2f, %.0f B requests, %u mini-batches: %.0f and %.0f tokens/s", x, rounds, spaced.mini_batches,
                          spaced.tokens_per_second, together);
         }
@@ -343,7 +343,8 @@ static void old_lengths_are_forgotten(void **state)
 }
 
 // With one mini-batch in use S-part and R-part take turns: an even load gains nothing then, however many mini-batches are allowed,
-// so what waits starts together. With two in use the same queue starts apart.
+// so what waits starts together. With two in use the same queue starts apart, once some sequence has lived as long as all are expected to:
+// until then max_tokens is all that is known.
 static void mini_batches_in_use_decide_how_to_start(void **state)
 {
     enum { RUNNING = 64, WAITING = 512, TOKENS = 256, BYTES = 1000 };
@@ -351,7 +352,9 @@ static void mini_batches_in_use_decide_how_to_start(void **state)
     static struct sched_event events[WAITING + 2];
     static struct sched_action actions[WAITING + 2 + SCHED_ACTIONS_SPARE];
     (void)state;
-    for (uint32_t in_use = 1; in_use <= 2; in_use++) {
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t in_use = 1 + i / 2;
+        const bool lives_known = i % 2;
         const struct sched_config config = {.max_sequences = 2 * WAITING,
                                             .max_running = RUNNING,
                                             .max_waiting = 2 * WAITING,
@@ -369,18 +372,20 @@ static void mini_batches_in_use_decide_how_to_start(void **state)
         struct sched *s;
         struct error error;
         assert_int_equal(sched_init(&config, &s, &error), STATUS_OK);
+        for (uint32_t n = 0; n < 8 && lives_known; n++)
+            learn(&s->load.of[SCHED_CLASS_INTERACTIVE].survival, TOKENS, false);
         events[0] = (struct sched_event){.kind = SCHED_S_PART_UP, .s_part_up = {.layers = layers, .layer_count = 3}};
         events[1] = (struct sched_event){
             .kind = SCHED_PLACE_UP,
             .place_up = {.pages_total = 1 << 20, .bytes_per_second = (uint64_t)(BYTES / token_us * 1e6), .link_us = 1}};
-        for (uint32_t i = 0; i < WAITING; i++)
-            events[2 + i] = (struct sched_event){
+        for (uint32_t n = 0; n < WAITING; n++)
+            events[2 + n] = (struct sched_event){
                 .kind = SCHED_ARRIVE,
-                .arrive = {.sequence = i + 1, .prompt_tokens = 16, .max_new_tokens = TOKENS, .held_place = SCHED_NO_PLACE}};
+                .arrive = {.sequence = n + 1, .prompt_tokens = 16, .max_new_tokens = TOKENS, .held_place = SCHED_NO_PLACE}};
         sched_step(s, 1, events, ARRAY_COUNT(events), actions, ARRAY_COUNT(actions));
         assert_int_equal(s->batches.in_use, in_use);
-        assert_true(s->load.of[SCHED_CLASS_INTERACTIVE].decided > 0);
-        assert_int_equal(s->load.of[SCHED_CLASS_INTERACTIVE].together, in_use == 1);
+        assert_int_equal(s->load.of[SCHED_CLASS_INTERACTIVE].decided > 0, lives_known);
+        assert_int_equal(s->load.of[SCHED_CLASS_INTERACTIVE].together, in_use == 1 || !lives_known);
         sched_fini(s);
     }
 }
