@@ -64,8 +64,8 @@ enum status plan_stages(const struct plan_request *r, uint32_t batch, uint32_t w
     struct stages stages;
     double slowest_us;
 
-    describe(r, rows_of(r, batch, sched_mini_batches_most(r->stages, workers > 0)), 0, plan_pool_sequences(r, batch, workers), batch,
-             &stages);
+    describe(r, rows_of(r, batch, sched_mini_batches_most(r->stages, workers > 0)), 0, plan_pool_sequences(r, batch, workers),
+             batch, &stages);
     enum status status = plan_split_layers(&stages.split, ranges, &slowest_us, error);
     for (uint32_t i = 0; !status && i < r->stages; i++) {
         out[i] = stages.all;

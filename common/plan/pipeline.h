@@ -26,7 +26,7 @@ double plan_hop_us(const struct plan_request *request, double rows);
 enum status plan_stages(const struct plan_request *request, uint32_t batch, uint32_t workers, struct cost_s_part *out,
                         struct plan_range *ranges, struct error *error) MUST_CHECK;
 
-// Does for a pipeline what plan_predict() does; each: mini-batches for each stage, 1 or 2. Without price and KV. If no cut of the layers
+// Does for a pipeline what plan_predict() does; each: mini-batches for each stage. Without price and KV. If no cut of the layers
 // fits into memory, it predicts without that limit.
 void plan_predict_pipeline(const struct plan_request *request, uint32_t batch, uint32_t workers, uint32_t each, struct plan *out);
 

@@ -196,7 +196,7 @@ uint32_t plan_pool_sequences(const struct plan_request *r, uint32_t batch, uint3
 
 void plan_predict_one(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t m, struct plan *out)
 {
-    double layers = r->shape->layers, step_us, wait_us, tail_us, work_us;
+    double layers = r->shape->layers, step_us, wait_us, bytes_us, tail_us, work_us;
 
     *out = (struct plan){.batch = batch,
                          .workers = workers,
@@ -205,10 +205,13 @@ void plan_predict_one(const struct plan_request *r, uint32_t batch, uint32_t wor
                          .pool_sequences = plan_pool_sequences(r, batch, workers)};
     plan_predict_layer(r, ceil((double)batch / m), workers ? (double)out->pool_sequences / m : 0, workers, out);
     wait_us = out->r_part_layer_us + out->link_layer_us;
+    bytes_us = workers ? MAX(out->link_layer_us - r->link->link_round_trip_us, 0) : 0;
     work_us = out->s_part_layer_us + out->pool_layer_us;
     tail_us = out->head_us + plan_step_rest_us(r, ceil((double)batch / m));
     if (m == 1)
         step_us = layers * (out->s_part_layer_us + MAX(out->pool_layer_us, wait_us)) + tail_us;
+    else if (m > 2) // one is computed while a second is attended to and a third is on its way
+        step_us = layers * MAX(MAX(m * work_us, work_us + wait_us), m * MAX(out->r_part_layer_us, bytes_us)) + m * tail_us;
     else
         step_us = 2 * ((layers - 1) * MAX(work_us, wait_us) + MAX(work_us + tail_us, wait_us));
     out->step_ms = step_us / 1e3;

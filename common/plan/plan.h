@@ -17,8 +17,10 @@
 //
 //     M = 1:  step = layers·(T + R + X) + head + step_us
 //     M = 2:  step = 2·[(layers - 1)·max(T, R + X) + max(T + head + step_us, R + X)]
+//     M = 3:  step = layers·max(3·T, T + R + X, 3·R, 3·X without its round trip) + 3·(head + step_us)
 //
-// where the second term is the round in which the head of one step and the first segment of the next run. The faster M is taken.
+// where the second term of M = 2 is the round in which the head of one step and the first segment of the next run. Of the numbers that the
+// mesh may choose (sched_mini_batches_most()) the fastest M is taken.
 // Workers that share the S-part's cores (hardware.h) have R of all b sequences, one after the other, and one mini-batch.
 // N = 0 is a GPU-only server: one mini-batch, KV in what its memory has left. A step's time is the time between two tokens of a
 // sequence, and tokens_per_second = B / step.
@@ -66,7 +68,7 @@ struct plan_request {
     uint32_t spacing;                         // F, in steps; 0: S/32, at least 1
     uint32_t batch;                           // B; 0: chosen
     uint32_t workers;                         // N, or PLAN_CHOOSE
-    uint32_t mini_batches;                    // M, 1 or 2; 0: the faster. With several stages: for each of them
+    uint32_t mini_batches;                    // M, 1 to 3; 0: the fastest. With several stages: for each of them
     uint32_t stages;                          // P, S-parts in a pipeline (pipeline.h), or PLAN_CHOOSE; 0: 1
     uint32_t chunk_tokens;                    // prefill rows of a step; 0: by the step's target. For measured models
     uint64_t pool_bytes;                      // M, for KV in the S-part's memory; 0: what is left without workers, none with them
@@ -120,7 +122,7 @@ const char *plan_bound_name(enum plan_bound bound);
 void plan_s_part(const struct plan_request *request, struct cost_s_part *out);
 void plan_r_part(const struct plan_request *request, uint32_t workers, struct cost_r_part *out);
 
-// Predicts one setting; batch >= 1. Memory and targets are ignored. mini_batches: 1 or 2, or 0 for the faster.
+// Predicts one setting; batch >= 1. Memory and targets are ignored. mini_batches: 1 to 3, or 0 for the fastest.
 void plan_predict(const struct plan_request *request, uint32_t batch, uint32_t workers, uint32_t mini_batches, struct plan *out);
 
 // Chooses what the request leaves open, and checks memory. RESOURCE_EXHAUSTED: it does not fit. FAILED_PRECONDITION: the

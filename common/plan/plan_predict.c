@@ -5,6 +5,7 @@
 #include "common/plan/extents.h"
 #include "common/plan/pipeline.h"
 #include "common/plan/plan_internal.h"
+#include "common/sched/sched_settings.h"
 
 // --- memory and price -------------------------------------------------------------------------------------------------
 
@@ -64,14 +65,16 @@ void plan_predict(const struct plan_request *r, uint32_t batch, uint32_t workers
 {
     void (*const predict)(const struct plan_request *, uint32_t, uint32_t, uint32_t, struct plan *) =
         r->stages > 1 ? plan_predict_pipeline : plan_predict_one;
-    struct plan two;
+    const uint32_t stages = MAX(r->stages, 1u);
+    const bool waits = workers && !r->worker->shares_cores; // for workers with cores of their own
+    struct plan more;
 
     mini_batches = mini_batches ? mini_batches : r->mini_batches;
-    predict(r, batch, workers, mini_batches == 2 ? 2 : 1, out);
-    if (mini_batches == 0 && workers && batch > 1 && !r->worker->shares_cores) {
-        predict(r, batch, workers, 2, &two);
-        if (two.step_ms < out->step_ms)
-            *out = two;
+    predict(r, batch, workers, MAX(mini_batches, 1u), out);
+    for (uint32_t m = 2; mini_batches == 0 && m <= MIN(sched_mini_batches_most(stages, waits) / stages, batch); m++) {
+        predict(r, batch, workers, m, &more);
+        if (more.step_ms < out->step_ms)
+            *out = more;
     }
     add_memory_and_price(r, out);
 }

@@ -40,7 +40,7 @@ void sched_curve_calibrate(struct sched_curve *curve, const struct sched_time *p
 // Returns the curve's value; 0 while nothing is known.
 double sched_curve_us(const struct sched_curve *curve, double rows);
 
-uint32_t sched_curve_class(double rows);                      // index of a size class
+uint32_t sched_curve_class(double rows);                     // index of a size class
 uint32_t sched_curve_sizes(const struct sched_curve *curve); // number of size classes with a time
 
 #endif

@@ -371,7 +371,7 @@ int plan_main(int argc, char **argv)
         {"s-parts", OPTION_STRING, &s.s_parts, "P",
          "S-parts in a pipeline, each with a range of the layers; auto: as many as hold the model and reach the targets", 0, 0},
         {"mini-batches", OPTION_U32, &r->mini_batches, "M",
-         "mini-batches in flight for each S-part; 0: one or two, whichever is faster", 0, 2},
+         "mini-batches in flight for each S-part; 0: as many as are fastest, up to three, or two for each of several", 0, 3},
         {"chunk", OPTION_U32, &r->chunk_tokens, "TOKENS|auto",
          "prefill rows of a step, with a measured model; auto: what the step's time target allows", 0, 65536},
         {"tokens-per-second", OPTION_F64, &r->tokens_per_second, "X", "rate that the mesh must reach", 0, 1e9},

@@ -32,14 +32,15 @@ def test_every_token_is_counted(tmp_path):
 
 
 def test_spaced_starts_keep_the_load_even(tmp_path):
-    """Llama-7B on an A10 with 8 sockets and B = 1,024, as in the paper (arXiv 2403.11421)."""
+    """Llama-7B on an A10 with 8 sockets and B = 1,024, as in the paper (arXiv 2403.11421). The first life, of which only max_tokens is known,
+    is not spaced; tests/unit/test_sched_load.c looks at peaks behind it."""
     words = ("--shape", "llama-7b", "--gpu", "a10", "--workers", 8, "--batch", 1024, "--gen", 1024, "--requests", 12288, "--backlog",
              "--mini-batches", 2, "--chunk", 512)
     spaced = figures(*words, "--plot", tmp_path / "load.svg")
     together = figures(*words, "--admission", "greedy")
     assert spaced["finished"] == together["finished"] == 12288
-    assert spaced["peak_load"] <= 0.55 * together["peak_load"]
-    assert spaced["step_s_max"] <= 0.7 * together["step_s_max"]
+    assert spaced["peak_load"] <= together["peak_load"] and spaced["step_s_max"] <= together["step_s_max"]
+    assert spaced["tbt_s"]["p99"] <= 0.95 * together["tbt_s"]["p99"]
     assert spaced["tokens_per_second"] >= 1.05 * together["tokens_per_second"]  # with its slow start and end
     root = xml.etree.ElementTree.parse(tmp_path / "load.svg").getroot()
     assert root.tag.endswith("svg") and len(root) > 10

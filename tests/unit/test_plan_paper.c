@@ -65,8 +65,12 @@ static double tokens_per_second(const char *name, uint32_t batch, uint32_t worke
 
     assert_int_equal(shape_named(name, "f16", &shape, &error), STATUS_OK);
     r.ignore_capacity = true; // 13B and 175B in f16 do not fit the device
-    assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
-    return plan.tokens_per_second;
+    double most = 0;
+    for (r.mini_batches = 1; r.mini_batches <= 2; r.mini_batches++) { // the paper's two; a third would hide some of the link
+        assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
+        most = MAX(most, plan.tokens_per_second);
+    }
+    return most;
 }
 
 static bool near(const char *what, double predicted, double measured)
