@@ -13,7 +13,6 @@ void sched_load_init(struct sched *s)
     for (enum sched_class class = 0; class < SCHED_CLASSES; class ++) {
         sched_survival_init(&s->load.of[class].survival);
         sched_lengths_init(&s->load.of[class].lengths);
-        s->load.of[class].together = true;
         for (uint32_t m = 0; m < s->config.mini_batches; m++)
             s->load.of[class].plans[m] = (struct sched_load_plan){.class = class, .stale = true};
     }
@@ -302,6 +301,7 @@ static bool starts_together(struct sched *s, enum sched_class class, double wait
     if (of->decided > 0 && (double)(s->stats.steps + 1 - of->decided) < often * s->batches.in_use &&
         fabs(queue - of->decided_queue) <= of->decided_queue / 4)
         return of->together;
+    bool first = of->decided == 0;
     of->decided = s->stats.steps + 1;
     of->decided_queue = queue;
     const struct sched_trial trial = {.of = of,
@@ -310,7 +310,7 @@ static bool starts_together(struct sched *s, enum sched_class class, double wait
                                       .tokens_per_us = r->tokens_per_us,
                                       .link_us = r->link_us};
     double together_us = sched_trial_us(s, &trial, false), apart_us = sched_trial_us(s, &trial, true);
-    return of->together = together_us < (1 + (of->together ? TUNE_LOAD_TRIAL_ERROR : -TUNE_LOAD_TRIAL_ERROR)) * apart_us;
+    return of->together = together_us < (1 + (of->together || first ? TUNE_LOAD_TRIAL_ERROR : -TUNE_LOAD_TRIAL_ERROR)) * apart_us;
 }
 
 // The most starts of one step that an even spread allows: three standard deviations of the ends in one step.
@@ -338,11 +338,11 @@ bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     struct sched_load_class *of = &s->load.of[class];
     struct sched_load_plan *plan = &of->plans[mini_batch];
     uint32_t size = sched_batch_size(&s->batches.of[mini_batch], class);
-    if (s->config.admission == SCHED_GREEDY)
-        return true;
     if (of->lengths.count == 0)
         note_start(s, slot);
-    sched_lengths_refresh(&of->lengths, &of->survival);
+    sched_lengths_refresh(&of->lengths, &of->survival); // with greedy, too: places are chosen by what is expected
+    if (s->config.admission == SCHED_GREEDY)
+        return true;
     struct reach r = reach(s, class);
     if (r.tokens_per_us == 0)
         return true;
