@@ -161,7 +161,9 @@ static double tokens_per_second(const struct setting *t, bool in_the_middle)
 static double least_of_best(const struct setting *t)
 {
     static const struct setting slow_starts[] = {{.workers = 64, .batch = 1024, .lives = ALIKE},
-                                                 {.workers = 2, .batch = 1024, .lives = EXPONENTIAL}};
+                                                 {.workers = 2, .batch = 1024, .lives = EXPONENTIAL},
+                                                 {.workers = 16, .batch = 4096, .lives = UNIFORM},
+                                                 {.workers = 64, .batch = 4096, .lives = ALIKE}};
     for (uint32_t i = 0; i < ARRAY_COUNT(slow_starts); i++)
         if (slow_starts[i].workers == t->workers && slow_starts[i].batch == t->batch && slow_starts[i].lives == t->lives)
             return 0.985;
