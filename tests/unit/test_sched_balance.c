@@ -7,7 +7,6 @@
 #include "tests/unit/sim_of.h"
 
 enum { WORKERS = 4, BATCHES = 2, REQUESTS = 8000, LAYERS = 8, WINDOW = 50 };
-enum { TARGET_US = 16000 }; // so that chunks do not follow the noise: it is the balance that is measured
 
 static struct sim_request requests[REQUESTS];
 static struct sim_place places[WORKERS];
@@ -79,7 +78,6 @@ static struct sim_config mixed(uint32_t batch, struct seen *seen)
                   .max_places = WORKERS,
                   .layers = LAYERS,
                   .balance = true,
-                  .step_target_us = TARGET_US,
                   .kv_bytes_per_token = 20000},
         .s_part = {.layers = LAYERS, .first_share = 0.25},
         .places = places,
