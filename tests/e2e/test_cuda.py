@@ -76,13 +76,13 @@ def test_workers_hold_the_kv(start_mesh):
 
 def test_a_trace_has_tracks_of_the_device(start_mesh, tmp_path):
     """What it computes and copies, layer by layer, within the step that the s-part saw; and messages go without a detour. With
-    `auto` it takes two mini-batches, and workers beside it have the cores."""
+    `auto` it takes three mini-batches, and workers beside it have the cores."""
     path = str(tmp_path / "trace.json")
     mesh = start_mesh("--device", "auto", "--local-pool", 0, "--kv-workers", 1, "--trace", path, "--context", 256, "--max-batch", 8,
                       env=device())
     mesh.wait_metric("fastdecode_place_up", lambda up: up == 1)
     assert mesh.metric("fastdecode_place_shares_cores") == 0
-    assert [mesh.option(service, "mini-batches") for service in ("scheduler", "s-part")] == ["0", "2"]
+    assert [mesh.option(service, "mini-batches") for service in ("scheduler", "s-part")] == ["0", "3"]
     assert [stream.error for stream in run_all(mesh.url, [body(words(10, i), 4, i) for i in range(2)])] == [None] * 2
     assert "MESSAGES-OUT-OF-REACH" not in mesh.logs(10000)
     assert mesh.stop() == 0
