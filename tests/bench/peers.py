@@ -49,7 +49,7 @@ class Server:
                 self.log.seek(0)
                 text, status = self.log.read()[-1500:], self.process.poll()
                 self.stop()
-                raise RuntimeError(f"{self.label} did not start (status {status}; -9: killed, its memory was too little):\n{text}")
+                raise PeerMissing(f"{self.label} did not start (status {status}; -9: killed, its memory was too little):\n{text}")
             time.sleep(0.1)
 
     def _is_ready(self):
@@ -163,8 +163,9 @@ class Vllm(Server):
     def __init__(self, folder, streams, context_tokens):
         port = free_port()
         super().__init__(
-            [os.path.join(self.folder_of(), "venv", "bin", "vllm"), "serve", folder, "--served-model-name", "default", "--host", "127.0.0.1", "--port",
-             port, "--dtype", "bfloat16", "--max-model-len", context_tokens, "--max-num-seqs", streams, "--no-enable-prefix-caching",
+            # not `vllm serve`, which asks for the version of a package of another name
+            [os.path.join(self.folder_of(), "venv", "bin", "python"), "-P", "-m", "vllm.entrypoints.openai.api_server", "--model", folder,
+             "--served-model-name", "default", "--host", "127.0.0.1", "--port", port, "--dtype", "bfloat16", "--max-model-len", context_tokens, "--max-num-seqs", streams, "--no-enable-prefix-caching",
              "--disable-uvicorn-access-log"], port,
             {"VLLM_CPU_KVCACHE_SPACE": str(max(1, streams * context_tokens * 100_000 >> 30)), "VLLM_CPU_OMP_THREADS_BIND": "0-1", "HF_HUB_OFFLINE": "1",
              "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"})
