@@ -377,11 +377,19 @@ uint32_t sched_chunk_aside_rows(const struct sched *s, enum sched_class class, c
     return MAX(rows, 1);
 }
 
+static bool anyone_decodes(const struct sched *s)
+{
+    for (enum sched_class class = 0; class < SCHED_CLASSES; class ++)
+        if (decoding_of(s, class) > 0)
+            return true;
+    return false;
+}
+
 uint32_t sched_chunk_aside_us(const struct sched *s, const struct sched_flight *step)
 {
     const struct sched_chunk *m = &s->chunk[step->class];
     if (step->decode_rows == 0)
-        return 0;
+        return anyone_decodes(s) ? 1 : UINT32_MAX; // what went aside before comes first: it is older, or of the class before
     double alone_us = decode_us(s, m, step->decode_rows);
     // No prediction of the prompt is in it, so it needs no room for one that is wrong.
     double most_us = s->config.step_target_auto

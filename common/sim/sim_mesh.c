@@ -210,7 +210,10 @@ static double order_of(const struct sim *sim, const struct batch *batch)
 static bool aside_has_time(const struct sim *sim)
 {
     const struct batch *others = &sim->batches[0];
-    return others->queue_count == 0 || sim->aside_used_us + sim->aside_turn_us / 2 < others->queue[0]->action.aside_us;
+    if (others->queue_count == 0)
+        return true;
+    const double most_us = others->queue[0]->action.aside_us;
+    return sim->aside_used_us + MIN(sim->aside_turn_us, most_us) / 2 < most_us;
 }
 
 // Whether a mini-batch that is READY has to wait, because others have the time.

@@ -7,9 +7,9 @@
 //     aside              ├ s ┼ s ┼ s ──┤          ├ s ┼ s ┼ s ──┤            segments s of one layer each
 //                        ◀─ aside_us ─▶
 //
-// A segment begins only if at least half of what the latest one took is left. So the next step of the others comes late by half a
-// segment at most, however wrong a prediction of the prompt's time is: none is made. Example: steps of 4 ms, aside_us 4.8 ms, segments
-// of 1 ms: five of them, and tokens are 9 ms apart.
+// A segment begins only if at least half of what the latest one took is left, or if it is the first of that time. So the next step of the
+// others comes late by half a segment, or by one, however wrong a prediction of the prompt's time is: none is made. Example: steps of
+// 4 ms, aside_us 4.8 ms, segments of 1 ms: five of them, and tokens are 9 ms apart.
 //
 // Meanwhile a step of the others has not begun to be computed, so that time does not count for it.
 #include "services/s-part/engine_state.h"
@@ -26,9 +26,10 @@ static bool others_run(const struct engine *engine)
     return false;
 }
 
+// However long the latest segment was, one fits into the time that nobody has used: only a segment can show that they are shorter again.
 static bool has_time(const struct engine *engine)
 {
-    return engine->aside_used_us + engine->aside_turn_us / 2 < engine->aside_most_us;
+    return engine->aside_used_us + MIN(engine->aside_turn_us, engine->aside_most_us) / 2 < engine->aside_most_us;
 }
 
 bool engine_aside_waits(const struct engine *engine, const struct mini_batch *batch)
@@ -49,20 +50,24 @@ void engine_aside_began(struct mini_batch *batch)
         batch->engine->aside_most_us = batch->request->aside_us;
 }
 
-// Books the time of the turn under way.
+// Books the time of the turn under way, if one is: a step may also be answered before its first segment, or when its mask is there.
 static uint64_t book(struct engine *engine)
 {
-    const uint64_t now_us = clock_now_us(), us = now_us - engine->aside_booked_us;
+    const uint64_t now_us = clock_now_us(), us = engine->aside_booked_us ? now_us - engine->aside_booked_us : 0;
 
     engine->aside_us += us;
     engine->aside_used_us += us;
-    engine->aside_booked_us = now_us;
+    engine->aside_booked_us = engine->aside_booked_us ? now_us : 0;
     return now_us;
 }
 
 void engine_aside_turn_begins(struct engine *engine) { engine->aside_began_us = engine->aside_booked_us = clock_now_us(); }
 
-void engine_aside_turn_ends(struct engine *engine) { engine->aside_turn_us = book(engine) - engine->aside_began_us; }
+void engine_aside_turn_ends(struct engine *engine)
+{
+    engine->aside_turn_us = book(engine) - engine->aside_began_us;
+    engine->aside_booked_us = 0;
+}
 
 void engine_aside_ended(struct mini_batch *batch)
 {

@@ -217,8 +217,8 @@ struct engine {
     // Steps that go aside (engine_aside.c): how long they were computed in all, since the latest step of the others ended, and in their latest
     // turn; and for how long they may be before the next step of the others begins.
     uint64_t aside_us, aside_used_us, aside_turn_us, aside_most_us;
-    uint64_t aside_began_us, aside_booked_us;       // of the turn under way: when it began; up to when it is in aside_us
-    struct otlp *otlp;                              // NULL: requests are not traced
+    uint64_t aside_began_us, aside_booked_us; // of the turn under way: when it began; up to when it is in aside_us, 0: none is
+    struct otlp *otlp;                        // NULL: requests are not traced
     struct trace_track *track_s_part, *track_local; // track_s_part: this thread's segments and similar work; track_local: its
                                                     // attention for local rows
     struct trace_track *track_idle;                 // of a pipeline's stage: its bubbles

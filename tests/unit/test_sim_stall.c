@@ -125,11 +125,54 @@ static void what_nobody_predicted_makes_no_stall(void **state)
     assert_true(run_of(true, 0.2, 0.25).p99 <= 2.5);
 }
 
+// For a moment one segment takes many times as long as the time there is for it. The prompt gets on afterwards, although only its own segments
+// can show that they are short again.
+static void one_long_segment_is_not_the_last(void **state)
+{
+    (void)state;
+    const struct sim_place place = {.cost = {.token_us = 0.001, .prefill_us = 0.003}, .pages_total = 4000, .local = true};
+    const struct sim_speed moment[] = {{.at_us = ARRIVES_US + 100000, .speed = 0.0005}, {.at_us = ARRIVES_US + 110000, .speed = 1}};
+    struct sim_config config = config_of(&place, true, 0);
+
+    for (uint32_t i = 0; i < STREAMS; i++)
+        requests[i] = (struct sim_request){.prompt_tokens = 60, .generated_tokens = STREAM_TOKENS, .max_new_tokens = STREAM_TOKENS};
+    requests[STREAMS] =
+        (struct sim_request){.arrival_us = ARRIVES_US, .prompt_tokens = PROMPT, .generated_tokens = 5, .max_new_tokens = 5};
+    config.request_count = STREAMS + 1;
+    seen.count = 0;
+    sim_of(&config);
+    const double calm_s = ttft_s[STREAMS];
+    config.speeds = moment, config.speed_count = ARRAY_COUNT(moment);
+    seen.count = 0;
+    sim_of(&config);
+    printf("first token after %.2f s, with a long segment after %.2f s\n", calm_s, ttft_s[STREAMS]);
+    assert_true(ttft_s[STREAMS] > calm_s && ttft_s[STREAMS] < 1.5 * calm_s);
+}
+
+// The last stream ends while a prompt is aside: what it has under way comes before a prompt that came later.
+static void the_older_prompt_comes_first_when_streams_end(void **state)
+{
+    (void)state;
+    const struct sim_place place = {.cost = {.token_us = 0.001, .prefill_us = 0.003}, .pages_total = 4000, .local = true};
+    struct sim_config config = config_of(&place, true, 0);
+
+    requests[0] = (struct sim_request){.prompt_tokens = 60, .generated_tokens = 300, .max_new_tokens = 300};
+    requests[1] = (struct sim_request){.arrival_us = 300000, .prompt_tokens = PROMPT, .generated_tokens = 5, .max_new_tokens = 5};
+    requests[2] = (struct sim_request){.arrival_us = 310000, .prompt_tokens = PROMPT, .generated_tokens = 5, .max_new_tokens = 5};
+    config.request_count = 3;
+    seen.count = 0;
+    sim_of(&config);
+    printf("first tokens: the older prompt's after %.2f s, the newer one's after %.2f s\n", ttft_s[1], ttft_s[2]);
+    assert_true(ttft_s[1] < 0.8 * ttft_s[2]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_aside_neither_stalls_streams_nor_starves),
         cmocka_unit_test(what_nobody_predicted_makes_no_stall),
+        cmocka_unit_test(one_long_segment_is_not_the_last),
+        cmocka_unit_test(the_older_prompt_comes_first_when_streams_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
