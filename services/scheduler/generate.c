@@ -108,12 +108,19 @@ static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *c
     return log;
 }
 
+enum { EXPECT_AGAIN_US = 1000 };
+
 void expect_handler(struct rpc_call *call, void *user)
 {
     const Fastdecode__ExpectRequest request = FASTDECODE__EXPECT_REQUEST__INIT;
     const Fastdecode__ExpectReply reply = FASTDECODE__EXPECT_REPLY__INIT;
 
-    (void)!stages_call(user, "Expect", &request.base, NULL, NULL, NULL); // a hint: an older s-part does not know it
+    struct scheduler *scheduler = user;
+    const uint64_t now_us = clock_now_us();
+
+    // Threads that were just woken are awake. It is a hint: an older s-part does not know it.
+    if (now_us - scheduler->expected_us >= EXPECT_AGAIN_US && stages_call(scheduler, "Expect", &request.base, NULL, NULL, NULL))
+        scheduler->expected_us = now_us;
     rpc_call_reply(call, &reply.base);
 }
 

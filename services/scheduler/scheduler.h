@@ -269,6 +269,7 @@ struct scheduler {
     // The core, and its answers.
     struct sched *core; // NULL until the first s-part has registered and described the model
     struct sched_config core_config;
+    uint64_t expected_us; // when the s-part's threads were last woken for a request that is yet to come
     struct sched_event events[EVENTS_ROOM];
     uint32_t event_count;
     struct sched_action *actions;              // [ACTIONS_MAX]
