@@ -220,9 +220,10 @@ void plan_predict_one(const struct plan_request *r, uint32_t batch, uint32_t wor
     out->r_part_busy = m * layers * out->r_part_layer_us / step_us;
     out->network_gbit_per_second =
         workers ? (batch - out->pool_sequences) * layers * shape_link_bytes(r->shape) * 8 / GIGA / (step_us / US) : 0;
-    out->bound_by = work_us >= (m == 1 ? MAX(out->r_part_layer_us, out->link_layer_us) : wait_us) ? PLAN_S_PART
-                    : out->r_part_layer_us >= out->link_layer_us                                  ? PLAN_R_PART
-                                                                                                  : PLAN_NETWORK;
+    const double others_us = m == 1   ? MAX(out->r_part_layer_us, out->link_layer_us)
+                             : m == 2 ? wait_us
+                                      : MAX(wait_us / (m - 1), MAX(out->r_part_layer_us, bytes_us));
+    out->bound_by = work_us >= others_us ? PLAN_S_PART : out->r_part_layer_us >= out->link_layer_us ? PLAN_R_PART : PLAN_NETWORK;
 }
 
 // Activations of each mini-batch and its logits, in f32: x twice, q, k, v, o, gate, up.

@@ -33,7 +33,7 @@
 //     hybrid_gain_bound = 1 + BW_workers·(t_w + M / BW_gpu) / M        t_w = layers·T(1) + head(1); both bandwidths as measured
 //
 // Workers: the least N with R + X <= T; where X alone is longer, the least with R <= T (DESIGN.md, section 6); never fewer than
-// hold the KV. What binds is the longest of T, R and X, or capacity where it decided N or B.
+// hold the KV. What binds is the longest of T, R and X (with M = 3 T hides R + X of up to twice its length), or capacity where it decided N or B.
 //
 // Worked number: llama-7b in f16 on an A10 (600 GB/s, 125 TFLOP/s), b = 64: T = max(404.8 MB / 600 GB/s, 25.9 GFLOP / 125 TFLOP/s)
 // = max(675, 207) = 675 us. S = 1,024, F = 32: a load of 64·528 = 33,792 tokens, 16 KiB each: 554 MB a layer and mini-batch.

@@ -107,7 +107,7 @@ bool outlook_fill(const struct scheduler *scheduler, const struct sched_stats *s
         request.pool_bytes = (uint64_t)info.sequences * (request.prompt_tokens + request.generated_tokens) *
                              (scheduler->page_bytes / scheduler->kv.page_tokens);
     plan_predict(&request, MIN(stats->running, (uint32_t)PLAN_BATCH_MAX), request.workers,
-                 request.workers ? MIN(MAX(stats->mini_batches, 1u), 2u) : 1, &plan);
+                 request.workers ? MIN(MAX(stats->mini_batches, 1u), sched_mini_batches_most(1, true)) : 1, &plan);
     fill_view(&request, &plan, out);
     return true;
 }
