@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/base/random.h"
+#include "common/sched/sched_aside.h"
 #include "common/sim/sim_state.h"
 
 // --- chance -----------------------------------------------------------------------------------------------------------
@@ -210,10 +211,8 @@ static double order_of(const struct sim *sim, const struct batch *batch)
 static bool aside_has_time(const struct sim *sim)
 {
     const struct batch *others = &sim->batches[0];
-    if (others->queue_count == 0)
-        return true;
-    const double most_us = others->queue[0]->action.aside_us;
-    return sim->aside_used_us + MIN(sim->aside_turn_us, most_us) / 2 < most_us;
+    return others->queue_count == 0 ||
+           sched_aside_has_time(sim->aside_used_us, sim->aside_turn_us, others->queue[0]->action.aside_us);
 }
 
 // Whether a mini-batch that is READY has to wait, because others have the time.

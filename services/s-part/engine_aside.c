@@ -16,6 +16,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/sched/sched_aside.h"
 
 // Whether a step of the others is under way. One whose messages are answered late leaves time, too: it counts as any.
 static bool others_run(const struct engine *engine)
@@ -26,10 +27,9 @@ static bool others_run(const struct engine *engine)
     return false;
 }
 
-// However long the latest segment was, one fits into the time that nobody has used: only a segment can show that they are shorter again.
 static bool has_time(const struct engine *engine)
 {
-    return engine->aside_used_us + MIN(engine->aside_turn_us, engine->aside_most_us) / 2 < engine->aside_most_us;
+    return sched_aside_has_time((double)engine->aside_used_us, (double)engine->aside_turn_us, (double)engine->aside_most_us);
 }
 
 bool engine_aside_waits(const struct engine *engine, const struct mini_batch *batch)
