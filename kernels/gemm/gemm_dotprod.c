@@ -1,31 +1,11 @@
 // gemm_dotprod.c: the GEMM with sdot: 16 products of signed bytes, summed by fours into 4 lanes, exactly.
 //
-// The four bytes of x are one of two in a register (sdot by element), so that a row costs one load for 8 inputs of 8 outputs. Weights are multiplied as signed bytes: nibbles are 0 to 15, and those of 8 bits lose the 128 that was added to them.
-#include <stdbool.h>
-
-#include "kernels/simd/lanes.h"
-#include "kernels/gemm/gemm.h"
-
+// The four bytes of x are one of two in a register (sdot by element), so that a row costs one load for 8 inputs of 8 outputs. Weights are
+// multiplied as signed bytes: nibbles are 0 to 15, and those of 8 bits lose the 128 that was added to them.
 #define GEMM_NAME gemm_dotprod
-#define GEMM_ROWS 4
-#define GEMM_FLOAT_ROWS 6
-#define GEMM_TILES 1
-#define GEMM_WIDE_BYTES 1
-#define GEMM_OWN_DOTS
 
-#include "kernels/gemm/gemm_quad_lanes.h"
+#include "kernels/gemm/gemm_eight_neon.h"
 
-// Eight outputs: half of a line, so that the sums of four rows and a line's weights leave registers for what is summed over groups.
-typedef struct {
-    int32x4_t a, b;
-} eight;
-#define EIGHT_BYTES 32u
-
-LANES_INLINE eight eight_load(const uint8_t *p)
-{
-    return (eight){vld1q_s32((const int32_t *)p), vld1q_s32((const int32_t *)(p + 16))};
-}
-LANES_INLINE eight eight_set1(int32_t x) { return (eight){vdupq_n_s32(x), vdupq_n_s32(x)}; }
 LANES_INLINE eight eight_low_nibbles(eight x)
 {
     const int32x4_t mask = vdupq_n_s32(0x0f0f0f0f);
@@ -79,13 +59,7 @@ LANES_INLINE void dot_steps(const uint8_t *quants, const int8_t (*q)[PACK_GROUP]
         }
         if (n == 1)
             sum[0] = (eight){vaddq_s32(sum[0].a, odd.a), vaddq_s32(sum[0].b, odd.b)};
-        _Pragma("GCC unroll 4") for (uint32_t r = 0; r < n; r++)
-        {
-            if (h == 0)
-                dot[r].a = sum[r].a, dot[r].b = sum[r].b;
-            else
-                dot[r].c = sum[r].a, dot[r].d = sum[r].b;
-        }
+        _Pragma("GCC unroll 4") for (uint32_t r = 0; r < n; r++) put_eight(&dot[r], h, sum[r]);
     }
 }
 

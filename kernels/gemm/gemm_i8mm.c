@@ -6,25 +6,9 @@
 //     sum of outputs o, o + 1 and rows r, r + 1:   [o·r, o·(r+1), (o+1)·r, (o+1)·(r+1)]
 //
 // Half as many instructions as usdot, which a single row has. Weights are multiplied as they are stored, without a sign.
-#include <stdbool.h>
-
-#include "kernels/simd/lanes.h"
-#include "kernels/gemm/gemm.h"
-
 #define GEMM_NAME gemm_i8mm
-#define GEMM_ROWS 4
-#define GEMM_FLOAT_ROWS 6
-#define GEMM_TILES 1
-#define GEMM_WIDE_BYTES 1
-#define GEMM_OWN_DOTS
 
-#include "kernels/gemm/gemm_quad_lanes.h"
-
-// Eight outputs: half of a line, so that the sums of four rows and a line's weights leave registers for what is summed over groups.
-typedef struct {
-    int32x4_t a, b;
-} eight;
-#define EIGHT_BYTES 32u
+#include "kernels/gemm/gemm_eight_neon.h"
 
 // The sums of eight outputs and two rows: ab of outputs 0 and 1, and so on.
 typedef struct {
@@ -50,12 +34,6 @@ LANES_INLINE pair_sums pair_add(pair_sums sum, const eight *w, const int8_t *x)
 LANES_INLINE eight pair_first(pair_sums sum) { return (eight){vuzp1q_s32(sum.ab, sum.cd), vuzp1q_s32(sum.ef, sum.gh)}; }
 LANES_INLINE eight pair_second(pair_sums sum) { return (eight){vuzp2q_s32(sum.ab, sum.cd), vuzp2q_s32(sum.ef, sum.gh)}; }
 
-LANES_INLINE eight eight_load(const uint8_t *p)
-{
-    return (eight){vld1q_s32((const int32_t *)p), vld1q_s32((const int32_t *)(p + 16))};
-}
-LANES_INLINE eight eight_set1(int32_t x) { return (eight){vdupq_n_s32(x), vdupq_n_s32(x)}; }
-
 // Loads eight inputs of eight outputs: w[0] has the first four, w[1] the others.
 LANES_INLINE void load_step(const uint8_t *at, const bool is_u4, eight *w)
 {
@@ -76,14 +54,6 @@ LANES_INLINE void load_step(const uint8_t *at, const bool is_u4, eight *w)
         (sum).a = vusdotq_lane_s32((sum).a, vreinterpretq_u8_s32((w).a), x, k); \
         (sum).b = vusdotq_lane_s32((sum).b, vreinterpretq_u8_s32((w).b), x, k); \
     } while (0)
-
-LANES_INLINE void put_eight(lanes_i *dot, uint32_t h, eight x)
-{
-    if (h == 0)
-        dot->a = x.a, dot->b = x.b;
-    else
-        dot->c = x.a, dot->d = x.b;
-}
 
 // Two sums: a single one would wait for itself.
 LANES_INLINE eight dot_of_one(const uint8_t *at, const int8_t *q, uint32_t first, uint32_t last, const bool is_u4, int32_t start)
