@@ -201,6 +201,7 @@ static enum status cpu_pool_retype(struct backend *backend, uint32_t kv_type, st
 {
     kv_store_close(backend->kv);
     backend->kv = NULL;
+    backend->attend_bytes = backend->attend_ns = 0; // they are the pool's
     backend->config.kv_type = kv_type;
     return open_pool(backend, error);
 }
@@ -241,7 +242,7 @@ static void cpu_info(const struct backend *backend, struct backend_info *info)
 {
     struct kv_stats stats;
     *info = (struct backend_info){
-        .device = "cpu", .level = backend->level, .attend_bytes = backend->attend_bytes, .attend_us = backend->attend_us};
+        .device = "cpu", .level = backend->level, .attend_bytes = backend->attend_bytes, .attend_us = backend->attend_ns / 1000};
     if (backend->kv) {
         info->pages_total = kv_store_pages_total(backend->kv);
         info->pages_used = kv_store_pages_used(backend->kv);

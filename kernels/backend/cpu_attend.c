@@ -24,13 +24,16 @@ static void attend_begins(struct backend_batch *batch, uint32_t layer)
     kv_batch_sinks(batch->kv, backend->config.model->layers[backend->range.first + layer].sink_scores);
 }
 
-static void attend_ended(struct backend *backend)
+// Returns how long it took, in ns.
+static uint64_t attend_ended(struct backend *backend)
 {
+    const uint64_t before_ns = backend->attend_ns;
     struct kv_stats stats;
 
     kv_store_stats(backend->kv, &stats);
     backend->attend_bytes = stats.bytes_read;
-    backend->attend_us = stats.attend_ns / 1000;
+    backend->attend_ns = stats.attend_ns;
+    return stats.attend_ns - before_ns;
 }
 
 void cpu_attend(struct backend_batch *batch, uint32_t layer)
@@ -44,22 +47,14 @@ void cpu_attend(struct backend_batch *batch, uint32_t layer)
 
 void cpu_join_begin(struct backend_batch *batch, uint32_t layer)
 {
-    struct kv_stats stats;
-
-    kv_store_stats(batch->backend->kv, &stats);
-    batch->joined_ns = stats.attend_ns;
     attend_begins(batch, layer);
     kv_batch_join_begin(batch->kv, layer, batch->kv_o);
 }
 
 void cpu_join_end(struct backend_batch *batch)
 {
-    struct kv_stats stats;
-
     kv_batch_join_end(batch->kv);
-    attend_ended(batch->backend);
-    kv_store_stats(batch->backend->kv, &stats);
-    batch->joined_ns = stats.attend_ns - batch->joined_ns;
+    batch->joined_ns = attend_ended(batch->backend);
     batch->joined++;
 }
 

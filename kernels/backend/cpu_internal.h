@@ -85,7 +85,7 @@ struct backend {
     uint32_t users;                   // of the stream: a bit each
     float *logits;                    // [CPU_HEAD_ROWS][vocab] f32, if range.is_last
     struct sampler_scratch **scratch; // [threads], if range.is_last; otherwise NULL
-    uint64_t attend_bytes, attend_us;
+    uint64_t attend_bytes, attend_ns;
 };
 
 struct backend_batch {
