@@ -19,7 +19,8 @@
 //     M = 2:  step = 2·[(layers - 1)·max(T, R + X) + max(T + head + step_us, R + X)]
 //     M = 3:  step = layers·max(3·T, T + R + X, 3·R, 3·X without its round trip) + 3·(head + step_us)
 //
-// where the second term of M = 2 is the round in which the head of one step and the first segment of the next run. Of the numbers that the
+// where the second term of M = 2 is the round in which the head of one step and the first segment of the next run. M = 2 is the paper's lock
+// step, without which its measured scaling is not met (test_plan_paper.c); M = 3 is sched_round_us(). Of the numbers that the
 // mesh may choose (sched_mini_batches_most()) the fastest M is taken.
 // Workers that share the S-part's cores (hardware.h) have R of all b sequences, one after the other, and one mini-batch.
 // N = 0 is a GPU-only server: one mini-batch, KV in what its memory has left. A step's time is the time between two tokens of a

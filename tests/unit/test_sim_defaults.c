@@ -141,7 +141,11 @@ static struct sim_config configure(const struct setting *t, struct sim_place *pl
     return config;
 }
 
-static double tokens_per_second(const struct setting *t, bool in_the_middle)
+struct speed {
+    double whole, middle; // tokens a second; behind the slow start and before the end
+};
+
+static struct speed speed_of(const struct setting *t)
 {
     static struct sim_place places[WORKERS_MAX];
     struct sim_config config = configure(t, places, make_requests(t));
@@ -151,23 +155,14 @@ static double tokens_per_second(const struct setting *t, bool in_the_middle)
     config.on_step = on_step;
     config.user = &steady;
     struct sim_result r = sim_of(&config);
-    if (!in_the_middle)
-        return r.tokens_per_second;
-    return (steady.end_tokens - steady.begin_tokens) / (steady.end_us - steady.begin_us) * 1e6;
+    return (struct speed){r.tokens_per_second, (steady.end_tokens - steady.begin_tokens) / (steady.end_us - steady.begin_us) * 1e6};
 }
 
-// Returns how much of the best number's tokens a second the core's own number must give. It begins with one mini-batch and has a dozen steps
-// until it knows what others are worth; where one is half as fast, or the last few long lives decide, that is 1 % of so short a run.
-static double least_of_best(const struct setting *t)
+// The core begins with one mini-batch and has a dozen steps until it knows what others are worth. Where one is half as fast, that may be 1 % of
+// so short a run: it is forgiven if the middle of the run is as fast as with the best number.
+static bool is_best_number(struct speed own, struct speed best)
 {
-    static const struct setting slow_starts[] = {{.workers = 64, .batch = 1024, .lives = ALIKE},
-                                                 {.workers = 2, .batch = 1024, .lives = EXPONENTIAL},
-                                                 {.workers = 16, .batch = 4096, .lives = UNIFORM},
-                                                 {.workers = 64, .batch = 4096, .lives = ALIKE}};
-    for (uint32_t i = 0; i < ARRAY_COUNT(slow_starts); i++)
-        if (slow_starts[i].workers == t->workers && slow_starts[i].batch == t->batch && slow_starts[i].lives == t->lives)
-            return 0.985;
-    return 0.99;
+    return own.whole >= 0.99 * best.whole || (own.whole >= 0.985 * best.whole && own.middle >= 0.99 * best.middle);
 }
 
 // Each setting of the grid: the defaults beside starts at once, and beside each number of mini-batches.
@@ -187,43 +182,50 @@ static void defaults_are_never_slower(void **state)
                 const uint32_t parts = batches[b] < BATCH_MAX ? NEVER_SLOWER_PARTS : LARGEST_PARTS;
                 if (!in_sample(index++, parts, parts))
                     continue;
-                double own = tokens_per_second(&t, false), best = 0;
+                struct speed own = speed_of(&t), best = {0};
                 t.admission = SCHED_GREEDY;
-                double greedy = tokens_per_second(&t, false);
+                double greedy = speed_of(&t).whole;
                 t.admission = SCHED_SLS;
-                for (t.mini_batches = 1; t.mini_batches <= MOST; t.mini_batches++)
-                    best = MAX(best, tokens_per_second(&t, false));
-                bool slower = own < 0.995 * greedy || own < least_of_best(&t) * best;
-                printf("%2u workers, B %4u, lives %-11s: %7.1f tokens/s, %.3f of greedy, %.3f of the best number%s\n", t.workers,
-                       t.batch, lives_names[lives], own, own / greedy, own / best, slower ? " **slower**" : "");
+                for (t.mini_batches = 1; t.mini_batches <= MOST; t.mini_batches++) {
+                    struct speed other = speed_of(&t);
+                    best = (struct speed){MAX(best.whole, other.whole), MAX(best.middle, other.middle)};
+                }
+                bool slower = own.whole < 0.995 * greedy || !is_best_number(own, best);
+                printf(
+                    "%2u workers, B %4u, lives %-11s: %7.1f tokens/s, %.3f of greedy, %.3f of the best number, %.3f in the middle%s\n",
+                    t.workers, t.batch, lives_names[lives], own.whole, own.whole / greedy, own.whole / best.whole,
+                    own.middle / best.middle, slower ? " **slower**" : "");
                 bad += slower;
-                least = MIN(least, own / greedy);
-                least_count = MIN(least_count, own / best);
+                least = MIN(least, own.whole / greedy);
+                least_count = MIN(least_count, own.whole / best.whole);
             }
     printf("at least %.3f of greedy, %.3f of the best number of mini-batches\n", least, least_count);
     assert_int_equal(bad, 0);
 }
 
-// In a long backlog, once it runs, spacing gains a tenth and more where the R-part takes 1.8 to 2.2 times the S-part's time. At 1.6 the model
-// itself gives little more, and with other numbers of workers T(b) is learned too high at times while a batch fills, in steps of sizes that
-// were not seen for a life: starting together is then thought as good, and only that it is never slower is asked.
+// In a long backlog, once it runs, spacing should gain a tenth and more where the R-part takes 1.8 to 2.2 times the S-part's time; at 1.6 the
+// model itself gives little more. Where less is asked T(b) is learned too high at times while a batch fills, in steps of sizes that were not
+// seen for a life: starting together is then thought as good.
 static void spacing_gains_in_steady_state(void **state)
 {
+    static const double least[][4] = {{1.08, 1.08, 1.10, 0.995}, {1.07, 1.10, 1.10, 1.10}, {1.05, 1.10, 1.10, 1.08}};
     uint32_t index = 0;
     (void)state;
     takes_long();
-    for (uint32_t workers = 4; workers <= 16; workers *= 2)
-        for (double x = 1.6; x < 2.3; x += 0.2) {
+    for (uint32_t w = 0; w < ARRAY_COUNT(least); w++)
+        for (uint32_t i = 0; i < ARRAY_COUNT(least[0]); i++) {
+            const uint32_t workers = 4u << w;
+            const double x = 1.6 + 0.2 * i;
             if (!in_sample(index++, STEADY_PARTS * 2, STEADY_PARTS * 4))
                 continue;
             struct setting t = {
                 .workers = workers, .batch = 512, .generated = GENERATED, .rounds = ROUNDS, .mini_batches = 2, .x = x};
-            double own = tokens_per_second(&t, true);
+            double own = speed_of(&t).middle;
             t.admission = SCHED_GREEDY;
-            double gain = own / tokens_per_second(&t, true);
+            double gain = own / speed_of(&t).middle;
             printf("%2u workers, x %.1f: %.3f of greedy (model %.3f)\n", workers, x, gain,
                    x <= 2 ? (x * x + 1) / (2 * x) : 1 + 1 / (x * x));
-            assert_true(gain >= (workers == 8 && x > 1.7 ? 1.10 : 0.995));
+            assert_true(gain >= least[w][i]);
         }
 }
 
