@@ -29,7 +29,7 @@ endif
 BASE    := $(SYSROOT:%=--sysroot=%) $(if $(filter aarch64,$(ARCH)),-fsigned-char) -std=c11 -D_GNU_SOURCE -fno-strict-aliasing -ffp-contract=off -fstack-protector-strong -MMD -MP -I. -I$(BUILD)/gen
 SANFLAGS := $(if $(FUZZER),-fsanitize=fuzzer-no-link$(,)address$(,)undefined -fno-sanitize-recover=undefined) $(if $(filter address,$(SAN)),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined)$(if $(filter thread,$(SAN)),-fsanitize=thread)
 ALLFLAGS = $(BASE) $(CFLAGS) $(WARN) $(SANFLAGS)
-LIBS    := -Wl,--as-needed -lnng -lprotobuf-c -lmicrohttpd -lgnutls -ljansson -lsqlite3 -lcurl -lpcre2-8 -lutf8proc -lsodium -lssl -lcrypto -luring -lClp $(if $(SYSROOT),-lopenblas,$(shell pkg-config --libs openblas 2>/dev/null || echo -lopenblas)) -lm -lpthread -ldl
+LIBS    := -Wl,--as-needed -lnng -lprotobuf-c -lmicrohttpd -lgnutls -ljansson -lsqlite3 -lcurl -lpcre2-8 -lutf8proc -lsodium -lssl -lcrypto -luring -lseccomp -lClp $(if $(SYSROOT),-lopenblas,$(shell pkg-config --libs openblas 2>/dev/null || echo -lopenblas)) -lm -lpthread -ldl
 
 # --- what there is ---------------------------------------------------------------------------------------------------
 PROTOS   := $(wildcard proto/*.proto)

@@ -5,7 +5,7 @@
 set -eu
 
 build="gcc libc6-dev make pkg-config libnng-dev libprotobuf-c-dev protobuf-c-compiler libopenblas-dev libmicrohttpd-dev
-libgnutls28-dev libjansson-dev libcurl4-openssl-dev libpcre2-dev libutf8proc-dev libsodium-dev libssl-dev liburing-dev libsqlite3-dev coinor-libclp-dev python3
+libgnutls28-dev libjansson-dev libcurl4-openssl-dev libpcre2-dev libutf8proc-dev libsodium-dev libssl-dev liburing-dev libseccomp-dev libsqlite3-dev coinor-libclp-dev python3
 python3-venv"
 cuda="g++"
 test="libcmocka-dev g++ clang clang-format libclang-rt-14-dev binutils git shellcheck curl procps universal-ctags

@@ -162,6 +162,8 @@ static enum status set_value(const struct option *option, const char *value, con
         }
         // fall through
     case OPTION_STRING:
+    case OPTION_READ_PATH:
+    case OPTION_WRITTEN_PATH:
         *(const char **)option->target = keep_text(value);
         return *(const char **)option->target ? STATUS_OK
                                               : error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for --%s", option->name);
@@ -206,6 +208,8 @@ static void print_option(const struct option *option)
     switch (option->kind) {
     case OPTION_CHOICE:
     case OPTION_STRING:
+    case OPTION_READ_PATH:
+    case OPTION_WRITTEN_PATH:
         if (*(const char **)option->target)
             snprintf(value, sizeof value, " [%s]", *(const char **)option->target);
         break;
@@ -409,6 +413,7 @@ enum status options_parse(struct program *program, int argc, char **argv, struct
     if (log_parse_level(common.log_level, &level))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--log-level is '%s', want debug, info, warn or error", common.log_level);
     program->log_json = common.log_json;
+    program->log_file = common.log_file;
     log_init(program->name, level, common.log_json);
     if (common.log_file && !program->check_only)
         return log_to_file(common.log_file, common.log_max_bytes, common.log_keep, error);

@@ -12,12 +12,14 @@
 #include "common/base/status.h"
 
 enum option_kind {
-    OPTION_STRING, // const char ** : the text lives as long as the process
-    OPTION_U32,    // uint32_t *
-    OPTION_SIZE,   // uint64_t * : bytes; accepts K, M, G (powers of 1024)
-    OPTION_F64,    // double *
-    OPTION_BOOL,   // bool * : --name, --no-name, --name on, --name=off
-    OPTION_CHOICE, // const char ** : one of the words in value_name, "sls|greedy"
+    OPTION_STRING,       // const char ** : the text lives as long as the process
+    OPTION_U32,          // uint32_t *
+    OPTION_SIZE,         // uint64_t * : bytes; accepts K, M, G (powers of 1024)
+    OPTION_F64,          // double *
+    OPTION_BOOL,         // bool * : --name, --no-name, --name on, --name=off
+    OPTION_CHOICE,       // const char ** : one of the words in value_name, "sls|greedy"
+    OPTION_READ_PATH,    // const char ** : a file or folder that is read, in which case whatever lies beside it may be, too
+    OPTION_WRITTEN_PATH, // const char ** : one that is read and written
 };
 
 struct option {
@@ -36,9 +38,10 @@ struct program {
     uint32_t option_count;
     const char *operand_name; // NULL: no operands are taken
     // results
-    bool check_only; // --check: validate and exit
-    bool log_json;   // set when logs are JSON lines
-    char **operands; // points to argv + 1, where the operands have been moved
+    bool check_only;      // --check: validate and exit
+    bool log_json;        // set when logs are JSON lines
+    const char *log_file; // NULL: stderr
+    char **operands;      // points to argv + 1, where the operands have been moved
     uint32_t operand_count;
 };
 

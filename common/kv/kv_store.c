@@ -206,6 +206,7 @@ enum status kv_store_open(const struct kv_shape *shape, uint64_t pool_bytes, uin
     store->pages = base + pages_at;
     store->bounds = (uint16_t *)(void *)(base + bounds_at);
     madvise(store->pages, ledger.pages * store->page_bytes, MADV_HUGEPAGE); // a wish: reads are random at the size of a page
+    madvise(store->memory, store->memory_bytes, MADV_DONTDUMP);             // texts could be read from them
     *out = store;
     return STATUS_OK;
 }

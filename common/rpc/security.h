@@ -20,11 +20,11 @@ struct rpc_security_settings {
 };
 
 // Rows of a table of options. `settings`: a struct rpc_security_settings.
-#define RPC_SECURITY_OPTIONS(settings)                                                                    \
-    {RPC_SECRET_OPTION, OPTION_STRING, &(settings).mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0}, \
-        {"tls", OPTION_STRING, &(settings).tls, "DIR|none", RPC_TLS_HELP, 0, 0},                          \
-    {                                                                                                     \
-        "insecure", OPTION_BOOL, &(settings).is_insecure, NULL, RPC_INSECURE_HELP, 0, 0                   \
+#define RPC_SECURITY_OPTIONS(settings)                                                                       \
+    {RPC_SECRET_OPTION, OPTION_READ_PATH, &(settings).mesh_secret_file, "FILE|none", RPC_SECRET_HELP, 0, 0}, \
+        {"tls", OPTION_READ_PATH, &(settings).tls, "DIR|none", RPC_TLS_HELP, 0, 0},                          \
+    {                                                                                                        \
+        "insecure", OPTION_BOOL, &(settings).is_insecure, NULL, RPC_INSECURE_HELP, 0, 0                      \
     }
 
 struct rpc_security {

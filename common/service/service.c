@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/service/sandbox.h"
 
 enum { REPEAT_US = 300 * 1000, OPTIONS_MAX = 128 };
 
@@ -18,6 +20,7 @@ struct service {
     int argc;
     char **argv;
     bool check_only, probe_only;
+    struct sandbox sandbox;
     atomic_uint stop_count; // relaxed: whoever waits for it is woken after it has grown
     pthread_mutex_t lock;
     pthread_cond_t stopped;
@@ -29,15 +32,23 @@ struct service {
 enum status service_options(struct service *service, const struct option *options, uint32_t option_count, struct error *error)
 {
     struct option table[OPTIONS_MAX];
-    const struct option probe = {
-        "probe", OPTION_BOOL, &service->probe_only, NULL, "ask the service that runs with these settings whether it is ready", 0,
-        0};
-    uint32_t count = options_append(table, options_append(table, 0, OPTIONS_MAX, options, option_count), OPTIONS_MAX, &probe, 1);
+    const struct option own[] = {
+        {"sandbox", OPTION_CHOICE, &service->sandbox.mode, SANDBOX_MODES, SANDBOX_HELP, 0, 0},
+        {"probe", OPTION_BOOL, &service->probe_only, NULL, "ask the service that runs with these settings whether it is ready", 0,
+         0},
+    };
+    uint32_t count = options_append(table, 0, OPTIONS_MAX, options, option_count);
+    count = options_append(table, count, OPTIONS_MAX, own, ARRAY_COUNT(own));
     struct program program = {
         .name = service->program->name, .purpose = service->program->purpose, .options = table, .option_count = count};
     enum status status = options_parse(&program, service->argc, service->argv, error);
 
     service->check_only = program.check_only;
+    if (!status) {
+        const struct option log = {"log-file", OPTION_WRITTEN_PATH, &program.log_file, NULL, NULL, 0, 0};
+        sandbox_name(&service->sandbox, options, option_count);
+        sandbox_name(&service->sandbox, &log, 1);
+    }
     return status;
 }
 
@@ -163,14 +174,16 @@ static void set_serving(struct service *service, bool serving)
 static enum status run(struct service *service, struct error *error)
 {
     const struct service_program *program = service->program;
-    enum status status = take_signals(service, error);
+    enum status status = sandbox_begin(&service->sandbox, error);
 
-    if (status)
+    if (status || (status = take_signals(service, error)))
         return status;
     if (!(status = program->start(service->state, error))) {
-        set_serving(service, true);
-        status = program->serve(service, service->state, error);
-        set_serving(service, false);
+        if (!(status = sandbox_seal(&service->sandbox, error))) {
+            set_serving(service, true);
+            status = program->serve(service, service->state, error);
+            set_serving(service, false);
+        }
         program->close(service->state);
     }
     signal(SIGTERM, SIG_IGN); // the process ends by itself, and there is nobody left to pass a signal on to
@@ -184,7 +197,7 @@ static enum status run(struct service *service, struct error *error)
 
 int service_run(const struct service_program *program, void *state, int argc, char **argv)
 {
-    struct service service = {.program = program, .state = state, .argc = argc, .argv = argv};
+    struct service service = {.program = program, .state = state, .argc = argc, .argv = argv, .sandbox.mode = sandbox_default()};
     struct error error = {.text = ""};
     enum status status = program->configure(&service, state, &error);
 

@@ -71,6 +71,7 @@ static struct child *add(struct up *up, const char *name, const char *program)
         supervise_argument(child, "--log-json");
     if (up->settings.mesh_secret_file)
         supervise_argument(child, "--" RPC_SECRET_OPTION "=%s", up->settings.mesh_secret_file);
+    supervise_argument(child, "--sandbox=%s", up->settings.sandbox);
     if (strcmp(up->settings.otlp_endpoint, "none"))
         supervise_argument(child, "--" OTLP_OPTION "=%s", up->settings.otlp_endpoint);
     if (up->settings.trace) {

@@ -14,6 +14,7 @@
 #include "common/otlp/otlp.h"
 #include "common/rpc/secret.h"
 #include "common/sched/sched_settings.h"
+#include "common/service/sandbox.h"
 #include "common/trace/trace.h"
 #include "services/fastdecode/find_model.h"
 
@@ -263,6 +264,7 @@ static uint32_t list_steps(struct up_settings *s, struct option *out, uint32_t b
         {"tls", OPTION_STRING, &s->tls, "DIR|none",
          "services talk over TLS, with the certificates in this folder, which fastdecode certs has made; none: by sockets in the run folder",
          0, 0},
+        {"sandbox", OPTION_CHOICE, &s->sandbox, SANDBOX_MODES, SANDBOX_HELP, 0, 0},
         {"run-dir", OPTION_STRING, &s->run_dir, "DIR",
          "folder for pid files, logs and sockets, yours alone (mode 700); default: a new one under /tmp", 0, 0},
     };
@@ -279,6 +281,7 @@ enum status up_settings_parse(struct up_settings *s, int argc, char **argv, bool
                               .option_count = list_steps(s, options, list_services(s, options))};
 
     *s = defaults;
+    s->sandbox = sandbox_default();
     enum status status = options_parse(&program, argc, argv, error);
 
     *check_only = program.check_only;

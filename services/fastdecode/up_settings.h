@@ -18,7 +18,7 @@ struct up_settings {
     const char *tls_cert, *tls_key, *audit, *admin_listen;
     const char *model, *host, *served_model_name, *api_key_file, *chat_template, *tool_parser, *reasoning_parser, *run_dir, *device,
         *compute, *quantize, *pooling, *kv_type, *sparse_attention, *local_pool, *admission, *placement, *micro_batch,
-        *kv_worker_isa, *trace, *mesh_secret_file, *tls;
+        *kv_worker_isa, *trace, *mesh_secret_file, *tls, *sandbox;
     const char *models_dir;
     char model_path[4096]; // of what `model` says
     const char *split;     // and what it says, unless it is "auto":

@@ -109,7 +109,7 @@ static enum status configure(struct service *service, void *state, struct error 
          "NUMA node on whose CPUs all threads run and on which the pages lie; none: all that this process may use", 0, 0},
         {"shares-cores", OPTION_BOOL, &s->shares_cores, NULL, "this worker runs on the same cores as the s-part", 0, 0},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long attention takes (0.2 s)", 0, 0},
-        {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
+        {"trace", OPTION_WRITTEN_PATH, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
         {OTLP_OPTION, OPTION_STRING, &s->otlp_endpoint, "URL|none", OTLP_HELP, 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL",

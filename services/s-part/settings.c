@@ -134,7 +134,7 @@ static enum status check(struct s_part_settings *s, struct error *error)
 enum status settings_parse(struct service *service, struct s_part_settings *s, struct error *error)
 {
     const struct option options[] = {
-        {"model", OPTION_STRING, &s->model_path, "FILE", "GGUF file, or directory of Hugging Face files (required)", 0, 0},
+        {"model", OPTION_WRITTEN_PATH, &s->model_path, "FILE", "GGUF file, or directory of Hugging Face files (required)", 0, 0},
         {"layers", OPTION_STRING, &s->layers, "all|FIRST:END|STAGE/STAGES",
          "layers that this s-part has; several s-parts are a pipeline. FIRST:END, without END; or STAGE/STAGES: part STAGE, from 0, "
          "of a split of the weights into STAGES equal parts",
@@ -156,13 +156,13 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
         {"compute", OPTION_CHOICE, &s->compute, COMPUTE_NAMES, COMPUTE_HELP, 0, 0},
         {"quantize", OPTION_CHOICE, &s->quantize, QUANTIZE_NAMES, QUANTIZE_HELP, 0, 0},
         {"pooling", OPTION_CHOICE, &s->pooling, POOLING_NAMES, POOLING_HELP, 0, 0},
-        {"cache-dir", OPTION_STRING, &s->cache_dir, "DIR|none", CACHE_DIR_HELP, 0, 0},
+        {"cache-dir", OPTION_WRITTEN_PATH, &s->cache_dir, "DIR|none", CACHE_DIR_HELP, 0, 0},
         {"weights-memory", OPTION_STRING, &s->weights_memory_text, "SIZE|auto", WEIGHTS_MEMORY_HELP, 0, 0},
         {"weights-host-memory", OPTION_STRING, &s->weights_host_memory_text, "SIZE|auto", WEIGHTS_HOST_MEMORY_HELP, 0, 0},
         {"disk-reads", OPTION_CHOICE, &s->disk_reads, DISK_METHOD_NAMES, DISK_READS_HELP, 0, 0},
         {"batch-invariant", OPTION_BOOL, &s->batch_invariant, NULL, INVARIANT_HELP, 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", KV_TYPE_HELP, 0, 0},
-        {"kv-choice-dir", OPTION_STRING, &s->kv_choice_dir, "DIR|none",
+        {"kv-choice-dir", OPTION_WRITTEN_PATH, &s->kv_choice_dir, "DIR|none",
          "folder where the choice of --kv-type auto is kept, so that the next start makes the same; none: that of --cache-dir", 0,
          0},
         {KV_SPARSE_OPTION, OPTION_STRING, &s->sparse_attention, KV_SPARSE_NAMES, KV_SPARSE_HELP, 0, 0},
@@ -179,7 +179,7 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
         {"numa", OPTION_STRING, &s->numa, "auto|interleave|NODE|none", NUMA_HELP, 0, 0},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s), and for --kv-type auto", 0,
          0},
-        {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
+        {"trace", OPTION_WRITTEN_PATH, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
         {OTLP_OPTION, OPTION_STRING, &s->otlp_endpoint, "URL|none", OTLP_HELP, 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL",

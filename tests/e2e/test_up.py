@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, MODEL, PACED, Mesh, fastdecode, run, seconds, tiny, wait_until
+from conftest import BUILD, MODEL, PACED, SANITIZED, Mesh, fastdecode, run, seconds, tiny, wait_until
 
 PROGRAM = os.path.join(BUILD, "bin", "fastdecode")
 
@@ -142,6 +142,28 @@ def test_services_log_what_is_asked_for():
     with Mesh("--log-level", "warn", "--kv-memory", "64M", "--local-pool", "64M") as mesh:
         logs = service_logs(mesh)
     assert len(logs) == 4 and not [name for name, text in logs.items() if " info " in text], logs
+
+
+SERVICES = ("gateway", "scheduler", "s-part", "kv-worker-0")
+
+
+@pytest.mark.skipif(SANITIZED, reason="--sandbox is off there: sanitizers trace themselves")
+def test_services_give_up_what_they_do_not_need():
+    """Each runs without new privileges, behind a filter of calls, and answers; with --sandbox off none does."""
+    with Mesh("--kv-memory", "64M", "--local-pool", "64M", "--kv-workers", "1") as mesh:
+        assert mesh.post("/v1/completions", {"model": "default", "prompt": "Once", "max_tokens": 3})
+        assert {name: limits(mesh.pid(name)) for name in SERVICES} == {name: ("1", "2") for name in SERVICES}
+        logs = service_logs(mesh)
+    assert all(" SANDBOX files=" in text for text in logs.values()), logs
+    with Mesh("--kv-memory", "64M", "--local-pool", "64M", "--kv-workers", "1", "--sandbox", "off") as mesh:
+        assert {limits(mesh.pid(name)) for name in SERVICES} == {("0", "0")}
+
+
+def limits(pid):
+    """(NoNewPrivs, Seccomp) of a process."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        fields = dict(line.split(":\t", 1) for line in file.read().splitlines())
+    return fields["NoNewPrivs"], fields["Seccomp"]
 
 
 def ask_for_long(mesh):

@@ -91,6 +91,7 @@ LIBRARIES = {
     "coin/": "common/plan",
     "sqlite3": "services/gateway",
     "liburing": "common/disk",
+    "seccomp": "common/service",
     "sodium": "common/apikey common/rpc services/fastdecode services/gateway services/scheduler",
     "openssl/": "common/rpc services/fastdecode",
     "gnutls": "services/gateway",
