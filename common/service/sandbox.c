@@ -130,7 +130,7 @@ static void allow_named(int rules, const struct sandbox_path *named)
 
 static enum status limit_files(struct sandbox *sandbox, struct error *error)
 {
-    static const char *const read[] = {"/etc", "/usr", "/lib", "/lib64", "/proc", "/sys", "/run/systemd/resolve"};
+    static const char *const read[] = {"/etc", "/usr", "/lib", "/lib64", "/proc", "/sys"};
     const struct landlock_ruleset_attr attributes = {.handled_access_fs = HANDLED};
     char program[PATH_MAX];
 
@@ -140,6 +140,7 @@ static enum status limit_files(struct sandbox *sandbox, struct error *error)
         return lacks(sandbox, "this kernel has no Landlock", error);
     for (uint32_t i = 0; i < ARRAY_COUNT(read); i++)
         allow(rules, read[i], READS);
+    allow_target(rules, "/etc/resolv.conf");
     allow(rules, "/dev", READS | LANDLOCK_ACCESS_FS_WRITE_FILE);
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     if (length > 0) {
@@ -163,7 +164,7 @@ enum status sandbox_begin(struct sandbox *sandbox, struct error *error)
     prctl(PR_SET_DUMPABLE, 0); // no core dumps, with keys and texts in them, and nobody of the same user reads its memory
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         return lacks(sandbox, "no_new_privs", error);
-    return limit_files(sandbox, error);
+    return sandbox->keeps_files ? STATUS_OK : limit_files(sandbox, error);
 }
 
 // --- calls ---------------------------------------------------------------------------------------------------------------

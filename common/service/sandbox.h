@@ -30,7 +30,8 @@ struct sandbox {
         const char *path; // the caller's, until sandbox_begin()
         bool writes;
     } paths[SANDBOX_PATHS_MAX];
-    int landlock; // the version of the kernel's; 0: none
+    bool keeps_files; // a library that it loads looks for files where nobody has named any, such as a GPU's
+    int landlock;     // the version of the kernel's; 0: none
 };
 
 // Returns what --sandbox is by default: off in builds with sanitizers, which trace themselves.

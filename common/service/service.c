@@ -52,6 +52,8 @@ enum status service_options(struct service *service, const struct option *option
     return status;
 }
 
+void service_keep_files(struct service *service) { service->sandbox.keeps_files = true; }
+
 uint32_t service_stop_count(const struct service *service)
 {
     return atomic_load_explicit(&service->stop_count, memory_order_relaxed);

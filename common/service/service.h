@@ -60,6 +60,9 @@ int service_run(const struct service_program *program, void *state, int argc, ch
 enum status service_options(struct service *service, const struct option *options, uint32_t option_count,
                             struct error *error) MUST_CHECK;
 
+// For configure(): files stay within reach that no setting names (sandbox.h).
+void service_keep_files(struct service *service);
+
 // How often the process has been asked to end. Any thread. A signal repeated within 300 ms counts once: timeout(1) and some shells
 // send one request twice.
 uint32_t service_stop_count(const struct service *service);

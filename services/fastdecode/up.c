@@ -259,6 +259,7 @@ static void add_gateway(struct up *up)
         supervise_argument(child, "--served-model-name=%s", s->served_model_name);
     supervise_argument(child, "--api-key-file=%s", s->api_key_file);
     supervise_argument(child, "--admin-listen=%s", s->admin_listen);
+    supervise_argument(child, "--admin-key-file=%s", s->admin_key_file);
     supervise_argument(child, "--audit=%s", s->audit);
     if (s->tls_cert)
         supervise_argument(child, "--tls-cert=%s", s->tls_cert);

@@ -32,6 +32,16 @@ bool client_gives_key(struct exchange *exchange)
     return *given_key(exchange, buffer) != '\0';
 }
 
+bool client_is_admin(struct gateway *gateway, struct exchange *exchange)
+{
+    const char *file = gateway->config.admin_key_file;
+    char buffer[HEADER_BYTES];
+
+    if (gateway->admin_keys)
+        return keys_find(gateway->admin_keys, given_key(exchange, buffer)) != NULL;
+    return file || exchange_is_from_this_host(exchange); // it says "open"
+}
+
 const char *client_tenant(struct gateway *gateway, struct exchange *exchange)
 {
     const struct key *key = client_key(gateway, exchange);

@@ -140,6 +140,12 @@ const char *exchange_header(struct exchange *exchange, const char *name)
     return connection_value(exchange, MHD_HEADER_KIND, name);
 }
 
+bool exchange_is_from_this_host(struct exchange *exchange)
+{
+    return exchange->note.client_is_loopback && !*exchange_header(exchange, "Forwarded") &&
+           !*exchange_header(exchange, "X-Forwarded-For");
+}
+
 const char *exchange_query(struct exchange *exchange, const char *name)
 {
     return connection_value(exchange, MHD_GET_ARGUMENT_KIND, name);

@@ -2,6 +2,7 @@
 #include "services/gateway/gateway.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "common/base/checked.h"
@@ -74,6 +75,8 @@ static void look_at_files(struct gateway *gateway)
         return;
     if (gateway->keys)
         (void)keys_reload(gateway->keys, asked);
+    if (gateway->admin_keys)
+        (void)keys_reload(gateway->admin_keys, asked);
     if (gateway->tls)
         http_tls_reload(gateway->tls, asked);
     if (gateway->audit && asked)
@@ -129,20 +132,29 @@ static enum status open_language(const struct gateway_config *config, struct lan
     return language_open(&language, out, error);
 }
 
+static enum status open_keys(const struct gateway_config *config, struct keys **keys, struct keys **admin_keys, struct error *error)
+{
+    const char *admin = config->admin_key_file;
+    enum status status = config->api_key_file ? keys_open(config->api_key_file, keys, error) : STATUS_OK;
+
+    return !status && admin && strcmp(admin, "open") ? keys_open(admin, admin_keys, error) : status;
+}
+
 enum status gateway_check(const struct gateway_config *config, struct error *error)
 {
     struct language *language = NULL;
-    struct keys *keys = NULL;
+    struct keys *keys = NULL, *admin_keys = NULL;
     struct http_tls *tls = NULL;
     enum status status = open_language(config, &language, error);
 
-    if (status == STATUS_OK && config->api_key_file)
-        status = keys_open(config->api_key_file, &keys, error);
+    if (status == STATUS_OK)
+        status = open_keys(config, &keys, &admin_keys, error);
     if (status == STATUS_OK)
         status = rpc_security_check(&config->security, "gateway", error);
     if (status == STATUS_OK && config->tls_cert && config->tls_key)
         status = http_tls_open(config->tls_cert, config->tls_key, &tls, error);
     http_tls_close(tls);
+    keys_close(admin_keys);
     keys_close(keys);
     language_close(language);
     return status;
@@ -319,8 +331,8 @@ enum status gateway_open(const struct gateway_config *config, struct gateway **o
     status = open_language(config, &gateway->language, error);
     if (status == STATUS_OK)
         status = otlp_open(&traces, &gateway->otlp, error);
-    if (status == STATUS_OK && config->api_key_file)
-        status = keys_open(config->api_key_file, &gateway->keys, error);
+    if (status == STATUS_OK)
+        status = open_keys(config, &gateway->keys, &gateway->admin_keys, error);
     if (status == STATUS_OK && metrics_open(&gateway->metrics) != STATUS_OK)
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     if (status == STATUS_OK)
@@ -389,6 +401,7 @@ void gateway_close(struct gateway *gateway)
     otlp_close(gateway->otlp);
     metrics_close(gateway->metrics);
     keys_close(gateway->keys);
+    keys_close(gateway->admin_keys);
     language_close(gateway->language);
     text_free(&gateway->openapi);
     free(gateway);

@@ -32,6 +32,7 @@ struct gateway_config {
     const char *admin_host; // NULL: /metrics is at the public address
     uint32_t admin_port;
     bool admin_takes_any_port;      // if that one is taken
+    const char *admin_key_file;     // NULL: /metrics and the view of the mesh are for this machine; "open": for anybody
     const char *tls_cert, *tls_key; // NULL: plain HTTP
     const char *audit_file;         // NULL: none
     uint32_t context;               // 0: the model's

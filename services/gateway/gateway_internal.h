@@ -23,7 +23,8 @@
 struct gateway {
     struct gateway_config config;
     struct language *language;
-    struct keys *keys; // NULL: clients need no key
+    struct keys *keys;       // NULL: clients need no key
+    struct keys *admin_keys; // of /metrics and the view of the mesh; NULL: there are none
     struct metrics *metrics;
     struct mesh *mesh;
     struct scrape *scrape; // the scheduler's metrics
@@ -56,6 +57,8 @@ void work_run(void *arg, void *item);
 // needed.
 struct key *client_key(struct gateway *gateway, struct exchange *exchange);
 bool client_gives_key(struct exchange *exchange);
+// Returns whether the client may see metrics and the mesh.
+bool client_is_admin(struct gateway *gateway, struct exchange *exchange);
 // Returns whose files, batches and kept answers these are; "" without keys.
 const char *client_tenant(struct gateway *gateway, struct exchange *exchange);
 

@@ -99,7 +99,9 @@ bool exchange_hold_if_alive(struct exchange *exchange);
 const char *exchange_method(const struct exchange *exchange);
 const char *exchange_path(const struct exchange *exchange);               // without query
 const char *exchange_header(struct exchange *exchange, const char *name); // only inside the check and handle callbacks
-const char *exchange_query(struct exchange *exchange, const char *name);  // of the URL; as above
+// Likewise. Returns whether it was asked on this machine, and not passed on by a proxy for somebody else.
+bool exchange_is_from_this_host(struct exchange *exchange);
+const char *exchange_query(struct exchange *exchange, const char *name); // of the URL; as above
 // Joins the values of all headers of the name by commas. Returns their length; 0, and "": there is none, or they do not fit. As above.
 size_t exchange_header_list(struct exchange *exchange, const char *name, char *out, size_t out_bytes);
 const char *exchange_body(const struct exchange *exchange, size_t *bytes);
@@ -123,8 +125,9 @@ enum { EXCHANGE_FINISHES_MAX = 8 };
 
 // What is known of a request when it is over, for the record of who asked for what.
 struct exchange_note {
-    char owner[64];              // of the key; "": none was needed, or it was not known
-    char client[64];             // address
+    char owner[64];  // of the key; "": none was needed, or it was not known
+    char client[64]; // address
+    bool client_is_loopback;
     bool uses_model, left_early; // left_early: the client was gone before its answer had been made
     uint64_t prompt_tokens, completion_tokens;
     const char *finishes[EXCHANGE_FINISHES_MAX]; // [finish_count] why its choices ended; static

@@ -284,6 +284,7 @@ enum MHD_Result http_on_access(void *arg, struct MHD_Connection *connection, con
         exchange->totals = &server->totals;
         if (address_of(connection))
             addresses_text(address_of(connection), exchange->note.client, sizeof exchange->note.client);
+        exchange->note.client_is_loopback = addresses_is_loopback(address_of(connection));
         atomic_fetch_add_explicit(&server->active, 1, memory_order_relaxed);
         return begin(server, exchange, connection, method, version);
     }

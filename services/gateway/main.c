@@ -69,6 +69,10 @@ static uint32_t list_addresses(struct gateway_program *s, struct option *out)
          "an address of its own, in plain HTTP, for /metrics, /mesh, /health and /ready; port 0 picks a free one; none: they are at --port; auto: none if --host is "
          "loopback, else 127.0.0.1:" ADMIN_PORT,
          0, 0},
+        {"admin-key-file", OPTION_READ_PATH, &g->admin_key_file, "FILE|none|open",
+         "keys for /metrics and /mesh, in a file as that of --api-key-file; none: clients on this machine need no key, and there is none for others; open: nobody needs "
+         "one",
+         0, 0},
         {"admin-port-file", OPTION_WRITTEN_PATH, &s->admin_port_file, "FILE", "write that port to this file once it listens", 0, 0},
         {"audit", OPTION_WRITTEN_PATH, &g->audit_file, "FILE|none",
          "append a line of JSON a request: who, what, how much; no keys, no texts", 0, 0},
@@ -164,6 +168,7 @@ static enum status configure(struct service *service, void *state, struct error 
     enum status status = service_options(service, options, list_limits(s, options, list_addresses(s, options)), error);
 
     g->api_key_file = file_or_null(g->api_key_file);
+    g->admin_key_file = file_or_null(g->admin_key_file);
     g->batch_dir = file_or_null(g->batch_dir);
     g->audit_file = file_or_null(g->audit_file);
     if (!status)
@@ -258,6 +263,7 @@ int main(int argc, char **argv)
 
     gateway_defaults(&gateway.config);
     gateway.config.api_key_file = "none";
+    gateway.config.admin_key_file = "none";
     gateway.config.tool_parser = "auto";
     gateway.config.reasoning_parser = "auto";
     gateway.config.batch_dir = "none";

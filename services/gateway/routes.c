@@ -18,7 +18,7 @@ struct route {
     const char *path;
     const char *suffix; // NULL: path is all of it; else an id follows the path, and then this
     const char *method;
-    bool needs_key;
+    enum { NO_KEY, API_KEY, ADMIN_KEY } key;
     enum api_kind kind; // of the body; 0: none
     route_handler_fn *handle;
     enum batch_call_kind batch; // instead of handle
@@ -26,47 +26,47 @@ struct route {
 
 // The first that fits counts.
 static const struct route routes[] = {
-    {PUBLIC, "/v1/chat/completions", NULL, "POST", true, API_CHAT, work_queue, 0},
-    {PUBLIC, "/v1/completions", NULL, "POST", true, API_COMPLETION, work_queue, 0},
-    {PUBLIC, "/v1/responses", NULL, "POST", true, API_CHAT, work_queue, 0},
-    {PUBLIC, "/v1/responses/", "", "GET", true, 0, answer_response, 0},
-    {PUBLIC, "/v1/responses/", "", "DELETE", true, 0, answer_response_delete, 0},
-    {PUBLIC, "/v1/messages", NULL, "POST", true, API_CHAT, work_queue, 0},
-    {PUBLIC, "/v1/messages/count_tokens", NULL, "POST", true, API_TOKENIZE, work_queue, 0},
-    {PUBLIC, "/api/chat", NULL, "POST", true, API_CHAT, work_queue, 0},
-    {PUBLIC, "/api/generate", NULL, "POST", true, API_CHAT, work_queue, 0},
-    {PUBLIC, "/api/tags", NULL, "GET", true, 0, answer_ollama_tags, 0},
-    {PUBLIC, "/api/ps", NULL, "GET", true, 0, answer_ollama_ps, 0},
-    {PUBLIC, "/api/show", NULL, "POST", true, 0, answer_ollama_show, 0},
-    {PUBLIC, "/api/version", NULL, "GET", false, 0, answer_version, 0},
-    {PUBLIC, "/api/embed", NULL, "POST", true, 0, answer_no_vectors, 0},
-    {PUBLIC, "/api/embeddings", NULL, "POST", true, 0, answer_no_vectors, 0},
-    {PUBLIC, "/v1/embeddings", NULL, "POST", true, API_EMBED, work_queue, 0},
-    {PUBLIC, "/v1/rerank", NULL, "POST", true, API_RERANK, work_queue, 0},
-    {PUBLIC, "/v2/rerank", NULL, "POST", true, API_RERANK, work_queue, 0},
-    {PUBLIC, "/rerank", NULL, "POST", true, API_RERANK, work_queue, 0},
-    {PUBLIC, "/tokenize", NULL, "POST", true, API_TOKENIZE, work_queue, 0},
-    {PUBLIC, "/detokenize", NULL, "POST", true, API_DETOKENIZE, work_queue, 0},
-    {PUBLIC, "/v1/models", NULL, "GET", true, 0, answer_models, 0},
-    {PUBLIC, "/v1/models/", "", "GET", true, 0, answer_model, 0},
-    {PUBLIC, "/v1/files", NULL, "POST", true, 0, NULL, BATCH_FILE_CREATE},
-    {PUBLIC, "/v1/files", NULL, "GET", true, 0, NULL, BATCH_FILE_LIST},
-    {PUBLIC, "/v1/files/", "/content", "GET", true, 0, NULL, BATCH_FILE_CONTENT},
-    {PUBLIC, "/v1/files/", "", "GET", true, 0, NULL, BATCH_FILE_GET},
-    {PUBLIC, "/v1/files/", "", "DELETE", true, 0, NULL, BATCH_FILE_DELETE},
-    {PUBLIC, "/v1/batches", NULL, "POST", true, 0, NULL, BATCH_CREATE},
-    {PUBLIC, "/v1/batches", NULL, "GET", true, 0, NULL, BATCH_LIST},
-    {PUBLIC, "/v1/batches/", "/cancel", "POST", true, 0, NULL, BATCH_CANCEL},
-    {PUBLIC, "/v1/batches/", "", "GET", true, 0, NULL, BATCH_GET},
-    {BOTH, "/health", NULL, "GET", false, 0, answer_health, 0},
-    {BOTH, "/ready", NULL, "GET", false, 0, answer_ready, 0},
-    {ADMIN, "/metrics", NULL, "GET", false, 0, answer_metrics, 0},
-    {PUBLIC, "/openapi.json", NULL, "GET", false, 0, answer_openapi, 0},
-    {BOTH, "/version", NULL, "GET", false, 0, answer_version, 0},
-    {PUBLIC, "/", NULL, "GET", false, 0, answer_page, 0},
-    {ADMIN, "/mesh", NULL, "GET", false, 0, answer_page, 0},
-    {ADMIN, "/mesh/state", NULL, "GET", false, 0, answer_mesh_state, 0},
-    {BOTH, "/pages/", "", "GET", false, 0, answer_page_file, 0}, // what both pages load
+    {PUBLIC, "/v1/chat/completions", NULL, "POST", API_KEY, API_CHAT, work_queue, 0},
+    {PUBLIC, "/v1/completions", NULL, "POST", API_KEY, API_COMPLETION, work_queue, 0},
+    {PUBLIC, "/v1/responses", NULL, "POST", API_KEY, API_CHAT, work_queue, 0},
+    {PUBLIC, "/v1/responses/", "", "GET", API_KEY, 0, answer_response, 0},
+    {PUBLIC, "/v1/responses/", "", "DELETE", API_KEY, 0, answer_response_delete, 0},
+    {PUBLIC, "/v1/messages", NULL, "POST", API_KEY, API_CHAT, work_queue, 0},
+    {PUBLIC, "/v1/messages/count_tokens", NULL, "POST", API_KEY, API_TOKENIZE, work_queue, 0},
+    {PUBLIC, "/api/chat", NULL, "POST", API_KEY, API_CHAT, work_queue, 0},
+    {PUBLIC, "/api/generate", NULL, "POST", API_KEY, API_CHAT, work_queue, 0},
+    {PUBLIC, "/api/tags", NULL, "GET", API_KEY, 0, answer_ollama_tags, 0},
+    {PUBLIC, "/api/ps", NULL, "GET", API_KEY, 0, answer_ollama_ps, 0},
+    {PUBLIC, "/api/show", NULL, "POST", API_KEY, 0, answer_ollama_show, 0},
+    {PUBLIC, "/api/version", NULL, "GET", NO_KEY, 0, answer_version, 0},
+    {PUBLIC, "/api/embed", NULL, "POST", API_KEY, 0, answer_no_vectors, 0},
+    {PUBLIC, "/api/embeddings", NULL, "POST", API_KEY, 0, answer_no_vectors, 0},
+    {PUBLIC, "/v1/embeddings", NULL, "POST", API_KEY, API_EMBED, work_queue, 0},
+    {PUBLIC, "/v1/rerank", NULL, "POST", API_KEY, API_RERANK, work_queue, 0},
+    {PUBLIC, "/v2/rerank", NULL, "POST", API_KEY, API_RERANK, work_queue, 0},
+    {PUBLIC, "/rerank", NULL, "POST", API_KEY, API_RERANK, work_queue, 0},
+    {PUBLIC, "/tokenize", NULL, "POST", API_KEY, API_TOKENIZE, work_queue, 0},
+    {PUBLIC, "/detokenize", NULL, "POST", API_KEY, API_DETOKENIZE, work_queue, 0},
+    {PUBLIC, "/v1/models", NULL, "GET", API_KEY, 0, answer_models, 0},
+    {PUBLIC, "/v1/models/", "", "GET", API_KEY, 0, answer_model, 0},
+    {PUBLIC, "/v1/files", NULL, "POST", API_KEY, 0, NULL, BATCH_FILE_CREATE},
+    {PUBLIC, "/v1/files", NULL, "GET", API_KEY, 0, NULL, BATCH_FILE_LIST},
+    {PUBLIC, "/v1/files/", "/content", "GET", API_KEY, 0, NULL, BATCH_FILE_CONTENT},
+    {PUBLIC, "/v1/files/", "", "GET", API_KEY, 0, NULL, BATCH_FILE_GET},
+    {PUBLIC, "/v1/files/", "", "DELETE", API_KEY, 0, NULL, BATCH_FILE_DELETE},
+    {PUBLIC, "/v1/batches", NULL, "POST", API_KEY, 0, NULL, BATCH_CREATE},
+    {PUBLIC, "/v1/batches", NULL, "GET", API_KEY, 0, NULL, BATCH_LIST},
+    {PUBLIC, "/v1/batches/", "/cancel", "POST", API_KEY, 0, NULL, BATCH_CANCEL},
+    {PUBLIC, "/v1/batches/", "", "GET", API_KEY, 0, NULL, BATCH_GET},
+    {BOTH, "/health", NULL, "GET", NO_KEY, 0, answer_health, 0},
+    {BOTH, "/ready", NULL, "GET", NO_KEY, 0, answer_ready, 0},
+    {ADMIN, "/metrics", NULL, "GET", ADMIN_KEY, 0, answer_metrics, 0},
+    {PUBLIC, "/openapi.json", NULL, "GET", NO_KEY, 0, answer_openapi, 0},
+    {BOTH, "/version", NULL, "GET", NO_KEY, 0, answer_version, 0},
+    {PUBLIC, "/", NULL, "GET", NO_KEY, 0, answer_page, 0},
+    {ADMIN, "/mesh", NULL, "GET", NO_KEY, 0, answer_page, 0},
+    {ADMIN, "/mesh/state", NULL, "GET", ADMIN_KEY, 0, answer_mesh_state, 0},
+    {BOTH, "/pages/", "", "GET", NO_KEY, 0, answer_page_file, 0}, // what both pages load
 };
 
 static bool method_fits(const struct route *route, const char *method)
@@ -132,7 +132,7 @@ static void open_span(struct gateway *gateway, struct exchange *exchange, const 
 {
     char text[64];
 
-    if (!gateway->otlp || !route->needs_key)
+    if (!gateway->otlp || route->key != API_KEY)
         return;
     snprintf(text, sizeof text, route->suffix ? "%s{id}%s" : "%s", route->path, route->suffix);
     root_span_open(gateway->otlp, gateway->config.trace_sample, exchange, text, route->kind, gateway->tls != NULL);
@@ -186,8 +186,13 @@ static bool check_route(struct gateway *gateway, struct exchange *exchange, cons
 {
     bool makes_work = route->kind || (route->batch && strcmp(route->method, "POST") == 0);
 
-    if (route->needs_key && !check_key(gateway, exchange, error))
+    if (route->key == API_KEY && !check_key(gateway, exchange, error))
         return false;
+    if (route->key == ADMIN_KEY && !client_is_admin(gateway, exchange))
+        return api_fail(error, 401, "invalid_admin_key", NULL,
+                        gateway->admin_keys
+                            ? "a key of --admin-key-file is required: Authorization: Bearer KEY"
+                            : "this is answered on the gateway's own machine alone, or with a key of --admin-key-file");
     if (route->kind && !check_type(exchange, error))
         return false;
     if (makes_work && atomic_load_explicit(&gateway->draining, memory_order_relaxed)) {

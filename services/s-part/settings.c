@@ -188,5 +188,7 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
     };
     *s = defaults();
     enum status status = service_options(service, options, ARRAY_COUNT(options), error);
+    if (strcmp(s->device_name, "cpu"))
+        service_keep_files(service);
     return status ? status : check(s, error);
 }

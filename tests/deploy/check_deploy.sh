@@ -43,9 +43,11 @@ admin() {
     podman inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}:9464' "$(containers_of gateway | head -1)"
 }
 
+metrics() { curl -fsS -H "Authorization: Bearer $admin_key" "http://$(admin)/metrics"; }
+
 # count_workers METRIC: KV workers whose gauge is above zero
 count_workers() {
-    curl -fsS "http://$(admin)/metrics" | grep "^fastdecode_$1{place=" | grep -v '"local"' | awk '$NF > 0' | wc -l
+    metrics | grep "^fastdecode_$1{place=" | grep -v '"local"' | awk '$NF > 0' | wc -l
 }
 all_workers_in() { [ "$(count_workers place_up)" = "$workers" ]; }
 all_workers_attended() { [ "$(count_workers place_busy_seconds_total)" = "$workers" ]; } # told by heartbeats
@@ -174,7 +176,8 @@ roll_out() {
 
 check_admin() {
     [ "$(curl -sS -o /dev/null -w '%{http_code}' "$url/metrics")" = 404 ] || die "/metrics is at the published port"
-    curl -fsS "http://$(admin)/metrics" | grep -q '^fastdecode_gateway_mesh_ready 1' || die "no metrics at the admin address"
+    [ "$(curl -sS -o /dev/null -w '%{http_code}' "http://$(admin)/metrics")" = 401 ] || die "the admin address answers without a key"
+    metrics | grep -q '^fastdecode_gateway_mesh_ready 1' || die "no metrics at the admin address"
 }
 
 check_key() {
@@ -243,7 +246,7 @@ unshare --mount --net --pid --ipc --uts --fork true 2>/dev/null ||
 [ -f "models/$model" ] || die "models/$model is missing: make model"
 mkdir -p "$state"
 # as in an .env: what is only handed on from the environment would not see it
-printf '%s\n' FD_API_KEY_FILE=/models/keys "FD_CERTS=$state/certs" >"$state/env"
+printf '%s\n' FD_API_KEY_FILE=/models/keys FD_ADMIN_KEY_FILE=/models/admin-keys "FD_CERTS=$state/certs" >"$state/env"
 if [ ! -f "$state/venv/ready" ] || [ tests/deploy/requirements.txt -nt "$state/venv/ready" ]; then
     python3 -m venv "$state/venv"
     "$state/venv/bin/pip" install -q --disable-pip-version-check -r tests/deploy/requirements.txt
@@ -274,7 +277,9 @@ rm -rf "$FD_MODELS"
 mkdir "$FD_MODELS"
 cp "models/$model" "$FD_MODELS"
 echo "$key" >"$FD_MODELS/keys"
-chmod 644 "$FD_MODELS/keys"
+admin_key=sk-admin-$key
+echo "$admin_key" >"$FD_MODELS/admin-keys"
+chmod 644 "$FD_MODELS/keys" "$FD_MODELS/admin-keys"
 rm -rf "$state/certs" "$state/texts"
 make_certs
 collect_traces

@@ -18,6 +18,7 @@ import yaml
 
 ROLES = ("gateway", "scheduler", "s-part", "kv-worker")
 SECRETS = {f"fastdecode-tls-{role}": role for role in ROLES}  # made by hand or by cert-manager (deploy/README.md): Secret and whose it is
+OTHER_SECRETS = {"fastdecode-admin-keys"}  # made by hand, too
 FILES = {"ca.crt": "ca.pem", "tls.crt": "cert.pem", "tls.key": "key.pem"}
 OPEN_PORTS = {"http"}  # for everyone
 CLUSTER_PORTS = {"admin"}  # for pods of the cluster; all others are for the mesh's own
@@ -137,9 +138,10 @@ def check_references(kustomization, documents):
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
         for volume in volumes.values():
             if "secret" in volume:
-                if volume["secret"]["secretName"] not in SECRETS:
-                    yield f"{name}: no secret {volume['secret']['secretName']}"
-                if {item["key"]: item["path"] for item in volume["secret"].get("items", [])} != FILES:
+                secret = volume["secret"]["secretName"]
+                if secret not in SECRETS and secret not in OTHER_SECRETS:
+                    yield f"{name}: no secret {secret}"
+                if secret in SECRETS and {item["key"]: item["path"] for item in volume["secret"].get("items", [])} != FILES:
                     yield f"{name}: its secret is not mounted as {', '.join(FILES.values())}"
             elif volume["persistentVolumeClaim"]["claimName"] not in claims:
                 yield f"{name}: no claim {volume['persistentVolumeClaim']['claimName']}"

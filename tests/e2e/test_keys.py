@@ -161,3 +161,48 @@ def test_the_admin_address_is_loopback_once_the_server_is_open_to_others(tmp_pat
         process.kill()
     assert first == 9464 and second not in (0, 9464) and local == 0
     assert "ADMIN-PORT-TAKEN" in logs[1] and "ADMIN-PORT-TAKEN" not in logs[0]
+
+
+def look(url, path="/metrics", **headers):
+    """(status, body)."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url + path, headers=headers), timeout=seconds(30)) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+
+
+def test_metrics_and_the_mesh_are_for_this_machine_or_for_a_key(start_mesh, tmp_path):
+    mesh = start_mesh()
+    for path in ("/metrics", "/mesh/state"):
+        assert look(mesh.url, path)[0] == 200
+        for header in ({"X-Forwarded-For": "192.0.2.1"}, {"Forwarded": "for=192.0.2.1"}):
+            status, body = look(mesh.url, path, **header)
+            assert status == 401 and "--admin-key-file" in body
+    keys = tmp_path / "keys"
+    right, api = make_key(keys, "prometheus"), make_key(tmp_path / "api", "somebody")
+    mesh = start_mesh("--admin-key-file", keys, "--api-key-file", tmp_path / "api", "--admin-listen", "127.0.0.1:0")
+    with open(os.path.join(mesh.run_dir, "gateway.log"), encoding="utf-8") as log:
+        admin = f"http://127.0.0.1:{re.search(r'GATEWAY-LISTENS .*admin_port=([0-9]+)', log.read())[1]}"
+    for path in ("/metrics", "/mesh/state"):
+        assert [look(admin, path, Authorization=f"Bearer {key}")[0] for key in (right, api, "fd-wrong")] == [200, 401, 401]
+        assert look(admin, path)[0] == 401 and look(admin, path, Authorization=f"Bearer {right}", Forwarded="for=192.0.2.1")[0] == 200
+    assert [look(admin, path)[0] for path in ("/health", "/ready", "/version", "/mesh")] == [200] * 4
+    assert ask(mesh.url, right)[0] == 401 and ask(mesh.url, api)[0] == 200
+    other = make_key(keys, "new")
+    wait_until(lambda: look(admin, Authorization=f"Bearer {other}")[0] == 200, 30, "a new key is not read")
+
+
+@pytest.mark.parametrize("option, status", [("none", "401"), ("open", "200")])
+def test_metrics_for_another_machine(tmp_path, option, status):
+    """In a network of their own, asked from an address that is not loopback."""
+    if os.geteuid() != 0:
+        pytest.skip("makes a network namespace: root")
+    gateway = f"{BUILD}/bin/gateway --scheduler ipc://{tmp_path}/none.sock --model {tiny()} --port 0 --host 0.0.0.0 --admin-listen 0.0.0.0:9464"
+    script = f"ip link set lo up; ip address add 192.0.2.1/32 dev lo; {gateway} --admin-key-file {option} >{tmp_path}/log 2>&1 & "
+    script += f"while ! grep -q GATEWAY-LISTENS {tmp_path}/log; do sleep 0.05; done; "
+    script += "for host in 192.0.2.1 127.0.0.1; do curl -s -o /dev/null -w '%{http_code} ' http://$host:9464/metrics; done"
+    done = subprocess.run(["unshare", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", script], stdout=subprocess.PIPE,
+                          timeout=seconds(60), check=True, text=True)
+    assert done.stdout.split() == [status, "200"]

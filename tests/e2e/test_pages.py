@@ -147,6 +147,22 @@ def test_each_page_at_its_address(start_mesh, browser):
     assert browser.text("nav a") == "Mesh"
 
 
+def test_the_mesh_with_a_key(start_mesh, browser, tmp_path):
+    """With --admin-key-file the page asks for a key, and shows the mesh with the right one."""
+    (tmp_path / "keys").write_text("secret-key\n", encoding="ascii")
+    mesh = start_mesh("--admin-key-file", tmp_path / "keys")
+    browser.open(mesh.url + "/mesh")
+    browser.until(lambda: browser.find("#key-form").is_displayed(), "no key is asked for")
+    browser.screenshot(os.path.join(SHOTS, "mesh-key.png"))
+    browser.find("#key").send_keys("wrong", Keys.ENTER)
+    browser.until(lambda: "does not know this key" in browser.text("#state"), "a wrong key is not refused")
+    browser.find("#key").clear()
+    browser.find("#key").send_keys("secret-key", Keys.ENTER)
+    browser.until(lambda: browser.text("#state") == "Ready", "the mesh is not shown")
+    assert not browser.find("#key-form").is_displayed()
+    assert browser.errors(known=("401",)) == []
+
+
 def test_state_of_the_mesh(paced):
     """What the page reads: bounded, never kept by a cache, and true."""
     wait_until(lambda: [place["up"] for place in state(paced)["mesh"]["places"]].count(True) == 2, 30, "the workers are not up")

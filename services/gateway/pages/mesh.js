@@ -5,7 +5,7 @@ import { History } from "./mesh_history.js";
 
 const STATE = "/mesh/state", EVERY_MS = 1000, EVERY_MOST_MS = 8000, ANSWER_MS = 5000, LANES_MAX = 40;
 const history = new History();
-let wait = EVERY_MS, timer = null;
+let wait = EVERY_MS, timer = null, adminKey = "";
 
 const WORDS = {
     started: "started", joined: "joined", back: "is back", drains: "drains: its sequences move away", drained: "is drained: nothing is left there",
@@ -186,10 +186,23 @@ function show({ gateway, mesh }) {
 
 // --- asking --------------------------------------------------------------------------------------------------------
 
+// Whoever is not on the gateway's machine needs a key of --admin-key-file. It is kept until the page is left.
+function askForKey() {
+    byId("state").className = "bad";
+    setText(byId("state"), adminKey ? "The gateway does not know this key." : "The mesh is shown with a key of the gateway's --admin-key-file.");
+    byId("key").focus();
+}
+
 async function look() {
     timer = null;
     try {
-        const reply = await fetch(STATE, { cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(ANSWER_MS) });
+        const headers = adminKey ? { Authorization: `Bearer ${adminKey}` } : {};
+        const reply = await fetch(STATE, { headers, cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(ANSWER_MS) });
+        byId("key-form").hidden = reply.status !== 401;
+        if (reply.status === 401) {
+            askForKey();
+            return;
+        }
         if (!reply.ok) throw new Error(`status ${reply.status}`);
         show(await reply.json());
         wait = EVERY_MS;
@@ -202,6 +215,11 @@ async function look() {
     if (!document.hidden) timer = setTimeout(look, wait);
 }
 
+byId("key-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    adminKey = byId("key").value.trim();
+    look();
+});
 document.addEventListener("visibilitychange", () => {
     if (document.hidden) {
         clearTimeout(timer);
