@@ -281,7 +281,12 @@ fuzz: $(FUZZ) ## build the fuzz targets (clang's libFuzzer)
 
 venv: $(VENV)/ready
 $(VENV)/ready: tests/requirements.txt
-	$(Q)echo "  VENV $(VENV)"; $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install -q --disable-pip-version-check -r $< && $(VENV)/bin/python tests/e2e/schema_suite.py >/dev/null && touch $@
+	$(Q)echo "  VENV $(VENV)"; $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install -q --disable-pip-version-check --require-hashes -r $< && $(VENV)/bin/python tests/e2e/schema_suite.py >/dev/null && touch $@
+
+pins: ## write the newest packages of tests/requirements.in and tests/deploy/requirements.in, with hashes, into their .txt
+	$(Q)$(PYTHON) -m venv $(BUILD)/uv && $(BUILD)/uv/bin/pip install -q --disable-pip-version-check uv
+	$(Q)for f in tests tests/deploy; do $(BUILD)/uv/bin/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+	    --custom-compile-command "make pins" $$f/requirements.in -o $$f/requirements.txt; done
 
 # Packages that are too large for every run of the tests: those that use them are skipped without.
 venv-full: $(VENV)/ready-full ## the packages of the tests that only `make check-full` runs
@@ -318,5 +323,5 @@ bench-programs: $(BENCH) $(SLOW) ## build the benches into build/tests/bench
 clean: ## remove what was built
 	rm -rf build build-address build-thread
 
-.PHONY: help all install install-built manuals images check-upgrade serve model packages-build packages-cuda packages-test packages-deploy check venv-full venv-load check-full check-arm sysroot-arm64 mutants check-deploy programs fuzz venv format lint unit \
+.PHONY: help all pins install install-built manuals images check-upgrade serve model packages-build packages-cuda packages-test packages-deploy check venv-full venv-load check-full check-arm sysroot-arm64 mutants check-deploy programs fuzz venv format lint unit \
         kernel integration bench bench-kernels bench-programs bench-gpu bench-gpu-programs clean FORCE

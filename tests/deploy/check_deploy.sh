@@ -249,7 +249,7 @@ mkdir -p "$state"
 printf '%s\n' FD_API_KEY_FILE=/models/keys FD_ADMIN_KEY_FILE=/models/admin-keys "FD_CERTS=$state/certs" >"$state/env"
 if [ ! -f "$state/venv/ready" ] || [ tests/deploy/requirements.txt -nt "$state/venv/ready" ]; then
     python3 -m venv "$state/venv"
-    "$state/venv/bin/pip" install -q --disable-pip-version-check -r tests/deploy/requirements.txt
+    "$state/venv/bin/pip" install -q --disable-pip-version-check --require-hashes -r tests/deploy/requirements.txt
     touch "$state/venv/ready"
 fi
 PATH=$state/venv/bin:$PATH
