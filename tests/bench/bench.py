@@ -31,10 +31,10 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-PARTS = ("kernels", "short", "long", "1b", "sockets", "overlap", "stabilize", "stabilize-x", "balance", "stall",
+PARTS = ("kernels", "short", "long", "1b", "sockets", "overlap", "third", "stabilize", "stabilize-x", "balance", "stall",
          "interference", "batch-class", "batch-lines", "sweep", "never-slower", "drafts", "sparse", "prediction", "context", "streams", "offload",
          "capacity", "pipeline", "tls", "grammar", "long-sequence", "models", "agreement")
-LIMIT_S = {"kernels": 175, "short": 3600, "long": 6000, "1b": 2400, "sockets": 600, "overlap": 600, "stabilize": 1200,
+LIMIT_S = {"kernels": 175, "short": 3600, "long": 6000, "1b": 2400, "sockets": 600, "overlap": 600, "third": 900, "stabilize": 1200,
            "stabilize-x": 3600, "balance": 300, "stall": 300, "interference": 300, "batch-class": 300, "batch-lines": 900, "sweep": 900,
            "never-slower": 1800, "drafts": 900, "sparse": 1200, "prediction": 1500, "context": 400, "streams": 400, "offload": 900,
            "capacity": 1800, "pipeline": 900, "tls": 600, "grammar": 600, "long-sequence": 1200, "models": 3000, "agreement": 400}
@@ -92,7 +92,7 @@ def run_parts(run, names, parts=None):
     parts = parts or {"kernels": ("kernel_parts", "kernels"), "1b": ("end_to_end", "one_b"), "stabilize-x": ("stabilize", "other_x"),
                       "never-slower": ("never_slower", "never_slower"), "batch-class": ("batch_class", "batch_class"),
                       "batch-lines": ("batch_lines", "batch_lines"), "long-sequence": ("long_sequence", "long_sequence"),
-                      **{name: (name, name) for name in ("overlap", "stabilize", "balance", "stall", "interference", "sweep", "drafts", "offload", "sparse",
+                      **{name: (name, name) for name in ("overlap", "third", "stabilize", "balance", "stall", "interference", "sweep", "drafts", "offload", "sparse",
                                                          "prediction", "capacity", "pipeline", "tls", "grammar", "models")}, "agreement": ("models", "agreement")}
     peers = importlib.import_module("peers")
     for at, name in enumerate(names):
