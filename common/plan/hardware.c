@@ -11,7 +11,7 @@
 
 enum {
     PATH_BYTES = 4096,
-    SETTINGS = 38,
+    SETTINGS = 39,
     CURVE_BYTES = 32 * COST_POINTS_MAX,
     NODES_BYTES = 12 * HARDWARE_NODES_MAX * HARDWARE_NODES_MAX
 };
@@ -37,6 +37,7 @@ static void settings(struct hardware *h, struct curve_texts *curves, struct opti
         {"step_us", OPTION_F64, &h->step_us, "N", "", 0, 1e7},
         {"link_gb_per_second", OPTION_F64, &h->link_gb_per_second, "N", "", 0, 1e6},
         {"link_round_trip_us", OPTION_F64, &h->link_round_trip_us, "N", "", 0, 1e7},
+        {"link_exchange_us", OPTION_F64, &h->link_exchange_us, "N", "", 0, 1e7},
         {"price_per_hour", OPTION_F64, &h->price_per_hour, "N", "", 0, 1e6},
         {"shares_cores", OPTION_BOOL, &h->shares_cores, NULL, "", 0, 0},
         {"measured_model", OPTION_STRING, &h->model.name, "FILE", "", 0, 0},

@@ -63,7 +63,8 @@ struct hardware {
     double attention_share;                   // of memory_gb_per_second that decode attention reaches
     double layer_us, step_us;                 // added to each layer and each step, whatever its rows
     double link_gb_per_second;                // one way, 1e9 bytes
-    double link_round_trip_us;                // one layer of a mini-batch, besides its bytes and operations
+    double link_round_trip_us;                // latency: one layer of a mini-batch waits for it, and others are served meanwhile
+    double link_exchange_us;                  // what one layer of a mini-batch occupies a worker for, beside attention and bytes
     double price_per_hour;                    // in any currency, the same for all; 0: not known
     bool shares_cores;                        // as workers: they run on the S-part's cores, so their times add up
     struct hardware_model model;              // for the S-part, and as a worker

@@ -6,6 +6,7 @@
 
 #include "common/base/checked.h"
 #include "common/plan/plan_internal.h"
+#include "common/sched/sched_time.h"
 
 enum { CHUNK_ROWS = 512, TILE_ROWS = 8, STEP_TARGET_US = 16000, STRETCH = 2 }; // the scheduling core's defaults
 
@@ -106,6 +107,7 @@ void plan_r_part(const struct plan_request *r, uint32_t workers, struct cost_r_p
         out->prefill_us = r->s_part->model.attention.pair_us;
     if (workers) {
         out->link_us = r->link->link_round_trip_us;
+        out->call_us += r->link->link_exchange_us;
         out->link_row_us = workers * shape_link_bytes(r->shape) / (r->link->link_gb_per_second * GIGA / US);
     }
 }
@@ -208,21 +210,19 @@ void plan_predict_one(const struct plan_request *r, uint32_t batch, uint32_t wor
     bytes_us = workers ? MAX(out->link_layer_us - r->link->link_round_trip_us, 0) : 0;
     work_us = out->s_part_layer_us + out->pool_layer_us;
     tail_us = out->head_us + plan_step_rest_us(r, ceil((double)batch / m));
-    if (m == 1)
-        step_us = layers * (out->s_part_layer_us + MAX(out->pool_layer_us, wait_us)) + tail_us;
-    else if (m > 2) // one is computed while a second is attended to and a third is on its way
-        step_us = layers * MAX(MAX(m * work_us, work_us + wait_us), m * MAX(out->r_part_layer_us, bytes_us)) + m * tail_us;
-    else
-        step_us = 2 * ((layers - 1) * MAX(work_us, wait_us) + MAX(work_us + tail_us, wait_us));
+    const struct sched_round round = {.s_part_us = layers * out->s_part_layer_us + tail_us,
+                                      .here_us = layers * out->pool_layer_us,
+                                      .away_us = layers * MAX(out->r_part_layer_us, bytes_us),
+                                      .away_answer_us = layers * wait_us};
+    step_us = sched_round_us(&round, m);
     out->step_ms = step_us / 1e3;
     out->tokens_per_second = batch / (step_us / US);
     out->s_part_busy = m * (layers * work_us + tail_us) / step_us;
     out->r_part_busy = m * layers * out->r_part_layer_us / step_us;
     out->network_gbit_per_second =
         workers ? (batch - out->pool_sequences) * layers * shape_link_bytes(r->shape) * 8 / GIGA / (step_us / US) : 0;
-    const double others_us = m == 1   ? MAX(out->r_part_layer_us, out->link_layer_us)
-                             : m == 2 ? wait_us
-                                      : MAX(wait_us / (m - 1), MAX(out->r_part_layer_us, bytes_us));
+    const double others_us = m == 1 ? MAX(out->r_part_layer_us, out->link_layer_us)
+                                    : MAX(wait_us / (m - 1), MAX(out->r_part_layer_us, bytes_us));
     out->bound_by = work_us >= others_us ? PLAN_S_PART : out->r_part_layer_us >= out->link_layer_us ? PLAN_R_PART : PLAN_NETWORK;
 }
 

@@ -12,16 +12,14 @@
 //     R   = KV bytes of ceil(b/N) sequences / bandwidth of a worker                                   R-part
 //     X   = round trip + bytes of all rows / the S-part's link; KV of prefill rows goes out with them  link
 //
-// If a model was measured (hardware.h), prompts take steps of their own. The link counts with the R-part: a worker waits for rows or for
-// their bytes. So
+// If a model was measured (hardware.h), prompts take steps of their own. R includes what an exchange occupies the worker for, besides bytes
+// (link_exchange_us). The step is a round of M mini-batches, by the formula of the scheduling core (sched_time.h):
 //
-//     M = 1:  step = layers·(T + R + X) + head + step_us
-//     M = 2:  step = 2·[(layers - 1)·max(T, R + X) + max(T + head + step_us, R + X)]
-//     M = 3:  step = layers·max(3·T, T + R + X, 3·R, 3·X without its round trip) + 3·(head + step_us)
+//     S = layers·T + head + step_us
+//     step = max(M·S, S + layers·(R + X), M·layers·max(R, X without its round trip))
 //
-// where the second term of M = 2 is the round in which the head of one step and the first segment of the next run. M = 2 is the paper's lock
-// step, without which its measured scaling is not met (test_plan_paper.c); M = 3 is sched_round_us(). Of the numbers that the
-// mesh may choose (sched_mini_batches_most()) the fastest M is taken.
+// Of the numbers that the mesh may choose (sched_mini_batches_most()) the fastest M is taken. More of them hide latency, not work: a third gives
+// little where a worker is occupied for as long as the S-part, as in the paper's mesh (test_plan_paper.c).
 // Workers that share the S-part's cores (hardware.h) have R of all b sequences, one after the other, and one mini-batch.
 // N = 0 is a GPU-only server: one mini-batch, KV in what its memory has left. A step's time is the time between two tokens of a
 // sequence, and tokens_per_second = B / step.
@@ -34,7 +32,7 @@
 //     hybrid_gain_bound = 1 + BW_workers·(t_w + M / BW_gpu) / M        t_w = layers·T(1) + head(1); both bandwidths as measured
 //
 // Workers: the least N with R + X <= T; where X alone is longer, the least with R <= T (DESIGN.md, section 6); never fewer than
-// hold the KV. What binds is the longest of T, R and X (with M = 3 T hides R + X of up to twice its length), or capacity where it decided N or B.
+// hold the KV. What binds is the longest of T, R and X (M mini-batches hide R + X of up to M - 1 times T), or capacity where it decided N or B.
 //
 // Worked number: llama-7b in f16 on an A10 (600 GB/s, 125 TFLOP/s), b = 64: T = max(404.8 MB / 600 GB/s, 25.9 GFLOP / 125 TFLOP/s)
 // = max(675, 207) = 675 us. S = 1,024, F = 32: a load of 64·528 = 33,792 tokens, 16 KiB each: 554 MB a layer and mini-batch.

@@ -1,4 +1,4 @@
-// sched_time.h: how long a step takes: the one formula for all the core's predictions. Private to common/sched.
+// sched_time.h: how long a step takes: the one formula for all predictions of the core and the planner.
 //
 // M mini-batches are in flight. A step of each consists of, over all layers:
 //

@@ -117,8 +117,29 @@ static void one_mini_batch_and_two(void **state)
     plan_predict(&r, 32, 2, 2, &plan); // b = 16: T 32, R 6.55, link 42.8
     assert_int_equal(plan.bound_by, PLAN_NETWORK);
     wait_us = 8 * 16 * 0.0512 + 10 + 16 * 2.048;
-    assert_near(plan.step_ms, 2 * (3 * wait_us + 32 + 64 + 5) / 1e3); // the head's round is the S-part's
+    assert_near(plan.step_ms, (4 * (32 + wait_us) + 64 + 5) / 1e3); // one waits for its own answers
     assert_near(plan.network_gbit_per_second, 32 * 4 * 2048 * 8 / (plan.step_ms * 1e6));
+}
+
+// Latency is hidden by more mini-batches, what an exchange occupies a worker for is not.
+static void what_occupies_a_worker_is_not_hidden(void **state)
+{
+    struct plan_request r = request();
+    struct hardware far = wire;
+    struct plan plan;
+    (void)state;
+
+    r.link = &far;
+    far.link_round_trip_us = 100;
+    plan_predict(&r, 24, 2, 3, &plan); // b = 8: T 20, S = 4 T + 45
+    assert_near(plan.step_ms, (125 + 4 * (4 * 16 * 0.0512 + 100 + 8 * 2.048)) / 1e3);
+    far.link_round_trip_us = 0;
+    far.link_exchange_us = 100;
+    plan_predict(&r, 24, 2, 3, &plan);
+    assert_near(plan.step_ms, 3 * 4 * (100 + 4 * 16 * 0.0512) / 1e3);
+    assert_int_equal(plan.bound_by, PLAN_R_PART);
+    plan_predict(&r, 24, 2, 0, &plan);
+    assert_int_equal(plan.mini_batches, 2); // a third would be one exchange more
 }
 
 // 1,031 tokens of 2,048 bytes are four times what a worker has: 3 ranges at 5 workers are 3 partial results of (2 + 16) * 8 floats.
@@ -493,6 +514,7 @@ int main(void)
         cmocka_unit_test(windows_shorten_what_is_read),
         cmocka_unit_test(the_parts_of_a_layer),
         cmocka_unit_test(one_mini_batch_and_two),
+        cmocka_unit_test(what_occupies_a_worker_is_not_hidden),
         cmocka_unit_test(prompts_cost_rows_and_pairs),
         cmocka_unit_test(what_was_measured_goes_before_rates),
         cmocka_unit_test(without_workers_nothing_travels),
