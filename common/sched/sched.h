@@ -224,6 +224,7 @@ struct sched_place_up {
     uint32_t pages_total;
     uint64_t bytes_per_second; // read bandwidth for KV: a first guess, corrected by measured steps
     uint32_t link_us;          // one layer's round trip; 0 for the local pool
+    double call_us;            // what one layer of a step occupies it for, whatever it reads; 0: not known
     double prefill_pair_us;    // first guess of a prefill row's attention time per context token, all layers; 0: not known
     bool shares_cores;         // attention there takes cores from an s-part on CPUs, so its time adds to the local pool's
     bool accepts_moves;        // sequences' pages can be handed over to it

@@ -1,6 +1,6 @@
 // sched_balance.c: which sequences go elsewhere when workers drift apart, so that no mini-batch waits for one place alone.
 //
-// A cell is what one worker reads for one mini-batch; its time is T = load x token_us + link. A mini-batch waits for the slowest
+// A cell is what one worker reads for one mini-batch; its time is T = load x token_us + link, what a call costs included. A mini-batch waits for the slowest
 // of its cells, and would wait least if all had the same time, its level:
 //
 //     level = (sum of load + sum of link / token_us) / sum of 1 / token_us
@@ -43,7 +43,8 @@ static struct cell cell_of(const struct sched *s, uint32_t index, uint32_t batch
     const struct sched_place *place = &s->places.of[index];
     const struct sched_place_load seen = sched_place_load(place, sched_leading_class(s), batch);
     double token_us = sched_speed_token_us(s, place), load = (double)(seen.load + seen.incoming);
-    return (struct cell){index, batch, load * token_us + (load > 0 ? place->speed.link_step_us : 0), level_us, token_us};
+    return (struct cell){index, batch, load * token_us + (load > 0 ? place->speed.call_step_us + place->speed.link_step_us : 0),
+                         level_us, token_us};
 }
 
 // The level of a mini-batch; NAN: fewer than two workers take part.
@@ -61,7 +62,7 @@ static double level_of(const struct sched *s, uint32_t batch)
         if (place->draining)
             continue;
         speed += 1 / token_us;
-        link += place->speed.link_step_us / token_us;
+        link += (place->speed.call_step_us + place->speed.link_step_us) / token_us;
         places++;
     }
     return places < 2 ? NAN : (load + link) / speed;

@@ -42,7 +42,7 @@ static double round_us(const struct sched *s, uint32_t batches)
         for (uint32_t m = 0; m < s->config.mini_batches; m++)
             load += place->loads[class][m].load;
         if (place->up && load > 0)
-            sched_round_add(&round, here, (double)load * place->speed.token_us / batches,
+            sched_round_add(&round, here, place->speed.call_step_us + (double)load * place->speed.token_us / batches,
                             place->speed.link_step_us * (here ? 1 : links_times));
     }
     return sched_round_us(&round, batches);

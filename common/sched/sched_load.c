@@ -52,11 +52,11 @@ static double spacing_steps(const struct sched *s, const struct sched_lengths *l
 struct reach {
     const struct sched_lengths *lengths; // theirs
     double tokens_per_us;                // context tokens that all workers elsewhere read together; 0: there are none
-    double link_us;                      // a step's round trips to the farthest of them
-    double page_tokens;                  // a mini-batch's share of the tokens that all pages hold
-    double full;                         // sequences of a full mini-batch: as many as may run, pages hold and steps have time for
-    double hard;                         // context tokens of a step that its time and the pages allow
-    double limit; // W_lim: of these, as many as keep both parts busy, or as evenly spaced starts need if that is more
+    double link_us, call_us; // a step's round trips to the farthest of them; what a step occupies one for, whatever it reads
+    double page_tokens;      // a mini-batch's share of the tokens that all pages hold
+    double full;             // sequences of a full mini-batch: as many as may run, pages hold and steps have time for
+    double hard;             // context tokens of a step that its time and the pages allow
+    double limit;            // W_lim: of these, as many as keep both parts busy, or as evenly spaced starts need if that is more
 };
 
 // A mini-batch's turn: its work, or its share of the time in which weights are read.
@@ -80,7 +80,7 @@ static double timely_load(const struct sched *s, const struct reach *r, double r
     double limit_us = s->config.step_limit_us, all_rows = rows * (1 + r->lengths->prompt_tokens / r->lengths->tokens);
     double s_us = s_part_us(s, all_rows);
     double r_us = sched_round_away_most_us(limit_us, s_us, r->link_us, s->batches.in_use);
-    return limit_us == 0 ? INFINITY : MAX(r_us, balanced_us(s, all_rows, r->link_us)) * r->tokens_per_us;
+    return limit_us == 0 ? INFINITY : MAX(MAX(r_us, balanced_us(s, all_rows, r->link_us)) - r->call_us, 0) * r->tokens_per_us;
 }
 
 // Returns what so many sequences read when their starts are evenly spaced, plus `deviations` standard deviations.
@@ -123,11 +123,13 @@ static struct reach reach(const struct sched *s, enum sched_class class)
             continue;
         r.tokens_per_us += 1 / place->speed.token_us;
         r.link_us = MAX(r.link_us, place->speed.link_step_us);
+        r.call_us = MAX(r.call_us, place->speed.call_step_us);
     }
     if (r.tokens_per_us == 0)
         return r;
     r.full = full_rows(s, &r, MAX((double)s->config.max_running / s->batches.in_use, 1));
-    double balance = balanced_us(s, r.full, r.link_us) * r.tokens_per_us; // read while the s-part works on the other mini-batch
+    double balance = MAX(balanced_us(s, r.full, r.link_us) - r.call_us, 0) *
+                     r.tokens_per_us; // read while the s-part works on the other mini-batch
     r.hard = hard_load(s, &r, r.full);
     r.limit = MIN(MAX(steady_load(s, r.lengths, r.full, 2), balance), r.hard);
     return r;
@@ -308,7 +310,8 @@ static bool starts_together(struct sched *s, enum sched_class class, double wait
                                       .full = r->full * s->batches.in_use,
                                       .waiting = MIN(queue, r->full * s->batches.in_use * TUNE_LOAD_TRIAL_ROUNDS),
                                       .tokens_per_us = r->tokens_per_us,
-                                      .link_us = r->link_us};
+                                      .link_us = r->link_us,
+                                      .call_us = r->call_us};
     double together_us = sched_trial_us(s, &trial, false), apart_us = sched_trial_us(s, &trial, true);
     return of->together = together_us < (1 + (of->together || first ? TUNE_LOAD_TRIAL_ERROR : -TUNE_LOAD_TRIAL_ERROR)) * apart_us;
 }

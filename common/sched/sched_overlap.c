@@ -28,7 +28,7 @@ struct capacity {
     double local_us, local_count, local_ends;  // the pool: time of a token; sequences that fit; that fit if all are at their end
     double local_tokens;                       // tokens that fit
     double speed, sharing_us, sharing_link_us; // workers: tokens a microsecond; on the s-part's cores: time of a token, round trips
-    double link_us, worker_count, workers;
+    double link_us, call_us, worker_count, workers;
 };
 
 // Fills in the sequences that wait: by lengths seen, or by the head of the queue.
@@ -78,6 +78,7 @@ static bool gather(const struct sched *s, struct capacity *out)
             out->speed += 1 / us;
             out->workers++;
             out->link_us = MAX(out->link_us, place->speed.link_step_us);
+            out->call_us = MAX(out->call_us, place->speed.call_step_us);
         }
     }
     return out->local_count > 0 && out->worker_count > 0 && s->time.layers.rows_seen > 0;
@@ -87,7 +88,8 @@ static bool gather(const struct sched *s, struct capacity *out)
 static double away_us(const struct capacity *capacity, double count)
 {
     double each = ceil(count / capacity->workers);
-    return (each * capacity->context + capacity->deviation * sqrt(each) / 2) * capacity->workers / capacity->speed;
+    return capacity->call_us +
+           (each * capacity->context + capacity->deviation * sqrt(each) / 2) * capacity->workers / capacity->speed;
 }
 
 // Returns the tokens a microsecond of n sequences, h of them local.

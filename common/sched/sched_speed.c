@@ -2,7 +2,7 @@
 //
 // Under load nearly every step has prefill rows at some place, so a place is measured in those steps, too:
 //
-//     expected = reads x token_us + pairs x pair_us        off = measured / expected - 1
+//     expected = reads x token_us + pairs x pair_us        off = (measured - call) / expected - 1
 //
 // Both times are corrected by their share of what was expected. Steps differ in what they consist of, so in the end each time is right.
 // Example: 4,000 tokens at 1 us and 10,000 pairs at 0.1 us are expected to take 5 ms. They took 10 ms, so off is 1, and with a gain of 0.1
@@ -38,7 +38,7 @@ double sched_speed_read_us(const struct sched *s, const struct sched_place *plac
     double load = MAX(context * weight.context + (seen.readers + (tokens > 0)) * weight.each, 0);
     if (load == 0)
         return 0;
-    return load * (place->shares_cores ? sched_speed_token_us(s, place) : place->speed.token_us);
+    return place->speed.call_step_us + load * (place->shares_cores ? sched_speed_token_us(s, place) : place->speed.token_us);
 }
 
 double sched_speed_answer_us(const struct sched *s, const struct sched_place *place, enum sched_class class, uint32_t mini_batch,
@@ -51,7 +51,9 @@ double sched_speed_answer_us(const struct sched *s, const struct sched_place *pl
 double sched_speed_attend_us(const struct sched_place *place, uint64_t tokens_read)
 {
     uint64_t pairs = MIN(place->speed.step_pairs, tokens_read);
-    return (double)(tokens_read - pairs) * place->speed.token_us + (double)pairs * place->speed.pair_us;
+    return tokens_read == 0 ? 0
+                            : place->speed.call_step_us + (double)(tokens_read - pairs) * place->speed.token_us +
+                                  (double)pairs * place->speed.pair_us;
 }
 
 static void compare_sharing(struct sched *s, struct sched_place *measured)
@@ -112,7 +114,8 @@ void sched_speed_learn(struct sched *s, const struct sched_place_time *time, dou
     bool few = time->tokens_read < TUNE_SPEED_TOKENS_MIN;
     // The place itself measured what was not the link; or the guess about the link was wrong.
     if (pairs == 0 && (time->attend_us > 0 || few || attend_us < 0))
-        measure_link(place, time, time->attend_us > 0 ? time->attend_us : few ? reads_us : 0, here_us);
+        measure_link(place, time, time->attend_us > 0 ? time->attend_us : few ? reads_us + place->speed.call_step_us : 0, here_us);
+    attend_us -= place->speed.call_step_us;
     if (few || attend_us < 0)
         return;
     if (pairs > 0 && place->speed.pair_us == 0) {
@@ -132,6 +135,7 @@ void sched_speed_guess(struct sched *s, struct sched_place *place, const struct 
     place->speed = (struct sched_speed){
         .token_us = (double)bytes / bytes_per_us,
         .pair_us = up->prefill_pair_us,
+        .call_step_us = up->call_us * s->config.layers,
         .link_step_us = (double)up->link_us * s->config.layers,
     };
     // So that what fewer rows are worth is known before any step had fewer. The first worker's latency stands for all.

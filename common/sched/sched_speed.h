@@ -13,6 +13,7 @@ struct sched_speed {
     double token_last_us, token_noise; // the last one measured; mean relative change from one to the next, over sqrt 2
     double off;                        // mean fraction by which its latest steps took longer than expected
     double pair_us;                    // attention time of a prefill row per context token; 0: not known
+    double call_step_us;               // what a step occupies it for, whatever it reads
     double link_step_us;               // time of a step's link round trips; of places that share cores only the largest counts
     uint64_t step_pairs;               // scratch: pairs of prefill rows and context tokens in the step being answered
     bool attends_measured;             // token_us comes from times that the place measured itself

@@ -76,7 +76,7 @@ static double round_us(const struct sched *s, const struct sched_trial *trial, d
     for (uint32_t k = first; k <= last; k += stages) {
         struct sched_round round = sched_time_round(s, running / k, running / k);
         double links_times = sched_time_links_times(s, trial->full / in_use, running / k);
-        sched_round_add(&round, false, load / trial->tokens_per_us / k, trial->link_us * links_times);
+        sched_round_add(&round, false, trial->call_us + load / trial->tokens_per_us / k, trial->link_us * links_times);
         best_us = MIN(best_us, sched_round_us(&round, k));
     }
     return best_us;

@@ -21,7 +21,7 @@ struct sched_trial {
     double full;                       // sequences that run at once
     double waiting;                    // sequences in the queue
     double tokens_per_us;              // context tokens that all workers read together
-    double link_us;                    // a step's round trips, as measured
+    double link_us, call_us;           // a step's round trips, as measured; what it occupies a worker for, whatever it reads
 };
 
 // Returns in how many microseconds the sequences that run and those that wait are through, nearly all of them. apart: they start at an even

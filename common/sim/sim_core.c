@@ -222,6 +222,7 @@ void sim_core_places_up(struct sim *sim)
                          .pages_total = place->pages_total,
                          .bytes_per_second = (uint64_t)(config->sched.kv_bytes_per_token / MAX(token_us, 1e-6) * 1e6),
                          .link_us = (uint32_t)place->cost.link_us,
+                         .call_us = place->cost.call_us,
                          .kind = place->local ? SCHED_LOCAL_POOL : SCHED_KV_WORKER,
                          .shares_cores = place->shares_cores,
                          .accepts_moves = config->move_bytes_per_us > 0,
