@@ -5,7 +5,7 @@
 //   S      the s-part's own work: the layers by rows, head and sampling by the rows that are sampled
 //   H      attention on the s-part's cores: the local pool and the workers that share them. Their work adds up, but
 //          their calls are in flight together, so only the longest of their round trips counts
-//   R, L   attention at the slowest worker elsewhere, and its round trips
+//   R, L   attention at the slowest worker elsewhere, with what a step occupies it for whatever it reads, and its round trips
 //
 // The s-part does S and H of all mini-batches one after the other. The other workers attend meanwhile, so one mini-batch waits for
 // the longer of H and R + L. A worker also serves all mini-batches. The time from one step of a mini-batch to its next is
