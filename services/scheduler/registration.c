@@ -120,10 +120,11 @@ static enum status open_core(struct scheduler *scheduler, struct error *error)
     return STATUS_OK;
 }
 
-// Whether it is an s-part that has fewer than all layers.
+// Whether it is an s-part that has fewer than all layers. A worker may name a model too, which nobody has checked.
 static bool is_part(const Fastdecode__RegisterRequest *request)
 {
-    return request->model && request->layer_count && request->layer_count < request->model->kv->layers;
+    return request->kind == FASTDECODE__SERVICE_KIND__SERVICE_KIND_S_PART && request->layer_count &&
+           request->layer_count < request->model->kv->layers; // check_model() has seen both
 }
 
 static enum status take_model(struct scheduler *scheduler, const Fastdecode__RegisterRequest *request, struct error *error)

@@ -324,9 +324,40 @@ static void a_request_goes_only_to_an_s_part_that_knows_what_it_asks(void **stat
     mesh_close();
 }
 
+// What only s-parts say, a worker may say too, and leave out any part of it: nobody looks at it.
+static void a_worker_that_names_a_model_is_a_worker(void **state)
+{
+    Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
+    Fastdecode__ModelInfo model = FASTDECODE__MODEL_INFO__INIT;
+    const struct rpc_callbacks callbacks = {.on_end = on_end};
+    struct error error;
+    (void)state;
+
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    kv_worker_open(0, 0, 0, 0);
+    request.kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_KV_WORKER;
+    request.name = (char *)"kv-worker";
+    request.incarnation = kv_worker.incarnation;
+    request.control_address = (char *)"inproc://test-kv-worker";
+    request.pages_total = 100000;
+    request.model = &model; // without kv
+    request.layer_count = 1;
+    struct outcome outcome = {0};
+    assert_int_equal(rpc_call_start(kv_worker.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,
+                                    &callbacks, &outcome, NULL, &error),
+                     STATUS_OK);
+    UNTIL(outcome.ended);
+    assert_int_equal(outcome.status, STATUS_OK);
+    assert_true(worker(1)->up);
+    kv_worker_close();
+    mesh_close();
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_worker_that_names_a_model_is_a_worker),
         cmocka_unit_test(a_request_goes_only_to_an_s_part_that_knows_what_it_asks),
         cmocka_unit_test(an_s_part_with_fewer_mini_batches_is_refused),
         cmocka_unit_test(a_worker_that_comes_back_gives_back_what_it_holds),
