@@ -328,13 +328,20 @@ void handover_drop(struct handover *handover, uint64_t sequence)
     handover_advance(handover); // begins what waited behind them
 }
 
+static void end_all(struct handover *handover, enum status status, const char *why)
+{
+    while (handover->fetches)
+        stop_fetch(handover->fetches, status, why);
+    while (handover->copies)
+        drop_copies(handover, handover->copies->sequence, NULL);
+}
+
+void handover_drop_all(struct handover *handover) { end_all(handover, STATUS_CANCELLED, "the model is another one now"); }
+
 void handover_close_all(struct handover *handover)
 {
     handover->closed = true;
-    while (handover->fetches)
-        stop_fetch(handover->fetches, STATUS_UNAVAILABLE, service_ends);
-    while (handover->copies)
-        drop_copies(handover, handover->copies->sequence, NULL);
+    end_all(handover, STATUS_UNAVAILABLE, service_ends);
 }
 
 // --- taking: page after page ---

@@ -68,6 +68,9 @@ void handover_drop(struct handover *handover, uint64_t sequence);
 // Goes on with the copy under way; true: there is one still. On the tensor loop.
 bool handover_advance(struct handover *handover);
 
+// As handover_drop() of all sequences, before the pages become those of another model. On the tensor loop.
+void handover_drop_all(struct handover *handover);
+
 // Ends all: the service ends. On the tensor loop; afterwards the control loop is to be run once more, before its server is closed.
 void handover_close_all(struct handover *handover);
 

@@ -147,6 +147,8 @@ void attend_close(struct worker *worker)
     worker->rows = NULL;
     worker->q = worker->k = worker->v = NULL;
     worker->o = worker->out = NULL;
+    atomic_store_explicit(&worker->pages_total, 0, memory_order_relaxed);
+    atomic_store_explicit(&worker->pages_used, 0, memory_order_relaxed);
 }
 
 void attend_publish(struct worker *worker)

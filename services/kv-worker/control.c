@@ -4,9 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/messages/kv.h"
 #include "services/kv-worker/worker.h"
+
+enum { OPEN_AGAIN_US = 1000000 };
 
 // A job for the tensor thread, and its answer.
 struct job {
@@ -19,16 +22,21 @@ struct job {
     uint64_t pages_free;
     struct kv_shape shape; // to open the store with
     struct kv_costs costs; // of the store; token_us 0: not known
-    bool failed;
+    bool failed, opened;   // opened: the store, with `shape`
     struct error error;
 };
 
+// NULL: no memory, and the call, if there is one, has been ended.
 static struct job *new_job(struct worker *worker, struct rpc_call *call)
 {
     struct job *job = calloc(1, sizeof *job);
-    assert_always(job); // a hundred bytes
-    job->worker = worker;
-    job->call = call;
+
+    if (job)
+        *job = (struct job){.worker = worker, .call = call};
+    else if (call)
+        rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory");
+    else
+        log_warn("NO-MEMORY", "what=\"a job for the tensor thread; registering again\"");
     return job;
 }
 
@@ -76,6 +84,8 @@ static void free_handler(struct rpc_call *call, void *user)
     if (!request || !member_caller_is(call, "scheduler", request->scheduler_incarnation, worker->scheduler_incarnation))
         return;
     struct job *job = new_job(worker, call);
+    if (!job)
+        return;
     job->count = (uint32_t)request->n_sequence;
     job->ended_count = (uint32_t)request->n_ended;
     job->sequences = malloc((request->n_sequence + request->n_ended + 1) * sizeof *job->sequences);
@@ -187,31 +197,50 @@ static void held_handler(struct rpc_call *call, void *user)
     if (!rpc_call_unpack(call, &fastdecode__held_request__descriptor) ||
         !member_caller_is(call, "scheduler", rpc_call_peer(call)->incarnation, 0))
         return;
-    rpc_loop_post(worker->tensor_loop, list_held, new_job(worker, call));
+    struct job *job = new_job(worker, call);
+    if (job)
+        rpc_loop_post(worker->tensor_loop, list_held, job);
 }
 
 static void on_connect(void *user)
 {
     struct worker *worker = user;
-    if (worker->listing) // the tensor thread has not come to it yet, or hangs
-        return;
+    struct job *job = worker->listing ? NULL : new_job(worker, NULL); // listing: the tensor thread has not come to it yet, or hangs
+
+    if (!job)
+        return; // it is asked for again, as long as the scheduler has not answered
     worker->listing = true;
-    rpc_loop_post(worker->tensor_loop, list_held, new_job(worker, NULL));
+    rpc_loop_post(worker->tensor_loop, list_held, job);
 }
 
 // --- the shape, once the scheduler knows it ---
 
+// What keeps it from being opened may go away (others take the memory), or come from the scheduler, whose next word may be another: the worker
+// beats without pages, which the scheduler answers with the shape, and tries again.
+static void note_failure(struct worker *worker, const struct error *error)
+{
+    worker->not_opened = *error;
+    worker->open_from_us = clock_now_us() + OPEN_AGAIN_US;
+    if (repeat_is_due(&worker->open_failures, clock_now_us(), error->text))
+        log_error("KV-STORE-NOT-OPENED", "error=\"%s\" times=%u what=\"trying again; it has no pages until then\"", error->text,
+                  worker->open_failures.count);
+}
+
 static void store_opened(void *arg)
 {
     struct job *job = arg;
+    struct worker *worker = job->worker;
+
     if (job->failed) {
-        log_error("KV-STORE-NOT-OPENED", "error=\"%s\"", job->error.text);
-        exit(2); // a setting that starting again does not help
+        note_failure(worker, &job->error);
+    } else if (job->opened) {
+        worker->not_opened.text[0] = '\0';
+        worker->open_failures = (struct repeat){0};
+        log_info("KV-STORE", "pages=%llu page_bytes=%llu kv_memory=%llu",
+                 (unsigned long long)atomic_load_explicit(&worker->pages_total, memory_order_relaxed),
+                 (unsigned long long)kv_page_bytes(&job->shape), (unsigned long long)worker->settings.kv_memory);
+        on_connect(worker); // register again, with pages
     }
-    log_info("KV-STORE", "pages=%llu page_bytes=%llu kv_memory=%llu",
-             (unsigned long long)atomic_load_explicit(&job->worker->pages_total, memory_order_relaxed),
-             (unsigned long long)kv_page_bytes(&job->shape), (unsigned long long)job->worker->settings.kv_memory);
-    on_connect(job->worker); // register again, with pages
     free_job(job);
 }
 
@@ -221,12 +250,25 @@ static void open_store(void *arg)
     struct worker *worker = job->worker;
 
     if (worker->store && !kv_same_shape(&worker->shape, &job->shape)) {
-        log_warn("KV-SHAPE-CHANGED", "the model is another one: what is held is dropped");
+        log_warn("KV-SHAPE-CHANGED", "what=\"the model is another one: what is held is dropped\"");
+        handover_drop_all(&worker->handover);
         attend_close(worker);
     }
-    if (!worker->store)
+    if (!worker->store) {
         job->failed = attend_open(worker, &job->shape, &job->error) != STATUS_OK;
+        job->opened = !job->failed;
+    }
     rpc_loop_post(worker->control_loop, store_opened, job);
+}
+
+// A shape that cannot be: the next scheduler or s-part may send one that is right.
+static void refuse_shape(struct worker *worker, const Fastdecode__KvShape *kv)
+{
+    log_error("KV-SHAPE-REFUSED",
+              "scheduler=%s layers=%u heads=%u kv_heads=%u head_dim=%u page_tokens=%u type=%d context=%u "
+              "sparse_percent=%u",
+              worker->settings.scheduler, kv->layers, kv->heads, kv->kv_heads, kv->head_dim, kv->page_tokens, (int)kv->type,
+              kv->context_tokens, kv->sparse_percent);
 }
 
 static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
@@ -235,21 +277,19 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
     const Fastdecode__KvShape *kv = reply->kv;
 
     worker->scheduler_incarnation = reply->scheduler_incarnation;
-    if (!kv || atomic_load_explicit(&worker->pages_total, memory_order_relaxed)) {
+    if (!kv || atomic_load_explicit(&worker->pages_total, memory_order_relaxed))
         log_info("REGISTERED", "scheduler=%s shape_known=%d", worker->settings.scheduler, kv != NULL);
+    if (!kv || clock_now_us() < worker->open_from_us)
         return; // the scheduler has no s-part yet; it asks to register again when it has
-    }
-    struct job *job = new_job(worker, NULL);
-    job->shape = messages_to_kv_shape(kv, WORKER_SEQUENCES_MAX);
-    if (!kv_page_bytes(&job->shape)) { // the next scheduler or s-part may send a shape that is right
-        log_error("KV-SHAPE-REFUSED",
-                  "scheduler=%s layers=%u heads=%u kv_heads=%u head_dim=%u page_tokens=%u type=%d context=%u "
-                  "sparse_percent=%u",
-                  worker->settings.scheduler, kv->layers, kv->heads, kv->kv_heads, kv->head_dim, kv->page_tokens, (int)kv->type,
-                  kv->context_tokens, kv->sparse_percent);
-        free_job(job);
+    const struct kv_shape shape = messages_to_kv_shape(kv, WORKER_SEQUENCES_MAX);
+    if (!kv_page_bytes(&shape)) {
+        refuse_shape(worker, kv);
         return;
     }
+    struct job *job = new_job(worker, NULL);
+    if (!job)
+        return;
+    job->shape = shape;
     rpc_loop_post(worker->tensor_loop, open_store, job);
 }
 
@@ -315,7 +355,9 @@ static bool ready(void *user, char *reason, size_t reason_bytes)
 {
     struct worker *worker = user;
     bool ok = atomic_load_explicit(&worker->pages_total, memory_order_relaxed) && member_is_registered(worker->member);
-    if (!ok)
+    if (!ok && worker->not_opened.text[0])
+        snprintf(reason, reason_bytes, "its pages cannot be opened: %s", worker->not_opened.text);
+    else if (!ok)
         snprintf(reason, reason_bytes, "not registered with the scheduler at %s, or it has no model yet",
                  worker->settings.scheduler);
     return ok;

@@ -15,6 +15,7 @@
 #include "attend.pb-c.h"
 #include "common/base/memory.h"
 #include "common/base/numa.h"
+#include "common/base/repeat.h"
 #include "common/handover/handover.h"
 #include "common/kv/kv_measure.h"
 #include "common/member/member.h"
@@ -96,6 +97,9 @@ struct worker {
     uint64_t told_incarnation;      // of the s-part, in the answer that is being read
     uint64_t scheduler_incarnation; // incarnation of the scheduler that answered our registration; older ones are refused
     bool draining, drained;
+    struct error not_opened;     // why there are no pages though the shape is known; text "": they were not, or are open
+    struct repeat open_failures; // since they were
+    uint64_t open_from_us;       // they are not opened before then
 
     // both
     struct handover handover; // moves pages from and to others

@@ -256,14 +256,15 @@ static bool has_said_so(const struct member *member, const Fastdecode__RegisterR
            !strcmp(member->control_address, request->control_address);
 }
 
-// Checks all but what depends on the member that it is for.
-static enum status admit(struct scheduler *scheduler, const Fastdecode__RegisterRequest *request, bool s_part, struct error *error)
+// A worker that has opened its pages for another model has none for this one: it is told the shape, as one that has none yet, drops what it
+// holds, and comes back.
+static void forget_other_pages(const struct scheduler *scheduler, Fastdecode__RegisterRequest *request)
 {
-    if (s_part)
-        return take_model(scheduler, request, error);
-    if (request->kv && scheduler->model_known && !messages_same_kv_shape(request->kv, &scheduler->kv))
-        return error_set(error, STATUS_FAILED_PRECONDITION, "the worker was started for another model or KV type: start it again");
-    return STATUS_OK;
+    if (!request->kv || !scheduler->model_known || messages_same_kv_shape(request->kv, &scheduler->kv))
+        return;
+    log_warn("WORKER-OF-OTHER-MODEL", "name=%s what=\"it is told the shape of this model's KV\"", request->name);
+    request->pages_total = 0;
+    request->n_held = 0;
 }
 
 // Returns the number that a member is to come after, whose own is older than that of the one known by its name or layers (NULL: nobody is),
@@ -297,10 +298,12 @@ void registration_handler(struct rpc_call *call, void *user)
     }
     if (!member_caller_is(call, s_part ? "s-part" : "kv-worker", request->incarnation, request->incarnation))
         return;
-    if (admit(scheduler, request, s_part, &error)) {
+    if (s_part && take_model(scheduler, request, &error)) {
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
+    if (!s_part)
+        forget_other_pages(scheduler, request);
     member = s_part ? stages_member(scheduler, request) : members_find(scheduler, request->name);
     reply.newest_incarnation = refused_for(member, request);
     if (reply.newest_incarnation) {

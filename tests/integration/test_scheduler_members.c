@@ -324,6 +324,16 @@ static void a_request_goes_only_to_an_s_part_that_knows_what_it_asks(void **stat
     mesh_close();
 }
 
+static uint32_t layers_told;
+
+static void take_shape(void *user, struct rpc_message *message)
+{
+    const Fastdecode__RegisterReply *reply = rpc_message_unpack(message, &fastdecode__register_reply__descriptor);
+    (void)user;
+    assert_true(reply && reply->kv);
+    layers_told = reply->kv->layers;
+}
+
 // What only s-parts say, a worker may say too, and leave out any part of it: nobody looks at it.
 static void a_worker_that_names_a_model_is_a_worker(void **state)
 {
@@ -354,9 +364,49 @@ static void a_worker_that_names_a_model_is_a_worker(void **state)
     mesh_close();
 }
 
+// A worker that has been there for another model is told the shape of this one, and is up once it has pages for it.
+static void a_worker_of_another_model_is_told_the_shape(void **state)
+{
+    Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
+    Fastdecode__KvShape other;
+    const struct rpc_callbacks callbacks = {.on_message = take_shape, .on_end = on_end};
+    struct error error;
+    (void)state;
+
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    kv_worker_open(0, 0, 0, 0);
+    other = scheduler->kv;
+    other.layers = 3;
+    request.kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_KV_WORKER;
+    request.name = (char *)"kv-worker";
+    request.incarnation = kv_worker.incarnation;
+    request.control_address = (char *)"inproc://test-kv-worker";
+    for (uint32_t i = 0; i < 2; i++) {
+        struct outcome outcome = {0};
+        request.kv = i ? &scheduler->kv : &other;
+        request.pages_total = 100000;
+        layers_told = 0;
+        assert_int_equal(rpc_call_start(kv_worker.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,
+                                        &callbacks, &outcome, NULL, &error),
+                         STATUS_OK);
+        UNTIL(outcome.ended);
+        assert_int_equal(outcome.status, STATUS_OK);
+        assert_int_equal(layers_told, scheduler->kv.layers);
+        if (i == 0) {
+            assert_false(worker(1)->up || worker(1)->registered);
+            assert_int_equal(kv_worker_beat(1), STATUS_FAILED_PRECONDITION);
+        }
+    }
+    UNTIL(worker(1)->up);
+    kv_worker_close();
+    mesh_close();
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_worker_of_another_model_is_told_the_shape),
         cmocka_unit_test(a_worker_that_names_a_model_is_a_worker),
         cmocka_unit_test(a_request_goes_only_to_an_s_part_that_knows_what_it_asks),
         cmocka_unit_test(an_s_part_with_fewer_mini_batches_is_refused),

@@ -63,12 +63,40 @@ static void take_heartbeat(struct rpc_call *call, void *user)
         rpc_call_reply(call, &reply.base);
 }
 
+static struct rpc_server *scheduler;
+
+// Opens a worker, and the scheduler that tells it `answered`, whatever it says.
+static void open_member(uint64_t kv_memory)
+{
+    const char *address = "inproc://test-cluster";
+    struct error error;
+
+    registrations = beats = 0;
+    pages_told = 0;
+    heartbeat_status = STATUS_FAILED_PRECONDITION;
+    worker =
+        (struct worker){.settings = {.name = "w", .scheduler = address, .listen = "inproc://test-shaped", .kv_memory = kv_memory}};
+    worker.incarnation = member_incarnation();
+    assert_int_equal(rpc_loop_open(&worker.control_loop), STATUS_OK);
+    worker.tensor_loop = worker.control_loop;
+    assert_int_equal(thread_pool_open(1, &worker.pool), STATUS_OK);
+    scheduler = open_cluster(worker.control_loop, address, take_registration, take_heartbeat);
+    assert_int_equal(control_open(&worker, &error), STATUS_OK);
+}
+
+static void close_member(void)
+{
+    control_close(&worker);
+    attend_close(&worker);
+    rpc_server_close(scheduler);
+    while (rpc_loop_run(worker.control_loop, 0, 0)) {}
+    rpc_loop_close(worker.control_loop);
+    thread_pool_close(worker.pool);
+}
+
 static void a_shape_that_cannot_be_is_refused(void **state)
 {
     struct kv_shape bad[] = {good, good, good, good, good, good, good, good, {0}};
-    const char *address = "inproc://test-cluster";
-    struct rpc_server *scheduler;
-    struct error error;
 
     (void)state;
     bad[0].layers = UINT32_MAX;
@@ -79,16 +107,8 @@ static void a_shape_that_cannot_be_is_refused(void **state)
     bad[5].max_context = UINT32_MAX;
     bad[6].heads = 0;
     bad[7].sparse_percent = 101;
-    worker =
-        (struct worker){.settings = {.name = "w", .scheduler = address, .listen = "inproc://test-shaped", .kv_memory = 1 << 20}};
-    worker.incarnation = member_incarnation();
-    assert_int_equal(rpc_loop_open(&worker.control_loop), STATUS_OK);
-    worker.tensor_loop = worker.control_loop;
-    assert_int_equal(thread_pool_open(1, &worker.pool), STATUS_OK);
-    scheduler = open_cluster(worker.control_loop, address, take_registration, take_heartbeat);
     answered = bad[0];
-    heartbeat_status = STATUS_FAILED_PRECONDITION;
-    assert_int_equal(control_open(&worker, &error), STATUS_OK);
+    open_member(1 << 20);
     for (uint32_t i = 0; i < ARRAY_COUNT(bad); i++) {
         uint32_t before = beats; /* it beats: it has taken the answer, and lives */
         answered = bad[i];
@@ -100,12 +120,112 @@ static void a_shape_that_cannot_be_is_refused(void **state)
     UNTIL(pages_told > 0); /* and the next answer may be a good one */
     assert_non_null(worker.store);
     assert_true(registrations > ARRAY_COUNT(bad));
-    control_close(&worker);
-    attend_close(&worker);
-    rpc_server_close(scheduler);
-    while (rpc_loop_run(worker.control_loop, 0, 0)) {}
-    rpc_loop_close(worker.control_loop);
-    thread_pool_close(worker.pool);
+    close_member();
+}
+
+/* Memory that is not there may be there later, and the next model's pages may be smaller: it waits, and says why it is not ready. */
+static void pages_that_cannot_be_opened_are_tried_again(void **state)
+{
+    const uint64_t too_much = UINT64_C(1) << 50, less_than_a_page = 64;
+
+    (void)state;
+    answered = good;
+    for (uint32_t i = 0; i < 2; i++) {
+        open_member(i ? less_than_a_page : too_much);
+        UNTIL(worker.not_opened.text[0]);
+        assert_int_equal(worker.not_opened.status, i ? STATUS_INVALID_ARGUMENT : STATUS_RESOURCE_EXHAUSTED);
+        assert_null(worker.store);
+        assert_int_equal(pages_told, 0);
+        worker.settings.kv_memory = 1 << 20;
+        UNTIL(pages_told > 0);
+        assert_non_null(worker.store);
+        assert_int_equal(worker.not_opened.text[0], 0);
+        close_member();
+    }
+}
+
+/* The mesh may come back with another model: its pages are opened anew for that one. */
+static void pages_become_those_of_another_model(void **state)
+{
+    (void)state;
+    answered = good;
+    open_member(1 << 20);
+    UNTIL(pages_told > 0);
+    answered.layers = 4;
+    UNTIL(worker.shape.layers == 4);
+    const uint32_t before = registrations;
+    UNTIL(registrations > before && pages_told == kv_store_pages_total(worker.store));
+    assert_int_equal(worker.shape.layers, 4);
+    close_member();
+}
+
+// --- without memory ---
+
+static bool refuse_jobs; // calloc() of one struct of their size fails
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+void *__libc_calloc(size_t count, size_t size);
+
+void *calloc(size_t count, size_t size)
+{
+    return refuse_jobs && count == 1 && size >= sizeof(struct error) && size < 4096 ? NULL : __libc_calloc(count, size);
+}
+#endif
+
+static enum status freed;
+static bool was_freed;
+
+static void take_freed(void *user, enum status status, const char *text)
+{
+    (void)user;
+    (void)text;
+    freed = status;
+    was_freed = true;
+}
+
+static enum status ask_free(struct rpc_channel *channel, uint64_t incarnation)
+{
+    const struct rpc_callbacks callbacks = {.on_end = take_freed};
+    Fastdecode__FreeRequest request = FASTDECODE__FREE_REQUEST__INIT;
+    struct error error;
+
+    was_freed = false;
+    request.scheduler_incarnation = incarnation;
+    assert_int_equal(
+        rpc_call_start(channel, &fastdecode__kv_control__descriptor, "Free", &request.base, NULL, &callbacks, NULL, NULL, &error),
+        STATUS_OK);
+    UNTIL(was_freed);
+    return freed;
+}
+
+// A call that there is no memory for is refused, a list that cannot be made is made later, and the worker lives.
+static void without_memory_for_a_job_a_call_is_refused(void **state)
+{
+    const uint64_t incarnation = member_incarnation();
+    const struct rpc_channel_config config = {.address = "inproc://test-shaped",
+                                              .hello = {.service = "scheduler", .incarnation = incarnation}};
+    struct rpc_channel *channel;
+    struct error error;
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip();
+#endif
+    answered = good;
+    open_member(1 << 20);
+    UNTIL(pages_told > 0);
+    assert_int_equal(rpc_channel_open(worker.control_loop, &config, &channel, &error), STATUS_OK);
+    UNTIL(rpc_channel_is_up(channel));
+    assert_int_equal(ask_free(channel, incarnation), STATUS_OK);
+    const uint32_t before = beats;
+    refuse_jobs = true;
+    assert_int_equal(ask_free(channel, incarnation), STATUS_RESOURCE_EXHAUSTED);
+    UNTIL(beats > before); // each asks it to register again
+    const uint32_t registered = registrations;
+    refuse_jobs = false;
+    UNTIL(registrations > registered);
+    assert_int_equal(ask_free(channel, incarnation), STATUS_OK);
+    rpc_channel_close(channel);
+    close_member();
 }
 
 /* A step finds all that it needs: every mini-batch is open from the start, and together they take no more than was planned. */
@@ -272,7 +392,11 @@ static void sinks_do_not_stay(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_shape_that_cannot_be_is_refused),
-                                       cmocka_unit_test(steps_allocate_nothing), cmocka_unit_test(a_row_that_begins_a_page_has_one),
+                                       cmocka_unit_test(pages_that_cannot_be_opened_are_tried_again),
+                                       cmocka_unit_test(pages_become_those_of_another_model),
+                                       cmocka_unit_test(without_memory_for_a_job_a_call_is_refused),
+                                       cmocka_unit_test(steps_allocate_nothing),
+                                       cmocka_unit_test(a_row_that_begins_a_page_has_one),
                                        cmocka_unit_test(sinks_do_not_stay)};
     struct error error;
     log_init("test", LOG_ERROR, false);
