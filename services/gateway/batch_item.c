@@ -19,12 +19,9 @@ enum {
     DISK_PAUSE_MS = 1000,
 };
 
-struct batch_item *batch_item_add(struct batch_runner *runner, struct batch_job *job, uint64_t number, struct batch_line *line)
+void batch_item_add(struct batch_item *item, struct batch_runner *runner, struct batch_job *job, uint64_t number,
+                    struct batch_line *line)
 {
-    struct batch_item *item = calloc(1, sizeof *item);
-
-    if (!item)
-        return NULL;
     *item = (struct batch_item){.next = runner->items, .runner = runner, .job = job, .number = number, .line = *line};
     *line = (struct batch_line){0};
     if (item->next)
@@ -32,7 +29,6 @@ struct batch_item *batch_item_add(struct batch_runner *runner, struct batch_job 
     runner->items = item;
     runner->item_count++;
     job->in_flight++;
-    return item;
 }
 
 void batch_item_remove(struct batch_item *item)

@@ -187,10 +187,14 @@ static bool take_line(struct batch_runner *runner, struct batch_job *job)
     struct batch_line line;
     struct batch_error error;
     enum batch_next next;
-    struct batch_item *item;
+    struct batch_item *item = malloc(sizeof *item); // first: a line that was taken does not come again
     uint64_t number;
 
+    if (!item)
+        return false;
     next = batch_job_next(job, &number, &line, &error);
+    if (next == BATCH_NEXT_NONE || next == BATCH_NEXT_FAILED)
+        free(item);
     if (next == BATCH_NEXT_NONE)
         return false;
     if (next == BATCH_NEXT_FAILED) {
@@ -200,8 +204,7 @@ static bool take_line(struct batch_runner *runner, struct batch_job *job)
         job->at_end = true;
         return false;
     }
-    item = batch_item_add(runner, job, number, &line);
-    assert_always(item); // 200 bytes
+    batch_item_add(item, runner, job, number, &line);
     if (next == BATCH_NEXT_ERROR)
         batch_item_write_error(item, &error);
     else if (job->phase == BATCH_JOB_ENDING)

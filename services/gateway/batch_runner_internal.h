@@ -53,8 +53,9 @@ struct batch_runner {
     bool busy; // there is more to do at once
 };
 
-// Of a job's line; line is moved from. NULL: no memory.
-struct batch_item *batch_item_add(struct batch_runner *runner, struct batch_job *job, uint64_t number, struct batch_line *line);
+// Of a job's line; line is moved from. Takes the item, which malloc() has given.
+void batch_item_add(struct batch_item *item, struct batch_runner *runner, struct batch_job *job, uint64_t number,
+                    struct batch_line *line);
 void batch_item_remove(struct batch_item *item);
 // Asks; the item comes back in the list of those that ended.
 void batch_item_ask(struct batch_item *item);

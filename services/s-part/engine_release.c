@@ -111,22 +111,23 @@ void engine_release_deferred(struct engine *engine)
 // Of all sequences; no step is under way.
 void engine_forget_all(struct engine *engine)
 {
-    const uint32_t capacity = engine->ops->pool_held ? engine->ops->pool_held(engine->backend, NULL, 0) : 0;
-    struct backend_held *held = calloc(capacity + 1u, sizeof *held);
-    const uint32_t count = held && capacity ? engine->ops->pool_held(engine->backend, held, capacity) : 0;
+    struct backend_held held[64];
     const struct sequence *sequence;
-    uint32_t cursor = 0;
+    uint32_t cursor = 0, listed;
 
-    assert_always(held); // some bytes for each sequence that the pool holds
     engine_release_deferred(engine);
     engine_spans_end_all(engine);
     while ((sequence = sequence_table_next(engine->sequences, &cursor)))
         sequence_table_remove(engine->sequences, sequence->id);
-    for (uint32_t i = 0; i < MIN(count, capacity); i++) {
-        handover_drop(&engine->handover, held[i].sequence);
-        engine->ops->pool_release(engine->backend, held[i].sequence);
+    for (uint32_t left = engine->ops->pool_held ? engine->ops->pool_held(engine->backend, NULL, 0) : 0; left; left -= listed) {
+        listed = MIN(MIN(left, (uint32_t)ARRAY_COUNT(held)), engine->ops->pool_held(engine->backend, held, ARRAY_COUNT(held)));
+        for (uint32_t i = 0; i < listed; i++) {
+            handover_drop(&engine->handover, held[i].sequence);
+            engine->ops->pool_release(engine->backend, held[i].sequence);
+        }
+        if (!listed)
+            return;
     }
-    free(held);
 }
 
 void engine_release_handler(struct rpc_call *call, void *user)
