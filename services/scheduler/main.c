@@ -65,9 +65,8 @@ static bool ready(void *user, char *reason, size_t reason_bytes)
 // Memory of a request beside its tokens: its log, its entries in the core's tables, its row of a step.
 enum { REQUEST_BYTES = 1024 };
 
-static enum status start(void *state, struct error *error)
+static enum status open_server(struct scheduler *scheduler, struct error *error)
 {
-    struct scheduler *scheduler = state;
     const struct rpc_method methods[] = {
         {&fastdecode__generator__descriptor, "Generate", generate_handler, scheduler},
         {&fastdecode__generator__descriptor, "Expect", expect_handler, scheduler},
@@ -78,6 +77,21 @@ static enum status start(void *state, struct error *error)
         {&fastdecode__cluster__descriptor, "Heartbeat", members_heartbeat_handler, scheduler},
         {&fastdecode__cluster__descriptor, "Drain", members_drain_handler, scheduler},
     };
+    const struct rpc_server_config config = {
+        .addresses = &scheduler->settings.listen,
+        .address_count = 1,
+        .methods = methods,
+        .method_count = ARRAY_COUNT(methods),
+        .hello = {.service = "scheduler", .incarnation = scheduler->incarnation},
+        .ready = ready,
+        .user = scheduler,
+    };
+    return rpc_server_open(scheduler->loop, &config, &scheduler->server, error);
+}
+
+static enum status start(void *state, struct error *error)
+{
+    struct scheduler *scheduler = state;
     uint32_t requests = scheduler_requests_max(&scheduler->settings);
     const struct memory_plan memory = {.fixed_bytes = requests * REQUEST_BYTES + SETTLING_MAX * sizeof *scheduler->settling};
     const struct trace_config trace = {
@@ -109,17 +123,7 @@ static enum status start(void *state, struct error *error)
     if ((status = rpc_security_open(&scheduler->settings.security, "scheduler", &scheduler->security, error)))
         return status;
     rpc_loop_set_security(scheduler->loop, &scheduler->security);
-    const struct rpc_server_config config = {
-        .addresses = &scheduler->settings.listen,
-        .address_count = 1,
-        .methods = methods,
-        .method_count = ARRAY_COUNT(methods),
-        .hello = {.service = "scheduler", .incarnation = scheduler->incarnation},
-        .ready = ready,
-        .user = scheduler,
-    };
-    status = rpc_server_open(scheduler->loop, &config, &scheduler->server, error);
-    if (!status)
+    if (!(status = open_server(scheduler, error)))
         log_info("SCHEDULER", "listen=%s incarnation=%llx", rpc_server_address(scheduler->server, 0),
                  (unsigned long long)scheduler->incarnation);
     return status;
@@ -131,20 +135,24 @@ static uint64_t wait_us(const struct scheduler *scheduler)
     return wake_us <= now_us ? 0 : MIN((uint64_t)CHECK_EVERY_US, wake_us - now_us);
 }
 
+static void turn(struct scheduler *scheduler, uint64_t wait_at_most_us)
+{
+    rpc_loop_run(scheduler->loop, wait_at_most_us, scheduler->core ? SPIN_US : 0);
+    uint64_t now_us = clock_now_us();
+    if (now_us - scheduler->checked_us > CHECK_EVERY_US)
+        members_check(scheduler, now_us);
+    if (scheduler->settling_count)
+        claims_settle(scheduler);
+    scheduler_tick(scheduler);
+    watch_publish(scheduler, now_us);
+}
+
 static enum status serve(struct service *service, void *state, struct error *error)
 {
     struct scheduler *scheduler = state;
     (void)error;
-    while (!service_stop_count(service)) {
-        rpc_loop_run(scheduler->loop, wait_us(scheduler), scheduler->core ? SPIN_US : 0);
-        uint64_t now_us = clock_now_us();
-        if (now_us - scheduler->checked_us > CHECK_EVERY_US)
-            members_check(scheduler, now_us);
-        if (scheduler->settling_count)
-            claims_settle(scheduler);
-        scheduler_tick(scheduler);
-        watch_publish(scheduler, now_us);
-    }
+    while (!service_stop_count(service))
+        turn(scheduler, wait_us(scheduler));
     return STATUS_OK;
 }
 
