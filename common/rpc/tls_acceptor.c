@@ -3,14 +3,18 @@
 // One thread does all handshakes of one listening socket, as nicely as it can: what strangers make this process compute is a share of one core, and
 // behind everything else. (Worked number: a handshake takes this thread 0.4 ms of processor time; 1,000 a second from hostile peers are 40% of a core if
 // nobody else wants it, a seventieth of that otherwise.) A stranger costs a descriptor, and 60 KiB from its first byte on, until TLS_HANDSHAKE_US are
-// over or HANDSHAKES_MAX others have come after it: a good peer needs milliseconds, so it is never the oldest. One that says nothing costs no session:
-// most of what a flood of connections would cost.
+// over. One that says nothing costs no session: most of what a flood of connections would cost.
+//
+// HANDSHAKES_MAX may be here at a time. One more takes the place of the oldest of the address that has most of them, its own included: a flood
+// from some addresses drives out its own connections, and a good peer, which needs few, stays for as long as it has time. (Example: 1,000
+// connections a second from 4 addresses are gone after an eighth of a second, each; the handshake of a member takes the time it takes.)
 //
 //     accept ─▶ arrivals, the oldest first ─ first byte ─▶ tls_session_handshake() ─▶ on_session()
 //                     └─ late, bad, one too many: closed, and a line in the log (refusals.h)
 #include "common/rpc/tls_acceptor.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -35,6 +39,7 @@ struct arrival {
     int fd;
     uint64_t until_us;
     short events;
+    uint64_t from; // its address, without the port
     char peer[DIAL_PEER_BYTES];
 };
 
@@ -110,12 +115,45 @@ static void go_on(struct tls_acceptor *acceptor, uint32_t index)
     }
 }
 
+// Of IPv6 the network: who has one address there has all.
+static uint64_t address_of(const struct sockaddr_storage *address)
+{
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)address;
+    uint64_t network;
+    uint32_t four;
+
+    if (address->ss_family == AF_INET)
+        return ((const struct sockaddr_in *)address)->sin_addr.s_addr;
+    memcpy(&network, six->sin6_addr.s6_addr, sizeof network);
+    memcpy(&four, six->sin6_addr.s6_addr + 12, sizeof four);
+    return IN6_IS_ADDR_V4MAPPED(&six->sin6_addr) ? four : network;
+}
+
+// Returns the oldest arrival of the address that has most of them, with one more that comes `from` somewhere.
+static uint32_t find_oldest_of_most(const struct tls_acceptor *acceptor, uint64_t from)
+{
+    uint32_t found = 0, most = 0;
+
+    for (uint32_t i = 0; i < acceptor->arrival_count; i++) {
+        uint32_t count = acceptor->arrivals[i].from == from;
+        for (uint32_t k = 0; k < acceptor->arrival_count; k++)
+            count += acceptor->arrivals[k].from == acceptor->arrivals[i].from;
+        if (count > most) {
+            most = count;
+            found = i;
+        }
+    }
+    return found;
+}
+
 static void arrive(struct tls_acceptor *acceptor, int fd, const struct sockaddr_storage *address)
 {
+    const uint64_t from = address_of(address);
+
     if (acceptor->arrival_count == HANDSHAKES_MAX)
-        refuse(acceptor, 0, "the oldest of too many handshakes at a time");
+        refuse(acceptor, find_oldest_of_most(acceptor, from), "the oldest of too many handshakes at a time");
     struct arrival *arrival = &acceptor->arrivals[acceptor->arrival_count++];
-    *arrival = (struct arrival){.fd = fd, .until_us = clock_now_us() + TLS_HANDSHAKE_US, .events = POLLIN};
+    *arrival = (struct arrival){.fd = fd, .until_us = clock_now_us() + TLS_HANDSHAKE_US, .events = POLLIN, .from = from};
     dial_text(address, arrival->peer);
 }
 

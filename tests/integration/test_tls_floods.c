@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "common/base/checked.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "generate.pb-c.h"
 #include "tests/integration/rpc_harness.h"
@@ -88,6 +89,101 @@ static void the_oldest_of_too_many_silent_peers_go(void **state)
     assert_in_range(strangers_logged("TLS-REFUSED", "the oldest of too many handshakes", NULL), 1, 5); // not 272
     for (int i = 0; i < CROWD; i++)
         close(crowd[i].fd);
+    harness_close(&peer);
+    harness_stop(&server);
+}
+
+// Connects from 127.0.0.`from`, without a word. -1: it cannot now.
+static int connect_from(const char *address, uint32_t from)
+{
+    struct sockaddr_in own = {.sin_family = AF_INET}, to = {.sin_family = AF_INET};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    own.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + from);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
+    if (fd >= 0 && !bind(fd, (struct sockaddr *)&own, sizeof own) && !connect(fd, (struct sockaddr *)&to, sizeof to))
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+// A member that has connected and needs its time stays, however many come after it from elsewhere, and gets in.
+static void a_flood_from_elsewhere_drives_out_its_own(void **state)
+{
+    enum { CROWD = 400, ADDRESSES = 4 };
+    static int crowd[CROWD];
+    struct harness_server server;
+    struct harness_client peer;
+    (void)state;
+    start(&server);
+    open_client(&peer, server.address);
+    struct stranger member = stranger_connect(server.address, rig_folder(&ca, RPC_ROLE_GATEWAY), 0);
+    for (uint32_t i = 0; i < CROWD; i++) {
+        crowd[i] = connect_from(server.address, 2 + i % ADDRESSES);
+        assert_true(crowd[i] >= 0);
+    }
+    for (uint32_t i = 0; i <= CROWD - IN_HANDSHAKE_MAX; i++)
+        AWAIT(usleep(1000), is_closed(crowd[i]));
+    assert_false(is_closed(member.socket.fd));
+    assert_int_equal(SSL_connect(member.ssl), 1);
+    assert_serves(&peer, server.address);
+    for (uint32_t i = 0; i < CROWD; i++)
+        close(crowd[i]);
+    stranger_close(&member);
+    harness_close(&peer);
+    harness_stop(&server);
+}
+
+struct flood {
+    const char *address;
+    atomic_bool stop;
+    atomic_uint connected;
+};
+
+// About 1,000 a second, as far as the machine can. The latest ones are held: the server has ended those before them.
+static void *flood_main(void *arg)
+{
+    enum { HELD = 400, EVERY_US = 10000, AT_A_TIME = 10, ADDRESSES = 4 };
+    struct flood *flood = arg;
+    int held[HELD];
+    uint32_t count = 0;
+
+    memset(held, -1, sizeof held);
+    for (; !atomic_load(&flood->stop); usleep(EVERY_US))
+        for (uint32_t i = 0; i < AT_A_TIME; i++, count++) {
+            int *slot = &held[count % HELD];
+            if (*slot >= 0)
+                close(*slot);
+            *slot = connect_from(flood->address, 2 + count % ADDRESSES);
+            atomic_fetch_add(&flood->connected, *slot >= 0);
+        }
+    for (uint32_t i = 0; i < HELD; i++)
+        if (held[i] >= 0)
+            close(held[i]);
+    return NULL;
+}
+
+// Twenty seconds long with FD_ALL; otherwise until a few members have come in.
+static void members_get_in_during_a_flood(void **state)
+{
+    enum { MEMBERS_AT_LEAST = 4, LONG_S = 20, FLOODED_AT_LEAST = 3 * IN_HANDSHAKE_MAX };
+    const uint64_t until_us = clock_now_us() + (getenv("FD_ALL") ? LONG_S * 1000000ull : 0);
+    struct harness_server server;
+    struct harness_client peer;
+    pthread_t thread;
+    (void)state;
+    start(&server);
+    open_client(&peer, server.address);
+    struct flood flood = {.address = server.address};
+    assert_int_equal(pthread_create(&thread, NULL, flood_main, &flood), 0);
+    AWAIT(usleep(1000), atomic_load(&flood.connected) >= FLOODED_AT_LEAST);
+    for (uint32_t members = 0; members < MEMBERS_AT_LEAST || clock_now_us() < until_us; members++)
+        assert_serves(&peer, server.address);
+    atomic_store(&flood.stop, true);
+    pthread_join(thread, NULL);
+    assert_int_equal(peer.downs, 0);
     harness_close(&peer);
     harness_stop(&server);
 }
@@ -218,6 +314,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_oldest_of_too_many_silent_peers_go),
+        cmocka_unit_test(a_flood_from_elsewhere_drives_out_its_own),
+        cmocka_unit_test(members_get_in_during_a_flood),
         cmocka_unit_test(a_handshake_has_a_deadline_however_it_trickles),
         cmocka_unit_test(records_and_messages_that_are_too_long_are_refused),
         cmocka_unit_test(a_flood_of_handshakes_fills_neither_the_log_nor_the_port),
