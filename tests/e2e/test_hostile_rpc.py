@@ -304,7 +304,8 @@ def register_cases():
               bad("no incarnation", register(incarnation=0)),
               bad("another incarnation than in the hello", register(incarnation=1 << 41), "hello"),
               bad("an older incarnation of a worker that is there", register(name="kv-worker-0"), "", "OK"),
-              bad("a worker of another shape", register(more=blob(7, shape(layers=31))), "another model", "FAILED_PRECONDITION")]
+              bad("a worker of another shape", register(more=blob(7, shape(layers=31))), "", "OK"),  # it is told the right one
+              bad("a worker with a model that lacks its shape, and layers", register(more=blob(6, b"") + varint(24, 1)), "", "OK")]
     return cases
 
 
