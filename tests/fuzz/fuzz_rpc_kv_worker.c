@@ -100,7 +100,8 @@ static void fill_registered(struct shape_input *input, Fastdecode__RegisterReply
 // Rows of one or two sequences, in a layer; more follows from what is changed.
 static void fill_attend(struct shape_input *input, const struct peer_role *role, Fastdecode__AttendRequest *request)
 {
-    const uint32_t rows = shape_below(input, 6), reads = shape_below(input, 4) == 3, at = shape_byte(input);
+    const uint32_t rows = shape_below(input, 6), reads = shape_below(input, 4) == 3, at = shape_byte(input),
+                   how = shape_byte(input);
 
     request->incarnation = peers_base + role->number;
     request->step = 1 + shape_below(input, 4);
@@ -121,6 +122,17 @@ static void fill_attend(struct shape_input *input, const struct peer_role *role,
             request->row_first[i] = 512;
             request->row_position[i] = 512 + i % 3;
         }
+    }
+    if (how % 4 == 1) { // sparse ones
+        request->row_sparse = (ProtobufCBinaryData){rows, shape_take(rows)};
+        memset(request->row_sparse.data, 1, rows);
+    }
+    if (how % 4 == 2 && rows && request->row_position[0]) { // of a sequence that begins as another
+        request->n_share_sequence = request->n_share_from = request->n_share_positions = 1;
+        request->share_sequence = &request->row_sequence[0];
+        request->share_positions = &request->row_position[0];
+        request->share_from = shape_take(sizeof *request->share_from);
+        request->share_from[0] = 1 + how / 4 % SEQUENCES;
     }
     request->read_count = reads;
     request->n_read_sequence = request->n_read_first = request->n_read_end = reads;

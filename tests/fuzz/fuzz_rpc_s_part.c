@@ -379,7 +379,7 @@ static void fill_join(const struct peer_role *role, Fastdecode__JoinRequest *req
 
 static ProtobufCMessage *good_request(struct shape_input *input, const struct peer_role *role, const struct peer_method *method)
 {
-    ProtobufCMessage *message = SHAPE_MEMORY - shape_used > 1 << 16 ? shape_new(method->input) : NULL;
+    ProtobufCMessage *message = shape_new(method->input);
 
     if (!message)
         return NULL;

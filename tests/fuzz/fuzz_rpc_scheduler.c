@@ -86,7 +86,7 @@ static void fill_s_part(struct shape_input *input, Fastdecode__RegisterRequest *
     static Fastdecode__SamplingFeature features[] = {FASTDECODE__SAMPLING_FEATURE__SAMPLING_FEATURE_BANS,
                                                      FASTDECODE__SAMPLING_FEATURE__SAMPLING_FEATURE_POOLING};
     Fastdecode__ModelInfo *model = (Fastdecode__ModelInfo *)shape_new(&fastdecode__model_info__descriptor);
-    const uint32_t part = shape_below(input, 4); // of a pipeline of two: 1, 2
+    const uint32_t part = shape_below(input, 4); // of a pipeline of two: 1, 2; without a pool: 3
 
     request->kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_S_PART;
     request->tensor_address = request->control_address;
@@ -95,9 +95,9 @@ static void fill_s_part(struct shape_input *input, Fastdecode__RegisterRequest *
     model->context_tokens = 2048;
     model->kv = good_shape();
     request->model = model;
-    request->max_rows = 40;
+    request->max_rows = 256;
     request->mini_batches = 2;
-    request->pages_total = 64;
+    request->pages_total = part == 3 ? 0 : 64;
     request->rows_alike = request->takes_extents = true;
     request->first_layer = part == 2;
     request->layer_count = part == 1 || part == 2;
@@ -116,17 +116,17 @@ static void fill_worker(struct shape_input *input, Fastdecode__RegisterRequest *
     for (uint32_t i = 0; i < request->n_held; i++) {
         request->held[i] = (Fastdecode__HeldSequence *)shape_new(&fastdecode__held_sequence__descriptor);
         request->held[i]->sequence = peers_base + 1 + shape_below(input, SEQUENCES);
-        request->held[i]->positions = request->held[i]->certain = 1 + shape_below(input, 40);
+        request->held[i]->positions = request->held[i]->certain = 1 + shape_byte(input);
     }
 }
 
 static void fill_generate(struct shape_input *input, Fastdecode__GenerateRequest *request)
 {
-    static uint32_t tokens[64];
+    static uint32_t tokens[2048];
 
     for (uint32_t i = 0; i < ARRAY_COUNT(tokens); i++)
         tokens[i] = 1 + i % 5;
-    request->n_prompt = 1 + shape_below(input, ARRAY_COUNT(tokens));
+    request->n_prompt = 1 + shape_byte(input) * 6;
     request->prompt = tokens;
     request->sampling = (Fastdecode__Sampling *)shape_new(&fastdecode__sampling__descriptor);
     request->max_tokens = 1 + shape_below(input, 16);
@@ -239,7 +239,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     peers_begin();
     open_scheduler();
     shape_words =
-        (struct shape_words){.numbers = {peers_base, peers_base + 1, peers_base + 2, peers_base + 3, 100, 99, 40, 2048, 3},
+        (struct shape_words){.numbers = {peers_base, peers_base + 1, peers_base + 2, peers_base + 3, 100, 99, 256, 2048, 3},
                              .number_count = 9,
                              .texts = {"", "w1", "w2", "s-part", "s-part-2", "inproc://w1", "inproc://s1", "tcp://127.0.0.1:1",
                                        "f32/avx2", "model", "tcp://10.0.0.1:1"},

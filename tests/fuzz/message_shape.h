@@ -33,6 +33,9 @@ static union {
 } shape_memory; // of the messages of one input
 static size_t shape_used;
 
+// Whether there is memory for another good message of any type.
+static inline bool shape_has_room(void) { return SHAPE_MEMORY - shape_used > SHAPE_MEMORY / 8; }
+
 static inline uint8_t shape_byte(struct shape_input *input) { return input->at < input->end ? *input->at++ : 0; }
 static inline uint32_t shape_below(struct shape_input *input, uint32_t limit) { return shape_byte(input) % limit; }
 
@@ -200,14 +203,11 @@ static inline void shape_change_list(struct shape_input *input, const ProtobufCF
                   depth);
 }
 
-static inline void shape_change_at(struct shape_input *input, ProtobufCMessage *message, uint32_t depth)
+static inline void shape_change_field(struct shape_input *input, ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
+                                      uint32_t depth)
 {
-    const ProtobufCMessageDescriptor *descriptor = message->descriptor;
-
-    if (!descriptor->n_fields)
-        return;
-    const ProtobufCFieldDescriptor *field = &descriptor->fields[shape_below(input, descriptor->n_fields)];
     unsigned char *base = (unsigned char *)message;
+
     if (field->label == PROTOBUF_C_LABEL_REPEATED)
         shape_change_list(input, field, (size_t *)(void *)(base + field->quantifier_offset),
                           (void **)(void *)(base + field->offset), depth);
@@ -215,13 +215,25 @@ static inline void shape_change_at(struct shape_input *input, ProtobufCMessage *
         shape_set(input, field, base + field->offset, true, depth);
 }
 
-// Changes up to fifteen fields of a message, at any depth; often none or one.
+static inline void shape_change_at(struct shape_input *input, ProtobufCMessage *message, uint32_t depth)
+{
+    const ProtobufCMessageDescriptor *descriptor = message->descriptor;
+
+    if (descriptor->n_fields)
+        shape_change_field(input, message, &descriptor->fields[shape_below(input, descriptor->n_fields)], depth);
+}
+
+// Changes nothing, a field, up to fifteen fields at any depth, or about a quarter of the message's own.
 static inline void shape_change(struct shape_input *input, ProtobufCMessage *message)
 {
-    const uint32_t how = shape_byte(input), count = how < 64 ? 0 : how < 128 ? 1 : how % 16;
+    enum { NONE = 64, ONE = 112, SOME = 176 };
+    const uint32_t how = shape_byte(input), count = how < NONE ? 0 : how < ONE ? 1 : how < SOME ? how % 16 : 0;
 
     for (uint32_t i = 0; i < count; i++)
         shape_change_at(input, message, 0);
+    for (unsigned i = 0; how >= SOME && i < message->descriptor->n_fields; i++)
+        if (shape_below(input, 4) == 3)
+            shape_change_field(input, message, &message->descriptor->fields[i], 0);
 }
 
 #endif

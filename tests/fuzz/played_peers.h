@@ -74,7 +74,7 @@ struct peer_service {
     uint32_t role_count;
     uint32_t method_count; // that it serves: the first ones of peer_methods
     struct rpc_server *(*server_of)(const struct peer_method *method);
-    // A good message, which is then changed. NULL: this input has had its share of memory.
+    // A good message, which is then changed. NULL: there is none.
     ProtobufCMessage *(*good_request)(struct shape_input *input, const struct peer_role *role, const struct peer_method *method);
     ProtobufCMessage *(*good_reply)(struct shape_input *input, const struct peer_method *method, const ProtobufCMessage *request);
     // Messages that are written in place: write one, and return its bytes. 0: this method's are not. `message`: as changed.
@@ -408,7 +408,7 @@ static inline void peer_calls(const struct peer_service *service, struct shape_i
     const struct peer_method *method = &peer_methods.of[which % service->method_count];
     struct endpoint *server = (struct endpoint *)service->server_of(method); // its first part
     struct peer_pipe *pipe = peer_of_role(server, service, who);
-    ProtobufCMessage *message = pipe ? service->good_request(input, &service->roles[who], method) : NULL;
+    ProtobufCMessage *message = pipe && shape_has_room() ? service->good_request(input, &service->roles[who], method) : NULL;
 
     if (!message)
         return;
@@ -427,7 +427,8 @@ static inline void peer_answers(const struct peer_service *service, struct shape
     for (uint32_t i = 0; !call && i < PEER_CALLS_MAX; i++)
         if (peers.calls[(from + i) % PEER_CALLS_MAX].pipe)
             call = &peers.calls[(from + i) % PEER_CALLS_MAX];
-    ProtobufCMessage *message = call ? service->good_reply(input, peer_method_of(call->method), call->request) : NULL;
+    ProtobufCMessage *message = call && shape_has_room() ? service->good_reply(input, peer_method_of(call->method), call->request)
+                                                         : NULL;
     if (!message)
         return;
     shape_change(input, message);
