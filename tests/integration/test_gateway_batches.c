@@ -11,6 +11,8 @@
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
+#include "services/gateway/batch_runner_internal.h"
+#include "tests/integration/await.h"
 #include "tests/integration/gateway_rig.h"
 
 #define FORM "Content-Type: multipart/form-data; boundary=xyz\r\n"
@@ -73,6 +75,25 @@ int sqlite3_prepare_v2(sqlite3 *db, const char *text, int bytes, sqlite3_stmt **
         atomic_fetch_add(&failed_look_ups, 1);
     return code;
 }
+
+// There is no memory for a line, where a test says so (not under sanitizers, which have their own malloc).
+static atomic_bool lacks_memory;
+static atomic_uint lacked;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { CAN_LACK = false };
+#else
+enum { CAN_LACK = true };
+void *__libc_malloc(size_t size);
+
+void *malloc(size_t size)
+{
+    if (!atomic_load(&lacks_memory) || size != sizeof(struct batch_item))
+        return __libc_malloc(size);
+    atomic_fetch_add(&lacked, 1);
+    return NULL;
+}
+#endif
 
 static const char *key_file; // of the next gateway that is opened; NULL: none
 
@@ -208,6 +229,22 @@ static void test_class(void **state)
     start_batch(20, 3, id);
     wait_status(id, "completed");
     assert_int_equal(fake_look(&fake).latency_class, FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH);
+    check_results(id, 20, 3);
+}
+
+// A line waits for memory, and no other one is left out.
+static void test_no_memory_for_a_line(void **state)
+{
+    char id[64];
+    (void)state;
+
+    if (!CAN_LACK)
+        skip();
+    atomic_store(&lacks_memory, true);
+    start_batch(20, 3, id);
+    AWAIT(usleep(1000), atomic_load(&lacked) > 2);
+    atomic_store(&lacks_memory, false);
+    wait_status(id, "completed");
     check_results(id, 20, 3);
 }
 
@@ -522,6 +559,7 @@ int main(int argc, char **argv)
 #define CASE(fn) cmocka_unit_test_setup_teardown(fn, open_both, close_other)
     const struct CMUnitTest tests[] = {
         CASE(test_class),
+        CASE(test_no_memory_for_a_line),
         CASE(test_window),
         CASE(test_refused),
         CASE(test_scheduler_away),
