@@ -9,7 +9,7 @@ libgnutls28-dev libjansson-dev libcurl4-openssl-dev libpcre2-dev libutf8proc-dev
 python3-venv"
 cuda="g++"
 test="libcmocka-dev g++ clang clang-format libclang-rt-14-dev binutils git shellcheck curl procps universal-ctags
-openssl chromium chromium-driver prometheus mandoc zsh fish systemd"
+openssl chromium chromium-driver prometheus mandoc zsh fish systemd stress-ng"
 arm="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 deploy="podman catatonit runc mmdebstrap crun uidmap slirp4netns iptables netavark aardvark-dns python3 python3-venv curl"
 image="ca-certificates"

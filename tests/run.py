@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
 """Runs groups of tests, several items at a time and the longest first; the last line is "N passed, N failed, N skipped".
 
-  tests/run.py [--build DIR] [--venv DIR] [--jobs N] [--only ITEM,ITEM] [--fail-fast] GROUP...
+  tests/run.py [--build DIR] [--venv DIR] [--jobs N] [--only ITEM,ITEM | --changed REVISION] [--repeat N] [--beside-load] [--fail-fast] GROUP...
 
 Groups: lint (tests/lint/*.sh), unit, kernels, integration (cmocka programs under DIR/tests/GROUP), fuzz (short runs of
 DIR/tests/fuzz from the committed corpus), e2e, e2e-full and e2e-sanitizer (pytest; by the markers `full` and `sanitizer`).
 
 An item is a script, a program or a file of pytest. Tests marked `alone` need all cores and run last, one after the other.
 An item is ended when none of its tests has finished for LIMIT_S, times the pace of this machine (tests/e2e/pace.py): what
-had finished by then still counts. With --fail-fast the first failure ends the queue. Output of what passed is not shown. How long items took is kept in DIR/durations.json and orders the next run.
+had finished by then still counts. With --fail-fast the first failure ends the queue. Output of what passed is not shown. How long items took is kept in
+DIR/durations.json and orders the next run.
+
+With --repeat everything runs N times, and what failed is listed with how often. --beside-load keeps all cores busy meanwhile (stress-ng).
 
 Settings: FD_JOBS (items at a time; one more than there are cores: tests wait a third of their time), FUZZ_SECONDS (a fuzz target, 20), FD_TALLY (a
 file to append the counts to), FD_SEED (seed.py: which cases of large tables), FD_SHARD=K/N (of e2e-full, the tests whose name falls to shard K of N).
 """
 import argparse
+import collections
+import contextlib
 import glob
 import json
 import os
@@ -51,6 +56,7 @@ class Item:
         self.group, self.name, self.command, self.alone = group, f"{group}/{name}", command, alone
         self.env = dict(os.environ, **(env or {}))
         self.limit_s = LIMIT_S.get(group, DEFAULT_LIMIT_S)
+        self.round = 0  # of --repeat
         self.results = None  # the file that pytest adds a line to after each test
         self.expired = False
         self.cases = []  # (name, "passed", "failed" or "skipped", text)
@@ -66,7 +72,7 @@ class Item:
                 self.env.update(FD_RESULTS=report)
             with open(output_path, "wb") as output:
                 process = subprocess.Popen(self.command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                           env=self.env, start_new_session=True)
+                                           env=self.env, process_group=0)  # no session of its own, which would have its share of time beside load()
                 code = self.wait(process)
             with open(output_path, encoding="utf-8", errors="replace") as file:
                 self.judge(code, file.read(), report)
@@ -188,6 +194,42 @@ def fuzz_item(name, path):
     return item
 
 
+def sources(item, build):
+    """The files under tests/ that an item is made of: a program's by what it includes, a file of pytest's by what it imports but for conftest.py."""
+    group, name = item.name.split(" ")[0].split("/")
+    if group not in PROGRAM_GROUPS:
+        own = f"tests/{re.sub('^e2e-[a-z]+', 'e2e', group)}/{name}" if group != "fuzz" else f"tests/fuzz/{name}.c"
+        with open(own, encoding="utf-8") as file:
+            imported = re.findall(r"^\s*(?:from|import) (\w+)", file.read(), re.M)
+        return {own, *(f"tests/e2e/{module}.py" for module in imported if module != "conftest")}
+    found = set()
+    for path in (f"{build}/obj/tests/{group}/{name}.d", f"{build}/obj/emulated/tests/cuda/{name}.c.d"):
+        with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
+            found.update(os.path.normpath(word) for word in file.read().split() if "tests/" in word)
+    return found
+
+
+def changed_since(revision):
+    """Files under tests/ that differ from a revision, or are new."""
+    commands = (["git", "diff", "--name-only", revision, "--", "tests"], ["git", "ls-files", "--others", "--exclude-standard", "tests"])
+    return {line for command in commands for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()}
+
+
+@contextlib.contextmanager
+def load(wanted):
+    """Keeps as many cores busy as there are, at the priority of the tests."""
+    if not wanted:
+        yield
+        return
+    command = ["setpriv", "--pdeathsig", "TERM", "--", "stress-ng", "--quiet", "--cpu", str(len(os.sched_getaffinity(0)))]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
 class Run:
     """A queue of items, a few threads that take from it, and what came of them."""
 
@@ -199,7 +241,7 @@ class Run:
         except (OSError, ValueError):
             self.durations = {}
         self.jobs, self.lock = jobs, threading.Lock()
-        self.queue = sorted((item for item in items if not item.alone), key=self.expected_s)
+        self.queue = sorted((item for item in items if not item.alone), key=lambda item: (-item.round, self.expected_s(item)))
         self.alone = [item for item in items if item.alone]
         self.count = {"passed": 0, "failed": 0, "skipped": 0}
         self.by_group = {}
@@ -244,43 +286,73 @@ class Run:
             thread.join()
         self.queue = self.alone
         self.take()
+
+    def keep_durations(self):
         os.makedirs(os.path.dirname(self.durations_path), exist_ok=True)
         with open(self.durations_path, "w", encoding="utf-8") as file:
             json.dump(self.durations, file, indent=0, sort_keys=True)
 
 
-def main():
+def options():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--build", default="build")
     arguments.add_argument("--venv", default="build/venv")
     arguments.add_argument("--jobs", type=int, default=int(os.environ.get("FD_JOBS") or len(os.sched_getaffinity(0)) + 1))
     arguments.add_argument("--only", help="the items of the groups to run, as unit/test_wire or e2e/test_api.py; several with commas")
+    arguments.add_argument("--changed", metavar="REVISION", help="the items whose tests, or what these include or import, differ from a revision")
+    arguments.add_argument("--repeat", type=int, default=1, metavar="N", help="run everything so many times")
+    arguments.add_argument("--beside-load", action="store_true", help="keep all cores busy meanwhile, with stress-ng")
     arguments.add_argument("--fail-fast", action="store_true", help="start nothing more after a failure")
     arguments.add_argument("group", nargs="+", choices=GROUPS)
-    chosen = arguments.parse_args()
-    os.chdir(ROOT)
-    os.environ["FD_BUILD"] = chosen.build
-    os.environ["FD_PACE"] = str(pace.factor())
-    os.environ["FD_SEED"] = str(seed())
-    began = time.monotonic()
-    print(f"pace {pace.factor():.2f}: waits are that many times as long as on the reference machine; FD_SEED={seed()}")
-    sys.stdout.flush()
-    items = [item for group in chosen.group for item in items_of(group, chosen.build, chosen.venv)]
-    if chosen.only:
-        items = [item for item in items if item.name.split(" ")[0] in chosen.only.split(",")]
-    if chosen.fail_fast:
-        for item in items:
-            item.command += ["-x"] if item.group in MARKERS else []
-    run = Run(items, chosen.jobs, f"{chosen.build}/durations.json", chosen.fail_fast)
-    run.all()
+    return arguments.parse_args()
+
+
+def chosen_items(chosen):
+    """The items of all rounds."""
+    changed = changed_since(chosen.changed) if chosen.changed else None
+    for number in range(chosen.repeat):
+        for item in (item for group in chosen.group for item in items_of(group, chosen.build, chosen.venv)):
+            if chosen.only and item.name.split(" ")[0] not in chosen.only.split(","):
+                continue
+            if changed is not None and not changed & sources(item, chosen.build):
+                continue
+            if chosen.fail_fast:
+                item.command += ["-x"] if item.group in MARKERS else []
+            item.round = number
+            yield item
+
+
+def report(run, rounds):
     for group, count in run.by_group.items():
         print(f"{group}: {count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped")
     for title, names in (("skipped:", run.skipped), ("failed:", run.failed)):
-        if names:
-            print(title, *names, sep="\n  ")
+        lines = [name + (f": {times} of {rounds}" if rounds > 1 else "") for name, times in collections.Counter(names).items()]
+        if lines:
+            print(title, *lines, sep="\n  ")
     if "FD_TALLY" in os.environ:  # of a longer check, which adds up
         with open(os.environ["FD_TALLY"], "a", encoding="utf-8") as file:
             file.write("{passed} {failed} {skipped}\n".format(**run.count))
+
+
+def main():
+    chosen = options()
+    os.chdir(ROOT)
+    began = time.monotonic()
+    items = list(chosen_items(chosen))
+    if chosen.changed and not items:
+        print(f"no test of {', '.join(chosen.group)} differs from {chosen.changed}")
+        return 0
+    with load(chosen.beside_load):
+        os.environ["FD_BUILD"] = chosen.build
+        os.environ["FD_PACE"] = str(pace.factor())
+        os.environ["FD_SEED"] = str(seed())
+        print(f"pace {pace.factor():.2f}: waits are that many times as long as on the reference machine; FD_SEED={seed()}")
+        sys.stdout.flush()
+        run = Run(items, chosen.jobs, f"{chosen.build}/durations.json", chosen.fail_fast)
+        run.all()
+    if not chosen.beside_load:
+        run.keep_durations()
+    report(run, chosen.repeat)
     print(f"in {time.monotonic() - began:.0f} s")
     print("{passed} passed, {failed} failed, {skipped} skipped".format(**run.count))
     return 1 if run.failed or not run.count["passed"] else 0
