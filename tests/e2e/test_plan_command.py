@@ -168,7 +168,7 @@ def test_a_model_is_measured_on_this_machine(tmp_path):
     assert plan("--measure", "--model", MODEL, path).returncode == 0
     points = [line.split(" = ")[1].split() for line in path.read_text().splitlines() if line.startswith("layer_us_at")][0]
     layer_us = {int(rows): float(us) for rows, us in (point.split(":") for point in points)}
-    assert {1, 8, 64, 256} <= set(layer_us) and layer_us[256] > layer_us[8]
+    assert {1, 8, 64, 256} <= set(layer_us) and min(layer_us.values()) > 0
     found = planned("--model", MODEL, "--gpu", path, "--worker", path, "--batch", 8, "--workers", 0, "--prompt", 0, "--gen", 64)
     assert found["s_part_layer_us"] == pytest.approx(layer_us[8], rel=0.01)
     said = refused("--shape", "llama-7b", "--gpu", path, "--worker", path)
