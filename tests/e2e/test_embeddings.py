@@ -271,7 +271,11 @@ def test_ranks(start_mesh, labels, form, options):
     assert scores == sorted(scores, reverse=True) and sorted(item["index"] for item in reply["results"]) == list(range(len(texts)))
     assert all(item["document"]["text"] == texts[item["index"]] for item in reply["results"]) and reply["usage"]["total_tokens"] > 0
     first = mesh.post("/v1/rerank", {"query": "the", "documents": [{"text": text} for text in texts], "top_n": 2, "return_documents": False})
-    assert first["results"] == [{key: item[key] for key in ("index", "relevance_score")} for item in reply["results"][:2]]
+    score_of = {item["index"]: item["relevance_score"] for item in reply["results"]}
+    assert len(first["results"]) == 2
+    for item, score in zip(first["results"], scores):  # but for the last digits: the class f32 promises no bytes, they depend on what is computed together
+        assert set(item) == {"index", "relevance_score"}
+        assert abs(item["relevance_score"] - score) < LIMIT and abs(item["relevance_score"] - score_of[item["index"]]) < LIMIT
     for body, param in (({"documents": ["a"]}, "query"), ({"query": 5, "documents": ["a"]}, "query"), ({"query": "a"}, "documents"),
                         ({"query": "a", "documents": []}, "documents"), ({"query": "a", "documents": "b"}, "documents"),
                         ({"query": "a", "documents": ["b", {"title": "c"}]}, "documents[1]"), ({"query": "a", "documents": ["b"], "top_n": 0}, "top_n"),
