@@ -439,19 +439,21 @@ static inline void fake_set_metrics(struct fake *fake, const char *text)
     pthread_mutex_unlock(&fake->mutex);
 }
 
-// Waits until accept(settings, wanted); false after ten seconds, scaled.
+// Waits until accept(settings, wanted); false where it is not true in time.
 static inline bool fake_wait(struct fake *fake, bool (*accept)(const struct fake_settings *, uint32_t), uint32_t wanted)
 {
-    struct timespec limit;
-    bool ok = true;
+    struct pace_deadline deadline = pace_deadline(PACE_WAIT_US);
+    bool accepted;
 
-    clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_sec += (time_t)(pace_us(10000000) / 1000000);
     pthread_mutex_lock(&fake->mutex);
-    while (ok && !accept(&fake->settings, wanted))
-        ok = pthread_cond_timedwait(&fake->changed, &fake->mutex, &limit) == 0;
+    while (!(accepted = accept(&fake->settings, wanted)) && !pace_passed(&deadline)) {
+        struct timespec limit;
+        clock_gettime(CLOCK_REALTIME, &limit);
+        limit.tv_sec += 1 + pace_left_ms(&deadline) / 1000;
+        pthread_cond_timedwait(&fake->changed, &fake->mutex, &limit);
+    }
     pthread_mutex_unlock(&fake->mutex);
-    return ok;
+    return accepted;
 }
 
 #endif

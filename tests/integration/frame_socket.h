@@ -18,7 +18,7 @@
 #include "common/base/status.h"
 #include "tests/integration/pace.h"
 
-enum { FRAME_WAIT_MS = 20000, FRAME_BODY_MAX = 1 << 16 };
+enum { FRAME_BODY_MAX = 1 << 16 };
 
 struct frame_socket {
     int fd;
@@ -29,15 +29,13 @@ static inline bool frame_write(const struct frame_socket *frame, const void *byt
     return send(frame->fd, bytes, length, MSG_NOSIGNAL) == (ssize_t)length;
 }
 
-static inline int frame_wait_ms(void) { return (int)(pace_us(FRAME_WAIT_MS * 1000u) / 1000); }
-
-// False: the peer closed, or said nothing for frame_wait_ms().
+// False: the peer closed, or said nothing in time.
 static inline bool frame_read(const struct frame_socket *frame, void *bytes, size_t length)
 {
     unsigned char *at = bytes;
     while (length) {
         struct pollfd ready = {.fd = frame->fd, .events = POLLIN};
-        ssize_t got = poll(&ready, 1, frame_wait_ms()) == 1 ? recv(frame->fd, at, length, 0) : -1;
+        ssize_t got = pace_poll(&ready, 1) ? recv(frame->fd, at, length, 0) : -1;
         if (got <= 0)
             return false;
         at += got;

@@ -10,9 +10,10 @@
 #include "common/base/log.h"
 #include "services/gateway/gateway.h"
 #include "services/gateway/language.h"
+#include "tests/integration/await.h"
+#include "tests/integration/even_priority.h"
 #include "tests/integration/fake_scheduler.h"
 #include "tests/integration/http_client.h"
-#include "tests/integration/pace.h"
 #include "tests/unit/gguf_build.h"
 
 #define CHAT "/v1/chat/completions"
@@ -90,20 +91,7 @@ static inline struct gateway_config make_config(void)
     return config;
 }
 
-static inline void wait_ready(uint32_t at)
-{
-    uint64_t limit_us = clock_now_us() + pace_us(10000000);
-
-    for (;;) {
-        struct http_reply reply = http_call(at, "GET", "/ready", "", "");
-        int status = http_status(&reply);
-        http_free(&reply);
-        if (status == 200)
-            return;
-        assert_true(clock_now_us() < limit_us);
-        usleep(2000);
-    }
-}
+static inline void wait_ready(uint32_t at) { AWAIT(usleep(2000), http_ask(at, "GET", "/ready", "", "") == 200); }
 
 static inline int set_up(void **state)
 {

@@ -156,7 +156,7 @@ static inline const char *bad_frame_check(const char *address, const struct bad_
 
     if (!wrong && frame->outcome == FRAME_CLOSED) {
         struct pollfd ready = {.fd = client.fd, .events = POLLIN};
-        while (poll(&ready, 1, frame_wait_ms()) == 1 && recv(client.fd, &byte, 1, 0) == 1) // its hello
+        while (pace_poll(&ready, 1) && recv(client.fd, &byte, 1, 0) == 1) // its hello
             ;
         wrong = poll(&ready, 1, 0) == 1 ? NULL : "the connection was not closed";
     } else if (!wrong && frame->outcome == FRAME_IGNORED) {

@@ -148,9 +148,9 @@ static void test_deadline_before_the_first_token(void **state)
     (void)state;
 
     config.request_timeout_s = 0.2;
-    config.ready_grace_s = 10;
+    config.ready_grace_s = 600;
+    fake_set(&fake, false, false, 0, 10000); // before the gateway asks: it would begin
     assert_int_equal(gateway_open(&config, &hurried, &error), STATUS_OK);
-    fake_set(&fake, false, false, 0, 10000);
     snprintf(body, sizeof body, "{\"prompt\":[%u,%u],\"echo\":true,\"max_tokens\":2}", fake.letters[0], fake.letters[1]);
     reply = http_call(gateway_port(hurried), "POST", COMPLETION, "", body);
     assert_int_equal(http_status(&reply), 200);

@@ -183,13 +183,13 @@ static struct http_reply look(const char *id)
 
 static void wait_status(const char *id, const char *wanted)
 {
-    uint64_t limit_us = clock_now_us() + pace_us(20000000);
+    struct pace_deadline deadline = pace_deadline(PACE_WAIT_US);
     char status[64] = "";
 
     while (strcmp(status, wanted) != 0) {
         struct http_reply reply = look(id);
         take_string(&reply, "status", status, sizeof status);
-        if (clock_now_us() > limit_us)
+        if (pace_passed(&deadline))
             fail_msg("%s is not what is wanted (%s): %s", status, wanted, reply.data);
         http_free(&reply);
         usleep(5000);
@@ -364,8 +364,7 @@ static void test_uploads(void **state)
 {
     char path[160], header[256];
     struct http_reply reply;
-    uint64_t limit_us;
-    int fd, status;
+    int fd;
     (void)state;
 
     fd = http_connect(at);
@@ -374,14 +373,9 @@ static void test_uploads(void **state)
     snprintf(path, sizeof path, "--xyz\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nhalf");
     assert_int_equal(send(fd, path, strlen(path), 0), strlen(path));
     snprintf(path, sizeof path, "ls %s/files | grep -q part", batch_dir);
-    limit_us = clock_now_us() + pace_us(10000000);
-    while ((status = system(path)) != 0 && clock_now_us() < limit_us)
-        usleep(10000);
-    assert_int_equal(status, 0);
+    AWAIT(usleep(10000), system(path) == 0);
     close(fd);
-    while ((status = system(path)) == 0 && clock_now_us() < limit_us)
-        usleep(10000);
-    assert_int_not_equal(status, 0);
+    AWAIT(usleep(10000), system(path) != 0);
     reply = http_call(at, "POST", "/v1/files", FORM "Expect: 100-continue\r\nContent-Length: 600000000\r\n", "");
     assert_int_equal(http_status(&reply), 400); // two lengths
     http_free(&reply);
@@ -412,7 +406,6 @@ static void test_cancel_that_is_not_seen(void **state)
 {
     uint32_t before = atomic_load(&failed_look_ups);
     struct http_reply reply;
-    uint64_t limit_us;
     char id[64];
     (void)state;
 
@@ -427,10 +420,7 @@ static void test_cancel_that_is_not_seen(void **state)
                       "{\"input_file_id\":\"x\",\"endpoint\":\"" COMPLETION "\",\"completion_window\":\"24h\"}");
     assert_int_equal(http_status(&reply), 404);
     http_free(&reply);
-    limit_us = clock_now_us() + pace_us(10000000);
-    while (atomic_load(&failed_look_ups) == before && clock_now_us() < limit_us)
-        usleep(1000);
-    assert_int_not_equal(atomic_load(&failed_look_ups), before);
+    AWAIT(usleep(1000), atomic_load(&failed_look_ups) != before);
     change_database("ALTER TABLE aside RENAME TO batches");
     wait_status(id, "cancelled");
 }
@@ -477,56 +467,52 @@ static void test_full_disk(void **state)
     }
 }
 
+enum { SLOW_UPLOADS = 64 };
+
+// Sends another byte of each upload that is neither answered nor shut; returns how many those are.
+static uint32_t send_slowly(const struct http_reply *uploads)
+{
+    uint32_t open = 0;
+    char byte;
+
+    for (uint32_t i = 0; i < SLOW_UPLOADS; i++)
+        open += recv(uploads[i].fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && send(uploads[i].fd, "x", 1, MSG_NOSIGNAL) == 1;
+    return open;
+}
+
 // Uploads of a byte now and then are ended, their places are free again, and nothing is left of them.
 static void test_slow_uploads(void **state)
 {
-    enum { UPLOADS = 64 };
-    struct http_reply uploads[UPLOADS], reply;
-    uint64_t limit_us = clock_now_us() + pace_us(15000000);
+    struct http_reply uploads[SLOW_UPLOADS];
     char command[200];
-    uint32_t ended = 0;
     int status;
     (void)state;
 
     gateway_close(other);
-    body_timeout_s = 1;
+    body_timeout_s = (double)pace_us(1000000) / 1e6;
     open_other();
     body_timeout_s = 60;
-    for (uint32_t i = 0; i < UPLOADS; i++) {
+    for (uint32_t i = 0; i < SLOW_UPLOADS; i++) {
         uploads[i] = begin_upload("none");
         assert_true(send(uploads[i].fd, SLOW_PART, strlen(SLOW_PART), MSG_NOSIGNAL) > 0);
     }
-    while (ended < UPLOADS && clock_now_us() < limit_us) {
-        ended = 0;
-        for (uint32_t i = 0; i < UPLOADS; i++) // once it is answered, or shut
-            ended += recv(uploads[i].fd, command, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || send(uploads[i].fd, "x", 1, MSG_NOSIGNAL) < 0;
-        usleep(50000);
-    }
-    assert_int_equal(ended, UPLOADS);
-    for (uint32_t i = 0; i < UPLOADS; i++) {
+    AWAIT(usleep(50000), send_slowly(uploads) == 0);
+    for (uint32_t i = 0; i < SLOW_UPLOADS; i++) {
         http_read_all(&uploads[i]);
         assert_int_equal(http_status(&uploads[i]), 408);
         http_free(&uploads[i]);
     }
-    do {
-        reply = http_call(at, "POST", "/v1/files", FORM, small_file);
-        status = http_status(&reply);
-        http_free(&reply);
-    } while (status == 429 && clock_now_us() < limit_us);
+    AWAIT(usleep(10000), (status = http_ask(at, "POST", "/v1/files", FORM, small_file)) != 429);
     assert_int_equal(status, 200);
     snprintf(command, sizeof command, "ls %s/files | grep part", batch_dir);
-    while ((status = system(command)) == 0 && clock_now_us() < limit_us)
-        usleep(10000);
-    assert_int_not_equal(status, 0);
+    AWAIT(usleep(10000), system(command) != 0);
 }
 
 // One key has its share of the places for uploads, and the others have theirs.
 static void test_uploads_of_one_key(void **state)
 {
     enum { SHARE = 16 };
-    struct http_reply uploads[SHARE], reply;
-    uint64_t limit_us = clock_now_us() + pace_us(10000000);
-    int status;
+    struct http_reply uploads[SHARE];
     static char path[160];
     FILE *file;
     (void)state;
@@ -540,15 +526,9 @@ static void test_uploads_of_one_key(void **state)
     open_other();
     for (uint32_t i = 0; i < SHARE; i++)
         uploads[i] = begin_upload("alpha");
-    do { // once the gateway has seen them all
-        reply = http_call(at, "POST", "/v1/files", FORM "Authorization: Bearer alpha\r\n", small_file);
-        status = http_status(&reply);
-        http_free(&reply);
-    } while (status != 429 && clock_now_us() < limit_us);
-    assert_int_equal(status, 429);
-    reply = http_call(at, "POST", "/v1/files", FORM "Authorization: Bearer beta\r\n", small_file);
-    assert_int_equal(http_status(&reply), 200);
-    http_free(&reply);
+    AWAIT((void)0, http_ask(at, "POST", "/v1/files", FORM "Authorization: Bearer alpha\r\n", small_file) ==
+                       429); // once it has seen them all
+    assert_int_equal(http_ask(at, "POST", "/v1/files", FORM "Authorization: Bearer beta\r\n", small_file), 200);
     for (uint32_t i = 0; i < SHARE; i++)
         http_free(&uploads[i]);
     key_file = NULL;

@@ -66,7 +66,7 @@ static void expect_retry_after(const struct http_reply *reply)
 static void test_full(void **state)
 {
     uint32_t started = fake_look(&fake).started;
-    uint64_t limit_us = clock_now_us() + pace_us(10000000);
+    struct pace_deadline deadline = pace_deadline(PACE_WAIT_US);
     struct http_reply reply;
     (void)state;
 
@@ -77,7 +77,7 @@ static void test_full(void **state)
     http_free(&reply);
     fake_set(&fake, true, false, 10, 10); // known to be full: not even parsed, once the news is here
     do {
-        assert_true(clock_now_us() < limit_us);
+        assert_false(pace_passed(&deadline));
         reply = http_call(port, "POST", COMPLETION, "", "this is no JSON");
         if (http_status(&reply) == 429)
             break;
@@ -92,27 +92,14 @@ static void test_full(void **state)
 static void test_not_ready(void **state)
 {
     struct http_reply reply;
-    uint64_t limit_us = clock_now_us() + pace_us(10000000);
-    int status;
     (void)state;
 
     fake_set(&fake, false, false, 0, 10);
-    do {
-        assert_true(clock_now_us() < limit_us);
-        reply = http_call(port, "GET", "/ready", "", "");
-        status = http_status(&reply);
-        http_free(&reply);
-    } while (status != 503);
+    AWAIT(usleep(2000), http_ask(port, "GET", "/ready", "", "") == 503);
     reply = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 "}");
     assert_int_equal(http_status(&reply), 503);
     expect_retry_after(&reply);
     assert_non_null(strstr(reply.data, "no s-part"));
-    http_free(&reply);
-    // one that is ready in time is served
-    reply = http_send(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":3}");
-    fake_set(&fake, true, false, 0, 10);
-    http_read_all(&reply);
-    assert_non_null(strstr(reply.data, canned(5, 0, 3)));
     http_free(&reply);
 }
 
@@ -148,21 +135,37 @@ static void test_slow_headers(void **state)
     gateway_close(impatient);
 }
 
-// Until so many requests of that gateway are being answered, the question itself among them.
-static void wait_active(uint32_t at, uint32_t count)
+// Whether so many requests of that gateway are being answered, the question itself among them.
+static bool are_active(uint32_t at, uint32_t count)
 {
-    uint64_t limit_us = clock_now_us() + pace_us(10000000);
+    struct http_reply reply = http_call(at, "GET", "/metrics", "", "");
     char wanted[64];
-    bool seen = false;
 
     snprintf(wanted, sizeof wanted, "\nfastdecode_gateway_http_active %u\n", count);
-    while (!seen) {
-        struct http_reply reply = http_call(at, "GET", "/metrics", "", "");
-        seen = strstr(reply.data, wanted) != NULL;
-        http_free(&reply);
-        assert_true(seen || clock_now_us() < limit_us);
-        usleep(20000);
-    }
+    bool seen = strstr(reply.data, wanted) != NULL;
+    http_free(&reply);
+    return seen;
+}
+
+// A mesh that is ready in time serves what has waited for it.
+static void test_ready_in_time(void **state)
+{
+    struct gateway_config config = make_config();
+    struct gateway *patient;
+    struct http_reply reply;
+    struct error error;
+    (void)state;
+
+    config.ready_grace_s = 600;
+    fake_set(&fake, false, false, 0, 10);
+    assert_int_equal(gateway_open(&config, &patient, &error), STATUS_OK);
+    reply = http_send(gateway_port(patient), "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":3}");
+    AWAIT(usleep(20000), are_active(gateway_port(patient), 2));
+    fake_set(&fake, true, false, 0, 10);
+    http_read_all(&reply);
+    assert_non_null(strstr(reply.data, canned(5, 0, 3)));
+    http_free(&reply);
+    gateway_close(patient);
 }
 
 // An answer that nobody reads is not kept for ever.
@@ -185,9 +188,8 @@ static void test_client_does_not_read(void **state)
         body[i] = 'a';
     strcpy(body + PROMPT_BYTES, "\"}");
     reply = http_send(gateway_port(impatient), "POST", "/tokenize", "", body);
-    assert_int_equal(recv(reply.fd, body, 12, MSG_WAITALL), 12);
-    assert_memory_equal(body, "HTTP/1.1 200", 12);
-    wait_active(gateway_port(impatient), 1);
+    assert_true(http_read_until(&reply, "HTTP/1.1 200", 1));
+    AWAIT(usleep(20000), are_active(gateway_port(impatient), 1));
     http_free(&reply);
     gateway_close(impatient);
     free(body);
@@ -240,7 +242,7 @@ static void test_bodies_together(void **state)
         assert_int_equal(send(clients[i].fd, head, sizeof head - 1, MSG_NOSIGNAL), sizeof head - 1);
         assert_int_equal(send(clients[i].fd, body, BODY_BYTES - 1, MSG_NOSIGNAL), BODY_BYTES - 1);
     }
-    wait_active(port_small, CLIENTS + 1);
+    AWAIT(usleep(20000), are_active(port_small, CLIENTS + 1));
     for (i = 0; i < CLIENTS; i++)
         assert_int_equal(send(clients[i].fd, body, 1, MSG_NOSIGNAL), 1);
     for (i = 0; i < CLIENTS; i++) {
@@ -362,17 +364,9 @@ int main(int argc, char **argv)
 {
 #define CASE(fn) cmocka_unit_test_setup(fn, reset)
     const struct CMUnitTest tests[] = {
-        CASE(test_scheduler_dies),
-        CASE(test_client_leaves),
-        CASE(test_full),
-        CASE(test_not_ready),
-        CASE(test_mesh_of_an_older_release),
-        CASE(test_slow_headers),
-        CASE(test_client_does_not_read),
-        CASE(test_answer_slower_than_idle),
-        CASE(test_bodies_together),
-        CASE(test_drain),
-        CASE(test_drain_with_notice),
+        CASE(test_scheduler_dies),           CASE(test_client_leaves),   CASE(test_full),         CASE(test_not_ready),
+        CASE(test_mesh_of_an_older_release), CASE(test_ready_in_time),   CASE(test_slow_headers), CASE(test_client_does_not_read),
+        CASE(test_answer_slower_than_idle),  CASE(test_bodies_together), CASE(test_drain),        CASE(test_drain_with_notice),
         CASE(test_close_with_open_streams),
     };
     if (argc > 1)

@@ -152,7 +152,7 @@ static void test_unsent_answers(void **state)
     struct gateway_config config = make_config();
     struct gateway *small;
     struct http_reply greedy, reply;
-    char *body = text_body(1 << 20, ""), head[12];
+    char *body = text_body(1 << 20, "");
     uint32_t at;
     (void)state;
 
@@ -175,8 +175,7 @@ static void test_unsent_answers(void **state)
     small = open_with(&config);
     at = gateway_port(small);
     greedy = http_send(at, "POST", "/tokenize", "", body);
-    assert_int_equal(recv(greedy.fd, head, sizeof head, MSG_WAITALL), sizeof head);
-    assert_memory_equal(head, "HTTP/1.1 200", 12);
+    assert_true(http_read_until(&greedy, "HTTP/1.1 200", 1));
     reply = http_call(at, "POST", "/tokenize", "", body);
     assert_int_equal(http_status(&reply), 429);
     http_free(&reply);

@@ -16,8 +16,6 @@
 #include "common/rpc/rpc.h"
 #include "tests/integration/rpc_bad_frames.h"
 
-enum { LIMIT_US = 20 * 1000 * 1000 };
-
 struct test_server {
     pthread_t thread;
     struct frame_socket silent; // connects and says not one word more
@@ -90,7 +88,7 @@ static void run_frames(const struct test_server *server)
     assert_true(frame_send(&small, "\x08\x02\x11\x01\0\0\0\0\0\0\0", 11));
     assert_true(frame_receive(&small, body) > 0);
     close(small.fd);
-    assert_int_equal(poll(&closed, 1, frame_wait_ms()), 1);
+    assert_true(pace_poll(&closed, 1));
     assert_int_equal(recv(server->silent.fd, hello, sizeof hello, 0), 0);
 }
 
@@ -213,7 +211,7 @@ static void meet(struct rpc_loop *loop, const char *address, const struct answer
         .address = address, .hello = {.service = "client"}, .on_up = on_up, .on_down = on_down, .user = &client};
     struct rpc_channel *channel;
     struct error error;
-    uint64_t limit_us = clock_now_us() + pace_us(LIMIT_US);
+    struct pace_deadline deadline = pace_deadline(PACE_WAIT_US);
     bool called = false;
 
     assert_int_equal(rpc_channel_open(loop, &config, &channel, &error), STATUS_OK);
@@ -225,7 +223,7 @@ static void meet(struct rpc_loop *loop, const char *address, const struct answer
                              STATUS_OK);
             called = true;
         }
-        if (clock_now_us() > limit_us)
+        if (pace_passed(&deadline))
             fail_msg("%s: the channel stayed", answer->name);
     }
     assert_int_equal(client.ups, answer->greeted);

@@ -144,7 +144,7 @@ static bool is_closed(const struct frame_socket *socket)
 {
     struct pollfd ready = {.fd = socket->fd, .events = POLLIN};
     char byte;
-    return poll(&ready, 1, frame_wait_ms()) == 1 && recv(socket->fd, &byte, 1, 0) <= 0;
+    return pace_poll(&ready, 1) && recv(socket->fd, &byte, 1, 0) <= 0;
 }
 
 // --- tests ---
@@ -406,7 +406,7 @@ static void descriptors_are_not_taken(void **state)
     assert_int_equal(sendmsg(local.fd, &message, MSG_NOSIGNAL), 1);
     close(ends[1]);
     struct pollfd ended = {.fd = ends[0], .events = POLLIN};
-    assert_int_equal(poll(&ended, 1, frame_wait_ms()), 1);
+    assert_true(pace_poll(&ended, 1));
     assert_int_equal(ended.revents, POLLHUP);
     assert_true(frame_write(&local, "DR1\2\0\0\0\x08\x02", 9)); // the rest of a request of no method
     assert_int_equal(receive_kind(&local, &id), FASTDECODE__ENVELOPE_KIND__ENVELOPE_KIND_REPLY);

@@ -48,7 +48,7 @@ static void a_stranger_cannot_say_much_to_a_server(void **state)
     assert_true(frame_write(&stranger, long_head, sizeof long_head - 1));
     both[0].fd = silent.fd;
     both[1].fd = stranger.fd;
-    assert_true(poll(both, 2, frame_wait_ms()) > 0); // before the time for a hello is over, of who came first
+    assert_true(pace_poll(both, 2)); // before the time for a hello is over, of who came first
     assert_int_equal(both[0].revents, 0);
     assert_true(recv(stranger.fd, large, 1, 0) <= 0);
     // a peer may say as much as it likes
@@ -123,7 +123,7 @@ static void strangers_are_not_kept_in_any_number(void **state)
             assert_true(bad_frame_healthy(&peer, (uint64_t)i + 1));
     }
     first.fd = crowd[CROWD - KEPT - 1].fd;
-    assert_int_equal(poll(&first, 1, frame_wait_ms()), 1);
+    assert_true(pace_poll(&first, 1));
     for (int i = 0; i < CROWD; i++)
         closed += readable(crowd[i].fd);
     if (clock_now_us() - began_us < HELLO_S * 1000000ull) // later, others have been silent for too long

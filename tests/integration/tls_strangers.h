@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
+#include "tests/integration/even_priority.h"
 #include "tests/integration/frame_socket.h"
 #include "tests/integration/tls_rig.h"
 
@@ -119,7 +120,7 @@ static inline bool stranger_is_refused(struct stranger *stranger)
 
     while (!refused) {
         struct pollfd ready = {.fd = stranger->socket.fd, .events = POLLIN};
-        if (poll(&ready, 1, frame_wait_ms()) != 1)
+        if (!pace_poll(&ready, 1))
             return false;
         refused = SSL_read(stranger->ssl, &byte, 1) <= 0;
     }
