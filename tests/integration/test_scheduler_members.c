@@ -196,6 +196,7 @@ static void hang(void)
     assert_int_equal(kv_worker_beat(7), STATUS_OK);
     worker(1)->turned_us -= UINT64_C(3600000000);
     assert_int_equal(kv_worker_beat(7), STATUS_OK);
+    scheduler->checked_us = 0; // a pause of this test is not forgiven, which in the first hour of a machine forgives the hour
     members_check(scheduler, clock_now_us());
 }
 
