@@ -16,6 +16,7 @@
 #include "common/base/memory.h"
 #include "common/base/options.h"
 #include "common/base/thread_pool.h"
+#include "tests/integration/pace.h"
 
 static void sizes_are_parsed_with_units(void **state)
 {
@@ -161,11 +162,11 @@ static void every_item_of_a_phase_is_claimed_once(void **state)
 static void threads_that_sleep_can_be_woken(void **state)
 {
     struct thread_pool *pool;
-    uint64_t until_us = clock_now_us() + 60 * 1000000ull;
+    struct pace_deadline deadline = pace_deadline(PACE_WAIT_US);
     (void)state;
 
     assert_int_equal(thread_pool_open(3, &pool), STATUS_OK);
-    while (thread_pool_count(pool).woken < 2 && clock_now_us() < until_us) {
+    while (thread_pool_count(pool).woken < 2 && !pace_passed(&deadline)) {
         thread_pool_wake(pool);
         sched_yield();
     }

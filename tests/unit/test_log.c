@@ -17,6 +17,7 @@
 
 #include "common/base/log.h"
 #include "common/base/repeat.h"
+#include "tests/integration/pace.h"
 
 enum { LINES = 3000, LINE_PAYLOAD = 200 }; // far more than a pipe or a socket buffers
 
@@ -34,7 +35,7 @@ static _Noreturn void log_into(int fd, int done_fd)
 {
     char byte = 0;
 
-    alarm(60); // a child that is stuck ends by itself
+    alarm((unsigned)(pace_us(60000000) / 1000000)); // a child that is stuck ends by itself
     signal(SIGPIPE, SIG_IGN);
     dup2(fd, STDERR_FILENO);
     log_init("test", LOG_INFO, false);

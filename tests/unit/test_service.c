@@ -17,6 +17,7 @@
 
 #include "common/base/checked.h"
 #include "common/service/service.h"
+#include "tests/integration/pace.h"
 
 // A service that does what a test asks for. It runs in a child, whose exit code is the result.
 struct fake {
@@ -107,7 +108,7 @@ static int run(struct fake *fake, uint32_t signals_handled, const char *argument
                                             .wake = wake,
                                             .close = finish};
     char *argv[] = {"fake", (char *)argument, NULL};
-    alarm(60);                                        // a child that is stuck ends by itself
+    alarm((unsigned)(pace_us(60000000) / 1000000));   // a child that is stuck ends by itself
     dup2(open("/dev/null", O_WRONLY), STDERR_FILENO); // the reasons
     return service_run(&program, fake, argument ? 2 : 1, argv);
 }
@@ -123,12 +124,14 @@ static int status_of(pid_t pid)
 static bool is_alone(void)
 {
     struct stat tasks = {.st_nlink = 0};
-    for (int i = 0; i < 500; i++) {
-        if (!stat("/proc/self/task", &tasks) && tasks.st_nlink == 3) // two, and one for each thread
-            return true;
+    struct pace_deadline deadline = pace_deadline(PACE_WAIT_US);
+
+    while (stat("/proc/self/task", &tasks) || tasks.st_nlink != 3) { // two, and one for each thread
+        if (pace_passed(&deadline))
+            return false;
         usleep(10000);
     }
-    return false;
+    return true;
 }
 
 // The exit code of a service that is asked to end as soon as it starts. It leaves no thread behind, which would use what has returned.
