@@ -3,7 +3,7 @@ import os
 import re
 import subprocess
 
-from conftest import BUILD, fastdecode, spawn, tiny, wait_until
+from conftest import BUILD, fastdecode, seconds, spawn, tiny, wait_until
 
 
 class ByHand:
@@ -12,7 +12,7 @@ class ByHand:
     def __init__(self, folder):
         self.folder, self.processes = str(folder), []
         self.scheduler = f"ipc://{folder}/scheduler.sock"
-        self.start("scheduler", "scheduler", f"--listen={self.scheduler}", "--worker-timeout-ms=1000")
+        self.start("scheduler", "scheduler", f"--listen={self.scheduler}", f"--worker-timeout-ms={round(1000 * seconds(1))}")
 
     def start(self, name, program, *options):
         with open(os.path.join(self.folder, name + ".log"), "wb") as log:

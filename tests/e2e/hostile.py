@@ -10,6 +10,8 @@ import struct
 import threading
 import time
 
+import pace
+
 HELLO = bytes.fromhex("160301020001" + "0001fc0303") + bytes(501)
 HELD = 100  # connections of a peer that says nothing
 
@@ -109,5 +111,5 @@ class Hostile:
 
     def __exit__(self, *_):
         self.stop.set()
-        self.process.join(10)
+        self.process.join(pace.seconds(10))
         self.process.kill()

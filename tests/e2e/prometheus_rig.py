@@ -6,7 +6,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from pace import wait_until
+from pace import seconds, wait_until
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RULES = os.path.join(ROOT, "deploy/prometheus/rules.yml")
@@ -35,7 +35,7 @@ scrape_configs:
 
         def ready():
             try:
-                return urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=30).status == 200
+                return urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=seconds(30)).status == 200
             except urllib.error.HTTPError:
                 return False
 
@@ -44,9 +44,9 @@ scrape_configs:
 
     def ask(self, query):
         """The samples of a query, as (labels, value)."""
-        with urllib.request.urlopen(f"http://{self.address}/api/v1/query?" + urllib.parse.urlencode({"query": query}), timeout=30) as answer:
+        with urllib.request.urlopen(f"http://{self.address}/api/v1/query?" + urllib.parse.urlencode({"query": query}), timeout=seconds(30)) as answer:
             return [(sample["metric"], float(sample["value"][1])) for sample in json.load(answer)["data"]["result"]]
 
     def stop(self):
         self.process.terminate()
-        self.process.wait(60)
+        self.process.wait(seconds(60))

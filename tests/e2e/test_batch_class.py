@@ -3,7 +3,7 @@ streams is `make bench ONLY=batch-class`'s."""
 import pytest
 
 from conftest import PACED, Mesh
-from streams import Stream, assert_same, body, run_whole, words
+from streams import Stream, assert_same, body, join_all, run_whole, words
 
 JOB, TOKENS = 6, 40
 
@@ -23,7 +23,7 @@ def test_a_request_does_not_queue_behind_a_job(two):
     job = [Stream(two.url, body(words(20, i), 2500, service_tier="flex")) for i in range(JOB)]
     two.wait_metric("fastdecode_batch_requests_waiting", lambda value: value == JOB - 2, 20)
     refused = Stream(two.url, body(words(20, 90), 5, service_tier="flex"))
-    refused.join(20)
+    join_all([refused])
     asked = Stream(two.url, body(words(20, 91), TOKENS))
     asked.wait_tokens(TOKENS, 60)
     waiting = two.metric("fastdecode_batch_requests_waiting")
@@ -40,7 +40,7 @@ def test_texts_are_those_of_ordinary_requests(two):
     beside = Stream(two.url, body(words(20, 92), 200))
     beside.wait_tokens(1)
     job = run_whole(two.url, requests(service_tier="flex")[:4])
-    beside.join(60)
+    join_all([beside])
     assert two.metric("fastdecode_batch_rows_total") - before >= 4 * TOKENS
     assert len(beside.tokens) == 200 and not beside.error
     assert_same(job, ordinary)

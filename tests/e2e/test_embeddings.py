@@ -328,7 +328,7 @@ def test_killed(start_mesh, victim):
 
 def test_deadline(start_mesh):
     """There is no half of a vector: a request that is not done in time is an error, and the next one is answered."""
-    mesh = start_mesh("--quantize", 8, "--kv-memory", "32M", "--chunk", 16, "--kv-workers", 1, "--local-pool", 0, "--request-timeout", 1,
+    mesh = start_mesh("--quantize", 8, "--kv-memory", "32M", "--chunk", 16, "--kv-workers", 1, "--local-pool", 0, "--request-timeout", seconds(1),
                       model=embedder("qwen3", "mean"), **PACED)
     status, _, message = refused(mesh, "/v1/embeddings", {"input": [[7 + i] * 1000 for i in range(16)]})
     assert status == 504 and "--request-timeout" in message

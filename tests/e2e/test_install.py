@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from conftest import BUILD, tiny, wait_until
+from conftest import BUILD, seconds, tiny, wait_until
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "deploy/host"))
@@ -42,7 +42,7 @@ def test_programs_find_each_other(root, tmp_path):
         found = wait_until(url, 30, "it does not say its address")
         wait_until(lambda: run("curl", "-sf", found[0] + "/ready").returncode == 0, 30, "the mesh is not ready")
         up.terminate()
-        assert up.wait(60) == 0
+        assert up.wait(seconds(60)) == 0
     assert "a10" in run(root / "usr/bin/fastdecode", "plan", "--gpu", "none-such", "--shape", "llama-7b").stderr  # descriptions of hardware
     for service in ("gateway", "scheduler", "s-part", "kv-worker"):
         assert run(root / f"usr/bin/fastdecode-{service}", "--version").returncode == 0

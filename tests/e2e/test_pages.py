@@ -13,7 +13,7 @@ import pytest
 
 from browser import DESKTOP, PHONE, Browser, Keys
 from canned_chat import CannedChat
-from conftest import BUILD, PACED, ROOT, Mesh, wait_until
+from conftest import BUILD, PACED, ROOT, Mesh, seconds, wait_until
 from streams import Stream, body, words
 
 FILES = os.path.join(ROOT, "services", "gateway", "pages")
@@ -61,7 +61,7 @@ def canned(canned_gateway):
 
 
 def ask(mesh, method, path, **headers):
-    connection = http.client.HTTPConnection(urlsplit(mesh.url).netloc, timeout=30)
+    connection = http.client.HTTPConnection(urlsplit(mesh.url).netloc, timeout=seconds(30))
     connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     reply = connection.getresponse()
     data = reply.read()

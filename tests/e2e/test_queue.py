@@ -9,7 +9,7 @@ import urllib.error
 import pytest
 
 from conftest import PACED, Mesh, fastdecode, seconds, wait_until
-from streams import Stream, body, run_all, start_all, words
+from streams import Stream, body, join_all, run_all, start_all, words
 from test_failures import idle
 
 
@@ -88,7 +88,7 @@ def test_deadline_in_the_queue(start_mesh):
     second = run_all(mesh.url, [body(words(20, 2), 6000)])[0]
     assert second.error is None and (second.finish_reason, second.stop_reason) == ("length", "deadline")
     assert len(second.tokens) < 10 + len(first.tokens)
-    first.join(10)
+    join_all([first])
     assert (first.finish_reason, first.stop_reason) == ("length", "deadline") and first.tokens
     idle(mesh)
 

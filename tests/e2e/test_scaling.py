@@ -90,7 +90,7 @@ class Load:
         """Nothing was lost or changed; returns the 99th percentile of the gaps in seconds."""
         with open(os.path.join(self.folder, "stop"), "w", encoding="ascii"):
             pass
-        said = self.process.communicate(timeout=300)[0]
+        said = self.process.communicate(timeout=seconds(300))[0]
         print(said)
         assert self.process.returncode == 0, said
         streams, gap_ms = map(int, SAID.search(said).groups())
@@ -176,7 +176,7 @@ def test_every_service_is_replaced(cluster):
         if start == cluster.start_worker:
             wait_until(lambda: cluster.log("scheduler").count(f"name={name}") > joined, 60, lambda: cluster.log("scheduler"))
     cluster.end("scheduler")
-    cluster.start("scheduler", "scheduler", f"--listen={cluster.scheduler}", "--worker-timeout-ms=1000")
+    cluster.start("scheduler", "scheduler", f"--listen={cluster.scheduler}", f"--worker-timeout-ms={round(1000 * seconds(1))}")
     cluster.wait_ready()
     cluster.end("s-part")
     cluster.start_s_part()
