@@ -4,8 +4,12 @@
 // A peer that accepts the connection but does not answer the hello within GREETING_US is dropped and dialed again. An address where nobody
 // accepts one is said in the log: nothing else would tell a person that it is a wrong one.
 //
+// A host that is gone and a process that is stopped close nothing. A peer that has said nothing for a quarter of its silence_ms is asked whether
+// it is alive (Health.Check); after three questions in a row without a word the connection is given up. Time in which this process does not run
+// counts as one question at most.
+//
 //     CLOSED ──open──▶ DIALING ──pipe added: hello sent──▶ GREETING ──hello received, offer settled──▶ UP
-//        ▲                                                                                            │ pipe gone, refused
+//        ▲                                                                                            │ pipe gone, refused, silent
 //        └──────────────────────────── timer ◀── DOWN: calls end UNAVAILABLE ◀────────────────────────┘
 //
 // Calls are kept in slots. A call id is slot and generation, so a late answer finds no call.
@@ -20,8 +24,10 @@
 #include "common/rpc/address.h"
 #include "common/rpc/endpoint.h"
 #include "common/rpc/handshake.h"
+#include "envelope.pb-c.h"
 
 enum { BACKOFF_FIRST_MS = 50, BACKOFF_MOST_MS = 2000, GREETING_US = 5000000, UNREACHABLE_US = 1000000 };
+enum { QUESTIONS_MAX = 3 }; // in a row, to a peer that says nothing
 
 enum channel_state { CHANNEL_CLOSED, CHANNEL_DIALING, CHANNEL_GREETING, CHANNEL_UP };
 
@@ -42,15 +48,18 @@ struct rpc_channel {
     char service[32];
     enum channel_state state;
     uint32_t pipe, backoff_ms, unacked;
-    uint64_t timer;        // to reconnect, or the handshake's deadline, or to say that nobody accepts the connection
+    uint64_t timer;        // to reconnect, or the handshake's deadline, or to say that nobody accepts it; UP: to look for silence
     uint64_t down_from_us; // when it was opened or last came down
     struct repeat unreachable;
     uint64_t max_message_bytes, peer_max_bytes;
     struct rpc_peer peer; // valid once its hello has arrived
     bool greeted;
+    bool heard;         // something came since the latest look
+    uint32_t questions; // since something came
+    uint32_t question;  // generation of the latest one: its call has the slot behind the last
     struct handshake handshake;
     struct slot *slots; // [window]
-    uint32_t window, first_free, in_flight;
+    uint32_t window, first_free, in_flight, silence_ms;
     uint32_t depth; // callbacks under way; the channel is freed when the last returns
     bool closing;
 };
@@ -238,12 +247,57 @@ void rpc_cancel(struct rpc_channel *channel, struct rpc_handle handle)
     leave(channel);
 }
 
+// --- silence ---
+
+// Needs no slot, so that it takes none from calls. A full window is question enough.
+static void ask_whether_alive(struct rpc_channel *channel)
+{
+    const Fastdecode__HealthRequest request = FASTDECODE__HEALTH_REQUEST__INIT;
+    const struct envelope head = {.kind = ENVELOPE_REQUEST,
+                                  .call_id = call_id_of(channel->window, ++channel->question),
+                                  .method = rpc_method_id(&fastdecode__health__descriptor, "Check"),
+                                  .timeout_ms = channel->silence_ms};
+
+    channel->questions++;
+    if (channel->in_flight < channel->window)
+        send_raw(channel, message_pack(loop_messages(channel->loop), &head, &request.base));
+}
+
+static void look_for_silence(void *arg);
+
+static void look_later(struct rpc_channel *channel)
+{
+    channel->timer =
+        loop_reserved_timer(channel->loop, channel->silence_ms * 1000ull / (QUESTIONS_MAX + 1), look_for_silence, channel);
+}
+
+static void look_for_silence(void *arg)
+{
+    struct rpc_channel *channel = arg;
+    char why[80];
+
+    look_later(channel);
+    enter(channel);
+    if (channel->heard) {
+        channel->heard = false;
+        channel->questions = 0;
+    } else if (channel->questions < QUESTIONS_MAX) {
+        ask_whether_alive(channel);
+    } else {
+        snprintf(why, sizeof why, "the peer has not even said that it is alive for %.1f s", channel->silence_ms * 1e-3);
+        go_down(channel, why, true);
+    }
+    leave(channel);
+}
+
 // --- receiving ---
 
 static void come_up(struct rpc_channel *channel)
 {
     rpc_loop_cancel_timer(channel->loop, channel->timer);
-    channel->timer = 0;
+    channel->heard = true;
+    channel->questions = 0;
+    look_later(channel);
     channel->state = CHANNEL_UP;
     channel->backoff_ms = BACKOFF_FIRST_MS;
     channel->unreachable = (struct repeat){0};
@@ -333,6 +387,7 @@ static void on_message(struct endpoint *endpoint, uint32_t pipe, struct frame *f
     char quoted[320];
 
     (void)pipe;
+    channel->heard = true;
     enter(channel);
     if (!message) {
         go_down(channel, "the peer sent a malformed envelope", true);
@@ -367,6 +422,7 @@ static void on_silence(void *arg)
 {
     struct rpc_channel *channel = arg;
     channel->timer = 0;
+    channel->backoff_ms = BACKOFF_FIRST_MS; // it was long enough: whoever wakes up, or comes in its stead, finds us waiting
     enter(channel);
     go_down(channel, "the peer does not answer the handshake", true);
     leave(channel);
@@ -502,6 +558,7 @@ enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_con
     channel->backoff_ms = BACKOFF_FIRST_MS;
     channel->down_from_us = clock_now_us();
     channel->max_message_bytes = config->max_message_bytes ? config->max_message_bytes : RPC_MESSAGE_BYTES_DEFAULT;
+    channel->silence_ms = config->silence_ms ? config->silence_ms : RPC_SILENCE_MS_DEFAULT;
     channel->window = config->window ? MIN(config->window, (uint32_t)RPC_WINDOW_MAX) : RPC_WINDOW_DEFAULT;
     channel->slots = calloc(channel->window, sizeof *channel->slots);
     if (!channel->slots || !loop_reserve_timers(loop, timers_of(channel))) {
@@ -523,13 +580,19 @@ enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_con
     return STATUS_OK;
 }
 
+void rpc_channel_reconnect(struct rpc_channel *channel, const char *why)
+{
+    loop_assert_owner(channel->loop);
+    enter(channel);
+    go_down(channel, why, true);
+    leave(channel);
+}
+
 void rpc_channel_set_incarnation(struct rpc_channel *channel, uint64_t incarnation)
 {
     loop_assert_owner(channel->loop);
     channel->config.hello.incarnation = incarnation;
-    enter(channel);
-    go_down(channel, "reconnecting as another incarnation", true);
-    leave(channel);
+    rpc_channel_reconnect(channel, "reconnecting as another incarnation");
 }
 
 void rpc_channel_close(struct rpc_channel *channel)

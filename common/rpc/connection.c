@@ -7,6 +7,9 @@
 //
 //     connection_send ─▶ unacked < 48 ? ──yes──▶ endpoint ─▶ client ─▶ ACK(16)
 //                               └──no──▶ backlog (at most RPC_QUEUE_MAX messages or RPC_QUEUE_BYTES; then it is kicked)
+//
+// Nobody ends the connection of a client whose host is gone: one that owes acknowledgements and says nothing at all is kicked after a while. Time
+// in which this process does not run counts as one look at most.
 #include "common/rpc/connection.h"
 
 #include <stdlib.h>
@@ -15,7 +18,7 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 
-enum { BACKLOG_START = 64, HELLO_US = 5000000 };
+enum { BACKLOG_START = 64, HELLO_US = 5000000, LOOKS_MAX = 4 };
 
 static struct connection **bucket_of(struct connections *all, uint32_t pipe) { return &all->buckets[pipe % CONNECTION_BUCKETS]; }
 
@@ -144,6 +147,30 @@ void connection_send_now(struct connection *connection, struct frame *frame)
         connection_kick(connection, "no memory for a message to this client");
 }
 
+static void look_for_silence(void *arg)
+{
+    struct connection *connection = arg;
+
+    connection->timer = 0;
+    if (connection->dead || connection->unacked < RPC_ACK_EVERY)
+        return;
+    connection->looks = connection->heard ? 0 : connection->looks + 1;
+    connection->heard = false;
+    if (connection->looks == LOOKS_MAX)
+        connection_kick(connection, "the client has acknowledged nothing and said nothing for long: its host may be gone");
+    else
+        connection->timer =
+            rpc_loop_timer(connection->all->loop, connection->all->silence_ms * 1000ull / LOOKS_MAX, look_for_silence, connection);
+}
+
+static void count_unacknowledged(struct connection *connection)
+{
+    if (++connection->unacked < RPC_UNACKED_MAX || connection->timer)
+        return;
+    connection->heard = true;
+    look_for_silence(connection);
+}
+
 static void flush_backlog(struct connection *connection)
 {
     while (connection->backlog_count && connection->unacked < RPC_UNACKED_MAX && !connection->dead) {
@@ -151,7 +178,7 @@ static void flush_backlog(struct connection *connection)
         connection->backlog_bytes -= frame->length;
         connection->backlog_head = (connection->backlog_head + 1) % connection->backlog_capacity;
         connection->backlog_count--;
-        connection->unacked++;
+        count_unacknowledged(connection);
         connection_send_now(connection, frame);
     }
 }
@@ -199,7 +226,7 @@ enum status connection_send(struct connection *connection, struct frame *frame)
     }
     if (connection->unacked >= RPC_UNACKED_MAX) // otherwise the backlog is empty, so order is kept
         return backlog_put(connection, frame);
-    connection->unacked++;
+    count_unacknowledged(connection);
     connection_send_now(connection, frame);
     return STATUS_OK;
 }

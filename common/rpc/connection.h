@@ -19,18 +19,21 @@ struct connection {
     bool greeted, refused, dead;
     struct greeting greeting;
     struct handshake handshake;
-    uint64_t timer; // the handshake's deadline
+    uint64_t timer; // the handshake's deadline; later, while many messages are not acknowledged: to look for silence; 0: none
+    bool heard;     // something came since the latest look
+    uint32_t looks; // in a row at which nothing had come
     struct call_list calls;
     struct frame **backlog; // ring [backlog_capacity]
     uint32_t backlog_capacity, backlog_head, backlog_count;
     uint64_t backlog_bytes;
 };
 
-// Those of one server. Zeroed, with the first three, it is ready.
+// Those of one server. Zeroed, with the first four, it is ready.
 struct connections {
     struct endpoint *endpoint;
     struct rpc_loop *loop;
     const char *service; // of the server, for the log
+    uint32_t silence_ms; // that a client may owe acknowledgements and say nothing
     struct connection *buckets[CONNECTION_BUCKETS];
     struct connection *strangers, *newest_stranger;
     uint32_t stranger_count;

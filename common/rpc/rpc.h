@@ -8,12 +8,13 @@
 //     sockets within this host (transport_local.c) ──┘
 //
 // A channel is one connection to one address. It comes up when both sides have said hello and agree; when it goes down
-// all its calls end with UNAVAILABLE at once, and it reconnects with backoff and jitter. The runtime never repeats a call: the caller
+// all its calls end with UNAVAILABLE at once, and it reconnects with backoff and jitter. It goes down when the connection ends, and when the
+// peer has said nothing for a while, though it was asked whether it is alive: nobody ends the connection of a host that is gone. The runtime never repeats a call: the caller
 // may, since every method tolerates it.
 //
 // Flow control: a client has at most `window` calls in flight. A server has at most RPC_UNACKED_MAX unacknowledged messages under way
 // to one client; further ones wait in a queue. A client that lets RPC_QUEUE_MAX messages or RPC_QUEUE_BYTES pile up there loses its
-// connection. Either side also loses its connection if it leaves more than RPC_UNSENT_BYTES unread. The window does not prevent
+// connection, and so does one that owes acknowledgements and says nothing for a minute. Either side also loses its connection if it leaves more than RPC_UNSENT_BYTES unread. The window does not prevent
 // this: a call that ends at its deadline leaves the window, but its request stays queued.
 //
 // Everything received is checked. A malformed envelope, a breach of the protocol, or more than 64 KiB before the end of the handshake
@@ -43,7 +44,8 @@ enum {
     RPC_WINDOW_DEFAULT = 64,
     RPC_WINDOW_MAX = 1 << 14,
     RPC_MESSAGE_BYTES_DEFAULT = 64 << 20,
-    RPC_ID_BYTES = 64, // longer request and trace ids are cut
+    RPC_SILENCE_MS_DEFAULT = 60000, // a peer whose thread computes may not look up for long
+    RPC_ID_BYTES = 64,              // longer request and trace ids are cut
 };
 
 // --- the loop ---
@@ -139,6 +141,7 @@ struct rpc_server_config {
     uint32_t method_count;
     uint32_t window;            // calls in flight per client; exceeding it costs the connection. 0: RPC_WINDOW_MAX
     uint64_t max_message_bytes; // 0: RPC_MESSAGE_BYTES_DEFAULT
+    uint32_t silence_ms;        // for how long a client may owe acknowledgements and say nothing; 0: RPC_SILENCE_MS_DEFAULT
     bool (*ready)(void *user, char *reason, size_t reason_bytes); // for Health.Check; NULL: always
     void *user;
 };
@@ -202,6 +205,7 @@ struct rpc_channel_config {
     uint32_t peer_roles;        // set of roles (RPC_IS_...) that the server may have; required for tls+tcp
     uint32_t window;            // calls in flight; 0: RPC_WINDOW_DEFAULT
     uint64_t max_message_bytes; // 0: RPC_MESSAGE_BYTES_DEFAULT
+    uint32_t silence_ms;        // for how long the peer may say nothing though asked; 0: RPC_SILENCE_MS_DEFAULT
     bool lent;                  // see rpc_lend_memory
     void (*on_up)(void *user, const struct rpc_peer *peer);
     // Called after all calls have ended, also when the peer refused the handshake; `why` has the reason.
@@ -228,6 +232,8 @@ struct rpc_handle {
 // Starts connecting. INVALID_ARGUMENT: an address that is not understood, or one beyond this machine over plain tcp (security.h).
 enum status rpc_channel_open(struct rpc_loop *loop, const struct rpc_channel_config *config, struct rpc_channel **out,
                              struct error *error) MUST_CHECK;
+// Gives the connection up, for the reason `why`, and dials again. Calls in flight end with UNAVAILABLE first.
+void rpc_channel_reconnect(struct rpc_channel *channel, const char *why);
 // Reconnects and says hello with this number. Calls in flight end with UNAVAILABLE first.
 void rpc_channel_set_incarnation(struct rpc_channel *channel, uint64_t incarnation);
 // Calls in flight end with CANCELLED first. NULL is allowed. May be called in a callback of the channel.

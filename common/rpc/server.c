@@ -190,6 +190,7 @@ static void on_message(struct endpoint *endpoint, uint32_t pipe, struct frame *f
         frame_free(frame);
         return;
     }
+    connection->heard = true;
     message = message_open(loop_messages(server->loop), frame);
     if (message)
         on_envelope(server, connection, message);
@@ -393,7 +394,10 @@ enum status rpc_server_open(struct rpc_loop *loop, const struct rpc_server_confi
         add_method(server, &config->methods[i]);
     const struct rpc_method health = {&fastdecode__health__descriptor, "Check", health_handler, server};
     add_method(server, &health);
-    server->connections = (struct connections){.endpoint = &server->endpoint, .loop = loop, .service = server->service};
+    server->connections = (struct connections){.endpoint = &server->endpoint,
+                                               .loop = loop,
+                                               .service = server->service,
+                                               .silence_ms = config->silence_ms ? config->silence_ms : RPC_SILENCE_MS_DEFAULT};
     server->calls.server = server;
     endpoint_open(&server->endpoint, loop, server->max_message_bytes);
     for (uint32_t i = 0; !status && i < config->address_count; i++)

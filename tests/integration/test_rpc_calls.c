@@ -27,9 +27,9 @@ struct test_server {
     struct rpc_server *server;
     char address[256];
     atomic_bool ready, stop;
-    atomic_int cancelled;
+    atomic_int cancelled, questions;
     uint64_t fingerprint;
-    uint32_t window;
+    uint32_t window, silence_ms;
 };
 
 static void on_cancel(void *user)
@@ -76,6 +76,14 @@ static void watch(struct rpc_call *call, void *user)
     rpc_call_fail(call, STATUS_PERMISSION_DENIED, "not for %s", rpc_call_peer(call)->service);
 }
 
+static bool is_ready(void *user, char *reason, size_t reason_bytes)
+{
+    struct test_server *server = user;
+    (void)reason, (void)reason_bytes;
+    atomic_fetch_add(&server->questions, 1);
+    return false; // alive all the same
+}
+
 static void *serve(void *arg)
 {
     struct test_server *server = arg;
@@ -91,6 +99,9 @@ static void *serve(void *arg)
         .methods = methods,
         .method_count = 3,
         .window = server->window,
+        .silence_ms = server->silence_ms,
+        .ready = is_ready,
+        .user = server,
         .hello = {.service = "test", .incarnation = 7, .fingerprint = server->fingerprint},
     };
     struct error error;
@@ -150,13 +161,14 @@ static void on_down(void *user, const char *why)
     client->downs++;
 }
 
-static void open_client(struct client *client, const char *address, uint32_t window)
+static void open_client_with(struct client *client, const char *address, uint32_t window, uint32_t silence_ms)
 {
     struct error error;
     const struct rpc_channel_config config = {
         .address = address,
         .hello = {.service = "client"},
         .window = window,
+        .silence_ms = silence_ms,
         .lent = true, // where memory was lent
         .on_up = on_up,
         .on_down = on_down,
@@ -165,6 +177,11 @@ static void open_client(struct client *client, const char *address, uint32_t win
     memset(client, 0, sizeof *client);
     assert_int_equal(rpc_loop_open(&client->loop), STATUS_OK);
     assert_int_equal(rpc_channel_open(client->loop, &config, &client->channel, &error), STATUS_OK);
+}
+
+static void open_client(struct client *client, const char *address, uint32_t window)
+{
+    open_client_with(client, address, window, 0);
 }
 
 #define RUN_UNTIL(client, condition) AWAIT(rpc_loop_run((client)->loop, 10000, 0), condition)
@@ -482,6 +499,51 @@ static void a_stopped_server_loses_nothing(void **state)
     waitpid(pid, NULL, 0);
 }
 
+// Nobody ends the connection of a host that is gone. One whose peer has not said that it is alive is given up, and dialed until somebody answers.
+static void a_silent_server_is_left(void **state)
+{
+    struct client client;
+    struct result result;
+    char address[128];
+    (void)state;
+    snprintf(address, sizeof address, "ipc:///tmp/fd-test-rpc-silent-%d.sock", (int)getpid());
+    pid_t pid = fork_server(address);
+    open_client_with(&client, address, 4, 400);
+    RUN_UNTIL(&client, client.ups == 1);
+    kill(pid, SIGSTOP);
+    assert_int_equal(start_generate(&client, 1, "r", 0, &result, NULL), STATUS_OK);
+    RUN_UNTIL(&client, result.ended);
+    assert_int_equal(result.status, STATUS_UNAVAILABLE);
+    assert_non_null(strstr(client.why, "alive"));
+    const int ups = client.ups; // a slow machine may have left it before
+    kill(pid, SIGCONT);
+    RUN_UNTIL(&client, client.ups > ups);
+    close_client(&client);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+// A server that has nothing to say is asked, and its word is enough.
+static void a_server_that_is_alive_is_kept(void **state)
+{
+    enum { SILENCE_MS = 2000, WINDOW = 2 };
+    struct test_server server = {.window = WINDOW};
+    struct client client;
+    struct result results[WINDOW];
+    (void)state;
+    start_server(&server, "tcp://127.0.0.1:0");
+    open_client_with(&client, server.address, WINDOW, SILENCE_MS);
+    RUN_UNTIL(&client, client.ups == 1);
+    for (int i = 0; i + 1 < WINDOW; i++)
+        assert_int_equal(start_generate(&client, 0, "hang", 0, &results[i], NULL), STATUS_OK);
+    const uint64_t began_us = clock_now_us();
+    RUN_UNTIL(&client, atomic_load(&server.questions) >= 3 && clock_now_us() - began_us > SILENCE_MS * 1500ull);
+    assert_int_equal(client.downs, 0);
+    assert_false(results[0].ended);
+    close_client(&client);
+    stop_server(&server);
+}
+
 // A client that stops reading: the server keeps what it sends, nothing is dropped, and others are served.
 static void a_stopped_client_loses_nothing(void **state)
 {
@@ -505,6 +567,27 @@ static void a_stopped_client_loses_nothing(void **state)
     assert_true(lazy_result.in_order);
     close_client(&lazy);
     close_client(&busy);
+    stop_server(&server);
+}
+
+// As one whose host is gone: what runs for it is cancelled.
+static void a_silent_client_is_left(void **state)
+{
+    struct test_server server = {.silence_ms = 400};
+    struct client client;
+    struct result hanging, streaming;
+    (void)state;
+    start_server(&server, "tcp://127.0.0.1:0");
+    open_client(&client, server.address, 0);
+    RUN_UNTIL(&client, client.ups == 1);
+    assert_int_equal(start_generate(&client, 0, "hang", 0, &hanging, NULL), STATUS_OK);
+    assert_int_equal(start_generate(&client, 2 * RPC_UNACKED_MAX, "r", 0, &streaming, NULL), STATUS_OK);
+    rpc_loop_run(client.loop, 0, 0); // sends them, and takes no answer
+    AWAIT(usleep(1000), atomic_load(&server.cancelled) == 1);
+    RUN_UNTIL(&client, client.downs == 1);
+    assert_int_equal(hanging.status, STATUS_UNAVAILABLE);
+    RUN_UNTIL(&client, client.ups == 2);
+    close_client(&client);
     stop_server(&server);
 }
 
@@ -556,6 +639,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_server_ends_calls_and_comes_back),
         cmocka_unit_test(a_stopped_server_loses_nothing),
+        cmocka_unit_test(a_silent_server_is_left),
+        cmocka_unit_test(a_server_that_is_alive_is_kept),
         cmocka_unit_test(calls_over_inproc),
         cmocka_unit_test(calls_over_ipc),
         cmocka_unit_test(calls_in_memory_that_was_lent),
@@ -566,6 +651,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(windows_are_kept),
         cmocka_unit_test(peers_that_disagree_are_refused),
         cmocka_unit_test(a_stopped_client_loses_nothing),
+        cmocka_unit_test(a_silent_client_is_left),
         cmocka_unit_test(timers_run_in_order_unless_cancelled),
     };
     return cmocka_run_group_tests_name("rpc calls", tests, NULL, NULL);
