@@ -13,6 +13,7 @@
 #include "common/rpc/own_address.h"
 
 enum { HEARTBEAT_US = 500000, CALL_TIMEOUT_MS = 2000, AGAIN_US = 200000, AGAIN_MOST_US = 1000000, DRAIN_TIMEOUT_MS = 60000 };
+enum { UNANSWERED_MAX = 3 }; // turns of the timer in a row in which a call's deadline passed and no answer came
 static const uint64_t CLOCKS_APART_MS = 86400000; // a day
 
 struct member {
@@ -22,6 +23,8 @@ struct member {
     char name[MEMBER_NAME_BYTES];
     uint64_t timer, again_us;       // again_us: from a registration that was refused to the next one
     struct repeat refusals, losses; // of the scheduler to register it; of the connection, before it has been registered again
+    bool missed;                    // a call's deadline has passed since the timer's latest turn
+    uint32_t unanswered;            // turns of the timer with such a deadline, since the scheduler last answered
     atomic_bool registered;         // read by any thread. relaxed: it orders nothing else
     bool was_registered;            // at least once since the start; from then on a later member of the same name takes precedence
     bool must_end;                  // its incarnation is too far ahead and cannot be changed any more
@@ -69,9 +72,27 @@ static void arm(struct member *member, uint64_t delay_us)
     member->timer = rpc_loop_timer(member->loop, delay_us, on_timer, member);
 }
 
+static void note_answer(struct member *member, enum status status)
+{
+    if (status == STATUS_DEADLINE_EXCEEDED)
+        member->missed = true;
+    else if (status != STATUS_UNAVAILABLE && status != STATUS_CANCELLED)
+        member->missed = false, member->unanswered = 0;
+}
+
+// Whether the scheduler is connected and silent: its host is gone, or it is stopped, and another one may be there. Counts turns, not deadlines:
+// those of the time in which this process did not run all pass in one.
+static bool is_silent(struct member *member)
+{
+    member->unanswered += member->missed;
+    member->missed = false;
+    return member->unanswered >= UNANSWERED_MAX;
+}
+
 static void on_heartbeat_end(void *user, enum status status, const char *text)
 {
     struct member *member = user;
+    note_answer(member, status);
     if (status == STATUS_FAILED_PRECONDITION && member_is_registered(member)) {
         log_info("MEMBER-UNKNOWN", "scheduler=%s why=\"%s\"", member->config.scheduler, text);
         set_registered(member, false);
@@ -105,6 +126,10 @@ static void on_timer(void *arg)
     member->timer = 0;
     if (!rpc_channel_is_up(member->channel))
         return; // on_up will start over
+    if (is_silent(member)) {
+        rpc_channel_reconnect(member->channel, "it has not answered for seconds");
+        return;
+    }
     arm(member, member_is_registered(member) ? HEARTBEAT_US : member->again_us);
     if (!member_is_registered(member)) {
         member->config.on_connect(member->config.user);
@@ -123,6 +148,8 @@ static void on_up(void *user, const struct rpc_peer *peer)
     struct member *member = user;
     (void)peer;
     log_info("SCHEDULER-UP", "address=%s", member->config.scheduler);
+    member->missed = false;
+    member->unanswered = 0;
     set_registered(member, false);
     member->again_us = AGAIN_US;
     arm(member, AGAIN_US);
@@ -264,6 +291,7 @@ static void on_register_reply(void *user, struct rpc_message *message)
 static void on_register_end(void *user, enum status status, const char *text)
 {
     struct member *member = user;
+    note_answer(member, status);
     if (status && status != STATUS_CANCELLED)
         note_refusal(member, status_name(status), text);
 }

@@ -2,7 +2,7 @@
 //
 //     connected ─▶ on_connect (the service gathers what it holds) ─▶ member_register() ─▶ on_registered
 //         ▲                                                                                │ heartbeat twice a second
-//         └──────────── the scheduler is new, does not know us, or the connection broke ◀──┘
+//         └── the scheduler is new, does not know us, or is silent, or the connection broke ◀──┘
 //
 // A registration that is refused is repeated, after 0.2 s and then ever later up to a second; the log says so once, and seldom after.
 //

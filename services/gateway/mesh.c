@@ -4,7 +4,7 @@
 // soon as channel or stream ends. The state is copied under a mutex for other threads.
 //
 //   channel down ──on_up──▶ watching ──MeshState──▶ up (ready or not; not ready after SILENT_US without another)
-//        ▲                     │ stream ended: again after WATCH_AGAIN_US
+//        ▲                     │ stream ended: again after WATCH_AGAIN_US; SILENCES_MAX times SILENT_US without a state: dialed anew
 //        └──────on_down────────┘
 #include "services/gateway/mesh.h"
 
@@ -26,6 +26,7 @@ typedef char *mesh_read_fn(struct rpc_message *message); // returns a text that 
 // The scheduler says its state once a second at least.
 enum {
     SILENT_US = 4000000,
+    SILENCES_MAX = 3,
     WATCH_AGAIN_US = 200000,
     RUN_US = 1000000,
     DEADLINE_SLACK_MS = 2000,
@@ -59,6 +60,7 @@ struct mesh {
     bool stop, closing;
     atomic_bool expecting;               // a call of Expect is under way
     uint64_t watch_timer, silence_timer; // 0: not set
+    uint32_t silences;                   // how often SILENT_US have passed since the latest state
     // how starting went: written by the loop thread, read by mesh_start(), under mutex
     bool started;
     struct error start_error;
@@ -96,13 +98,30 @@ static void set_away(struct mesh *mesh)
     set_state(mesh, &away);
 }
 
-// The scheduler may be stopped, or its host gone. Running requests wait for it, new ones are refused after a while.
+static void on_silence(void *arg);
+
+static void expect_state(struct mesh *mesh)
+{
+    if (mesh->silence_timer)
+        rpc_loop_cancel_timer(mesh->loop, mesh->silence_timer);
+    mesh->silence_timer = rpc_loop_timer(mesh->loop, SILENT_US, on_silence, mesh);
+}
+
+// The scheduler may be stopped, or its host gone. Running requests wait for it, new ones are refused after a while. One that stays silent is
+// dialed anew: another may be there by now.
 static void on_silence(void *arg)
 {
     struct mesh *mesh = arg;
     struct mesh_state state;
 
     mesh->silence_timer = 0;
+    if (!rpc_channel_is_up(mesh->channel))
+        return; // on_up starts over
+    expect_state(mesh);
+    if (++mesh->silences >= SILENCES_MAX) {
+        rpc_channel_reconnect(mesh->channel, "the scheduler says nothing");
+        return;
+    }
     mesh_state(mesh, &state);
     if (!state.up)
         return;
@@ -112,19 +131,13 @@ static void on_silence(void *arg)
     set_state(mesh, &state);
 }
 
-static void expect_state(struct mesh *mesh)
-{
-    if (mesh->silence_timer)
-        rpc_loop_cancel_timer(mesh->loop, mesh->silence_timer);
-    mesh->silence_timer = rpc_loop_timer(mesh->loop, SILENT_US, on_silence, mesh);
-}
-
 static void on_state(void *user, struct rpc_message *message)
 {
     struct mesh *mesh = user;
     const Fastdecode__MeshState *told = rpc_message_unpack(message, &fastdecode__mesh_state__descriptor);
     struct mesh_state state = {.up = true};
 
+    mesh->silences = 0;
     expect_state(mesh);
     if (!told) {
         log_warn("MESH-STATE-BAD", "peer=%s", rpc_channel_address(mesh->channel));
@@ -199,6 +212,8 @@ static void on_up(void *user, const struct rpc_peer *peer)
     struct mesh *mesh = user;
 
     log_info("MESH-UP", "peer=%s incarnation=%llu", peer->service, (unsigned long long)peer->incarnation);
+    mesh->silences = 0;
+    expect_state(mesh);
     start_watch(mesh);
 }
 

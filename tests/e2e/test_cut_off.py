@@ -1,6 +1,6 @@
-"""What lives and does not answer: a worker that beats and whose tensors do not get through, a scheduler that is stopped.
+"""What lives and does not answer: a worker that beats and whose tensors do not get through, a scheduler that is stopped, or whose connections are half-open.
 
-The services are started by hand, over tcp, so that a relay can stand between the s-part and each worker's tensor socket.
+The services are started by hand, over tcp, so that a relay can stand between the s-part and each worker's tensor socket, and one before the scheduler.
 """
 import os
 import selectors
@@ -22,16 +22,20 @@ REQUESTS = [body(words(20 + 15 * i, i), TOKENS, i, sampled=i % 2 == 1) for i in 
 
 
 class Relay(threading.Thread):
-    """Passes bytes on to a port. `closed`: connections are ended, new ones too. `silent`: nothing is passed on any more."""
+    """Passes bytes on to a port, or a socket's path. `closed`: connections are ended, new ones too. `silent`: nothing is passed on any more. hang(): nothing of the
+    connections that stand is passed on; new ones work."""
 
-    def __init__(self, to_port):
+    def __init__(self, to):
         super().__init__(daemon=True)
-        self.to_port, self.mode, self.stopped = to_port, "open", False
+        self.to, self.mode, self.stopped = to, "open", False
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        self.selector, self.other = selectors.DefaultSelector(), {}
+        self.selector, self.other, self.hung = selectors.DefaultSelector(), {}, set()
         self.selector.register(self.listener, selectors.EVENT_READ)
         self.start()
+
+    def hang(self):
+        self.hung = set(self.other)
 
     def end(self, one):
         for end in (one, self.other.pop(one, None)):
@@ -45,9 +49,16 @@ class Relay(threading.Thread):
         if self.mode == "closed":
             client.close()
             return
-        server = socket.create_connection(("127.0.0.1", self.to_port))
+        is_path = isinstance(self.to, str)
+        server = socket.socket(socket.AF_UNIX if is_path else socket.AF_INET)
+        try:
+            server.connect(self.to if is_path else ("127.0.0.1", self.to))
+        except OSError:  # nobody listens there yet
+            client.close()
+            return
         for end, other in ((client, server), (server, client)):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if end.family == socket.AF_INET:
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.other[end] = other
             self.selector.register(end, selectors.EVENT_READ)
 
@@ -66,7 +77,7 @@ class Relay(threading.Thread):
     def pass_on(self, end):
         try:
             data = end.recv(1 << 20)
-            if data and self.mode != "silent":
+            if data and self.mode != "silent" and end not in self.hung:
                 self.other[end].sendall(data)
         except OSError:
             data = b""
@@ -82,8 +93,10 @@ class HandMade:
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="fd-e2e-")
         self.run_dir, self.processes, self.relays = self.folder.name, [], []
-        scheduler, port = f"ipc://{self.run_dir}/scheduler.sock", free_port()
-        self.start("scheduler", "scheduler", f"--listen={scheduler}")
+        port = free_port()
+        self.before_scheduler = Relay(f"{self.run_dir}/scheduler.sock")
+        scheduler = f"tcp://127.0.0.1:{self.before_scheduler.port}"
+        self.start("scheduler", "scheduler", f"--listen=ipc://{self.run_dir}/scheduler.sock")
         self.start("s-part", "s-part", f"--scheduler={scheduler}", f"--listen=ipc://{self.run_dir}/s-part.sock", f"--model={tiny()}",
                    "--local-pool=0", "--context=1024", "--threads=1")
         for i in range(2):
@@ -119,7 +132,7 @@ class HandMade:
         return text
 
     def stop(self):
-        for relay in self.relays:
+        for relay in (*self.relays, self.before_scheduler):
             relay.stopped = True
         for process in self.processes:
             process.send_signal(signal.SIGKILL)
@@ -185,6 +198,20 @@ def test_connection_of_tensors_is_closed(hand_made):
 def test_connection_of_tensors_is_silent(hand_made):
     """Nobody closes it: the rows that are out are given up after a while, and a new connection is tried."""
     assert TIMED_OUT in cut(hand_made, "silent")
+
+
+def test_connections_to_the_scheduler_are_half_open(hand_made):
+    """Nobody closes them, and nothing comes through, as if another host had the scheduler's address now: all dial again, and the streams go on."""
+    wanted = run_whole(hand_made.url, REQUESTS)
+    streams = start_all(hand_made.url, REQUESTS)
+    for stream in streams:
+        stream.wait_tokens(TOKENS // 3)
+    hand_made.before_scheduler.hang()
+    assert_same(join_all(streams), wanted)
+    for name in ("gateway", "s-part", "kv-worker-0", "kv-worker-1"):
+        assert logged(hand_made, name).count("SCHEDULER-DOWN") + logged(hand_made, name).count("MESH-DOWN") == 1, name
+    assert_same(run_all(hand_made.url, REQUESTS), wanted)
+    hand_made.wait_metric("fastdecode_kv_pages_used", lambda value: value == 0)
 
 
 def test_scheduler_is_stopped(start_mesh):

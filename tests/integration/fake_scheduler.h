@@ -35,6 +35,7 @@ struct fake_stream {
 // Set and read by tests, under the mutex.
 struct fake_settings {
     bool ready, refuse;
+    bool silent; // connections stand, and say nothing after the first state
     uint32_t waiting, max_queue, waiting_batch, max_queue_batch;
     uint32_t hold_at;   // no stream gets more tokens than this
     uint32_t finish_at; // so many tokens, then `finish`
@@ -309,11 +310,11 @@ static inline void fake_tick(void *arg)
     struct fake *fake = arg;
     struct fake_settings settings = fake_look(fake);
 
-    for (struct fake_stream *stream = fake->streams; stream; stream = stream->next)
+    for (struct fake_stream *stream = fake->streams; stream && !settings.silent; stream = stream->next)
         if (stream->call)
             fake_advance(fake, stream, &settings);
     fake_sweep(fake);
-    if (clock_now_us() - fake->told_us > FAKE_TELL_US) // a scheduler that is silent counts as lost
+    if (!settings.silent && clock_now_us() - fake->told_us > FAKE_TELL_US) // a scheduler that is silent counts as lost
         fake_tell_all(fake);
     if (!fake->stop)
         rpc_loop_timer(fake->loop, FAKE_TICK_US, fake_tick, fake);
@@ -428,6 +429,13 @@ static inline void fake_set_tokens(struct fake *fake, uint32_t hold_at, uint32_t
     fake->settings.hold_at = hold_at;
     fake->settings.finish_at = finish_at;
     fake->settings.finish = finish;
+    pthread_mutex_unlock(&fake->mutex);
+}
+
+static inline void fake_set_silent(struct fake *fake, bool silent)
+{
+    pthread_mutex_lock(&fake->mutex);
+    fake->settings.silent = silent;
     pthread_mutex_unlock(&fake->mutex);
 }
 

@@ -37,6 +37,28 @@ static void test_scheduler_dies(void **state)
     http_free(&whole);
 }
 
+// Its connection stands, and nothing comes: its host may be gone. It is dialed anew, and the request goes on with who answers there.
+static void test_scheduler_silent(void **state)
+{
+    char text[128];
+    struct http_reply stream;
+    const struct fake_settings before = fake_look(&fake);
+    (void)state;
+
+    fake_set_tokens(&fake, 6, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    stream = http_send(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":30,\"stream\":true,\"logprobs\":0}");
+    assert_true(http_read_until(&stream, "\"text\":", 6));
+    fake_set_silent(&fake, true);
+    assert_true(fake_wait(&fake, saw_cancelled, before.cancelled + 1));
+    fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    fake_set_silent(&fake, false);
+    http_read_all(&stream);
+    http_joined(&stream, "text", text, sizeof text);
+    assert_string_equal(text, canned(5, 0, 30));
+    assert_int_equal(fake_look(&fake).resumed_at, 6);
+    http_free(&stream);
+}
+
 static void test_client_leaves(void **state)
 {
     static const char *const bodies[] = {"{" PROMPT5 ",\"max_tokens\":50,\"stream\":true}",
@@ -364,9 +386,19 @@ int main(int argc, char **argv)
 {
 #define CASE(fn) cmocka_unit_test_setup(fn, reset)
     const struct CMUnitTest tests[] = {
-        CASE(test_scheduler_dies),           CASE(test_client_leaves),   CASE(test_full),         CASE(test_not_ready),
-        CASE(test_mesh_of_an_older_release), CASE(test_ready_in_time),   CASE(test_slow_headers), CASE(test_client_does_not_read),
-        CASE(test_answer_slower_than_idle),  CASE(test_bodies_together), CASE(test_drain),        CASE(test_drain_with_notice),
+        CASE(test_scheduler_dies),
+        CASE(test_scheduler_silent),
+        CASE(test_client_leaves),
+        CASE(test_full),
+        CASE(test_not_ready),
+        CASE(test_mesh_of_an_older_release),
+        CASE(test_ready_in_time),
+        CASE(test_slow_headers),
+        CASE(test_client_does_not_read),
+        CASE(test_answer_slower_than_idle),
+        CASE(test_bodies_together),
+        CASE(test_drain),
+        CASE(test_drain_with_notice),
         CASE(test_close_with_open_streams),
     };
     if (argc > 1)

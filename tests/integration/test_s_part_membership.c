@@ -19,7 +19,7 @@ static struct rpc_server *scheduler;
 static struct s_part s_part;
 static struct model model;
 static uint32_t registrations, beats, held, lists;
-static bool no_answer;
+static bool no_answer, is_silent;
 
 static uint32_t played_held(const struct backend *backend, struct backend_held *out, uint32_t capacity)
 {
@@ -29,6 +29,8 @@ static uint32_t played_held(const struct backend *backend, struct backend_held *
     lists += out != NULL;
     return HELD;
 }
+
+static void forget(void *user) { (void)user; }
 
 static const struct backend_ops played = {.pool_held = played_held};
 
@@ -51,7 +53,10 @@ static void take_heartbeat(struct rpc_call *call, void *user)
     Fastdecode__HeartbeatReply reply = FASTDECODE__HEARTBEAT_REPLY__INIT;
     (void)user;
     beats++;
-    rpc_call_reply(call, &reply.base);
+    if (is_silent)
+        rpc_call_on_cancel(call, forget, NULL);
+    else
+        rpc_call_reply(call, &reply.base);
 }
 
 static int open_all(void **state)
@@ -59,7 +64,7 @@ static int open_all(void **state)
     struct error error;
     (void)state;
     registrations = beats = lists = 0;
-    no_answer = false;
+    no_answer = is_silent = false;
     s_part = (struct s_part){.settings = {.scheduler = ADDRESS, .name = "s-part"},
                              .incarnation = member_incarnation(),
                              .model = &model,
@@ -119,11 +124,26 @@ static void a_refused_registration_is_repeated(void **state)
     assert_int_equal(lists, registrations);
 }
 
+// As one whose host is gone: its connection stands, and it says nothing. Another one may have its address by now.
+static void a_silent_scheduler_is_dialed_anew(void **state)
+{
+    (void)state;
+    AWAIT(turn_both(), beats > 1);
+    is_silent = true;
+    AWAIT(turn_both(), !member_is_registered(s_part.member));
+    is_silent = false;
+    beats = 0;
+    AWAIT(turn_both(), beats > 1);
+    assert_true(member_is_registered(s_part.member));
+    assert_int_equal(registrations, 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_busy_engine_registers_once, open_all, close_all),
         cmocka_unit_test_setup_teardown(a_refused_registration_is_repeated, open_all, close_all),
+        cmocka_unit_test_setup_teardown(a_silent_scheduler_is_dialed_anew, open_all, close_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
