@@ -55,7 +55,7 @@ struct sched_page_name {
 struct sched_config {
     uint32_t max_sequences;   // the most sequences known at one time, in any phase
     uint32_t max_running;     // the most sequences that have a place and a mini-batch at one time (B); 0: max_sequences
-    uint32_t max_waiting;     // the most new interactive sequences in the queue; sequences to be rebuilt are never rejected
+    uint32_t max_waiting;     // the most new interactive sequences in the queue; rebuilt and resubmitted ones are not rejected
     uint32_t max_batch_rows;  // the most rows of a step, decode and prefill together
     uint32_t mini_batches;    // M, 1 to SCHED_MINI_BATCHES_MAX
     uint32_t stages;          // P, s-parts in a pipeline, each with a range of the layers; 0: 1
@@ -143,6 +143,7 @@ struct sched_arrive {
     uint64_t deadline_us;      // at this time the sequence ends with the tokens it has; 0: no deadline
     enum sched_class class;    // interactive unless said otherwise
     bool last_row_only;        // with score_prompt: only the prompt's last row is wanted, so rows whose KV is held are not computed
+    bool resubmitted;          // it was accepted before: a full queue takes it all the same, and only max_sequences limits these
     bool score_prompt;         // log-probabilities of the prompt are wanted: its rows are computed even where their KV is held
     uint32_t held_place;       // SCHED_NO_PLACE, or a place that is up and already holds KV of this sequence
     uint32_t held_positions;   // how many of this sequence's first positions that place holds, complete through all layers

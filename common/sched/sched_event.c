@@ -130,7 +130,7 @@ static void arrive(struct sched *s, const struct sched_arrive *a)
         sched_sequence_wait(s, slot);
     }
     const uint32_t most = a->class == SCHED_CLASS_BATCH ? s->config.max_waiting_batch : s->config.max_waiting;
-    if (s->queue.fresh[a->class] <= most || s->cold[slot].rebuild)
+    if (s->queue.fresh[a->class] <= most || s->cold[slot].rebuild || a->resubmitted)
         return;
     sched_admit(s); // what can start at once does not count for the queue
     if (s->queue.fresh[a->class] > most && seq->state == SCHED_SEQ_WAITING) {

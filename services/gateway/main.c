@@ -129,7 +129,7 @@ static uint32_t list_limits(struct gateway_program *s, struct option *out, uint3
         {"body-timeout", OPTION_F64, &g->body_timeout_s, "S", "time a client has to send the body", 0.1, 3600},
         {"idle-timeout", OPTION_F64, &g->idle_timeout_s, "S", "close a connection after this long without traffic", 0.1, 86400},
         {"ready-grace", OPTION_F64, &g->ready_grace_s, "S", "how long a new request waits for a mesh that is not ready", 0, 3600},
-        {"resume-limit", OPTION_F64, &g->resume_limit_s, "S", "how long a request that has begun waits for a lost mesh", 0, 86400},
+        {"resume-limit", OPTION_F64, &g->resume_limit_s, "S", "how long an accepted request waits for a lost mesh", 0, 86400},
         {"keep-alive", OPTION_F64, &g->keep_alive_s, "S", "send a comment on a stream that has been silent this long", 0.01, 3600},
         {"batch-dir", OPTION_WRITTEN_PATH, &g->batch_dir, "DIR|none",
          "folder for files and batches, of this gateway alone; none: no /v1/files and /v1/batches", 0, 0},

@@ -5,7 +5,8 @@
 //      └── the mesh is gone ─┘   with a pause of 50 ms, doubled each time up to 2 s
 //
 // The Watch stream tells whether the mesh accepts submissions; nothing polls. A request that was never accepted is refused after
-// ready_grace_s. One that has begun waits resume_limit_s, because its client already has half an answer.
+// ready_grace_s. One that was, which the first event of its stream says, waits resume_limit_s: its place in the queue is its own, or its
+// client has half an answer already.
 #include "services/gateway/request.h"
 
 #include <stdio.h>
@@ -130,7 +131,7 @@ static void submit(struct requests *requests, struct choice *choice)
 static bool advance(struct requests *requests, struct choice *choice, uint64_t now_us)
 {
     struct request *request = choice->request;
-    bool begun = choice->generated_count > 0 || exchange_is_answered(request->exchange);
+    bool begun = choice->sequence || exchange_is_answered(request->exchange);
     double limit_s = begun ? requests->config.resume_limit_s : requests->config.ready_grace_s;
     bool last = request->done_count + 1 == request->choice_count || choice_lacks_pooled(choice); // then it fails
     struct api_error error;

@@ -70,7 +70,8 @@ static void take_event(struct choice *choice, const Fastdecode__GenerateEvent *e
         request_fail(request, &error);
         return;
     }
-    choice->failures = 0;
+    if (event->n_tokens || event->n_prompt || event->pooled.len || event->finish != FASTDECODE__FINISH__FINISH_UNSPECIFIED)
+        choice->failures = 0; // else it was accepted, and no more
     choice->waiting_since_us = 0;
     measure(choice, choice->generated_count - before);
     if (choice_is_cut(choice)) {

@@ -41,7 +41,7 @@ struct choice {
     uint32_t number; // among the n choices of its prompt
     enum choice_state state;
     struct mesh_call *call;
-    uint64_t sequence; // the scheduler's id; 0: none yet
+    uint64_t sequence; // the scheduler's id; 0: it has not accepted it yet
     uint64_t waiting_since_us, retry_us;
     uint32_t failures; // consecutive failed submissions
     // token log

@@ -227,6 +227,7 @@ static void arrive(struct scheduler *scheduler, const struct token_log *log, con
                 .sequence = log->id,
                 .prompt_tokens = log->prompt_count,
                 .generated_tokens = log->token_count - log->prompt_count,
+                .resubmitted = request->sequence != 0,
                 .max_new_tokens = request->max_tokens,
                 .deadline_us = timeout_ms ? log->arrived_us + timeout_ms * 1000 : 0,
                 .class = request->latency_class == FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH ? SCHED_CLASS_BATCH

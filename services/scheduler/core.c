@@ -152,6 +152,16 @@ static void carry_out(struct scheduler *scheduler, const struct sched_action *ac
     }
 }
 
+// Tells the gateways of those that arrived with these events and were not rejected: from now on they may submit them again, and are not refused.
+static void tell_accepted(struct scheduler *scheduler, uint32_t event_count)
+{
+    for (uint32_t i = 0; i < event_count; i++) {
+        const struct sched_event *event = &scheduler->events[i];
+        if (event->kind == SCHED_ARRIVE && sched_knows(scheduler->core, event->arrive.sequence))
+            generate_accepted(scheduler, event->arrive.sequence);
+    }
+}
+
 static void tick_once(struct scheduler *scheduler)
 {
     uint32_t event_count = scheduler->event_count;
@@ -161,6 +171,7 @@ static void tick_once(struct scheduler *scheduler)
 
     if (event_count || count)
         trace_span(scheduler->track, "schedule", round_ns, {"events", event_count}, {"actions", count});
+    tell_accepted(scheduler, event_count);
     // Events that were queued meanwhile, and those that carrying out actions queues, are for the next round.
     scheduler->event_count -= event_count;
     memmove(scheduler->events, scheduler->events + event_count, scheduler->event_count * sizeof *scheduler->events);

@@ -163,6 +163,18 @@ void generate_handler(struct rpc_call *call, void *user)
     claims_arrive(scheduler, log);
 }
 
+void generate_accepted(struct scheduler *scheduler, uint64_t sequence)
+{
+    const struct token_log *log = token_logs_find(scheduler->logs, sequence);
+    Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
+
+    if (!log || !log->call)
+        return;
+    event.sequence = log->id;
+    event.index = log->token_count - log->prompt_count;
+    (void)!rpc_call_send(log->call, &event.base); // one that is gone is reported by on_cancel
+}
+
 void generate_tokens(struct scheduler *scheduler, struct token_log *log, Fastdecode__Token **tokens, uint32_t count)
 {
     Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;

@@ -353,6 +353,8 @@ void steps_take_answered(struct scheduler *scheduler);
 
 void generate_handler(struct rpc_call *call, void *user);
 void expect_handler(struct rpc_call *call, void *user);
+// Tells the sequence's client that it waits or runs, and under which id.
+void generate_accepted(struct scheduler *scheduler, uint64_t sequence);
 // Passes the last `count` tokens of the log on to its client.
 void generate_tokens(struct scheduler *scheduler, struct token_log *log, Fastdecode__Token **tokens, uint32_t count);
 void generate_scores(struct token_log *log, uint32_t index, Fastdecode__Token **scores, size_t count);

@@ -41,7 +41,7 @@ struct fake_settings {
     uint32_t finish_at; // so many tokens, then `finish`
     Fastdecode__Finish finish;
     // seen
-    uint32_t started, cancelled, open, resumed_at; // resumed_at: tokens of the last resubmission
+    uint32_t started, refused, cancelled, open, resumed_at; // resumed_at: tokens of the last resubmission
     uint64_t resumed_sequence;
     Fastdecode__LatencyClass latency_class; // of the last request
     const char *metrics;                    // NULL: the usual ones
@@ -184,6 +184,15 @@ static inline void fake_stream_gone(void *user)
     fake_set_open(stream->fake, -1, true);
 }
 
+static inline void fake_accept(struct fake_stream *stream)
+{
+    Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
+
+    event.sequence = stream->sequence;
+    event.index = stream->index;
+    (void)!rpc_call_send(stream->call, &event.base);
+}
+
 static inline void fake_on_generate(struct rpc_call *call, void *user)
 {
     struct fake *fake = user;
@@ -193,6 +202,10 @@ static inline void fake_on_generate(struct rpc_call *call, void *user)
     if (!request)
         return;
     if (fake_look(fake).refuse) {
+        pthread_mutex_lock(&fake->mutex);
+        fake->settings.refused++;
+        pthread_cond_broadcast(&fake->changed);
+        pthread_mutex_unlock(&fake->mutex);
         rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "the queue is full");
         return;
     }
@@ -215,6 +228,7 @@ static inline void fake_on_generate(struct rpc_call *call, void *user)
         memcpy(stream->prompt, request->prompt, request->n_prompt * sizeof *stream->prompt);
     fake->streams = stream;
     rpc_call_on_cancel(call, fake_stream_gone, stream);
+    fake_accept(stream);
     pthread_mutex_lock(&fake->mutex);
     fake->settings.started++;
     fake->settings.open++;

@@ -125,6 +125,7 @@ static inline int tear_down(void **state)
 }
 
 static inline bool saw_cancelled(const struct fake_settings *settings, uint32_t wanted) { return settings->cancelled >= wanted; }
+static inline bool saw_refused(const struct fake_settings *settings, uint32_t wanted) { return settings->refused >= wanted; }
 static inline bool saw_open(const struct fake_settings *settings, uint32_t wanted) { return settings->open >= wanted; }
 static inline bool saw_expects(const struct fake_settings *settings, uint32_t wanted) { return settings->expects >= wanted; }
 static inline bool saw_at_most_open(const struct fake_settings *settings, uint32_t wanted) { return settings->open <= wanted; }

@@ -37,6 +37,36 @@ static void test_scheduler_dies(void **state)
     http_free(&whole);
 }
 
+// The scheduler dies while a request waits in its queue. It was accepted, so it waits for the next one longer than a new one would, and is not
+// refused when that one's queue is full.
+static void test_scheduler_dies_before_the_first_token(void **state)
+{
+    const struct fake_settings before = fake_look(&fake);
+    struct http_reply accepted, other;
+    (void)state;
+
+    fake_set_tokens(&fake, 0, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    accepted = http_send(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":30}");
+    assert_true(fake_wait(&fake, saw_open, before.open + 1));
+    fake_go_away(&fake);
+    other = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":30}");
+    assert_int_equal(http_status(&other), 503);
+    http_free(&other);
+    fake_set(&fake, true, true, 0, 10000);
+    fake_come_back(&fake);
+    wait_ready(port);
+    other = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":30}");
+    assert_int_equal(http_status(&other), 429);
+    http_free(&other);
+    assert_true(fake_wait(&fake, saw_refused, before.refused + 2));
+    fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    fake_set(&fake, true, false, 0, 10000);
+    http_read_all(&accepted);
+    assert_int_equal(http_status(&accepted), 200);
+    assert_non_null(strstr(accepted.data, canned(5, 0, 30)));
+    http_free(&accepted);
+}
+
 // Its connection stands, and nothing comes: its host may be gone. It is dialed anew, and the request goes on with who answers there.
 static void test_scheduler_silent(void **state)
 {
@@ -387,6 +417,7 @@ int main(int argc, char **argv)
 #define CASE(fn) cmocka_unit_test_setup(fn, reset)
     const struct CMUnitTest tests[] = {
         CASE(test_scheduler_dies),
+        CASE(test_scheduler_dies_before_the_first_token),
         CASE(test_scheduler_silent),
         CASE(test_client_leaves),
         CASE(test_full),

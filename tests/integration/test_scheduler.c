@@ -173,6 +173,42 @@ static void many_that_wait_are_cancelled_in_few_calls(void **state)
     mesh_close();
 }
 
+// Who was accepted is told so, and is not refused when it comes again, after a restart of the scheduler; new ones are. A gateway that says so of
+// all it has comes to the limit of what the scheduler holds at all.
+static void a_full_queue_takes_what_was_accepted(void **state)
+{
+    enum { QUEUE = 2, FIRST_ID = 1000 };
+    uint32_t count = QUEUE + 2;
+    (void)state;
+    mesh_open(QUEUE, 1, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    struct rpc_channel *gateway = gateway_open();
+    s_part.pace = UINT32_MAX; // nothing ends
+    for (uint32_t i = 0; i < QUEUE + 1; i++) {
+        generate(gateway, &streams[i], 0, 1, 100);
+        UNTIL(streams[i].sequence);
+    }
+    generate(gateway, &streams[QUEUE + 1], 0, 1, 100);
+    UNTIL(streams[QUEUE + 1].outcome.ended);
+    assert_int_equal(streams[QUEUE + 1].outcome.status, STATUS_RESOURCE_EXHAUSTED);
+    assert_int_equal(streams[QUEUE + 1].sequence, 0);
+    for (struct stream *stream; stream = &streams[count], true; count++) {
+        assert_in_range(count, 0, scheduler->core_config.max_sequences + 1);
+        generate(gateway, stream, FIRST_ID + count, 1, 100);
+        UNTIL(stream->sequence || stream->outcome.ended);
+        if (stream->outcome.ended)
+            break;
+        assert_int_equal(stream->sequence, FIRST_ID + count);
+    }
+    assert_int_equal(streams[count].outcome.status, STATUS_RESOURCE_EXHAUSTED);
+    assert_true(count > 4 * QUEUE);
+    s_part.pace = 0;
+    UNTIL(streams[0].outcome.ended && streams[count - 1].outcome.ended);
+    assert_int_equal(streams[count - 1].tokens, 100);
+    rpc_channel_close(gateway);
+    mesh_close();
+}
+
 // Grammars are held as long as their sequences run or wait: there is a limit on all of them, and room once one has gone.
 static void grammars_have_a_limit_together(void **state)
 {
@@ -431,6 +467,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_lost_s_part_makes_no_step_wait_longer),
         cmocka_unit_test(the_times_of_all_places_are_taken),
         cmocka_unit_test(many_that_wait_are_cancelled_in_few_calls),
+        cmocka_unit_test(a_full_queue_takes_what_was_accepted),
         cmocka_unit_test(grammars_have_a_limit_together),
         cmocka_unit_test(a_smaller_s_part_gets_smaller_steps),
         cmocka_unit_test(a_bad_reply_does_not_count),

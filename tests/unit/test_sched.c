@@ -410,14 +410,19 @@ static void a_full_queue_refuses_with_a_time(void **state)
     struct mesh_seq *again = mesh_arrive(m, 10, 20, 0);
     again->log += 5;
     m->events[m->event_count - 1].arrive.generated_tokens = 5;
+    // Neither is one that was accepted and then lost with its scheduler.
+    struct mesh_seq *accepted = mesh_arrive(m, 10, 20, 0);
+    m->events[m->event_count - 1].arrive.resubmitted = true;
     size_t count = mesh_tick(m);
     uint64_t retry_us = 0;
     for (size_t i = 0; i < count; i++)
         retry_us = m->actions[i].kind == SCHED_REJECT ? m->actions[i].reject.retry_after_us : retry_us;
     assert_true(retry_us > 0);
     assert_false(again->rejected);
+    assert_false(accepted->rejected);
     mesh_run(m, 1000);
     assert_int_equal(again->reason, SCHED_LENGTH);
+    assert_int_equal(accepted->reason, SCHED_LENGTH);
     end(m);
 }
 
