@@ -1,8 +1,8 @@
 // claims.c: pages that members held before they registered: whose they are, and what becomes of those that nobody wants.
 //
-// After a start of the scheduler, gateways submit their sequences again, and members register with lists of what they hold. A
-// resubmitted sequence waits up to SETTLE_US for a place that holds its pages, and goes on there. What nobody has claimed by CLAIM_US
-// is freed. A member that was cut off and comes back, at any time, gives back what sequences have that wait to be rebuilt; of all that
+// After a start of the scheduler, members register with lists of what they hold, and gateways submit their sequences again once the s-part is
+// up. A model may take minutes to load, so the times count from then. A resubmitted sequence waits up to SETTLE_US for a place that holds its
+// pages, and goes on there. What nobody has claimed by CLAIM_US is freed. A member that was cut off and comes back, at any time, gives back what sequences have that wait to be rebuilt; of all that
 // they no longer need it is cleaned before it is up.
 #include <stdlib.h>
 
@@ -258,7 +258,7 @@ void claims_arrive(struct scheduler *scheduler, const struct token_log *log)
 
 void claims_settle(struct scheduler *scheduler)
 {
-    bool late = clock_now_us() - scheduler->started_us > SETTLE_US;
+    bool late = scheduler->claims_from_us && clock_now_us() - scheduler->claims_from_us > SETTLE_US;
     uint32_t kept = 0;
 
     for (uint32_t i = 0; i < scheduler->settling_count; i++) {

@@ -68,8 +68,11 @@ static void go_up(struct member *member)
               member->stay > 1 ? FASTDECODE__EVENT_KIND__EVENT_KIND_BACK : FASTDECODE__EVENT_KIND__EVENT_KIND_JOINED, member->name,
               "");
     log_info("PLACE-UP", "name=%s place=%u pages=%llu", member->name, place->index, (unsigned long long)place->pages_total);
-    if (is_s_part(member))
+    if (is_s_part(member)) {
+        if (!member->scheduler->claims_from_us)
+            member->scheduler->claims_from_us = clock_now_us();
         stages_tell_core(member->scheduler);
+    }
     if (place->pages_total)
         tell_core_of_place(place);
     claims_reclaim(member->scheduler, place->index);
@@ -315,7 +318,7 @@ static void forgive_own_stall(struct scheduler *scheduler, uint64_t now_us)
         return;
     if (stalled_us > STALL_LOGGED_US)
         log_warn("SCHEDULER-STALLED", "ms=%llu", (unsigned long long)stalled_us / 1000);
-    scheduler->started_us = MIN(scheduler->started_us + stalled_us, now_us);
+    scheduler->claims_from_us = scheduler->claims_from_us ? MIN(scheduler->claims_from_us + stalled_us, now_us) : 0;
     for (uint32_t i = 0; i < member_count(scheduler); i++) {
         struct member *member = member_at(scheduler, i);
         member->heard_us = MIN(member->heard_us + stalled_us, now_us);

@@ -52,9 +52,9 @@ enum {
     STEP_ROWS_MOST = 65536,
     STREAM_US_MAX = 1000000000, // of a member's word
     ADDRESS_BYTES = 128,
-    CHECK_EVERY_US = 50000,   // between two checks for silent members
-    SETTLE_US = 2000000,      // after a start, resubmitted sequences wait at most this long for the members that hold their pages
-    CLAIM_US = 15000000,      // time after a start when pages that nobody has claimed are freed
+    CHECK_EVERY_US = 50000, // between two checks for silent members
+    SETTLE_US = 2000000, // resubmitted sequences wait at most this long for the members that hold their pages: from claims_from_us
+    CLAIM_US = 15000000, // pages that nobody has claimed are freed this long after claims_from_us
     LOSS_EVERY_US = 1000000,  // losses closer together than this count as one
     LOSSES_MAX = 4,           // a place that loses all its rows this many times in a row is declared down ...
     LOSSES_BAR_US = 60000000, // ... and not accepted again for this long
@@ -241,7 +241,8 @@ struct step_scratch {
 struct scheduler {
     struct scheduler_settings settings;
     uint64_t incarnation, next_sequence, started_us;
-    uint64_t checked_us; // when members_check() last ran
+    uint64_t claims_from_us; // when the s-part was up for the first time: sequences come again from then on; 0: it has not been
+    uint64_t checked_us;     // when members_check() last ran
     struct rpc_security security;
     struct rpc_loop *loop;
     struct rpc_server *server;
@@ -319,7 +320,7 @@ static inline void scheduler_event(struct scheduler *scheduler, const struct sch
 
 static inline bool scheduler_waits_for_claims(const struct scheduler *scheduler, uint64_t now_us)
 {
-    return now_us - scheduler->started_us < CLAIM_US;
+    return !scheduler->claims_from_us || now_us - scheduler->claims_from_us < CLAIM_US;
 }
 
 // --- core.c

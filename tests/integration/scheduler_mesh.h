@@ -115,7 +115,7 @@ static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mi
                                                       .worker_timeout_ms = 60000};
     scheduler->incarnation = member_incarnation();
     scheduler->next_sequence = scheduler->incarnation + 1;
-    scheduler->started_us = clock_now_us() - CLAIM_US; // nobody is waited for
+    scheduler->claims_from_us = clock_now_us() - CLAIM_US; // nobody is waited for
     scheduler_init(scheduler);
     scheduler->settling_capacity = 16;
     scheduler->settling = calloc(scheduler->settling_capacity, sizeof *scheduler->settling);
@@ -215,7 +215,7 @@ static inline struct outcome kv_worker_register(uint64_t first, uint32_t count, 
     request.incarnation = hello.incarnation;
     request.control_address = (char *)addresses[0];
     request.tensor_address = (char *)"inproc://test-kv-worker-t";
-    request.kv = &scheduler->kv;
+    request.kv = scheduler->model_known ? &scheduler->kv : NULL;
     request.pages_total = 100000;
     request.kv_bytes_per_second = 1e9;
     request.shares_cores = true;

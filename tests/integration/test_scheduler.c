@@ -408,7 +408,7 @@ static void what_may_have_been_guessed_is_computed_again(void **state)
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         mesh_open(16, 16, 1);
         assert_int_equal(register_s_part(usual).status, STATUS_OK);
-        scheduler->started_us = clock_now_us();
+        scheduler->claims_from_us = clock_now_us();
         kv_worker_open(77, 1, cases[i].held, cases[i].certain);
         struct rpc_channel *gateway = gateway_open();
         resubmitted = cases[i].generated;

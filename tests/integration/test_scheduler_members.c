@@ -56,7 +56,7 @@ static void a_later_part_waits_for_the_first_one(void **state)
     enum { SEQUENCE = 1000 };
     (void)state;
     mesh_open(16, 16, 1);
-    scheduler->started_us = clock_now_us();
+    scheduler->claims_from_us = clock_now_us();
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     kv_worker.first_position = KV_EXTENT_TOKENS;
     kv_worker_open(SEQUENCE, 1, 2 * KV_EXTENT_TOKENS, 2 * KV_EXTENT_TOKENS);
@@ -66,12 +66,41 @@ static void a_later_part_waits_for_the_first_one(void **state)
     for (uint32_t i = 0; i < 3; i++)
         claims_settle(scheduler);
     assert_true(scheduler->settling_count == 1 && scheduler->held_count == 1);
-    scheduler->started_us -= 2 * SETTLE_US; // it has not come
+    scheduler->claims_from_us -= 2 * SETTLE_US; // it has not come
     UNTIL(kv_worker.freed == 1);
     assert_true(scheduler->settling_count == 0 && scheduler->held_count == 0);
     UNTIL((answer_frees(), streams[0].outcome.ended));
     assert_int_equal(streams[0].tokens, 5);
     kv_worker.first_position = 0;
+    rpc_channel_close(gateway);
+    kv_worker_close();
+    mesh_close();
+}
+
+// A worker's pages are kept until sequences can come again, however long the s-part loads its model.
+static void pages_wait_for_an_s_part_that_loads_for_long(void **state)
+{
+    enum { SEQUENCE = 77, HELD = 45 };
+    (void)state;
+    mesh_open(16, 16, 1);
+    scheduler->started_us -= 10 * CLAIM_US;
+    scheduler->claims_from_us = 0; // no s-part has been up
+    assert_int_equal(kv_worker_register(SEQUENCE, 1, HELD, HELD).status, STATUS_OK);
+    UNTIL(rpc_channel_is_up(worker(1)->channel));
+    members_check(scheduler, clock_now_us());
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    UNTIL(worker(1)->up && scheduler->s_part.member.up);
+    assert_int_equal(kv_worker.freed, 0);
+    assert_true(scheduler_waits_for_claims(scheduler, clock_now_us()));
+    struct rpc_channel *gateway = gateway_open();
+    resubmitted = 30;
+    s_part.steps = 0;
+    s_part.pace = 1;
+    generate(gateway, &streams[0], SEQUENCE, 20, resubmitted + 1);
+    UNTIL(s_part.steps == 1);
+    assert_int_equal(s_part.position, HELD);
+    UNTIL(streams[0].outcome.ended);
+    resubmitted = s_part.pace = 0;
     rpc_channel_close(gateway);
     kv_worker_close();
     mesh_close();
@@ -84,10 +113,10 @@ static void all_that_nobody_claims_is_freed(void **state)
     (void)state;
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
-    scheduler->started_us = clock_now_us();
+    scheduler->claims_from_us = clock_now_us();
     kv_worker_open(1000, MANY, 5, 5);
     assert_int_equal(kv_worker.freed, 0); // it may be claimed
-    scheduler->started_us -= 2 * CLAIM_US;
+    scheduler->claims_from_us -= 2 * CLAIM_US;
     members_check(scheduler, clock_now_us());
     UNTIL(kv_worker.freed > MANY / 2);
     UNTIL((answer_frees(), members_check(scheduler, clock_now_us()), kv_worker.freed == MANY));
@@ -105,11 +134,11 @@ static void a_stall_of_the_scheduler_loses_no_member(void **state)
     scheduler->settings.worker_timeout_ms = (uint32_t)(silence_us / 1000);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     kv_worker_open(0, 0, 0, 0);
-    uint64_t now_us = clock_now_us(), claims_end_us = scheduler->started_us + CLAIM_US, heard_us;
+    uint64_t now_us = clock_now_us(), claims_end_us = scheduler->claims_from_us + CLAIM_US, heard_us;
     members_check(scheduler, now_us);
     members_check(scheduler, now_us += stall_us);
     assert_true(scheduler->s_part.member.up && worker(1)->up);
-    assert_in_range(scheduler->started_us + CLAIM_US - claims_end_us, stall_us - CHECK_EVERY_US, stall_us);
+    assert_in_range(scheduler->claims_from_us + CLAIM_US - claims_end_us, stall_us - CHECK_EVERY_US, stall_us);
     heard_us = worker(1)->heard_us;
     while (worker(1)->up)
         members_check(scheduler, now_us += CHECK_EVERY_US);
@@ -413,6 +442,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(an_s_part_with_fewer_mini_batches_is_refused),
         cmocka_unit_test(a_worker_that_comes_back_gives_back_what_it_holds),
         cmocka_unit_test(a_later_part_waits_for_the_first_one),
+        cmocka_unit_test(pages_wait_for_an_s_part_that_loads_for_long),
         cmocka_unit_test(all_that_nobody_claims_is_freed),
         cmocka_unit_test(a_stall_of_the_scheduler_loses_no_member),
         cmocka_unit_test(names_that_do_not_come_back_give_way),
