@@ -30,16 +30,20 @@ struct choice_of_job {
     struct batch_record best;
     uint32_t best_active; // jobs of its tenant
     bool found, ends;
-    uint64_t now_s;
     char failed[FAILED_MAX][BATCH_ID_BYTES]; // that could not be opened: others do not wait for them
     uint32_t failed_count;
 };
+
+static bool is_late(const struct batch_runner *runner, const struct batch_record *record)
+{
+    return record->expires_s <= expiry_time_s(&runner->expiry, record->at_s[BATCH_VALIDATING]);
+}
 
 // Of the batches that are not at work: one that only ends, else the oldest of the tenant with the fewest at work.
 static void consider(void *arg, const struct batch_record *record)
 {
     struct choice_of_job *choice = arg;
-    bool ends = record->status == BATCH_CANCELLING || record->expires_s <= choice->now_s;
+    bool ends = record->status == BATCH_CANCELLING || is_late(choice->runner, record);
     uint32_t i, active = 0;
 
     for (i = 0; i < choice->failed_count; i++)
@@ -109,7 +113,7 @@ static bool open_job(struct batch_runner *runner, struct batch_record *record)
 
 static void find_jobs(struct batch_runner *runner)
 {
-    struct choice_of_job choice = {.runner = runner, .now_s = clock_wall_us() / 1000000};
+    struct choice_of_job choice = {.runner = runner};
     struct error error;
     bool opened;
 
@@ -145,7 +149,7 @@ static void check_ending(struct batch_runner *runner, struct batch_job *job, boo
     }
     if (cancelled)
         batch_job_begin_ending(job, BATCH_CANCELLED);
-    else if (job->record.expires_s <= clock_wall_us() / 1000000)
+    else if (is_late(runner, &job->record))
         batch_job_begin_ending(job, BATCH_EXPIRED);
     else
         return;
@@ -252,6 +256,7 @@ static uint64_t work(struct batch_runner *runner, struct batch_item *ended, bool
     uint32_t i;
     bool some_ended = false;
 
+    expiry_look(&runner->expiry, now_us, clock_wall_us());
     for (; ended; ended = next) {
         next = ended->next_ended;
         batch_item_take_ended(ended);
@@ -293,7 +298,7 @@ static uint64_t work(struct batch_runner *runner, struct batch_item *ended, bool
     }
     if (now_us - runner->purged_us > PURGE_US) {
         runner->purged_us = now_us;
-        batch_store_purge(runner->config.store, clock_wall_us() / 1000000);
+        batch_store_purge(runner->config.store, expiry_time_s(&runner->expiry, 0));
     }
     if (runner->busy)
         return 0;

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "common/base/expiry.h"
 #include "services/gateway/batch_job.h"
 #include "services/gateway/batch_runner.h"
 
@@ -50,7 +51,8 @@ struct batch_runner {
     struct batch_job *jobs[BATCH_JOBS_MAX + BATCH_JOBS_ENDING_MAX];
     uint32_t job_count, turn;
     uint64_t saved_us, purged_us, disk_said_us;
-    bool busy; // there is more to do at once
+    struct expiry_clock expiry; // windows and files end by it
+    bool busy;                  // there is more to do at once
 };
 
 // Of a job's line; line is moved from. Takes the item, which malloc() has given.

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/expiry.h"
 #include "common/base/log.h"
 #include "services/gateway/batch_store.h"
 

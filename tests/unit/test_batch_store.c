@@ -400,6 +400,30 @@ static void test_needed_files(void **state)
     assert_int_equal(batch_store_delete_file(store, "key-n", other.id, &error), STATUS_OK);
 }
 
+// The wall clock is 31 days ahead for half a minute, while the store is used and when it is opened: what has not expired is still there. What has
+// goes, an hour after a start.
+static void test_clock_that_is_ahead(void **state)
+{
+    const uint64_t second_us = 1000000, ahead_us = 31 * 86400 * second_us, wall_us = clock_wall_us();
+    const struct batch_file kept = put_file("key-c", "x\n", wall_us / second_us + BATCH_KEPT_S);
+    const struct batch_file expired = put_file("key-c", "x\n", wall_us / second_us + 3600);
+    char kept_path[BATCH_PATH_BYTES], expired_path[BATCH_PATH_BYTES];
+    (void)state;
+
+    batch_store_path(store, kept.id, false, kept_path);
+    batch_store_path(store, expired.id, false, expired_path);
+    for (uint32_t start = 0; start < 2; start++) {
+        struct expiry_clock clock = {0};
+        for (uint64_t s = 0; s <= 7200; s += 30) {
+            const bool is_ahead = start == 0 ? s >= 4000 && s < 4060 : s < 60;
+            expiry_look(&clock, second_us + s * second_us, wall_us + s * second_us + (is_ahead ? ahead_us : 0));
+            batch_store_purge(store, expiry_time_s(&clock, 0));
+            assert_int_equal(access(kept_path, F_OK), 0);
+            assert_int_equal(access(expired_path, F_OK), start == 0 && s < 3600 ? 0 : -1);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -409,6 +433,7 @@ int main(void)
         cmocka_unit_test(test_lost_database),
         cmocka_unit_test(test_room),
         cmocka_unit_test(test_needed_files),
+        cmocka_unit_test(test_clock_that_is_ahead),
         cmocka_unit_test(test_room_of_results),
         cmocka_unit_test(test_number_of_files),
         cmocka_unit_test(test_forgotten_batches),
