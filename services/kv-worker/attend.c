@@ -522,6 +522,11 @@ void attend_handler(struct rpc_call *call, void *user)
         return;
     }
     atomic_store_explicit(newest, request.incarnation, memory_order_relaxed);
+    if (request.layer == 0 && request.step < worker->over_before_step) {
+        rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "step %llu is over: the scheduler waits for step %llu and later ones",
+                      (unsigned long long)request.step, (unsigned long long)worker->over_before_step);
+        return;
+    }
     struct attend_batch *batch = &worker->batches[request.mini_batch];
     if (request.layer == 0 && plan(worker, batch, &request, &error)) {
         rpc_call_fail(call, error.status, "%s", error.text);

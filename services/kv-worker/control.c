@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/messages/kv.h"
@@ -17,7 +18,8 @@ struct job {
     struct rpc_call *call; // NULL: it is for a registration
     uint64_t *sequences;   // to free, then those that are over; owned
     uint32_t count, ended_count;
-    struct kv_held *held; // what is held; owned
+    uint64_t over_before_step; // as in FreeRequest
+    struct kv_held *held;      // what is held; owned
     uint32_t held_count;
     uint64_t pages_free;
     struct kv_shape shape; // to open the store with
@@ -62,6 +64,7 @@ static void do_free(void *arg)
 {
     struct job *job = arg;
     struct kv_store *store = job->worker->store;
+    job->worker->over_before_step = MAX(job->worker->over_before_step, job->over_before_step);
     for (uint32_t i = 0; store && i < job->count; i++) {
         if (job->sequences[i] == 0) // nobody's, and how a batch marks what it has lost
             continue;
@@ -88,6 +91,7 @@ static void free_handler(struct rpc_call *call, void *user)
         return;
     job->count = (uint32_t)request->n_sequence;
     job->ended_count = (uint32_t)request->n_ended;
+    job->over_before_step = request->over_before_step;
     job->sequences = malloc((request->n_sequence + request->n_ended + 1) * sizeof *job->sequences);
     if (!job->sequences) {
         rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory");
@@ -175,6 +179,8 @@ static void list_held(void *arg)
     uint32_t cursor = 0, capacity = 0;
     struct kv_held item;
 
+    if (!job->call)
+        worker->over_before_step = 0; // another scheduler may count from 1
     job->shape = worker->shape;
     job->costs = worker->costs;
     while (worker->store && !job->failed && kv_store_next(worker->store, &cursor, &item)) {

@@ -83,6 +83,7 @@ struct worker {
     atomic_ullong s_part_incarnation[WORKER_LAYERS_MAX];
     uint32_t q_width, kv_width, partial_floats;
     float sinks[WORKER_HEADS_MAX]; // of the layer that is attended
+    uint64_t over_before_step;     // steps before it are over, as the scheduler said with Free; 0: not told
     struct attend_spans spans;     // of traced sequences
     struct kv_row *rows;           // [WORKER_ROWS_MAX] scratch
     const float **q, **k, **v;

@@ -266,6 +266,14 @@ static enum status plan_step(struct mini_batch *batch, struct error *error)
                     : step_plan_fill(plan, batch->request, engine->sequences, error);
 }
 
+void engine_refuse_queued(struct mini_batch *batch)
+{
+    for (; batch->queue_count; batch->queue_count--) {
+        rpc_call_fail(batch->queue[batch->queue_head].call, STATUS_UNAVAILABLE, "the step before has failed");
+        batch->queue_head = (batch->queue_head + 1) % ENGINE_QUEUE_MAX;
+    }
+}
+
 void engine_start_next(struct mini_batch *batch)
 {
     struct engine *engine = batch->engine;
@@ -273,7 +281,16 @@ void engine_start_next(struct mini_batch *batch)
 
     while (batch->state == BATCH_IDLE && batch->queue_count) {
         take_from_queue(batch);
-        if (engine_is_stage(engine) && (!engine->stage.term || rpc_call_is_cancelled(batch->call))) {
+        if (rpc_call_is_cancelled(batch->call)) { // who sent it has given it up, and what it would write may have been freed
+            const uint64_t scheduler = batch->request->scheduler_incarnation;
+            log_info("STEP-CANCELLED", "step=%llu mini_batch=%u", (unsigned long long)batch->request->step, batch->index);
+            rpc_call_fail(batch->call, STATUS_CANCELLED, "cancelled");
+            batch->call = NULL;
+            if (batch->queue_count && batch->queue[batch->queue_head].request->scheduler_incarnation == scheduler)
+                engine_refuse_queued(batch);
+            continue;
+        }
+        if (engine_is_stage(engine) && !engine->stage.term) {
             rpc_call_fail(batch->call, STATUS_UNAVAILABLE, "the pipeline is being put together anew");
             batch->call = NULL;
             continue;

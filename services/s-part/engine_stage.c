@@ -79,15 +79,6 @@ static void on_reply(void *user, struct rpc_message *message)
         log_warn("FORWARD-BAD-REPLY", "step=%llu", (unsigned long long)batch->request->step); // on_end() fails the call
 }
 
-// Steps that were planned behind one that has failed lack the tokens that it would have sampled.
-static void refuse_queued(struct mini_batch *batch)
-{
-    for (; batch->queue_count; batch->queue_count--) {
-        rpc_call_fail(batch->queue[batch->queue_head].call, STATUS_UNAVAILABLE, "the step before has failed");
-        batch->queue_head = (batch->queue_head + 1) % ENGINE_QUEUE_MAX;
-    }
-}
-
 static void on_end(void *user, enum status status, const char *text)
 {
     struct mini_batch *batch = user;
@@ -102,7 +93,7 @@ static void on_end(void *user, enum status status, const char *text)
                       "the stage after layer %u: %s", engine->range.first + engine->range.count - 1,
                       status ? text : "a reply that is not of this step");
     if (batch->call)
-        refuse_queued(batch);
+        engine_refuse_queued(batch);
     batch->call = NULL;
     batch->state = BATCH_IDLE;
     engine_release_deferred(engine);

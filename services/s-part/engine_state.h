@@ -292,9 +292,11 @@ void engine_stage_close(struct engine *engine);
 void engine_idle_ended(struct mini_batch *batch);
 void engine_idle_begins(struct mini_batch *batch);
 
-// engine_begin.c. start_next: begins the next step that is queued, if none is under way. give_up: ends the step under way without an
+// engine_begin.c. start_next: begins the next step that is queued, if none is under way. refuse_queued: those that were planned behind one that
+// has failed or was given up, since they lack the tokens that it would have sampled. give_up: ends the step under way without an
 // answer; the backend must be done with it. link_changed: a link went down or came up.
 void engine_start_next(struct mini_batch *batch);
+void engine_refuse_queued(struct mini_batch *batch);
 void engine_give_up(struct mini_batch *batch);
 void engine_link_changed(struct engine *engine, struct link *link);
 

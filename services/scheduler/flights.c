@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/checked.h"
 #include "services/scheduler/scheduler.h"
 
 enum status flights_open(struct scheduler *scheduler, uint32_t rows)
@@ -105,6 +106,18 @@ struct flight *flights_oldest_answered(struct scheduler *scheduler)
         struct flight *flight = &scheduler->flights[i];
         if (flight->used && flight->reply && (!oldest || flight->step < oldest->step))
             oldest = flight;
+    }
+    return oldest;
+}
+
+uint64_t flights_oldest_step(const struct scheduler *scheduler)
+{
+    uint64_t oldest = scheduler->last_step + 1;
+
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        const struct flight *flight = &scheduler->flights[i];
+        if (flight->used && !flight->reply)
+            oldest = MIN(oldest, flight->step);
     }
     return oldest;
 }

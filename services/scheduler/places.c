@@ -130,6 +130,7 @@ static bool ask_free(struct place *place, const uint64_t *sequences, size_t coun
     request.scheduler_incarnation = scheduler->incarnation;
     request.n_sequence = count;
     request.sequence = (uint64_t *)sequences;
+    request.over_before_step = flights_oldest_step(scheduler);
     return !rpc_call_start(place->member->channel, &fastdecode__kv_control__descriptor, "Free", &request.base, &control_options,
                            &callbacks, user, call, &error);
 }

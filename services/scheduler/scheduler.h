@@ -278,6 +278,7 @@ struct scheduler {
     bool ticking;                              // actions are being carried out
     bool stuck;                                // a step could not be sent: no other is sent before the loop has run
     struct flight flights[STEPS_MAX];
+    uint64_t last_step; // the number of the latest step that was sent
     struct step_scratch scratch;
     uint32_t step_rows_max;
     uint32_t step_failures;     // consecutive steps whose answers came too late
@@ -342,6 +343,8 @@ struct flight *flights_oldest_answered(struct scheduler *scheduler);
 void flights_end(struct flight *flight);
 // Voids all steps, because the s-part is gone. The event S_PART_DOWN tells the core.
 void flights_void(struct scheduler *scheduler);
+// Returns the number of the oldest unanswered step; of the next one to be sent, if there is none.
+uint64_t flights_oldest_step(const struct scheduler *scheduler);
 // Returns whether an unanswered step has rows at the place.
 bool flights_use_place(const struct scheduler *scheduler, uint32_t place);
 

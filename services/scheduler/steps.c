@@ -438,7 +438,7 @@ void steps_send(struct scheduler *scheduler, const struct sched_step_action *act
     const struct rpc_options options = {.timeout_ms = timeout_ms(scheduler, rows)};
     flight->used = true;
     flight->reply = NULL;
-    flight->step = action->step;
+    flight->step = scheduler->last_step = action->step;
     flight->runs = action->runs;
     flight->run_count = action->run_count;
     flight->row_count = rows;

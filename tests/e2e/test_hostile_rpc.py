@@ -659,7 +659,7 @@ def test_a_join_that_the_scheduler_did_not_send(start_mesh, stage):
 def attend_cases(model, incarnation):
     q, kv = model["q"], model["kv_row"]
 
-    def attend(rows=((5, 0),), by=incarnation, step=1, mini_batch=7, layer=0, count=None, q_bytes=None, k_bytes=None, v_bytes=None,
+    def attend(rows=((5, 0),), by=incarnation, step=2**40, mini_batch=7, layer=0, count=None, q_bytes=None, k_bytes=None, v_bytes=None,
                shift=0, told=None):
         count = len(rows) if count is None else count
         head = fixed64(1, by) + fixed64(2, step) + varint(3, mini_batch) + varint(4, layer) + varint(5, count)

@@ -172,6 +172,10 @@ static inline void take_free(struct rpc_call *call, void *user)
     assert_non_null(request);
     assert_true(kv_worker.held_count < HELD_CALLS_MAX);
     kv_worker.freed += request->n_sequence;
+    assert_in_range(request->over_before_step, request->n_sequence > 0, scheduler->last_step + 1);
+    for (uint32_t i = 0; i < STEPS_MAX; i++) // none that may still write is said to be over
+        assert_true(!scheduler->flights[i].used || scheduler->flights[i].reply ||
+                    scheduler->flights[i].step >= request->over_before_step);
     kv_worker.held[kv_worker.held_count++] = call;
 }
 

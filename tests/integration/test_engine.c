@@ -477,6 +477,26 @@ static void a_link_is_replaced_once(void **state)
     AWAIT(turn(), steps_done == 3);
 }
 
+// --- an s-part that was stopped for a while ---
+
+// A step whose scheduler has given it up is not begun: what it would write may have been freed since.
+static void a_cancelled_step_is_skipped(void **state)
+{
+    (void)state;
+    backend.held = true;
+    send_step(0, 1000, 1, NULL, NULL);
+    send_step(0, 2000, 1, NULL, NULL);
+    AWAIT(turn(), backend.heads == 1 && engine.batches[0].queue_count == 1);
+    connect_scheduler(scheduler_incarnation + 1);
+    AWAIT(turn(), rpc_call_is_cancelled(engine.batches[0].queue[engine.batches[0].queue_head].call));
+    send_step(0, 3000, 1, NULL, NULL);
+    AWAIT(turn(), engine.batches[0].queue_count == 2);
+    backend.held = false;
+    AWAIT(turn(), steps_done == 1);
+    assert_int_equal(backend.heads, 2); // of the first and the last
+    assert_null(sequence_table_find(engine.sequences, 2000));
+}
+
 // --- weights that do not stay in memory ---
 
 // A mini-batch whose weights are still being read waits; of the others the one that lets go of weights soonest goes first.
@@ -570,6 +590,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_was_asked_before_counts, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_worker_that_comes_again_replaces_its_link, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_link_is_replaced_once, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(a_cancelled_step_is_skipped, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(weights_decide_whose_turn_it_is, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_disk_that_hangs_is_seen, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_slow_disk_does_not_hang, open_mesh, close_mesh),
