@@ -60,7 +60,7 @@ static void on_down(void *user, const char *why)
     snprintf(probe->why, sizeof probe->why, "%s", why);
 }
 
-int rpc_probe(const char *program, const char *address, uint32_t timeout_ms, const struct rpc_security *security)
+static int ask(const char *program, const char *address, uint32_t timeout_ms, const struct rpc_security *security, bool alive)
 {
     struct probe probe = {.address = address};
     uint64_t limit_us = clock_now_us() + timeout_ms * 1000ull;
@@ -92,12 +92,17 @@ int rpc_probe(const char *program, const char *address, uint32_t timeout_ms, con
         fprintf(stderr, "%s: %s\n", program, probe.why);
     rpc_channel_close(probe.channel);
     rpc_loop_close(loop);
-    return probe.ready ? 0 : 1;
+    return probe.ready || (alive && probe.answered) ? 0 : 1;
 }
 
-int rpc_probe_self(const char *program, const char *listen, const struct rpc_security_settings *settings)
+int rpc_probe(const char *program, const char *address, uint32_t timeout_ms, const struct rpc_security *security)
 {
-    enum { TIMEOUT_MS = 2000 };
+    return ask(program, address, timeout_ms, security, false);
+}
+
+int rpc_probe_self(const char *program, const char *listen, const struct rpc_security_settings *settings, bool alive)
+{
+    enum { READY_MS = 2000, ALIVE_MS = 10000 };
     char address[512], host[ADDRESS_HOST_BYTES], port[ADDRESS_PORT_BYTES];
     struct rpc_security security = {0};
     struct error error;
@@ -114,7 +119,7 @@ int rpc_probe_self(const char *program, const char *listen, const struct rpc_sec
         fprintf(stderr, "%s: %s\n", program, error.text);
         return 2;
     }
-    int code = rpc_probe(program, address, TIMEOUT_MS, &security);
+    int code = ask(program, address, alive ? ALIVE_MS : READY_MS, &security, alive);
     rpc_security_close(&security);
     return code;
 }

@@ -8,14 +8,15 @@
 //     sockets within this host (transport_local.c) ──┘
 //
 // A channel is one connection to one address. It comes up when both sides have said hello and agree; when it goes down
-// all its calls end with UNAVAILABLE at once, and it reconnects with backoff and jitter. It goes down when the connection ends, and when the
-// peer has said nothing for a while, though it was asked whether it is alive: nobody ends the connection of a host that is gone. The runtime never repeats a call: the caller
-// may, since every method tolerates it.
+// all its calls end with UNAVAILABLE at once, and it reconnects with backoff and jitter. It goes down when the connection ends, and when
+// the peer has said nothing for a while, though it was asked whether it is alive: nobody ends the connection of a host that is gone. The
+// runtime never repeats a call: the caller may, since every method tolerates it.
 //
 // Flow control: a client has at most `window` calls in flight. A server has at most RPC_UNACKED_MAX unacknowledged messages under way
 // to one client; further ones wait in a queue. A client that lets RPC_QUEUE_MAX messages or RPC_QUEUE_BYTES pile up there loses its
-// connection, and so does one that owes acknowledgements and says nothing for a minute. Either side also loses its connection if it leaves more than RPC_UNSENT_BYTES unread. The window does not prevent
-// this: a call that ends at its deadline leaves the window, but its request stays queued.
+// connection, and so does one that owes acknowledgements and says nothing for a minute. Either side also loses its connection if it
+// leaves more than RPC_UNSENT_BYTES unread. The window does not prevent this: a call that ends at its deadline leaves the window, but its
+// request stays queued.
 //
 // Everything received is checked. A malformed envelope, a breach of the protocol, or more than 64 KiB before the end of the handshake
 // costs the sender its connection. A payload that does not unpack is answered INVALID_ARGUMENT.

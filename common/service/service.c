@@ -19,7 +19,7 @@ struct service {
     void *state;
     int argc;
     char **argv;
-    bool check_only, probe_only;
+    bool check_only, probe_ready, probe_alive;
     struct sandbox sandbox;
     atomic_uint stop_count; // relaxed: whoever waits for it is woken after it has grown
     pthread_mutex_t lock;
@@ -34,8 +34,9 @@ enum status service_options(struct service *service, const struct option *option
     struct option table[OPTIONS_MAX];
     const struct option own[] = {
         {"sandbox", OPTION_CHOICE, &service->sandbox.mode, SANDBOX_MODES, SANDBOX_HELP, 0, 0},
-        {"probe", OPTION_BOOL, &service->probe_only, NULL, "ask the service that runs with these settings whether it is ready", 0,
+        {"probe", OPTION_BOOL, &service->probe_ready, NULL, "ask the service that runs with these settings whether it is ready", 0,
          0},
+        {"probe-alive", OPTION_BOOL, &service->probe_alive, NULL, "ask it whether it answers at all, ready or not", 0, 0},
     };
     uint32_t count = options_append(table, 0, OPTIONS_MAX, options, option_count);
     count = options_append(table, count, OPTIONS_MAX, own, ARRAY_COUNT(own));
@@ -203,8 +204,8 @@ int service_run(const struct service_program *program, void *state, int argc, ch
     struct error error = {.text = ""};
     enum status status = program->configure(&service, state, &error);
 
-    if (!status && service.probe_only)
-        return program->probe(state);
+    if (!status && (service.probe_ready || service.probe_alive))
+        return program->probe(state, !service.probe_ready);
     if (!status && service.check_only)
         status = program->check ? program->check(state, &error) : STATUS_OK;
     else if (!status)

@@ -237,10 +237,10 @@ static void finish(void *state)
 
 static void reload(void *state) { gateway_reload(((struct gateway_program *)state)->gateway); }
 
-static int probe(void *state)
+static int probe(void *state, bool alive)
 {
     const struct gateway_config *g = &((struct gateway_program *)state)->config;
-    return rpc_probe_self("gateway", g->listen, &g->security);
+    return rpc_probe_self("gateway", g->listen, &g->security, alive);
 }
 
 static enum status check(void *state, struct error *error)

@@ -198,10 +198,10 @@ static enum status serve(struct service *service, void *state, struct error *err
     return STATUS_OK;
 }
 
-static int probe(void *state)
+static int probe(void *state, bool alive)
 {
     const struct worker_settings *s = &((struct worker *)state)->settings;
-    return rpc_probe_self("kv-worker", s->listen, &s->security);
+    return rpc_probe_self("kv-worker", s->listen, &s->security, alive);
 }
 
 static void wake(void *state) { rpc_loop_wake(((struct worker *)state)->control_loop); }

@@ -10,10 +10,10 @@ static enum status configure(struct service *service, void *state, struct error 
     return settings_parse(service, &((struct s_part *)state)->settings, error);
 }
 
-static int probe(void *state)
+static int probe(void *state, bool alive)
 {
     const struct s_part_settings *s = &((struct s_part *)state)->settings;
-    return rpc_probe_self("s-part", s->listen, &s->security);
+    return rpc_probe_self("s-part", s->listen, &s->security, alive);
 }
 
 static enum status start(void *state, struct error *error) { return serve_open(state, error); }

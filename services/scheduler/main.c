@@ -178,10 +178,10 @@ static void finish(void *state)
     log_info("END", "incarnation=%llx", (unsigned long long)scheduler->incarnation);
 }
 
-static int probe(void *state)
+static int probe(void *state, bool alive)
 {
     const struct scheduler_settings *s = &((struct scheduler *)state)->settings;
-    return rpc_probe_self("scheduler", s->listen, &s->security);
+    return rpc_probe_self("scheduler", s->listen, &s->security, alive);
 }
 
 int main(int argc, char **argv)

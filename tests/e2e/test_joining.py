@@ -132,17 +132,23 @@ def test_a_wrong_model_does_not_stay(by_hand):
 
 
 def test_a_service_probes_itself(by_hand, tmp_path):
-    """With the settings that it has: --probe needs no other program in an image."""
+    """With the settings that it has: a probe needs no other program in an image. One that is stopped is not alive, though the kernel accepts connections
+    for it.
+    """
     options = (f"--scheduler=ipc://{tmp_path}/none.sock", f"--listen=ipc://{tmp_path}/w.sock", f"--listen-tensors=ipc://{tmp_path}/t.sock", *KV_WORKER)
 
-    def probe():
-        return subprocess.run([f"{BUILD}/bin/kv-worker", *options, "--probe"], capture_output=True, text=True, check=False)
+    def probe(what="--probe"):
+        return subprocess.run([f"{BUILD}/bin/kv-worker", *options, what], capture_output=True, text=True, check=False)
 
     said = probe()
     assert said.returncode == 1 and "nothing answers there" in said.stderr
     by_hand.start("worker", "kv-worker", *options)
     wait_until(lambda: "not ready" in probe().stdout, 30, "it does not answer")
     assert probe().returncode == 1  # it is in no mesh
+    assert probe("--probe-alive").returncode == 0
+    os.kill(by_hand.processes[-1].pid, signal.SIGSTOP)
+    said = probe("--probe-alive")
+    assert said.returncode == 1 and not said.stdout, said
 
 
 def test_a_worker_finds_the_address_at_which_others_reach_it(by_hand, tmp_path):
