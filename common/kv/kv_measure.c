@@ -1,7 +1,6 @@
 // kv_measure.c: see kv_measure.h.
 #include "common/kv/kv_measure.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "common/base/checked.h"
@@ -107,19 +106,11 @@ static enum status measure(struct bench *b, uint64_t limit_us, struct kv_costs *
     return STATUS_OK;
 }
 
-static void close_bench(struct bench *b)
-{
-    kv_batch_close(b->batch);
-    kv_store_close(b->store);
-    free(b->zeros);
-    free(b->o);
-}
-
-// The caller closes the bench, also after a failure.
-static enum status open_bench(struct bench *b, const struct kv_shape *shape, uint64_t memory_bytes, struct thread_pool *pool,
-                              struct error *error)
+enum status kv_measure(const struct kv_shape *shape, uint64_t memory_bytes, struct thread_pool *pool, uint64_t limit_us,
+                       struct kv_costs *out, struct error *error)
 {
     struct kv_shape one = *shape;
+    struct bench bench = {0}, *b = &bench;
     uint32_t width = shape->heads * shape->head_dim;
     uint64_t sequence_bytes, layer_bytes;
     enum status status;
@@ -146,56 +137,11 @@ static enum status open_bench(struct bench *b, const struct kv_shape *shape, uin
         b->in[i] = b->zeros;
         b->out[i] = b->o + (size_t)i * width;
     }
-    return status;
-}
-
-enum status kv_measure(const struct kv_shape *shape, uint64_t memory_bytes, struct thread_pool *pool, uint64_t limit_us,
-                       struct kv_costs *out, struct error *error)
-{
-    struct bench bench = {0};
-    enum status status = open_bench(&bench, shape, memory_bytes, pool, error);
-
     if (!status)
-        status = measure(&bench, limit_us, out, error);
-    close_bench(&bench);
-    return status;
-}
-
-// Makes a pass of one layer with each type, decode and prefill, and keeps the shorter times.
-static enum status compare_once(struct bench benches[2], double decode_us[2], double prefill_us[2], struct error *error)
-{
-    enum status status = STATUS_OK;
-
-    for (uint32_t i = 0; i < 2 && !status; i++) {
-        double us;
-        if ((status = attend(&benches[i], benches[i].sequences, CONTEXT - 1, false, 0, &us, error)))
-            break;
-        decode_us[i] = MIN(decode_us[i], us / benches[i].sequences);
-        if ((status = attend(&benches[i], CHUNK, CONTEXT - 1, true, 0, &us, error)))
-            break;
-        prefill_us[i] = MIN(prefill_us[i], us);
-    }
-    return status;
-}
-
-enum status kv_compare(const struct kv_shape *shape, const enum kv_type types[2], uint64_t memory_bytes, struct thread_pool *pool,
-                       uint64_t limit_us, double *ratio, struct error *error)
-{
-    struct bench benches[2] = {{0}, {0}};
-    double decode_us[2] = {INFINITY, INFINITY}, prefill_us[2] = {INFINITY, INFINITY};
-    enum status status = STATUS_OK;
-
-    for (uint32_t i = 0; i < 2 && !status; i++) {
-        struct kv_shape typed = *shape;
-        typed.type = types[i];
-        status = open_bench(&benches[i], &typed, memory_bytes, pool, error);
-    }
-    const uint64_t until_us = clock_now_us() + limit_us;
-    for (uint32_t pass = 0; !status && (pass < KV_COMPARE_PASSES || clock_now_us() < until_us); pass++)
-        status = compare_once(benches, decode_us, prefill_us, error);
-    close_bench(&benches[0]);
-    close_bench(&benches[1]);
-    if (!status)
-        *ratio = sqrt(decode_us[0] / decode_us[1] * (prefill_us[0] / prefill_us[1]));
+        status = measure(b, limit_us, out, error);
+    kv_batch_close(b->batch);
+    kv_store_close(b->store);
+    free(b->zeros);
+    free(b->o);
     return status;
 }

@@ -39,12 +39,4 @@ void kv_costs_of(const struct kv_timed *timed, struct kv_costs *out);
 enum status kv_measure(const struct kv_shape *shape, uint64_t memory_bytes, struct thread_pool *pool, uint64_t limit_us,
                        struct kv_costs *out, struct error *error) MUST_CHECK;
 
-// Computes how many times as fast attention is with KV of the second type as with the first: the geometric mean of decode and of prefill, of
-// one layer at a context of 512. Passes of both take turns for about limit_us, at least KV_COMPARE_PASSES of each, and the shortest of each
-// counts: other work makes passes longer, never shorter, so that the ratio holds on a busy machine too. Otherwise as kv_measure(), with
-// memory_bytes for each type.
-enum { KV_COMPARE_PASSES = 20 };
-enum status kv_compare(const struct kv_shape *shape, const enum kv_type types[2], uint64_t memory_bytes, struct thread_pool *pool,
-                       uint64_t limit_us, double *ratio, struct error *error) MUST_CHECK;
-
 #endif

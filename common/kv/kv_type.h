@@ -22,7 +22,7 @@ enum kv_type { KV_F16 = 1, KV_F32 = 2, KV_BF16 = 3, KV_INT8 = 4, KV_INT4 = 5, KV
 #define KV_TYPE_HELP                                                               \
     "element type of the KV cache: auto, " KV_TYPE_NAMES                           \
     "; auto: int8 if its mean KL divergence from f16 on a built-in text is below " \
-    "1e-3 and its attention is measured faster here, else f16 (docs/models.md)"
+    "1e-3, else f16 (docs/models.md)"
 
 // Returns "f16" and so on, or "unknown" for another number.
 const char *kv_type_name(enum kv_type type);

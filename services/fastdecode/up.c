@@ -171,8 +171,6 @@ static void add_s_part(struct up *up, uint32_t index, uint64_t free_bytes)
     supervise_argument(child, "--pooling=%s", s->pooling);
     supervise_argument(child, "--batch-invariant=%s", s->batch_invariant ? "on" : "off");
     supervise_argument(child, "--kv-type=%s", s->kv_type);
-    if (!strcmp(s->kv_type, "auto") && !strcmp(s->cache_dir, "none"))
-        supervise_argument(child, "--kv-choice-dir=%s", up->supervisor.run_dir);
     supervise_argument(child, "--" KV_SPARSE_OPTION "=%s", s->sparse_attention);
     supervise_argument(child, "--context=%u", s->context);
     supervise_argument(child, "--max-batch=%u", s->max_batch);

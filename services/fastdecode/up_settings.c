@@ -45,7 +45,7 @@ static const struct up_settings defaults = {
     .compute = "auto",
     .quantize = "none",
     .pooling = "auto",
-    .kv_type = "auto",
+    .kv_type = "f16",
     .sparse_attention = "off",
     .local_pool = "auto",
     .cache_dir = "none",
@@ -137,6 +137,11 @@ static enum status check_stages(struct up_settings *s, struct error *error)
     else if (s->s_parts > layers)
         status = error_set(error, STATUS_INVALID_ARGUMENT, "--s-parts %u: the model has %u layers, each s-part needs one",
                            s->s_parts, layers);
+    if (!status && s->s_parts > 1 && !strcmp(s->kv_type, "auto"))
+        status = error_set(
+            error, STATUS_INVALID_ARGUMENT,
+            "--kv-type auto reads a text with all layers, and each of %u s-parts has some: name a type, such as f16 or int8",
+            s->s_parts);
     return status;
 }
 
@@ -258,8 +263,7 @@ static uint32_t list_steps(struct up_settings *s, struct option *out, uint32_t b
         {"threads", OPTION_U32, &s->threads, "N", "compute threads; 0: one per usable CPU, each pinned", 0, 1024},
         {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that is silent for this long is taken for dead",
          100, 600000},
-        {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s), and for --kv-type auto", 0,
-         0},
+        {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long steps take (0.8 s)", 0, 0},
         {"trace", OPTION_STRING, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {OTLP_OPTION, OPTION_STRING, &s->otlp_endpoint, "URL|none", OTLP_HELP, 0, 0},
         {OTLP_RATIO_OPTION, OPTION_F64, &s->trace_sample, "RATIO", OTLP_RATIO_HELP, 0, 1},

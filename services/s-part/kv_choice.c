@@ -1,24 +1,17 @@
 // kv_choice.c: see kv_choice.h.
 #include "services/s-part/kv_choice.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "common/base/checked.h"
-#include "common/base/log.h"
-#include "common/kv/kv_measure.h"
 #include "common/sampler/divergence.h"
 #include "common/vocabulary/vocabulary.h"
 #include "kernels/backend/text_pass.h"
 
-enum { HEAD_ROWS = 16, POSITIONS_MOST = 128, TIME_US = 150000, PATH_BYTES = 4200, LINE_BYTES = 200 };
+enum { HEAD_ROWS = 16, POSITIONS_MOST = 128 };
 
 static const double VALUES_READ = 2e11; // tokens times the model's values
-static const char KIND[] = "fastdecode-kv-type-1";
 
 // Prose, numbers and code, as models are asked to go on with.
 static const char TEXT[] =
@@ -32,15 +25,15 @@ static const char TEXT[] =
     "opened; ships from Europe no longer had to sail around Africa to reach India. The journey became shorter by seven thousand kilometres, and the "
     "price of tea fell. Ports along the old route lost most of their trade within ten years, while new towns grew beside the canal.\n";
 
-enum kv_type kv_choice_of(double kl, double floor, double speed)
+enum kv_type kv_choice_of(double kl, double floor)
 {
-    return isfinite(speed) && isfinite(kl) && isfinite(floor) && kl - floor < KV_CHOICE_KL_MOST && speed > 1 ? KV_INT8 : KV_F16;
+    return isfinite(kl) && isfinite(floor) && kl - floor < KV_CHOICE_KL_MOST ? KV_INT8 : KV_F16;
 }
 
-uint32_t kv_choice_tokens(uint64_t parameters)
+uint32_t kv_choice_tokens(const struct model *model)
 {
-    const double tokens = VALUES_READ / (double)MAX(parameters, 1u);
-    return (uint32_t)MIN(MAX(tokens, KV_CHOICE_TOKENS_LEAST), KV_CHOICE_TOKENS_MOST);
+    const double tokens = VALUES_READ / (double)MAX(model->parameters, 1u);
+    return MIN((uint32_t)MIN(MAX(tokens, KV_CHOICE_TOKENS_LEAST), KV_CHOICE_TOKENS_MOST), model->shape.context_length);
 }
 
 static uint32_t compared_rows(uint32_t tokens, uint32_t vocab)
@@ -51,9 +44,9 @@ static uint32_t compared_rows(uint32_t tokens, uint32_t vocab)
 uint64_t kv_choice_bytes(const struct model *model)
 {
     const struct model_shape *shape = &model->shape;
-    const uint64_t tokens = kv_choice_tokens(model->parameters), row_bytes = shape->vocab * sizeof(float);
+    const uint64_t tokens = kv_choice_tokens(model), row_bytes = shape->vocab * sizeof(float);
     const uint64_t kv_bytes = tokens * shape->layers * 2 * shape->kv_heads * shape->head_dim * sizeof(float);
-    return MAX(KV_CHOICE_MEASURE_BYTES, kv_bytes + (compared_rows((uint32_t)tokens, shape->vocab) + HEAD_ROWS) * row_bytes);
+    return kv_bytes + (compared_rows((uint32_t)tokens, shape->vocab) + HEAD_ROWS) * row_bytes;
 }
 
 // --- quality ---------------------------------------------------------------------------------------------------------
@@ -80,7 +73,7 @@ static enum status open_subject(const struct kv_choice_config *config, struct su
     tokenizer_close(tokenizer);
     if (status)
         return status;
-    s->count = MIN(MIN(s->count, kv_choice_tokens(config->model->parameters)), config->shape.max_context);
+    s->count = MIN(s->count, kv_choice_tokens(config->model));
     if (s->count < 2)
         return error_set(error, STATUS_INVALID_ARGUMENT, "the built-in text has %u tokens with this vocabulary", s->count);
     s->row_count = compared_rows(s->count, config->model->shape.vocab);
@@ -186,65 +179,11 @@ static enum status compare_types(const struct kv_choice_config *config, struct k
     return status;
 }
 
-// --- the file --------------------------------------------------------------------------------------------------------
-
-// One line: the kind and version, what it was measured with, and the figures.
-static bool read_kept(const struct kv_choice_config *config, struct kv_choice *out)
-{
-    char line[LINE_BYTES], kind[32], level[32], type[16];
-    unsigned long long fingerprint;
-    unsigned quantize_bits;
-    struct error ignored;
-    FILE *file = fopen(config->path, "re");
-
-    if (!file)
-        return false;
-    const bool has_line = fgets(line, sizeof line, file) != NULL;
-    fclose(file);
-    return has_line &&
-           sscanf(line, "%31s %llx %31s %u %15s %u %lf %lf %lf", kind, &fingerprint, level, &quantize_bits, type, &out->positions,
-                  &out->kl, &out->floor, &out->speed) == 9 &&
-           !strcmp(kind, KIND) && fingerprint == config->model->fingerprint && !strcmp(level, config->level) &&
-           quantize_bits == config->quantize_bits && isfinite(out->kl) && isfinite(out->floor) && isfinite(out->speed) &&
-           !kv_type_parse(type, &out->type, &ignored) && out->type == kv_choice_of(out->kl, out->floor, out->speed);
-}
-
-// Written beside its place and put there in one piece.
-static void keep(const struct kv_choice_config *config, const struct kv_choice *choice)
-{
-    char path[PATH_BYTES];
-    int length = snprintf(path, sizeof path, "%s.%ld", config->path, (long)getpid());
-    FILE *file = length > 0 && (size_t)length < sizeof path ? fopen(path, "we") : NULL;
-    bool written = file && fprintf(file, "%s %016llx %s %u %s %u %.9g %.9g %.6g\n", KIND,
-                                   (unsigned long long)config->model->fingerprint, config->level, config->quantize_bits,
-                                   kv_type_name(choice->type), choice->positions, choice->kl, choice->floor, choice->speed) > 0;
-
-    if (file && fclose(file))
-        written = false;
-    if (written && !rename(path, config->path))
-        return;
-    log_warn("KV-TYPE-NOT-KEPT", "file=%s why=\"%s\" what=\"it is measured again at the next start\"", config->path,
-             file ? strerror(errno) : "cannot be created");
-    if (file)
-        unlink(path);
-}
-
 enum status kv_choice_make(const struct kv_choice_config *config, struct kv_choice *out, struct error *error)
 {
-    static const enum kv_type types[] = {KV_F16, KV_INT8};
-    enum status status;
-
     *out = (struct kv_choice){.type = KV_F16};
-    if (config->path && read_kept(config, out)) {
-        out->kept = true;
-        return STATUS_OK;
-    }
-    *out = (struct kv_choice){.type = KV_F16};
-    if ((status = compare_types(config, out, error)) ||
-        (status = kv_compare(&config->shape, types, KV_CHOICE_MEASURE_BYTES / 2, config->pool, TIME_US, &out->speed, error)))
-        return status;
-    out->type = kv_choice_of(out->kl, out->floor, out->speed);
-    if (config->path)
-        keep(config, out);
-    return STATUS_OK;
+    enum status status = compare_types(config, out, error);
+    if (!status)
+        out->type = kv_choice_of(out->kl, out->floor);
+    return status;
 }

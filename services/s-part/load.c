@@ -208,66 +208,60 @@ static enum status choose_layers(struct s_part_settings *s, const struct model *
     return error_set(error, STATUS_INVALID_ARGUMENT, "--layers %s: the model has %u", s->layers, layers);
 }
 
-// Why --kv-type auto measures nothing and takes f16; NULL: it measures.
-static const char *why_unmeasured(const struct s_part *s_part)
+// Whether --kv-type auto can read its text here: with all layers, in memory.
+static enum status check_kv_choice(const struct s_part *s_part, struct error *error)
 {
-    if (!s_part->engine.ops->pool_retype)
-        return "on a GPU the local pool is f16";
-    if (s_part->settings.layer_count < s_part->model->shape.layers)
-        return "a stage of a pipeline cannot measure what int8 costs the whole model";
-    if (s_part->plan.streamed_bytes)
-        return "weights are read in each step, so measuring would take long";
-    return s_part->settings.calibrate ? NULL : "--calibrate off measures nothing";
-}
+    const struct s_part_settings *s = &s_part->settings;
+    const uint32_t tokens = kv_choice_tokens(s_part->model);
+    static const char end[] = "name a type, such as f16 or int8";
 
-// The folder's file of the model: model-Q4_1.kv-type. NULL: there is no folder.
-static const char *choice_path(const struct s_part *s_part, char *path, size_t bytes)
-{
-    const char *folder = strcmp(s_part->settings.kv_choice_dir, "none") ? s_part->settings.kv_choice_dir
-                                                                        : s_part->settings.cache_dir;
-    size_t length;
-    const char *name = model_stem(s_part->settings.model_path, &length);
-
-    if (!strcmp(folder, "none"))
-        return NULL;
-    int written = snprintf(path, bytes, "%s/%.*s.kv-type", folder, (int)length, name);
-    return written > 0 && (size_t)written < bytes ? path : NULL;
-}
-
-// Measures, and gives the pool the type. Nothing that fails on the way keeps the s-part from serving with f16.
-static enum status choose_kv_type(struct s_part *s_part, struct backend_config *config, const char *level, struct error *error)
-{
-    const char *why = s_part->settings.chooses_kv_type ? why_unmeasured(s_part) : NULL;
-    const uint64_t began_us = clock_now_us();
-    char path[S_PART_PATH_BYTES];
-    struct kv_choice choice;
-
-    if (why)
-        log_info("KV-TYPE", "chosen=f16 why=\"%s\"", why);
-    if (why || !s_part->settings.chooses_kv_type)
+    if (!s->chooses_kv_type)
         return STATUS_OK;
+    if (s->layer_count < s_part->model->shape.layers)
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "--kv-type auto reads a text with all layers, and --layers %s has %u of %u: %s", s->layers, s->layer_count,
+                         s_part->model->shape.layers, end);
+    if (!s_part->device.ops->pool_retype)
+        return STATUS_OK;
+    if (s_part->plan.streamed_bytes)
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "--kv-type auto wants all weights in memory, and %.1f MiB of them are read in each step: %s",
+                         (double)s_part->plan.streamed_bytes / 1048576, end);
+    if (s->context < tokens)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--kv-type auto reads a text of up to %u tokens, and --context is %u: %s",
+                         tokens, s->context, end);
+    return STATUS_OK;
+}
+
+// Reads the text, and gives the pool the type.
+static enum status choose_kv_type(struct s_part *s_part, struct backend_config *config, struct error *error)
+{
+    const uint64_t began_us = clock_now_us();
     const struct kv_choice_config how = {.ops = s_part->engine.ops,
                                          .backend = s_part->engine.backend,
                                          .model = s_part->model,
                                          .pool = s_part->pool,
-                                         .shape = load_kv_shape(s_part),
-                                         .level = level,
-                                         .quantize_bits = config->quantize_bits,
-                                         .step_rows = config->max_rows,
-                                         .path = choice_path(s_part, path, sizeof path)};
-    if (kv_choice_make(&how, &choice, error)) {
-        log_warn("KV-TYPE", "chosen=f16 why=\"%s\"", error->text);
+                                         .step_rows = config->max_rows};
+    struct kv_choice choice;
+
+    if (!s_part->settings.chooses_kv_type)
         return STATUS_OK;
+    if (!s_part->engine.ops->pool_retype) {
+        log_info("KV-TYPE", "chosen=f16 why=\"on a GPU the local pool is f16\"");
+        return STATUS_OK;
+    }
+    if (kv_choice_make(&how, &choice, error)) {
+        error_prefix(error, "--kv-type auto, which a named type spares");
+        return error->status;
     }
     config->kv_type = s_part->settings.kv_type = choice.type;
     if (choice.type != KV_F16 && (s_part->engine.ops->pool_retype(s_part->engine.backend, choice.type, error) ||
                                   s_part->engine.ops->plan(config, &s_part->plan, error)))
         return error->status;
-    log_info("KV-TYPE",
-             "chosen=%s int8_kl=%.2e least_kl=%.2e limit=%.0e positions=%u int8_speed=%.2f pages=%llu page_kib=%.1f %s ms=%llu",
-             kv_type_name(choice.type), choice.kl - choice.floor, choice.floor, KV_CHOICE_KL_MOST, choice.positions, choice.speed,
+    log_info("KV-TYPE", "chosen=%s int8_kl=%.2e least_kl=%.2e limit=%.0e positions=%u pages=%llu page_kib=%.1f ms=%llu",
+             kv_type_name(choice.type), choice.kl - choice.floor, choice.floor, KV_CHOICE_KL_MOST, choice.positions,
              (unsigned long long)s_part->plan.pool_pages, (double)s_part->plan.pool_page_bytes / 1024,
-             choice.kept ? "from=file" : "from=measured", (unsigned long long)(clock_now_us() - began_us) / 1000);
+             (unsigned long long)(clock_now_us() - began_us) / 1000);
     return STATUS_OK;
 }
 
@@ -297,7 +291,7 @@ enum status load_model(struct s_part *s_part, struct error *error)
     if ((status = fill_device(s_part, &config, error)) || (status = weights_choose_memory(s_part, &config, error)) ||
         (status = weights_choose_path(s_part, &config, error)))
         return status;
-    if ((status = check_device(s_part, error)) || (status = check_plan(s_part, error)))
+    if ((status = check_kv_choice(s_part, error)) || (status = check_device(s_part, error)) || (status = check_plan(s_part, error)))
         return status;
     if (s_part->settings.local_pool && s_part->plan.pool_pages == 0)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--local-pool %llu bytes is less than one page (%llu)",
@@ -306,7 +300,7 @@ enum status load_model(struct s_part *s_part, struct error *error)
         return status;
     struct backend_info info;
     engine->ops->info(engine->backend, &info);
-    if ((status = choose_kv_type(s_part, &config, info.level, error)))
+    if ((status = choose_kv_type(s_part, &config, error)))
         return status;
     if ((status = open_pooler(s_part, error)))
         return status;

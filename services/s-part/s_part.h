@@ -26,7 +26,7 @@ enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200, S_PART_PATH_BYTES = 
 
 struct s_part_settings {
     const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *quantize,
-        *kv_type_name, *kv_choice_dir, *sparse_attention, *isa, *trace, *otlp_endpoint, *device_name, *layers, *numa, *pooling;
+        *kv_type_name, *sparse_attention, *isa, *trace, *otlp_endpoint, *device_name, *layers, *numa, *pooling;
     const char *cache_dir, *disk_reads, *weights_memory_text, *weights_host_memory_text;
     struct rpc_security_settings security;
     bool trace_append, calibrate, pool_fills_device, batch_invariant, chooses_kv_type;
@@ -72,8 +72,8 @@ uint32_t s_part_batches(const struct s_part *s_part);
 static inline uint64_t s_part_start_bytes(const struct s_part *s_part)
 {
     const struct s_part_settings *s = &s_part->settings;
-    const uint64_t measures = !s->calibrate ? 0 : s->chooses_kv_type ? kv_choice_bytes(s_part->model) : CALIBRATE_BYTES;
-    return MAX(s_part->plan.start_bytes, measures);
+    const uint64_t reads = s->chooses_kv_type ? kv_choice_bytes(s_part->model) : 0, measures = s->calibrate ? CALIBRATE_BYTES : 0;
+    return MAX(s_part->plan.start_bytes, MAX(reads, measures));
 }
 
 // settings.c: fills the settings from defaults, environment and arguments, and chooses the kernels.

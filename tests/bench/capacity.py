@@ -67,10 +67,10 @@ def known_limit(run_):
 
 def capacity(run_):
     known_limit(run_)
-    with Ours("--kv-workers", 0) as ours:
+    with Ours("--kv-type", "f16", "--kv-workers", 0) as ours:
         chunks = capacity_of(run_, "prompts in chunks", ours, "--tbt-slo", "strict", "--undisturbed-streams", UNDISTURBED, "--guess", 1.2)
     limit_s = chunks["targets"]["tbt_p99_s"]
-    with Ours("--kv-workers", 0, "--chunk", 8192) as ours:
+    with Ours("--kv-type", "f16", "--kv-workers", 0, "--chunk", 8192) as ours:
         whole = capacity_of(run_, "whole prompts", ours, "--tbt-p99", limit_s, "--guess", 0.05)
     run_.add(figure("capacity", "5 undisturbed steps of 32 streams", 1e3 * limit_s, "ms"))
     rate, (misses, other) = chunks["requests_per_second"], at_most(whole)

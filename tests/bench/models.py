@@ -58,7 +58,7 @@ def agreement(run_):
         texts = generated(peer.url)
         ids = [post(peer.url + "/tokenize", {"content": text, "add_special": False})["tokens"] for text in HARD]
     apart, best = [], 0
-    with Ours("--kv-workers", 0, model=GEMMA) as ours, run_.turn("what we say of it"):
+    with Ours("--kv-type", "f16", "--kv-workers", 0, model=GEMMA) as ours, run_.turn("what we say of it"):
         for prompt, tokens in texts:
             said = post(ours.url + "/v1/completions", {"model": "default", "prompt": prompt + [token for token, _ in tokens], "max_tokens": 0,
                                                        "echo": True, "logprobs": 1})["choices"][0]["logprobs"]

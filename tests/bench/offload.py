@@ -101,7 +101,7 @@ class Bench:
             return server(*options, **settings)
 
     def mesh(self, mini_batches, *options):
-        return self.start(Ours, "--kv-workers", 0, "--max-batch", max(STREAMS), "--context", 1024, "--cache-dir", self.cache, "--local-pool",
+        return self.start(Ours, "--kv-type", "f16", "--kv-workers", 0, "--max-batch", max(STREAMS), "--context", 1024, "--cache-dir", self.cache, "--local-pool",
                           f"{POOL_MIB}M", "--mini-batches", mini_batches, *options, model=self.path, ready_s=300)
 
     def measure_resident(self):

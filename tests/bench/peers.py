@@ -97,12 +97,12 @@ class Server:
 class Peer(Server):
     """llama-server of llama.cpp on two threads; model: the file as it is; options: more of its own."""
 
-    label = "llama-server Q4_0"
+    label, kv_type, cache_type = "llama-server Q4_0", "f16", "f16"  # of its KV: ours beside it, and its own name for that
 
     def __init__(self, model, streams, context_tokens, *options):
         port = free_port()
-        super().__init__([os.path.join(self.folder_of(), "bin", "llama-server"), "-m", os.path.abspath(model), "-t", 2, "-fa", "on", "-np", streams, "-c",
-                          streams * context_tokens, "--host", "127.0.0.1", "--port", port, *options], port)
+        super().__init__([os.path.join(self.folder_of(), "bin", "llama-server"), "-m", os.path.abspath(model), "-t", 2, "-fa", "on", "-ctk", self.cache_type,
+                          "-ctv", self.cache_type, "-np", streams, "-c", streams * context_tokens, "--host", "127.0.0.1", "--port", port, *options], port)
 
     @staticmethod
     def folder_of():
@@ -127,12 +127,9 @@ class Peer(Server):
 
 
 class PeerKv8(Peer):
-    """The same with KV in 8 bits: as fast or slower where prompts are short."""
+    """The same with KV in 8 bits, beside ours with as much: as fast or slower where prompts are short."""
 
-    label = "llama-server Q4_0 with 8-bit KV"
-
-    def __init__(self, model, streams, context_tokens, *options):
-        super().__init__(model, streams, context_tokens, "-ctk", "q8_0", "-ctv", "q8_0", *options)
+    label, kv_type, cache_type = "llama-server Q4_0 with 8-bit KV", "int8", "q8_0"
 
 
 class Ik(Peer):
@@ -156,16 +153,16 @@ class Ik(Peer):
 
 
 class Vllm(Server):
-    """vLLM's CPU build, with the model in bfloat16, which it multiplies fastest."""
+    """vLLM's CPU build, with the model in bfloat16, which it multiplies fastest. Its KV is of the same type."""
 
-    label, ready_s = "vLLM bf16", 600
+    label, kv_type, ready_s = "vLLM bf16", "f16", 600
 
     def __init__(self, folder, streams, context_tokens):
         port = free_port()
         super().__init__(
             # not `vllm serve`, which asks for the version of a package of another name
             [os.path.join(self.folder_of(), "venv", "bin", "python"), "-P", "-m", "vllm.entrypoints.openai.api_server", "--model", folder,
-             "--served-model-name", "default", "--host", "127.0.0.1", "--port", port, "--dtype", "bfloat16", "--max-model-len", context_tokens, "--max-num-seqs", streams, "--no-enable-prefix-caching",
+             "--served-model-name", "default", "--host", "127.0.0.1", "--port", port, "--dtype", "bfloat16", "--kv-cache-dtype", "auto", "--max-model-len", context_tokens, "--max-num-seqs", streams, "--no-enable-prefix-caching",
              "--disable-uvicorn-access-log"], port,
             {"VLLM_CPU_KVCACHE_SPACE": str(max(1, streams * context_tokens * 100_000 >> 30)), "VLLM_CPU_OMP_THREADS_BIND": "0-1", "HF_HUB_OFFLINE": "1",
              "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"})

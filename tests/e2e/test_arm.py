@@ -29,7 +29,6 @@ REQUEST = body("The capital of France is", 8)
 
 
 def start(start_mesh, kv_type, *services):
-    """The KV type is given: what --kv-type auto chooses is measured, which takes minutes under qemu and is not the same there."""
     return start_mesh("--kv-workers", 1, "--local-pool", 0, "--worker-timeout-ms", 60000, "--kv-type", kv_type, model=MODEL,
                       ready_s=LIMIT_S, scripts=scripts(*services))
 

@@ -43,7 +43,7 @@ def planned_mib(mesh, service):
     return plan["process_mib"] + plan["fixed_mib"] + max(plan["start_mib"], pages * plan["page_kib"] / 1024), pages
 
 
-@pytest.mark.parametrize("options", [(), ("--kv-workers", 1, "--local-pool", 0), pytest.param(("--mini-batches", 2, "--kv-workers", 2), marks=pytest.mark.full)],
+@pytest.mark.parametrize("options", [(), ("--kv-type", "auto", "--kv-workers", 1, "--local-pool", 0), pytest.param(("--mini-batches", 2, "--kv-workers", 2), marks=pytest.mark.full)],
                          ids=["default", "worker", "two-workers"])
 def test_plan_and_peak(start_mesh, options):
     mesh = start_mesh(*options, calibrate=True, model=MODEL, threads=0)

@@ -45,6 +45,19 @@ def test_same_bytes(start_mesh, wanted, stages, places):
     assert mesh.metric("fastdecode_sequences_rebuilt_total") == 0
 
 
+def test_default_options_give_the_text_of_one(start_mesh):
+    """Of the default model, with no option but --s-parts and measured at start as users have it: nothing that is timed changes the text."""
+    probes = [body("The sea is", 40), body("What is the capital of France?", 40, 2, True)]
+    texts = []
+    for stages in (1, 2, 3):
+        mesh = start_mesh("--s-parts", stages, model=MODEL, threads=0, calibrate=True)
+        ready(mesh, stages)
+        texts.append(run_all(mesh.url, probes))
+        mesh.stop()
+    assert_same(texts[1], texts[0])
+    assert_same(texts[2], texts[0])
+
+
 def test_a_split_of_ones_own(start_mesh, wanted):
     mesh = start_mesh("--s-parts", 2, "--split", "3,1", "--kv-workers", 1, "--kv-memory", "64M")
     ready(mesh, 2)
