@@ -37,12 +37,6 @@ enum sched_class {
     SCHED_CLASSES,
 };
 
-// Which waiting sequences may start while KV workers take part.
-enum sched_admission {
-    SCHED_SLS = 0, // the load-stabilizing schedule (sched_load.h): starts are spaced so that the load stays even
-    SCHED_GREEDY,  // a sequence starts as soon as a slot and enough pages are free
-};
-
 // Names a full page. Sequences whose pages have the same name have the same tokens up to the end of that page, and the same right
 // to see them.
 struct sched_page_name {
@@ -71,13 +65,16 @@ struct sched_config {
     uint32_t step_target_us;   // target time of a step with decode rows, or 2.4 times the time of its decode rows alone if that is
                                // longer. 0: 2.2 times that time, raised up to fourfold while more sequences wait than run
     bool step_target_auto;     // step_target_us was 0 (set by sched_init)
-    uint32_t step_limit_us;    // sls: the longest that decode rows with their context may make a step (sched_load_limit()); 0: no
-                               // limit
+    uint32_t
+        step_limit_us; // not greedy: the longest that decode rows with their context may make a step (sched_load_limit()); 0: no
+                       // limit
     enum sched_admission admission;
     enum sched_placement placement;
-    uint32_t spacing_steps; // sls: steps between two starts (F in sched_load.h); 0: a 32nd of the expected length
-    bool balance;           // sequences move between places and mini-batches when some workers take longer than others
-    uint32_t page_tokens;   // tokens of a page
+    uint32_t
+        spacing_steps; // steps between two groups of starts (F in sched_load.h), with which auto is sls; 0: a 32nd of the expected
+                       // length, with starts spread evenly
+    bool balance;      // sequences move between places and mini-batches when some workers take longer than others
+    uint32_t page_tokens; // tokens of a page
     // Of a model whose layers are all windowed: the most pages of a sequence, the first of which are given back as it grows; and the most
     // rows of a sequence in a step. 0: a sequence keeps its pages. Such places take no extents.
     uint32_t ring_pages, ring_rows;

@@ -324,7 +324,7 @@ static double starts_max(double rate) { return 1 + rate + 3 * sqrt(rate); }
 // a part of a life likewise: if all lives are alike, hardly more start there than with an even spread; if lengths differ, ends are
 // random, and the starts that follow them may come as much faster, up to a standard deviation at once. So sequences that came close
 // together for whatever reason (a short queue at first, a change of mini-batches, a limit that bound) are apart a life later.
-static void credit(struct sched_load_plan *plan, const struct reach *r)
+static void credit_evenly(struct sched_load_plan *plan, const struct reach *r)
 {
     double full = r->full, rate = full / r->lengths->tokens, steps = (double)(plan->step - plan->credited),
            differ = 4 * r->lengths->variation;
@@ -332,6 +332,20 @@ static void credit(struct sched_load_plan *plan, const struct reach *r)
     plan->credit = MIN(plan->credit + rate * steps + plan->ends, starts_max(rate));
     plan->room = MIN(plan->room + spread * steps, 1 + spread + close);
     plan->credited = plan->step;
+    plan->ends = 0;
+}
+
+// Counts the starts of the groups that are due, of which the first is at the first step. What one of them has left is the next one's, but not
+// more than a group.
+static void credit_groups(struct sched_load_plan *plan, const struct reach *r, uint32_t spacing)
+{
+    const double group = r->full * spacing / r->lengths->tokens;
+    if (plan->step < plan->credited)
+        return;
+    const uint64_t groups = (plan->step - plan->credited) / spacing + 1;
+    plan->credit = MIN(plan->credit + group * (double)groups, 1 + group) + plan->ends;
+    plan->room = INFINITY;
+    plan->credited += groups * spacing;
     plan->ends = 0;
 }
 
@@ -349,7 +363,11 @@ bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     struct reach r = reach(s, class);
     if (r.tokens_per_us == 0)
         return true;
-    credit(plan, &r);
+    const uint32_t spacing = s->config.spacing_steps;
+    if (spacing > 0)
+        credit_groups(plan, &r, spacing);
+    else
+        credit_evenly(plan, &r);
     if (s->cold[slot].rebuild || size == 0)
         return true; // it ran before, or it runs alone
     refresh(s, plan);
@@ -358,9 +376,9 @@ bool sched_load_lets_in(struct sched *s, uint32_t slot, uint32_t mini_batch)
     // Its share of the queue: mini-batches are to be of one size.
     double share = ((double)s->queue.count[class] + s->running[class]) / s->batches.in_use - size;
     double waiting = MAX(ceil(share), 1);
-    if (fits(s, plan, slot, waiting, r.limit))
+    if (spacing == 0 && fits(s, plan, slot, waiting, r.limit))
         return true;
-    bool together = starts_together(s, class, waiting, &r);
+    bool together = s->config.admission == SCHED_AUTO && spacing == 0 && starts_together(s, class, waiting, &r);
     if (!together && (size >= r.full || plan->credit < 1 || plan->room < 1))
         return false;
     return fits(s, plan, slot, 1, together ? r.hard : r.limit);

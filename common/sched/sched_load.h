@@ -8,9 +8,10 @@
 //   - The whole queue starts at once if the projected load stays under the limit at every step to come.
 //   - Otherwise b/E[L] sequences start in a step while there is room, and one for each that ends, always under the limit. If lives are
 //     of about the same length, sequences that follow a cluster of ends start farther apart, or the cluster would return in each life.
-//   - A queue too short to repay such a slow start still starts at once, as if starts were not spaced at all: both ways are computed and
-//     compared. So does one of whose lives nothing is known but max_tokens. Pages and step_limit_us are limits even then, and b is at most
-//     the number of sequences that they allow with evenly spaced starts.
+//   - If F is given, b·F/E[L] sequences start together every F steps instead, the first of them at once, and one for each that has ended.
+//   - With admission auto a queue too short to repay such a slow start still starts at once, as if starts were not spaced at all: both ways
+//     are computed and compared. So does one of whose lives nothing is known but max_tokens. Pages and step_limit_us are limits even then,
+//     and b is at most the number of sequences that they allow with evenly spaced starts.
 //
 // The projection: running sequences are kept in cohorts of about the same start and cutoff. After e steps, a cohort of age a holds
 // (P(L >= a+e) / P(L >= a)) · Σ (p + a + e), and variances are summed likewise. The limit must hold for the mean plus two standard
@@ -42,13 +43,13 @@ struct sched_load_cohort {
 struct sched_load_plan {
     enum sched_class class;
     struct sched_load_cohort cohorts[SCHED_LOAD_COHORTS];
-    uint64_t step;                                               // steps planned so far
-    double credit;                                               // number of starts that are due
-    double room;                                                 // number of starts that keep their distance from earlier ones
-    uint64_t credited;                                           // step up to which `credit` and `room` are counted
-    uint32_t ends;                                               // number of sequences that have ended since then
-    bool stale;                                                  // sequences have come or gone since the projection
-    double tokens;                                               // E[L] by which the points are spaced in time
+    uint64_t step;     // steps planned so far
+    double credit;     // number of starts that are due
+    double room;       // number of starts that keep their distance from earlier ones
+    uint64_t credited; // step up to which both are counted; if F is given, that of the next group
+    uint32_t ends;     // number of sequences that have ended since they were counted
+    bool stale;        // sequences have come or gone since the projection
+    double tokens;     // E[L] by which the points are spaced in time
     double mean[SCHED_LOAD_POINTS], variance[SCHED_LOAD_POINTS]; // the projection: the maximum between two points
 };
 

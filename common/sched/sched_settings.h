@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "common/base/status.h"
+
 // The most places of a mesh, and of one step: the local pool and the KV workers. Every table of places has this size.
 enum { SCHED_WORKERS_MAX = 256, SCHED_PLACES_MAX = 1 + SCHED_WORKERS_MAX };
 
@@ -77,10 +79,27 @@ static inline enum sched_placement sched_placement_named(const char *name)
     return !strcmp(name, "local") ? SCHED_PLACE_LOCAL : !strcmp(name, "workers") ? SCHED_PLACE_WORKERS : SCHED_PLACE_AUTO;
 }
 
-// --admission, and --spacing, which applies to its first value
-#define SCHED_ADMISSION_NAMES "sls|greedy"
-#define SCHED_ADMISSION_HELP "sls: space starts so that the workers' load stays even; greedy: start as soon as there is room"
-#define SCHED_SPACING_HELP "with --admission sls: steps between admission groups; 0 chooses automatically"
+// --admission: which waiting sequences may start while KV workers take part.
+enum sched_admission {
+    SCHED_AUTO = 0, // whichever of the two is predicted to be faster, judged again and again (sched_trial.h)
+    SCHED_SLS,      // the load-stabilizing schedule (sched_load.h): starts are spaced so that the load stays even
+    SCHED_GREEDY,   // a sequence starts as soon as a slot and enough pages are free
+};
+#define SCHED_ADMISSION_NAMES "auto|sls|greedy"
+#define SCHED_ADMISSION_HELP \
+    "sls: space starts so that the workers' load stays even; greedy: start as soon as there is room; auto: whichever is predicted to be faster"
+#define SCHED_SPACING_HELP \
+    "steps between groups of starts, from the first one on; auto is sls then, and greedy is refused; 0: sls spreads starts evenly"
+
+// name: one of SCHED_ADMISSION_NAMES.
+static inline enum status sched_admission_choose(const char *name, uint32_t spacing, enum sched_admission *out, struct error *error)
+{
+    *out = !strcmp(name, "greedy") ? SCHED_GREEDY : !strcmp(name, "sls") || spacing > 0 ? SCHED_SLS : SCHED_AUTO;
+    return *out != SCHED_GREEDY || spacing == 0
+               ? STATUS_OK
+               : error_set(error, STATUS_INVALID_ARGUMENT, "--spacing %u with --admission greedy, which spaces nothing: want sls",
+                           spacing);
+}
 
 #define SCHED_CHUNK_HELP "prefill rows of a step, at most; auto chooses for each step"
 // --draft-tokens

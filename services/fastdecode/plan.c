@@ -378,7 +378,7 @@ int plan_main(int argc, char **argv)
         {"latency-ms", OPTION_F64, &r->latency_ms, "L", "most time between two tokens of a sequence", 0, 1e9},
         {"prompt", OPTION_U32, &r->prompt_tokens, "P", "tokens of a prompt", 0, 1 << 24},
         {"gen", OPTION_U32, &r->generated_tokens, "S", "tokens generated for it", 1, 1 << 24},
-        {"spacing", OPTION_U32, &r->spacing, "F", "steps between starts; 0: a 32nd of --gen", 0, 1 << 24},
+        {"spacing", OPTION_U32, &r->spacing, "F", "steps between groups of starts; 0: a 32nd of --gen", 0, 1 << 24},
         {"local-pool", OPTION_SIZE, &r->pool_bytes, "SIZE",
          "KV in the S-part's memory; 0: all that is left without workers, none with workers", 0, 0},
         {"ignore-capacity", OPTION_BOOL, &r->ignore_capacity, NULL, "predict also what memory could not hold", 0, 0},

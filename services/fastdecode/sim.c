@@ -23,6 +23,7 @@ enum { REPLY_US = 100, QUEUE_MAX = 1 << 20, PREFILL_ROWS = 512 };
 struct sim_settings {
     struct described described;
     const char *admission, *placement, *micro_batch, *workload_path, *plot_path, *worker_memory, *split;
+    enum sched_admission chosen_admission;
     struct plan_request request;
     uint32_t workers, batch, mini_batches, chunk, max_tokens, stages;
     uint64_t requests, seed, local_pool;
@@ -61,8 +62,12 @@ static enum status resolve(struct sim_settings *s, struct error *error)
 {
     struct plan_request *r = &s->request;
     const enum sched_placement placement = sched_placement_named(s->placement);
-    enum status status;
+    enum status status = sched_admission_choose(s->admission, r->spacing, &s->chosen_admission, error);
 
+    if (status)
+        return status;
+    if (s->chosen_admission == SCHED_SLS)
+        s->admission = "sls"; // auto with --spacing is, too
     if ((placement == SCHED_PLACE_WORKERS && s->workers == 0) ||
         (placement == SCHED_PLACE_LOCAL && s->workers > 0 && s->local_pool == 0))
         return error_set(error, STATUS_INVALID_ARGUMENT, "--placement %s with %s leaves no place for KV", s->placement,
@@ -180,7 +185,7 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         .micro_batch = sched_micro_batch_named(s->micro_batch),
         .mini_batch_auto = s->mini_batches == 0,
         .chunk_tokens = s->chunk,
-        .admission = strcmp(s->admission, "greedy") ? SCHED_SLS : SCHED_GREEDY,
+        .admission = s->chosen_admission,
         .spacing_steps = s->request.spacing,
         .balance = true,
         .page_tokens = PLAN_PAGE_TOKENS,
@@ -379,7 +384,7 @@ static enum status run(struct sim_settings *s, struct error *error)
 int sim_main(int argc, char **argv)
 {
     struct sim_settings s = {.described = DESCRIBED_DEFAULTS,
-                             .admission = "sls",
+                             .admission = "auto",
                              .placement = "auto",
                              .micro_batch = "auto",
                              .stages = 1,

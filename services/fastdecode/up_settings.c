@@ -25,7 +25,7 @@ static const struct up_settings defaults = {
     .numa = "auto",
     .split = "auto",
     .models_dir = "models",
-    .admission = "sls",
+    .admission = "auto",
     .calibrate = true,
     .placement = "auto",
     .micro_batch = "auto",
@@ -167,10 +167,11 @@ static enum status count_workers(struct up_settings *s, struct error *error)
 
 static enum status check(struct up_settings *s, struct error *error)
 {
-    enum status status = count_workers(s, error);
+    enum sched_admission admission;
+    enum status status = sched_admission_choose(s->admission, s->spacing, &admission, error);
 
-    if (status || (status = otlp_check_endpoint(s->otlp_endpoint, error)) || (status = check_model(s, error)) ||
-        (status = check_stages(s, error)))
+    if (status || (status = count_workers(s, error)) || (status = otlp_check_endpoint(s->otlp_endpoint, error)) ||
+        (status = check_model(s, error)) || (status = check_stages(s, error)))
         return status;
     return check_places(s, error);
 }

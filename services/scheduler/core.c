@@ -64,7 +64,7 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .chunk_tokens = scheduler->settings.chunk,
         .step_target_us = (uint32_t)(scheduler->settings.step_target_ms * 1e3),
         .step_limit_us = (uint32_t)(scheduler->settings.step_target_ms * 1e3),
-        .admission = scheduler->settings.greedy ? SCHED_GREEDY : SCHED_SLS,
+        .admission = scheduler->settings.admission,
         .spacing_steps = scheduler->settings.spacing,
         .placement = scheduler->settings.placement,
         .balance = true,

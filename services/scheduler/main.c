@@ -18,7 +18,7 @@ static enum status configure(struct service *service, void *state, struct error 
 {
     struct scheduler *scheduler = state;
     struct scheduler_settings *s = &scheduler->settings;
-    const char *admission = "sls", *placement = "auto", *micro_batch = "auto";
+    const char *admission = "auto", *placement = "auto", *micro_batch = "auto";
     const struct option options[] = {
         {"listen", OPTION_STRING, &s->listen, "ADDRESS", "address to which gateways, s-part and KV workers connect", 0, 0},
         RPC_SECURITY_OPTIONS(s->security),
@@ -44,9 +44,10 @@ static enum status configure(struct service *service, void *state, struct error 
     };
     enum status status = service_options(service, options, ARRAY_COUNT(options), error);
 
-    s->greedy = !strcmp(admission, "greedy");
     s->placement = sched_placement_named(placement);
     s->micro_batch = sched_micro_batch_named(micro_batch);
+    if (!status)
+        status = sched_admission_choose(admission, s->spacing, &s->admission, error);
     if (!status)
         status = otlp_check_endpoint(s->otlp_endpoint, error);
     return status ? status : rpc_security_check(&s->security, "scheduler", error);

@@ -63,7 +63,8 @@ enum {
 struct scheduler_settings {
     const char *listen, *trace, *otlp_endpoint;
     struct rpc_security_settings security;
-    bool trace_append, greedy, prefix_cache;
+    bool trace_append, prefix_cache;
+    enum sched_admission admission;
     enum sched_placement placement;
     enum sched_micro_batch micro_batch;
     double step_target_ms;

@@ -31,14 +31,27 @@ def test_every_token_is_counted(tmp_path):
     assert 0 < got["step_s_max"] and 0 < got["mean_batch"] <= 64
 
 
-def test_spaced_starts_keep_the_load_even(tmp_path):
-    """Llama-7B on an A10 with 8 sockets and B = 1,024, as in the paper (arXiv 2403.11421). The first life, of which only max_tokens is known,
-    is not spaced; tests/unit/test_sched_load.c looks at peaks behind it."""
-    words = ("--shape", "llama-7b", "--gpu", "a10", "--workers", 8, "--batch", 1024, "--gen", 1024, "--requests", 12288, "--backlog",
-             "--mini-batches", 2, "--chunk", 512)
+# Llama-7B on an A10 with 8 sockets and B = 1,024, as in the paper (arXiv 2403.11421).
+PAPER = ("--shape", "llama-7b", "--gpu", "a10", "--workers", 8, "--batch", 1024, "--gen", 1024, "--backlog", "--mini-batches", 2, "--chunk", 512)
+
+
+def test_sls_keeps_the_load_even():
+    """From the first start on. A spacing that is given means it, and another one gives other figures."""
+    together, sls = (figures(*PAPER, "--requests", 4096, "--admission", name) for name in ("greedy", "sls"))
+    assert 0.45 <= sls["peak_load"] / together["peak_load"] <= 0.55 and sls["step_s_max"] <= 0.7 * together["step_s_max"]
+    narrow, wide = (figures(*PAPER, "--requests", 4096, "--spacing", steps) for steps in (32, 256))
+    assert narrow["admission"] == wide["admission"] == "sls"
+    assert narrow["peak_load"] <= 0.55 * together["peak_load"] < wide["peak_load"] <= 0.66 * together["peak_load"]
+    same = figures(*PAPER, "--requests", 4096, "--spacing", 256, "--admission", "sls")
+    assert same == wide
+
+
+def test_auto_spaces_where_that_is_faster(tmp_path):
+    """The first life, of which only max_tokens is known, is not spaced; tests/unit/test_sched_load.c looks at peaks behind it."""
+    words = (*PAPER, "--requests", 12288)
     spaced = figures(*words, "--plot", tmp_path / "load.svg")
     together = figures(*words, "--admission", "greedy")
-    assert spaced["finished"] == together["finished"] == 12288
+    assert spaced["admission"] == "auto" and spaced["finished"] == together["finished"] == 12288
     assert spaced["peak_load"] <= together["peak_load"] and spaced["step_s_max"] <= together["step_s_max"]
     assert spaced["tbt_s"]["p99"] <= 0.95 * together["tbt_s"]["p99"]
     assert spaced["tokens_per_second"] >= 1.05 * together["tokens_per_second"]  # with its slow start and end
@@ -101,7 +114,9 @@ def test_capacity():
     (("--shape", "llama-7b", "--gpu", "a10", "--backlog", "--rate", 3), "--workload FILE, --rate R"),
     (("--shape", "llama-7b", "--gpu", "a10", "--workload", "no/such", "--rate", 3), "without --rate"),
     (("--shape", "llama-7b", "--gpu", "a10", "--workload", "no/such"), "no/such"),
-    (("--shape", "llama-7b", "--gpu", "a10", "--backlog", "--admission", "eager"), "want sls or greedy"),
+    (("--shape", "llama-7b", "--gpu", "a10", "--backlog", "--admission", "eager"), "want auto, sls or greedy"),
+    (("--shape", "llama-7b", "--gpu", "a10", "--backlog", "--admission", "greedy", "--spacing", 8),
+     "--spacing 8 with --admission greedy, which spaces nothing: want sls"),
     (("--shape", "llama-7b", "--gpu", "a10", "--backlog", "--placement", "gpu"), "want auto, local or workers"),
     (("--shape", "llama-7b", "--gpu", "a10", "--backlog", "--placement", "local"), "--local-pool 0 leaves no place"),
     (("--shape", "llama-70", "--gpu", "a10", "--backlog"), "llama-7b"),

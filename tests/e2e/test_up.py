@@ -73,7 +73,7 @@ def test_damaged_model(folder):
 @pytest.mark.parametrize("options, code, says", [
     (["--kv-type", "f8"], 2, "--kv-type is 'f8'"), (["--sparse-attention", "101%"], 2, "--sparse-attention is '101%', want off or 1% to"),
     (["--device", "cuda", "--sparse-attention", "10%", "--kv-workers", "0"], 2, "--sparse-attention on a GPU wants KV workers"),
-    (["--compute", "q"], 2, '--compute is "q"'),
+    (["--compute", "q"], 2, '--compute is "q"'), (["--admission", "greedy", "--spacing", "8"], 2, "--spacing 8 with --admission greedy"),
     (["--kv-worker-isa", "avx9"], 2, "'avx9'"), (["--api-key-file", "/nothing"], 2, "/nothing: No such file"),
     (["--chat-template", "/"], 2, "--chat-template /: Is a directory"),
     (["--model", "/"], 4, "/: not a model's directory"), (["--model", "/nothing"], 4, "--model /nothing: No such file"),

@@ -1,7 +1,7 @@
 // test_sched_load.c: the load-stabilizing schedule, in the simulator, compared with starting each sequence as soon as possible.
 //
 // The setting is the paper's (FastDecode, arXiv 2403.11421, section 4.2): B sequences of fixed length S, prompts S/16, spacing
-// S/32, two mini-batches, a queue that does not run out. x is the R-part's time at the load at which all end together, over T.
+// S/32 unless another is given, two mini-batches, a queue that does not run out. x is the R-part's time at the load at which all end together, over T.
 // Its model gives (x²+1)/2x times the tokens a second up to x = 2, and 1 + 1/x² beyond.
 #include <math.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ static uint32_t below(uint32_t limit)
     return (uint32_t)((rng >> 33) % limit);
 }
 
-// What is measured between step 2·S and the last start.
+// What is measured between step 2·S, or the first, and the last start.
 struct window {
     double limit_us;
     uint64_t plain, late,
@@ -31,13 +31,34 @@ struct window {
     uint32_t rows[MINI_BATCHES];
     uint64_t load[MINI_BATCHES], from, to, tokens, steps, peak;
     double rows_sum, begin_us, end_us, longest_us;
+    double plain_us; // the longest step without prefill
+    struct {
+        uint32_t steps, rows, last; // steps so far; sequences that decode, and the step since which these do
+        bool follows;               // b·F/S more of them each F steps
+    } first_life[MINI_BATCHES];
+    uint32_t spacing; // F, if given
 };
+
+// Sequences decode from the step after their prompts on. Those of a group may take several steps: the first ones are short.
+static void watch_first_life(struct window *w, uint32_t mini_batch, uint32_t rows)
+{
+    enum { ROWS = B / MINI_BATCHES };
+    const uint32_t m = mini_batch, at = w->first_life[m].steps++;
+    if (w->spacing == 0 || at > S || rows <= w->first_life[m].rows)
+        return;
+    const uint32_t groups = (at - 1) / w->spacing + 1, since = at % w->spacing;
+    const bool follows = since >= 1 && since <= w->spacing / 2 && rows <= groups * ROWS * w->spacing / S;
+    w->first_life[m].follows = follows && (w->first_life[m].rows == 0 || w->first_life[m].follows);
+    w->first_life[m].last = at;
+    w->first_life[m].rows = rows;
+}
 
 static void on_step(void *user, const struct sim_step *step)
 {
     struct window *w = user;
     uint64_t load = 0;
 
+    watch_first_life(w, step->mini_batch, step->decode_rows);
     w->rows[step->mini_batch] = step->decode_rows;
     w->load[step->mini_batch] = step->load;
     if (step->step < w->from || step->step > w->to)
@@ -52,6 +73,8 @@ static void on_step(void *user, const struct sim_step *step)
     }
     w->peak = MAX(w->peak, load);
     w->plain += step->rows == step->decode_rows;
+    if (step->rows == step->decode_rows)
+        w->plain_us = MAX(w->plain_us, step->end_us - step->begin_us);
     w->late += step->rows == step->decode_rows && step->end_us - step->begin_us > 1.05 * w->limit_us;
     w->over += step->load > step->load_limit;
     w->longest_us = MAX(w->longest_us, step->end_us - step->begin_us);
@@ -62,6 +85,7 @@ struct outcome {
     struct sim_result all;
     double tokens_per_second, batch, peak, longest_s; // of the window; shares of B and of B (p + S)
     double late, over;                                // shares of its steps
+    struct window window;
 };
 
 struct setting {
@@ -70,6 +94,8 @@ struct setting {
     bool mini_batch_auto, flat; // flat: the S-part takes as long for one row as for all
     uint32_t limit_us, pages;   // of a step; of each worker. 0: neither binds
     uint32_t apart_us;          // arrivals; 0: all wait from the beginning
+    uint32_t spacing;           // F; 0: not given
+    bool from_first;            // the window begins with the first step
 };
 
 static struct outcome simulate_setting(const struct setting *setting)
@@ -78,7 +104,8 @@ static struct outcome simulate_setting(const struct setting *setting)
 
     const double layer_us = 400, batch = (double)B / MINI_BATCHES;
     struct sim_place places[WORKERS];
-    struct window window = {.from = 2 * S * MINI_BATCHES, .limit_us = setting->limit_us};
+    struct window window = {
+        .from = setting->from_first ? 0 : 2 * S * MINI_BATCHES, .limit_us = setting->limit_us, .spacing = setting->spacing};
     struct sim_config config = {
         .sched = {.max_sequences = REQUESTS_MAX + 2 * B,
                   .max_running = B,
@@ -90,7 +117,7 @@ static struct outcome simulate_setting(const struct setting *setting)
                   .mini_batch_auto = setting->mini_batch_auto,
                   .step_limit_us = setting->limit_us,
                   .balance = setting->limit_us || setting->pages, // workers as even as mini-batches
-                  .spacing_steps = S / 32,
+                  .spacing_steps = setting->spacing,
                   .page_tokens = 16,
                   .context_tokens = PROMPT + S + 1,
                   .max_places = WORKERS,
@@ -129,12 +156,60 @@ static struct outcome simulate_setting(const struct setting *setting)
     out.longest_s = window.longest_us / 1e6;
     out.late = (double)window.late / (double)MAX(window.plain, 1);
     out.over = (double)window.over / (double)window.steps;
+    out.window = window;
     return out;
 }
 
 static struct outcome simulate(double x, double rounds, enum sched_admission admission)
 {
     return simulate_setting(&(struct setting){.x = x, .rounds = rounds, .admission = admission});
+}
+
+// The paper's schedule, whether or not it is faster: about half the peak from the first start on, and so steps that take two thirds at most
+// where the R-part takes as long as the S-part or longer.
+static void sls_is_even_from_the_first_start(void **state)
+{
+    uint32_t index = 0;
+    (void)state;
+    takes_long();
+    for (double x = 1.2; x <= 5; x += x < 2 ? 0.3 : 1) {
+        if (!in_sample(index++, 2, 5))
+            continue;
+        struct setting setting = {.x = x, .rounds = 6, .admission = SCHED_GREEDY, .from_first = true};
+        struct outcome together = simulate_setting(&setting);
+        setting.admission = SCHED_SLS;
+        struct outcome spaced = simulate_setting(&setting);
+        double latency = spaced.longest_s / together.longest_s, plain = spaced.window.plain_us / together.window.plain_us;
+        printf(
+            "sls, x %.1f: peak load %.3f beside %.3f, longest step %.3f times, of those without prompts %.3f, tokens/s %.3f times\n",
+            x, spaced.peak, together.peak, latency, plain, spaced.all.tokens_per_second / together.all.tokens_per_second);
+        assert_true(together.peak >= 0.95);
+        assert_true(spaced.peak <= 0.55);
+        assert_true(latency <= 0.70 && plain <= MAX(1 / x, 0.55) * 1.1);
+    }
+}
+
+// F that is given is followed from the first start on: groups of b·F/S, F steps apart, until b run. With auto, too.
+static void a_given_spacing_is_followed(void **state)
+{
+    enum { ROWS = B / MINI_BATCHES };
+    static const uint32_t spacings[] = {S / 64, S / 32, S / 8};
+    (void)state;
+    for (uint32_t i = 0; i < 2 * ARRAY_COUNT(spacings); i++) {
+        const uint32_t f = spacings[i / 2];
+        if (!in_sample(i, 2, 3))
+            continue;
+        struct outcome got = simulate_setting(
+            &(struct setting){.x = 2, .rounds = 4, .admission = i % 2 ? SCHED_AUTO : SCHED_SLS, .spacing = f, .from_first = true});
+        printf("F %u: the last group at step %u, peak load %.3f, batch %.3f of B\n", f, got.window.first_life[0].last, got.peak,
+               got.batch);
+        for (uint32_t m = 0; m < MINI_BATCHES; m++) {
+            assert_true(got.window.first_life[m].follows);
+            assert_int_equal(got.window.first_life[m].rows, ROWS);
+            assert_int_equal((got.window.first_life[m].last - 1) / f, S / f - 1);
+        }
+        assert_true(got.peak <= 0.5 * (PROMPT * 2 + S + f) / (PROMPT + S) * 1.05);
+    }
 }
 
 static void the_load_stays_even(void **state)
@@ -151,7 +226,7 @@ static void the_load_stays_even(void **state)
         double x = cases[i].x;
         if (!in_sample(i, 2, 7))
             continue;
-        struct outcome together = simulate(x, 12, SCHED_GREEDY), spaced = simulate(x, 12, SCHED_SLS);
+        struct outcome together = simulate(x, 12, SCHED_GREEDY), spaced = simulate(x, 12, SCHED_AUTO);
         double gain = spaced.tokens_per_second / together.tokens_per_second, latency = spaced.longest_s / together.longest_s;
         printf("x %.1f: tokens/s %.3f times (model %.3f), longest step %.2f times, peak load %.3f, batch %.3f of B\n", x, gain,
                x <= 2 ? (x * x + 1) / (2 * x) : 1 + 1 / (x * x), latency, spaced.peak, spaced.batch);
@@ -179,7 +254,7 @@ static void a_short_queue_is_not_slowed_down(void **state)
             for (double x = 1.2; x <= 4; x *= 1.5) {
                 if (!in_sample(index++, 4, 7))
                     continue;
-                double together = tokens_of(x, rounds, SCHED_GREEDY, apart_us), spaced = tokens_of(x, rounds, SCHED_SLS, apart_us);
+                double together = tokens_of(x, rounds, SCHED_GREEDY, apart_us), spaced = tokens_of(x, rounds, SCHED_AUTO, apart_us);
                 if (spaced < 0.995 * together)
                     fail_msg("x %.2f, %.1f B requests, %u us apart: %.0f and %.0f tokens/s", x, rounds, apart_us, spaced, together);
             }
@@ -200,7 +275,7 @@ static void one_mini_batch_of_two_is_not_slowed_down(void **state)
                 continue;
             struct setting setting = {.x = x, .rounds = rounds, .admission = SCHED_GREEDY, .mini_batch_auto = true, .flat = true};
             double together = simulate_setting(&setting).all.tokens_per_second;
-            setting.admission = SCHED_SLS;
+            setting.admission = SCHED_AUTO;
             struct sim_result spaced = simulate_setting(&setting).all;
             if (spaced.tokens_per_second < 0.995 * together)
                 fail_msg("x %.2f, %.0f B requests, %u mini-batches: %.0f and %.0f tokens/s", x, rounds, spaced.mini_batches,
@@ -237,7 +312,7 @@ static void the_load_becomes_even_again(void **state)
 {
     (void)state;
     is_a_figure();
-    struct outcome always = simulate(2, 24, SCHED_SLS);
+    struct outcome always = simulate(2, 24, SCHED_AUTO);
     struct outcome disturbed = simulate_setting(&(struct setting){.x = 2, .rounds = 24, .mini_batch_auto = true});
     printf("two mini-batches after a while: batch %.3f, tokens/s %.3f of always\n", disturbed.batch,
            disturbed.tokens_per_second / always.tokens_per_second);
@@ -254,7 +329,7 @@ static void steps_keep_to_their_limit(void **state)
     for (double x = 3; x <= 5; x += 2) {
         if (!in_sample(index++, 2, 2))
             continue;
-        struct outcome any = simulate(x, 16, SCHED_SLS);
+        struct outcome any = simulate(x, 16, SCHED_AUTO);
         for (uint32_t share = 75; share <= 90; share += 15) {
             uint32_t limit_us = (uint32_t)(any.longest_s * 1e6 * share / 100);
             struct outcome kept = simulate_setting(&(struct setting){.x = x, .rounds = 16, .limit_us = limit_us});
@@ -395,6 +470,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lengths_that_were_cut_off_do_not_shorten),
         cmocka_unit_test(old_lengths_are_forgotten),
+        cmocka_unit_test(sls_is_even_from_the_first_start),
+        cmocka_unit_test(a_given_spacing_is_followed),
         cmocka_unit_test(the_load_stays_even),
         cmocka_unit_test(a_short_queue_is_not_slowed_down),
         cmocka_unit_test(one_mini_batch_of_two_is_not_slowed_down),

@@ -50,6 +50,8 @@ static void random_config(struct mesh *m, uint64_t seed, struct sched_config *c)
         c->drafts = mesh_drafts;
         c->draft_tokens = 1 + mesh_random(m, 12);
     }
+    c->admission = mesh_random(m, 3);
+    c->spacing_steps = c->admission != SCHED_GREEDY && mesh_chance(m, 300) ? 1 + mesh_random(m, 60) : 0;
 }
 
 static uint32_t random_pages(struct mesh *m)

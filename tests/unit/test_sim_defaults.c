@@ -187,7 +187,7 @@ static void defaults_are_never_slower(void **state)
                 struct speed own = speed_of(&t), best = {0};
                 t.admission = SCHED_GREEDY;
                 double greedy = speed_of(&t).whole;
-                t.admission = SCHED_SLS;
+                t.admission = SCHED_AUTO;
                 for (t.mini_batches = 1; t.mini_batches <= MOST; t.mini_batches++) {
                     struct speed other = speed_of(&t);
                     best = (struct speed){MAX(best.whole, other.whole), MAX(best.middle, other.middle)};
