@@ -207,9 +207,13 @@ $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(BUILD)/fuzz/libfastdecode.a
 PARALLEL = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 # --- run it --------------------------------------------------------------------------------------------------------------
+# The default model's file says nothing of sampling. Its authors recommend temperature 0.2 and top_p 0.9 (huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct).
+# With that 10 of 54 answers of the file in 4 bits end in a loop, and 4 of 6 do not know the capital of France; with these, none.
+SUITS = $(if $(filter %SmolLM2-135M-Instruct.Q4_1.gguf,$(MODEL)),--sampling temperature=0.2$(,)top_p=0.5$(,)repetition_penalty=1.1)
+
 serve: packages-build ## install what is missing, build, get the default model, start the mesh
 	$(Q)$(MAKE) --no-print-directory $(PARALLEL) all model
-	$(Q)exec $(BUILD)/bin/fastdecode up --model $(MODEL) $(ARGS)
+	$(Q)exec $(BUILD)/bin/fastdecode up --model $(MODEL) $(SUITS) $(ARGS)
 
 model: ## get the default model into models/ (checked by size and SHA-256)
 	$(Q)$(if $(filter models/SmolLM2-135M-Instruct.Q4_1.gguf,$(MODEL)),deploy/get-model.sh $(MODEL),test -e $(MODEL) || { echo "no such file: $(MODEL)"; exit 1; })

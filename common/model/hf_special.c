@@ -4,9 +4,12 @@
 // transformers adds a token in front of a text if tokenizer_config.json says so (add_bos_token), or else if tokenizer.json's
 // post-processor does. An answer ends with any token of generation_config.json's eos_token_id, and here also with tokenizer_config.json's
 // eos_token. GGUF has three ids for them: eos, eot and eom; fastdecode.end_token_ids has all.
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/base/log.h"
 #include "common/model/hf_state.h"
 
 #define CONFIG "tokenizer_config.json"
@@ -210,24 +213,33 @@ static void put_chat_template(struct special *special)
 
 // --- sampling ---
 
+// Numbers that are none are left out with a warning. Who reads them checks their range.
 static void put_sampling(struct special *special)
 {
     static const struct {
         const char *from, *to;
-    } floats[] = {{"temperature", "general.sampling.temp"},
-                  {"top_p", "general.sampling.top_p"},
-                  {"min_p", "general.sampling.min_p"},
-                  {"repetition_penalty", "general.sampling.penalty_repeat"}};
-    const json_t *generation = special->generation;
-    uint64_t top_k;
+        bool is_whole, always; // always: transformers reads it without do_sample, too
+    } numbers[] = {{"temperature", "general.sampling.temp", false, false},
+                   {"top_k", "general.sampling.top_k", true, false},
+                   {"top_p", "general.sampling.top_p", false, false},
+                   {"min_p", "general.sampling.min_p", false, false},
+                   {"typical_p", "general.sampling.typical_p", false, false},
+                   {"repetition_penalty", "general.sampling.penalty_repeat", false, true}};
+    const bool samples = json_is_true(hf_json_get(special->generation, "do_sample"));
 
-    if (special->hf->status || !json_is_true(hf_json_get(generation, "do_sample")))
-        return; // without it transformers reads none of them
-    for (size_t i = 0; i < ARRAY_COUNT(floats); i++)
-        if (json_is_number(hf_json_get(generation, floats[i].from)))
-            assembly_f32(&special->hf->assembly, floats[i].to, (float)json_number_value(hf_json_get(generation, floats[i].from)));
-    if (hf_json_whole(hf_json_get(generation, "top_k"), &top_k) && top_k <= INT32_MAX)
-        assembly_u32(&special->hf->assembly, "general.sampling.top_k", (uint32_t)top_k);
+    for (size_t i = 0; i < ARRAY_COUNT(numbers) && !special->hf->status; i++) {
+        const json_t *value = hf_json_get(special->generation, numbers[i].from);
+        uint64_t whole;
+        if (!value || json_is_null(value) || (!samples && !numbers[i].always))
+            continue;
+        if (numbers[i].is_whole && hf_json_whole(value, &whole) && whole <= UINT32_MAX)
+            assembly_u32(&special->hf->assembly, numbers[i].to, (uint32_t)whole);
+        else if (!numbers[i].is_whole && json_is_number(value) && fabs(json_number_value(value)) <= (double)FLT_MAX)
+            assembly_f32(&special->hf->assembly, numbers[i].to, (float)json_number_value(value));
+        else
+            log_warn("DEFAULT-IGNORED", "file=generation_config.json key=%s why=\"%s\"", numbers[i].from,
+                     numbers[i].is_whole ? "no whole number from 0 on" : "no number");
+    }
 }
 
 void hf_translate_special(struct hf *hf, const json_t *tokenizer)

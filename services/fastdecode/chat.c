@@ -100,8 +100,12 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
 
 static char *request_body(const struct chat *chat)
 {
-    json_t *body = json_pack("{s:s, s:O, s:b, s:{s:b}, s:f, s:f}", "model", chat->model, "messages", chat->messages, "stream", 1,
-                             "stream_options", "include_usage", 1, "temperature", chat->temperature, "min_p", chat->min_p);
+    json_t *body = json_pack("{s:s, s:O, s:b, s:{s:b}}", "model", chat->model, "messages", chat->messages, "stream", 1,
+                             "stream_options", "include_usage", 1);
+    if (chat->temperature >= 0)
+        json_object_set_new(body, "temperature", json_real(chat->temperature));
+    if (chat->min_p >= 0)
+        json_object_set_new(body, "min_p", json_real(chat->min_p));
     if (chat->max_tokens)
         json_object_set_new(body, "max_tokens", json_integer(chat->max_tokens));
     char *text = json_dumps(body, JSON_COMPACT);
@@ -223,14 +227,15 @@ static int converse(struct chat *chat)
 
 int chat_main(int argc, char **argv)
 {
-    struct chat chat = {.url = "http://127.0.0.1:8080", .model = "default", .temperature = 0.7, .min_p = 0.05, .max_tokens = 1024};
+    struct chat chat = {.url = "http://127.0.0.1:8080", .model = "default", .temperature = -1, .min_p = -1, .max_tokens = 1024};
     const struct option options[] = {
         {"url", OPTION_STRING, &chat.url, "URL", "address of the gateway", 0, 0},
         {"model", OPTION_STRING, &chat.model, "NAME", "model to ask for", 0, 0},
         {"api-key", OPTION_STRING, &chat.api_key, "KEY", "API key, if the gateway needs one", 0, 0},
         {"system", OPTION_STRING, &chat.system, "TEXT", "system message", 0, 0},
-        {"temperature", OPTION_F64, &chat.temperature, "T", "0 always takes the likeliest token", 0, 100},
-        {"min-p", OPTION_F64, &chat.min_p, "P", "ignore tokens less likely than this fraction of the likeliest one", 0, 1},
+        {"temperature", OPTION_F64, &chat.temperature, "T", "0 always takes the likeliest token; -1: what the server has", -1, 100},
+        {"min-p", OPTION_F64, &chat.min_p, "P",
+         "ignore tokens less likely than this fraction of the likeliest one; -1: what the server has", -1, 1},
         {"max-tokens", OPTION_U32, &chat.max_tokens, "N", "longest answer; 0: as long as the context allows", 0, 1 << 24},
     };
     struct program program = {.name = "fastdecode chat",

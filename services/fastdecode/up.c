@@ -267,6 +267,8 @@ static void add_gateway(struct up *up)
     supervise_argument(child, "--" OTLP_RATIO_OPTION "=%.17g", s->trace_sample);
     if (s->chat_template)
         supervise_argument(child, "--chat-template=%s", s->chat_template);
+    if (s->sampling)
+        supervise_argument(child, "--sampling=%s", s->sampling);
     supervise_argument(child, "--tool-parser=%s", s->tool_parser);
     supervise_argument(child, "--reasoning-parser=%s", s->reasoning_parser);
     if (s->request_timeout_s > 0)

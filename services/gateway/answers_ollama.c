@@ -98,6 +98,17 @@ static bool read_model(struct gateway *gateway, struct exchange *exchange, struc
     return ok;
 }
 
+// How requests sample that do not say, a line each, by the names of Ollama's options. What they leave as the API has it is not listed.
+static void append_parameters(const struct api_model *model, struct text *body)
+{
+    const char *name;
+    double value;
+    bool more = false;
+
+    for (size_t at = 0; api_model_next(model, &at, &name, &value); more = true)
+        text_format(body, "%s%s %g", more ? "\\n" : "", strcmp(name, "repetition_penalty") ? name : "repeat_penalty", value);
+}
+
 void answer_ollama_show(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
 {
     struct api_error error = {0};
@@ -108,7 +119,9 @@ void answer_ollama_show(struct gateway *gateway, struct exchange *exchange, enum
         respond_error(exchange, &error);
         return;
     }
-    text_string(&body, "{\"license\":\"\",\"modelfile\":\"\",\"parameters\":\"\",\"template\":\"\",\"modified_at\":");
+    text_string(&body, "{\"license\":\"\",\"modelfile\":\"\",\"parameters\":\"");
+    append_parameters(language_api_model(gateway->language), &body);
+    text_string(&body, "\",\"template\":\"\",\"modified_at\":");
     append_date(gateway->created_s, &body);
     text_append(&body, ",", 1);
     append_details(&body);

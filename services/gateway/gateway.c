@@ -124,6 +124,7 @@ static enum status open_language(const struct gateway_config *config, struct lan
                                        .pooling = config->pooling,
                                        .tool_parser = config->tool_parser,
                                        .reasoning_parser = config->reasoning_parser,
+                                       .sampling = config->sampling,
                                        .served_name = config->served_model_name,
                                        .context_tokens = config->context};
 

@@ -8,6 +8,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
+#include "common/base/text.h"
 #include "common/jinja/chat_template.h"
 #include "common/model/model_pooling.h"
 #include "common/tokenizer/tokenizer.h"
@@ -146,31 +147,58 @@ static enum status open_template(const struct language_config *config, const str
 }
 
 // --- lifecycle ----------------------------------------------------------------------------------------------------
-// One default, if the file has it and it is within the range of the field of requests.
-static void read_default(const struct model *model, const char *key, float least, float most, float *out)
-{
-    float value;
+// What llama.cpp's converter and hf_special.c make of generation_config.json, by the fields of requests
+// (github.com/ggml-org/llama.cpp, src/llama-arch.cpp: LLM_KV_GENERAL_SAMPLING_*). Its mirostat and its order of steps are not ours.
+static const struct {
+    const char *key, *field;
+    bool is_whole;
+} recommended[] = {
+    {"general.sampling.temp", "temperature", false},
+    {"general.sampling.top_k", "top_k", true},
+    {"general.sampling.top_p", "top_p", false},
+    {"general.sampling.min_p", "min_p", false},
+    {"general.sampling.typical_p", "typical_p", false}, // of a directory alone
+    {"general.sampling.penalty_repeat", "repetition_penalty", false},
+    {"general.sampling.xtc_probability", "xtc_probability", false},
+    {"general.sampling.xtc_threshold", "xtc_threshold", false},
+};
 
-    if (gguf_get_f32(model->gguf, key, &value, NULL))
-        return;
-    if (value >= least && value <= most)
-        *out = value;
-    else
-        log_warn("DEFAULT-IGNORED", "key=%s value=%g least=%g most=%g", key, (double)value, (double)least, (double)most);
+void language_read_sampling(const struct gguf *gguf, struct api_model *out)
+{
+    for (size_t i = 0; i < ARRAY_COUNT(recommended); i++) {
+        const char *key = recommended[i].key;
+        struct error error;
+        uint32_t whole = 0;
+        float number = 0;
+
+        if (!gguf_has(gguf, key))
+            continue;
+        enum status status = recommended[i].is_whole ? gguf_get_u32(gguf, key, &whole, &error)
+                                                     : gguf_get_f32(gguf, key, &number, &error);
+        if (!status)
+            status = api_model_set(out, recommended[i].field, recommended[i].is_whole ? whole : (double)number, &error);
+        if (status)
+            log_warn("DEFAULT-IGNORED", "key=%s why=\"%s\"", key, error.text);
+    }
 }
 
-static void read_sampling(const struct model *model, struct api_model *out)
+// Requests say, else the option, else the file, else the API.
+static enum status open_sampling(const struct language_config *config, const struct model *model, struct api_model *out,
+                                 struct error *error)
 {
+    struct text said = {0};
+    const char *name;
+    double value;
+
     *out = api_model_of(model->shape.vocab);
-    read_default(model, "general.sampling.temp", 0, 2, &out->temperature);
-    read_default(model, "general.sampling.top_p", 1e-6f, 1, &out->top_p);
-    read_default(model, "general.sampling.min_p", 0, 1, &out->min_p);
-    read_default(model, "general.sampling.penalty_repeat", 1e-6f, 2, &out->repetition_penalty);
-    (void)!gguf_get_u32(model->gguf, "general.sampling.top_k", &out->top_k, NULL);
-    const struct api_model neutral = api_model_of(out->vocab);
-    if (memcmp(out, &neutral, sizeof neutral))
-        log_info("SAMPLING-DEFAULTS", "temperature=%g top_p=%g top_k=%u min_p=%g repetition_penalty=%g", (double)out->temperature,
-                 (double)out->top_p, out->top_k, (double)out->min_p, (double)out->repetition_penalty);
+    language_read_sampling(model->gguf, out);
+    enum status status = config->sampling ? api_model_set_all(out, config->sampling, error) : STATUS_OK;
+    for (size_t at = 0; !status && api_model_next(out, &at, &name, &value);)
+        text_format(&said, " %s=%g", name, value);
+    if (said.bytes && !said.failed)
+        log_info("SAMPLING-DEFAULTS", "%.*s", (int)said.bytes - 1, said.data + 1);
+    text_free(&said);
+    return status;
 }
 
 // The prompt with which Qwen3-Reranker was published.
@@ -219,7 +247,9 @@ enum status language_open(const struct language_config *config, struct language 
         if (config->context_tokens)
             language->context = MIN(language->context, config->context_tokens);
         language->fingerprint = model->fingerprint;
-        read_sampling(model, &language->api_model);
+        status = open_sampling(config, model, &language->api_model, error);
+    }
+    if (status == STATUS_OK) {
         status = vocabulary_open(model, &language->tokenizer, error);
     }
     if (status == STATUS_OK)

@@ -20,6 +20,7 @@ struct language_config {
     const char *pooling;            // a name of POOLING_NAMES; NULL: auto
     const char *tool_parser;        // a name of common/answer, "auto" (NULL, too) or "none"
     const char *reasoning_parser;   // likewise
+    const char *sampling;           // "temperature=0.2,top_p=0.9": of requests that do not say; NULL, "": none is set
 };
 
 // What the model makes of prompts that are pooled.
@@ -43,8 +44,11 @@ void language_close(struct language *language);
 const char *language_name(const struct language *language); // the model's id in the API
 bool language_is_named(const struct language *language, const char *name);
 uint32_t language_vocab(const struct language *language);
-// The vocabulary, and the sampling that the model's makers recommend (general.sampling.* of the file). Owned by the language.
+// The vocabulary, and how requests sample that do not say: as configured, else as the model's makers recommend (language_read_sampling()), else
+// as the API has it. Owned by the language.
 const struct api_model *language_api_model(const struct language *language);
+// Takes the defaults that the file names (general.sampling.*). What is out of range is left out with a warning.
+void language_read_sampling(const struct gguf *gguf, struct api_model *out);
 uint32_t language_context(const struct language *language);
 uint64_t language_fingerprint(const struct language *language);
 // Returns the tokens that end an answer: those that the file names, and control tokens with the usual names. Owned by the language.

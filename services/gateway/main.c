@@ -89,6 +89,9 @@ static uint32_t list_addresses(struct gateway_program *s, struct option *out)
          "how answers say which functions are called; auto: as the chat template shows (docs/tools.md has the names)", 0, 0},
         {"reasoning-parser", OPTION_STRING, &g->reasoning_parser, "auto|none|NAME",
          "how answers set apart what the model thinks; auto: as the chat template shows", 0, 0},
+        {"sampling", OPTION_STRING, &g->sampling, "NAME=VALUE,...",
+         "how requests are sampled that do not say: temperature=0.7,top_p=0.9 and other numbers of docs/api.md; default: what the model's file recommends",
+         0, 0},
         {"context", OPTION_U32, &g->context, "TOKENS", "longest prompt and answer; 0: the model's", 0, 1 << 24},
         {"api-key-file", OPTION_READ_PATH, &g->api_key_file, "FILE|none",
          "file of accepted API keys and their limits, one a line, which each gateway counts for itself; read again when it changes; none: no "

@@ -1,6 +1,8 @@
 // schema.c: see schema.h: the table of fields, and the rules between them.
 #include "services/gateway/schema.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -298,6 +300,120 @@ static bool check_together(struct schema_run *run)
     return schema_check_sampling(run) && schema_check_extensions(run);
 }
 
+// --- defaults ---
+
+// Whether the field is a number of the sampler.
+static bool is_of_sampler(const struct field *field)
+{
+    const size_t begin = offsetof(struct api_request, sampling);
+    return field->read == read_top_k ||
+           (field->kind == READ_NUMBER && field->offset >= begin && field->offset < begin + sizeof(Fastdecode__Sampling));
+}
+
+static enum status no_such_number(const char *name, struct error *error)
+{
+    char names[320] = "";
+    size_t bytes = 0;
+
+    for (size_t i = 0; i < ARRAY_COUNT(fields); i++)
+        if (is_of_sampler(&fields[i]) && bytes < sizeof names)
+            bytes += (size_t)snprintf(names + bytes, sizeof names - bytes, "%s%s", bytes ? ", " : "", fields[i].name);
+    return error_set(error, STATUS_NOT_FOUND, "there is no '%.64s', there are %s", name, names);
+}
+
+struct api_model api_model_of(uint32_t vocab)
+{
+    struct api_model model = {.vocab = vocab, .sampling = FASTDECODE__SAMPLING__INIT};
+
+    model.sampling.temperature = model.sampling.top_p = model.sampling.repetition_penalty = 1;
+    model.sampling.xtc_threshold = 0.1f;
+    model.sampling.dry_base = 1.75f;
+    return model;
+}
+
+enum status api_model_set(struct api_model *model, const char *name, double value, struct error *error)
+{
+    struct api_request request = {.kind = API_CHAT, .sampling = model->sampling};
+    struct api_error reason = {0};
+    struct schema_run run = {.out = &request, .error = &reason};
+    size_t i = 0;
+
+    while (i < ARRAY_COUNT(fields) && (!is_of_sampler(&fields[i]) || strcmp(fields[i].name, name) != 0))
+        i++;
+    if (i == ARRAY_COUNT(fields))
+        return no_such_number(name, error);
+    if (!isfinite(value))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "'%s' is not a number", name);
+    const bool is_whole = fabs(value) < 1e15 && floor(value) == value;
+    json_t *json = is_whole ? json_integer((json_int_t)value) : json_real(value);
+    if (!json)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    const bool taken = read_field(&run, &fields[i], json);
+    json_decref(json);
+    if (!taken)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s", reason.message);
+    model->sampling = request.sampling;
+    return STATUS_OK;
+}
+
+// Sets one of "name=value", whose end is given.
+static enum status set_one(struct api_model *model, const char *begin, const char *end, struct error *error)
+{
+    char item[96];
+    const size_t bytes = MIN((size_t)(end - begin), sizeof item - 1);
+    char *stopped;
+
+    memcpy(item, begin, bytes);
+    item[bytes] = '\0';
+    char *value = strchr(item, '=');
+    if (!value || value == item || (size_t)(end - begin) > bytes)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "'%s' is no NAME=VALUE such as temperature=0.7", item);
+    *value++ = '\0';
+    const double number = strtod(value, &stopped);
+    if (!strchr("+-.0123456789", *value) || !*value || *stopped)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "'%s' is '%s', want a number", item, value);
+    return api_model_set(model, item, number, error);
+}
+
+enum status api_model_set_all(struct api_model *model, const char *text, struct error *error)
+{
+    enum status status = STATUS_OK;
+
+    for (const char *at = text; !status && *text; at++) {
+        const char *end = at + strcspn(at, ",");
+        status = set_one(model, at, end, error);
+        at = end;
+        if (!*end)
+            break;
+    }
+    if (status)
+        error_prefix(error, "--sampling %.100s", text);
+    return status ? STATUS_INVALID_ARGUMENT : STATUS_OK;
+}
+
+static double default_of(const struct api_model *model, const struct field *field)
+{
+    return field->read == read_top_k ? model->sampling.top_k
+                                     : *(const float *)(const void *)((const char *)&model->sampling + field->offset -
+                                                                      offsetof(struct api_request, sampling));
+}
+
+bool api_model_next(const struct api_model *model, size_t *at, const char **name, double *value)
+{
+    const struct api_model own = api_model_of(model->vocab);
+
+    for (; *at < ARRAY_COUNT(fields); ++*at) {
+        const struct field *field = &fields[*at];
+        if (!is_of_sampler(field) || default_of(model, field) == default_of(&own, field))
+            continue;
+        *name = field->name;
+        *value = default_of(model, field);
+        ++*at;
+        return true;
+    }
+    return false;
+}
+
 bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const struct api_model *model, struct api_request *out,
                        struct api_error *error)
 {
@@ -319,7 +435,6 @@ bool api_request_read(enum api_kind kind, struct json_t *root, const struct api_
         .kind = kind,
         .max_tokens = -1,
         .max_completion_tokens = -1,
-        .sampling = FASTDECODE__SAMPLING__INIT,
         .n = 1,
         .best_of = 1,
         .add_special_tokens = kind != API_CHAT,
@@ -330,11 +445,7 @@ bool api_request_read(enum api_kind kind, struct json_t *root, const struct api_
         .parallel_tool_calls = true,
         .include_reasoning = true,
     };
-    out->sampling.temperature = model->temperature;
-    out->sampling.top_p = model->top_p;
-    out->sampling.min_p = model->min_p;
-    out->sampling.top_k = model->top_k;
-    out->sampling.repetition_penalty = model->repetition_penalty;
+    out->sampling = model->sampling;
     schema_sampling_defaults(out);
     out->root = root;
     if (read_object(&run, root) && check_together(&run))

@@ -52,18 +52,22 @@ enum {
     API_MAX_LOGGED_FIELDS = 8, // the most ignored fields logged for one body
 };
 
-// What a request is checked against, and how it samples where it does not say (the model's own defaults).
+// What a request is checked against, and how it samples where it does not say.
 struct api_model {
     uint32_t vocab;
-    float temperature, top_p, min_p, repetition_penalty;
-    uint32_t top_k;
+    Fastdecode__Sampling sampling; // the numbers alone
 };
 
-// Without defaults of a model's own.
-static inline struct api_model api_model_of(uint32_t vocab)
-{
-    return (struct api_model){.vocab = vocab, .temperature = 1, .top_p = 1, .repetition_penalty = 1};
-}
+// With the defaults that the API documents.
+struct api_model api_model_of(uint32_t vocab);
+
+// Sets what requests get that do not have that field: a number of the sampler, within the field's limits. NOT_FOUND: there is no such field.
+// INVALID_ARGUMENT: *error names the field, the value and the limits.
+enum status api_model_set(struct api_model *model, const char *name, double value, struct error *error) MUST_CHECK;
+// Sets those of "temperature=0.2,top_p=0.9"; the empty text sets none. A failure may leave some of them set. INVALID_ARGUMENT: *error says why.
+enum status api_model_set_all(struct api_model *model, const char *text, struct error *error) MUST_CHECK;
+// Finds the next default that is not the API's own. *at: 0 at first. False: there is none.
+bool api_model_next(const struct api_model *model, size_t *at, const char **name, double *value);
 
 // A prompt as the client sent it: text, or ids (text is NULL).
 struct api_prompt {

@@ -63,8 +63,6 @@ bool schema_read_dry_breakers(struct schema_run *run, const char *name, const js
 
 void schema_sampling_defaults(struct api_request *out)
 {
-    out->sampling.xtc_threshold = 0.1f;
-    out->sampling.dry_base = 1.75f;
     out->dry_allowed_length = 2;
     out->dry_last_tokens = -1;
 }

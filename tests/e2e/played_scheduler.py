@@ -7,6 +7,7 @@
 
 The text is tokenized by the gateway itself, with special tokens, so that a model file's control tokens come as such. `template` may be any family's; the
 model is the tests' small one, of which only the vocabulary is read. control: {old: new} renames tokens of the vocabulary.
+model: another one.
 """
 import os
 import queue
@@ -141,12 +142,12 @@ class Scheduler:
 
 
 class Played:
-    def __init__(self, *options, template=None, control=None):
+    def __init__(self, *options, template=None, control=None, model=None):
         self.folder = tempfile.TemporaryDirectory(prefix="fd-played-")
         self.model = "default"
         self.scheduler = Scheduler(self.path("scheduler.sock"))
         command = [os.path.join(BUILD, "bin", "gateway"), "--port=0", "--drain-notice=0", f"--port-file={self.path('port')}", f"--scheduler=ipc://{self.path('scheduler.sock')}",
-                   f"--model={self.renamed(control) if control else tiny()}", *map(str, options)]
+                   f"--model={self.renamed(control) if control else model or tiny()}", *map(str, options)]
         if template:
             with open(self.path("chat.jinja"), "w", encoding="utf-8") as file:
                 file.write(template)

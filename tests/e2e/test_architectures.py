@@ -129,7 +129,7 @@ def test_a_directorys_own_sampling(start_mesh, tmp_path):
     said = [mesh.post("/v1/completions", {**asked, **more})["choices"][0]["text"] for more in (
         {}, {"temperature": 0, "repetition_penalty": 1.3}, {"temperature": 1.5, "top_k": 0, "repetition_penalty": 1})]
     assert said[0] == said[1] != said[2]
-    assert "SAMPLING-DEFAULTS temperature=0 top_p=1 top_k=7" in mesh.logs(200)
+    assert "SAMPLING-DEFAULTS temperature=0 top_k=7 repetition_penalty=1.3" in mesh.logs(200)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -280,6 +280,15 @@ def test_regenerate_and_edit(paced, browser):
 # --- the chat, with answers of our own -----------------------------------------------------------------------------
 
 
+def test_nothing_is_sent_that_nobody_chose(canned, browser):
+    """How it is sampled is left to the server."""
+    browser.open(canned.url)
+    canned.answer("Yes.")
+    send(browser, "Well?")
+    answered(browser)
+    assert set(canned.requests[-1]) == {"model", "messages", "stream", "stream_options"}
+
+
 def test_parameters_are_sent(canned, browser):
     browser.open(canned.url)
     choose(browser, system="Be brief.", temperature=0.7, top_p=0.9, top_k=40, min_p=0.05, max_tokens=99, seed=7, presence_penalty=-0.5,

@@ -117,11 +117,12 @@ def favour_some(data, columns):
             struct.pack_into("<e", data, at, FAVOURED_TIMES * struct.unpack_from("<e", data, at)[0])
 
 
-def write(path, tokenizer_file, seed=1):
+def write(path, tokenizer_file, seed=1, more=()):
+    """more: keys beside its own, in bytes."""
     keys = Keys(tokenizer_file)
     kept = [data for name, data in keys.found.items() if name.startswith("tokenizer.")]
     vocabulary, source = vocabulary_size(keys), random.Random(seed)
-    all_keys, all_tensors = own_keys(vocabulary) + kept, tensors(vocabulary)
+    all_keys, all_tensors = [*own_keys(vocabulary), *kept, *more], tensors(vocabulary)
     head, body, offset = [], [], 0
     for name, columns, rows, kind, deviation in all_tensors:
         data = weights(columns, rows, kind, deviation, source)

@@ -10,7 +10,7 @@
 #include "services/gateway/dialects.h"
 #include "services/gateway/response_store.h"
 
-static const struct api_model model = {.vocab = 512, .temperature = 1, .top_p = 1, .repetition_penalty = 1};
+static struct api_model model;
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -58,6 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     json_t *body;
 
     log_threshold = LOG_ERROR;
+    model = api_model_of(512);
     if (!store && response_store_open(&config, &store) != STATUS_OK)
         return 0;
     body = size ? json_loadb((const char *)data + 1, size - 1, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, NULL) : NULL;

@@ -8,6 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/model/model.h"
+#include "tests/fuzz/sampling_checks.h"
 #include "tests/unit/gguf_build.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -59,6 +60,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                   .seed = 1};
         struct gguf_build build = {0};
         gguf_build_llama(&build, &tiny);
+        gguf_build_f32(&build, "general.sampling.temp", 0.6f);
+        gguf_build_u32(&build, "general.sampling.top_k", 20);
+        gguf_build_f32(&build, "general.sampling.top_p", 0.95f);
         tiny_bytes = gguf_build_finish(&build, &tiny_count);
     }
     bool overlay = size > 0 && data[0] == 'T';
@@ -72,6 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         copy[(data[i] | (size_t)data[i + 1] << 8 | (size_t)data[i + 2] << 16) % count] = data[i + 3];
     if (model_open_memory("fuzz", copy, count, &model, &error) == STATUS_OK) {
         sink += walk(model, copy, count);
+        check_sampling_of(model->gguf);
         model_close(model);
     } else {
         assert_always(strncmp(error.text, "fuzz: ", 6) == 0 && !strchr(error.text, '\n'));

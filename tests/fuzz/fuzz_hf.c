@@ -11,6 +11,7 @@
 #include <ctype.h>
 
 #include "common/model/gguf.h"
+#include "tests/fuzz/sampling_checks.h"
 #include "tests/unit/hf_build_gpt_oss.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -121,6 +122,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     if (hf_open_memory("fuzz", files, count, &gguf, &error) == STATUS_OK) {
         sink += walk(gguf);
+        check_sampling_of(gguf);
         gguf_close(gguf);
     } else {
         assert_always(strncmp(error.text, "fuzz", 4) == 0 && !strchr(error.text, '\n'));

@@ -10,7 +10,7 @@
 #include "services/gateway/schema.h"
 
 enum { VOCAB = 512 };
-static const struct api_model model = {.vocab = VOCAB, .temperature = 1, .top_p = 1, .repetition_penalty = 1};
+static struct api_model model;
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -57,6 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct api_error error;
 
     log_threshold = LOG_ERROR;
+    model = api_model_of(VOCAB);
     if (size == 0)
         return 0;
     const enum api_kind kind = data[0] < 128 ? kinds[data[0] % 4] : pools[data[0] % 2];

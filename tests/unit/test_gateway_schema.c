@@ -15,7 +15,7 @@
 #include "services/gateway/schema.h"
 
 enum { VOCAB = 1000 };
-static const struct api_model model = {.vocab = VOCAB, .temperature = 1, .top_p = 1, .repetition_penalty = 1};
+static struct api_model model;
 
 static struct api_request take(enum api_kind kind, const char *body)
 {
@@ -30,13 +30,17 @@ static struct api_request take(enum api_kind kind, const char *body)
 // Where a request does not say how to sample, the model does.
 static void test_defaults_of_a_model(void **state)
 {
-    const struct api_model careful = {
-        .vocab = VOCAB, .temperature = 0.6f, .top_p = 0.95f, .min_p = 0.01f, .top_k = 20, .repetition_penalty = 1.05f};
+    struct api_model careful = api_model_of(VOCAB);
+    struct error set;
     const char *bodies[] = {
         "{\"prompt\": \"hi\"}",
         "{\"prompt\": \"hi\", \"temperature\": 0, \"top_p\": 1, \"top_k\": 0, \"min_p\": 0, \"repetition_penalty\": 1}"};
     (void)state;
 
+    assert_int_equal(api_model_set_all(&careful,
+                                       "temperature=0.6,top_p=0.95,min_p=0.01,top_k=20,repetition_penalty=1.05,dry_multiplier=0.8",
+                                       &set),
+                     STATUS_OK);
     for (size_t i = 0; i < ARRAY_COUNT(bodies); i++) {
         struct api_request request;
         struct api_error error;
@@ -44,8 +48,51 @@ static void test_defaults_of_a_model(void **state)
         assert_true(request.sampling.temperature == (i ? 0 : 0.6f) && request.sampling.top_p == (i ? 1 : 0.95f));
         assert_true(request.sampling.min_p == (i ? 0 : 0.01f) && request.sampling.repetition_penalty == (i ? 1 : 1.05f));
         assert_int_equal(request.sampling.top_k, i ? 0 : 20);
+        assert_true(request.sampling.dry_multiplier == 0.8f && request.sampling.dry_base == 1.75f &&
+                    request.dry_breakers.count == 4);
         api_request_free(&request);
     }
+}
+
+static void test_what_is_set(void **state)
+{
+    static const struct {
+        const char *text;
+        enum status status;
+    } cases[] = {{"", STATUS_OK},
+                 {"top_k=-1,temperature=2,top_p=1e-3", STATUS_OK},
+                 {"temperature=2.01", STATUS_INVALID_ARGUMENT},
+                 {"temperature=-0", STATUS_OK},
+                 {"temperature=0.2 ", STATUS_INVALID_ARGUMENT},
+                 {" temperature=0.2", STATUS_INVALID_ARGUMENT},
+                 {"temperature= 0.2", STATUS_INVALID_ARGUMENT},
+                 {"top_k=1e30", STATUS_INVALID_ARGUMENT},
+                 {"n=1", STATUS_INVALID_ARGUMENT},
+                 {"dry_allowed_length=1", STATUS_INVALID_ARGUMENT}, // no number of the message
+                 {",", STATUS_INVALID_ARGUMENT}};
+    char longest[300];
+    struct api_model got;
+    struct error error;
+    const char *name;
+    double value;
+    size_t at = 0;
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        got = api_model_of(VOCAB);
+        if (api_model_set_all(&got, cases[i].text, &error) != cases[i].status)
+            fail_msg("'%s'", cases[i].text);
+    }
+    memset(longest, 'a', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    assert_int_equal(api_model_set_all(&got, longest, &error), STATUS_INVALID_ARGUMENT);
+    got = api_model_of(VOCAB);
+    assert_false(api_model_next(&got, &at, &name, &value));
+    assert_int_equal(api_model_set_all(&got, "top_k=7,temperature=0", &error), STATUS_OK);
+    at = 0;
+    assert_true(api_model_next(&got, &at, &name, &value) && !strcmp(name, "temperature") && value == 0);
+    assert_true(api_model_next(&got, &at, &name, &value) && !strcmp(name, "top_k") && value == 7);
+    assert_false(api_model_next(&got, &at, &name, &value));
 }
 
 static void test_defaults(void **state)
@@ -462,13 +509,21 @@ static void test_limits(void **state)
 
 int main(void)
 {
+    model = api_model_of(VOCAB);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),   cmocka_unit_test(test_defaults_of_a_model),
-        cmocka_unit_test(test_all_fields), cmocka_unit_test(test_small_numbers),
-        cmocka_unit_test(test_prompts),    cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_tools),      cmocka_unit_test(test_sampling_fields),
-        cmocka_unit_test(test_forms),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_limits),     cmocka_unit_test(test_values_of_arguments),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_defaults_of_a_model),
+        cmocka_unit_test(test_what_is_set),
+        cmocka_unit_test(test_all_fields),
+        cmocka_unit_test(test_small_numbers),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_sampling_fields),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_values_of_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
