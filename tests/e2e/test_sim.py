@@ -47,8 +47,11 @@ def test_sls_keeps_the_load_even():
 
 
 def test_auto_spaces_where_that_is_faster(tmp_path):
-    """The first life, of which only max_tokens is known, is not spaced; tests/unit/test_sched_load.c looks at peaks behind it."""
-    words = (*PAPER, "--requests", 12288)
+    """Over a link that occupies nobody, so that S-part and R-part bind in turn. The first life, of which only max_tokens is known, is not spaced;
+    tests/unit/test_sched_load.c looks at peaks behind it."""
+    link = tmp_path / "link.conf"
+    link.write_text("name = a long link\nlink_gb_per_second = 25\nlink_round_trip_us = 1500\n", encoding="ascii")
+    words = (*PAPER, "--link", link, "--requests", 12288)
     spaced = figures(*words, "--plot", tmp_path / "load.svg")
     together = figures(*words, "--admission", "greedy")
     assert spaced["admission"] == "auto" and spaced["finished"] == together["finished"] == 12288
