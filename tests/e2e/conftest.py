@@ -255,7 +255,7 @@ def mesh():
 
 @pytest.fixture(scope="session")
 def real_mesh():
-    with Mesh(model=MODEL, threads=0) as running:
+    with Mesh(model=MODEL) as running:
         yield running
 
 

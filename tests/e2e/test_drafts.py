@@ -25,7 +25,7 @@ PROBES = [
 @pytest.fixture(scope="module")
 def plain():
     """What they are without: each alone."""
-    with Mesh("--kv-workers", 0, "--draft-tokens", 0, model=MODEL, threads=0) as mesh:
+    with Mesh("--kv-workers", 0, "--draft-tokens", 0, model=MODEL) as mesh:
         streams = [run_all(mesh.url, [probe])[0] for probe in PROBES]
         assert mesh.metric(DRAFTED) == 0
         yield streams, mesh.metric(STEPS)
@@ -60,7 +60,7 @@ def test_the_same_bytes_in_other_numbers(start_mesh, place):
     """V in words of four tokens: a wrong draft shares one with what was right."""
     streams = {}
     for drafts in (0, 8):
-        mesh = start_mesh("--kv-workers", 0, *PLACES[place], "--draft-tokens", drafts, model=MODEL, threads=0, **ROWS_COST_LITTLE)
+        mesh = start_mesh("--kv-workers", 0, *PLACES[place], "--draft-tokens", drafts, model=MODEL, **ROWS_COST_LITTLE)
         streams[drafts] = [run_all(mesh.url, [probe])[0] for probe in PROBES[:4]]
         assert (mesh.metric(RIGHT) > 50) == (drafts > 0)
         mesh.stop()

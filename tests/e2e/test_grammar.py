@@ -164,11 +164,11 @@ def test_same_bytes_with_drafts(start_mesh):
               body(verse, 60, 1, True, logprobs=0, guided_regex="([1-35-9],)*", **free),
               body(verse, 60, logprobs=0, guided_regex="(1,2,3,4,5,6,7,8,9\\],\\[)*", ignore_eos=True),
               body(verse, 60, 2, True, logprobs=0, grammar=NUMBERS, **free)]
-    plain = start_mesh("--kv-workers", 0, "--draft-tokens", 0, model=MODEL, threads=0)
+    plain = start_mesh("--kv-workers", 0, "--draft-tokens", 0, model=MODEL)
     wanted = [run_all(plain.url, [probe])[0] for probe in probes]
     assert all(stream.error is None for stream in wanted), [stream.error for stream in wanted]
     plain.stop()
-    drafting = start_mesh("--kv-workers", 0, model=MODEL, threads=0, slow_workers=("kv-worker", "s-part"), env={"FD_SLOW_LAYER_US": "500"})
+    drafting = start_mesh("--kv-workers", 0, model=MODEL, slow_workers=("kv-worker", "s-part"), env={"FD_SLOW_LAYER_US": "500"})
     assert_same([run_all(drafting.url, [probe])[0] for probe in probes], wanted)
     assert_same(run_all(drafting.url, probes), wanted)
     assert drafting.metric("fastdecode_draft_tokens_right_total") > 10

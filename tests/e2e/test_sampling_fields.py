@@ -106,9 +106,9 @@ def test_same_bytes_with_drafts(start_mesh):
     probes = [body(VERSE, 48, 3, True, logprobs=0, presence_penalty=0, frequency_penalty=0, repetition_penalty=1, temperature=0.3, **more)
               for more in ({"typical_p": 0.8}, {"xtc_probability": 0.2}, {"dry_multiplier": 0.5}, {"bad_words": ["town", "all through"]},
                            {"allowed_token_ids": list(range(0, 3000))}, {"ignore_eos": False, "min_tokens": 20})]
-    plain = start_mesh("--kv-workers", 0, "--draft-tokens", 0, model=MODEL, threads=0)
+    plain = start_mesh("--kv-workers", 0, "--draft-tokens", 0, model=MODEL)
     wanted = [run_all(plain.url, [probe])[0] for probe in probes]
     plain.stop()
-    drafting = start_mesh("--kv-workers", 0, model=MODEL, threads=0, slow_workers=("kv-worker", "s-part"), env={"FD_SLOW_LAYER_US": "500"})
+    drafting = start_mesh("--kv-workers", 0, model=MODEL, slow_workers=("kv-worker", "s-part"), env={"FD_SLOW_LAYER_US": "500"})
     assert_same([run_all(drafting.url, [probe])[0] for probe in probes], wanted)
     assert drafting.metric("fastdecode_draft_tokens_right_total") > 10
