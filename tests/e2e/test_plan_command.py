@@ -168,9 +168,10 @@ def test_a_model_is_measured_on_this_machine(tmp_path):
     assert plan("--measure", "--model", MODEL, path).returncode == 0
     points = [line.split(" = ")[1].split() for line in path.read_text().splitlines() if line.startswith("layer_us_at")][0]
     layer_us = {int(rows): float(us) for rows, us in (point.split(":") for point in points)}
-    assert {1, 8, 64, 256} <= set(layer_us) and min(layer_us.values()) > 0
-    found = planned("--model", MODEL, "--gpu", path, "--worker", path, "--batch", 8, "--workers", 0, "--prompt", 0, "--gen", 64)
-    assert found["s_part_layer_us"] == pytest.approx(layer_us[8], rel=0.01)
+    assert list(layer_us) == [1 << i for i in range(len(layer_us))] and min(layer_us.values()) > 0  # as many as its time is enough for
+    rows = min(8, max(layer_us))
+    found = planned("--model", MODEL, "--gpu", path, "--worker", path, "--batch", rows, "--workers", 0, "--prompt", 0, "--gen", 64)
+    assert found["s_part_layer_us"] == pytest.approx(layer_us[rows], rel=0.01)
     said = refused("--shape", "llama-7b", "--gpu", path, "--worker", path)
     assert f"was measured with {os.path.basename(MODEL)}, not with llama-7b F16" in said
     path.write_text(path.read_text().replace("layer_us_at = 1:", "layer_us_at = one:"))
