@@ -267,20 +267,11 @@ static void open_store(void *arg)
     rpc_loop_post(worker->control_loop, store_opened, job);
 }
 
-// A shape that cannot be: the next scheduler or s-part may send one that is right.
-static void refuse_shape(struct worker *worker, const Fastdecode__KvShape *kv)
-{
-    log_error("KV-SHAPE-REFUSED",
-              "scheduler=%s layers=%u heads=%u kv_heads=%u head_dim=%u page_tokens=%u type=%d context=%u "
-              "sparse_percent=%u",
-              worker->settings.scheduler, kv->layers, kv->heads, kv->kv_heads, kv->head_dim, kv->page_tokens, (int)kv->type,
-              kv->context_tokens, kv->sparse_percent);
-}
-
 static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
 {
     struct worker *worker = user;
     const Fastdecode__KvShape *kv = reply->kv;
+    struct error error;
 
     worker->scheduler_incarnation = reply->scheduler_incarnation;
     if (!kv || atomic_load_explicit(&worker->pages_total, memory_order_relaxed))
@@ -289,7 +280,13 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
         return; // the scheduler has no s-part yet; it asks to register again when it has
     const struct kv_shape shape = messages_to_kv_shape(kv, WORKER_SEQUENCES_MAX);
     if (!kv_page_bytes(&shape)) {
-        refuse_shape(worker, kv);
+        error_set(
+            &error, STATUS_INVALID_ARGUMENT,
+            "the scheduler names a shape that cannot be: layers %u, heads %u, KV heads %u of %u, page_tokens %u, type %d, context %u, "
+            "sparse %u%%",
+            kv->layers, kv->heads, kv->kv_heads, kv->head_dim, kv->page_tokens, (int)kv->type, kv->context_tokens,
+            kv->sparse_percent);
+        note_failure(worker, &error);
         return;
     }
     struct job *job = new_job(worker, NULL);
