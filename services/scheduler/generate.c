@@ -95,7 +95,7 @@ static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *c
     log->ignore_eos = request->ignore_eos;
     log->pooling = request->sampling->pooling;
     log->no_drafts = !sampling_is_pure(request->sampling);
-    scheduler->features_needed |= features_of(request->sampling);
+    log->features = features_of(request->sampling);
     log->arrived_us = clock_now_us();
     struct sequence_spans *spans = scheduler->otlp ? token_logs_spans(scheduler->logs, log) : NULL;
     if (spans && sequence_spans_begin(scheduler->otlp, call, known, spans))

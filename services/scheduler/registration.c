@@ -88,10 +88,11 @@ static enum status check_settings(const struct scheduler *scheduler, const Fastd
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "the s-part was started with --mini-batches %u, the scheduler uses %u: start one of them again",
                          request->mini_batches, wanted);
-    const uint32_t lacking = scheduler->features_needed & ~features_read(request->sampling_feature, request->n_sampling_feature);
+    const uint32_t lacking = token_logs_features(scheduler->logs) &
+                             ~features_read(request->sampling_feature, request->n_sampling_feature);
     if (lacking)
         return error_set(error, STATUS_FAILED_PRECONDITION,
-                         "requests of this mesh use %s, which this s-part is too old for: start a newer one, or the scheduler anew",
+                         "requests under way use %s, which this s-part is too old for: start a newer one, or wait for their end",
                          features_name(lacking));
     if (request->one_kind_of_place && request->pages_total && scheduler->settings.placement == SCHED_PLACE_AUTO)
         return error_set(error, STATUS_FAILED_PRECONDITION,

@@ -259,7 +259,6 @@ struct scheduler {
     uint32_t end_tokens[END_TOKENS_MAX];
     uint32_t end_token_count;
     uint64_t page_bytes;
-    uint32_t features_needed; // of sampling, that requests have needed so far
 
     // Members and places.
     struct s_part s_part;

@@ -95,3 +95,12 @@ void token_logs_remove(struct token_logs *logs, uint64_t id)
 }
 
 uint32_t token_logs_count(const struct token_logs *logs) { return logs->slots.count; }
+
+uint32_t token_logs_features(const struct token_logs *logs)
+{
+    uint32_t features = 0;
+
+    for (uint32_t i = 0; i < logs->slots.used; i++)
+        features |= logs->pool[i].call && !logs->pool[i].over ? logs->pool[i].features : 0;
+    return features;
+}

@@ -33,6 +33,7 @@ struct token_log {
     struct sequence_spans *spans; // its entry of token_logs_spans(), on record once it is over; NULL: it is not traced
     char *fault;                  // why nothing can be generated for it, from the s-part; owned; NULL: nothing is wrong
     bool request_fault;           // with `fault`: the request's fields are why
+    uint32_t features;            // of sampling, that it needs (common/messages/features.h)
     Fastdecode__Pooling pooling;  // what its prompt is pooled to; unspecified: tokens are generated
     bool ignore_eos;
     bool opened; // the s-part has been sent the sequence
@@ -54,5 +55,7 @@ struct token_log *token_logs_find(struct token_logs *logs, uint64_t id);
 struct sequence_spans *token_logs_spans(struct token_logs *logs, const struct token_log *log);
 void token_logs_remove(struct token_logs *logs, uint64_t id);
 uint32_t token_logs_count(const struct token_logs *logs);
+// Returns the features that sequences need whose clients still wait.
+uint32_t token_logs_features(const struct token_logs *logs);
 
 #endif

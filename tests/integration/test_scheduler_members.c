@@ -343,12 +343,19 @@ static void a_request_goes_only_to_an_s_part_that_knows_what_it_asks(void **stat
     generate(channel, &streams[1], 0, 20, 4);
     UNTIL(streams[1].outcome.ended);
     assert_int_equal(streams[1].outcome.status, STATUS_OK);
+    s_part.pace = UINT32_MAX; // no step is answered
+    generate(channel, &streams[1], 0, 20, 4);
+    UNTIL(s_part.waiting_count);
     s_part_close();
     UNTIL(!scheduler->s_part.member.up);
     s_part_open(scheduler->loop);
-    struct outcome outcome = register_s_part(usual); // back to the older one, which may have to go on with a sequence
+    struct outcome outcome = register_s_part(usual); // back to the older one, which would have to go on with a sequence
     assert_int_equal(outcome.status, STATUS_FAILED_PRECONDITION);
     assert_non_null(strstr(outcome.text, "too old for"));
+    rpc_cancel(channel, streams[1].handle);
+    UNTIL(!token_logs_features(scheduler->logs));
+    assert_int_equal(register_s_part(usual).status, STATUS_OK); // and it need not any more
+    UNTIL(scheduler->s_part.member.up);
     min_tokens = 0;
     rpc_channel_close(channel);
     mesh_close();
