@@ -5,8 +5,28 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <stdatomic.h>
 
 #include "tests/integration/gateway_rig.h"
+
+// There is no memory for a question to the scheduler (four pointers), where a test says so (not under sanitizers, which have their own calloc).
+static atomic_bool lacks_memory;
+static atomic_uint lacked;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { CAN_LACK = false };
+#else
+enum { CAN_LACK = true };
+void *__libc_calloc(size_t count, size_t size);
+
+void *calloc(size_t count, size_t size)
+{
+    if (!atomic_load(&lacks_memory) || count != 1 || size != 4 * sizeof(void *))
+        return __libc_calloc(count, size);
+    atomic_fetch_add(&lacked, 1);
+    return NULL;
+}
+#endif
 
 // A gateway of its own, so that the scheduler's text is not the one kept from another test.
 static struct gateway *open_named(const char *model_name)
@@ -43,6 +63,27 @@ static void test_scheduler_is_asked_once_a_second(void **state)
     }
     seconds = (clock_now_us() - began_us) / 1000000;
     assert_in_range(fake_look(&fake).metrics_calls - before, 0, seconds + 1);
+}
+
+// Then the page is the gateway's own part.
+static void test_no_memory_for_a_question(void **state)
+{
+    struct gateway *named;
+    struct http_reply reply;
+    (void)state;
+
+    if (!CAN_LACK)
+        skip();
+    named = open_named("tiny");
+    atomic_store(&lacks_memory, true);
+    reply = http_call(gateway_port(named), "GET", "/metrics", "", "");
+    atomic_store(&lacks_memory, false);
+    assert_int_equal(http_status(&reply), 200);
+    assert_true(atomic_load(&lacked) > 0);
+    assert_non_null(strstr(reply.data, "vllm:num_requests_running"));
+    assert_null(strstr(reply.data, "\nfastdecode_requests_running 5\n"));
+    http_free(&reply);
+    gateway_close(named);
 }
 
 // Lines that are none would make the page unreadable for who scrapes it.
@@ -99,6 +140,7 @@ int main(int argc, char **argv)
 #define CASE(fn) cmocka_unit_test_setup(fn, reset)
     const struct CMUnitTest tests[] = {
         CASE(test_scheduler_is_asked_once_a_second),
+        CASE(test_no_memory_for_a_question),
         CASE(test_malformed_lines),
         CASE(test_long_text),
     };
