@@ -64,7 +64,7 @@ def kernel(preload, tmp_path):
         return [(call, int(mode), nodes, int(size))
                 for call, mode, nodes, size in re.findall(r"^(\w+) mode=(\d+) nodes=(\S*) bytes=(\d+)$", text, re.M)]
 
-    return {"LD_PRELOAD": preload, "FD_NUMA_CALLS": str(folder)}, calls
+    return {"LD_PRELOAD": preload, "FD_NUMA_CALLS": str(folder), "FD_SANDBOX": "off"}, calls  # no setting names the folder
 
 
 def log_of(mesh, service):
@@ -251,7 +251,8 @@ def test_the_slowest_nodes_own_memory_counts(tmp_path):
     layer_us = []
     for rates in ("80 5, 5 100", "40 500, 500 100"):
         path = tmp_path / "host.conf"
-        path.write_text(f"name = two nodes\nmemory = 64G\nmemory_gb_per_second = 300\nnuma_nodes = 0 2\nnuma_gb_per_second = {rates}\n")
+        path.write_text(f"name = two nodes\nmemory = 64G\nmemory_gb_per_second = 300\nnuma_nodes = 0 2\nnuma_gb_per_second = {rates}\n"
+                        "link_gb_per_second = 25\nlink_round_trip_us = 5\n")
         done = fastdecode("plan", "--json", *WORKERS_OF_NODES, "--worker", path)
         assert done.returncode == 0, done.stderr
         layer_us.append(json.loads(done.stdout)["r_part_layer_us"])
