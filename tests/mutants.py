@@ -114,8 +114,8 @@ FAULTS = [
     Fault("stage-term", "services/s-part/engine_stage.c", "        if (engine->batches[b].state != BATCH_IDLE)\n            return;\n", "",
           "integration/test_engine_stages"),
     # A step that was planned behind one that has failed is computed without its tokens.
-    Fault("stage-behind", "services/s-part/engine_begin.c", "for (; batch->queue_count; batch->queue_count--) {",
-          "for (; batch->queue_count > ENGINE_QUEUE_MAX; batch->queue_count--) {", "integration/test_engine_stages"),
+    Fault("stage-behind", "services/s-part/engine_begin.c", "    while (batch->queue_count)\n        refuse_first",
+          "    while (batch->queue_count > ENGINE_QUEUE_MAX)\n        refuse_first", "integration/test_engine_stages"),
     # Stages with the same layers are put together.
     Fault("stage-overlap", "services/scheduler/stages.c", "if (first < end_of(other) && other->first_layer < first + count)",
           "if (first + 1 == end_of(other) && other->first_layer == first + count)", "e2e/test_pipeline.py"),

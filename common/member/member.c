@@ -125,8 +125,8 @@ static void on_timer(void *arg)
 
     member->timer = 0;
     if (!rpc_channel_is_up(member->channel))
-        return; // on_up will start over
-    if (is_silent(member)) {
+        return;                                     // on_up will start over
+    if (is_silent(member) && !member->on_drained) { // a drain has a deadline of its own, and ends with the connection
         rpc_channel_reconnect(member->channel, "it has not answered for seconds");
         return;
     }

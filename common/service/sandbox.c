@@ -49,17 +49,20 @@ static enum status lacks(const struct sandbox *sandbox, const char *what, struct
     return error_set(error, STATUS_UNAVAILABLE, "--sandbox on: %s: %s; --sandbox auto goes without", what, strerror(errno));
 }
 
+void sandbox_add(struct sandbox *sandbox, const char *path, bool writes)
+{
+    assert_always(sandbox->count < SANDBOX_PATHS_MAX);
+    sandbox->paths[sandbox->count++] = (struct sandbox_path){path, writes};
+}
+
 void sandbox_name(struct sandbox *sandbox, const struct option *options, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         const bool is_path = options[i].kind == OPTION_READ_PATH || options[i].kind == OPTION_WRITTEN_PATH;
         const char *value = is_path || options[i].kind == OPTION_STRING ? *(const char *const *)options[i].target : NULL;
         const bool is_socket = value && !is_path && !strncmp(value, "ipc://", 6);
-        if (!value || (!is_path && !is_socket) || !strcmp(value, "none"))
-            continue;
-        assert_always(sandbox->count < SANDBOX_PATHS_MAX);
-        sandbox->paths[sandbox->count++] =
-            (struct sandbox_path){value + (is_socket ? 6 : 0), is_socket || options[i].kind == OPTION_WRITTEN_PATH};
+        if (value && (is_path || is_socket) && strcmp(value, "none") && strcmp(value, "open"))
+            sandbox_add(sandbox, value + (is_socket ? 6 : 0), is_socket || options[i].kind == OPTION_WRITTEN_PATH);
     }
 }
 
@@ -78,54 +81,95 @@ static void allow(int rules, const char *path, uint64_t access)
     close(rule.parent_fd);
 }
 
-// The folder of a file, so that one that replaces it is read as well. Of one in / the file alone.
+// The folder of a file, or the nearest one above it that is there: a file that replaces it is read as well, and what is not there yet can be
+// made. Of one in / the file alone.
 static void allow_around(int rules, const char *path, uint64_t access)
 {
     char folder[PATH_MAX];
-    const char *slash = strrchr(path, '/');
+    struct stat info;
 
-    if (slash == path)
-        allow(rules, path, access);
-    else if (!slash)
+    if (*path != '/') {
         allow(rules, ".", access);
-    else if (snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path) < (int)sizeof folder)
-        allow(rules, folder, access);
+        if (!strchr(path, '/'))
+            return;
+    }
+    snprintf(folder, sizeof folder, "%s", path);
+    for (char *slash; (slash = strrchr(folder, '/')) && slash != folder;) {
+        *slash = '\0';
+        if (slash[1] && !stat(folder, &info) && S_ISDIR(info.st_mode)) {
+            allow(rules, folder, access);
+            return;
+        }
+    }
+    if (*path == '/')
+        allow(rules, path, access);
 }
 
 // Where a path leads that is, or has on its way, a symbolic link.
-static void allow_target(int rules, const char *path)
+static void allow_target(int rules, const char *path, uint64_t access)
 {
     char target[PATH_MAX];
 
     if (realpath(path, target))
-        allow_around(rules, target, READS);
+        allow_around(rules, target, access);
 }
 
-// Caches of models are folders of links to files elsewhere.
-static void allow_links(int rules, const char *folder)
+// Caches of models are folders of links to files elsewhere. ending: of the links that count.
+static void allow_links(int rules, const char *folder, const char *ending)
 {
+    const size_t bytes = strlen(ending);
     DIR *entries = opendir(folder);
     char path[PATH_MAX];
 
     if (!entries)
         return;
-    for (struct dirent *entry; (entry = readdir(entries));)
-        if (entry->d_type == DT_LNK && snprintf(path, sizeof path, "%s/%s", folder, entry->d_name) < (int)sizeof path)
-            allow_target(rules, path);
+    for (struct dirent *entry; (entry = readdir(entries));) {
+        const size_t length = strlen(entry->d_name);
+        const bool may_be_link = entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN; // some file systems do not say
+        if (may_be_link && length >= bytes && !strcmp(entry->d_name + length - bytes, ending) &&
+            snprintf(path, sizeof path, "%s/%s", folder, entry->d_name) < (int)sizeof path)
+            allow_target(rules, path, READS);
+    }
     closedir(entries);
+}
+
+// A model in parts is found by its first one.
+static void allow_parts(int rules, const char *path)
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+
+    if (slash && snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path) < (int)sizeof folder && *folder)
+        allow_links(rules, folder, ".gguf");
+    else if (!slash)
+        allow_links(rules, ".", ".gguf");
 }
 
 static void allow_named(int rules, const struct sandbox_path *named)
 {
+    const uint64_t access = named->writes ? WRITES : READS;
     struct stat info;
 
     if (!stat(named->path, &info) && S_ISDIR(info.st_mode)) {
-        allow(rules, named->path, named->writes ? WRITES : READS);
-        allow_links(rules, named->path);
+        allow(rules, named->path, access);
+        allow_links(rules, named->path, "");
         return;
     }
-    allow_around(rules, named->path, named->writes ? WRITES : READS);
-    allow_target(rules, named->path);
+    allow_around(rules, named->path, access);
+    allow_target(rules, named->path, access);
+    allow_parts(rules, named->path);
+}
+
+// Whether a file has to be made in /: what is allowed there is allowed everywhere.
+static bool writes_in_root(const struct sandbox *sandbox)
+{
+    struct stat info;
+
+    for (uint32_t i = 0; i < sandbox->count; i++)
+        if (sandbox->paths[i].writes && strrchr(sandbox->paths[i].path, '/') == sandbox->paths[i].path &&
+            (stat(sandbox->paths[i].path, &info) || !S_ISDIR(info.st_mode)))
+            return true;
+    return false;
 }
 
 static enum status limit_files(struct sandbox *sandbox, struct error *error)
@@ -140,7 +184,7 @@ static enum status limit_files(struct sandbox *sandbox, struct error *error)
         return lacks(sandbox, "this kernel has no Landlock", error);
     for (uint32_t i = 0; i < ARRAY_COUNT(read); i++)
         allow(rules, read[i], READS);
-    allow_target(rules, "/etc/resolv.conf");
+    allow_target(rules, "/etc/resolv.conf", READS);
     allow(rules, "/dev", READS | LANDLOCK_ACCESS_FS_WRITE_FILE);
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     if (length > 0) {
@@ -164,7 +208,7 @@ enum status sandbox_begin(struct sandbox *sandbox, struct error *error)
     prctl(PR_SET_DUMPABLE, 0); // no core dumps, with keys and texts in them, and nobody of the same user reads its memory
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         return lacks(sandbox, "no_new_privs", error);
-    return sandbox->keeps_files ? STATUS_OK : limit_files(sandbox, error);
+    return sandbox->keeps_files || writes_in_root(sandbox) ? STATUS_OK : limit_files(sandbox, error);
 }
 
 // --- calls ---------------------------------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ struct sandbox {
 // Returns what --sandbox is by default: off in builds with sanitizers, which trace themselves.
 const char *sandbox_default(void);
 
+// Adds a file or folder.
+void sandbox_add(struct sandbox *sandbox, const char *path, bool writes);
 // Adds the files and folders that a program's settings name. Addresses of ipc:// are files.
 void sandbox_name(struct sandbox *sandbox, const struct option *options, uint32_t count);
 

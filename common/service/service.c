@@ -53,6 +53,8 @@ enum status service_options(struct service *service, const struct option *option
     return status;
 }
 
+void service_name_file(struct service *service, const char *path, bool writes) { sandbox_add(&service->sandbox, path, writes); }
+
 void service_keep_files(struct service *service) { service->sandbox.keeps_files = true; }
 
 uint32_t service_stop_count(const struct service *service)

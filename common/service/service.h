@@ -63,6 +63,9 @@ enum status service_options(struct service *service, const struct option *option
 // For configure(): files stay within reach that no setting names (sandbox.h).
 void service_keep_files(struct service *service);
 
+// For configure(): a file that it writes, or reads, and no setting names. path lives until start().
+void service_name_file(struct service *service, const char *path, bool writes);
+
 // How often the process has been asked to end. Any thread. A signal repeated within 300 ms counts once: timeout(1) and some shells
 // send one request twice.
 uint32_t service_stop_count(const struct service *service);

@@ -112,7 +112,7 @@ static enum status open_database(struct batch_store *store, struct error *error)
     if (sqlite3_open_v2(path, &store->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
         return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, sqlite3_errmsg(store->db));
     sqlite3_busy_timeout(store->db, BUSY_MS); // another program may look at it, or copy it
-    status = batch_sql_run(store->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;", error);
+    status = batch_sql_run(store->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY;", error);
     if (status != STATUS_OK) {
         error_prefix(error, "--batch-dir: %s cannot be used (put a copy back, or name another folder)", path);
         return status;

@@ -142,8 +142,16 @@ const char *exchange_header(struct exchange *exchange, const char *name)
 
 bool exchange_is_from_this_host(struct exchange *exchange)
 {
-    return exchange->note.client_is_loopback && !*exchange_header(exchange, "Forwarded") &&
-           !*exchange_header(exchange, "X-Forwarded-For");
+    static const char *const of_proxies[] = {"Forwarded",         "X-Forwarded-For", "X-Forwarded-Host",
+                                             "X-Forwarded-Proto", "X-Real-IP",       "Via"};
+    bool is_passed_on = false;
+
+    pthread_mutex_lock(&exchange->mutex);
+    for (uint32_t i = 0; exchange->connection && i < ARRAY_COUNT(of_proxies);
+         i++) // an empty one counts: a proxy adds its own behind it
+        is_passed_on = is_passed_on || MHD_lookup_connection_value(exchange->connection, MHD_HEADER_KIND, of_proxies[i]);
+    pthread_mutex_unlock(&exchange->mutex);
+    return exchange->note.client_is_loopback && !is_passed_on;
 }
 
 const char *exchange_query(struct exchange *exchange, const char *name)

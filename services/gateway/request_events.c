@@ -9,7 +9,8 @@
 enum {
     RETRY_FIRST_US = 50000,
     RETRY_MOST_US = 2000000,
-    FAILURES_MAX = 8, // in a row without a token, of kinds that waiting does not cure
+    ACCEPTANCES_MAX = 8, // in a row without a token, after which a request no longer waits for a lost mesh anew
+    FAILURES_MAX = 8,    // in a row without a token, of kinds that waiting does not cure
 };
 
 static void measure(struct choice *choice, uint32_t new_tokens)
@@ -71,8 +72,11 @@ static void take_event(struct choice *choice, const Fastdecode__GenerateEvent *e
         return;
     }
     if (event->n_tokens || event->n_prompt || event->pooled.len || event->finish != FASTDECODE__FINISH__FINISH_UNSPECIFIED)
-        choice->failures = 0; // else it was accepted, and no more
-    choice->waiting_since_us = 0;
+        choice->failures = choice->acceptances = 0;
+    else // it was accepted, and no more: one that ends each scheduler does not begin to wait anew for ever
+        choice->acceptances++;
+    if (choice->acceptances <= ACCEPTANCES_MAX)
+        choice->waiting_since_us = 0;
     measure(choice, choice->generated_count - before);
     if (choice_is_cut(choice)) {
         request_finish_choice(choice, "stop", NULL);

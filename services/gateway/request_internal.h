@@ -43,7 +43,8 @@ struct choice {
     struct mesh_call *call;
     uint64_t sequence; // the scheduler's id; 0: it has not accepted it yet
     uint64_t waiting_since_us, retry_us;
-    uint32_t failures; // consecutive failed submissions
+    uint32_t failures;    // consecutive failed submissions
+    uint32_t acceptances; // since anything came but that it is accepted
     // token log
     uint32_t *generated;
     uint32_t cached_tokens;   // tokens of the prompt whose KV was cached; known at the end

@@ -266,12 +266,17 @@ static enum status plan_step(struct mini_batch *batch, struct error *error)
                     : step_plan_fill(plan, batch->request, engine->sequences, error);
 }
 
+static void refuse_first(struct mini_batch *batch)
+{
+    rpc_call_fail(batch->queue[batch->queue_head].call, STATUS_UNAVAILABLE, "the step before has failed");
+    batch->queue_head = (batch->queue_head + 1) % ENGINE_QUEUE_MAX;
+    batch->queue_count--;
+}
+
 void engine_refuse_queued(struct mini_batch *batch)
 {
-    for (; batch->queue_count; batch->queue_count--) {
-        rpc_call_fail(batch->queue[batch->queue_head].call, STATUS_UNAVAILABLE, "the step before has failed");
-        batch->queue_head = (batch->queue_head + 1) % ENGINE_QUEUE_MAX;
-    }
+    while (batch->queue_count)
+        refuse_first(batch);
 }
 
 void engine_start_next(struct mini_batch *batch)
@@ -286,8 +291,8 @@ void engine_start_next(struct mini_batch *batch)
             log_info("STEP-CANCELLED", "step=%llu mini_batch=%u", (unsigned long long)batch->request->step, batch->index);
             rpc_call_fail(batch->call, STATUS_CANCELLED, "cancelled");
             batch->call = NULL;
-            if (batch->queue_count && batch->queue[batch->queue_head].request->scheduler_incarnation == scheduler)
-                engine_refuse_queued(batch);
+            while (batch->queue_count && batch->queue[batch->queue_head].request->scheduler_incarnation == scheduler)
+                refuse_first(batch);
             continue;
         }
         if (engine_is_stage(engine) && !engine->stage.term) {

@@ -25,6 +25,7 @@
 enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200, S_PART_PATH_BYTES = 4096 };
 
 struct s_part_settings {
+    char beside_model[S_PART_PATH_BYTES]; // a file in the folder in which the model lies
     const char *model_path, *scheduler, *listen, *listen_tensors, *advertise, *advertise_tensors, *name, *compute, *quantize,
         *kv_type_name, *sparse_attention, *isa, *trace, *otlp_endpoint, *device_name, *layers, *numa, *pooling;
     const char *cache_dir, *disk_reads, *weights_memory_text, *weights_host_memory_text;

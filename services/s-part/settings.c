@@ -130,6 +130,19 @@ static enum status check(struct s_part_settings *s, struct error *error)
     return kernels_init(s->isa, error);
 }
 
+// A folder's neighbours are in the folder that it is in.
+static enum status name_beside(struct service *service, struct s_part_settings *s, struct error *error)
+{
+    const char *slash = strrchr(s->model_path, '/');
+    int length = snprintf(s->beside_model, sizeof s->beside_model, "%.*s/.fdw", slash ? (int)(slash - s->model_path) : 1,
+                          slash ? s->model_path : ".");
+
+    if (length < 0 || (size_t)length >= sizeof s->beside_model)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--model %s: the path is too long", s->model_path);
+    service_name_file(service, s->beside_model, true);
+    return STATUS_OK;
+}
+
 enum status settings_parse(struct service *service, struct s_part_settings *s, struct error *error)
 {
     const struct option options[] = {
@@ -185,5 +198,8 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
     enum status status = service_options(service, options, ARRAY_COUNT(options), error);
     if (strcmp(s->device_name, "cpu"))
         service_keep_files(service);
+    if (!status && s->model_path &&
+        !strcmp(s->cache_dir, "none")) // converted weights that do not fit memory lie beside it (weights.c)
+        status = name_beside(service, s, error);
     return status ? status : check(s, error);
 }

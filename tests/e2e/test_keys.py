@@ -177,7 +177,7 @@ def test_metrics_and_the_mesh_are_for_this_machine_or_for_a_key(start_mesh, tmp_
     mesh = start_mesh()
     for path in ("/metrics", "/mesh/state"):
         assert look(mesh.url, path)[0] == 200
-        for header in ({"X-Forwarded-For": "192.0.2.1"}, {"Forwarded": "for=192.0.2.1"}):
+        for header in ({"X-Forwarded-For": "192.0.2.1"}, {"Forwarded": "for=192.0.2.1"}, {"X-Forwarded-For": ""}, {"Via": "1.1 proxy"}):
             status, body = look(mesh.url, path, **header)
             assert status == 401 and "--admin-key-file" in body
     keys = tmp_path / "keys"

@@ -108,6 +108,35 @@ static int links_case(void)
     return 0;
 }
 
+// What the service makes is not there yet; what it writes may be a link to elsewhere.
+static int made_case(void)
+{
+    char batches[160];
+
+    snprintf(batches, sizeof batches, "%s/", in_root("cache/batches"));
+    HAS_TO(!enter("auto", NULL, batches, "tcp://127.0.0.1:0"));
+    HAS_TO(!mkdir(batches, 0700));
+    HAS_TO(can_open(in_root("cache/batches/file"), O_WRONLY | O_CREAT));
+    HAS_TO(!unlink(in_root("cache/batches/file")));
+    return 0;
+}
+
+static int written_link_case(void)
+{
+    HAS_TO(!enter("auto", NULL, in_root("links/model.safetensors"), "tcp://127.0.0.1:0"));
+    HAS_TO(can_open(in_root("links/model.safetensors"), O_WRONLY));
+    return 0;
+}
+
+// The second part of a model lies on another disk.
+static int parts_case(void)
+{
+    HAS_TO(!enter("auto", in_root("model/a.gguf"), "none", "tcp://127.0.0.1:0"));
+    HAS_TO(can_open(in_root("model/part.gguf"), O_RDONLY));
+    HAS_TO(!can_open(in_root("hidden/secret"), O_RDONLY) && errno == EACCES);
+    return 0;
+}
+
 static int link_case(void)
 {
     HAS_TO(!enter("auto", in_root("links/model.safetensors"), "none", "tcp://127.0.0.1:0"));
@@ -207,6 +236,15 @@ static void test_links_to_elsewhere(void **state)
     needs(has_landlock());
     assert_int_equal(in_child(links_case), 0);
     assert_int_equal(in_child(link_case), 0);
+    assert_int_equal(in_child(written_link_case), 0);
+    assert_int_equal(in_child(parts_case), 0);
+}
+
+static void test_what_is_not_there_yet(void **state)
+{
+    (void)state;
+    needs(has_landlock());
+    assert_int_equal(in_child(made_case), 0);
 }
 
 static void test_sockets_in_folders(void **state)
@@ -256,14 +294,15 @@ static int make_folders(void **state)
         assert_int_equal(mkdir(in_root(folders[i]), 0700), 0);
     for (uint32_t i = 0; i < ARRAY_COUNT(files); i++)
         make_file(in_root(files[i]));
-    return symlink(in_root("elsewhere/model"), in_root("links/model.safetensors"));
+    return symlink(in_root("elsewhere/model"), in_root("links/model.safetensors")) ||
+           symlink(in_root("elsewhere/model"), in_root("model/part.gguf"));
 }
 
 static int remove_folders(void **state)
 {
     static const char *const names[] = {
-        "model/a.gguf", "model/b.gguf", "hidden/secret", "elsewhere/model", "links/model.safetensors",
-        "model",        "cache",        "hidden",        "links",           "elsewhere"};
+        "model/a.gguf",  "model/b.gguf", "model/part.gguf", "hidden/secret", "elsewhere/model", "links/model.safetensors",
+        "cache/batches", "model",        "cache",           "hidden",        "links",           "elsewhere"};
     (void)state;
 
     for (uint32_t i = 0; i < ARRAY_COUNT(names); i++)
@@ -278,6 +317,7 @@ int main(void)
         cmocka_unit_test(test_links_to_elsewhere),
         cmocka_unit_test(test_sockets_in_folders),
         cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_what_is_not_there_yet),
         cmocka_unit_test(test_core_dumps),
         cmocka_unit_test(test_off),
     };
