@@ -282,9 +282,11 @@ enum MHD_Result http_on_access(void *arg, struct MHD_Connection *connection, con
         *context = exchange;
         exchange->watch_id = connection_id(connection);
         exchange->totals = &server->totals;
-        if (address_of(connection))
-            addresses_text(address_of(connection), exchange->note.client, sizeof exchange->note.client);
-        exchange->note.client_is_loopback = addresses_is_loopback(address_of(connection));
+        const struct sockaddr *address = address_of(connection);
+        if (address) {
+            addresses_text(address, exchange->note.client, sizeof exchange->note.client);
+            exchange->note.client_is_loopback = addresses_is_loopback(address);
+        }
         atomic_fetch_add_explicit(&server->active, 1, memory_order_relaxed);
         return begin(server, exchange, connection, method, version);
     }
