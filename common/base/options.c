@@ -136,6 +136,12 @@ static bool is_word_of(const char *words, const char *word)
     return false;
 }
 
+bool options_is_word(const struct option *option, const char *value)
+{
+    const char *bar = option->value_name ? strchr(option->value_name, '|') : NULL;
+    return bar && is_word_of(bar + 1, value);
+}
+
 // "auto|local|workers" becomes "auto, local or workers".
 static void list_words(const char *words, char *out, size_t out_bytes)
 {

@@ -62,6 +62,9 @@ void options_forget_environment(const struct program *program);
 enum status options_read_file(const struct option *options, uint32_t count, const char *option_name, const char *path,
                               struct error *error) MUST_CHECK;
 
+// Returns whether the value of a path is none, but one of the words behind it in value_name: "none" of "FILE|none".
+bool options_is_word(const struct option *option, const char *value);
+
 // "512M" -> bytes.
 enum status options_parse_size(const char *text, uint64_t *out) MUST_CHECK;
 

@@ -213,7 +213,7 @@ static void put_chat_template(struct special *special)
 
 // --- sampling ---
 
-// Numbers that are none are left out with a warning. Who reads them checks their range.
+// Leaves out what is no number, with a warning. Their ranges are checked where they are read.
 static void put_sampling(struct special *special)
 {
     static const struct {

@@ -335,8 +335,8 @@ static void credit_evenly(struct sched_load_plan *plan, const struct reach *r)
     plan->ends = 0;
 }
 
-// Counts the starts of the groups that are due, of which the first is at the first step. What one of them has left is the next one's, but not
-// more than a group.
+// Counts the starts of the groups that are due; the first is at the first step. A group that is not used up is the next one's, and no more
+// than one.
 static void credit_groups(struct sched_load_plan *plan, const struct reach *r, uint32_t spacing)
 {
     const double group = r->full * spacing / r->lengths->tokens;

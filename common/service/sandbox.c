@@ -41,7 +41,7 @@ const char *sandbox_default(void)
 
 static bool is_off(const struct sandbox *sandbox) { return !strcmp(sandbox->mode, "off"); }
 
-// What the kernel lacks ends a service only with --sandbox on.
+// A service ends for what the kernel lacks with --sandbox on alone.
 static enum status lacks(const struct sandbox *sandbox, const char *what, struct error *error)
 {
     if (strcmp(sandbox->mode, "on") != 0)
@@ -61,7 +61,7 @@ void sandbox_name(struct sandbox *sandbox, const struct option *options, uint32_
         const bool is_path = options[i].kind == OPTION_READ_PATH || options[i].kind == OPTION_WRITTEN_PATH;
         const char *value = is_path || options[i].kind == OPTION_STRING ? *(const char *const *)options[i].target : NULL;
         const bool is_socket = value && !is_path && !strncmp(value, "ipc://", 6);
-        if (value && (is_path || is_socket) && strcmp(value, "none") && strcmp(value, "open"))
+        if (value && (is_path || is_socket) && !options_is_word(&options[i], value))
             sandbox_add(sandbox, value + (is_socket ? 6 : 0), is_socket || options[i].kind == OPTION_WRITTEN_PATH);
     }
 }
@@ -81,18 +81,13 @@ static void allow(int rules, const char *path, uint64_t access)
     close(rule.parent_fd);
 }
 
-// The folder of a file, or the nearest one above it that is there: a file that replaces it is read as well, and what is not there yet can be
-// made. Of one in / the file alone.
+// Allows the folder of a file, or the nearest one above it that is there: a file that replaces it is read as well, and what is not there yet
+// can be made. A file in / is allowed alone.
 static void allow_around(int rules, const char *path, uint64_t access)
 {
     char folder[PATH_MAX];
     struct stat info;
 
-    if (*path != '/') {
-        allow(rules, ".", access);
-        if (!strchr(path, '/'))
-            return;
-    }
     snprintf(folder, sizeof folder, "%s", path);
     for (char *slash; (slash = strrchr(folder, '/')) && slash != folder;) {
         *slash = '\0';
@@ -101,11 +96,10 @@ static void allow_around(int rules, const char *path, uint64_t access)
             return;
         }
     }
-    if (*path == '/')
-        allow(rules, path, access);
+    allow(rules, *path == '/' ? path : ".", access);
 }
 
-// Where a path leads that is, or has on its way, a symbolic link.
+// Allows what a path leads to that is, or has on its way, a symbolic link.
 static void allow_target(int rules, const char *path, uint64_t access)
 {
     char target[PATH_MAX];

@@ -98,7 +98,7 @@ static bool read_model(struct gateway *gateway, struct exchange *exchange, struc
     return ok;
 }
 
-// How requests sample that do not say, a line each, by the names of Ollama's options. What they leave as the API has it is not listed.
+// Lists how requests sample that do not say, a line each, by the names of Ollama's options, but for what stays as the API has it.
 static void append_parameters(const struct api_model *model, struct text *body)
 {
     const char *name;

@@ -55,7 +55,7 @@ struct batch_runner {
     bool busy;                  // there is more to do at once
 };
 
-// Of a job's line; line is moved from. Takes the item, which malloc() has given.
+// Adds the item of a job's line; line is moved from. Takes the item, which malloc() has given.
 void batch_item_add(struct batch_item *item, struct batch_runner *runner, struct batch_job *job, uint64_t number,
                     struct batch_line *line);
 void batch_item_remove(struct batch_item *item);

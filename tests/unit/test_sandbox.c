@@ -100,6 +100,16 @@ static int files_case(void)
     return 0;
 }
 
+// A path that is relative opens the folder of its file, not the one that it starts from.
+static int relative_case(void)
+{
+    HAS_TO(!chdir(root));
+    HAS_TO(!enter("auto", "model/a.gguf", "none", "tcp://127.0.0.1:0"));
+    HAS_TO(can_open("model/b.gguf", O_RDONLY));
+    HAS_TO(!can_open("hidden/secret", O_RDONLY) && errno == EACCES);
+    return 0;
+}
+
 static int links_case(void)
 {
     HAS_TO(!enter("auto", in_root("links"), "none", "tcp://127.0.0.1:0"));
@@ -228,6 +238,7 @@ static void test_files_that_no_setting_names(void **state)
     (void)state;
     needs(has_landlock());
     assert_int_equal(in_child(files_case), 0);
+    assert_int_equal(in_child(relative_case), 0);
 }
 
 static void test_links_to_elsewhere(void **state)
