@@ -89,7 +89,8 @@ def test_a_trace_arrives_whole(traced, collector):
         ("X-Request-Id", "traced-one")])
     assert status == 200 and trace_of(headers) == trace
     spans = spans_of(collector, trace, gateway=1, scheduler=3 * CHOICES, s_part=2 * CHOICES, kv_worker=CHOICES)
-    assert len(spans) == 1 + 6 * CHOICES
+    rows = sum(span["fastdecode.rows"] for span in spans if span.name == "prefill") + 11 * CHOICES
+    spans = collector.wait(trace, lambda spans: attention_rows(spans) >= rows, "rows are missing")  # what was moved has two such spans
     assert_nested(spans, client)
     root, = (span for span in spans if span.service == "gateway")
     assert headers["traceparent"] == f"00-{trace}-{root.id}-01" and root.parent == client and root.kind == 2 and not root.failed
@@ -110,24 +111,33 @@ def test_a_trace_arrives_whole(traced, collector):
     assert not [text for text in (SECRET, KEY, *SECRET.split()) if text.encode() in everything] and b"traced-one" in everything
 
 
+def attention_rows(spans):
+    return sum(span["fastdecode.rows"] for span in spans if span.name == "attention")
+
+
 def assert_parts(spans, root, usage):
-    """What each service says of each sequence."""
-    parts = {}
+    """What each service says of each sequence. A busy machine may have it moved from one worker to the other: each says its part."""
+    parts, attention = {}, {}
     for span in spans:
-        if span is not root:
+        if span.name == "attention":
+            attention.setdefault(span["fastdecode.sequence"], []).append(span)
+        elif span is not root:
             assert parts.setdefault(span["fastdecode.sequence"], {}).setdefault(span.name, span) is span, span
-    assert len(parts) == CHOICES
-    for of in parts.values():
-        assert set(of) == {"queue", "prefill", "decode", "prefill steps", "decode steps", "attention"}
-        assert {of[name].parent for name in ("queue", "prefill", "decode", "attention")} == {root.id}
+    assert len(parts) == CHOICES and parts.keys() == attention.keys()
+    for sequence, of in parts.items():
+        at = attention[sequence]
+        moves = [event for event in of["decode"].events if event[0] == "move"]
+        assert set(of) == {"queue", "prefill", "decode", "prefill steps", "decode steps"}
+        assert {span.parent for span in [of["queue"], of["prefill"], of["decode"], *at]} == {root.id}
         assert of["prefill steps"].parent == of["prefill"].id and of["decode steps"].parent == of["decode"].id
         assert of["decode"]["fastdecode.tokens"] == 12 and of["decode"]["fastdecode.finish"] == "length"
         assert of["decode"]["fastdecode.steps"] == of["decode steps"]["fastdecode.steps"] == 11  # the first token is the prefill's
         assert of["prefill"]["fastdecode.rows"] == of["prefill steps"]["fastdecode.rows"]
-        assert of["attention"]["fastdecode.rows"] == of["prefill"]["fastdecode.rows"] + 11
-        assert of["attention"]["fastdecode.steps"] == of["prefill steps"]["fastdecode.steps"] + 11
-        assert of["attention"]["fastdecode.r_part_us"] > 0 and of["decode steps"]["fastdecode.s_part_us"] > 0
-        assert of["queue"].ended == of["prefill"].began and not any(span.events or span.failed for span in of.values())
+        assert attention_rows(at) == of["prefill"]["fastdecode.rows"] + 11 and len(at) <= 1 + len(moves)
+        assert sum(span["fastdecode.steps"] for span in at) == of["prefill steps"]["fastdecode.steps"] + 11
+        assert all(span["fastdecode.r_part_us"] > 0 for span in at) and of["decode steps"]["fastdecode.s_part_us"] > 0
+        assert of["queue"].ended == of["prefill"].began and sum(len(span.events) for span in [*of.values(), *at]) == len(moves)
+        assert not any(span.failed for span in [*of.values(), *at])
     cached = sum(of["prefill"]["fastdecode.cached_tokens"] for of in parts.values())
     assert sum(of["prefill"]["fastdecode.rows"] for of in parts.values()) + cached == usage["prompt_tokens"]
 
@@ -252,7 +262,8 @@ def test_a_client_leaves(start_mesh, collector):
     stream.leave()
     spans = spans_of(collector, trace, gateway=1, scheduler=3, s_part=2, kv_worker=1)
     root, decode = spans[0], next(span for span in spans if span.name == "decode")
-    assert root.service == "gateway" and root.failed and root["error.type"] == "client_left" and len(spans) == 7
+    assert root.service == "gateway" and root.failed and root["error.type"] == "client_left"
+    assert sum(span.name != "attention" for span in spans) == 6
     assert decode["fastdecode.finish"] == "cancelled" and decode["fastdecode.tokens"] < 800
     by_id = {span.id: span for span in spans}
     assert all(by_id[span.parent].began <= span.began for span in spans if span is not root)
