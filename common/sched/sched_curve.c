@@ -35,6 +35,16 @@ static double class_us(const struct sched_curve *m, const struct sched_curve_siz
     return m->whole || fabs(factor - 1) < TUNE_MODEL_DRIFT_NOISE ? size->us : size->us * (1 + away * (factor - 1));
 }
 
+// Returns the curve's point of a class. The curve does not fall: more rows take no less time, so a class above a larger one was disturbed.
+// Whole steps are not compared, as those of other sizes had other contexts.
+static double point_us(const struct sched_curve *m, const struct sched_curve_size *size)
+{
+    double us = class_us(m, size);
+    for (const struct sched_curve_size *larger = size + 1; larger < m->sizes + SCHED_CURVE_SIZES && !m->whole; larger++)
+        us = larger->rows > 0 ? MIN(us, class_us(m, larger)) : us;
+    return us;
+}
+
 // Fits a line through the classes that were seen, by relative error: so neither a hundred decode steps that differ by noise only, nor
 // a single disturbed one, decides the slope.
 static void fit_line(struct sched_curve *m)
@@ -72,7 +82,7 @@ void sched_curve_learn(struct sched_curve *m, double rows, double total_us)
         *size = (struct sched_curve_size){.rows = rows, .us = us};
     } else {
         double gain = MIN(TUNE_MODEL_GAIN + age(m, size) * (TUNE_MODEL_RETURN_GAIN - TUNE_MODEL_GAIN), TUNE_MODEL_RETURN_GAIN);
-        double before_us = class_us(m, size), line_us = m->base_us + size->rows * m->row_us;
+        double before_us = point_us(m, size), line_us = m->base_us + size->rows * m->row_us;
         size->rows += gain * (rows - size->rows);
         size->us = before_us + gain * (MIN(MAX(us, before_us / 2), before_us * 2) - before_us); // one may be disturbed
         // How the class moved, apart from its rows.
@@ -110,7 +120,7 @@ double sched_curve_us(const struct sched_curve *m, double rows)
     }
     if (low == NULL && high == NULL)
         return 0;
-    double high_us = high != NULL ? class_us(m, high) : 0, low_us = low != NULL ? class_us(m, low) : 0;
+    double high_us = high != NULL ? point_us(m, high) : 0, low_us = low != NULL ? point_us(m, low) : 0;
     if (low == NULL) // with fewer rows than any step seen it is not much cheaper: all weights are read anyway
         return MIN(high_us, MAX(m->base_us + rows * m->row_us, high_us * rows / high->rows));
     if (high == NULL)

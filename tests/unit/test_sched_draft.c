@@ -101,6 +101,29 @@ static void after_a_time_without_guesses_they_are_tried_again(void **state)
     end(m);
 }
 
+// One of the first steps is slow, as when another program runs: that is not believed for ever. Even ones: at the s-part.
+static void one_disturbed_step_does_not_end_guesses(void **state)
+{
+    (void)state;
+    for (uint32_t disturbed = 0; disturbed < 40; disturbed++) {
+        struct mesh *m = start(0.9, 0);
+        uint32_t *us = disturbed % 2 == 0 ? &m->s_part_us : &m->slow_us;
+        m->slow_us = 15000;
+        struct mesh_seq *q = mesh_arrive(m, 34, 900, 0);
+        while (m->steps < disturbed / 2)
+            mesh_next_tick(m);
+        *us += 300000;
+        while (m->steps == disturbed / 2)
+            mesh_next_tick(m);
+        *us -= 300000;
+        run_to(m, q, 300);
+        uint64_t steps = m->steps;
+        run_to(m, q, 400);
+        assert_in_range(m->steps - steps, 1, 60);
+        end(m);
+    }
+}
+
 static void where_guesses_are_wrong_steps_are_sent_ahead(void **state)
 {
     (void)state;
@@ -245,6 +268,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(where_rows_are_cheap_steps_carry_drafts),
         cmocka_unit_test(after_a_time_without_guesses_they_are_tried_again),
+        cmocka_unit_test(one_disturbed_step_does_not_end_guesses),
         cmocka_unit_test(where_guesses_are_wrong_steps_are_sent_ahead),
         cmocka_unit_test(where_a_row_costs_what_a_token_is_worth_nobody_is_asked),
         cmocka_unit_test(who_has_no_drafts_is_not_made_slow),

@@ -133,11 +133,14 @@ MESH_FUNCTION void mesh_take_step(struct mesh *m, const struct sched_step_action
     mesh_check_partials(m, a);
     bool interactive = mesh_check_classes(m, a);
     for (uint32_t i = 0; i < m->seq_count && m->calm; i++)
-        MESH_CHECK(!was_decoding[i] || included[i] || m->config.mini_batch_auto || // or it is in another mini-batch by now
-                   (m->seqs[i].class == SCHED_CLASS_BATCH && (interactive || m->config.stages > 1)));
-    for (uint32_t i = 0; i < m->seq_count && m->calm && !interactive; i++) {
+        MESH_CHECK(!was_decoding[i] || included[i] ||
+                   m->config.mini_batch_auto ||            // or it is in another mini-batch by now, as one of
+                   m->seqs[i].class == SCHED_CLASS_BATCH); // class batch may be in any case
+    // With mini_batch_auto its rows may be in flight in a mini-batch that is no longer in use.
+    for (uint32_t i = 0; i < m->seq_count && m->calm && !interactive && !m->config.mini_batch_auto; i++) {
         const struct mesh_seq *q = &m->seqs[i]; // in whatever mini-batch: its tokens would come later
         MESH_CHECK(q->class == SCHED_CLASS_BATCH || !q->decoding || q->finished || q->cancelled ||
+                   q->mini_batch == m->config.mini_batches || // the last rows of its prompt are aside
                    q->log + q->samples >= mesh_limit(m, q));
     }
     m->prefill_beside_decode += prefill > 0 && prefill < rows;

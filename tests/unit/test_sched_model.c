@@ -126,9 +126,9 @@ static void another_device_is_another_model(void **state)
     assert_int_equal(sched_init(&config, &s, &error), STATUS_OK);
     s_part_up(s, true, device, 3);
     assert_about(sched_curve_us(&s->time.layers, 64), 500, 0.001);
-    learn(&s->time.layers, 60, 8, 0.1);
+    learn(&s->time.layers, 60, 8, 0.06);
     s_part_up(s, true, device, 3);
-    assert_about(sched_curve_us(&s->time.layers, 8), true_us(8, 0.1), 0.05);
+    assert_about(sched_curve_us(&s->time.layers, 8), true_us(8, 0.06), 0.05);
     s_part_up(s, false, cores, 2);
     assert_about(sched_curve_us(&s->time.layers, 64), 29600, 0.001);
     assert_about(sched_curve_us(&s->time.layers, 1), 4400, 0.001);
