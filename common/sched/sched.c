@@ -100,15 +100,19 @@ static bool flush(struct sched *s)
     return back;
 }
 
-// Whether sequences lack pages that a sequence which has ended could give them, but for another that begins with its pages. All
-// interactive sequences may wait for those, in several mini-batches, while the other one is of class batch: then it has to go on.
+// Whether sequences lack pages because another is about to begin with these: pages of a sequence that has ended, or those that a sequence
+// whose first pages are given back cannot write again. All interactive sequences may wait for those, in several mini-batches, while the
+// other one is of class batch: then it has to go on.
 static bool pages_are_pinned(const struct sched *s)
 {
-    bool lacking = false;
-    for (uint32_t i = 0; i < s->config.max_places; i++)
-        lacking = lacking || (s->places.of[i].starved > 0 && s->places.of[i].pages_releasing > 0);
+    bool lacking = false, releasing = false;
+    for (uint32_t i = 0; i < s->config.max_places; i++) {
+        lacking = lacking || s->places.of[i].starved > 0;
+        releasing = releasing || (s->places.of[i].starved > 0 && s->places.of[i].pages_releasing > 0);
+    }
     for (uint32_t slot = 0; lacking && slot < s->config.max_sequences + s->config.max_kept; slot++) {
-        if (s->seqs[slot].state == SCHED_SEQ_DRAINING && s->seqs[slot].pins > 0)
+        const struct sched_seq *seq = &s->seqs[slot];
+        if (seq->pins > 0 && (seq->starved || (releasing && seq->state == SCHED_SEQ_DRAINING)))
             return true;
     }
     return false;

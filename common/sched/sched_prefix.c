@@ -306,8 +306,9 @@ bool sched_prefix_keep(struct sched *s, uint32_t slot)
     if (s->config.max_kept == 0 || !sched_seq_runs(seq) || seq->split || !place->up || place->draining || seq->sharing ||
         seq->held < s->config.page_tokens)
         return false;
-    if (s->config.ring_pages != 0 && seq->next_pos > (uint64_t)s->config.ring_pages * s->config.page_tokens)
-        return false; // its first pages are gone
+    uint32_t ring = s->config.ring_pages;
+    if (ring != 0 && (seq->next_pos > (uint64_t)ring * s->config.page_tokens || cold->place.written >= ring))
+        return false; // its first pages are gone, or may be: wrong drafts were written behind what is held
     if (s->prefix.kept >= s->config.max_kept) {
         if (place->kept.head != NONE)
             sched_prefix_evict(s, place->kept.head);
