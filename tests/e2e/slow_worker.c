@@ -23,7 +23,7 @@
 #include "common/base/clock.h"
 #include "common/kv/kv_store.h"
 
-enum { PAGE_MS = 60, BATCHES = 64 };
+enum { PAGE_MS = 200, BATCHES = 64 };
 
 static atomic_bool slow_pages, half_speed, hangs; /* whichever thread takes the signal */
 static double read_mbs;                           /* 0: as fast as it can */
