@@ -202,7 +202,7 @@ static void put_list(unsigned char *out, const void *values, size_t value_bytes,
         memcpy(out, values, value_bytes * MIN(count, have));
 }
 
-static size_t write_attend(struct shape_input *input, const ProtobufCMessage *message, unsigned char out[PEER_BYTES_MAX])
+static size_t write_attend(struct shape_input *input, ProtobufCMessage *message, unsigned char out[PEER_BYTES_MAX])
 {
     const Fastdecode__AttendRequest *r = (const Fastdecode__AttendRequest *)message;
     struct attend_request_parts parts;

@@ -526,10 +526,14 @@ static size_t write_forward(const Fastdecode__ForwardRequest *request, uint8_t f
     return size;
 }
 
-static size_t write_tensors(struct shape_input *input, const ProtobufCMessage *message, unsigned char out[PEER_BYTES_MAX])
+static size_t write_tensors(struct shape_input *input, ProtobufCMessage *message, unsigned char out[PEER_BYTES_MAX])
 {
-    if (message->descriptor == &fastdecode__attend_reply__descriptor)
-        return write_attended((const Fastdecode__AttendReply *)message, shape_byte(input), out);
+    if (message->descriptor == &fastdecode__attend_reply__descriptor) {
+        Fastdecode__AttendReply *reply = (Fastdecode__AttendReply *)message;
+        const size_t size = write_attended(reply, shape_byte(input), out);
+        reply->o.len = 0; // its form is none of the message's
+        return size;
+    }
     if (message->descriptor == &fastdecode__forward_request__descriptor)
         return write_forward((const Fastdecode__ForwardRequest *)message, shape_byte(input), out);
     return 0;

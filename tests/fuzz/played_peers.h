@@ -78,7 +78,7 @@ struct peer_service {
     ProtobufCMessage *(*good_request)(struct shape_input *input, const struct peer_role *role, const struct peer_method *method);
     ProtobufCMessage *(*good_reply)(struct shape_input *input, const struct peer_method *method, const ProtobufCMessage *request);
     // Messages that are written in place: write one, and return its bytes. 0: this method's are not. `message`: as changed.
-    size_t (*write)(struct shape_input *input, const ProtobufCMessage *message, unsigned char out[PEER_BYTES_MAX]); // or NULL
+    size_t (*write)(struct shape_input *input, ProtobufCMessage *message, unsigned char out[PEER_BYTES_MAX]); // or NULL
     // Who is there where the service connects itself; a usual s-part is filled in.
     void (*find_peer)(const struct endpoint *endpoint, struct rpc_hello *hello);
 };
@@ -326,7 +326,7 @@ static inline struct frame *peer_frame(struct rpc_loop *loop, const struct envel
 }
 
 // Writes a message; sometimes with a byte changed, or cut off. Returns its bytes; SIZE_MAX: it is too large.
-static inline size_t peer_pack(const struct peer_service *service, struct shape_input *input, const ProtobufCMessage *message,
+static inline size_t peer_pack(const struct peer_service *service, struct shape_input *input, ProtobufCMessage *message,
                                unsigned char out[PEER_BYTES_MAX])
 {
     size_t bytes = service->write ? service->write(input, message, out) : 0;
