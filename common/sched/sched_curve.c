@@ -35,14 +35,14 @@ static double class_us(const struct sched_curve *m, const struct sched_curve_siz
     return m->whole || fabs(factor - 1) < TUNE_MODEL_DRIFT_NOISE ? size->us : size->us * (1 + away * (factor - 1));
 }
 
-// Returns the curve's point of a class. The curve does not fall: more rows take no less time, so a class above a larger one was disturbed.
-// Whole steps are not compared, as those of other sizes had other contexts.
+// Returns the curve's point of a class: its own time, or that of a larger class which takes much less: its only step was disturbed then, as
+// more rows take no less time but by noise and by what kernels favour. Whole steps are not compared: those of other sizes had other contexts.
 static double point_us(const struct sched_curve *m, const struct sched_curve_size *size)
 {
-    double us = class_us(m, size);
+    double us = class_us(m, size), least_us = us;
     for (const struct sched_curve_size *larger = size + 1; larger < m->sizes + SCHED_CURVE_SIZES && !m->whole; larger++)
-        us = larger->rows > 0 ? MIN(us, class_us(m, larger)) : us;
-    return us;
+        least_us = larger->rows > 0 ? MIN(least_us, class_us(m, larger)) : least_us;
+    return us > TUNE_MODEL_DISTURBED * least_us ? least_us : us;
 }
 
 // Fits a line through the classes that were seen, by relative error: so neither a hundred decode steps that differ by noise only, nor
@@ -83,10 +83,11 @@ void sched_curve_learn(struct sched_curve *m, double rows, double total_us)
     } else {
         double gain = MIN(TUNE_MODEL_GAIN + age(m, size) * (TUNE_MODEL_RETURN_GAIN - TUNE_MODEL_GAIN), TUNE_MODEL_RETURN_GAIN);
         double before_us = point_us(m, size), line_us = m->base_us + size->rows * m->row_us;
+        bool disturbed = before_us < class_us(m, size); // what mends it has moved no other class
         size->rows += gain * (rows - size->rows);
         size->us = before_us + gain * (MIN(MAX(us, before_us / 2), before_us * 2) - before_us); // one may be disturbed
         // How the class moved, apart from its rows.
-        m->drift *= size->us / before_us * line_us / (m->base_us + size->rows * m->row_us);
+        m->drift *= disturbed ? 1 : size->us / before_us * line_us / (m->base_us + size->rows * m->row_us);
     }
     size->drift = m->drift;
     size->seen = m->steps;

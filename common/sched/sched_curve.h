@@ -8,8 +8,7 @@
 // before any was seen. This holds for the s-part's own work. A whole step also includes the workers' reading, which does not change
 // by the same factor, so there old classes only lose weight.
 //
-// The first step of a class is believed whole, and may have been disturbed, so the curve never falls: a class is no slower than a larger
-// one.
+// The first step of a class is believed whole, and may have been disturbed. So a class that is far above a larger one counts as that one.
 //
 // The result has two forms: a curve through the classes, to predict a step, and a line, base + row x rows, where a slope is needed.
 #ifndef FD_SCHED_SCHED_CURVE_H
