@@ -171,9 +171,8 @@ static void plan_own(struct sched *s, struct sched_group *group, struct sched_fl
 {
     step->class = class;
     plan_decodes(s, group, step, drafts);
-    uint32_t room = group->prefill_count > 0 && !sched_chunk_goes_aside(s, class)
-                        ? sched_micro_batch_prefill(s, class, group, step->row_count)
-                        : 0;
+    bool aside = class == sched_leading_class(s) && sched_chunk_goes_aside(s, class); // as sched_plan_aside() will
+    uint32_t room = group->prefill_count > 0 && !aside ? sched_micro_batch_prefill(s, class, group, step->row_count) : 0;
     plan_prompts(s, group, step, room);
     step->late_run = step->run_count;
     s->stats.rows_of[class] += step->row_count;

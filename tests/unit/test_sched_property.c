@@ -243,8 +243,8 @@ static void random_workloads_keep_every_promise(void **state)
         return;
     }
     // A sequence was kept without the page of the token that is computed again; without its first, which a wrong draft had overwritten;
-    // interactive ones waited for one of class batch that was to begin with their pages, and that for them.
-    static const uint64_t found[] = {13168, 39798, 215260};
+    // interactive ones waited for one of class batch that was to begin with their pages, and that for them, or for its turn to go aside.
+    static const uint64_t found[] = {13168, 39798, 215260, 336106};
     for (uint32_t i = 0; i < ARRAY_COUNT(found); i++)
         one_workload(found[i]);
     uint64_t count = many != NULL ? strtoull(many, NULL, 10) : 3000;
