@@ -267,12 +267,17 @@ static void open_store(void *arg)
     rpc_loop_post(worker->control_loop, store_opened, job);
 }
 
+// On the tensor loop, behind what the scheduler before has asked for since the list was made.
+static void forget_over(void *arg) { ((struct worker *)arg)->over_before_step = 0; }
+
 static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
 {
     struct worker *worker = user;
     const Fastdecode__KvShape *kv = reply->kv;
     struct error error;
 
+    if (worker->scheduler_incarnation != reply->scheduler_incarnation)
+        rpc_loop_post(worker->tensor_loop, forget_over, worker);
     worker->scheduler_incarnation = reply->scheduler_incarnation;
     if (!kv || atomic_load_explicit(&worker->pages_total, memory_order_relaxed))
         log_info("REGISTERED", "scheduler=%s shape_known=%d", worker->settings.scheduler, kv != NULL);

@@ -28,6 +28,8 @@ static uint64_t pages_told, heartbeat_status;
 
 #define UNTIL(condition) AWAIT(rpc_loop_run(worker.control_loop, 2000, 0), condition)
 
+static uint64_t freed_meanwhile; // steps that the scheduler before says are over, while another takes the registration; 0: no other does
+
 static void take_registration(struct rpc_call *call, void *user)
 {
     const Fastdecode__RegisterRequest *request = rpc_call_unpack(call, &fastdecode__register_request__descriptor);
@@ -45,7 +47,9 @@ static void take_registration(struct rpc_call *call, void *user)
     shape.type = (Fastdecode__KvType)answered.type;
     shape.context_tokens = answered.max_context;
     shape.sparse_percent = answered.sparse_percent;
-    reply.scheduler_incarnation = 1;
+    if (freed_meanwhile)
+        worker.over_before_step = freed_meanwhile;
+    reply.scheduler_incarnation = freed_meanwhile ? 2 : 1;
     reply.kv = &shape;
     rpc_call_reply(call, &reply.base);
     registrations++;
@@ -451,6 +455,14 @@ static void what_was_freed_does_not_come_back(void **state)
     heartbeat_status = STATUS_OK;
     steps_before = 0;
     attend_row(caller.channel, 0, 0, false);
+    freed_meanwhile = 1000;
+    heartbeat_status = STATUS_FAILED_PRECONDITION;
+    UNTIL(registrations > before + 1);
+    heartbeat_status = STATUS_OK;
+    UNTIL(worker.scheduler_incarnation == 2);
+    attend_row(caller.channel, 0, 1, false);
+    attend_row(caller.channel, 1, 0, false);
+    freed_meanwhile = 0;
     rpc_channel_close(freer);
     control_close(&worker);
     rpc_server_close(scheduler);
