@@ -230,6 +230,8 @@ static const int refused_calls[] = {
 // Sockets are the mesh's, clients' and the resolver's.
 static const int socket_families[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK};
 
+enum { SOCKET_TYPE_BITS = 0xf }; // above them are flags (Linux, include/linux/net.h)
+
 static int add_rules(scmp_filter_ctx filter)
 {
     int failed = 0;
@@ -242,11 +244,15 @@ static int add_rules(scmp_filter_ctx filter)
         failed = seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), CALL(clone3), 0);
     for (int family = 0; family < AF_MAX && !failed; family++) {
         bool is_taken = false;
+        // the kernel looks at 32 bits
+        const struct scmp_arg_cmp is_family = SCMP_A0(SCMP_CMP_MASKED_EQ, UINT32_MAX, (scmp_datum_t)family);
         for (uint32_t i = 0; i < ARRAY_COUNT(socket_families); i++)
             is_taken = is_taken || family == socket_families[i];
         if (!is_taken)
-            failed =
-                seccomp_rule_add(filter, SCMP_ACT_ERRNO(EAFNOSUPPORT), CALL(socket), 1, SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)family));
+            failed = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EAFNOSUPPORT), CALL(socket), 1, is_family);
+        else if (family == AF_INET || family == AF_INET6)
+            failed = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), CALL(socket), 2, is_family,
+                                      SCMP_A1(SCMP_CMP_MASKED_EQ, SOCKET_TYPE_BITS, SOCK_RAW));
     }
     return failed;
 }

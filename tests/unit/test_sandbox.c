@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -182,6 +183,9 @@ static int calls_case(void)
     HAS_TO(fork() == -1 && errno == EPERM);
     HAS_TO(syscall(SYS_unshare, CLONE_NEWUSER) == -1 && errno == EPERM);
     HAS_TO(socket(AF_PACKET, SOCK_RAW, 0) == -1 && errno == EAFNOSUPPORT);
+    HAS_TO(syscall(SYS_socket, 1l << 32 | AF_PACKET, (long)SOCK_RAW, 0l) == -1 && errno == EAFNOSUPPORT);
+    HAS_TO(socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_ICMP) == -1 && errno == EPERM);
+    HAS_TO(syscall(SYS_socket, (long)AF_INET6, 1l << 32 | SOCK_RAW, (long)IPPROTO_ICMPV6) == -1 && errno == EPERM);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     HAS_TO(fd >= 0 && !close(fd));
     HAS_TO(!pthread_create(&thread, NULL, thread_main, &ran) && !pthread_join(thread, NULL) && ran);
