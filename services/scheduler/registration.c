@@ -92,7 +92,7 @@ static enum status check_settings(const struct scheduler *scheduler, const Fastd
                              ~features_read(request->sampling_feature, request->n_sampling_feature);
     if (lacking)
         return error_set(error, STATUS_FAILED_PRECONDITION,
-                         "requests under way use %s, which this s-part is too old for: start a newer one, or wait for their end",
+                         "requests under way use %s, which this s-part is too old for: start a newer one, or end them",
                          features_name(lacking));
     if (request->one_kind_of_place && request->pages_total && scheduler->settings.placement == SCHED_PLACE_AUTO)
         return error_set(error, STATUS_FAILED_PRECONDITION,
