@@ -35,14 +35,23 @@ static double class_us(const struct sched_curve *m, const struct sched_curve_siz
     return m->whole || fabs(factor - 1) < TUNE_MODEL_DRIFT_NOISE ? size->us : size->us * (1 + away * (factor - 1));
 }
 
-// Returns the curve's point of a class: its own time, or that of a larger class which takes much less: its only step was disturbed then, as
-// more rows take no less time but by noise and by what kernels favour. Whole steps are not compared: those of other sizes had other contexts.
+// Whether a class of few steps takes far longer than a larger one: more rows take no less time, but by noise and by what kernels favour. Whole
+// steps are not compared: those of other sizes had other contexts. *larger_us: the least time of a larger class.
+static bool is_disturbed(const struct sched_curve *m, const struct sched_curve_size *size, double *larger_us)
+{
+    if (m->whole || size->steps >= TUNE_MODEL_CONFIRMED)
+        return false;
+    *larger_us = INFINITY;
+    for (const struct sched_curve_size *larger = size + 1; larger < m->sizes + SCHED_CURVE_SIZES; larger++)
+        *larger_us = larger->rows > 0 ? MIN(*larger_us, class_us(m, larger)) : *larger_us;
+    return class_us(m, size) > TUNE_MODEL_DISTURBED * *larger_us;
+}
+
+// Returns the curve's point of a class.
 static double point_us(const struct sched_curve *m, const struct sched_curve_size *size)
 {
-    double us = class_us(m, size), least_us = us;
-    for (const struct sched_curve_size *larger = size + 1; larger < m->sizes + SCHED_CURVE_SIZES && !m->whole; larger++)
-        least_us = larger->rows > 0 ? MIN(least_us, class_us(m, larger)) : least_us;
-    return us > TUNE_MODEL_DISTURBED * least_us ? least_us : us;
+    double larger_us;
+    return is_disturbed(m, size, &larger_us) ? larger_us : class_us(m, size);
 }
 
 // Fits a line through the classes that were seen, by relative error: so neither a hundred decode steps that differ by noise only, nor
@@ -74,21 +83,24 @@ static void fit_line(struct sched_curve *m)
 void sched_curve_learn(struct sched_curve *m, double rows, double total_us)
 {
     struct sched_curve_size *size = &m->sizes[sched_curve_class(rows)];
-    double us = MAX(total_us, 1);
+    double us = MAX(total_us, 1), larger_us;
     m->steps++;
     if (m->drift == 0)
         m->drift = 1;
     if (size->rows == 0) {
         *size = (struct sched_curve_size){.rows = rows, .us = us};
+    } else if (is_disturbed(m, size, &larger_us)) { // begin anew, and move no other class by what comes right
+        size->rows = rows;
+        size->us = us;
     } else {
         double gain = MIN(TUNE_MODEL_GAIN + age(m, size) * (TUNE_MODEL_RETURN_GAIN - TUNE_MODEL_GAIN), TUNE_MODEL_RETURN_GAIN);
-        double before_us = point_us(m, size), line_us = m->base_us + size->rows * m->row_us;
-        bool disturbed = before_us < class_us(m, size); // what mends it has moved no other class
+        double before_us = class_us(m, size), line_us = m->base_us + size->rows * m->row_us;
         size->rows += gain * (rows - size->rows);
         size->us = before_us + gain * (MIN(MAX(us, before_us / 2), before_us * 2) - before_us); // one may be disturbed
         // How the class moved, apart from its rows.
-        m->drift *= disturbed ? 1 : size->us / before_us * line_us / (m->base_us + size->rows * m->row_us);
+        m->drift *= size->us / before_us * line_us / (m->base_us + size->rows * m->row_us);
     }
+    size->steps++;
     size->drift = m->drift;
     size->seen = m->steps;
     fit_line(m);
@@ -99,7 +111,8 @@ void sched_curve_calibrate(struct sched_curve *m, const struct sched_time *point
     for (uint32_t i = 0; i < count; i++) {
         struct sched_curve_size *size = &m->sizes[sched_curve_class(points[i].rows)];
         if (size->rows == 0 && points[i].rows > 0 && points[i].us > 0)
-            *size = (struct sched_curve_size){.rows = points[i].rows, .us = points[i].us, .drift = 1};
+            *size =
+                (struct sched_curve_size){.rows = points[i].rows, .us = points[i].us, .drift = 1, .steps = TUNE_MODEL_CONFIRMED};
     }
     if (count == 0)
         return;

@@ -8,7 +8,8 @@
 // before any was seen. This holds for the s-part's own work. A whole step also includes the workers' reading, which does not change
 // by the same factor, so there old classes only lose weight.
 //
-// The first step of a class is believed whole, and may have been disturbed. So a class that is far above a larger one counts as that one.
+// The first step of a class is believed whole, and may have been disturbed. So until a few steps agree, a class that is far above a larger one
+// counts as that one.
 //
 // The result has two forms: a curve through the classes, to predict a step, and a line, base + row x rows, where a slope is needed.
 #ifndef FD_SCHED_SCHED_CURVE_H
@@ -25,6 +26,7 @@ struct sched_curve {
     struct sched_curve_size {
         double rows, us; // smoothed; rows 0: nothing known
         uint64_t seen;   // steps learned by then
+        uint64_t steps;  // learned of this class; calibrated ones count as confirmed
         double drift;    // the curve's drift at that time
     } sizes[SCHED_CURVE_SIZES];
     double drift; // product of the changes of the classes in use

@@ -27,7 +27,8 @@
 #define TUNE_MODEL_GAIN                0.1        // [share] weight of one step in its class: about the last ten count
 #define TUNE_MODEL_OLD_AGES            4          // [ages] older classes do not bound the slope
 #define TUNE_MODEL_FEW_PARTS           8          // [parts] of a step's rows, of which prompts are at most one where the step counts as one of decode rows
-#define TUNE_MODEL_DISTURBED           1.5        // [times] a larger class's time from which on a class is taken for disturbed
+#define TUNE_MODEL_CONFIRMED           3          // [steps] of a size class after which its time is believed, whatever that of others is
+#define TUNE_MODEL_DISTURBED           1.5        // [times] a larger class's time from which on one that is not confirmed is taken for disturbed
 #define TUNE_MODEL_DRIFT_NOISE         0.05       // [share] of drift that is taken for noise
 
 // --- speed of places
