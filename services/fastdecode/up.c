@@ -341,6 +341,7 @@ static void stop_all(struct up *up)
 
     if (up->gateway)
         supervise_stop(supervisor, up->gateway, STOP_GATEWAY_MS);
+    supervisor->no_restarts = true; // until then, what dies may be needed for requests under way
     if (up->scheduler)
         supervise_stop(supervisor, up->scheduler, STOP_OTHERS_MS);
     for (uint32_t i = 0; i < supervisor->child_count; i++)

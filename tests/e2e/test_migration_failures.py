@@ -69,14 +69,16 @@ class Travelling:
 
 
 def assert_nothing_is_held(mesh):
-    """No page in use, in the ledger and in each worker's store."""
+    """No page in use, in the ledger and in each worker's store. Afterwards all workers run, and can be asked to end."""
     idle(mesh)
     mesh.wait_metric("fastdecode_place_up", lambda up: up == 3)
+    since = {name: os.path.getsize(os.path.join(mesh.run_dir, name + ".log")) for name in WORKERS}
     for name in WORKERS:
-        since = os.path.getsize(os.path.join(mesh.run_dir, name + ".log"))
         mesh.kill(name, signal.SIGTERM)
-        pages = int(wait_for_log(mesh, name, r"DRAINING pages_used=(\d+)", since=since).group(1))
+        pages = int(wait_for_log(mesh, name, r"DRAINING pages_used=(\d+)", since=since[name]).group(1))
         assert pages == 0, f"{name} holds {pages} pages of nobody"
+    for name in WORKERS:
+        wait_for_log(mesh, name, r"DRAINING pages_used=0[\s\S]* REGISTERED ", since=since[name])
 
 
 @pytest.mark.full
