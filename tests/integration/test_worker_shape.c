@@ -28,7 +28,8 @@ static uint64_t pages_told, heartbeat_status;
 
 #define UNTIL(condition) AWAIT(rpc_loop_run(worker.control_loop, 2000, 0), condition)
 
-static uint64_t freed_meanwhile; // steps that the scheduler before says are over, while another takes the registration; 0: no other does
+// Steps that the scheduler before says are over, while another takes the registration; 0: no other does.
+static uint64_t freed_meanwhile;
 
 static void take_registration(struct rpc_call *call, void *user)
 {
