@@ -163,7 +163,9 @@ static void test_late_and_given_up(void **state)
     walks[1].rig.ops->end(walks[1].rig.batch);
     const uint64_t before = tier->copies;
     walk_all(walks, 1, 1, IN_TURN, &seed);
-    assert_in_range(tier->copies - before, tier->tiers.streamed_count - tier->tiers.slots, tier->tiers.streamed_count);
+    /* what a step begins with may have been copied before, or for the next one */
+    const uint64_t copies = tier->copies - before, slots = tier->tiers.slots;
+    assert_in_range(copies, tier->tiers.streamed_count - slots, tier->tiers.streamed_count + slots);
     close_walks(walks, 2);
 }
 
