@@ -105,14 +105,12 @@ static bool flush(struct sched *s)
 // other one is of class batch: then it has to go on.
 static bool pages_are_pinned(const struct sched *s)
 {
-    bool lacking = false, releasing = false;
-    for (uint32_t i = 0; i < s->config.max_places; i++) {
+    bool lacking = false;
+    for (uint32_t i = 0; i < s->config.max_places; i++)
         lacking = lacking || s->places.of[i].starved > 0;
-        releasing = releasing || (s->places.of[i].starved > 0 && s->places.of[i].pages_releasing > 0);
-    }
     for (uint32_t slot = 0; lacking && slot < s->config.max_sequences + s->config.max_kept; slot++) {
         const struct sched_seq *seq = &s->seqs[slot];
-        if (seq->pins > 0 && (seq->starved || (releasing && seq->state == SCHED_SEQ_DRAINING)))
+        if (seq->pins > 0 && (seq->starved || seq->state == SCHED_SEQ_DRAINING))
             return true;
     }
     return false;

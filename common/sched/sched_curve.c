@@ -35,23 +35,16 @@ static double class_us(const struct sched_curve *m, const struct sched_curve_siz
     return m->whole || fabs(factor - 1) < TUNE_MODEL_DRIFT_NOISE ? size->us : size->us * (1 + away * (factor - 1));
 }
 
-// Whether a class of few steps takes far longer than a larger one: more rows take no less time, but by noise and by what kernels favour. Whole
-// steps are not compared: those of other sizes had other contexts. *larger_us: the least time of a larger class.
-static bool is_disturbed(const struct sched_curve *m, const struct sched_curve_size *size, double *larger_us)
-{
-    if (m->whole || size->steps >= TUNE_MODEL_CONFIRMED)
-        return false;
-    *larger_us = INFINITY;
-    for (const struct sched_curve_size *larger = size + 1; larger < m->sizes + SCHED_CURVE_SIZES; larger++)
-        *larger_us = larger->rows > 0 ? MIN(*larger_us, class_us(m, larger)) : *larger_us;
-    return class_us(m, size) > TUNE_MODEL_DISTURBED * *larger_us;
-}
-
-// Returns the curve's point of a class.
+// Returns the curve's point of a class: its own time, or while it has few steps that of a larger class which takes far less, as more rows
+// take no less time but by noise and by what kernels favour. Whole steps are not compared: those of other sizes had other contexts.
 static double point_us(const struct sched_curve *m, const struct sched_curve_size *size)
 {
-    double larger_us;
-    return is_disturbed(m, size, &larger_us) ? larger_us : class_us(m, size);
+    double us = class_us(m, size), larger_us = INFINITY;
+    if (m->whole || size->steps >= TUNE_MODEL_CONFIRMED)
+        return us;
+    for (const struct sched_curve_size *larger = size + 1; larger < m->sizes + SCHED_CURVE_SIZES; larger++)
+        larger_us = larger->rows > 0 ? MIN(larger_us, class_us(m, larger)) : larger_us;
+    return us > TUNE_MODEL_DISTURBED * larger_us ? larger_us : us;
 }
 
 // Fits a line through the classes that were seen, by relative error: so neither a hundred decode steps that differ by noise only, nor
@@ -83,13 +76,13 @@ static void fit_line(struct sched_curve *m)
 void sched_curve_learn(struct sched_curve *m, double rows, double total_us)
 {
     struct sched_curve_size *size = &m->sizes[sched_curve_class(rows)];
-    double us = MAX(total_us, 1), larger_us;
+    double us = MAX(total_us, 1);
     m->steps++;
     if (m->drift == 0)
         m->drift = 1;
     if (size->rows == 0) {
         *size = (struct sched_curve_size){.rows = rows, .us = us};
-    } else if (is_disturbed(m, size, &larger_us)) { // begin anew, and move no other class by what comes right
+    } else if (point_us(m, size) < class_us(m, size)) { // it was disturbed: begin anew, and move no other class by what comes right
         size->rows = rows;
         size->us = us;
     } else {
