@@ -2,7 +2,8 @@
 # check_full.sh [sample]: the long checks, after `make check`: sanitizers, fuzzing, every setting, deployment.
 # With `sample`, which the gate runs, a third of the settings, a twentieth of the workloads, and in turn AddressSanitizer, ThreadSanitizer, or
 # short fuzzing, hashes of AArch64's kernels and deployment. Which third and whose turn is told by the number of commits (FD_SHARD=K/3 and
-# FD_TURN=0..2 choose). Goes on after a failure; the last line is "N passed, N failed, N skipped".
+# FD_TURN=0..2 choose). Goes on after a failure; the last lines name what failed, and
+# are "N passed, N failed, N skipped": whoever sees only the end of the output knows.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 mode=${1:-full}
@@ -33,7 +34,7 @@ step() {
     0) echo "1 0 0" >>"$FD_TALLY" ;;
     77) echo "0 0 1" >>"$FD_TALLY"; echo "SKIPPED $name: $(tail -1 "$FD_TALLY.out")" ;;
     *)
-        echo "0 1 0" >>"$FD_TALLY"
+        printf '0 1 0\t%s\n' "$name" >>"$FD_TALLY"
         echo "FAILED $name"
         tail -40 "$FD_TALLY.out"
         ;;
@@ -87,5 +88,5 @@ if has_turn 0 || tests/changed.sh deploy docker tests/deploy; then
     step "deployment" deployment
 fi
 
-awk '{passed += $1; failed += $2; skipped += $3}
+awk -F '\t' '{split($1, count, " "); passed += count[1]; failed += count[2]; skipped += count[3]; for (i = 2; i <= NF; i++) print "failed: " $i}
      END {printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped; exit failed > 0}' "$FD_TALLY"

@@ -14,7 +14,7 @@ DIR/durations.json and orders the next run.
 With --repeat everything runs N times, and what failed is listed with how often. --beside-load keeps all cores busy meanwhile (stress-ng).
 
 Settings: FD_JOBS (items at a time; two more than there are cores: tests wait half of their time), FUZZ_SECONDS (a fuzz target, 20), FD_TALLY (a
-file to append the counts to), FD_SEED (seed.py: which cases of large tables), FD_SHARD=K/N (of e2e-full, the tests whose name falls to shard K of N).
+file to append the counts and the names of what failed to), FD_SEED (seed.py: which cases of large tables), FD_SHARD=K/N (of e2e-full, the tests whose name falls to shard K of N).
 """
 import argparse
 import collections
@@ -341,7 +341,7 @@ def report(run, rounds):
             print(title, *lines, sep="\n  ")
     if "FD_TALLY" in os.environ:  # of a longer check, which adds up
         with open(os.environ["FD_TALLY"], "a", encoding="utf-8") as file:
-            file.write("{passed} {failed} {skipped}\n".format(**run.count))
+            file.write("{passed} {failed} {skipped}".format(**run.count) + "".join(f"\t{name}" for name in sorted(set(run.failed))) + "\n")
 
 
 def main():

@@ -5,7 +5,7 @@
 # new image of every service. The Kubernetes manifests are checked against the API's schema, and the base is played by podman. As root; state lies in
 # build/deploy and is the check's own (storage, networks, containers.conf), so nothing of the machine's other containers is touched, and all but the
 # base is taken down again, whatever happens. Exit status 77: no container can run on this machine.
-set -euo pipefail
+set -Eeuo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
 state=$root/build/deploy
@@ -177,7 +177,7 @@ roll_out() {
 check_admin() {
     [ "$(curl -sS -o /dev/null -w '%{http_code}' "$url/metrics")" = 404 ] || die "/metrics is at the published port"
     [ "$(curl -sS -o /dev/null -w '%{http_code}' "http://$(admin)/metrics")" = 401 ] || die "the admin address answers without a key"
-    metrics | grep -q '^fastdecode_gateway_mesh_ready 1' || die "no metrics at the admin address"
+    [ "$(metrics | grep -c '^fastdecode_gateway_mesh_ready 1')" = 1 ] || die "no metrics at the admin address"
 }
 
 check_key() {
@@ -259,6 +259,7 @@ python3 tests/deploy/check_manifests.py deploy/kubernetes/base deploy/kubernetes
 
 configure_podman
 trap tear_down EXIT
+trap 'why="$BASH_COMMAND, line $LINENO"' ERR
 trap 'exit 130' INT TERM
 # shellcheck disable=SC2046  # a word or none
 make_base build image proxy $([ -z "$with_cuda" ] || echo cuda)

@@ -8,7 +8,8 @@ base=localhost/fastdecode-build-base
 programs="$services tools proxy" # images
 
 die() {
-    echo "check-deploy: $*" >&2
+    why=$*
+    echo "check-deploy: $why" >&2
     exit 1
 }
 say() { echo "check-deploy: $SECONDS s: $*"; }
@@ -16,7 +17,7 @@ say() { echo "check-deploy: $SECONDS s: $*"; }
 # say_what COMMAND...: what it prints; ends the check if it fails
 say_what() {
     local said
-    said=$("$@")
+    said=$("$@") || die "$*: failed"
     say "$said"
 }
 
@@ -128,6 +129,7 @@ tear_down() {
     umount "$state/base" 2>/dev/null || true
     umount "$storage/overlay" 2>/dev/null || true
     rm -rf "$state/base" "$state/run" "$state/cni" "$state/models"
+    [ $status = 0 ] || echo "check-deploy: failed: ${why:-it was ended}" >&2 # below what the containers said
     exit $status
 }
 
@@ -162,7 +164,7 @@ check_images() {
         image=localhost/fastdecode-$program
         size=$(podman image inspect --format '{{.Size}}' "$image")
         files=$(podman save "$image" | tar -xO --wildcards '*.tar' | tar -t --ignore-zeros 2>/dev/null | grep -vE '/$')
-        if echo "$files" | grep -qE '(^|/)(sh|bash|dash|busybox|apt|dpkg|perl|python[0-9.]*)$'; then die "$image has a shell or more"; fi
+        if grep -qE '(^|/)(sh|bash|dash|busybox|apt|dpkg|perl|python[0-9.]*)$' <<<"$files"; then die "$image has a shell or more"; fi
         [ "$(podman image inspect --format '{{.User}}' "$image")" = 65532:65532 ] || die "$image does not run as user 65532"
         [ "$program" = tools ] || [ "$program" = proxy ] ||
             [ "$(podman image inspect --format '{{index .Labels "org.opencontainers.image.revision"}}' "$image")" != "" ] || die "$image has no revision"
@@ -197,7 +199,7 @@ check_cuda_image() {
     esac
     podman run --detach --name auto --read-only --volume "$root/models:/models:ro" $image "${plain[@]}" --model "/models/$model" --device auto \
         --calibrate off >/dev/null
-    await 30 "an s-part with --device auto" eval 'podman logs auto 2>&1 | grep "DEVICE chosen=.cpu"'
+    await 30 "an s-part with --device auto" eval 'podman logs auto 2>&1 | grep -c "DEVICE chosen=.cpu"'
     say "$(podman logs auto 2>&1 | grep -o 'DEVICE chosen=.*')"
     podman rm --force --time 5 auto >/dev/null
 }
