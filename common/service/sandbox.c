@@ -195,16 +195,6 @@ static enum status limit_files(struct sandbox *sandbox, struct error *error)
     return STATUS_OK;
 }
 
-enum status sandbox_begin(struct sandbox *sandbox, struct error *error)
-{
-    if (is_off(sandbox))
-        return STATUS_OK;
-    prctl(PR_SET_DUMPABLE, 0); // no core dumps, with keys and texts in them, and nobody of the same user reads its memory
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-        return lacks(sandbox, "no_new_privs", error);
-    return sandbox->keeps_files || writes_in_root(sandbox) ? STATUS_OK : limit_files(sandbox, error);
-}
-
 // --- calls ---------------------------------------------------------------------------------------------------------------
 
 #define CALL(name) SCMP_SYS(name)
@@ -222,7 +212,7 @@ static const int refused_calls[] = {
     CALL(adjtimex), CALL(sethostname), CALL(setdomainname), CALL(iopl), CALL(ioperm), CALL(vhangup),
     // what many faults of kernels were reached by
     CALL(bpf), CALL(perf_event_open), CALL(userfaultfd), CALL(add_key), CALL(request_key), CALL(keyctl), CALL(personality),
-    CALL(modify_ldt), CALL(io_uring_setup),
+    CALL(modify_ldt),
     // other users
     CALL(setuid), CALL(setgid), CALL(setreuid), CALL(setregid), CALL(setresuid), CALL(setresgid), CALL(setfsuid), CALL(setfsgid),
     CALL(setgroups)};
@@ -232,7 +222,7 @@ static const int socket_families[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK};
 
 enum { SOCKET_TYPE_BITS = 0xf }; // above them are flags (Linux, include/linux/net.h)
 
-static int add_rules(scmp_filter_ctx filter)
+static int refuse_calls(scmp_filter_ctx filter)
 {
     int failed = 0;
 
@@ -257,22 +247,51 @@ static int add_rules(scmp_filter_ctx filter)
     return failed;
 }
 
-enum status sandbox_seal(const struct sandbox *sandbox, struct error *error)
+// Filters add up: a call is refused by any of them.
+static enum status limit_calls(struct sandbox *sandbox, bool begins, struct error *error)
 {
-    if (is_off(sandbox))
-        return STATUS_OK;
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
     int failed = filter ? 0 : -ENOMEM;
     if (!failed)
         failed = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1);
     if (!failed) // older kernels slow all of a process with a filter down, for the sake of code that runs others' programs
         failed = seccomp_attr_set(filter, SCMP_FLTATR_CTL_SSB, 1);
-    if (!failed)
-        failed = add_rules(filter);
+    if (!failed && begins != sandbox->is_gpu)
+        failed = refuse_calls(filter);
+    if (!failed && !begins) // rings are made at the start
+        failed = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), CALL(io_uring_setup), 0);
     if (!failed)
         failed = seccomp_load(filter);
     seccomp_release(filter);
-    log_info("SANDBOX", "files=%s calls=%s", sandbox->landlock ? "limited" : "not limited", failed ? "not limited" : "limited");
+    sandbox->limits_calls = !failed && (begins != sandbox->is_gpu || sandbox->limits_calls);
     errno = -failed;
     return failed ? lacks(sandbox, "seccomp", error) : STATUS_OK;
+}
+
+// --- both ----------------------------------------------------------------------------------------------------------------
+
+enum status sandbox_begin(struct sandbox *sandbox, struct error *error)
+{
+    enum status status = STATUS_OK;
+
+    if (is_off(sandbox))
+        return STATUS_OK;
+    prctl(PR_SET_DUMPABLE, 0); // no core dumps, with keys and texts in them, and nobody of the same user reads its memory
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        return lacks(sandbox, "no_new_privs", error);
+    if (sandbox->is_gpu)
+        return STATUS_OK;
+    if (!writes_in_root(sandbox))
+        status = limit_files(sandbox, error);
+    return status ? status : limit_calls(sandbox, true, error);
+}
+
+enum status sandbox_seal(struct sandbox *sandbox, struct error *error)
+{
+    if (is_off(sandbox))
+        return STATUS_OK;
+    enum status status = limit_calls(sandbox, false, error);
+    log_info("SANDBOX", "files=%s calls=%s", sandbox->landlock ? "limited" : "not limited",
+             sandbox->limits_calls ? "limited" : "not limited");
+    return status;
 }

@@ -1,12 +1,13 @@
 // sandbox.h: what a service gives up before it meets a file or a peer, so that a fault in a parser reaches less: memory in core dumps, files
-// that none of its settings names, and calls that no service makes once it runs.
+// that none of its settings names, and calls that no service makes.
 //
-//     options ──▶ sandbox_name() ──▶ sandbox_begin(): no dumps, Landlock ──▶ start() ──▶ sandbox_seal(): seccomp ──▶ serve()
+//     options ──▶ sandbox_name() ──▶ sandbox_begin(): no dumps, files, calls ──▶ start() ──▶ sandbox_seal(): calls ──▶ serve()
 //
 // Files: what lies under /etc, /usr, /lib, /proc, /sys and beside the program is read; /dev is read and written; a folder that a setting names, or the
 // folder of a file that one names, is read, and written where the program writes there. Threads that a library began before main() (OpenBLAS
 // does) keep what they had. Calls: no program, no process, no tracing, no mount, no namespace, no module, no other user, no clock set, no raw
-// socket. Landlock (Linux 5.13, rename between folders 5.19) and seccomp are the kernel's; a container may withhold them.
+// socket, and no ring for I/O after start(). The mesh's network is there all the time, also while a model is parsed. Landlock (Linux 5.13, rename
+// between folders 5.19) and seccomp are the kernel's; a container may withhold them.
 #ifndef FD_SERVICE_SANDBOX_H
 #define FD_SERVICE_SANDBOX_H
 
@@ -30,8 +31,10 @@ struct sandbox {
         const char *path; // the caller's, until sandbox_begin()
         bool writes;
     } paths[SANDBOX_PATHS_MAX];
-    bool keeps_files; // a library that it loads looks for files where nobody has named any, such as a GPU's
-    int landlock;     // the version of the kernel's; 0: none
+    bool
+        is_gpu; // its library looks for files that nobody has named, and may start programs: files stay, calls are limited after start()
+    bool limits_calls;
+    int landlock; // the version of the kernel's; 0: none
 };
 
 // Returns what --sandbox is by default: off in builds with sanitizers, which trace themselves.
@@ -42,10 +45,10 @@ void sandbox_add(struct sandbox *sandbox, const char *path, bool writes);
 // Adds the files and folders that a program's settings name. Addresses of ipc:// are files.
 void sandbox_name(struct sandbox *sandbox, const struct option *options, uint32_t count);
 
-// To be called before the process has threads of its own. UNAVAILABLE: --sandbox on, and the kernel does not have it.
+// To be called before the process has threads of its own; calls are limited for those of its libraries, too. UNAVAILABLE: --sandbox on, and the kernel does not have it.
 enum status sandbox_begin(struct sandbox *sandbox, struct error *error) MUST_CHECK;
 
-// For all threads, once nothing is started any more. As sandbox_begin(). Logs SANDBOX.
-enum status sandbox_seal(const struct sandbox *sandbox, struct error *error) MUST_CHECK;
+// Once nothing is started any more. As sandbox_begin(). Logs SANDBOX.
+enum status sandbox_seal(struct sandbox *sandbox, struct error *error) MUST_CHECK;
 
 #endif

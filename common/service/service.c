@@ -55,7 +55,7 @@ enum status service_options(struct service *service, const struct option *option
 
 void service_name_file(struct service *service, const char *path, bool writes) { sandbox_add(&service->sandbox, path, writes); }
 
-void service_keep_files(struct service *service) { service->sandbox.keeps_files = true; }
+void service_uses_gpu(struct service *service) { service->sandbox.is_gpu = true; }
 
 uint32_t service_stop_count(const struct service *service)
 {

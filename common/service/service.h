@@ -60,8 +60,8 @@ int service_run(const struct service_program *program, void *state, int argc, ch
 enum status service_options(struct service *service, const struct option *options, uint32_t option_count,
                             struct error *error) MUST_CHECK;
 
-// For configure(): files stay within reach that no setting names (sandbox.h).
-void service_keep_files(struct service *service);
+// For configure(): start() may load a GPU's library (sandbox.h).
+void service_uses_gpu(struct service *service);
 
 // For configure(): a file that it writes, or reads, and no setting names. path lives until start().
 void service_name_file(struct service *service, const char *path, bool writes);

@@ -146,7 +146,7 @@ static enum status name_beside(struct service *service, struct s_part_settings *
 enum status settings_parse(struct service *service, struct s_part_settings *s, struct error *error)
 {
     const struct option options[] = {
-        {"model", OPTION_WRITTEN_PATH, &s->model_path, "FILE", "GGUF file, or directory of Hugging Face files (required)", 0, 0},
+        {"model", OPTION_READ_PATH, &s->model_path, "FILE", "GGUF file, or directory of Hugging Face files (required)", 0, 0},
         {"layers", OPTION_STRING, &s->layers, "all|FIRST:END|STAGE/STAGES",
          "layers that this s-part has; several s-parts are a pipeline. FIRST:END, without END; or STAGE/STAGES: part STAGE, from 0, "
          "of a split of the weights into STAGES equal parts",
@@ -197,7 +197,7 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
     *s = defaults();
     enum status status = service_options(service, options, ARRAY_COUNT(options), error);
     if (strcmp(s->device_name, "cpu"))
-        service_keep_files(service);
+        service_uses_gpu(service);
     if (!status && s->model_path &&
         !strcmp(s->cache_dir, "none")) // converted weights that do not fit memory lie beside it (weights.c)
         status = name_beside(service, s, error);

@@ -68,6 +68,8 @@ static int in_child(int (*run)(void))
             return __LINE__ % 256; \
     } while (0)
 
+static int (*between)(void); // begin and seal, as a service's start
+
 // Begins and seals as a service does that has these settings.
 static int enter(const char *mode, const char *model, const char *cache, const char *address)
 {
@@ -79,6 +81,7 @@ static int enter(const char *mode, const char *model, const char *cache, const c
 
     sandbox_name(&sandbox, options, ARRAY_COUNT(options));
     HAS_TO(!sandbox_begin(&sandbox, &error));
+    HAS_TO(!between || !between());
     HAS_TO(!sandbox_seal(&sandbox, &error));
     return 0;
 }
@@ -172,13 +175,26 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
+// As for a parser of files, and for what reads weights from disk.
+static int ring_errno;
+static int start_case(void)
+{
+    HAS_TO(fork() == -1 && errno == EPERM);
+    HAS_TO(syscall(SYS_io_uring_setup, 0, NULL) == -1 && errno == ring_errno);
+    return 0;
+}
+
 static int calls_case(void)
 {
     char *const arguments[] = {"/bin/true", NULL};
     bool ran = false;
     pthread_t thread;
 
+    HAS_TO(syscall(SYS_io_uring_setup, 0, NULL) == -1);
+    ring_errno = errno;
+    between = start_case;
     HAS_TO(!enter("auto", NULL, NULL, NULL));
+    HAS_TO(syscall(SYS_io_uring_setup, 0, NULL) == -1 && errno == EPERM);
     HAS_TO(execv(arguments[0], arguments) == -1 && errno == EPERM);
     HAS_TO(fork() == -1 && errno == EPERM);
     HAS_TO(syscall(SYS_unshare, CLONE_NEWUSER) == -1 && errno == EPERM);
