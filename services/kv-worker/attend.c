@@ -267,8 +267,8 @@ static struct kv_held held_for(struct worker *worker, const struct kv_row *row)
     if (known)
         attend_free(worker, row->sequence);
     held = (struct kv_held){.sequence = row->sequence};
-    if (kv_store_begin(worker->store, row->sequence, row->first, &error))
-        log_warn("KV-NOT-BEGUN", "%s", error.text);
+    if (kv_store_begin(worker->store, row->sequence, row->first, &error) && repeat_is_due(&worker->not_begun, clock_now_us(), ""))
+        log_warn("KV-NOT-BEGUN", "why=\"%s\" times=%u", error.text, worker->not_begun.count);
     (void)kv_store_find(worker->store, row->sequence, &held);
     return held;
 }
@@ -285,8 +285,9 @@ static bool reserve_run(struct worker *worker, const struct kv_row *last, const 
     }
     if (last->reads || !kv_store_reserve(worker->store, last->sequence, last->position + 1, &error))
         return true;
-    log_warn("KV-NOT-RESERVED", "sequence=%llx position=%u pages_used=%u", (unsigned long long)last->sequence, last->position,
-             kv_store_pages_used(worker->store));
+    if (repeat_is_due(&worker->not_reserved, clock_now_us(), ""))
+        log_warn("KV-NOT-RESERVED", "sequence=%llx position=%u pages_used=%u times=%u", (unsigned long long)last->sequence,
+                 last->position, kv_store_pages_used(worker->store), worker->not_reserved.count);
     return false;
 }
 
@@ -324,8 +325,9 @@ static void share(struct worker *worker, const struct attend_request *request)
     for (uint32_t i = 0; i < request->share_count; i++)
         if (kv_store_share(worker->store, wire_load_u64(request->share_from + i * 8ull),
                            wire_load_u32(request->share_positions + i * 4ull), wire_load_u64(request->share_sequence + i * 8ull),
-                           &error))
-            log_warn("NOT-SHARED", "%s", error.text);
+                           &error) &&
+            repeat_is_due(&worker->not_shared, clock_now_us(), ""))
+            log_warn("NOT-SHARED", "why=\"%s\" times=%u", error.text, worker->not_shared.count);
 }
 
 static enum status plan(struct worker *worker, struct attend_batch *batch, const struct attend_request *request,

@@ -85,7 +85,8 @@ struct worker {
     float sinks[WORKER_HEADS_MAX]; // of the layer that is attended
     uint64_t over_before_step;     // steps before it are over, as the scheduler said with Free; 0: not told
     struct attend_spans spans;     // of traced sequences
-    struct kv_row *rows;           // [WORKER_ROWS_MAX] scratch
+    struct repeat not_begun, not_reserved, not_shared;
+    struct kv_row *rows; // [WORKER_ROWS_MAX] scratch
     const float **q, **k, **v;
     float **o;
     float **out; // [WORKER_ROWS_MAX] where the results of an item go, if some of the step get partials

@@ -115,11 +115,14 @@ static void on_reply(void *user, struct rpc_message *message)
                            "AttendReply: of step %llu, layer %u; step %llu, layer %u was asked for", (unsigned long long)reply.step,
                            reply.layer, (unsigned long long)batch->request->step, layer);
     if (status) {
-        log_warn("ATTEND-BAD-REPLY", "worker=%u error=\"%s\"", use->link->worker, error.text);
+        if (repeat_is_due(&use->link->failures, clock_now_us(), "a bad reply"))
+            log_warn("ATTEND-BAD-REPLY", "worker=%u error=\"%s\" times=%u", use->link->worker, error.text,
+                     use->link->failures.count);
         engine_lose_place(use);
         use->spoiled = true;
         return;
     }
+    use->link->failures = (struct repeat){0};
     use->attend_us += reply.attend_us;
     use->reply = rpc_message_keep(message);
     use->o = reply.o;
@@ -135,8 +138,10 @@ static void on_end(void *user, enum status status, const char *text)
     use->link->expected_us -= use->expected_us;
     use->r_part_us += (uint32_t)(clock_now_us() - use->sent_us);
     if (status) {
-        log_warn("ATTEND-FAILED", "worker=%u step=%llu status=%s why=\"%s\"", use->link->worker,
-                 (unsigned long long)batch->request->step, status_name(status), text);
+        if (status == STATUS_DEADLINE_EXCEEDED ||
+            repeat_is_due(&use->link->failures, clock_now_us(), text)) // the former takes its time
+            log_warn("ATTEND-FAILED", "worker=%u step=%llu status=%s why=\"%s\"", use->link->worker,
+                     (unsigned long long)batch->request->step, status_name(status), text);
         engine_lose_place(use);
     }
     if (--batch->waiting == 0 && batch->state == BATCH_WAITING)

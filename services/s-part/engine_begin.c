@@ -81,7 +81,8 @@ static void share_local(struct mini_batch *batch)
         if (!run->run->share_from || !run->sequence || run->absent || !step_place_is_local(batch->request->places[run->place]) ||
             !engine->ops->pool_share(engine->backend, run->run->share_from, run->run->share_positions, run->run->sequence, &error))
             continue;
-        log_warn("NOT-SHARED", "%s", error.text);
+        if (repeat_is_due(&batch->engine->not_shared, clock_now_us(), ""))
+            log_warn("NOT-SHARED", "why=\"%s\" times=%u", error.text, batch->engine->not_shared.count);
         drop_run(batch, i);
     }
 }
@@ -132,7 +133,9 @@ static void leave_unreachable(struct mini_batch *batch)
         struct link *link = !local && wanted->tensor_address[0] ? link_get(engine, wanted) : NULL;
         if (local || (link && !link->down && rpc_channel_is_up(link->channel)))
             continue;
-        log_warn("PLACE-UNREACHABLE", "worker=%u step=%llu", wanted->worker, (unsigned long long)batch->request->step);
+        if (repeat_is_due(&engine->unreachable, clock_now_us(), wanted->tensor_address))
+            log_warn("PLACE-UNREACHABLE", "worker=%u address=%s step=%llu times=%u", wanted->worker, wanted->tensor_address,
+                     (unsigned long long)batch->request->step, engine->unreachable.count);
         for (uint32_t i = 0; i < plan->run_count; i++)
             leave_run(&plan->runs[i], plan->places[p].index);
     }
@@ -172,7 +175,9 @@ static void begin_step(struct mini_batch *batch)
         leave_unreachable(batch);
     share_local(batch);
     while (plan->row_count && begin_backend(batch, &bad_row, &error)) {
-        log_warn("ROW-NOT-BEGUN", "sequence=%llx why=\"%s\"", (unsigned long long)plan->rows[bad_row].sequence, error.text);
+        if (repeat_is_due(&engine->not_begun, clock_now_us(), ""))
+            log_warn("ROW-NOT-BEGUN", "sequence=%llx why=\"%s\" times=%u", (unsigned long long)plan->rows[bad_row].sequence,
+                     error.text, engine->not_begun.count);
         lose_local(batch, &plan->runs[plan->row_run[bad_row]]);
         drop_run(batch, plan->row_run[bad_row]);
     }
@@ -221,7 +226,8 @@ void engine_give_up(struct mini_batch *batch)
 
 static void refuse(struct mini_batch *batch, const struct error *error)
 {
-    log_warn("STEP-REFUSED", "mini_batch=%u why=\"%s\"", batch->index, error->text);
+    if (repeat_is_due(&batch->engine->refused, clock_now_us(), error->text))
+        log_warn("STEP-REFUSED", "mini_batch=%u why=\"%s\" times=%u", batch->index, error->text, batch->engine->refused.count);
     rpc_call_fail(batch->call, error->status, "%s", error->text);
     batch->call = NULL;
 }

@@ -75,8 +75,13 @@ static void on_reply(void *user, struct rpc_message *message)
     struct mini_batch *batch = user;
     Fastdecode__StepReply *reply = rpc_message_unpack(message, &fastdecode__step_reply__descriptor);
 
-    if (batch->call && (!reply || !reply_pass_on(batch, reply)))
-        log_warn("FORWARD-BAD-REPLY", "step=%llu", (unsigned long long)batch->request->step); // on_end() fails the call
+    if (!batch->call)
+        return;
+    if (reply && reply_pass_on(batch, reply))
+        batch->engine->not_forwarded = (struct repeat){0};
+    else if (repeat_is_due(&batch->engine->not_forwarded, clock_now_us(), "a bad reply")) // on_end() fails the call
+        log_warn("FORWARD-BAD-REPLY", "step=%llu times=%u", (unsigned long long)batch->request->step,
+                 batch->engine->not_forwarded.count);
 }
 
 static void on_end(void *user, enum status status, const char *text)
@@ -85,9 +90,9 @@ static void on_end(void *user, enum status status, const char *text)
     struct engine *engine = batch->engine;
 
     engine->stage.left_us = clock_now_us();
-    if (status && status != STATUS_CANCELLED)
-        log_warn("FORWARD-FAILED", "step=%llu status=%s why=\"%s\"", (unsigned long long)batch->request->step, status_name(status),
-                 text);
+    if (status && status != STATUS_CANCELLED && repeat_is_due(&engine->not_forwarded, clock_now_us(), text))
+        log_warn("FORWARD-FAILED", "step=%llu status=%s why=\"%s\" times=%u", (unsigned long long)batch->request->step,
+                 status_name(status), text, engine->not_forwarded.count);
     if (batch->call) // else it was answered
         rpc_call_fail(batch->call, status && status != STATUS_CANCELLED ? status : STATUS_UNAVAILABLE,
                       "the stage after layer %u: %s", engine->range.first + engine->range.count - 1,

@@ -26,6 +26,7 @@
 
 #include "attend.pb-c.h"
 #include "common/base/id_map.h"
+#include "common/base/repeat.h"
 #include "common/handover/handover.h"
 #include "common/kv/kv_measure.h"
 #include "common/model/model.h"
@@ -65,7 +66,8 @@ struct link {
     bool down; // refused, gone or excluded: rows are lost until it is up again or the worker returns with a new incarnation
     uint64_t opened_us;
     bool was_up;
-    uint64_t expected_us; // total time expected for the calls in flight on this link
+    uint64_t expected_us;   // total time expected for the calls in flight on this link
+    struct repeat failures; // of calls, since one was answered, over all of its channels to this address
 };
 
 // A place in the step under way.
@@ -210,6 +212,8 @@ struct engine {
     struct kv_costs attend_costs; // what attention costs with this host's kernels; token_us 0: not measured
     struct mini_batch batches[ENGINE_BATCHES_MAX];
     struct link links[ENGINE_LINKS_MAX];
+    struct repeat unreachable, not_opened; // places, by address
+    struct repeat not_shared, not_begun, refused, not_forwarded;
     void (*on_link_changed)(struct engine *engine, struct link *link); // engine_link_changed(), which links.c may not call itself
     struct handover handover;                                          // moves local-pool pages to and from workers
     float *zeros;                                                      // [q_width]

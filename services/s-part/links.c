@@ -18,6 +18,7 @@ static void on_up(void *user, const struct rpc_peer *peer)
     } else {
         link->down = false;
         link->was_up = true;
+        link->engine->unreachable = (struct repeat){0};
         log_info("LINK-UP", "worker=%u address=%s", link->worker, link->address);
     }
     link->engine->on_link_changed(link->engine, link);
@@ -56,6 +57,8 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
     link->down = link->was_up = false;
     link->opened_us = clock_now_us();
     link->expected_us = 0;
+    if (strcmp(link->address, place->tensor_address))
+        link->failures = (struct repeat){0};
     snprintf(link->address, sizeof link->address, "%s", place->tensor_address);
     const struct rpc_channel_config config = {
         .address = link->address,
@@ -70,7 +73,8 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
         .user = link,
     };
     if (rpc_channel_open(engine->loop, &config, &link->channel, &error)) {
-        log_warn("LINK-NOT-OPENED", "worker=%u error=\"%s\"", place->worker, error.text);
+        if (repeat_is_due(&engine->not_opened, clock_now_us(), error.text))
+            log_warn("LINK-NOT-OPENED", "worker=%u error=\"%s\" times=%u", place->worker, error.text, engine->not_opened.count);
         link->channel = NULL;
         link->down = true;
         return error.status;

@@ -146,11 +146,13 @@ static void on_freed(void *user, enum status status, const char *text)
         return; // the place went down meanwhile
     place->asked_to_free = false;
     if (!status) {
+        place->failed_frees = (struct repeat){0};
         report_free(place, &place->freeing);
         return;
     }
-    if (status != STATUS_UNAVAILABLE && status != STATUS_CANCELLED)
-        log_warn("FREE-FAILED", "place=%u status=%s why=\"%s\" what=\"asked again\"", place->index, status_name(status), text);
+    if (status != STATUS_UNAVAILABLE && status != STATUS_CANCELLED && repeat_is_due(&place->failed_frees, clock_now_us(), text))
+        log_warn("FREE-FAILED", "place=%u status=%s why=\"%s\" what=\"asked again\" times=%u", place->index, status_name(status),
+                 text, place->failed_frees.count);
     while (place->freeing.head) { // freeing twice is harmless
         append(scheduler, &place->to_free, take_first(scheduler, &place->freeing));
         scheduler->frees_waiting++;
@@ -289,9 +291,13 @@ struct pending_clean {
 static void on_cleaned(void *user, enum status status, const char *text)
 {
     struct pending_clean *clean = user;
+    struct repeat *failures = &clean->member->place->failed_cleans;
 
-    if (status)
-        log_warn("CLEAN-FAILED", "name=%s status=%s why=\"%s\"", clean->member->name, status_name(status), text);
+    if (!status)
+        *failures = (struct repeat){0};
+    else if (repeat_is_due(failures, clock_now_us(), text))
+        log_warn("CLEAN-FAILED", "name=%s status=%s why=\"%s\" times=%u", clean->member->name, status_name(status), text,
+                 failures->count);
     if (clean->member->clean_id == clean->clean_id) // else it has registered anew, and is cleaned anew
         clean->done(clean->member, status == STATUS_OK);
     free(clean);
@@ -345,7 +351,9 @@ static void on_fetched(void *user, enum status status, const char *text)
         free_then_end(pending, pending->move.from, pending->from_stay, true);
         return;
     }
-    log_warn("MOVE-FAILED", "sequence=%llx why=\"%s\"", (unsigned long long)pending->move.sequence, text);
+    if (repeat_is_due(&pending->scheduler->failed_moves, clock_now_us(), text))
+        log_warn("MOVE-FAILED", "sequence=%llx from=%u to=%u why=\"%s\" times=%u", (unsigned long long)pending->move.sequence,
+                 pending->move.from, pending->move.to, text, pending->scheduler->failed_moves.count);
     if (status == STATUS_DEADLINE_EXCEEDED) // the taker may have said yes a moment too late
         free_then_end(pending, pending->move.to, pending->to_stay, false);
     else // one that says no has freed what it had

@@ -259,11 +259,13 @@ static bool has_said_so(const struct member *member, const Fastdecode__RegisterR
 
 // A worker that has opened its pages for another model has none for this one: it is told the shape, as one that has none yet, drops what it
 // holds, and comes back.
-static void forget_other_pages(const struct scheduler *scheduler, Fastdecode__RegisterRequest *request)
+static void forget_other_pages(struct scheduler *scheduler, Fastdecode__RegisterRequest *request)
 {
     if (!request->kv || !scheduler->model_known || messages_same_kv_shape(request->kv, &scheduler->kv))
         return;
-    log_warn("WORKER-OF-OTHER-MODEL", "name=%s what=\"it is told the shape of this model's KV\"", request->name);
+    if (repeat_is_due(&scheduler->other_models, clock_now_us(), request->name))
+        log_warn("WORKER-OF-OTHER-MODEL", "name=%s what=\"it is told the shape of this model's KV\" times=%u", request->name,
+                 scheduler->other_models.count);
     request->pages_total = 0;
     request->n_held = 0;
 }

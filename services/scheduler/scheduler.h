@@ -179,6 +179,7 @@ struct place {
     bool asked_to_free;                   // free_call is under way
     struct rpc_handle free_call;          // ... which is that
     uint64_t free_again_us;               // it could not be asked, or refused: it is not asked again before then
+    struct repeat failed_frees, failed_cleans;
 };
 
 // A sequence that a member reported to hold and that nobody has claimed yet.
@@ -283,6 +284,7 @@ struct scheduler {
     uint32_t step_rows_max;
     uint32_t step_failures;     // consecutive steps whose answers came too late
     struct repeat failed_steps; // since one was answered
+    struct repeat bad_replies, failed_moves, other_models;
     struct pending_free *frees; // of all places
     uint64_t *free_ids;         // scratch: the ids of one call
     uint32_t frees_unused;      // head of the list of unused entries

@@ -195,7 +195,9 @@ static void on_reply(void *user, struct rpc_message *message)
         return;
     const char *fault = reply ? fault_of(flight, reply) : "it is malformed";
     if (fault) {
-        log_warn("STEP-BAD-REPLY", "step=%llu why=\"%s\"", (unsigned long long)flight->step, fault);
+        if (repeat_is_due(&scheduler->bad_replies, clock_now_us(), fault))
+            log_warn("STEP-BAD-REPLY", "step=%llu why=\"%s\" times=%u", (unsigned long long)flight->step, fault,
+                     scheduler->bad_replies.count);
         return; // on_end() reports it as failed
     }
     scheduler->step_failures = 0;
