@@ -38,6 +38,7 @@ static const struct {
     {&fastdecode__spart__descriptor, "Expect", RPC_IS_SCHEDULER},
     {&fastdecode__spart__descriptor, "Release", RPC_IS_SCHEDULER},
     {&fastdecode__spart__descriptor, "Exclude", RPC_IS_SCHEDULER},
+    {&fastdecode__spart__descriptor, "Reach", RPC_IS_SCHEDULER},
     {&fastdecode__spart__descriptor, "Join", RPC_IS_SCHEDULER},
     {&fastdecode__spart__descriptor, "Forward", RPC_IS_S_PART}, // the stage before it
     // of a kv-worker

@@ -123,3 +123,24 @@ void engine_exclude_handler(struct rpc_call *call, void *user)
     }
     rpc_call_reply(call, &reply.base);
 }
+
+void engine_reach_handler(struct rpc_call *call, void *user)
+{
+    struct engine *engine = user;
+    const Fastdecode__ReachReply reply = FASTDECODE__REACH_REPLY__INIT;
+    const Fastdecode__ReachRequest *request = rpc_call_unpack(call, &fastdecode__reach_request__descriptor);
+
+    if (!request || !member_caller_is(call, "scheduler", rpc_call_peer(call)->incarnation, engine_newest_scheduler(engine)))
+        return;
+    if (!request->place || step_place_is_local(request->place) || !request->place->tensor_address[0]) {
+        rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "ReachRequest: it names no KV worker with an address for tensors");
+        return;
+    }
+    const struct link *link = link_get(engine, request->place);
+    if (!link || link->down)
+        rpc_call_fail(call, STATUS_NOT_FOUND, "no connection to %s", request->place->tensor_address);
+    else if (!rpc_channel_is_up(link->channel))
+        rpc_call_fail(call, STATUS_UNAVAILABLE, "still connecting to %s", request->place->tensor_address);
+    else
+        rpc_call_reply(call, &reply.base);
+}

@@ -279,6 +279,7 @@ bool engine_compute_poll(struct mini_batch *batch);
 // engine_calls.c: handlers of the SPart service; user: the engine.
 void engine_step_handler(struct rpc_call *call, void *user);
 void engine_exclude_handler(struct rpc_call *call, void *user);
+void engine_reach_handler(struct rpc_call *call, void *user);
 void engine_expect_handler(struct rpc_call *call, void *user);
 void engine_fetch_handler(struct rpc_call *call, void *user);
 void engine_forward_handler(struct rpc_call *call, void *user);

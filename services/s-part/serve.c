@@ -63,6 +63,7 @@ static enum status open_server(struct s_part *s_part, struct error *error)
         {&fastdecode__spart__descriptor, "Expect", engine_expect_handler, engine},
         {&fastdecode__spart__descriptor, "Release", engine_release_handler, engine},
         {&fastdecode__spart__descriptor, "Exclude", engine_exclude_handler, engine},
+        {&fastdecode__spart__descriptor, "Reach", engine_reach_handler, engine},
         {&fastdecode__spart__descriptor, "Join", engine_join_handler, engine},
         {&fastdecode__spart__descriptor, "Forward", engine_forward_handler, engine},
         {&fastdecode__kv_control__descriptor, "Fetch", engine_fetch_handler, engine},

@@ -1,11 +1,12 @@
 // members.c: the s-part and the KV workers: who is there, who is dead, who leaves.
 //
-//     registered ──connected──▶ cleaning ──▶ up ──▶ down: the connection broke, it was silent, or its tensor thread hangs
-//         ▲                                            │
-//         └────────────── it registers anew ◀──────────┘
+//     registered ──connected, reached──▶ cleaning ──▶ up ──▶ down: the connection broke, it was silent, its tensor thread hangs, or the s-part
+//         ▲                                                     │                                                 does not reach its tensors
+//         └─────────────────── it registers anew ◀──────────────┘
 //
-// A worker keeps its place by its name, over restarts. A member is up when it has registered, the connection to it stands, and what it
-// holds that nobody needs has been freed; only then the core hears of it. What it held when it goes down is rebuilt elsewhere.
+// A worker keeps its place by its name, over restarts. A member is up when it has registered, the connection to it stands, the s-part reaches
+// its tensors, and what it holds that nobody needs has been freed; only then the core hears of it. What it held when it goes down is rebuilt
+// elsewhere.
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +17,8 @@
 #include "services/scheduler/names.h"
 #include "services/scheduler/scheduler.h"
 
-enum { LINK_US_GUESS = 200, WINDOW = 4096, STALL_LOGGED_US = 500000 };
+// REACH_LIMIT_US: longer than the call that asks takes, whose end may not be heard of.
+enum { LINK_US_GUESS = 200, WINDOW = 4096, STALL_LOGGED_US = 500000, REACH_LIMIT_US = 15000000 };
 
 static uint64_t timeout_us(const struct scheduler *scheduler) { return scheduler->settings.worker_timeout_ms * UINT64_C(1000); }
 
@@ -50,16 +52,25 @@ static void tell_core_of_place(const struct place *place)
     scheduler_event(place->member->scheduler, &event);
 }
 
-static bool is_reached(const struct member *member)
+static bool is_connected(const struct member *member)
 {
     return member->registered && member->channel && rpc_channel_is_up(member->channel);
+}
+
+// What an s-part reaches, another one may not.
+static void forget_reached(struct scheduler *scheduler)
+{
+    for (uint32_t i = 0; i < scheduler->place_count; i++) {
+        scheduler->places[i].reached = false;
+        scheduler->places[i].reach_again_us = 0;
+    }
 }
 
 static void go_up(struct member *member)
 {
     struct place *place = member->place;
 
-    if (!member->scheduler->core || member->up || !is_reached(member))
+    if (!member->scheduler->core || member->up || !is_connected(member))
         return;                                 // without a core: it is told once the s-part has said what the model is
     member->scheduler->tick(member->scheduler); // what sequences wait for is known now, and nothing changes before the events below
     member->up = true;
@@ -71,6 +82,7 @@ static void go_up(struct member *member)
     if (is_s_part(member)) {
         if (!member->scheduler->claims_from_us)
             member->scheduler->claims_from_us = clock_now_us();
+        forget_reached(member->scheduler);
         stages_tell_core(member->scheduler);
     }
     if (place->pages_total)
@@ -120,6 +132,90 @@ bool members_is_gone(const struct member *member)
     return !member->registered && clock_now_us() - member->heard_us > timeout_us(member->scheduler);
 }
 
+// --- whether the s-part reaches a worker's tensors: it is asked before a worker comes up, and where a step loses all rows
+
+static void say_unreachable(struct member *member)
+{
+    struct place *place = member->place;
+
+    if (repeat_is_due(&place->unreachable, clock_now_us(), ""))
+        log_warn(
+            "PLACE-UNREACHABLE",
+            "name=%s address=%s what=\"the s-part cannot connect to the worker's tensor socket, so no KV is put there: check the network "
+            "policy or firewall between them, and the worker's --advertise-tensors; it is tried again and again\" times=%u",
+            member->name, member->tensor_address, place->unreachable.count);
+}
+
+static void take_reached(struct place *place)
+{
+    struct member *member = place->member;
+
+    if (place->reach_wait_us)
+        log_info("PLACE-REACHED", "name=%s address=%s", member->name, member->tensor_address);
+    place->reached = true;
+    place->reach_wait_us = 0;
+    place->reach_again_us = member->up ? clock_now_us() + REACH_FIRST_US : 0; // up: rows are lost for another reason
+    place->unreachable = (struct repeat){0};
+    members_clean_then_up(member);
+}
+
+static void on_reach_end(void *user, enum status status, const char *text)
+{
+    struct place *place = user;
+    struct member *member = place->member;
+
+    (void)text;
+    if (place->reached || place->reach_id != member->clean_id || !member->registered) { // the question is void
+        place->reach_again_us = 0;
+        members_clean_then_up(member);
+    } else if (status == STATUS_UNAVAILABLE) { // it is connecting
+        place->reach_again_us = clock_now_us() + CHECK_EVERY_US;
+    } else if (status != STATUS_NOT_FOUND) { // yes; or it does not say, as one of an older release
+        take_reached(place);
+    } else {
+        place->reach_wait_us = place->reach_wait_us ? MIN(2 * place->reach_wait_us, (uint64_t)REACH_MOST_US) : REACH_FIRST_US;
+        place->reach_again_us = clock_now_us() + place->reach_wait_us;
+        if (member->up)
+            members_down(member,
+                         "the s-part does not reach its tensors"); // its process may be gone, too: then this is all to be said
+        else
+            say_unreachable(member);
+    }
+}
+
+// Asks if it is not known, and returns whether the place may be used meanwhile as far as is known.
+static bool check_reached(struct member *member)
+{
+    struct scheduler *scheduler = member->scheduler;
+    struct place *place = member->place;
+    Fastdecode__ReachRequest request = FASTDECODE__REACH_REQUEST__INIT;
+    Fastdecode__Place asked = FASTDECODE__PLACE__INIT;
+    const uint64_t now_us = clock_now_us();
+
+    if (place->kind != SCHED_KV_WORKER || place->reached || !scheduler->s_part.member.up || !member->tensor_address[0])
+        return true;
+    if (now_us < place->reach_again_us)
+        return false;
+    asked.worker = place->index;
+    asked.incarnation = member->incarnation;
+    asked.tensor_address = member->tensor_address;
+    asked.kind = FASTDECODE__PLACE_KIND__PLACE_KIND_KV_WORKER;
+    request.place = &asked;
+    place->reach_id = member->clean_id;
+    place->reach_again_us = now_us + REACH_LIMIT_US;
+    if (!stages_call(scheduler, "Reach", &request.base, on_reach_end, place, NULL))
+        place->reach_again_us = now_us + CHECK_EVERY_US;
+    return false;
+}
+
+const struct member *members_unreachable(const struct scheduler *scheduler)
+{
+    for (uint32_t i = 0; i < scheduler->place_count; i++)
+        if (scheduler->places[i].reach_wait_us && !members_is_gone(scheduler->places[i].member))
+            return scheduler->places[i].member;
+    return NULL;
+}
+
 static void on_cleaned(struct member *member, bool ok)
 {
     claims_end_stale(member->scheduler, member->place->index, ok);
@@ -138,8 +234,8 @@ void members_clean_then_up(struct member *member)
         stages_join(scheduler, go_up);
         return;
     }
-    if (!is_reached(member) || member->up || member->cleaning || clock_now_us() < member->place->barred_until_us ||
-        claims_mark_stale(scheduler, member->place->index, &stale, &count))
+    if (!is_connected(member) || member->up || member->cleaning || clock_now_us() < member->place->barred_until_us ||
+        !check_reached(member) || claims_mark_stale(scheduler, member->place->index, &stale, &count))
         return;
     member->cleaning = true;
     member->clean_id++;
@@ -349,8 +445,10 @@ void members_answered(struct scheduler *scheduler, uint32_t place_index, bool lo
 
     if (place->kind != SCHED_KV_WORKER)
         return;
-    if (!lost)
+    if (!lost) {
         place->losses = 0;
+        place->reach_again_us = place->reached ? 0 : place->reach_again_us;
+    }
     if (!lost || !member->up)
         return;
     if (now_us >= place->lost_us + LOSS_EVERY_US) {
@@ -363,6 +461,9 @@ void members_answered(struct scheduler *scheduler, uint32_t place_index, bool lo
         members_down(member, "it loses its rows again and again");
         place->barred_until_us = now_us + LOSSES_BAR_US;
         place->losses = 0;
+    } else {
+        place->reached = false;
+        (void)check_reached(member);
     }
 }
 
@@ -373,7 +474,9 @@ void members_check(struct scheduler *scheduler, uint64_t now_us)
         struct member *member = member_at(scheduler, i);
         if (!is_s_part(member) && tensors_hang(member) && !flights_use_place(scheduler, i))
             members_down(member, "its tensor thread hangs");
-        members_clean_then_up(member); // one that was barred, or could not be cleaned
+        if (member->up)
+            (void)check_reached(member);
+        members_clean_then_up(member); // one that was barred, is not reached, or could not be cleaned
         if (now_us - member->heard_us < timeout_us(scheduler))
             continue;
         if (member->registered)

@@ -216,6 +216,16 @@ static enum status check_request(const struct scheduler *scheduler, const Fastde
     return check_addresses(scheduler, request, error);
 }
 
+// What is known of the process before it does not count against this one.
+static void forget_losses(struct place *place)
+{
+    place->losses = 0;
+    place->barred_until_us = 0;
+    place->reached = false;
+    place->reach_wait_us = 0;
+    place->unreachable = (struct repeat){0};
+}
+
 // A member that starts, comes back, or is told what the model is.
 static enum status take_member(struct member *member, const Fastdecode__RegisterRequest *request, struct error *error)
 {
@@ -236,7 +246,7 @@ static enum status take_member(struct member *member, const Fastdecode__Register
     if (place->kind != SCHED_LOCAL_POOL || !is_part(request)) // the pool of a pipeline is that of all stages
         take_place(scheduler, place, request);
     if (other)
-        place->losses = 0, place->barred_until_us = 0;
+        forget_losses(place);
     snprintf(member->control_address, sizeof member->control_address, "%s", request->control_address);
     snprintf(member->tensor_address, sizeof member->tensor_address, "%s", request->tensor_address);
     member->incarnation = request->incarnation;

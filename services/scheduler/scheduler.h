@@ -58,6 +58,8 @@ enum {
     LOSS_EVERY_US = 1000000,  // losses closer together than this count as one
     LOSSES_MAX = 4,           // a place that loses all its rows this many times in a row is declared down ...
     LOSSES_BAR_US = 60000000, // ... and not accepted again for this long
+    REACH_FIRST_US = 100000,  // between two questions to the s-part whether it reaches a place that it did not reach ...
+    REACH_MOST_US = 2000000,  // ... which is doubled each time, up to this
 };
 
 struct scheduler_settings {
@@ -165,15 +167,20 @@ struct place {
     double bytes_per_second;
     struct kv_costs costs; // what it measured at its start, if has_costs
     bool has_costs;
-    uint64_t attend_us, tokens_read;      // sums over answered steps
-    double pair_us;                       // time of prefill attention per row and context token, all layers; 0: not known
-    bool shares_cores;                    // with the s-part, if that computes on CPUs
-    bool hands_over;                      // pages can be handed over from and to it
-    bool drained;                         // nothing is left there, so its worker may stop
-    struct rpc_call *draining;            // its Drain call, not answered yet
-    uint32_t losses;                      // how often in a row a step lost all its rows there, at least LOSS_EVERY_US apart
-    uint64_t lost_us;                     // when that last happened
-    uint64_t barred_until_us;             // it lost rows too often and does not come up before then
+    uint64_t attend_us, tokens_read; // sums over answered steps
+    double pair_us;                  // time of prefill attention per row and context token, all layers; 0: not known
+    bool shares_cores;               // with the s-part, if that computes on CPUs
+    bool hands_over;                 // pages can be handed over from and to it
+    bool drained;                    // nothing is left there, so its worker may stop
+    struct rpc_call *draining;       // its Drain call, not answered yet
+    uint32_t losses;                 // how often in a row a step lost all its rows there, at least LOSS_EVERY_US apart
+    uint64_t lost_us;                // when that last happened
+    uint64_t barred_until_us;        // it lost rows too often and does not come up before then
+    bool reached;                    // the s-part has said that it reaches the tensors, and no step has lost all rows there since
+    uint32_t reach_id;               // the member's clean_id when the s-part was last asked: it may have registered anew since
+    uint64_t reach_again_us;         // the s-part is not asked whether it does before then
+    uint64_t reach_wait_us;          // between the latest two questions; 0 unless it has said that it does not
+    struct repeat unreachable;       // since it last said that it does
     struct pending_list to_free, freeing; // to_free: pages that it has yet to be asked to free; freeing: those in the call under
                                           // way
     bool asked_to_free;                   // free_call is under way
@@ -304,6 +311,7 @@ struct scheduler {
     uint32_t watcher_count;
     uint64_t watched_us;
     Fastdecode__MeshState last_state;
+    char reason[256];                                   // of a state that is sent
     Fastdecode__SamplingFeature features[FEATURES_MAX]; // of a state that is sent
 
     uint64_t generated_tokens, prompt_tokens, finished, cancelled, s_part_busy_us, s_part_wait_us;
@@ -436,6 +444,8 @@ void members_clean_then_up(struct member *member);
 void members_check(struct scheduler *scheduler, uint64_t now_us);
 // Records that a step was answered; lost: all its rows at the place were lost.
 void members_answered(struct scheduler *scheduler, uint32_t place, bool lost);
+// Returns a worker whose tensors the s-part does not reach; NULL: there is none.
+const struct member *members_unreachable(const struct scheduler *scheduler);
 void members_close(struct scheduler *scheduler);
 
 // --- claims.c: pages that members held before they registered

@@ -1,4 +1,6 @@
 // watch.c: the mesh's state for gateways: at once, when it changes, and once a second.
+#include <stdio.h>
+
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/messages/features.h"
@@ -12,6 +14,19 @@ static uint32_t predicted_wait_ms(const struct scheduler *scheduler, enum sched_
 }
 
 static bool is_batch_queue_full(const Fastdecode__MeshState *state) { return state->waiting_batch >= state->max_queue_batch; }
+
+static const char *no_place_reason(struct scheduler *scheduler)
+{
+    const struct member *member = members_unreachable(scheduler);
+
+    if (scheduler->settings.placement == SCHED_PLACE_LOCAL)
+        return "the s-part has no local pool";
+    if (!member)
+        return "no KV worker is up";
+    snprintf(scheduler->reason, sizeof scheduler->reason, "the s-part cannot reach KV worker %s at %s", member->name,
+             member->tensor_address);
+    return scheduler->reason;
+}
 
 static void fill_state(struct scheduler *scheduler, Fastdecode__MeshState *state)
 {
@@ -35,10 +50,9 @@ static void fill_state(struct scheduler *scheduler, Fastdecode__MeshState *state
         pages_used += info.pages_used - info.pages_idle; // what only the cache keeps is as good as free
     }
     state->ready = scheduler->s_part.member.up && permitted > 0;
-    state->reason = (char *)(!scheduler->s_part.member.up     ? stages_reason(scheduler)
-                             : permitted > 0                  ? ""
-                             : placement == SCHED_PLACE_LOCAL ? "the s-part has no local pool"
-                                                              : "no KV worker is up");
+    state->reason = (char *)(!scheduler->s_part.member.up ? stages_reason(scheduler)
+                             : permitted > 0              ? ""
+                                                          : no_place_reason(scheduler));
     state->running = stats.running;
     state->waiting = stats.waiting_of[SCHED_CLASS_INTERACTIVE]; // those of class batch have a queue of their own
     state->max_queue = scheduler->settings.max_queue;

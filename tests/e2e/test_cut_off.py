@@ -2,6 +2,7 @@
 
 The services are started by hand, over tcp, so that a relay can stand between the s-part and each worker's tensor socket, and one before the scheduler.
 """
+import json
 import os
 import selectors
 import signal
@@ -27,7 +28,7 @@ class Relay(threading.Thread):
 
     def __init__(self, to):
         super().__init__(daemon=True)
-        self.to, self.mode, self.stopped = to, "open", False
+        self.to, self.mode, self.stopped, self.refused = to, "open", False, 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.selector, self.other, self.hung = selectors.DefaultSelector(), {}, set()
@@ -48,6 +49,7 @@ class Relay(threading.Thread):
         client, _ = self.listener.accept()
         if self.mode == "closed":
             client.close()
+            self.refused += 1
             return
         is_path = isinstance(self.to, str)
         server = socket.socket(socket.AF_UNIX if is_path else socket.AF_INET)
@@ -86,11 +88,12 @@ class Relay(threading.Thread):
 
 
 class HandMade:
-    """Gateway, scheduler, s-part and two workers behind relays. What of Mesh the tests use works on it too."""
+    """Gateway, scheduler, s-part and workers behind relays. What of Mesh the tests use works on it too."""
 
     get, metric, metrics, wait_metric = Mesh.get, Mesh.metric, Mesh.metrics, Mesh.wait_metric
 
-    def __init__(self):
+    def __init__(self, workers=2):
+        self.workers = workers
         self.folder = tempfile.TemporaryDirectory(prefix="fd-e2e-")
         self.run_dir, self.processes, self.relays = self.folder.name, [], []
         port = free_port()
@@ -99,7 +102,7 @@ class HandMade:
         self.start("scheduler", "scheduler", f"--listen=ipc://{self.run_dir}/scheduler.sock")
         self.start("s-part", "s-part", f"--scheduler={scheduler}", f"--listen=ipc://{self.run_dir}/s-part.sock", f"--model={tiny()}",
                    "--local-pool=0", "--context=1024", "--threads=1")
-        for i in range(2):
+        for i in range(workers):
             tensors = free_port()
             self.relays.append(Relay(tensors))
             self.start(f"kv-worker-{i}", "kv-worker", f"--scheduler={scheduler}", f"--name=kv-worker-{i}", "--shares-cores",
@@ -113,7 +116,7 @@ class HandMade:
     def ready(self):
         try:
             self.get("/ready")
-            return sum(of_place(self, "fastdecode_place_up", f"kv-worker-{i}") for i in range(2)) == 2
+            return all(of_place(self, "fastdecode_place_up", f"kv-worker-{i}") == 1 for i in range(self.workers))
         except OSError:
             return False
 
@@ -142,7 +145,7 @@ class HandMade:
 
 @pytest.fixture
 def hand_made(request):
-    mesh = HandMade()
+    mesh = HandMade(getattr(request, "param", 2))
     yield mesh
     if getattr(request.node, "failed", False):
         print(mesh.logs())
@@ -198,6 +201,46 @@ def test_connection_of_tensors_is_closed(hand_made):
 def test_connection_of_tensors_is_silent(hand_made):
     """Nobody closes it: the rows that are out are given up after a while, and a new connection is tried."""
     assert TIMED_OUT in cut(hand_made, "silent")
+
+
+def why_not_ready(mesh):
+    """The reason that /ready gives; "": it is ready."""
+    try:
+        mesh.get("/ready")
+    except urllib.error.HTTPError as answer:
+        assert answer.code == 503
+        return json.loads(answer.read())["reason"]
+    return ""
+
+
+@pytest.mark.parametrize("hand_made", (1,), indirect=True)
+def test_the_only_worker_cannot_be_reached(hand_made):
+    """Its control connection stands, as behind a firewall that lets only that through. Nothing is computed in vain: all wait, each log says so
+    once, /ready too, and all go on by themselves when the way is open.
+    """
+    wanted = run_whole(hand_made.url, REQUESTS)
+    streams = start_all(hand_made.url, REQUESTS[:-1])
+    for stream in streams:
+        stream.wait_tokens(TOKENS // 3)
+    hand_made.relays[0].mode = "closed"
+    said = f"the s-part cannot reach KV worker kv-worker-0 at tcp://127.0.0.1:{hand_made.relays[0].port}"
+    wait_until(lambda: why_not_ready(hand_made) == said, 30, lambda: why_not_ready(hand_made) + "\n" + hand_made.logs())
+    hand_made.wait_metric("fastdecode_steps_in_flight", lambda count: count == 0)
+    steps, refused = hand_made.metric("fastdecode_steps_total"), hand_made.relays[0].refused
+    streams += start_all(hand_made.url, REQUESTS[-1:])  # it waits for the mesh
+    wait_until(lambda: hand_made.relays[0].refused >= refused + 4, 30, hand_made.logs)
+    assert hand_made.metric("fastdecode_steps_total") == steps, "steps are sent to a worker that is not reached"
+    assert logged(hand_made, "s-part").count("PLACE-UNREACHABLE") <= 2
+    wait_until(lambda: "PLACE-UNREACHABLE" in logged(hand_made, "scheduler"), 30, hand_made.logs)
+    lines = [line for line in logged(hand_made, "scheduler").splitlines() if "PLACE-UNREACHABLE" in line]
+    assert len(lines) == 1 and f"name=kv-worker-0 address=tcp://127.0.0.1:{hand_made.relays[0].port} " in lines[0], lines
+    assert "firewall" in lines[0] and "--advertise-tensors" in lines[0]
+    assert why_not_ready(hand_made) == said
+    hand_made.relays[0].mode = "open"
+    assert_same(join_all(streams), wanted)
+    assert why_not_ready(hand_made) == ""
+    assert logged(hand_made, "scheduler").count("PLACE-REACHED name=kv-worker-0") == 1
+    hand_made.wait_metric("fastdecode_kv_pages_used", lambda value: value == 0)
 
 
 def test_connections_to_the_scheduler_are_half_open(hand_made):

@@ -475,7 +475,7 @@ def step_cases(model, incarnation):
               bad("nested a hundred deep", step(*[blob(4, blob(2, blob(8, b"\x80")))]), "StepRequest")]
     cases += [bad(f"opened with {name} of {value}", step(opening(sampling=real(number, value))), name)
               for number, name in ((1, "temperature"), (3, "top_p"), (5, "presence_penalty")) for value in (NAN, -1000.0)]
-    cases += garbage("SPart/Release", "ReleaseRequest") + garbage("SPart/Exclude", "ExcludeRequest")
+    cases += garbage("SPart/Release", "ReleaseRequest") + garbage("SPart/Exclude", "ExcludeRequest") + garbage("SPart/Reach", "ReachRequest")
     return cases
 
 
@@ -493,19 +493,23 @@ def test_calls_to_the_s_part(target, model):
     assert [(one(result, 1), one(result, 2)) for result in results] == [(99, 3), (98, 3)], "sequences that it does not know"
     check(connect, [("a million that are not there", "SPart/Release", packed64(1, range(1 << 40, (1 << 40) + 1000000)), "OK", ""),
                     ("a worker that is not there", "SPart/Exclude", varint(1, U32) + fixed64(2, U64), "OK", ""),
-                    ("what the steps above opened", "SPart/Release", packed64(1, [7]), "OK", "")], 3)
+                    ("a worker without an address", "SPart/Reach", blob(1, varint(1, 9) + fixed64(2, 1)), "INVALID_ARGUMENT", "address"),
+                    ("no worker", "SPart/Reach", b"", "INVALID_ARGUMENT", "no KV worker"),
+                    ("what the steps above opened", "SPart/Release", packed64(1, [7]), "OK", "")], 5)
     check(lambda: Connection(ipc(target, "s-part"), "scheduler", 5), [
         ("by an older scheduler", "SPart/Step", fixed64(1, 5), "FAILED_PRECONDITION", "later"),
         ("by an older scheduler", "SPart/Release", packed64(1, [1]), "FAILED_PRECONDITION", "later"),
         ("by an older scheduler", "KvControl/Fetch", fetch_request(5), "FAILED_PRECONDITION", "later"),
-        ("by an older scheduler", "SPart/Exclude", varint(1, 1), "FAILED_PRECONDITION", "later")], 4)
+        ("by an older scheduler", "SPart/Exclude", varint(1, 1), "FAILED_PRECONDITION", "later"),
+        ("by an older scheduler", "SPart/Reach", b"", "FAILED_PRECONDITION", "later")], 5)
     check(lambda: Connection(ipc(target, "s-part"), "scheduler", U64), [
         ("by a scheduler of the future", "SPart/Step", fixed64(1, U64), "INVALID_ARGUMENT", "future")], 1)
     check(lambda: Connection(ipc(target, "s-part")), [
         ("by a stranger", "SPart/Step", step, "INVALID_ARGUMENT|PERMISSION_DENIED", "scheduler"),
         ("by a stranger", "SPart/Release", packed64(1, [1]), "PERMISSION_DENIED", "scheduler"),
         ("by a stranger", "KvControl/Fetch", fetch_request(0), "PERMISSION_DENIED", "scheduler"),
-        ("by a stranger", "SPart/Exclude", varint(1, 1), "PERMISSION_DENIED", "scheduler")], 4)
+        ("by a stranger", "SPart/Exclude", varint(1, 1), "PERMISSION_DENIED", "scheduler"),
+        ("by a stranger", "SPart/Reach", b"", "PERMISSION_DENIED", "scheduler")], 5)
 
 
 def test_two_addresses_of_one_worker_that_both_fail(target):

@@ -71,6 +71,22 @@ def test_a_wrong_address_of_an_s_part_is_said_by_the_scheduler(by_hand, tmp_path
     by_hand.wait_ready()
 
 
+def test_a_wrong_address_for_tensors_is_said_by_the_scheduler(by_hand, tmp_path):
+    """Before any request comes. The worker's other connection is good, and it is up once its tensors are where it says."""
+    wrong = tmp_path / "elsewhere.sock"
+    by_hand.s_part("all")
+    by_hand.start("worker", "kv-worker", f"--scheduler={by_hand.scheduler}", f"--listen=ipc://{tmp_path}/worker.sock",
+                  f"--listen-tensors=ipc://{tmp_path}/worker-t.sock", f"--advertise-tensors=ipc://{wrong}", *KV_WORKER)
+    log = lambda: by_hand.log("scheduler")
+    wait_until(lambda: "PLACE-UNREACHABLE" in log(), 30, log)
+    line = re.search("PLACE-UNREACHABLE .*", log())[0]
+    assert f"address=ipc://{wrong} " in line and "--advertise-tensors" in line
+    assert "PLACE-UP name=worker" not in log() and "PLACE-UP name=kv-worker" not in log()
+    os.symlink(tmp_path / "worker-t.sock", wrong)
+    wait_until(lambda: "PLACE-REACHED" in log() and len(re.findall("PLACE-UP ", log())) == 2, 30, log)  # the s-part's, and the worker's
+    assert log().count("PLACE-UNREACHABLE") == 1
+
+
 # --- two for one place ------------------------------------------------------------------------------------------------------------
 
 

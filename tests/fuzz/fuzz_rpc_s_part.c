@@ -398,6 +398,8 @@ static ProtobufCMessage *good_request(struct shape_input *input, const struct pe
     } else if (method->input == &fastdecode__exclude_request__descriptor) {
         ((Fastdecode__ExcludeRequest *)message)->worker = 1;
         ((Fastdecode__ExcludeRequest *)message)->incarnation = peers_base + 1;
+    } else if (method->input == &fastdecode__reach_request__descriptor) {
+        ((Fastdecode__ReachRequest *)message)->place = good_place(shape_below(input, 3));
     } else if (method->input == &fastdecode__fetch_request__descriptor) {
         Fastdecode__FetchRequest *request = (Fastdecode__FetchRequest *)message;
         request->scheduler_incarnation = peers_base + role->number;

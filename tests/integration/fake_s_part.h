@@ -46,6 +46,8 @@ static struct {
     uint32_t position;       // of the first row of the latest step
     uint32_t first_position; // of the first row of step 0 of `steps`
     uint32_t loses;          // rows at this worker are lost; 0: none
+    uint32_t unreachable;    // the worker whose tensors it does not reach; 0: none
+    uint32_t reaches;        // Reach calls
     uint32_t pace;           // turns between a step's coming and its answer: gateways must keep up with what many tokens say
     struct rpc_call *waiting[STEPS_MAX];
     uint32_t waiting_count, waited;
@@ -222,13 +224,28 @@ static inline void release(struct rpc_call *call, void *user)
         answer_releases();
 }
 
+static inline void reach(struct rpc_call *call, void *user)
+{
+    const Fastdecode__ReachRequest *request = rpc_call_unpack(call, &fastdecode__reach_request__descriptor);
+    const Fastdecode__ReachReply reply = FASTDECODE__REACH_REPLY__INIT;
+
+    (void)user;
+    assert_true(request && request->place && request->place->tensor_address[0]);
+    s_part.reaches++;
+    if (s_part.unreachable && request->place->worker == s_part.unreachable)
+        rpc_call_fail(call, STATUS_NOT_FOUND, "no connection");
+    else
+        rpc_call_reply(call, &reply.base);
+}
+
 // Opens its server and its channel to the scheduler. It is not registered yet.
 static inline void s_part_open(struct rpc_loop *loop)
 {
     static const char *const addresses[] = {"inproc://test-s-part"};
     const struct rpc_method methods[] = {{&fastdecode__spart__descriptor, "Step", step, NULL},
                                          {&fastdecode__spart__descriptor, "Expect", expect, NULL},
-                                         {&fastdecode__spart__descriptor, "Release", release, NULL}};
+                                         {&fastdecode__spart__descriptor, "Release", release, NULL},
+                                         {&fastdecode__spart__descriptor, "Reach", reach, NULL}};
     struct error error;
 
     s_part.incarnation = MAX(member_incarnation(), s_part.incarnation + 1);
@@ -241,6 +258,7 @@ static inline void s_part_open(struct rpc_loop *loop)
     s_part.held_count = s_part.steps = s_part.rows_most = 0;
     s_part.released = s_part.releases = 0;
     s_part.pace = s_part.waiting_count = s_part.waited = s_part.loses = 0;
+    s_part.unreachable = s_part.reaches = 0;
     s_part.hold_releases = false;
 }
 

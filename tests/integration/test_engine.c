@@ -150,6 +150,7 @@ static int open_mesh(void **state)
         {&fastdecode__spart__descriptor, "Step", engine_step_handler, &engine},
         {&fastdecode__spart__descriptor, "Release", engine_release_handler, &engine},
         {&fastdecode__spart__descriptor, "Exclude", engine_exclude_handler, &engine},
+        {&fastdecode__spart__descriptor, "Reach", engine_reach_handler, &engine},
     };
     const struct rpc_server_config config = {.addresses = addresses,
                                              .address_count = 1,
@@ -578,6 +579,60 @@ static void a_slow_disk_does_not_hang(void **state)
     AWAIT(turn(), steps_done == 1);
 }
 
+static uint32_t answers;
+static enum status said;
+
+static void on_reach_end(void *user, enum status status, const char *text)
+{
+    (void)user, (void)text;
+    answers++;
+    said = status;
+}
+
+// Asks whether the engine reaches the worker.
+static enum status ask_reach(const struct worker_played *worker, const char *address)
+{
+    Fastdecode__Place place = FASTDECODE__PLACE__INIT;
+    Fastdecode__ReachRequest request = FASTDECODE__REACH_REQUEST__INIT;
+    const struct rpc_callbacks callbacks = {.on_end = on_reach_end};
+    const uint32_t wanted = answers + 1;
+    struct error error;
+
+    place.worker = 1 + (uint32_t)(worker - workers);
+    place.incarnation = worker->incarnation;
+    place.tensor_address = (char *)address;
+    request.place = &place;
+    assert_int_equal(rpc_call_start(scheduler, &fastdecode__spart__descriptor, "Reach", &request.base, &(struct rpc_options){0},
+                                    &callbacks, NULL, NULL, &error),
+                     STATUS_OK);
+    AWAIT(turn(), answers == wanted);
+    return said;
+}
+
+// The engine says so when it is asked, and its log once, however many steps name the worker. It is reached as soon as it is there.
+static void a_worker_that_is_not_reached_is_told_of(void **state)
+{
+    enum { STEPS = 50 };
+    static const char address[] = "inproc://test-engine-late";
+    struct worker_played *worker = &workers[0];
+    (void)state;
+
+    worker->incarnation = 1;
+    assert_int_equal(ask_reach(worker, address), STATUS_UNAVAILABLE);
+    AWAIT(turn(), ask_reach(worker, address) == STATUS_NOT_FOUND);
+    for (uint32_t i = 0; i < STEPS; i++) {
+        send_step(0, 1000, 1, worker, address);
+        AWAIT(turn(), steps_done == i + 1);
+        assert_int_equal(last_outcome, FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_LOST);
+    }
+    assert_true(engine.unreachable.count == 1 && engine.unreachable.unlogged == STEPS - 1);
+    start_worker(worker, address);
+    AWAIT(turn(), ask_reach(worker, address) == STATUS_OK);
+    assert_int_equal(engine.unreachable.count, 0);
+    send_step(0, 1000, 1, worker, address);
+    AWAIT(turn(), worker->asked);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -589,6 +644,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(answers_are_waited_for_as_long_as_they_may_take, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(what_was_asked_before_counts, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_worker_that_comes_again_replaces_its_link, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(a_worker_that_is_not_reached_is_told_of, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_link_is_replaced_once, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_cancelled_step_is_skipped, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(weights_decide_whose_turn_it_is, open_mesh, close_mesh),

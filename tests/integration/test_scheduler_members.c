@@ -285,6 +285,95 @@ static void a_worker_that_loses_its_rows_again_and_again_is_down(void **state)
     mesh_close();
 }
 
+// What gateways are told now.
+static const Fastdecode__MeshState *state_now(void)
+{
+    scheduler->watched_us = 0;
+    watch_publish(scheduler, clock_now_us());
+    return &scheduler->last_state;
+}
+
+// Turns the mesh until the s-part has been asked so often whether it reaches the worker.
+static void until_asked(uint32_t count)
+{
+    const uint32_t wanted = s_part.reaches + count;
+    UNTIL((members_check(scheduler, clock_now_us()), s_part.reaches >= wanted));
+}
+
+// Rows would be lost at once, over and over: the only place is taken out, the s-part is asked ever more rarely, and nothing is computed until it
+// says yes. Then the streams go on.
+static void a_worker_that_the_s_part_does_not_reach_is_waited_for(void **state)
+{
+    enum { STEPS_ENOUGH = 10 };
+    (void)state;
+    struct rpc_channel *gateway = open_on_worker();
+    const struct place *place = worker(1)->place;
+    assert_true(s_part.reaches == 1 && state_now()->ready);
+    s_part.pace = 1;
+    generate(gateway, &streams[0], 0, 20, 100);
+    UNTIL(streams[0].tokens > 20);
+    s_part.loses = s_part.unreachable = 1;
+    s_part.steps = 0;
+    UNTIL((answer_frees(), !worker(1)->up));
+    assert_in_range(s_part.steps, 1, STEPS_ENOUGH);
+    assert_false(state_now()->ready);
+    assert_string_equal(state_now()->reason, "the s-part cannot reach KV worker kv-worker at inproc://test-kv-worker-t");
+    kv_worker_close();
+
+    assert_int_equal(kv_worker_register(streams[0].sequence, 1, 25, 25).status, STATUS_OK); // it is another process now
+    UNTIL(s_part.waiting_count == 0);
+    s_part.steps = 0;
+    until_asked(1);
+    for (uint64_t wait_us = REACH_FIRST_US; wait_us <= 4 * REACH_FIRST_US; wait_us *= 2) {
+        UNTIL(place->reach_wait_us == wait_us);
+        until_asked(1);
+    }
+    generate(gateway, &streams[1], 0, 30, 10);
+    until_asked(1);
+    assert_true(s_part.steps == 0 && !worker(1)->up && !state_now()->ready);
+    assert_int_equal(place->unreachable.count, 1); // line of the log
+    assert_true(place->unreachable.unlogged > 2);
+
+    s_part.loses = s_part.unreachable = 0;
+    UNTIL((members_check(scheduler, clock_now_us()), worker(1)->up));
+    UNTIL((answer_frees(), streams[0].outcome.ended && streams[1].outcome.ended));
+    assert_true(streams[0].tokens == 100 && streams[1].tokens == 10);
+    assert_true(state_now()->ready && place->reach_wait_us == 0);
+    rpc_channel_close(gateway);
+    kv_worker_close();
+    mesh_close();
+}
+
+// It waits alone: what is at another place goes on, and the mesh is ready. The next s-part is asked, too.
+static void a_worker_that_is_not_reached_keeps_no_other_from_work(void **state)
+{
+    (void)state;
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    UNTIL(scheduler->s_part.member.up);
+    s_part.unreachable = 1;
+    assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_OK);
+    until_asked(2);
+    assert_true(!worker(1)->up && state_now()->ready);
+    struct rpc_channel *gateway = gateway_open();
+    generate(gateway, &streams[0], 0, 20, 100);
+    UNTIL(streams[0].outcome.ended);
+    assert_int_equal(streams[0].tokens, 100);
+    until_asked(1);
+    assert_false(worker(1)->up);
+
+    s_part_close();
+    UNTIL(!scheduler->s_part.member.up);
+    UNTIL((members_check(scheduler, clock_now_us()), worker(1)->up)); // nobody says no
+    s_part_open(scheduler->loop);
+    s_part.unreachable = 1;
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    UNTIL((members_check(scheduler, clock_now_us()), scheduler->s_part.member.up && !worker(1)->up));
+    rpc_channel_close(gateway);
+    kv_worker_close();
+    mesh_close();
+}
+
 // `up --device auto` starts workers that say they share the s-part's cores, which is true unless the s-part computes on a device.
 static void a_worker_has_the_cores_beside_an_s_part_on_a_device(void **state)
 {
@@ -459,6 +548,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_clock_put_right_by_days_keeps_no_worker_out),
         cmocka_unit_test(a_worker_whose_tensors_hang_is_down),
         cmocka_unit_test(a_worker_that_loses_its_rows_again_and_again_is_down),
+        cmocka_unit_test(a_worker_that_the_s_part_does_not_reach_is_waited_for),
+        cmocka_unit_test(a_worker_that_is_not_reached_keeps_no_other_from_work),
         cmocka_unit_test(a_worker_has_the_cores_beside_an_s_part_on_a_device),
         cmocka_unit_test(a_model_that_is_refused_once_is_refused_again),
     };
