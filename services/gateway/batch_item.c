@@ -147,10 +147,10 @@ void batch_item_write(struct batch_item *item)
         batch_item_remove(item);
         return;
     }
-    if (clock_now_us() - runner->disk_said_us > BATCH_SAY_US) {
-        runner->disk_said_us = clock_now_us();
-        log_warn("BATCH-DISK", "batch=%s error=%s", item->job->record.id, strerror(errno));
-    }
+    const int number = errno;
+    if (repeat_is_due(&runner->disk_failures, clock_now_us(), ""))
+        log_warn("BATCH-DISK", "batch=%s error=\"%s\" times=%u", item->job->record.id, strerror(number),
+                 runner->disk_failures.count);
     item->state = BATCH_ITEM_ANSWERED;
     item->again_us = clock_now_us() + DISK_PAUSE_MS * 1000ull;
 }

@@ -24,6 +24,12 @@ enum {
     FAILED_MAX = 64, // batches that cannot be opened now and are passed over
 };
 
+static void log_store_failure(struct batch_runner *runner, const struct error *error)
+{
+    if (repeat_is_due(&runner->store_failures, clock_now_us(), ""))
+        log_warn("BATCH-STORE", "error=\"%s\" times=%u", error->text, runner->store_failures.count);
+}
+
 // --- jobs ----------------------------------------------------------------------------------------------------------
 struct choice_of_job {
     struct batch_runner *runner;
@@ -72,10 +78,8 @@ static bool end_job(struct batch_runner *runner, uint32_t index)
     struct error error;
 
     if (batch_job_end(job, runner->config.store, &error) != STATUS_OK) {
-        if (clock_now_us() - runner->disk_said_us > BATCH_SAY_US) {
-            runner->disk_said_us = clock_now_us();
-            log_warn("BATCH-DISK", "batch=%s error=%s", job->record.id, error.text);
-        }
+        if (repeat_is_due(&runner->disk_failures, clock_now_us(), ""))
+            log_warn("BATCH-DISK", "batch=%s error=\"%s\" times=%u", job->record.id, error.text, runner->disk_failures.count);
         return false;
     }
     log_info("BATCH-END", "batch=%s status=%s completed=%llu failed=%llu", job->record.id, batch_status_name(job->record.status),
@@ -93,12 +97,14 @@ static bool open_job(struct batch_runner *runner, struct batch_record *record)
 
     if (!job)
         return false;
-    log_info("BATCH-BEGIN", "batch=%s status=%s", record->id, batch_status_name(record->status));
     runner->jobs[runner->job_count++] = job;
     if (batch_job_open(runner->config.store, record, runner->config.max_lines, runner->config.max_line_bytes, job, &error) ==
-        STATUS_OK)
+        STATUS_OK) {
+        log_info("BATCH-BEGIN", "batch=%s status=%s", job->record.id, batch_status_name(job->record.status));
         return true;
-    log_warn("BATCH-FAILED", "batch=%s error=%s", job->record.id, error.text);
+    }
+    if (error.status == STATUS_NOT_FOUND || repeat_is_due(&runner->disk_failures, clock_now_us(), ""))
+        log_warn("BATCH-FAILED", "batch=%s error=%s", job->record.id, error.text);
     if (error.status != STATUS_NOT_FOUND) { // the disk, say: tried again with the next purge
         batch_job_close(job);
         free(job);
@@ -122,7 +128,7 @@ static void find_jobs(struct batch_runner *runner)
         choice.best_active = 0;
         choice.found = choice.ends = opened = false;
         if (batch_store_each_open(runner->config.store, consider, &choice, &error) != STATUS_OK) {
-            log_warn("BATCH-STORE", "error=%s", error.text);
+            log_store_failure(runner, &error);
             choice.found = false;
         }
         choice.found = choice.found && runner->job_count < BATCH_JOBS_MAX + (choice.ends ? BATCH_JOBS_ENDING_MAX : 0);
@@ -145,7 +151,7 @@ static void check_ending(struct batch_runner *runner, struct batch_job *job, boo
     if (changed || job->look_again) {
         job->look_again = batch_store_is_cancelling(runner->config.store, job->record.id, &cancelled, &error) != STATUS_OK;
         if (job->look_again)
-            log_warn("BATCH-STORE", "error=%s", error.text);
+            log_store_failure(runner, &error);
     }
     if (cancelled)
         batch_job_begin_ending(job, BATCH_CANCELLED);
@@ -169,7 +175,7 @@ static bool save(struct batch_runner *runner, struct batch_job *job, enum batch_
     struct error error;
 
     if (batch_store_set_progress(runner->config.store, job->record.id, status, &job->record.counts, &error) != STATUS_OK) {
-        log_warn("BATCH-STORE", "error=%s", error.text);
+        log_store_failure(runner, &error);
         return false;
     }
     job->saved = job->record.counts;

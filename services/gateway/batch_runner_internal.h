@@ -5,13 +5,13 @@
 #include <pthread.h>
 
 #include "common/base/expiry.h"
+#include "common/base/repeat.h"
 #include "services/gateway/batch_job.h"
 #include "services/gateway/batch_runner.h"
 
 enum {
     BATCH_JOBS_MAX = 32,        // at work at a time
     BATCH_JOBS_ENDING_MAX = 32, // and so many more that only end
-    BATCH_SAY_US = 30000000,    // between two words of a disk that is full
 };
 
 enum batch_item_state { BATCH_ITEM_ASKED, BATCH_ITEM_PAUSED, BATCH_ITEM_ANSWERED };
@@ -50,9 +50,10 @@ struct batch_runner {
     uint32_t item_count;
     struct batch_job *jobs[BATCH_JOBS_MAX + BATCH_JOBS_ENDING_MAX];
     uint32_t job_count, turn;
-    uint64_t saved_us, purged_us, disk_said_us;
-    struct expiry_clock expiry; // windows and files end by it
-    bool busy;                  // there is more to do at once
+    uint64_t saved_us, purged_us;
+    struct repeat disk_failures, store_failures; // of results; of the database
+    struct expiry_clock expiry;                  // windows and files end by it
+    bool busy;                                   // there is more to do at once
 };
 
 // Adds the item of a job's line; line is moved from. Takes the item, which malloc() has given.

@@ -1,9 +1,11 @@
 // batch_store.c: see batch_store.h: names, and the room that each tenant has.
 #include <errno.h>
+#include <fcntl.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/checked.h"
@@ -150,6 +152,25 @@ enum status batch_store_check_upload(struct batch_store *store, const char *tena
     status = batch_store_check_files(store, tenant, 1, error);
     pthread_mutex_unlock(&store->mutex);
     return status;
+}
+
+static uint64_t reserved_bytes(const struct batch_store *store)
+{
+    struct stat about;
+
+    return store->reserve >= 0 && fstat(store->reserve, &about) == 0 ? (uint64_t)about.st_size : 0;
+}
+
+bool batch_store_spend_reserve(struct batch_store *store) { return reserved_bytes(store) > 0 && ftruncate(store->reserve, 0) == 0; }
+
+void batch_store_keep_reserve(struct batch_store *store)
+{
+    if (store->reserve < 0 || reserved_bytes(store) >= BATCH_RESERVE_BYTES)
+        return;
+    sqlite3_wal_checkpoint_v2(store->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL); // what was spent may lie in its journal
+    for (off_t bytes = BATCH_RESERVE_BYTES; bytes >= BATCH_RESERVE_LEAST_BYTES; bytes /= 2)
+        if (posix_fallocate(store->reserve, 0, bytes) == 0)
+            break;
 }
 
 enum status batch_store_sync_names(struct batch_store *store, struct error *error)

@@ -4,6 +4,7 @@
 //   DIR/batches.db     SQLite: a row a file, a row a batch
 //   DIR/files/ID       what was uploaded, and the results of batches
 //   DIR/files/ID.part  an upload that is not complete; removed at start
+//   DIR/reserve        room on the disk that nothing uses until it is full: the database needs some to forget a file, and to be opened
 //
 // A file is there once its row is: its bytes and its name are synced before the row is committed, and a file without a row, or without a
 // batch that is still at work on it, is removed at start. Every look-up names the tenant, so that what belongs to another does not exist.

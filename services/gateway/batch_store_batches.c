@@ -185,10 +185,20 @@ enum status batch_store_list_batches(struct batch_store *store, const struct bat
     return status;
 }
 
+static enum status set_cancelling(struct batch_store *store, const char *id, struct error *error)
+{
+    struct batch_sql sql = batch_sql_open(store->db, "UPDATE batches SET status = ?2, at_3 = ?3 WHERE id = ?1");
+
+    batch_sql_text(&sql, 1, id);
+    batch_sql_number(&sql, 2, BATCH_CANCELLING);
+    batch_sql_number(&sql, 3, now_s());
+    batch_sql_step(&sql);
+    return batch_sql_close(&sql, error);
+}
+
 enum status batch_store_cancel_batch(struct batch_store *store, const char *tenant, const char *id, struct error *error)
 {
     struct batch_record record;
-    struct batch_sql sql;
     enum status status;
 
     pthread_mutex_lock(&store->mutex);
@@ -197,12 +207,10 @@ enum status batch_store_cancel_batch(struct batch_store *store, const char *tena
         status = error_set(error, STATUS_FAILED_PRECONDITION, "Cannot cancel a batch with status '%s'",
                            batch_status_name(record.status));
     if (status == STATUS_OK && record.status < BATCH_CANCELLING) {
-        sql = batch_sql_open(store->db, "UPDATE batches SET status = ?2, at_3 = ?3 WHERE id = ?1");
-        batch_sql_text(&sql, 1, id);
-        batch_sql_number(&sql, 2, BATCH_CANCELLING);
-        batch_sql_number(&sql, 3, now_s());
-        batch_sql_step(&sql);
-        status = batch_sql_close(&sql, error);
+        status = set_cancelling(store, id, error);
+        if (status == STATUS_UNAVAILABLE && batch_store_spend_reserve(store)) // its files can be deleted then
+            status = set_cancelling(store, id, error);
+        batch_store_keep_reserve(store);
     }
     batch_record_free(&record);
     pthread_mutex_unlock(&store->mutex);

@@ -118,17 +118,24 @@ enum status batch_store_get_file(struct batch_store *store, const char *tenant, 
     return status;
 }
 
+static enum status remove_row(struct batch_store *store, const char *id, struct error *error)
+{
+    struct batch_sql sql = batch_sql_open(store->db, "DELETE FROM files WHERE id = ?1");
+
+    batch_sql_text(&sql, 1, id);
+    batch_sql_step(&sql);
+    return batch_sql_close(&sql, error);
+}
+
 // With the mutex held: the row, then the file, whose loss the next start makes up for.
 static enum status remove_file(struct batch_store *store, const struct batch_file *file, struct error *error)
 {
-    struct batch_sql sql = batch_sql_open(store->db, "DELETE FROM files WHERE id = ?1");
     struct batch_tenant *tenant = batch_store_tenant(store, file->tenant);
+    enum status status = remove_row(store, file->id, error);
     char path[BATCH_PATH_BYTES];
-    enum status status;
 
-    batch_sql_text(&sql, 1, file->id);
-    batch_sql_step(&sql);
-    status = batch_sql_close(&sql, error);
+    if (status == STATUS_UNAVAILABLE && batch_store_spend_reserve(store))
+        status = remove_row(store, file->id, error);
     if (status != STATUS_OK)
         return status;
     batch_store_path(store, file->id, false, path);
@@ -137,6 +144,7 @@ static enum status remove_file(struct batch_store *store, const struct batch_fil
     batch_store_count_bytes(store, file->tenant, -(int64_t)file->bytes);
     if (tenant && tenant->files > 0)
         tenant->files--;
+    batch_store_keep_reserve(store);
     return STATUS_OK;
 }
 
@@ -238,8 +246,10 @@ static bool purge_one(struct batch_store *store, uint64_t at_s)
         file = read_file(&sql);
     if (batch_sql_close(&sql, NULL) != STATUS_OK || !found)
         return false;
+    if (remove_file(store, &file, NULL) != STATUS_OK)
+        return false;
     log_info("BATCH-FILE-EXPIRED", "file=%s", file.id);
-    return remove_file(store, &file, NULL) == STATUS_OK;
+    return true;
 }
 
 void batch_store_purge(struct batch_store *store, uint64_t at_s)
@@ -257,5 +267,6 @@ void batch_store_purge(struct batch_store *store, uint64_t at_s)
     batch_sql_number(&sql, 2, at_s > BATCH_KEPT_S ? at_s - BATCH_KEPT_S : 0);
     batch_sql_step(&sql);
     (void)!batch_sql_close(&sql, NULL);
+    batch_store_keep_reserve(store);
     pthread_mutex_unlock(&store->mutex);
 }

@@ -8,7 +8,7 @@
 
 #include "services/gateway/batch_store.h"
 
-enum { BATCH_ID_DIGITS = 24 };
+enum { BATCH_ID_DIGITS = 24, BATCH_RESERVE_BYTES = 1 << 20, BATCH_RESERVE_LEAST_BYTES = 64 << 10 };
 
 struct batch_tenant {
     struct batch_tenant *next;
@@ -20,6 +20,7 @@ struct batch_tenant {
 struct batch_store {
     struct batch_store_config config;
     int lock, folder;      // descriptors; folder: `files`
+    int reserve;           // likewise; -1: none, so a disk that is full stays so
     pthread_mutex_t mutex; // for all below
     sqlite3 *db;
     uint64_t bytes; // of all tenants
@@ -55,6 +56,10 @@ enum status batch_store_count_open(struct batch_store *store, const char *tenant
 enum status batch_store_check_files(struct batch_store *store, const char *tenant, uint64_t more, struct error *error);
 // With the mutex held: the row of a file.
 enum status batch_store_insert_file(struct batch_store *store, const struct batch_file *file, struct error *error);
+// With the mutex held. Gives up the reserve, so that a write that the disk did not take may be tried again. False: there is none.
+bool batch_store_spend_reserve(struct batch_store *store);
+// With the mutex held. Makes the reserve again, as large as there is room for.
+void batch_store_keep_reserve(struct batch_store *store);
 // Syncs the names in `files`.
 enum status batch_store_sync_names(struct batch_store *store, struct error *error);
 // At start: whether the tables have the columns of this gateway.

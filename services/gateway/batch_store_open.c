@@ -101,6 +101,16 @@ static enum status check_no_files(struct batch_store *store, struct error *error
         path, store->config.dir);
 }
 
+// Also gives it up: SQLite needs some room to open a database.
+static void open_reserve(struct batch_store *store)
+{
+    char path[BATCH_PATH_BYTES];
+
+    snprintf(path, sizeof path, "%s/reserve", store->config.dir);
+    store->reserve = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    batch_store_spend_reserve(store);
+}
+
 static enum status open_database(struct batch_store *store, struct error *error)
 {
     char path[BATCH_PATH_BYTES];
@@ -199,7 +209,7 @@ enum status batch_store_open(const struct batch_store_config *config, struct bat
     if (!store)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     store->config = *config;
-    store->lock = store->folder = -1;
+    store->lock = store->folder = store->reserve = -1;
     pthread_mutex_init(&store->mutex, NULL);
     if (strlen(config->dir) > BATCH_PATH_BYTES / 2)
         status = error_set(error, STATUS_INVALID_ARGUMENT, "--batch-dir: the name is too long");
@@ -212,8 +222,10 @@ enum status batch_store_open(const struct batch_store_config *config, struct bat
         status = take_lock(store, error);
     if (status == STATUS_OK)
         status = make_folder(files, error);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
+        open_reserve(store);
         status = open_database(store, error);
+    }
     if (status == STATUS_OK && (store->folder = open(files, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
         status = error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", files, strerror(errno));
     if (status == STATUS_OK)
@@ -224,6 +236,7 @@ enum status batch_store_open(const struct batch_store_config *config, struct bat
         batch_store_close(store);
         return status;
     }
+    batch_store_keep_reserve(store);
     *out = store;
     return STATUS_OK;
 }
@@ -237,6 +250,8 @@ void batch_store_close(struct batch_store *store)
     sqlite3_close(store->db);
     if (store->folder >= 0)
         close(store->folder);
+    if (store->reserve >= 0)
+        close(store->reserve);
     if (store->lock >= 0)
         close(store->lock);
     while ((tenant = store->tenants) != NULL) {

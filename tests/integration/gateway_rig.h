@@ -93,13 +93,15 @@ static inline struct gateway_config make_config(void)
 
 static inline void wait_ready(uint32_t at) { AWAIT(usleep(2000), http_ask(at, "GET", "/ready", "", "") == 200); }
 
+static enum log_level rig_log_level = LOG_ERROR; // set before set_up()
+
 static inline int set_up(void **state)
 {
     struct gateway_config config;
     struct error error;
     (void)state;
 
-    log_threshold = getenv("FD_TEST_LOG") ? LOG_DEBUG : LOG_ERROR;
+    log_threshold = getenv("FD_TEST_LOG") ? LOG_DEBUG : rig_log_level;
     assert_non_null(mkdtemp(folder));
     snprintf(address, sizeof address, "ipc://%s/scheduler.sock", folder);
     write_model();

@@ -44,8 +44,15 @@ static bool refuses(int fd)
            !(atomic_load(&disk) == DISK_FULL_FOR_DATABASE && strstr(path, "/files/"));
 }
 
+// Lines of the log about the database (warnings are not shown), and attempts to save how far a batch is.
+static atomic_uint store_lines, saves;
+
 ssize_t write(int fd, const void *data, size_t bytes)
 {
+    if (fd == STDERR_FILENO && memmem(data, bytes, " warn ", 6) && !getenv("FD_TEST_LOG")) {
+        atomic_fetch_add(&store_lines, memmem(data, bytes, "BATCH-STORE", 11) != NULL);
+        return (ssize_t)bytes;
+    }
     if (!refuses(fd))
         return syscall(SYS_write, fd, data, bytes);
     if (bytes > 1 && atomic_load(&disk) != DISK_READ_ONLY)
@@ -73,6 +80,7 @@ int sqlite3_prepare_v2(sqlite3 *db, const char *text, int bytes, sqlite3_stmt **
 
     if (code != SQLITE_OK && strstr(text, "SELECT 1 FROM batches WHERE id = ?1 AND status = ?2"))
         atomic_fetch_add(&failed_look_ups, 1);
+    atomic_fetch_add(&saves, strstr(text, "UPDATE batches SET at_1 = CASE") != NULL);
     return code;
 }
 
@@ -146,6 +154,8 @@ static void take_string(const struct http_reply *reply, const char *name, char *
     snprintf(out, out_bytes, "%.*s", (int)strcspn(found + strlen(key), "\""), found + strlen(key));
 }
 
+static uint32_t last_tokens_more; // in the next batch
+
 // A batch of so many lines, each with a prompt of 1 to 5 tokens. The name of the batch is written to id.
 static void start_batch(uint32_t lines, uint32_t max_tokens, char id[64])
 {
@@ -158,7 +168,7 @@ static void start_batch(uint32_t lines, uint32_t max_tokens, char id[64])
         length += (size_t)sprintf(body + length,
                                   "{\"custom_id\":\"r%u\",\"method\":\"POST\",\"url\":\"" COMPLETION
                                   "\",\"body\":{\"prompt\":[%.*s],\"max_tokens\":%u}}\n",
-                                  i, (int)(1 + 2 * (i % 5)), "5,6,7,8,9", max_tokens);
+                                  i, (int)(1 + 2 * (i % 5)), "5,6,7,8,9", max_tokens + (i == lines - 1 ? last_tokens_more : 0));
     sprintf(body + length, "\r\n--xyz--\r\n");
     reply = http_call(at, "POST", "/v1/files", FORM, body);
     assert_int_equal(http_status(&reply), 200);
@@ -467,6 +477,29 @@ static void test_full_disk(void **state)
     }
 }
 
+// How far a batch is cannot be saved, which is tried again each second and said now and then.
+static void test_failures_of_the_database(void **state)
+{
+    uint32_t tried, said;
+    char id[64];
+    (void)state;
+
+    fake_set_tokens(&fake, 1, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    last_tokens_more = 1;
+    start_batch(4, 2, id);
+    last_tokens_more = 0;
+    assert_true(fake_wait(&fake, saw_open, 4));
+    atomic_store(&disk, DISK_FULL_FOR_DATABASE);
+    tried = atomic_load(&saves);
+    said = atomic_load(&store_lines);
+    fake_set_tokens(&fake, 2, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED); // all but the last end
+    AWAIT(usleep(10000), atomic_load(&saves) - tried > atomic_load(&store_lines) - said + 1);
+    assert_int_not_equal(atomic_load(&store_lines), said);
+    atomic_store(&disk, DISK_GOOD);
+    fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+    wait_status(id, "completed");
+}
+
 enum { SLOW_UPLOADS = 64 };
 
 // Sends another byte of each upload that is neither answered nor shut; returns how many those are.
@@ -550,8 +583,10 @@ int main(int argc, char **argv)
         CASE(test_cancel_that_is_not_seen),
         CASE(test_uploads_of_one_key),
         CASE(test_full_disk),
+        CASE(test_failures_of_the_database),
         CASE(test_slow_uploads),
     };
+    rig_log_level = LOG_WARN;
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, set_up, tear_down);

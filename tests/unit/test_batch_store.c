@@ -1,7 +1,9 @@
 // test_batch_store.c: what a gateway keeps of files and batches: owners, lists, room, and what it does when its database fails it.
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sqlite3.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -375,6 +377,71 @@ static void test_look_up_that_fails(void **state)
     assert_false(is_cancelling(&record));
 }
 
+// A disk of its own for the folder, which only this process sees. False: that is not allowed here.
+static bool mount_small_disk(void)
+{
+    return (unshare(CLONE_NEWNS) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0) &&
+           mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && mount("fd-batch", folder, "tmpfs", 0, "size=4m") == 0;
+}
+
+// Another program takes what is left of the disk.
+static void fill_disk(void)
+{
+    static const char zeros[4096];
+    char path[96];
+    int fd;
+
+    snprintf(path, sizeof path, "%s/filler", folder);
+    fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    while (write(fd, zeros, sizeof zeros) > 0)
+        continue;
+    assert_int_equal(errno, ENOSPC);
+    close(fd);
+}
+
+// Files of a block each can be deleted, by their owner or when they expire, and batches cancelled, each time the disk is full again; after a start
+// too.
+static void test_full_disk(void **state)
+{
+    enum { FILES = 12 };
+    struct batch_file files[FILES];
+    struct batch_record record;
+    char path[BATCH_PATH_BYTES];
+    struct error error;
+    (void)state;
+
+    batch_store_close(store);
+    if (!mount_small_disk()) {
+        store = open_store();
+        skip();
+    }
+    store = open_store();
+    for (uint32_t i = 0; i < FILES; i++)
+        files[i] = put_file("key-d", "x\n", i == FILES - 1 ? 1 : 0);
+    record = put_batch(&files[0]);
+    for (uint32_t i = 1; i < FILES - 1; i++) {
+        fill_disk();
+        if (batch_store_delete_file(store, "key-d", files[i].id, &error) != STATUS_OK)
+            fail_msg("file %u: %s", i, error.text);
+        if (i != FILES / 2)
+            continue;
+        fill_disk();
+        batch_store_close(store);
+        fill_disk();
+        store = open_store();
+    }
+    fill_disk();
+    batch_store_path(store, files[FILES - 1].id, false, path);
+    batch_store_purge(store, 1);
+    assert_int_equal(access(path, F_OK), -1);
+    fill_disk();
+    if (batch_store_cancel_batch(store, "key-d", record.id, &error) != STATUS_OK)
+        fail_msg("%s", error.text);
+    batch_store_close(store);
+    assert_int_equal(umount(folder), 0);
+    store = open_store();
+}
+
 static void test_needed_files(void **state)
 {
     struct batch_file file = put_file("key-n", "x\n", 1); // has expired
@@ -435,6 +502,7 @@ int main(void)
         cmocka_unit_test(test_needed_files),
         cmocka_unit_test(test_clock_that_is_ahead),
         cmocka_unit_test(test_room_of_results),
+        cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_number_of_files),
         cmocka_unit_test(test_forgotten_batches),
         cmocka_unit_test(test_synced_names),
