@@ -9,9 +9,11 @@
 // so that a wake-up is never lost: a writer either sees it suspended and resumes it, or the reader sees the bytes.
 //
 // An idle stream costs about 600 bytes for this struct, KEEP_OUT_BYTES, and libmicrohttpd's memory pool.
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "common/base/checked.h"
@@ -140,16 +142,40 @@ const char *exchange_header(struct exchange *exchange, const char *name)
     return connection_value(exchange, MHD_HEADER_KIND, name);
 }
 
+// Whether a Host header has an address, or localhost. Any other name may be one of a web site that had its name lead a browser on this machine
+// here (DNS rebinding).
+static bool is_local_host(const char *host)
+{
+    static const char local[] = "localhost";
+    const size_t local_length = sizeof local - 1;
+    const bool has_brackets = *host == '[';
+    const char *name = host + has_brackets;
+    const size_t length = strcspn(name, has_brackets ? "]" : ":");
+    char address[INET6_ADDRSTRLEN] = "";
+    struct in6_addr parsed;
+
+    if (length < sizeof address)
+        memcpy(address, name, length);
+    if (inet_pton(has_brackets ? AF_INET6 : AF_INET, address, &parsed) == 1)
+        return true;
+    return !has_brackets && length >= local_length && strncasecmp(name + length - local_length, local, local_length) == 0 &&
+           (length == local_length || name[length - local_length - 1] == '.');
+}
+
 bool exchange_is_from_this_host(struct exchange *exchange)
 {
-    static const char *const of_proxies[] = {"Forwarded",         "X-Forwarded-For", "X-Forwarded-Host",
-                                             "X-Forwarded-Proto", "X-Real-IP",       "Via"};
+    static const char *const of_proxies[] = {"Forwarded", "X-Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto",
+                                             "X-Real-IP", "X-Client-IP", "True-Client-IP",  "CF-Connecting-IP", "Via"};
     bool is_passed_on = false;
+    const char *host = NULL;
 
     pthread_mutex_lock(&exchange->mutex);
     for (uint32_t i = 0; exchange->connection && i < ARRAY_COUNT(of_proxies);
          i++) // an empty one counts: a proxy adds its own behind it
         is_passed_on = is_passed_on || MHD_lookup_connection_value(exchange->connection, MHD_HEADER_KIND, of_proxies[i]);
+    if (exchange->connection)
+        host = MHD_lookup_connection_value(exchange->connection, MHD_HEADER_KIND, "Host");
+    is_passed_on = is_passed_on || (host && !is_local_host(host));
     pthread_mutex_unlock(&exchange->mutex);
     return exchange->note.client_is_loopback && !is_passed_on;
 }

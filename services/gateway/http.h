@@ -99,7 +99,7 @@ bool exchange_hold_if_alive(struct exchange *exchange);
 const char *exchange_method(const struct exchange *exchange);
 const char *exchange_path(const struct exchange *exchange);               // without query
 const char *exchange_header(struct exchange *exchange, const char *name); // only inside the check and handle callbacks
-// Likewise. Returns whether it was asked on this machine, and not passed on by a proxy for somebody else.
+// Likewise. Returns whether it was asked on this machine, by an address or as localhost, and not passed on by a proxy for somebody else.
 bool exchange_is_from_this_host(struct exchange *exchange);
 const char *exchange_query(struct exchange *exchange, const char *name); // of the URL; as above
 // Joins the values of all headers of the name by commas. Returns their length; 0, and "": there is none, or they do not fit. As above.

@@ -189,10 +189,11 @@ static bool check_route(struct gateway *gateway, struct exchange *exchange, cons
     if (route->key == API_KEY && !check_key(gateway, exchange, error))
         return false;
     if (route->key == ADMIN_KEY && !client_is_admin(gateway, exchange))
-        return api_fail(error, 401, "invalid_admin_key", NULL,
-                        gateway->admin_keys
-                            ? "a key of --admin-key-file is required: Authorization: Bearer KEY"
-                            : "this is answered on the gateway's own machine alone, or with a key of --admin-key-file");
+        return api_fail(
+            error, 401, "invalid_admin_key", NULL,
+            gateway->admin_keys
+                ? "a key of --admin-key-file is required: Authorization: Bearer KEY"
+                : "this is answered on the gateway's own machine alone, asked as localhost or by an address, or with a key of --admin-key-file");
     if (route->kind && !check_type(exchange, error))
         return false;
     if (makes_work && atomic_load_explicit(&gateway->draining, memory_order_relaxed)) {

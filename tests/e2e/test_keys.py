@@ -3,6 +3,7 @@ import concurrent.futures
 import json
 import os
 import re
+import socket
 import ssl
 import subprocess
 import time
@@ -177,9 +178,17 @@ def test_metrics_and_the_mesh_are_for_this_machine_or_for_a_key(start_mesh, tmp_
     mesh = start_mesh()
     for path in ("/metrics", "/mesh/state"):
         assert look(mesh.url, path)[0] == 200
-        for header in ({"X-Forwarded-For": "192.0.2.1"}, {"Forwarded": "for=192.0.2.1"}, {"X-Forwarded-For": ""}, {"Via": "1.1 proxy"}):
+        for host in ("localhost", "LocalHost:8080", "fd.localhost:1", "127.0.0.1", "192.0.2.1:80", "[::1]", "[2001:db8::1]:8080"):
+            assert look(mesh.url, path, Host=host)[0] == 200, host
+        for header in ({"X-Forwarded-For": "192.0.2.1"}, {"Forwarded": "for=192.0.2.1"}, {"X-Forwarded-For": ""}, {"Via": "1.1 proxy"},
+                       *({name: "192.0.2.1"} for name in ("X-Forwarded", "X-Client-IP", "True-Client-IP", "CF-Connecting-IP")),
+                       *({"Host": name} for name in ("evil.example", "evil.example:8080", "notlocalhost", "localhost.evil.example",
+                                                     "127.0.0.1.evil.example", "[evil.example]", "127.0.0.1@evil.example"))):
             status, body = look(mesh.url, path, **header)
-            assert status == 401 and "--admin-key-file" in body
+            assert status == 401 and "--admin-key-file" in body, header
+        with socket.create_connection(("127.0.0.1", int(mesh.url.rpartition(":")[2]))) as plain:  # says no host
+            plain.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+            assert plain.makefile("rb").readline().split()[1] == b"200"
     keys = tmp_path / "keys"
     right, api = make_key(keys, "prometheus"), make_key(tmp_path / "api", "somebody")
     mesh = start_mesh("--admin-key-file", keys, "--api-key-file", tmp_path / "api", "--admin-listen", "127.0.0.1:0")
@@ -189,6 +198,7 @@ def test_metrics_and_the_mesh_are_for_this_machine_or_for_a_key(start_mesh, tmp_
         assert [look(admin, path, Authorization=f"Bearer {key}")[0] for key in (right, api, "fd-wrong")] == [200, 401, 401]
         assert look(admin, path)[0] == 401 and look(admin, path, Authorization=f"Bearer {right}", Forwarded="for=192.0.2.1")[0] == 200
     assert [look(admin, path)[0] for path in ("/health", "/ready", "/version", "/mesh")] == [200] * 4
+    assert look(admin, Authorization=f"Bearer {right}", Host="gateway.example:9464")[0] == 200
     assert ask(mesh.url, right)[0] == 401 and ask(mesh.url, api)[0] == 200
     other = make_key(keys, "new")
     wait_until(lambda: look(admin, Authorization=f"Bearer {other}")[0] == 200, 30, "a new key is not read")

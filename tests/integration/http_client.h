@@ -44,8 +44,9 @@ static inline struct http_reply http_send(uint32_t port, const char *method, con
     struct http_reply reply = {.fd = http_connect(port)};
     size_t size = strlen(body) + strlen(headers) + strlen(path) + 256;
     char *request = malloc(size);
-    int length = snprintf(request, size, "%s %s HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: %zu\r\n%s\r\n%s",
-                          method, path, strlen(body), headers, body);
+    int length = snprintf(request, size,
+                          "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %zu\r\n%s\r\n%s", method, path,
+                          strlen(body), headers, body);
 
     if (reply.fd >= 0 && send(reply.fd, request, (size_t)length, MSG_NOSIGNAL) != length)
         reply.closed = true;
