@@ -2,7 +2,7 @@
 //
 // A connection that goes down loses what was queued. A timer dials again after a backoff that doubles from 50 ms to 2 s, with jitter.
 // A peer that accepts the connection but does not answer the hello within GREETING_US is dropped and dialed again. An address where nobody
-// accepts one is said in the log: nothing else would tell a person that it is a wrong one.
+// accepts one is said in the log: nothing else would tell a person that it is a wrong one. So is one where somebody does, and TLS fails.
 //
 // A host that is gone and a process that is stopped close nothing. A peer that has said nothing for a quarter of its silence_ms is asked whether
 // it is alive (Health.Check); after three questions in a row without a word the connection is given up. Time in which this process does not run
@@ -453,15 +453,15 @@ static void connect_again(void *arg);
 static void say_unreachable(struct rpc_channel *channel)
 {
     const uint64_t now_us = clock_now_us();
+    const char *what = endpoint_is_accepted(&channel->endpoint, channel->address)
+                           ? "somebody accepts connections there, but there is no TLS handshake with it: see TLS-REFUSED"
+                           : "nobody accepts a connection there: check the address, and that the service runs";
 
     if (!channel->config.peer || channel->closing || now_us - channel->down_from_us < UNREACHABLE_US ||
-        !repeat_is_due(&channel->unreachable, now_us, ""))
+        !repeat_is_due(&channel->unreachable, now_us, what))
         return;
-    log_warn(
-        "PEER-UNREACHABLE",
-        "address=%s peer=\"%s\" seconds=%.0f what=\"nobody accepts a connection there: check the address, and that the service runs; "
-        "it is tried again and again\"",
-        channel->address, channel->config.peer, (double)(now_us - channel->down_from_us) * 1e-6);
+    log_warn("PEER-UNREACHABLE", "address=%s peer=\"%s\" seconds=%.0f what=\"%s; it is tried again and again\"", channel->address,
+             channel->config.peer, (double)(now_us - channel->down_from_us) * 1e-6, what);
 }
 
 // The host does not answer at all.

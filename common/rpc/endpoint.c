@@ -253,6 +253,14 @@ const char *endpoint_dial(struct endpoint *endpoint, const char *address)
     return transport ? transport->dial(port, address) : "no memory";
 }
 
+bool endpoint_is_accepted(const struct endpoint *endpoint, const char *address)
+{
+    const uint32_t index = transports_index_of(address);
+    const struct transport *transport = transports_by_address[index];
+
+    return endpoint->opened && endpoint->ports[index] && transport->is_accepted && transport->is_accepted(endpoint->ports[index]);
+}
+
 void endpoint_close(struct endpoint *endpoint)
 {
     if (!endpoint->opened)

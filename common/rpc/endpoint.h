@@ -33,6 +33,8 @@ void endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, uint64_t ma
 // Return what was wrong; NULL: nothing. *port: the bound one of tcp, else 0. One dial an opening.
 const char *endpoint_listen(struct endpoint *endpoint, const char *address, int *port);
 const char *endpoint_dial(struct endpoint *endpoint, const char *address);
+// Whether it is known that somebody accepts connections at the address that is dialed; until endpoint_close().
+bool endpoint_is_accepted(const struct endpoint *endpoint, const char *address);
 // No callback comes any more; what was queued is dropped.
 void endpoint_close(struct endpoint *endpoint);
 // GONE follows.

@@ -61,6 +61,7 @@ struct tls_session *tls_dial(const struct tls_dial_config *config)
         log_debug("TLS-NOT-CONNECTED", "address=%s why=\"%s\"", config->address, why);
         return NULL;
     }
+    atomic_store_explicit(config->is_accepted, true, memory_order_relaxed);
     if (!(session = tls_session_open(config->tls, fd, false, &expected)) || shake_hands(config, session))
         return session;
     tls_session_close(session);

@@ -58,6 +58,8 @@ struct transport {
     // By address; NULL: links come of offers. They return what was wrong, or NULL. *port_number: the bound one of tcp, else 0.
     const char *(*listen)(struct transport_port *port, const char *address, int *port_number);
     const char *(*dial)(struct transport_port *port, const char *address); // once a port; on_link or on_failed follows
+    // Whether somebody has accepted the connection that is dialed, though it need not become a link. NULL: this transport does not know.
+    bool (*is_accepted)(const struct transport_port *port);
 
     // By offer; NULL: links come of addresses. False: nothing can be offered or taken now.
     bool (*offer)(struct transport_port *port, uint32_t id, struct transport_offer *out);        // on_link follows if it is taken

@@ -49,6 +49,7 @@ struct transport_port {
     atomic_uint link_count;   // relaxed: a limit
     struct link *dialing;     // until the owner has it as a link
     atomic_bool has_reserved; // room for the failure of the dial. relaxed: the thread is joined before the owner asks
+    atomic_bool is_accepted;  // see tls_dial.h
 };
 
 struct link {
@@ -427,7 +428,8 @@ static bool connect_link(struct link *link)
     const struct tls_dial_config config = {.tls = link->port->config.tls,
                                            .address = link->address,
                                            .peer_roles = link->port->config.peer_roles,
-                                           .give_up_fd = link->wake_fd}; // nobody else wakes it before it is handed over
+                                           .give_up_fd = link->wake_fd, // nobody else wakes it before it is handed over
+                                           .is_accepted = &link->port->is_accepted};
 
     if (!(link->session = tls_dial(&config)))
         return false;
@@ -550,6 +552,11 @@ static const char *port_dial(struct transport_port *port, const char *address)
     return start_thread(port->dialing) ? NULL : "no thread";
 }
 
+static bool port_is_accepted(const struct transport_port *port)
+{
+    return atomic_load_explicit(&port->is_accepted, memory_order_relaxed);
+}
+
 static void port_close(struct transport_port *port)
 {
     for (uint32_t i = 0; i < port->acceptor_count; i++)
@@ -569,6 +576,7 @@ const struct transport transport_tls = {
     .close = port_close,
     .listen = port_listen,
     .dial = port_dial,
+    .is_accepted = port_is_accepted,
     .start = link_start,
     .allow = link_allow,
     .resume = link_resume,

@@ -34,7 +34,7 @@ static void write_for(const char *folder, const struct rig_ca *signer, const str
 static void open_client(struct pair *pair, struct harness_client *client)
 {
     *client = (struct harness_client){.security = &pair->client_security,
-                                      .config = {.hello.service = "gateway", .peer_roles = RPC_IS_SCHEDULER}};
+                                      .config = {.hello.service = "gateway", .peer = "the server", .peer_roles = RPC_IS_SCHEDULER}};
     harness_open(client, pair->server.address);
 }
 
@@ -143,6 +143,27 @@ static void a_ca_is_replaced(void **state)
     pair_close(&pair);
 }
 
+// A client that refuses the server's certificate goes on to say so, and not that nobody is there.
+static void a_refused_server_is_not_away(void **state)
+{
+    struct pair pair;
+    struct harness_client late;
+    char folder[RIG_PATH_BYTES];
+    (void)state;
+    pair_open(&pair, "refused", 10);
+    struct rpc_security old = pair.client_security;
+    snprintf(folder, sizeof folder, "%.100s/of-another-ca", ca.folder);
+    write_for(folder, &next_ca, &next_ca, RPC_ROLE_GATEWAY, 10);
+    pair.client_security = rig_security(folder);
+    open_client(&pair, &late);
+    HARNESS_UNTIL(&late, strangers_logged("PEER-UNREACHABLE", "peer=\"the server\"", "see TLS-REFUSED") == 1);
+    assert_int_equal(strangers_logged("TLS-REFUSED", "of a CA that is not in ca.pem", NULL), 1);
+    harness_close(&late);
+    rpc_security_close(&pair.client_security);
+    pair.client_security = old;
+    pair_close(&pair);
+}
+
 static void write_text(const char *folder, const char *name, const char *text)
 {
     char path[RIG_PATH_BYTES + 16];
@@ -209,6 +230,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(new_files_are_read_and_old_connections_go_on),
         cmocka_unit_test(a_ca_is_replaced),
+        cmocka_unit_test(a_refused_server_is_not_away),
         cmocka_unit_test(broken_files_change_nothing),
         cmocka_unit_test(a_connection_ends_with_its_certificate),
     };
