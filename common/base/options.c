@@ -420,6 +420,8 @@ enum status options_parse(struct program *program, int argc, char **argv, struct
         return error_set(error, STATUS_INVALID_ARGUMENT, "--log-level is '%s', want debug, info, warn or error", common.log_level);
     program->log_json = common.log_json;
     program->log_file = common.log_file;
+    program->log_max_bytes = common.log_max_bytes;
+    program->log_keep = common.log_keep;
     log_init(program->name, level, common.log_json);
     if (common.log_file && !program->check_only)
         return log_to_file(common.log_file, common.log_max_bytes, common.log_keep, error);

@@ -41,7 +41,9 @@ struct program {
     bool check_only;      // --check: validate and exit
     bool log_json;        // set when logs are JSON lines
     const char *log_file; // NULL: stderr
-    char **operands;      // points to argv + 1, where the operands have been moved
+    uint64_t log_max_bytes;
+    uint32_t log_keep;
+    char **operands; // points to argv + 1, where the operands have been moved
     uint32_t operand_count;
 };
 

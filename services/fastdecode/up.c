@@ -67,6 +67,8 @@ static struct child *add(struct up *up, const char *name, const char *program)
     struct child *child = supervise_add(&up->supervisor, name, path);
     supervise_argument(child, "--log-level=%s", levels[log_threshold]);
     supervise_argument(child, "--log-file=%s/%s.log", up->supervisor.run_dir, name); // rotated there
+    supervise_argument(child, "--log-max-size=%llu", (unsigned long long)up->settings.log_max_bytes);
+    supervise_argument(child, "--log-keep=%u", up->settings.log_keep);
     if (up->settings.log_json)
         supervise_argument(child, "--log-json");
     if (up->settings.mesh_secret_file)

@@ -298,6 +298,8 @@ enum status up_settings_parse(struct up_settings *s, int argc, char **argv, bool
 
     *check_only = program.check_only;
     s->log_json = program.log_json;
+    s->log_max_bytes = program.log_max_bytes;
+    s->log_keep = program.log_keep;
     options_forget_environment(&program); // services get flags: FD_THREADS means something else to a gateway
     return status ? status : check(s, error);
 }

@@ -28,8 +28,8 @@ struct up_settings {
     struct numa_topology topology; // of this machine
     bool worker_a_node;            // each KV worker has a NUMA node; there are several
     uint32_t port, scheduler_port, kv_workers, s_parts, mini_batches, chunk, spacing, draft_tokens, max_batch, context, threads,
-        max_queue, batch_queue, worker_timeout_ms;
-    uint64_t kv_memory;
+        max_queue, batch_queue, worker_timeout_ms, log_keep;
+    uint64_t kv_memory, log_max_bytes;
     const char *otlp_endpoint;
     double request_timeout_s, step_target_ms, trace_sample;
     bool log_json, prefix_cache, calibrate, batch_invariant;

@@ -138,6 +138,11 @@ def test_services_log_json():
     assert json.loads(line)["service"] == "scheduler"
 
 
+def test_services_keep_as_much_of_their_logs_as_is_asked_for():
+    with Mesh("--log-max-size", "4K", "--log-keep", 1, "--kv-workers", 1, "--kv-memory", "64M", "--local-pool", "64M") as mesh:
+        assert {(mesh.option(name, "log-max-size"), mesh.option(name, "log-keep")) for name in SERVICES} == {("4096", "1")}
+
+
 def test_services_log_what_is_asked_for():
     with Mesh("--log-level", "warn", "--kv-memory", "64M", "--local-pool", "64M") as mesh:
         logs = service_logs(mesh)
