@@ -136,9 +136,21 @@ static enum status open_language(const struct gateway_config *config, struct lan
 static enum status open_keys(const struct gateway_config *config, struct keys **keys, struct keys **admin_keys, struct error *error)
 {
     const char *admin = config->admin_key_file;
-    enum status status = config->api_key_file ? keys_open(config->api_key_file, keys, error) : STATUS_OK;
 
-    return !status && admin && strcmp(admin, "open") ? keys_open(admin, admin_keys, error) : status;
+    if (config->api_key_file && keys_open(config->api_key_file, keys, error))
+        return error_prefix(error, "--api-key-file");
+    if (admin && strcmp(admin, "open") && keys_open(admin, admin_keys, error))
+        return error_prefix(error, "--admin-key-file");
+    return STATUS_OK;
+}
+
+// *out NULL: plain HTTP.
+static enum status open_tls(const struct gateway_config *config, struct http_tls **out, struct error *error)
+{
+    *out = NULL;
+    if (!config->tls_cert != !config->tls_key)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--tls-cert and --tls-key go together");
+    return config->tls_cert ? http_tls_open(config->tls_cert, config->tls_key, out, error) : STATUS_OK;
 }
 
 enum status gateway_check(const struct gateway_config *config, struct error *error)
@@ -152,8 +164,8 @@ enum status gateway_check(const struct gateway_config *config, struct error *err
         status = open_keys(config, &keys, &admin_keys, error);
     if (status == STATUS_OK)
         status = rpc_security_check(&config->security, "gateway", error);
-    if (status == STATUS_OK && config->tls_cert && config->tls_key)
-        status = http_tls_open(config->tls_cert, config->tls_key, &tls, error);
+    if (status == STATUS_OK)
+        status = open_tls(config, &tls, error);
     http_tls_close(tls);
     keys_close(admin_keys);
     keys_close(keys);
@@ -305,12 +317,8 @@ static enum status open_admin(struct gateway *gateway, struct error *error)
 static enum status open_front(struct gateway *gateway, struct error *error)
 {
     const struct gateway_config *config = &gateway->config;
-    enum status status = STATUS_OK;
+    enum status status = open_tls(config, &gateway->tls, error);
 
-    if (!config->tls_cert != !config->tls_key)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--tls-cert and --tls-key go together");
-    if (config->tls_cert)
-        status = http_tls_open(config->tls_cert, config->tls_key, &gateway->tls, error);
     if (!status && config->audit_file)
         status = audit_open(config->audit_file, &gateway->audit, error);
     if (!status)

@@ -109,10 +109,10 @@ static enum status read_pair(struct http_tls *tls, struct error *error)
     struct pair *pair = calloc(1, sizeof *pair);
     enum status status = pair ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
 
-    if (!status)
-        status = read_chain(tls->certificate_path, pair, error);
-    if (!status)
-        status = read_key(tls->key_path, pair, error);
+    if (!status && read_chain(tls->certificate_path, pair, error))
+        status = error_prefix(error, "--tls-cert");
+    if (!status && read_key(tls->key_path, pair, error))
+        status = error_prefix(error, "--tls-key");
     if (!status && (pair->chain_count == 0 || !fits(pair)))
         status = error_set(error, STATUS_INVALID_ARGUMENT, "%s is not the key of %s", tls->key_path, tls->certificate_path);
     if (!status && pair->expires_s <= (uint64_t)time(NULL))

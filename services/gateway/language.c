@@ -240,8 +240,9 @@ enum status language_open(const struct language_config *config, struct language 
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     stem = model_stem(config->model_path, &stem_length);
     language->name = config->served_name ? strdup(config->served_name) : strndup(stem, stem_length);
-    status = language->name ? model_open(config->model_path, &model, error)
-                            : error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    status = language->name ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    if (status == STATUS_OK && model_open(config->model_path, &model, error))
+        status = error_prefix(error, "--model");
     if (status == STATUS_OK) {
         language->context = model->shape.context_length;
         if (config->context_tokens)

@@ -269,10 +269,10 @@ enum status load_model(struct s_part *s_part, struct error *error)
 {
     struct engine *engine = &s_part->engine;
     uint64_t began_us = clock_now_us();
-    enum status status = model_open(s_part->settings.model_path, &s_part->model, error);
+    enum status status;
 
-    if (status)
-        return status;
+    if (model_open(s_part->settings.model_path, &s_part->model, error))
+        return error_prefix(error, "--model");
     if (!s_part->settings.context || s_part->settings.context > s_part->model->shape.context_length)
         s_part->settings.context = s_part->model->shape.context_length;
     if ((status = choose_layers(&s_part->settings, s_part->model, error)))

@@ -37,11 +37,20 @@ def test_port_in_use(folder):
     assert f"gateway cannot start: gateway: cannot listen on 127.0.0.1 port {port}: Address already in use" in done.stderr
 
 
-@pytest.mark.parametrize("option", ["--api-key-file", "--chat-template"])
+@pytest.mark.parametrize("option", ["--api-key-file", "--admin-key-file", "--chat-template"])
 def test_missing_file(folder, option):
     done = up(folder, "--port", "0", option, str(folder / "nothing"))
     assert done.returncode == 2  # settings
-    assert "gateway cannot start: gateway: " in done.stderr and "nothing: No such file or directory" in done.stderr
+    assert f"gateway cannot start: gateway: {option}" in done.stderr and "nothing: No such file or directory" in done.stderr
+
+
+@pytest.mark.parametrize("options, says", [
+    (["--tls-cert", "nothing", "--tls-key", "nothing"], "--tls-cert: nothing: "), (["--tls-cert", "nothing"], "--tls-cert and --tls-key go together"),
+    (["--api-key-file", os.devnull], f"--api-key-file: {os.devnull}: the file has no key"), (["--model", "nothing"], "--model: nothing: ")])
+def test_a_gateway_names_the_option(options, says):
+    command = [os.path.join(BUILD, "bin", "gateway"), "--scheduler", "tcp://127.0.0.1:1", "--check", "--model", tiny(), *options]
+    done = run(command)
+    assert done.returncode in (2, 4) and f"gateway: {says}" in done.stderr
 
 
 def test_nothing_starts_again_while_it_ends(folder):
