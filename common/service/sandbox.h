@@ -31,8 +31,8 @@ struct sandbox {
         const char *path; // the caller's, until sandbox_begin()
         bool writes;
     } paths[SANDBOX_PATHS_MAX];
-    bool
-        is_gpu; // its library looks for files that nobody has named, and may start programs: files stay, calls are limited after start()
+    // A GPU's library looks for files that nobody has named, and may start programs: files stay, and calls until start() has ended.
+    bool is_gpu;
     bool limits_calls;
     int landlock; // the version of the kernel's; 0: none
 };
@@ -45,7 +45,8 @@ void sandbox_add(struct sandbox *sandbox, const char *path, bool writes);
 // Adds the files and folders that a program's settings name. Addresses of ipc:// are files.
 void sandbox_name(struct sandbox *sandbox, const struct option *options, uint32_t count);
 
-// To be called before the process has threads of its own; calls are limited for those of its libraries, too. UNAVAILABLE: --sandbox on, and the kernel does not have it.
+// To be called before the process has threads of its own; calls are limited for those of its libraries, too. UNAVAILABLE: --sandbox on, and
+// the kernel does not have it.
 enum status sandbox_begin(struct sandbox *sandbox, struct error *error) MUST_CHECK;
 
 // Once nothing is started any more. As sandbox_begin(). Logs SANDBOX.

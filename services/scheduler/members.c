@@ -57,7 +57,7 @@ static bool is_connected(const struct member *member)
     return member->registered && member->channel && rpc_channel_is_up(member->channel);
 }
 
-// What an s-part reaches, another one may not.
+// Another s-part need not reach what the one before it did.
 static void forget_reached(struct scheduler *scheduler)
 {
     for (uint32_t i = 0; i < scheduler->place_count; i++) {
@@ -176,8 +176,7 @@ static void on_reach_end(void *user, enum status status, const char *text)
         place->reach_wait_us = place->reach_wait_us ? MIN(2 * place->reach_wait_us, (uint64_t)REACH_MOST_US) : REACH_FIRST_US;
         place->reach_again_us = clock_now_us() + place->reach_wait_us;
         if (member->up)
-            members_down(member,
-                         "the s-part does not reach its tensors"); // its process may be gone, too: then this is all to be said
+            members_down(member, "the s-part does not reach its tensors"); // its process may be gone: then this says all
         else
             say_unreachable(member);
     }

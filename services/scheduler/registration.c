@@ -216,7 +216,7 @@ static enum status check_request(const struct scheduler *scheduler, const Fastde
     return check_addresses(scheduler, request, error);
 }
 
-// What is known of the process before it does not count against this one.
+// A process is not blamed for the one before it.
 static void forget_losses(struct place *place)
 {
     place->losses = 0;
