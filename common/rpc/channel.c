@@ -464,11 +464,12 @@ static void say_unreachable(struct rpc_channel *channel)
              channel->config.peer, (double)(now_us - channel->down_from_us) * 1e-6, what);
 }
 
-// The host does not answer at all.
+// The host does not answer at all; or it has accepted, and a handshake that does not end well is said when it ends.
 static void on_slow_dial(void *arg)
 {
     struct rpc_channel *channel = arg;
-    say_unreachable(channel);
+    if (!endpoint_is_accepted(&channel->endpoint, channel->address))
+        say_unreachable(channel);
     channel->timer = loop_reserved_timer(channel->loop, UNREACHABLE_US, on_slow_dial, channel);
 }
 

@@ -115,7 +115,8 @@ static void open_other(void)
     config.api_key_file = key_file;
     config.key_share = 0.25;
     config.max_connections_per_address = 200;
-    snprintf(batch_dir, sizeof batch_dir, "%s/batches", folder);
+    if (!*batch_dir) // once: threads of the other gateway read it
+        snprintf(batch_dir, sizeof batch_dir, "%s/batches", folder);
     config.batch_dir = batch_dir;
     config.batch_concurrency = 4;
     config.body_timeout_s = body_timeout_s;
