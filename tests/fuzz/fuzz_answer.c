@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { KINDS = 4 };
+enum { KINDS = ANSWER_ARGUMENTS + 1 };
 
 struct seen {
     struct text kinds[KINDS];
@@ -21,7 +21,7 @@ static void take(void *arg, const struct answer_event *event)
 {
     struct seen *seen = arg;
 
-    assert_always(event->count > 0 && event->kind < KINDS);
+    assert_always(event->count > 0 && (size_t)event->kind < KINDS);
     if (event->kind == ANSWER_CALL) {
         assert_always(event->call == seen->calls && event->count <= ANSWER_MAX_NAME_BYTES && seen->calls < ANSWER_MAX_CALLS);
         seen->calls++;

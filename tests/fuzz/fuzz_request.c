@@ -19,7 +19,7 @@ static void check(const struct api_request *request)
     uint32_t i, j;
 
     assert_always(request->prompt_count <= API_MAX_PROMPTS && request->stop_count <= API_MAX_STOPS);
-    assert_always(request->n >= 1 && request->n * (request->prompt_count ? request->prompt_count : 1) <= API_MAX_CHOICES ||
+    assert_always((request->n >= 1 && request->n * (request->prompt_count ? request->prompt_count : 1) <= API_MAX_CHOICES) ||
                   request->kind >= API_TOKENIZE);
     assert_always(request->sampling.temperature >= 0 && request->sampling.temperature <= 2 && request->sampling.top_p > 0 &&
                   request->sampling.top_p <= 1);
