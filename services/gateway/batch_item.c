@@ -151,6 +151,10 @@ void batch_item_write(struct batch_item *item)
     if (repeat_is_due(&runner->disk_failures, clock_now_us(), ""))
         log_warn("BATCH-DISK", "batch=%s error=\"%s\" times=%u", item->job->record.id, strerror(number),
                  runner->disk_failures.count);
+    if (batch_job_gives_up(item->job, number)) {
+        batch_item_remove(item);
+        return;
+    }
     item->state = BATCH_ITEM_ANSWERED;
     item->again_us = clock_now_us() + DISK_PAUSE_MS * 1000ull;
 }

@@ -316,6 +316,15 @@ bool batch_job_write(struct batch_job *job, struct batch_store *store, uint64_t 
     return ok;
 }
 
+bool batch_job_gives_up(struct batch_job *job, int reason)
+{
+    const bool gives_up = job->phase == BATCH_JOB_ENDING && job->ends_as == BATCH_CANCELLED &&
+                          (reason == ENOSPC || reason == EDQUOT);
+
+    job->at_end |= gives_up;
+    return gives_up;
+}
+
 // A file that nothing was written to is no result.
 static bool settle(struct batch_store *store, int fd, const char *id, uint64_t bytes, bool *there)
 {
@@ -341,6 +350,8 @@ enum status batch_job_end(struct batch_job *job, struct batch_store *store, stru
                 return status;
         }
         record->counts.total = MAX(record->counts.total, record->counts.completed + record->counts.failed);
+        if (job->phase == BATCH_JOB_ENDING)
+            record->counts.failed = record->counts.total - record->counts.completed; // also lines that were given up
     }
     if (!settle(store, job->output, record->output, job->output_bytes, &record->has_output) ||
         !settle(store, job->errors, record->errors, job->errors_bytes, &record->has_errors))

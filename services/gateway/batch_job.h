@@ -51,7 +51,7 @@ enum batch_validation { BATCH_VALID_MORE, BATCH_VALID, BATCH_INVALID };
 // Looks at some more lines. VALID: the job is RUNNING and its total known. INVALID: the record says why.
 enum batch_validation batch_job_validate(struct batch_job *job, uint32_t lines);
 
-// Cancelled or expired. The job is RUNNING.
+// Cancelled or expired. The job is RUNNING, or expired and is cancelled now.
 void batch_job_begin_ending(struct batch_job *job, enum batch_status ends_as);
 // Why a line has no answer in a job that is ending.
 const struct batch_error *batch_job_ending_error(const struct batch_job *job);
@@ -66,7 +66,11 @@ void batch_job_result_id(const struct batch_job *job, uint64_t number, char out[
 // Writes the result of a line. False: it could not be, and nothing of it is there; errno.
 bool batch_job_write(struct batch_job *job, struct batch_store *store, uint64_t number, const struct batch_result *result);
 
-// All lines have a result: syncs them and ends the batch in the store. May be called again after a failure.
+// After a write that failed with this errno: whether the line, and all that are left, go without a result. True for a job that was cancelled, on a
+// full disk: whoever cancelled it may want to delete its files.
+bool batch_job_gives_up(struct batch_job *job, int reason);
+
+// All lines have a result, or were given up: syncs them and ends the batch in the store. May be called again after a failure.
 enum status batch_job_end(struct batch_job *job, struct batch_store *store, struct error *error) MUST_CHECK;
 
 #endif

@@ -103,7 +103,7 @@ static bool open_job(struct batch_runner *runner, struct batch_record *record)
         log_info("BATCH-BEGIN", "batch=%s status=%s", job->record.id, batch_status_name(job->record.status));
         return true;
     }
-    if (error.status == STATUS_NOT_FOUND || repeat_is_due(&runner->disk_failures, clock_now_us(), ""))
+    if (error.status == STATUS_NOT_FOUND || repeat_is_due(&runner->open_failures, clock_now_us(), job->record.id))
         log_warn("BATCH-FAILED", "batch=%s error=%s", job->record.id, error.text);
     if (error.status != STATUS_NOT_FOUND) { // the disk, say: tried again with the next purge
         batch_job_close(job);
@@ -146,7 +146,7 @@ static void check_ending(struct batch_runner *runner, struct batch_job *job, boo
     bool cancelled = false;
     struct error error;
 
-    if (job->phase != BATCH_JOB_RUNNING)
+    if (job->phase == BATCH_JOB_VALIDATING || job->ends_as == BATCH_CANCELLED)
         return;
     if (changed || job->look_again) {
         job->look_again = batch_store_is_cancelling(runner->config.store, job->record.id, &cancelled, &error) != STATUS_OK;
@@ -155,7 +155,7 @@ static void check_ending(struct batch_runner *runner, struct batch_job *job, boo
     }
     if (cancelled)
         batch_job_begin_ending(job, BATCH_CANCELLED);
-    else if (is_late(runner, &job->record))
+    else if (job->phase == BATCH_JOB_RUNNING && is_late(runner, &job->record))
         batch_job_begin_ending(job, BATCH_EXPIRED);
     else
         return;

@@ -161,16 +161,40 @@ static uint64_t reserved_bytes(const struct batch_store *store)
     return store->reserve >= 0 && fstat(store->reserve, &about) == 0 ? (uint64_t)about.st_size : 0;
 }
 
-bool batch_store_spend_reserve(struct batch_store *store) { return reserved_bytes(store) > 0 && ftruncate(store->reserve, 0) == 0; }
+bool batch_store_spend_reserve(struct batch_store *store)
+{
+    return sqlite3_errcode(store->db) != SQLITE_BUSY && reserved_bytes(store) > 0 && ftruncate(store->reserve, 0) == 0;
+}
 
 void batch_store_keep_reserve(struct batch_store *store)
 {
     if (store->reserve < 0 || reserved_bytes(store) >= BATCH_RESERVE_BYTES)
         return;
+    sqlite3_busy_timeout(store->db, 0);
     sqlite3_wal_checkpoint_v2(store->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL); // what was spent may lie in its journal
+    sqlite3_busy_timeout(store->db, BATCH_BUSY_MS);
     for (off_t bytes = BATCH_RESERVE_BYTES; bytes >= BATCH_RESERVE_LEAST_BYTES; bytes /= 2)
         if (posix_fallocate(store->reserve, 0, bytes) == 0)
             break;
+}
+
+enum status batch_store_insist(struct batch_store *store, batch_store_write_fn *write, const void *arg, struct error *error)
+{
+    enum status status;
+    bool again = true;
+
+    while (again) {
+        status = batch_sql_run(store->db, "BEGIN", error);
+        if (status == STATUS_OK)
+            status = write(store, arg, error);
+        if (status == STATUS_OK)
+            status = batch_sql_run(store->db, "COMMIT", error);
+        again = status == STATUS_UNAVAILABLE && batch_store_spend_reserve(store);
+        if (status != STATUS_OK)
+            (void)!batch_sql_run(store->db, "ROLLBACK", NULL);
+    }
+    batch_store_keep_reserve(store);
+    return status;
 }
 
 enum status batch_store_sync_names(struct batch_store *store, struct error *error)

@@ -185,11 +185,12 @@ enum status batch_store_list_batches(struct batch_store *store, const struct bat
     return status;
 }
 
-static enum status set_cancelling(struct batch_store *store, const char *id, struct error *error)
+static enum status set_cancelling(struct batch_store *store, const void *arg, struct error *error)
 {
+    const struct batch_record *record = arg;
     struct batch_sql sql = batch_sql_open(store->db, "UPDATE batches SET status = ?2, at_3 = ?3 WHERE id = ?1");
 
-    batch_sql_text(&sql, 1, id);
+    batch_sql_text(&sql, 1, record->id);
     batch_sql_number(&sql, 2, BATCH_CANCELLING);
     batch_sql_number(&sql, 3, now_s());
     batch_sql_step(&sql);
@@ -206,12 +207,8 @@ enum status batch_store_cancel_batch(struct batch_store *store, const char *tena
     if (status == STATUS_OK && record.status >= BATCH_COMPLETED && record.status != BATCH_CANCELLED)
         status = error_set(error, STATUS_FAILED_PRECONDITION, "Cannot cancel a batch with status '%s'",
                            batch_status_name(record.status));
-    if (status == STATUS_OK && record.status < BATCH_CANCELLING) {
-        status = set_cancelling(store, id, error);
-        if (status == STATUS_UNAVAILABLE && batch_store_spend_reserve(store)) // its files can be deleted then
-            status = set_cancelling(store, id, error);
-        batch_store_keep_reserve(store);
-    }
+    if (status == STATUS_OK && record.status < BATCH_CANCELLING)
+        status = batch_store_insist(store, set_cancelling, &record, error); // its files can be deleted once it has ended
     batch_record_free(&record);
     pthread_mutex_unlock(&store->mutex);
     return status;
@@ -315,9 +312,28 @@ static enum status add_results(struct batch_store *store, const struct batch_rec
     return batch_store_insert_file(store, &file, error);
 }
 
+struct end {
+    const struct batch_record *record;
+    uint64_t output_bytes, errors_bytes;
+};
+
+static enum status write_end(struct batch_store *store, const void *arg, struct error *error)
+{
+    const struct end *end = arg;
+    const struct batch_record *record = end->record;
+    enum status status = update_end(store, record, error);
+
+    if (status == STATUS_OK && record->has_output)
+        status = add_results(store, record, record->output, "output", end->output_bytes, error);
+    if (status == STATUS_OK && record->has_errors)
+        status = add_results(store, record, record->errors, "error", end->errors_bytes, error);
+    return status;
+}
+
 enum status batch_store_end_batch(struct batch_store *store, const struct batch_record *record, uint64_t output_bytes,
                                   uint64_t errors_bytes, struct error *error)
 {
+    const struct end end = {record, output_bytes, errors_bytes};
     struct batch_tenant *tenant;
     enum status status = STATUS_OK;
 
@@ -327,20 +343,9 @@ enum status batch_store_end_batch(struct batch_store *store, const struct batch_
         return status;
     pthread_mutex_lock(&store->mutex);
     tenant = batch_store_tenant(store, record->tenant);
-    status = batch_sql_run(store->db, "BEGIN", error);
-    if (status == STATUS_OK) {
-        status = update_end(store, record, error);
-        if (status == STATUS_OK && record->has_output)
-            status = add_results(store, record, record->output, "output", output_bytes, error);
-        if (status == STATUS_OK && record->has_errors)
-            status = add_results(store, record, record->errors, "error", errors_bytes, error);
-        if (status == STATUS_OK)
-            status = batch_sql_run(store->db, "COMMIT", error);
-        if (status != STATUS_OK)
-            (void)!batch_sql_run(store->db, "ROLLBACK", NULL);
-        else if (tenant)
-            tenant->files += (uint64_t)record->has_output + record->has_errors;
-    }
+    status = batch_store_insist(store, write_end, &end, error);
+    if (status == STATUS_OK && tenant)
+        tenant->files += (uint64_t)record->has_output + record->has_errors;
     pthread_mutex_unlock(&store->mutex);
     return status;
 }

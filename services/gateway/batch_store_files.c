@@ -118,11 +118,12 @@ enum status batch_store_get_file(struct batch_store *store, const char *tenant, 
     return status;
 }
 
-static enum status remove_row(struct batch_store *store, const char *id, struct error *error)
+static enum status remove_row(struct batch_store *store, const void *arg, struct error *error)
 {
+    const struct batch_file *file = arg;
     struct batch_sql sql = batch_sql_open(store->db, "DELETE FROM files WHERE id = ?1");
 
-    batch_sql_text(&sql, 1, id);
+    batch_sql_text(&sql, 1, file->id);
     batch_sql_step(&sql);
     return batch_sql_close(&sql, error);
 }
@@ -131,11 +132,9 @@ static enum status remove_row(struct batch_store *store, const char *id, struct 
 static enum status remove_file(struct batch_store *store, const struct batch_file *file, struct error *error)
 {
     struct batch_tenant *tenant = batch_store_tenant(store, file->tenant);
-    enum status status = remove_row(store, file->id, error);
+    enum status status = batch_store_insist(store, remove_row, file, error);
     char path[BATCH_PATH_BYTES];
 
-    if (status == STATUS_UNAVAILABLE && batch_store_spend_reserve(store))
-        status = remove_row(store, file->id, error);
     if (status != STATUS_OK)
         return status;
     batch_store_path(store, file->id, false, path);

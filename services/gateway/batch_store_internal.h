@@ -17,6 +17,8 @@ struct batch_tenant {
     uint64_t files; // rows
 };
 
+enum { BATCH_BUSY_MS = 2000 }; // another program may look at the database, or copy it
+
 struct batch_store {
     struct batch_store_config config;
     int lock, folder;      // descriptors; folder: `files`
@@ -56,10 +58,14 @@ enum status batch_store_count_open(struct batch_store *store, const char *tenant
 enum status batch_store_check_files(struct batch_store *store, const char *tenant, uint64_t more, struct error *error);
 // With the mutex held: the row of a file.
 enum status batch_store_insert_file(struct batch_store *store, const struct batch_file *file, struct error *error);
-// With the mutex held. Gives up the reserve, so that a write that the disk did not take may be tried again. False: there is none.
+// With the mutex held, after the database did not take something (UNAVAILABLE). Gives up the reserve, so that it may be tried again. False: there
+// is none, or it is not the disk.
 bool batch_store_spend_reserve(struct batch_store *store);
 // With the mutex held. Makes the reserve again, as large as there is room for.
 void batch_store_keep_reserve(struct batch_store *store);
+typedef enum status batch_store_write_fn(struct batch_store *store, const void *arg, struct error *error);
+// With the mutex held. Writes what makes room, or lets others make it, as one transaction; on a full disk with the reserve.
+enum status batch_store_insist(struct batch_store *store, batch_store_write_fn *write, const void *arg, struct error *error);
 // Syncs the names in `files`.
 enum status batch_store_sync_names(struct batch_store *store, struct error *error);
 // At start: whether the tables have the columns of this gateway.

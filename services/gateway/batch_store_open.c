@@ -14,7 +14,7 @@
 #include "common/base/log.h"
 #include "services/gateway/batch_store_internal.h"
 
-enum { SCHEMA_VERSION = 1, BUSY_MS = 2000 };
+enum { SCHEMA_VERSION = 1 };
 
 static const char schema[] =
     "CREATE TABLE files (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL, purpose TEXT NOT NULL,"
@@ -74,7 +74,7 @@ static enum status take_lock(struct batch_store *store, struct error *error)
                          store->config.dir, owner);
     }
     if (ftruncate(store->lock, 0) != 0 || dprintf(store->lock, "%ld\n", (long)getpid()) < 0)
-        return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, strerror(errno));
+        log_warn("BATCH-LOCK", "file=%s error=\"%s\"", path, strerror(errno)); // it is held, but does not say by whom
     return STATUS_OK;
 }
 
@@ -101,17 +101,15 @@ static enum status check_no_files(struct batch_store *store, struct error *error
         path, store->config.dir);
 }
 
-// Also gives it up: SQLite needs some room to open a database.
 static void open_reserve(struct batch_store *store)
 {
     char path[BATCH_PATH_BYTES];
 
     snprintf(path, sizeof path, "%s/reserve", store->config.dir);
     store->reserve = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    batch_store_spend_reserve(store);
 }
 
-static enum status open_database(struct batch_store *store, struct error *error)
+static enum status try_database(struct batch_store *store, struct error *error)
 {
     char path[BATCH_PATH_BYTES];
     struct batch_sql sql;
@@ -121,7 +119,7 @@ static enum status open_database(struct batch_store *store, struct error *error)
     snprintf(path, sizeof path, "%s/batches.db", store->config.dir);
     if (sqlite3_open_v2(path, &store->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
         return error_set(error, STATUS_UNAVAILABLE, "--batch-dir: %s: %s", path, sqlite3_errmsg(store->db));
-    sqlite3_busy_timeout(store->db, BUSY_MS); // another program may look at it, or copy it
+    sqlite3_busy_timeout(store->db, BATCH_BUSY_MS);
     status = batch_sql_run(store->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY;", error);
     if (status != STATUS_OK) {
         error_prefix(error, "--batch-dir: %s cannot be used (put a copy back, or name another folder)", path);
@@ -151,6 +149,20 @@ static enum status open_database(struct batch_store *store, struct error *error)
     if (status == STATUS_OK)
         status = batch_sql_run(store->db, schema, error);
     return status == STATUS_OK ? batch_sql_run(store->db, "COMMIT", error) : status;
+}
+
+// SQLite needs some room to open a database.
+static enum status open_database(struct batch_store *store, struct error *error)
+{
+    enum status status = try_database(store, error);
+
+    if (status == STATUS_UNAVAILABLE && batch_store_spend_reserve(store)) {
+        sqlite3_close(store->db);
+        status = try_database(store, error);
+    }
+    if (status == STATUS_OK)
+        batch_store_keep_reserve(store);
+    return status;
 }
 
 // Whether anything refers to the file, and whose it is.
@@ -236,7 +248,6 @@ enum status batch_store_open(const struct batch_store_config *config, struct bat
         batch_store_close(store);
         return status;
     }
-    batch_store_keep_reserve(store);
     *out = store;
     return STATUS_OK;
 }

@@ -330,25 +330,36 @@ static void test_gateway_ends(void **state)
     check_results(id, LINES, 5);
 }
 
-// What is in the mesh is taken out of it.
+// What is in the mesh is taken out of it. On a full disk the lines go without errors, and the input can be deleted.
 static void test_cancelled(void **state)
 {
-    char id[64], path[128];
+    static const int disks[] = {DISK_GOOD, DISK_FULL_FOR_FILES};
+    char id[64], path[128], input[64];
     struct http_reply reply;
     (void)state;
 
-    fake_set_tokens(&fake, 2, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
-    start_batch(50, 5, id);
-    assert_true(fake_wait(&fake, saw_open, 4));
-    snprintf(path, sizeof path, "/v1/batches/%s/cancel", id);
-    reply = http_call(at, "POST", path, "", "");
-    assert_int_equal(http_status(&reply), 200);
-    http_free(&reply);
-    wait_status(id, "cancelled");
-    assert_true(fake_wait(&fake, saw_at_most_open, 0));
-    reply = look(id);
-    assert_non_null(strstr(reply.data, "\"request_counts\":{\"total\":50,\"completed\":0,\"failed\":50}"));
-    http_free(&reply);
+    for (size_t i = 0; i < sizeof disks / sizeof disks[0]; i++) {
+        fake_set_tokens(&fake, 2, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
+        start_batch(50, 5, id);
+        assert_true(fake_wait(&fake, saw_open, 4));
+        atomic_store(&disk, disks[i]);
+        snprintf(path, sizeof path, "/v1/batches/%s/cancel", id);
+        reply = http_call(at, "POST", path, "", "");
+        assert_int_equal(http_status(&reply), 200);
+        http_free(&reply);
+        wait_status(id, "cancelled");
+        assert_true(fake_wait(&fake, saw_at_most_open, 0));
+        reply = look(id);
+        assert_non_null(strstr(reply.data, "\"request_counts\":{\"total\":50,\"completed\":0,\"failed\":50}"));
+        assert_int_equal(strstr(reply.data, "\"error_file_id\":null") != NULL, disks[i] != DISK_GOOD);
+        take_string(&reply, "input_file_id", input, sizeof input);
+        http_free(&reply);
+        snprintf(path, sizeof path, "/v1/files/%s", input);
+        reply = http_call(at, "DELETE", path, "", "");
+        assert_int_equal(http_status(&reply), 200);
+        http_free(&reply);
+        atomic_store(&disk, DISK_GOOD);
+    }
 }
 
 // A batch whose results cannot be opened holds up no other.

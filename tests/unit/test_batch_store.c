@@ -399,8 +399,18 @@ static void fill_disk(void)
     close(fd);
 }
 
-// Files of a block each can be deleted, by their owner or when they expire, and batches cancelled, each time the disk is full again; after a start
-// too.
+static off_t reserve_bytes(void)
+{
+    struct stat about;
+    char path[96];
+
+    snprintf(path, sizeof path, "%s/reserve", folder);
+    assert_int_equal(stat(path, &about), 0);
+    return about.st_size;
+}
+
+// Files of a block each can be deleted, by their owner or when they expire, and batches cancelled and ended, each time the disk is full again; after
+// a start too. What another program keeps from the database is no reason to give the reserve away.
 static void test_full_disk(void **state)
 {
     enum { FILES = 12 };
@@ -408,6 +418,7 @@ static void test_full_disk(void **state)
     struct batch_record record;
     char path[BATCH_PATH_BYTES];
     struct error error;
+    sqlite3 *db;
     (void)state;
 
     batch_store_close(store);
@@ -419,7 +430,7 @@ static void test_full_disk(void **state)
     for (uint32_t i = 0; i < FILES; i++)
         files[i] = put_file("key-d", "x\n", i == FILES - 1 ? 1 : 0);
     record = put_batch(&files[0]);
-    for (uint32_t i = 1; i < FILES - 1; i++) {
+    for (uint32_t i = 1; i < FILES - 2; i++) {
         fill_disk();
         if (batch_store_delete_file(store, "key-d", files[i].id, &error) != STATUS_OK)
             fail_msg("file %u: %s", i, error.text);
@@ -427,15 +438,34 @@ static void test_full_disk(void **state)
             continue;
         fill_disk();
         batch_store_close(store);
+        snprintf(path, sizeof path, "%s/lock", folder);
+        assert_int_equal(truncate(path, 0), 0); // as after a gateway that could not write there
         fill_disk();
         store = open_store();
     }
+    fill_disk();
+    snprintf(path, sizeof path, "%s/batches.db", folder);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    const off_t kept = reserve_bytes();
+    assert_true(kept > 0);
+    assert_int_equal(batch_store_delete_file(store, "key-d", files[FILES - 2].id, &error), STATUS_UNAVAILABLE);
+    assert_int_equal(reserve_bytes(), kept);
+    assert_int_equal(sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
     fill_disk();
     batch_store_path(store, files[FILES - 1].id, false, path);
     batch_store_purge(store, 1);
     assert_int_equal(access(path, F_OK), -1);
     fill_disk();
     if (batch_store_cancel_batch(store, "key-d", record.id, &error) != STATUS_OK)
+        fail_msg("%s", error.text);
+    fill_disk();
+    record.status = BATCH_CANCELLED;
+    if (batch_store_end_batch(store, &record, 0, 0, &error) != STATUS_OK)
+        fail_msg("%s", error.text);
+    fill_disk();
+    if (batch_store_delete_file(store, "key-d", files[0].id, &error) != STATUS_OK)
         fail_msg("%s", error.text);
     batch_store_close(store);
     assert_int_equal(umount(folder), 0);
