@@ -23,8 +23,8 @@ static const char *no_place_reason(struct scheduler *scheduler)
         return "the s-part has no local pool";
     if (!member)
         return "no KV worker is up";
-    snprintf(scheduler->reason, sizeof scheduler->reason, "the s-part cannot reach KV worker %s at %s", member->name,
-             member->tensor_address);
+    // Anybody may ask for it, so it does not say where: the log does.
+    snprintf(scheduler->reason, sizeof scheduler->reason, "the s-part cannot reach KV worker %s", member->name);
     return scheduler->reason;
 }
 

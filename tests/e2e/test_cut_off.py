@@ -223,7 +223,7 @@ def test_the_only_worker_cannot_be_reached(hand_made):
     for stream in streams:
         stream.wait_tokens(TOKENS // 3)
     hand_made.relays[0].mode = "closed"
-    said = f"the s-part cannot reach KV worker kv-worker-0 at tcp://127.0.0.1:{hand_made.relays[0].port}"
+    said = "the s-part cannot reach KV worker kv-worker-0"
     wait_until(lambda: why_not_ready(hand_made) == said, 30, lambda: why_not_ready(hand_made) + "\n" + hand_made.logs())
     hand_made.wait_metric("fastdecode_steps_in_flight", lambda count: count == 0)
     steps, refused = hand_made.metric("fastdecode_steps_total"), hand_made.relays[0].refused
