@@ -508,7 +508,8 @@ static void on_group_end(void *user, enum status status, const char *text)
     struct group *group = user;
 
     (void)text;
-    group->status = status ? status : group->status;
+    if (status != STATUS_OK && group->status != STATUS_NOT_FOUND) // a stage's "no" is not made good by what another lacks
+        group->status = status;
     group_ended(group);
 }
 
