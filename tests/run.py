@@ -67,7 +67,7 @@ class Item:
         self.env = dict(os.environ, **(env or {}))
         self.limit_s = LIMIT_S.get(group, DEFAULT_LIMIT_S)
         self.round = 0  # of --repeat
-        self.results = None  # the file that pytest adds a line to after each test
+        self.results = None  # the file that grows after each test of pytest's, and after each group of cmocka's
         self.expired = False
         self.cases = []  # (name, "passed", "failed" or "skipped", text)
 
@@ -75,10 +75,10 @@ class Item:
         """Runs to the end, or until no test finishes any more. Sets cases."""
         with tempfile.TemporaryDirectory(prefix="fd-run-") as folder:
             report, output_path = os.path.join(folder, "report"), os.path.join(folder, "output")
+            self.results = report
             if self.group in PROGRAM_GROUPS:
                 self.env.update(CMOCKA_MESSAGE_OUTPUT="xml", CMOCKA_XML_FILE=report)
             elif self.group in MARKERS:
-                self.results = report
                 self.env.update(FD_RESULTS=report)
             with open(output_path, "wb") as output:
                 process = subprocess.Popen(self.command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -95,7 +95,7 @@ class Item:
                 return process.wait(1)
             except subprocess.TimeoutExpired:
                 pass
-            now = os.path.getsize(self.results) if self.results and os.path.exists(self.results) else 0
+            now = os.path.getsize(self.results) if os.path.exists(self.results) else 0
             if now != size:
                 size, deadline = now, pace.Deadline(self.limit_s)
             if deadline.passed():
@@ -131,12 +131,12 @@ class Item:
 
 
 def junit_cases(path):
-    """(name, outcome, text) of each case in a JUnit file; cmocka writes several documents into one, and none where it was killed."""
+    """(name, outcome, text) of each case in a JUnit file; cmocka writes a document a group into one, and none where it was killed."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            documents = ["<?xml" + part for part in file.read().split("<?xml") if part.strip()]
+            documents = ["<testsuites>" + part.partition("</testsuites>")[0] + "</testsuites>" for part in file.read().split("<testsuites>")[1:]]
         for document in documents:
-            for case in xml.etree.ElementTree.fromstring(document.encode()).iter("testcase"):
+            for case in xml.etree.ElementTree.fromstring(document).iter("testcase"):
                 bad = [e for e in case if e.tag in ("failure", "error")]
                 skipped = any(e.tag == "skipped" for e in case)
                 text = (bad[0].text or bad[0].get("message") or "failed") if bad else ""
