@@ -541,7 +541,7 @@ static void test_slow_uploads(void **state)
         uploads[i] = begin_upload("none");
         assert_true(send(uploads[i].fd, SLOW_PART, strlen(SLOW_PART), MSG_NOSIGNAL) > 0);
     }
-    AWAIT(usleep(50000), send_slowly(uploads) == 0);
+    AWAIT(usleep((useconds_t)pace_us(50000)), send_slowly(uploads) == 0);
     for (uint32_t i = 0; i < SLOW_UPLOADS; i++) {
         http_read_all(&uploads[i]);
         assert_int_equal(http_status(&uploads[i]), 408);
