@@ -67,7 +67,6 @@ class Item:
         self.env = dict(os.environ, **(env or {}))
         self.limit_s = LIMIT_S.get(group, DEFAULT_LIMIT_S)
         self.round = 0  # of --repeat
-        self.results = None  # the file that grows after each test of pytest's, and after each group of cmocka's
         self.expired = False
         self.cases = []  # (name, "passed", "failed" or "skipped", text)
 
@@ -75,7 +74,6 @@ class Item:
         """Runs to the end, or until no test finishes any more. Sets cases."""
         with tempfile.TemporaryDirectory(prefix="fd-run-") as folder:
             report, output_path = os.path.join(folder, "report"), os.path.join(folder, "output")
-            self.results = report
             if self.group in PROGRAM_GROUPS:
                 self.env.update(CMOCKA_MESSAGE_OUTPUT="xml", CMOCKA_XML_FILE=report)
             elif self.group in MARKERS:
@@ -83,19 +81,20 @@ class Item:
             with open(output_path, "wb") as output:
                 process = subprocess.Popen(self.command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                            env=self.env, process_group=0)  # no session of its own, which would have its share of time beside load()
-                code = self.wait(process)
+                code = self.wait(process, report)
             with open(output_path, encoding="utf-8", errors="replace") as file:
                 self.judge(code, file.read(), report)
 
-    def wait(self, process):
-        """Waits for the end. A process that makes no progress gets SIGINT, so that pytest stops its meshes, then its group is ended."""
+    def wait(self, process, report):
+        """Waits for the end. A process that makes no progress gets SIGINT, so that pytest stops its meshes, then its group is ended.
+        Progress is a report that grows: after each test of pytest's, after each group of cmocka's."""
         size, deadline = 0, pace.Deadline(self.limit_s)
         while True:
             try:
                 return process.wait(1)
             except subprocess.TimeoutExpired:
                 pass
-            now = os.path.getsize(self.results) if os.path.exists(self.results) else 0
+            now = os.path.getsize(report) if os.path.exists(report) else 0
             if now != size:
                 size, deadline = now, pace.Deadline(self.limit_s)
             if deadline.passed():

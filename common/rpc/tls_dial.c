@@ -9,8 +9,7 @@
 #include "common/base/log.h"
 #include "common/rpc/address.h"
 #include "common/rpc/dial.h"
-
-enum { DIAL_US = 10000000 };
+#include "common/rpc/transport.h"
 
 // Waits until the socket is ready for the step, or for the end of it all. False: it was given up.
 static bool await(int fd, enum tls_step step, int give_up_fd, uint64_t until_us)
@@ -56,7 +55,7 @@ struct tls_session *tls_dial(const struct tls_dial_config *config)
 
     _Static_assert(sizeof expected.host >= ADDRESS_HOST_BYTES, "a host that can be dialed can be expected");
     if (address_split(config->address, expected.host, port))
-        fd = dial_connect(expected.host, port, config->give_up_fd, DIAL_US, &why);
+        fd = dial_connect(expected.host, port, config->give_up_fd, TRANSPORT_DIAL_MS * 1000ull, &why);
     if (fd < 0) {
         log_debug("TLS-NOT-CONNECTED", "address=%s why=\"%s\"", config->address, why);
         return NULL;

@@ -40,6 +40,8 @@ struct transport_config {
 };
 
 enum { TRANSPORT_NAME_BYTES = 24 };
+// So long a dial waits for an answer: the kernel asks ever more rarely whether a firewall still drops what it sends.
+enum { TRANSPORT_DIAL_MS = 10000 };
 
 // An invitation to connect beside a link. Good once.
 struct transport_offer {

@@ -31,7 +31,6 @@
 
 enum { TX_BATCH = 4, TX_QUEUE_START = 64, TX_QUEUE_MAX = 1 << 16, ACCEPT_PAUSE_MS = 20, LISTENERS_MAX = 4 };
 enum { UNGREETED_BYTES_MAX = 64 << 10 }; // the largest envelope before allow()
-enum { DIAL_MS = 10000 }; // longer, the kernel would ask ever more rarely whether a firewall still drops what it sends
 enum entry_kind { ENTRY_LINK, ENTRY_FAILED, ENTRY_MESSAGE, ENTRY_GONE };
 
 struct listener {
@@ -466,7 +465,7 @@ static const char *port_dial(struct transport_port *port, const char *address)
     }
     nng_stream_dialer_set_bool(port->dialer, NNG_OPT_TCP_NODELAY, true);
     nng_stream_dialer_set_bool(port->dialer, NNG_OPT_TCP_KEEPALIVE, true);
-    nng_aio_set_timeout(port->dial, DIAL_MS);
+    nng_aio_set_timeout(port->dial, TRANSPORT_DIAL_MS);
     nng_stream_dialer_dial(port->dialer, port->dial);
     return NULL;
 }
