@@ -176,3 +176,8 @@ def samples(mesh, name):
 
 def of_place(mesh, name, place):
     return samples(mesh, name).get(f'place="{place}"', 0.0)
+
+
+def left_places(mesh):
+    """Sequences that have left their place so far, by themselves: balanced away, or ended."""
+    return mesh.metric("fastdecode_sequences_moved_total") + mesh.metric("fastdecode_sequences_finished_total")

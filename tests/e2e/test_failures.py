@@ -13,7 +13,7 @@ import time
 import pytest
 
 from conftest import BUILD, PACED, SANITIZED, Mesh, free_port, seconds, spawn, tiny, wait_until
-from streams import Stream, assert_same, body, join_all, of_place, run_all, run_whole, samples, start_all, words
+from streams import Stream, assert_same, body, join_all, left_places, of_place, run_all, run_whole, samples, start_all, words
 
 STREAMS, TOKENS = (6, 64) if SANITIZED else (16, 96)
 REBUILT, FINISHED = "fastdecode_sequences_rebuilt_total", "fastdecode_sequences_finished_total"
@@ -61,11 +61,6 @@ def half_way(mesh):
 def fuller_worker(mesh):
     """The worker with most sequences, and how many: where one of them seems slow, all may have gone to the other."""
     return max((int(of_place(mesh, "fastdecode_place_sequences", name)), name) for name in ("kv-worker-0", "kv-worker-1"))[::-1]
-
-
-def left_places(mesh):
-    """Sequences that have left their place so far, by themselves: balanced away, or ended."""
-    return mesh.metric("fastdecode_sequences_moved_total") + mesh.metric(FINISHED)
 
 
 def arrived_tokens(streams, wanted):
