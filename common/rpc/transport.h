@@ -40,7 +40,7 @@ struct transport_config {
 };
 
 enum { TRANSPORT_NAME_BYTES = 24 };
-// So long a dial waits for an answer: the kernel asks ever more rarely whether a firewall still drops what it sends.
+// How long a dial waits before it is begun anew: the kernel repeats SYN ever more rarely, and would notice late that a firewall lets it through.
 enum { TRANSPORT_DIAL_MS = 10000 };
 
 // An invitation to connect beside a link. Good once.

@@ -508,7 +508,7 @@ static void on_group_end(void *user, enum status status, const char *text)
     struct group *group = user;
 
     (void)text;
-    if (status != STATUS_OK && group->status != STATUS_NOT_FOUND) // a stage's "no" is not made good by what another lacks
+    if (status != STATUS_OK && group->status != STATUS_NOT_FOUND) // NOT_FOUND stands, whatever another stage says
         group->status = status;
     group_ended(group);
 }

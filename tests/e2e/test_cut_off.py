@@ -170,7 +170,7 @@ def cut(mesh, mode):
     mesh.relays[worker].mode = mode
     departed = left_places(mesh) - departed
     assert_same(join_all(streams), wanted)
-    assert 0 < held[worker] <= mesh.metric("fastdecode_sequences_rebuilt_total") + departed
+    assert held[worker] <= mesh.metric("fastdecode_sequences_rebuilt_total") + departed
     assert "it was silent" not in logged(mesh, "scheduler"), "the scheduler hears it all the time"
     said = logged(mesh, "s-part")
 

@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import time
-from itertools import combinations
+from itertools import product
 
 import pytest
 
@@ -269,23 +269,27 @@ def test_bubbles(start_mesh, tmp_path, mini_batches):
     mesh = start_mesh("--s-parts", 2, "--mini-batches", mini_batches, "--kv-workers", 1, "--local-pool", 0, "--kv-memory", "64M", "--trace", trace,
                       **PACED)
     streams = [Stream(mesh.url, body(words(20, i), 200, i)) for i in range(4)]
-    steps, waits, readings = None, None, []
-    for tokens in (20, 110, 130, 150):
+
+    def read_at(tokens):
+        """When it was asked, when it was answered, and what each stage did until then."""
         for stream in streams:
             stream.wait_tokens(tokens)
-        steps = steps or mesh.metric("fastdecode_steps_total")
-        waits = waits or [core_waits(mesh, stage) for stage in range(2)]
         asked = time.monotonic()
         seconds_of = [stage_seconds(mesh, stage) for stage in range(2)]
-        readings.append((asked, time.monotonic(), seconds_of))
+        return asked, time.monotonic(), seconds_of
+
+    read_at(20)
+    steps = mesh.metric("fastdecode_steps_total")
+    waits = [core_waits(mesh, stage) for stage in range(2)]
+    early, late = [read_at(20), read_at(30)], [read_at(140), read_at(150)]
     cores = [max(wait - before.get(path, 0) for path, wait in core_waits(mesh, stage).items()) for stage, before in enumerate(waits)]
     steps = mesh.metric("fastdecode_steps_total") - steps
     join_all(streams)
     waited = []
     for stage in range(2):
-        (began, _, first), (_, ended, last) = readings[0], readings[-1]
+        (began, _, first), (_, ended, last) = early[0], late[-1]
         wall, busy, idle = ended - began, *between(first[stage], last[stage])
-        unknown = min(unknown_share(one, other, stage) for one, other in combinations(readings, 2))
+        unknown = min(unknown_share(one, other, stage) for one, other in product(early, late))
         print(f"stage {stage}: {wall:.3f} s, computing {busy:.3f}, idle {idle}, unknown {unknown:.3f}, without a core up to {cores[stage]:.3f}")
         assert set(idle) == {"pb1", "pb2", "pb3", "r"} and min(idle.values()) >= 0
         assert idle["pb1"] + idle["pb2"] < 0.1 * wall, "nobody prefills"

@@ -242,7 +242,9 @@ int main(void)
         tests[i].name = names[i];
     }
     // A group each: cmocka reports the end of a group, and the runner waits only so long for a report.
-    for (uint32_t i = 0; i <= GRID; i++)
-        failed += _cmocka_run_group_tests("sim_defaults", &tests[i], 1, i ? NULL : read_files, NULL);
+    for (uint32_t i = 0; i <= GRID; i++) {
+        const struct CMUnitTest point[] = {tests[i]};
+        failed += cmocka_run_group_tests_name("sim_defaults", point, i ? NULL : read_files, NULL);
+    }
     return failed;
 }
