@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "common/answer/answer_internal.h"
+#include "common/json/json_text.h"
 
 enum state {
     IN_PREFIX, // "call:"
@@ -70,7 +71,7 @@ static void put_word(struct answer_parser *parser)
 
     while (word->bytes > 0 && answer_is_space(word->data[word->bytes - 1]))
         word->bytes--;
-    json_t *value = json_loadb(word->data ? word->data : "", word->bytes, JSON_DECODE_ANY, NULL);
+    json_t *value = json_text_read(word->data ? word->data : "", word->bytes, JSON_DECODE_ANY, NULL);
     if (value) {
         answer_emit(parser, ANSWER_ARGUMENTS, word->data, word->bytes);
     } else {

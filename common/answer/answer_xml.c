@@ -13,6 +13,7 @@
 
 #include "common/answer/answer_internal.h"
 #include "common/base/checked.h"
+#include "common/json/json_text.h"
 
 enum { TAG_BYTES_MAX = 512 };
 
@@ -148,7 +149,7 @@ static enum verdict take_tag(struct answer_parser *parser)
 static void put_value(struct answer_parser *parser)
 {
     struct text *value = &parser->value;
-    json_t *json = json_loadb(value->data ? value->data : "", value->bytes, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_t *json = json_text_read(value->data ? value->data : "", value->bytes, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
 
     if (json) {
         answer_emit(parser, ANSWER_ARGUMENTS, value->data, value->bytes);

@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/json_limits.h"
+#include "common/json/json_limits.h"
 #include "common/base/status.h"
+#include "common/json/json_text.h"
 
 static const char *const endpoint_paths[] = {
     [BATCH_ENDPOINT_NONE] = "",
@@ -51,8 +52,8 @@ static json_t *load(const char *line, size_t bytes, struct batch_error *error)
         refuse(error, "invalid_json_line", "the line is nested too deeply or has too many values at byte %zu", at);
         return NULL;
     }
-    root = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &reason);
-    if (json_is_object(root))
+    root = json_text_read(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &reason);
+    if (json_text_is_object(root))
         return root;
     for (c = reason.text; !root && *c; c++) // the library quotes the line in some messages
         if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F)
@@ -109,14 +110,14 @@ static bool read_body(json_t *root, bool flex, struct batch_line *out, struct ba
 {
     json_t *body = json_object_get(root, "body"), *tier;
 
-    if (!json_is_object(body))
+    if (!json_text_is_object(body))
         return refuse(error, body ? "invalid_body" : "missing_required_parameter", "'body' must be an object");
     if (json_is_true(json_object_get(body, "stream")))
         return refuse(error, "invalid_body", "'body.stream' must not be true: a result is one line");
     tier = json_object_get(body, "service_tier");
     if (flex && (!tier || json_is_null(tier)) && json_object_set_new(body, "service_tier", json_string("flex")) != 0)
         return refuse(error, "server_error", "out of memory");
-    out->body = json_dumps(body, JSON_COMPACT);
+    out->body = json_text_write(body, false);
     if (!out->body)
         return refuse(error, "server_error", "out of memory");
     out->body_bytes = strlen(out->body);
@@ -173,7 +174,7 @@ static void write_string(FILE *out, const char *text, size_t bytes)
 // JSON keeps its bytes; line ends between its values become spaces, because a result is one line.
 static void write_body(FILE *out, const char *body, size_t bytes)
 {
-    json_t *root = json_loadb(body, bytes, JSON_ALLOW_NUL, NULL);
+    json_t *root = json_text_read(body, bytes, JSON_ALLOW_NUL, NULL);
     size_t i;
 
     while (bytes > 0 && memchr(" \t\r\n", body[bytes - 1], 4))
@@ -223,7 +224,7 @@ void batch_result_write(FILE *out, const struct batch_result *result)
 
 bool batch_result_read(const char *line, size_t bytes, struct batch_result_about *out)
 {
-    json_t *root = json_loadb(line, bytes, JSON_ALLOW_NUL, NULL), *custom_id = json_object_get(root, "custom_id");
+    json_t *root = json_text_read(line, bytes, JSON_ALLOW_NUL, NULL), *custom_id = json_object_get(root, "custom_id");
     json_t *response = json_object_get(root, "response");
     const char *id = json_string_value(json_object_get(root, "id"));
     bool ok = id && custom_id && (json_is_null(custom_id) || json_is_string(custom_id)) && response &&

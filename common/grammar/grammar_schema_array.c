@@ -45,7 +45,7 @@ static struct jschema_set item_with(struct jschema *schema, const struct jschema
         const json_t *item = item_of(schema, form->leaves.ids[i], index);
         if (!item)
             continue;
-        if (!json_is_object(item) && !json_is_boolean(item))
+        if (!json_text_is_object(item) && !json_is_boolean(item))
             jschema_fail(schema, form->leaves.ids[i], "items", STATUS_INVALID_ARGUMENT,
                          "must be a schema: an object, true or false");
         else
@@ -165,7 +165,7 @@ static uint32_t items_with_contains(const struct array *array)
                         .max_found = jschema_count(schema, entry, "maxContains", UINT64_MAX)};
     uint64_t columns = (grid.max_found != UINT64_MAX ? grid.max_found : grid.min_found) + 1;
 
-    if (!json_is_object(contains) && !json_is_boolean(contains))
+    if (!json_text_is_object(contains) && !json_is_boolean(contains))
         return jschema_fail(schema, entry, "contains", STATUS_INVALID_ARGUMENT, "must be a schema: an object, true or false");
     if (grid.min_found == 0 && grid.max_found == UINT64_MAX)
         return items_of(array);

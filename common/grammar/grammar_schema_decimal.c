@@ -6,28 +6,37 @@
 
 #include "common/grammar/grammar_schema_internal.h"
 
-// Reads "-12.5e3", which printf wrote.
-static struct jschema_decimal read_text(const char *text)
+enum { MAX_EXPONENT = 100000 };
+
+// Reads a number of JSON such as "-12.5e3". *is_exact: all of its digits are there.
+static struct jschema_decimal read_text(const char *text, bool *is_exact)
 {
     struct jschema_decimal decimal = {.negative = *text == '-'};
     int32_t point = 0;
     bool is_behind = false;
+    long exponent;
 
-    for (; *text && *text != 'e'; text++) {
+    *is_exact = true;
+    for (; *text && *text != 'e' && *text != 'E'; text++) {
         if (*text == '.') {
             is_behind = true;
         } else if (*text >= '0' && *text <= '9') {
             if (*text != '0' || decimal.count) {
                 if (decimal.count < sizeof decimal.digits)
                     decimal.digits[decimal.count++] = (uint8_t)(*text - '0');
+                else if (*text != '0')
+                    *is_exact = false;
                 point += !is_behind;
             } else {
                 point -= is_behind;
             }
         }
     }
-    if (*text == 'e')
-        point += atoi(text + 1);
+    if (*text) {
+        exponent = strtol(text + 1, NULL, 10);
+        *is_exact &= exponent >= -MAX_EXPONENT && exponent <= MAX_EXPONENT;
+        point += (int32_t)(exponent < -MAX_EXPONENT ? -MAX_EXPONENT : exponent > MAX_EXPONENT ? MAX_EXPONENT : exponent);
+    }
     while (decimal.count && decimal.digits[decimal.count - 1] == 0)
         decimal.count--;
     decimal.point = decimal.count ? point : 0;
@@ -38,19 +47,25 @@ static struct jschema_decimal read_text(const char *text)
 
 struct jschema_decimal jschema_decimal_of(const json_t *number)
 {
-    char text[64];
+    const char *kept = json_text_kept(number);
+    char text[JSON_REAL_BYTES];
+    bool is_exact;
 
-    if (json_is_integer(number)) {
-        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(number));
-        return read_text(text);
-    }
-    // The shortest text that is read as this number is what the author wrote, or as good.
-    for (int digits = 15; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*e", digits - 1, json_real_value(number));
-        if (strtod(text, NULL) == json_real_value(number))
-            break;
-    }
-    return read_text(text);
+    if (json_is_integer(number))
+        snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT, json_integer_value(number));
+    else if (!kept) // the shortest text that is read as this number is what the author wrote, or as good
+        json_text_real(json_real_value(number), text);
+    return read_text(kept ? kept : text, &is_exact);
+}
+
+bool jschema_decimal_is_exact(const json_t *number)
+{
+    const char *kept = json_text_kept(number);
+    bool is_exact = true;
+
+    if (kept)
+        (void)read_text(kept, &is_exact);
+    return is_exact;
 }
 
 uint32_t jschema_decimal_digit(const struct jschema_decimal *decimal, int32_t place)

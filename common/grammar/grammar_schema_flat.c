@@ -91,7 +91,7 @@ static void add(struct run *run, uint32_t entry, const struct chain *up);
 
 static void add_child(struct run *run, const json_t *child, const struct chain *chain, const char *keyword)
 {
-    if (!json_is_object(child) && !json_is_boolean(child))
+    if (!json_text_is_object(child) && !json_is_boolean(child))
         jschema_fail(run->schema, chain->entry, keyword, STATUS_INVALID_ARGUMENT, "must have schemas: objects, true or false");
     else
         add(run, jschema_entry_of(run->schema, child), chain);
@@ -103,9 +103,9 @@ static bool has_complex_value(const json_t *values)
     size_t i;
 
     json_array_foreach (values, i, item)
-        if (json_is_array(item) || json_is_object(item))
+        if (json_is_array(item) || json_text_is_object(item))
             return true;
-    return json_is_object(values);
+    return json_text_is_object(values);
 }
 
 static void add_leaf(struct run *run, uint32_t entry)

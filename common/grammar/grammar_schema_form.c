@@ -8,14 +8,14 @@
 // Whether a scalar is the same value: 1 and 1.0 are.
 static bool is_same(const json_t *a, const json_t *b)
 {
-    if (json_is_number(a) && json_is_number(b)) {
+    if (json_text_is_number(a) && json_text_is_number(b)) {
         struct jschema_decimal left = jschema_decimal_of(a), right = jschema_decimal_of(b);
         return jschema_decimal_compare(&left, &right) == 0;
     }
     return json_equal((json_t *)a, (json_t *)b);
 }
 
-static bool is_complex(const json_t *value) { return json_is_array(value) || json_is_object(value); }
+static bool is_complex(const json_t *value) { return json_is_array(value) || json_text_is_object(value); }
 
 // Keeps of the values those that are in the list, too.
 static void merge_values(struct jschema *schema, struct jschema_form *form, const json_t *const *values, size_t count)
@@ -60,7 +60,7 @@ static void read_bound(struct jschema *schema, struct jschema_form *form, uint32
 
     if (!value || (is_exclusive && json_is_boolean(value)))
         return;
-    if (!json_is_number(value)) {
+    if (!json_text_is_number(value)) {
         jschema_fail(schema, entry, keyword, STATUS_INVALID_ARGUMENT, "must be a number");
         return;
     }

@@ -108,11 +108,11 @@ const json_t *jschema_get(const struct jschema *schema, uint32_t entry, const ch
 uint64_t jschema_count(struct jschema *schema, uint32_t entry, const char *keyword, uint64_t otherwise)
 {
     const json_t *value = jschema_get(schema, entry, keyword);
-    double number = value ? json_number_value(value) : 0;
+    double number = value ? json_text_number(value) : 0;
 
     if (!value)
         return otherwise;
-    if (!json_is_number(value) || number < 0 || number != (double)(uint64_t)(number < 1e18 ? number : 1e18)) {
+    if (!json_text_is_number(value) || number < 0 || number != (double)(uint64_t)(number < 1e18 ? number : 1e18)) {
         jschema_fail(schema, entry, keyword, STATUS_INVALID_ARGUMENT, "must be a whole number of at least 0");
         return otherwise;
     }
@@ -150,7 +150,7 @@ static uint32_t *slot_of(struct jschema *schema, const json_t *value)
 // A hash of all that a value says, in its order. Entries know theirs, so that each value is looked at once. The depth was checked before.
 static uint64_t hash_value(struct jschema *schema, const json_t *value)
 {
-    uint32_t known = json_is_object(value) ? *slot_of(schema, value) : 0;
+    uint32_t known = json_text_is_object(value) ? *slot_of(schema, value) : 0;
     uint64_t hash = (uint64_t)json_typeof(value) + 1;
     const char *key;
     json_t *item;
@@ -168,10 +168,12 @@ static uint64_t hash_value(struct jschema *schema, const json_t *value)
         memcpy(&bits, &number, sizeof bits);
         return mix(hash, bits);
     }
+    if (json_text_kept(value))
+        return mix(hash, hash_bytes(json_text_kept(value), strlen(json_text_kept(value))));
     if (json_is_array(value)) {
         json_array_foreach (value, i, item)
             hash = mix(hash, hash_value(schema, item));
-    } else if (json_is_object(value)) {
+    } else if (json_text_is_object(value)) {
         json_object_foreach ((json_t *)value, key, item)
             hash = mix(mix(hash, hash_bytes(key, strlen(key))), hash_value(schema, item));
     }
@@ -301,7 +303,7 @@ static void walk(struct jschema *schema, const json_t *value, struct jschema_ent
     json_t *item;
     size_t i;
 
-    if (!(json_is_object(value) || json_is_boolean(value)) || jschema_failed(schema))
+    if (!(json_text_is_object(value) || json_is_boolean(value)) || jschema_failed(schema))
         return; // whoever uses it says what is wrong
     if (json_is_boolean(value) || *slot_of(schema, value))
         return;
@@ -324,7 +326,7 @@ static void walk(struct jschema *schema, const json_t *value, struct jschema_ent
                 child.index = (uint32_t)i;
                 walk(schema, item, child);
             }
-        } else if (schema_keywords[k].holds == MAP && json_is_object(held)) {
+        } else if (schema_keywords[k].holds == MAP && json_text_is_object(held)) {
             json_object_foreach ((json_t *)held, key, item) {
                 size_t bytes = strlen(child.step) + strlen(key) + 2;
                 char *step = jschema_take(schema, bytes, 1);
@@ -358,10 +360,15 @@ static bool measure(struct jschema *schema, const json_t *value, uint32_t depth,
                      JSCHEMA_MAX_VALUES);
         return false;
     }
+    if (!jschema_decimal_is_exact(value)) {
+        jschema_fail(schema, JSCHEMA_ROOT, NULL, STATUS_RESOURCE_EXHAUSTED, "the schema has a number of more than %u digits",
+                     JSCHEMA_MAX_DIGITS);
+        return false;
+    }
     json_array_foreach (value, i, item)
         if (!measure(schema, item, depth + 1, count))
             return false;
-    if (json_is_object(value))
+    if (json_text_is_object(value))
         json_object_foreach ((json_t *)value, key, item)
             if (!measure(schema, item, depth + 1, count))
                 return false;
@@ -373,7 +380,7 @@ bool jschema_index(struct jschema *schema, const json_t *root)
     static const char *const no_step = "";
     uint32_t count = 0;
 
-    if (!json_is_object(root) && !json_is_boolean(root)) {
+    if (!json_text_is_object(root) && !json_is_boolean(root)) {
         grammar_builder_fail(schema->builder, STATUS_INVALID_ARGUMENT, "#: a schema is an object, true or false");
         return false;
     }
@@ -401,7 +408,7 @@ bool jschema_index(struct jschema *schema, const json_t *root)
 
 uint32_t jschema_entry_of(struct jschema *schema, const json_t *value)
 {
-    uint32_t slot = json_is_object(value) || json_is_boolean(value) ? *slot_of(schema, value) : 0;
+    uint32_t slot = json_text_is_object(value) || json_is_boolean(value) ? *slot_of(schema, value) : 0;
 
     if (slot)
         return schema->entries[slot - 1].canonical;
@@ -410,7 +417,7 @@ uint32_t jschema_entry_of(struct jschema *schema, const json_t *value)
 
 uint32_t jschema_add_entry(struct jschema *schema, const json_t *value, uint32_t parent, const char *step)
 {
-    if (!json_is_object(value) && !json_is_boolean(value))
+    if (!json_text_is_object(value) && !json_is_boolean(value))
         return jschema_fail(schema, parent, step, STATUS_INVALID_ARGUMENT, "must be a schema: an object, true or false");
     walk(schema, value,
          (struct jschema_entry){.parent = parent,

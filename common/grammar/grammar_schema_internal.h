@@ -15,6 +15,7 @@
 
 #include "common/base/arena.h"
 #include "common/grammar/grammar_schema.h"
+#include "common/json/json_text.h"
 
 enum {
     JSCHEMA_MAX_DEPTH = 128,            // of schemas in each other, and of values and references while a grammar is made
@@ -160,9 +161,10 @@ struct jschema_decimal { // 0.d1d2d3... x 10^point
     bool negative;
     uint8_t count; // of digits, the first and the last of which are not 0; 0: zero
     int32_t point;
-    uint8_t digits[20];
+    uint8_t digits[JSCHEMA_MAX_DIGITS];
 };
 struct jschema_decimal jschema_decimal_of(const json_t *number);
+bool jschema_decimal_is_exact(const json_t *number); // false: it has more digits than jschema_decimal_of() returns
 int jschema_decimal_compare(const struct jschema_decimal *a, const struct jschema_decimal *b);
 bool jschema_decimal_is_integer(const struct jschema_decimal *decimal);
 uint32_t jschema_decimal_digit(const struct jschema_decimal *decimal, int32_t place); // of 10^place

@@ -32,9 +32,9 @@ static void read_patterns(struct jschema *schema, struct jschema_keys *keys, uin
     const char *text;
     json_t *value;
 
-    if (patterns && !json_is_object(patterns))
+    if (patterns && !json_text_is_object(patterns))
         jschema_fail(schema, entry, "patternProperties", STATUS_INVALID_ARGUMENT, "must be an object");
-    if (!json_is_object(patterns))
+    if (!json_text_is_object(patterns))
         return;
     json_object_foreach ((json_t *)patterns, text, value) {
         uint32_t i;
@@ -61,7 +61,7 @@ static void read_names(struct jschema *schema, struct jschema_keys *keys)
 
     for (uint32_t i = 0; ids && i < form->leaves.count; i++) {
         const json_t *names = jschema_get(schema, form->leaves.ids[i], "propertyNames");
-        if (names && !json_is_object(names) && !json_is_boolean(names))
+        if (names && !json_text_is_object(names) && !json_is_boolean(names))
             jschema_fail(schema, form->leaves.ids[i], "propertyNames", STATUS_INVALID_ARGUMENT,
                          "must be a schema: an object, true or false");
         else if (names && !json_is_true(names))
@@ -89,7 +89,7 @@ struct jschema_keys jschema_keys_of(struct jschema *schema, const struct jschema
         const json_t *properties = jschema_get(schema, entry, "properties");
         const char *key;
         json_t *value;
-        if (properties && !json_is_object(properties)) {
+        if (properties && !json_text_is_object(properties)) {
             jschema_fail(schema, entry, "properties", STATUS_INVALID_ARGUMENT, "must be an object");
             break;
         }
@@ -111,7 +111,7 @@ static void add_schema(struct jschema *schema, uint32_t *ids, uint32_t *count, u
 {
     if (!value || json_is_true(value))
         return;
-    if (!json_is_object(value) && !json_is_boolean(value)) {
+    if (!json_text_is_object(value) && !json_is_boolean(value)) {
         jschema_fail(schema, entry, keyword, STATUS_INVALID_ARGUMENT, "must have schemas: objects, true or false");
         return;
     }

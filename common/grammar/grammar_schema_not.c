@@ -14,7 +14,8 @@ static json_t *not_of(const json_t *value) { return json_pack("{s:O}", "not", va
 // {"type": type, keyword: number}
 static json_t *typed_count(const char *type, const char *keyword, const json_t *limit, int add)
 {
-    json_int_t number = (json_int_t)json_number_value(limit) + add;
+    const double given = json_text_number(limit);
+    const json_int_t number = (json_int_t)(given < 1e15 ? given : 1e15) + add;
 
     return number < 0 ? json_false() : json_pack("{s:s, s:I}", "type", type, keyword, number);
 }
@@ -47,7 +48,7 @@ static json_t *negate_values(const json_t *values)
     size_t i;
 
     json_array_foreach (values, i, item) {
-        if (json_is_array(item) || json_is_object(item))
+        if (json_is_array(item) || json_text_is_object(item))
             json_array_append_new(all, json_pack("{s:o}", "not", jschema_only(item)));
         else
             json_array_append(scalars, item);
@@ -115,7 +116,7 @@ static json_t *negate_limit(struct jschema *schema, uint32_t entry, const char *
         if (strcmp(keyword, counts[i][0]) == 0)
             return typed_count(counts[i][1], counts[i][2], value, is_least ? -1 : 1);
     for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
-        if (strcmp(keyword, bounds[i][0]) == 0 && json_is_number(value)) {
+        if (strcmp(keyword, bounds[i][0]) == 0 && json_text_is_number(value)) {
             const bool is_exclusive =
                 json_is_true(jschema_get(schema, entry, is_least ? "exclusiveMinimum" : "exclusiveMaximum")); // of draft 4
             return json_pack("{s:s, s:O}", "type", "number", bounds[is_exclusive ? i + 1 : i][1], value);

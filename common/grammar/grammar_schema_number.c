@@ -24,7 +24,7 @@ static bool read_divisor(struct jschema *schema, const struct jschema_term *term
 {
     struct jschema_decimal decimal;
 
-    if (!json_is_number(term->value) || json_number_value(term->value) <= 0) {
+    if (!json_text_is_number(term->value) || json_text_number(term->value) <= 0) {
         jschema_fail(schema, term->entry, term->keyword, STATUS_INVALID_ARGUMENT, "must be a number greater than 0");
         return false;
     }
@@ -113,7 +113,7 @@ static uint32_t texts_of(struct jschema *schema, const struct jschema_form *form
     for (uint32_t i = 0; nodes && i < count; i++) {
         struct jschema_decimal decimal;
         char text[JSCHEMA_DECIMAL_BYTES];
-        if (!json_is_number(values[i]))
+        if (!json_text_is_number(values[i]))
             continue;
         decimal = jschema_decimal_of(values[i]);
         if (!(form->types & (jschema_decimal_is_integer(&decimal) ? JSCHEMA_INTEGER : JSCHEMA_FRACTION)) ||
@@ -194,7 +194,7 @@ uint32_t jschema_number(struct jschema *schema, const struct jschema_form *form)
     bool has_divisor = jschema_has_term(form, "multipleOf"), is_limited, needs_one_text = false;
 
     for (uint32_t i = 0; i < form->not_value_count; i++)
-        needs_one_text |= json_is_number(form->not_values[i]);
+        needs_one_text |= json_text_is_number(form->not_values[i]);
     for (uint32_t i = 0; i < form->term_count; i++)
         needs_one_text |= form->terms[i].is_negative && strcmp(form->terms[i].keyword, "multipleOf") == 0;
     is_limited = form->min.is_set || form->max.is_set || has_divisor || needs_one_text;

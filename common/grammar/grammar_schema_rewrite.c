@@ -29,7 +29,7 @@ static json_t *rewrite_dependent(struct jschema *schema, uint32_t entry, const c
         else
             jschema_fail(schema, entry, keyword, STATUS_INVALID_ARGUMENT, "must have lists of properties");
     }
-    if (!json_is_object(value))
+    if (!json_text_is_object(value))
         jschema_fail(schema, entry, keyword, STATUS_INVALID_ARGUMENT, "must be an object");
     return json_pack("{s:o}", "allOf", all);
 }
@@ -50,7 +50,7 @@ static json_t *rewrite_enum(const json_t *values)
     size_t i;
 
     json_array_foreach (values, i, item) {
-        if (json_is_array(item) || json_is_object(item))
+        if (json_is_array(item) || json_text_is_object(item))
             json_array_append_new(any, json_pack("{s:O}", "const", item));
         else
             json_array_append(scalars, item);
@@ -67,7 +67,7 @@ static json_t *rewrite_not(struct jschema *schema, uint32_t entry, const json_t 
     const char *reason;
     json_t *made;
 
-    if (!json_is_object(value) && !json_is_boolean(value)) {
+    if (!json_text_is_object(value) && !json_is_boolean(value)) {
         jschema_fail(schema, entry, "not", STATUS_INVALID_ARGUMENT, "must be a schema: an object, true or false");
         return NULL;
     }

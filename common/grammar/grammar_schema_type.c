@@ -24,14 +24,14 @@ static uint32_t types_of_value(const json_t *value)
 {
     struct jschema_decimal decimal;
 
+    if (json_text_is_number(value)) {
+        decimal = jschema_decimal_of(value);
+        return jschema_decimal_is_integer(&decimal) ? JSCHEMA_INTEGER : JSCHEMA_FRACTION;
+    }
     switch (json_typeof(value)) {
     case JSON_NULL: return JSCHEMA_NULL;
     case JSON_TRUE:
     case JSON_FALSE: return JSCHEMA_BOOLEAN;
-    case JSON_INTEGER: return JSCHEMA_INTEGER;
-    case JSON_REAL:
-        decimal = jschema_decimal_of(value);
-        return jschema_decimal_is_integer(&decimal) ? JSCHEMA_INTEGER : JSCHEMA_FRACTION;
     case JSON_STRING: return JSCHEMA_STRING;
     case JSON_ARRAY: return JSCHEMA_ARRAY;
     default: return JSCHEMA_OBJECT;

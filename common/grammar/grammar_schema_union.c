@@ -40,7 +40,7 @@ static bool has_different_consts(struct jschema *schema, const json_t *alternati
 
     for (size_t i = 0; texts && i < count; i++) {
         const json_t *value = json_object_get(json_array_get(alternatives, i), "const");
-        if (!value || json_is_array(value) || json_is_object(value))
+        if (!value || json_is_array(value) || json_text_is_object(value))
             return false;
         texts[i].bytes = jschema_scalar_text(schema, value, &texts[i].count);
         if (!texts[i].bytes)
@@ -84,7 +84,7 @@ static bool add_tag(struct jschema *schema, struct tags *tags, const json_t *val
 {
     struct text text = {0};
 
-    if (json_is_array(value) || json_is_object(value) || !jschema_work(schema, 1) ||
+    if (json_is_array(value) || json_text_is_object(value) || !jschema_work(schema, 1) ||
         !jschema_grow(schema, &tags->texts, tags->count, &tags->capacity, sizeof text))
         return false;
     text.bytes = jschema_scalar_text(schema, value, &text.count);
@@ -147,7 +147,7 @@ static json_t *read_alternatives(struct jschema *schema, uint32_t entry, const c
     }
     alternatives = json_array();
     json_array_foreach (value, i, item) {
-        if (!json_is_object(item) && !json_is_boolean(item))
+        if (!json_text_is_object(item) && !json_is_boolean(item))
             jschema_fail(schema, entry, "oneOf", STATUS_INVALID_ARGUMENT, "must have schemas: objects, true or false");
         if (property)
             json_array_append_new(alternatives, json_pack("{s:[O, {s:[s]}]}", "allOf", item, "required", property));

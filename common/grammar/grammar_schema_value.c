@@ -288,7 +288,7 @@ const char *jschema_scalar_text(struct jschema *schema, const json_t *value, siz
 
     if (json_is_string(value))
         return string_text(schema, value, bytes);
-    if (json_is_number(value)) {
+    if (json_text_is_number(value)) {
         struct jschema_decimal decimal = jschema_decimal_of(value);
         char *number = jschema_take(schema, JSCHEMA_DECIMAL_BYTES, 1);
         if (number)

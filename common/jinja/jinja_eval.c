@@ -99,7 +99,7 @@ static bool eval_slice(struct jinja_run *run, const struct jinja_node *node, str
 static bool arithmetic(struct jinja_run *run, uint16_t op, const struct jinja_value *x, const struct jinja_value *y,
                        struct jinja_value *out)
 {
-    if (x->kind == KIND_FLOAT || y->kind == KIND_FLOAT || op == '/') {
+    if (jinja_is_float(x) || jinja_is_float(y) || op == '/') {
         const double a = jinja_as_double(x), b = jinja_as_double(y);
         if ((op == '/' || op == '%' || op == OP2('/', '/')) && b == 0)
             return jinja_fail(run, "division by zero");
@@ -196,8 +196,8 @@ static bool eval_unary(struct jinja_run *run, const struct jinja_node *node, str
     }
     if (!jinja_is_number(&x))
         return jinja_fail(run, "cannot apply '%c' to %s", node->op, jinja_kind_name(&x));
-    if (x.kind == KIND_FLOAT) {
-        *out = jinja_float(node->op == '-' ? -x.number : x.number);
+    if (jinja_is_float(&x)) {
+        *out = jinja_float(node->op == '-' ? -jinja_as_double(&x) : jinja_as_double(&x));
         return true;
     }
     const struct jinja_value zero = jinja_integer(0);

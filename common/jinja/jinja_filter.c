@@ -176,6 +176,9 @@ FILTER(int)
         }
         if (!to_number(self->string, false, &whole, &number))
             return true;
+    } else if (self->kind == KIND_WRITTEN) {
+        *out = *self;
+        return true;
     } else if (self->kind == KIND_FLOAT) {
         number = self->number;
     } else {
@@ -204,9 +207,9 @@ FILTER(float)
 FILTER(abs)
 {
     (void)arguments;
-    if (!jinja_is_number(self) || (self->kind != KIND_FLOAT && jinja_as_integer(self) == INT64_MIN))
+    if (!jinja_is_number(self) || (!jinja_is_float(self) && jinja_as_integer(self) == INT64_MIN))
         return jinja_fail(run, "cannot take 'abs' of %s", jinja_kind_name(self));
-    *out = self->kind == KIND_FLOAT ? jinja_float(fabs(self->number)) : jinja_integer(llabs(jinja_as_integer(self)));
+    *out = jinja_is_float(self) ? jinja_float(fabs(jinja_as_double(self))) : jinja_integer(llabs(jinja_as_integer(self)));
     return true;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/json/json_text.h"
 
 // Authors of templates expect the known roles; any other role is the client's text.
 static bool is_known_role(const char *role)
@@ -61,6 +62,12 @@ static bool convert(struct jinja_run *run, const json_t *json, int depth, bool i
         return false;
     if (depth > JINJA_MAX_VALUE_DEPTH)
         return jinja_fail(run, "values nest deeper than %d", JINJA_MAX_VALUE_DEPTH);
+    const char *written = json_text_kept(json);
+    if (written) {
+        const bool ok = jinja_string_value(run, written, strlen(written), true, out);
+        out->kind = KIND_WRITTEN;
+        return ok;
+    }
     switch (json_typeof(json)) {
     case JSON_OBJECT: return convert_object(run, json, depth, is_message, out);
     case JSON_ARRAY: return convert_list(run, json, depth, false, out);

@@ -1,6 +1,7 @@
 // jinja_print.c: values as text, the way Python's str(), repr() and json.dumps() write them.
 #include "common/jinja/jinja_char.h"
 #include "common/jinja/jinja_run.h"
+#include "common/json/json_text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,33 +11,25 @@
 #include <utf8proc.h>
 
 // The shortest digits that read back as the same number, laid out as Python does.
-static void format_float(double number, bool json, char *out, size_t out_bytes)
+static void format_float(double number, bool json, char out[JSON_REAL_BYTES])
 {
-    char digits[40];
     if (isnan(number) || isinf(number)) {
-        snprintf(out, out_bytes, "%s%s", number < 0 ? "-" : "",
+        snprintf(out, JSON_REAL_BYTES, "%s%s", number < 0 ? "-" : "",
                  isnan(number) ? (json ? "NaN" : "nan") : (json ? "Infinity" : "inf"));
         return;
     }
-    int precision = 0;
-    do
-        snprintf(digits, sizeof digits, "%.*e", precision, number);
-    while (strtod(digits, NULL) != number && ++precision < 17);
-    const int exponent = atoi(strchr(digits, 'e') + 1);
-    if (exponent < -4 || exponent >= 16)
-        snprintf(out, out_bytes, "%s", digits);
-    else
-        snprintf(out, out_bytes, "%.*f", precision > exponent ? precision - exponent : 1, number);
+    json_text_real(number, out);
 }
 
 static bool append_scalar(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value, bool json)
 {
-    char text[400];
+    char text[JSON_REAL_BYTES];
     switch (value->kind) {
     case KIND_NONE: return jinja_append_text(run, builder, json ? "null" : "None");
     case KIND_BOOL: return jinja_append_text(run, builder, value->boolean ? (json ? "true" : "True") : (json ? "false" : "False"));
     case KIND_INTEGER: snprintf(text, sizeof text, "%lld", (long long)value->integer); break;
-    case KIND_FLOAT: format_float(value->number, json, text, sizeof text); break;
+    case KIND_WRITTEN: return jinja_append(run, builder, value->string);
+    case KIND_FLOAT: format_float(value->number, json, text); break;
     default: return jinja_fail(run, "%s cannot be printed%s", jinja_kind_name(value), json ? " as JSON" : "");
     }
     return jinja_append_text(run, builder, text);

@@ -61,7 +61,8 @@ bool jinja_get_path(struct jinja_run *run, const struct jinja_value *object, con
 const char *jinja_kind_name(const struct jinja_value *value);
 bool jinja_truth(const struct jinja_value *value);
 bool jinja_is_sequence(const struct jinja_value *value); // LIST, TUPLE, LAZY, VIEW
-bool jinja_is_number(const struct jinja_value *value);   // BOOL, INTEGER, FLOAT
+bool jinja_is_number(const struct jinja_value *value);   // BOOL, INTEGER, FLOAT, WRITTEN
+bool jinja_is_float(const struct jinja_value *value);    // FLOAT, WRITTEN
 double jinja_as_double(const struct jinja_value *value);
 int64_t jinja_as_integer(const struct jinja_value *value); // BOOL, INTEGER
 bool jinja_equal(struct jinja_run *run, const struct jinja_value *x, const struct jinja_value *y, bool *equal);

@@ -16,6 +16,7 @@ enum jinja_kind {
     KIND_BOOL,
     KIND_INTEGER,
     KIND_FLOAT,
+    KIND_WRITTEN, // a number that fits neither, by its text: counts as a float, and is printed as it is written
     KIND_STRING,
     KIND_LIST,
     KIND_TUPLE,
@@ -54,9 +55,9 @@ struct jinja_value {
         bool boolean;
         int64_t integer;
         double number;
-        const struct jinja_string *string;
-        const struct jinja_list *list; // LIST, TUPLE, LAZY, VIEW
-        struct jinja_dict *dict;       // DICT, NAMESPACE (the only one that changes)
+        const struct jinja_string *string; // STRING, WRITTEN
+        const struct jinja_list *list;     // LIST, TUPLE, LAZY, VIEW
+        struct jinja_dict *dict;           // DICT, NAMESPACE (the only one that changes)
         const struct jinja_loop *loop;
         const struct jinja_macro *macro;
     };

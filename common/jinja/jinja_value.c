@@ -1,28 +1,37 @@
 // jinja_value.c: operations on values: truth, equality, order, iteration.
 #include "common/jinja/jinja_types.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/jinja/jinja_char.h"
 #include "common/jinja/jinja_run.h"
+#include "common/json/json_text.h"
 
 // --- kinds --------------------------------------------------------------------------------------------------------------
 
 const char *jinja_kind_name(const struct jinja_value *value)
 {
-    static const char *const names[] = {"nothing",     "undefined", "none",    "a boolean",   "an integer", "a float",
-                                        "a string",    "a list",    "a tuple", "a generator", "a view",     "a mapping",
-                                        "a namespace", "loop",      "a macro", "a function"};
+    static const char *const names[] = {"nothing",   "undefined",   "none",   "a boolean", "an integer",  "a float",
+                                        "a number",  "a string",    "a list", "a tuple",   "a generator", "a view",
+                                        "a mapping", "a namespace", "loop",   "a macro",   "a function"};
     return names[value->kind];
 }
 
 bool jinja_is_sequence(const struct jinja_value *value) { return value->kind >= KIND_LIST && value->kind <= KIND_VIEW; }
-bool jinja_is_number(const struct jinja_value *value) { return value->kind >= KIND_BOOL && value->kind <= KIND_FLOAT; }
+bool jinja_is_number(const struct jinja_value *value) { return value->kind >= KIND_BOOL && value->kind <= KIND_WRITTEN; }
+bool jinja_is_float(const struct jinja_value *value) { return value->kind == KIND_FLOAT || value->kind == KIND_WRITTEN; }
 int64_t jinja_as_integer(const struct jinja_value *value) { return value->kind == KIND_BOOL ? value->boolean : value->integer; }
 double jinja_as_double(const struct jinja_value *value)
 {
-    return value->kind == KIND_FLOAT ? value->number : (double)jinja_as_integer(value);
+    char text[JSON_NUMBER_BYTES_MAX + 1];
+
+    if (value->kind != KIND_WRITTEN)
+        return value->kind == KIND_FLOAT ? value->number : (double)jinja_as_integer(value);
+    snprintf(text, sizeof text, "%.*s", (int)value->string->length, value->string->bytes);
+    return strtod(text, NULL);
 }
 
 bool jinja_truth(const struct jinja_value *value)
@@ -34,6 +43,7 @@ bool jinja_truth(const struct jinja_value *value)
     case KIND_BOOL: return value->boolean;
     case KIND_INTEGER: return value->integer != 0;
     case KIND_FLOAT: return value->number != 0;
+    case KIND_WRITTEN: return true;
     case KIND_STRING: return value->string->length != 0;
     case KIND_LIST:
     case KIND_TUPLE:
@@ -118,8 +128,8 @@ static bool equal_at(struct jinja_run *run, const struct jinja_value *x, const s
     if (depth > JINJA_MAX_VALUE_DEPTH)
         return jinja_fail(run, "values nest deeper than %d", JINJA_MAX_VALUE_DEPTH);
     if (jinja_is_number(x) && jinja_is_number(y)) {
-        *equal = x->kind == KIND_FLOAT || y->kind == KIND_FLOAT ? jinja_as_double(x) == jinja_as_double(y)
-                                                                : jinja_as_integer(x) == jinja_as_integer(y);
+        *equal = jinja_is_float(x) || jinja_is_float(y) ? jinja_as_double(x) == jinja_as_double(y)
+                                                        : jinja_as_integer(x) == jinja_as_integer(y);
         return true;
     }
     if (x->kind != y->kind)
@@ -169,7 +179,7 @@ static bool order_at(struct jinja_run *run, const struct jinja_value *x, const s
     if (depth > JINJA_MAX_VALUE_DEPTH)
         return jinja_fail(run, "values nest deeper than %d", JINJA_MAX_VALUE_DEPTH);
     if (jinja_is_number(x) && jinja_is_number(y)) {
-        if (x->kind == KIND_FLOAT || y->kind == KIND_FLOAT) {
+        if (jinja_is_float(x) || jinja_is_float(y)) {
             const double a = jinja_as_double(x), b = jinja_as_double(y);
             *order = (a > b) - (a < b);
         } else {

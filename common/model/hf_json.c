@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/json_limits.h"
+#include "common/json/json_limits.h"
 
 static enum status parse(const char *label, const void *bytes, uint64_t byte_count, json_type type, json_t **out,
                          struct error *error)

@@ -8,7 +8,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/base/json_limits.h"
+#include "common/json/json_limits.h"
 #include "common/base/median.h"
 
 enum {

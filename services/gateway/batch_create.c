@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/json/json_text.h"
 #include "services/gateway/batch_api_internal.h"
 #include "services/gateway/schema_internal.h"
 
@@ -49,7 +50,7 @@ static bool read_metadata(json_t *root, struct batch_record *out, struct api_err
 
     if (!metadata || json_is_null(metadata))
         return true;
-    if (!json_is_object(metadata))
+    if (!json_text_is_object(metadata))
         return api_fail(error, 400, "invalid_type", "metadata", "'metadata' must be an object, not %s", schema_type_name(metadata));
     if (json_object_size(metadata) > METADATA_MAX)
         return api_fail(error, 400, "invalid_value", "metadata", "'metadata' has %zu pairs, the most is %d",
@@ -64,7 +65,7 @@ static bool read_metadata(json_t *root, struct batch_record *out, struct api_err
             return api_fail(error, 400, "invalid_value", "metadata", "a pair in 'metadata' is longer than %d and %d bytes",
                             METADATA_KEY_BYTES, METADATA_VALUE_BYTES);
     }
-    out->metadata = json_dumps(metadata, JSON_COMPACT);
+    out->metadata = json_text_write(metadata, false);
     return out->metadata || api_no_memory(error);
 }
 

@@ -6,6 +6,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/text.h"
+#include "common/json/json_text.h"
 
 // --- finding out ----------------------------------------------------------------------------------------------------------
 #define PROBE_KEY "probe_key"
@@ -16,10 +17,10 @@ static bool has(const struct chat_output *output, const char *text)
     return output->length > 0 && memmem(output->text, output->length, text, strlen(text));
 }
 
-// Renders a call in one form. Returns whether its arguments come out as they should: not quoted twice, not as Python prints them.
-static bool renders_call(const struct chat_template *chat, bool empty, bool text)
+// Renders a call with arguments, which it takes over. Returns whether they come out as they should: not quoted twice, not as Python
+// prints them.
+static bool renders_call(const struct chat_template *chat, bool empty, json_t *arguments)
 {
-    json_t *arguments = text ? json_string("{\"" PROBE_KEY "\": \"" PROBE_VALUE "\"}") : json_pack("{s:s}", PROBE_KEY, PROBE_VALUE);
     json_t *messages = json_pack("[{s:s,s:s},{s:s,s:o,s:[{s:s,s:s,s:{s:s,s:o}}]},{s:s,s:s,s:s,s:s}]", "role", "user", "content",
                                  "u", "role", "assistant", "content", empty ? json_string("") : json_null(), "tool_calls", "id",
                                  "probecall", "type", "function", "function", "name", "probe", "arguments", arguments, "role",
@@ -67,10 +68,13 @@ void conversation_probe(const struct chat_template *chat, const char *source, si
     for (int i = 0; i < 4 && !out->has_calls; i++) {
         out->content_empty = i & 1;
         out->arguments_text = i & 2;
-        out->has_calls = renders_call(chat, out->content_empty, out->arguments_text);
+        out->has_calls = renders_call(chat, out->content_empty,
+                                      out->arguments_text ? json_string("{\"" PROBE_KEY "\": \"" PROBE_VALUE "\"}")
+                                                          : json_pack("{s:s}", PROBE_KEY, PROBE_VALUE));
     }
     if (!out->has_calls)
         out->content_empty = out->arguments_text = false;
+    out->takes_broken = out->has_calls && renders_call(chat, out->content_empty, json_string("{" PROBE_VALUE));
     if (!memmem(source, length, "reasoning_content", strlen("reasoning_content")) &&
         memmem(source, length, "thinking", strlen("thinking")))
         out->reasoning_key = "thinking";
@@ -83,17 +87,6 @@ static json_t *text_value(struct text *text)
 
     text_free(text);
     return value;
-}
-
-static void append_json(struct text *out, const json_t *value)
-{
-    char *dump = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
-
-    if (dump)
-        text_string(out, dump);
-    else
-        out->failed = true;
-    free(dump);
 }
 
 static void append_content(struct text *out, const json_t *message)
@@ -124,7 +117,7 @@ static bool describe_tools(const struct conversation_form *form, json_t *message
         text_string(&text, "\n\n");
     text_string(&text, how);
     for (size_t i = 0; i < json_array_size(tools); i++) {
-        append_json(&text, json_object_get(json_array_get(tools, i), "function"));
+        json_text_append(&text, json_object_get(json_array_get(tools, i), "function"), false);
         text_string(&text, "\n");
     }
     text_string(&text, answer);
@@ -148,9 +141,9 @@ static bool write_calls(json_t *message)
     for (size_t i = 0; i < json_array_size(calls); i++) {
         const json_t *function = json_object_get(json_array_get(calls, i), "function");
         text_string(&text, text.bytes ? "\n{\"name\":" : "{\"name\":");
-        append_json(&text, json_object_get(function, "name"));
+        json_text_append(&text, json_object_get(function, "name"), false);
         text_string(&text, ",\"arguments\":");
-        append_json(&text, json_object_get(function, "arguments"));
+        json_text_append(&text, json_object_get(function, "arguments"), false);
         text_string(&text, "}");
     }
     json_object_del(message, "tool_calls");
@@ -226,15 +219,12 @@ static bool write_plain(json_t *messages)
 static bool shape_call(const struct conversation_form *form, json_t *function)
 {
     json_t *arguments = json_object_get(function, "arguments");
-    char *dump;
-    bool ok;
 
-    if (!form->arguments_text || !json_is_object(arguments))
-        return true;
-    dump = json_dumps(arguments, 0);
-    ok = dump && json_object_set_new(function, "arguments", json_string_nocheck(dump)) == 0;
-    free(dump);
-    return ok;
+    if (form->arguments_text && json_text_is_object(arguments))
+        return json_object_set_new(function, "arguments", json_text_string(arguments, true)) == 0;
+    if (json_is_string(arguments) && !form->takes_broken)
+        return json_object_set_new(function, "arguments", json_pack("{s:O}", "arguments", arguments)) == 0;
+    return true;
 }
 
 static bool shape_message(const struct conversation_form *form, json_t *message)

@@ -18,6 +18,7 @@ struct conversation_form {
     bool has_system;           // it takes a system message
     bool content_empty;        // a content that is null becomes ""
     bool arguments_text;       // the arguments of calls are JSON in a string
+    bool takes_broken;         // it also renders arguments that are no JSON, as text
     const char *reasoning_key; // what it calls the reasoning of a message
 };
 

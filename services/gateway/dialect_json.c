@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-#include "common/base/json_limits.h"
+#include "common/json/json_limits.h"
 #include "common/base/log.h"
+#include "common/json/json_text.h"
 #include "services/gateway/schema_internal.h"
 
 // clang-format off
@@ -130,11 +131,11 @@ void dialect_append_arguments(const char *data, size_t bytes, struct text *out)
 {
     size_t at;
     const bool fits = bytes > 0 && json_check_limits(data, bytes, API_MAX_DEPTH, API_MAX_VALUES, &at) == JSON_WITHIN;
-    json_t *arguments = fits ? json_loadb(data, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL) : NULL;
+    json_t *arguments = fits ? json_text_read(data, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL) : NULL;
 
     if (bytes == 0) {
         text_string(out, "{}");
-    } else if (json_is_object(arguments)) {
+    } else if (json_text_is_object(arguments)) {
         text_append(out, data, bytes);
     } else {
         text_string(out, "{\"arguments\":");

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/json/json_text.h"
 #include "services/gateway/dialect_json.h"
 #include "services/gateway/dialect_messages_ask.h"
 #include "services/gateway/schema_internal.h"
@@ -73,18 +74,15 @@ static bool take_use(struct ask *ask, const char *where, const json_t *block, st
 {
     const json_t *id = json_object_get(block, "id"), *name = json_object_get(block, "name"),
                  *input = json_object_get(block, "input");
-    char *dumped;
     json_t *arguments, *message;
     bool ok;
 
-    if (!json_is_string(id) || !json_is_string(name) || !json_is_object(input))
+    if (!json_is_string(id) || !json_is_string(name) || !(json_text_is_object(input) || json_is_string(input)))
         return api_fail(ask->error, 400, "invalid_type", where, "'%s' must have the strings 'id' and 'name' and the object 'input'",
                         where);
     if (!begin_message(ask, building))
         return false;
-    dumped = json_dumps(input, JSON_COMPACT);
-    arguments = dumped ? json_string(dumped) : NULL;
-    free(dumped);
+    arguments = json_is_string(input) ? json_incref((json_t *)(uintptr_t)input) : json_text_string(input, false);
     ok = arguments && dialect_add_call(ask->messages, id, name, arguments, &message);
     json_decref(arguments);
     return ok;
@@ -156,7 +154,7 @@ static bool take_message(struct ask *ask, size_t index, const json_t *given)
     size_t i;
 
     snprintf(where, sizeof where, "messages[%zu]", index);
-    if (!json_is_object(given))
+    if (!json_text_is_object(given))
         return dialect_wrong_type(ask->error, where, "an object", given);
     if (!schema_is_string(role, "user") && !schema_is_string(role, "assistant"))
         return api_fail(ask->error, 400, "invalid_value", where, "'%s.role' must be 'user' or 'assistant'", where);
@@ -248,7 +246,7 @@ static bool take_tool_choice(struct ask *ask, json_t *chat)
 
     if (!choice)
         return true;
-    if (!json_is_object(choice))
+    if (!json_text_is_object(choice))
         return dialect_wrong_type(ask->error, "tool_choice", "an object", choice);
     if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")) &&
         !dialect_set_new(chat, "parallel_tool_calls", json_false()))
@@ -269,7 +267,7 @@ static bool take_thinking_mode(struct ask *ask, json_t *chat)
 
     if (!thinking)
         return true;
-    if (!json_is_object(thinking))
+    if (!json_text_is_object(thinking))
         return dialect_wrong_type(ask->error, "thinking", "an object", thinking);
     const int enable = !schema_is_string(json_object_get(thinking, "type"), "disabled");
     return dialect_set_new(chat, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", enable));
@@ -280,7 +278,7 @@ static bool take_format(struct ask *ask, json_t *chat, const char *where, const 
 {
     const json_t *schema = json_object_get(format, "schema");
 
-    if (!json_is_object(format))
+    if (!json_text_is_object(format))
         return dialect_wrong_type(ask->error, where, "an object", format);
     if (!schema_is_string(json_object_get(format, "type"), "json_schema"))
         return api_fail(ask->error, 400, "invalid_value", where, "'%s.type' must be 'json_schema'", where);
@@ -297,7 +295,7 @@ static bool take_output(struct ask *ask, json_t *chat)
                  *format = dialect_member(config, "format"), *older = dialect_member(body, "output_format"),
                  *effort = dialect_member(config, "effort");
 
-    if (config && !json_is_object(config))
+    if (config && !json_text_is_object(config))
         return dialect_wrong_type(ask->error, "output_config", "an object", config);
     if (effort && !(schema_is_string(effort, "max") ? dialect_set_new(chat, "reasoning_effort", json_string("xhigh"))
                                                     : dialect_set(chat, "reasoning_effort", effort)))

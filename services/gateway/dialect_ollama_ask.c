@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/json/json_text.h"
 #include "services/gateway/dialect_json.h"
 #include "services/gateway/dialect_ollama_ask.h"
 #include "services/gateway/schema_internal.h"
@@ -47,7 +48,7 @@ static bool take_options(const json_t *body, json_t *chat, struct api_error *err
     const char *known[ARRAY_COUNT(options) + 1];
     size_t i;
 
-    if (given && !json_is_object(given))
+    if (given && !json_text_is_object(given))
         return dialect_wrong_type(error, "options", "an object", given);
     for (i = 0; i < ARRAY_COUNT(options); i++) {
         known[i] = options[i].option;
@@ -87,7 +88,7 @@ static bool take_format(const json_t *body, json_t *chat, struct api_error *erro
         return true;
     if (schema_is_string(format, "json"))
         return dialect_set_new(chat, "response_format", json_pack("{s:s}", "type", "json_object"));
-    if (!json_is_object(format))
+    if (!json_text_is_object(format))
         return dialect_wrong_type(error, "format", "'json' or a schema", format);
     return dialect_set_new(chat, "response_format",
                            json_pack("{s:s, s:{s:s, s:O}}", "type", "json_schema", "json_schema", "name", "format", "schema",
@@ -136,9 +137,10 @@ static bool take_calls(json_t *messages, const json_t *calls, size_t index, json
     for (i = 0; ok && i < json_array_size(calls); i++) {
         const json_t *function = json_object_get(json_array_get(calls, i), "function");
         json_t *arguments = NULL, *id = json_sprintf("call_%zu_%zu", index, i);
-        char *dumped = json_dumps(json_object_get(function, "arguments"), JSON_COMPACT | JSON_ENCODE_ANY);
-        arguments = json_string(dumped ? dumped : "{}");
-        free(dumped);
+        const json_t *given = dialect_member(function, "arguments");
+        arguments = !given                  ? json_string("{}")
+                    : json_is_string(given) ? json_incref((json_t *)(uintptr_t)given) // JSON as OpenAI's clients have it
+                                            : json_text_string(given, false);
         ok = id && arguments && dialect_add_call(messages, id, json_object_get(function, "name"), arguments, &message);
         json_decref(id);
         json_decref(arguments);
@@ -154,7 +156,7 @@ static bool take_message(json_t *messages, size_t index, const json_t *given, st
     char where[64];
 
     snprintf(where, sizeof where, "messages[%zu]", index);
-    if (!json_is_object(given))
+    if (!json_text_is_object(given))
         return dialect_wrong_type(error, where, "an object", given);
     if (!json_is_string(role) || schema_has_zero(role))
         return api_fail(error, 400, "invalid_type", where, "'%s.role' must be a string", where);

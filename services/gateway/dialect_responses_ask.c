@@ -16,7 +16,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/base/json_limits.h"
+#include "common/json/json_limits.h"
+#include "common/json/json_text.h"
 #include "services/gateway/dialect_json.h"
 #include "services/gateway/dialect_responses_ask.h"
 #include "services/gateway/response_store.h"
@@ -177,7 +178,7 @@ static bool take_item(struct ask *ask, size_t index, const json_t *item)
     char where[64];
 
     snprintf(where, sizeof where, "input[%zu]", index);
-    if (!json_is_object(item))
+    if (!json_text_is_object(item))
         return dialect_wrong_type(ask->error, where, "an object", item);
     if (!type || schema_is_string(type, "message"))
         return take_message(ask, where, item);
@@ -240,7 +241,7 @@ static bool take_previous(struct ask *ask)
                         "the conversation of that response has more than %d values: messages and their parts count",
                         API_MAX_VALUES);
     }
-    ask->messages = kept.failed ? NULL : json_loadb(kept.data, kept.bytes, JSON_ALLOW_NUL, NULL);
+    ask->messages = kept.failed ? NULL : json_text_read(kept.data, kept.bytes, JSON_ALLOW_NUL, NULL);
     text_free(&kept);
     return ask->messages != NULL;
 }
@@ -270,7 +271,7 @@ static bool check_refused(struct ask *ask)
             return dialect_unsupported(ask->error, "include", " of other than 'reasoning.encrypted_content'");
     if (store && !json_is_boolean(store))
         return dialect_wrong_type(ask->error, "store", "a boolean", store);
-    return !metadata || json_is_object(metadata) || dialect_wrong_type(ask->error, "metadata", "an object", metadata);
+    return !metadata || json_text_is_object(metadata) || dialect_wrong_type(ask->error, "metadata", "an object", metadata);
 }
 
 static bool take_tools(struct ask *ask, json_t *chat)
@@ -295,7 +296,7 @@ static bool take_tools(struct ask *ask, json_t *chat)
     json_decref(out);
     if (!ok || !choice)
         return ok;
-    if (json_is_object(choice) && schema_is_string(json_object_get(choice, "type"), "function"))
+    if (json_text_is_object(choice) && schema_is_string(json_object_get(choice, "type"), "function"))
         return dialect_set_new(chat, "tool_choice", dialect_function(choice, "parameters"));
     return dialect_set(chat, "tool_choice", choice);
 }
@@ -308,7 +309,7 @@ static bool take_format(struct ask *ask, json_t *chat)
     json_t *schema, *out;
     bool ok;
 
-    if (text && !json_is_object(text))
+    if (text && !json_text_is_object(text))
         return dialect_wrong_type(ask->error, "text", "an object", text);
     if (!dialect_set(chat, "verbosity", dialect_member(text, "verbosity")))
         return false;
@@ -332,7 +333,7 @@ static bool take_others(struct ask *ask, json_t *chat)
         return dialect_wrong_type(ask->error, "max_output_tokens", "an integer", most);
     if (most && json_integer_value(most) < 1)
         return api_fail(ask->error, 400, "invalid_value", "max_output_tokens", "'max_output_tokens' must be at least 1");
-    if (reasoning && !json_is_object(reasoning))
+    if (reasoning && !json_text_is_object(reasoning))
         return dialect_wrong_type(ask->error, "reasoning", "an object", reasoning);
     if (truncation && !schema_is_string(truncation, "auto") && !schema_is_string(truncation, "disabled"))
         return api_fail(ask->error, 400, "invalid_value", "truncation", "'truncation' must be 'auto' or 'disabled'");
@@ -362,17 +363,11 @@ static bool put_messages(struct ask *ask, json_t *chat)
 }
 
 // --- what the answer needs ----------------------------------------------------------------------------------------
-static int append_dump(const char *data, size_t bytes, void *out)
-{
-    text_append(out, data, bytes);
-    return 0;
-}
-
 static void echo(struct text *out, const char *name, const json_t *value, const char *otherwise)
 {
     text_format(out, ",\"%s\":", name);
     if (value)
-        out->failed |= json_dump_callback(value, append_dump, out, JSON_COMPACT | JSON_ENCODE_ANY) != 0;
+        json_text_append(out, value, false);
     else
         text_string(out, otherwise);
 }
@@ -424,7 +419,7 @@ static bool make_own(struct ask *ask)
     snprintf(own->tenant, sizeof own->tenant, "%s", given->tenant);
     own->store = given->store;
     if (own->store && !json_is_false(json_object_get(given->body, "store"))) {
-        conversation.failed |= json_dump_callback(ask->messages, append_dump, &conversation, JSON_COMPACT) != 0;
+        json_text_append(&conversation, ask->messages, false);
         own->kept = !conversation.failed && response_store_begin(own->store, own->tenant, own->id, &conversation, clock_now_us());
         text_free(&conversation);
     }

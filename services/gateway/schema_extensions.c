@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/json/json_text.h"
 #include "services/gateway/schema_internal.h"
 
 #define TRUNCATION_MOST 1e9
@@ -56,7 +57,7 @@ bool schema_read_stream_options(struct schema_run *run, const char *name, const 
 {
     struct api_request *out = run->out;
 
-    if (!json_is_object(value))
+    if (!json_text_is_object(value))
         return schema_wrong_type(run, name, "an object", value);
     return read_switch(run, value, "include_usage", "stream_options.include_usage", &out->include_usage) &&
            read_switch(run, value, "continuous_usage_stats", "stream_options.continuous_usage_stats", &out->continuous_usage);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/json/json_text.h"
 #include "services/gateway/schema_internal.h"
 
 enum { FORM_TEXT_BYTES_MAX = 256 << 10 };
@@ -51,13 +52,13 @@ static bool set_schema(struct schema_run *run, const char *name, const json_t *v
             return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu bytes, the most is %d", name,
                             json_string_length(value), FORM_TEXT_BYTES_MAX);
         json_t *parsed =
-            json_loadb(json_string_value(value), json_string_length(value), JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+            json_text_read(json_string_value(value), json_string_length(value), JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
         if (!parsed)
             return api_fail(run->error, 400, "invalid_value", name, "'%s' is not valid JSON: %s", name, why.text);
         run->out->form.owned = parsed;
         value = parsed;
     }
-    if (!json_is_object(value) && !json_is_boolean(value))
+    if (!json_text_is_object(value) && !json_is_boolean(value))
         return schema_wrong_type(run, name, "a JSON Schema", value);
     run->out->form.json = value;
     return true;
@@ -131,7 +132,7 @@ static bool read_named_schema(struct schema_run *run, const json_t *value)
 
     if (!value)
         return api_fail(run->error, 400, "missing_required_parameter", where, "'%s' is required", where);
-    if (!json_is_object(value))
+    if (!json_text_is_object(value))
         return schema_wrong_type(run, where, "an object", value);
     if (name && !json_is_string(name) && !json_is_null(name))
         return schema_wrong_type(run, "response_format.json_schema.name", "a string", name);
@@ -147,7 +148,7 @@ bool schema_read_response_format(struct schema_run *run, const char *name, const
 {
     const json_t *type = json_object_get(value, "type");
 
-    if (!json_is_object(value) || !json_is_string(type))
+    if (!json_text_is_object(value) || !json_is_string(type))
         return schema_wrong_type(run, name, "an object with a 'type'", value);
     if (schema_is_string(type, "text"))
         return true;
@@ -157,7 +158,7 @@ bool schema_read_response_format(struct schema_run *run, const char *name, const
         return api_fail(run->error, 400, "unsupported_parameter", "response_format.type",
                         "'response_format.type' must be 'text', 'json_object' or 'json_schema'");
     const json_t *schema = json_object_get(value, "schema"); // as llama.cpp and Together take it
-    if (schema && !json_is_null(schema) && json_is_object(schema) && json_object_size(schema))
+    if (schema && !json_is_null(schema) && json_text_is_object(schema) && json_object_size(schema))
         return set_schema(run, "response_format.schema", schema);
     return set_form(run, name, API_FORM_OBJECT);
 }
@@ -204,7 +205,7 @@ bool schema_read_structured_outputs(struct schema_run *run, const char *name, co
     json_t *member;
     char where[96];
 
-    if (!json_is_object(value))
+    if (!json_text_is_object(value))
         return schema_wrong_type(run, name, "an object", value);
     json_object_foreach ((json_t *)(uintptr_t)value, key, member) {
         snprintf(where, sizeof where, "%s.%.40s", name, key);

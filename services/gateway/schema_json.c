@@ -1,5 +1,6 @@
 // schema_json.c: a body as a JSON object, within limits.
-#include "common/base/json_limits.h"
+#include "common/json/json_limits.h"
+#include "common/json/json_text.h"
 #include "services/gateway/schema_internal.h"
 
 static bool check_size(const char *body, size_t bytes, struct api_error *error)
@@ -25,7 +26,7 @@ json_t *schema_parse_json(const char *body, size_t bytes, struct api_error *erro
     }
     if (!check_size(body, bytes, error))
         return NULL;
-    root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &reason);
+    root = json_text_read(body, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &reason);
     if (!root) {
         // the library quotes the body in some messages: replace what is not plain text
         char *at;
@@ -36,7 +37,7 @@ json_t *schema_parse_json(const char *body, size_t bytes, struct api_error *erro
                  reason.position);
         return NULL;
     }
-    if (json_is_object(root))
+    if (json_text_is_object(root))
         return root;
     api_fail(error, 400, "invalid_json", NULL, "the body must be a JSON object, not %s", schema_type_name(root));
     json_decref(root);

@@ -2,13 +2,14 @@
 //
 // What a chat template is given is a list of its own, `conversation`, with the members that templates know, each checked: what else
 // a client sends with a message does not reach a template. The arguments of calls are JSON in a string, as OpenAI's clients send them; templates
-// take them as an object.
+// take them as an object, or as text where they are no object.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/base/json_limits.h"
+#include "common/json/json_limits.h"
+#include "common/json/json_text.h"
 #include "services/gateway/schema_internal.h"
 
 enum { PATH_BYTES = 192 };
@@ -114,14 +115,14 @@ static bool read_text(struct schema_run *run, const char *where, const json_t *v
 }
 
 // --- calls ----------------------------------------------------------------------------------------------------------------
-// A JSON object in a string; also the object itself, as some clients keep it. *out is the caller's.
+// A JSON object in a string; also the object itself, as some clients keep it. A string that holds none stays a string: a model wrote it
+// that way, or its limit of tokens cut it off, and the conversation goes on. *out is the caller's.
 static bool read_arguments(struct schema_run *run, const char *where, json_t *value, json_t **out)
 {
-    json_error_t reason;
     size_t at;
 
     *out = NULL;
-    if (json_is_object(value)) {
+    if (json_text_is_object(value)) {
         *out = json_incref(value);
         return true;
     }
@@ -132,17 +133,13 @@ static bool read_arguments(struct schema_run *run, const char *where, json_t *va
     if (!json_is_string(value))
         return schema_wrong_type(run, where, "a JSON object in a string", value);
     if (json_count_limits(json_string_value(value), json_string_length(value), API_MAX_DEPTH, API_MAX_VALUES, &run->argument_values,
-                          &at) != JSON_WITHIN)
-        return api_fail(run->error, 400, "invalid_value", where,
-                        "'%s' is nested deeper than %d, or all arguments together have more than %d values", where, API_MAX_DEPTH,
-                        API_MAX_VALUES);
-    *out = json_loadb(json_string_value(value), json_string_length(value), JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &reason);
-    if (json_is_object(*out))
-        return true;
-    json_decref(*out);
-    *out = NULL;
-    return api_fail(run->error, 400, "invalid_value", where, "'%s' must be a JSON object in a string, and is none at byte %d",
-                    where, reason.position);
+                          &at) == JSON_WITHIN)
+        *out = json_text_read(json_string_value(value), json_string_length(value), JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+    if (!json_text_is_object(*out)) {
+        json_decref(*out);
+        *out = json_incref(value);
+    }
+    return true;
 }
 
 static bool read_call(struct schema_run *run, const char *where, json_t *value, json_t *calls)
@@ -150,7 +147,7 @@ static bool read_call(struct schema_run *run, const char *where, json_t *value, 
     json_t *function = json_object_get(value, "function"), *type = json_object_get(value, "type"), *id, *name, *arguments, *call;
     char field[PATH_BYTES], inner[PATH_BYTES + 16];
 
-    if (!json_is_object(value))
+    if (!json_text_is_object(value))
         return schema_wrong_type(run, where, "an object", value);
     snprintf(field, sizeof field, "%s.type", where);
     if (type && !json_is_null(type) && !schema_is_string(type, "function"))
@@ -158,7 +155,7 @@ static bool read_call(struct schema_run *run, const char *where, json_t *value, 
     snprintf(field, sizeof field, "%s.function", where);
     if (!function)
         return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
-    if (!json_is_object(function))
+    if (!json_text_is_object(function))
         return schema_wrong_type(run, field, "an object", function);
     snprintf(inner, sizeof inner, "%s.name", field);
     name = json_object_get(function, "name");
@@ -267,7 +264,7 @@ static bool read_message(struct schema_run *run, const char *where, json_t *valu
 {
     json_t *name, *reasoning;
 
-    if (!json_is_object(value))
+    if (!json_text_is_object(value))
         return schema_wrong_type(run, where, "an object", value);
     if (!read_role(run, where, value, out) || !check_refused(run, where, value) ||
         !give(run, message, "role", json_string(out->role)) || !read_content(run, where, value, message, out) ||

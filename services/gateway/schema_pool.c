@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "common/base/checked.h"
+#include "common/json/json_text.h"
 #include "services/gateway/schema_internal.h"
 
 bool schema_read_encoding(struct schema_run *run, const char *name, const json_t *value)
@@ -26,7 +27,7 @@ bool schema_read_query(struct schema_run *run, const char *name, const json_t *v
 // A string, or {"text": a string}.
 static bool read_document(struct schema_run *run, const char *where, const json_t *value, struct api_prompt *out)
 {
-    const json_t *text = json_is_object(value) ? json_object_get(value, "text") : value;
+    const json_t *text = json_text_is_object(value) ? json_object_get(value, "text") : value;
 
     if (!json_is_string(text))
         return schema_wrong_type(run, where, "a string or an object with a string 'text'", value);

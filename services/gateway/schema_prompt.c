@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/json/json_text.h"
 #include "services/gateway/schema_internal.h"
 
 bool schema_read_ids(struct schema_run *run, const char *name, const json_t *list, struct api_ids *out)
@@ -141,7 +142,7 @@ bool schema_read_bias(struct schema_run *run, const char *name, const json_t *va
     const json_t *item;
     void *at;
 
-    if (!json_is_object(value))
+    if (!json_text_is_object(value))
         return schema_wrong_type(run, name, "an object of token ids to numbers", value);
     if (json_object_size(value) > API_MAX_BIAS)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu entries, at most %d are allowed", name,

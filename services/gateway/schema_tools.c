@@ -4,6 +4,7 @@
 
 #include "common/base/checked.h"
 #include "common/jinja/chat_template.h"
+#include "common/json/json_text.h"
 #include "services/gateway/schema_internal.h"
 
 enum { PATH_BYTES = 128 };
@@ -41,7 +42,7 @@ static bool read_function(struct schema_run *run, const char *where, const json_
     if (description && !json_is_string(description) && !json_is_null(description))
         return schema_wrong_type(run, field, "a string", description);
     snprintf(field, sizeof field, "%s.parameters", where);
-    if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
+    if (parameters && !json_text_is_object(parameters) && !json_is_null(parameters))
         return schema_wrong_type(run, field, "a JSON Schema, which is an object", parameters);
     snprintf(field, sizeof field, "%s.strict", where);
     if (strict && !json_is_boolean(strict) && !json_is_null(strict))
@@ -68,7 +69,7 @@ bool schema_read_tools(struct schema_run *run, const char *name, const json_t *v
         const json_t *tool = json_array_get(value, i), *type = json_object_get(tool, "type");
         const json_t *function = json_object_get(tool, "function");
         snprintf(where, sizeof where, "%s[%zu]", name, i);
-        if (!json_is_object(tool))
+        if (!json_text_is_object(tool))
             return schema_wrong_type(run, where, "an object", tool);
         snprintf(field, sizeof field, "%s.type", where);
         if (!type)
@@ -79,7 +80,7 @@ bool schema_read_tools(struct schema_run *run, const char *name, const json_t *v
         snprintf(field, sizeof field, "%s.function", where);
         if (!function)
             return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
-        if (!json_is_object(function))
+        if (!json_text_is_object(function))
             return schema_wrong_type(run, field, "an object", function);
         if (!read_function(run, field, function))
             return false;
@@ -108,11 +109,11 @@ bool schema_read_tool_choice(struct schema_run *run, const char *name, const jso
     if (json_is_string(value))
         return api_fail(run->error, 400, "invalid_value", name,
                         "'%s' must be 'auto', 'none', 'required' or an object that names a function", name);
-    if (!json_is_object(value))
+    if (!json_text_is_object(value))
         return schema_wrong_type(run, name, "a string or an object that names a function", value);
     if (!schema_is_string(type, "function"))
         return api_fail(run->error, 400, "unsupported_parameter", "tool_choice.type", "'tool_choice.type' must be 'function'");
-    if (!json_is_object(function))
+    if (!json_text_is_object(function))
         return api_fail(run->error, 400, "missing_required_parameter", "tool_choice.function",
                         "'tool_choice.function' must be an object with the 'name' of a function");
     if (!json_object_get(function, "name"))
@@ -165,7 +166,7 @@ bool schema_read_template_variables(struct schema_run *run, const char *name, co
     json_t *owner = (json_t *)(uintptr_t)value;
     void *at;
 
-    if (!json_is_object(value))
+    if (!json_text_is_object(value))
         return schema_wrong_type(run, name, "an object", value);
     if (json_object_size(value) > API_MAX_VARIABLES)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu members, at most %d are allowed", name,
@@ -229,7 +230,7 @@ bool schema_read_documents(struct schema_run *run, const char *name, const json_
                         json_array_size(value), API_MAX_DOCUMENTS);
     for (size_t i = 0; i < json_array_size(value); i++) {
         snprintf(where, sizeof where, "%s[%zu]", name, i);
-        if (!json_is_object(json_array_get(value, i)))
+        if (!json_text_is_object(json_array_get(value, i)))
             return schema_wrong_type(run, where, "an object", json_array_get(value, i));
     }
     run->out->documents = json_array_size(value) > 0 ? (json_t *)(uintptr_t)value : NULL;

@@ -3,10 +3,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/json/json_text.h"
 #include "services/gateway/schema_internal.h"
 
 const char *schema_type_name(const json_t *value)
 {
+    if (json_text_kept(value))
+        return "a number";
     switch (json_typeof(value)) {
     case JSON_OBJECT: return "an object";
     case JSON_ARRAY: return "an array";
@@ -45,6 +48,8 @@ bool schema_read_integer(struct schema_run *run, const char *name, const json_t 
         number = json_real_value(value); // 16.0
     else if (json_is_integer(value))
         number = (double)json_integer_value(value);
+    else if (json_text_kept(value))
+        number = json_text_number(value); // beyond any range
     else
         return schema_wrong_type(run, name, "an integer", value);
     if (!(number >= min && number <= max))
@@ -59,9 +64,9 @@ bool schema_read_number(struct schema_run *run, const char *name, const json_t *
 {
     double number;
 
-    if (!json_is_number(value))
+    if (!json_text_is_number(value))
         return schema_wrong_type(run, name, "a number", value);
-    number = json_number_value(value);
+    number = json_text_number(value);
     if (!(number >= min && number <= max) || (above_min && number <= min))
         return api_fail(run->error, 400, "invalid_value", name, "'%s' must be a number %s %g and at most %g, not %g", name,
                         above_min ? "above" : "at least", min, max, number);

@@ -7,14 +7,9 @@
 #include "common/base/checked.h"
 #include "common/grammar/grammar_schema.h"
 #include "common/grammar/grammar_text.h"
+#include "common/json/json_text.h"
 
 enum { CHOICES_MAX = 1 << 14 };
-
-static int append(const char *data, size_t bytes, void *text)
-{
-    text_append(text, data, bytes);
-    return 0;
-}
 
 void wanted_key(const struct wanted *wanted, struct text *key)
 {
@@ -25,14 +20,14 @@ void wanted_key(const struct wanted *wanted, struct text *key)
                 answer->reasoning ? answer_reasoning_name(answer->reasoning) : "-", answer->reasoning_is_open);
     text_format(key, "%d %d %d:", (int)form->kind, (int)form->space, form->closed);
     if (form->json)
-        json_dump_callback(form->json, append, key, JSON_COMPACT | JSON_ENCODE_ANY);
+        json_text_append(key, form->json, false);
     if (form->text)
         text_append(key, form->text, form->bytes);
     if (!answer->tools)
         return;
     text_append(key, "", 1); // no text has a zero
     text_format(key, "%s %d:", answer->only ? answer->only : "", answer->one_call);
-    json_dump_callback(answer->tools, append, key, JSON_COMPACT);
+    json_text_append(key, answer->tools, false);
 }
 
 static uint32_t add_choices(struct grammar_builder *builder, const json_t *list)

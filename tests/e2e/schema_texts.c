@@ -17,6 +17,7 @@
 #include "common/base/random.h"
 #include "common/grammar/grammar_cursor.h"
 #include "common/grammar/grammar_schema.h"
+#include "common/json/json_text.h"
 #include "common/model/model.h"
 #include "common/vocabulary/vocabulary.h"
 
@@ -186,7 +187,7 @@ int main(int argc, char **argv)
     open_vocabulary(argc > 1 ? argv[1] : NULL);
     while (getline(&line, &capacity, stdin) > 0) {
         json_error_t error;
-        json_t *request = json_loads(line, JSON_ALLOW_NUL | JSON_DECODE_ANY, &error), *answer;
+        json_t *request = json_text_read(line, strlen(line), JSON_ALLOW_NUL | JSON_DECODE_ANY, &error), *answer;
         answer = request ? answer_to(request) : json_pack("{s:s, s:s}", "status", "UNREADABLE", "error", error.text);
         json_dumpf(answer, stdout, JSON_COMPACT | JSON_ENCODE_ANY);
         putchar('\n');

@@ -272,6 +272,50 @@ def test_reasoning_goes_back_to_the_template(qwen):
     assert "<tool_response>\nblue\n</tool_response>" in qwen.prompt()
 
 
+NUMBERS = '{"low": 0.1, "high": 18446744073709551615, "list": [1e+22, -0.5, 2.0, 123456789012345678901234567890]}'
+HISTORIES = {  # of a call with these numbers in its arguments, for each form of the API: path, body, text
+    "chat": (H, f'''{{"messages": [{{"role": "user", "content": "x"}}, {{"role": "assistant", "tool_calls": [{{"id": "1", "function":
+        {{"name": "f", "arguments": {json.dumps(NUMBERS)}}}}}]}}, {{"role": "tool", "tool_call_id": "1", "content": "y"}}], "max_tokens": 9,
+        "tools": [{{"type": "function", "function": {{"name": "f", "parameters": {{"default": {NUMBERS}}}}}}}]}}'''),
+    "chat with objects": (H, f'''{{"messages": [{{"role": "user", "content": "x"}}, {{"role": "assistant", "tool_calls": [{{"id": "1", "function":
+        {{"name": "f", "arguments": {NUMBERS}}}}}]}}, {{"role": "tool", "tool_call_id": "1", "content": "y"}}], "max_tokens": 9,
+        "tools": [{{"type": "function", "function": {{"name": "f", "parameters": {{"default": {NUMBERS}}}}}}}]}}'''),
+    "responses": ("/v1/responses", f'''{{"input": [{{"role": "user", "content": "x"}}, {{"type": "function_call", "call_id": "1", "name": "f",
+        "arguments": {json.dumps(NUMBERS)}}}, {{"type": "function_call_output", "call_id": "1", "output": "y"}}], "max_output_tokens": 16,
+        "tools": [{{"type": "function", "name": "f", "parameters": {{"default": {NUMBERS}}}}}]}}'''),
+    "messages": ("/v1/messages", f'''{{"messages": [{{"role": "user", "content": "x"}}, {{"role": "assistant", "content": [{{"type": "tool_use",
+        "id": "1", "name": "f", "input": {NUMBERS}}}]}}, {{"role": "user", "content": [{{"type": "tool_result", "tool_use_id": "1", "content": "y"}}]}}],
+        "model": "m", "max_tokens": 9, "tools": [{{"name": "f", "input_schema": {{"type": "object", "default": {NUMBERS}}}}}]}}'''),
+    "ollama": ("/api/chat", f'''{{"messages": [{{"role": "user", "content": "x"}}, {{"role": "assistant", "tool_calls": [{{"function":
+        {{"name": "f", "arguments": {NUMBERS}}}}}]}}, {{"role": "tool", "tool_name": "f", "content": "y"}}], "model": "m", "stream": false,
+        "tools": [{{"type": "function", "function": {{"name": "f", "parameters": {{"default": {NUMBERS}}}}}}}]}}'''),
+}
+
+
+@pytest.mark.parametrize("form", HISTORIES)
+def test_numbers_reach_the_template_as_python_writes_them(qwen, form):
+    path, body = HISTORIES[form]
+    name = json.loads(call(qwen, "GET", "/v1/models")[2])["data"][0]["id"]
+    qwen.answer("x")
+    status, _, text = call(qwen, "POST", path, body.replace('"model": "m"', f'"model": "{name}"').encode())
+    assert status == 200, text
+    assert qwen.prompt().count(NUMBERS) == 2, qwen.prompt()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_history_with_broken_arguments_goes_on(name):
+    """A model wrote them, or its limit of tokens cut them off: the template is given the text."""
+    with Played(template=TEMPLATES[name]) as played:
+        for broken in ('{"city": "Aix', '{"city": "a", "city": "Aix"}', "[Aix]", "Aix"):
+            body = {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [
+                {"id": "abcdefghi", "type": "function", "function": {"name": "get_weather", "arguments": broken}}]},
+                {"role": "tool", "tool_call_id": "abcdefghi", "content": "y"}], **LIMIT}
+            played.answer("x")
+            status, _, text = call(played, "POST", H, body)
+            assert status == 200, text
+            assert broken in played.prompt() or json.dumps(broken)[1:-1] in played.prompt(), played.prompt()
+
+
 def test_no_special_token_in_what_clients_send(qwen):
     end = qwen.ids("<|im_end|>")
     assert len(end) == 1

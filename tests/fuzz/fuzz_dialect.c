@@ -7,6 +7,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
+#include "common/json/json_text.h"
 #include "services/gateway/dialects.h"
 #include "services/gateway/response_store.h"
 
@@ -61,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     model = api_model_of(512);
     if (!store && response_store_open(&config, &store) != STATUS_OK)
         return 0;
-    body = size ? json_loadb((const char *)data + 1, size - 1, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, NULL) : NULL;
+    body = size ? json_text_read((const char *)data + 1, size - 1, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, NULL) : NULL;
     if (!json_is_object(body)) {
         json_decref(body);
         return 0;

@@ -7,6 +7,7 @@
 #include "common/base/random.h"
 #include "common/grammar/grammar_cursor.h"
 #include "common/grammar/grammar_schema.h"
+#include "common/json/json_text.h"
 
 enum { TRACKER_BYTES = 2 << 20, MAX_TEXT = 300 };
 
@@ -49,7 +50,7 @@ static void walk(struct grammar_tracker *tracker, uint64_t random)
     }
     if (grammar_cursor_may_end(cursor)) {
         json_error_t error;
-        json_t *value = json_loadb(text, length, JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
+        json_t *value = json_text_read(text, length, JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
         assert_always(value);
         json_decref(value);
     } else {
@@ -71,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     log_threshold = LOG_ERROR;
     if (!vocab)
         assert_always(grammar_vocab_open(256, byte_of, NULL, &vocab, &error) == STATUS_OK);
-    if (size == 0 || !(schema = json_loadb((const char *)data + 1, size - 1, JSON_DECODE_ANY | JSON_ALLOW_NUL, &json_error)))
+    if (size == 0 || !(schema = json_text_read((const char *)data + 1, size - 1, JSON_DECODE_ANY | JSON_ALLOW_NUL, &json_error)))
         return 0;
     options = (struct grammar_schema_options){(enum grammar_space)(data[0] % 3), data[0] & 4};
     if (grammar_from_schema(schema, &options, &grammar, &error) == STATUS_OK) {

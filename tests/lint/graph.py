@@ -35,9 +35,10 @@ ROOMS = {
     "kernels/norm_rope": "common/base kernels/simd",
     "kernels/dispatch": "common/base kernels/simd kernels/quant kernels/gemm kernels/attention kernels/norm_rope",
     # what a model and its state are
-    "common/jinja": "common/base",
+    "common/json": "common/base",
+    "common/jinja": "common/base common/json",
     "common/tokenizer": "common/base",
-    "common/model": "common/base kernels/simd kernels/quant kernels/norm_rope",
+    "common/model": "common/base common/json kernels/simd kernels/quant kernels/norm_rope",
     "common/sampler": "common/base",
     "common/vocabulary": "common/base common/model common/tokenizer",
     "common/kv": "common/base kernels/simd kernels/attention kernels/dispatch",
@@ -58,11 +59,11 @@ ROOMS = {
     "common/member": "proto common/base common/rpc common/messages",
     "common/handover": "proto common/base common/wire common/messages common/rpc",
     "common/apikey": "",
-    "common/batch": "common/base",
-    "common/grammar": "common/base",
+    "common/batch": "common/base common/json",
+    "common/grammar": "common/base common/json",
     # programs: none includes another
-    "common/answer": "common/base common/grammar",
-    "services/gateway": "proto common/answer common/apikey common/base common/batch common/grammar common/otlp common/trace common/service common/kv common/jinja common/model common/tokenizer common/vocabulary "
+    "common/answer": "common/base common/json common/grammar",
+    "services/gateway": "proto common/answer common/apikey common/base common/json common/batch common/grammar common/otlp common/trace common/service common/kv common/jinja common/model common/tokenizer common/vocabulary "
                         "common/wire common/messages common/rpc",
     "services/scheduler": "proto common/base common/otlp common/trace common/service common/kv common/sched common/plan common/wire common/messages "
                           "common/rpc common/member",
@@ -71,7 +72,7 @@ ROOMS = {
     "services/s-part": "proto common/base common/otlp common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/grammar common/sampler common/kv common/sched common/plan "
                        "common/wire common/messages common/rpc common/member common/handover kernels/simd kernels/dispatch "
                        "kernels/backend",
-    "services/fastdecode": "proto common/apikey common/base common/batch common/otlp common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/sampler common/kv "
+    "services/fastdecode": "proto common/apikey common/base common/json common/batch common/otlp common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/sampler common/kv "
                            "common/sched common/plan common/sim common/capacity common/rpc kernels/simd kernels/quant kernels/dispatch kernels/backend",
 }
 
@@ -86,7 +87,7 @@ LIBRARIES = {
     "cublas": "kernels/cuda",
     "pcre2": "common/tokenizer",
     "utf8proc": "common/jinja common/tokenizer services/fastdecode",
-    "jansson": "common/answer common/batch common/grammar common/jinja common/model services/gateway services/fastdecode",
+    "jansson": "common/answer common/batch common/grammar common/jinja common/json common/model services/gateway services/fastdecode",
     "curl/": "common/otlp services/fastdecode",
     "coin/": "common/plan",
     "sqlite3": "services/gateway",

@@ -113,7 +113,7 @@ static void test_bad_lines(void **state)
         {GOOD("\"{}\""), "invalid_body", "a"},
         {GOOD("{\"stream\":true}"), "invalid_body", "a"},
         {GOOD("{\"a\":1,\"a\":2}"), "invalid_json_line", NULL},
-        {GOOD("{\"a\":1e999}"), "invalid_json_line", NULL},
+        {GOOD("{\"a\":1e}"), "invalid_json_line", NULL},
     };
     struct batch_line line;
     struct batch_error error;

@@ -111,6 +111,7 @@ static void check(const struct conversation_form *form, const char *messages, co
 #define ASK "{\"role\":\"user\",\"content\":\"q\"}"
 #define CALLED(content) \
     "{\"role\":\"assistant\",\"content\":" content ",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}}]}"
+#define CUT "{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":\"{cut\"}}]}" // by a limit of tokens
 #define RESULT(text) "{\"role\":\"tool\",\"content\":\"" text "\",\"tool_call_id\":\"1\",\"name\":\"f\"}"
 
 static void test_shapes(void **state)
@@ -122,7 +123,12 @@ static void test_shapes(void **state)
 
     (void)state;
     check(&form, "[" ASK "," CALLED("null") "]", "[{}]", "[" ASK "," CALLED("null") "]");
+    check(&form, "[" CUT "]", NULL,
+          "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":{\"arguments\":\"{cut\"}}}]}]");
+    form.takes_broken = true;
+    check(&form, "[" CUT "]", NULL, "[" CUT "]");
     form.content_empty = form.arguments_text = true;
+    check(&form, "[" CUT "]", NULL, "[" CUT "]");
     check(
         &form, "[" ASK "," CALLED("null") "]", NULL,
         "[" ASK

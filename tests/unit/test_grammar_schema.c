@@ -13,6 +13,7 @@
 #include "common/base/random.h"
 #include "common/grammar/grammar_cursor.h"
 #include "common/grammar/grammar_schema.h"
+#include "common/json/json_text.h"
 #include "tests/unit/sample.h"
 
 enum { TRACKER_BYTES = 4 << 20, WALKS = 50, MAX_TEXT = 4000, LATE = 100, LEVELS = 120 };
@@ -45,7 +46,7 @@ static int close_vocab(void **state)
 static json_t *parse(const char *text)
 {
     json_error_t error;
-    json_t *value = json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
+    json_t *value = json_text_read(text, strlen(text), JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
 
     if (!value)
         fail_msg("%s: %s", text, error.text);
@@ -112,7 +113,7 @@ static void walk(struct grammar_tracker *tracker, const char *schema, uint64_t *
     }
     if (grammar_cursor_may_end(cursor)) {
         json_error_t error;
-        json_t *value = json_loadb(text, length, JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
+        json_t *value = json_text_read(text, length, JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
         if (!value && json_error_code(&error) != json_error_null_byte_in_key) // which is JSON, but not for jansson
             fail_msg("%s made %.*s: %s", schema, (int)length, text, error.text);
         json_decref(value);
@@ -157,6 +158,15 @@ static const struct row {
     {"{\"multipleOf\":0.25,\"type\":\"number\",\"minimum\":0}", {"0", "0.25", "1.5", "2"}, {"0.2", "0.26", "-0.25"}},
     {"{\"type\":\"number\",\"not\":{\"type\":\"integer\"}}", {"0.5", "-1.25"}, {"1", "1.0", "0"}},
     {"{\"type\":\"integer\",\"not\":{\"enum\":[3,4.0]}}", {"2", "5", "33"}, {"3", "4"}},
+    /* numbers beyond 64 bits */
+    {"{\"type\":\"integer\",\"minimum\":18446744073709551613,\"maximum\":18446744073709551615}",
+     {"18446744073709551613", "18446744073709551614", "18446744073709551615"},
+     {"18446744073709551612", "18446744073709551616", "1", "-18446744073709551614"}},
+    {"{\"enum\":[123456789012345678901234567890,[12345678901234567890],1e400]}",
+     {"123456789012345678901234567890", "[12345678901234567890]", "1e400"},
+     {"123456789012345678901234567891", "12345678901234567890", "[12345678901234567891]", "{}"}},
+    {"{\"type\":\"integer\",\"not\":{\"const\":12345678901234567890}}", {"12345678901234567891", "1"}, {"12345678901234567890"}},
+    {"{\"const\":{\"a\":12345678901234567890}}", {"{\"a\":12345678901234567890}"}, {"{\"a\":1}", "{}", "12345678901234567890"}},
     /* strings */
     {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
      {"\"ab\"", "\"\\n\\u00e9\"", "\"\xc3\xa9\xf0\x9f\x98\x80\"", "\"\\ud83d\\ude00a\""},
@@ -372,6 +382,11 @@ static const struct {
     {"{\"type\":\"fraction\"}", STATUS_INVALID_ARGUMENT, "#/type: must be null"},
     {"{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", STATUS_INVALID_ARGUMENT, "no value is valid"},
     {"{\"type\":\"integer\",\"minimum\":1.1,\"maximum\":1.9}", STATUS_INVALID_ARGUMENT, "no value is valid"},
+    {"{\"const\":12345678901234567890123456789012345678901234567890123456789012345}", STATUS_RESOURCE_EXHAUSTED,
+     "more than 64 digits"},
+    {"{\"maximum\":1e400000}", STATUS_RESOURCE_EXHAUSTED, "more than 64 digits"},
+    {"{\"properties\":12345678901234567890}", STATUS_INVALID_ARGUMENT, "properties"},
+    {"{\"type\":\"object\",\"properties\":{\"a\":12345678901234567890}}", STATUS_INVALID_ARGUMENT, "must have schemas"},
     {"{\"type\":\"object\",\"properties\":{\"a\":{\"items\":3}}}", STATUS_INVALID_ARGUMENT,
      "#/properties/a/items: must be a schema"},
     {"{\"properties\":{\"a\":{\"minLength\":-1}}}", STATUS_INVALID_ARGUMENT, "#/properties/a/minLength: must be a whole number"},

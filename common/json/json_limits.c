@@ -1,5 +1,5 @@
 // json_limits.c: see json_limits.h.
-#include "common/base/json_limits.h"
+#include "common/json/json_limits.h"
 
 #include <stdbool.h>
 

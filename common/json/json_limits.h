@@ -1,6 +1,6 @@
 // json_limits.h: checks how deep and how large a JSON text is before a parser allocates anything for it.
-#ifndef FD_BASE_JSON_LIMITS_H
-#define FD_BASE_JSON_LIMITS_H
+#ifndef FD_JSON_JSON_LIMITS_H
+#define FD_JSON_JSON_LIMITS_H
 
 #include <stddef.h>
 #include <stdint.h>
