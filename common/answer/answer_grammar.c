@@ -16,7 +16,7 @@ enum { PROPERTIES_MAX = 64, TAGS_MAX = 1024, DEPTH_MAX = 8 };
 
 enum arguments { ARGUMENTS_JSON, ARGUMENTS_TAGS, ARGUMENTS_PLAIN };
 
-// Texts in < > or [ ] are markers: each is one control token where the vocabulary has it.
+// Texts in < > or [ ] are markers: each is one control token where the vocabulary has it, and nothing but that.
 struct form {
     const char *family;
     const char *first, *last;   // around all calls; several parts are cut at their markers
@@ -78,35 +78,34 @@ static const struct form *find_form(const struct answer_family *family)
 }
 
 // --- texts with markers ---------------------------------------------------------------------------------------------------
-// Returns the length of the family's marker that text begins with, or 0.
-static size_t marker_at(const struct answer_family *family, const char *text)
+// Returns the length of the family's marker that text begins with, or 0. *index: which marker.
+static size_t marker_at(const struct answer_family *family, const char *text, uint32_t *index)
 {
     size_t longest = 0;
 
     for (uint32_t i = 0; family && answer_family_marker(family, i); i++) {
         const size_t length = strlen(answer_family_marker(family, i));
-        if (length > longest && !strncmp(text, answer_family_marker(family, i), length))
+        if (length > longest && !strncmp(text, answer_family_marker(family, i), length)) {
             longest = length;
+            *index = i;
+        }
     }
     return longest;
 }
 
-// A text in which the family's markers are what grammar_special() makes of them.
+// A text in which the family's markers are what the parser takes for them.
 static uint32_t marked(const struct maker *maker, const char *text)
 {
     uint32_t node = grammar_empty(maker->builder);
 
     while (*text) {
-        char name[ANSWER_MAX_MARKER_BYTES];
-        size_t length = marker_at(maker->options->family, text);
-        const bool is_marker = length > 0 && length < sizeof name;
-        uint32_t parts[2] = {node, 0};
-        if (is_marker) {
-            memcpy(name, text, length);
-            name[length] = 0;
-            parts[1] = grammar_special(maker->builder, name);
+        const struct answer_family *family = maker->options->family;
+        uint32_t parts[2] = {node, 0}, marker = 0, next;
+        size_t length = marker_at(family, text, &marker);
+        if (length > 0 && (maker->options->unit_markers >> marker & 1)) {
+            parts[1] = grammar_control(maker->builder, answer_family_marker(family, marker));
         } else {
-            for (length = 1; text[length] && !marker_at(maker->options->family, text + length); length++)
+            for (length = length ? length : 1; text[length] && !marker_at(family, text + length, &next); length++)
                 ;
             parts[1] = grammar_bytes(maker->builder, text, length);
         }
@@ -123,13 +122,28 @@ static uint32_t joined(const struct maker *maker, uint32_t a, uint32_t b)
 
 static uint32_t optional(const struct maker *maker, uint32_t node) { return grammar_repeat(maker->builder, node, 0, 1); }
 
+// Text without the family's markers, for notations that look for them everywhere. The spelling of a control token is no marker.
+static uint32_t unmarked_text(const struct maker *maker, uint32_t text)
+{
+    const struct answer_family *family = maker->options->family;
+
+    for (uint32_t i = 0; answer_family_marker(family, i); i++)
+        if (!(maker->options->unit_markers >> i & 1))
+            text = grammar_both(maker->builder, text, grammar_text_before(maker->builder, answer_family_marker(family, i)));
+    return text;
+}
+
 // Text up to a mark, and the mark. A line feed at its end does not count: the parser looks for what comes before.
 static uint32_t text_up_to(const struct maker *maker, const char *mark)
 {
     char stop[ANSWER_MAX_MARKER_BYTES];
+    uint32_t text;
 
     snprintf(stop, sizeof stop, "%.*s", (int)strcspn(mark, "\n"), mark);
-    return joined(maker, grammar_text_before(maker->builder, stop), marked(maker, mark));
+    text = grammar_text_before(maker->builder, stop);
+    if (!maker->form || maker->form->arguments == ARGUMENTS_PLAIN)
+        text = unmarked_text(maker, text);
+    return joined(maker, text, marked(maker, mark));
 }
 
 // --- arguments ------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@
 
 struct answer_grammar_options {
     const struct answer_family *family;       // NULL: plain text
+    uint32_t unit_markers;                    // of the family, as in answer.h: those come as control tokens alone, others as text
     const struct answer_reasoning *reasoning; // NULL: none comes first
     bool reasoning_is_open;
     const json_t *tools; // an array, as in requests: {"type": "function", "function": {"name", "parameters", "strict"}}

@@ -92,6 +92,7 @@ static enum verdict take_head(struct answer_parser *parser, char byte)
 
     if (body->style == MISTRAL && parser->name.bytes == 0 && (byte == '[' || byte == '{')) {
         body->is_json = true;
+        parser->raw = true; // strings may hold a marker's text
         json_body_begin(parser, false);
         return answer_json.take(parser, byte);
     }

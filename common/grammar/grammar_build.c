@@ -160,20 +160,24 @@ uint32_t grammar_bytes(struct grammar_builder *builder, const char *bytes, size_
 
 uint32_t grammar_text(struct grammar_builder *builder, const char *text) { return grammar_bytes(builder, text, strlen(text)); }
 
-uint32_t grammar_special(struct grammar_builder *builder, const char *name)
+uint32_t grammar_control(struct grammar_builder *builder, const char *name)
 {
     size_t length = strlen(name);
     char *token = malloc(length + 2);
-    uint32_t nodes[2];
+    uint32_t node;
 
     if (!token)
         return grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     token[0] = '\xff';
     memcpy(token + 1, name, length + 1);
-    nodes[0] = grammar_bytes(builder, name, length);
-    nodes[1] = add_bytes(builder, token, length + 1);
+    node = add_bytes(builder, token, length + 1);
     free(token);
-    return grammar_either(builder, nodes, 2);
+    return node;
+}
+
+uint32_t grammar_special(struct grammar_builder *builder, const char *name)
+{
+    return grammar_either(builder, (const uint32_t[]){grammar_text(builder, name), grammar_control(builder, name)}, 2);
 }
 
 /* --- characters ---------------------------------------------------------------------------------------------------- */

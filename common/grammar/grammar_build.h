@@ -49,7 +49,9 @@ uint32_t grammar_sequence(struct grammar_builder *builder, const uint32_t *nodes
 uint32_t grammar_either(struct grammar_builder *builder, const uint32_t *nodes, uint32_t count);
 // min to max times; max GRAMMAR_NO_LIMIT: without an end. Counting costs states: x{0,1000} of a long x may exceed the limits of grammar.h.
 uint32_t grammar_repeat(struct grammar_builder *builder, uint32_t node, uint32_t min, uint32_t max);
-// The control token of this name if the vocabulary has one, otherwise its plain text.
+// The control token of this name. A vocabulary without it has no way through.
+uint32_t grammar_control(struct grammar_builder *builder, const char *name);
+// The control token of this name, or its plain text, for a grammar that does not know the vocabulary.
 uint32_t grammar_special(struct grammar_builder *builder, const char *name);
 
 // A new rule, which gets its node later, by grammar_rule_set(). name is copied and used in errors; it need not be unique.

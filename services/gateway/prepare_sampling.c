@@ -185,6 +185,7 @@ static bool set_grammar(const struct api_request *api, const struct language *la
     const bool must_call = api->tool_choice == API_TOOLS_REQUIRED || api->tool_choice == API_TOOLS_NAMED;
     const struct wanted wanted = {.form = must_call ? &none : &api->form,
                                   .answer = {.family = request->notation.family,
+                                             .unit_markers = request->notation.unit_markers,
                                              .reasoning = request->notation.reasoning,
                                              .reasoning_is_open = request->reasoning_is_open,
                                              .tools = request->notation.family ? request->tools : NULL,

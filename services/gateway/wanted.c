@@ -16,7 +16,7 @@ void wanted_key(const struct wanted *wanted, struct text *key)
     const struct api_form *form = wanted->form;
     const struct answer_grammar_options *answer = &wanted->answer;
 
-    text_format(key, "%s %s %d;", answer->family ? answer_family_name(answer->family) : "-",
+    text_format(key, "%s %x %s %d;", answer->family ? answer_family_name(answer->family) : "-", (unsigned)answer->unit_markers,
                 answer->reasoning ? answer_reasoning_name(answer->reasoning) : "-", answer->reasoning_is_open);
     text_format(key, "%d %d %d:", (int)form->kind, (int)form->space, form->closed);
     if (form->json)

@@ -19,7 +19,7 @@
 
 enum { STEPS_MAX = 6000, BYTES = 256, PIECES_MAX = 64 };
 
-// Tokens: each byte, then pieces of text, then the family's markers as control tokens.
+// Tokens: each byte, then pieces of text, then the family's markers, of which some are control tokens.
 static const char *const pieces[] = {"</think>",
                                      "</parameter>\n",
                                      "\n</parameter>\n",
@@ -46,19 +46,20 @@ static const char *const pieces[] = {"</think>",
 
 struct world {
     const struct answer_family *family;
-    uint32_t markers, tokens;
+    uint32_t markers, tokens, units; // units: bit i: marker i is a control token
 };
 
 static const char *token_text(const struct world *world, uint32_t token, char scratch[2], size_t *length, bool *control)
 {
-    *control = token >= BYTES + ARRAY_COUNT(pieces);
+    const uint32_t marker = token - BYTES - (uint32_t)ARRAY_COUNT(pieces);
+
+    *control = token >= BYTES + ARRAY_COUNT(pieces) && (world->units >> marker & 1);
     if (token < BYTES) {
         scratch[0] = (char)token;
         *length = 1;
         return scratch;
     }
-    const char *text = *control ? answer_family_marker(world->family, token - BYTES - (uint32_t)ARRAY_COUNT(pieces))
-                                : pieces[token - BYTES];
+    const char *text = token >= BYTES + ARRAY_COUNT(pieces) ? answer_family_marker(world->family, marker) : pieces[token - BYTES];
     *length = strlen(text);
     return text;
 }
@@ -195,6 +196,7 @@ static bool make_up(struct grammar_cursor *cursor, const struct world *world, co
     const struct answer_options reading = {.family = options->family,
                                            .reasoning = options->reasoning,
                                            .reasoning_is_open = options->reasoning_is_open,
+                                           .unit_markers = options->unit_markers,
                                            .take = take,
                                            .knows = knows,
                                            .type_of = type_of,
@@ -252,11 +254,13 @@ static json_t *make_tools(void)
     return made;
 }
 
-static void check_family(const char *family, const char *reasoning, bool open, const char *only, bool one_call, uint64_t *seed)
+static void check_family(const char *family, const char *reasoning, bool open, const char *only, bool one_call, uint32_t units,
+                         uint64_t *seed)
 {
-    struct world world = {.family = answer_find_family(family)};
+    struct world world = {.family = answer_find_family(family), .units = units};
     json_t *tools = make_tools();
     const struct answer_grammar_options options = {.family = world.family,
+                                                   .unit_markers = units,
                                                    .reasoning = reasoning ? answer_find_reasoning(reasoning) : NULL,
                                                    .reasoning_is_open = open,
                                                    .tools = tools,
@@ -299,8 +303,11 @@ static void test_families(void **state)
 
     (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(families); i++) {
-        check_family(families[i], NULL, false, NULL, i % 2, &seed);
-        check_family(families[i], i % 2 ? "think" : "mistral", i % 3 == 0, "search", i % 2 == 0, &seed);
+        const uint32_t units[] = {0, UINT32_MAX, (uint32_t)random_next(&seed)};
+        for (size_t j = 0; j < ARRAY_COUNT(units); j++) {
+            check_family(families[i], NULL, false, NULL, i % 2, units[j], &seed);
+            check_family(families[i], i % 2 ? "think" : "mistral", i % 3 == 0, "search", i % 2 == 0, units[j], &seed);
+        }
     }
 }
 
