@@ -296,10 +296,10 @@ venv: $(VENV)/ready
 $(VENV)/ready: tests/requirements.txt
 	$(Q)echo "  VENV $(VENV)"; $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install -q --disable-pip-version-check --require-hashes -r $< && $(VENV)/bin/python tests/e2e/schema_suite.py >/dev/null && touch $@
 
-pins: ## write the newest packages of tests/requirements.in and tests/deploy/requirements.in, with hashes, into their .txt
+pins: ## write the newest packages of the requirements*.in in tests and tests/deploy, with hashes, into their .txt
 	$(Q)$(PYTHON) -m venv $(BUILD)/uv && $(BUILD)/uv/bin/pip install -q --disable-pip-version-check uv
-	$(Q)for f in tests tests/deploy; do $(BUILD)/uv/bin/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
-	    --custom-compile-command "make pins" $$f/requirements.in -o $$f/requirements.txt; done
+	$(Q)for f in $(basename $(wildcard tests/requirements*.in tests/deploy/requirements*.in)); do $(BUILD)/uv/bin/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+	    --custom-compile-command "make pins" $$f.in -o $$f.txt; done
 
 # Packages that are too large for every run of the tests: those that use them are skipped without.
 venv-full: $(VENV)/ready-full ## the packages of the tests that only `make check-full` runs
@@ -311,6 +311,8 @@ LOAD_TOOLS := guidellm aiperf lm-eval
 venv-load: $(LOAD_TOOLS:%=$(VENV)-%/ready) ## guidellm, aiperf and lm-eval (3 GB of disk), for their tests
 $(VENV)-%/ready: tests/requirements-%.txt
 	$(Q)echo "  VENV $(VENV)-$*"; $(PYTHON) -m venv $(VENV)-$* && $(VENV)-$*/bin/pip install -q --disable-pip-version-check -r $< && touch $@
+
+venv-clients: $(VENV)-clients/ready ## client libraries and agent frameworks (530 MB of disk), for their tests
 
 format: ## lay out all C as .clang-format says
 	$(Q)git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' ':!*lanes.h' | xargs clang-format -i
@@ -336,5 +338,5 @@ bench-programs: $(BENCH) $(SLOW) ## build the benches into build/tests/bench
 clean: ## remove what was built
 	rm -rf build build-address build-thread
 
-.PHONY: help all pins install install-built manuals images check-upgrade serve model packages-build packages-cuda packages-test packages-deploy check venv-full venv-load check-full check-arm sysroot-arm64 mutants check-deploy programs fuzz venv format lint unit \
+.PHONY: help all pins install install-built manuals images check-upgrade serve model packages-build packages-cuda packages-test packages-deploy check venv-full venv-load venv-clients check-full check-arm sysroot-arm64 mutants check-deploy programs fuzz venv format lint unit \
         kernel integration bench bench-kernels bench-programs bench-gpu bench-gpu-programs clean FORCE
