@@ -19,6 +19,8 @@
 //     fastdecode.rope_yarn_truncate      bool false: YaRN's first and last dimension are not rounded to whole ones
 //     fastdecode.prefix_at_start_only    bool true: the space that tokenizer.ggml.add_space_prefix puts in front is not put after special
 //     fastdecode.prefix_unless_space     tokens; it is not put before a text that begins with one
+//     fastdecode.spaces_last             bool true: added tokens that are `normalized` are found before spaces become U+2581
+//     fastdecode.token_flags             array of u8, [vocab]: how added tokens are looked for (enum token_flag of common/tokenizer)
 //     fastdecode.pooling_normalize       bool false: pooled vectors are not scaled to length 1
 //     fastdecode.end_token_ids           array of u32: every token that ends an answer, eos first
 //

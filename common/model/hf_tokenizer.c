@@ -18,13 +18,15 @@
 #define TOKENIZER "tokenizer.json"
 #define SPACE_MARK "\xe2\x96\x81"
 
-enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 }; // GGUF's numbers
+enum { LSTRIP = 1, RSTRIP = 2, SINGLE_WORD = 4, NORMALIZED = 8, PREFIXED = 16, ADDED = 32 }; // fastdecode.token_flags
+enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 };       // GGUF's numbers
 enum { MAX_MERGES = 1 << 23, SHOWN_BYTES = 64, PAD_BYTES = 16 };
 
 struct entry {
     const char *text; // in the JSON; NULL: none has this id
     size_t length;
     uint32_t type;
+    uint32_t flags;
     uint32_t rank; // 1 + the first merge that makes it; 0: none does
 };
 
@@ -34,6 +36,7 @@ struct reader {
     struct entry *entries; // [hf->vocab]
     bool by_bytes;         // byte-level
     bool space_prefix, at_start_only, unless_space;
+    bool spaces_last; // the pre-tokenizer, not the normalizer, puts U+2581 in place of spaces
 };
 
 static const char *shown_text(char *buffer, size_t bytes, const char *text)
@@ -76,16 +79,47 @@ static void read_vocab(struct reader *reader)
                     (unsigned long long)id);
             return;
         }
-        reader->entries[id] = (struct entry){text, strlen(text), NORMAL, 0};
+        reader->entries[id] = (struct entry){.text = text, .length = strlen(text), .type = NORMAL};
     }
 }
 
-// Special tokens are found in text that may have them. Others of this list are too, unless merges make them.
+static size_t character_bytes(const char *text)
+{
+    size_t bytes = 1;
+
+    while (((unsigned char)text[bytes] & 0xc0) == 0x80)
+        bytes++;
+    return bytes;
+}
+
+// A piece that can come of a text: a character, or what a merge makes.
+static bool is_made(const struct entry *entry)
+{
+    return entry->rank || entry->length == 0 || character_bytes(entry->text) == entry->length;
+}
+
+// How a token of this list is looked for.
+static uint32_t added_flags(const struct reader *reader, const json_t *token)
+{
+    static const struct {
+        const char *key;
+        uint32_t flag;
+    } keys[] = {{"lstrip", LSTRIP}, {"rstrip", RSTRIP}, {"single_word", SINGLE_WORD}, {"normalized", NORMALIZED}};
+    uint32_t flags = ADDED;
+
+    for (size_t i = 0; i < ARRAY_COUNT(keys); i++)
+        if (json_is_true(hf_json_get(token, keys[i].key)))
+            flags |= keys[i].flag;
+    if (flags & NORMALIZED && reader->space_prefix && !reader->unless_space)
+        flags |= PREFIXED;
+    return flags;
+}
+
+// Special tokens are found in text that may have them, others of this list in any, whether merges make them too or not.
 static void read_added(struct reader *reader)
 {
     struct hf *hf = reader->hf;
     char shown[SHOWN_BYTES];
-    bool strips = false;
 
     for (size_t i = 0; i < json_array_size(reader->added) && !hf->status; i++) {
         const json_t *token = json_array_get(reader->added, i), *content = hf_json_get(token, "content");
@@ -103,18 +137,15 @@ static void read_added(struct reader *reader)
                     shown_text(shown, sizeof shown, text), (unsigned long long)id);
             return;
         }
+        bool made = entry->text && (reader->by_bytes || is_made(entry));
         entry->text = text;
         entry->length = json_string_length(content);
+        entry->flags = added_flags(reader, token);
         if (json_is_true(hf_json_get(token, "special")))
             entry->type = CONTROL;
-        else if (reader->by_bytes || !entry->rank)
+        else if (!made)
             entry->type = USER_DEFINED;
-        strips |= json_is_true(hf_json_get(token, "lstrip")) || json_is_true(hf_json_get(token, "rstrip"));
     }
-    if (strips)
-        log_warn("HF-STRIP",
-                 "file=%s/" TOKENIZER " reason=\"spaces beside its special tokens are kept, where transformers drops them\"",
-                 hf->label);
 }
 
 static void read_unknown(struct reader *reader)
@@ -237,6 +268,7 @@ static void check_spaces(struct reader *reader)
     bool replaced = normalizer != NULL && read_normalizer(reader, normalizer);
     char shown[SHOWN_BYTES];
 
+    reader->spaces_last = !replaced;
     if (normalizer && !replaced)
         hf_fail(hf, STATUS_UNIMPLEMENTED, TOKENIZER,
                 "its normalizer, of type %s, is not supported: expected one that puts U+2581 in place of spaces",
@@ -259,15 +291,6 @@ static bool is_byte_token(const struct entry *entry)
            strchr(digits, entry->text[4]);
 }
 
-static size_t character_bytes(const char *text)
-{
-    size_t bytes = 1;
-
-    while (((unsigned char)text[bytes] & 0xc0) == 0x80)
-        bytes++;
-    return bytes;
-}
-
 static void type_pieces(struct reader *reader)
 {
     for (uint32_t id = 0; id < reader->hf->vocab; id++) {
@@ -276,7 +299,7 @@ static void type_pieces(struct reader *reader)
             continue;
         if (is_byte_token(entry))
             entry->type = BYTE;
-        else if (!entry->rank && entry->length > 0 && character_bytes(entry->text) < entry->length)
+        else if (!is_made(entry))
             entry->type = UNUSED;
     }
 }
@@ -299,6 +322,9 @@ static void put_tokens(struct reader *reader)
     assembly_array(&hf->assembly, "tokenizer.ggml.token_type", GGUF_I32, hf->vocab);
     for (uint32_t id = 0; id < hf->vocab; id++)
         buffer_number(keys, reader->entries[id].text ? reader->entries[id].type : UNUSED, 4);
+    assembly_array(&hf->assembly, "fastdecode.token_flags", GGUF_U8, hf->vocab);
+    for (uint32_t id = 0; id < hf->vocab; id++)
+        buffer_number(keys, reader->entries[id].flags, 1);
     if (reader->by_bytes)
         return;
     assembly_array(&hf->assembly, "tokenizer.ggml.scores", GGUF_F32, hf->vocab);
@@ -370,6 +396,8 @@ static void translate(struct reader *reader)
         assembly_bool(out, "fastdecode.prefix_at_start_only", true);
     if (reader->space_prefix && reader->unless_space)
         assembly_bool(out, "fastdecode.prefix_unless_space", true);
+    if (reader->spaces_last)
+        assembly_bool(out, "fastdecode.spaces_last", true);
     read_vocab(reader);
     read_merges(reader);
     read_added(reader);

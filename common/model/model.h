@@ -139,7 +139,8 @@ struct model_tokenizer {
     uint32_t bos, eos, eot, eom, unknown, padding; // < vocab, or MODEL_NO_TOKEN
     bool add_bos, add_eos, add_space_prefix;
     bool add_bos_known, add_eos_known, add_space_prefix_known; // false: the file does not say, and the kind's default holds
-    bool prefix_at_start_only, prefix_unless_space;            // as in struct tokenizer_spec
+    struct gguf_array token_flags; // [vocab] integers, or none: how tokens are looked for (fastdecode.token_flags)
+    bool prefix_at_start_only, prefix_unless_space, spaces_last; // as in struct tokenizer_spec
 };
 
 // What is made of a prompt's hidden states; the numbers are those of GGUF's pooling_type. See model_pooling.h.

@@ -89,6 +89,7 @@ enum status model_read_tokenizer(const struct gguf *gguf, uint32_t *vocab, struc
     read_string(&reader, "tokenizer.ggml.pre", &tokenizer->pre);
     read_string(&reader, "tokenizer.chat_template", &tokenizer->chat_template);
     read_array(&reader, "tokenizer.ggml.token_type", gguf_get_integers, *vocab, &tokenizer->token_types);
+    read_array(&reader, "fastdecode.token_flags", gguf_get_integers, *vocab, &tokenizer->token_flags);
     read_array(&reader, "tokenizer.ggml.scores", gguf_get_floats, *vocab, &tokenizer->scores);
     read_array(&reader, "tokenizer.ggml.merges", gguf_get_strings, UINT64_MAX, &tokenizer->merges);
     read_array(&reader, "fastdecode.end_token_ids", gguf_get_integers, UINT64_MAX, &tokenizer->end_tokens);
@@ -103,5 +104,6 @@ enum status model_read_tokenizer(const struct gguf *gguf, uint32_t *vocab, struc
     read_flag(&reader, "tokenizer.ggml.add_space_prefix", &tokenizer->add_space_prefix, &tokenizer->add_space_prefix_known);
     read_flag(&reader, "fastdecode.prefix_at_start_only", &tokenizer->prefix_at_start_only, &known);
     read_flag(&reader, "fastdecode.prefix_unless_space", &tokenizer->prefix_unless_space, &known);
+    read_flag(&reader, "fastdecode.spaces_last", &tokenizer->spaces_last, &known);
     return reader.status;
 }

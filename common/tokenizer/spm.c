@@ -271,7 +271,7 @@ static enum status encode_stretch(struct encoder *encoder, const char *text, siz
         bytes = symbol == TOKEN_NONE ? text_character_bytes(text[at]) : token_span(tokenizer, symbol).length;
         if (symbol >= tokenizer->vocab) {
             bool space = bytes == 1 && text[at] == ' ';
-            status = put_unknown(encoder, space ? "\xe2\x96\x81" : text + at, space ? 3 : bytes, was_unknown);
+            status = put_unknown(encoder, space ? SPM_MARK : text + at, space ? 3 : bytes, was_unknown);
             continue;
         }
         *was_unknown = false;
@@ -280,28 +280,26 @@ static enum status encode_stretch(struct encoder *encoder, const char *text, siz
     return status;
 }
 
-enum status spm_encode(struct encoder *encoder, const char *text, size_t length, bool space_first)
+size_t spm_mark_spaces(const char *text, size_t length, char *out)
 {
-    char *spaced = malloc(length + 1);
-    if (!spaced)
-        return error_set(encoder->error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for a text of %zu bytes", length);
     size_t n = 0;
-    bool has_space = length && (text[0] == ' ' || (length >= 3 && memcmp(text, "\xe2\x96\x81", 3) == 0));
-    if (space_first && !(has_space && encoder->tokenizer->prefix_unless_space))
-        spaced[n++] = ' ';
     for (size_t i = 0; i < length;) {
-        bool mark = length - i >= 3 && memcmp(text + i, "\xe2\x96\x81", 3) == 0;
-        spaced[n++] = mark ? ' ' : text[i];
+        bool mark = length - i >= 3 && memcmp(text + i, SPM_MARK, 3) == 0;
+        out[n++] = mark ? ' ' : text[i];
         i += mark ? 3 : 1;
     }
+    return n;
+}
+
+enum status spm_encode(struct encoder *encoder, const char *text, size_t length)
+{
     enum status status = STATUS_OK;
     bool was_unknown = false;
-    for (size_t from = 0, to; from < n && status == STATUS_OK; from = to) {
-        to = encoder->tokenizer->cut_at_spaces ? from + 1 : n;
-        while (to < n && !(spaced[to] == ' ' && spaced[to - 1] != ' '))
+    for (size_t from = 0, to; from < length && status == STATUS_OK; from = to) {
+        to = encoder->tokenizer->cut_at_spaces ? from + 1 : length;
+        while (to < length && !(text[to] == ' ' && text[to - 1] != ' '))
             to++;
-        status = encode_stretch(encoder, spaced + from, to - from, &was_unknown);
+        status = encode_stretch(encoder, text + from, to - from, &was_unknown);
     }
-    free(spaced);
     return status;
 }

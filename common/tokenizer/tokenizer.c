@@ -80,6 +80,18 @@ static enum status find_type(const struct tokenizer *tokenizer, const struct tok
     return STATUS_OK;
 }
 
+static uint8_t find_flags(const struct tokenizer *tokenizer, const struct tokenizer_spec *spec, uint32_t id)
+{
+    if (spec->flags)
+        return spec->flags[id];
+    switch (tokenizer->types[id]) {
+    case TOKEN_CONTROL:
+    case TOKEN_UNKNOWN: return TOKEN_FLAG_ADDED;
+    case TOKEN_USER_DEFINED: return tokenizer->kind == TOKENIZER_SPM ? TOKEN_FLAG_ADDED | TOKEN_FLAG_NORMALIZED : TOKEN_FLAG_ADDED;
+    default: return 0;
+    }
+}
+
 // Writes the bytes that a token stands for. *listed: plain text can become this token.
 static size_t decode_token(struct tokenizer *tokenizer, uint32_t id, struct text_span text, char *out, bool *listed)
 {
@@ -136,6 +148,7 @@ static enum status load_tokens(struct tokenizer *tokenizer, const struct tokeniz
         enum status status = find_type(tokenizer, spec, id, &tokenizer->types[id], error);
         if (status)
             return status;
+        tokenizer->flags[id] = find_flags(tokenizer, spec, id);
         tokenizer->offsets[id] = (uint32_t)used;
         size_t length = decode_token(tokenizer, id, spec->tokens[id], tokenizer->bytes + used, &is_listed);
         struct text_span span = {tokenizer->bytes + used, length};
@@ -200,7 +213,7 @@ uint64_t tokenizer_planned_bytes(const struct tokenizer_spec *spec)
     uint64_t total = sizeof(struct tokenizer), count = spec->token_count;
     for (uint32_t id = 0; id < count; id++)
         total += MAX(spec->tokens[id].length, 1);
-    return total + count * 3 + (count + 1) * sizeof(uint32_t) + text_map_bytes(spec->token_count) +
+    return total + count * 4 + (count + 1) * sizeof(uint32_t) + text_map_bytes(spec->token_count) +
            merge_map_bytes(spec->merge_count);
 }
 
@@ -213,9 +226,10 @@ static enum status allocate(struct tokenizer *tokenizer, const struct tokenizer_
     tokenizer->bytes = malloc(total);
     tokenizer->offsets = malloc((count + 1) * sizeof *tokenizer->offsets);
     tokenizer->types = malloc(count);
+    tokenizer->flags = calloc(count, 1);
     tokenizer->whole = calloc(count, 1);
     *listed = malloc(count);
-    if (tokenizer->bytes && tokenizer->offsets && tokenizer->types && tokenizer->whole && *listed)
+    if (tokenizer->bytes && tokenizer->offsets && tokenizer->types && tokenizer->flags && tokenizer->whole && *listed)
         return STATUS_OK;
     return error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for %u tokens", spec->token_count);
 }
@@ -232,8 +246,10 @@ static enum status open_encoder(struct tokenizer *tokenizer, const struct tokeni
         status = index_tokens(tokenizer, listed, error);
     if (status == STATUS_OK)
         status = tokenizer->kind == TOKENIZER_BPE ? bpe_open(tokenizer, spec, error) : spm_open(tokenizer, spec, error);
-    if (status == STATUS_OK && !special_init(&tokenizer->specials, tokenizer))
-        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for special tokens");
+    if (status == STATUS_OK)
+        status = special_init(&tokenizer->raw, tokenizer, spec, false, error);
+    if (status == STATUS_OK)
+        status = special_init(&tokenizer->normalized, tokenizer, spec, true, error);
     return status;
 }
 
@@ -254,6 +270,7 @@ enum status tokenizer_open(const struct tokenizer_spec *spec, struct tokenizer *
     tokenizer->add_space_prefix = spec->add_space_prefix && tokenizer->kind == TOKENIZER_SPM;
     tokenizer->prefix_at_start_only = spec->prefix_at_start_only;
     tokenizer->prefix_unless_space = spec->prefix_unless_space;
+    tokenizer->spaces_first = tokenizer->kind == TOKENIZER_SPM && !spec->spaces_last;
     tokenizer->bos = spec->bos_id < 0 ? TOKEN_NONE : (uint32_t)spec->bos_id;
     tokenizer->eos = spec->eos_id < 0 ? TOKEN_NONE : (uint32_t)spec->eos_id;
     tokenizer->unknown = spec->unknown_id < 0 ? TOKEN_NONE : (uint32_t)spec->unknown_id;
@@ -278,10 +295,12 @@ void tokenizer_close(struct tokenizer *tokenizer)
     if (!tokenizer)
         return;
     pretokenizer_close(tokenizer->pre);
-    special_free(&tokenizer->specials);
+    special_free(&tokenizer->normalized);
+    special_free(&tokenizer->raw);
     merge_map_free(&tokenizer->merges);
     text_map_free(&tokenizer->texts);
     free(tokenizer->whole);
+    free(tokenizer->flags);
     free(tokenizer->types);
     free(tokenizer->offsets);
     free(tokenizer->bytes);

@@ -41,6 +41,16 @@ enum token_type {
     TOKEN_BYTE = 6,
 };
 
+// How a token is looked for in a text before that is cut into words. The first four are tokenizer.json's.
+enum token_flag {
+    TOKEN_FLAG_LSTRIP = 1,      // takes the white space before it
+    TOKEN_FLAG_RSTRIP = 2,      // and after it
+    TOKEN_FLAG_SINGLE_WORD = 4, // only if no letter, mark, digit or '_' is beside it
+    TOKEN_FLAG_NORMALIZED = 8,  // in the normalized text, as normalized itself
+    TOKEN_FLAG_PREFIXED = 16,   // whose normalized form begins with the space that goes before a text
+    TOKEN_FLAG_ADDED = 32,      // it is looked for, whatever its type
+};
+
 // Borrowed bytes; not terminated.
 struct text_span {
     const char *bytes;
@@ -55,6 +65,8 @@ struct tokenizer_spec {
     const struct text_span *tokens; // [token_count] as in the file: "Ġhello", "▁hello", "<0x0A>"
     const float *scores;            // [token_count] or NULL; "llama" needs them
     const int32_t *types;           // [token_count] enum token_type, or NULL: all normal
+    const uint8_t *flags; // [token_count] enum token_flag, or NULL: control, unknown and user-defined tokens are ADDED, and
+                          // user-defined ones of "llama" NORMALIZED, as in sentencepiece
     uint32_t merge_count;
     const struct text_span *merges;             // [merge_count] "left right", best first; "gpt2" only
     int64_t bos_id, eos_id, unknown_id, eot_id; // -1: none
@@ -64,8 +76,8 @@ struct tokenizer_spec {
     bool add_space_prefix;     // "llama" only: a space before text at the start and after a special token
     bool prefix_at_start_only; // not after a special token
     bool prefix_unless_space;  // not before a text that begins with one
-    bool
-        decodes_only; // the tokenizer is not for tokenizer_encode(), and is opened in a fraction of the time; merges are not needed
+    bool spaces_last;          // "llama" only: tokens that are NORMALIZED are found before a space becomes U+2581
+    bool decodes_only;         // not for tokenizer_encode(); opened in a fraction of the time; merges are not needed
 };
 
 struct tokenizer;
@@ -87,9 +99,10 @@ struct text_segment {
     bool parse_special;
 };
 
-// Encodes the segments, joined, as one text. Special (control, user-defined and unknown) tokens are matched only where they lie in one
+// Encodes the segments, joined, as one text. Special (control and unknown) tokens are matched only where they lie in one
 // segment that has parse_special; elsewhere, or across a boundary, their text is plain text. (Two neighbours that both
-// have parse_special are one.) At each place the longest token wins. add_special adds bos and eos as the spec says.
+// have parse_special are one.) User-defined tokens are plain text and matched everywhere. At each place the longest token wins.
+// add_special adds bos and eos as the spec says.
 // On OK *ids is malloc'd (never NULL), the caller's to free. More than max_tokens: OUT_OF_RANGE, as soon as that is known,
 // and *count is a lower bound of the number. Other failures: RESOURCE_EXHAUSTED (memory), INTERNAL (PCRE2). On failure
 // *ids is NULL. Bytes that a byte-level vocabulary has no token for are left out.

@@ -14,14 +14,16 @@ struct tokenizer {
     char *bytes;           // what tokens stand for, one after another
     uint32_t *offsets;     // [symbol_count + 1] into bytes
     uint8_t *types;        // [vocab] enum token_type
+    uint8_t *flags;        // [vocab] enum token_flag
     uint8_t *whole;        // [vocab] 1: a word of exactly these bytes is this token ("gpt2")
     uint32_t byte_ids[256];
     struct text_map texts;
     struct merge_map merges;
-    struct special_index specials;
-    struct pretokenizer *pre; // "gpt2"
-    bool normalize;           // to NFC first
-    bool cut_at_spaces;       // "llama": no piece has a space after another character
+    struct special_index raw, normalized; // looked for in the text as it is, and in what normalizing makes of the rest
+    struct pretokenizer *pre;             // "gpt2"
+    bool normalize;                       // to NFC first
+    bool cut_at_spaces;                   // "llama": no piece has a space after another character
+    bool spaces_first;                    // "llama": normalizing makes spaces U+2581; else cutting the text into words does
     bool add_bos, add_eos, add_space_prefix, has_bytes;
     bool prefix_at_start_only, prefix_unless_space;
     uint32_t bos, eos, unknown; // or TOKEN_NONE

@@ -24,6 +24,7 @@ struct spec_arrays {
     struct text_span *tokens, *merges;
     float *scores;
     int32_t *types;
+    uint8_t *flags;
     int64_t *end_ids;
     char *kind, *pre;
 };
@@ -34,6 +35,7 @@ static void free_arrays(struct spec_arrays *arrays)
     free(arrays->merges);
     free(arrays->scores);
     free(arrays->types);
+    free(arrays->flags);
     free(arrays->end_ids);
     free(arrays->kind);
     free(arrays->pre);
@@ -75,6 +77,13 @@ static bool fill_arrays(const struct model_tokenizer *from, bool decodes_only, s
             return false;
         for (i = 0; i < from->token_types.count; i++)
             arrays->types[i] = (int32_t)gguf_array_integer(&from->token_types, i);
+    }
+    if (from->token_flags.count) {
+        arrays->flags = calloc(from->token_flags.count, sizeof *arrays->flags);
+        if (!arrays->flags)
+            return false;
+        for (i = 0; i < from->token_flags.count; i++)
+            arrays->flags[i] = (uint8_t)gguf_array_integer(&from->token_flags, i);
     }
     if (from->end_tokens.count) {
         arrays->end_ids = calloc(from->end_tokens.count, sizeof *arrays->end_ids);
@@ -119,6 +128,7 @@ static enum status open_tokenizer(const struct model *model, bool decodes_only, 
         .tokens = arrays.tokens,
         .scores = arrays.scores,
         .types = arrays.types,
+        .flags = arrays.flags,
         .merge_count = decodes_only ? 0 : (uint32_t)from->merges.count,
         .merges = arrays.merges,
         .bos_id = optional_id(from->bos),
@@ -132,6 +142,7 @@ static enum status open_tokenizer(const struct model *model, bool decodes_only, 
         .add_space_prefix = from->add_space_prefix_known ? from->add_space_prefix : is_llama,
         .prefix_at_start_only = from->prefix_at_start_only,
         .prefix_unless_space = from->prefix_unless_space,
+        .spaces_last = from->spaces_last,
         .decodes_only = decodes_only,
     };
     const struct memory_plan memory = {

@@ -1,7 +1,8 @@
 // fuzz_tokenizer.c: any bytes as text, cut into segments, must encode without an error and come back as Python's replacement
 // decoding of them; and the ids must not depend on where plain segments are cut.
 //
-// Input: first byte: bit 0 the kind of tokenizer, bits 1–2 the pre-tokenizer rule, bit 3 special tokens; second: where to cut.
+// Input: first byte: bit 0 the kind of tokenizer, bits 1–2 the pre-tokenizer rule, bit 3 special tokens, bit 4 tokens with
+// flags, bit 5 spaces that the pre-tokenizer marks; second: where to cut.
 // The vocabulary is made here: all bytes, some merges, some special tokens.
 #include <stdint.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@ static const char *const rules[] = {"gpt-2", "smollm", "llama-bpe", "qwen2"};
 static const char *const pairs[][2] = {{"a", "b"}, {"ab", "a"}, {"a", "a"},   {"aa", "aa"}, {"aaaa", "aaaa"},
                                        {"Ġ", "a"}, {"Ġ", "Ġ"},  {"ĠĠ", "ĠĠ"}, {"Ċ", "Ċ"},   {"Ġa", "b"},
                                        {"Ã", "©"}, {"'", "s"},  {"1", "2"},   {"<", "|"},   {"b", "a"}};
-static struct tokenizer *tokenizers[5];
+static struct tokenizer *tokenizers[5], *flagged[6];
 
 // The text of a byte in a byte-level vocabulary.
 static size_t byte_text(int byte, char *out)
@@ -35,7 +36,7 @@ static size_t byte_text(int byte, char *out)
     return 2;
 }
 
-static struct tokenizer *open_one(bool spm, const char *pre)
+static struct tokenizer *open_one(bool spm, const char *pre, const uint8_t *flags, bool spaces_last)
 {
     static char texts[MAX_VOCAB][16], merges[ARRAY_COUNT(pairs)][32];
     struct text_span tokens[MAX_VOCAB], merge_spans[ARRAY_COUNT(pairs)];
@@ -67,6 +68,8 @@ static struct tokenizer *open_one(bool spm, const char *pre)
                                   .token_count = count,
                                   .tokens = tokens,
                                   .types = types,
+                                  .flags = flags,
+                                  .spaces_last = spaces_last,
                                   .scores = scores,
                                   .merge_count = ARRAY_COUNT(pairs),
                                   .merges = merge_spans,
@@ -120,9 +123,22 @@ static size_t replaced(const struct tokenizer *spm, const uint8_t *text, size_t 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!tokenizers[0]) {
+        static const uint8_t flags[MAX_VOCAB] = {
+            TOKEN_FLAG_ADDED | TOKEN_FLAG_NORMALIZED | TOKEN_FLAG_PREFIXED | TOKEN_FLAG_RSTRIP,
+            TOKEN_FLAG_ADDED | TOKEN_FLAG_LSTRIP | TOKEN_FLAG_RSTRIP,
+            TOKEN_FLAG_ADDED | TOKEN_FLAG_SINGLE_WORD | TOKEN_FLAG_LSTRIP,
+            [BYTES_FROM + ' '] = TOKEN_FLAG_ADDED | TOKEN_FLAG_RSTRIP,
+            [BYTES_FROM + '\t'] = TOKEN_FLAG_ADDED | TOKEN_FLAG_LSTRIP,
+            [PIECES_FROM + 1] = TOKEN_FLAG_ADDED | TOKEN_FLAG_NORMALIZED | TOKEN_FLAG_SINGLE_WORD,
+            [PIECES_FROM + 7] = TOKEN_FLAG_ADDED | TOKEN_FLAG_NORMALIZED | TOKEN_FLAG_LSTRIP | TOKEN_FLAG_RSTRIP,
+            [PIECES_FROM + 8] = TOKEN_FLAG_ADDED | TOKEN_FLAG_NORMALIZED,
+            [PIECES_FROM + 12] = TOKEN_FLAG_ADDED | TOKEN_FLAG_RSTRIP,
+        };
         for (int i = 0; i < 4; i++)
-            tokenizers[i] = open_one(false, rules[i]);
-        tokenizers[4] = open_one(true, NULL);
+            tokenizers[i] = open_one(false, rules[i], NULL, false), flagged[i] = open_one(false, rules[i], flags, false);
+        tokenizers[4] = open_one(true, NULL, NULL, false);
+        flagged[4] = open_one(true, NULL, flags, false);
+        flagged[5] = open_one(true, NULL, flags, true);
     }
     if (size < 2 || size > 1 << 16)
         return 0;
@@ -132,7 +148,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const char *text = (const char *)data + 2;
     struct text_segment parts[2] = {{text, cut, special}, {text + cut, length - cut, special}},
                         whole[2] = {{text, length, special}, {text, 0, special}};
-    uint32_t *ids, *others, count = encode(tokenizers[which], parts, &ids);
+    uint32_t *ids, *others;
+    if (data[0] & 16) { // white space is dropped, so nothing comes back; the second part may have special tokens or not
+        parts[1].parse_special = data[0] & 2;
+        encode(flagged[which == 4 && data[0] & 32 ? 5 : which], parts, &ids);
+        free(ids);
+        return 0;
+    }
+    uint32_t count = encode(tokenizers[which], parts, &ids);
     if (encode(tokenizers[which], whole, &others) != count || memcmp(ids, others, count * sizeof *ids) != 0)
         abort();
     char *out = malloc(3 * length + 4096), *want = malloc(3 * length + 4096);

@@ -48,3 +48,24 @@ def made_up(count, seed):
 def all_texts():
     texts = [t.encode() for t in WORDS + SCRIPTS + MARKS + EMOJI + SPACES + CONTROL] + BROKEN + [t.encode() for t in MARKED] + made_up(120, 1)
     return [b""] + texts
+
+
+# User-defined pieces, as large vocabularies have them: runs of line breaks, spaces and tabs, and markup.
+USER_DEFINED = ["\n" * i for i in range(1, 12)] + ["\u2581" * i for i in range(2, 9)] + ["\t" * i for i in range(1, 5)] + \
+    ["<table>", "</table>", "<tr>", "<td>", "</td>", "<h1>", "</h1>", "<code>", "</code>", "<b>", "<bbox>", "[multi]", "日本本"]
+
+BLOCKS = ["def f(x):\n\tif x:\n\t\treturn {\n\t\t\t'a': 1,\n\t\t}\n\n\nclass A:\n    pass\n", "int main(void)\n{\n\tfor (;;) {\n\t\tprintf(\"%d\\n\", i);\n\t}\n}\n\n\n\n",
+          "<table>\n  <tr><td>to</td><td>ka</td></tr>\n</table>\n\n<ul>\n\t<li><code>y</code></li>\n</ul>", "<h1>Title</h1><p>a <b>bold</b></p>", "| a | b |\n|---|---|\n|   |   |\n\n\n", "# H\n\n- a\n  - b\n    - c\n",
+          "a\tb\tc\n1\t2\t3\n\t\t\t\n", "\n" * 40, "\t" * 40, " " * 40, "x" + " " * 33 + "y", "👍🏽\n\n👨‍👩‍👧‍👦\t🏳️‍🌈", "  lead", "trail  \n\n", "</h1", "<h1<h1>", "[multi]", "日本本 日本", "</s>", "<s>", "<unk>", "\u2581\u2581 \u2581\t"]
+
+
+def markup(count):
+    """Code, tables, markup, tabs, blank lines and emoji."""
+    source = random.Random(5)
+    parts = BLOCKS + SPACES + WORDS + EMOJI + ["\n\n", "\n", "\t", "  ", "    "] * 4
+    return BLOCKS + ["".join(source.choice(parts)[:source.randint(1, 30)] for _ in range(source.randint(2, 8))) for _ in range(count - len(BLOCKS))]
+
+
+# What tokens are made of, and what stands between them.
+ADDED = ["<x>", "<xy>", "x", "the", "th", "  ", "\n\n", " ", "\t", "<|a|>", "e\u0301", "é", "_", "a b", "\u2581\u2581", "\u2581", "<unk>", "in", "é!", "\u00a0", "|a", "ä", "the\n", "<s>", "日本", "\u200d"]
+AROUND = [" ", "  ", "\n", " \n ", "a", "the cat", "x", "é", "E\u0301", "!", "\u2581", "ⓐ", "1", "-", "\u3000", "\u0301", "<", "日"]

@@ -261,22 +261,27 @@ static inline void hf_build_tiny_layer(struct hf_build *build, const char *file,
     }
 }
 
-static inline void hf_build_tiny(struct hf_build *build)
+/* The tiny model with so many rows in its embedding. */
+static inline void hf_build_tiny_rows(struct hf_build *build, uint32_t rows)
 {
-    char *tokenizer = hf_tiny_tokenizer();
+    char *tokenizer = hf_tiny_tokenizer(), size[32];
     *build = (struct hf_build){.seed = 1};
     hf_build_text(build, "config.json", HF_TINY_CONFIG);
+    snprintf(size, sizeof size, "\"vocab_size\": %u,", rows);
+    hf_build_edit(build, "config.json", "\"vocab_size\": 264,", size);
     hf_build_text(build, "tokenizer.json", tokenizer);
     hf_build_text(build, "tokenizer_config.json",
                   "{\"bos_token\": \"<|im_start|>\", \"eos_token\": {\"content\": \"<|im_end|>\"}, \"pad_token\": null,\n"
                   " \"model_max_length\": 1000000000000000019884624838656, \"chat_template\": \"{{ messages[0].content }}\"}");
     hf_build_text(build, "generation_config.json",
                   "{\"eos_token_id\": [2, 0], \"do_sample\": true, \"temperature\": 0.5, \"top_k\": 40}");
-    hf_build_tensor(build, HF_SHARD, "model.embed_tokens.weight", "BF16", 264, 8);
+    hf_build_tensor(build, HF_SHARD, "model.embed_tokens.weight", "BF16", rows, 8);
     hf_build_tiny_layer(build, HF_SHARD, 0);
     hf_build_tiny_layer(build, HF_SHARD, 1);
     hf_build_tensor(build, HF_SHARD, "model.norm.weight", "BF16", 0, 8);
     free(tokenizer);
 }
+
+static inline void hf_build_tiny(struct hf_build *build) { hf_build_tiny_rows(build, 264); }
 
 #endif

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include <jansson.h>
+
 #include "common/base/checked.h"
 #include "tests/unit/hf_assert.h"
 
@@ -208,12 +210,67 @@ static void every_end_token_ends_an_answer(void **state)
     tokenizer_close(tokenizer);
 }
 
+/* Ids of a golden case, in a raw prompt and, where no special token is in the text, from a user. */
+static unsigned compare_added(const struct tokenizer *tokenizer, const char *kind, json_t *item)
+{
+    json_t *text = json_object_get(item, "text"), *want = json_object_get(item, "ids");
+    unsigned wrong = 0;
+    for (int special = json_is_true(json_object_get(item, "plain")) ? 0 : 1; special < 2; special++) {
+        struct text_segment segment = {json_string_value(text), json_string_length(text), special};
+        struct error error = {0};
+        uint32_t *ids, count;
+        if (tokenizer_encode(tokenizer, &segment, 1, false, 1000, &ids, &count, &error))
+            fail_msg("%s", error.text);
+        bool same = count == json_array_size(want);
+        for (uint32_t i = 0; same && i < count; i++)
+            same = ids[i] == json_integer_value(json_array_get(want, i));
+        if (!same)
+            fprintf(stderr, "%s \"%s\": %u ids, wanted %zu\n", kind, segment.bytes, count, json_array_size(want));
+        wrong += !same;
+        free(ids);
+    }
+    return wrong;
+}
+
+/* Tokens with lstrip, rstrip, single_word and normalized, special and not, as the library `tokenizers` finds them. */
+static void added_tokens_are_found_as_golden_data_has_them(void **state)
+{
+    json_error_t error;
+    json_t *golden = json_load_file("tests/golden/tokenizer.json", 0, &error), *of_kind, *set, *item;
+    const char *kind;
+    size_t index, number, count = 0;
+    unsigned wrong = 0;
+    (void)state;
+    if (!golden)
+        fail_msg("tests/golden/tokenizer.json:%d: %s", error.line, error.text);
+    json_object_foreach (json_object_get(golden, "added"), kind, of_kind)
+        json_array_foreach (json_object_get(of_kind, "sets"), index, set) {
+            struct hf_build build;
+            json_t *document = json_object_get(of_kind, "document");
+            json_object_set(document, "added_tokens", json_object_get(set, "added"));
+            char *text = json_dumps(document, 0);
+            hf_build_tiny_rows(&build, 352);
+            hf_build_text(&build, TOKENIZER, text);
+            hf_build_text(&build, "tokenizer_config.json", "{}");
+            struct tokenizer *tokenizer = open_tokenizer(&build);
+            json_array_foreach (json_object_get(set, "cases"), number, item) {
+                wrong += compare_added(tokenizer, kind, item);
+                count++;
+            }
+            tokenizer_close(tokenizer);
+            free(text);
+        }
+    json_decref(golden);
+    assert_int_equal(wrong, 0);
+    assert_true(count > 800);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_around_a_text_are_found), cmocka_unit_test(pre_tokenizers_are_recognized),
         cmocka_unit_test(merges_become_scores),           cmocka_unit_test(metaspace_puts_one_space_in_front),
-        cmocka_unit_test(every_end_token_ends_an_answer),
+        cmocka_unit_test(every_end_token_ends_an_answer), cmocka_unit_test(added_tokens_are_found_as_golden_data_has_them),
     };
     return cmocka_run_group_tests_name("hf_tokenizer", tests, NULL, NULL);
 }

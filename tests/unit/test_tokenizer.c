@@ -207,12 +207,34 @@ static struct tokenizer *open_spm(json_t *source)
                                   .unknown_id = json_integer_value(json_object_get(source, "unknown")),
                                   .eot_id = -1,
                                   .add_bos = true,
-                                  .add_space_prefix = true};
+                                  .add_space_prefix = json_is_true(json_object_get(source, "prefix"))};
     struct tokenizer *tokenizer = open_spec(&spec);
     free(pieces);
     free(scores);
     free(kinds);
     return tokenizer;
+}
+
+// What a user writes between two control tokens: the same ids, user-defined ones among them, and never a control token.
+static unsigned compare_chat(const struct tokenizer *tokenizer, const char *name, size_t index, json_t *item)
+{
+    size_t length;
+    char *text = text_of(item, &length);
+    struct text_segment segments[] = {{"<s>", 3, true}, {text, length, false}, {"</s>", 4, true}};
+    json_t *want = json_object_get(item, "ids");
+    uint32_t *ids, count;
+    struct error error = {0};
+    if (tokenizer_encode(tokenizer, segments, 3, false, UINT32_MAX, &ids, &count, &error))
+        fail_msg("%s", error.text);
+    bool same = count == json_array_size(want) + 2 && ids[0] == 1 && ids[count - 1] == 2;
+    for (size_t i = 1; same && i + 1 < count; i++)
+        same = ids[i] == json_integer_value(json_array_get(want, i - 1));
+    if (!same)
+        fprintf(stderr, "%s case %zu \"%.40s\" in a chat: %u ids, wanted %zu\n", name, index, text, count,
+                json_array_size(want) + 2);
+    free(ids);
+    free(text);
+    return !same;
 }
 
 static void test_golden_spm(void **state)
@@ -223,11 +245,17 @@ static void test_golden_spm(void **state)
     unsigned wrong = 0;
     json_array_foreach (json_object_get(golden, "spm"), index, source) {
         struct tokenizer *tokenizer = open_spm(source);
-        wrong += compare_cases(tokenizer, index ? "spm-1" : "spm-0", json_object_get(source, "cases"));
+        char name[16];
+        snprintf(name, sizeof name, "spm-%zu", index);
+        wrong += compare_cases(tokenizer, name, json_object_get(source, "cases"));
+        size_t number;
+        json_t *item;
+        json_array_foreach (json_object_get(source, "cases"), number, item)
+            wrong += compare_chat(tokenizer, name, number, item);
         tokenizer_close(tokenizer);
     }
     assert_int_equal(wrong, 0);
-    assert_int_equal(index, 2);
+    assert_int_equal(index, 4);
 }
 
 // --- segments and special tokens ------------------------------------------------------------------------------------------

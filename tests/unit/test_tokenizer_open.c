@@ -59,8 +59,8 @@ static void test_spm_rules(void **state)
         {" a", true, 4, {1, 3, 6, 2}},
         {"cd", true, 4, {1, 3, 9, 2}},                     // c and d are no pieces: cd is
         {"xyz a", true, 5, {1, 3, 0, 6, 2}},               // a run of unknown characters is one <unk>
-        {"a[X]a</s>b", true, 8, {1, 6, 8, 6, 2, 3, 5, 2}}, // a space again after each special token
-        {"a[X]", false, 4, {1, 6, 0, 2}},
+        {"a[X]a</s>b", true, 8, {1, 6, 8, 4, 2, 3, 5, 2}}, // a space again after a special token, not after a user-defined one
+        {"a[X]</s>", false, 5, {1, 6, 8, 0, 2}},           // which is ordinary text
     };
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct text_segment segment = {cases[i].text, strlen(cases[i].text), cases[i].special};
