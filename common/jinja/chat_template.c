@@ -13,6 +13,12 @@
 #include "common/jinja/jinja_json.h"
 #include "common/jinja/jinja_parser.h"
 
+static const struct jinja_builtins builtins = {.filters = jinja_filters,
+                                               .list_filters = jinja_list_filters,
+                                               .tests = jinja_tests,
+                                               .methods = jinja_methods,
+                                               .functions = jinja_functions};
+
 struct chat_template {
     struct jinja_template compiled;
 };
@@ -38,6 +44,7 @@ enum status chat_template_open(const char *source, size_t length, const char *bo
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the chat template");
     struct jinja_template *compiled = &opened->compiled;
     compiled->arena.cap = JINJA_ARENA_BYTES;
+    compiled->builtins = &builtins;
     compiled->bos_token = bos_token ? copy_text(&compiled->arena, bos_token) : NULL;
     compiled->eos_token = eos_token ? copy_text(&compiled->arena, eos_token) : NULL;
     if ((bos_token && !compiled->bos_token) || (eos_token && !compiled->eos_token)) {

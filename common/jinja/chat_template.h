@@ -1,9 +1,9 @@
-// chat_template.h: chat templates, a subset of Jinja, compiled once and rendered for each request.
+// chat_template.h: chat templates in Jinja, compiled once and rendered for each request.
 //
-// A published model carries its template as text. chat_template_open() parses it and checks everything that can be
-// checked without messages: a tag, filter, test, method or function outside the subset is refused there with its line.
+// A published model carries its template as text. chat_template_open() parses it, and refuses what is no Jinja with its line.
 // chat_template_render() then writes the prompt of one conversation as jinja2 would write it (trim_blocks and
-// lstrip_blocks on, an immutable sandbox, the environment that Hugging Face's renderer sets up).
+// lstrip_blocks on, an immutable sandbox, the environment that Hugging Face's renderer sets up). A filter, test, method or
+// function that there is not, or that is given wrong arguments, fails there, and only where it is reached.
 //
 // The output lists the byte ranges that came from the client: content, tools, arguments, any other string (but known roles). Text outside of them
 // was written by the template's author, and only there may the tokenizer recognize special tokens. A byte whose origin is unclear counts as
@@ -49,7 +49,7 @@ struct chat_output {
 
 // Compiles a template. bos_token and eos_token are the variables of these names (NULL: undefined) and are copied, as is
 // the source. The caller closes *out. Fails with INVALID_ARGUMENT and "chat template line N: what", e.g. "chat template
-// line 12: unknown filter 'xmlattr' (supported: ...)"; *out is NULL then.
+// line 12: the 'if' of line 3 is not closed"; *out is NULL then.
 MUST_CHECK enum status chat_template_open(const char *source, size_t length, const char *bos_token, const char *eos_token,
                                           struct chat_template **out, struct error *error);
 

@@ -10,8 +10,10 @@ static struct jinja_value constant_string(const struct jinja_string *string)
     return (struct jinja_value){.kind = KIND_STRING, .string = string};
 }
 
-static bool loop_attribute(const struct jinja_loop *loop, const struct jinja_string *name, struct jinja_value *out)
+static bool loop_attribute(struct jinja_run *run, const struct jinja_value *object, const struct jinja_string *name,
+                           struct jinja_value *out)
 {
+    const struct jinja_loop *loop = object->loop;
     const int64_t index = (int64_t)loop->index, count = (int64_t)loop->list->count;
     const struct {
         const char *name;
@@ -31,9 +33,12 @@ static bool loop_attribute(const struct jinja_loop *loop, const struct jinja_str
     };
     *out = jinja_undefined();
     for (size_t i = 0; i < ARRAY_COUNT(attributes); i++)
-        if (jinja_string_is(name, attributes[i].name))
+        if (jinja_string_is(name, attributes[i].name)) {
             *out = attributes[i].value;
-    return true;
+            return true;
+        }
+    const struct jinja_builtin *method = jinja_find_method(run->source->builtins, KIND_LOOP, name->bytes, name->length);
+    return !method || jinja_function_value(run, method, object, out);
 }
 
 bool jinja_get_attribute(struct jinja_run *run, const struct jinja_value *object, const struct jinja_string *name, bool item_only,
@@ -45,19 +50,21 @@ bool jinja_get_attribute(struct jinja_run *run, const struct jinja_value *object
     if (object->kind == KIND_UNDEFINED)
         return jinja_fail(run, "an undefined value has no attribute '%.*s'", (int)MIN(name->length, 60u), name->bytes);
     if (object->kind == KIND_LOOP)
-        return loop_attribute(object->loop, name, out);
+        return loop_attribute(run, object, name, out);
     // As in Python, x.items of a mapping is its method before it is an item, and x['items'] is the item.
-    const struct jinja_builtin *method = jinja_find_builtin(jinja_methods, name->bytes, name->length);
-    const bool has_method = method && method->self_kind == object->kind;
-    if ((object->kind == KIND_DICT && (item_only || !has_method)) || object->kind == KIND_NAMESPACE) {
+    const struct jinja_builtin *method = jinja_find_method(run->source->builtins, object->kind, name->bytes, name->length);
+    if ((object->kind == KIND_DICT && (item_only || !method)) || object->kind == KIND_NAMESPACE) {
         if (!jinja_dict_get(run, object->dict, &key, out, &found))
             return false;
         if (found)
             return true;
     }
-    if (has_method)
-        out->kind = KIND_FUNCTION;
-    return true;
+    for (size_t i = 0; object->kind == KIND_TUPLE && object->list->names && i < object->list->count; i++)
+        if (jinja_string_is(name, object->list->names[i])) {
+            *out = object->list->items[i];
+            return true;
+        }
+    return !method || jinja_function_value(run, method, object, out);
 }
 
 bool jinja_get_item(struct jinja_run *run, const struct jinja_value *object, const struct jinja_value *key, struct jinja_value *out)

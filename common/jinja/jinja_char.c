@@ -48,6 +48,18 @@ bool jinja_is_space(int32_t code)
            code == 0x3000;
 }
 
+bool jinja_is_letter(int32_t code)
+{
+    const utf8proc_category_t category = code < 0 ? UTF8PROC_CATEGORY_CN : utf8proc_category(code);
+    return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
+}
+
+bool jinja_is_word(int32_t code)
+{
+    const utf8proc_category_t category = code < 0 ? UTF8PROC_CATEGORY_CN : utf8proc_category(code);
+    return code == '_' || jinja_is_letter(code) || (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO);
+}
+
 bool jinja_string_is(const struct jinja_string *string, const char *text)
 {
     return string->length == strlen(text) && !memcmp(string->bytes, text, string->length);

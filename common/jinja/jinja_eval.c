@@ -7,22 +7,20 @@
 
 #include "common/base/checked.h"
 
-static struct jinja_value constant_string(const struct jinja_string *string)
-{
-    return (struct jinja_value){.kind = KIND_STRING, .string = string};
-}
-
 // --- names, attributes, items -------------------------------------------------------------------------------------------
 
-static void get_variable(const struct jinja_run *run, const struct jinja_node *node, struct jinja_value *out)
+static bool get_variable(struct jinja_run *run, const struct jinja_node *node, struct jinja_value *out)
 {
     for (const struct jinja_scope *scope = run->scope; scope; scope = scope->parent)
         for (uint32_t i = 0; i < scope->count; i++)
             if (scope->variables[i].id == node->id) {
                 *out = scope->variables[i].value;
-                return;
+                return true;
             }
-    out->kind = jinja_find_builtin(jinja_functions, node->name->bytes, node->name->length) ? KIND_FUNCTION : KIND_UNDEFINED;
+    const struct jinja_builtin *builtin =
+        jinja_find_builtin(run->source->builtins->functions, node->name->bytes, node->name->length);
+    *out = jinja_undefined();
+    return !builtin || jinja_function_value(run, builtin, out, out);
 }
 
 // One end of a slice as Python clips it.
@@ -94,69 +92,7 @@ static bool eval_slice(struct jinja_run *run, const struct jinja_node *node, str
     return true;
 }
 
-// --- arithmetic ---------------------------------------------------------------------------------------------------------
-
-static bool arithmetic(struct jinja_run *run, uint16_t op, const struct jinja_value *x, const struct jinja_value *y,
-                       struct jinja_value *out)
-{
-    if (jinja_is_float(x) || jinja_is_float(y) || op == '/') {
-        const double a = jinja_as_double(x), b = jinja_as_double(y);
-        if ((op == '/' || op == '%' || op == OP2('/', '/')) && b == 0)
-            return jinja_fail(run, "division by zero");
-        double r = fmod(a, op == '%' ? b : 1);
-        if (op == '%' && r != 0 && (r < 0) != (b < 0)) // the sign of the divisor
-            r += b;
-        *out = jinja_float(op == '+'   ? a + b
-                           : op == '-' ? a - b
-                           : op == '*' ? a * b
-                           : op == '/' ? a / b
-                           : op == '%' ? r
-                                       : floor(a / b));
-        return true;
-    }
-    const int64_t a = jinja_as_integer(x), b = jinja_as_integer(y);
-    int64_t r = 0;
-    bool overflow = false;
-    if (op == '+') {
-        overflow = __builtin_add_overflow(a, b, &r);
-    } else if (op == '-') {
-        overflow = __builtin_sub_overflow(a, b, &r);
-    } else if (op == '*') {
-        overflow = __builtin_mul_overflow(a, b, &r);
-    } else if (b == 0) {
-        return jinja_fail(run, "division by zero");
-    } else if (b == -1) { // also keeps INT64_MIN / -1 away
-        overflow = op != '%' && __builtin_sub_overflow((int64_t)0, a, &r);
-    } else {
-        const int64_t rest = a % b, wrong = rest != 0 && (rest < 0) != (b < 0);
-        r = op == '%' ? rest + (wrong ? b : 0) : a / b - wrong;
-    }
-    *out = jinja_integer(r);
-    return !overflow || jinja_fail(run, "integer overflow");
-}
-
-static bool add_lists(struct jinja_run *run, const struct jinja_value *x, const struct jinja_value *y, struct jinja_value *out)
-{
-    struct jinja_list *list =
-        jinja_work(run, x->list->count + y->list->count) ? jinja_list_new(run, x->list->count + y->list->count) : NULL;
-    if (!list)
-        return false;
-    if (x->list->count)
-        memcpy(list->items, x->list->items, x->list->count * sizeof *list->items);
-    if (y->list->count)
-        memcpy(list->items + x->list->count, y->list->items, y->list->count * sizeof *list->items);
-    *out = jinja_listed(x->kind, list);
-    return true;
-}
-
-static bool concat(struct jinja_run *run, const struct jinja_value *values, size_t count, struct jinja_value *out)
-{
-    struct jinja_builder builder = {0};
-    for (size_t i = 0; i < count; i++)
-        if (!jinja_append_value(run, &builder, &values[i]))
-            return false;
-    return jinja_build(run, &builder, out);
-}
+// --- operators ----------------------------------------------------------------------------------------------------------
 
 static bool eval_binary(struct jinja_run *run, const struct jinja_node *node, struct jinja_value *out)
 {
@@ -171,18 +107,8 @@ static bool eval_binary(struct jinja_run *run, const struct jinja_node *node, st
     }
     if (!jinja_eval(run, node->b, &y))
         return false;
-    if (jinja_is_number(&x) && jinja_is_number(&y))
-        return arithmetic(run, node->op, &x, &y, out);
-    if (node->op == '+' && x.kind == KIND_STRING && y.kind == KIND_STRING)
-        return concat(run, (struct jinja_value[]){x, y}, 2, out);
-    if (node->op == '+' && x.kind == y.kind && (x.kind == KIND_LIST || x.kind == KIND_TUPLE))
-        return add_lists(run, &x, &y, out);
-    if (node->op == '*' && x.kind == KIND_STRING && y.kind == KIND_INTEGER)
-        return jinja_repeat(run, x.string, y.integer, out);
-    if (node->op == '*' && y.kind == KIND_STRING && x.kind == KIND_INTEGER)
-        return jinja_repeat(run, y.string, x.integer, out);
-    return jinja_fail(run, "cannot apply '%c%s' to %s and %s", node->op & 255, node->op > 255 ? "/" : "", jinja_kind_name(&x),
-                      jinja_kind_name(&y));
+    run->line = node->line;
+    return jinja_operate(run, node->op, &x, &y, out);
 }
 
 static bool eval_unary(struct jinja_run *run, const struct jinja_node *node, struct jinja_value *out)
@@ -201,7 +127,7 @@ static bool eval_unary(struct jinja_run *run, const struct jinja_node *node, str
         return true;
     }
     const struct jinja_value zero = jinja_integer(0);
-    return arithmetic(run, node->op, &zero, &x, out);
+    return jinja_operate(run, node->op, &zero, &x, out);
 }
 
 static bool eval_compare(struct jinja_run *run, const struct jinja_node *node, struct jinja_value *out)
@@ -235,83 +161,123 @@ static bool eval_compare(struct jinja_run *run, const struct jinja_node *node, s
 
 // --- calls --------------------------------------------------------------------------------------------------------------
 
-static bool eval_arguments(struct jinja_run *run, const struct jinja_node *node, struct jinja_value out[JINJA_PARAMS])
+enum { FEW_ARGUMENTS = 6 }; // of a call that allocates nothing
+
+static bool push_argument(struct jinja_run *run, struct jinja_arguments *arguments, size_t *capacity,
+                          const struct jinja_string *name, const struct jinja_value *value)
 {
-    memset(out, 0, JINJA_PARAMS * sizeof *out);
-    if (!node->builtin->variadic) {
-        for (uint32_t i = 0; i < node->count; i++)
-            if (node->items[i] && !jinja_eval(run, node->items[i], &out[i]))
-                return false;
-        return true;
-    }
-    uint32_t positional = 0;
-    while (positional < node->count && node->items[positional]->kind != NODE_KEYWORD)
-        positional++;
-    struct jinja_list *list = jinja_list_new(run, positional);
-    struct jinja_dict *dict = jinja_dict_new(run, node->count - positional);
-    if (!list || !dict)
-        return false;
-    for (uint32_t i = 0; i < node->count; i++) {
-        struct jinja_value value;
-        const struct jinja_value name = constant_string(node->items[i]->name);
-        if (!jinja_eval(run, i < positional ? node->items[i] : node->items[i]->a, &value))
+    if (arguments->count == *capacity) {
+        *capacity *= 2;
+        struct jinja_argument *grown = jinja_run_alloc(run, *capacity, sizeof *grown);
+        if (!grown)
             return false;
-        if (i < positional)
-            list->items[i] = value;
-        else if (!jinja_dict_set(run, dict, &name, &value))
-            return false;
+        memcpy(grown, arguments->items, arguments->count * sizeof *grown);
+        arguments->items = grown;
     }
-    out[0] = jinja_listed(KIND_LIST, list);
-    out[1] = (struct jinja_value){.kind = KIND_DICT, .dict = dict};
+    arguments->items[arguments->count++] = (struct jinja_argument){name, *value};
     return true;
 }
 
-static bool eval_builtin(struct jinja_run *run, const struct jinja_node *node, struct jinja_value *out)
+// *values, or **mapping.
+static bool push_unpacked(struct jinja_run *run, struct jinja_arguments *arguments, size_t *capacity, bool is_mapping,
+                          const struct jinja_value *value)
 {
-    struct jinja_value self = jinja_undefined(), arguments[JINJA_PARAMS];
-    if ((node->a && !jinja_eval(run, node->a, &self)) || !eval_arguments(run, node, arguments))
-        return false;
-    run->line = node->line;
-    if (node->kind == NODE_METHOD && self.kind != node->builtin->self_kind)
-        return jinja_fail(run, "%s has no method '%s'", jinja_kind_name(&self), node->builtin->name);
-    return node->builtin->call(run, &self, arguments, out);
-}
-
-// select, reject, selectattr, rejectattr, map.
-static bool eval_each(struct jinja_run *run, const struct jinja_node *node, struct jinja_value *out)
-{
-    struct jinja_value operand, path, fallback = jinja_undefined(), arguments[JINJA_PARAMS] = {{0}};
     const struct jinja_list *list;
-    if (!jinja_eval(run, node->a, &operand) || (node->b && !jinja_eval(run, node->b, &path)) ||
-        (node->c && !jinja_eval(run, node->c, &fallback)) || (node->builtin && !eval_arguments(run, node, arguments)))
+    if (is_mapping && value->kind != KIND_DICT)
+        return jinja_fail(run, "** needs a mapping, not %s", jinja_kind_name(value));
+    if (!jinja_iterate(run, value, &list))
         return false;
-    if (!jinja_truth(&operand))
-        operand = jinja_undefined(); // none and the like have no items here
-    if (!jinja_iterate(run, &operand, &list))
-        return false;
-    struct jinja_list *result = jinja_list_new(run, list->count);
-    if (!result)
-        return false;
-    result->count = 0;
-    run->line = node->line;
     for (size_t i = 0; i < list->count; i++) {
-        struct jinja_value item = list->items[i];
-        if (!jinja_work(run, 1) || (node->b && !jinja_get_path(run, &item, &path, &item)))
+        const struct jinja_value *key = is_mapping ? &list->items[i] : NULL;
+        if (key && key->kind != KIND_STRING)
+            return jinja_fail(run, "the name of an argument must be a string, not %s", jinja_kind_name(key));
+        if (!push_argument(run, arguments, capacity, key ? key->string : NULL, key ? &value->dict->values[i] : &list->items[i]))
             return false;
-        if (node->kind == NODE_SELECT) {
-            struct jinja_value holds = item;
-            if (node->builtin && !node->builtin->call(run, &item, arguments, &holds))
-                return false;
-            if (jinja_truth(&holds) == (node->op == 's'))
-                result->items[result->count++] = list->items[i];
-            continue;
-        }
-        if (node->kind == NODE_MAP_FILTER && !node->builtin->call(run, &list->items[i], arguments, &item))
-            return false;
-        result->items[result->count++] = item.kind == KIND_UNDEFINED ? fallback : item;
     }
-    *out = jinja_listed(KIND_LAZY, result);
     return true;
+}
+
+// Evaluates the arguments of a node into *out, which has room for FEW_ARGUMENTS: positional ones, then named ones.
+static bool eval_arguments(struct jinja_run *run, const struct jinja_node *node, const struct jinja_value *caller,
+                           struct jinja_arguments *out)
+{
+    static const struct jinja_string caller_name = {.bytes = "caller", .length = 6};
+    size_t capacity = FEW_ARGUMENTS;
+    for (int named = 0; named < 2; named++)
+        for (uint32_t i = 0; i < node->count; i++) {
+            const struct jinja_node *item = node->items[i];
+            const bool has_name = item->kind == NODE_KEYWORD || item->kind == NODE_STAR_STAR;
+            const bool unpacks = item->kind == NODE_STAR || item->kind == NODE_STAR_STAR;
+            struct jinja_value value;
+            if (has_name != named)
+                continue;
+            if (!jinja_eval(run, has_name || unpacks ? item->a : item, &value))
+                return false;
+            if (unpacks ? !push_unpacked(run, out, &capacity, has_name, &value)
+                        : !push_argument(run, out, &capacity, has_name ? item->name : NULL, &value))
+                return false;
+        }
+    run->line = node->line;
+    return !caller || push_argument(run, out, &capacity, &caller_name, caller);
+}
+
+static bool call_builtin(struct jinja_run *run, const struct jinja_builtin *builtin, const char *what,
+                         const struct jinja_value *self, const struct jinja_arguments *arguments, struct jinja_value *out)
+{
+    struct jinja_value bound[JINJA_PARAMS];
+    return jinja_bind(run, builtin, what, arguments, bound) && builtin->call(run, self, bound, out);
+}
+
+static bool call_value(struct jinja_run *run, const struct jinja_node *callee, const struct jinja_value *value,
+                       const struct jinja_arguments *arguments, struct jinja_value *out)
+{
+    if (value->kind == KIND_MACRO || value->kind == KIND_LOOP)
+        return run->call_statements(run, value, arguments, out);
+    if (value->kind == KIND_FUNCTION)
+        return call_builtin(run, value->function->builtin, "function", &value->function->self, arguments, out);
+    if (callee->kind == NODE_NAME && value->kind == KIND_UNDEFINED)
+        return jinja_fail_unknown(run, "function", callee->name->bytes, callee->name->length);
+    if (callee->kind == NODE_NAME)
+        return jinja_fail(run, "'%.*s' is %s here and cannot be called", (int)MIN(callee->name->length, 40u), callee->name->bytes,
+                          jinja_kind_name(value));
+    return jinja_fail(run, "%s cannot be called", jinja_kind_name(value));
+}
+
+bool jinja_eval_call(struct jinja_run *run, const struct jinja_node *node, const struct jinja_value *caller,
+                     struct jinja_value *out)
+{
+    struct jinja_argument few[FEW_ARGUMENTS];
+    struct jinja_arguments arguments = {.items = few};
+    const struct jinja_node *callee = node->a;
+    struct jinja_value self, value;
+    if (callee->kind != NODE_ATTRIBUTE)
+        return jinja_eval(run, callee, &value) && eval_arguments(run, node, caller, &arguments) &&
+               call_value(run, callee, &value, &arguments, out);
+    const struct jinja_string *name = callee->name;
+    if (!jinja_eval(run, callee->a, &self))
+        return false;
+    const struct jinja_builtin *method = jinja_find_method(run->source->builtins, self.kind, name->bytes, name->length);
+    if (!method && !jinja_get_attribute(run, &self, name, false, &value))
+        return false;
+    if (!method && value.kind == KIND_UNDEFINED)
+        return jinja_fail(run, "%s has no method '%.*s'", jinja_kind_name(&self), (int)MIN(name->length, 40u), name->bytes);
+    if (!eval_arguments(run, node, caller, &arguments))
+        return false;
+    return method ? call_builtin(run, method, "method", &self, &arguments, out) : call_value(run, callee, &value, &arguments, out);
+}
+
+// x | filter(...), x is test(...)
+static bool eval_named(struct jinja_run *run, const struct jinja_node *node, struct jinja_value *out)
+{
+    struct jinja_argument few[FEW_ARGUMENTS];
+    struct jinja_arguments arguments = {.items = few};
+    const char *what = node->kind == NODE_FILTER ? "filter" : "test";
+    struct jinja_value self;
+    if (!jinja_eval(run, node->a, &self) || !eval_arguments(run, node, NULL, &arguments))
+        return false;
+    if (!node->builtin)
+        return jinja_fail_unknown(run, what, node->name->bytes, node->name->length);
+    return call_builtin(run, node->builtin, what, &self, &arguments, out);
 }
 
 static bool eval_items(struct jinja_run *run, const struct jinja_node *node, struct jinja_value *out)
@@ -323,7 +289,7 @@ static bool eval_items(struct jinja_run *run, const struct jinja_node *node, str
     if (!list)
         return false;
     if (node->kind == NODE_CONCAT)
-        return concat(run, list->items, list->count, out);
+        return jinja_concat(run, list->items, list->count, out);
     if (node->kind != NODE_DICT) {
         *out = jinja_listed(node->kind == NODE_LIST ? KIND_LIST : KIND_TUPLE, list);
         return true;
@@ -343,7 +309,7 @@ static bool eval_node(struct jinja_run *run, const struct jinja_node *node, stru
     struct jinja_value x, y;
     switch (node->kind) {
     case NODE_CONSTANT: *out = node->constant; return true;
-    case NODE_NAME: get_variable(run, node, out); return true;
+    case NODE_NAME: return get_variable(run, node, out);
     case NODE_LIST:
     case NODE_TUPLE:
     case NODE_DICT:
@@ -362,11 +328,9 @@ static bool eval_node(struct jinja_run *run, const struct jinja_node *node, stru
         *out = jinja_undefined();
         return !node->c || jinja_eval(run, node->c, out);
     case NODE_FILTER:
-    case NODE_TEST:
-    case NODE_METHOD:
-    case NODE_FUNCTION: return eval_builtin(run, node, out);
-    case NODE_MACRO_CALL: return run->call_macro(run, node, out);
-    default: return eval_each(run, node, out); // NODE_SELECT, NODE_MAP_*
+    case NODE_TEST: return eval_named(run, node, out);
+    case NODE_CAPTURED: *out = run->captured; return true;
+    default: return jinja_eval_call(run, node, NULL, out); // NODE_CALL
     }
 }
 

@@ -1,6 +1,6 @@
 // jinja_expr.c: the expression half of the parser, by recursive descent, in jinja2's order of precedence:
 //
-//     x if c else y  <  or  <  and  <  not  <  == < in ...  <  + -  <  ~  <  * / // %  <  unary  <  x.y x[y] x() | is
+//     x if c else y  <  or  <  and  <  not  <  == < in ...  <  + -  <  ~  <  * / // %  <  **  <  unary  <  x.y x[y] x() | is
 #include "common/jinja/jinja_parser.h"
 
 #include <string.h>
@@ -219,17 +219,21 @@ static struct jinja_node *parse_unary(struct jinja_parser *parser, bool with_fil
     return node;
 }
 
-static struct jinja_node *parse_product(struct jinja_parser *parser)
+static struct jinja_node *parse_power(struct jinja_parser *parser)
 {
     struct jinja_node *node = parse_unary(parser, true);
+    while (node && jinja_skip_op(parser, OP2('*', '*')))
+        node = binary(parser, NODE_BINARY, OP2('*', '*'), node, parse_unary(parser, true));
+    return node;
+}
+
+static struct jinja_node *parse_product(struct jinja_parser *parser)
+{
+    struct jinja_node *node = parse_power(parser);
     while (node && (jinja_is_op(parser, '*') || jinja_is_op(parser, '/') || jinja_is_op(parser, '%') ||
                     jinja_is_op(parser, OP2('/', '/')))) {
         const uint16_t op = parser->token++->op;
-        node = binary(parser, NODE_BINARY, op, node, parse_unary(parser, true));
-    }
-    if (node && jinja_is_op(parser, OP2('*', '*'))) {
-        (void)jinja_parse_fail(parser, node->line, "operator '**' is not supported");
-        return NULL;
+        node = binary(parser, NODE_BINARY, op, node, parse_power(parser));
     }
     return node;
 }

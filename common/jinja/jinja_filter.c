@@ -1,9 +1,10 @@
-// jinja_filter.c: the filters, one function each, and their table. arguments[i] is KIND_ABSENT if not given.
+// jinja_filter.c: filters of texts and numbers, one function each, and their table. arguments[i] is KIND_ABSENT if not given.
 #include "common/jinja/jinja_char.h"
 #include "common/jinja/jinja_run.h"
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -213,23 +214,33 @@ FILTER(abs)
     return true;
 }
 
-// --- lists --------------------------------------------------------------------------------------------------------------
-
-FILTER(length)
+// As Python rounds: to the nearest, of two the even one.
+FILTER(round)
 {
-    (void)arguments;
-    if (self->kind == KIND_STRING)
-        *out = jinja_integer((int64_t)jinja_char_count(self->string));
-    else if (self->kind == KIND_DICT)
-        *out = jinja_integer((int64_t)self->dict->count);
-    else if (jinja_is_sequence(self))
-        *out = jinja_integer((int64_t)self->list->count);
-    else if (self->kind == KIND_UNDEFINED)
-        *out = jinja_integer(0);
-    else
-        return jinja_fail(run, "%s has no length", jinja_kind_name(self));
-    return jinja_work(run, self->kind == KIND_STRING ? self->string->length / 16 : 0);
+    const int64_t precision = integer_or(&arguments[0], 0);
+    const struct jinja_string *how = arguments[1].kind == KIND_STRING ? arguments[1].string : NULL;
+    char text[420];
+    if (!jinja_is_number(self))
+        return jinja_fail(run, "cannot take 'round' of %s", jinja_kind_name(self));
+    if (precision < 0 || precision > 30)
+        return jinja_fail(run, "'round' to %lld digits is not supported", (long long)precision);
+    const double value = jinja_as_double(self), scale = pow(10, (double)precision);
+    if (!how || jinja_string_is(how, "common")) {
+        *out = *self;
+        snprintf(text, sizeof text, "%.*f", (int)precision, value);
+        if (self->kind == KIND_FLOAT)
+            *out = jinja_float(strtod(text, NULL));
+        else if (self->kind != KIND_WRITTEN)
+            *out = jinja_integer(jinja_as_integer(self));
+        return true;
+    }
+    if (!jinja_string_is(how, "ceil") && !jinja_string_is(how, "floor"))
+        return jinja_fail(run, "'round' knows the methods common, ceil and floor");
+    *out = jinja_float((jinja_string_is(how, "ceil") ? ceil : floor)(value * scale) / scale);
+    return true;
 }
+
+// --- others -------------------------------------------------------------------------------------------------------------
 
 FILTER(default)
 {
@@ -241,245 +252,123 @@ FILTER(default)
     return true;
 }
 
-FILTER(first)
+FILTER(format)
 {
-    const struct jinja_list *list;
-    (void)arguments;
-    if (!jinja_iterate(run, self, &list))
+    const struct jinja_string *string;
+    const struct jinja_value named = arguments[1], values = jinja_listed(KIND_TUPLE, arguments[0].list);
+    if (!jinja_to_string(run, self, &string))
         return false;
-    *out = list->count ? list->items[0] : jinja_undefined();
-    return true;
+    if (named.dict->count && values.list->count)
+        return jinja_fail(run, "'format' takes values, or named values, but not both");
+    return jinja_format_percent(run, string, named.dict->count ? &named : &values, out);
 }
 
-FILTER(last)
+// An attribute alone: never an item of a mapping.
+FILTER(attr)
 {
-    const struct jinja_list *list;
-    (void)arguments;
-    if (!jinja_iterate(run, self, &list))
+    const struct jinja_string *name;
+    const struct jinja_builtin *method;
+    if (!jinja_to_string(run, &arguments[0], &name))
         return false;
-    *out = list->count ? list->items[list->count - 1] : jinja_undefined();
-    return true;
-}
-
-// The least item (sign -1) or the greatest one (1); undefined of none. Strings by lower case unless case_sensitive.
-static bool extreme(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, int sign,
-                    struct jinja_value *out)
-{
-    const struct jinja_list *list;
-    struct jinja_value best = jinja_undefined(), key = best;
-    if (!jinja_iterate(run, self, &list))
-        return false;
-    *out = jinja_undefined();
-    for (size_t i = 0; i < list->count; i++) {
-        int order = sign;
-        best = list->items[i];
-        if (arguments[1].kind > KIND_NONE && !jinja_get_path(run, &best, &arguments[1], &best))
-            return false;
-        if (best.kind == KIND_STRING && !jinja_truth(&arguments[0]) && !jinja_change_case(run, best.string, CASE_LOWER, &best))
-            return false;
-        if (i && !jinja_order(run, &best, &key, &order))
-            return false;
-        if (order * sign > 0) {
-            key = best;
-            *out = list->items[i];
-        }
-    }
-    return true;
-}
-
-FILTER(min) { return extreme(run, self, arguments, -1, out); }
-FILTER(max) { return extreme(run, self, arguments, 1, out); }
-
-FILTER(list)
-{
-    const struct jinja_list *list;
-    (void)arguments;
-    if (!jinja_iterate(run, self, &list))
-        return false;
-    *out = jinja_listed(KIND_LIST, list);
-    return true;
-}
-
-FILTER(reverse)
-{
-    const struct jinja_list *list;
-    struct jinja_builder builder = {0};
-    (void)arguments;
-    struct jinja_list *reversed = jinja_iterate(run, self, &list) ? jinja_list_new(run, list->count) : NULL;
-    if (!reversed)
-        return false;
-    for (size_t i = 0; i < list->count; i++) {
-        reversed->items[i] = list->items[list->count - 1 - i];
-        if (self->kind == KIND_STRING && !jinja_append(run, &builder, reversed->items[i].string))
-            return false;
-    }
-    if (self->kind == KIND_STRING)
-        return jinja_build(run, &builder, out);
-    *out = jinja_listed(KIND_LAZY, reversed);
-    return true;
-}
-
-// A stable merge sort over (key, item) pairs: qsort() could not report an error.
-struct pair {
-    struct jinja_value key, item;
-};
-
-static bool merge_sort(struct jinja_run *run, struct pair *pairs, struct pair *spare, size_t count, bool reverse)
-{
-    if (count < 2)
-        return true;
-    const size_t half = count / 2;
-    if (!merge_sort(run, pairs, spare, half, reverse) || !merge_sort(run, pairs + half, spare, count - half, reverse))
-        return false;
-    memcpy(spare, pairs, half * sizeof *pairs);
-    for (size_t i = 0, j = half, to = 0; i < half; to++) {
-        int order = 0;
-        if (j < count && !jinja_order(run, &spare[i].key, &pairs[j].key, &order))
-            return false;
-        pairs[to] = j < count && (reverse ? order < 0 : order > 0) ? pairs[j++] : spare[i++];
-    }
-    return true;
-}
-
-// The items of self sorted: by attribute unless it is absent; strings by lower case unless case_sensitive.
-static bool sorted(struct jinja_run *run, const struct jinja_list *list, const struct jinja_value *attribute, bool case_sensitive,
-                   bool reverse, struct pair **out)
-{
-    struct pair *pairs = jinja_run_alloc(run, list->count, sizeof *pairs);
-    struct pair *spare = pairs ? jinja_run_alloc(run, list->count, sizeof *spare) : NULL;
-    if (!spare)
-        return false;
-    for (size_t i = 0; i < list->count; i++) {
-        struct jinja_value key = list->items[i];
-        if (attribute->kind > KIND_NONE && !jinja_get_path(run, &key, attribute, &key))
-            return false;
-        if (key.kind == KIND_STRING && !case_sensitive && !jinja_change_case(run, key.string, CASE_LOWER, &key))
-            return false;
-        pairs[i] = (struct pair){key, list->items[i]};
-    }
-    *out = pairs;
-    return merge_sort(run, pairs, spare, list->count, reverse);
-}
-
-FILTER(sort)
-{
-    const struct jinja_list *list;
-    struct pair *pairs;
-    if (!jinja_iterate(run, self, &list) ||
-        !sorted(run, list, &arguments[2], jinja_truth(&arguments[1]), jinja_truth(&arguments[0]), &pairs))
-        return false;
-    struct jinja_list *result = jinja_list_new(run, list->count);
-    for (size_t i = 0; result && i < list->count; i++)
-        result->items[i] = pairs[i].item;
-    *out = jinja_listed(KIND_LIST, result);
-    return result != NULL;
-}
-
-FILTER(unique)
-{
-    const struct jinja_list *list;
-    struct jinja_list *result = jinja_iterate(run, self, &list) ? jinja_list_new(run, list->count) : NULL;
-    struct jinja_list *keys = result ? jinja_list_new(run, list->count) : NULL;
-    if (!keys)
-        return false;
-    keys->count = result->count = 0;
-    const struct jinja_value seen = jinja_listed(KIND_LIST, keys);
-    for (size_t i = 0; i < list->count; i++) {
-        struct jinja_value key = list->items[i];
-        bool found;
-        if (arguments[1].kind > KIND_NONE && !jinja_get_path(run, &key, &arguments[1], &key))
-            return false;
-        if (key.kind == KIND_STRING && !jinja_truth(&arguments[0]) && !jinja_change_case(run, key.string, CASE_LOWER, &key))
-            return false;
-        if (!jinja_contains(run, &seen, &key, &found))
-            return false;
-        if (found)
-            continue;
-        keys->items[keys->count++] = key;
-        result->items[result->count++] = list->items[i];
-    }
-    *out = jinja_listed(KIND_LAZY, result);
-    return true;
-}
-
-// The pairs of a mapping, as tuples.
-static bool items_of(struct jinja_run *run, const struct jinja_dict *dict, struct jinja_list **out)
-{
-    *out = jinja_work(run, dict->count) ? jinja_list_new(run, dict->count) : NULL;
-    for (size_t i = 0; *out && i < dict->count; i++) {
-        struct jinja_list *pair = jinja_list_new(run, 2);
-        if (!pair)
-            return false;
-        pair->items[0] = dict->keys[i];
-        pair->items[1] = dict->values[i];
-        (*out)->items[i] = jinja_listed(KIND_TUPLE, pair);
-    }
-    return *out != NULL;
-}
-
-FILTER(items)
-{
-    static const struct jinja_dict empty;
-    struct jinja_list *list;
-    (void)arguments;
-    if (self->kind != KIND_DICT && self->kind != KIND_UNDEFINED)
-        return jinja_fail(run, "'items' needs a mapping, not %s", jinja_kind_name(self));
-    if (!items_of(run, self->kind == KIND_DICT ? self->dict : &empty, &list))
-        return false;
-    *out = jinja_listed(KIND_LAZY, list);
-    return true;
-}
-
-FILTER(dictsort)
-{
-    struct jinja_list *list;
-    struct pair *pairs;
     if (self->kind != KIND_DICT)
-        return jinja_fail(run, "'dictsort' needs a mapping, not %s", jinja_kind_name(self));
-    const bool by_value = arguments[1].kind == KIND_STRING && jinja_string_is(arguments[1].string, "value");
-    const struct jinja_value position = jinja_integer(by_value);
-    if (!items_of(run, self->dict, &list) ||
-        !sorted(run, list, &position, jinja_truth(&arguments[0]), jinja_truth(&arguments[2]), &pairs))
+        return jinja_get_attribute(run, self, name, false, out);
+    method = jinja_find_method(run->source->builtins, KIND_DICT, name->bytes, name->length);
+    *out = jinja_undefined();
+    return !method || jinja_function_value(run, method, self, out);
+}
+
+FILTER(escape)
+{
+    static const char *const escapes[][2] = {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&#34;"}, {"'", "&#39;"}};
+    const struct jinja_string *string;
+    (void)arguments;
+    if (!jinja_to_string(run, self, &string))
         return false;
-    for (size_t i = 0; i < list->count; i++)
-        list->items[i] = pairs[i].item;
-    *out = jinja_listed(KIND_LIST, list);
+    *out = of_string(string);
+    for (size_t i = 0; i < ARRAY_COUNT(escapes); i++) {
+        const struct jinja_string from = {.bytes = escapes[i][0], .length = 1},
+                                  to = {.bytes = escapes[i][1], .length = strlen(escapes[i][1])};
+        if (!jinja_replace(run, out->string, &from, &to, -1, out))
+            return false;
+    }
+    return true;
+}
+
+FILTER(truncate)
+{
+    const struct jinja_string *string, *end = &(struct jinja_string){.bytes = "...", .length = 3};
+    const int64_t length = integer_or(&arguments[0], 255), leeway = integer_or(&arguments[3], 5);
+    const struct jinja_string space = {.bytes = " ", .length = 1};
+    struct jinja_value kept, parts;
+    if (!jinja_to_string(run, self, &string) || (arguments[2].kind > KIND_NONE && !jinja_to_string(run, &arguments[2], &end)))
+        return false;
+    const int64_t end_length = (int64_t)jinja_char_count(end);
+    if (length < end_length || leeway < 0)
+        return jinja_fail(run, "'truncate' to %lld characters, of which its end has %lld", (long long)length,
+                          (long long)end_length);
+    *out = of_string(string);
+    if (!jinja_work(run, string->length / 16) ||
+        (int64_t)jinja_char_count(string) <= (length > INT32_MAX ? length : length + leeway))
+        return true;
+    if (!jinja_substring(run, string, 0, jinja_char_offset(string, (size_t)(length - end_length)), &kept))
+        return false;
+    if (!jinja_truth(&arguments[1])) { // whole words
+        if (!jinja_split(run, kept.string, &space, 1, true, &parts))
+            return false;
+        kept = parts.list->items[0];
+    }
+    return jinja_concat(run, (struct jinja_value[]){kept, of_string(end)}, 2, out);
+}
+
+FILTER(center)
+{
+    const struct jinja_string *string;
+    return jinja_to_string(run, self, &string) && jinja_pad(run, string, integer_or(&arguments[0], 80), NULL, PAD_BOTH, out);
+}
+
+FILTER(wordcount)
+{
+    const struct jinja_string *string;
+    int64_t count = 0;
+    bool inside = false;
+    (void)arguments;
+    if (!jinja_to_string(run, self, &string) || !jinja_work(run, string->length / 8))
+        return false;
+    for (size_t i = 0, bytes; i < string->length; i += bytes) {
+        bytes = jinja_char_bytes(string->bytes + i, string->length - i);
+        const bool word = jinja_is_word(jinja_char_code(string->bytes + i, string->length - i));
+        count += word && !inside;
+        inside = word;
+    }
+    *out = jinja_integer(count);
     return true;
 }
 
 const struct jinja_builtin jinja_filters[] = {
     {.name = "abs", .call = filter_abs},
+    {.name = "attr", .params = {"name"}, .required = 1, .call = filter_attr},
     {.name = "capitalize", .call = filter_capitalize},
-    {.name = "count", .call = filter_length},
+    {.name = "center", .params = {"width"}, .call = filter_center},
     {.name = "d", .params = {"default_value", "boolean"}, .call = filter_default},
     {.name = "default", .params = {"default_value", "boolean"}, .call = filter_default},
-    {.name = "dictsort", .params = {"case_sensitive", "by", "reverse"}, .call = filter_dictsort},
-    {.name = "first", .call = filter_first},
+    {.name = "e", .call = filter_escape},
+    {.name = "escape", .call = filter_escape},
     {.name = "float", .params = {"default"}, .call = filter_float},
+    {.name = "forceescape", .call = filter_escape},
+    {.name = "format", .variadic = true, .call = filter_format},
     {.name = "indent", .params = {"width", "first", "blank"}, .call = filter_indent},
     {.name = "int", .params = {"default"}, .call = filter_int},
-    {.name = "items", .call = filter_items},
     {.name = "join", .params = {"d", "attribute"}, .call = filter_join},
-    {.name = "last", .call = filter_last},
-    {.name = "length", .call = filter_length},
-    {.name = "list", .call = filter_list},
     {.name = "lower", .call = filter_lower},
-    {.name = "map"}, // map, select and the like are syntax: the parser handles them itself
-    {.name = "max", .params = {"case_sensitive", "attribute"}, .call = filter_max},
-    {.name = "min", .params = {"case_sensitive", "attribute"}, .call = filter_min},
-    {.name = "reject"},
-    {.name = "rejectattr"},
     {.name = "replace", .params = {"old", "new", "count"}, .required = 2, .call = filter_replace},
-    {.name = "reverse", .call = filter_reverse},
+    {.name = "round", .params = {"precision", "method"}, .call = filter_round},
     {.name = "safe", .call = filter_safe},
-    {.name = "select"},
-    {.name = "selectattr"},
-    {.name = "sort", .params = {"reverse", "case_sensitive", "attribute"}, .call = filter_sort},
     {.name = "string", .call = filter_string},
     {.name = "title", .call = filter_title},
     {.name = "tojson", .params = {"indent", "ensure_ascii", "separators", "sort_keys"}, .call = filter_tojson},
     {.name = "trim", .params = {"chars"}, .call = filter_trim},
-    {.name = "unique", .params = {"case_sensitive", "attribute"}, .call = filter_unique},
+    {.name = "truncate", .params = {"length", "killwords", "end", "leeway"}, .call = filter_truncate},
     {.name = "upper", .call = filter_upper},
+    {.name = "wordcount", .call = filter_wordcount},
     {.name = NULL},
 };

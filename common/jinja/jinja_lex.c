@@ -260,6 +260,54 @@ static bool lex_comment(struct lexer *lexer)
     return jinja_fail_at(lexer->error, line, "a comment is not closed");
 }
 
+// Whether `{% word %}` begins at `at`, with any signs; *after is behind it, where white space is not yet trimmed. closing: as the lexer ends tags,
+// but for a `+` that only endraw may have; otherwise no newline is dropped behind it.
+static bool is_word_tag(const struct lexer *lexer, const char *at, const char *word, bool closing, const char **after)
+{
+    const size_t bytes = strlen(word);
+    if (lexer->end - at < 2 || at[0] != '{' || at[1] != '%')
+        return false;
+    at += 2;
+    at += at < lexer->end && (*at == '-' || *at == '+');
+    at = skip_space(lexer, at);
+    if ((size_t)(lexer->end - at) < bytes || memcmp(at, word, bytes) != 0)
+        return false;
+    const struct lexer behind = {.at = skip_space(lexer, at + bytes), .end = lexer->end};
+    if (!tag_end(&behind, "%}", after))
+        return false;
+    if (closing || *behind.at == '-')
+        return true;
+    *after = behind.at + 2; // as the reference does
+    return *behind.at != '+';
+}
+
+static bool push_text(struct lexer *lexer, const char *from, const char *to)
+{
+    struct jinja_token *token = to > from ? push(lexer, TOKEN_TEXT) : NULL;
+    if (token) {
+        token->bytes = from;
+        token->length = (size_t)(to - from);
+    }
+    return to <= from || token;
+}
+
+// Reads from behind {% raw %} to behind {% endraw %}: all between is text.
+static bool lex_raw(struct lexer *lexer, const char *begin)
+{
+    const uint32_t line = lexer->line;
+    const char *after;
+    advance(lexer, begin);
+    lexer->at_line_start = begin[-1] == '\n';
+    for (const char *at = begin; at < lexer->end; at++)
+        if (is_word_tag(lexer, at, "endraw", true, &after)) {
+            if (!push_text(lexer, begin, text_end(lexer, begin, at)))
+                return false;
+            advance(lexer, after);
+            return true;
+        }
+    return jinja_fail_at(lexer->error, line, "the 'raw' of line %u is not closed", line);
+}
+
 // Reads a tag from {{ or {% to its end.
 static bool lex_tag(struct lexer *lexer)
 {
@@ -340,18 +388,14 @@ bool jinja_lex(struct arena *arena, const char *source, size_t length, struct ji
         const char *tag = lexer.at;
         while (tag < lexer.end && !(tag[0] == '{' && tag + 1 < lexer.end && strchr("{%#", tag[1]) && tag[1]))
             tag++;
-        const char *to = tag < lexer.end ? text_end(&lexer, lexer.at, tag) : tag;
-        if (to > lexer.at) {
-            struct jinja_token *token = push(&lexer, TOKEN_TEXT);
-            if (!token)
-                return false;
-            token->bytes = lexer.at;
-            token->length = (size_t)(to - lexer.at);
-        }
+        const char *to = tag < lexer.end ? text_end(&lexer, lexer.at, tag) : tag, *raw;
+        if (!push_text(&lexer, lexer.at, to))
+            return false;
         advance(&lexer, tag);
         if (tag == lexer.end)
             break;
-        if (!(tag[1] == '#' ? lex_comment(&lexer) : lex_tag(&lexer)))
+        if (tag[1] == '#' ? !lex_comment(&lexer)
+                          : !(is_word_tag(&lexer, tag, "raw", false, &raw) ? lex_raw(&lexer, raw) : lex_tag(&lexer)))
             return false;
         lexer.at_line_start = lexer.at[-1] == '\n';
     }

@@ -73,7 +73,7 @@ METHOD(rsplit) { return split(run, self, arguments, true, out); }
 static bool affix(struct jinja_run *run, const struct jinja_string *string, const struct jinja_value *value, bool at_end,
                   size_t *length)
 {
-    const struct jinja_list single = {1, (struct jinja_value *)(uintptr_t)value};
+    const struct jinja_list single = {.count = 1, .items = (struct jinja_value *)(uintptr_t)value};
     const struct jinja_list *list = value->kind == KIND_TUPLE ? value->list : &single;
     *length = SIZE_MAX;
     for (size_t i = 0; *length == SIZE_MAX && i < list->count; i++) {
@@ -152,30 +152,201 @@ METHOD(replace)
            integer_argument(run, arguments, 2, -1, &limit) && jinja_replace(run, self->string, old, with, limit, out);
 }
 
-METHOD(find)
+// The part of a string between the positions that arguments 1 and 2 may be, as a slice has it; *begin: its first character.
+static bool part_argument(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments,
+                          struct jinja_value *part, int64_t *begin)
+{
+    const int64_t count = (int64_t)jinja_char_count(self->string);
+    int64_t end;
+    *part = *self;
+    *begin = 0;
+    if (arguments[1].kind <= KIND_NONE && arguments[2].kind <= KIND_NONE)
+        return true;
+    if ((arguments[1].kind > KIND_NONE && !integer_argument(run, arguments, 1, 0, begin)) ||
+        !integer_argument(run, arguments, 2, count, &end))
+        return false;
+    if (arguments[2].kind <= KIND_NONE)
+        end = count;
+    *begin = *begin < 0 ? MAX(*begin + count, 0) : MIN(*begin, count);
+    end = end < 0 ? MAX(end + count, 0) : MIN(end, count);
+    const size_t from = jinja_char_offset(self->string, (size_t)*begin), to = jinja_char_offset(self->string, (size_t)end);
+    return jinja_work(run, self->string->length / 16) && jinja_substring(run, self->string, from, MAX(from, to), part);
+}
+
+// The position of a part of the string, -1: there is none.
+static bool position(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, bool last,
+                     struct jinja_value *out)
 {
     const struct jinja_string *needle;
-    if (!needed_string(run, arguments, 0, &needle) || !jinja_work(run, 1 + self->string->length / 16))
+    struct jinja_value part;
+    int64_t begin;
+    if (!needed_string(run, arguments, 0, &needle) || !part_argument(run, self, arguments, &part, &begin) ||
+        !jinja_work(run, 1 + self->string->length / 16))
         return false;
-    const size_t at = jinja_find(self->string, needle, 0);
-    const struct jinja_string before = {.bytes = self->string->bytes, .length = at};
-    *out = jinja_integer(at == SIZE_MAX ? -1 : (int64_t)jinja_char_count(&before));
+    size_t at = jinja_find(part.string, needle, 0);
+    for (size_t next = at; last && next != SIZE_MAX; next = jinja_find(part.string, needle, next + 1)) {
+        at = next;
+        if (!jinja_work(run, 1))
+            return false;
+    }
+    const struct jinja_string before = {.bytes = part.string->bytes, .length = at};
+    *out = jinja_integer(at == SIZE_MAX ? -1 : begin + (int64_t)jinja_char_count(&before));
     return true;
 }
+
+METHOD(find) { return position(run, self, arguments, false, out); }
+METHOD(rfind) { return position(run, self, arguments, true, out); }
+
+static bool found_position(struct jinja_run *run, bool good, const struct jinja_value *out)
+{
+    return good && (out->integer >= 0 || jinja_fail(run, "'index' finds nothing"));
+}
+
+METHOD(index) { return found_position(run, position(run, self, arguments, false, out), out); }
+METHOD(rindex) { return found_position(run, position(run, self, arguments, true, out), out); }
 
 METHOD(count)
 {
     const struct jinja_string *needle;
-    int64_t count = 0;
-    if (!needed_string(run, arguments, 0, &needle) || !jinja_work(run, 1 + self->string->length / 16))
+    struct jinja_value part;
+    int64_t count = 0, begin;
+    if (!needed_string(run, arguments, 0, &needle) || !part_argument(run, self, arguments, &part, &begin) ||
+        !jinja_work(run, 1 + self->string->length / 16))
         return false;
     if (!needle->length)
-        count = (int64_t)jinja_char_count(self->string) + 1;
+        count = (int64_t)jinja_char_count(part.string) + 1;
     else
-        for (size_t at = 0; (at = jinja_find(self->string, needle, at)) != SIZE_MAX; at += needle->length)
+        for (size_t at = 0; (at = jinja_find(part.string, needle, at)) != SIZE_MAX; at += needle->length)
             count++;
     *out = jinja_integer(count);
     return true;
+}
+
+// What is before a separator, the separator and what is behind it.
+static bool partition(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, bool last,
+                      struct jinja_value *out)
+{
+    const struct jinja_string *separator;
+    struct jinja_list *parts = jinja_list_new(run, 3);
+    struct jinja_value pieces;
+    if (!parts || !needed_string(run, arguments, 0, &separator) || !jinja_split(run, self->string, separator, 1, last, &pieces))
+        return false;
+    *out = jinja_listed(KIND_TUPLE, parts);
+    for (size_t i = 0; i < 3; i++)
+        if (!jinja_string_value(run, "", 0, false, &parts->items[i]))
+            return false;
+    if (pieces.list->count < 2) {
+        parts->items[last ? 2 : 0] = *self;
+        return true;
+    }
+    parts->items[0] = pieces.list->items[0];
+    parts->items[1] = arguments[0];
+    parts->items[2] = pieces.list->items[1];
+    return true;
+}
+
+METHOD(partition) { return partition(run, self, arguments, false, out); }
+METHOD(rpartition) { return partition(run, self, arguments, true, out); }
+
+// Bytes of the end of a line at `at`: 0 if there is none.
+static size_t line_end(const struct jinja_string *string, size_t at)
+{
+    const int32_t code = jinja_char_code(string->bytes + at, string->length - at);
+    if (code == '\r' && at + 1 < string->length && string->bytes[at + 1] == '\n')
+        return 2;
+    if ((code >= 10 && code <= 13) || (code >= 0x1c && code <= 0x1e) || code == 0x85 || code == 0x2028 || code == 0x2029)
+        return jinja_char_bytes(string->bytes + at, string->length - at);
+    return 0;
+}
+
+METHOD(splitlines)
+{
+    const struct jinja_string *string = self->string;
+    const bool keep = jinja_truth(&arguments[0]);
+    size_t count = 0, end;
+    for (size_t at = 0; at < string->length; at += end ? end : 1) {
+        end = line_end(string, at);
+        count += end > 0;
+    }
+    struct jinja_list *lines = jinja_work(run, string->length / 16 + count) ? jinja_list_new(run, count + 1) : NULL;
+    if (!lines)
+        return false;
+    lines->count = 0;
+    size_t begin = 0;
+    for (size_t at = 0; at < string->length; at += end ? end : 1) {
+        end = line_end(string, at);
+        if (end && !jinja_substring(run, string, begin, at + (keep ? end : 0), &lines->items[lines->count++]))
+            return false;
+        if (end)
+            begin = at + end;
+    }
+    *out = jinja_listed(KIND_LIST, lines);
+    return begin == string->length || jinja_substring(run, string, begin, string->length, &lines->items[lines->count++]);
+}
+
+static bool pad(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments,
+                enum jinja_pad_side side, struct jinja_value *out)
+{
+    const struct jinja_string *fill;
+    int64_t width;
+    if (!integer_argument(run, arguments, 0, 0, &width) || !string_argument(run, arguments, 1, &fill))
+        return false;
+    if (fill && jinja_char_count(fill) != 1)
+        return jinja_fail(run, "what a string is filled with must be one character");
+    return jinja_pad(run, self->string, width, fill, side, out);
+}
+
+METHOD(ljust) { return pad(run, self, arguments, PAD_RIGHT, out); }
+METHOD(rjust) { return pad(run, self, arguments, PAD_LEFT, out); }
+METHOD(center) { return pad(run, self, arguments, PAD_BOTH, out); }
+
+METHOD(zfill)
+{
+    const struct jinja_string zero = {.bytes = "0", .length = 1}, *string = self->string;
+    const size_t sign = string->length && strchr("+-", string->bytes[0]) && string->bytes[0];
+    struct jinja_value head, rest;
+    int64_t width;
+    return integer_argument(run, arguments, 0, 0, &width) && jinja_substring(run, string, 0, sign, &head) &&
+           jinja_substring(run, string, sign, string->length, &rest) &&
+           jinja_pad(run, rest.string, MAX(width, 0) - (int64_t)sign, &zero, PAD_LEFT, &rest) &&
+           jinja_concat(run, (struct jinja_value[]){head, rest}, 2, out);
+}
+
+// Whether a string has characters and all are of a class.
+static bool all_are(struct jinja_run *run, const struct jinja_value *self, bool (*is)(int32_t code), struct jinja_value *out)
+{
+    const struct jinja_string *string = self->string;
+    bool all = string->length > 0;
+    for (size_t i = 0, bytes; all && i < string->length; i += bytes) {
+        bytes = jinja_char_bytes(string->bytes + i, string->length - i);
+        all = is(jinja_char_code(string->bytes + i, string->length - i));
+    }
+    *out = jinja_bool(all);
+    return jinja_work(run, string->length / 16);
+}
+
+static bool is_digit(int32_t code) { return jinja_is_word(code) && !jinja_is_letter(code) && code != '_'; }
+static bool is_alphanumeric(int32_t code) { return jinja_is_word(code) && code != '_'; }
+
+METHOD(isdigit)
+{
+    (void)arguments;
+    return all_are(run, self, is_digit, out);
+}
+METHOD(isalpha)
+{
+    (void)arguments;
+    return all_are(run, self, jinja_is_letter, out);
+}
+METHOD(isalnum)
+{
+    (void)arguments;
+    return all_are(run, self, is_alphanumeric, out);
+}
+METHOD(isspace)
+{
+    (void)arguments;
+    return all_are(run, self, jinja_is_space, out);
 }
 
 METHOD(join)
@@ -193,37 +364,43 @@ METHOD(join)
     return jinja_build(run, &builder, out);
 }
 
-// '{} and {}'.format(a, b): each {} in turn, without specifications.
-METHOD(format)
+METHOD(format) { return jinja_format_braces(run, self->string, arguments[0].list, arguments[1].dict, out); }
+
+// --- lists --------------------------------------------------------------------------------------------------------------
+
+METHOD(list_index)
 {
-    const struct jinja_string *string = self->string;
-    const struct jinja_list *values = arguments[0].list;
-    struct jinja_builder builder = {0};
-    size_t used = 0, plain = 0;
-    struct jinja_value part;
-    for (size_t i = 0; i < string->length; i++) {
-        const char byte = string->bytes[i], next = i + 1 < string->length ? string->bytes[i + 1] : 0;
-        if (byte != '{' && byte != '}')
-            continue;
-        const bool doubled = next == byte;
-        if (!doubled && (byte == '}' || next != '}' || used == values->count))
-            return jinja_fail(run, "'format' knows {} only, one for each value");
-        if (!jinja_substring(run, string, plain, i + doubled, &part) || !jinja_append(run, &builder, part.string) ||
-            (!doubled && !jinja_append_value(run, &builder, &values->items[used++])))
+    bool equal = false;
+    for (size_t i = 0; i < self->list->count; i++) {
+        if (!jinja_equal(run, &self->list->items[i], &arguments[0], &equal))
             return false;
-        plain = ++i + 1;
+        if (equal) {
+            *out = jinja_integer((int64_t)i);
+            return true;
+        }
     }
-    return jinja_substring(run, string, plain, string->length, &part) && jinja_append(run, &builder, part.string) &&
-           jinja_build(run, &builder, out);
+    return jinja_fail(run, "'index' finds nothing");
+}
+
+METHOD(list_count)
+{
+    int64_t count = 0;
+    bool equal;
+    for (size_t i = 0; i < self->list->count; i++) {
+        if (!jinja_equal(run, &self->list->items[i], &arguments[0], &equal))
+            return false;
+        count += equal;
+    }
+    *out = jinja_integer(count);
+    return true;
 }
 
 // The sandbox of the reference renderer forbids it, but only where it is run.
 METHOD(append)
 {
-    (void)self;
     (void)arguments;
     (void)out;
-    return jinja_fail(run, "a list cannot be changed");
+    return jinja_fail(run, "%s cannot be changed", jinja_kind_name(self));
 }
 
 // --- mappings and loops -------------------------------------------------------------------------------------------------
@@ -272,6 +449,31 @@ METHOD(get)
         return false;
     if (!found)
         *out = arguments[1].kind == KIND_ABSENT ? (struct jinja_value){.kind = KIND_NONE} : arguments[1];
+    return true;
+}
+
+// Values do not change, so that a copy is the value.
+METHOD(copy)
+{
+    (void)run;
+    (void)arguments;
+    *out = *self;
+    return true;
+}
+
+// Whether the values are others than in the last call.
+METHOD(changed)
+{
+    struct jinja_loop *loop = self->loop;
+    const struct jinja_list *seen = loop->seen;
+    bool equal = false;
+    loop->seen = arguments[0].list;
+    if (seen) {
+        const struct jinja_value before = jinja_listed(KIND_TUPLE, seen), now = jinja_listed(KIND_TUPLE, loop->seen);
+        if (!jinja_equal(run, &before, &now, &equal))
+            return false;
+    }
+    *out = jinja_bool(!equal);
     return true;
 }
 
@@ -379,31 +581,63 @@ FUNCTION(strftime_now)
 #define STRING .self_kind = KIND_STRING
 #define DICT .self_kind = KIND_DICT
 const struct jinja_builtin jinja_methods[] = {
-    {.name = "append", .params = {"object"}, .required = 1, .self_kind = KIND_LIST, .call = method_append},
+    {.name = "append", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
     {.name = "capitalize", STRING, .call = method_capitalize},
-    {.name = "count", .params = {"sub"}, .required = 1, STRING, .call = method_count},
+    {.name = "center", .params = {"width", "fillchar"}, .required = 1, STRING, .call = method_center},
+    {.name = "changed", .variadic = true, .self_kind = KIND_LOOP, .call = method_changed},
+    {.name = "clear", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
+    {.name = "clear", .variadic = true, DICT, .call = method_append},
+    {.name = "copy", .self_kind = KIND_LIST, .call = method_copy},
+    {.name = "copy", DICT, .call = method_copy},
+    {.name = "count", .params = {"sub", "start", "end"}, .required = 1, STRING, .call = method_count},
+    {.name = "count", .params = {"value"}, .required = 1, .self_kind = KIND_LIST, .call = method_list_count},
+    {.name = "count", .params = {"value"}, .required = 1, .self_kind = KIND_TUPLE, .call = method_list_count},
     {.name = "cycle", .variadic = true, .self_kind = KIND_LOOP, .call = method_cycle},
     {.name = "endswith", .params = {"suffix"}, .required = 1, STRING, .call = method_endswith},
-    {.name = "find", .params = {"sub"}, .required = 1, STRING, .call = method_find},
+    {.name = "extend", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
+    {.name = "find", .params = {"sub", "start", "end"}, .required = 1, STRING, .call = method_find},
     {.name = "format", .variadic = true, STRING, .call = method_format},
     {.name = "get", .params = {"key", "default"}, .required = 1, DICT, .call = method_get},
+    {.name = "index", .params = {"sub", "start", "end"}, .required = 1, STRING, .call = method_index},
+    {.name = "index", .params = {"value"}, .required = 1, .self_kind = KIND_LIST, .call = method_list_index},
+    {.name = "index", .params = {"value"}, .required = 1, .self_kind = KIND_TUPLE, .call = method_list_index},
+    {.name = "insert", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
+    {.name = "isalnum", STRING, .call = method_isalnum},
+    {.name = "isalpha", STRING, .call = method_isalpha},
+    {.name = "isdigit", STRING, .call = method_isdigit},
+    {.name = "isspace", STRING, .call = method_isspace},
     {.name = "items", DICT, .call = method_items},
     {.name = "join", .params = {"iterable"}, .required = 1, STRING, .call = method_join},
     {.name = "keys", DICT, .call = method_keys},
+    {.name = "ljust", .params = {"width", "fillchar"}, .required = 1, STRING, .call = method_ljust},
     {.name = "lower", STRING, .call = method_lower},
     {.name = "lstrip", .params = {"chars"}, STRING, .call = method_lstrip},
-    {.name = "pop", .params = {"index"}, .self_kind = KIND_LIST, .call = method_append},
+    {.name = "partition", .params = {"sep"}, .required = 1, STRING, .call = method_partition},
+    {.name = "pop", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
+    {.name = "pop", .variadic = true, DICT, .call = method_append},
+    {.name = "popitem", .variadic = true, DICT, .call = method_append},
+    {.name = "remove", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
     {.name = "removeprefix", .params = {"prefix"}, .required = 1, STRING, .call = method_removeprefix},
     {.name = "removesuffix", .params = {"suffix"}, .required = 1, STRING, .call = method_removesuffix},
     {.name = "replace", .params = {"old", "new", "count"}, .required = 2, STRING, .call = method_replace},
+    {.name = "reverse", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
+    {.name = "rfind", .params = {"sub", "start", "end"}, .required = 1, STRING, .call = method_rfind},
+    {.name = "rindex", .params = {"sub", "start", "end"}, .required = 1, STRING, .call = method_rindex},
+    {.name = "rjust", .params = {"width", "fillchar"}, .required = 1, STRING, .call = method_rjust},
+    {.name = "rpartition", .params = {"sep"}, .required = 1, STRING, .call = method_rpartition},
     {.name = "rsplit", .params = {"sep", "maxsplit"}, STRING, .call = method_rsplit},
     {.name = "rstrip", .params = {"chars"}, STRING, .call = method_rstrip},
+    {.name = "setdefault", .variadic = true, DICT, .call = method_append},
+    {.name = "sort", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
     {.name = "split", .params = {"sep", "maxsplit"}, STRING, .call = method_split},
+    {.name = "splitlines", .params = {"keepends"}, STRING, .call = method_splitlines},
     {.name = "startswith", .params = {"prefix"}, .required = 1, STRING, .call = method_startswith},
     {.name = "strip", .params = {"chars"}, STRING, .call = method_strip},
     {.name = "title", STRING, .call = method_title},
+    {.name = "update", .variadic = true, DICT, .call = method_append},
     {.name = "upper", STRING, .call = method_upper},
     {.name = "values", DICT, .call = method_values},
+    {.name = "zfill", .params = {"width"}, .required = 1, STRING, .call = method_zfill},
     {.name = NULL},
 };
 

@@ -82,7 +82,7 @@ bool jinja_node_push(struct jinja_parser *parser, struct jinja_node *node, struc
 
 struct jinja_node *jinja_node_done(struct jinja_parser *parser, struct jinja_node *node)
 {
-    struct jinja_node *const children[] = {node->a, node->b, node->kind == NODE_MACRO_CALL ? NULL : node->c};
+    struct jinja_node *const children[] = {node->a, node->b, node->c};
     uint16_t depth = 0;
     for (size_t i = 0; i < ARRAY_COUNT(children); i++)
         if (children[i])
@@ -91,7 +91,7 @@ struct jinja_node *jinja_node_done(struct jinja_parser *parser, struct jinja_nod
         const struct jinja_node *item = node->items[i];
         if (item)
             depth = MAX(depth, item->depth);
-        if (item && (item->kind == NODE_KEYWORD || item->kind == NODE_NAME) && item->a)
+        if (item && (item->kind == NODE_NAME || (item->kind >= NODE_KEYWORD && item->kind <= NODE_STAR_STAR)) && item->a)
             depth = MAX(depth, item->a->depth);
     }
     node->depth = (uint16_t)(depth + 1);
@@ -130,16 +130,14 @@ static bool intern(struct jinja_parser *parser, const struct jinja_token *token,
 
 struct jinja_node *jinja_parse_name(struct jinja_parser *parser)
 {
-    static const char *const unsupported[] = {"caller", "varargs", "kwargs", "self", "super"};
+    static const char *const taken[] = {"caller", "varargs", "kwargs"}; // in the order of JINJA_TAKES_...
     if (parser->token->kind != TOKEN_NAME) {
         (void)jinja_unexpected(parser, "a name");
         return NULL;
     }
-    for (size_t i = 0; i < ARRAY_COUNT(unsupported); i++)
-        if (jinja_is_name(parser, unsupported[i])) {
-            (void)jinja_parse_fail(parser, parser->token->line, "'%s' is not supported", unsupported[i]);
-            return NULL;
-        }
+    for (size_t i = 0; i < ARRAY_COUNT(taken); i++)
+        if (jinja_is_name(parser, taken[i]))
+            parser->taken |= (uint16_t)(1u << i);
     struct jinja_node *node = jinja_node_new(parser, NODE_NAME, parser->token->line);
     if (!node || !intern(parser, parser->token, node))
         return NULL;

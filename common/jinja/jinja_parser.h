@@ -14,7 +14,7 @@ struct jinja_parser {
     // from jinja_expr.c, for arguments in jinja_call.c: expressions contain calls, and calls contain expressions
     struct jinja_node *(*parse_expression)(struct jinja_parser *parser);
     struct jinja_node *(*parse_operand)(struct jinja_parser *parser);
-    struct jinja_node *macros, *calls; // lists through ->c: macros defined, calls by name to be checked at the end
+    uint16_t taken; // JINJA_TAKES_...: of those names, which the text has used so far
 };
 
 // Parses tokens into target->root and target->names.
@@ -26,7 +26,7 @@ struct jinja_node *jinja_parse_tuple(struct jinja_parser *parser, bool allow_con
 struct jinja_node *jinja_parse_or(struct jinja_parser *parser);
 struct jinja_node *jinja_parse_operand(struct jinja_parser *parser); // with what follows it: .x [y] (...)
 
-// jinja_call.c: after "|", after "is", after "(" that follows an expression (a name or an attribute, or it fails).
+// jinja_call.c: after "|", after "is", after "(" that follows an expression.
 struct jinja_node *jinja_parse_filter(struct jinja_parser *parser, struct jinja_node *operand);
 struct jinja_node *jinja_parse_test(struct jinja_parser *parser, struct jinja_node *operand);
 struct jinja_node *jinja_parse_call(struct jinja_parser *parser, struct jinja_node *callee);

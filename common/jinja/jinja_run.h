@@ -21,6 +21,15 @@ struct jinja_builder {
     size_t span_count, span_capacity;
 };
 
+// What a call is given: positional ones first.
+struct jinja_arguments {
+    size_t count;
+    struct jinja_argument {
+        const struct jinja_string *name; // NULL: positional
+        struct jinja_value value;
+    } * items;
+};
+
 struct jinja_run {
     struct arena arena;
     const struct jinja_template *source;
@@ -30,9 +39,12 @@ struct jinja_run {
     int64_t unix_seconds;
     uint64_t work;
     uint32_t line; // of the statement or call being run, for errors
-    uint32_t depth, loop_depth;
-    // from jinja_exec.c, for jinja_eval.c: statements contain expressions, and an expression may call a macro, which contains statements
-    bool (*call_macro)(struct jinja_run *run, const struct jinja_node *call, struct jinja_value *out);
+    uint32_t depth;
+    struct jinja_value captured; // of NODE_CAPTURED
+    // from jinja_exec.c, for jinja_eval.c: statements contain expressions, and an expression may call a macro, or the loop around it,
+    // which contain statements
+    bool (*call_statements)(struct jinja_run *run, const struct jinja_value *callee, const struct jinja_arguments *arguments,
+                            struct jinja_value *out);
 };
 
 #define jinja_fail(run, ...) jinja_fail_at((run)->error, (run)->line, __VA_ARGS__)
@@ -48,6 +60,26 @@ bool jinja_execute(struct jinja_run *run);
 bool jinja_set_variable(struct jinja_run *run, uint32_t id, const struct jinja_value *value);
 // jinja_eval.c
 bool jinja_eval(struct jinja_run *run, const struct jinja_node *node, struct jinja_value *out);
+// The call `node` with one more argument, `caller`, unless that is NULL.
+bool jinja_eval_call(struct jinja_run *run, const struct jinja_node *node, const struct jinja_value *caller,
+                     struct jinja_value *out);
+// jinja_builtin.c. Puts arguments where the parameters of a builtin are. what: "filter" and the like, for the message.
+bool jinja_bind(struct jinja_run *run, const struct jinja_builtin *builtin, const char *what,
+                const struct jinja_arguments *arguments, struct jinja_value out[JINJA_PARAMS]);
+// A function or, with a self, a method as a value.
+bool jinja_function_value(struct jinja_run *run, const struct jinja_builtin *builtin, const struct jinja_value *self,
+                          struct jinja_value *out);
+// Fails: there is no such filter, test or function.
+bool jinja_fail_unknown(struct jinja_run *run, const char *what, const char *name, size_t length);
+// jinja_operator.c: x op y of two values, for the operators of NODE_BINARY but `and` and `or`.
+bool jinja_operate(struct jinja_run *run, uint16_t op, const struct jinja_value *x, const struct jinja_value *y,
+                   struct jinja_value *out);
+bool jinja_concat(struct jinja_run *run, const struct jinja_value *values, size_t count, struct jinja_value *out);
+// jinja_format.c: '%s %d' % values, and '{} {name}'.format(...).
+bool jinja_format_percent(struct jinja_run *run, const struct jinja_string *format, const struct jinja_value *values,
+                          struct jinja_value *out);
+bool jinja_format_braces(struct jinja_run *run, const struct jinja_string *format, const struct jinja_list *values,
+                         const struct jinja_dict *named, struct jinja_value *out);
 // jinja_access.c
 bool jinja_get_attribute(struct jinja_run *run, const struct jinja_value *object, const struct jinja_string *name, bool item_only,
                          struct jinja_value *out);
@@ -107,6 +139,10 @@ bool jinja_split(struct jinja_run *run, const struct jinja_string *string, const
                  bool from_right, struct jinja_value *out);
 enum jinja_case { CASE_UPPER, CASE_LOWER, CASE_CAPITAL, CASE_TITLE_METHOD, CASE_TITLE_FILTER };
 bool jinja_change_case(struct jinja_run *run, const struct jinja_string *string, enum jinja_case to, struct jinja_value *out);
+// Fills a string up to `width` characters with `fill` (NULL: a space).
+enum jinja_pad_side { PAD_LEFT, PAD_RIGHT, PAD_BOTH };
+bool jinja_pad(struct jinja_run *run, const struct jinja_string *string, int64_t width, const struct jinja_string *fill,
+               enum jinja_pad_side side, struct jinja_value *out);
 bool jinja_repeat(struct jinja_run *run, const struct jinja_string *string, int64_t times, struct jinja_value *out);
 
 #endif

@@ -335,3 +335,23 @@ bool jinja_repeat(struct jinja_run *run, const struct jinja_string *string, int6
             return false;
     return jinja_build(run, &builder, out);
 }
+
+bool jinja_pad(struct jinja_run *run, const struct jinja_string *string, int64_t width, const struct jinja_string *fill,
+               enum jinja_pad_side side, struct jinja_value *out)
+{
+    const struct jinja_string space = {.bytes = " ", .length = 1};
+    const int64_t missing = MAX(width, 0) - (int64_t)jinja_char_count(string);
+    struct jinja_builder builder = {0};
+    if (missing > JINJA_MAX_OUTPUT_BYTES)
+        return jinja_fail(run, "the text grows beyond %u bytes", JINJA_MAX_OUTPUT_BYTES);
+    const int64_t left = side == PAD_LEFT ? missing : side == PAD_RIGHT ? 0 : missing / 2 + (missing & width & 1); // as Python
+    for (int64_t i = 0; i < left; i++)
+        if (!jinja_append(run, &builder, fill ? fill : &space))
+            return false;
+    if (!jinja_append(run, &builder, string))
+        return false;
+    for (int64_t i = MAX(left, 0); i < missing; i++)
+        if (!jinja_append(run, &builder, fill ? fill : &space))
+            return false;
+    return jinja_build(run, &builder, out);
+}

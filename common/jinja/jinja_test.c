@@ -134,6 +134,35 @@ TEST(upper)
     return same_case(run, self, CASE_UPPER, out);
 }
 
+TEST(sameas)
+{
+    bool equal;
+    if (!jinja_equal(run, self, &arguments[0], &equal))
+        return false;
+    *out = jinja_bool(self->kind == arguments[0].kind && equal);
+    return true;
+}
+
+TEST(filter)
+{
+    const struct jinja_string *name;
+    (void)arguments;
+    if (!jinja_to_string(run, self, &name))
+        return false;
+    *out = jinja_bool(jinja_find_filter(run->source->builtins, name->bytes, name->length));
+    return true;
+}
+
+TEST(test)
+{
+    const struct jinja_string *name;
+    (void)arguments;
+    if (!jinja_to_string(run, self, &name))
+        return false;
+    *out = jinja_bool(jinja_find_builtin(run->source->builtins->tests, name->bytes, name->length));
+    return true;
+}
+
 #define ONE .params = {"other"}, .required = 1
 const struct jinja_builtin jinja_tests[] = {
     {.name = "boolean", .call = test_boolean},
@@ -144,6 +173,7 @@ const struct jinja_builtin jinja_tests[] = {
     {.name = "equalto", ONE, .call = test_eq},
     {.name = "even", .call = test_even},
     {.name = "false", .call = test_no},
+    {.name = "filter", .call = test_filter},
     {.name = "float", .call = test_float},
     {.name = "ge", ONE, .call = test_ge},
     {.name = "greaterthan", ONE, .call = test_gt},
@@ -160,10 +190,18 @@ const struct jinja_builtin jinja_tests[] = {
     {.name = "none", .call = test_none},
     {.name = "number", .call = test_number},
     {.name = "odd", .call = test_odd},
+    {.name = "sameas", ONE, .call = test_sameas},
     {.name = "sequence", .call = test_sequence},
     {.name = "string", .call = test_string},
+    {.name = "test", .call = test_test},
     {.name = "true", .call = test_yes},
     {.name = "undefined", .call = test_undefined},
     {.name = "upper", .call = test_upper},
+    {.name = "!=", ONE, .call = test_ne},
+    {.name = "<", ONE, .call = test_lt},
+    {.name = "<=", ONE, .call = test_le},
+    {.name = "==", ONE, .call = test_eq},
+    {.name = ">", ONE, .call = test_gt},
+    {.name = ">=", ONE, .call = test_ge},
     {.name = NULL},
 };

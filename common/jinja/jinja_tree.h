@@ -19,25 +19,27 @@ enum jinja_node_kind {
     NODE_COMPARE,       // items[0] ops[0] items[1] ops[1] ...
     NODE_CONCAT,        // items
     NODE_IF_EXPRESSION, // a if b else c (c may be NULL)
-    NODE_FILTER,        // a | builtin(items)
-    NODE_TEST,          // a is builtin(items)
-    NODE_METHOD,        // a . builtin(items)
-    NODE_FUNCTION,      // builtin(items)
-    NODE_MACRO_CALL,    // id, items: arguments, NODE_KEYWORD last
-    NODE_KEYWORD,       // name = a
-    NODE_SELECT,        // op s(elect) r(eject): a, attribute b or NULL, test builtin(items)
-    NODE_MAP_ATTRIBUTE, // a, attribute b, default c or NULL
-    NODE_MAP_FILTER,    // a, filter builtin(items)
+    NODE_FILTER,        // a | name(items): builtin, or NULL if there is none of that name
+    NODE_TEST,          // a is name(items): likewise
+    NODE_CALL,          // a (items): arguments in the order of the text
+    NODE_KEYWORD,       // an argument: name = a
+    NODE_STAR,          // an argument: *a
+    NODE_STAR_STAR,     // an argument: **a
+    NODE_CAPTURED,      // the text that a block has just written, for the filters behind it
     NODE_TEXT,          // constant, tree's statements from here
     NODE_PRINT,         // a
     NODE_BODY,          // items
     NODE_IF,            // items: condition, body, condition, body, ..., body of else
-    NODE_FOR,           // targets a, iterable b, condition c or NULL, items: body, body of else or NULL
+    NODE_FOR,           // targets a, iterable b, condition c or NULL, items: body, body of else or NULL; op 'r': recursive
     NODE_SET,           // target a, value b
-    NODE_SET_BLOCK,     // target a, body b
-    NODE_SET_ATTRIBUTE, // namespace id, name; value b
-    NODE_MACRO,         // id, items: parameters (NODE_NAME, a = default or NULL), body b
-    NODE_SCOPE,         // body a in a scope of its own
+    NODE_SET_BLOCK,     // target a, body b, filters c or NULL
+    NODE_MEMBER,        // a target: the member `name` of the namespace in variable id
+    NODE_MACRO,      // id, items: parameters (NODE_NAME, a = default or NULL), body b, op: what it takes besides (JINJA_TAKES_...)
+    NODE_CALL_BLOCK, // the call a, given b (a NODE_MACRO) as `caller`
+    NODE_FILTER_BLOCK, // filters a over body b
+    NODE_WITH,         // items: target, value, target, value, ...; body b
+    NODE_SCOPE,        // body a in a scope of its own; op 'b': a block, which sees the variables of the top level alone
+    NODE_ABSENT_TAG,   // a tag that cannot be run, such as include: name
     NODE_BREAK,
     NODE_CONTINUE,
 };
@@ -56,7 +58,10 @@ struct jinja_node {
     struct jinja_value constant;
 };
 
-enum { JINJA_PARAMS = 4 }; // the most parameters that a filter, test, method or function has
+// Names that a macro's body uses without being its parameters: then it takes a caller, and arguments that no parameter has.
+enum { JINJA_TAKES_CALLER = 1, JINJA_TAKES_VARARGS = 2, JINJA_TAKES_KWARGS = 4 };
+
+enum { JINJA_PARAMS = 5 }; // the most parameters that a filter, test, method or function has
 
 struct jinja_run;
 // self: the value that is filtered, tested or called on (unused by functions). arguments: JINJA_PARAMS values, KIND_ABSENT if not given;
@@ -73,15 +78,20 @@ struct jinja_builtin {
     jinja_builtin_fn *call;
 };
 
-extern const struct jinja_builtin jinja_filters[], jinja_tests[], jinja_methods[], jinja_functions[]; // NULL name last
+// All that a template can name. Each table ends with a NULL name.
+struct jinja_builtins {
+    const struct jinja_builtin *filters, *list_filters, *tests, *methods, *functions;
+};
+extern const struct jinja_builtin jinja_filters[], jinja_list_filters[], jinja_tests[], jinja_methods[], jinja_functions[];
 
 // jinja_builtin.c: an entry, or NULL.
 const struct jinja_builtin *jinja_find_builtin(const struct jinja_builtin *table, const char *name, size_t length);
-// Writes "a, b, c" of a table into out, and returns it.
-const char *jinja_builtin_names(const struct jinja_builtin *table, char *out, size_t out_bytes);
+const struct jinja_builtin *jinja_find_filter(const struct jinja_builtins *all, const char *name, size_t length);
+const struct jinja_builtin *jinja_find_method(const struct jinja_builtins *all, uint8_t kind, const char *name, size_t length);
 
 struct jinja_template {
     struct arena arena;
+    const struct jinja_builtins *builtins; // what it may call
     struct jinja_node *root;
     uint32_t name_count;
     const struct jinja_string **names;

@@ -26,7 +26,7 @@ enum jinja_kind {
     KIND_NAMESPACE,
     KIND_LOOP,
     KIND_MACRO,
-    KIND_FUNCTION, // a function or bound method by name: can only be tested
+    KIND_FUNCTION, // a function, or a method with what it belongs to
 };
 
 // An operator of one or two characters, of tokens and of nodes.
@@ -47,6 +47,7 @@ struct jinja_string {
 struct jinja_list {
     size_t count;
     struct jinja_value *items;
+    const char *const *names; // of the items, which are attributes then; NULL: they have none
 };
 
 struct jinja_value {
@@ -58,8 +59,9 @@ struct jinja_value {
         const struct jinja_string *string; // STRING, WRITTEN
         const struct jinja_list *list;     // LIST, TUPLE, LAZY, VIEW
         struct jinja_dict *dict;           // DICT, NAMESPACE (the only one that changes)
-        const struct jinja_loop *loop;
+        struct jinja_loop *loop;           // what changed() saw is kept there
         const struct jinja_macro *macro;
+        const struct jinja_function *function;
     };
 };
 
@@ -70,7 +72,15 @@ struct jinja_dict {
 
 struct jinja_loop {
     const struct jinja_list *list;
-    size_t index, depth;
+    size_t index, depth;           // depth: of a recursive loop, 1 otherwise
+    const struct jinja_list *seen; // by changed(); NULL: nothing yet
+    const struct jinja_node *node; // what a call of the loop runs again; NULL: it is not recursive
+    struct jinja_scope *outer;     // where it stands
+};
+
+struct jinja_function {
+    const struct jinja_builtin *builtin;
+    struct jinja_value self; // of a method
 };
 
 struct jinja_macro {

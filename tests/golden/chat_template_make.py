@@ -41,6 +41,11 @@ env.filters["tojson"] = tojson
 env.globals["raise_exception"] = raise_exception
 env.globals["strftime_now"] = lambda f: datetime.fromtimestamp(NOW, timezone.utc).strftime(f)
 
+def compile_as_if(template):
+    """The template behind a condition, where jinja2 does not look for the names of filters and tests before they are reached."""
+    return env.from_string(template if "nosuch" not in template else "{% if true %}" + template + "{% endif %}")
+
+
 S, U, A = (lambda c, r=r: {"role": r, "content": c} for r in ("system", "user", "assistant"))
 ONE = [U("Hello, world!")]
 CHAT = [S(" You are terse. "), U("  Hi\n"), A("<think>\nhm\n</think>\n\nHello!\n"), U("Who <|im_end|> are you? ")]
@@ -317,6 +322,48 @@ PIECES = [
     "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ tools is none }}{{ documents is none }}{{ tools is defined }}{{ strftime_now('%Y-%m-%d %H:%M') }}{{ messages[0]['nope'] is defined }}{{ messages[0].nope }}{{ messages|length > 1 and messages[1].role }}",
     "{{ \"it's\" }}{{ [\"it's\", 'q\"', 'b\"\\'', 'n\\n\\x00', '\\u200b\\u00e9'] }}{{ [1.0, true, none, nope] }}{{ {'k': {'l': []}}|tojson(indent=4) }}{{ [1, 2.5, true, none, 'é\\n\\x01\"']|tojson }}{{ {}|tojson(indent=2) }}",
 ]
+# Statements, filters, tests and methods that few templates use.
+RARE = [
+    "a\n  {% raw %}\n {{ x }} {% if %} {# c #}\n  {% endraw %}\nb {%- raw -%}  {{ y }}  {%- endraw -%}  c\n{%+ raw %} {% raw %} {% endraw +%}\n{% raw%}{%endraw%}\n  d{% raw %}'{{'{% endraw %}",
+    "  {% raw -%}\n\n  kept {% endraw -%}  \n  x\n{% raw %}\n\n{% endraw %}\n\n  {%- raw %} z{% endraw %}",
+    "{% macro box(title, n=2) %}[{{ title }}|{{ caller() }}|{{ caller() * n }}]{% endmacro %}{% call box('t') %}in{{ messages|length }}{% endcall %}{% set x = 1 %}{% call box('u', n=1) %}{{ x }}{% set x = 5 %}{% endcall %}{{ x }}",
+    "{% macro each(items) %}{% for i in items %}<{{ caller(i, loop.index) }}>{% endfor %}{% endmacro %}{% call(item, at=7) each(['a', 'b']) %}{{ item }}{{ at }}{% endcall %}{% call(x, i) each(messages|map(attribute='content')) %}{{ x|trim }}{% endcall %}",
+    "{% macro f() %}{{ caller is defined }}{% if caller %}{{ caller() }}{% endif %}{% endmacro %}{{ f() }}{% call f() %}x{% endcall %}",
+    "{% macro f() %}{{ caller() }}{% endmacro %}{% macro g() %}{% call f() %}g{{ caller() }}{% endcall %}{% endmacro %}{% call g() %}outer{% endcall %}",
+    "{% macro f(a) %}{{ a }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(1) }}{{ f(1, 2, 3) }}{{ f(1, 2, b=3, c='x') }}{{ f(*[1, 2], **{'k': 1}) }}{{ dict(*[], **{'a': 1}) }}{{ f(b=1, *[5]) }}",
+    "{% macro f() %}{% endmacro %}{% call f() %}never{% endcall %}",
+    "{% macro f(a) %}{% endmacro %}{{ f(1, a=2) }}",
+    "{% filter upper %}a{{ messages[0].content }}{% set x = 1 %}{% endfilter %}{{ x }}{% filter trim|replace('b', 'c')|upper %}  b {% if true %}b{% endif %}\n{% endfilter %}|{% filter indent(2, true) %}x\ny\n{% endfilter %}|",
+    "{% for m in messages %}{% filter upper %}{% if loop.first %}{% continue %}{% endif %}{{ m.role }}{% if loop.index == 2 %}{% break %}{% endif %}{% endfilter %}-{% endfor %}",
+    "{% set x = 'out' %}{% with %}{% set x = 'in' %}{{ x }}{% endwith %}{{ x }}{% with x = 1, y = x %}{{ x }}{{ y }}{% endwith %}{{ x }}{{ y }}{% with a, b = (1, 2), c = 3 %}{{ a + b + c }}{% endwith %}{% with x = 5 %}{% macro m() %}{{ x }}{% endmacro %}{{ m() }}{% endwith %}{% for i in [1, 2] %}{% with j = i %}{% if j == 2 %}{% break %}{% endif %}{{ j }}{% endwith %}{% endfor %}",
+    "{% for m in [1, 1, 2, 2, 1] %}{% if loop.changed(m) %}{{ m }}{% endif %}{% if loop.changed(m, 1) %}!{% endif %}{% endfor %}{% for m in messages %}{{ loop.changed(m.role) }}{{ loop.depth }}{{ loop.depth0 }}{% for x in [1] %}{{ loop.depth }}{{ loop.cycle('a', 'b') }}{% endfor %}{% endfor %}",
+    "{% for n in [{'v': 1, 'c': [{'v': 2, 'c': [{'v': 3}]}, {'v': 4}]}, {'v': 5}] recursive %}{{ loop.depth }}:{{ n.v }}{% if n.c %}({{ loop(n.c) }}){% endif %}{{ ',' if not loop.last }}{% else %}none{% endfor %}{% for x in [] recursive %}{% else %}e{% endfor %}",
+    "{% for x in [] %}{% else %}{% set z = 1 %}else{% endfor %}{{ z }}{% for k, (a, b) in [(1, (2, 3))] %}{{ k + a * b }}{% endfor %}{% set (p, q), r = (1, 2), 3 %}{{ p ~ q ~ r }}",
+    "{% if false %}{{ x|nosuch(1) }}{{ x is nosuch }}{{ nosuch(1) }}{{ x.nosuch(2) }}{{ 'a'|tojson(5, 6, 7, 8, 9, 10) }}{{ x|select(name) }}{% endif %}{{ 1 if true else x|nosuch.deep }}{{ (1, 2)|length }}{% if x is defined and x is nosuch 3 %}{% endif %}{{ nosuch is defined }}ok",
+    "{% if false %}{% include 'x' %}{% import 'a' as b %}{% from 'a' import b with context %}{% include ['a', 'b'] ignore missing %}{% endif %}{% block head %}{{ messages|length }}{% set q = 1 %}{% endblock head %}{{ q }}{% block last scoped %}z{% endblock %}",
+    "{% set x | upper | replace('A', 'b') %}a{{ messages[0].role }}{% endset %}{{ x }}{% set ns = namespace() %}{% set ns.y %}text{% endset %}{{ ns.y }}{% set ns.z|trim %} t {% endset %}{{ ns.z }}",
+    "{% for i in [1, 2, 3] %}{% set t %}{% if i == 2 %}{% continue %}{% endif %}{{ i }}{% endset %}{{ t }}{% endfor %}",
+    "{{ 2 ** 3 }}{{ 2 ** -1 }}{{ 2.0 ** 2 }}{{ 2 ** 3 ** 2 }}{{ -2 ** 2 }}{{ (-1) ** 5 }}{{ 0 ** 0 }}{{ [1, 2] * 2 }}{{ 2 * (1,) }}{{ 'ab' * 2 }}",
+    "{{ 'a %s b %d %5.2f|%-5s|%05d|%x %%' % ('x', 3, 2.5, 'l', 42, 255) }}{{ '%s' % 5 }}{{ '%(a)s-%(b)i' % {'a': 1, 'b': 2} }}{{ '%s and %s'|format('a', [1]) }}{{ '%(k)s'|format(k='v') }}{{ '{} {}'.format(1, 'b') }}{{ '{1}{0}{k}{{}}'.format('a', 'b', k=3) }}{{ '%.3s' % 'abcdef' }}",
+    "{{ [1, 2, 3, 4, 5]|batch(2)|list }}{{ [1, 2, 3]|batch(2, 'x')|list }}{{ [1, 2, 3, 4, 5]|slice(2)|list }}{{ [1, 2, 3]|slice(2, 'x')|list }}{{ [1, 2]|slice(2, 'x')|list }}{{ [1, 2, 3]|sum }}{{ [[1], [2]]|sum(start=[]) }}{{ [{'a': 1}, {'a': 2.5}]|sum(attribute='a') }}",
+    "{% for role, of in messages|groupby('role') %}{{ role }}{{ of|length }}{% endfor %}{% for g in messages|groupby('role') %}{{ g.grouper }}:{{ g.list|map(attribute='content')|join('/') }};{% endfor %}{{ [{'a': 2}, {}, {'a': 1}]|groupby('a', default=0)|map('first')|list }}",
+    "{{ 2.5|round }}{{ 3.5|round }}{{ 2.675|round(2) }}{{ 7|round }}{{ 2.1|round(0, 'ceil') }}{{ 2.19|round(1, 'floor') }}{{ 'one two three four'|truncate(10) }}|{{ 'one two three four'|truncate(10, true) }}|{{ 'abcdefgh'|truncate(5, leeway=0, end='-') }}|{{ 'ab'|center(7) }}|{{ 'a b_c-d é'|wordcount }}{{ '<a href=\"x\">&\\'</a>'|e }}{{ 'b'|attr('upper') is callable }}{{ {'a': 1}|attr('a') is defined }}",
+    "{{ messages|selectattr('role', '==', 'user')|list|length }}{{ [1, 2, 3]|select('>', 1)|list }}{{ [1, 2]|select('!=', 1)|list }}{{ [3, 4]|map('string')|map('center', 3)|join('|') }}{% set t = 'even' %}{{ [1, 2]|select(t)|list }}{{ ['a']|map('replace', 'a', 'b')|list }}{{ [{'a': none}]|map(attribute='b', default=none)|list }}{{ 'upper' is filter }}{{ 'nope' is filter }}{{ 'even' is test }}{{ none is sameas none }}{{ 1 is sameas true }}",
+    "{{ 'a.b.c'.partition('.') }}{{ 'a.b.c'.rpartition('.') }}{{ 'abc'.partition('x') }}{{ 'abc'.rpartition('x') }}{{ 'a\\nb\\r\\nc\\n'.splitlines() }}{{ 'a\\n\\nb'.splitlines(true) }}{{ ''.splitlines() }}{{ 'x'.ljust(3) }}|{{ 'x'.rjust(3, '*') }}|{{ 'ab'.center(7, '-') }}{{ '-7'.zfill(4) }}{{ '12'.isdigit() }}{{ ''.isdigit() }}{{ 'aé'.isalpha() }}{{ 'a1'.isalnum() }}{{ 'a_'.isalnum() }}{{ ' \\t'.isspace() }}{{ 'hello'.rfind('l') }}{{ 'hello'.find('l', 3) }}{{ 'hello'.find('l', 4) }}{{ 'hello'.count('l', 0, -2) }}{{ 'hello'.index('e') }}{{ [1, 2, 1].count(1) }}{{ [1, 2].index(2) }}{{ (1, 2).index(1) }}{{ {'a': 1}.copy() }}",
+    "{% macro twice(f, x) %}{{ f(f(x)) }}{% endmacro %}{% macro inc(x) %}{{ x|int + 1 }}{% endmacro %}{{ twice(inc, 5) }}{% set f = inc %}{{ f(1) }}{{ [inc, twice][0](2) }}{% set s = messages[0].content.strip %}{{ s() }}{% set ns = namespace(m=inc) %}{{ ns.m(8) }}{{ range is callable }}{% set range = inc %}{{ range(3) }}",
+    "{{ x|nosuch }}",
+    "{{ 'a'.nosuch() }}",
+    "{{ nosuch() }}",
+    "{{ [1]|map('nosuch')|list }}",
+    "{% if 1 is nosuch %}{% endif %}",
+    "{{ [1].append(2) }}",
+    "{{ {'a': 1}.update({'b': 2}) }}",
+    "{{ 'a%d' % 'x' }}",
+    "{{ '%s %s' % (1,) }}",
+    "{{ '%s' % (1, 2) }}",
+    "{% for x in [1] %}{{ loop([2]) }}{% endfor %}",
+    "{% include 'x' %}",
+]
 RAISING = [
     ("{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}{% endfor %}", CHAT),
     ("{{ raise_exception('bad: ' ~ messages[0].role) }}", ODD),
@@ -336,11 +383,11 @@ def main():
         templates[family], conversations[label] = template, messages
         case = {"template": family, "messages": label, "add_generation_prompt": prompt}
         try:
-            case["output"] = env.from_string(template).render(
+            case["output"] = compile_as_if(template).render(
                 messages=messages, add_generation_prompt=prompt, bos_token="<s>", eos_token="</s>", tools=None, documents=None)
         except jinja2.exceptions.TemplateError as e:
             case["raises"] = str(e)
-        except TypeError:
+        except (TypeError, AttributeError, ValueError):
             case["raises"] = None  # None + str and the like: any error
         cases.append(case)
 
@@ -351,6 +398,8 @@ def main():
     for i, template in enumerate(PIECES):
         for label, messages in (("chat", CHAT), ("world", WORLD)):
             add(f"piece{i}/{label}", template, messages, False)
+    for i, template in enumerate(RARE):
+        add(f"rare{i}/chat", template, CHAT, False)
     for i, (template, messages) in enumerate(RAISING):
         add(f"raise{i}/raise{i}", template, messages, False)
     out = Path(__file__).with_name("chat_template.json")

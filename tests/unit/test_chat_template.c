@@ -121,12 +121,14 @@ static void test_published(void **state)
 static const struct {
     const char *source, *error;
 } refused[] = {
-    {"a\n\n{{ x|xmlattr }}", "chat template line 3: unknown filter 'xmlattr' (supported: abs, capitalize, "},
-    {"{% include 'x' %}", "chat template line 1: unknown tag 'include' (supported: for, if, set, macro, "},
-    {"{% extends 'x' %}", "chat template line 1: unknown tag 'extends'"},
-    {"\n{% if x is prime %}{% endif %}", "chat template line 2: unknown test 'prime' (supported: boolean, "},
-    {"{{ messages.insert(1) }}", "chat template line 1: unknown method 'insert' (supported: append, capitalize, "},
-    {"{{ lipsum() }}", "chat template line 1: unknown function 'lipsum' (supported: dict, namespace, raise_exception, "},
+    {"{% do x %}", "chat template line 1: unknown tag 'do' (supported: for, if, set, macro, call, "},
+    {"\n{% raw %} {% endraw", "chat template line 2: the 'raw' of line 2 is not closed"},
+    {"{% call x %}{% endcall %}", "chat template line 1: the tag 'call' needs a call"},
+    {"{% call f() %}", "chat template line 1: the 'call' of line 1 is not closed"},
+    {"{% with x %}{% endwith %}", "chat template line 1: expected '='"},
+    {"{% filter %}{% endfilter %}", "chat template line 1: expected the name of a filter"},
+    {"{{ f(a=1, 2) }}", "chat template line 1: a positional argument follows a named one"},
+    {"{% for m in x %}{% call f() %}{% break %}{% endcall %}{% endfor %}", "chat template line 1: 'break' outside"},
     {"{{ x", "chat template line 1: {{ is not closed"},
     {"a\n{% if x", "chat template line 2: {% is not closed"},
     {"{# x", "chat template line 1: a comment is not closed"},
@@ -140,18 +142,6 @@ static const struct {
     {"{{ a b }}", "chat template line 1: expected }}, found 'b'"},
     {"{% break %}", "chat template line 1: 'break' outside of a loop"},
     {"{% for m in x %}{% macro f() %}{% continue %}{% endmacro %}{% endfor %}", "chat template line 1: 'continue' outside"},
-    {"{% for x in y recursive %}{% endfor %}", "chat template line 1: recursive loops are not supported"},
-    {"{{ x|trim(1, 2) }}", "chat template line 1: too many arguments for filter 'trim'"},
-    {"{{ x|tojson(foo=2) }}", "chat template line 1: filter 'tojson' has no argument 'foo'"},
-    {"{{ x|replace('a') }}", "chat template line 1: filter 'replace' needs 'new'"},
-    {"{{ x|default(1, default_value=2) }}", "chat template line 1: filter 'default' is given 'default_value' twice"},
-    {"{{ x|select(name) }}", "chat template line 1: the name of a test must be a literal string here"},
-    {"{{ x|selectattr('a', 'prime') }}", "chat template line 1: unknown test 'prime'"},
-    {"{{ x|map('map') }}", "chat template line 1: filter 'map' cannot be used inside of map()"},
-    {"{{ f(*args) }}", "chat template line 1: * and ** arguments are not supported"},
-    {"{{ 2 ** 3 }}", "chat template line 1: operator '**' is not supported"},
-    {"{{ x[0](1) }}", "chat template line 1: only functions, macros and methods can be called"},
-    {"{{ caller() }}", "chat template line 1: 'caller' is not supported"},
     {"{% macro f(a=1, b) %}{% endmacro %}", "chat template line 1: a parameter without a default follows"},
     {"{% set x.y.z = 1 %}", "chat template line 1: expected '='"},
     {"{{ '\\xg1' }}", "chat template line 1: bad escape \\x in a string"},
@@ -203,10 +193,30 @@ static const struct {
     {"{% set ns = namespace(l=[]) %}{% for a in range(40) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
      "chat template line 1: rendering takes more than"},
     {"{{ namespace() }}", "chat template line 1: a namespace cannot be printed"},
-    {"{{ later() }}{% macro later() %}{% endmacro %}", "chat template line 1: 'later' is undefined here and cannot be called"},
+    {"{{ later() }}{% macro later() %}{% endmacro %}",
+     "chat template line 1: unknown function 'later' (supported: dict, namespace, "},
+    {"a\n\n{{ x|xmlattr }}", "chat template line 3: unknown filter 'xmlattr' (supported: abs, attr, capitalize, "},
+    {"\n{% if x is prime %}{% endif %}", "chat template line 2: unknown test 'prime' (supported: boolean, "},
+    {"{{ messages|selectattr('role', 'prime')|list }}", "chat template line 1: unknown test 'prime'"},
+    {"{% filter upper|nope %}{% endfilter %}", "chat template line 1: unknown filter 'nope'"},
+    {"{{ messages.swap(1) }}", "chat template line 1: a list has no method 'swap'"},
+    {"{{ messages[0](1) }}", "chat template line 1: a mapping cannot be called"},
+    {"{% include 'x' %}", "chat template line 1: the tag 'include' needs other templates, which do not exist"},
+    {"{{ x|trim(1, 2) }}", "chat template line 1: too many arguments for filter 'trim'"},
+    {"{{ x|tojson(foo=2) }}", "chat template line 1: filter 'tojson' has no argument 'foo'"},
+    {"{{ x|replace('a') }}", "chat template line 1: filter 'replace' needs 'new'"},
+    {"{{ x|default(1, default_value=2) }}", "chat template line 1: filter 'default' is given 'default_value' twice"},
+    {"{{ f(**1) }}", "chat template line 1: ** needs a mapping, not an integer"},
+    {"{{ 2 ** 99 }}", "chat template line 1: integer overflow"},
+    {"{{ '%99999d' % 1 }}", "chat template line 1: a width of more than 999 in a format"},
+    {"{{ '%c' % 1 }}", "chat template line 1: the format '%c' is not supported"},
+    {"{{ '{:>9}'.format(1) }}", "chat template line 1: 'format' knows {}, {0} and {name} only, not {:>9}"},
+    {"{% for x in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}", "chat template line 1: rendering nests deeper than 500"},
+    {"{% for x in [1] %}{{ loop(x) }}{% endfor %}", "chat template line 1: only a loop that is marked 'recursive'"},
+    {"{% macro f(c) %}{{ c() }}{% endmacro %}{% call f() %}{% endcall %}", "chat template line 1: macro 'f' does not take these"},
     {"{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}", "chat template line 1: macro 'f' does not take these arguments"},
     {"{{ messages.append(1) }}", "chat template line 1: a list cannot be changed"},
-    {"{{ '{} {}'.format(1) }}", "chat template line 1: 'format' knows {} only"},
+    {"{{ '{} {}'.format(1) }}", "chat template line 1: 'format' has no value for {}"},
     {"{{ [1]|tojson(separators=',') }}", "chat template line 1: tojson's separators must be two strings"},
     {"{{ raise_exception('only this') }}", "only this"},
 };
@@ -232,9 +242,29 @@ static void test_failing(void **state)
 static void test_nesting(void **state)
 {
     (void)state;
-    static const char *const units[] = {
-        "(",  "[",  "-", "not ", "{1:", "x[", "1+(", "{% if x %}", "{% for a in b %}", "f(", "a|d(", "1 if 1 else ",
-        "1+", "a.", "a~"};
+    static const char *const units[] = {"(",
+                                        "[",
+                                        "-",
+                                        "not ",
+                                        "{1:",
+                                        "x[",
+                                        "1+(",
+                                        "{% if x %}",
+                                        "{% for a in b %}",
+                                        "f(",
+                                        "a|d(",
+                                        "1 if 1 else ",
+                                        "1+",
+                                        "a.",
+                                        "a~",
+                                        "1**",
+                                        "f(*",
+                                        "{% with %}",
+                                        "{% filter e %}",
+                                        "{% call f() %}",
+                                        "{% set x %}",
+                                        "{% for (",
+                                        "{% block a %}"};
     for (size_t i = 0; i < ARRAY_COUNT(units); i++) {
         const size_t unit = strlen(units[i]), times = 5000;
         char *text = malloc(unit * times + 8);
@@ -246,6 +276,21 @@ static void test_nesting(void **state)
         assert_int_equal(chat_template_open(text, length, NULL, NULL, &opened, &error), STATUS_INVALID_ARGUMENT);
         free(text);
     }
+    char *maps = malloc(8 * 5000 + 64); // a character of a text is a text of one character
+    size_t length = (size_t)sprintf(maps, "{{ 'a'|map('map'");
+    for (size_t n = 0; n < 5000; n++)
+        length += (size_t)sprintf(maps + length, ",'map'");
+    sprintf(maps + length, ")|list }}");
+    struct chat_template *mapping = open_text(maps);
+    json_t *none = json_array();
+    const struct chat_input input = {.messages = none};
+    struct chat_output out;
+    struct error reason = {0};
+    assert_int_equal(chat_template_render(mapping, &input, &out, &reason), STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(reason.text, "rendering nests deeper than"));
+    chat_template_close(mapping);
+    json_decref(none);
+    free(maps);
     char *big = calloc(1, CHAT_TEMPLATE_MAX_BYTES + 1);
     struct chat_template *opened;
     struct error error;
