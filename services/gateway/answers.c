@@ -91,7 +91,9 @@ bool answer_check_model(struct gateway *gateway, const char *model, struct api_e
         bytes += one ? one : 1;
     }
     snprintf(cut, sizeof cut, "%.*s", (int)bytes, model);
-    return api_fail(error, 404, "model_not_found", "model", "The model '%s' does not exist", cut);
+    (void)api_fail(error, 404, "model_not_found", "model", "The model '%s' does not exist", cut);
+    snprintf(error->model, sizeof error->model, "%s", cut);
+    return false;
 }
 
 void answer_model(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)

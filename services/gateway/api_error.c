@@ -8,9 +8,8 @@ static const char *type_of_status(int status)
 {
     switch (status) {
     case 429: return "rate_limit_error";
-    case 500: return "server_error";
     case 503: return "service_unavailable_error";
-    default: return "invalid_request_error";
+    default: return status >= 500 ? "server_error" : "invalid_request_error";
     }
 }
 
@@ -50,8 +49,10 @@ void api_error_append(struct text *out, const struct api_error *error)
 // Clients of this API look for the first words of this message.
 bool api_too_long(struct api_error *error, const char *param, uint32_t context, const char *bound, uint32_t count)
 {
-    return api_fail(error, 400, "context_length_exceeded", param,
-                    "This model's maximum context length is %u tokens. However, your %s resulted in %s%u tokens. "
-                    "Please reduce the length of the %s.",
-                    context, param, bound, count, param);
+    (void)api_fail(error, 400, "context_length_exceeded", param,
+                   "This model's maximum context length is %u tokens. However, your %s resulted in %s%u tokens. "
+                   "Please reduce the length of the %s.",
+                   context, param, bound, count, param);
+    error->length = (struct api_length){.context = context, .prompt = count};
+    return false;
 }

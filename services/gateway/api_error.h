@@ -15,6 +15,11 @@ struct api_error {
     char param[96];   // "": none
     char message[512];
     uint32_t retry_after_s; // 0: no Retry-After header
+    // Forms of the API say these in words of their own, which their clients look for.
+    char model[128]; // of model_not_found; "": another error
+    struct api_length {
+        uint32_t context, prompt, answer; // tokens; answer 0: the prompt alone is too long
+    } length;                             // of context_length_exceeded; context 0: another error
 };
 
 // Fills *error; returns false, so that a parser can return it. param may be NULL. The type follows from the status.

@@ -4,6 +4,7 @@
 // says it again in its last event but one.
 #include "services/gateway/dialect_messages_ask.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/checked.h"
@@ -162,10 +163,32 @@ static const char *type_of_status(int status)
     }
 }
 
+// Clients look for these words of Anthropic's: some cut their conversation, or ask for fewer tokens, when they read them.
+static void message_json(const struct api_error *error, struct text *out)
+{
+    const struct api_length *length = &error->length;
+    char own[sizeof error->message];
+
+    if (error->code && strcmp(error->code, "invalid_api_key") == 0)
+        snprintf(own, sizeof own, "invalid x-api-key");
+    else if (error->model[0])
+        snprintf(own, sizeof own, "model: %s", error->model);
+    else if (length->context && length->answer)
+        snprintf(
+            own, sizeof own,
+            "input length and `max_tokens` exceed context limit: %u + %u > %u, decrease input length or `max_tokens` and try again",
+            length->prompt, length->answer, length->context);
+    else if (length->context)
+        snprintf(own, sizeof own, "prompt is too long: %u tokens > %u maximum", length->prompt, length->context);
+    else
+        snprintf(own, sizeof own, "%s", error->message);
+    text_json_string(out, own);
+}
+
 static void refuse(const struct api_error *error, struct text *out)
 {
     text_format(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", type_of_status(error->status));
-    text_json_string(out, error->message);
+    message_json(error, out);
     text_string(out, "}}");
 }
 

@@ -3,6 +3,7 @@
 // A call of a tool is one piece: its arguments are an object, which is whole at the end only.
 #include "services/gateway/dialect_ollama_ask.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -159,10 +160,14 @@ static void generate_whole(struct dialect_run *run, const struct dialect_end *en
     whole_json(run, false, end, out);
 }
 
+// Clients look for these words of Ollama's: some pull a model that is not found.
 static void refuse(const struct api_error *error, struct text *out)
 {
+    char own[sizeof error->message];
+
+    snprintf(own, sizeof own, error->model[0] ? "model '%s' not found" : "%s", error->model[0] ? error->model : error->message);
     text_string(out, "{\"error\":");
-    text_json_string(out, error->message);
+    text_json_string(out, own);
     text_append(out, "}", 1);
 }
 

@@ -95,11 +95,14 @@ static bool check_lengths(const struct api_request *api, uint32_t context, struc
     wanted = api->max_tokens >= 0 ? (uint64_t)api->max_tokens : 1;
     if (longest + (api->max_tokens == 0 ? 0u : 1u) > context)
         return api_too_long(error, param, context, "", longest);
-    if (longest + wanted > context)
-        return api_fail(error, 400, "context_length_exceeded", "max_tokens",
-                        "This model's maximum context length is %u tokens. However, you requested %llu tokens (%u in the %s, "
-                        "%llu in the completion). Please reduce the length of the %s or completion.",
-                        context, (unsigned long long)(longest + wanted), longest, param, (unsigned long long)wanted, param);
+    if (longest + wanted > context) {
+        (void)api_fail(error, 400, "context_length_exceeded", "max_tokens",
+                       "This model's maximum context length is %u tokens. However, you requested %llu tokens (%u in the %s, "
+                       "%llu in the completion). Please reduce the length of the %s or completion.",
+                       context, (unsigned long long)(longest + wanted), longest, param, (unsigned long long)wanted, param);
+        error->length = (struct api_length){.context = context, .prompt = longest, .answer = (uint32_t)wanted};
+        return false;
+    }
     if (api->max_tokens >= 0)
         request->max_tokens = (uint32_t)api->max_tokens;
     else if (api->kind == API_CHAT)

@@ -138,6 +138,7 @@ static void open_span(struct gateway *gateway, struct exchange *exchange, const 
     root_span_open(gateway->otlp, gateway->config.trace_sample, exchange, text, route->kind, gateway->tls != NULL);
 }
 
+// Clients of OpenAI's look for the first words of these messages: any other 401 is a bad request to them.
 static bool check_key(struct gateway *gateway, struct exchange *exchange, struct api_error *error)
 {
     const struct key *key = client_key(gateway, exchange);
@@ -147,8 +148,8 @@ static bool check_key(struct gateway *gateway, struct exchange *exchange, struct
     if (!gateway->keys || key)
         return true;
     if (!client_gives_key(exchange))
-        return api_fail(error, 401, "invalid_api_key", NULL, "an API key is required: Authorization: Bearer KEY");
-    return api_fail(error, 401, "invalid_api_key", NULL, "the API key is not valid");
+        return api_fail(error, 401, "invalid_api_key", NULL, "Incorrect API key provided: none. Send Authorization: Bearer KEY");
+    return api_fail(error, 401, "invalid_api_key", NULL, "Incorrect API key provided: this server does not know it");
 }
 
 static bool check_type(struct exchange *exchange, struct api_error *error)

@@ -1,5 +1,6 @@
 """Bad requests: each gets its status, and an error that names the parameter and says what is wrong; the server goes on."""
 import json
+import re
 import socket
 
 import pytest
@@ -282,6 +283,17 @@ def test_bad_request(server, name, path, body, status, param, part):
 FORMS = {"/v1/messages": lambda error: error["type"] == "error" and {"type", "message"} == set(error["error"]),
          "/v1/messages/count_tokens": lambda error: error["type"] == "error" and {"type", "message"} == set(error["error"]),
          "/api/chat": lambda error: isinstance(error["error"], str), "/api/nowhere": lambda error: isinstance(error["error"], str)}
+
+
+@pytest.mark.parametrize("path,body,words", [
+    ("/v1/messages", chat(messages=[{"role": "user", "content": "word " * 20000}]), r"prompt is too long: \d+ tokens > \d+ maximum"),
+    ("/v1/messages", chat(max_tokens=10_000_000), r"input length and `max_tokens` exceed context limit: \d+ \+ 10000000 > \d+, decrease"),
+    ("/v1/messages", chat(model="gpt-17"), "model: gpt-17"),
+    ("/api/chat", chat(model="gpt-17"), "model 'gpt-17' not found"),
+    ("/api/show", {"model": "gpt-17"}, "model 'gpt-17' not found")])
+def test_words_that_clients_look_for(server, path, body, words):
+    error = json.loads(call(server, "POST", path, body)[2])["error"]
+    assert re.match(words, error if isinstance(error, str) else error["message"]), error
 
 
 @pytest.mark.parametrize("path", FORMS)

@@ -61,7 +61,9 @@ def test_limits_hold_exactly(start_mesh, tmp_path):
 
     status, _, body = ask(mesh.url, night)
     assert status == 403 and body["error"]["code"] == "model_not_allowed"
-    assert ask(mesh.url, "fd-wrong")[0] == 401
+    status, _, body = ask(mesh.url, "fd-wrong")
+    assert status == 401 and body["error"]["message"].startswith("Incorrect API key provided") and body["error"]["code"] == "invalid_api_key"
+    assert ask(mesh.url, "fd-wrong", path="/v1/messages")[2]["error"] == {"type": "authentication_error", "message": "invalid x-api-key"}
 
     lines = keys.read_text(encoding="ascii").splitlines(keepends=True)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:

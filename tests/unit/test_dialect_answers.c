@@ -397,6 +397,41 @@ static void expect_error(const struct dialect *dialect, int status, const char *
     text_free(&out);
 }
 
+// What clients look for in an error, in each form's own words.
+static void expect_words(const struct dialect *dialect, const struct api_error *error, const char *wanted)
+{
+    struct text out = {0};
+
+    dialect_append_error(dialect, error, &out);
+    text_append(&out, "", 1);
+    if (!strstr(out.data, wanted))
+        fail_msg("no %s in %s", wanted, out.data);
+    text_free(&out);
+}
+
+static void test_error_words(void **state)
+{
+    struct api_error error;
+
+    (void)state;
+    api_too_long(&error, "messages", 100, "at least ", 101);
+    expect_words(NULL, &error,
+                 "\"This model's maximum context length is 100 tokens. However, your messages resulted in at least 101 tokens.");
+    expect_words(NULL, &error, "\"code\":\"context_length_exceeded\"");
+    expect_words(&dialect_messages, &error, "\"prompt is too long: 101 tokens > 100 maximum\"");
+    error.length.answer = 5;
+    expect_words(&dialect_count_tokens, &error, "\"input length and `max_tokens` exceed context limit: 101 + 5 > 100, decrease ");
+    api_fail(&error, 401, "invalid_api_key", NULL, "Incorrect API key provided");
+    expect_words(&dialect_responses, &error, "Incorrect API key provided\",\"type\":\"invalid_request_error\"");
+    expect_words(&dialect_messages, &error, "{\"type\":\"authentication_error\",\"message\":\"invalid x-api-key\"}");
+    api_fail(&error, 404, "model_not_found", "model", "The model 'a\"b' does not exist");
+    snprintf(error.model, sizeof error.model, "a\"b");
+    expect_words(&dialect_messages, &error, "{\"type\":\"not_found_error\",\"message\":\"model: a\\\"b\"}");
+    expect_words(&dialect_ollama_chat, &error, "{\"error\":\"model 'a\\\"b' not found\"}");
+    api_fail(&error, 504, "timeout", NULL, "late"); // nothing was wrong with the request: clients try it again
+    expect_words(NULL, &error, "\"type\":\"server_error\"");
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -415,10 +450,15 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_responses_stream),        cmocka_unit_test(test_responses_that_are_cut_off_or_empty),
-        cmocka_unit_test(test_responses_that_are_kept), cmocka_unit_test(test_invalid_arguments_that_are_kept),
-        cmocka_unit_test(test_messages_stream),         cmocka_unit_test(test_messages_stop_reasons),
-        cmocka_unit_test(test_ollama_stream),           cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_responses_stream),
+        cmocka_unit_test(test_responses_that_are_cut_off_or_empty),
+        cmocka_unit_test(test_responses_that_are_kept),
+        cmocka_unit_test(test_invalid_arguments_that_are_kept),
+        cmocka_unit_test(test_messages_stream),
+        cmocka_unit_test(test_messages_stop_reasons),
+        cmocka_unit_test(test_ollama_stream),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_error_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
