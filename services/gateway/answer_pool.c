@@ -14,6 +14,9 @@ static uint32_t value_count(const struct request *request)
     return request->kind == API_RERANK ? request->pooling->model.outputs : request->pooling->hidden;
 }
 
+// Renders the vector as its prompt is done: all of a large answer at its end would hold up the streams of others.
+static bool render(struct choice *choice);
+
 bool choice_take_pooled(struct choice *choice, const ProtobufCBinaryData *pooled)
 {
     const uint32_t count = value_count(choice->request);
@@ -29,7 +32,7 @@ bool choice_take_pooled(struct choice *choice, const ProtobufCBinaryData *pooled
             choice->pooled = NULL;
             return false;
         }
-    return true;
+    return choice->request->kind == API_RERANK || render(choice);
 }
 
 // --- embeddings -------------------------------------------------------------------------------------------------------------
@@ -72,16 +75,16 @@ static void append_values(struct text *out, const float *values, uint32_t count)
     text_append(out, "]", 1);
 }
 
-static void append_embedding(struct text *out, const struct request *request, struct choice *choice)
+static bool render(struct choice *choice)
 {
-    if (request->pooling->model.normalize && !choice->normalized)
+    const struct request *request = choice->request;
+
+    if (request->pooling->model.normalize)
         normalize(choice->pooled, request->pooling->hidden);
-    if (request->is_cut && !choice->normalized)
+    if (request->is_cut)
         normalize(choice->pooled, request->dimensions);
-    choice->normalized = true;
-    text_format(out, "%s{\"object\":\"embedding\",\"index\":%u,\"embedding\":", choice->index ? "," : "", choice->index);
-    (request->base64 ? append_base64 : append_values)(out, choice->pooled, request->dimensions);
-    text_append(out, "}", 1);
+    (request->base64 ? append_base64 : append_values)(&choice->visible, choice->pooled, request->dimensions);
+    return !choice->visible.failed;
 }
 
 static void append_usage(struct text *out, const struct respond_usage *usage)
@@ -94,8 +97,12 @@ static void append_usage(struct text *out, const struct respond_usage *usage)
 static void answer_embeddings(const struct request *request, const struct respond_usage *usage, struct text *out)
 {
     text_string(out, "{\"object\":\"list\",\"data\":[");
-    for (uint32_t i = 0; i < request->choice_count; i++)
-        append_embedding(out, request, &request->choices[i]);
+    for (uint32_t i = 0; i < request->choice_count; i++) {
+        const struct text *vector = &request->choices[i].visible;
+        text_format(out, "%s{\"object\":\"embedding\",\"index\":%u,\"embedding\":", i ? "," : "", i);
+        text_append(out, vector->data, vector->bytes);
+        text_append(out, "}", 1);
+    }
     text_string(out, "],\"model\":");
     text_json_string(out, request->head.model);
     text_append(out, ",", 1);
@@ -132,7 +139,7 @@ static int compare_ranked(const void *a, const void *b)
 static void answer_ranks(const struct request *request, const struct respond_usage *usage, struct text *out)
 {
     const uint32_t count = request->choice_count, shown = request->top_n ? MIN(request->top_n, count) : count;
-    struct ranked ranked[API_MAX_CHOICES];
+    struct ranked ranked[API_MAX_PROMPTS];
 
     assert_always(count <= ARRAY_COUNT(ranked));
     for (uint32_t i = 0; i < count; i++)

@@ -282,7 +282,7 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
         return false;
     }
     if (key) {
-        request->key_waiting = request->choice_count;
+        request->key_waiting = request_begun_count(request);
         atomic_fetch_add_explicit(&key->waiting[request_is_batch(request)], request->key_waiting - 1, memory_order_relaxed);
     }
     *out = request;

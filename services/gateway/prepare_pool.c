@@ -7,7 +7,8 @@
 #include "common/base/checked.h"
 #include "services/gateway/request_internal.h"
 
-enum { BYTES_OF_VALUE = 14 }; // of a vector, as text: "-1.23456789e-05,"
+// Of a value of a vector as text, "-1.23456e-05,", and in base64.
+enum { BYTES_OF_VALUE = 14, BYTES_OF_BASE64 = 6 };
 
 // Whether the model does what is asked of it.
 static bool check_kind(const struct api_request *api, const struct language_pooling *pooling, struct api_error *error)
@@ -137,12 +138,14 @@ static bool encode_document(const struct language *language, const struct api_re
 static bool check_answer(const struct api_request *api, const struct request *request, uint32_t limit, struct api_error *error)
 {
     const uint64_t values = (uint64_t)request->prompt_count * request->dimensions;
+    const uint32_t value_bytes = request->base64 ? BYTES_OF_BASE64 : BYTES_OF_VALUE;
 
-    if (api->kind == API_RERANK || values * BYTES_OF_VALUE / 100 <= limit)
+    if (api->kind == API_RERANK || values * value_bytes / 100 <= limit)
         return true;
-    return api_fail(error, 400, "request_too_large", "input",
-                    "the answer would have %llu values; at most %llu are allowed in one request (--max-request-tokens)",
-                    (unsigned long long)values, (unsigned long long)limit * 100 / BYTES_OF_VALUE);
+    return api_fail(
+        error, 400, "request_too_large", "input",
+        "the answer would have %llu values; at most %llu are allowed in one request (--max-request-tokens), more in base64",
+        (unsigned long long)values, (unsigned long long)limit * 100 / value_bytes);
 }
 
 static bool encode(const struct language *language, const struct api_request *api, struct api_prompt *given, uint32_t context,

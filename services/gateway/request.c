@@ -100,10 +100,41 @@ static struct mesh_trace trace_of(const struct request *request)
     return (struct mesh_trace){.parent = span->text, .state = span->state[0] ? span->state : NULL};
 }
 
+static bool advance(struct requests *requests, struct choice *choice, uint64_t now_us);
+
+// After an event: submits the choice that may follow the one that it has ended. May end and free the request.
+static void refill(struct requests *requests)
+{
+    struct request *request = requests->refill;
+
+    requests->refill = NULL;
+    if (!request)
+        return;
+    struct choice *last = &request->choices[request_begun_count(request) - 1];
+    if (last->state == CHOICE_WAITING)
+        (void)advance(requests, last, clock_now_us());
+}
+
+static void on_event(void *arg, const Fastdecode__GenerateEvent *event)
+{
+    struct requests *requests = ((struct choice *)arg)->request->owner;
+
+    request_on_event(arg, event);
+    refill(requests);
+}
+
+static void on_end(void *arg, enum status status, const char *text)
+{
+    struct requests *requests = ((struct choice *)arg)->request->owner;
+
+    request_on_end(arg, status, text);
+    refill(requests);
+}
+
 static void submit(struct requests *requests, struct choice *choice)
 {
     struct request *request = choice->request;
-    struct mesh_listener listener = {.event = request_on_event, .end = request_on_end, .arg = choice};
+    struct mesh_listener listener = {.event = on_event, .end = on_end, .arg = choice};
     Fastdecode__GenerateRequest message;
     Fastdecode__Sampling sampling;
     uint64_t now_us = clock_now_us(), left_us = 0; // 0: no limit
@@ -189,7 +220,7 @@ static bool advance_request(struct requests *requests, struct request *request, 
 {
     uint32_t i;
 
-    for (i = 0; i < request->choice_count; i++) {
+    for (i = 0; i < request_begun_count(request); i++) {
         struct choice *choice = &request->choices[i];
         if (choice->state == CHOICE_WAITING && !advance(requests, choice, now_us))
             return false;

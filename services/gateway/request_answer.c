@@ -130,6 +130,8 @@ void request_drop(struct request *request)
     for (i = 0; i < request->choice_count; i++)
         if (request->choices[i].call)
             mesh_cancel(request->choices[i].call);
+    if (requests->refill == request)
+        requests->refill = NULL;
     if (request->previous)
         request->previous->next = request->next;
     else
@@ -216,6 +218,8 @@ void request_finish_choice(struct choice *choice, const char *reason, const char
     }
     if (request->done_count == request->choice_count)
         complete(request);
+    else
+        request->owner->refill = request;
 }
 
 void request_show_news(struct choice *choice)

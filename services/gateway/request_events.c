@@ -123,7 +123,7 @@ void request_on_end(void *arg, enum status status, const char *text)
     switch (status) {
     case STATUS_DEADLINE_EXCEEDED: request_finish_choice(choice, "length", "deadline"); return;
     case STATUS_RESOURCE_EXHAUSTED:
-        if (!choice->sequence && !exchange_is_answered(request->exchange)) {
+        if (!choice->sequence && !request->done_count && !exchange_is_answered(request->exchange)) {
             refuse_full(request);
             return;
         }

@@ -9,7 +9,10 @@
 #include "services/gateway/request.h"
 #include "services/gateway/respond.h"
 
-enum { ID_BYTES = 128 + 16 };
+enum {
+    ID_BYTES = 128 + 16,
+    POOLED_AT_ONCE = 32, // prompts of a request to be pooled that the mesh has at a time: other requests' come between
+};
 
 struct prompt_top {
     uint32_t token;
@@ -66,7 +69,6 @@ struct choice {
     const char *stop_reason;   // points into the stop strings, or to static text
     size_t stop_reason_bytes;
     float *pooled;      // [hidden], or the outputs of the head: what its prompt was pooled to; NULL: nothing yet
-    bool normalized;    // pooled is scaled as the client wants it
     int64_t stop_token; // one of stop_token_ids that has ended it; -1: none
 };
 
@@ -146,11 +148,19 @@ struct requests {
     struct text piece, chunk;  // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
     // relaxed: counters. [1]: of latency class batch
     atomic_uint running[2], waiting[2];
+    struct request *refill; // loop thread: a choice of it has ended, and the next may be submitted; NULL: none
 };
 
 static inline bool request_is_batch(const struct request *request)
 {
     return request->latency_class == FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH;
+}
+
+// Returns how many choices may have been submitted by now: all, or those of prompts that are pooled and POOLED_AT_ONCE more.
+static inline uint32_t request_begun_count(const struct request *request)
+{
+    return request->pooling && request->choice_count - request->done_count > POOLED_AT_ONCE ? request->done_count + POOLED_AT_ONCE
+                                                                                            : request->choice_count;
 }
 
 // request_answer.c. Counts a time, unless the request is of the latency class batch: those say how long the others let them wait.
@@ -190,7 +200,7 @@ void request_show_news(struct choice *choice);
 // Takes the request out of the list, cancels its calls and frees it.
 void request_drop(struct request *request);
 
-// request_events.c: for mesh_generate(); arg is the choice.
+// request_events.c: what the mesh says; arg is the choice. Each may end and free the request.
 void request_on_event(void *arg, const Fastdecode__GenerateEvent *event);
 void request_on_end(void *arg, enum status status, const char *text);
 // Makes the choice wait, to be submitted again after a pause.

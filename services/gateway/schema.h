@@ -29,8 +29,8 @@ enum api_kind {
 enum { API_POOLS = API_EMBED | API_RERANK, API_MESH = API_COMPLETION | API_CHAT | API_POOLS }; // API_MESH: what the mesh computes
 
 enum {
-    API_MAX_PROMPTS = 1024,
-    API_MAX_CHOICES = 128, // the most prompts x n of one request
+    API_MAX_PROMPTS = 2048, // or inputs, or documents
+    API_MAX_CHOICES = 128,  // the most prompts x n of one request that generates
     API_MAX_MESSAGES = 4096,
     API_MAX_TOOLS = 128,
     API_MAX_CALLS = 128, // of one message

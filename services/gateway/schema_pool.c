@@ -46,9 +46,9 @@ bool schema_read_ranked(struct schema_run *run, const char *name, const json_t *
         return schema_wrong_type(run, name, "an array of strings or of objects with a 'text'", value);
     if (count == 0)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' must not be empty", name);
-    if (count > API_MAX_CHOICES)
+    if (count > API_MAX_PROMPTS)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu documents, at most %d are allowed", name, count,
-                        API_MAX_CHOICES);
+                        API_MAX_PROMPTS);
     out->prompts = calloc(count, sizeof *out->prompts);
     if (!out->prompts)
         return api_no_memory(run->error);
@@ -67,9 +67,6 @@ bool schema_check_pool(struct schema_run *run)
 
     if (out->kind == API_EMBED && !out->prompts)
         return api_fail(run->error, 400, "missing_required_parameter", "input", "'input' is required");
-    if (out->kind == API_EMBED && out->prompt_count > API_MAX_CHOICES)
-        return api_fail(run->error, 400, "invalid_value", "input", "'input' has %u texts, at most %d are allowed",
-                        out->prompt_count, API_MAX_CHOICES);
     if (out->kind == API_RERANK && !out->pool.query)
         return api_fail(run->error, 400, "missing_required_parameter", "query", "'query' is required");
     if (out->kind == API_RERANK && !out->prompts)

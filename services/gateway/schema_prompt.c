@@ -66,7 +66,7 @@ bool schema_read_prompt(struct schema_run *run, const char *name, const json_t *
     if (json_is_array(value) && json_array_size(value) == 0)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' must not be empty", name);
     if (count > API_MAX_PROMPTS)
-        return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu prompts, at most %d are allowed", name, count,
+        return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu texts, at most %d are allowed", name, count,
                         API_MAX_PROMPTS);
     out->prompts = calloc(count, sizeof *out->prompts);
     if (!out->prompts)

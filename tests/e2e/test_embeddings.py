@@ -224,7 +224,7 @@ def refused(mesh, path, body):
     ({"input": [[1], [2.5]]}, "input[1][0]"),
     ({"input": [1, 320]}, "input[1]"),
     ({"input": [[1], []]}, "input"),
-    ({"input": ["a"] * 129}, "input"),
+    ({"input": ["a"] * 2049}, "input"),
     ({"input": [7] * 1025}, "input"),
     ({"input": "word " * 3000}, "input"),
     ({"input": "a", "encoding_format": "hex"}, "encoding_format"),
@@ -282,6 +282,8 @@ def test_ranks(start_mesh, labels, form, options):
                         ({"query": "a", "documents": ["b"], "instruction": "c"}, "instruction"),
                         ({"query": "a", "documents": ["b " * 3000]}, "documents")):
         assert refused(mesh, "/v1/rerank", body)[:2] == (400, param), body
+    assert len(mesh.post("/v1/rerank", {"query": "the", "documents": ["a"] * 300})["results"]) == 300
+    assert refused(mesh, "/v1/rerank", {"query": "the", "documents": ["a"] * 2049})[:2] == (400, "documents")
     assert refused(mesh, "/v1/embeddings", {"input": "a"})[:2] == (400, "model")
 
 
@@ -324,6 +326,24 @@ def test_killed(start_mesh, victim):
     mesh.kill(victim)
     thread.join(seconds(120))
     assert found == wanted
+
+
+def test_many_inputs(start_mesh):
+    """Clients send hundreds of texts in one request, up to 2,048; the mesh has some of them at a time, so that who asks for one does not wait for all."""
+    mesh = start_mesh("--quantize", 8, "--kv-memory", "32M", "--kv-workers", 0, model=embedder("qwen3", "mean"))
+    inputs = [[(7 * i + 11 * k) % 300 + 6 for k in range(4 + i % 9)] for i in range(2048)]
+    single, found = [embed(mesh, [inputs[i]])[0] for i in (0, 31, 32, 2047)], []
+    rows = mesh.metric("fastdecode_prefill_tokens_total")
+    thread = threading.Thread(target=lambda: found.extend(embed(mesh, inputs)))
+    thread.start()
+    mesh.wait_metric("fastdecode_prefill_tokens_total", lambda now: now > rows)
+    beside = embed(mesh, [inputs[2047]])[0]
+    before_all = thread.is_alive()
+    thread.join(seconds(120))
+    assert before_all and len(found) == 2048 and beside == single[3]
+    assert [found[i] for i in (0, 31, 32, 2047)] == single
+    coded = mesh.post("/v1/embeddings", {"input": inputs, "encoding_format": "base64", "dimensions": 16})["data"]
+    assert [item["index"] for item in coded] == list(range(2048))
 
 
 def test_deadline(start_mesh):

@@ -24,7 +24,7 @@ static void check(const struct api_request *request)
     assert_always(request->sampling.temperature >= 0 && request->sampling.temperature <= 2 && request->sampling.top_p > 0 &&
                   request->sampling.top_p <= 1);
     assert_always(request->top_logprobs >= 0 && request->top_logprobs <= API_MAX_LOGPROBS && request->max_tokens >= -1);
-    assert_always(!(request->kind & API_POOLS) || (request->prompt_count >= 1 && request->prompt_count <= API_MAX_CHOICES));
+    assert_always(!(request->kind & API_POOLS) || request->prompt_count >= 1);
     assert_always(request->kind != API_RERANK || request->pool.query);
     for (i = 0; i < request->prompt_count; i++)
         for (j = 0; j < request->prompts[i].id_count; j++)
