@@ -79,7 +79,7 @@ static bool render(struct choice *choice)
 {
     const struct request *request = choice->request;
 
-    if (request->pooling->model.normalize)
+    if (request->pooling->model.normalize || request->scales)
         normalize(choice->pooled, request->pooling->hidden);
     if (request->is_cut)
         normalize(choice->pooled, request->dimensions);

@@ -130,13 +130,3 @@ void answer_ollama_show(struct gateway *gateway, struct exchange *exchange, enum
     text_format(&body, ",\"general.context_length\":%u},\"capabilities\":[\"completion\"]}\n", answer_context(gateway));
     exchange_respond(exchange, 200, RESPOND_JSON, &body);
 }
-
-// A status of 500 and more would make clients try again.
-void answer_no_vectors(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
-{
-    struct api_error error;
-
-    (void)kind, (void)gateway;
-    api_fail(&error, 404, "unsupported_endpoint", NULL, "embeddings are not answered in this form: use /v1/embeddings");
-    respond_error(exchange, &error);
-}

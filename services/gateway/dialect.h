@@ -59,6 +59,7 @@ struct dialect_ask {
     struct json_t *chat;          // out: the request's object; a reference of the caller's
     enum api_kind kind;           // in: of the route; out: of `chat`
     bool only_loads;              // out: nothing is to be generated: the client wants the model to be there
+    bool truncates, scales;       // out: of struct api_pool
     void *own;                    // out: what the dialect keeps for the answer
     char id[DIALECT_ID_BYTES];    // out: of the answer; "": the prefix and the request's id
 };
@@ -83,8 +84,10 @@ struct dialect {
     void (*end)(struct dialect_run *run, const struct dialect_end *end, struct text *out);
     void (*error)(struct dialect_run *run, const struct api_error *error, struct text *out); // the last event of a stream
     void (*whole)(struct dialect_run *run, const struct dialect_end *end, struct text *out); // an answer without a stream
-    void (*refuse)(const struct api_error *error, struct text *out);                         // an error as a whole answer
-    void (*tokens)(uint32_t count, struct text *out); // instead of an answer: how long the prompt is
+    // An answer of vectors, each JSON, with commas between them.
+    void (*vectors)(struct dialect_run *run, const struct dialect_end *end, const struct text *vectors, struct text *out);
+    void (*refuse)(const struct api_error *error, struct text *out); // an error as a whole answer
+    void (*tokens)(uint32_t count, struct text *out);                // instead of an answer: how long the prompt is
     void (*free_own)(void *own);
 };
 

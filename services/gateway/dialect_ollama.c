@@ -165,7 +165,13 @@ static void refuse(const struct api_error *error, struct text *out)
 {
     char own[sizeof error->message];
 
-    snprintf(own, sizeof own, error->model[0] ? "model '%s' not found" : "%s", error->model[0] ? error->model : error->message);
+    if (error->model[0])
+        snprintf(own, sizeof own, "model '%s' not found", error->model);
+    else if (error->length.context && !error->length.answer)
+        snprintf(own, sizeof own, "the input length exceeds the context length: %u tokens, and %u fit", error->length.prompt,
+                 error->length.context);
+    else
+        snprintf(own, sizeof own, "%s", error->message);
     text_string(out, "{\"error\":");
     text_json_string(out, own);
     text_append(out, "}", 1);
@@ -200,6 +206,51 @@ const struct dialect dialect_ollama_generate = {.id_prefix = "ollama-",
                                                 .error = fail_stream,
                                                 .whole = generate_whole,
                                                 .refuse = refuse};
+
+// --- vectors ------------------------------------------------------------------------------------------------------
+static const struct dialect_rename renamed_prompt[] = {{"input", "prompt"}, {NULL, NULL}};
+
+static void embed(struct dialect_run *run, const struct dialect_end *end, const struct text *vectors, struct text *out)
+{
+    text_string(out, "{\"model\":");
+    text_json_string(out, run->model);
+    text_string(out, ",\"embeddings\":[");
+    text_append(out, vectors->data, vectors->bytes);
+    text_format(out, "],\"total_duration\":%llu,\"load_duration\":0,\"prompt_eval_count\":%llu}\n",
+                (unsigned long long)end->total_us * 1000, (unsigned long long)end->prompt_tokens);
+}
+
+static void embed_nothing(struct dialect_run *run, const struct dialect_end *end, struct text *out)
+{
+    embed(run, end, &(struct text){0}, out);
+}
+
+static void embeddings(struct dialect_run *run, const struct dialect_end *end, const struct text *vectors, struct text *out)
+{
+    (void)run, (void)end;
+    text_string(out, "{\"embedding\":");
+    text_append(out, vectors->data, vectors->bytes);
+    text_string(out, "}\n");
+}
+
+static void embeddings_of_nothing(struct dialect_run *run, const struct dialect_end *end, struct text *out)
+{
+    (void)run, (void)end;
+    text_string(out, "{\"embedding\":[]}\n");
+}
+
+const struct dialect dialect_ollama_embed = {.id_prefix = "ollama-",
+                                             .translate = dialect_ollama_translate_embed,
+                                             .whole = embed_nothing,
+                                             .vectors = embed,
+                                             .refuse = refuse};
+
+const struct dialect dialect_ollama_embeddings = {.id_prefix = "ollama-",
+                                                  .renamed = renamed_prompt,
+                                                  .translate = dialect_ollama_translate_embeddings,
+                                                  .whole = embeddings_of_nothing,
+                                                  .vectors = embeddings,
+                                                  .refuse = refuse};
 
 // The other paths: only their errors have a form of their own here.
 const struct dialect dialect_ollama_other = {.refuse = refuse};

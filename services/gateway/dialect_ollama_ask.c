@@ -1,4 +1,4 @@
-// dialect_ollama_ask.c: from Ollama's requests to one for a chat or a completion.
+// dialect_ollama_ask.c: from Ollama's requests to one for a chat, a completion or vectors.
 //
 // /api/chat is a chat. /api/generate is a chat, too, of the system's and the user's message; with "raw" or a suffix it is a completion.
 // Both stream unless told otherwise. The options are fields of their own in a chat; those that size or place the model are this
@@ -246,4 +246,50 @@ bool dialect_ollama_translate_generate(struct dialect_ask *ask, struct api_error
     json_t *chat = json_object();
 
     return finish(ask, chat, chat && take_common(ask->body, chat, error) && take_prompt(ask, chat, error));
+}
+
+// --- vectors ------------------------------------------------------------------------------------------------------
+// No text, as no message, asks for the model to be loaded.
+static bool take_texts(struct dialect_ask *ask, json_t *out, const json_t *texts)
+{
+    ask->only_loads = !texts || schema_is_string(texts, "") || (json_is_array(texts) && json_array_size(texts) == 0);
+    return ask->only_loads ? dialect_set_new(out, "input", json_string("")) : dialect_set(out, "input", texts);
+}
+
+static bool take_vectors(struct dialect_ask *ask, json_t *out, const char *name, struct api_error *error)
+{
+    static const char *const known[] = {"model", "input", "prompt", "truncate", "dimensions", "options", "keep_alive", NULL};
+    const json_t *truncate = dialect_member(ask->body, "truncate"), *given = dialect_member(ask->body, "options");
+    const json_t *dimensions = dialect_member(ask->body, "dimensions"), *texts = dialect_member(ask->body, name);
+
+    if (truncate && !json_is_boolean(truncate))
+        return dialect_wrong_type(error, "truncate", "a boolean", truncate);
+    if (given && !json_is_object(given)) // what they may say of vectors is how the model is loaded
+        return dialect_wrong_type(error, "options", "an object", given);
+    ask->truncates = !json_is_false(truncate);
+    if (json_is_integer(dimensions) && json_integer_value(dimensions) == 0)
+        dimensions = NULL; // all
+    for (size_t i = 0; i < json_array_size(texts); i++)
+        if (!json_is_string(json_array_get(texts, i)))
+            return dialect_wrong_type(error, name, "a string or an array of strings", json_array_get(texts, i));
+    dialect_log_ignored(ask->body, known, NULL, NULL);
+    return take_model(ask->body, out, error) && dialect_set(out, "dimensions", dimensions) && take_texts(ask, out, texts);
+}
+
+bool dialect_ollama_translate_embed(struct dialect_ask *ask, struct api_error *error)
+{
+    json_t *out = json_object();
+
+    ask->scales = true;
+    return finish(ask, out, out && take_vectors(ask, out, "input", error));
+}
+
+bool dialect_ollama_translate_embeddings(struct dialect_ask *ask, struct api_error *error)
+{
+    const json_t *prompt = dialect_member(ask->body, "prompt");
+    json_t *out = json_object();
+
+    if (prompt && !json_is_string(prompt))
+        return finish(ask, out, dialect_wrong_type(error, "prompt", "a string", prompt));
+    return finish(ask, out, out && take_vectors(ask, out, "prompt", error));
 }

@@ -16,6 +16,8 @@ static const struct {
     {"/v1/messages/", &dialect_messages},
     {"/api/chat", &dialect_ollama_chat},
     {"/api/generate", &dialect_ollama_generate},
+    {"/api/embed", &dialect_ollama_embed},
+    {"/api/embeddings", &dialect_ollama_embeddings},
     {"/api/", &dialect_ollama_other},
 };
 

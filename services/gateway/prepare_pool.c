@@ -46,6 +46,16 @@ static bool encoded(const struct api_request *api, enum status status, uint32_t 
     return prompt->count > 0 || api_fail(error, 400, "invalid_value", param, "'%s' has a text without tokens", param);
 }
 
+// Cuts a text at the end, but for the special token that a model looks for there.
+static void cut(const struct language *language, uint32_t context, struct request_prompt *prompt)
+{
+    if (prompt->count <= context)
+        return;
+    if (language_is_special(language, prompt->ids[prompt->count - 1]))
+        prompt->ids[context - 1] = prompt->ids[prompt->count - 1];
+    prompt->count = context;
+}
+
 static bool encode_input(const struct language *language, const struct api_request *api, struct api_prompt *given, uint32_t context,
                          struct request_prompt *out, struct api_error *error)
 {
@@ -53,12 +63,15 @@ static bool encode_input(const struct language *language, const struct api_reque
     enum status status = STATUS_OK;
 
     if (given->text) {
-        status = language_encode(language, given->text, given->bytes, true, true, context, &out->ids, &out->count, &reason);
+        status = language_encode(language, given->text, given->bytes, true, true, api->pool.truncates ? UINT32_MAX : context,
+                                 &out->ids, &out->count, &reason);
     } else {
         out->ids = given->ids;
         out->count = given->id_count;
         given->ids = NULL;
     }
+    if (!status && api->pool.truncates)
+        cut(language, context, out);
     return encoded(api, status, context, out, &reason, error);
 }
 
@@ -164,6 +177,7 @@ bool request_prepare_pool(struct api_request *api, const struct language *langua
         return false;
     request->pooling = pooling;
     request->base64 = api->pool.base64;
+    request->scales = api->pool.scales;
     request->return_documents = api->pool.return_documents;
     request->dimensions = api->pool.dimensions ? (uint32_t)api->pool.dimensions : pooling->hidden;
     request->is_cut = api->pool.dimensions != 0;

@@ -1,4 +1,4 @@
-// request_dialect.c: the answer of a request whose form is a dialect's: what a choice shows becomes pieces. Such a request has one choice.
+// request_dialect.c: the answer of a request whose form is a dialect's: what a choice shows becomes pieces. Such a request has one choice, or vectors.
 #include "common/base/clock.h"
 #include "services/gateway/request_internal.h"
 
@@ -66,10 +66,27 @@ static struct dialect_end end_of(const struct request *request)
                                 .prompt_us = first_us - request->start_us};
 }
 
+static void answer_vectors(struct request *request, const struct dialect_end *end, struct text *out)
+{
+    struct text vectors = {0};
+
+    for (uint32_t i = 0; i < request->choice_count; i++) {
+        dialect_comma(&vectors, i == 0);
+        text_append(&vectors, request->choices[i].visible.data, request->choices[i].visible.bytes);
+    }
+    request->run->dialect->vectors(request->run, end, &vectors, out);
+    out->failed |= vectors.failed;
+    text_free(&vectors);
+}
+
 static void answer(struct request *request, struct text *out)
 {
     const struct dialect_end end = end_of(request);
 
+    if (request->pooling) {
+        answer_vectors(request, &end, out);
+        return;
+    }
     push_news(&request->choices[0], NULL);
     dialect_end_whole(request->run, &end, out);
 }

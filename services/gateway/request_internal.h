@@ -129,7 +129,8 @@ struct request {
     struct choice *choices; // [choice_count] the n choices of each prompt in turn
     uint32_t choice_count, done_count;
     const struct language_pooling *pooling; // prompts are pooled: nothing is generated; NULL: they are answered
-    bool base64, return_documents, is_cut;  // is_cut: vectors have fewer values than the model's
+    bool base64, return_documents, scales;  // scales: vectors have length 1 whatever the model says
+    bool is_cut;                            // vectors have fewer values than the model's
     uint32_t dimensions, top_n;             // top_n 0: all
     uint64_t start_us, deadline_us;         // 0: none
     uint64_t last_write_us, first_token_us; // 0: none yet

@@ -125,9 +125,10 @@ struct api_bias {
 // What only /v1/embeddings and /v1/rerank have. Inputs and documents are prompts.
 struct api_pool {
     bool base64, return_documents;
-    int64_t dimensions; // 0: all
-    int64_t top_n;      // 0: all
-    const char *query;  // NULL: not given
+    bool truncates, scales; // what is too long is cut; vectors have length 1 whatever the model says. Of Ollama's form alone
+    int64_t dimensions;     // 0: all
+    int64_t top_n;          // 0: all
+    const char *query;      // NULL: not given
     size_t query_bytes;
 };
 

@@ -10,6 +10,7 @@ import threading
 import urllib.error
 import urllib.request
 
+import ollama
 import openai
 import pytest
 
@@ -180,6 +181,35 @@ def test_official_client(served):
     with pytest.raises(openai.BadRequestError) as refused:
         client.embeddings.create(model="default", input="a", dimensions=65)
     assert refused.value.param == "dimensions"
+
+
+def test_ollama_client(served, start_mesh):
+    client = ollama.Client(host=served.url, timeout=seconds(60))
+    texts = ["The weather in the city", "A second text"]
+    wanted = embed(served, texts)
+    reply = client.embed(model="default:latest", input=texts, keep_alive="5m", options={"num_ctx": 512})
+    check(reply.embeddings, wanted, 1e-6)
+    assert reply.prompt_eval_count == sum(len(served.post("/tokenize", {"prompt": text})["tokens"]) for text in texts)
+    assert reply.total_duration > 0 and reply.load_duration == 0 and reply.model
+    check(client.embed(model="default", input=texts[0], dimensions=16).embeddings, embed(served, texts[:1], dimensions=16), 1e-6)
+    check([client.embeddings(model="default", prompt=texts[0]).embedding], wanted[:1], 1e-6)
+    assert [list(client.embed(model="default", input=nothing).embeddings) for nothing in ("", [])] == [[], []]
+    assert served.post("/api/embed", {"model": "default"})["embeddings"] == [] and served.post("/api/embeddings", {"model": "default"})["embedding"] == []
+    long = "word " * 3000
+    tokens = served.post("/tokenize", {"prompt": long})["tokens"]
+    check(client.embed(model="default", input=long).embeddings, embed(served, [tokens[:1024]]), 1e-6)
+    for ask, status, words in ((lambda: client.embed(model="default", input=long, truncate=False), 400, "input length exceeds the context length"),
+                               (lambda: client.embed(model="default", input="x", dimensions=65), 400, "dimensions"),
+                               (lambda: client.embed(model="gpt-17", input="x"), 404, "model 'gpt-17' not found"),
+                               (lambda: client.embed(model="default", input=["x"] * 2049), 400, "at most 2048")):
+        with pytest.raises(ollama.ResponseError, match=words) as caught:
+            ask()
+        assert caught.value.status_code == status
+    mesh = start_mesh(*EXACT, "--kv-workers", 0, model=embedder("llama", "mean", normalize=False))
+    client = ollama.Client(host=mesh.url, timeout=seconds(60))
+    own, scaled = client.embeddings(model="default", prompt="a text").embedding, client.embed(model="default", input="a text").embeddings[0]
+    check([own], embed(mesh, ["a text"]), 1e-6)
+    check([scaled], [[value / math.hypot(*own) for value in own]], 1e-6)
 
 
 def test_batches(start_mesh, tmp_path):

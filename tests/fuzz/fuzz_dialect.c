@@ -49,8 +49,9 @@ static void tell(struct dialect_run *run, const uint8_t *data, size_t size, bool
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct dialect *const dialects[] = {&dialect_responses, &dialect_messages, &dialect_ollama_chat,
-                                                     &dialect_ollama_generate, &dialect_count_tokens};
+    static const struct dialect *const dialects[] = {&dialect_responses,        &dialect_messages,     &dialect_ollama_chat,
+                                                     &dialect_ollama_generate,  &dialect_count_tokens, &dialect_ollama_embed,
+                                                     &dialect_ollama_embeddings};
     static const struct response_store_config config = {.max_bytes = 1 << 16, .share = 1, .max_count = 8, .keep_s = 60};
     static struct response_store *store;
     const struct dialect *dialect;
@@ -68,8 +69,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     dialect = dialects[data[0] % ARRAY_COUNT(dialects)];
-    struct dialect_ask ask = {
-        .body = body, .tenant = "t", .request_id = "r", .store = store, .kind = dialect->tokens ? API_TOKENIZE : API_CHAT};
+    struct dialect_ask ask = {.body = body,
+                              .tenant = "t",
+                              .request_id = "r",
+                              .store = store,
+                              .kind = dialect->tokens    ? API_TOKENIZE
+                                      : dialect->vectors ? API_EMBED
+                                                         : API_CHAT};
     if (!dialect_translate(dialect, &ask, &error)) {
         assert_always(error.status >= 400 && error.message[0] && !ask.chat && !ask.own);
     } else if (!api_request_read(ask.kind, ask.chat, &model, &request, &error)) {

@@ -196,6 +196,14 @@ static void test_ollama_ask(void **state)
         "{\"model\":\"m\",\"prompt\":\"a\",\"suffix\":\"b\",\"stream\":false,\"format\":{\"type\":\"object\"}}",
         "{\"model\":\"m\",\"stream\":false,\"prompt\":\"a\",\"suffix\":\"b\",\"max_tokens\":128,\"response_format\":{\"type\":"
         "\"json_schema\",\"json_schema\":{\"name\":\"format\",\"schema\":{\"type\":\"object\"}}}}");
+    expect_chat(&dialect_ollama_embed,
+                "{\"model\":\"m:latest\",\"input\":[\"a\",\"b\"],\"dimensions\":8,\"options\":{\"num_ctx\":9},\"keep_alive\":0}",
+                "{\"model\":\"m\",\"input\":[\"a\",\"b\"],\"dimensions\":8}");
+    expect_chat(&dialect_ollama_embeddings, "{\"model\":\"m\",\"prompt\":\"a\"}", "{\"model\":\"m\",\"input\":\"a\"}");
+    expect_refused(&dialect_ollama_embed, "{\"model\":\"m\",\"input\":[\"a\",[1]]}", "input", "an array of strings");
+    expect_refused(&dialect_ollama_embed, "{\"model\":\"m\",\"input\":\"a\",\"truncate\":1}", "truncate", "a boolean");
+    expect_refused(&dialect_ollama_embed, "{\"model\":\"m\",\"input\":\"a\",\"options\":[]}", "options", "an object");
+    expect_refused(&dialect_ollama_embeddings, "{\"model\":\"m\",\"prompt\":[\"a\"]}", "prompt", "a string");
     expect_refused(&dialect_ollama_chat, "{\"messages\":[]}", "model", "required");
     expect_refused(&dialect_ollama_chat, "{\"model\":\"m\",\"messages\":{}}", "messages", "an array");
     expect_refused(&dialect_ollama_chat,
@@ -244,6 +252,7 @@ static void test_paths(void **state)
     assert_ptr_equal(dialect_of_path("/v1/messages"), &dialect_messages);
     assert_ptr_equal(dialect_of_path("/v1/messages/count_tokens"), &dialect_count_tokens);
     assert_ptr_equal(dialect_of_path("/api/chat"), &dialect_ollama_chat);
+    assert_ptr_equal(dialect_of_path("/api/embed"), &dialect_ollama_embed);
     assert_ptr_equal(dialect_of_path("/api/anything"), &dialect_ollama_other);
     assert_null(dialect_of_path("/v1/chat/completions"));
     assert_null(dialect_of_path("/v1/messagesx"));
