@@ -28,6 +28,7 @@ struct language {
     uint32_t end_tokens[TOKENIZER_MAX_END_TOKENS];
     uint32_t end_token_count;
     struct language_pooling pooling;
+    struct language_facts facts;
 };
 
 struct language_stream {
@@ -227,6 +228,40 @@ static enum status open_pooling(const struct language_config *config, const stru
     return pooling->rank_prompt ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
 }
 
+// Returns the name of the type that most bytes have.
+static const char *name_of_type(const struct gguf *gguf)
+{
+    uint64_t bytes[64] = {0};
+    uint32_t most = 0;
+
+    for (uint32_t i = 0; i < gguf_tensor_count(gguf); i++) {
+        const struct gguf_tensor *tensor = gguf_tensor_at(gguf, i);
+        if ((uint32_t)tensor->type < ARRAY_COUNT(bytes) && (bytes[tensor->type] += tensor->bytes) > bytes[most])
+            most = tensor->type;
+    }
+    return tensor_type_info(most) ? tensor_type_info(most)->name : "";
+}
+
+static struct language_facts facts_of(const struct model *model)
+{
+    const struct model_shape *s = &model->shape;
+    struct language_facts facts = {.layers = s->layers,
+                                   .hidden = s->hidden,
+                                   .heads = s->heads,
+                                   .kv_heads = s->kv_heads,
+                                   .head_dim = s->head_dim,
+                                   .ffn = s->ffn,
+                                   .vocab = s->vocab,
+                                   .experts = s->experts,
+                                   .experts_used = s->experts_used,
+                                   .parameters = model->parameters,
+                                   .file_bytes = gguf_file_bytes(model->gguf),
+                                   .quantization = name_of_type(model->gguf)};
+
+    snprintf(facts.architecture, sizeof facts.architecture, "%s", model->arch_name);
+    return facts;
+}
+
 enum status language_open(const struct language_config *config, struct language **out, struct error *error)
 {
     struct language *language = calloc(1, sizeof *language);
@@ -248,6 +283,7 @@ enum status language_open(const struct language_config *config, struct language 
         if (config->context_tokens)
             language->context = MIN(language->context, config->context_tokens);
         language->fingerprint = model->fingerprint;
+        language->facts = facts_of(model);
         status = open_sampling(config, model, &language->api_model, error);
     }
     if (status == STATUS_OK) {
@@ -296,6 +332,8 @@ const struct language_pooling *language_pooling(const struct language *language)
 const struct api_model *language_api_model(const struct language *language) { return &language->api_model; }
 uint32_t language_vocab(const struct language *language) { return tokenizer_vocab(language->tokenizer); }
 uint32_t language_context(const struct language *language) { return language->context; }
+const struct language_facts *language_facts(const struct language *language) { return &language->facts; }
+bool language_chats(const struct language *language) { return language->chat != NULL; }
 uint64_t language_fingerprint(const struct language *language) { return language->fingerprint; }
 
 // --- text to ids --------------------------------------------------------------------------------------------------

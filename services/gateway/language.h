@@ -30,6 +30,14 @@ struct language_pooling {
     char *rank_prompt; // with "{query}" and "{document}"; NULL: they follow one another
 };
 
+// What clients are told of the model's file.
+struct language_facts {
+    char architecture[32];
+    const char *quantization; // static: the type that most bytes of the tensors have, "Q8_0"
+    uint32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, experts, experts_used;
+    uint64_t parameters, file_bytes;
+};
+
 // How the model writes calls and what it thinks.
 struct language_notation {
     const struct answer_family *family;       // NULL: calls are not looked for
@@ -50,6 +58,9 @@ const struct api_model *language_api_model(const struct language *language);
 // Takes the defaults that the file names (general.sampling.*). What is out of range is left out with a warning.
 void language_read_sampling(const struct gguf *gguf, struct api_model *out);
 uint32_t language_context(const struct language *language);
+const struct language_facts *language_facts(const struct language *language);
+// Whether conversations can be had with it: it has a chat template.
+bool language_chats(const struct language *language);
 uint64_t language_fingerprint(const struct language *language);
 // Returns the tokens that end an answer: those that the file names, and control tokens with the usual names. Owned by the language.
 uint32_t *language_end_tokens(const struct language *language, uint32_t *count);

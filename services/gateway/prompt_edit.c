@@ -82,6 +82,14 @@ static bool find_gap(const struct language *language, uint32_t ids[3], bool *suf
     return false;
 }
 
+bool prompt_edit_can_fill(const struct language *language)
+{
+    uint32_t ids[3];
+    bool suffix_first;
+
+    return find_gap(language, ids, &suffix_first);
+}
+
 struct id_list {
     uint32_t *ids; // of enough room
     uint32_t count;

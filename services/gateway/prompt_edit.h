@@ -16,6 +16,9 @@ bool prompt_edit_check(const struct api_request *api, uint32_t context, struct a
 // Drops tokens from the front until there are no more than the request allows. Returns whether it dropped any.
 bool prompt_edit_truncate(const struct api_request *api, uint32_t context, uint32_t *ids, uint32_t *count);
 
+// Returns whether the model has tokens for filling a gap.
+bool prompt_edit_can_fill(const struct language *language);
+
 // Turns the ids of a prompt, without special tokens, into those of a gap to be filled. On failure fills *error and leaves *ids as it was.
 bool prompt_edit_add_suffix(const struct language *language, const char *suffix, uint32_t context, uint32_t **ids, uint32_t *count,
                             struct api_error *error);

@@ -38,7 +38,7 @@ static const struct route routes[] = {
     {PUBLIC, "/api/tags", NULL, "GET", API_KEY, 0, answer_ollama_tags, 0},
     {PUBLIC, "/api/ps", NULL, "GET", API_KEY, 0, answer_ollama_ps, 0},
     {PUBLIC, "/api/show", NULL, "POST", API_KEY, 0, answer_ollama_show, 0},
-    {PUBLIC, "/api/version", NULL, "GET", NO_KEY, 0, answer_version, 0},
+    {PUBLIC, "/api/version", NULL, "GET", NO_KEY, 0, answer_ollama_version, 0},
     {PUBLIC, "/api/embed", NULL, "POST", API_KEY, API_EMBED, work_queue, 0},
     {PUBLIC, "/api/embeddings", NULL, "POST", API_KEY, API_EMBED, work_queue, 0},
     {PUBLIC, "/v1/embeddings", NULL, "POST", API_KEY, API_EMBED, work_queue, 0},

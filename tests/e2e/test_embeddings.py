@@ -190,6 +190,7 @@ def test_ollama_client(served, start_mesh):
     reply = client.embed(model="default:latest", input=texts, keep_alive="5m", options={"num_ctx": 512})
     check(reply.embeddings, wanted, 1e-6)
     assert reply.prompt_eval_count == sum(len(served.post("/tokenize", {"prompt": text})["tokens"]) for text in texts)
+    assert client.show("default").capabilities == ["embedding"]
     assert reply.total_duration > 0 and reply.load_duration == 0 and reply.model
     check(client.embed(model="default", input=texts[0], dimensions=16).embeddings, embed(served, texts[:1], dimensions=16), 1e-6)
     check([client.embeddings(model="default", prompt=texts[0]).embedding], wanted[:1], 1e-6)

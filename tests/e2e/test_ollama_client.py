@@ -1,4 +1,6 @@
 """The official `ollama` package against a running mesh: chats, generation, lists of models, errors."""
+import json
+
 import ollama
 import pytest
 
@@ -75,9 +77,17 @@ def test_models(client, mesh):
     name = client.list().models[0].model
     assert client.ps().models[0].model == name
     shown = client.show(name)
-    assert "completion" in shown.capabilities and shown.modelinfo["general.context_length"] > 0
+    assert {"completion", "tools"} <= set(shown.capabilities) <= {"completion", "tools", "insert", "thinking"}
+    info, family = shown.modelinfo, shown.details.family
+    assert info["general.architecture"] == family and shown.details.families == [family]
+    assert info[f"{family}.context_length"] == info["general.context_length"] == client.ps().models[0].context_length
+    assert info[f"{family}.embedding_length"] > 0 and info[f"{family}.block_count"] > 0 and info["general.parameter_count"] > 0
+    listed = client.list().models[0]
+    assert listed.details == client.ps().models[0].details == shown.details and listed.size > 0
+    assert shown.details.quantization_level and shown.details.parameter_size and shown.details.format == "gguf"
     assert client.show("default:latest").modelinfo == shown.modelinfo
-    assert call(mesh, "GET", "/api/version")[0] == 200
+    version = json.loads(call(mesh, "GET", "/api/version")[2])["version"]
+    assert tuple(map(int, version.split("."))) >= (0, 6, 4), "Visual Studio Code takes no older one"
 
 
 @pytest.mark.parametrize("status,ask", [
