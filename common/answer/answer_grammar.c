@@ -65,7 +65,7 @@ struct maker {
     const struct answer_grammar_options *options;
     const struct form *form;
     // of the function that is being written
-    bool closed;
+    bool is_strict;
     struct grammar_schema_parts *parts; // of the parameters, where the notation has words of its own for arguments
 };
 
@@ -149,7 +149,8 @@ static uint32_t text_up_to(const struct maker *maker, const char *mark)
 // --- arguments ------------------------------------------------------------------------------------------------------------
 static struct grammar_schema_options options_of(const struct maker *maker)
 {
-    return (struct grammar_schema_options){.space = GRAMMAR_SPACE_ONE, .closed_by_default = maker->closed};
+    return (struct grammar_schema_options){
+        .space = GRAMMAR_SPACE_ONE, .closed_by_default = !maker->options->open_objects, .is_strict = maker->is_strict};
 }
 
 // A part of the function's parameters as JSON.
@@ -327,7 +328,7 @@ static uint32_t call_of(struct maker *maker, const json_t *function)
     const char *name = json_string_value(json_object_get(function, "name"));
     uint32_t parts[6];
 
-    maker->closed = json_is_true(json_object_get(function, "strict"));
+    maker->is_strict = json_is_true(json_object_get(function, "strict"));
     parts[0] = marked(maker, form->before);
     parts[1] = marked(maker, form->head);
     parts[2] = grammar_text(maker->builder, name);

@@ -20,6 +20,7 @@ struct answer_grammar_options {
     const json_t *tools; // an array, as in requests: {"type": "function", "function": {"name", "parameters", "strict"}}
     const char *only;    // the function that must be called; NULL: any of them
     bool one_call;
+    bool open_objects; // objects in arguments take properties that their schema does not name, unless it closes them
 };
 
 // Each adds a part and returns its node. What the model may think first, closed.

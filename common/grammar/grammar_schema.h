@@ -22,7 +22,8 @@ enum grammar_space {
 
 struct grammar_schema_options {
     enum grammar_space space;
-    bool closed_by_default; // objects without additionalProperties take no others (OpenAI's strict)
+    bool closed_by_default; // objects that name properties and say nothing of others take none
+    bool is_strict;         // OpenAI's: closes those with an empty `properties`, too
 };
 
 // Adds the texts of a schema; `schema` is true, false or an object, and is only borrowed for the call. Returns its node.

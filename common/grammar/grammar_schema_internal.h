@@ -279,8 +279,8 @@ struct jschema_keys {
     uint32_t declared_count;
     struct jschema_key_pattern patterns[JSCHEMA_MAX_PATTERN_KEYS]; // of patternProperties
     uint32_t pattern_count;
-    uint32_t names; // the content of keys that propertyNames allows; any: all
-    bool any_name, is_closed;
+    uint32_t names;           // the content of keys that propertyNames allows; any: all
+    bool any_name, is_closed; // closed: keys that nothing names, not even `required`, are not allowed
 };
 struct jschema_keys jschema_keys_of(struct jschema *schema, const struct jschema_form *form);
 // What holds for the value of a key; false among it: the key is not allowed.

@@ -81,7 +81,7 @@ static void read_names(struct jschema *schema, struct jschema_keys *keys)
 struct jschema_keys jschema_keys_of(struct jschema *schema, const struct jschema_form *form)
 {
     struct jschema_keys keys = {.form = form};
-    bool has_properties = false, says_additional = false;
+    bool has_properties = false, is_named = false, says_others = false, says_patterns = false;
     uint32_t capacity = 0;
 
     for (uint32_t i = 0; i < form->leaves.count && !jschema_failed(schema); i++) {
@@ -97,11 +97,15 @@ struct jschema_keys jschema_keys_of(struct jschema *schema, const struct jschema
             declare(schema, &keys, key, &capacity);
         read_patterns(schema, &keys, entry);
         has_properties |= properties && !schema->entries[entry].is_made;
-        says_additional |= jschema_get(schema, entry, "additionalProperties") != NULL;
+        is_named |= json_object_size(properties) && !schema->entries[entry].is_made;
+        says_others |= jschema_get(schema, entry, "additionalProperties") || jschema_get(schema, entry, "unevaluatedProperties");
+        says_patterns |= jschema_get(schema, entry, "patternProperties") != NULL;
     }
     for (uint32_t i = 0; i < form->required_count; i++)
         declare(schema, &keys, form->required[i], &capacity);
-    keys.is_closed = schema->options->closed_by_default && has_properties && !says_additional;
+    keys.is_closed =
+        !says_others &&
+        (schema->options->is_strict ? has_properties : schema->options->closed_by_default && is_named && !says_patterns);
     read_names(schema, &keys);
     return keys;
 }
@@ -144,7 +148,7 @@ static struct jschema_set what_holds(struct jschema *schema, const struct jschem
             add_schema(schema, ids, &count, entry, "additionalProperties", jschema_get(schema, entry, "additionalProperties"));
         is_named |= named_here;
     }
-    if (ids && !is_named && keys->is_closed)
+    if (ids && !is_named && keys->is_closed && !(key && jschema_requires(keys->form, key)))
         ids[count++] = JSCHEMA_FALSE;
     return (struct jschema_set){ids ? count : 0, ids};
 }

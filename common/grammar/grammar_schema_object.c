@@ -188,6 +188,7 @@ uint32_t jschema_object(struct jschema *schema, const struct jschema_form *form)
     keys = jschema_keys_of(schema, form);
     if (jschema_failed(schema) || !read_properties(&object, &keys))
         return schema->nothing;
+    keys.is_closed &= schema->options->is_strict || object.count >= object.min; // closing alone must not leave nothing
     read_others(&object, &keys);
     if (jschema_failed(schema) || object.required_count > object.max)
         return schema->nothing;

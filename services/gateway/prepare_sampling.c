@@ -190,7 +190,8 @@ static bool set_grammar(const struct api_request *api, const struct language *la
                                              .reasoning_is_open = request->reasoning_is_open,
                                              .tools = request->notation.family ? request->tools : NULL,
                                              .only = api->tool_name,
-                                             .one_call = !api->parallel_tool_calls || api->tool_choice == API_TOOLS_NAMED}};
+                                             .one_call = !api->parallel_tool_calls || api->tool_choice == API_TOOLS_NAMED,
+                                             .open_objects = api->form.open_objects}};
     const char *param = must_call ? "tools" : api->form.param;
     struct error reason;
     uint32_t end_count;

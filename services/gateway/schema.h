@@ -109,10 +109,11 @@ enum api_space { API_SPACE_ONE, API_SPACE_NONE, API_SPACE_LINES }; // between th
 struct api_form {
     enum api_form_kind kind;
     enum api_space space;
-    bool closed;      // objects have no properties that their schema does not name
-    const void *json; // json_t: of a schema, or the list of choices. In the body, or `owned`
-    void *owned;      // json_t
-    const char *text; // [bytes] of a regular expression or grammar
+    bool is_strict;    // OpenAI's
+    bool open_objects; // objects take properties that their schema does not name, unless it closes them; in calls, too
+    const void *json;  // json_t: of a schema, or the list of choices. In the body, or `owned`
+    void *owned;       // json_t
+    const char *text;  // [bytes] of a regular expression or grammar
     size_t bytes;
     char param[64]; // the field that says so
 };

@@ -136,7 +136,7 @@ static bool read_named_schema(struct schema_run *run, const json_t *value)
         return schema_wrong_type(run, where, "an object", value);
     if (name && !json_is_string(name) && !json_is_null(name))
         return schema_wrong_type(run, "response_format.json_schema.name", "a string", name);
-    if (strict && !json_is_null(strict) && !set_true(run, "response_format.json_schema.strict", strict, &run->out->form.closed))
+    if (strict && !json_is_null(strict) && !set_true(run, "response_format.json_schema.strict", strict, &run->out->form.is_strict))
         return false;
     if (!schema || json_is_null(schema))
         return api_fail(run->error, 400, "missing_required_parameter", "response_format.json_schema.schema",
@@ -192,8 +192,10 @@ static bool read_member(struct schema_run *run, const char *key, const char *whe
         run->out->form.space = none ? API_SPACE_NONE : run->out->form.space;
         return true;
     }
-    if (!strcmp(key, "disable_additional_properties"))
-        return set_true(run, where, value, &run->out->form.closed);
+    if (!strcmp(key, "disable_additional_properties")) {
+        run->out->form.open_objects = json_is_false(value);
+        return set_true(run, where, value, &none);
+    }
     if (!strcmp(key, "disable_fallback") || !strcmp(key, "backend"))
         return true; // of vLLM's own backends
     return api_fail(run->error, 400, "unsupported_parameter", where, "'%s' is not supported", where);

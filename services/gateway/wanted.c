@@ -18,7 +18,7 @@ void wanted_key(const struct wanted *wanted, struct text *key)
 
     text_format(key, "%s %x %s %d;", answer->family ? answer_family_name(answer->family) : "-", (unsigned)answer->unit_markers,
                 answer->reasoning ? answer_reasoning_name(answer->reasoning) : "-", answer->reasoning_is_open);
-    text_format(key, "%d %d %d:", (int)form->kind, (int)form->space, form->closed);
+    text_format(key, "%d %d %d %d:", (int)form->kind, (int)form->space, form->is_strict, form->open_objects);
     if (form->json)
         json_text_append(key, form->json, false);
     if (form->text)
@@ -26,7 +26,7 @@ void wanted_key(const struct wanted *wanted, struct text *key)
     if (!answer->tools)
         return;
     text_append(key, "", 1); // no text has a zero
-    text_format(key, "%s %d:", answer->only ? answer->only : "", answer->one_call);
+    text_format(key, "%s %d %d:", answer->only ? answer->only : "", answer->one_call, answer->open_objects);
     json_text_append(key, answer->tools, false);
 }
 
@@ -53,7 +53,8 @@ static uint32_t add_form(struct grammar_builder *builder, const struct api_form 
         .space = form->space == API_SPACE_NONE    ? GRAMMAR_SPACE_NONE
                  : form->space == API_SPACE_LINES ? GRAMMAR_SPACE_LINES
                                                   : GRAMMAR_SPACE_ONE,
-        .closed_by_default = form->closed,
+        .closed_by_default = !form->open_objects,
+        .is_strict = form->is_strict,
     };
 
     switch (form->kind) {

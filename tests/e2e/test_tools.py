@@ -384,7 +384,7 @@ def test_overrides():
 @pytest.mark.parametrize("parallel", [False, True])
 def test_calls_that_are_required(real_mesh, choice, parallel):
     """A real model, which would rather talk, is held to the notation and to the functions' schemas."""
-    tools = [{"type": "function", "function": {**tool["function"], "strict": True}} for tool in TOOLS]
+    tools = [{"type": "function", "function": {**tool["function"], "strict": parallel}} for tool in TOOLS]  # others are closed by default
     body = {"messages": ASK, "tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel, "max_tokens": 300, "seed": 5}
     whole = post(real_mesh, H, body)["choices"][0]
     streamed, reason = joined(chunk for chunk in events(real_mesh, H, body) if chunk != "[DONE]")

@@ -311,6 +311,34 @@ static void test_families(void **state)
     }
 }
 
+/* Arguments that their schema does not name are written only where the request says so. */
+static void test_open_objects(void **state)
+{
+    static const char text[] = "{\"name\": \"f\", \"arguments\": {\"a\": 1, \"b\": 2}}";
+    json_t *tools = json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","
+                               "\"properties\":{\"a\":{\"type\":\"integer\"}}}}}]",
+                               0, NULL);
+    struct world world = {.family = answer_find_family("json"), .tokens = BYTES};
+
+    (void)state;
+    for (int open = 0; open < 2; open++) {
+        const struct answer_grammar_options options = {.family = world.family, .tools = tools, .open_objects = open};
+        struct grammar_tracker *tracker;
+        struct grammar_vocab *vocab;
+        struct grammar *grammar;
+        struct error error;
+        assert_int_equal(answer_make_grammar(&options, &grammar, &error), STATUS_OK);
+        assert_int_equal(grammar_vocab_open(world.tokens, spell, &world, &vocab, &error), STATUS_OK);
+        assert_int_equal(grammar_tracker_open(grammar, vocab, 16 << 20, &tracker, &error), STATUS_OK);
+        struct grammar_cursor *cursor = grammar_cursor_open(tracker);
+        assert_int_equal(grammar_cursor_take_bytes(cursor, text, sizeof text - 1), open);
+        grammar_cursor_close(cursor);
+        grammar_tracker_close(tracker);
+        grammar_vocab_close(vocab);
+    }
+    json_decref(tools);
+}
+
 static void test_refused(void **state)
 {
     json_t *tools = make_tools();
@@ -405,8 +433,11 @@ static void test_exponential_references(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_families), cmocka_unit_test(test_refused),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_families),
+                                       cmocka_unit_test(test_open_objects),
+                                       cmocka_unit_test(test_refused),
                                        cmocka_unit_test(test_references_that_lead_nowhere),
-                                       cmocka_unit_test(test_too_many_properties), cmocka_unit_test(test_exponential_references)};
+                                       cmocka_unit_test(test_too_many_properties),
+                                       cmocka_unit_test(test_exponential_references)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,14 +64,15 @@ static void test_kept(void **state)
 static void test_schemas(void **state)
 {
     json_t *schema = json_loads("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}", 0, NULL);
-    struct api_form form = {.kind = API_FORM_SCHEMA, .json = schema}, closed = form, dense = form;
+    struct api_form form = {.kind = API_FORM_SCHEMA, .json = schema}, strict = form, open = form, dense = form;
     const struct api_form object = {.kind = API_FORM_OBJECT};
-    struct packed_grammar *all[4];
+    struct packed_grammar *all[5];
     (void)state;
 
-    closed.closed = true;
+    strict.is_strict = true;
+    open.open_objects = true;
     dense.space = API_SPACE_NONE;
-    all[0] = get(&form), all[1] = get(&closed), all[2] = get(&dense), all[3] = get(&object);
+    all[0] = get(&form), all[1] = get(&strict), all[2] = get(&open), all[3] = get(&dense), all[4] = get(&object);
     for (size_t i = 0; i < ARRAY_COUNT(all); i++)
         for (size_t k = 0; k < i; k++)
             assert_ptr_not_equal(all[i], all[k]);

@@ -55,7 +55,7 @@ static json_t *parse(const char *text)
 
 static struct grammar_tracker *track(const char *schema, const struct grammar_schema_options *options)
 {
-    static const struct grammar_schema_options plain = {GRAMMAR_SPACE_NONE, false};
+    static const struct grammar_schema_options plain = {.space = GRAMMAR_SPACE_NONE};
     struct grammar_tracker *tracker;
     struct grammar *grammar;
     struct error error;
@@ -329,7 +329,7 @@ static void white_space(void **state)
     (void)state;
 
     for (int space = GRAMMAR_SPACE_NONE; space <= GRAMMAR_SPACE_LINES; space++) {
-        const struct grammar_schema_options options = {(enum grammar_space)space, false};
+        const struct grammar_schema_options options = {.space = (enum grammar_space)space};
         struct grammar_tracker *tracker = track(schema, &options);
         for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; i++)
             if (takes(tracker, spaces[i].text) != spaces[i].taken[space])
@@ -338,23 +338,53 @@ static void white_space(void **state)
     }
 }
 
+// Objects that name properties and say nothing of others are closed, as one object where several schemas apply; never so that nothing is left.
 static void closed_by_default(void **state)
 {
-    const struct grammar_schema_options options = {GRAMMAR_SPACE_NONE, true};
-    struct grammar_tracker *tracker =
-        track("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"object\"},\"b\":{\"type\":\"object\",\"properties\":{},"
-              "\"additionalProperties\":true}}}",
-              &options);
+    static const struct {
+        const char *schema, *text;
+        bool closed, strict; // whether the text is taken; the standard takes all of them
+    } cases[] = {
+        {"{\"properties\":{\"a\":true}}", "{\"c\":1}", false, false},
+        {"{\"properties\":{\"a\":{\"type\":\"object\"}}}", "{\"a\":{\"c\":1}}", true, true},
+        {"{\"properties\":{\"a\":{\"properties\":{\"b\":true}}}}", "{\"a\":{\"c\":1}}", false, false},
+        {"{\"properties\":{}}", "{\"c\":1}", true, false},
+        {"{\"properties\":{},\"additionalProperties\":true}", "{\"c\":1}", true, true},
+        {"{\"properties\":{\"a\":true},\"unevaluatedProperties\":true}", "{\"c\":1}", true, true},
+        {"{\"allOf\":[{\"properties\":{\"a\":true}}],\"unevaluatedProperties\":true}", "{\"c\":1}", true, true},
+        {"{\"properties\":{\"a\":true},\"patternProperties\":{\"^x\":true}}", "{\"c\":1}", true, false},
+        {"{\"properties\":{\"a\":true},\"required\":[\"b\"]}", "{\"b\":1}", true, true},
+        {"{\"properties\":{\"a\":true},\"required\":[\"b\"]}", "{\"b\":1,\"c\":1}", false, false},
+        {"{\"properties\":{\"a\":true},\"dependentRequired\":{\"a\":[\"b\"]}}", "{\"a\":0,\"b\":1}", true, true},
+        {"{\"allOf\":[{\"properties\":{\"a\":true}},{\"properties\":{\"b\":true}}]}", "{\"a\":0,\"b\":1}", true, true},
+        {"{\"allOf\":[{\"properties\":{\"a\":true}},{\"properties\":{\"b\":true}}]}", "{\"a\":0,\"c\":1}", false, false},
+        {"{\"$defs\":{\"d\":{\"properties\":{\"a\":true},\"required\":[\"a\"]}},\"$ref\":\"#/$defs/d\",\"properties\":{\"b\":true}}",
+         "{\"a\":0,\"b\":1}", true, true},
+        {"{\"properties\":{\"a\":true},\"anyOf\":[{\"properties\":{\"b\":true},\"required\":[\"b\"]},{\"required\":[\"c\"]}]}",
+         "{\"a\":0,\"c\":1}", true, true},
+        {"{\"allOf\":[{\"properties\":{\"a\":true}},{\"additionalProperties\":true}]}", "{\"c\":1}", true, true},
+        {"{\"properties\":{\"a\":true},\"minProperties\":1}", "{\"c\":1}", false, false},
+        {"{\"properties\":{\"a\":false},\"minProperties\":1}", "{\"c\":1}", true, false},
+    };
     (void)state;
 
-    assert_true(takes(tracker, "{\"a\":{\"free\":1},\"b\":{\"c\":1}}"));
-    assert_false(takes(tracker, "{\"c\":1}"));
-    grammar_tracker_close(tracker);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int how = 0; how < 3; how++) {
+            const struct grammar_schema_options options = {.closed_by_default = how > 0, .is_strict = how > 1};
+            const bool taken = how == 0 || (how == 1 ? cases[i].closed : cases[i].strict);
+            struct grammar_tracker *tracker;
+            if (!taken && i + 1 == sizeof cases / sizeof cases[0])
+                continue; // nothing is left
+            tracker = track(cases[i].schema, &options);
+            if (takes(tracker, cases[i].text) != taken)
+                fail_msg("%s: %s, options %d", cases[i].schema, cases[i].text, how);
+            grammar_tracker_close(tracker);
+        }
 }
 
 static void json_alone(void **state)
 {
-    const struct grammar_schema_options options = {GRAMMAR_SPACE_ONE, false};
+    const struct grammar_schema_options options = {.space = GRAMMAR_SPACE_ONE};
     struct grammar_builder *builder = grammar_builder_open();
     struct grammar_tracker *tracker;
     struct grammar *grammar;
@@ -418,7 +448,7 @@ static const struct {
 
 static void refused_schemas(void **state)
 {
-    const struct grammar_schema_options options = {GRAMMAR_SPACE_NONE, false};
+    const struct grammar_schema_options options = {.space = GRAMMAR_SPACE_NONE};
     (void)state;
 
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
@@ -436,7 +466,7 @@ static void refused_schemas(void **state)
 /* Deeper than any parser lets through: the stack must bear it. */
 static void very_deep(void **state)
 {
-    const struct grammar_schema_options options = {GRAMMAR_SPACE_NONE, false};
+    const struct grammar_schema_options options = {.space = GRAMMAR_SPACE_NONE};
     json_t *schema = json_object();
     struct grammar *grammar;
     struct error error;
@@ -489,7 +519,7 @@ static json_t *long_reference(int i)
 /* Schemas whose parts are looked at together with each other: they are refused before that takes long, or much memory. */
 static void costly_schemas(void **state)
 {
-    const struct grammar_schema_options options = {GRAMMAR_SPACE_NONE, false};
+    const struct grammar_schema_options options = {.space = GRAMMAR_SPACE_NONE};
     json_t *deep = json_object(), *references = repeated("allOf", long_reference, LEVELS),
            *resources = repeated("prefixItems", resource_of, 1000), *all[4];
     (void)state;
@@ -516,7 +546,7 @@ static void costly_schemas(void **state)
 
 static size_t packed_bytes(const char *schema)
 {
-    const struct grammar_schema_options options = {GRAMMAR_SPACE_NONE, false};
+    const struct grammar_schema_options options = {.space = GRAMMAR_SPACE_NONE};
     json_t *value = parse(schema);
     struct grammar *grammar;
     struct error error;
