@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from clients import SHORT, WEATHER
-from conftest import run
+from conftest import Mesh, run
 from played_scheduler import Played
 from test_tools import TEMPLATES, said
 
@@ -66,8 +66,10 @@ def test_structured_answers(real_mesh, program, count, tmp_path):
     assert len(people) == count and all(set(one) == {"name", "age"} for one in people)
 
 
-def test_embeddings_in_large_pieces(real_mesh, tmp_path):
-    assert use("langchain_embeddings", real_mesh.url, str(tmp_path)) == {"counts": [300, 300], "same": True}
+def test_embeddings_in_large_pieces(tmp_path):
+    with Mesh("--kv-workers", 0, "--pooling", "mean") as mesh:
+        got = use("langchain_embeddings", mesh.url, str(tmp_path))
+    assert got == {"counts": [300, 300], "same": True}
 
 
 def test_wrong_key(tmp_path):
