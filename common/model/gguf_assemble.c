@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "common/base/checked.h"
+#include "common/base/memory.h"
 
 enum {
     DATA_ALIGNMENT = 32,       // GGUF's default
@@ -180,7 +181,7 @@ static enum status lay_out(const struct assembly *assembly, uint64_t entry_bytes
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for %u files", label, piece_count);
     layout->end = layout->map_begin;
     for (uint32_t i = 0; i < piece_count; i++) {
-        layout->piece_at[i] = round_up(layout->end, PIECE_ALIGNMENT);
+        layout->piece_at[i] = round_up(layout->end, PIECE_ALIGNMENT) + pieces[i].lead_bytes;
         if (pieces[i].byte_count > (uint64_t)1 << 56 || !checked_add_u64(layout->piece_at[i], pieces[i].byte_count, &layout->end) ||
             layout->end > (uint64_t)1 << 56)
             return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: its files are too large to be mapped", label);
@@ -229,15 +230,19 @@ static uint64_t count_entry_bytes(const struct assembly *assembly)
     return total;
 }
 
+static bool is_copied(const struct mapped_file *piece) { return !piece->mapped || piece->lead_bytes; }
+
 // Puts the pieces where the layout says. Maps are moved, not made anew: the files are those that were checked.
 static enum status place_pieces(unsigned char *range, const struct layout *layout, struct mapped_file *pieces, uint32_t piece_count,
                                 const char *label, struct error *error)
 {
     for (uint32_t i = 0; i < piece_count; i++) {
         unsigned char *at = range + layout->piece_at[i];
-        if (!pieces[i].mapped) {
-            if (mprotect(at, pieces[i].byte_count, PROT_READ | PROT_WRITE) != 0)
-                return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for %llu bytes", label,
+        if (is_copied(&pieces[i])) {
+            bool too_large = pieces[i].lead_bytes && pieces[i].byte_count > memory_available_bytes();
+            if (too_large ||
+                mprotect(at - pieces[i].lead_bytes, pieces[i].lead_bytes + pieces[i].byte_count, PROT_READ | PROT_WRITE) != 0)
+                return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory to copy %llu bytes of weights", label,
                                  (unsigned long long)pieces[i].byte_count);
             if (pieces[i].byte_count)
                 memcpy(at, pieces[i].bytes, pieces[i].byte_count);
@@ -281,7 +286,7 @@ static enum status fill_range(struct gguf *gguf, const struct assembly *assembly
     gguf->mapped = gguf->assembled = true;
     gguf->written_bytes = layout->map_begin;
     for (uint32_t i = 0; i < piece_count; i++)
-        if (!pieces[i].mapped) // copied, so no page of it can be read again
+        if (is_copied(&pieces[i])) // no page of it can be read again
             gguf->written_bytes = layout->end;
     memcpy(range, header.bytes, header.count);
     if (assembly->made.count)

@@ -186,7 +186,7 @@ static enum status join(struct parts *parts, struct gguf **out)
             assembly_tensor(&assembly, tensor->name.data, tensor->name.length, tensor->type, tensor->dim_count, tensor->dims, i,
                             tensor->data_offset);
         }
-        pieces[i] = (struct mapped_file){gguf->bytes, gguf->byte_count, true};
+        pieces[i] = (struct mapped_file){.bytes = gguf->bytes, .byte_count = gguf->byte_count, .mapped = true};
         gguf->mapped = false;
     }
     enum status status = assembly_finish(&assembly, first->name, pieces, parts->count, out, parts->error);

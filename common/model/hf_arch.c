@@ -183,9 +183,17 @@ static void translate_qwen(struct hf *hf)
         hf_refuse(hf, "use_sliding_window", json_true(), "a sliding window in some layers is not supported");
 }
 
+// Each class has one of the two names, and transformers 5 saves the second for all.
+static uint32_t read_experts(struct hf *hf)
+{
+    const char *key = hf_json_get(hf->config.json, "num_experts") ? "num_experts" : "num_local_experts";
+
+    return hf_u32(hf, hf->config.json, key, 1, 65536);
+}
+
 static void translate_mixtral(struct hf *hf)
 {
-    hf_put_u32(hf, "expert_count", hf_u32(hf, hf->config.json, "num_local_experts", 1, 65536));
+    hf_put_u32(hf, "expert_count", read_experts(hf));
     hf_put_u32(hf, "expert_used_count", hf_u32(hf, hf->config.json, "num_experts_per_tok", 1, 65536));
     if (!hf->status)
         assembly_bool(&hf->assembly, "fastdecode.experts_listed", true);
@@ -196,7 +204,7 @@ static void translate_qwen3_moe(struct hf *hf)
 {
     const json_t *config = hf->config.json;
 
-    hf_put_u32(hf, "expert_count", hf_u32(hf, config, "num_experts", 1, 65536));
+    hf_put_u32(hf, "expert_count", read_experts(hf));
     hf_put_u32(hf, "expert_used_count", hf_u32(hf, config, "num_experts_per_tok", 1, 65536));
     hf_put_u32(hf, "expert_feed_forward_length", hf_u32(hf, config, "moe_intermediate_size", 1, MANY));
     if (!hf_flag_or(hf, config, "norm_topk_prob", false))
@@ -277,7 +285,7 @@ static void translate_gpt_oss(struct hf *hf)
     if (!hf_json_get(config, "rope_scaling") &&
         !hf_json_get(config, "rope_parameters")) // the class' own is YaRN, with a factor of 32
         hf_fail(hf, STATUS_INVALID_ARGUMENT, "config.json", "key 'rope_scaling' is missing: expected an object");
-    hf->experts = hf_u32(hf, config, "num_local_experts", 1, 65536);
+    hf->experts = read_experts(hf);
     hf->ffn = hf_u32(hf, config, "intermediate_size", 1, MANY);
     hf_put_u32(hf, "expert_count", hf->experts);
     hf_put_u32(hf, "expert_used_count", hf_u32(hf, config, used, 1, 65536));

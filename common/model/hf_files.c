@@ -32,7 +32,7 @@ static bool find_in_memory(const struct hf *hf, const char *name, struct mapped_
 {
     for (uint32_t i = 0; i < hf->file_count; i++)
         if (strcmp(hf->files[i].name, name) == 0) {
-            *out = (struct mapped_file){hf->files[i].bytes, hf->files[i].byte_count, false};
+            *out = (struct mapped_file){.bytes = hf->files[i].bytes, .byte_count = hf->files[i].byte_count};
             return true;
         }
     return false;

@@ -36,7 +36,10 @@ const struct hf_arch *hf_pooling_arch(struct hf *hf, const char *class_name, con
     static const struct {
         const char *suffix;
         enum hf_form form;
-    } suffixes[] = {{"ForSequenceClassification", HF_CLASSIFIER}, {"TextModel", HF_BARE}, {"Model", HF_BARE}};
+    } suffixes[] = {{"TextForSequenceClassification", HF_CLASSIFIER},
+                    {"ForSequenceClassification", HF_CLASSIFIER},
+                    {"TextModel", HF_BARE},
+                    {"Model", HF_BARE}};
     char name[NAME_BYTES];
 
     for (size_t i = 0; class_name && i < ARRAY_COUNT(suffixes); i++) {

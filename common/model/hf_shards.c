@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/log.h"
 #include "common/model/hf_state.h"
 
 #define ONE_FILE "model.safetensors"
@@ -49,6 +50,11 @@ static bool open_shard(struct hf *hf, const char *name)
         mapped_file_close(&file);
         return false;
     }
+    file.lead_bytes = shard->header.lead_bytes;
+    if (file.lead_bytes)
+        log_warn("HF-COPIED",
+                 "file=\"%s\" bytes=%llu reason=\"its header is not padded to 8 bytes, so its weights are copied to memory\"",
+                 label, (unsigned long long)file.byte_count);
     hf->pieces[hf->shard_count++] = file;
     return true;
 }
@@ -86,13 +92,15 @@ static const char **list_files(struct hf *hf, uint32_t *count)
     return names;
 }
 
-// Frequencies of RoPE that old versions saved, which an index may name without any file having them.
-static bool may_be_missing(const char *name)
+// Tensors that are not read, so that an index may name them without any file having them, or a file have them unnamed: frequencies of RoPE
+// that old versions saved, and an output projection that is the embedding.
+static bool is_unused(const struct hf *hf, const char *name)
 {
     static const char suffix[] = ".rotary_emb.inv_freq";
     size_t length = strlen(name);
 
-    return length > strlen(suffix) && strcmp(name + length - strlen(suffix), suffix) == 0;
+    return (length > strlen(suffix) && strcmp(name + length - strlen(suffix), suffix) == 0) ||
+           (hf->tied && strcmp(name, "lm_head.weight") == 0);
 }
 
 // Every tensor must be where the index says, and no other may be there.
@@ -105,7 +113,7 @@ static void check_index(struct hf *hf)
         const struct hf_shard *shard = &hf->shards[i];
         for (uint32_t t = 0; t < shard->header.tensor_count && !hf->status; t++) {
             const char *name = shard->header.tensors[t].name, *file = json_string_value(json_object_get(hf->index, name));
-            if (!file || strcmp(file, shard->name) != 0)
+            if ((!file || strcmp(file, shard->name) != 0) && !is_unused(hf, name))
                 hf_fail(hf, STATUS_INVALID_ARGUMENT, shard->name, "tensor '%s': %s says that it is in %s",
                         shown_text(shown, sizeof shown, name), INDEX, file ? file : "no file");
             total++;
@@ -120,9 +128,14 @@ static void check_index(struct hf *hf)
         for (uint32_t i = 0; i < hf->shard_count && !found; i++)
             if (strcmp(hf->shards[i].name, json_string_value(value)) == 0)
                 found = json_object_get(hf->shards[i].header.header, name) != NULL;
-        if (!found && !may_be_missing(name))
-            hf_fail(hf, STATUS_INVALID_ARGUMENT, json_string_value(value), "tensor '%s' is missing, which %s says is here",
-                    shown_text(shown, sizeof shown, name), INDEX);
+        if (found)
+            continue;
+        shown_text(shown, sizeof shown, name);
+        if (is_unused(hf, name))
+            log_warn("HF-INDEX", "file=\"%s/" INDEX "\" tensor=%s reason=\"it is in no file, and not needed\"", hf->label, shown);
+        else
+            hf_fail(hf, STATUS_INVALID_ARGUMENT, json_string_value(value), "tensor '%s' is missing, which %s says is here", shown,
+                    INDEX);
     }
 }
 

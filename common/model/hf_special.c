@@ -59,12 +59,15 @@ static void add_ends(struct special *special, const json_t *value, const char *f
 
     for (size_t i = 0; i < count; i++) {
         uint64_t id;
-        if (!hf_json_whole(json_is_array(value) ? json_array_get(value, i) : value, &id) || id >= special->hf->vocab) {
-            hf_fail(special->hf, STATUS_INVALID_ARGUMENT, file, "key 'eos_token_id': element %zu is none of the %u tokens", i,
-                    special->hf->vocab);
+        if (!hf_json_whole(json_is_array(value) ? json_array_get(value, i) : value, &id)) {
+            hf_fail(special->hf, STATUS_INVALID_ARGUMENT, file, "key 'eos_token_id': element %zu is no whole number from 0 on", i);
             return;
         }
-        add_end(special, (uint32_t)id);
+        if (id < special->hf->vocab)
+            add_end(special, (uint32_t)id);
+        else
+            log_warn("END-IGNORED", "file=\"%s/%s\" key=eos_token_id id=%llu reason=\"there are %u tokens\"", special->hf->label,
+                     file, (unsigned long long)id, special->hf->vocab);
     }
 }
 

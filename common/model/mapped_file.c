@@ -29,7 +29,7 @@ enum status mapped_file_open(const char *path, const char *label, const char *ki
             status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: %lld bytes cannot be mapped: %s", label,
                                (long long)info.st_size, strerror(errno));
         else
-            *out = (struct mapped_file){map, (uint64_t)info.st_size, true};
+            *out = (struct mapped_file){.bytes = map, .byte_count = (uint64_t)info.st_size, .mapped = true};
     }
     close(fd);
     return status;

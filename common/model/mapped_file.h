@@ -10,7 +10,8 @@
 struct mapped_file {
     const unsigned char *bytes; // page-aligned if mapped
     uint64_t byte_count;
-    bool mapped; // false: the bytes are the caller's
+    bool mapped;         // false: the bytes are the caller's
+    uint32_t lead_bytes; // to be copied so many bytes behind the start of a page; 0: may be used where it is
 };
 
 // Maps a regular file that is not empty. label stands for it in messages, kind ("GGUF") for what it should be. Blocks on the disk.

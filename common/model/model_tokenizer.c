@@ -2,6 +2,7 @@
 // What a kind of tokenizer needs beyond that (merges, scores) its own code checks.
 #include <inttypes.h>
 
+#include "common/base/log.h"
 #include "common/model/model_state.h"
 
 struct reader {
@@ -33,14 +34,19 @@ static void read_array(struct reader *reader, const char *key, get_array_fn *get
                                    key, out->count, count);
 }
 
-// An id that lies outside the vocabulary would be looked up later.
-static void read_token(struct reader *reader, const char *key, uint32_t vocab, uint32_t *out)
+// An id that lies outside the vocabulary would be looked up later. One that only ends an answer is left out: it never comes.
+static void read_token(struct reader *reader, const char *key, uint32_t vocab, bool ends, uint32_t *out)
 {
     *out = MODEL_NO_TOKEN;
     if (!wanted(reader, key))
         return;
     uint32_t id = 0;
     reader->status = gguf_get_u32(reader->gguf, key, &id, reader->error);
+    if (!reader->status && id != MODEL_NO_TOKEN && id >= vocab && ends) {
+        log_warn("END-IGNORED", "file=\"%s\" key=%s id=%u reason=\"there are %u tokens\"", gguf_label(reader->gguf), key, id,
+                 vocab);
+        return;
+    }
     if (!reader->status && id != MODEL_NO_TOKEN && id >= vocab)
         reader->status = error_set(reader->error, STATUS_INVALID_ARGUMENT, "%s: key '%s' is %u, there are %u tokens",
                                    gguf_label(reader->gguf), key, id, vocab);
@@ -93,12 +99,12 @@ enum status model_read_tokenizer(const struct gguf *gguf, uint32_t *vocab, struc
     read_array(&reader, "tokenizer.ggml.scores", gguf_get_floats, *vocab, &tokenizer->scores);
     read_array(&reader, "tokenizer.ggml.merges", gguf_get_strings, UINT64_MAX, &tokenizer->merges);
     read_array(&reader, "fastdecode.end_token_ids", gguf_get_integers, UINT64_MAX, &tokenizer->end_tokens);
-    read_token(&reader, "tokenizer.ggml.bos_token_id", *vocab, &tokenizer->bos);
-    read_token(&reader, "tokenizer.ggml.eos_token_id", *vocab, &tokenizer->eos);
-    read_token(&reader, "tokenizer.ggml.eot_token_id", *vocab, &tokenizer->eot);
-    read_token(&reader, "tokenizer.ggml.eom_token_id", *vocab, &tokenizer->eom);
-    read_token(&reader, "tokenizer.ggml.unknown_token_id", *vocab, &tokenizer->unknown);
-    read_token(&reader, "tokenizer.ggml.padding_token_id", *vocab, &tokenizer->padding);
+    read_token(&reader, "tokenizer.ggml.bos_token_id", *vocab, false, &tokenizer->bos);
+    read_token(&reader, "tokenizer.ggml.eos_token_id", *vocab, true, &tokenizer->eos);
+    read_token(&reader, "tokenizer.ggml.eot_token_id", *vocab, true, &tokenizer->eot);
+    read_token(&reader, "tokenizer.ggml.eom_token_id", *vocab, true, &tokenizer->eom);
+    read_token(&reader, "tokenizer.ggml.unknown_token_id", *vocab, false, &tokenizer->unknown);
+    read_token(&reader, "tokenizer.ggml.padding_token_id", *vocab, false, &tokenizer->padding);
     read_flag(&reader, "tokenizer.ggml.add_bos_token", &tokenizer->add_bos, &tokenizer->add_bos_known);
     read_flag(&reader, "tokenizer.ggml.add_eos_token", &tokenizer->add_eos, &tokenizer->add_eos_known);
     read_flag(&reader, "tokenizer.ggml.add_space_prefix", &tokenizer->add_space_prefix, &tokenizer->add_space_prefix_known);

@@ -9,7 +9,7 @@
 #include "common/model/gguf_state.h"
 #include "common/model/hf_json.h"
 
-enum { LENGTH_BYTES = 8, SHOWN_BYTES = 96 };
+enum { LENGTH_BYTES = 8, SHOWN_BYTES = 96, DATA_ALIGNMENT = 8 };
 
 struct reader {
     const char *label;
@@ -92,12 +92,12 @@ static enum status read_offsets(const struct reader *reader, const json_t *value
                          ABOUT "has %" PRIu64 " bytes by data_offsets, %" PRIu64 " by shape and dtype", ABOUT_TENSOR(reader, shown),
                          end - begin, tensor->bytes);
     tensor->offset = reader->data_begin + begin;
-    if (tensor->offset % value_bytes != 0)
+    if (begin % value_bytes != 0)
         return error_set(reader->error, STATUS_UNIMPLEMENTED,
                          ABOUT "lies at byte %" PRIu64
-                               " of the file, which is no multiple of %u: write the file again with a current "
+                               " of the data, which is no multiple of %u: write the file again with a current "
                                "version of safetensors",
-                         ABOUT_TENSOR(reader, shown), tensor->offset, value_bytes);
+                         ABOUT_TENSOR(reader, shown), begin, value_bytes);
     return STATUS_OK;
 }
 
@@ -161,6 +161,8 @@ static enum status read_tensors(struct reader *reader, struct safetensors *file)
             (status = read_shape(reader, json_object_get(value, "shape"), tensor)) ||
             (status = read_offsets(reader, json_object_get(value, "data_offsets"), tensor)))
             return status;
+        if (tensor->offset % value_bytes_of(tensor) != 0) // the header is not padded
+            file->lead_bytes = (uint32_t)(DATA_ALIGNMENT - reader->data_begin % DATA_ALIGNMENT);
     }
     return check_cover(reader, file);
 }

@@ -33,6 +33,7 @@ struct safetensor {
 struct safetensors {
     struct safetensor *tensors; // [tensor_count], in the header's order
     uint32_t tensor_count;
+    uint32_t lead_bytes; // its values are aligned where the file lies so many bytes behind an aligned place; 0: at one
     json_t *header;
 };
 

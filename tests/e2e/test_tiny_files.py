@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, fastdecode
 
 sys.path.insert(0, os.path.join(ROOT, "tests", "golden"))
 import mxfp4  # noqa: E402
@@ -241,3 +241,72 @@ def test_experts_in_mxfp4(made):
             block = data[((expert * 96 + i) * 2 + column // 32) * 17:][:17]
             code = block[1 + column % 16] >> (column % 32 // 16 * 4) & 15
             assert value == mxfp4.CODES[code] * 2.0 ** (block[0] - 127)
+
+
+with open(os.path.join(ROOT, "tests", "golden", "saved.json"), encoding="utf-8") as saved_file:
+    SAVED = json.load(saved_file)
+
+
+def read(folder):
+    """What the program reads of a directory, as a GGUF file in which nothing is rounded."""
+    out = folder + ".gguf"
+    done = fastdecode("quantize", folder, out, "--type", "bf16")
+    assert done.returncode == 0, done.stderr
+    return Gguf(out)
+
+
+@pytest.mark.parametrize("name", SAVED["models"])
+def test_as_transformers_saves_it(tmp_path, name):
+    """Files as the newest version writes them, with the same weights, are read as the same model."""
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    weights.write(old, name)
+    weights.write(new, name)
+    for file, content in SAVED["models"][name].items():
+        with open(os.path.join(new, file), "w", encoding="utf-8") as out:
+            if file.endswith(".jinja"):
+                out.write(content)
+            else:
+                json.dump(SAVED["tokenizers"][content] if file == "tokenizer.json" else content, out)
+    found, wanted = read(new), read(old)
+    if name.startswith("gemma"):  # its class adds a token to a vocabulary without it
+        added = found.keys["tokenizer.ggml.tokens"].index("<mask>")
+        for key in ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "fastdecode.token_flags"):
+            found.keys[key][added] = wanted.keys[key][added]
+    assert found.keys.keys() == wanted.keys.keys()
+    assert not [(key, value, wanted.keys[key]) for key, value in found.keys.items() if value != wanted.keys[key]]
+    assert found.tensors == wanted.tensors
+
+
+def test_output_that_is_the_embedding(tmp_path):
+    """An index may name it though no file has it, and a file may have it though the index does not name it."""
+    plain, absent, extra = (str(tmp_path / name) for name in ("plain", "absent", "extra"))
+    for folder in (plain, absent, extra):
+        weights.write(folder, "granite", "F32", 2)
+    with open(plain + "/model.safetensors.index.json", encoding="utf-8") as file:
+        index = json.load(file)
+    assert "lm_head.weight" not in index["weight_map"]
+    first = min(index["weight_map"].values())
+    weights.write_json(absent, "model.safetensors.index.json", {**index, "weight_map": {**index["weight_map"], "lm_head.weight": first}})
+    golden = weights.golden("granite")
+    kept = [[key, shape] for key, shape in golden["tensors"] if index["weight_map"][key] == first]
+    weights.write_tensors(os.path.join(extra, first), [*kept, ["lm_head.weight", [320, 64]]], golden, "F32")
+    wanted = read(plain)
+    for folder in (absent, extra):
+        found = read(folder)
+        assert found.keys == wanted.keys and found.tensors == wanted.tensors
+
+
+@pytest.mark.parametrize("spaces", range(8))
+def test_header_that_is_not_padded(tmp_path, spaces):
+    """The format asks for no padding: some writers leave it out, and all numbers then lie at odd places."""
+    folder, path = str(tmp_path / "model"), str(tmp_path / "model" / "model.safetensors")
+    weights.write(folder, "gpt_oss_mxfp4")
+    wanted = read(folder)
+    with open(path, "rb") as file:
+        data = file.read()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = data[8:begin].rstrip(b" ") + b" " * spaces
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header + data[begin:])
+    found = read(folder)
+    assert found.keys == wanted.keys and found.tensors == wanted.tensors

@@ -27,7 +27,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 QUANTILES = [statistics.NormalDist().inv_cdf((i + 0.5) / 256) for i in range(256)]
 WIDTH = {"F32": 4, "BF16": 2, "U8": 1}
 # The JSON files here that are not goldens of a model.
-OTHERS = ("chat_template", "chat_tools", "embeddings", "oracle", "schemas", "tokenizer")
+OTHERS = ("chat_template", "chat_tools", "embeddings", "oracle", "saved", "schemas", "tokenizer")
 
 
 def names():

@@ -203,8 +203,8 @@ static void every_end_token_ends_an_answer(void **state)
     struct hf_build build;
     (void)state;
     hf_build_tiny(&build);
-    hf_build_edit(&build, "generation_config.json", "[2, 0]", "[10, 11, 12, 13]");
-    struct tokenizer *tokenizer = open_tokenizer(&build);
+    hf_build_edit(&build, "generation_config.json", "[2, 0]", "[10, 264, 11, 4000000000, 12, 13]");
+    struct tokenizer *tokenizer = open_tokenizer(&build); /* ids that are no token's are left out */
     for (uint32_t id = 0; id < 20; id++)
         assert_int_equal(tokenizer_is_end(tokenizer, id), id == 2 || (id >= 10 && id <= 13) || id == 0); /* 0: <|endoftext|> */
     tokenizer_close(tokenizer);

@@ -130,8 +130,8 @@ static const struct change changes[] = {
      STATUS_INVALID_ARGUMENT, "'tokenizer.ggml.token_type' has 319 elements, there are 320 tokens"},
     {"scores as numbers", NULL, ADD_U32_ARRAY, "tokenizer.ggml.scores", 320, NULL, STATUS_INVALID_ARGUMENT,
      "expected an array of floats"},
-    {"end token outside", "tokenizer.ggml.eos_token_id", ADD_U32, "tokenizer.ggml.eos_token_id", 320, NULL, STATUS_INVALID_ARGUMENT,
-     "'tokenizer.ggml.eos_token_id' is 320, there are 320 tokens"},
+    {"first token outside", "tokenizer.ggml.bos_token_id", ADD_U32, "tokenizer.ggml.bos_token_id", 320, NULL,
+     STATUS_INVALID_ARGUMENT, "'tokenizer.ggml.bos_token_id' is 320, there are 320 tokens"},
     {"flag as number", "tokenizer.ggml.add_bos_token", ADD_U32, "tokenizer.ggml.add_bos_token", 1, NULL, STATUS_INVALID_ARGUMENT,
      "expected a bool"},
     {"chat template as number", "tokenizer.chat_template", ADD_U32, "tokenizer.chat_template", 1, NULL, STATUS_INVALID_ARGUMENT,
@@ -323,6 +323,29 @@ static void matrices_of_every_type_are_read(void **state)
         free(bytes);
     }
     assert_int_equal(types, 17);
+}
+
+static void end_tokens_outside_are_left_out(void **state)
+{
+    struct gguf_build build = {.drop = "tokenizer.ggml.eos_token_id"};
+    struct tiny_llama tiny = TINY_LLAMA;
+    struct model *model;
+    struct error error = {0};
+    size_t count;
+    (void)state;
+
+    gguf_build_llama(&build, &tiny);
+    gguf_build_u32(&build, "tokenizer.ggml.eos_token_id", 320);
+    gguf_build_u32(&build, "tokenizer.ggml.eot_token_id", 319);
+    gguf_build_u32(&build, "tokenizer.ggml.eom_token_id", 1u << 31);
+    unsigned char *bytes = gguf_build_finish(&build, &count);
+    if (model_open_memory("tiny.gguf", bytes, count, &model, &error))
+        fail_msg("%s", error.text);
+    assert_int_equal(model->tokenizer.eos, MODEL_NO_TOKEN);
+    assert_int_equal(model->tokenizer.eot, 319);
+    assert_int_equal(model->tokenizer.eom, MODEL_NO_TOKEN);
+    model_close(model);
+    free(bytes);
 }
 
 static void optional_parts_are_read(void **state)
@@ -534,6 +557,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_model_becomes_tables),
         cmocka_unit_test(matrices_of_every_type_are_read),
+        cmocka_unit_test(end_tokens_outside_are_left_out),
         cmocka_unit_test(optional_parts_are_read),
         cmocka_unit_test(a_model_without_a_name_has_its_files),
         cmocka_unit_test(gemma_has_its_own_defaults),
