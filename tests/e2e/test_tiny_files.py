@@ -1,5 +1,6 @@
 """The files of tiny models that tests/golden/weights.py and to_gguf.py write: whole, and with the same values in all forms."""
 import array
+import importlib.util
 import json
 import math
 import os
@@ -12,8 +13,10 @@ from conftest import ROOT, fastdecode
 
 sys.path.insert(0, os.path.join(ROOT, "tests", "golden"))
 import mxfp4  # noqa: E402
+import tiny_model  # noqa: E402
 import tiny_tokenizers  # noqa: E402
 import to_gguf  # noqa: E402
+import tokenizer_texts  # noqa: E402
 import weights  # noqa: E402
 
 NAMES = weights.names()
@@ -310,3 +313,46 @@ def test_header_that_is_not_padded(tmp_path, spaces):
         file.write(struct.pack("<Q", len(header)) + header + data[begin:])
     found = read(folder)
     assert found.keys == wanted.keys and found.tensors == wanted.tensors
+
+
+def vocabulary_file(path, pieces, template):
+    """A GGUF file that has only a vocabulary of sentencepiece. pieces: (text, score, type)."""
+    def array_of(kind, values, form):
+        return struct.pack("<IIQ", tiny_model.ARRAY, kind, len(values)) + b"".join(map(form, values))
+
+    texts, scores, types = zip(*pieces)
+    keys = {"model": struct.pack("<I", tiny_model.STRING) + tiny_model.text("llama"),
+            "tokens": array_of(tiny_model.STRING, texts, tiny_model.text),
+            "scores": array_of(tiny_model.FLOAT, scores, lambda score: struct.pack("<f", score)),
+            "token_type": array_of(5, types, lambda kind: struct.pack("<i", kind)),
+            **{f"{name}_token_id": struct.pack("<II", tiny_model.U32, i) for i, name in enumerate(("unknown", "bos", "eos"))}}
+    keys = {"tokenizer.ggml." + name: value for name, value in keys.items()}
+    keys["tokenizer.chat_template"] = struct.pack("<I", tiny_model.STRING) + tiny_model.text(template)
+    with open(path, "wb") as file:
+        file.write(b"GGUF" + struct.pack("<IQQ", 3, 0, len(keys)) + b"".join(tiny_model.text(name) + value for name, value in keys.items()))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("version", ["240323.model.v3", "241114.model.v7"])
+def test_real_vocabulary(start_mesh, tmp_path, version):
+    """The ids of sentencepiece with a published vocabulary that has user-defined pieces, in prompts and in chats."""
+    sentencepiece = pytest.importorskip("sentencepiece", reason="make venv-full installs sentencepiece")
+    package = importlib.util.find_spec("mistral_common")
+    if not package:
+        pytest.skip("make venv-full installs mistral-common")
+    from sentencepiece import sentencepiece_model_pb2  # pylint: disable=import-outside-toplevel
+    with open(os.path.join(package.submodule_search_locations[0], "data", "mistral_instruct_tokenizer_" + version), "rb") as file:
+        data = file.read()
+    proto = sentencepiece_model_pb2.ModelProto.FromString(data)
+    vocabulary_file(tmp_path / "vocabulary.gguf", [(piece.piece, piece.score, piece.type) for piece in proto.pieces],
+                    "{{ bos_token }}[INST]{{ messages[0].content }}[/INST]")
+    tiny_model.write(str(tmp_path / "model.gguf"), str(tmp_path / "vocabulary.gguf"))
+    mesh = start_mesh("--kv-workers", 0, model=str(tmp_path / "model.gguf"))
+    processor = sentencepiece.SentencePieceProcessor(model_proto=data)
+    begin, end = map(processor.piece_to_id, ("[INST]", "[/INST]"))
+    own, control = ([piece.piece for piece in proto.pieces if piece.type in types] for types in ((4,), (2, 3)))
+    for i, text in enumerate(tokenizer_texts.markup(200) + own + [f"a{piece}b{piece}" for piece in own]):
+        wanted = processor.encode(text)
+        if not any(token in text for token in control):  # which a prompt may have, and a user's text may not
+            assert mesh.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"] == wanted, (i, text)
+        assert mesh.post("/tokenize", {"messages": [{"role": "user", "content": text}]})["tokens"] == [1, begin, *wanted, end], (i, text)

@@ -25,7 +25,8 @@ SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12
 
 
 def text(value):
-    return struct.pack("<Q", len(value)) + value.encode()
+    value = value.encode()
+    return struct.pack("<Q", len(value)) + value
 
 
 class Keys:
