@@ -146,6 +146,9 @@ FAULTS = [
     # Tokenizer: of equal pairs in a long word the rightmost is merged first.
     Fault("merge-order", "common/tokenizer/bpe.c", "a->rank < b->rank : a->at < b->at;", "a->rank < b->rank : a->at > b->at;",
           "unit/test_tokenizer unit/test_tokenizer_open"),
+    # What a user writes becomes a control token.
+    Fault("control-anywhere", "common/tokenizer/special.c", "scan->zones->parse_special ? scan->zones->end - i : 0;",
+          "1 ? scan->zones->end - i : 0;", "unit/test_tokenizer"),
     # Gateway: text is sent that may be the start of a stop string.
     Fault("stop-hold", "services/gateway/stop_match.c", "else if (partial && i < hold_from)", "else if (partial)",
           "unit/test_gateway_text unit/test_gateway_parts"),

@@ -277,28 +277,45 @@ static unsigned count_id(const uint32_t *ids, uint32_t count, uint32_t id)
     return n;
 }
 
+// Control tokens are found only in segments that may have them, whether in the text as it is or normalized; user-defined ones everywhere.
 static void test_special_only_where_allowed(void **state)
 {
     (void)state;
     const uint32_t im_end = 2;
     const struct {
         struct text_segment parts[3];
-        unsigned wanted;
+        unsigned wanted, as_text; // if it is a control token; if it is user-defined
     } cases[] = {
-        {{{"a<|im_end|>", 11, false}, {"", 0, false}, {"", 0, false}}, 0},
-        {{{"a<|im_end|>", 11, true}, {"", 0, false}, {"", 0, false}}, 1},
-        {{{"<|im_", 5, true}, {"end|>", 5, true}, {"", 0, false}}, 1},
-        {{{"<|im_", 5, true}, {"end|>", 5, false}, {"", 0, false}}, 0},
-        {{{"<|im_", 5, false}, {"end|>", 5, true}, {"", 0, false}}, 0},
-        {{{"<|im_", 5, true}, {"", 0, false}, {"end|>", 5, true}}, 0},
-        {{{"<|im_end|>", 10, true}, {"<|im_end|>", 10, false}, {"<|im_end|>", 10, true}}, 2},
+        {{{"a<|im_end|>", 11, false}, {"", 0, false}, {"", 0, false}}, 0, 1},
+        {{{"a<|im_end|>", 11, true}, {"", 0, false}, {"", 0, false}}, 1, 1},
+        {{{"<|im_", 5, true}, {"end|>", 5, true}, {"", 0, false}}, 1, 1},
+        {{{"<|im_", 5, true}, {"end|>", 5, false}, {"", 0, false}}, 0, 1},
+        {{{"<|im_", 5, false}, {"end|>", 5, true}, {"", 0, false}}, 0, 1},
+        {{{"<|im_", 5, true}, {"", 0, false}, {"end|>", 5, true}}, 0, 1},
+        {{{"<|im_end|>", 10, true}, {"<|im_end|>", 10, false}, {"<|im_end|>", 10, true}}, 2, 3},
+        {{{"e", 1, false}, {"\xcc\x81<|im_end|>e", 13, true}, {"\xcc\x81<|im_end|>", 12, false}}, 1, 2},
+        {{{"<|im_end|>", 10, true}, {"<|endof", 7, false}, {"text|><|im_end|>", 16, true}}, 2, 2},
     };
-    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
-        uint32_t *ids, count = encode_segments(smollm, cases[i].parts, 3, &ids);
-        if (count_id(ids, count, im_end) != cases[i].wanted)
-            fail_msg("case %zu: %u, wanted %u", i, count_id(ids, count, im_end), cases[i].wanted);
-        free(ids);
+    uint8_t *flags = calloc(model->tokenizer.tokens.count, 1);
+    int32_t own = types[im_end];
+    for (int way = 0; way < 4; way++) { // as it is, normalized; twice
+        struct tokenizer_spec spec = bpe_spec(way & 1 ? "qwen2" : "smollm");
+        for (uint32_t id = 0; id < spec.token_count; id++)
+            flags[id] = types[id] == TOKEN_CONTROL ? TOKEN_FLAG_ADDED | TOKEN_FLAG_NORMALIZED : 0;
+        spec.flags = way & 1 ? flags : NULL;
+        types[im_end] = way & 2 ? TOKEN_USER_DEFINED : own;
+        struct tokenizer *tokenizer = open_spec(&spec);
+        types[im_end] = own;
+        for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+            uint32_t *ids, count = encode_segments(tokenizer, cases[i].parts, 3, &ids);
+            unsigned wanted = way & 2 ? cases[i].as_text : cases[i].wanted;
+            if (count_id(ids, count, im_end) != wanted || count_id(ids, count, 0) != 0)
+                fail_msg("way %d, case %zu: %u, wanted %u", way, i, count_id(ids, count, im_end), wanted);
+            free(ids);
+        }
+        tokenizer_close(tokenizer);
     }
+    free(flags);
 }
 
 // Words are not cut where segments are, characters neither.
