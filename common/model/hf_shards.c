@@ -61,7 +61,18 @@ static bool open_shard(struct hf *hf, const char *name)
 
 static int compare_texts(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
-// The names of the index' files, each once, in their order. The caller frees the array.
+// Tensors that are not read, so that an index may name them without any file having them, or a file have them unnamed: frequencies of RoPE
+// that old versions saved, and an output projection that is the embedding.
+static bool is_unused(const struct hf *hf, const char *name)
+{
+    static const char suffix[] = ".rotary_emb.inv_freq";
+    size_t length = strlen(name);
+
+    return (length > strlen(suffix) && strcmp(name + length - strlen(suffix), suffix) == 0) ||
+           (hf->tied && strcmp(name, "lm_head.weight") == 0);
+}
+
+// The names of the index' files that have what is read, each once, in their order. The caller frees the array.
 static const char **list_files(struct hf *hf, uint32_t *count)
 {
     const char **names = calloc(json_object_size(hf->index) + 1, sizeof *names), *tensor;
@@ -81,7 +92,8 @@ static const char **list_files(struct hf *hf, uint32_t *count)
                     shown_text(shown, sizeof shown, tensor), hf_json_shown(other, sizeof other, value));
             break;
         }
-        names[all++] = json_string_value(value);
+        if (!is_unused(hf, tensor))
+            names[all++] = json_string_value(value);
     }
     qsort(names, all, sizeof *names, compare_texts);
     for (size_t i = 0; i < all; i++)
@@ -90,17 +102,6 @@ static const char **list_files(struct hf *hf, uint32_t *count)
     if (*count == 0 || *count > MAX_SHARDS)
         hf_fail(hf, STATUS_INVALID_ARGUMENT, INDEX, "it names %u files, expected 1 to %d", *count, MAX_SHARDS);
     return names;
-}
-
-// Tensors that are not read, so that an index may name them without any file having them, or a file have them unnamed: frequencies of RoPE
-// that old versions saved, and an output projection that is the embedding.
-static bool is_unused(const struct hf *hf, const char *name)
-{
-    static const char suffix[] = ".rotary_emb.inv_freq";
-    size_t length = strlen(name);
-
-    return (length > strlen(suffix) && strcmp(name + length - strlen(suffix), suffix) == 0) ||
-           (hf->tied && strcmp(name, "lm_head.weight") == 0);
 }
 
 // Every tensor must be where the index says, and no other may be there.
@@ -132,7 +133,8 @@ static void check_index(struct hf *hf)
             continue;
         shown_text(shown, sizeof shown, name);
         if (is_unused(hf, name))
-            log_warn("HF-INDEX", "file=\"%s/" INDEX "\" tensor=%s reason=\"it is in no file, and not needed\"", hf->label, shown);
+            log_warn("HF-INDEX", "file=\"%s/" INDEX "\" tensor=%s reason=\"no file that is read has it, and it is not needed\"",
+                     hf->label, shown);
         else
             hf_fail(hf, STATUS_INVALID_ARGUMENT, json_string_value(value), "tensor '%s' is missing, which %s says is here", shown,
                     INDEX);

@@ -282,19 +282,20 @@ def test_as_transformers_saves_it(tmp_path, name):
 
 def test_output_that_is_the_embedding(tmp_path):
     """An index may name it though no file has it, and a file may have it though the index does not name it."""
-    plain, absent, extra = (str(tmp_path / name) for name in ("plain", "absent", "extra"))
-    for folder in (plain, absent, extra):
+    plain, absent, no_file, extra = (str(tmp_path / name) for name in ("plain", "absent", "no_file", "extra"))
+    for folder in (plain, absent, no_file, extra):
         weights.write(folder, "granite", "F32", 2)
     with open(plain + "/model.safetensors.index.json", encoding="utf-8") as file:
         index = json.load(file)
     assert "lm_head.weight" not in index["weight_map"]
     first = min(index["weight_map"].values())
-    weights.write_json(absent, "model.safetensors.index.json", {**index, "weight_map": {**index["weight_map"], "lm_head.weight": first}})
+    for folder, named in ((absent, first), (no_file, "model-00003-of-00003.safetensors")):
+        weights.write_json(folder, "model.safetensors.index.json", {**index, "weight_map": {**index["weight_map"], "lm_head.weight": named}})
     golden = weights.golden("granite")
     kept = [[key, shape] for key, shape in golden["tensors"] if index["weight_map"][key] == first]
     weights.write_tensors(os.path.join(extra, first), [*kept, ["lm_head.weight", [320, 64]]], golden, "F32")
     wanted = read(plain)
-    for folder in (absent, extra):
+    for folder in (absent, no_file, extra):
         found = read(folder)
         assert found.keys == wanted.keys and found.tensors == wanted.tensors
 
