@@ -1,4 +1,4 @@
-// conversation.c: see conversation.h.
+// conversation.c: see conversation.h. Puts conversations into a form.
 #include "services/gateway/conversation.h"
 
 #include <stdlib.h>
@@ -7,78 +7,6 @@
 #include "common/base/checked.h"
 #include "common/base/text.h"
 #include "common/json/json_text.h"
-
-// --- finding out ----------------------------------------------------------------------------------------------------------
-#define PROBE_KEY "probe_key"
-#define PROBE_VALUE "probe_value"
-
-static bool has(const struct chat_output *output, const char *text)
-{
-    return output->length > 0 && memmem(output->text, output->length, text, strlen(text));
-}
-
-// Renders a call with arguments, which it takes over. Returns whether they come out as they should: not quoted twice, not as Python
-// prints them.
-static bool renders_call(const struct chat_template *chat, bool empty, json_t *arguments)
-{
-    json_t *messages = json_pack("[{s:s,s:s},{s:s,s:o,s:[{s:s,s:s,s:{s:s,s:o}}]},{s:s,s:s,s:s,s:s}]", "role", "user", "content",
-                                 "u", "role", "assistant", "content", empty ? json_string("") : json_null(), "tool_calls", "id",
-                                 "probecall", "type", "function", "function", "name", "probe", "arguments", arguments, "role",
-                                 "tool", "content", "r", "tool_call_id", "probecall", "name", "probe");
-    json_t *tools = json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{s:{s:s}}}}}]", "type", "function", "function", "name", "probe",
-                              "description", "d", "parameters", "type", "object", "properties", "other", "type", "string");
-    const struct chat_input input = {.messages = messages, .tools = tools, .add_generation_prompt = true};
-    struct chat_output output;
-    struct error error;
-    bool good = false;
-
-    if (messages && tools && chat_template_render(chat, &input, &output, &error) == STATUS_OK) {
-        good = has(&output, PROBE_VALUE) && !has(&output, "\\\"" PROBE_KEY) && !has(&output, "'" PROBE_KEY "'");
-        chat_output_free(&output);
-    }
-    json_decref(messages);
-    json_decref(tools);
-    return good;
-}
-
-static bool takes_system(const struct chat_template *chat)
-{
-    json_t *messages = json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "system", "content", PROBE_VALUE, "role", "user", "content", "u");
-    const struct chat_input input = {.messages = messages, .add_generation_prompt = true};
-    struct chat_output output;
-    struct error error;
-    bool good = false;
-
-    if (messages && chat_template_render(chat, &input, &output, &error) == STATUS_OK) {
-        good = has(&output, PROBE_VALUE);
-        chat_output_free(&output);
-    }
-    json_decref(messages);
-    return good;
-}
-
-void conversation_probe(const struct chat_template *chat, const char *source, size_t length, struct conversation_form *out)
-{
-    static const char *const tools[] = {"tools", "xml_tools"};
-
-    *out = (struct conversation_form){.reasoning_key = "reasoning_content", .has_system = takes_system(chat)};
-    for (size_t i = 0; i < ARRAY_COUNT(tools) && !out->tools_name; i++)
-        if (chat_template_names(chat, tools[i]))
-            out->tools_name = tools[i];
-    for (int i = 0; i < 4 && !out->has_calls; i++) {
-        out->content_empty = i & 1;
-        out->arguments_text = i & 2;
-        out->has_calls = renders_call(chat, out->content_empty,
-                                      out->arguments_text ? json_string("{\"" PROBE_KEY "\": \"" PROBE_VALUE "\"}")
-                                                          : json_pack("{s:s}", PROBE_KEY, PROBE_VALUE));
-    }
-    if (!out->has_calls)
-        out->content_empty = out->arguments_text = false;
-    out->takes_broken = out->has_calls && renders_call(chat, out->content_empty, json_string("{" PROBE_VALUE));
-    if (!memmem(source, length, "reasoning_content", strlen("reasoning_content")) &&
-        memmem(source, length, "thinking", strlen("thinking")))
-        out->reasoning_key = "thinking";
-}
 
 // --- templates without tools ----------------------------------------------------------------------------------------------
 static json_t *text_value(struct text *text)
@@ -100,18 +28,25 @@ static void append_content(struct text *out, const json_t *message)
     text_append(out, json_string_value(content), json_string_length(content));
 }
 
-// Describes the functions in the system message or, where the template takes none, in the first message.
-static bool describe_tools(const struct conversation_form *form, json_t *messages, const json_t *tools)
+static const char *role_of(const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+
+    return role ? role : "";
+}
+
+// Describes the functions in the system message.
+static bool describe_tools(json_t *messages, const json_t *tools)
 {
     static const char how[] = "You can call these functions:\n\n";
     static const char answer[] =
         "\nTo call a function, answer with nothing but a JSON object: {\"name\": \"the function's name\", \"arguments\": {...}}. To "
         "call several, write one object a line. Answer in plain text where no function helps.";
     json_t *first = json_array_get(messages, 0), *content;
-    const char *role = json_string_value(json_object_get(first, "role"));
+    const bool has_system = strcmp(role_of(first), "system") == 0;
     struct text text = {0};
 
-    if (role && strcmp(role, "system") == 0)
+    if (has_system)
         append_content(&text, first);
     if (text.bytes > 0)
         text_string(&text, "\n\n");
@@ -121,12 +56,10 @@ static bool describe_tools(const struct conversation_form *form, json_t *message
         text_string(&text, "\n");
     }
     text_string(&text, answer);
-    if (role && strcmp(role, "system") != 0 && !form->has_system)
-        append_content(&text, first);
     content = text_value(&text);
     if (!content)
         return false;
-    if (role && (strcmp(role, "system") == 0 || !form->has_system))
+    if (has_system)
         return json_object_set_new(first, "content", content) == 0;
     return json_array_insert_new(messages, 0, json_pack("{s:s,s:o}", "role", "system", "content", content)) == 0;
 }
@@ -151,7 +84,15 @@ static bool write_calls(json_t *message)
     return content && json_object_set_new(message, "content", content) == 0;
 }
 
-// What the user says in one message: results in a row, and what follows them. Many templates want turns.
+static bool replace_messages(json_t *messages, json_t *with)
+{
+    const bool ok = json_array_clear(messages) == 0 && json_array_extend(messages, with) == 0;
+
+    json_decref(with);
+    return ok;
+}
+
+// A message that takes in those that follow it.
 struct turn {
     json_t *message; // borrowed; NULL: none is open
     struct text text;
@@ -193,7 +134,7 @@ static bool write_plain(json_t *messages)
 
     for (size_t i = 0; ok && i < json_array_size(messages); i++) {
         json_t *message = json_array_get(messages, i);
-        const char *role = json_string_value(json_object_get(message, "role"));
+        const char *role = role_of(message);
         const bool calls = json_object_get(message, "tool_calls"), result = !calls && strcmp(role, "tool") == 0;
         const bool joins = turn.message && (result || (!calls && strcmp(role, "user") == 0));
         if (!joins)
@@ -210,9 +151,107 @@ static bool write_plain(json_t *messages)
             ok = write_calls(message);
         ok = ok && json_array_append(out, message) == 0;
     }
-    ok = end_turn(&turn) && ok && json_array_clear(messages) == 0 && json_array_extend(messages, out) == 0;
-    json_decref(out);
-    return ok;
+    ok = end_turn(&turn) && ok;
+    if (!ok)
+        json_decref(out);
+    return ok && replace_messages(messages, out);
+}
+
+// --- turns ----------------------------------------------------------------------------------------------------------------
+static const char *const role_names[CONVERSATION_ROLES] = {"system", "user", "assistant", "tool"};
+
+static int role_index(const json_t *message)
+{
+    int role = 0;
+
+    while (role < CONVERSATION_ROLES && strcmp(role_of(message), role_names[role]) != 0)
+        role++;
+    return role;
+}
+
+// Returns whether a message is put behind the one before it.
+static bool joins_before(const struct conversation_form *form, const json_t *before, const json_t *message)
+{
+    const int role = role_index(message);
+
+    return before && role == role_index(before) && role < CONVERSATION_ROLES && form->joined >> role & 1 &&
+           !json_object_get(before, "tool_calls") && !json_object_get(message, "tool_calls");
+}
+
+static bool join(struct turn *turn, const json_t *message)
+{
+    json_t *reasoning = json_object_get(message, "reasoning_content");
+
+    append_content(&turn->text, message);
+    return !reasoning || json_object_set(turn->message, "reasoning_content", reasoning) == 0;
+}
+
+// System messages that the template does not take go to the user's next one.
+static bool fold_system(const struct conversation_form *form, json_t *messages)
+{
+    json_t *out = json_array(), *content;
+    struct text system = {0};
+    bool ok = out != NULL, begun = false;
+
+    for (size_t i = 0; ok && i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i);
+        const int role = role_index(message);
+        if (role == CONVERSATION_SYSTEM && (begun ? !form->has_late_system : !form->has_system)) {
+            append_content(&system, message);
+            continue;
+        }
+        begun |= role != CONVERSATION_SYSTEM;
+        if (role == CONVERSATION_USER && system.bytes > 0) {
+            append_content(&system, message);
+            content = text_value(&system);
+            ok = content && json_object_set_new(message, "content", content) == 0;
+        }
+        ok = ok && json_array_append(out, message) == 0;
+    }
+    if (ok && system.bytes > 0) { // no user follows
+        content = text_value(&system);
+        ok = content && json_array_append_new(out, json_pack("{s:s,s:o}", "role", "user", "content", content)) == 0;
+    }
+    text_free(&system);
+    if (!ok)
+        json_decref(out);
+    return ok && replace_messages(messages, out);
+}
+
+// Messages in a row become one where the template wants turns.
+static bool join_rows(const struct conversation_form *form, json_t *messages)
+{
+    json_t *out = json_array(), *before = NULL;
+    struct turn turn = {0};
+    bool ok = out != NULL;
+
+    for (size_t i = 0; ok && i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i);
+        if (joins_before(form, before, message)) {
+            if (!turn.message)
+                append_content(&turn.text, turn.message = before);
+            ok = join(&turn, message);
+            continue;
+        }
+        before = message;
+        ok = end_turn(&turn) && json_array_append(out, message) == 0;
+    }
+    ok = end_turn(&turn) && ok;
+    if (!ok)
+        json_decref(out);
+    return ok && replace_messages(messages, out);
+}
+
+const char *conversation_find_lost(const struct conversation_form *form, const json_t *messages)
+{
+    for (size_t i = 0; form->lost && i < json_array_size(messages); i++) {
+        const json_t *message = json_array_get(messages, i), *content = json_object_get(message, "content");
+        const int role = role_index(message);
+        if (role < CONVERSATION_ROLES && form->lost >> role & 1 &&
+            (json_array_size(content) > 0 || json_string_length(content) > 0))
+            return role_names[role];
+    }
+    return NULL;
 }
 
 // --- the form -------------------------------------------------------------------------------------------------------------
@@ -225,6 +264,17 @@ static bool shape_call(const struct conversation_form *form, json_t *function)
     if (json_is_string(arguments) && !form->takes_broken)
         return json_object_set_new(function, "arguments", json_pack("{s:O}", "arguments", arguments)) == 0;
     return true;
+}
+
+// A content as the list of parts that it is for a template that looks through one. The empty text is none.
+static bool shape_content(json_t *message)
+{
+    json_t *content = json_object_get(message, "content"), *parts;
+
+    if (!json_is_string(content))
+        return true;
+    parts = json_string_length(content) ? json_pack("[{s:s,s:O}]", "type", "text", "text", content) : json_array();
+    return json_object_set_new(message, "content", parts) == 0;
 }
 
 static bool shape_message(const struct conversation_form *form, json_t *message)
@@ -242,15 +292,21 @@ static bool shape_message(const struct conversation_form *form, json_t *message)
     }
     if (ok && form->content_empty && calls && json_is_null(content))
         ok = json_object_set_new(message, "content", json_string("")) == 0;
+    if (ok && role_index(message) < CONVERSATION_ROLES && form->typed >> role_index(message) & 1)
+        ok = shape_content(message);
     return ok;
 }
 
 bool conversation_shape(const struct conversation_form *form, json_t *messages, json_t *tools, json_t **variables, json_t **given)
 {
     *given = form->tools_name && strcmp(form->tools_name, "tools") == 0 ? tools : NULL;
+    if (!conversation_match_calls(form, messages))
+        return false;
     if ((!form->has_calls || (tools && !form->tools_name)) && !write_plain(messages)) // as described, so that examples are alike
         return false;
-    if (tools && !form->tools_name && !describe_tools(form, messages, tools))
+    if (tools && !form->tools_name && !describe_tools(messages, tools))
+        return false;
+    if (!fold_system(form, messages) || !join_rows(form, messages))
         return false;
     if (tools && form->tools_name && !*given) {
         if (!*variables && !(*variables = json_object()))

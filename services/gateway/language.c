@@ -109,6 +109,10 @@ static enum status read_notation(const struct language_config *config, const cha
     if (!is_automatic(config->reasoning_parser) && !notation->reasoning && strcmp(config->reasoning_parser, "none") != 0)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--reasoning-parser: there is none called '%s'; there are auto, none, %s",
                          config->reasoning_parser, answer_reasoning_names(names, sizeof names));
+    for (int role = 0; role < CONVERSATION_ROLES; role++)
+        if (language->form.lost >> role & 1)
+            log_warn("CHAT-CONTENT-LOST", "role=%s why=\"the chat template shows nothing of what such messages say\"",
+                     role == CONVERSATION_USER ? "user" : "assistant");
     language->describes_tools = is_automatic(config->tool_parser) && !language->form.tools_name;
     notation->unit_markers = find_units(language->tokenizer, notation->family);
     log_info("CHAT-NOTATION", "tools=%s reasoning=%s template_tools=%s template_calls=%s",
@@ -427,6 +431,9 @@ enum status language_encode_chat(const struct language *language, struct api_req
         return error_set(error, STATUS_FAILED_PRECONDITION, "the model has no chat template: use /v1/completions");
     if (!conversation_shape(&language->form, api->conversation, tools, &api->variables, &tools))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    const char *lost = conversation_find_lost(&language->form, api->conversation);
+    if (lost)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "the chat template shows nothing of what messages of role '%s' say", lost);
     const struct chat_input input = {.messages = api->conversation,
                                      .tools = tools,
                                      .documents = api->documents,

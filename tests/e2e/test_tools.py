@@ -418,8 +418,54 @@ def test_the_chat_command_shows_what_is_thought(qwen):
     assert said.returncode == 0 and "I must look.\n\nBlue." in said.stdout
 
 
-def test_template_errors_are_the_clients(qwen):
+def test_template_errors_are_the_clients():
+    with Played(template="{% for m in messages %}{{ m.content }}{% if m.content == 'no' %}{{ raise_exception('not this') }}{{ m|nosuch }}{% endif %}{% if m.content == 'odd' %}\n{{ m|nosuch }}{% endif %}{% endfor %}") as played:
+        for said, error in (("no", "not this"), ("odd", "chat template line 2: unknown filter 'nosuch' (supported: ")):
+            status, _, text = call(played, "POST", H, {"messages": [{"role": "user", "content": said}], **LIMIT})
+            assert status == 400 and json.loads(text)["error"]["message"].startswith(error)
+
+
+def prompt_of(played, messages, **fields):
+    ask(played, "x", messages=messages, **fields)
+    return played.prompt()
+
+
+def test_a_template_of_parts():
+    """Where a template looks through parts, text is a part; where it shows nothing of a role, such a message is refused."""
+    parts = "{% for p in m['content'] %}{% if p['type'] == 'text' %}{{ p['text'] }}{% endif %}{% endfor %}"
+    with Played(template="{% for m in messages %}<{{ m.role }}>{% if m.role != 'assistant' %}" + parts + "{% endif %}{% endfor %}") as played:
+        for content in ("How is it?", [{"type": "text", "text": "How "}, {"type": "text", "text": "is it?"}]):
+            assert prompt_of(played, [{"role": "system", "content": "Be brief."}, {"role": "user", "content": content}],
+                             tools=[]) == "<system>Be brief.<user>How is it?"
+        status, _, text = call(played, "POST", H, {"messages": ASK + [{"role": "assistant", "content": "Blue."}] + ASK})
+        assert status == 400 and "shows nothing of what messages of role 'assistant' say" in text
+        assert "CHAT-CONTENT-LOST role=assistant" in played.log()
+
+
+def test_a_template_that_checks_ids():
+    """Ids of other makers, or none, are no error where a template wants nine letters: a call and its result have the same new one."""
+    template = ("{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id is not defined or c.id|length != 9 %}{{ raise_exception('nine') }}{% endif %}"
+                "[{{ c.id }} {{ c.function.arguments|tojson }}]{% endfor %}{% if m.role == 'tool' %}({{ m.tool_call_id }}){% endif %}{{ m.content or '' }}{% endfor %}{{ tools and '' }}")
+    with Played(template=template) as played:
+        for given in ({"id": "call_abc"}, {"id": "toolu_0123456789"}, {}):
+            calls = [{**given, "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+            result = {"role": "tool", "content": "blue", **({"tool_call_id": given["id"]} if given else {})}
+            prompt = prompt_of(played, ASK + [{"role": "assistant", "content": None, "tool_calls": calls}, result])
+            new = prompt[prompt.index("[") + 1:prompt.index(" {")]
+            assert len(new) == 9 and f"({new})blue" in prompt
+            assert prompt == prompt_of(played, ASK + [{"role": "assistant", "content": None, "tool_calls": calls}, result])
+
+
+def test_a_template_that_wants_turns():
+    """Without a system, with turns, and with one call a message: no message is refused, and no word is lost."""
     with Played(template=TEMPLATES["llama3"]) as played:
-        two = [{"id": str(i), "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in range(2)]
-        status, _, text = call(played, "POST", H, {"messages": ASK + [{"role": "assistant", "content": None, "tool_calls": two}], **LIMIT})
-        assert status == 400 and json.loads(text)["error"]["message"] == "one call at once"
+        two = [{"id": str(i), "type": "function", "function": {"name": "f", "arguments": json.dumps({"n": i})}} for i in range(2)]
+        results = [{"role": "tool", "tool_call_id": str(i), "content": f"result {i}"} for i in range(2)]
+        prompt = prompt_of(played, ASK + [{"role": "assistant", "content": None, "tool_calls": two}] + results)
+        marks = [prompt.index(text) for text in ('"n": 0', "result 0", '"n": 1', "result 1")]
+        assert marks == sorted(marks)
+    template = ("{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+                "{{ raise_exception('turns') }}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}")
+    with Played(template=template) as played:
+        messages = [{"role": role, "content": text} for role, text in (("system", "s"), ("user", "a"), ("user", "b"), ("assistant", "c"), ("assistant", "d"), ("user", "e"))]
+        assert prompt_of(played, messages, tools=[]) == "<user>s\n\na\n\nb<assistant>c\n\nd<user>e"

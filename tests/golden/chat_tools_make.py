@@ -144,7 +144,6 @@ UNSUPPORTED = {
     "deepseek-ai-DeepSeek-V3.2": "filter from_json, which the reference renderer does not have",
     "deepseek-ai-DeepSeek-V4": "filter from_json",
     "deepseek-ai-DeepSeek-V4-Flash-0731": "filter from_json",
-    "fireworks-ai-llama-3-firefunction-v2": "the tag filter",
     "meetkai-functionary-medium-v3.1": "text that is added to the result of safe, which jinja2 then escapes for HTML",
 }
 

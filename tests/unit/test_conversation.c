@@ -62,6 +62,62 @@ static void test_forms(void **state)
     }
 }
 
+#define SAYS(role) "{% if m.role == '" role "' %}"
+#define PARTS "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}"
+#define RAISE(what) "{{ raise_exception('" what "') }}"
+#define BIT(role) (1u << CONVERSATION_##role)
+#define PLAIN EACH "{{ m.content or '' }}" CALL "{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}"
+
+// What each template wants of contents, turns and ids.
+static const struct {
+    const char *source;
+    struct conversation_form form;
+} wants[] = {
+    {PLAIN, {.has_calls = true, .has_system = true, .has_late_system = true}},
+    {EACH PARTS "{% endfor %}", {.has_system = true, .has_late_system = true, .typed = BIT(SYSTEM) | BIT(USER) | BIT(ASSISTANT)}},
+    // Both forms: text is simpler.
+    {EACH "{% if m.content is string %}{{ m.content }}{% else %}" PARTS "{% endif %}{% endfor %}",
+     {.has_system = true, .has_late_system = true}},
+    // A user's parts, and others' text; results in parts, too.
+    {EACH "{% if m.role == 'user' or m.role == 'tool' %}" PARTS "{% else %}{{ '' + (m.content or '') }}{% endif %}" CALL
+          "{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}",
+     {.has_calls = true, .has_system = true, .has_late_system = true, .typed = BIT(USER) | BIT(TOOL)}},
+    // A template that takes parts and refuses text.
+    {EACH "{% if m.content is string %}" RAISE("no") "{% endif %}" PARTS "{% endfor %}",
+     {.has_system = true, .has_late_system = true, .typed = BIT(SYSTEM) | BIT(USER) | BIT(ASSISTANT)}},
+    {EACH SAYS("user") "{{ m.content }}{% endif %}{% endfor %}", {.lost = BIT(ASSISTANT)}},
+    {"static", {.has_system = true, .has_late_system = true, .lost = BIT(USER) | BIT(ASSISTANT)}},
+    // Turns, and a system message at the start alone.
+    {"{% set ms = messages[1:] if messages[0].role == 'system' else messages %}{{ messages[0].content }}{% for m in ms %}"
+     "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}" RAISE("turns") "{% endif %}{{ m.content }}{% endfor %}",
+     {.has_system = true, .joined = BIT(SYSTEM) | BIT(USER) | BIT(ASSISTANT)}},
+    {EACH CALL "{% if c.id|default('')|length != 9 %}" RAISE("id") "{% endif %}{{ c.function.arguments|tojson }}"
+                                                                   "{% endfor %}{{ m.content or '' }}{% endfor %}",
+     {.has_calls = true, .has_system = true, .has_late_system = true, .short_ids = true}},
+    {EACH CALL "{{ 'id ' + c.id }}{{ c.function.arguments|tojson }}{% endfor %}{{ m.content or '' }}{% endfor %}",
+     {.has_calls = true, .has_system = true, .has_late_system = true, .needs_ids = true}},
+    {EACH "{% if m.tool_calls and m.tool_calls|length > 1 %}" RAISE(
+         "one call") "{% endif %}" CALL "{{ c.function.arguments|tojson }}{% endfor %}{{ m.content or '' }}{% endfor %}",
+     {.has_calls = true, .has_system = true, .has_late_system = true, .one_call = true}},
+    // For requests with tools alone.
+    {"{% if not tools %}" RAISE("tools") "{% endif %}" PLAIN, {.has_calls = true, .has_system = true, .has_late_system = true}},
+};
+
+static void test_wants(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_COUNT(wants); i++) {
+        const struct conversation_form form = form_of(wants[i].source), *want = &wants[i].form;
+        if (form.has_calls != want->has_calls || form.has_system != want->has_system ||
+            form.has_late_system != want->has_late_system || form.short_ids != want->short_ids ||
+            form.needs_ids != want->needs_ids || form.one_call != want->one_call || form.typed != want->typed ||
+            form.joined != want->joined || form.lost != want->lost)
+            fail_msg("%s: calls %d, system %d %d, ids %d %d, one call %d, typed %x, joined %x, lost %x", wants[i].source,
+                     form.has_calls, form.has_system, form.has_late_system, form.short_ids, form.needs_ids, form.one_call,
+                     form.typed, form.joined, form.lost);
+    }
+}
+
 // The families' own templates take calls, but for those that are written without.
 static void test_families(void **state)
 {
@@ -169,6 +225,140 @@ static void test_plain(void **state)
     free(text);
 }
 
+#define SAID(role, text) "{\"role\":\"" role "\",\"content\":\"" text "\"}"
+#define PART(role, text) "{\"role\":\"" role "\",\"content\":[{\"type\":\"text\",\"text\":\"" text "\"}]}"
+
+static void test_contents(void **state)
+{
+    const struct conversation_form form = {
+        .has_system = true, .reasoning_key = "reasoning_content", .typed = BIT(USER) | BIT(ASSISTANT), .lost = BIT(SYSTEM)};
+    json_t *messages = json_loads("[" SAID("user", "a") "," SAID("system", "") "]", 0, NULL);
+
+    (void)state;
+    check(&form, "[" SAID("system", "s") "," ASK "," SAID("assistant", "") "]", NULL,
+          "[" SAID("system", "s") "," PART("user", "q") ",{\"role\":\"assistant\",\"content\":[]}]");
+    assert_null(conversation_find_lost(&form, messages)); // an empty one loses nothing
+    json_array_append_new(messages, json_loads(SAID("system", "x"), 0, NULL));
+    assert_string_equal(conversation_find_lost(&form, messages), "system");
+    json_decref(messages);
+}
+
+// No word is lost where a template knows no system, or wants turns.
+static void test_turns(void **state)
+{
+    struct conversation_form form = {.has_calls = true, .reasoning_key = "reasoning_content"};
+
+    (void)state;
+    check(&form, "[" SAID("system", "s") "," SAID("system", "t") "," ASK "," SAID("assistant", "a") "," SAID("system", "u") "]",
+          NULL, "[" SAID("user", "s\\n\\nt\\n\\nq") "," SAID("assistant", "a") "," SAID("user", "u") "]");
+    form.has_system = true;
+    form.joined = BIT(SYSTEM) | BIT(USER) | BIT(ASSISTANT);
+    check(&form,
+          "[" SAID("system", "s") "," SAID("system", "t") "," ASK "," SAID("system", "u") "," ASK "," SAID(
+              "assistant", "a") "," SAID("assistant", "b") "," SAID("assistant", "c") "," ASK "]",
+          NULL,
+          "[" SAID("system", "s\\n\\nt") "," SAID("user", "q\\n\\nu\\n\\nq") "," SAID("assistant", "a\\n\\nb\\n\\nc") "," ASK "]");
+    check(&form, "[" ASK "," CALLED("\"a\"") "," CALLED("\"b\"") "]", NULL, "[" ASK "," CALLED("\"a\"") "," CALLED("\"b\"") "]");
+}
+
+#define ID_CALL(id, name) "{" id "\"function\":{\"name\":\"" name "\",\"arguments\":{}}}"
+#define ID(id) "\"id\":\"" id "\","
+#define ID_CALLS(calls) "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[" calls "]}"
+#define ID_RESULT(text, more) "{\"role\":\"tool\",\"content\":\"" text "\"" more "}"
+#define OF(id) ",\"tool_call_id\":\"" id "\""
+
+// The id of call `call` of message `message`, or of a result.
+static const char *id_at(const json_t *messages, size_t message, size_t call)
+{
+    const json_t *at = json_array_get(messages, message), *calls = json_object_get(at, "tool_calls");
+
+    return json_string_value(calls ? json_object_get(json_array_get(calls, call), "id") : json_object_get(at, "tool_call_id"));
+}
+
+static json_t *matched(const struct conversation_form *form, const char *text)
+{
+    json_t *messages = json_loads(text, 0, NULL);
+
+    assert_non_null(messages);
+    assert_true(conversation_match_calls(form, messages));
+    return messages;
+}
+
+static void test_ids(void **state)
+{
+    static const char foreign[] =
+        "[" ASK
+        "," ID_CALLS(ID_CALL(ID("call_abc"), "f") "," ID_CALL(ID("toolu_1"), "g")) "," ID_RESULT("1", OF("toolu_1")) "," ID_RESULT("2", OF("call_abc")) "," ID_CALLS(
+            ID_CALL(ID("call_abc"), "f") "," ID_CALL(
+                ID("abcDEF123"),
+                "g")) "," ID_RESULT("3", OF("call_abc")) "," ID_RESULT("4", OF("abcDEF123")) "," ID_RESULT("5", OF("nobody")) "]";
+    static const char nameless[] = "[" ASK "," ID_CALLS(ID_CALL("", "f") "," ID_CALL("", "g") "," ID_CALL("", "f")) "," ID_RESULT(
+        "1", ",\"name\":\"g\"") "," ID_RESULT("2", "") "," ID_RESULT("3", "") "]";
+    struct conversation_form form = {.short_ids = true};
+    json_t *messages = matched(&form, foreign), *again = matched(&form, foreign);
+
+    (void)state;
+    assert_true(json_equal(messages, again));
+    for (size_t i = 1; i < 8; i++)
+        for (size_t c = 0; c < 2; c++)
+            if (id_at(messages, i, c))
+                assert_int_equal(strspn(id_at(messages, i, c), "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"),
+                                 9);
+    assert_string_equal(id_at(messages, 1, 0), id_at(messages, 3, 0));
+    assert_string_equal(id_at(messages, 1, 1), id_at(messages, 2, 0));
+    assert_string_not_equal(id_at(messages, 1, 0), id_at(messages, 1, 1));
+    assert_string_not_equal(id_at(messages, 1, 0), id_at(messages, 4, 0)); // a later call with the same id
+    assert_string_equal(id_at(messages, 4, 0), id_at(messages, 5, 0));
+    assert_string_equal(id_at(messages, 4, 1), "abcDEF123");
+    assert_string_equal(id_at(messages, 6, 0), "abcDEF123");
+    json_decref(again);
+
+    // What came before does not change with what follows.
+    json_t *longer = json_loads(foreign, 0, NULL);
+    while (json_array_size(longer) > 4)
+        json_array_remove(longer, json_array_size(longer) - 1);
+    assert_true(conversation_match_calls(&form, longer));
+    assert_string_equal(id_at(longer, 1, 0), id_at(messages, 1, 0));
+    json_decref(longer);
+    json_decref(messages);
+
+    for (int needs = 0; needs < 2; needs++) { // results without an id are those of the calls in turn, or by their name
+        form = (struct conversation_form){.short_ids = !needs, .needs_ids = needs};
+        messages = matched(&form, nameless);
+        assert_string_equal(id_at(messages, 2, 0), id_at(messages, 1, 1));
+        assert_string_equal(id_at(messages, 3, 0), id_at(messages, 1, 0));
+        assert_string_equal(id_at(messages, 4, 0), id_at(messages, 1, 2));
+        assert_string_equal(json_string_value(json_object_get(json_array_get(messages, 3), "name")), "f");
+        json_decref(messages);
+    }
+    form = (struct conversation_form){0}; // a template that takes any: what the client sent
+    check(&form, "[" ASK "]", NULL, "[" ASK "]");
+    messages = matched(&form, foreign);
+    assert_string_equal(id_at(messages, 1, 0), "call_abc");
+    json_decref(messages);
+    messages = matched(&form, nameless);
+    assert_null(id_at(messages, 1, 0));
+    json_decref(messages);
+}
+
+static void test_one_call(void **state)
+{
+    const struct conversation_form form = {.has_calls = true, .has_system = true, .one_call = true};
+    json_t *messages =
+        matched(&form, "[" ASK "," ID_CALLS(ID_CALL(ID("1"), "f") "," ID_CALL(ID("2"), "g")) "," ID_RESULT(
+                           "of 2", OF("2")) "," ID_RESULT("of 1", OF("1")) "," ID_RESULT("of 3", OF("3")) "," ASK "]");
+    json_t *expected = json_loads(
+        "[" ASK "," ID_CALLS(ID_CALL(ID("1"), "f")) "," ID_RESULT("of 1", OF("1") ",\"name\":\"f\"") "," ID_CALLS(
+            ID_CALL(ID("2"), "g")) "," ID_RESULT("of 2", OF("2") ",\"name\":\"g\"") "," ID_RESULT("of 3", OF("3")) "," ASK "]",
+        0, NULL);
+
+    (void)state;
+    if (!json_equal(messages, expected))
+        fail_msg("%s", json_dumps(messages, 0));
+    json_decref(messages);
+    json_decref(expected);
+}
+
 static size_t allocated_bytes;
 
 static void *allocate(size_t bytes)
@@ -205,8 +395,10 @@ static void test_many_results(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms), cmocka_unit_test(test_families),     cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_plain), cmocka_unit_test(test_many_results),
+        cmocka_unit_test(test_forms),        cmocka_unit_test(test_wants), cmocka_unit_test(test_families),
+        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_plain), cmocka_unit_test(test_contents),
+        cmocka_unit_test(test_turns),        cmocka_unit_test(test_ids),   cmocka_unit_test(test_one_call),
+        cmocka_unit_test(test_many_results),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,220 @@
+// conversation_probe.c: finds out which form of a conversation a template takes, by rendering small ones and looking for what they say.
+#include <stdarg.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "services/gateway/conversation.h"
+
+#define KEY "probe_key"
+#define VALUE "probe_value"
+#define FIRST "probe_first"
+#define SECOND "probe_second"
+
+enum seen { REFUSED, HIDDEN, SHOWN }; // what a template does with a text: an error; leaves it out; writes it
+
+static bool has(const struct chat_output *output, const char *text)
+{
+    return output->length > 0 && memmem(output->text, output->length, text, strlen(text));
+}
+
+static json_t *functions(void)
+{
+    return json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{s:{s:s}}}}}]", "type", "function", "function", "name", "probe", "description", "d",
+                     "parameters", "type", "object", "properties", "other", "type", "string");
+}
+
+struct probe {
+    const struct chat_template *chat;
+    struct conversation_form *form;
+    bool with_tools; // some templates are for requests with tools alone
+};
+
+// Renders messages, which are taken over, in the form as it is, and looks for two texts. Arguments must not be quoted twice, nor be as Python
+// prints them.
+static enum seen look(const struct probe *probe, json_t *messages, const char *first, const char *second)
+{
+    json_t *tools = probe->with_tools ? functions() : NULL, *variables = NULL, *given;
+    const struct chat_input input = {.messages = messages, .tools = tools, .add_generation_prompt = true};
+    struct chat_output output;
+    struct error error;
+    enum seen seen = REFUSED;
+
+    if (messages && (tools || !probe->with_tools) && conversation_shape(probe->form, messages, NULL, &variables, &given) &&
+        chat_template_render(probe->chat, &input, &output, &error) == STATUS_OK) {
+        const bool good = !has(&output, "\\\"" KEY) && !has(&output, "'" KEY "'");
+        seen = good && has(&output, first) && has(&output, second) ? SHOWN : HIDDEN;
+        chat_output_free(&output);
+    }
+    json_decref(messages);
+    json_decref(tools);
+    json_decref(variables);
+    return seen;
+}
+
+// --- plain messages -------------------------------------------------------------------------------------------------------
+// Messages of roles and contents in turn, up to a NULL.
+static json_t *talk(const char *role, ...)
+{
+    json_t *messages = json_array();
+    va_list args;
+
+    va_start(args, role);
+    for (; role; role = va_arg(args, const char *))
+        json_array_append_new(messages, json_pack("{s:s,s:s}", "role", role, "content", va_arg(args, const char *)));
+    va_end(args);
+    return messages;
+}
+
+static json_t *talk_with(enum conversation_role role)
+{
+    return role == CONVERSATION_SYSTEM      ? talk("system", VALUE, "user", "u", NULL)
+           : role == CONVERSATION_ASSISTANT ? talk("user", "u", "assistant", VALUE, "user", "u", NULL)
+                                            : talk("user", VALUE, NULL);
+}
+
+// Finds out whether a role's content is text or a list of parts. Returns what becomes of it in the better form.
+static enum seen probe_content(const struct probe *probe, enum conversation_role role)
+{
+    const enum seen text = look(probe, talk_with(role), VALUE, "");
+
+    if (text == SHOWN)
+        return SHOWN;
+    probe->form->typed |= 1u << role;
+    const enum seen parts = look(probe, talk_with(role), VALUE, "");
+    if (parts != SHOWN)
+        probe->form->typed &= ~(1u << role);
+    return MAX(text, parts);
+}
+
+// What is tried: messages of a role in a row.
+static json_t *row_of(enum conversation_role role)
+{
+    return role == CONVERSATION_SYSTEM      ? talk("system", FIRST, "system", SECOND, "user", "u", NULL)
+           : role == CONVERSATION_ASSISTANT ? talk("user", "u", "assistant", FIRST, "assistant", SECOND, "user", "u", NULL)
+                                            : talk("user", FIRST, "user", SECOND, NULL);
+}
+
+// Joins a role's messages if the template takes them joined alone.
+static void probe_row(const struct probe *probe, enum conversation_role role)
+{
+    if (look(probe, row_of(role), FIRST, SECOND) == SHOWN)
+        return;
+    probe->form->joined |= 1u << role;
+    if (look(probe, row_of(role), FIRST, SECOND) != SHOWN)
+        probe->form->joined &= ~(1u << role);
+}
+
+static json_t *late_system(void) { return talk("user", "u", "assistant", "a", "system", VALUE, "user", "v", NULL); }
+
+static void probe_plain(struct probe *probe)
+{
+    struct conversation_form *form = probe->form;
+    enum seen user = probe_content(probe, CONVERSATION_USER);
+
+    if (user == REFUSED) {
+        probe->with_tools = true;
+        user = probe_content(probe, CONVERSATION_USER);
+    }
+    if (user == HIDDEN)
+        form->lost |= 1u << CONVERSATION_USER;
+    if (probe_content(probe, CONVERSATION_ASSISTANT) == HIDDEN)
+        form->lost |= 1u << CONVERSATION_ASSISTANT;
+    probe_row(probe, CONVERSATION_USER);
+    probe_row(probe, CONVERSATION_ASSISTANT);
+    if (probe_content(probe, CONVERSATION_SYSTEM) != SHOWN) {
+        form->has_system = form->has_late_system = false; // unless that does not help
+        form->has_system = form->has_late_system = look(probe, talk_with(CONVERSATION_SYSTEM), VALUE, "") != SHOWN;
+        return;
+    }
+    probe_row(probe, CONVERSATION_SYSTEM);
+    if (look(probe, late_system(), VALUE, "") != SHOWN) {
+        form->has_late_system = false;
+        form->has_late_system = look(probe, late_system(), VALUE, "") != SHOWN;
+    }
+}
+
+// --- calls ----------------------------------------------------------------------------------------------------------------
+static json_t *call_of(const char *id, const char *value)
+{
+    return json_pack("{s:s*,s:s,s:{s:s,s:{s:s}}}", "id", id, "type", "function", "function", "name", "probe", "arguments", KEY,
+                     value);
+}
+
+static json_t *result_of(const char *id, const char *value)
+{
+    return json_pack("{s:s,s:s,s:s*,s:s}", "role", "tool", "content", value, "tool_call_id", id, "name", "probe");
+}
+
+// A conversation with a call and its result; another_id: with a second one.
+static json_t *called(const char *id, const char *another_id)
+{
+    json_t *calls = json_pack("[o]", call_of(id, VALUE)), *messages;
+
+    if (another_id)
+        json_array_append_new(calls, call_of(another_id, SECOND));
+    messages = json_pack("[{s:s,s:s},{s:s,s:n,s:o},o]", "role", "user", "content", "u", "role", "assistant", "content",
+                         "tool_calls", calls, result_of(id, FIRST));
+    if (another_id)
+        json_array_append_new(messages, result_of(another_id, "r"));
+    return messages;
+}
+
+static bool shows_call(const struct probe *probe, const char *id, const char *another_id)
+{
+    return look(probe, called(id, another_id), VALUE, another_id ? SECOND : FIRST) == SHOWN;
+}
+
+// A conversation with a call whose arguments were cut off.
+static json_t *cut_off(const char *id)
+{
+    json_t *messages = called(id, NULL), *calls = json_object_get(json_array_get(messages, 1), "tool_calls");
+
+    json_object_set_new(json_object_get(json_array_get(calls, 0), "function"), "arguments", json_string("{" VALUE));
+    return messages;
+}
+
+static void probe_calls(struct probe *probe)
+{
+    static const char id[] = "probecall", another[] = "probetwo2", foreign[] = "call_0123456789abcdefghijklmn";
+    struct conversation_form *form = probe->form;
+    bool shown = false;
+
+    probe->with_tools = true;
+    for (unsigned i = 0; i < 8 && !shown; i++) {
+        form->content_empty = i & 1;
+        form->arguments_text = i & 2;
+        form->typed = (form->typed & ~(1u << CONVERSATION_TOOL)) | (i & 4 ? 1u << CONVERSATION_TOOL : 0);
+        shown = shows_call(probe, id, NULL);
+    }
+    form->has_calls = shown;
+    if (!shown) {
+        form->content_empty = form->arguments_text = false;
+        form->typed &= ~(1u << CONVERSATION_TOOL);
+        return;
+    }
+    form->takes_broken = true;
+    form->takes_broken = look(probe, cut_off(id), "{" VALUE, FIRST) == SHOWN;
+    form->short_ids = !shows_call(probe, foreign, NULL);
+    form->needs_ids = !form->short_ids && !shows_call(probe, NULL, NULL);
+    form->one_call = !shows_call(probe, id, another);
+    if (form->one_call)
+        form->one_call = shows_call(probe, id, another); // unless that does not help
+}
+
+void conversation_probe(const struct chat_template *chat, const char *source, size_t length, struct conversation_form *out)
+{
+    static const char *const tools[] = {"tools", "xml_tools"};
+
+    // At first everything is taken as it is.
+    *out = (struct conversation_form){
+        .reasoning_key = "reasoning_content", .has_calls = true, .has_system = true, .has_late_system = true};
+    for (size_t i = 0; i < ARRAY_COUNT(tools) && !out->tools_name; i++)
+        if (chat_template_names(chat, tools[i]))
+            out->tools_name = tools[i];
+    struct probe probe = {.chat = chat, .form = out};
+    probe_plain(&probe);
+    probe_calls(&probe);
+    if (!memmem(source, length, "reasoning_content", strlen("reasoning_content")) &&
+        memmem(source, length, "thinking", strlen("thinking")))
+        out->reasoning_key = "thinking";
+}
