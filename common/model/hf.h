@@ -5,7 +5,7 @@
 //     model.safetensors, or …index.json and shards  → tensors under GGUF's names                    hf_shards.c, hf_tensors.c, hf_experts.c
 //     tokenizer.json                                → tokenizer.ggml.…                              hf_tokenizer.c, hf_pre.c
 //     modules.json, 1_Pooling/config.json           → ARCH.pooling_type, …                          hf_pooling.c
-//     tokenizer_config.json, special_tokens_map.json, chat_template.jinja,
+//     tokenizer_config.json, special_tokens_map.json, chat_template.jinja, additional_chat_templates/NAME.jinja,
 //     generation_config.json                        → ids of special tokens, chat template, …       hf_special.c
 //
 // Weights stay where they are. Experts that are stacked in another order are read from there in GGUF's (gguf_tensor.stored); other differences

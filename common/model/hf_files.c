@@ -1,4 +1,5 @@
 // hf_files.c: the files of a directory, on the disk or in memory, and messages about them.
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +58,46 @@ bool hf_file_open(struct hf *hf, const char *name, struct mapped_file *out)
     if (status && status != STATUS_NOT_FOUND)
         hf->status = status;
     return status == STATUS_OK;
+}
+
+// Puts a name without its ending into the sorted list, if it has that ending.
+static void add_name(const char *name, const char *ending, char (*names)[HF_TEMPLATE_NAME_BYTES], uint32_t most, uint32_t *count)
+{
+    const size_t length = strlen(name), end = strlen(ending);
+    char short_name[HF_TEMPLATE_NAME_BYTES];
+    uint32_t at = *count;
+
+    if (length <= end || length - end >= sizeof short_name || strcmp(name + length - end, ending) != 0)
+        return;
+    snprintf(short_name, sizeof short_name, "%.*s", (int)(length - end), name);
+    for (; at > 0 && strcmp(names[at - 1], short_name) > 0; at--)
+        if (at < most)
+            memcpy(names[at], names[at - 1], sizeof short_name);
+    if (at >= most)
+        return;
+    memcpy(names[at], short_name, sizeof short_name);
+    *count += *count < most;
+}
+
+uint32_t hf_file_names(struct hf *hf, const char *folder, const char *ending, char (*names)[HF_TEMPLATE_NAME_BYTES], uint32_t most)
+{
+    const size_t bytes = strlen(folder);
+    const struct dirent *entry;
+    uint32_t count = 0;
+    char *path = NULL;
+
+    for (uint32_t i = 0; !hf->path && i < hf->file_count; i++)
+        if (strncmp(hf->files[i].name, folder, bytes) == 0 && hf->files[i].name[bytes] == '/')
+            add_name(hf->files[i].name + bytes + 1, ending, names, most, &count);
+    if (!hf->path || asprintf(&path, "%s/%s", hf->path, folder) < 0)
+        return count;
+    DIR *listed = opendir(path);
+    while (listed && (entry = readdir(listed)))
+        add_name(entry->d_name, ending, names, most, &count);
+    if (listed)
+        closedir(listed);
+    free(path);
+    return count;
 }
 
 static json_t *read_json(struct hf *hf, const char *name, bool is_list)

@@ -178,40 +178,81 @@ static void put_around(struct special *special)
 
 // --- the chat template ---
 
-static void put_template(struct hf *hf, const char *bytes, uint64_t length, const char *file)
+static void put_template(struct hf *hf, const char *name, const char *bytes, uint64_t length, const char *file)
 {
+    char key[HF_TEMPLATE_NAME_BYTES + 32];
+
+    snprintf(key, sizeof key, "tokenizer.chat_template%s%s", name ? "." : "", name ? name : "");
     if (length > MAX_TEMPLATE_BYTES)
         hf_fail(hf, STATUS_RESOURCE_EXHAUSTED, file, "a chat template of %llu bytes, supported: up to %d",
                 (unsigned long long)length, MAX_TEMPLATE_BYTES);
     else
-        assembly_string(&hf->assembly, "tokenizer.chat_template", bytes, (size_t)length);
+        assembly_string(&hf->assembly, key, bytes, (size_t)length);
 }
 
-// One template, or a list of them with names, of which "default" is taken.
-static const json_t *find_chat_template(const json_t *value)
+// Whether a key can have that name. "rerank" is no chat template's key, but that of prompts to rank.
+static bool is_template_name(const char *name)
 {
-    for (size_t i = 0; json_is_array(value) && i < json_array_size(value); i++) {
-        const json_t *entry = json_array_get(value, i);
+    const size_t length = strlen(name);
+
+    return length > 0 && length < HF_TEMPLATE_NAME_BYTES && strcmp(name, "rerank") != 0 &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == length;
+}
+
+static bool is_default(const char *name) { return !name || strcmp(name, "default") == 0; }
+
+// Puts those of an older list [{"name": ..., "template": ...}, ...]; from two of a name the first.
+static void put_listed(struct hf *hf, const json_t *list, bool default_alone)
+{
+    char names[HF_TEMPLATES_MAX][HF_TEMPLATE_NAME_BYTES];
+    uint32_t count = 0;
+
+    for (size_t i = 0; i < json_array_size(list) && !hf->status && count < HF_TEMPLATES_MAX; i++) {
+        const json_t *entry = json_array_get(list, i), *source = hf_json_get(entry, "template");
         const char *name = json_string_value(hf_json_get(entry, "name"));
-        if (name && strcmp(name, "default") == 0)
-            return hf_json_get(entry, "template");
+        bool known = false;
+        for (uint32_t n = 0; name && n < count; n++)
+            known |= strcmp(names[n], name) == 0;
+        if (!name || known || !json_is_string(source) || !is_template_name(name) || (default_alone && !is_default(name)))
+            continue;
+        snprintf(names[count++], HF_TEMPLATE_NAME_BYTES, "%s", name);
+        put_template(hf, is_default(name) ? NULL : name, json_string_value(source), json_string_length(source), CONFIG);
     }
-    return value;
 }
 
-static void put_chat_template(struct special *special)
+static bool put_file(struct hf *hf, const char *name, const char *path)
 {
-    struct hf *hf = special->hf;
     struct mapped_file file;
 
-    if (hf_file_open(hf, "chat_template.jinja", &file)) {
-        put_template(hf, (const char *)file.bytes, file.byte_count, "chat_template.jinja");
-        mapped_file_close(&file);
-        return;
+    if (!hf_file_open(hf, path, &file))
+        return false;
+    put_template(hf, name, (const char *)file.bytes, file.byte_count, path);
+    mapped_file_close(&file);
+    return true;
+}
+
+// Files come before tokenizer_config.json, as transformers has it: chat_template.jinja, and additional_chat_templates/NAME.jinja.
+static void put_chat_templates(struct special *special)
+{
+    static const char folder[] = "additional_chat_templates";
+    struct hf *hf = special->hf;
+    char names[HF_TEMPLATES_MAX][HF_TEMPLATE_NAME_BYTES];
+    const json_t *value = hf_json_get(special->config, "chat_template");
+    const bool has_file = put_file(hf, NULL, "chat_template.jinja");
+    const uint32_t count = hf_file_names(hf, folder, ".jinja", names, HF_TEMPLATES_MAX);
+
+    for (uint32_t i = 0; i < count && !hf->status; i++) {
+        char path[sizeof folder + HF_TEMPLATE_NAME_BYTES + 8];
+        snprintf(path, sizeof path, "%s/%s.jinja", folder, names[i]);
+        if (is_template_name(names[i]) && !is_default(names[i]))
+            (void)put_file(hf, names[i], path);
     }
-    const json_t *value = find_chat_template(hf_json_get(special->config, "chat_template"));
-    if (json_is_string(value) && !hf->status)
-        put_template(hf, json_string_value(value), json_string_length(value), CONFIG);
+    if (hf->status || has_file)
+        return;
+    if (json_is_string(value))
+        put_template(hf, NULL, json_string_value(value), json_string_length(value), CONFIG);
+    else
+        put_listed(hf, value, count > 0);
 }
 
 // --- sampling ---
@@ -256,7 +297,7 @@ void hf_translate_special(struct hf *hf, const json_t *tokenizer)
     if (!hf->status)
         put_around(&special);
     if (!hf->status)
-        put_chat_template(&special);
+        put_chat_templates(&special);
     put_sampling(&special);
     json_decref(config);
     json_decref(map);

@@ -94,6 +94,11 @@ void hf_file_label(const struct hf *hf, const char *name, char label[HF_LABEL_BY
 // Opens a file of the directory; the caller closes it. False: there is none, or (status) it cannot be opened.
 MUST_CHECK bool hf_file_open(struct hf *hf, const char *name, struct mapped_file *out);
 
+// Lists the files of a folder inside of the directory that end so, without the ending, in the order of their bytes; those with longer names and
+// those beyond `most` are left out. Returns how many.
+enum { HF_TEMPLATES_MAX = 16, HF_TEMPLATE_NAME_BYTES = 48 };
+uint32_t hf_file_names(struct hf *hf, const char *folder, const char *ending, char (*names)[HF_TEMPLATE_NAME_BYTES], uint32_t most);
+
 // Reads a file as a JSON object; the caller calls json_decref(). NULL: there is none, or (status) it is not one.
 json_t *hf_file_json(struct hf *hf, const char *name);
 // The same for an array.

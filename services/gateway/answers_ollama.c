@@ -149,7 +149,9 @@ static void append_parameters(const struct api_model *model, struct text *body)
 // What the model can do, in Ollama's words.
 static void append_capabilities(const struct language *language, struct text *out)
 {
-    const struct language_notation notation = language_notation(language, true);
+    const struct api_request with_tools = {.tools = json_true(),
+                                           .tool_choice = API_TOOLS_AUTO}; // it is asked whether there are some
+    const struct language_notation notation = language_notation(language, &with_tools);
     const enum model_pool pool = language_pooling(language)->model.kind;
     const struct {
         const char *name;

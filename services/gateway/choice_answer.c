@@ -34,7 +34,7 @@ void request_set_notation(const struct api_request *api, const struct language *
 
     if (api->kind != API_CHAT)
         return;
-    request->notation = language_notation(language, calls);
+    request->notation = language_notation(language, api);
     request->include_reasoning = api->include_reasoning;
     request->one_call = !api->parallel_tool_calls || api->tool_choice == API_TOOLS_NAMED;
     request->tools = calls ? json_incref(api->tools) : NULL;

@@ -300,7 +300,7 @@ static bool shape_message(const struct conversation_form *form, json_t *message)
 bool conversation_shape(const struct conversation_form *form, json_t *messages, json_t *tools, json_t **variables, json_t **given)
 {
     *given = form->tools_name && strcmp(form->tools_name, "tools") == 0 ? tools : NULL;
-    if (!conversation_match_calls(form, messages))
+    if (!conversation_match_calls(&form->calls, messages))
         return false;
     if ((!form->has_calls || (tools && !form->tools_name)) && !write_plain(messages)) // as described, so that examples are alike
         return false;

@@ -13,6 +13,7 @@
 #include <jansson.h>
 
 #include "common/jinja/chat_template.h"
+#include "services/gateway/conversation_calls.h"
 
 enum conversation_role { CONVERSATION_SYSTEM, CONVERSATION_USER, CONVERSATION_ASSISTANT, CONVERSATION_TOOL, CONVERSATION_ROLES };
 
@@ -24,9 +25,7 @@ struct conversation_form {
     bool content_empty;        // a content that is null becomes ""
     bool arguments_text;       // the arguments of calls are JSON in a string
     bool takes_broken;         // it also renders arguments that are no JSON, as text
-    bool short_ids;            // it refuses ids of calls that are not nine letters or digits
-    bool needs_ids;            // it refuses calls without an id
-    bool one_call;             // it refuses a message with several calls
+    struct call_form calls;    // with has_calls
     const char *reasoning_key; // what it calls the reasoning of a message
     // bit i: of role i
     unsigned typed;  // a content is a list of parts: [{"type": "text", "text": ...}]
@@ -43,9 +42,5 @@ bool conversation_shape(const struct conversation_form *form, json_t *messages, 
 
 // Returns the role of a message of which the template would show nothing; NULL: there is none. After conversation_shape().
 const char *conversation_find_lost(const struct conversation_form *form, const json_t *messages);
-
-// conversation_calls.c: fills in and replaces the ids of calls and the names of results, and splits calls where the form needs that. Part of
-// conversation_shape().
-bool conversation_match_calls(const struct conversation_form *form, json_t *messages);
 
 #endif

@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "services/gateway/conversation.h"
+#include "services/gateway/conversation_calls.h"
 
 enum { ID_BYTES = 9, MATCH_MAX = 128 }; // those of a message without ids that are looked at
 
 struct matching {
-    const struct conversation_form *form;
+    const struct call_form *form;
     json_t *by_id; // the last call with each id that the client gave
     json_t *used;  // ids that the template is shown; true: made here
     json_t *open;  // borrowed: calls of the last message that has some
@@ -171,7 +171,7 @@ static bool split_all(json_t *messages, const json_t **owners)
     return ok;
 }
 
-bool conversation_match_calls(const struct conversation_form *form, json_t *messages)
+bool conversation_match_calls(const struct call_form *form, json_t *messages)
 {
     const size_t count = json_array_size(messages);
     struct matching matching = {

@@ -194,11 +194,11 @@ static void probe_calls(struct probe *probe)
     }
     form->takes_broken = true;
     form->takes_broken = look(probe, cut_off(id), "{" VALUE, FIRST) == SHOWN;
-    form->short_ids = !shows_call(probe, foreign, NULL);
-    form->needs_ids = !form->short_ids && !shows_call(probe, NULL, NULL);
-    form->one_call = !shows_call(probe, id, another);
-    if (form->one_call)
-        form->one_call = shows_call(probe, id, another); // unless that does not help
+    form->calls.short_ids = !shows_call(probe, foreign, NULL);
+    form->calls.needs_ids = !form->calls.short_ids && !shows_call(probe, NULL, NULL);
+    form->calls.one_call = !shows_call(probe, id, another);
+    if (form->calls.one_call)
+        form->calls.one_call = shows_call(probe, id, another); // unless that does not help
 }
 
 void conversation_probe(const struct chat_template *chat, const char *source, size_t length, struct conversation_form *out)

@@ -1,4 +1,4 @@
-// language.c: see language.h: the model file's metadata made into a tokenizer and a chat template; the file is closed again.
+// language.c: see language.h: the model file's metadata made into a tokenizer and chat templates; the file is closed again.
 #include "services/gateway/language.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include "common/model/model_pooling.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/vocabulary/vocabulary.h"
-#include "services/gateway/conversation.h"
+#include "services/gateway/chat_templates.h"
 
 struct language {
     char *name;
@@ -21,10 +21,7 @@ struct language {
     uint64_t fingerprint;
     struct api_model api_model;
     struct tokenizer *tokenizer;
-    struct chat_template *chat; // NULL: none
-    struct conversation_form form;
-    struct language_notation notation;
-    bool describes_tools; // what the template does not do
+    struct chat_templates templates;
     uint32_t end_tokens[TOKENIZER_MAX_END_TOKENS];
     uint32_t end_token_count;
     struct language_pooling pooling;
@@ -35,121 +32,6 @@ struct language_stream {
     struct detokenizer detokenizer;
     size_t max_output;
 };
-
-// --- chat template ------------------------------------------------------------------------------------------------
-static enum status read_template(const char *path, char **out, size_t *length, struct error *error)
-{
-    FILE *file = fopen(path, "re");
-    enum status status = STATUS_OK;
-
-    *out = NULL;
-    if (!file)
-        return error_set(error, STATUS_NOT_FOUND, "--chat-template %s: %s", path, strerror(errno));
-    *out = malloc(CHAT_TEMPLATE_MAX_BYTES + 1);
-    if (!*out) {
-        fclose(file);
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    }
-    *length = fread(*out, 1, CHAT_TEMPLATE_MAX_BYTES + 1, file);
-    if (ferror(file))
-        status =
-            error_set(error, STATUS_INVALID_ARGUMENT, "--chat-template %s: %s", path, strerror(errno)); // a folder, for example
-    else if (*length > CHAT_TEMPLATE_MAX_BYTES)
-        status =
-            error_set(error, STATUS_INVALID_ARGUMENT, "--chat-template %s: longer than %u bytes", path, CHAT_TEMPLATE_MAX_BYTES);
-    fclose(file);
-    return status;
-}
-
-// A special token's text, owned by the caller; NULL: there is none.
-static char *token_text(const struct tokenizer *tokenizer, uint32_t id)
-{
-    struct text_span bytes;
-
-    if (id == MODEL_NO_TOKEN)
-        return NULL;
-    bytes = tokenizer_token_bytes(tokenizer, id);
-    return strndup(bytes.bytes, bytes.length);
-}
-
-// Returns which markers of a family are control tokens: bit i of marker i.
-static uint32_t find_units(const struct tokenizer *tokenizer, const struct answer_family *family)
-{
-    uint32_t units = 0;
-
-    for (uint32_t i = 0; family && answer_family_marker(family, i); i++) {
-        const char *marker = answer_family_marker(family, i);
-        const struct text_segment segment = {.bytes = marker, .length = strlen(marker), .parse_special = true};
-        uint32_t *ids, count;
-        if (tokenizer_encode(tokenizer, &segment, 1, false, UINT32_MAX, &ids, &count, NULL) != STATUS_OK)
-            continue;
-        units |= (uint32_t)(count == 1 && tokenizer_is_control(tokenizer, ids[0])) << i;
-        free(ids);
-    }
-    return units;
-}
-
-static bool is_automatic(const char *name) { return !name || !strcmp(name, "auto"); }
-
-// Finds out what the template takes and how the model answers: from the template's text, or as the settings say.
-static enum status read_notation(const struct language_config *config, const char *source, size_t length, struct language *language,
-                                 struct error *error)
-{
-    struct language_notation *notation = &language->notation;
-    char names[512];
-
-    conversation_probe(language->chat, source, length, &language->form);
-    notation->family = is_automatic(config->tool_parser) ? answer_detect_family(source, length)
-                                                         : answer_find_family(config->tool_parser);
-    notation->reasoning = is_automatic(config->reasoning_parser) ? answer_detect_reasoning(source, length)
-                                                                 : answer_find_reasoning(config->reasoning_parser);
-    if (!is_automatic(config->tool_parser) && !notation->family && strcmp(config->tool_parser, "none") != 0)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--tool-parser: there is none called '%s'; there are auto, none, %s",
-                         config->tool_parser, answer_family_names(names, sizeof names));
-    if (!is_automatic(config->reasoning_parser) && !notation->reasoning && strcmp(config->reasoning_parser, "none") != 0)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--reasoning-parser: there is none called '%s'; there are auto, none, %s",
-                         config->reasoning_parser, answer_reasoning_names(names, sizeof names));
-    for (int role = 0; role < CONVERSATION_ROLES; role++)
-        if (language->form.lost >> role & 1)
-            log_warn("CHAT-CONTENT-LOST", "role=%s why=\"the chat template shows nothing of what such messages say\"",
-                     role == CONVERSATION_USER ? "user" : "assistant");
-    language->describes_tools = is_automatic(config->tool_parser) && !language->form.tools_name;
-    notation->unit_markers = find_units(language->tokenizer, notation->family);
-    log_info("CHAT-NOTATION", "tools=%s reasoning=%s template_tools=%s template_calls=%s",
-             notation->family ? answer_family_name(notation->family) : "none",
-             answer_has_channels(notation->family) ? answer_family_name(notation->family)
-             : notation->reasoning                 ? answer_reasoning_name(notation->reasoning)
-                                                   : "none",
-             language->form.tools_name ? language->form.tools_name : "none", language->form.has_calls ? "yes" : "no");
-    return STATUS_OK;
-}
-
-static enum status open_template(const struct language_config *config, const struct model *model, struct language *language,
-                                 struct error *error)
-{
-    const struct gguf_string own = model->tokenizer.chat_template;
-    char *source = NULL, *bos, *eos;
-    size_t length = 0;
-    enum status status = STATUS_OK;
-
-    if (config->chat_template_path)
-        status = read_template(config->chat_template_path, &source, &length, error);
-    if (status != STATUS_OK || (!config->chat_template_path && own.length == 0)) {
-        free(source);
-        return status;
-    }
-    bos = token_text(language->tokenizer, model->tokenizer.bos);
-    eos = token_text(language->tokenizer, model->tokenizer.eos);
-    status = chat_template_open(source ? source : own.data, source ? length : own.length, bos, eos, &language->chat, error);
-    if (status != STATUS_OK && error)
-        error_prefix(error, "%s", config->chat_template_path ? config->chat_template_path : config->model_path);
-    if (status == STATUS_OK)
-        status = read_notation(config, source ? source : own.data, source ? length : own.length, language, error);
-    free(bos);
-    free(eos);
-    free(source);
-    return status;
-}
 
 // --- lifecycle ----------------------------------------------------------------------------------------------------
 // The keys that llama.cpp's converter and hf_special.c make of generation_config.json, by the fields of requests
@@ -296,7 +178,11 @@ enum status language_open(const struct language_config *config, struct language 
     if (status == STATUS_OK)
         language->end_token_count = tokenizer_end_tokens(language->tokenizer, language->end_tokens, TOKENIZER_MAX_END_TOKENS);
     if (status == STATUS_OK)
-        status = open_template(config, model, language, error);
+        status = chat_templates_open(&(struct chat_templates_config){.model_path = config->model_path,
+                                                                     .chat_template_path = config->chat_template_path,
+                                                                     .tool_parser = config->tool_parser,
+                                                                     .reasoning_parser = config->reasoning_parser},
+                                     model, language->tokenizer, &language->templates, error);
     if (status == STATUS_OK)
         status = open_pooling(config, model, language, error);
     model_close(model);
@@ -312,7 +198,7 @@ void language_close(struct language *language)
 {
     if (!language)
         return;
-    chat_template_close(language->chat);
+    chat_templates_close(&language->templates);
     tokenizer_close(language->tokenizer);
     free(language->pooling.rank_prompt);
     free(language->name);
@@ -337,7 +223,7 @@ const struct api_model *language_api_model(const struct language *language) { re
 uint32_t language_vocab(const struct language *language) { return tokenizer_vocab(language->tokenizer); }
 uint32_t language_context(const struct language *language) { return language->context; }
 const struct language_facts *language_facts(const struct language *language) { return &language->facts; }
-bool language_chats(const struct language *language) { return language->chat != NULL; }
+bool language_chats(const struct language *language) { return language->templates.count > 0; }
 uint64_t language_fingerprint(const struct language *language) { return language->fingerprint; }
 
 // --- text to ids --------------------------------------------------------------------------------------------------
@@ -417,21 +303,43 @@ static bool ends_with(const char *text, size_t length, const char *marker)
     return length >= bytes && memcmp(text + length - bytes, marker, bytes) == 0;
 }
 
+static bool has_tools(const struct api_request *api) { return api->tools && api->tool_choice != API_TOOLS_NONE; }
+
+static const struct named_template *choose_template(const struct language *language, const struct api_request *api)
+{
+    return chat_templates_choose(&language->templates, api->chat_template, has_tools(api));
+}
+
+static enum status no_template(const struct language *language, const struct api_request *api, struct error *error)
+{
+    char names[512];
+
+    if (language->templates.count == 0)
+        return error_set(error, STATUS_FAILED_PRECONDITION, "the model has no chat template: use /v1/completions");
+    chat_templates_names(&language->templates, names, sizeof names);
+    if (!api->chat_template)
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "the model has no default chat template: 'chat_template' must name one of %s", names);
+    return error_set(error, STATUS_NOT_FOUND, "'chat_template': this model has none called '%.64s'; there are %s",
+                     api->chat_template, names);
+}
+
 enum status language_encode_chat(const struct language *language, struct api_request *api, uint32_t max_tokens, uint32_t **ids,
                                  uint32_t *count, bool *reasoning_is_open, struct error *error)
 {
+    const struct named_template *template = choose_template(language, api);
     struct chat_output output;
-    struct json_t *tools = api->tool_choice == API_TOOLS_NONE ? NULL : api->tools;
+    struct json_t *tools = has_tools(api) ? api->tools : NULL;
     enum status status;
 
     *ids = NULL;
     *count = 0;
     *reasoning_is_open = false;
-    if (!language->chat)
-        return error_set(error, STATUS_FAILED_PRECONDITION, "the model has no chat template: use /v1/completions");
-    if (!conversation_shape(&language->form, api->conversation, tools, &api->variables, &tools))
+    if (!template)
+        return no_template(language, api, error);
+    if (!conversation_shape(&template->form, api->conversation, tools, &api->variables, &tools))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    const char *lost = conversation_find_lost(&language->form, api->conversation);
+    const char *lost = conversation_find_lost(&template->form, api->conversation);
     if (lost)
         return error_set(error, STATUS_INVALID_ARGUMENT, "the chat template shows nothing of what messages of role '%s' say", lost);
     const struct chat_input input = {.messages = api->conversation,
@@ -439,7 +347,7 @@ enum status language_encode_chat(const struct language *language, struct api_req
                                      .documents = api->documents,
                                      .variables = api->variables,
                                      .add_generation_prompt = api->add_generation_prompt};
-    status = chat_template_render(language->chat, &input, &output, error);
+    status = chat_template_render(template->chat, &input, &output, error);
     if (status != STATUS_OK)
         return status;
     if (api->continue_final_message && !cut_after_last(&api->messages[api->message_count - 1], &output)) {
@@ -448,20 +356,21 @@ enum status language_encode_chat(const struct language *language, struct api_req
             error, STATUS_INVALID_ARGUMENT,
             "'continue_final_message' is not possible: the chat template does not end with the last message's content");
     }
-    *reasoning_is_open = language->notation.reasoning &&
-                         ends_with(output.text, output.length, answer_reasoning_open(language->notation.reasoning));
+    *reasoning_is_open = template->notation.reasoning &&
+                         ends_with(output.text, output.length, answer_reasoning_open(template->notation.reasoning));
     status = encode_output(language, &output, max_tokens, ids, count, error);
     chat_output_free(&output);
     return status;
 }
 
-struct language_notation language_notation(const struct language *language, bool with_tools)
+struct language_notation language_notation(const struct language *language, const struct api_request *api)
 {
-    struct language_notation notation = language->notation;
+    const struct named_template *template = choose_template(language, api);
+    struct language_notation notation = template ? template->notation : (struct language_notation){0};
 
-    if (with_tools && language->describes_tools)
+    if (template && has_tools(api) && template->describes_tools)
         notation.family = answer_find_family("json");
-    if (!with_tools && !answer_has_channels(notation.family))
+    if (!has_tools(api) && !answer_has_channels(notation.family))
         notation.family = NULL;
     return notation;
 }

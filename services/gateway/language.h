@@ -4,9 +4,9 @@
 #ifndef FD_GATEWAY_LANGUAGE_H
 #define FD_GATEWAY_LANGUAGE_H
 
-#include "common/answer/answer.h"
 #include "common/model/model.h"
 #include "common/tokenizer/tokenizer.h"
+#include "services/gateway/chat_templates.h"
 #include "services/gateway/schema.h"
 
 struct language;
@@ -38,13 +38,6 @@ struct language_facts {
     uint64_t parameters, file_bytes;
 };
 
-// How the model writes calls and what it thinks.
-struct language_notation {
-    const struct answer_family *family;       // NULL: calls are not looked for
-    const struct answer_reasoning *reasoning; // NULL: none is split off
-    uint32_t unit_markers;                    // bit i: marker i of the family is a control token
-};
-
 // Reads the file's metadata. Blocks on the disk. The caller closes *out.
 enum status language_open(const struct language_config *config, struct language **out, struct error *error) MUST_CHECK;
 void language_close(struct language *language);
@@ -72,13 +65,13 @@ enum status language_encode(const struct language *language, const char *text, s
 // Converts a conversation to ids by the chat template, with its tools, documents and variables. Special tokens are recognized only in the
 // template's own text. The conversation in *api is put into the form that the template takes. *reasoning_is_open: the prompt ends with what
 // opens the model's reasoning.
-// INVALID_ARGUMENT: the template rejects the conversation. FAILED_PRECONDITION: there is no template. OUT_OF_RANGE as above.
+// INVALID_ARGUMENT: the template rejects the conversation. FAILED_PRECONDITION: there is no template. NOT_FOUND: none of the name that the
+// request gives. OUT_OF_RANGE as above.
 enum status language_encode_chat(const struct language *language, struct api_request *api, uint32_t max_tokens, uint32_t **ids,
                                  uint32_t *count, bool *reasoning_is_open, struct error *error) MUST_CHECK;
 
-// Returns the notation of answers; with_tools: of requests that have some. A template that knows no tools has them described, and its answers
-// have calls in JSON.
-struct language_notation language_notation(const struct language *language, bool with_tools);
+// Returns the notation of the answers to a request. A template that knows no tools has them described, and its answers have calls in JSON.
+struct language_notation language_notation(const struct language *language, const struct api_request *api);
 
 const struct language_pooling *language_pooling(const struct language *language);
 // Converts texts, which follow one another, to ids, as language_encode() does.

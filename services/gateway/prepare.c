@@ -72,7 +72,7 @@ static bool encode_all(const struct language *language, struct api_request *api,
         if (status == STATUS_OUT_OF_RANGE)
             return api_too_long(error, "messages", context, "at least ", request->prompts[0].count);
         if (status != STATUS_OK)
-            return language_failed(error, "messages", &reason);
+            return language_failed(error, status == STATUS_NOT_FOUND ? "chat_template" : "messages", &reason);
         (void)prompt_edit_truncate(api, context, request->prompts[0].ids, &request->prompts[0].count);
         return request->prompts[0].count > 0 ||
                api_fail(error, 400, "invalid_value", "messages", "the chat template renders 'messages' as an empty prompt");

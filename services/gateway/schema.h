@@ -149,6 +149,7 @@ struct api_request {
     enum api_tool_choice tool_choice;
     const char *tool_name;        // of API_TOOLS_NAMED
     const char *reasoning_effort; // static; NULL: not given
+    const char *chat_template;    // the name of one of the model's; NULL: not given
     bool parallel_tool_calls, include_reasoning;
     int64_t max_tokens;            // -1: not given
     int64_t max_completion_tokens; // -1: not given; max_tokens is set to it

@@ -49,6 +49,7 @@ bool schema_read_tools(struct schema_run *run, const char *name, const json_t *v
 bool schema_read_tool_choice(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_functions(struct schema_run *run, const char *name, const json_t *value); // and function_call
 bool schema_read_template_variables(struct schema_run *run, const char *name, const json_t *value);
+bool schema_read_chat_template(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_reasoning_effort(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_documents(struct schema_run *run, const char *name, const json_t *value);
 bool schema_check_function_name(struct schema_run *run, const char *where, const json_t *name);

@@ -182,6 +182,21 @@ bool schema_read_template_variables(struct schema_run *run, const char *name, co
     return true;
 }
 
+// The name of one of the model's templates. A template itself is not taken: what it renders would be the client's, special tokens included.
+bool schema_read_chat_template(struct schema_run *run, const char *name, const json_t *value)
+{
+    if (json_is_false(value) || (json_is_string(value) && json_string_length(value) == 0) ||
+        (json_is_array(value) && !json_array_size(value)) || (json_is_object(value) && !json_object_size(value)))
+        return true; // changes nothing
+    if (!json_is_string(value))
+        return schema_wrong_type(run, name, "the name of a chat template", value);
+    if (strpbrk(json_string_value(value), "{}\n") || schema_has_zero(value))
+        return api_fail(run->error, 400, "unsupported_parameter", name,
+                        "'%s' is not supported but for the name of one of the model's own templates", name);
+    run->out->chat_template = json_string_value(value);
+    return true;
+}
+
 bool schema_read_reasoning_effort(struct schema_run *run, const char *name, const json_t *value)
 {
     static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};

@@ -168,7 +168,10 @@ static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, 
         status = language_encode(gateway->language, api->prompts[0].text, api->prompts[0].bytes, api->add_special_tokens,
                                  api->parse_special, UINT32_MAX, &ids, &count, &reason);
     if (status != STATUS_OK) {
-        api_fail(&error, status == STATUS_RESOURCE_EXHAUSTED ? 500 : 400, "invalid_value", api->messages ? "messages" : "prompt",
+        api_fail(&error, status == STATUS_RESOURCE_EXHAUSTED ? 500 : 400, "invalid_value",
+                 status == STATUS_NOT_FOUND ? "chat_template"
+                 : api->messages            ? "messages"
+                                            : "prompt",
                  "%s", reason.text);
         respond_error(exchange, &error);
         return;

@@ -142,12 +142,12 @@ class Scheduler:
 
 
 class Played:
-    def __init__(self, *options, template=None, control=None, model=None):
+    def __init__(self, *options, template=None, control=None, model=None, templates=None):
         self.folder = tempfile.TemporaryDirectory(prefix="fd-played-")
         self.model = "default"
         self.scheduler = Scheduler(self.path("scheduler.sock"))
         command = [os.path.join(BUILD, "bin", "gateway"), "--port=0", "--drain-notice=0", f"--port-file={self.path('port')}", f"--scheduler=ipc://{self.path('scheduler.sock')}",
-                   f"--model={self.renamed(control) if control else model or tiny()}", *map(str, options)]
+                   f"--model={self.renamed(control, templates) if control or templates else model or tiny()}", *map(str, options)]
         if template:
             with open(self.path("chat.jinja"), "w", encoding="utf-8") as file:
                 file.write(template)
@@ -163,10 +163,10 @@ class Played:
     def path(self, name):
         return os.path.join(self.folder.name, name)
 
-    def renamed(self, control):
-        """The small model with other names of tokens: the file's keys are written anew."""
+    def renamed(self, control, templates):
+        """The small model with other names of tokens, or named chat templates: the file's keys are written anew."""
         def rename(data):
-            for old, new in control.items():
+            for old, new in (control or {}).items():
                 assert tiny_model.text(old) in data, old
                 data = data.replace(tiny_model.text(old), tiny_model.text(new))
             return data
@@ -176,6 +176,9 @@ class Played:
         def changed(self, file):
             keys(self, file)
             self.found["tokenizer.ggml.tokens"] = rename(self.found["tokenizer.ggml.tokens"])
+            for name, template in (templates or {}).items():
+                key = "tokenizer.chat_template" + (f".{name}" if name != "default" else "")
+                self.found[key] = tiny_model.text(key) + struct.pack("<I", tiny_model.STRING) + tiny_model.text(template)
 
         tiny_model.Keys.__init__ = changed
         try:

@@ -242,6 +242,9 @@ BAD = [
     ("reasoning a list", H, chat(messages=HELLO + [{"role": "assistant", "content": "x", "reasoning_content": []}]), 400,
      "messages[1].reasoning_content", "a string"),
     # what the template is given
+    ("a template", H, chat(chat_template="{{ messages }}"), 400, "chat_template", "is not supported but for the name of one"),
+    ("an unknown template", H, chat(chat_template="nope"), 400, "chat_template", "none called 'nope'; there are default"),
+    ("a template's name as a number", H, chat(chat_template=7), 400, "chat_template", "the name of a chat template"),
     ("kwargs a list", H, chat(chat_template_kwargs=[]), 400, "chat_template_kwargs", "an object"),
     ("kwargs of its own", H, chat(chat_template_kwargs={"messages": []}), 400, "chat_template_kwargs", "'chat_template_kwargs.messages' is not allowed"),
     ("too many kwargs", H, chat(chat_template_kwargs={str(i): 1 for i in range(65)}), 400, "chat_template_kwargs", "at most 64"),

@@ -439,7 +439,34 @@ def test_a_template_of_parts():
                              tools=[]) == "<system>Be brief.<user>How is it?"
         status, _, text = call(played, "POST", H, {"messages": ASK + [{"role": "assistant", "content": "Blue."}] + ASK})
         assert status == 400 and "shows nothing of what messages of role 'assistant' say" in text
-        assert "CHAT-CONTENT-LOST role=assistant" in played.log()
+        assert "CHAT-CONTENT-LOST template=default role=assistant" in played.log()
+
+
+def test_named_templates():
+    """`tool_use` is for requests with tools, others are for those that name them, and a broken one is for nobody."""
+    says = "{% for m in messages %}{{ m.content or '' }}{% endfor %}"
+    templates = {"default": "D" + says, "tool_use": "T{{ tools|length }}" + says + "<tool_call>{{ tools and '' }}", "rag": "R{{ documents|length }}" + says,
+                 "broken": "{% if %}", "rerank": "{query}{document}"}
+    with Played("--pooling=none", templates=templates) as played:
+        assert prompt_of(played, ASK, tools=[]) == "D" + ASK[0]["content"]
+        assert prompt_of(played, ASK, tool_choice="none") == "D" + ASK[0]["content"]
+        assert prompt_of(played, ASK) == "T2" + ASK[0]["content"] + "<tool_call>"
+        assert prompt_of(played, ASK, chat_template="default").startswith("D")
+        assert prompt_of(played, ASK, chat_template="rag", documents=[{"text": "a"}] * 3, tools=[]) == "R3" + ASK[0]["content"]
+        choice = ask(played, "<tool_call>\n" + said("get_weather", SUN) + "\n</tool_call>")
+        assert calls_of(choice["message"]) == BOTH[:1]  # in the notation of that template
+        tokens = {name: post(played, "/tokenize", {"messages": ASK, "chat_template": name, "documents": [{}]})["tokens"] for name in ("default", "rag")}
+        assert tokens["default"] != tokens["rag"]
+        for name in ("broken", "rerank", "nope"):
+            status, _, text = call(played, "POST", H, {"messages": ASK, "chat_template": name})
+            error = json.loads(text)["error"]
+            assert status == 400 and error["param"] == "chat_template", text
+            assert error["message"] == f"'chat_template': this model has none called '{name}'; there are default, tool_use, rag"
+        assert "CHAT-TEMPLATE-IGNORED template=broken" in played.log()
+    with Played(templates=templates, template="own" + says) as played:  # one for all
+        assert prompt_of(played, ASK, tools=[]) == "own" + ASK[0]["content"]
+        status, _, text = call(played, "POST", H, {"messages": ASK, "chat_template": "rag"})
+        assert status == 400 and "there are default" in text
 
 
 def test_a_template_that_checks_ids():

@@ -47,6 +47,37 @@ static void tokens_around_a_text_are_found(void **state)
     gguf_close(gguf);
 }
 
+/* Chat templates by name: in a list, or in files. */
+static void named_templates_are_found(void **state)
+{
+    static const char list[] =
+        "\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"t\"}, {\"name\": \"default\", \"template\": "
+        "\"d\"}, {\"name\": \"tool_use\", \"template\": \"again\"}, {\"name\": \"a b\", \"template\": \"odd\"}, "
+        "{\"name\": \"rerank\", \"template\": \"r\"}, {\"name\": 7}, 8], \"pad_token\": null";
+    struct hf_build build;
+    (void)state;
+    for (int files = 0; files < 3; files++) {
+        hf_build_tiny(&build);
+        hf_build_edit(&build, "tokenizer_config.json", "\"chat_template\": ", "\"unused\": ");
+        hf_build_edit(&build, "tokenizer_config.json", "\"pad_token\": null", list);
+        if (files)
+            hf_build_text(&build, "additional_chat_templates/rag.jinja", "g");
+        if (files == 2)
+            hf_build_text(&build, "chat_template.jinja", "file");
+        hf_build_text(&build, "additional_chat_templates/readme.md", "no template");
+        struct gguf *gguf = open_built(&build);
+        assert_text(gguf, "tokenizer.chat_template", files == 2 ? "file" : "d");
+        if (files)
+            assert_text(gguf, "tokenizer.chat_template.rag", "g");
+        else
+            assert_text(gguf, "tokenizer.chat_template.tool_use", "t");
+        assert_int_equal(gguf_has(gguf, "tokenizer.chat_template.tool_use"), files == 0);
+        assert_false(gguf_has(gguf, "tokenizer.chat_template.rerank") || gguf_has(gguf, "tokenizer.chat_template.a b") ||
+                     gguf_has(gguf, "tokenizer.chat_template.readme"));
+        gguf_close(gguf);
+    }
+}
+
 /* As published: a backslash of the expression is two in JSON, four here. */
 #define CASED_WORDS(after)                                                                                                      \
     "[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]*[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]+" after \
@@ -268,9 +299,13 @@ static void added_tokens_are_found_as_golden_data_has_them(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_around_a_text_are_found), cmocka_unit_test(pre_tokenizers_are_recognized),
-        cmocka_unit_test(merges_become_scores),           cmocka_unit_test(metaspace_puts_one_space_in_front),
-        cmocka_unit_test(every_end_token_ends_an_answer), cmocka_unit_test(added_tokens_are_found_as_golden_data_has_them),
+        cmocka_unit_test(tokens_around_a_text_are_found),
+        cmocka_unit_test(named_templates_are_found),
+        cmocka_unit_test(pre_tokenizers_are_recognized),
+        cmocka_unit_test(merges_become_scores),
+        cmocka_unit_test(metaspace_puts_one_space_in_front),
+        cmocka_unit_test(every_end_token_ends_an_answer),
+        cmocka_unit_test(added_tokens_are_found_as_golden_data_has_them),
     };
     return cmocka_run_group_tests_name("hf_tokenizer", tests, NULL, NULL);
 }

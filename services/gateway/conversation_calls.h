@@ -1,0 +1,20 @@
+// conversation_calls.h: which result of a conversation belongs to which call, and the ids that tell so. Pure but for memory.
+#ifndef FD_GATEWAY_CONVERSATION_CALLS_H
+#define FD_GATEWAY_CONVERSATION_CALLS_H
+
+#include <stdbool.h>
+
+#include <jansson.h>
+
+// What a template wants of calls.
+struct call_form {
+    bool short_ids; // it refuses ids that are not nine letters or digits
+    bool needs_ids; // it refuses calls without an id
+    bool one_call;  // it refuses, or does not show, several calls of one message
+};
+
+// Fills in and replaces ids, fills in the names of results, and splits messages with several calls, where the form needs that. Returns false if
+// memory is short.
+bool conversation_match_calls(const struct call_form *form, json_t *messages);
+
+#endif
