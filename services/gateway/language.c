@@ -266,30 +266,56 @@ static enum status encode_output(const struct language *language, const struct c
     return status;
 }
 
-// Ends the text behind the content of the last message, from which a template may have taken white space at either end.
-static bool cut_after_last(const struct api_chat_message *message, struct chat_output *output)
-{
-    static const char spaces[] = " \t\r\n";
-    const struct chat_span *span = output->span_count ? &output->spans[output->span_count - 1] : NULL;
-    const char *content = message->content;
-    const char *end = content + message->bytes;
-    size_t bytes;
+// Stands behind the content of a message that is to be continued, so that its place is found in what the template makes of it. The space shows
+// whether the template trims.
+static const char mark[] = "FastDecodeContinuesHere ";
 
-    while (content < end && memchr(spaces, content[0], sizeof spaces - 1))
-        content++;
-    for (bytes = (size_t)(end - content); bytes > 0 && memchr(spaces, content[bytes - 1], sizeof spaces - 1);)
-        bytes--;
-    if (!span || bytes == 0)
+static bool append_mark(json_t *messages)
+{
+    json_t *message = json_array_get(messages, json_array_size(messages) - 1), *content = json_object_get(message, "content");
+    struct text text = {0};
+
+    text_append(&text, json_string_value(content), json_string_length(content));
+    text_string(&text, mark);
+    json_t *marked = text.failed ? NULL : json_stringn_nocheck(text.data, text.bytes);
+    text_free(&text);
+    return json_object_set_new(message, "content", marked) == 0;
+}
+
+static bool is_blank(char c) { return strchr(" \t\r\n\f\v", c) && c; }
+
+// Whether the text before the mark has all of the content, but for white space around it.
+static bool has_content(const struct api_chat_message *message, const char *text, size_t bytes)
+{
+    size_t begin = 0, end = message->content ? message->bytes : 0;
+
+    while (begin < end && is_blank(message->content[begin]))
+        begin++;
+    while (begin < end && is_blank(message->content[end - 1]))
+        end--;
+    return begin == end || memmem(text, bytes, message->content + begin, end - begin);
+}
+
+// Ends the text where the mark is. A template that trims a content has taken the white space before the mark, too.
+static bool cut_at_mark(const struct api_chat_message *message, struct chat_output *output)
+{
+    const size_t bytes = sizeof mark - 2; // without the space
+    const char *at = NULL, *end = output->text + output->length;
+    uint32_t span = output->span_count;
+
+    for (const char *from = output->text; (from = memmem(from, (size_t)(end - from), mark, bytes)); from++)
+        at = from;
+    const size_t begin = at ? (size_t)(at - output->text) : 0;
+    while (span > 0 && output->spans[span - 1].begin > begin)
+        span--;
+    if (!at || span == 0 || output->spans[span - 1].end < begin + bytes || !has_content(message, output->text, begin))
         return false;
-    const char *shown = output->text + span->begin, *at = NULL;
-    for (const char *from = shown; (from = memmem(from, (size_t)(output->text + span->end - from), content, bytes)); from++)
-        at = from; // the last one: neighbouring contents are one span
-    if (!at)
-        return false;
-    if (output->text + span->end - at >= end - content && memcmp(at, content, (size_t)(end - content)) == 0)
-        bytes = (size_t)(end - content); // the template kept the white space at the end
-    output->length = (size_t)(at - output->text) + bytes;
-    output->spans[output->span_count - 1].end = output->length;
+    struct chat_span *last = &output->spans[span - 1];
+    const bool trims = last->end < begin + bytes + 1;
+    for (last->end = begin; trims && last->end > last->begin && is_blank(output->text[last->end - 1]);)
+        last->end--;
+    output->length = last->end;
+    output->span_count = span - (last->begin == last->end);
     return true;
 }
 
@@ -337,6 +363,8 @@ enum status language_encode_chat(const struct language *language, struct api_req
     *reasoning_is_open = false;
     if (!template)
         return no_template(language, api, error);
+    if (api->continue_final_message && !append_mark(api->conversation))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     if (!conversation_shape(&template->form, api->conversation, tools, &api->variables, &tools))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     const char *lost = conversation_find_lost(&template->form, api->conversation);
@@ -350,11 +378,11 @@ enum status language_encode_chat(const struct language *language, struct api_req
     status = chat_template_render(template->chat, &input, &output, error);
     if (status != STATUS_OK)
         return status;
-    if (api->continue_final_message && !cut_after_last(&api->messages[api->message_count - 1], &output)) {
+    if (api->continue_final_message && !cut_at_mark(&api->messages[api->message_count - 1], &output)) {
         chat_output_free(&output);
         return error_set(
             error, STATUS_INVALID_ARGUMENT,
-            "'continue_final_message' is not possible: the chat template does not end with the last message's content");
+            "'continue_final_message' is not possible: the chat template does not show the last message's content as it is");
     }
     *reasoning_is_open = template->notation.reasoning &&
                          ends_with(output.text, output.length, answer_reasoning_open(template->notation.reasoning));

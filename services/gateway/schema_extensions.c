@@ -94,9 +94,9 @@ static bool check_final_message(struct schema_run *run)
     if (out->generation_prompt_asked)
         return api_fail(run->error, 400, "invalid_value", "continue_final_message",
                         "'continue_final_message' and 'add_generation_prompt' cannot both be true");
-    if (!last->content || last->bytes == 0)
+    if (json_object_get(json_array_get(out->conversation, out->message_count - 1), "tool_calls"))
         return api_fail(run->error, 400, "invalid_value", "continue_final_message",
-                        "'continue_final_message' needs a last message with text");
+                        "'continue_final_message' needs a last message without 'tool_calls'");
     out->add_generation_prompt = false;
     return true;
 }

@@ -167,10 +167,9 @@ BAD = [
     ("priority text", C, completion(priority="high"), 400, "priority", "an integer"),
     ("priority huge", H, chat(priority=1e12), 400, "priority", "from -2147483648"),
     ("continue both", H, chat(continue_final_message=True, add_generation_prompt=True), 400, "continue_final_message", "cannot both"),
-    ("continue without text", H, chat(messages=[*HELLO, {"role": "assistant", "content": None}], continue_final_message=True), 400,
-     "continue_final_message", "message with text"),
-    ("continue blank", H, chat(messages=[*HELLO, {"role": "assistant", "content": " \n"}], continue_final_message=True), 400, "messages",
-     "does not end with"),
+    ("continue a call", H, chat(messages=[*HELLO, {"role": "assistant", "content": "a", "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}], continue_final_message=True), 400,
+     "continue_final_message", "without 'tool_calls'"),
     ("continue text", H, chat(continue_final_message="yes"), 400, "continue_final_message", "a boolean"),
     ("continue a prompt", T, {"prompt": "a", "continue_final_message": True}, 400, "continue_final_message", "needs 'messages'"),
     ("generation prompt a number", H, chat(add_generation_prompt=1), 400, "add_generation_prompt", "a boolean"),

@@ -483,6 +483,34 @@ def test_a_template_that_checks_ids():
             assert prompt == prompt_of(played, ASK + [{"role": "assistant", "content": None, "tool_calls": calls}, result])
 
 
+KEEPS = "{% for m in messages %}<{{ m.role }}>\n{{ m.content }}</s>\n{% endfor %}{{ '<assistant>' if add_generation_prompt }}"
+TRIMS = KEEPS.replace("m.content", "m.content|trim")
+PARTED = KEEPS.replace("{{ m.content }}", "{% for p in m.content %}{{ p.text }}{% endfor %}")
+ASKS_FIRST = KEEPS.replace("{{ m.content }}", "{% if m.content %}{{ m.content|trim }}{% endif %}")
+
+
+@pytest.mark.parametrize("template,content,ends", [
+    (KEEPS, "", ""), (KEEPS, None, ""), (KEEPS, " \n", " \n"), (KEEPS, " a b ", " a b "), (KEEPS, "Hi", "Hi"), (KEEPS, "</s>\n", "</s>\n"),
+    (TRIMS, "", ""), (TRIMS, " \n", ""), (TRIMS, " a b ", "a b"), (TRIMS, "Hi", "Hi"),
+    (PARTED, "", ""), (PARTED, " \n", " \n"), (PARTED, "Hi", "Hi"), (PARTED, [{"type": "text", "text": ""}], ""),
+    (ASKS_FIRST, "", ""), (ASKS_FIRST, "\n", ""), (ASKS_FIRST, "Hi ", "Hi")])
+def test_a_last_message_is_continued(template, content, ends):
+    """The prompt ends with the content as the template writes it; where that is blank, where it would begin."""
+    with Played(template=template) as played:
+        prompt = prompt_of(played, ASK + [{"role": "assistant", "content": content}], tools=[], continue_final_message=True)
+        assert prompt == f"<user>\n{ASK[0]['content']}</s>\n<assistant>\n" + ends
+
+
+def test_what_a_template_hides_is_not_continued(qwen):
+    template = "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}"
+    with Played(template=template) as played:
+        body = {"messages": ASK + [{"role": "assistant", "content": "<think>a</think>b"}], "continue_final_message": True}
+        status, _, text = call(played, "POST", H, body)
+        assert status == 400 and "does not show the last message's content as it is" in text
+    whole = {"messages": ASK + [{"role": "assistant", "content": "<think>\na\n</think>\n\nb"}], "continue_final_message": True}
+    assert prompt_of(qwen, **whole).endswith("<think>\na\n</think>\n\nb")
+
+
 def test_a_template_that_wants_turns():
     """Without a system, with turns, and with one call a message: no message is refused, and no word is lost."""
     with Played(template=TEMPLATES["llama3"]) as played:
