@@ -62,6 +62,8 @@ struct dialect_ask {
     bool truncates, scales;       // out: of struct api_pool
     void *own;                    // out: what the dialect keeps for the answer
     char id[DIALECT_ID_BYTES];    // out: of the answer; "": the prefix and the request's id
+    struct api_ignored ignored;   // out: fields of the body that are not known
+    bool caps;                    // out: of struct api_request
 };
 
 struct dialect_rename {

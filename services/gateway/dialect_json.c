@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "common/json/json_limits.h"
-#include "common/base/log.h"
 #include "common/json/json_text.h"
 #include "services/gateway/schema_internal.h"
 
@@ -64,21 +63,16 @@ static bool is_among(const char *name, const char *const *names)
     return false;
 }
 
-void dialect_log_ignored(const json_t *body, const char *const *known, const char *const *more, const char *const *others)
+void dialect_note_ignored(struct api_ignored *out, const json_t *body, const char *const *known, const char *const *more,
+                          const char *const *others)
 {
-    uint32_t ignored = 0;
     void *at;
 
     for (at = json_object_iter((json_t *)(uintptr_t)body); at; at = json_object_iter_next((json_t *)(uintptr_t)body, at)) {
         const char *name = json_object_iter_key(at);
-        if (json_is_null(json_object_iter_value(at)) || is_among(name, known) || is_among(name, more) || is_among(name, others) ||
-            ignored++ >= API_MAX_LOGGED_FIELDS)
-            continue;
-        char quoted[128];
-        log_info("API-FIELD-IGNORED", "field=%s", log_quote(quoted, sizeof quoted, name));
+        if (!json_is_null(json_object_iter_value(at)) && !is_among(name, known) && !is_among(name, more) && !is_among(name, others))
+            api_ignored_add(out, name);
     }
-    if (ignored > API_MAX_LOGGED_FIELDS)
-        log_info("API-FIELDS-IGNORED", "more=%u", ignored - API_MAX_LOGGED_FIELDS);
 }
 
 bool dialect_add_message(json_t *messages, const char *role, json_t *content, json_t **message)

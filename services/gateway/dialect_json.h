@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "services/gateway/api_error.h"
+#include "services/gateway/schema.h"
 
 // Fails with "'name' must be X, not Y".
 bool dialect_wrong_type(struct api_error *error, const char *name, const char *wanted, const json_t *value);
@@ -26,8 +27,9 @@ bool dialect_copy(json_t *to, const json_t *from, const char *const *names) __at
 // Fields of sampling beside OpenAI's, which a dialect passes on as they are; up to NULL.
 extern const char *const dialect_sampling_fields[];
 
-// Logs the members of a body that are in none of the lists, each up to NULL or NULL itself, and have a value.
-void dialect_log_ignored(const json_t *body, const char *const *known, const char *const *more, const char *const *others);
+// Notes the members of a body that are in none of the lists, each up to NULL or NULL itself, and have a value.
+void dialect_note_ignored(struct api_ignored *out, const json_t *body, const char *const *known, const char *const *more,
+                          const char *const *others);
 
 // {"role": role, "content": content}, appended to the messages. content is taken over; NULL fails. *message: borrowed.
 bool dialect_add_message(json_t *messages, const char *role, json_t *content, json_t **message) __attribute__((warn_unused_result));

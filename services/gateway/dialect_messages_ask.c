@@ -288,7 +288,7 @@ static bool take_format(struct ask *ask, json_t *chat, const char *where, const 
                            json_pack("{s:s,s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
 }
 
-// What a message shall be like. An effort is a chat's, whose highest has another name.
+// What a message shall be like. An effort is a chat's.
 static bool take_output(struct ask *ask, json_t *chat)
 {
     const json_t *body = ask->given->body, *config = dialect_member(body, "output_config"),
@@ -297,8 +297,7 @@ static bool take_output(struct ask *ask, json_t *chat)
 
     if (config && !json_text_is_object(config))
         return dialect_wrong_type(ask->error, "output_config", "an object", config);
-    if (effort && !(schema_is_string(effort, "max") ? dialect_set_new(chat, "reasoning_effort", json_string("xhigh"))
-                                                    : dialect_set(chat, "reasoning_effort", effort)))
+    if (!dialect_set(chat, "reasoning_effort", effort))
         return false;
     if (format)
         return take_format(ask, chat, "output_config.format", format);
@@ -334,7 +333,7 @@ bool dialect_messages_translate(struct dialect_ask *given, struct api_error *err
 
     json_decref(ask.messages);
     if (ok) {
-        dialect_log_ignored(given->body, read_fields, dialect_sampling_fields, NULL);
+        dialect_note_ignored(&given->ignored, given->body, read_fields, dialect_sampling_fields, NULL);
         given->chat = chat;
         return true;
     }

@@ -3,6 +3,7 @@
 // /api/chat is a chat. /api/generate is a chat, too, of the system's and the user's message; with "raw" or a suffix it is a completion.
 // Both stream unless told otherwise. The options are fields of their own in a chat; those that size or place the model are this
 // server's business and ignored.
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,9 +43,24 @@ static const char *const ignored_options[] = {"num_predict", "num_ctx",       "n
                                               "numa",        "repeat_last_n", "penalize_newline", "vocab_only", "f16_kv",
                                               "logits_all",  "mirostat_tau",  "mirostat_eta",     NULL};
 
-static bool take_options(const json_t *body, json_t *chat, struct api_error *error)
+// As Ollama reads numbers: an integer's is cut off behind the point, and a seed of -1 draws one. Others are as they are.
+static bool take_option(json_t *chat, const char *name, const char *field, const json_t *value)
 {
-    const json_t *given = dialect_member(body, "options"), *most = dialect_member(given, "num_predict");
+    const bool is_integer = strcmp(name, "top_k") == 0 || strcmp(name, "seed") == 0 || strcmp(name, "num_predict") == 0;
+    const double number = json_number_value(value);
+
+    if (strcmp(name, "seed") == 0 && number == -1)
+        return true;
+    if (strcmp(name, "repeat_penalty") == 0 && json_is_number(value) && number == 0)
+        return true; // off, as 1 is
+    if (is_integer && json_is_real(value) && fabs(number) < 1e15)
+        return dialect_set_new(chat, field, json_integer((json_int_t)number));
+    return dialect_set(chat, field, value);
+}
+
+static bool take_options(struct dialect_ask *ask, json_t *chat, struct api_error *error)
+{
+    const json_t *given = dialect_member(ask->body, "options"), *most = dialect_member(given, "num_predict");
     const char *known[ARRAY_COUNT(options) + 1];
     size_t i;
 
@@ -52,15 +68,16 @@ static bool take_options(const json_t *body, json_t *chat, struct api_error *err
         return dialect_wrong_type(error, "options", "an object", given);
     for (i = 0; i < ARRAY_COUNT(options); i++) {
         known[i] = options[i].option;
-        if (!dialect_set(chat, options[i].field, dialect_member(given, options[i].option)))
+        if (!take_option(chat, options[i].option, options[i].field, dialect_member(given, options[i].option)))
             return false;
     }
     known[i] = NULL;
     if (given)
-        dialect_log_ignored(given, known, ignored_options, NULL);
-    if (most && !json_is_integer(most))
+        dialect_note_ignored(&ask->ignored, given, known, ignored_options, NULL);
+    if (most && !json_is_number(most))
         return dialect_wrong_type(error, "options.num_predict", "an integer", most);
-    return json_integer_value(most) <= 0 || dialect_set(chat, "max_tokens", most); // -1, -2: as many as fit
+    ask->caps = true;
+    return json_number_value(most) < 1 || take_option(chat, "num_predict", "max_tokens", most); // -1, -2, 0: as many as fit
 }
 
 // A name may have the tag that stands for the only one there is.
@@ -109,8 +126,9 @@ static bool take_think(const json_t *body, json_t *chat, struct api_error *error
 }
 
 // What chats and generation have in common.
-static bool take_common(const json_t *body, json_t *chat, struct api_error *error)
+static bool take_common(struct dialect_ask *ask, json_t *chat, struct api_error *error)
 {
+    const json_t *body = ask->body;
     static const char *const refused[] = {"template", "context", "logprobs", "top_logprobs", "images"};
     const json_t *stream = dialect_member(body, "stream");
 
@@ -120,11 +138,11 @@ static bool take_common(const json_t *body, json_t *chat, struct api_error *erro
             !(json_is_array(value) && json_array_size(value) == 0) && !(json_is_integer(value) && json_integer_value(value) == 0))
             return dialect_unsupported(error, refused[i], "");
     }
-    dialect_log_ignored(body, read_fields, NULL, NULL);
+    dialect_note_ignored(&ask->ignored, body, read_fields, NULL, NULL);
     if (stream && !json_is_boolean(stream))
         return dialect_wrong_type(error, "stream", "a boolean", stream);
     return dialect_set_new(chat, "stream", json_boolean(!json_is_false(stream))) && take_model(body, chat, error) &&
-           take_options(body, chat, error) && take_format(body, chat, error) && take_think(body, chat, error);
+           take_options(ask, chat, error) && take_format(body, chat, error) && take_think(body, chat, error);
 }
 
 // --- messages of a chat -------------------------------------------------------------------------------------------
@@ -206,7 +224,7 @@ bool dialect_ollama_translate_chat(struct dialect_ask *ask, struct api_error *er
     json_t *chat = json_object();
 
     return finish(ask, chat,
-                  chat && take_common(ask->body, chat, error) && take_messages(ask, chat, error) &&
+                  chat && take_common(ask, chat, error) && take_messages(ask, chat, error) &&
                       dialect_set(chat, "tools", dialect_member(ask->body, "tools")));
 }
 
@@ -245,7 +263,7 @@ bool dialect_ollama_translate_generate(struct dialect_ask *ask, struct api_error
 {
     json_t *chat = json_object();
 
-    return finish(ask, chat, chat && take_common(ask->body, chat, error) && take_prompt(ask, chat, error));
+    return finish(ask, chat, chat && take_common(ask, chat, error) && take_prompt(ask, chat, error));
 }
 
 // --- vectors ------------------------------------------------------------------------------------------------------
@@ -272,7 +290,7 @@ static bool take_vectors(struct dialect_ask *ask, json_t *out, const char *name,
     for (size_t i = 0; i < json_array_size(texts); i++)
         if (!json_is_string(json_array_get(texts, i)))
             return dialect_wrong_type(error, name, "a string or an array of strings", json_array_get(texts, i));
-    dialect_log_ignored(ask->body, known, NULL, NULL);
+    dialect_note_ignored(&ask->ignored, ask->body, known, NULL, NULL);
     return take_model(ask->body, out, error) && dialect_set(out, "dimensions", dimensions) && take_texts(ask, out, texts);
 }
 

@@ -16,7 +16,6 @@ static const struct dialect_rename renamed[] = {{"max_completion_tokens", "max_o
                                                 {"response_format.json_schema.schema", "text.format.schema"},
                                                 {"response_format", "text.format"},
                                                 {"reasoning_effort", "reasoning.effort"},
-                                                {"verbosity", "text.verbosity"},
                                                 {"truncate_prompt_tokens", "truncation"},
                                                 {"messages", "input"},
                                                 {NULL, NULL}};

@@ -311,8 +311,8 @@ static bool take_format(struct ask *ask, json_t *chat)
 
     if (text && !json_text_is_object(text))
         return dialect_wrong_type(ask->error, "text", "an object", text);
-    if (!dialect_set(chat, "verbosity", dialect_member(text, "verbosity")))
-        return false;
+    if (dialect_member(text, "verbosity")) // a wish
+        api_ignored_add(&ask->given->ignored, "text.verbosity");
     if (!format || !schema_is_string(json_object_get(format, "type"), "json_schema"))
         return dialect_set(chat, "response_format", format);
     schema = json_object();
@@ -329,9 +329,7 @@ static bool take_others(struct ask *ask, json_t *chat)
     const json_t *body = ask->given->body, *most = dialect_member(body, "max_output_tokens");
     const json_t *reasoning = dialect_member(body, "reasoning"), *truncation = dialect_member(body, "truncation");
 
-    if (most && !json_is_integer(most))
-        return dialect_wrong_type(ask->error, "max_output_tokens", "an integer", most);
-    if (most && json_integer_value(most) < 1)
+    if (json_is_number(most) && json_number_value(most) < 1)
         return api_fail(ask->error, 400, "invalid_value", "max_output_tokens", "'max_output_tokens' must be at least 1");
     if (reasoning && !json_text_is_object(reasoning))
         return dialect_wrong_type(ask->error, "reasoning", "an object", reasoning);
@@ -446,7 +444,7 @@ bool dialect_responses_translate(struct dialect_ask *given, struct api_error *er
               take_format(&ask, chat) && take_others(&ask, chat) && put_messages(&ask, chat) && make_own(&ask);
 
     if (ok) {
-        dialect_log_ignored(given->body, read_fields, same_fields, dialect_sampling_fields);
+        dialect_note_ignored(&given->ignored, given->body, read_fields, same_fields, dialect_sampling_fields);
         given->chat = chat;
     } else {
         json_decref(chat);

@@ -334,6 +334,7 @@ enum status gateway_open(const struct gateway_config *config, struct gateway **o
     *out = NULL;
     if (!gateway)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    pthread_mutex_init(&gateway->ignored_lock, NULL);
     gateway->config = *config;
     const struct otlp_config traces = {.endpoint = config->otlp_endpoint, .service = "fastdecode-gateway"};
     gateway->created_s = clock_wall_us() / 1000000;
@@ -413,5 +414,6 @@ void gateway_close(struct gateway *gateway)
     keys_close(gateway->admin_keys);
     language_close(gateway->language);
     text_free(&gateway->openapi);
+    pthread_mutex_destroy(&gateway->ignored_lock);
     free(gateway);
 }

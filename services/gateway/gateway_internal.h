@@ -39,11 +39,14 @@ struct gateway {
     struct response_store *responses; // NULL: none are kept
     struct text openapi;              // the document, rendered once
     uint64_t created_s;
-    atomic_bool leaving;      // not ready, but accepts requests; relaxed: nothing else depends on it
-    atomic_bool draining;     // accepts no more requests; relaxed: nothing else depends on it
-    atomic_bool tick_pending; // relaxed: an error costs at worst one tick more or less
-    atomic_bool reload_asked; // relaxed: likewise
-    uint32_t ticks;           // watcher
+    atomic_bool leaving;          // not ready, but accepts requests; relaxed: nothing else depends on it
+    atomic_bool draining;         // accepts no more requests; relaxed: nothing else depends on it
+    atomic_bool tick_pending;     // relaxed: an error costs at worst one tick more or less
+    atomic_bool reload_asked;     // relaxed: likewise
+    uint32_t ticks;               // watcher
+    pthread_mutex_t ignored_lock; // of what follows
+    uint64_t ignored[256];        // hashes of the ignored fields that have been logged: each is once, and no more than these
+    uint32_t ignored_count;
 };
 
 // Callbacks of the HTTP server and the work pool. arg: the gateway.

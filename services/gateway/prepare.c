@@ -95,6 +95,8 @@ static bool check_lengths(const struct api_request *api, uint32_t context, struc
     wanted = api->max_tokens >= 0 ? (uint64_t)api->max_tokens : 1;
     if (longest + (api->max_tokens == 0 ? 0u : 1u) > context)
         return api_too_long(error, param, context, "", longest);
+    if (longest + wanted > context && api->caps)
+        wanted = context - longest;
     if (longest + wanted > context) {
         (void)api_fail(error, 400, "context_length_exceeded", "max_tokens",
                        "This model's maximum context length is %u tokens. However, you requested %llu tokens (%u in the %s, "
@@ -104,7 +106,7 @@ static bool check_lengths(const struct api_request *api, uint32_t context, struc
         return false;
     }
     if (api->max_tokens >= 0)
-        request->max_tokens = (uint32_t)api->max_tokens;
+        request->max_tokens = (uint32_t)MIN(wanted, (uint64_t)api->max_tokens);
     else if (api->kind == API_CHAT)
         request->max_tokens = context - longest;
     else

@@ -1,13 +1,13 @@
 // schema.c: see schema.h: the table of fields, and the rules between them.
 #include "services/gateway/schema.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/base/log.h"
 #include "services/gateway/schema_internal.h"
 
 enum read_kind { READ_CUSTOM, READ_BOOL, READ_INTEGER, READ_NUMBER, READ_STRING, READ_IGNORE };
@@ -42,7 +42,7 @@ static const struct field fields[] = {
     {"max_tokens", SCHEMA_ANSWERS, INTO(max_tokens), 0, 1e9, false, NULL},
     {"max_completion_tokens", SCHEMA_ANSWERS, INTO(max_completion_tokens), 0, 1e9, false, NULL},
     {"temperature", SCHEMA_ANSWERS, INTO(sampling.temperature), 0, 2, false, NULL},
-    {"top_p", SCHEMA_ANSWERS, INTO(sampling.top_p), 0, 1, true, NULL},
+    {"top_p", SCHEMA_ANSWERS, INTO(sampling.top_p), 0, 1, false, NULL},
     {"min_p", SCHEMA_ANSWERS, INTO(sampling.min_p), 0, 1, false, NULL},
     {"top_k", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_top_k},
     {"n", SCHEMA_ANSWERS, INTO(n), 1, API_MAX_CHOICES, false, NULL},
@@ -98,7 +98,7 @@ static const struct field fields[] = {
     {"truncate_prompt_tokens", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_truncation},
     {"include_stop_str_in_output", SCHEMA_ANSWERS, INTO(include_stop_str_in_output), 0, 0, false, NULL},
     {"suffix", API_COMPLETION, INTO(suffix), 0, 0, false, NULL},
-    {"best_of", SCHEMA_ANSWERS, INTO(best_of), 1, API_MAX_CHOICES, false, NULL},
+    {"best_of", SCHEMA_ANSWERS, INTO(best_of), 0, API_MAX_CHOICES, false, NULL},
     {"return_token_ids", SCHEMA_ANSWERS, INTO(return_token_ids), 0, 0, false, NULL},
     {"return_tokens_as_token_ids", SCHEMA_ANSWERS, INTO(return_tokens_as_token_ids), 0, 0, false, NULL},
     {"priority", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_priority},
@@ -119,6 +119,7 @@ static const struct field fields[] = {
     {"store", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"safety_identifier", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"prompt_cache_key", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
+    {"prompt_cache_retention", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"parallel_tool_calls", API_COMPLETION, READ_IGNORE, 0, 0, 0, false, NULL},
     {"prediction", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
 };
@@ -133,7 +134,6 @@ static const struct schema_refused refused[] = {
     {"web_search_options", SCHEMA_ANSWERS, NULL},
     {"reasoning_effort", API_COMPLETION, "none"},
     {"reasoning", SCHEMA_ANSWERS, NULL},
-    {"verbosity", SCHEMA_ANSWERS, "medium"},
     {"use_beam_search", SCHEMA_ANSWERS, NULL},
     {"length_penalty", SCHEMA_ANSWERS, "1"},
     {"logits_processors", SCHEMA_ANSWERS, NULL},
@@ -171,11 +171,12 @@ static bool read_service_tier(struct schema_run *run, const char *name, const js
 
 static bool read_seed(struct schema_run *run, const char *name, const json_t *value)
 {
-    if (!json_is_integer(value))
-        return schema_wrong_type(run, name, "an integer", value);
-    run->out->seed = json_integer_value(value);
     run->out->has_seed = true;
-    return true;
+    if (json_is_integer(value)) {
+        run->out->seed = json_integer_value(value); // all 64 bits
+        return true;
+    }
+    return schema_read_integer(run, name, value, -9e18, 9e18, &run->out->seed); // 42.0
 }
 
 // In completions it is the number of alternatives of a token, where true means one; in chats it is a switch.
@@ -215,11 +216,26 @@ static bool read_field(struct schema_run *run, const struct field *field, const 
     }
 }
 
+void api_ignored_add(struct api_ignored *ignored, const char *name)
+{
+    size_t length = strlen(ignored->names), begin = length, bytes = 0;
+    char clean[40];
+
+    for (; *name && bytes + 1 < sizeof clean; name++)
+        if (isalnum((unsigned char)*name) || strchr("_-.", *name))
+            clean[bytes++] = *name;
+    clean[bytes] = '\0';
+    if (bytes == 0 || length + 2 + bytes >= sizeof ignored->names)
+        return;
+    if (length > 0)
+        begin += 2, memcpy(ignored->names + length, ", ", 2);
+    memcpy(ignored->names + begin, clean, bytes + 1);
+}
+
 static bool read_object(struct schema_run *run, json_t *root)
 {
     const char *name;
     json_t *value;
-    uint32_t ignored = 0;
 
     json_object_foreach (root, name, value) {
         size_t i;
@@ -235,13 +251,9 @@ static bool read_object(struct schema_run *run, json_t *root)
         }
         if (!schema_check_refused(run, refused, ARRAY_COUNT(refused), name, value, &known))
             return false;
-        if (!known && ignored++ < API_MAX_LOGGED_FIELDS) {
-            char quoted[128];
-            log_info("API-FIELD-IGNORED", "field=%s", log_quote(quoted, sizeof quoted, name));
-        }
+        if (!known && !json_is_null(value))
+            api_ignored_add(&run->out->ignored, name);
     }
-    if (ignored > API_MAX_LOGGED_FIELDS) // a body holds a million names, and each would be a line
-        log_info("API-FIELDS-IGNORED", "more=%u", ignored - API_MAX_LOGGED_FIELDS);
     return true;
 }
 
@@ -272,6 +284,7 @@ static bool check_together(struct schema_run *run)
     struct api_request *out = run->out;
     struct api_error *error = run->error;
     bool has_messages = out->messages != NULL, has_prompt = out->prompts != NULL;
+    const char *most = out->max_completion_tokens >= 0 ? "max_completion_tokens" : "max_tokens";
 
     if (out->max_completion_tokens >= 0)
         out->max_tokens = out->max_completion_tokens; // the newer name counts if both are given
@@ -291,9 +304,8 @@ static bool check_together(struct schema_run *run)
         return api_fail(error, 400, "invalid_value", "top_logprobs", "'top_logprobs' needs 'logprobs' to be true");
     if (out->include_usage && !out->stream)
         return api_fail(error, 400, "invalid_value", "stream_options", "'stream_options' is only allowed with 'stream' true");
-    if (out->max_tokens == 0 && !out->echo && out->prompt_logprobs < 0)
-        return api_fail(error, 400, "invalid_value", "max_tokens",
-                        "'max_tokens' must be at least 1 unless 'echo' is true or 'prompt_logprobs' is given");
+    if (out->kind == API_CHAT && out->max_tokens == 0 && out->prompt_logprobs < 0) // a completion may be empty
+        return api_fail(error, 400, "invalid_value", most, "'%s' must be at least 1 unless 'prompt_logprobs' is given", most);
     if ((out->kind & SCHEMA_ANSWERS) && out->n * MAX(out->prompt_count, 1) > API_MAX_CHOICES)
         return api_fail(error, 400, "invalid_value", "n", "prompts times 'n' is %lld, at most %d are allowed in one request",
                         (long long)(out->n * out->prompt_count), API_MAX_CHOICES);

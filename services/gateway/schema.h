@@ -1,10 +1,10 @@
 // schema.h: turns JSON bodies into requests: types, ranges, defaults. No other file knows the API's field names.
 //
 // Every field of an endpoint is a row of a table. A row says how the field is read, or which neutral value it may have: any other
-// value is refused because it would change the answer. Unknown fields are ignored and logged, as clients of the official service
-// expect of a compatible server.
+// value is refused because it would change the answer. Unknown fields are ignored, as other
+// compatible servers do, and their names are kept for whoever asks: a misspelt one changes nothing, and that is to be seen.
 //
-// Pure: no thread, no clock, and no I/O except the log line. Safe from any thread.
+// Pure: no thread, no clock, no I/O. Safe from any thread.
 #ifndef FD_GATEWAY_SCHEMA_H
 #define FD_GATEWAY_SCHEMA_H
 
@@ -49,7 +49,7 @@ enum {
     API_MAX_DEPTH = 64,       // the deepest nesting in a body
     API_MAX_VALUES = 1 << 20, // the most values in a body
     API_DEFAULT_COMPLETION_TOKENS = 16,
-    API_MAX_LOGGED_FIELDS = 8, // the most ignored fields logged for one body
+    API_IGNORED_BYTES = 92, // of the names of a body's fields that are ignored
 };
 
 // What a request is checked against, and how it samples where it does not say.
@@ -123,6 +123,12 @@ struct api_bias {
     float bias;
 };
 
+// Fields of a body that are not known and ignored: "a, b", as many as there is room for. Characters that no field has are left out.
+struct api_ignored {
+    char names[API_IGNORED_BYTES];
+};
+void api_ignored_add(struct api_ignored *ignored, const char *name);
+
 // What only /v1/embeddings and /v1/rerank have. Inputs and documents are prompts.
 struct api_pool {
     bool base64, return_documents;
@@ -152,6 +158,7 @@ struct api_request {
     const char *chat_template;    // the name of one of the model's; NULL: not given
     bool parallel_tool_calls, include_reasoning;
     int64_t max_tokens;            // -1: not given
+    bool caps;                     // where max_tokens do not fit, as many as fit are taken. Of Ollama's form alone
     int64_t max_completion_tokens; // -1: not given; max_tokens is set to it
     Fastdecode__Sampling sampling; // fields that are passed on to the s-part unchanged; seed, logprobs and biases are set later
     int64_t n;
@@ -179,6 +186,7 @@ struct api_request {
     int64_t best_of;            // how many choices are made of a prompt, of which the n best are shown; at least n
     const char *suffix;         // the text that comes after the completion; NULL: none
     bool include_stop_str_in_output, continue_final_message, generation_prompt_asked, return_token_ids, return_tokens_as_token_ids;
+    struct api_ignored ignored;
     bool continuous_usage; // each chunk of a stream says the usage so far
 };
 

@@ -1,5 +1,6 @@
 // schema_sampling.c: fields of the sampler that are lists (tokens that end, are allowed, or break repetitions; words that are banned), and the
 // rules between them.
+#include <float.h>
 #include <stdlib.h>
 
 #include "common/base/checked.h"
@@ -87,6 +88,8 @@ bool schema_check_sampling(struct schema_run *run)
     sampling->min_tokens = (uint32_t)out->min_tokens;
     sampling->dry_allowed_length = (uint32_t)out->dry_allowed_length;
     sampling->dry_last_tokens = (uint32_t)MAX(out->dry_last_tokens, 0);
+    if (sampling->top_p == 0)
+        sampling->top_p = FLT_MIN; // the best token alone; to the mesh 0 is off
     if (sampling->typical_p == 1)
         sampling->typical_p = 0; // off, as for a mesh that does not know it
     return true;

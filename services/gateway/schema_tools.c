@@ -199,7 +199,7 @@ bool schema_read_chat_template(struct schema_run *run, const char *name, const j
 
 bool schema_read_reasoning_effort(struct schema_run *run, const char *name, const json_t *value)
 {
-    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
     size_t i;
 
     if (!json_is_string(value))
@@ -209,7 +209,7 @@ bool schema_read_reasoning_effort(struct schema_run *run, const char *name, cons
             break;
     if (i == ARRAY_COUNT(efforts))
         return api_fail(run->error, 400, "invalid_value", name,
-                        "'%s' must be 'none', 'minimal', 'low', 'medium', 'high' or 'xhigh'", name);
+                        "'%s' must be 'none', 'minimal', 'low', 'medium', 'high', 'xhigh' or 'max'", name);
     run->out->reasoning_effort = efforts[i];
     return true;
 }

@@ -319,6 +319,39 @@ static bool read_body(struct gateway *gateway, struct work *work, struct api_req
            (!work->grant.key || key_permits_model(work->grant.key, language_name(gateway->language), error));
 }
 
+// Logs a field the first time that a client sends it.
+static void log_ignored(struct gateway *gateway, const char *name)
+{
+    uint64_t hash = 14695981039346656037u; // FNV-1a
+    uint32_t i = 0;
+    bool is_new;
+
+    for (const char *at = name; *at; at++)
+        hash = (hash ^ (unsigned char)*at) * 1099511628211u;
+    pthread_mutex_lock(&gateway->ignored_lock);
+    while (i < gateway->ignored_count && gateway->ignored[i] != hash)
+        i++;
+    is_new = i == gateway->ignored_count && i < ARRAY_COUNT(gateway->ignored);
+    if (is_new)
+        gateway->ignored[gateway->ignored_count++] = hash;
+    pthread_mutex_unlock(&gateway->ignored_lock);
+    if (is_new)
+        log_info("API-FIELD-IGNORED", "field=%s", name);
+}
+
+// Names to the client what was ignored: nothing else says that a field is misspelt.
+static void tell_ignored(struct gateway *gateway, struct exchange *exchange, const struct api_ignored *ignored)
+{
+    struct api_ignored names = *ignored;
+    char *state = NULL;
+
+    if (!names.names[0])
+        return;
+    exchange_add_header(exchange, "x-ignored-fields", names.names);
+    for (const char *name = strtok_r(names.names, ", ", &state); name; name = strtok_r(NULL, ", ", &state))
+        log_ignored(gateway, name);
+}
+
 void work_run(void *arg, void *item)
 {
     struct gateway *gateway = arg;
@@ -337,6 +370,7 @@ void work_run(void *arg, void *item)
     } else if ((work->kind & API_MESH) && !check_class(gateway, work, &api, is_batch, &error)) {
         refuse(work->exchange, work->grant.key, &error);
     } else {
+        tell_ignored(gateway, work->exchange, &api.ignored);
         exchange_drop_body(work->exchange);
         if (work->kind & (API_TOKENIZE | API_DETOKENIZE) || (run && run->only_loads))
             answer_limits(work->exchange, work->grant.key);

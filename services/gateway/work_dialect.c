@@ -29,7 +29,10 @@ bool work_translate(struct gateway *gateway, struct exchange *exchange, const st
     ok = api_request_read(ask.kind, ask.chat, language_api_model(gateway->language), api, error);
     if (!ok)
         dialect_rename_field(dialect, error);
+    if (ok)
+        api->ignored = ask.ignored;
     if (ok && (ask.kind & API_MESH)) {
+        api->caps = ask.caps;
         api->pool.truncates = ask.truncates;
         api->pool.scales = ask.scales;
         *run = dialect_run_open(dialect, &ask);

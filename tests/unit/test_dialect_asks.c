@@ -135,7 +135,7 @@ static void test_messages_ask(void **state)
         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":9,\"response_format\":{\"type\":"
         "\"json_schema\",\"json_schema\":{\"schema\":{\"type\":\"object\"}}}%s}";
     char chat[512];
-    snprintf(chat, sizeof chat, formed, ",\"reasoning_effort\":\"xhigh\"");
+    snprintf(chat, sizeof chat, formed, ",\"reasoning_effort\":\"max\"");
     expect_chat(
         &dialect_messages,
         "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"output_config\":{\"effort\":\"max\",\"format\":{"
