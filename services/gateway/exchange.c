@@ -19,6 +19,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "services/gateway/dialect.h"
+#include "services/gateway/http_framing.h"
 #include "services/gateway/http_internal.h"
 
 enum {
@@ -33,14 +34,19 @@ enum {
 // Of exchanges without a connection: nobody reads their answers slowly.
 static struct http_totals local_totals = {.max_unsent_bytes = UINT64_MAX};
 
-struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *path)
+struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *target)
 {
     struct exchange *exchange = calloc(1, sizeof *exchange);
+    struct http_target parts;
 
     if (!exchange)
         return NULL;
-    exchange->path = strdup(path);
-    if (!exchange->path) {
+    exchange->bad_target = !http_framing_split_target(method, target, &parts);
+    exchange->path = strdup(parts.path);
+    exchange->host = parts.host ? strndup(parts.host, parts.host_bytes) : NULL;
+    if (!exchange->path || !exchange->host != !parts.host) {
+        free(exchange->path);
+        free(exchange->host);
         free(exchange);
         return NULL;
     }
@@ -175,7 +181,7 @@ bool exchange_is_from_this_host(struct exchange *exchange)
         is_passed_on = is_passed_on || MHD_lookup_connection_value(exchange->connection, MHD_HEADER_KIND, of_proxies[i]);
     if (exchange->connection)
         host = MHD_lookup_connection_value(exchange->connection, MHD_HEADER_KIND, "Host");
-    is_passed_on = is_passed_on || (host && !is_local_host(host));
+    is_passed_on = is_passed_on || (host && !is_local_host(host)) || (exchange->host && !is_local_host(exchange->host));
     pthread_mutex_unlock(&exchange->mutex);
     return exchange->note.client_is_loopback && !is_passed_on;
 }

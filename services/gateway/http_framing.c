@@ -102,6 +102,22 @@ bool http_framing_is_certain(struct MHD_Connection *connection, const char *meth
     return framing.coding_count == 0 || strcmp(version, MHD_HTTP_VERSION_1_0) != 0; // HTTP/1.0 has no codings
 }
 
+bool http_framing_split_target(const char *method, const char *target, struct http_target *out)
+{
+    const char *host = strncasecmp(target, "http://", 7) == 0    ? target + 7
+                       : strncasecmp(target, "https://", 8) == 0 ? target + 8
+                                                                 : NULL;
+
+    *out = (struct http_target){.path = target};
+    if (!host)
+        return true;
+    const size_t bytes = strcspn(host, "/");
+    if (bytes == 0 || memchr(host, '@', bytes))
+        return false;
+    *out = (struct http_target){host[bytes] ? host + bytes : strcmp(method, "OPTIONS") == 0 ? "*" : "/", host, bytes};
+    return true;
+}
+
 bool http_framing_has_trailers(struct MHD_Connection *connection)
 {
     return MHD_get_connection_values(connection, MHD_FOOTER_KIND, NULL, NULL) > 0;

@@ -19,4 +19,15 @@ bool http_framing_has_trailers(struct MHD_Connection *connection);
 // Decodes %XX in place and returns the length; a text with %00 stays as it is, so that no path ends there. For MHD_OPTION_UNESCAPE_CALLBACK.
 size_t http_framing_unescape(void *arg, struct MHD_Connection *connection, char *text);
 
+// What a request asks for. Borrowed from the target.
+struct http_target {
+    const char *path;
+    const char *host; // NULL: the target is a path; not terminated
+    size_t host_bytes;
+};
+
+// Splits a target, which is a path, a whole URL (as to a proxy, RFC 9112 3.2.2), or "*" of OPTIONS. False: it is a URL without a host, or
+// with a user's name; *out then has the target as its path.
+bool http_framing_split_target(const char *method, const char *target, struct http_target *out);
+
 #endif

@@ -26,6 +26,8 @@ struct exchange {
     // the request: written by the polling thread before handle is called
     char method[8];
     char *path;
+    char *host;      // of the request's target, where it is a whole URL; NULL: it is a path
+    bool bad_target; // it is neither
     char request_id[EXCHANGE_ID_BYTES];
     uint64_t start_us;
     uint64_t watch_id;
@@ -87,7 +89,7 @@ enum MHD_Result http_on_access(void *arg, struct MHD_Connection *connection, con
 void http_on_completed(void *arg, struct MHD_Connection *connection, void **context, enum MHD_RequestTerminationCode code);
 
 // Returns a new exchange with one reference, or NULL when out of memory.
-struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *path);
+struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *target);
 // Offers bytes of the body to the exchange's sink. *left: how many it did not take, for which the connection is suspended. Returns false if
 // the client has left. Polling thread.
 bool exchange_pour(struct exchange *exchange, const char *data, size_t bytes, size_t *left);

@@ -212,6 +212,12 @@ static enum MHD_Result begin(struct http_server *server, struct exchange *exchan
         exchange->handled = true;
         return exchange_advance(exchange, true, server->config.cors_origin);
     }
+    if (exchange->bad_target) {
+        api_fail(&error, 400, "bad_framing", NULL, "the request's target is a URL without a host, or with a user's name");
+        respond_error(exchange, &error);
+        exchange->handled = true;
+        return exchange_advance(exchange, true, server->config.cors_origin);
+    }
     if (is_crowded(server, connection)) {
         api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many connections from this address");
         error.retry_after_s = 1;

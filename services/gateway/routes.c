@@ -127,6 +127,15 @@ static void answer_preflight(struct exchange *exchange)
     exchange_respond(exchange, 204, NULL, &body);
 }
 
+// Of the server as a whole.
+static void answer_options(struct exchange *exchange)
+{
+    struct text body = {0};
+
+    exchange_add_header(exchange, "Allow", "GET, HEAD, POST, DELETE, OPTIONS");
+    exchange_respond(exchange, 204, NULL, &body);
+}
+
 // Opens the span of a request for the API: probes, metrics and pages have none.
 static void open_span(struct gateway *gateway, struct exchange *exchange, const struct route *route)
 {
@@ -220,6 +229,10 @@ static void check(struct gateway *gateway, uint32_t at, struct exchange *exchang
         exchange_add_header(exchange, exchange_dialect(exchange)->id_header, exchange_request_id(exchange));
     if (gateway->config.cors_origin && strcmp(method, "OPTIONS") == 0) {
         answer_preflight(exchange);
+        return;
+    }
+    if (strcmp(method, "OPTIONS") == 0 && strcmp(exchange_path(exchange), "*") == 0) {
+        answer_options(exchange);
         return;
     }
     if (!route) {

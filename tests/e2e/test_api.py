@@ -1,10 +1,11 @@
 """The API of a running mesh: what answers look like, whole and streamed, and that they agree with each other."""
 import json
 import math
+from urllib.parse import urlsplit
 
 import pytest
 
-from api_client import call, connect, events, post, server  # noqa: F401 (a fixture)
+from api_client import call, connect, events, post, raw_socket, server  # noqa: F401 (a fixture)
 
 C, H = "/v1/completions", "/v1/chat/completions"
 SEA = {"model": "default", "prompt": "The sea is", "max_tokens": 12, "temperature": 0}
@@ -250,3 +251,18 @@ def test_metrics(server):
     assert len(families) == len(set(families))
     for name, kind in (("kv_pages", "gauge"), ("place_up", "gauge"), ("place_lost_total", "counter")):
         assert f"# TYPE fastdecode_{name} {kind}\n" in text
+
+
+@pytest.mark.parametrize("method,target,status,part", [
+    ("GET", "http://{host}/v1/models", 200, '"object":"list"'), ("GET", "HTTP://{host}/v1/models?x=1", 200, '"object":"list"'),
+    ("GET", "https://elsewhere.example:1/health", 200, "ok"), ("GET", "http://{host}/nowhere", 404, "unknown path"), ("PUT", "http://{host}/v1/models", 405, "only GET"),
+    ("GET", "http:///v1/models", 400, "without a host"), ("GET", "http://user@{host}/v1/models", 400, "user's name"), ("GET", "ftp://{host}/v1/models", 404, "unknown path"),
+    ("OPTIONS", "*", 204, ""), ("OPTIONS", "http://{host}", 204, ""), ("GET", "*", 404, "unknown path"), ("GET", "http://{host}", 200, "<html")])
+def test_targets(server, method, target, status, part):
+    """A target may be a whole URL, as to a proxy (RFC 9112, 3.2.2): its host stands for the header's."""
+    host = urlsplit(server.url).netloc
+    with raw_socket(server) as connection:
+        connection.sendall(f"{method} {target.format(host=host)} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    assert answer.startswith(f"HTTP/1.1 {status} ") and part in answer, answer
+    assert status != 204 or "Allow: GET, HEAD, POST" in answer

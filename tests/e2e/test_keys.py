@@ -191,6 +191,9 @@ def test_metrics_and_the_mesh_are_for_this_machine_or_for_a_key(start_mesh, tmp_
         with socket.create_connection(("127.0.0.1", int(mesh.url.rpartition(":")[2]))) as plain:  # says no host
             plain.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
             assert plain.makefile("rb").readline().split()[1] == b"200"
+        with socket.create_connection(("127.0.0.1", int(mesh.url.rpartition(":")[2]))) as whole:
+            whole.sendall(f"GET http://evil.example{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            assert whole.makefile("rb").readline().split()[1] == b"401", "the target's host counts"
     keys = tmp_path / "keys"
     right, api = make_key(keys, "prometheus"), make_key(tmp_path / "api", "somebody")
     mesh = start_mesh("--admin-key-file", keys, "--api-key-file", tmp_path / "api", "--admin-listen", "127.0.0.1:0")
