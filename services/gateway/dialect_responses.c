@@ -311,3 +311,11 @@ const struct dialect dialect_responses = {.id_prefix = "resp_",
                                           .whole = whole,
                                           .refuse = refuse,
                                           .free_own = dialect_responses_free_own};
+
+static void tokens(uint32_t count, struct text *out)
+{
+    text_format(out, "{\"object\":\"response.input_tokens\",\"input_tokens\":%u}\n", count);
+}
+
+const struct dialect dialect_count_responses = {
+    .id_prefix = "", .renamed = renamed, .translate = dialect_responses_translate, .refuse = refuse, .tokens = tokens};

@@ -199,8 +199,9 @@ static bool take_input(struct ask *ask)
     size_t i, count = json_array_size(input);
     json_t *message;
 
-    if (!input)
-        return dialect_missing(ask->error, "input");
+    if (!input) // what is counted may be the instructions alone
+        return (ask->given->kind == API_TOKENIZE && dialect_member(ask->given->body, "instructions")) ||
+               dialect_missing(ask->error, "input");
     if (json_is_string(input))
         return dialect_add_message(ask->messages, "user", json_incref((json_t *)(uintptr_t)input), &message);
     if (!json_is_array(input))
@@ -441,7 +442,8 @@ bool dialect_responses_translate(struct dialect_ask *given, struct api_error *er
     struct ask ask = {.given = given, .error = error};
     json_t *chat = json_object();
     bool ok = chat && check_refused(&ask) && take_previous(&ask) && take_input(&ask) && take_tools(&ask, chat) &&
-              take_format(&ask, chat) && take_others(&ask, chat) && put_messages(&ask, chat) && make_own(&ask);
+              take_format(&ask, chat) && take_others(&ask, chat) && put_messages(&ask, chat) &&
+              (given->kind == API_TOKENIZE || make_own(&ask));
 
     if (ok) {
         dialect_note_ignored(&given->ignored, given->body, read_fields, same_fields, dialect_sampling_fields);

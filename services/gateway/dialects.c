@@ -11,6 +11,7 @@ static const struct {
     const struct dialect *dialect;
 } paths[] = {
     {"/v1/responses", &dialect_responses},
+    {"/v1/responses/input_tokens", &dialect_count_responses},
     {"/v1/messages", &dialect_messages},
     {"/v1/messages/count_tokens", &dialect_count_tokens},
     {"/v1/messages/", &dialect_messages},

@@ -4,8 +4,8 @@
 
 #include "services/gateway/dialect.h"
 
-extern const struct dialect dialect_responses, dialect_messages, dialect_count_tokens, dialect_ollama_chat, dialect_ollama_generate,
-    dialect_ollama_embed, dialect_ollama_embeddings, dialect_ollama_other;
+extern const struct dialect dialect_responses, dialect_count_responses, dialect_messages, dialect_count_tokens, dialect_ollama_chat,
+    dialect_ollama_generate, dialect_ollama_embed, dialect_ollama_embeddings, dialect_ollama_other;
 
 // Returns the dialect of a path, or NULL: OpenAI's chats and completions, and all that has no form of its own.
 const struct dialect *dialect_of_path(const char *path);

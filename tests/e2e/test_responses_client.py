@@ -2,7 +2,7 @@
 import openai
 import pytest
 
-from api_client import post
+from api_client import call, post
 from conftest import seconds
 
 pytestmark = pytest.mark.sanitizer
@@ -82,16 +82,53 @@ def test_a_conversation(client, mesh):
 def test_kept_and_removed(client):
     reply = ask(client)
     assert client.responses.retrieve(reply.id) == reply
-    with pytest.raises(openai.NotFoundError, match="unknown path"):
-        client.responses.input_items.list(reply.id)
+    with pytest.raises(openai.BadRequestError, match="Cannot cancel a synchronous response"):
+        client.responses.cancel(reply.id)
     client.responses.delete(reply.id)
-    for gone in (lambda: client.responses.retrieve(reply.id), lambda: client.responses.delete(reply.id),
+    for gone in (lambda: client.responses.retrieve(reply.id), lambda: client.responses.delete(reply.id), lambda: client.responses.cancel(reply.id),
+                 lambda: client.responses.input_items.list(reply.id),
                  lambda: ask(client, previous_response_id=reply.id)):
         with pytest.raises(openai.NotFoundError):
             gone()
     quiet = ask(client, store=False)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(quiet.id)
+
+
+TOOL = {"type": "function", "name": "add", "description": "Adds", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}, "strict": False}
+CALLS = [{"role": "user", "content": [{"type": "input_text", "text": "1+1?"}]}, {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+         {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 1}'}, {"type": "function_call_output", "call_id": "c1", "output": "2"}]
+
+
+def test_input_items(client):
+    """What was asked, with what came before: newest first, in pages."""
+    first = ask(client, CALLS, tools=[TOOL])
+    second = ask(client, "And now?", previous_response_id=first.id)
+    items = list(client.responses.input_items.list(second.id, order="asc"))
+    assert [item.type for item in items] == ["message", "reasoning", "function_call", "function_call_output", "message", "message"]
+    assert items[0].content[0].text == "1+1?" and items[1].content[0].text == "hm" and (items[2].name, items[2].arguments) == ("add", '{"a": 1}')
+    assert (items[3].call_id, items[3].output) == ("c1", "2") and items[4].role == "assistant" and items[4].content[0].text == first.output_text
+    assert items[5].role == "user" and len({item.id for item in items}) == 6
+    page = client.responses.input_items.list(second.id, limit=4)
+    assert page.has_more and [item.id for item in page.data] == [item.id for item in items[:1:-1]]
+    assert [item.id for item in client.responses.input_items.list(second.id, limit=4)] == [item.id for item in items[::-1]]  # the client turns the page
+    for wrong in ({"limit": 0}, {"limit": 101}, {"order": "up"}, {"after": "msg_0"}):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.responses.input_items.list(second.id, **wrong)
+        assert caught.value.param == next(iter(wrong))
+
+
+def test_input_tokens(client, mesh):
+    """The same body, counted and not answered."""
+    path = "/v1/responses/input_tokens"
+    for fields in ({"input": "Say hello."}, {"input": CALLS, "tools": [TOOL], "instructions": "Be brief."}, {"input": "x", "reasoning": {"effort": "low"}},
+                   {"input": "And now?", "previous_response_id": ask(client).id}):
+        wanted = client.responses.create(model="default", max_output_tokens=1, **fields).usage.input_tokens
+        assert post(mesh, path, {"model": "default", **fields}) == {"object": "response.input_tokens", "input_tokens": wanted}, fields
+    assert post(mesh, path, {"instructions": "Be brief."})["input_tokens"] > 0
+    assert post(mesh, path, {"model": "default"}, 400)["error"]["param"] == "input"
+    assert post(mesh, path, {"model": "gpt-17", "input": "x"}, 404)["error"]["code"] == "model_not_found"
+    assert call(mesh, "GET", path)[0] == 405
 
 
 def test_limits_and_owners(start_mesh, tmp_path):
