@@ -270,7 +270,7 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
         language_stream_finish(choice->text_stream, &tail);
         if (choice->answer) {
             (void)choice_answer_push(choice, tail.data, tail.bytes);
-            choice_answer_finish(choice);
+            choice_answer_finish(choice, strcmp(finish_reason, "length") == 0);
         } else {
             take_content(choice, tail.data, tail.bytes);
         }

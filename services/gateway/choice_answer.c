@@ -25,6 +25,7 @@ struct choice_answer {
     struct shown_answer shown;
     struct text delta; // scratch
     bool failed;
+    bool drops_content; // what comes is the beginning of a call that is cut off
 };
 
 // --- of a request ---------------------------------------------------------------------------------------------------------
@@ -37,6 +38,7 @@ void request_set_notation(const struct api_request *api, const struct language *
     request->notation = language_notation(language, api);
     request->include_reasoning = api->include_reasoning;
     request->one_call = !api->parallel_tool_calls || api->tool_choice == API_TOOLS_NAMED;
+    request->must_call = calls && (api->tool_choice == API_TOOLS_REQUIRED || api->tool_choice == API_TOOLS_NAMED);
     request->tools = calls ? json_incref(api->tools) : NULL;
 }
 
@@ -126,7 +128,7 @@ static void take(void *arg, const struct answer_event *event)
 
     switch (event->kind) {
     case ANSWER_CONTENT:
-        if (choice->stop.matched < 0)
+        if (choice->stop.matched < 0 && !choice->answer->drops_content)
             choice->answer->take_content(choice, event->bytes, event->count);
         break;
     case ANSWER_REASONING:
@@ -196,7 +198,15 @@ bool choice_answer_push_unit(struct choice *choice, const char *name, size_t byt
     return is_good(choice->answer);
 }
 
-void choice_answer_finish(struct choice *choice) { answer_finish(choice->answer->parser); }
+void choice_answer_finish(struct choice *choice, bool cut_off)
+{
+    const struct request *request = choice->request;
+    const bool called = choice->answer->shown.call_count > 0 && !answer_has_channels(request->notation.family);
+
+    choice->answer->drops_content = cut_off && (request->must_call || called);
+    answer_finish(choice->answer->parser);
+}
+
 bool choice_answer_is_reasoning(const struct choice *choice) { return answer_is_reasoning(choice->answer->parser); }
 bool choice_answer_is_done(const struct choice *choice) { return choice->answer && answer_is_done(choice->answer->parser); }
 bool choice_answer_has_calls(const struct choice *choice) { return choice->answer && choice->answer->shown.call_count > 0; }

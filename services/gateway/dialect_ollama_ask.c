@@ -282,7 +282,7 @@ static bool take_vectors(struct dialect_ask *ask, json_t *out, const char *name,
 
     if (truncate && !json_is_boolean(truncate))
         return dialect_wrong_type(error, "truncate", "a boolean", truncate);
-    if (given && !json_is_object(given)) // what they may say of vectors is how the model is loaded
+    if (given && !json_text_is_object(given)) // what they may say of vectors is how the model is loaded
         return dialect_wrong_type(error, "options", "an object", given);
     ask->truncates = !json_is_false(truncate);
     if (json_is_integer(dimensions) && json_integer_value(dimensions) == 0)

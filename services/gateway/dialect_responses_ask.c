@@ -7,6 +7,7 @@
 //   input: reasoning             reasoning_content of the assistant's message that follows
 //   input: function_call         a call in the assistant's message before it, or in one of its own
 //   input: function_call_output  a message of the tool
+//   input: item_reference        that item of a response that is kept
 //
 // The conversation is kept without the instructions, which are those of one request only.
 #include <stdio.h>
@@ -57,7 +58,11 @@ struct ask {
     struct api_error *error;
     json_t *messages;        // of the conversation
     const json_t *reasoning; // of the assistant's message to come; NULL: none
+    json_t *held;            // responses that items were found in; NULL: none
+    uint32_t references;
 };
+
+enum { REFERENCES_MOST = 64 };
 
 // --- items of the input -------------------------------------------------------------------------------------------
 // The parts of a content as parts of a chat's.
@@ -172,6 +177,56 @@ static bool take_reasoning(struct ask *ask, const json_t *item)
     return true;
 }
 
+static bool take_item(struct ask *ask, size_t index, const json_t *item);
+
+// Returns an item of a kept response by its id, rs_7f…_0: the middle is the response's. *response: what holds it, to be released. NULL: there is
+// no such item.
+static const json_t *find_item(struct ask *ask, const char *id, json_t **response)
+{
+    const char *begin = strchr(id, '_'), *end = strrchr(id, '_');
+    char name[DIALECT_ID_BYTES];
+    struct text kept = {0};
+
+    *response = NULL;
+    if (!begin || begin == end || (size_t)(end - begin) + sizeof "resp" > sizeof name || !ask->given->store)
+        return NULL;
+    snprintf(name, sizeof name, "resp%.*s", (int)(end - begin), begin);
+    if (response_store_answer(ask->given->store, ask->given->tenant, name, clock_now_us(), &kept) && !kept.failed)
+        *response = json_loadb(kept.data, kept.bytes, JSON_ALLOW_NUL, NULL);
+    text_free(&kept);
+    const json_t *items = json_object_get(*response, "output");
+    for (size_t i = 0; i < json_array_size(items); i++)
+        if (schema_is_string(json_object_get(json_array_get(items, i), "id"), id))
+            return json_array_get(items, i);
+    return NULL;
+}
+
+// Each may be as large as an answer, so not many are looked up.
+static bool take_reference(struct ask *ask, size_t index, const char *where, const json_t *item)
+{
+    const json_t *id, *found;
+    json_t *response = NULL;
+    bool ok;
+
+    if (!need_string(ask, where, item, "id", &id))
+        return false;
+    if (++ask->references > REFERENCES_MOST)
+        return api_fail(ask->error, 400, "invalid_value", where, "'input' refers to more than %d items", REFERENCES_MOST);
+    found = schema_has_zero(id) ? NULL : find_item(ask, json_string_value(id), &response);
+    if (!found) {
+        json_decref(response);
+        return api_fail(
+            ask->error, 404, "not_found", where,
+            "'%s' refers to an item that is not there: its response was not stored, has been deleted, or was kept for long "
+            "enough",
+            where);
+    }
+    ok = take_item(ask, index, found);
+    ask->held = ask->held ? ask->held : json_array(); // what was read of it may be needed for the next item
+    ok = ask->held && json_array_append_new(ask->held, response) == 0 && ok;
+    return ok;
+}
+
 static bool take_item(struct ask *ask, size_t index, const json_t *item)
 {
     const json_t *type = dialect_member(item, "type");
@@ -180,6 +235,8 @@ static bool take_item(struct ask *ask, size_t index, const json_t *item)
     snprintf(where, sizeof where, "input[%zu]", index);
     if (!json_text_is_object(item))
         return dialect_wrong_type(ask->error, where, "an object", item);
+    if (!type && !dialect_member(item, "role") && dialect_member(item, "id"))
+        return take_reference(ask, index, where, item);
     if (!type || schema_is_string(type, "message"))
         return take_message(ask, where, item);
     if (schema_is_string(type, "function_call"))
@@ -188,9 +245,13 @@ static bool take_item(struct ask *ask, size_t index, const json_t *item)
         return take_output(ask, where, item);
     if (schema_is_string(type, "reasoning"))
         return take_reasoning(ask, item);
-    return api_fail(ask->error, 400, "unsupported_content", where,
-                    "'%s': only items of type 'message', 'function_call', 'function_call_output' and 'reasoning' are supported",
-                    where);
+    if (schema_is_string(type, "item_reference"))
+        return take_reference(ask, index, where, item);
+    return api_fail(
+        ask->error, 400, "unsupported_content", where,
+        "'%s': only items of type 'message', 'function_call', 'function_call_output', 'reasoning' and 'item_reference' are "
+        "supported",
+        where);
 }
 
 static bool take_input(struct ask *ask)
@@ -275,6 +336,33 @@ static bool check_refused(struct ask *ask)
     return !metadata || json_text_is_object(metadata) || dialect_wrong_type(ask->error, "metadata", "an object", metadata);
 }
 
+// A chat's names functions one level deeper.
+static json_t *allowed_tools(const json_t *choice)
+{
+    const json_t *tools = json_object_get(choice, "tools");
+    json_t *named = json_array();
+    bool ok = named != NULL;
+
+    for (size_t i = 0; i < json_array_size(tools); i++)
+        ok = ok && dialect_add_new(named, dialect_function(json_array_get(tools, i), "parameters"));
+    if (!ok)
+        json_decref(named);
+    return ok ? json_pack("{s:s,s:{s:O?,s:o}}", "type", "allowed_tools", "allowed_tools", "mode", json_object_get(choice, "mode"),
+                          "tools", named)
+              : NULL;
+}
+
+static bool take_tool_choice(json_t *chat, const json_t *choice)
+{
+    const json_t *type = json_object_get(choice, "type");
+
+    if (schema_is_string(type, "function"))
+        return dialect_set_new(chat, "tool_choice", dialect_function(choice, "parameters"));
+    if (schema_is_string(type, "allowed_tools"))
+        return dialect_set_new(chat, "tool_choice", allowed_tools(choice));
+    return dialect_set(chat, "tool_choice", choice);
+}
+
 static bool take_tools(struct ask *ask, json_t *chat)
 {
     const json_t *tools = dialect_member(ask->given->body, "tools"), *choice = dialect_member(ask->given->body, "tool_choice");
@@ -295,11 +383,7 @@ static bool take_tools(struct ask *ask, json_t *chat)
     }
     ok = ok && dialect_set(chat, "tools", out);
     json_decref(out);
-    if (!ok || !choice)
-        return ok;
-    if (json_text_is_object(choice) && schema_is_string(json_object_get(choice, "type"), "function"))
-        return dialect_set_new(chat, "tool_choice", dialect_function(choice, "parameters"));
-    return dialect_set(chat, "tool_choice", choice);
+    return ok && (!choice || take_tool_choice(chat, choice));
 }
 
 // text.format is a chat's response_format, whose schema is one level deeper.
@@ -455,5 +539,6 @@ bool dialect_responses_translate(struct dialect_ask *given, struct api_error *er
         given->own = NULL;
     }
     json_decref(ask.messages);
+    json_decref(ask.held);
     return ok;
 }

@@ -115,7 +115,7 @@ struct request {
     uint32_t prompt_tops; // alternatives that are kept of each token of the prompts
     struct request_shown shown;
     struct language_notation notation; // of the answers
-    bool reasoning_is_open, include_reasoning, one_call;
+    bool reasoning_is_open, include_reasoning, one_call, must_call;
     struct json_t *tools;           // owned; NULL: none may be called
     Fastdecode__Sampling sampling;  // owns its lists, but for end_token; its bias entries point into bias_items
     struct packed_grammar *grammar; // of sampling; NULL: none
@@ -224,7 +224,8 @@ void choice_answer_close(struct choice *choice);
 // Takes text, or a control token by its name. What is content goes on to the stop strings. False: no memory.
 bool choice_answer_push(struct choice *choice, const char *text, size_t bytes);
 bool choice_answer_push_unit(struct choice *choice, const char *name, size_t bytes);
-void choice_answer_finish(struct choice *choice);
+// cut_off: its length ended it, perhaps within a call whose name is not known yet: where calls were made, or had to be, that is no content.
+void choice_answer_finish(struct choice *choice, bool cut_off);
 bool choice_answer_is_reasoning(const struct choice *choice);
 // Returns whether the answer ends here: the one call that was allowed is over.
 bool choice_answer_is_done(const struct choice *choice);

@@ -153,7 +153,9 @@ struct api_request {
     struct json_t *tools, *documents; // in root
     struct json_t *variables;         // owned: chat_template_kwargs and reasoning_effort
     enum api_tool_choice tool_choice;
-    const char *tool_name;        // of API_TOOLS_NAMED
+    const char *tool_name; // of API_TOOLS_NAMED
+    const struct json_t
+        *allowed; // in root: the functions of `tools` that may be called; NULL: all. Others are taken out of `tools`
     const char *reasoning_effort; // static; NULL: not given
     const char *chat_template;    // the name of one of the model's; NULL: not given
     bool parallel_tool_calls, include_reasoning;

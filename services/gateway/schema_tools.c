@@ -95,6 +95,25 @@ bool schema_read_tools(struct schema_run *run, const char *name, const json_t *v
 }
 
 // --- which of them --------------------------------------------------------------------------------------------------------
+// {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": ...}}]}}
+static bool read_allowed(struct schema_run *run, const json_t *value)
+{
+    static const char where[] = "tool_choice.allowed_tools";
+    const json_t *mode = json_object_get(value, "mode"), *tools = json_object_get(value, "tools");
+
+    if (!json_text_is_object(value))
+        return schema_wrong_type(run, where, "an object", value);
+    if (!schema_is_string(mode, "auto") && !schema_is_string(mode, "required"))
+        return api_fail(run->error, 400, "invalid_value", "tool_choice.allowed_tools.mode",
+                        "'%s.mode' must be 'auto' or 'required'", where);
+    if (!json_is_array(tools) || json_array_size(tools) == 0)
+        return api_fail(run->error, 400, "invalid_value", "tool_choice.allowed_tools.tools",
+                        "'%s.tools' must be an array that names at least one of 'tools'", where);
+    run->out->tool_choice = schema_is_string(mode, "required") ? API_TOOLS_REQUIRED : API_TOOLS_AUTO;
+    run->out->allowed = tools;
+    return true;
+}
+
 bool schema_read_tool_choice(struct schema_run *run, const char *name, const json_t *value)
 {
     static const char *const words[] = {[API_TOOLS_AUTO] = "auto", [API_TOOLS_NONE] = "none", [API_TOOLS_REQUIRED] = "required"};
@@ -111,8 +130,11 @@ bool schema_read_tool_choice(struct schema_run *run, const char *name, const jso
                         "'%s' must be 'auto', 'none', 'required' or an object that names a function", name);
     if (!json_text_is_object(value))
         return schema_wrong_type(run, name, "a string or an object that names a function", value);
+    if (schema_is_string(type, "allowed_tools"))
+        return read_allowed(run, json_object_get(value, "allowed_tools"));
     if (!schema_is_string(type, "function"))
-        return api_fail(run->error, 400, "unsupported_parameter", "tool_choice.type", "'tool_choice.type' must be 'function'");
+        return api_fail(run->error, 400, "unsupported_parameter", "tool_choice.type",
+                        "'tool_choice.type' must be 'function' or 'allowed_tools'");
     if (!json_text_is_object(function))
         return api_fail(run->error, 400, "missing_required_parameter", "tool_choice.function",
                         "'tool_choice.function' must be an object with the 'name' of a function");
@@ -137,11 +159,46 @@ bool schema_read_functions(struct schema_run *run, const char *name, const json_
                     name, calls ? "tool_choice" : "tools");
 }
 
+static bool names_tool(const json_t *named, const json_t *tool)
+{
+    const char *name = tool_name(named);
+
+    return name && json_string_length(json_object_get(json_object_get(named, "function"), "name")) == strlen(name) &&
+           strcmp(name, tool_name(tool)) == 0;
+}
+
+// The model is told of the functions that it may call, and so calls no others.
+static bool keep_allowed(struct schema_run *run)
+{
+    struct api_request *out = run->out;
+    const size_t count = json_array_size(out->allowed);
+
+    if (!out->tools)
+        return api_fail(run->error, 400, "invalid_value", "tool_choice", "'tool_choice' needs 'tools'");
+    for (size_t i = 0, j; i < count; i++) {
+        for (j = 0; j < json_array_size(out->tools) && !names_tool(json_array_get(out->allowed, i), json_array_get(out->tools, j));)
+            j++;
+        if (j == json_array_size(out->tools))
+            return api_fail(run->error, 400, "invalid_value", "tool_choice.allowed_tools.tools",
+                            "'tool_choice.allowed_tools.tools[%zu]' is none of 'tools'", i);
+    }
+    for (size_t j = json_array_size(out->tools); j-- > 0;) {
+        bool allowed = false;
+        for (size_t i = 0; i < count && !allowed; i++)
+            allowed = names_tool(json_array_get(out->allowed, i), json_array_get(out->tools, j));
+        if (!allowed)
+            json_array_remove(out->tools, j);
+    }
+    return true;
+}
+
 bool schema_check_tools(struct schema_run *run)
 {
     const struct api_request *out = run->out;
     size_t i;
 
+    if (out->allowed && !keep_allowed(run))
+        return false;
     if (out->tool_choice != API_TOOLS_REQUIRED && out->tool_choice != API_TOOLS_NAMED)
         return true;
     if (!out->tools)
@@ -186,7 +243,7 @@ bool schema_read_template_variables(struct schema_run *run, const char *name, co
 bool schema_read_chat_template(struct schema_run *run, const char *name, const json_t *value)
 {
     if (json_is_false(value) || (json_is_string(value) && json_string_length(value) == 0) ||
-        (json_is_array(value) && !json_array_size(value)) || (json_is_object(value) && !json_object_size(value)))
+        (json_is_array(value) && !json_array_size(value)) || (json_text_is_object(value) && !json_object_size(value)))
         return true; // changes nothing
     if (!json_is_string(value))
         return schema_wrong_type(run, name, "the name of a chat template", value);

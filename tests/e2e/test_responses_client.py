@@ -95,6 +95,18 @@ def test_kept_and_removed(client):
         client.responses.retrieve(quiet.id)
 
 
+def test_references_to_items(client):
+    """An item of a kept response may be named instead of sent."""
+    first = ask(client)
+    sent = ask(client, [*HELLO, {"role": "assistant", "content": first.output_text}, {"role": "user", "content": "And now?"}])
+    for reference in ({"type": "item_reference", "id": first.output[0].id}, {"id": first.output[0].id}):
+        named = ask(client, [*HELLO, reference, {"role": "user", "content": "And now?"}])
+        assert (named.output_text, named.usage.input_tokens) == (sent.output_text, sent.usage.input_tokens)
+    for wrong in ("msg_1", "msg_" + "0" * 32 + "_0", first.output[0].id[:-1] + "7", "_", "x" * 1000):
+        with pytest.raises(openai.NotFoundError, match="not there"):
+            ask(client, [{"type": "item_reference", "id": wrong}])
+
+
 TOOL = {"type": "function", "name": "add", "description": "Adds", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}, "strict": False}
 CALLS = [{"role": "user", "content": [{"type": "input_text", "text": "1+1?"}]}, {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
          {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 1}'}, {"type": "function_call_output", "call_id": "c1", "output": "2"}]

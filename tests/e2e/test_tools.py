@@ -199,6 +199,32 @@ def test_cut_off(qwen):
     assert ask(qwen, CALL, max_tokens=6)["message"]["content"].startswith("<tool_call>")  # not known to be a call yet
 
 
+@pytest.mark.parametrize("fields", [{"tool_choice": "required"}, {}], ids=["required", "auto"])
+def test_cut_off_in_a_second_call(qwen, fields):
+    """What there is of a call whose name is not known is no content: not behind other calls, nor where there is nothing but calls; in all forms."""
+    most = len(qwen.ids(CALL + "\n")) + 5
+    choice = ask(qwen, CALL + "\n" + CALL, max_tokens=most, **fields)
+    assert choice["finish_reason"] == "length" and choice["message"]["content"] is None and calls_of(choice["message"]) == BOTH[:1]
+    qwen.answer(CALL + "\n" + CALL)
+    streamed, reason = joined(chunk for chunk in events(qwen, H, {"messages": ASK, **LIMIT, "max_tokens": most, **fields}) if chunk != "[DONE]")
+    assert reason == "length" and not streamed["content"] and calls_of(streamed) == BOTH[:1]
+    tools = [{"name": one["function"]["name"], "input_schema": one["function"]["parameters"]} for one in TOOLS]
+    qwen.answer(CALL + "\n" + CALL)
+    blocks = post(qwen, "/v1/messages", {"messages": ASK, "tools": tools, "max_tokens": most, **({"tool_choice": {"type": "any"}} if fields else {})})["content"]
+    assert [block["type"] for block in blocks] == ["tool_use"]
+    if fields:
+        assert not ask(qwen, CALL, max_tokens=6, **fields)["message"]["content"]
+
+
+def test_allowed_tools(qwen):
+    """The model is told of those that it may call; with the mode "required" it must call one of them."""
+    for mode, forced in (("auto", False), ("required", True)):
+        allowed = {"mode": mode, "tools": [{"type": "function", "function": {"name": "get_weather"}}]}
+        choice = ask(qwen, CALL, tool_choice={"type": "allowed_tools", "allowed_tools": allowed})
+        assert calls_of(choice["message"]) == BOTH[:1] and "get_weather" in qwen.prompt() and "search" not in qwen.prompt()
+        assert (SAMPLING_GRAMMAR in decode(last(qwen.scheduler.requests[-1], 3))) == forced
+
+
 def test_stop_strings_are_of_the_content(qwen):
     choice = ask(qwen, "<think>STOP</think>Well, STOP here. " + CALL, stop=["STOP"])
     assert choice["message"]["reasoning_content"] == "STOP" and choice["message"]["content"] == "Well, "

@@ -81,7 +81,15 @@ static void test_responses_ask(void **state)
     expect_refused(d, "{}", "input", "required");
     expect_refused(d, "{\"input\":5}", "input", "not an integer");
     expect_refused(d, "{\"input\":[5]}", "input[0]", "an object");
-    expect_refused(d, "{\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]}", "input[0]", "only items of type");
+    expect_chat(
+        d,
+        "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":"
+        "\"required\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]}}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+        "\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"required\",\"tools\":[{\"type\":\"function\","
+        "\"function\":{\"name\":\"f\"}}]}}}");
+    expect_refused(d, "{\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]}", "input[0]", "is not there");
+    expect_refused(d, "{\"input\":[{\"type\":\"item_reference\"}]}", "input[0].id", "required");
     expect_refused(d, "{\"input\":[{\"role\":\"user\"}]}", "input[0].content", "required");
     expect_refused(d, "{\"input\":[{\"content\":\"x\"}]}", "input[0].role", "required");
     expect_refused(d, "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}", "input[0].content[0]",
