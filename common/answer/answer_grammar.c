@@ -149,8 +149,9 @@ static uint32_t text_up_to(const struct maker *maker, const char *mark)
 // --- arguments ------------------------------------------------------------------------------------------------------------
 static struct grammar_schema_options options_of(const struct maker *maker)
 {
-    return (struct grammar_schema_options){
-        .space = GRAMMAR_SPACE_ONE, .closed_by_default = !maker->options->open_objects, .is_strict = maker->is_strict};
+    return (struct grammar_schema_options){.space = GRAMMAR_SPACE_ONE,
+                                           .closed_by_default = maker->is_strict || !maker->options->open_objects,
+                                           .is_strict = maker->is_strict};
 }
 
 // A part of the function's parameters as JSON.

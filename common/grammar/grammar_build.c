@@ -323,6 +323,13 @@ uint32_t grammar_add_anchor(struct grammar_builder *builder, uint32_t symbol)
     return add_node(builder, (struct grammar_node){.kind = NODE_ANCHOR, .at = symbol});
 }
 
+uint32_t grammar_add_look_anchor(struct grammar_builder *builder, const uint32_t nodes[3])
+{
+    const uint32_t at = builder->children.count;
+
+    return push(builder, &builder->children, nodes, 3) ? grammar_add_anchor(builder, GRAMMAR_LOOK + at) : GRAMMAR_NODE_NOTHING;
+}
+
 /* --- rules ------------------------------------------------------------------------------------------------------------ */
 
 uint32_t grammar_rule(struct grammar_builder *builder, const char *name)

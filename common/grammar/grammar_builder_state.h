@@ -16,7 +16,7 @@ enum grammar_node_kind {
     NODE_REPEAT,   // of node `at`, min to max times
     NODE_CALL,     // of rule `at`
     NODE_REGULAR,  // the automaton regulars[at]
-    NODE_ANCHOR,   // of a regular expression; at: GRAMMAR_AT_START or GRAMMAR_AT_END
+    NODE_ANCHOR,   // of a regular expression; at: GRAMMAR_AT_START or one of the symbols behind it
 };
 
 enum {
@@ -26,6 +26,9 @@ enum {
     // Symbols of anchors, which are above those of all rules. They are gone before anything is compiled.
     GRAMMAR_AT_START = 1 << 20,
     GRAMMAR_AT_END,
+    GRAMMAR_BEHIND_WORD,  // behind a character of \w
+    GRAMMAR_BEHIND_OTHER, // behind none
+    GRAMMAR_LOOK, // + i: what comes is in children[i] at the start, [i + 1] behind another character, [i + 2] behind one of \w
     // While parts are put together, an automaton may be larger than what is left in the end.
     GRAMMAR_DRAFT_STATES = 2 * GRAMMAR_MAX_STATES,
     GRAMMAR_DRAFT_ARCS = 2 * GRAMMAR_MAX_EDGES,
@@ -84,7 +87,8 @@ static inline struct grammar_fsa *grammar_regular_of(const struct grammar_builde
 
 // Adds a node that matches what a sealed, trimmed automaton without calls accepts, and takes it over, whatever happens: it is empty afterwards.
 uint32_t grammar_add_regular(struct grammar_builder *builder, struct grammar_fsa *fsa);
-// Adds ^ or $, of which grammar_settle_anchors() makes something that can be compiled.
+// Adds an anchor, of which grammar_settle_anchors() makes something that can be compiled.
 uint32_t grammar_add_anchor(struct grammar_builder *builder, uint32_t symbol);
+uint32_t grammar_add_look_anchor(struct grammar_builder *builder, const uint32_t nodes[3]);
 
 #endif

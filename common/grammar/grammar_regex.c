@@ -1,7 +1,7 @@
 // grammar_regex.c: see grammar_add_regex() in grammar_text.h: a regular expression by recursive descent.
 //
-//     either   = sequence { "|" sequence }            group = "(" [ "?:" | "?<" name ">" | "?P<" name ">" ] either ")"
-//     sequence = { atom [ quantifier [ "?" ] ] }      atom  = character | "." | escape | class | group | "^" | "$"
+//     either   = sequence { "|" sequence }            group = "(" [ "?:" | "?=" | "?!" | "?<" name ">" | "?P<" name ">" ] either ")"
+//     sequence = { atom [ quantifier [ "?" ] ] }      atom  = character | "." | escape | class | group | "^" | "$" | "\\b" | "\\B"
 //
 // That a quantifier is lazy makes no difference to which texts match. "{", "}" and "]" that cannot be anything else stand for themselves, as in browsers.
 #include "common/grammar/grammar_parser.h"
@@ -173,6 +173,33 @@ static uint32_t one_char(struct regex *regex, uint32_t code)
 
 /* --- what is made of them ------------------------------------------------------------------------------------------------------ */
 
+static uint32_t parse_anchor(struct regex *regex, uint32_t symbol)
+{
+    regex->has_anchors = true;
+    return grammar_add_anchor(regex->parser.builder, symbol);
+}
+
+static uint32_t add_look(struct regex *regex, uint32_t node, bool is_negative)
+{
+    regex->has_anchors = true;
+    return grammar_add_look(regex->parser.builder, node, is_negative);
+}
+
+// \b is a place between a character of \w and none, \B any other.
+static uint32_t parse_boundary(struct regex *regex, bool is_boundary)
+{
+    struct grammar_builder *builder = regex->parser.builder;
+    uint32_t options[2], parts[2];
+
+    for (int behind = 0; behind < 2; behind++) {
+        add_ranges(regex, word_ranges, ARRAY_COUNT(word_ranges), false);
+        parts[0] = parse_anchor(regex, behind ? GRAMMAR_BEHIND_WORD : GRAMMAR_BEHIND_OTHER);
+        parts[1] = add_look(regex, grammar_parser_take_class(&regex->parser, false), behind == is_boundary);
+        options[behind] = grammar_sequence(builder, parts, 2);
+    }
+    return grammar_either(builder, options, 2);
+}
+
 static uint32_t parse_escape(struct regex *regex, size_t at)
 {
     struct grammar_parser *parser = &regex->parser;
@@ -181,7 +208,7 @@ static uint32_t parse_escape(struct regex *regex, size_t at)
     if (add_class_escape(regex, letter))
         return grammar_parser_take_class(parser, false);
     if (letter == 'b' || letter == 'B')
-        return grammar_parser_fail(parser, STATUS_UNIMPLEMENTED, at, "word boundaries are not supported");
+        return parse_boundary(regex, letter == 'b');
     if (letter == 'k' || (letter >= '1' && letter <= '9'))
         return grammar_parser_fail(parser, STATUS_UNIMPLEMENTED, at, "back references are not supported");
     return one_char(regex, parse_char_escape(regex, letter, at));
@@ -191,12 +218,14 @@ static uint32_t parse_escape(struct regex *regex, size_t at)
 static uint32_t parse_group(struct regex *regex, size_t at)
 {
     struct grammar_parser *parser = &regex->parser;
+    const bool is_negative = grammar_parser_skip(parser, "?!"), looks = is_negative || grammar_parser_skip(parser, "?=");
     uint32_t node;
 
-    if (grammar_parser_skip(parser, "?=") || grammar_parser_skip(parser, "?!") || grammar_parser_skip(parser, "?<=") ||
-        grammar_parser_skip(parser, "?<!"))
-        return grammar_parser_fail(parser, STATUS_UNIMPLEMENTED, at, "look-around is not supported");
-    if (grammar_parser_skip(parser, "?<") || grammar_parser_skip(parser, "?P<")) {
+    if (grammar_parser_skip(parser, "?<=") || grammar_parser_skip(parser, "?<!"))
+        return grammar_parser_fail(parser, STATUS_UNIMPLEMENTED, at, "look-behind is not supported");
+    if (looks)
+        ;
+    else if (grammar_parser_skip(parser, "?<") || grammar_parser_skip(parser, "?P<")) {
         while (!grammar_parser_skip(parser, ">"))
             if (grammar_parser_next(parser) == GRAMMAR_TEXT_END)
                 return grammar_parser_fail(parser, STATUS_INVALID_ARGUMENT, at, "the group's name has no end");
@@ -208,13 +237,7 @@ static uint32_t parse_group(struct regex *regex, size_t at)
     parser->nesting--;
     if (!grammar_parser_skip(parser, ")"))
         return grammar_parser_fail(parser, STATUS_INVALID_ARGUMENT, at, "the group has no end");
-    return node;
-}
-
-static uint32_t parse_anchor(struct regex *regex, uint32_t symbol)
-{
-    regex->has_anchors = true;
-    return grammar_add_anchor(regex->parser.builder, symbol);
+    return looks ? add_look(regex, node, is_negative) : node;
 }
 
 static uint32_t parse_atom(struct regex *regex)

@@ -19,7 +19,7 @@ static uint64_t work_left(struct grammar_builder *builder)
     return 0;
 }
 
-static bool check_fsa(struct grammar_builder *builder, struct grammar_fsa *fsa)
+bool grammar_check_fsa(struct grammar_builder *builder, struct grammar_fsa *fsa)
 {
     struct error error;
 
@@ -49,7 +49,7 @@ bool grammar_regular_fsa(struct grammar_builder *builder, uint32_t node, struct 
     if (is_known) {
         grammar_emit(builder, node, uses, out);
         grammar_fsa_trim(out);
-        is_known = check_fsa(builder, out);
+        is_known = grammar_check_fsa(builder, out);
     }
     free(uses);
     return is_known;
@@ -66,7 +66,7 @@ static bool deterministic_fsa(struct grammar_builder *builder, uint32_t node, st
     grammar_determinize(&fsa, GRAMMAR_MAX_REGULAR_STATES, &left, out);
     builder->work += work - left;
     grammar_fsa_free(&fsa);
-    return check_fsa(builder, out);
+    return grammar_check_fsa(builder, out);
 }
 
 /* --- pairs of states -------------------------------------------------------------------------------------------------------- */
@@ -156,7 +156,7 @@ static uint32_t combine(struct grammar_builder *builder, uint32_t node_a, uint32
     if (deterministic_fsa(builder, node_b, &b)) {
         multiply(&a, &b, is_difference, &out);
         builder->work += out.arc_count;
-        if (check_fsa(builder, &out)) {
+        if (grammar_check_fsa(builder, &out)) {
             grammar_minimize(&out);
             node = grammar_add_regular(builder, &out);
         }
@@ -190,47 +190,4 @@ uint32_t grammar_text_before(struct grammar_builder *builder, const char *marker
     with[0] = with[2] = any;
     with[1] = grammar_text(builder, marker);
     return grammar_without(builder, any, grammar_sequence(builder, with, 3));
-}
-
-/* --- anchors ------------------------------------------------------------------------------------------------------------------ */
-
-// What has been read so far. The anchors become symbols, and a text is right if none of those at the start comes after a byte, and none of
-// those at the end before one. The product with that is taken, and then anchors read nothing.
-enum anchor_phase { NOTHING_READ, END_AT_ONCE, BYTES_READ, END_READ, PHASES, NO_PHASE };
-
-static enum anchor_phase phase_after(enum anchor_phase phase, const struct grammar_arc *arc)
-{
-    static const enum anchor_phase after_start[] = {NOTHING_READ, END_AT_ONCE, NO_PHASE, NO_PHASE};
-    static const enum anchor_phase after_end[] = {END_AT_ONCE, END_AT_ONCE, END_READ, END_READ};
-    static const enum anchor_phase after_byte[] = {BYTES_READ, NO_PHASE, BYTES_READ, NO_PHASE};
-
-    if (arc->first == GRAMMAR_JUMP)
-        return phase;
-    return arc->first == GRAMMAR_AT_START ? after_start[phase]
-           : arc->first == GRAMMAR_AT_END ? after_end[phase]
-                                          : after_byte[phase];
-}
-
-uint32_t grammar_settle_anchors(struct grammar_builder *builder, uint32_t node)
-{
-    struct grammar_fsa fsa, out = {.max_states = GRAMMAR_DRAFT_STATES, .max_arcs = GRAMMAR_DRAFT_ARCS};
-
-    if (!grammar_regular_fsa(builder, node, &fsa))
-        return GRAMMAR_NODE_NOTHING;
-    for (uint32_t s = 0; s < fsa.state_count * PHASES && !out.failure; s++)
-        grammar_fsa_add_state(&out, fsa.accepts[s / PHASES]);
-    for (uint32_t a = 0; a < fsa.arc_count; a++)
-        for (uint32_t phase = 0; phase < PHASES; phase++) {
-            const struct grammar_arc *arc = &fsa.arcs[a];
-            enum anchor_phase next = phase_after((enum anchor_phase)phase, arc);
-            uint32_t first = arc->first < GRAMMAR_CALL ? arc->first : (uint32_t)GRAMMAR_JUMP;
-            if (next != NO_PHASE)
-                grammar_fsa_add_arc(&out, arc->from * PHASES + phase, first, first == GRAMMAR_JUMP ? first : arc->last,
-                                    arc->to * PHASES + next);
-        }
-    out.start = fsa.start * PHASES;
-    grammar_fsa_free(&fsa);
-    if (grammar_fsa_seal(&out))
-        grammar_fsa_trim(&out);
-    return check_fsa(builder, &out) ? grammar_add_regular(builder, &out) : (uint32_t)GRAMMAR_NODE_NOTHING;
 }

@@ -23,7 +23,8 @@ enum grammar_space {
 struct grammar_schema_options {
     enum grammar_space space;
     bool closed_by_default; // objects that name properties and say nothing of others take none
-    bool is_strict;         // OpenAI's: closes those with an empty `properties`, too
+    // OpenAI's: where closed, those with an empty `properties` are, too; and what cannot be guaranteed (uniqueItems of free texts) is refused, not ignored.
+    bool is_strict;
 };
 
 // Adds the texts of a schema; `schema` is true, false or an object, and is only borrowed for the call. Returns its node.

@@ -1,9 +1,11 @@
-// grammar_schema_array.c: arrays: items by position, by number, and by what one of them must be (contains).
+// grammar_schema_array.c: arrays: items by position, by number, by what one of them must be (contains), and by which there were (uniqueItems).
+#include <math.h>
 #include <string.h>
 
+#include "common/grammar/grammar_builder_state.h"
 #include "common/grammar/grammar_schema_internal.h"
 
-enum { MAX_GRID = 1 << 10 };
+enum { MAX_GRID = 1 << 10, MAX_UNIQUE = 10, MAX_UNIQUE_SETS = 1 << 13, MAX_INTEGER = 1 << 30 };
 
 // The list of a leaf's first items; NULL: none. `items` was that list before 2020.
 static const json_t *prefix_of(const struct jschema *schema, uint32_t entry)
@@ -189,6 +191,174 @@ static uint32_t items_with_contains(const struct array *array)
     return tail(&grid, 0, 0);
 }
 
+// --- unique ----------------------------------------------------------------------------------------------------------------
+
+// Items that differ, where there are few values: a rule for each set of them that has been written says what may follow. Its size is the next
+// item's position.
+struct choice_of_items {
+    const struct array *array;
+    const json_t *values[MAX_UNIQUE];
+    uint32_t count;
+    uint32_t *nodes;         // [position][count] of a value at a position; nothing: it may not be there
+    bool counts[MAX_UNIQUE]; // whether a value is one that `contains` counts
+    uint64_t min_found, max_found;
+    uint32_t tails[1 << MAX_UNIQUE]; // by set, once made
+    bool is_made[1 << MAX_UNIQUE];
+};
+
+static bool add_value(struct choice_of_items *choice, const json_t *value)
+{
+    for (uint32_t i = 0; i < choice->count; i++)
+        if (jschema_is_same(choice->values[i], value))
+            return true;
+    if (choice->count == MAX_UNIQUE)
+        return false;
+    choice->values[choice->count++] = value;
+    return true;
+}
+
+// Adds the integers of a range. Returns false if they are too many.
+static bool add_range(struct jschema *schema, struct choice_of_items *choice, const struct jschema_form *form)
+{
+    const json_t *low = form->min.is_set ? jschema_get(schema, form->min.entry, form->min.keyword) : NULL;
+    const json_t *high = form->max.is_set ? jschema_get(schema, form->max.entry, form->max.keyword) : NULL;
+    const double first = low ? ceil(json_number_value(low)) : 0, last = high ? floor(json_number_value(high)) : 0;
+
+    if (!low || !high || fabs(first) > MAX_INTEGER || last - first >= MAX_UNIQUE)
+        return false;
+    for (json_int_t value = (json_int_t)first; (double)value <= last; value++) {
+        json_t *made = json_integer(value);
+        if (json_array_append_new(schema->made, made) != 0 || !add_value(choice, made))
+            return false;
+    }
+    return true;
+}
+
+// Adds what a variant may be, or more. Returns false if that is too much, or not scalars.
+static bool add_values_of(struct jschema *schema, struct choice_of_items *choice, const struct jschema_form *form)
+{
+    const uint32_t types = form->types;
+
+    for (uint32_t i = 0; i < form->value_count; i++)
+        if (!add_value(choice, form->values[i]))
+            return false;
+    if (form->has_values)
+        return true;
+    if (types & ~(uint32_t)(JSCHEMA_NULL | JSCHEMA_BOOLEAN | JSCHEMA_INTEGER))
+        return false;
+    return (!(types & JSCHEMA_NULL) || add_value(choice, json_null())) &&
+           (!(types & JSCHEMA_BOOLEAN) || (add_value(choice, json_true()) && add_value(choice, json_false()))) &&
+           (!(types & JSCHEMA_INTEGER) || add_range(schema, choice, form));
+}
+
+// The node of one value at a position; `extra` as for item_with().
+static uint32_t value_at(struct choice_of_items *choice, uint64_t position, uint32_t only, uint32_t extra)
+{
+    struct jschema *schema = choice->array->schema;
+    const struct jschema_set item = item_with(schema, choice->array->form, position, extra);
+    uint32_t *ids = jschema_take(schema, item.count + 1u, sizeof *ids);
+
+    if (!ids)
+        return schema->nothing;
+    if (item.count)
+        memcpy(ids, item.ids, item.count * sizeof *ids);
+    ids[item.count] = only;
+    return schema->compile(schema, (struct jschema_set){item.count + 1, ids});
+}
+
+// Finds what each value is at each position, and whether `contains` counts it.
+static void read_positions(struct choice_of_items *choice)
+{
+    const struct array *array = choice->array;
+    struct jschema *schema = array->schema;
+    uint32_t wanted = JSCHEMA_NONE;
+
+    choice->nodes = jschema_take(schema, (array->prefix_count + 1u) * (choice->count + 1u), sizeof *choice->nodes);
+    if (array->form->contains)
+        wanted = jschema_entry_of(schema, jschema_get(schema, array->form->contains, "contains"));
+    for (uint32_t v = 0; choice->nodes && v < choice->count && !jschema_failed(schema); v++) {
+        const uint32_t only =
+            jschema_make(schema, json_pack("{s:O}", "const", choice->values[v]), array->form->unique, "uniqueItems");
+        for (uint32_t p = 0; only && p <= array->prefix_count; p++) {
+            const uint32_t node = value_at(choice, p, only, JSCHEMA_TRUE);
+            choice->nodes[p * choice->count + v] = jschema_rule(schema, "item", node);
+            if (wanted != JSCHEMA_NONE && !choice->counts[v])
+                choice->counts[v] = value_at(choice, p, only, wanted) != schema->nothing;
+        }
+    }
+}
+
+// Returns false if the items may have more than few values.
+static bool read_values(struct choice_of_items *choice)
+{
+    const struct array *array = choice->array;
+    struct jschema *schema = array->schema;
+
+    for (uint32_t p = 0; p <= array->prefix_count && p < array->max; p++) {
+        struct jschema_variants variants = jschema_flatten(schema, jschema_item(schema, array->form, p));
+        for (uint32_t i = 0; i < variants.count && !jschema_failed(schema); i++) {
+            struct jschema_form form = jschema_merge(schema, variants.sets[i]);
+            if (!add_values_of(schema, choice, &form))
+                return false;
+        }
+    }
+    return !jschema_failed(schema);
+}
+
+static uint32_t behind_set(struct choice_of_items *choice, uint32_t set)
+{
+    const struct array *array = choice->array;
+    struct jschema *schema = array->schema;
+    uint32_t options[MAX_UNIQUE] = {0}, size = 0, node;
+    uint64_t found = 0;
+
+    if (choice->is_made[set] || jschema_failed(schema))
+        return choice->tails[set];
+    for (uint32_t v = 0; v < choice->count; v++) {
+        size += set >> v & 1;
+        found += (set >> v & 1) && choice->counts[v];
+    }
+    for (uint32_t v = 0; v < choice->count && size < array->max; v++) {
+        const uint32_t position = size < array->prefix_count ? size : array->prefix_count;
+        if (!(set >> v & 1) && found + choice->counts[v] <= choice->max_found)
+            options[v] = JSCHEMA_SEQUENCE(schema, choice->nodes[position * choice->count + v], behind_set(choice, set | 1u << v));
+    }
+    node = grammar_either(schema->builder, options, choice->count);
+    if (size > 0)
+        node = JSCHEMA_SEQUENCE(schema, array->comma, node);
+    if (size >= array->min && found >= choice->min_found)
+        node = jschema_optional(schema, node);
+    choice->tails[set] = node <= GRAMMAR_NODE_EMPTY ? node : jschema_rule(schema, "items", node);
+    choice->is_made[set] = true;
+    return choice->tails[set];
+}
+
+// Writes items that differ. Returns false if they may have more than few values, which is an error only where the options are strict.
+static bool write_unique(const struct array *array, uint32_t *items)
+{
+    struct jschema *schema = array->schema;
+    const uint32_t entry = array->form->contains;
+    struct choice_of_items *choice = jschema_take(schema, 1, sizeof *choice);
+
+    if (!choice)
+        return false;
+    choice->array = array;
+    choice->min_found = entry ? jschema_count(schema, entry, "minContains", 1) : 0;
+    choice->max_found = entry ? jschema_count(schema, entry, "maxContains", UINT64_MAX) : UINT64_MAX;
+    if (read_values(choice) && schema->unique_sets + (1u << choice->count) <= MAX_UNIQUE_SETS) {
+        schema->unique_sets += 1u << choice->count;
+        read_positions(choice);
+        *items = behind_set(choice, 0);
+        return true;
+    }
+    if (schema->options->is_strict)
+        jschema_fail(
+            schema, array->form->unique, "uniqueItems", STATUS_UNIMPLEMENTED,
+            "a grammar cannot tell whether items are equal unless they have at most %d values, in few arrays: leave it out, or strict",
+            MAX_UNIQUE);
+    return false;
+}
+
 // --- all together ------------------------------------------------------------------------------------------------------------
 
 static bool has_array_keyword(struct jschema *schema, const struct jschema_form *form)
@@ -231,12 +401,9 @@ uint32_t jschema_array(struct jschema *schema, const struct jschema_form *form)
     read_items(&array);
     if (jschema_failed(schema) || array.min > array.max)
         return schema->nothing;
-    if (form->unique && array.max > 1)
-        return jschema_fail(
-            schema, form->unique, "uniqueItems", STATUS_UNIMPLEMENTED,
-            "a grammar cannot tell whether items are equal: leave it out, or use an object with a property for each");
     array.comma = JSCHEMA_SEQUENCE(schema, grammar_text(builder, ","), jschema_space(schema, ','));
-    items = form->contains ? items_with_contains(&array) : items_of(&array);
+    if (!form->unique || array.max <= 1 || !write_unique(&array, &items))
+        items = form->contains ? items_with_contains(&array) : items_of(&array);
     return JSCHEMA_SEQUENCE(schema, grammar_text(builder, "["), jschema_space(schema, '{'), items, jschema_space(schema, '}'),
                             grammar_text(builder, "]"));
 }

@@ -5,8 +5,7 @@
 
 #include "common/grammar/grammar_schema_internal.h"
 
-// Whether a scalar is the same value: 1 and 1.0 are.
-static bool is_same(const json_t *a, const json_t *b)
+bool jschema_is_same(const json_t *a, const json_t *b)
 {
     if (json_text_is_number(a) && json_text_is_number(b)) {
         struct jschema_decimal left = jschema_decimal_of(a), right = jschema_decimal_of(b);
@@ -28,7 +27,7 @@ static void merge_values(struct jschema *schema, struct jschema_form *form, cons
     for (size_t i = 0; i < count; i++) {
         bool is_there = !form->has_values;
         for (uint32_t k = 0; k < form->value_count && !is_there; k++)
-            is_there = is_same(values[i], form->values[k]);
+            is_there = jschema_is_same(values[i], form->values[k]);
         if (is_there)
             kept[kept_count++] = values[i];
     }

@@ -92,7 +92,7 @@ struct jschema {
     uint32_t slot_count;
     struct jschema_named *resources, *anchors;
     uint32_t resource_count, resource_capacity, anchor_count, anchor_capacity;
-    uint32_t work, operations, depth, runs;
+    uint32_t work, operations, depth, runs, unique_sets; // unique_sets: of items that differ, in all arrays
     struct jschema_memo *memo;
     uint32_t nothing; // the node of what has no text
     uint32_t any_value, any_string, any_character, any_object, any_array, any_number, any_integer, line; // nodes; 0: not made yet
@@ -199,6 +199,7 @@ struct jschema_form {
     uint32_t contains, unique; // the entry that has the keyword, 0: none
 };
 struct jschema_form jschema_merge(struct jschema *schema, struct jschema_set variant);
+bool jschema_is_same(const json_t *a, const json_t *b); // whether a scalar is the same value: 1 and 1.0 are
 bool jschema_has_term(const struct jschema_form *form, const char *keyword);
 bool jschema_requires(const struct jschema_form *form, const char *key);
 

@@ -103,9 +103,8 @@ struct jschema_keys jschema_keys_of(struct jschema *schema, const struct jschema
     }
     for (uint32_t i = 0; i < form->required_count; i++)
         declare(schema, &keys, form->required[i], &capacity);
-    keys.is_closed =
-        !says_others &&
-        (schema->options->is_strict ? has_properties : schema->options->closed_by_default && is_named && !says_patterns);
+    keys.is_closed = schema->options->closed_by_default && !says_others &&
+                     (schema->options->is_strict ? has_properties : is_named && !says_patterns);
     read_names(schema, &keys);
     return keys;
 }

@@ -7,7 +7,8 @@
 
 #include "common/grammar/grammar_build.h"
 
-// Adds what the regular expression matches: ECMA-262's syntax without what is not regular (back references, look-around but for ^ and $).
+// Adds what the regular expression matches: ECMA-262's syntax without what is not regular (back references) and
+// without look-behind.
 // anchored: the whole text must match, as vLLM's structured_outputs.regex wants; otherwise anywhere in it, as JSON Schema's
 // `pattern` wants, with ^ and $ where they stand.
 uint32_t grammar_add_regex(struct grammar_builder *builder, const char *regex, size_t length, bool anchored);

@@ -53,7 +53,7 @@ static uint32_t add_form(struct grammar_builder *builder, const struct api_form 
         .space = form->space == API_SPACE_NONE    ? GRAMMAR_SPACE_NONE
                  : form->space == API_SPACE_LINES ? GRAMMAR_SPACE_LINES
                                                   : GRAMMAR_SPACE_ONE,
-        .closed_by_default = !form->open_objects,
+        .closed_by_default = form->is_strict || !form->open_objects,
         .is_strict = form->is_strict,
     };
 

@@ -2,7 +2,7 @@
 """What becomes of a folder of JSON Schemas with instances, as MaskBench has them (github.com/guidance-ai/jsonschemabench, maskbench/data):
 each file is {"schema": ..., "tests": [{"valid": true, "data": ...}, ...]}.
 
-    tests/bench/schema_files.py FOLDER [--closed] [--any-order] [--list FILE]
+    tests/bench/schema_files.py FOLDER [--closed] [--ignore] [--any-order] [--list FILE]
 
 A schema passes if it compiles and its grammar takes the valid instances and none of the others; one without instances passes if it compiles. Needs
 build/tests/e2e/schema_texts (`make programs`) and the packages of `make venv`. Run by hand: nothing here downloads anything.
@@ -86,12 +86,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("--closed", action="store_true", help="objects with properties that say nothing of others take none")
+    parser.add_argument("--ignore", action="store_true", help="pass over what cannot be guaranteed, as requests without strict do")
     parser.add_argument("--any-order", action="store_true", help="the keys of small objects may come in any order")
     parser.add_argument("--list", metavar="FILE", help="write each schema's result there, one a line")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
     paths = sorted(os.path.join(args.folder, name) for name in os.listdir(args.folder) if name.endswith(".json"))
-    options = {"closed": True} if args.closed else {}
+    options = {"closed": args.closed, "strict": not args.ignore}
     if args.any_order:
         options["any_order"] = True
     with concurrent.futures.ProcessPoolExecutor(args.jobs) as pool:

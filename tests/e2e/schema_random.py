@@ -9,7 +9,7 @@ COUNTS = ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "ma
 BOUNDS = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]
 KEYWORDS = ["type", "type", "type", "enum", "const", *BOUNDS, "multipleOf", *COUNTS, "pattern", "items", "prefixItems", "contains", "properties", "properties",
             "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "dependentRequired", "dependentSchemas", "allOf",
-            "anyOf", "oneOf", "not", "if", "$ref"]
+            "anyOf", "oneOf", "not", "if", "$ref", "uniqueItems"]
 
 
 class Maker:
@@ -72,4 +72,5 @@ class Maker:
                 "propertyNames": lambda: choice([{"maxLength": 1}, {"pattern": "^a"}, {"enum": ["a", "b"]}, self.sub(depth)]),
                 "dependentRequired": lambda: {choice(KEYS): [choice(KEYS)]},
                 "dependentSchemas": lambda: {choice(KEYS): self.sub(depth)},
+                "uniqueItems": lambda: some(0, 3) > 0,
                 "$ref": lambda: "#/$defs/" + choice("xyz")}[keyword]()

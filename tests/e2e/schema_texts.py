@@ -20,10 +20,10 @@ class Texts:
         command = [os.path.join(BUILD, "tests", "e2e", "schema_texts"), *([MODEL] if with_model else [])]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def ask(self, schema, accept=(), random=0, seed=1, space="none", **options):
-        """What a schema's grammar takes and makes up. schema: a value, or its JSON text. options: closed, strict: booleans."""
+    def ask(self, schema, accept=(), random=0, seed=1, space="none", strict=True, **options):
+        """What a schema's grammar takes and makes up. schema: a value, or its JSON text. options: booleans of schema_texts.c."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
-        request = json.dumps({"accept": list(accept), "random": random, "seed": seed, "space": space, **options})
+        request = json.dumps({"accept": list(accept), "random": random, "seed": seed, "space": space, "strict": strict, **options})
         self.process.stdin.write(f'{{"schema":{text},{request[1:]}\n'.encode())
         self.process.stdin.flush()
         line = self.process.stdout.readline()

@@ -198,6 +198,63 @@ def test_random_schemas(texts):
     assert compiled >= RANDOM_SCHEMAS // 2
 
 
+def items_of_few_values(source):
+    """A schema of an array of different items that have few values."""
+    value = lambda: source.choice([{"enum": source.sample([None, True, False, 0, 1, 2, -1, 1.5, "", "a", "b", "1", "true"], source.randint(1, 7))},
+                                   {"type": "integer", "minimum": (low := source.randint(-3, 3)), "maximum": low + source.randint(0, 4)},
+                                   {"type": ["boolean", "null"]}, {"const": source.choice(["a", 1])}, {"type": "boolean"}])
+    schema = {"type": "array", "uniqueItems": True, "items": value()}
+    if source.random() < 0.3:
+        schema["items"] = {"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0, "exclusiveMaximum": 3}, {"const": "a"}]}
+    if source.random() < 0.3:
+        schema["prefixItems"] = [value() for _ in range(source.randint(1, 3))]
+    for keyword, most in (("minItems", 4), ("maxItems", 5)):
+        if source.random() < 0.4:
+            schema[keyword] = source.randint(0, most)
+    if source.random() < 0.3:
+        schema |= {"contains": value()} | source.choice([{}, {"minContains": 2}, {"maxContains": 1}, {"minContains": 0, "maxContains": 2}])
+    return schema
+
+
+def test_unique_items(texts):
+    """Exact where items have few values; otherwise refused where it is strict, and passed over where it is not."""
+    compiled, valid = 0, 0
+    for number in range(150):
+        source = random.Random(f"{SEED} unique {number}")
+        schema = items_of_few_values(source)
+        pool = source.sample([None, True, False, 0, 1, 2, 3, -1, 1.5, "", "a", "b", "1", "true"], source.randint(2, 14))
+        values = [source.sample(pool, source.randint(0, min(6, len(pool)))) for _ in range(60)]
+        values += [value + source.sample(value, 1) for value in values if value]
+        answer = texts.ask(schema, (next(write(value, all_orders)) for value in values), random=3, seed=SEED)
+        truth = [Validator(schema).is_valid(value) for value in values]
+        if answer["status"] != "OK":
+            said = answer["error"]
+            assert "no value is valid" in said and not any(truth) or "at most 10 values" in said, f"{said}: {schema}"
+            continue
+        assert answer["accepted"] == truth, f"{schema}: {[value for value, taken, right in zip(values, answer['accepted'], truth) if taken != right]}"
+        check_answers(schema, answer, json.dumps(schema))
+        compiled += 1
+        valid += sum(truth)
+    assert compiled >= 100 and valid > compiled, f"{compiled} compiled, {valid} instances valid"
+    free = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    assert texts.ask(free, strict=True)["error"].startswith("#/uniqueItems: a grammar cannot tell")
+    assert texts.ask(free, ['["a","b"]', '["a","a"]', '["a",1]'], strict=False)["accepted"] == [True, True, False]
+
+
+def test_what_pydantic_writes(texts):
+    """The schemas of Decimal and of sets, as pydantic 2.12 has them."""
+    decimal_text = {"anyOf": [{"type": "number"}, {"pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", "type": "string"}]}
+    model = {"properties": {"price": decimal_text, "tags": {"items": {"type": "string"}, "type": "array", "uniqueItems": True},
+                            "sizes": {"items": {"enum": ["S", "M", "L"], "type": "string"}, "type": "array", "uniqueItems": True}},
+             "required": ["price", "tags", "sizes"], "type": "object"}
+    good = ["12", "0.5", ".5", "-007.", "+1"]
+    bad = ["", ".", "-", "+.", "1.2.3", "a", "1e5"]
+    asked = [f'{{"price":"{text}","tags":["a"],"sizes":["L","S"]}}' for text in good + bad]
+    answer = texts.ask(model, [*asked, '{"price":1,"tags":[],"sizes":["S","S"]}'], strict=False, closed=True)
+    assert answer.get("accepted") == [True] * len(good) + [False] * (len(bad) + 1), answer
+    assert "#/properties/tags/uniqueItems" in texts.ask(model, strict=True, closed=True)["error"]
+
+
 def numbered(count, schema):
     return {f"property_{i}": schema for i in range(count)}
 
@@ -227,6 +284,11 @@ HOSTILE = {
     "exponential pattern": {"type": "string", "pattern": "(a|b)*a(a|b){40}c"},
     "counts of counts": {"type": "string", "pattern": "((a{1,100}){1,100}){1,100}"},
     "patterns that meet": {"type": "string", "allOf": [{"pattern": f"a.{{{i}}}b.*c.{{{i}}}"} for i in range(5, 12)]},
+    "look-aheads": {"type": "object", "properties": {
+        f"p{i}": {"type": "string", "pattern": f"^(?=.*\\d)(?=.*[a-z])(?=.*[A-Z])(?!.*x.{{{i}}}y).{{8,{64 + i}}}$"} for i in range(40)}},
+    "look-aheads that meet": {"type": "string", "pattern": "((?!a.{9}b)(?=.*c.{9}d).)*"},
+    "different items": {"type": "object", "properties": {
+        f"p{i}": {"type": "array", "uniqueItems": True, "items": {"enum": [f"{i} {k}" for k in range(10)]}} for i in range(100)}},
     "patterns of keys": {"type": "object", "patternProperties": {f"a.{{{i}}}b": {"type": "integer"} for i in range(8, 12)}},
     "5,000 properties": {"type": "object", "properties": numbered(5000, {"type": "string"})},
     "1,000 required": {"type": "object", "properties": numbered(1000, {"type": "integer"}), "required": list(numbered(1000, 0))},

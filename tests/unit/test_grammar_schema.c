@@ -448,7 +448,7 @@ static const struct {
 
 static void refused_schemas(void **state)
 {
-    const struct grammar_schema_options options = {.space = GRAMMAR_SPACE_NONE};
+    const struct grammar_schema_options options = {.is_strict = true};
     (void)state;
 
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {

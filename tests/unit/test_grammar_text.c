@@ -41,8 +41,10 @@ static void draw_atom(struct text *out, uint32_t depth)
                                         "\xe2\x82\xac",
                                         "\\/",
                                         "[\\]]"};
+    static const char *const opening[] = {"(", "(?:", "(", "(?:", "(?=", "(?!"};
+
     if (depth && rig_draw(3) == 0) {
-        text_string(out, rig_draw(2) ? "(" : "(?:");
+        text_string(out, opening[rig_draw(ARRAY_COUNT(opening))]);
         draw_pattern(out, depth - 1);
         text_string(out, ")");
     } else
@@ -52,13 +54,14 @@ static void draw_atom(struct text *out, uint32_t depth)
 static void draw_pattern(struct text *out, uint32_t depth)
 {
     static const char *const quantifiers[] = {"*", "+", "?", "{2}", "{1,2}", "{0,3}", "{2,}", "*?", "+?", "??", "{1,2}?"};
+    static const char *const anchors[] = {"^", "$", "^", "$", "\\b", "\\B"};
 
     for (uint32_t i = 0, alternatives = 1 + rig_draw(3) / 2; i < alternatives; i++) {
         if (i)
             text_string(out, "|");
         for (uint32_t k = 0, atoms = rig_draw(4); k < atoms; k++) {
             if (rig_draw(9) == 0)
-                text_string(out, rig_draw(2) ? "^" : "$");
+                text_string(out, anchors[rig_draw(ARRAY_COUNT(anchors))]);
             else {
                 draw_atom(out, depth);
                 if (rig_draw(3) == 0)
@@ -229,11 +232,10 @@ static void regex_errors(void **unused)
         {"\\xg", STATUS_INVALID_ARGUMENT, "regex: byte 0: \\x without"},
         {"\\c1", STATUS_INVALID_ARGUMENT, "regex: byte 0: \\c without"},
         {"\\01", STATUS_INVALID_ARGUMENT, "regex: byte 0: octal"},
-        {"a(?=b)", STATUS_UNIMPLEMENTED, "regex: byte 1: look-around"},
-        {"(?<!b)a", STATUS_UNIMPLEMENTED, "regex: byte 0: look-around"},
+        {"(?<!b)a", STATUS_UNIMPLEMENTED, "regex: byte 0: look-behind"},
+        {"a(?=b", STATUS_INVALID_ARGUMENT, "regex: byte 1: the group has no end"},
         {"(a)\\1", STATUS_UNIMPLEMENTED, "regex: byte 3: back references"},
         {"(?<x>a)\\k<x>", STATUS_UNIMPLEMENTED, "regex: byte 7: back references"},
-        {"\\bfoo", STATUS_UNIMPLEMENTED, "regex: byte 0: word boundaries"},
         {"\\p{L}", STATUS_UNIMPLEMENTED, "regex: byte 0: \\p"},
         {"(?i)a", STATUS_UNIMPLEMENTED, "regex: byte 0: this kind of group"},
         {"a\xff", STATUS_INVALID_ARGUMENT, "regex: byte 1: it is not UTF-8"},
@@ -383,6 +385,11 @@ static void hostile_texts(void **unused)
         "^(([a-z])+.)+[A-Z]([a-z])+$",
         "(.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*.*=)+",
         "([^a]{0,500}a){0,500}",
+        "(?=.*a)(?=.*b)(?=.*c)(?=.*d)(?=.*e)(?=.*f)(?=.*g)(?=.*h)(?=.*i)(?=.*j)(?=.*k)(?=.*l)(?=.*m)(?=.*n)(?=.*o)(?=.*p).*",
+        "((?!a.{200}b)(?!c.{300}d).)*",
+        "(?!(?!(?!(?!(?!(?!(?!a{1,900}).{0,900}).{0,900}).{0,900}).{0,900}).{0,900}).{0,900})",
+        "((?=.*a.{12}).)*((?=[ab].{12}c).)*",
+        "(\\b.{0,40}){0,200}(?!\\B(?=\\b))",
     };
     const char *ordinary = "(abcdefghij|klmnopqrst){3000}"; // close to the limit of states
     struct grammar *grammar;
@@ -407,7 +414,7 @@ static void hostile_texts(void **unused)
 static void deep_texts(void **unused)
 {
     (void)unused;
-    static const char *const opening[] = {"(", "((?:", "[", "(a|", "(a{2}"};
+    static const char *const opening[] = {"(", "((?:", "[", "(a|", "(a{2}", "(?=", "(?!a"};
 
     for (size_t i = 0; i < ARRAY_COUNT(opening); i++) {
         struct text text = {0};
