@@ -121,9 +121,10 @@ uint64_t jschema_count(struct jschema *schema, uint32_t entry, const char *keywo
 
 // --- entries -------------------------------------------------------------------------------------------------------------
 
+// The hash is spread first: of small numbers, [true] and 0 would otherwise be the same.
 static uint64_t mix(uint64_t hash, uint64_t value)
 {
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+    hash = (hash * 0xd6e8feb86659fd93u ^ value) * 0x9e3779b97f4a7c15u;
     return hash ^ hash >> 29;
 }
 

@@ -99,10 +99,10 @@ def test_errors(client, mesh):
     with pytest.raises(anthropic.BadRequestError) as caught:
         client.messages.create(model=mesh.model, max_tokens=1, messages=[{"role": "user", "content": [{"type": "image", "source": {}}]}])
     assert "messages[0].content[0]" in caught.value.body["error"]["message"]
-    unknown = {"type": "json_schema", "schema": {"type": "array", "uniqueItems": True}}
+    unknown = {"type": "json_schema", "schema": {"type": "array", "minItems": -1}}
     with pytest.raises(anthropic.BadRequestError) as caught:
         client.messages.create(model=mesh.model, max_tokens=1, messages=HELLO, output_config={"format": unknown})
-    assert caught.value.body["error"]["message"].startswith("'output_config.format.schema': #/uniqueItems: ")
+    assert caught.value.body["error"]["message"].startswith("'output_config.format.schema': #/minItems: ")
 
 
 def test_a_key_of_its_own_header(start_mesh, tmp_path):
