@@ -106,6 +106,14 @@ static bool set_json(struct jinja_run *run, const char *name, const json_t *json
     return !find_name(run->source, name, &id) || (jinja_from_json(run, json, &value) && jinja_set_variable(run, id, &value));
 }
 
+static bool set_empty(struct jinja_run *run, const char *name)
+{
+    static const struct jinja_list empty;
+    const struct jinja_value value = jinja_listed(KIND_LIST, &empty);
+    uint32_t id;
+    return !find_name(run->source, name, &id) || jinja_set_variable(run, id, &value);
+}
+
 static bool set_variables(struct jinja_run *run, const struct chat_input *input)
 {
     struct jinja_value messages;
@@ -114,8 +122,9 @@ static bool set_variables(struct jinja_run *run, const struct chat_input *input)
     if (!jinja_from_messages(run, input->messages, &messages) ||
         (find_name(run->source, "messages", &id) && !jinja_set_variable(run, id, &messages)) ||
         !set_json(run, "add_generation_prompt", input->add_generation_prompt ? json_true() : json_false()) ||
-        !set_json(run, "tools", input->tools) || !set_json(run, "documents", input->documents) ||
-        !set_text(run, "bos_token", run->source->bos_token) || !set_text(run, "eos_token", run->source->eos_token))
+        !(input->tools_list && !input->tools ? set_empty(run, "tools") : set_json(run, "tools", input->tools)) ||
+        !set_json(run, "documents", input->documents) || !set_text(run, "bos_token", run->source->bos_token) ||
+        !set_text(run, "eos_token", run->source->eos_token))
         return false;
     for (void *at = json_object_iter(more); at; at = json_object_iter_next(more, at))
         if (!chat_template_owns(json_object_iter_key(at)) && !set_json(run, json_object_iter_key(at), json_object_iter_value(at)))

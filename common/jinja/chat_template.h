@@ -33,10 +33,10 @@ struct chat_span {
 // What a template is rendered with, borrowed for the call. Strings may hold any byte. Members of objects keep their order.
 struct chat_input {
     const json_t *messages;  // an array of objects
-    const json_t *tools;     // an array; NULL: `none`
+    const json_t *tools;     // an array; NULL: `none`, or with tools_list an empty one
     const json_t *documents; // an array; NULL: `none`
     const json_t *variables; // an object: further variables by name, which may not be one of chat_template_owns(); NULL: none
-    bool add_generation_prompt;
+    bool add_generation_prompt, tools_list;
 };
 
 // The prompt. text is terminated (length does not count that); spans are sorted, disjoint and not adjacent.

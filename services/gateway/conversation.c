@@ -191,12 +191,14 @@ static bool fold_system(const struct conversation_form *form, json_t *messages)
 {
     json_t *out = json_array(), *content;
     struct text system = {0};
-    bool ok = out != NULL, begun = false;
+    bool ok = out != NULL, begun = false, alone = form->needs_user;
 
+    for (size_t i = 0; alone && i < json_array_size(messages); i++)
+        alone = role_index(json_array_get(messages, i)) == CONVERSATION_SYSTEM;
     for (size_t i = 0; ok && i < json_array_size(messages); i++) {
         json_t *message = json_array_get(messages, i);
         const int role = role_index(message);
-        if (role == CONVERSATION_SYSTEM && (begun ? !form->has_late_system : !form->has_system)) {
+        if (role == CONVERSATION_SYSTEM && (alone || (begun ? !form->has_late_system : !form->has_system))) {
             append_content(&system, message);
             continue;
         }
@@ -237,6 +239,38 @@ static bool join_rows(const struct conversation_form *form, json_t *messages)
         ok = end_turn(&turn) && json_array_append(out, message) == 0;
     }
     ok = end_turn(&turn) && ok;
+    if (!ok)
+        json_decref(out);
+    return ok && replace_messages(messages, out);
+}
+
+// Puts empty messages where the template wants a turn that the client did not have.
+static bool fill_turns(const struct conversation_form *form, json_t *messages)
+{
+    json_t *out = json_array();
+    bool ok = out != NULL, begun = false, asked = false, called = false; // asked: and not answered; called: since then
+
+    for (size_t i = 0; ok && i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i);
+        const int role = role_index(message);
+        const char *missing = NULL;
+        if (role == CONVERSATION_USER && asked && called && form->fills_gap)
+            missing = "assistant";
+        else if (role == CONVERSATION_ASSISTANT && !begun && form->fills_start)
+            missing = "user";
+        if (missing)
+            ok = json_array_append_new(out, json_pack("{s:s,s:s}", "role", missing, "content", "")) == 0;
+        if (role == CONVERSATION_USER) {
+            asked = true;
+            called = false;
+        } else if (role == CONVERSATION_TOOL || json_object_get(message, "tool_calls")) {
+            called = true;
+        } else if (role == CONVERSATION_ASSISTANT) {
+            asked = false;
+        }
+        begun |= role != CONVERSATION_SYSTEM;
+        ok = ok && json_array_append(out, message) == 0;
+    }
     if (!ok)
         json_decref(out);
     return ok && replace_messages(messages, out);
@@ -306,7 +340,7 @@ bool conversation_shape(const struct conversation_form *form, json_t *messages, 
         return false;
     if (tools && !form->tools_name && !describe_tools(messages, tools))
         return false;
-    if (!fold_system(form, messages) || !join_rows(form, messages))
+    if (!fold_system(form, messages) || !join_rows(form, messages) || !fill_turns(form, messages))
         return false;
     if (tools && form->tools_name && !*given) {
         if (!*variables && !(*variables = json_object()))

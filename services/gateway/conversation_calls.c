@@ -150,7 +150,17 @@ static bool is_result(const json_t *message)
     return role && strcmp(role, "tool") == 0;
 }
 
-static bool split_all(json_t *messages, const json_t **owners)
+// Moves what is said beside calls to a message before them.
+static bool move_content(json_t *message, json_t *out)
+{
+    json_t *content = json_object_get(message, "content");
+
+    return json_string_length(content) == 0 ||
+           (json_array_append_new(out, json_pack("{s:s,s:O}", "role", "assistant", "content", content)) == 0 &&
+            json_object_set_new(message, "content", json_null()) == 0);
+}
+
+static bool split_all(const struct call_form *form, json_t *messages, const json_t **owners)
 {
     json_t *out = json_array();
     bool ok = out != NULL;
@@ -158,13 +168,15 @@ static bool split_all(json_t *messages, const json_t **owners)
     for (size_t i = 0, end; ok && i < json_array_size(messages); i = end) {
         json_t *message = json_array_get(messages, i);
         end = i + 1;
-        if (json_array_size(json_object_get(message, "tool_calls")) < 2) {
-            ok = json_array_append(out, message) == 0;
+        const size_t calls = json_array_size(json_object_get(message, "tool_calls"));
+        ok = !form->content_apart || calls == 0 || move_content(message, out);
+        if (!form->one_call || calls < 2) {
+            ok = ok && json_array_append(out, message) == 0;
             continue;
         }
         while (is_result(json_array_get(messages, end)))
             end++;
-        ok = split_calls(messages, owners, i, end, out);
+        ok = ok && split_calls(messages, owners, i, end, out);
     }
     ok = ok && json_array_clear(messages) == 0 && json_array_extend(messages, out) == 0;
     json_decref(out);
@@ -189,7 +201,7 @@ bool conversation_match_calls(const struct call_form *form, json_t *messages)
                 ok = take_call(&matching, json_array_get(calls, c));
         }
     }
-    ok = ok && (!form->one_call || split_all(messages, matching.owners));
+    ok = ok && ((!form->one_call && !form->content_apart) || split_all(form, messages, matching.owners));
     json_decref(matching.by_id);
     json_decref(matching.used);
     free(matching.owners);

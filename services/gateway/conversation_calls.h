@@ -8,9 +8,10 @@
 
 // What a template wants of calls.
 struct call_form {
-    bool short_ids; // it refuses ids that are not nine letters or digits
-    bool needs_ids; // it refuses calls without an id
-    bool one_call;  // it refuses, or does not show, several calls of one message
+    bool short_ids;     // it refuses ids that are not nine letters or digits
+    bool needs_ids;     // it refuses calls without an id
+    bool one_call;      // it refuses, or does not show, several calls of one message
+    bool content_apart; // it does not show a content beside calls
 };
 
 // Fills in and replaces ids, fills in the names of results, and splits messages with several calls, where the form needs that. Returns false if

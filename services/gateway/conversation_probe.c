@@ -34,7 +34,8 @@ struct probe {
 static enum seen look(const struct probe *probe, json_t *messages, const char *first, const char *second)
 {
     json_t *tools = probe->with_tools ? functions() : NULL, *variables = NULL, *given;
-    const struct chat_input input = {.messages = messages, .tools = tools, .add_generation_prompt = true};
+    const struct chat_input input = {
+        .messages = messages, .tools = tools, .add_generation_prompt = true, .tools_list = probe->form->tools_list};
     struct chat_output output;
     struct error error;
     enum seen seen = REFUSED;
@@ -104,6 +105,7 @@ static void probe_row(const struct probe *probe, enum conversation_role role)
         probe->form->joined &= ~(1u << role);
 }
 
+static json_t *answer_first(void) { return talk("assistant", VALUE, "user", "u", NULL); }
 static json_t *late_system(void) { return talk("user", "u", "assistant", "a", "system", VALUE, "user", "v", NULL); }
 
 static void probe_plain(struct probe *probe)
@@ -111,6 +113,11 @@ static void probe_plain(struct probe *probe)
     struct conversation_form *form = probe->form;
     enum seen user = probe_content(probe, CONVERSATION_USER);
 
+    if (user == REFUSED) {
+        form->tools_list = true;
+        user = probe_content(probe, CONVERSATION_USER);
+        form->tools_list = user != REFUSED;
+    }
     if (user == REFUSED) {
         probe->with_tools = true;
         user = probe_content(probe, CONVERSATION_USER);
@@ -121,12 +128,20 @@ static void probe_plain(struct probe *probe)
         form->lost |= 1u << CONVERSATION_ASSISTANT;
     probe_row(probe, CONVERSATION_USER);
     probe_row(probe, CONVERSATION_ASSISTANT);
+    if (look(probe, answer_first(), VALUE, "") == REFUSED) {
+        form->fills_start = true;
+        form->fills_start = look(probe, answer_first(), VALUE, "") == SHOWN;
+    }
     if (probe_content(probe, CONVERSATION_SYSTEM) != SHOWN) {
         form->has_system = form->has_late_system = false; // unless that does not help
         form->has_system = form->has_late_system = look(probe, talk_with(CONVERSATION_SYSTEM), VALUE, "") != SHOWN;
         return;
     }
     probe_row(probe, CONVERSATION_SYSTEM);
+    if (look(probe, talk("system", VALUE, NULL), VALUE, "") != SHOWN) {
+        form->needs_user = true;
+        form->needs_user = look(probe, talk("system", VALUE, NULL), VALUE, "") == SHOWN;
+    }
     if (look(probe, late_system(), VALUE, "") != SHOWN) {
         form->has_late_system = false;
         form->has_late_system = look(probe, late_system(), VALUE, "") != SHOWN;
@@ -157,6 +172,30 @@ static json_t *called(const char *id, const char *another_id)
     if (another_id)
         json_array_append_new(messages, result_of(another_id, "r"));
     return messages;
+}
+
+static json_t *append_all(json_t *messages, json_t *more)
+{
+    json_array_extend(messages, more);
+    json_decref(more);
+    return messages;
+}
+
+// A call beside a content, and all that may follow.
+static json_t *called_beside_content(void)
+{
+    json_t *messages = called("probecall", NULL);
+
+    json_object_set_new(json_array_get(messages, 1), "content", json_string(SECOND));
+    return append_all(messages, talk("assistant", "a", "user", "u", NULL));
+}
+
+// A user who does not wait for the answer to a result.
+static json_t *called_in_vain(void)
+{
+    json_t *messages = called("probecall", NULL);
+
+    return append_all(messages, talk("user", SECOND, NULL));
 }
 
 static bool shows_call(const struct probe *probe, const char *id, const char *another_id)
@@ -199,6 +238,14 @@ static void probe_calls(struct probe *probe)
     form->calls.one_call = !shows_call(probe, id, another);
     if (form->calls.one_call)
         form->calls.one_call = shows_call(probe, id, another); // unless that does not help
+    if (look(probe, called_beside_content(), VALUE, SECOND) != SHOWN) {
+        form->calls.content_apart = true;
+        form->calls.content_apart = look(probe, called_beside_content(), VALUE, SECOND) == SHOWN;
+    }
+    if (look(probe, called_in_vain(), VALUE, SECOND) == REFUSED) {
+        form->fills_gap = true;
+        form->fills_gap = look(probe, called_in_vain(), VALUE, SECOND) == SHOWN;
+    }
 }
 
 void conversation_probe(const struct chat_template *chat, const char *source, size_t length, struct conversation_form *out)

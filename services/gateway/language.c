@@ -374,7 +374,8 @@ enum status language_encode_chat(const struct language *language, struct api_req
                                      .tools = tools,
                                      .documents = api->documents,
                                      .variables = api->variables,
-                                     .add_generation_prompt = api->add_generation_prompt};
+                                     .add_generation_prompt = api->add_generation_prompt,
+                                     .tools_list = template->form.tools_list};
     status = chat_template_render(template->chat, &input, &output, error);
     if (status != STATUS_OK)
         return status;

@@ -90,7 +90,7 @@ static const struct {
     // Turns, and a system message at the start alone.
     {"{% set ms = messages[1:] if messages[0].role == 'system' else messages %}{{ messages[0].content }}{% for m in ms %}"
      "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}" RAISE("turns") "{% endif %}{{ m.content }}{% endfor %}",
-     {.has_system = true, .joined = BIT(SYSTEM) | BIT(USER) | BIT(ASSISTANT)}},
+     {.has_system = true, .fills_start = true, .joined = BIT(SYSTEM) | BIT(USER) | BIT(ASSISTANT)}},
     {EACH CALL "{% if c.id|default('')|length != 9 %}" RAISE("id") "{% endif %}{{ c.function.arguments|tojson }}"
                                                                    "{% endfor %}{{ m.content or '' }}{% endfor %}",
      {.has_calls = true, .has_system = true, .has_late_system = true, .calls = {.short_ids = true}}},
@@ -103,18 +103,40 @@ static const struct {
     {"{% if not tools %}" RAISE("tools") "{% endif %}" PLAIN, {.has_calls = true, .has_system = true, .has_late_system = true}},
 };
 
+// All flags of a form that are set.
+static void describe(const struct conversation_form *form, char out[300])
+{
+    const struct {
+        const char *name;
+        bool is;
+    } flags[] = {{"calls", form->has_calls},
+                 {"system", form->has_system},
+                 {"late_system", form->has_late_system},
+                 {"needs_user", form->needs_user},
+                 {"fills_start", form->fills_start},
+                 {"fills_gap", form->fills_gap},
+                 {"tools_list", form->tools_list},
+                 {"short_ids", form->calls.short_ids},
+                 {"needs_ids", form->calls.needs_ids},
+                 {"one_call", form->calls.one_call},
+                 {"content_apart", form->calls.content_apart}};
+    size_t length = (size_t)snprintf(out, 300, "typed %x joined %x lost %x", form->typed, form->joined, form->lost);
+
+    for (size_t i = 0; i < ARRAY_COUNT(flags); i++)
+        if (flags[i].is)
+            length += (size_t)snprintf(out + length, 300 - length, " %s", flags[i].name);
+}
+
 static void test_wants(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(wants); i++) {
-        const struct conversation_form form = form_of(wants[i].source), *want = &wants[i].form;
-        if (form.has_calls != want->has_calls || form.has_system != want->has_system ||
-            form.has_late_system != want->has_late_system || form.calls.short_ids != want->calls.short_ids ||
-            form.calls.needs_ids != want->calls.needs_ids || form.calls.one_call != want->calls.one_call ||
-            form.typed != want->typed || form.joined != want->joined || form.lost != want->lost)
-            fail_msg("%s: calls %d, system %d %d, ids %d %d, one call %d, typed %x, joined %x, lost %x", wants[i].source,
-                     form.has_calls, form.has_system, form.has_late_system, form.calls.short_ids, form.calls.needs_ids,
-                     form.calls.one_call, form.typed, form.joined, form.lost);
+        const struct conversation_form form = form_of(wants[i].source);
+        char found[300], wanted[300];
+        describe(&form, found);
+        describe(&wants[i].form, wanted);
+        if (strcmp(found, wanted) != 0)
+            fail_msg("%s\nfound  %s\nwanted %s", wants[i].source, found, wanted);
     }
 }
 
@@ -261,6 +283,25 @@ static void test_turns(void **state)
     check(&form, "[" ASK "," CALLED("\"a\"") "," CALLED("\"b\"") "]", NULL, "[" ASK "," CALLED("\"a\"") "," CALLED("\"b\"") "]");
 }
 
+// Turns that the client did not have are empty.
+static void test_fills(void **state)
+{
+    const struct conversation_form form = {.has_calls = true,
+                                           .has_system = true,
+                                           .needs_user = true,
+                                           .fills_start = true,
+                                           .fills_gap = true,
+                                           .reasoning_key = "reasoning_content"};
+
+    (void)state;
+    check(&form, "[" SAID("system", "s") "," SAID("assistant", "a") "," ASK "," CALLED("null") "," RESULT("r") "," ASK "]", NULL,
+          "[" SAID("system", "s") "," SAID("user", "") "," SAID("assistant", "a") "," ASK "," CALLED("null") "," RESULT(
+              "r") "," SAID("assistant", "") "," ASK "]");
+    check(&form, "[" ASK "," CALLED("null") "," RESULT("r") "," SAID("assistant", "a") "," ASK "]", NULL,
+          "[" ASK "," CALLED("null") "," RESULT("r") "," SAID("assistant", "a") "," ASK "]");
+    check(&form, "[" SAID("system", "s") "," SAID("system", "t") "]", NULL, "[" SAID("user", "s\\n\\nt") "]");
+}
+
 #define ID_CALL(id, name) "{" id "\"function\":{\"name\":\"" name "\",\"arguments\":{}}}"
 #define ID(id) "\"id\":\"" id "\","
 #define ID_CALLS(calls) "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[" calls "]}"
@@ -356,6 +397,15 @@ static void test_one_call(void **state)
         fail_msg("%s", json_dumps(messages, 0));
     json_decref(messages);
     json_decref(expected);
+
+    // What is said beside a call goes before it.
+    const struct call_form apart = {.content_apart = true};
+    messages = matched(&apart, "[" ASK "," CALLED("\"c\"") "," CALLED("null") "," CALLED("\"\"") "]");
+    expected = json_loads("[" ASK "," SAID("assistant", "c") "," CALLED("null") "," CALLED("null") "," CALLED("\"\"") "]", 0, NULL);
+    if (!json_equal(messages, expected))
+        fail_msg("%s", json_dumps(messages, 0));
+    json_decref(messages);
+    json_decref(expected);
 }
 
 static size_t allocated_bytes;
@@ -394,10 +444,10 @@ static void test_many_results(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),        cmocka_unit_test(test_wants), cmocka_unit_test(test_families),
-        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_plain), cmocka_unit_test(test_contents),
-        cmocka_unit_test(test_turns),        cmocka_unit_test(test_ids),   cmocka_unit_test(test_one_call),
-        cmocka_unit_test(test_many_results),
+        cmocka_unit_test(test_forms),    cmocka_unit_test(test_wants),        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_shapes),   cmocka_unit_test(test_plain),        cmocka_unit_test(test_contents),
+        cmocka_unit_test(test_turns),    cmocka_unit_test(test_fills),        cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_one_call), cmocka_unit_test(test_many_results),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
