@@ -334,6 +334,11 @@ static enum flow execute_if(struct jinja_run *run, const struct jinja_node *node
 static enum flow execute_scope(struct jinja_run *run, const struct jinja_node *node)
 {
     struct jinja_scope *const outer = run->scope, *parent = outer;
+    struct jinja_value escapes;
+    if (node->b && !jinja_eval(run, node->b, &escapes))
+        return FLOW_FAILED;
+    if (node->b && jinja_truth(&escapes))
+        return flow_of(jinja_fail(run, "'autoescape' is not supported: text is not escaped for HTML"));
     while (node->op == 'b' && parent->parent)
         parent = parent->parent;
     struct jinja_scope *scope = scope_new(run, parent);

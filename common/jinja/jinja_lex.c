@@ -146,8 +146,34 @@ static bool lex_string(struct lexer *lexer)
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_word(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
+// 0x1f, 0o17, 0b11
+static bool lex_other_base(struct lexer *lexer, int base)
+{
+    char digits[80];
+    size_t n = 0;
+    const char *at = lexer->at + 2;
+    for (; at < lexer->end && is_word(*at) && n < sizeof digits - 1; at++)
+        if (*at != '_')
+            digits[n++] = *at;
+    digits[n] = 0;
+    char *end = digits;
+    errno = 0;
+    const int64_t value = n ? strtoll(digits, &end, base) : 0;
+    if (!n || *end || errno || (at < lexer->end && is_word(*at)))
+        return jinja_fail_at(lexer->error, lexer->line, "bad number '%.2s%s'", lexer->at, digits);
+    struct jinja_token *token = push(lexer, TOKEN_INTEGER);
+    if (!token)
+        return false;
+    token->integer = value;
+    lexer->at = at;
+    return true;
+}
+
 static bool lex_number(struct lexer *lexer)
 {
+    const char base = lexer->at[0] == '0' && lexer->at + 1 < lexer->end ? (char)(lexer->at[1] | 32) : 0;
+    if (base == 'x' || base == 'o' || base == 'b')
+        return lex_other_base(lexer, base == 'x' ? 16 : base == 'o' ? 8 : 2);
     const char *at = lexer->at;
     const bool after_dot = lexer->count && lexer->tokens[lexer->count - 1].kind == TOKEN_OPERATOR &&
                            lexer->tokens[lexer->count - 1].op == '.';

@@ -343,6 +343,16 @@ METHOD(isalnum)
     (void)arguments;
     return all_are(run, self, is_alphanumeric, out);
 }
+METHOD(isupper)
+{
+    (void)arguments;
+    return jinja_has_case(run, self->string, CASE_UPPER, out);
+}
+METHOD(islower)
+{
+    (void)arguments;
+    return jinja_has_case(run, self->string, CASE_LOWER, out);
+}
 METHOD(isspace)
 {
     (void)arguments;
@@ -605,7 +615,9 @@ const struct jinja_builtin jinja_methods[] = {
     {.name = "isalnum", STRING, .call = method_isalnum},
     {.name = "isalpha", STRING, .call = method_isalpha},
     {.name = "isdigit", STRING, .call = method_isdigit},
+    {.name = "islower", STRING, .call = method_islower},
     {.name = "isspace", STRING, .call = method_isspace},
+    {.name = "isupper", STRING, .call = method_isupper},
     {.name = "items", DICT, .call = method_items},
     {.name = "join", .params = {"iterable"}, .required = 1, STRING, .call = method_join},
     {.name = "keys", DICT, .call = method_keys},

@@ -278,6 +278,31 @@ static struct jinja_node *parse_block(struct jinja_parser *parser, uint32_t line
     return jinja_node_done(parser, node);
 }
 
+// {% print a, b %}
+static struct jinja_node *parse_print(struct jinja_parser *parser, uint32_t line)
+{
+    struct jinja_node *body = jinja_node_new(parser, NODE_BODY, line);
+    while (body && (!body->count || jinja_skip_op(parser, ','))) {
+        struct jinja_node *item = jinja_node_new(parser, NODE_PRINT, line);
+        if (!item || !(item->a = jinja_parse_expression(parser)) || !jinja_node_done(parser, item) ||
+            !jinja_node_push(parser, body, item))
+            return NULL;
+    }
+    return body ? jinja_node_done(parser, body) : NULL;
+}
+
+// {% autoescape false %}: a scope, as nothing is escaped anyway.
+static struct jinja_node *parse_autoescape(struct jinja_parser *parser, uint32_t line)
+{
+    static const char *const end[] = {"endautoescape", NULL};
+    struct jinja_node *node = jinja_node_new(parser, NODE_SCOPE, line);
+    if (!node || !(node->b = jinja_parse_expression(parser)) || !expect_block_end(parser) ||
+        !(node->a = parse_body(parser, end, "autoescape")))
+        return NULL;
+    parser->token++;
+    return jinja_node_done(parser, node);
+}
+
 static struct jinja_node *parse_leave(struct jinja_parser *parser, uint32_t line)
 {
     const bool is_break = jinja_token_is(parser->token - 1, "break");
@@ -307,13 +332,22 @@ static struct jinja_node *parse_statement(struct jinja_parser *parser)
         const char *name;
         struct jinja_node *(*parse)(struct jinja_parser *parser, uint32_t line);
     } tags[] = {
-        {"if", parse_if},           {"for", parse_for},
-        {"set", parse_set},         {"macro", parse_macro},
-        {"call", parse_call_block}, {"filter", parse_filter_block},
-        {"with", parse_with},       {"generation", parse_generation},
-        {"block", parse_block},     {"break", parse_leave},
-        {"continue", parse_leave},  {"include", parse_absent},
-        {"import", parse_absent},   {"from", parse_absent},
+        {"if", parse_if},
+        {"for", parse_for},
+        {"set", parse_set},
+        {"macro", parse_macro},
+        {"call", parse_call_block},
+        {"filter", parse_filter_block},
+        {"with", parse_with},
+        {"generation", parse_generation},
+        {"block", parse_block},
+        {"break", parse_leave},
+        {"continue", parse_leave},
+        {"print", parse_print},
+        {"autoescape", parse_autoescape},
+        {"include", parse_absent},
+        {"import", parse_absent},
+        {"from", parse_absent},
         {"extends", parse_absent},
     };
     const struct jinja_token *name = parser->token;

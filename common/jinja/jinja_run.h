@@ -143,6 +143,8 @@ bool jinja_change_case(struct jinja_run *run, const struct jinja_string *string,
 enum jinja_pad_side { PAD_LEFT, PAD_RIGHT, PAD_BOTH };
 bool jinja_pad(struct jinja_run *run, const struct jinja_string *string, int64_t width, const struct jinja_string *fill,
                enum jinja_pad_side side, struct jinja_value *out);
+// Whether a string has letters with a case, all of that one: CASE_UPPER or CASE_LOWER.
+bool jinja_has_case(struct jinja_run *run, const struct jinja_string *string, enum jinja_case is, struct jinja_value *out);
 bool jinja_repeat(struct jinja_run *run, const struct jinja_string *string, int64_t times, struct jinja_value *out);
 
 #endif

@@ -327,6 +327,21 @@ bool jinja_change_case(struct jinja_run *run, const struct jinja_string *string,
     return jinja_build(run, &builder, out);
 }
 
+static bool same_bytes(const struct jinja_string *x, const struct jinja_string *y)
+{
+    return x->length == y->length && !memcmp(x->bytes, y->bytes, x->length);
+}
+
+bool jinja_has_case(struct jinja_run *run, const struct jinja_string *string, enum jinja_case is, struct jinja_value *out)
+{
+    struct jinja_value same, other;
+    if (!jinja_change_case(run, string, is, &same) ||
+        !jinja_change_case(run, string, is == CASE_LOWER ? CASE_UPPER : CASE_LOWER, &other))
+        return false;
+    *out = jinja_bool(same_bytes(string, same.string) && !same_bytes(same.string, other.string));
+    return true;
+}
+
 bool jinja_repeat(struct jinja_run *run, const struct jinja_string *string, int64_t times, struct jinja_value *out)
 {
     struct jinja_builder builder = {0};

@@ -111,16 +111,7 @@ TEST_OF_ORDER(ge, order >= 0)
 static bool same_case(struct jinja_run *run, const struct jinja_value *self, enum jinja_case to, struct jinja_value *out)
 {
     const struct jinja_string *string;
-    struct jinja_value changed, other;
-    bool equal, cased;
-    if (!jinja_to_string(run, self, &string) || !jinja_change_case(run, string, to, &changed) ||
-        !jinja_change_case(run, string, to == CASE_LOWER ? CASE_UPPER : CASE_LOWER, &other))
-        return false;
-    const struct jinja_value value = {.kind = KIND_STRING, .string = string};
-    if (!jinja_equal(run, &value, &changed, &equal) || !jinja_equal(run, &changed, &other, &cased))
-        return false;
-    *out = jinja_bool(equal && !cased); // at least one letter that has a case
-    return true;
+    return jinja_to_string(run, self, &string) && jinja_has_case(run, string, to, out);
 }
 
 TEST(lower)

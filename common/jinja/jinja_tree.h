@@ -38,7 +38,8 @@ enum jinja_node_kind {
     NODE_CALL_BLOCK, // the call a, given b (a NODE_MACRO) as `caller`
     NODE_FILTER_BLOCK, // filters a over body b
     NODE_WITH,         // items: target, value, target, value, ...; body b
-    NODE_SCOPE,        // body a in a scope of its own; op 'b': a block, which sees the variables of the top level alone
+    NODE_SCOPE,        // body a in a scope of its own; op 'b': a block, which sees the variables of the top level alone;
+                       // b: whether it escapes, or NULL
     NODE_ABSENT_TAG,   // a tag that cannot be run, such as include: name
     NODE_BREAK,
     NODE_CONTINUE,

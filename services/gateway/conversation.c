@@ -210,7 +210,7 @@ static bool fold_system(const struct conversation_form *form, json_t *messages)
         }
         ok = ok && json_array_append(out, message) == 0;
     }
-    if (ok && system.bytes > 0) { // no user follows
+    if (ok && (system.bytes > 0 || json_array_size(out) == 0)) { // no user follows
         content = text_value(&system);
         ok = content && json_array_append_new(out, json_pack("{s:s,s:o}", "role", "user", "content", content)) == 0;
     }

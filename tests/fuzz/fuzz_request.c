@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "common/base/log.h"
+#include "services/gateway/conversation.h"
 #include "services/gateway/schema.h"
 
 enum { VOCAB = 512 };
@@ -49,6 +50,43 @@ static void check(const struct api_request *request)
         assert_always(request->messages[i].role && (request->messages[i].content || request->messages[i].bytes == 0));
 }
 
+// Puts the conversation into a form that its bytes choose: what comes out are messages with roles again, and calls as the form has them.
+static void shape(struct api_request *request, const uint8_t *data, size_t size)
+{
+    uint32_t bits = 2166136261u; // FNV-1a
+    for (size_t i = 0; i < size; i++)
+        bits = (bits ^ data[i]) * 16777619u;
+    const struct conversation_form form = {
+        .tools_name = bits & 1   ? "tools"
+                      : bits & 2 ? "xml_tools"
+                                 : NULL,
+        .has_calls = bits & 4,
+        .has_system = bits & 8,
+        .has_late_system = bits & 16,
+        .needs_user = bits & 32,
+        .fills_start = bits & 64,
+        .fills_gap = bits & 128,
+        .content_empty = bits & 256,
+        .arguments_text = bits & 512,
+        .reasoning_key = bits & 1024 ? "thinking" : "reasoning_content",
+        .calls = {.short_ids = bits & 2048, .needs_ids = bits & 4096, .one_call = bits & 8192, .content_apart = bits & 16384},
+        .typed = bits >> 15 & 15,
+        .joined = bits >> 19 & 15,
+        .lost = bits >> 23 & 15};
+    json_t *given;
+
+    assert_always(conversation_shape(&form, request->conversation, request->tools, &request->variables, &given));
+    assert_always(json_array_size(request->conversation) >= 1);
+    for (size_t i = 0; i < json_array_size(request->conversation); i++) {
+        const json_t *message = json_array_get(request->conversation, i), *calls = json_object_get(message, "tool_calls");
+        assert_always(json_string_value(json_object_get(message, "role")));
+        assert_always(!form.calls.one_call || !form.has_calls || json_array_size(calls) < 2);
+        for (size_t c = 0; form.calls.short_ids && c < json_array_size(calls); c++)
+            assert_always(json_string_length(json_object_get(json_array_get(calls, c), "id")) == 9);
+    }
+    (void)conversation_find_lost(&form, request->conversation);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const enum api_kind kinds[] = {API_COMPLETION, API_CHAT, API_TOKENIZE, API_DETOKENIZE},
@@ -61,10 +99,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0)
         return 0;
     const enum api_kind kind = data[0] < 128 ? kinds[data[0] % 4] : pools[data[0] % 2];
-    if (api_request_parse(kind, (const char *)data + 1, size - 1, &model, &request, &error))
+    if (api_request_parse(kind, (const char *)data + 1, size - 1, &model, &request, &error)) {
         check(&request);
-    else
+        if (request.message_count)
+            shape(&request, data, size);
+    } else {
         assert_always(error.status >= 400 && error.message[0] && !request.root);
+    }
     api_request_free(&request);
     return 0;
 }

@@ -300,6 +300,7 @@ static void test_fills(void **state)
     check(&form, "[" ASK "," CALLED("null") "," RESULT("r") "," SAID("assistant", "a") "," ASK "]", NULL,
           "[" ASK "," CALLED("null") "," RESULT("r") "," SAID("assistant", "a") "," ASK "]");
     check(&form, "[" SAID("system", "s") "," SAID("system", "t") "]", NULL, "[" SAID("user", "s\\n\\nt") "]");
+    check(&form, "[" SAID("system", "") "]", NULL, "[" SAID("user", "") "]"); // never no message at all
 }
 
 #define ID_CALL(id, name) "{" id "\"function\":{\"name\":\"" name "\",\"arguments\":{}}}"
