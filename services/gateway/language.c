@@ -1,7 +1,6 @@
 // language.c: see language.h: the model file's metadata made into a tokenizer and chat templates; the file is closed again.
 #include "services/gateway/language.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

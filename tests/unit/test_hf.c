@@ -440,6 +440,50 @@ static uint64_t fingerprint_of(const char *directory)
     return fingerprint;
 }
 
+/* Named chat templates are read from their folder, in the order of their names whatever order it has. */
+static void named_templates_lie_in_a_folder(void **state)
+{
+    static const char *const names[] = {"tool_use", "b", "rag", "a"}, *const found[] = {"a", "b", "rag", "tool_use"};
+    struct hf_build build;
+    char directory[] = "/tmp/fd-hf-XXXXXX", folder[64], path[128];
+    struct gguf *gguf;
+    struct error error = {0};
+    size_t next = 0;
+    (void)state;
+    assert_non_null(mkdtemp(directory));
+    hf_build_tiny(&build);
+    hf_build_write(&build, directory);
+    snprintf(folder, sizeof folder, "%s/additional_chat_templates", directory);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    for (size_t i = 0; i < ARRAY_COUNT(names); i++) {
+        snprintf(path, sizeof path, "%s/%s.jinja", folder, names[i]);
+        FILE *file = fopen(path, "wb");
+        assert_true(file && fputs(names[i], file) >= 0 && fclose(file) == 0);
+    }
+    if (gguf_open(directory, &gguf, &error) != STATUS_OK)
+        fail_msg("%s", error.text);
+    for (uint32_t i = 0; i < gguf_key_count(gguf); i++) {
+        static const char prefix[] = "tokenizer.chat_template.";
+        const struct gguf_string key = gguf_key_name(gguf, i);
+        if (key.length < sizeof prefix || memcmp(key.data, prefix, sizeof prefix - 1) != 0)
+            continue;
+        assert_true(next < ARRAY_COUNT(found));
+        snprintf(path, sizeof path, "%s%s", prefix, found[next]);
+        assert_int_equal(key.length, strlen(path));
+        assert_memory_equal(key.data, path, key.length);
+        assert_text(gguf, path, found[next++]);
+    }
+    assert_int_equal(next, ARRAY_COUNT(found));
+    gguf_close(gguf);
+    for (size_t i = 0; i < ARRAY_COUNT(names); i++) {
+        snprintf(path, sizeof path, "%s/%s.jinja", folder, names[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+    remove_directory(&build, directory);
+    hf_build_free(&build);
+}
+
 static void a_directory_opens_as_a_model(void **state)
 {
     struct hf_build build;
@@ -502,6 +546,7 @@ int main(void)
         cmocka_unit_test(scaling_becomes_divisors),
         cmocka_unit_test(paths_name_models),
         cmocka_unit_test(a_directory_opens_as_a_model),
+        cmocka_unit_test(named_templates_lie_in_a_folder),
     };
     return cmocka_run_group_tests_name("hf", tests, NULL, NULL);
 }
