@@ -65,24 +65,31 @@ static uint32_t find_units(const struct tokenizer *tokenizer, const struct answe
 
 static bool is_automatic(const char *name) { return !name || !strcmp(name, "auto"); }
 
+static enum status check_parsers(const struct chat_templates_config *config, struct error *error)
+{
+    const char *tool = config->tool_parser, *reasoning = config->reasoning_parser;
+    char names[512];
+
+    if (!is_automatic(tool) && !answer_find_family(tool) && strcmp(tool, "none") != 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--tool-parser: there is none called '%s'; there are auto, none, %s", tool,
+                         answer_family_names(names, sizeof names));
+    if (!is_automatic(reasoning) && !answer_find_reasoning(reasoning) && strcmp(reasoning, "none") != 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--reasoning-parser: there is none called '%s'; there are auto, none, %s",
+                         reasoning, answer_reasoning_names(names, sizeof names));
+    return STATUS_OK;
+}
+
 // Finds out what the template takes and how the model answers: from the template's text, or as the settings say.
-static enum status read_notation(const struct chat_templates_config *config, const struct tokenizer *tokenizer, const char *source,
-                                 size_t length, struct named_template *out, struct error *error)
+static void read_notation(const struct chat_templates_config *config, const struct tokenizer *tokenizer, const char *source,
+                          size_t length, struct named_template *out)
 {
     struct language_notation *notation = &out->notation;
-    char names[512];
 
     conversation_probe(out->chat, source, length, &out->form);
     notation->family = is_automatic(config->tool_parser) ? answer_detect_family(source, length)
                                                          : answer_find_family(config->tool_parser);
     notation->reasoning = is_automatic(config->reasoning_parser) ? answer_detect_reasoning(source, length)
                                                                  : answer_find_reasoning(config->reasoning_parser);
-    if (!is_automatic(config->tool_parser) && !notation->family && strcmp(config->tool_parser, "none") != 0)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--tool-parser: there is none called '%s'; there are auto, none, %s",
-                         config->tool_parser, answer_family_names(names, sizeof names));
-    if (!is_automatic(config->reasoning_parser) && !notation->reasoning && strcmp(config->reasoning_parser, "none") != 0)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--reasoning-parser: there is none called '%s'; there are auto, none, %s",
-                         config->reasoning_parser, answer_reasoning_names(names, sizeof names));
     for (int role = 0; role < CONVERSATION_ROLES; role++)
         if (out->form.lost >> role & 1)
             log_warn("CHAT-CONTENT-LOST", "template=%s role=%s why=\"the chat template shows nothing of what such messages say\"",
@@ -95,7 +102,6 @@ static enum status read_notation(const struct chat_templates_config *config, con
              : notation->reasoning                 ? answer_reasoning_name(notation->reasoning)
                                                    : "none",
              out->form.tools_name ? out->form.tools_name : "none", out->form.has_calls ? "yes" : "no");
-    return STATUS_OK;
 }
 
 // What all of a model's templates are opened with.
@@ -114,13 +120,11 @@ static enum status add_template(const struct opening *opening, const char *name,
     *template = (struct named_template){0};
     snprintf(template->name, sizeof template->name, "%s", name);
     status = chat_template_open(source, length, opening->bos, opening->eos, &template->chat, error);
-    if (status == STATUS_OK)
-        status = read_notation(opening->config, opening->tokenizer, source, length, template, error);
-    if (status == STATUS_OK)
-        out->count++;
-    else
-        chat_template_close(template->chat);
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    read_notation(opening->config, opening->tokenizer, source, length, template);
+    out->count++;
+    return STATUS_OK;
 }
 
 // The name of a template that a key is for; false: it is for none that a chat uses.
@@ -195,7 +199,9 @@ enum status chat_templates_open(const struct chat_templates_config *config, cons
 
     error = error ? error : &ignored;
     *out = (struct chat_templates){0};
-    enum status status = add_default(&opening, model, out, error);
+    enum status status = check_parsers(config, error);
+    if (status == STATUS_OK)
+        status = add_default(&opening, model, out, error);
     if (status == STATUS_OK && !config->chat_template_path && add_named(&opening, model->gguf, out) != STATUS_OK)
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     free(opening.bos);

@@ -1,6 +1,7 @@
 // conversation_probe.c: finds out which form of a conversation a template takes, by rendering small ones and looking for what they say.
 #include <stdarg.h>
 #include <string.h>
+#include <strings.h>
 
 #include "common/base/checked.h"
 #include "services/gateway/conversation.h"
@@ -12,9 +13,15 @@
 
 enum seen { REFUSED, HIDDEN, SHOWN }; // what a template does with a text: an error; leaves it out; writes it
 
+// Whether a text is there in any case, as a template may change that.
 static bool has(const struct chat_output *output, const char *text)
 {
-    return output->length > 0 && memmem(output->text, output->length, text, strlen(text));
+    const size_t bytes = strlen(text);
+
+    for (size_t at = 0; at + bytes <= output->length; at++)
+        if (strncasecmp(output->text + at, text, bytes) == 0)
+            return true;
+    return false;
 }
 
 static json_t *functions(void)
@@ -122,9 +129,10 @@ static void probe_plain(struct probe *probe)
         probe->with_tools = true;
         user = probe_content(probe, CONVERSATION_USER);
     }
-    if (user == HIDDEN)
+    if (user == HIDDEN && look(probe, talk("system", "s", "user", VALUE, NULL), VALUE, "") != SHOWN)
         form->lost |= 1u << CONVERSATION_USER;
-    if (probe_content(probe, CONVERSATION_ASSISTANT) == HIDDEN)
+    if (probe_content(probe, CONVERSATION_ASSISTANT) == HIDDEN &&
+        look(probe, talk("user", "u", "assistant", VALUE, NULL), VALUE, "") != SHOWN)
         form->lost |= 1u << CONVERSATION_ASSISTANT;
     probe_row(probe, CONVERSATION_USER);
     probe_row(probe, CONVERSATION_ASSISTANT);

@@ -507,6 +507,12 @@ def test_a_template_that_checks_ids():
             new = prompt[prompt.index("[") + 1:prompt.index(" {")]
             assert len(new) == 9 and f"({new})blue" in prompt
             assert prompt == prompt_of(played, ASK + [{"role": "assistant", "content": None, "tool_calls": calls}, result])
+        ollama = ASK + [{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]},
+                        {"role": "tool", "tool_name": "f", "content": "blue"}]
+        played.answer("x")
+        post(played, "/api/chat", {"model": "default", "messages": ollama, "stream": False})
+        new = played.prompt()[played.prompt().index("[") + 1:played.prompt().index(" {")]
+        assert len(new) == 9 and f"({new})blue" in played.prompt()
 
 
 KEEPS = "{% for m in messages %}<{{ m.role }}>\n{{ m.content }}</s>\n{% endfor %}{{ '<assistant>' if add_generation_prompt }}"

@@ -86,6 +86,9 @@ static const struct {
     {EACH "{% if m.content is string %}" RAISE("no") "{% endif %}" PARTS "{% endfor %}",
      {.has_system = true, .has_late_system = true, .typed = BIT(SYSTEM) | BIT(USER) | BIT(ASSISTANT)}},
     {EACH SAYS("user") "{{ m.content }}{% endif %}{% endfor %}", {.lost = BIT(ASSISTANT)}},
+    {EACH "{{ m.content|upper }}{% endfor %}", {.has_system = true, .has_late_system = true}},
+    {"{% if messages|length > 1 %}" EACH "{{ m.content }}{% endfor %}{% endif %}",
+     {.has_system = true, .has_late_system = true, .needs_user = false}},
     {"static", {.has_system = true, .has_late_system = true, .lost = BIT(USER) | BIT(ASSISTANT)}},
     // Turns, and a system message at the start alone.
     {"{% set ms = messages[1:] if messages[0].role == 'system' else messages %}{{ messages[0].content }}{% for m in ms %}"
