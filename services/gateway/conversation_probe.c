@@ -256,6 +256,29 @@ static void probe_calls(struct probe *probe)
     }
 }
 
+// --- reasoning ------------------------------------------------------------------------------------------------------------
+static json_t *with_reasoning(json_t *messages)
+{
+    json_object_set_new(json_array_get(messages, 1), "reasoning_content", json_string(SECOND));
+    return messages;
+}
+
+// Finds the name under which the template shows what was thought before a call, or in the last message: it may hide that of earlier turns.
+static void probe_reasoning(const struct probe *probe, const char *source, size_t length)
+{
+    static const char *const keys[] = {"reasoning_content", "reasoning", "thinking"};
+    struct conversation_form *form = probe->form;
+
+    for (size_t i = 0; i < ARRAY_COUNT(keys); i++) {
+        form->reasoning_key = keys[i];
+        if ((form->has_calls && look(probe, with_reasoning(called("probecall", NULL)), VALUE, SECOND) == SHOWN) ||
+            look(probe, with_reasoning(talk("user", "u", "assistant", "a", NULL)), SECOND, "") == SHOWN)
+            return;
+    }
+    const bool thinks = memmem(source, length, "thinking", strlen("thinking"));
+    form->reasoning_key = !memmem(source, length, keys[0], strlen(keys[0])) && thinks ? "thinking" : keys[0];
+}
+
 void conversation_probe(const struct chat_template *chat, const char *source, size_t length, struct conversation_form *out)
 {
     static const char *const tools[] = {"tools", "xml_tools"};
@@ -269,7 +292,5 @@ void conversation_probe(const struct chat_template *chat, const char *source, si
     struct probe probe = {.chat = chat, .form = out};
     probe_plain(&probe);
     probe_calls(&probe);
-    if (!memmem(source, length, "reasoning_content", strlen("reasoning_content")) &&
-        memmem(source, length, "thinking", strlen("thinking")))
-        out->reasoning_key = "thinking";
+    probe_reasoning(&probe, source, length);
 }

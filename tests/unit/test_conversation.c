@@ -42,6 +42,12 @@ static const struct {
      true, true, false, true},
     {EACH "{{ '-' + m.content }}" CALL "{{ c.function.arguments }}{% endfor %}{% endfor %}", NULL, "reasoning_content", true, true,
      true, true},
+    {EACH "{{ m.content or '' }}{{ m.reasoning }}{% endfor %}", NULL, "reasoning", false, true, false, false},
+    {EACH "{{ m.content or '' }}{{ m.reasoning or m.reasoning_content }}{% endfor %}", NULL, "reasoning_content", false, true,
+     false, false},
+    // A comment that names another.
+    {"{# not reasoning_content #}" EACH "{{ m.content or '' }}{% if loop.last %}{{ m.thinking }}{% endif %}{% endfor %}", NULL,
+     "thinking", false, true, false, false},
     {EACH "{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}{{ m.content }}{% endfor %}", NULL, "reasoning_content",
      false, false, false, false},
     {EACH "{% if m.role not in ['user', 'assistant'] %}{{ raise_exception('no') }}{% endif %}{{ m.content }}{% endfor %}", NULL,
