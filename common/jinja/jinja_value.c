@@ -26,7 +26,7 @@ bool jinja_is_float(const struct jinja_value *value) { return value->kind == KIN
 int64_t jinja_as_integer(const struct jinja_value *value) { return value->kind == KIND_BOOL ? value->boolean : value->integer; }
 double jinja_as_double(const struct jinja_value *value)
 {
-    char text[JSON_NUMBER_BYTES_MAX + 1];
+    char text[1024]; // of a longer number the beginning tells its size
 
     if (value->kind != KIND_WRITTEN)
         return value->kind == KIND_FLOAT ? value->number : (double)jinja_as_integer(value);

@@ -17,7 +17,10 @@
 #include "common/base/text.h"
 
 static const char kept_key[] = "\xFFnumber";
-enum { MARK_BYTES = 32 };
+enum {
+    MARK_BYTES = 32,
+    NUMBER_BYTES_READ = 800, // a longer number is kept as text; a double has at most 767 digits that count
+};
 
 const char *json_text_kept(const json_t *value)
 {
@@ -76,10 +79,12 @@ static size_t number_at(const char *text, size_t bytes, bool *is_integer)
 
 static bool fits(const char *text, size_t bytes, bool is_integer)
 {
-    char number[JSON_NUMBER_BYTES_MAX + 1];
+    char number[NUMBER_BYTES_READ + 1];
 
     if (is_integer && bytes < 19) // digits of INT64_MAX
         return true;
+    if (bytes > NUMBER_BYTES_READ)
+        return false;
     memcpy(number, text, bytes);
     number[bytes] = '\0';
     errno = 0;
@@ -146,8 +151,7 @@ static void replace_numbers(struct reading *reading)
         } else if (text[i] == '-' || (text[i] >= '0' && text[i] <= '9')) {
             const size_t number = number_at(text + i, reading->bytes - i, &is_integer);
             count = number ? number : 1;
-            if (number && number <= JSON_NUMBER_BYTES_MAX && !fits(text + i, number, is_integer) &&
-                !is_key(text + i + number, reading->bytes - i - number))
+            if (number && !fits(text + i, number, is_integer) && !is_key(text + i + number, reading->bytes - i - number))
                 replace(reading, i, number);
         }
     }

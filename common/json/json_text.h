@@ -13,10 +13,7 @@
 
 struct text; // common/base/text.h
 
-enum {
-    JSON_NUMBER_BYTES_MAX = 4300, // of a number that is kept as text; Python reads integers of as many digits
-    JSON_REAL_BYTES = 32,         // of a double's text, the zero included
-};
+enum { JSON_REAL_BYTES = 32 }; // of a double's text, the zero included
 
 // As json_loadb(), for the caller to release. NULL: no JSON, or no memory; *error says what and where.
 json_t *json_text_read(const char *text, size_t bytes, size_t flags, json_error_t *error);
