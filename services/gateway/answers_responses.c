@@ -6,6 +6,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/json/json_text.h"
 #include "services/gateway/gateway_internal.h"
 #include "services/gateway/respond.h"
 #include "services/gateway/schema_internal.h"
@@ -183,14 +184,12 @@ static void respond_page(struct exchange *exchange, json_t *page, bool has_more)
                  *last = json_object_get(json_array_get(page, json_array_size(page) - 1), "id");
     json_t *list = json_pack("{s:s,s:O,s:O?,s:O?,s:b}", "object", "list", "data", page, "first_id", first, "last_id", last,
                              "has_more", (int)has_more);
-    char *dumped = list ? json_dumps(list, JSON_COMPACT) : NULL;
-    struct text body = {0};
+    struct text body = {.failed = !list};
 
-    text_string(&body, dumped ? dumped : "");
+    if (list)
+        json_text_append(&body, list, false);
     text_append(&body, "\n", 1);
-    body.failed |= !dumped;
     exchange_respond(exchange, 200, RESPOND_JSON, &body);
-    free(dumped);
     json_decref(list);
 }
 
@@ -215,7 +214,7 @@ void answer_response_items(struct gateway *gateway, struct exchange *exchange, e
         text_free(&kept);
         return;
     }
-    json_t *messages = kept.failed ? NULL : json_loadb(kept.data, kept.bytes, JSON_ALLOW_NUL, NULL), *page = json_array();
+    json_t *messages = kept.failed ? NULL : json_text_read(kept.data, kept.bytes, JSON_ALLOW_NUL, NULL), *page = json_array();
     struct listing listing = {.response = id + strlen("resp_"), .items = json_array()};
     listing.failed = !messages || !page || !listing.items;
     for (size_t i = 0; i + 1 < json_array_size(messages); i++) // the last is the answer

@@ -192,7 +192,7 @@ static const json_t *find_item(struct ask *ask, const char *id, json_t **respons
         return NULL;
     snprintf(name, sizeof name, "resp%.*s", (int)(end - begin), begin);
     if (response_store_answer(ask->given->store, ask->given->tenant, name, clock_now_us(), &kept) && !kept.failed)
-        *response = json_loadb(kept.data, kept.bytes, JSON_ALLOW_NUL, NULL);
+        *response = json_text_read(kept.data, kept.bytes, JSON_ALLOW_NUL, NULL);
     text_free(&kept);
     const json_t *items = json_object_get(*response, "output");
     for (size_t i = 0; i < json_array_size(items); i++)
@@ -221,9 +221,9 @@ static bool take_reference(struct ask *ask, size_t index, const char *where, con
             "enough",
             where);
     }
-    ok = take_item(ask, index, found);
-    ask->held = ask->held ? ask->held : json_array(); // what was read of it may be needed for the next item
-    ok = ask->held && json_array_append_new(ask->held, response) == 0 && ok;
+    ask->held = ask->held ? ask->held : json_array(); // what is read of it may be needed for the next item
+    ok = ask->held && json_array_append(ask->held, response) == 0 && take_item(ask, index, found);
+    json_decref(response);
     return ok;
 }
 

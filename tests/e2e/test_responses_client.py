@@ -95,9 +95,12 @@ def test_kept_and_removed(client):
         client.responses.retrieve(quiet.id)
 
 
+LARGE = {"type": "function", "name": "hash", "parameters": {"type": "object", "properties": {"a": {"type": "integer", "maximum": 10 ** 30}}}, "strict": False}
+
+
 def test_references_to_items(client):
     """An item of a kept response may be named instead of sent."""
-    first = ask(client)
+    first = ask(client, metadata={"key": "value"}, tools=[LARGE])
     sent = ask(client, [*HELLO, {"role": "assistant", "content": first.output_text}, {"role": "user", "content": "And now?"}])
     for reference in ({"type": "item_reference", "id": first.output[0].id}, {"id": first.output[0].id}):
         named = ask(client, [*HELLO, reference, {"role": "user", "content": "And now?"}])
