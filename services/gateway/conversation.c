@@ -98,15 +98,6 @@ struct turn {
     struct text text;
 };
 
-static void add_result(struct turn *turn, const json_t *message)
-{
-    const json_t *name = json_object_get(message, "name"), *content = json_object_get(message, "content");
-
-    text_format(&turn->text, "%sThe function %s returned:\n", turn->text.bytes ? "\n\n" : "",
-                json_is_string(name) ? json_string_value(name) : "");
-    text_append(&turn->text, json_string_value(content), json_string_length(content));
-}
-
 static bool begin_turn(struct turn *turn, json_t *message)
 {
     turn->message = message;
@@ -140,7 +131,7 @@ static bool write_plain(json_t *messages)
         if (!joins)
             ok = end_turn(&turn);
         if (result)
-            add_result(&turn, message);
+            conversation_tell_result(&turn.text, message);
         else if (joins)
             append_content(&turn.text, message);
         if (joins)
@@ -186,19 +177,31 @@ static bool join(struct turn *turn, const json_t *message)
     return !reasoning || json_object_set(turn->message, "reasoning_content", reasoning) == 0;
 }
 
+// Whether the template takes the system message that begins this conversation.
+static bool takes_system(const struct conversation_form *form, const json_t *messages)
+{
+    const size_t count = json_array_size(messages);
+    bool is_alone = true;
+
+    for (size_t i = 0; is_alone && i < count; i++)
+        is_alone = role_index(json_array_get(messages, i)) == CONVERSATION_SYSTEM;
+    if (is_alone)
+        return form->has_system && !form->needs_user;
+    return form->has_system && !(form->no_early_system && role_index(json_array_get(messages, count - 1)) != CONVERSATION_USER);
+}
+
 // System messages that the template does not take go to the user's next one.
 static bool fold_system(const struct conversation_form *form, json_t *messages)
 {
     json_t *out = json_array(), *content;
     struct text system = {0};
-    bool ok = out != NULL, begun = false, alone = form->needs_user;
+    bool ok = out != NULL, begun = false;
+    const bool takes = takes_system(form, messages);
 
-    for (size_t i = 0; alone && i < json_array_size(messages); i++)
-        alone = role_index(json_array_get(messages, i)) == CONVERSATION_SYSTEM;
     for (size_t i = 0; ok && i < json_array_size(messages); i++) {
         json_t *message = json_array_get(messages, i);
         const int role = role_index(message);
-        if (role == CONVERSATION_SYSTEM && (alone || (begun ? !form->has_late_system : !form->has_system))) {
+        if (role == CONVERSATION_SYSTEM && !(begun ? form->has_late_system : takes)) {
             append_content(&system, message);
             continue;
         }
@@ -215,6 +218,23 @@ static bool fold_system(const struct conversation_form *form, json_t *messages)
         ok = content && json_array_append_new(out, json_pack("{s:s,s:o}", "role", "user", "content", content)) == 0;
     }
     text_free(&system);
+    if (!ok)
+        json_decref(out);
+    return ok && replace_messages(messages, out);
+}
+
+// Leaves out answers that say nothing, as of a model whose limit of tokens ended before its text began.
+static bool drop_empty(json_t *messages)
+{
+    json_t *out = json_array();
+    bool ok = out != NULL;
+
+    for (size_t i = 0; ok && i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i);
+        const bool is_empty = role_index(message) == CONVERSATION_ASSISTANT && !json_object_get(message, "tool_calls") &&
+                              json_string_length(json_object_get(message, "content")) == 0;
+        ok = is_empty || json_array_append(out, message) == 0;
+    }
     if (!ok)
         json_decref(out);
     return ok && replace_messages(messages, out);
@@ -324,7 +344,7 @@ static bool shape_message(const struct conversation_form *form, json_t *message)
             ok = json_object_set(message, form->reasoning_key, reasoning) == 0;
         json_object_del(message, "reasoning_content");
     }
-    if (ok && form->content_empty && calls && json_is_null(content))
+    if (ok && (form->content_empty || !calls) && json_is_null(content))
         ok = json_object_set_new(message, "content", json_string("")) == 0;
     if (ok && role_index(message) < CONVERSATION_ROLES && form->typed >> role_index(message) & 1)
         ok = shape_content(message);
@@ -340,7 +360,8 @@ bool conversation_shape(const struct conversation_form *form, json_t *messages, 
         return false;
     if (tools && !form->tools_name && !describe_tools(messages, tools))
         return false;
-    if (!fold_system(form, messages) || !join_rows(form, messages) || !fill_turns(form, messages))
+    if ((form->no_empty && !drop_empty(messages)) || !fold_system(form, messages) || !join_rows(form, messages) ||
+        !fill_turns(form, messages))
         return false;
     if (tools && form->tools_name && !*given) {
         if (!*variables && !(*variables = json_object()))

@@ -23,10 +23,12 @@ struct conversation_form {
     bool has_system;           // it takes a system message
     bool has_late_system;      // it takes one that is not the first, too
     bool needs_user;           // it does not take system messages alone
+    bool no_early_system;      // it takes one only where the last message is the user's
+    bool no_empty;             // it refuses an answer without text
     bool fills_start;          // it refuses an answer at the start: an empty message of the user is put before it
     bool fills_gap;            // it refuses a user right behind a result: an empty answer is put between
     bool tools_list;           // without tools it is given an empty list of them
-    bool content_empty;        // a content that is null becomes ""
+    bool content_empty;        // a content that is null becomes "" beside calls, too
     bool arguments_text;       // the arguments of calls are JSON in a string
     bool takes_broken;         // it also renders arguments that are no JSON, as text
     struct call_form calls;    // with has_calls

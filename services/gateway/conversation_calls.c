@@ -1,6 +1,7 @@
 // conversation_calls.c: which result belongs to which call, and the ids that tell so.
 //
-// Results are matched by the id that they name, or without one in the order of the last message's calls. The template gets what is missing: the id
+// Results are matched by the id that they name, or without one in the order of the last message's calls. Some clients give all calls of a message
+// the same id: their results are matched in order, too. The template gets what is missing: the id
 // of the call and the name of its function. Ids that it would refuse are replaced, at the call and its results alike. A new id depends on the
 // old one and on what came before alone, so that the next turn of the conversation has the same prefix.
 #include <stdint.h>
@@ -8,19 +9,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/text.h"
 #include "services/gateway/conversation_calls.h"
 
 enum { ID_BYTES = 9, MATCH_MAX = 128 }; // those of a message without ids that are looked at
 
 struct matching {
     const struct call_form *form;
-    json_t *by_id; // the last call with each id that the client gave
+    json_t *by_id; // a group for each id that the client gave
     json_t *used;  // ids that the template is shown; true: made here
     json_t *open;  // borrowed: calls of the last message that has some
     bool answered[MATCH_MAX];
     const json_t **owners; // [message]: the call whose result it is, borrowed; NULL: none
-    size_t call_count;
+    size_t call_count, message_count;
+    json_t *strays; // results of no call
 };
+
+// A group is a list: the number of the last message with calls of this id, how many results they have, these calls.
+enum { GROUP_MESSAGE, GROUP_RESULTS, GROUP_CALLS };
 
 static bool is_short_id(const json_t *id)
 {
@@ -58,6 +64,28 @@ static bool needs_new(const struct matching *matching, const json_t *id)
     return matching->form->short_ids && (!is_short_id(id) || json_is_true(json_object_get(matching->used, json_string_value(id))));
 }
 
+static bool add_to_group(struct matching *matching, const char *id, json_t *call)
+{
+    json_t *group = json_object_get(matching->by_id, id);
+
+    if (group && json_integer_value(json_array_get(group, GROUP_MESSAGE)) == (json_int_t)matching->message_count)
+        return json_array_append(group, call) == 0;
+    return json_object_set_new(matching->by_id, id, json_pack("[I,i,O]", (json_int_t)matching->message_count, 0, call)) == 0;
+}
+
+// The call that the next result of this id belongs to; NULL: none.
+static json_t *next_of_group(const struct matching *matching, const char *id)
+{
+    const json_t *group = json_object_get(matching->by_id, id);
+    json_t *results = json_array_get(group, GROUP_RESULTS);
+    const json_int_t count = json_integer_value(results), last = (json_int_t)json_array_size(group) - GROUP_CALLS - 1;
+
+    if (!group)
+        return NULL;
+    json_integer_set(results, count + 1);
+    return json_array_get(group, GROUP_CALLS + (size_t)(count < last ? count : last));
+}
+
 static bool take_call(struct matching *matching, json_t *call)
 {
     json_t *given = json_object_get(call, "id"), *id = json_is_string(given) ? given : NULL;
@@ -65,7 +93,7 @@ static bool take_call(struct matching *matching, json_t *call)
 
     matching->call_count++;
     if (id && !has_zero(id))
-        ok = json_object_set(matching->by_id, json_string_value(id), call) == 0;
+        ok = add_to_group(matching, json_string_value(id), call);
     if (!ok || !needs_new(matching, id))
         return ok &&
                (!id || !matching->form->short_ids || json_object_set_new(matching->used, json_string_value(id), json_false()) == 0);
@@ -95,8 +123,10 @@ static bool take_result(struct matching *matching, json_t *message, const json_t
     if (!json_is_string(id))
         call = next_open(matching, name);
     else if (!has_zero(id))
-        call = json_object_get(matching->by_id, json_string_value(id));
+        call = next_of_group(matching, json_string_value(id));
     *owner = call;
+    if (!call && matching->form->no_strays && json_array_append(matching->strays, message) != 0)
+        return false;
     for (size_t i = 0; i < json_array_size(matching->open) && i < MATCH_MAX; i++)
         matching->answered[i] |= json_array_get(matching->open, i) == call;
     json_t *called_id = json_object_get(call, "id"), *called = json_object_get(json_object_get(call, "function"), "name");
@@ -183,12 +213,45 @@ static bool split_all(const struct call_form *form, json_t *messages, const json
     return ok;
 }
 
+// --- results of no call -----------------------------------------------------------------------------------------------------
+void conversation_tell_result(struct text *out, const json_t *message)
+{
+    const json_t *name = json_object_get(message, "name"), *content = json_object_get(message, "content");
+
+    text_string(out, out->bytes ? "\n\n" : "");
+    if (json_is_string(name))
+        text_format(out, "The function %s returned:\n", json_string_value(name));
+    else
+        text_string(out, "A function returned:\n");
+    text_append(out, json_string_value(content), json_string_length(content));
+}
+
+static bool tell_strays(const json_t *strays)
+{
+    bool ok = true;
+
+    for (size_t i = 0; ok && i < json_array_size(strays); i++) {
+        json_t *message = json_array_get(strays, i);
+        struct text text = {0};
+        conversation_tell_result(&text, message);
+        json_object_del(message, "tool_call_id");
+        json_object_del(message, "name");
+        ok = !text.failed && json_object_set_new(message, "role", json_string("user")) == 0 &&
+             json_object_set_new(message, "content", json_stringn_nocheck(text.data, text.bytes)) == 0;
+        text_free(&text);
+    }
+    return ok;
+}
+
 bool conversation_match_calls(const struct call_form *form, json_t *messages)
 {
     const size_t count = json_array_size(messages);
-    struct matching matching = {
-        .form = form, .by_id = json_object(), .used = json_object(), .owners = calloc(count + 1, sizeof *matching.owners)};
-    bool ok = matching.by_id && matching.used && matching.owners;
+    struct matching matching = {.form = form,
+                                .by_id = json_object(),
+                                .used = json_object(),
+                                .owners = calloc(count + 1, sizeof *matching.owners),
+                                .strays = json_array()};
+    bool ok = matching.by_id && matching.used && matching.owners && matching.strays;
 
     for (size_t i = 0; ok && i < count; i++) {
         json_t *message = json_array_get(messages, i), *calls = json_object_get(message, "tool_calls");
@@ -196,13 +259,16 @@ bool conversation_match_calls(const struct call_form *form, json_t *messages)
             ok = take_result(&matching, message, &matching.owners[i]);
         } else if (json_array_size(calls) > 0) {
             matching.open = calls;
+            matching.message_count++;
             memset(matching.answered, 0, sizeof matching.answered);
             for (size_t c = 0; ok && c < json_array_size(calls); c++)
                 ok = take_call(&matching, json_array_get(calls, c));
         }
     }
-    ok = ok && ((!form->one_call && !form->content_apart) || split_all(form, messages, matching.owners));
+    ok = ok && ((!form->one_call && !form->content_apart) || split_all(form, messages, matching.owners)) &&
+         tell_strays(matching.strays);
     json_decref(matching.by_id);
+    json_decref(matching.strays);
     json_decref(matching.used);
     free(matching.owners);
     return ok;

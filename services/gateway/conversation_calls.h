@@ -12,9 +12,15 @@ struct call_form {
     bool needs_ids;     // it refuses calls without an id
     bool one_call;      // it refuses, or does not show, several calls of one message
     bool content_apart; // it does not show a content beside calls
+    bool no_strays;     // it refuses, or does not show, results of no call: they become the user's words
 };
 
-// Fills in and replaces ids, fills in the names of results, and splits messages with several calls, where the form needs that. Returns false if
+struct text;
+
+// Appends what a result says as words for a template that does not take it as such.
+void conversation_tell_result(struct text *out, const json_t *message);
+
+// Fills in and replaces ids, fills in the names of results, tells results of no call, and splits messages with several calls, where the form needs that. Returns false if
 // memory is short.
 bool conversation_match_calls(const struct call_form *form, json_t *messages);
 

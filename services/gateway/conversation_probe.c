@@ -113,6 +113,19 @@ static void probe_row(const struct probe *probe, enum conversation_role role)
 }
 
 static json_t *answer_first(void) { return talk("assistant", VALUE, "user", "u", NULL); }
+static json_t *early_system(void) { return talk("system", VALUE, "user", "u", "assistant", "a", NULL); }
+
+// Sets a flag for what the template does not take, unless that does not help.
+static void probe_flag(const struct probe *probe, json_t *(*make)(void), const char *second, bool *flag)
+{
+    *flag = look(probe, make(), VALUE, second) != SHOWN;
+    if (*flag)
+        *flag = look(probe, make(), VALUE, second) == SHOWN;
+}
+
+// A model whose limit of tokens ended before its text began.
+static json_t *empty_answer(void) { return talk("user", VALUE, "assistant", "", "user", SECOND, NULL); }
+
 static json_t *late_system(void) { return talk("user", "u", "assistant", "a", "system", VALUE, "user", "v", NULL); }
 
 static void probe_plain(struct probe *probe)
@@ -140,6 +153,7 @@ static void probe_plain(struct probe *probe)
         form->fills_start = true;
         form->fills_start = look(probe, answer_first(), VALUE, "") == SHOWN;
     }
+    probe_flag(probe, empty_answer, SECOND, &form->no_empty);
     if (probe_content(probe, CONVERSATION_SYSTEM) != SHOWN) {
         form->has_system = form->has_late_system = false; // unless that does not help
         form->has_system = form->has_late_system = look(probe, talk_with(CONVERSATION_SYSTEM), VALUE, "") != SHOWN;
@@ -150,6 +164,7 @@ static void probe_plain(struct probe *probe)
         form->needs_user = true;
         form->needs_user = look(probe, talk("system", VALUE, NULL), VALUE, "") == SHOWN;
     }
+    probe_flag(probe, early_system, "", &form->no_early_system);
     if (look(probe, late_system(), VALUE, "") != SHOWN) {
         form->has_late_system = false;
         form->has_late_system = look(probe, late_system(), VALUE, "") != SHOWN;
@@ -220,6 +235,15 @@ static json_t *cut_off(const char *id)
     return messages;
 }
 
+// A result whose call is not there: clients cut conversations where they become long.
+static json_t *stray_result(void)
+{
+    json_t *messages = talk("user", "u", "tool", VALUE, "assistant", "a", "user", SECOND, NULL);
+
+    json_object_set_new(json_array_get(messages, 1), "tool_call_id", json_string("probelost"));
+    return messages;
+}
+
 static void probe_calls(struct probe *probe)
 {
     static const char id[] = "probecall", another[] = "probetwo2", foreign[] = "call_0123456789abcdefghijklmn";
@@ -254,6 +278,7 @@ static void probe_calls(struct probe *probe)
         form->fills_gap = true;
         form->fills_gap = look(probe, called_in_vain(), VALUE, SECOND) == SHOWN;
     }
+    probe_flag(probe, stray_result, SECOND, &form->calls.no_strays);
 }
 
 // --- reasoning ------------------------------------------------------------------------------------------------------------

@@ -108,6 +108,19 @@ static const struct {
     {EACH "{% if m.tool_calls and m.tool_calls|length > 1 %}" RAISE(
          "one call") "{% endif %}" CALL "{{ c.function.arguments|tojson }}{% endfor %}{{ m.content or '' }}{% endfor %}",
      {.has_calls = true, .has_system = true, .has_late_system = true, .calls = {.one_call = true}}},
+    // A system message that is shown with the user's last message alone.
+    {EACH "{% if m.role == 'user' and loop.last and messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
+          "{% if m.role != 'system' %}{{ m.content or '' }}" CALL
+          "{{ c.function.arguments|tojson }}{% endfor %}{% endif %}{% endfor %}",
+     {.has_calls = true, .has_system = true, .needs_user = true, .no_early_system = true, .joined = BIT(SYSTEM)}},
+    // Answers without text, and results without their call.
+    {EACH "{% if m.role == 'assistant' and not m.content and not m.tool_calls %}" RAISE(
+         "empty") "{% endif %}" CALL "{{ c.function.arguments|tojson }}{% endfor %}{{ m.content or '' }}{% endfor %}",
+     {.has_calls = true, .has_system = true, .has_late_system = true, .no_empty = true}},
+    {"{% set ns = namespace(called=false) %}" EACH "{% if m.tool_calls %}{% set ns.called = true %}{% endif %}"
+     "{% if m.role != 'tool' or ns.called %}{{ m.content or '' }}{% endif %}" CALL
+     "{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}",
+     {.has_calls = true, .has_system = true, .has_late_system = true, .calls = {.no_strays = true}}},
     // For requests with tools alone.
     {"{% if not tools %}" RAISE("tools") "{% endif %}" PLAIN, {.has_calls = true, .has_system = true, .has_late_system = true}},
 };
@@ -122,6 +135,9 @@ static void describe(const struct conversation_form *form, char out[300])
                  {"system", form->has_system},
                  {"late_system", form->has_late_system},
                  {"needs_user", form->needs_user},
+                 {"no_early_system", form->no_early_system},
+                 {"no_empty", form->no_empty},
+                 {"no_strays", form->calls.no_strays},
                  {"fills_start", form->fills_start},
                  {"fills_gap", form->fills_gap},
                  {"tools_list", form->tools_list},
@@ -290,6 +306,32 @@ static void test_turns(void **state)
           NULL,
           "[" SAID("system", "s\\n\\nt") "," SAID("user", "q\\n\\nu\\n\\nq") "," SAID("assistant", "a\\n\\nb\\n\\nc") "," ASK "]");
     check(&form, "[" ASK "," CALLED("\"a\"") "," CALLED("\"b\"") "]", NULL, "[" ASK "," CALLED("\"a\"") "," CALLED("\"b\"") "]");
+
+    form.needs_user = form.no_early_system = true;
+    check(&form, "[" SAID("system", "s") "]", NULL, "[" SAID("user", "s") "]");
+    check(&form, "[" SAID("system", "s") "," ASK "]", NULL, "[" SAID("system", "s") "," ASK "]");
+    check(&form, "[" SAID("system", "s") "," ASK "," SAID("assistant", "a") "]", NULL,
+          "[" SAID("user", "s\\n\\nq") "," SAID("assistant", "a") "]");
+}
+
+// Answers that say nothing, as of a model whose limit of tokens ended before its text began.
+static void test_empty(void **state)
+{
+    static const char none[] = "{\"role\":\"assistant\",\"content\":null}";
+    struct conversation_form form = {
+        .has_calls = true, .has_system = true, .reasoning_key = "reasoning_content", .joined = BIT(USER)};
+    char messages[256];
+
+    (void)state;
+    snprintf(messages, sizeof messages, "[%s,%s,%s,%s]", ASK, none, SAID("assistant", ""), ASK);
+    check(&form, messages, NULL, "[" ASK "," SAID("assistant", "") "," SAID("assistant", "") "," ASK "]");
+    form.no_empty = true;
+    check(&form, messages, NULL, "[" SAID("user", "q\\n\\nq") "]");
+    check(&form, "[" CALLED("null") "]", NULL, "[" CALLED("null") "]");
+    form.no_empty = false;
+    form.typed = BIT(ASSISTANT);
+    check(&form, messages, NULL,
+          "[" ASK ",{\"role\":\"assistant\",\"content\":[]},{\"role\":\"assistant\",\"content\":[]}," ASK "]");
 }
 
 // Turns that the client did not have are empty.
@@ -382,6 +424,17 @@ static void test_ids(void **state)
         assert_string_equal(json_string_value(json_object_get(json_array_get(messages, 3), "name")), "f");
         json_decref(messages);
     }
+    // Calls of one message with the same id: their results are in order, and a further one is the last call's.
+    static const char same[] = "[" ASK "," ID_CALLS(ID_CALL(ID("c"), "e")) "," ID_CALLS(ID_CALL(ID("c"), "f") "," ID_CALL(
+        ID("c"), "g")) "," ID_RESULT("1", OF("c")) "," ID_RESULT("2", OF("c")) "," ID_RESULT("3", OF("c")) "]";
+    form = (struct call_form){.short_ids = true};
+    messages = matched(&form, same);
+    for (size_t i = 3; i < 6; i++) {
+        assert_string_equal(id_at(messages, i, 0), id_at(messages, 2, i > 3));
+        assert_string_equal(json_string_value(json_object_get(json_array_get(messages, i), "name")), i > 3 ? "g" : "f");
+    }
+    json_decref(messages);
+
     form = (struct call_form){0}; // a template that takes any: what the client sent
     messages = matched(&form, foreign);
     assert_string_equal(id_at(messages, 1, 0), "call_abc");
@@ -412,6 +465,23 @@ static void test_one_call(void **state)
     const struct call_form apart = {.content_apart = true};
     messages = matched(&apart, "[" ASK "," CALLED("\"c\"") "," CALLED("null") "," CALLED("\"\"") "]");
     expected = json_loads("[" ASK "," SAID("assistant", "c") "," CALLED("null") "," CALLED("null") "," CALLED("\"\"") "]", 0, NULL);
+    if (!json_equal(messages, expected))
+        fail_msg("%s", json_dumps(messages, 0));
+    json_decref(messages);
+    json_decref(expected);
+}
+
+static void test_strays(void **state)
+{
+    const struct call_form form = {.no_strays = true};
+    json_t *messages = matched(&form, "[" ASK "," ID_RESULT("a", OF("1")) "," ID_CALLS(ID_CALL(ID("1"), "f")) "," ID_RESULT(
+                                          "b", OF("1")) "," ID_RESULT("c", OF("2") ",\"name\":\"g\"") "]");
+    json_t *expected = json_loads("[" ASK
+                                  "," SAID("user", "A function returned:\\na") "," ID_CALLS(ID_CALL(ID("1"), "f")) "," ID_RESULT(
+                                      "b", OF("1") ",\"name\":\"f\"") "," SAID("user", "The function g returned:\\nc") "]",
+                                  0, NULL);
+
+    (void)state;
     if (!json_equal(messages, expected))
         fail_msg("%s", json_dumps(messages, 0));
     json_decref(messages);
@@ -454,10 +524,11 @@ static void test_many_results(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),    cmocka_unit_test(test_wants),        cmocka_unit_test(test_families),
-        cmocka_unit_test(test_shapes),   cmocka_unit_test(test_plain),        cmocka_unit_test(test_contents),
-        cmocka_unit_test(test_turns),    cmocka_unit_test(test_fills),        cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_one_call), cmocka_unit_test(test_many_results),
+        cmocka_unit_test(test_forms),        cmocka_unit_test(test_wants), cmocka_unit_test(test_families),
+        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_plain), cmocka_unit_test(test_contents),
+        cmocka_unit_test(test_turns),        cmocka_unit_test(test_fills), cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_strays),       cmocka_unit_test(test_ids),   cmocka_unit_test(test_one_call),
+        cmocka_unit_test(test_many_results),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
