@@ -449,6 +449,13 @@ void answer_finish(struct answer_parser *parser)
 bool answer_is_done(const struct answer_parser *parser) { return parser->mode == MODE_DONE; }
 uint32_t answer_calls(const struct answer_parser *parser) { return parser->calls; }
 
+bool answer_may_be_content(const struct answer_parser *parser)
+{
+    if (parser->mode == MODE_BODY && parser->family->channels)
+        return parser->run_kind == ANSWER_CONTENT;
+    return parser->mode == MODE_TEXT || parser->mode == MODE_START;
+}
+
 bool answer_is_reasoning(const struct answer_parser *parser)
 {
     if (parser->mode == MODE_BODY && parser->family->channels)

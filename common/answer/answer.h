@@ -98,6 +98,8 @@ void answer_push_unit(struct answer_parser *parser, const char *name, size_t cou
 // Ends the answer: what was held back comes out. Nothing may be pushed afterwards.
 void answer_finish(struct answer_parser *parser);
 
+// Returns whether the last byte pushed may still become content.
+bool answer_may_be_content(const struct answer_parser *parser);
 // Returns whether the last byte pushed was thought.
 bool answer_is_reasoning(const struct answer_parser *parser);
 // Returns whether nothing more can come (one_call, and the call is over).

@@ -164,15 +164,26 @@ static void echo_prompt(struct choice *choice, const struct language *language)
     }
 }
 
+// Says what the last tokens with log-probabilities are: content if some has come with the last one, or nothing yet while what is held back may
+// become content.
+static void decide_parts(struct choice *choice, bool has_come, bool may_come)
+{
+    for (uint32_t i = choice->logprobs.count;
+         i-- > 0 && choice->logprobs.tokens[i].part == TOKEN_UNDECIDED && (has_come || !may_come);)
+        choice->logprobs.tokens[i].part = has_come ? TOKEN_CONTENT : TOKEN_OTHER;
+}
+
 // Takes a token's text, or its name if it is a control token. False: no memory.
 static bool take_text(struct choice *choice, const struct text *piece, uint32_t token, const struct language *language)
 {
     const bool was_reasoning = choice->answer && choice_answer_is_reasoning(choice);
+    const uint64_t content_bytes = choice->answer ? choice_answer_content_bytes(choice) : 0;
     size_t bytes;
     bool ok;
 
     if (!choice->answer) {
         take_content(choice, piece->data, piece->bytes);
+        decide_parts(choice, true, false);
         return true;
     }
     ok = choice_answer_push(choice, piece->data, piece->bytes);
@@ -181,6 +192,8 @@ static bool take_text(struct choice *choice, const struct text *piece, uint32_t 
         ok = choice_answer_push_unit(choice, name, bytes);
     }
     choice->reasoning_tokens += was_reasoning || choice_answer_is_reasoning(choice);
+    decide_parts(choice, choice_answer_content_bytes(choice) > content_bytes,
+                 !was_reasoning && choice_answer_may_be_content(choice));
     return ok;
 }
 
@@ -269,8 +282,10 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
     if (choice->stop.matched < 0) {
         language_stream_finish(choice->text_stream, &tail);
         if (choice->answer) {
+            const uint64_t content_bytes = choice_answer_content_bytes(choice);
             (void)choice_answer_push(choice, tail.data, tail.bytes);
             choice_answer_finish(choice, strcmp(finish_reason, "length") == 0);
+            decide_parts(choice, choice_answer_content_bytes(choice) > content_bytes, false);
         } else {
             take_content(choice, tail.data, tail.bytes);
         }

@@ -24,6 +24,7 @@ struct choice_answer {
     choice_content_fn *take_content;
     struct shown_answer shown;
     struct text delta; // scratch
+    uint64_t content_bytes;
     bool failed;
     bool drops_content; // what comes is the beginning of a call that is cut off
 };
@@ -128,8 +129,10 @@ static void take(void *arg, const struct answer_event *event)
 
     switch (event->kind) {
     case ANSWER_CONTENT:
-        if (choice->stop.matched < 0 && !choice->answer->drops_content)
+        if (choice->stop.matched < 0 && !choice->answer->drops_content) {
+            choice->answer->content_bytes += event->count;
             choice->answer->take_content(choice, event->bytes, event->count);
+        }
         break;
     case ANSWER_REASONING:
         if (choice->request->include_reasoning)
@@ -208,6 +211,8 @@ void choice_answer_finish(struct choice *choice, bool cut_off)
 }
 
 bool choice_answer_is_reasoning(const struct choice *choice) { return answer_is_reasoning(choice->answer->parser); }
+bool choice_answer_may_be_content(const struct choice *choice) { return answer_may_be_content(choice->answer->parser); }
+uint64_t choice_answer_content_bytes(const struct choice *choice) { return choice->answer->content_bytes; }
 bool choice_answer_is_done(const struct choice *choice) { return choice->answer && answer_is_done(choice->answer->parser); }
 bool choice_answer_has_calls(const struct choice *choice) { return choice->answer && choice->answer->shown.call_count > 0; }
 struct shown_answer *choice_answer_shown(const struct choice *choice) { return choice->answer ? &choice->answer->shown : NULL; }

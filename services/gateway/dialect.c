@@ -80,13 +80,26 @@ void dialect_run_close(struct dialect_run *run)
         text_free(&run->items[i].id);
         text_free(&run->items[i].name);
         text_free(&run->items[i].data);
+        text_free(&run->items[i].logprobs);
     }
     free(run->items);
+    text_free(&run->logprobs);
     dialect_free_own(run->dialect, run->own);
     free(run);
 }
 
 static struct dialect_item *last_item(struct dialect_run *run) { return run->item_open ? &run->items[run->item_count - 1] : NULL; }
+
+// The tokens' log-probabilities go where their text is.
+static void take_logprobs(struct dialect_run *run, struct dialect_item *item)
+{
+    if (run->logprobs.bytes == 0)
+        return;
+    dialect_comma(&item->logprobs, item->logprobs.bytes == 0);
+    text_append(&item->logprobs, run->logprobs.data, run->logprobs.bytes);
+    run->failed |= item->logprobs.failed || run->logprobs.failed;
+    text_clear(&run->logprobs);
+}
 
 static void close_item(struct dialect_run *run, struct text *out)
 {
@@ -94,6 +107,8 @@ static void close_item(struct dialect_run *run, struct text *out)
 
     if (!item)
         return;
+    if (item->part == DIALECT_TEXT) // of a token without text
+        take_logprobs(run, item);
     run->item_open = false;
     if (out && run->dialect->item_end)
         run->dialect->item_end(run, item, out);
@@ -147,6 +162,8 @@ void dialect_push(struct dialect_run *run, const struct dialect_piece *piece, st
     run->failed |= item->data.failed || item->id.failed || item->name.failed;
     if (out && run->dialect->delta)
         run->dialect->delta(run, item, piece->data, piece->bytes, out);
+    if (item->part == DIALECT_TEXT)
+        take_logprobs(run, item);
 }
 
 bool dialect_is_in_call(const struct dialect_run *run, uint32_t *call)

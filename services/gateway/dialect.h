@@ -41,6 +41,7 @@ struct dialect_item {
     uint32_t call;
     struct text id, name; // CALL
     struct text data;     // all pieces
+    struct text logprobs; // TEXT: of its tokens, as a chat's answer lists them, with commas between; empty: not asked for
 };
 
 struct dialect_end {
@@ -100,6 +101,7 @@ struct dialect_run {
     uint64_t created_s, prompt_tokens;
     void *own;
     const struct dialect_end *end; // borrowed, while the answer ends: its last item knows how; NULL before
+    struct text logprobs;          // of tokens whose text is still to come: a delta says them, and then the item has them
     struct dialect_item *items;
     uint32_t item_count, item_capacity;
     uint64_t event_count; // that were numbered

@@ -31,8 +31,13 @@ static void item_id(const struct dialect_run *run, const struct dialect_item *it
 
 static void part_json(const struct dialect_item *item, bool whole, struct text *out)
 {
-    text_string(out, item->part == DIALECT_TEXT ? "{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[],\"text\":"
-                                                : "{\"type\":\"reasoning_text\",\"text\":");
+    if (item->part == DIALECT_TEXT) {
+        text_string(out, "{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[");
+        text_append(out, item->logprobs.data, whole ? item->logprobs.bytes : 0);
+        text_string(out, "],\"text\":");
+    } else {
+        text_string(out, "{\"type\":\"reasoning_text\",\"text\":");
+    }
     text_json(out, item->data.data, whole ? item->data.bytes : 0);
     text_append(out, "}", 1);
 }
@@ -230,6 +235,13 @@ static void item_begin(struct dialect_run *run, const struct dialect_item *item,
     event_end(out);
 }
 
+static void logprobs_json(const struct text *logprobs, struct text *out)
+{
+    text_string(out, ",\"logprobs\":[");
+    text_append(out, logprobs->data, logprobs->bytes);
+    text_append(out, "]", 1);
+}
+
 static void delta(struct dialect_run *run, const struct dialect_item *item, const char *data, size_t bytes, struct text *out)
 {
     static const char *const types[] = {[DIALECT_TEXT] = "output_text.delta",
@@ -240,7 +252,7 @@ static void delta(struct dialect_run *run, const struct dialect_item *item, cons
     text_string(out, ",\"delta\":");
     text_json(out, data, bytes);
     if (item->part == DIALECT_TEXT)
-        text_string(out, ",\"logprobs\":[]");
+        logprobs_json(&run->logprobs, out);
     event_end(out);
 }
 
@@ -254,7 +266,7 @@ static void item_end(struct dialect_run *run, const struct dialect_item *item, s
     text_string(out, item->part == DIALECT_CALL ? ",\"arguments\":" : ",\"text\":");
     text_json(out, item->data.data, item->data.bytes);
     if (item->part == DIALECT_TEXT)
-        text_string(out, ",\"logprobs\":[]");
+        logprobs_json(&item->logprobs, out);
     if (item->part == DIALECT_CALL) {
         text_string(out, ",\"name\":");
         text_json(out, item->name.data, item->name.bytes);

@@ -315,10 +315,41 @@ static bool is_off(const json_t *value)
            (json_is_integer(value) && json_integer_value(value) == 0);
 }
 
+static const char with_logprobs[] = "message.output_text.logprobs";
+
+// Reasoning is never hidden, so nobody needs it encrypted; the others are of tools and content that are refused elsewhere.
+static bool is_includable(const json_t *name)
+{
+    static const char *const names[] = {with_logprobs,
+                                        "reasoning.encrypted_content",
+                                        "file_search_call.results",
+                                        "web_search_call.results",
+                                        "web_search_call.action.sources",
+                                        "code_interpreter_call.outputs",
+                                        "computer_call_output.output.image_url",
+                                        "message.input_image.image_url"};
+
+    for (size_t i = 0; i < ARRAY_COUNT(names); i++)
+        if (schema_is_string(name, names[i]))
+            return true;
+    return false;
+}
+
+// They are wanted by their name in `include`, or where their alternatives are.
+static bool take_logprobs(struct ask *ask, json_t *chat)
+{
+    const json_t *tops = dialect_member(ask->given->body, "top_logprobs"), *include = dialect_member(ask->given->body, "include");
+    bool wanted = json_is_number(tops) && json_number_value(tops) > 0;
+
+    for (size_t i = 0; i < json_array_size(include); i++)
+        wanted = wanted || schema_is_string(json_array_get(include, i), with_logprobs);
+    return dialect_set(chat, "top_logprobs", tops) && (!wanted || dialect_set_new(chat, "logprobs", json_true()));
+}
+
 // What would change the answer and is not there.
 static bool check_refused(struct ask *ask)
 {
-    static const char *const refused[] = {"background", "conversation", "prompt", "top_logprobs"};
+    static const char *const refused[] = {"background", "conversation", "prompt"};
     const json_t *body = ask->given->body, *include = dialect_member(body, "include"), *store = dialect_member(body, "store");
     const json_t *metadata = dialect_member(body, "metadata");
     size_t i;
@@ -328,9 +359,9 @@ static bool check_refused(struct ask *ask)
             return dialect_unsupported(ask->error, refused[i], "");
     if (include && !json_is_array(include))
         return dialect_wrong_type(ask->error, "include", "an array of strings", include);
-    for (i = 0; i < json_array_size(include); i++) // reasoning is never hidden, so nobody needs it encrypted
-        if (!schema_is_string(json_array_get(include, i), "reasoning.encrypted_content"))
-            return dialect_unsupported(ask->error, "include", " of other than 'reasoning.encrypted_content'");
+    for (i = 0; i < json_array_size(include); i++)
+        if (!is_includable(json_array_get(include, i)))
+            return api_fail(ask->error, 400, "invalid_value", "include", "'include[%zu]' is not known", i);
     if (store && !json_is_boolean(store))
         return dialect_wrong_type(ask->error, "store", "a boolean", store);
     return !metadata || json_text_is_object(metadata) || dialect_wrong_type(ask->error, "metadata", "an object", metadata);
@@ -423,7 +454,7 @@ static bool take_others(struct ask *ask, json_t *chat)
     if (schema_is_string(truncation, "auto") && !dialect_set_new(chat, "truncate_prompt_tokens", json_integer(-1)))
         return false;
     return dialect_copy(chat, body, same_fields) && dialect_copy(chat, body, dialect_sampling_fields) &&
-           dialect_set(chat, "max_completion_tokens", most) &&
+           dialect_set(chat, "max_completion_tokens", most) && take_logprobs(ask, chat) &&
            dialect_set(chat, "reasoning_effort", dialect_member(reasoning, "effort"));
 }
 
@@ -472,6 +503,7 @@ static void echo_all(const json_t *body, bool kept, struct text *out)
                 {"previous_response_id", "null"},
                 {"reasoning", "{\"effort\":null,\"summary\":null}"},
                 {"service_tier", "null"},
+                {"top_logprobs", "0"},
                 {"truncation", "\"disabled\""}};
 
     for (size_t i = 0; i < ARRAY_COUNT(rows); i++)

@@ -36,6 +36,7 @@ static void push_news(struct choice *choice, struct text *out)
     uint32_t call;
 
     run->prompt_tokens = choice->prompt->count;
+    respond_content_tokens(&run->logprobs, &choice->logprobs);
     if (news && dialect_is_in_call(run, &call) && call < news->call_count)
         push_call(run, call, &news->calls[call], out);
     if (news) {

@@ -227,6 +227,9 @@ bool choice_answer_push_unit(struct choice *choice, const char *name, size_t byt
 // cut_off: its length ended it, perhaps within a call whose name is not known yet: where calls were made, or had to be, that is no content.
 void choice_answer_finish(struct choice *choice, bool cut_off);
 bool choice_answer_is_reasoning(const struct choice *choice);
+bool choice_answer_may_be_content(const struct choice *choice);
+// Returns how many bytes of content there have been.
+uint64_t choice_answer_content_bytes(const struct choice *choice);
 // Returns whether the answer ends here: the one call that was allowed is over.
 bool choice_answer_is_done(const struct choice *choice);
 bool choice_answer_has_calls(const struct choice *choice);

@@ -101,27 +101,40 @@ static void chat_token(struct text *out, const char *data, size_t bytes, float l
     text_append(out, "]", 1);
 }
 
+static void chat_entry(struct text *out, const struct shown_tokens *tokens, const struct shown_token *token)
+{
+    chat_token(out, tokens->bytes.data + token->offset, token->bytes, token->logprob);
+    text_string(out, ",\"top_logprobs\":[");
+    for (uint32_t i = 0; i < token->top_count; i++) {
+        const struct shown_top *top = &tokens->tops[token->top_first + i];
+        dialect_comma(out, i == 0);
+        chat_token(out, tokens->bytes.data + top->offset, top->bytes, top->logprob);
+        text_append(out, "}", 1);
+    }
+    text_append(out, "]}", 2);
+}
+
 static void chat_logprobs(struct text *out, const struct shown_tokens *tokens, uint32_t count)
 {
-    uint32_t i, j;
-
     text_string(out, "{\"content\":[");
-    for (i = 0; i < count; i++) {
-        const struct shown_token *token = &tokens->tokens[i];
-        if (i)
-            text_append(out, ",", 1);
-        chat_token(out, tokens->bytes.data + token->offset, token->bytes, token->logprob);
-        text_string(out, ",\"top_logprobs\":[");
-        for (j = 0; j < token->top_count; j++) {
-            const struct shown_top *top = &tokens->tops[token->top_first + j];
-            if (j)
-                text_append(out, ",", 1);
-            chat_token(out, tokens->bytes.data + top->offset, top->bytes, top->logprob);
-            text_append(out, "}", 1);
-        }
-        text_append(out, "]}", 2);
+    for (uint32_t i = 0; i < count; i++) {
+        dialect_comma(out, i == 0);
+        chat_entry(out, tokens, &tokens->tokens[i]);
     }
     text_string(out, "],\"refusal\":null}");
+}
+
+void respond_content_tokens(struct text *out, struct shown_tokens *tokens)
+{
+    if (tokens->count == 0 || tokens->tokens[tokens->count - 1].part == TOKEN_UNDECIDED)
+        return;
+    for (uint32_t i = 0; i < tokens->count; i++)
+        if (tokens->tokens[i].part == TOKEN_CONTENT) {
+            dialect_comma(out, out->bytes == 0);
+            chat_entry(out, tokens, &tokens->tokens[i]);
+        }
+    out->failed |= tokens->failed;
+    shown_tokens_clear(tokens);
 }
 
 // A token's text as a JSON string, unambiguous even where it is part of a character.

@@ -22,9 +22,10 @@ struct shown_top {
 struct shown_token {
     uint32_t offset, bytes;
     float logprob;
-    bool has_logprob;              // false: null (the first token of an echoed prompt)
-    uint32_t text_offset;          // number of characters before the token in the choice's text
-    uint32_t top_first, top_count; // the token's alternatives in tops
+    bool has_logprob;                                          // false: null (the first token of an echoed prompt)
+    enum { TOKEN_UNDECIDED, TOKEN_CONTENT, TOKEN_OTHER } part; // OTHER: of what is thought or called
+    uint32_t text_offset;                                      // number of characters before the token in the choice's text
+    uint32_t top_first, top_count;                             // the token's alternatives in tops
 };
 
 struct shown_tokens {
@@ -84,6 +85,9 @@ struct respond_head {
 
 // data: {...}\n\n
 void respond_chunk(struct text *out, const struct respond_head *head, const struct respond_choice *choice);
+// Appends those tokens that are content, as a chat's answer lists them, {...},{...}, behind a comma if out has any already; and clears them all.
+// Does nothing as long as it is not known what the last one is.
+void respond_content_tokens(struct text *out, struct shown_tokens *tokens);
 void respond_usage_chunk(struct text *out, const struct respond_head *head, const struct respond_usage *usage);
 
 // Render a whole answer: begin it, add its choices in order, and end it.

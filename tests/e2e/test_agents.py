@@ -95,6 +95,18 @@ def test_responses(played, stream, kept):
     check(played, seen, reply.output_text, thought)
 
 
+def test_logprobs_are_of_what_is_said(played):
+    """Not of what is thought or called."""
+    client = openai.OpenAI(base_url=played.url + "/v1", api_key="none", max_retries=0, timeout=seconds(60))
+    fields = {"model": "default", "input": "How is it?", "tools": [{"type": "function", **FUNCTION}], "max_output_tokens": 400, "include": ["message.output_text.logprobs"]}
+    played.answer(written(1), written(1))
+    reply = client.responses.create(**fields)
+    said_text = next(item.content[0] for item in reply.output if item.type == "message")
+    assert said_text.text == "Let me see 1." and "".join(one.token for one in said_text.logprobs).strip() == "Let me see 1."
+    events = list(client.responses.create(**fields, stream=True))
+    assert "".join(one.token for event in events if event.type == "response.output_text.done" for one in event.logprobs).strip() == "Let me see 1."
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_ollama(played, stream):
     client = ollama.Client(host=played.url, timeout=seconds(60))

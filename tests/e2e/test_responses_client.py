@@ -95,6 +95,22 @@ def test_kept_and_removed(client):
         client.responses.retrieve(quiet.id)
 
 
+def test_logprobs(client, mesh):
+    """Those of a chat, beside the text: in each delta, and in the whole."""
+    tokens = chat(mesh, HELLO, logprobs=True, top_logprobs=2)["choices"][0]["logprobs"]["content"]
+    fields = {"include": ["message.output_text.logprobs", "reasoning.encrypted_content", "file_search_call.results"], "top_logprobs": 2}
+    whole = ask(client, **fields).output[0].content[0].logprobs
+    assert [one.to_dict() for one in whole] == tokens
+    events = list(ask(client, stream=True, **fields))
+    assert [one.to_dict()["token"] for event in events if event.type == "response.output_text.delta" for one in event.logprobs] == [one["token"] for one in tokens]
+    done = next(event for event in events if event.type == "response.output_text.done")
+    assert len(done.logprobs) == len(tokens) and events[-1].response.output[0].content[0].logprobs == whole
+    assert [one.top_logprobs for one in ask(client, include=fields["include"]).output[0].content[0].logprobs] == [[]] * len(tokens)
+    assert ask(client).output[0].content[0].logprobs == [] and ask(client, top_logprobs=0).top_logprobs == 0
+    with pytest.raises(openai.BadRequestError, match="top_logprobs"):
+        ask(client, top_logprobs=21)
+
+
 LARGE = {"type": "function", "name": "hash", "parameters": {"type": "object", "properties": {"a": {"type": "integer", "maximum": 10 ** 30}}}, "strict": False}
 
 

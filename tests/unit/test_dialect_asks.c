@@ -101,7 +101,7 @@ static void test_responses_ask(void **state)
     expect_refused(d, "{\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"f\"}]}", "input[0].output", "required");
     expect_refused(d, "{\"input\":\"x\",\"background\":true}", "background", "not supported");
     expect_refused(d, "{\"input\":\"x\",\"conversation\":\"c\"}", "conversation", "not supported");
-    expect_refused(d, "{\"input\":\"x\",\"include\":[\"file_search_call.results\"]}", "include", "not supported");
+    expect_refused(d, "{\"input\":\"x\",\"include\":[\"everything\"]}", "include", "not known");
     expect_refused(d, "{\"input\":\"x\",\"store\":1}", "store", "a boolean");
     expect_refused(d, "{\"input\":\"x\",\"max_output_tokens\":0}", "max_output_tokens", "at least 1");
     expect_refused(d, "{\"input\":\"x\",\"truncation\":\"some\"}", "truncation", "must be");
