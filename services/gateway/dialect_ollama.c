@@ -75,11 +75,22 @@ static void end_json(const struct dialect_end *end, struct text *out)
                 (unsigned long long)eval_us * 1000);
 }
 
+static void logprobs_json(const struct text *logprobs, struct text *out)
+{
+    if (logprobs->bytes == 0)
+        return;
+    text_string(out, ",\"logprobs\":[");
+    text_append(out, logprobs->data, logprobs->bytes);
+    text_append(out, "]", 1);
+}
+
 static void line(struct dialect_run *run, bool chat, const struct dialect_item *item, const char *data, size_t bytes,
                  struct text *out)
 {
     head(run, out);
     body_json(chat, item, data, bytes, out);
+    if (item->part == DIALECT_TEXT)
+        logprobs_json(&run->logprobs, out);
     text_string(out, ",\"done\":false}\n");
 }
 
@@ -93,7 +104,7 @@ static void end_line(struct dialect_run *run, bool chat, const struct dialect_en
 // All texts joined, and the calls in a list.
 static void whole_json(struct dialect_run *run, bool chat, const struct dialect_end *end, struct text *out)
 {
-    struct text parts[3] = {{0}};
+    struct text parts[3] = {{0}}, logprobs = {0};
     uint32_t calls = 0, i;
 
     for (i = 0; i < run->item_count; i++) {
@@ -104,6 +115,9 @@ static void whole_json(struct dialect_run *run, bool chat, const struct dialect_
         } else {
             text_append(&parts[item->part], item->data.data, item->data.bytes);
         }
+        if (item->logprobs.bytes)
+            dialect_comma(&logprobs, logprobs.bytes == 0);
+        text_append(&logprobs, item->logprobs.data, item->logprobs.bytes);
     }
     head(run, out);
     text_string(out, chat ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"response\":");
@@ -119,7 +133,10 @@ static void whole_json(struct dialect_run *run, bool chat, const struct dialect_
     }
     if (chat)
         text_append(out, "}", 1);
+    logprobs_json(&logprobs, out);
     end_json(end, out);
+    out->failed |= logprobs.failed;
+    text_free(&logprobs);
     for (i = 0; i < 3; i++) {
         out->failed |= parts[i].failed;
         text_free(&parts[i]);

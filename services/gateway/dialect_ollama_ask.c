@@ -129,7 +129,7 @@ static bool take_think(const json_t *body, json_t *chat, struct api_error *error
 static bool take_common(struct dialect_ask *ask, json_t *chat, struct api_error *error)
 {
     const json_t *body = ask->body;
-    static const char *const refused[] = {"template", "context", "logprobs", "top_logprobs", "images"};
+    static const char *const refused[] = {"template", "context", "images"};
     const json_t *stream = dialect_member(body, "stream");
 
     for (size_t i = 0; i < ARRAY_COUNT(refused); i++) {
@@ -141,6 +141,9 @@ static bool take_common(struct dialect_ask *ask, json_t *chat, struct api_error 
     dialect_note_ignored(&ask->ignored, body, read_fields, NULL, NULL);
     if (stream && !json_is_boolean(stream))
         return dialect_wrong_type(error, "stream", "a boolean", stream);
+    if (!dialect_set(chat, "logprobs", dialect_member(body, "logprobs")) ||
+        !dialect_set(chat, "top_logprobs", dialect_member(body, "top_logprobs")))
+        return false;
     return dialect_set_new(chat, "stream", json_boolean(!json_is_false(stream))) && take_model(body, chat, error) &&
            take_options(ask, chat, error) && take_format(body, chat, error) && take_think(body, chat, error);
 }
@@ -254,6 +257,10 @@ static bool take_prompt(struct dialect_ask *ask, json_t *chat, struct api_error 
         return dialect_wrong_type(error, "system", "a string", system);
     if (!json_is_true(json_object_get(ask->body, "raw")) && (!suffix || schema_is_string(suffix, "")))
         return take_turn(chat, prompt, system);
+    if (json_is_true(json_object_get(ask->body, "logprobs")))
+        return dialect_unsupported(error, "logprobs", " beside 'raw' or 'suffix'");
+    json_object_del(chat, "logprobs"); // false, or nothing: a completion's are numbers
+    json_object_del(chat, "top_logprobs");
     ask->kind = API_COMPLETION;
     return (prompt ? dialect_set(chat, "prompt", prompt) : dialect_set_new(chat, "prompt", json_string(""))) &&
            dialect_set(chat, "suffix", suffix) && (most || dialect_set_new(chat, "max_tokens", json_integer(RAW_TOKENS)));

@@ -73,6 +73,20 @@ def test_options_are_fields(client, mesh):
     assert len(drawn) == 1
 
 
+def test_logprobs(client, mesh):
+    tokens = post(mesh, "/v1/chat/completions", {"messages": HELLO, "temperature": 0, "max_tokens": 8, "logprobs": True, "top_logprobs": 2})["choices"][0]["logprobs"]["content"]
+    for ask in (lambda **more: client.chat(model=mesh.model, messages=HELLO, options=GREEDY, logprobs=True, top_logprobs=2, **more),
+                lambda **more: client.generate(model=mesh.model, prompt="Say hello.", options=GREEDY, logprobs=True, top_logprobs=2, **more)):
+        whole = ask().logprobs
+        assert [(one.token, one.logprob, [top.token for top in one.top_logprobs]) for one in whole] == [
+            (one["token"], one["logprob"], [top["token"] for top in one["top_logprobs"]]) for one in tokens]
+        assert [one.token for part in ask(stream=True) for one in part.logprobs or []] == [one["token"] for one in tokens]
+    assert client.chat(model=mesh.model, messages=HELLO, options=GREEDY, logprobs=False).logprobs is None
+    assert client.generate(model=mesh.model, prompt="x", raw=True, options=GREEDY, logprobs=False).response
+    with pytest.raises(ollama.ResponseError, match="raw"):
+        client.generate(model=mesh.model, prompt="x", raw=True, logprobs=True)
+
+
 def test_models(client, mesh):
     name = client.list().models[0].model
     assert client.ps().models[0].model == name
