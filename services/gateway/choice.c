@@ -293,6 +293,8 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
             stop_match_finish(&choice->stop, &choice->visible);
         text_free(&tail);
     }
+    if (choice->answer)
+        choice_answer_end_calls(choice);
     if (choice->stop_token >= 0)
         finish_reason = "stop", stop_reason = NULL;
     if (choice_answer_has_calls(choice) && strcmp(finish_reason, "stop") == 0)

@@ -41,13 +41,16 @@ void request_set_notation(const struct api_request *api, const struct language *
     request->one_call = !api->parallel_tool_calls || api->tool_choice == API_TOOLS_NAMED;
     request->must_call = calls && (api->tool_choice == API_TOOLS_REQUIRED || api->tool_choice == API_TOOLS_NAMED);
     request->tools = calls ? json_incref(api->tools) : NULL;
+    request->custom_tools = calls && api->custom_tools ? json_incref(api->custom_tools) : NULL;
 }
 
 void request_free_notation(struct request *request)
 {
     if (request->tools)
         json_decref(request->tools);
-    request->tools = NULL;
+    if (request->custom_tools)
+        json_decref(request->custom_tools);
+    request->tools = request->custom_tools = NULL;
 }
 
 // --- what the parser asks -------------------------------------------------------------------------------------------------
@@ -109,15 +112,51 @@ static void make_id(const struct choice *choice, char *id, size_t id_bytes)
     id[length] = 0;
 }
 
+// The text in {"input": text}; of one that is cut off what there is of it. What is neither stays as it is.
+static void unfold_input(struct text *arguments)
+{
+    struct text closed = {0};
+    json_t *object = json_loadb(arguments->data ? arguments->data : "", arguments->bytes, JSON_ALLOW_NUL, NULL);
+
+    if (!object) {
+        text_append(&closed, arguments->data, arguments->bytes);
+        text_string(&closed, "\"}");
+        object = json_loadb(closed.data ? closed.data : "", closed.bytes, JSON_ALLOW_NUL, NULL);
+        text_free(&closed);
+    }
+    const json_t *input = json_object_get(object, "input");
+    if (json_is_string(input)) {
+        text_clear(arguments);
+        text_append(arguments, json_string_value(input), json_string_length(input));
+    }
+    json_decref(object);
+}
+
+void choice_answer_end_calls(struct choice *choice)
+{
+    struct shown_answer *shown = &choice->answer->shown;
+
+    for (uint32_t i = 0; i < shown->call_count; i++) {
+        struct shown_call *call = &shown->calls[i];
+        if (call->is_custom && !call->is_whole)
+            unfold_input(&call->arguments);
+        call->is_whole = true;
+    }
+}
+
 static void begin_call(struct choice *choice, const struct answer_event *event)
 {
     struct choice_answer *answer = choice->answer;
-    struct shown_call *call = shown_answer_add_call(&answer->shown);
+    const json_t *function = find_tool(choice->request, event->bytes, event->count);
 
+    choice_answer_end_calls(choice);
+    struct shown_call *call = shown_answer_add_call(&answer->shown);
     if (!call) {
         answer->failed = true;
         return;
     }
+    call->is_custom = function &&
+                      json_object_get(choice->request->custom_tools, json_string_value(json_object_get(function, "name")));
     make_id(choice, call->id, sizeof call->id);
     text_append(&call->name, event->bytes, event->count);
 }
@@ -224,7 +263,7 @@ bool choice_answer_has_news(const struct choice *choice)
     bool news = answer && answer->shown.reasoning.bytes > 0;
 
     for (uint32_t i = 0; answer && i < answer->shown.call_count && !news; i++)
-        news = !answer->shown.calls[i].head_shown || answer->shown.calls[i].arguments.bytes > 0;
+        news = shown_call_has_news(&answer->shown.calls[i]);
     return news;
 }
 
@@ -254,7 +293,7 @@ void choice_answer_show_after(struct choice *choice, const struct respond_usage 
 
     for (uint32_t i = 0; answer && i < answer->shown.call_count; i++) {
         struct shown_call *call = &answer->shown.calls[i];
-        if (call->head_shown && call->arguments.bytes == 0)
+        if (!shown_call_has_news(call))
             continue;
         text_clear(&answer->delta);
         respond_call_delta(&answer->delta, call, i);

@@ -129,7 +129,7 @@ static struct dialect_item *open_item(struct dialect_run *run, const struct dial
         run->item_capacity = wanted;
     }
     item = &run->items[run->item_count++];
-    *item = (struct dialect_item){.part = piece->part, .call = piece->call};
+    *item = (struct dialect_item){.part = piece->part, .call = piece->call, .custom = piece->custom};
     text_string(&item->id, piece->id ? piece->id : "");
     text_append(&item->name, piece->name, piece->name_bytes);
     run->item_open = true;

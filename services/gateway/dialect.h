@@ -31,6 +31,7 @@ struct dialect_piece {
     enum dialect_part part;
     uint32_t call;         // CALL: the number of the call; another number begins another call
     const char *id, *name; // CALL: of its first piece; the id is terminated
+    bool custom;           // CALL: of a custom tool: `data` is its input, a text, and whole
     size_t name_bytes;
     const char *data; // text, reasoning, or a part of the arguments, which are JSON
     size_t bytes;
@@ -40,6 +41,7 @@ struct dialect_item {
     enum dialect_part part;
     uint32_t call;
     struct text id, name; // CALL
+    bool custom;
     struct text data;     // all pieces
     struct text logprobs; // TEXT: of its tokens, as a chat's answer lists them, with commas between; empty: not asked for
 };

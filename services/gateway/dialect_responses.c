@@ -20,13 +20,16 @@ static const struct dialect_rename renamed[] = {{"max_completion_tokens", "max_o
                                                 {"messages", "input"},
                                                 {NULL, NULL}};
 
-static const char *item_prefix(enum dialect_part part) { return part == DIALECT_TEXT ? "msg" : part == DIALECT_CALL ? "fc" : "rs"; }
+static const char *item_prefix(const struct dialect_item *item)
+{
+    return item->part == DIALECT_TEXT ? "msg" : item->part == DIALECT_REASONING ? "rs" : item->custom ? "ctc" : "fc";
+}
 
 static uint32_t index_of(const struct dialect_run *run, const struct dialect_item *item) { return (uint32_t)(item - run->items); }
 
 static void item_id(const struct dialect_run *run, const struct dialect_item *item, struct text *out)
 {
-    text_format(out, "\"%s_%s_%u\"", item_prefix(item->part), run->id + strlen("resp_"), index_of(run, item));
+    text_format(out, "\"%s_%s_%u\"", item_prefix(item), run->id + strlen("resp_"), index_of(run, item));
 }
 
 static void part_json(const struct dialect_item *item, bool whole, struct text *out)
@@ -52,11 +55,11 @@ static void item_json(const struct dialect_run *run, const struct dialect_item *
     case DIALECT_TEXT: text_string(out, ",\"type\":\"message\",\"role\":\"assistant\",\"content\":["); break;
     case DIALECT_REASONING: text_string(out, ",\"type\":\"reasoning\",\"summary\":[],\"content\":["); break;
     case DIALECT_CALL:
-        text_string(out, ",\"type\":\"function_call\",\"call_id\":");
+        text_string(out, item->custom ? ",\"type\":\"custom_tool_call\",\"call_id\":" : ",\"type\":\"function_call\",\"call_id\":");
         text_json(out, item->id.data, item->id.bytes);
         text_string(out, ",\"name\":");
         text_json(out, item->name.data, item->name.bytes);
-        text_string(out, ",\"arguments\":");
+        text_string(out, item->custom ? ",\"input\":" : ",\"arguments\":");
         text_json(out, item->data.data, whole ? item->data.bytes : 0);
         break;
     }
@@ -121,7 +124,13 @@ static void arguments_json(const struct dialect_item *item, struct text *out)
 {
     struct text arguments = {0};
 
-    dialect_append_arguments(item->data.data, item->data.bytes, &arguments);
+    if (item->custom) { // the function that stands for it has one
+        text_string(&arguments, "{\"input\":");
+        text_json(&arguments, item->data.data, item->data.bytes);
+        text_append(&arguments, "}", 1);
+    } else {
+        dialect_append_arguments(item->data.data, item->data.bytes, &arguments);
+    }
     text_json(out, arguments.data, arguments.bytes);
     out->failed |= arguments.failed;
     text_free(&arguments);
@@ -248,7 +257,7 @@ static void delta(struct dialect_run *run, const struct dialect_item *item, cons
                                         [DIALECT_REASONING] = "reasoning_text.delta",
                                         [DIALECT_CALL] = "function_call_arguments.delta"};
 
-    part_event(run, item, types[item->part], out);
+    part_event(run, item, item->custom ? "custom_tool_call_input.delta" : types[item->part], out);
     text_string(out, ",\"delta\":");
     text_json(out, data, bytes);
     if (item->part == DIALECT_TEXT)
@@ -262,8 +271,8 @@ static void item_end(struct dialect_run *run, const struct dialect_item *item, s
                                         [DIALECT_REASONING] = "reasoning_text.done",
                                         [DIALECT_CALL] = "function_call_arguments.done"};
 
-    part_event(run, item, types[item->part], out);
-    text_string(out, item->part == DIALECT_CALL ? ",\"arguments\":" : ",\"text\":");
+    part_event(run, item, item->custom ? "custom_tool_call_input.done" : types[item->part], out);
+    text_string(out, item->custom ? ",\"input\":" : item->part == DIALECT_CALL ? ",\"arguments\":" : ",\"text\":");
     text_json(out, item->data.data, item->data.bytes);
     if (item->part == DIALECT_TEXT)
         logprobs_json(&item->logprobs, out);

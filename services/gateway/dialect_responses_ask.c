@@ -7,6 +7,7 @@
 //   input: reasoning             reasoning_content of the assistant's message that follows
 //   input: function_call         a call in the assistant's message before it, or in one of its own
 //   input: function_call_output  a message of the tool
+//   input: custom_tool_call, …   likewise, of a tool whose input is a text
 //   input: item_reference        that item of a response that is kept
 //
 // The conversation is kept without the instructions, which are those of one request only.
@@ -151,6 +152,28 @@ static bool take_call(struct ask *ask, const char *where, const json_t *item)
            dialect_add_call(ask->messages, id, function, arguments, &message) && (!ask->reasoning || use_reasoning(ask, message));
 }
 
+// Its input is the parameter of the function that stands for it.
+static bool take_custom_call(struct ask *ask, const char *where, const json_t *item)
+{
+    const json_t *id, *name, *input;
+    json_t *object, *arguments, *message;
+    char *dumped;
+    bool ok;
+
+    if (!need_string(ask, where, item, "call_id", &id) || !need_string(ask, where, item, "name", &name) ||
+        !need_string(ask, where, item, "input", &input))
+        return false;
+    object = json_pack("{s:O}", "input", input);
+    dumped = json_dumps(object, JSON_COMPACT);
+    arguments = dumped ? json_string(dumped) : NULL;
+    free(dumped);
+    json_decref(object);
+    ok = arguments && dialect_add_call(ask->messages, id, name, arguments, &message) &&
+         (!ask->reasoning || use_reasoning(ask, message));
+    json_decref(arguments);
+    return ok;
+}
+
 static bool take_output(struct ask *ask, const char *where, const json_t *item)
 {
     json_t *content, *message;
@@ -241,7 +264,9 @@ static bool take_item(struct ask *ask, size_t index, const json_t *item)
         return take_message(ask, where, item);
     if (schema_is_string(type, "function_call"))
         return take_call(ask, where, item);
-    if (schema_is_string(type, "function_call_output"))
+    if (schema_is_string(type, "custom_tool_call"))
+        return take_custom_call(ask, where, item);
+    if (schema_is_string(type, "function_call_output") || schema_is_string(type, "custom_tool_call_output"))
         return take_output(ask, where, item);
     if (schema_is_string(type, "reasoning"))
         return take_reasoning(ask, item);
@@ -249,7 +274,7 @@ static bool take_item(struct ask *ask, size_t index, const json_t *item)
         return take_reference(ask, index, where, item);
     return api_fail(
         ask->error, 400, "unsupported_content", where,
-        "'%s': only items of type 'message', 'function_call', 'function_call_output', 'reasoning' and 'item_reference' are "
+        "'%s': only items of type 'message', 'function_call', 'custom_tool_call', their outputs, 'reasoning' and 'item_reference' are "
         "supported",
         where);
 }
@@ -367,6 +392,34 @@ static bool check_refused(struct ask *ask)
     return !metadata || json_text_is_object(metadata) || dialect_wrong_type(ask->error, "metadata", "an object", metadata);
 }
 
+// A chat has a custom tool one level deeper, and its grammar another.
+static json_t *custom_tool(const json_t *tool)
+{
+    const json_t *format = dialect_member(tool, "format");
+    json_t *custom = json_object(), *out = json_pack("{s:s,s:O}", "type", "custom", "custom", custom), *inner;
+    bool ok = out && dialect_set(custom, "name", dialect_member(tool, "name")) &&
+              dialect_set(custom, "description", dialect_member(tool, "description"));
+
+    if (ok && schema_is_string(json_object_get(format, "type"), "grammar")) {
+        inner = json_pack("{s:s,s:{s:O?,s:O?}}", "type", "grammar", "grammar", "syntax", json_object_get(format, "syntax"),
+                          "definition", json_object_get(format, "definition"));
+        ok = dialect_set_new(custom, "format", inner);
+    } else {
+        ok = ok && dialect_set(custom, "format", format);
+    }
+    json_decref(custom);
+    if (ok)
+        return out;
+    json_decref(out);
+    return NULL;
+}
+
+// A tool, or what names one.
+static json_t *chat_tool(const json_t *tool)
+{
+    return schema_is_string(json_object_get(tool, "type"), "custom") ? custom_tool(tool) : dialect_function(tool, "parameters");
+}
+
 // A chat's names functions one level deeper.
 static json_t *allowed_tools(const json_t *choice)
 {
@@ -375,7 +428,7 @@ static json_t *allowed_tools(const json_t *choice)
     bool ok = named != NULL;
 
     for (size_t i = 0; i < json_array_size(tools); i++)
-        ok = ok && dialect_add_new(named, dialect_function(json_array_get(tools, i), "parameters"));
+        ok = ok && dialect_add_new(named, chat_tool(json_array_get(tools, i)));
     if (!ok)
         json_decref(named);
     return ok ? json_pack("{s:s,s:{s:O?,s:o}}", "type", "allowed_tools", "allowed_tools", "mode", json_object_get(choice, "mode"),
@@ -387,8 +440,8 @@ static bool take_tool_choice(json_t *chat, const json_t *choice)
 {
     const json_t *type = json_object_get(choice, "type");
 
-    if (schema_is_string(type, "function"))
-        return dialect_set_new(chat, "tool_choice", dialect_function(choice, "parameters"));
+    if (schema_is_string(type, "function") || schema_is_string(type, "custom"))
+        return dialect_set_new(chat, "tool_choice", chat_tool(choice));
     if (schema_is_string(type, "allowed_tools"))
         return dialect_set_new(chat, "tool_choice", allowed_tools(choice));
     return dialect_set(chat, "tool_choice", choice);
@@ -407,10 +460,11 @@ static bool take_tools(struct ask *ask, json_t *chat)
         const json_t *tool = json_array_get(tools, i);
         char where[48];
         snprintf(where, sizeof where, "tools[%zu]", i);
-        ok = schema_is_string(json_object_get(tool, "type"), "function")
-                 ? dialect_add_new(out, dialect_function(tool, "parameters"))
-                 : api_fail(ask->error, 400, "unsupported_parameter", where, "'%s': only tools of type 'function' are supported",
-                            where);
+        const json_t *type = json_object_get(tool, "type");
+        ok = schema_is_string(type, "function") || schema_is_string(type, "custom")
+                 ? dialect_add_new(out, chat_tool(tool))
+                 : api_fail(ask->error, 400, "unsupported_parameter", where,
+                            "'%s': only tools of type 'function' and 'custom' are supported: this server runs none itself", where);
     }
     ok = ok && dialect_set(chat, "tools", out);
     json_decref(out);

@@ -16,13 +16,15 @@ static void push_call(struct dialect_run *run, uint32_t number, struct shown_cal
     const struct dialect_piece piece = {.part = DIALECT_CALL,
                                         .call = number,
                                         .id = call->id,
+                                        .custom = call->is_custom,
                                         .data = call->arguments.data,
                                         .bytes = call->arguments.bytes,
                                         .name = call->name.data,
                                         .name_bytes = call->name.bytes};
 
-    if (!call->head_shown || call->arguments.bytes > 0)
-        dialect_push(run, &piece, out);
+    if (!shown_call_has_news(call))
+        return;
+    dialect_push(run, &piece, out);
     call->head_shown = true;
     text_clear(&call->arguments);
 }

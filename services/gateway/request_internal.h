@@ -117,6 +117,7 @@ struct request {
     struct language_notation notation; // of the answers
     bool reasoning_is_open, include_reasoning, one_call, must_call;
     struct json_t *tools;           // owned; NULL: none may be called
+    struct json_t *custom_tools;    // owned: of api_request; NULL: there are none
     Fastdecode__Sampling sampling;  // owns its lists, but for end_token; its bias entries point into bias_items
     struct packed_grammar *grammar; // of sampling; NULL: none
     uint32_t features;              // that it needs (common/messages/features.h)
@@ -226,6 +227,8 @@ bool choice_answer_push(struct choice *choice, const char *text, size_t bytes);
 bool choice_answer_push_unit(struct choice *choice, const char *name, size_t bytes);
 // cut_off: its length ended it, perhaps within a call whose name is not known yet: where calls were made, or had to be, that is no content.
 void choice_answer_finish(struct choice *choice, bool cut_off);
+// All calls are complete.
+void choice_answer_end_calls(struct choice *choice);
 bool choice_answer_is_reasoning(const struct choice *choice);
 bool choice_answer_may_be_content(const struct choice *choice);
 // Returns how many bytes of content there have been.

@@ -41,13 +41,19 @@ void respond_reasoning(struct text *out, const char *reasoning, size_t bytes)
     text_json(out, reasoning, bytes);
 }
 
+bool shown_call_has_news(const struct shown_call *call)
+{
+    return (!call->head_shown || call->arguments.bytes > 0) && (!call->is_custom || call->is_whole);
+}
+
 static void call_head(struct text *out, const struct shown_call *call)
 {
     text_string(out, "\"id\":");
     text_json_string(out, call->id);
-    text_string(out, ",\"type\":\"function\",\"function\":{\"name\":");
+    text_string(out,
+                call->is_custom ? ",\"type\":\"custom\",\"custom\":{\"name\":" : ",\"type\":\"function\",\"function\":{\"name\":");
     text_json(out, call->name.data, call->name.bytes);
-    text_string(out, ",\"arguments\":");
+    text_string(out, call->is_custom ? ",\"input\":" : ",\"arguments\":");
     text_json(out, call->arguments.data, call->arguments.bytes);
     text_append(out, "}", 1);
 }

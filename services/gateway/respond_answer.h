@@ -6,11 +6,12 @@
 
 #include "services/gateway/text.h"
 
-// A call of a function. In a stream it is shown in pieces: its head once, then what there is of its arguments.
+// A call of a function. In a stream it is shown in pieces: its head once, then what there is of its arguments. One of a custom tool is shown as a
+// whole: its arguments become its input, a text, when they are complete.
 struct shown_call {
     char id[40];
     struct text name, arguments;
-    bool head_shown;
+    bool head_shown, is_custom, is_whole;
 };
 
 struct shown_answer {
@@ -19,6 +20,8 @@ struct shown_answer {
     uint32_t call_count, call_capacity;
 };
 
+// Returns whether there is something of it to show.
+bool shown_call_has_news(const struct shown_call *call);
 void shown_answer_free(struct shown_answer *answer);
 // Adds a call; NULL: no memory.
 struct shown_call *shown_answer_add_call(struct shown_answer *answer);

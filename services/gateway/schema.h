@@ -152,6 +152,7 @@ struct api_request {
     struct json_t *conversation;      // owned: the messages, with calls, results and reasoning (schema_message.c)
     struct json_t *tools, *documents; // in root
     struct json_t *variables;         // owned: chat_template_kwargs and reasoning_effort
+    struct json_t *custom_tools;      // owned: names of `tools` whose input is a text, as an object's; NULL: there are none
     enum api_tool_choice tool_choice;
     const char *tool_name; // of API_TOOLS_NAMED
     const struct json_t

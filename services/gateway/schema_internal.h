@@ -46,6 +46,8 @@ bool schema_read_messages(struct schema_run *run, const char *name, const json_t
 
 // schema_tools.c
 bool schema_read_tools(struct schema_run *run, const char *name, const json_t *value);
+// Makes a call of a custom tool one of the function that stands for it. Does nothing with others.
+bool schema_unfold_custom_call(struct schema_run *run, const char *where, json_t *call);
 bool schema_read_tool_choice(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_functions(struct schema_run *run, const char *name, const json_t *value); // and function_call
 bool schema_read_template_variables(struct schema_run *run, const char *name, const json_t *value);

@@ -194,7 +194,7 @@ static bool read_calls(struct schema_run *run, const char *where, const json_t *
         return api_no_memory(run->error);
     for (i = 0; i < count; i++) {
         snprintf(item, sizeof item, "%s[%zu]", field, i);
-        if (!read_call(run, item, json_array_get(list, i), calls))
+        if (!schema_unfold_custom_call(run, item, json_array_get(list, i)) || !read_call(run, item, json_array_get(list, i), calls))
             return false;
     }
     return true;

@@ -50,9 +50,89 @@ static bool read_function(struct schema_run *run, const char *where, const json_
     return true;
 }
 
-static const char *tool_name(const json_t *tool)
+// Of one of `tools`, or of what names one.
+static const json_t *tool_name_of(const json_t *tool)
 {
-    return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+    const json_t *function = json_object_get(tool, "function");
+
+    return json_object_get(function ? function : json_object_get(tool, "custom"), "name");
+}
+
+static const char *tool_name(const json_t *tool) { return json_string_value(tool_name_of(tool)); }
+
+// --- custom tools, whose input is a text: functions with one parameter ------------------------------------------------------
+// The schema of the text. format: {"type": "text"}, {"type": "grammar", "grammar": {"syntax": "regex", "definition": ...}} or NULL.
+static json_t *custom_input(struct schema_run *run, const char *where, const json_t *format)
+{
+    const json_t *grammar = json_object_get(format, "grammar"), *definition = json_object_get(grammar, "definition");
+    const json_t *type = json_object_get(format, "type");
+    json_t *schema = json_pack("{s:s,s:s}", "type", "string", "description", "The input of the tool, as plain text");
+
+    if (!schema)
+        (void)api_no_memory(run->error);
+    else if (!format || json_is_null(format) || schema_is_string(type, "text"))
+        return schema;
+    else if (!schema_is_string(type, "grammar"))
+        (void)api_fail(run->error, 400, "invalid_value", where, "'%s.type' must be 'text' or 'grammar'", where);
+    else if (!schema_is_string(json_object_get(grammar, "syntax"), "regex"))
+        (void)api_fail(run->error, 400, "unsupported_parameter", where,
+                       "'%s': only grammars with the syntax 'regex' are supported; without a format the input is any text", where);
+    else if (!json_is_string(definition) || schema_has_zero(definition))
+        (void)api_fail(run->error, 400, "invalid_type", where, "'%s.grammar.definition' must be a regular expression", where);
+    else if (json_object_set_new(schema, "pattern", json_sprintf("^(?:%s)$", json_string_value(definition))) == 0)
+        return schema;
+    else
+        (void)api_no_memory(run->error);
+    json_decref(schema);
+    return NULL;
+}
+
+// Makes a custom tool a function, and notes its name. Does nothing with others.
+static bool unfold_custom_tool(struct schema_run *run, const char *where, json_t *tool)
+{
+    json_t *custom = json_object_get(tool, "custom"), *name = json_object_get(custom, "name"), *function, *input;
+    char field[PATH_BYTES];
+
+    if (!schema_is_string(json_object_get(tool, "type"), "custom"))
+        return true;
+    snprintf(field, sizeof field, "%s.custom", where);
+    if (!json_is_object(custom))
+        return schema_wrong_type(run, field, "an object", custom ? custom : json_null());
+    snprintf(field, sizeof field, "%s.custom.name", where);
+    if (!name)
+        return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
+    if (!schema_check_function_name(run, field, name))
+        return false;
+    snprintf(field, sizeof field, "%s.custom.format", where);
+    input = custom_input(run, field, json_object_get(custom, "format"));
+    if (!input)
+        return false;
+    function = json_pack("{s:O,s:O*,s:{s:s,s:{s:o},s:[s],s:b}}", "name", name, "description",
+                         json_object_get(custom, "description"), "parameters", "type", "object", "properties", "input", input,
+                         "required", "input", "additionalProperties", 0);
+    if (!run->out->custom_tools)
+        run->out->custom_tools = json_object();
+    return (function && json_object_set(run->out->custom_tools, json_string_value(name), json_true()) == 0 &&
+            json_object_set_new(tool, "function", function) == 0 &&
+            json_object_set_new(tool, "type", json_string("function")) == 0 && json_object_del(tool, "custom") == 0) ||
+           api_no_memory(run->error);
+}
+
+bool schema_unfold_custom_call(struct schema_run *run, const char *where, json_t *call)
+{
+    const json_t *custom = json_object_get(call, "custom"), *input = json_object_get(custom, "input");
+    json_t *arguments, *name = json_object_get(custom, "name");
+    char field[PATH_BYTES];
+
+    if (!schema_is_string(json_object_get(call, "type"), "custom"))
+        return true;
+    snprintf(field, sizeof field, "%s.custom", where);
+    if (!json_is_string(name) || !json_is_string(input))
+        return api_fail(run->error, 400, "invalid_type", field, "'%s' must have the strings 'name' and 'input'", field);
+    arguments = json_pack("{s:O}", "input", input);
+    return (arguments && json_object_set_new(call, "function", json_pack("{s:O,s:o}", "name", name, "arguments", arguments)) == 0 &&
+            json_object_set_new(call, "type", json_string("function")) == 0) ||
+           api_no_memory(run->error);
 }
 
 bool schema_read_tools(struct schema_run *run, const char *name, const json_t *value)
@@ -66,17 +146,19 @@ bool schema_read_tools(struct schema_run *run, const char *name, const json_t *v
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu tools, at most %d are allowed", name, count,
                         API_MAX_TOOLS);
     for (i = 0; i < count; i++) {
+        snprintf(where, sizeof where, "%s[%zu]", name, i);
+        if (!unfold_custom_tool(run, where, json_array_get(value, i)))
+            return false;
         const json_t *tool = json_array_get(value, i), *type = json_object_get(tool, "type");
         const json_t *function = json_object_get(tool, "function");
-        snprintf(where, sizeof where, "%s[%zu]", name, i);
         if (!json_text_is_object(tool))
             return schema_wrong_type(run, where, "an object", tool);
         snprintf(field, sizeof field, "%s.type", where);
         if (!type)
             return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
         if (!schema_is_string(type, "function"))
-            return api_fail(run->error, 400, "unsupported_parameter", field, "'%s': only tools of type 'function' are supported",
-                            field);
+            return api_fail(run->error, 400, "unsupported_parameter", field,
+                            "'%s': only tools of type 'function' and 'custom' are supported", field);
         snprintf(field, sizeof field, "%s.function", where);
         if (!function)
             return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
@@ -132,9 +214,11 @@ bool schema_read_tool_choice(struct schema_run *run, const char *name, const jso
         return schema_wrong_type(run, name, "a string or an object that names a function", value);
     if (schema_is_string(type, "allowed_tools"))
         return read_allowed(run, json_object_get(value, "allowed_tools"));
-    if (!schema_is_string(type, "function"))
+    if (schema_is_string(type, "custom"))
+        function = json_object_get(value, "custom");
+    else if (!schema_is_string(type, "function"))
         return api_fail(run->error, 400, "unsupported_parameter", "tool_choice.type",
-                        "'tool_choice.type' must be 'function' or 'allowed_tools'");
+                        "'tool_choice.type' must be 'function', 'custom' or 'allowed_tools'");
     if (!json_text_is_object(function))
         return api_fail(run->error, 400, "missing_required_parameter", "tool_choice.function",
                         "'tool_choice.function' must be an object with the 'name' of a function");
@@ -163,8 +247,7 @@ static bool names_tool(const json_t *named, const json_t *tool)
 {
     const char *name = tool_name(named);
 
-    return name && json_string_length(json_object_get(json_object_get(named, "function"), "name")) == strlen(name) &&
-           strcmp(name, tool_name(tool)) == 0;
+    return name && json_string_length(tool_name_of(named)) == strlen(name) && strcmp(name, tool_name(tool)) == 0;
 }
 
 // The model is told of the functions that it may call, and so calls no others.
@@ -315,5 +398,7 @@ void schema_free_chat(struct api_request *request)
         json_decref(request->conversation);
     if (request->variables)
         json_decref(request->variables);
-    request->conversation = request->variables = NULL;
+    if (request->custom_tools)
+        json_decref(request->custom_tools);
+    request->conversation = request->variables = request->custom_tools = NULL;
 }

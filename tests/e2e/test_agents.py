@@ -107,6 +107,55 @@ def test_logprobs_are_of_what_is_said(played):
     assert "".join(one.token for event in events if event.type == "response.output_text.done" for one in event.logprobs).strip() == "Let me see 1."
 
 
+PATCH = "*** Begin Patch\n+a \"line\"\n\u00e9"
+PATCHES = {"name": "apply_patch", "description": "Changes files."}
+
+
+def patch(text):
+    return f"<tool_call>\n{said('apply_patch', {'input': text})}\n</tool_call>"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_custom_tools(played, stream):
+    """A tool whose input is a text, in both of OpenAI's forms: what is called, and that it and its result reach the next prompt."""
+    client = openai.OpenAI(base_url=played.url + "/v1", api_key="none", max_retries=0, timeout=seconds(60))
+    played.answer(patch(PATCH) + "\n" + patch("second"), "It is done.", patch(PATCH) + "\n" + patch("second"), "It is done.")
+    fields = {"model": "default", "input": [{"role": "user", "content": "Go."}], "tools": [{"type": "custom", **PATCHES}, {"type": "function", **FUNCTION}], "max_output_tokens": 400}
+    if stream:
+        events = list(client.responses.create(**fields, stream=True))
+        reply = events[-1].response
+        assert "".join(event.delta for event in events if event.type == "response.custom_tool_call_input.delta") == PATCH + "second"
+        assert [event.input for event in events if event.type == "response.custom_tool_call_input.done"] == [PATCH, "second"]
+    else:
+        reply = client.responses.create(**fields)
+    calls = [item for item in reply.output if item.type == "custom_tool_call"]
+    assert [(call.name, call.input) for call in calls] == [("apply_patch", PATCH), ("apply_patch", "second")] and len(reply.output) == 2
+    results = [{"type": "custom_tool_call_output", "call_id": call.call_id, "output": "patched"} for call in calls]
+    told = client.responses.create(**{**fields, "input": [*fields["input"], *[item.to_dict() for item in reply.output], *results]})
+    first_prompt = played.prompt()
+    assert told.output_text == "It is done." and json.dumps(PATCH, ensure_ascii=False) in first_prompt and first_prompt.count("patched") == 2
+    messages, tools = [{"role": "user", "content": "Go."}], [{"type": "custom", "custom": PATCHES}]
+    if stream:
+        chunks = [chunk.choices[0].delta for chunk in client.chat.completions.create(model="default", messages=messages, tools=tools, max_tokens=400, stream=True)]
+        message = {"role": "assistant", "content": None, "tool_calls": [{key: value for key, value in one.to_dict().items() if key != "index"} for delta in chunks for one in delta.tool_calls or []]}
+    else:
+        message = client.chat.completions.create(model="default", messages=messages, tools=tools, max_tokens=400).choices[0].message.to_dict()
+    assert [(one["type"], one["custom"]) for one in message["tool_calls"]] == [("custom", {"name": "apply_patch", "input": text}) for text in (PATCH, "second")]
+    messages += [message, *[{"role": "tool", "tool_call_id": one["id"], "content": "patched"} for one in message["tool_calls"]]]
+    assert client.chat.completions.create(model="default", messages=messages, tools=tools, max_tokens=400).choices[0].message.content == "It is done."
+    assert json.dumps(PATCH, ensure_ascii=False) in played.prompt() and played.prompt().count("patched") == 2
+
+
+def test_custom_tools_that_are_cut_off(played):
+    """There is as much of the input as was written."""
+    client = openai.OpenAI(base_url=played.url + "/v1", api_key="none", max_retries=0, timeout=seconds(60))
+    most = len(played.ids(patch("a b c d e f g")[:-20]))
+    played.answer(patch("a b c d e f g h"))
+    reply = client.responses.create(model="default", input="Go.", tools=[{"type": "custom", **PATCHES}], tool_choice={"type": "custom", "name": "apply_patch"}, max_output_tokens=most)
+    (item,) = reply.output
+    assert reply.status == "incomplete" and item.type == "custom_tool_call" and item.input and "a b c d e f g h".startswith(item.input)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_ollama(played, stream):
     client = ollama.Client(host=played.url, timeout=seconds(60))

@@ -1,6 +1,7 @@
 """Tools and reasoning at the gateway: what the models of ten families write is forced, what clients get is looked at, whole and streamed."""
 import json
 import os
+import re
 
 import openai
 import pytest
@@ -427,6 +428,15 @@ def test_calls_that_are_required(real_mesh, choice, parallel):
         schema = next(tool["function"]["parameters"] for tool in tools if tool["function"]["name"] == name)
         assert choice == "required" or name == "search"
         assert set(schema["required"]) <= set(arguments) <= set(schema["properties"])
+
+
+def test_a_custom_tool_with_a_grammar(real_mesh):
+    """Where the call is forced, its input is what the regular expression matches, whole."""
+    tool = {"type": "custom", "custom": {"name": "dial", "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-9]{2,3}-[a-c]|x{4}"}}}}
+    for choice in ("required", {"type": "custom", "custom": {"name": "dial"}}):
+        body = {"messages": ASK, "tools": [tool], "tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 100, "seed": 5}
+        (one,) = post(real_mesh, H, body)["choices"][0]["message"]["tool_calls"]
+        assert one["type"] == "custom" and re.fullmatch("[0-9]{2,3}-[a-c]|x{4}", one["custom"]["input"]), one
 
 
 def test_what_is_required_is_a_grammar(qwen):

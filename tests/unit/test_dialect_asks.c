@@ -88,6 +88,17 @@ static void test_responses_ask(void **state)
         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
         "\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"required\",\"tools\":[{\"type\":\"function\","
         "\"function\":{\"name\":\"f\"}}]}}}");
+    expect_chat(
+        d,
+        "{\"input\":[{\"type\":\"custom_tool_call\",\"call_id\":\"c\",\"name\":\"p\",\"input\":\"a\\nb\"},{\"type\":"
+        "\"custom_tool_call_output\",\"call_id\":\"c\",\"output\":\"1\"}],\"tools\":[{\"type\":\"custom\",\"name\":\"p\",\"format\":{"
+        "\"type\":\"grammar\",\"syntax\":\"regex\",\"definition\":\"x\"}}],\"tool_choice\":{\"type\":\"custom\",\"name\":\"p\"}}",
+        "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\",\"function\":{"
+        "\"name\":\"p\",\"arguments\":\"{\\\"input\\\":\\\"a\\\\nb\\\"}\"}}]},{\"role\":\"tool\",\"content\":\"1\",\"tool_call_id\":"
+        "\"c\"}],\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"p\",\"format\":{\"type\":\"grammar\",\"grammar\":{\"syntax\":"
+        "\"regex\",\"definition\":\"x\"}}}}],\"tool_choice\":{\"type\":\"custom\",\"custom\":{\"name\":\"p\"}}}");
+    expect_refused(d, "{\"input\":[{\"type\":\"custom_tool_call\",\"call_id\":\"c\",\"name\":\"p\"}]}", "input[0].input",
+                   "required");
     expect_refused(d, "{\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]}", "input[0]", "is not there");
     expect_refused(d, "{\"input\":[{\"type\":\"item_reference\"}]}", "input[0].id", "required");
     expect_refused(d, "{\"input\":[{\"role\":\"user\"}]}", "input[0].content", "required");
