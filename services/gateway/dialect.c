@@ -68,6 +68,7 @@ struct dialect_run *dialect_run_open(const struct dialect *dialect, struct diale
     snprintf(run->id, sizeof run->id, "%s%s", ask->id[0] ? "" : dialect->id_prefix, ask->id[0] ? ask->id : ask->request_id);
     run->own = ask->own;
     run->only_loads = ask->only_loads;
+    run->only_warms = ask->only_warms;
     ask->own = NULL;
     return run;
 }
@@ -150,6 +151,8 @@ void dialect_push(struct dialect_run *run, const struct dialect_piece *piece, st
     struct dialect_item *item = last_item(run);
 
     begin(run, out);
+    if (run->only_warms)
+        return;
     if (item && (item->part != piece->part || (piece->part == DIALECT_CALL && item->call != piece->call))) {
         close_item(run, out);
         item = NULL;

@@ -62,6 +62,7 @@ struct dialect_ask {
     struct json_t *chat;          // out: the request's object; a reference of the caller's
     enum api_kind kind;           // in: of the route; out: of `chat`
     bool only_loads;              // out: nothing is to be generated: the client wants the model to be there
+    bool only_warms;              // out: the prompt is to be cached, and its answer, of one token, is not shown
     bool truncates, scales;       // out: of struct api_pool
     void *own;                    // out: what the dialect keeps for the answer
     char id[DIALECT_ID_BYTES];    // out: of the answer; "": the prefix and the request's id
@@ -107,7 +108,7 @@ struct dialect_run {
     struct dialect_item *items;
     uint32_t item_count, item_capacity;
     uint64_t event_count; // that were numbered
-    bool begun, item_open, failed, only_loads;
+    bool begun, item_open, failed, only_loads, only_warms;
 };
 
 // Translates the request. On failure *error is in the dialect's own words. Takes no reference of the body.

@@ -304,6 +304,13 @@ static bool take_output(struct ask *ask, json_t *chat)
     return !older || take_format(ask, chat, "output_format", older);
 }
 
+// None at all ask for the prompt to be cached, which is done when it has one.
+static bool take_most(struct ask *ask, json_t *chat, const json_t *most)
+{
+    ask->given->only_warms = ask->given->kind == API_CHAT && json_is_number(most) && json_number_value(most) == 0;
+    return ask->given->only_warms ? dialect_set_new(chat, "max_tokens", json_integer(1)) : dialect_set(chat, "max_tokens", most);
+}
+
 static bool take_others(struct ask *ask, json_t *chat)
 {
     static const char *const refused[] = {"container", "mcp_servers"};
@@ -320,7 +327,7 @@ static bool take_others(struct ask *ask, json_t *chat)
     if (!most && ask->given->kind == API_CHAT)
         return dialect_missing(ask->error, "max_tokens");
     return dialect_copy(chat, body, same_fields) && dialect_copy(chat, body, dialect_sampling_fields) &&
-           dialect_set(chat, "max_tokens", most) && dialect_set(chat, "stop", stops) && take_thinking_mode(ask, chat) &&
+           take_most(ask, chat, most) && dialect_set(chat, "stop", stops) && take_thinking_mode(ask, chat) &&
            take_output(ask, chat);
 }
 

@@ -58,11 +58,11 @@ static struct dialect_end end_of(const struct request *request)
     const uint64_t now_us = clock_now_us(), first_us = request->first_token_us ? request->first_token_us : now_us;
     const bool stopped = choice->stop.matched >= 0;
 
-    return (struct dialect_end){.finish_reason = choice->finish_reason,
+    return (struct dialect_end){.finish_reason = request->run->only_warms ? "length" : choice->finish_reason,
                                 .stop_string = stopped ? choice->stop_reason : NULL,
                                 .stop_bytes = choice->stop_reason_bytes,
                                 .prompt_tokens = usage.prompt_tokens,
-                                .completion_tokens = usage.completion_tokens,
+                                .completion_tokens = request->run->only_warms ? 0 : usage.completion_tokens,
                                 .cached_tokens = usage.cached_tokens,
                                 .reasoning_tokens = usage.reasoning_tokens,
                                 .total_us = now_us - request->start_us,

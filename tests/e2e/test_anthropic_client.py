@@ -82,6 +82,19 @@ def test_parse(client, mesh):
     assert replies[0].parsed_output == replies[1].parsed_output
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_that_is_only_cached(client, mesh, stream):
+    """`max_tokens` 0: no answer, and the next request with the same beginning finds it."""
+    messages = [{"role": "user", "content": f"It is {stream} that " + "the sea is deep and wide, " * 12}]
+    if stream:
+        with client.messages.stream(model=mesh.model, max_tokens=0, messages=messages) as events:
+            reply = events.get_final_message()
+    else:
+        reply = client.messages.create(model=mesh.model, max_tokens=0, messages=messages)
+    assert reply.content == [] and reply.stop_reason == "max_tokens" and reply.usage.output_tokens == 0 and reply.usage.input_tokens > 0
+    assert client.messages.create(model=mesh.model, max_tokens=1, messages=messages).usage.cache_read_input_tokens > 0
+
+
 def test_count_tokens(client, mesh):
     assert client.messages.count_tokens(model=mesh.model, messages=HELLO).input_tokens \
         == post(mesh, "/tokenize", {"messages": HELLO})["count"]

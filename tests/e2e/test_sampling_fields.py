@@ -147,7 +147,7 @@ TABLE = [  # path, least body, field, values that the API's reference allows, va
 ] + [(path, body, field, good, bad) for path, body in (("/v1/responses", {"input": "hi", "max_output_tokens": 1}), ("/v1/messages", {"messages": HI, "max_tokens": 1}))
      for field, good, bad in (("temperature", (0, 1, 1.0), (-0.1, "1")), ("top_p", (0, 0.5, 1), (-0.1, 1.1, "1")), ("top_k", (0, -1, 5, 5.0), (-2, 0.5, "1")))] + [
     ("/v1/responses", {"input": "hi", "stop": SHORT}, "max_output_tokens", (1, 16.0), (0, -1, 0.5, "1")),
-    ("/v1/messages", {"messages": HI}, "max_tokens", (1, 2.0), (0, -1, 0.5, "1", None)),
+    ("/v1/messages", {"messages": HI}, "max_tokens", (0, 0.0, 1, 2.0), (-1, 0.5, "1", None)),
     ("/v1/embeddings", {}, "dimensions", (), (0, -1, 0.5, "1"))]
 OPTIONS = [  # Ollama's; a number that is no integer is cut off behind the point where one is wanted
     ("temperature", (0, 0.0, 1, 2), (-1, "1")), ("top_p", (0, 0.5, 1, 1.0), (-0.1, 1.1)), ("top_k", (0, -1, 40, 40.0, 40.9), (-2, "1")), ("min_p", (0, 0.05), (-1, 2)),
