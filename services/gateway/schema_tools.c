@@ -97,7 +97,7 @@ static bool unfold_custom_tool(struct schema_run *run, const char *where, json_t
         return true;
     snprintf(field, sizeof field, "%s.custom", where);
     if (!json_is_object(custom))
-        return schema_wrong_type(run, field, "an object", custom ? custom : json_null());
+        return schema_wrong_type(run, field, "an object", custom);
     snprintf(field, sizeof field, "%s.custom.name", where);
     if (!name)
         return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);

@@ -8,6 +8,8 @@
 
 const char *schema_type_name(const json_t *value)
 {
+    if (!value) // a member that is not there
+        return "nothing";
     if (json_text_kept(value))
         return "a number";
     switch (json_typeof(value)) {

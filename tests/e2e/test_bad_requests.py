@@ -231,6 +231,7 @@ BAD = [
      "tool_choice.allowed_tools.tools", "at least one"),
     ("allowed_tools of another", H, chat(tools=[TOOL], tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [function(name="g")]}}), 400,
      "tool_choice.allowed_tools.tools", "none of 'tools'"),
+    ("allowed_tools without itself", H, chat(tools=[TOOL], tool_choice={"type": "allowed_tools"}), 400, "tool_choice.allowed_tools", "not nothing"),
     ("allowed_tools alone", H, chat(tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL]}}), 400, "tool_choice", "needs 'tools'"),
     ("tool_choice without function", H, chat(tools=[TOOL], tool_choice={"type": "function"}), 400, "tool_choice.function", "an object"),
     ("tool_choice without name", H, chat(tools=[TOOL], tool_choice={"type": "function", "function": {}}), 400, "tool_choice.function.name", "required"),

@@ -84,7 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     } else if (!dialect->tokens) {
         struct dialect_run *run = dialect_run_open(dialect, &ask);
         assert_always(run);
-        tell(run, data, size, data[0] / ARRAY_COUNT(dialects) % 2);
+        tell(run, data, size, !dialect->vectors && data[0] / ARRAY_COUNT(dialects) % 2); // vectors are no stream
         dialect_run_close(run);
     }
     dialect_free_own(dialect, ask.own);
