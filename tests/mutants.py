@@ -68,7 +68,7 @@ FAULTS = [
           "unit/test_grammar_cursor"),
     Fault("grammar-chain", "common/grammar/grammar_mask.c", "allow_plain(vocab, loops ? vocab->most_chars : last, words);",
           "allow_plain(vocab, vocab->most_chars, words);", "unit/test_grammar_cursor"),
-    Fault("grammar-anchors", "common/grammar/grammar_regular.c", "NOTHING_READ, END_AT_ONCE, NO_PHASE, NO_PHASE",
+    Fault("grammar-anchors", "common/grammar/grammar_look.c", "NOTHING_READ, END_AT_ONCE, NO_PHASE, NO_PHASE",
           "NOTHING_READ, END_AT_ONCE, BYTES_READ, NO_PHASE", "unit/test_grammar_text"),
 
     Fault("chunk-align", "common/sched/sched_chunk.c", "uint32_t first = tile - decode_rows % tile;", "uint32_t first = tile;",

@@ -151,7 +151,8 @@ static struct grammar_schema_options options_of(const struct maker *maker)
 {
     return (struct grammar_schema_options){.space = GRAMMAR_SPACE_ONE,
                                            .closed_by_default = maker->is_strict || !maker->options->open_objects,
-                                           .is_strict = maker->is_strict};
+                                           .is_strict = maker->is_strict,
+                                           .in_any_order = maker->options->in_any_order};
 }
 
 // A part of the function's parameters as JSON.

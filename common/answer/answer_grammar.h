@@ -20,6 +20,7 @@ struct answer_grammar_options {
     const json_t *tools; // an array, as in requests: {"type": "function", "function": {"name", "parameters", "strict"}}
     const char *only;    // the function that must be called; NULL: any of them
     bool one_call;
+    bool in_any_order; // keys of small objects in arguments
     bool open_objects; // objects in arguments take properties that their schema does not name, unless it closes them
 };
 

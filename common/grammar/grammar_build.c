@@ -356,6 +356,14 @@ void grammar_rule_set(struct grammar_builder *builder, uint32_t rule, uint32_t n
     grammar_rule_of(builder, rule)->node = node;
 }
 
+void grammar_rule_keep(struct grammar_builder *builder, uint32_t rule)
+{
+    if (builder->failure.status)
+        return;
+    assert_always(rule < builder->rules.count);
+    grammar_rule_of(builder, rule)->is_kept = true;
+}
+
 uint32_t grammar_call(struct grammar_builder *builder, uint32_t rule)
 {
     if (builder->failure.status)

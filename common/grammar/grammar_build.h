@@ -57,6 +57,8 @@ uint32_t grammar_special(struct grammar_builder *builder, const char *name);
 // A new rule, which gets its node later, by grammar_rule_set(). name is copied and used in errors; it need not be unique.
 uint32_t grammar_rule(struct grammar_builder *builder, const char *name);
 void grammar_rule_set(struct grammar_builder *builder, uint32_t rule, uint32_t node);
+// Keeps a small rule from being copied to where it is called: for those called in many places.
+void grammar_rule_keep(struct grammar_builder *builder, uint32_t rule);
 // A node that matches what the rule does.
 uint32_t grammar_call(struct grammar_builder *builder, uint32_t rule);
 

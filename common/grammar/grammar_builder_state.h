@@ -44,6 +44,7 @@ struct grammar_node {
 struct grammar_build_rule {
     uint32_t node; // GRAMMAR_NO_NODE: not set yet
     char *name;
+    bool is_kept; // never copied to where it is called, however small
 };
 
 // An array that grows. size: of one element.

@@ -59,8 +59,9 @@ static uint32_t size_of_call(struct survey *survey, const struct grammar_node *n
     if (survey->is_open[child])
         *use = GRAMMAR_RULE_LOOPS;
     else if (*use == GRAMMAR_RULE_UNUSED)
-        *use = survey->inline_all || survey->sizes[child] <= INLINE_STATES ? (uint8_t)GRAMMAR_RULE_INLINED
-                                                                           : (uint8_t)GRAMMAR_RULE_KEPT;
+        *use = survey->inline_all || (survey->sizes[child] <= INLINE_STATES && !grammar_rule_of(survey->builder, node->at)->is_kept)
+                   ? (uint8_t)GRAMMAR_RULE_INLINED
+                   : (uint8_t)GRAMMAR_RULE_KEPT;
     return *use == GRAMMAR_RULE_INLINED ? survey->sizes[child] : 2;
 }
 

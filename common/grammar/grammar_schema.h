@@ -25,6 +25,7 @@ struct grammar_schema_options {
     bool closed_by_default; // objects that name properties and say nothing of others take none
     // OpenAI's: where closed, those with an empty `properties` are, too; and what cannot be guaranteed (uniqueItems of free texts) is refused, not ignored.
     bool is_strict;
+    bool in_any_order; // keys of objects that declare few
 };
 
 // Adds the texts of a schema; `schema` is true, false or an object, and is only borrowed for the call. Returns its node.

@@ -2,10 +2,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/grammar/grammar_builder_state.h"
 #include "common/grammar/grammar_schema_internal.h"
 
-enum { MAX_GRID = 1 << 10, MAX_UNIQUE = 10, MAX_UNIQUE_SETS = 1 << 13, MAX_INTEGER = 1 << 30 };
+enum { MAX_GRID = 1 << 10, MAX_UNIQUE = 10, MAX_INTEGER = 1 << 30 };
 
 // The list of a leaf's first items; NULL: none. `items` was that list before 2020.
 static const json_t *prefix_of(const struct jschema *schema, uint32_t entry)
@@ -281,7 +280,7 @@ static void read_positions(struct choice_of_items *choice)
             jschema_make(schema, json_pack("{s:O}", "const", choice->values[v]), array->form->unique, "uniqueItems");
         for (uint32_t p = 0; only && p <= array->prefix_count; p++) {
             const uint32_t node = value_at(choice, p, only, JSCHEMA_TRUE);
-            choice->nodes[p * choice->count + v] = jschema_rule(schema, "item", node);
+            choice->nodes[p * choice->count + v] = jschema_shared(schema, "item", node);
             if (wanted != JSCHEMA_NONE && !choice->counts[v])
                 choice->counts[v] = value_at(choice, p, only, wanted) != schema->nothing;
         }
@@ -328,7 +327,7 @@ static uint32_t behind_set(struct choice_of_items *choice, uint32_t set)
         node = JSCHEMA_SEQUENCE(schema, array->comma, node);
     if (size >= array->min && found >= choice->min_found)
         node = jschema_optional(schema, node);
-    choice->tails[set] = node <= GRAMMAR_NODE_EMPTY ? node : jschema_rule(schema, "items", node);
+    choice->tails[set] = jschema_shared(schema, "items", node);
     choice->is_made[set] = true;
     return choice->tails[set];
 }
@@ -345,8 +344,7 @@ static bool write_unique(const struct array *array, uint32_t *items)
     choice->array = array;
     choice->min_found = entry ? jschema_count(schema, entry, "minContains", 1) : 0;
     choice->max_found = entry ? jschema_count(schema, entry, "maxContains", UINT64_MAX) : UINT64_MAX;
-    if (read_values(choice) && schema->unique_sets + (1u << choice->count) <= MAX_UNIQUE_SETS) {
-        schema->unique_sets += 1u << choice->count;
+    if (read_values(choice) && jschema_has_sets(schema, choice->count)) {
         read_positions(choice);
         *items = behind_set(choice, 0);
         return true;

@@ -45,6 +45,7 @@ static const struct effect_of {
     {"$not", LEAF},
     {"$recursiveRef", REFUSED},
     {"$ref", REFERENCE},
+    {"$some", LEAF},
     {"additionalItems", LEAF},
     {"additionalProperties", LEAF},
     {"allOf", ALL_OF},

@@ -26,6 +26,7 @@ enum {
     JSCHEMA_MAX_VARIANTS = 1 << 10,     // of one set
     JSCHEMA_MAX_OPTIONS = 1 << 12,      // of one anyOf or oneOf
     JSCHEMA_MAX_REQUIRED_ITEMS = 1 << 14,
+    JSCHEMA_MAX_SETS = 1 << 12,   // of items that differ, or of keys in any order, that get a rule
     JSCHEMA_MAX_PATTERN_KEYS = 4, // patterns in the patternProperties of one object
     JSCHEMA_MAX_DIGITS = 64,      // of a number before the point
     JSCHEMA_MAX_FRACTION = 32,    // and behind it
@@ -92,7 +93,8 @@ struct jschema {
     uint32_t slot_count;
     struct jschema_named *resources, *anchors;
     uint32_t resource_count, resource_capacity, anchor_count, anchor_capacity;
-    uint32_t work, operations, depth, runs, unique_sets; // unique_sets: of items that differ, in all arrays
+    uint32_t work, operations, depth, runs, sets; // sets: of items or keys, in all arrays and objects
+
     struct jschema_memo *memo;
     uint32_t nothing; // the node of what has no text
     uint32_t any_value, any_string, any_character, any_object, any_array, any_number, any_integer, line; // nodes; 0: not made yet
@@ -212,8 +214,9 @@ bool jschema_is_empty(struct jschema *schema, struct jschema_set set, uint32_t d
 #define JSCHEMA_EITHER(schema, ...) \
     grammar_either((schema)->builder, (const uint32_t[]){__VA_ARGS__}, sizeof(const uint32_t[]){__VA_ARGS__} / sizeof(uint32_t))
 uint32_t jschema_optional(struct jschema *schema, uint32_t node);
-uint32_t jschema_class(struct jschema *schema, const char *bytes);              // one of these characters; "a-z" is a range
-uint32_t jschema_rule(struct jschema *schema, const char *name, uint32_t node); // a rule of its own, called
+uint32_t jschema_class(struct jschema *schema, const char *bytes);                // one of these characters; "a-z" is a range
+uint32_t jschema_rule(struct jschema *schema, const char *name, uint32_t node);   // a rule of its own, called
+uint32_t jschema_shared(struct jschema *schema, const char *name, uint32_t node); // the same, for what is called in many places
 uint32_t jschema_times(struct jschema *schema, uint32_t node, uint64_t min, uint64_t max); // with few states even for large counts
 uint32_t jschema_space(struct jschema *schema, char beside); // white space behind ':' and ',', behind '{' (or '['), before '}'
 uint32_t jschema_any_value(struct jschema *schema);
@@ -227,7 +230,8 @@ uint32_t jschema_any_content(struct jschema *schema);
 uint32_t jschema_quoted(struct jschema *schema, uint32_t content); // its texts
 // Writes the text of a scalar. Returns NULL if there is no memory.
 const char *jschema_scalar_text(struct jschema *schema, const json_t *value, size_t *bytes);
-bool jschema_charge(struct jschema *schema, uint32_t states); // counts an operation on so many states; false: too many
+bool jschema_has_sets(struct jschema *schema, uint32_t members); // takes all sets of so many, if there are enough left
+bool jschema_charge(struct jschema *schema, uint32_t states);    // counts an operation on so many states; false: too many
 // The operations of grammar_build.h, counted.
 uint32_t jschema_both(struct jschema *schema, uint32_t a, uint32_t b);
 uint32_t jschema_without(struct jschema *schema, uint32_t a, uint32_t b);
@@ -288,7 +292,9 @@ struct jschema_keys jschema_keys_of(struct jschema *schema, const struct jschema
 struct jschema_set jschema_property(struct jschema *schema, const struct jschema_keys *keys, const char *key);
 // The same for keys that are not declared and that match exactly the patterns of `matched`, a bit each.
 struct jschema_set jschema_additional(struct jschema *schema, const struct jschema_keys *keys, uint32_t matched);
-// The texts of those keys; `nothing`: there are none.
-uint32_t jschema_additional_keys(struct jschema *schema, const struct jschema_keys *keys, uint32_t matched);
+// The texts of those keys that are in the content `among`, unless that is `nothing`, too; `nothing`: there are none.
+uint32_t jschema_additional_keys(struct jschema *schema, const struct jschema_keys *keys, uint32_t matched, uint32_t among);
+// The content of strings that are valid under a set.
+uint32_t jschema_names(struct jschema *schema, struct jschema_set set);
 
 #endif

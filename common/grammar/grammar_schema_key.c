@@ -53,6 +53,18 @@ static void read_patterns(struct jschema *schema, struct jschema_keys *keys, uin
     }
 }
 
+uint32_t jschema_names(struct jschema *schema, struct jschema_set set)
+{
+    struct jschema_variants variants = jschema_flatten(schema, set);
+    uint32_t content = schema->nothing;
+
+    for (uint32_t i = 0; i < variants.count && !jschema_failed(schema); i++) {
+        struct jschema_form names = jschema_merge(schema, variants.sets[i]);
+        content = JSCHEMA_EITHER(schema, content, jschema_string_content(schema, &names));
+    }
+    return content;
+}
+
 // The content of strings that propertyNames allows.
 static void read_names(struct jschema *schema, struct jschema_keys *keys)
 {
@@ -68,14 +80,7 @@ static void read_names(struct jschema *schema, struct jschema_keys *keys)
             ids[count++] = jschema_entry_of(schema, names);
     }
     keys->any_name = count == 0;
-    keys->names = schema->nothing;
-    if (count == 0)
-        return;
-    struct jschema_variants variants = jschema_flatten(schema, (struct jschema_set){count, ids});
-    for (uint32_t i = 0; i < variants.count && !jschema_failed(schema); i++) {
-        struct jschema_form names = jschema_merge(schema, variants.sets[i]);
-        keys->names = JSCHEMA_EITHER(schema, keys->names, jschema_string_content(schema, &names));
-    }
+    keys->names = count == 0 ? schema->nothing : jschema_names(schema, (struct jschema_set){count, ids});
 }
 
 struct jschema_keys jschema_keys_of(struct jschema *schema, const struct jschema_form *form)
@@ -260,15 +265,17 @@ static uint32_t undeclared(struct jschema *schema, const struct jschema_keys *ke
     return schema->nothing;
 }
 
-uint32_t jschema_additional_keys(struct jschema *schema, const struct jschema_keys *keys, uint32_t matched)
+uint32_t jschema_additional_keys(struct jschema *schema, const struct jschema_keys *keys, uint32_t matched, uint32_t among)
 {
     uint32_t content;
 
-    if (keys->declared_count == 0 && keys->any_name && keys->pattern_count == 0)
+    if (keys->declared_count == 0 && keys->any_name && keys->pattern_count == 0 && among == schema->nothing)
         return jschema_any_string(schema);
     content = keys->declared_count ? undeclared(schema, keys) : jschema_any_content(schema);
     if (!keys->any_name)
         content = jschema_both(schema, content, keys->names);
+    if (among != schema->nothing)
+        content = jschema_both(schema, content, among);
     for (uint32_t p = 0; p < keys->pattern_count; p++)
         content = matched >> p & 1 ? jschema_both(schema, content, keys->patterns[p].content)
                                    : jschema_without(schema, content, keys->patterns[p].content);

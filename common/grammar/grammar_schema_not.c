@@ -1,10 +1,9 @@
 // grammar_schema_not.c: schemas that hold where others do not.
 //
 // A schema is the conjunction of its keywords, so its negation is one of theirs (anyOf). Those of schemas within are left as "not" and worked off
-// when somebody gets there. Three things that no keyword says are said by schemas that are made: the type "fraction" (a number that is no integer),
-// and "$not" with a pattern, format, multipleOf, const or enum, which the files of strings and numbers take as it is.
-//
-// Some negations would have to say "there is a property such that ..." of properties without names; those cannot be had.
+// when somebody gets there. What no keyword says is said by schemas that are made: the type "fraction" (a number that is no integer), "$not" with a
+// pattern, format, multipleOf, const or enum, which the files of strings and numbers take as it is, and "$some" of objects: there is a property whose
+// name is valid under its propertyNames and whose value is under its additionalProperties.
 #include <string.h>
 
 #include "common/grammar/grammar_schema_internal.h"
@@ -88,6 +87,45 @@ static json_t *negate_prefix(size_t count, const json_t *last)
     return json_pack("{s:s, s:o, s:I}", "type", "array", "prefixItems", items, "minItems", (json_int_t)count + 1);
 }
 
+// Adds {"type": "object", "$some": ...}, which takes over all three; `was` is what it negates.
+static void add_some(json_t *any, json_t *names, json_t *value, json_t *was)
+{
+    json_array_append_new(any, json_pack("{s:s, s:{s:o, s:o, s:o}}", "type", "object", "$some", "propertyNames", names,
+                                         "additionalProperties", value, "not", was));
+}
+
+static json_t *negate_value(const json_t *schema) { return json_is_false(schema) ? json_true() : not_of(schema); }
+
+// There is a key that neither properties nor patternProperties name, with another value.
+static void negate_additional(json_t *any, const json_t *object, const json_t *value)
+{
+    json_t *names = json_array(), *keys = json_array(), *properties = json_object(), *patterns = json_object(), *held;
+    const char *key;
+
+    json_object_foreach (json_object_get(object, "properties"), key, held) {
+        json_array_append_new(keys, json_string(key));
+        json_object_set_new(properties, key, json_true());
+    }
+    json_array_append_new(names, json_pack("{s:{s:o}}", "$not", "enum", keys));
+    json_object_foreach (json_object_get(object, "patternProperties"), key, held) {
+        json_array_append_new(names, json_pack("{s:{s:s}}", "$not", "pattern", key));
+        json_object_set_new(patterns, key, json_true());
+    }
+    add_some(any, json_pack("{s:o}", "allOf", names), negate_value(value),
+             json_pack("{s:o, s:o, s:O}", "properties", properties, "patternProperties", patterns, "additionalProperties", value));
+}
+
+static void negate_patterns(json_t *any, const json_t *patterns)
+{
+    const char *pattern;
+    json_t *value;
+
+    json_object_foreach ((json_t *)patterns, pattern, value)
+        if (!json_is_true(value))
+            add_some(any, json_pack("{s:s}", "pattern", pattern), negate_value(value),
+                     json_pack("{s:{s:O}}", "patternProperties", pattern, value));
+}
+
 static void negate_each(json_t *any, const json_t *values)
 {
     json_t *value;
@@ -162,6 +200,8 @@ static json_t *negate_applied(struct jschema *schema, uint32_t entry, const char
     }
     if (strcmp(keyword, "not") == 0 || (strcmp(keyword, "$not") == 0 && schema->entries[entry].is_made))
         return json_incref((json_t *)value);
+    if (strcmp(keyword, "$some") == 0 && schema->entries[entry].is_made)
+        return json_incref(json_object_get(value, "not"));
     if (strcmp(keyword, "$ref") == 0 && json_is_string(value)) {
         other = jschema_resolve(schema, entry, json_string_value(value));
         return not_of(schema->entries[other].value);
@@ -174,7 +214,14 @@ static const char *negate_parts(struct jschema *schema, uint32_t entry, const ch
 {
     const bool is_items = strcmp(keyword, "items") == 0;
 
-    if (strcmp(keyword, "properties") == 0) {
+    if (strcmp(keyword, "additionalProperties") == 0) {
+        if (!json_is_true(value))
+            negate_additional(any, schema->entries[entry].value, value);
+    } else if (strcmp(keyword, "patternProperties") == 0) {
+        negate_patterns(any, value);
+    } else if (strcmp(keyword, "propertyNames") == 0) {
+        add_some(any, not_of(value), json_true(), json_pack("{s:O}", "propertyNames", value));
+    } else if (strcmp(keyword, "properties") == 0) {
         negate_properties(any, value);
     } else if (strcmp(keyword, "required") == 0 && json_is_array(value)) {
         negate_required(any, value);
@@ -194,14 +241,13 @@ static const char *negate_parts(struct jschema *schema, uint32_t entry, const ch
 // Adds the negation of one keyword. Returns what stands in the way, or NULL.
 static const char *negate_keyword(struct jschema *schema, uint32_t entry, const char *keyword, const json_t *value, json_t *any)
 {
-    static const char *const impossible[] = {"additionalProperties", "patternProperties", "propertyNames", "uniqueItems",
-                                             "unevaluatedItems",     "minContains",       "maxContains",   "unevaluatedProperties",
-                                             "additionalItems",      "$dynamicRef",       "$recursiveRef"};
+    static const char *const impossible[] = {"uniqueItems",           "unevaluatedItems", "minContains", "maxContains",
+                                             "unevaluatedProperties", "additionalItems",  "$dynamicRef", "$recursiveRef"};
     json_t *made = negate_limit(schema, entry, keyword, value);
 
     for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; i++)
-        if (strcmp(keyword, impossible[i]) == 0 && !json_is_true(value) &&
-            !(json_is_false(value) && strcmp(keyword, "uniqueItems") == 0))
+        if (strcmp(keyword, impossible[i]) == 0 &&
+            (strcmp(keyword, "uniqueItems") == 0 ? json_is_true(value) : !json_is_true(value)))
             return impossible[i];
     if (!made)
         made = negate_choice(schema, entry, keyword, value);

@@ -35,6 +35,24 @@ uint32_t jschema_rule(struct jschema *schema, const char *name, uint32_t node)
     return grammar_call(schema->builder, rule);
 }
 
+uint32_t jschema_shared(struct jschema *schema, const char *name, uint32_t node)
+{
+    if (jschema_failed(schema) || node <= GRAMMAR_NODE_EMPTY)
+        return node;
+    uint32_t rule = grammar_rule(schema->builder, name);
+    grammar_rule_set(schema->builder, rule, node);
+    grammar_rule_keep(schema->builder, rule);
+    return grammar_call(schema->builder, rule);
+}
+
+bool jschema_has_sets(struct jschema *schema, uint32_t members)
+{
+    const bool has = members < 32 && (1u << members) <= JSCHEMA_MAX_SETS - schema->sets;
+
+    schema->sets += has ? 1u << members : 0;
+    return has;
+}
+
 bool jschema_charge(struct jschema *schema, uint32_t states)
 {
     schema->operations += 1 + states / STATES_OF_OPERATION;

@@ -191,7 +191,8 @@ static bool set_grammar(const struct api_request *api, const struct language *la
                                              .tools = request->notation.family ? request->tools : NULL,
                                              .only = api->tool_name,
                                              .one_call = !api->parallel_tool_calls || api->tool_choice == API_TOOLS_NAMED,
-                                             .open_objects = api->form.open_objects}};
+                                             .open_objects = api->form.open_objects,
+                                             .in_any_order = api->form.in_any_order}};
     const char *param = must_call ? "tools" : api->form.param;
     struct error reason;
     uint32_t end_count;

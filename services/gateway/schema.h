@@ -110,6 +110,7 @@ struct api_form {
     enum api_form_kind kind;
     enum api_space space;
     bool is_strict;    // OpenAI's
+    bool in_any_order; // keys of small objects; in calls, too
     bool open_objects; // objects take properties that their schema does not name, unless it closes them; in calls, too
     const void *json;  // json_t: of a schema, or the list of choices. In the body, or `owned`
     void *owned;       // json_t

@@ -196,6 +196,8 @@ static bool read_member(struct schema_run *run, const char *key, const char *whe
         run->out->form.open_objects = json_is_false(value);
         return set_true(run, where, value, &none);
     }
+    if (!strcmp(key, "keys_in_any_order"))
+        return set_true(run, where, value, &run->out->form.in_any_order);
     if (!strcmp(key, "disable_fallback") || !strcmp(key, "backend"))
         return true; // of vLLM's own backends
     return api_fail(run->error, 400, "unsupported_parameter", where, "'%s' is not supported", where);

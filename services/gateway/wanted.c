@@ -18,7 +18,7 @@ void wanted_key(const struct wanted *wanted, struct text *key)
 
     text_format(key, "%s %x %s %d;", answer->family ? answer_family_name(answer->family) : "-", (unsigned)answer->unit_markers,
                 answer->reasoning ? answer_reasoning_name(answer->reasoning) : "-", answer->reasoning_is_open);
-    text_format(key, "%d %d %d %d:", (int)form->kind, (int)form->space, form->is_strict, form->open_objects);
+    text_format(key, "%d %d %d %d %d:", (int)form->kind, (int)form->space, form->is_strict, form->open_objects, form->in_any_order);
     if (form->json)
         json_text_append(key, form->json, false);
     if (form->text)
@@ -26,7 +26,8 @@ void wanted_key(const struct wanted *wanted, struct text *key)
     if (!answer->tools)
         return;
     text_append(key, "", 1); // no text has a zero
-    text_format(key, "%s %d %d:", answer->only ? answer->only : "", answer->one_call, answer->open_objects);
+    text_format(key, "%s %d %d %d:", answer->only ? answer->only : "", answer->one_call, answer->open_objects,
+                answer->in_any_order);
     json_text_append(key, answer->tools, false);
 }
 
@@ -55,6 +56,7 @@ static uint32_t add_form(struct grammar_builder *builder, const struct api_form 
                                                   : GRAMMAR_SPACE_ONE,
         .closed_by_default = form->is_strict || !form->open_objects,
         .is_strict = form->is_strict,
+        .in_any_order = form->in_any_order,
     };
 
     switch (form->kind) {

@@ -2,7 +2,7 @@
 //
 //   schema_texts [MODEL.gguf]    reads a request a line and writes an answer a line, both JSON
 //
-//   {"schema": ..., "space": "none", "closed": false, "strict": false, "accept": ["{}", ...], "random": 50, "seed": 7}
+//   {"schema": ..., "space": "none", "closed": false, "strict": false, "any_order": false, "accept": ["{}", ...], "random": 50, "seed": 7}
 //   {"status": "OK", "compile_us": 812.5, "bytes": 4711, "accepted": [true, ...], "texts": ["{\"a\":1}", ...]}
 //   {"status": "UNIMPLEMENTED", "error": "#/not: ...", "compile_us": 12.1}    (of the processor)
 //
@@ -157,7 +157,8 @@ static json_t *answer_to(const json_t *request)
 {
     const char *space = json_string_value(json_object_get(request, "space"));
     struct grammar_schema_options options = {.closed_by_default = json_is_true(json_object_get(request, "closed")),
-                                             .is_strict = json_is_true(json_object_get(request, "strict"))};
+                                             .is_strict = json_is_true(json_object_get(request, "strict")),
+                                             .in_any_order = json_is_true(json_object_get(request, "any_order"))};
     struct grammar *grammar;
     struct error error = {0};
     struct timespec began, ended;

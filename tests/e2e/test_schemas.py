@@ -188,7 +188,15 @@ def test_random_schemas(texts):
                 continue
             instances += 1
             assert taken == valid, f"{value} is {'' if valid else 'not '}valid: {json.dumps(schema)}"
-        closed = texts.ask(schema, itertools.chain(*tries), random=5, seed=SEED, closed=True)
+        answer = texts.ask(schema, itertools.chain(*tries), any_order=True)
+        if answer["status"] == "OK":
+            accepted = iter(answer["accepted"])
+            for value, tried, valid in zip(values, tries, truth):
+                taken = any(list(itertools.islice(accepted, len(tried))))
+                assert taken == valid or (valid and len(tried) == MAX_TEXTS), f"{value}, in any order: {json.dumps(schema)}"
+        if "uniqueItems" in json.dumps(schema):  # what is not strict may pass over it
+            continue
+        closed = texts.ask(schema, itertools.chain(*tries), random=5, seed=SEED, closed=True, strict=False)
         if closed["status"] == "OK":
             assert not any(fewer and not more for fewer, more in zip(closed["accepted"], answer["accepted"])), json.dumps(schema)
             check_answers(parse(json.dumps(schema)), closed, json.dumps(schema))
@@ -196,6 +204,26 @@ def test_random_schemas(texts):
             assert closed["status"] != "INVALID_ARGUMENT", f"{closed['error']}: {json.dumps(schema)}"
     print(f"\n{compiled} of {RANDOM_SCHEMAS} random schemas compiled, {instances} instances right")
     assert compiled >= RANDOM_SCHEMAS // 2
+
+
+def test_keys_in_any_order(texts):
+    """All orders of the keys of small objects are taken; the schema's alone without the option, and of large objects."""
+    inner = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "boolean"}}, "required": ["y"]}
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": inner, "c": True}, "required": ["a", "c"]}
+    for closed in (False, True):
+        value = {"a": 1, "b": {"x": 2, "y": True}, "c": [0]} | ({} if closed else {"other": None})
+        tries = list(write(value, all_orders))
+        answer = texts.ask(schema, [*tries, '{"b":{"y":true},"c":1}', '{"c":1,"a":1,"c":1}'], random=20 if closed else 0, seed=SEED, any_order=True,
+                           closed=closed, strict=False)  # chance would hardly write the required keys among any others
+        assert answer["accepted"] == [True] * len(tries) + [False, False]
+        assert check_answers(schema, answer, "any order") > 0 or not closed
+        plain = texts.ask(schema, tries, closed=closed, strict=False)["accepted"]
+        assert sum(plain) == 1 and plain[0]
+    counted = schema | {"additionalProperties": False, "minProperties": 2, "maxProperties": 2}
+    asked = ['{"c":1,"a":1}', '{"a":1,"c":1}', '{"c":1,"b":{"y":true},"a":1}', '{"a":1}']
+    assert texts.ask(counted, asked, any_order=True)["accepted"] == [True, True, False, False]
+    large = {"type": "object", "properties": numbered(11, True), "additionalProperties": False}
+    assert texts.ask(large, ['{"property_1":0,"property_0":0}', '{"property_0":0,"property_1":0}'], any_order=True)["accepted"] == [False, True]
 
 
 def items_of_few_values(source):

@@ -64,15 +64,17 @@ static void test_kept(void **state)
 static void test_schemas(void **state)
 {
     json_t *schema = json_loads("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}", 0, NULL);
-    struct api_form form = {.kind = API_FORM_SCHEMA, .json = schema}, strict = form, open = form, dense = form;
+    struct api_form form = {.kind = API_FORM_SCHEMA, .json = schema}, strict = form, open = form, any = form, dense = form;
     const struct api_form object = {.kind = API_FORM_OBJECT};
-    struct packed_grammar *all[5];
+    struct packed_grammar *all[6];
     (void)state;
 
     strict.is_strict = true;
     open.open_objects = true;
+    any.in_any_order = true;
     dense.space = API_SPACE_NONE;
-    all[0] = get(&form), all[1] = get(&strict), all[2] = get(&open), all[3] = get(&dense), all[4] = get(&object);
+    all[0] = get(&form), all[1] = get(&strict), all[2] = get(&open), all[3] = get(&dense), all[4] = get(&object),
+    all[5] = get(&any);
     for (size_t i = 0; i < ARRAY_COUNT(all); i++)
         for (size_t k = 0; k < i; k++)
             assert_ptr_not_equal(all[i], all[k]);

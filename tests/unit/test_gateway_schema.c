@@ -171,27 +171,30 @@ static void test_forms(void **state)
         const char *field;
         enum api_form_kind kind;
         enum api_space space;
-        bool is_strict, open_objects;
+        bool is_strict, open_objects, in_any_order;
         const char *text;
     } forms[] = {
         {"\"response_format\":{\"type\":\"text\"},\"grammar\":\"\",\"guided_choice\":[],\"structured_outputs\":{\"json\":null}",
-         API_FORM_NONE, API_SPACE_ONE, false, false, NULL},
-        {"\"response_format\":{\"type\":\"json_object\"}", API_FORM_OBJECT, API_SPACE_ONE, false, false, NULL},
+         API_FORM_NONE, API_SPACE_ONE, false, false, false, NULL},
+        {"\"response_format\":{\"type\":\"json_object\"}", API_FORM_OBJECT, API_SPACE_ONE, false, false, false, NULL},
         {"\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"strict\":true,\"schema\":{}}}",
-         API_FORM_SCHEMA, API_SPACE_ONE, true, false, NULL},
-        {"\"json_schema\":{\"type\":\"null\"}", API_FORM_SCHEMA, API_SPACE_ONE, false, false, NULL},
+         API_FORM_SCHEMA, API_SPACE_ONE, true, false, false, NULL},
+        {"\"json_schema\":{\"type\":\"null\"}", API_FORM_SCHEMA, API_SPACE_ONE, false, false, false, NULL},
         {"\"guided_json\":\"{\\\"type\\\":\\\"null\\\"}\",\"guided_whitespace_pattern\":\"\"", API_FORM_SCHEMA, API_SPACE_NONE,
-         false, false, NULL},
+         false, false, false, NULL},
         {"\"structured_outputs\":{\"json_object\":true,\"whitespace_pattern\":\"[\\n\\t ]*\"}", API_FORM_OBJECT, API_SPACE_LINES,
-         false, false, NULL},
+         false, false, false, NULL},
         {"\"structured_outputs\":{\"disable_any_whitespace\":true,\"json\":true}", API_FORM_SCHEMA, API_SPACE_NONE, false, false,
-         NULL},
+         false, NULL},
         {"\"structured_outputs\":{\"disable_additional_properties\":false,\"json\":true}", API_FORM_SCHEMA, API_SPACE_ONE, false,
-         true, NULL},
-        {"\"structured_outputs\":{\"disable_additional_properties\":true}", API_FORM_NONE, API_SPACE_ONE, false, false, NULL},
-        {"\"structured_outputs\":{\"regex\":\"a+\"}", API_FORM_REGEX, API_SPACE_ONE, false, false, "a+"},
-        {"\"grammar\":\"root ::= \\\"a\\\"\"", API_FORM_GBNF, API_SPACE_ONE, false, false, "root ::= \"a\""},
-        {"\"guided_choice\":[\"a\",\"b\"]", API_FORM_CHOICE, API_SPACE_ONE, false, false, NULL},
+         true, false, NULL},
+        {"\"structured_outputs\":{\"disable_additional_properties\":true}", API_FORM_NONE, API_SPACE_ONE, false, false, false,
+         NULL},
+        {"\"structured_outputs\":{\"keys_in_any_order\":true,\"json\":true}", API_FORM_SCHEMA, API_SPACE_ONE, false, false, true,
+         NULL},
+        {"\"structured_outputs\":{\"regex\":\"a+\"}", API_FORM_REGEX, API_SPACE_ONE, false, false, false, "a+"},
+        {"\"grammar\":\"root ::= \\\"a\\\"\"", API_FORM_GBNF, API_SPACE_ONE, false, false, false, "root ::= \"a\""},
+        {"\"guided_choice\":[\"a\",\"b\"]", API_FORM_CHOICE, API_SPACE_ONE, false, false, false, NULL},
     };
     (void)state;
 
@@ -203,6 +206,7 @@ static void test_forms(void **state)
         assert_int_equal(request.form.space, forms[i].space);
         assert_int_equal(request.form.is_strict, forms[i].is_strict);
         assert_int_equal(request.form.open_objects, forms[i].open_objects);
+        assert_int_equal(request.form.in_any_order, forms[i].in_any_order);
         assert_true(!forms[i].text == !request.form.text && (!forms[i].text || strcmp(forms[i].text, request.form.text) == 0));
         api_request_free(&request);
     }
