@@ -91,9 +91,9 @@ struct harmony_body {
 // <function=f><parameter=a>1</parameter></function>, and the like. (answer_xml.c)
 struct xml_body {
     uint8_t state;
-    bool any_parameter, is_string;
-    bool ended;        // a call has been read
-    const char *close; // of the value that is being read
+    bool any_parameter, is_string, is_other; // is_other: the parameter's type is none of text
+    bool ended;                              // a call has been read
+    const char *close;                       // of the value that is being read
 };
 
 // call:f{a:<escape>text<escape>,b:[1,2]}. (answer_gemma.c)

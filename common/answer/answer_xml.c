@@ -5,7 +5,8 @@
 //   glm     <tool_call>f<arg_key>city</arg_key><arg_value>Aix</arg_value></tool_call>
 //
 // A value is plain text. It becomes a JSON string where the function's parameter is one, and is passed on while it comes; any other is kept
-// until its end, and taken as JSON if it is. One line feed at either end of a value belongs to the notation.
+// until its end, and taken as JSON if it is, or as what models write that have read much Python: True, None, ['a', 1], {'a': (1, 2)}. One line feed at
+// either end of a value belongs to the notation.
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,6 +106,7 @@ static void begin_value(struct answer_parser *parser, const char *close)
 
     parser->xml.close = close;
     parser->xml.is_string = type == ANSWER_STRING;
+    parser->xml.is_other = type == ANSWER_OTHER;
     parser->xml.state = AT_VALUE;
     if (parser->xml.is_string)
         put(parser, "\"");
@@ -145,19 +147,215 @@ static enum verdict take_tag(struct answer_parser *parser)
     return verdict;
 }
 
+// --- Python's literals -----------------------------------------------------------------------------------------------------
+
+// What is left of a literal, and the JSON that it becomes. Each function that reads returns false where there is no such thing.
+struct literal {
+    const char *at, *end;
+    struct text *out;
+    uint32_t depth;
+};
+
+static bool read_literal(struct literal *literal);
+
+static void skip_space(struct literal *literal)
+{
+    while (literal->at < literal->end && answer_is_space(*literal->at))
+        literal->at++;
+}
+
+// Goes behind a byte, and white space, if it is there.
+static bool skip_byte(struct literal *literal, char byte)
+{
+    skip_space(literal);
+    if (literal->at == literal->end || *literal->at != byte)
+        return false;
+    literal->at++;
+    skip_space(literal);
+    return true;
+}
+
+static void append_character(struct text *text, uint32_t code)
+{
+    char bytes[4];
+    size_t count = 1;
+
+    if (code < 0x80) {
+        bytes[0] = (char)code;
+    } else {
+        count = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+        for (size_t i = count - 1; i > 0; i--, code >>= 6)
+            bytes[i] = (char)(0x80 | (code & 0x3f));
+        bytes[0] = (char)((count == 2 ? 0xc0 : count == 3 ? 0xe0 : 0xf0) | code);
+    }
+    text_append(text, bytes, count);
+}
+
+// Reads an escape, whose backslash has been read. What is none stands for itself, backslash included.
+static bool read_escape(struct literal *literal, struct text *text)
+{
+    static const char names[] = "n\nt\tr\rb\bf\fv\va\a0\0''\"\"\\\\";
+    const char letter = literal->at < literal->end ? *literal->at++ : '\0';
+    const int digits = letter == 'x' ? 2 : letter == 'u' ? 4 : letter == 'U' ? 8 : 0;
+    uint32_t code = 0;
+
+    for (size_t i = 0; i + 1 < sizeof names && letter; i += 2)
+        if (names[i] == letter) {
+            text_append(text, &names[i + 1], 1);
+            return true;
+        }
+    if (letter == '\n') // the line goes on
+        return true;
+    if (digits == 0) {
+        text_append(text, "\\", 1);
+        literal->at -= letter != '\0';
+        return letter != '\0';
+    }
+    for (int i = 0; i < digits; i++) {
+        const char *found = literal->at < literal->end && *literal->at ? strchr("00112233445566778899aAbBcCdDeEfF", *literal->at++)
+                                                                       : NULL;
+        if (!found || code > 0x10ffff)
+            return false;
+        code = code << 4 | (uint32_t)(found - "00112233445566778899aAbBcCdDeEfF") / 2;
+    }
+    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+        return false;
+    append_character(text, code);
+    return true;
+}
+
+static bool read_quoted(struct literal *literal)
+{
+    const char quote = *literal->at++;
+    struct text text = {0};
+    bool is_fine = true;
+    json_t *string;
+
+    while (is_fine && literal->at < literal->end && *literal->at != quote) {
+        const char byte = *literal->at++;
+        if (byte == '\\')
+            is_fine = read_escape(literal, &text);
+        else
+            text_append(&text, &byte, 1);
+    }
+    is_fine = is_fine && literal->at < literal->end;
+    literal->at += is_fine;
+    string = is_fine ? json_stringn(text.data ? text.data : "", text.bytes) : NULL; // NULL: no UTF-8
+    is_fine = string != NULL;
+    if (is_fine)
+        json_text_append(literal->out, string, false);
+    json_decref(string);
+    text_free(&text);
+    return is_fine;
+}
+
+// Reads True, None and their kin, or a number as JSON has them.
+static bool read_word(struct literal *literal)
+{
+    static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"},
+                                           {"true", "true"}, {"false", "false"}, {"null", "null"}};
+    const char *start = literal->at;
+    size_t count;
+    json_t *number;
+
+    while (literal->at < literal->end && *literal->at && (answer_is_name(literal->at, 1) || *literal->at == '+'))
+        literal->at++;
+    count = (size_t)(literal->at - start);
+    for (size_t i = 0; i < ARRAY_COUNT(words); i++)
+        if (count == strlen(words[i][0]) && !memcmp(start, words[i][0], count)) {
+            text_string(literal->out, words[i][1]);
+            return true;
+        }
+    number = json_text_read(start, count, JSON_DECODE_ANY, NULL);
+    if (number)
+        text_append(literal->out, start, count);
+    json_decref(number);
+    return number != NULL;
+}
+
+// Reads what is between brackets, the first of which is here. An array: (1, 2), too, but (1) is 1.
+static bool read_items(struct literal *literal, char open, char close)
+{
+    const size_t began = literal->out->bytes;
+    size_t count = 0;
+    bool is_last = false;
+
+    literal->at++;
+    text_string(literal->out, open == '{' ? "{" : "[");
+    while (!skip_byte(literal, close)) {
+        if (is_last || literal->at == literal->end)
+            return false;
+        if (count++ > 0)
+            text_string(literal->out, ", ");
+        if (open == '{') {
+            if ((*literal->at != '\'' && *literal->at != '"') || !read_quoted(literal) || !skip_byte(literal, ':'))
+                return false;
+            text_string(literal->out, ": ");
+        }
+        if (!read_literal(literal))
+            return false;
+        is_last = !skip_byte(literal, ',');
+    }
+    if (open == '(' && count == 1 && is_last && !literal->out->failed) {
+        memmove(literal->out->data + began, literal->out->data + began + 1, literal->out->bytes - began - 1);
+        literal->out->bytes--;
+        return true;
+    }
+    text_string(literal->out, open == '{' ? "}" : "]");
+    return true;
+}
+
+static bool read_literal(struct literal *literal)
+{
+    bool is_fine;
+
+    skip_space(literal);
+    if (literal->at == literal->end || literal->depth == NESTING_MAX)
+        return false;
+    literal->depth++;
+    switch (*literal->at) {
+    case '[': is_fine = read_items(literal, '[', ']'); break;
+    case '(': is_fine = read_items(literal, '(', ')'); break;
+    case '{': is_fine = read_items(literal, '{', '}'); break;
+    case '\'':
+    case '"': is_fine = read_quoted(literal); break;
+    default: is_fine = read_word(literal);
+    }
+    literal->depth--;
+    return is_fine;
+}
+
+// Reads the value, which is no JSON, as one of Python's, if the parameter's type says that it is no text, or brackets do.
+static bool read_python(const struct answer_parser *parser, struct text *out)
+{
+    const struct text *value = &parser->value;
+    struct literal literal = {.at = value->data, .end = value->data + value->bytes, .out = out};
+    bool is_fine;
+
+    if (value->bytes == 0 || (!parser->xml.is_other && *value->data != '[' && *value->data != '{'))
+        return false;
+    is_fine = read_literal(&literal);
+    skip_space(&literal);
+    return is_fine && literal.at == literal.end && !out->failed;
+}
+
 // A value that is no string by its type, complete in parser->value.
 static void put_value(struct answer_parser *parser)
 {
     struct text *value = &parser->value;
     json_t *json = json_text_read(value->data ? value->data : "", value->bytes, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    struct text text = {0};
 
     if (json) {
         answer_emit(parser, ANSWER_ARGUMENTS, value->data, value->bytes);
+    } else if (read_python(parser, &text)) {
+        answer_emit(parser, ANSWER_ARGUMENTS, text.data, text.bytes);
     } else {
         put(parser, "\"");
         answer_quote(parser, value->data, value->bytes);
         put(parser, "\"");
     }
+    text_free(&text);
     json_decref(json);
 }
 

@@ -17,7 +17,7 @@
 #include "common/base/random.h"
 #include "services/gateway/request_internal.h"
 
-enum { SHORT_ID_LETTERS = 9, ID_LETTERS = 24 };
+enum { SHORT_ID_LETTERS = 9, ID_LETTERS = 24, ALTERNATIVES_MAX = 64 };
 
 struct choice_answer {
     struct answer_parser *parser;
@@ -81,18 +81,40 @@ static bool names_type(const json_t *type, const char *wanted)
     return false;
 }
 
+// What a value may be: no text where no alternative is one. A schema that says "string" itself is for text that is written as it is (answer_grammar.c asks the
+// same); others may have it as JSON, and nothing is known of them.
+static enum answer_type type_in(const json_t *parameters, const json_t *schema, int *left)
+{
+    const json_t *type = json_object_get(schema, "type"), *any = json_object_get(schema, "anyOf");
+    const char *reference = json_string_value(json_object_get(schema, "$ref"));
+
+    if (type)
+        return names_type(type, "string") ? ANSWER_STRING : ANSWER_OTHER;
+    if (--*left <= 0) // of a schema that refers to itself
+        return ANSWER_UNKNOWN;
+    if (reference && !strncmp(reference, "#/$defs/", strlen("#/$defs/"))) {
+        const json_t *referred = json_object_get(json_object_get(parameters, "$defs"), reference + strlen("#/$defs/"));
+        return type_in(parameters, referred, left) == ANSWER_OTHER ? ANSWER_OTHER : ANSWER_UNKNOWN;
+    }
+    any = any ? any : json_object_get(schema, "oneOf");
+    for (size_t i = 0; i < json_array_size(any); i++)
+        if (type_in(parameters, json_array_get(any, i), left) != ANSWER_OTHER)
+            return ANSWER_UNKNOWN;
+    return json_array_size(any) > 0 ? ANSWER_OTHER : ANSWER_UNKNOWN;
+}
+
 static enum answer_type type_of(void *arg, const char *name, size_t name_bytes, const char *parameter, size_t parameter_bytes)
 {
     const json_t *function = find_tool(((const struct choice *)arg)->request, name, name_bytes);
-    const json_t *properties = json_object_get(json_object_get(function, "parameters"), "properties");
+    const json_t *parameters = json_object_get(function, "parameters");
     char key[API_MAX_FUNCTION_NAME * 4];
 
     if (parameter_bytes >= sizeof key || memchr(parameter, 0, parameter_bytes))
         return ANSWER_UNKNOWN;
     memcpy(key, parameter, parameter_bytes);
     key[parameter_bytes] = 0;
-    const json_t *type = json_object_get(json_object_get(properties, key), "type");
-    return !type ? ANSWER_UNKNOWN : names_type(type, "string") ? ANSWER_STRING : ANSWER_OTHER;
+    int left = ALTERNATIVES_MAX;
+    return type_in(parameters, json_object_get(json_object_get(parameters, "properties"), key), &left);
 }
 
 // --- what the parser says -------------------------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
 """Tools and reasoning at the gateway: what the models of ten families write is forced, what clients get is looked at, whole and streamed."""
 import json
 import os
+import random
 import re
 
 import openai
 import pytest
 
 from api_client import call, events, post
-from conftest import BUILD, MODEL, ROOT, fastdecode, run, seconds, wait_until
+from conftest import BUILD, MODEL, ROOT, SEED, fastdecode, run, seconds, wait_until
 from played_scheduler import FINISH_EOS, Played
 from rpc_client import decode
 from rpc_client import one as last
@@ -167,6 +168,28 @@ CALL = f"<tool_call>\n{said('get_weather', SUN)}\n</tool_call>"
 def ask(played, text, *, finish=FINISH_EOS, **fields):
     played.answer(text, finish=finish)
     return post(played, H, {"messages": ASK, **LIMIT, **fields})["choices"][0]
+
+
+def python_value(source, depth):
+    if depth and source.random() < 0.6:
+        many = [python_value(source, depth - 1) for _ in range(source.randint(0, 3))]
+        return source.choice([many, tuple(many), {f"k{i}'": one for i, one in enumerate(many)}])
+    return source.choice([True, False, None, 0, -7, 2.5, 1e30, "", "it's", 'say "so"', "a\\b\n\té", "日本\x00🌞", "True"])
+
+
+def test_values_that_are_written_as_python_has_them():
+    """In notations with a tag for each argument, by the parameter's type; strings stay as they are."""
+    types = {"any": {"anyOf": [{"type": "object"}, {"$ref": "#/$defs/Other"}]}, "text": {"type": "string"}}
+    schema = {"type": "object", "properties": types, "$defs": {"Other": {"type": ["array", "boolean", "null", "number"]}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    source = random.Random(SEED)
+    with Played("--tool-parser=qwen3-coder") as played:
+        for _ in range(60):
+            value = source.choice([python_value(source, 3), [python_value(source, 2)], {"a": python_value(source, 3)}])
+            said = "".join(f"<parameter={name}>\n{value!r}\n</parameter>\n" for name in types)
+            choice = ask(played, f"<tool_call>\n<function=f>\n{said}</function>\n</tool_call>", tools=tools)
+            got = json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])
+            assert got == {"any": json.loads(json.dumps(value)), "text": repr(value)}, repr(value)
 
 
 def test_none_means_none(qwen):

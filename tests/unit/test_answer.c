@@ -248,6 +248,20 @@ static const struct row rows[] = {
      "||f({})g({\"s\": \"1\"})"},
     {"qwen3-coder", NULL, "<tool_call>\n<function=f>\n<parameter=s>\ncut", "||f({\"s\": \"cut)"},
     {"qwen3-coder", NULL, "<tool_call>text", "|<tool_call>text|"},
+    {"qwen3-coder", NULL,
+     "<tool_call><function=f><parameter=b>\nTrue\n</parameter><parameter=n>None</parameter><parameter=s>True</parameter>"
+     "<parameter=l>['a', 1, \"it's\", (1, 2.5), (3), (4,), [],]</parameter></function></tool_call>",
+     "||f({\"b\": true, \"n\": null, \"s\": \"True\", \"l\": [\"a\", 1, \"it's\", [1, 2.5], 3, [4], []]})"},
+    {"qwen3-coder", NULL,
+     "<tool_call><function=f><parameter=d>{'a': True, 'b\\'\\n\\x41\\u00e9\\d': {}, \"c\": -1e3}</parameter><parameter=many>{'a': None}</parameter>"
+     "<parameter=word>True</parameter></function></tool_call>",
+     "||f({\"d\": {\"a\": true, \"b'\\nA\xc3\xa9\\\\d\": {}, \"c\": -1e3}, \"many\": {\"a\": null}, \"word\": \"True\"})"},
+    {"glm", NULL, "<tool_call>f\n<arg_key>b</arg_key>\n<arg_value>False</arg_value>\n</tool_call>", "||f({\"b\": false})"},
+    // what is none stays text
+    {"qwen3-coder", NULL,
+     "<tool_call><function=f><parameter=l>['a'</parameter><parameter=k>[1,,2]</parameter><parameter=d>{1: 2}</parameter><parameter=w>Truex</parameter>"
+     "<parameter=x>'\\ud800'</parameter><parameter=y>[] []</parameter><parameter=z>NaN</parameter></function></tool_call>",
+     "||f({\"l\": \"['a'\", \"k\": \"[1,,2]\", \"d\": \"{1: 2}\", \"w\": \"Truex\", \"x\": \"'\\\\ud800'\", \"y\": \"[] []\", \"z\": \"NaN\"})"},
     {"qwen3-coder", NULL, U("<tool_call>") "<function=f><parameter=s></parameter></function>" U("</tool_call>"),
      "||f({\"s\": \"\"})"},
     {"minimax", NULL,
