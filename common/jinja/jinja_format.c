@@ -78,7 +78,7 @@ static bool append_number(struct jinja_run *run, struct jinja_builder *builder, 
     return jinja_append_text(run, builder, text);
 }
 
-// What the conversions take their values from: a mapping, or one after the other.
+// The values of conversions: a mapping, or one after the other.
 struct source {
     const struct jinja_dict *named;
     const struct jinja_value *values;

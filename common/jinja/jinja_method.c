@@ -222,7 +222,7 @@ METHOD(count)
     return true;
 }
 
-// What is before a separator, the separator and what is behind it.
+// Cuts a string in three: before a separator, the separator, behind it.
 static bool partition(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, bool last,
                       struct jinja_value *out)
 {

@@ -21,7 +21,7 @@ struct jinja_builder {
     size_t span_count, span_capacity;
 };
 
-// What a call is given: positional ones first.
+// The arguments of a call: positional ones first.
 struct jinja_arguments {
     size_t count;
     struct jinja_argument {

@@ -104,7 +104,7 @@ static void read_notation(const struct chat_templates_config *config, const stru
              out->form.tools_name ? out->form.tools_name : "none", out->form.has_calls ? "yes" : "no");
 }
 
-// What all of a model's templates are opened with.
+// All of a model's templates are opened with this.
 struct opening {
     const struct chat_templates_config *config;
     const struct tokenizer *tokenizer;

@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-// What a template wants of calls.
+// A template's demands on calls.
 struct call_form {
     bool short_ids;     // it refuses ids that are not nine letters or digits
     bool needs_ids;     // it refuses calls without an id

@@ -94,7 +94,7 @@ static enum seen probe_content(const struct probe *probe, enum conversation_role
     return MAX(text, parts);
 }
 
-// What is tried: messages of a role in a row.
+// Messages of a role in a row, to be tried.
 static json_t *row_of(enum conversation_role role)
 {
     return role == CONVERSATION_SYSTEM      ? talk("system", FIRST, "system", SECOND, "user", "u", NULL)

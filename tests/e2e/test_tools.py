@@ -490,7 +490,7 @@ def prompt_of(played, messages, **fields):
 
 
 def test_a_template_of_parts():
-    """Where a template looks through parts, text is a part; where it shows nothing of a role, such a message is refused."""
+    """A template that looks through parts gets text as a part; messages of a role of which it shows nothing are refused."""
     parts = "{% for p in m['content'] %}{% if p['type'] == 'text' %}{{ p['text'] }}{% endif %}{% endfor %}"
     with Played(template="{% for m in messages %}<{{ m.role }}>{% if m.role != 'assistant' %}" + parts + "{% endif %}{% endfor %}") as played:
         for content in ("How is it?", [{"type": "text", "text": "How "}, {"type": "text", "text": "is it?"}]):

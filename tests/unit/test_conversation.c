@@ -74,7 +74,7 @@ static void test_forms(void **state)
 #define BIT(role) (1u << CONVERSATION_##role)
 #define PLAIN EACH "{{ m.content or '' }}" CALL "{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}"
 
-// What each template wants of contents, turns and ids.
+// Templates with their demands on contents, turns and ids.
 static const struct {
     const char *source;
     struct conversation_form form;
@@ -406,7 +406,7 @@ static void test_ids(void **state)
     assert_string_equal(id_at(messages, 6, 0), "abcDEF123");
     json_decref(again);
 
-    // What came before does not change with what follows.
+    // Ids do not change with what follows.
     json_t *longer = json_loads(foreign, 0, NULL);
     while (json_array_size(longer) > 4)
         json_array_remove(longer, json_array_size(longer) - 1);
@@ -461,7 +461,7 @@ static void test_one_call(void **state)
     json_decref(messages);
     json_decref(expected);
 
-    // What is said beside a call goes before it.
+    // A content beside a call goes before it.
     const struct call_form apart = {.content_apart = true};
     messages = matched(&apart, "[" ASK "," CALLED("\"c\"") "," CALLED("null") "," CALLED("\"\"") "]");
     expected = json_loads("[" ASK "," SAID("assistant", "c") "," CALLED("null") "," CALLED("null") "," CALLED("\"\"") "]", 0, NULL);
