@@ -198,6 +198,8 @@ static void append_info(struct gateway *gateway, struct text *out)
     text_json_string(out, facts->architecture);
     text_string(out, ",\"general.name\":");
     text_json_string(out, language_name(gateway->language));
+    text_string(out, ",\"general.basename\":"); // what lists of models show
+    text_json_string(out, language_name(gateway->language));
     text_format(out, ",\"general.parameter_count\":%llu,\"general.context_length\":%u", (unsigned long long)facts->parameters,
                 context);
     for (size_t i = 0; i < ARRAY_COUNT(rows); i++)

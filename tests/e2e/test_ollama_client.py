@@ -93,7 +93,7 @@ def test_models(client, mesh):
     shown = client.show(name)
     assert {"completion", "tools"} <= set(shown.capabilities) <= {"completion", "tools", "insert", "thinking"}
     info, family = shown.modelinfo, shown.details.family
-    assert info["general.architecture"] == family and shown.details.families == [family]
+    assert info["general.architecture"] == family and info["general.basename"] == name and shown.details.families == [family]
     assert info[f"{family}.context_length"] == info["general.context_length"] == client.ps().models[0].context_length
     assert info[f"{family}.embedding_length"] > 0 and info[f"{family}.block_count"] > 0 and info["general.parameter_count"] > 0
     listed = client.list().models[0]
