@@ -104,7 +104,7 @@ def test_a_directory_says(tmp_path, config, wanted):
         assert "DEFAULT-IGNORED" not in played.log()
 
 
-BAD = {"temp": (FLOAT, 1e9), "top_k": (INT32, -7), "top_p": (FLOAT, 0), "min_p": (FLOAT, float("nan")), "penalty_repeat": (STRING, "much"),
+BAD = {"temp": (FLOAT, 1e9), "top_k": (INT32, -7), "top_p": (FLOAT, -1), "min_p": (FLOAT, float("nan")), "penalty_repeat": (STRING, "much"),
        "xtc_probability": (FLOAT, float("-inf")), "xtc_threshold": (INT32, 3)}
 
 
@@ -131,7 +131,7 @@ def test_what_a_directory_must_not_say(tmp_path):
 
 @pytest.mark.parametrize("given, says", [
     ("temperature=5", "--sampling temperature=5: 'temperature' must be a number at least 0 and at most 2, not 5"),
-    ("top_p=0.9,top_p=0", "'top_p' must be a number above 0 and at most 1, not 0"), ("top_k=-2", "'top_k' must be an integer from -1 to"),
+    ("top_p=0.9,top_p=-1", "'top_p' must be a number at least 0 and at most 1, not -1"), ("top_k=-2", "'top_k' must be an integer from -1 to"),
     ("top_k=1.5", "--sampling top_k=1.5: 'top_k' must be an integer"), ("warmth=1", "there is no 'warmth', there are temperature, top_p"),
     ("max_tokens=1", "there is no 'max_tokens'"), ("seed=1", "there is no 'seed'"), ("temperature", "'temperature' is no NAME=VALUE"),
     ("temperature=", "'temperature' is '', want a number"), ("temperature=nan", "'temperature' is 'nan', want a number"),
