@@ -124,6 +124,7 @@ void exchange_release(struct exchange *exchange)
     pthread_mutex_destroy(&exchange->mutex);
     free(exchange->span);
     free(exchange->path);
+    free(exchange->host);
     free(exchange);
 }
 
