@@ -34,7 +34,9 @@ static bool give(struct schema_run *run, json_t *message, const char *name, json
 }
 
 // --- content --------------------------------------------------------------------------------------------------------------
-// [{"type": "text", "text": ...}, ...]: one text.
+static bool is_assistant(const struct api_chat_message *message) { return strcmp(message->role, "assistant") == 0; }
+
+// [{"type": "text", "text": ...}, ...]: one text. What an assistant refused is its text, too.
 static bool read_parts(struct schema_run *run, const char *where, const json_t *parts, struct api_chat_message *out)
 {
     size_t i, count = json_array_size(parts);
@@ -42,18 +44,19 @@ static bool read_parts(struct schema_run *run, const char *where, const json_t *
     char part_name[PATH_BYTES + 32];
 
     for (i = 0; i < count; i++) {
-        const json_t *part = json_array_get(parts, i), *text = json_object_get(part, "text");
-        const json_t *type = json_object_get(part, "type");
+        const json_t *part = json_array_get(parts, i), *type = json_object_get(part, "type");
+        const char *member = is_assistant(out) && schema_is_string(type, "refusal") ? "refusal" : "text";
+        const json_t *text = json_object_get(part, member);
         bool ok = true;
 
         snprintf(part_name, sizeof part_name, "%s[%zu]", where, i);
         if (!json_is_string(type))
             ok = api_fail(run->error, 400, "invalid_type", part_name, "'%s' must be an object with a 'type'", part_name);
-        else if (!schema_is_string(type, "text"))
+        else if (!schema_is_string(type, member))
             ok = api_fail(run->error, 400, "unsupported_content", part_name, "'%s': only parts of type 'text' are supported",
                           part_name);
         else if (!json_is_string(text))
-            ok = api_fail(run->error, 400, "invalid_type", part_name, "'%s.text' must be a string", part_name);
+            ok = api_fail(run->error, 400, "invalid_type", part_name, "'%s.%s' must be a string", part_name, member);
         if (!ok) {
             text_free(&joined);
             return false;
@@ -73,10 +76,12 @@ static bool read_parts(struct schema_run *run, const char *where, const json_t *
 
 static bool read_content(struct schema_run *run, const char *where, json_t *value, json_t *message, struct api_chat_message *out)
 {
-    json_t *content = json_object_get(value, "content");
+    json_t *content = json_object_get(value, "content"), *refusal = json_object_get(value, "refusal");
     char field[PATH_BYTES];
 
     snprintf(field, sizeof field, "%s.content", where);
+    if (json_string_length(refusal) > 0) // check_refused() has seen that nothing else is said
+        content = refusal;
     if (json_is_array(content)) {
         if (!read_parts(run, field, content, out))
             return false;
@@ -89,7 +94,7 @@ static bool read_content(struct schema_run *run, const char *where, json_t *valu
     }
     if (content && !json_is_null(content))
         return schema_wrong_type(run, field, "a string or an array of parts", content);
-    if (strcmp(out->role, "assistant") == 0)
+    if (is_assistant(out))
         return give(run, message, "content", json_null());
     return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
 }
@@ -244,15 +249,19 @@ static bool read_role(struct schema_run *run, const char *where, const json_t *v
                                  "'%s' must be 'system', 'developer', 'user', 'assistant' or 'tool'", field);
 }
 
-static bool check_refused(struct schema_run *run, const char *where, const json_t *value)
+static bool check_refused(struct schema_run *run, const char *where, const json_t *value, const struct api_chat_message *message)
 {
     static const char *const refused[] = {"function_call", "audio", "refusal"};
+    const json_t *content = json_object_get(value, "content");
+    const bool is_alone = is_assistant(message) && json_is_string(json_object_get(value, "refusal")) &&
+                          json_string_length(content) == 0 && json_array_size(content) == 0;
     char field[PATH_BYTES];
 
-    for (size_t i = 0; i < ARRAY_COUNT(refused); i++) {
+    for (size_t i = 0; i < ARRAY_COUNT(refused) - is_alone; i++) {
         const json_t *extra = json_object_get(value, refused[i]);
         snprintf(field, sizeof field, "%s.%s", where, refused[i]);
-        if (extra && !json_is_null(extra) && !(json_is_array(extra) && json_array_size(extra) == 0))
+        if (extra && !json_is_null(extra) && !(json_is_array(extra) && json_array_size(extra) == 0) &&
+            !(json_is_string(extra) && json_string_length(extra) == 0))
             return api_fail(run->error, 400, "unsupported_parameter", field, "'%s' is not supported%s", field,
                             i == 0 ? ": use 'tool_calls'" : "");
     }
@@ -266,14 +275,14 @@ static bool read_message(struct schema_run *run, const char *where, json_t *valu
 
     if (!json_text_is_object(value))
         return schema_wrong_type(run, where, "an object", value);
-    if (!read_role(run, where, value, out) || !check_refused(run, where, value) ||
+    if (!read_role(run, where, value, out) || !check_refused(run, where, value, out) ||
         !give(run, message, "role", json_string(out->role)) || !read_content(run, where, value, message, out) ||
         !read_text(run, where, value, "name", API_MAX_CALL_ID_BYTES, &name) ||
         !read_text(run, where, value, "reasoning_content", 0, &reasoning) ||
         (!reasoning && !read_text(run, where, value, "reasoning", 0, &reasoning)))
         return false;
     if ((name && !give(run, message, "name", json_incref(name))) ||
-        (reasoning && strcmp(out->role, "assistant") == 0 && !give(run, message, "reasoning_content", json_incref(reasoning))))
+        (reasoning && is_assistant(out) && !give(run, message, "reasoning_content", json_incref(reasoning))))
         return false;
     if (!read_calls(run, where, value, message, out->role) || !note_calls(run, message, names))
         return false;

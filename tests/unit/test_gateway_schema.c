@@ -271,6 +271,27 @@ static void test_messages(void **state)
     api_request_free(&request);
 }
 
+// A refusal of another server's model is what its assistant said.
+static void test_said_refusals(void **state)
+{
+    static const char *const said[] = {"{\"role\":\"assistant\",\"content\":null,\"refusal\":\"no\"}",
+                                       "{\"role\":\"assistant\",\"content\":\"\",\"refusal\":\"no\"}",
+                                       "{\"role\":\"assistant\",\"refusal\":\"no\"}",
+                                       "{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"refusal\":\"no\"}]}",
+                                       "{\"role\":\"assistant\",\"content\":\"no\",\"refusal\":\"\"}",
+                                       "{\"role\":\"assistant\",\"content\":\"no\",\"refusal\":[]}"};
+    char body[256];
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_COUNT(said); i++) {
+        snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},%s]}", said[i]);
+        struct api_request request = take(API_CHAT, body);
+        assert_string_equal(json_string_value(json_object_get(json_array_get(request.conversation, 1), "content")), "no");
+        assert_string_equal(request.messages[1].content, "no");
+        api_request_free(&request);
+    }
+}
+
 // What templates are given: calls with their arguments as objects, results with the name of their function, and variables.
 static void test_tools(void **state)
 {
@@ -548,13 +569,21 @@ int main(void)
 {
     model = api_model_of(VOCAB);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),          cmocka_unit_test(test_defaults_of_a_model),
-        cmocka_unit_test(test_what_is_set),       cmocka_unit_test(test_all_fields),
-        cmocka_unit_test(test_small_numbers),     cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_messages),          cmocka_unit_test(test_tools),
-        cmocka_unit_test(test_sampling_fields),   cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_refused),           cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_arguments_as_text), cmocka_unit_test(test_values_of_arguments),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_defaults_of_a_model),
+        cmocka_unit_test(test_what_is_set),
+        cmocka_unit_test(test_all_fields),
+        cmocka_unit_test(test_small_numbers),
+        cmocka_unit_test(test_said_refusals),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_sampling_fields),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_arguments_as_text),
+        cmocka_unit_test(test_values_of_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
