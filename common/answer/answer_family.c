@@ -64,7 +64,13 @@ static const struct answer_family families[] = {
 };
 
 static const struct answer_reasoning reasonings[] = {
-    {.name = "granite", .open = "<think>", .close = "</think>", .wrap_open = "<response>", .wrap_close = "</response>"},
+    // Granite's template says "between <response></response>"; others name the results of tools so (MiniMax M2).
+    {.name = "granite",
+     .open = "<think>",
+     .close = "</think>",
+     .wrap_open = "<response>",
+     .wrap_close = "</response>",
+     .sign = "<response></response>"},
     {.name = "think", .open = "<think>", .close = "</think>"},
     {.name = "mistral", .open = "[THINK]", .close = "[/THINK]"},
     {.name = "seed", .open = "<seed:think>", .close = "</seed:think>"},
@@ -130,8 +136,7 @@ const struct answer_family *answer_detect_family(const char *source, size_t leng
 const struct answer_reasoning *answer_detect_reasoning(const char *source, size_t length)
 {
     for (size_t i = 0; i < ARRAY_COUNT(reasonings); i++)
-        if (contains(source, length, reasonings[i].close) &&
-            (!reasonings[i].wrap_open || contains(source, length, reasonings[i].wrap_open)))
+        if (contains(source, length, reasonings[i].close) && (!reasonings[i].sign || contains(source, length, reasonings[i].sign)))
             return &reasonings[i];
     return NULL;
 }

@@ -51,6 +51,7 @@ struct answer_reasoning {
     const char *name;
     const char *open, *close;
     const char *wrap_open, *wrap_close; // around what is said, left out; NULL: none
+    const char *sign;                   // what a template of this kind says beside `close`; NULL: no more
 };
 
 // Follows one JSON value, without judging more than where it ends.

@@ -524,6 +524,8 @@ static const struct {
     {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜> </think>", "deepseek-v31", "think"},
     {"[TOOL_CALLS]f[ARGS]", "mistral-args", NULL},
     {"<|tool_call|> <think></think><response></response>", "granite", "granite"},
+    {"<minimax:tool_call> {{ '<think>\\n' }} </think> {{ '\\n<response>' }} {{ m.content }} {{ '</response>' }}", "minimax",
+     "think"},
     {"<|start_header_id|> {\"name\": function name, \"parameters\": dictionary of", "llama3", NULL},
     {"{% for tool in tools %}", "json", NULL},
     {"{{ messages }}", NULL, NULL},
