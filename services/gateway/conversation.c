@@ -235,9 +235,10 @@ static bool drop_empty(json_t *messages)
                               json_string_length(json_object_get(message, "content")) == 0;
         ok = is_empty || json_array_append(out, message) == 0;
     }
-    if (!ok)
-        json_decref(out);
-    return ok && replace_messages(messages, out);
+    if (ok && json_array_size(out) > 0)
+        return replace_messages(messages, out);
+    json_decref(out); // of a conversation of nothing else the template says what it thinks
+    return ok;
 }
 
 // Messages in a row become one where the template wants turns.

@@ -41,9 +41,10 @@ static void check(const struct api_request *request)
         const json_t *calls = json_object_get(json_array_get(request->conversation, i), "tool_calls");
         assert_always(json_string_value(json_object_get(json_array_get(request->conversation, i), "role")));
         for (j = 0; j < json_array_size(calls); j++) {
-            const json_t *function = json_object_get(json_array_get(calls, j), "function");
+            const json_t *function = json_object_get(json_array_get(calls, j), "function"),
+                         *arguments = json_object_get(function, "arguments");
             assert_always(json_string_value(json_object_get(function, "name")) &&
-                          json_is_object(json_object_get(function, "arguments")));
+                          (json_is_object(arguments) || json_is_string(arguments))); // text that is no JSON stays text
         }
     }
     for (i = 0; i < request->message_count; i++)
@@ -56,23 +57,28 @@ static void shape(struct api_request *request, const uint8_t *data, size_t size)
     uint32_t bits = 2166136261u; // FNV-1a
     for (size_t i = 0; i < size; i++)
         bits = (bits ^ data[i]) * 16777619u;
-    const struct conversation_form form = {
-        .tools_name = bits & 1   ? "tools"
-                      : bits & 2 ? "xml_tools"
-                                 : NULL,
-        .has_calls = bits & 4,
-        .has_system = bits & 8,
-        .has_late_system = bits & 16,
-        .needs_user = bits & 32,
-        .fills_start = bits & 64,
-        .fills_gap = bits & 128,
-        .content_empty = bits & 256,
-        .arguments_text = bits & 512,
-        .reasoning_key = bits & 1024 ? "thinking" : "reasoning_content",
-        .calls = {.short_ids = bits & 2048, .needs_ids = bits & 4096, .one_call = bits & 8192, .content_apart = bits & 16384},
-        .typed = bits >> 15 & 15,
-        .joined = bits >> 19 & 15,
-        .lost = bits >> 23 & 15};
+    const struct conversation_form form = {.tools_name = bits & 1   ? "tools"
+                                                         : bits & 2 ? "xml_tools"
+                                                                    : NULL,
+                                           .has_calls = bits & 4,
+                                           .has_system = bits & 8,
+                                           .has_late_system = bits & 16,
+                                           .needs_user = bits & 32,
+                                           .fills_start = bits & 64,
+                                           .fills_gap = bits & 128,
+                                           .no_early_system = bits >> 27 & 1,
+                                           .no_empty = bits >> 28 & 1,
+                                           .content_empty = bits & 256,
+                                           .arguments_text = bits & 512,
+                                           .reasoning_key = bits & 1024 ? "thinking" : "reasoning_content",
+                                           .calls = {.short_ids = bits & 2048,
+                                                     .needs_ids = bits & 4096,
+                                                     .one_call = bits & 8192,
+                                                     .content_apart = bits & 16384,
+                                                     .no_strays = bits >> 29 & 1},
+                                           .typed = bits >> 15 & 15,
+                                           .joined = bits >> 19 & 15,
+                                           .lost = bits >> 23 & 15};
     json_t *given;
 
     assert_always(conversation_shape(&form, request->conversation, request->tools, &request->variables, &given));

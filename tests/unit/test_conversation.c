@@ -328,6 +328,7 @@ static void test_empty(void **state)
     form.no_empty = true;
     check(&form, messages, NULL, "[" SAID("user", "q\\n\\nq") "]");
     check(&form, "[" CALLED("null") "]", NULL, "[" CALLED("null") "]");
+    check(&form, "[" SAID("assistant", "") "]", NULL, "[" SAID("assistant", "") "]"); // never no message at all
     form.no_empty = false;
     form.typed = BIT(ASSISTANT);
     check(&form, messages, NULL,
