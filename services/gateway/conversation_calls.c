@@ -1,9 +1,9 @@
 // conversation_calls.c: which result belongs to which call, and the ids that tell so.
 //
-// Results are matched by the id that they name, or without one in the order of the last message's calls. Some clients give all calls of a message
-// the same id: their results are matched in order, too. The template gets what is missing: the id
-// of the call and the name of its function. Ids that it would refuse are replaced, at the call and its results alike. A new id depends on the
-// old one and on what came before alone, so that the next turn of the conversation has the same prefix.
+// Results are matched by the id that they name, or without one in the order of the last message's calls. Some clients give all calls
+// the same id: their results are matched in order, too. The template gets what is missing: the id of the call and the name of its
+// function. Ids that it would refuse are replaced, at the call and its results alike. A new id depends on the old one and on what came
+// before, and on nothing else, so that the next turn of the conversation has the same prefix.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +21,8 @@ struct matching {
     json_t *open;  // borrowed: calls of the last message that has some
     bool answered[MATCH_MAX];
     const json_t **owners; // [message]: the call whose result it is, borrowed; NULL: none
-    size_t call_count, message_count;
-    json_t *strays; // results of no call
+    size_t call_count, message_count, made_count; // made_count: of ids
+    json_t *strays;                               // results of no call
 };
 
 // A group is a list: the number of the last message with calls of this id, how many results they have, these calls.
@@ -51,7 +51,8 @@ static json_t *make_id(struct matching *matching, const char *seed, size_t bytes
         uint64_t rest = hash ^ hash >> 29;
         for (size_t i = 0; i < ID_BYTES; i++, rest /= sizeof letters - 1)
             text[i] = letters[rest % (sizeof letters - 1)];
-        hash = hash * 1099511628211u + 1;
+        // Another one, on which no earlier call with the same seed has come.
+        hash = (hash ^ ++matching->made_count) * 1099511628211u;
     } while (json_object_get(matching->used, text));
     return json_object_set_new(matching->used, text, json_true()) == 0 ? json_string(text) : NULL;
 }

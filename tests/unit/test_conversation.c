@@ -445,6 +445,28 @@ static void test_ids(void **state)
     json_decref(messages);
 }
 
+// An agent that gives each of very many calls the same id. To look for a new one from the same start each time would take minutes.
+static void test_same_ids(void **state)
+{
+    enum { CALLS = 60000 };
+    const struct call_form form = {.short_ids = true};
+    json_t *messages = json_array(), *seen = json_object();
+
+    (void)state;
+    for (size_t i = 0; i < CALLS; i++) {
+        json_array_append_new(messages, json_loads(ID_CALLS(ID_CALL(ID("call_1"), "f")), 0, NULL));
+        json_array_append_new(messages, json_loads(ID_RESULT("r", OF("call_1")), 0, NULL));
+    }
+    assert_true(conversation_match_calls(&form, messages));
+    for (size_t i = 0; i < CALLS; i++) {
+        assert_string_equal(id_at(messages, 2 * i, 0), id_at(messages, 2 * i + 1, 0));
+        json_object_set_new(seen, id_at(messages, 2 * i, 0), json_true());
+    }
+    assert_int_equal(json_object_size(seen), CALLS);
+    json_decref(seen);
+    json_decref(messages);
+}
+
 static void test_one_call(void **state)
 {
     const struct call_form form = {.one_call = true};
@@ -525,11 +547,11 @@ static void test_many_results(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),        cmocka_unit_test(test_wants), cmocka_unit_test(test_families),
-        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_plain), cmocka_unit_test(test_contents),
-        cmocka_unit_test(test_turns),        cmocka_unit_test(test_fills), cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_strays),       cmocka_unit_test(test_ids),   cmocka_unit_test(test_one_call),
-        cmocka_unit_test(test_many_results),
+        cmocka_unit_test(test_forms),        cmocka_unit_test(test_wants),    cmocka_unit_test(test_families),
+        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_plain),    cmocka_unit_test(test_contents),
+        cmocka_unit_test(test_turns),        cmocka_unit_test(test_fills),    cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_strays),       cmocka_unit_test(test_ids),      cmocka_unit_test(test_one_call),
+        cmocka_unit_test(test_many_results), cmocka_unit_test(test_same_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
