@@ -188,9 +188,9 @@ static bool read_allowed(struct schema_run *run, const json_t *value)
     if (!schema_is_string(mode, "auto") && !schema_is_string(mode, "required"))
         return api_fail(run->error, 400, "invalid_value", "tool_choice.allowed_tools.mode",
                         "'%s.mode' must be 'auto' or 'required'", where);
-    if (!json_is_array(tools) || json_array_size(tools) == 0)
+    if (!json_is_array(tools) || json_array_size(tools) == 0 || json_array_size(tools) > API_MAX_TOOLS)
         return api_fail(run->error, 400, "invalid_value", "tool_choice.allowed_tools.tools",
-                        "'%s.tools' must be an array that names at least one of 'tools'", where);
+                        "'%s.tools' must be an array that names 1 to %d of 'tools'", where, API_MAX_TOOLS);
     run->out->tool_choice = schema_is_string(mode, "required") ? API_TOOLS_REQUIRED : API_TOOLS_AUTO;
     run->out->allowed = tools;
     return true;

@@ -556,6 +556,15 @@ static void test_limits(void **state)
         memcpy(deep + i, "1,", 2);
     assert_false(api_request_parse(API_COMPLETION, deep, i, &model, &request, &error));
     assert_non_null(strstr(error.message, "more than"));
+    // each allowed tool is looked for among all
+    char *at = deep + sprintf(deep, "%s",
+                              "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tool_choice\":{\"type\":"
+                              "\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[{}");
+    for (i = 0; i < API_MAX_TOOLS; i++)
+        at += sprintf(at, ",{}");
+    at += sprintf(at, "]}}}");
+    assert_false(api_request_parse(API_CHAT, deep, (size_t)(at - deep), &model, &request, &error));
+    assert_non_null(strstr(error.message, "names 1 to 128 of 'tools'"));
     // brackets in a string are text
     memset(deep, '[', 1000);
     memcpy(deep, "{\"prompt\":\"", 11);
