@@ -53,19 +53,14 @@ static bool parse_arguments(struct jinja_parser *parser, struct jinja_node *node
 // The name of a filter or test, which may have dots.
 static bool take_name(struct jinja_parser *parser, struct jinja_node *node, const char *wanted)
 {
-    struct jinja_string *name = jinja_alloc(parser->arena, sizeof *name);
     const struct jinja_token *first = parser->token;
-    if (!name)
-        return jinja_parse_fail(parser, first->line, "too long a template");
     if (first->kind != TOKEN_NAME)
         return jinja_unexpected(parser, wanted);
     parser->token++;
     while (jinja_is_op(parser, '.') && parser->token[1].kind == TOKEN_NAME)
         parser->token += 2;
-    const struct jinja_token *last = parser->token - 1;
-    *name = (struct jinja_string){.bytes = first->bytes, .length = (size_t)(last->bytes + last->length - first->bytes)};
-    node->name = name;
-    return true;
+    node->name = jinja_source_text(parser, first, parser->token - 1);
+    return node->name != NULL;
 }
 
 struct jinja_node *jinja_parse_filter(struct jinja_parser *parser, struct jinja_node *operand)

@@ -307,8 +307,9 @@ FILTER(truncate)
         return jinja_fail(run, "'truncate' to %lld characters, of which its end has %lld", (long long)length,
                           (long long)end_length);
     *out = of_string(string);
-    if (!jinja_work(run, string->length / 16) ||
-        (int64_t)jinja_char_count(string) <= (length > INT32_MAX ? length : length + leeway))
+    if (!jinja_work(run, string->length / 16))
+        return false;
+    if ((int64_t)jinja_char_count(string) - length <= leeway)
         return true;
     if (!jinja_substring(run, string, 0, jinja_char_offset(string, (size_t)(length - end_length)), &kept))
         return false;

@@ -186,21 +186,6 @@ FILTER(unique)
     return true;
 }
 
-// The pairs of a mapping, as tuples.
-static bool items_of(struct jinja_run *run, const struct jinja_dict *dict, struct jinja_list **out)
-{
-    *out = jinja_work(run, dict->count) ? jinja_list_new(run, dict->count) : NULL;
-    for (size_t i = 0; *out && i < dict->count; i++) {
-        struct jinja_list *pair = jinja_list_new(run, 2);
-        if (!pair)
-            return false;
-        pair->items[0] = dict->keys[i];
-        pair->items[1] = dict->values[i];
-        (*out)->items[i] = jinja_listed(KIND_TUPLE, pair);
-    }
-    return *out != NULL;
-}
-
 FILTER(items)
 {
     static const struct jinja_dict empty;
@@ -208,7 +193,7 @@ FILTER(items)
     (void)arguments;
     if (self->kind != KIND_DICT && self->kind != KIND_UNDEFINED)
         return jinja_fail(run, "'items' needs a mapping, not %s", jinja_kind_name(self));
-    if (!items_of(run, self->kind == KIND_DICT ? self->dict : &empty, &list))
+    if (!jinja_dict_items(run, self->kind == KIND_DICT ? self->dict : &empty, &list))
         return false;
     *out = jinja_listed(KIND_LAZY, list);
     return true;
@@ -222,7 +207,7 @@ FILTER(dictsort)
         return jinja_fail(run, "'dictsort' needs a mapping, not %s", jinja_kind_name(self));
     const bool by_value = arguments[1].kind == KIND_STRING && jinja_string_is(arguments[1].string, "value");
     const struct jinja_value position = jinja_integer(by_value);
-    if (!items_of(run, self->dict, &list) ||
+    if (!jinja_dict_items(run, self->dict, &list) ||
         !sorted(run, list, &position, jinja_truth(&arguments[0]), jinja_truth(&arguments[2]), &pairs))
         return false;
     for (size_t i = 0; i < list->count; i++)
@@ -278,9 +263,9 @@ FILTER(slice)
     if (!row_number(run, &arguments[0], &count) || !jinja_iterate(run, self, &list))
         return false;
     size_t *widths = jinja_work(run, count) ? jinja_run_alloc(run, count, sizeof *widths) : NULL;
-    for (size_t i = 0; widths && i < count;
-         i++) // the first ones may have one more; to that the others are filled, as in the reference even if there is none
+    for (size_t i = 0; widths && i < count; i++) // the first ones may have one more
         widths[i] = list->count / count + (i < list->count % count);
+    // The others are filled up to that, as in the reference even if none has one more.
     return widths && rows_of(run, list, widths, count, &arguments[1], list->count / count + 1, out);
 }
 
@@ -294,8 +279,10 @@ FILTER(sum)
         struct jinja_value item = list->items[i], total = *out;
         if (arguments[0].kind > KIND_NONE && !jinja_get_path(run, &item, &arguments[0], &item))
             return false;
-        if (total.kind == KIND_STRING || !jinja_operate(run, '+', &total, &item, out))
-            return total.kind == KIND_STRING && jinja_fail(run, "'sum' cannot add strings");
+        if (total.kind == KIND_STRING)
+            return jinja_fail(run, "'sum' cannot add strings");
+        if (!jinja_operate(run, '+', &total, &item, out))
+            return false;
     }
     return true;
 }

@@ -157,16 +157,11 @@ static bool part_argument(struct jinja_run *run, const struct jinja_value *self,
                           struct jinja_value *part, int64_t *begin)
 {
     const int64_t count = (int64_t)jinja_char_count(self->string);
-    int64_t end;
-    *part = *self;
+    int64_t end = count;
     *begin = 0;
-    if (arguments[1].kind <= KIND_NONE && arguments[2].kind <= KIND_NONE)
-        return true;
     if ((arguments[1].kind > KIND_NONE && !integer_argument(run, arguments, 1, 0, begin)) ||
-        !integer_argument(run, arguments, 2, count, &end))
+        (arguments[2].kind > KIND_NONE && !integer_argument(run, arguments, 2, 0, &end)))
         return false;
-    if (arguments[2].kind <= KIND_NONE)
-        end = count;
     *begin = *begin < 0 ? MAX(*begin + count, 0) : MIN(*begin, count);
     end = end < 0 ? MAX(end + count, 0) : MIN(end, count);
     const size_t from = jinja_char_offset(self->string, (size_t)*begin), to = jinja_char_offset(self->string, (size_t)end);
@@ -186,7 +181,7 @@ static bool position(struct jinja_run *run, const struct jinja_value *self, cons
     size_t at = jinja_find(part.string, needle, 0);
     for (size_t next = at; last && next != SIZE_MAX; next = jinja_find(part.string, needle, next + 1)) {
         at = next;
-        if (!jinja_work(run, 1))
+        if (!jinja_work(run, 1 + needle->length / 16)) // hits may overlap
             return false;
     }
     const struct jinja_string before = {.bytes = part.string->bytes, .length = at};
@@ -415,41 +410,36 @@ METHOD(append)
 
 // --- mappings and loops -------------------------------------------------------------------------------------------------
 
-static bool view(struct jinja_run *run, const struct jinja_dict *dict, bool keys, bool values, struct jinja_value *out)
+METHOD(items)
 {
-    struct jinja_list *list = jinja_work(run, dict->count) ? jinja_list_new(run, dict->count) : NULL;
-    if (!list)
+    struct jinja_list *list;
+    (void)arguments;
+    if (!jinja_dict_items(run, self->dict, &list))
         return false;
-    for (size_t i = 0; i < dict->count; i++) {
-        if (keys && values) {
-            struct jinja_list *pair = jinja_list_new(run, 2);
-            if (!pair)
-                return false;
-            pair->items[0] = dict->keys[i];
-            pair->items[1] = dict->values[i];
-            list->items[i] = jinja_listed(KIND_TUPLE, pair);
-        } else {
-            list->items[i] = keys ? dict->keys[i] : dict->values[i];
-        }
-    }
     *out = jinja_listed(KIND_VIEW, list);
     return true;
 }
 
-METHOD(items)
+static bool view(struct jinja_run *run, const struct jinja_dict *dict, const struct jinja_value *members, struct jinja_value *out)
 {
-    (void)arguments;
-    return view(run, self->dict, true, true, out);
+    struct jinja_list *list = jinja_work(run, dict->count) ? jinja_list_new(run, dict->count) : NULL;
+    if (!list)
+        return false;
+    if (dict->count)
+        memcpy(list->items, members, dict->count * sizeof *members);
+    *out = jinja_listed(KIND_VIEW, list);
+    return true;
 }
+
 METHOD(keys)
 {
     (void)arguments;
-    return view(run, self->dict, true, false, out);
+    return view(run, self->dict, self->dict->keys, out);
 }
 METHOD(values)
 {
     (void)arguments;
-    return view(run, self->dict, false, true, out);
+    return view(run, self->dict, self->dict->values, out);
 }
 
 METHOD(get)

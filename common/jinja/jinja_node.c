@@ -101,6 +101,17 @@ struct jinja_node *jinja_node_done(struct jinja_parser *parser, struct jinja_nod
     return NULL;
 }
 
+const struct jinja_string *jinja_source_text(struct jinja_parser *parser, const struct jinja_token *first,
+                                             const struct jinja_token *last)
+{
+    struct jinja_string *text = jinja_alloc(parser->arena, sizeof *text);
+    if (!text)
+        (void)jinja_parse_fail(parser, first->line, "too long a template");
+    else
+        *text = (struct jinja_string){.bytes = first->bytes, .length = (size_t)(last->bytes + last->length - first->bytes)};
+    return text;
+}
+
 static bool intern(struct jinja_parser *parser, const struct jinja_token *token, struct jinja_node *node)
 {
     struct jinja_template *target = parser->target;
@@ -120,12 +131,9 @@ static bool intern(struct jinja_parser *parser, const struct jinja_token *token,
             memcpy(grown, target->names, node->id * sizeof *grown);
         target->names = grown;
     }
-    struct jinja_string *name = jinja_alloc(parser->arena, sizeof *name);
-    if (!name)
-        return jinja_parse_fail(parser, token->line, "too long a template");
-    *name = (struct jinja_string){.bytes = token->bytes, .length = token->length};
-    node->name = target->names[target->name_count++] = name;
-    return true;
+    node->name = jinja_source_text(parser, token, token);
+    target->names[target->name_count++] = node->name;
+    return node->name != NULL;
 }
 
 struct jinja_node *jinja_parse_name(struct jinja_parser *parser)

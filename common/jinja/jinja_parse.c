@@ -316,11 +316,8 @@ static struct jinja_node *parse_leave(struct jinja_parser *parser, uint32_t line
 static struct jinja_node *parse_absent(struct jinja_parser *parser, uint32_t line)
 {
     struct jinja_node *node = jinja_node_new(parser, NODE_ABSENT_TAG, line);
-    struct jinja_string *name = node ? jinja_alloc(parser->arena, sizeof *name) : NULL;
-    if (!name)
+    if (!node || !(node->name = jinja_source_text(parser, parser->token - 1, parser->token - 1)))
         return NULL;
-    *name = (struct jinja_string){.bytes = parser->token[-1].bytes, .length = parser->token[-1].length};
-    node->name = name;
     while (parser->token->kind >= TOKEN_NAME)
         parser->token++;
     return node;
@@ -410,13 +407,11 @@ static struct jinja_node *parse_body(struct jinja_parser *parser, const char *co
             item = item ? jinja_node_done(parser, item) : NULL;
         } else { // text
             item = jinja_node_new(parser, NODE_TEXT, token->line);
-            struct jinja_string *text = jinja_alloc(parser->arena, sizeof *text);
-            if (!text)
-                (void)jinja_parse_fail(parser, token->line, "too long a template");
-            if (!item || !text)
+            if (!item)
                 return NULL;
-            *text = (struct jinja_string){.bytes = token->bytes, .length = token->length};
-            item->constant = (struct jinja_value){.kind = KIND_STRING, .string = text};
+            item->constant = (struct jinja_value){.kind = KIND_STRING, .string = jinja_source_text(parser, token, token)};
+            if (!item->constant.string)
+                return NULL;
             parser->token++;
         }
         if (!item || !jinja_node_push(parser, body, item))

@@ -35,7 +35,10 @@ struct jinja_node *jinja_parse_call(struct jinja_parser *parser, struct jinja_no
 struct jinja_node *jinja_node_new(struct jinja_parser *parser, int kind, uint32_t line);
 bool jinja_node_push(struct jinja_parser *parser, struct jinja_node *node, struct jinja_node *item);
 struct jinja_node *jinja_node_done(struct jinja_parser *parser, struct jinja_node *node); // checks the tree's height
-struct jinja_node *jinja_parse_name(struct jinja_parser *parser);                         // NODE_NAME
+// The text of the source from one token to another; NULL when out of memory.
+const struct jinja_string *jinja_source_text(struct jinja_parser *parser, const struct jinja_token *first,
+                                             const struct jinja_token *last);
+struct jinja_node *jinja_parse_name(struct jinja_parser *parser); // NODE_NAME
 bool jinja_is_op(const struct jinja_parser *parser, uint16_t op);
 bool jinja_is_name(const struct jinja_parser *parser, const char *name);
 bool jinja_skip_op(struct jinja_parser *parser, uint16_t op);

@@ -119,6 +119,8 @@ struct jinja_dict *jinja_dict_new(struct jinja_run *run, size_t capacity);
 bool jinja_dict_set(struct jinja_run *run, struct jinja_dict *dict, const struct jinja_value *key, const struct jinja_value *value);
 bool jinja_dict_get(struct jinja_run *run, const struct jinja_dict *dict, const struct jinja_value *key, struct jinja_value *out,
                     bool *found);
+// The pairs of a dict, as tuples.
+bool jinja_dict_items(struct jinja_run *run, const struct jinja_dict *dict, struct jinja_list **out);
 
 // --- jinja_string.c: strings with their spans --------------------------------------------------------------------------
 bool jinja_append(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_string *string);

@@ -118,6 +118,20 @@ bool jinja_dict_set(struct jinja_run *run, struct jinja_dict *dict, const struct
     return true;
 }
 
+bool jinja_dict_items(struct jinja_run *run, const struct jinja_dict *dict, struct jinja_list **out)
+{
+    *out = jinja_work(run, dict->count) ? jinja_list_new(run, dict->count) : NULL;
+    for (size_t i = 0; *out && i < dict->count; i++) {
+        struct jinja_list *pair = jinja_list_new(run, 2);
+        if (!pair)
+            return false;
+        pair->items[0] = dict->keys[i];
+        pair->items[1] = dict->values[i];
+        (*out)->items[i] = jinja_listed(KIND_TUPLE, pair);
+    }
+    return *out != NULL;
+}
+
 // --- comparing ----------------------------------------------------------------------------------------------------------
 
 static bool equal_at(struct jinja_run *run, const struct jinja_value *x, const struct jinja_value *y, int depth, bool *equal)
