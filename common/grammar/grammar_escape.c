@@ -9,7 +9,7 @@
 
 #include "common/grammar/grammar_emit.h"
 
-enum { SPACE = 0x20, QUOTE = '"', BACKSLASH = '\\' };
+enum { KNOWN = 64, SPACE = 0x20, QUOTE = '"', BACKSLASH = '\\' };
 
 static const struct {
     uint8_t byte, letter;
@@ -48,10 +48,17 @@ static void add_digits(struct grammar_fsa *fsa, uint32_t state, uint32_t low, ui
     }
 }
 
-// Adds the ways from `from` to `to` that read escapes of the bytes first to last.
-static void add_escapes(struct grammar_fsa *fsa, uint32_t from, uint32_t first, uint32_t last, uint32_t to)
+static bool holds_any(const struct grammar_arc *arc, uint32_t byte) { return arc->first <= byte && byte <= arc->last; }
+
+// The state behind the backslash of escapes that lead to a state. Most arcs of a language lead to few states, and share it.
+struct escapes {
+    uint32_t first, last, to, slash; // of the bytes; last 0: none yet
+};
+
+// Adds the ways from the state behind a backslash to `to` that read escapes of the bytes first to last.
+static void add_escapes(struct grammar_fsa *fsa, uint32_t slash, uint32_t first, uint32_t last, uint32_t to)
 {
-    uint32_t slash = add_step(fsa, from, BACKSLASH), zero;
+    uint32_t zero;
 
     for (uint32_t i = 0; i < LETTERS; i++)
         if (letters[i].byte >= first && letters[i].byte <= last)
@@ -66,9 +73,22 @@ static void add_escapes(struct grammar_fsa *fsa, uint32_t from, uint32_t first, 
     }
 }
 
-static bool holds_any(const struct grammar_arc *arc, uint32_t byte) { return arc->first <= byte && byte <= arc->last; }
+// Adds the arc to the state behind the backslash, which is made unless there is one for the same escapes.
+static void add_slash(struct grammar_fsa *fsa, const struct grammar_arc *arc, struct escapes *known)
+{
+    // Bytes in between are not escaped: ranges that differ in those are alike.
+    const uint32_t first = arc->first < SPACE ? arc->first : arc->first <= QUOTE ? QUOTE : BACKSLASH;
+    const uint32_t last = arc->last >= BACKSLASH ? BACKSLASH : arc->last >= QUOTE ? QUOTE : arc->last;
+    struct escapes *escapes = &known[(arc->to * 3 + first + last) % KNOWN];
 
-static void add_escaped(struct grammar_fsa *fsa, const struct grammar_arc *arc)
+    if (!escapes->last || escapes->first != first || escapes->last != last || escapes->to != arc->to) {
+        *escapes = (struct escapes){first, last, arc->to, grammar_fsa_add_state(fsa, false)};
+        add_escapes(fsa, escapes->slash, first, last, arc->to);
+    }
+    add_byte(fsa, arc->from, BACKSLASH, escapes->slash);
+}
+
+static void add_escaped(struct grammar_fsa *fsa, const struct grammar_arc *arc, struct escapes *known)
 {
     static const uint32_t plain[][2] = {{SPACE, QUOTE - 1}, {QUOTE + 1, BACKSLASH - 1}, {BACKSLASH + 1, 0xff}};
 
@@ -83,13 +103,14 @@ static void add_escaped(struct grammar_fsa *fsa, const struct grammar_arc *arc)
             grammar_fsa_add_arc(fsa, arc->from, first, last, arc->to);
     }
     if (arc->first < SPACE || holds_any(arc, QUOTE) || holds_any(arc, BACKSLASH))
-        add_escapes(fsa, arc->from, arc->first, arc->last, arc->to);
+        add_slash(fsa, arc, known);
 }
 
 uint32_t grammar_json_escaped(struct grammar_builder *builder, uint32_t node)
 {
     uint8_t *uses = malloc((size_t)builder->rules.count + 1);
     struct grammar_fsa from = {0}, to = {.max_states = GRAMMAR_DRAFT_STATES, .max_arcs = GRAMMAR_DRAFT_ARCS};
+    struct escapes known[KNOWN] = {0};
     uint32_t result = 0;
 
     if (!uses)
@@ -104,7 +125,7 @@ uint32_t grammar_json_escaped(struct grammar_builder *builder, uint32_t node)
             if (from.arcs[a].first >= GRAMMAR_CALL && from.arcs[a].first != GRAMMAR_JUMP)
                 grammar_builder_fail(builder, STATUS_INVALID_ARGUMENT, "a rule that calls itself cannot be part of a string");
             else
-                add_escaped(&to, &from.arcs[a]);
+                add_escaped(&to, &from.arcs[a], known);
         if (grammar_fsa_seal(&to))
             grammar_fsa_trim(&to);
         if (builder->failure.status)
