@@ -20,6 +20,11 @@ struct mark_range {
     uint32_t block, first, last;
 };
 
+struct dirty_key { // of a dirty state: its block and the hash of its signature
+    uint64_t key;
+    uint32_t state;
+};
+
 struct partition {
     struct grammar_fsa *fsa;
     uint32_t *block_of;        // [states]
@@ -34,6 +39,7 @@ struct partition {
     uint32_t *mark_starts;        // [states] where a dirty state's signature begins
     uint32_t *mark_counts;        // [states]
     uint32_t *mark_hashes;        // [states] so that few signatures are compared in full
+    struct dirty_key *keys;       // [2 * states]
 };
 
 static int compare_marks(const void *left, const void *right)
@@ -108,6 +114,45 @@ static int compare_dirty(const void *left, const void *right, void *arg)
         return partition->block_of[a] < partition->block_of[b] ? -1 : 1;
     order = compare_signatures(partition, a, b);
     return order ? order : (a > b) - (a < b);
+}
+
+// Sorts keys by merging, stably. Returns where they are then: `keys` or `spare`.
+static struct dirty_key *sort_keys(struct dirty_key *keys, struct dirty_key *spare, uint32_t count)
+{
+    for (uint32_t width = 1; width < count; width *= 2) {
+        struct dirty_key *swap = keys;
+        for (uint32_t from = 0; from < count; from += 2 * width) {
+            const uint32_t middle = MIN(from + width, count), end = MIN(from + 2 * width, count);
+            uint32_t a = from, b = middle;
+            for (uint32_t to = from; to < end; to++)
+                spare[to] = a < middle && (b == end || keys[a].key <= keys[b].key) ? keys[a++] : keys[b++];
+        }
+        keys = spare;
+        spare = swap;
+    }
+    return keys;
+}
+
+// Sorts the dirty states by block and signature. Signatures are compared in full only where their hashes are the same.
+static void sort_dirty(struct partition *partition)
+{
+    const uint32_t count = partition->dirty_count;
+    uint32_t *dirty = partition->dirty;
+    const struct dirty_key *sorted;
+
+    for (uint32_t i = 0; i < count; i++)
+        partition->keys[i] =
+            (struct dirty_key){(uint64_t)partition->block_of[dirty[i]] << 32 | partition->mark_hashes[dirty[i]], dirty[i]};
+    sorted = sort_keys(partition->keys, partition->keys + partition->fsa->state_count, count);
+    for (uint32_t i = 0; i < count; i++)
+        dirty[i] = sorted[i].state;
+    for (uint32_t i = 0, end; i < count; i = end) {
+        bool is_alike = true;
+        for (end = i + 1; end < count && sorted[end].key == sorted[i].key; end++)
+            is_alike &= compare_signatures(partition, dirty[i], dirty[end]) == 0;
+        if (!is_alike)
+            qsort_r(dirty + i, end - i, sizeof *dirty, compare_dirty, partition);
+    }
 }
 
 // Moves the state to the end of its block, before the `done` that are there already.
@@ -201,7 +246,7 @@ static bool refine(struct partition *partition)
             marks += partition->mark_counts[state];
         }
         if (partition->dirty_count > 1)
-            qsort_r(partition->dirty, partition->dirty_count, sizeof *partition->dirty, compare_dirty, partition);
+            sort_dirty(partition);
         for (uint32_t i = 0, end; i < partition->dirty_count; i = end) {
             uint32_t block = partition->block_of[partition->dirty[i]];
             for (end = i + 1; end < partition->dirty_count && partition->block_of[partition->dirty[end]] == block;)
@@ -281,7 +326,8 @@ void grammar_minimize(struct grammar_fsa *fsa)
     numbers = calloc(11 * states + fsa->arc_count, sizeof *numbers);
     partition.is_later = calloc(states, 1);
     partition.marks = malloc(((size_t)fsa->arc_count + 1) * sizeof *partition.marks);
-    if (numbers && partition.is_later && partition.marks) {
+    partition.keys = malloc(2 * states * sizeof *partition.keys);
+    if (numbers && partition.is_later && partition.marks && partition.keys) {
         uint32_t **arrays[] = {&partition.block_of,    &partition.states,      &partition.places,     &partition.firsts,
                                &partition.counts,      &partition.dirty,       &partition.later,      &partition.mark_starts,
                                &partition.mark_counts, &partition.mark_hashes, &partition.into_index, &partition.into};
@@ -305,4 +351,5 @@ void grammar_minimize(struct grammar_fsa *fsa)
     free(numbers);
     free(partition.is_later);
     free(partition.marks);
+    free(partition.keys);
 }
