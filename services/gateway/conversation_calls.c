@@ -20,7 +20,7 @@ struct matching {
     json_t *used;  // ids that the template is shown; true: made here
     json_t *open;  // borrowed: calls of the last message that has some
     bool answered[MATCH_MAX];
-    const json_t **owners; // [message]: the call whose result it is, borrowed; NULL: none
+    const json_t **owners;                        // [message]: the call whose result it is, borrowed; NULL: none
     size_t call_count, message_count, made_count; // made_count: of ids
     json_t *strays;                               // results of no call
 };
