@@ -12,8 +12,8 @@ const char *const dialect_sampling_fields[] = {
     "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias",
     "ignore_eos", "cache_salt", "priority", "min_tokens", "stop_token_ids", "bad_words", "allowed_token_ids",
     "typical_p", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base", "dry_allowed_length",
-    "dry_penalty_last_n", "dry_sequence_breakers", "structured_outputs", "chat_template_kwargs",
-    "truncate_prompt_tokens", "include_stop_str_in_output", NULL,
+    "dry_penalty_last_n", "dry_sequence_breakers", "structured_outputs", "chat_template",
+    "chat_template_kwargs", "truncate_prompt_tokens", "include_stop_str_in_output", NULL,
 };
 // clang-format on
 

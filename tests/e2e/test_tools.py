@@ -521,6 +521,13 @@ def test_named_templates():
             error = json.loads(text)["error"]
             assert status == 400 and error["param"] == "chat_template", text
             assert error["message"] == f"'chat_template': this model has none called '{name}'; there are default, tool_use, rag"
+        for path, body in (("/v1/responses", {"input": "hi", "tools": [{"type": "function", "name": "f", "parameters": {}}]}),
+                           ("/v1/messages", {"messages": ASK, "max_tokens": 4, "tools": [{"name": "f", "input_schema": {"type": "object"}}]})):
+            for name, begins in ((None, "T"), ("default", "D")):
+                played.answer("x")
+                post(played, path, {"model": "default", **body, "chat_template": name})
+                assert played.prompt().startswith(begins)
+            assert call(played, "POST", path, {"model": "default", **body, "chat_template": "nope"})[0] == 400
         assert "CHAT-TEMPLATE-IGNORED template=broken" in played.log()
     with Played(templates=templates, template="own" + says) as played:  # one for all
         assert prompt_of(played, ASK, tools=[]) == "own" + ASK[0]["content"]
