@@ -134,20 +134,22 @@ static void make_id(const struct choice *choice, char *id, size_t id_bytes)
     id[length] = 0;
 }
 
-// The text in {"input": text}; of one that is cut off what there is of it. What is neither stays as it is.
+// The text in {"input": text}; of one that is cut off, perhaps within an escape, what there is of the text. Another object stays as it is.
 static void unfold_input(struct text *arguments)
 {
+    enum { ESCAPE_BYTES = 12 }; // two units of UTF-16
     struct text closed = {0};
     json_t *object = json_loadb(arguments->data ? arguments->data : "", arguments->bytes, JSON_ALLOW_NUL, NULL);
 
-    if (!object) {
-        text_append(&closed, arguments->data, arguments->bytes);
+    for (size_t less = 0; !object && less < ESCAPE_BYTES && less < arguments->bytes; less++) {
+        text_clear(&closed);
+        text_append(&closed, arguments->data, arguments->bytes - less);
         text_string(&closed, "\"}");
-        object = json_loadb(closed.data ? closed.data : "", closed.bytes, JSON_ALLOW_NUL, NULL);
-        text_free(&closed);
+        object = closed.failed ? NULL : json_loadb(closed.data, closed.bytes, JSON_ALLOW_NUL, NULL);
     }
+    text_free(&closed);
     const json_t *input = json_object_get(object, "input");
-    if (json_is_string(input)) {
+    if (!object || json_is_string(input)) {
         text_clear(arguments);
         text_append(arguments, json_string_value(input), json_string_length(input));
     }

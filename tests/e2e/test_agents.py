@@ -154,6 +154,12 @@ def test_custom_tools_that_are_cut_off(played):
     reply = client.responses.create(model="default", input="Go.", tools=[{"type": "custom", **PATCHES}], tool_choice={"type": "custom", "name": "apply_patch"}, max_output_tokens=most)
     (item,) = reply.output
     assert reply.status == "incomplete" and item.type == "custom_tool_call" and item.input and "a b c d e f g h".startswith(item.input)
+    text = 'a\n\x01"b"\\\x02c'  # cut off within each of its escapes
+    begun, whole = (played.ids(f"<tool_call>\n{said('apply_patch', {'input': text})[:-bytes_left]}") for bytes_left in (len(json.dumps(text)), 2))
+    for most in range(len(begun), len(whole)):
+        played.answer(patch(text))
+        message = client.chat.completions.create(model="default", messages=[{"role": "user", "content": "Go."}], tools=[{"type": "custom", "custom": PATCHES}], max_tokens=most).choices[0].message
+        assert text.startswith(message.tool_calls[0].custom.input), (most, message)
 
 
 @pytest.mark.parametrize("stream", [False, True])
