@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "common/base/log.h"
+#include "common/json/json_text.h"
 #include "services/gateway/conversation.h"
 #include "services/gateway/schema.h"
 
@@ -25,7 +26,7 @@ static void check(const struct api_request *request)
     assert_always(request->sampling.temperature >= 0 && request->sampling.temperature <= 2 && request->sampling.top_p > 0 &&
                   request->sampling.top_p <= 1);
     assert_always(request->top_logprobs >= 0 && request->top_logprobs <= API_MAX_LOGPROBS && request->max_tokens >= -1);
-    assert_always(!(request->kind & API_POOLS) || request->prompt_count >= 1);
+    assert_always(!(request->kind & API_POOLS) || (request->prompt_count >= 1 && request->prompt_count <= API_MAX_PROMPTS));
     assert_always(request->kind != API_RERANK || request->pool.query);
     for (i = 0; i < request->prompt_count; i++)
         for (j = 0; j < request->prompts[i].id_count; j++)
@@ -41,10 +42,10 @@ static void check(const struct api_request *request)
         const json_t *calls = json_object_get(json_array_get(request->conversation, i), "tool_calls");
         assert_always(json_string_value(json_object_get(json_array_get(request->conversation, i), "role")));
         for (j = 0; j < json_array_size(calls); j++) {
-            const json_t *function = json_object_get(json_array_get(calls, j), "function"),
-                         *arguments = json_object_get(function, "arguments");
+            const json_t *function = json_object_get(json_array_get(calls, j), "function");
+            const json_t *arguments = json_object_get(function, "arguments");
             assert_always(json_string_value(json_object_get(function, "name")) &&
-                          (json_is_object(arguments) || json_is_string(arguments))); // text that is no JSON stays text
+                          (json_text_is_object(arguments) || json_is_string(arguments)));
         }
     }
     for (i = 0; i < request->message_count; i++)
@@ -66,8 +67,6 @@ static void shape(struct api_request *request, const uint8_t *data, size_t size)
                                            .needs_user = bits & 32,
                                            .fills_start = bits & 64,
                                            .fills_gap = bits & 128,
-                                           .no_early_system = bits >> 27 & 1,
-                                           .no_empty = bits >> 28 & 1,
                                            .content_empty = bits & 256,
                                            .arguments_text = bits & 512,
                                            .reasoning_key = bits & 1024 ? "thinking" : "reasoning_content",
@@ -75,7 +74,10 @@ static void shape(struct api_request *request, const uint8_t *data, size_t size)
                                                      .needs_ids = bits & 4096,
                                                      .one_call = bits & 8192,
                                                      .content_apart = bits & 16384,
-                                                     .no_strays = bits >> 29 & 1},
+                                                     .no_strays = bits >> 27 & 1},
+                                           .no_empty = bits >> 28 & 1,
+                                           .no_early_system = bits >> 29 & 1,
+                                           .takes_broken = bits >> 30 & 1,
                                            .typed = bits >> 15 & 15,
                                            .joined = bits >> 19 & 15,
                                            .lost = bits >> 23 & 15};
