@@ -199,18 +199,15 @@ static bool keep_numbers(const char *mark, json_t **value)
     return !failed;
 }
 
-// Makes an error of the text with strings one of the given text.
+// Makes an error of the text with strings one of the given text. What it says is the same: the library quotes no more than 20 bytes.
 static void correct_error(const struct reading *reading, json_error_t *error)
 {
     const char *from = reading->replaced.data, *end = from + (error->position > 0 ? error->position : 0), *found;
-    char *quoted;
 
     while (from < end && (found = memmem(from, (size_t)(end - from), reading->mark, MARK_BYTES))) {
         error->position -= MARK_BYTES + 2;
         from = found + MARK_BYTES;
     }
-    while ((quoted = strstr(error->text, reading->mark))) // the library quotes what it was reading
-        memmove(quoted, quoted + MARK_BYTES, strlen(quoted + MARK_BYTES) + 1);
 }
 
 json_t *json_text_read(const char *text, size_t bytes, size_t flags, json_error_t *error)

@@ -8,7 +8,6 @@
 //   a last assistant message  is continued
 //   output_config             format and effort are response_format and reasoning_effort
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"

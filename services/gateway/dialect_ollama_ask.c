@@ -5,7 +5,6 @@
 // server's business and ignored.
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"

@@ -157,16 +157,13 @@ static bool take_custom_call(struct ask *ask, const char *where, const json_t *i
 {
     const json_t *id, *name, *input;
     json_t *object, *arguments, *message;
-    char *dumped;
     bool ok;
 
     if (!need_string(ask, where, item, "call_id", &id) || !need_string(ask, where, item, "name", &name) ||
         !need_string(ask, where, item, "input", &input))
         return false;
     object = json_pack("{s:O}", "input", input);
-    dumped = json_dumps(object, JSON_COMPACT);
-    arguments = dumped ? json_string(dumped) : NULL;
-    free(dumped);
+    arguments = object ? json_text_string(object, false) : NULL;
     json_decref(object);
     ok = arguments && dialect_add_call(ask->messages, id, name, arguments, &message) &&
          (!ask->reasoning || use_reasoning(ask, message));
