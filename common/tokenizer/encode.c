@@ -21,6 +21,7 @@ struct joined {
     size_t length;
     struct special_zone *zones; // a segment each; neighbours with parse_special are one
     uint32_t zone_count;
+    uint32_t zone; // in which normalizing goes on
 };
 
 static enum status no_memory(struct encoder *encoder, size_t length)
@@ -94,29 +95,31 @@ static enum status normal_append(struct encoder *encoder, struct normal_text *ou
 }
 
 // Normalizes text[from .. to). Its zones become those of *out where control tokens are looked for in it.
-static enum status normalize(struct encoder *encoder, const struct joined *joined, size_t from, size_t to, bool prefix,
+static enum status normalize(struct encoder *encoder, struct joined *joined, size_t from, size_t to, bool prefix,
                              struct normal_text *out)
 {
     *out = (struct normal_text){0};
     if (!encoder->tokenizer->normalized.has_control)
         return normal_append(encoder, out, joined->text + from, to - from, prefix);
-    out->zones = malloc((joined->zone_count + 1) * sizeof *out->zones);
+    out->zones = malloc((joined->zone_count - joined->zone + 1) * sizeof *out->zones);
     if (!out->zones)
         return no_memory(encoder, to - from);
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < joined->zone_count && from < to && status == STATUS_OK; i++) {
-        size_t end = MIN(joined->zones[i].end, to);
-        if (end <= from)
-            continue;
-        status = normal_append(encoder, out, joined->text + from, end - from, prefix && out->length == 0);
-        out->zones[out->zone_count++] = (struct special_zone){out->length, joined->zones[i].parse_special};
-        from = end;
+    while (from < to && status == STATUS_OK) {
+        const struct special_zone *zone = &joined->zones[joined->zone];
+        size_t end = MIN(zone->end, to);
+        if (end > from) {
+            status = normal_append(encoder, out, joined->text + from, end - from, prefix && out->length == 0);
+            out->zones[out->zone_count++] = (struct special_zone){out->length, zone->parse_special};
+            from = end;
+        }
+        joined->zone += zone->end <= to;
     }
     return status;
 }
 
 // Encodes text[from .. to), which has no more of the tokens that are looked for in the text as it is.
-static enum status put_plain(struct encoder *encoder, const struct joined *joined, size_t from, size_t to, bool prefix)
+static enum status put_plain(struct encoder *encoder, struct joined *joined, size_t from, size_t to, bool prefix)
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;
     if (from == to)
@@ -147,7 +150,7 @@ static enum status put_plain(struct encoder *encoder, const struct joined *joine
     return status;
 }
 
-static enum status put_joined(struct encoder *encoder, const struct joined *joined)
+static enum status put_joined(struct encoder *encoder, struct joined *joined)
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;
     struct special_scan scan = {.tokenizer = tokenizer,
