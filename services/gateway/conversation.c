@@ -84,10 +84,10 @@ static bool write_calls(json_t *message)
     return content && json_object_set_new(message, "content", content) == 0;
 }
 
-static bool replace_messages(json_t *messages, json_t *with)
+// Ends a rewriting: takes `with` over, and puts it in place of the messages if all went well. Returns whether it did.
+static bool replace_messages(json_t *messages, json_t *with, bool ok)
 {
-    const bool ok = json_array_clear(messages) == 0 && json_array_extend(messages, with) == 0;
-
+    ok = ok && json_array_clear(messages) == 0 && json_array_extend(messages, with) == 0;
     json_decref(with);
     return ok;
 }
@@ -142,10 +142,7 @@ static bool write_plain(json_t *messages)
             ok = write_calls(message);
         ok = ok && json_array_append(out, message) == 0;
     }
-    ok = end_turn(&turn) && ok;
-    if (!ok)
-        json_decref(out);
-    return ok && replace_messages(messages, out);
+    return replace_messages(messages, out, end_turn(&turn) && ok);
 }
 
 // --- turns ----------------------------------------------------------------------------------------------------------------
@@ -218,9 +215,7 @@ static bool fold_system(const struct conversation_form *form, json_t *messages)
         ok = content && json_array_append_new(out, json_pack("{s:s,s:o}", "role", "user", "content", content)) == 0;
     }
     text_free(&system);
-    if (!ok)
-        json_decref(out);
-    return ok && replace_messages(messages, out);
+    return replace_messages(messages, out, ok);
 }
 
 // Leaves out answers that say nothing, as of a model whose limit of tokens ended before its text began.
@@ -235,10 +230,10 @@ static bool drop_empty(json_t *messages)
                               json_string_length(json_object_get(message, "content")) == 0;
         ok = is_empty || json_array_append(out, message) == 0;
     }
-    if (ok && json_array_size(out) > 0)
-        return replace_messages(messages, out);
+    if (!ok || json_array_size(out) > 0)
+        return replace_messages(messages, out, ok);
     json_decref(out); // of a conversation of nothing else the template says what it thinks
-    return ok;
+    return true;
 }
 
 // Messages in a row become one where the template wants turns.
@@ -259,10 +254,7 @@ static bool join_rows(const struct conversation_form *form, json_t *messages)
         before = message;
         ok = end_turn(&turn) && json_array_append(out, message) == 0;
     }
-    ok = end_turn(&turn) && ok;
-    if (!ok)
-        json_decref(out);
-    return ok && replace_messages(messages, out);
+    return replace_messages(messages, out, end_turn(&turn) && ok);
 }
 
 // Puts empty messages where the template wants a turn that the client did not have.
@@ -292,9 +284,7 @@ static bool fill_turns(const struct conversation_form *form, json_t *messages)
         begun |= role != CONVERSATION_SYSTEM;
         ok = ok && json_array_append(out, message) == 0;
     }
-    if (!ok)
-        json_decref(out);
-    return ok && replace_messages(messages, out);
+    return replace_messages(messages, out, ok);
 }
 
 const char *conversation_find_lost(const struct conversation_form *form, const json_t *messages)

@@ -112,6 +112,7 @@ static void probe_row(const struct probe *probe, enum conversation_role role)
         probe->form->joined &= ~(1u << role);
 }
 
+static json_t *system_alone(void) { return talk("system", VALUE, NULL); }
 static json_t *answer_first(void) { return talk("assistant", VALUE, "user", "u", NULL); }
 static json_t *early_system(void) { return talk("system", VALUE, "user", "u", "assistant", "a", NULL); }
 
@@ -149,10 +150,7 @@ static void probe_plain(struct probe *probe)
         form->lost |= 1u << CONVERSATION_ASSISTANT;
     probe_row(probe, CONVERSATION_USER);
     probe_row(probe, CONVERSATION_ASSISTANT);
-    if (look(probe, answer_first(), VALUE, "") == REFUSED) {
-        form->fills_start = true;
-        form->fills_start = look(probe, answer_first(), VALUE, "") == SHOWN;
-    }
+    probe_flag(probe, answer_first, "", &form->fills_start);
     probe_flag(probe, empty_answer, SECOND, &form->no_empty);
     if (probe_content(probe, CONVERSATION_SYSTEM) != SHOWN) {
         form->has_system = form->has_late_system = false; // unless that does not help
@@ -160,10 +158,7 @@ static void probe_plain(struct probe *probe)
         return;
     }
     probe_row(probe, CONVERSATION_SYSTEM);
-    if (look(probe, talk("system", VALUE, NULL), VALUE, "") != SHOWN) {
-        form->needs_user = true;
-        form->needs_user = look(probe, talk("system", VALUE, NULL), VALUE, "") == SHOWN;
-    }
+    probe_flag(probe, system_alone, "", &form->needs_user);
     probe_flag(probe, early_system, "", &form->no_early_system);
     if (look(probe, late_system(), VALUE, "") != SHOWN) {
         form->has_late_system = false;
@@ -197,6 +192,8 @@ static json_t *called(const char *id, const char *another_id)
     return messages;
 }
 
+static json_t *called_twice(void) { return called("probecall", "probetwo2"); }
+
 static json_t *append_all(json_t *messages, json_t *more)
 {
     json_array_extend(messages, more);
@@ -221,10 +218,7 @@ static json_t *called_in_vain(void)
     return append_all(messages, talk("user", SECOND, NULL));
 }
 
-static bool shows_call(const struct probe *probe, const char *id, const char *another_id)
-{
-    return look(probe, called(id, another_id), VALUE, another_id ? SECOND : FIRST) == SHOWN;
-}
+static bool shows_call(const struct probe *probe, const char *id) { return look(probe, called(id, NULL), VALUE, FIRST) == SHOWN; }
 
 // A conversation with a call whose arguments were cut off.
 static json_t *cut_off(const char *id)
@@ -246,7 +240,7 @@ static json_t *stray_result(void)
 
 static void probe_calls(struct probe *probe)
 {
-    static const char id[] = "probecall", another[] = "probetwo2", foreign[] = "call_0123456789abcdefghijklmn";
+    static const char id[] = "probecall", foreign[] = "call_0123456789abcdefghijklmn";
     struct conversation_form *form = probe->form;
     bool shown = false;
 
@@ -255,7 +249,7 @@ static void probe_calls(struct probe *probe)
         form->content_empty = i & 1;
         form->arguments_text = i & 2;
         form->typed = (form->typed & ~(1u << CONVERSATION_TOOL)) | (i & 4 ? 1u << CONVERSATION_TOOL : 0);
-        shown = shows_call(probe, id, NULL);
+        shown = shows_call(probe, id);
     }
     form->has_calls = shown;
     if (!shown) {
@@ -265,19 +259,11 @@ static void probe_calls(struct probe *probe)
     }
     form->takes_broken = true;
     form->takes_broken = look(probe, cut_off(id), "{" VALUE, FIRST) == SHOWN;
-    form->calls.short_ids = !shows_call(probe, foreign, NULL);
-    form->calls.needs_ids = !form->calls.short_ids && !shows_call(probe, NULL, NULL);
-    form->calls.one_call = !shows_call(probe, id, another);
-    if (form->calls.one_call)
-        form->calls.one_call = shows_call(probe, id, another); // unless that does not help
-    if (look(probe, called_beside_content(), VALUE, SECOND) != SHOWN) {
-        form->calls.content_apart = true;
-        form->calls.content_apart = look(probe, called_beside_content(), VALUE, SECOND) == SHOWN;
-    }
-    if (look(probe, called_in_vain(), VALUE, SECOND) == REFUSED) {
-        form->fills_gap = true;
-        form->fills_gap = look(probe, called_in_vain(), VALUE, SECOND) == SHOWN;
-    }
+    form->calls.short_ids = !shows_call(probe, foreign);
+    form->calls.needs_ids = !form->calls.short_ids && !shows_call(probe, NULL);
+    probe_flag(probe, called_twice, SECOND, &form->calls.one_call);
+    probe_flag(probe, called_beside_content, SECOND, &form->calls.content_apart);
+    probe_flag(probe, called_in_vain, SECOND, &form->fills_gap);
     probe_flag(probe, stray_result, SECOND, &form->calls.no_strays);
 }
 
