@@ -8,7 +8,9 @@
 // of a colon and a bare LF alone cannot be told from the end.)
 #include "services/gateway/http_framing.h"
 
+#include <ctype.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -102,17 +104,38 @@ bool http_framing_is_certain(struct MHD_Connection *connection, const char *meth
     return framing.coding_count == 0 || strcmp(version, MHD_HTTP_VERSION_1_0) != 0; // HTTP/1.0 has no codings
 }
 
+// Returns the authority of a target that is a whole URL; NULL: it is none.
+static const char *authority_of(const char *target)
+{
+    return strncasecmp(target, "http://", 7) == 0 ? target + 7 : strncasecmp(target, "https://", 8) == 0 ? target + 8 : NULL;
+}
+
+// Whether it is a host, and perhaps a port (RFC 3986, 3.2). A user's name is none of a request's (RFC 9110, 4.2.4).
+static bool is_authority(const char *text, size_t bytes)
+{
+    static const char marks[] = "-._~", address[] = ":.[]";
+    const char *port = bytes > 0 && text[0] == '[' ? memchr(text, ']', bytes) : memchr(text, ':', bytes);
+    const size_t host_bytes = !port ? bytes : (size_t)(port - text) + (*port == ']');
+    const size_t digits = host_bytes < bytes ? bytes - host_bytes - 1 : 0;
+
+    for (size_t i = 0; i < host_bytes; i++)
+        if (!isalnum((unsigned char)text[i]) && !strchr(text[0] == '[' ? address : marks, text[i]))
+            return false;
+    if (host_bytes == 0 || (text[0] == '[' && !port) || (host_bytes < bytes && text[host_bytes] != ':'))
+        return false;
+    return digits == 0 ||
+           (digits <= 5 && is_all_digits(text + host_bytes + 1, digits) && atoi(text + host_bytes + 1) <= UINT16_MAX);
+}
+
 bool http_framing_split_target(const char *method, const char *target, struct http_target *out)
 {
-    const char *host = strncasecmp(target, "http://", 7) == 0    ? target + 7
-                       : strncasecmp(target, "https://", 8) == 0 ? target + 8
-                                                                 : NULL;
+    const char *host = authority_of(target);
 
     *out = (struct http_target){.path = target};
     if (!host)
         return true;
     const size_t bytes = strcspn(host, "/");
-    if (bytes == 0 || memchr(host, '@', bytes))
+    if (!is_authority(host, bytes))
         return false;
     *out = (struct http_target){host[bytes] ? host + bytes : strcmp(method, "OPTIONS") == 0 ? "*" : "/", host, bytes};
     return true;
@@ -125,6 +148,9 @@ bool http_framing_has_trailers(struct MHD_Connection *connection)
 
 size_t http_framing_unescape(void *arg, struct MHD_Connection *connection, char *text)
 {
+    const char *authority = authority_of(text);
+    const size_t kept = authority ? (size_t)(authority - text) + strcspn(authority, "/") : 0; // no %2F ends a host
+
     (void)arg, (void)connection;
-    return strstr(text, "%00") ? strlen(text) : MHD_http_unescape(text);
+    return strstr(text, "%00") ? strlen(text) : kept + MHD_http_unescape(text + kept);
 }

@@ -16,7 +16,8 @@ bool http_framing_is_certain(struct MHD_Connection *connection, const char *meth
 // must be closed. Call it on the polling thread once the body is complete.
 bool http_framing_has_trailers(struct MHD_Connection *connection);
 
-// Decodes %XX in place and returns the length; a text with %00 stays as it is, so that no path ends there. For MHD_OPTION_UNESCAPE_CALLBACK.
+// Decodes %XX in place and returns the length; a text with %00 stays as it is, so that no path ends there, and so
+// does the host of a URL. For MHD_OPTION_UNESCAPE_CALLBACK.
 size_t http_framing_unescape(void *arg, struct MHD_Connection *connection, char *text);
 
 // What a request asks for. Borrowed from the target.
@@ -26,8 +27,8 @@ struct http_target {
     size_t host_bytes;
 };
 
-// Splits a target, which is a path, a whole URL (as to a proxy, RFC 9112 3.2.2), or "*" of OPTIONS. False: it is a URL without a host, or
-// with a user's name; *out then has the target as its path.
+// Splits a target, which is a path, a whole URL (as to a proxy, RFC 9112 3.2.2), or "*" of OPTIONS. False: it is a URL without a host, with
+// a user's name, or with a port that is none; *out then has the target as its path.
 bool http_framing_split_target(const char *method, const char *target, struct http_target *out);
 
 #endif

@@ -213,7 +213,8 @@ static enum MHD_Result begin(struct http_server *server, struct exchange *exchan
         return exchange_advance(exchange, true, server->config.cors_origin);
     }
     if (exchange->bad_target) {
-        api_fail(&error, 400, "bad_framing", NULL, "the request's target is a URL without a host, or with a user's name");
+        api_fail(&error, 400, "bad_framing", NULL,
+                 "the request's target is a URL without a host, or with a user's name or a port that is none");
         respond_error(exchange, &error);
         exchange->handled = true;
         return exchange_advance(exchange, true, server->config.cors_origin);

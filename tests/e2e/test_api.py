@@ -257,6 +257,9 @@ def test_metrics(server):
     ("GET", "http://{host}/v1/models", 200, '"object":"list"'), ("GET", "HTTP://{host}/v1/models?x=1", 200, '"object":"list"'),
     ("GET", "https://elsewhere.example:1/health", 200, "ok"), ("GET", "http://{host}/nowhere", 404, "unknown path"), ("PUT", "http://{host}/v1/models", 405, "only GET"),
     ("GET", "http:///v1/models", 400, "without a host"), ("GET", "http://user@{host}/v1/models", 400, "user's name"), ("GET", "ftp://{host}/v1/models", 404, "unknown path"),
+    ("GET", "http://x%2Fv1/models", 400, "without a host"), ("GET", "http://x:abc/v1/models", 400, "without a host"), ("GET", "http://x:65536/v1/models", 400, "without a host"),
+    ("GET", "http://[::1]:80/v1/models", 200, '"object":"list"'), ("GET", "http://[::1/v1/models", 400, "without a host"), ("GET", "http://x:/v1/models", 200, '"object":"list"'),
+    ("GET", "http://{host}/v1%2Fmodels", 200, '"object":"list"'),
     ("OPTIONS", "*", 204, ""), ("OPTIONS", "http://{host}", 204, ""), ("GET", "*", 404, "unknown path"), ("GET", "http://{host}", 200, "<html")])
 def test_targets(server, method, target, status, part):
     """A target may be a whole URL, as to a proxy (RFC 9112, 3.2.2): its host stands for the header's."""
