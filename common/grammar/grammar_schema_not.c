@@ -148,7 +148,7 @@ static json_t *negate_limit(struct jschema *schema, uint32_t entry, const char *
                                             {"exclusiveMinimum", "maximum"},
                                             {"maximum", "exclusiveMinimum"},
                                             {"exclusiveMaximum", "minimum"}};
-    const bool is_least = keyword[1] == 'i';
+    const bool is_least = keyword[0] == 'm' && keyword[1] == 'i'; // the client's, and perhaps empty
 
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
         if (strcmp(keyword, counts[i][0]) == 0)
