@@ -190,7 +190,7 @@ static bool read_allowed(struct schema_run *run, const json_t *value)
                         "'%s.mode' must be 'auto' or 'required'", where);
     if (!json_is_array(tools) || json_array_size(tools) == 0 || json_array_size(tools) > API_MAX_TOOLS)
         return api_fail(run->error, 400, "invalid_value", "tool_choice.allowed_tools.tools",
-                        "'%s.tools' must be an array that names 1 to %d of 'tools'", where, API_MAX_TOOLS);
+                        "'%s.tools' must be an array that names at least one of 'tools', and at most %d", where, API_MAX_TOOLS);
     run->out->tool_choice = schema_is_string(mode, "required") ? API_TOOLS_REQUIRED : API_TOOLS_AUTO;
     run->out->allowed = tools;
     return true;

@@ -564,7 +564,7 @@ static void test_limits(void **state)
         at += sprintf(at, ",{}");
     at += sprintf(at, "]}}}");
     assert_false(api_request_parse(API_CHAT, deep, (size_t)(at - deep), &model, &request, &error));
-    assert_non_null(strstr(error.message, "names 1 to 128 of 'tools'"));
+    assert_non_null(strstr(error.message, "at least one of 'tools', and at most 128"));
     // brackets in a string are text
     memset(deep, '[', 1000);
     memcpy(deep, "{\"prompt\":\"", 11);
