@@ -173,6 +173,8 @@ bool jinja_replace(struct jinja_run *run, const struct jinja_string *string, con
 {
     struct jinja_builder builder = {0};
     size_t at = 0;
+    if (!jinja_work(run, string->length / 64))
+        return false;
     if (!old->length) { // between all characters
         while (limit && at <= string->length) {
             limit -= limit > 0;
@@ -185,15 +187,16 @@ bool jinja_replace(struct jinja_run *run, const struct jinja_string *string, con
     }
     for (size_t hit; limit && (hit = jinja_find(string, old, at)) != SIZE_MAX; at = hit + old->length) {
         limit -= limit > 0;
-        if (!append_part(run, &builder, string, at, hit) || !jinja_append(run, &builder, with))
+        if (!jinja_work(run, old->length / 64) || !append_part(run, &builder, string, at, hit) ||
+            !jinja_append(run, &builder, with))
             return false;
     }
     return append_part(run, &builder, string, at, string->length) && jinja_build(run, &builder, out);
 }
 
-// Finds the next separator in [begin, end), from the left or from the right.
-static bool find_separator(const struct jinja_string *string, const struct jinja_string *separator, size_t begin, size_t end,
-                           bool from_right, size_t *hit, size_t *hit_end)
+// Finds the next separator in [begin, end), from the left or from the right. False: there is none, or the work is too much.
+static bool find_separator(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *separator,
+                           size_t begin, size_t end, bool from_right, size_t *hit, size_t *hit_end)
 {
     const struct jinja_string part = {string->bytes, end, NULL, 0};
     if (separator && !from_right) {
@@ -202,12 +205,17 @@ static bool find_separator(const struct jinja_string *string, const struct jinja
         return *hit != SIZE_MAX;
     }
     if (separator) {
-        for (size_t at = end; at >= begin + separator->length; at--)
+        for (size_t at = end; at >= begin + separator->length; at--) {
+            if (string->bytes[at - 1] != separator->bytes[separator->length - 1])
+                continue;
+            if (!jinja_work(run, 1 + separator->length / 64))
+                return false;
             if (!memcmp(string->bytes + at - separator->length, separator->bytes, separator->length)) {
                 *hit = at - separator->length;
                 *hit_end = at;
                 return true;
             }
+        }
         return false;
     }
     bool found = false;
@@ -258,7 +266,7 @@ bool jinja_split(struct jinja_run *run, const struct jinja_string *string, const
         end = begin + trimmed.string->length;
     }
     from_right = from_right && limit >= 0; // without a limit both sides give the same, but for overlaps
-    while (limit != 0 && find_separator(string, separator, begin, end, from_right, &hit, &hit_end)) {
+    while (limit != 0 && find_separator(run, string, separator, begin, end, from_right, &hit, &hit_end)) {
         limit -= limit > 0;
         const bool good = from_right ? split_push(run, list, &capacity, string, hit_end, end)
                                      : split_push(run, list, &capacity, string, begin, hit);
@@ -269,6 +277,8 @@ bool jinja_split(struct jinja_run *run, const struct jinja_string *string, const
         else
             begin = hit_end;
     }
+    if (!jinja_work(run, (end - begin) / 16))
+        return false;
     const bool some = end > begin || separator;
     if (!separator && limit == 0 && from_right) // what is left keeps its blanks
         begin = 0;
