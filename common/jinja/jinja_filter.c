@@ -333,7 +333,7 @@ FILTER(wordcount)
     int64_t count = 0;
     bool inside = false;
     (void)arguments;
-    if (!jinja_to_string(run, self, &string) || !jinja_work(run, string->length / 8))
+    if (!jinja_to_string(run, self, &string) || !jinja_work(run, string->length / 4))
         return false;
     for (size_t i = 0, bytes; i < string->length; i += bytes) {
         bytes = jinja_char_bytes(string->bytes + i, string->length - i);

@@ -35,7 +35,7 @@ static bool append_text_of(struct jinja_run *run, struct jinja_builder *builder,
 {
     const struct jinja_string *string;
     struct jinja_value cut;
-    if (!jinja_to_string(run, value, &string))
+    if (!jinja_to_string(run, value, &string) || !jinja_work(run, string->length / 16))
         return false;
     if (how->precision >= 0 && jinja_char_count(string) > (size_t)how->precision) {
         if (!jinja_substring(run, string, 0, jinja_char_offset(string, (size_t)how->precision), &cut))

@@ -263,7 +263,7 @@ METHOD(splitlines)
         end = line_end(string, at);
         count += end > 0;
     }
-    struct jinja_list *lines = jinja_work(run, string->length / 16 + count) ? jinja_list_new(run, count + 1) : NULL;
+    struct jinja_list *lines = jinja_work(run, string->length / 4 + count) ? jinja_list_new(run, count + 1) : NULL;
     if (!lines)
         return false;
     lines->count = 0;
@@ -317,7 +317,7 @@ static bool all_are(struct jinja_run *run, const struct jinja_value *self, bool 
         all = is(jinja_char_code(string->bytes + i, string->length - i));
     }
     *out = jinja_bool(all);
-    return jinja_work(run, string->length / 16);
+    return jinja_work(run, string->length / 4);
 }
 
 static bool is_digit(int32_t code) { return jinja_is_word(code) && !jinja_is_letter(code) && code != '_'; }

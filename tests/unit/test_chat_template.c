@@ -221,6 +221,8 @@ static const struct {
     {"{{ messages.append(1) }}", "chat template line 1: a list cannot be changed"},
     {"{{ '{} {}'.format(1) }}", "chat template line 1: 'format' has no value for {}"},
     {"{{ [1]|tojson(separators=',') }}", "chat template line 1: tojson's separators must be two strings"},
+    {"{% set a = 'a' * 1000000 %}{% for i in range(99999) %}{% set b = '%.1s' % a %}{% endfor %}",
+     "chat template line 1: rendering takes more than 20000000 units of work"},
     {"{{ ('a' * 1000000).rsplit('b' ~ 'a' * 500000, 1) }}",
      "chat template line 1: rendering takes more than 20000000 units of work"},
     {"{{ ('a' * 1000000).rfind('a' * 500000) }}", "chat template line 1: rendering takes more than 20000000 units of work"},
