@@ -45,6 +45,10 @@ uint32_t grammar_schema_parts_add(struct grammar_schema_parts *parts, const json
 const json_t *grammar_schema_parts_referred(struct grammar_schema_parts *parts, const json_t *part);
 void grammar_schema_parts_close(struct grammar_schema_parts *parts); // NULL is allowed
 
+// Returns what a reference such as "#/definitions/a~1b" leads to in a schema, in one step and without a builder. NULL: nothing is there, or it is
+// not a pointer into this schema, or a long one.
+const json_t *grammar_schema_at(const json_t *schema, const char *reference);
+
 // Adds any JSON object (response_format json_object).
 uint32_t grammar_add_json_object(struct grammar_builder *builder, const struct grammar_schema_options *options);
 

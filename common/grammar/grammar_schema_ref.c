@@ -6,6 +6,8 @@
 
 #include "common/grammar/grammar_schema_internal.h"
 
+enum { REFERENCE_BYTES = 1024 }; // of one that is looked up without a builder
+
 static int hex(char c)
 {
     const char *digits = "0123456789abcdef", *found = c ? strchr(digits, c | 0x20) : NULL;
@@ -42,6 +44,34 @@ static void decode_tildes(char *text)
     *out = '\0';
 }
 
+// Returns what a value has under a name of a pointer, or NULL.
+static const json_t *member_of(const json_t *value, char *name)
+{
+    char *end;
+
+    decode_tildes(name);
+    if (!json_is_array(value))
+        return json_object_get(value, name);
+    unsigned long index = strtoul(name, &end, 10);
+    return name[0] >= '0' && name[0] <= '9' && !*end ? json_array_get(value, index) : NULL;
+}
+
+const json_t *grammar_schema_at(const json_t *schema, const char *reference)
+{
+    char pointer[REFERENCE_BYTES], *rest = pointer, *name;
+    const size_t bytes = strlen(reference);
+
+    if (reference[0] != '#' || bytes > sizeof pointer)
+        return NULL;
+    memcpy(pointer, reference + 1, bytes); // with its end
+    decode_percent(pointer);
+    if (*strsep(&rest, "/"))
+        return NULL; // an anchor
+    while (schema && (name = strsep(&rest, "/")))
+        schema = member_of(schema, name);
+    return schema;
+}
+
 // Follows "/a/b/0" from an entry. Returns 0 if nothing is there.
 static uint32_t follow(struct jschema *schema, uint32_t entry, char *pointer)
 {
@@ -55,14 +85,7 @@ static uint32_t follow(struct jschema *schema, uint32_t entry, char *pointer)
     strcpy(path, pointer + (pointer[0] == '/'));
     strsep(&rest, "/");
     while ((name = strsep(&rest, "/"))) {
-        decode_tildes(name);
-        if (json_is_array(value)) {
-            char *end;
-            unsigned long index = strtoul(name, &end, 10);
-            value = name[0] >= '0' && name[0] <= '9' && !*end ? json_array_get(value, index) : NULL;
-        } else {
-            value = json_object_get(value, name);
-        }
+        value = member_of(value, name);
         if (!value || !jschema_work(schema, 1 + schema->resource_count / 16))
             return 0;
         // A schema on the way may be a resource of its own: references from below have its base.

@@ -15,6 +15,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/random.h"
+#include "common/grammar/grammar_schema.h"
 #include "services/gateway/request_internal.h"
 
 enum { SHORT_ID_LETTERS = 9, ID_LETTERS = 24, ALTERNATIVES_MAX = 64 };
@@ -92,10 +93,8 @@ static enum answer_type type_in(const json_t *parameters, const json_t *schema, 
         return names_type(type, "string") ? ANSWER_STRING : ANSWER_OTHER;
     if (--*left <= 0) // of a schema that refers to itself
         return ANSWER_UNKNOWN;
-    if (reference && !strncmp(reference, "#/$defs/", strlen("#/$defs/"))) {
-        const json_t *referred = json_object_get(json_object_get(parameters, "$defs"), reference + strlen("#/$defs/"));
-        return type_in(parameters, referred, left) == ANSWER_OTHER ? ANSWER_OTHER : ANSWER_UNKNOWN;
-    }
+    if (reference)
+        return type_in(parameters, grammar_schema_at(parameters, reference), left) == ANSWER_OTHER ? ANSWER_OTHER : ANSWER_UNKNOWN;
     any = any ? any : json_object_get(schema, "oneOf");
     for (size_t i = 0; i < json_array_size(any); i++)
         if (type_in(parameters, json_array_get(any, i), left) != ANSWER_OTHER)

@@ -192,6 +192,21 @@ def test_values_that_are_written_as_python_has_them():
             assert got == {"any": json.loads(json.dumps(value)), "text": repr(value)}, repr(value)
 
 
+def test_references_to_what_is_no_text():
+    """A parameter's type is found wherever its schema has it; of what a reference does not lead to nothing is known."""
+    lists = {"Other": {"type": "null"}, "a/b~%": {"type": "null"}, "é": {"type": "null"}}
+    finds = ["#/$defs/Other", "#/definitions/Other", "#/definitions/a~1b~0%25", "#/$defs/a~1b~0%", "#/%24defs/%C3%A9", "#/allOf/1/items"]
+    loses = ["#/definitions/none", "#/allOf/2", "#/allOf/x", "#Other", "Other", "#/$defs/" + "a" * 5000, "#/$defs/Other/", "#/%", "#/properties/14"]
+    types = {str(i): {"$ref": reference} for i, reference in enumerate(finds + loses)}
+    schema = {"type": "object", "properties": types, "$defs": lists, "definitions": lists, "allOf": [{}, {"items": {"type": "null"}}]}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    said = "".join(f"<parameter={name}>\nNone\n</parameter>\n" for name in types)
+    with Played("--tool-parser=qwen3-coder") as played:
+        choice = ask(played, f"<tool_call>\n<function=f>\n{said}</function>\n</tool_call>", tools=tools)
+    got = json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])
+    assert got == {str(i): None if i < len(finds) else "None" for i in range(len(types))}
+
+
 def test_none_means_none(qwen):
     """The model is not told of the tools, and what it writes is content."""
     choice = ask(qwen, "Well. " + CALL, tool_choice="none")
