@@ -29,10 +29,10 @@ static const char *id_of(const struct exchange *exchange, const char *suffix, ch
 
 static void refuse(struct gateway *gateway, struct exchange *exchange)
 {
+    const char *below = strchr(exchange_path(exchange) + strlen("/v1/responses/"), '/');
     struct api_error error;
 
-    if (strchr(exchange_path(exchange) + strlen("/v1/responses/"), '/') && !strstr(exchange_path(exchange), "/input_items") &&
-        !strstr(exchange_path(exchange), "/cancel"))
+    if (below && strcmp(below, "/input_items") != 0 && strcmp(below, "/cancel") != 0)
         api_fail(&error, 404, "not_found", NULL, "unknown path: a response has input_items and cancel");
     else
         api_fail(&error, 404, "not_found", "response_id", "%s",
@@ -98,6 +98,7 @@ void answer_response_cancel(struct gateway *gateway, struct exchange *exchange, 
 struct listing {
     const char *response; // its id without the prefix
     json_t *items;
+    json_t *custom; // by the ids of calls so far: whether the call is of a custom tool
     bool failed;
 };
 
@@ -123,6 +124,30 @@ static json_t *content_of(const json_t *content, const char *type)
     return parts;
 }
 
+static void list_output(struct listing *listing, const json_t *message)
+{
+    const json_t *content = json_object_get(message, "content"), *id = json_object_get(message, "tool_call_id");
+    const bool is_custom = json_is_string(id) && json_is_true(json_object_get(listing->custom, json_string_value(id)));
+    json_t *output = json_is_string(content) ? json_incref((json_t *)(uintptr_t)content) : content_of(content, "input_text");
+
+    add_item(listing, is_custom ? "ctc" : "fc",
+             json_pack("{s:s,s:O?,s:o,s:s}", "type", is_custom ? "custom_tool_call_output" : "function_call_output", "call_id", id,
+                       "output", output, "status", "completed"));
+}
+
+static void list_call(struct listing *listing, const json_t *call)
+{
+    const bool is_custom = schema_is_string(json_object_get(call, "type"), "custom");
+    const json_t *id = json_object_get(call, "id"), *called = json_object_get(call, is_custom ? "custom" : "function");
+
+    if (json_is_string(id))
+        listing->failed |= json_object_set_new(listing->custom, json_string_value(id), json_boolean(is_custom)) != 0;
+    add_item(listing, is_custom ? "ctc" : "fc",
+             json_pack("{s:s,s:O?,s:O?,s:O?,s:s}", "type", is_custom ? "custom_tool_call" : "function_call", "call_id", id, "name",
+                       json_object_get(called, "name"), is_custom ? "input" : "arguments",
+                       json_object_get(called, is_custom ? "input" : "arguments"), "status", "completed"));
+}
+
 static void list_message(struct listing *listing, const json_t *message)
 {
     const json_t *role = json_object_get(message, "role"), *content = json_object_get(message, "content");
@@ -130,10 +155,7 @@ static void list_message(struct listing *listing, const json_t *message)
     const bool says = json_string_length(content) > 0 || json_array_size(content) > 0;
 
     if (schema_is_string(role, "tool")) {
-        json_t *output = json_is_string(content) ? json_incref((json_t *)(uintptr_t)content) : content_of(content, "input_text");
-        add_item(listing, "fc",
-                 json_pack("{s:s,s:O?,s:o,s:s}", "type", "function_call_output", "call_id",
-                           json_object_get(message, "tool_call_id"), "output", output, "status", "completed"));
+        list_output(listing, message);
         return;
     }
     if (thought)
@@ -144,13 +166,8 @@ static void list_message(struct listing *listing, const json_t *message)
         add_item(listing, "msg",
                  json_pack("{s:s,s:O,s:s,s:o}", "type", "message", "role", role, "status", "completed", "content",
                            content_of(content, schema_is_string(role, "assistant") ? "output_text" : "input_text")));
-    for (size_t i = 0; i < json_array_size(calls); i++) {
-        const json_t *call = json_array_get(calls, i), *function = json_object_get(call, "function");
-        add_item(listing, "fc",
-                 json_pack("{s:s,s:O?,s:O?,s:O?,s:s}", "type", "function_call", "call_id", json_object_get(call, "id"), "name",
-                           json_object_get(function, "name"), "arguments", json_object_get(function, "arguments"), "status",
-                           "completed"));
-    }
+    for (size_t i = 0; i < json_array_size(calls); i++)
+        list_call(listing, json_array_get(calls, i));
 }
 
 // The items of a page: newest first unless the client asks otherwise, behind the one that it names.
@@ -215,8 +232,8 @@ void answer_response_items(struct gateway *gateway, struct exchange *exchange, e
         return;
     }
     json_t *messages = kept.failed ? NULL : json_text_read(kept.data, kept.bytes, JSON_ALLOW_NUL, NULL), *page = json_array();
-    struct listing listing = {.response = id + strlen("resp_"), .items = json_array()};
-    listing.failed = !messages || !page || !listing.items;
+    struct listing listing = {.response = id + strlen("resp_"), .items = json_array(), .custom = json_object()};
+    listing.failed = !messages || !page || !listing.items || !listing.custom;
     for (size_t i = 0; i + 1 < json_array_size(messages); i++) // the last is the answer
         list_message(&listing, json_array_get(messages, i));
     if (listing.failed)
@@ -228,5 +245,6 @@ void answer_response_items(struct gateway *gateway, struct exchange *exchange, e
     text_free(&kept);
     json_decref(messages);
     json_decref(listing.items);
+    json_decref(listing.custom);
     json_decref(page);
 }

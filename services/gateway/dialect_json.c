@@ -81,11 +81,10 @@ bool dialect_add_message(json_t *messages, const char *role, json_t *content, js
     return dialect_add_new(messages, *message);
 }
 
-bool dialect_add_call(json_t *messages, const json_t *id, const json_t *name, const json_t *arguments, json_t **message)
+bool dialect_append_call(json_t *messages, json_t *call, json_t **message)
 {
-    json_t *last = json_array_get(messages, json_array_size(messages) - 1), *calls, *function = json_object(),
-           *call = json_object();
-    bool ok = function && call;
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1), *calls;
+    bool ok = call != NULL;
 
     if (!schema_is_string(json_object_get(last, "role"), "assistant"))
         ok = ok && dialect_add_message(messages, "assistant", json_null(), &last);
@@ -94,13 +93,24 @@ bool dialect_add_call(json_t *messages, const json_t *id, const json_t *name, co
         ok = dialect_set_new(last, "tool_calls", json_array());
         calls = json_object_get(last, "tool_calls");
     }
-    ok = ok && dialect_set(function, "name", name) && dialect_set(function, "arguments", arguments) &&
-         dialect_set(call, "id", id) && dialect_set_new(call, "type", json_string("function")) &&
-         dialect_set(call, "function", function) && json_array_append(calls, call) == 0;
-    json_decref(function);
+    ok = ok && json_array_append(calls, call) == 0;
     json_decref(call);
     *message = last;
     return ok;
+}
+
+bool dialect_add_call(json_t *messages, const json_t *id, const json_t *name, const json_t *arguments, json_t **message)
+{
+    json_t *function = json_object(), *call = json_object();
+    bool ok = function && call && dialect_set(function, "name", name) && dialect_set(function, "arguments", arguments) &&
+              dialect_set(call, "id", id) && dialect_set_new(call, "type", json_string("function")) &&
+              dialect_set(call, "function", function);
+
+    json_decref(function);
+    if (ok)
+        return dialect_append_call(messages, call, message);
+    json_decref(call);
+    return false;
 }
 
 json_t *dialect_function(const json_t *tool, const char *parameters_key)

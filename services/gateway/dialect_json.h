@@ -33,7 +33,9 @@ void dialect_note_ignored(struct api_ignored *out, const json_t *body, const cha
 
 // {"role": role, "content": content}, appended to the messages. content is taken over; NULL fails. *message: borrowed.
 bool dialect_add_message(json_t *messages, const char *role, json_t *content, json_t **message) __attribute__((warn_unused_result));
-// Adds a call of a tool to the last message if that is the assistant's, else to a new one. arguments: a string of JSON.
+// Adds a call to the last message if that is the assistant's, else to a new one. call is taken over; NULL fails.
+bool dialect_append_call(json_t *messages, json_t *call, json_t **message) __attribute__((warn_unused_result));
+// Likewise, a call of a function. arguments: a string of JSON.
 bool dialect_add_call(json_t *messages, const json_t *id, const json_t *name, const json_t *arguments, json_t **message)
     __attribute__((warn_unused_result));
 // {"type": "function", "function": {"name", "description", "parameters", "strict"}} of members of another object.

@@ -119,19 +119,24 @@ static void response_json(const struct dialect_run *run, const struct dialect_en
     text_append(out, "}", 1);
 }
 
-// The arguments of a call as a string of JSON, as a chat request has them.
-static void arguments_json(const struct dialect_item *item, struct text *out)
+// A call as a chat request has it.
+static void call_json(const struct dialect_item *item, struct text *out)
 {
     struct text arguments = {0};
 
-    if (item->custom) { // the function that stands for it has one
-        text_string(&arguments, "{\"input\":");
-        text_json(&arguments, item->data.data, item->data.bytes);
-        text_append(&arguments, "}", 1);
+    text_string(out, item->custom ? "{\"type\":\"custom\",\"id\":" : "{\"type\":\"function\",\"id\":");
+    text_json(out, item->id.data, item->id.bytes);
+    text_string(out, item->custom ? ",\"custom\":{\"name\":" : ",\"function\":{\"name\":");
+    text_json(out, item->name.data, item->name.bytes);
+    if (item->custom) {
+        text_string(out, ",\"input\":");
+        text_json(out, item->data.data, item->data.bytes);
     } else {
+        text_string(out, ",\"arguments\":");
         dialect_append_arguments(item->data.data, item->data.bytes, &arguments);
+        text_json(out, arguments.data, arguments.bytes);
     }
-    text_json(out, arguments.data, arguments.bytes);
+    text_string(out, "}}");
     out->failed |= arguments.failed;
     text_free(&arguments);
 }
@@ -150,13 +155,7 @@ static void message_json(const struct dialect_run *run, struct text *out)
             continue;
         }
         dialect_comma(part, calls++ == 0);
-        text_string(part, "{\"type\":\"function\",\"id\":");
-        text_json(part, item->id.data, item->id.bytes);
-        text_string(part, ",\"function\":{\"name\":");
-        text_json(part, item->name.data, item->name.bytes);
-        text_string(part, ",\"arguments\":");
-        arguments_json(item, part);
-        text_string(part, "}}");
+        call_json(item, part);
     }
     text_string(out, "{\"role\":\"assistant\",\"content\":");
     text_json(out, parts[DIALECT_TEXT].data, parts[DIALECT_TEXT].bytes);

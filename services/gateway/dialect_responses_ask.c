@@ -152,23 +152,18 @@ static bool take_call(struct ask *ask, const char *where, const json_t *item)
            dialect_add_call(ask->messages, id, function, arguments, &message) && (!ask->reasoning || use_reasoning(ask, message));
 }
 
-// Its input is the parameter of the function that stands for it.
+// It stays what it is: a chat has such calls, too, and its items may be listed.
 static bool take_custom_call(struct ask *ask, const char *where, const json_t *item)
 {
     const json_t *id, *name, *input;
-    json_t *object, *arguments, *message;
-    bool ok;
+    json_t *message;
 
-    if (!need_string(ask, where, item, "call_id", &id) || !need_string(ask, where, item, "name", &name) ||
-        !need_string(ask, where, item, "input", &input))
-        return false;
-    object = json_pack("{s:O}", "input", input);
-    arguments = object ? json_text_string(object, false) : NULL;
-    json_decref(object);
-    ok = arguments && dialect_add_call(ask->messages, id, name, arguments, &message) &&
-         (!ask->reasoning || use_reasoning(ask, message));
-    json_decref(arguments);
-    return ok;
+    return need_string(ask, where, item, "call_id", &id) && need_string(ask, where, item, "name", &name) &&
+           need_string(ask, where, item, "input", &input) &&
+           dialect_append_call(
+               ask->messages,
+               json_pack("{s:O,s:s,s:{s:O,s:O}}", "id", id, "type", "custom", "custom", "name", name, "input", input), &message) &&
+           (!ask->reasoning || use_reasoning(ask, message));
 }
 
 static bool take_output(struct ask *ask, const char *where, const json_t *item)

@@ -119,7 +119,7 @@ def patch(text):
 def test_custom_tools(played, stream):
     """A tool whose input is a text, in both of OpenAI's forms: what is called, and that it and its result reach the next prompt."""
     client = openai.OpenAI(base_url=played.url + "/v1", api_key="none", max_retries=0, timeout=seconds(60))
-    played.answer(patch(PATCH) + "\n" + patch("second"), "It is done.", patch(PATCH) + "\n" + patch("second"), "It is done.")
+    played.answer(patch(PATCH) + "\n" + patch("second"), "It is done.", "It is done.", patch(PATCH) + "\n" + patch("second"), "It is done.")
     fields = {"model": "default", "input": [{"role": "user", "content": "Go."}], "tools": [{"type": "custom", **PATCHES}, {"type": "function", **FUNCTION}], "max_output_tokens": 400}
     if stream:
         events = list(client.responses.create(**fields, stream=True))
@@ -133,6 +133,12 @@ def test_custom_tools(played, stream):
     results = [{"type": "custom_tool_call_output", "call_id": call.call_id, "output": "patched"} for call in calls]
     told = client.responses.create(**{**fields, "input": [*fields["input"], *[item.to_dict() for item in reply.output], *results]})
     first_prompt = played.prompt()
+    kept = client.responses.create(**{**fields, "input": results}, previous_response_id=reply.id)
+    assert played.prompt() == first_prompt
+    for later in (told, kept):
+        listed = [item.to_dict() for item in client.responses.input_items.list(later.id, order="asc")]
+        assert [{key: value for key, value in item.items() if key in ("type", "call_id", "name", "input", "output")} for item in listed[1:]] == [
+            *[{"type": "custom_tool_call", "call_id": call.call_id, "name": call.name, "input": call.input} for call in calls], *results]
     assert told.output_text == "It is done." and json.dumps(PATCH, ensure_ascii=False) in first_prompt and first_prompt.count("patched") == 2
     messages, tools = [{"role": "user", "content": "Go."}], [{"type": "custom", "custom": PATCHES}]
     if stream:

@@ -90,6 +90,9 @@ def test_kept_and_removed(client):
                  lambda: ask(client, previous_response_id=reply.id)):
         with pytest.raises(openai.NotFoundError):
             gone()
+    for path in ("input_items/more", "more/input_items", "more"):
+        with pytest.raises(openai.NotFoundError, match="unknown path"):
+            client.get(f"/responses/{reply.id}/{path}", cast_to=object)
     quiet = ask(client, store=False)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(quiet.id)

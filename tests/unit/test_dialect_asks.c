@@ -93,8 +93,8 @@ static void test_responses_ask(void **state)
         "{\"input\":[{\"type\":\"custom_tool_call\",\"call_id\":\"c\",\"name\":\"p\",\"input\":\"a\\nb\"},{\"type\":"
         "\"custom_tool_call_output\",\"call_id\":\"c\",\"output\":\"1\"}],\"tools\":[{\"type\":\"custom\",\"name\":\"p\",\"format\":{"
         "\"type\":\"grammar\",\"syntax\":\"regex\",\"definition\":\"x\"}}],\"tool_choice\":{\"type\":\"custom\",\"name\":\"p\"}}",
-        "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\",\"function\":{"
-        "\"name\":\"p\",\"arguments\":\"{\\\"input\\\":\\\"a\\\\nb\\\"}\"}}]},{\"role\":\"tool\",\"content\":\"1\",\"tool_call_id\":"
+        "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\",\"type\":\"custom\",\"custom\":{"
+        "\"name\":\"p\",\"input\":\"a\\nb\"}}]},{\"role\":\"tool\",\"content\":\"1\",\"tool_call_id\":"
         "\"c\"}],\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"p\",\"format\":{\"type\":\"grammar\",\"grammar\":{\"syntax\":"
         "\"regex\",\"definition\":\"x\"}}}}],\"tool_choice\":{\"type\":\"custom\",\"custom\":{\"name\":\"p\"}}}");
     expect_refused(d, "{\"input\":[{\"type\":\"custom_tool_call\",\"call_id\":\"c\",\"name\":\"p\"}]}", "input[0].input",
