@@ -68,6 +68,7 @@ struct dialect_ask {
     char id[DIALECT_ID_BYTES];    // out: of the answer; "": the prefix and the request's id
     struct api_ignored ignored;   // out: fields of the body that are not known
     bool caps;                    // out: of struct api_request
+    float temperature;            // out: in place of the chat's, where it is above what a chat takes; 0: it is not
 };
 
 struct dialect_rename {

@@ -13,7 +13,11 @@
 #include "services/gateway/dialect_ollama_ask.h"
 #include "services/gateway/schema_internal.h"
 
-enum { RAW_TOKENS = 128 }; // of a completion whose length is not given
+enum {
+    RAW_TOKENS = 128, // of a completion whose length is not given
+    CHAT_TEMPERATURE_MAX = 2,
+    TEMPERATURE_MAX = 100, // of the sampler
+};
 
 static const char *const read_fields[] = {"model", "messages", "prompt", "suffix",   "system",       "template",   "context",
                                           "raw",   "images",   "stream", "format",   "options",      "keep_alive", "tools",
@@ -23,7 +27,6 @@ static const char *const read_fields[] = {"model", "messages", "prompt", "suffix
 static const struct {
     const char *option, *field;
 } options[] = {
-    {"temperature", "temperature"},
     {"top_k", "top_k"},
     {"top_p", "top_p"},
     {"min_p", "min_p"},
@@ -57,10 +60,24 @@ static bool take_option(json_t *chat, const char *name, const char *field, const
     return dialect_set(chat, field, value);
 }
 
+// Below 0 it is 0, as Ollama's sampler has it (sample/samplers.go), and above what a chat takes it is what the sampler can compute with.
+static bool take_temperature(struct dialect_ask *ask, json_t *chat, const json_t *value, struct api_error *error)
+{
+    const double number = json_text_number(value);
+
+    if (!value || !json_text_is_number(value) || (number >= 0 && number <= CHAT_TEMPERATURE_MAX))
+        return dialect_set(chat, "temperature", value);
+    if (number > TEMPERATURE_MAX)
+        return api_fail(error, 400, "invalid_value", "temperature", "'temperature' must be at most %d", TEMPERATURE_MAX);
+    if (number > 0)
+        ask->temperature = (float)number;
+    return number > 0 || dialect_set_new(chat, "temperature", json_integer(0));
+}
+
 static bool take_options(struct dialect_ask *ask, json_t *chat, struct api_error *error)
 {
     const json_t *given = dialect_member(ask->body, "options"), *most = dialect_member(given, "num_predict");
-    const char *known[ARRAY_COUNT(options) + 1];
+    const char *known[ARRAY_COUNT(options) + 2];
     size_t i;
 
     if (given && !json_text_is_object(given))
@@ -70,7 +87,10 @@ static bool take_options(struct dialect_ask *ask, json_t *chat, struct api_error
         if (!take_option(chat, options[i].option, options[i].field, dialect_member(given, options[i].option)))
             return false;
     }
+    known[i++] = "temperature";
     known[i] = NULL;
+    if (!take_temperature(ask, chat, dialect_member(given, "temperature"), error))
+        return false;
     if (given)
         dialect_note_ignored(&ask->ignored, given, known, ignored_options, NULL);
     if (most && !json_is_number(most))

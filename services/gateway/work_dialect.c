@@ -33,6 +33,7 @@ bool work_translate(struct gateway *gateway, struct exchange *exchange, const st
         api->ignored = ask.ignored;
     if (ok && (ask.kind & API_MESH)) {
         api->caps = ask.caps;
+        api->sampling.temperature = ask.temperature > 0 ? ask.temperature : api->sampling.temperature;
         api->pool.truncates = ask.truncates;
         api->pool.scales = ask.scales;
         *run = dialect_run_open(dialect, &ask);

@@ -108,7 +108,7 @@ def test_models(client, mesh):
     (404, lambda client: client.chat(model="gpt-17", messages=HELLO)),
     (404, lambda client: client.show("gpt-17")),
     (400, lambda client: client.embed(model="default", input="x")),  # this model makes no vectors
-    (400, lambda client: client.chat(model="default", messages=HELLO, options={"temperature": 9})),
+    (400, lambda client: client.chat(model="default", messages=HELLO, options={"temperature": 101})),
     (400, lambda client: client.generate(model="default", prompt="x", images=[b"x"])),
 ])
 def test_errors(client, status, ask):

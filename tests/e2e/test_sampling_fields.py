@@ -150,7 +150,7 @@ TABLE = [  # path, least body, field, values that the API's reference allows, va
     ("/v1/messages", {"messages": HI}, "max_tokens", (0, 0.0, 1, 2.0), (-1, 0.5, "1", None)),
     ("/v1/embeddings", {}, "dimensions", (), (0, -1, 0.5, "1"))]
 OPTIONS = [  # Ollama's; a number that is no integer is cut off behind the point where one is wanted
-    ("temperature", (0, 0.0, 1, 2), (-1, "1")), ("top_p", (0, 0.5, 1, 1.0), (-0.1, 1.1)), ("top_k", (0, -1, 40, 40.0, 40.9), (-2, "1")), ("min_p", (0, 0.05), (-1, 2)),
+    ("temperature", (0, 0.0, 1, 2, 2.1, 100, 1e-300, -1, -1e300, -10**400), (100.1, 10**400, "1", True)), ("top_p", (0, 0.5, 1, 1.0), (-0.1, 1.1)), ("top_k", (0, -1, 40, 40.0, 40.9), (-2, "1")), ("min_p", (0, 0.05), (-1, 2)),
     ("seed", (-1, 0, 42.0, 2**63 - 1), ("1",)), ("num_predict", (0, -1, -2, 1, 1.0, 1.9, 10**6), ("1", True)), ("repeat_penalty", (0, 0.0, 1, 1.1), (-1, "1")),
     ("presence_penalty", (-2, 0, 2), ("0",)), ("frequency_penalty", (-2, 0, 2), ("0",)), ("typical_p", (0, 1, 0.5), (2,)), ("tfs_z", (0, 1, 1.0), (0.5,)), ("mirostat", (0, 0.0), (2,)),
     ("num_ctx", (0, 1, 4096, 4096.0), ()), ("repeat_last_n", (-1, 0, 64), ()), ("num_keep", (0, -1), ())]
