@@ -211,6 +211,11 @@ def test_ollama_client(served, start_mesh):
     own, scaled = client.embeddings(model="default", prompt="a text").embedding, client.embed(model="default", input="a text").embeddings[0]
     check([own], embed(mesh, ["a text"]), 1e-6)
     check([scaled], [[value / math.hypot(*own) for value in own]], 1e-6)
+    begin, both = mesh.post("/tokenize", {"prompt": ""})["tokens"], client.embed(model="default", input=["a text", ""]).embeddings
+    empty = embed(mesh, [begin])[0]
+    check(both, [scaled, [value / math.hypot(*empty) for value in empty]], 1e-6)  # the empty text is what the tokenizer puts around one
+    with pytest.raises(ollama.ResponseError, match="'input' has a text without tokens"):  # of this one nothing
+        ollama.Client(host=served.url, timeout=seconds(60)).embed(model="default", input=["a text", ""])
 
 
 def test_batches(start_mesh, tmp_path):
