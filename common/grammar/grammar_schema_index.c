@@ -298,6 +298,41 @@ static const struct {
 };
 enum { SCHEMA_KEYWORDS = sizeof schema_keywords / sizeof schema_keywords[0] };
 
+static bool is_exact(const json_t *value)
+{
+    const char *key;
+    json_t *item;
+    size_t i;
+
+    if (!jschema_decimal_is_exact(value))
+        return false;
+    json_array_foreach (value, i, item)
+        if (!is_exact(item))
+            return false;
+    if (json_text_is_object(value))
+        json_object_foreach ((json_t *)value, key, item)
+            if (!is_exact(item))
+                return false;
+    return true;
+}
+
+// Whether the numbers that the grammar is made of have all their digits. Those of annotations may be as long as they like.
+static bool check_numbers(struct jschema *schema, uint32_t id)
+{
+    static const char *const keywords[] = {"const",     "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+                                           "multipleOf"};
+
+    for (size_t i = 0; i < sizeof keywords / sizeof keywords[0]; i++) {
+        const json_t *held = json_object_get(schema->entries[id].value, keywords[i]);
+        if (held && !is_exact(held)) {
+            jschema_fail(schema, id, keywords[i], STATUS_RESOURCE_EXHAUSTED, "has a number of more than %u digits",
+                         JSCHEMA_MAX_DIGITS);
+            return false;
+        }
+    }
+    return true;
+}
+
 static void walk(struct jschema *schema, const json_t *value, struct jschema_entry place)
 {
     const char *key;
@@ -309,7 +344,7 @@ static void walk(struct jschema *schema, const json_t *value, struct jschema_ent
     if (json_is_boolean(value) || *slot_of(schema, value))
         return;
     uint32_t id = add(schema, value, place);
-    if (!id)
+    if (!id || !check_numbers(schema, id))
         return;
     struct jschema_entry child = {.parent = id, .resource = schema->entries[id].resource, .is_made = place.is_made};
     for (uint32_t k = 0; k < SCHEMA_KEYWORDS; k++) {
@@ -359,11 +394,6 @@ static bool measure(struct jschema *schema, const json_t *value, uint32_t depth,
     if (++*count > JSCHEMA_MAX_VALUES) {
         jschema_fail(schema, JSCHEMA_ROOT, NULL, STATUS_RESOURCE_EXHAUSTED, "the schema has more than %u values",
                      JSCHEMA_MAX_VALUES);
-        return false;
-    }
-    if (!jschema_decimal_is_exact(value)) {
-        jschema_fail(schema, JSCHEMA_ROOT, NULL, STATUS_RESOURCE_EXHAUSTED, "the schema has a number of more than %u digits",
-                     JSCHEMA_MAX_DIGITS);
         return false;
     }
     json_array_foreach (value, i, item)

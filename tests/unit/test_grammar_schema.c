@@ -16,6 +16,8 @@
 #include "common/json/json_text.h"
 #include "tests/unit/sample.h"
 
+#define DIGITS_70 "1234567890123456789012345678901234567890123456789012345678901234567890"
+
 enum { TRACKER_BYTES = 4 << 20, WALKS = 50, MAX_TEXT = 4000, LATE = 100, LEVELS = 120 };
 
 static struct grammar_vocab *bytes_vocab; // a token a byte
@@ -269,6 +271,11 @@ static const struct row {
     {"{\"$ref\":\"#/$defs/a~1b%25\",\"minimum\":2,\"$defs\":{\"a/b%\":{\"type\":\"integer\",\"maximum\":3}}}",
      {"2", "3"},
      {"1", "4"}},
+    /* what only annotates may have numbers of any size, and so may names */
+    {"{\"type\":\"object\",\"properties\":{\"default\":{\"const\":1}},\"required\":[\"default\"],\"additionalProperties\":false,\"default\":" DIGITS_70
+     ",\"examples\":[{\"a\":[" DIGITS_70 "]}],\"x-limit\":1e400000}",
+     {"{\"default\":1}"},
+     {"{\"default\":2}"}},
 };
 
 static void texts(void **state)
@@ -418,7 +425,11 @@ static const struct {
     {"{\"type\":\"integer\",\"minimum\":1.1,\"maximum\":1.9}", STATUS_INVALID_ARGUMENT, "no value is valid"},
     {"{\"const\":12345678901234567890123456789012345678901234567890123456789012345}", STATUS_RESOURCE_EXHAUSTED,
      "more than 64 digits"},
-    {"{\"maximum\":1e400000}", STATUS_RESOURCE_EXHAUSTED, "more than 64 digits"},
+    {"{\"maximum\":1e400000}", STATUS_RESOURCE_EXHAUSTED, "#/maximum: has a number of more than 64 digits"},
+    {"{\"properties\":{\"default\":{\"enum\":[[{\"a\":" DIGITS_70 "}]]}}}", STATUS_RESOURCE_EXHAUSTED,
+     "#/properties/default/enum: has a number"},
+    {"{\"multipleOf\":" DIGITS_70 "}", STATUS_RESOURCE_EXHAUSTED, "#/multipleOf: has a number"},
+    {"{\"$ref\":\"#/default/0\",\"default\":[{\"minimum\":" DIGITS_70 "}]}", STATUS_RESOURCE_EXHAUSTED, "/minimum: has a number"},
     {"{\"properties\":12345678901234567890}", STATUS_INVALID_ARGUMENT, "properties"},
     {"{\"type\":\"object\",\"properties\":{\"a\":12345678901234567890}}", STATUS_INVALID_ARGUMENT, "must have schemas"},
     {"{\"type\":\"object\",\"properties\":{\"a\":{\"items\":3}}}", STATUS_INVALID_ARGUMENT,
