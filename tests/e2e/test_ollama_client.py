@@ -115,3 +115,16 @@ def test_errors(client, status, ask):
     with pytest.raises(ollama.ResponseError) as caught:
         ask(client)
     assert caught.value.status_code == status and caught.value.error
+
+
+@pytest.mark.parametrize("path,body", [("/api/chat", {"messages": HELLO}), ("/api/generate", {"prompt": "Say hello."})])
+def test_templates_are_not_taken_silently(mesh, path, body):
+    """Ollama's own, in Go's notation, is a 400; where Ollama has none it is named as ignored, and the prompt is as without."""
+    body = {"model": "default", "stream": False, **body}
+    status, _, text = call(mesh, "POST", path, {**body, "options": GREEDY, "template": "{{ .Prompt }}"})
+    assert status == 400 and "'template' is not supported" in text
+    plain = post(mesh, path, {**body, "options": GREEDY})
+    for more in ({"chat_template": "x", "options": GREEDY}, {"options": {**GREEDY, "template": "x"}}, {"options": {**GREEDY, "chat_template": "x"}}):
+        status, headers, text = call(mesh, "POST", path, {**body, **more})
+        assert status == 200 and headers["x-ignored-fields"] == ("template" if "template" in more["options"] else "chat_template"), (more, headers)
+        assert json.loads(text)["prompt_eval_count"] == plain["prompt_eval_count"]
