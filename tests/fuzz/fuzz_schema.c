@@ -74,6 +74,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         assert_always(grammar_vocab_open(256, byte_of, NULL, &vocab, &error) == STATUS_OK);
     if (size == 0 || !(schema = json_text_read((const char *)data + 1, size - 1, JSON_DECODE_ANY | JSON_ALLOW_NUL, &json_error)))
         return 0;
+    const char *reference = json_string_value(json_object_get(schema, "$ref"));
+    if (reference)
+        (void)grammar_schema_at(schema, reference);
     options = (struct grammar_schema_options){.space = (enum grammar_space)(data[0] % 3),
                                               .closed_by_default = data[0] & 4,
                                               .is_strict = data[0] & 8,
