@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import struct
 import sys
 
@@ -250,11 +251,12 @@ with open(os.path.join(ROOT, "tests", "golden", "saved.json"), encoding="utf-8")
     SAVED = json.load(saved_file)
 
 
-def read(folder):
-    """What the program reads of a directory, as a GGUF file in which nothing is rounded."""
+def read(folder, *warnings):
+    """What the program reads of a directory, as a GGUF file in which nothing is rounded; these are the IDs of what it warns of."""
     out = folder + ".gguf"
     done = fastdecode("quantize", folder, out, "--type", "bf16")
     assert done.returncode == 0, done.stderr
+    assert re.findall(r" warn fastdecode quantize (\S+)", done.stderr) == list(warnings)
     return Gguf(out)
 
 
@@ -295,8 +297,8 @@ def test_output_that_is_the_embedding(tmp_path):
     kept = [[key, shape] for key, shape in golden["tensors"] if index["weight_map"][key] == first]
     weights.write_tensors(os.path.join(extra, first), [*kept, ["lm_head.weight", [320, 64]]], golden, "F32")
     wanted = read(plain)
-    for folder in (absent, no_file, extra):
-        found = read(folder)
+    for folder, warnings in ((absent, ["HF-INDEX"]), (no_file, ["HF-INDEX"]), (extra, [])):
+        found = read(folder, *warnings)
         assert found.keys == wanted.keys and found.tensors == wanted.tensors
 
 
@@ -312,7 +314,16 @@ def test_header_that_is_not_padded(tmp_path, spaces):
     header = data[8:begin].rstrip(b" ") + b" " * spaces
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(header)) + header + data[begin:])
-    found = read(folder)
+    found = read(folder, *["HF-COPIED"] * (len(header) % 4 > 0))  # F32 needs no more
+    assert found.keys == wanted.keys and found.tensors == wanted.tensors
+
+
+def test_end_beyond_the_vocabulary(tmp_path):
+    folder = str(tmp_path / "model")
+    weights.write(folder, "granite")
+    wanted = read(folder)
+    weights.write_json(folder, "generation_config.json", {"eos_token_id": [*weights.golden("granite")["config"]["eos_token_id"], 999999]})
+    found = read(folder, "END-IGNORED")
     assert found.keys == wanted.keys and found.tensors == wanted.tensors
 
 
