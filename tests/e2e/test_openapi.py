@@ -107,3 +107,11 @@ def test_fields_with_readers_of_their_own_are_described(document):
         for name, described in document["components"]["schemas"][schema]["properties"].items():
             ignored = re.search(rf'"{name}", [A-Z_ |]+, READ_IGNORE', source("schema.c"))
             assert described or ignored, f'services/gateway/openapi/openapi.json: "x-custom" does not say what {name} is'
+
+
+def test_ways_to_ask_for_a_form_are_described(document):
+    reader = re.search(r"static bool read_member\(.*?\n}", source("schema_form.c"), re.S).group(0)
+    read = set(re.findall(r'strcmp\(key, "(\w+)"\)', reader)) - {"backend", "disable_fallback"}  # those change nothing
+    for schema in PATHS:
+        described = document["components"]["schemas"][schema]["properties"].get("structured_outputs")
+        assert described is None or set(described["properties"]) == read
