@@ -352,7 +352,7 @@ static bool write_unique(const struct array *array, uint32_t *items)
     if (schema->options->is_strict)
         jschema_fail(
             schema, array->form->unique, "uniqueItems", STATUS_UNIMPLEMENTED,
-            "a grammar cannot tell whether items are equal unless they have at most %d values, in few arrays: leave it out, or strict",
+            "a grammar cannot tell whether items are equal unless they have at most %d values, in few arrays: leave it or 'strict' out",
             MAX_UNIQUE);
     return false;
 }
