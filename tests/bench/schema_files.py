@@ -91,7 +91,11 @@ def main():
     parser.add_argument("--list", metavar="FILE", help="write each schema's result there, one a line")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
+    if not os.path.isdir(args.folder):
+        parser.error(f"{args.folder} is no folder")
     paths = sorted(os.path.join(args.folder, name) for name in os.listdir(args.folder) if name.endswith(".json"))
+    if not paths:
+        parser.error(f"{args.folder} has no *.json")
     options = {"closed": args.closed, "strict": not args.ignore}
     if args.any_order:
         options["any_order"] = True
