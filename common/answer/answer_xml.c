@@ -149,7 +149,7 @@ static enum verdict take_tag(struct answer_parser *parser)
 
 // --- Python's literals -----------------------------------------------------------------------------------------------------
 
-// What is left of a literal, and the JSON that it becomes. Each function that reads returns false where there is no such thing.
+// A literal as it is read: the rest of it, and the JSON that it becomes. Each reading function returns false if nothing fits there.
 struct literal {
     const char *at, *end;
     struct text *out;
@@ -191,7 +191,7 @@ static void append_character(struct text *text, uint32_t code)
     text_append(text, bytes, count);
 }
 
-// Reads an escape, whose backslash has been read. What is none stands for itself, backslash included.
+// Reads an escape, whose backslash has been read. A letter that makes no escape stands for itself, backslash included.
 static bool read_escape(struct literal *literal, struct text *text)
 {
     static const char names[] = "n\nt\tr\rb\bf\fv\va\a0\0''\"\"\\\\";

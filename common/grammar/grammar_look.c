@@ -1,6 +1,6 @@
 // grammar_look.c: anchors and look-ahead of regular expressions: ^, $, \b, (?=...), (?!...).
 //
-// While an expression is read these are symbols of its automaton that read nothing. What each demands is then worked out by walking the automaton with
+// While an expression is read these are symbols of its automaton that read nothing. Their demands are then worked out by walking the automaton with
 // what is known of the text beside its state:
 //
 //     phase     whether something has been read, and whether the text must be at its end

@@ -1,7 +1,7 @@
 // grammar_schema_not.c: schemas that hold where others do not.
 //
 // A schema is the conjunction of its keywords, so its negation is one of theirs (anyOf). Those of schemas within are left as "not" and worked off
-// when somebody gets there. What no keyword says is said by schemas that are made: the type "fraction" (a number that is no integer), "$not" with a
+// when somebody gets there. Schemas that are made say what no keyword says: the type "fraction" (a number that is no integer), "$not" with a
 // pattern, format, multipleOf, const or enum, which the files of strings and numbers take as it is, and "$some" of objects: there is a property whose
 // name is valid under its propertyNames and whose value is under its additionalProperties.
 #include <string.h>

@@ -230,7 +230,7 @@ static uint32_t write_other_pairs(const struct object *object, uint64_t min, uin
     return min == 0 ? JSCHEMA_EITHER(schema, alone, first) : first;
 }
 
-// What may follow all declared properties, n of which were there, if these demands are left.
+// Returns the text that may follow all declared properties, n of which were there, if these demands are left.
 static uint32_t write_others(const struct object *object, uint32_t n, uint32_t demands)
 {
     struct jschema *schema = object->schema;
@@ -305,7 +305,7 @@ struct free_order {
     uint32_t tails[1 << MAX_FREE];
 };
 
-// What follows behind the properties of a set, those with more members having been made. is_first: nothing has been written.
+// Makes the text behind the properties of a set; larger sets have been made before. is_first: nothing has been written.
 static uint32_t behind_keys(const struct free_order *order, uint32_t set, bool is_first)
 {
     const struct object *object = order->object;

@@ -199,7 +199,7 @@ static bool keep_numbers(const char *mark, json_t **value)
     return !failed;
 }
 
-// Makes an error of the text with strings one of the given text. What it says is the same: the library quotes no more than 20 bytes.
+// Makes an error of the text with strings one of the given text. Its words stay: the library quotes no more than 20 bytes.
 static void correct_error(const struct reading *reading, json_error_t *error)
 {
     const char *from = reading->replaced.data, *end = from + (error->position > 0 ? error->position : 0), *found;

@@ -8,7 +8,7 @@
 
 #include "common/tokenizer/tokenizer.h"
 
-// What is looked for. Its text differs from the token's bytes where normalizing changes it.
+// A token that is looked for. Its text differs from the token's bytes where normalizing changes it.
 struct special_pattern {
     const char *bytes; // in special_index.bytes
     uint32_t length, id;

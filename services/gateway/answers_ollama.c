@@ -146,12 +146,10 @@ static void append_parameters(const struct api_model *model, struct text *body)
         text_format(body, "%s%s %g", more ? "\\n" : "", strcmp(name, "repetition_penalty") ? name : "repeat_penalty", value);
 }
 
-// What the model can do, in Ollama's words.
+// Appends the model's abilities in Ollama's words.
 static void append_capabilities(const struct language *language, struct text *out)
 {
-    const struct api_request with_tools = {.tools = json_true(),
-                                           .tool_choice = API_TOOLS_AUTO}; // it is asked whether there are some
-    const struct language_notation notation = language_notation(language, &with_tools);
+    const struct language_notation notation = language_notation(language, NULL, true);
     const enum model_pool pool = language_pooling(language)->model.kind;
     const struct {
         const char *name;

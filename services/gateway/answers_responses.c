@@ -112,7 +112,7 @@ static void add_item(struct listing *listing, const char *prefix, json_t *item)
     json_decref(item);
 }
 
-// Of a text, or of the texts of its parts.
+// Returns a text, or the texts of its parts, as parts of a type.
 static json_t *content_of(const json_t *content, const char *type)
 {
     json_t *parts = json_array();

@@ -37,7 +37,7 @@ void request_set_notation(const struct api_request *api, const struct language *
 
     if (api->kind != API_CHAT)
         return;
-    request->notation = language_notation(language, api);
+    request->notation = language_notation(language, api->chat_template, calls);
     request->include_reasoning = api->include_reasoning;
     request->one_call = !api->parallel_tool_calls || api->tool_choice == API_TOOLS_NAMED;
     request->must_call = calls && (api->tool_choice == API_TOOLS_REQUIRED || api->tool_choice == API_TOOLS_NAMED);
@@ -82,7 +82,7 @@ static bool names_type(const json_t *type, const char *wanted)
     return false;
 }
 
-// What a value may be: no text where no alternative is one. A schema that says "string" itself is for text that is written as it is (answer_grammar.c asks the
+// Returns the type of a value: no text where no alternative is one. A schema that says "string" itself is for text that is written as it is (answer_grammar.c asks the
 // same); others may have it as JSON, and nothing is known of them.
 static enum answer_type type_in(const json_t *parameters, const json_t *schema, int *left)
 {

@@ -287,7 +287,7 @@ static bool take_format(struct ask *ask, json_t *chat, const char *where, const 
                            json_pack("{s:s,s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
 }
 
-// What a message shall be like. An effort is a chat's.
+// Takes how a message shall be. An effort is a chat's.
 static bool take_output(struct ask *ask, json_t *chat)
 {
     const json_t *body = ask->given->body, *config = dialect_member(body, "output_config"),

@@ -14,7 +14,7 @@ struct dialect_responses_own {
     bool kept; // the store has an entry that waits for the answer
 };
 
-// Of kind API_TOKENIZE, too: the same input, to be counted.
+// Kind API_TOKENIZE has the same input, to be counted.
 bool dialect_responses_translate(struct dialect_ask *ask, struct api_error *error);
 void dialect_responses_free_own(void *own);
 

@@ -20,7 +20,7 @@ bool http_framing_has_trailers(struct MHD_Connection *connection);
 // does the host of a URL. For MHD_OPTION_UNESCAPE_CALLBACK.
 size_t http_framing_unescape(void *arg, struct MHD_Connection *connection, char *text);
 
-// What a request asks for. Borrowed from the target.
+// The parts of a request's target, borrowed from it.
 struct http_target {
     const char *path;
     const char *host; // NULL: the target is a path; not terminated

@@ -328,13 +328,6 @@ static bool ends_with(const char *text, size_t length, const char *marker)
     return length >= bytes && memcmp(text + length - bytes, marker, bytes) == 0;
 }
 
-static bool has_tools(const struct api_request *api) { return api->tools && api->tool_choice != API_TOOLS_NONE; }
-
-static const struct named_template *choose_template(const struct language *language, const struct api_request *api)
-{
-    return chat_templates_choose(&language->templates, api->chat_template, has_tools(api));
-}
-
 static enum status no_template(const struct language *language, const struct api_request *api, struct error *error)
 {
     char names[512];
@@ -352,9 +345,9 @@ static enum status no_template(const struct language *language, const struct api
 enum status language_encode_chat(const struct language *language, struct api_request *api, uint32_t max_tokens, uint32_t **ids,
                                  uint32_t *count, bool *reasoning_is_open, struct error *error)
 {
-    const struct named_template *template = choose_template(language, api);
+    struct json_t *tools = api->tool_choice == API_TOOLS_NONE ? NULL : api->tools;
+    const struct named_template *template = chat_templates_choose(&language->templates, api->chat_template, tools != NULL);
     struct chat_output output;
-    struct json_t *tools = has_tools(api) ? api->tools : NULL;
     enum status status;
 
     *ids = NULL;
@@ -391,14 +384,14 @@ enum status language_encode_chat(const struct language *language, struct api_req
     return status;
 }
 
-struct language_notation language_notation(const struct language *language, const struct api_request *api)
+struct language_notation language_notation(const struct language *language, const char *chat_template, bool with_tools)
 {
-    const struct named_template *template = choose_template(language, api);
+    const struct named_template *template = chat_templates_choose(&language->templates, chat_template, with_tools);
     struct language_notation notation = template ? template->notation : (struct language_notation){0};
 
-    if (template && has_tools(api) && template->describes_tools)
+    if (template && with_tools && template->describes_tools)
         notation.family = answer_find_family("json");
-    if (!has_tools(api) && !answer_has_channels(notation.family))
+    if (!with_tools && !answer_has_channels(notation.family))
         notation.family = NULL;
     return notation;
 }

@@ -30,7 +30,7 @@ struct language_pooling {
     char *rank_prompt; // with "{query}" and "{document}"; NULL: they follow one another
 };
 
-// What clients are told of the model's file.
+// The model's file as clients are told of it.
 struct language_facts {
     char architecture[32];
     const char *quantization; // static: the type that most bytes of the tensors have, "Q8_0"
@@ -70,8 +70,8 @@ enum status language_encode(const struct language *language, const char *text, s
 enum status language_encode_chat(const struct language *language, struct api_request *api, uint32_t max_tokens, uint32_t **ids,
                                  uint32_t *count, bool *reasoning_is_open, struct error *error) MUST_CHECK;
 
-// Returns the notation of the answers to a request. A template that knows no tools has them described, and its answers have calls in JSON.
-struct language_notation language_notation(const struct language *language, const struct api_request *api);
+// Returns the notation of the answers to a request; chat_template: NULL, or the template that it names. A template that knows no tools has them described, and its answers have calls in JSON.
+struct language_notation language_notation(const struct language *language, const char *chat_template, bool with_tools);
 
 const struct language_pooling *language_pooling(const struct language *language);
 // Converts texts, which follow one another, to ids, as language_encode() does.

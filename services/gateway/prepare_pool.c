@@ -7,7 +7,7 @@
 #include "common/base/checked.h"
 #include "services/gateway/request_internal.h"
 
-// Of a value of a vector as text, "-1.23456e-05,", and in base64.
+// Bytes of a vector's value as text, "-1.23456e-05,", and in base64.
 enum { BYTES_OF_VALUE = 14, BYTES_OF_BASE64 = 6 };
 
 // Whether the model does what is asked of it.

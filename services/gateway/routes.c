@@ -130,7 +130,7 @@ static void answer_preflight(struct exchange *exchange)
     exchange_respond(exchange, 204, NULL, &body);
 }
 
-// Of the server as a whole.
+// Answers OPTIONS of the server as a whole.
 static void answer_options(struct exchange *exchange)
 {
     struct text body = {0};

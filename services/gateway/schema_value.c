@@ -44,15 +44,9 @@ bool schema_wrong_type(struct schema_run *run, const char *name, const char *wan
 
 bool schema_read_integer(struct schema_run *run, const char *name, const json_t *value, double min, double max, int64_t *out)
 {
-    double number;
+    const double number = json_text_number(value);
 
-    if (json_is_real(value) && json_real_value(value) == floor(json_real_value(value)))
-        number = json_real_value(value); // 16.0
-    else if (json_is_integer(value))
-        number = (double)json_integer_value(value);
-    else if (json_text_kept(value))
-        number = json_text_number(value); // beyond any range
-    else
+    if (!json_text_is_number(value) || number != floor(number)) // 16.0 is an integer
         return schema_wrong_type(run, name, "an integer", value);
     if (!(number >= min && number <= max))
         return api_fail(run->error, 400, "invalid_value", name, "'%s' must be an integer from %.0f to %.0f, not %.15g", name, min,

@@ -469,6 +469,24 @@ static const struct {
     {API_DETOKENIZE, "{\"tokens\":\"x\"}", "tokens", "an array"},
 };
 
+// A number of more digits than a double tells apart is kept as its text, and is no integer for that.
+static void test_long_fraction(void **state)
+{
+    struct text body = {0};
+    struct api_request request;
+    struct api_error error;
+    (void)state;
+
+    text_string(&body, "{\"prompt\":\"x\",\"top_k\":2.5");
+    for (int i = 0; i < 900; i++)
+        text_string(&body, "0");
+    text_string(&body, "1}");
+    assert_false(api_request_parse(API_COMPLETION, body.data, body.bytes, &model, &request, &error));
+    assert_string_equal(error.param, "top_k");
+    assert_non_null(strstr(error.message, "an integer, not a number"));
+    text_free(&body);
+}
+
 static const json_t *arguments_of(const struct api_request *request, size_t call)
 {
     const json_t *calls = json_object_get(json_array_get(request->conversation, 0), "tool_calls");
@@ -591,6 +609,7 @@ int main(void)
         cmocka_unit_test(test_forms),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_long_fraction),
         cmocka_unit_test(test_arguments_as_text),
         cmocka_unit_test(test_values_of_arguments),
     };
