@@ -500,12 +500,16 @@ bool exchange_mark_gone(struct exchange *exchange)
     return first && open;
 }
 
-void exchange_detach(struct exchange *exchange)
+int exchange_detach(struct exchange *exchange)
 {
+    int status;
+
     pthread_mutex_lock(&exchange->mutex);
+    status = exchange->status;
     exchange->connection = NULL;
     exchange->suspended = false;
     pthread_mutex_unlock(&exchange->mutex);
+    return status;
 }
 
 // Called by libmicrohttpd for the next bytes of a stream, on the polling thread.

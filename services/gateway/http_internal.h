@@ -99,7 +99,8 @@ enum MHD_Result exchange_advance(struct exchange *exchange, bool close_after, co
 bool exchange_mark_gone(struct exchange *exchange);
 // Returns whether the client reads its answer too slowly. Any thread; never blocks.
 bool exchange_is_late(const struct exchange *exchange, uint64_t now_us);
-// Detaches the exchange from its connection, which is completed and not touched again.
-void exchange_detach(struct exchange *exchange);
+// Detaches the exchange from its connection, which is completed and not touched again. Returns the status of its answer, which another
+// thread may begin even now; 0: it has none yet.
+int exchange_detach(struct exchange *exchange);
 
 #endif

@@ -331,11 +331,11 @@ void http_on_completed(void *arg, struct MHD_Connection *connection, void **cont
     *context = NULL;
     watch_unguard(server->watch, exchange->watch_id);
     watch_deadline(server->watch, exchange->watch_id, deadline_after(server->config.idle_timeout_s), false);
-    exchange_detach(exchange);
+    const int status = exchange_detach(exchange);
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && exchange_mark_gone(exchange) && server->config.gone)
         server->config.gone(server->config.arg, exchange);
     if (server->config.done)
-        server->config.done(server->config.arg, exchange, exchange->status);
+        server->config.done(server->config.arg, exchange, status);
     atomic_fetch_sub_explicit(&server->active, 1, memory_order_relaxed);
     exchange_release(exchange);
 }
