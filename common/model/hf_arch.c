@@ -207,8 +207,7 @@ static void translate_qwen3_moe(struct hf *hf)
     hf_put_u32(hf, "expert_count", read_experts(hf));
     hf_put_u32(hf, "expert_used_count", hf_u32(hf, config, "num_experts_per_tok", 1, 65536));
     hf_put_u32(hf, "expert_feed_forward_length", hf_u32(hf, config, "moe_intermediate_size", 1, MANY));
-    if (!hf_flag_or(hf, config, "norm_topk_prob", false))
-        hf_refuse(hf, "norm_topk_prob", json_false(), "weights of experts that are not normalized are not supported");
+    hf_put_bool(hf, "expert_weights_norm", hf_flag_or(hf, config, "norm_topk_prob", false));
     if (!hf->status)
         assembly_bool(&hf->assembly, "fastdecode.experts_listed", true);
     translate_qwen(hf);

@@ -117,6 +117,7 @@ void hf_check_neutral(struct hf *hf, const struct hf_neutral *neutral);
 
 // These write "<arch>.<suffix>".
 void hf_put_u32(struct hf *hf, const char *suffix, uint32_t value);
+void hf_put_bool(struct hf *hf, const char *suffix, bool value);
 void hf_put_f32(struct hf *hf, const char *suffix, double value);
 void hf_put_string(struct hf *hf, const char *suffix, const char *value);
 

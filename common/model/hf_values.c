@@ -181,6 +181,14 @@ void hf_put_u32(struct hf *hf, const char *suffix, uint32_t value)
         assembly_u32(&hf->assembly, full_key(hf, suffix, key, sizeof key), value);
 }
 
+void hf_put_bool(struct hf *hf, const char *suffix, bool value)
+{
+    char key[GGUF_MAX_NAME_BYTES];
+
+    if (!hf->status)
+        assembly_bool(&hf->assembly, full_key(hf, suffix, key, sizeof key), value);
+}
+
 void hf_put_f32(struct hf *hf, const char *suffix, double value)
 {
     char key[GGUF_MAX_NAME_BYTES];

@@ -90,6 +90,7 @@ struct model_shape {
     uint32_t window;            // of windowed layers: how many positions a row attends to, its own included; 0: there are none
     uint32_t experts;           // 0: each layer has one MLP
     uint32_t experts_used;      // by each row: those with the largest router scores, weighted by the softmax of these
+    bool router_softmax_all;    // the softmax is of all scores instead, so that the weights of a row's experts sum to less than 1
     bool norm_plus_one;         // 1 is to be added to the weights of norms
     uint32_t positions_before;  // learned positions: position p is row p + positions_before
     enum rope_style rope_style; // ROPE_NONE: learned positions are added to the embedding

@@ -97,6 +97,11 @@ static void read_experts(struct shape_reader *reader, struct model_shape *shape)
     if (shape->experts) {
         shape->experts_used = shape_u32(reader, "expert_used_count", 1, shape->experts);
         shape->ffn = shape_u32_or(reader, "expert_feed_forward_length", 1, MODEL_MAX_FFN, shape->ffn);
+        if (shape_has(reader, "expert_weights_norm")) {
+            bool is_normalized = true;
+            reader->status = gguf_get_bool(reader->gguf, reader->key, &is_normalized, reader->error);
+            shape->router_softmax_all = !is_normalized;
+        }
     }
     if ((uint64_t)shape->experts * shape->ffn > MODEL_MAX_EXPERT_ROWS ||
         (uint64_t)shape->experts * shape->hidden > MODEL_MAX_EXPERT_ROWS)

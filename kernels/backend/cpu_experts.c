@@ -16,9 +16,11 @@
 #include "kernels/backend/cpu_claim.h"
 #include "kernels/backend/cpu_internal.h"
 
-// The best experts of a row, of equal ones the first, and the softmax of their scores.
-static void choose(const float *scores, uint32_t experts, uint32_t used, uint32_t *chosen, float *weight)
+// Chooses the best experts of a row, of equal ones the first. Their weights are the softmax of their scores, or their part of the softmax of all
+// scores.
+static void choose(const struct model_shape *shape, const float *scores, uint32_t *chosen, float *weight)
 {
+    const uint32_t experts = shape->experts, used = shape->experts_used;
     float sum = 0;
 
     for (uint32_t i = 0; i < used; i++) {
@@ -34,6 +36,11 @@ static void choose(const float *scores, uint32_t experts, uint32_t used, uint32_
         weight[i] = expf(scores[best] - scores[chosen[0]]);
         sum += weight[i];
     }
+    if (shape->router_softmax_all) {
+        sum = 0;
+        for (uint32_t e = 0; e < experts; e++)
+            sum += expf(scores[e] - scores[chosen[0]]);
+    }
     for (uint32_t i = 0; i < used; i++)
         weight[i] /= sum;
 }
@@ -46,8 +53,8 @@ static void phase_choose(const struct cpu_share *share)
 
     for (uint32_t begin, count; claim_range(&claim, &begin, &count);)
         for (uint32_t row = begin; row < begin + count; row++)
-            choose(x->scores + (size_t)row * shape->experts, shape->experts, shape->experts_used,
-                   x->chosen + (size_t)row * shape->experts_used, x->weight + (size_t)row * shape->experts_used);
+            choose(shape, x->scores + (size_t)row * shape->experts, x->chosen + (size_t)row * shape->experts_used,
+                   x->weight + (size_t)row * shape->experts_used);
     cpu_share_end(share);
 }
 

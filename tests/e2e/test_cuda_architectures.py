@@ -31,9 +31,9 @@ REFUSED = {
     "gemma3_wide": "RoPE of some layers apart from others", "gpt_oss": "window of attention", "gpt_oss_mxfp4": "window of attention",
     "mistral": "window of attention",
     "phi3": "window of attention", "phi3_short": "window of attention", "starcoder2": "window of attention",
-    "mixtral": "router of experts", "qwen3_moe": "router of experts"}
+    "mixtral": "router of experts", "qwen3_moe": "router of experts", "qwen3_moe_sums": "router of experts"}
 ARCHITECTURE = {"gemma3_linear": "gemma3", "gemma3_wide": "gemma3", "gpt_oss": "gpt-oss", "gpt_oss_mxfp4": "gpt-oss", "mistral": "llama", "mixtral": "llama",
-                "phi3_short": "phi3", "qwen3_moe": "qwen3moe"}
+                "phi3_short": "phi3", "qwen3_moe": "qwen3moe", "qwen3_moe_sums": "qwen3moe"}
 
 pytestmark = pytest.mark.skipif(SANITIZED, reason="the emulated device switches stacks, which sanitizers do not follow")
 

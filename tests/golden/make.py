@@ -103,6 +103,13 @@ MODELS = {
                moe_intermediate_size=48, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], output_router_logits=False,
                router_aux_loss_coef=0.001, sliding_window=None, use_sliding_window=False, max_window_layers=4, rope_scaling=None),
         {"norm_topk_prob": {"norm_topk_prob": False}, "two experts": {"num_experts_per_tok": 1}}),
+    # The class's own default.
+    "qwen3_moe_sums": (
+        config("qwen3_moe", "Qwen3MoeForCausalLM", head_dim=16, rope_theta=1000000.0, rms_norm_eps=1e-6, num_experts=4, num_experts_per_tok=2,
+               moe_intermediate_size=32, norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[], output_router_logits=False,
+               router_aux_loss_coef=0.001, sliding_window=None, use_sliding_window=False, max_window_layers=4, rope_scaling=None,
+               num_hidden_layers=2),
+        {"norm_topk_prob": {"norm_topk_prob": True}}, 128),
     "mixtral": (
         config("mixtral", "MixtralForCausalLM", drop=("attention_bias",), num_local_experts=8, num_experts_per_tok=2, output_router_logits=False,
                router_aux_loss_coef=0.02, router_jitter_noise=0.0, rope_theta=1000000.0, sliding_window=None),

@@ -307,6 +307,7 @@ def put_model(keys, arch, config, head_dim):
                         ("logit_scale", config.get("logits_scaling")),
                         ("attention.scale", config.get("attention_multiplier", scalar and scalar ** -0.5))):
         keys.put(f"{arch}.{name}", F32, value)
+    keys.put(f"{arch}.expert_weights_norm", BOOL, config.get("norm_topk_prob"))
     if arch != "opt":
         put_rope(keys, arch, config, head_dim)
 

@@ -286,8 +286,6 @@ static void what_an_architecture_has_not_is_refused(void **state)
         {"Qwen2ForCausalLM", "\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 1",
          "key 'use_sliding_window'"},
         {"Qwen3ForCausalLM", "\"attention_bias\": true", "key 'attention_bias' is true"},
-        {"Qwen3MoeForCausalLM", "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6",
-         "key 'norm_topk_prob' is false"},
         {"Qwen3MoeForCausalLM", "\"mlp_only_layers\": [1]", "key 'mlp_only_layers' is an array"},
         {"Qwen3MoeForCausalLM", "\"decoder_sparse_step\": 2", "key 'decoder_sparse_step' is 2: only 1"},
         {"Gemma3ForCausalLM", "\"sliding_window_pattern\": 4", "key 'sliding_window_pattern' is 4"},
