@@ -49,6 +49,7 @@ static void test_scheduler_dies_before_the_first_token(void **state)
     accepted = http_send(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":30}");
     assert_true(fake_wait(&fake, saw_open, before.open + 1));
     fake_go_away(&fake);
+    AWAIT(usleep(2000), http_ask(port, "GET", "/ready", "", "") == 503);
     other = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":30}");
     assert_int_equal(http_status(&other), 503);
     http_free(&other);
