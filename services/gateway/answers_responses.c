@@ -36,9 +36,8 @@ static void refuse(struct gateway *gateway, struct exchange *exchange)
         api_fail(&error, 404, "not_found", NULL, "unknown path: a response has input_items and cancel");
     else
         api_fail(&error, 404, "not_found", "response_id", "%s",
-                 gateway->responses
-                     ? "there is no such response: it was not stored, has been deleted, or its time is over (--responses-keep)"
-                     : "this gateway keeps no responses (--responses-memory)");
+                 gateway->responses ? "there is no such response: " RESPONSE_IS_GONE
+                                    : "this gateway keeps no responses (--responses-memory)");
     respond_error(exchange, &error);
 }
 

@@ -7,7 +7,7 @@
 // dialect_ollama_ask.c
 bool dialect_ollama_translate_chat(struct dialect_ask *ask, struct api_error *error);
 bool dialect_ollama_translate_generate(struct dialect_ask *ask, struct api_error *error);
-// The same for kind API_EMBED: /api/embed, and of the older /api/embeddings.
+// Translate requests of kind API_EMBED: of /api/embed, and of the older /api/embeddings.
 bool dialect_ollama_translate_embed(struct dialect_ask *ask, struct api_error *error);
 bool dialect_ollama_translate_embeddings(struct dialect_ask *ask, struct api_error *error);
 

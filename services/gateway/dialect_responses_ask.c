@@ -230,11 +230,8 @@ static bool take_reference(struct ask *ask, size_t index, const char *where, con
     found = schema_has_zero(id) ? NULL : find_item(ask, json_string_value(id), &response);
     if (!found) {
         json_decref(response);
-        return api_fail(
-            ask->error, 404, "not_found", where,
-            "'%s' refers to an item that is not there: its response was not stored, has been deleted, or its time is over "
-            "(--responses-keep)",
-            where);
+        return api_fail(ask->error, 404, "not_found", where,
+                        "'%s' refers to an item of a response that is not there: " RESPONSE_IS_GONE, where);
     }
     ask->held = ask->held ? ask->held : json_array(); // what is read of it may be needed for the next item
     ok = ask->held && json_array_append(ask->held, response) == 0 && take_item(ask, index, found);
@@ -312,7 +309,7 @@ static bool take_previous(struct ask *ask)
     if (!response_store_conversation(ask->given->store, ask->given->tenant, json_string_value(id), clock_now_us(), &kept)) {
         text_free(&kept);
         return api_fail(ask->error, 404, "previous_response_not_found", "previous_response_id",
-                        "there is no such response: it was not stored, has been deleted, or its time is over (--responses-keep)");
+                        "there is no such response: " RESPONSE_IS_GONE);
     }
     if (!kept.failed && json_check_limits(kept.data, kept.bytes, API_MAX_DEPTH, API_MAX_VALUES, &at) != JSON_WITHIN) {
         text_free(&kept);

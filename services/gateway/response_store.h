@@ -18,6 +18,9 @@
 #include "common/base/status.h"
 #include "services/gateway/text.h"
 
+// Why an answer cannot be found, for errors.
+#define RESPONSE_IS_GONE "it was not stored, has been deleted, or its time is over (--responses-keep)"
+
 struct response_store;
 
 struct response_store_config {

@@ -50,7 +50,7 @@ static bool read_function(struct schema_run *run, const char *where, const json_
     return true;
 }
 
-// A member of one of `tools`, or of an object that names one.
+// Returns the name in one of `tools`, or in an object that names one.
 static const json_t *tool_name_of(const json_t *tool)
 {
     const json_t *function = json_object_get(tool, "function");

@@ -167,7 +167,7 @@ struct architecture_key {
     const char *class_name, *model_type, *more; /* more: keys of config.json */
     const char *gguf;
     const char *key; /* without the architecture, or whole if it begins with "fastdecode." */
-    double value;    /* of a number; 1 of a bool */
+    double value;    /* of a number; 0 or 1 of a bool */
 };
 
 static const struct architecture_key architecture_keys[] = {
@@ -182,6 +182,11 @@ static const struct architecture_key architecture_keys[] = {
     {"Qwen3MoeForCausalLM", "qwen3_moe",
      "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, \"norm_topk_prob\": true", "qwen3moe",
      "fastdecode.experts_listed", 1},
+    {"Qwen3MoeForCausalLM", "qwen3_moe",
+     "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, \"norm_topk_prob\": true", "qwen3moe",
+     "expert_weights_norm", 1},
+    {"Qwen3MoeForCausalLM", "qwen3_moe", "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6", "qwen3moe",
+     "expert_weights_norm", 0},
     {"MixtralForCausalLM", "mixtral", "\"num_local_experts\": 8, \"num_experts_per_tok\": 2", "llama", "expert_used_count", 2},
     {"Phi3ForCausalLM", "phi3", "\"partial_rotary_factor\": 0.5", "phi3", "rope.dimension_count", 2},
     {"Gemma2ForCausalLM", "gemma2", "\"sliding_window\": 32, \"query_pre_attn_scalar\": 16", "gemma2", "attention.scale", 0.25},
@@ -222,6 +227,7 @@ static void check_architecture(const struct architecture_key *has)
     char key[128], more[512];
     float number;
     uint32_t whole;
+    bool truth;
     hf_build_tiny(&build);
     hf_build_edit(&build, CONFIG, "LlamaForCausalLM", has->class_name);
     snprintf(more, sizeof more, "\"model_type\": \"%s\", %s", has->model_type, has->more);
@@ -239,6 +245,8 @@ static void check_architecture(const struct architecture_key *has)
         assert_int_equal(whole, has->value);
     else if (gguf_get_f32(gguf, key, &number, NULL) == STATUS_OK)
         assert_true((double)number == has->value);
+    else if (gguf_get_bool(gguf, key, &truth, NULL) == STATUS_OK)
+        assert_int_equal(truth, has->value);
     else
         fail_msg("no key %s", key);
     assert_true(is_set(gguf, "fastdecode.rope_halves"));
