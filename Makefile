@@ -1,8 +1,8 @@
 # FastDecode: one Makefile. `make help` lists what there is.
 #
-# Every directory under common/, kernels/ and services/ is a static library of all its .c files; a new file needs no
-# change here. Files named after an instruction set (ISA below) get its flags and no other file does; those of another architecture than CC's
-# are left out.
+# A folder under common/, kernels/ and services/ is a room: a static library of all its .c files. A new file needs no change here, a new room a
+# line of the table of rooms. Files named after an instruction set (ISA below) get its flags and no other file does; those of another
+# architecture than CC's are left out.
 
 CC      ?= gcc
 CLANG   ?= clang
@@ -29,15 +29,14 @@ endif
 BASE    := $(SYSROOT:%=--sysroot=%) $(if $(filter aarch64,$(ARCH)),-fsigned-char) -std=c11 -D_GNU_SOURCE -fno-strict-aliasing -ffp-contract=off -fstack-protector-strong -MMD -MP -I. -I$(BUILD)/gen
 SANFLAGS := $(if $(FUZZER),-fsanitize=fuzzer-no-link$(,)address$(,)undefined -fno-sanitize-recover=undefined) $(if $(filter address,$(SAN)),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined)$(if $(filter thread,$(SAN)),-fsanitize=thread)
 ALLFLAGS = $(BASE) $(CFLAGS) $(WARN) $(SANFLAGS)
-LIBS    := -Wl,--as-needed -lnng -lprotobuf-c -lmicrohttpd -lgnutls -ljansson -lsqlite3 -lcurl -lpcre2-8 -lutf8proc -lsodium -lssl -lcrypto -luring -lseccomp -lClp $(if $(SYSROOT),-lopenblas,$(shell pkg-config --libs openblas 2>/dev/null || echo -lopenblas)) -lm -lpthread -ldl
+OPENBLAS := $(if $(SYSROOT),-lopenblas,$(shell pkg-config --libs openblas 2>/dev/null || echo -lopenblas))
+# The flags of libraries by their names in the table of rooms.
+libraries = -Wl,--as-needed $(foreach l,$(sort $1),$(if $(filter openblas,$l),$(OPENBLAS),-l$l)) -lm -lpthread -ldl
 
 # --- what there is ---------------------------------------------------------------------------------------------------
 PROTOS   := $(wildcard proto/*.proto)
 PB_SRC   := $(PROTOS:proto/%.proto=$(BUILD)/gen/%.pb-c.c)
-LIB_SRC  := $(filter-out %/main.c kernels/cuda/% $(OTHERS),$(wildcard common/*/*.c kernels/*/*.c services/*/*.c))
-PAGES    := $(sort $(foreach e,html css js svg,$(wildcard services/gateway/pages/*.$e)))
-SRC_OBJ  := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(PB_SRC:$(BUILD)/gen/%.c=$(BUILD)/obj/gen/%.o) $(BUILD)/obj/gen/page_files.o $(BUILD)/obj/gen/openapi_file.o
-LIB      := $(BUILD)/libfastdecode.a
+PAGES    := $(sort $(foreach e,html css js svg,$(wildcard services/gateway/serve/pages/*.$e)))
 BINS     := $(patsubst services/%/main.c,$(BUILD)/bin/%,$(wildcard services/*/main.c))
 # ThreadSanitizer has nothing to say of a test without threads, and does not follow fork() into a child that begins threads.
 UNIT_SRC := $(if $(filter thread,$(SAN)),$(shell grep -lE 'pthread|thread_pool' tests/unit/test_*.c | xargs grep -L 'fork()'),$(wildcard tests/unit/test_*.c))
@@ -71,6 +70,92 @@ EMU_BENCH := $(BUILD)/tests/cuda/bench_gpu
 EMULATED  := $(if $(SAN)$(FUZZER),,$(BUILD)/tests/cuda/libfastdecode-cuda.so $(EMU_TEST) $(EMU_BENCH))
 BENCH    := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/bench/bench_*.c))
 
+# --- rooms -------------------------------------------------------------------------------------------------------------
+# $(call room,ROOM,ROOMS IT USES,LIBRARIES IT USES): it includes and calls nothing else, and only rooms further up may be named, so there is no
+# circle. tests/lint/graph.py holds the code against this table. A program is linked with the rooms that it reaches and their libraries.
+SOURCES := # of all rooms
+ROOMS   := # the last one first, as a linker wants them
+define room
+OBJECTS := $$(patsubst %.c,$(BUILD)/obj/%.o,$$(filter-out %/main.c kernels/cuda/% $(OTHERS),$$(wildcard $1/*.c)))$$(if $$(filter proto,$1), $(PB_SRC:$(BUILD)/gen/%.c=$(BUILD)/obj/gen/%.o))$$(if $$(filter services/gateway/serve,$1), $(BUILD)/obj/gen/page_files.o $(BUILD)/obj/gen/openapi_file.o)
+SOURCES += $$(OBJECTS)
+REACHED_$1 := $1 $$(sort $$(foreach r,$2,$$(REACHED_$$r)))
+LIBRARIES_$1 := $3 $$(foreach r,$2,$$(LIBRARIES_$$r))
+ROOMS := $1 $$(ROOMS)
+ifneq ($$(strip $$(OBJECTS)),)
+ARCHIVE_$1 := $(BUILD)/lib/$(subst /,-,$1).a
+$$(ARCHIVE_$1): $$(OBJECTS)
+endif
+endef
+$(eval $(call room,proto,,protobuf-c))
+$(eval $(call room,common/base,,))
+$(eval $(call room,common/trace,common/base,))
+$(eval $(call room,common/service,common/base,seccomp))
+$(eval $(call room,common/otlp,proto common/base,curl))
+$(eval $(call room,common/disk,common/base,uring))
+$(eval $(call room,kernels/simd,common/base,))
+$(eval $(call room,kernels/quant,common/base kernels/simd,))
+$(eval $(call room,kernels/gemm,common/base kernels/simd kernels/quant,))
+$(eval $(call room,kernels/attention,common/base kernels/simd,))
+$(eval $(call room,kernels/norm_rope,common/base kernels/simd,))
+$(eval $(call room,kernels/dispatch,kernels/simd kernels/gemm kernels/norm_rope,))
+$(eval $(call room,common/json,common/base,jansson))
+$(eval $(call room,common/jinja,common/base common/json,jansson utf8proc))
+$(eval $(call room,common/tokenizer,common/base,pcre2-8 utf8proc))
+$(eval $(call room,common/model,common/base kernels/quant kernels/norm_rope common/json,jansson))
+$(eval $(call room,common/sampler,common/base,))
+$(eval $(call room,common/vocabulary,common/base common/tokenizer common/model,))
+$(eval $(call room,common/kv,common/base kernels/attention kernels/dispatch,))
+$(eval $(call room,kernels/backend,common/base common/disk kernels/quant kernels/gemm kernels/attention kernels/norm_rope kernels/dispatch \
+    common/model common/sampler common/kv,openblas))
+$(eval $(call room,kernels/cuda,common/base common/disk kernels/quant kernels/norm_rope kernels/dispatch common/model common/sampler common/kv \
+    kernels/backend,))
+$(eval $(call room,common/sched,common/base,))
+$(eval $(call room,common/plan,common/base kernels/quant kernels/attention common/model common/kv common/sched,Clp))
+$(eval $(call room,common/sim,common/base common/sched common/plan,))
+$(eval $(call room,common/capacity,common/base,))
+$(eval $(call room,common/wire,common/base,))
+$(eval $(call room,common/messages,proto common/base common/sampler common/kv,))
+$(eval $(call room,common/rpc,proto common/base common/wire,nng protobuf-c sodium ssl crypto))
+$(eval $(call room,common/member,proto common/base common/rpc,))
+$(eval $(call room,common/handover,proto common/base common/wire common/rpc,))
+$(eval $(call room,common/apikey,,sodium))
+$(eval $(call room,common/batch,common/base common/json,jansson))
+$(eval $(call room,common/grammar,common/base common/json,jansson))
+$(eval $(call room,common/answer,common/base common/json common/grammar,jansson))
+$(eval $(call room,services/gateway/http,common/base common/trace common/otlp common/tokenizer common/apikey,microhttpd gnutls sodium))
+$(eval $(call room,services/gateway/api/schema,proto common/base common/json common/jinja common/grammar common/answer services/gateway/http,jansson))
+$(eval $(call room,services/gateway/api/dialects,common/base common/json services/gateway/http services/gateway/api/schema,jansson))
+$(eval $(call room,services/gateway/text,common/base common/json common/jinja common/tokenizer common/model common/vocabulary common/grammar \
+    common/answer services/gateway/http services/gateway/api/schema,jansson))
+$(eval $(call room,services/gateway/mesh,proto common/base common/kv common/messages common/rpc services/gateway/http,))
+$(eval $(call room,services/gateway/batch,common/base common/json common/batch services/gateway/http services/gateway/api/schema,sqlite3 sodium))
+$(eval $(call room,services/gateway/request,common/base common/trace common/messages common/grammar common/answer services/gateway/http \
+    services/gateway/api/schema services/gateway/api/dialects services/gateway/text services/gateway/mesh,jansson))
+$(eval $(call room,services/gateway/serve,common/base common/otlp common/json common/rpc common/answer services/gateway/http \
+    services/gateway/api/schema services/gateway/api/dialects services/gateway/text services/gateway/mesh services/gateway/batch \
+    services/gateway/request,jansson))
+$(eval $(call room,services/gateway,common/base common/trace common/service common/otlp common/model common/rpc services/gateway/serve,))
+$(eval $(call room,services/scheduler,proto common/base common/trace common/service common/otlp common/kv common/sched common/plan \
+    common/messages common/rpc common/member,sodium))
+$(eval $(call room,services/kv-worker,proto common/base common/trace common/service common/otlp kernels/dispatch common/kv common/wire \
+    common/messages common/rpc common/member common/handover,))
+$(eval $(call room,services/s-part,proto common/base common/trace common/service common/otlp common/disk kernels/dispatch common/tokenizer \
+    common/model common/sampler common/vocabulary common/kv kernels/backend common/sched common/plan common/wire common/messages common/rpc \
+    common/member common/handover common/grammar,))
+$(eval $(call room,services/fastdecode/keys,common/base common/service common/rpc common/apikey,sodium ssl crypto))
+$(eval $(call room,services/fastdecode/load,common/base common/json common/sim common/capacity common/rpc common/batch,jansson curl))
+$(eval $(call room,services/fastdecode/plan,proto common/base common/service kernels/quant kernels/dispatch common/model common/kv \
+    kernels/backend common/plan common/sim common/rpc services/fastdecode/load,jansson))
+$(eval $(call room,services/fastdecode/model,common/base common/service kernels/simd kernels/quant kernels/dispatch common/model common/sampler \
+    common/vocabulary common/kv kernels/backend common/sched,jansson utf8proc))
+$(eval $(call room,services/fastdecode/up,common/base common/trace common/service common/otlp common/disk common/model common/kv common/sched \
+    common/plan common/rpc services/fastdecode/load,))
+$(eval $(call room,services/fastdecode,common/base services/fastdecode/keys services/fastdecode/load services/fastdecode/plan \
+    services/fastdecode/model services/fastdecode/up,))
+archives_of = $(foreach r,$(ROOMS),$(if $(filter $r,$(REACHED_$1)),$(ARCHIVE_$r)))
+LIB  := $(foreach r,$(ROOMS),$(ARCHIVE_$r))
+LIBS := $(call libraries,$(foreach r,$(ROOMS),$(LIBRARIES_$r)))
+
 .DEFAULT_GOAL := help
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -93,10 +178,10 @@ $(BUILD)/gen/%.pb-c.c $(BUILD)/gen/%.pb-c.h: proto/%.proto
 $(PB_SRC): | $(BUILD)/flags
 
 # The web pages are part of the gateway: arrays, of files that need no other step.
-$(BUILD)/gen/page_files.c: services/gateway/pages/embed.py $(PAGES)
+$(BUILD)/gen/page_files.c: services/gateway/serve/pages/embed.py $(PAGES)
 	@mkdir -p $(@D)
 	$(Q)$(PYTHON) $< $@ $(PAGES)
-$(BUILD)/gen/openapi_file.c: services/gateway/openapi/embed.py services/gateway/openapi/openapi.json
+$(BUILD)/gen/openapi_file.c: services/gateway/serve/openapi/embed.py services/gateway/serve/openapi/openapi.json
 	@mkdir -p $(@D)
 	$(Q)$(PYTHON) $^ $@
 
@@ -132,12 +217,19 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(PB_SRC)
 	$(if $(V),,@echo "  CC $<")
 	$(Q)$(CC) $(ALLFLAGS) $(ISA) -c $< -o $@
 
-$(LIB): $(SRC_OBJ)
-	$(Q)rm -f $@; $(AR) rcs $@ $^
-$(BUILD)/bin/%: $(BUILD)/obj/services/%/main.o $(LIB)
+# A file that is gone leaves its archive, too.
+$(BUILD)/objects: FORCE
+	$(Q)mkdir -p $(@D); printf '%s\n' $(SOURCES) | cmp -s - $@ || printf '%s\n' $(SOURCES) >$@
+$(LIB): $(BUILD)/objects
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@
-$(BUILD)/bin/s-part $(BUILD)/bin/fastdecode $(BUILD)/tests/slow/s-part: LIBS += -Wl,--export-dynamic # what the shared object of a device uses of it
+	$(Q)rm -f $@; $(AR) rcs $@ $(filter %.o,$^)
+define program
+$(BUILD)/bin/$1: $(BUILD)/obj/services/$1/main.o $(call archives_of,services/$1)
+	@mkdir -p $$(@D)
+	$$(Q)$$(CC) $$(ALLFLAGS) $$^ $(call libraries,$(LIBRARIES_services/$1)) $$(EXPORT) -o $$@
+endef
+$(foreach b,$(notdir $(BINS)),$(eval $(call program,$b)))
+$(BUILD)/bin/s-part $(BUILD)/bin/fastdecode $(BUILD)/tests/slow/s-part: EXPORT = -Wl,--export-dynamic # what the shared object of a device uses of it
 
 # --- CUDA ----------------------------------------------------------------------------------------------------------------
 cuda: $(if $(NVCC),$(CUDA_LIB),no-nvcc) ## build the CUDA backend, where nvcc is (CUDA_HOME=DIR, CUDA_ARCH="80 90")
@@ -190,7 +282,7 @@ $(BUILD)/tests/slow/scheduler: $(BUILD)/obj/services/scheduler/main.o $(BUILD)/o
 	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=scheduler_tick $^ $(LIBS) -o $@
 $(BUILD)/tests/slow/%: $(BUILD)/obj/services/%/main.o $(BUILD)/obj/tests/e2e/slow_worker.o $(LIB)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=kv_store_export_page,--wrap=kv_batch_open,--wrap=kv_batch_attend,--wrap=kv_batch_can_join $^ $(LIBS) -o $@
+	$(Q)$(CC) $(ALLFLAGS) -Wl,--wrap=kv_store_export_page,--wrap=kv_batch_open,--wrap=kv_batch_attend,--wrap=kv_batch_can_join $^ $(LIBS) $(EXPORT) -o $@
 $(BUILD)/tests/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALLFLAGS) $< $(LIB) $(LIBS) -o $@
@@ -203,12 +295,12 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIB)
 
 -include $(shell find $(BUILD)/obj $(BUILD)/tests -type f -name '*.d' 2>/dev/null)
 
-$(BUILD)/fuzz/libfastdecode.a: $(LIB_SRC) | $(PB_SRC)
-	$(Q)$(MAKE) --no-print-directory BUILD=$(BUILD)/fuzz CC=$(CLANG) WERROR= FUZZER=1 $@
-$(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(BUILD)/fuzz/libfastdecode.a
+$(BUILD)/fuzz/ready: $(filter %.c,$(SOURCES:$(BUILD)/obj/%.o=%.c)) | $(PB_SRC)
+	$(Q)$(MAKE) --no-print-directory BUILD=$(BUILD)/fuzz CC=$(CLANG) WERROR= FUZZER=1 libs && touch $@
+$(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(BUILD)/fuzz/ready
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  FUZZ $<")
-	$(Q)$(CLANG) $(BASE) -O1 -g -I$(BUILD)/fuzz/gen -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $< $(BUILD)/fuzz/libfastdecode.a $(LIBS) -o $@
+	$(Q)$(CLANG) $(BASE) -O1 -g -I$(BUILD)/fuzz/gen -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $< $(LIB:$(BUILD)/%=$(BUILD)/fuzz/%) $(LIBS) -o $@
 
 # As many compilers as there are CPUs, unless -j was given.
 PARALLEL = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -290,6 +382,7 @@ check-deploy: packages-deploy model ## build the images, start them by compose a
 	$(Q)tests/deploy/check_deploy.sh
 
 programs: $(BINS) $(UNIT) $(if $(filter thread,$(SAN)),,$(KERNEL)) $(INTEG) $(SLOW) $(TOOLS) $(HASHES) $(EMULATED) $(if $(SAN)$(FUZZER),,$(BENCH) $(FUZZ_LINKED) cuda) ## build the programs, all tests and benches
+libs: $(LIB)
 fuzz: $(FUZZ) ## build the fuzz targets (clang's libFuzzer)
 
 venv: $(VENV)/ready

@@ -150,7 +150,7 @@ FAULTS = [
     Fault("control-anywhere", "common/tokenizer/special.c", "scan->zones->parse_special ? scan->zones->end - i : 0;",
           "1 ? scan->zones->end - i : 0;", "unit/test_tokenizer"),
     # Gateway: text is sent that may be the start of a stop string.
-    Fault("stop-hold", "services/gateway/stop_match.c", "else if (partial && i < hold_from)", "else if (partial)",
+    Fault("stop-hold", "services/gateway/api/schema/stop_match.c", "else if (partial && i < hold_from)", "else if (partial)",
           "unit/test_gateway_text unit/test_gateway_parts"),
     # RPC: a proof that was seen once is good for every connection.
     Fault("proof-challenge", "common/rpc/handshake.c",

@@ -3,8 +3,11 @@
 #include <string.h>
 
 #include "common/base/options.h"
-#include "services/fastdecode/commands.h"
-#include "services/fastdecode/up.h"
+#include "services/fastdecode/keys/commands.h"
+#include "services/fastdecode/load/commands.h"
+#include "services/fastdecode/plan/commands.h"
+#include "services/fastdecode/model/commands.h"
+#include "services/fastdecode/up/up.h"
 
 static const struct command {
     const char *name, *help;

@@ -16,7 +16,7 @@
 #include "common/rpc/secret.h"
 #include "common/service/service.h"
 #include "common/trace/trace.h"
-#include "services/gateway/gateway.h"
+#include "services/gateway/serve/gateway.h"
 
 #define ADMIN_PORT "9464" // where OpenTelemetry's exporters for Prometheus listen, too
 

@@ -106,7 +106,7 @@ def test_fields_with_readers_of_their_own_are_described(document):
     for schema in PATHS:
         for name, described in document["components"]["schemas"][schema]["properties"].items():
             ignored = re.search(rf'"{name}", [A-Z_ |]+, READ_IGNORE', source("schema.c"))
-            assert described or ignored, f'services/gateway/openapi/openapi.json: "x-custom" does not say what {name} is'
+            assert described or ignored, f'services/gateway/serve/openapi/openapi.json: "x-custom" does not say what {name} is'
 
 
 def test_ways_to_ask_for_a_form_are_described(document):

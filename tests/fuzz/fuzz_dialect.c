@@ -8,8 +8,8 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/json/json_text.h"
-#include "services/gateway/dialects.h"
-#include "services/gateway/response_store.h"
+#include "services/gateway/api/dialects/dialects.h"
+#include "services/gateway/api/dialects/response_store.h"
 
 static struct api_model model;
 

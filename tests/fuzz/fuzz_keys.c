@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "common/base/status.h"
-#include "services/gateway/keys.h"
+#include "services/gateway/http/keys.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -6,7 +6,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/status.h"
-#include "services/gateway/multipart.h"
+#include "services/gateway/batch/multipart.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

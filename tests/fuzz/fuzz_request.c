@@ -8,8 +8,8 @@
 
 #include "common/base/log.h"
 #include "common/json/json_text.h"
-#include "services/gateway/conversation.h"
-#include "services/gateway/schema.h"
+#include "services/gateway/text/conversation.h"
+#include "services/gateway/api/schema/schema.h"
 
 enum { VOCAB = 512 };
 static struct api_model model;

@@ -2,7 +2,7 @@
 // What it makes a page of is JSON all the same.
 //
 //     input: moves, a byte each, each followed by what it takes (played_peers.h, message_shape.h)
-#include "services/gateway/mesh.c"
+#include "services/gateway/mesh/mesh.c"
 
 #include <jansson.h>
 

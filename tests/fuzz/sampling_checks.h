@@ -3,7 +3,7 @@
 #define FD_FUZZ_SAMPLING_CHECKS_H
 
 #include "common/base/log.h"
-#include "services/gateway/language.h"
+#include "services/gateway/text/language.h"
 
 static inline void check_sampling_of(const struct gguf *gguf)
 {

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
-#include "services/gateway/gateway.h"
-#include "services/gateway/language.h"
+#include "services/gateway/serve/gateway.h"
+#include "services/gateway/text/language.h"
 #include "tests/integration/await.h"
 #include "tests/integration/even_priority.h"
 #include "tests/integration/fake_scheduler.h"

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
-#include "services/gateway/batch_runner_internal.h"
+#include "services/gateway/batch/runner_internal.h"
 #include "tests/integration/await.h"
 #include "tests/integration/gateway_rig.h"
 

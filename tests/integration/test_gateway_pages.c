@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "services/gateway/pages.h"
+#include "services/gateway/serve/pages.h"
 #include "tests/integration/gateway_rig.h"
 
 static const char *path_of(const struct page_file *file)

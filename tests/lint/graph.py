@@ -1,118 +1,48 @@
-"""The include and call graph of common/, kernels/ and services/ against the tables below. usage: graph.py BUILD-FOLDER
+"""The include and call graph of common/, kernels/ and services/ against the table of rooms in the Makefile.
+
+usage: graph.py BUILD-FOLDER [figures]
 
 Checked:
-  rooms     a directory includes and calls only the directories that ROOMS gives it, all of which are above it in the table, so there
-            is no circle of directories and nothing points upward
-  libraries a library is included only where LIBRARIES says
+  rooms     a directory includes and calls only those that its row of the table names, and each that it names; the row names only
+            rooms above it, so there is no circle of rooms and nothing points upward
+  libraries a library is included only in rooms whose row has it
   circles   no circle of files: a .c and its .h are one unit; A depends on B if it includes B's header or uses a symbol that B's
             object defines. A file may include its room's own interface (common/sched/sched.h), whose .c is on top of the room:
             it is where the types are. A header without a .c is no unit. Headers must not include each other in a circle either
+  pointers  no function pointer of a struct that only one room sees has one target alone, in another file of that room: it would hide
+            a circle
   private   a header named *_internal.h, *_state.h or internal.h is included only from its own directory: it holds what the files
             there share
 
-Exceptions are what is still to be mended. The lists may only shrink: an entry that is no longer needed is an error too.
+`figures` prints the sizes of the tree instead.
 """
 import collections
-import fnmatch
 import os
 import re
 import subprocess
 import sys
 
-# Directory -> directories that it may depend on, beside itself. Only names further up may be used.
-ROOMS = {
-    "proto": "",  # generated
-    "common/base": "",
-    "common/trace": "common/base",
-    "common/service": "common/base",
-    "common/otlp": "proto common/base",
-    "common/disk": "common/base",
-    # kernels: instruction sets, then operations, then the table that picks a variant
-    "kernels/simd": "common/base",
-    "kernels/quant": "common/base kernels/simd",
-    "kernels/gemm": "common/base kernels/simd kernels/quant",
-    "kernels/attention": "common/base kernels/simd",
-    "kernels/norm_rope": "common/base kernels/simd",
-    "kernels/dispatch": "common/base kernels/simd kernels/quant kernels/gemm kernels/attention kernels/norm_rope",
-    # what a model and its state are
-    "common/json": "common/base",
-    "common/jinja": "common/base common/json",
-    "common/tokenizer": "common/base",
-    "common/model": "common/base common/json kernels/simd kernels/quant kernels/norm_rope",
-    "common/sampler": "common/base",
-    "common/vocabulary": "common/base common/model common/tokenizer",
-    "common/kv": "common/base kernels/simd kernels/attention kernels/dispatch",
-    # devices
-    "kernels/backend": "common/base common/disk common/model common/sampler common/kv kernels/simd kernels/quant kernels/gemm kernels/attention "
-                       "kernels/norm_rope kernels/dispatch",
-    "kernels/cuda": "common/base common/disk common/model common/sampler common/kv kernels/simd kernels/quant kernels/norm_rope kernels/dispatch "
-                    "kernels/backend",
-    # scheduling: pure, so that the simulator runs the same code
-    "common/sched": "common/base",
-    "common/plan": "common/base common/model common/kv common/sched kernels/quant kernels/attention",
-    "common/sim": "common/base common/sched common/plan",
-    "common/capacity": "common/base",
-    # the mesh
-    "common/wire": "proto common/base",
-    "common/messages": "proto common/base common/wire common/sampler common/kv common/model common/sched",
-    "common/rpc": "proto common/base common/wire",
-    "common/member": "proto common/base common/rpc common/messages",
-    "common/handover": "proto common/base common/wire common/messages common/rpc",
-    "common/apikey": "",
-    "common/batch": "common/base common/json",
-    "common/grammar": "common/base common/json",
-    # programs: none includes another
-    "common/answer": "common/base common/json common/grammar",
-    "services/gateway": "proto common/answer common/apikey common/base common/json common/batch common/grammar common/otlp common/trace common/service common/kv common/jinja common/model common/tokenizer common/vocabulary "
-                        "common/wire common/messages common/rpc",
-    "services/scheduler": "proto common/base common/otlp common/trace common/service common/kv common/sched common/plan common/wire common/messages "
-                          "common/rpc common/member",
-    "services/kv-worker": "proto common/base common/otlp common/trace common/service common/kv common/wire common/messages common/rpc "
-                          "common/member common/handover kernels/simd kernels/dispatch",
-    "services/s-part": "proto common/base common/otlp common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/grammar common/sampler common/kv common/sched common/plan "
-                       "common/wire common/messages common/rpc common/member common/handover kernels/simd kernels/dispatch "
-                       "kernels/backend",
-    "services/fastdecode": "proto common/apikey common/base common/json common/batch common/otlp common/trace common/service common/disk common/model common/tokenizer common/vocabulary common/sampler common/kv "
-                           "common/sched common/plan common/sim common/capacity common/rpc kernels/simd kernels/quant kernels/dispatch kernels/backend",
-}
-
-# Beginning of an <included> name -> where it may be.
+# Beginning of an <included> name -> the library in the Makefile's table; None: of the toolkit of CUDA, which kernels/cuda alone uses.
 LIBRARIES = {
-    "nng/": "common/rpc",
-    "protobuf-c/": "common/rpc common/wire common/messages",
-    "microhttpd": "services/gateway",
-    "cblas": "kernels/backend",
-    "openblas": "kernels/backend",
-    "cuda": "kernels/cuda",
-    "cublas": "kernels/cuda",
-    "pcre2": "common/tokenizer",
-    "utf8proc": "common/jinja common/tokenizer services/fastdecode",
-    "jansson": "common/answer common/batch common/grammar common/jinja common/json common/model services/gateway services/fastdecode",
-    "curl/": "common/otlp services/fastdecode",
-    "coin/": "common/plan",
-    "sqlite3": "services/gateway",
-    "liburing": "common/disk",
-    "seccomp": "common/service",
-    "sodium": "common/apikey common/rpc services/fastdecode services/gateway services/scheduler",
-    "openssl/": "common/rpc services/fastdecode",
-    "gnutls": "services/gateway",
+    "nng/": "nng", "protobuf-c/": "protobuf-c", "microhttpd": "microhttpd", "gnutls": "gnutls", "jansson": "jansson",
+    "sqlite3": "sqlite3", "curl/": "curl", "pcre2": "pcre2-8", "utf8proc": "utf8proc", "sodium": "sodium", "openssl/": "ssl",
+    "liburing": "uring", "seccomp": "seccomp", "coin/": "Clp", "cblas": "openblas", "openblas": "openblas",
+    "cuda": None, "cublas": None,
 }
-
-# --- exceptions ------------------------------------------------------------------------------------------------------------
-
-# "FROM TO" of directories
-ROOM_EXCEPTIONS = """
-""".split("\n")[1:-1]
-
-# "UNIT UNIT ..." of a circle, each without its extension, or patterns of them
-CIRCLE_EXCEPTIONS = """
-""".split("\n")[1:-1]
 
 # A file that compiles only where CUDA is -> the object that defines the same functions for the tests.
 STAND_INS = {"kernels/cuda/gemm.c": "emulated/tests/cuda/gemm_emulated.c.o"}
 
 PRIVATE = re.compile(r"[/_](internal|state)\.h$")
+ROW = re.compile(r"^\$\(eval \$\(call room,([^,]*),([^,]*),([^,)]*)\)\)", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.M)
+
+
+def table():
+    """Room -> (rooms it may use, libraries it may use), in the Makefile's order."""
+    with open("Makefile", encoding="utf-8") as file:
+        text = file.read().replace("\\\n", " ")
+    return {room: (uses.split(), libraries.split()) for room, uses, libraries in ROW.findall(text)}
 
 
 def run(*command):
@@ -121,13 +51,14 @@ def run(*command):
 
 class Graph:
     def __init__(self, build):
-        self.build, self.bad = build, []
+        self.build, self.bad, self.table = build, [], table()
         self.files = [path for path in run("git", "ls-files", "common", "kernels", "services").split()
                       if path.endswith((".c", ".h", ".cu", ".cuh")) and os.path.exists(path)]
         self.with_code = {os.path.splitext(path)[0] for path in self.files if path.endswith((".c", ".cu"))}
         self.units = collections.defaultdict(set)     # unit -> units
         self.headers = collections.defaultdict(set)   # header -> headers
         self.rooms = collections.defaultdict(dict)    # directory -> {directory: why}
+        self.libraries = collections.defaultdict(set)  # directory -> libraries
 
     def depend(self, path, other, why):
         unit, target = os.path.splitext(path)[0], os.path.splitext(other)[0]
@@ -164,9 +95,12 @@ class Graph:
             self.depend(path, name, f"includes {name}")
 
     def include_library(self, path, name):
-        for library, rooms in LIBRARIES.items():
-            if name.startswith(library) and os.path.dirname(path) not in rooms.split():
-                self.bad.append(f"{path} includes <{name}>: only {rooms} may")
+        room = os.path.dirname(path)
+        for beginning, library in LIBRARIES.items():
+            if name.startswith(beginning):
+                self.libraries[room].add(library)
+                if (library not in self.table.get(room, ((), ()))[1]) if library else room != "kernels/cuda":
+                    self.bad.append(f"{path} includes <{name}>: the table of rooms does not give {room} that library")
 
     def objects(self):
         """Object -> its file. What has none cannot be checked: a directory without any is an error."""
@@ -206,41 +140,48 @@ class Graph:
 
     def check_rooms(self):
         above = set()
-        for room, allowed in ROOMS.items():
-            for other in set(allowed.split()) - above:
-                self.bad.append(f"ROOMS: {room} may not name {other}, which is not above it")
+        for room, (allowed, libraries) in self.table.items():
+            used = self.rooms.get(room, {})
+            self.bad += [f"Makefile: {room} may not name {other}, which is not above it" for other in allowed if other not in above]
+            self.bad += [f"Makefile: {room} does not use {other}" for other in allowed if other not in used]
+            self.bad += [f"Makefile: {room} does not use the library {library}"
+                         for library in libraries if library not in self.libraries[room] | {"crypto"} and room != "proto"]
+            self.bad += [f"{room} may not depend on {other}: {why}" for other, why in sorted(used.items()) if other not in allowed]
             above.add(room)
-        unused = set(ROOM_EXCEPTIONS)
-        for room, others in sorted(self.rooms.items()):
-            if room not in ROOMS:
-                self.bad.append(f"ROOMS has no line for {room}")
-                continue
-            for other, why in sorted(others.items()):
-                if other in ROOMS[room].split():
-                    continue
-                if f"{room} {other}" in unused:
-                    unused.remove(f"{room} {other}")
-                else:
-                    self.bad.append(f"{room} may not depend on {other}: {why}")
-        for entry in sorted(unused):
-            self.bad.append(f"ROOM_EXCEPTIONS: '{entry}' is mended, remove the line")
+        for room in sorted({os.path.dirname(path) for path in self.files} - set(self.table)):
+            self.bad.append(f"the Makefile's table has no row for {room}")
 
     def check_circles(self):
-        unused = set(CIRCLE_EXCEPTIONS)
         for circle in circles(self.units):
-            covering = [entry for entry in CIRCLE_EXCEPTIONS if all(matches(unit, entry) for unit in circle)]
-            unused -= set(covering)
-            if not covering:
-                self.bad.append("a circle of files: " + " ".join(circle))
-                self.bad += [f"    {unit} -> {other}" for unit in circle for other in sorted(self.units[unit]) if other in circle]
-        for entry in sorted(unused):
-            self.bad.append(f"CIRCLE_EXCEPTIONS: '{entry}' is mended, remove the line")
+            self.bad.append("a circle of files: " + " ".join(circle))
+            self.bad += [f"    {unit} -> {other}" for unit in circle for other in sorted(self.units[unit]) if other in circle]
         for circle in circles(self.headers):
             self.bad.append("headers that include each other: " + " ".join(circle))
 
-
-def matches(unit, entry):
-    return any(fnmatch.fnmatch(unit, pattern) for pattern in entry.split())
+    def check_pointers(self):
+        """Function pointers of structs, by name, with what is assigned to them anywhere, tests included."""
+        pointers, targets, homes, texts, seen = {}, collections.defaultdict(set), {}, {}, collections.defaultdict(set)
+        for path in run("git", "ls-files", "common", "kernels", "services", "tests").split():
+            if path.endswith((".c", ".h", ".cu", ".cuh")) and os.path.exists(path):
+                with open(path, encoding="utf-8") as file:
+                    texts[path] = re.sub(r"//[^\n]*", "", file.read())
+        for path, text in texts.items():
+            for own, _ in INCLUDE.findall(text):
+                seen[own].add(os.path.dirname(path))
+            for name in re.findall(r"^(?:static )?(?:[a-z_]\w*[ *]+)+(\w+)\([^;{}]*\)\s*\{", text, re.M):
+                homes.setdefault(name, set()).add(path)
+            if not path.startswith("tests/"):
+                for found in re.finditer(r"^    .*?(?:\(\*(\w+)\)\(|\b\w+_fn \*(\w+);)", text, re.M):
+                    pointers.setdefault(found[1] or found[2], set()).add(path)
+        for path, text in texts.items():
+            for name, target in re.findall(r"(?:\.|->)(\w+) = &?(\w+)\s*[,;}]", text):
+                if name in pointers and target in homes:
+                    targets[name].add((path if path in homes[target] else min(homes[target]), target))
+        for name, places in sorted(pointers.items()):
+            place, (home, target) = min(places), min(targets[name], default=("", ""))
+            if len(places) == len(targets[name]) == 1 and place.endswith(".h") and seen[place] == {os.path.dirname(home)}:
+                if os.path.splitext(place)[0] != os.path.splitext(home)[0]:
+                    self.bad.append(f"{place}: the function pointer `{name}` has one target, {target}() of {home}")
 
 
 def circles(graph):
@@ -272,12 +213,37 @@ def circles(graph):
     return sorted(found)
 
 
+def figures(graph):
+    def count(path):
+        with open(path, encoding="utf-8") as file:
+            return sum(1 for _ in file)
+
+    sizes = {path: count(path) for path in graph.files}
+    order = list(graph.table)
+    arrows = [(room, other) for room, others in graph.rooms.items() for other in others]
+    up = [arrow for arrow in arrows if set(arrow) <= set(order) and order.index(arrow[1]) > order.index(arrow[0])]
+    tests = [path for path in run("git", "ls-files", "tests").split()
+             if path.endswith((".c", ".h", ".cpp", ".py", ".sh")) and os.path.exists(path)]
+    headers = [path for path in sizes if path.endswith((".h", ".cuh"))]
+    product = [path for path in run("git", "ls-files", "common", "kernels", "services", "proto").split() if os.path.exists(path)]
+    print(f"product: {len(sizes)} files of C and CUDA C, {len(product)} in all, {sum(sizes.values()):,} lines of C and CUDA C")
+    print(f"tests: {len(tests)} files, {sum(map(count, tests)):,} lines")
+    print(f"headers: {len(headers)}, {sum(sizes[path] < 40 for path in headers)} of under 40 lines")
+    print(f"rooms: {len(order)}; arrows: {len(arrows)}, {len(up)} upward; circles of files: {len(circles(graph.units))}")
+    largest = collections.Counter(os.path.dirname(path) for path in sizes).most_common(8)
+    print("largest rooms: " + ", ".join(f"{room} {files}" for room, files in largest))
+
+
 def main():
     graph = Graph(sys.argv[1] if len(sys.argv) > 1 else "build")
     graph.read_includes()
     graph.read_calls()
+    if "figures" in sys.argv[2:]:
+        figures(graph)
+        return 0
     graph.check_rooms()
     graph.check_circles()
+    graph.check_pointers()
     print(*graph.bad, sep="\n", end="\n" if graph.bad else "")
     return 1 if graph.bad else 0
 

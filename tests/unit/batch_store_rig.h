@@ -17,7 +17,7 @@
 #include "common/base/clock.h"
 #include "common/base/expiry.h"
 #include "common/base/log.h"
-#include "services/gateway/batch_store.h"
+#include "services/gateway/batch/store.h"
 
 enum { MAX_FILES = 20 };
 

@@ -2,7 +2,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "services/gateway/batch_job.h"
+#include "services/gateway/batch/job.h"
 #include "tests/unit/batch_store_rig.h"
 
 #define LINE(id, url) "{\"custom_id\":\"" id "\",\"method\":\"POST\",\"url\":\"" url "\",\"body\":{\"prompt\":\"" id "\"}}\n"

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "services/gateway/batch_job.h"
+#include "services/gateway/batch/job.h"
 #include "tests/unit/batch_store_rig.h"
 
 // Stands before libc's. Notes what is synced, and fails for folders when told to.

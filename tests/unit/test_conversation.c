@@ -11,7 +11,7 @@
 #include <jansson.h>
 
 #include "common/base/checked.h"
-#include "services/gateway/conversation.h"
+#include "services/gateway/text/conversation.h"
 
 static struct conversation_form form_of(const char *source)
 {

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/gateway/dialects.h"
-#include "services/gateway/response_store.h"
+#include "services/gateway/api/dialects/dialects.h"
+#include "services/gateway/api/dialects/response_store.h"
 #include "tests/unit/dialect_ask.h"
 
 static const struct dialect_piece pieces[] = {

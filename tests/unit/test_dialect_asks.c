@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/gateway/dialects.h"
+#include "services/gateway/api/dialects/dialects.h"
 #include "tests/unit/dialect_ask.h"
 
 // Translates the body; the chat must be as the text says.

@@ -11,7 +11,7 @@
 
 #include "common/base/checked.h"
 #include "common/grammar/grammar.h"
-#include "services/gateway/grammars.h"
+#include "services/gateway/text/grammars.h"
 
 static struct grammars *grammars;
 

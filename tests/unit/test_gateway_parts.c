@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
-#include "services/gateway/addresses.h"
-#include "services/gateway/keys.h"
-#include "services/gateway/work_pool.h"
+#include "services/gateway/http/addresses.h"
+#include "services/gateway/http/keys.h"
+#include "services/gateway/http/work_pool.h"
 
 // --- keys ------------------------------------------------------------------------------------------------------------
 static struct keys *keys_of(const char *text)

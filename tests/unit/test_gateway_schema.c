@@ -12,7 +12,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/text.h"
-#include "services/gateway/schema.h"
+#include "services/gateway/api/schema/schema.h"
 
 enum { VOCAB = 1000 };
 static struct api_model model;

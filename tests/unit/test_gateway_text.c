@@ -11,10 +11,10 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/gateway/metrics.h"
-#include "services/gateway/respond.h"
-#include "services/gateway/stop_match.h"
-#include "services/gateway/text.h"
+#include "services/gateway/mesh/metrics.h"
+#include "services/gateway/api/dialects/respond.h"
+#include "services/gateway/api/schema/stop_match.h"
+#include "services/gateway/http/json_write.h"
 
 static void expect_text(struct text *text, const char *wanted)
 {

@@ -13,7 +13,7 @@
 #include "common/apikey/apikey.h"
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "services/gateway/keys.h"
+#include "services/gateway/http/keys.h"
 
 static char path[] = "/tmp/fd-keys-XXXXXX";
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/gateway/multipart.h"
+#include "services/gateway/batch/multipart.h"
 
 #define TYPE "multipart/form-data; boundary=abc"
 #define PART(name) "Content-Disposition: form-data; name=\"" name "\"\r\n\r\n"

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "services/gateway/mesh_view.h"
-#include "services/gateway/pages.h"
+#include "services/gateway/mesh/view.h"
+#include "services/gateway/serve/pages.h"
 
 static void test_etags(void **state)
 {

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/fastdecode/prompt_words.h"
-#include "services/fastdecode/stream_events.h"
+#include "services/fastdecode/load/prompt_words.h"
+#include "services/fastdecode/load/stream_events.h"
 
 enum { SEEN_MAX = 16 };
 

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
-#include "services/fastdecode/supervise.h"
+#include "services/fastdecode/up/supervise.h"
 
 static char folder[64], run[96];
 

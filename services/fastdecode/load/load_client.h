@@ -1,0 +1,70 @@
+// load_client.h: thousands of streamed completions at a time on one thread, each token's time noted as it arrives.
+//
+//     load_client_start() ─▶ libcurl's multi interface ◀─▶ sockets, watched by one epoll
+//                                     │
+//        token(), ended() ◀── load_client_run()
+//
+// What a wait costs does not depend on how many streams are open, only on how many have something to say.
+// An answer is never asked for again: whoever measures wants to know that it was refused.
+#ifndef FD_FASTDECODE_LOAD_LOAD_CLIENT_H
+#define FD_FASTDECODE_LOAD_LOAD_CLIENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+struct load_client;
+
+struct load_stream {
+    uint32_t index;                     // as given
+    uint64_t due_us, first_us, last_us; // clock_now_us() at which it was to begin; of the first and last piece of text, 0: none
+    uint32_t event_count;               // pieces of text
+    // once it has ended
+    int status;                            // of HTTP; 0: no answer
+    bool ok;                               // it was answered to its end
+    uint32_t prompt_tokens, answer_tokens; // as the server counts them; 0: it has not said
+    const char *error;                     // "": none
+};
+
+struct load_callbacks {
+    // A piece of text. gap_us: since the one before; 0 at the first.
+    void (*token)(void *arg, const struct load_stream *stream, uint64_t gap_us);
+    // Valid for the call. Not called for streams that are cancelled.
+    void (*ended)(void *arg, const struct load_stream *stream);
+    void *arg;
+};
+
+struct load_client_config {
+    const char *url; // "http://host:port", with or without "/v1"
+    const char *api_key;
+    const char *model; // NULL: none is named
+    bool ignore_eos;   // ask the server to go on to max_tokens
+    bool usage;        // ask the server for its counts
+    uint32_t streams_max;
+    double timeout_s; // of a stream
+};
+
+// config's strings are borrowed; they, ignore_eos and usage may change between streams. The caller closes *out.
+enum status load_client_open(const struct load_client_config *config, struct load_client **out, struct error *error) MUST_CHECK;
+// Streams in flight are dropped. NULL is allowed.
+void load_client_close(struct load_client *client);
+
+// Who is told from now on.
+void load_client_listen(struct load_client *client, const struct load_callbacks *callbacks);
+// Changes what is asked for.
+void load_client_set(struct load_client *client, const char *model, bool ignore_eos, bool usage);
+// Begins a stream. prompt: words that need no escapes. RESOURCE_EXHAUSTED: streams_max are open, or no memory.
+enum status load_client_start(struct load_client *client, uint32_t index, uint64_t due_us, const char *prompt, size_t prompt_bytes,
+                              uint32_t answer_tokens, struct error *error) MUST_CHECK;
+uint32_t load_client_open_count(const struct load_client *client);
+// Goes on until until_us, or a signal.
+void load_client_run(struct load_client *client, uint64_t until_us);
+// Closes the connections of all open streams, which cancels them at the server.
+void load_client_cancel(struct load_client *client);
+
+// Fetches a path of the server, such as "/v1/models". *status 0: no answer, *error says why. *body is terminated and freed by the caller.
+enum status load_client_get(const struct load_client_config *config, const char *path, long *status, char **body,
+                            struct error *error) MUST_CHECK;
+
+#endif

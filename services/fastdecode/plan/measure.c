@@ -1,0 +1,302 @@
+// measure.c: see measure.h. Memory, products and attention are measured by the backend's own kernels; the link by calls of
+// common/rpc between two threads over ipc, as the services of one host have it.
+#include "services/fastdecode/plan/measure.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "attend.pb-c.h"
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/median.h"
+#include "common/base/memory.h"
+#include "common/plan/hardware.h"
+#include "common/rpc/rpc.h"
+#include "kernels/backend/cpu_measure.h"
+#include "kernels/dispatch/kernels.h"
+#include "services/fastdecode/plan/measure_model.h"
+#include "services/fastdecode/plan/measure_nodes.h"
+
+enum { SMALL_BYTES = 64, LARGE_BYTES = 4 << 20, SMALL_CALLS = 301, LARGE_CALLS = 15, CONNECT_MS = 10000, GPU_US = 1000000 };
+#define GPU_RESERVE (256ull << 20) // the CUDA backend leaves this to the driver
+
+// --- the link ---------------------------------------------------------------------------------------------------------
+
+struct echo {
+    pthread_t thread;
+    const char *listen;
+    char address[256];
+    enum status status;
+    struct error error;
+    atomic_bool ready, stop;
+};
+
+// Replies with as many bytes as came.
+static void echo_call(struct rpc_call *call, void *user)
+{
+    size_t length;
+    unsigned char *out;
+    (void)user;
+    (void)rpc_message_payload(rpc_call_message(call), &length);
+    struct rpc_buffer *buffer = rpc_reply_buffer(call, length, &out);
+    memset(out, 1, length);
+    rpc_call_reply_buffer(call, buffer);
+}
+
+static void *echo_main(void *arg)
+{
+    struct echo *echo = arg;
+    const struct rpc_method method = {&fastdecode__kv_worker__descriptor, "Attend", echo_call, NULL};
+    const struct rpc_server_config config = {
+        .addresses = &echo->listen, .address_count = 1, .hello = {.service = "measure"}, .methods = &method, .method_count = 1};
+    struct rpc_server *server = NULL;
+    struct rpc_loop *loop;
+
+    echo->status = rpc_loop_open(&loop);
+    if (!echo->status) {
+        echo->status = rpc_server_open(loop, &config, &server, &echo->error);
+        if (!echo->status)
+            snprintf(echo->address, sizeof echo->address, "%s", rpc_server_address(server, 0));
+        atomic_store_explicit(&echo->ready, true, memory_order_release); // publishes status and address
+        while (!echo->status && !atomic_load_explicit(&echo->stop, memory_order_relaxed))
+            rpc_loop_run(loop, 10000, 0);
+        rpc_server_close(server);
+        rpc_loop_close(loop);
+    }
+    atomic_store_explicit(&echo->ready, true, memory_order_release);
+    return NULL;
+}
+
+struct answers {
+    uint32_t count;
+    enum status status;
+};
+
+static void on_end(void *user, enum status status, const char *error)
+{
+    struct answers *answers = user;
+    (void)error;
+    answers->count++;
+    if (status)
+        answers->status = status;
+}
+
+static void on_message(void *user, struct rpc_message *message) { (void)user, (void)message; }
+
+// Returns the median time of some calls with `bytes` each way.
+static enum status median_call_us(struct rpc_loop *loop, struct rpc_channel *channel, size_t bytes, uint32_t calls, double *out)
+{
+    static const struct rpc_callbacks callbacks = {.on_message = on_message, .on_end = on_end};
+    const uint32_t method = rpc_method_id(&fastdecode__kv_worker__descriptor, "Attend");
+    struct answers answers = {0};
+    double us[SMALL_CALLS];
+
+    for (uint32_t i = 0; i < calls; i++) {
+        unsigned char *payload;
+        uint64_t began_ns = clock_now_ns();
+        struct rpc_buffer *buffer = rpc_request_buffer(channel, method, 0, bytes, &payload);
+        memset(payload, 1, bytes);
+        enum status status = rpc_call_start_buffer(channel, buffer, &callbacks, &answers, NULL);
+        while (!status && answers.count == i)
+            rpc_loop_run(loop, 1000000, 0);
+        if (status || answers.status)
+            return status ? status : answers.status;
+        us[i] = (double)(clock_now_ns() - began_ns) * 1e-3;
+    }
+    *out = median_of(us, calls);
+    return STATUS_OK;
+}
+
+static enum status measure_calls(struct echo *echo, struct hardware *out, struct error *error)
+{
+    const struct rpc_channel_config config = {.address = echo->address, .hello = {.service = "measure"}};
+    uint64_t until_us = clock_now_us() + CONNECT_MS * 1000;
+    struct rpc_channel *channel = NULL;
+    struct rpc_loop *loop;
+    double large_us;
+    enum status status = rpc_loop_open(&loop);
+
+    if (status)
+        return error_set(error, status, "no loop to measure the link with");
+    status = rpc_channel_open(loop, &config, &channel, error);
+    while (!status && !rpc_channel_is_up(channel) && clock_now_us() < until_us)
+        rpc_loop_run(loop, 10000, 0);
+    if (!status && ((status = median_call_us(loop, channel, SMALL_BYTES, SMALL_CALLS, &out->link_round_trip_us)) ||
+                    (status = median_call_us(loop, channel, LARGE_BYTES, LARGE_CALLS, &large_us))))
+        error_set(error, status, "the link to %s: %s", echo->address, status_name(status));
+    if (!status)
+        out->link_gb_per_second = 2.0 * LARGE_BYTES / MAX(large_us - out->link_round_trip_us, large_us / 2) * 1e6 / 1e9;
+    rpc_channel_close(channel);
+    rpc_loop_close(loop);
+    return status;
+}
+
+static enum status measure_link(struct hardware *out, struct error *error)
+{
+    char listen[64];
+    struct echo echo = {.listen = listen};
+    enum status status;
+
+    snprintf(listen, sizeof listen, "ipc:///tmp/fd-measure-%d.sock", (int)getpid());
+    if (pthread_create(&echo.thread, NULL, echo_main, &echo))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no thread to measure the link with");
+    while (!atomic_load_explicit(&echo.ready, memory_order_acquire))
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    if (echo.status)
+        status = error_set(error, echo.status, "cannot listen on %s: %s", listen, echo.error.text);
+    else
+        status = measure_calls(&echo, out, error);
+    atomic_store_explicit(&echo.stop, true, memory_order_relaxed);
+    pthread_join(echo.thread, NULL);
+    unlink(listen + strlen("ipc://"));
+    return status;
+}
+
+// --- the description --------------------------------------------------------------------------------------------------
+
+static void cpu_name(char *out, size_t out_bytes)
+{
+    char line[256];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+
+    snprintf(out, out_bytes, "CPU");
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, "model name", 10) && strchr(line, ':')) {
+            line[strcspn(line, "#\n")] = '\0';
+            snprintf(out, out_bytes, "%s", strchr(line, ':') + 2);
+            break;
+        }
+    if (file)
+        fclose(file);
+}
+
+static enum status write_file(const struct hardware *hardware, const char *comment, const char *path, struct error *error)
+{
+    FILE *file = path ? fopen(path, "w") : stdout;
+    bool failed;
+
+    if (!file)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: %s", path, strerror(errno));
+    hardware_write(file, hardware, comment);
+    failed = ferror(file) != 0;
+    failed = (path ? fclose(file) : fflush(file)) != 0 || failed;
+    return failed ? error_set(error, STATUS_DATA_LOSS, "%s: %s", path ? path : "standard output", strerror(errno)) : STATUS_OK;
+}
+
+static void write_comment(char *out, size_t bytes, bool gpu)
+{
+    const time_t now = time(NULL);
+    int length = snprintf(out, bytes, "Written by fastdecode plan --measure, ");
+
+    strftime(
+        out + length, bytes - (size_t)length,
+        gpu ? "%Y-%m-%d: a kernel that only reads, cuBLASLt's products of one row and of\n"
+              "many, the upper quarter of at most 31 passes. memory: what was free, without the 256 MiB that are left to the driver.\n"
+              "As an S-part; the link is a call between two threads of this host (ipc). --device cpu describes the host, for workers."
+            : "%Y-%m-%d: kernels of this build, the upper quarter of 31 passes. memory: nine\n"
+              "tenths of what was free. The link is a call between two threads of this host (ipc). Where S-part and workers share\n"
+              "this machine, measure with --threads of each.",
+        gmtime(&now));
+}
+
+static enum status measure_cpu(struct thread_pool *pool, struct hardware *out, char *name, size_t name_bytes, struct error *error)
+{
+    struct cpu_rates rates = {0};
+    char cpu[128];
+    uint32_t threads = thread_pool_threads(pool);
+    enum status status = cpu_measure(pool, &rates, error);
+
+    cpu_name(cpu, sizeof cpu);
+    snprintf(name, name_bytes, "%s, %u thread%s", cpu, threads, threads > 1 ? "s" : "");
+    *out = (struct hardware){
+        .memory_bytes = memory_available_bytes() / 10 * 9,
+        .memory_gb_per_second = rates.read_bytes * 1e-9,
+        .f32_tflops = rates.f32_operations * 1e-12,
+        .int8_tops = rates.int8_operations * 1e-12,
+        .weights_share = hardware_share(rates.weight_bytes, rates.read_bytes),
+        .attention_share = hardware_share(rates.kv_bytes, rates.read_bytes),
+        .layer_us = 6 * rates.phase_us, // phases of a layer: two norms, QKV, attention's output, gate and up, down
+    };
+    return status;
+}
+
+// Without a model nothing is known of attention: it gets the rate of reading.
+static enum status measure_gpu(const struct device_choice *device, struct hardware *out, char *name, size_t name_bytes,
+                               struct error *error)
+{
+    struct device_rates rates;
+    enum status status = device->library->measure(device->index, GPU_US, &rates, error);
+
+    if (status)
+        return status;
+    snprintf(name, name_bytes, "%s", rates.name);
+    *out = (struct hardware){
+        .memory_bytes = rates.memory_bytes > GPU_RESERVE ? rates.memory_bytes - GPU_RESERVE : 0,
+        .memory_gb_per_second = rates.read_bytes * 1e-9,
+        .f16_tflops = rates.f16_operations * 1e-12,
+        .weights_share = hardware_share(rates.weight_bytes, rates.read_bytes),
+        .attention_share = 1,
+    };
+    fprintf(stderr, "fastdecode plan: measured %s\n", device->line);
+    return STATUS_OK;
+}
+
+// Has memory lie on all NUMA nodes, as an s-part has its weights, and measures them one by one. On one node nothing changes.
+static enum status enter_nodes(uint32_t threads, struct hardware_nodes *out, struct error *error)
+{
+    struct numa_topology topology;
+    struct numa_binding binding;
+
+    numa_read_own(&topology);
+    enum status status = measure_nodes(&topology, threads, out, error);
+    numa_binding_interleave(&topology, 2, &binding);
+    numa_enter(&binding);
+    return status;
+}
+
+enum status measure_machine(const struct measure_request *request, struct error *error)
+{
+    struct hardware hardware = {0};
+    struct hardware_model model = {0};
+    struct hardware_nodes nodes = {0};
+    struct device_choice device;
+    struct thread_pool *pool;
+    char name[192] = "", comment[512];
+    enum status status = kernels_init(NULL, error);
+
+    if (status || (status = device_choose(request->device, &device, error)))
+        return status;
+    log_init("fastdecode", LOG_ERROR, false); // the loops' own lines are of no interest here
+    if (!device.library && (status = enter_nodes(request->threads, &nodes, error)))
+        return status;
+    uint32_t threads = request->threads ? request->threads : cpu_count_usable();
+    if (thread_pool_open(threads, &pool))
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no %u threads", threads);
+    status = device.library ? measure_gpu(&device, &hardware, name, sizeof name, error)
+                            : measure_cpu(pool, &hardware, name, sizeof name, error);
+    if (!status && request->model_path)
+        status = measure_model(request->model_path, &device, pool, &model, error);
+    thread_pool_close(pool);
+    hardware.name = name;
+    hardware.model = model;
+    hardware.nodes = nodes;
+    hardware.products_share = 1;
+    if (!status)
+        status = measure_link(&hardware, error);
+    if (status)
+        return status;
+    hardware.step_us = hardware.link_round_trip_us; // a step is one call
+    write_comment(comment, sizeof comment, device.library != NULL);
+    if (nodes.count)
+        snprintf(
+            comment + strlen(comment), sizeof comment - strlen(comment),
+            "\nnuma_gb_per_second: a row for the CPUs of each NUMA node, a column for the memory that they read. The other rates are of\n"
+            "all CPUs, with memory of all nodes in turn.");
+    return write_file(&hardware, comment, request->path, error);
+}

@@ -1,0 +1,413 @@
+// plan.c: `fastdecode plan`: what hardware a load needs, and what to expect of it; common/plan has the arithmetic.
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/options.h"
+#include "common/kv/kv_partials.h"
+#include "common/model/compute.h"
+#include "common/plan/extents.h"
+#include "services/fastdecode/plan/commands.h"
+#include "services/fastdecode/plan/described.h"
+#include "services/fastdecode/plan/measure.h"
+#include "services/fastdecode/plan/plan_offload.h"
+
+#define GIB (1024.0 * 1024.0 * 1024.0)
+
+enum { SWEEP_MAX = 24, NAME_BYTES = 256 };
+
+struct plan_settings {
+    struct described described;
+    const char *workers, *s_parts, *device;
+    struct plan_request request;
+    struct plan_offload offload;
+    uint32_t threads;
+    bool json, sweep, measure;
+};
+
+// --- what it prints ---------------------------------------------------------------------------------------------------
+
+static void print_json(json_t *object)
+{
+    json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    printf("\n");
+    json_decref(object);
+}
+
+static bool is_mix(const struct plan_settings *s) { return s->described.s_part_count > 1 || s->described.worker_count > 1; }
+
+static json_t *describe(const struct plan_settings *s)
+{
+    json_t *object = json_object();
+
+    json_object_set_new(object, "model", json_string(s->described.shape.name));
+    if (!is_mix(s)) {
+        json_object_set_new(object, "gpu", json_string(s->described.s_parts[0].name));
+        json_object_set_new(object, "worker", json_string(s->described.workers[0].name));
+        json_object_set_new(object, "worker_nodes", json_integer(s->described.worker_nodes[0]));
+    }
+    json_object_set_new(object, "link", json_string(s->described.link_hardware.name));
+    json_object_set_new(object, "kv_type", json_string(s->described.kv_type_name));
+    json_object_set_new(object, "prompt_tokens", json_integer(s->request.prompt_tokens));
+    json_object_set_new(object, "generated_tokens", json_integer(s->request.generated_tokens));
+    return object;
+}
+
+static void set_integer(json_t *object, const char *name, double value)
+{
+    json_object_set_new(object, name, json_integer((json_int_t)ceil(value)));
+}
+
+static void set_price(json_t *object, const char *name, double value)
+{
+    json_object_set_new(object, name, value != 0 ? json_real(value) : json_null());
+}
+
+static void add_stages(json_t *object, const struct plan *plan)
+{
+    json_t *stages = json_array();
+
+    for (uint32_t i = 0; i < plan->stages; i++) {
+        const struct plan_stage *stage = &plan->stage[i];
+        json_array_append_new(stages, json_pack("{s:i,s:i,s:f,s:I}", "first_layer", (int)stage->layers.first, "end_layer",
+                                                (int)stage->layers.end, "turn_us", stage->turn_us, "bytes",
+                                                (json_int_t)ceil(stage->bytes)));
+    }
+    json_object_set_new(object, "stages", stages);
+    json_object_set_new(object, "hop_us", json_real(plan->hop_us));
+}
+
+static void add_plan(json_t *object, const struct plan *plan)
+{
+    set_integer(object, "batch", plan->batch);
+    set_integer(object, "mini_batches", plan->mini_batches);
+    set_integer(object, "workers", plan->workers);
+    set_integer(object, "s_parts", plan->stages);
+    if (plan->stages > 1)
+        add_stages(object, plan);
+    json_object_set_new(object, "bound_by", json_string(plan_bound_name(plan->bound_by)));
+    json_object_set_new(object, "tokens_per_second", json_real(plan->tokens_per_second));
+    json_object_set_new(object, "step_ms", json_real(plan->step_ms));
+    json_object_set_new(object, "s_part_layer_us", json_real(plan->s_part_layer_us));
+    json_object_set_new(object, "r_part_layer_us", json_real(plan->r_part_layer_us));
+    json_object_set_new(object, "link_layer_us", json_real(plan->link_layer_us));
+    json_object_set_new(object, "pool_layer_us", json_real(plan->pool_layer_us));
+    json_object_set_new(object, "head_us", json_real(plan->head_us));
+    json_object_set_new(object, "s_part_busy", json_real(plan->s_part_busy));
+    json_object_set_new(object, "r_part_busy", json_real(plan->r_part_busy));
+    json_object_set_new(object, "network_gbit_per_second", json_real(plan->network_gbit_per_second));
+    set_integer(object, "kv_tokens", plan->kv_tokens);
+    set_integer(object, "kv_bytes_per_worker", plan->kv_bytes_per_worker);
+    set_integer(object, "s_part_bytes", plan->s_part_bytes);
+    set_integer(object, "pool_sequences", plan->pool_sequences);
+    json_object_set_new(object, "hybrid_gain_bound",
+                        plan->hybrid_gain_bound != 0 ? json_real(plan->hybrid_gain_bound) : json_null());
+    set_integer(object, "hybrid_pool_bytes", plan->hybrid_pool_bytes);
+    set_price(object, "price_per_hour", plan->price_per_hour);
+    set_price(object, "cost_per_million_tokens", plan->cost_per_million);
+}
+
+// What a sequence costs that lies at several workers; null: there is none.
+static json_t *extents_json(const struct plan_request *r, uint32_t workers)
+{
+    struct plan_extents e;
+
+    if (!plan_extents(r, workers, &e))
+        return json_null();
+    return json_pack("{s:i,s:i,s:i,s:i,s:f,s:f}", "tokens", (int)e.tokens, "workers", (int)e.workers, "spans", (int)e.spans,
+                     "partials", (int)e.partials, "bytes_per_row_and_layer", e.layer_bytes, "bytes_per_row_and_layer_whole",
+                     e.whole_bytes);
+}
+
+static void print_extents(const struct plan_request *r, uint32_t workers)
+{
+    struct plan_extents e;
+
+    if (!plan_extents(r, workers, &e))
+        return;
+    printf("  a sequence             %10u tokens, more than a worker holds: it lies at %u, in %u spans of %u tokens\n", e.tokens,
+           e.workers, e.spans, ATTEND_SPAN);
+    printf(
+        "                                    %u times (2 + %u) floats a head come back for each row and layer: %.1f KiB there and "
+        "back, %.1f if it were whole\n",
+        e.partials, r->shape->head_dim, e.layer_bytes / 1024, e.whole_bytes / 1024);
+}
+
+static void print_head(const struct plan_settings *s)
+{
+    printf("model       %s: %u layers of %.1f M weights, KV %s: %.0f KiB a token\n", s->described.shape.name,
+           s->described.shape.layers, (double)s->described.shape.layer_values / 1e6, s->described.kv_type_name,
+           s->described.shape.layers * shape_kv_bytes(&s->described.shape, s->request.kv_type) / 1024);
+    printf("load        prompt %u, %u generated, starts every %u steps\n", s->request.prompt_tokens, s->request.generated_tokens,
+           s->request.spacing ? s->request.spacing : MAX(1u, s->request.generated_tokens / 32));
+    if (!is_mix(s))
+        printf("hardware    %s; workers: %s; link: %s\n", s->described.s_parts[0].name, s->described.workers[0].name,
+               s->described.link_hardware.name);
+    if (!is_mix(s) && s->described.worker_nodes[0] > 1)
+        printf("            a worker on each of the %u NUMA nodes of a host, which reads its own memory at %.4g GB/s\n",
+               s->described.worker_nodes[0], s->described.workers[0].memory_gb_per_second);
+}
+
+static void print_stages(const struct plan_settings *s, const struct plan *plan)
+{
+    printf("\n  stage   --layers   a mini-batch's turn       memory of %.1f GiB\n",
+           (double)s->described.s_parts[0].memory_bytes / GIB);
+    for (uint32_t i = 0; i < plan->stages; i++)
+        printf("  %5u   %4u:%-4u %14.2f ms %17.1f GiB\n", i, plan->stage[i].layers.first, plan->stage[i].layers.end,
+               plan->stage[i].turn_us / 1e3, plan->stage[i].bytes / GIB);
+    printf("  activations take %.2f ms from one to the next\n", plan->hop_us / 1e3);
+}
+
+static void print_plan(const struct plan_settings *s, const struct plan *plan)
+{
+    print_head(s);
+    printf("\n  batch                  %10u    in %u mini-batch%s\n", plan->batch, plan->mini_batches,
+           plan->mini_batches > 1 ? "es" : "");
+    printf("  workers                %10u%s\n", plan->workers, plan->workers ? "" : "    all KV in the S-part's memory");
+    if (plan->stages > 1)
+        printf("  s-parts                %10u    in a pipeline, with equal rows in all steps\n", plan->stages);
+    printf("  bound by               %10s\n", plan_bound_name(plan->bound_by));
+    printf("  tokens a second        %10.0f\n", plan->tokens_per_second);
+    printf("  step                   %10.1f ms between two tokens of a sequence\n", plan->step_ms);
+    printf("  a request              %10.1f s for its %u tokens\n", plan->step_ms * s->request.generated_tokens / 1e3,
+           s->request.generated_tokens);
+    printf("\n  a layer, one mini-batch: S-part %.0f us, R-part %.0f us, link %.0f us; head %.0f us a step\n",
+           plan->s_part_layer_us, plan->r_part_layer_us, plan->link_layer_us, plan->head_us);
+    printf("  busy: S-part %.0f %%, R-part %.0f %%; network %.1f Gbit/s at the S-part\n", 100 * plan->s_part_busy,
+           100 * plan->r_part_busy, plan->network_gbit_per_second);
+    if (plan->stages > 1)
+        print_stages(s, plan);
+    printf("\n  memory of the S-part   %10.1f GiB of %.1f\n", plan->s_part_bytes / GIB,
+           (double)s->described.s_parts[0].memory_bytes / GIB);
+    if (plan->workers)
+        printf("  KV of each worker      %10.1f GiB of %.1f\n", plan->kv_bytes_per_worker / GIB,
+               (double)s->described.workers[0].memory_bytes / GIB);
+    print_extents(&s->request, plan->workers);
+    if (plan->workers && plan->pool_sequences)
+        printf("  in its own memory      %10u of the sequences; attention there %.0f us a layer\n", plan->pool_sequences,
+               plan->pool_layer_us);
+    if (plan->hybrid_gain_bound != 0)
+        printf("  hybrid_gain_bound      %10.2f    times what %.1f GiB of KV in the S-part's memory give without workers\n",
+               plan->hybrid_gain_bound, plan->hybrid_pool_bytes / GIB);
+    if (plan->price_per_hour != 0)
+        printf("  price                  %10.2f an hour, %.3f a million tokens\n", plan->price_per_hour, plan->cost_per_million);
+    else
+        printf("  price                  %10s    (price_per_hour is not in every file)\n", "-");
+}
+
+static void print_mix(const struct plan_settings *s, const struct plan_mix *mix)
+{
+    if (s->json) {
+        json_t *object = describe(s), *meshes = json_array();
+        for (uint32_t i = 0; i < mix->part_count; i++) {
+            json_t *mesh = json_object();
+            set_integer(mesh, "count", mix->parts[i].count);
+            json_object_set_new(mesh, "gpu", json_string(mix->parts[i].s_part->name));
+            json_object_set_new(mesh, "worker", json_string(mix->parts[i].worker->name));
+            add_plan(mesh, &mix->parts[i].plan);
+            json_array_append_new(meshes, mesh);
+        }
+        json_object_set_new(object, "meshes", meshes);
+        json_object_set_new(object, "tokens_per_second", json_real(mix->tokens_per_second));
+        json_object_set_new(object, "price_per_hour", json_real(mix->price_per_hour));
+        json_object_set_new(object, "cost_per_million_tokens", json_real(mix->cost_per_million));
+        print_json(object);
+        return;
+    }
+    print_head(s);
+    printf("\nthe cheapest mix for %.0f tokens a second%s:\n\n", s->request.tokens_per_second,
+           s->request.latency_ms != 0 ? " in the time between tokens" : "");
+    for (uint32_t i = 0; i < mix->part_count; i++) {
+        const struct plan_mix_part *part = &mix->parts[i];
+        printf("  %u x  %s with %u of %s: batch %u, %.0f tokens/s, %.1f ms a step, bound by %s, %.2f an hour\n", part->count,
+               part->s_part->name, part->plan.workers, part->worker->name, part->plan.batch, part->plan.tokens_per_second,
+               part->plan.step_ms, plan_bound_name(part->plan.bound_by), part->plan.price_per_hour);
+    }
+    printf("\n  in all                 %10.0f tokens a second\n  price                  %10.2f an hour, %.3f a million tokens\n",
+           mix->tokens_per_second, mix->price_per_hour, mix->cost_per_million);
+}
+
+static void print_sweep(const struct plan_settings *s)
+{
+    struct plan_need needs[SWEEP_MAX];
+    uint32_t count = plan_sweep(&s->request, needs, SWEEP_MAX);
+
+    if (s->json) {
+        json_t *object = describe(s), *rows = json_array();
+        for (uint32_t i = 0; i < count; i++) {
+            json_t *row = json_object();
+            set_integer(row, "batch", needs[i].batch);
+            json_object_set_new(row, "tokens_per_second", json_real(needs[i].tokens_per_second));
+            json_object_set_new(row, "worker_gb_per_second", json_real(needs[i].worker_gb_per_second));
+            json_object_set_new(row, "network_gbit_per_second", json_real(needs[i].network_gbit_per_second));
+            set_integer(row, "kv_bytes", needs[i].kv_bytes);
+            json_object_set_new(row, "knee", json_boolean(needs[i].knee));
+            json_array_append_new(rows, row);
+            if (needs[i].knee)
+                set_integer(object, "knee", needs[i].batch);
+        }
+        json_object_set_new(object, "sweep", rows);
+        print_json(object);
+        return;
+    }
+    print_head(s);
+    printf("\nwhat there must be at least for the S-part never to wait:\n\n"
+           "     batch   tokens/s   workers' bandwidth   network        workers' memory\n");
+    for (uint32_t i = 0; i < count; i++)
+        printf("  %8u %10.0f %12.0f GB/s %9.1f Gbit/s %12.1f GiB%s\n", needs[i].batch, needs[i].tokens_per_second,
+               needs[i].worker_gb_per_second, needs[i].network_gbit_per_second, needs[i].kv_bytes / GIB,
+               needs[i].knee ? "   knee: more batch hardly helps beyond" : "");
+}
+
+// --- what it is told --------------------------------------------------------------------------------------------------
+
+// Reads a number, or auto.
+static enum status read_count(const char *option, const char *text, uint32_t least, uint32_t most, uint32_t *out,
+                              struct error *error)
+{
+    char *end;
+    unsigned long value;
+
+    *out = PLAN_CHOOSE;
+    if (!strcmp(text, "auto"))
+        return STATUS_OK;
+    errno = 0;
+    value = strtoul(text, &end, 10);
+    if (end == text || *end || errno || *text == '-' || value < least || value > most)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--%s is '%s', want auto or a number from %u to %u", option, text, least,
+                         most);
+    *out = (uint32_t)value;
+    return STATUS_OK;
+}
+
+static enum status describe_load(struct plan_settings *s, struct error *error)
+{
+    enum status status = described_read(&s->described, &s->request, error);
+
+    if (!status)
+        status = read_count("workers", s->workers, 0, PLAN_WORKERS_MAX, &s->request.workers, error);
+    return status ? status : read_count("s-parts", s->s_parts, 1, PLAN_STAGES_MAX, &s->request.stages, error);
+}
+
+// Options of one kind of plan are not taken for the other.
+static enum status check_kind(const struct plan_settings *s, struct error *error)
+{
+    const struct plan_request *r = &s->request;
+    const struct offload_request *o = &s->offload.request;
+
+    if (r->stages != 1 && (s->offload.wanted || s->sweep || is_mix(s)))
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "--s-parts: a pipeline is planned for one kind of --gpu, without --offload and --batch-sweep");
+    if (s->offload.wanted && (s->sweep || r->batch || r->mini_batches || r->tokens_per_second != 0 || r->latency_ms != 0))
+        return error_set(
+            error, STATUS_INVALID_ARGUMENT,
+            "--offload plans for the most tokens/s, without --batch, --batch-sweep, --mini-batches, --tokens-per-second and "
+            "--latency-ms (--gpu-batch and --gpu-batches give its block)");
+    if (!s->offload.wanted &&
+        (o->host_bytes || o->disk_bytes || o->disk_read_mb_per_second != 0 || o->compress || o->gpu_batch || o->gpu_batches))
+        return error_set(
+            error, STATUS_INVALID_ARGUMENT,
+            "--host-memory, --disk-memory, --disk-read-mbs, --compress, --gpu-batch and --gpu-batches are for --offload");
+    return STATUS_OK;
+}
+
+static enum status run(struct plan_settings *s, bool check_only, struct error *error)
+{
+    struct plan plan;
+    struct plan_mix mix;
+    enum status status = describe_load(s, error);
+
+    if (!status)
+        status = check_kind(s, error);
+    if (status || check_only)
+        return status;
+    if (s->offload.wanted)
+        return plan_offload_run(&s->offload, &s->described, &s->request, s->workers, s->json, error);
+    if (is_mix(s)) {
+        status = s->sweep || s->request.batch || strcmp(s->workers, "auto")
+                     ? error_set(error, STATUS_INVALID_ARGUMENT,
+                                 "several of --gpu or --worker: the mix is chosen, without --batch, --workers and --batch-sweep")
+                     : plan_cheapest(&s->request, s->described.s_parts, s->described.s_part_count, s->described.workers,
+                                     s->described.worker_count, &mix, error);
+        if (!status)
+            print_mix(s, &mix);
+        return status;
+    }
+    if (s->sweep) {
+        print_sweep(s);
+        return STATUS_OK;
+    }
+    if ((status = plan_make(&s->request, &plan, error)))
+        return status;
+    if (s->json) {
+        json_t *object = describe(s);
+        add_plan(object, &plan);
+        json_object_set_new(object, "split_sequence", extents_json(&s->request, plan.workers));
+        print_json(object);
+    } else {
+        print_plan(s, &plan);
+    }
+    return STATUS_OK;
+}
+
+int plan_main(int argc, char **argv)
+{
+    struct plan_settings s = {.described = DESCRIBED_DEFAULTS,
+                              .workers = "auto",
+                              .s_parts = "1",
+                              .device = "auto",
+                              .offload = PLAN_OFFLOAD_DEFAULTS,
+                              .request = {.prompt_tokens = 16, .generated_tokens = 1024, .workers = PLAN_CHOOSE}};
+    struct plan_request *r = &s.request;
+    const struct option options[] = {
+        DESCRIBED_OPTIONS(&s.described),
+        {"batch", OPTION_U32, &r->batch, "B", "sequences at once; 0: the fewest that reach --tokens-per-second, else the knee", 0,
+         PLAN_BATCH_MAX},
+        {"workers", OPTION_STRING, &s.workers, "N", "KV workers; auto: as many as the load needs", 0, 0},
+        {"s-parts", OPTION_STRING, &s.s_parts, "P",
+         "S-parts in a pipeline, each with a range of the layers; auto: as many as hold the model and reach the targets", 0, 0},
+        {"mini-batches", OPTION_U32, &r->mini_batches, "M",
+         "mini-batches in flight for each S-part; 0: as many as are fastest, up to three, or two for each of several", 0, 3},
+        {"chunk", OPTION_U32, &r->chunk_tokens, "TOKENS|auto",
+         "prefill rows of a step, with a measured model; auto: what the step's time target allows", 0, 65536},
+        {"tokens-per-second", OPTION_F64, &r->tokens_per_second, "X", "rate that the mesh must reach", 0, 1e9},
+        {"latency-ms", OPTION_F64, &r->latency_ms, "L", "most time between two tokens of a sequence", 0, 1e9},
+        {"prompt", OPTION_U32, &r->prompt_tokens, "P", "tokens of a prompt", 0, 1 << 24},
+        {"gen", OPTION_U32, &r->generated_tokens, "S", "tokens generated for it", 1, 1 << 24},
+        {"spacing", OPTION_U32, &r->spacing, "F", "steps between groups of starts; 0: a 32nd of --gen", 0, 1 << 24},
+        {"local-pool", OPTION_SIZE, &r->pool_bytes, "SIZE",
+         "KV in the S-part's memory; 0: all that is left without workers, none with workers", 0, 0},
+        {"ignore-capacity", OPTION_BOOL, &r->ignore_capacity, NULL, "predict also what memory could not hold", 0, 0},
+        {"batch-sweep", OPTION_BOOL, &s.sweep, NULL, "print what each batch needs at least, and the knee", 0, 0},
+        PLAN_OFFLOAD_OPTIONS(&s.offload),
+        {"json", OPTION_BOOL, &s.json, NULL, "print one JSON object", 0, 0},
+        {"measure", OPTION_BOOL, &s.measure, NULL, "describe this machine in FILE or on stdout; with --model as it runs that model",
+         0, 0},
+        {"device", OPTION_STRING, &s.device, "DEVICE", "device to measure: " DEVICE_HELP, 0, 0},
+        {"threads", OPTION_U32, &s.threads, "N", "threads to measure with; 0: all CPUs", 0, 1024},
+    };
+    struct program program = {.name = "fastdecode plan",
+                              .purpose = "how many workers and what batch a load needs, and what to expect",
+                              .options = options,
+                              .option_count = ARRAY_COUNT(options),
+                              .operand_name = "[--measure [FILE]]"};
+    struct error error;
+    enum status status = options_parse(&program, argc, argv, &error);
+    const struct measure_request measured = {.device = s.device,
+                                             .model_path = s.described.model,
+                                             .path = program.operand_count ? program.operands[0] : NULL,
+                                             .threads = s.threads};
+
+    if (!status && program.operand_count > (s.measure ? 1 : 0))
+        status = error_set(&error, STATUS_INVALID_ARGUMENT, "unexpected argument '%s' (see --help)",
+                           program.operands[program.operand_count - 1]);
+    if (!status && !(s.measure && program.check_only))
+        status = s.measure ? measure_machine(&measured, &error) : run(&s, program.check_only, &error);
+    if (status)
+        fprintf(stderr, "fastdecode plan: %s\n", error.text);
+    return status ? described_exit(&error) : 0;
+}

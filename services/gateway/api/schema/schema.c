@@ -1,0 +1,485 @@
+// schema.c: see schema.h: the table of fields, and the rules between them.
+#include "services/gateway/api/schema/schema.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "services/gateway/api/schema/schema_internal.h"
+
+enum read_kind { READ_CUSTOM, READ_BOOL, READ_INTEGER, READ_NUMBER, READ_STRING, READ_IGNORE };
+
+#define ALL (SCHEMA_ANSWERS | API_TOKENIZE | API_DETOKENIZE | API_POOLS)
+
+// The member of the request that a field is read into; its type says how.
+#define INTO(member) \
+    _Generic(((struct api_request *)NULL)->member, bool: READ_BOOL, int64_t: READ_INTEGER, float: READ_NUMBER,                     \
+             const char *: READ_STRING), offsetof(struct api_request, member)
+
+static bool read_logprobs(struct schema_run *run, const char *name, const json_t *value);
+static bool read_seed(struct schema_run *run, const char *name, const json_t *value);
+static bool read_top_k(struct schema_run *run, const char *name, const json_t *value);
+static bool read_service_tier(struct schema_run *run, const char *name, const json_t *value);
+
+struct field {
+    const char *name;
+    unsigned endpoints;
+    enum read_kind kind;
+    size_t offset;
+    double min, max;
+    bool above_min; // min itself is not allowed
+    schema_read_fn *read;
+};
+
+static const struct field fields[] = {
+    {"model", ALL, INTO(model), 0, 0, false, NULL},
+    {"prompt", API_COMPLETION | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_prompt},
+    {"messages", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_messages},
+    {"tokens", API_DETOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_tokens},
+    {"max_tokens", SCHEMA_ANSWERS, INTO(max_tokens), 0, 1e9, false, NULL},
+    {"max_completion_tokens", SCHEMA_ANSWERS, INTO(max_completion_tokens), 0, 1e9, false, NULL},
+    {"temperature", SCHEMA_ANSWERS, INTO(sampling.temperature), 0, 2, false, NULL},
+    {"top_p", SCHEMA_ANSWERS, INTO(sampling.top_p), 0, 1, false, NULL},
+    {"min_p", SCHEMA_ANSWERS, INTO(sampling.min_p), 0, 1, false, NULL},
+    {"top_k", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_top_k},
+    {"n", SCHEMA_ANSWERS, INTO(n), 1, API_MAX_CHOICES, false, NULL},
+    {"seed", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_seed},
+    {"stop", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_stop},
+    {"stream", SCHEMA_ANSWERS, INTO(stream), 0, 0, false, NULL},
+    {"stream_options", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_stream_options},
+    {"logprobs", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_logprobs},
+    {"top_logprobs", API_CHAT, INTO(top_logprobs), 0, API_MAX_LOGPROBS, false, NULL},
+    {"echo", API_COMPLETION, INTO(echo), 0, 0, false, NULL},
+    {"presence_penalty", SCHEMA_ANSWERS, INTO(sampling.presence_penalty), -2, 2, false, NULL},
+    {"frequency_penalty", SCHEMA_ANSWERS, INTO(sampling.frequency_penalty), -2, 2, false, NULL},
+    {"repetition_penalty", SCHEMA_ANSWERS, INTO(sampling.repetition_penalty), 0, 10, true, NULL},
+    {"response_format", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_response_format},
+    {"structured_outputs", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_structured_outputs},
+    {"guided_json", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_schema},
+    {"guided_regex", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_regex},
+    {"guided_choice", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_choice},
+    {"guided_grammar", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_grammar},
+    {"guided_json_object", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_object},
+    {"guided_whitespace_pattern", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_space},
+    {"guided_decoding_backend", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
+    {"grammar", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_grammar},
+    {"json_schema", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_schema},
+    {"min_tokens", SCHEMA_ANSWERS, INTO(min_tokens), 0, 1e9, false, NULL},
+    {"stop_token_ids", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_stop_tokens},
+    {"allowed_token_ids", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_allowed_tokens},
+    {"bad_words", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_bad_words},
+    {"typical_p", SCHEMA_ANSWERS, INTO(sampling.typical_p), 0, 1, false, NULL},
+    {"xtc_probability", SCHEMA_ANSWERS, INTO(sampling.xtc_probability), 0, 1, false, NULL},
+    {"xtc_threshold", SCHEMA_ANSWERS, INTO(sampling.xtc_threshold), 0, 1, false, NULL},
+    {"dry_multiplier", SCHEMA_ANSWERS, INTO(sampling.dry_multiplier), 0, 100, false, NULL},
+    {"dry_base", SCHEMA_ANSWERS, INTO(sampling.dry_base), 1, 100, false, NULL},
+    {"dry_allowed_length", SCHEMA_ANSWERS, INTO(dry_allowed_length), 0, 1e9, false, NULL},
+    {"dry_penalty_last_n", SCHEMA_ANSWERS, INTO(dry_last_tokens), -1, 1e9, false, NULL},
+    {"dry_sequence_breakers", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_dry_breakers},
+    {"logit_bias", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_bias},
+    {"input", API_EMBED, READ_CUSTOM, 0, 0, 0, false, schema_read_prompt},
+    {"encoding_format", API_EMBED, READ_CUSTOM, 0, 0, 0, false, schema_read_encoding},
+    {"dimensions", API_EMBED, INTO(pool.dimensions), 1, 1e9, false, NULL},
+    {"query", API_RERANK, READ_CUSTOM, 0, 0, 0, false, schema_read_query},
+    {"documents", API_RERANK, READ_CUSTOM, 0, 0, 0, false, schema_read_ranked},
+    {"top_n", API_RERANK, INTO(pool.top_n), 1, 1e9, false, NULL},
+    {"return_documents", API_RERANK, INTO(pool.return_documents), 0, 0, false, NULL},
+    {"service_tier", SCHEMA_ANSWERS | API_POOLS, READ_CUSTOM, 0, 0, 0, false, read_service_tier},
+    {"ignore_eos", SCHEMA_ANSWERS, INTO(ignore_eos), 0, 0, false, NULL},
+    {"cache_salt", SCHEMA_ANSWERS | API_POOLS, INTO(cache_salt), 0, API_MAX_SALT_BYTES, false, NULL},
+    {"add_special_tokens", API_TOKENIZE, INTO(add_special_tokens), 0, 0, false, NULL},
+    {"parse_special", API_TOKENIZE, INTO(parse_special), 0, 0, false, NULL},
+    {"add_generation_prompt", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_generation_prompt},
+    {"continue_final_message", API_CHAT | API_TOKENIZE, INTO(continue_final_message), 0, 0, false, NULL},
+    {"prompt_logprobs", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_prompt_logprobs},
+    {"truncate_prompt_tokens", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_truncation},
+    {"include_stop_str_in_output", SCHEMA_ANSWERS, INTO(include_stop_str_in_output), 0, 0, false, NULL},
+    {"suffix", API_COMPLETION, INTO(suffix), 0, 0, false, NULL},
+    {"best_of", SCHEMA_ANSWERS, INTO(best_of), 0, API_MAX_CHOICES, false, NULL},
+    {"return_token_ids", SCHEMA_ANSWERS, INTO(return_token_ids), 0, 0, false, NULL},
+    {"return_tokens_as_token_ids", SCHEMA_ANSWERS, INTO(return_tokens_as_token_ids), 0, 0, false, NULL},
+    {"priority", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_priority},
+    {"tools", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_tools},
+    {"tool_choice", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_tool_choice},
+    {"parallel_tool_calls", API_CHAT, INTO(parallel_tool_calls), 0, 0, false, NULL},
+    {"functions", API_CHAT, READ_CUSTOM, 0, 0, 0, false, schema_read_functions},
+    {"function_call", API_CHAT, READ_CUSTOM, 0, 0, 0, false, schema_read_functions},
+    {"chat_template_kwargs", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_template_variables},
+    {"reasoning_effort", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_reasoning_effort},
+    {"chat_template", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_chat_template},
+    {"include_reasoning", API_CHAT, INTO(include_reasoning), 0, 0, false, NULL},
+    {"documents", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_documents},
+    {"return_token_strs", API_TOKENIZE, INTO(return_token_strs), 0, 0, false, NULL},
+    // these name who asks or how it is billed, and do not change the answer
+    {"user", SCHEMA_ANSWERS | API_POOLS, READ_IGNORE, 0, 0, 0, false, NULL},
+    {"metadata", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
+    {"store", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
+    {"safety_identifier", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
+    {"prompt_cache_key", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
+    {"prompt_cache_retention", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
+    {"parallel_tool_calls", API_COMPLETION, READ_IGNORE, 0, 0, 0, false, NULL},
+    {"prediction", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
+};
+
+// Fields of this API and of its common extensions that would change the answer and are not supported. A value that changes nothing (null,
+// false, 0, "", [], {} or `neutral`) is accepted.
+static const struct schema_refused refused[] = {
+    {"tools", API_COMPLETION, NULL},
+    {"functions", API_COMPLETION, NULL},
+    {"function_call", API_COMPLETION, "none"},
+    {"audio", SCHEMA_ANSWERS, NULL},
+    {"web_search_options", SCHEMA_ANSWERS, NULL},
+    {"reasoning_effort", API_COMPLETION, "none"},
+    {"reasoning", SCHEMA_ANSWERS, NULL},
+    {"use_beam_search", SCHEMA_ANSWERS, NULL},
+    {"length_penalty", SCHEMA_ANSWERS, "1"},
+    {"logits_processors", SCHEMA_ANSWERS, NULL},
+    {"truncate_prompt_tokens", API_POOLS, NULL},
+    {"mirostat", SCHEMA_ANSWERS, NULL},
+    {"tfs_z", SCHEMA_ANSWERS, "1"},
+    {"task", API_EMBED, NULL},
+    {"input_type", API_EMBED, NULL},
+    {"late_chunking", API_EMBED, NULL},
+    {"instruction", API_RERANK, NULL},
+    {"rank_fields", API_RERANK, NULL},
+    {"prompt_embeds", API_COMPLETION, NULL},
+};
+
+static bool read_top_k(struct schema_run *run, const char *name, const json_t *value)
+{
+    int64_t top_k;
+
+    if (!schema_read_integer(run, name, value, -1, 1e9, &top_k))
+        return false;
+    run->out->sampling.top_k = (uint32_t)MAX(top_k, 0); // -1 is "off" too
+    return true;
+}
+
+// "flex" asks for the latency class batch. The other tiers are names of prices.
+static bool read_service_tier(struct schema_run *run, const char *name, const json_t *value)
+{
+    const char *tier;
+
+    if (!schema_read_string(run, name, value, 0, &tier))
+        return false;
+    run->out->flex = strcmp(tier, "flex") == 0;
+    return true;
+}
+
+static bool read_seed(struct schema_run *run, const char *name, const json_t *value)
+{
+    run->out->has_seed = true;
+    if (json_is_integer(value)) {
+        run->out->seed = json_integer_value(value); // all 64 bits
+        return true;
+    }
+    return schema_read_integer(run, name, value, -9e18, 9e18, &run->out->seed); // 42.0
+}
+
+// In completions it is the number of alternatives of a token, where true means one; in chats it is a switch.
+static bool read_logprobs(struct schema_run *run, const char *name, const json_t *value)
+{
+    struct api_request *out = run->out;
+
+    if (out->kind == API_CHAT) {
+        if (!json_is_boolean(value))
+            return schema_wrong_type(run, name, "a boolean", value);
+        out->logprobs = json_is_true(value);
+        return true;
+    }
+    if (json_is_false(value))
+        return true;
+    out->logprobs = true;
+    out->top_logprobs = 1;
+    return json_is_true(value) || schema_read_integer(run, name, value, 0, API_MAX_LOGPROBS, &out->top_logprobs);
+}
+
+static bool read_field(struct schema_run *run, const struct field *field, const json_t *value)
+{
+    char *target = (char *)run->out + field->offset;
+
+    switch (field->kind) {
+    case READ_CUSTOM: return field->read(run, field->name, value);
+    case READ_INTEGER: return schema_read_integer(run, field->name, value, field->min, field->max, (int64_t *)(void *)target);
+    case READ_NUMBER:
+        return schema_read_number(run, field->name, value, field->min, field->max, field->above_min, (float *)(void *)target);
+    case READ_BOOL:
+        if (!json_is_boolean(value))
+            return schema_wrong_type(run, field->name, "a boolean", value);
+        *(bool *)target = json_is_true(value);
+        return true;
+    case READ_STRING: return schema_read_string(run, field->name, value, (size_t)field->max, (const char **)(void *)target);
+    default: return true;
+    }
+}
+
+void api_ignored_add(struct api_ignored *ignored, const char *name)
+{
+    size_t length = strlen(ignored->names), begin = length, bytes = 0;
+    char clean[40];
+
+    for (; *name && bytes + 1 < sizeof clean; name++)
+        if (isalnum((unsigned char)*name) || strchr("_-.", *name))
+            clean[bytes++] = *name;
+    clean[bytes] = '\0';
+    if (bytes == 0 || length + 2 + bytes >= sizeof ignored->names)
+        return;
+    if (length > 0)
+        begin += 2, memcpy(ignored->names + length, ", ", 2);
+    memcpy(ignored->names + begin, clean, bytes + 1);
+}
+
+static bool read_object(struct schema_run *run, json_t *root)
+{
+    const char *name;
+    json_t *value;
+
+    json_object_foreach (root, name, value) {
+        size_t i;
+        bool known = false;
+
+        for (i = 0; i < ARRAY_COUNT(fields); i++)
+            if ((fields[i].endpoints & run->out->kind) && strcmp(fields[i].name, name) == 0)
+                break;
+        if (i < ARRAY_COUNT(fields)) {
+            if (!json_is_null(value) && !read_field(run, &fields[i], value))
+                return false;
+            continue;
+        }
+        if (!schema_check_refused(run, refused, ARRAY_COUNT(refused), name, value, &known))
+            return false;
+        if (!known && !json_is_null(value))
+            api_ignored_add(&run->out->ignored, name);
+    }
+    return true;
+}
+
+void api_each_field(enum api_kind kind, api_field_fn *each, void *arg)
+{
+    static const enum api_field_type types[] = {
+        [READ_CUSTOM] = API_FIELD_CUSTOM, [READ_BOOL] = API_FIELD_BOOL,     [READ_INTEGER] = API_FIELD_INTEGER,
+        [READ_NUMBER] = API_FIELD_NUMBER, [READ_STRING] = API_FIELD_STRING, [READ_IGNORE] = API_FIELD_IGNORE,
+    };
+    size_t i;
+
+    for (i = 0; i < ARRAY_COUNT(fields); i++) {
+        const struct field *row = &fields[i];
+        const struct api_field field = {row->name, types[row->kind], row->min, row->max, row->above_min};
+        if (row->endpoints & kind)
+            each(arg, &field);
+    }
+    for (i = 0; i < ARRAY_COUNT(refused); i++) {
+        const struct api_field field = {.name = refused[i].name, .type = API_FIELD_REFUSED};
+        if (refused[i].endpoints & kind)
+            each(arg, &field);
+    }
+}
+
+// Rules between fields.
+static bool check_together(struct schema_run *run)
+{
+    struct api_request *out = run->out;
+    struct api_error *error = run->error;
+    bool has_messages = out->messages != NULL, has_prompt = out->prompts != NULL;
+    const char *most = out->max_completion_tokens >= 0 ? "max_completion_tokens" : "max_tokens";
+
+    if (out->max_completion_tokens >= 0)
+        out->max_tokens = out->max_completion_tokens; // the newer name counts if both are given
+    if (!schema_check_tools(run) || !schema_apply_effort(run))
+        return false;
+    if (out->kind == API_CHAT && !has_messages)
+        return api_fail(error, 400, "missing_required_parameter", "messages", "'messages' is required");
+    if (out->kind == API_COMPLETION && !has_prompt)
+        return api_fail(error, 400, "missing_required_parameter", "prompt", "'prompt' is required");
+    if (out->kind & API_POOLS)
+        return schema_check_pool(run);
+    if (out->kind == API_DETOKENIZE && !has_prompt)
+        return api_fail(error, 400, "missing_required_parameter", "tokens", "'tokens' is required");
+    if (out->kind == API_TOKENIZE && has_prompt == has_messages)
+        return api_fail(error, 400, "missing_required_parameter", "prompt", "exactly one of 'prompt' and 'messages' is required");
+    if (out->kind == API_CHAT && out->top_logprobs > 0 && !out->logprobs)
+        return api_fail(error, 400, "invalid_value", "top_logprobs", "'top_logprobs' needs 'logprobs' to be true");
+    if (out->include_usage && !out->stream)
+        return api_fail(error, 400, "invalid_value", "stream_options", "'stream_options' is only allowed with 'stream' true");
+    if (out->kind == API_CHAT && out->max_tokens == 0 && out->prompt_logprobs < 0) // a completion may be empty
+        return api_fail(error, 400, "invalid_value", most, "'%s' must be at least 1 unless 'prompt_logprobs' is given", most);
+    if ((out->kind & SCHEMA_ANSWERS) && out->n * MAX(out->prompt_count, 1) > API_MAX_CHOICES)
+        return api_fail(error, 400, "invalid_value", "n", "prompts times 'n' is %lld, at most %d are allowed in one request",
+                        (long long)(out->n * out->prompt_count), API_MAX_CHOICES);
+    return schema_check_sampling(run) && schema_check_extensions(run);
+}
+
+// --- defaults ---
+
+// Whether the field is a number of the sampler.
+static bool is_of_sampler(const struct field *field)
+{
+    const size_t begin = offsetof(struct api_request, sampling);
+    return field->read == read_top_k ||
+           (field->kind == READ_NUMBER && field->offset >= begin && field->offset < begin + sizeof(Fastdecode__Sampling));
+}
+
+static enum status no_such_number(const char *name, struct error *error)
+{
+    char names[320] = "";
+    size_t bytes = 0;
+
+    for (size_t i = 0; i < ARRAY_COUNT(fields); i++)
+        if (is_of_sampler(&fields[i]) && bytes < sizeof names)
+            bytes += (size_t)snprintf(names + bytes, sizeof names - bytes, "%s%s", bytes ? ", " : "", fields[i].name);
+    return error_set(error, STATUS_NOT_FOUND, "there is no '%.64s', there are %s", name, names);
+}
+
+struct api_model api_model_of(uint32_t vocab)
+{
+    struct api_model model = {.vocab = vocab, .sampling = FASTDECODE__SAMPLING__INIT};
+
+    model.sampling.temperature = model.sampling.top_p = model.sampling.repetition_penalty = 1;
+    model.sampling.xtc_threshold = 0.1f;
+    model.sampling.dry_base = 1.75f;
+    return model;
+}
+
+enum status api_model_set(struct api_model *model, const char *name, double value, struct error *error)
+{
+    struct api_request request = {.kind = API_CHAT, .sampling = model->sampling};
+    struct api_error reason = {0};
+    struct schema_run run = {.out = &request, .error = &reason};
+    size_t i = 0;
+
+    while (i < ARRAY_COUNT(fields) && (!is_of_sampler(&fields[i]) || strcmp(fields[i].name, name) != 0))
+        i++;
+    if (i == ARRAY_COUNT(fields))
+        return no_such_number(name, error);
+    if (!isfinite(value))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "'%s' is not a number", name);
+    const bool is_whole = fabs(value) < 1e15 && floor(value) == value;
+    json_t *json = is_whole ? json_integer((json_int_t)value) : json_real(value);
+    if (!json)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    const bool taken = read_field(&run, &fields[i], json);
+    json_decref(json);
+    if (!taken)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s", reason.message);
+    model->sampling = request.sampling;
+    return STATUS_OK;
+}
+
+// Sets one of "name=value", whose end is given.
+static enum status set_one(struct api_model *model, const char *begin, const char *end, struct error *error)
+{
+    char item[96];
+    const size_t bytes = MIN((size_t)(end - begin), sizeof item - 1);
+    char *stopped;
+
+    memcpy(item, begin, bytes);
+    item[bytes] = '\0';
+    char *value = strchr(item, '=');
+    if (!value || value == item || (size_t)(end - begin) > bytes)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "'%s' is no NAME=VALUE such as temperature=0.7", item);
+    *value++ = '\0';
+    const double number = strtod(value, &stopped);
+    if (!strchr("+-.0123456789", *value) || !*value || *stopped)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "'%s' is '%s', want a number", item, value);
+    return api_model_set(model, item, number, error);
+}
+
+enum status api_model_set_all(struct api_model *model, const char *text, struct error *error)
+{
+    enum status status = STATUS_OK;
+
+    for (const char *at = text; !status && *text; at++) {
+        const char *end = at + strcspn(at, ",");
+        status = set_one(model, at, end, error);
+        at = end;
+        if (!*end)
+            break;
+    }
+    if (status)
+        error_prefix(error, "--sampling %.100s", text);
+    return status ? STATUS_INVALID_ARGUMENT : STATUS_OK;
+}
+
+static double default_of(const struct api_model *model, const struct field *field)
+{
+    return field->read == read_top_k ? model->sampling.top_k
+                                     : *(const float *)(const void *)((const char *)&model->sampling + field->offset -
+                                                                      offsetof(struct api_request, sampling));
+}
+
+bool api_model_next(const struct api_model *model, size_t *at, const char **name, double *value)
+{
+    const struct api_model own = api_model_of(model->vocab);
+
+    for (; *at < ARRAY_COUNT(fields); ++*at) {
+        const struct field *field = &fields[*at];
+        if (!is_of_sampler(field) || default_of(model, field) == default_of(&own, field))
+            continue;
+        *name = field->name;
+        *value = default_of(model, field);
+        ++*at;
+        return true;
+    }
+    return false;
+}
+
+bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const struct api_model *model, struct api_request *out,
+                       struct api_error *error)
+{
+    json_t *root;
+
+    *error = (struct api_error){0};
+    *out = (struct api_request){0};
+    root = schema_parse_json(body, bytes, error);
+    return root && api_request_read(kind, root, model, out, error);
+}
+
+bool api_request_read(enum api_kind kind, struct json_t *root, const struct api_model *model, struct api_request *out,
+                      struct api_error *error)
+{
+    struct schema_run run = {.out = out, .error = error, .vocab = model->vocab};
+
+    *error = (struct api_error){0};
+    *out = (struct api_request){
+        .kind = kind,
+        .max_tokens = -1,
+        .max_completion_tokens = -1,
+        .n = 1,
+        .best_of = 1,
+        .add_special_tokens = kind != API_CHAT,
+        .parse_special = true,
+        .add_generation_prompt = true,
+        .prompt_logprobs = -1,
+        .pool.return_documents = true,
+        .parallel_tool_calls = true,
+        .include_reasoning = true,
+    };
+    out->sampling = model->sampling;
+    schema_sampling_defaults(out);
+    out->root = root;
+    if (read_object(&run, root) && check_together(&run))
+        return true;
+    api_request_free(out);
+    return false;
+}
+
+void api_request_free(struct api_request *request)
+{
+    uint32_t i;
+
+    for (i = 0; i < request->prompt_count; i++)
+        free(request->prompts[i].ids);
+    for (i = 0; i < request->message_count; i++)
+        free(request->messages[i].joined);
+    free(request->prompts);
+    free(request->messages);
+    free(request->bias);
+    schema_free_chat(request);
+    schema_free_sampling(request);
+    if (request->root)
+        json_decref(request->root);
+    *request = (struct api_request){0};
+}

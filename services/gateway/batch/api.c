@@ -1,0 +1,335 @@
+// api.c: see api.h: the calls, each a function on the thread, and the JSON that they answer.
+#include "services/gateway/batch/api.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "services/gateway/batch/api_internal.h"
+
+enum { FILES_PAGE = 10000, BATCHES_PAGE = 100, BATCHES_PAGE_DEFAULT = 20, QUERY_BYTES = 64 };
+
+struct batch_call {
+    struct batch_work work; // first
+    struct batch_api *api;
+    struct exchange *exchange; // held
+    enum batch_call_kind kind;
+    char tenant[KEY_TENANT_BYTES];
+    char id[QUERY_BYTES];
+    char after[QUERY_BYTES], limit[QUERY_BYTES], order[QUERY_BYTES], purpose[QUERY_BYTES]; // of the query
+};
+
+static bool answer(struct batch_call *call, struct text *body)
+{
+    text_append(body, "\n", 1);
+    exchange_respond(call->exchange, 200, HTTP_JSON, body);
+    return true;
+}
+
+// --- lists ---------------------------------------------------------------------------------------------------------
+struct list {
+    struct text body;
+    char first[BATCH_ID_BYTES], last[BATCH_ID_BYTES];
+};
+
+static void add_to_list(struct list *list, const char *id)
+{
+    if (!list->first[0])
+        snprintf(list->first, sizeof list->first, "%s", id);
+    else
+        text_append(&list->body, ",", 1);
+    snprintf(list->last, sizeof list->last, "%s", id);
+}
+
+static void list_file(void *arg, const struct batch_file *file)
+{
+    struct list *list = arg;
+
+    add_to_list(list, file->id);
+    batch_api_append_file(&list->body, file);
+}
+
+static void list_batch(void *arg, const struct batch_record *record)
+{
+    struct list *list = arg;
+
+    add_to_list(list, record->id);
+    batch_api_append_batch(&list->body, record);
+}
+
+static bool read_limit(const struct batch_call *call, uint32_t most, uint32_t *out, struct api_error *error)
+{
+    char *end;
+    unsigned long limit;
+
+    if (!call->limit[0])
+        return true;
+    limit = strtoul(call->limit, &end, 10);
+    if (call->limit[0] < '0' || call->limit[0] > '9' || *end || limit < 1 || limit > most)
+        return api_fail(error, 400, "invalid_value", "limit", "'limit' must be a number from 1 to %u", most);
+    *out = (uint32_t)limit;
+    return true;
+}
+
+static bool answer_list(struct batch_call *call, bool files, struct api_error *error)
+{
+    struct batch_page page = {.tenant = call->tenant,
+                              .after = call->after,
+                              .purpose = call->purpose,
+                              .limit = files ? FILES_PAGE : BATCHES_PAGE_DEFAULT,
+                              .ascending = strcmp(call->order, "asc") == 0};
+    struct list list = {0};
+    struct error reason;
+    enum status status;
+    bool more;
+
+    if (!read_limit(call, files ? FILES_PAGE : BATCHES_PAGE, &page.limit, error))
+        return false;
+    if (files && call->order[0] && !page.ascending && strcmp(call->order, "desc") != 0)
+        return api_fail(error, 400, "invalid_value", "order", "'order' must be \"asc\" or \"desc\"");
+    text_string(&list.body, "{\"object\":\"list\",\"data\":[");
+    status = files ? batch_store_list_files(call->api->store, &page, list_file, &list, &more, &reason)
+                   : batch_store_list_batches(call->api->store, &page, list_batch, &list, &more, &reason);
+    if (status != STATUS_OK) {
+        text_free(&list.body);
+        return batch_api_fail(error, "after", &reason);
+    }
+    text_append(&list.body, "]", 1);
+    batch_api_append_id(&list.body, "first_id", list.first, list.first[0]);
+    batch_api_append_id(&list.body, "last_id", list.last, list.last[0]);
+    text_string(&list.body, more ? ",\"has_more\":true}" : ",\"has_more\":false}");
+    return answer(call, &list.body);
+}
+
+// --- files ---------------------------------------------------------------------------------------------------------
+static bool create_file(struct batch_call *call, struct api_error *error)
+{
+    struct batch_file file;
+    struct text body = {0};
+
+    if (!batch_upload_finish(call->exchange, &file, error))
+        return false;
+    batch_api_append_file(&body, &file);
+    return answer(call, &body);
+}
+
+static bool get_file(struct batch_call *call, struct api_error *error)
+{
+    struct batch_file file;
+    struct error reason;
+    struct text body = {0};
+
+    if (batch_store_get_file(call->api->store, call->tenant, call->id, &file, &reason) != STATUS_OK)
+        return batch_api_fail(error, "id", &reason);
+    batch_api_append_file(&body, &file);
+    return answer(call, &body);
+}
+
+static bool get_content(struct batch_call *call, struct api_error *error)
+{
+    char path[BATCH_PATH_BYTES];
+    struct batch_file file;
+    struct error reason;
+    struct stat about;
+    int fd;
+
+    if (batch_store_get_file(call->api->store, call->tenant, call->id, &file, &reason) != STATUS_OK)
+        return batch_api_fail(error, "id", &reason);
+    batch_store_path(call->api->store, file.id, false, path);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return api_fail(error, 500, NULL, NULL, "the file cannot be read: %s", strerror(errno));
+    if (fstat(fd, &about) != 0 || (uint64_t)about.st_size < file.bytes) { // its reader would wait for the rest
+        close(fd);
+        return api_fail(error, 500, NULL, NULL, "the file is damaged: it is shorter than what was stored");
+    }
+    (void)!posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL); // the polling thread should not wait for the disk
+    (void)!posix_fadvise(fd, 0, 8 << 20, POSIX_FADV_WILLNEED);
+    exchange_respond_file(call->exchange, "application/octet-stream", fd, file.bytes);
+    return true;
+}
+
+static bool delete_file(struct batch_call *call, struct api_error *error)
+{
+    struct error reason;
+    struct text body = {0};
+
+    if (batch_store_delete_file(call->api->store, call->tenant, call->id, &reason) != STATUS_OK)
+        return batch_api_fail(error, "id", &reason);
+    text_format(&body, "{\"id\":\"%s\",\"object\":\"file\",\"deleted\":true}", call->id);
+    return answer(call, &body);
+}
+
+// --- batches -------------------------------------------------------------------------------------------------------
+static bool answer_batch(struct batch_call *call, const char *id, struct api_error *error)
+{
+    struct batch_record record;
+    struct error reason;
+    struct text body = {0};
+
+    if (batch_store_get_batch(call->api->store, call->tenant, id, &record, &reason) != STATUS_OK)
+        return batch_api_fail(error, "batch_id", &reason);
+    batch_api_append_batch(&body, &record);
+    batch_record_free(&record);
+    return answer(call, &body);
+}
+
+static bool create_batch(struct batch_call *call, struct api_error *error)
+{
+    struct batch_record record;
+    struct batch_file input;
+    struct error reason;
+    size_t bytes;
+    const char *body = exchange_body(call->exchange, &bytes);
+    bool ok = batch_create_parse(body, bytes, clock_wall_us() / 1000000, &record, error);
+
+    if (ok && batch_store_get_file(call->api->store, call->tenant, record.input, &input, &reason) != STATUS_OK)
+        ok = batch_api_fail(error, "input_file_id", &reason);
+    if (ok && strcmp(input.purpose, "batch") != 0)
+        ok = api_fail(error, 400, "invalid_value", "input_file_id", "the purpose of the file must be \"batch\", not \"%s\"",
+                      input.purpose);
+    if (ok && batch_store_is_full(call->api->store, call->tenant))
+        ok = api_fail(error, 413, "storage_full", NULL, "there is no room for results: delete files that are not needed any more");
+    if (ok) {
+        batch_store_make_id("batch_", record.id);
+        batch_store_make_id("file-", record.output);
+        batch_store_make_id("file-", record.errors);
+        snprintf(record.tenant, sizeof record.tenant, "%s", call->tenant);
+        if (batch_store_add_batch(call->api->store, &record, &reason) != STATUS_OK)
+            ok = batch_api_fail(error, "input_file_id", &reason);
+    }
+    if (ok)
+        ok = answer_batch(call, record.id, error);
+    batch_record_free(&record);
+    batch_runner_wake(call->api->runner);
+    return ok;
+}
+
+static bool cancel_batch(struct batch_call *call, struct api_error *error)
+{
+    struct error reason;
+
+    if (batch_store_cancel_batch(call->api->store, call->tenant, call->id, &reason) != STATUS_OK)
+        return batch_api_fail(error, "batch_id", &reason);
+    batch_runner_wake(call->api->runner);
+    return answer_batch(call, call->id, error);
+}
+
+// --- calls ---------------------------------------------------------------------------------------------------------
+static void run_call(struct batch_work *work)
+{
+    struct batch_call *call = (struct batch_call *)(void *)work;
+    struct api_error error = {0};
+    bool ok = true;
+
+    switch (call->kind) {
+    case BATCH_FILE_CREATE: ok = create_file(call, &error); break;
+    case BATCH_FILE_LIST: ok = answer_list(call, true, &error); break;
+    case BATCH_FILE_GET: ok = get_file(call, &error); break;
+    case BATCH_FILE_CONTENT: ok = get_content(call, &error); break;
+    case BATCH_FILE_DELETE: ok = delete_file(call, &error); break;
+    case BATCH_CREATE: ok = create_batch(call, &error); break;
+    case BATCH_LIST: ok = answer_list(call, false, &error); break;
+    case BATCH_GET: ok = answer_batch(call, call->id, &error); break;
+    case BATCH_CANCEL: ok = cancel_batch(call, &error); break;
+    default: break;
+    }
+    if (!ok)
+        exchange_refuse(call->exchange, &error);
+    exchange_drop_body(call->exchange);
+    exchange_release(call->exchange);
+    free(call);
+}
+
+void batch_api_call(struct batch_api *api, struct exchange *exchange, enum batch_call_kind kind, const char *tenant, const char *id,
+                    size_t id_bytes)
+{
+    struct batch_call *call = calloc(1, sizeof *call);
+    struct api_error error = {0};
+
+    if (!call) {
+        api_no_memory(&error);
+        exchange_refuse(exchange, &error);
+        return;
+    }
+    call->work.run = run_call;
+    call->api = api;
+    call->exchange = exchange_hold(exchange);
+    call->kind = kind;
+    snprintf(call->tenant, sizeof call->tenant, "%s", tenant);
+    snprintf(call->id, sizeof call->id, "%.*s", (int)MIN(id_bytes, sizeof call->id - 1), id);
+    snprintf(call->after, sizeof call->after, "%s", exchange_query(exchange, "after"));
+    snprintf(call->limit, sizeof call->limit, "%s", exchange_query(exchange, "limit"));
+    snprintf(call->order, sizeof call->order, "%s", exchange_query(exchange, "order"));
+    snprintf(call->purpose, sizeof call->purpose, "%s", exchange_query(exchange, "purpose"));
+    if (work_pool_push(api->thread, &call->work) == STATUS_OK)
+        return;
+    api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many requests for files wait, try again later");
+    error.retry_after_s = 1;
+    exchange_refuse(exchange, &error);
+    exchange_release(exchange);
+    free(call);
+}
+
+// --- life ----------------------------------------------------------------------------------------------------------
+static void run_work(void *arg, void *item)
+{
+    struct batch_work *work = item;
+
+    (void)arg;
+    work->run(work);
+}
+
+enum status batch_api_open(const struct batch_api_config *config, struct batch_api **out, struct error *error)
+{
+    struct batch_store_config store = {
+        .dir = config->dir, .max_bytes = config->max_bytes, .share = config->share, .max_files = BATCH_FILES_MAX};
+    struct batch_api *api = calloc(1, sizeof *api);
+    enum status status;
+
+    *out = NULL;
+    if (!api)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    api->config = *config;
+    pthread_mutex_init(&api->mutex, NULL);
+    status = batch_store_open(&store, &api->store, error);
+    api->config.runner.store = api->store;
+    api->config.runner.max_lines = config->max_lines;
+    if (status == STATUS_OK && (work_pool_start(1, config->capacity, false, run_work, api, &api->thread) != STATUS_OK ||
+                                batch_runner_start(&api->config.runner, &api->runner) != STATUS_OK))
+        status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start the threads of --batch-dir");
+    if (status != STATUS_OK) {
+        batch_api_stop(api);
+        batch_api_close(api);
+        return status;
+    }
+    *out = api;
+    return STATUS_OK;
+}
+
+void batch_api_stop(struct batch_api *api)
+{
+    if (!api)
+        return;
+    work_pool_stop(api->thread);
+    api->thread = NULL;
+    batch_runner_stop(api->runner);
+}
+
+void batch_api_close(struct batch_api *api)
+{
+    if (!api)
+        return;
+    batch_runner_free(api->runner);
+    batch_store_close(api->store);
+    pthread_mutex_destroy(&api->mutex);
+    free(api);
+}
+
+void batch_api_stats(struct batch_api *api, struct batch_runner_stats *out) { batch_runner_stats(api->runner, out); }

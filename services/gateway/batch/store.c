@@ -1,0 +1,205 @@
+// store.c: see store.h: names, and the room that each tenant has.
+#include <errno.h>
+#include <fcntl.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/checked.h"
+#include "services/gateway/batch/store_internal.h"
+
+static const char *const status_names[BATCH_STATUS_COUNT] = {
+    [BATCH_VALIDATING] = "validating", [BATCH_IN_PROGRESS] = "in_progress", [BATCH_FINALIZING] = "finalizing",
+    [BATCH_CANCELLING] = "cancelling", [BATCH_COMPLETED] = "completed",     [BATCH_FAILED] = "failed",
+    [BATCH_EXPIRED] = "expired",       [BATCH_CANCELLED] = "cancelled",
+};
+
+const char *batch_status_name(enum batch_status status) { return status_names[status]; }
+
+void batch_record_free(struct batch_record *record)
+{
+    free(record->metadata);
+    record->metadata = NULL;
+}
+
+void batch_store_make_id(const char *prefix, char out[BATCH_ID_BYTES])
+{
+    unsigned char random[BATCH_ID_DIGITS / 2];
+    char digits[2 * sizeof random + 1];
+
+    randombytes_buf(random, sizeof random);
+    sodium_bin2hex(digits, sizeof digits, random, sizeof random);
+    snprintf(out, BATCH_ID_BYTES, "%s%s", prefix, digits);
+}
+
+void batch_store_path(const struct batch_store *store, const char *id, bool part, char out[BATCH_PATH_BYTES])
+{
+    snprintf(out, BATCH_PATH_BYTES, "%s/files/%s%s", store->config.dir, id, part ? ".part" : "");
+}
+
+// --- room ----------------------------------------------------------------------------------------------------------
+struct batch_tenant *batch_store_tenant(struct batch_store *store, const char *name)
+{
+    struct batch_tenant *tenant = store->tenants;
+
+    while (tenant && strcmp(tenant->name, name) != 0)
+        tenant = tenant->next;
+    if (tenant || !(tenant = calloc(1, sizeof *tenant)))
+        return tenant;
+    snprintf(tenant->name, sizeof tenant->name, "%s", name);
+    tenant->next = store->tenants;
+    store->tenants = tenant;
+    return tenant;
+}
+
+static uint64_t add_signed(uint64_t sum, int64_t more)
+{
+    return more >= 0 ? sum + (uint64_t)more : sum - MIN(sum, (uint64_t)-more);
+}
+
+void batch_store_count_bytes(struct batch_store *store, const char *tenant, int64_t bytes)
+{
+    struct batch_tenant *owner = batch_store_tenant(store, tenant);
+
+    store->bytes = add_signed(store->bytes, bytes);
+    if (owner)
+        owner->bytes = add_signed(owner->bytes, bytes);
+}
+
+// With the mutex held. Whether the tenant may have so many bytes more.
+static bool has_room(struct batch_store *store, const char *tenant, uint64_t bytes)
+{
+    const struct batch_tenant *owner = batch_store_tenant(store, tenant);
+    const struct batch_store_config *config = &store->config;
+
+    if (!owner || store->bytes + bytes > config->max_bytes)
+        return false;
+    return config->share >= 1 || (double)(owner->bytes + bytes) <= config->share * (double)config->max_bytes;
+}
+
+bool batch_store_reserve(struct batch_store *store, const char *tenant, uint64_t bytes)
+{
+    bool fits;
+
+    pthread_mutex_lock(&store->mutex);
+    fits = has_room(store, tenant, bytes);
+    if (fits)
+        batch_store_count_bytes(store, tenant, (int64_t)bytes);
+    pthread_mutex_unlock(&store->mutex);
+    return fits;
+}
+
+void batch_store_release(struct batch_store *store, const char *tenant, uint64_t bytes)
+{
+    pthread_mutex_lock(&store->mutex);
+    batch_store_count_bytes(store, tenant, -(int64_t)bytes);
+    pthread_mutex_unlock(&store->mutex);
+}
+
+void batch_store_add_bytes(struct batch_store *store, const char *tenant, uint64_t bytes)
+{
+    pthread_mutex_lock(&store->mutex);
+    batch_store_count_bytes(store, tenant, (int64_t)bytes);
+    pthread_mutex_unlock(&store->mutex);
+}
+
+bool batch_store_is_full(struct batch_store *store, const char *tenant)
+{
+    bool full;
+
+    pthread_mutex_lock(&store->mutex);
+    full = !has_room(store, tenant, 1);
+    pthread_mutex_unlock(&store->mutex);
+    return full;
+}
+
+enum status batch_store_count_open(struct batch_store *store, const char *tenant, uint64_t *count, struct error *error)
+{
+    struct batch_sql sql = batch_sql_open(store->db, "SELECT count(*) FROM batches WHERE tenant = ?1 AND status < ?2");
+
+    batch_sql_text(&sql, 1, tenant);
+    batch_sql_number(&sql, 2, BATCH_COMPLETED);
+    if (batch_sql_step(&sql))
+        *count = batch_sql_u64(&sql, 0);
+    return batch_sql_close(&sql, error);
+}
+
+enum status batch_store_check_files(struct batch_store *store, const char *tenant, uint64_t more, struct error *error)
+{
+    const struct batch_tenant *owner = batch_store_tenant(store, tenant);
+    uint64_t open = 0;
+    enum status status;
+
+    if (!owner)
+        return error_set(error, STATUS_INTERNAL, "out of memory");
+    status = batch_store_count_open(store, tenant, &open, error);
+    if (status != STATUS_OK || owner->files + 2 * open + more <= store->config.max_files)
+        return status;
+    return error_set(error, STATUS_OUT_OF_RANGE,
+                     "there are %llu files, and %llu batches that are not over will have two each; the most is %llu: delete files "
+                     "that are not needed any more",
+                     (unsigned long long)owner->files, (unsigned long long)open, (unsigned long long)store->config.max_files);
+}
+
+enum status batch_store_check_upload(struct batch_store *store, const char *tenant, struct error *error)
+{
+    enum status status;
+
+    pthread_mutex_lock(&store->mutex);
+    status = batch_store_check_files(store, tenant, 1, error);
+    pthread_mutex_unlock(&store->mutex);
+    return status;
+}
+
+static uint64_t reserved_bytes(const struct batch_store *store)
+{
+    struct stat about;
+
+    return store->reserve >= 0 && fstat(store->reserve, &about) == 0 ? (uint64_t)about.st_size : 0;
+}
+
+bool batch_store_spend_reserve(struct batch_store *store)
+{
+    return sqlite3_errcode(store->db) != SQLITE_BUSY && reserved_bytes(store) > 0 && ftruncate(store->reserve, 0) == 0;
+}
+
+void batch_store_keep_reserve(struct batch_store *store)
+{
+    if (store->reserve < 0 || reserved_bytes(store) >= BATCH_RESERVE_BYTES)
+        return;
+    sqlite3_busy_timeout(store->db, 0);
+    sqlite3_wal_checkpoint_v2(store->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL); // what was spent may lie in its journal
+    sqlite3_busy_timeout(store->db, BATCH_BUSY_MS);
+    for (off_t bytes = BATCH_RESERVE_BYTES; bytes >= BATCH_RESERVE_LEAST_BYTES; bytes /= 2)
+        if (posix_fallocate(store->reserve, 0, bytes) == 0)
+            break;
+}
+
+enum status batch_store_insist(struct batch_store *store, batch_store_write_fn *write, const void *arg, struct error *error)
+{
+    enum status status;
+    bool again = true;
+
+    while (again) {
+        status = batch_sql_run(store->db, "BEGIN", error);
+        if (status == STATUS_OK)
+            status = write(store, arg, error);
+        if (status == STATUS_OK)
+            status = batch_sql_run(store->db, "COMMIT", error);
+        again = status == STATUS_UNAVAILABLE && batch_store_spend_reserve(store);
+        if (status != STATUS_OK)
+            (void)!batch_sql_run(store->db, "ROLLBACK", NULL);
+    }
+    batch_store_keep_reserve(store);
+    return status;
+}
+
+enum status batch_store_sync_names(struct batch_store *store, struct error *error)
+{
+    if (fsync(store->folder) == 0)
+        return STATUS_OK;
+    return error_set(error, STATUS_UNAVAILABLE, "%s/files: %s", store->config.dir, strerror(errno));
+}

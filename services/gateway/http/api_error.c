@@ -1,0 +1,58 @@
+// api_error.c: see api_error.h.
+#include "services/gateway/http/api_error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static const char *type_of_status(int status)
+{
+    switch (status) {
+    case 429: return "rate_limit_error";
+    case 503: return "service_unavailable_error";
+    default: return status >= 500 ? "server_error" : "invalid_request_error";
+    }
+}
+
+bool api_fail(struct api_error *error, int status, const char *code, const char *param, const char *format, ...)
+{
+    va_list args;
+
+    *error = (struct api_error){.status = status, .type = type_of_status(status), .code = code};
+    snprintf(error->param, sizeof error->param, "%s", param ? param : "");
+    va_start(args, format);
+    vsnprintf(error->message, sizeof error->message, format, args);
+    va_end(args);
+    return false;
+}
+
+bool api_no_memory(struct api_error *error) { return api_fail(error, 500, NULL, NULL, "out of memory"); }
+
+void api_error_append(struct text *out, const struct api_error *error)
+{
+    text_string(out, "{\"error\":{\"message\":");
+    text_json_string(out, error->message);
+    text_string(out, ",\"type\":");
+    text_json_string(out, error->type);
+    text_string(out, ",\"param\":");
+    if (error->param[0])
+        text_json_string(out, error->param);
+    else
+        text_string(out, "null");
+    text_string(out, ",\"code\":");
+    if (error->code)
+        text_json_string(out, error->code);
+    else
+        text_string(out, "null");
+    text_string(out, "}}");
+}
+
+// Clients of this API look for the first words of this message.
+bool api_too_long(struct api_error *error, const char *param, uint32_t context, const char *bound, uint32_t count)
+{
+    (void)api_fail(error, 400, "context_length_exceeded", param,
+                   "This model's maximum context length is %u tokens. However, your %s resulted in %s%u tokens. "
+                   "Please reduce the length of the %s.",
+                   context, param, bound, count, param);
+    error->length = (struct api_length){.context = context, .prompt = count};
+    return false;
+}

@@ -1,0 +1,131 @@
+// audit.c: see audit.h.
+#include "services/gateway/http/audit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+enum { PATH_SHOWN = 200 };
+#define COMPLAIN_EVERY_US 60000000ull
+
+struct audit {
+    char *path;
+    pthread_mutex_t lock; // of what follows
+    int fd;
+    uint64_t complained_us;
+};
+
+static int open_file(const char *path) { return open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600); }
+
+enum status audit_open(const char *path, struct audit **out, struct error *error)
+{
+    struct audit *audit = calloc(1, sizeof *audit);
+
+    *out = NULL;
+    if (!audit || !(audit->path = strdup(path))) {
+        free(audit);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    }
+    audit->fd = open_file(path);
+    if (audit->fd < 0) {
+        error_set(error, STATUS_PERMISSION_DENIED, "--audit %s: %s", path, strerror(errno));
+        free(audit->path);
+        free(audit);
+        return STATUS_PERMISSION_DENIED;
+    }
+    pthread_mutex_init(&audit->lock, NULL);
+    *out = audit;
+    return STATUS_OK;
+}
+
+void audit_close(struct audit *audit)
+{
+    if (!audit)
+        return;
+    close(audit->fd);
+    pthread_mutex_destroy(&audit->lock);
+    free(audit->path);
+    free(audit);
+}
+
+// With the lock held.
+static void complain(struct audit *audit, const char *why)
+{
+    uint64_t now_us = clock_now_us();
+
+    if (audit->complained_us && now_us - audit->complained_us < COMPLAIN_EVERY_US)
+        return;
+    audit->complained_us = now_us;
+    log_error("AUDIT-NOT-WRITTEN", "file=%s why=\"%s\"", audit->path, why);
+}
+
+void audit_reopen(struct audit *audit)
+{
+    pthread_mutex_lock(&audit->lock);
+    int fd = open_file(audit->path);
+    if (fd < 0) {
+        complain(audit, strerror(errno));
+    } else {
+        close(audit->fd);
+        audit->fd = fd;
+    }
+    pthread_mutex_unlock(&audit->lock);
+}
+
+static void append_time(struct text *out)
+{
+    uint64_t now_us = clock_wall_us();
+    time_t seconds = (time_t)(now_us / 1000000);
+    struct tm utc;
+    char stamp[32];
+
+    gmtime_r(&seconds, &utc);
+    strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &utc);
+    text_format(out, "{\"time\":\"%s.%03uZ\",\"request\":", stamp, (unsigned)(now_us / 1000 % 1000));
+}
+
+void audit_add(struct audit *audit, struct exchange *exchange, int status, const char *model)
+{
+    const char *path = exchange_path(exchange);
+    struct exchange_note note;
+    struct text line = {0};
+
+    exchange_note(exchange, &note);
+    append_time(&line);
+    text_json_string(&line, exchange_request_id(exchange));
+    text_string(&line, ",\"key\":");
+    if (note.owner[0])
+        text_json_string(&line, note.owner);
+    else
+        text_string(&line, "null");
+    text_string(&line, ",\"client\":");
+    text_json_string(&line, note.client);
+    text_string(&line, ",\"method\":");
+    text_json_string(&line, exchange_method(exchange));
+    text_string(&line, ",\"path\":");
+    text_json(&line, path, MIN(strlen(path), (size_t)PATH_SHOWN));
+    text_string(&line, ",\"model\":");
+    if (note.uses_model)
+        text_json_string(&line, model);
+    else
+        text_string(&line, "null");
+    text_format(&line, ",\"status\":%d,\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"seconds\":%.3f}\n", status,
+                (unsigned long long)note.prompt_tokens, (unsigned long long)note.completion_tokens,
+                (double)(clock_now_us() - exchange_start_us(exchange)) * 1e-6);
+    pthread_mutex_lock(&audit->lock);
+    if (line.failed)
+        complain(audit, "no memory");
+    else if (write(audit->fd, line.data, line.bytes) != (ssize_t)line.bytes)
+        complain(audit, strerror(errno));
+    pthread_mutex_unlock(&audit->lock);
+    text_free(&line);
+}

@@ -1,0 +1,57 @@
+// metrics.h: this gateway's counters, and their rendering as Prometheus text.
+//
+// A gateway exports only its own requests, so that sums over gateways are right. The scheduler's text (totals of the mesh) can be
+// appended; a metric family that both have is taken from the gateway. Safe from any thread.
+#ifndef FD_GATEWAY_MESH_METRICS_H
+#define FD_GATEWAY_MESH_METRICS_H
+
+#include <stdint.h>
+
+#include "services/gateway/http/json_write.h"
+
+struct metrics;
+
+enum metrics_histogram {
+    METRICS_FIRST_TOKEN, // arrival to the first token
+    METRICS_BETWEEN_TOKENS,
+    METRICS_REQUEST, // arrival to the end of the answer
+    METRICS_QUEUE,   // arrival to the hand-over to the scheduler: parsing, tokenizing, waiting for the mesh
+    METRICS_HISTOGRAM_COUNT,
+};
+
+enum metrics_counter {
+    METRICS_PROMPT_TOKENS,
+    METRICS_GENERATED_TOKENS,
+    METRICS_CLIENT_LEFT,
+    METRICS_RESUBMITTED,
+    METRICS_COUNTER_COUNT,
+};
+
+// Current values, read when the text is rendered.
+struct metrics_gauges {
+    const char *model_name;
+    uint32_t requests_running, requests_waiting;       // at this gateway: interactive ones
+    uint32_t batch_class_running, batch_class_waiting; // those of latency class batch
+    uint32_t connections_active;
+    bool mesh_up, mesh_ready;
+    uint64_t kv_pages_used, kv_pages_total;
+    bool has_batches;
+    uint32_t batches_running, batch_requests;
+    uint64_t batch_completed, batch_failed;
+    bool has_traces;
+    uint64_t spans_exported, spans_dropped;
+    uint64_t mesh_expires_s, ca_expires_s, https_expires_s; // certificates, since 1970; 0: there is none
+};
+
+enum status metrics_open(struct metrics **out) MUST_CHECK;
+void metrics_close(struct metrics *metrics);
+
+void metrics_observe(struct metrics *metrics, enum metrics_histogram which, double seconds);
+void metrics_count(struct metrics *metrics, enum metrics_counter which, uint64_t add);
+// Counts an answer that was sent with this status.
+void metrics_answer(struct metrics *metrics, int status);
+
+// Appends all metrics. mesh_text: the scheduler's metrics, or NULL.
+void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, const char *mesh_text, struct text *out);
+
+#endif

@@ -1,0 +1,349 @@
+// prepare.c: from a parsed body to a request that can be started: ids, lengths, sampling parameters, a seed.
+//
+// Runs on the work pool, because a prompt of 8 MB takes a while to tokenize. Only the parts of the body that the answer needs are kept, so a
+// request in flight costs its ids and a few hundred bytes.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "common/base/clock.h"
+#include "common/messages/features.h"
+#include "services/gateway/request/prompt_edit.h"
+#include "services/gateway/request/request_internal.h"
+
+// Makes an error for the client from a status of the tokenizer or the template.
+static bool language_failed(struct api_error *error, const char *param, const struct error *reason)
+{
+    if (reason->status == STATUS_RESOURCE_EXHAUSTED || reason->status == STATUS_INTERNAL)
+        return api_fail(error, 500, NULL, param, "%s", reason->text);
+    return api_fail(error, 400, "invalid_value", param, "%s", reason->text);
+}
+
+static bool encode_prompt(const struct language *language, const struct api_request *api, uint32_t index, uint32_t context,
+                          struct request_prompt *out, struct api_error *error)
+{
+    struct api_prompt *given = &api->prompts[index];
+    struct error reason = {0};
+    bool keep_text = api->echo, is_cut;
+
+    if (given->text) {
+        enum status status = language_encode(language, given->text, given->bytes, !api->suffix, true,
+                                             api->truncate_prompt_tokens ? UINT32_MAX : context, &out->ids, &out->count, &reason);
+        if (status == STATUS_OUT_OF_RANGE)
+            return api_too_long(error, "prompt", context, "at least ", out->count);
+        if (status != STATUS_OK)
+            return language_failed(error, "prompt", &reason);
+    } else {
+        out->ids = given->ids;
+        out->count = given->id_count;
+        given->ids = NULL;
+    }
+    is_cut = prompt_edit_truncate(api, context, out->ids, &out->count);
+    if (keep_text && given->text && !is_cut)
+        text_append(&out->echo, given->text, given->bytes);
+    else if (keep_text)
+        language_decode(language, out->ids, out->count, true, &out->echo);
+    if (api->suffix && !prompt_edit_add_suffix(language, api->suffix, context, &out->ids, &out->count, error))
+        return false;
+    if (out->echo.failed)
+        return api_no_memory(error);
+    if (out->count == 0)
+        return api_fail(error, 400, "invalid_value", "prompt", "'prompt' has no tokens");
+    return true;
+}
+
+static bool encode_all(const struct language *language, struct api_request *api, uint32_t context, struct request *request,
+                       struct api_error *error)
+{
+    struct error reason = {0};
+    enum status status;
+    uint32_t i;
+
+    request->prompt_count = api->kind == API_CHAT ? 1 : api->prompt_count;
+    request->prompts = calloc(request->prompt_count, sizeof *request->prompts);
+    if (!request->prompts) {
+        request->prompt_count = 0;
+        return api_no_memory(error);
+    }
+    if (api->kind == API_CHAT) {
+        status = language_encode_chat(language, api, api->truncate_prompt_tokens ? UINT32_MAX : context, &request->prompts[0].ids,
+                                      &request->prompts[0].count, &request->reasoning_is_open, &reason);
+        if (status == STATUS_OUT_OF_RANGE)
+            return api_too_long(error, "messages", context, "at least ", request->prompts[0].count);
+        if (status != STATUS_OK)
+            return language_failed(error, status == STATUS_NOT_FOUND ? "chat_template" : "messages", &reason);
+        (void)prompt_edit_truncate(api, context, request->prompts[0].ids, &request->prompts[0].count);
+        return request->prompts[0].count > 0 ||
+               api_fail(error, 400, "invalid_value", "messages", "the chat template renders 'messages' as an empty prompt");
+    }
+    for (i = 0; i < request->prompt_count; i++)
+        if (!encode_prompt(language, api, i, context, &request->prompts[i], error))
+            return false;
+    return true;
+}
+
+// Prompt and answer must fit into the model's context.
+static bool check_lengths(const struct api_request *api, uint32_t context, struct request *request, struct api_error *error)
+{
+    const char *param = api->kind == API_CHAT ? "messages" : "prompt";
+    uint64_t wanted;
+    uint32_t i, longest = 0;
+
+    for (i = 0; i < request->prompt_count; i++)
+        longest = MAX(longest, request->prompts[i].count);
+    wanted = api->max_tokens >= 0 ? (uint64_t)api->max_tokens : 1;
+    if (longest + (api->max_tokens == 0 ? 0u : 1u) > context)
+        return api_too_long(error, param, context, "", longest);
+    if (longest + wanted > context && api->caps)
+        wanted = context - longest;
+    if (longest + wanted > context) {
+        (void)api_fail(error, 400, "context_length_exceeded", "max_tokens",
+                       "This model's maximum context length is %u tokens. However, you requested %llu tokens (%u in the %s, "
+                       "%llu in the completion). Please reduce the length of the %s or completion.",
+                       context, (unsigned long long)(longest + wanted), longest, param, (unsigned long long)wanted, param);
+        error->length = (struct api_length){.context = context, .prompt = longest, .answer = (uint32_t)wanted};
+        return false;
+    }
+    if (api->max_tokens >= 0)
+        request->max_tokens = (uint32_t)MIN(wanted, (uint64_t)api->max_tokens);
+    else if (api->kind == API_CHAT)
+        request->max_tokens = context - longest;
+    else
+        request->max_tokens = MIN((uint32_t)API_DEFAULT_COMPLETION_TOKENS, context - longest);
+    return true;
+}
+
+// Checks how large the answer may become, before anything is computed: every token of every choice counts, those of an echoed prompt too,
+// each with its alternatives. One of them takes about 100 bytes on its way into an answer.
+static bool check_budget(const struct api_request *api, uint32_t limit, struct request *request, struct api_error *error)
+{
+    uint64_t choices = (uint64_t)MAX(api->best_of, api->n), weight = choices * (1 + (uint64_t)api->top_logprobs), tokens, wanted;
+    uint32_t i;
+
+    if (api->kind == API_CHAT && api->max_tokens < 0) // the client did not ask for a length, so it gets what fits
+        request->max_tokens = (uint32_t)MIN(request->max_tokens, MAX(limit / weight, 1));
+    tokens = (uint64_t)request->max_tokens * request->prompt_count;
+
+    for (i = 0; api->echo && i < request->prompt_count; i++)
+        tokens += request->prompts[i].count;
+    wanted = tokens * weight; // 2^24 tokens, 2^7 choices: no overflow
+    for (i = 0; api->prompt_logprobs >= 0 && i < request->prompt_count; i++)
+        wanted += request->prompts[i].count * (uint64_t)api->n * (1 + (uint64_t)api->prompt_logprobs);
+    if (wanted <= limit)
+        return true;
+    return api_fail(
+        error, 400, "request_too_large", "n",
+        "The answer may have %llu tokens, counting those of all choices and prompts with %lld alternatives each; at most "
+        "%u are allowed in one request. Please reduce 'n', 'max_tokens' or the number of logprobs.",
+        (unsigned long long)wanted, (long long)api->top_logprobs, limit);
+}
+
+static bool open_scores(const struct api_request *api, struct request *request)
+{
+    const bool echoed = api->echo && api->logprobs;
+    size_t most = request->prompt_tops = (uint32_t)MAX(echoed ? api->top_logprobs : 0, api->prompt_logprobs);
+    uint32_t i;
+
+    for (i = 0; (echoed || api->prompt_logprobs >= 0) && i < request->prompt_count; i++) {
+        struct request_prompt *prompt = &request->prompts[i];
+        prompt->scores = calloc(prompt->count, sizeof *prompt->scores);
+        if (most > 0) {
+            prompt->top_counts = calloc(prompt->count, sizeof *prompt->top_counts);
+            prompt->tops = calloc(prompt->count * most, sizeof *prompt->tops);
+        }
+        if (!prompt->scores || (most > 0 && (!prompt->top_counts || !prompt->tops)))
+            return false;
+        prompt->scored_count = 1;
+    }
+    return true;
+}
+
+// Stop strings leave the body's tree.
+static bool copy_stops(const struct api_request *api, struct request *request)
+{
+    size_t bytes = 0;
+    uint32_t i;
+    char *at;
+
+    for (i = 0; i < api->stop_count; i++)
+        bytes += api->stops[i].bytes;
+    if (bytes == 0)
+        return true;
+    at = request->stop_bytes = malloc(bytes);
+    if (!at)
+        return false;
+    for (i = 0; i < api->stop_count; i++) {
+        memcpy(at, api->stops[i].data, api->stops[i].bytes);
+        request->stops[i] = (struct stop_string){at, api->stops[i].bytes};
+        at += api->stops[i].bytes;
+    }
+    request->stop_count = api->stop_count;
+    return true;
+}
+
+static bool make_choices(const struct language *language, uint32_t n, struct request *request)
+{
+    uint32_t i;
+
+    request->choices = calloc((size_t)request->prompt_count * n, sizeof *request->choices);
+    if (!request->choices)
+        return false;
+    for (i = 0; i < request->prompt_count * n; i++) {
+        struct choice *choice = &request->choices[i];
+        *choice = (struct choice){.request = request, .prompt = &request->prompts[i / n], .index = i, .number = i % n};
+        request->choice_count++; // so that request_discard() frees it
+        if (!choice_open(choice, language))
+            return false;
+    }
+    return true;
+}
+
+// The head of its answer, and how that is told.
+static void set_form(struct request *request, const struct api_request *api, struct dialect_run *run,
+                     const struct language *language)
+{
+    snprintf(request->id, sizeof request->id, "%s-%s",
+             api->kind == API_CHAT     ? "chatcmpl"
+             : api->kind == API_EMBED  ? "embd"
+             : api->kind == API_RERANK ? "rerank"
+                                       : "cmpl",
+             exchange_request_id(request->exchange));
+    request->head = (struct respond_head){.kind = api->kind,
+                                          .id = request->id,
+                                          .model = language_name(language),
+                                          .created_s = clock_wall_us() / 1000000,
+                                          .service_tier = api->flex ? "flex" : NULL,
+                                          .include_usage = api->include_usage};
+    request->run = run;
+    request->stream_type = run ? run->dialect->stream_type : HTTP_EVENTS;
+    request->keep_alive = run ? run->dialect->keep_alive : ": keep-alive\n\n";
+}
+
+bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, struct dialect_run *run,
+                     struct key *key, struct request **out, struct api_error *error)
+{
+    const struct language *language = requests->config.language;
+    struct request *request = calloc(1, sizeof *request);
+    struct mesh_state state;
+    uint32_t context = language_context(language);
+    bool ok;
+
+    *out = NULL;
+    *error = (struct api_error){0};
+    mesh_state(requests->config.mesh, &state);
+    if (state.context_tokens)
+        context = MIN(context, state.context_tokens);
+    if (!request) {
+        api_request_free(api);
+        dialect_run_close(run);
+        return api_no_memory(error);
+    }
+    request->owner = requests;
+    request->exchange = exchange_hold(exchange);
+    request->kind = api->kind;
+    request->stream = api->stream;
+    request->echo = api->echo;
+    request->logprobs = api->logprobs;
+    request->top_logprobs = (uint32_t)api->top_logprobs;
+    request->ignore_eos = api->ignore_eos;
+    request->include_usage = api->include_usage;
+    request->shown = (struct request_shown){.include_stop = api->include_stop_str_in_output,
+                                            .token_ids = api->return_token_ids,
+                                            .tokens_as_ids = api->return_tokens_as_token_ids,
+                                            .usage_in_chunks = api->include_usage && api->continuous_usage,
+                                            .prompt_logprobs = api->prompt_logprobs >= 0,
+                                            .prompt_tops = (uint32_t)MAX(api->prompt_logprobs, 0),
+                                            .best_of = (uint32_t)api->best_of,
+                                            .n = (uint32_t)api->n};
+    request->latency_class = api->flex || api->yields || exchange_is_local(exchange)
+                                 ? FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH
+                                 : FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_INTERACTIVE;
+    request->start_us = exchange_start_us(exchange);
+    if (requests->config.request_timeout_s > 0 && !exchange_is_local(exchange)) // those have a completion window
+        request->deadline_us = request->start_us + (uint64_t)(requests->config.request_timeout_s * 1e6);
+    request->key = key;
+    ok = !api->cache_salt || (request->cache_salt = strdup(api->cache_salt));
+    set_form(request, api, run, language);
+    if (!ok)
+        (void)api_no_memory(error);
+    request_set_notation(api, language, request); // required calls are sampled by its grammar
+    if (api->kind & API_POOLS)
+        ok = ok && request_prepare_pool(api, language, context, requests->config.max_request_tokens, request, error);
+    else
+        ok = ok && prompt_edit_check(api, context, error) && encode_all(language, api, context, request, error) &&
+             check_lengths(api, context, request, error) &&
+             check_budget(api, requests->config.max_request_tokens, request, error) &&
+             request_set_sampling(api, language, request, error);
+    request->features = features_of(&request->sampling);
+    if (ok && !(copy_stops(api, request) && open_scores(api, request) && make_choices(language, (uint32_t)api->best_of, request)))
+        ok = api_no_memory(error);
+    api_request_free(api);
+    if (!ok) {
+        request_discard(request);
+        return false;
+    }
+    if (key) {
+        request->key_waiting = request_begun_count(request);
+        atomic_fetch_add_explicit(&key->waiting[request_is_batch(request)], request->key_waiting - 1, memory_order_relaxed);
+    }
+    *out = request;
+    return true;
+}
+
+bool request_take_grant(struct request *request, struct key_grant *grant, struct api_error *error)
+{
+    const uint64_t answers = (uint64_t)request->max_tokens * request->choice_count;
+
+    if (!key_take_tokens(grant, request_usage(request).prompt_tokens + answers, error))
+        return false;
+    request->grant = *grant;
+    *grant = (struct key_grant){0};
+    return true;
+}
+
+void request_settle(struct request *request)
+{
+    struct respond_usage usage = request->submitted ? request_usage(request) : (struct respond_usage){0};
+
+    if (request->settled)
+        return;
+    request->settled = true;
+    exchange_note_usage(request->exchange, usage.prompt_tokens, usage.completion_tokens);
+    key_end(&request->grant, usage.prompt_tokens + usage.completion_tokens);
+}
+
+void request_stop_waiting(struct request *request)
+{
+    if (request->key)
+        atomic_fetch_sub_explicit(&request->key->waiting[request_is_batch(request)], request->key_waiting, memory_order_relaxed);
+    request->key_waiting = 0;
+}
+
+void request_discard(struct request *request)
+{
+    uint32_t i;
+
+    if (!request)
+        return;
+    request_settle(request);
+    for (i = 0; i < request->choice_count; i++)
+        choice_close(&request->choices[i]);
+    for (i = 0; i < request->prompt_count; i++) {
+        free(request->prompts[i].ids);
+        text_free(&request->prompts[i].echo);
+        free(request->prompts[i].scores);
+        free(request->prompts[i].top_counts);
+        free(request->prompts[i].tops);
+    }
+    request_stop_waiting(request);
+    free(request->choices);
+    free(request->prompts);
+    request_free_sampling(request);
+    free(request->stop_bytes);
+    request_free_notation(request);
+    free(request->cache_salt);
+    dialect_run_close(request->run);
+    exchange_release(request->exchange);
+    free(request);
+}

@@ -1,0 +1,262 @@
+// request_internal.h: what the files of a request share: request.c (life cycle), choice.c (tokens to text), prepare.c (ids).
+#ifndef FD_GATEWAY_REQUEST_REQUEST_INTERNAL_H
+#define FD_GATEWAY_REQUEST_REQUEST_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "common/trace/trace.h"
+#include "services/gateway/api/dialects/dialect.h"
+#include "services/gateway/request/request.h"
+#include "services/gateway/api/dialects/respond.h"
+
+enum {
+    ID_BYTES = 128 + 16,
+    POOLED_AT_ONCE = 32, // prompts of a request to be pooled that the mesh has at a time: other requests' come between
+};
+
+struct prompt_top {
+    uint32_t token;
+    float logprob;
+};
+
+// A prompt and, for echo, its text and scores. Its n choices share it; the scores may arrive with any of them and are the same.
+struct request_prompt {
+    uint32_t *ids;
+    uint32_t count;
+    struct text echo; // the prompt's text, shown before the choice's own
+    // with echo and logprobs, or prompt_logprobs
+    float *scores;           // [count], index 0 unused; NULL: not asked for
+    uint8_t *top_counts;     // [count]; NULL: not asked for
+    struct prompt_top *tops; // [count][the request's prompt_tops]
+    uint32_t scored_count;   // number of positions known, including position 0
+};
+
+enum choice_state {
+    CHOICE_WAITING, // to be submitted, or submitted again, when the mesh is ready and retry_us has passed
+    CHOICE_RUNNING, // call is open
+    CHOICE_DONE,
+};
+
+struct choice {
+    struct request *request;
+    struct request_prompt *prompt;
+    uint32_t index;  // in the answer's list of choices
+    uint32_t number; // among the n choices of its prompt
+    enum choice_state state;
+    struct mesh_call *call;
+    uint64_t sequence; // the scheduler's id; 0: it has not accepted it yet
+    uint64_t waiting_since_us, retry_us;
+    uint32_t failures;    // consecutive failed submissions
+    uint32_t acceptances; // since anything came but that it is accepted
+    // token log
+    uint32_t *generated;
+    uint32_t cached_tokens;   // tokens of the prompt whose KV was cached; known at the end
+    uint32_t generated_count; // at most max_tokens, for which memory was allocated at start
+    // text
+    struct language_stream *text_stream;
+    struct stop_match stop;
+    struct text visible;          // stream: text not sent yet; otherwise all text so far
+    struct shown_tokens logprobs; // like visible
+    uint32_t text_chars;          // characters of the tokens so far, which is the next token's text_offset
+    bool echoed;                  // the prompt is in visible
+    struct choice_answer *answer; // splits the text into what is thought, said and called; NULL: all of it is content
+    uint32_t reasoning_tokens;
+    bool role_sent, prompt_ids_shown;
+    uint32_t ids_shown; // of the generated ones
+    double logprob_sum; // of the generated tokens, if they are asked for
+    uint64_t last_token_us;
+    const char *finish_reason; // static; not NULL once the state is CHOICE_DONE
+    const char *stop_reason;   // points into the stop strings, or to static text
+    size_t stop_reason_bytes;
+    float *pooled;      // [hidden], or the outputs of the head: what its prompt was pooled to; NULL: nothing yet
+    int64_t stop_token; // one of stop_token_ids that has ended it; -1: none
+};
+
+// What else the client is shown, and of which choices (request_extra.c).
+struct request_shown {
+    bool include_stop;    // the stop string that ended the text is part of it
+    bool token_ids;       // of prompts and choices
+    bool tokens_as_ids;   // tokens with log-probabilities have the names "token_id:N"
+    bool usage_in_chunks; // of a stream
+    bool prompt_logprobs; // of all of the prompt, in a list of its own
+    uint32_t prompt_tops; // alternatives of each of its tokens
+    uint32_t best_of, n;  // choices that are made of a prompt, and how many of those are shown
+};
+
+// How an answer is told: in OpenAI's form (request_answer.c), or in a dialect's (request_dialect.c).
+struct request_form {
+    void (*show)(struct choice *choice, struct text *out);                                  // appends what is new of a stream
+    void (*answer)(struct request *request, struct text *out);                              // appends a whole answer
+    void (*end)(struct request *request, struct text *out);                                 // appends the end of a stream
+    void (*fail)(struct request *request, const struct api_error *error, struct text *out); // and the end of one that fails
+};
+
+extern const struct request_form request_form_openai, request_form_dialect;
+
+struct request {
+    struct requests *owner;
+    struct request *previous, *next; // in the owner's list
+    struct exchange *exchange;
+    enum api_kind kind;
+    char id[ID_BYTES];
+    struct key *key;        // NULL: none was needed
+    uint32_t key_waiting;   // how many of this request's sequences key->waiting counts
+    struct key_grant grant; // until it is settled
+    bool settled;
+    char *cache_salt; // owned; NULL: no salt
+    struct respond_head head;
+    const struct request_form *form; // set when it starts
+    struct dialect_run *run;         // owned; NULL: OpenAI's form
+    const char *stream_type;         // content type of a stream
+    const char *keep_alive;          // what a silent stream is sent; NULL: nothing
+    bool stream, echo, logprobs, ignore_eos, include_usage;
+    Fastdecode__LatencyClass latency_class;
+    uint32_t top_logprobs, max_tokens;
+    uint32_t prompt_tops; // alternatives that are kept of each token of the prompts
+    struct request_shown shown;
+    struct language_notation notation; // of the answers
+    bool reasoning_is_open, include_reasoning, one_call, must_call;
+    struct json_t *tools;           // owned; NULL: none may be called
+    struct json_t *custom_tools;    // owned: of api_request; NULL: there are none
+    Fastdecode__Sampling sampling;  // owns its lists, but for end_token; its bias entries point into bias_items
+    struct packed_grammar *grammar; // of sampling; NULL: none
+    uint32_t features;              // that it needs (common/messages/features.h)
+    Fastdecode__TokenBias *bias_items, **bias;
+    struct stop_string stops[API_MAX_STOPS];
+    char *stop_bytes; // what stops point into
+    uint32_t stop_count;
+    struct request_prompt *prompts;
+    uint32_t prompt_count;
+    struct choice *choices; // [choice_count] the n choices of each prompt in turn
+    uint32_t choice_count, done_count;
+    const struct language_pooling *pooling; // prompts are pooled: nothing is generated; NULL: they are answered
+    bool base64, return_documents, scales;  // scales: vectors have length 1 whatever the model says
+    bool is_cut;                            // vectors have fewer values than the model's
+    uint32_t dimensions, top_n;             // top_n 0: all
+    uint64_t start_us, deadline_us;         // 0: none
+    uint64_t last_write_us, first_token_us; // 0: none yet
+    bool submitted, first_token_seen;
+    uint64_t trace_id; // unique number of this request in the trace
+};
+
+struct requests {
+    struct requests_config config;
+    struct request *first;                      // loop thread
+    struct trace_track *track, *track_requests; // track: of this thread; track_requests: of requests, which overlap
+    uint64_t trace_ids;
+    struct grammars *grammars; // any thread
+    struct mesh_state state;   // loop thread: as of the last tick
+    struct text extra;         // loop thread: likewise
+    struct text piece, chunk;  // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
+    // relaxed: counters. [1]: of latency class batch
+    atomic_uint running[2], waiting[2];
+    struct request *refill; // loop thread: a choice of it has ended, and the next may be submitted; NULL: none
+};
+
+static inline bool request_is_batch(const struct request *request)
+{
+    return request->latency_class == FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH;
+}
+
+// Returns how many choices may have been submitted by now: all, or those of prompts that are pooled and POOLED_AT_ONCE more.
+static inline uint32_t request_begun_count(const struct request *request)
+{
+    return request->pooling && request->choice_count - request->done_count > POOLED_AT_ONCE ? request->done_count + POOLED_AT_ONCE
+                                                                                            : request->choice_count;
+}
+
+// request_answer.c. Counts a time, unless the request is of the latency class batch: those say how long the others let them wait.
+void request_observe(const struct request *request, enum metrics_histogram which, double seconds);
+
+// prepare_sampling.c. Fills in the request's sampling; takes over some of the lists in *api. On failure, too, they are freed with the request.
+bool request_set_sampling(struct api_request *api, const struct language *language, struct request *request,
+                          struct api_error *error);
+void request_free_sampling(struct request *request);
+
+// prepare_pool.c. Makes the prompts of /v1/embeddings and /v1/rerank, and fills in what the answer needs. limit: max_request_tokens.
+bool request_prepare_pool(struct api_request *api, const struct language *language, uint32_t context, uint32_t limit,
+                          struct request *request, struct api_error *error);
+
+// answer_pool.c. take: copies what the mesh sends. False: it is none, or no memory. answer: renders the whole answer; all choices have theirs.
+bool choice_take_pooled(struct choice *choice, const ProtobufCBinaryData *pooled);
+void request_answer_pool(const struct request *request, const struct respond_usage *usage, struct text *out);
+
+// Whether the choice is over without what its prompt is to be pooled to, so that there is nothing to answer with.
+static inline bool choice_lacks_pooled(const struct choice *choice) { return choice->request->pooling && !choice->pooled; }
+
+// request_extra.c. Counts what the request has had so far.
+struct respond_usage request_usage(const struct request *request);
+
+// prepare.c. Says what the request has had, and gives back what its key's limits lent it beyond that: before its answer ends, because
+// the next request may come with it. Does nothing the second time.
+void request_settle(struct request *request);
+
+// prepare.c. Stops counting the request's sequences as waiting in its key's share.
+void request_stop_waiting(struct request *request);
+
+// request_answer.c. Each of these may end and free the request: the caller must not use it afterwards.
+void request_fail(struct request *request, const struct api_error *error);
+void request_finish_choice(struct choice *choice, const char *reason, const char *stop_reason); // static texts
+// Sends new text of a stream, unless its client is behind. Frees nothing.
+void request_show_news(struct choice *choice);
+// Takes the request out of the list, cancels its calls and frees it.
+void request_drop(struct request *request);
+
+// request_events.c: what the mesh says; arg is the choice. Each may end and free the request.
+void request_on_event(void *arg, const Fastdecode__GenerateEvent *event);
+void request_on_end(void *arg, enum status status, const char *text);
+// Makes the choice wait, to be submitted again after a pause.
+void request_postpone(struct choice *choice);
+
+// request_extra.c: fields of an answer that only those who ask for them get. Each appends ",\"name\":value" or nothing.
+// Appends a choice's: whole, or of its next chunk.
+void request_extra_choice(struct choice *choice, bool whole, struct text *out);
+// Appends those beside the list of choices. Chats have one prompt, and its fields there.
+void request_extra_head(struct choice *first, bool whole, struct text *out);
+// Writes the choices of a prompt that are shown, best first, to out[n]. first: the prompt's first choice.
+void request_best(const struct choice *first, const struct request_shown *shown, const struct choice **out);
+// choice_answer.c. Sets how answers to the request are read, and keeps what that needs of its tools.
+void request_set_notation(const struct api_request *api, const struct language *language, struct request *request);
+void request_free_notation(struct request *request);
+typedef void choice_content_fn(struct choice *choice, const char *text, size_t bytes);
+// take_content: takes what is content. False: no memory.
+bool choice_answer_open(struct choice *choice, choice_content_fn *take_content);
+void choice_answer_close(struct choice *choice);
+// Takes text, or a control token by its name. What is content goes on to the stop strings. False: no memory.
+bool choice_answer_push(struct choice *choice, const char *text, size_t bytes);
+bool choice_answer_push_unit(struct choice *choice, const char *name, size_t bytes);
+// cut_off: its length ended it, perhaps within a call whose name is not known yet: where calls were made, or had to be, that is no content.
+void choice_answer_finish(struct choice *choice, bool cut_off);
+// All calls are complete.
+void choice_answer_end_calls(struct choice *choice);
+bool choice_answer_is_reasoning(const struct choice *choice);
+bool choice_answer_may_be_content(const struct choice *choice);
+// Returns how many bytes of content there have been.
+uint64_t choice_answer_content_bytes(const struct choice *choice);
+// Returns whether the answer ends here: the one call that was allowed is over.
+bool choice_answer_is_done(const struct choice *choice);
+bool choice_answer_has_calls(const struct choice *choice);
+bool choice_answer_has_news(const struct choice *choice);
+// Returns what the answer has beside its content, and how much of it is shown: who shows more says so there. NULL: nothing.
+struct shown_answer *choice_answer_shown(const struct choice *choice);
+// Appends what is not shown yet as chunks. Before the content: what is thought; after it: calls. usage: NULL: not in chunks.
+void choice_answer_show_before(struct choice *choice, const struct respond_usage *usage, struct text *out);
+void choice_answer_show_after(struct choice *choice, const struct respond_usage *usage, struct text *out);
+
+// choice.c
+// Returns whether its text has ended: by a stop string, or by the one call that was allowed.
+bool choice_is_cut(const struct choice *choice);
+// Returns whether its last token has ended it, so that there is nothing more to come.
+bool choice_is_over(const struct choice *choice, const struct language *language);
+bool choice_open(struct choice *choice, const struct language *language);
+void choice_close(struct choice *choice);
+// Appends the tokens of an event to the log. Returns false if they leave a gap after the log, or memory is short.
+bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, const struct language *language);
+// Ends the text; text that was held back becomes visible.
+void choice_finish(struct choice *choice, const char *finish_reason, const char *stop_reason, size_t stop_reason_bytes);
+// Appends the visible text as one or more chunks.
+void choice_show(struct choice *choice, struct text *out);
+// Returns whether there is something to show.
+bool choice_has_news(const struct choice *choice);
+
+#endif

@@ -1,0 +1,171 @@
+// grammars.c: see grammars.h.
+//
+// The key of the cache is what the grammar is made of, as text (wanted.h). It is compared as a whole.
+#include "services/gateway/text/grammars.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/checked.h"
+#include "services/gateway/http/json_write.h"
+
+enum {
+    KEPT_MAX = 64,
+    KEPT_BYTES_MAX = 16 << 20, // keys and grammars together
+};
+
+struct packed_grammar {
+    atomic_uint users; // relaxed to count up, acquire-release to count down: the last one frees what others have written
+    size_t bytes;
+    unsigned char data[];
+};
+
+struct kept {
+    char *key; // [key_bytes]; NULL: free
+    size_t key_bytes;
+    struct packed_grammar *grammar;
+    uint64_t used_at;
+};
+
+struct grammars {
+    pthread_mutex_t mutex;
+    struct kept kept[KEPT_MAX];
+    size_t bytes;
+    uint64_t uses;
+};
+
+struct grammars *grammars_open(void)
+{
+    struct grammars *grammars = calloc(1, sizeof *grammars);
+
+    if (grammars)
+        pthread_mutex_init(&grammars->mutex, NULL);
+    return grammars;
+}
+
+void packed_grammar_let_go(struct packed_grammar *grammar)
+{
+    if (grammar && atomic_fetch_sub_explicit(&grammar->users, 1, memory_order_acq_rel) == 1)
+        free(grammar);
+}
+
+static struct packed_grammar *hold(struct packed_grammar *grammar)
+{
+    atomic_fetch_add_explicit(&grammar->users, 1, memory_order_relaxed);
+    return grammar;
+}
+
+const void *packed_grammar_bytes(const struct packed_grammar *grammar, size_t *count)
+{
+    *count = grammar->bytes;
+    return grammar->data;
+}
+
+static void forget(struct grammars *grammars, struct kept *kept)
+{
+    if (!kept->key)
+        return;
+    grammars->bytes -= kept->key_bytes + kept->grammar->bytes;
+    packed_grammar_let_go(kept->grammar);
+    free(kept->key);
+    *kept = (struct kept){0};
+}
+
+void grammars_close(struct grammars *grammars)
+{
+    if (!grammars)
+        return;
+    for (uint32_t i = 0; i < KEPT_MAX; i++)
+        forget(grammars, &grammars->kept[i]);
+    pthread_mutex_destroy(&grammars->mutex);
+    free(grammars);
+}
+
+// --- the cache; under the mutex
+
+static struct packed_grammar *find(struct grammars *grammars, const struct text *key)
+{
+    for (uint32_t i = 0; i < KEPT_MAX; i++) {
+        struct kept *kept = &grammars->kept[i];
+        if (!kept->key || kept->key_bytes != key->bytes || memcmp(kept->key, key->data, key->bytes) != 0)
+            continue;
+        kept->used_at = ++grammars->uses;
+        return hold(kept->grammar);
+    }
+    return NULL;
+}
+
+// Returns the free entry, or the one that was unused for longest; NULL: none is used.
+static struct kept *oldest(struct grammars *grammars, bool or_free)
+{
+    struct kept *best = NULL;
+
+    for (uint32_t i = 0; i < KEPT_MAX; i++) {
+        struct kept *kept = &grammars->kept[i];
+        if (!kept->key && or_free)
+            return kept;
+        if (kept->key && (!best || kept->used_at < best->used_at))
+            best = kept;
+    }
+    return best;
+}
+
+static void keep(struct grammars *grammars, const struct text *key, struct packed_grammar *grammar)
+{
+    const size_t bytes = key->bytes + grammar->bytes;
+    struct packed_grammar *other = find(grammars, key);
+    char *copy = other || bytes > KEPT_BYTES_MAX / 4 ? NULL : malloc(key->bytes);
+
+    packed_grammar_let_go(other); // another request was quicker
+    if (!copy)
+        return;
+    memcpy(copy, key->data, key->bytes);
+    while (grammars->bytes + bytes > KEPT_BYTES_MAX)
+        forget(grammars, oldest(grammars, false));
+    struct kept *entry = oldest(grammars, true);
+    forget(grammars, entry);
+    *entry = (struct kept){copy, key->bytes, hold(grammar), ++grammars->uses};
+    grammars->bytes += bytes;
+}
+
+static enum status pack(struct grammar *grammar, struct packed_grammar **out, struct error *error)
+{
+    size_t bytes;
+    const void *packed = grammar_packed(grammar, &bytes);
+
+    *out = malloc(sizeof **out + bytes);
+    if (!*out)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    atomic_init(&(*out)->users, 1);
+    (*out)->bytes = bytes;
+    memcpy((*out)->data, packed, bytes);
+    return STATUS_OK;
+}
+
+enum status grammars_get(struct grammars *grammars, const struct wanted *wanted, struct packed_grammar **out, struct error *error)
+{
+    struct text key = {0};
+    struct grammar *grammar = NULL;
+    enum status status = STATUS_OK;
+
+    wanted_key(wanted, &key);
+    if (key.failed) {
+        text_free(&key);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    }
+    pthread_mutex_lock(&grammars->mutex);
+    *out = find(grammars, &key);
+    pthread_mutex_unlock(&grammars->mutex);
+    if (!*out && !(status = wanted_compile(wanted, &grammar, error)))
+        status = pack(grammar, out, error);
+    if (!status && grammar) {
+        pthread_mutex_lock(&grammars->mutex);
+        keep(grammars, &key, *out);
+        pthread_mutex_unlock(&grammars->mutex);
+    }
+    grammar_free(grammar);
+    text_free(&key);
+    return status;
+}

@@ -1,0 +1,30 @@
+// grammars.h: what requests want of the form of their answers (wanted.h), compiled to grammars for the s-part, and
+// the latest of them kept: clients send the same schema again and again.
+//
+// Any thread. Compiling takes milliseconds, for large schemas more: not for the loop thread.
+#ifndef FD_GATEWAY_TEXT_GRAMMARS_H
+#define FD_GATEWAY_TEXT_GRAMMARS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "services/gateway/api/schema/wanted.h"
+
+struct grammars;
+
+// A compiled grammar in its packed form. Counted: it lives until all that hold it have let it go.
+struct packed_grammar;
+
+struct grammars *grammars_open(void); // NULL: no memory
+// What is held may outlive it. NULL is allowed.
+void grammars_close(struct grammars *grammars);
+
+// Compiles what a request wants, or finds it; the caller lets *out go. INVALID_ARGUMENT, UNIMPLEMENTED: the error says what is wrong with it, and where.
+// RESOURCE_EXHAUSTED: it is too large.
+enum status grammars_get(struct grammars *grammars, const struct wanted *wanted, struct packed_grammar **out,
+                         struct error *error) MUST_CHECK;
+
+const void *packed_grammar_bytes(const struct packed_grammar *grammar, size_t *count);
+void packed_grammar_let_go(struct packed_grammar *grammar); // NULL is allowed
+
+#endif
