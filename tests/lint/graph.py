@@ -9,8 +9,8 @@ Checked:
   circles   no circle of files: a .c and its .h are one unit; A depends on B if it includes B's header or uses a symbol that B's
             object defines. A file may include its room's own interface (common/sched/sched.h), whose .c is on top of the room:
             it is where the types are. A header without a .c is no unit. Headers must not include each other in a circle either
-  pointers  no function pointer of a struct that only one room sees has one target alone, in another file of that room: it would hide
-            a circle
+  pointers  no function pointer of a struct that one room alone sees has its only target in another file of that room: it would hide a
+            circle. Callbacks that have a `void *arg`, and tables with several targets, are interfaces
   private   a header named *_internal.h, *_state.h or internal.h is included only from its own directory: it holds what the files
             there share
 
@@ -159,8 +159,9 @@ class Graph:
             self.bad.append("headers that include each other: " + " ".join(circle))
 
     def check_pointers(self):
-        """Function pointers of structs, by name, with what is assigned to them anywhere, tests included."""
-        pointers, targets, homes, texts, seen = {}, collections.defaultdict(set), {}, {}, collections.defaultdict(set)
+        """Function pointers by name, and what is assigned to them anywhere, tests included. A table whose entries have several targets is
+        an interface, and so is a set of callbacks with the `void *arg` of whoever is called."""
+        texts, tables, targets, homes, seen = {}, [], collections.defaultdict(set), {}, collections.defaultdict(set)
         for path in run("git", "ls-files", "common", "kernels", "services", "tests").split():
             if path.endswith((".c", ".h", ".cu", ".cuh")) and os.path.exists(path):
                 with open(path, encoding="utf-8") as file:
@@ -170,18 +171,20 @@ class Graph:
                 seen[own].add(os.path.dirname(path))
             for name in re.findall(r"^(?:static )?(?:[a-z_]\w*[ *]+)+(\w+)\([^;{}]*\)\s*\{", text, re.M):
                 homes.setdefault(name, set()).add(path)
-            if not path.startswith("tests/"):
-                for found in re.finditer(r"^    .*?(?:\(\*(\w+)\)\(|\b\w+_fn \*(\w+);)", text, re.M):
-                    pointers.setdefault(found[1] or found[2], set()).add(path)
+            if path.endswith(".h") and not path.startswith("tests/"):
+                for body in re.findall(r"^struct \w+ \{\n(.*?)^\};", text, re.M | re.S):
+                    tables.append((path, body, {a or b for a, b in re.findall(r"\(\*(\w+)\)\(|\b\w+_fn \*(\w+);", body)}))
         for path, text in texts.items():
             for name, target in re.findall(r"(?:\.|->)(\w+) = &?(\w+)\s*[,;}]", text):
-                if name in pointers and target in homes:
+                if target in homes:
                     targets[name].add((path if path in homes[target] else min(homes[target]), target))
-        for name, places in sorted(pointers.items()):
-            place, (home, target) = min(places), min(targets[name], default=("", ""))
-            if len(places) == len(targets[name]) == 1 and place.endswith(".h") and seen[place] == {os.path.dirname(home)}:
-                if os.path.splitext(place)[0] != os.path.splitext(home)[0]:
-                    self.bad.append(f"{place}: the function pointer `{name}` has one target, {target}() of {home}")
+        for path, body, names in tables:
+            if "void *arg;" in body or any(len(targets[name]) > 1 for name in names):
+                continue
+            for name in sorted(names):
+                home, target = min(targets[name], default=("", ""))
+                if seen[path] == {os.path.dirname(home)} and os.path.splitext(path)[0] != os.path.splitext(home)[0]:
+                    self.bad.append(f"{path}: the function pointer `{name}` has one target, {target}() of {home}")
 
 
 def circles(graph):

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "common/base/checked.h"
-#include "services/gateway/http/rate.h"
+#include "services/gateway/http/keys.h"
 
 enum { STEPS = 4000, LIMIT = 100 };
 

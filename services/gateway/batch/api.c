@@ -11,7 +11,192 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/json/json_text.h"
+#include "services/gateway/api/schema/value.h"
 #include "services/gateway/batch/api_internal.h"
+
+// --- files and batches as JSON, and what the store refuses as an error of the API ------------------------------------
+
+static void append_time(struct text *out, const char *name, uint64_t at_s)
+{
+    if (at_s)
+        text_format(out, ",\"%s\":%llu", name, (unsigned long long)at_s);
+    else
+        text_format(out, ",\"%s\":null", name);
+}
+
+static void batch_api_append_id(struct text *out, const char *name, const char *id, bool there)
+{
+    text_format(out, there ? ",\"%s\":\"%s\"" : ",\"%s\":null", name, id);
+}
+
+static void batch_api_append_file(struct text *out, const struct batch_file *file)
+{
+    text_format(out, "{\"id\":\"%s\",\"object\":\"file\",\"bytes\":%llu,\"created_at\":%llu", file->id,
+                (unsigned long long)file->bytes, (unsigned long long)file->created_s);
+    append_time(out, "expires_at", file->expires_s);
+    text_string(out, ",\"filename\":");
+    text_json_string(out, file->filename);
+    text_format(out, ",\"purpose\":\"%s\",\"status\":\"processed\",\"status_details\":null}", file->purpose);
+}
+
+static void append_errors(struct text *out, const struct batch_record *record)
+{
+    if (!record->error_code[0]) {
+        text_string(out, ",\"errors\":null");
+        return;
+    }
+    text_format(out, ",\"errors\":{\"object\":\"list\",\"data\":[{\"code\":\"%s\",\"message\":", record->error_code);
+    text_json_string(out, record->error_message);
+    text_string(out, ",\"param\":null,\"line\":");
+    if (record->error_line)
+        text_format(out, "%llu}]}", (unsigned long long)record->error_line);
+    else
+        text_string(out, "null}]}");
+}
+
+static void batch_api_append_batch(struct text *out, const struct batch_record *record)
+{
+    text_format(out, "{\"id\":\"%s\",\"object\":\"batch\",\"endpoint\":\"%s\"", record->id, batch_endpoint_path(record->endpoint));
+    append_errors(out, record);
+    text_format(out, ",\"input_file_id\":\"%s\",\"completion_window\":\"%s\",\"status\":\"%s\"", record->input, record->window,
+                batch_status_name(record->status));
+    batch_api_append_id(out, "output_file_id", record->output, record->has_output);
+    batch_api_append_id(out, "error_file_id", record->errors, record->has_errors);
+    append_time(out, "created_at", record->at_s[BATCH_VALIDATING]);
+    append_time(out, "in_progress_at", record->at_s[BATCH_IN_PROGRESS]);
+    append_time(out, "expires_at", record->expires_s);
+    append_time(out, "finalizing_at", record->at_s[BATCH_FINALIZING]);
+    append_time(out, "completed_at", record->at_s[BATCH_COMPLETED]);
+    append_time(out, "failed_at", record->at_s[BATCH_FAILED]);
+    append_time(out, "expired_at", record->at_s[BATCH_EXPIRED]);
+    append_time(out, "cancelling_at", record->at_s[BATCH_CANCELLING]);
+    append_time(out, "cancelled_at", record->at_s[BATCH_CANCELLED]);
+    text_format(out, ",\"request_counts\":{\"total\":%llu,\"completed\":%llu,\"failed\":%llu},\"metadata\":",
+                (unsigned long long)record->counts.total, (unsigned long long)record->counts.completed,
+                (unsigned long long)record->counts.failed);
+    text_string(out, record->metadata ? record->metadata : "null");
+    text_append(out, "}", 1);
+}
+
+// --- the body of POST /v1/batches: types, limits, defaults -----------------------------------------------------------
+
+enum { METADATA_MAX = 16, METADATA_KEY_BYTES = 64, METADATA_VALUE_BYTES = 512, WINDOW_MOST_S = 30 * 24 * 3600 };
+
+// "24h" -> seconds; 0: not a window.
+static uint64_t batch_window_s(const char *window)
+{
+    static const struct {
+        char unit;
+        uint32_t seconds;
+    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 24 * 3600}};
+    size_t digits = strspn(window, "0123456789"), i;
+    uint64_t count = digits > 0 && digits < 8 ? strtoull(window, NULL, 10) : 0;
+
+    for (i = 0; i < sizeof units / sizeof units[0]; i++)
+        if (window[digits] == units[i].unit && window[digits + 1] == '\0' && count * units[i].seconds <= WINDOW_MOST_S)
+            return count * units[i].seconds;
+    return 0;
+}
+
+static const char *read_text(json_t *root, const char *name, struct api_error *error)
+{
+    const json_t *value = json_object_get(root, name);
+
+    if (!value || json_is_null(value)) {
+        api_fail(error, 400, "missing_required_parameter", name, "'%s' is required", name);
+        return NULL;
+    }
+    if (!json_is_string(value)) {
+        api_fail(error, 400, "invalid_type", name, "'%s' must be a string, not %s", name, schema_type_name(value));
+        return NULL;
+    }
+    if (schema_has_zero(value)) {
+        api_fail(error, 400, "invalid_value", name, "'%s' has a zero byte", name);
+        return NULL;
+    }
+    return json_string_value(value);
+}
+
+static bool read_metadata(json_t *root, struct batch_record *out, struct api_error *error)
+{
+    json_t *metadata = json_object_get(root, "metadata"), *value;
+    const char *name;
+
+    if (!metadata || json_is_null(metadata))
+        return true;
+    if (!json_text_is_object(metadata))
+        return api_fail(error, 400, "invalid_type", "metadata", "'metadata' must be an object, not %s", schema_type_name(metadata));
+    if (json_object_size(metadata) > METADATA_MAX)
+        return api_fail(error, 400, "invalid_value", "metadata", "'metadata' has %zu pairs, the most is %d",
+                        json_object_size(metadata), METADATA_MAX);
+    json_object_foreach (metadata, name, value) {
+        if (!json_is_string(value))
+            return api_fail(error, 400, "invalid_type", "metadata", "a value in 'metadata' must be a string, not %s",
+                            schema_type_name(value));
+        if (schema_has_zero(value))
+            return api_fail(error, 400, "invalid_value", "metadata", "a value in 'metadata' has a zero byte");
+        if (strlen(name) > METADATA_KEY_BYTES || json_string_length(value) > METADATA_VALUE_BYTES)
+            return api_fail(error, 400, "invalid_value", "metadata", "a pair in 'metadata' is longer than %d and %d bytes",
+                            METADATA_KEY_BYTES, METADATA_VALUE_BYTES);
+    }
+    out->metadata = json_text_write(metadata, false);
+    return out->metadata || api_no_memory(error);
+}
+
+static bool read_expiry(json_t *root, struct batch_record *out, struct api_error *error)
+{
+    json_t *expiry = json_object_get(root, "output_expires_after"), *seconds = json_object_get(expiry, "seconds");
+
+    out->output_kept_s = BATCH_KEPT_S;
+    if (!expiry || json_is_null(expiry))
+        return true;
+    if (!schema_is_string(json_object_get(expiry, "anchor"), "created_at") || !json_is_integer(seconds) ||
+        json_integer_value(seconds) < EXPIRY_LEAST_S || json_integer_value(seconds) > EXPIRY_MOST_S)
+        return api_fail(error, 400, "invalid_value", "output_expires_after",
+                        "'output_expires_after' must be {\"anchor\": \"created_at\", \"seconds\": N} with N from %d to %d",
+                        EXPIRY_LEAST_S, EXPIRY_MOST_S);
+    out->output_kept_s = (uint64_t)json_integer_value(seconds);
+    return true;
+}
+
+static bool read_record(json_t *root, uint64_t now_s, struct batch_record *out, struct api_error *error)
+{
+    const char *input = read_text(root, "input_file_id", error);
+    const char *endpoint = input ? read_text(root, "endpoint", error) : NULL;
+    const char *window = endpoint ? read_text(root, "completion_window", error) : NULL;
+    uint64_t window_s;
+
+    if (!window)
+        return false;
+    if (strlen(input) >= sizeof out->input)
+        return api_fail(error, 404, NULL, "input_file_id", "No such File object: %.64s", input);
+    out->endpoint = batch_endpoint_named(endpoint);
+    if (out->endpoint == BATCH_ENDPOINT_NONE)
+        return api_fail(error, 400, "invalid_value", "endpoint",
+                        "'endpoint' must be \"/v1/chat/completions\", \"/v1/completions\" or \"/v1/embeddings\"");
+    window_s = batch_window_s(window);
+    if (window_s == 0)
+        return api_fail(error, 400, "invalid_value", "completion_window",
+                        "'completion_window' must be \"24h\", or a number of s, m, h or d up to 30 days");
+    snprintf(out->input, sizeof out->input, "%s", input);
+    snprintf(out->window, sizeof out->window, "%s", window);
+    out->at_s[BATCH_VALIDATING] = now_s;
+    out->expires_s = now_s + window_s;
+    return read_metadata(root, out, error) && read_expiry(root, out, error);
+}
+
+// Reads a body of POST /v1/batches. Pure. The caller frees the record. False: *error.
+static bool batch_create_parse(const char *body, size_t bytes, uint64_t now_s, struct batch_record *out, struct api_error *error)
+{
+    json_t *root = schema_parse_json(body, bytes, error);
+    bool ok;
+
+    *out = (struct batch_record){.status = BATCH_VALIDATING};
+    ok = root && read_record(root, now_s, out, error);
+    json_decref(root);
+    return ok;
+}
 
 enum { FILES_PAGE = 10000, BATCHES_PAGE = 100, BATCHES_PAGE_DEFAULT = 20, QUERY_BYTES = 64 };
 

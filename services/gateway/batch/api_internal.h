@@ -1,5 +1,4 @@
-// api_internal.h: what api.c (calls), upload.c (uploads), create.c (a batch's body) and render.c
-// (answers) share.
+// api_internal.h: what api.c (calls and their answers) and upload.c share.
 #ifndef FD_GATEWAY_BATCH_API_INTERNAL_H
 #define FD_GATEWAY_BATCH_API_INTERNAL_H
 
@@ -35,18 +34,10 @@ struct batch_work {
     void (*run)(struct batch_work *work); // and frees it, if need be
 };
 
-// render.c. Fills *error from the store's reason. param may be NULL.
+// Fills *error from the store's reason. param may be NULL.
 bool batch_api_fail(struct api_error *error, const char *param, const struct error *reason);
-void batch_api_append_id(struct text *out, const char *name, const char *id, bool there); // ,"name":"id" or ,"name":null
-void batch_api_append_file(struct text *out, const struct batch_file *file);
-void batch_api_append_batch(struct text *out, const struct batch_record *record);
 
 // upload.c, on the thread: the body of the exchange has come. False: *error, unless the exchange is answered already.
 bool batch_upload_finish(struct exchange *exchange, struct batch_file *out, struct api_error *error);
-
-// create.c: a body of POST /v1/batches. Pure. The caller frees the record. False: *error.
-bool batch_create_parse(const char *body, size_t bytes, uint64_t now_s, struct batch_record *out, struct api_error *error);
-// "24h" -> seconds; 0: not a window.
-uint64_t batch_window_s(const char *window);
 
 #endif

@@ -1,4 +1,4 @@
-// runner_internal.h: what runner.c (jobs, the thread) and item.c (one line that is being answered) share.
+// runner_internal.h: the state of a runner and of its items, which tests see, too.
 #ifndef FD_GATEWAY_BATCH_RUNNER_INTERNAL_H
 #define FD_GATEWAY_BATCH_RUNNER_INTERNAL_H
 
@@ -55,21 +55,5 @@ struct batch_runner {
     struct expiry_clock expiry;                                 // windows and files end by it
     bool busy;                                                  // there is more to do at once
 };
-
-// Adds the item of a job's line; line is moved from. Takes the item, which malloc() has given.
-void batch_item_add(struct batch_item *item, struct batch_runner *runner, struct batch_job *job, uint64_t number,
-                    struct batch_line *line);
-void batch_item_remove(struct batch_item *item);
-// Asks; the item comes back in the list of those that ended.
-void batch_item_ask(struct batch_item *item);
-// Ends its request, because its job ends. It comes back in that list.
-void batch_item_leave(struct batch_item *item);
-// Waits before it is asked again, longer each time.
-void batch_item_pause(struct batch_item *item);
-// Writes the result and frees the item; if the disk does not take it, the item waits.
-void batch_item_write(struct batch_item *item);
-void batch_item_write_error(struct batch_item *item, const struct batch_error *error);
-// The exchange of the item has ended.
-void batch_item_take_ended(struct batch_item *item);
 
 #endif

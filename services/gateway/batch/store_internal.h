@@ -1,5 +1,5 @@
 // store_internal.h: what the files of the store share: store_open.c (folder, database), over store_files.c and
-// store_batches.c (rows), over store.c (names, room) and sql.c (statements).
+// store_batches.c (rows), over store.c (names, room, statements).
 #ifndef FD_GATEWAY_BATCH_STORE_INTERNAL_H
 #define FD_GATEWAY_BATCH_STORE_INTERNAL_H
 

@@ -42,6 +42,18 @@ struct upload {
     struct upload_place *place; // set before its first byte; NULL: there was none
 };
 
+bool batch_api_fail(struct api_error *error, const char *param, const struct error *reason)
+{
+    switch (reason->status) {
+    case STATUS_NOT_FOUND: return api_fail(error, 404, NULL, param, "%s", reason->text);
+    case STATUS_FAILED_PRECONDITION: return api_fail(error, 409, "conflict", param, "%s", reason->text);
+    case STATUS_RESOURCE_EXHAUSTED: return api_fail(error, 429, "rate_limit_exceeded", param, "%s", reason->text);
+    case STATUS_OUT_OF_RANGE: return api_fail(error, 413, "storage_full", param, "%s", reason->text);
+    case STATUS_UNAVAILABLE: return api_fail(error, 507, "insufficient_storage", param, "%s", reason->text);
+    default: return api_fail(error, 500, NULL, NULL, "%s", reason->text);
+    }
+}
+
 // --- the parser's calls, on the thread -----------------------------------------------------------------------------
 static char *field_of(struct upload *upload, enum upload_part part)
 {

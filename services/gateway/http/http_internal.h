@@ -1,4 +1,4 @@
-// http_internal.h: what server.c (the server), connections.c (its requests) and exchange.c (one request and its answer) share.
+// http_internal.h: what server.c (the server and its connections) and exchange.c (one request and its answer) share.
 #ifndef FD_GATEWAY_HTTP_HTTP_INTERNAL_H
 #define FD_GATEWAY_HTTP_HTTP_INTERNAL_H
 
@@ -68,7 +68,6 @@ struct exchange {
     bool ended, broken;
 };
 
-// server.c and connections.c.
 struct http_server {
     struct http_config config;
     struct MHD_Daemon *daemon;
@@ -81,13 +80,6 @@ struct http_server {
     atomic_bool stopping;        // relaxed: the watcher's mutex makes it visible to a watch_guard() that comes after
                                  // watch_shut_all()
 };
-
-// connections.c: callbacks from libmicrohttpd, on the polling thread. arg: the server.
-enum MHD_Result http_on_accept(void *arg, const struct sockaddr *address, socklen_t address_bytes);
-void http_on_connection(void *arg, struct MHD_Connection *connection, void **context, enum MHD_ConnectionNotificationCode code);
-enum MHD_Result http_on_access(void *arg, struct MHD_Connection *connection, const char *url, const char *method,
-                               const char *version, const char *data, size_t *data_bytes, void **context);
-void http_on_completed(void *arg, struct MHD_Connection *connection, void **context, enum MHD_RequestTerminationCode code);
 
 // Returns a new exchange with one reference, or NULL when out of memory.
 struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *target);

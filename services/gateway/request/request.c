@@ -17,9 +17,391 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/messages/features.h"
-#include "services/gateway/text/grammars.h"
-#include "services/gateway/request/request_internal.h"
 #include "services/gateway/http/root_span.h"
+#include "services/gateway/request/request_internal.h"
+#include "services/gateway/text/grammars.h"
+
+static void refill(struct requests *requests);
+
+// --- what the client of a request is sent, and the end of a request --------------------------------------------------
+
+enum { KEEP_CHUNK_BYTES = 64 << 10 };
+
+// The jitter spans at least three seconds whatever is predicted. The most is 38 * 1.5 + 1 + 2, about a minute.
+uint32_t request_retry_after_s(uint32_t predicted_wait_ms)
+{
+    double jitter = (double)(clock_now_ns() / 1000 % 997) / 997;
+    double seconds = MIN(predicted_wait_ms / 1000.0, 38.0) * (1 + jitter / 2);
+
+    return (uint32_t)(seconds + 1 + 3 * jitter);
+}
+
+// Counts a time, unless the request is of the latency class batch: those say how long the others let them wait.
+static void request_observe(const struct request *request, enum metrics_histogram which, double seconds)
+{
+    if (!request_is_batch(request))
+        metrics_observe(request->owner->config.metrics, which, seconds);
+}
+
+static void write_stream(struct request *request, const struct text *chunk)
+{
+    uint64_t began_ns = trace_clock(request->owner->track);
+
+    exchange_begin(request->exchange, request->stream_type);
+    exchange_write(request->exchange, chunk->data, chunk->bytes);
+    trace_span(request->owner->track, "write", began_ns, {"request", request->trace_id}, {"bytes", chunk->bytes});
+    request->last_write_us = clock_now_us();
+}
+
+// Adds the choices of a prompt that are shown. number: of the first of them.
+static void answer_choices(struct request *request, uint32_t number, struct text *body)
+{
+    const struct choice *best[API_MAX_CHOICES];
+    struct text *extra = &request->owner->extra;
+
+    request_best(&request->choices[number], &request->shown, best);
+    for (uint32_t i = 0; i < request->shown.n; i++) {
+        const struct choice *choice = best[i];
+        struct respond_choice shown = {
+            .index = number / request->shown.best_of * request->shown.n + i,
+            .text = choice->visible.data,
+            .bytes = choice->visible.bytes,
+            .logprobs = request->logprobs ? &choice->logprobs : NULL,
+            .logprob_count = choice->logprobs.count,
+            .finish_reason = choice->finish_reason,
+            .stop_reason = choice->stop_reason,
+            .stop_reason_bytes = choice->stop_reason_bytes,
+            .answer = choice_answer_shown(choice),
+            .is_stop_token = choice->stop_token >= 0,
+            .stop_token = (uint32_t)choice->stop_token,
+            .extra = extra,
+        };
+        text_clear(extra);
+        request_extra_choice(&request->choices[choice->index], true, extra);
+        body->failed |= extra->failed;
+        respond_whole_choice(body, &request->head, &shown, shown.index == 0);
+    }
+}
+
+static void openai_answer(struct request *request, struct text *out)
+{
+    struct respond_usage usage = request_usage(request);
+    struct text extra = {0};
+    uint32_t i;
+
+    if (request->pooling) {
+        request_answer_pool(request, &usage, out);
+        return;
+    }
+    respond_whole_begin(out, &request->head);
+    for (i = 0; i < request->choice_count; i += request->shown.best_of)
+        answer_choices(request, i, out);
+    request_extra_head(request->choices, true, &extra);
+    out->failed |= extra.failed;
+    respond_whole_end(out, &extra, &usage);
+    text_free(&extra);
+}
+
+static void openai_end(struct request *request, struct text *out)
+{
+    struct respond_usage usage = request_usage(request);
+
+    if (request->include_usage)
+        respond_usage_chunk(out, &request->head, &usage);
+    text_string(out, "data: [DONE]\n\n");
+}
+
+static void openai_fail(struct request *request, const struct api_error *error, struct text *out)
+{
+    (void)request;
+    text_string(out, "data: ");
+    api_error_append(out, error);
+    text_string(out, "\n\ndata: [DONE]\n\n");
+}
+
+const struct request_form request_form_openai = {
+    .show = choice_show, .answer = openai_answer, .end = openai_end, .fail = openai_fail};
+
+static void answer_whole(struct request *request)
+{
+    struct text body = {0};
+
+    request->form->answer(request, &body);
+    exchange_respond(request->exchange, 200, HTTP_JSON, &body);
+}
+
+static void end_stream(struct request *request)
+{
+    struct text chunk = {0};
+
+    request->form->end(request, &chunk);
+    write_stream(request, &chunk);
+    exchange_end(request->exchange, chunk.failed);
+    text_free(&chunk);
+}
+
+// Takes the request out of the list and frees it; open calls are cancelled.
+static void request_drop(struct request *request)
+{
+    struct requests *requests = request->owner;
+    uint32_t i;
+
+    for (i = 0; i < request->choice_count; i++)
+        if (request->choices[i].call)
+            mesh_cancel(request->choices[i].call);
+    if (requests->refill == request)
+        requests->refill = NULL;
+    if (request->previous)
+        request->previous->next = request->next;
+    else
+        requests->first = request->next;
+    if (request->next)
+        request->next->previous = request->previous;
+    trace_overlapping(requests->track_requests, "request", request->trace_id, request->start_us * 1000,
+                      {"choices", request->choice_count});
+    atomic_fetch_sub_explicit(&(request->first_token_seen ? requests->running : requests->waiting)[request_is_batch(request)], 1,
+                              memory_order_relaxed);
+    exchange_set_user(request->exchange, NULL);
+    request_discard(request);
+}
+
+static void complete(struct request *request)
+{
+    struct metrics *metrics = request->owner->config.metrics;
+    struct respond_usage usage = request_usage(request);
+
+    request_settle(request);
+    for (uint32_t i = 0; i < request->choice_count && exchange_span(request->exchange); i++)
+        exchange_note_finish(request->exchange, request->choices[i].finish_reason);
+    if (request->stream)
+        end_stream(request);
+    else
+        answer_whole(request);
+    metrics_count(metrics, METRICS_PROMPT_TOKENS, usage.prompt_tokens);
+    request_observe(request, METRICS_REQUEST, (double)(clock_now_us() - request->start_us) / 1e6);
+    log_info("API-DONE", "request=%s prompt_tokens=%llu completion_tokens=%llu ms=%llu", exchange_request_id(request->exchange),
+             (unsigned long long)usage.prompt_tokens, (unsigned long long)usage.completion_tokens,
+             (unsigned long long)((clock_now_us() - request->start_us) / 1000));
+    request_drop(request);
+}
+
+// Fails the whole request: with an answer of its own, or with the last event of a stream that has begun.
+static void request_fail(struct request *request, const struct api_error *error)
+{
+    struct text chunk = {0};
+
+    request_settle(request);
+    log_warn("API-FAILED", "request=%s status=%d", exchange_request_id(request->exchange), error->status);
+    if (!exchange_is_answered(request->exchange)) {
+        exchange_refuse(request->exchange, error);
+    } else {
+        request->form->fail(request, error, &chunk);
+        write_stream(request, &chunk);
+        exchange_end(request->exchange, false);
+        text_free(&chunk);
+    }
+    request_drop(request);
+}
+
+// A prompt was not pooled in time, or the mesh has ended it without a result.
+static void fail_unpooled(struct request *request, const char *stop_reason)
+{
+    struct api_error error;
+
+    if (stop_reason)
+        api_fail(&error, 504, "timeout", NULL, "the request was not computed within its time (--request-timeout)");
+    else
+        api_fail(&error, 500, NULL, NULL, "the mesh sent no result");
+    request_fail(request, &error);
+}
+
+// Ends a choice: sends its last chunk. After the last choice, completes and frees the request.
+static void request_finish_choice(struct choice *choice, const char *reason, const char *stop_reason)
+{
+    struct request *request = choice->request;
+    struct text chunk = {0};
+
+    if (choice_lacks_pooled(choice)) {
+        fail_unpooled(request, stop_reason);
+        return;
+    }
+    choice_finish(choice, reason, stop_reason, stop_reason ? strlen(stop_reason) : 0);
+    if (choice->call)
+        mesh_cancel(choice->call);
+    choice->call = NULL;
+    request->done_count++;
+    if (request->stream) {
+        request->form->show(choice, &chunk);
+        write_stream(request, &chunk);
+        text_free(&chunk);
+    }
+    if (request->done_count == request->choice_count)
+        complete(request);
+    else
+        request->owner->refill = request;
+}
+
+// Sends new text of a stream, unless its client is behind. Frees nothing.
+static void request_show_news(struct choice *choice)
+{
+    struct request *request = choice->request;
+    struct text *chunk = &request->owner->chunk;
+
+    if (!request->stream || choice->state == CHOICE_DONE || !choice_has_news(choice) || exchange_is_behind(request->exchange))
+        return;
+    text_clear(chunk);
+    request->form->show(choice, chunk);
+    write_stream(request, chunk);
+    if (chunk->capacity > KEEP_CHUNK_BYTES)
+        text_free(chunk); // a long echo, most likely
+}
+
+// --- what the mesh says of a choice: tokens, its end, or that it is lost ---------------------------------------------
+
+enum {
+    RETRY_FIRST_US = 50000,
+    RETRY_MOST_US = 2000000,
+    ACCEPTANCES_MAX = 8, // in a row without a token, after which a request no longer waits for a lost mesh anew
+    FAILURES_MAX = 8,    // in a row without a token, of kinds that waiting does not cure
+};
+
+static void measure(struct choice *choice, uint32_t new_tokens)
+{
+    struct request *request = choice->request;
+    struct requests *requests = request->owner;
+    uint64_t now_us = clock_now_us();
+
+    if (new_tokens == 0)
+        return;
+    metrics_count(requests->config.metrics, METRICS_GENERATED_TOKENS, new_tokens);
+    if (!request->first_token_seen) {
+        request->first_token_seen = true;
+        request->first_token_us = now_us;
+        request_stop_waiting(request);
+        trace_overlapping(requests->track_requests, "first token", request->trace_id, request->start_us * 1000,
+                          {"prompt_tokens", choice->prompt->count});
+        request_observe(request, METRICS_FIRST_TOKEN, (double)(now_us - request->start_us) / 1e6);
+        atomic_fetch_sub_explicit(&requests->waiting[request_is_batch(request)], 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&requests->running[request_is_batch(request)], 1, memory_order_relaxed);
+    }
+    for (uint32_t i = 0; choice->last_token_us && i < new_tokens; i++)
+        request_observe(request, METRICS_BETWEEN_TOKENS, (double)(now_us - choice->last_token_us) / new_tokens / 1e6);
+    choice->last_token_us = now_us;
+}
+
+// Back to waiting.
+static void request_postpone(struct choice *choice)
+{
+    uint64_t now_us = clock_now_us(), pause_us = (uint64_t)RETRY_FIRST_US << MIN(choice->failures, 6u);
+
+    if (choice->call)
+        mesh_cancel(choice->call);
+    choice->call = NULL;
+    choice->state = CHOICE_WAITING;
+    choice->failures++;
+    if (choice->waiting_since_us == 0)
+        choice->waiting_since_us = now_us;
+    choice->retry_us = now_us + MIN(pause_us, (uint64_t)RETRY_MOST_US);
+}
+
+static void take_event(struct choice *choice, const Fastdecode__GenerateEvent *event)
+{
+    struct request *request = choice->request;
+    struct api_error error;
+    uint32_t before = choice->generated_count;
+    const char *text = event->error && event->error[0] ? event->error : "the mesh could not complete the request";
+
+    choice->sequence = event->sequence ? event->sequence : choice->sequence;
+    if (!choice_take(choice, event, request->owner->config.language)) {
+        log_error("API-LOG-GAP", "request=%s index=%u known=%u tokens=%zu", exchange_request_id(request->exchange), event->index,
+                  choice->generated_count, event->n_tokens);
+        if (choice->failures < FAILURES_MAX) {
+            request_postpone(choice);
+            return;
+        }
+        api_fail(&error, 500, NULL, NULL, "the mesh sent tokens out of order");
+        request_fail(request, &error);
+        return;
+    }
+    if (event->n_tokens || event->n_prompt || event->pooled.len || event->finish != FASTDECODE__FINISH__FINISH_UNSPECIFIED)
+        choice->failures = choice->acceptances = 0;
+    else // it was accepted, and no more: one that ends each scheduler does not begin to wait anew for ever
+        choice->acceptances++;
+    if (choice->acceptances <= ACCEPTANCES_MAX)
+        choice->waiting_since_us = 0;
+    measure(choice, choice->generated_count - before);
+    if (choice_is_cut(choice)) {
+        request_finish_choice(choice, "stop", NULL);
+        return;
+    }
+    switch (event->finish) {
+    case FASTDECODE__FINISH__FINISH_UNSPECIFIED: request_show_news(choice); break;
+    case FASTDECODE__FINISH__FINISH_EOS: request_finish_choice(choice, "stop", NULL); break;
+    case FASTDECODE__FINISH__FINISH_DEADLINE: request_finish_choice(choice, "length", "deadline"); break;
+    case FASTDECODE__FINISH__FINISH_ERROR:
+        api_fail(&error, event->request_fault ? 400 : 500, event->request_fault ? "invalid_value" : NULL, NULL, "%s", text);
+        request_fail(request, &error);
+        break;
+    default: request_finish_choice(choice, "length", NULL); break;
+    }
+}
+
+// What the mesh says; arg is the choice. Each may end and free the request.
+static void request_on_event(void *arg, const Fastdecode__GenerateEvent *event)
+{
+    struct choice *choice = arg;
+    struct trace_track *track = choice->request->owner->track;
+    uint64_t began_ns = trace_clock(track), request_id = choice->request->trace_id; // the request may end
+
+    take_event(choice, event);
+    trace_span(track, "tokens", began_ns, {"request", request_id}, {"tokens", event->n_tokens});
+}
+
+static void refuse_full(struct request *request)
+{
+    struct api_error error;
+
+    api_fail(&error, 429, "rate_limit_exceeded", NULL, "the queue is full, try again later");
+    error.retry_after_s = request_retry_after_s(request->owner->state.predicted_wait_ms);
+    request_fail(request, &error);
+}
+
+static void request_on_end(void *arg, enum status status, const char *text)
+{
+    struct choice *choice = arg;
+    struct request *request = choice->request;
+    struct api_error error;
+
+    choice->call = NULL;
+    switch (status) {
+    case STATUS_DEADLINE_EXCEEDED: request_finish_choice(choice, "length", "deadline"); return;
+    case STATUS_RESOURCE_EXHAUSTED:
+        if (!choice->sequence && !request->done_count && !exchange_is_answered(request->exchange)) {
+            refuse_full(request);
+            return;
+        }
+        break;
+    case STATUS_INVALID_ARGUMENT:
+    case STATUS_OUT_OF_RANGE:
+    case STATUS_UNIMPLEMENTED:
+        api_fail(&error, 400, "invalid_value", NULL, "%s", text ? text : "the mesh refused the request");
+        request_fail(request, &error);
+        return;
+    case STATUS_OK:
+    case STATUS_UNAVAILABLE:
+    case STATUS_ABORTED:
+    case STATUS_CANCELLED: break;
+    default:
+        if (choice->failures < FAILURES_MAX)
+            break;
+        api_fail(&error, 500, NULL, NULL, "%s: %s", status_name(status), text ? text : "the mesh failed");
+        request_fail(request, &error);
+        return;
+    }
+    log_info("API-SEQUENCE-LOST", "request=%s choice=%u tokens=%u status=%s", exchange_request_id(request->exchange), choice->index,
+             choice->generated_count, status_name(status));
+    request_postpone(choice);
+}
 
 enum status requests_open(const struct requests_config *config, struct requests **out)
 {

@@ -165,19 +165,11 @@ static inline uint32_t request_begun_count(const struct request *request)
                                                                                             : request->choice_count;
 }
 
-// request_answer.c. Counts a time, unless the request is of the latency class batch: those say how long the others let them wait.
-void request_observe(const struct request *request, enum metrics_histogram which, double seconds);
-
-// prepare_sampling.c. Fills in the request's sampling; takes over some of the lists in *api. On failure, too, they are freed with the request.
-bool request_set_sampling(struct api_request *api, const struct language *language, struct request *request,
-                          struct api_error *error);
-void request_free_sampling(struct request *request);
-
-// prepare_pool.c. Makes the prompts of /v1/embeddings and /v1/rerank, and fills in what the answer needs. limit: max_request_tokens.
+// pool.c. Makes the prompts of /v1/embeddings and /v1/rerank, and fills in what the answer needs. limit: max_request_tokens.
 bool request_prepare_pool(struct api_request *api, const struct language *language, uint32_t context, uint32_t limit,
                           struct request *request, struct api_error *error);
 
-// answer_pool.c. take: copies what the mesh sends. False: it is none, or no memory. answer: renders the whole answer; all choices have theirs.
+// take: copies what the mesh sends. False: it is none, or no memory. answer: renders the whole answer; all choices have theirs.
 bool choice_take_pooled(struct choice *choice, const ProtobufCBinaryData *pooled);
 void request_answer_pool(const struct request *request, const struct respond_usage *usage, struct text *out);
 
@@ -194,20 +186,6 @@ void request_settle(struct request *request);
 // prepare.c. Stops counting the request's sequences as waiting in its key's share.
 void request_stop_waiting(struct request *request);
 
-// request_answer.c. Each of these may end and free the request: the caller must not use it afterwards.
-void request_fail(struct request *request, const struct api_error *error);
-void request_finish_choice(struct choice *choice, const char *reason, const char *stop_reason); // static texts
-// Sends new text of a stream, unless its client is behind. Frees nothing.
-void request_show_news(struct choice *choice);
-// Takes the request out of the list, cancels its calls and frees it.
-void request_drop(struct request *request);
-
-// request_events.c: what the mesh says; arg is the choice. Each may end and free the request.
-void request_on_event(void *arg, const Fastdecode__GenerateEvent *event);
-void request_on_end(void *arg, enum status status, const char *text);
-// Makes the choice wait, to be submitted again after a pause.
-void request_postpone(struct choice *choice);
-
 // request_extra.c: fields of an answer that only those who ask for them get. Each appends ",\"name\":value" or nothing.
 // Appends a choice's: whole, or of its next chunk.
 void request_extra_choice(struct choice *choice, bool whole, struct text *out);
@@ -215,33 +193,11 @@ void request_extra_choice(struct choice *choice, bool whole, struct text *out);
 void request_extra_head(struct choice *first, bool whole, struct text *out);
 // Writes the choices of a prompt that are shown, best first, to out[n]. first: the prompt's first choice.
 void request_best(const struct choice *first, const struct request_shown *shown, const struct choice **out);
-// choice_answer.c. Sets how answers to the request are read, and keeps what that needs of its tools.
+// choice.c. Sets how answers to the request are read, and keeps what that needs of its tools.
 void request_set_notation(const struct api_request *api, const struct language *language, struct request *request);
 void request_free_notation(struct request *request);
-typedef void choice_content_fn(struct choice *choice, const char *text, size_t bytes);
-// take_content: takes what is content. False: no memory.
-bool choice_answer_open(struct choice *choice, choice_content_fn *take_content);
-void choice_answer_close(struct choice *choice);
-// Takes text, or a control token by its name. What is content goes on to the stop strings. False: no memory.
-bool choice_answer_push(struct choice *choice, const char *text, size_t bytes);
-bool choice_answer_push_unit(struct choice *choice, const char *name, size_t bytes);
-// cut_off: its length ended it, perhaps within a call whose name is not known yet: where calls were made, or had to be, that is no content.
-void choice_answer_finish(struct choice *choice, bool cut_off);
-// All calls are complete.
-void choice_answer_end_calls(struct choice *choice);
-bool choice_answer_is_reasoning(const struct choice *choice);
-bool choice_answer_may_be_content(const struct choice *choice);
-// Returns how many bytes of content there have been.
-uint64_t choice_answer_content_bytes(const struct choice *choice);
-// Returns whether the answer ends here: the one call that was allowed is over.
-bool choice_answer_is_done(const struct choice *choice);
-bool choice_answer_has_calls(const struct choice *choice);
-bool choice_answer_has_news(const struct choice *choice);
 // Returns what the answer has beside its content, and how much of it is shown: who shows more says so there. NULL: nothing.
 struct shown_answer *choice_answer_shown(const struct choice *choice);
-// Appends what is not shown yet as chunks. Before the content: what is thought; after it: calls. usage: NULL: not in chunks.
-void choice_answer_show_before(struct choice *choice, const struct respond_usage *usage, struct text *out);
-void choice_answer_show_after(struct choice *choice, const struct respond_usage *usage, struct text *out);
 
 // choice.c
 // Returns whether its text has ended: by a stop string, or by the one call that was allowed.

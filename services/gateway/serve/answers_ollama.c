@@ -7,7 +7,7 @@
 #include "common/base/checked.h"
 #include "services/gateway/serve/gateway_internal.h"
 #include "services/gateway/request/prompt_edit.h"
-#include "services/gateway/api/schema/schema_internal.h"
+#include "services/gateway/api/schema/value.h"
 
 enum { SHOW_BYTES = 4096 }; // of a request: it has a name in it
 

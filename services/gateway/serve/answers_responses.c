@@ -9,7 +9,7 @@
 #include "common/json/json_text.h"
 #include "services/gateway/serve/gateway_internal.h"
 #include "services/gateway/api/dialects/respond.h"
-#include "services/gateway/api/schema/schema_internal.h"
+#include "services/gateway/api/schema/value.h"
 
 enum {
     ITEMS_USUAL = 20, // of a page

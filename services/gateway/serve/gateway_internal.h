@@ -56,7 +56,7 @@ void routes_check_admin(void *arg, struct exchange *exchange);
 void routes_handle_admin(void *arg, struct exchange *exchange);
 void work_run(void *arg, void *item);
 
-// client_key.c, in the check and handle callbacks. Returns the owner of the request's key; NULL: there is none, it is not known, or none is
+// In the check and handle callbacks. Returns the owner of the request's key; NULL: there is none, it is not known, or none is
 // needed.
 struct key *client_key(struct gateway *gateway, struct exchange *exchange);
 bool client_gives_key(struct exchange *exchange);
@@ -64,11 +64,6 @@ bool client_gives_key(struct exchange *exchange);
 bool client_is_admin(struct gateway *gateway, struct exchange *exchange);
 // Returns whose files, batches and kept answers these are; "" without keys.
 const char *client_tenant(struct gateway *gateway, struct exchange *exchange);
-
-// work_dialect.c: parses a body in another form of the API than OpenAI's. *kind: of the request that it becomes. *run: its answer's; NULL:
-// none, as only its tokens are counted. On failure *api is empty and *run is NULL.
-bool work_translate(struct gateway *gateway, struct exchange *exchange, const struct key *key, enum api_kind *kind,
-                    struct api_request *api, struct dialect_run **run, struct api_error *error);
 
 // A request of the gateway itself: takes over the reference of a local exchange. key: its owner, or NULL; it outlives the request. Without
 // room for it there is no answer. Any thread.

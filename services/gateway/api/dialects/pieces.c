@@ -5,7 +5,7 @@
 
 #include "common/json/json_limits.h"
 #include "common/json/json_text.h"
-#include "services/gateway/api/schema/schema_internal.h"
+#include "services/gateway/api/schema/value.h"
 
 // clang-format off
 const char *const dialect_sampling_fields[] = {

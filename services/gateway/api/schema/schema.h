@@ -183,7 +183,7 @@ struct api_request {
     struct api_form form;
     struct api_pool pool;
     bool add_special_tokens, parse_special, add_generation_prompt, return_token_strs;
-    // extensions.c
+    // beside OpenAI's
     int64_t prompt_logprobs; // -1: not asked for; else the number of alternatives of each token of the prompt
     int64_t
         truncate_prompt_tokens; // 0: not asked for; -1: to what the model takes; else the most tokens, of which the last are kept

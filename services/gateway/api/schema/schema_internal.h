@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "services/gateway/api/schema/schema.h"
+#include "services/gateway/api/schema/value.h"
 
 #define SCHEMA_ANSWERS (API_COMPLETION | API_CHAT)
 
@@ -35,7 +36,7 @@ void schema_sampling_defaults(struct api_request *out);
 bool schema_check_sampling(struct schema_run *run);
 void schema_free_sampling(struct api_request *request);
 
-// pool.c
+// fields of /v1/embeddings and /v1/rerank
 bool schema_read_encoding(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_query(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_ranked(struct schema_run *run, const char *name, const json_t *value);
@@ -60,26 +61,11 @@ bool schema_check_tools(struct schema_run *run);
 bool schema_apply_effort(struct schema_run *run);
 void schema_free_chat(struct api_request *request);
 
-// extensions.c: fields that other servers have beside OpenAI's.
-bool schema_read_prompt_logprobs(struct schema_run *run, const char *name, const json_t *value);
-bool schema_read_truncation(struct schema_run *run, const char *name, const json_t *value);
-bool schema_read_generation_prompt(struct schema_run *run, const char *name, const json_t *value);
-bool schema_read_priority(struct schema_run *run, const char *name, const json_t *value);
-bool schema_read_stream_options(struct schema_run *run, const char *name, const json_t *value);
-// Rules between these fields and others, once all are read.
-bool schema_check_extensions(struct schema_run *run);
-
 // value.c. A string with a zero byte is refused: what compares it would see only what comes before. max_bytes 0: no limit.
 bool schema_read_integer(struct schema_run *run, const char *name, const json_t *value, double min, double max, int64_t *out);
 bool schema_read_number(struct schema_run *run, const char *name, const json_t *value, double min, double max, bool above_min,
                         float *out);
 bool schema_read_string(struct schema_run *run, const char *name, const json_t *value, size_t max_bytes, const char **out);
-// Whether the value is that string, to its last byte. NULL is allowed.
-bool schema_is_string(const json_t *value, const char *wanted);
-// Whether the value is a string with a zero byte in it.
-bool schema_has_zero(const json_t *value);
-// Returns "an integer", "a string" and so on, for messages.
-const char *schema_type_name(const json_t *value);
 // Sets status 400 and the message "'name' must be X, not Y"; returns false.
 bool schema_wrong_type(struct schema_run *run, const char *name, const char *wanted, const json_t *value);
 
@@ -92,18 +78,5 @@ bool schema_read_form_choice(struct schema_run *run, const char *name, const jso
 bool schema_read_form_grammar(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_form_object(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_form_space(struct schema_run *run, const char *name, const json_t *value);
-
-struct schema_refused {
-    const char *name;
-    unsigned endpoints;
-    const char *neutral; // a string or number that means "off", or NULL
-};
-// refused.c. Returns false if the field's value would change the answer. *known: the field is in the table or refused by a
-// rule of its own.
-bool schema_check_refused(struct schema_run *run, const struct schema_refused *refused, size_t count, const char *name,
-                          const json_t *value, bool *known);
-
-// json.c. Returns the body's object, which the caller releases, or NULL with *error set.
-json_t *schema_parse_json(const char *body, size_t bytes, struct api_error *error);
 
 #endif
