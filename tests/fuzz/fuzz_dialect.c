@@ -8,7 +8,7 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/json/json_text.h"
-#include "services/gateway/api/dialects/dialects.h"
+#include "services/gateway/api/dialects/dialect.h"
 #include "services/gateway/api/dialects/response_store.h"
 
 static struct api_model model;
@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void tell(struct dialect_run *run, const uint8_t *data, size_t size, bool stream)
 {
-    const struct dialect_end end = {.finish_reason = size % 2 ? "length" : "tool_calls", .prompt_tokens = size};
+    const struct dialect_end end = {.finish_reason = size % 2 ? "length" : "tool_calls", .usage = {.prompt_tokens = size}};
     const struct api_error error = {.status = 500, .message = "it failed"};
     struct text out = {0};
 

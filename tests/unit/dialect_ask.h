@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "services/gateway/api/dialects/dialects.h"
+#include "services/gateway/api/dialects/dialect.h"
 
 // The caller frees .body.
 static inline struct dialect_ask ask_of(const char *body, struct response_store *store)

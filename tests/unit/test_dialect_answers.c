@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/gateway/api/dialects/dialects.h"
+#include "services/gateway/api/dialects/dialect.h"
 #include "services/gateway/api/dialects/response_store.h"
 #include "tests/unit/dialect_ask.h"
 
@@ -28,10 +28,7 @@ static const struct dialect_piece pieces[] = {
 static struct dialect_end end_of(const char *reason)
 {
     return (struct dialect_end){.finish_reason = reason,
-                                .prompt_tokens = 9,
-                                .cached_tokens = 4,
-                                .completion_tokens = 7,
-                                .reasoning_tokens = 2,
+                                .usage = {.prompt_tokens = 9, .cached_tokens = 4, .completion_tokens = 7, .reasoning_tokens = 2},
                                 .total_us = 3000,
                                 .prompt_us = 1000};
 }
@@ -391,7 +388,7 @@ static void expect_error(const struct dialect *dialect, int status, const char *
     struct text out = {0};
 
     api_fail(&error, status, "code", "p", "it \"broke\"");
-    dialect_append_error(dialect, &error, &out);
+    dialect->refuse(&error, &out);
     text_append(&out, "", 1);
     assert_string_equal(out.data, text);
     text_free(&out);
@@ -402,7 +399,7 @@ static void expect_words(const struct dialect *dialect, const struct api_error *
 {
     struct text out = {0};
 
-    dialect_append_error(dialect, error, &out);
+    dialect->refuse(error, &out);
     text_append(&out, "", 1);
     if (!strstr(out.data, wanted))
         fail_msg("no %s in %s", wanted, out.data);
@@ -415,9 +412,9 @@ static void test_error_words(void **state)
 
     (void)state;
     api_too_long(&error, "messages", 100, "at least ", 101);
-    expect_words(NULL, &error,
+    expect_words(&dialect_openai, &error,
                  "\"This model's maximum context length is 100 tokens. However, your messages resulted in at least 101 tokens.");
-    expect_words(NULL, &error, "\"code\":\"context_length_exceeded\"");
+    expect_words(&dialect_openai, &error, "\"code\":\"context_length_exceeded\"");
     expect_words(&dialect_messages, &error, "\"prompt is too long: 101 tokens > 100 maximum\"");
     error.length.answer = 5;
     expect_words(&dialect_count_tokens, &error, "\"input length and `max_tokens` exceed context limit: 101 + 5 > 100, decrease ");
@@ -429,14 +426,14 @@ static void test_error_words(void **state)
     expect_words(&dialect_messages, &error, "{\"type\":\"not_found_error\",\"message\":\"model: a\\\"b\"}");
     expect_words(&dialect_ollama_chat, &error, "{\"error\":\"model 'a\\\"b' not found\"}");
     api_fail(&error, 504, "timeout", NULL, "late"); // nothing was wrong with the request: clients try it again
-    expect_words(NULL, &error, "\"type\":\"server_error\"");
+    expect_words(&dialect_openai, &error, "\"type\":\"server_error\"");
 }
 
 static void test_errors(void **state)
 {
     (void)state;
     expect_error(
-        NULL, 400,
+        &dialect_openai, 400,
         "{\"error\":{\"message\":\"it \\\"broke\\\"\",\"type\":\"invalid_request_error\",\"param\":\"p\",\"code\":\"code\"}}");
     expect_error(&dialect_messages, 429,
                  "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"message\":\"it \\\"broke\\\"\"}}");

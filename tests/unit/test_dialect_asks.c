@@ -11,7 +11,8 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/gateway/api/dialects/dialects.h"
+#include "services/gateway/api/dialects/dialect.h"
+#include "services/gateway/serve/gateway_internal.h"
 #include "tests/unit/dialect_ask.h"
 
 // Translates the body; the chat must be as the text says.
@@ -267,14 +268,14 @@ static void test_fields_have_the_dialects_names(void **state)
 static void test_paths(void **state)
 {
     (void)state;
-    assert_ptr_equal(dialect_of_path("/v1/responses"), &dialect_responses);
-    assert_ptr_equal(dialect_of_path("/v1/messages"), &dialect_messages);
-    assert_ptr_equal(dialect_of_path("/v1/messages/count_tokens"), &dialect_count_tokens);
-    assert_ptr_equal(dialect_of_path("/api/chat"), &dialect_ollama_chat);
-    assert_ptr_equal(dialect_of_path("/api/embed"), &dialect_ollama_embed);
-    assert_ptr_equal(dialect_of_path("/api/anything"), &dialect_ollama_other);
-    assert_null(dialect_of_path("/v1/chat/completions"));
-    assert_null(dialect_of_path("/v1/messagesx"));
+    assert_ptr_equal(routes_dialect("/v1/responses", "POST"), &dialect_responses);
+    assert_ptr_equal(routes_dialect("/v1/messages", "POST"), &dialect_messages);
+    assert_ptr_equal(routes_dialect("/v1/messages/count_tokens", "POST"), &dialect_count_tokens);
+    assert_ptr_equal(routes_dialect("/api/chat", "POST"), &dialect_ollama_chat);
+    assert_ptr_equal(routes_dialect("/api/embed", "POST"), &dialect_ollama_embed);
+    assert_ptr_equal(routes_dialect("/api/anything", "POST"), &dialect_ollama_other);
+    assert_ptr_equal(routes_dialect("/v1/chat/completions", "POST"), &dialect_openai);
+    assert_null(routes_dialect("/v1/messagesx", "POST"));
 }
 
 int main(void)

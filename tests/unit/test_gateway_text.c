@@ -12,7 +12,7 @@
 
 #include "common/base/checked.h"
 #include "services/gateway/mesh/metrics.h"
-#include "services/gateway/api/dialects/respond.h"
+#include "services/gateway/api/dialects/dialect.h"
 #include "services/gateway/api/schema/stop_match.h"
 #include "services/gateway/http/json_write.h"
 
@@ -128,13 +128,19 @@ static json_t *load(const struct text *text, size_t skip)
 
 static void test_chunks(void **state)
 {
-    struct respond_head head = {.kind = API_CHAT, .id = "chatcmpl-1", .model = "m\"", .created_s = 7, .include_usage = true};
-    struct respond_choice choice = {.index = 2, .text = "h\xC3\xA9", .bytes = 3};
-    struct text text = {0};
+    struct dialect_ask ask = {.kind = API_CHAT, .id = "chatcmpl-1"};
+    struct dialect_run *run = dialect_run_open(&dialect_openai, &ask);
+    struct shown_tokens tokens = {0};
+    struct text text = {0}, visible = {0};
+    struct dialect_news news = {.index = 2, .text = &visible, .tokens = &tokens};
     json_t *root, *first;
     (void)state;
 
-    respond_chunk(&text, &head, &choice);
+    assert_non_null(run);
+    run->model = "m\"";
+    run->include_usage = true;
+    text_append(&visible, "h\xC3\xA9", 3);
+    dialect_show(run, &news, &text);
     assert_memory_equal(text.data, "data: ", 6);
     assert_memory_equal(text.data + text.bytes - 2, "\n\n", 2);
     root = load(&text, 6);
@@ -147,16 +153,19 @@ static void test_chunks(void **state)
     assert_true(json_is_null(json_object_get(first, "finish_reason")));
     json_decref(root);
     text_free(&text);
+    text_free(&visible);
+    dialect_run_close(run);
 }
 
 static void test_completion_logprobs(void **state)
 {
-    struct respond_head head = {.kind = API_COMPLETION, .id = "cmpl-1", .model = "m"};
+    struct dialect_ask ask = {.kind = API_COMPLETION, .id = "cmpl-1"};
+    struct dialect_run *run = dialect_run_open(&dialect_openai, &ask);
     struct shown_tokens tokens = {0};
-    struct respond_choice choice = {.text = "ab", .bytes = 2, .logprobs = &tokens, .logprob_count = 2, .finish_reason = "length"};
-    struct respond_usage usage = {.prompt_tokens = 3, .completion_tokens = 2, .cached_tokens = 1};
+    struct text text = {0}, visible = {0};
+    const struct dialect_news news = {.text = &visible, .tokens = &tokens, .scored = true, .finish_reason = "length"};
+    const struct dialect_end end = {.usage = {.prompt_tokens = 3, .completion_tokens = 2, .cached_tokens = 1}};
     float logprob = -0.5f;
-    struct text text = {0};
     json_t *root, *logprobs;
     (void)state;
 
@@ -165,9 +174,11 @@ static void test_completion_logprobs(void **state)
     shown_tokens_add_top(&tokens, "x", 1, -0.25f);
     shown_tokens_add_top(&tokens, "\xE2\x82", 2, -0.5f);
     shown_tokens_add_top(&tokens, "x", 1, -3); // another token of the same text: the better one's value stays
-    respond_whole_begin(&text, &head);
-    respond_whole_choice(&text, &head, &choice, true);
-    respond_whole_end(&text, NULL, &usage);
+    assert_non_null(run);
+    run->model = "m";
+    text_string(&visible, "ab");
+    dialect_show(run, &news, NULL);
+    dialect_end_whole(run, &end, &text);
     root = load(&text, 0);
     logprobs = json_object_get(json_array_get(json_object_get(root, "choices"), 0), "logprobs");
     assert_true(json_is_null(json_array_get(json_object_get(logprobs, "token_logprobs"), 0)));
@@ -179,7 +190,9 @@ static void test_completion_logprobs(void **state)
     assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "usage"), "total_tokens")), 5);
     json_decref(root);
     text_free(&text);
+    text_free(&visible);
     shown_tokens_free(&tokens);
+    dialect_run_close(run);
 }
 
 // The scheduler's text is appended without the families that the gateway has itself.

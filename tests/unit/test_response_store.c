@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "services/gateway/api/dialects/dialects.h"
+#include "services/gateway/api/dialects/dialect.h"
 #include "services/gateway/api/dialects/response_store.h"
 
 enum { SECOND = 1000000 };

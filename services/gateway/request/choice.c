@@ -32,7 +32,6 @@ enum { SHORT_ID_LETTERS = 9, ID_LETTERS = 24, ALTERNATIVES_MAX = 64 };
 struct choice_answer {
     struct answer_parser *parser;
     struct shown_answer shown;
-    struct text delta; // scratch
     uint64_t content_bytes;
     bool failed;
     bool drops_content; // what comes is the beginning of a call that is cut off
@@ -245,7 +244,6 @@ static void choice_answer_close(struct choice *choice)
         return;
     answer_close(choice->answer->parser);
     shown_answer_free(&choice->answer->shown);
-    text_free(&choice->answer->delta);
     free(choice->answer);
     choice->answer = NULL;
 }
@@ -291,7 +289,7 @@ static bool choice_answer_is_done(const struct choice *choice) { return choice->
 static bool choice_answer_has_calls(const struct choice *choice) { return choice->answer && choice->answer->shown.call_count > 0; }
 struct shown_answer *choice_answer_shown(const struct choice *choice) { return choice->answer ? &choice->answer->shown : NULL; }
 
-// --- what a stream shows --------------------------------------------------------------------------------------------------
+// --- what is not shown yet --------------------------------------------------------------------------------------------------
 static bool choice_answer_has_news(const struct choice *choice)
 {
     const struct choice_answer *answer = choice->answer;
@@ -300,43 +298,6 @@ static bool choice_answer_has_news(const struct choice *choice)
     for (uint32_t i = 0; answer && i < answer->shown.call_count && !news; i++)
         news = shown_call_has_news(&answer->shown.calls[i]);
     return news;
-}
-
-static void show_delta(const struct choice *choice, const struct respond_usage *usage, struct text *out)
-{
-    const struct respond_choice shown = {.index = choice->index, .delta = &choice->answer->delta, .usage = usage};
-
-    respond_chunk(out, &choice->request->head, &shown);
-    out->failed |= choice->answer->delta.failed;
-}
-
-// Appends what is not shown yet as chunks. Before the content: what is thought; after it: calls. usage: NULL: not in chunks.
-static void choice_answer_show_before(struct choice *choice, const struct respond_usage *usage, struct text *out)
-{
-    struct choice_answer *answer = choice->answer;
-
-    if (!answer || answer->shown.reasoning.bytes == 0)
-        return;
-    text_clear(&answer->delta);
-    respond_reasoning(&answer->delta, answer->shown.reasoning.data, answer->shown.reasoning.bytes);
-    show_delta(choice, usage, out);
-    text_clear(&answer->shown.reasoning);
-}
-
-static void choice_answer_show_after(struct choice *choice, const struct respond_usage *usage, struct text *out)
-{
-    struct choice_answer *answer = choice->answer;
-
-    for (uint32_t i = 0; answer && i < answer->shown.call_count; i++) {
-        struct shown_call *call = &answer->shown.calls[i];
-        if (!shown_call_has_news(call))
-            continue;
-        text_clear(&answer->delta);
-        respond_call_delta(&answer->delta, call, i);
-        show_delta(choice, usage, out);
-        call->head_shown = true;
-        text_clear(&call->arguments);
-    }
 }
 
 enum { NAME_BYTES = 24 }; // "token_id:" and ten digits
@@ -641,49 +602,4 @@ bool choice_has_news(const struct choice *choice)
 {
     return choice->visible.bytes > 0 || choice->logprobs.count > 0 || choice->finish_reason || choice_answer_has_news(choice) ||
            (choice->request->shown.token_ids && choice->ids_shown < choice->generated_count);
-}
-
-void choice_show(struct choice *choice, struct text *out)
-{
-    const struct request *request = choice->request;
-    struct respond_usage usage = request->shown.usage_in_chunks ? request_usage(request) : (struct respond_usage){0};
-    struct respond_choice shown = {.index = choice->index, .usage = request->shown.usage_in_chunks ? &usage : NULL};
-    const bool has_ids = request->shown.token_ids && choice->ids_shown < choice->generated_count;
-    struct text *extra = &request->owner->extra;
-
-    text_clear(extra);
-    if (request->kind == API_CHAT && !choice->role_sent) {
-        request_extra_head(choice, false, extra);
-        shown.first = true;
-        shown.head_extra = extra;
-        respond_chunk(out, &request->head, &shown);
-        shown.first = false;
-        shown.head_extra = NULL;
-        text_clear(extra);
-        choice->role_sent = true;
-    }
-    choice_answer_show_before(choice, shown.usage, out);
-    shown.text = choice->visible.data;
-    shown.bytes = choice->visible.bytes;
-    shown.logprobs = request->logprobs ? &choice->logprobs : NULL;
-    shown.logprob_count = choice->logprobs.count;
-    request_extra_choice(choice, false, extra);
-    shown.extra = extra;
-    if (request->kind == API_CHAT && (shown.bytes > 0 || shown.logprob_count > 0 || (choice->answer && has_ids)) &&
-        (choice->finish_reason || choice->answer)) {
-        respond_chunk(out, &request->head, &shown); // the end comes in a chunk of its own
-        shown.bytes = 0;
-        shown.logprobs = NULL;
-        shown.extra = NULL;
-    }
-    choice_answer_show_after(choice, shown.usage, out);
-    shown.finish_reason = choice->finish_reason;
-    shown.stop_reason = choice->stop_reason;
-    shown.stop_reason_bytes = choice->stop_reason_bytes;
-    shown.is_stop_token = choice->finish_reason && choice->stop_token >= 0;
-    shown.stop_token = (uint32_t)choice->stop_token;
-    if (!choice->answer || choice->finish_reason) // otherwise all there is has been shown
-        respond_chunk(out, &request->head, &shown);
-    text_clear(&choice->visible);
-    shown_tokens_clear(&choice->logprobs);
 }

@@ -279,35 +279,17 @@ static bool render(struct choice *choice)
     return !choice->visible.failed;
 }
 
-static void append_usage(struct text *out, const struct respond_usage *usage)
+static void answer_embeddings(const struct request *request, const struct dialect_end *end, struct text *out)
 {
-    text_format(out, "\"usage\":{\"prompt_tokens\":%llu,\"total_tokens\":%llu,\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
-                (unsigned long long)usage->prompt_tokens, (unsigned long long)usage->prompt_tokens,
-                (unsigned long long)usage->cached_tokens);
-}
+    struct dialect_vector vectors[API_MAX_PROMPTS];
 
-static void answer_embeddings(const struct request *request, const struct respond_usage *usage, struct text *out)
-{
-    text_string(out, "{\"object\":\"list\",\"data\":[");
-    for (uint32_t i = 0; i < request->choice_count; i++) {
-        const struct text *vector = &request->choices[i].visible;
-        text_format(out, "%s{\"object\":\"embedding\",\"index\":%u,\"embedding\":", i ? "," : "", i);
-        text_append(out, vector->data, vector->bytes);
-        text_append(out, "}", 1);
-    }
-    text_string(out, "],\"model\":");
-    text_json_string(out, request->head.model);
-    text_append(out, ",", 1);
-    append_usage(out, usage);
-    text_string(out, "}\n");
+    assert_always(request->choice_count <= ARRAY_COUNT(vectors));
+    for (uint32_t i = 0; i < request->choice_count; i++)
+        vectors[i] = (struct dialect_vector){request->choices[i].visible.data, request->choices[i].visible.bytes};
+    request->run->dialect->vectors(request->run, end, vectors, request->choice_count, out);
 }
 
 // --- ranks ------------------------------------------------------------------------------------------------------------------
-
-struct ranked {
-    uint32_t index;
-    double score;
-};
 
 static double score_of(const struct request *request, const float *outputs)
 {
@@ -321,43 +303,29 @@ static double score_of(const struct request *request, const float *outputs)
 // Best first; of equal ones that which came first.
 static int compare_ranked(const void *a, const void *b)
 {
-    const struct ranked *one = a, *other = b;
+    const struct dialect_rank *one = a, *other = b;
 
     if (one->score != other->score)
         return one->score > other->score ? -1 : 1;
     return one->index < other->index ? -1 : 1;
 }
 
-static void answer_ranks(const struct request *request, const struct respond_usage *usage, struct text *out)
+static void answer_ranks(const struct request *request, const struct dialect_end *end, struct text *out)
 {
-    const uint32_t count = request->choice_count, shown = request->top_n ? MIN(request->top_n, count) : count;
-    struct ranked ranked[API_MAX_PROMPTS];
+    const uint32_t count = request->choice_count;
+    struct dialect_rank ranks[API_MAX_PROMPTS];
 
-    assert_always(count <= ARRAY_COUNT(ranked));
-    for (uint32_t i = 0; i < count; i++)
-        ranked[i] = (struct ranked){i, score_of(request, request->choices[i].pooled)};
-    qsort(ranked, count, sizeof *ranked, compare_ranked);
-    text_string(out, "{\"id\":");
-    text_json_string(out, request->id);
-    text_string(out, ",\"object\":\"list\",\"model\":");
-    text_json_string(out, request->head.model);
-    text_string(out, ",\"results\":[");
-    for (uint32_t i = 0; i < shown; i++) {
-        const struct text *document = &request->choices[ranked[i].index].prompt->echo;
-        text_format(out, "%s{\"index\":%u,\"relevance_score\":%.9g", i ? "," : "", ranked[i].index, ranked[i].score);
-        if (request->return_documents) {
-            text_string(out, ",\"document\":{\"text\":");
-            text_json(out, document->data ? document->data : "", document->bytes);
-            text_append(out, "}", 1);
-        }
-        text_append(out, "}", 1);
+    assert_always(count <= ARRAY_COUNT(ranks));
+    for (uint32_t i = 0; i < count; i++) {
+        const struct choice *choice = &request->choices[i];
+        ranks[i] =
+            (struct dialect_rank){i, score_of(request, choice->pooled), request->return_documents ? &choice->prompt->echo : NULL};
     }
-    text_string(out, "],");
-    append_usage(out, usage);
-    text_string(out, "}\n");
+    qsort(ranks, count, sizeof *ranks, compare_ranked);
+    request->run->dialect->ranks(request->run, end, ranks, request->top_n ? MIN(request->top_n, count) : count, out);
 }
 
-void request_answer_pool(const struct request *request, const struct respond_usage *usage, struct text *out)
+void request_answer_pool(const struct request *request, const struct dialect_end *end, struct text *out)
 {
-    (request->kind == API_RERANK ? answer_ranks : answer_embeddings)(request, usage, out);
+    (request->kind == API_RERANK ? answer_ranks : answer_embeddings)(request, end, out);
 }

@@ -446,27 +446,6 @@ static bool make_choices(const struct language *language, uint32_t n, struct req
     return true;
 }
 
-// The head of its answer, and how that is told.
-static void set_form(struct request *request, const struct api_request *api, struct dialect_run *run,
-                     const struct language *language)
-{
-    snprintf(request->id, sizeof request->id, "%s-%s",
-             api->kind == API_CHAT     ? "chatcmpl"
-             : api->kind == API_EMBED  ? "embd"
-             : api->kind == API_RERANK ? "rerank"
-                                       : "cmpl",
-             exchange_request_id(request->exchange));
-    request->head = (struct respond_head){.kind = api->kind,
-                                          .id = request->id,
-                                          .model = language_name(language),
-                                          .created_s = clock_wall_us() / 1000000,
-                                          .service_tier = api->flex ? "flex" : NULL,
-                                          .include_usage = api->include_usage};
-    request->run = run;
-    request->stream_type = run ? run->dialect->stream_type : HTTP_EVENTS;
-    request->keep_alive = run ? run->dialect->keep_alive : ": keep-alive\n\n";
-}
-
 bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, struct dialect_run *run,
                      struct key *key, struct request **out, struct api_error *error)
 {
@@ -494,7 +473,6 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
     request->logprobs = api->logprobs;
     request->top_logprobs = (uint32_t)api->top_logprobs;
     request->ignore_eos = api->ignore_eos;
-    request->include_usage = api->include_usage;
     request->shown = (struct request_shown){.include_stop = api->include_stop_str_in_output,
                                             .token_ids = api->return_token_ids,
                                             .tokens_as_ids = api->return_tokens_as_token_ids,
@@ -511,7 +489,9 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
         request->deadline_us = request->start_us + (uint64_t)(requests->config.request_timeout_s * 1e6);
     request->key = key;
     ok = !api->cache_salt || (request->cache_salt = strdup(api->cache_salt));
-    set_form(request, api, run, language);
+    request->run = run;
+    run->service_tier = api->flex ? "flex" : NULL;
+    run->include_usage = api->include_usage;
     if (!ok)
         (void)api_no_memory(error);
     request_set_notation(api, language, request); // required calls are sampled by its grammar
@@ -551,7 +531,7 @@ bool request_take_grant(struct request *request, struct key_grant *grant, struct
 
 void request_settle(struct request *request)
 {
-    struct respond_usage usage = request->submitted ? request_usage(request) : (struct respond_usage){0};
+    struct dialect_usage usage = request->submitted ? request_usage(request) : (struct dialect_usage){0};
 
     if (request->settled)
         return;

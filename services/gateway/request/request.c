@@ -47,86 +47,17 @@ static void write_stream(struct request *request, const struct text *chunk)
 {
     uint64_t began_ns = trace_clock(request->owner->track);
 
-    exchange_begin(request->exchange, request->stream_type);
+    exchange_begin(request->exchange, request->run->dialect->stream_type);
     exchange_write(request->exchange, chunk->data, chunk->bytes);
     trace_span(request->owner->track, "write", began_ns, {"request", request->trace_id}, {"bytes", chunk->bytes});
     request->last_write_us = clock_now_us();
 }
 
-// Adds the choices of a prompt that are shown. number: of the first of them.
-static void answer_choices(struct request *request, uint32_t number, struct text *body)
-{
-    const struct choice *best[API_MAX_CHOICES];
-    struct text *extra = &request->owner->extra;
-
-    request_best(&request->choices[number], &request->shown, best);
-    for (uint32_t i = 0; i < request->shown.n; i++) {
-        const struct choice *choice = best[i];
-        struct respond_choice shown = {
-            .index = number / request->shown.best_of * request->shown.n + i,
-            .text = choice->visible.data,
-            .bytes = choice->visible.bytes,
-            .logprobs = request->logprobs ? &choice->logprobs : NULL,
-            .logprob_count = choice->logprobs.count,
-            .finish_reason = choice->finish_reason,
-            .stop_reason = choice->stop_reason,
-            .stop_reason_bytes = choice->stop_reason_bytes,
-            .answer = choice_answer_shown(choice),
-            .is_stop_token = choice->stop_token >= 0,
-            .stop_token = (uint32_t)choice->stop_token,
-            .extra = extra,
-        };
-        text_clear(extra);
-        request_extra_choice(&request->choices[choice->index], true, extra);
-        body->failed |= extra->failed;
-        respond_whole_choice(body, &request->head, &shown, shown.index == 0);
-    }
-}
-
-static void openai_answer(struct request *request, struct text *out)
-{
-    struct respond_usage usage = request_usage(request);
-    struct text extra = {0};
-    uint32_t i;
-
-    if (request->pooling) {
-        request_answer_pool(request, &usage, out);
-        return;
-    }
-    respond_whole_begin(out, &request->head);
-    for (i = 0; i < request->choice_count; i += request->shown.best_of)
-        answer_choices(request, i, out);
-    request_extra_head(request->choices, true, &extra);
-    out->failed |= extra.failed;
-    respond_whole_end(out, &extra, &usage);
-    text_free(&extra);
-}
-
-static void openai_end(struct request *request, struct text *out)
-{
-    struct respond_usage usage = request_usage(request);
-
-    if (request->include_usage)
-        respond_usage_chunk(out, &request->head, &usage);
-    text_string(out, "data: [DONE]\n\n");
-}
-
-static void openai_fail(struct request *request, const struct api_error *error, struct text *out)
-{
-    (void)request;
-    text_string(out, "data: ");
-    api_error_append(out, error);
-    text_string(out, "\n\ndata: [DONE]\n\n");
-}
-
-const struct request_form request_form_openai = {
-    .show = choice_show, .answer = openai_answer, .end = openai_end, .fail = openai_fail};
-
 static void answer_whole(struct request *request)
 {
     struct text body = {0};
 
-    request->form->answer(request, &body);
+    request_answer(request, &body);
     exchange_respond(request->exchange, 200, HTTP_JSON, &body);
 }
 
@@ -134,7 +65,7 @@ static void end_stream(struct request *request)
 {
     struct text chunk = {0};
 
-    request->form->end(request, &chunk);
+    request_answer_end(request, &chunk);
     write_stream(request, &chunk);
     exchange_end(request->exchange, chunk.failed);
     text_free(&chunk);
@@ -168,7 +99,7 @@ static void request_drop(struct request *request)
 static void complete(struct request *request)
 {
     struct metrics *metrics = request->owner->config.metrics;
-    struct respond_usage usage = request_usage(request);
+    struct dialect_usage usage = request_usage(request);
 
     request_settle(request);
     for (uint32_t i = 0; i < request->choice_count && exchange_span(request->exchange); i++)
@@ -195,7 +126,7 @@ static void request_fail(struct request *request, const struct api_error *error)
     if (!exchange_is_answered(request->exchange)) {
         exchange_refuse(request->exchange, error);
     } else {
-        request->form->fail(request, error, &chunk);
+        dialect_fail_stream(request->run, error, &chunk);
         write_stream(request, &chunk);
         exchange_end(request->exchange, false);
         text_free(&chunk);
@@ -231,7 +162,7 @@ static void request_finish_choice(struct choice *choice, const char *reason, con
     choice->call = NULL;
     request->done_count++;
     if (request->stream) {
-        request->form->show(choice, &chunk);
+        request_show(choice, &chunk);
         write_stream(request, &chunk);
         text_free(&chunk);
     }
@@ -250,7 +181,7 @@ static void request_show_news(struct choice *choice)
     if (!request->stream || choice->state == CHOICE_DONE || !choice_has_news(choice) || exchange_is_behind(request->exchange))
         return;
     text_clear(chunk);
-    request->form->show(choice, chunk);
+    request_show(choice, chunk);
     write_stream(request, chunk);
     if (chunk->capacity > KEEP_CHUNK_BYTES)
         text_free(chunk); // a long echo, most likely
@@ -430,6 +361,7 @@ void requests_close(struct requests *requests)
     }
     text_free(&requests->piece);
     text_free(&requests->extra);
+    text_free(&requests->head_extra);
     text_free(&requests->chunk);
     grammars_close(requests->grammars);
     free(requests);
@@ -588,13 +520,14 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
 // Sends a comment on a silent stream: proxies close silent connections.
 static void keep_alive(struct request *request, uint64_t now_us)
 {
-    if (!request->stream || !request->keep_alive ||
-        (double)(now_us - request->last_write_us) < request->owner->config.keep_alive_s * 1e6)
+    const char *comment = request->run->dialect->keep_alive;
+
+    if (!request->stream || !comment || (double)(now_us - request->last_write_us) < request->owner->config.keep_alive_s * 1e6)
         return;
     request->last_write_us = now_us;
-    exchange_begin(request->exchange, request->stream_type);
+    exchange_begin(request->exchange, request->run->dialect->stream_type);
     if (exchange_backlog(request->exchange) == 0)
-        exchange_write(request->exchange, request->keep_alive, strlen(request->keep_alive));
+        exchange_write(request->exchange, comment, strlen(comment));
 }
 
 // False: the request is gone.
@@ -633,7 +566,6 @@ void requests_start(struct requests *requests, struct request *request)
         request_discard(request);
         return;
     }
-    request->form = request->run ? &request_form_dialect : &request_form_openai;
     request->last_write_us = clock_now_us();
     request->trace_id = ++requests->trace_ids;
     request->next = requests->first;

@@ -38,7 +38,7 @@ void requests_close(struct requests *requests);
 // Tokenizes, checks lengths and makes the request, which holds the exchange. May block; any thread. Takes over the contents of api,
 // even on failure. key: the client's key, or NULL; it outlives the request. The caller has already counted one waiting sequence in
 // key->waiting, which now belongs to the request. All sequences of the request count as waiting until one of them has a token.
-// run: how the answer is told, which is taken over, too; NULL: in OpenAI's form.
+// run: how the answer is told, which is taken over, too.
 bool request_prepare(struct requests *requests, struct exchange *exchange, struct api_request *api, struct dialect_run *run,
                      struct key *key, struct request **out, struct api_error *error);
 

@@ -7,10 +7,8 @@
 #include "common/trace/trace.h"
 #include "services/gateway/api/dialects/dialect.h"
 #include "services/gateway/request/request.h"
-#include "services/gateway/api/dialects/respond.h"
 
 enum {
-    ID_BYTES = 128 + 16,
     POOLED_AT_ONCE = 32, // prompts of a request to be pooled that the mesh has at a time: other requests' come between
 };
 
@@ -72,7 +70,7 @@ struct choice {
     int64_t stop_token; // one of stop_token_ids that has ended it; -1: none
 };
 
-// What else the client is shown, and of which choices (request_extra.c).
+// What else the client is shown, and of which choices (answer.c).
 struct request_shown {
     bool include_stop;    // the stop string that ended the text is part of it
     bool token_ids;       // of prompts and choices
@@ -83,33 +81,18 @@ struct request_shown {
     uint32_t best_of, n;  // choices that are made of a prompt, and how many of those are shown
 };
 
-// How an answer is told: in OpenAI's form (request_answer.c), or in a dialect's (request_dialect.c).
-struct request_form {
-    void (*show)(struct choice *choice, struct text *out);                                  // appends what is new of a stream
-    void (*answer)(struct request *request, struct text *out);                              // appends a whole answer
-    void (*end)(struct request *request, struct text *out);                                 // appends the end of a stream
-    void (*fail)(struct request *request, const struct api_error *error, struct text *out); // and the end of one that fails
-};
-
-extern const struct request_form request_form_openai, request_form_dialect;
-
 struct request {
     struct requests *owner;
     struct request *previous, *next; // in the owner's list
     struct exchange *exchange;
     enum api_kind kind;
-    char id[ID_BYTES];
     struct key *key;        // NULL: none was needed
     uint32_t key_waiting;   // how many of this request's sequences key->waiting counts
     struct key_grant grant; // until it is settled
     bool settled;
-    char *cache_salt; // owned; NULL: no salt
-    struct respond_head head;
-    const struct request_form *form; // set when it starts
-    struct dialect_run *run;         // owned; NULL: OpenAI's form
-    const char *stream_type;         // content type of a stream
-    const char *keep_alive;          // what a silent stream is sent; NULL: nothing
-    bool stream, echo, logprobs, ignore_eos, include_usage;
+    char *cache_salt;        // owned; NULL: no salt
+    struct dialect_run *run; // owned: tells the answer
+    bool stream, echo, logprobs, ignore_eos;
     Fastdecode__LatencyClass latency_class;
     uint32_t top_logprobs, max_tokens;
     uint32_t prompt_tops; // alternatives that are kept of each token of the prompts
@@ -144,10 +127,10 @@ struct requests {
     struct request *first;                      // loop thread
     struct trace_track *track, *track_requests; // track: of this thread; track_requests: of requests, which overlap
     uint64_t trace_ids;
-    struct grammars *grammars; // any thread
-    struct mesh_state state;   // loop thread: as of the last tick
-    struct text extra;         // loop thread: likewise
-    struct text piece, chunk;  // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
+    struct grammars *grammars;     // any thread
+    struct mesh_state state;       // loop thread: as of the last tick
+    struct text extra, head_extra; // loop thread: fields of a choice and beside it, until they are shown
+    struct text piece, chunk;      // loop thread: scratch for one token and one event; kept, so that a token allocates nothing
     // relaxed: counters. [1]: of latency class batch
     atomic_uint running[2], waiting[2];
     struct request *refill; // loop thread: a choice of it has ended, and the next may be submitted; NULL: none
@@ -169,15 +152,20 @@ static inline uint32_t request_begun_count(const struct request *request)
 bool request_prepare_pool(struct api_request *api, const struct language *language, uint32_t context, uint32_t limit,
                           struct request *request, struct api_error *error);
 
-// take: copies what the mesh sends. False: it is none, or no memory. answer: renders the whole answer; all choices have theirs.
+// Copies what the mesh sends. False: it is none, or no memory.
 bool choice_take_pooled(struct choice *choice, const ProtobufCBinaryData *pooled);
-void request_answer_pool(const struct request *request, const struct respond_usage *usage, struct text *out);
+// Renders the whole answer; all choices have theirs.
+void request_answer_pool(const struct request *request, const struct dialect_end *end, struct text *out);
 
 // Whether the choice is over without what its prompt is to be pooled to, so that there is nothing to answer with.
 static inline bool choice_lacks_pooled(const struct choice *choice) { return choice->request->pooling && !choice->pooled; }
 
-// request_extra.c. Counts what the request has had so far.
-struct respond_usage request_usage(const struct request *request);
+// answer.c. Counts what the request has had so far.
+struct dialect_usage request_usage(const struct request *request);
+// Appends what is new of a choice to a stream, the end of a stream, or the whole answer.
+void request_show(struct choice *choice, struct text *out);
+void request_answer_end(const struct request *request, struct text *out);
+void request_answer(struct request *request, struct text *out);
 
 // prepare.c. Says what the request has had, and gives back what its key's limits lent it beyond that: before its answer ends, because
 // the next request may come with it. Does nothing the second time.
@@ -186,13 +174,6 @@ void request_settle(struct request *request);
 // prepare.c. Stops counting the request's sequences as waiting in its key's share.
 void request_stop_waiting(struct request *request);
 
-// request_extra.c: fields of an answer that only those who ask for them get. Each appends ",\"name\":value" or nothing.
-// Appends a choice's: whole, or of its next chunk.
-void request_extra_choice(struct choice *choice, bool whole, struct text *out);
-// Appends those beside the list of choices. Chats have one prompt, and its fields there.
-void request_extra_head(struct choice *first, bool whole, struct text *out);
-// Writes the choices of a prompt that are shown, best first, to out[n]. first: the prompt's first choice.
-void request_best(const struct choice *first, const struct request_shown *shown, const struct choice **out);
 // choice.c. Sets how answers to the request are read, and keeps what that needs of its tools.
 void request_set_notation(const struct api_request *api, const struct language *language, struct request *request);
 void request_free_notation(struct request *request);
@@ -210,8 +191,6 @@ void choice_close(struct choice *choice);
 bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, const struct language *language);
 // Ends the text; text that was held back becomes visible.
 void choice_finish(struct choice *choice, const char *finish_reason, const char *stop_reason, size_t stop_reason_bytes);
-// Appends the visible text as one or more chunks.
-void choice_show(struct choice *choice, struct text *out);
 // Returns whether there is something to show.
 bool choice_has_news(const struct choice *choice);
 

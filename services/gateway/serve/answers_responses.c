@@ -8,7 +8,7 @@
 #include "common/base/clock.h"
 #include "common/json/json_text.h"
 #include "services/gateway/serve/gateway_internal.h"
-#include "services/gateway/api/dialects/respond.h"
+#include "services/gateway/api/dialects/dialect.h"
 #include "services/gateway/api/schema/value.h"
 
 enum {

@@ -6,7 +6,7 @@
 
 #include "services/gateway/http/audit.h"
 #include "services/gateway/batch/api.h"
-#include "services/gateway/api/dialects/dialects.h"
+#include "services/gateway/api/dialects/dialect.h"
 #include "services/gateway/serve/gateway.h"
 #include "services/gateway/http/http.h"
 #include "services/gateway/http/tls.h"
@@ -54,6 +54,8 @@ void routes_check(void *arg, struct exchange *exchange);
 void routes_handle(void *arg, struct exchange *exchange);
 void routes_check_admin(void *arg, struct exchange *exchange);
 void routes_handle_admin(void *arg, struct exchange *exchange);
+// The form of a path; NULL: only its errors have one, OpenAI's.
+const struct dialect *routes_dialect(const char *path, const char *method);
 void work_run(void *arg, void *item);
 
 // In the check and handle callbacks. Returns the owner of the request's key; NULL: there is none, it is not known, or none is

@@ -20,55 +20,82 @@ struct route {
     enum { NO_KEY, API_KEY, ADMIN_KEY } key;
     enum api_kind kind; // of the body; 0: none
     route_handler_fn *handle;
-    enum batch_call_kind batch; // instead of handle
+    enum batch_call_kind batch;    // instead of handle
+    const struct dialect *dialect; // of the request, its answer and its errors; NULL: its family's
 };
+
+// A body that becomes work: for the model, or its tokenizer.
+#define ASK(where, what, form)                                                                             \
+    {                                                                                                      \
+        .at = PUBLIC, .path = where, .method = "POST", .key = API_KEY, .kind = what, .handle = work_queue, \
+        .dialect = &dialect_##form                                                                         \
+    }
 
 // The first that fits counts.
 static const struct route routes[] = {
-    {PUBLIC, "/v1/chat/completions", NULL, "POST", API_KEY, API_CHAT, work_queue, 0},
-    {PUBLIC, "/v1/completions", NULL, "POST", API_KEY, API_COMPLETION, work_queue, 0},
-    {PUBLIC, "/v1/responses", NULL, "POST", API_KEY, API_CHAT, work_queue, 0},
-    {PUBLIC, "/v1/responses/input_tokens", NULL, "POST", API_KEY, API_TOKENIZE, work_queue, 0},
-    {PUBLIC, "/v1/responses/", "/input_items", "GET", API_KEY, 0, answer_response_items, 0},
-    {PUBLIC, "/v1/responses/", "/cancel", "POST", API_KEY, 0, answer_response_cancel, 0},
-    {PUBLIC, "/v1/responses/", "", "GET", API_KEY, 0, answer_response, 0},
-    {PUBLIC, "/v1/responses/", "", "DELETE", API_KEY, 0, answer_response_delete, 0},
-    {PUBLIC, "/v1/messages", NULL, "POST", API_KEY, API_CHAT, work_queue, 0},
-    {PUBLIC, "/v1/messages/count_tokens", NULL, "POST", API_KEY, API_TOKENIZE, work_queue, 0},
-    {PUBLIC, "/api/chat", NULL, "POST", API_KEY, API_CHAT, work_queue, 0},
-    {PUBLIC, "/api/generate", NULL, "POST", API_KEY, API_CHAT, work_queue, 0},
-    {PUBLIC, "/api/tags", NULL, "GET", API_KEY, 0, answer_ollama_tags, 0},
-    {PUBLIC, "/api/ps", NULL, "GET", API_KEY, 0, answer_ollama_ps, 0},
-    {PUBLIC, "/api/show", NULL, "POST", API_KEY, 0, answer_ollama_show, 0},
-    {PUBLIC, "/api/version", NULL, "GET", NO_KEY, 0, answer_ollama_version, 0},
-    {PUBLIC, "/api/embed", NULL, "POST", API_KEY, API_EMBED, work_queue, 0},
-    {PUBLIC, "/api/embeddings", NULL, "POST", API_KEY, API_EMBED, work_queue, 0},
-    {PUBLIC, "/v1/embeddings", NULL, "POST", API_KEY, API_EMBED, work_queue, 0},
-    {PUBLIC, "/v1/rerank", NULL, "POST", API_KEY, API_RERANK, work_queue, 0},
-    {PUBLIC, "/v2/rerank", NULL, "POST", API_KEY, API_RERANK, work_queue, 0},
-    {PUBLIC, "/rerank", NULL, "POST", API_KEY, API_RERANK, work_queue, 0},
-    {PUBLIC, "/tokenize", NULL, "POST", API_KEY, API_TOKENIZE, work_queue, 0},
-    {PUBLIC, "/detokenize", NULL, "POST", API_KEY, API_DETOKENIZE, work_queue, 0},
-    {PUBLIC, "/v1/models", NULL, "GET", API_KEY, 0, answer_models, 0},
-    {PUBLIC, "/v1/models/", "", "GET", API_KEY, 0, answer_model, 0},
-    {PUBLIC, "/v1/files", NULL, "POST", API_KEY, 0, NULL, BATCH_FILE_CREATE},
-    {PUBLIC, "/v1/files", NULL, "GET", API_KEY, 0, NULL, BATCH_FILE_LIST},
-    {PUBLIC, "/v1/files/", "/content", "GET", API_KEY, 0, NULL, BATCH_FILE_CONTENT},
-    {PUBLIC, "/v1/files/", "", "GET", API_KEY, 0, NULL, BATCH_FILE_GET},
-    {PUBLIC, "/v1/files/", "", "DELETE", API_KEY, 0, NULL, BATCH_FILE_DELETE},
-    {PUBLIC, "/v1/batches", NULL, "POST", API_KEY, 0, NULL, BATCH_CREATE},
-    {PUBLIC, "/v1/batches", NULL, "GET", API_KEY, 0, NULL, BATCH_LIST},
-    {PUBLIC, "/v1/batches/", "/cancel", "POST", API_KEY, 0, NULL, BATCH_CANCEL},
-    {PUBLIC, "/v1/batches/", "", "GET", API_KEY, 0, NULL, BATCH_GET},
-    {BOTH, "/health", NULL, "GET", NO_KEY, 0, answer_health, 0},
-    {BOTH, "/ready", NULL, "GET", NO_KEY, 0, answer_ready, 0},
-    {ADMIN, "/metrics", NULL, "GET", ADMIN_KEY, 0, answer_metrics, 0},
-    {PUBLIC, "/openapi.json", NULL, "GET", NO_KEY, 0, answer_openapi, 0},
-    {BOTH, "/version", NULL, "GET", NO_KEY, 0, answer_version, 0},
-    {PUBLIC, "/", NULL, "GET", NO_KEY, 0, answer_page, 0},
-    {ADMIN, "/mesh", NULL, "GET", NO_KEY, 0, answer_page, 0},
-    {ADMIN, "/mesh/state", NULL, "GET", ADMIN_KEY, 0, answer_mesh_state, 0},
-    {BOTH, "/pages/", "", "GET", NO_KEY, 0, answer_page_file, 0}, // what both pages load
+    ASK("/v1/chat/completions", API_CHAT, openai),
+    ASK("/v1/completions", API_COMPLETION, openai),
+    ASK("/v1/responses", API_CHAT, responses),
+    ASK("/v1/responses/input_tokens", API_TOKENIZE, count_responses),
+    {.at = PUBLIC,
+     .path = "/v1/responses/",
+     .suffix = "/input_items",
+     .method = "GET",
+     .key = API_KEY,
+     .handle = answer_response_items},
+    {.at = PUBLIC,
+     .path = "/v1/responses/",
+     .suffix = "/cancel",
+     .method = "POST",
+     .key = API_KEY,
+     .handle = answer_response_cancel},
+    {.at = PUBLIC, .path = "/v1/responses/", .suffix = "", .method = "GET", .key = API_KEY, .handle = answer_response},
+    {.at = PUBLIC, .path = "/v1/responses/", .suffix = "", .method = "DELETE", .key = API_KEY, .handle = answer_response_delete},
+    ASK("/v1/messages", API_CHAT, messages),
+    ASK("/v1/messages/count_tokens", API_TOKENIZE, count_tokens),
+    ASK("/api/chat", API_CHAT, ollama_chat),
+    ASK("/api/generate", API_CHAT, ollama_generate),
+    {.at = PUBLIC, .path = "/api/tags", .method = "GET", .key = API_KEY, .handle = answer_ollama_tags},
+    {.at = PUBLIC, .path = "/api/ps", .method = "GET", .key = API_KEY, .handle = answer_ollama_ps},
+    {.at = PUBLIC, .path = "/api/show", .method = "POST", .key = API_KEY, .handle = answer_ollama_show},
+    {.at = PUBLIC, .path = "/api/version", .method = "GET", .handle = answer_ollama_version},
+    ASK("/api/embed", API_EMBED, ollama_embed),
+    ASK("/api/embeddings", API_EMBED, ollama_embeddings),
+    ASK("/v1/embeddings", API_EMBED, openai),
+    ASK("/v1/rerank", API_RERANK, openai),
+    ASK("/v2/rerank", API_RERANK, openai),
+    ASK("/rerank", API_RERANK, openai),
+    ASK("/tokenize", API_TOKENIZE, openai),
+    ASK("/detokenize", API_DETOKENIZE, openai),
+    {.at = PUBLIC, .path = "/v1/models", .method = "GET", .key = API_KEY, .handle = answer_models},
+    {.at = PUBLIC, .path = "/v1/models/", .suffix = "", .method = "GET", .key = API_KEY, .handle = answer_model},
+    {.at = PUBLIC, .path = "/v1/files", .method = "POST", .key = API_KEY, .batch = BATCH_FILE_CREATE},
+    {.at = PUBLIC, .path = "/v1/files", .method = "GET", .key = API_KEY, .batch = BATCH_FILE_LIST},
+    {.at = PUBLIC, .path = "/v1/files/", .suffix = "/content", .method = "GET", .key = API_KEY, .batch = BATCH_FILE_CONTENT},
+    {.at = PUBLIC, .path = "/v1/files/", .suffix = "", .method = "GET", .key = API_KEY, .batch = BATCH_FILE_GET},
+    {.at = PUBLIC, .path = "/v1/files/", .suffix = "", .method = "DELETE", .key = API_KEY, .batch = BATCH_FILE_DELETE},
+    {.at = PUBLIC, .path = "/v1/batches", .method = "POST", .key = API_KEY, .batch = BATCH_CREATE},
+    {.at = PUBLIC, .path = "/v1/batches", .method = "GET", .key = API_KEY, .batch = BATCH_LIST},
+    {.at = PUBLIC, .path = "/v1/batches/", .suffix = "/cancel", .method = "POST", .key = API_KEY, .batch = BATCH_CANCEL},
+    {.at = PUBLIC, .path = "/v1/batches/", .suffix = "", .method = "GET", .key = API_KEY, .batch = BATCH_GET},
+    {.at = BOTH, .path = "/health", .method = "GET", .handle = answer_health},
+    {.at = BOTH, .path = "/ready", .method = "GET", .handle = answer_ready},
+    {.at = ADMIN, .path = "/metrics", .method = "GET", .key = ADMIN_KEY, .handle = answer_metrics},
+    {.at = PUBLIC, .path = "/openapi.json", .method = "GET", .handle = answer_openapi},
+    {.at = BOTH, .path = "/version", .method = "GET", .handle = answer_version},
+    {.at = PUBLIC, .path = "/", .method = "GET", .handle = answer_page},
+    {.at = ADMIN, .path = "/mesh", .method = "GET", .handle = answer_page},
+    {.at = ADMIN, .path = "/mesh/state", .method = "GET", .key = ADMIN_KEY, .handle = answer_mesh_state},
+    {.at = BOTH, .path = "/pages/", .suffix = "", .method = "GET", .handle = answer_page_file}, // what both pages load
+};
+
+// Forms of the other paths below one: of errors.
+static const struct {
+    const char *path;
+    const struct dialect *dialect;
+} families[] = {
+    {.path = "/v1/messages/", .dialect = &dialect_messages},
+    {.path = "/api/", .dialect = &dialect_ollama_other},
 };
 
 static bool method_fits(const struct route *route, const char *method)
@@ -105,6 +132,18 @@ static const struct route *find_route(uint32_t at, const char *path, const char 
             near = &routes[i];
     }
     return near;
+}
+
+const struct dialect *routes_dialect(const char *path, const char *method)
+{
+    const struct route *route = find_route(BOTH, path, method);
+
+    if (route && route->dialect)
+        return route->dialect;
+    for (size_t i = 0; i < ARRAY_COUNT(families); i++)
+        if (strncmp(path, families[i].path, strlen(families[i].path)) == 0)
+            return families[i].dialect;
+    return NULL;
 }
 
 // --- checks at the end of the headers -----------------------------------------------------------------------------
@@ -240,7 +279,7 @@ static void check(struct gateway *gateway, uint32_t at, struct exchange *exchang
     char methods[64];
     bool ok;
 
-    const struct dialect *dialect = dialect_of_path(exchange_path(exchange));
+    const struct dialect *dialect = routes_dialect(exchange_path(exchange), method);
     exchange_set_dialect(exchange, dialect, dialect ? dialect->refuse : NULL);
     if (dialect && dialect->id_header)
         exchange_add_header(exchange, dialect->id_header, exchange_request_id(exchange));

@@ -11,53 +11,6 @@
 #include "services/gateway/api/schema/value.h"
 #include "services/gateway/serve/gateway_internal.h"
 
-// --- bodies in another form of the API than OpenAI's: parsed, translated, and then read as any chat ------------------
-
-// Parses a body in another form of the API than OpenAI's. *kind: of the request that it becomes. *run: its answer's; NULL:
-// none, as only its tokens are counted. On failure *api is empty and *run is NULL.
-static bool work_translate(struct gateway *gateway, struct exchange *exchange, const struct key *key, enum api_kind *kind,
-                           struct api_request *api, struct dialect_run **run, struct api_error *error)
-{
-    const struct dialect *dialect = exchange_dialect(exchange);
-    size_t bytes;
-    const char *body = exchange_body(exchange, &bytes);
-    json_t *root = schema_parse_json(body, bytes, error);
-    struct dialect_ask ask = {.body = root,
-                              .tenant = key ? key->tenant : "",
-                              .request_id = exchange_request_id(exchange),
-                              .store = gateway->responses,
-                              .kind = *kind};
-    bool ok;
-
-    *run = NULL;
-    if (!root)
-        return false;
-    ok = dialect_translate(dialect, &ask, error);
-    json_decref(root);
-    if (!ok)
-        return false;
-    *kind = ask.kind;
-    ok = api_request_read(ask.kind, ask.chat, language_api_model(gateway->language), api, error);
-    if (!ok)
-        dialect_rename_field(dialect, error);
-    if (ok)
-        api->ignored = ask.ignored;
-    if (ok && (ask.kind & API_MESH)) {
-        api->caps = ask.caps;
-        api->sampling.temperature = ask.temperature > 0 ? ask.temperature : api->sampling.temperature;
-        api->pool.truncates = ask.truncates;
-        api->pool.scales = ask.scales;
-        *run = dialect_run_open(dialect, &ask);
-        ok = *run || api_no_memory(error);
-    }
-    if (*run)
-        (*run)->model = language_name(gateway->language);
-    dialect_free_own(dialect, ask.own);
-    if (!ok)
-        api_request_free(api);
-    return ok;
-}
-
 enum {
     QUICK_BYTES = 4096, // bodies up to that are tokenized in less time than a step takes
     ANSWER_SHARE = 4,   // of what may wait to be read, one text may have a quarter: it is there twice, and escaped
@@ -71,6 +24,14 @@ struct work {
     bool batch;             // the key counts it in latency class batch
     bool must_be;           // it is refused if it is not of that class
 };
+
+// The gateway's own requests, lines of batches, are in OpenAI's form.
+static const struct dialect *dialect_of(const struct exchange *exchange)
+{
+    const struct dialect *dialect = exchange_dialect(exchange);
+
+    return dialect ? dialect : &dialect_openai;
+}
 
 static void add_waiting(struct key *key, bool batch, int32_t count)
 {
@@ -232,8 +193,8 @@ static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, 
         exchange_refuse(exchange, &error);
         return;
     }
-    if (exchange_dialect(exchange)) {
-        exchange_dialect(exchange)->tokens(count, &body);
+    if (dialect_of(exchange)->tokens) {
+        dialect_of(exchange)->tokens(count, &body);
         free(ids);
         exchange_respond(exchange, 200, HTTP_JSON, &body);
         return;
@@ -328,8 +289,7 @@ static void start_request(struct gateway *gateway, struct work *work, struct api
     struct api_error error = {0};
 
     if (!request_prepare(gateway->requests, work->exchange, api, run, work->key, &request, &error)) {
-        if (exchange_dialect(work->exchange))
-            dialect_rename_field(exchange_dialect(work->exchange), &error);
+        dialect_rename_field(dialect_of(work->exchange), &error);
         refuse(work->exchange, work->grant.key, &error);
         free(start);
         return;
@@ -353,17 +313,54 @@ static void start_request(struct gateway *gateway, struct work *work, struct api
     }
 }
 
+// Reads the body in its dialect. *run: the answer's; NULL: the mesh is not asked. On failure *api is empty and *run is NULL.
+static bool parse_body(struct gateway *gateway, struct work *work, struct api_request *api, struct dialect_run **run,
+                       struct api_error *error)
+{
+    const struct dialect *dialect = dialect_of(work->exchange);
+    size_t bytes;
+    const char *body = exchange_body(work->exchange, &bytes);
+    json_t *root = schema_parse_json(body, bytes, error);
+    struct dialect_ask ask = {.body = root,
+                              .tenant = work->key ? work->key->tenant : "",
+                              .request_id = exchange_request_id(work->exchange),
+                              .store = gateway->responses,
+                              .kind = work->kind};
+    bool ok;
+
+    if (!root)
+        return false;
+    ok = dialect_translate(dialect, &ask, error);
+    json_decref(root);
+    if (!ok)
+        return false;
+    work->kind = ask.kind;
+    ok = api_request_read(ask.kind, ask.chat, language_api_model(gateway->language), api, error);
+    if (!ok)
+        dialect_rename_field(dialect, error);
+    if (ok && ask.chat != root) // else its own are known
+        api->ignored = ask.ignored;
+    if (ok && (ask.kind & API_MESH)) {
+        api->caps = ask.caps;
+        api->sampling.temperature = ask.temperature > 0 ? ask.temperature : api->sampling.temperature;
+        api->pool.truncates = ask.truncates;
+        api->pool.scales = ask.scales;
+        *run = dialect_run_open(dialect, &ask);
+        ok = *run || api_no_memory(error);
+    }
+    if (*run)
+        (*run)->model = language_name(gateway->language);
+    dialect_free_own(dialect, ask.own);
+    if (!ok)
+        api_request_free(api);
+    return ok;
+}
+
 // Returns whether the body is a request for this gateway's model.
 static bool read_body(struct gateway *gateway, struct work *work, struct api_request *api, struct dialect_run **run,
                       struct api_error *error)
 {
-    size_t bytes;
-    const char *body = exchange_body(work->exchange, &bytes);
-    bool ok = exchange_dialect(work->exchange)
-                  ? work_translate(gateway, work->exchange, work->key, &work->kind, api, run, error)
-                  : api_request_parse(work->kind, body, bytes, language_api_model(gateway->language), api, error);
-
-    return ok && (!api->model || answer_check_model(gateway, api->model, error)) &&
+    return parse_body(gateway, work, api, run, error) && (!api->model || answer_check_model(gateway, api->model, error)) &&
            (!work->grant.key || key_permits_model(work->grant.key, language_name(gateway->language), error));
 }
 

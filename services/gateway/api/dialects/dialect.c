@@ -42,14 +42,6 @@ void dialect_rename_field(const struct dialect *dialect, struct api_error *error
     }
 }
 
-void dialect_append_error(const struct dialect *dialect, const struct api_error *error, struct text *out)
-{
-    if (dialect)
-        dialect->refuse(error, out);
-    else
-        api_error_append(out, error);
-}
-
 void dialect_free_own(const struct dialect *dialect, void *own)
 {
     if (own)
@@ -66,6 +58,7 @@ struct dialect_run *dialect_run_open(const struct dialect *dialect, struct diale
     run->dialect = dialect;
     run->created_s = clock_wall_us() / 1000000;
     snprintf(run->id, sizeof run->id, "%s%s", ask->id[0] ? "" : dialect->id_prefix, ask->id[0] ? ask->id : ask->request_id);
+    run->kind = ask->kind;
     run->own = ask->own;
     run->only_loads = ask->only_loads;
     run->only_warms = ask->only_warms;
@@ -85,6 +78,7 @@ void dialect_run_close(struct dialect_run *run)
     }
     free(run->items);
     text_free(&run->logprobs);
+    text_free(&run->whole);
     dialect_free_own(run->dialect, run->own);
     free(run);
 }
@@ -96,7 +90,7 @@ static void take_logprobs(struct dialect_run *run, struct dialect_item *item)
 {
     if (run->logprobs.bytes == 0)
         return;
-    dialect_comma(&item->logprobs, item->logprobs.bytes == 0);
+    shown_comma(&item->logprobs, item->logprobs.bytes == 0);
     text_append(&item->logprobs, run->logprobs.data, run->logprobs.bytes);
     run->failed |= item->logprobs.failed || run->logprobs.failed;
     text_clear(&run->logprobs);
@@ -169,7 +163,7 @@ void dialect_push(struct dialect_run *run, const struct dialect_piece *piece, st
         take_logprobs(run, item);
 }
 
-bool dialect_is_in_call(const struct dialect_run *run, uint32_t *call)
+static bool is_in_call(const struct dialect_run *run, uint32_t *call)
 {
     const struct dialect_item *last = run->item_open ? &run->items[run->item_count - 1] : NULL;
 
@@ -177,9 +171,65 @@ bool dialect_is_in_call(const struct dialect_run *run, uint32_t *call)
     return last && last->part == DIALECT_CALL;
 }
 
+// --- what a choice shows, as pieces ---------------------------------------------------------------------------------
+static void push_text(struct dialect_run *run, enum dialect_part part, struct text *text, struct text *out)
+{
+    const struct dialect_piece piece = {.part = part, .data = text->data, .bytes = text->bytes};
+
+    if (text->bytes > 0)
+        dialect_push(run, &piece, out);
+    text_clear(text);
+}
+
+// A call begins with its first piece, which may have no arguments yet.
+static void push_call(struct dialect_run *run, uint32_t number, struct shown_call *call, struct text *out)
+{
+    const struct dialect_piece piece = {.part = DIALECT_CALL,
+                                        .call = number,
+                                        .id = call->id,
+                                        .custom = call->is_custom,
+                                        .data = call->arguments.data,
+                                        .bytes = call->arguments.bytes,
+                                        .name = call->name.data,
+                                        .name_bytes = call->name.bytes};
+
+    if (!shown_call_has_news(call))
+        return;
+    dialect_push(run, &piece, out);
+    call->head_shown = true;
+    text_clear(&call->arguments);
+}
+
+// In the order in which models write: what is thought, what is said, what is called. A call that has begun goes on first.
+static void push_news(struct dialect_run *run, const struct dialect_news *news, struct text *out)
+{
+    struct shown_answer *answer = news->answer;
+    uint32_t call;
+
+    run->prompt_tokens = news->prompt_tokens;
+    shown_tokens_move_content(news->tokens, &run->logprobs);
+    if (answer && is_in_call(run, &call) && call < answer->call_count)
+        push_call(run, call, &answer->calls[call], out);
+    if (answer)
+        push_text(run, DIALECT_REASONING, &answer->reasoning, out);
+    push_text(run, DIALECT_TEXT, news->text, out);
+    for (uint32_t i = 0; answer && i < answer->call_count; i++)
+        push_call(run, i, &answer->calls[i], out);
+}
+
+void dialect_show(struct dialect_run *run, const struct dialect_news *news, struct text *out)
+{
+    if (run->dialect->show)
+        run->dialect->show(run, news, out);
+    else
+        push_news(run, news, out);
+}
+
 // An answer without any text is an empty text.
 static void finish(struct dialect_run *run, struct text *out)
 {
+    if (run->dialect->show) // it has no items
+        return;
     begin(run, out);
     if (run->item_count == 0)
         dialect_push(run, &(struct dialect_piece){.part = DIALECT_TEXT}, out);

@@ -474,7 +474,7 @@ static void end_stream(struct dialect_run *run, const struct dialect_end *end, s
     text_string(out, ",\"delta\":{");
     stop_json(end, out);
     text_string(out, "},\"usage\":");
-    usage_json(end->prompt_tokens, end->cached_tokens, end->completion_tokens, out);
+    usage_json(end->usage.prompt_tokens, end->usage.cached_tokens, end->usage.completion_tokens, out);
     event_end(out);
     event("message_stop", out);
     event_end(out);
@@ -484,13 +484,13 @@ static void whole(struct dialect_run *run, const struct dialect_end *end, struct
 {
     head(run, out);
     for (uint32_t i = 0; i < run->item_count; i++) {
-        dialect_comma(out, i == 0);
+        shown_comma(out, i == 0);
         block_json(&run->items[i], true, out);
     }
     text_string(out, "],");
     stop_json(end, out);
     text_string(out, ",\"usage\":");
-    usage_json(end->prompt_tokens, end->cached_tokens, end->completion_tokens, out);
+    usage_json(end->usage.prompt_tokens, end->usage.cached_tokens, end->usage.completion_tokens, out);
     text_string(out, "}\n");
 }
 

@@ -405,8 +405,8 @@ static void end_json(const struct dialect_end *end, struct text *out)
                 ",\"done\":true,\"done_reason\":\"%s\",\"total_duration\":%llu,\"load_duration\":0,\"prompt_eval_count\":%llu,"
                 "\"prompt_eval_duration\":%llu,\"eval_count\":%llu,\"eval_duration\":%llu}\n",
                 strcmp(end->finish_reason, "tool_calls") == 0 ? "stop" : end->finish_reason,
-                (unsigned long long)end->total_us * 1000, (unsigned long long)end->prompt_tokens,
-                (unsigned long long)end->prompt_us * 1000, (unsigned long long)end->completion_tokens,
+                (unsigned long long)end->total_us * 1000, (unsigned long long)end->usage.prompt_tokens,
+                (unsigned long long)end->prompt_us * 1000, (unsigned long long)end->usage.completion_tokens,
                 (unsigned long long)eval_us * 1000);
 }
 
@@ -445,13 +445,13 @@ static void whole_json(struct dialect_run *run, bool chat, const struct dialect_
     for (i = 0; i < run->item_count; i++) {
         const struct dialect_item *item = &run->items[i];
         if (item->part == DIALECT_CALL) {
-            dialect_comma(&parts[DIALECT_CALL], calls++ == 0);
+            shown_comma(&parts[DIALECT_CALL], calls++ == 0);
             call_json(item, &parts[DIALECT_CALL]);
         } else {
             text_append(&parts[item->part], item->data.data, item->data.bytes);
         }
         if (item->logprobs.bytes)
-            dialect_comma(&logprobs, logprobs.bytes == 0);
+            shown_comma(&logprobs, logprobs.bytes == 0);
         text_append(&logprobs, item->logprobs.data, item->logprobs.bytes);
     }
     head(run, out);
@@ -562,26 +562,31 @@ const struct dialect dialect_ollama_generate = {.id_prefix = "ollama-",
 // --- vectors ------------------------------------------------------------------------------------------------------
 static const struct dialect_rename renamed_prompt[] = {{"input", "prompt"}, {NULL, NULL}};
 
-static void embed(struct dialect_run *run, const struct dialect_end *end, const struct text *vectors, struct text *out)
+static void embed(struct dialect_run *run, const struct dialect_end *end, const struct dialect_vector *vectors, uint32_t count,
+                  struct text *out)
 {
     text_string(out, "{\"model\":");
     text_json_string(out, run->model);
     text_string(out, ",\"embeddings\":[");
-    text_append(out, vectors->data, vectors->bytes);
+    for (uint32_t i = 0; i < count; i++) {
+        shown_comma(out, i == 0);
+        text_append(out, vectors[i].json, vectors[i].bytes);
+    }
     text_format(out, "],\"total_duration\":%llu,\"load_duration\":0,\"prompt_eval_count\":%llu}\n",
-                (unsigned long long)end->total_us * 1000, (unsigned long long)end->prompt_tokens);
+                (unsigned long long)end->total_us * 1000, (unsigned long long)end->usage.prompt_tokens);
 }
 
 static void embed_nothing(struct dialect_run *run, const struct dialect_end *end, struct text *out)
 {
-    embed(run, end, &(struct text){0}, out);
+    embed(run, end, NULL, 0, out);
 }
 
-static void embeddings(struct dialect_run *run, const struct dialect_end *end, const struct text *vectors, struct text *out)
+static void embeddings(struct dialect_run *run, const struct dialect_end *end, const struct dialect_vector *vectors, uint32_t count,
+                       struct text *out)
 {
-    (void)run, (void)end;
+    (void)run, (void)end, (void)count; // it has one input
     text_string(out, "{\"embedding\":");
-    text_append(out, vectors->data, vectors->bytes);
+    text_append(out, vectors[0].json, vectors[0].bytes);
     text_string(out, "}\n");
 }
 

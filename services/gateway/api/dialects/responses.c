@@ -700,9 +700,9 @@ static void usage_json(const struct dialect_end *end, struct text *out)
     text_format(out,
                 "{\"input_tokens\":%llu,\"input_tokens_details\":{\"cached_tokens\":%llu},\"output_tokens\":%llu,"
                 "\"output_tokens_details\":{\"reasoning_tokens\":%llu},\"total_tokens\":%llu}",
-                (unsigned long long)end->prompt_tokens, (unsigned long long)end->cached_tokens,
-                (unsigned long long)end->completion_tokens, (unsigned long long)end->reasoning_tokens,
-                (unsigned long long)(end->prompt_tokens + end->completion_tokens));
+                (unsigned long long)end->usage.prompt_tokens, (unsigned long long)end->usage.cached_tokens,
+                (unsigned long long)end->usage.completion_tokens, (unsigned long long)end->usage.reasoning_tokens,
+                (unsigned long long)(end->usage.prompt_tokens + end->usage.completion_tokens));
 }
 
 // end: NULL before it; error: NULL: none.
@@ -730,7 +730,7 @@ static void response_json(const struct dialect_run *run, const struct dialect_en
     text_json_string(out, run->model);
     text_string(out, ",\"output\":[");
     for (uint32_t i = 0; end && i < run->item_count; i++) {
-        dialect_comma(out, i == 0);
+        shown_comma(out, i == 0);
         item_json(run, &run->items[i], cut_off && i + 1 == run->item_count ? "incomplete" : "completed", true, out);
     }
     text_append(out, "]", 1);
@@ -778,7 +778,7 @@ static void message_json(const struct dialect_run *run, struct text *out)
             text_append(part, item->data.data, item->data.bytes);
             continue;
         }
-        dialect_comma(part, calls++ == 0);
+        shown_comma(part, calls++ == 0);
         call_json(item, part);
     }
     text_string(out, "{\"role\":\"assistant\",\"content\":");

@@ -1,13 +1,15 @@
-// request_extra.c: what a request has used, and what only those who ask for it are shown: token ids, log-probabilities of the prompt, and the best of several choices.
+// answer.c: how a request's choices become its answer: what its dialect is given to tell.
+//
+// Beside the text, a client may ask for token ids, for log-probabilities of the prompt, and for the best of several choices.
 #include <stdlib.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "services/gateway/request/request_internal.h"
 
-struct respond_usage request_usage(const struct request *request)
+struct dialect_usage request_usage(const struct request *request)
 {
-    struct respond_usage usage = {0};
+    struct dialect_usage usage = {0};
     uint32_t i;
 
     for (i = 0; i < request->prompt_count; i++)
@@ -97,7 +99,8 @@ static void append_prompt(struct choice *choice, bool whole, struct text *out)
         append_prompt_logprobs(choice, out);
 }
 
-void request_extra_choice(struct choice *choice, bool whole, struct text *out)
+// Each appends ",\"name\":value" or nothing. whole: all of the choice, not its next chunk.
+static void append_choice_extra(struct choice *choice, bool whole, struct text *out)
 {
     if (choice->request->kind == API_COMPLETION)
         append_prompt(choice, whole, out);
@@ -107,13 +110,15 @@ void request_extra_choice(struct choice *choice, bool whole, struct text *out)
     choice->ids_shown = choice->generated_count;
 }
 
-void request_extra_head(struct choice *first, bool whole, struct text *out)
+// Those beside the list of choices. Chats have one prompt, and its fields there.
+static void append_head_extra(struct choice *first, bool whole, struct text *out)
 {
     if (first->request->kind == API_CHAT)
         append_prompt(first, whole, out);
 }
 
-void request_best(const struct choice *first, const struct request_shown *shown, const struct choice **out)
+// Writes the choices of a prompt that are shown, best first, to out[n]. first: the prompt's first choice.
+static void choose_best(const struct choice *first, const struct request_shown *shown, const struct choice **out)
 {
     bool taken[API_MAX_CHOICES] = {false};
 
@@ -130,110 +135,100 @@ void request_best(const struct choice *first, const struct request_shown *shown,
     }
 }
 
-// The answer of a request whose form is a dialect's: what a choice shows becomes pieces. Such a request has one choice, or vectors.
-
-// out: NULL: the answer is told at the end.
-static void push(struct dialect_run *run, const struct dialect_piece *piece, struct text *from, struct text *out)
+// --- to the dialect ---------------------------------------------------------------------------------------------------
+static struct dialect_news news_of(const struct choice *from, bool whole)
 {
-    if (from->bytes > 0)
-        dialect_push(run, piece, out);
-    text_clear(from);
+    struct choice *choice = (struct choice *)(uintptr_t)from;
+    const struct request *request = choice->request;
+    struct requests *owner = request->owner;
+    struct dialect_news news = {.index = choice->index,
+                                .prompt_tokens = choice->prompt->count,
+                                .text = &choice->visible,
+                                .answer = choice_answer_shown(choice),
+                                .tokens = &choice->logprobs,
+                                .scored = request->logprobs,
+                                .is_first = !choice->role_sent,
+                                .has_ids = request->shown.token_ids && choice->ids_shown < choice->generated_count,
+                                .finish_reason = choice->finish_reason,
+                                .stop_reason = choice->stop_reason,
+                                .stop_reason_bytes = choice->stop_reason_bytes,
+                                .is_stop_token = choice->stop_token >= 0,
+                                .stop_token = (uint32_t)choice->stop_token,
+                                .extra = &owner->extra,
+                                .head_extra = &owner->head_extra};
+
+    text_clear(&owner->extra);
+    text_clear(&owner->head_extra);
+    if (!whole && !choice->role_sent)
+        append_head_extra(choice, false, &owner->head_extra);
+    append_choice_extra(choice, whole, &owner->extra);
+    choice->role_sent = true;
+    return news;
 }
 
-// A call begins with its first piece, which may have no arguments yet.
-static void push_call(struct dialect_run *run, uint32_t number, struct shown_call *call, struct text *out)
+void request_show(struct choice *choice, struct text *out)
 {
-    const struct dialect_piece piece = {.part = DIALECT_CALL,
-                                        .call = number,
-                                        .id = call->id,
-                                        .custom = call->is_custom,
-                                        .data = call->arguments.data,
-                                        .bytes = call->arguments.bytes,
-                                        .name = call->name.data,
-                                        .name_bytes = call->name.bytes};
+    const struct request *request = choice->request;
+    struct dialect_usage usage = {0};
+    struct dialect_news news = news_of(choice, false);
 
-    if (!shown_call_has_news(call))
-        return;
-    dialect_push(run, &piece, out);
-    call->head_shown = true;
-    text_clear(&call->arguments);
-}
-
-// In the order in which models write: what is thought, what is said, what is called. A call that has begun goes on first.
-static void push_news(struct choice *choice, struct text *out)
-{
-    struct dialect_piece piece = {.part = DIALECT_TEXT, .data = choice->visible.data, .bytes = choice->visible.bytes};
-    struct shown_answer *news = choice_answer_shown(choice);
-    struct dialect_run *run = choice->request->run;
-    uint32_t call;
-
-    run->prompt_tokens = choice->prompt->count;
-    respond_content_tokens(&run->logprobs, &choice->logprobs);
-    if (news && dialect_is_in_call(run, &call) && call < news->call_count)
-        push_call(run, call, &news->calls[call], out);
-    if (news) {
-        const struct dialect_piece thought = {
-            .part = DIALECT_REASONING, .data = news->reasoning.data, .bytes = news->reasoning.bytes};
-        push(run, &thought, &news->reasoning, out);
+    if (request->shown.usage_in_chunks) {
+        usage = request_usage(request);
+        news.usage = &usage;
     }
-    push(run, &piece, &choice->visible, out);
-    for (uint32_t i = 0; news && i < news->call_count; i++)
-        push_call(run, i, &news->calls[i], out);
+    dialect_show(request->run, &news, out);
 }
 
 static struct dialect_end end_of(const struct request *request)
 {
     const struct choice *choice = &request->choices[0];
-    const struct respond_usage usage = request_usage(request);
+    struct dialect_usage usage = request_usage(request);
     const uint64_t now_us = clock_now_us(), first_us = request->first_token_us ? request->first_token_us : now_us;
     const bool stopped = choice->stop.matched >= 0;
 
+    if (request->run->only_warms)
+        usage.completion_tokens = 0;
     return (struct dialect_end){.finish_reason = request->run->only_warms ? "length" : choice->finish_reason,
                                 .stop_string = stopped ? choice->stop_reason : NULL,
                                 .stop_bytes = choice->stop_reason_bytes,
-                                .prompt_tokens = usage.prompt_tokens,
-                                .completion_tokens = request->run->only_warms ? 0 : usage.completion_tokens,
-                                .cached_tokens = usage.cached_tokens,
-                                .reasoning_tokens = usage.reasoning_tokens,
+                                .usage = usage,
                                 .total_us = now_us - request->start_us,
                                 .prompt_us = first_us - request->start_us};
 }
 
-static void answer_vectors(struct request *request, const struct dialect_end *end, struct text *out)
+// Adds the choices of a prompt that are shown. number: of the first of them.
+static void tell_choices(const struct request *request, uint32_t number)
 {
-    struct text vectors = {0};
+    const struct choice *best[API_MAX_CHOICES];
 
-    for (uint32_t i = 0; i < request->choice_count; i++) {
-        dialect_comma(&vectors, i == 0);
-        text_append(&vectors, request->choices[i].visible.data, request->choices[i].visible.bytes);
+    choose_best(&request->choices[number], &request->shown, best);
+    for (uint32_t i = 0; i < request->shown.n; i++) {
+        struct dialect_news news = news_of(best[i], true);
+        news.index = number / request->shown.best_of * request->shown.n + i;
+        dialect_show(request->run, &news, NULL);
     }
-    request->run->dialect->vectors(request->run, end, &vectors, out);
-    out->failed |= vectors.failed;
-    text_free(&vectors);
 }
 
-static void answer(struct request *request, struct text *out)
+void request_answer(struct request *request, struct text *out)
 {
-    const struct dialect_end end = end_of(request);
+    struct dialect_end end = end_of(request);
+    struct text extra = {0};
 
     if (request->pooling) {
-        answer_vectors(request, &end, out);
+        request_answer_pool(request, &end, out);
         return;
     }
-    push_news(&request->choices[0], NULL);
+    for (uint32_t i = 0; i < request->choice_count; i += request->shown.best_of)
+        tell_choices(request, i);
+    append_head_extra(request->choices, true, &extra);
+    end.extra = &extra;
     dialect_end_whole(request->run, &end, out);
+    text_free(&extra);
 }
 
-static void end_stream(struct request *request, struct text *out)
+void request_answer_end(const struct request *request, struct text *out)
 {
     const struct dialect_end end = end_of(request);
 
     dialect_end_stream(request->run, &end, out);
 }
-
-static void fail_stream(struct request *request, const struct api_error *error, struct text *out)
-{
-    dialect_fail_stream(request->run, error, out);
-}
-
-const struct request_form request_form_dialect = {.show = push_news, .answer = answer, .end = end_stream, .fail = fail_stream};
