@@ -20,27 +20,29 @@ static void check(const struct api_request *request)
 {
     uint32_t i, j;
 
-    assert_always(request->prompt_count <= API_MAX_PROMPTS && request->stop_count <= API_MAX_STOPS);
-    assert_always((request->n >= 1 && request->n * (request->prompt_count ? request->prompt_count : 1) <= API_MAX_CHOICES) ||
-                  request->kind >= API_TOKENIZE);
+    assert_always(request->prompt_count <= API_MAX_PROMPTS && request->draw.stop_count <= API_MAX_STOPS);
+    assert_always(
+        (request->limits.n >= 1 && request->limits.n * (request->prompt_count ? request->prompt_count : 1) <= API_MAX_CHOICES) ||
+        request->kind >= API_TOKENIZE);
     assert_always(request->sampling.temperature >= 0 && request->sampling.temperature <= 2 && request->sampling.top_p > 0 &&
                   request->sampling.top_p <= 1);
-    assert_always(request->top_logprobs >= 0 && request->top_logprobs <= API_MAX_LOGPROBS && request->max_tokens >= -1);
+    assert_always(request->shown.top_logprobs >= 0 && request->shown.top_logprobs <= API_MAX_LOGPROBS &&
+                  request->limits.max_tokens >= -1);
     assert_always(!(request->kind & API_POOLS) || (request->prompt_count >= 1 && request->prompt_count <= API_MAX_PROMPTS));
     assert_always(request->kind != API_RERANK || request->pool.query);
     for (i = 0; i < request->prompt_count; i++)
         for (j = 0; j < request->prompts[i].id_count; j++)
             assert_always(request->prompts[i].ids[j] < VOCAB);
-    for (i = 0; i < request->stop_count; i++)
-        assert_always(request->stops[i].bytes >= 1 && request->stops[i].bytes <= API_MAX_STOP_BYTES);
-    for (i = 0; i < request->bias_count; i++)
-        assert_always(request->bias[i].token < VOCAB);
-    assert_always(!request->message_count == !request->conversation &&
-                  json_array_size(request->conversation) == request->message_count &&
-                  json_array_size(request->tools) <= API_MAX_TOOLS);
+    for (i = 0; i < request->draw.stop_count; i++)
+        assert_always(request->draw.stops[i].bytes >= 1 && request->draw.stops[i].bytes <= API_MAX_STOP_BYTES);
+    for (i = 0; i < request->draw.bias_count; i++)
+        assert_always(request->draw.bias[i].token < VOCAB);
+    assert_always(!request->message_count == !request->chat.conversation &&
+                  json_array_size(request->chat.conversation) == request->message_count &&
+                  json_array_size(request->chat.tools) <= API_MAX_TOOLS);
     for (i = 0; i < request->message_count; i++) {
-        const json_t *calls = json_object_get(json_array_get(request->conversation, i), "tool_calls");
-        assert_always(json_string_value(json_object_get(json_array_get(request->conversation, i), "role")));
+        const json_t *calls = json_object_get(json_array_get(request->chat.conversation, i), "tool_calls");
+        assert_always(json_string_value(json_object_get(json_array_get(request->chat.conversation, i), "role")));
         for (j = 0; j < json_array_size(calls); j++) {
             const json_t *function = json_object_get(json_array_get(calls, j), "function");
             const json_t *arguments = json_object_get(function, "arguments");
@@ -83,16 +85,16 @@ static void shape(struct api_request *request, const uint8_t *data, size_t size)
                                            .lost = bits >> 23 & 15};
     json_t *given;
 
-    assert_always(conversation_shape(&form, request->conversation, request->tools, &request->variables, &given));
-    assert_always(json_array_size(request->conversation) >= 1);
-    for (size_t i = 0; i < json_array_size(request->conversation); i++) {
-        const json_t *message = json_array_get(request->conversation, i), *calls = json_object_get(message, "tool_calls");
+    assert_always(conversation_shape(&form, request->chat.conversation, request->chat.tools, &request->chat.variables, &given));
+    assert_always(json_array_size(request->chat.conversation) >= 1);
+    for (size_t i = 0; i < json_array_size(request->chat.conversation); i++) {
+        const json_t *message = json_array_get(request->chat.conversation, i), *calls = json_object_get(message, "tool_calls");
         assert_always(json_string_value(json_object_get(message, "role")));
         assert_always(!form.calls.one_call || !form.has_calls || json_array_size(calls) < 2);
         for (size_t c = 0; form.calls.short_ids && c < json_array_size(calls); c++)
             assert_always(json_string_length(json_object_get(json_array_get(calls, c), "id")) == 9);
     }
-    (void)conversation_find_lost(&form, request->conversation);
+    (void)conversation_find_lost(&form, request->chat.conversation);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

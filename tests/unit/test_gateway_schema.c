@@ -49,7 +49,7 @@ static void test_defaults_of_a_model(void **state)
         assert_true(request.sampling.min_p == (i ? 0 : 0.01f) && request.sampling.repetition_penalty == (i ? 1 : 1.05f));
         assert_int_equal(request.sampling.top_k, i ? 0 : 20);
         assert_true(request.sampling.dry_multiplier == 0.8f && request.sampling.dry_base == 1.75f &&
-                    request.dry_breakers.count == 4);
+                    request.draw.dry_breakers.count == 4);
         api_request_free(&request);
     }
 }
@@ -102,10 +102,10 @@ static void test_defaults(void **state)
 
     assert_int_equal(request.prompt_count, 1);
     assert_int_equal(request.prompts[0].bytes, 2);
-    assert_int_equal(request.max_tokens, -1);
-    assert_int_equal(request.n, 1);
+    assert_int_equal(request.limits.max_tokens, -1);
+    assert_int_equal(request.limits.n, 1);
     assert_true(request.sampling.temperature == 1 && request.sampling.top_p == 1 && request.sampling.repetition_penalty == 1);
-    assert_false(request.stream || request.has_seed || request.logprobs || request.echo);
+    assert_false(request.shown.stream || request.draw.has_seed || request.shown.logprobs || request.shown.echo);
     api_request_free(&request);
 }
 
@@ -124,18 +124,19 @@ static void test_all_fields(void **state)
     assert_int_equal(request.prompt_count, 2);
     assert_int_equal(request.prompts[0].id_count, 2);
     assert_int_equal(request.prompts[1].ids[0], 3);
-    assert_int_equal(request.max_tokens, 0);
+    assert_int_equal(request.limits.max_tokens, 0);
     assert_int_equal(request.sampling.top_k, 0);
     assert_true(request.sampling.temperature == 0.5f && request.sampling.top_p == 0.9f && request.sampling.min_p == 0.1f);
     assert_true(request.sampling.presence_penalty == -2 && request.sampling.frequency_penalty == 2);
-    assert_int_equal(request.stop_count, 2);
-    assert_int_equal(request.stops[1].bytes, 3); // a NUL in a string is a character
-    assert_true(request.has_seed && request.seed == -5);
-    assert_true(request.stream && request.include_usage && request.echo && request.ignore_eos && request.logprobs);
-    assert_int_equal(request.top_logprobs, 3);
-    assert_int_equal(request.bias_count, 2);
-    assert_int_equal(request.bias[0].token, 7);
-    assert_true(request.bias[0].bias == -100);
+    assert_int_equal(request.draw.stop_count, 2);
+    assert_int_equal(request.draw.stops[1].bytes, 3); // a NUL in a string is a character
+    assert_true(request.draw.has_seed && request.draw.seed == -5);
+    assert_true(request.shown.stream && request.shown.include_usage && request.shown.echo && request.draw.ignore_eos &&
+                request.shown.logprobs);
+    assert_int_equal(request.shown.top_logprobs, 3);
+    assert_int_equal(request.draw.bias_count, 2);
+    assert_int_equal(request.draw.bias[0].token, 7);
+    assert_true(request.draw.bias[0].bias == -100);
     api_request_free(&request);
 }
 
@@ -148,20 +149,20 @@ static void test_sampling_fields(void **state)
     (void)state;
 
     assert_int_equal(request.sampling.min_tokens, 3);
-    assert_true(request.stop_tokens.count == 2 && request.stop_tokens.ids[1] == 8);
-    assert_true(request.allowed_tokens.count == 1 && request.allowed_tokens.ids[0] == 1);
-    assert_true(request.bad_words.count == 2 && request.bad_words.strings[1].bytes == 3);
+    assert_true(request.draw.stop_tokens.count == 2 && request.draw.stop_tokens.ids[1] == 8);
+    assert_true(request.draw.allowed_tokens.count == 1 && request.draw.allowed_tokens.ids[0] == 1);
+    assert_true(request.draw.bad_words.count == 2 && request.draw.bad_words.strings[1].bytes == 3);
     assert_true(request.sampling.typical_p == 0.5f && request.sampling.xtc_probability == 0.25f &&
                 request.sampling.xtc_threshold == 0.1f);
     assert_true(request.sampling.dry_multiplier == 0.75f && request.sampling.dry_base == 1.75f);
     assert_true(request.sampling.dry_allowed_length == 2 && request.sampling.dry_last_tokens == 64);
-    assert_true(request.dry_breakers.count == 4 && request.dry_breakers.strings[2].data[0] == '"');
+    assert_true(request.draw.dry_breakers.count == 4 && request.draw.dry_breakers.strings[2].data[0] == '"');
     api_request_free(&request);
     request = take(API_COMPLETION,
                    "{\"prompt\":\"x\",\"typical_p\":1,\"dry_multiplier\":1,\"dry_penalty_last_n\":0,\"bad_words\":[],"
                    "\"stop_token_ids\":null,\"min_tokens\":0,\"xtc_probability\":0,\"dry_sequence_breakers\":[]}");
     assert_true(request.sampling.typical_p == 0 && request.sampling.dry_multiplier == 0 && request.sampling.min_tokens == 0);
-    assert_true(request.bad_words.count == 0 && request.stop_tokens.count == 0 && request.dry_breakers.count == 0);
+    assert_true(request.draw.bad_words.count == 0 && request.draw.stop_tokens.count == 0 && request.draw.dry_breakers.count == 0);
     api_request_free(&request);
 }
 
@@ -240,10 +241,10 @@ static void test_prompts(void **state)
     assert_int_equal(request.prompts[0].id_count, 0);
     api_request_free(&request);
     request = take(API_COMPLETION, "{\"prompt\":\"x\",\"max_completion_tokens\":7,\"max_tokens\":5}"); // in either order
-    assert_int_equal(request.max_tokens, 7);
+    assert_int_equal(request.limits.max_tokens, 7);
     api_request_free(&request);
     request = take(API_COMPLETION, "{\"prompt\":\"x\",\"max_completion_tokens\":null,\"max_tokens\":5}");
-    assert_int_equal(request.max_tokens, 5);
+    assert_int_equal(request.limits.max_tokens, 5);
     api_request_free(&request);
     request = take(API_TOKENIZE, "{\"prompt\":\"x\",\"add_special_tokens\":false,\"parse_special\":false}");
     assert_false(request.add_special_tokens || request.parse_special);
@@ -265,9 +266,9 @@ static void test_messages(void **state)
     assert_int_equal(request.messages[1].bytes, 7);
     assert_memory_equal(request.messages[1].content, "one two", 7);
     assert_null(request.messages[2].content);
-    assert_int_equal(request.max_tokens, 9);
-    assert_true(request.logprobs);
-    assert_int_equal(request.top_logprobs, 4);
+    assert_int_equal(request.limits.max_tokens, 9);
+    assert_true(request.shown.logprobs);
+    assert_int_equal(request.shown.top_logprobs, 4);
     api_request_free(&request);
 }
 
@@ -286,7 +287,7 @@ static void test_said_refusals(void **state)
     for (size_t i = 0; i < ARRAY_COUNT(said); i++) {
         snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},%s]}", said[i]);
         struct api_request request = take(API_CHAT, body);
-        assert_string_equal(json_string_value(json_object_get(json_array_get(request.conversation, 1), "content")), "no");
+        assert_string_equal(json_string_value(json_object_get(json_array_get(request.chat.conversation, 1), "content")), "no");
         assert_string_equal(request.messages[1].content, "no");
         api_request_free(&request);
     }
@@ -302,7 +303,7 @@ static void test_tools(void **state)
                   "{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"42\"}],\"tools\":[{\"type\":\"function\",\"function\":"
                   "{\"name\":\"f\",\"strict\":true}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}},"
                   "\"parallel_tool_calls\":false,\"reasoning_effort\":\"low\",\"chat_template_kwargs\":{\"thinking\":true}}");
-    char *conversation = json_dumps(request.conversation, JSON_COMPACT);
+    char *conversation = json_dumps(request.chat.conversation, JSON_COMPACT);
     (void)state;
 
     assert_string_equal(
@@ -312,19 +313,19 @@ static void test_tools(void **state)
         "{\"b\":1,\"a\":[null]}}},{\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":{}}}]},"
         "{\"role\":\"tool\",\"content\":\"42\",\"tool_call_id\":\"c1\",\"name\":\"f\"}]");
     free(conversation);
-    assert_int_equal(json_array_size(request.tools), 1);
-    assert_int_equal(request.tool_choice, API_TOOLS_NAMED);
-    assert_string_equal(request.tool_name, "f");
-    assert_false(request.parallel_tool_calls);
-    assert_string_equal(json_string_value(json_object_get(request.variables, "reasoning_effort")), "low");
-    assert_true(json_is_true(json_object_get(request.variables, "thinking")));
+    assert_int_equal(json_array_size(request.chat.tools), 1);
+    assert_int_equal(request.chat.tool_choice, API_TOOLS_NAMED);
+    assert_string_equal(request.chat.tool_name, "f");
+    assert_false(request.chat.parallel_tool_calls);
+    assert_string_equal(json_string_value(json_object_get(request.chat.variables, "reasoning_effort")), "low");
+    assert_true(json_is_true(json_object_get(request.chat.variables, "thinking")));
     api_request_free(&request);
     request = take(API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"reasoning_effort\":\"none\","
                              "\"chat_template_kwargs\":{\"thinking\":true},\"functions\":[],\"function_call\":\"none\"}");
-    assert_true(json_is_false(json_object_get(request.variables, "enable_thinking")));
-    assert_true(json_is_true(json_object_get(request.variables, "thinking"))); // the client's own word counts
-    assert_null(json_object_get(request.variables, "reasoning_effort"));
-    assert_true(request.parallel_tool_calls && request.include_reasoning && !request.tools);
+    assert_true(json_is_false(json_object_get(request.chat.variables, "enable_thinking")));
+    assert_true(json_is_true(json_object_get(request.chat.variables, "thinking"))); // the client's own word counts
+    assert_null(json_object_get(request.chat.variables, "reasoning_effort"));
+    assert_true(request.chat.parallel_tool_calls && request.chat.include_reasoning && !request.chat.tools);
     api_request_free(&request);
 }
 
@@ -489,7 +490,7 @@ static void test_long_fraction(void **state)
 
 static const json_t *arguments_of(const struct api_request *request, size_t call)
 {
-    const json_t *calls = json_object_get(json_array_get(request->conversation, 0), "tool_calls");
+    const json_t *calls = json_object_get(json_array_get(request->chat.conversation, 0), "tool_calls");
 
     return json_object_get(json_object_get(json_array_get(calls, call), "function"), "arguments");
 }

@@ -14,7 +14,7 @@ struct dialect_usage request_usage(const struct request *request)
 
     for (i = 0; i < request->prompt_count; i++)
         usage.prompt_tokens += request->prompts[i].count;
-    usage.has_reasoning = request->notation.reasoning || answer_has_channels(request->notation.family);
+    usage.has_reasoning = request->reading.notation.reasoning || answer_has_channels(request->reading.notation.family);
     for (i = 0; i < request->choice_count; i++) {
         usage.completion_tokens += request->choices[i].generated_count;
         usage.reasoning_tokens += request->choices[i].reasoning_tokens;
@@ -146,7 +146,7 @@ static struct dialect_news news_of(const struct choice *from, bool whole)
                                 .text = &choice->visible,
                                 .answer = choice_answer_shown(choice),
                                 .tokens = &choice->logprobs,
-                                .scored = request->logprobs,
+                                .scored = request->shown.logprobs,
                                 .is_first = !choice->role_sent,
                                 .has_ids = request->shown.token_ids && choice->ids_shown < choice->generated_count,
                                 .finish_reason = choice->finish_reason,
@@ -183,7 +183,7 @@ static struct dialect_end end_of(const struct request *request)
 {
     const struct choice *choice = &request->choices[0];
     struct dialect_usage usage = request_usage(request);
-    const uint64_t now_us = clock_now_us(), first_us = request->first_token_us ? request->first_token_us : now_us;
+    const uint64_t now_us = clock_now_us(), first_us = request->times.first_token_us ? request->times.first_token_us : now_us;
     const bool stopped = choice->stop.matched >= 0;
 
     if (request->run->only_warms)
@@ -192,8 +192,8 @@ static struct dialect_end end_of(const struct request *request)
                                 .stop_string = stopped ? choice->stop_reason : NULL,
                                 .stop_bytes = choice->stop_reason_bytes,
                                 .usage = usage,
-                                .total_us = now_us - request->start_us,
-                                .prompt_us = first_us - request->start_us};
+                                .total_us = now_us - request->times.start_us,
+                                .prompt_us = first_us - request->times.start_us};
 }
 
 // Adds the choices of a prompt that are shown. number: of the first of them.
@@ -214,7 +214,7 @@ void request_answer(struct request *request, struct text *out)
     struct dialect_end end = end_of(request);
     struct text extra = {0};
 
-    if (request->pooling) {
+    if (request->pool.pooling) {
         request_answer_pool(request, &end, out);
         return;
     }

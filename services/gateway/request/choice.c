@@ -40,32 +40,32 @@ struct choice_answer {
 // --- of a request ---------------------------------------------------------------------------------------------------------
 void request_set_notation(const struct api_request *api, const struct language *language, struct request *request)
 {
-    const bool calls = api->tools && api->tool_choice != API_TOOLS_NONE;
+    const bool calls = api->chat.tools && api->chat.tool_choice != API_TOOLS_NONE;
 
     if (api->kind != API_CHAT)
         return;
-    request->notation = language_notation(language, api->chat_template, calls);
-    request->include_reasoning = api->include_reasoning;
-    request->one_call = !api->parallel_tool_calls || api->tool_choice == API_TOOLS_NAMED;
-    request->must_call = calls && (api->tool_choice == API_TOOLS_REQUIRED || api->tool_choice == API_TOOLS_NAMED);
-    request->tools = calls ? json_incref(api->tools) : NULL;
-    request->custom_tools = calls && api->custom_tools ? json_incref(api->custom_tools) : NULL;
+    request->reading.notation = language_notation(language, api->chat.chat_template, calls);
+    request->reading.include_reasoning = api->chat.include_reasoning;
+    request->reading.one_call = !api->chat.parallel_tool_calls || api->chat.tool_choice == API_TOOLS_NAMED;
+    request->reading.must_call = calls && (api->chat.tool_choice == API_TOOLS_REQUIRED || api->chat.tool_choice == API_TOOLS_NAMED);
+    request->reading.tools = calls ? json_incref(api->chat.tools) : NULL;
+    request->reading.custom_tools = calls && api->chat.custom_tools ? json_incref(api->chat.custom_tools) : NULL;
 }
 
 void request_free_notation(struct request *request)
 {
-    if (request->tools)
-        json_decref(request->tools);
-    if (request->custom_tools)
-        json_decref(request->custom_tools);
-    request->tools = request->custom_tools = NULL;
+    if (request->reading.tools)
+        json_decref(request->reading.tools);
+    if (request->reading.custom_tools)
+        json_decref(request->reading.custom_tools);
+    request->reading.tools = request->reading.custom_tools = NULL;
 }
 
 // --- what the parser asks -------------------------------------------------------------------------------------------------
 static const json_t *find_tool(const struct request *request, const char *name, size_t bytes)
 {
-    for (size_t i = 0; i < json_array_size(request->tools); i++) {
-        const json_t *function = json_object_get(json_array_get(request->tools, i), "function");
+    for (size_t i = 0; i < json_array_size(request->reading.tools); i++) {
+        const json_t *function = json_object_get(json_array_get(request->reading.tools, i), "function");
         const json_t *own = json_object_get(function, "name");
         if (json_string_length(own) == bytes && memcmp(json_string_value(own), name, bytes) == 0)
             return function;
@@ -128,7 +128,7 @@ static enum answer_type type_of(void *arg, const char *name, size_t name_bytes, 
 static void make_id(const struct choice *choice, char *id, size_t id_bytes)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
-    const bool is_short = answer_has_short_ids(choice->request->notation.family);
+    const bool is_short = answer_has_short_ids(choice->request->reading.notation.family);
     const size_t count = is_short ? SHORT_ID_LETTERS : ID_LETTERS;
     size_t length = is_short ? 0 : (size_t)snprintf(id, id_bytes, "call_");
     uint64_t state;
@@ -187,7 +187,7 @@ static void begin_call(struct choice *choice, const struct answer_event *event)
         return;
     }
     call->is_custom = function &&
-                      json_object_get(choice->request->custom_tools, json_string_value(json_object_get(function, "name")));
+                      json_object_get(choice->request->reading.custom_tools, json_string_value(json_object_get(function, "name")));
     make_id(choice, call->id, sizeof call->id);
     text_append(&call->name, event->bytes, event->count);
 }
@@ -205,7 +205,7 @@ static void take(void *arg, const struct answer_event *event)
         }
         break;
     case ANSWER_REASONING:
-        if (choice->request->include_reasoning)
+        if (choice->request->reading.include_reasoning)
             text_append(&shown->reasoning, event->bytes, event->count);
         break;
     case ANSWER_CALL: begin_call(choice, event); break;
@@ -219,11 +219,11 @@ static void take(void *arg, const struct answer_event *event)
 static bool choice_answer_open(struct choice *choice)
 {
     const struct request *request = choice->request;
-    const struct answer_options options = {.family = request->notation.family,
-                                           .reasoning = request->notation.reasoning,
-                                           .reasoning_is_open = request->reasoning_is_open,
-                                           .one_call = request->one_call,
-                                           .unit_markers = request->notation.unit_markers,
+    const struct answer_options options = {.family = request->reading.notation.family,
+                                           .reasoning = request->reading.notation.reasoning,
+                                           .reasoning_is_open = request->reading.reasoning_is_open,
+                                           .one_call = request->reading.one_call,
+                                           .unit_markers = request->reading.notation.unit_markers,
                                            .take = take,
                                            .knows = knows,
                                            .type_of = type_of,
@@ -274,9 +274,9 @@ static bool choice_answer_push_unit(struct choice *choice, const char *name, siz
 static void choice_answer_finish(struct choice *choice, bool cut_off)
 {
     const struct request *request = choice->request;
-    const bool called = choice->answer->shown.call_count > 0 && !answer_has_channels(request->notation.family);
+    const bool called = choice->answer->shown.call_count > 0 && !answer_has_channels(request->reading.notation.family);
 
-    choice->answer->drops_content = cut_off && (request->must_call || called);
+    choice->answer->drops_content = cut_off && (request->reading.must_call || called);
     answer_finish(choice->answer->parser);
 }
 
@@ -307,20 +307,21 @@ static void take_content(struct choice *choice, const char *text, size_t bytes)
 {
     const struct request *request = choice->request;
 
-    if (choice->generated_count <= request->sampling.min_tokens)
+    if (choice->generated_count <= request->draw.sampling.min_tokens)
         text_append(&choice->visible, text, bytes); // stop strings begin behind it
     else if (stop_match_push(&choice->stop, text, bytes, &choice->visible) && request->shown.include_stop)
-        text_append(&choice->visible, request->stops[choice->stop.matched].data, request->stops[choice->stop.matched].bytes);
+        text_append(&choice->visible, request->draw.stops[choice->stop.matched].data,
+                    request->draw.stops[choice->stop.matched].bytes);
 }
 
 bool choice_open(struct choice *choice, const struct language *language)
 {
     const struct request *request = choice->request;
 
-    stop_match_init(&choice->stop, request->stops, request->stop_count);
+    stop_match_init(&choice->stop, request->draw.stops, request->draw.stop_count);
     choice->text_stream = language_stream_open(language);
-    choice->generated = malloc((request->max_tokens + 1u) * sizeof *choice->generated);
-    choice->echoed = !request->echo;
+    choice->generated = malloc((request->draw.max_tokens + 1u) * sizeof *choice->generated);
+    choice->echoed = !request->shown.echo;
     choice->stop_token = -1;
     return choice->text_stream && choice->generated && choice_answer_open(choice);
 }
@@ -382,7 +383,7 @@ static void show_top(struct choice *choice, const struct language *language, uin
 // A completion's alternatives include the token itself, however unlikely it is.
 static void show_itself(struct choice *choice, const struct language *language, uint32_t id, float logprob, bool among_tops)
 {
-    if (choice->request->kind == API_COMPLETION && choice->request->top_logprobs > 0 && !among_tops)
+    if (choice->request->kind == API_COMPLETION && choice->request->shown.top_logprobs > 0 && !among_tops)
         show_top(choice, language, id, logprob);
 }
 
@@ -436,13 +437,13 @@ static void echo_prompt(struct choice *choice, const struct language *language)
         return;
     choice->echoed = true;
     text_append(&choice->visible, prompt->echo.data, prompt->echo.bytes);
-    if (!prompt->scores || !choice->request->logprobs)
+    if (!prompt->scores || !choice->request->shown.logprobs)
         return;
     for (i = 0; i < prompt->count; i++) {
         bool known = i > 0 && i < prompt->scored_count, among = false;
         uint32_t id = prompt->ids[i];
         show_token(choice, language, id, known ? &prompt->scores[i] : NULL, is_in_echo(choice, language, i));
-        for (j = 0; known && prompt->tops && j < MIN(prompt->top_counts[i], choice->request->top_logprobs); j++) {
+        for (j = 0; known && prompt->tops && j < MIN(prompt->top_counts[i], choice->request->shown.top_logprobs); j++) {
             const struct prompt_top *top = &prompt->tops[(size_t)i * choice->request->prompt_tops + j];
             among |= top->token == id;
             show_top(choice, language, top->token, top->logprob);
@@ -487,17 +488,17 @@ static bool take_text(struct choice *choice, const struct text *piece, uint32_t 
 // Whether it is one of the tokens that the client named; those that end an answer anyway are not said to be the reason.
 static bool is_stop_token(const struct choice *choice, const struct language *language, uint32_t token)
 {
-    const Fastdecode__Sampling *sampling = &choice->request->sampling;
+    const Fastdecode__Sampling *sampling = &choice->request->draw.sampling;
 
     for (size_t i = 0; i < sampling->n_stop_token; i++)
         if (sampling->stop_token[i] == token)
-            return choice->request->ignore_eos || !language_is_end(language, token);
+            return choice->request->draw.ignore_eos || !language_is_end(language, token);
     return false;
 }
 
 bool choice_is_over(const struct choice *choice, const struct language *language)
 {
-    return choice->stop_token >= 0 || (choice->generated_count && !choice->request->ignore_eos &&
+    return choice->stop_token >= 0 || (choice->generated_count && !choice->request->draw.ignore_eos &&
                                        language_is_end(language, choice->generated[choice->generated_count - 1]));
 }
 
@@ -517,11 +518,11 @@ static bool take_token(struct choice *choice, const Fastdecode__Token *token, bo
         choice->stop_token = token->token; // it is counted, and its text is not shown
     else
         language_stream_push(choice->text_stream, token->token, piece);
-    if (choice->request->logprobs) {
+    if (choice->request->shown.logprobs) {
         bool among = false;
         show_token(choice, language, token->token, &token->logprob,
                    piece->bytes > 0 || !language_is_special(language, token->token));
-        for (j = 0; j < MIN(token->n_top, choice->request->top_logprobs); j++) {
+        for (j = 0; j < MIN(token->n_top, choice->request->shown.top_logprobs); j++) {
             among |= token->top[j]->token == token->token;
             show_top(choice, language, token->top[j]->token, token->top[j]->logprob);
         }
@@ -540,7 +541,7 @@ bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, 
 
     if (!take_prompt_scores(choice, event))
         return false;
-    if (event->pooled.len && choice->request->pooling && !choice_take_pooled(choice, &event->pooled))
+    if (event->pooled.len && choice->request->pool.pooling && !choice_take_pooled(choice, &event->pooled))
         return false;
     if (event->n_tokens > 0 || event->finish != FASTDECODE__FINISH__FINISH_UNSPECIFIED)
         echo_prompt(choice, language);
@@ -553,7 +554,7 @@ bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, 
 
         if (event->index + i < choice->generated_count)
             continue; // known already
-        if (choice->generated_count >= choice->request->max_tokens)
+        if (choice->generated_count >= choice->request->draw.max_tokens)
             return false;
         if (!take_token(choice, event->tokens[i], is_end, language))
             return false;
@@ -587,7 +588,7 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
     if (choice_answer_has_calls(choice) && strcmp(finish_reason, "stop") == 0)
         finish_reason = "tool_calls";
     if (choice->stop.matched >= 0) {
-        const struct stop_string *string = &choice->request->stops[choice->stop.matched];
+        const struct stop_string *string = &choice->request->draw.stops[choice->stop.matched];
         finish_reason = "stop";
         stop_reason = string->data;
         stop_reason_bytes = string->bytes;

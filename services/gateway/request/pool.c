@@ -151,8 +151,8 @@ static bool encode_document(const struct language *language, const struct api_re
 // What the answer takes is bounded as that of a completion is: about 100 bytes a token.
 static bool check_answer(const struct api_request *api, const struct request *request, uint32_t limit, struct api_error *error)
 {
-    const uint64_t values = (uint64_t)request->prompt_count * request->dimensions;
-    const uint32_t value_bytes = request->base64 ? BYTES_OF_BASE64 : BYTES_OF_VALUE;
+    const uint64_t values = (uint64_t)request->prompt_count * request->pool.dimensions;
+    const uint32_t value_bytes = request->pool.base64 ? BYTES_OF_BASE64 : BYTES_OF_VALUE;
 
     if (api->kind == API_RERANK || values * value_bytes / 100 <= limit)
         return true;
@@ -176,13 +176,13 @@ bool request_prepare_pool(struct api_request *api, const struct language *langua
 
     if (!check_kind(api, pooling, error))
         return false;
-    request->pooling = pooling;
-    request->base64 = api->pool.base64;
-    request->scales = api->pool.scales;
-    request->return_documents = api->pool.return_documents;
-    request->dimensions = api->pool.dimensions ? (uint32_t)api->pool.dimensions : pooling->hidden;
-    request->is_cut = api->pool.dimensions != 0;
-    request->top_n = (uint32_t)MIN(api->pool.top_n, (int64_t)api->prompt_count);
+    request->pool.pooling = pooling;
+    request->pool.base64 = api->pool.base64;
+    request->pool.scales = api->pool.scales;
+    request->pool.return_documents = api->pool.return_documents;
+    request->pool.dimensions = api->pool.dimensions ? (uint32_t)api->pool.dimensions : pooling->hidden;
+    request->pool.is_cut = api->pool.dimensions != 0;
+    request->pool.top_n = (uint32_t)MIN(api->pool.top_n, (int64_t)api->prompt_count);
     request->prompts = calloc(api->prompt_count, sizeof *request->prompts);
     if (!request->prompts)
         return api_no_memory(error);
@@ -192,8 +192,8 @@ bool request_prepare_pool(struct api_request *api, const struct language *langua
     for (uint32_t i = 0; i < api->prompt_count; i++)
         if (!encode(language, api, &api->prompts[i], context, &request->prompts[i], error))
             return false;
-    fastdecode__sampling__init(&request->sampling);
-    request->sampling.pooling = (Fastdecode__Pooling)pooling->model.kind;
+    fastdecode__sampling__init(&request->draw.sampling);
+    request->draw.sampling.pooling = (Fastdecode__Pooling)pooling->model.kind;
     return true;
 }
 
@@ -203,7 +203,7 @@ bool request_prepare_pool(struct api_request *api, const struct language *langua
 
 static uint32_t value_count(const struct request *request)
 {
-    return request->kind == API_RERANK ? request->pooling->model.outputs : request->pooling->hidden;
+    return request->kind == API_RERANK ? request->pool.pooling->model.outputs : request->pool.pooling->hidden;
 }
 
 // Renders the vector as its prompt is done: all of a large answer at its end would hold up the streams of others.
@@ -271,11 +271,11 @@ static bool render(struct choice *choice)
 {
     const struct request *request = choice->request;
 
-    if (request->pooling->model.normalize || request->scales)
-        normalize(choice->pooled, request->pooling->hidden);
-    if (request->is_cut)
-        normalize(choice->pooled, request->dimensions);
-    (request->base64 ? append_base64 : append_values)(&choice->visible, choice->pooled, request->dimensions);
+    if (request->pool.pooling->model.normalize || request->pool.scales)
+        normalize(choice->pooled, request->pool.pooling->hidden);
+    if (request->pool.is_cut)
+        normalize(choice->pooled, request->pool.dimensions);
+    (request->pool.base64 ? append_base64 : append_values)(&choice->visible, choice->pooled, request->pool.dimensions);
     return !choice->visible.failed;
 }
 
@@ -293,7 +293,7 @@ static void answer_embeddings(const struct request *request, const struct dialec
 
 static double score_of(const struct request *request, const float *outputs)
 {
-    const struct model_pooling *model = &request->pooling->model;
+    const struct model_pooling *model = &request->pool.pooling->model;
     const double logit = model->outputs == 1 ? (double)outputs[0]
                                              : (double)outputs[model->yes] - (double)outputs[1 - model->yes]; // softmax of two
 
@@ -318,11 +318,11 @@ static void answer_ranks(const struct request *request, const struct dialect_end
     assert_always(count <= ARRAY_COUNT(ranks));
     for (uint32_t i = 0; i < count; i++) {
         const struct choice *choice = &request->choices[i];
-        ranks[i] =
-            (struct dialect_rank){i, score_of(request, choice->pooled), request->return_documents ? &choice->prompt->echo : NULL};
+        ranks[i] = (struct dialect_rank){i, score_of(request, choice->pooled),
+                                         request->pool.return_documents ? &choice->prompt->echo : NULL};
     }
     qsort(ranks, count, sizeof *ranks, compare_ranked);
-    request->run->dialect->ranks(request->run, end, ranks, request->top_n ? MIN(request->top_n, count) : count, out);
+    request->run->dialect->ranks(request->run, end, ranks, request->pool.top_n ? MIN(request->pool.top_n, count) : count, out);
 }
 
 void request_answer_pool(const struct request *request, const struct dialect_end *end, struct text *out)

@@ -29,23 +29,23 @@ static uint64_t draw_seed(void)
 
 static bool set_bias(const struct api_request *api, struct request *request)
 {
-    Fastdecode__Sampling *sampling = &request->sampling;
+    Fastdecode__Sampling *sampling = &request->draw.sampling;
     uint32_t i;
 
-    if (api->bias_count == 0)
+    if (api->draw.bias_count == 0)
         return true;
-    request->bias_items = calloc(api->bias_count, sizeof *request->bias_items);
-    request->bias = calloc(api->bias_count, sizeof *request->bias);
-    if (!request->bias_items || !request->bias)
+    request->draw.bias_items = calloc(api->draw.bias_count, sizeof *request->draw.bias_items);
+    request->draw.bias = calloc(api->draw.bias_count, sizeof *request->draw.bias);
+    if (!request->draw.bias_items || !request->draw.bias)
         return false;
-    for (i = 0; i < api->bias_count; i++) {
-        fastdecode__token_bias__init(&request->bias_items[i]);
-        request->bias_items[i].token = api->bias[i].token;
-        request->bias_items[i].bias = api->bias[i].bias;
-        request->bias[i] = &request->bias_items[i];
+    for (i = 0; i < api->draw.bias_count; i++) {
+        fastdecode__token_bias__init(&request->draw.bias_items[i]);
+        request->draw.bias_items[i].token = api->draw.bias[i].token;
+        request->draw.bias_items[i].bias = api->draw.bias[i].bias;
+        request->draw.bias[i] = &request->draw.bias_items[i];
     }
-    sampling->n_bias = api->bias_count;
-    sampling->bias = request->bias;
+    sampling->n_bias = api->draw.bias_count;
+    sampling->bias = request->draw.bias;
     return true;
 }
 
@@ -124,12 +124,12 @@ static bool set_bad_words(const struct api_request *api, const struct language *
     struct token_list lengths = {0}, tokens = {0};
     bool good = true;
 
-    for (uint32_t i = 0; good && i < api->bad_words.count; i++)
-        good = add_bad_word(language, &api->bad_words.strings[i], &lengths, &tokens, error);
-    request->sampling.bad_length = lengths.tokens;
-    request->sampling.n_bad_length = lengths.count;
-    request->sampling.bad_token = tokens.tokens;
-    request->sampling.n_bad_token = tokens.count;
+    for (uint32_t i = 0; good && i < api->draw.bad_words.count; i++)
+        good = add_bad_word(language, &api->draw.bad_words.strings[i], &lengths, &tokens, error);
+    request->draw.sampling.bad_length = lengths.tokens;
+    request->draw.sampling.n_bad_length = lengths.count;
+    request->draw.sampling.bad_token = tokens.tokens;
+    request->draw.sampling.n_bad_token = tokens.count;
     if (good && (lengths.failed || tokens.failed))
         return api_no_memory(error);
     if (good && tokens.count > BAD_TOKENS_MAX)
@@ -172,14 +172,14 @@ static bool set_breakers(const struct api_request *api, const struct language *l
 {
     size_t bytes = (language_vocab(language) + 7) / 8;
 
-    if (api->sampling.dry_multiplier == 0 || api->dry_breakers.count == 0)
+    if (api->sampling.dry_multiplier == 0 || api->draw.dry_breakers.count == 0)
         return true;
-    request->sampling.dry_breakers.data = calloc(bytes, 1);
-    if (!request->sampling.dry_breakers.data)
+    request->draw.sampling.dry_breakers.data = calloc(bytes, 1);
+    if (!request->draw.sampling.dry_breakers.data)
         return api_no_memory(error);
-    request->sampling.dry_breakers.len = bytes;
-    for (uint32_t i = 0; i < api->dry_breakers.count; i++)
-        if (!mark_breaker(language, &api->dry_breakers.strings[i], request->sampling.dry_breakers.data, error))
+    request->draw.sampling.dry_breakers.len = bytes;
+    for (uint32_t i = 0; i < api->draw.dry_breakers.count; i++)
+        if (!mark_breaker(language, &api->draw.dry_breakers.strings[i], request->draw.sampling.dry_breakers.data, error))
             return false;
     return true;
 }
@@ -188,17 +188,17 @@ static bool set_breakers(const struct api_request *api, const struct language *l
 static bool set_grammar(const struct api_request *api, const struct language *language, struct request *request,
                         struct api_error *error)
 {
-    Fastdecode__Sampling *sampling = &request->sampling;
+    Fastdecode__Sampling *sampling = &request->draw.sampling;
     static const struct api_form none;
-    const bool must_call = api->tool_choice == API_TOOLS_REQUIRED || api->tool_choice == API_TOOLS_NAMED;
+    const bool must_call = api->chat.tool_choice == API_TOOLS_REQUIRED || api->chat.tool_choice == API_TOOLS_NAMED;
     const struct wanted wanted = {.form = must_call ? &none : &api->form,
-                                  .answer = {.family = request->notation.family,
-                                             .unit_markers = request->notation.unit_markers,
-                                             .reasoning = request->notation.reasoning,
-                                             .reasoning_is_open = request->reasoning_is_open,
-                                             .tools = request->notation.family ? request->tools : NULL,
-                                             .only = api->tool_name,
-                                             .one_call = !api->parallel_tool_calls || api->tool_choice == API_TOOLS_NAMED,
+                                  .answer = {.family = request->reading.notation.family,
+                                             .unit_markers = request->reading.notation.unit_markers,
+                                             .reasoning = request->reading.notation.reasoning,
+                                             .reasoning_is_open = request->reading.reasoning_is_open,
+                                             .tools = request->reading.notation.family ? request->reading.tools : NULL,
+                                             .only = api->chat.tool_name,
+                                             .one_call = !api->chat.parallel_tool_calls || api->chat.tool_choice == API_TOOLS_NAMED,
                                              .open_objects = api->form.open_objects,
                                              .in_any_order = api->form.in_any_order}};
     const char *param = must_call ? "tools" : api->form.param;
@@ -208,11 +208,11 @@ static bool set_grammar(const struct api_request *api, const struct language *la
     if (must_call && !wanted.answer.tools)
         return api_fail(error, 400, "unsupported_parameter", "tool_choice",
                         "'tool_choice' cannot require a call: the server was started with --tool-parser none");
-    if (grammars_get(request->owner->grammars, &wanted, &request->grammar, &reason))
+    if (grammars_get(request->owner->grammars, &wanted, &request->draw.grammar, &reason))
         return api_fail(error, 400, reason.status == STATUS_UNIMPLEMENTED ? "unsupported_parameter" : "invalid_value", param,
                         "'%s': %s", param, reason.text);
-    sampling->grammar.data = (uint8_t *)(uintptr_t)packed_grammar_bytes(request->grammar, &sampling->grammar.len);
-    sampling->ends_late = api->ignore_eos;
+    sampling->grammar.data = (uint8_t *)(uintptr_t)packed_grammar_bytes(request->draw.grammar, &sampling->grammar.len);
+    sampling->ends_late = api->draw.ignore_eos;
     sampling->end_token = language_end_tokens(language, &end_count);
     sampling->n_end_token = end_count;
     return true;
@@ -222,26 +222,27 @@ static bool set_grammar(const struct api_request *api, const struct language *la
 static bool request_set_sampling(struct api_request *api, const struct language *language, struct request *request,
                                  struct api_error *error)
 {
-    Fastdecode__Sampling *sampling = &request->sampling;
+    Fastdecode__Sampling *sampling = &request->draw.sampling;
     uint32_t end_count;
 
     *sampling = api->sampling;
-    sampling->seed = api->has_seed ? (uint64_t)api->seed : draw_seed();
-    sampling->logprobs = api->logprobs || api->best_of > api->n;
-    sampling->top_logprobs = (uint32_t)MAX(api->top_logprobs, api->prompt_logprobs);
-    sampling->prompt_logprobs = (api->echo && api->logprobs) || api->prompt_logprobs >= 0;
-    sampling->stop_token = api->stop_tokens.ids;
-    sampling->n_stop_token = api->stop_tokens.count;
-    sampling->allowed_token = api->allowed_tokens.ids;
-    sampling->n_allowed_token = api->allowed_tokens.count;
-    api->stop_tokens = api->allowed_tokens = (struct api_ids){0};
+    sampling->seed = api->draw.has_seed ? (uint64_t)api->draw.seed : draw_seed();
+    sampling->logprobs = api->shown.logprobs || api->limits.best_of > api->limits.n;
+    sampling->top_logprobs = (uint32_t)MAX(api->shown.top_logprobs, api->shown.prompt_logprobs);
+    sampling->prompt_logprobs = (api->shown.echo && api->shown.logprobs) || api->shown.prompt_logprobs >= 0;
+    sampling->stop_token = api->draw.stop_tokens.ids;
+    sampling->n_stop_token = api->draw.stop_tokens.count;
+    sampling->allowed_token = api->draw.allowed_tokens.ids;
+    sampling->n_allowed_token = api->draw.allowed_tokens.count;
+    api->draw.stop_tokens = api->draw.allowed_tokens = (struct api_ids){0};
     if (sampling->min_tokens) {
         sampling->end_token = language_end_tokens(language, &end_count);
         sampling->n_end_token = end_count;
     }
     if (!set_bias(api, request))
         return api_no_memory(error);
-    if ((api->form.kind != API_FORM_NONE || api->tool_choice == API_TOOLS_REQUIRED || api->tool_choice == API_TOOLS_NAMED) &&
+    if ((api->form.kind != API_FORM_NONE || api->chat.tool_choice == API_TOOLS_REQUIRED ||
+         api->chat.tool_choice == API_TOOLS_NAMED) &&
         !set_grammar(api, language, request, error))
         return false;
     return set_bad_words(api, language, request, error) && set_breakers(api, language, request, error);
@@ -249,14 +250,14 @@ static bool request_set_sampling(struct api_request *api, const struct language 
 
 static void request_free_sampling(struct request *request)
 {
-    free(request->bias_items);
-    free(request->bias);
-    free(request->sampling.stop_token);
-    free(request->sampling.allowed_token);
-    free(request->sampling.bad_length);
-    free(request->sampling.bad_token);
-    free(request->sampling.dry_breakers.data);
-    packed_grammar_let_go(request->grammar);
+    free(request->draw.bias_items);
+    free(request->draw.bias);
+    free(request->draw.sampling.stop_token);
+    free(request->draw.sampling.allowed_token);
+    free(request->draw.sampling.bad_length);
+    free(request->draw.sampling.bad_token);
+    free(request->draw.sampling.dry_breakers.data);
+    packed_grammar_let_go(request->draw.grammar);
 }
 
 // Makes an error for the client from a status of the tokenizer or the template.
@@ -272,11 +273,12 @@ static bool encode_prompt(const struct language *language, const struct api_requ
 {
     struct api_prompt *given = &api->prompts[index];
     struct error reason = {0};
-    bool keep_text = api->echo, is_cut;
+    bool keep_text = api->shown.echo, is_cut;
 
     if (given->text) {
         enum status status = language_encode(language, given->text, given->bytes, !api->suffix, true,
-                                             api->truncate_prompt_tokens ? UINT32_MAX : context, &out->ids, &out->count, &reason);
+                                             api->limits.truncate_prompt_tokens ? UINT32_MAX : context, &out->ids, &out->count,
+                                             &reason);
         if (status == STATUS_OUT_OF_RANGE)
             return api_too_long(error, "prompt", context, "at least ", out->count);
         if (status != STATUS_OK)
@@ -314,8 +316,9 @@ static bool encode_all(const struct language *language, struct api_request *api,
         return api_no_memory(error);
     }
     if (api->kind == API_CHAT) {
-        status = language_encode_chat(language, api, api->truncate_prompt_tokens ? UINT32_MAX : context, &request->prompts[0].ids,
-                                      &request->prompts[0].count, &request->reasoning_is_open, &reason);
+        status = language_encode_chat(language, api, api->limits.truncate_prompt_tokens ? UINT32_MAX : context,
+                                      &request->prompts[0].ids, &request->prompts[0].count, &request->reading.reasoning_is_open,
+                                      &reason);
         if (status == STATUS_OUT_OF_RANGE)
             return api_too_long(error, "messages", context, "at least ", request->prompts[0].count);
         if (status != STATUS_OK)
@@ -339,10 +342,10 @@ static bool check_lengths(const struct api_request *api, uint32_t context, struc
 
     for (i = 0; i < request->prompt_count; i++)
         longest = MAX(longest, request->prompts[i].count);
-    wanted = api->max_tokens >= 0 ? (uint64_t)api->max_tokens : 1;
-    if (longest + (api->max_tokens == 0 ? 0u : 1u) > context)
+    wanted = api->limits.max_tokens >= 0 ? (uint64_t)api->limits.max_tokens : 1;
+    if (longest + (api->limits.max_tokens == 0 ? 0u : 1u) > context)
         return api_too_long(error, param, context, "", longest);
-    if (longest + wanted > context && api->caps)
+    if (longest + wanted > context && api->limits.caps)
         wanted = context - longest;
     if (longest + wanted > context) {
         (void)api_fail(error, 400, "context_length_exceeded", "max_tokens",
@@ -352,12 +355,12 @@ static bool check_lengths(const struct api_request *api, uint32_t context, struc
         error->length = (struct api_length){.context = context, .prompt = longest, .answer = (uint32_t)wanted};
         return false;
     }
-    if (api->max_tokens >= 0)
-        request->max_tokens = (uint32_t)MIN(wanted, (uint64_t)api->max_tokens);
+    if (api->limits.max_tokens >= 0)
+        request->draw.max_tokens = (uint32_t)MIN(wanted, (uint64_t)api->limits.max_tokens);
     else if (api->kind == API_CHAT)
-        request->max_tokens = context - longest;
+        request->draw.max_tokens = context - longest;
     else
-        request->max_tokens = MIN((uint32_t)API_DEFAULT_COMPLETION_TOKENS, context - longest);
+        request->draw.max_tokens = MIN((uint32_t)API_DEFAULT_COMPLETION_TOKENS, context - longest);
     return true;
 }
 
@@ -365,34 +368,35 @@ static bool check_lengths(const struct api_request *api, uint32_t context, struc
 // each with its alternatives. One of them takes about 100 bytes on its way into an answer.
 static bool check_budget(const struct api_request *api, uint32_t limit, struct request *request, struct api_error *error)
 {
-    uint64_t choices = (uint64_t)MAX(api->best_of, api->n), weight = choices * (1 + (uint64_t)api->top_logprobs), tokens, wanted;
+    uint64_t choices = (uint64_t)MAX(api->limits.best_of, api->limits.n),
+             weight = choices * (1 + (uint64_t)api->shown.top_logprobs), tokens, wanted;
     uint32_t i;
 
-    if (api->kind == API_CHAT && api->max_tokens < 0) // the client did not ask for a length, so it gets what fits
-        request->max_tokens = (uint32_t)MIN(request->max_tokens, MAX(limit / weight, 1));
-    tokens = (uint64_t)request->max_tokens * request->prompt_count;
+    if (api->kind == API_CHAT && api->limits.max_tokens < 0) // the client did not ask for a length, so it gets what fits
+        request->draw.max_tokens = (uint32_t)MIN(request->draw.max_tokens, MAX(limit / weight, 1));
+    tokens = (uint64_t)request->draw.max_tokens * request->prompt_count;
 
-    for (i = 0; api->echo && i < request->prompt_count; i++)
+    for (i = 0; api->shown.echo && i < request->prompt_count; i++)
         tokens += request->prompts[i].count;
     wanted = tokens * weight; // 2^24 tokens, 2^7 choices: no overflow
-    for (i = 0; api->prompt_logprobs >= 0 && i < request->prompt_count; i++)
-        wanted += request->prompts[i].count * (uint64_t)api->n * (1 + (uint64_t)api->prompt_logprobs);
+    for (i = 0; api->shown.prompt_logprobs >= 0 && i < request->prompt_count; i++)
+        wanted += request->prompts[i].count * (uint64_t)api->limits.n * (1 + (uint64_t)api->shown.prompt_logprobs);
     if (wanted <= limit)
         return true;
     return api_fail(
         error, 400, "request_too_large", "n",
         "The answer may have %llu tokens, counting those of all choices and prompts with %lld alternatives each; at most "
         "%u are allowed in one request. Please reduce 'n', 'max_tokens' or the number of logprobs.",
-        (unsigned long long)wanted, (long long)api->top_logprobs, limit);
+        (unsigned long long)wanted, (long long)api->shown.top_logprobs, limit);
 }
 
 static bool open_scores(const struct api_request *api, struct request *request)
 {
-    const bool echoed = api->echo && api->logprobs;
-    size_t most = request->prompt_tops = (uint32_t)MAX(echoed ? api->top_logprobs : 0, api->prompt_logprobs);
+    const bool echoed = api->shown.echo && api->shown.logprobs;
+    size_t most = request->prompt_tops = (uint32_t)MAX(echoed ? api->shown.top_logprobs : 0, api->shown.prompt_logprobs);
     uint32_t i;
 
-    for (i = 0; (echoed || api->prompt_logprobs >= 0) && i < request->prompt_count; i++) {
+    for (i = 0; (echoed || api->shown.prompt_logprobs >= 0) && i < request->prompt_count; i++) {
         struct request_prompt *prompt = &request->prompts[i];
         prompt->scores = calloc(prompt->count, sizeof *prompt->scores);
         if (most > 0) {
@@ -413,19 +417,19 @@ static bool copy_stops(const struct api_request *api, struct request *request)
     uint32_t i;
     char *at;
 
-    for (i = 0; i < api->stop_count; i++)
-        bytes += api->stops[i].bytes;
+    for (i = 0; i < api->draw.stop_count; i++)
+        bytes += api->draw.stops[i].bytes;
     if (bytes == 0)
         return true;
-    at = request->stop_bytes = malloc(bytes);
+    at = request->draw.stop_bytes = malloc(bytes);
     if (!at)
         return false;
-    for (i = 0; i < api->stop_count; i++) {
-        memcpy(at, api->stops[i].data, api->stops[i].bytes);
-        request->stops[i] = (struct stop_string){at, api->stops[i].bytes};
-        at += api->stops[i].bytes;
+    for (i = 0; i < api->draw.stop_count; i++) {
+        memcpy(at, api->draw.stops[i].data, api->draw.stops[i].bytes);
+        request->draw.stops[i] = (struct stop_string){at, api->draw.stops[i].bytes};
+        at += api->draw.stops[i].bytes;
     }
-    request->stop_count = api->stop_count;
+    request->draw.stop_count = api->draw.stop_count;
     return true;
 }
 
@@ -466,32 +470,32 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
         return api_no_memory(error);
     }
     request->owner = requests;
-    request->exchange = exchange_hold(exchange);
+    request->client.exchange = exchange_hold(exchange);
     request->kind = api->kind;
-    request->stream = api->stream;
-    request->echo = api->echo;
-    request->logprobs = api->logprobs;
-    request->top_logprobs = (uint32_t)api->top_logprobs;
-    request->ignore_eos = api->ignore_eos;
-    request->shown = (struct request_shown){.include_stop = api->include_stop_str_in_output,
-                                            .token_ids = api->return_token_ids,
-                                            .tokens_as_ids = api->return_tokens_as_token_ids,
-                                            .usage_in_chunks = api->include_usage && api->continuous_usage,
-                                            .prompt_logprobs = api->prompt_logprobs >= 0,
-                                            .prompt_tops = (uint32_t)MAX(api->prompt_logprobs, 0),
-                                            .best_of = (uint32_t)api->best_of,
-                                            .n = (uint32_t)api->n};
-    request->latency_class = api->flex || api->yields || exchange_is_local(exchange)
+    request->draw.ignore_eos = api->draw.ignore_eos;
+    request->shown = (struct request_shown){.stream = api->shown.stream,
+                                            .echo = api->shown.echo,
+                                            .logprobs = api->shown.logprobs,
+                                            .top_logprobs = (uint32_t)api->shown.top_logprobs,
+                                            .include_stop = api->shown.include_stop_str_in_output,
+                                            .token_ids = api->shown.return_token_ids,
+                                            .tokens_as_ids = api->shown.return_tokens_as_token_ids,
+                                            .usage_in_chunks = api->shown.include_usage && api->shown.continuous_usage,
+                                            .prompt_logprobs = api->shown.prompt_logprobs >= 0,
+                                            .prompt_tops = (uint32_t)MAX(api->shown.prompt_logprobs, 0),
+                                            .best_of = (uint32_t)api->limits.best_of,
+                                            .n = (uint32_t)api->limits.n};
+    request->latency_class = api->limits.flex || api->limits.yields || exchange_is_local(exchange)
                                  ? FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH
                                  : FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_INTERACTIVE;
-    request->start_us = exchange_start_us(exchange);
+    request->times.start_us = exchange_start_us(exchange);
     if (requests->config.request_timeout_s > 0 && !exchange_is_local(exchange)) // those have a completion window
-        request->deadline_us = request->start_us + (uint64_t)(requests->config.request_timeout_s * 1e6);
-    request->key = key;
-    ok = !api->cache_salt || (request->cache_salt = strdup(api->cache_salt));
+        request->times.deadline_us = request->times.start_us + (uint64_t)(requests->config.request_timeout_s * 1e6);
+    request->client.key = key;
+    ok = !api->cache_salt || (request->client.cache_salt = strdup(api->cache_salt));
     request->run = run;
-    run->service_tier = api->flex ? "flex" : NULL;
-    run->include_usage = api->include_usage;
+    run->service_tier = api->limits.flex ? "flex" : NULL;
+    run->include_usage = api->shown.include_usage;
     if (!ok)
         (void)api_no_memory(error);
     request_set_notation(api, language, request); // required calls are sampled by its grammar
@@ -502,8 +506,9 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
              check_lengths(api, context, request, error) &&
              check_budget(api, requests->config.max_request_tokens, request, error) &&
              request_set_sampling(api, language, request, error);
-    request->features = features_of(&request->sampling);
-    if (ok && !(copy_stops(api, request) && open_scores(api, request) && make_choices(language, (uint32_t)api->best_of, request)))
+    request->draw.features = features_of(&request->draw.sampling);
+    if (ok &&
+        !(copy_stops(api, request) && open_scores(api, request) && make_choices(language, (uint32_t)api->limits.best_of, request)))
         ok = api_no_memory(error);
     api_request_free(api);
     if (!ok) {
@@ -511,8 +516,8 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
         return false;
     }
     if (key) {
-        request->key_waiting = request_begun_count(request);
-        atomic_fetch_add_explicit(&key->waiting[request_is_batch(request)], request->key_waiting - 1, memory_order_relaxed);
+        request->client.key_waiting = request_begun_count(request);
+        atomic_fetch_add_explicit(&key->waiting[request_is_batch(request)], request->client.key_waiting - 1, memory_order_relaxed);
     }
     *out = request;
     return true;
@@ -520,31 +525,32 @@ bool request_prepare(struct requests *requests, struct exchange *exchange, struc
 
 bool request_take_grant(struct request *request, struct key_grant *grant, struct api_error *error)
 {
-    const uint64_t answers = (uint64_t)request->max_tokens * request->choice_count;
+    const uint64_t answers = (uint64_t)request->draw.max_tokens * request->choice_count;
 
     if (!key_take_tokens(grant, request_usage(request).prompt_tokens + answers, error))
         return false;
-    request->grant = *grant;
+    request->client.grant = *grant;
     *grant = (struct key_grant){0};
     return true;
 }
 
 void request_settle(struct request *request)
 {
-    struct dialect_usage usage = request->submitted ? request_usage(request) : (struct dialect_usage){0};
+    struct dialect_usage usage = request->times.submitted ? request_usage(request) : (struct dialect_usage){0};
 
-    if (request->settled)
+    if (request->client.settled)
         return;
-    request->settled = true;
-    exchange_note_usage(request->exchange, usage.prompt_tokens, usage.completion_tokens);
-    key_end(&request->grant, usage.prompt_tokens + usage.completion_tokens);
+    request->client.settled = true;
+    exchange_note_usage(request->client.exchange, usage.prompt_tokens, usage.completion_tokens);
+    key_end(&request->client.grant, usage.prompt_tokens + usage.completion_tokens);
 }
 
 void request_stop_waiting(struct request *request)
 {
-    if (request->key)
-        atomic_fetch_sub_explicit(&request->key->waiting[request_is_batch(request)], request->key_waiting, memory_order_relaxed);
-    request->key_waiting = 0;
+    if (request->client.key)
+        atomic_fetch_sub_explicit(&request->client.key->waiting[request_is_batch(request)], request->client.key_waiting,
+                                  memory_order_relaxed);
+    request->client.key_waiting = 0;
 }
 
 void request_discard(struct request *request)
@@ -567,10 +573,10 @@ void request_discard(struct request *request)
     free(request->choices);
     free(request->prompts);
     request_free_sampling(request);
-    free(request->stop_bytes);
+    free(request->draw.stop_bytes);
     request_free_notation(request);
-    free(request->cache_salt);
+    free(request->client.cache_salt);
     dialect_run_close(request->run);
-    exchange_release(request->exchange);
+    exchange_release(request->client.exchange);
     free(request);
 }

@@ -8,17 +8,17 @@
 
 bool prompt_edit_check(const struct api_request *api, uint32_t context, struct api_error *error)
 {
-    if (api->truncate_prompt_tokens > (int64_t)context)
+    if (api->limits.truncate_prompt_tokens > (int64_t)context)
         return api_fail(error, 400, "invalid_value", "truncate_prompt_tokens",
                         "'truncate_prompt_tokens' is %lld, this model's maximum context length is %u tokens",
-                        (long long)api->truncate_prompt_tokens, context);
+                        (long long)api->limits.truncate_prompt_tokens, context);
     return true;
 }
 
 bool prompt_edit_truncate(const struct api_request *api, uint32_t context, uint32_t *ids, uint32_t *count)
 {
-    const int64_t answer = MAX(api->max_tokens, 1);
-    int64_t most = api->truncate_prompt_tokens;
+    const int64_t answer = MAX(api->limits.max_tokens, 1);
+    int64_t most = api->limits.truncate_prompt_tokens;
     uint32_t dropped;
 
     if (most == 0)

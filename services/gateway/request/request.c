@@ -47,10 +47,10 @@ static void write_stream(struct request *request, const struct text *chunk)
 {
     uint64_t began_ns = trace_clock(request->owner->track);
 
-    exchange_begin(request->exchange, request->run->dialect->stream_type);
-    exchange_write(request->exchange, chunk->data, chunk->bytes);
-    trace_span(request->owner->track, "write", began_ns, {"request", request->trace_id}, {"bytes", chunk->bytes});
-    request->last_write_us = clock_now_us();
+    exchange_begin(request->client.exchange, request->run->dialect->stream_type);
+    exchange_write(request->client.exchange, chunk->data, chunk->bytes);
+    trace_span(request->owner->track, "write", began_ns, {"request", request->times.trace_id}, {"bytes", chunk->bytes});
+    request->times.last_write_us = clock_now_us();
 }
 
 static void answer_whole(struct request *request)
@@ -58,7 +58,7 @@ static void answer_whole(struct request *request)
     struct text body = {0};
 
     request_answer(request, &body);
-    exchange_respond(request->exchange, 200, HTTP_JSON, &body);
+    exchange_respond(request->client.exchange, 200, HTTP_JSON, &body);
 }
 
 static void end_stream(struct request *request)
@@ -67,7 +67,7 @@ static void end_stream(struct request *request)
 
     request_answer_end(request, &chunk);
     write_stream(request, &chunk);
-    exchange_end(request->exchange, chunk.failed);
+    exchange_end(request->client.exchange, chunk.failed);
     text_free(&chunk);
 }
 
@@ -88,11 +88,11 @@ static void request_drop(struct request *request)
         requests->first = request->next;
     if (request->next)
         request->next->previous = request->previous;
-    trace_overlapping(requests->track_requests, "request", request->trace_id, request->start_us * 1000,
+    trace_overlapping(requests->track_requests, "request", request->times.trace_id, request->times.start_us * 1000,
                       {"choices", request->choice_count});
-    atomic_fetch_sub_explicit(&(request->first_token_seen ? requests->running : requests->waiting)[request_is_batch(request)], 1,
-                              memory_order_relaxed);
-    exchange_set_user(request->exchange, NULL);
+    atomic_fetch_sub_explicit(&(request->times.first_token_seen ? requests->running : requests->waiting)[request_is_batch(request)],
+                              1, memory_order_relaxed);
+    exchange_set_user(request->client.exchange, NULL);
     request_discard(request);
 }
 
@@ -102,17 +102,17 @@ static void complete(struct request *request)
     struct dialect_usage usage = request_usage(request);
 
     request_settle(request);
-    for (uint32_t i = 0; i < request->choice_count && exchange_span(request->exchange); i++)
-        exchange_note_finish(request->exchange, request->choices[i].finish_reason);
-    if (request->stream)
+    for (uint32_t i = 0; i < request->choice_count && exchange_span(request->client.exchange); i++)
+        exchange_note_finish(request->client.exchange, request->choices[i].finish_reason);
+    if (request->shown.stream)
         end_stream(request);
     else
         answer_whole(request);
     metrics_count(metrics, METRICS_PROMPT_TOKENS, usage.prompt_tokens);
-    request_observe(request, METRICS_REQUEST, (double)(clock_now_us() - request->start_us) / 1e6);
-    log_info("API-DONE", "request=%s prompt_tokens=%llu completion_tokens=%llu ms=%llu", exchange_request_id(request->exchange),
-             (unsigned long long)usage.prompt_tokens, (unsigned long long)usage.completion_tokens,
-             (unsigned long long)((clock_now_us() - request->start_us) / 1000));
+    request_observe(request, METRICS_REQUEST, (double)(clock_now_us() - request->times.start_us) / 1e6);
+    log_info("API-DONE", "request=%s prompt_tokens=%llu completion_tokens=%llu ms=%llu",
+             exchange_request_id(request->client.exchange), (unsigned long long)usage.prompt_tokens,
+             (unsigned long long)usage.completion_tokens, (unsigned long long)((clock_now_us() - request->times.start_us) / 1000));
     request_drop(request);
 }
 
@@ -122,13 +122,13 @@ static void request_fail(struct request *request, const struct api_error *error)
     struct text chunk = {0};
 
     request_settle(request);
-    log_warn("API-FAILED", "request=%s status=%d", exchange_request_id(request->exchange), error->status);
-    if (!exchange_is_answered(request->exchange)) {
-        exchange_refuse(request->exchange, error);
+    log_warn("API-FAILED", "request=%s status=%d", exchange_request_id(request->client.exchange), error->status);
+    if (!exchange_is_answered(request->client.exchange)) {
+        exchange_refuse(request->client.exchange, error);
     } else {
         dialect_fail_stream(request->run, error, &chunk);
         write_stream(request, &chunk);
-        exchange_end(request->exchange, false);
+        exchange_end(request->client.exchange, false);
         text_free(&chunk);
     }
     request_drop(request);
@@ -161,7 +161,7 @@ static void request_finish_choice(struct choice *choice, const char *reason, con
         mesh_cancel(choice->call);
     choice->call = NULL;
     request->done_count++;
-    if (request->stream) {
+    if (request->shown.stream) {
         request_show(choice, &chunk);
         write_stream(request, &chunk);
         text_free(&chunk);
@@ -178,7 +178,8 @@ static void request_show_news(struct choice *choice)
     struct request *request = choice->request;
     struct text *chunk = &request->owner->chunk;
 
-    if (!request->stream || choice->state == CHOICE_DONE || !choice_has_news(choice) || exchange_is_behind(request->exchange))
+    if (!request->shown.stream || choice->state == CHOICE_DONE || !choice_has_news(choice) ||
+        exchange_is_behind(request->client.exchange))
         return;
     text_clear(chunk);
     request_show(choice, chunk);
@@ -205,13 +206,13 @@ static void measure(struct choice *choice, uint32_t new_tokens)
     if (new_tokens == 0)
         return;
     metrics_count(requests->config.metrics, METRICS_GENERATED_TOKENS, new_tokens);
-    if (!request->first_token_seen) {
-        request->first_token_seen = true;
-        request->first_token_us = now_us;
+    if (!request->times.first_token_seen) {
+        request->times.first_token_seen = true;
+        request->times.first_token_us = now_us;
         request_stop_waiting(request);
-        trace_overlapping(requests->track_requests, "first token", request->trace_id, request->start_us * 1000,
+        trace_overlapping(requests->track_requests, "first token", request->times.trace_id, request->times.start_us * 1000,
                           {"prompt_tokens", choice->prompt->count});
-        request_observe(request, METRICS_FIRST_TOKEN, (double)(now_us - request->start_us) / 1e6);
+        request_observe(request, METRICS_FIRST_TOKEN, (double)(now_us - request->times.start_us) / 1e6);
         atomic_fetch_sub_explicit(&requests->waiting[request_is_batch(request)], 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&requests->running[request_is_batch(request)], 1, memory_order_relaxed);
     }
@@ -244,8 +245,8 @@ static void take_event(struct choice *choice, const Fastdecode__GenerateEvent *e
 
     choice->sequence = event->sequence ? event->sequence : choice->sequence;
     if (!choice_take(choice, event, request->owner->config.language)) {
-        log_error("API-LOG-GAP", "request=%s index=%u known=%u tokens=%zu", exchange_request_id(request->exchange), event->index,
-                  choice->generated_count, event->n_tokens);
+        log_error("API-LOG-GAP", "request=%s index=%u known=%u tokens=%zu", exchange_request_id(request->client.exchange),
+                  event->index, choice->generated_count, event->n_tokens);
         if (choice->failures < FAILURES_MAX) {
             request_postpone(choice);
             return;
@@ -282,7 +283,7 @@ static void request_on_event(void *arg, const Fastdecode__GenerateEvent *event)
 {
     struct choice *choice = arg;
     struct trace_track *track = choice->request->owner->track;
-    uint64_t began_ns = trace_clock(track), request_id = choice->request->trace_id; // the request may end
+    uint64_t began_ns = trace_clock(track), request_id = choice->request->times.trace_id; // the request may end
 
     take_event(choice, event);
     trace_span(track, "tokens", began_ns, {"request", request_id}, {"tokens", event->n_tokens});
@@ -307,7 +308,7 @@ static void request_on_end(void *arg, enum status status, const char *text)
     switch (status) {
     case STATUS_DEADLINE_EXCEEDED: request_finish_choice(choice, "length", "deadline"); return;
     case STATUS_RESOURCE_EXHAUSTED:
-        if (!choice->sequence && !request->done_count && !exchange_is_answered(request->exchange)) {
+        if (!choice->sequence && !request->done_count && !exchange_is_answered(request->client.exchange)) {
             refuse_full(request);
             return;
         }
@@ -329,8 +330,8 @@ static void request_on_end(void *arg, enum status status, const char *text)
         request_fail(request, &error);
         return;
     }
-    log_info("API-SEQUENCE-LOST", "request=%s choice=%u tokens=%u status=%s", exchange_request_id(request->exchange), choice->index,
-             choice->generated_count, status_name(status));
+    log_info("API-SEQUENCE-LOST", "request=%s choice=%u tokens=%u status=%s", exchange_request_id(request->client.exchange),
+             choice->index, choice->generated_count, status_name(status));
     request_postpone(choice);
 }
 
@@ -380,25 +381,25 @@ static void fill_request(const struct choice *choice, uint64_t left_us, Fastdeco
     struct request *request = choice->request;
 
     fastdecode__generate_request__init(out);
-    *sampling = request->sampling;
+    *sampling = request->draw.sampling;
     sampling->choice = choice->number;
     if (choice->prompt->scores && choice->prompt->scored_count >= choice->prompt->count)
         sampling->prompt_logprobs = false;
-    out->request_id = (char *)(uintptr_t)exchange_request_id(request->exchange);
+    out->request_id = (char *)(uintptr_t)exchange_request_id(request->client.exchange);
     out->n_prompt = choice->prompt->count;
     out->prompt = choice->prompt->ids;
     out->sampling = sampling;
-    out->max_tokens = request->max_tokens;
-    out->ignore_eos = request->ignore_eos;
+    out->max_tokens = request->draw.max_tokens;
+    out->ignore_eos = request->draw.ignore_eos;
     out->timeout_ms = (left_us + 999) / 1000;
     out->n_generated = choice->generated_count;
     out->generated = choice->generated;
     out->sequence = choice->sequence;
     out->latency_class = request->latency_class;
-    if (request->key)
-        out->tenant = request->key->tenant;
-    if (request->cache_salt)
-        out->cache_salt = request->cache_salt;
+    if (request->client.key)
+        out->tenant = request->client.key->tenant;
+    if (request->client.cache_salt)
+        out->cache_salt = request->client.cache_salt;
     uint32_t end_count;
     out->end_token = language_end_tokens(request->owner->config.language, &end_count);
     out->n_end_token = end_count;
@@ -407,7 +408,7 @@ static void fill_request(const struct choice *choice, uint64_t left_us, Fastdeco
 // Only a sampled request's trace goes on: other services have nothing to do for it.
 static struct mesh_trace trace_of(const struct request *request)
 {
-    const struct root_span *span = exchange_span(request->exchange);
+    const struct root_span *span = exchange_span(request->client.exchange);
 
     if (!span || !span->context.sampled)
         return (struct mesh_trace){0};
@@ -453,8 +454,8 @@ static void submit(struct requests *requests, struct choice *choice)
     Fastdecode__Sampling sampling;
     uint64_t now_us = clock_now_us(), left_us = 0; // 0: no limit
 
-    if (request->deadline_us) // it may have passed since advance() looked: then at once, not never
-        left_us = request->deadline_us > now_us ? request->deadline_us - now_us : 1;
+    if (request->times.deadline_us) // it may have passed since advance() looked: then at once, not never
+        left_us = request->times.deadline_us > now_us ? request->times.deadline_us - now_us : 1;
     fill_request(choice, left_us, &message, &sampling);
     const struct mesh_trace trace = trace_of(request);
     if (mesh_generate(requests->config.mesh, &message, left_us, &trace, &listener, &choice->call) != STATUS_OK) {
@@ -465,9 +466,9 @@ static void submit(struct requests *requests, struct choice *choice)
     choice->state = CHOICE_RUNNING;
     if (choice->sequence)
         metrics_count(requests->config.metrics, METRICS_RESUBMITTED, 1);
-    if (!request->submitted) {
-        request->submitted = true;
-        request_observe(request, METRICS_QUEUE, (double)(now_us - request->start_us) / 1e6);
+    if (!request->times.submitted) {
+        request->times.submitted = true;
+        request_observe(request, METRICS_QUEUE, (double)(now_us - request->times.start_us) / 1e6);
     }
 }
 
@@ -476,12 +477,12 @@ static void submit(struct requests *requests, struct choice *choice)
 static bool advance(struct requests *requests, struct choice *choice, uint64_t now_us)
 {
     struct request *request = choice->request;
-    bool begun = choice->sequence || exchange_is_answered(request->exchange);
+    bool begun = choice->sequence || exchange_is_answered(request->client.exchange);
     double limit_s = begun ? requests->config.resume_limit_s : requests->config.ready_grace_s;
     bool last = request->done_count + 1 == request->choice_count || choice_lacks_pooled(choice); // then it fails
     struct api_error error;
 
-    if (request->deadline_us && now_us >= request->deadline_us) {
+    if (request->times.deadline_us && now_us >= request->times.deadline_us) {
         request_finish_choice(choice, "length", "deadline");
         return !last;
     }
@@ -489,16 +490,16 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
         request_finish_choice(choice, "stop", NULL);
         return !last;
     }
-    if (choice->generated_count >= request->max_tokens &&
-        (request->pooling          ? choice->pooled != NULL
-         : request->max_tokens > 0 ? true
-                                   : choice->prompt->scored_count >= choice->prompt->count)) {
+    if (choice->generated_count >= request->draw.max_tokens &&
+        (request->pool.pooling          ? choice->pooled != NULL
+         : request->draw.max_tokens > 0 ? true
+                                        : choice->prompt->scored_count >= choice->prompt->count)) {
         request_finish_choice(choice, "length", NULL); // it was complete, and only its last event was lost
         return !last;
     }
-    if (requests->state.ready && request->features & ~requests->state.features) {
+    if (requests->state.ready && request->draw.features & ~requests->state.features) {
         api_fail(&error, 503, "not_ready", NULL, "the mesh's s-part or scheduler is too old for %s: upgrade it",
-                 features_name(request->features & ~requests->state.features));
+                 features_name(request->draw.features & ~requests->state.features));
         request_fail(request, &error);
         return false;
     }
@@ -522,12 +523,13 @@ static void keep_alive(struct request *request, uint64_t now_us)
 {
     const char *comment = request->run->dialect->keep_alive;
 
-    if (!request->stream || !comment || (double)(now_us - request->last_write_us) < request->owner->config.keep_alive_s * 1e6)
+    if (!request->shown.stream || !comment ||
+        (double)(now_us - request->times.last_write_us) < request->owner->config.keep_alive_s * 1e6)
         return;
-    request->last_write_us = now_us;
-    exchange_begin(request->exchange, request->run->dialect->stream_type);
-    if (exchange_backlog(request->exchange) == 0)
-        exchange_write(request->exchange, comment, strlen(comment));
+    request->times.last_write_us = now_us;
+    exchange_begin(request->client.exchange, request->run->dialect->stream_type);
+    if (exchange_backlog(request->client.exchange) == 0)
+        exchange_write(request->client.exchange, comment, strlen(comment));
 }
 
 // False: the request is gone.
@@ -562,20 +564,20 @@ void requests_start(struct requests *requests, struct request *request)
 {
     uint32_t i;
 
-    if (exchange_is_gone(request->exchange)) {
+    if (exchange_is_gone(request->client.exchange)) {
         request_discard(request);
         return;
     }
-    request->last_write_us = clock_now_us();
-    request->trace_id = ++requests->trace_ids;
+    request->times.last_write_us = clock_now_us();
+    request->times.trace_id = ++requests->trace_ids;
     request->next = requests->first;
     if (request->next)
         request->next->previous = request;
     requests->first = request;
     atomic_fetch_add_explicit(&requests->waiting[request_is_batch(request)], 1, memory_order_relaxed);
-    exchange_set_user(request->exchange, request);
+    exchange_set_user(request->client.exchange, request);
     mesh_state(requests->config.mesh, &requests->state);
-    if (request->max_tokens == 0 && !request->sampling.prompt_logprobs && !request->pooling) {
+    if (request->draw.max_tokens == 0 && !request->draw.sampling.prompt_logprobs && !request->pool.pooling) {
         // echo alone: there is nothing to compute
         Fastdecode__GenerateEvent end = FASTDECODE__GENERATE_EVENT__INIT;
         uint32_t count = request->choice_count;

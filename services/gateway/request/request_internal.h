@@ -72,6 +72,8 @@ struct choice {
 
 // What else the client is shown, and of which choices (answer.c).
 struct request_shown {
+    bool stream, echo, logprobs;
+    uint32_t top_logprobs;
     bool include_stop;    // the stop string that ended the text is part of it
     bool token_ids;       // of prompts and choices
     bool tokens_as_ids;   // tokens with log-probabilities have the names "token_id:N"
@@ -81,45 +83,69 @@ struct request_shown {
     uint32_t best_of, n;  // choices that are made of a prompt, and how many of those are shown
 };
 
-struct request {
-    struct requests *owner;
-    struct request *previous, *next; // in the owner's list
-    struct exchange *exchange;
-    enum api_kind kind;
-    struct key *key;        // NULL: none was needed
-    uint32_t key_waiting;   // how many of this request's sequences key->waiting counts
-    struct key_grant grant; // until it is settled
+// Whom it is for, and what that counts.
+struct request_client {
+    struct exchange *exchange; // held
+    struct key *key;           // NULL: none was needed
+    uint32_t key_waiting;      // how many of this request's sequences key->waiting counts
+    struct key_grant grant;    // until it is settled
     bool settled;
-    char *cache_salt;        // owned; NULL: no salt
-    struct dialect_run *run; // owned: tells the answer
-    bool stream, echo, logprobs, ignore_eos;
-    Fastdecode__LatencyClass latency_class;
-    uint32_t top_logprobs, max_tokens;
-    uint32_t prompt_tops; // alternatives that are kept of each token of the prompts
-    struct request_shown shown;
-    struct language_notation notation; // of the answers
-    bool reasoning_is_open, include_reasoning, one_call, must_call;
-    struct json_t *tools;           // owned; NULL: none may be called
-    struct json_t *custom_tools;    // owned: of api_request; NULL: there are none
+    char *cache_salt; // owned; NULL: no salt
+};
+
+// How its tokens are drawn, and where that ends.
+struct request_draw {
     Fastdecode__Sampling sampling;  // owns its lists, but for end_token; its bias entries point into bias_items
     struct packed_grammar *grammar; // of sampling; NULL: none
-    uint32_t features;              // that it needs (common/messages/features.h)
     Fastdecode__TokenBias *bias_items, **bias;
+    uint32_t features; // of the mesh that it needs (common/messages/features.h)
+    uint32_t max_tokens;
+    bool ignore_eos;
     struct stop_string stops[API_MAX_STOPS];
     char *stop_bytes; // what stops point into
     uint32_t stop_count;
-    struct request_prompt *prompts;
-    uint32_t prompt_count;
-    struct choice *choices; // [choice_count] the n choices of each prompt in turn
-    uint32_t choice_count, done_count;
-    const struct language_pooling *pooling; // prompts are pooled: nothing is generated; NULL: they are answered
+};
+
+// How its answers are read: reasoning and calls.
+struct request_reading {
+    struct language_notation notation;
+    bool reasoning_is_open, include_reasoning, one_call, must_call;
+    struct json_t *tools;        // owned; NULL: none may be called
+    struct json_t *custom_tools; // owned: of api_chat; NULL: there are none
+};
+
+// With `pooling` its prompts are pooled, and nothing is generated.
+struct request_pool {
+    const struct language_pooling *pooling; // NULL: its prompts are answered
     bool base64, return_documents, scales;  // scales: vectors have length 1 whatever the model says
     bool is_cut;                            // vectors have fewer values than the model's
     uint32_t dimensions, top_n;             // top_n 0: all
+};
+
+struct request_times {
     uint64_t start_us, deadline_us;         // 0: none
     uint64_t last_write_us, first_token_us; // 0: none yet
     bool submitted, first_token_seen;
     uint64_t trace_id; // unique number of this request in the trace
+};
+
+struct request {
+    struct requests *owner;
+    struct request *previous, *next; // in the owner's list
+    enum api_kind kind;
+    Fastdecode__LatencyClass latency_class;
+    struct request_client client;
+    struct request_draw draw;
+    struct request_reading reading;
+    struct request_shown shown;
+    struct request_pool pool;
+    struct request_times times;
+    struct dialect_run *run; // owned: tells the answer
+    struct request_prompt *prompts;
+    uint32_t prompt_count;
+    uint32_t prompt_tops;   // alternatives that are kept of each token of the prompts
+    struct choice *choices; // [choice_count] the n choices of each prompt in turn
+    uint32_t choice_count, done_count;
 };
 
 struct requests {
@@ -144,8 +170,9 @@ static inline bool request_is_batch(const struct request *request)
 // Returns how many choices may have been submitted by now: all, or those of prompts that are pooled and POOLED_AT_ONCE more.
 static inline uint32_t request_begun_count(const struct request *request)
 {
-    return request->pooling && request->choice_count - request->done_count > POOLED_AT_ONCE ? request->done_count + POOLED_AT_ONCE
-                                                                                            : request->choice_count;
+    return request->pool.pooling && request->choice_count - request->done_count > POOLED_AT_ONCE
+               ? request->done_count + POOLED_AT_ONCE
+               : request->choice_count;
 }
 
 // pool.c. Makes the prompts of /v1/embeddings and /v1/rerank, and fills in what the answer needs. limit: max_request_tokens.
@@ -158,7 +185,7 @@ bool choice_take_pooled(struct choice *choice, const ProtobufCBinaryData *pooled
 void request_answer_pool(const struct request *request, const struct dialect_end *end, struct text *out);
 
 // Whether the choice is over without what its prompt is to be pooled to, so that there is nothing to answer with.
-static inline bool choice_lacks_pooled(const struct choice *choice) { return choice->request->pooling && !choice->pooled; }
+static inline bool choice_lacks_pooled(const struct choice *choice) { return choice->request->pool.pooling && !choice->pooled; }
 
 // answer.c. Counts what the request has had so far.
 struct dialect_usage request_usage(const struct request *request);

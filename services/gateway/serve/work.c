@@ -185,7 +185,7 @@ static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, 
         exchange_refuse(exchange, &error);
         return;
     }
-    if (count * (1 + (uint64_t)api->return_token_strs) > gateway->config.max_request_tokens) {
+    if (count * (1 + (uint64_t)api->shown.return_token_strs) > gateway->config.max_request_tokens) {
         free(ids);
         api_fail(&error, 400, "request_too_large", api->messages ? "messages" : "prompt",
                  "the text has %u tokens; with their strings counted, at most %u are given in one answer", count,
@@ -203,13 +203,13 @@ static void answer_tokenize(struct gateway *gateway, struct exchange *exchange, 
     for (i = 0; i < count; i++)
         text_format(&body, i ? ",%u" : "%u", ids[i]);
     text_string(&body, "],\"token_strs\":");
-    for (i = 0; api->return_token_strs && i < count; i++) {
+    for (i = 0; api->shown.return_token_strs && i < count; i++) {
         size_t bytes;
         const char *token = language_token(gateway->language, ids[i], &bytes);
         text_append(&body, i ? "," : "[", 1);
         text_json(&body, token, bytes);
     }
-    text_string(&body, !api->return_token_strs ? "null}\n" : count ? "]}\n" : "[]}\n");
+    text_string(&body, !api->shown.return_token_strs ? "null}\n" : count ? "]}\n" : "[]}\n");
     free(ids);
     exchange_respond(exchange, 200, HTTP_JSON, &body);
 }
@@ -268,10 +268,10 @@ static void start_on_loop(void *arg)
 // Whether there is room for it in the queue of the class that its body asks for. It moves there in the key's count.
 static bool check_class(struct gateway *gateway, struct work *work, struct api_request *api, bool is_batch, struct api_error *error)
 {
-    const bool batch = api->flex || api->yields || is_batch || exchange_is_local(work->exchange);
+    const bool batch = api->limits.flex || api->limits.yields || is_batch || exchange_is_local(work->exchange);
     struct mesh_state state;
 
-    api->flex = api->flex || is_batch;
+    api->limits.flex = api->limits.flex || is_batch;
     if (batch == work->batch && !work->must_be)
         return true; // looked at before
     add_waiting(work->key, work->batch, -1);
@@ -341,7 +341,7 @@ static bool parse_body(struct gateway *gateway, struct work *work, struct api_re
     if (ok && ask.chat != root) // else its own are known
         api->ignored = ask.ignored;
     if (ok && (ask.kind & API_MESH)) {
-        api->caps = ask.caps;
+        api->limits.caps = ask.caps;
         api->sampling.temperature = ask.temperature > 0 ? ask.temperature : api->sampling.temperature;
         api->pool.truncates = ask.truncates;
         api->pool.scales = ask.scales;

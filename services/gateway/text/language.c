@@ -335,18 +335,18 @@ static enum status no_template(const struct language *language, const struct api
     if (language->templates.count == 0)
         return error_set(error, STATUS_FAILED_PRECONDITION, "the model has no chat template: use /v1/completions");
     chat_templates_names(&language->templates, names, sizeof names);
-    if (!api->chat_template)
+    if (!api->chat.chat_template)
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "the model has no default chat template: 'chat_template' must name one of %s", names);
     return error_set(error, STATUS_NOT_FOUND, "'chat_template': this model has none called '%.64s'; there are %s",
-                     api->chat_template, names);
+                     api->chat.chat_template, names);
 }
 
 enum status language_encode_chat(const struct language *language, struct api_request *api, uint32_t max_tokens, uint32_t **ids,
                                  uint32_t *count, bool *reasoning_is_open, struct error *error)
 {
-    struct json_t *tools = api->tool_choice == API_TOOLS_NONE ? NULL : api->tools;
-    const struct named_template *template = chat_templates_choose(&language->templates, api->chat_template, tools != NULL);
+    struct json_t *tools = api->chat.tool_choice == API_TOOLS_NONE ? NULL : api->chat.tools;
+    const struct named_template *template = chat_templates_choose(&language->templates, api->chat.chat_template, tools != NULL);
     struct chat_output output;
     enum status status;
 
@@ -355,23 +355,23 @@ enum status language_encode_chat(const struct language *language, struct api_req
     *reasoning_is_open = false;
     if (!template)
         return no_template(language, api, error);
-    if (api->continue_final_message && !append_mark(api->conversation))
+    if (api->chat.continue_final_message && !append_mark(api->chat.conversation))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    if (!conversation_shape(&template->form, api->conversation, tools, &api->variables, &tools))
+    if (!conversation_shape(&template->form, api->chat.conversation, tools, &api->chat.variables, &tools))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    const char *lost = conversation_find_lost(&template->form, api->conversation);
+    const char *lost = conversation_find_lost(&template->form, api->chat.conversation);
     if (lost)
         return error_set(error, STATUS_INVALID_ARGUMENT, "the chat template shows nothing of what messages of role '%s' say", lost);
-    const struct chat_input input = {.messages = api->conversation,
+    const struct chat_input input = {.messages = api->chat.conversation,
                                      .tools = tools,
-                                     .documents = api->documents,
-                                     .variables = api->variables,
-                                     .add_generation_prompt = api->add_generation_prompt,
+                                     .documents = api->chat.documents,
+                                     .variables = api->chat.variables,
+                                     .add_generation_prompt = api->chat.add_generation_prompt,
                                      .tools_list = template->form.tools_list};
     status = chat_template_render(template->chat, &input, &output, error);
     if (status != STATUS_OK)
         return status;
-    if (api->continue_final_message && !cut_at_mark(&api->messages[api->message_count - 1], &output)) {
+    if (api->chat.continue_final_message && !cut_at_mark(&api->messages[api->message_count - 1], &output)) {
         chat_output_free(&output);
         return error_set(
             error, STATUS_INVALID_ARGUMENT,

@@ -304,15 +304,15 @@ bool schema_read_messages(struct schema_run *run, const char *name, const json_t
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu messages, at most %d are allowed", name, count,
                         API_MAX_MESSAGES);
     out->messages = calloc(count, sizeof *out->messages);
-    out->conversation = json_array();
+    out->chat.conversation = json_array();
     names = json_object();
     out->message_count = out->messages ? (uint32_t)count : 0;
-    ok = (out->messages && out->conversation && names) || api_no_memory(run->error);
+    ok = (out->messages && out->chat.conversation && names) || api_no_memory(run->error);
     for (i = 0; ok && i < count; i++) {
         json_t *message = json_object();
         char where[48];
         snprintf(where, sizeof where, "%s[%zu]", name, i);
-        ok = (message && json_array_append_new(out->conversation, message) == 0) || api_no_memory(run->error);
+        ok = (message && json_array_append_new(out->chat.conversation, message) == 0) || api_no_memory(run->error);
         ok = ok && read_message(run, where, json_array_get(value, i), message, names, &out->messages[i]);
     }
     json_decref(names);

@@ -113,9 +113,9 @@ bool schema_read_stop(struct schema_run *run, const char *name, const json_t *va
         if (json_string_length(item) == 0 || json_string_length(item) > API_MAX_STOP_BYTES)
             return api_fail(run->error, 400, "invalid_value", name, "'%s' strings must have 1 to %d bytes", name,
                             API_MAX_STOP_BYTES);
-        out->stops[i] = (struct stop_string){json_string_value(item), json_string_length(item)};
+        out->draw.stops[i] = (struct stop_string){json_string_value(item), json_string_length(item)};
     }
-    out->stop_count = (uint32_t)count;
+    out->draw.stop_count = (uint32_t)count;
     return true;
 }
 
@@ -149,20 +149,20 @@ bool schema_read_bias(struct schema_run *run, const char *name, const json_t *va
                         json_object_size(value), API_MAX_BIAS);
     if (json_object_size(value) == 0)
         return true;
-    out->bias = calloc(json_object_size(value), sizeof *out->bias);
-    if (!out->bias)
+    out->draw.bias = calloc(json_object_size(value), sizeof *out->draw.bias);
+    if (!out->draw.bias)
         return api_no_memory(run->error);
     for (at = json_object_iter((json_t *)(uintptr_t)value); at; at = json_object_iter_next((json_t *)(uintptr_t)value, at)) {
         key = json_object_iter_key(at);
         item = json_object_iter_value(at);
-        if (!read_bias_key(run, name, key, &out->bias[out->bias_count].token))
+        if (!read_bias_key(run, name, key, &out->draw.bias[out->draw.bias_count].token))
             return false;
         if (!json_is_number(item))
             return schema_wrong_type(run, name, "an object of token ids to numbers", item);
         if (!(json_number_value(item) >= -100 && json_number_value(item) <= 100))
             return api_fail(run->error, 400, "invalid_value", name, "'%s' values must be numbers from -100 to 100, not %g", name,
                             json_number_value(item));
-        out->bias[out->bias_count++].bias = (float)json_number_value(item);
+        out->draw.bias[out->draw.bias_count++].bias = (float)json_number_value(item);
     }
     return true;
 }

@@ -20,12 +20,12 @@ static bool read_tokens(struct schema_run *run, const char *name, const json_t *
 
 bool schema_read_stop_tokens(struct schema_run *run, const char *name, const json_t *value)
 {
-    return read_tokens(run, name, value, API_MAX_STOP_TOKENS, &run->out->stop_tokens);
+    return read_tokens(run, name, value, API_MAX_STOP_TOKENS, &run->out->draw.stop_tokens);
 }
 
 bool schema_read_allowed_tokens(struct schema_run *run, const char *name, const json_t *value)
 {
-    return read_tokens(run, name, value, run->vocab ? run->vocab : SIZE_MAX, &run->out->allowed_tokens);
+    return read_tokens(run, name, value, run->vocab ? run->vocab : SIZE_MAX, &run->out->draw.allowed_tokens);
 }
 
 // A list of strings, none empty. They stay in the body.
@@ -54,18 +54,18 @@ static bool read_strings(struct schema_run *run, const char *name, const json_t 
 
 bool schema_read_bad_words(struct schema_run *run, const char *name, const json_t *value)
 {
-    return read_strings(run, name, value, API_MAX_BAD_WORDS, &run->out->bad_words);
+    return read_strings(run, name, value, API_MAX_BAD_WORDS, &run->out->draw.bad_words);
 }
 
 bool schema_read_dry_breakers(struct schema_run *run, const char *name, const json_t *value)
 {
-    return read_strings(run, name, value, API_MAX_DRY_BREAKERS, &run->out->dry_breakers);
+    return read_strings(run, name, value, API_MAX_DRY_BREAKERS, &run->out->draw.dry_breakers);
 }
 
 void schema_sampling_defaults(struct api_request *out)
 {
-    out->dry_allowed_length = 2;
-    out->dry_last_tokens = -1;
+    out->draw.dry_allowed_length = 2;
+    out->draw.dry_last_tokens = -1;
 }
 
 bool schema_check_sampling(struct schema_run *run)
@@ -73,21 +73,21 @@ bool schema_check_sampling(struct schema_run *run)
     struct api_request *out = run->out;
     Fastdecode__Sampling *sampling = &out->sampling;
 
-    if (out->max_tokens >= 0 && out->min_tokens > out->max_tokens)
+    if (out->limits.max_tokens >= 0 && out->limits.min_tokens > out->limits.max_tokens)
         return api_fail(run->error, 400, "invalid_value", "min_tokens", "'min_tokens' is %lld, and 'max_tokens' %lld",
-                        (long long)out->min_tokens, (long long)out->max_tokens);
-    if (out->dry_last_tokens == 0)
+                        (long long)out->limits.min_tokens, (long long)out->limits.max_tokens);
+    if (out->draw.dry_last_tokens == 0)
         sampling->dry_multiplier = 0;
-    if (sampling->dry_multiplier > 0 && !out->dry_breakers.strings) {
-        out->dry_breakers.strings = calloc(ARRAY_COUNT(default_breakers), sizeof *out->dry_breakers.strings);
-        if (!out->dry_breakers.strings)
+    if (sampling->dry_multiplier > 0 && !out->draw.dry_breakers.strings) {
+        out->draw.dry_breakers.strings = calloc(ARRAY_COUNT(default_breakers), sizeof *out->draw.dry_breakers.strings);
+        if (!out->draw.dry_breakers.strings)
             return api_no_memory(run->error);
         for (size_t i = 0; i < ARRAY_COUNT(default_breakers); i++)
-            out->dry_breakers.strings[out->dry_breakers.count++] = (struct stop_string){default_breakers[i], 1};
+            out->draw.dry_breakers.strings[out->draw.dry_breakers.count++] = (struct stop_string){default_breakers[i], 1};
     }
-    sampling->min_tokens = (uint32_t)out->min_tokens;
-    sampling->dry_allowed_length = (uint32_t)out->dry_allowed_length;
-    sampling->dry_last_tokens = (uint32_t)MAX(out->dry_last_tokens, 0);
+    sampling->min_tokens = (uint32_t)out->limits.min_tokens;
+    sampling->dry_allowed_length = (uint32_t)out->draw.dry_allowed_length;
+    sampling->dry_last_tokens = (uint32_t)MAX(out->draw.dry_last_tokens, 0);
     if (sampling->top_p == 0)
         sampling->top_p = FLT_MIN; // the best token alone; to the mesh 0 is off
     if (sampling->typical_p == 1)
@@ -97,10 +97,10 @@ bool schema_check_sampling(struct schema_run *run)
 
 void schema_free_sampling(struct api_request *request)
 {
-    free(request->stop_tokens.ids);
-    free(request->allowed_tokens.ids);
-    free(request->bad_words.strings);
-    free(request->dry_breakers.strings);
+    free(request->draw.stop_tokens.ids);
+    free(request->draw.allowed_tokens.ids);
+    free(request->draw.bad_words.strings);
+    free(request->draw.dry_breakers.strings);
     if (request->form.owned)
         json_decref(request->form.owned);
 }

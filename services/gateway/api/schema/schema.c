@@ -90,13 +90,13 @@ static bool schema_read_prompt_logprobs(struct schema_run *run, const char *name
 {
     if (json_is_false(value))
         return true;
-    return schema_read_integer(run, name, value, 0, API_MAX_LOGPROBS, &run->out->prompt_logprobs);
+    return schema_read_integer(run, name, value, 0, API_MAX_LOGPROBS, &run->out->shown.prompt_logprobs);
 }
 
 // 0 is what a client sends that means "no truncation"; an empty prompt could not be answered.
 static bool schema_read_truncation(struct schema_run *run, const char *name, const json_t *value)
 {
-    return schema_read_integer(run, name, value, -1, TRUNCATION_MOST, &run->out->truncate_prompt_tokens);
+    return schema_read_integer(run, name, value, -1, TRUNCATION_MOST, &run->out->limits.truncate_prompt_tokens);
 }
 
 // Whether the client asked for it decides how it goes with continue_final_message.
@@ -104,7 +104,7 @@ static bool schema_read_generation_prompt(struct schema_run *run, const char *na
 {
     if (!json_is_boolean(value))
         return schema_wrong_type(run, name, "a boolean", value);
-    run->out->add_generation_prompt = run->out->generation_prompt_asked = json_is_true(value);
+    run->out->chat.add_generation_prompt = run->out->chat.generation_prompt_asked = json_is_true(value);
     return true;
 }
 
@@ -116,7 +116,7 @@ static bool schema_read_priority(struct schema_run *run, const char *name, const
 
     if (!schema_read_integer(run, name, value, INT32_MIN, INT32_MAX, &priority))
         return false;
-    run->out->yields = priority > 0;
+    run->out->limits.yields = priority > 0;
     return true;
 }
 
@@ -138,26 +138,26 @@ static bool schema_read_stream_options(struct schema_run *run, const char *name,
 
     if (!json_text_is_object(value))
         return schema_wrong_type(run, name, "an object", value);
-    return read_switch(run, value, "include_usage", "stream_options.include_usage", &out->include_usage) &&
-           read_switch(run, value, "continuous_usage_stats", "stream_options.continuous_usage_stats", &out->continuous_usage);
+    return read_switch(run, value, "include_usage", "stream_options.include_usage", &out->shown.include_usage) &&
+           read_switch(run, value, "continuous_usage_stats", "stream_options.continuous_usage_stats", &out->shown.continuous_usage);
 }
 
 static bool check_best_of(struct schema_run *run)
 {
     struct api_request *out = run->out;
 
-    if (out->best_of <= 1) // not given, or a client's way to say so
-        out->best_of = out->n;
-    if (out->best_of < out->n)
+    if (out->limits.best_of <= 1) // not given, or a client's way to say so
+        out->limits.best_of = out->limits.n;
+    if (out->limits.best_of < out->limits.n)
         return api_fail(run->error, 400, "invalid_value", "best_of", "'best_of' is %lld, which is less than 'n', %lld",
-                        (long long)out->best_of, (long long)out->n);
-    if (out->best_of > out->n && out->stream)
+                        (long long)out->limits.best_of, (long long)out->limits.n);
+    if (out->limits.best_of > out->limits.n && out->shown.stream)
         return api_fail(run->error, 400, "invalid_value", "best_of",
                         "'best_of' above 'n' is not possible with 'stream' true: which choice is the best is known at the end");
-    if ((out->kind & SCHEMA_ANSWERS) && out->best_of * MAX(out->prompt_count, 1) > API_MAX_CHOICES)
+    if ((out->kind & SCHEMA_ANSWERS) && out->limits.best_of * MAX(out->prompt_count, 1) > API_MAX_CHOICES)
         return api_fail(run->error, 400, "invalid_value", "best_of",
                         "prompts times 'best_of' is %lld, at most %d are allowed in one request",
-                        (long long)(out->best_of * out->prompt_count), API_MAX_CHOICES);
+                        (long long)(out->limits.best_of * out->prompt_count), API_MAX_CHOICES);
     return true;
 }
 
@@ -166,17 +166,17 @@ static bool check_final_message(struct schema_run *run)
     struct api_request *out = run->out;
     const struct api_chat_message *last = out->message_count ? &out->messages[out->message_count - 1] : NULL;
 
-    if (!out->continue_final_message)
+    if (!out->chat.continue_final_message)
         return true;
     if (!last)
         return api_fail(run->error, 400, "invalid_value", "continue_final_message", "'continue_final_message' needs 'messages'");
-    if (out->generation_prompt_asked)
+    if (out->chat.generation_prompt_asked)
         return api_fail(run->error, 400, "invalid_value", "continue_final_message",
                         "'continue_final_message' and 'add_generation_prompt' cannot both be true");
-    if (json_object_get(json_array_get(out->conversation, out->message_count - 1), "tool_calls"))
+    if (json_object_get(json_array_get(out->chat.conversation, out->message_count - 1), "tool_calls"))
         return api_fail(run->error, 400, "invalid_value", "continue_final_message",
                         "'continue_final_message' needs a last message without 'tool_calls'");
-    out->add_generation_prompt = false;
+    out->chat.add_generation_prompt = false;
     return true;
 }
 
@@ -185,14 +185,14 @@ static bool schema_check_extensions(struct schema_run *run)
 {
     struct api_request *out = run->out;
 
-    if (out->continuous_usage && !out->stream)
+    if (out->shown.continuous_usage && !out->shown.stream)
         return api_fail(run->error, 400, "invalid_value", "stream_options", "'stream_options' is only allowed with 'stream' true");
-    if (out->prompt_logprobs >= 0 && out->stream)
+    if (out->shown.prompt_logprobs >= 0 && out->shown.stream)
         return api_fail(run->error, 400, "invalid_value", "prompt_logprobs",
                         "'prompt_logprobs' is not possible with 'stream' true");
     if (out->suffix && out->suffix[0] == '\0')
         out->suffix = NULL;
-    if (out->suffix && out->echo)
+    if (out->suffix && out->shown.echo)
         return api_fail(run->error, 400, "invalid_value", "suffix", "'suffix' is not possible with 'echo' true");
     return check_best_of(run) && check_final_message(run);
 }
@@ -226,20 +226,20 @@ static const struct field fields[] = {
     {"prompt", API_COMPLETION | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_prompt},
     {"messages", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_messages},
     {"tokens", API_DETOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_tokens},
-    {"max_tokens", SCHEMA_ANSWERS, INTO(max_tokens), 0, 1e9, false, NULL},
-    {"max_completion_tokens", SCHEMA_ANSWERS, INTO(max_completion_tokens), 0, 1e9, false, NULL},
+    {"max_tokens", SCHEMA_ANSWERS, INTO(limits.max_tokens), 0, 1e9, false, NULL},
+    {"max_completion_tokens", SCHEMA_ANSWERS, INTO(limits.max_completion_tokens), 0, 1e9, false, NULL},
     {"temperature", SCHEMA_ANSWERS, INTO(sampling.temperature), 0, 2, false, NULL},
     {"top_p", SCHEMA_ANSWERS, INTO(sampling.top_p), 0, 1, false, NULL},
     {"min_p", SCHEMA_ANSWERS, INTO(sampling.min_p), 0, 1, false, NULL},
     {"top_k", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_top_k},
-    {"n", SCHEMA_ANSWERS, INTO(n), 1, API_MAX_CHOICES, false, NULL},
+    {"n", SCHEMA_ANSWERS, INTO(limits.n), 1, API_MAX_CHOICES, false, NULL},
     {"seed", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_seed},
     {"stop", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_stop},
-    {"stream", SCHEMA_ANSWERS, INTO(stream), 0, 0, false, NULL},
+    {"stream", SCHEMA_ANSWERS, INTO(shown.stream), 0, 0, false, NULL},
     {"stream_options", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_stream_options},
     {"logprobs", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, read_logprobs},
-    {"top_logprobs", API_CHAT, INTO(top_logprobs), 0, API_MAX_LOGPROBS, false, NULL},
-    {"echo", API_COMPLETION, INTO(echo), 0, 0, false, NULL},
+    {"top_logprobs", API_CHAT, INTO(shown.top_logprobs), 0, API_MAX_LOGPROBS, false, NULL},
+    {"echo", API_COMPLETION, INTO(shown.echo), 0, 0, false, NULL},
     {"presence_penalty", SCHEMA_ANSWERS, INTO(sampling.presence_penalty), -2, 2, false, NULL},
     {"frequency_penalty", SCHEMA_ANSWERS, INTO(sampling.frequency_penalty), -2, 2, false, NULL},
     {"repetition_penalty", SCHEMA_ANSWERS, INTO(sampling.repetition_penalty), 0, 10, true, NULL},
@@ -254,7 +254,7 @@ static const struct field fields[] = {
     {"guided_decoding_backend", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"grammar", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_grammar},
     {"json_schema", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_form_schema},
-    {"min_tokens", SCHEMA_ANSWERS, INTO(min_tokens), 0, 1e9, false, NULL},
+    {"min_tokens", SCHEMA_ANSWERS, INTO(limits.min_tokens), 0, 1e9, false, NULL},
     {"stop_token_ids", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_stop_tokens},
     {"allowed_token_ids", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_allowed_tokens},
     {"bad_words", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_bad_words},
@@ -263,8 +263,8 @@ static const struct field fields[] = {
     {"xtc_threshold", SCHEMA_ANSWERS, INTO(sampling.xtc_threshold), 0, 1, false, NULL},
     {"dry_multiplier", SCHEMA_ANSWERS, INTO(sampling.dry_multiplier), 0, 100, false, NULL},
     {"dry_base", SCHEMA_ANSWERS, INTO(sampling.dry_base), 1, 100, false, NULL},
-    {"dry_allowed_length", SCHEMA_ANSWERS, INTO(dry_allowed_length), 0, 1e9, false, NULL},
-    {"dry_penalty_last_n", SCHEMA_ANSWERS, INTO(dry_last_tokens), -1, 1e9, false, NULL},
+    {"dry_allowed_length", SCHEMA_ANSWERS, INTO(draw.dry_allowed_length), 0, 1e9, false, NULL},
+    {"dry_penalty_last_n", SCHEMA_ANSWERS, INTO(draw.dry_last_tokens), -1, 1e9, false, NULL},
     {"dry_sequence_breakers", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_dry_breakers},
     {"logit_bias", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_bias},
     {"input", API_EMBED, READ_CUSTOM, 0, 0, 0, false, schema_read_prompt},
@@ -275,31 +275,31 @@ static const struct field fields[] = {
     {"top_n", API_RERANK, INTO(pool.top_n), 1, 1e9, false, NULL},
     {"return_documents", API_RERANK, INTO(pool.return_documents), 0, 0, false, NULL},
     {"service_tier", SCHEMA_ANSWERS | API_POOLS, READ_CUSTOM, 0, 0, 0, false, read_service_tier},
-    {"ignore_eos", SCHEMA_ANSWERS, INTO(ignore_eos), 0, 0, false, NULL},
+    {"ignore_eos", SCHEMA_ANSWERS, INTO(draw.ignore_eos), 0, 0, false, NULL},
     {"cache_salt", SCHEMA_ANSWERS | API_POOLS, INTO(cache_salt), 0, API_MAX_SALT_BYTES, false, NULL},
     {"add_special_tokens", API_TOKENIZE, INTO(add_special_tokens), 0, 0, false, NULL},
     {"parse_special", API_TOKENIZE, INTO(parse_special), 0, 0, false, NULL},
     {"add_generation_prompt", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_generation_prompt},
-    {"continue_final_message", API_CHAT | API_TOKENIZE, INTO(continue_final_message), 0, 0, false, NULL},
+    {"continue_final_message", API_CHAT | API_TOKENIZE, INTO(chat.continue_final_message), 0, 0, false, NULL},
     {"prompt_logprobs", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_prompt_logprobs},
     {"truncate_prompt_tokens", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_truncation},
-    {"include_stop_str_in_output", SCHEMA_ANSWERS, INTO(include_stop_str_in_output), 0, 0, false, NULL},
+    {"include_stop_str_in_output", SCHEMA_ANSWERS, INTO(shown.include_stop_str_in_output), 0, 0, false, NULL},
     {"suffix", API_COMPLETION, INTO(suffix), 0, 0, false, NULL},
-    {"best_of", SCHEMA_ANSWERS, INTO(best_of), 0, API_MAX_CHOICES, false, NULL},
-    {"return_token_ids", SCHEMA_ANSWERS, INTO(return_token_ids), 0, 0, false, NULL},
-    {"return_tokens_as_token_ids", SCHEMA_ANSWERS, INTO(return_tokens_as_token_ids), 0, 0, false, NULL},
+    {"best_of", SCHEMA_ANSWERS, INTO(limits.best_of), 0, API_MAX_CHOICES, false, NULL},
+    {"return_token_ids", SCHEMA_ANSWERS, INTO(shown.return_token_ids), 0, 0, false, NULL},
+    {"return_tokens_as_token_ids", SCHEMA_ANSWERS, INTO(shown.return_tokens_as_token_ids), 0, 0, false, NULL},
     {"priority", SCHEMA_ANSWERS, READ_CUSTOM, 0, 0, 0, false, schema_read_priority},
     {"tools", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_tools},
     {"tool_choice", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_tool_choice},
-    {"parallel_tool_calls", API_CHAT, INTO(parallel_tool_calls), 0, 0, false, NULL},
+    {"parallel_tool_calls", API_CHAT, INTO(chat.parallel_tool_calls), 0, 0, false, NULL},
     {"functions", API_CHAT, READ_CUSTOM, 0, 0, 0, false, schema_read_functions},
     {"function_call", API_CHAT, READ_CUSTOM, 0, 0, 0, false, schema_read_functions},
     {"chat_template_kwargs", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_template_variables},
     {"reasoning_effort", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_reasoning_effort},
     {"chat_template", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_chat_template},
-    {"include_reasoning", API_CHAT, INTO(include_reasoning), 0, 0, false, NULL},
+    {"include_reasoning", API_CHAT, INTO(chat.include_reasoning), 0, 0, false, NULL},
     {"documents", API_CHAT | API_TOKENIZE, READ_CUSTOM, 0, 0, 0, false, schema_read_documents},
-    {"return_token_strs", API_TOKENIZE, INTO(return_token_strs), 0, 0, false, NULL},
+    {"return_token_strs", API_TOKENIZE, INTO(shown.return_token_strs), 0, 0, false, NULL},
     // these name who asks or how it is billed, and do not change the answer
     {"user", SCHEMA_ANSWERS | API_POOLS, READ_IGNORE, 0, 0, 0, false, NULL},
     {"metadata", SCHEMA_ANSWERS, READ_IGNORE, 0, 0, 0, false, NULL},
@@ -352,18 +352,18 @@ static bool read_service_tier(struct schema_run *run, const char *name, const js
 
     if (!schema_read_string(run, name, value, 0, &tier))
         return false;
-    run->out->flex = strcmp(tier, "flex") == 0;
+    run->out->limits.flex = strcmp(tier, "flex") == 0;
     return true;
 }
 
 static bool read_seed(struct schema_run *run, const char *name, const json_t *value)
 {
-    run->out->has_seed = true;
+    run->out->draw.has_seed = true;
     if (json_is_integer(value)) {
-        run->out->seed = json_integer_value(value); // all 64 bits
+        run->out->draw.seed = json_integer_value(value); // all 64 bits
         return true;
     }
-    return schema_read_integer(run, name, value, -9e18, 9e18, &run->out->seed); // 42.0
+    return schema_read_integer(run, name, value, -9e18, 9e18, &run->out->draw.seed); // 42.0
 }
 
 // In completions it is the number of alternatives of a token, where true means one; in chats it is a switch.
@@ -374,14 +374,14 @@ static bool read_logprobs(struct schema_run *run, const char *name, const json_t
     if (out->kind == API_CHAT) {
         if (!json_is_boolean(value))
             return schema_wrong_type(run, name, "a boolean", value);
-        out->logprobs = json_is_true(value);
+        out->shown.logprobs = json_is_true(value);
         return true;
     }
     if (json_is_false(value))
         return true;
-    out->logprobs = true;
-    out->top_logprobs = 1;
-    return json_is_true(value) || schema_read_integer(run, name, value, 0, API_MAX_LOGPROBS, &out->top_logprobs);
+    out->shown.logprobs = true;
+    out->shown.top_logprobs = 1;
+    return json_is_true(value) || schema_read_integer(run, name, value, 0, API_MAX_LOGPROBS, &out->shown.top_logprobs);
 }
 
 static bool read_field(struct schema_run *run, const struct field *field, const json_t *value)
@@ -471,10 +471,10 @@ static bool check_together(struct schema_run *run)
     struct api_request *out = run->out;
     struct api_error *error = run->error;
     bool has_messages = out->messages != NULL, has_prompt = out->prompts != NULL;
-    const char *most = out->max_completion_tokens >= 0 ? "max_completion_tokens" : "max_tokens";
+    const char *most = out->limits.max_completion_tokens >= 0 ? "max_completion_tokens" : "max_tokens";
 
-    if (out->max_completion_tokens >= 0)
-        out->max_tokens = out->max_completion_tokens; // the newer name counts if both are given
+    if (out->limits.max_completion_tokens >= 0)
+        out->limits.max_tokens = out->limits.max_completion_tokens; // the newer name counts if both are given
     if (!schema_check_tools(run) || !schema_apply_effort(run))
         return false;
     if (out->kind == API_CHAT && !has_messages)
@@ -487,15 +487,15 @@ static bool check_together(struct schema_run *run)
         return api_fail(error, 400, "missing_required_parameter", "tokens", "'tokens' is required");
     if (out->kind == API_TOKENIZE && has_prompt == has_messages)
         return api_fail(error, 400, "missing_required_parameter", "prompt", "exactly one of 'prompt' and 'messages' is required");
-    if (out->kind == API_CHAT && out->top_logprobs > 0 && !out->logprobs)
+    if (out->kind == API_CHAT && out->shown.top_logprobs > 0 && !out->shown.logprobs)
         return api_fail(error, 400, "invalid_value", "top_logprobs", "'top_logprobs' needs 'logprobs' to be true");
-    if (out->include_usage && !out->stream)
+    if (out->shown.include_usage && !out->shown.stream)
         return api_fail(error, 400, "invalid_value", "stream_options", "'stream_options' is only allowed with 'stream' true");
-    if (out->kind == API_CHAT && out->max_tokens == 0 && out->prompt_logprobs < 0) // a completion may be empty
+    if (out->kind == API_CHAT && out->limits.max_tokens == 0 && out->shown.prompt_logprobs < 0) // a completion may be empty
         return api_fail(error, 400, "invalid_value", most, "'%s' must be at least 1 unless 'prompt_logprobs' is given", most);
-    if ((out->kind & SCHEMA_ANSWERS) && out->n * MAX(out->prompt_count, 1) > API_MAX_CHOICES)
+    if ((out->kind & SCHEMA_ANSWERS) && out->limits.n * MAX(out->prompt_count, 1) > API_MAX_CHOICES)
         return api_fail(error, 400, "invalid_value", "n", "prompts times 'n' is %lld, at most %d are allowed in one request",
-                        (long long)(out->n * out->prompt_count), API_MAX_CHOICES);
+                        (long long)(out->limits.n * out->prompt_count), API_MAX_CHOICES);
     return schema_check_sampling(run) && schema_check_extensions(run);
 }
 
@@ -632,17 +632,17 @@ bool api_request_read(enum api_kind kind, struct json_t *root, const struct api_
     *error = (struct api_error){0};
     *out = (struct api_request){
         .kind = kind,
-        .max_tokens = -1,
-        .max_completion_tokens = -1,
-        .n = 1,
-        .best_of = 1,
+        .limits.max_tokens = -1,
+        .limits.max_completion_tokens = -1,
+        .limits.n = 1,
+        .limits.best_of = 1,
         .add_special_tokens = kind != API_CHAT,
         .parse_special = true,
-        .add_generation_prompt = true,
-        .prompt_logprobs = -1,
+        .chat.add_generation_prompt = true,
+        .shown.prompt_logprobs = -1,
         .pool.return_documents = true,
-        .parallel_tool_calls = true,
-        .include_reasoning = true,
+        .chat.parallel_tool_calls = true,
+        .chat.include_reasoning = true,
     };
     out->sampling = model->sampling;
     schema_sampling_defaults(out);
@@ -663,7 +663,7 @@ void api_request_free(struct api_request *request)
         free(request->messages[i].joined);
     free(request->prompts);
     free(request->messages);
-    free(request->bias);
+    free(request->draw.bias);
     schema_free_chat(request);
     schema_free_sampling(request);
     if (request->root)

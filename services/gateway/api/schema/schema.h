@@ -140,6 +140,58 @@ struct api_pool {
     size_t query_bytes;
 };
 
+// What a chat template is given, and which calls the answer may make. NULL: not given.
+struct api_chat {
+    struct json_t *conversation;      // owned: the messages, with calls, results and reasoning (message.c)
+    struct json_t *tools, *documents; // in root
+    struct json_t *variables;         // owned: chat_template_kwargs and reasoning_effort
+    struct json_t *custom_tools;      // owned: names of `tools` whose input is a text, as an object's
+    enum api_tool_choice tool_choice;
+    const char *tool_name; // of API_TOOLS_NAMED
+    const struct json_t
+        *allowed; // in root: the functions of `tools` that may be called; NULL: all. Others are taken out of `tools`
+    const char *reasoning_effort; // static
+    const char *chat_template;    // the name of one of the model's
+    bool parallel_tool_calls, include_reasoning;
+    bool add_generation_prompt, generation_prompt_asked, continue_final_message;
+};
+
+// How much is computed, and when.
+struct api_limits {
+    int64_t max_tokens;            // -1: not given
+    int64_t max_completion_tokens; // -1: not given; max_tokens is set to it
+    bool caps;                     // where max_tokens do not fit, as many as fit are taken. Of Ollama's form alone
+    int64_t min_tokens;            // before an answer may end
+    int64_t
+        truncate_prompt_tokens; // 0: not asked for; -1: to what the model takes; else the most tokens, of which the last are kept
+    int64_t n, best_of;         // choices of a prompt that are made, of which the n best are shown; best_of is at least n
+    bool flex;                  // the client asks for the latency class "batch"
+    bool yields;                // it takes that class by its priority
+};
+
+// What the sampler is told beside the numbers of `sampling`.
+struct api_draw {
+    bool has_seed, ignore_eos;
+    int64_t seed;
+    struct stop_string stops[API_MAX_STOPS];
+    uint32_t stop_count;
+    struct api_bias *bias;
+    uint32_t bias_count;
+    int64_t dry_allowed_length, dry_last_tokens; // dry_last_tokens -1: all
+    struct api_ids stop_tokens, allowed_tokens;
+    struct api_strings bad_words, dry_breakers;
+};
+
+// What the client is shown.
+struct api_shown {
+    bool stream, include_usage, echo;
+    bool continuous_usage; // each chunk of a stream says the usage so far
+    bool logprobs;         // of the generated tokens, not of the prompt
+    int64_t top_logprobs;
+    int64_t prompt_logprobs; // -1: not asked for; else the number of alternatives of each token of the prompt
+    bool include_stop_str_in_output, return_token_ids, return_tokens_as_token_ids, return_token_strs;
+};
+
 struct api_request {
     enum api_kind kind;
     void *root;             // the parsed body; strings below point into it
@@ -149,49 +201,16 @@ struct api_request {
     uint32_t prompt_count;
     struct api_chat_message *messages;
     uint32_t message_count;
-    // What the chat template is given. NULL: not given.
-    struct json_t *conversation;      // owned: the messages, with calls, results and reasoning (message.c)
-    struct json_t *tools, *documents; // in root
-    struct json_t *variables;         // owned: chat_template_kwargs and reasoning_effort
-    struct json_t *custom_tools;      // owned: names of `tools` whose input is a text, as an object's; NULL: there are none
-    enum api_tool_choice tool_choice;
-    const char *tool_name; // of API_TOOLS_NAMED
-    const struct json_t
-        *allowed; // in root: the functions of `tools` that may be called; NULL: all. Others are taken out of `tools`
-    const char *reasoning_effort; // static; NULL: not given
-    const char *chat_template;    // the name of one of the model's; NULL: not given
-    bool parallel_tool_calls, include_reasoning;
-    int64_t max_tokens;            // -1: not given
-    bool caps;                     // where max_tokens do not fit, as many as fit are taken. Of Ollama's form alone
-    int64_t max_completion_tokens; // -1: not given; max_tokens is set to it
+    const char *suffix; // the text that comes after the completion; NULL: none
+    bool add_special_tokens, parse_special;
     Fastdecode__Sampling sampling; // fields that are passed on to the s-part unchanged; seed, logprobs and biases are set later
-    int64_t n;
-    bool has_seed;
-    int64_t seed;
-    bool stream, include_usage, echo, ignore_eos;
-    bool flex;     // the client asks for the latency class "batch"
-    bool yields;   // it takes that class by its priority
-    bool logprobs; // of the generated tokens, not of the prompt
-    int64_t top_logprobs;
-    struct stop_string stops[API_MAX_STOPS];
-    uint32_t stop_count;
-    struct api_bias *bias;
-    uint32_t bias_count;
-    int64_t min_tokens, dry_allowed_length, dry_last_tokens; // dry_last_tokens -1: all
-    struct api_ids stop_tokens, allowed_tokens;
-    struct api_strings bad_words, dry_breakers;
+    struct api_chat chat;
+    struct api_limits limits;
+    struct api_draw draw;
+    struct api_shown shown;
     struct api_form form;
     struct api_pool pool;
-    bool add_special_tokens, parse_special, add_generation_prompt, return_token_strs;
-    // beside OpenAI's
-    int64_t prompt_logprobs; // -1: not asked for; else the number of alternatives of each token of the prompt
-    int64_t
-        truncate_prompt_tokens; // 0: not asked for; -1: to what the model takes; else the most tokens, of which the last are kept
-    int64_t best_of;            // how many choices are made of a prompt, of which the n best are shown; at least n
-    const char *suffix;         // the text that comes after the completion; NULL: none
-    bool include_stop_str_in_output, continue_final_message, generation_prompt_asked, return_token_ids, return_tokens_as_token_ids;
     struct api_ignored ignored;
-    bool continuous_usage; // each chunk of a stream says the usage so far
 };
 
 // A field that a body may have, as the tables have it.

@@ -110,9 +110,9 @@ static bool unfold_custom_tool(struct schema_run *run, const char *where, json_t
     function = json_pack("{s:O,s:O*,s:{s:s,s:{s:o},s:[s],s:b}}", "name", name, "description",
                          json_object_get(custom, "description"), "parameters", "type", "object", "properties", "input", input,
                          "required", "input", "additionalProperties", 0);
-    if (!run->out->custom_tools)
-        run->out->custom_tools = json_object();
-    return (function && json_object_set(run->out->custom_tools, json_string_value(name), json_true()) == 0 &&
+    if (!run->out->chat.custom_tools)
+        run->out->chat.custom_tools = json_object();
+    return (function && json_object_set(run->out->chat.custom_tools, json_string_value(name), json_true()) == 0 &&
             json_object_set_new(tool, "function", function) == 0 &&
             json_object_set_new(tool, "type", json_string("function")) == 0 && json_object_del(tool, "custom") == 0) ||
            api_no_memory(run->error);
@@ -172,7 +172,7 @@ bool schema_read_tools(struct schema_run *run, const char *name, const json_t *v
                 return api_fail(run->error, 400, "invalid_value", field, "'%s' is '%s', as is that of %s[%zu]", field,
                                 tool_name(tool), name, j);
     }
-    run->out->tools = count > 0 ? (json_t *)(uintptr_t)value : NULL;
+    run->out->chat.tools = count > 0 ? (json_t *)(uintptr_t)value : NULL;
     return true;
 }
 
@@ -191,8 +191,8 @@ static bool read_allowed(struct schema_run *run, const json_t *value)
     if (!json_is_array(tools) || json_array_size(tools) == 0 || json_array_size(tools) > API_MAX_TOOLS)
         return api_fail(run->error, 400, "invalid_value", "tool_choice.allowed_tools.tools",
                         "'%s.tools' must be an array that names at least one of 'tools', and at most %d", where, API_MAX_TOOLS);
-    run->out->tool_choice = schema_is_string(mode, "required") ? API_TOOLS_REQUIRED : API_TOOLS_AUTO;
-    run->out->allowed = tools;
+    run->out->chat.tool_choice = schema_is_string(mode, "required") ? API_TOOLS_REQUIRED : API_TOOLS_AUTO;
+    run->out->chat.allowed = tools;
     return true;
 }
 
@@ -204,7 +204,7 @@ bool schema_read_tool_choice(struct schema_run *run, const char *name, const jso
 
     for (i = 0; i < ARRAY_COUNT(words); i++)
         if (schema_is_string(value, words[i])) {
-            run->out->tool_choice = (enum api_tool_choice)i;
+            run->out->chat.tool_choice = (enum api_tool_choice)i;
             return true;
         }
     if (json_is_string(value))
@@ -227,8 +227,8 @@ bool schema_read_tool_choice(struct schema_run *run, const char *name, const jso
                         "'tool_choice.function.name' is required");
     if (!schema_check_function_name(run, "tool_choice.function.name", json_object_get(function, "name")))
         return false;
-    run->out->tool_choice = API_TOOLS_NAMED;
-    run->out->tool_name = json_string_value(json_object_get(function, "name"));
+    run->out->chat.tool_choice = API_TOOLS_NAMED;
+    run->out->chat.tool_name = json_string_value(json_object_get(function, "name"));
     return true;
 }
 
@@ -254,23 +254,24 @@ static bool names_tool(const json_t *named, const json_t *tool)
 static bool keep_allowed(struct schema_run *run)
 {
     struct api_request *out = run->out;
-    const size_t count = json_array_size(out->allowed);
+    const size_t count = json_array_size(out->chat.allowed);
 
-    if (!out->tools)
+    if (!out->chat.tools)
         return api_fail(run->error, 400, "invalid_value", "tool_choice", "'tool_choice' needs 'tools'");
     for (size_t i = 0, j; i < count; i++) {
-        for (j = 0; j < json_array_size(out->tools) && !names_tool(json_array_get(out->allowed, i), json_array_get(out->tools, j));)
+        for (j = 0; j < json_array_size(out->chat.tools) &&
+                    !names_tool(json_array_get(out->chat.allowed, i), json_array_get(out->chat.tools, j));)
             j++;
-        if (j == json_array_size(out->tools))
+        if (j == json_array_size(out->chat.tools))
             return api_fail(run->error, 400, "invalid_value", "tool_choice.allowed_tools.tools",
                             "'tool_choice.allowed_tools.tools[%zu]' is none of 'tools'", i);
     }
-    for (size_t j = json_array_size(out->tools); j-- > 0;) {
+    for (size_t j = json_array_size(out->chat.tools); j-- > 0;) {
         bool allowed = false;
         for (size_t i = 0; i < count && !allowed; i++)
-            allowed = names_tool(json_array_get(out->allowed, i), json_array_get(out->tools, j));
+            allowed = names_tool(json_array_get(out->chat.allowed, i), json_array_get(out->chat.tools, j));
         if (!allowed)
-            json_array_remove(out->tools, j);
+            json_array_remove(out->chat.tools, j);
     }
     return true;
 }
@@ -280,25 +281,26 @@ bool schema_check_tools(struct schema_run *run)
     const struct api_request *out = run->out;
     size_t i;
 
-    if (out->allowed && !keep_allowed(run))
+    if (out->chat.allowed && !keep_allowed(run))
         return false;
-    if (out->tool_choice != API_TOOLS_REQUIRED && out->tool_choice != API_TOOLS_NAMED)
+    if (out->chat.tool_choice != API_TOOLS_REQUIRED && out->chat.tool_choice != API_TOOLS_NAMED)
         return true;
-    if (!out->tools)
+    if (!out->chat.tools)
         return api_fail(run->error, 400, "invalid_value", "tool_choice", "'tool_choice' needs 'tools'");
-    for (i = 0; i < json_array_size(out->tools); i++)
-        if (out->tool_choice == API_TOOLS_REQUIRED || strcmp(tool_name(json_array_get(out->tools, i)), out->tool_name) == 0)
+    for (i = 0; i < json_array_size(out->chat.tools); i++)
+        if (out->chat.tool_choice == API_TOOLS_REQUIRED ||
+            strcmp(tool_name(json_array_get(out->chat.tools, i)), out->chat.tool_name) == 0)
             return true;
     return api_fail(run->error, 400, "invalid_value", "tool_choice.function.name",
-                    "'tool_choice' names '%s', which none of 'tools' is", out->tool_name);
+                    "'tool_choice' names '%s', which none of 'tools' is", out->chat.tool_name);
 }
 
 // --- variables of the template --------------------------------------------------------------------------------------------
 static bool set_variable(struct schema_run *run, const char *name, json_t *value)
 {
-    if (!run->out->variables)
-        run->out->variables = json_object();
-    return (run->out->variables && json_object_set(run->out->variables, name, value) == 0) || api_no_memory(run->error);
+    if (!run->out->chat.variables)
+        run->out->chat.variables = json_object();
+    return (run->out->chat.variables && json_object_set(run->out->chat.variables, name, value) == 0) || api_no_memory(run->error);
 }
 
 bool schema_read_template_variables(struct schema_run *run, const char *name, const json_t *value)
@@ -333,7 +335,7 @@ bool schema_read_chat_template(struct schema_run *run, const char *name, const j
     if (strpbrk(json_string_value(value), "{}\n") || schema_has_zero(value))
         return api_fail(run->error, 400, "unsupported_parameter", name,
                         "'%s' is not supported but for the name of one of the model's own templates", name);
-    run->out->chat_template = json_string_value(value);
+    run->out->chat.chat_template = json_string_value(value);
     return true;
 }
 
@@ -350,7 +352,7 @@ bool schema_read_reasoning_effort(struct schema_run *run, const char *name, cons
     if (i == ARRAY_COUNT(efforts))
         return api_fail(run->error, 400, "invalid_value", name,
                         "'%s' must be 'none', 'minimal', 'low', 'medium', 'high', 'xhigh' or 'max'", name);
-    run->out->reasoning_effort = efforts[i];
+    run->out->chat.reasoning_effort = efforts[i];
     return true;
 }
 
@@ -358,15 +360,15 @@ bool schema_read_reasoning_effort(struct schema_run *run, const char *name, cons
 bool schema_apply_effort(struct schema_run *run)
 {
     static const char *const switches[] = {"enable_thinking", "thinking"};
-    const char *effort = run->out->reasoning_effort;
+    const char *effort = run->out->chat.reasoning_effort;
     json_t *text;
     bool ok = true;
 
     if (!effort)
         return true;
     for (size_t i = 0; strcmp(effort, "none") == 0 && i < ARRAY_COUNT(switches) && ok; i++)
-        ok = json_object_get(run->out->variables, switches[i]) || set_variable(run, switches[i], json_false());
-    if (!ok || strcmp(effort, "none") == 0 || json_object_get(run->out->variables, "reasoning_effort"))
+        ok = json_object_get(run->out->chat.variables, switches[i]) || set_variable(run, switches[i], json_false());
+    if (!ok || strcmp(effort, "none") == 0 || json_object_get(run->out->chat.variables, "reasoning_effort"))
         return ok;
     text = json_string(effort);
     ok = text ? set_variable(run, "reasoning_effort", text) : api_no_memory(run->error);
@@ -388,17 +390,17 @@ bool schema_read_documents(struct schema_run *run, const char *name, const json_
         if (!json_text_is_object(json_array_get(value, i)))
             return schema_wrong_type(run, where, "an object", json_array_get(value, i));
     }
-    run->out->documents = json_array_size(value) > 0 ? (json_t *)(uintptr_t)value : NULL;
+    run->out->chat.documents = json_array_size(value) > 0 ? (json_t *)(uintptr_t)value : NULL;
     return true;
 }
 
 void schema_free_chat(struct api_request *request)
 {
-    if (request->conversation)
-        json_decref(request->conversation);
-    if (request->variables)
-        json_decref(request->variables);
-    if (request->custom_tools)
-        json_decref(request->custom_tools);
-    request->conversation = request->variables = request->custom_tools = NULL;
+    if (request->chat.conversation)
+        json_decref(request->chat.conversation);
+    if (request->chat.variables)
+        json_decref(request->chat.variables);
+    if (request->chat.custom_tools)
+        json_decref(request->chat.custom_tools);
+    request->chat.conversation = request->chat.variables = request->chat.custom_tools = NULL;
 }
