@@ -55,7 +55,7 @@ static enum status split_admin(struct gateway_program *s, struct error *error)
 
 enum { OPTIONS_MAX = 64 };
 
-// Where it listens, and what it serves to whom. Returns how many options there are.
+// Options of where it listens, and what it serves to whom. Returns how many options there are.
 static uint32_t list_addresses(struct gateway_program *s, struct option *out)
 {
     struct gateway_config *g = &s->config;

@@ -10,7 +10,7 @@
 
 struct certificate; // with its private key, EC P-256
 
-// What a certificate says. Strings are borrowed.
+// The contents of a certificate. Strings are borrowed.
 struct certificate_request {
     enum rpc_role role;       // RPC_ROLE_NONE: a CA
     const char *const *hosts; // [host_count] names and addresses at which it is good; none: at all

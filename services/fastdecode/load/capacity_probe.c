@@ -76,7 +76,7 @@ static void on_ended(void *arg, const struct load_stream *stream)
 
 // --- whether it can still meet the targets --------------------------------------------------------------------------
 
-// What is exceeded for certain, whatever comes.
+// The target that is exceeded for certain, whatever comes.
 static enum capacity_bound exceeded(const struct run *run)
 {
     const struct capacity_targets *t = run->targets;

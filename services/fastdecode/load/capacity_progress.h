@@ -12,7 +12,7 @@ struct capacity_progress {
 };
 
 void capacity_progress_begin(struct capacity_progress *progress, bool quiet);
-// What is done now, at most five times a second.
+// Prints what is done now, at most five times a second.
 void capacity_progress_show(struct capacity_progress *progress, const char *format, ...) PRINTF_LIKE(2, 3);
 // A rate was tried.
 void capacity_progress_tried(struct capacity_progress *progress, const struct capacity_probe *probe);

@@ -80,7 +80,7 @@ struct capacity_settings {
         "confirm", OPTION_BOOL, &(c)->confirm, NULL, "try the rate that is found, and the one that misses, twice", 0, 0              \
     }
 
-// What was found, and all that it was found by.
+// The result, and all that it was found by.
 struct capacity_result {
     struct capacity_undisturbed undisturbed;
     struct capacity_targets targets;
@@ -103,7 +103,7 @@ MUST_CHECK enum status capacity_search_run(const struct capacity_settings *setti
                                            struct error *error);
 // The probe of the rate that was found; NULL: none was. Of two the later one.
 const struct capacity_probe *capacity_result_best(const struct capacity_result *result);
-// What the lowest rate that missed exceeded; MET: no rate missed.
+// The target that the lowest rate exceeded which missed any; MET: no rate missed.
 enum capacity_bound capacity_result_bound(const struct capacity_result *result);
 
 #endif

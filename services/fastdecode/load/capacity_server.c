@@ -76,7 +76,7 @@ static bool is_over(const struct alone *alone)
     return alone->ended == alone->streams || (alone->gaps_wanted > 0 && (alone->gap_count >= alone->gaps_wanted || alone->failed));
 }
 
-// So many streams at once, to their end or until there are gaps_wanted gaps. What they bring is in *out, good or bad. CANCELLED:
+// Runs so many streams at once, to their end or until there are gaps_wanted gaps. What they bring is in *out, good or bad. CANCELLED:
 // interrupted.
 static enum status ask_until(struct capacity_server *server, uint32_t words, uint32_t answer_tokens, uint32_t streams,
                              uint32_t gaps_wanted, struct alone *out, struct error *error)
@@ -284,7 +284,7 @@ static enum status undisturbed_step(struct capacity_server *server, const struct
         server->config.url);
 }
 
-// What settle() asks, of a server that has nothing else to do.
+// The requests of settle(), to a server that has nothing else to do.
 static enum status measure_idle(struct capacity_server *server, struct alone *alone, struct error *error)
 {
     enum status status = STATUS_OK;

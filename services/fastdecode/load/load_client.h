@@ -50,7 +50,7 @@ enum status load_client_open(const struct load_client_config *config, struct loa
 // Streams in flight are dropped. NULL is allowed.
 void load_client_close(struct load_client *client);
 
-// Who is told from now on.
+// Sets who is told from now on.
 void load_client_listen(struct load_client *client, const struct load_callbacks *callbacks);
 // Changes what is asked for.
 void load_client_set(struct load_client *client, const char *model, bool ignore_eos, bool usage);

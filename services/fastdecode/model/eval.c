@@ -190,7 +190,7 @@ static enum status run_all(struct evaluation *evaluation, const uint32_t *ids, u
     return STATUS_OK;
 }
 
-// What all comparisons share.
+// Shared by all comparisons.
 struct subject {
     struct model *model;
     struct thread_pool *pool;

@@ -111,7 +111,7 @@ static void add_plan(json_t *object, const struct plan *plan)
     set_price(object, "cost_per_million_tokens", plan->cost_per_million);
 }
 
-// What a sequence costs that lies at several workers; null: there is none.
+// The cost of a sequence that lies at several workers; null: there is none.
 static json_t *extents_json(const struct plan_request *r, uint32_t workers)
 {
     struct plan_extents e;

@@ -233,7 +233,7 @@ static json_t *times_json(const struct sim_times *t)
     return json_pack("{s:f,s:f,s:f,s:f}", "mean", t->mean_s, "p50", t->p50_s, "p99", t->p99_s, "max", t->max_s);
 }
 
-// Of each class, if there are both.
+// Figures of each class, if there are both.
 static json_t *classes_json(const struct sim_settings *s, const struct sim_result *r)
 {
     json_t *classes = json_object();

@@ -178,7 +178,7 @@ static enum status check(struct up_settings *s, struct error *error)
 
 enum { OPTIONS_MAX = 64 };
 
-// What is served, and with which processes and memory. Returns how many options there are.
+// Options of what is served, and with which processes and memory. Returns how many options there are.
 static uint32_t list_services(struct up_settings *s, struct option *out)
 {
     const struct option options[] = {

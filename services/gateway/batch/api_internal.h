@@ -29,7 +29,7 @@ struct batch_api {
     struct upload_place uploads[UPLOADS_MAX]; // under mutex
 };
 
-// What the thread does next; the first member of its kind.
+// The thread's next work; the first member of its kind.
 struct batch_work {
     void (*run)(struct batch_work *work); // and frees it, if need be
 };

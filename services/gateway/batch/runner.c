@@ -222,7 +222,7 @@ static bool is_late(const struct batch_runner *runner, const struct batch_record
     return record->expires_s <= expiry_time_s(&runner->expiry, record->at_s[BATCH_VALIDATING]);
 }
 
-// Of the batches that are not at work: one that only ends, else the oldest of the tenant with the fewest at work.
+// Chooses among the batches that are not at work: one that only ends, else the oldest of the tenant with the fewest at work.
 static void consider(void *arg, const struct batch_record *record)
 {
     struct choice_of_job *choice = arg;

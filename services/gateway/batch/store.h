@@ -141,7 +141,7 @@ enum status batch_store_list_batches(struct batch_store *store, const struct bat
 // Moves a batch that is not over to CANCELLING; FAILED_PRECONDITION: it is over.
 enum status batch_store_cancel_batch(struct batch_store *store, const char *tenant, const char *id, struct error *error) MUST_CHECK;
 
-// Of all tenants, oldest first: batches that are not over.
+// Lists the batches of all tenants that are not over, oldest first.
 enum status batch_store_each_open(struct batch_store *store, void (*each)(void *arg, const struct batch_record *record), void *arg,
                                   struct error *error) MUST_CHECK;
 // Whether it is to be cancelled.

@@ -30,7 +30,7 @@ enum {
     CROWDED_GRACE = 8,        // and that part of the grace time
 };
 
-// Of exchanges without a connection: nobody reads their answers slowly.
+// Shared by exchanges without a connection: nobody reads their answers slowly.
 static struct http_totals local_totals = {.max_unsent_bytes = UINT64_MAX};
 
 struct exchange *exchange_new(struct MHD_Connection *connection, const char *method, const char *target)
@@ -40,20 +40,20 @@ struct exchange *exchange_new(struct MHD_Connection *connection, const char *met
 
     if (!exchange)
         return NULL;
-    exchange->bad_target = !http_framing_split_target(method, target, &parts);
-    exchange->path = strdup(parts.path);
-    exchange->host = parts.host ? strndup(parts.host, parts.host_bytes) : NULL;
-    if (!exchange->path || !exchange->host != !parts.host) {
-        free(exchange->path);
-        free(exchange->host);
+    exchange->asked.bad_target = !http_framing_split_target(method, target, &parts);
+    exchange->asked.path = strdup(parts.path);
+    exchange->asked.host = parts.host ? strndup(parts.host, parts.host_bytes) : NULL;
+    if (!exchange->asked.path || !exchange->asked.host != !parts.host) {
+        free(exchange->asked.path);
+        free(exchange->asked.host);
         free(exchange);
         return NULL;
     }
     atomic_init(&exchange->references, 1);
     exchange->connection = connection;
-    exchange->file = -1;
-    exchange->start_us = clock_now_us();
-    snprintf(exchange->method, sizeof exchange->method, "%s", method);
+    exchange->answer.file = -1;
+    exchange->asked.start_us = clock_now_us();
+    snprintf(exchange->asked.method, sizeof exchange->asked.method, "%s", method);
     pthread_mutex_init(&exchange->mutex, NULL);
     return exchange;
 }
@@ -66,10 +66,10 @@ struct exchange *exchange_open_local(const char *request_id, struct text *body, 
         text_free(body);
         return NULL;
     }
-    snprintf(exchange->request_id, sizeof exchange->request_id, "%s", request_id);
+    snprintf(exchange->asked.request_id, sizeof exchange->asked.request_id, "%s", request_id);
     exchange->totals = &local_totals;
     atomic_fetch_add_explicit(&local_totals.body_bytes, body->bytes, memory_order_relaxed); // released as any body's
-    exchange->body = *body;
+    exchange->asked.body = *body;
     *body = (struct text){0};
     exchange->ended_local = ended;
     exchange->ended_arg = arg;
@@ -83,9 +83,10 @@ void exchange_leave(struct exchange *exchange) { exchange_mark_gone(exchange); }
 static void drop_out(struct exchange *exchange)
 {
     if (exchange->totals)
-        atomic_fetch_sub_explicit(&exchange->totals->unsent_bytes, exchange->out.bytes - exchange->out_taken, memory_order_relaxed);
-    exchange->out_taken = 0;
-    text_free(&exchange->out);
+        atomic_fetch_sub_explicit(&exchange->totals->unsent_bytes, exchange->answer.out.bytes - exchange->answer.out_taken,
+                                  memory_order_relaxed);
+    exchange->answer.out_taken = 0;
+    text_free(&exchange->answer.out);
 }
 
 struct exchange *exchange_hold(struct exchange *exchange)
@@ -112,25 +113,25 @@ void exchange_release(struct exchange *exchange)
     if (!exchange || atomic_fetch_sub_explicit(&exchange->references, 1, memory_order_acq_rel) != 1)
         return;
     exchange_drop_body(exchange);
-    if (exchange->sink.take)
-        exchange->sink.ended(exchange->sink.arg);
+    if (exchange->asked.sink.take)
+        exchange->asked.sink.ended(exchange->asked.sink.arg);
     if (exchange->ended_local)
-        exchange->ended_local(exchange->ended_arg, exchange->answer == ANSWER_NONE ? 0 : exchange->status, exchange->out.data,
-                              exchange->out.bytes);
-    if (exchange->file >= 0)
-        close(exchange->file);
+        exchange->ended_local(exchange->ended_arg, exchange->answer.kind == ANSWER_NONE ? 0 : exchange->answer.status,
+                              exchange->answer.out.data, exchange->answer.out.bytes);
+    if (exchange->answer.file >= 0)
+        close(exchange->answer.file);
     drop_out(exchange);
     pthread_mutex_destroy(&exchange->mutex);
-    free(exchange->span);
-    free(exchange->path);
-    free(exchange->host);
+    free(exchange->asked.span);
+    free(exchange->asked.path);
+    free(exchange->asked.host);
     free(exchange);
 }
 
-const char *exchange_method(const struct exchange *exchange) { return exchange->method; }
-const char *exchange_path(const struct exchange *exchange) { return exchange->path; }
-const char *exchange_request_id(const struct exchange *exchange) { return exchange->request_id; }
-uint64_t exchange_start_us(const struct exchange *exchange) { return exchange->start_us; }
+const char *exchange_method(const struct exchange *exchange) { return exchange->asked.method; }
+const char *exchange_path(const struct exchange *exchange) { return exchange->asked.path; }
+const char *exchange_request_id(const struct exchange *exchange) { return exchange->asked.request_id; }
+uint64_t exchange_start_us(const struct exchange *exchange) { return exchange->asked.start_us; }
 
 static const char *connection_value(struct exchange *exchange, enum MHD_ValueKind kind, const char *name)
 {
@@ -181,7 +182,7 @@ bool exchange_is_from_this_host(struct exchange *exchange)
         is_passed_on = is_passed_on || MHD_lookup_connection_value(exchange->connection, MHD_HEADER_KIND, of_proxies[i]);
     if (exchange->connection)
         host = MHD_lookup_connection_value(exchange->connection, MHD_HEADER_KIND, "Host");
-    is_passed_on = is_passed_on || (host && !is_local_host(host)) || (exchange->host && !is_local_host(exchange->host));
+    is_passed_on = is_passed_on || (host && !is_local_host(host)) || (exchange->asked.host && !is_local_host(exchange->asked.host));
     pthread_mutex_unlock(&exchange->mutex);
     return exchange->note.client_is_loopback && !is_passed_on;
 }
@@ -193,15 +194,15 @@ const char *exchange_query(struct exchange *exchange, const char *name)
 
 const char *exchange_body(const struct exchange *exchange, size_t *bytes)
 {
-    *bytes = exchange->body.bytes;
-    return exchange->body.data;
+    *bytes = exchange->asked.body.bytes;
+    return exchange->asked.body.data;
 }
 
 void exchange_drop_body(struct exchange *exchange)
 {
-    if (exchange->body.bytes > 0) // relaxed: a sum to compare with
-        atomic_fetch_sub_explicit(&exchange->totals->body_bytes, exchange->body.bytes, memory_order_relaxed);
-    text_free(&exchange->body);
+    if (exchange->asked.body.bytes > 0) // relaxed: a sum to compare with
+        atomic_fetch_sub_explicit(&exchange->totals->body_bytes, exchange->asked.body.bytes, memory_order_relaxed);
+    text_free(&exchange->asked.body);
 }
 
 bool exchange_is_gone(const struct exchange *exchange) { return atomic_load_explicit(&exchange->gone, memory_order_acquire); }
@@ -212,7 +213,7 @@ bool exchange_is_answered(const struct exchange *exchange)
     bool answered;
 
     pthread_mutex_lock(&mine->mutex);
-    answered = mine->answer != ANSWER_NONE;
+    answered = mine->answer.kind != ANSWER_NONE;
     pthread_mutex_unlock(&mine->mutex);
     return answered;
 }
@@ -234,9 +235,12 @@ static void wake(struct exchange *exchange)
     MHD_resume_connection(exchange->connection);
 }
 
-void exchange_set_sink(struct exchange *exchange, const struct http_sink *sink) { exchange->sink = *sink; }
+void exchange_set_sink(struct exchange *exchange, const struct http_sink *sink) { exchange->asked.sink = *sink; }
 
-const struct http_sink *exchange_sink(const struct exchange *exchange) { return exchange->sink.take ? &exchange->sink : NULL; }
+const struct http_sink *exchange_sink(const struct exchange *exchange)
+{
+    return exchange->asked.sink.take ? &exchange->asked.sink : NULL;
+}
 
 void exchange_go_on(struct exchange *exchange)
 {
@@ -254,7 +258,7 @@ bool exchange_pour(struct exchange *exchange, const char *data, size_t bytes, si
     pthread_mutex_lock(&exchange->mutex);
     gone = exchange_is_gone(exchange);
     if (!gone)
-        taken = exchange->sink.take(exchange->sink.arg, data, bytes);
+        taken = exchange->asked.sink.take(exchange->asked.sink.arg, data, bytes);
     if (!gone && taken < bytes) {
         exchange->suspended = true;
         MHD_suspend_connection(exchange->connection);
@@ -267,18 +271,18 @@ bool exchange_pour(struct exchange *exchange, const char *data, size_t bytes, si
 void exchange_set_fixed_headers(struct exchange *exchange, const struct http_header *headers)
 {
     pthread_mutex_lock(&exchange->mutex);
-    exchange->fixed_headers = headers;
+    exchange->answer.fixed_headers = headers;
     pthread_mutex_unlock(&exchange->mutex);
 }
 
 // With the mutex held.
 static void add_header(struct exchange *exchange, const char *name, const char *value)
 {
-    if (exchange->header_count == EXCHANGE_HEADERS_MAX)
+    if (exchange->answer.header_count == EXCHANGE_HEADERS_MAX)
         return;
-    exchange->headers[exchange->header_count].name = name;
-    snprintf(exchange->headers[exchange->header_count].value, sizeof exchange->headers[0].value, "%s", value);
-    exchange->header_count++;
+    exchange->answer.headers[exchange->answer.header_count].name = name;
+    snprintf(exchange->answer.headers[exchange->answer.header_count].value, sizeof exchange->answer.headers[0].value, "%s", value);
+    exchange->answer.header_count++;
 }
 
 void exchange_note_owner(struct exchange *exchange, const char *owner)
@@ -307,12 +311,12 @@ void exchange_note_finish(struct exchange *exchange, const char *reason)
 
 void exchange_set_dialect(struct exchange *exchange, const struct dialect *dialect, http_error_fn *refuse)
 {
-    exchange->dialect = dialect;
-    exchange->refuse = refuse;
+    exchange->asked.dialect = dialect;
+    exchange->asked.refuse = refuse;
 }
-const struct dialect *exchange_dialect(const struct exchange *exchange) { return exchange->dialect; }
-void exchange_set_span(struct exchange *exchange, struct root_span *span) { exchange->span = span; }
-const struct root_span *exchange_span(const struct exchange *exchange) { return exchange->span; }
+const struct dialect *exchange_dialect(const struct exchange *exchange) { return exchange->asked.dialect; }
+void exchange_set_span(struct exchange *exchange, struct root_span *span) { exchange->asked.span = span; }
+const struct root_span *exchange_span(const struct exchange *exchange) { return exchange->asked.span; }
 
 void exchange_note(struct exchange *exchange, struct exchange_note *out)
 {
@@ -362,8 +366,8 @@ bool exchange_is_late(const struct exchange *exchange, uint64_t now_us)
 
 static void append_error(const struct exchange *exchange, const struct api_error *error, struct text *body)
 {
-    if (exchange->refuse)
-        exchange->refuse(error, body);
+    if (exchange->asked.refuse)
+        exchange->asked.refuse(error, body);
     else
         api_error_append(body, error);
     text_append(body, "\n", 1);
@@ -383,20 +387,20 @@ static void refuse_answer(struct exchange *exchange, struct text *body)
 void exchange_respond(struct exchange *exchange, int status, const char *content_type, struct text *body)
 {
     pthread_mutex_lock(&exchange->mutex);
-    if (exchange->answer == ANSWER_NONE) {
+    if (exchange->answer.kind == ANSWER_NONE) {
         uint64_t unsent = atomic_load_explicit(&exchange->totals->unsent_bytes, memory_order_relaxed);
         if (body->bytes > ALWAYS_SENT_BYTES && unsent + body->bytes > exchange->totals->max_unsent_bytes) {
             refuse_answer(exchange, body);
             status = 429;
             content_type = "application/json";
         }
-        exchange->answer = ANSWER_WHOLE;
-        exchange->status = body->failed ? 500 : status;
-        exchange->content_type = content_type;
-        exchange->out = *body;
-        exchange->ended = true;
+        exchange->answer.kind = ANSWER_WHOLE;
+        exchange->answer.status = body->failed ? 500 : status;
+        exchange->answer.content_type = content_type;
+        exchange->answer.out = *body;
+        exchange->answer.ended = true;
         *body = (struct text){0};
-        add_unsent(exchange, exchange->out.bytes, false);
+        add_unsent(exchange, exchange->answer.out.bytes, false);
         wake(exchange);
     }
     pthread_mutex_unlock(&exchange->mutex);
@@ -421,13 +425,13 @@ void exchange_refuse(struct exchange *exchange, const struct api_error *error)
 void exchange_respond_file(struct exchange *exchange, const char *content_type, int fd, uint64_t bytes)
 {
     pthread_mutex_lock(&exchange->mutex);
-    if (exchange->answer == ANSWER_NONE) {
-        exchange->answer = ANSWER_FILE;
-        exchange->status = 200;
-        exchange->content_type = content_type;
-        exchange->file = fd;
-        exchange->file_bytes = bytes;
-        exchange->ended = true;
+    if (exchange->answer.kind == ANSWER_NONE) {
+        exchange->answer.kind = ANSWER_FILE;
+        exchange->answer.status = 200;
+        exchange->answer.content_type = content_type;
+        exchange->answer.file = fd;
+        exchange->answer.file_bytes = bytes;
+        exchange->answer.ended = true;
         wake(exchange);
         fd = -1;
     }
@@ -439,13 +443,13 @@ void exchange_respond_file(struct exchange *exchange, const char *content_type, 
 void exchange_respond_static(struct exchange *exchange, int status, const char *content_type, const void *data, size_t bytes)
 {
     pthread_mutex_lock(&exchange->mutex);
-    if (exchange->answer == ANSWER_NONE) {
-        exchange->answer = ANSWER_STATIC;
-        exchange->status = status;
-        exchange->content_type = content_type;
-        exchange->fixed = data;
-        exchange->fixed_bytes = bytes;
-        exchange->ended = true;
+    if (exchange->answer.kind == ANSWER_NONE) {
+        exchange->answer.kind = ANSWER_STATIC;
+        exchange->answer.status = status;
+        exchange->answer.content_type = content_type;
+        exchange->answer.fixed = data;
+        exchange->answer.fixed_bytes = bytes;
+        exchange->answer.ended = true;
         wake(exchange);
     }
     pthread_mutex_unlock(&exchange->mutex);
@@ -454,11 +458,11 @@ void exchange_respond_static(struct exchange *exchange, int status, const char *
 void exchange_begin(struct exchange *exchange, const char *content_type)
 {
     pthread_mutex_lock(&exchange->mutex);
-    if (exchange->answer == ANSWER_NONE) {
-        exchange->answer = ANSWER_STREAM;
-        exchange->status = 200;
-        exchange->content_type = content_type;
-        (void)text_reserve(&exchange->out, KEEP_OUT_BYTES); // a token, or a few that wait, then allocates nothing
+    if (exchange->answer.kind == ANSWER_NONE) {
+        exchange->answer.kind = ANSWER_STREAM;
+        exchange->answer.status = 200;
+        exchange->answer.content_type = content_type;
+        (void)text_reserve(&exchange->answer.out, KEEP_OUT_BYTES); // a token, or a few that wait, then allocates nothing
         wake(exchange);
     }
     pthread_mutex_unlock(&exchange->mutex);
@@ -467,16 +471,16 @@ void exchange_begin(struct exchange *exchange, const char *content_type)
 void exchange_write(struct exchange *exchange, const char *data, size_t bytes)
 {
     pthread_mutex_lock(&exchange->mutex);
-    assert_always(exchange->answer == ANSWER_STREAM);
-    if (!exchange->ended && exchange->connection && !exchange_is_gone(exchange)) {
-        size_t before = exchange->out.bytes - exchange->out_taken;
-        if (exchange->out_taken > 0 && exchange->out_taken >= exchange->out.bytes / 2) {
-            text_consume(&exchange->out, exchange->out_taken);
-            exchange->out_taken = 0;
+    assert_always(exchange->answer.kind == ANSWER_STREAM);
+    if (!exchange->answer.ended && exchange->connection && !exchange_is_gone(exchange)) {
+        size_t before = exchange->answer.out.bytes - exchange->answer.out_taken;
+        if (exchange->answer.out_taken > 0 && exchange->answer.out_taken >= exchange->answer.out.bytes / 2) {
+            text_consume(&exchange->answer.out, exchange->answer.out_taken);
+            exchange->answer.out_taken = 0;
         }
-        text_append(&exchange->out, data, bytes);
-        if (exchange->out.failed)
-            exchange->ended = exchange->broken = true;
+        text_append(&exchange->answer.out, data, bytes);
+        if (exchange->answer.out.failed)
+            exchange->answer.ended = exchange->answer.broken = true;
         else
             add_unsent(exchange, bytes, before > 0);
         wake(exchange);
@@ -489,7 +493,7 @@ size_t exchange_backlog(struct exchange *exchange)
     size_t bytes;
 
     pthread_mutex_lock(&exchange->mutex);
-    bytes = exchange->out.bytes - exchange->out_taken;
+    bytes = exchange->answer.out.bytes - exchange->answer.out_taken;
     pthread_mutex_unlock(&exchange->mutex);
     return bytes;
 }
@@ -505,9 +509,9 @@ bool exchange_is_behind(struct exchange *exchange)
 void exchange_end(struct exchange *exchange, bool broken)
 {
     pthread_mutex_lock(&exchange->mutex);
-    if (!exchange->ended) {
-        exchange->ended = true;
-        exchange->broken = broken;
+    if (!exchange->answer.ended) {
+        exchange->answer.ended = true;
+        exchange->answer.broken = broken;
         wake(exchange);
     }
     pthread_mutex_unlock(&exchange->mutex);
@@ -519,7 +523,7 @@ bool exchange_mark_gone(struct exchange *exchange)
 
     pthread_mutex_lock(&exchange->mutex);
     first = !atomic_exchange_explicit(&exchange->gone, true, memory_order_acq_rel);
-    open = !exchange->ended;
+    open = !exchange->answer.ended;
     exchange->note.left_early |= first && open;
     wake(exchange);
     pthread_mutex_unlock(&exchange->mutex);
@@ -531,7 +535,7 @@ int exchange_detach(struct exchange *exchange)
     int status;
 
     pthread_mutex_lock(&exchange->mutex);
-    status = exchange->status;
+    status = exchange->answer.status;
     exchange->connection = NULL;
     exchange->suspended = false;
     pthread_mutex_unlock(&exchange->mutex);
@@ -548,20 +552,20 @@ static ssize_t read_stream(void *arg, uint64_t position, char *buffer, size_t ma
     pthread_mutex_lock(&exchange->mutex);
     if (exchange_is_gone(exchange)) {
         result = MHD_CONTENT_READER_END_WITH_ERROR;
-    } else if (exchange->out_taken < exchange->out.bytes) {
-        result = (ssize_t)MIN(max, exchange->out.bytes - exchange->out_taken);
-        memcpy(buffer, exchange->out.data + exchange->out_taken, (size_t)result);
-        exchange->out_taken += (size_t)result;
+    } else if (exchange->answer.out_taken < exchange->answer.out.bytes) {
+        result = (ssize_t)MIN(max, exchange->answer.out.bytes - exchange->answer.out_taken);
+        memcpy(buffer, exchange->answer.out.data + exchange->answer.out_taken, (size_t)result);
+        exchange->answer.out_taken += (size_t)result;
         atomic_fetch_sub_explicit(&exchange->totals->unsent_bytes, (uint64_t)result, memory_order_relaxed);
-        if (exchange->out_taken == exchange->out.bytes) {
+        if (exchange->answer.out_taken == exchange->answer.out.bytes) {
             atomic_store_explicit(&exchange->read_deadline_us, 0, memory_order_relaxed);
-            exchange->out_taken = 0;
-            exchange->out.bytes = 0;
-            if (exchange->out.capacity > KEEP_OUT_BYTES)
-                text_free(&exchange->out);
+            exchange->answer.out_taken = 0;
+            exchange->answer.out.bytes = 0;
+            if (exchange->answer.out.capacity > KEEP_OUT_BYTES)
+                text_free(&exchange->answer.out);
         }
-    } else if (exchange->ended) {
-        result = exchange->broken ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
+    } else if (exchange->answer.ended) {
+        result = exchange->answer.broken ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
     } else {
         exchange->suspended = true;
         MHD_suspend_connection(exchange->connection);
@@ -582,24 +586,25 @@ static struct MHD_Response *make_response(struct exchange *exchange)
 {
     struct MHD_Response *response;
 
-    if (exchange->answer == ANSWER_STREAM) {
+    if (exchange->answer.kind == ANSWER_STREAM) {
         response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_stream, exchange, free_stream);
         if (response)
             exchange_hold(exchange);
         return response;
     }
-    if (exchange->answer == ANSWER_FILE) {
-        response = MHD_create_response_from_fd64(exchange->file_bytes, exchange->file);
+    if (exchange->answer.kind == ANSWER_FILE) {
+        response = MHD_create_response_from_fd64(exchange->answer.file_bytes, exchange->answer.file);
         if (response)
-            exchange->file = -1; // closed with the response
+            exchange->answer.file = -1; // closed with the response
         return response;
     }
-    if (exchange->answer == ANSWER_STATIC)
-        return MHD_create_response_from_buffer(exchange->fixed_bytes, (void *)(uintptr_t)exchange->fixed, MHD_RESPMEM_PERSISTENT);
-    if (exchange->out.failed || exchange->out.bytes == 0)
+    if (exchange->answer.kind == ANSWER_STATIC)
+        return MHD_create_response_from_buffer(exchange->answer.fixed_bytes, (void *)(uintptr_t)exchange->answer.fixed,
+                                               MHD_RESPMEM_PERSISTENT);
+    if (exchange->answer.out.failed || exchange->answer.out.bytes == 0)
         return MHD_create_response_from_buffer(0, (void *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
-    response =
-        MHD_create_response_from_buffer_with_free_callback_cls(exchange->out.bytes, exchange->out.data, free_whole, exchange);
+    response = MHD_create_response_from_buffer_with_free_callback_cls(exchange->answer.out.bytes, exchange->answer.out.data,
+                                                                      free_whole, exchange);
     if (response)
         exchange_hold(exchange);
     return response;
@@ -614,10 +619,10 @@ static enum MHD_Result queue_answer(struct exchange *exchange, bool close_after,
 
     if (!response)
         return MHD_NO;
-    if (exchange->content_type)
-        MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, exchange->content_type);
-    MHD_add_response_header(response, "X-Request-Id", exchange->request_id);
-    if (exchange->answer == ANSWER_STREAM) {
+    if (exchange->answer.content_type)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, exchange->answer.content_type);
+    MHD_add_response_header(response, "X-Request-Id", exchange->asked.request_id);
+    if (exchange->answer.kind == ANSWER_STREAM) {
         MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
         MHD_add_response_header(response, "X-Accel-Buffering", "no");
     }
@@ -625,11 +630,11 @@ static enum MHD_Result queue_answer(struct exchange *exchange, bool close_after,
         MHD_add_response_header(response, "Access-Control-Allow-Origin", cors_origin);
     if (close_after)
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
-    for (i = 0; i < exchange->header_count; i++)
-        MHD_add_response_header(response, exchange->headers[i].name, exchange->headers[i].value);
-    for (const struct http_header *fixed = exchange->fixed_headers; fixed && fixed->name; fixed++)
+    for (i = 0; i < exchange->answer.header_count; i++)
+        MHD_add_response_header(response, exchange->answer.headers[i].name, exchange->answer.headers[i].value);
+    for (const struct http_header *fixed = exchange->answer.fixed_headers; fixed && fixed->name; fixed++)
         MHD_add_response_header(response, fixed->name, fixed->value);
-    result = MHD_queue_response(exchange->connection, (unsigned)exchange->status, response);
+    result = MHD_queue_response(exchange->connection, (unsigned)exchange->answer.status, response);
     MHD_destroy_response(response);
     return result;
 }
@@ -640,7 +645,7 @@ enum MHD_Result exchange_advance(struct exchange *exchange, bool close_after, co
 
     pthread_mutex_lock(&exchange->mutex);
     gone = exchange_is_gone(exchange);
-    answered = exchange->answer != ANSWER_NONE;
+    answered = exchange->answer.kind != ANSWER_NONE;
     if (!gone && !answered) {
         exchange->suspended = true;
         MHD_suspend_connection(exchange->connection);

@@ -129,7 +129,7 @@ void exchange_go_on(struct exchange *exchange);
 
 enum { EXCHANGE_FINISHES_MAX = 8 };
 
-// What is known of a request when it is over, for the record of who asked for what.
+// A request that is over, for the record of who asked for what.
 struct exchange_note {
     char owner[64];  // of the key; "": none was needed, or it was not known
     char client[64]; // address

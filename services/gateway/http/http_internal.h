@@ -19,37 +19,27 @@ struct http_totals {
     uint64_t read_grace_us; // time before the rate counts
 };
 
-enum exchange_answer { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM, ANSWER_FILE, ANSWER_STATIC };
+enum exchange_answer_kind { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM, ANSWER_FILE, ANSWER_STATIC };
 
-struct exchange {
-    atomic_uint references;
-    // the request: written by the polling thread before handle is called
+// The request, written by the polling thread before handle is called.
+struct exchange_asked {
     char method[8];
     char *path;
     char *host;      // of the request's target, where it is a whole URL; NULL: it is a path
     bool bad_target; // it is neither
     char request_id[EXCHANGE_ID_BYTES];
     uint64_t start_us;
-    uint64_t watch_id;
     struct text body;
-    struct http_totals *totals; // the server's
-    uint64_t body_seen;         // bytes, kept or dropped
-    struct http_sink sink;      // take NULL: the body is kept
-    http_ended_fn *ended_local; // NULL: there is a connection
-    void *ended_arg;
-    struct root_span *span;        // owned; NULL: none
+    uint64_t body_seen;            // bytes, kept or dropped
+    struct http_sink sink;         // take NULL: the body is kept
     const struct dialect *dialect; // NULL: OpenAI's form
     http_error_fn *refuse;         // NULL: OpenAI's form
+    struct root_span *span;        // owned; NULL: none
     bool handled;                  // the body is complete and `handle` was called, unless the request was already answered
-    _Atomic(void *) user;
-    atomic_bool gone;                     // stored with release, loaded with acquire
-    _Atomic uint64_t read_deadline_us;    // the client must have read its unread bytes by then; 0: there are none; relaxed
-    _Atomic uint64_t crowded_deadline_us; // a stricter deadline, for when all clients together leave much unread; relaxed
+};
 
-    pthread_mutex_t mutex;             // guards the fields below
-    struct MHD_Connection *connection; // NULL once libmicrohttpd has completed the request
-    bool suspended;
-    enum exchange_answer answer;
+struct exchange_answer {
+    enum exchange_answer_kind kind;
     int status;
     const char *content_type;
     uint32_t header_count;
@@ -57,7 +47,6 @@ struct exchange {
         const char *name;
         char value[96];
     } headers[EXCHANGE_HEADERS_MAX];
-    struct exchange_note note;
     const struct http_header *fixed_headers; // up to one without a name; NULL: none
     const void *fixed;                       // with ANSWER_STATIC
     size_t fixed_bytes;
@@ -66,6 +55,25 @@ struct exchange {
     int file; // with ANSWER_FILE; -1: none
     uint64_t file_bytes;
     bool ended, broken;
+};
+
+struct exchange {
+    atomic_uint references;
+    struct http_totals *totals; // the server's
+    uint64_t watch_id;
+    http_ended_fn *ended_local; // NULL: there is a connection
+    void *ended_arg;
+    struct exchange_asked asked;
+    _Atomic(void *) user;
+    atomic_bool gone;                     // stored with release, loaded with acquire
+    _Atomic uint64_t read_deadline_us;    // the client must have read its unread bytes by then; 0: there are none; relaxed
+    _Atomic uint64_t crowded_deadline_us; // a stricter deadline, for when all clients together leave much unread; relaxed
+
+    pthread_mutex_t mutex;             // guards the fields below
+    struct MHD_Connection *connection; // NULL once libmicrohttpd has completed the request
+    bool suspended;
+    struct exchange_note note;
+    struct exchange_answer answer;
 };
 
 struct http_server {

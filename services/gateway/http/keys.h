@@ -63,7 +63,7 @@ enum {
     KEY_MODELS_BYTES = APIKEY_MODELS_BYTES,
 };
 
-// What an owner may do. 0: no limit.
+// The limits of an owner. 0: none.
 struct key_limits {
     uint64_t requests, tokens;     // in any 60 seconds; tokens: of prompts and answers
     uint32_t open;                 // requests at a time
@@ -83,7 +83,7 @@ struct key {
     struct key *next;
 };
 
-// What a request has taken of its owner's limits. Zero: nothing.
+// The amounts that a request has taken of its owner's limits. Zero: nothing.
 struct key_grant {
     struct key *key;
     uint64_t second; // in which the tokens were taken

@@ -45,7 +45,7 @@ void root_span_open(struct otlp *otlp, double ratio, struct exchange *exchange, 
     exchange_set_span(exchange, span);
 }
 
-// What the request had of the model.
+// Adds what the request had of the model.
 static void add_model(struct otlp_span *out, const char *operation, const struct exchange_note *note, const char *model)
 {
     if (!operation)

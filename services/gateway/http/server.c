@@ -111,10 +111,10 @@ static void set_request_id(struct exchange *exchange)
     for (i = 0; i < length; i++)
         if (given[i] <= ' ' || given[i] >= 0x7F || given[i] == '"' || given[i] == '\\')
             break;
-    if (length > 0 && length < sizeof exchange->request_id && i == length)
-        memcpy(exchange->request_id, given, length + 1);
+    if (length > 0 && length < sizeof exchange->asked.request_id && i == length)
+        memcpy(exchange->asked.request_id, given, length + 1);
     else
-        make_request_id(exchange->request_id, sizeof exchange->request_id);
+        make_request_id(exchange->asked.request_id, sizeof exchange->asked.request_id);
 }
 
 // --- headers that are lists
@@ -163,7 +163,7 @@ static uint64_t body_limit(const struct http_server *server, const struct exchan
     return sink ? sink->max_bytes : server->config.max_body_bytes;
 }
 
-// What is read of a body, the part that is dropped included.
+// Returns how much of a body is read, the part that is dropped included.
 static uint64_t drain_limit(const struct http_server *server, const struct exchange *exchange)
 {
     const struct http_sink *sink = exchange_sink(exchange);
@@ -216,21 +216,21 @@ static enum MHD_Result begin(struct http_server *server, struct exchange *exchan
             "malformed headers: each is a line that ends with CRLF, its name is a token; there is one Host, and for a body one "
             "Content-Length, or Transfer-Encoding: chunked");
         exchange_refuse(exchange, &error);
-        exchange->handled = true;
+        exchange->asked.handled = true;
         return exchange_advance(exchange, true, server->config.cors_origin);
     }
-    if (exchange->bad_target) {
+    if (exchange->asked.bad_target) {
         api_fail(&error, 400, "bad_framing", NULL,
                  "the request's target is a URL without a host, or with a user's name or a port that is none");
         exchange_refuse(exchange, &error);
-        exchange->handled = true;
+        exchange->asked.handled = true;
         return exchange_advance(exchange, true, server->config.cors_origin);
     }
     if (is_crowded(server, connection)) {
         api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many connections from this address");
         error.retry_after_s = 1;
         exchange_refuse(exchange, &error);
-        exchange->handled = true;
+        exchange->asked.handled = true;
         return exchange_advance(exchange, true, server->config.cors_origin);
     }
     server->config.check(server->config.arg, exchange);
@@ -240,7 +240,7 @@ static enum MHD_Result begin(struct http_server *server, struct exchange *exchan
     if (length > body_limit(server, exchange) && !exchange_is_answered(exchange))
         refuse_body(server, exchange);
     if (exchange_is_answered(exchange) && length > 0 && (expect || length > drain_limit(server, exchange))) {
-        exchange->handled = true;
+        exchange->asked.handled = true;
         return exchange_advance(exchange, true, server->config.cors_origin);
     }
     return MHD_YES;
@@ -251,7 +251,7 @@ static enum MHD_Result begin(struct http_server *server, struct exchange *exchan
 static enum MHD_Result pour_body(struct http_server *server, struct exchange *exchange, const char *data, size_t *bytes)
 {
     uint64_t rate = server->config.min_read_rate, body_us = (uint64_t)(server->config.body_timeout_s * 1e6);
-    uint64_t from_us = rate ? exchange->start_us + exchange->body_seen * 1000000ull / rate : clock_now_us();
+    uint64_t from_us = rate ? exchange->asked.start_us + exchange->asked.body_seen * 1000000ull / rate : clock_now_us();
     size_t left;
 
     if (!watch_deadline(server->watch, exchange->watch_id, from_us + body_us, true))
@@ -259,23 +259,23 @@ static enum MHD_Result pour_body(struct http_server *server, struct exchange *ex
     watch_guard(server->watch, exchange->watch_id, exchange);
     if (atomic_load_explicit(&server->stopping, memory_order_relaxed) || !exchange_pour(exchange, data, *bytes, &left))
         return MHD_NO;
-    exchange->body_seen -= left; // offered again
+    exchange->asked.body_seen -= left; // offered again
     *bytes = left;
     return MHD_YES;
 }
 
 static enum MHD_Result take_body(struct http_server *server, struct exchange *exchange, const char *data, size_t *bytes)
 {
-    exchange->body_seen += *bytes;
-    if (exchange->body_seen > drain_limit(server, exchange))
+    exchange->asked.body_seen += *bytes;
+    if (exchange->asked.body_seen > drain_limit(server, exchange))
         return MHD_NO;
-    if (exchange->body_seen > body_limit(server, exchange) && !exchange_is_answered(exchange))
+    if (exchange->asked.body_seen > body_limit(server, exchange) && !exchange_is_answered(exchange))
         refuse_body(server, exchange);
     if (exchange_sink(exchange) && !exchange_is_answered(exchange))
         return pour_body(server, exchange, data, bytes);
     if (!exchange_is_answered(exchange) && has_room(server, exchange, *bytes)) {
-        text_append(&exchange->body, data, *bytes);
-        if (exchange->body.failed)
+        text_append(&exchange->asked.body, data, *bytes);
+        if (exchange->asked.body.failed)
             return MHD_NO;
         atomic_fetch_add_explicit(&server->totals.body_bytes, *bytes, memory_order_relaxed);
     }
@@ -307,8 +307,8 @@ static enum MHD_Result http_on_access(void *arg, struct MHD_Connection *connecti
     if (*data_bytes > 0)
         return take_body(server, exchange, data, data_bytes);
     const bool trailers = http_framing_has_trailers(connection);
-    if (!exchange->handled) {
-        exchange->handled = true;
+    if (!exchange->asked.handled) {
+        exchange->asked.handled = true;
         if (!watch_deadline(server->watch, exchange->watch_id, 0, false))
             return MHD_NO;
         if (trailers && !exchange_is_answered(exchange)) {

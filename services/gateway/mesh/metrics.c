@@ -247,7 +247,7 @@ static void counter(struct text *out, struct families *families, const char *nam
     text_format(out, "%s %llu\n", name, (unsigned long long)value);
 }
 
-// Of this gateway; the scheduler's text has those of the other services.
+// Renders this gateway's metrics; the scheduler's text has those of the other services.
 static void render_traces(struct text *out, struct families *families, const struct metrics_gauges *gauges)
 {
     counter(out, families, "fastdecode_gateway_trace_spans_exported_total", "Spans that the collector has taken.",
@@ -256,7 +256,7 @@ static void render_traces(struct text *out, struct families *families, const str
             gauges->spans_dropped);
 }
 
-// Of this gateway; the scheduler's text has those of the other services.
+// Renders this gateway's metrics; the scheduler's text has those of the other services.
 static void render_certificates(struct text *out, struct families *families, const struct metrics_gauges *gauges)
 {
     static const char name[] = "fastdecode_gateway_certificate_expiry_timestamp_seconds";

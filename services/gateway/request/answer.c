@@ -16,11 +16,11 @@ struct dialect_usage request_usage(const struct request *request)
         usage.prompt_tokens += request->prompts[i].count;
     usage.has_reasoning = request->reading.notation.reasoning || answer_has_channels(request->reading.notation.family);
     for (i = 0; i < request->choice_count; i++) {
-        usage.completion_tokens += request->choices[i].generated_count;
-        usage.reasoning_tokens += request->choices[i].reasoning_tokens;
+        usage.completion_tokens += request->choices[i].log.generated_count;
+        usage.reasoning_tokens += request->choices[i].log.reasoning_tokens;
     }
     for (i = 0; i < request->choice_count; i++) // a prompt counts once, however many choices it has
-        usage.cached_tokens += request->choices[i].number == 0 ? request->choices[i].cached_tokens : 0;
+        usage.cached_tokens += request->choices[i].number == 0 ? request->choices[i].log.cached_tokens : 0;
     return usage;
 }
 
@@ -92,9 +92,9 @@ static void append_prompt(struct choice *choice, bool whole, struct text *out)
 {
     const struct request_shown *shown = &choice->request->shown;
 
-    if (shown->token_ids && !choice->prompt_ids_shown)
+    if (shown->token_ids && !choice->text.prompt_ids_shown)
         append_ids(out, "prompt_token_ids", choice->prompt->ids, choice->prompt->count);
-    choice->prompt_ids_shown = true;
+    choice->text.prompt_ids_shown = true;
     if (whole && shown->prompt_logprobs)
         append_prompt_logprobs(choice, out);
 }
@@ -106,8 +106,9 @@ static void append_choice_extra(struct choice *choice, bool whole, struct text *
         append_prompt(choice, whole, out);
     if (!choice->request->shown.token_ids)
         return;
-    append_ids(out, "token_ids", choice->generated + choice->ids_shown, choice->generated_count - choice->ids_shown);
-    choice->ids_shown = choice->generated_count;
+    append_ids(out, "token_ids", choice->log.generated + choice->text.ids_shown,
+               choice->log.generated_count - choice->text.ids_shown);
+    choice->text.ids_shown = choice->log.generated_count;
 }
 
 // Those beside the list of choices. Chats have one prompt, and its fields there.
@@ -127,7 +128,7 @@ static void choose_best(const struct choice *first, const struct request_shown *
         if (shown->best_of > shown->n) {
             best = shown->best_of;
             for (uint32_t j = 0; j < shown->best_of; j++)
-                if (!taken[j] && (best == shown->best_of || first[j].logprob_sum > first[best].logprob_sum))
+                if (!taken[j] && (best == shown->best_of || first[j].log.logprob_sum > first[best].log.logprob_sum))
                     best = j;
         }
         taken[best] = true;
@@ -143,26 +144,26 @@ static struct dialect_news news_of(const struct choice *from, bool whole)
     struct requests *owner = request->owner;
     struct dialect_news news = {.index = choice->index,
                                 .prompt_tokens = choice->prompt->count,
-                                .text = &choice->visible,
+                                .text = &choice->text.visible,
                                 .answer = choice_answer_shown(choice),
-                                .tokens = &choice->logprobs,
+                                .tokens = &choice->text.scores,
                                 .scored = request->shown.logprobs,
-                                .is_first = !choice->role_sent,
-                                .has_ids = request->shown.token_ids && choice->ids_shown < choice->generated_count,
-                                .finish_reason = choice->finish_reason,
-                                .stop_reason = choice->stop_reason,
-                                .stop_reason_bytes = choice->stop_reason_bytes,
-                                .is_stop_token = choice->stop_token >= 0,
-                                .stop_token = (uint32_t)choice->stop_token,
+                                .is_first = !choice->text.role_sent,
+                                .has_ids = request->shown.token_ids && choice->text.ids_shown < choice->log.generated_count,
+                                .finish_reason = choice->end.finish_reason,
+                                .stop_reason = choice->end.stop_reason,
+                                .stop_reason_bytes = choice->end.stop_reason_bytes,
+                                .is_stop_token = choice->end.stop_token >= 0,
+                                .stop_token = (uint32_t)choice->end.stop_token,
                                 .extra = &owner->extra,
                                 .head_extra = &owner->head_extra};
 
     text_clear(&owner->extra);
     text_clear(&owner->head_extra);
-    if (!whole && !choice->role_sent)
+    if (!whole && !choice->text.role_sent)
         append_head_extra(choice, false, &owner->head_extra);
     append_choice_extra(choice, whole, &owner->extra);
-    choice->role_sent = true;
+    choice->text.role_sent = true;
     return news;
 }
 
@@ -184,13 +185,13 @@ static struct dialect_end end_of(const struct request *request)
     const struct choice *choice = &request->choices[0];
     struct dialect_usage usage = request_usage(request);
     const uint64_t now_us = clock_now_us(), first_us = request->times.first_token_us ? request->times.first_token_us : now_us;
-    const bool stopped = choice->stop.matched >= 0;
+    const bool stopped = choice->text.stop.matched >= 0;
 
     if (request->run->only_warms)
         usage.completion_tokens = 0;
-    return (struct dialect_end){.finish_reason = request->run->only_warms ? "length" : choice->finish_reason,
-                                .stop_string = stopped ? choice->stop_reason : NULL,
-                                .stop_bytes = choice->stop_reason_bytes,
+    return (struct dialect_end){.finish_reason = request->run->only_warms ? "length" : choice->end.finish_reason,
+                                .stop_string = stopped ? choice->end.stop_reason : NULL,
+                                .stop_bytes = choice->end.stop_reason_bytes,
                                 .usage = usage,
                                 .total_us = now_us - request->times.start_us,
                                 .prompt_us = first_us - request->times.start_us};

@@ -199,7 +199,7 @@ static void take(void *arg, const struct answer_event *event)
 
     switch (event->kind) {
     case ANSWER_CONTENT:
-        if (choice->stop.matched < 0 && !choice->answer->drops_content) {
+        if (choice->text.stop.matched < 0 && !choice->answer->drops_content) {
             choice->answer->content_bytes += event->count;
             take_content(choice, event->bytes, event->count);
         }
@@ -307,33 +307,33 @@ static void take_content(struct choice *choice, const char *text, size_t bytes)
 {
     const struct request *request = choice->request;
 
-    if (choice->generated_count <= request->draw.sampling.min_tokens)
-        text_append(&choice->visible, text, bytes); // stop strings begin behind it
-    else if (stop_match_push(&choice->stop, text, bytes, &choice->visible) && request->shown.include_stop)
-        text_append(&choice->visible, request->draw.stops[choice->stop.matched].data,
-                    request->draw.stops[choice->stop.matched].bytes);
+    if (choice->log.generated_count <= request->draw.sampling.min_tokens)
+        text_append(&choice->text.visible, text, bytes); // stop strings begin behind it
+    else if (stop_match_push(&choice->text.stop, text, bytes, &choice->text.visible) && request->shown.include_stop)
+        text_append(&choice->text.visible, request->draw.stops[choice->text.stop.matched].data,
+                    request->draw.stops[choice->text.stop.matched].bytes);
 }
 
 bool choice_open(struct choice *choice, const struct language *language)
 {
     const struct request *request = choice->request;
 
-    stop_match_init(&choice->stop, request->draw.stops, request->draw.stop_count);
-    choice->text_stream = language_stream_open(language);
-    choice->generated = malloc((request->draw.max_tokens + 1u) * sizeof *choice->generated);
-    choice->echoed = !request->shown.echo;
-    choice->stop_token = -1;
-    return choice->text_stream && choice->generated && choice_answer_open(choice);
+    stop_match_init(&choice->text.stop, request->draw.stops, request->draw.stop_count);
+    choice->text.stream = language_stream_open(language);
+    choice->log.generated = malloc((request->draw.max_tokens + 1u) * sizeof *choice->log.generated);
+    choice->text.echoed = !request->shown.echo;
+    choice->end.stop_token = -1;
+    return choice->text.stream && choice->log.generated && choice_answer_open(choice);
 }
 
 void choice_close(struct choice *choice)
 {
-    language_stream_close(choice->text_stream);
-    stop_match_fini(&choice->stop);
-    text_free(&choice->visible);
-    shown_tokens_free(&choice->logprobs);
+    language_stream_close(choice->text.stream);
+    stop_match_fini(&choice->text.stop);
+    text_free(&choice->text.visible);
+    shown_tokens_free(&choice->text.scores);
     choice_answer_close(choice);
-    free(choice->generated);
+    free(choice->log.generated);
     free(choice->pooled);
 }
 
@@ -366,8 +366,8 @@ static void show_token(struct choice *choice, const struct language *language, u
     char name[NAME_BYTES];
 
     data = name_token(choice, id, data, &bytes, name);
-    shown_tokens_add(&choice->logprobs, data, bytes, logprob, choice->text_chars);
-    choice->text_chars += chars;
+    shown_tokens_add(&choice->text.scores, data, bytes, logprob, choice->text.chars);
+    choice->text.chars += chars;
 }
 
 static void show_top(struct choice *choice, const struct language *language, uint32_t id, float logprob)
@@ -377,7 +377,7 @@ static void show_top(struct choice *choice, const struct language *language, uin
     char name[NAME_BYTES];
 
     data = name_token(choice, id, data, &bytes, name);
-    shown_tokens_add_top(&choice->logprobs, data, bytes, logprob);
+    shown_tokens_add_top(&choice->text.scores, data, bytes, logprob);
 }
 
 // A completion's alternatives include the token itself, however unlikely it is.
@@ -433,10 +433,10 @@ static void echo_prompt(struct choice *choice, const struct language *language)
     const struct request_prompt *prompt = choice->prompt;
     uint32_t i, j;
 
-    if (choice->echoed)
+    if (choice->text.echoed)
         return;
-    choice->echoed = true;
-    text_append(&choice->visible, prompt->echo.data, prompt->echo.bytes);
+    choice->text.echoed = true;
+    text_append(&choice->text.visible, prompt->echo.data, prompt->echo.bytes);
     if (!prompt->scores || !choice->request->shown.logprobs)
         return;
     for (i = 0; i < prompt->count; i++) {
@@ -456,9 +456,9 @@ static void echo_prompt(struct choice *choice, const struct language *language)
 // become content.
 static void decide_parts(struct choice *choice, bool has_come, bool may_come)
 {
-    for (uint32_t i = choice->logprobs.count;
-         i-- > 0 && choice->logprobs.tokens[i].part == TOKEN_UNDECIDED && (has_come || !may_come);)
-        choice->logprobs.tokens[i].part = has_come ? TOKEN_CONTENT : TOKEN_OTHER;
+    for (uint32_t i = choice->text.scores.count;
+         i-- > 0 && choice->text.scores.tokens[i].part == TOKEN_UNDECIDED && (has_come || !may_come);)
+        choice->text.scores.tokens[i].part = has_come ? TOKEN_CONTENT : TOKEN_OTHER;
 }
 
 // Takes a token's text, or its name if it is a control token. False: no memory.
@@ -479,7 +479,7 @@ static bool take_text(struct choice *choice, const struct text *piece, uint32_t 
         const char *name = language_token(language, token, &bytes);
         ok = choice_answer_push_unit(choice, name, bytes);
     }
-    choice->reasoning_tokens += was_reasoning || choice_answer_is_reasoning(choice);
+    choice->log.reasoning_tokens += was_reasoning || choice_answer_is_reasoning(choice);
     decide_parts(choice, choice_answer_content_bytes(choice) > content_bytes,
                  !was_reasoning && choice_answer_may_be_content(choice));
     return ok;
@@ -498,8 +498,8 @@ static bool is_stop_token(const struct choice *choice, const struct language *la
 
 bool choice_is_over(const struct choice *choice, const struct language *language)
 {
-    return choice->stop_token >= 0 || (choice->generated_count && !choice->request->draw.ignore_eos &&
-                                       language_is_end(language, choice->generated[choice->generated_count - 1]));
+    return choice->end.stop_token >= 0 || (choice->log.generated_count && !choice->request->draw.ignore_eos &&
+                                           language_is_end(language, choice->log.generated[choice->log.generated_count - 1]));
 }
 
 static bool take_token(struct choice *choice, const Fastdecode__Token *token, bool is_end, const struct language *language)
@@ -509,15 +509,15 @@ static bool take_token(struct choice *choice, const Fastdecode__Token *token, bo
 
     if (token->token >= language_vocab(language))
         return false;
-    choice->generated[choice->generated_count++] = token->token;
-    choice->logprob_sum += (double)token->logprob;
+    choice->log.generated[choice->log.generated_count++] = token->token;
+    choice->log.logprob_sum += (double)token->logprob;
     if (is_end)
         return true; // the end token is counted and not shown
     text_clear(piece);
     if (is_stop_token(choice, language, token->token))
-        choice->stop_token = token->token; // it is counted, and its text is not shown
+        choice->end.stop_token = token->token; // it is counted, and its text is not shown
     else
-        language_stream_push(choice->text_stream, token->token, piece);
+        language_stream_push(choice->text.stream, token->token, piece);
     if (choice->request->shown.logprobs) {
         bool among = false;
         show_token(choice, language, token->token, &token->logprob,
@@ -530,10 +530,10 @@ static bool take_token(struct choice *choice, const Fastdecode__Token *token, bo
     }
     if (!take_text(choice, piece, token->token, language))
         return false;
-    return !piece->failed && !choice->visible.failed && !choice->stop.held.failed && !choice->logprobs.failed;
+    return !piece->failed && !choice->text.visible.failed && !choice->text.stop.held.failed && !choice->text.scores.failed;
 }
 
-bool choice_is_cut(const struct choice *choice) { return choice->stop.matched >= 0 || choice_answer_is_done(choice); }
+bool choice_is_cut(const struct choice *choice) { return choice->text.stop.matched >= 0 || choice_answer_is_done(choice); }
 
 bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, const struct language *language)
 {
@@ -545,16 +545,16 @@ bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, 
         return false;
     if (event->n_tokens > 0 || event->finish != FASTDECODE__FINISH__FINISH_UNSPECIFIED)
         echo_prompt(choice, language);
-    choice->cached_tokens = MAX(choice->cached_tokens, event->cached_tokens);
-    if (event->n_tokens > 0 && event->index > choice->generated_count)
+    choice->log.cached_tokens = MAX(choice->log.cached_tokens, event->cached_tokens);
+    if (event->n_tokens > 0 && event->index > choice->log.generated_count)
         return false;
-    for (i = 0; i < event->n_tokens && !choice_is_cut(choice) && choice->stop_token < 0; i++) {
+    for (i = 0; i < event->n_tokens && !choice_is_cut(choice) && choice->end.stop_token < 0; i++) {
         bool is_end = event->finish == FASTDECODE__FINISH__FINISH_EOS && i + 1 == event->n_tokens &&
                       language_is_special(language, event->tokens[i]->token);
 
-        if (event->index + i < choice->generated_count)
+        if (event->index + i < choice->log.generated_count)
             continue; // known already
-        if (choice->generated_count >= choice->request->draw.max_tokens)
+        if (choice->log.generated_count >= choice->request->draw.max_tokens)
             return false;
         if (!take_token(choice, event->tokens[i], is_end, language))
             return false;
@@ -567,8 +567,8 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
     struct text tail = {0};
 
     echo_prompt(choice, choice->request->owner->config.language); // if no token ever came
-    if (choice->stop.matched < 0) {
-        language_stream_finish(choice->text_stream, &tail);
+    if (choice->text.stop.matched < 0) {
+        language_stream_finish(choice->text.stream, &tail);
         if (choice->answer) {
             const uint64_t content_bytes = choice_answer_content_bytes(choice);
             (void)choice_answer_push(choice, tail.data, tail.bytes);
@@ -577,30 +577,31 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
         } else {
             take_content(choice, tail.data, tail.bytes);
         }
-        if (choice->stop.matched < 0)
-            stop_match_finish(&choice->stop, &choice->visible);
+        if (choice->text.stop.matched < 0)
+            stop_match_finish(&choice->text.stop, &choice->text.visible);
         text_free(&tail);
     }
     if (choice->answer)
         choice_answer_end_calls(choice);
-    if (choice->stop_token >= 0)
+    if (choice->end.stop_token >= 0)
         finish_reason = "stop", stop_reason = NULL;
     if (choice_answer_has_calls(choice) && strcmp(finish_reason, "stop") == 0)
         finish_reason = "tool_calls";
-    if (choice->stop.matched >= 0) {
-        const struct stop_string *string = &choice->request->draw.stops[choice->stop.matched];
+    if (choice->text.stop.matched >= 0) {
+        const struct stop_string *string = &choice->request->draw.stops[choice->text.stop.matched];
         finish_reason = "stop";
         stop_reason = string->data;
         stop_reason_bytes = string->bytes;
     }
-    choice->finish_reason = finish_reason;
-    choice->stop_reason = stop_reason;
-    choice->stop_reason_bytes = stop_reason_bytes;
+    choice->end.finish_reason = finish_reason;
+    choice->end.stop_reason = stop_reason;
+    choice->end.stop_reason_bytes = stop_reason_bytes;
     choice->state = CHOICE_DONE;
 }
 
 bool choice_has_news(const struct choice *choice)
 {
-    return choice->visible.bytes > 0 || choice->logprobs.count > 0 || choice->finish_reason || choice_answer_has_news(choice) ||
-           (choice->request->shown.token_ids && choice->ids_shown < choice->generated_count);
+    return choice->text.visible.bytes > 0 || choice->text.scores.count > 0 || choice->end.finish_reason ||
+           choice_answer_has_news(choice) ||
+           (choice->request->shown.token_ids && choice->text.ids_shown < choice->log.generated_count);
 }

@@ -148,7 +148,7 @@ static bool encode_document(const struct language *language, const struct api_re
     return true;
 }
 
-// What the answer takes is bounded as that of a completion is: about 100 bytes a token.
+// The size of the answer is bounded as that of a completion is: about 100 bytes a token.
 static bool check_answer(const struct api_request *api, const struct request *request, uint32_t limit, struct api_error *error)
 {
     const uint64_t values = (uint64_t)request->prompt_count * request->pool.dimensions;
@@ -197,10 +197,9 @@ bool request_prepare_pool(struct api_request *api, const struct language *langua
     return true;
 }
 
-// What a prompt was pooled to: taken from the mesh, and rendered for the client.
+// --- vectors and ranks ----------------------------------------------------------------------------------------------
 //     mesh: [hidden] f32 ─▶ scaled to length 1, if the model's vectors are ─▶ cut to `dimensions`, and scaled again ─▶ numbers or base64
 //     mesh: 1 or 2 outputs of the head ─▶ sigmoid, or the softmax's "yes" ─▶ relevance_score, best first
-
 static uint32_t value_count(const struct request *request)
 {
     return request->kind == API_RERANK ? request->pool.pooling->model.outputs : request->pool.pooling->hidden;
@@ -275,8 +274,8 @@ static bool render(struct choice *choice)
         normalize(choice->pooled, request->pool.pooling->hidden);
     if (request->pool.is_cut)
         normalize(choice->pooled, request->pool.dimensions);
-    (request->pool.base64 ? append_base64 : append_values)(&choice->visible, choice->pooled, request->pool.dimensions);
-    return !choice->visible.failed;
+    (request->pool.base64 ? append_base64 : append_values)(&choice->text.visible, choice->pooled, request->pool.dimensions);
+    return !choice->text.visible.failed;
 }
 
 static void answer_embeddings(const struct request *request, const struct dialect_end *end, struct text *out)
@@ -285,7 +284,7 @@ static void answer_embeddings(const struct request *request, const struct dialec
 
     assert_always(request->choice_count <= ARRAY_COUNT(vectors));
     for (uint32_t i = 0; i < request->choice_count; i++)
-        vectors[i] = (struct dialect_vector){request->choices[i].visible.data, request->choices[i].visible.bytes};
+        vectors[i] = (struct dialect_vector){request->choices[i].text.visible.data, request->choices[i].text.visible.bytes};
     request->run->dialect->vectors(request->run, end, vectors, request->choice_count, out);
 }
 

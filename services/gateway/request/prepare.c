@@ -184,7 +184,7 @@ static bool set_breakers(const struct api_request *api, const struct language *l
     return true;
 }
 
-// What the answer must look like, as a grammar for the s-part.
+// Makes the form of the answer a grammar for the s-part.
 static bool set_grammar(const struct api_request *api, const struct language *language, struct request *request,
                         struct api_error *error)
 {

@@ -78,8 +78,8 @@ static void request_drop(struct request *request)
     uint32_t i;
 
     for (i = 0; i < request->choice_count; i++)
-        if (request->choices[i].call)
-            mesh_cancel(request->choices[i].call);
+        if (request->choices[i].call.open)
+            mesh_cancel(request->choices[i].call.open);
     if (requests->refill == request)
         requests->refill = NULL;
     if (request->previous)
@@ -103,7 +103,7 @@ static void complete(struct request *request)
 
     request_settle(request);
     for (uint32_t i = 0; i < request->choice_count && exchange_span(request->client.exchange); i++)
-        exchange_note_finish(request->client.exchange, request->choices[i].finish_reason);
+        exchange_note_finish(request->client.exchange, request->choices[i].end.finish_reason);
     if (request->shown.stream)
         end_stream(request);
     else
@@ -157,9 +157,9 @@ static void request_finish_choice(struct choice *choice, const char *reason, con
         return;
     }
     choice_finish(choice, reason, stop_reason, stop_reason ? strlen(stop_reason) : 0);
-    if (choice->call)
-        mesh_cancel(choice->call);
-    choice->call = NULL;
+    if (choice->call.open)
+        mesh_cancel(choice->call.open);
+    choice->call.open = NULL;
     request->done_count++;
     if (request->shown.stream) {
         request_show(choice, &chunk);
@@ -216,38 +216,38 @@ static void measure(struct choice *choice, uint32_t new_tokens)
         atomic_fetch_sub_explicit(&requests->waiting[request_is_batch(request)], 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&requests->running[request_is_batch(request)], 1, memory_order_relaxed);
     }
-    for (uint32_t i = 0; choice->last_token_us && i < new_tokens; i++)
-        request_observe(request, METRICS_BETWEEN_TOKENS, (double)(now_us - choice->last_token_us) / new_tokens / 1e6);
-    choice->last_token_us = now_us;
+    for (uint32_t i = 0; choice->log.last_token_us && i < new_tokens; i++)
+        request_observe(request, METRICS_BETWEEN_TOKENS, (double)(now_us - choice->log.last_token_us) / new_tokens / 1e6);
+    choice->log.last_token_us = now_us;
 }
 
 // Back to waiting.
 static void request_postpone(struct choice *choice)
 {
-    uint64_t now_us = clock_now_us(), pause_us = (uint64_t)RETRY_FIRST_US << MIN(choice->failures, 6u);
+    uint64_t now_us = clock_now_us(), pause_us = (uint64_t)RETRY_FIRST_US << MIN(choice->call.failures, 6u);
 
-    if (choice->call)
-        mesh_cancel(choice->call);
-    choice->call = NULL;
+    if (choice->call.open)
+        mesh_cancel(choice->call.open);
+    choice->call.open = NULL;
     choice->state = CHOICE_WAITING;
-    choice->failures++;
-    if (choice->waiting_since_us == 0)
-        choice->waiting_since_us = now_us;
-    choice->retry_us = now_us + MIN(pause_us, (uint64_t)RETRY_MOST_US);
+    choice->call.failures++;
+    if (choice->call.waiting_since_us == 0)
+        choice->call.waiting_since_us = now_us;
+    choice->call.retry_us = now_us + MIN(pause_us, (uint64_t)RETRY_MOST_US);
 }
 
 static void take_event(struct choice *choice, const Fastdecode__GenerateEvent *event)
 {
     struct request *request = choice->request;
     struct api_error error;
-    uint32_t before = choice->generated_count;
+    uint32_t before = choice->log.generated_count;
     const char *text = event->error && event->error[0] ? event->error : "the mesh could not complete the request";
 
-    choice->sequence = event->sequence ? event->sequence : choice->sequence;
+    choice->call.sequence = event->sequence ? event->sequence : choice->call.sequence;
     if (!choice_take(choice, event, request->owner->config.language)) {
         log_error("API-LOG-GAP", "request=%s index=%u known=%u tokens=%zu", exchange_request_id(request->client.exchange),
-                  event->index, choice->generated_count, event->n_tokens);
-        if (choice->failures < FAILURES_MAX) {
+                  event->index, choice->log.generated_count, event->n_tokens);
+        if (choice->call.failures < FAILURES_MAX) {
             request_postpone(choice);
             return;
         }
@@ -256,12 +256,12 @@ static void take_event(struct choice *choice, const Fastdecode__GenerateEvent *e
         return;
     }
     if (event->n_tokens || event->n_prompt || event->pooled.len || event->finish != FASTDECODE__FINISH__FINISH_UNSPECIFIED)
-        choice->failures = choice->acceptances = 0;
+        choice->call.failures = choice->call.acceptances = 0;
     else // it was accepted, and no more: one that ends each scheduler does not begin to wait anew for ever
-        choice->acceptances++;
-    if (choice->acceptances <= ACCEPTANCES_MAX)
-        choice->waiting_since_us = 0;
-    measure(choice, choice->generated_count - before);
+        choice->call.acceptances++;
+    if (choice->call.acceptances <= ACCEPTANCES_MAX)
+        choice->call.waiting_since_us = 0;
+    measure(choice, choice->log.generated_count - before);
     if (choice_is_cut(choice)) {
         request_finish_choice(choice, "stop", NULL);
         return;
@@ -278,7 +278,7 @@ static void take_event(struct choice *choice, const Fastdecode__GenerateEvent *e
     }
 }
 
-// What the mesh says; arg is the choice. Each may end and free the request.
+// Take what the mesh says; arg is the choice. Each may end and free the request.
 static void request_on_event(void *arg, const Fastdecode__GenerateEvent *event)
 {
     struct choice *choice = arg;
@@ -304,11 +304,11 @@ static void request_on_end(void *arg, enum status status, const char *text)
     struct request *request = choice->request;
     struct api_error error;
 
-    choice->call = NULL;
+    choice->call.open = NULL;
     switch (status) {
     case STATUS_DEADLINE_EXCEEDED: request_finish_choice(choice, "length", "deadline"); return;
     case STATUS_RESOURCE_EXHAUSTED:
-        if (!choice->sequence && !request->done_count && !exchange_is_answered(request->client.exchange)) {
+        if (!choice->call.sequence && !request->done_count && !exchange_is_answered(request->client.exchange)) {
             refuse_full(request);
             return;
         }
@@ -324,14 +324,14 @@ static void request_on_end(void *arg, enum status status, const char *text)
     case STATUS_ABORTED:
     case STATUS_CANCELLED: break;
     default:
-        if (choice->failures < FAILURES_MAX)
+        if (choice->call.failures < FAILURES_MAX)
             break;
         api_fail(&error, 500, NULL, NULL, "%s: %s", status_name(status), text ? text : "the mesh failed");
         request_fail(request, &error);
         return;
     }
     log_info("API-SEQUENCE-LOST", "request=%s choice=%u tokens=%u status=%s", exchange_request_id(request->client.exchange),
-             choice->index, choice->generated_count, status_name(status));
+             choice->index, choice->log.generated_count, status_name(status));
     request_postpone(choice);
 }
 
@@ -392,9 +392,9 @@ static void fill_request(const struct choice *choice, uint64_t left_us, Fastdeco
     out->max_tokens = request->draw.max_tokens;
     out->ignore_eos = request->draw.ignore_eos;
     out->timeout_ms = (left_us + 999) / 1000;
-    out->n_generated = choice->generated_count;
-    out->generated = choice->generated;
-    out->sequence = choice->sequence;
+    out->n_generated = choice->log.generated_count;
+    out->generated = choice->log.generated;
+    out->sequence = choice->call.sequence;
     out->latency_class = request->latency_class;
     if (request->client.key)
         out->tenant = request->client.key->tenant;
@@ -458,13 +458,13 @@ static void submit(struct requests *requests, struct choice *choice)
         left_us = request->times.deadline_us > now_us ? request->times.deadline_us - now_us : 1;
     fill_request(choice, left_us, &message, &sampling);
     const struct mesh_trace trace = trace_of(request);
-    if (mesh_generate(requests->config.mesh, &message, left_us, &trace, &listener, &choice->call) != STATUS_OK) {
-        choice->call = NULL;
+    if (mesh_generate(requests->config.mesh, &message, left_us, &trace, &listener, &choice->call.open) != STATUS_OK) {
+        choice->call.open = NULL;
         request_postpone(choice);
         return;
     }
     choice->state = CHOICE_RUNNING;
-    if (choice->sequence)
+    if (choice->call.sequence)
         metrics_count(requests->config.metrics, METRICS_RESUBMITTED, 1);
     if (!request->times.submitted) {
         request->times.submitted = true;
@@ -477,7 +477,7 @@ static void submit(struct requests *requests, struct choice *choice)
 static bool advance(struct requests *requests, struct choice *choice, uint64_t now_us)
 {
     struct request *request = choice->request;
-    bool begun = choice->sequence || exchange_is_answered(request->client.exchange);
+    bool begun = choice->call.sequence || exchange_is_answered(request->client.exchange);
     double limit_s = begun ? requests->config.resume_limit_s : requests->config.ready_grace_s;
     bool last = request->done_count + 1 == request->choice_count || choice_lacks_pooled(choice); // then it fails
     struct api_error error;
@@ -490,7 +490,7 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
         request_finish_choice(choice, "stop", NULL);
         return !last;
     }
-    if (choice->generated_count >= request->draw.max_tokens &&
+    if (choice->log.generated_count >= request->draw.max_tokens &&
         (request->pool.pooling          ? choice->pooled != NULL
          : request->draw.max_tokens > 0 ? true
                                         : choice->prompt->scored_count >= choice->prompt->count)) {
@@ -503,13 +503,13 @@ static bool advance(struct requests *requests, struct choice *choice, uint64_t n
         request_fail(request, &error);
         return false;
     }
-    if (requests->state.ready && now_us >= choice->retry_us) {
+    if (requests->state.ready && now_us >= choice->call.retry_us) {
         submit(requests, choice);
         return true;
     }
-    if (choice->waiting_since_us == 0)
-        choice->waiting_since_us = now_us;
-    if ((double)(now_us - choice->waiting_since_us) < limit_s * 1e6)
+    if (choice->call.waiting_since_us == 0)
+        choice->call.waiting_since_us = now_us;
+    if ((double)(now_us - choice->call.waiting_since_us) < limit_s * 1e6)
         return true;
     api_fail(&error, 503, "not_ready", NULL, "the mesh is not ready: %s",
              requests->state.up ? requests->state.reason : "the scheduler does not answer");

@@ -35,42 +35,59 @@ enum choice_state {
     CHOICE_DONE,
 };
 
+// The call of the mesh that a choice waits for.
+struct choice_call {
+    struct mesh_call *open; // NULL: none is
+    uint64_t sequence;      // the scheduler's id; 0: it has not accepted it yet
+    uint64_t waiting_since_us, retry_us;
+    uint32_t failures;    // consecutive failed submissions
+    uint32_t acceptances; // since anything came but that it is accepted
+};
+
+// Its tokens: enough to submit it again.
+struct choice_log {
+    uint32_t *generated;
+    uint32_t generated_count; // at most max_tokens, for which memory was allocated at start
+    uint32_t cached_tokens;   // tokens of the prompt whose KV was cached; known at the end
+    uint32_t reasoning_tokens;
+    double logprob_sum; // of the generated tokens, if they are asked for
+    uint64_t last_token_us;
+};
+
+// The text of its tokens, and how much of it has been shown.
+struct choice_text {
+    struct language_stream *stream;
+    struct stop_match stop;
+    struct text visible;        // stream: text not sent yet; otherwise all text so far
+    struct shown_tokens scores; // like visible
+    uint32_t chars;             // characters of the tokens so far, which is the next token's text_offset
+    bool echoed;                // the prompt is in visible
+    bool role_sent, prompt_ids_shown;
+    uint32_t ids_shown; // of the generated ones
+};
+
+struct choice_end {
+    const char *finish_reason; // static; not NULL once the state is CHOICE_DONE
+    const char *stop_reason;   // points into the stop strings, or to static text
+    size_t stop_reason_bytes;
+    int64_t stop_token; // one of stop_token_ids that has ended it; -1: none
+};
+
 struct choice {
     struct request *request;
     struct request_prompt *prompt;
     uint32_t index;  // in the answer's list of choices
     uint32_t number; // among the n choices of its prompt
     enum choice_state state;
-    struct mesh_call *call;
-    uint64_t sequence; // the scheduler's id; 0: it has not accepted it yet
-    uint64_t waiting_since_us, retry_us;
-    uint32_t failures;    // consecutive failed submissions
-    uint32_t acceptances; // since anything came but that it is accepted
-    // token log
-    uint32_t *generated;
-    uint32_t cached_tokens;   // tokens of the prompt whose KV was cached; known at the end
-    uint32_t generated_count; // at most max_tokens, for which memory was allocated at start
-    // text
-    struct language_stream *text_stream;
-    struct stop_match stop;
-    struct text visible;          // stream: text not sent yet; otherwise all text so far
-    struct shown_tokens logprobs; // like visible
-    uint32_t text_chars;          // characters of the tokens so far, which is the next token's text_offset
-    bool echoed;                  // the prompt is in visible
+    struct choice_call call;
+    struct choice_log log;
+    struct choice_text text;
     struct choice_answer *answer; // splits the text into what is thought, said and called; NULL: all of it is content
-    uint32_t reasoning_tokens;
-    bool role_sent, prompt_ids_shown;
-    uint32_t ids_shown; // of the generated ones
-    double logprob_sum; // of the generated tokens, if they are asked for
-    uint64_t last_token_us;
-    const char *finish_reason; // static; not NULL once the state is CHOICE_DONE
-    const char *stop_reason;   // points into the stop strings, or to static text
-    size_t stop_reason_bytes;
-    float *pooled;      // [hidden], or the outputs of the head: what its prompt was pooled to; NULL: nothing yet
-    int64_t stop_token; // one of stop_token_ids that has ended it; -1: none
+    struct choice_end end;
+    float *pooled; // [hidden], or the outputs of the head: what its prompt was pooled to; NULL: nothing yet
 };
 
-// What else the client is shown, and of which choices (answer.c).
+// How much the client is shown, and of which choices (answer.c).
 struct request_shown {
     bool stream, echo, logprobs;
     uint32_t top_logprobs;

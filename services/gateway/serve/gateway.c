@@ -257,7 +257,7 @@ static enum status open_responses(struct gateway *gateway, struct error *error)
     return STATUS_OK;
 }
 
-// What the public server and the one of --admin-listen have in common.
+// Shared by the public server and the one of --admin-listen.
 static struct http_config http_of(struct gateway *gateway)
 {
     const struct gateway_config *config = &gateway->config;

@@ -10,7 +10,7 @@
 #include "common/base/checked.h"
 #include "services/gateway/api/schema/schema.h"
 
-// What is made of one schema.
+// The document of one schema.
 struct filling {
     json_t *properties, *refused;
     const json_t *custom;

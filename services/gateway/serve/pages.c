@@ -115,7 +115,7 @@ struct state_ask {
     struct exchange *exchange; // held
 };
 
-// What this gateway itself sees: all there is while the scheduler is away.
+// Adds what this gateway itself sees: all there is while the scheduler is away.
 static void append_gateway(struct gateway *gateway, struct text *out)
 {
     struct mesh_state state;

@@ -16,7 +16,7 @@ struct grammars;
 struct packed_grammar;
 
 struct grammars *grammars_open(void); // NULL: no memory
-// What is held may outlive it. NULL is allowed.
+// Grammars that are held may outlive it. NULL is allowed.
 void grammars_close(struct grammars *grammars);
 
 // Compiles what a request wants, or finds it; the caller lets *out go. INVALID_ARGUMENT, UNIMPLEMENTED: the error says what is wrong with it, and where.

@@ -23,7 +23,7 @@ struct language_config {
     const char *sampling;           // "temperature=0.2,top_p=0.9": of requests that do not say; NULL, "": none is set
 };
 
-// What the model makes of prompts that are pooled.
+// How the model pools prompts.
 struct language_pooling {
     struct model_pooling model;
     uint32_t hidden;   // values of a vector

@@ -55,7 +55,7 @@ struct dialect_usage {
     bool has_reasoning; // reasoning_tokens counts
 };
 
-// What a client has not been shown of a choice; of an answer without a stream: all of it.
+// The part of a choice that its client has not been shown: all of it, if the answer is no stream.
 struct dialect_news {
     uint32_t index;
     uint64_t prompt_tokens;

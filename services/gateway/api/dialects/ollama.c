@@ -150,7 +150,7 @@ static bool take_think(const json_t *body, json_t *chat, struct api_error *error
     return dialect_set_new(chat, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", (int)json_is_true(think)));
 }
 
-// What chats and generation have in common.
+// Shared by chats and generation.
 static bool take_common(struct dialect_ask *ask, json_t *chat, struct api_error *error)
 {
     const json_t *body = ask->body;

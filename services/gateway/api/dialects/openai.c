@@ -273,7 +273,7 @@ static void append_content(const struct text *text, struct text *out)
     text_json(out, text->data, text->bytes);
 }
 
-// What is thought, before the content.
+// Shows what is thought, before the content.
 static void show_reasoning(const struct dialect_run *run, const struct dialect_news *news, struct text *out)
 {
     struct text *reasoning = &news->answer->reasoning;

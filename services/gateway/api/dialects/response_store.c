@@ -59,7 +59,7 @@ static uint32_t bucket_of(const char *id)
     return hash % BUCKETS;
 }
 
-// What it takes of the memory, which may be more than it has bytes.
+// Returns what it takes of the memory, which may be more than it has bytes.
 static uint64_t bytes_of(const struct entry *entry) { return ENTRY_BYTES + entry->conversation.capacity + entry->answer.capacity; }
 
 static struct entry *find(struct response_store *store, const char *tenant, const char *id)

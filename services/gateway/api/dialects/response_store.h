@@ -46,7 +46,7 @@ bool response_store_answer(struct response_store *store, const char *tenant, con
 bool response_store_conversation(struct response_store *store, const char *tenant, const char *id, uint64_t now_us,
                                  struct text *out);
 
-// What all entries take, for tests.
+// Returns what all entries take, for tests.
 uint64_t response_store_bytes(struct response_store *store);
 
 #endif

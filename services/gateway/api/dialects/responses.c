@@ -18,7 +18,7 @@
 #include "services/gateway/http/json_write.h"
 #include "services/gateway/http/keys.h"
 
-// What an answer needs of its request.
+// The part of a request that its answer needs.
 struct dialect_responses_own {
     struct text echo; // fields that the answer repeats: ,"instructions":null,...
     struct response_store *store;
@@ -195,7 +195,7 @@ static bool take_output(struct ask *ask, const char *where, const json_t *item)
     return content && dialect_add_message(ask->messages, "tool", content, &message) && dialect_set(message, "tool_call_id", id);
 }
 
-// Of several parts the first is used: models write one.
+// Uses the first of several parts: models write one.
 static bool take_reasoning(struct ask *ask, const json_t *item)
 {
     const json_t *parts = json_object_get(item, "content");
@@ -376,7 +376,7 @@ static bool take_logprobs(struct ask *ask, json_t *chat)
     return dialect_set(chat, "top_logprobs", tops) && (!wanted || dialect_set_new(chat, "logprobs", json_true()));
 }
 
-// What would change the answer and is not there.
+// Refuses fields that would change the answer and are not supported.
 static bool check_refused(struct ask *ask)
 {
     static const char *const refused[] = {"background", "conversation", "prompt"};

@@ -52,7 +52,7 @@ enum {
     API_IGNORED_BYTES = 92, // of the names of a body's fields that are ignored
 };
 
-// What a request is checked against, and how it samples where it does not say.
+// The limits that a request is checked against, and how it samples where it does not say.
 struct api_model {
     uint32_t vocab;
     Fastdecode__Sampling sampling; // the numbers alone
@@ -130,7 +130,7 @@ struct api_ignored {
 };
 void api_ignored_add(struct api_ignored *ignored, const char *name);
 
-// What only /v1/embeddings and /v1/rerank have. Inputs and documents are prompts.
+// Fields of /v1/embeddings and /v1/rerank alone. Inputs and documents are prompts.
 struct api_pool {
     bool base64, return_documents;
     bool truncates, scales; // what is too long is cut; vectors have length 1 whatever the model says. Of Ollama's form alone
@@ -140,7 +140,7 @@ struct api_pool {
     size_t query_bytes;
 };
 
-// What a chat template is given, and which calls the answer may make. NULL: not given.
+// The input of a chat template, and which calls the answer may make. NULL: not given.
 struct api_chat {
     struct json_t *conversation;      // owned: the messages, with calls, results and reasoning (message.c)
     struct json_t *tools, *documents; // in root
@@ -169,7 +169,7 @@ struct api_limits {
     bool yields;                // it takes that class by its priority
 };
 
-// What the sampler is told beside the numbers of `sampling`.
+// Settings of the sampler beside the numbers of `sampling`.
 struct api_draw {
     bool has_seed, ignore_eos;
     int64_t seed;
@@ -182,7 +182,7 @@ struct api_draw {
     struct api_strings bad_words, dry_breakers;
 };
 
-// What the client is shown.
+// How much the client is shown.
 struct api_shown {
     bool stream, include_usage, echo;
     bool continuous_usage; // each chunk of a stream says the usage so far

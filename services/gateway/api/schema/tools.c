@@ -356,7 +356,7 @@ bool schema_read_reasoning_effort(struct schema_run *run, const char *name, cons
     return true;
 }
 
-// What an effort means to templates: its name, or, of none, their switches for thinking. What the client itself has set stays.
+// An effort as templates know it: its name, or, of none, their switches for thinking. What the client itself has set stays.
 bool schema_apply_effort(struct schema_run *run)
 {
     static const char *const switches[] = {"enable_thinking", "thinking"};
