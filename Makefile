@@ -88,9 +88,8 @@ endif
 endef
 $(eval $(call room,proto,,protobuf-c))
 $(eval $(call room,common/base,,))
-$(eval $(call room,common/trace,common/base,))
+$(eval $(call room,common/trace,proto common/base,curl))
 $(eval $(call room,common/service,common/base,seccomp))
-$(eval $(call room,common/otlp,proto common/base,curl))
 $(eval $(call room,common/disk,common/base,uring))
 $(eval $(call room,kernels/simd,common/base,))
 $(eval $(call room,kernels/quant,common/base kernels/simd,))
@@ -101,9 +100,8 @@ $(eval $(call room,kernels/dispatch,kernels/simd kernels/gemm kernels/norm_rope,
 $(eval $(call room,common/json,common/base,jansson))
 $(eval $(call room,common/jinja,common/base common/json,jansson utf8proc))
 $(eval $(call room,common/tokenizer,common/base,pcre2-8 utf8proc))
-$(eval $(call room,common/model,common/base kernels/quant kernels/norm_rope common/json,jansson))
+$(eval $(call room,common/model,common/base kernels/quant kernels/norm_rope common/json common/tokenizer,jansson))
 $(eval $(call room,common/sampler,common/base,))
-$(eval $(call room,common/vocabulary,common/base common/tokenizer common/model,))
 $(eval $(call room,common/kv,common/base kernels/attention kernels/dispatch,))
 $(eval $(call room,kernels/backend,common/base common/disk kernels/quant kernels/gemm kernels/attention kernels/norm_rope kernels/dispatch \
     common/model common/sampler common/kv,openblas))
@@ -122,34 +120,34 @@ $(eval $(call room,common/apikey,,sodium))
 $(eval $(call room,common/batch,common/base common/json,jansson))
 $(eval $(call room,common/grammar,common/base common/json,jansson))
 $(eval $(call room,common/answer,common/base common/json common/grammar,jansson))
-$(eval $(call room,services/gateway/http,common/base common/trace common/otlp common/tokenizer common/apikey,microhttpd gnutls sodium))
+$(eval $(call room,services/gateway/http,common/base common/trace common/tokenizer common/apikey,microhttpd gnutls sodium))
 $(eval $(call room,services/gateway/api/schema,proto common/base common/json common/jinja common/grammar common/answer services/gateway/http,jansson))
 $(eval $(call room,services/gateway/api/dialects,common/base common/json services/gateway/http services/gateway/api/schema,jansson))
-$(eval $(call room,services/gateway/text,common/base common/json common/jinja common/tokenizer common/model common/vocabulary common/grammar \
-    common/answer services/gateway/http services/gateway/api/schema,jansson))
+$(eval $(call room,services/gateway/text,common/base common/json common/jinja common/tokenizer common/model common/grammar common/answer \
+    services/gateway/http services/gateway/api/schema,jansson))
 $(eval $(call room,services/gateway/mesh,proto common/base common/kv common/messages common/rpc services/gateway/http,))
 $(eval $(call room,services/gateway/batch,common/base common/json common/batch services/gateway/http services/gateway/api/schema,sqlite3 sodium))
 $(eval $(call room,services/gateway/request,common/base common/trace common/messages common/grammar common/answer services/gateway/http \
     services/gateway/api/schema services/gateway/api/dialects services/gateway/text services/gateway/mesh,jansson))
-$(eval $(call room,services/gateway/serve,common/base common/otlp common/json common/rpc common/answer services/gateway/http \
+$(eval $(call room,services/gateway/serve,common/base common/trace common/json common/rpc common/answer services/gateway/http \
     services/gateway/api/schema services/gateway/api/dialects services/gateway/text services/gateway/mesh services/gateway/batch \
     services/gateway/request,jansson))
-$(eval $(call room,services/gateway,common/base common/trace common/service common/otlp common/model common/rpc services/gateway/serve,))
-$(eval $(call room,services/scheduler,proto common/base common/trace common/service common/otlp common/kv common/sched common/plan \
-    common/messages common/rpc common/member,sodium))
-$(eval $(call room,services/kv-worker,proto common/base common/trace common/service common/otlp kernels/dispatch common/kv common/wire \
-    common/messages common/rpc common/member common/handover,))
-$(eval $(call room,services/s-part,proto common/base common/trace common/service common/otlp common/disk kernels/dispatch common/tokenizer \
-    common/model common/sampler common/vocabulary common/kv kernels/backend common/sched common/plan common/wire common/messages common/rpc \
-    common/member common/handover common/grammar,))
+$(eval $(call room,services/gateway,common/base common/trace common/service common/model common/rpc services/gateway/serve,))
+$(eval $(call room,services/scheduler,proto common/base common/trace common/service common/kv common/sched common/plan common/messages \
+    common/rpc common/member,sodium))
+$(eval $(call room,services/kv-worker,proto common/base common/trace common/service kernels/dispatch common/kv common/wire common/messages \
+    common/rpc common/member common/handover,))
+$(eval $(call room,services/s-part,proto common/base common/trace common/service common/disk kernels/dispatch common/tokenizer common/model \
+    common/sampler common/kv kernels/backend common/sched common/plan common/wire common/messages common/rpc common/member common/handover \
+    common/grammar,))
 $(eval $(call room,services/fastdecode/keys,common/base common/service common/rpc common/apikey,sodium ssl crypto))
 $(eval $(call room,services/fastdecode/load,common/base common/json common/sim common/capacity common/rpc common/batch,jansson curl))
 $(eval $(call room,services/fastdecode/plan,proto common/base common/service kernels/quant kernels/dispatch common/model common/kv \
-    kernels/backend common/plan common/sim common/rpc services/fastdecode/load,jansson))
-$(eval $(call room,services/fastdecode/model,common/base common/service kernels/simd kernels/quant kernels/dispatch common/model common/sampler \
-    common/vocabulary common/kv kernels/backend common/sched,jansson utf8proc))
-$(eval $(call room,services/fastdecode/up,common/base common/trace common/service common/otlp common/disk common/model common/kv common/sched \
-    common/plan common/rpc services/fastdecode/load,))
+    kernels/backend common/sched common/plan common/sim common/capacity common/rpc services/fastdecode/load,jansson))
+$(eval $(call room,services/fastdecode/model,common/base common/service kernels/simd kernels/quant kernels/dispatch common/tokenizer \
+    common/model common/sampler common/kv kernels/backend common/sched,jansson utf8proc))
+$(eval $(call room,services/fastdecode/up,common/base common/trace common/service common/disk common/model common/kv common/sched common/plan \
+    common/rpc services/fastdecode/load,))
 $(eval $(call room,services/fastdecode,common/base services/fastdecode/keys services/fastdecode/load services/fastdecode/plan \
     services/fastdecode/model services/fastdecode/up,))
 archives_of = $(foreach r,$(ROOMS),$(if $(filter $r,$(REACHED_$1)),$(ARCHIVE_$r)))

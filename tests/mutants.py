@@ -71,23 +71,23 @@ FAULTS = [
     Fault("grammar-anchors", "common/grammar/grammar_look.c", "NOTHING_READ, END_AT_ONCE, NO_PHASE, NO_PHASE",
           "NOTHING_READ, END_AT_ONCE, BYTES_READ, NO_PHASE", "unit/test_grammar_text"),
 
-    Fault("chunk-align", "common/sched/sched_chunk.c", "uint32_t first = tile - decode_rows % tile;", "uint32_t first = tile;",
+    Fault("chunk-align", "common/sched/chunk.c", "uint32_t first = tile - decode_rows % tile;", "uint32_t first = tile;",
           "unit/test_sched"),
     # Newcomers take the pages of sequences that are coming back.
-    Fault("admit-order", "common/sched/sched_admit.c", "if (sched_class_sum(s->coming_back, class) > 0 && !s->cold[head].rebuild)",
+    Fault("admit-order", "common/sched/admit.c", "if (sched_class_sum(s->coming_back, class) > 0 && !s->cold[head].rebuild)",
           "if (sched_class_sum(s->coming_back, class) > s->config.max_running && !s->cold[head].rebuild)", "unit/test_sched_failures"),
     # Sequences of class batch are in the order of arrival among interactive ones; their rows may lengthen a step by a half.
-    Fault("class-order", "common/sched/sched_sequence.c", "s->queue.arrivals++ | (uint64_t)a->class << 63;", "s->queue.arrivals++;",
+    Fault("class-order", "common/sched/sequence.c", "s->queue.arrivals++ | (uint64_t)a->class << 63;", "s->queue.arrivals++;",
           "unit/test_sched_class"),
-    Fault("class-time", "common/sched/sched_tuning.h", "(1.0 / 12)", "(1.0 / 2)", "unit/test_sched_class"),
+    Fault("class-time", "common/sched/tuning.h", "(1.0 / 12)", "(1.0 / 2)", "unit/test_sched_class"),
     # Rows of class batch do not get the time in which weights are read.
-    Fault("class-free", "common/sched/sched_chunk.c", "*free_us = MAX(sched_time_free_us(s, rows) - added_us, 0);", "", "unit/test_sched_class"),
+    Fault("class-free", "common/sched/chunk.c", "*free_us = MAX(sched_time_free_us(s, rows) - added_us, 0);", "", "unit/test_sched_class"),
     # A sequence that ends while it is being moved away is never released where it is.
-    Fault("sched-release", "common/sched/sched_sequence.c",
+    Fault("sched-release", "common/sched/sequence.c",
           "        seq->state = SCHED_SEQ_DRAINING;\n        cold->out.release = true;\n        sched_outbox_add(s, slot);\n",
           "        seq->state = SCHED_SEQ_DRAINING;\n        cold->out.release = true;\n", "unit/test_sched_property"),
     # What the local pool reads counts twice when a place is chosen.
-    Fault("placement", "common/sched/sched_choice.c", "    if (sched_place_is_here(place))\n        round.here_us -= now_us;\n",
+    Fault("placement", "common/sched/choice.c", "    if (sched_place_is_here(place))\n        round.here_us -= now_us;\n",
           "    (void)now_us;\n", "unit/test_sched_placement unit/test_sched_rule"),
     # S-part: the random number of each token is that of the one before.
     Fault("sample-index", "services/s-part/step_plan.c", "output->index = position + 1 - sequence->prompt_tokens;",
@@ -172,7 +172,7 @@ FAULTS = [
           "e2e/test_otlp.py"),
     Fault("trace-phase", "services/s-part/engine_spans.c", "trace->sampled |= run->run->sample;", "trace->sampled |= trace->phases[0].steps > 1;",
           "e2e/test_otlp.py"),
-    Fault("trace-retry", "common/otlp/otlp.c", "answer.retry_after_us ? answer.retry_after_us : pause_us(otlp, tries)", "pause_us(otlp, tries)",
+    Fault("trace-retry", "common/trace/otlp.c", "answer.retry_after_us ? answer.retry_after_us : pause_us(otlp, tries)", "pause_us(otlp, tries)",
           "e2e/test_otlp.py"),
 ]
 

@@ -78,7 +78,7 @@ static const struct arch_tensor llama_layer[] = {ATTN_NORM, ATTENTION, FFN_NORM,
 // Q and K of each head have a norm.
 static const struct arch_tensor qwen3_layer[] = {ATTN_NORM, ATTENTION, QK_NORM(DIM_HEAD, DIM_HEAD), FFN_NORM, END};
 
-// What attention and MLP give has a norm, too.
+// The results of attention and MLP have norms, too.
 static const struct arch_tensor gemma2_layer[] = {ATTN_NORM, ATTENTION, FFN_NORM, POST_NORMS, END};
 static const struct arch_tensor gemma3_layer[] = {ATTN_NORM, ATTENTION, QK_NORM(DIM_HEAD, DIM_HEAD), FFN_NORM, POST_NORMS, END};
 
@@ -159,7 +159,7 @@ static const struct arch_tensor gpt_oss_experts[] = {
 
 // --- rows -----------------------------------------------------------------------------------------------------------------
 
-// What files of several architectures may say, and the forward pass does not do.
+// Keys that files of several architectures may have, of what the forward pass does not do.
 static const struct arch_neutral common_neutral[] = {
     {"attention.causal", 1, "only causal attention is supported"},
     {"use_parallel_residual", 0, "parallel residuals are not supported"},

@@ -1,7 +1,7 @@
 // gguf.h: a reader of GGUF version 3 files over one read-only map. It knows the container format but nothing of models.
 //
-// What gguf_open() finds at a path need not be one such file. The parts of a split one, and a directory of Hugging Face files (hf.h),
-// are laid out in one range of addresses, as if they were (gguf_assemble.h), and everything below holds for that range: "the file" is
+// A path that gguf_open() takes need not be one such file. The parts of a split one, and a directory of Hugging Face files (hf.h),
+// are laid out in one range of addresses, as if they were (gguf_state.h), and everything below holds for that range: "the file" is
 // all of it.
 //
 //     "GGUF" u32 version  u64 tensor_count  u64 key_count
@@ -127,7 +127,7 @@ bool gguf_next_string(struct gguf_strings *strings, struct gguf_string *out);
 int64_t gguf_array_integer(const struct gguf_array *array, uint64_t index);
 double gguf_array_float(const struct gguf_array *array, uint64_t index);
 
-// --- keys and tensors, in the file's order ---
+// --- keys and tensors, in the file's order --------------------------------------------------------------------------
 uint32_t gguf_key_count(const struct gguf *gguf);
 struct gguf_string gguf_key_name(const struct gguf *gguf, uint32_t index); // index < gguf_key_count() (asserted)
 
@@ -137,7 +137,7 @@ const struct gguf_tensor *gguf_tensor_at(const struct gguf *gguf, uint32_t index
 // NULL if there is none.
 const struct gguf_tensor *gguf_find_tensor(const struct gguf *gguf, const char *name);
 
-// --- the file itself ---
+// --- the file itself ------------------------------------------------------------------------------------------------
 const char *gguf_file_name(const struct gguf *gguf); // as given to open
 const char *gguf_label(const struct gguf *gguf);     // the same for messages: printable, cut at the front if long
 uint64_t gguf_file_bytes(const struct gguf *gguf);

@@ -1,5 +1,5 @@
-// gguf_assemble.c: see gguf_assemble.h.
-#include "common/model/gguf_assemble.h"
+// gguf_assemble.c: see gguf_state.h.
+#include "common/model/gguf_state.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ enum {
     FIXED_BYTES = 4 + 4 + 8 + 8,
 };
 
-// --- bytes ---
+// --- bytes ----------------------------------------------------------------------------------------------------------
 
 void buffer_append(struct gguf_buffer *buffer, const void *bytes, size_t count)
 {
@@ -61,7 +61,7 @@ void buffer_string(struct gguf_buffer *buffer, const char *bytes, size_t length)
     buffer_append(buffer, bytes, length);
 }
 
-// --- keys ---
+// --- keys -----------------------------------------------------------------------------------------------------------
 
 static void begin_key(struct assembly *assembly, const char *key, enum gguf_type type)
 {
@@ -110,7 +110,7 @@ void assembly_raw_key(struct assembly *assembly, const void *bytes, size_t count
     assembly->key_count++;
 }
 
-// --- tensors ---
+// --- tensors --------------------------------------------------------------------------------------------------------
 
 void assembly_tensor(struct assembly *assembly, const char *name, size_t name_length, enum tensor_type type, uint32_t dim_count,
                      const uint64_t *dims, uint32_t piece, uint64_t offset)
@@ -160,7 +160,7 @@ void assembly_made_vector(struct assembly *assembly, const char *name, const flo
     buffer_append(&assembly->made, values, count * sizeof *values);
 }
 
-// --- all of it ---
+// --- all of it ------------------------------------------------------------------------------------------------------
 
 struct layout {
     uint64_t data_begin; // where the made tensors lie
@@ -204,7 +204,7 @@ static void write_entries(const struct assembly *assembly, const struct layout *
     }
 }
 
-// What lies in another order, with the addresses that it has in the range. NULL: no memory.
+// Returns the tensors that lie in another order, with the addresses that they have in the range. NULL: no memory.
 static struct stored_rows *place_stored(const struct assembly *assembly, const struct layout *layout, const unsigned char *range)
 {
     struct stored_rows *all = calloc(assembly->tensor_count + 1u, sizeof *all);

@@ -1,10 +1,10 @@
 // hf.h: a directory as Hugging Face's transformers writes it, read as if it were the GGUF file of the same model. Private to
 // common/model, tests and fuzzers.
 //
-//     config.json                                   → general.architecture, ARCH.…                  hf_config.c, hf_rope.c
-//     model.safetensors, or …index.json and shards  → tensors under GGUF's names                    hf_shards.c, hf_tensors.c, hf_experts.c
-//     tokenizer.json                                → tokenizer.ggml.…                              hf_tokenizer.c, hf_pre.c
-//     modules.json, 1_Pooling/config.json           → ARCH.pooling_type, …                          hf_pooling.c
+//     config.json                                   → general.architecture, ARCH.…                  hf_config.c
+//     model.safetensors, or …index.json and shards  → tensors under GGUF's names                    hf_weights.c
+//     tokenizer.json                                → tokenizer.ggml.…                              hf_tokenizer.c
+//     modules.json, 1_Pooling/config.json           → ARCH.pooling_type, …                          hf_config.c
 //     tokenizer_config.json, special_tokens_map.json, chat_template.jinja, additional_chat_templates/NAME.jinja,
 //     generation_config.json                        → ids of special tokens, chat template, …       hf_special.c
 //
@@ -24,7 +24,7 @@
 //     fastdecode.pooling_normalize       bool false: pooled vectors are not scaled to length 1
 //     fastdecode.end_token_ids           array of u32: every token that ends an answer, eos first
 //
-// What a file says that would change the answer, and that is not translated, is refused by its name.
+// A key that would change the answer, and that is not translated, is refused by its name.
 #ifndef FD_MODEL_HF_H
 #define FD_MODEL_HF_H
 

@@ -1,5 +1,5 @@
-// hf_arch.c: the table of classes of transformers that are read, with what GGUF calls their tensors. What is common to all is in
-// hf_config.c and hf_tensors.c.
+// hf_arch.c: the table of classes of transformers that are read, with what GGUF calls their tensors. The rest is in
+// hf_config.c and hf_weights.c.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 enum { MANY = 1 << 24 };
 
-// --- tensors ---
+// --- tensors --------------------------------------------------------------------------------------------------------
 
 static const struct hf_name usual_model[] = {
     {"embed_tokens.weight", "token_embd.weight"},
@@ -113,7 +113,7 @@ static const struct hf_name gpt_oss_layer[] = {
     {"mlp.router.bias", "ffn_gate_inp.bias"},       {NULL, NULL},
 };
 
-// --- what must not be otherwise ---
+// --- what must not be otherwise -------------------------------------------------------------------------------------
 
 static const struct hf_neutral llama_neutral[] = {
     {"hidden_act", HF_TEXT, 0, "silu"}, {"use_qk_norm", HF_FALSE, 0, NULL}, {NULL, HF_FALSE, 0, NULL}};
@@ -156,7 +156,7 @@ static const struct hf_neutral gpt_oss_neutral[] = {{"hidden_act", HF_TEXT, 0, "
                                                     {"swiglu_limit", HF_NUMBER, 7, NULL},
                                                     {NULL, HF_FALSE, 0, NULL}};
 
-// --- keys of one architecture ---
+// --- keys of one architecture ---------------------------------------------------------------------------------------
 
 // A window that is as long as the context cuts nothing off. usual: where config.json has no such key; null means none.
 static void translate_window_or(struct hf *hf, uint32_t usual)

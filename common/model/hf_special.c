@@ -33,7 +33,7 @@ static const char *token_text(const json_t *config, const char *key)
     return json_string_value(json_is_object(value) ? hf_json_get(value, "content") : value);
 }
 
-// The id of the token that a key of tokenizer_config.json, or in older directories of special_tokens_map.json, names.
+// Finds the id of the token that a key of tokenizer_config.json, or in older directories of special_tokens_map.json, names.
 static bool find_named(struct special *special, const char *key, uint32_t *id)
 {
     const json_t *from = json_object_get(special->config, key) ? special->config : special->map;
@@ -94,9 +94,9 @@ static void put_ends(struct special *special)
         buffer_number(&hf->assembly.keys, special->ends[i], 4);
 }
 
-// --- what is put around a text ---
+// --- what is put around a text --------------------------------------------------------------------------------------
 
-// The post-processor that has a template, which may be one of a sequence. *other: a kind that is not known.
+// Returns the post-processor that has a template, which may be one of a sequence. *other: a kind that is not known.
 static const json_t *find_template(const json_t *step, const char **other)
 {
     const char *type = json_string_value(hf_json_get(step, "type"));
@@ -176,7 +176,7 @@ static void put_around(struct special *special)
         assembly_u32(&hf->assembly, "tokenizer.ggml.padding_token_id", id);
 }
 
-// --- the chat template ---
+// --- the chat template ----------------------------------------------------------------------------------------------
 
 static void put_template(struct hf *hf, const char *name, const char *bytes, uint64_t length, const char *file)
 {
@@ -190,7 +190,7 @@ static void put_template(struct hf *hf, const char *name, const char *bytes, uin
         assembly_string(&hf->assembly, key, bytes, (size_t)length);
 }
 
-// Whether a key can have that name. "rerank" is no chat template's key, but that of prompts to rank.
+// Returns whether a key can have that name. "rerank" is no chat template's key, but that of prompts to rank.
 static bool is_template_name(const char *name)
 {
     const size_t length = strlen(name);
@@ -255,7 +255,7 @@ static void put_chat_templates(struct special *special)
         put_listed(hf, value, count > 0);
 }
 
-// --- sampling ---
+// --- sampling -------------------------------------------------------------------------------------------------------
 
 // Leaves out what is no number, with a warning. Their ranges are checked where they are read.
 static void put_sampling(struct special *special)

@@ -1,7 +1,4 @@
-// model.c: opens a model: finds its architecture's row, reads the shape, then places every tensor of the row and refuses
-// what is missing, of another shape, or left over.
-//
-//     gguf_open ─▶ arch row ─▶ shape ─▶ tokenizer ─▶ tensors: look up, check dims, view ─▶ none left over ─▶ fingerprint
+// model.c: see model.h: opens a model.
 #include "common/model/model.h"
 
 #include <inttypes.h>
@@ -11,8 +8,47 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/model/model_state.h"
+#include "common/model/metadata.h"
 #include "kernels/quant/dequant.h"
+
+// --- names of files -------------------------------------------------------------------------------------------------
+
+enum { PART_BYTES = 15 }; // "-00001-of-00003"
+
+static bool is_part(const char *text)
+{
+    static const char pattern[] = "-00000-of-00000";
+
+    for (uint32_t i = 0; i < PART_BYTES; i++)
+        if (pattern[i] == '0' ? text[i] < '0' || text[i] > '9' : text[i] != pattern[i])
+            return false;
+    return true;
+}
+
+const char *model_stem(const char *path, size_t *length)
+{
+    static const char suffix[] = ".gguf";
+    size_t end = strlen(path), begin;
+
+    while (end > 1 && path[end - 1] == '/') // of a directory
+        end--;
+    for (begin = end; begin > 0 && path[begin - 1] != '/';)
+        begin--;
+    if (end - begin > strlen(suffix) && memcmp(path + end - strlen(suffix), suffix, strlen(suffix)) == 0) {
+        end -= strlen(suffix);
+        if (end - begin > PART_BYTES && is_part(path + end - PART_BYTES))
+            end -= PART_BYTES;
+    }
+    *length = end - begin;
+    return path + begin;
+}
+
+// --- the tensors ----------------------------------------------------------------------------------------------------
+
+// Finds the architecture's row, reads the shape, then places every tensor of the row and refuses
+// what is missing, of another shape, or left over.
+//
+//     gguf_open ─▶ arch row ─▶ shape ─▶ tokenizer ─▶ tensors: look up, check dims, view ─▶ none left over ─▶ fingerprint
 
 enum { SHOWN_BYTES = 72, NAMES_BYTES = 256, SAMPLE_BYTES = 4096 };
 
@@ -37,12 +73,12 @@ static uint32_t dim_of(const struct model_shape *shape, enum arch_dim dim)
     return 0;
 }
 
-// Where the next part of a fused tensor begins.
+// The beginning of the next part of a fused tensor.
 struct part {
     uint32_t row;
 };
 
-// Whether a tensor has `columns` columns, and `rows` rows, perhaps as matrices of several experts. at_least: or more of them.
+// Returns whether a tensor has `columns` columns, and `rows` rows, perhaps as matrices of several experts. at_least: or more of them.
 static bool has_shape(const struct gguf_tensor *tensor, uint32_t rows, uint32_t columns, bool at_least)
 {
     uint64_t has = tensor->dims[2] <= MODEL_MAX_EXPERTS ? tensor->dims[1] * tensor->dims[2]
@@ -50,7 +86,7 @@ static bool has_shape(const struct gguf_tensor *tensor, uint32_t rows, uint32_t 
     return tensor->dims[0] == columns && tensor->dims[3] == 1 && (has == rows || (at_least && has > rows));
 }
 
-// One tensor of a row into the view at base + offset. *placed counts those that the file has.
+// Puts one tensor of a row into the view at base + offset. *placed counts those that the file has.
 static enum status place_tensor(const struct model *model, const struct arch_tensor *wanted, uint32_t layer, void *base,
                                 struct part *part, uint32_t *placed, struct error *error)
 {
@@ -87,7 +123,7 @@ static enum status place_tensor(const struct model *model, const struct arch_ten
     return STATUS_OK;
 }
 
-// The name of one expert's matrix: "blk.0.ffn_gate.7.weight" where the pattern is "blk.%u.ffn_gate_exps.weight". Returns name.
+// Writes the name of one expert's matrix: "blk.0.ffn_gate.7.weight" where the pattern is "blk.%u.ffn_gate_exps.weight". Returns name.
 static const char *name_of_one(const struct arch_tensor *wanted, uint32_t layer, uint32_t expert, char *name, size_t bytes)
 {
     size_t length = (size_t)snprintf(name, bytes, wanted->pattern, layer) - strlen("_exps.weight");
@@ -95,7 +131,7 @@ static const char *name_of_one(const struct arch_tensor *wanted, uint32_t layer,
     return name;
 }
 
-// Matrices of experts that a file has one by one, "blk.N.ffn_gate.E.weight", into the view of all of them.
+// Puts matrices of experts that a file has one by one, "blk.N.ffn_gate.E.weight", into the view of all of them.
 static enum status place_listed(struct model *model, const struct arch_tensor *wanted, uint32_t layer, const void **pieces,
                                 uint32_t *placed, struct error *error)
 {
@@ -163,14 +199,14 @@ static enum status place_experts(struct model *model, uint32_t layer, uint32_t *
     return status;
 }
 
-// What each layer has besides attention.
+// Returns the tensors that each layer has besides attention.
 static const struct arch_tensor *mlp_list(const struct model *model)
 {
     return model->shape.experts ? model->arch->expert_tensors : model->arch->mlp_tensors;
 }
 
-// Is this the name that `pattern` gives for some layer of the model?
-static bool matches(const char *pattern, uint32_t layers, struct gguf_string name)
+// Returns whether this is the name that `pattern` gives for some layer of the model?
+static bool is_layer_name(const char *pattern, uint32_t layers, struct gguf_string name)
 {
     char wanted[GGUF_MAX_NAME_BYTES + 1], copy[GGUF_MAX_NAME_BYTES + 1];
     uint32_t layer = 0;
@@ -191,7 +227,7 @@ static bool matches(const char *pattern, uint32_t layers, struct gguf_string nam
 static bool is_in_list(const struct arch_tensor *list, uint32_t layers, struct gguf_string name)
 {
     for (const struct arch_tensor *wanted = list; wanted->pattern; wanted++)
-        if (matches(wanted->pattern, layers, name))
+        if (is_layer_name(wanted->pattern, layers, name))
             return true;
     return false;
 }
@@ -218,7 +254,7 @@ static enum status check_none_left(const struct model *model, uint32_t placed, s
     return STATUS_OK;
 }
 
-// What is optional is there in all layers or in none: a bias that one layer lacks is lost, and the model would be another one.
+// Optional tensors are there in all layers or in none: a bias that one layer lacks is lost, and the model would be another one.
 static enum status check_alike(const struct model *model, const struct arch_tensor *list, struct error *error)
 {
     for (const struct arch_tensor *wanted = list; wanted->pattern; wanted++) {
@@ -304,7 +340,7 @@ static uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, uint64_t c
     return hash;
 }
 
-// Both ends and the middle of a tensor's bytes.
+// Hashes both ends and the middle of a tensor's bytes.
 static uint64_t hash_samples(uint64_t hash, const struct gguf *gguf, const unsigned char *data, uint64_t bytes)
 {
     uint64_t count = MIN(bytes, (uint64_t)SAMPLE_BYTES), rest = bytes - count;
@@ -353,7 +389,7 @@ static enum status find_arch(struct model *model, struct error *error)
     return STATUS_OK;
 }
 
-static enum status fill(struct model *model, struct error *error)
+static enum status fill_model(struct model *model, struct error *error)
 {
     enum status status;
 
@@ -395,7 +431,7 @@ static enum status finish_open(struct gguf *gguf, enum status status, struct mod
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory to open a model");
     }
     model->gguf = gguf;
-    status = fill(model, error);
+    status = fill_model(model, error);
     if (status)
         model_close(model);
     else

@@ -40,7 +40,7 @@ enum {
 // RMS: x / sqrt(mean of squares). LAYER: (x - mean) / standard deviation. Then times the weight, and plus a bias if there is one.
 enum model_norm { NORM_RMS, NORM_LAYER };
 
-// What the MLP does between its matrices. All but RELU and GELU_PLAIN multiply by up(x): down(silu(gate(x)) * up(x)).
+// The step of the MLP between its matrices. All but RELU and GELU_PLAIN multiply by up(x): down(silu(gate(x)) * up(x)).
 // GPT_OSS: g = min(gate(x), 7), u = clamp(up(x), -7, 7): down(g * sigmoid(1.702 g) * (u + 1)).
 enum model_activation {
     ACTIVATION_SILU,
@@ -144,7 +144,7 @@ struct model_tokenizer {
     bool prefix_at_start_only, prefix_unless_space, spaces_last; // as in struct tokenizer_spec
 };
 
-// What is made of a prompt's hidden states; the numbers are those of GGUF's pooling_type. See model_pooling.h.
+// The result that is made of a prompt's hidden states; the numbers are those of GGUF's pooling_type. See pooling.h.
 enum model_pool { MODEL_POOL_NONE, MODEL_POOL_MEAN, MODEL_POOL_CLS, MODEL_POOL_LAST, MODEL_POOL_RANK };
 
 enum { MODEL_OUTPUTS_MAX = 2 }; // of a classification head
@@ -185,7 +185,7 @@ struct model {
     struct gguf *gguf;
 };
 
-// What an architecture is made of, in words.
+// Returns what an architecture is made of, in words.
 struct arch_description {
     const char *name, *families;
     char norms[48], positions[48], mlp[48], attention[48];
@@ -209,7 +209,7 @@ MUST_CHECK enum status model_open_memory(const char *name, const void *bytes, ui
 // Unmaps and frees the model. NULL is allowed.
 void model_close(struct model *model);
 
-// The part of a path that names the model: "models/Tiny.Q4_1.gguf" and "models/Tiny.Q4_1/" give "Tiny.Q4_1", and so does the first of
+// Returns the part of a path that names the model: "models/Tiny.Q4_1.gguf" and "models/Tiny.Q4_1/" give "Tiny.Q4_1", and so does the first of
 // several parts. It points into path; *length of it.
 const char *model_stem(const char *path, size_t *length);
 

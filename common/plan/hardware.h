@@ -78,7 +78,7 @@ struct hardware {
 // the other, and where other programs come and go the quotient may be anything.
 double hardware_share(double part, double whole);
 
-// Where shipped files are looked for if no folder is named: beside the program's build, installed, or in the current directory.
+// The folders in which shipped files are looked for if none is named: beside the program's build, installed, or in the current directory.
 #define HARDWARE_FOLDERS "../../deploy/hardware, ../share/fastdecode/hardware (from the program), deploy/hardware"
 
 // Reads a file. `name` is its path (with a '/' or ".conf"), or a name that is looked for as NAME.conf in `folder`, or in

@@ -1,7 +1,7 @@
 // offload.h: where weights, activations and KV lie when they do not fit the device, and the rate that follows: a linear program.
 //
 // FlexGen (arXiv 2303.06865, sections 4.2 and 4.3, appendix A.3) computes a *block* of sequences, gpu_batches of gpu_batch each,
-// layer by layer, so that a layer's weights are loaded once for the block. Of weights, activations and KV a fraction each lies on
+// layer by layer, so that a layer's weights are loaded once for the block. A fraction each of weights, activations and KV lies on
 // the device, on the host and on disk: w, h and c. For prompts of s tokens, n generated, l layers, a block of b sequences takes
 //
 //     T = l·T_pre + l·(n - 1)·T_gen        tokens/s = b·n / T
@@ -18,7 +18,7 @@
 // For a given block all of this, and the peak memory of each tier, is linear in the nine fractions and the two times: eleven
 // variables. Blocks are enumerated and one program is solved for each.
 //
-// What differs from the paper:
+// This differs from the paper:
 //  - A product of few rows takes as long as its weights take to be read from the device's memory; the published model has no such
 //    term.
 //  - With `copies_wait` (hardware.h) the model is the one that FlexGen's authors published as code: copy in adds to copy out
@@ -55,7 +55,7 @@ enum { OFFLOAD_BATCH_MAX = 256, OFFLOAD_BATCHES = 8, OFFLOAD_BATCHES_MAX = 64, O
 
 enum offload_lane { OFFLOAD_COMPUTE, OFFLOAD_COPY_IN, OFFLOAD_COPY_OUT, OFFLOAD_DISK_READ, OFFLOAD_DISK_WRITE, OFFLOAD_LANES };
 
-// What to plan for. Pointers are borrowed.
+// A request: pointers are borrowed.
 struct offload_request {
     const struct plan_shape *shape;
     const struct hardware *device;

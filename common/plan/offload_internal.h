@@ -1,5 +1,4 @@
-// offload_internal.h: the linear program of one block, between its three files: offload_model.c writes it, offload_solve.c solves
-// it, offload.c tries blocks.
+// offload_internal.h: the linear program of one block, as tests look at it: offload.c writes it, solves it, and tries blocks.
 #ifndef FD_PLAN_OFFLOAD_INTERNAL_H
 #define FD_PLAN_OFFLOAD_INTERNAL_H
 

@@ -1,12 +1,17 @@
-// plan.c: see plan.h.
+// plan.c: what one setting of a mesh reaches. See plan.h.
 #include "common/plan/plan.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/plan/plan_internal.h"
-#include "common/sched/sched_time.h"
+#include "common/kv/kv_ledger.h"
+#include "common/kv/kv_partials.h"
+#include "common/sched/settings.h"
+#include "common/sched/step_time.h"
+
+#define GIGA 1e9
+#define US 1e6 // in a second
 
 enum { CHUNK_ROWS = 512, TILE_ROWS = 8, STEP_TARGET_US = 16000, STRETCH = 2 }; // the scheduling core's defaults
 
@@ -18,9 +23,9 @@ const char *plan_bound_name(enum plan_bound bound)
 
 // --- the model --------------------------------------------------------------------------------------------------------
 
-static double spacing(const struct plan_request *r) { return r->spacing ? r->spacing : MAX(1u, r->generated_tokens / 32); }
+static double start_spacing(const struct plan_request *r) { return r->spacing ? r->spacing : MAX(1u, r->generated_tokens / 32); }
 
-double plan_mean_context(const struct plan_request *r) { return r->prompt_tokens + (r->generated_tokens + spacing(r)) / 2; }
+double plan_mean_context(const struct plan_request *r) { return r->prompt_tokens + (r->generated_tokens + start_spacing(r)) / 2; }
 
 double plan_mean_read(const struct plan_request *r)
 {
@@ -113,7 +118,7 @@ void plan_r_part(const struct plan_request *r, uint32_t workers, struct cost_r_p
 }
 
 // Returns what a mini-batch's step takes besides layers, attention and head.
-double plan_step_rest_us(const struct plan_request *r, double rows)
+static double step_rest_us(const struct plan_request *r, double rows)
 {
     const struct cost_curve *rest = &r->s_part->model.rest;
     return rest->count ? cost_curve_at(rest, rows) : r->s_part->step_us;
@@ -133,18 +138,18 @@ static double prefill_row_us(const struct plan_request *r, const struct cost_s_p
                     (cost_curve_at(&s->layer, CHUNK_ROWS) / CHUNK_ROWS + kv->prefill_row_us + context * kv->pair_us + link_us);
 
     double decode_us = s->layers * (cost_curve_at(&s->layer, rows) + attend_us) + cost_curve_at(&s->head, rows) +
-                       plan_step_rest_us(r, rows);
+                       step_rest_us(r, rows);
     if (r->chunk_tokens)
         chunk = r->chunk_tokens;
     else if (rows > 1)
         chunk = MIN(MAX((MAX(STEP_TARGET_US, STRETCH * decode_us) - decode_us) / row_us, TILE_ROWS), CHUNK_ROWS);
-    double step_us = s->layers * (cost_curve_at(&s->layer, chunk) + kv->call_us) + plan_step_rest_us(r, 1) +
+    double step_us = s->layers * (cost_curve_at(&s->layer, chunk) + kv->call_us) + step_rest_us(r, 1) +
                      cost_curve_at(&s->head, 1) * MIN(chunk / MAX(r->prompt_tokens, 1u), 1);
     return step_us / chunk + s->layers * (kv->prefill_row_us + context * kv->pair_us + link_us);
 }
 
 // Predicts a mini-batch of `rows` decode rows, `local` of them in the S-part's memory beside workers, on average over its steps.
-void plan_predict_layer(const struct plan_request *r, double rows, double local, uint32_t workers, struct plan *out)
+static void predict_s_part_layer(const struct plan_request *r, double rows, double local, uint32_t workers, struct plan *out)
 {
     double prefill_rows = rows * r->prompt_tokens / r->generated_tokens, away = rows - local;
     double pairs = prefill_rows * (r->prompt_tokens + 1.0) / 2;
@@ -175,7 +180,8 @@ void plan_predict_layer(const struct plan_request *r, double rows, double local,
     }
 }
 
-// What a running sequence has pages for, in the mean of its life: its context, of which the first is given back where no layer reads it.
+// Returns the tokens that a running sequence has pages for, in the mean of its life: its context, whose beginning is given back if no layer
+// reads it.
 static double mean_held(const struct plan_request *r)
 {
     double first = r->prompt_tokens, last = 2 * plan_mean_context(r) - first;
@@ -191,25 +197,23 @@ double plan_sequence_kv_bytes(const struct plan_request *r)
 }
 
 // Returns how many sequences of a batch live in the S-part's memory.
-uint32_t plan_pool_sequences(const struct plan_request *r, uint32_t batch, uint32_t workers)
+static uint32_t pool_sequences_of(const struct plan_request *r, uint32_t batch, uint32_t workers)
 {
     return workers == 0 ? batch : (uint32_t)MIN((double)batch, floor((double)r->pool_bytes / plan_sequence_kv_bytes(r)));
 }
 
-void plan_predict_one(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t m, struct plan *out)
+// Predicts a step of one s-part with M mini-batches, without memory and price.
+static void predict_one(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t m, struct plan *out)
 {
     double layers = r->shape->layers, step_us, wait_us, bytes_us, tail_us, work_us;
 
-    *out = (struct plan){.batch = batch,
-                         .workers = workers,
-                         .mini_batches = m,
-                         .stages = 1,
-                         .pool_sequences = plan_pool_sequences(r, batch, workers)};
-    plan_predict_layer(r, ceil((double)batch / m), workers ? (double)out->pool_sequences / m : 0, workers, out);
+    *out = (struct plan){
+        .batch = batch, .workers = workers, .mini_batches = m, .stages = 1, .pool_sequences = pool_sequences_of(r, batch, workers)};
+    predict_s_part_layer(r, ceil((double)batch / m), workers ? (double)out->pool_sequences / m : 0, workers, out);
     wait_us = out->r_part_layer_us + out->link_layer_us;
     bytes_us = workers ? MAX(out->link_layer_us - r->link->link_round_trip_us, 0) : 0;
     work_us = out->s_part_layer_us + out->pool_layer_us;
-    tail_us = out->head_us + plan_step_rest_us(r, ceil((double)batch / m));
+    tail_us = out->head_us + step_rest_us(r, ceil((double)batch / m));
     const struct sched_round round = {.s_part_us = layers * out->s_part_layer_us + tail_us,
                                       .here_us = layers * out->pool_layer_us,
                                       .away_us = layers * MAX(out->r_part_layer_us, bytes_us),
@@ -227,11 +231,261 @@ void plan_predict_one(const struct plan_request *r, uint32_t batch, uint32_t wor
 }
 
 // Activations of each mini-batch and its logits, in f32: x twice, q, k, v, o, gate, up.
-double plan_activation_bytes(const struct plan_request *r, uint32_t batch)
+static double activation_bytes(const struct plan_request *r, uint32_t batch)
 {
     const struct plan_shape *s = r->shape;
     double rows = batch * (1 + (double)r->prompt_tokens / r->generated_tokens);
     double row = 2.0 * s->hidden + (2.0 * s->heads + 2.0 * s->kv_heads) * s->head_dim + 2.0 * s->ffn;
 
     return 4 * (rows * row + batch * (double)s->vocab);
+}
+
+// --- sequences that lie at several workers --------------------------------------------------------------------------
+
+static double sequence_bytes(const struct plan_request *r)
+{
+    return ((double)r->prompt_tokens + r->generated_tokens) * r->shape->layers * shape_kv_bytes(r->shape, r->kv_type);
+}
+
+// Returns whether no worker can hold a sequence of all its tokens.
+static bool extents_needed(const struct plan_request *r)
+{
+    return !r->ignore_capacity && sequence_bytes(r) > (double)r->worker->memory_bytes;
+}
+
+// Returns where an extent begins, of `places` of as many units each.
+static uint32_t begin_of(uint32_t units, uint32_t place, uint32_t places)
+{
+    return (uint32_t)((uint64_t)units * place / places) * KV_EXTENT_TOKENS;
+}
+
+bool plan_extents(const struct plan_request *r, uint32_t workers, struct plan_extents *out)
+{
+    const struct plan_shape *shape = r->shape;
+    uint32_t places = MIN(workers, (uint32_t)PLAN_EXTENT_PLACES_MAX), tokens = r->prompt_tokens + r->generated_tokens;
+    uint32_t units = (tokens + KV_EXTENT_TOKENS - 1) / KV_EXTENT_TOKENS;
+
+    if (!extents_needed(r) || sequence_bytes(r) > (double)r->worker->memory_bytes * places)
+        return false;
+    places = MIN(places, units);
+    *out = (struct plan_extents){.tokens = tokens, .workers = places, .spans = (tokens + ATTEND_SPAN - 1) / ATTEND_SPAN};
+    for (uint32_t i = 0; i < places; i++)
+        out->partials += kv_partial_count(begin_of(units, i, places), begin_of(units, i + 1, places));
+    double q = 4.0 * shape->heads * shape->head_dim, partial = 4.0 * (double)kv_partial_floats(shape->heads, shape->head_dim);
+    out->whole_bytes = shape_link_bytes(shape);
+    out->layer_bytes = out->whole_bytes - q + (places - 1) * q + out->partials * partial;
+    return true;
+}
+
+// --- several S-parts in a pipeline ----------------------------------------------------------------------------------
+
+double plan_hop_us(const struct plan_request *r, double rows)
+{
+    double bytes_per_us = r->link->link_gb_per_second * GIGA / US;
+    return r->link->link_round_trip_us / 2 + 4.0 * rows * r->shape->hidden / bytes_per_us;
+}
+
+// A step of a mini-batch of so many sequences.
+struct rows {
+    double decode, prefill;
+};
+
+static struct rows rows_of(const struct plan_request *r, uint32_t batch, uint32_t mini_batches)
+{
+    double decode = ceil((double)batch / mini_batches);
+    return (struct rows){decode, decode * r->prompt_tokens / r->generated_tokens};
+}
+
+// The stages to be split, with their arrays.
+struct stages {
+    struct plan_split split;
+    struct cost_s_part all;
+    double layer_us[PLAN_SPLIT_LAYERS_MAX];
+    uint64_t layer_bytes[PLAN_SPLIT_LAYERS_MAX], memory[PLAN_STAGES_MAX];
+};
+
+// Describes the stages; attend_us is what each of their layers takes for attention of its own.
+static void describe_stages(const struct plan_request *r, struct rows rows, double attend_us, uint32_t pool_sequences,
+                            uint32_t batch, struct stages *out)
+{
+    const struct plan_shape *shape = r->shape;
+    double kv_bytes = pool_sequences * plan_sequence_kv_bytes(r) / shape->layers;
+
+    plan_s_part(r, &out->all);
+    out->split = (struct plan_split){.layer_us = out->layer_us,
+                                     .layer_bytes = out->layer_bytes,
+                                     .layer_count = MIN(out->all.layers, (uint32_t)PLAN_SPLIT_LAYERS_MAX),
+                                     .embed_us = step_rest_us(r, rows.decode),
+                                     .head_us = cost_curve_at(&out->all.head, rows.decode),
+                                     .embed_bytes = shape->embedding_bytes,
+                                     .head_bytes = shape->head_bytes,
+                                     .stage_bytes = (uint64_t)(activation_bytes(r, batch) / r->stages),
+                                     .stages = r->stages,
+                                     .memory_bytes = out->memory};
+    for (uint32_t l = 0; l < out->split.layer_count; l++) {
+        out->layer_us[l] = cost_curve_at(&out->all.layer, rows.decode + rows.prefill) + attend_us;
+        out->layer_bytes[l] = shape->layer_bytes + (uint64_t)kv_bytes;
+    }
+    for (uint32_t i = 0; i < r->stages; i++)
+        out->memory[i] = r->ignore_capacity ? 0 : r->s_part->memory_bytes;
+}
+
+enum status plan_stages(const struct plan_request *r, uint32_t batch, uint32_t workers, struct cost_s_part *out,
+                        struct plan_range *ranges, struct error *error)
+{
+    struct stages stages;
+    double slowest_us;
+
+    describe_stages(r, rows_of(r, batch, sched_mini_batches_most(r->stages, workers > 0)), 0, pool_sequences_of(r, batch, workers),
+                    batch, &stages);
+    enum status status = plan_split_layers(&stages.split, ranges, &slowest_us, error);
+    for (uint32_t i = 0; !status && i < r->stages; i++) {
+        out[i] = stages.all;
+        out[i].layers = ranges[i].end - ranges[i].first;
+        out[i].step_us = i == 0 ? stages.all.step_us : 0;
+        out[i].head = i + 1 == r->stages ? stages.all.head : (struct cost_curve){0};
+    }
+    return status;
+}
+
+// Prompts are part of every step, so they cost what their rows add to it, with attention where the S-part is.
+// Returns the time of their attention in a layer.
+static double predict_layer(const struct plan_request *r, struct rows rows, double local, uint32_t workers, struct plan *out)
+{
+    struct cost_s_part s;
+    struct cost_r_part place;
+
+    predict_s_part_layer(r, rows.decode, local, workers, out);
+    plan_s_part(r, &s);
+    plan_r_part(r, workers, &place);
+    double pairs_us = rows.prefill * (r->prompt_tokens + 1.0) / 2 * place.prefill_us;
+    out->s_part_layer_us = cost_curve_at(&s.layer, rows.decode + rows.prefill) + pairs_us;
+    return pairs_us;
+}
+
+static void cut_stages(const struct plan_request *r, struct rows rows, double attend_us, struct plan *out)
+{
+    struct plan_range ranges[PLAN_STAGES_MAX] = {{0, 0}};
+    struct stages stages;
+    struct error error;
+    double slowest_us;
+
+    describe_stages(r, rows, attend_us, out->pool_sequences, out->batch, &stages);
+    if (plan_split_layers(&stages.split, ranges, &slowest_us, &error)) {
+        stages.split.memory_bytes = NULL;
+        if (plan_split_layers(&stages.split, ranges, &slowest_us, &error)) // more stages than layers
+            ranges[0].end = stages.split.layer_count;
+    }
+    for (uint32_t i = 0; i < r->stages; i++)
+        out->stage[i] = (struct plan_stage){.layers = ranges[i],
+                                            .turn_us = plan_split_us(&stages.split, i, ranges[i]),
+                                            .bytes = (double)plan_split_bytes(&stages.split, i, ranges[i])};
+}
+
+void plan_predict_pipeline(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t each, struct plan *out)
+{
+    double layers = r->shape->layers, slowest_us = 0, sum_us = 0;
+
+    *out = (struct plan){.batch = batch,
+                         .workers = workers,
+                         .mini_batches = each * r->stages,
+                         .stages = r->stages,
+                         .pool_sequences = pool_sequences_of(r, batch, workers)};
+    struct rows rows = rows_of(r, batch, out->mini_batches);
+    double pairs_us = predict_layer(r, rows, workers ? (double)out->pool_sequences / out->mini_batches : 0, workers, out);
+    double own_us = workers ? out->pool_layer_us : out->r_part_layer_us, wait_us = out->r_part_layer_us + out->link_layer_us;
+    cut_stages(r, rows, own_us + pairs_us, out);
+    for (uint32_t i = 0; i < r->stages; i++) {
+        slowest_us = MAX(slowest_us, out->stage[i].turn_us);
+        sum_us += out->stage[i].turn_us;
+    }
+    out->hop_us = plan_hop_us(r, rows.decode + rows.prefill);
+    double m = out->mini_batches, read_us = workers ? layers * out->r_part_layer_us : 0;
+    double through_us = sum_us + (workers ? layers * wait_us : 0) + (r->stages - 1) * out->hop_us;
+    double step_us = MAX(MAX(m * slowest_us, m * read_us), through_us);
+    out->step_ms = step_us / 1e3;
+    out->tokens_per_second = batch / (step_us / US);
+    double attend_us = m * layers * out->r_part_layer_us; // without workers it is in the stages' turns, each one's at the same time
+    out->s_part_busy = (m * sum_us - (workers ? 0 : attend_us)) / step_us / r->stages;
+    out->r_part_busy = attend_us / step_us / (workers ? 1 : r->stages);
+    out->network_gbit_per_second =
+        workers ? (batch - out->pool_sequences) * layers * shape_link_bytes(r->shape) * 8 / GIGA / (step_us / US) : 0;
+    out->bound_by = m * slowest_us >= step_us                              ? PLAN_S_PART
+                    : m * read_us >= step_us                               ? PLAN_R_PART
+                    : workers && out->link_layer_us > out->r_part_layer_us ? PLAN_NETWORK
+                    : workers                                              ? PLAN_R_PART
+                                                                           : PLAN_S_PART;
+}
+
+// One setting: the faster number of mini-batches, of one s-part or of a pipeline, then memory and price. See plan.h.
+
+// --- memory and price -------------------------------------------------------------------------------------------------
+
+static double s_part_bytes(const struct plan_request *r, uint32_t batch)
+{
+    const struct plan_shape *s = r->shape;
+
+    return s->layers * (double)s->layer_bytes + (double)s->head_bytes + (double)s->embedding_bytes + activation_bytes(r, batch);
+}
+
+// Returns the sequences of the fullest worker, or of the pool. Those that no worker can hold lie at all of them.
+static double workers_share(const struct plan_request *r, const struct plan *plan)
+{
+    if (plan->workers && extents_needed(r))
+        return (double)(plan->batch - plan->pool_sequences) / plan->workers;
+    return plan->workers ? ceil((double)(plan->batch - plan->pool_sequences) / plan->workers) : plan->batch;
+}
+
+// See plan.h. Workers on the S-part's cores have one memory between them.
+static void add_hybrid_bound(const struct plan_request *r, double left_bytes, struct plan *out)
+{
+    double gpu = r->s_part->memory_gb_per_second * GIGA, m = r->pool_bytes ? (double)r->pool_bytes : left_bytes;
+    double workers = 0;
+    struct cost_s_part s;
+
+    if (m <= 0)
+        return;
+    if (out->workers)
+        workers = r->worker->memory_gb_per_second * GIGA * (r->worker->shares_cores ? 1 : out->workers);
+    plan_s_part(r, &s);
+    double weights_s = (s.layers * cost_curve_at(&s.layer, 1) + cost_curve_at(&s.head, 1)) / US;
+    out->hybrid_pool_bytes = m;
+    out->hybrid_gain_bound = 1 + workers * (weights_s + m / gpu) / m;
+}
+
+static void add_memory_and_price(const struct plan_request *r, struct plan *out)
+{
+    double each = workers_share(r, out), own_bytes = s_part_bytes(r, out->batch);
+
+    out->kv_tokens = out->batch * plan_mean_context(r);
+    out->kv_bytes_per_worker = each * plan_sequence_kv_bytes(r);
+    if (out->stages > 1) { // the fullest one's
+        for (uint32_t i = 0; i < out->stages; i++)
+            out->s_part_bytes = MAX(out->s_part_bytes, out->stage[i].bytes);
+    } else {
+        out->s_part_bytes = own_bytes + out->pool_sequences * plan_sequence_kv_bytes(r);
+        add_hybrid_bound(r, (double)r->s_part->memory_bytes - own_bytes, out);
+    }
+    if (r->s_part->price_per_hour != 0 && (out->workers == 0 || r->worker->price_per_hour != 0)) {
+        out->price_per_hour = out->stages * r->s_part->price_per_hour + out->workers * r->worker->price_per_hour;
+        out->cost_per_million = out->price_per_hour / 3600 / out->tokens_per_second * 1e6;
+    }
+}
+
+void plan_predict(const struct plan_request *r, uint32_t batch, uint32_t workers, uint32_t mini_batches, struct plan *out)
+{
+    void (*const predict)(const struct plan_request *, uint32_t, uint32_t, uint32_t, struct plan *) =
+        r->stages > 1 ? plan_predict_pipeline : predict_one;
+    const uint32_t stages = MAX(r->stages, 1u);
+    const bool waits = workers && !r->worker->shares_cores; // for workers with cores of their own
+    struct plan more;
+
+    mini_batches = mini_batches ? mini_batches : r->mini_batches;
+    predict(r, batch, workers, MAX(mini_batches, 1u), out);
+    for (uint32_t m = 2; mini_batches == 0 && m <= MIN(sched_mini_batches_most(stages, waits) / stages, batch); m++) {
+        predict(r, batch, workers, m, &more);
+        if (more.step_ms < out->step_ms)
+            *out = more;
+    }
+    add_memory_and_price(r, out);
 }

@@ -13,7 +13,7 @@
 //     X   = round trip + bytes of all rows / the S-part's link; KV of prefill rows goes out with them  link
 //
 // If a model was measured (hardware.h), prompts take steps of their own. R includes what an exchange occupies the worker for, besides bytes
-// (link_exchange_us). The step is a round of M mini-batches, by the formula of the scheduling core (sched_time.h):
+// (link_exchange_us). The step is a round of M mini-batches, by the formula of the scheduling core (step_time.h):
 //
 //     S = layers·T + head + step_us
 //     step = max(M·S, S + layers·(R + X), M·layers·max(R, X without its round trip))
@@ -32,7 +32,7 @@
 //     hybrid_gain_bound = 1 + BW_workers·(t_w + M / BW_gpu) / M        t_w = layers·T(1) + head(1); both bandwidths as measured
 //
 // Workers: the least N with R + X <= T; where X alone is longer, the least with R <= T (DESIGN.md, section 6); never fewer than
-// hold the KV. What binds is the longest of T, R and X (M mini-batches hide R + X of up to M - 1 times T), or capacity where it decided N or B.
+// hold the KV. The bound is the longest of T, R and X (M mini-batches hide R + X of up to M - 1 times T), or capacity where it decided N or B.
 //
 // Worked number: llama-7b in f16 on an A10 (600 GB/s, 125 TFLOP/s), b = 64: T = max(404.8 MB / 600 GB/s, 25.9 GFLOP / 125 TFLOP/s)
 // = max(675, 207) = 675 us. S = 1,024, F = 32: a load of 64·528 = 33,792 tokens, 16 KiB each: 554 MB a layer and mini-batch.
@@ -50,6 +50,7 @@
 #include "common/base/status.h"
 #include "common/plan/cost.h"
 #include "common/plan/hardware.h"
+#include "common/plan/plan.h"
 #include "common/plan/shape.h"
 #include "common/plan/split.h"
 
@@ -58,7 +59,7 @@ enum { PLAN_BATCH_MAX = 16384, PLAN_WORKERS_MAX = 4096, PLAN_PAGE_TOKENS = 16 };
 
 enum plan_bound { PLAN_S_PART, PLAN_R_PART, PLAN_NETWORK, PLAN_CAPACITY };
 
-// What to plan for. Pointers are borrowed.
+// A request: pointers are borrowed.
 struct plan_request {
     const struct plan_shape *shape;
     const struct hardware *s_part, *worker, *link;
@@ -68,7 +69,7 @@ struct plan_request {
     uint32_t batch;                           // B; 0: chosen
     uint32_t workers;                         // N, or PLAN_CHOOSE
     uint32_t mini_batches;                    // M, 1 to 3; 0: the fastest. With several stages: for each of them
-    uint32_t stages;                          // P, S-parts in a pipeline (pipeline.h), or PLAN_CHOOSE; 0: 1
+    uint32_t stages;                          // P, S-parts in a pipeline (below), or PLAN_CHOOSE; 0: 1
     uint32_t chunk_tokens;                    // prefill rows of a step; 0: by the step's target. For measured models
     uint64_t pool_bytes;                      // M, for KV in the S-part's memory; 0: what is left without workers, none with them
     double tokens_per_second;                 // to be reached; 0: none
@@ -102,7 +103,7 @@ struct plan {
     double cost_per_million;        // tokens, at that rate
 };
 
-// What is needed at least so that the S-part never waits at a batch, whatever the workers are.
+// The least that is needed so that the S-part never waits at a batch, whatever the workers are.
 struct plan_need {
     uint32_t batch;
     double tokens_per_second;       // with the S-part always busy
@@ -121,6 +122,10 @@ const char *plan_bound_name(enum plan_bound bound);
 void plan_s_part(const struct plan_request *request, struct cost_s_part *out);
 void plan_r_part(const struct plan_request *request, uint32_t workers, struct cost_r_part *out);
 
+double plan_mean_context(const struct plan_request *request);      // of a running sequence
+double plan_mean_read(const struct plan_request *request);         // what a layer reads of it, windows considered
+double plan_sequence_kv_bytes(const struct plan_request *request); // of a running sequence, all layers
+
 // Predicts one setting; batch >= 1. Memory and targets are ignored. mini_batches: 1 to 3, or 0 for the fastest.
 void plan_predict(const struct plan_request *request, uint32_t batch, uint32_t workers, uint32_t mini_batches, struct plan *out);
 
@@ -133,5 +138,91 @@ bool plan_fastest(const struct plan_request *request, struct plan *out);
 
 // Fills in needs, [capacity], for batches that are powers of two from 2. Returns how many were written.
 uint32_t plan_sweep(const struct plan_request *request, struct plan_need *needs, uint32_t capacity);
+
+// --- sequences that lie at several workers --------------------------------------------------------------------------
+
+// The cost of a sequence whose KV no worker can hold whole, so that it lies at several (docs/scheduling.md).
+//
+// Every row of it goes to all of its workers in each layer: q there, and back from each one partial result for each span of 4,096 tokens that
+// it holds from the start, and one for each 512 tokens before its first span. A partial result has (2 + head_dim) floats a head.
+//
+// Worked number: 9 heads of 64, 16,384 tokens on 4 workers that begin at multiples of 4,096: 4 partial results of 9·66·4 = 2,376 bytes
+// come back where one worker sends 9·64·4 = 2,304.
+
+enum { PLAN_EXTENT_PLACES_MAX = 9 };
+
+struct plan_extents {
+    uint32_t tokens;                 // of the sequence at its end
+    uint32_t workers;                // among which it is dealt out evenly
+    uint32_t spans;                  // of 4,096 tokens
+    uint32_t partials;               // that a row gets in a layer
+    double layer_bytes, whole_bytes; // that a row sends and gets in a layer; if one worker had all of it
+};
+
+// Fills in what such a sequence costs on so many workers. False: none is too large, or all that it may use have too little memory.
+bool plan_extents(const struct plan_request *r, uint32_t workers, struct plan_extents *out);
+
+// --- several S-parts in a pipeline ----------------------------------------------------------------------------------
+
+// Each has a range of the layers.
+//
+// A mini-batch goes through the stages one after the other, and each stage has another one under way: with M mini-batches of b = B/M
+// sequences and uniform steps (b decode rows and b·p/S prefill rows in each), with T(b) and R as above
+//
+//     stage s:  T_s  = layers_s·(T + A) + (first: step_us) + (last: head)         A: its own pool's attention
+//     step           = max( M·max T_s,  M·layers·R,  sum T_s + layers·(R + X) + (P - 1)·hop )
+//
+// M is P where the stages attend themselves, and 2·P with workers: while one mini-batch of a stage is away it works on the other. All
+// stages ask the workers at once, so they keep up while R·layers <= max T_s, which is r·W·P/N = T for stages of equal length.
+//
+// Layers are cut so that the slowest stage's time is least (split.h). Worked number: 30 layers of 1 ms and a head of 8 ms, P = 2, four
+// mini-batches of 8 with workers that keep up: 4·19 = 76 ms for 32 tokens, where one S-part takes 2·38 = 76 ms for 16.
+
+// Returns how long a step's activations take from a stage to the next.
+double plan_hop_us(const struct plan_request *request, double rows);
+
+// Fills in the cost and the layers of each stage: out, ranges [request->stages], for a batch on so many workers. Statuses as of
+// plan_split_layers(); memory counts unless request->ignore_capacity.
+enum status plan_stages(const struct plan_request *request, uint32_t batch, uint32_t workers, struct cost_s_part *out,
+                        struct plan_range *ranges, struct error *error) MUST_CHECK;
+
+// Does for a pipeline what plan_predict() does; each: mini-batches for each stage. Without price and KV. If no cut of the layers
+// fits into memory, it predicts without that limit.
+void plan_predict_pipeline(const struct plan_request *request, uint32_t batch, uint32_t workers, uint32_t each, struct plan *out);
+
+// --- the cheapest mix of meshes -------------------------------------------------------------------------------------
+
+// The cheapest meshes that together reach a rate, out of several kinds of S-parts and workers with prices.
+//
+// A mesh is one S-part with N workers of one kind, or none. For each pair of kinds and each N the batch is taken that gives most
+// tokens a second within the allowed time between tokens. Meshes that cost more and reach less than another are left out. From
+// the rest all counts of one or two kinds of mesh are tried. (More kinds are rarely cheaper: the second kind only fills what whole
+// numbers of the best leave over.)
+//
+// Worked number: 3,000 tokens/s are wanted; a mesh of 1,000 costs 1.00, one of 300 costs 0.35. The answer is 3 of the first. For
+// 3,200 it is 3 of the first and 1 of the second: 3.35 instead of 4.00.
+//
+// The tables of a call take some 100 KiB of stack.
+
+enum { PLAN_MIX_KINDS = 8, PLAN_MIX_WORKERS = 64, PLAN_MIX_COUNT = 1000 };
+
+struct plan_mix_part {
+    uint32_t count; // of this mesh
+    const struct hardware *s_part, *worker;
+    struct plan plan; // of one
+};
+
+struct plan_mix {
+    struct plan_mix_part parts[2];
+    uint32_t part_count; // 1 or 2
+    double tokens_per_second, price_per_hour, cost_per_million;
+};
+
+// Finds the cheapest mix that reaches the request's tokens_per_second within its latency_ms; its s_part, worker, batch and workers are
+// ignored. At most PLAN_MIX_KINDS of each kind. INVALID_ARGUMENT: a price or the rate is missing. FAILED_PRECONDITION: no mesh fits in
+// memory and time, or more than PLAN_MIX_COUNT are needed.
+enum status plan_cheapest(const struct plan_request *request, const struct hardware *s_parts, uint32_t s_part_count,
+                          const struct hardware *workers, uint32_t worker_count, struct plan_mix *out,
+                          struct error *error) MUST_CHECK;
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "common/base/checked.h"
+#include "common/model/model.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 
@@ -32,7 +33,7 @@ static uint64_t memory_of(const struct plan_split *s, uint32_t stage)
     return bytes ? bytes : UINT64_MAX;
 }
 
-// What the cuts are chosen by: the slowest stage, or the sum of the squares where none may take longer than most_us.
+// The measure by which cuts are chosen: the slowest stage, or the sum of the squares where none may take longer than most_us.
 struct goal {
     bool slowest;
     double most_us;
@@ -40,7 +41,7 @@ struct goal {
 
 // Finds the best cuts stage by stage: cost[l] is the best that the stages so far reach with the first l layers, and from[stage][l] the
 // first layer of the last of them. Returns the best for all; INFINITY: nothing fits.
-static double cut(const struct plan_split *s, struct goal goal, struct plan_range *ranges)
+static double cut_layers(const struct plan_split *s, struct goal goal, struct plan_range *ranges)
 {
     static const double none = INFINITY;
     uint16_t from[PLAN_STAGES_MAX][PLAN_SPLIT_LAYERS_MAX + 1];
@@ -83,7 +84,7 @@ static double even_us(const struct plan_split *s)
     return (each * longest_us + s->embed_us + s->head_us) * (1 + 1e-9);
 }
 
-static enum status refuse(const struct plan_split *s, struct error *error)
+static enum status refuse_split(const struct plan_split *s, struct error *error)
 {
     double needed = (double)plan_split_bytes(s, 0, (struct plan_range){0, s->layer_count}), has = 0;
 
@@ -102,13 +103,13 @@ enum status plan_split_layers(const struct plan_split *s, struct plan_range *ran
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "%u layers over %u s-parts: each needs a layer, and %d layers over %d s-parts are the most",
                          s->layer_count, s->stages, PLAN_SPLIT_LAYERS_MAX, PLAN_STAGES_MAX);
-    *slowest_us = cut(s, (struct goal){.slowest = true, .most_us = even_us(s)}, ranges);
+    *slowest_us = cut_layers(s, (struct goal){.slowest = true, .most_us = even_us(s)}, ranges);
     if (isinf(*slowest_us)) // memory does not allow it
-        *slowest_us = cut(s, (struct goal){.slowest = true, .most_us = INFINITY}, ranges);
+        *slowest_us = cut_layers(s, (struct goal){.slowest = true, .most_us = INFINITY}, ranges);
     if (isinf(*slowest_us))
-        return refuse(s, error);
+        return refuse_split(s, error);
     // Sums of times taken in another order differ in their last bits.
-    (void)cut(s, (struct goal){.slowest = false, .most_us = *slowest_us * (1 + 1e-9)}, ranges);
+    (void)cut_layers(s, (struct goal){.slowest = false, .most_us = *slowest_us * (1 + 1e-9)}, ranges);
     return STATUS_OK;
 }
 
@@ -139,4 +140,26 @@ enum status plan_split_read(const char *text, uint32_t layers, uint32_t *stages,
                          first == 1 ? "" : "s", layers);
     *stages = count;
     return STATUS_OK;
+}
+
+// --- a model's layers -----------------------------------------------------------------------------------------------
+
+static uint64_t layer_bytes(const struct model_layer *layer)
+{
+    return layer->q.bytes + layer->k.bytes + layer->v.bytes + layer->o.bytes + layer->gate.bytes + layer->up.bytes +
+           layer->down.bytes;
+}
+
+enum status plan_split_model(const struct model *model, uint32_t stages, struct plan_range *ranges, struct error *error)
+{
+    double slowest, *layers = calloc(model->shape.layers, sizeof *layers);
+
+    assert_always(layers); // a few kilobytes
+    for (uint32_t i = 0; i < model->shape.layers; i++)
+        layers[i] = (double)layer_bytes(&model->layers[i]);
+    const struct plan_split split = {
+        .layer_us = layers, .layer_count = model->shape.layers, .head_us = (double)model->output.bytes, .stages = stages};
+    enum status status = plan_split_layers(&split, ranges, &slowest, error);
+    free(layers);
+    return status;
 }

@@ -1,7 +1,7 @@
 // split.h: which layers each of several s-parts in a pipeline holds.
 //
 // A pipeline is as fast as its slowest stage, so the layers are cut where the slowest stage's measured time is least: the first stage
-// embeds as well, the last one has the head, and no stage takes more memory than it has. Of all such cuts the one with the most even
+// embeds as well, the last one has the head, and no stage takes more memory than it has. Among all such cuts the one with the most even
 // times is taken (the least sum of their squares), so that the result does not depend on chance.
 //
 // Worked number: 30 layers of 1 ms, a head of 8 ms, two stages: 19 layers before, 11 and the head behind, 19 ms each.
@@ -18,7 +18,7 @@ struct model;
 
 enum { PLAN_STAGES_MAX = 8, PLAN_SPLIT_LAYERS_MAX = 1024 };
 
-// What is to be split. Arrays are borrowed. Times are of a step with as many rows as are expected; their unit does not matter.
+// The layers to be split. Arrays are borrowed. Times are of a step with as many rows as are expected; their unit does not matter.
 struct plan_split {
     const double *layer_us;      // [layer_count]
     const uint64_t *layer_bytes; // [layer_count] weights, and what a stage holds of KV and activations for that layer; NULL: 0

@@ -4,13 +4,10 @@
 // through them again only if a shortage of pages was resolved in between.
 #include <string.h>
 
-#include "common/sched/sched_admit.h"
-#include "common/sched/sched_batch_count.h"
-#include "common/sched/sched_event.h"
-#include "common/sched/sched_plan.h"
-#include "common/sched/sched_sequence.h"
-#include "common/sched/sched_shortage.h"
-#include "common/sched/sched_state.h"
+#include "common/sched/balance.h"
+#include "common/sched/sequence.h"
+#include "common/sched/state.h"
+#include "common/sched/tick.h"
 
 // Emits all actions that are due about one sequence. False: no room is left.
 static bool say(struct sched *s, uint32_t slot)
@@ -100,43 +97,6 @@ static bool flush(struct sched *s)
     return back;
 }
 
-// Whether sequences lack pages because another is about to begin with these: pages of a sequence that has ended, or those that a sequence
-// whose first pages are given back cannot write again. All interactive sequences may wait for those, in several mini-batches, while the
-// other one is of class batch: then it has to go on.
-static bool pages_are_pinned(const struct sched *s)
-{
-    bool lacking = false;
-    for (uint32_t i = 0; i < s->config.max_places; i++)
-        lacking = lacking || s->places.of[i].starved > 0;
-    for (uint32_t slot = 0; lacking && slot < s->config.max_sequences + s->config.max_kept; slot++) {
-        const struct sched_seq *seq = &s->seqs[slot];
-        if (seq->pins > 0 && (seq->starved || seq->state == SCHED_SEQ_DRAINING))
-            return true;
-    }
-    return false;
-}
-
-static void plan_all(struct sched *s)
-{
-    if (!s->s_part.up || !sched_batch_count_settled(s))
-        return;
-    uint32_t count = s->batches.in_use, in_flight = 0;
-    // One step each in turn, so that none fills the s-part's queue before the others.
-    for (uint32_t ahead = 0; ahead < s->config.plan_ahead; ahead++) {
-        for (uint32_t i = 0; i < count; i++) {
-            uint32_t m = (s->batches.turn + i) % count;
-            if (s->batches.of[m].in_flight_count <= ahead)
-                sched_plan_step(s, m, false);
-        }
-        sched_plan_aside(s, ahead);
-    }
-    for (uint32_t m = 0; m < sched_batch_count_all(s); m++)
-        in_flight += s->batches.of[m].in_flight_count;
-    for (uint32_t m = 0; m < count && in_flight == 0 && pages_are_pinned(s); m++)
-        in_flight += sched_plan_step(s, m, true);
-    s->batches.turn = (s->batches.turn + 1) % count;
-}
-
 size_t sched_step(struct sched *s, uint64_t now_us, const struct sched_event *events, size_t event_count,
                   struct sched_action *actions, size_t action_capacity)
 {
@@ -158,7 +118,7 @@ size_t sched_step(struct sched *s, uint64_t now_us, const struct sched_event *ev
         flush(s);
         sched_admit(s);
         s->unsettled = flush(s);
-        plan_all(s);
+        sched_plan(s);
         s->unsettled = sched_shortage_resolve(s) || s->unsettled;
     }
     s->unsettled = s->unsettled || s->outbox.count == s->outbox.capacity;

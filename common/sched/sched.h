@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "common/sched/sched_settings.h"
+#include "common/sched/settings.h"
 
 #define SCHED_PLAN_AHEAD_MAX 4
 #define SCHED_NO_PLACE UINT32_MAX
@@ -47,17 +47,17 @@ struct sched_page_name {
 
 // All limits and sizes; fixed for the life of a state. Fields marked "0:" have a default.
 struct sched_config {
-    uint32_t max_sequences;   // the most sequences known at one time, in any phase
-    uint32_t max_running;     // the most sequences that have a place and a mini-batch at one time (B); 0: max_sequences
-    uint32_t max_waiting;     // the most new interactive sequences in the queue; rebuilt and resubmitted ones are not rejected
-    uint32_t max_batch_rows;  // the most rows of a step, decode and prefill together
-    uint32_t mini_batches;    // M, 1 to SCHED_MINI_BATCHES_MAX
-    uint32_t stages;          // P, s-parts in a pipeline, each with a range of the layers; 0: 1
-    uint32_t micro_batch;     // enum sched_micro_batch
-    bool mini_batch_auto;     // the core chooses how many are used, at most mini_batches
-    uint32_t mini_batch_fill; // another mini-batch is used only when those in use average this many running sequences; 0: 2
-    bool aside; // prompts beside decode rows have steps of their own (sched_plan_aside()) where the s-part takes them. Only
-                // with mini_batches 1
+    uint32_t max_sequences;    // the most sequences known at one time, in any phase
+    uint32_t max_running;      // the most sequences that have a place and a mini-batch at one time (B); 0: max_sequences
+    uint32_t max_waiting;      // the most new interactive sequences in the queue; rebuilt and resubmitted ones are not rejected
+    uint32_t max_batch_rows;   // the most rows of a step, decode and prefill together
+    uint32_t mini_batches;     // M, 1 to SCHED_MINI_BATCHES_MAX
+    uint32_t stages;           // P, s-parts in a pipeline, each with a range of the layers; 0: 1
+    uint32_t micro_batch;      // enum sched_micro_batch
+    bool mini_batch_auto;      // the core chooses how many are used, at most mini_batches
+    uint32_t mini_batch_fill;  // another mini-batch is used only when those in use average this many running sequences; 0: 2
+    bool aside;                // prompts beside decode rows have steps of their own (plan.c) where the s-part takes them. Only
+                               // with mini_batches 1
     uint32_t plan_ahead;       // steps of one mini-batch in flight; 0: 2
     uint32_t chunk_tokens;     // the most prefill rows of a step; 0: chosen for each step so that the step keeps to step_target_us
     uint32_t chunk_max_tokens; // the cap of the chosen chunk; 0: 512
@@ -65,18 +65,16 @@ struct sched_config {
     uint32_t step_target_us;   // target time of a step with decode rows, or 2.4 times the time of its decode rows alone if that is
                                // longer. 0: 2.2 times that time, raised up to fourfold while more sequences wait than run
     bool step_target_auto;     // step_target_us was 0 (set by sched_init)
-    uint32_t
-        step_limit_us; // not greedy: the longest that decode rows with their context may make a step (sched_load_limit()); 0: no
-                       // limit
+    // Not greedy: the longest that decode rows with their context may make a step (sched_load_limit()); 0: no limit.
+    uint32_t step_limit_us;
     enum sched_admission admission;
     enum sched_placement placement;
-    uint32_t
-        spacing_steps; // steps between two groups of starts (F in sched_load.h), with which auto is sls; 0: a 32nd of the expected
-                       // length, with starts spread evenly
-    bool balance;      // sequences move between places and mini-batches when some workers take longer than others
-    uint32_t page_tokens; // tokens of a page
-    // Of a model whose layers are all windowed: the most pages of a sequence, the first of which are given back as it grows; and the most
-    // rows of a sequence in a step. 0: a sequence keeps its pages. Such places take no extents.
+    uint32_t spacing_steps; // steps between two groups of starts (F in load.h), with which auto is sls; 0: a 32nd of the expected
+                            // length, with starts spread evenly
+    bool balance;           // sequences move between places and mini-batches when some workers take longer than others
+    uint32_t page_tokens;   // tokens of a page
+    // If all layers of the model are windowed: the most pages of a sequence, the first of which are given back as it grows; and the most rows
+    // of a sequence in a step. 0: a sequence keeps its pages. Such places take no extents.
     uint32_t ring_pages, ring_rows;
     uint32_t context_tokens;     // the most tokens of a sequence, prompt and generated together
     uint32_t max_places;         // place indices are below this
@@ -144,8 +142,8 @@ struct sched_arrive {
     bool score_prompt;         // log-probabilities of the prompt are wanted: its rows are computed even where their KV is held
     uint32_t held_place;       // SCHED_NO_PLACE, or a place that is up and already holds KV of this sequence
     uint32_t held_positions;   // how many of this sequence's first positions that place holds, complete through all layers
-    // What other places hold behind that, in order. Each begins at a multiple of extent_tokens that the one before it reaches, and each is at
-    // a place of its own that is up. What is of no use is released.
+    // The parts that other places hold behind that, in order. Each begins at a multiple of extent_tokens that the one before it reaches,
+    // and each is at a place of its own that is up. Parts that are of no use are released.
     uint32_t more_count;
     struct sched_held more[SCHED_EXTENTS_MAX];
 };
@@ -300,8 +298,8 @@ struct sched_step_action {
     uint32_t mini_batch;
     uint32_t row_count; // sum of the runs' counts
     uint32_t run_count;
-    // Of prompts alone, in a mini-batch of their own behind the others: its segments are to be computed in the time that the steps of the
-    // others leave, aside_us for each of those; all the time while there is none.
+    // The step has prompts alone, in a mini-batch of their own behind the others: its segments are to be computed in the time that the
+    // steps of the others leave, aside_us for each of those; all the time while there is none.
     bool aside;
     uint32_t aside_us;
     const struct sched_run *runs; // [run_count], owned by the core: valid until the call that takes this step's answer or

@@ -12,7 +12,7 @@
 // O(places), a step in O(rows + layers x places).
 //
 // With several stages (sched.stages) each is an S-part of its own with a range of the layers, and a mini-batch goes through them one after
-// the other. Each stage's gaps are counted by their cause (sched_bubble.h).
+// the other. Each stage's gaps are counted by their cause (stage.h).
 //
 // Everything is a function of the configuration, the seed included: the same run gives the same numbers.
 // sim_run() allocates and frees its memory: 24 bytes a request, and what the core takes. Not thread-safe, no clock, no I/O.
@@ -25,9 +25,9 @@
 #include "common/base/status.h"
 #include "common/plan/cost.h"
 #include "common/sched/sched.h"
-#include "common/sched/sched_bubble.h"
+#include "common/sched/stage.h"
 
-// What a client asks for. It gets generated_tokens; the core knows only the cutoff, max_new_tokens.
+// A client's request. It gets generated_tokens; the core knows only the cutoff, max_new_tokens.
 struct sim_request {
     uint64_t arrival_us; // requests are in order of arrival
     uint32_t prompt_tokens, generated_tokens;

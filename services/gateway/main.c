@@ -9,8 +9,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/model/model_pooling.h"
-#include "common/otlp/otlp.h"
+#include "common/model/pooling.h"
+#include "common/trace/otlp.h"
 #include "common/rpc/address.h"
 #include "common/rpc/probe.h"
 #include "common/rpc/secret.h"

@@ -16,7 +16,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/sched/sched_aside.h"
+#include "common/sched/stage.h"
 
 // Whether a step of the others is under way. One whose messages are answered late leaves time, too: it counts as any.
 static bool others_run(const struct engine *engine)

@@ -1,4 +1,4 @@
-// engine_idle.c: bubbles of a pipeline stage: when it computes nothing while a step is in the pipeline, and why (common/sched/sched_bubble.h).
+// engine_idle.c: bubbles of a pipeline stage: when it computes nothing while a step is in the pipeline, and why (common/sched/stage.h).
 //
 //     segment of step A │ gap: what ends it is step B, which comes from the stage before, or back from KV workers │ segment of step B
 //

@@ -1,4 +1,4 @@
-// engine_spans.c: traced sequences (common/otlp): for each a span of its prefill and one of its decoding, put on record when it is over. A step
+// engine_spans.c: traced sequences (common/trace): for each a span of its prefill and one of its decoding, put on record when it is over. A step
 // costs a traced sequence two dozen additions, and any other one branch; nothing is allocated.
 #include "services/s-part/engine_spans.h"
 
@@ -6,8 +6,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/otlp/otlp.h"
-#include "common/otlp/otlp_sequence.h"
+#include "common/trace/otlp.h"
+#include "common/trace/otlp_span.h"
 #include "common/wire/wire.h"
 
 _Static_assert((int)ATTEND_TRACE_BYTES == (int)OTLP_SEQUENCE_PREFILL, "workers are told the trace and the request's span");

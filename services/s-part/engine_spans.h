@@ -1,4 +1,4 @@
-// engine_spans.h: traced sequences (common/otlp). On the engine's thread; without an exporter nothing is done.
+// engine_spans.h: traced sequences (common/trace). On the engine's thread; without an exporter nothing is done.
 #ifndef FD_SERVICES_S_PART_ENGINE_SPANS_H
 #define FD_SERVICES_S_PART_ENGINE_SPANS_H
 

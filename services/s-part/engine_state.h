@@ -31,7 +31,7 @@
 #include "common/kv/kv_measure.h"
 #include "common/model/model.h"
 #include "common/rpc/rpc.h"
-#include "common/sched/sched_bubble.h"
+#include "common/sched/stage.h"
 #include "common/trace/trace.h"
 #include "common/wire/attend.h"
 #include "common/wire/forward.h"

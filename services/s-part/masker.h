@@ -22,7 +22,7 @@
 
 #include "common/base/status.h"
 #include "common/sampler/sampler.h"
-#include "common/sched/sched_settings.h"
+#include "common/sched/settings.h"
 
 struct grammar_cursor;
 struct grammar_vocab;

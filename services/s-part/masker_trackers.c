@@ -7,7 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "common/vocabulary/vocabulary.h"
+#include "common/model/vocabulary.h"
 
 enum { CONTROL_BYTE = 0xFF }; // before the name of a control token (grammar_vocab.h)
 

@@ -6,7 +6,7 @@
 #include "common/base/log.h"
 #include "common/messages/features.h"
 #include "common/messages/kv.h"
-#include "common/otlp/otlp.h"
+#include "common/trace/otlp.h"
 #include "services/s-part/s_part.h"
 
 enum { END_TOKENS_MAX = 16 };

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/model/model_pooling.h"
+#include "common/model/pooling.h"
 
 struct pooler;
 struct pooled_sequence;

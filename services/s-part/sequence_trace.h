@@ -2,7 +2,7 @@
 #ifndef FD_SERVICES_S_PART_SEQUENCE_TRACE_H
 #define FD_SERVICES_S_PART_SEQUENCE_TRACE_H
 
-#include "common/otlp/otlp_context.h"
+#include "common/trace/otlp_span.h"
 
 #include <stdint.h>
 

@@ -7,7 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "common/otlp/otlp.h"
+#include "common/trace/otlp.h"
 #include "services/s-part/s_part.h"
 
 enum { SPIN_US = 50, TURN_US = 250000 }; // a turn without work is shorter than the time between heartbeats: it shows in the next

@@ -5,10 +5,10 @@
 #include "common/base/checked.h"
 #include "common/kv/kv_sparse.h"
 #include "common/model/compute.h"
-#include "common/model/model_pooling.h"
-#include "common/sched/sched_settings.h"
+#include "common/model/pooling.h"
+#include "common/sched/settings.h"
+#include "common/trace/otlp.h"
 #include "kernels/dispatch/kernels.h"
-#include "common/otlp/otlp.h"
 #include "services/s-part/s_part.h"
 
 enum { CHUNK_ROWS = 512 };

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "common/sched/sched_settings.h"
+#include "common/sched/settings.h"
 #include "kernels/backend/backend.h"
 #include "services/s-part/sequence_table.h"
 #include "step.pb-c.h"

@@ -23,7 +23,7 @@
 #include "common/messages/features.h"
 #include "common/rpc/rpc.h"
 #include "common/sched/sched.h"
-#include "common/sched/sched_bubble.h"
+#include "common/sched/stage.h"
 #include "common/trace/trace.h"
 #include "services/scheduler/page_names.h"
 #include "services/scheduler/sequence_spans.h"

@@ -13,7 +13,7 @@
 #include "common/base/log.h"
 #include "common/grammar/grammar_cursor.h"
 #include "common/grammar/grammar_text.h"
-#include "common/vocabulary/vocabulary.h"
+#include "common/model/vocabulary.h"
 #include "tests/bench/report.h"
 
 enum { PASSES = 9, LARGE_TOKENS = 262144, TRACKER_BYTES = 16 << 20, PROPERTIES = 50, WARM_ROUNDS = 1000 };

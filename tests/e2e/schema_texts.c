@@ -19,7 +19,7 @@
 #include "common/grammar/grammar_schema.h"
 #include "common/json/json_text.h"
 #include "common/model/model.h"
-#include "common/vocabulary/vocabulary.h"
+#include "common/model/vocabulary.h"
 
 enum { TRACKER_BYTES = 8 << 20, SOFT_TOKENS = 30, MAX_TOKENS = 6000 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/base/status.h"
-#include "common/otlp/otlp_context.h"
+#include "common/trace/otlp_span.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -24,7 +24,7 @@ if [ -n "$foreign" ]; then
 fi
 for object in "$@"; do
     case $object in
-    *sched_init.o | *sched_heap.o) ;;
+    */init.o) ;;
     *)
         if nm -u "$object" | grep -qwE 'calloc|malloc|realloc|aligned_alloc'; then
             echo "sched_pure: $object allocates; only sched_init() may"

@@ -3,7 +3,7 @@
 #define FD_TESTS_HF_ASSERT_H
 
 #include "common/model/model.h"
-#include "common/vocabulary/vocabulary.h"
+#include "common/model/vocabulary.h"
 #include "tests/unit/hf_build.h"
 
 #define CONFIG "config.json"

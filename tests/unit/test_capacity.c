@@ -9,7 +9,6 @@
 
 #include "common/base/checked.h"
 #include "common/capacity/capacity.h"
-#include "common/capacity/rate_search.h"
 
 static double uniform(uint64_t *state)
 {

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/capacity/length_trace.h"
+#include "common/capacity/capacity.h"
 
 static void assert_near(double value, double wanted, double share)
 {

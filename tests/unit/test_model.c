@@ -10,7 +10,7 @@
 
 #include "common/base/checked.h"
 #include "common/model/model.h"
-#include "common/model/model_state.h"
+#include "common/model/metadata.h"
 #include "tests/unit/gguf_build.h"
 
 #define LABEL "tiny.gguf: "

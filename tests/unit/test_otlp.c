@@ -17,9 +17,8 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
-#include "common/otlp/otlp.h"
-#include "common/otlp/otlp_encode.h"
-#include "common/otlp/otlp_queue.h"
+#include "common/trace/otlp.h"
+#include "common/trace/otlp_internal.h"
 #include "otlp_trace.pb-c.h"
 
 #define TRACE "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -12,10 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
-#include "common/plan/extents.h"
-#include "common/plan/mix.h"
 #include "common/plan/plan.h"
-#include "common/plan/plan_internal.h"
 
 #define assert_near(value, wanted) assert_true(fabs((value) - (wanted)) <= 1e-6 * fabs((double)(wanted)))
 

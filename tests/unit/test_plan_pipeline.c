@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/plan/pipeline.h"
+#include "common/plan/plan.h"
 #include "common/sim/sim.h"
 
 enum { B = 128, REQUESTS = 5 * B, WORKERS = 8 };

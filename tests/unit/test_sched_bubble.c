@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "common/sched/sched_bubble.h"
+#include "common/sched/stage.h"
 
 static uint64_t bubble_us(struct sched_gap gap)
 {

@@ -5,7 +5,7 @@
 // promise, and that nobody starves, is in test_sched_property.c.
 #include <math.h>
 
-#include "common/sched/sched_state.h"
+#include "common/sched/state.h"
 #include "tests/unit/sim_of.h"
 #include "tests/unit/test_sched_mesh.h"
 

@@ -1,8 +1,8 @@
 // test_sched_failures.c: the scheduling core when something fails, restarts or drains. The rules: test_sched.c.
 //
 // Every tick also runs the checks of test_sched_mesh.h.
-#include "common/sched/sched_state.h"
-#include "common/sched/sched_tuning.h"
+#include "common/sched/state.h"
+#include "common/sched/tuning.h"
 #include "tests/unit/test_sched_mesh.h"
 
 static struct mesh mesh;

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/sched/sched_state.h"
+#include "common/sched/state.h"
 #include "tests/unit/sim_of.h"
 
 enum { B = 256, S = 512, PROMPT = S / 16, MINI_BATCHES = 2, WORKERS = 4, LAYERS = 32, REQUESTS_MAX = 40 * B };

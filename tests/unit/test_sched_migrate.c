@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/sim/sim_state.h"
+#include "common/sim/state.h"
 #include "tests/unit/sim_rule.h"
 
 enum { SHORT = 48, LONG = 8, COUNT = SHORT + LONG, LAYERS = 30, PROMPT = 256, SHORT_TOKENS = 64, LONG_TOKENS = 2000, SEEDS = 4 };
@@ -26,7 +26,7 @@ struct way {
 
 static struct way ways[COUNT];
 
-// A step's places are in the runs of its action, behind its report (sim_state.h): they are valid until the core has its answer.
+// A step's places are in the runs of its action, behind its report (state.h): they are valid until the core has its answer.
 static void follow(void *user, const struct sim_step *step)
 {
     const struct flight *flight = (const struct flight *)(const void *)((const char *)step - offsetof(struct flight, report));

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "common/sched/sched_state.h"
+#include "common/sched/state.h"
 
 #define assert_about(value, wanted, share) assert_true(fabs((value) / (wanted)-1) <= (share))
 

@@ -1,7 +1,7 @@
 // test_sched_pipeline.c: the core with several stages: what one stage must not notice, what workers may read, and which rows steps have.
 #include <math.h>
 
-#include "common/sched/sched_state.h"
+#include "common/sched/state.h"
 #include "tests/unit/test_sched_mesh.h"
 
 static struct mesh mesh;

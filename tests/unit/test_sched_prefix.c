@@ -1,4 +1,4 @@
-// test_sched_prefix.c: what sequences that begin alike save, and where they go for it (sched_prefix.h). That no promise is broken
+// test_sched_prefix.c: what sequences that begin alike save, and where they go for it (prefix.h). That no promise is broken
 // on the way is test_sched_property.c's.
 #include "tests/unit/test_sched_mesh.h"
 

@@ -7,11 +7,11 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "common/sched/sched_time.h"
+#include "common/sched/step_time.h"
 
 #define assert_about(value, wanted) assert_true(fabs((value) - (wanted)) < 1e-9)
 
-// S, H, R and L of the example in sched_time.h.
+// S, H, R and L of the example in step_time.h.
 static struct sched_round example(double s_us, double here_us, double away_us, double link_us)
 {
     struct sched_round round = {.s_part_us = s_us};

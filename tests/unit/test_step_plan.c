@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/sched/sched_settings.h"
+#include "common/sched/settings.h"
 #include "services/s-part/step_plan.h"
 
 enum { ROWS = 128, VOCAB = 1000, CONTEXT = 1000, PROMPT = 4, SEQUENCES = 3 };

@@ -11,7 +11,7 @@
 
 #include "common/base/checked.h"
 #include "common/model/model.h"
-#include "common/vocabulary/vocabulary.h"
+#include "common/model/vocabulary.h"
 #include "tests/unit/gguf_build.h"
 #include "tests/unit/test_tokenizer.h"
 

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/sim/load_plot.h"
+#include "common/sim/figures.h"
 #include "common/sim/workload.h"
 
 static enum status parse(const char *text, struct workload *out, struct error *error)

@@ -7,7 +7,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/sim/histogram.h"
+#include "common/sim/figures.h"
 #include "services/fastdecode/load/stream_events.h"
 
 enum { TICK_US = 100000 };

@@ -4,8 +4,6 @@
 
 #include "common/base/options.h"
 #include "common/capacity/capacity.h"
-#include "common/capacity/length_trace.h"
-#include "common/capacity/rate_search.h"
 
 struct capacity_settings {
     const char *trace_name, *tbt_slo;

@@ -4,7 +4,7 @@
 
 #include <signal.h>
 
-#include "common/capacity/length_trace.h"
+#include "common/capacity/capacity.h"
 #include "services/fastdecode/load/capacity_progress.h"
 #include "services/fastdecode/load/load_client.h"
 #include "services/fastdecode/load/prompt_words.h"

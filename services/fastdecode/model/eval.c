@@ -18,7 +18,7 @@
 #include "common/kv/kv_sparse.h"
 #include "common/model/compute.h"
 #include "common/service/service.h"
-#include "common/vocabulary/vocabulary.h"
+#include "common/model/vocabulary.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/fastdecode/model/commands.h"
 #include "services/fastdecode/model/evaluate.h"

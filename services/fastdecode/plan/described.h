@@ -3,7 +3,6 @@
 #define FD_FASTDECODE_PLAN_DESCRIBED_H
 
 #include "common/base/options.h"
-#include "common/plan/mix.h"
 #include "common/plan/plan.h"
 #include "kernels/quant/tensor_type.h"
 

@@ -10,7 +10,7 @@
 #include "common/base/options.h"
 #include "common/kv/kv_partials.h"
 #include "common/model/compute.h"
-#include "common/plan/extents.h"
+#include "common/plan/plan.h"
 #include "services/fastdecode/plan/commands.h"
 #include "services/fastdecode/plan/described.h"
 #include "services/fastdecode/plan/measure.h"

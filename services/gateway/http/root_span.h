@@ -1,11 +1,11 @@
-// root_span.h: the span of an HTTP request, which is the parent of all that other services do for it (common/otlp).
+// root_span.h: the span of an HTTP request, which is the parent of all that other services do for it (common/trace).
 //
 // A request with a traceparent header belongs to its caller's trace and is sampled if the caller says so; others begin a trace of their own, a
 // share of which is sampled. The answer names the span in a traceparent header, sampled or not.
 #ifndef FD_GATEWAY_HTTP_ROOT_SPAN_H
 #define FD_GATEWAY_HTTP_ROOT_SPAN_H
 
-#include "common/otlp/otlp.h"
+#include "common/trace/otlp.h"
 #include "services/gateway/http/http.h"
 
 // Does not change once it is opened; freed with its exchange.

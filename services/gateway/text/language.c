@@ -9,9 +9,9 @@
 #include "common/base/log.h"
 #include "common/base/text.h"
 #include "common/jinja/chat_template.h"
-#include "common/model/model_pooling.h"
+#include "common/model/pooling.h"
 #include "common/tokenizer/tokenizer.h"
-#include "common/vocabulary/vocabulary.h"
+#include "common/model/vocabulary.h"
 #include "services/gateway/text/chat_templates.h"
 
 struct language {

@@ -1,0 +1,366 @@
+// choose.c: what a request leaves open: workers by balance and memory, the batch by a target or the knee; and the cheapest mix of several
+// meshes. See plan.h.
+#include <math.h>
+
+#include "common/base/checked.h"
+#include "common/plan/plan.h"
+
+#define GIB (1024.0 * 1024.0 * 1024.0)
+
+// --- memory -----------------------------------------------------------------------------------------------------------
+
+static bool plan_fits(const struct plan_request *r, const struct plan *plan)
+{
+    double pool = r->pool_bytes ? (double)r->pool_bytes : INFINITY;
+
+    return r->ignore_capacity || (plan->s_part_bytes <= (double)r->s_part->memory_bytes &&
+                                  plan->kv_bytes_per_worker <= (plan->workers == 0 ? pool : (double)r->worker->memory_bytes));
+}
+
+static enum status refuse_memory(const struct plan_request *r, const struct plan *plan, struct error *error)
+{
+    double has = (double)r->s_part->memory_bytes, kv = plan->kv_bytes_per_worker;
+
+    if (plan->workers && plan->s_part_bytes <= has)
+        return error_set(
+            error, STATUS_RESOURCE_EXHAUSTED,
+            "a batch of %u with %.0f tokens of context takes %.1f GiB of KV on each of %u workers, and %s has %.1f GiB: "
+            "more --workers, a smaller --batch, or --ignore-capacity to predict all the same",
+            plan->batch, plan->kv_tokens / plan->batch, kv / GIB, plan->workers, r->worker->name,
+            (double)r->worker->memory_bytes / GIB);
+    if (plan->workers == 0 && plan->s_part_bytes <= has)
+        return error_set(
+            error, STATUS_RESOURCE_EXHAUSTED,
+            "without workers a batch of %u takes %.1f GiB of KV, and --local-pool is %.1f GiB: a larger one, --workers, a "
+            "smaller --batch, or --ignore-capacity to predict all the same",
+            plan->batch, kv / GIB, (double)r->pool_bytes / GIB);
+    if (plan->workers == 0 && plan->stages == 1 && plan->s_part_bytes - kv <= has)
+        return error_set(
+            error, STATUS_RESOURCE_EXHAUSTED,
+            "without workers a batch of %u takes %.1f GiB of weights and %.1f GiB of KV, and %s has %.1f GiB: --workers, a "
+            "smaller --batch, or --ignore-capacity to predict all the same",
+            plan->batch, (plan->s_part_bytes - kv) / GIB, kv / GIB, r->s_part->name, has / GIB);
+    return error_set(
+        error, STATUS_RESOURCE_EXHAUSTED,
+        "%s takes %.1f GiB%s for weights and activations of batch %u, and %s has %.1f GiB: smaller --weights, a larger --gpu, "
+        "more --s-parts, or --ignore-capacity to predict all the same",
+        r->shape->name, (plan->s_part_bytes - (plan->workers || plan->stages > 1 ? 0 : kv)) / GIB,
+        plan->stages > 1 ? " in the fullest stage" : "", plan->batch, r->s_part->name, has / GIB);
+}
+
+// --- workers ----------------------------------------------------------------------------------------------------------
+
+// Returns whether n workers keep the S-part busy; bytes_too: the link's time counts, too, not only reading.
+static bool is_balanced(const struct plan_request *r, uint32_t batch, uint32_t n, bool link_too)
+{
+    struct plan plan;
+    plan_predict(r, batch, n, batch > 1 ? 2 : 1, &plan);
+    // All stages of a pipeline ask the workers at once.
+    return plan.stages * plan.r_part_layer_us + (link_too ? plan.link_layer_us : 0) <= plan.s_part_layer_us + plan.pool_layer_us;
+}
+
+static uint32_t least_balanced(const struct plan_request *r, uint32_t batch, bool link_too)
+{
+    uint32_t low = 1, high = MIN((batch + 1) / 2, (uint32_t)PLAN_WORKERS_MAX); // more workers than rows have nothing to do
+
+    if (!is_balanced(r, batch, high, link_too))
+        return 0;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (is_balanced(r, batch, middle, link_too))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+// Returns the least number of workers that hold the KV; 0: no number does.
+static uint32_t least_holding(const struct plan_request *r, uint32_t batch)
+{
+    struct plan one;
+    double each;
+
+    plan_predict(r, batch, batch, 1, &one); // one sequence on each worker
+    each = one.kv_bytes_per_worker > 0 ? floor((double)r->worker->memory_bytes / one.kv_bytes_per_worker) : batch;
+    return r->ignore_capacity ? 1 : each < 1 ? 0 : (uint32_t)ceil(MAX(batch - one.pool_sequences, 1u) / each);
+}
+
+// Finds the best plan at a batch. false: it does not fit in any memory; *out then says what the nearest would take.
+static bool at_batch(const struct plan_request *r, uint32_t batch, struct plan *out)
+{
+    struct plan local;
+    uint32_t n = r->workers, holding;
+
+    if (n != PLAN_CHOOSE) {
+        plan_predict(r, batch, n, 0, out);
+        return plan_fits(r, out);
+    }
+    n = least_balanced(r, batch, true);
+    if (n == 0)
+        n = least_balanced(r, batch, false);
+    if (n == 0)
+        n = MIN((batch + 1) / 2, (uint32_t)PLAN_WORKERS_MAX);
+    holding = least_holding(r, batch);
+    plan_predict(r, batch, MIN(MAX(n, holding), (uint32_t)PLAN_WORKERS_MAX), 0, out);
+    if (holding > n)
+        out->bound_by = PLAN_CAPACITY;
+    plan_predict(r, batch, 0, 1, &local); // workers are used only if they make it faster, or possible
+    if (plan_fits(r, &local) && (local.tokens_per_second >= out->tokens_per_second || !plan_fits(r, out)))
+        *out = local;
+    return plan_fits(r, out);
+}
+
+// --- the batch --------------------------------------------------------------------------------------------------------
+
+static bool in_time(const struct plan_request *r, const struct plan *plan)
+{
+    return r->latency_ms == 0 || plan->step_ms <= r->latency_ms;
+}
+
+// Finds the least batch that reaches `wanted` within time and memory; *best is the fastest of all that were looked at. false: there is
+// none.
+static bool least_reaching(const struct plan_request *r, double wanted, struct plan *out, struct plan *best)
+{
+    *best = (struct plan){0};
+    for (uint32_t batch = 1; batch <= PLAN_BATCH_MAX; batch += 1 + batch / 256) {
+        struct plan plan;
+        if (!at_batch(r, batch, &plan) || !in_time(r, &plan))
+            continue;
+        if (plan.tokens_per_second > best->tokens_per_second)
+            *best = plan;
+        if (plan.tokens_per_second >= wanted) {
+            *out = plan;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool plan_fastest(const struct plan_request *r, struct plan *out)
+{
+    struct plan none;
+
+    (void)least_reaching(r, INFINITY, &none, out);
+    return out->batch > 0;
+}
+
+// Finds the least batch that comes near the most that given workers reach.
+static bool near_most(const struct plan_request *r, struct plan *out)
+{
+    struct plan best;
+    return plan_fastest(r, &best) && least_reaching(r, PLAN_KNEE_SHARE * best.tokens_per_second, out, &best);
+}
+
+// Chooses the batch if no rate is asked for: the knee of the S-part, for which workers can always be found, or the largest batch below
+// it that is in time; without workers, if the S-part's own memory gives more.
+static bool at_knee(const struct plan_request *r, struct plan *out)
+{
+    struct plan_request alone = *r;
+    struct plan_need needs[32];
+    struct plan local;
+    uint32_t knee = 1;
+    bool found = false;
+
+    if (r->workers != PLAN_CHOOSE)
+        return near_most(r, out);
+    for (uint32_t i = plan_sweep(r, needs, ARRAY_COUNT(needs)); i-- > 0;)
+        if (needs[i].knee)
+            knee = needs[i].batch;
+    for (; knee && !found; knee = knee > 64 ? knee - knee / 64 : knee - 1)
+        found = at_batch(r, knee, out) && in_time(r, out);
+    alone.workers = 0;
+    if (!r->ignore_capacity && near_most(&alone, &local) && (!found || local.tokens_per_second >= out->tokens_per_second)) {
+        *out = local;
+        return true;
+    }
+    return found;
+}
+
+static enum status make_for_batch(const struct plan_request *r, struct plan *out, struct error *error)
+{
+    if (!at_batch(r, r->batch, out))
+        return refuse_memory(r, out, error);
+    if (!in_time(r, out))
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "--latency-ms %g: a step of batch %u takes %.1f ms on %u workers (%s binds): a smaller --batch, or other "
+                         "hardware",
+                         r->latency_ms, out->batch, out->step_ms, out->workers, plan_bound_name(out->bound_by));
+    if (out->tokens_per_second < r->tokens_per_second)
+        return error_set(
+            error, STATUS_FAILED_PRECONDITION,
+            "--tokens-per-second %g: batch %u reaches %.0f on %u workers (%s binds): leave out --batch, or other hardware",
+            r->tokens_per_second, out->batch, out->tokens_per_second, out->workers, plan_bound_name(out->bound_by));
+    return STATUS_OK;
+}
+
+// Takes the fewest stages that hold the model and reach what is asked for; without such a number the error is that of the most.
+static enum status choose_stages(const struct plan_request *request, struct plan *out, struct error *error)
+{
+    struct plan_request r = *request;
+    enum status status = STATUS_RESOURCE_EXHAUSTED;
+
+    for (r.stages = 1; status && r.stages <= MIN((uint32_t)PLAN_STAGES_MAX, r.shape->layers); r.stages++)
+        status = plan_make(&r, out, error);
+    return status;
+}
+
+enum status plan_make(const struct plan_request *r, struct plan *out, struct error *error)
+{
+    if (r->stages == PLAN_CHOOSE)
+        return choose_stages(r, out, error);
+    if (r->stages > r->shape->layers)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--s-parts %u: %s has only %u layers", r->stages, r->shape->name,
+                         r->shape->layers);
+
+    struct plan best, least;
+
+    if (r->batch)
+        return make_for_batch(r, out, error);
+    if (r->tokens_per_second != 0 ? least_reaching(r, r->tokens_per_second, out, &best) : at_knee(r, out))
+        return STATUS_OK;
+    if (!at_batch(r, 1, &least))
+        return refuse_memory(r, &least, error);
+    if (!in_time(r, &least))
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "--latency-ms %g: even a single sequence takes %.1f ms a token (%s binds)", r->latency_ms, least.step_ms,
+                         plan_bound_name(least.bound_by));
+    return error_set(
+        error, STATUS_FAILED_PRECONDITION,
+        "--tokens-per-second %g: one mesh reaches at most %.0f (batch %u, %u workers, %.0f ms a step, %s binds): %.0f such "
+        "meshes, or other hardware",
+        r->tokens_per_second, best.tokens_per_second, best.batch, best.workers, best.step_ms, plan_bound_name(best.bound_by),
+        ceil(r->tokens_per_second / best.tokens_per_second));
+}
+
+static double slowest_us(const struct plan *plan)
+{
+    double us = 0;
+
+    for (uint32_t i = 0; i < plan->stages; i++)
+        us = MAX(us, plan->stage[i].turn_us);
+    return us;
+}
+
+uint32_t plan_sweep(const struct plan_request *request, struct plan_need *needs, uint32_t capacity)
+{
+    struct plan_request away = *request, *r = &away;
+    double most = 0;
+    uint32_t count = 0;
+
+    away.pool_bytes = 0; // what all workers need together, with none of it elsewhere
+    for (uint32_t batch = 2; batch <= PLAN_BATCH_MAX && count < capacity; batch *= 2) {
+        struct plan plan;
+        plan_predict(r, batch, 1, 2, &plan);
+        double layer_s = plan.s_part_layer_us / 1e6;
+        double s_part_s = 2 * (r->shape->layers * layer_s + (plan.head_us + r->s_part->step_us) / 1e6);
+        if (plan.stages > 1)
+            s_part_s = plan.mini_batches * slowest_us(&plan) / 1e6;
+        needs[count] = (struct plan_need){
+            .batch = batch,
+            .tokens_per_second = batch / s_part_s,
+            .worker_gb_per_second = plan.kv_tokens / 2 * shape_kv_bytes(r->shape, r->kv_type) / layer_s / 1e9,
+            .network_gbit_per_second = batch / 2.0 * shape_link_bytes(r->shape) * 8 / layer_s / 1e9,
+            .kv_bytes = plan.kv_bytes_per_worker,
+        };
+        most = MAX(most, needs[count].tokens_per_second);
+        count++;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (needs[i].tokens_per_second >= PLAN_KNEE_SHARE * most) {
+            needs[i].knee = true;
+            break;
+        }
+    return count;
+}
+
+// --- the cheapest mix of meshes -------------------------------------------------------------------------------------
+
+enum { CANDIDATES = 256 };
+
+// The meshes worth considering: none costs more and reaches less than another.
+struct candidates {
+    struct plan_mix_part list[CANDIDATES];
+    uint32_t count;
+};
+
+static void offer_mesh(struct candidates *c, const struct plan_mix_part *part)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < c->count; i++) {
+        const struct plan *other = &c->list[i].plan;
+        if (other->price_per_hour <= part->plan.price_per_hour && other->tokens_per_second >= part->plan.tokens_per_second)
+            return;
+    }
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->list[i].plan.price_per_hour < part->plan.price_per_hour ||
+            c->list[i].plan.tokens_per_second > part->plan.tokens_per_second)
+            c->list[kept++] = c->list[i];
+    c->count = kept;
+    if (c->count < CANDIDATES)
+        c->list[c->count++] = *part;
+}
+
+static enum status check_prices(const struct hardware *list, uint32_t count, struct error *error)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (list[i].price_per_hour == 0)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "%s has no price_per_hour: the cheapest mix needs one of each",
+                             list[i].name);
+    return STATUS_OK;
+}
+
+static void choose_mix(const struct candidates *c, double wanted, struct plan_mix *out)
+{
+    out->price_per_hour = INFINITY;
+    for (uint32_t i = 0; i < c->count; i++)
+        for (uint32_t j = 0; j < c->count; j++) {
+            const struct plan *first = &c->list[i].plan, *second = &c->list[j].plan;
+            double most = MIN(ceil(wanted / first->tokens_per_second), (double)PLAN_MIX_COUNT);
+            for (double n = j == i ? most : 1; n <= most; n++) {
+                double rest = ceil(MAX(0, wanted - n * first->tokens_per_second) / second->tokens_per_second);
+                double price = n * first->price_per_hour + rest * second->price_per_hour;
+                if (rest > PLAN_MIX_COUNT || price >= out->price_per_hour * (1 - 1e-12))
+                    continue;
+                out->price_per_hour = price;
+                out->parts[0] = c->list[i];
+                out->parts[0].count = (uint32_t)n;
+                out->parts[1] = c->list[j];
+                out->parts[1].count = (uint32_t)rest;
+                out->part_count = rest > 0 ? 2 : 1;
+                out->tokens_per_second = n * first->tokens_per_second + rest * second->tokens_per_second;
+            }
+        }
+    out->cost_per_million = out->price_per_hour / 3600 / out->tokens_per_second * 1e6;
+}
+
+enum status plan_cheapest(const struct plan_request *request, const struct hardware *s_parts, uint32_t s_part_count,
+                          const struct hardware *workers, uint32_t worker_count, struct plan_mix *out, struct error *error)
+{
+    struct plan_request r = *request;
+    struct candidates candidates = {.count = 0};
+    enum status status = check_prices(s_parts, s_part_count, error);
+
+    if (!status)
+        status = check_prices(workers, worker_count, error);
+    if (status)
+        return status;
+    if (r.tokens_per_second == 0)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "the cheapest mix of what? --tokens-per-second is missing");
+    for (uint32_t i = 0; i < s_part_count; i++)
+        for (uint32_t j = 0; j < worker_count; j++)
+            for (r.workers = 0; r.workers <= PLAN_MIX_WORKERS; r.workers++) {
+                struct plan_mix_part part = {.s_part = r.s_part = &s_parts[i], .worker = r.worker = &workers[j]};
+                if (plan_fastest(&r, &part.plan))
+                    offer_mesh(&candidates, &part);
+            }
+    if (candidates.count == 0)
+        return error_set(error, STATUS_FAILED_PRECONDITION,
+                         "no S-part of these holds %s and gives a token in time, with or without workers", r.shape->name);
+    choose_mix(&candidates, r.tokens_per_second, out);
+    if (isinf(out->price_per_hour))
+        return error_set(error, STATUS_FAILED_PRECONDITION, "--tokens-per-second %g: more than %d meshes are needed",
+                         r.tokens_per_second, PLAN_MIX_COUNT);
+    return STATUS_OK;
+}
