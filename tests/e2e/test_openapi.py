@@ -31,8 +31,8 @@ def source(name):
 
 def rows(table, kinds):
     """Names of the rows of one of schema.c's tables that are of one of the kinds."""
-    text = re.search(rf"{table}\[\] = \{{\n(.*?)\n\}};", source("schema.c"), re.S).group(1)
-    return {name for name, endpoints in re.findall(r'\{"(\w+)",\s*([A-Z_ |]+),', text) if set(endpoints.split(" | ")) & set(kinds)}
+    text = re.search(rf"{table}\[\] = \{{\n(.*?)\n\}};", source("api/schema/schema.c"), re.S).group(1)
+    return {name for name, endpoints in re.findall(r'[({]"(\w+)",\s*([A-Z_ |]+)[,)]', text) if set(endpoints.split(" | ")) & set(kinds)}
 
 
 @pytest.mark.parametrize("schema", KINDS)
@@ -44,11 +44,13 @@ def test_fields_are_those_of_the_tables(document, schema):
 
 def test_paths_are_those_of_the_routes(document):
     """All but the pages, and what is for operators only."""
-    table = re.search(r"routes\[\] = \{\n(.*?)\n\};", source("routes.c"), re.S).group(1)
+    table = re.search(r"routes\[\] = \{\n(.*?)\n\};", source("serve/routes.c"), re.S).group(1)
     found = set()
-    for at, path, suffix, method in re.findall(r'\{(\w+), "([^"]*)", (NULL|"[^"]*"), "(\w+)"', table):
+    for path in re.findall(r'ASK\("([^"]*)"', table):
+        found.add((path, "post"))
+    for at, path, _, suffix, method in re.findall(r'\.at = (\w+),\s*\.path = "([^"]*)",\s*(\.suffix = "([^"]*)",\s*)?\.method = "(\w+)"', table):
         if at != "ADMIN" and path not in ("/", "/pages/"):
-            found.add((path if suffix == "NULL" else f"{path}{{id}}{suffix[1:-1]}", method.lower()))
+            found.add((f"{path}{{id}}{suffix}" if _ else path, method.lower()))
     assert {(path, method) for path, methods in document["paths"].items() for method in methods} == found
 
 
@@ -105,12 +107,12 @@ def test_a_value_that_is_not_described_is_refused(document, server, schema):
 def test_fields_with_readers_of_their_own_are_described(document):
     for schema in PATHS:
         for name, described in document["components"]["schemas"][schema]["properties"].items():
-            ignored = re.search(rf'"{name}", [A-Z_ |]+, READ_IGNORE', source("schema.c"))
+            ignored = re.search(rf'IGNORED\("{name}"', source("api/schema/schema.c"))
             assert described or ignored, f'services/gateway/serve/openapi/openapi.json: "x-custom" does not say what {name} is'
 
 
 def test_ways_to_ask_for_a_form_are_described(document):
-    reader = re.search(r"static bool read_member\(.*?\n}", source("schema_form.c"), re.S).group(0)
+    reader = re.search(r"static bool read_member\(.*?\n}", source("api/schema/form.c"), re.S).group(0)
     read = set(re.findall(r'strcmp\(key, "(\w+)"\)', reader)) - {"backend", "disable_fallback"}  # those change nothing
     for schema in PATHS:
         described = document["components"]["schemas"][schema]["properties"].get("structured_outputs")
