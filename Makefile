@@ -118,16 +118,18 @@ $(eval $(call room,common/member,proto common/base common/rpc,))
 $(eval $(call room,common/handover,proto common/base common/wire common/rpc,))
 $(eval $(call room,common/apikey,,sodium))
 $(eval $(call room,common/batch,common/base common/json,jansson))
-$(eval $(call room,common/grammar,common/base common/json,jansson))
-$(eval $(call room,common/answer,common/base common/json common/grammar,jansson))
+$(eval $(call room,common/grammar,common/base,))
+$(eval $(call room,common/schema,common/base common/json common/grammar,jansson))
+$(eval $(call room,common/answer,common/base common/json common/grammar common/schema,jansson))
 $(eval $(call room,services/gateway/http,common/base common/trace common/tokenizer common/apikey,microhttpd gnutls sodium))
-$(eval $(call room,services/gateway/api/schema,proto common/base common/json common/jinja common/grammar common/answer services/gateway/http,jansson))
+$(eval $(call room,services/gateway/api/schema,proto common/base common/json common/jinja common/grammar common/schema common/answer \
+    services/gateway/http,jansson))
 $(eval $(call room,services/gateway/api/dialects,common/base common/json services/gateway/http services/gateway/api/schema,jansson))
 $(eval $(call room,services/gateway/text,common/base common/json common/jinja common/tokenizer common/model common/grammar common/answer \
     services/gateway/http services/gateway/api/schema,jansson))
 $(eval $(call room,services/gateway/mesh,proto common/base common/kv common/messages common/rpc services/gateway/http,))
 $(eval $(call room,services/gateway/batch,common/base common/json common/batch services/gateway/http services/gateway/api/schema,sqlite3 sodium))
-$(eval $(call room,services/gateway/request,common/base common/trace common/messages common/grammar common/answer services/gateway/http \
+$(eval $(call room,services/gateway/request,common/base common/trace common/messages common/schema common/answer services/gateway/http \
     services/gateway/api/schema services/gateway/api/dialects services/gateway/text services/gateway/mesh,jansson))
 $(eval $(call room,services/gateway/serve,common/base common/trace common/json common/rpc common/answer services/gateway/http \
     services/gateway/api/schema services/gateway/api/dialects services/gateway/text services/gateway/mesh services/gateway/batch \

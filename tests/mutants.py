@@ -57,18 +57,18 @@ FAULTS = [
           "kv_ledger_reserve(&store->ledger, sequence, positions, &copy, error);\n\n    if (copy.needed && status)", "unit/test_kv_share"),
     # Grammars of JSON Schemas: a number that is its exclusive bound is taken; a declared key comes again as another one; alternatives of a oneOf
     # that overlap do not exclude each other.
-    Fault("schema-bound", "common/grammar/grammar_schema_range.c", "!is_zero_from(&range->low, place) || range->low_is_exclusive",
+    Fault("schema-bound", "common/schema/number.c", "!is_zero_from(&range->low, place) || range->low_is_exclusive",
           "!is_zero_from(&range->low, place)", "unit/test_grammar_schema"),
-    Fault("schema-keys", "common/grammar/grammar_schema_key.c", "keys->declared_count ? undeclared(schema, keys) : jschema_any_content(schema)",
+    Fault("schema-keys", "common/schema/string.c", "keys->declared_count ? undeclared(schema, keys) : jschema_any_content(schema)",
           "jschema_any_content(schema)", "unit/test_grammar_schema"),
-    Fault("schema-one-of", "common/grammar/grammar_schema_union.c",
+    Fault("schema-one-of", "common/schema/sets.c",
           'json_array_append_new(all, json_pack("{s:O}", "not", json_array_get(alternatives, k)));', "", "unit/test_grammar_schema"),
     # The scheduling core: chunks are not aligned with the rows that decode.
-    Fault("grammar-tail-call", "common/grammar/grammar_step.c", "if (tracker->grammar->flags[pair.state] & GRAMMAR_STATE_EXITS)", "if (false)",
+    Fault("grammar-tail-call", "common/grammar/step.c", "if (tracker->grammar->flags[pair.state] & GRAMMAR_STATE_EXITS)", "if (false)",
           "unit/test_grammar_cursor"),
-    Fault("grammar-chain", "common/grammar/grammar_mask.c", "allow_plain(vocab, loops ? vocab->most_chars : last, words);",
-          "allow_plain(vocab, vocab->most_chars, words);", "unit/test_grammar_cursor"),
-    Fault("grammar-anchors", "common/grammar/grammar_look.c", "NOTHING_READ, END_AT_ONCE, NO_PHASE, NO_PHASE",
+    Fault("grammar-chain", "common/grammar/cursor.c", "mask_allow_plain(vocab, loops ? vocab->most_chars : last, words);",
+          "mask_allow_plain(vocab, vocab->most_chars, words);", "unit/test_grammar_cursor"),
+    Fault("grammar-anchors", "common/grammar/look.c", "NOTHING_READ, END_AT_ONCE, NO_PHASE, NO_PHASE",
           "NOTHING_READ, END_AT_ONCE, BYTES_READ, NO_PHASE", "unit/test_grammar_text"),
 
     Fault("chunk-align", "common/sched/chunk.c", "uint32_t first = tile - decode_rows % tile;", "uint32_t first = tile;",

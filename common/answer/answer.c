@@ -9,15 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/answer/answer_internal.h"
+#include "common/answer/internal.h"
 #include "common/base/checked.h"
 
 enum { NO_MARKER = UINT32_MAX, WRAP_OPEN = ANSWER_MAX_MARKERS, WRAP_CLOSE };
 
 static void feed(struct answer_parser *parser, char byte);
 
-// --- events ---------------------------------------------------------------------------------------------------------------
-static void flush(struct answer_parser *parser)
+// --- events -------------------------------------------------------------------------------------------------------------
+static void flush_run(struct answer_parser *parser)
 {
     if (parser->run.bytes > 0) {
         const struct answer_event event = {.kind = parser->run_kind,
@@ -33,11 +33,11 @@ static void flush(struct answer_parser *parser)
 void answer_emit(struct answer_parser *parser, enum answer_kind kind, const char *bytes, size_t count)
 {
     if (kind != parser->run_kind || kind == ANSWER_CALL)
-        flush(parser);
+        flush_run(parser);
     parser->run_kind = (uint8_t)kind;
     text_append(&parser->run, bytes, count);
     if (kind == ANSWER_CALL)
-        flush(parser);
+        flush_run(parser);
 }
 
 static void drop_held(struct answer_parser *parser)
@@ -48,7 +48,7 @@ static void drop_held(struct answer_parser *parser)
 }
 
 // Lets the first `count` bytes held out as content or reasoning, but for the white space at the start of either.
-static void release(struct answer_parser *parser, size_t count, enum answer_kind kind)
+static void release_held(struct answer_parser *parser, size_t count, enum answer_kind kind)
 {
     const size_t skip = parser->fresh ? MIN(parser->gap_bytes, count) : 0;
 
@@ -72,12 +72,12 @@ bool answer_is_name(const char *name, size_t count)
     return count > 0 && count <= ANSWER_MAX_NAME_BYTES;
 }
 
-// --- calls ----------------------------------------------------------------------------------------------------------------
+// --- calls --------------------------------------------------------------------------------------------------------------
 bool answer_begin_call(struct answer_parser *parser, const char *name, size_t count)
 {
     if (parser->calls >= ANSWER_MAX_CALLS || count == 0 || count > ANSWER_MAX_NAME_BYTES)
         return false;
-    flush(parser);
+    flush_run(parser);
     drop_held(parser);
     parser->calls++;
     parser->in_call = true;
@@ -97,7 +97,7 @@ void answer_end_call(struct answer_parser *parser)
 static void end_body(struct answer_parser *parser, enum verdict verdict)
 {
     if (verdict == BODY_FAILED && !parser->in_call) {
-        release(parser, parser->held.bytes, ANSWER_CONTENT);
+        release_held(parser, parser->held.bytes, ANSWER_CONTENT);
     } else if (parser->in_call) {
         answer_end_call(parser);
     }
@@ -114,7 +114,7 @@ static void begin_body(struct answer_parser *parser, uint32_t marker)
     parser->family->body->begin(parser, marker);
 }
 
-// --- markers --------------------------------------------------------------------------------------------------------------
+// --- markers ------------------------------------------------------------------------------------------------------------
 uint32_t answer_marker(const struct answer_parser *parser, const char *text, size_t count)
 {
     for (uint32_t i = 0; parser->family && i < ANSWER_MAX_MARKERS && parser->family->markers[i].text; i++)
@@ -124,7 +124,7 @@ uint32_t answer_marker(const struct answer_parser *parser, const char *text, siz
 }
 
 // Compares text with what a marker begins with. Returns 1: it is the marker, 0: it may become it, -1: it cannot.
-static int compare(const char *marker, const char *text, size_t count)
+static int compare_marker(const char *marker, const char *text, size_t count)
 {
     const size_t length = marker ? strlen(marker) : 0;
 
@@ -134,7 +134,7 @@ static int compare(const char *marker, const char *text, size_t count)
 }
 
 // Looks for a marker at the start of text. *partial: a marker may come.
-static uint32_t match(const struct answer_parser *parser, const char *text, size_t count, bool in_body, bool *partial)
+static uint32_t match_marker(const struct answer_parser *parser, const char *text, size_t count, bool in_body, bool *partial)
 {
     const struct answer_family *family = parser->family;
     const struct answer_reasoning *reasoning = parser->options.reasoning;
@@ -146,19 +146,19 @@ static uint32_t match(const struct answer_parser *parser, const char *text, size
         if ((parser->options.unit_markers >> i & 1) || (!in_body && role == MARKER_PART) ||
             (!in_body && role == MARKER_CLOSE && parser->calls == 0))
             continue;
-        if ((found = compare(family->markers[i].text, text, count)) > 0)
+        if ((found = compare_marker(family->markers[i].text, text, count)) > 0)
             return i;
         *partial |= found == 0;
     }
     for (uint32_t i = WRAP_OPEN; !in_body && reasoning && i <= WRAP_CLOSE; i++) {
-        if ((found = compare(i == WRAP_OPEN ? reasoning->wrap_open : reasoning->wrap_close, text, count)) > 0)
+        if ((found = compare_marker(i == WRAP_OPEN ? reasoning->wrap_open : reasoning->wrap_close, text, count)) > 0)
             return i;
         *partial |= found == 0;
     }
     return NO_MARKER;
 }
 
-// In text: a marker, whose own text is held if it was text.
+// Takes a marker in text. Its own text is held if it was written as text.
 static void take_marker(struct answer_parser *parser, uint32_t marker)
 {
     if (marker < ANSWER_MAX_MARKERS && parser->family->markers[marker].role == MARKER_OPEN) {
@@ -172,7 +172,7 @@ static void take_marker(struct answer_parser *parser, uint32_t marker)
     parser->fresh = true;
 }
 
-// --- modes ----------------------------------------------------------------------------------------------------------------
+// --- modes --------------------------------------------------------------------------------------------------------------
 // White space, and between calls what some models put there.
 static bool is_gap(const struct answer_parser *parser, char byte)
 {
@@ -189,7 +189,7 @@ static void feed_text(struct answer_parser *parser, char byte)
     while (parser->held.bytes > parser->gap_bytes) {
         const char *part = parser->held.data + parser->gap_bytes;
         const size_t count = parser->held.bytes - parser->gap_bytes;
-        const uint32_t marker = match(parser, part, count, false, &partial);
+        const uint32_t marker = match_marker(parser, part, count, false, &partial);
         if (marker != NO_MARKER) {
             take_marker(parser, marker);
             return;
@@ -201,9 +201,9 @@ static void feed_text(struct answer_parser *parser, char byte)
             return;
         }
         if (!is_gap(parser, *part))
-            release(parser, parser->gap_bytes + 1, ANSWER_CONTENT);
+            release_held(parser, parser->gap_bytes + 1, ANSWER_CONTENT);
         else if (++parser->gap_bytes > ANSWER_MAX_GAP)
-            release(parser, parser->gap_bytes, ANSWER_CONTENT);
+            release_held(parser, parser->gap_bytes, ANSWER_CONTENT);
     }
 }
 
@@ -212,7 +212,7 @@ static void feed_reasoning(struct answer_parser *parser, char byte)
     text_append(&parser->held, &byte, 1);
     while (parser->held.bytes > parser->gap_bytes) {
         const char *part = parser->held.data + parser->gap_bytes;
-        const int found = compare(parser->options.reasoning->close, part, parser->held.bytes - parser->gap_bytes);
+        const int found = compare_marker(parser->options.reasoning->close, part, parser->held.bytes - parser->gap_bytes);
         if (found > 0) {
             drop_held(parser);
             parser->mode = MODE_TEXT;
@@ -222,9 +222,9 @@ static void feed_reasoning(struct answer_parser *parser, char byte)
         if (found == 0)
             return;
         if (!answer_is_space(*part))
-            release(parser, parser->gap_bytes + 1, ANSWER_REASONING);
+            release_held(parser, parser->gap_bytes + 1, ANSWER_REASONING);
         else if (++parser->gap_bytes > ANSWER_MAX_GAP)
-            release(parser, parser->gap_bytes, ANSWER_REASONING);
+            release_held(parser, parser->gap_bytes, ANSWER_REASONING);
     }
 }
 
@@ -255,8 +255,8 @@ static void feed_start(struct answer_parser *parser, char byte)
         parser->gap_bytes++;
         return;
     }
-    const int found =
-        compare(parser->options.reasoning->open, parser->held.data + parser->gap_bytes, parser->held.bytes - parser->gap_bytes);
+    const int found = compare_marker(parser->options.reasoning->open, parser->held.data + parser->gap_bytes,
+                                     parser->held.bytes - parser->gap_bytes);
     if (found > 0) {
         open_reasoning(parser);
     } else if (found < 0) {
@@ -306,14 +306,15 @@ static void take_unit_in_body(struct answer_parser *parser, uint32_t marker, con
         text_append(&parser->held, text, strlen(text));
 }
 
-// In a body where markers count: as in text, but what is no marker is the body's.
+// Feeds a body in which markers count, as in text. Bytes that are no marker are the body's.
 static void feed_marked_body(struct answer_parser *parser, char byte)
 {
     bool partial;
 
     text_append(&parser->part, &byte, 1);
     while (parser->part.bytes > 0 && parser->mode == MODE_BODY) {
-        const uint32_t marker = parser->raw ? NO_MARKER : match(parser, parser->part.data, parser->part.bytes, true, &partial);
+        const uint32_t marker = parser->raw ? NO_MARKER
+                                            : match_marker(parser, parser->part.data, parser->part.bytes, true, &partial);
         if (marker != NO_MARKER) {
             text_clear(&parser->part);
             take_unit_in_body(parser, marker, parser->family->markers[marker].text);
@@ -345,7 +346,7 @@ static void feed(struct answer_parser *parser, char byte)
     }
 }
 
-// --- the interface --------------------------------------------------------------------------------------------------------
+// --- the interface ------------------------------------------------------------------------------------------------------
 struct answer_parser *answer_open(const struct answer_options *options)
 {
     struct answer_parser *parser = calloc(1, sizeof *parser);
@@ -380,16 +381,16 @@ void answer_push(struct answer_parser *parser, const char *bytes, size_t count)
 {
     for (size_t i = 0; i < count && parser->mode != MODE_DONE; i++)
         feed(parser, bytes[i]);
-    flush(parser);
+    flush_run(parser);
 }
 
-// Text that only began like a marker is text, once a control token follows.
-static void settle(struct answer_parser *parser)
+// Lets text out that only began like a marker, now that a control token follows.
+static void settle_held(struct answer_parser *parser)
 {
     if (parser->mode == MODE_TEXT && parser->held.bytes > parser->gap_bytes)
-        release(parser, parser->held.bytes, ANSWER_CONTENT);
+        release_held(parser, parser->held.bytes, ANSWER_CONTENT);
     else if (parser->mode == MODE_REASONING && parser->held.bytes > parser->gap_bytes)
-        release(parser, parser->held.bytes, ANSWER_REASONING);
+        release_held(parser, parser->held.bytes, ANSWER_REASONING);
     while (parser->mode == MODE_BODY && parser->part.bytes > 0) {
         const char first = parser->part.data[0];
         text_consume(&parser->part, 1);
@@ -408,10 +409,10 @@ void answer_push_unit(struct answer_parser *parser, const char *name, size_t cou
         parser->mode = MODE_TEXT;
         feed_again(parser);
     }
-    settle(parser);
-    if (parser->mode == MODE_START && compare(reasoning->open, name, count) > 0) {
+    settle_held(parser);
+    if (parser->mode == MODE_START && compare_marker(reasoning->open, name, count) > 0) {
         open_reasoning(parser);
-    } else if (parser->mode == MODE_REASONING && compare(reasoning->close, name, count) > 0) {
+    } else if (parser->mode == MODE_REASONING && compare_marker(reasoning->close, name, count) > 0) {
         drop_held(parser);
         parser->mode = MODE_TEXT;
         parser->fresh = true;
@@ -424,7 +425,7 @@ void answer_push_unit(struct answer_parser *parser, const char *name, size_t cou
         }
         take_marker(parser, marker);
     }
-    flush(parser);
+    flush_run(parser);
 }
 
 void answer_finish(struct answer_parser *parser)
@@ -433,16 +434,16 @@ void answer_finish(struct answer_parser *parser)
         parser->mode = MODE_TEXT;
         feed_again(parser);
     }
-    settle(parser);
+    settle_held(parser);
     if (parser->mode == MODE_BODY) {
         if (parser->family->body->end)
             parser->family->body->end(parser);
         if (!parser->in_call && !parser->family->channels)
-            release(parser, parser->held.bytes, ANSWER_CONTENT);
+            release_held(parser, parser->held.bytes, ANSWER_CONTENT);
     } else if (parser->mode == MODE_TEXT && parser->calls == 0) {
-        release(parser, parser->held.bytes, ANSWER_CONTENT);
+        release_held(parser, parser->held.bytes, ANSWER_CONTENT);
     }
-    flush(parser);
+    flush_run(parser);
     parser->mode = MODE_DONE;
 }
 

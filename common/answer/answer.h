@@ -8,8 +8,8 @@
 //   "Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>"
 //   content "Let me see."    call "f"    arguments "{\"a\": 1}"
 //
-// However the text is cut, the events of a kind joined are the same. A call begins once its name is known and its arguments begin. Text that looked
-// like a call until then and is none comes out as content, unchanged; from then on what the model writes is the arguments, as it is: an
+// However the text is cut, the events of a kind joined are the same. A call begins once its name is known and its arguments begin. Text that
+// looked like a call until then and is none comes out as content, unchanged; from then on what the model writes is the arguments, as it is: an
 // answer that was cut off leaves arguments that are not valid JSON.
 //
 // White space before a call, after one, and around what is thought belongs to the notation and is left out; other content is passed on byte
@@ -26,19 +26,19 @@
 #include "common/base/status.h"
 
 enum {
-    ANSWER_MAX_CALLS = 128,       // of one answer; what follows is content
-    ANSWER_MAX_NAME_BYTES = 256,  // of a function
+    ANSWER_MAX_CALLS = 128,       // calls of one answer; what follows is content
+    ANSWER_MAX_NAME_BYTES = 256,  // a function's
     ANSWER_MAX_HELD = 64 << 10,   // bytes of a call whose name is not known yet; beyond, they are content
     ANSWER_MAX_GAP = 4096,        // bytes of white space that are held because a call may follow
-    ANSWER_MAX_MARKERS = 12,      // of one family
-    ANSWER_MAX_MARKER_BYTES = 64, // of one marker
+    ANSWER_MAX_MARKERS = 12,      // a family's
+    ANSWER_MAX_MARKER_BYTES = 64, // a marker's
 };
 
 struct answer_family;    // a notation of calls
 struct answer_reasoning; // a notation of reasoning
 struct answer_parser;
 
-// --- the tables -----------------------------------------------------------------------------------------------------------
+// --- the tables ---------------------------------------------------------------------------------------------------------
 // Returns a row by its name ("hermes", "think"), or NULL.
 const struct answer_family *answer_find_family(const char *name);
 const struct answer_reasoning *answer_find_reasoning(const char *name);
@@ -59,12 +59,12 @@ const char *answer_family_marker(const struct answer_family *family, uint32_t in
 // Returns the text that opens what is thought.
 const char *answer_reasoning_open(const struct answer_reasoning *reasoning);
 
-// --- a parser -------------------------------------------------------------------------------------------------------------
+// --- a parser -----------------------------------------------------------------------------------------------------------
 enum answer_kind { ANSWER_CONTENT, ANSWER_REASONING, ANSWER_CALL, ANSWER_ARGUMENTS };
 
 struct answer_event {
     enum answer_kind kind;
-    uint32_t call;     // of ANSWER_CALL and ANSWER_ARGUMENTS: counted from 0
+    uint32_t call;     // the number of ANSWER_CALL's and ANSWER_ARGUMENTS' call, from 0
     const char *bytes; // text; the function's name
     size_t count;
 };

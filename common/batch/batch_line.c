@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json/json_limits.h"
 #include "common/base/status.h"
 #include "common/json/json_text.h"
 

@@ -2,6 +2,9 @@
 //
 // Variables are messages, tools and documents (`none` where they are not given, as in the reference renderer), add_generation_prompt, bos_token,
 // eos_token, and what the client adds (chat_template_kwargs). A template sees one message as {'role': 'user', 'content': 'hi'}.
+//
+// Every string that a client sent is content, so that nothing in it can become a special token: not in what a user says, not in the
+// description of a tool or the name of an argument. Only a role that the template's author knows is not content.
 #include "common/jinja/chat_template.h"
 
 #include <stdlib.h>
@@ -9,9 +12,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/jinja/jinja_char.h"
-#include "common/jinja/jinja_json.h"
-#include "common/jinja/jinja_parser.h"
+#include "common/jinja/run.h"
+#include "common/json/json_text.h"
 
 static const struct jinja_builtins builtins = {.filters = jinja_filters,
                                                .list_filters = jinja_list_filters,
@@ -67,6 +69,109 @@ void chat_template_close(struct chat_template *chat_template)
     free(chat_template);
 }
 
+// --- JSON as values -----------------------------------------------------------------------------------------------------
+
+// Authors of templates expect the known roles; any other role is the client's text.
+static bool is_known_role(const char *role)
+{
+    static const char *const known[] = {"system", "developer", "user", "assistant", "tool"};
+    for (size_t i = 0; i < ARRAY_COUNT(known); i++)
+        if (!strcmp(role, known[i]))
+            return true;
+    return false;
+}
+
+static bool value_of_json(struct jinja_run *run, const json_t *json, int depth, bool is_message, struct jinja_value *out);
+
+static bool value_of_array(struct jinja_run *run, const json_t *json, int depth, bool are_messages, struct jinja_value *out)
+{
+    const size_t count = json_array_size(json);
+    struct jinja_list *list = jinja_work(run, count) ? jinja_list_new(run, count) : NULL;
+    if (!list)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        if (!value_of_json(run, json_array_get(json, i), depth + 1, are_messages, &list->items[i]))
+            return false;
+    *out = jinja_listed(KIND_LIST, list);
+    return true;
+}
+
+// JSON objects have no name twice, so nothing has to be looked up.
+static bool value_of_object(struct jinja_run *run, const json_t *json, int depth, bool is_message, struct jinja_value *out)
+{
+    const size_t count = json_object_size(json);
+    struct jinja_dict *dict = jinja_work(run, count) ? jinja_dict_new(run, count) : NULL;
+    json_t *owner = (json_t *)(uintptr_t)json;
+    if (!dict)
+        return false;
+    for (void *at = json_object_iter(owner); at; at = json_object_iter_next(owner, at), dict->count++) {
+        const char *key = json_object_iter_key(at);
+        const json_t *item = json_object_iter_value(at);
+        const bool own = is_message && !strcmp(key, "role") && json_is_string(item) && is_known_role(json_string_value(item));
+        if (!jinja_string_value(run, key, strlen(key), true, &dict->keys[dict->count]))
+            return false;
+        if (own ? !jinja_string_value(run, json_string_value(item), json_string_length(item), false, &dict->values[dict->count])
+                : !value_of_json(run, item, depth + 1, false, &dict->values[dict->count]))
+            return false;
+    }
+    *out = (struct jinja_value){.kind = KIND_DICT, .dict = dict};
+    return true;
+}
+
+static bool value_of_json(struct jinja_run *run, const json_t *json, int depth, bool is_message, struct jinja_value *out)
+{
+    if (!jinja_work(run, 1))
+        return false;
+    if (depth > JINJA_MAX_VALUE_DEPTH)
+        return jinja_fail(run, "values nest deeper than %d", JINJA_MAX_VALUE_DEPTH);
+    const char *written = json_text_kept(json);
+    if (written) {
+        const bool ok = jinja_string_value(run, written, strlen(written), true, out);
+        out->kind = KIND_WRITTEN;
+        return ok;
+    }
+    switch (json_typeof(json)) {
+    case JSON_OBJECT: return value_of_object(run, json, depth, is_message, out);
+    case JSON_ARRAY: return value_of_array(run, json, depth, false, out);
+    case JSON_STRING: return jinja_string_value(run, json_string_value(json), json_string_length(json), true, out);
+    case JSON_INTEGER: *out = jinja_integer(json_integer_value(json)); return true;
+    case JSON_REAL: *out = jinja_float(json_real_value(json)); return true;
+    case JSON_TRUE: *out = jinja_bool(true); return true;
+    case JSON_FALSE: *out = jinja_bool(false); return true;
+    default: *out = (struct jinja_value){.kind = KIND_NONE}; return true;
+    }
+}
+
+// Converts a JSON value. Its strings, names of members included, are content: they came from a client. `none` is null. The bytes are borrowed
+// for the run.
+static bool value_or_none(struct jinja_run *run, const json_t *json, struct jinja_value *out)
+{
+    *out = (struct jinja_value){.kind = KIND_NONE};
+    return !json || value_of_json(run, json, 0, false, out);
+}
+
+static bool measure_json(const json_t *json, int depth, size_t most, size_t *bytes, size_t *values)
+{
+    json_t *owner = (json_t *)(uintptr_t)json;
+    ++*values;
+    if (!json)
+        return true;
+    if (depth > JINJA_MAX_VALUE_DEPTH)
+        return false;
+    *bytes += json_string_length(json);
+    for (size_t i = 0; i < json_array_size(json); i++)
+        if (!measure_json(json_array_get(json, i), depth + 1, most, bytes, values))
+            return false;
+    for (void *at = json_object_iter(owner); at; at = json_object_iter_next(owner, at)) {
+        *bytes += strlen(json_object_iter_key(at));
+        if (!measure_json(json_object_iter_value(at), depth + 1, most, bytes, values))
+            return false;
+    }
+    return *bytes <= most;
+}
+
+// --- rendering ----------------------------------------------------------------------------------------------------------
+
 static bool find_name(const struct jinja_template *source, const char *name, uint32_t *id)
 {
     for (*id = 0; *id < source->name_count; ++*id)
@@ -103,7 +208,7 @@ static bool set_json(struct jinja_run *run, const char *name, const json_t *json
 {
     struct jinja_value value;
     uint32_t id;
-    return !find_name(run->source, name, &id) || (jinja_from_json(run, json, &value) && jinja_set_variable(run, id, &value));
+    return !find_name(run->source, name, &id) || (value_or_none(run, json, &value) && jinja_set_variable(run, id, &value));
 }
 
 static bool set_empty(struct jinja_run *run, const char *name)
@@ -119,7 +224,7 @@ static bool set_variables(struct jinja_run *run, const struct chat_input *input)
     struct jinja_value messages;
     json_t *more = (json_t *)(uintptr_t)input->variables;
     uint32_t id;
-    if (!jinja_from_messages(run, input->messages, &messages) ||
+    if (!value_of_array(run, input->messages, 0, true, &messages) ||
         (find_name(run->source, "messages", &id) && !jinja_set_variable(run, id, &messages)) ||
         !set_json(run, "add_generation_prompt", input->add_generation_prompt ? json_true() : json_false()) ||
         !(input->tools_list && !input->tools ? set_empty(run, "tools") : set_json(run, "tools", input->tools)) ||
@@ -151,12 +256,12 @@ static enum status hand_out(const struct jinja_builder *builder, struct chat_out
 }
 
 // Memory beyond the usual limit for what the client has a right to send: its strings are copied, its values become values.
-static bool measure(const struct chat_input *input, size_t *arena_bytes)
+static bool measure_input(const struct chat_input *input, size_t *arena_bytes)
 {
     const json_t *const given[] = {input->messages, input->tools, input->documents, input->variables};
     size_t bytes = 0, values = 0;
     for (size_t i = 0; i < ARRAY_COUNT(given); i++)
-        if (given[i] && !jinja_measure_json(given[i], JINJA_MAX_OUTPUT_BYTES, &bytes, &values))
+        if (given[i] && !measure_json(given[i], 0, JINJA_MAX_OUTPUT_BYTES, &bytes, &values))
             return false;
     *arena_bytes = JINJA_ARENA_BYTES + 8 * bytes + 128 * values;
     return true;
@@ -176,7 +281,7 @@ enum status chat_template_render_at(const struct chat_template *chat_template, i
                             .error = error,
                             .unix_seconds = unix_seconds,
                             .line = 1};
-    if (!measure(input, &run.arena.cap))
+    if (!measure_input(input, &run.arena.cap))
         return error_set(error, STATUS_INVALID_ARGUMENT, "the conversation holds more than %u bytes, or nests deeper than %d",
                          JINJA_MAX_OUTPUT_BYTES, JINJA_MAX_VALUE_DEPTH);
     enum status status;

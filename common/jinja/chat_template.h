@@ -1,6 +1,6 @@
 // chat_template.h: chat templates in Jinja, compiled once and rendered for each request.
 //
-// A published model carries its template as text. chat_template_open() parses it, and refuses what is no Jinja with its line.
+// A published model carries its template as text. chat_template_open() parses it; text that is not Jinja is refused with its line number.
 // chat_template_render() then writes the prompt of one conversation as jinja2 would write it (trim_blocks and
 // lstrip_blocks on, an immutable sandbox, the environment that Hugging Face's renderer sets up). A filter, test, method or
 // function that there is not, or that is given wrong arguments, fails there, and only where it is reached.
@@ -9,7 +9,8 @@
 // was written by the template's author, and only there may the tokenizer recognize special tokens. A byte whose origin is unclear counts as
 // content.
 //
-// Everything has a limit (template bytes, nesting, work, memory, output), so a hostile template or conversation ends in an error. Nothing here blocks or keeps state: an open template is immutable and shared by any number of threads.
+// Everything has a limit (template bytes, nesting, work, memory, output), so a hostile template or conversation ends in an error. Nothing
+// here blocks or keeps state: an open template is immutable and shared by any number of threads.
 #ifndef FD_JINJA_CHAT_TEMPLATE_H
 #define FD_JINJA_CHAT_TEMPLATE_H
 
@@ -30,7 +31,7 @@ struct chat_span {
     size_t begin, end;
 };
 
-// What a template is rendered with, borrowed for the call. Strings may hold any byte. Members of objects keep their order.
+// The input of a rendering, borrowed for the call. Strings may hold any byte. Members of objects keep their order.
 struct chat_input {
     const json_t *messages;  // an array of objects
     const json_t *tools;     // an array; NULL: `none`, or with tools_list an empty one

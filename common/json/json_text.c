@@ -40,7 +40,7 @@ double json_text_number(const json_t *value)
     return kept ? strtod(kept, NULL) : json_number_value(value);
 }
 
-// --- reading --------------------------------------------------------------------------------------------------------------
+// --- reading ------------------------------------------------------------------------------------------------------------
 static size_t digits_at(const char *text, size_t bytes)
 {
     size_t count = 0;
@@ -233,7 +233,7 @@ json_t *json_text_read(const char *text, size_t bytes, size_t flags, json_error_
     return value;
 }
 
-// --- writing --------------------------------------------------------------------------------------------------------------
+// --- writing ------------------------------------------------------------------------------------------------------------
 void json_text_real(double number, char out[JSON_REAL_BYTES])
 {
     int precision = 0, exponent;
@@ -341,4 +341,44 @@ json_t *json_text_string(const json_t *value, bool spaced)
     string = out.failed ? NULL : json_stringn_nocheck(out.data, out.bytes);
     text_free(&out);
     return string;
+}
+
+// --- limits -------------------------------------------------------------------------------------------------------------
+
+enum json_excess json_check_limits(const char *text, size_t bytes, uint32_t depth_max, size_t values_max, size_t *at)
+{
+    size_t values = 0;
+
+    return json_count_limits(text, bytes, depth_max, values_max, &values, at);
+}
+
+enum json_excess json_count_limits(const char *text, size_t bytes, uint32_t depth_max, size_t values_max, size_t *values,
+                                   size_t *at)
+{
+    size_t i;
+    uint32_t depth = 0;
+    bool in_string = false;
+
+    for (i = 0; i < bytes; i++) {
+        char c = text[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = false;
+            continue;
+        }
+        in_string = c == '"';
+        *values += c == ',' || c == '[' || c == '{';
+        if (c == '[' || c == '{')
+            depth++;
+        else if ((c == ']' || c == '}') && depth > 0)
+            depth--;
+        *at = i;
+        if (depth > depth_max)
+            return JSON_TOO_DEEP;
+        if (*values > values_max)
+            return JSON_TOO_MANY;
+    }
+    return JSON_WITHIN;
 }

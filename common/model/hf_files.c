@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json/json_limits.h"
+#include "common/json/json_text.h"
 #include "common/model/hf.h"
 #include "common/model/hf_state.h"
 

@@ -10,7 +10,7 @@
 #include <utf8proc.h>
 
 #include "common/base/checked.h"
-#include "common/tokenizer/clean_text.h"
+#include "common/tokenizer/tokenizer.h"
 
 size_t clean_text_utf8_length(const char *bytes, size_t length, size_t *broken, bool *open)
 {

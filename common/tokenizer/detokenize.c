@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/tokenizer/clean_text.h"
 #include "common/tokenizer/tokenizer_state.h"
 
 void detokenizer_init(struct detokenizer *detokenizer, const struct tokenizer *tokenizer, bool skip_special)

@@ -10,10 +10,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/tokenizer/clean_text.h"
-#include "common/tokenizer/encoder.h"
-#include "common/tokenizer/pretokenize.h"
-#include "common/tokenizer/spm.h"
+#include "common/tokenizer/tokenizer_state.h"
 
 // The segments as one text.
 struct joined {
@@ -24,7 +21,7 @@ struct joined {
     uint32_t zone; // in which normalizing goes on
 };
 
-static enum status no_memory(struct encoder *encoder, size_t length)
+static enum status encode_no_memory(struct encoder *encoder, size_t length)
 {
     return error_set(encoder->error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for a text of %zu bytes", length);
 }
@@ -40,7 +37,7 @@ static enum status put_words(struct encoder *encoder, const char *text, size_t l
         return spm_encode(encoder, text, length);
     char *marked = malloc(length + 1);
     if (!marked)
-        return no_memory(encoder, length);
+        return encode_no_memory(encoder, length);
     size_t n = 0;
     if (prefix)
         marked[n++] = ' ';
@@ -91,19 +88,19 @@ static enum status normal_append(struct encoder *encoder, struct normal_text *ou
         }
     }
     free(owned);
-    return bytes ? STATUS_OK : no_memory(encoder, length);
+    return bytes ? STATUS_OK : encode_no_memory(encoder, length);
 }
 
 // Normalizes text[from .. to). Its zones become those of *out where control tokens are looked for in it.
-static enum status normalize(struct encoder *encoder, struct joined *joined, size_t from, size_t to, bool prefix,
-                             struct normal_text *out)
+static enum status encode_normalize(struct encoder *encoder, struct joined *joined, size_t from, size_t to, bool prefix,
+                                    struct normal_text *out)
 {
     *out = (struct normal_text){0};
     if (!encoder->tokenizer->normalized.has_control)
         return normal_append(encoder, out, joined->text + from, to - from, prefix);
     out->zones = malloc((joined->zone_count - joined->zone + 1) * sizeof *out->zones);
     if (!out->zones)
-        return no_memory(encoder, to - from);
+        return encode_no_memory(encoder, to - from);
     enum status status = STATUS_OK;
     while (from < to && status == STATUS_OK) {
         const struct special_zone *zone = &joined->zones[joined->zone];
@@ -127,7 +124,7 @@ static enum status put_plain(struct encoder *encoder, struct joined *joined, siz
     prefix = prefix && tokenizer->add_space_prefix;
     bool with_words = tokenizer->prefix_unless_space || !tokenizer->spaces_first; // else normalizing puts the prefix
     struct normal_text normal;
-    enum status status = normalize(encoder, joined, from, to, prefix && !with_words, &normal);
+    enum status status = encode_normalize(encoder, joined, from, to, prefix && !with_words, &normal);
     struct special_scan scan = {.tokenizer = tokenizer,
                                 .index = &tokenizer->normalized,
                                 .text = normal.bytes,
@@ -174,7 +171,8 @@ static enum status put_joined(struct encoder *encoder, struct joined *joined)
 }
 
 // Joins the segments; the caller frees what *out has, on failure too.
-static enum status join(const struct text_segment *segments, uint32_t segment_count, struct joined *out, struct error *error)
+static enum status join_segments(const struct text_segment *segments, uint32_t segment_count, struct joined *out,
+                                 struct error *error)
 {
     *out = (struct joined){.zones = calloc((size_t)segment_count + 1, sizeof *out->zones)};
     bool ok = out->zones != NULL;
@@ -192,7 +190,7 @@ static enum status join(const struct text_segment *segments, uint32_t segment_co
     for (uint32_t i = 0; i < segment_count; at += segments[i].length, i++)
         if (segments[i].length)
             memcpy(out->text + at, segments[i].bytes, segments[i].length);
-    out->text[at] = '\0'; // so that an empty text has a buffer too
+    out->text[at] = '\0'; // an empty text has a buffer, too
     return STATUS_OK;
 }
 
@@ -203,7 +201,7 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const struct tex
     struct joined joined;
     *ids = NULL;
     *count = 0;
-    enum status status = join(segments, segment_count, &joined, error);
+    enum status status = join_segments(segments, segment_count, &joined, error);
     bool bos = add_special && tokenizer->add_bos && tokenizer->bos != TOKEN_NONE;
     bool eos = add_special && tokenizer->add_eos && tokenizer->eos != TOKEN_NONE;
     if (status == STATUS_OK && bos)

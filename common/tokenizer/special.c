@@ -9,11 +9,9 @@
 #include <utf8proc.h>
 
 #include "common/base/checked.h"
-#include "common/tokenizer/clean_text.h"
-#include "common/tokenizer/spm.h"
 #include "common/tokenizer/tokenizer_state.h"
 
-// --- the index ---
+// --- the index ----------------------------------------------------------------------------------------------------------
 
 static int pattern_compare(const void *a, const void *b)
 {
@@ -107,7 +105,7 @@ void special_free(struct special_index *index)
     *index = (struct special_index){0};
 }
 
-// --- the search ---
+// --- the search ---------------------------------------------------------------------------------------------------------
 
 // The first of patterns[lo .. hi) whose byte `depth` is at least `byte`. All are longer than depth.
 static uint32_t lower(const struct special_index *index, uint32_t lo, uint32_t hi, size_t depth, int byte)
@@ -123,8 +121,8 @@ static uint32_t lower(const struct special_index *index, uint32_t lo, uint32_t h
 }
 
 // The longest pattern that text begins with, or NULL. Control tokens must not be longer than control_length.
-static const struct special_pattern *longest(const struct special_scan *scan, const char *text, size_t length,
-                                             size_t control_length)
+static const struct special_pattern *special_longest(const struct special_scan *scan, const char *text, size_t length,
+                                                     size_t control_length)
 {
     const struct special_index *index = scan->index;
     const struct special_pattern *best = NULL;
@@ -160,7 +158,7 @@ static bool special_find(struct special_scan *scan, size_t *at, const struct spe
         while (scan->zone_count && scan->zones->end <= i)
             scan->zones++, scan->zone_count--;
         size_t control_length = scan->zone_count && scan->zones->parse_special ? scan->zones->end - i : 0;
-        *found = longest(scan, scan->text + i, scan->length - i, control_length);
+        *found = special_longest(scan, scan->text + i, scan->length - i, control_length);
         if (!*found)
             continue;
         *at = i;
@@ -171,7 +169,7 @@ static bool special_find(struct special_scan *scan, size_t *at, const struct spe
     return false;
 }
 
-// --- what is beside a token ---
+// --- what is beside a token ---------------------------------------------------------------------------------------------
 
 // The character at the start of a text or, with `last`, at its end, and its length. Broken bytes are one U+FFFD each.
 static int32_t character_at(const char *text, size_t length, bool last, size_t *bytes)
@@ -224,7 +222,7 @@ static bool is_word(int32_t c)
     }
 }
 
-// Whether a token at text[at .. end) has a word's character on neither side.
+// Returns whether a token at text[at .. end) has a word's character on neither side.
 static bool stands_alone(const struct special_scan *scan, size_t at, size_t end)
 {
     size_t bytes;

@@ -39,8 +39,8 @@ struct special_scan {
     const struct special_zone *zones; // ascending; without a last one, the rest has no control tokens
     uint32_t zone_count;
     bool marks_spaces;    // a space in the text stands for U+2581, which is no white space
-    size_t search, plain; // where the search goes on; where the text begins that no token has covered
-    size_t stripped;      // where the white space ends that the last token with TOKEN_FLAG_RSTRIP took
+    size_t search, plain; // the search goes on at the first; at the second the text begins that no token has covered
+    size_t stripped;      // the end of the white space that the last token with TOKEN_FLAG_RSTRIP took
 };
 
 // Makes the index of one pass: those of the tokens with TOKEN_FLAG_NORMALIZED, or the others. Frees nothing on failure: special_free() does.

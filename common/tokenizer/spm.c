@@ -14,9 +14,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/text.h"
-#include "common/tokenizer/bpe.h"
-#include "common/tokenizer/clean_text.h"
-#include "common/tokenizer/spm.h"
+#include "common/tokenizer/tokenizer_state.h"
 
 int spm_byte_of(struct text_span text)
 {
@@ -174,7 +172,7 @@ static uint32_t cut_piece(struct tokenizer *tokenizer, uint32_t id, const uint32
     return cuts;
 }
 
-// Whether a space follows another character in it.
+// Returns whether a space follows another character in it.
 static bool has_inner_space(struct text_span span)
 {
     for (size_t i = 1; i < span.length; i++)

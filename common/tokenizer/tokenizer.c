@@ -9,10 +9,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/tokenizer/bpe.h"
-#include "common/tokenizer/clean_text.h"
-#include "common/tokenizer/pretokenize.h"
-#include "common/tokenizer/spm.h"
+#include "common/tokenizer/tokenizer_state.h"
 
 enum { MAX_ARENA_BYTES = 1 << 30, MAX_MERGES = 1 << 23 };
 
@@ -234,7 +231,7 @@ static enum status allocate(struct tokenizer *tokenizer, const struct tokenizer_
     return error_set(error, STATUS_RESOURCE_EXHAUSTED, "tokenizer: no memory for %u tokens", spec->token_count);
 }
 
-// What encoding needs beside the tokens.
+// Opens what encoding needs beside the tokens.
 static enum status open_encoder(struct tokenizer *tokenizer, const struct tokenizer_spec *spec, const unsigned char *listed,
                                 struct error *error)
 {

@@ -27,7 +27,7 @@
 
 enum {
     TOKENIZER_MAX_TOKENS = 1 << 22,      // in a vocabulary
-    TOKENIZER_MAX_TOKEN_BYTES = 1 << 12, // of one token's text
+    TOKENIZER_MAX_TOKEN_BYTES = 1 << 12, // a token's text
     TOKENIZER_MAX_END_TOKENS = 16,
 };
 
@@ -57,10 +57,10 @@ struct text_span {
     size_t length;
 };
 
-// What a tokenizer is built from. tokenizer_open() copies everything that is pointed to.
+// The parts that a tokenizer is built from. tokenizer_open() copies everything that is pointed to.
 struct tokenizer_spec {
     const char *model; // "gpt2" or "llama"
-    const char *pre;   // for "gpt2": a name of pretokenize.c; "default" and NULL mean "gpt-2", with a warning
+    const char *pre;   // for "gpt2": a name in bpe.c; "default" and NULL mean "gpt-2", with a warning
     uint32_t token_count;
     const struct text_span *tokens; // [token_count] as in the file: "Ġhello", "▁hello", "<0x0A>"
     const float *scores;            // [token_count] or NULL; "llama" needs them
@@ -72,7 +72,7 @@ struct tokenizer_spec {
     int64_t bos_id, eos_id, unknown_id, eot_id; // -1: none
     uint32_t end_count;
     const int64_t *end_ids;    // [end_count] further tokens that end an answer
-    bool add_bos, add_eos;     // what add_special of tokenizer_encode() adds
+    bool add_bos, add_eos;     // added by add_special of tokenizer_encode()
     bool add_space_prefix;     // "llama" only: a space before text at the start and after a special token
     bool prefix_at_start_only; // not after a special token
     bool prefix_unless_space;  // not before a text that begins with one
@@ -82,7 +82,7 @@ struct tokenizer_spec {
 
 struct tokenizer;
 
-// Bytes that the tokenizer will take, for the memory plan, without the spec's own arrays.
+// Returns the bytes that the tokenizer will take, for the memory plan, without the spec's own arrays.
 uint64_t tokenizer_planned_bytes(const struct tokenizer_spec *spec);
 
 // Builds a tokenizer; the caller closes *out. INVALID_ARGUMENT: the tables do not fit together. UNIMPLEMENTED: the model or pre-tokenizer is
@@ -112,20 +112,20 @@ MUST_CHECK enum status tokenizer_encode(const struct tokenizer *tokenizer, const
 
 uint32_t tokenizer_vocab(const struct tokenizer *tokenizer);
 
-// The bytes that a token stands for: "Ġ" is a space, <0x0A> a line feed, a special token its own text. They live as long as the tokenizer
+// Returns the bytes that a token stands for: "Ġ" is a space, <0x0A> a line feed, a special token its own text. They live as long as the tokenizer
 // and may be part of a character. Length 0 for an id outside of the vocabulary.
 struct text_span tokenizer_token_bytes(const struct tokenizer *tokenizer, uint32_t id);
 
-// The most bytes of text that one token gives, a broken byte counted as the three of U+FFFD; at least 4.
+// Returns the most bytes of text that one token gives, a broken byte counted as the three of U+FFFD; at least 4.
 size_t tokenizer_max_token_bytes(const struct tokenizer *tokenizer);
 
-// A control token or the unknown one: not shown when special tokens are skipped. False for an id outside of the vocabulary.
+// Returns whether it is a control token or the unknown one: not shown when special tokens are skipped. False for an id outside of the vocabulary.
 bool tokenizer_is_control(const struct tokenizer *tokenizer, uint32_t id);
 
-// A token that ends an answer: one of tokenizer_end_tokens().
+// Returns whether it ends an answer: one of tokenizer_end_tokens().
 bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t id);
 
-// eos, eot, and the control tokens that usually end a turn, by name (<|im_end|>, <|eot_id|>, …). Writes at most capacity,
+// Finds eos, eot, and the control tokens that usually end a turn, by name (<|im_end|>, <|eot_id|>, …). Writes at most capacity,
 // returns how many there are (at most TOKENIZER_MAX_END_TOKENS), ascending, each once.
 uint32_t tokenizer_end_tokens(const struct tokenizer *tokenizer, uint32_t *ids, uint32_t capacity);
 
@@ -152,5 +152,14 @@ size_t detokenizer_push(struct detokenizer *detokenizer, uint32_t id, char *out,
 // Ends the text: writes U+FFFD for an unfinished character, else nothing. out_capacity must be at least 4 (asserted). Afterwards the
 // detokenizer is as after init, but drops no space.
 size_t detokenizer_flush(struct detokenizer *detokenizer, char *out, size_t out_capacity);
+
+// --- clean_text.c: valid UTF-8 ------------------------------------------------------------------------------------------
+
+// Returns the length, 1 to 4, of the character that bytes begin with. If there is none, returns 0, and *broken is the length (1 to 3) of the
+// sequence that one U+FFFD replaces. *open: the sequence is only cut off. length > 0.
+size_t clean_text_utf8_length(const char *bytes, size_t length, size_t *broken, bool *open);
+// Gives the text as valid UTF-8, in NFC if nfc is set. *clean is `text` itself, or *owned, which the caller frees.
+MUST_CHECK enum status clean_text(const char *text, size_t length, bool nfc, const char **clean, size_t *clean_length, char **owned,
+                                  struct error *error);
 
 #endif

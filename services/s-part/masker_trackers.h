@@ -3,7 +3,7 @@
 #ifndef FD_SERVICES_S_PART_MASKER_TRACKERS_H
 #define FD_SERVICES_S_PART_MASKER_TRACKERS_H
 
-#include "common/grammar/grammar_cursor.h"
+#include "common/grammar/cursor.h"
 #include "common/model/model.h"
 
 enum {

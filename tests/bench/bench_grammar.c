@@ -11,8 +11,8 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/grammar/grammar_cursor.h"
-#include "common/grammar/grammar_text.h"
+#include "common/grammar/build.h"
+#include "common/grammar/cursor.h"
 #include "common/model/vocabulary.h"
 #include "tests/bench/report.h"
 

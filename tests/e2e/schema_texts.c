@@ -15,8 +15,8 @@
 #include <time.h>
 
 #include "common/base/random.h"
-#include "common/grammar/grammar_cursor.h"
-#include "common/grammar/grammar_schema.h"
+#include "common/grammar/cursor.h"
+#include "common/schema/schema.h"
 #include "common/json/json_text.h"
 #include "common/model/model.h"
 #include "common/model/vocabulary.h"

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/grammar/grammar_cursor.h"
-#include "common/grammar/grammar_text.h"
+#include "common/grammar/cursor.h"
+#include "common/grammar/build.h"
 
 enum { MAX_FOLLOWED = 32 };
 

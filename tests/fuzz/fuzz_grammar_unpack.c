@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/grammar/grammar_cursor.h"
+#include "common/grammar/cursor.h"
 
 enum { TOKENS = 64, SHORT = 400 };
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "common/base/status.h"
-#include "common/json/json_limits.h"
 #include "common/json/json_text.h"
 
 enum { FLAGS = JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, DEPTH_MAX = 64, VALUES_MAX = 1 << 16 };

@@ -5,8 +5,8 @@
 
 #include "common/base/log.h"
 #include "common/base/random.h"
-#include "common/grammar/grammar_cursor.h"
-#include "common/grammar/grammar_schema.h"
+#include "common/grammar/cursor.h"
+#include "common/schema/schema.h"
 #include "common/json/json_text.h"
 
 enum { TRACKER_BYTES = 2 << 20, MAX_TEXT = 300 };

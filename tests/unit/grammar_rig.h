@@ -17,8 +17,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/random.h"
-#include "common/grammar/grammar_build.h"
-#include "common/grammar/grammar_cursor.h"
+#include "common/grammar/build.h"
+#include "common/grammar/cursor.h"
 
 enum { RIG_RULES = 3, RIG_EXPRESSIONS = 160, RIG_TEXT = 30, RIG_TRACKER_BYTES = GRAMMAR_TRACKER_MIN_BYTES };
 

@@ -10,11 +10,11 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "common/answer/answer_grammar.h"
+#include "common/answer/grammar.h"
 #include "common/base/checked.h"
 #include "common/base/random.h"
 #include "common/base/text.h"
-#include "common/grammar/grammar_cursor.h"
+#include "common/grammar/cursor.h"
 #include "tests/unit/sample.h"
 
 enum { STEPS_MAX = 6000, BYTES = 256, PIECES_MAX = 64 };

@@ -1,6 +1,6 @@
 // test_grammar_build.c: random grammars beside a matcher that is nothing but their definition; each kind of node; limits; packing.
-#include "common/grammar/grammar_tracker_state.h"
-#include "common/grammar/grammar_utf8.h"
+#include "common/grammar/tracker_state.h"
+#include "common/grammar/utf8.h"
 #include "tests/unit/grammar_rig.h"
 #include "tests/unit/sample.h"
 

@@ -1,6 +1,6 @@
 // test_grammar_cursor.c: masks beside the trial of each token, memory that is tidied up all the time, cursors that share a tracker.
-#include "common/grammar/grammar_text.h"
-#include "common/grammar/grammar_tracker_state.h"
+#include "common/grammar/build.h"
+#include "common/grammar/tracker_state.h"
 #include "tests/unit/grammar_rig.h"
 #include "tests/unit/sample.h"
 

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "common/base/random.h"
-#include "common/grammar/grammar_cursor.h"
-#include "common/grammar/grammar_schema.h"
+#include "common/grammar/cursor.h"
+#include "common/schema/schema.h"
 #include "common/json/json_text.h"
 #include "tests/unit/sample.h"
 
@@ -446,6 +446,7 @@ static const struct {
     {"{\"$ref\":\"#/$defs/none\"}", STATUS_INVALID_ARGUMENT, "#/$ref: there is nothing at"},
     {"{\"$ref\":\"#\"}", STATUS_INVALID_ARGUMENT, "#: the schema refers to itself"},
     {"{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}", STATUS_INVALID_ARGUMENT, "the schema refers to itself"},
+    {"{\"oneOf\":[true,{\"$ref\":\"#\"}]}", STATUS_RESOURCE_EXHAUSTED, "#: the schema is too complex"},
     {"{\"$defs\":{\"a\":{\"type\":\"object\",\"required\":[\"a\"],\"properties\":{\"a\":{\"$ref\":\"#/$defs/a\"}}}},\"$ref\":\"#/$defs/a\"}",
      STATUS_INVALID_ARGUMENT, "no text"},
     {"{\"type\":\"integer\",\"multipleOf\":997}", STATUS_UNIMPLEMENTED, "#/multipleOf: is supported up to"},

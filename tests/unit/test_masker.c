@@ -13,10 +13,10 @@
 
 #include "common/base/checked.h"
 #include "common/base/random.h"
-#include "common/grammar/grammar_text.h"
+#include "common/grammar/build.h"
 #include "common/model/vocabulary.h"
-#include "services/s-part/masker.h"
 #include "services/s-part/masker_trackers.h"
+#include "services/s-part/masker.h"
 #include "tests/unit/gguf_build.h"
 
 enum { VOCAB = 320, WORDS = VOCAB / 32, JOB_MASKS = 8 };

@@ -8,7 +8,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/json/json_limits.h"
+#include "common/json/json_text.h"
 #include "common/base/median.h"
 
 enum {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/json/json_limits.h"
+#include "common/json/json_text.h"
 
 enum { DEPTH_MAX = 32, VALUES_MAX = 1 << 14 };
 

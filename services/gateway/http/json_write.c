@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/tokenizer/clean_text.h"
+#include "common/tokenizer/tokenizer.h"
 
 size_t text_utf8_length(const char *data, size_t bytes)
 {

@@ -14,7 +14,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/random.h"
-#include "common/grammar/grammar_schema.h"
+#include "common/schema/schema.h"
 #include "services/gateway/request/request_internal.h"
 
 static void take_content(struct choice *choice, const char *text, size_t bytes);
@@ -89,7 +89,7 @@ static bool names_type(const json_t *type, const char *wanted)
     return false;
 }
 
-// Returns the type of a value: no text where no alternative is one. A schema that says "string" itself is for text that is written as it is (answer_grammar.c asks the
+// Returns the type of a value: no text where no alternative is one. A schema that says "string" itself is for text that is written as it is (common/answer/grammar.c asks the
 // same); others may have it as JSON, and nothing is known of them.
 static enum answer_type type_in(const json_t *parameters, const json_t *schema, int *left)
 {

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "common/json/json_limits.h"
 #include "common/json/json_text.h"
 #include "services/gateway/api/schema/value.h"
 

@@ -9,7 +9,6 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/json/json_limits.h"
 #include "common/json/json_text.h"
 #include "services/gateway/api/dialects/dialect.h"
 #include "services/gateway/api/dialects/pieces.h"

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/json/json_limits.h"
 #include "common/json/json_text.h"
 #include "services/gateway/api/schema/schema_internal.h"
 

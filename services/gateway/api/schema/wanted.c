@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/grammar/grammar_schema.h"
-#include "common/grammar/grammar_text.h"
+#include "common/schema/schema.h"
+#include "common/grammar/build.h"
 #include "common/json/json_text.h"
 
 enum { CHOICES_MAX = 1 << 14 };
