@@ -98,7 +98,6 @@ $(eval $(call room,kernels/attention,common/base kernels/simd,))
 $(eval $(call room,kernels/norm_rope,common/base kernels/simd,))
 $(eval $(call room,kernels/dispatch,kernels/simd kernels/gemm kernels/norm_rope,))
 $(eval $(call room,common/json,common/base,jansson))
-$(eval $(call room,common/jinja,common/base common/json,jansson utf8proc))
 $(eval $(call room,common/tokenizer,common/base,pcre2-8 utf8proc))
 $(eval $(call room,common/model,common/base kernels/quant kernels/norm_rope common/json common/tokenizer,jansson))
 $(eval $(call room,common/sampler,common/base,))
@@ -110,7 +109,6 @@ $(eval $(call room,kernels/cuda,common/base common/disk kernels/quant kernels/no
 $(eval $(call room,common/sched,common/base,))
 $(eval $(call room,common/plan,common/base kernels/quant kernels/attention common/model common/kv common/sched,Clp))
 $(eval $(call room,common/sim,common/base common/sched common/plan,))
-$(eval $(call room,common/capacity,common/base,))
 $(eval $(call room,common/wire,common/base,))
 $(eval $(call room,common/messages,proto common/base common/sampler common/kv,))
 $(eval $(call room,common/rpc,proto common/base common/wire,nng protobuf-c sodium ssl crypto))
@@ -120,18 +118,19 @@ $(eval $(call room,common/apikey,,sodium))
 $(eval $(call room,common/batch,common/base common/json,jansson))
 $(eval $(call room,common/grammar,common/base,))
 $(eval $(call room,common/schema,common/base common/json common/grammar,jansson))
-$(eval $(call room,common/answer,common/base common/json common/grammar common/schema,jansson))
+$(eval $(call room,services/gateway/jinja,common/base common/json,jansson utf8proc))
+$(eval $(call room,services/gateway/answer,common/base common/json common/grammar common/schema,jansson))
 $(eval $(call room,services/gateway/http,common/base common/trace common/tokenizer common/apikey,microhttpd gnutls sodium))
-$(eval $(call room,services/gateway/api/schema,proto common/base common/json common/jinja common/grammar common/schema common/answer \
-    services/gateway/http,jansson))
+$(eval $(call room,services/gateway/api/schema,proto common/base common/json common/grammar common/schema services/gateway/jinja \
+    services/gateway/answer services/gateway/http,jansson))
 $(eval $(call room,services/gateway/api/dialects,common/base common/json services/gateway/http services/gateway/api/schema,jansson))
-$(eval $(call room,services/gateway/text,common/base common/json common/jinja common/tokenizer common/model common/grammar common/answer \
-    services/gateway/http services/gateway/api/schema,jansson))
+$(eval $(call room,services/gateway/text,common/base common/json common/tokenizer common/model common/grammar services/gateway/jinja \
+    services/gateway/answer services/gateway/http services/gateway/api/schema,jansson))
 $(eval $(call room,services/gateway/mesh,proto common/base common/kv common/messages common/rpc services/gateway/http,))
 $(eval $(call room,services/gateway/batch,common/base common/json common/batch services/gateway/http services/gateway/api/schema,sqlite3 sodium))
-$(eval $(call room,services/gateway/request,common/base common/trace common/messages common/schema common/answer services/gateway/http \
+$(eval $(call room,services/gateway/request,common/base common/trace common/messages common/schema services/gateway/answer services/gateway/http \
     services/gateway/api/schema services/gateway/api/dialects services/gateway/text services/gateway/mesh,jansson))
-$(eval $(call room,services/gateway/serve,common/base common/trace common/json common/rpc common/answer services/gateway/http \
+$(eval $(call room,services/gateway/serve,common/base common/trace common/json common/rpc services/gateway/answer services/gateway/http \
     services/gateway/api/schema services/gateway/api/dialects services/gateway/text services/gateway/mesh services/gateway/batch \
     services/gateway/request,jansson))
 $(eval $(call room,services/gateway,common/base common/trace common/service common/model common/rpc services/gateway/serve,))
@@ -143,9 +142,9 @@ $(eval $(call room,services/s-part,proto common/base common/trace common/service
     common/sampler common/kv kernels/backend common/sched common/plan common/wire common/messages common/rpc common/member common/handover \
     common/grammar,))
 $(eval $(call room,services/fastdecode/keys,common/base common/service common/rpc common/apikey,sodium ssl crypto))
-$(eval $(call room,services/fastdecode/load,common/base common/json common/sim common/capacity common/rpc common/batch,jansson curl))
+$(eval $(call room,services/fastdecode/load,common/base common/json common/sim common/rpc common/batch,jansson curl))
 $(eval $(call room,services/fastdecode/plan,proto common/base common/service kernels/quant kernels/dispatch common/model common/kv \
-    kernels/backend common/sched common/plan common/sim common/capacity common/rpc services/fastdecode/load,jansson))
+    kernels/backend common/sched common/plan common/sim common/rpc services/fastdecode/load,jansson))
 $(eval $(call room,services/fastdecode/model,common/base common/service kernels/simd kernels/quant kernels/dispatch common/tokenizer \
     common/model common/sampler common/kv kernels/backend common/sched,jansson utf8proc))
 $(eval $(call room,services/fastdecode/up,common/base common/trace common/service common/disk common/model common/kv common/sched common/plan \

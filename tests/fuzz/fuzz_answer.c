@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/answer/answer.h"
+#include "services/gateway/answer/answer.h"
 #include "common/base/status.h"
 #include "common/base/text.h"
 

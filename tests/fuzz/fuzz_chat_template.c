@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "common/base/status.h"
-#include "common/jinja/chat_template.h"
+#include "services/gateway/jinja/chat_template.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "common/capacity/capacity.h"
+#include "services/fastdecode/load/capacity.h"
 
 enum { DRAWN = 50, CONTEXT = 1000 };
 

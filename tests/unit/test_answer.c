@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "common/answer/answer.h"
+#include "services/gateway/answer/answer.h"
 #include "common/base/checked.h"
 #include "common/base/random.h"
 #include "common/base/text.h"

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "common/answer/grammar.h"
+#include "services/gateway/answer/grammar.h"
 #include "common/base/checked.h"
 #include "common/base/random.h"
 #include "common/base/text.h"

@@ -8,7 +8,7 @@
 #include <math.h>
 
 #include "common/base/checked.h"
-#include "common/capacity/capacity.h"
+#include "services/fastdecode/load/capacity.h"
 
 static double uniform(uint64_t *state)
 {

@@ -11,7 +11,7 @@
 #include <jansson.h>
 
 #include "common/base/checked.h"
-#include "common/jinja/chat_template.h"
+#include "services/gateway/jinja/chat_template.h"
 
 #define GOLDEN "tests/golden/chat_template.json"
 #define GOLDEN_TOOLS "tests/golden/chat_tools.json"

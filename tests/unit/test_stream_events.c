@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/fastdecode/load/prompt_words.h"
+#include "services/fastdecode/load/load_client.h"
 #include "services/fastdecode/load/stream_events.h"
 
 enum { SEEN_MAX = 16 };

@@ -3,13 +3,17 @@
 // OUT is all that a run leaves behind, and what the next one goes on from: a line is written by one call, in the order of the answers, so
 // that a run that is killed at any moment leaves whole lines and at most a torn last one, which is cut. A line whose custom_id is in OUT is
 // not asked again. A line of IN that cannot be asked has its error in OUT under the number of the line.
+#include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,12 +21,459 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/options.h"
+#include "common/base/status.h"
 #include "common/batch/batch_line.h"
 #include "common/batch/line_reader.h"
 #include "common/batch/text_set.h"
-#include "services/fastdecode/load/batch_ask.h"
-#include "services/fastdecode/load/batch_progress.h"
+#include "services/fastdecode/load/api_request.h"
 #include "services/fastdecode/load/commands.h"
+
+// How far a batch is: a bar on a terminal, else a line every ten seconds. On standard error.
+
+enum { PROGRESS_MARKS = 32 };
+
+struct batch_progress {
+    uint64_t total, done, failed;          // requests; done counts failed ones and those of earlier runs
+    uint64_t prompt_tokens, answer_tokens; // of this run
+    uint32_t in_flight;
+    // private
+    bool quiet, terminal;
+    uint64_t start_us, shown_us, marked_us;
+    uint64_t done_at_start;
+    // what was done and answered a while ago, so that rates follow the present
+    struct {
+        uint64_t at_us, done, tokens;
+    } marks[PROGRESS_MARKS];
+    uint32_t mark_count, mark_next;
+};
+
+// Requests in flight over HTTP, many at a time on one thread, until each has an answer that stands.
+//
+// An answer stands if asking again would not change it: 200, and the errors that the request itself is to blame for. A server that is away,
+// full or not ready (no connection, 408, 429, 502 to 504) is asked again after a pause: 0.5 s, doubled up to 30 s, or what Retry-After
+// says. Other errors of the server are asked again three times. An answer about the key or the URL (401, 403, an unknown path) is none: the
+// run should end.
+
+struct batch_asker;
+
+struct batch_answer {
+    uint64_t number; // of the line
+    const char *custom_id;
+    int status;             // 0: none, see error
+    const char *request_id; // "" if the server gave none
+    const char *body;
+    size_t body_bytes;
+    const struct batch_error *error;
+};
+
+struct batch_asker_config {
+    const char *url; // "http://host:port", with or without "/v1"
+    const char *api_key;
+    uint32_t concurrency;
+    // An answer that stands. Valid for the call.
+    void (*answered)(void *arg, const struct batch_answer *answer);
+    void *arg;
+};
+
+static void batch_asker_close(struct batch_asker *asker);
+
+// --- Rates are those of the last minute, by marks two seconds apart --------------------------------------------------
+
+enum { SHOW_US = 200000, LINE_US = 10000000, MARK_US = 2000000, BAR_CELLS = 24 };
+
+// Begins the clock. total and done are set before.
+static void batch_progress_begin(struct batch_progress *progress, bool quiet)
+{
+    progress->quiet = quiet;
+    progress->terminal = isatty(STDERR_FILENO);
+    progress->start_us = progress->marked_us = clock_now_us();
+    progress->shown_us = progress->start_us;
+    progress->done_at_start = progress->done;
+    progress->marks[0].at_us = progress->start_us;
+    progress->marks[0].done = progress->done;
+    progress->mark_count = progress->mark_next = 1;
+}
+
+static void mark(struct batch_progress *progress, uint64_t now_us)
+{
+    if (now_us - progress->marked_us < MARK_US)
+        return;
+    progress->marked_us = now_us;
+    progress->marks[progress->mark_next].at_us = now_us;
+    progress->marks[progress->mark_next].done = progress->done;
+    progress->marks[progress->mark_next].tokens = progress->answer_tokens;
+    progress->mark_next = (progress->mark_next + 1) % PROGRESS_MARKS;
+    progress->mark_count = MIN(progress->mark_count + 1, (uint32_t)PROGRESS_MARKS);
+}
+
+// A second since the oldest mark, and per second: requests and tokens.
+static void rates(const struct batch_progress *progress, uint64_t now_us, double *requests, double *tokens)
+{
+    uint32_t oldest = (progress->mark_next + PROGRESS_MARKS - progress->mark_count) % PROGRESS_MARKS;
+    double seconds = (double)(now_us - progress->marks[oldest].at_us) / 1e6;
+
+    *requests = seconds > 0 ? (double)(progress->done - progress->marks[oldest].done) / seconds : 0;
+    *tokens = seconds > 0 ? (double)(progress->answer_tokens - progress->marks[oldest].tokens) / seconds : 0;
+}
+
+// Seconds left at the present rate; below 0: not known yet.
+static double batch_progress_left_s(const struct batch_progress *progress, uint64_t now_us)
+{
+    double requests, tokens;
+
+    rates(progress, now_us, &requests, &tokens);
+    return requests > 0 ? (double)(progress->total - MIN(progress->done, progress->total)) / requests : -1;
+}
+
+static const char *duration(double seconds, char out[32])
+{
+    uint64_t whole = (uint64_t)seconds;
+
+    if (seconds < 0)
+        snprintf(out, 32, "--:--");
+    else if (whole >= 3600)
+        snprintf(out, 32, "%llu:%02u:%02u", (unsigned long long)(whole / 3600), (unsigned)(whole / 60 % 60),
+                 (unsigned)(whole % 60));
+    else
+        snprintf(out, 32, "%u:%02u", (unsigned)(whole / 60), (unsigned)(whole % 60));
+    return out;
+}
+
+static void print_now(const struct batch_progress *progress, uint64_t now_us)
+{
+    double requests, tokens, share = progress->total ? (double)progress->done / (double)progress->total : 1;
+    uint32_t cells = (uint32_t)(MIN(share, 1.0) * BAR_CELLS), i;
+    char bar[BAR_CELLS + 1], left[32];
+
+    for (i = 0; i < BAR_CELLS; i++)
+        bar[i] = i < cells ? '#' : '.';
+    bar[BAR_CELLS] = '\0';
+    rates(progress, now_us, &requests, &tokens);
+    fprintf(stderr, "%s[%s] %llu/%llu  %.1f requests/s  %.0f tokens/s  %u asked  %llu failed  ETA %s%s",
+            progress->terminal ? "\r" : "", bar, (unsigned long long)progress->done, (unsigned long long)progress->total, requests,
+            tokens, progress->in_flight, (unsigned long long)progress->failed,
+            duration(batch_progress_left_s(progress, now_us), left), progress->terminal ? "\033[K" : "\n");
+}
+
+// Shows what has changed, at most five times a second.
+static void batch_progress_show(struct batch_progress *progress)
+{
+    uint64_t now_us = clock_now_us();
+
+    mark(progress, now_us);
+    if (progress->quiet || now_us - progress->shown_us < (progress->terminal ? (uint64_t)SHOW_US : (uint64_t)LINE_US))
+        return;
+    progress->shown_us = now_us;
+    print_now(progress, now_us);
+}
+
+// The last word: what was done in which time.
+static void batch_progress_end(struct batch_progress *progress)
+{
+    double seconds = MAX((double)(clock_now_us() - progress->start_us) / 1e6, 1e-3);
+    uint64_t done = progress->done - progress->done_at_start;
+    char took[32];
+
+    if (progress->quiet)
+        return;
+    if (progress->terminal) {
+        print_now(progress, clock_now_us());
+        fputc('\n', stderr);
+    }
+    fprintf(
+        stderr,
+        "%llu of %llu requests done, %llu of them failed; this run: %llu in %s, %llu prompt and %llu answer tokens, %.1f tokens/s\n",
+        (unsigned long long)progress->done, (unsigned long long)progress->total, (unsigned long long)progress->failed,
+        (unsigned long long)done, duration(seconds, took), (unsigned long long)progress->prompt_tokens,
+        (unsigned long long)progress->answer_tokens, (double)progress->answer_tokens / seconds);
+}
+
+// --- libcurl's multi interface over a table of slots -----------------------------------------------------------------
+
+enum {
+    PAUSE_FIRST_MS = 500,
+    PAUSE_MOST_MS = 30000,
+    RETRY_AFTER_MOST_S = 600,
+    SERVER_ERRORS_MAX = 3, // times that a request may fail in the server before that is its answer
+    ANSWER_BYTES_MAX = 64 << 20,
+};
+
+enum slot_state { SLOT_FREE, SLOT_ASKED, SLOT_PAUSED };
+
+struct slot {
+    struct batch_asker *asker;
+    enum slot_state state;
+    CURL *easy;
+    uint64_t number;
+    struct batch_line line;
+    char *answer; // [capacity]
+    size_t bytes, capacity;
+    bool too_large;
+    char request_id[128];
+    uint32_t retry_after_s;
+    uint32_t pauses, server_errors;
+    uint64_t again_us;
+};
+
+struct batch_asker {
+    struct batch_asker_config config;
+    CURLM *multi;
+    struct curl_slist *headers;
+    struct slot *slots; // [concurrency]
+    uint32_t in_flight;
+    uint64_t answered_us;
+    uint64_t jitter;
+    bool refused; // whatever is asked
+    char trouble[256];
+};
+
+// --- what a transfer brings ----------------------------------------------------------------------------------------
+static size_t on_body(char *data, size_t size, size_t count, void *user)
+{
+    struct slot *slot = user;
+    size_t bytes = size * count;
+
+    if (slot->bytes + bytes > ANSWER_BYTES_MAX) {
+        slot->too_large = true;
+        return 0;
+    }
+    if (slot->bytes + bytes > slot->capacity) {
+        size_t wanted = MAX(slot->capacity * 2, slot->bytes + bytes);
+        char *grown = realloc(slot->answer, wanted);
+        if (!grown)
+            return 0;
+        slot->answer = grown;
+        slot->capacity = wanted;
+    }
+    memcpy(slot->answer + slot->bytes, data, bytes);
+    slot->bytes += bytes;
+    return bytes;
+}
+
+// The value of a header line if it has this name, without blanks around it; NULL: another one.
+static const char *header_value(const char *line, size_t bytes, const char *name, char *out, size_t out_bytes)
+{
+    size_t length = strlen(name);
+
+    if (bytes <= length || strncasecmp(line, name, length) != 0 || line[length] != ':')
+        return NULL;
+    for (line += length + 1, bytes -= length + 1; bytes > 0 && *line == ' '; line++)
+        bytes--;
+    while (bytes > 0 && memchr(" \t\r\n", line[bytes - 1], 4))
+        bytes--;
+    snprintf(out, out_bytes, "%.*s", (int)bytes, line);
+    return out;
+}
+
+static size_t on_header(char *data, size_t size, size_t count, void *user)
+{
+    struct slot *slot = user;
+    char value[128];
+
+    header_value(data, size * count, "X-Request-Id", slot->request_id, sizeof slot->request_id);
+    if (header_value(data, size * count, "Retry-After", value, sizeof value))
+        slot->retry_after_s = (uint32_t)MIN(strtoul(value, NULL, 10), (unsigned long)RETRY_AFTER_MOST_S);
+    return size * count;
+}
+
+// --- life of a slot ------------------------------------------------------------------------------------------------
+static void start(struct slot *slot)
+{
+    slot->state = SLOT_ASKED;
+    slot->bytes = 0;
+    slot->too_large = false;
+    slot->request_id[0] = '\0';
+    slot->retry_after_s = 0;
+    curl_multi_add_handle(slot->asker->multi, slot->easy);
+}
+
+static void finish(struct slot *slot, int status, const struct batch_error *error)
+{
+    struct batch_asker *asker = slot->asker;
+    struct batch_answer answer = {.number = slot->number,
+                                  .custom_id = slot->line.custom_id,
+                                  .status = status,
+                                  .request_id = slot->request_id,
+                                  .body = slot->answer ? slot->answer : "",
+                                  .body_bytes = slot->bytes,
+                                  .error = error};
+
+    asker->answered_us = clock_now_us();
+    asker->trouble[0] = '\0';
+    asker->config.answered(asker->config.arg, &answer);
+    batch_line_free(&slot->line);
+    free(slot->answer);
+    slot->answer = NULL;
+    slot->capacity = slot->bytes = 0;
+    slot->state = SLOT_FREE;
+    asker->in_flight--;
+}
+
+// Jitter of a half, so that requests that failed together do not come back together.
+static void pause_slot(struct slot *slot)
+{
+    struct batch_asker *asker = slot->asker;
+    uint64_t pause_ms = MIN((uint64_t)PAUSE_FIRST_MS << MIN(slot->pauses, 10u), (uint64_t)PAUSE_MOST_MS);
+
+    if (slot->retry_after_s)
+        pause_ms = slot->retry_after_s * 1000ull;
+    asker->jitter = asker->jitter * 6364136223846793005u + 1442695040888963407u;
+    pause_ms += pause_ms * (asker->jitter >> 40) / (2ull << 24);
+    slot->pauses++;
+    slot->state = SLOT_PAUSED;
+    slot->again_us = clock_now_us() + pause_ms * 1000;
+}
+
+// Whether the answer is about the key or the URL rather than about the request: that of all others would be the same.
+static bool refuses_all(const struct slot *slot, long status)
+{
+    static const char unknown_path[] = "\"code\":\"not_found\"";
+
+    return status == 401 || status == 403 ||
+           (status == 404 && slot->answer && memmem(slot->answer, slot->bytes, unknown_path, sizeof unknown_path - 1));
+}
+
+static void conclude(struct slot *slot, CURLcode result)
+{
+    struct batch_asker *asker = slot->asker;
+    struct batch_error error = {.code = "answer_too_large"};
+    long status = 0;
+
+    curl_easy_getinfo(slot->easy, CURLINFO_RESPONSE_CODE, &status);
+    curl_multi_remove_handle(asker->multi, slot->easy);
+    if (slot->too_large) {
+        snprintf(error.message, sizeof error.message, "the answer is larger than %d MiB", ANSWER_BYTES_MAX >> 20);
+        finish(slot, 0, &error);
+    } else if (result != CURLE_OK) {
+        snprintf(asker->trouble, sizeof asker->trouble, "%s", curl_easy_strerror(result));
+        pause_slot(slot);
+    } else if (status == 408 || status == 429 || (status >= 502 && status <= 504) || refuses_all(slot, status)) {
+        asker->refused |= refuses_all(slot, status);
+        snprintf(asker->trouble, sizeof asker->trouble, "status %ld: %.*s", status, (int)MIN(slot->bytes, (size_t)200),
+                 slot->answer ? slot->answer : "");
+        pause_slot(slot);
+    } else if (status >= 500 && ++slot->server_errors < SERVER_ERRORS_MAX) {
+        snprintf(asker->trouble, sizeof asker->trouble, "status %ld", status);
+        pause_slot(slot);
+    } else {
+        finish(slot, (int)status, NULL);
+    }
+}
+
+// --- the asker -----------------------------------------------------------------------------------------------------
+static bool open_slot(struct batch_asker *asker, struct slot *slot)
+{
+    slot->asker = asker;
+    slot->easy = api_handle_open(asker->headers, on_body, slot);
+    if (!slot->easy)
+        return false;
+    curl_easy_setopt(slot->easy, CURLOPT_PRIVATE, slot);
+    curl_easy_setopt(slot->easy, CURLOPT_TCP_KEEPALIVE, 1L); // an answer may take long, but not from a host that is gone
+    curl_easy_setopt(slot->easy, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(slot->easy, CURLOPT_HEADERDATA, slot);
+    return true;
+}
+
+// config's strings are borrowed. The caller closes *out.
+static enum status batch_asker_open(const struct batch_asker_config *config, struct batch_asker **out, struct error *error)
+{
+    struct batch_asker *asker = calloc(1, sizeof *asker);
+    uint32_t i;
+    bool ok;
+
+    *out = NULL;
+    if (!asker)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    asker->config = *config;
+    asker->jitter = clock_now_ns();
+    asker->multi = curl_multi_init();
+    asker->slots = calloc(config->concurrency, sizeof *asker->slots);
+    asker->headers = api_headers_make(config->api_key);
+    ok = asker->multi && asker->slots && asker->headers;
+    for (i = 0; ok && i < config->concurrency; i++)
+        ok = open_slot(asker, &asker->slots[i]);
+    if (!ok) {
+        batch_asker_close(asker);
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for %u requests at a time", config->concurrency);
+    }
+    curl_multi_setopt(asker->multi, CURLMOPT_MAXCONNECTS, (long)config->concurrency);
+    *out = asker;
+    return STATUS_OK;
+}
+
+// Requests in flight are dropped. NULL is allowed.
+static void batch_asker_close(struct batch_asker *asker)
+{
+    uint32_t i;
+
+    if (!asker)
+        return;
+    for (i = 0; asker->slots && i < asker->config.concurrency; i++) {
+        struct slot *slot = &asker->slots[i];
+        if (slot->state == SLOT_ASKED)
+            curl_multi_remove_handle(asker->multi, slot->easy);
+        curl_easy_cleanup(slot->easy);
+        batch_line_free(&slot->line);
+        free(slot->answer);
+    }
+    curl_multi_cleanup(asker->multi);
+    curl_slist_free_all(asker->headers);
+    free(asker->slots);
+    free(asker);
+}
+
+static bool batch_asker_has_room(const struct batch_asker *asker) { return asker->in_flight < asker->config.concurrency; }
+static uint32_t batch_asker_in_flight(const struct batch_asker *asker) { return asker->in_flight; }
+// When the server last gave an answer that stands (0: never), and what was wrong last ("": nothing).
+static uint64_t batch_asker_answered_us(const struct batch_asker *asker) { return asker->answered_us; }
+static const char *batch_asker_trouble(const struct batch_asker *asker) { return asker->trouble; }
+// Whether the server refuses whatever is asked; trouble says why.
+static bool batch_asker_is_refused(const struct batch_asker *asker) { return asker->refused; }
+
+// Asks. line is moved from. There must be room.
+static void batch_asker_add(struct batch_asker *asker, uint64_t number, struct batch_line *line)
+{
+    struct slot *slot = asker->slots;
+    char url[1280];
+
+    assert_always(batch_asker_has_room(asker));
+    while (slot->state != SLOT_FREE)
+        slot++;
+    slot->number = number;
+    slot->line = *line;
+    slot->pauses = slot->server_errors = 0;
+    *line = (struct batch_line){0};
+    snprintf(url, sizeof url, "%.*s%s", api_server_length(asker->config.url), asker->config.url,
+             batch_endpoint_path(slot->line.endpoint));
+    curl_easy_setopt(slot->easy, CURLOPT_URL, url);
+    curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDS, slot->line.body);
+    curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)slot->line.body_bytes);
+    asker->in_flight++;
+    start(slot);
+}
+
+// Goes on for at most wait_ms; calls `answered`. Returns early at a signal.
+static void batch_asker_run(struct batch_asker *asker, int wait_ms)
+{
+    uint64_t now_us = clock_now_us();
+    CURLMsg *message;
+    int running, left;
+    uint32_t i;
+
+    for (i = 0; i < asker->config.concurrency; i++)
+        if (asker->slots[i].state == SLOT_PAUSED && asker->slots[i].again_us <= now_us)
+            start(&asker->slots[i]);
+    curl_multi_perform(asker->multi, &running);
+    curl_multi_poll(asker->multi, NULL, 0, wait_ms, NULL);
+    curl_multi_perform(asker->multi, &running);
+    while ((message = curl_multi_info_read(asker->multi, &left)) != NULL) {
+        struct slot *slot;
+        if (message->msg != CURLMSG_DONE)
+            continue;
+        curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **)&slot);
+        conclude(slot, message->data.result);
+    }
+}
 
 enum { LINE_BYTES_MAX = 64 << 20, RESULT_BYTES_MAX = 256 << 20, WAIT_MS = 100, ID_BYTES = 40, INTERRUPTED = 130 };
 

@@ -1,5 +1,5 @@
 // capacity_probe.c: see capacity_probe.h.
-#include "services/fastdecode/load/capacity_probe.h"
+#include "services/fastdecode/load/capacity_server.h"
 
 #include <math.h>
 #include <stdio.h>

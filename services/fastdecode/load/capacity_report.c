@@ -2,8 +2,69 @@
 #include "services/fastdecode/load/capacity_report.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #include "common/base/checked.h"
+#include "common/base/clock.h"
+
+static void capacity_report_line(const struct capacity_probe *p, char *out, size_t bytes);
+
+// --- capacity progress -----------------------------------------------------------------------------------------------
+
+enum { SHOW_US = 200000 };
+
+static void clear_line(const struct capacity_progress *p)
+{
+    if (p->terminal)
+        fprintf(stderr, "\r\033[K");
+}
+
+void capacity_progress_begin(struct capacity_progress *p, bool quiet)
+{
+    *p = (struct capacity_progress){.quiet = quiet, .terminal = !quiet && isatty(STDERR_FILENO)};
+}
+
+void capacity_progress_show(struct capacity_progress *p, const char *format, ...)
+{
+    uint64_t now_us = clock_now_us();
+    va_list arguments;
+
+    if (!p->terminal || now_us - p->shown_us < SHOW_US)
+        return;
+    p->shown_us = now_us;
+    clear_line(p);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fflush(stderr);
+}
+
+void capacity_progress_tried(struct capacity_progress *p, const struct capacity_probe *probe)
+{
+    char line[256];
+
+    if (p->quiet)
+        return;
+    clear_line(p);
+    if (p->lines++ == 0)
+        fprintf(stderr, "%s\n", CAPACITY_REPORT_HEADING);
+    capacity_report_line(probe, line, sizeof line);
+    fprintf(stderr, "%s\n", line);
+}
+
+void capacity_progress_warn(struct capacity_progress *p, const char *format, ...)
+{
+    va_list arguments;
+
+    clear_line(p);
+    fprintf(stderr, "fastdecode capacity: ");
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+}
+
+void capacity_progress_end(struct capacity_progress *p) { clear_line(p); }
 
 static const double LATE_S = 0.1; // what no client should be late by
 
@@ -92,7 +153,8 @@ static const char *verdict(const struct capacity_probe *p)
     return says[p->bound];
 }
 
-void capacity_report_line(const struct capacity_probe *p, char *out, size_t bytes)
+// A line of the table of probes, without its end: what the trial showed.
+static void capacity_report_line(const struct capacity_probe *p, char *out, size_t bytes)
 {
     char texts[5][16];
 

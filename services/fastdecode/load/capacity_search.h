@@ -3,7 +3,7 @@
 #define FD_FASTDECODE_LOAD_CAPACITY_SEARCH_H
 
 #include "common/base/options.h"
-#include "common/capacity/capacity.h"
+#include "services/fastdecode/load/capacity.h"
 
 struct capacity_settings {
     const char *trace_name, *tbt_slo;

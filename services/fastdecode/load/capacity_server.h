@@ -4,10 +4,10 @@
 
 #include <signal.h>
 
-#include "common/capacity/capacity.h"
-#include "services/fastdecode/load/capacity_progress.h"
+#include "services/fastdecode/load/capacity_report.h"
+#include "services/fastdecode/load/capacity.h"
+#include "services/fastdecode/load/capacity_search.h"
 #include "services/fastdecode/load/load_client.h"
-#include "services/fastdecode/load/prompt_words.h"
 
 struct capacity_server {
     struct load_client_config config; // set by the caller
@@ -38,5 +38,15 @@ MUST_CHECK enum status capacity_server_settle(struct capacity_server *server, st
 // Begins a stream with a prompt that no other has had.
 MUST_CHECK enum status capacity_server_ask(struct capacity_server *server, uint32_t index, uint64_t due_us, uint32_t words,
                                            uint32_t answer_tokens, struct error *error);
+
+// One rate tried on a server: requests go out at their times whatever has become of those before.
+//
+// Times count from when a request was to be sent, so that a client that is late hides nothing. A trial ends as soon as it is known to miss
+// its targets: more gaps between tokens above the limit than one in a hundred of all that could come, half of the requests too late. What is
+// open then is cancelled.
+
+// A capacity_probe_fn; arg: struct capacity_server.
+enum status capacity_probe_server(void *arg, const struct load_request *requests, uint32_t count, double seconds,
+                                  const struct capacity_result *so_far, struct capacity_probe *out, struct error *error);
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,12 +17,190 @@
 #include "common/base/log.h"
 #include "common/base/median.h"
 #include "common/base/memory.h"
+#include "common/base/read_rate.h"
+#include "common/model/model.h"
+#include "common/base/numa.h"
 #include "common/plan/hardware.h"
 #include "common/rpc/rpc.h"
+#include "kernels/backend/backend_measure.h"
 #include "kernels/backend/cpu_measure.h"
+#include "kernels/backend/kv_of_model.h"
 #include "kernels/dispatch/kernels.h"
-#include "services/fastdecode/plan/measure_model.h"
-#include "services/fastdecode/plan/measure_nodes.h"
+
+// --- measure nodes ---------------------------------------------------------------------------------------------------
+
+enum { PASSES = 31, PAIR_US = 120000 };
+#define BYTES (128ull << 20) // more than caches hold
+
+// Maps memory of one node. NULL: there is none; or, with *refused, the kernel does not bind it.
+static void *map_on(struct numa_binding *binding, bool *refused)
+{
+    void *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    *refused = false;
+    if (memory == MAP_FAILED)
+        return NULL;
+    madvise(memory, BYTES, MADV_HUGEPAGE);
+    if (!numa_bind(binding, memory, BYTES)) {
+        *refused = true;
+        munmap(memory, BYTES);
+        return NULL;
+    }
+    memset(memory, 1, BYTES);
+    return memory;
+}
+
+// Measures one column: each node's CPUs on the memory of node `column`. cpus: how many each has.
+static enum status measure_column(struct numa_binding *bindings, const uint32_t *cpus, uint32_t column, uint32_t threads,
+                                  struct hardware_nodes *out, bool *refused, struct error *error)
+{
+    void *memory = map_on(&bindings[column], refused);
+    enum status status = STATUS_OK;
+
+    if (!memory)
+        return *refused ? STATUS_OK
+                        : error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory to measure NUMA node %u with", out->id[column]);
+    for (uint32_t row = 0; !status && row < out->count; row++) {
+        const uint32_t count = cpus[row];
+        struct thread_pool *pool;
+        if (!numa_set_cpus(&bindings[row].sets[0]) || thread_pool_open(threads ? MIN(threads, count) : count, &pool)) {
+            status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "no threads on the CPUs of NUMA node %u", out->id[row]);
+            break;
+        }
+        out->gb_per_second[row][column] = read_rate_of(pool, memory, BYTES, PASSES, PAIR_US) * 1e-9;
+        thread_pool_close(pool);
+    }
+    munmap(memory, BYTES);
+    return status;
+}
+
+// Measures for about 0.15 s a pair of nodes, each with the threads that its node has CPUs for (at most `threads`; 0: all of them). Nodes
+// without CPUs or memory for this process are left out. out->count is 0 if there are fewer than two, or if the kernel does not let memory be
+// bound to a node, which stderr says. Moves the calling thread and brings it back.
+static enum status measure_nodes(const struct numa_topology *topology, uint32_t threads, struct hardware_nodes *out,
+                                 struct error *error)
+{
+    static struct numa_binding bindings[HARDWARE_NODES_MAX]; // too large for a stack
+    struct numa_worker nodes[NUMA_NODES_MAX];
+    uint32_t cpus[HARDWARE_NODES_MAX], count = MIN(numa_share(topology, 0, 0, nodes), (uint32_t)HARDWARE_NODES_MAX);
+    enum status status = STATUS_OK;
+    bool refused = false;
+    struct numa_mask before;
+
+    *out = (struct hardware_nodes){0};
+    if (count < 2 || !numa_get_cpus(&before))
+        return STATUS_OK;
+    for (uint32_t i = 0; i < count && !status; i++) {
+        cpus[i] = topology->nodes[nodes[i].node].cpu_count;
+        out->id[i] = topology->nodes[nodes[i].node].id;
+        status = numa_binding_node(topology, "numa", out->id[i], &bindings[i], error);
+    }
+    out->count = count;
+    for (uint32_t column = 0; column < count && !status && !refused; column++)
+        status = measure_column(bindings, cpus, column, threads, out, &refused, error);
+    numa_set_cpus(&before);
+    if (refused) {
+        fprintf(stderr, "fastdecode plan: the kernel does not bind memory to NUMA nodes here: their rates are left out\n");
+        out->count = 0;
+    }
+    return status;
+}
+
+// --- Measures as the s-part does at its start, with more time --------------------------------------------------------
+
+enum { ROWS_MAX = 512, SAMPLED_MAX = 128, STEPS_US = 1500000, ATTENTION_US = 400000, PAGE_TOKENS = 16, CONTEXT = 1024 };
+enum { MEASURE_BYTES = 64 << 20 };
+
+// Sizes the pool of a device: what weights and activations leave, at most what measuring attention needs.
+static enum status size_pool(const struct backend_ops *ops, struct backend_config *config, struct backend_plan *plan,
+                             struct error *error)
+{
+    enum status status = ops->plan(config, plan, error);
+    if (status || !plan->pool_on_device)
+        return status;
+    uint64_t used = plan->device_weight_bytes + plan->device_activation_bytes,
+             left = plan->device_free_bytes > used ? (plan->device_free_bytes - used) / 20 * 19 : 0;
+    uint64_t pages = (uint64_t)ATTEND_MEASURE_SEQUENCES * ATTEND_MEASURE_CONTEXT / PAGE_TOKENS;
+    config->local_pool_bytes = MIN(left / plan->pool_page_bytes, pages) * plan->pool_page_bytes;
+    status = ops->plan(config, plan, error);
+    used = status ? 0 : plan->device_weight_bytes + plan->device_activation_bytes + plan->pool_pages * plan->pool_page_bytes;
+    if (used > plan->device_free_bytes)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "%s: %.0f MiB are needed and %.0f are free",
+                         gguf_label(config->model->gguf), (double)used / 1048576, (double)plan->device_free_bytes / 1048576);
+    return status;
+}
+
+static enum status measure_opened(const struct backend_ops *ops, const struct backend_config *config,
+                                  const struct backend_plan *plan, struct backend *backend, struct hardware_model *out,
+                                  struct error *error)
+{
+    const struct model_shape *shape = &config->model->shape;
+    struct attend_measure what = {.ops = ops,
+                                  .backend = backend,
+                                  .shape = shape,
+                                  .pages = plan->pool_pages,
+                                  .page_tokens = PAGE_TOKENS,
+                                  .max_rows = config->max_rows,
+                                  .context_tokens = config->context_tokens};
+    struct backend_times times;
+    enum status status = ops->batch_open(backend, &what.batch, error);
+
+    if (status)
+        return status;
+    status = backend_measure(ops, what.batch, shape, ROWS_MAX, SAMPLED_MAX, UINT32_MAX, STEPS_US, &times, error);
+    for (uint32_t i = 0; !status && i < times.layer_count; i++)
+        cost_curve_add(&out->layer, times.layer_rows[i], times.layer_us[i]);
+    for (uint32_t i = 0; !status && i < times.head_count; i++)
+        cost_curve_add(&out->head, times.head_rows[i], times.head_us[i]);
+    if (!status && plan->pool_on_device)
+        status = backend_measure_attention(&what, ATTENTION_US, &out->attention, error);
+    ops->batch_close(what.batch);
+    return status;
+}
+
+static enum status measure_steps(const struct model *model, const struct device_choice *device, struct thread_pool *pool,
+                                 struct hardware_model *out, struct error *error)
+{
+    struct backend_config config = {.model = model,
+                                    .pool = pool,
+                                    .max_rows = ROWS_MAX,
+                                    .max_batches = 1,
+                                    .context_tokens = MIN(CONTEXT, model->shape.context_length),
+                                    .kv_type = KV_F16,
+                                    .page_tokens = PAGE_TOKENS,
+                                    .max_sequences = ROWS_MAX,
+                                    .device = device->index};
+    struct backend_plan plan; // says whether the model can run here
+    struct backend *backend = NULL;
+    enum status status = size_pool(device->ops, &config, &plan, error);
+
+    if (status || (status = device->ops->open(&config, &backend, error)))
+        return status;
+    status = measure_opened(device->ops, &config, &plan, backend, out, error);
+    device->ops->close(backend);
+    return status;
+}
+
+// Loads the file, measures and frees it again; blocks meanwhile. out->name points into model_path.
+static enum status measure_model(const char *model_path, const struct device_choice *device, struct thread_pool *pool,
+                                 struct hardware_model *out, struct error *error)
+{
+    const char *slash = strrchr(model_path, '/');
+    struct model *model;
+    enum status status = model_open(model_path, &model, error);
+
+    if (status)
+        return status;
+    struct kv_shape kv = kv_shape_of_model(model, 0, model->shape.layers);
+    kv.page_tokens = PAGE_TOKENS;
+    kv.type = KV_F16;
+    *out = (struct hardware_model){.name = slash ? slash + 1 : model_path};
+    status = measure_steps(model, device, pool, out, error);
+    if (!status && out->attention.token_us <= 0)
+        status = kv_measure(&kv, MEASURE_BYTES, pool, ATTENTION_US, &out->attention, error);
+    model_close(model);
+    return status;
+}
 
 enum { SMALL_BYTES = 64, LARGE_BYTES = 4 << 20, SMALL_CALLS = 301, LARGE_CALLS = 15, CONNECT_MS = 10000, GPU_US = 1000000 };
 #define GPU_RESERVE (256ull << 20) // the CUDA backend leaves this to the driver

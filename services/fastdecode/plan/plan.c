@@ -10,11 +10,174 @@
 #include "common/base/options.h"
 #include "common/kv/kv_partials.h"
 #include "common/model/compute.h"
+#include "common/plan/offload.h"
 #include "common/plan/plan.h"
 #include "services/fastdecode/plan/commands.h"
 #include "services/fastdecode/plan/described.h"
 #include "services/fastdecode/plan/measure.h"
-#include "services/fastdecode/plan/plan_offload.h"
+
+// `fastdecode plan --offload`: weights, activations and KV on device, host and disk (common/plan/offload.h).
+
+struct plan_offload {
+    struct offload_request request; // sizes, blocks and --compress as given; the rest is filled in from `described`
+    bool wanted;                    // --offload
+};
+
+#define PLAN_OFFLOAD_DEFAULTS                        \
+    {                                                \
+        .request.block_tokens = OFFLOAD_BLOCK_TOKENS \
+    }
+
+// Rows of an option table that fill a struct plan_offload.
+#define PLAN_OFFLOAD_OPTIONS(o)                                                                                                    \
+    {"offload", OPTION_BOOL, &(o)->wanted, NULL, "plan for weights and KV that do not fit the device (a linear program)", 0, 0},   \
+        {"host-memory",                                                                                                            \
+         OPTION_SIZE,                                                                                                              \
+         &(o)->request.host_bytes,                                                                                                 \
+         "SIZE",                                                                                                                   \
+         "with --offload: of the device's host, three quarters of which are used; 0: none",                                        \
+         0,                                                                                                                        \
+         0},                                                                                                                       \
+        {"disk-memory", OPTION_SIZE, &(o)->request.disk_bytes, "SIZE", "with --offload: free space on disk; 0: none", 0, 0},       \
+        {"disk-read-mbs",                                                                                                          \
+         OPTION_F64,                                                                                                               \
+         &(o)->request.disk_read_mb_per_second,                                                                                    \
+         "N",                                                                                                                      \
+         "with --offload: what the disk reads, 1e6 bytes a second; 0: as the GPU's file says",                                     \
+         0,                                                                                                                        \
+         1e6},                                                                                                                     \
+        {"compress", OPTION_BOOL, &(o)->request.compress, NULL, "with --offload: weights and KV in 4 bits and a half", 0, 0},      \
+        {"gpu-batch", OPTION_U32, &(o)->request.gpu_batch, "N", "with --offload: sequences computed at once; 0: chosen", 0, 4096}, \
+        {"gpu-batches",                                                                                                            \
+         OPTION_U32,                                                                                                               \
+         &(o)->request.gpu_batches,                                                                                                \
+         "N",                                                                                                                      \
+         "with --offload: such batches that share each load of a layer's weights; 0: up to 8, chosen",                             \
+         0,                                                                                                                        \
+         OFFLOAD_BATCHES_MAX},                                                                                                     \
+    {                                                                                                                              \
+        "block-tokens", OPTION_U32, &(o)->request.block_tokens, "N", "with --offload: prompt tokens of all batches at most", 1,    \
+            1 << 30                                                                                                                \
+    }
+
+// --- plan offload ----------------------------------------------------------------------------------------------------
+
+#define OFFLOAD_GIB (1024.0 * 1024.0 * 1024.0)
+
+// --- JSON -------------------------------------------------------------------------------------------------------------
+
+static json_t *split_json(const struct offload_split *split)
+{
+    return json_pack("{s:f, s:f, s:f}", "device", split->device, "host", split->host, "disk", split->disk);
+}
+
+static json_t *phase_json(const struct offload_phase *phase)
+{
+    return json_pack("{s:f, s:s, s:f, s:f, s:f, s:f, s:f}", "layer_seconds", phase->seconds, "bound_by",
+                     offload_phase_bound_name(phase), "compute", phase->lanes[OFFLOAD_COMPUTE], "copy_in",
+                     phase->lanes[OFFLOAD_COPY_IN], "copy_out", phase->lanes[OFFLOAD_COPY_OUT], "disk_read",
+                     phase->lanes[OFFLOAD_DISK_READ], "disk_write", phase->lanes[OFFLOAD_DISK_WRITE]);
+}
+
+static void print_offload_json(const struct offload_request *r, const struct offload_plan *plan)
+{
+    json_t *object = json_pack("{s:s, s:s, s:I, s:I, s:I, s:b}", "model", r->shape->name, "gpu", r->device->name, "prompt_tokens",
+                               (json_int_t)r->prompt_tokens, "generated_tokens", (json_int_t)r->generated_tokens, "workers",
+                               (json_int_t)r->workers, "compress", r->compress);
+
+    json_object_set_new(object, "tokens_per_second", json_real(plan->tokens_per_second));
+    json_object_set_new(object, "gpu_batch", json_integer(plan->gpu_batch));
+    json_object_set_new(object, "gpu_batches", json_integer(plan->gpu_batches));
+    json_object_set_new(object, "weights", split_json(&plan->weights));
+    json_object_set_new(object, "activations", split_json(&plan->activations));
+    json_object_set_new(object, "kv", split_json(&plan->kv));
+    json_object_set_new(object, "bound_by", json_string(offload_bound_name(plan)));
+    json_object_set_new(object, "block_seconds", json_real(plan->block_seconds));
+    json_object_set_new(object, "prompts", phase_json(&plan->prompts));
+    json_object_set_new(object, "decode", phase_json(&plan->decode));
+    json_object_set_new(object, "device_bytes", json_integer((json_int_t)plan->device_bytes));
+    json_object_set_new(object, "host_bytes", json_integer((json_int_t)plan->host_bytes));
+    json_object_set_new(object, "disk_bytes", json_integer((json_int_t)plan->disk_bytes));
+    json_object_set_new(object, "device_limit_bytes", json_integer((json_int_t)plan->device_limit));
+    json_object_set_new(object, "host_limit_bytes", json_integer((json_int_t)plan->host_limit));
+    json_object_set_new(object, "disk_limit_bytes", json_integer((json_int_t)plan->disk_limit));
+    json_object_set_new(object, "kv_bytes_per_worker", json_integer((json_int_t)plan->worker_bytes));
+    json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    printf("\n");
+    json_decref(object);
+}
+
+// --- text -------------------------------------------------------------------------------------------------------------
+
+static void print_split(const char *name, const struct offload_split *split)
+{
+    printf("  %-14s %6.1f %% %6.1f %% %6.1f %%\n", name, 100 * split->device, 100 * split->host, 100 * split->disk);
+}
+
+static void print_phase(const char *name, double layers, const struct offload_phase *phase)
+{
+    printf(
+        "  %-14s %9.3f s: a layer takes %.4g s (compute %.3g, copy in %.3g, copy out %.3g, disk read %.3g, disk write %.3g); bound by %s\n",
+        name, layers * phase->seconds, phase->seconds, phase->lanes[OFFLOAD_COMPUTE], phase->lanes[OFFLOAD_COPY_IN],
+        phase->lanes[OFFLOAD_COPY_OUT], phase->lanes[OFFLOAD_DISK_READ], phase->lanes[OFFLOAD_DISK_WRITE],
+        offload_phase_bound_name(phase));
+}
+
+static void print_text(const struct offload_request *r, const struct offload_plan *plan)
+{
+    uint32_t sequences = plan->gpu_batch * plan->gpu_batches;
+
+    printf("model       %s: %u layers of %.1f M weights%s\n", r->shape->name, r->shape->layers,
+           (double)r->shape->layer_values / 1e6, r->compress ? ", weights and KV in 4.5 bits" : "");
+    printf("load        prompt %u, %u generated\n", r->prompt_tokens, r->generated_tokens);
+    printf("hardware    %s", r->device->name);
+    if (r->workers)
+        printf("; %u of %s; link: %s", r->workers, r->worker->name, r->link->name);
+    printf("\n\n  block          %u x %u: %u sequences, %.0f s\n", plan->gpu_batch, plan->gpu_batches, sequences,
+           plan->block_seconds);
+    printf("  tokens/s       %.3f\n  bound by       %s\n\n", plan->tokens_per_second, offload_bound_name(plan));
+    printf("                   device     host     disk\n");
+    print_split("weights", &plan->weights);
+    print_split("activations", &plan->activations);
+    if (r->workers)
+        printf("  KV                on the workers, %.1f GiB each\n", plan->worker_bytes / OFFLOAD_GIB);
+    else
+        print_split("KV", &plan->kv);
+    printf("  memory, GiB    %8.1f %8.1f %8.1f\n  of             %8.1f %8.1f %8.1f\n\n", plan->device_bytes / OFFLOAD_GIB,
+           plan->host_bytes / OFFLOAD_GIB, plan->disk_bytes / OFFLOAD_GIB, plan->device_limit / OFFLOAD_GIB,
+           plan->host_limit / OFFLOAD_GIB, plan->disk_limit / OFFLOAD_GIB);
+    print_phase("prompts", r->shape->layers, &plan->prompts);
+    print_phase("each token", r->shape->layers, &plan->decode);
+}
+
+// --- the run ----------------------------------------------------------------------------------------------------------
+
+// Plans and prints; one JSON object with `json`. workers_text: --workers, of which auto is none.
+static enum status plan_offload_run(struct plan_offload *offload, const struct described *described,
+                                    const struct plan_request *plan, const char *workers_text, bool json, struct error *error)
+{
+    struct offload_request *r = &offload->request;
+    struct offload_plan made;
+    enum status status;
+
+    if (described->s_part_count > 1 || described->worker_count > 1)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--offload plans for one --gpu and one --worker");
+    r->shape = &described->shape;
+    r->device = &described->s_parts[0];
+    r->worker = &described->workers[0];
+    r->link = &described->link_hardware;
+    r->kv_type = plan->kv_type;
+    r->prompt_tokens = plan->prompt_tokens;
+    r->generated_tokens = plan->generated_tokens;
+    r->workers = strcmp(workers_text, "auto") ? plan->workers : 0;
+    if ((status = offload_plan_make(r, &made, error)))
+        return status;
+    if (json)
+        print_offload_json(r, &made);
+    else
+        print_text(r, &made);
+    return STATUS_OK;
+}
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 

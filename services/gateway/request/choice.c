@@ -21,7 +21,7 @@ static void take_content(struct choice *choice, const char *text, size_t bytes);
 
 // A choice of a chat whose text is more than content: what the model thinks, which functions it calls.
 //
-//   text, control tokens ─▶ parser (common/answer) ─┬─ content ─▶ stop strings ─▶ visible
+//   text, control tokens ─▶ parser (services/gateway/answer) ─┬─ content ─▶ stop strings ─▶ visible
 //                                                   ├─ reasoning ─▶ shown.reasoning
 //                                                   └─ calls ─▶ shown.calls
 //
@@ -89,7 +89,7 @@ static bool names_type(const json_t *type, const char *wanted)
     return false;
 }
 
-// Returns the type of a value: no text where no alternative is one. A schema that says "string" itself is for text that is written as it is (common/answer/grammar.c asks the
+// Returns the type of a value: no text where no alternative is one. A schema that says "string" itself is for text that is written as it is (services/gateway/answer/grammar.c asks the
 // same); others may have it as JSON, and nothing is known of them.
 static enum answer_type type_in(const json_t *parameters, const json_t *schema, int *left)
 {

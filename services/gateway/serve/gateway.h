@@ -23,7 +23,7 @@ struct gateway_config {
     const char *scheduler; // address
     const char *listen;    // address of the health service; NULL: none
     const char *model, *chat_template, *pooling, *served_model_name, *api_key_file;
-    const char *tool_parser, *reasoning_parser; // "auto", "none" or a name of common/answer
+    const char *tool_parser, *reasoning_parser; // "auto", "none" or a name of services/gateway/answer
     const char *sampling;                       // language.h
     struct rpc_security_settings security;
     const char *trace;         // NULL: none

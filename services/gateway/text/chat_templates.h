@@ -7,7 +7,7 @@
 #ifndef FD_GATEWAY_TEXT_CHAT_TEMPLATES_H
 #define FD_GATEWAY_TEXT_CHAT_TEMPLATES_H
 
-#include "common/answer/answer.h"
+#include "services/gateway/answer/answer.h"
 #include "common/model/model.h"
 #include "common/tokenizer/tokenizer.h"
 #include "services/gateway/text/conversation.h"

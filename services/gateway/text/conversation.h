@@ -12,7 +12,7 @@
 
 #include <jansson.h>
 
-#include "common/jinja/chat_template.h"
+#include "services/gateway/jinja/chat_template.h"
 #include "services/gateway/text/conversation_calls.h"
 
 enum conversation_role { CONVERSATION_SYSTEM, CONVERSATION_USER, CONVERSATION_ASSISTANT, CONVERSATION_TOOL, CONVERSATION_ROLES };

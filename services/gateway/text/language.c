@@ -8,7 +8,7 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
-#include "common/jinja/chat_template.h"
+#include "services/gateway/jinja/chat_template.h"
 #include "common/model/pooling.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/model/vocabulary.h"

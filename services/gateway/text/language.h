@@ -18,7 +18,7 @@ struct language_config {
     const char *served_name;        // NULL: the file's stem
     uint32_t context_tokens;        // 0: the model's context length
     const char *pooling;            // a name of POOLING_NAMES; NULL: auto
-    const char *tool_parser;        // a name of common/answer, "auto" (NULL, too) or "none"
+    const char *tool_parser;        // a name of services/gateway/answer, "auto" (NULL, too) or "none"
     const char *reasoning_parser;   // likewise
     const char *sampling;           // "temperature=0.2,top_p=0.9": of requests that do not say; NULL, "": none is set
 };

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/jinja/chat_template.h"
+#include "services/gateway/jinja/chat_template.h"
 #include "common/json/json_text.h"
 #include "services/gateway/api/schema/schema_internal.h"
 

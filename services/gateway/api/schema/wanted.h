@@ -3,7 +3,7 @@
 #ifndef FD_GATEWAY_API_SCHEMA_WANTED_H
 #define FD_GATEWAY_API_SCHEMA_WANTED_H
 
-#include "common/answer/grammar.h"
+#include "services/gateway/answer/grammar.h"
 #include "services/gateway/api/schema/schema.h"
 
 struct wanted {
