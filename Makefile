@@ -91,63 +91,57 @@ $(eval $(call room,common/base,,))
 $(eval $(call room,common/trace,proto common/base,curl))
 $(eval $(call room,common/service,common/base,seccomp))
 $(eval $(call room,common/disk,common/base,uring))
+$(eval $(call room,common/kv,common/base,))
 $(eval $(call room,kernels/simd,common/base,))
 $(eval $(call room,kernels/quant,common/base kernels/simd,))
 $(eval $(call room,kernels/gemm,common/base kernels/simd kernels/quant,))
-$(eval $(call room,kernels/attention,common/base kernels/simd,))
+$(eval $(call room,kernels/attention,common/base common/kv kernels/simd,))
 $(eval $(call room,kernels/norm_rope,common/base kernels/simd,))
 $(eval $(call room,kernels/dispatch,kernels/simd kernels/gemm kernels/norm_rope,))
+$(eval $(call room,kernels/kv,common/base common/kv kernels/attention kernels/dispatch,))
 $(eval $(call room,common/json,common/base,jansson))
 $(eval $(call room,common/tokenizer,common/base,pcre2-8 utf8proc))
 $(eval $(call room,common/model,common/base kernels/quant kernels/norm_rope common/json common/tokenizer,jansson))
 $(eval $(call room,common/sampler,common/base,))
-$(eval $(call room,common/kv,common/base kernels/attention kernels/dispatch,))
-$(eval $(call room,kernels/backend,common/base common/disk kernels/quant kernels/gemm kernels/attention kernels/norm_rope kernels/dispatch \
-    common/model common/sampler common/kv,openblas))
-$(eval $(call room,kernels/cuda,common/base common/disk kernels/quant kernels/norm_rope kernels/dispatch common/model common/sampler common/kv \
+$(eval $(call room,kernels/backend,common/base common/disk common/kv kernels/quant kernels/gemm kernels/attention kernels/norm_rope \
+    kernels/dispatch kernels/kv common/model common/sampler,openblas))
+$(eval $(call room,kernels/cuda,common/base common/disk common/kv kernels/quant kernels/norm_rope kernels/dispatch common/model common/sampler \
     kernels/backend,))
 $(eval $(call room,common/sched,common/base,))
-$(eval $(call room,common/plan,common/base kernels/quant kernels/attention common/model common/kv common/sched,Clp))
+$(eval $(call room,common/plan,common/base common/kv kernels/quant common/model common/sched,Clp))
 $(eval $(call room,common/sim,common/base common/sched common/plan,))
-$(eval $(call room,common/wire,common/base,))
-$(eval $(call room,common/messages,proto common/base common/sampler common/kv,))
-$(eval $(call room,common/rpc,proto common/base common/wire,nng protobuf-c sodium ssl crypto))
-$(eval $(call room,common/member,proto common/base common/rpc,))
-$(eval $(call room,common/handover,proto common/base common/wire common/rpc,))
-$(eval $(call room,common/apikey,,sodium))
-$(eval $(call room,common/batch,common/base common/json,jansson))
+$(eval $(call room,common/rpc,proto common/base,nng protobuf-c sodium ssl crypto))
+$(eval $(call room,common/mesh,proto common/base common/kv common/sampler common/rpc,))
+$(eval $(call room,common/api,common/base common/json,jansson sodium))
 $(eval $(call room,common/grammar,common/base,))
 $(eval $(call room,common/schema,common/base common/json common/grammar,jansson))
 $(eval $(call room,services/gateway/jinja,common/base common/json,jansson utf8proc))
 $(eval $(call room,services/gateway/answer,common/base common/json common/grammar common/schema,jansson))
-$(eval $(call room,services/gateway/http,common/base common/trace common/tokenizer common/apikey,microhttpd gnutls sodium))
+$(eval $(call room,services/gateway/http,common/base common/trace common/tokenizer common/api,microhttpd gnutls sodium))
 $(eval $(call room,services/gateway/api/schema,proto common/base common/json common/grammar common/schema services/gateway/jinja \
     services/gateway/answer services/gateway/http,jansson))
 $(eval $(call room,services/gateway/api/dialects,common/base common/json services/gateway/http services/gateway/api/schema,jansson))
 $(eval $(call room,services/gateway/text,common/base common/json common/tokenizer common/model common/grammar services/gateway/jinja \
     services/gateway/answer services/gateway/http services/gateway/api/schema,jansson))
-$(eval $(call room,services/gateway/mesh,proto common/base common/kv common/messages common/rpc services/gateway/http,))
-$(eval $(call room,services/gateway/batch,common/base common/json common/batch services/gateway/http services/gateway/api/schema,sqlite3 sodium))
-$(eval $(call room,services/gateway/request,common/base common/trace common/messages common/schema services/gateway/answer services/gateway/http \
+$(eval $(call room,services/gateway/mesh,proto common/base common/kv common/rpc common/mesh services/gateway/http,))
+$(eval $(call room,services/gateway/batch,common/base common/json common/api services/gateway/http services/gateway/api/schema,sqlite3 sodium))
+$(eval $(call room,services/gateway/request,common/base common/trace common/mesh common/schema services/gateway/answer services/gateway/http \
     services/gateway/api/schema services/gateway/api/dialects services/gateway/text services/gateway/mesh,jansson))
 $(eval $(call room,services/gateway/serve,common/base common/trace common/json common/rpc services/gateway/answer services/gateway/http \
     services/gateway/api/schema services/gateway/api/dialects services/gateway/text services/gateway/mesh services/gateway/batch \
     services/gateway/request,jansson))
 $(eval $(call room,services/gateway,common/base common/trace common/service common/model common/rpc services/gateway/serve,))
-$(eval $(call room,services/scheduler,proto common/base common/trace common/service common/kv common/sched common/plan common/messages \
-    common/rpc common/member,sodium))
-$(eval $(call room,services/kv-worker,proto common/base common/trace common/service kernels/dispatch common/kv common/wire common/messages \
-    common/rpc common/member common/handover,))
-$(eval $(call room,services/s-part,proto common/base common/trace common/service common/disk kernels/dispatch common/tokenizer common/model \
-    common/sampler common/kv kernels/backend common/sched common/plan common/wire common/messages common/rpc common/member common/handover \
-    common/grammar,))
-$(eval $(call room,services/fastdecode/keys,common/base common/service common/rpc common/apikey,sodium ssl crypto))
-$(eval $(call room,services/fastdecode/load,common/base common/json common/sim common/rpc common/batch,jansson curl))
-$(eval $(call room,services/fastdecode/plan,proto common/base common/service kernels/quant kernels/dispatch common/model common/kv \
+$(eval $(call room,services/scheduler,proto common/base common/trace common/service common/kv common/sched common/plan common/rpc common/mesh,sodium))
+$(eval $(call room,services/kv-worker,proto common/base common/trace common/service common/kv kernels/dispatch kernels/kv common/rpc common/mesh,))
+$(eval $(call room,services/s-part,proto common/base common/trace common/service common/disk common/kv kernels/dispatch kernels/kv \
+    common/tokenizer common/model common/sampler kernels/backend common/sched common/plan common/rpc common/mesh common/grammar,))
+$(eval $(call room,services/fastdecode/keys,common/base common/service common/rpc common/api,sodium ssl crypto))
+$(eval $(call room,services/fastdecode/load,common/base common/json common/sim common/rpc common/api,jansson curl))
+$(eval $(call room,services/fastdecode/plan,proto common/base common/service common/kv kernels/quant kernels/dispatch kernels/kv common/model \
     kernels/backend common/sched common/plan common/sim common/rpc services/fastdecode/load,jansson))
-$(eval $(call room,services/fastdecode/model,common/base common/service kernels/simd kernels/quant kernels/dispatch common/tokenizer \
-    common/model common/sampler common/kv kernels/backend common/sched,jansson utf8proc))
-$(eval $(call room,services/fastdecode/up,common/base common/trace common/service common/disk common/model common/kv common/sched common/plan \
+$(eval $(call room,services/fastdecode/model,common/base common/service common/kv kernels/simd kernels/quant kernels/dispatch kernels/kv \
+    common/tokenizer common/model common/sampler kernels/backend common/sched,jansson utf8proc))
+$(eval $(call room,services/fastdecode/up,common/base common/trace common/service common/disk common/kv common/model common/sched common/plan \
     common/rpc services/fastdecode/load,))
 $(eval $(call room,services/fastdecode,common/base services/fastdecode/keys services/fastdecode/load services/fastdecode/plan \
     services/fastdecode/model services/fastdecode/up,))

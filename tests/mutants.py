@@ -38,13 +38,14 @@ FAULTS = [
     Fault("rope-factors", "kernels/norm_rope/rope_table.c", "frequency /= (double)params->freq_factors[i];",
           "frequency *= (double)params->freq_factors[i];", "kernels/test_norm_rope"),
     # Attention: query heads are dealt to the KV heads in turn, not in groups.
-    Fault("attention-heads", "common/kv/kv_attend.c", "batch->q[block->first_row + row] + (size_t)(kv_head * heads + head) * head_dim,",
+    Fault("attention-heads", "kernels/kv/kv_attend.c", "batch->q[block->first_row + row] + (size_t)(kv_head * heads + head) * head_dim,",
           "batch->q[block->first_row + row] + (size_t)(head * batch->store->shape.kv_heads + kv_head) * head_dim,",
           "kernels/test_attention"),
     # Sparse rows: the largest K of a tile is rounded down; the tiles are chosen when the first share of the candidates is scored, not the last.
     Fault("sparse-bounds", "kernels/attention/attention_sparse.c", "*high = f16_down(-largest) ^ 0x8000;", "*high = f16_down(largest);",
           "kernels/test_attention_sparse"),
-    Fault("sparse-last-share", "common/kv/kv_choose.c", "memory_order_acq_rel) == 1)", "memory_order_acq_rel) == share_count(batch, block))",
+    Fault("sparse-last-share", "kernels/kv/kv_attend.c", "shares_left[index], 1, memory_order_acq_rel) == 1)",
+          "shares_left[index], 1, memory_order_acq_rel) == share_count(batch, block))",
           "kernels/test_attention_sparse"),
     # KV pages: a sequence that is cut off loses the page that it still has half of.
     Fault("page-index", "common/kv/kv_ledger.c", "drop_pages(ledger, slot, pages_for(ledger, held->begin, positions));",
@@ -52,7 +53,7 @@ FAULTS = [
     # A shared page that is replaced by a copy keeps the reference of who copied.
     Fault("page-reference", "common/kv/kv_ledger.c", "    ledger->references[copy.from]--;\n", "", "unit/test_kv_ledger unit/test_kv_share"),
     # The copy of a shared page is empty.
-    Fault("page-copy", "common/kv/kv_sequence.c",
+    Fault("page-copy", "kernels/kv/kv_store.c",
           "kv_ledger_reserve(&store->ledger, sequence, positions, &copy, error);\n\n    if (copy.needed)",
           "kv_ledger_reserve(&store->ledger, sequence, positions, &copy, error);\n\n    if (copy.needed && status)", "unit/test_kv_share"),
     # Grammars of JSON Schemas: a number that is its exclusive bound is taken; a declared key comes again as another one; alternatives of a oneOf
@@ -120,10 +121,10 @@ FAULTS = [
     Fault("stage-overlap", "services/scheduler/stages.c", "if (first < end_of(other) && other->first_layer < first + count)",
           "if (first + 1 == end_of(other) && other->first_layer == first + count)", "e2e/test_pipeline.py"),
     # Spans beyond the first are not folded apart: ranges in order, all the way.
-    Fault("span-fold", "common/kv/kv_attend.c", "        opened = opens(block, range) ? range : opened;\n", "", "kernels/test_attention_spans"),
+    Fault("span-fold", "kernels/kv/kv_attend.c", "        opened = opens(block, range) ? range : opened;\n", "", "kernels/test_attention_spans"),
     # An extent that begins with a span gives its first ranges one by one.
-    Fault("partial-count", "common/kv/kv_partials.h", "(ATTEND_SPAN_RANGES - first_range % ATTEND_SPAN_RANGES) % ATTEND_SPAN_RANGES",
-          "ATTEND_SPAN_RANGES - first_range % ATTEND_SPAN_RANGES", "kernels/test_attention_spans unit/test_step_extents"),
+    Fault("partial-count", "common/kv/kv_partials.h", "(KV_SPAN_RANGES - first_range % KV_SPAN_RANGES) % KV_SPAN_RANGES",
+          "KV_SPAN_RANGES - first_range % KV_SPAN_RANGES", "kernels/test_attention_spans unit/test_step_extents"),
     # Pages of an extent are counted from the sequence's start.
     Fault("extent-page", "common/kv/kv_ledger.c", "(uint32_t)((position - ledger->sequences[slot].first) / ledger->shape.page_tokens);",
           "(uint32_t)((position - 0 * ledger->sequences[slot].first) / ledger->shape.page_tokens);", "unit/test_kv_extent"),
@@ -136,10 +137,10 @@ FAULTS = [
     Fault("worker-reserve", "services/kv-worker/attend.c", "!kv_store_reserve(worker->store, last->sequence, last->position + 1, &error)",
           "!kv_store_reserve(worker->store, last->sequence, last->position, &error)", "integration/test_worker_shape"),
     # Handover: positions that nobody asked for count as taken over.
-    Fault("handover-positions", "common/handover/handover.c", ".positions = MIN(positions, fetch->positions - fetch->received),",
+    Fault("handover-positions", "common/mesh/handover.c", ".positions = MIN(positions, fetch->positions - fetch->received),",
           ".positions = positions,", "integration/test_handover integration/test_handover_again integration/test_handover_copies"),
     # Sampler: tokens of the prompt are penalized as if they had been generated.
-    Fault("min-tokens", "common/sampler/sampler_ban.c", "return index < p->min_tokens &&", "return index + 1 < p->min_tokens &&",
+    Fault("min-tokens", "common/sampler/sampler.c", "return index < p->min_tokens &&", "return index + 1 < p->min_tokens &&",
           "unit/test_sampler_fields"),
     Fault("presence-penalty", "common/sampler/sampler.c", "        if (seen->generated)\n            *logit -= p->presence_penalty",
           "        *logit -= p->presence_penalty", "unit/test_sampler"),
@@ -157,7 +158,7 @@ FAULTS = [
           "    crypto_auth_hmacsha512256_update(&state, handshake->challenge, sizeof handshake->challenge);\n", "",
           "integration/test_rpc_secret"),
     # TLS: any service's certificate will do for a peer that is dialed; any service may call any method.
-    Fault("tls-role", "common/rpc/tls_verify.c", "if (!(peer->roles & 1u << peer->found.role))", "if (peer->found.role == RPC_ROLE_NONE)",
+    Fault("tls-role", "common/rpc/tls.c", "if (!(peer->roles & 1u << peer->found.role))", "if (peer->found.role == RPC_ROLE_NONE)",
           "integration/test_tls"),
     Fault("tls-caller", "common/rpc/server.c", "method->callers & 1u << connection->role;", "method->callers;", "integration/test_tls"),
     # TLS: a connection outlives the CA that its peer's certificate is of.

@@ -1,4 +1,4 @@
-// cgroup.c: see cgroup.h.
+// cgroup.c: reads the limits that control groups put on this process.
 #include "common/base/cgroup.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-// file_version.c: see file_version.h.
+// file_version.c: tells by stat(2) whether a file is another one than it was.
 #include "common/base/file_version.h"
 
 #include <sys/stat.h>

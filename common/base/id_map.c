@@ -1,4 +1,4 @@
-// id_map.c: see id_map.h. Removal moves later entries of a run of buckets back, so that there are no tombstones and a map that is
+// id_map.c: a map of ids to slots. Removal moves later entries of a run of buckets back, so that there are no tombstones and a map that is
 // used for long does not slow down.
 #include "common/base/id_map.h"
 

@@ -104,7 +104,7 @@ static int open_file(uint64_t *bytes)
     return fd;
 }
 
-// What else the process prints goes there too. dup2() replaces a descriptor in one step, so no thread's line is lost.
+// Everything else that the process prints goes there too. dup2() replaces a descriptor in one step, so no thread's line is lost.
 static void use_file(int fd)
 {
     dup2(fd, STDERR_FILENO);
@@ -226,4 +226,29 @@ void log_write(enum log_level level, const char *id, const char *format, ...)
     if ((output.dropped_lines && !report_dropped()) || !put(line, length))
         output.dropped_lines++;
     pthread_mutex_unlock(&output.lock);
+}
+
+// --- lines that would repeat ---
+
+static uint32_t hash_of(const char *text)
+{
+    uint32_t hash = 2166136261u; // FNV-1a
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 16777619u;
+    return hash;
+}
+
+bool repeat_is_due(struct repeat *repeat, uint64_t now_us, const char *reason)
+{
+    const uint32_t hash = hash_of(reason);
+    const uint64_t wait_us = hash == repeat->reason ? REPEAT_EVERY_US : REPEAT_OTHER_US;
+
+    repeat->unlogged++;
+    if (repeat->logged_us && now_us - repeat->logged_us < wait_us)
+        return false;
+    repeat->logged_us = now_us;
+    repeat->reason = hash;
+    repeat->count = repeat->unlogged;
+    repeat->unlogged = 0;
+    return true;
 }

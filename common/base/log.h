@@ -42,4 +42,20 @@ const char *log_quote(char *buffer, size_t buffer_bytes, const char *text);
 #define log_warn(id, ...) log_at(LOG_WARN, id, __VA_ARGS__)
 #define log_error(id, ...) log_at(LOG_ERROR, id, __VA_ARGS__)
 
+// --- whether something that happens again and again is worth another line ---
+//
+// The first time is, then once in REPEAT_EVERY_US; another reason need not wait so long. A zeroed one has seen nothing: zero it again when
+// what was wrong is over.
+
+enum { REPEAT_EVERY_US = 30000000, REPEAT_OTHER_US = 1000000 };
+
+struct repeat {
+    uint64_t logged_us;
+    uint32_t reason, count; // of the latest line: a hash of its reason; how often it has happened since the line before
+    uint32_t unlogged;      // how often it has happened since the latest line
+};
+
+// True: log it, with repeat->count. reason: any text; "" if there is but one.
+bool repeat_is_due(struct repeat *repeat, uint64_t now_us, const char *reason);
+
 #endif

@@ -1,4 +1,4 @@
-// median.c: see median.h.
+// median.c: the median and the lower quartile of measured values.
 #include "common/base/median.h"
 
 #include <stdlib.h>

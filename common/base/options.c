@@ -1,4 +1,4 @@
-// options.c: see options.h. Files are lines of `name = value`; `#` starts a comment.
+// options.c: reads options of the command line, the environment and files. Files are lines of `name = value`; `#` starts a comment.
 #include "common/base/options.h"
 
 #include <ctype.h>

@@ -1,4 +1,4 @@
-// read_rate.c: see read_rate.h.
+// read_rate.c: measures how fast the threads of a pool read memory.
 #include "common/base/read_rate.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// text.c: see text.h. Memory doubles, so that a text of n bytes costs O(n).
+// text.c: a growing buffer of bytes. Memory doubles, so that a text of n bytes costs O(n).
 #include "common/base/text.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-// thread_pool.c: see thread_pool.h.
+// thread_pool.c: runs a job on all threads of a pool, with barriers; counts processors; gives a thread short turns.
 //
 // The state is three counters. `job` grows by one per run: a worker that sees it change takes part. `arrived` and `phase`
 // make the barrier: the last thread to arrive resets `claim`, then bumps `phase`.
@@ -6,18 +6,21 @@
 // whoever bumps a counter whether a wake-up call is needed at all.
 #include "common/base/thread_pool.h"
 
+#include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/base/cgroup.h"
 #include "common/base/checked.h"
-#include "common/base/numa_topology.h"
+#include "common/base/numa.h"
 
 // About 30 µs of pause instructions: longer than the gap between two operations of a dense step, much shorter than a time slice.
 enum { SPIN_ROUNDS = 1500, CACHE_LINE = 64 };
@@ -255,4 +258,33 @@ uint32_t cpu_count_usable(void)
     cpu_set_t set;
     uint32_t count = sched_getaffinity(0, sizeof set, &set) ? 1 : (uint32_t)MAX(CPU_COUNT(&set), 1);
     return cpu_count_within(count, cgroup_own_cpus());
+}
+
+// --- short turns ---
+
+enum { SLICE_NS = 100000 }; // the least that the kernel takes
+
+// struct sched_attr of the kernel, in its first version.
+struct attributes {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime_ns, deadline_ns, period_ns;
+};
+
+_Static_assert(sizeof(struct attributes) == 48, "the kernel's SCHED_ATTR_SIZE_VER0");
+
+// Since Linux 6.12 a thread of the usual policy may have a slice of its own: of those that have not had their share the one whose slice ends
+// first runs next, and one that wakes with a shorter slice takes the core at once. Without it a woken thread waits for the slice of whoever
+// computes: 2.8 ms with two cores, thirty layers a step. Earlier kernels ignore the field. glibc has no wrapper before 2.41.
+void priority_short_turns(void)
+{
+    struct attributes own = {.size = sizeof own};
+
+    if (syscall(SYS_sched_getattr, 0, &own, sizeof own, 0) || own.policy != 0) // nice stays; another policy was somebody's choice
+        return;
+    own.size = sizeof own;
+    own.runtime_ns = SLICE_NS;
+    (void)syscall(SYS_sched_setattr, 0, &own, 0);
 }

@@ -1,7 +1,7 @@
 // thread_pool.h: a pool of compute threads, one per process.
 //
 // A job runs on all threads at once, the caller being thread 0; inside it, thread_pool_barrier() separates phases.
-// So a whole segment of a transformer is one job with a few cheap barriers instead of one wake-up per operation.
+// A whole segment of a transformer is therefore one job with a few cheap barriers instead of one wake-up per operation.
 // Threads spin for a moment, so dense work makes no system call, and then park on a futex.
 //
 //     run ──▶ fn(arg, 0..n-1) ── barrier ── … ──▶ all done ──▶ run returns
@@ -69,5 +69,11 @@ uint32_t thread_pool_claim(struct thread_pool *pool);
 // time. 2.5 CPUs of time become 2, because a third thread, throttled at times, would hold up the others at each barrier.
 uint32_t cpu_count_usable(void);
 uint32_t cpu_count_within(uint32_t count, double limit); // the same rule for a given limit; INFINITY: none
+
+// --- other threads ---
+
+// For a thread that works for some microseconds at a time and that others wait for: when it wakes, it runs before threads that compute for long.
+// Its share of the processor stays the same. A kernel that refuses leaves it as it was.
+void priority_short_turns(void);
 
 #endif

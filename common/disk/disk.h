@@ -59,7 +59,7 @@ void disk_queue_wait(struct disk_queue *queue, const struct disk_read *read);
 // Returns how many pieces have come since the start: while reads are under way and it does not grow, the disk hangs.
 uint64_t disk_queue_pieces(struct disk_queue *queue);
 
-// Of a read that is done. DATA_LOSS: the file ended before it; UNAVAILABLE: the disk failed; CANCELLED: the queue was closed. `what`
+// Returns what became of a read that is done. DATA_LOSS: the file ended before it; UNAVAILABLE: the disk failed; CANCELLED: the queue was closed. `what`
 // names the file in the message.
 enum status disk_read_status(const struct disk_read *read, const char *what, struct error *error) MUST_CHECK;
 

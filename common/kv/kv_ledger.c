@@ -1,12 +1,12 @@
-// kv_ledger.c: see kv_ledger.h. Free pages are a stack, low numbers on top, so that a pool that was never full never touches its upper
+// kv_ledger.c: keeps sequences, page tables and reference counts. Free pages are a stack, low numbers on top, so that a pool that was never full never touches its upper
 // end. Slots are an id_map's.
 #include "common/kv/kv_ledger.h"
 
 #include <string.h>
 #include <sys/mman.h>
 
+#include "common/base/alloc.h"
 #include "common/base/checked.h"
-#include "common/base/slices.h"
 
 // --- memory ---
 
@@ -97,7 +97,7 @@ static uint64_t reserved_end(const struct kv_ledger *ledger, const struct kv_seq
     return sequence->begin + (uint64_t)sequence->page_count * ledger->shape.page_tokens;
 }
 
-// Where the table has the page with a position.
+// Returns where the table has the page with a position.
 static uint32_t *entry_of(const struct kv_ledger *ledger, uint32_t slot, uint64_t position)
 {
     uint32_t index = (uint32_t)((position - ledger->sequences[slot].first) / ledger->shape.page_tokens);

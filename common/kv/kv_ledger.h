@@ -3,10 +3,10 @@
 //
 //     id ─id_map▶ slot ─▶ sequences[slot] { complete, certain, page_count }, tables[slot] ─▶ page numbers ─▶ references
 //
-// Of a sequence that lies at several places, one holds an extent: positions from `first` on, a multiple of KV_EXTENT_TOKENS. Its pages
+// One place of a sequence that lies at several holds an extent: positions from `first` on, a multiple of KV_EXTENT_TOKENS. Its pages
 // begin there, and the pages before are elsewhere. Positions and page indices count from the sequence's start all the same.
 //
-// Where every layer of the model is windowed, no layer reads a position that all windows have passed. The shape then says how many pages
+// If every layer of the model is windowed, no layer reads a position that all windows have passed. The shape then says how many pages
 // a sequence has at most, ring_pages: the next one takes the oldest one's place, and page i lies in table[i % ring_pages].
 //
 // A slot's generation changes when the sequence is freed or truncated, so that rows planned earlier can be told. The structs are

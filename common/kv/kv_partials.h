@@ -16,28 +16,21 @@
 #include <stdint.h>
 
 #include "common/base/checked.h"
-#include "kernels/attention/attention.h"
 
-// Returns the number of partials of positions [first, end). first: a multiple of ATTEND_RANGE, below end.
+#define KV_RANGE 512u // positions of a partial that stands alone
+#define KV_SPAN 4096u // positions of a partial of several ranges, folded in order
+#define KV_SPAN_RANGES (KV_SPAN / KV_RANGE)
+
+// Returns the number of partials of positions [first, end). first: a multiple of KV_RANGE, below end.
 static inline uint32_t kv_partial_count(uint32_t first, uint32_t end)
 {
-    uint32_t first_range = first / ATTEND_RANGE, ranges = (end - first + ATTEND_RANGE - 1) / ATTEND_RANGE;
-    uint32_t single = MIN(ranges, (ATTEND_SPAN_RANGES - first_range % ATTEND_SPAN_RANGES) % ATTEND_SPAN_RANGES);
+    uint32_t first_range = first / KV_RANGE, ranges = (end - first + KV_RANGE - 1) / KV_RANGE;
+    uint32_t single = MIN(ranges, (KV_SPAN_RANGES - first_range % KV_SPAN_RANGES) % KV_SPAN_RANGES);
 
-    return single + (ranges - single + ATTEND_SPAN_RANGES - 1) / ATTEND_SPAN_RANGES;
+    return single + (ranges - single + KV_SPAN_RANGES - 1) / KV_SPAN_RANGES;
 }
 
 // Returns the number of floats of one partial.
 static inline size_t kv_partial_floats(uint32_t heads, uint32_t head_dim) { return (size_t)heads * (head_dim + 2); }
-
-// What one place gives for one row.
-struct kv_part {
-    uint32_t first, end; // positions
-    float *partials;     // [kv_partial_count(first, end)], aligned to 4 bytes
-};
-
-// Folds the parts of a row, which follow each other from position 0 on. Overwrites them; returns where among them o is: [heads][head_dim].
-// Call it after kernels_init().
-const float *kv_partials_fold(uint32_t heads, uint32_t head_dim, const struct kv_part *parts, uint32_t count);
 
 #endif

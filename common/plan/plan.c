@@ -268,7 +268,7 @@ bool plan_extents(const struct plan_request *r, uint32_t workers, struct plan_ex
     if (!extents_needed(r) || sequence_bytes(r) > (double)r->worker->memory_bytes * places)
         return false;
     places = MIN(places, units);
-    *out = (struct plan_extents){.tokens = tokens, .workers = places, .spans = (tokens + ATTEND_SPAN - 1) / ATTEND_SPAN};
+    *out = (struct plan_extents){.tokens = tokens, .workers = places, .spans = (tokens + KV_SPAN - 1) / KV_SPAN};
     for (uint32_t i = 0; i < places; i++)
         out->partials += kv_partial_count(begin_of(units, i, places), begin_of(units, i + 1, places));
     double q = 4.0 * shape->heads * shape->head_dim, partial = 4.0 * (double)kv_partial_floats(shape->heads, shape->head_dim);

@@ -8,7 +8,6 @@
 #include "common/base/checked.h"
 #include "common/kv/kv_ledger.h"
 #include "common/model/model.h"
-#include "kernels/attention/attention.h"
 #include "kernels/quant/tensor_type.h"
 
 static const struct known {
@@ -121,7 +120,7 @@ enum status shape_read(const char *path, struct plan_shape *out, struct error *e
 
 double shape_kv_bytes(const struct plan_shape *shape, enum kv_type type)
 {
-    return shape->kv_heads * (double)attend_tile_bytes(shape->head_dim, (enum attend_type)type) / ATTEND_TILE;
+    return shape->kv_heads * (double)kv_tile_bytes(shape->head_dim, (enum kv_type)type) / KV_TILE;
 }
 
 double shape_link_bytes(const struct plan_shape *shape)

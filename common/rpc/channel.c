@@ -20,7 +20,6 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/base/repeat.h"
 #include "common/rpc/address.h"
 #include "common/rpc/endpoint.h"
 #include "common/rpc/handshake.h"

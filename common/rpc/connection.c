@@ -1,4 +1,4 @@
-// connection.c: see connection.h.
+// connection.c: the clients of a server, with their calls and what is sent to them.
 //
 // The server never has more than RPC_UNACKED_MAX messages under way to one client, whatever the transport could buffer. The client
 // acknowledges every RPC_ACK_EVERY messages that it has handled; further messages wait in the backlog here. So a client that stops
@@ -18,7 +18,100 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 
-enum { BACKLOG_START = 64, HELLO_US = 5000000, LOOKS_MAX = 4 };
+// --- calls ---
+
+static struct rpc_call **call_bucket(struct call_table *table, uint32_t pipe, uint64_t id)
+{
+    uint64_t hash = (id ^ (uint64_t)pipe << 40) * 0x9e3779b97f4a7c15u;
+    return &table->buckets[hash >> 52 & (CALL_BUCKETS - 1)];
+}
+
+struct rpc_call *call_find(struct call_table *table, const struct call_list *client, uint64_t id)
+{
+    struct rpc_call *call = *call_bucket(table, client->pipe, id);
+    while (call && (call->id != id || call->client != client))
+        call = call->next;
+    return call;
+}
+
+static void leave_client(struct rpc_call *call)
+{
+    if (!call->client)
+        return;
+    call->client->count--;
+    *call->sibling_place = call->sibling;
+    if (call->sibling)
+        call->sibling->sibling_place = call->sibling_place;
+    call->client = NULL;
+}
+
+void call_free(struct rpc_call *call)
+{
+    struct call_table *table = call->table;
+    struct rpc_call **at = call_bucket(table, call->pipe, call->id);
+
+    while (*at != call)
+        at = &(*at)->next;
+    *at = call->next;
+    leave_client(call);
+    if (!call->message->kept)
+        rpc_message_free(call->message);
+    call->next = table->free_calls;
+    table->free_calls = call;
+    table->count--;
+}
+
+void call_drop(struct rpc_call *call)
+{
+    leave_client(call);
+    if (call->on_cancel) {
+        call->dropping = true;
+        call->on_cancel(call->cancel_user);
+        call_free(call);
+    }
+}
+
+struct rpc_call *call_new(struct call_table *table, struct call_list *client, struct rpc_message *message)
+{
+    struct rpc_call *call = table->free_calls, **bucket = call_bucket(table, client->pipe, message->envelope.call_id);
+
+    if (call)
+        table->free_calls = call->next;
+    else if (!(call = malloc(sizeof *call)))
+        return NULL;
+    *call = (struct rpc_call){.server = table->server,
+                              .table = table,
+                              .client = client,
+                              .message = message,
+                              .next = *bucket,
+                              .id = message->envelope.call_id,
+                              .pipe = client->pipe,
+                              .sibling = client->first,
+                              .sibling_place = &client->first};
+    *bucket = call;
+    if (call->sibling)
+        call->sibling->sibling_place = &call->sibling;
+    client->first = call;
+    client->count++;
+    table->count++;
+    return call;
+}
+
+void call_table_close(struct call_table *table)
+{
+    for (uint32_t bucket = 0; bucket < CALL_BUCKETS; bucket++)
+        while (table->buckets[bucket])
+            call_free(table->buckets[bucket]);
+    while (table->free_calls) {
+        struct rpc_call *call = table->free_calls;
+        table->free_calls = call->next;
+        free(call);
+    }
+}
+
+// --- connections ---
+
+enum { HELLO_US = 5000000, LOOKS_MAX = 4 };
 
 static struct connection **bucket_of(struct connections *all, uint32_t pipe) { return &all->buckets[pipe % CONNECTION_BUCKETS]; }
 
@@ -89,16 +182,6 @@ void connection_greeted(struct connection *connection)
     connection->timer = 0;
 }
 
-static void clear_backlog(struct connection *connection)
-{
-    for (uint32_t i = 0; i < connection->backlog_count; i++)
-        frame_free(connection->backlog[(connection->backlog_head + i) % connection->backlog_capacity]);
-    free(connection->backlog);
-    connection->backlog = NULL;
-    connection->backlog_capacity = connection->backlog_head = connection->backlog_count = 0;
-    connection->backlog_bytes = 0;
-}
-
 void connection_kick(struct connection *connection, const char *why)
 {
     char quoted[80], quoted_why[sizeof(struct error)];
@@ -110,7 +193,7 @@ void connection_kick(struct connection *connection, const char *why)
              log_quote(quoted_why, sizeof quoted_why, why));
     connection->dead = true;
     leave_strangers(connection->all, connection);
-    clear_backlog(connection);
+    frame_queue_clear(&connection->backlog);
     endpoint_close_pipe(connection->all->endpoint, connection->pipe); // PIPE_GONE follows
 }
 
@@ -126,7 +209,7 @@ void connection_close(struct connection *connection)
         at = &(*at)->next;
     *at = connection->next;
     rpc_loop_cancel_timer(connection->all->loop, connection->timer);
-    clear_backlog(connection);
+    frame_queue_clear(&connection->backlog);
     free(connection);
 }
 
@@ -173,45 +256,20 @@ static void count_unacknowledged(struct connection *connection)
 
 static void flush_backlog(struct connection *connection)
 {
-    while (connection->backlog_count && connection->unacked < RPC_UNACKED_MAX && !connection->dead) {
-        struct frame *frame = connection->backlog[connection->backlog_head];
-        connection->backlog_bytes -= frame->length;
-        connection->backlog_head = (connection->backlog_head + 1) % connection->backlog_capacity;
-        connection->backlog_count--;
+    while (connection->backlog.count && connection->unacked < RPC_UNACKED_MAX && !connection->dead) {
+        struct frame *frame = frame_queue_take(&connection->backlog);
         count_unacknowledged(connection);
         connection_send_now(connection, frame);
     }
 }
 
-static bool grow_backlog(struct connection *connection)
-{
-    uint32_t capacity = MAX((uint32_t)BACKLOG_START, connection->backlog_capacity * 2);
-    struct frame **grown = capacity <= RPC_QUEUE_MAX ? calloc(capacity, sizeof *grown) : NULL;
-
-    if (!grown)
-        return false;
-    for (uint32_t i = 0; i < connection->backlog_count; i++)
-        grown[i] = connection->backlog[(connection->backlog_head + i) % connection->backlog_capacity];
-    free(connection->backlog);
-    connection->backlog = grown;
-    connection->backlog_capacity = capacity;
-    connection->backlog_head = 0;
-    return true;
-}
-
 static enum status backlog_put(struct connection *connection, struct frame *frame)
 {
-    size_t bytes = frame->length;
-
-    if ((connection->backlog_count && connection->backlog_bytes + bytes > RPC_QUEUE_BYTES) ||
-        (connection->backlog_count == connection->backlog_capacity && !grow_backlog(connection))) {
-        frame_free(frame);
-        connection_kick(connection, "the client does not read its messages");
-        return STATUS_RESOURCE_EXHAUSTED;
-    }
-    connection->backlog[(connection->backlog_head + connection->backlog_count++) % connection->backlog_capacity] = frame;
-    connection->backlog_bytes += bytes;
-    return STATUS_OK;
+    if (frame_queue_put(&connection->backlog, frame, RPC_QUEUE_BYTES))
+        return STATUS_OK;
+    frame_free(frame);
+    connection_kick(connection, "the client does not read its messages");
+    return STATUS_RESOURCE_EXHAUSTED;
 }
 
 enum status connection_send(struct connection *connection, struct frame *frame)

@@ -1,10 +1,16 @@
-// endpoint.c: see endpoint.h. Knows transports by their tables only.
+// endpoint.c: the connections of what listens or dials. Knows transports by their tables only.
 #include "common/rpc/endpoint.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rpc/tls_context.h"
+#include "common/rpc/address.h"
+#include "common/rpc/tls_internal.h"
+
+static const struct transport *const by_address[ENDPOINT_TRANSPORTS] = {&transport_nng, &transport_tls}; // make connections
+static const struct transport *const within_host = &transport_local; // works beside one whose ends are on one host
+
+static uint32_t index_of(const char *address) { return rpc_address_is_tls(address) ? 1 : 0; }
 
 struct endpoint_pipe {
     struct endpoint *endpoint;
@@ -33,7 +39,7 @@ static void free_pipe(struct endpoint_pipe *pipe)
     struct endpoint *endpoint = pipe->endpoint;
 
     if (endpoint->beside_port)
-        endpoint->beside->withdraw(endpoint->beside_port, pipe->id);
+        within_host->withdraw(endpoint->beside_port, pipe->id);
     free_link(pipe->beside);
     free_link(pipe->link);
     free(pipe);
@@ -145,21 +151,21 @@ static bool open_beside(struct endpoint *endpoint)
                                             .events = &events,
                                             .user = endpoint};
     if (!endpoint->beside_port)
-        endpoint->beside_port = endpoint->beside->open(&config);
+        endpoint->beside_port = within_host->open(&config);
     return endpoint->beside_port;
 }
 
 bool endpoint_make_offer(struct endpoint *endpoint, uint32_t id, struct transport_offer *out)
 {
     struct endpoint_pipe *pipe = find(endpoint, id);
-    return pipe && pipe->link->is_local && open_beside(endpoint) && endpoint->beside->offer(endpoint->beside_port, id, out);
+    return pipe && pipe->link->is_local && open_beside(endpoint) && within_host->offer(endpoint->beside_port, id, out);
 }
 
 bool endpoint_take_offer(struct endpoint *endpoint, uint32_t id, const struct transport_offer *offer)
 {
     struct endpoint_pipe *pipe = find(endpoint, id);
     return pipe && pipe->link->is_local && offer->name[0] && open_beside(endpoint) &&
-           endpoint->beside->take(endpoint->beside_port, id, offer);
+           within_host->take(endpoint->beside_port, id, offer);
 }
 
 // --- pipes ---
@@ -213,7 +219,6 @@ void endpoint_open(struct endpoint *endpoint, struct rpc_loop *loop, uint64_t ma
     endpoint->loop = loop;
     endpoint->max_message_bytes = max_message_bytes;
     endpoint->pipes = NULL;
-    endpoint->beside = transports_within_host;
     endpoint->beside_port = NULL;
     memset(endpoint->ports, 0, sizeof endpoint->ports);
     endpoint->opened = true;
@@ -231,12 +236,12 @@ static const struct transport *open_port(struct endpoint *endpoint, const char *
                                             .peer_roles = endpoint->peer_roles,
                                             .events = &events,
                                             .user = endpoint};
-    const uint32_t index = transports_index_of(address);
+    const uint32_t index = index_of(address);
 
     if (!endpoint->ports[index])
-        endpoint->ports[index] = transports_by_address[index]->open(&config);
+        endpoint->ports[index] = by_address[index]->open(&config);
     *port = endpoint->ports[index];
-    return *port ? transports_by_address[index] : NULL;
+    return *port ? by_address[index] : NULL;
 }
 
 const char *endpoint_listen(struct endpoint *endpoint, const char *address, int *port_number)
@@ -255,8 +260,8 @@ const char *endpoint_dial(struct endpoint *endpoint, const char *address)
 
 bool endpoint_is_accepted(const struct endpoint *endpoint, const char *address)
 {
-    const uint32_t index = transports_index_of(address);
-    const struct transport *transport = transports_by_address[index];
+    const uint32_t index = index_of(address);
+    const struct transport *transport = by_address[index];
 
     return endpoint->opened && endpoint->ports[index] && transport->is_accepted && transport->is_accepted(endpoint->ports[index]);
 }
@@ -274,12 +279,12 @@ void endpoint_close(struct endpoint *endpoint)
         endpoint->pipes = pipe->next;
         free_pipe(pipe);
     }
-    for (uint32_t i = 0; i < TRANSPORTS_BY_ADDRESS; i++) {
+    for (uint32_t i = 0; i < ENDPOINT_TRANSPORTS; i++) {
         if (endpoint->ports[i])
-            transports_by_address[i]->close(endpoint->ports[i]);
+            by_address[i]->close(endpoint->ports[i]);
         endpoint->ports[i] = NULL;
     }
     if (endpoint->beside_port)
-        endpoint->beside->close(endpoint->beside_port);
+        within_host->close(endpoint->beside_port);
     endpoint->beside_port = NULL;
 }

@@ -5,8 +5,9 @@
 #ifndef FD_RPC_ENDPOINT_H
 #define FD_RPC_ENDPOINT_H
 
-#include "common/rpc/transports.h"
+#include "common/rpc/transport.h"
 
+enum { ENDPOINT_TRANSPORTS = 2 }; // that make connections, by address
 enum { PIPE_ADDED = 1, PIPE_GONE = 2 };
 
 struct endpoint_pipe;
@@ -20,9 +21,8 @@ struct endpoint {
     uint32_t next_pipe;  // ids are not used twice, over openings too
     uint64_t max_message_bytes;
     struct endpoint_pipe *pipes;
-    const struct transport *beside;
-    struct transport_port *ports[TRANSPORTS_BY_ADDRESS]; // NULL: no address of this transport yet
-    struct transport_port *beside_port;                  // NULL: nothing has been offered or taken yet
+    struct transport_port *ports[ENDPOINT_TRANSPORTS]; // NULL: no address of this transport yet
+    struct transport_port *beside_port;                // NULL: nothing has been offered or taken yet
     void (*on_message)(struct endpoint *endpoint, uint32_t pipe, struct frame *frame); // takes it
     void (*on_pipe)(struct endpoint *endpoint, uint32_t pipe, int event);              // GONE of pipe 0: dialing failed
     void (*on_settled)(struct endpoint *endpoint);                                     // see endpoint_take_offer
@@ -46,7 +46,7 @@ enum rpc_role endpoint_role(struct endpoint *endpoint, uint32_t pipe);
 bool endpoint_log_refused(struct endpoint *endpoint, uint32_t pipe, const char *why);
 // Its hello was good: what it sends from here on may be as long as max_message_bytes.
 void endpoint_greeted(struct endpoint *endpoint, uint32_t pipe);
-// What this pipe may be offered. False: nothing. It is good once.
+// Makes an offer for this pipe. False: there is none. It is good once.
 bool endpoint_make_offer(struct endpoint *endpoint, uint32_t pipe, struct transport_offer *out);
 // Tries to take the offer. True: on_settled follows, and nothing may be sent before; then, or if this is false, messages go where they
 // can: beside the connection, or over it.

@@ -1,4 +1,4 @@
-// frame.c: see frame.h.
+// frame.c: the pool of frames, frames that wait, and reading frames out of a stream of bytes.
 //
 // Frames come in sizes of powers of two. Freed ones are kept for the next, up to POOL_BYTES in all, so that a decode step
 // allocates nothing. Where the process has lent memory (rpc_lend_memory), those of channels that ask for it lie there while it has
@@ -23,10 +23,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/buddy.h"
+#include "common/base/alloc.h"
 #include "common/base/checked.h"
 #include "common/rpc/rpc.h"
-#include "common/wire/wire.h"
+#include "common/rpc/wire.h"
 
 enum {
     CLASS_FIRST = 8, // 256 bytes
@@ -155,6 +155,38 @@ void frame_free(struct frame *frame)
         pthread_mutex_unlock(&pool.lock);
     }
     free(frame);
+}
+
+// --- frames that wait for a peer ---
+
+bool frame_queue_put(struct frame_queue *queue, struct frame *frame, size_t most_bytes)
+{
+    if (queue->count == RPC_QUEUE_MAX || (queue->count && queue->bytes + frame->length > most_bytes))
+        return false;
+    frame->next = NULL;
+    *(queue->count ? &queue->last->next : &queue->first) = frame;
+    queue->last = frame;
+    queue->count++;
+    queue->bytes += frame->length;
+    return true;
+}
+
+struct frame *frame_queue_take(struct frame_queue *queue)
+{
+    struct frame *frame = queue->first;
+
+    if (!frame)
+        return NULL;
+    queue->first = frame->next;
+    queue->count--;
+    queue->bytes -= frame->length;
+    return frame;
+}
+
+void frame_queue_clear(struct frame_queue *queue)
+{
+    while (queue->first)
+        frame_free(frame_queue_take(queue));
 }
 
 // --- reading ---

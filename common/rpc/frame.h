@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/status.h"
+
 enum { FRAME_HEAD = 8 };
 
 struct frame {
@@ -29,6 +31,22 @@ struct frame *frame_open(size_t length, bool lent);
 void frame_free(struct frame *frame);
 
 static inline unsigned char *frame_bytes(struct frame *frame) { return frame->wire + FRAME_HEAD; }
+
+// --- frames that wait for a peer ---
+
+// Whoever owns it, or holds its lock. Zeroed, it is ready.
+struct frame_queue {
+    struct frame *first, *last;
+    uint32_t count;
+    size_t bytes; // of their envelopes
+};
+
+// Takes the frame. False: there are RPC_QUEUE_MAX frames, or it is not alone and they would have more than most_bytes; nothing was taken.
+bool frame_queue_put(struct frame_queue *queue, struct frame *frame, size_t most_bytes) MUST_CHECK;
+// Returns the first frame, which is the caller's from then on; NULL: there is none.
+struct frame *frame_queue_take(struct frame_queue *queue);
+// Frees what waits.
+void frame_queue_clear(struct frame_queue *queue);
 
 // --- from a stream ---
 

@@ -1,4 +1,4 @@
-// handshake.c: see handshake.h.
+// handshake.c: writes, reads and proves the messages that a connection begins with.
 //
 // The server's proof is the last field of its PeerHello, so "what precedes it" is a prefix of the payload: the sender packs
 // the message without the field and appends it, the receiver walks the fields to find where it begins.
@@ -9,7 +9,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/options.h"
-#include "common/wire/wire.h"
+#include "common/rpc/wire.h"
 #include "envelope.pb-c.h"
 
 enum { PEER_BYTES_LEAST = 4096 }; // every peer takes an error: one that says less is sent that much

@@ -8,14 +8,14 @@
 
 enum { HANDSHAKE_NONCE_BYTES = 32, HANDSHAKE_PROOF_BYTES = 32, HANDSHAKE_DIGEST_BYTES = 32 };
 
-// What the proofs of one connection are about. Either end has one; it is over with the handshake.
+// The subject of one connection's proofs. Either end has one; it is over with the handshake.
 struct handshake {
     bool challenged;                              // the server has sent (the client has received) CHALLENGE
     unsigned char digest[HANDSHAKE_DIGEST_BYTES]; // of the client's PeerHello
     unsigned char challenge[HANDSHAKE_NONCE_BYTES];
 };
 
-// What the other side said in its HELLO.
+// The other side's HELLO.
 struct greeting {
     struct rpc_peer peer;
     uint32_t protocol;

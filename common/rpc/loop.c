@@ -7,6 +7,9 @@
 //
 // The ring grows. What peers put into it fails without memory, and costs them their connection; room for the ends of connections
 // is reserved when they begin, and POSTS_RESERVED slots are kept for the program's own posts, which cannot fail.
+//
+// Timers lie in a binary heap over slots. A slot knows where it is in the heap, so cancelling is O(log n). Slots are kept for those who
+// reserved them, so that what must not fail in the middle (a call's deadline, a reconnect) needs no memory then.
 #include "common/rpc/loop.h"
 
 #include <errno.h>
@@ -20,8 +23,168 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "common/base/status.h"
 #include "common/base/thread_pool.h"
-#include "common/rpc/timers.h"
+
+// --- timers: a binary heap over slots ---
+
+enum { SLOTS_MIN = 64 };
+
+struct timer {
+    uint64_t at_us;
+    uint32_t generation; // 0: free
+    uint32_t place;      // in the heap; of a free slot: the next free slot
+    bool reserved;
+    void (*fn)(void *arg);
+    void *arg;
+};
+
+// Zeroed, it can be opened. One thread. Slots are kept for those who reserved them.
+struct timers {
+    struct timer *slots; // [capacity]
+    uint32_t *heap;      // [count] slots, the earliest first
+    uint32_t count, capacity, reserved, unreserved_count, first_free, generation;
+};
+
+static void place_timer(struct timers *timers, uint32_t at, uint32_t slot)
+{
+    timers->heap[at] = slot;
+    timers->slots[slot].place = at;
+}
+
+static uint64_t timer_at_us(const struct timers *timers, uint32_t at) { return timers->slots[timers->heap[at]].at_us; }
+
+static void sift_up(struct timers *timers, uint32_t at)
+{
+    uint32_t slot = timers->heap[at];
+    for (; at && timers->slots[slot].at_us < timer_at_us(timers, (at - 1) / 2); at = (at - 1) / 2)
+        place_timer(timers, at, timers->heap[(at - 1) / 2]);
+    place_timer(timers, at, slot);
+}
+
+static void sift_down(struct timers *timers, uint32_t at)
+{
+    uint32_t slot = timers->heap[at];
+    for (uint32_t child; (child = at * 2 + 1) < timers->count; at = child) {
+        if (child + 1 < timers->count && timer_at_us(timers, child + 1) < timer_at_us(timers, child))
+            child++;
+        if (timers->slots[slot].at_us <= timer_at_us(timers, child))
+            break;
+        place_timer(timers, at, timers->heap[child]);
+    }
+    place_timer(timers, at, slot);
+}
+
+// False: no memory; nothing has changed.
+static bool make_room(struct timers *timers, uint64_t wanted)
+{
+    uint64_t capacity = MAX((uint64_t)SLOTS_MIN, timers->capacity);
+
+    if (wanted <= timers->capacity)
+        return true;
+    while (capacity < wanted)
+        capacity *= 2;
+    if (capacity > UINT32_MAX / 2)
+        return false;
+    uint32_t *heap = realloc(timers->heap, capacity * sizeof *heap);
+    if (!heap)
+        return false;
+    timers->heap = heap;
+    struct timer *slots = realloc(timers->slots, capacity * sizeof *slots);
+    if (!slots)
+        return false;
+    timers->slots = slots;
+    if (!timers->capacity)
+        timers->first_free = UINT32_MAX;
+    for (uint32_t i = (uint32_t)capacity; i-- > timers->capacity; timers->first_free = i)
+        slots[i] = (struct timer){.place = timers->first_free};
+    timers->capacity = (uint32_t)capacity;
+    return true;
+}
+
+// With room for a few. False: no memory; it can be closed all the same.
+static bool timers_open(struct timers *timers) { return make_room(timers, SLOTS_MIN); }
+
+// Makes room for `count` more timers with `reserved` at a time. False: no memory.
+static bool timers_reserve(struct timers *timers, uint32_t count)
+{
+    if (!make_room(timers, (uint64_t)timers->reserved + count + timers->unreserved_count))
+        return false;
+    timers->reserved += count;
+    return true;
+}
+
+static void timers_release(struct timers *timers, uint32_t count)
+{
+    assert_always(count <= timers->reserved);
+    timers->reserved -= count;
+}
+
+// Returns an id, never 0 for a reserved one. 0: no memory.
+static uint64_t timers_add(struct timers *timers, uint64_t at, bool reserved, void (*fn)(void *arg), void *arg)
+{
+    uint32_t slot;
+
+    if (!reserved && !make_room(timers, (uint64_t)timers->reserved + timers->unreserved_count + 1))
+        return 0;
+    assert_always(timers->count < timers->capacity); // no more than were reserved
+    slot = timers->first_free;
+    timers->first_free = timers->slots[slot].place;
+    if (++timers->generation == 0)
+        timers->generation = 1;
+    timers->slots[slot] = (struct timer){.at_us = at, .generation = timers->generation, .reserved = reserved, .fn = fn, .arg = arg};
+    timers->unreserved_count += !reserved;
+    timers->heap[timers->count] = slot;
+    sift_up(timers, timers->count++);
+    return (uint64_t)timers->slots[slot].generation << 32 | slot;
+}
+
+static void remove_timer(struct timers *timers, uint32_t slot)
+{
+    uint32_t at = timers->slots[slot].place, last = timers->heap[--timers->count];
+
+    if (last != slot) {
+        place_timer(timers, at, last);
+        sift_up(timers, at);
+        sift_down(timers, timers->slots[last].place);
+    }
+    timers->unreserved_count -= !timers->slots[slot].reserved;
+    timers->slots[slot] = (struct timer){.place = timers->first_free};
+    timers->first_free = slot;
+}
+
+// One that has been taken or was cancelled is ignored.
+static void timers_cancel(struct timers *timers, uint64_t timer)
+{
+    uint32_t slot = (uint32_t)timer, generation = (uint32_t)(timer >> 32);
+
+    if (generation && slot < timers->capacity && timers->slots[slot].generation == generation)
+        remove_timer(timers, slot);
+}
+
+// UINT64_MAX: there is none.
+static uint64_t timers_next_us(const struct timers *timers) { return timers->count ? timer_at_us(timers, 0) : UINT64_MAX; }
+
+// Takes the earliest if it is due at now_us.
+static bool timers_take(struct timers *timers, uint64_t now_us, void (**fn)(void *arg), void **arg)
+{
+    if (!timers->count || timer_at_us(timers, 0) > now_us)
+        return false;
+    const struct timer *due = &timers->slots[timers->heap[0]];
+    *fn = due->fn;
+    *arg = due->arg;
+    remove_timer(timers, timers->heap[0]);
+    return true;
+}
+
+static void timers_close(struct timers *timers)
+{
+    free(timers->slots);
+    free(timers->heap);
+    *timers = (struct timers){0};
+}
+
+// --- the loop ---
 
 enum { RING_START = 1024, RING_MESSAGES_MAX = 8192, RING_BYTES_MAX = 256 << 20, POSTS_RESERVED = 256 };
 enum { BATCH = 256, SPIN_CPUS = 4, POLLED_START = 16 };
@@ -224,7 +387,7 @@ static uint32_t ring_take(struct rpc_loop *loop)
     return count;
 }
 
-// --- timers ---
+// --- timers of the loop ---
 
 uint64_t rpc_loop_timer(struct rpc_loop *loop, uint64_t delay_us, void (*fn)(void *arg), void *arg)
 {
@@ -270,7 +433,7 @@ void loop_add_source(struct rpc_loop *loop, struct loop_source *source)
     loop->sources = source;
 }
 
-// Of the source's entries in [count] slots: takes out the first object; the frames stay and are freed in their turn. NULL: there is none.
+// Takes the first object out of the source's entries in [count] slots; the frames stay and are freed in their turn. NULL: there is none.
 static void *forget_one(struct loop_entry *entries, uint32_t head, uint32_t count, uint32_t mask, struct loop_source *source)
 {
     for (uint32_t i = 0; i < count; i++) {

@@ -27,7 +27,7 @@ struct loop_entry {
     void *arg;
 };
 
-// What puts entries into the loop's queue; part of its owner. Its functions run on the loop's thread.
+// A source puts entries into the loop's queue; it is part of its owner. Its functions run on the loop's thread.
 struct loop_source {
     void (*on_entry)(struct loop_source *source, const struct loop_entry *entry); // takes frame and object; may end the source
     void (*on_room)(struct loop_source *source);                                  // there is room again after loop_is_full()

@@ -1,13 +1,10 @@
-// probe.c: see probe.h.
-#include "common/rpc/probe.h"
-
+// probe.c: asks a service whether it is ready, or alive, and prints the answer.
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/rpc/address.h"
-#include "common/rpc/own_address.h"
 #include "common/rpc/rpc.h"
 #include "envelope.pb-c.h"
 

@@ -1,4 +1,4 @@
-// roles.c: see roles.h.
+// roles.c: names of roles, and the table of who may call what.
 #include "common/rpc/roles.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ static const char *const names[RPC_ROLES] = {
     [RPC_ROLE_S_PART] = "s-part", [RPC_ROLE_KV_WORKER] = "kv-worker",
 };
 
-// Who may call what, where certificates say who calls. A server takes no method that is not here.
+// The callers of each method, where certificates say who calls. A server takes no method that is not here.
 static const struct {
     const ProtobufCServiceDescriptor *service;
     const char *method;

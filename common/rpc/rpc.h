@@ -31,7 +31,6 @@
 
 #include "common/base/status.h"
 #include "common/rpc/roles.h"
-#include "common/rpc/secret.h"
 #include "common/rpc/security.h"
 
 enum {
@@ -79,7 +78,7 @@ void rpc_loop_cancel_timer(struct rpc_loop *loop, uint64_t timer);
 
 // --- peers ---
 
-// What each side says first. Strings are copied.
+// Each side's first words. Strings are copied.
 struct rpc_hello {
     const char *service; // "s-part"
     uint64_t incarnation;
@@ -199,7 +198,7 @@ struct rpc_channel;
 
 struct rpc_channel_config {
     const char *address;
-    // Who should answer there, for the line PEER-UNREACHABLE of the log, written after a second without a connection and seldom after:
+    // The service that should answer there, for the line PEER-UNREACHABLE of the log, written after a second without a connection and seldom after:
     // "the scheduler (--scheduler)". A static string. NULL: no line.
     const char *peer;
     struct rpc_hello hello;
@@ -259,5 +258,17 @@ uint32_t rpc_method_id(const ProtobufCServiceDescriptor *service, const char *me
 
 // Calls on_end with CANCELLED before it returns. Ignores a call that has ended.
 void rpc_cancel(struct rpc_channel *channel, struct rpc_handle handle);
+
+// --- probes: ask a service whether it is ready, or alive, as containers do ---
+//
+// That something accepts a connection says nothing: so does the kernel, for a process that is stopped.
+
+// Prints the answer to stdout, or to stderr, after `program`, why there is none. Blocks for at most timeout_ms. Returns the exit status:
+// 0: ready, 1: not ready or not there, 2: the address cannot be used.
+int rpc_probe(const char *program, const char *address, uint32_t timeout_ms, const struct rpc_security *security);
+
+// The same for the service that listens at `listen` on this host, with its own settings. listen: NULL: it has no such address. alive: 0 if it
+// answers at all; it is waited for longer, since its thread may compute.
+int rpc_probe_self(const char *program, const char *listen, const struct rpc_security_settings *settings, bool alive);
 
 #endif

@@ -1,9 +1,93 @@
-// security.c: see security.h.
+// security.c: the mesh secret, and which addresses may be listened on and dialed with what there is.
 #include "common/rpc/security.h"
 
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sodium.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "common/base/checked.h"
 #include "common/rpc/address.h"
+
+// --- the mesh secret ---
+
+_Static_assert((int)RPC_SECRET_KEY_BYTES == (int)crypto_generichash_BYTES, "the key is one hash");
+
+enum { CREATED_BYTES = 32 };
+
+// Returns the length, or -1 with errno set. Reads one byte more than a secret may have.
+static ssize_t read_file(const char *path, unsigned char bytes[RPC_SECRET_BYTES_MAX + 1])
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = 0, count = 1;
+
+    if (fd < 0)
+        return -1;
+    while (count > 0 && length <= RPC_SECRET_BYTES_MAX) {
+        count = read(fd, bytes + length, (size_t)(RPC_SECRET_BYTES_MAX + 1 - length));
+        if (count < 0 && errno == EINTR)
+            count = 1;
+        else
+            length += MAX(count, 0);
+    }
+    int failed = errno;
+    close(fd);
+    errno = failed;
+    return count < 0 ? -1 : length;
+}
+
+enum status rpc_secret_read(const char *path, struct rpc_secret *out, struct error *error)
+{
+    unsigned char bytes[RPC_SECRET_BYTES_MAX + 1];
+    enum status status = STATUS_OK;
+
+    *out = (struct rpc_secret){0};
+    if (!path || !strcmp(path, "none"))
+        return STATUS_OK;
+    if (sodium_init() < 0)
+        return error_set(error, STATUS_INTERNAL, "libsodium cannot be initialized");
+    ssize_t length = read_file(path, bytes);
+    if (length < 0)
+        return error_set(error, STATUS_NOT_FOUND, "--" RPC_SECRET_OPTION " %s: %s", path, strerror(errno));
+    while (length > 0 && length <= RPC_SECRET_BYTES_MAX && isspace(bytes[length - 1]))
+        length--;
+    if (length < RPC_SECRET_BYTES_MIN || length > RPC_SECRET_BYTES_MAX) {
+        status = error_set(error, STATUS_INVALID_ARGUMENT,
+                           "--" RPC_SECRET_OPTION " %s: a secret has %d to %d bytes; make one with: openssl rand -hex 32", path,
+                           RPC_SECRET_BYTES_MIN, RPC_SECRET_BYTES_MAX);
+    } else {
+        crypto_generichash(out->key, sizeof out->key, bytes, (size_t)length, NULL, 0);
+        out->is_set = true;
+    }
+    sodium_memzero(bytes, sizeof bytes);
+    return status;
+}
+
+enum status rpc_secret_create(const char *path, struct error *error)
+{
+    unsigned char random[CREATED_BYTES];
+    char text[2 * CREATED_BYTES + 2];
+
+    if (sodium_init() < 0)
+        return error_set(error, STATUS_INTERNAL, "libsodium cannot be initialized");
+    randombytes_buf(random, sizeof random);
+    sodium_bin2hex(text, sizeof text, random, sizeof random);
+    text[2 * CREATED_BYTES] = '\n';
+    unlink(path); // a file that exists may have another owner and mode
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    bool ok = fd >= 0 && write(fd, text, 2 * CREATED_BYTES + 1) == 2 * CREATED_BYTES + 1;
+    int failed = errno;
+    if (fd >= 0)
+        ok = close(fd) == 0 && ok;
+    sodium_memzero(random, sizeof random);
+    sodium_memzero(text, sizeof text);
+    return ok ? STATUS_OK : error_set(error, STATUS_UNKNOWN, "%s: %s", path, strerror(failed));
+}
+
+// --- secret and certificate together ---
 
 static const char *tls_of(const struct rpc_security_settings *settings)
 {
@@ -38,9 +122,9 @@ void rpc_security_close(struct rpc_security *security)
     *security = (struct rpc_security){0};
 }
 
-// What holds of both ends.
-static enum status check(const struct rpc_security *security, const char *who, const char *does, const char *address,
-                         struct error *error)
+// Checks what both ends have to keep.
+static enum status check_address(const struct rpc_security *security, const char *who, const char *does, const char *address,
+                                 struct error *error)
 {
     if (!rpc_address_is_known(address))
         return error_set(error, STATUS_INVALID_ARGUMENT,
@@ -64,7 +148,7 @@ static enum status check(const struct rpc_security *security, const char *who, c
 enum status rpc_security_allows_listening(const struct rpc_security *security, const char *who, const char *address,
                                           struct error *error)
 {
-    enum status status = check(security, who, "listen on", address, error);
+    enum status status = check_address(security, who, "listen on", address, error);
 
     if (!status && !security->secret.is_set && !rpc_address_is_tls(address) && !rpc_address_is_local(address))
         status =
@@ -77,5 +161,5 @@ enum status rpc_security_allows_listening(const struct rpc_security *security, c
 
 enum status rpc_security_allows_dialing(const struct rpc_security *security, const char *address, struct error *error)
 {
-    return check(security, "this service", "connect to", address, error);
+    return check_address(security, "this service", "connect to", address, error);
 }

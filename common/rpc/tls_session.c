@@ -1,4 +1,4 @@
-// tls_session.c: see tls_session.h.
+// tls_session.c: handshake and records over one socket.
 //
 // OpenSSL reads a record in two pieces (its head, its 16 KiB) and writes it in one, and would make a system call of each. Between it and the
 // socket lie two buffers, so that one call brings or takes several records:
@@ -229,7 +229,7 @@ static enum tls_step fail(struct tls_session *session)
     return TLS_STEP_FAILED;
 }
 
-// Of an operation of OpenSSL that returned `result`, which is not success.
+// Returns the step for an operation of OpenSSL that returned `result`, which is not success.
 static enum tls_step step_of(struct tls_session *session, int result)
 {
     switch (SSL_get_error(session->ssl, result)) {

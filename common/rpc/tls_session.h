@@ -7,8 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "common/rpc/tls_context.h"
-#include "common/rpc/tls_verify.h"
+#include "common/rpc/tls_internal.h"
 
 enum { TLS_HANDSHAKE_US = 5000000 }; // how long a peer may take, on either side
 

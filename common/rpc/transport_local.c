@@ -24,12 +24,87 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/rpc/token.h"
 #include "common/rpc/transport.h"
+#include "common/rpc/wire.h"
+
+// --- greetings: the 16 bytes that each end says first: "FDL1", four zeros, and a token or its answer ---
+
+enum { TOKEN_GREETING_BYTES = 16 };
+
+// Waits for the greeting of the other end; the first part of the owner's struct.
+struct token_wait {
+    struct pollee pollee; // first: callbacks cast back
+    struct rpc_loop *loop;
+    uint64_t timer;
+    size_t have;
+    unsigned char greeting[TOKEN_GREETING_BYTES];
+    void (*on_token)(struct token_wait *wait, uint64_t token); // must end the wait; token 0: malformed, or not in time
+};
+
+static const unsigned char greeting_magic[8] = {'F', 'D', 'L', '1'};
+
+// Reads what has arrived already; may call on_token.
+static void token_wait_read(struct token_wait *wait)
+{
+    ssize_t count = recv(wait->pollee.fd, wait->greeting + wait->have, TOKEN_GREETING_BYTES - wait->have, MSG_DONTWAIT);
+
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+        return;
+    wait->have += count > 0 ? (size_t)count : 0;
+    if (count > 0 && wait->have < TOKEN_GREETING_BYTES)
+        return;
+    bool good = count > 0 && !memcmp(wait->greeting, greeting_magic, sizeof greeting_magic);
+    wait->on_token(wait, good ? wire_load_u64(wait->greeting + sizeof greeting_magic) : 0);
+}
+
+static void on_greeting(struct pollee *pollee, short events)
+{
+    (void)events;
+    token_wait_read((struct token_wait *)pollee);
+}
+
+static void on_silence(void *arg)
+{
+    struct token_wait *wait = arg;
+    wait->timer = 0;
+    wait->on_token(wait, 0);
+}
+
+// Begins to wait. False: no memory; nothing has begun.
+static bool token_wait_begin(struct token_wait *wait, struct rpc_loop *loop, int fd, uint64_t limit_us,
+                             void (*on_token)(struct token_wait *wait, uint64_t token))
+{
+    *wait =
+        (struct token_wait){.pollee = {.fd = fd, .events = POLLIN, .on_ready = on_greeting}, .loop = loop, .on_token = on_token};
+    wait->timer = rpc_loop_timer(loop, limit_us, on_silence, wait);
+    if (wait->timer && loop_watch(loop, &wait->pollee))
+        return true;
+    rpc_loop_cancel_timer(loop, wait->timer);
+    return false;
+}
+
+// Returns its socket, which is the caller's again.
+static int token_wait_end(struct token_wait *wait)
+{
+    loop_unwatch(wait->loop, &wait->pollee);
+    rpc_loop_cancel_timer(wait->loop, wait->timer);
+    return wait->pollee.fd;
+}
+
+// Sends a greeting. False: nobody would hear it.
+static bool token_send(int fd, uint64_t token)
+{
+    unsigned char greeting[TOKEN_GREETING_BYTES];
+
+    memcpy(greeting, greeting_magic, sizeof greeting_magic);
+    wire_store_u64(greeting + sizeof greeting_magic, token);
+    return send(fd, greeting, sizeof greeting, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof greeting;
+}
+
+// --- a link ---
 
 enum {
     PIECES = 64,           // frames in one system call
-    QUEUE_MAX = 1 << 16,   // frames that the peer has not taken
     LARGE_BYTES = 4 << 10, // such a frame goes at once
     SEND_BYTES = 4 << 20,  // in the kernel, so that a layer's tensors are one system call
     READS_A_TURN = 16,     // then others have theirs
@@ -47,9 +122,8 @@ struct local_link {
     const struct transport_events *events;
     void *user;
     struct frame_reader reader;
-    struct frame *queue, **queue_end; // unsent; `sent` bytes of the first one are sent
-    uint32_t queue_count;
-    size_t queue_bytes, sent;
+    struct frame_queue unsent;
+    size_t sent;    // bytes of the first one of them
     uint32_t depth; // it is freed when the last of its callbacks has returned
     bool gone, heard, closed;
 };
@@ -82,16 +156,11 @@ static void tell_gone(struct local_link *link)
 
 static void forget_sent(struct local_link *link, size_t count)
 {
-    for (count += link->sent; link->queue && count >= FRAME_HEAD + link->queue->length; link->queue_count--) {
-        struct frame *frame = link->queue;
-        count -= FRAME_HEAD + frame->length;
-        link->queue = frame->next;
-        link->queue_bytes -= frame->length;
-        frame_free(frame);
+    for (count += link->sent; link->unsent.first && count >= FRAME_HEAD + link->unsent.first->length;) {
+        count -= FRAME_HEAD + link->unsent.first->length;
+        frame_free(frame_queue_take(&link->unsent));
     }
     link->sent = count;
-    if (!link->queue)
-        link->queue_end = &link->queue;
 }
 
 // Sends as much as the socket accepts.
@@ -100,11 +169,11 @@ static void flush(struct local_link *link)
     struct iovec pieces[PIECES];
     struct msghdr message = {.msg_iov = pieces};
 
-    while (link->queue && !link->gone) {
+    while (link->unsent.first && !link->gone) {
         size_t skip = link->sent, total = 0;
         ssize_t count;
         message.msg_iovlen = 0;
-        for (struct frame *frame = link->queue; frame && message.msg_iovlen < PIECES; frame = frame->next, skip = 0) {
+        for (struct frame *frame = link->unsent.first; frame && message.msg_iovlen < PIECES; frame = frame->next, skip = 0) {
             pieces[message.msg_iovlen++] = (struct iovec){frame->wire + skip, FRAME_HEAD + frame->length - skip};
             total += FRAME_HEAD + frame->length - skip;
         }
@@ -133,18 +202,12 @@ static void flush_deferred(struct deferred *deferred)
 static void link_send(struct transport_link *base, struct frame *frame)
 {
     struct local_link *link = (struct local_link *)base;
-    bool full = link->queue_count == QUEUE_MAX || (link->queue && link->queue_bytes + frame->length > RPC_UNSENT_BYTES);
 
-    if (link->gone || full) { // the peer does not read
+    if (link->gone || !frame_queue_put(&link->unsent, frame, RPC_UNSENT_BYTES)) { // the peer does not read
         frame_free(frame);
         tell_gone(link);
         return;
     }
-    frame->next = NULL;
-    *link->queue_end = frame;
-    link->queue_end = &frame->next;
-    link->queue_count++;
-    link->queue_bytes += frame->length;
     if (link->pollee.events & POLLOUT)
         return;
     if (frame->at_once || frame->length >= LARGE_BYTES)
@@ -162,12 +225,7 @@ static void leave(struct local_link *link)
     if (--link->depth || !link->closed)
         return;
     frame_reader_close(&link->reader);
-    forget_sent(link, 0);
-    while (link->queue) {
-        struct frame *frame = link->queue;
-        link->queue = frame->next;
-        frame_free(frame);
-    }
+    frame_queue_clear(&link->unsent);
     free(link);
 }
 
@@ -243,7 +301,6 @@ static struct local_link *link_open(const struct transport_config *config, uint3
         .events = config->events,
         .user = config->user,
         .reader = {.max_message_bytes = config->max_message_bytes, .lent = config->lent},
-        .queue_end = &link->queue,
     };
     if (loop_watch(config->loop, &link->pollee))
         return link;

@@ -27,11 +27,9 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
-#include "common/rpc/transport.h"
+#include "common/rpc/relay.h"
 
-enum { TX_BATCH = 4, TX_QUEUE_START = 64, TX_QUEUE_MAX = 1 << 16, ACCEPT_PAUSE_MS = 20, LISTENERS_MAX = 4 };
-enum { UNGREETED_BYTES_MAX = 64 << 10 }; // the largest envelope before allow()
-enum entry_kind { ENTRY_LINK, ENTRY_FAILED, ENTRY_MESSAGE, ENTRY_GONE };
+enum { TX_BATCH = 4, ACCEPT_PAUSE_MS = 20, LISTENERS_MAX = 4 };
 
 struct listener {
     struct transport_port *port;
@@ -42,40 +40,24 @@ struct listener {
 };
 
 struct transport_port {
-    struct loop_source source; // first: callbacks cast back
-    struct transport_config config;
+    struct relay_port relay; // first: callbacks cast back
     struct listener listeners[LISTENERS_MAX];
     uint32_t listener_count;
     nng_stream_dialer *dialer;
     nng_aio *dial;
     bool dials_local;
-    atomic_bool has_reserved; // room for the failure of the dial. relaxed: nng orders the dial's callback and the owner
 };
 
 struct link {
-    struct transport_link base; // first: the endpoint casts to it
-    struct transport_port *port;
-    struct rpc_loop *loop;
+    struct relay_link relay; // first: the endpoint casts to it
     nng_stream *stream;
-    nng_aio *rx, *tx;
-    atomic_bool gone; // its end was put into the loop's queue, once. relaxed: the queue's lock orders the rest
-    bool reserved;    // room for that end was reserved
-    bool stalled;     // under the loop's lock
-    // Largest message accepted. relaxed: the peer sends larger ones only after it has received what is sent after the store
-    atomic_ullong max_message_bytes;
-
-    struct frame_reader reader; // one receive at a time
+    nng_aio *rx, *tx; // one receive at a time, of whoever has the relay's reader then
 
     // one send at a time: by whoever set `sending`
     struct frame *tx_frames[TX_BATCH];
     uint32_t tx_count;
     size_t tx_sent, tx_total;
-
-    pthread_mutex_t lock;
-    bool sending;
-    struct frame **queue; // ring [queue_capacity]
-    uint32_t queue_capacity, queue_head, queue_count;
-    size_t queue_bytes;
+    bool sending; // under the relay's lock
 };
 
 // --- a link's life ---
@@ -95,15 +77,9 @@ static void link_free(struct transport_link *base)
     nng_aio_free(link->tx);
     if (link->stream)
         nng_stream_free(link->stream);
-    if (link->reserved && !atomic_load_explicit(&link->gone, memory_order_relaxed)) // no callback runs any more
-        loop_release(link->loop);
-    frame_reader_close(&link->reader);
     for (uint32_t i = 0; i < link->tx_count; i++)
         frame_free(link->tx_frames[i]);
-    for (uint32_t i = 0; i < link->queue_count; i++)
-        frame_free(link->queue[(link->queue_head + i) & (link->queue_capacity - 1)]);
-    free(link->queue);
-    pthread_mutex_destroy(&link->lock);
+    relay_link_close(&link->relay); // no callback runs any more
     free(link);
 }
 
@@ -116,35 +92,22 @@ static struct link *link_open(struct transport_port *port, nng_stream *stream, b
         nng_stream_free(stream);
         return NULL;
     }
-    link->base = (struct transport_link){.transport = &transport_nng, .is_usable = true, .is_local = is_local};
-    link->port = port;
-    link->loop = port->config.loop;
-    link->reader.lent = port->config.lent;
-    atomic_store_explicit(&link->max_message_bytes, MIN(port->config.max_message_bytes, (uint64_t)UNGREETED_BYTES_MAX),
-                          memory_order_relaxed);
+    const bool has_room = relay_link_open(&link->relay, &transport_nng, &port->relay);
+    link->relay.base.is_local = is_local;
     link->stream = stream;
-    pthread_mutex_init(&link->lock, NULL);
-    link->reserved = loop_reserve(link->loop);
-    if (!link->reserved || nng_aio_alloc(&link->rx, on_rx, link) || nng_aio_alloc(&link->tx, on_tx, link)) {
-        link_free(&link->base);
+    if (!has_room || nng_aio_alloc(&link->rx, on_rx, link) || nng_aio_alloc(&link->tx, on_tx, link)) {
+        link_free(&link->relay.base);
         return NULL;
     }
     return link;
-}
-
-static void tell_gone(struct link *link)
-{
-    const struct loop_entry entry = {.source = &link->port->source, .kind = ENTRY_GONE, .id = link->base.id};
-    if (!atomic_exchange_explicit(&link->gone, true, memory_order_relaxed))
-        loop_put_reserved(link->loop, &entry);
 }
 
 // nng may run an operation and its callback on different threads. Its own locks order them, but ThreadSanitizer does not see those: this one
 // shows it that what precedes the call happens before what follows the callback.
 static void order_is_seen(struct link *link)
 {
-    pthread_mutex_lock(&link->lock);
-    pthread_mutex_unlock(&link->lock);
+    pthread_mutex_lock(&link->relay.lock);
+    pthread_mutex_unlock(&link->relay.lock);
 }
 
 // --- receiving ---
@@ -153,9 +116,9 @@ static void receive(struct link *link)
 {
     nng_iov iov;
 
-    iov.iov_len = frame_reader_space(&link->reader, &iov.iov_buf);
+    iov.iov_len = frame_reader_space(&link->relay.reader, &iov.iov_buf);
     if (!iov.iov_len) { // no memory
-        tell_gone(link);
+        relay_gone(&link->relay);
         return;
     }
     nng_aio_set_iov(link->rx, 1, &iov);
@@ -163,15 +126,7 @@ static void receive(struct link *link)
     nng_stream_recv(link->stream, link->rx);
 }
 
-static void deliver(void *arg, struct frame *frame)
-{
-    struct link *link = arg;
-    const struct loop_entry entry = {.source = &link->port->source, .kind = ENTRY_MESSAGE, .id = link->base.id, .frame = frame};
-    if (loop_put(link->loop, &entry))
-        return;
-    frame_free(frame); // after a lost message both sides would disagree
-    tell_gone(link);
-}
+static void deliver(void *arg, struct frame *frame) { relay_message(arg, frame); }
 
 // On an nng thread.
 static void on_rx(void *arg)
@@ -179,10 +134,9 @@ static void on_rx(void *arg)
     struct link *link = arg;
 
     order_is_seen(link);
-    link->reader.max_message_bytes = atomic_load_explicit(&link->max_message_bytes, memory_order_relaxed);
-    if (nng_aio_result(link->rx) || !frame_reader_take(&link->reader, nng_aio_count(link->rx), deliver, link))
-        tell_gone(link);
-    else if (!loop_is_full(link->loop, &link->stalled))
+    if (nng_aio_result(link->rx) || !relay_received(&link->relay, nng_aio_count(link->rx), deliver))
+        relay_gone(&link->relay);
+    else if (!loop_is_full(link->relay.loop, &link->relay.stalled))
         receive(link);
 }
 
@@ -191,20 +145,15 @@ static void link_start(struct transport_link *base) { receive((struct link *)bas
 static void link_resume(struct transport_link *base)
 {
     struct link *link = (struct link *)base;
-    if (loop_was_stalled(link->loop, &link->stalled))
+    if (loop_was_stalled(link->relay.loop, &link->relay.stalled))
         receive(link);
-}
-
-static void link_allow(struct transport_link *base, uint64_t max_bytes)
-{
-    atomic_store_explicit(&((struct link *)base)->max_message_bytes, max_bytes, memory_order_relaxed);
 }
 
 static void link_shut(struct transport_link *base)
 {
     struct link *link = (struct link *)base;
     nng_stream_close(link->stream);
-    tell_gone(link); // a stalled link has no receive that would end
+    relay_gone(&link->relay); // a stalled link has no receive that would end
 }
 
 // --- sending ---
@@ -242,17 +191,15 @@ static void send_next(struct link *link)
 
     link->tx_count = 0;
     link->tx_sent = link->tx_total = 0;
-    pthread_mutex_lock(&link->lock);
-    for (; link->tx_count < TX_BATCH && link->queue_count; link->queue_count--) {
-        struct frame *frame = link->queue[link->queue_head];
-        link->queue_head = (link->queue_head + 1) & (link->queue_capacity - 1);
-        link->queue_bytes -= frame->length;
+    pthread_mutex_lock(&link->relay.lock);
+    while (link->tx_count < TX_BATCH && link->relay.unsent.count) {
+        struct frame *frame = frame_queue_take(&link->relay.unsent);
         link->tx_total += FRAME_HEAD + frame->length;
         link->tx_frames[link->tx_count++] = frame;
     }
     count = rest_of(link, iov);
     link->sending = count != 0;
-    pthread_mutex_unlock(&link->lock);
+    pthread_mutex_unlock(&link->relay.lock);
     if (count)
         send_pieces(link, count, iov);
 }
@@ -263,7 +210,7 @@ static void on_tx(void *arg)
     struct link *link = arg;
 
     if (nng_aio_result(link->tx)) { // link_free() frees the frames
-        tell_gone(link);
+        relay_gone(&link->relay);
         return;
     }
     link->tx_sent += nng_aio_count(link->tx);
@@ -278,41 +225,21 @@ static void on_tx(void *arg)
     send_next(link);
 }
 
-// Under the link's lock.
-static bool grow_queue(struct link *link)
-{
-    uint32_t capacity = MAX((uint32_t)TX_QUEUE_START, link->queue_capacity * 2);
-    struct frame **grown = capacity <= TX_QUEUE_MAX ? calloc(capacity, sizeof *grown) : NULL;
-
-    if (!grown)
-        return false;
-    for (uint32_t i = 0; i < link->queue_count; i++)
-        grown[i] = link->queue[(link->queue_head + i) & (link->queue_capacity - 1)];
-    free(link->queue);
-    link->queue = grown;
-    link->queue_capacity = capacity;
-    link->queue_head = 0;
-    return true;
-}
-
 static void link_send(struct transport_link *base, struct frame *frame)
 {
     struct link *link = (struct link *)base;
     bool start = false, full;
 
-    pthread_mutex_lock(&link->lock);
-    full = (link->queue_count && link->queue_bytes + frame->length > RPC_UNSENT_BYTES) ||
-           (link->queue_count == link->queue_capacity && !grow_queue(link));
+    pthread_mutex_lock(&link->relay.lock);
+    full = !frame_queue_put(&link->relay.unsent, frame, RPC_UNSENT_BYTES);
     if (!full) {
-        link->queue_bytes += frame->length;
-        link->queue[(link->queue_head + link->queue_count++) & (link->queue_capacity - 1)] = frame;
         start = !link->sending;
         link->sending = true;
     }
-    pthread_mutex_unlock(&link->lock);
+    pthread_mutex_unlock(&link->relay.lock);
     if (start)
         send_next(link);
-    if (full) { // the peer has not read TX_QUEUE_MAX messages or RPC_UNSENT_BYTES
+    if (full) { // the peer does not read
         frame_free(frame);
         link_shut(base);
     }
@@ -335,12 +262,11 @@ static bool is_local(const char *address) { return !strncmp(address, "ipc://", 6
 static bool tell_link(struct transport_port *port, nng_aio *aio, bool is_local)
 {
     struct link *link = link_open(port, nng_aio_get_output(aio, 0), is_local);
-    const struct loop_entry entry = {.source = &port->source, .kind = ENTRY_LINK, .object = link};
 
-    if (link && loop_put(port->config.loop, &entry))
+    if (link && relay_link(&link->relay))
         return true;
     if (link)
-        link_free(&link->base);
+        link_free(&link->relay.base);
     return false;
 }
 
@@ -365,43 +291,15 @@ static void on_accept(void *arg)
 static void on_dial(void *arg)
 {
     struct transport_port *port = arg;
-    const struct loop_entry failed = {.source = &port->source, .kind = ENTRY_FAILED};
     int rv = nng_aio_result(port->dial);
 
     if (rv == NNG_ECLOSED || rv == NNG_ECANCELED)
         return;
-    if (rv || !tell_link(port, port->dial, port->dials_local)) {
-        atomic_store_explicit(&port->has_reserved, false, memory_order_relaxed);
-        loop_put_reserved(port->config.loop, &failed);
-    }
+    if (rv || !tell_link(port, port->dial, port->dials_local))
+        relay_dial_failed(&port->relay);
 }
 
 // --- ports ---
-
-static void on_entry(struct loop_source *source, const struct loop_entry *entry)
-{
-    struct transport_port *port = (struct transport_port *)source;
-    const struct transport_events *events = port->config.events;
-
-    switch ((enum entry_kind)entry->kind) {
-    case ENTRY_LINK: events->on_link(port->config.user, entry->object); break;
-    case ENTRY_FAILED: events->on_failed(port->config.user, 0); break;
-    case ENTRY_MESSAGE: events->on_message(port->config.user, entry->id, entry->frame); break;
-    case ENTRY_GONE: events->on_gone(port->config.user, entry->id); break;
-    }
-}
-
-static void on_room(struct loop_source *source)
-{
-    const struct transport_port *port = (const struct transport_port *)source;
-    port->config.events->on_room(port->config.user);
-}
-
-static void drop_link(struct loop_source *source, void *object)
-{
-    (void)source;
-    link_free(object); // it has not been started: this waits for no callback
-}
 
 static struct transport_port *port_open(const struct transport_config *config)
 {
@@ -409,9 +307,7 @@ static struct transport_port *port_open(const struct transport_config *config)
 
     if (!port)
         return NULL;
-    port->source = (struct loop_source){.on_entry = on_entry, .on_room = on_room, .drop = drop_link};
-    port->config = *config;
-    loop_add_source(config->loop, &port->source);
+    relay_port_open(&port->relay, config);
     return port;
 }
 
@@ -453,9 +349,8 @@ static const char *port_dial(struct transport_port *port, const char *address)
 
     port->dials_local = is_local(address);
     real_address(address, real, sizeof real);
-    if (!loop_reserve(port->config.loop))
+    if (!relay_port_will_dial(&port->relay))
         return nng_strerror(NNG_ENOMEM);
-    atomic_store_explicit(&port->has_reserved, true, memory_order_relaxed);
     if ((rv = nng_stream_dialer_alloc(&port->dialer, real)))
         return nng_strerror(rv);
     if ((rv = nng_aio_alloc(&port->dial, on_dial, port))) {
@@ -484,9 +379,7 @@ static void port_close(struct transport_port *port)
         nng_aio_free(port->dial);
         nng_stream_dialer_free(port->dialer);
     }
-    if (atomic_load_explicit(&port->has_reserved, memory_order_relaxed))
-        loop_release(port->config.loop);
-    loop_remove_source(port->config.loop, &port->source);
+    relay_port_close(&port->relay);
     free(port);
 }
 
@@ -496,7 +389,7 @@ const struct transport transport_nng = {
     .listen = port_listen,
     .dial = port_dial,
     .start = link_start,
-    .allow = link_allow,
+    .allow = relay_allow,
     .resume = link_resume,
     .send = link_send,
     .shut = link_shut,

@@ -29,33 +29,23 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/base/priority.h"
-#include "common/rpc/tls_acceptor.h"
-#include "common/rpc/tls_dial.h"
-#include "common/rpc/transport.h"
+#include "common/base/thread_pool.h"
+#include "common/rpc/relay.h"
+#include "common/rpc/tls_connect.h"
 
-enum { TX_QUEUE_MAX = 1 << 16, LISTENERS_MAX = 4, LINKS_MAX = 1024, STACK_BYTES = 256 << 10 };
+enum { LISTENERS_MAX = 4, LINKS_MAX = 1024, STACK_BYTES = 256 << 10 };
 enum { STAGING_BYTES = 16 << 10, SMALL_BYTES = 4 << 10, WRITES_A_TURN = 32, READS_A_TURN = 8 };
-enum { UNGREETED_BYTES_MAX = 64 << 10 }; // the largest envelope before allow()
-enum entry_kind { ENTRY_LINK, ENTRY_FAILED, ENTRY_MESSAGE, ENTRY_GONE };
-
-struct link;
 
 struct transport_port {
-    struct loop_source source; // first: callbacks cast back
-    struct transport_config config;
+    struct relay_port relay; // first: callbacks cast back
     struct tls_acceptor *acceptors[LISTENERS_MAX];
     uint32_t acceptor_count;
-    atomic_uint link_count;   // relaxed: a limit
-    struct link *dialing;     // until the owner has it as a link
-    atomic_bool has_reserved; // room for the failure of the dial. relaxed: the thread is joined before the owner asks
-    atomic_bool is_accepted;  // see tls_dial.h
+    atomic_uint link_count;  // relaxed: a limit
+    atomic_bool is_accepted; // see struct tls_dial_config
 };
 
 struct link {
-    struct transport_link base; // first: the endpoint casts to it
-    struct transport_port *port;
-    struct rpc_loop *loop;
+    struct relay_link relay; // first: the endpoint casts to it
     pthread_t thread;
     bool has_thread;
     char address[300]; // that is dialed, or of ours at which it was accepted
@@ -64,21 +54,10 @@ struct link {
     // Set by the owner, which then wakes the thread. relaxed: the eventfd orders the rest, save for `started`
     atomic_bool started; // release, acquire: the link's id is set
     atomic_bool closing, resumed;
-    atomic_bool gone; // its end was put into the loop's queue, once. relaxed: the queue's lock orders the rest
-    bool reserved;    // room for that end was reserved
-    bool stalled;     // under the loop's lock
-    // Largest message accepted. relaxed: the peer sends larger ones only after it has received what is sent after the store
-    atomic_ullong max_message_bytes;
+    bool parked; // under the relay's lock: the thread sleeps, or is about to
 
-    pthread_mutex_t lock; // of what follows
-    bool parked;          // the thread sleeps, or is about to
-    struct frame *queue, **queue_end;
-    uint32_t queue_count;
-    size_t queue_bytes;
-
-    // the thread's only, once it runs
+    // the thread's only, once it runs, as is the relay's reader
     struct tls_session *session;
-    struct frame_reader reader;
     bool readable; // the socket or the session may have something
     bool paused, awaits_room,
         awaits_bytes;      // reading: the loop is full; writing: the socket is full; the peer must say something first
@@ -97,12 +76,7 @@ static void wake(struct link *link)
     while (write(link->wake_fd, &one, sizeof one) < 0 && errno == EINTR) {}
 }
 
-static void tell_gone(struct link *link)
-{
-    const struct loop_entry entry = {.source = &link->port->source, .kind = ENTRY_GONE, .id = link->base.id};
-    if (!atomic_exchange_explicit(&link->gone, true, memory_order_relaxed))
-        loop_put_reserved(link->loop, &entry);
-}
+static struct transport_port *port_of(const struct link *link) { return (struct transport_port *)link->relay.port; }
 
 static void stop_thread(struct link *link)
 {
@@ -120,19 +94,11 @@ static void link_free(struct transport_link *base)
 
     stop_thread(link);
     tls_session_close(link->session);
-    if (link->reserved && !atomic_load_explicit(&link->gone, memory_order_relaxed)) // no thread runs any more
-        loop_release(link->loop);
-    frame_reader_close(&link->reader);
     frame_free(link->sending);
-    while (link->queue) {
-        struct frame *frame = link->queue;
-        link->queue = frame->next;
-        frame_free(frame);
-    }
-    atomic_fetch_sub_explicit(&link->port->link_count, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&port_of(link)->link_count, 1, memory_order_relaxed);
     if (link->wake_fd >= 0)
         close(link->wake_fd);
-    pthread_mutex_destroy(&link->lock);
+    relay_link_close(&link->relay);
     free(link);
 }
 
@@ -145,25 +111,19 @@ static struct link *link_open(struct transport_port *port, struct tls_session *s
         tls_session_close(session);
         return NULL;
     }
-    link->base = (struct transport_link){.transport = &transport_tls, .is_usable = true, .at = link->address, .peer = link->peer};
+    const bool has_room = relay_link_open(&link->relay, &transport_tls, &port->relay);
+    link->relay.base.at = link->address;
+    link->relay.base.peer = link->peer;
     if (session)
-        link->base.role = tls_session_role(session);
-    link->port = port;
-    link->loop = port->config.loop;
+        link->relay.base.role = tls_session_role(session);
     link->session = session;
-    link->reader.lent = port->config.lent;
-    link->queue_end = &link->queue;
     snprintf(link->address, sizeof link->address, "%s", address);
     snprintf(link->peer, sizeof link->peer, "%s", peer);
-    pthread_mutex_init(&link->lock, NULL);
-    atomic_store_explicit(&link->max_message_bytes, MIN(port->config.max_message_bytes, (uint64_t)UNGREETED_BYTES_MAX),
-                          memory_order_relaxed);
-    link->reserved = loop_reserve(link->loop);
     link->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     bool too_many = atomic_fetch_add_explicit(&port->link_count, 1, memory_order_relaxed) >= LINKS_MAX;
-    if (link->reserved && link->wake_fd >= 0 && !too_many)
+    if (has_room && link->wake_fd >= 0 && !too_many)
         return link;
-    link_free(&link->base);
+    link_free(&link->relay.base);
     return NULL;
 }
 
@@ -188,22 +148,17 @@ static void link_start(struct transport_link *base)
     if (link->has_thread) // it has dialed
         wake(link);
     else if (!start_thread(link))
-        tell_gone(link);
+        relay_gone(&link->relay);
 }
 
 static void link_resume(struct transport_link *base)
 {
     struct link *link = (struct link *)base;
 
-    if (!loop_was_stalled(link->loop, &link->stalled))
+    if (!loop_was_stalled(link->relay.loop, &link->relay.stalled))
         return;
     atomic_store_explicit(&link->resumed, true, memory_order_relaxed);
     wake(link);
-}
-
-static void link_allow(struct transport_link *base, uint64_t max_bytes)
-{
-    atomic_store_explicit(&((struct link *)base)->max_message_bytes, max_bytes, memory_order_relaxed);
 }
 
 static void link_shut(struct transport_link *base)
@@ -212,7 +167,7 @@ static void link_shut(struct transport_link *base)
 
     atomic_store_explicit(&link->closing, true, memory_order_relaxed);
     wake(link);
-    tell_gone(link);
+    relay_gone(&link->relay);
 }
 
 static void link_send(struct transport_link *base, struct frame *frame)
@@ -220,18 +175,13 @@ static void link_send(struct transport_link *base, struct frame *frame)
     struct link *link = (struct link *)base;
     bool was_parked = false;
 
-    frame->next = NULL;
-    pthread_mutex_lock(&link->lock);
-    const bool full = link->queue_count == TX_QUEUE_MAX || (link->queue && link->queue_bytes + frame->length > RPC_UNSENT_BYTES);
+    pthread_mutex_lock(&link->relay.lock);
+    const bool full = !frame_queue_put(&link->relay.unsent, frame, RPC_UNSENT_BYTES);
     if (!full) {
-        *link->queue_end = frame;
-        link->queue_end = &frame->next;
-        link->queue_count++;
-        link->queue_bytes += frame->length;
         was_parked = link->parked;
         link->parked = false;
     }
-    pthread_mutex_unlock(&link->lock);
+    pthread_mutex_unlock(&link->relay.lock);
     if (was_parked)
         wake(link);
     if (full) { // the peer does not read
@@ -245,19 +195,15 @@ static void link_send(struct transport_link *base, struct frame *frame)
 static void deliver(void *arg, struct frame *frame)
 {
     struct link *link = arg;
-    const struct loop_entry entry = {.source = &link->port->source, .kind = ENTRY_MESSAGE, .id = link->base.id, .frame = frame};
-    if (loop_put(link->loop, &entry))
-        return;
-    frame_free(frame); // after a lost message both sides would disagree
-    tell_gone(link);
-    atomic_store_explicit(&link->closing, true, memory_order_relaxed);
+    if (!relay_message(&link->relay, frame))
+        atomic_store_explicit(&link->closing, true, memory_order_relaxed);
 }
 
 static void log_failure(struct link *link)
 {
     const char *why = tls_session_why(link->session);
     if (why[0])
-        tls_refused(link->port->config.tls, link->address, link->peer, why);
+        tls_refused(link->relay.port->config.tls, link->address, link->peer, why);
 }
 
 // False: the link is over. *busy: there may be more.
@@ -267,18 +213,17 @@ static bool receive_some(struct link *link, bool *busy)
         link->paused = false;
     for (int turn = 0; turn < READS_A_TURN && link->readable && !link->paused; turn++) {
         void *at;
-        size_t room = frame_reader_space(&link->reader, &at), count;
+        size_t room = frame_reader_space(&link->relay.reader, &at), count;
         if (!room)
             return false; // no memory
         enum tls_step step = tls_session_read(link->session, at, room, &count);
-        link->reader.max_message_bytes = atomic_load_explicit(&link->max_message_bytes, memory_order_relaxed);
-        if (count && !frame_reader_take(&link->reader, count, deliver, link))
+        if (count && !relay_received(&link->relay, count, deliver))
             return false;
         if (step == TLS_STEP_FAILED)
             log_failure(link);
         if (step == TLS_STEP_FAILED || step == TLS_STEP_END)
             return false;
-        link->paused = count && loop_is_full(link->loop, &link->stalled);
+        link->paused = count && loop_is_full(link->relay.loop, &link->relay.stalled);
         link->readable = step != TLS_STEP_READ; // until poll() says so again
         if (step != TLS_STEP_DONE)
             return true;
@@ -293,16 +238,10 @@ static struct frame *take_frame(struct link *link, size_t most_bytes)
 {
     struct frame *frame = NULL;
 
-    pthread_mutex_lock(&link->lock);
-    if (link->queue && FRAME_HEAD + link->queue->length <= most_bytes) {
-        frame = link->queue;
-        link->queue = frame->next;
-        link->queue_count--;
-        link->queue_bytes -= frame->length;
-        if (!link->queue)
-            link->queue_end = &link->queue;
-    }
-    pthread_mutex_unlock(&link->lock);
+    pthread_mutex_lock(&link->relay.lock);
+    if (link->relay.unsent.first && FRAME_HEAD + link->relay.unsent.first->length <= most_bytes)
+        frame = frame_queue_take(&link->relay.unsent);
+    pthread_mutex_unlock(&link->relay.lock);
     return frame;
 }
 
@@ -355,18 +294,18 @@ static bool send_some(struct link *link, bool *busy)
 // True once there is nothing to send that could be sent; from then on link_send() wakes the thread.
 static bool park(struct link *link)
 {
-    pthread_mutex_lock(&link->lock);
-    link->parked = !link->queue || link->awaits_room || link->awaits_bytes;
+    pthread_mutex_lock(&link->relay.lock);
+    link->parked = !link->relay.unsent.first || link->awaits_room || link->awaits_bytes;
     bool parked = link->parked;
-    pthread_mutex_unlock(&link->lock);
+    pthread_mutex_unlock(&link->relay.lock);
     return parked;
 }
 
 static void unpark(struct link *link)
 {
-    pthread_mutex_lock(&link->lock);
+    pthread_mutex_lock(&link->relay.lock);
     link->parked = false;
-    pthread_mutex_unlock(&link->lock);
+    pthread_mutex_unlock(&link->relay.lock);
 }
 
 static bool is_closing(const struct link *link) { return atomic_load_explicit(&link->closing, memory_order_relaxed); }
@@ -393,7 +332,7 @@ static bool is_still_good(struct link *link)
     link->check_us = now_us + RPC_TLS_CHECK_S * 1000000ull;
     if (tls_session_is_still_good(link->session))
         return true;
-    log_warn("TLS-ENDED", "peer=%s role=%s why=%s", log_quote(peer, sizeof peer, link->peer), rpc_role_name(link->base.role),
+    log_warn("TLS-ENDED", "peer=%s role=%s why=%s", log_quote(peer, sizeof peer, link->peer), rpc_role_name(link->relay.base.role),
              log_quote(why, sizeof why, tls_session_why(link->session)));
     return false;
 }
@@ -404,7 +343,7 @@ static void carry(struct link *link)
     bool ignored;
 
     tls_session_cipher(link->session, cipher, sizeof cipher);
-    log_debug("TLS-LINK", "peer=%s role=%s cipher=\"%s\"", link->peer, rpc_role_name(link->base.role), cipher);
+    log_debug("TLS-LINK", "peer=%s role=%s cipher=\"%s\"", link->peer, rpc_role_name(link->relay.base.role), cipher);
     link->check_us = clock_now_us() + RPC_TLS_CHECK_S * 1000000ull;
     link->readable = true; // what followed the handshake
     while (!is_closing(link) && is_still_good(link)) {
@@ -425,35 +364,25 @@ static void carry(struct link *link)
 // False: it did not work.
 static bool connect_link(struct link *link)
 {
-    const struct tls_dial_config config = {.tls = link->port->config.tls,
+    const struct tls_dial_config config = {.tls = link->relay.port->config.tls,
                                            .address = link->address,
-                                           .peer_roles = link->port->config.peer_roles,
+                                           .peer_roles = link->relay.port->config.peer_roles,
                                            .give_up_fd = link->wake_fd, // nobody else wakes it before it is handed over
-                                           .is_accepted = &link->port->is_accepted};
+                                           .is_accepted = &port_of(link)->is_accepted};
 
     if (!(link->session = tls_dial(&config)))
         return false;
-    link->base.role = tls_session_role(link->session);
+    link->relay.base.role = tls_session_role(link->session);
     return true;
-}
-
-// True: the owner has the link from here on.
-static bool hand_over(struct link *link)
-{
-    const struct loop_entry entry = {.source = &link->port->source, .kind = ENTRY_LINK, .object = link};
-    return loop_put(link->loop, &entry);
 }
 
 static void *link_main(void *arg)
 {
     struct link *link = arg;
-    struct transport_port *port = link->port;
-    const struct loop_entry failed = {.source = &port->source, .kind = ENTRY_FAILED};
 
     priority_short_turns(); // each layer of a step waits for this thread twice, beside threads that compute
-    if (!link->session && (!connect_link(link) || !hand_over(link))) {
-        atomic_store_explicit(&port->has_reserved, false, memory_order_relaxed);
-        loop_put_reserved(link->loop, &failed);
+    if (!link->session && (!connect_link(link) || !relay_link(&link->relay))) { // the owner has the link from here on
+        relay_dial_failed(link->relay.port);
         return NULL;
     }
     while (!atomic_load_explicit(&link->started, memory_order_acquire) && !is_closing(link))
@@ -461,7 +390,7 @@ static void *link_main(void *arg)
     if (!is_closing(link))
         carry(link);
     if (atomic_load_explicit(&link->started, memory_order_acquire))
-        tell_gone(link);
+        relay_gone(&link->relay);
     return NULL;
 }
 
@@ -474,40 +403,9 @@ static void on_session(void *user, struct tls_session *session, const char *at, 
     struct link *link = link_open(port, session, at, peer);
 
     if (!link)
-        tls_refused(port->config.tls, at, peer, "no memory, no descriptor or too many connections");
-    else if (!hand_over(link))
-        link_free(&link->base);
-}
-
-static void on_entry(struct loop_source *source, const struct loop_entry *entry)
-{
-    struct transport_port *port = (struct transport_port *)source;
-    const struct transport_events *events = port->config.events;
-
-    switch ((enum entry_kind)entry->kind) {
-    case ENTRY_LINK:
-        if (entry->object == port->dialing)
-            port->dialing = NULL;
-        events->on_link(port->config.user, entry->object);
-        break;
-    case ENTRY_FAILED: events->on_failed(port->config.user, 0); break;
-    case ENTRY_MESSAGE: events->on_message(port->config.user, entry->id, entry->frame); break;
-    case ENTRY_GONE: events->on_gone(port->config.user, entry->id); break;
-    }
-}
-
-static void on_room(struct loop_source *source)
-{
-    const struct transport_port *port = (const struct transport_port *)source;
-    port->config.events->on_room(port->config.user);
-}
-
-static void drop_link(struct loop_source *source, void *object)
-{
-    struct transport_port *port = (struct transport_port *)source;
-    if (object == port->dialing)
-        port->dialing = NULL;
-    link_free(object);
+        tls_refused(port->relay.config.tls, at, peer, "no memory, no descriptor or too many connections");
+    else if (!relay_link(&link->relay))
+        link_free(&link->relay.base);
 }
 
 static struct transport_port *port_open(const struct transport_config *config)
@@ -516,9 +414,7 @@ static struct transport_port *port_open(const struct transport_config *config)
 
     if (!port)
         return NULL;
-    port->source = (struct loop_source){.on_entry = on_entry, .on_room = on_room, .drop = drop_link};
-    port->config = *config;
-    loop_add_source(config->loop, &port->source);
+    relay_port_open(&port->relay, config);
     return port;
 }
 
@@ -526,10 +422,11 @@ static const char NO_CERTIFICATE[] = "TLS needs a certificate: --tls DIR (fastde
 
 static const char *port_listen(struct transport_port *port, const char *address, int *port_number)
 {
-    const struct tls_acceptor_config config = {.tls = port->config.tls, .address = address, .on_session = on_session, .user = port};
+    const struct tls_acceptor_config config = {
+        .tls = port->relay.config.tls, .address = address, .on_session = on_session, .user = port};
     const char *why;
 
-    if (!port->config.tls)
+    if (!port->relay.config.tls)
         return NO_CERTIFICATE;
     if (port->acceptor_count == LISTENERS_MAX)
         return "too many addresses";
@@ -542,14 +439,15 @@ static const char *port_listen(struct transport_port *port, const char *address,
 
 static const char *port_dial(struct transport_port *port, const char *address)
 {
-    if (!port->config.tls)
+    if (!port->relay.config.tls)
         return NO_CERTIFICATE;
-    if (!loop_reserve(port->config.loop))
+    if (!relay_port_will_dial(&port->relay))
         return "no memory";
-    atomic_store_explicit(&port->has_reserved, true, memory_order_relaxed);
-    if (!(port->dialing = link_open(port, NULL, address, address)))
+    struct link *link = link_open(port, NULL, address, address);
+    if (!link)
         return "no memory";
-    return start_thread(port->dialing) ? NULL : "no thread";
+    port->relay.dialing = &link->relay;
+    return start_thread(link) ? NULL : "no thread";
 }
 
 static bool port_is_accepted(const struct transport_port *port)
@@ -561,13 +459,11 @@ static void port_close(struct transport_port *port)
 {
     for (uint32_t i = 0; i < port->acceptor_count; i++)
         tls_acceptor_close(port->acceptors[i]);
-    if (port->dialing)
-        stop_thread(port->dialing);
-    if (atomic_load_explicit(&port->has_reserved, memory_order_relaxed))
-        loop_release(port->config.loop);
-    loop_remove_source(port->config.loop, &port->source);
-    if (port->dialing)
-        link_free(&port->dialing->base);
+    if (port->relay.dialing)
+        stop_thread((struct link *)port->relay.dialing);
+    relay_port_close(&port->relay);
+    if (port->relay.dialing)
+        link_free(&port->relay.dialing->base);
     free(port);
 }
 
@@ -578,7 +474,7 @@ const struct transport transport_tls = {
     .dial = port_dial,
     .is_accepted = port_is_accepted,
     .start = link_start,
-    .allow = link_allow,
+    .allow = relay_allow,
     .resume = link_resume,
     .send = link_send,
     .shut = link_shut,

@@ -1,4 +1,6 @@
-// sampler.c: see sampler.h.
+// sampler.c: draws tokens.
+//
+//     logits ─▶ penalties ─▶ dry ─▶ biases ─▶ bans ─▶ adjusted ─▶ weights ─▶ filters ─▶ one of the candidates
 //
 // A greedy row without log-probabilities is one pass for the maximum. What has penalties, biases or bans is copied into the scratch and
 // adjusted there.
@@ -9,8 +11,351 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/sampler/sampler_state.h"
 #include "common/sampler/softmax.h"
+
+struct sampler {
+    struct sampler_params params; // its lists point to copies below
+    uint32_t vocab;
+    // penalties
+    uint32_t slot_mask;
+    uint32_t seen_count, seen_limit;
+    struct sampler_seen *seen; // [seen_limit] in the order they were first seen; NULL without penalties
+    uint32_t *slots;           // [slot_mask + 1] open addressing: index into seen, plus 1; 0: empty
+    // dry, and sequences that are banned
+    uint32_t *history;                                     // [history_limit] prompt, then generated; NULL if nobody looks back
+    uint32_t history_count, history_limit, history_prompt; // history_prompt: how many of them are the prompt's
+    uint32_t *dry_breakers;                                // [words of the vocabulary] a bit a token; NULL: there are none
+    // bans
+    uint32_t *allowed;     // [words of the vocabulary] a bit a token; NULL: all
+    uint32_t *token_lists; // what the lists of params point to
+    struct sampler_bias bias[];
+};
+
+struct sampler_candidate {
+    uint32_t token;
+    float weight;
+};
+
+struct sampler_scratch {
+    uint32_t vocab;
+    float *adjusted;                      // [vocab]
+    float *weights;                       // [vocab]
+    struct sampler_candidate *candidates; // [vocab]
+};
+
+static inline bool sampler_has_typical(const struct sampler_params *p) { return p->typical_p > 0 && p->typical_p < 1; }
+
+static inline uint32_t sampler_words(uint32_t vocab) { return (vocab + 31) / 32; }
+
+static inline bool sampler_has_bit(const uint32_t *words, uint32_t token) { return words[token / 32] >> token % 32 & 1; }
+
+// --- tokens that may not be drawn (sampler.h: bans) ---
+
+static bool is_before_min(const struct sampler_params *p, uint32_t index)
+{
+    return index < p->min_tokens && (p->end_count || p->stop_count);
+}
+
+// Returns whether there is a token that may be banned at this index.
+static bool sampler_ban_any(const struct sampler *sampler, uint32_t index, const uint32_t *allowed)
+{
+    return allowed || sampler->allowed || sampler->params.bad_count || is_before_min(&sampler->params, index);
+}
+
+// Bans all tokens without a bit in both masks; NULL: all bits.
+static void apply_masks(const uint32_t *a, const uint32_t *b, uint32_t vocab, float *logits)
+{
+    for (uint32_t first = 0; first < vocab; first += 32) {
+        uint32_t bits = (a ? a[first / 32] : ~0u) & (b ? b[first / 32] : ~0u);
+        if (bits == 0 && first + 32 <= vocab) { // most words of most masks
+            for (uint32_t i = 0; i < 32; i++)
+                logits[first + i] = -INFINITY;
+            continue;
+        }
+        for (uint32_t i = 0; bits != ~0u && i < 32 && first + i < vocab; i++)
+            if (!(bits >> i & 1))
+                logits[first + i] = -INFINITY;
+    }
+}
+
+// Whether the tokens generated last are these.
+static bool ends_with(const struct sampler *sampler, const uint32_t *tokens, uint32_t count)
+{
+    if (count > sampler->history_count - sampler->history_prompt)
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        if (sampler->history[sampler->history_count - 1 - i] != tokens[count - 1 - i])
+            return false;
+    return true;
+}
+
+static void ban_all(const uint32_t *tokens, uint32_t count, float *logits)
+{
+    for (uint32_t i = 0; i < count; i++)
+        logits[tokens[i]] = -INFINITY;
+}
+
+// Sets the logits of banned tokens to -inf.
+static void sampler_ban_apply(const struct sampler *sampler, uint32_t index, const uint32_t *allowed, float *logits)
+{
+    const struct sampler_params *p = &sampler->params;
+    const uint32_t *bad = p->bad_tokens;
+
+    if (allowed || sampler->allowed)
+        apply_masks(allowed, sampler->allowed, sampler->vocab, logits);
+    if (is_before_min(p, index)) {
+        ban_all(p->end_tokens, p->end_count, logits);
+        ban_all(p->stop_tokens, p->stop_count, logits);
+    }
+    for (uint32_t i = 0; i < p->bad_count; bad += p->bad_lengths[i++])
+        if (p->bad_lengths[i] == 1 || ends_with(sampler, bad, p->bad_lengths[i] - 1))
+            logits[bad[p->bad_lengths[i] - 1]] = -INFINITY;
+}
+
+// --- the cost of repetitions (sampler.h: dry) ---
+//
+//     text   … the cat sat on the     repetition "the", 1 long, of the text's end; next was "cat"
+//                   r(2)   r(1)  r(0)
+//
+// The lengths of all repetitions come from one pass over the text, backwards: the Z function of the reversed text (Gusfield). z[k] is how
+// many tokens before the k-th last one, itself included, are those before the text's end; the token behind it is r(k - 1).
+
+#define COST_MOST 1e30 // far beyond any logit, and finite: a repetition is no ban
+
+// base ^ exponent by squaring: the same bits on every machine, unlike pow().
+static double power(double base, uint32_t exponent)
+{
+    double result = 1;
+    for (; exponent; exponent >>= 1, base *= base)
+        if (exponent & 1)
+            result *= base;
+    return result;
+}
+
+static float cost_of(const struct sampler_params *p, uint32_t length)
+{
+    double cost = (double)p->dry_multiplier * power((double)p->dry_base, length - p->dry_allowed_length);
+    return (float)(cost < COST_MOST ? cost : COST_MOST);
+}
+
+static bool is_breaker(const struct sampler *sampler, uint32_t token)
+{
+    return sampler->dry_breakers && sampler_has_bit(sampler->dry_breakers, token);
+}
+
+// z[k].token for k of 1 to count - 1.
+static void find_repetitions(const uint32_t *last, uint32_t count, struct sampler_candidate *z)
+{
+#define R(i) (*(last - (i)))
+    for (uint32_t k = 1, left = 0, right = 0; k < count; k++) {
+        uint32_t length = k < right ? MIN(right - k, z[k - left].token) : 0;
+        while (k + length < count && R(length) == R(k + length))
+            length++;
+        z[k].token = length;
+        if (k + length > right)
+            left = k, right = k + length;
+    }
+#undef R
+}
+
+// Takes off scratch->adjusted of tokens that would go on with a repetition what that costs. Uses scratch->weights and candidates.
+static void sampler_dry_apply(const struct sampler *sampler, struct sampler_scratch *scratch)
+{
+    const struct sampler_params *p = &sampler->params;
+    const uint32_t reach = p->dry_last_tokens ? MIN(p->dry_last_tokens, sampler->vocab) : sampler->vocab;
+    const uint32_t count = MIN(sampler->history_count, reach);
+    const uint32_t *last = sampler->history + sampler->history_count - 1;
+    struct sampler_candidate *z = scratch->candidates;
+    float *before = scratch->weights; // of tokens that cost something: their logits without it
+    uint32_t longest = 0;             // tokens behind the last breaker
+
+    if (count == 0)
+        return;
+    while (longest < count && !is_breaker(sampler, *(last - longest)))
+        longest++;
+    if (longest < p->dry_allowed_length)
+        return;
+    find_repetitions(last, count, z);
+    for (uint32_t k = 1; k < count; k++)
+        before[*(last - (k - 1))] = scratch->adjusted[*(last - (k - 1))];
+    for (uint32_t k = 1; k < count; k++) {
+        uint32_t next = *(last - (k - 1)), length = MIN(z[k].token, longest);
+        if (length && length >= p->dry_allowed_length && !is_breaker(sampler, next))
+            scratch->adjusted[next] = fminf(scratch->adjusted[next], before[next] - cost_of(p, length));
+    }
+}
+
+// --- the tokens that may be drawn: top-k, typical-p, top-p, min-p, xtc ---
+
+// A row before the filters: scratch->weights are exp((adjusted - max) * scale), and their sum is `total`.
+struct sampler_weighed {
+    const float *adjusted;
+    float max, scale;
+    double total;
+    bool excludes_top; // xtc applies to this token
+};
+//
+// Candidates for top-k and top-p are found without a full sort: a threshold pass drops what cannot matter, and only the rest is sorted (by
+// weight, ties to the lower id).
+
+enum { TYPICAL_FIRST = 256, TYPICAL_TIMES = 8 }; // so many are sorted at first, and so many times as many if they are not enough
+
+static bool heavier(const struct sampler_candidate *a, const struct sampler_candidate *b)
+{
+    return a->weight > b->weight || (a->weight == b->weight && a->token < b->token);
+}
+
+static void sift_down(struct sampler_candidate *c, uint32_t at, uint32_t count)
+{
+    struct sampler_candidate moving = c[at];
+    for (uint32_t child; (child = at * 2 + 1) < count; at = child) {
+        if (child + 1 < count && heavier(&c[child], &c[child + 1]))
+            child++;
+        if (!heavier(&moving, &c[child]))
+            break;
+        c[at] = c[child];
+    }
+    c[at] = moving;
+}
+
+// Heaviest first. A heap sort with the lightest on top: qsort(3) allocates, and a step does not.
+static void sort_all(struct sampler_candidate *c, uint32_t count)
+{
+    for (uint32_t at = count / 2; at-- > 0;)
+        sift_down(c, at, count);
+    for (uint32_t end = count; end-- > 1;) {
+        struct sampler_candidate lightest = c[0];
+        c[0] = c[end];
+        c[end] = lightest;
+        sift_down(c, 0, end);
+    }
+}
+
+// The `keep` heaviest of the candidates, sorted, to the front: quickselect, then a sort of what is kept.
+static void sort_top(struct sampler_candidate *c, uint32_t count, uint32_t keep)
+{
+    uint32_t low = 0, high = count;
+
+    while (keep < count && high - low > 32) {
+        struct sampler_candidate pivot = c[low + (high - low) / 2], swap;
+        uint32_t i = low, j = high - 1;
+        for (;;) {
+            while (heavier(&c[i], &pivot))
+                i++;
+            while (heavier(&pivot, &c[j]))
+                j--;
+            if (i >= j)
+                break;
+            swap = c[i], c[i] = c[j], c[j] = swap;
+            i++, j--;
+        }
+        if (keep <= i)
+            high = i;
+        else
+            low = i;
+        if (low >= keep)
+            break;
+    }
+    sort_all(c, MAX(high, MIN(keep, count)));
+}
+
+static double sum_of(const struct sampler_candidate *c, uint32_t count)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < count; i++)
+        sum += (double)c[i].weight;
+    return sum;
+}
+
+// Keeps those whose information is nearest to the entropy, until they have `share` of the weight; heaviest first. With x = ln of a weight, a
+// token's information less the entropy is the mean of x less its own: the logarithm of the sum cancels out.
+static uint32_t keep_typical(const struct sampler_weighed *weighed, float share, uint32_t count, struct sampler_scratch *scratch)
+{
+    struct sampler_candidate *c = scratch->candidates;
+    double total = sum_of(c, count), mean = 0, sum = 0;
+    uint32_t keep = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        mean += (double)c[i].weight * (double)((weighed->adjusted[c[i].token] - weighed->max) * weighed->scale);
+    mean /= total;
+    for (uint32_t i = 0; i < count; i++) // the nearest is the heaviest now
+        c[i].weight = (float)-fabs((double)((weighed->adjusted[c[i].token] - weighed->max) * weighed->scale) - mean);
+    for (uint32_t sorted = TYPICAL_FIRST;; sorted *= TYPICAL_TIMES) {
+        sort_top(c, count, MIN(sorted, count));
+        for (keep = 0, sum = 0; keep < MIN(sorted, count) && sum < (double)share * total; keep++)
+            sum += (double)scratch->weights[c[keep].token];
+        if (sum >= (double)share * total || sorted >= count)
+            break;
+    }
+    for (uint32_t i = 0; i < keep; i++)
+        c[i].weight = scratch->weights[c[i].token];
+    sort_all(c, keep);
+    return keep;
+}
+
+// Drops all that have the threshold's part of the weight, but the last of them in the order of weight.
+static uint32_t exclude_top(const struct sampler_params *p, struct sampler_candidate *c, uint32_t count)
+{
+    double least = (double)p->xtc_threshold * sum_of(c, count);
+    uint32_t top = 0, kept = 0, last = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        if ((double)c[i].weight >= least) {
+            last = top == 0 || heavier(&c[last], &c[i]) ? i : last;
+            top++;
+        }
+    for (uint32_t i = 0; i < count && top > 1; i++)
+        if ((double)c[i].weight < least || i == last)
+            c[kept++] = c[i];
+    return top > 1 ? kept : count;
+}
+
+// Takes the tokens that have a weight, and are not too light for top-p and min-p, as candidates; those of top-k if there is one.
+static uint32_t take_candidates(const struct sampler_params *p, uint32_t vocab, double total, bool whole,
+                                struct sampler_scratch *scratch)
+{
+    struct sampler_candidate *c = scratch->candidates;
+    uint32_t count = 0, keep;
+    float floor_weight = p->min_p; // the heaviest has weight 1
+
+    // what is lighter than (1 - top_p) of the total spread over the vocabulary cannot be inside top-p
+    if (p->top_p < 1)
+        floor_weight = fmaxf(floor_weight, (float)((1.0 - (double)p->top_p) * total / (double)vocab * 0.5));
+    for (uint32_t i = 0; i < vocab; i++)
+        if (scratch->weights[i] > 0 && (scratch->weights[i] >= floor_weight || whole))
+            c[count++] = (struct sampler_candidate){i, scratch->weights[i]};
+    keep = p->top_k && p->top_k < count ? p->top_k : count;
+    if (p->top_k || (p->top_p < 1 && !whole))
+        sort_top(c, count, keep);
+    return keep;
+}
+
+// Leaves in scratch->candidates those that may be drawn, and returns how many.
+static uint32_t sampler_filter(const struct sampler *sampler, const struct sampler_weighed *weighed,
+                               struct sampler_scratch *scratch)
+{
+    const struct sampler_params *p = &sampler->params;
+    struct sampler_candidate *c = scratch->candidates;
+    const bool typical = sampler_has_typical(p);
+    const bool whole = typical || (p->top_k && p->top_p < 1); // then what a later filter will drop counts in totals, too
+    uint32_t count = take_candidates(p, sampler->vocab, weighed->total, whole, scratch), keep;
+    double sum = 0, kept_total = weighed->total;
+
+    if (typical)
+        count = keep_typical(weighed, p->typical_p, count, scratch);
+    if (whole)
+        kept_total = sum_of(c, count);
+    if (p->top_p < 1) {
+        for (keep = 0; keep < count && sum < (double)p->top_p * kept_total; keep++)
+            sum += (double)c[keep].weight;
+        count = keep;
+    }
+    for (keep = 0; keep < count; keep++) // min-p where the list is sorted or was filtered already
+        if (c[keep].weight < p->min_p * (typical ? c[0].weight : 1))
+            break;
+    count = keep ? keep : MIN(count, 1u);
+    return weighed->excludes_top ? exclude_top(p, c, count) : count;
+}
 
 static const uint64_t XTC_STREAM = 0x8cb92ba72f3d8dd7u; // added to the seed: other random numbers than those of the draw
 

@@ -13,7 +13,7 @@
 
 #include <jansson.h>
 
-#include "common/base/arena.h"
+#include "common/base/alloc.h"
 #include "common/schema/schema.h"
 #include "common/json/json_text.h"
 

@@ -1,4 +1,4 @@
-// sandbox.c: see sandbox.h.
+// sandbox.c: gives up what a service does not need: system calls and the file system.
 #include "common/service/sandbox.h"
 
 #include <dirent.h>

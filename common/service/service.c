@@ -1,4 +1,4 @@
-// service.c: see service.h.
+// service.c: the skeleton of a service: options, checks, signals, and its main.
 #include "common/service/service.h"
 
 #include <errno.h>

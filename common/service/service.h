@@ -37,10 +37,10 @@ struct service_program {
     uint32_t signals_handled;
     // Reads the settings with service_options() and checks them; must leave nothing behind that needs an end.
     enum status (*configure)(struct service *service, void *state, struct error *error);
-    // What --probe does, after configure(), instead of the service: asks the one that runs with these settings whether it is ready; with `alive`
+    // Does --probe, after configure(), instead of the service: asks the one that runs with these settings whether it is ready; with `alive`
     // whether it answers. Returns the exit code.
     int (*probe)(void *state, bool alive);
-    // What --check does beyond configure(). NULL: nothing.
+    // Does what --check checks beyond configure(). NULL: nothing.
     enum status (*check)(void *state, struct error *error);
     // After a failure the process ends; nothing needs to be undone.
     enum status (*start)(void *state, struct error *error);

@@ -17,7 +17,7 @@
 #else
 #define GROUP 6u // room for 8 values of 16 lanes, with AVX2 and with NEON: six sums, a value and a factor
 #endif
-#define BLOCK_TILES (ATTEND_BLOCK / ATTEND_TILE)
+#define BLOCK_TILES (ATTEND_BLOCK / KV_TILE)
 #define UNROLL _Pragma("GCC unroll 8")
 
 // The first of the block's tokens that a line sees.
@@ -26,7 +26,7 @@ LANES_INLINE uint32_t seen_from(const struct attend_range *range, uint32_t line,
     return range->lower && range->lower[line] > block ? range->lower[line] - block : 0;
 }
 
-_Static_assert(LANES == ATTEND_TILE, "a tile's tokens are the lanes");
+_Static_assert(LANES == KV_TILE, "a tile's tokens are the lanes");
 _Static_assert(GROUP * ATTEND_BLOCK <= ATTEND_SCORES, "scores of a group");
 
 // A group of lines in one block. After inlining, n (lines) and type are constants, and so is head_dim in the instances for 64 and

@@ -25,7 +25,7 @@ _Static_assert(3 * 1 <= 16 / 4, "scale, start and sum fit behind the codes of a 
 static inline struct coded_q coded_q_at(float *q, uint32_t head_dim)
 {
     float *tail = q + head_dim / 4 * 3;
-    uint32_t groups = attend_groups(head_dim);
+    uint32_t groups = kv_groups(head_dim);
     return (struct coded_q){.pairs = (int16_t *)q,
                             .bytes = (int8_t *)(q + head_dim / 2),
                             .scales = tail,
@@ -33,9 +33,9 @@ static inline struct coded_q coded_q_at(float *q, uint32_t head_dim)
                             .sums = tail + 2 * groups};
 }
 
-static inline bool attend_q_is_narrow(enum attend_type type) { return type != ATTEND_INT8; }
+static inline bool attend_q_is_narrow(enum kv_type type) { return type != KV_INT8; }
 
 // The largest code.
-static inline float attend_q_most(enum attend_type type) { return attend_q_is_narrow(type) ? 127.0f : 32767.0f; }
+static inline float attend_q_most(enum kv_type type) { return attend_q_is_narrow(type) ? 127.0f : 32767.0f; }
 
 #endif

@@ -33,10 +33,10 @@ LANES_INLINE lanes_i nibbles(lanes_i x, const bool high)
     return lanes_and_i(high ? lanes_srl_16(x, 4) : x, lanes_set1_i(0x0f0f0f0f));
 }
 
-LANES_INLINE bool has_codes(const enum attend_type type) { return type > ATTEND_BF16; }
-LANES_INLINE bool v_has_minima(const enum attend_type type) { return type > ATTEND_INT8; }
+LANES_INLINE bool has_codes(const enum kv_type type) { return type > KV_BF16; }
+LANES_INLINE bool v_has_minima(const enum kv_type type) { return type > KV_INT8; }
 
-// Where the instruction set multiplies words of four bytes, those of K are multiplied so if q has 8 bits, and those of V, which takes two
+// If the instruction set multiplies words of four bytes, those of K are multiplied so if q has 8 bits, and those of V, which takes two
 // sums, if there are registers for them: AVX2 has 16.
 #if defined(__AVXVNNI__) && !defined(__AVX512F__)
 #define V_IN_BYTES 0
@@ -67,23 +67,23 @@ LANES_INLINE lanes_i dot_bytes(lanes_i sum, lanes_i a, lanes_i b)
 #endif
 
 // Returns the start of a line's sum for a group of K. Codes of 8 bits are stored with 128 added; 4-bit ones are as they are.
-LANES_INLINE lanes_i k_start(const struct coded_q *q, uint32_t group, const enum attend_type type)
+LANES_INLINE lanes_i k_start(const struct coded_q *q, uint32_t group, const enum kv_type type)
 {
-    const bool plain = type == ATTEND_INT4X || (SIGNED_ONLY && K_IN_BYTES(type));
+    const bool plain = type == KV_INT4X || (SIGNED_ONLY && K_IN_BYTES(type));
     return lanes_set1_i(plain ? 0 : q->starts[group]);
 }
 
 // Returns words of K in the form that add_k_word takes.
-LANES_INLINE struct pairs k_operand(lanes_i words, const enum attend_type type)
+LANES_INLINE struct pairs k_operand(lanes_i words, const enum kv_type type)
 {
     if (!K_IN_BYTES(type))
         return pairs_unsigned(words);
-    if (SIGNED_ONLY && type != ATTEND_INT4X)
+    if (SIGNED_ONLY && type != KV_INT4X)
         words = lanes_xor_i(words, lanes_set1_i((int32_t)0x80808080));
     return (struct pairs){words, words};
 }
 
-LANES_INLINE lanes_i add_k_word(lanes_i sum, const struct coded_q *q, uint32_t word, struct pairs k, const enum attend_type type)
+LANES_INLINE lanes_i add_k_word(lanes_i sum, const struct coded_q *q, uint32_t word, struct pairs k, const enum kv_type type)
 {
 #if HAS_BYTE_PRODUCTS
     if (K_IN_BYTES(type))
@@ -95,12 +95,12 @@ LANES_INLINE lanes_i add_k_word(lanes_i sum, const struct coded_q *q, uint32_t w
 }
 
 // Computes the scores of n lines in t tiles from `tile` on.
-LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t n, const uint32_t t, const enum attend_type type,
+LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t n, const uint32_t t, const enum kv_type type,
                             const uint32_t head_dim)
 {
-    const bool packed = type == ATTEND_INT4X;
-    const uint32_t groups = attend_groups(head_dim), step = packed ? 8 : 4; // step: values in a cache line of K
-    const size_t code_bytes = attend_k_code_bytes(head_dim, type);
+    const bool packed = type == KV_INT4X;
+    const uint32_t groups = kv_groups(head_dim), step = packed ? 8 : 4; // step: values in a cache line of K
+    const size_t code_bytes = kv_k_code_bytes(head_dim, type);
     const unsigned char *k[BLOCK_TILES], *ahead[BLOCK_TILES];
     float *scores = g->range->scores + tile * LANES;
     struct coded_q q[GROUP];
@@ -113,7 +113,7 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
         ahead[j] = g->ahead[tile + j];
     }
     for (uint32_t group = 0; group < groups; group++) {
-        uint32_t begin = group * ATTEND_GROUP_DIM, end = MIN(begin + ATTEND_GROUP_DIM, head_dim);
+        uint32_t begin = group * KV_GROUP_DIM, end = MIN(begin + KV_GROUP_DIM, head_dim);
         lanes_i sum[GROUP][BLOCK_TILES];
         UNROLL for (uint32_t i = 0; i < n; i++)
             UNROLL for (uint32_t j = 0; j < t; j++)
@@ -137,12 +137,12 @@ LANES_INLINE void dot_codes(const struct group *g, uint32_t tile, const uint32_t
         }
         UNROLL for (uint32_t j = 0; j < t; j++)
         {
-            const uint16_t *scales = (const uint16_t *)(k[j] + code_bytes) + group * ATTEND_TILE;
+            const uint16_t *scales = (const uint16_t *)(k[j] + code_bytes) + group * KV_TILE;
             lanes scale = lanes_load_f16(scales), minimum = lanes_zero();
             if (packed)
-                minimum = lanes_load_f16(scales + groups * ATTEND_TILE);
+                minimum = lanes_load_f16(scales + groups * KV_TILE);
             if (group % 2 == 0)
-                lanes_prefetch(ahead[j] + code_bytes + (packed ? 2 : 1) * group * ATTEND_TILE * sizeof(uint16_t));
+                lanes_prefetch(ahead[j] + code_bytes + (packed ? 2 : 1) * group * KV_TILE * sizeof(uint16_t));
             UNROLL for (uint32_t i = 0; i < n; i++)
             {
                 float *at = scores + i * ATTEND_BLOCK + j * LANES;
@@ -240,12 +240,12 @@ LANES_INLINE lanes value_total(const struct value_sum *sum)
 // For each of n lines, adds the block's p·V to c chunks of 16 values in acc, starting at value `at`. unit and offset are per line.
 LANES_INLINE void add_code_chunks(const struct group *g, uint32_t line, const struct weights *weights, const float *unit,
                                   const float *offset, uint32_t tiles, uint32_t at, const uint32_t n, const uint32_t c,
-                                  const enum attend_type type, const uint32_t head_dim)
+                                  const enum kv_type type, const uint32_t head_dim)
 {
     const bool packed = v_has_minima(type);
-    const size_t word_bytes = 4 * attend_v_row_bytes(head_dim, type); // of 4 tokens
-    const size_t begin = attend_k_bytes(head_dim, type) +
-                         (packed ? at / ATTEND_GROUP_DIM * ATTEND_GROUP_DIM / 2 : at) * (size_t)4;
+    const size_t word_bytes = 4 * kv_v_row_bytes(head_dim, type); // of 4 tokens
+    const size_t begin = kv_k_bytes(head_dim, type) +
+                         (packed ? at / KV_GROUP_DIM * KV_GROUP_DIM / 2 : at) * (size_t)4;
     float *acc = g->range->acc + (size_t)line * head_dim + at;
     struct value_sum sum[GROUP][2];
 
@@ -254,14 +254,14 @@ LANES_INLINE void add_code_chunks(const struct group *g, uint32_t line, const st
             sum[i][j].low = sum[i][j].high = lanes_set1_i(0);
     for (uint32_t tile = 0; tile < tiles; tile++) {
         const unsigned char *v = g->tiles[tile] + begin, *ahead = g->ahead[tile] + begin;
-        UNROLL for (uint32_t word = 0; word < ATTEND_TILE / 4; word++)
+        UNROLL for (uint32_t word = 0; word < KV_TILE / 4; word++)
         {
             struct pairs value[2];
             UNROLL for (uint32_t j = 0; j < c; j++)
             {
                 lanes_i x = lanes_load_i(v + word * word_bytes + (packed ? 0 : j * 64));
                 if (packed)
-                    x = nibbles(x, (at + j * LANES) % ATTEND_GROUP_DIM != 0);
+                    x = nibbles(x, (at + j * LANES) % KV_GROUP_DIM != 0);
                 value[j] = V_IN_BYTES ? (struct pairs){x, x} : packed ? pairs_unsigned(x) : pairs_signed(x);
                 if (!packed || j == 0)
                     lanes_prefetch(ahead + word * word_bytes + j * 64);
@@ -284,12 +284,12 @@ LANES_INLINE void add_code_chunks(const struct group *g, uint32_t line, const st
 
 // Adds p·V of the block's tokens [from, seen) to acc of n lines, in one group of head_dim. p: [n][ATTEND_BLOCK].
 LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const float *p, const float *share, uint32_t from, uint32_t seen,
-                                 uint32_t group, const uint32_t n, const enum attend_type type, const uint32_t head_dim)
+                                 uint32_t group, const uint32_t n, const enum kv_type type, const uint32_t head_dim)
 {
     const bool packed = v_has_minima(type);
-    const uint32_t groups = attend_groups(head_dim), tiles = (seen + LANES - 1) / LANES;
-    const size_t scales_at = attend_k_bytes(head_dim, type) + attend_v_row_bytes(head_dim, type) * ATTEND_TILE +
-                             group * ATTEND_TILE * sizeof(uint16_t);
+    const uint32_t groups = kv_groups(head_dim), tiles = (seen + LANES - 1) / LANES;
+    const size_t scales_at = kv_k_bytes(head_dim, type) + kv_v_row_bytes(head_dim, type) * KV_TILE +
+                             group * KV_TILE * sizeof(uint16_t);
     struct weights weights[GROUP];
     float unit[GROUP], offset[GROUP];
     lanes scale[BLOCK_TILES], base[GROUP];
@@ -306,7 +306,7 @@ LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const flo
         if (group % 2 == 0)
             lanes_prefetch(g->ahead[j] + scales_at);
         if (packed && group % 2 == 0)
-            lanes_prefetch(g->ahead[j] + scales_at + groups * ATTEND_TILE * sizeof(uint16_t));
+            lanes_prefetch(g->ahead[j] + scales_at + groups * KV_TILE * sizeof(uint16_t));
     }
     const float largest = f32_from_bits(lanes_max_all_u(most)); // NaN if any value is
     const lanes inverse = lanes_set1(largest > 0 ? WEIGHT_MOST / largest : 0);
@@ -321,7 +321,7 @@ LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const flo
             break;
         lanes steps = lanes_mul(scale[j], inverse), minimum = lanes_zero();
         if (packed) {
-            minimum = lanes_load_f16((const uint16_t *)(g->tiles[j] + scales_at) + groups * ATTEND_TILE);
+            minimum = lanes_load_f16((const uint16_t *)(g->tiles[j] + scales_at) + groups * KV_TILE);
             minimum = fill_unseen(minimum, j, from, seen, 0);
         }
         UNROLL for (uint32_t i = 0; i < n; i++)
@@ -335,7 +335,7 @@ LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const flo
     UNROLL for (uint32_t i = 0; i < n; i++)
         offset[i] = packed ? share[i] * lanes_sum(base[i]) : 0;
 
-    uint32_t at = group * ATTEND_GROUP_DIM, end = MIN(at + ATTEND_GROUP_DIM, head_dim);
+    uint32_t at = group * KV_GROUP_DIM, end = MIN(at + KV_GROUP_DIM, head_dim);
     if (CODE_CHUNKS(n) == 2 && at + 2 * LANES == end) {
         add_code_chunks(g, line, weights, unit, offset, tiles, at, n, 2, type, head_dim);
         return;
@@ -346,12 +346,12 @@ LANES_INLINE void add_code_group(const struct group *g, uint32_t line, const flo
 
 // Computes softmax and p·V of n lines from `line` on, all of which see the block's tokens [from, seen). scores: [n][ATTEND_BLOCK]
 LANES_INLINE void add_codes(const struct group *g, uint32_t line, float *scores, uint32_t from, uint32_t seen, const uint32_t n,
-                            const enum attend_type type, const uint32_t head_dim)
+                            const enum kv_type type, const uint32_t head_dim)
 {
     float share[GROUP];
     UNROLL for (uint32_t i = 0; i < n; i++)
         share[i] = soften_block(g->range, line + i, scores + i * ATTEND_BLOCK, from, seen);
-    for (uint32_t group = 0; group < attend_groups(head_dim); group++)
+    for (uint32_t group = 0; group < kv_groups(head_dim); group++)
         add_code_group(g, line, scores, share, from, seen, group, n, type, head_dim);
 }
 

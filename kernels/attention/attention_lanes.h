@@ -21,19 +21,19 @@
 #include "kernels/attention/attention_block_lanes.h"
 #include "kernels/attention/attention_codes_lanes.h"
 
-LANES_INLINE lanes load_k(const unsigned char *k, size_t index, const enum attend_type type)
+LANES_INLINE lanes load_k(const unsigned char *k, size_t index, const enum kv_type type)
 {
-    return type == ATTEND_F16    ? lanes_load_f16((const uint16_t *)k + index)
-           : type == ATTEND_BF16 ? lanes_load_bf16((const uint16_t *)k + index)
+    return type == KV_F16    ? lanes_load_f16((const uint16_t *)k + index)
+           : type == KV_BF16 ? lanes_load_bf16((const uint16_t *)k + index)
                                  : lanes_load((const float *)k + index);
 }
 
 // Computes the scores of n lines in t tiles from `tile` on.
-LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, const uint32_t t, const enum attend_type type,
+LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, const uint32_t t, const enum kv_type type,
                       const uint32_t head_dim)
 {
     const float *q = g->range->q + (size_t)g->line * head_dim;
-    const size_t row_bytes = attend_k_code_bytes(1, type);
+    const size_t row_bytes = kv_k_code_bytes(1, type);
     const unsigned char *k[BLOCK_TILES], *ahead[BLOCK_TILES];
     lanes sum[GROUP][BLOCK_TILES];
 
@@ -50,7 +50,7 @@ LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, co
             lanes value[BLOCK_TILES];
             UNROLL for (uint32_t j = 0; j < t; j++)
             {
-                value[j] = load_k(k[j], (size_t)(d + u) * ATTEND_TILE, type);
+                value[j] = load_k(k[j], (size_t)(d + u) * KV_TILE, type);
                 if (u == 0 || row_bytes == 64) // once per cache line
                     lanes_prefetch(ahead[j] + (d + u) * row_bytes);
             }
@@ -82,7 +82,7 @@ LANES_INLINE void dot(const struct group *g, uint32_t tile, const uint32_t n, co
 #endif
 #endif
 
-LANES_INLINE void dot_any(const struct group *g, uint32_t tile, const uint32_t n, const uint32_t t, const enum attend_type type,
+LANES_INLINE void dot_any(const struct group *g, uint32_t tile, const uint32_t n, const uint32_t t, const enum kv_type type,
                           const uint32_t head_dim)
 {
     if (has_codes(type))
@@ -91,7 +91,7 @@ LANES_INLINE void dot_any(const struct group *g, uint32_t tile, const uint32_t n
         dot(g, tile, n, t, type, head_dim);
 }
 
-LANES_INLINE void dot_block(const struct group *g, const uint32_t n, const enum attend_type type, const uint32_t head_dim)
+LANES_INLINE void dot_block(const struct group *g, const uint32_t n, const enum kv_type type, const uint32_t head_dim)
 {
     uint32_t tile = 0;
     for (; tile + DOT_TILES(n) <= g->tile_count; tile += DOT_TILES(n))
@@ -132,9 +132,9 @@ LANES_APART void soften(const struct attend_range *range, uint32_t line, float *
 // For each of n lines, adds p·V of the block's tokens [begin, end) to c chunks of 16 values in acc, starting at
 // value `at`. p: [n][ATTEND_BLOCK].
 LANES_INLINE void add_chunks(const struct group *g, uint32_t line, const float *p, uint32_t begin, uint32_t end, uint32_t at,
-                             const uint32_t n, const uint32_t c, const enum attend_type type, const uint32_t head_dim)
+                             const uint32_t n, const uint32_t c, const enum kv_type type, const uint32_t head_dim)
 {
-    const size_t k_bytes = attend_k_bytes(head_dim, type), row_bytes = attend_v_row_bytes(head_dim, type);
+    const size_t k_bytes = kv_k_bytes(head_dim, type), row_bytes = kv_v_row_bytes(head_dim, type);
     const size_t chunk_bytes = row_bytes / (head_dim / LANES), offset = k_bytes + at * row_bytes / head_dim;
     float *acc = g->range->acc + (size_t)line * head_dim + at;
     lanes sum[GROUP][BLOCK_TILES];
@@ -143,7 +143,7 @@ LANES_INLINE void add_chunks(const struct group *g, uint32_t line, const float *
         UNROLL for (uint32_t j = 0; j < c; j++)
             sum[i][j] = lanes_load(acc + (size_t)i * head_dim + j * LANES);
     while (begin < end) {
-        uint32_t first = begin % ATTEND_TILE, tile = begin / ATTEND_TILE, count = MIN(end - begin, ATTEND_TILE - first);
+        uint32_t first = begin % KV_TILE, tile = begin / KV_TILE, count = MIN(end - begin, KV_TILE - first);
         const unsigned char *row = g->tiles[tile] + k_bytes + first * row_bytes;
         const unsigned char *ahead = g->ahead[tile] + offset + first * row_bytes;
         for (uint32_t t = begin; t < begin + count; t++) {
@@ -171,7 +171,7 @@ LANES_INLINE void add_chunks(const struct group *g, uint32_t line, const float *
 }
 
 LANES_INLINE void add_values(const struct group *g, uint32_t line, const float *p, uint32_t begin, uint32_t end,
-                             const uint32_t n, const enum attend_type type, const uint32_t head_dim)
+                             const uint32_t n, const enum kv_type type, const uint32_t head_dim)
 {
     uint32_t at = 0;
 
@@ -191,7 +191,7 @@ LANES_INLINE void add_values(const struct group *g, uint32_t line, const float *
 typedef void line_fn(const struct group *g, uint32_t line, float *scores, uint32_t begin, uint32_t end);
 
 LANES_INLINE void add_line(const struct group *g, uint32_t line, float *scores, uint32_t begin, uint32_t end,
-                           const enum attend_type type, const uint32_t head_dim)
+                           const enum kv_type type, const uint32_t head_dim)
 {
     if (has_codes(type))
         add_codes(g, line, scores, begin, end, 1, type, head_dim);
@@ -200,7 +200,7 @@ LANES_INLINE void add_line(const struct group *g, uint32_t line, float *scores, 
 }
 
 // Attends one block for a group of n lines. block: its first position; one: the add_line of this type and head_dim.
-LANES_INLINE void attend_group(const struct group *g, uint32_t block, line_fn *one, const uint32_t n, const enum attend_type type,
+LANES_INLINE void attend_group(const struct group *g, uint32_t block, line_fn *one, const uint32_t n, const enum kv_type type,
                                const uint32_t head_dim)
 {
     const struct attend_range *range = g->range;
@@ -274,42 +274,42 @@ typedef void group_fn(const struct group *g, uint32_t block);
 #endif
 
 #ifdef CODES
-SOME_SIZES(int8, ATTEND_INT8, g->range->head_dim)
-SOME_SIZES(int4, ATTEND_INT4, g->range->head_dim)
+SOME_SIZES(int8, KV_INT8, g->range->head_dim)
+SOME_SIZES(int4, KV_INT4, g->range->head_dim)
 #if !defined(__AVX512F__) || defined(__AVX512VNNI__)
-ALL_SIZES(int8_64, ATTEND_INT8, 64)
-ALL_SIZES(int8_128, ATTEND_INT8, 128)
-ALL_SIZES(int4_64, ATTEND_INT4, 64)
-ALL_SIZES(int4_128, ATTEND_INT4, 128)
-ALL_SIZES(int4x, ATTEND_INT4X, g->range->head_dim) // three heads at once take 0.7 of the time of 1 + 1 + 1
+ALL_SIZES(int8_64, KV_INT8, 64)
+ALL_SIZES(int8_128, KV_INT8, 128)
+ALL_SIZES(int4_64, KV_INT4, 64)
+ALL_SIZES(int4_128, KV_INT4, 128)
+ALL_SIZES(int4x, KV_INT4X, g->range->head_dim) // three heads at once take 0.7 of the time of 1 + 1 + 1
 #else // few processors have AVX-512 without VNNI, so general instances do
 #define groups_int8_64 groups_int8
 #define groups_int8_128 groups_int8
 #define groups_int4_64 groups_int4
 #define groups_int4_128 groups_int4
-SOME_SIZES(int4x, ATTEND_INT4X, g->range->head_dim)
+SOME_SIZES(int4x, KV_INT4X, g->range->head_dim)
 #endif
 
-static group_fn *const *groups_of(enum attend_type type, uint32_t head_dim)
+static group_fn *const *groups_of(enum kv_type type, uint32_t head_dim)
 {
-    if (type == ATTEND_INT8)
+    if (type == KV_INT8)
         return head_dim == 64 ? groups_int8_64 : head_dim == 128 ? groups_int8_128 : groups_int8;
-    if (type == ATTEND_INT4)
+    if (type == KV_INT4)
         return head_dim == 64 ? groups_int4_64 : head_dim == 128 ? groups_int4_128 : groups_int4;
     return groups_int4x;
 }
 #else
-ALL_SIZES(f16_64, ATTEND_F16, 64)
-ALL_SIZES(f16_128, ATTEND_F16, 128)
-SIZES_TO_4(f16, ATTEND_F16, g->range->head_dim)
-SIZES_TO_4(f32, ATTEND_F32, g->range->head_dim)
-SIZES_TO_4(bf16, ATTEND_BF16, g->range->head_dim)
+ALL_SIZES(f16_64, KV_F16, 64)
+ALL_SIZES(f16_128, KV_F16, 128)
+SIZES_TO_4(f16, KV_F16, g->range->head_dim)
+SIZES_TO_4(f32, KV_F32, g->range->head_dim)
+SIZES_TO_4(bf16, KV_BF16, g->range->head_dim)
 
-static group_fn *const *groups_of(enum attend_type type, uint32_t head_dim)
+static group_fn *const *groups_of(enum kv_type type, uint32_t head_dim)
 {
-    if (type == ATTEND_F16)
+    if (type == KV_F16)
         return head_dim == 64 ? groups_f16_64 : head_dim == 128 ? groups_f16_128 : groups_f16;
-    return type == ATTEND_F32 ? groups_f32 : groups_bf16;
+    return type == KV_F32 ? groups_f32 : groups_bf16;
 }
 #endif
 
@@ -330,14 +330,14 @@ void ATTEND_ENTRY(const struct attend_range *range)
 #endif
     group_fn *const *table = groups_of(range->type, range->head_dim);
     uint32_t line_count = range->line_count, first = 0, last = range->lower ? 0 : line_count;
-    uint32_t end = MIN(range->limit[line_count - 1], range->begin + ATTEND_RANGE);
+    uint32_t end = MIN(range->limit[line_count - 1], range->begin + KV_RANGE);
 
     for (uint32_t line = 0; line < line_count; line++)
         range->m[line] = -INFINITY;
     memset(range->acc, 0, (size_t)line_count * range->head_dim * sizeof(float));
     memset(range->sums, 0, (size_t)line_count * LANES * sizeof(float));
     for (uint32_t block = range->begin; block < end; block += ATTEND_BLOCK) {
-        uint32_t tile = (block - range->begin) / ATTEND_TILE;
+        uint32_t tile = (block - range->begin) / KV_TILE;
         const unsigned char *ahead[BLOCK_TILES];
         for (uint32_t j = 0; j < BLOCK_TILES; j++)
             ahead[j] = range->tiles[MIN(tile + ATTEND_AHEAD_TILES + j, range->tile_count - 1)]; // at the end, a tile already in the cache
@@ -351,7 +351,7 @@ void ATTEND_ENTRY(const struct attend_range *range)
                 n--;
             uint32_t seen = MIN(range->limit[line + n - 1] - block, ATTEND_BLOCK);
             struct group g = {.range = range, .tiles = range->tiles + tile, .ahead = line == first ? ahead : range->tiles + tile,
-                              .line = line, .tile_count = (seen + ATTEND_TILE - 1) / ATTEND_TILE};
+                              .line = line, .tile_count = (seen + KV_TILE - 1) / KV_TILE};
             table[n - 1](&g, block);
         }
     }

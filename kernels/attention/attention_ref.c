@@ -13,11 +13,11 @@ static float saturate(float x, float most) { return x > most ? most : x < -most 
 
 static void put_u16(unsigned char *at, size_t index, uint16_t bits) { memcpy(at + 2 * index, &bits, sizeof bits); }
 
-static void put(enum attend_type type, unsigned char *at, size_t index, float value)
+static void put(enum kv_type type, unsigned char *at, size_t index, float value)
 {
-    if (type == ATTEND_F16)
+    if (type == KV_F16)
         put_u16(at, index, f16_from_float(saturate(value, 65504.0f)));
-    else if (type == ATTEND_BF16)
+    else if (type == KV_BF16)
         put_u16(at, index, bf16_from_float(saturate(value, bf16_to_float(0x7f7f))));
     else
         memcpy(at + 4 * index, &value, sizeof value);
@@ -26,7 +26,7 @@ static void put(enum attend_type type, unsigned char *at, size_t index, float va
 // Computes the codes, the scale and, unless `minimum` is NULL, the minimum of one group of `count` values.
 static void quantize_group(const float *x, uint32_t count, int8_t *codes, uint16_t *scale, uint16_t *minimum)
 {
-    float values[ATTEND_GROUP_DIM], low = INFINITY, high = -INFINITY, base = 0, step;
+    float values[KV_GROUP_DIM], low = INFINITY, high = -INFINITY, base = 0, step;
 
     memset(codes, 0, count);
     for (uint32_t i = 0; i < count; i++) {
@@ -51,80 +51,80 @@ static void quantize_group(const float *x, uint32_t count, int8_t *codes, uint16
         codes[i] = (int8_t)lrintf((values[i] - base) / step);
 }
 
-static void put_k_codes(enum attend_type type, uint32_t head_dim, const float *k, unsigned char *tile, uint32_t slot)
+static void put_k_codes(enum kv_type type, uint32_t head_dim, const float *k, unsigned char *tile, uint32_t slot)
 {
-    unsigned char *scales = tile + attend_k_code_bytes(head_dim, type);
-    uint32_t groups = attend_groups(head_dim);
+    unsigned char *scales = tile + kv_k_code_bytes(head_dim, type);
+    uint32_t groups = kv_groups(head_dim);
 
     for (uint32_t group = 0; group < groups; group++) {
-        uint32_t first = group * ATTEND_GROUP_DIM, count = MIN(ATTEND_GROUP_DIM, head_dim - first);
+        uint32_t first = group * KV_GROUP_DIM, count = MIN(KV_GROUP_DIM, head_dim - first);
         uint16_t scale, minimum;
-        int8_t codes[ATTEND_GROUP_DIM];
-        quantize_group(k + first, count, codes, &scale, type == ATTEND_INT4X ? &minimum : NULL);
-        put_u16(scales, group * ATTEND_TILE + slot, scale);
-        if (type == ATTEND_INT4X) {
-            put_u16(scales, (groups + group) * ATTEND_TILE + slot, minimum);
+        int8_t codes[KV_GROUP_DIM];
+        quantize_group(k + first, count, codes, &scale, type == KV_INT4X ? &minimum : NULL);
+        put_u16(scales, group * KV_TILE + slot, scale);
+        if (type == KV_INT4X) {
+            put_u16(scales, (groups + group) * KV_TILE + slot, minimum);
             for (uint32_t i = 0; i < count; i += 8)
                 for (uint32_t j = 0; j < 4; j++)
-                    tile[((size_t)(first + i) / 8 * ATTEND_TILE + slot) * 4 + j] =
+                    tile[((size_t)(first + i) / 8 * KV_TILE + slot) * 4 + j] =
                         (unsigned char)(codes[i + j] | codes[i + j + 4] << 4);
         } else {
             for (uint32_t i = 0; i < count; i++)
-                tile[((size_t)(first + i) / 4 * ATTEND_TILE + slot) * 4 + i % 4] = (unsigned char)(codes[i] + 128);
+                tile[((size_t)(first + i) / 4 * KV_TILE + slot) * 4 + i % 4] = (unsigned char)(codes[i] + 128);
         }
     }
 }
 
-static void put_v_codes(enum attend_type type, uint32_t head_dim, const float *v, unsigned char *half, uint32_t slot)
+static void put_v_codes(enum kv_type type, uint32_t head_dim, const float *v, unsigned char *half, uint32_t slot)
 {
-    size_t row_bytes = attend_v_row_bytes(head_dim, type);
-    unsigned char *column = half + slot / 4 * 4 * row_bytes + slot % 4, *scales = half + ATTEND_TILE * row_bytes;
-    uint32_t groups = attend_groups(head_dim);
+    size_t row_bytes = kv_v_row_bytes(head_dim, type);
+    unsigned char *column = half + slot / 4 * 4 * row_bytes + slot % 4, *scales = half + KV_TILE * row_bytes;
+    uint32_t groups = kv_groups(head_dim);
 
     for (uint32_t group = 0; group < groups; group++) {
-        uint32_t first = group * ATTEND_GROUP_DIM, count = MIN(ATTEND_GROUP_DIM, head_dim - first);
+        uint32_t first = group * KV_GROUP_DIM, count = MIN(KV_GROUP_DIM, head_dim - first);
         uint16_t scale, minimum;
-        int8_t codes[ATTEND_GROUP_DIM] = {0};
-        quantize_group(v + first, count, codes, &scale, type == ATTEND_INT8 ? NULL : &minimum);
-        put_u16(scales, group * ATTEND_TILE + slot, scale);
-        for (uint32_t i = 0; type == ATTEND_INT8 && i < count; i++)
+        int8_t codes[KV_GROUP_DIM] = {0};
+        quantize_group(v + first, count, codes, &scale, type == KV_INT8 ? NULL : &minimum);
+        put_u16(scales, group * KV_TILE + slot, scale);
+        for (uint32_t i = 0; type == KV_INT8 && i < count; i++)
             column[(size_t)(first + i) * 4] = (unsigned char)codes[i];
-        if (type == ATTEND_INT8)
+        if (type == KV_INT8)
             continue;
-        put_u16(scales, (groups + group) * ATTEND_TILE + slot, minimum);
-        for (uint32_t i = 0; i < ATTEND_GROUP_DIM / 2; i++)
-            column[(size_t)(first / 2 + i) * 4] = (unsigned char)(codes[i] | codes[i + ATTEND_GROUP_DIM / 2] << 4);
+        put_u16(scales, (groups + group) * KV_TILE + slot, minimum);
+        for (uint32_t i = 0; i < KV_GROUP_DIM / 2; i++)
+            column[(size_t)(first / 2 + i) * 4] = (unsigned char)(codes[i] | codes[i + KV_GROUP_DIM / 2] << 4);
     }
 }
 
-void attend_store_ref(enum attend_type type, uint32_t head_dim, const float *k, const float *v, void *tile, uint32_t slot)
+void attend_store_ref(enum kv_type type, uint32_t head_dim, const float *k, const float *v, void *tile, uint32_t slot)
 {
-    unsigned char *v_half = (unsigned char *)tile + attend_k_bytes(head_dim, type);
+    unsigned char *v_half = (unsigned char *)tile + kv_k_bytes(head_dim, type);
 
-    if (type > ATTEND_BF16) {
+    if (type > KV_BF16) {
         put_k_codes(type, head_dim, k, tile, slot);
         put_v_codes(type, head_dim, v, v_half, slot);
         return;
     }
     for (uint32_t i = 0; i < head_dim; i++) {
-        put(type, tile, (size_t)i * ATTEND_TILE + slot, k[i]);
+        put(type, tile, (size_t)i * KV_TILE + slot, k[i]);
         put(type, v_half, (size_t)slot * head_dim + i, v[i]);
     }
 }
 
 // --- attend ----------------------------------------------------------------------------------------------------------
 
-static double get_u16(enum attend_type type, const unsigned char *at, size_t index)
+static double get_u16(enum kv_type type, const unsigned char *at, size_t index)
 {
     uint16_t bits;
     memcpy(&bits, at + 2 * index, sizeof bits);
-    return (double)(type == ATTEND_BF16 ? bf16_to_float(bits) : f16_to_float(bits));
+    return (double)(type == KV_BF16 ? bf16_to_float(bits) : f16_to_float(bits));
 }
 
-static double get(enum attend_type type, const unsigned char *at, size_t index)
+static double get(enum kv_type type, const unsigned char *at, size_t index)
 {
     float value;
-    if (type != ATTEND_F32)
+    if (type != KV_F32)
         return get_u16(type, at, index);
     memcpy(&value, at + 4 * index, sizeof value);
     return (double)value;
@@ -132,36 +132,36 @@ static double get(enum attend_type type, const unsigned char *at, size_t index)
 
 static double k_value(const struct attend_range *range, uint32_t token, uint32_t i)
 {
-    const unsigned char *k = range->tiles[token / ATTEND_TILE];
-    const unsigned char *scales = k + attend_k_code_bytes(range->head_dim, range->type);
-    uint32_t slot = token % ATTEND_TILE, groups = attend_groups(range->head_dim), group = i / ATTEND_GROUP_DIM;
+    const unsigned char *k = range->tiles[token / KV_TILE];
+    const unsigned char *scales = k + kv_k_code_bytes(range->head_dim, range->type);
+    uint32_t slot = token % KV_TILE, groups = kv_groups(range->head_dim), group = i / KV_GROUP_DIM;
 
-    if (range->type <= ATTEND_BF16)
-        return get(range->type, k, (size_t)i * ATTEND_TILE + slot);
-    double scale = get_u16(ATTEND_F16, scales, group * ATTEND_TILE + slot);
-    if (range->type != ATTEND_INT4X)
-        return scale * (k[((size_t)i / 4 * ATTEND_TILE + slot) * 4 + i % 4] - 128);
-    int code = k[((size_t)i / 8 * ATTEND_TILE + slot) * 4 + i % 4] >> (i % 8 < 4 ? 0 : 4) & 15;
-    return scale * code + get_u16(ATTEND_F16, scales, (groups + group) * ATTEND_TILE + slot);
+    if (range->type <= KV_BF16)
+        return get(range->type, k, (size_t)i * KV_TILE + slot);
+    double scale = get_u16(KV_F16, scales, group * KV_TILE + slot);
+    if (range->type != KV_INT4X)
+        return scale * (k[((size_t)i / 4 * KV_TILE + slot) * 4 + i % 4] - 128);
+    int code = k[((size_t)i / 8 * KV_TILE + slot) * 4 + i % 4] >> (i % 8 < 4 ? 0 : 4) & 15;
+    return scale * code + get_u16(KV_F16, scales, (groups + group) * KV_TILE + slot);
 }
 
 static double v_value(const struct attend_range *range, uint32_t token, uint32_t i)
 {
-    size_t row_bytes = attend_v_row_bytes(range->head_dim, range->type);
-    const unsigned char *half = range->tiles[token / ATTEND_TILE] + attend_k_bytes(range->head_dim, range->type);
-    uint32_t slot = token % ATTEND_TILE, groups = attend_groups(range->head_dim), group = i / ATTEND_GROUP_DIM;
-    const unsigned char *scales = half + ATTEND_TILE * row_bytes, *column = half + slot / 4 * 4 * row_bytes + slot % 4;
+    size_t row_bytes = kv_v_row_bytes(range->head_dim, range->type);
+    const unsigned char *half = range->tiles[token / KV_TILE] + kv_k_bytes(range->head_dim, range->type);
+    uint32_t slot = token % KV_TILE, groups = kv_groups(range->head_dim), group = i / KV_GROUP_DIM;
+    const unsigned char *scales = half + KV_TILE * row_bytes, *column = half + slot / 4 * 4 * row_bytes + slot % 4;
 
-    if (range->type <= ATTEND_BF16)
+    if (range->type <= KV_BF16)
         return get(range->type, half + slot * row_bytes, i);
-    double scale = get_u16(ATTEND_F16, scales, group * ATTEND_TILE + slot);
-    if (range->type == ATTEND_INT8)
+    double scale = get_u16(KV_F16, scales, group * KV_TILE + slot);
+    if (range->type == KV_INT8)
         return scale * (int8_t)column[(size_t)i * 4];
-    int code = column[(size_t)(group * 16 + i % 16) * 4] >> (i % ATTEND_GROUP_DIM < 16 ? 0 : 4) & 15;
-    return scale * code + get_u16(ATTEND_F16, scales, (groups + group) * ATTEND_TILE + slot);
+    int code = column[(size_t)(group * 16 + i % 16) * 4] >> (i % KV_GROUP_DIM < 16 ? 0 : 4) & 15;
+    return scale * code + get_u16(KV_F16, scales, (groups + group) * KV_TILE + slot);
 }
 
-void attend_load_q_ref(enum attend_type type, uint32_t head_dim, const float *q, float *out)
+void attend_load_q_ref(enum kv_type type, uint32_t head_dim, const float *q, float *out)
 {
     (void)type;
     attend_scale_q(head_dim, q, out);
@@ -169,10 +169,10 @@ void attend_load_q_ref(enum attend_type type, uint32_t head_dim, const float *q,
 
 static void attend_line(const struct attend_range *range, uint32_t line)
 {
-    uint32_t head_dim = range->head_dim, count = MIN(range->limit[line] - range->begin, ATTEND_RANGE);
+    uint32_t head_dim = range->head_dim, count = MIN(range->limit[line] - range->begin, KV_RANGE);
     uint32_t from = range->lower && range->lower[line] > range->begin ? range->lower[line] - range->begin : 0;
     const float *q = range->q + (size_t)line * head_dim;
-    double scores[ATTEND_RANGE], sums[ATTEND_MAX_HEAD_DIM] = {0}, best = -INFINITY, sum = 0;
+    double scores[KV_RANGE], sums[KV_MAX_HEAD_DIM] = {0}, best = -INFINITY, sum = 0;
 
     for (uint32_t t = from; t < count; t++) {
         scores[t] = 0;

@@ -48,12 +48,9 @@ static inline uint32_t attend_choice_tiles(const struct attend_choice *choice)
     return choice->tiles - (choice->last - choice->first) + choice->keep;
 }
 
-// Returns the number of f16 values in the bounds of a tile.
-static inline uint32_t attend_bounds_width(uint32_t head_dim) { return 2 * head_dim; }
-
 // Computes the bounds of a full tile from its stored K, rounded outward. A NaN widens them to all of f16. out: [2][head_dim] f16: low,
 // then high.
-void attend_bounds(enum attend_type type, uint32_t head_dim, const void *tile, uint16_t *out);
+void attend_bounds(enum kv_type type, uint32_t head_dim, const void *tile, uint16_t *out);
 
 // Adds up the heads' min(q, 0) and max(q, 0), in the order of the heads. q: [heads][head_dim] f32; out: [2][head_dim] f32.
 void attend_bound_q(uint32_t heads, uint32_t head_dim, const float *q, float *out);

@@ -19,7 +19,7 @@ LANES_INLINE lanes saturate(lanes x, float most)
 
 // The stored form of a group of 16 or 32 values.
 struct coded_group {
-    int8_t codes[ATTEND_GROUP_DIM];
+    int8_t codes[KV_GROUP_DIM];
     uint16_t scale, minimum;
 };
 
@@ -54,20 +54,20 @@ LANES_INLINE void quantize_group(const float *x, uint32_t count, const bool has_
         lanes_store_s8(out->codes + LANES, lanes_to_s8(lanes_to_i(lanes_div(lanes_sub(b, lanes_set1(base)), lanes_set1(step)))));
 }
 
-LANES_INLINE void store_k_codes(const enum attend_type type, uint32_t head_dim, const float *k, unsigned char *tile, uint32_t slot)
+LANES_INLINE void store_k_codes(const enum kv_type type, uint32_t head_dim, const float *k, unsigned char *tile, uint32_t slot)
 {
-    uint16_t *scales = (uint16_t *)(tile + attend_k_code_bytes(head_dim, type)) + slot;
-    uint32_t groups = attend_groups(head_dim);
+    uint16_t *scales = (uint16_t *)(tile + kv_k_code_bytes(head_dim, type)) + slot;
+    uint32_t groups = kv_groups(head_dim);
     struct coded_group group;
 
     for (uint32_t i = 0; i < groups; i++) {
-        uint32_t first = i * ATTEND_GROUP_DIM, count = MIN(ATTEND_GROUP_DIM, head_dim - first);
-        quantize_group(k + first, count, type == ATTEND_INT4X, &group);
-        scales[i * ATTEND_TILE] = group.scale;
-        if (type == ATTEND_INT4X) {
-            scales[(groups + i) * ATTEND_TILE] = group.minimum;
+        uint32_t first = i * KV_GROUP_DIM, count = MIN(KV_GROUP_DIM, head_dim - first);
+        quantize_group(k + first, count, type == KV_INT4X, &group);
+        scales[i * KV_TILE] = group.scale;
+        if (type == KV_INT4X) {
+            scales[(groups + i) * KV_TILE] = group.minimum;
             for (uint32_t j = 0; j < count; j += 8) {
-                unsigned char *word = tile + ((size_t)(first + j) / 8 * ATTEND_TILE + slot) * 4;
+                unsigned char *word = tile + ((size_t)(first + j) / 8 * KV_TILE + slot) * 4;
                 for (uint32_t b = 0; b < 4; b++)
                     word[b] = (unsigned char)(group.codes[j + b] | group.codes[j + b + 4] << 4);
             }
@@ -76,32 +76,32 @@ LANES_INLINE void store_k_codes(const enum attend_type type, uint32_t head_dim, 
                 uint32_t word;
                 memcpy(&word, group.codes + j, sizeof word);
                 word ^= 0x80808080u; // adds 128 to each code
-                memcpy(tile + ((size_t)(first + j) / 4 * ATTEND_TILE + slot) * 4, &word, sizeof word);
+                memcpy(tile + ((size_t)(first + j) / 4 * KV_TILE + slot) * 4, &word, sizeof word);
             }
         }
     }
 }
 
-LANES_INLINE void store_v_codes(const enum attend_type type, uint32_t head_dim, const float *v, unsigned char *half, uint32_t slot)
+LANES_INLINE void store_v_codes(const enum kv_type type, uint32_t head_dim, const float *v, unsigned char *half, uint32_t slot)
 {
-    size_t row_bytes = attend_v_row_bytes(head_dim, type);
+    size_t row_bytes = kv_v_row_bytes(head_dim, type);
     unsigned char *column = half + slot / 4 * 4 * row_bytes + slot % 4;
-    uint16_t *scales = (uint16_t *)(half + ATTEND_TILE * row_bytes) + slot;
-    uint32_t groups = attend_groups(head_dim);
+    uint16_t *scales = (uint16_t *)(half + KV_TILE * row_bytes) + slot;
+    uint32_t groups = kv_groups(head_dim);
     struct coded_group group;
 
     for (uint32_t i = 0; i < groups; i++) {
-        uint32_t first = i * ATTEND_GROUP_DIM, count = MIN(ATTEND_GROUP_DIM, head_dim - first);
-        quantize_group(v + first, count, type != ATTEND_INT8, &group);
-        scales[i * ATTEND_TILE] = group.scale;
-        if (type == ATTEND_INT8) {
+        uint32_t first = i * KV_GROUP_DIM, count = MIN(KV_GROUP_DIM, head_dim - first);
+        quantize_group(v + first, count, type != KV_INT8, &group);
+        scales[i * KV_TILE] = group.scale;
+        if (type == KV_INT8) {
             for (uint32_t j = 0; j < count; j++)
                 column[(size_t)(first + j) * 4] = (unsigned char)group.codes[j];
             continue;
         }
-        scales[(groups + i) * ATTEND_TILE] = group.minimum;
-        for (uint32_t j = 0; j < ATTEND_GROUP_DIM / 2; j++)
-            column[(size_t)(first / 2 + j) * 4] = (unsigned char)(group.codes[j] | group.codes[j + ATTEND_GROUP_DIM / 2] << 4);
+        scales[(groups + i) * KV_TILE] = group.minimum;
+        for (uint32_t j = 0; j < KV_GROUP_DIM / 2; j++)
+            column[(size_t)(first / 2 + j) * 4] = (unsigned char)(group.codes[j] | group.codes[j + KV_GROUP_DIM / 2] << 4);
     }
 }
 
@@ -111,22 +111,22 @@ LANES_INLINE uint16_t to_bf16(float x)
     return bf16_from_float(x > most ? most : x < -most ? -most : x);
 }
 
-LANES_INLINE void store_elements(const enum attend_type type, uint32_t head_dim, const float *k, const float *v, unsigned char *tile,
+LANES_INLINE void store_elements(const enum kv_type type, uint32_t head_dim, const float *k, const float *v, unsigned char *tile,
                                  uint32_t slot)
 {
-    unsigned char *v_half = tile + attend_k_bytes(head_dim, type);
+    unsigned char *v_half = tile + kv_k_bytes(head_dim, type);
 
     for (uint32_t i = 0; i < head_dim; i += LANES) {
-        if (type == ATTEND_F32) {
-            float *column = (float *)tile + (size_t)i * ATTEND_TILE + slot;
+        if (type == KV_F32) {
+            float *column = (float *)tile + (size_t)i * KV_TILE + slot;
             for (uint32_t j = 0; j < LANES; j++)
-                memcpy(&column[j * ATTEND_TILE], &k[i + j], sizeof(float));
+                memcpy(&column[j * KV_TILE], &k[i + j], sizeof(float));
             lanes_store((float *)v_half + (size_t)slot * head_dim + i, lanes_load(v + i));
             continue;
         }
-        uint16_t rounded[LANES], *column = (uint16_t *)tile + (size_t)i * ATTEND_TILE + slot;
+        uint16_t rounded[LANES], *column = (uint16_t *)tile + (size_t)i * KV_TILE + slot;
         uint16_t *row = (uint16_t *)v_half + (size_t)slot * head_dim + i;
-        if (type == ATTEND_F16) {
+        if (type == KV_F16) {
             lanes_store_f16(rounded, saturate(lanes_load(k + i), 65504.0f));
             lanes_store_f16(row, saturate(lanes_load(v + i), 65504.0f));
         } else {
@@ -134,29 +134,29 @@ LANES_INLINE void store_elements(const enum attend_type type, uint32_t head_dim,
                 rounded[j] = to_bf16(k[i + j]), row[j] = to_bf16(v[i + j]);
         }
         for (uint32_t j = 0; j < LANES; j++)
-            column[j * ATTEND_TILE] = rounded[j];
+            column[j * KV_TILE] = rounded[j];
     }
 }
 
-void NAME(attend_store)(enum attend_type type, uint32_t head_dim, const float *k, const float *v, void *tile, uint32_t slot)
+void NAME(attend_store)(enum kv_type type, uint32_t head_dim, const float *k, const float *v, void *tile, uint32_t slot)
 {
-    unsigned char *v_half = (unsigned char *)tile + attend_k_bytes(head_dim, type);
+    unsigned char *v_half = (unsigned char *)tile + kv_k_bytes(head_dim, type);
 
     switch (type) {
-    case ATTEND_F16: store_elements(ATTEND_F16, head_dim, k, v, tile, slot); return;
-    case ATTEND_BF16: store_elements(ATTEND_BF16, head_dim, k, v, tile, slot); return;
-    case ATTEND_F32: store_elements(ATTEND_F32, head_dim, k, v, tile, slot); return;
-    case ATTEND_INT8:
-        store_k_codes(ATTEND_INT8, head_dim, k, tile, slot);
-        store_v_codes(ATTEND_INT8, head_dim, v, v_half, slot);
+    case KV_F16: store_elements(KV_F16, head_dim, k, v, tile, slot); return;
+    case KV_BF16: store_elements(KV_BF16, head_dim, k, v, tile, slot); return;
+    case KV_F32: store_elements(KV_F32, head_dim, k, v, tile, slot); return;
+    case KV_INT8:
+        store_k_codes(KV_INT8, head_dim, k, tile, slot);
+        store_v_codes(KV_INT8, head_dim, v, v_half, slot);
         return;
-    case ATTEND_INT4:
-        store_k_codes(ATTEND_INT4, head_dim, k, tile, slot);
-        store_v_codes(ATTEND_INT4, head_dim, v, v_half, slot);
+    case KV_INT4:
+        store_k_codes(KV_INT4, head_dim, k, tile, slot);
+        store_v_codes(KV_INT4, head_dim, v, v_half, slot);
         return;
-    case ATTEND_INT4X:
-        store_k_codes(ATTEND_INT4X, head_dim, k, tile, slot);
-        store_v_codes(ATTEND_INT4X, head_dim, v, v_half, slot);
+    case KV_INT4X:
+        store_k_codes(KV_INT4X, head_dim, k, tile, slot);
+        store_v_codes(KV_INT4X, head_dim, v, v_half, slot);
         return;
     }
 }
@@ -177,21 +177,21 @@ LANES_INLINE int32_t store_q(lanes_i codes, int16_t *pairs, int8_t *bytes)
 }
 
 // For KV types with codes, q becomes codes too (struct coded_q).
-void NAME(attend_load_q)(enum attend_type type, uint32_t head_dim, const float *q, float *out)
+void NAME(attend_load_q)(enum kv_type type, uint32_t head_dim, const float *q, float *out)
 {
     const lanes_i magnitude = lanes_set1_i(0x7fffffff);
     const float most = attend_q_most(type);
-    float scaled[ATTEND_MAX_HEAD_DIM];
+    float scaled[KV_MAX_HEAD_DIM];
     struct coded_q to = coded_q_at(out, head_dim);
 
-    if (type <= ATTEND_BF16) {
+    if (type <= KV_BF16) {
         attend_scale_q(head_dim, q, out);
         return;
     }
     attend_scale_q(head_dim, q, scaled);
     memset(out, 0, head_dim * sizeof *out);
-    for (uint32_t group = 0; group < attend_groups(head_dim); group++) {
-        uint32_t first = group * ATTEND_GROUP_DIM, end = MIN(first + ATTEND_GROUP_DIM, head_dim);
+    for (uint32_t group = 0; group < kv_groups(head_dim); group++) {
+        uint32_t first = group * KV_GROUP_DIM, end = MIN(first + KV_GROUP_DIM, head_dim);
         lanes_i largest = lanes_set1_i(0);
         for (uint32_t i = first; i < end; i += LANES)
             largest = lanes_max_u(largest, lanes_and_i(lanes_as_i(lanes_load(scaled + i)), magnitude));

@@ -25,6 +25,8 @@
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
 #include "common/disk/disk.h"
+#include "common/kv/kv_shape.h"
+#include "common/model/model.h"
 #include "common/sampler/sampler.h"
 
 struct model;
@@ -38,7 +40,7 @@ enum compute_mode { COMPUTE_AUTO, COMPUTE_F32, COMPUTE_INT8 };
 // KV element types; the numbers are those of proto/common.proto.
 struct backend_config {
     const struct model *model; // borrowed for the backend's life
-    uint32_t first_layer;      // first of the layers that the backend has (layer_range.h)
+    uint32_t first_layer;      // first of the layers that the backend has (struct layer_range)
     uint32_t layer_count;      // 0: from first_layer to the model's last
     enum compute_mode compute; // a CPU: F32 is dense weights and OpenBLAS, any other packed weights of the file's types
     uint32_t quantize_bits;    // of matrices that the file has in F32, F16 or BF16: 4 (Q4_1), 8 (Q8_0), or 0: as they are
@@ -260,5 +262,37 @@ bool backend_quantizes(const struct model *model, uint32_t bits);
 // Copies a row's logits ([vocab] f32, in host memory), draws from them or scores them, as the sample says. Each thread needs its
 // own scratch.
 void backend_sample_row(const struct backend_sample *sample, const float *logits, uint32_t vocab, struct sampler_scratch *scratch);
+
+// --- for all backends: which of the model's layers one has: all of them, or those of a pipeline stage ---
+//
+//     stage 0: layers [0, k)   embeds tokens; after segment k its x goes to stage 1  (get_x)
+//     stage 1: layers [k, L)   begins with that x (put_x); has the final norm and the head
+//
+// A backend numbers segments and layers within its range, and loads weights and holds KV of these layers only.
+
+struct layer_range {
+    uint32_t first, count; // of the model's layers; count is at least 1
+    bool is_first;         // it begins with the model's first layer, so tokens are embedded
+    bool is_last;          // it ends with the model's last layer, so there is a head
+};
+
+// Returns the range of a configuration: first_layer and layer_count, or all layers. INVALID_ARGUMENT: the model has no such layers.
+enum status layer_range_of(const struct backend_config *config, struct layer_range *out, struct error *error) MUST_CHECK;
+
+// --- for all backends: the type in which a matrix is loaded ---
+//
+// It is the file's, or with quantize_bits the one that the matrix is quantized to on its way: a device has the numbers that the CPU has, and
+// both those of `fastdecode quantize`.
+
+// Returns Q4_1 or Q8_0 for a matrix in F32, F16 or BF16 if the configuration asks for it and rows are whole blocks; else the view's type.
+enum tensor_type loaded_type_of(const struct backend_config *config, const struct tensor_view *view);
+
+// INVALID_ARGUMENT: quantize_bits would change no matrix.
+enum status loaded_type_check(const struct backend_config *config, struct error *error) MUST_CHECK;
+
+// --- for all backends: the shape of the KV ---
+
+// Returns the shape of the KV of some layers: its heads, windows and soft cap. The caller adds what is no matter of the model.
+struct kv_shape kv_shape_of_model(const struct model *model, uint32_t first_layer, uint32_t layer_count);
 
 #endif

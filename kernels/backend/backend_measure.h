@@ -12,7 +12,9 @@
 #ifndef FD_KERNELS_BACKEND_BACKEND_MEASURE_H
 #define FD_KERNELS_BACKEND_BACKEND_MEASURE_H
 
-#include "common/kv/kv_measure.h"
+#include "common/base/status.h"
+#include "common/base/thread_pool.h"
+#include "common/kv/kv_costs.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
 
@@ -32,7 +34,9 @@ enum status backend_measure(const struct backend_ops *ops, struct backend_batch 
                             uint32_t max_rows, uint32_t max_sampled, uint32_t max_layers, uint64_t limit_us,
                             struct backend_times *out, struct error *error) MUST_CHECK;
 
-// attend_measure.c: measures what attention costs in the device's pool (common/kv/kv_measure.h has the model). It fills the pool
+// --- attention in the device's pool ---
+
+// Measures what it costs (common/kv/kv_costs.h has the model). It fills the pool
 // with sequences of up to ATTEND_MEASURE_CONTEXT tokens, until they exceed the caches or half the time is over. Then it times five
 // settings with `attend`, layer by layer, and takes the median of each setting's passes. Takes about limit_us, and at least one
 // pass of each setting. The pool is empty afterwards, but backend_info's pages_peak and attend_bytes include the measurement.
@@ -50,5 +54,22 @@ struct attend_measure {
 
 enum status backend_measure_attention(const struct attend_measure *what, uint64_t limit_us, struct kv_costs *out,
                                       struct error *error) MUST_CHECK;
+
+// --- how fast this machine's memory and the CPU backend's kernels are, in about a second: the performance model starts from it ---
+
+// Each rate is exceeded by a quarter of 31 passes with all threads of the pool, because other load can only make a pass slower.
+// Units are bytes and operations per second; a multiply-add is two operations.
+struct cpu_rates {
+    double read_bytes;      // plain loops over a buffer larger than the caches
+    double weight_bytes;    // packed 4-bit weights, in a product with one row
+    double int8_operations; // the same weights, in a product with 64 rows
+    double f32_operations;  // OpenBLAS
+    double kv_bytes;        // f16 K and V, in decode attention
+    double phase_us;        // time of a barrier of the pool, as between the phases of a layer
+};
+
+// Measures on the pool, which nothing else may use meanwhile. Call kernels_init() first. Takes up to 384 MiB of memory.
+// RESOURCE_EXHAUSTED: not enough memory. Sets OpenBLAS' number of threads to the pool's.
+enum status cpu_measure(struct thread_pool *pool, struct cpu_rates *out, struct error *error) MUST_CHECK;
 
 #endif

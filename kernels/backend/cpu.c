@@ -9,18 +9,17 @@
 
 #include <cblas.h>
 
+#include "common/base/alloc.h"
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/base/slices.h"
 #include "common/kv/kv_partials.h"
-#include "kernels/backend/kv_of_model.h"
 #include "kernels/attention/attention.h"
+#include "kernels/backend/backend.h"
 #include "kernels/backend/cpu_internal.h"
-#include "kernels/backend/loaded_type.h"
 
 enum { SLICE_COUNT = 25, ALIGN = 64 };
 
-// Of address space for partials: more than a step may have (common/wire/attend.h).
+// Address space for partials: more than a step may have (common/mesh/tensors.h).
 #define PARTIAL_BYTES (128u << 20)
 #define SLOTS_MAX (1u << 24)
 
@@ -101,9 +100,9 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
     if ((status = layer_range_of(config, &range, error)) || (status = cpu_choose_pieces(config->model, &pieces, error)) ||
         (status = loaded_type_check(config, error)))
         return status;
-    if (shape->head_dim % ATTEND_TILE || shape->head_dim > ATTEND_MAX_HEAD_DIM)
+    if (shape->head_dim % KV_TILE || shape->head_dim > KV_MAX_HEAD_DIM)
         return error_set(error, STATUS_UNIMPLEMENTED, "%s: heads of %u dimensions: supported are multiples of %u up to %u",
-                         gguf_label(config->model->gguf), shape->head_dim, ATTEND_TILE, ATTEND_MAX_HEAD_DIM);
+                         gguf_label(config->model->gguf), shape->head_dim, KV_TILE, KV_MAX_HEAD_DIM);
     if (config->batch_invariant && cpu_wants_dense(config)) // packed weights are so without being asked
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "--batch-invariant: f32 goes through OpenBLAS, whose order of summation depends on the number of rows: "
@@ -130,7 +129,7 @@ static enum status cpu_plan(const struct backend_config *config, struct backend_
     return STATUS_OK;
 }
 
-// What the head needs: logits, and room to sample.
+// Memory of the head: logits, and room to sample.
 static enum status open_head(struct backend *backend, struct error *error)
 {
     uint32_t threads = thread_pool_threads(backend->config.pool);

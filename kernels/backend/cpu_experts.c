@@ -7,7 +7,7 @@
 // expert that no row has chosen are not read. A row's values do not depend on the other rows: slots are summed in the order of the row's
 // own choice, the best expert first.
 //
-// Of few rows (cpu_share.c) each thread chooses, sorts and quantizes for itself, and whoever computes outputs of `down` for all experts
+// With few rows (cpu_share.c) each thread chooses, sorts and quantizes for itself, and whoever computes outputs of `down` for all experts
 // sums them, so that three barriers are left: router | choose, sort, gather, gate, up, activation | quantize, down, sum.
 #include <math.h>
 #include <string.h>

@@ -2,12 +2,12 @@
 #ifndef FD_KERNELS_BACKEND_CPU_INTERNAL_H
 #define FD_KERNELS_BACKEND_CPU_INTERNAL_H
 
-#include "common/kv/kv_store.h"
 #include "common/model/model.h"
-#include "kernels/backend/layer_range.h"
+#include "kernels/backend/backend.h"
 #include "kernels/backend/packed_file.h"
 #include "kernels/backend/weight_stream.h"
 #include "kernels/dispatch/kernels.h"
+#include "kernels/kv/kv_store.h"
 
 enum { CPU_HEAD_ROWS = 64 };          // the most rows of logits at one time: 64 x 49,152 x 4 bytes = 12.6 MB
 enum { CPU_FEW_ROWS = KV_JOIN_ROWS }; // so many rows are normed and quantized by each thread for itself (cpu_share.c)
@@ -128,7 +128,7 @@ struct backend_batch {
     float *partials;                      // ATTEND_PARTIAL_BYTES_MAX, resident as they come into use; NULL: no local pool
 };
 
-// cpu_pieces.c. UNIMPLEMENTED: there are no kernels for a piece; the error names it.
+// cpu_segment.c. UNIMPLEMENTED: there are no kernels for a piece; the error names it.
 enum status cpu_choose_pieces(const struct model *model, struct cpu_pieces *out, struct error *error) MUST_CHECK;
 
 // cpu_load.c. size: of all sections of a range. fill: converts a section of the model file into `base`, which has room for it. place: points
@@ -142,21 +142,13 @@ bool cpu_wants_dense(const struct backend_config *config);
 // chains of f32, or "int8". Static.
 const char *cpu_class_name(const struct backend_config *config);
 
-// cpu_quantize.c: tiles or rows of a matrix. Its type may be another than the file's (loaded_type.h). false: a value is not finite, or there is no
-// memory for a tile. Threads may convert parts of one matrix at the same time.
-bool cpu_pack_tiles(const struct packed_matrix *matrix, const struct tensor_view *view, uint32_t tile_begin,
-                    uint32_t tile_count) MUST_CHECK;
-bool cpu_dequantize_rows(enum tensor_type type, const struct tensor_view *view, uint32_t row_begin, uint32_t row_count,
-                         float *out /* [row_count][columns] */) MUST_CHECK;
-
 // cpu_weights.c. plan: fills weight_bytes and start_bytes.
 enum status cpu_plan_weights(const struct backend_config *config, const struct layer_range *range, struct backend_plan *plan,
                              struct error *error) MUST_CHECK;
 enum status cpu_load_weights(struct backend *backend, struct error *error) MUST_CHECK;
 
-// cpu_stream.c: weights that do not stay in memory. open, close: of the backend, once its file has been checked. join, leave: a mini-batch. enter: waits
-// for a segment's weights and points its tables to them. want: segment s is the next one; the ones before are passed. turn, hold, end: entries of the backend.
-enum status cpu_stream_open(struct backend *backend, struct error *error) MUST_CHECK;
+// Weights that do not stay in memory. close: of the backend. join, leave: a mini-batch. enter: waits for a segment's weights and points its
+// tables to them. want: segment s is the next one; the ones before are passed. turn, hold, end: entries of the backend.
 void cpu_stream_close(struct backend *backend);
 void cpu_stream_join(struct backend_batch *batch);
 void cpu_stream_leave(struct backend_batch *batch);
@@ -167,13 +159,9 @@ void cpu_stream_hold(struct backend *backend, bool hold);
 void cpu_stream_end(struct backend_batch *batch);
 void cpu_stream_info(const struct backend *backend, struct backend_info *info);
 
-// cpu_attend.c. join: around a segment that attends to its rows. attend, attended_ns: entries of the backend.
-void cpu_join_begin(struct backend_batch *batch, uint32_t layer);
-void cpu_join_end(struct backend_batch *batch);
+// cpu_segment.c. attend, attended_ns: entries of the backend.
 void cpu_attend(struct backend_batch *batch, uint32_t layer);
 uint64_t cpu_attended_ns(const struct backend_batch *batch);
-
-// cpu_segment.c
 void cpu_embed(struct backend_batch *batch);
 void cpu_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
 
@@ -196,7 +184,7 @@ void cpu_products(struct backend *backend, const struct cpu_product *products, u
 // The weights that a thread reads first in a phase over these matrices; NULL: none.
 const void *cpu_first_read(const struct backend *backend, const struct cpu_linear *const *linears, uint32_t linear_count,
                            uint32_t rows, uint32_t thread_index);
-// What they consist of. A thread's part of the outputs of one product by OpenBLAS; and which part it is: whole tiles, maybe none.
+// The parts of cpu_products. A thread's part of the outputs of one product by OpenBLAS; and which part it is: whole tiles, maybe none.
 struct cpu_columns {
     uint32_t first, count;
 };

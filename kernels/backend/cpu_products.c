@@ -10,7 +10,7 @@
 
 enum { PRODUCTS_MAX = 3 /* q, k, v */ };
 
-// Where tile number `tile` of some matrices, one after the other, lies.
+// Returns tile number `tile` of some matrices, one after the other.
 static const void *tile_of(const struct cpu_linear *const *linears, uint32_t tile)
 {
     for (; tile >= (*linears)->packed.tile_count; linears++)

@@ -15,6 +15,68 @@
 #include "kernels/backend/cpu_claim.h"
 #include "kernels/backend/cpu_internal.h"
 
+// --- attention of the local rows: a job of its own, or, of few rows, a phase of the segment's job ---
+
+// In the last layer: K and V of rows without output are stored, and no attention is computed for them.
+static void skip_attention_of_kv_only(struct backend_batch *batch)
+{
+    for (uint32_t row = 0, local = 0; row < batch->row_count; row++) {
+        if (!batch->rows[row].needs_output && batch->rows[row].local)
+            batch->kv_o[local] = NULL;
+        local += batch->rows[row].local;
+    }
+    for (uint32_t i = 0; i < batch->read_count; i++)
+        if (!batch->rows[batch->reads[i].row].needs_output)
+            batch->kv_o[batch->local_count - batch->read_count + i] = NULL;
+}
+
+// Prepares the attention of a layer's local rows.
+static void attend_begins(struct backend_batch *batch, uint32_t layer)
+{
+    struct backend *backend = batch->backend;
+
+    if (backend->range.is_last && layer + 1 == backend->range.count && batch->kv_only_count)
+        skip_attention_of_kv_only(batch);
+    kv_batch_sinks(batch->kv, backend->config.model->layers[backend->range.first + layer].sink_scores);
+}
+
+// Returns how long it took, in ns.
+static uint64_t attend_ended(struct backend *backend)
+{
+    const uint64_t before_ns = backend->attend_ns;
+    struct kv_stats stats;
+
+    kv_store_stats(backend->kv, &stats);
+    backend->attend_bytes = stats.bytes_read;
+    backend->attend_ns = stats.attend_ns;
+    return stats.attend_ns - before_ns;
+}
+
+void cpu_attend(struct backend_batch *batch, uint32_t layer)
+{
+    if (!batch->local_count || layer < batch->joined)
+        return;
+    attend_begins(batch, layer);
+    kv_batch_attend(batch->kv, layer, batch->kv_q, batch->kv_k, batch->kv_v, batch->kv_o);
+    attend_ended(batch->backend);
+}
+
+// Around a segment that attends to its rows.
+static void cpu_join_begin(struct backend_batch *batch, uint32_t layer)
+{
+    attend_begins(batch, layer);
+    kv_batch_join_begin(batch->kv, layer, batch->kv_o);
+}
+
+static void cpu_join_end(struct backend_batch *batch)
+{
+    kv_batch_join_end(batch->kv);
+    batch->joined_ns = attend_ended(batch->backend);
+    batch->joined++;
+}
+
+uint64_t cpu_attended_ns(const struct backend_batch *batch) { return batch->joined ? batch->joined_ns : 0; }
+
 struct segment_job {
     struct backend_batch *batch;
     uint32_t s;
@@ -27,7 +89,7 @@ static void norm_row(const struct backend *backend, const struct cpu_norm *norm,
     backend->pieces.norm(x, norm->weight, norm->bias, backend->shape.norm_epsilon, norm->size, out);
 }
 
-// What attention or MLP has given for a row, in the mini-batch's h, is added to x, or, for few rows, to the thread's copy of it. Returns x.
+// The result of attention or MLP for a row, in the mini-batch's h, is added to x, or, for few rows, to the thread's copy of it. Returns x.
 static const float *add_apart(const struct cpu_share *share, const struct cpu_norm *post, uint32_t row)
 {
     struct backend_batch *batch = share->batch;
@@ -157,7 +219,7 @@ static void phase_take_gate(const struct cpu_share *share)
     cpu_share_end(share);
 }
 
-// What this thread reads first after the layer's last product: of q, k and v of the next layer, or of the head.
+// Returns what this thread reads first after the layer's last product: of q, k and v of the next layer, or of the head.
 static const void *after_down(const struct segment_job *job, uint32_t thread_index)
 {
     const struct backend *backend = job->batch->backend;
@@ -359,3 +421,48 @@ static void embed_thread(void *arg, uint32_t thread_index, uint32_t thread_count
 }
 
 void cpu_embed(struct backend_batch *batch) { thread_pool_run(batch->backend->config.pool, embed_thread, batch); }
+
+// --- from what an architecture's row says to the kernels that compute it: a new piece is a case here ---
+
+static void rms_norm(const float *x, const float *weight, const float *bias, float epsilon, uint32_t n, float *out)
+{
+    (void)bias;
+    kernels->rms_norm(x, weight, epsilon, n, out);
+}
+
+static void no_rope(float *x, uint32_t heads, uint32_t head_dim, uint32_t dims, const float *angles)
+{
+    (void)x, (void)heads, (void)head_dim, (void)dims, (void)angles;
+}
+
+enum status cpu_choose_pieces(const struct model *model, struct cpu_pieces *out, struct error *error)
+{
+    const struct model_shape *shape = &model->shape;
+
+    assert_always(kernels); // kernels_init() comes first
+    *out = (struct cpu_pieces){0};
+    switch (shape->norm) {
+    case NORM_RMS: out->norm = rms_norm; break;
+    case NORM_LAYER: out->norm = kernels->layer_norm; break;
+    }
+    switch (shape->rope_style) {
+    case ROPE_PAIRS: out->rope = kernels->rope_pairs; break;
+    case ROPE_NEOX: out->rope = kernels->rope_neox; break;
+    case ROPE_NONE: out->rope = no_rope; break;
+    }
+    switch (shape->activation) {
+    case ACTIVATION_SILU: out->activation = kernels->silu_mul; break;
+    case ACTIVATION_GELU: out->activation = kernels->gelu_mul; break;
+    case ACTIVATION_GELU_PLAIN: out->activation = kernels->gelu; break;
+    case ACTIVATION_RELU: out->activation = kernels->relu; break;
+    case ACTIVATION_GPT_OSS: out->activation = kernels->gpt_oss_mul; break;
+    }
+    // a row whose activation multiplies by up must list such a matrix, and the others must not
+    const bool multiplies = shape->activation != ACTIVATION_RELU && shape->activation != ACTIVATION_GELU_PLAIN;
+    const bool fits = multiplies == (model->layers[0].up.data != NULL);
+    const char *missing = !out->norm ? "norm" : !out->rope ? "RoPE" : !out->activation || !fits ? "activation" : NULL;
+    if (!missing)
+        return STATUS_OK;
+    return error_set(error, STATUS_UNIMPLEMENTED, "%s: the %s of architecture '%s' is not computed on the CPU",
+                     gguf_label(model->gguf), missing, model->arch_name);
+}

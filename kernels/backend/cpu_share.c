@@ -7,11 +7,11 @@
 // the products' results, which are shared, and writes to memory that no other thread reads.
 #include <string.h>
 
+#include "common/base/alloc.h"
 #include "common/base/checked.h"
-#include "common/base/slices.h"
+#include "kernels/backend/backend.h"
 #include "kernels/backend/cpu_claim.h"
 #include "kernels/backend/cpu_internal.h"
-#include "kernels/backend/loaded_type.h"
 
 enum { ALIGN = 64 };
 

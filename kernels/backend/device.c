@@ -1,4 +1,4 @@
-// device.c: see device.h.
+// device.c: opens a device's shared object and chooses the device.
 #include "kernels/backend/device.h"
 
 #include <ctype.h>

@@ -17,7 +17,7 @@ struct device_rates {
     double f16_operations; // per second, in the fastest product with many rows; a multiply-add is two
 };
 
-// What such a shared object exports by the name fastdecode_device.
+// The table that such a shared object exports by the name fastdecode_device.
 struct device_library {
     uint64_t layout; // DEVICE_LAYOUT of its build
     const struct backend_ops *ops;

@@ -3,7 +3,7 @@
 //
 //     header and table, padded to 4 KiB │ blob 0 │ blob 1 │ …      every blob begins at a multiple of 4 KiB and is as long as one
 //
-// What a blob holds is the backend's: by convention blob 0 is what always stays in memory, and blob 1 + s is what segment s reads. The
+// The contents of a blob are the backend's: by convention blob 0 is what always stays in memory, and blob 1 + s is what segment s reads. The
 // file names the model (its fingerprint) and the layout (a number that the backend makes of everything its bytes depend on), and has a
 // checksum of each blob and of its own table. It is written beside its path and takes its name once it is complete and on the disk:
 // whoever sees the name sees the whole file. A file is never changed afterwards.
@@ -21,7 +21,7 @@
 enum { PACKED_FILE_ALIGN = 4096, PACKED_FILE_BLOBS_MAX = 2048 };
 #define PACKED_FILE_BYTES_MAX (1ull << 50)
 
-// What a backend expects of its file.
+// The blobs that a backend expects of its file.
 struct packed_layout {
     uint64_t model, layout;
     uint32_t blob_count;        // 1 to PACKED_FILE_BLOBS_MAX
@@ -101,5 +101,36 @@ enum status packed_writer_add(struct packed_writer *writer, const void *bytes, u
 // After the last blob. Frees the writer; on failure nothing is left of the file.
 enum status packed_writer_commit(struct packed_writer *writer, struct error *error) MUST_CHECK;
 void packed_writer_abort(struct packed_writer *writer); // leaves nothing; NULL is allowed
+
+// --- the head as it lies on the disk, little-endian: for packed_file.c, and for tests that forge one ---
+
+#define PACKED_MAGIC "FDWEIGHT" // without its terminator
+enum { PACKED_VERSION = 1 };
+
+// Then blob_count struct packed_blob, then zeros up to packed_header_bytes().
+struct packed_header {
+    char magic[8];
+    uint32_t version, blob_count;
+    uint64_t model, layout;
+    uint64_t file_bytes;
+    uint64_t checksum;    // packed_header_sum()
+    uint64_t reserved[2]; // 0
+};
+
+_Static_assert(sizeof(struct packed_header) == 64 && sizeof(struct packed_blob) == 24, "the form on the disk");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the form on the disk");
+
+// The checksum of header and table, with the header's own taken as 0. bytes: packed_header_bytes(blob_count).
+uint64_t packed_header_sum(const unsigned char *bytes, uint32_t blob_count);
+
+// --- what the log says of packed files while they are written and read ---
+
+// Log how far it is, every few seconds. *said_us: when that was said last; at first, when it began.
+void packed_log_writing(uint64_t *said_us, uint64_t done, uint64_t total);
+void packed_log_reading(uint64_t *said_us, uint64_t done, uint64_t total);
+
+// Log that it is done, since began_us. read: returns the time it took in microseconds, at least 1.
+void packed_log_written(const char *path, uint64_t bytes, uint64_t began_us);
+double packed_log_read(const char *path, uint64_t bytes, uint64_t began_us);
 
 #endif

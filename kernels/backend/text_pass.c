@@ -1,10 +1,11 @@
-// text_pass.c: see text_pass.h.
+// text_pass.c: runs a text through a model, with a pool of its own.
 #include "kernels/backend/text_pass.h"
 
 #include <stdlib.h>
 
 #include "common/base/checked.h"
-#include "kernels/backend/kv_of_model.h"
+#include "kernels/backend/backend.h"
+#include "kernels/kv/kv_store.h"
 
 enum { SEQUENCE = 1 };
 

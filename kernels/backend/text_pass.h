@@ -7,7 +7,7 @@
 #ifndef FD_KERNELS_BACKEND_TEXT_PASS_H
 #define FD_KERNELS_BACKEND_TEXT_PASS_H
 
-#include "common/kv/kv_store.h"
+#include "common/kv/kv_type.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
 

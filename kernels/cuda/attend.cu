@@ -10,7 +10,7 @@
 //
 // Every lane keeps acc of its eight values for its own tokens; tokens, warps, ranges and spans are summed at the end, in a fixed order.
 //
-// What bounds it is memory, as long as enough is on its way: 4.8 TB/s (H200) and some 1,200 cycles of latency under load want 25 KiB a
+// Memory bounds it, as long as enough is on its way: 4.8 TB/s (H200) and some 1,200 cycles of latency under load want 25 KiB a
 // multiprocessor. A lane asks for four tokens' K and V at once, 128 bytes, and knows its next page by then; with 80 registers (head_dim
 // 128, one query head a KV head) six blocks fit, 24 warps or 96 KiB, of which what computes may be two thirds. It computes some 220
 // instructions for 4 KiB of a warp: 75 bytes a cycle and multiprocessor, where memory gives 21. Four query heads a KV head are 540 (three
@@ -70,7 +70,7 @@ static __device__ __forceinline__ size_t part_offset(const struct place &p, uint
     return (((size_t)i * p.heads + head) * ranges + range) * (p.head_dim + 2);
 }
 
-// What a lane has of each head: acc of its eight values over its own tokens, the largest score so far, and the sum of p.
+// A lane's part of each head: acc of its eight values over its own tokens, the largest score so far, and the sum of p.
 template <unsigned GROUP> struct running {
     eight acc[GROUP];
     float m[GROUP], l[GROUP];
@@ -123,7 +123,7 @@ __device__ __forceinline__ void soften(const eight &q, const eight *k, uint32_t 
         acc.v[n] *= old;
 }
 
-// What the warps of a block have, for its heads.
+// The parts of a block's warps, for its heads.
 template <unsigned GROUP, unsigned WIDTH> struct of_warps {
     float m[WARPS][GROUP], l[WARPS][GROUP], acc[WARPS][GROUP][WIDTH];
 };

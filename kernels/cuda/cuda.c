@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/alloc.h"
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/base/slices.h"
 #include "common/kv/kv_type.h"
+#include "kernels/backend/backend.h"
 #include "kernels/backend/device.h"
-#include "kernels/backend/loaded_type.h"
 
 enum { HOST_SLICES = 6, DEVICE_SLICES = 16, ALIGN = 256, WIDE = 2, SCRATCH_BYTES = 64 << 20 };
 #define RESERVE (256ull << 20) // of device memory for the driver, cuBLAS, graphs (CUDA_GRAPH_BYTES_MAX) and fragments
@@ -98,7 +98,7 @@ static enum status plan_weights(const struct backend_config *config, const struc
     return status;
 }
 
-// What the kernels, or the pool, have no form for.
+// Names what the kernels, or the pool, have no form for.
 static enum status check_config(const struct backend_config *config, struct error *error)
 {
     const struct model_shape *shape = &config->model->shape;

@@ -10,10 +10,10 @@
 
 #include "common/kv/kv_ledger.h"
 #include "common/model/model.h"
-#include "kernels/backend/layer_range.h"
-#include "kernels/cuda/buckets.h"
+#include "kernels/backend/backend.h"
 #include "kernels/cuda/cuda_tier.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm_choice.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/quant.h"
 
@@ -60,7 +60,7 @@ struct cuda_copy {
     uint32_t slot, generation, complete; // of what comes in: the sequence, and its positions with it
 };
 
-// The final norm, for hidden states that the host normalizes (cuda_hidden.c).
+// The final norm, for hidden states that the host normalizes (cuda_head.c).
 struct cuda_hidden {
     float *weight, *bias, *row; // [hidden] each, in one piece; bias NULL: the norm has none
 };
@@ -96,7 +96,7 @@ struct backend {
     struct cuda_hidden hidden;        // if range.is_last
 };
 
-// Where the time of a step is taken (cuda_times.c): begin and end of each. UP and DOWN are on the wire's stream.
+// The points at which the time of a step is taken (cuda_events.c): begin and end of each. UP and DOWN are on the wire's stream.
 enum cuda_span { CUDA_SEGMENT, CUDA_ATTEND, CUDA_UP, CUDA_DOWN, CUDA_HEAD, CUDA_SPANS };
 struct cuda_mark {
     cudaEvent_t begin, end;
@@ -169,7 +169,7 @@ struct backend_batch {
     uint32_t tile_rows;
 };
 
-// cuda_check.c. Ends the process: a device that fails does not come back by itself; the s-part is started again.
+// cuda_events.c. Ends the process: a device that fails does not come back by itself; the s-part is started again.
 _Noreturn void cuda_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cuda_must(cudaError_t error, const char *what);
 bool cuda_has_come(cudaEvent_t event, const char *what);
@@ -177,7 +177,7 @@ bool cuda_has_come(cudaEvent_t event, const char *what);
 // Behind what an entry queued: a launch that was refused is seen here and nowhere else.
 void cuda_queued(struct backend_batch *batch, const char *what);
 
-// cuda_times.c: what a step takes on the device. begin and end stand around what is queued; of the layers the step's timed one counts,
+// cuda_events.c: what a step takes on the device. begin and end stand around what is queued; of the layers the step's timed one counts,
 // and with a trace all are shown.
 enum status cuda_times_open(struct backend_batch *batch) MUST_CHECK;
 void cuda_times_close(struct backend_batch *batch);
@@ -190,22 +190,8 @@ uint32_t cuda_spans(struct backend_batch *batch, struct backend_span *out, uint3
 struct device_rates;
 enum status cuda_measure(int index, uint64_t limit_us, struct device_rates *out, struct error *error) MUST_CHECK;
 
-// cuda_convert.c: a matrix of the file in items: rows of a wide part, tiles of a packed one.
-struct cuda_conversion {
-    const struct tensor_view *view;
-    enum tensor_type loaded; // the type in which it is loaded (loaded_type.h)
-    const struct gpu_quant *part;
-    enum gpu_type type; // of wide rows
-    struct thread_pool *pool;
-};
+// cuda_load.c
 enum gpu_type cuda_type_of(const struct backend_config *config); // of wide weights and activations
-// Plans how a matrix will lie: packed if a form represents it exactly and a tile fits the staging buffer, else wide.
-void cuda_plan_part(const struct backend_config *config, const struct tensor_view *view, uint32_t outputs, struct gpu_quant *out);
-uint64_t cuda_part_bytes(const struct gpu_quant *part);
-uint64_t cuda_item_bytes(const struct gpu_quant *part);
-uint32_t cuda_items(const struct gpu_quant *part, uint32_t rows); // that so many rows of it are
-// Converts items [first, first + count). false: a value is not finite and cannot be quantized, or there is no memory for a tile.
-bool cuda_convert(const struct cuda_conversion *what, uint32_t first, uint32_t count, unsigned char *out) MUST_CHECK;
 
 // cuda_packed.c: the file of all blobs. begin, put, end: writes it, blob by blob as they are converted; end commits it, or with a status
 // leaves nothing; begin: as packed_writer_open(). read: fills what stays and checks the rest. *out: the file, the caller's.
@@ -270,20 +256,19 @@ void cuda_wire_up(struct backend_batch *batch, uint32_t s, const struct backend_
 void cuda_wire_down(struct backend_batch *batch, uint32_t s, const struct backend_links *links);
 bool cuda_qkv_ready(struct backend_batch *batch);
 
-// cuda_try.c: tries the algorithms of the model's products, on the mini-batch's buffers; once a backend.
+// cuda_product.c: tries the algorithms of the model's products, on the mini-batch's buffers; once a backend.
 void cuda_try_products(struct backend_batch *batch);
 
-// cuda_graph.c: makes the graphs of a mini-batch, fewest rows first, until there are max_graphs or they take max_bytes of device memory;
+// cuda_segment.c: makes the graphs of a mini-batch, fewest rows first, until there are max_graphs or they take max_bytes of device memory;
 // what has none is launched plainly. Before its first step. launch: false, this segment has none.
 enum { CUDA_GRAPHS_MAX = 4096, CUDA_GRAPH_BYTES_MAX = 96 << 20 }; // of all mini-batches
 void cuda_graphs_open(struct backend_batch *batch, uint32_t max_graphs, uint64_t max_bytes);
 void cuda_graphs_close(struct backend_batch *batch); // none of them may be running
-bool cuda_graph_launch(struct backend_batch *batch, uint32_t s);
 
 // cuda_head.c
 uint64_t cuda_head_bytes(const struct backend_config *config); // of what is asked
 uint64_t cuda_adjust_limit(const struct backend_config *config);
-// What a sample asks, for the device. Takes entries of `adjust` for it, up to `limit`; where they do not suffice it is for the host:
+// Translates what a sample asks, for the device. Takes entries of `adjust` for it, up to `limit`; where they do not suffice it is for the host:
 // out->flags is 0.
 void cuda_ask(const struct backend_sample *sample, uint32_t vocab, struct gpu_adjust *adjust, uint32_t *used, uint64_t limit,
               struct gpu_sample *out);
@@ -291,7 +276,7 @@ void cuda_answer(const struct gpu_sample *asked, const struct gpu_sampled *sampl
 void cuda_hand_out_samples(struct backend_batch *batch);
 void cuda_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count);
 
-// cuda_hidden.c. hand_out: called once what was asked for has come.
+// cuda_head.c. hand_out: called once what was asked for has come.
 uint64_t cuda_hidden_bytes(const struct model_shape *shape);
 enum status cuda_hidden_open(struct backend *backend, struct error *error) MUST_CHECK;
 void cuda_hidden_close(struct backend *backend);

@@ -2,14 +2,14 @@
 // there.
 //
 //     blobs from the host   k:  0    1    2    3    4    5    6    7        of those that do not stay on the device (cuda_tier.c)
-//     blob is in              host disk host disk host disk host disk       weight_tiers.h chooses, for the pinned memory there is
+//     blob is in              host disk host disk host disk host disk       weight_stream.h chooses, for the pinned memory there is
 //
 //     reads                [1        ][3        ][5        ][7  …           weight_stream.h: into two or three pinned slots
 //     copies            [0 ]         [1 ][2 ]   [3 ][4 ]   [5 ][6 ]         one stream, in order, to the device's slots
 //     mini-batch            [ … ]        [ … ][ … ] …
 //
 // Each blob is read once and copied once a step, whatever the number of mini-batches. For that the device's slots hold a window of the circle of
-// blobs (weight_window.h), which moves on when no mini-batch in flight needs its oldest blob next: one that is far ahead or behind waits until
+// blobs (weight_stream.h), which moves on when no mini-batch in flight needs its oldest blob next: one that is far ahead or behind waits until
 // the window has come to where it is. Copies follow the window's end, and reads follow the copies: a pinned slot is read into once what was
 // there is on the device. A blob's device slot is fixed all the same, k mod slots: where the circle closes, the window may be a slot shorter.
 //

@@ -1,5 +1,5 @@
-// cuda_layer.c: the kernels and products of a segment, queued on the mini-batch's stream: what a graph holds (cuda_graph.c). They run
-// on the padded rows of the step (buckets.h). Padding rows begin as the embedding of token 0 at position 0 (or as zeros, in a stage that is given x), and their o is
+// cuda_layer.c: the kernels and products of a segment, queued on the mini-batch's stream: what a graph holds (cuda_segment.c). They run
+// on the padded rows of the step (gemm_choice.h). Padding rows begin as the embedding of token 0 at position 0 (or as zeros, in a stage that is given x), and their o is
 // what an earlier step left. No row's result depends on another's, and those of padding rows are not read.
 #include "kernels/cuda/cuda.h"
 

@@ -2,7 +2,7 @@
 // device nor the host: blob s is what segment s reads. It holds all of them, also those that stay, so that it does not depend on how much
 // memory there is.
 //
-// What passes through the host does so in pieces: a blob of a large model is some gigabytes, and memory is what is short.
+// Bytes that pass through the host do so in pieces: a blob of a large model is some gigabytes, and memory is what is short.
 //
 //     writing: cuda_load.c converts ─▶ memory, until it is full ─▶ file
 //     reading: file ─▶ two halves of the staging memory ─▶ checksum ─▶ device, if it stays there; what stays on the host is read in place
@@ -11,7 +11,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "kernels/backend/packed_log.h"
+#include "kernels/backend/packed_file.h"
 #include "kernels/cuda/cuda.h"
 
 enum { HALVES = 2, HALF_BYTES = CUDA_STAGING_BYTES / HALVES };

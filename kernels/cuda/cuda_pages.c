@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/kv/kv_store.h"
+#include "common/kv/kv_type.h"
 #include "kernels/cuda/cuda.h"
 
 static bool store_has_form(const struct model_shape *shape) { return shape->head_dim % 16 == 0; }

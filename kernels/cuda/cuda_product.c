@@ -4,6 +4,8 @@
 // of y. Packed ones are multiplied as they are for few rows (quant.h); for more, a panel of outputs is expanded to the batch's panel
 // and multiplied by gemm.h, then the next. Panels of a matrix are of one size, or nearly so, so that none is left too small to fill
 // the device. Batch-invariant, packed ones are multiplied as they are for any number of rows: each 16 read them anew.
+#include <stdlib.h>
+
 #include "common/base/checked.h"
 #include "kernels/cuda/cuda.h"
 
@@ -81,4 +83,111 @@ void cuda_embed(struct backend_batch *batch)
     if (shape->embedding_scale != 1 || backend->positions)
         gpu_place(shape->embedding_scale, backend->positions, batch->words + backend->config.max_rows, batch->padded_rows,
                   shape->hidden, batch->x, batch->stream);
+}
+
+// --- trying the algorithms of the model's products ---
+//
+// The products that steps of the loaded model will ask for, with buffers to try them on: the first mini-batch's own, before
+// its first step. Every layer's matrix takes its turn, so that no run finds its weights in the cache of the one before. Packed weights
+// come through the panel that they are expanded to (cuda_product.c): all its panels but the last are of one size.
+
+enum { OF_A_LAYER = 4, TRIES_MAX = 48, PANEL_PATTERN = 0x2c /* 0.065 in f16: neither NaN nor 0 */ };
+
+// One of the matrices that each layer has, or the head's.
+struct kind {
+    const struct cuda_linear *linear; // of the first layer; in the others it stands at the same place
+    const void *x;
+    void *y;
+    uint32_t rows, layers;
+    bool y_wide, add;
+};
+
+struct tries {
+    struct gpu_trial all[TRIES_MAX];
+    uint32_t count;
+    const void **weights; // [TRIES_MAX][w_most]
+    uint32_t w_most;
+};
+
+// Finds or adds the trial of a shape. Layers of a file may be packed, and so cut, differently; a shape that is wide in one layer and a
+// panel in another is run with the rows of both. NULL: there are too many, and the library's guesses must do for the rest.
+static struct gpu_trial *trial_of(struct tries *t, const struct gpu_product *p, uint32_t least_rows)
+{
+    for (uint32_t i = 0; i < t->count; i++) {
+        if (gpu_same_shape(&t->all[i].product, p)) {
+            t->all[i].least_rows = MIN(t->all[i].least_rows, least_rows);
+            return &t->all[i];
+        }
+    }
+    if (t->count == TRIES_MAX)
+        return NULL;
+    struct gpu_trial *trial = &t->all[t->count];
+    *trial = (struct gpu_trial){.product = *p, .w = t->weights + (size_t)t->count * t->w_most, .least_rows = least_rows};
+    t->count++;
+    return trial;
+}
+
+static void push(struct tries *t, const struct gpu_product *p, uint32_t least_rows, const void *w)
+{
+    struct gpu_trial *trial = trial_of(t, p, least_rows);
+    if (trial && trial->w_count < t->w_most)
+        t->weights[(size_t)(trial - t->all) * t->w_most + trial->w_count++] = trial->product.w = w;
+}
+
+static void try_panels(struct tries *t, struct gpu_product *p, const struct gpu_quant *packed, const struct backend_batch *batch)
+{
+    const uint32_t at_once = cuda_panel_outputs(packed, batch->panel_bytes), rest = packed->outputs % at_once;
+
+    p->outputs = at_once;
+    push(t, p, GPU_QUANT_DIRECT_ROWS + 1, batch->panel);
+    p->outputs = rest;
+    if (rest)
+        push(t, p, GPU_QUANT_DIRECT_ROWS + 1, batch->panel);
+}
+
+// Adds the products of one layer's matrix.
+static void try_linear(struct tries *t, const struct kind *kind, const struct cuda_linear *linear,
+                       const struct backend_batch *batch)
+{
+    unsigned char *y = kind->y;
+
+    for (uint32_t i = 0; i < linear->part_count; i++) {
+        const struct gpu_quant *part = &linear->parts[i];
+        struct gpu_product p = {NULL,           kind->x,      y,         kind->rows,     part->outputs,
+                                linear->inputs, kind->y_wide, kind->add, linear->outputs};
+        if (part->form == GPU_WIDE)
+            push(t, &p, 1, part->data);
+        else if (!batch->backend->config.batch_invariant && kind->rows > GPU_QUANT_DIRECT_ROWS)
+            try_panels(t, &p, part, batch);
+        y += part->outputs * (kind->y_wide ? sizeof(uint16_t) : sizeof(float));
+    }
+}
+
+void cuda_try_products(struct backend_batch *batch)
+{
+    struct backend *backend = batch->backend;
+    const uint32_t rows = backend->config.max_rows, layers = backend->range.count;
+    const struct cuda_layer *first = &backend->layers[0];
+    const bool adds = !backend->apart;
+    float *to = adds ? batch->x : batch->apart;
+    const struct kind kinds[OF_A_LAYER + 1] = {
+        {&first->qkv, batch->h, batch->qkv, rows, layers, false, false},
+        {&first->o, batch->wide_o, to, rows, layers, false, adds},
+        {&first->gate_up, batch->h, batch->gate_up, rows, layers, true, false},
+        {&first->down, batch->act, to, rows, layers, false, adds},
+        {&backend->output, batch->h, batch->logits, MIN((uint32_t)CUDA_HEAD_ROWS, rows), backend->range.is_last, false, false},
+    };
+    struct tries tries = {.w_most = layers, .weights = calloc((size_t)TRIES_MAX * layers, sizeof *tries.weights)};
+
+    if (!backend->products_tried && tries.weights) { // without the list the library's guesses do
+        if (batch->panel_bytes)
+            cuda_must(cudaMemsetAsync(batch->panel, PANEL_PATTERN, batch->panel_bytes, batch->stream), "trying products");
+        for (uint32_t i = 0; i < ARRAY_COUNT(kinds); i++)
+            for (uint32_t layer = 0; layer < kinds[i].layers; layer++)
+                try_linear(&tries, &kinds[i],
+                           (const void *)((const unsigned char *)kinds[i].linear + layer * sizeof(struct cuda_layer)), batch);
+        gpu_gemm_try(backend->gemm, tries.all, tries.count, batch->workspace, batch->stream);
+        backend->products_tried = true;
+    }
+    free(tries.weights);
 }

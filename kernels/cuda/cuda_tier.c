@@ -4,7 +4,7 @@
 // layer it starts. Embedding, head, norms, biases and the table of RoPE stay on the device. What does not fit is spread evenly among what
 // does, so that each copy has several segments' time:
 //
-//     segment        0    1    2    3    4    5    6    7    8         of 9; weight_tiers.h chooses
+//     segment        0    1    2    3    4    5    6    7    8         of 9; weight_stream.h chooses
 //     blob is in     dev  host dev  host dev  host dev  host dev
 //     slot                0         1         0         1              the k-th blob of the host has slot k mod 2 (or 3), always
 //
@@ -16,7 +16,7 @@
 // next is not overwritten for that: cuda_tier_turn() has that mini-batch go first, and all mini-batches share one copy (FlexGen's zig-zag,
 // arXiv 2303.06865, section 4.2). A mini-batch that is started out of turn gets its blob all the same.
 //
-// What the host has no memory for is read from disk into pinned slots before; then cuda_disk.c says which blob is copied when.
+// Blobs that the host has no memory for are read from disk into pinned slots before; then cuda_disk.c says which blob is copied when.
 //
 // Copies are cut to pieces: tokens, and o of the workers' rows, come up over the same link and must not wait for a whole layer.
 #include "kernels/cuda/cuda_tier.h"

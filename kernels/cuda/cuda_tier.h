@@ -10,8 +10,6 @@
 #include <stdint.h>
 
 #include "kernels/backend/weight_stream.h"
-#include "kernels/backend/weight_tiers.h"
-#include "kernels/backend/weight_window.h"
 
 #define CUDA_NO_SEGMENT UINT32_MAX
 
@@ -36,7 +34,7 @@ struct cuda_visit {
     cudaEvent_t used[WEIGHT_SLOTS_MAX];
 };
 
-// What of the blobs that come from the host comes from disk; by their index among those from the host.
+// The blobs from the host that come from disk; by their index among those from the host.
 struct cuda_disk {
     struct weight_tiers tiers;   // pinned memory: slots, then blobs that stay there; what streams is on disk
     struct weight_window window; // of blobs in the device's slots; by their segments
@@ -81,11 +79,11 @@ void cuda_tier_begin(struct cuda_visit *visit);
 void cuda_tier_end(struct cuda_visit *visit);
 // Copies what has been read. True: copies are under way whose end lets the next reads begin: ask again soon.
 bool cuda_tier_advance(struct cuda_tier *tier);
-// Who of several mini-batches goes first with its next segment s: the lowest. 0: its weights are there or on their way. BACKEND_NOT_YET:
+// Ranks several mini-batches: which goes first with its next segment s: the lowest. 0: its weights are there or on their way. BACKEND_NOT_YET:
 // they have to be read, or wait for a slot whose blob another mini-batch needs.
 uint32_t cuda_tier_turn(struct cuda_tier *tier, uint32_t s);
 void cuda_tier_hold(struct cuda_tier *tier, bool hold);
-// What copying and reading all of a step's takes: the slower of both, as they go on side by side. 0: not known, or all stay.
+// The time that copying and reading all of a step's takes: the slower of both, as they go on side by side. 0: not known, or all stay.
 double cuda_tier_step_us(const struct cuda_tier *tier);
 
 // cuda_disk.c. open: the file, which becomes the tier's, holds a blob a segment; us_per_byte: of the disk, as far as is known.

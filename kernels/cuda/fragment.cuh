@@ -96,7 +96,7 @@ __device__ __forceinline__ uint32_t gpu_pack(float first, float second)
     return both;
 }
 
-// What is read once: not kept in L1, where what is read again is to stay.
+// Loads of what is read once: not kept in L1, where what is read again is to stay.
 __device__ __forceinline__ uint4 load_once(const uint4 *at)
 {
     uint4 v;

@@ -1,4 +1,4 @@
-// gemm.c: see gemm.h. cuBLASLt counts in columns: our row-major y [rows][outputs] is its column-major outputs x rows, so that
+// gemm.c: products by cuBLASLt, with algorithms that were tried at start. cuBLASLt counts in columns: our row-major y [rows][outputs] is its column-major outputs x rows, so that
 // A is w transposed (inputs x outputs, leading dimension inputs) and B is x (inputs x rows).
 #include "kernels/cuda/gemm.h"
 

@@ -42,7 +42,7 @@ struct gpu_product {
 
 static inline uint32_t gpu_y_stride(const struct gpu_product *p) { return p->y_stride ? p->y_stride : p->outputs; }
 
-// Of one shape, whatever their rows: one algorithm a class of rows does for both.
+// True for products of one shape, whatever their rows: one algorithm a class of rows does for both.
 static inline bool gpu_same_shape(const struct gpu_product *a, const struct gpu_product *b)
 {
     return a->outputs == b->outputs && a->inputs == b->inputs && gpu_y_stride(a) == gpu_y_stride(b) && a->y_wide == b->y_wide &&

@@ -32,7 +32,7 @@ __device__ __forceinline__ float f16_range(float x) { return x > 65504.0f ? 6550
 template <> __device__ __forceinline__ __half gpu_from<__half>(float x) { return __float2half_rn(f16_range(x)); }
 template <> __device__ __forceinline__ __nv_bfloat16 gpu_from<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
 
-// Of all lanes of the warp, the same in each.
+// Returns the sum of all lanes of the warp, the same in each.
 template <typename T> __device__ __forceinline__ T warp_sum(T x)
 {
     for (unsigned step = LANES / 2; step; step /= 2)
@@ -40,7 +40,7 @@ template <typename T> __device__ __forceinline__ T warp_sum(T x)
     return x;
 }
 
-// Of a block of up to 1,024 threads, a multiple of 32; the same in each. Two barriers.
+// Returns the sum of a block of up to 1,024 threads, a multiple of 32; the same in each. Two barriers.
 __device__ __forceinline__ float block_sum(float x)
 {
     __shared__ float of_warp[LANES];

@@ -29,7 +29,7 @@ void gpu_layer_norm(enum gpu_type type, const float *x /* [][hidden] */, const u
                     const float *weight, const float *bias /* [hidden] each */, float epsilon, uint32_t rows, uint32_t hidden,
                     void *out /* [rows][hidden] wide */, cudaStream_t stream);
 
-// What is done to q and k before RoPE: biases, RMS norms of each head or (whole) of all heads as one, then q times q_factor.
+// The steps for q and k before RoPE: biases, RMS norms of each head or (whole) of all heads as one, then q times q_factor.
 struct gpu_heads {
     const float *q_bias, *k_bias; // [q_width], [kv_width]; each or NULL
     const float *q_norm, *k_norm; // [head_dim] each; whole: [q_width], [kv_width]; each or NULL
@@ -127,7 +127,7 @@ enum gpu_sample_flag {
     GPU_SCORE = 2, // what log-probabilities are made of
 };
 
-// What is asked of a row. No flag: nothing, its result is not written.
+// The questions about a row. No flag: nothing, its result is not written.
 struct gpu_sample {
     double uniform;        // of the draw: sampler_uniform()
     float scale;           // 1 / temperature; 0: greedy
@@ -149,7 +149,7 @@ struct gpu_adjust {
     };
 };
 
-// Of the raw logits, NaN as -inf: the log-probability of a logit is logit - (log(total) + max).
+// Sums over the raw logits, NaN as -inf: the log-probability of a logit is logit - (log(total) + max).
 struct gpu_sampled {
     double total; // of exp(logit - max)
     float max;

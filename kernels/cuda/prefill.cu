@@ -51,7 +51,7 @@ struct tile {
 
 // --- K and V to shared memory ---
 
-// Where K and V of a block's KV head come from. The lanes of a warp know the pages of a window of turns, one each.
+// The source of K and V of a block's KV head. The lanes of a warp know the pages of a window of turns, one each.
 struct source {
     const __half *pages; // of the layer and KV head
     const uint32_t *table;
@@ -168,7 +168,7 @@ template <unsigned D> __device__ __forceinline__ void score(const queries<D> &q,
     }
 }
 
-// What lies behind an item's own position.
+// Masks what lies behind an item's own position.
 __device__ __forceinline__ void mask(const struct tile &t, uint32_t turn, unsigned warp, unsigned lane, scores s)
 {
 #pragma unroll

@@ -27,7 +27,7 @@ static constexpr unsigned WARPS = 8, TILE = GPU_TILE_OUTPUTS, STEP = GPU_STEP_IN
                           COLUMNS = 8; // rows of x in one product of the tensor cores
 static constexpr unsigned STEPS_A_SUPER = GPU_SUPER_INPUTS / GPU_STEP_INPUTS;
 
-// What differs between the forms.
+// The differences between the forms.
 template <int FORM> struct traits {
     static constexpr enum gpu_form AS = (enum gpu_form)FORM;
     static constexpr unsigned LOADS = gpu_form_bits(AS) == 4 ? 1 : 2; // a step and lane
@@ -43,7 +43,7 @@ template <int FORM> struct loaded {
     uint2 scales, more; // more: the minima; SUPER: super scales, super minima
 };
 
-// Where a lane reads in a tile: at a step, and each WARPS steps on by a constant.
+// The place at which a lane reads in a tile: at a step, and each WARPS steps on by a constant.
 template <int FORM> struct stream {
     const uint8_t *quants, *scales, *super;
 };
@@ -186,7 +186,7 @@ struct product_place {
     uint32_t row_blocks;
 };
 
-// Where a lane reads x, and for how many rounds of WARPS steps there is a first and a second group for it.
+// The place at which a lane reads x, and for how many rounds of WARPS steps there is a first and a second group for it.
 struct x_stream {
     const uint16_t *at;
     uint32_t first, second;

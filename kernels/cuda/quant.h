@@ -40,7 +40,7 @@
 
 enum gpu_form { GPU_WIDE, GPU_U4, GPU_U4_MIN, GPU_U4_SUPER, GPU_S8, GPU_S8_MIN, GPU_S8_SUPER, GPU_S8_HALVES, GPU_FORMS };
 
-// What the packing and the kernels, compiled for each form, must both know of it.
+// The facts that the packing and the kernels, compiled for each form, must both know of it.
 #ifdef __cplusplus
 #define GPU_CONSTANT static constexpr
 #else
@@ -55,7 +55,7 @@ GPU_CONSTANT bool gpu_form_has_minimum(enum gpu_form form)
 {
     return form == GPU_U4_MIN || form == GPU_S8_MIN || form == GPU_U4_SUPER || form == GPU_S8_SUPER;
 }
-// Of a g: in a step; in 256 inputs.
+// Inputs of a g: in a step; in 256 inputs.
 GPU_CONSTANT uint32_t gpu_form_scale_bytes(enum gpu_form form)
 {
     return gpu_form_has_minimum(form) && !gpu_form_has_super(form) ? 16 : 8;

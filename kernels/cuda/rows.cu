@@ -217,7 +217,7 @@ void gpu_silu_mul(enum gpu_type type, const void *gate_up, uint32_t rows, uint32
         launch_silu_mul<__nv_bfloat16>(gate_up, rows, ffn, out, stream);
 }
 
-// What other MLPs than silu(gate) * up do; biases are of [ffn], or NULL. NaN stays.
+// The activation of other MLPs than silu(gate) * up; biases are of [ffn], or NULL. NaN stays.
 template <enum gpu_activation KIND> __device__ __forceinline__ float activated(float gate)
 {
     if (KIND == GPU_RELU)

@@ -95,7 +95,7 @@ __device__ __forceinline__ uint32_t rank_floor(struct select_shared *sh, float o
 
 // --- score ---
 
-// Where so many are level that the list does not hold them: one after the other.
+// If so many are level that the list does not hold them: one after the other.
 __device__ __forceinline__ void top_of_row(struct select_shared *sh, const float *row, uint32_t vocab, uint32_t top_count,
                                            struct gpu_sampled *out)
 {
@@ -233,7 +233,7 @@ __device__ __forceinline__ uint32_t draw_in_order(struct select_shared *sh, cons
     return draw_among(sh, begin, id < end ? (double)kept_weight(row[id]) : 0, mass_before, target);
 }
 
-// What is lighter cannot be kept; where the candidates are not too many they are listed.
+// Lighter candidates cannot be kept; where the candidates are not too many they are listed.
 __device__ __forceinline__ struct candidates find_candidates(struct select_shared *sh, const float *row, uint32_t vocab, float max,
                                                              float own_max, const struct gpu_sample &p, double *total)
 {

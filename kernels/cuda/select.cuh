@@ -262,7 +262,7 @@ __device__ __forceinline__ bool reached(const struct select_goal &goal, double c
                                               : mass > goal.value;
 }
 
-// Of `count` weights with the common leading bits `key` whose remaining `shift` bits add up to `rest`.
+// Returns the sum of `count` weights with the common leading bits `key` whose remaining `shift` bits add up to `rest`.
 __device__ __forceinline__ double mass_of(uint32_t key, uint32_t count, uint64_t rest)
 {
     const uint64_t mantissas = (uint64_t)count * ((key & 0x7fffffu) | 0x800000u) + rest;
@@ -375,7 +375,7 @@ __device__ __forceinline__ uint32_t select_key(struct select_shared *sh, struct 
     return prefix;
 }
 
-// What is cut off at a token that was selected has no mass any more.
+// Sets the mass of what is cut off at a selected token to 0.
 __device__ __forceinline__ void keep_masses(struct select_shared *sh, const struct selected &at, double before)
 {
     const uint32_t cut = at.key >> 2 * SELECT_BITS;

@@ -29,7 +29,7 @@ struct float_block {
     size_t y_stride;
     uint32_t columns; // of the last tile
     enum gemm_store store;
-    // What to prefetch: `ahead_lines` lines a strip and tile, from `ahead` on; after `ahead_bytes` from `later` on.
+    // The bytes to prefetch: `ahead_lines` lines a strip and tile, from `ahead` on; after `ahead_bytes` from `later` on.
     const uint8_t *ahead, *later;
     size_t ahead_bytes;
     uint32_t ahead_lines;

@@ -66,7 +66,7 @@ struct block {
     const uint8_t *tile;
     const struct quant_block *x; // [groups]
     uint32_t slot;
-    // What to prefetch, if anything: as much as a tile has, from `ahead` up to `ahead_end`, then from `next`.
+    // The bytes to prefetch, if any: as much as a tile has, from `ahead` up to `ahead_end`, then from `next`.
     const uint8_t *ahead, *ahead_end, *next;
     bool has_ahead;
 };
@@ -236,7 +236,7 @@ static const uint32_t nibble_shift[PACK_GROUP] = {OF_NIBBLES(0), OF_NIBBLES(0), 
 #undef OF_BYTES
 #undef OF_NIBBLES
 
-// Where input i of a widened group is: a table, because the ports that add also multiply.
+// The place of input i of a widened group: a table, because the ports that add also multiply.
 #define OF_FOUR(a) a * 64, a * 64 + 1, a * 64 + 2, a * 64 + 3
 static const uint16_t widened_at[PACK_GROUP] = {OF_FOUR(0), OF_FOUR(1), OF_FOUR(2), OF_FOUR(3),
                                                 OF_FOUR(4), OF_FOUR(5), OF_FOUR(6), OF_FOUR(7)};

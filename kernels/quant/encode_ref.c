@@ -1,6 +1,5 @@
 // encode_ref.c: each block format in plain loops, one function a format. Sums and comparisons are in lanes, which the compiler makes
 // vectors of: about 250 million values a second and core, which is more than a disk gives.
-#include "kernels/quant/encode.h"
 
 #include <math.h>
 #include <string.h>

@@ -40,7 +40,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "kernels/quant/pack_layout.h"
+#include "kernels/quant/pack_source.h"
 
 // A plain value: the plan, then the packed weights.
 struct packed_matrix {

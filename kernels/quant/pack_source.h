@@ -1,13 +1,25 @@
-// pack_source.h: the block formats of GGUF that are packed, read one group of 32 at a time. For kernels/quant, and for
-// kernels/cuda, which packs for the device.
+// pack_source.h: the layouts of packed weights (pack.h describes them), and the block formats of GGUF that are packed, read one group of 32
+// at a time: for kernels/quant, and for kernels/cuda, which packs for the device.
 #ifndef FD_KERNELS_QUANT_PACK_SOURCE_H
 #define FD_KERNELS_QUANT_PACK_SOURCE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kernels/quant/pack_layout.h"
 #include "kernels/quant/tensor_type.h"
+
+#define PACK_TILE_OUTPUTS 16u
+#define PACK_GROUP 32u
+#define PACK_SUPER 256u
+#define PACK_ALIGN 64u
+
+// A packed file's identity has these numbers: add at the end.
+enum pack_layout { PACK_U4, PACK_S8, PACK_S8_HALVES, PACK_F32, PACK_F16, PACK_BF16, PACK_U4_HALVES, PACK_S8_F32 };
+
+static inline bool pack_layout_is_u4(enum pack_layout layout) { return layout == PACK_U4 || layout == PACK_U4_HALVES; }
+
+// A group's halves have scales (and minima) of their own.
+static inline bool pack_layout_has_halves(enum pack_layout layout) { return layout == PACK_S8_HALVES || layout == PACK_U4_HALVES; }
 
 // One group of one source row.
 struct pack_group {

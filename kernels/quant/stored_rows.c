@@ -1,4 +1,4 @@
-// stored_rows.c: see stored_rows.h. Floats are read down a strip of rows, column by column: neighbours of a column lie side by side in the
+// stored_rows.c: reads matrices that a file has in another order. Floats are read down a strip of rows, column by column: neighbours of a column lie side by side in the
 // file, and a strip's part of a column is a cache line or two.
 #include "kernels/quant/stored_rows.h"
 

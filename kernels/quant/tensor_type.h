@@ -38,7 +38,7 @@ struct tensor_type_info {
     uint32_t block_bytes;
 };
 
-// What `type` (any number, e.g. straight from a file) is; NULL if it is not supported. Static; any thread.
+// Returns what `type` (any number, e.g. straight from a file) is; NULL if it is not supported. Static; any thread.
 static inline const struct tensor_type_info *tensor_type_info(uint32_t type)
 {
     static const struct tensor_type_info infos[] = {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/wire/wire.h"
+#include "common/rpc/wire.h"
 
 enum status attend_spans_open(struct attend_spans *spans)
 {

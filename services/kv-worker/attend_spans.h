@@ -8,7 +8,7 @@
 
 #include "common/base/id_map.h"
 #include "common/trace/otlp.h"
-#include "common/wire/attend.h"
+#include "common/mesh/tensors.h"
 
 enum { ATTEND_SPANS_MAX = 4096, ATTEND_SPANS_IDLE_US = 10000000 };
 

@@ -7,7 +7,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/messages/kv.h"
+#include "common/mesh/messages.h"
 #include "services/kv-worker/worker.h"
 
 enum { OPEN_AGAIN_US = 1000000 };

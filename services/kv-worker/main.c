@@ -12,7 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/read_rate.h"
-#include "common/rpc/probe.h"
+#include "common/rpc/rpc.h"
 #include "common/service/service.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"

@@ -15,13 +15,14 @@
 #include "attend.pb-c.h"
 #include "common/base/memory.h"
 #include "common/base/numa.h"
-#include "common/base/repeat.h"
-#include "common/handover/handover.h"
-#include "common/kv/kv_measure.h"
-#include "common/member/member.h"
+#include "common/base/log.h"
+#include "common/kv/kv_costs.h"
+#include "common/mesh/handover.h"
+#include "common/mesh/member.h"
+#include "common/mesh/tensors.h"
 #include "common/rpc/rpc.h"
 #include "common/trace/trace.h"
-#include "common/wire/attend.h"
+#include "kernels/kv/kv_store.h"
 #include "services/kv-worker/attend_spans.h"
 
 enum {
@@ -124,7 +125,7 @@ void attend_publish(struct worker *worker);
 // Frees a sequence's pages. Its rows in a step under way are lost, and the next layer's reply says so.
 void attend_free(struct worker *worker, uint64_t sequence);
 
-// pages.c: what the handover (common/handover) does with the store; on the tensor thread.
+// pages.c: what the handover (common/mesh/handover.h) does with the store; on the tensor thread.
 extern const struct handover_pages worker_pages;
 
 // control.c: on the control thread.

@@ -6,7 +6,8 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/messages/kv.h"
+#include "common/mesh/messages.h"
+#include "kernels/kv/kv_store.h"
 
 enum { STEPS_US = 600000, ATTENTION_US = 120000, DEVICE_ATTENTION_US = 400000, ROWS_MAX = 512, TEXT = 400 };
 

@@ -5,8 +5,8 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/wire/attend.h"
-#include "common/wire/wire.h"
+#include "common/mesh/tensors.h"
+#include "common/rpc/wire.h"
 #include "services/s-part/engine_spans.h"
 #include "services/s-part/engine_state.h"
 

@@ -5,7 +5,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/messages/sampling.h"
+#include "common/mesh/messages.h"
 #include "services/s-part/step_extents.h"
 #include "services/s-part/engine_spans.h"
 #include "services/s-part/engine_state.h"

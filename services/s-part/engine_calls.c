@@ -1,7 +1,7 @@
 // engine_calls.c: what the scheduler asks of the engine: steps, which are queued; pages that move; places that are dead.
 // (engine_release.c: sequences that are over.)
 #include "common/base/log.h"
-#include "common/member/member.h"
+#include "common/mesh/member.h"
 #include "services/s-part/engine_state.h"
 
 // Queues a step behind those of its mini-batch, and begins it if there are none.

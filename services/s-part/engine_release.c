@@ -8,7 +8,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/member/member.h"
+#include "common/mesh/member.h"
 #include "services/s-part/engine_spans.h"
 
 enum status engine_release_open(struct engine *engine)

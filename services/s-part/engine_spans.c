@@ -8,7 +8,7 @@
 #include "common/base/clock.h"
 #include "common/trace/otlp.h"
 #include "common/trace/otlp_span.h"
-#include "common/wire/wire.h"
+#include "common/rpc/wire.h"
 
 _Static_assert((int)ATTEND_TRACE_BYTES == (int)OTLP_SEQUENCE_PREFILL, "workers are told the trace and the request's span");
 

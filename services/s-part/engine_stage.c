@@ -16,8 +16,8 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/member/member.h"
-#include "common/wire/wire.h"
+#include "common/mesh/member.h"
+#include "common/rpc/wire.h"
 #include "services/s-part/engine_state.h"
 
 // --- handing on

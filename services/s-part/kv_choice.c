@@ -6,7 +6,7 @@
 
 #include "common/base/checked.h"
 #include "common/model/vocabulary.h"
-#include "common/sampler/divergence.h"
+#include "common/sampler/softmax.h"
 #include "kernels/backend/text_pass.h"
 
 enum { HEAD_ROWS = 16, POSITIONS_MOST = 128 };

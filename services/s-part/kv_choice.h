@@ -10,7 +10,7 @@
 #ifndef FD_SERVICES_S_PART_KV_CHOICE_H
 #define FD_SERVICES_S_PART_KV_CHOICE_H
 
-#include "common/kv/kv_store.h"
+#include "common/kv/kv_type.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
 

@@ -4,7 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/wire/attend.h"
+#include "common/mesh/tensors.h"
 #include "services/s-part/engine_state.h"
 
 enum { CONNECT_LIMIT_US = 1000000, ENVELOPE_BYTES = 64 << 10 };

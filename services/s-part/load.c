@@ -6,7 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "kernels/backend/kv_of_model.h"
+#include "kernels/backend/backend.h"
 #include "common/model/compute.h"
 #include "common/plan/split.h"
 #include "services/s-part/s_part.h"

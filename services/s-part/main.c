@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/rpc/probe.h"
+#include "common/rpc/rpc.h"
 #include "services/s-part/s_part.h"
 
 static enum status configure(struct service *service, void *state, struct error *error)

@@ -4,9 +4,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/messages/features.h"
-#include "common/messages/kv.h"
 #include "common/trace/otlp.h"
+#include "common/mesh/messages.h"
 #include "services/s-part/s_part.h"
 
 enum { END_TOKENS_MAX = 16 };

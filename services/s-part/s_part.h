@@ -14,8 +14,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/numa.h"
-#include "common/kv/kv_store.h"
-#include "common/member/member.h"
+#include "common/kv/kv_shape.h"
+#include "common/mesh/member.h"
 #include "common/service/service.h"
 #include "kernels/backend/device.h"
 #include "services/s-part/calibrate.h"

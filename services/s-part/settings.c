@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/kv/kv_sparse.h"
+#include "common/kv/kv_shape.h"
 #include "common/model/compute.h"
 #include "common/model/pooling.h"
 #include "common/sched/settings.h"

@@ -4,7 +4,7 @@
 #include "common/base/checked.h"
 #include "common/kv/kv_ledger.h"
 #include "common/kv/kv_partials.h"
-#include "common/wire/attend.h"
+#include "common/mesh/tensors.h"
 
 uint32_t step_extents_first(const Fastdecode__Run *run)
 {

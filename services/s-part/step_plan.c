@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/wire/wire.h"
+#include "common/rpc/wire.h"
 #include "services/s-part/step_extents.h"
 
 enum status step_plan_open(uint32_t max_rows, struct step_plan *plan)

@@ -12,7 +12,7 @@
 #ifndef FD_SERVICES_S_PART_STEP_PLAN_H
 #define FD_SERVICES_S_PART_STEP_PLAN_H
 
-#include "common/wire/forward.h"
+#include "common/mesh/tensors.h"
 #include "services/s-part/step_rows.h"
 
 enum status step_plan_open(uint32_t max_rows, struct step_plan *plan) MUST_CHECK;

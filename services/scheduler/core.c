@@ -73,7 +73,7 @@ enum status scheduler_open_core(struct scheduler *scheduler, struct error *error
         .ring_rows = kv_ring_step_rows(scheduler->kv_shape.window),
         .context_tokens = scheduler->model.context_tokens,
         .extent_tokens = KV_EXTENT_TOKENS,
-        .span_ranges = ATTEND_SPAN_RANGES,
+        .span_ranges = KV_SPAN_RANGES,
         .max_partials = PARTIAL_BYTES_MAX / ((uint64_t)scheduler->kv.heads * (scheduler->kv.head_dim + 2u) * sizeof(float)),
         .max_extents = EXTENTS_MAX,
         .max_places = SCHED_PLACES_MAX,

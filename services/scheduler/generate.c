@@ -5,8 +5,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/messages/features.h"
-#include "common/messages/sampling.h"
+#include "common/mesh/messages.h"
 #include "services/scheduler/scheduler.h"
 
 // The call, and the request in its memory, are about to go.

@@ -7,8 +7,8 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "common/member/member.h"
-#include "common/rpc/probe.h"
+#include "common/mesh/member.h"
+#include "common/rpc/rpc.h"
 #include "common/service/service.h"
 #include "services/scheduler/scheduler.h"
 

@@ -13,7 +13,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/member/member.h"
+#include "common/mesh/member.h"
 #include "services/scheduler/names.h"
 #include "services/scheduler/scheduler.h"
 

@@ -5,10 +5,9 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/kv/kv_sparse.h"
-#include "common/member/member.h"
-#include "common/messages/features.h"
-#include "common/messages/kv.h"
+#include "common/kv/kv_shape.h"
+#include "common/mesh/member.h"
+#include "common/mesh/messages.h"
 #include "services/scheduler/scheduler.h"
 
 static const char NAME_LETTERS[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"; // it is a label in metrics

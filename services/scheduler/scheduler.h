@@ -18,9 +18,10 @@
 
 #include "cluster.pb-c.h"
 #include "common/base/checked.h"
-#include "common/base/repeat.h"
-#include "common/kv/kv_measure.h"
-#include "common/messages/features.h"
+#include "common/base/log.h"
+#include "common/kv/kv_costs.h"
+#include "common/kv/kv_shape.h"
+#include "common/mesh/messages.h"
 #include "common/rpc/rpc.h"
 #include "common/sched/sched.h"
 #include "common/sched/stage.h"
@@ -122,7 +123,7 @@ struct stage {
     bool rows_alike;                        // a row's numbers do not depend on those beside it
     bool takes_aside;                       // it takes steps that go aside
     bool takes_extents, pool_takes_extents; // steps may name extents at workers; at its pool
-    uint32_t features;                      // of sampling, that it has (common/messages/features.h)
+    uint32_t features;                      // of sampling, that it has (common/mesh/messages.h)
     char level[LEVEL_BYTES];
     bool asked, joined;                                    // Join was sent to it; it has answered that
     struct rpc_handle join_call;                           // if `asked`

@@ -17,8 +17,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/messages/features.h"
-#include "common/messages/kv.h"
+#include "common/mesh/messages.h"
 #include "services/scheduler/scheduler.h"
 
 enum { JOIN_TIMEOUT_MS = 15000, JOIN_AGAIN_US = 200000, JOIN_AGAIN_MOST_US = 1000000, CALL_TIMEOUT_MS = 10000 };

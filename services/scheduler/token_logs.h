@@ -33,7 +33,7 @@ struct token_log {
     struct sequence_spans *spans; // its entry of token_logs_spans(), on record once it is over; NULL: it is not traced
     char *fault;                  // why nothing can be generated for it, from the s-part; owned; NULL: nothing is wrong
     bool request_fault;           // with `fault`: the request's fields are why
-    uint32_t features;            // of sampling, that it needs (common/messages/features.h)
+    uint32_t features;            // of sampling, that it needs (common/mesh/messages.h)
     Fastdecode__Pooling pooling;  // what its prompt is pooled to; unspecified: tokens are generated
     bool ignore_eos;
     bool opened; // the s-part has been sent the sequence

@@ -3,7 +3,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/messages/features.h"
+#include "common/mesh/messages.h"
 #include "services/scheduler/scheduler.h"
 
 enum { PUBLISH_EVERY_US = 1000000, CHANGE_EVERY_US = 50000 };

@@ -22,7 +22,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
-#include "common/kv/kv_store.h"
+#include "kernels/kv/kv_store.h"
 #include "kernels/dispatch/kernels.h"
 #include "tests/bench/machine.h"
 #include "tests/bench/report.h"

@@ -15,7 +15,6 @@
 #include "common/base/thread_pool.h"
 #include "kernels/dispatch/kernels.h"
 #include "kernels/quant/dequant.h"
-#include "kernels/quant/encode.h"
 #include "tests/bench/machine.h"
 #include "tests/bench/report.h"
 

@@ -12,7 +12,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
-#include "common/kv/kv_store.h"
+#include "common/kv/kv_type.h"
 #include "common/model/model.h"
 #include "kernels/backend/cpu_internal.h"
 #include "tests/bench/machine.h"

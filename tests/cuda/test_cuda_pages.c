@@ -20,11 +20,11 @@ static float number(void) { return 2 * gguf_random_float(&seed); }
 static void tiles_of(const float *k, const float *v, uint32_t kv_heads, uint32_t head_dim, unsigned char *tiles)
 {
     const struct attention_kernels *kernels_ref = attention_of_level(ISA_REF);
-    size_t tile_bytes = attend_tile_bytes(head_dim, ATTEND_F16);
+    size_t tile_bytes = kv_tile_bytes(head_dim, KV_F16);
 
     for (uint32_t head = 0; head < kv_heads; head++)
         for (uint32_t token = 0; token < GPU_PAGE_TOKENS; token++)
-            kernels_ref->store(ATTEND_F16, head_dim, k + ((size_t)token * kv_heads + head) * head_dim,
+            kernels_ref->store(KV_F16, head_dim, k + ((size_t)token * kv_heads + head) * head_dim,
                                v + ((size_t)token * kv_heads + head) * head_dim, tiles + head * tile_bytes, token);
 }
 
@@ -33,7 +33,7 @@ static void a_page(uint32_t layers, uint32_t kv_heads, uint32_t head_dim)
 {
     enum { FROM = 1, TO = 2 };
     const size_t kv_width = (size_t)kv_heads * head_dim, values = GPU_PAGE_TOKENS * kv_width;
-    const size_t tile_bytes = attend_tile_bytes(head_dim, ATTEND_F16), layer_bytes = kv_heads * tile_bytes;
+    const size_t tile_bytes = kv_tile_bytes(head_dim, KV_F16), layer_bytes = kv_heads * tile_bytes;
     const size_t page_bytes = layers * layer_bytes, row = 3 * kv_width;
     struct gpu_pool gpu = {.layers = layers, .heads = kv_heads, .kv_heads = kv_heads, .head_dim = head_dim};
     float *k = malloc(values * sizeof *k), *v = malloc(values * sizeof *v),

@@ -21,7 +21,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/kv/kv_store.h"
+#include "kernels/kv/kv_store.h"
 
 enum { PAGE_MS = 200, BATCHES = 64 };
 

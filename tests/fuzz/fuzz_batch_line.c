@@ -8,8 +8,7 @@
 #include <unistd.h>
 
 #include "common/base/status.h"
-#include "common/batch/batch_line.h"
-#include "common/batch/line_reader.h"
+#include "common/api/batch.h"
 
 enum { LINE_MAX_BYTES = 700 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/rpc/address.h"
-#include "common/rpc/tls_verify.h"
+#include "common/rpc/tls_internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

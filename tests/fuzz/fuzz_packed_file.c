@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/backend/packed_form.h"
+#include "kernels/backend/packed_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

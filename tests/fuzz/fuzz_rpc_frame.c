@@ -6,10 +6,9 @@
 #include <string.h>
 
 #include "common/base/status.h"
-#include "common/rpc/envelope.h"
-#include "common/wire/attend.h"
-#include "common/wire/forward.h"
-#include "common/wire/wire.h"
+#include "common/mesh/tensors.h"
+#include "common/rpc/message.h"
+#include "common/rpc/wire.h"
 
 enum { ROWS_MAX = 64, Q_WIDTH = 6, KV_WIDTH = 2 };
 

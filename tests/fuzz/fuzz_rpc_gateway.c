@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-#include "common/member/member.h"
+#include "common/mesh/member.h"
 #include "envelope.pb-c.h"
 #include "generate.pb-c.h"
 #include "tests/fuzz/played_peers.h"

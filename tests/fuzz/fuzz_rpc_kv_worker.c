@@ -8,9 +8,9 @@ int worker_main(int argc, char **argv);
 #include "services/kv-worker/main.c"
 #undef main
 
-#include "common/messages/kv.h"
-#include "common/wire/attend.h"
-#include "common/wire/wire.h"
+#include "common/mesh/messages.h"
+#include "common/mesh/tensors.h"
+#include "common/rpc/wire.h"
 #include "envelope.pb-c.h"
 #include "tests/fuzz/played_peers.h"
 

@@ -6,9 +6,8 @@
 #include "services/s-part/serve.c"
 
 #include "common/kv/kv_partials.h"
-#include "common/wire/attend.h"
-#include "common/wire/forward.h"
-#include "common/wire/wire.h"
+#include "common/mesh/tensors.h"
+#include "common/rpc/wire.h"
 #include "envelope.pb-c.h"
 #include "kernels/dispatch/kernels.h"
 #include "tests/fuzz/played_peers.h"

@@ -14,7 +14,6 @@
 #include "common/base/log.h"
 #include "common/rpc/address.h"
 #include "common/rpc/endpoint.h"
-#include "common/rpc/envelope.h"
 #include "common/rpc/handshake.h"
 #include "common/rpc/message.h"
 #include "tests/fuzz/message_shape.h"

@@ -4,7 +4,7 @@
 #define FD_TESTS_FAKE_S_PART_H
 
 #include "common/base/checked.h"
-#include "common/member/member.h"
+#include "common/mesh/member.h"
 #include "services/scheduler/scheduler.h"
 
 enum { HELD_CALLS_MAX = 16384 };

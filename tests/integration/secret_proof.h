@@ -5,7 +5,7 @@
 
 #include <sodium.h>
 
-#include "common/rpc/secret.h"
+#include "common/rpc/security.h"
 #include "envelope.pb-c.h"
 #include "tests/integration/frame_socket.h"
 

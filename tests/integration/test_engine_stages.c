@@ -11,8 +11,8 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/member/member.h"
-#include "common/wire/wire.h"
+#include "common/mesh/member.h"
+#include "common/rpc/wire.h"
 #include "services/s-part/engine_state.h"
 #include "tests/integration/await.h"
 #include "tests/integration/step_rows.h"

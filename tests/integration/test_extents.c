@@ -11,9 +11,9 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/member/member.h"
-#include "common/wire/attend.h"
-#include "common/wire/wire.h"
+#include "common/mesh/member.h"
+#include "common/mesh/tensors.h"
+#include "common/rpc/wire.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
 #include "services/s-part/engine_state.h"

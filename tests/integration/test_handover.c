@@ -11,7 +11,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/wire/wire.h"
+#include "common/rpc/wire.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
 #include "tests/integration/await.h"

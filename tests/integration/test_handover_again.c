@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
-#include "common/handover/handover.h"
+#include "common/mesh/handover.h"
 #include "tests/integration/await.h"
 
 enum { PAGE_BYTES = 64, POSITIONS = 16, SEQUENCE = 7 };

@@ -10,7 +10,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/handover/handover.h"
+#include "common/mesh/handover.h"
 #include "tests/integration/await.h"
 
 enum { PAGE_BYTES = 64, POSITIONS = 16, CONTEXT = 256, SEQUENCE = 7, BUSY = 9 };

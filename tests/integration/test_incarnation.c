@@ -8,7 +8,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/member/member.h"
+#include "common/mesh/member.h"
 #include "tests/integration/await.h"
 #include "tests/integration/played_cluster.h"
 

@@ -5,7 +5,7 @@
 
 #include "tests/kernels/kernel_test.h"
 
-#include "common/kv/kv_store.h"
+#include "kernels/kv/kv_store.h"
 #include "kernels/attention/attention.h"
 #include "tests/kernels/attention_tile.h"
 
@@ -132,7 +132,7 @@ static inline void feed_alone(struct feed *feed, uint32_t chunk, uint32_t thread
 // Computes q / sqrt(head_dim). With codes each group of 32 is rounded to steps of its largest value: 16 bits with int8, else 8.
 static inline void round_q(const struct kv_shape *shape, const float *q, bool codes, double *out)
 {
-    float scaled[ATTEND_MAX_HEAD_DIM], most = shape->type == KV_INT8 ? 32767.0f : 127.0f;
+    float scaled[KV_MAX_HEAD_DIM], most = shape->type == KV_INT8 ? 32767.0f : 127.0f;
     attend_scale_q(shape->head_dim, q, scaled);
     for (uint32_t first = 0; first < shape->head_dim; first += 32) {
         uint32_t end = MIN(first + 32, shape->head_dim);
@@ -155,7 +155,7 @@ static inline double row_error(const struct feed *feed, uint32_t layer, uint32_t
     const struct kv_shape *shape = &feed->shape;
     uint32_t head_dim = shape->head_dim, group = shape->heads / shape->kv_heads;
     double worst = 0, largest = 0;
-    double *p = malloc((position + 1) * sizeof *p * (1 + 2 * head_dim)), *k = p + position + 1, rounded[ATTEND_MAX_HEAD_DIM];
+    double *p = malloc((position + 1) * sizeof *p * (1 + 2 * head_dim)), *k = p + position + 1, rounded[KV_MAX_HEAD_DIM];
     double *v = k + (size_t)(position + 1) * head_dim, cap = (double)shape->soft_cap;
     uint32_t from = kv_is_windowed(shape, layer) && position + 1 > shape->window ? position + 1 - shape->window : 0;
 
@@ -166,8 +166,8 @@ static inline double row_error(const struct feed *feed, uint32_t layer, uint32_t
         round_q(shape, q, codes, rounded);
         if (head % group == 0) {
             size_t first = ((size_t)layer * feed->positions * shape->kv_heads + head / group) * head_dim;
-            round_values((enum attend_type)shape->type, head_dim, feed->k + first, feed->v + first, position + 1,
-                         (size_t)shape->kv_heads * head_dim, k, v);
+            round_values(shape->type, head_dim, feed->k + first, feed->v + first, position + 1, (size_t)shape->kv_heads * head_dim,
+                         k, v);
         }
         for (uint32_t t = from; t <= position; t++) {
             p[t] = 0;

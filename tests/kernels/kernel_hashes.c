@@ -171,13 +171,13 @@ static void hash_attention_of(const char *level, enum kv_type type, uint32_t hea
     hash_attention(level, "capped", shape, 140, 140);
 }
 
-static void hash_tiles(const struct attention_kernels *a, enum attend_type type, uint32_t head_dim)
+static void hash_tiles(const struct attention_kernels *a, enum kv_type type, uint32_t head_dim)
 {
-    static unsigned char tile[ATTEND_TILE * ATTEND_MAX_HEAD_DIM * 8];
-    float k[ATTEND_MAX_HEAD_DIM], v[ATTEND_MAX_HEAD_DIM], q[ATTEND_MAX_HEAD_DIM];
+    static unsigned char tile[KV_TILE * KV_MAX_HEAD_DIM * 8];
+    float k[KV_MAX_HEAD_DIM], v[KV_MAX_HEAD_DIM], q[KV_MAX_HEAD_DIM];
     uint64_t seed = head_dim;
     memset(tile, 0, sizeof tile);
-    for (uint32_t slot = 0; slot < ATTEND_TILE; slot++) {
+    for (uint32_t slot = 0; slot < KV_TILE; slot++) {
         fill(k, head_dim, slot == 3 ? 1e6f : slot == 4 ? 1e-6f : 1, &seed);
         fill(v, head_dim, slot == 5 ? 1e38f : 1, &seed);
         a->store(type, head_dim, k, v, tile, slot);
@@ -230,7 +230,7 @@ int main(int argc, char **argv)
         const struct attention_kernels *a = attention_of_level(kernels->level);
         hash_scores(a, dims[i]);
         for (int type = KV_F16; type <= KV_INT4X; type++) {
-            hash_tiles(a, (enum attend_type)type, dims[i]);
+            hash_tiles(a, (enum kv_type)type, dims[i]);
             hash_attention_of(argv[1], (enum kv_type)type, dims[i]);
         }
     }

@@ -93,7 +93,7 @@ static void test_overflow(void **state)
 // Every level stores the same bits, in its slot and nowhere else; what f16 cannot hold becomes its largest value.
 static void test_stored_bits(void **state)
 {
-    enum { HEAD_DIM = 48, VALUES = HEAD_DIM * ATTEND_TILE, SLOT = 5 };
+    enum { HEAD_DIM = 48, VALUES = HEAD_DIM * KV_TILE, SLOT = 5 };
     static const float hard[] = {0,
                                  -0.0f,
                                  1,
@@ -127,11 +127,11 @@ static void test_stored_bits(void **state)
             continue;
         memset(half, 0x55, sizeof half);
         memset(whole, 0x55, sizeof whole);
-        table->store(ATTEND_F16, HEAD_DIM, k, v, half, SLOT);
-        table->store(ATTEND_F32, HEAD_DIM, k, v, whole, SLOT);
+        table->store(KV_F16, HEAD_DIM, k, v, half, SLOT);
+        table->store(KV_F32, HEAD_DIM, k, v, whole, SLOT);
         for (uint32_t i = 0; i < VALUES; i++) {
-            bool in_k = i % ATTEND_TILE == SLOT, in_v = i / HEAD_DIM == SLOT;
-            float k_value = k[i / ATTEND_TILE], v_value = v[i % HEAD_DIM], untouched;
+            bool in_k = i % KV_TILE == SLOT, in_v = i / HEAD_DIM == SLOT;
+            float k_value = k[i / KV_TILE], v_value = v[i % HEAD_DIM], untouched;
             memset(&untouched, 0x55, sizeof untouched);
             assert_int_equal(half[i], in_k ? f16_from_float(MAX(-65504.0f, MIN(65504.0f, k_value))) : 0x5555);
             assert_int_equal(half[VALUES + i], in_v ? f16_from_float(MAX(-65504.0f, MIN(65504.0f, v_value))) : 0x5555);
@@ -144,19 +144,19 @@ static void test_stored_bits(void **state)
 // bf16 and codes: the same bits at every level, in the token's slot and nowhere else, near what was to be stored.
 static void test_stored_codes(void **state)
 {
-    enum { TILE_MAX = ATTEND_TILE * ATTEND_MAX_HEAD_DIM * 8, SLOT = 11 };
+    enum { TILE_MAX = KV_TILE * KV_MAX_HEAD_DIM * 8, SLOT = 11 };
     static const float sizes[] = {1, 1e-3f, 3e-7f, 2e-9f, 300, 60000, 1e9f, 0};
     static const uint32_t head_dims[] = {16, 48, 64, 80, 256};
     static unsigned char expected[TILE_MAX], tile[TILE_MAX], other[TILE_MAX];
-    float k[ATTEND_MAX_HEAD_DIM], v[ATTEND_MAX_HEAD_DIM];
+    float k[KV_MAX_HEAD_DIM], v[KV_MAX_HEAD_DIM];
     uint64_t seed = 9;
     (void)state;
     for (int number = KV_BF16; number < KV_TYPE_END; number++)
         for (uint32_t d = 0; d < ARRAY_COUNT(head_dims); d++)
             for (uint32_t size = 0; size < ARRAY_COUNT(sizes); size++) {
-                enum attend_type type = (enum attend_type)number;
+                enum kv_type type = (enum kv_type)number;
                 uint32_t head_dim = head_dims[d];
-                size_t bytes = attend_tile_bytes(head_dim, type);
+                size_t bytes = kv_tile_bytes(head_dim, type);
                 for (uint32_t i = 0; i < head_dim; i++) {
                     k[i] = sizes[size] * random_normal(&seed);
                     v[i] = sizes[size] * (random_normal(&seed) + (size % 2 ? 40 : 0));
@@ -176,16 +176,16 @@ static void test_stored_codes(void **state)
                 }
                 attend_copy_tokens(type, head_dim, tile, other, SLOT); // changes nothing: the slots below were not touched
                 assert_memory_equal(tile, expected, TILE_MAX);
-                attend_copy_tokens(type, head_dim, other, tile, ATTEND_TILE);
+                attend_copy_tokens(type, head_dim, other, tile, KV_TILE);
                 assert_memory_equal(other, expected, bytes);
                 assert_memory_equal(other + bytes, expected + bytes, TILE_MAX - bytes);
                 for (uint32_t i = 0; i < head_dim; i++) {
-                    double steps[2] = {0, 0}, most = type == ATTEND_BF16 ? 3.3895e38 : 65504;
+                    double steps[2] = {0, 0}, most = type == KV_BF16 ? 3.3895e38 : 65504;
                     double values[2] = {tile_k(type, head_dim, tile, SLOT, i, &steps[0]),
                                         tile_v(type, head_dim, tile, SLOT, i, &steps[1])};
                     double wanted[2] = {MAX(-most, MIN(most, (double)k[i])), MAX(-most, MIN(most, (double)v[i]))};
                     for (uint32_t j = 0; j < 2; j++) {
-                        double limit = type == ATTEND_BF16 ? fabs(wanted[j]) / 256 : steps[j] * 0.5001;
+                        double limit = type == KV_BF16 ? fabs(wanted[j]) / 256 : steps[j] * 0.5001;
                         if (!(fabs(values[j] - wanted[j]) <= limit))
                             fail_msg("%s, head_dim %u, %c[%u]: %g is stored as %g", kv_type_name((enum kv_type)number), head_dim,
                                      "kv"[j], i, wanted[j], values[j]);

@@ -2,9 +2,8 @@
 // places has the bits that it has at one, however it is cut, for rows that decode and for chunks.
 #include "tests/kernels/kernel_test.h"
 
-#include "common/kv/kv_partials.h"
-#include "common/kv/kv_store.h"
 #include "kernels/attention/attention.h"
+#include "kernels/kv/kv_store.h"
 #include "tests/unit/sample.h"
 
 enum { POSITIONS = 9800, LAST_ROWS = 40, PLACES = 6, ROWS = POSITIONS };
@@ -151,11 +150,11 @@ static float *attend_split(uint32_t begin, uint32_t end, const uint32_t *firsts,
 static void attend_by_kernels(uint32_t position, float *o)
 {
     const struct attention_kernels *table = attention_of_level(kernels->level);
-    enum attend_type type = (enum attend_type)shape.type;
+    enum kv_type type = (enum kv_type)shape.type;
     uint32_t heads = shape.heads, head_dim = shape.head_dim, limits[8];
-    size_t tile_bytes = attend_tile_bytes(head_dim, type);
-    unsigned char *tiles = test_alloc((position / ATTEND_TILE + 1) * tile_bytes);
-    const unsigned char *at[ATTEND_RANGE_TILES];
+    size_t tile_bytes = kv_tile_bytes(head_dim, type);
+    unsigned char *tiles = test_alloc((position / KV_TILE + 1) * tile_bytes);
+    const unsigned char *at[KV_RANGE_TILES];
     float *memory = test_alloc((size_t)heads * (4 * head_dim + 6 + 16) * sizeof(float) + ATTEND_SCORES * sizeof(float)),
           *free_at = memory;
     struct attend_partial partials[3]; // total, span, range
@@ -165,17 +164,17 @@ static void attend_by_kernels(uint32_t position, float *o)
     for (uint32_t i = 0; i < 3; i++, free_at += heads * (head_dim + 2u))
         partials[i] = (struct attend_partial){free_at, free_at + heads, free_at + 2 * heads};
     for (uint32_t t = 0; t <= position; t++)
-        table->store(type, head_dim, k + (size_t)t * head_dim, v + (size_t)t * head_dim, tiles + t / ATTEND_TILE * tile_bytes,
-                     t % ATTEND_TILE);
+        table->store(type, head_dim, k + (size_t)t * head_dim, v + (size_t)t * head_dim, tiles + t / KV_TILE * tile_bytes,
+                     t % KV_TILE);
     for (uint32_t head = 0; head < heads; head++) {
         table->load_q(type, head_dim, q + (size_t)position * q_width() + (size_t)head * head_dim, lines + (size_t)head * head_dim);
         limits[head] = position + 1;
     }
-    for (uint32_t begin = 0; begin <= position; begin += ATTEND_RANGE) {
+    for (uint32_t begin = 0; begin <= position; begin += KV_RANGE) {
         uint32_t in_span = begin % 4096, count = 0;
         struct attend_partial *into = in_span ? &partials[2] : begin ? &partials[1] : &partials[0];
-        for (uint32_t t = begin; t <= position && t < begin + ATTEND_RANGE; t += ATTEND_TILE)
-            at[count++] = tiles + t / ATTEND_TILE * tile_bytes;
+        for (uint32_t t = begin; t <= position && t < begin + KV_RANGE; t += KV_TILE)
+            at[count++] = tiles + t / KV_TILE * tile_bytes;
         table->range(&(struct attend_range){.type = type,
                                             .head_dim = head_dim,
                                             .line_count = heads,

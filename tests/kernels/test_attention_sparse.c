@@ -2,20 +2,20 @@
 // KV store against sums in double over the tiles that a plain sort chooses.
 #include "tests/kernels/kernel_test.h"
 
-#include "common/kv/kv_store.h"
+#include "kernels/kv/kv_store.h"
 #include "kernels/attention/attention_sparse.h"
 
 // --- one tile ------------------------------------------------------------------------------------------------------------
 
 // Returns the largest q·k of the tile's tokens, by the reference kernel.
-static float largest_dot(enum attend_type type, uint32_t head_dim, const unsigned char *tile, const float *q)
+static float largest_dot(enum kv_type type, uint32_t head_dim, const unsigned char *tile, const float *q)
 {
-    float scaled[ATTEND_MAX_HEAD_DIM], acc[ATTEND_MAX_HEAD_DIM], m, l;
+    float scaled[KV_MAX_HEAD_DIM], acc[KV_MAX_HEAD_DIM], m, l;
     attend_load_q_ref(type, head_dim, q, scaled);
     attend_range_ref(&(struct attend_range){.type = type,
                                             .head_dim = head_dim,
                                             .line_count = 1,
-                                            .limit = (uint32_t[]){ATTEND_TILE},
+                                            .limit = (uint32_t[]){KV_TILE},
                                             .q = scaled,
                                             .tiles = (const unsigned char *[]){tile},
                                             .tile_count = 1,
@@ -27,7 +27,7 @@ static float largest_dot(enum attend_type type, uint32_t head_dim, const unsigne
 
 static float score_by(const struct attention_kernels *kernels_of, uint32_t head_dim, const uint16_t *bounds, const float *q)
 {
-    float sums[2 * ATTEND_MAX_HEAD_DIM], score;
+    float sums[2 * KV_MAX_HEAD_DIM], score;
     const uint16_t *list[] = {bounds};
     attend_bound_q(1, head_dim, q, sums);
     kernels_of->scores(
@@ -41,23 +41,23 @@ static void test_bounds(void **state)
     static const uint32_t head_dims[] = {16, 48, 64, 128, 256};
     uint64_t seed = 1;
     (void)state;
-    for (int type = ATTEND_F16; type <= ATTEND_INT4X; type++)
+    for (int type = KV_F16; type <= KV_INT4X; type++)
         for (uint32_t d = 0; d < ARRAY_COUNT(head_dims); d++) {
             uint32_t head_dim = head_dims[d];
-            unsigned char *tile = test_alloc(attend_tile_bytes(head_dim, (enum attend_type)type));
-            float k[ATTEND_MAX_HEAD_DIM], q[ATTEND_MAX_HEAD_DIM];
-            uint16_t bounds[2 * ATTEND_MAX_HEAD_DIM];
-            for (uint32_t slot = 0; slot < ATTEND_TILE; slot++) {
+            unsigned char *tile = test_alloc(kv_tile_bytes(head_dim, (enum kv_type)type));
+            float k[KV_MAX_HEAD_DIM], q[KV_MAX_HEAD_DIM];
+            uint16_t bounds[2 * KV_MAX_HEAD_DIM];
+            for (uint32_t slot = 0; slot < KV_TILE; slot++) {
                 for (uint32_t i = 0; i < head_dim; i++)
                     k[i] = random_normal(&seed) * (slot % 3 ? 1.0f : 40.0f) - 0.3f * (float)(i % 5);
-                attend_store_ref((enum attend_type)type, head_dim, k, k, tile, slot);
+                attend_store_ref((enum kv_type)type, head_dim, k, k, tile, slot);
             }
-            attend_bounds((enum attend_type)type, head_dim, tile, bounds);
+            attend_bounds((enum kv_type)type, head_dim, tile, bounds);
             for (uint32_t i = 0; i < head_dim; i++)
                 for (int sign = -1; sign <= 1; sign += 2) {
                     memset(q, 0, sizeof q);
                     q[i] = (float)sign;
-                    float most = largest_dot((enum attend_type)type, head_dim, tile, q);
+                    float most = largest_dot((enum kv_type)type, head_dim, tile, q);
                     float bound = score_by(attention_of_level(ISA_REF), head_dim, bounds, q), step = fabsf(most) * 0x1p-9f + 1e-6f;
                     assert_true(bound >= most - fabsf(most) * 1e-6f && bound <= most + step);
                 }
@@ -66,7 +66,7 @@ static void test_bounds(void **state)
                 for (uint32_t i = 0; i < head_dim; i++)
                     q[i] = random_normal(&seed), size += 40 * fabsf(q[i]);
                 assert_true(score_by(attention_of_level(ISA_REF), head_dim, bounds, q) >=
-                            largest_dot((enum attend_type)type, head_dim, tile, q) - 1e-6f * size);
+                            largest_dot((enum kv_type)type, head_dim, tile, q) - 1e-6f * size);
             }
             free(tile);
         }
@@ -78,15 +78,15 @@ static void test_bounds_of_extremes(void **state)
     const float values[] = {NAN, -NAN, 1e30f, -1e30f, INFINITY, -INFINITY, 0.0f, -0.0f};
     uint16_t bounds[2 * 16];
     (void)state;
-    for (int type = ATTEND_F16; type <= ATTEND_INT4X; type++)
+    for (int type = KV_F16; type <= KV_INT4X; type++)
         for (uint32_t v = 0; v < ARRAY_COUNT(values); v++) {
-            unsigned char *tile = test_alloc(attend_tile_bytes(16, (enum attend_type)type));
-            for (uint32_t slot = 0; slot < ATTEND_TILE; slot++) {
+            unsigned char *tile = test_alloc(kv_tile_bytes(16, (enum kv_type)type));
+            for (uint32_t slot = 0; slot < KV_TILE; slot++) {
                 float k[16] = {0};
                 k[3] = slot == 9 ? values[v] : 0;
-                attend_store_ref((enum attend_type)type, 16, k, k, tile, slot);
+                attend_store_ref((enum kv_type)type, 16, k, k, tile, slot);
             }
-            attend_bounds((enum attend_type)type, 16, tile, bounds);
+            attend_bounds((enum kv_type)type, 16, tile, bounds);
             float low = f16_to_float(bounds[3]), high = f16_to_float(bounds[16 + 3]);
             assert_true(isnan(values[v]) ? low == -65504 && high == 65504 : low <= 0 && high >= 0);
             assert_true(values[v] > 1 ? high >= 65000 : values[v] < -1 ? low <= -65000 : true);
@@ -206,10 +206,10 @@ static void test_candidates(void **state)
         for (uint32_t position = 0; position < 5000; position++) {
             const struct attend_choice c = attend_choice_of(position, percents[p]);
             uint32_t candidates = c.last - c.first;
-            assert_true(c.first <= c.last && c.last <= c.tiles && (c.tiles - 1) * ATTEND_TILE <= position);
-            assert_true(c.tiles * ATTEND_TILE > position && c.first == MIN(4u, c.tiles));
-            assert_true(c.last * ATTEND_TILE + ATTEND_EDGE <= position + 1 || candidates == 0);
-            assert_true((c.last + 1) * ATTEND_TILE + ATTEND_EDGE > position + 1); // no more than the last 64, in whole tiles
+            assert_true(c.first <= c.last && c.last <= c.tiles && (c.tiles - 1) * KV_TILE <= position);
+            assert_true(c.tiles * KV_TILE > position && c.first == MIN(4u, c.tiles));
+            assert_true(c.last * KV_TILE + ATTEND_EDGE <= position + 1 || candidates == 0);
+            assert_true((c.last + 1) * KV_TILE + ATTEND_EDGE > position + 1); // no more than the last 64, in whole tiles
             assert_true(c.keep * 100 >= candidates * percents[p] && c.keep >= MIN(candidates, 64u));
             assert_true(c.keep <= 64 || (c.keep - 1) * 100 < candidates * percents[p]);
             assert_true(c.keep <= candidates && attend_choice_tiles(&c) <= c.tiles);
@@ -294,7 +294,7 @@ static uint32_t tiles_of(const struct feed *feed, uint32_t percent, uint32_t lay
                          uint32_t *out)
 {
     const struct attend_choice c = attend_choice_of(position, percent);
-    float scores[POSITIONS / ATTEND_TILE + 1];
+    float scores[POSITIONS / KV_TILE + 1];
     uint32_t count = 0;
 
     if (!is_sparse(position)) {
@@ -307,7 +307,7 @@ static uint32_t tiles_of(const struct feed *feed, uint32_t percent, uint32_t lay
         for (uint32_t head = kv_head * GROUP; head < (kv_head + 1) * GROUP; head++)
             for (uint32_t i = 0; i < HEAD_DIM; i++) {
                 double x = (double)feed->q[layer][position][head * HEAD_DIM + i], best = -INFINITY;
-                for (uint32_t t = tile * ATTEND_TILE; t < (tile + 1) * ATTEND_TILE; t++)
+                for (uint32_t t = tile * KV_TILE; t < (tile + 1) * KV_TILE; t++)
                     best = MAX(best, x * (double)feed->k[layer][t][kv_head * HEAD_DIM + i]);
                 score += best;
             }
@@ -326,11 +326,11 @@ static double error_of(const struct feed *feed, uint32_t percent, uint32_t layer
 {
     const uint32_t kv_head = head / GROUP;
     const float *q = feed->q[layer][position] + head * HEAD_DIM, *o = feed->o[layer][position] + head * HEAD_DIM;
-    uint32_t tiles[POSITIONS / ATTEND_TILE + 1], count = tiles_of(feed, percent, layer, position, kv_head, tiles);
+    uint32_t tiles[POSITIONS / KV_TILE + 1], count = tiles_of(feed, percent, layer, position, kv_head, tiles);
     double sum = 0, total[HEAD_DIM] = {0}, worst = 0;
 
     for (uint32_t n = 0; n < count; n++)
-        for (uint32_t t = tiles[n] * ATTEND_TILE; t <= position && t < (tiles[n] + 1) * ATTEND_TILE; t++) {
+        for (uint32_t t = tiles[n] * KV_TILE; t <= position && t < (tiles[n] + 1) * KV_TILE; t++) {
             double dot = 0;
             for (uint32_t i = 0; i < HEAD_DIM; i++)
                 dot += (double)q[i] * (double)feed->k[layer][t][kv_head * HEAD_DIM + i];
@@ -386,7 +386,7 @@ static void test_bytes_read(void **state)
 {
     struct kv_shape shape = shape_f16;
     unsigned char *page = calloc(1, kv_page_bytes(&shape));
-    const uint64_t tile_bytes = attend_tile_bytes(HEAD_DIM, ATTEND_F16), bounds_bytes = 2 * HEAD_DIM * sizeof(uint16_t);
+    const uint64_t tile_bytes = kv_tile_bytes(HEAD_DIM, KV_F16), bounds_bytes = 2 * HEAD_DIM * sizeof(uint16_t);
     const float zeros[Q_WIDTH] = {0}, *in[] = {zeros};
     float out[Q_WIDTH], *o[] = {out};
     struct thread_pool *pool;

@@ -102,7 +102,7 @@ static void only_the_window_is_read(void **state)
     struct rig rig = rig_open(&shape, 1, fast_level());
     struct feed feed = feed_make(&shape, 3, CONTEXT, 1, 5);
     struct kv_stats before, after;
-    const uint64_t tile = attend_tile_bytes(64, ATTEND_F16);
+    const uint64_t tile = kv_tile_bytes(64, KV_F16);
     uint32_t chunk = 1024;
     (void)state;
 

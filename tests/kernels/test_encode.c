@@ -13,7 +13,6 @@
 
 #include "common/base/checked.h"
 #include "kernels/quant/dequant.h"
-#include "kernels/quant/encode.h"
 #include "kernels/simd/half.h"
 
 enum { BLOCK = 32 };

@@ -10,7 +10,7 @@ Checked:
             object defines. A file may include its room's own interface (common/sched/sched.h), whose .c is on top of the room:
             it is where the types are. A header without a .c is no unit. Headers must not include each other in a circle either
   pointers  no function pointer of a struct that one room alone sees has its only target in another file of that room: it would hide a
-            circle. Callbacks that have a `void *arg`, and tables with several targets, are interfaces
+            circle. Callbacks that have a `void *arg` or `user`, and tables with several targets, are interfaces
   private   a header named *_internal.h, *_state.h or internal.h is included only from its own directory: it holds what the files
             there share
 
@@ -160,7 +160,7 @@ class Graph:
 
     def check_pointers(self):
         """Function pointers by name, and what is assigned to them anywhere, tests included. A table whose entries have several targets is
-        an interface, and so is a set of callbacks with the `void *arg` of whoever is called."""
+        an interface, and so is a set of callbacks with the `void *arg` or `user` of whoever is called."""
         texts, tables, targets, homes, seen = {}, [], collections.defaultdict(set), {}, collections.defaultdict(set)
         for path in run("git", "ls-files", "common", "kernels", "services", "tests").split():
             if path.endswith((".c", ".h", ".cu", ".cuh")) and os.path.exists(path):
@@ -179,7 +179,7 @@ class Graph:
                 if target in homes:
                     targets[name].add((path if path in homes[target] else min(homes[target]), target))
         for path, body, names in tables:
-            if "void *arg;" in body or any(len(targets[name]) > 1 for name in names):
+            if re.search(r"void \*(arg|user);", body) or any(len(targets[name]) > 1 for name in names):
                 continue
             for name in sorted(names):
                 home, target = min(targets[name], default=("", ""))

@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/base/expiry.h"
 #include "common/base/log.h"
 #include "services/gateway/batch/store.h"
 

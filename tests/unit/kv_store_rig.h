@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "common/base/checked.h"
-#include "common/kv/kv_state.h"
+#include "kernels/kv/kv_internal.h"
 #include "kernels/dispatch/kernels.h"
 
 enum { MAX_ROWS = 64, WIDTH = 32 };
@@ -121,13 +121,12 @@ static __attribute__((unused)) void expect_bounds(const struct rig *rig, uint64_
 {
     const struct kv_store *store = rig->store;
     uint32_t slot = kv_ledger_slot(&store->ledger, sequence);
-    uint32_t tiles = slot == KV_NONE ? 0 : store->ledger.sequences[slot].complete / ATTEND_TILE;
-    uint16_t expected[2 * ATTEND_MAX_HEAD_DIM];
+    uint32_t tiles = slot == KV_NONE ? 0 : store->ledger.sequences[slot].complete / KV_TILE;
+    uint16_t expected[2 * KV_MAX_HEAD_DIM];
     for (uint32_t tile = 0; tile < tiles; tile++)
         for (uint32_t layer = 0; layer < store->shape.layers; layer++) {
             uint32_t page = kv_ledger_table(&store->ledger, slot)[tile / store->page_tiles];
-            attend_bounds((enum attend_type)store->shape.type, store->shape.head_dim, kv_tile(store, slot, layer, 0, tile),
-                          expected);
+            attend_bounds(store->shape.type, store->shape.head_dim, kv_tile(store, slot, layer, 0, tile), expected);
             assert_memory_equal(kv_bounds(store, layer, 0, page, tile % store->page_tiles), expected,
                                 store->bounds_width * sizeof *expected);
         }

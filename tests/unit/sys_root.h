@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/base/numa_topology.h"
+#include "common/base/numa.h"
 
 struct sys_root {
     char path[32];

@@ -8,7 +8,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/wire/wire.h"
+#include "common/rpc/wire.h"
 #include "services/kv-worker/attend_spans.h"
 
 static struct attend_spans spans;

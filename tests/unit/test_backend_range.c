@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "common/kv/kv_type.h"
-#include "kernels/backend/layer_range.h"
+#include "kernels/backend/backend.h"
 #include "kernels/dispatch/kernels.h"
 #include "tests/unit/backend_chain.h"
 

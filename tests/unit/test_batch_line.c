@@ -11,9 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
-#include "common/batch/batch_line.h"
-#include "common/batch/line_reader.h"
-#include "common/batch/text_set.h"
+#include "common/api/batch.h"
 
 #define GOOD(body) "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":" body "}"
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/base/buddy.h"
+#include "common/base/alloc.h"
 #include "common/base/checked.h"
 
 enum { UNIT = 1 << BUDDY_ORDER_LEAST, UNITS = 77, HELD = 40, DRAWS = 200000 };

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "common/sampler/divergence.h"
+#include "common/sampler/softmax.h"
 
 #define assert_near(value, wanted) assert_true(fabs((value) - (wanted)) <= 1e-9)
 

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "common/base/checked.h"
-#include "common/base/expiry.h"
+#include "common/base/clock.h"
 
 enum { DAY_S = 86400, LOOK_S = 30, HOUR_S = 3600 };
 static const uint64_t NOW_S = 1800000000, BOOTED_US = 5000000;

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/apikey/apikey.h"
+#include "common/api/apikey.h"
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "services/gateway/http/keys.h"

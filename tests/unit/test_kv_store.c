@@ -1,6 +1,6 @@
 /* test_kv_store.c: pages, sequences, plans and handing over, without regard to what attention computes; and a random
  * walk beside a model of a few arrays. */
-#include "common/kv/kv_sparse.h"
+#include "common/kv/kv_shape.h"
 #include "tests/unit/kv_store_rig.h"
 
 static void test_shapes(void **state)

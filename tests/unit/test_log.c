@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
-#include "common/base/repeat.h"
 #include "tests/integration/pace.h"
 
 enum { LINES = 3000, LINE_PAYLOAD = 200 }; // far more than a pipe or a socket buffers

@@ -9,8 +9,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/read_rate.h"
-#include "common/kv/kv_measure.h"
 #include "kernels/dispatch/kernels.h"
+#include "kernels/kv/kv_store.h"
 #include "tests/integration/pace.h"
 
 enum { LIMIT_US = 20000, MEMORY = 2 << 20 };

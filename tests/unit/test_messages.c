@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "attend.pb-c.h"
-#include "common/messages/kv.h"
+#include "common/mesh/messages.h"
 
 static void a_kv_shape_comes_back(void **state)
 {

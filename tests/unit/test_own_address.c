@@ -7,9 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/member/member.h"
+#include "common/mesh/member.h"
 #include "common/rpc/address.h"
-#include "common/rpc/own_address.h"
 
 static void which_addresses_are_everywhere(void **state)
 {

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "common/base/checked.h"
-#include "kernels/backend/packed_form.h"
+#include "kernels/backend/packed_file.h"
 
 enum { A = PACKED_FILE_ALIGN, BLOBS = 4, SUM = 7 * A };
 

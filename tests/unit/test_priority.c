@@ -11,8 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "common/base/priority.h"
 #include "common/base/status.h"
+#include "common/base/thread_pool.h"
 
 struct attributes {
     uint32_t size, policy;

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "common/rpc/address.h"
-#include "common/rpc/secret.h"
+#include "common/rpc/security.h"
 
 static char path[64];
 

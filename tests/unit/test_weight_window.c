@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "common/base/checked.h"
-#include "kernels/backend/weight_window.h"
+#include "kernels/backend/weight_stream.h"
 
 static uint64_t random_of(uint64_t *seed)
 {

@@ -9,10 +9,9 @@
 
 #include "attend.pb-c.h"
 #include "common/base/checked.h"
-#include "common/rpc/envelope.h"
-#include "common/wire/attend.h"
-#include "common/wire/forward.h"
-#include "common/wire/wire.h"
+#include "common/mesh/tensors.h"
+#include "common/rpc/message.h"
+#include "common/rpc/wire.h"
 #include "envelope.pb-c.h"
 #include "step.pb-c.h"
 

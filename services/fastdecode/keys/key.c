@@ -8,7 +8,7 @@
 
 #include <sodium.h>
 
-#include "common/apikey/apikey.h"
+#include "common/api/apikey.h"
 #include "common/base/checked.h"
 #include "common/base/options.h"
 #include "services/fastdecode/keys/commands.h"

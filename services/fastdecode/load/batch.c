@@ -22,9 +22,7 @@
 #include "common/base/clock.h"
 #include "common/base/options.h"
 #include "common/base/status.h"
-#include "common/batch/batch_line.h"
-#include "common/batch/line_reader.h"
-#include "common/batch/text_set.h"
+#include "common/api/batch.h"
 #include "services/fastdecode/load/api_request.h"
 #include "services/fastdecode/load/commands.h"
 

@@ -5,7 +5,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/options.h"
-#include "common/rpc/probe.h"
+#include "common/rpc/rpc.h"
 #include "services/fastdecode/load/commands.h"
 
 // --- http probe ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/options.h"
-#include "common/kv/kv_sparse.h"
+#include "common/kv/kv_shape.h"
 #include "common/model/compute.h"
 #include "common/service/service.h"
 #include "common/model/vocabulary.h"

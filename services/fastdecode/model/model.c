@@ -4,7 +4,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/options.h"
-#include "common/kv/kv_store.h"
+#include "kernels/kv/kv_store.h"
 #include "common/model/compute.h"
 #include "common/model/pooling.h"
 #include "common/sched/settings.h"

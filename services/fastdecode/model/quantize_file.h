@@ -8,7 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
-#include "kernels/quant/encode.h"
+#include "kernels/quant/dequant.h"
 
 struct quantize_request {
     const char *in, *out;

@@ -23,9 +23,9 @@
 #include "common/plan/hardware.h"
 #include "common/rpc/rpc.h"
 #include "kernels/backend/backend_measure.h"
-#include "kernels/backend/cpu_measure.h"
-#include "kernels/backend/kv_of_model.h"
+#include "kernels/backend/backend.h"
 #include "kernels/dispatch/kernels.h"
+#include "kernels/kv/kv_store.h"
 
 // --- measure nodes ---------------------------------------------------------------------------------------------------
 

@@ -293,7 +293,7 @@ static void print_extents(const struct plan_request *r, uint32_t workers)
     if (!plan_extents(r, workers, &e))
         return;
     printf("  a sequence             %10u tokens, more than a worker holds: it lies at %u, in %u spans of %u tokens\n", e.tokens,
-           e.workers, e.spans, ATTEND_SPAN);
+           e.workers, e.spans, KV_SPAN);
     printf(
         "                                    %u times (2 + %u) floats a head come back for each row and layer: %.1f KiB there and "
         "back, %.1f if it were whole\n",

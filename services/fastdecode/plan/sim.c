@@ -317,7 +317,7 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
         .ring_pages = shape_ring_pages(&s->described.shape, PLAN_PAGE_TOKENS, work->context_tokens),
         .ring_rows = kv_ring_step_rows(s->described.shape.window),
         .extent_tokens = s->described.shape.window ? 0 : KV_EXTENT_TOKENS,
-        .span_ranges = ATTEND_SPAN_RANGES,
+        .span_ranges = KV_SPAN_RANGES,
         .context_tokens = work->context_tokens,
         .max_places = place_count,
         .layers = s->described.shape.layers,

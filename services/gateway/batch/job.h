@@ -12,8 +12,7 @@
 #ifndef FD_GATEWAY_BATCH_JOB_H
 #define FD_GATEWAY_BATCH_JOB_H
 
-#include "common/batch/line_reader.h"
-#include "common/batch/text_set.h"
+#include "common/api/batch.h"
 #include "services/gateway/batch/store.h"
 
 enum batch_phase { BATCH_JOB_VALIDATING, BATCH_JOB_RUNNING, BATCH_JOB_ENDING };

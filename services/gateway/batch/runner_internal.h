@@ -4,8 +4,8 @@
 
 #include <pthread.h>
 
-#include "common/base/expiry.h"
-#include "common/base/repeat.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 #include "services/gateway/batch/job.h"
 #include "services/gateway/batch/runner.h"
 

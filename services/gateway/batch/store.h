@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "common/batch/batch_line.h"
+#include "common/api/batch.h"
 #include "services/gateway/http/keys.h"
 
 enum {
@@ -127,7 +127,7 @@ enum status batch_store_list_files(struct batch_store *store, const struct batch
                                    void (*each)(void *arg, const struct batch_file *file), void *arg, bool *more,
                                    struct error *error) MUST_CHECK;
 // Removes files that have expired, and batches that have been over for BATCH_KEPT_S; for good, so now_s must not be a moment's error of the clock
-// (common/base/expiry.h).
+// (common/base/clock.h).
 void batch_store_purge(struct batch_store *store, uint64_t now_s);
 
 // --- batches --------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/apikey/apikey.h"
+#include "common/api/apikey.h"
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/file_version.h"

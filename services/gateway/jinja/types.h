@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/base/arena.h"
+#include "common/base/alloc.h"
 #include "common/base/status.h"
 
 enum {

@@ -17,7 +17,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/messages/features.h"
+#include "common/mesh/messages.h"
 #include "common/rpc/rpc.h"
 #include "services/gateway/mesh/view.h"
 

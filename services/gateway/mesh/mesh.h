@@ -26,7 +26,7 @@ struct mesh_state {
     uint32_t vocab;
     uint64_t fingerprint;
     uint64_t kv_pages_used, kv_pages_total;
-    uint32_t features; // of sampling, that the mesh has (common/messages/features.h)
+    uint32_t features; // of sampling, that the mesh has (common/mesh/messages.h)
 };
 
 struct mesh_config {

@@ -9,7 +9,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/messages/features.h"
+#include "common/mesh/messages.h"
 #include "services/gateway/request/prompt_edit.h"
 #include "services/gateway/request/request_internal.h"
 #include "services/gateway/text/grammars.h"

@@ -16,7 +16,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/messages/features.h"
+#include "common/mesh/messages.h"
 #include "services/gateway/http/root_span.h"
 #include "services/gateway/request/request_internal.h"
 #include "services/gateway/text/grammars.h"

@@ -115,7 +115,7 @@ struct request_draw {
     Fastdecode__Sampling sampling;  // owns its lists, but for end_token; its bias entries point into bias_items
     struct packed_grammar *grammar; // of sampling; NULL: none
     Fastdecode__TokenBias *bias_items, **bias;
-    uint32_t features; // of the mesh that it needs (common/messages/features.h)
+    uint32_t features; // of the mesh that it needs (common/mesh/messages.h)
     uint32_t max_tokens;
     bool ignore_eos;
     struct stop_string stops[API_MAX_STOPS];

@@ -9,7 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/options.h"
-#include "common/rpc/secret.h"
+#include "common/rpc/security.h"
 #include "services/gateway/serve/gateway_internal.h"
 #include "services/gateway/serve/openapi.h"
 
