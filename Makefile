@@ -131,10 +131,16 @@ $(eval $(call room,services/gateway/serve,common/base common/trace common/json c
     services/gateway/api/schema services/gateway/api/dialects services/gateway/text services/gateway/mesh services/gateway/batch \
     services/gateway/request,jansson))
 $(eval $(call room,services/gateway,common/base common/trace common/service common/model common/rpc services/gateway/serve,))
-$(eval $(call room,services/scheduler,proto common/base common/trace common/service common/kv common/sched common/plan common/rpc common/mesh,sodium))
+$(eval $(call room,services/scheduler,proto common/base common/trace common/service common/kv kernels/kv common/sched common/plan common/rpc \
+    common/mesh,sodium))
 $(eval $(call room,services/kv-worker,proto common/base common/trace common/service common/kv kernels/dispatch kernels/kv common/rpc common/mesh,))
+$(eval $(call room,services/s-part/plan,proto common/base common/trace common/kv common/tokenizer common/model common/sampler kernels/backend \
+    common/sched common/rpc common/mesh common/grammar,))
+$(eval $(call room,services/s-part/engine,proto common/base common/trace common/kv kernels/kv common/model kernels/backend common/sched \
+    common/rpc common/mesh services/s-part/plan,))
 $(eval $(call room,services/s-part,proto common/base common/trace common/service common/disk common/kv kernels/dispatch kernels/kv \
-    common/tokenizer common/model common/sampler kernels/backend common/sched common/plan common/rpc common/mesh common/grammar,))
+    common/tokenizer common/model common/sampler kernels/backend common/sched common/plan common/rpc common/mesh services/s-part/plan \
+    services/s-part/engine,))
 $(eval $(call room,services/fastdecode/keys,common/base common/service common/rpc common/api,sodium ssl crypto))
 $(eval $(call room,services/fastdecode/load,common/base common/json common/sim common/rpc common/api,jansson curl))
 $(eval $(call room,services/fastdecode/plan,proto common/base common/service common/kv kernels/quant kernels/dispatch kernels/kv common/model \

@@ -91,31 +91,31 @@ FAULTS = [
     Fault("placement", "common/sched/choice.c", "    if (sched_place_is_here(place))\n        round.here_us -= now_us;\n",
           "    (void)now_us;\n", "unit/test_sched_placement unit/test_sched_rule"),
     # S-part: the random number of each token is that of the one before.
-    Fault("sample-index", "services/s-part/step_plan.c", "output->index = position + 1 - sequence->prompt_tokens;",
+    Fault("sample-index", "services/s-part/plan/step_plan.c", "output->index = position + 1 - sequence->prompt_tokens;",
           "output->index = position - sequence->prompt_tokens;", "unit/test_step_plan"),
     # Drafts behind a token count though penalties make their samples depend on it.
-    Fault("draft-penalty", "services/s-part/step_plan.c", "plan->rows[row + at].token && sampler_is_pure(sampler));", "plan->rows[row + at].token);",
+    Fault("draft-penalty", "services/s-part/plan/step_plan.c", "plan->rows[row + at].token && sampler_is_pure(sampler));", "plan->rows[row + at].token);",
           "unit/test_step_plan"),
     # A sample that no mask was written for counts.
-    Fault("mask-missing", "services/s-part/step_plan.c", "        if (run->sequence->masked && at >= run->mask_count)\n            break;\n", "",
+    Fault("mask-missing", "services/s-part/plan/step_plan.c", "        if (run->sequence->masked && at >= run->mask_count)\n            break;\n", "",
           "unit/test_step_plan"),
     # The grammar does not hear of what was drawn.
-    Fault("mask-deaf", "services/s-part/masker.c", "take(sequence, sequence->taken, sequence->taken_count);", "take(sequence, sequence->taken, 0);",
+    Fault("mask-deaf", "services/s-part/plan/masker.c", "take(sequence, sequence->taken, sequence->taken_count);", "take(sequence, sequence->taken, 0);",
           "unit/test_masker"),
     # A sampler whose sequence is in a step when it is released stays for ever.
-    Fault("sampler-release", "services/s-part/engine_release.c", "    engine->deferred[slot].sampler |= what.sampler;\n", "",
+    Fault("sampler-release", "services/s-part/engine/pool.c", "    engine->pool.deferred[slot].sampler |= what.sampler;\n", "",
           "integration/test_engine"),
     # Pipeline: x of a run that a later stage has dropped stays, and those behind it get another run's.
-    Fault("stage-rows", "services/s-part/engine_begin.c", "memmove(batch->x_kept + first, batch->x_kept + end,", "memmove(batch->x_kept + end, batch->x_kept + end,",
+    Fault("stage-rows", "services/s-part/engine/begin.c", "memmove(batch->step.x_kept + first, batch->step.x_kept + end,", "memmove(batch->step.x_kept + end, batch->step.x_kept + end,",
           "integration/test_engine_stages"),
     # The first stage does not learn the token that the last one has sampled.
-    Fault("stage-token", "services/s-part/reply.c", "run->sequence->last_token = result->n_more ?", "run->sequence->last_token += result->n_more ?",
+    Fault("stage-token", "services/s-part/engine/reply.c", "run->sequence->last_token = result->n_more ?", "run->sequence->last_token += result->n_more ?",
           "integration/test_engine_stages"),
     # A new term begins while a stage still computes for the one before.
-    Fault("stage-term", "services/s-part/engine_stage.c", "        if (engine->batches[b].state != BATCH_IDLE)\n            return;\n", "",
+    Fault("stage-term", "services/s-part/engine/stage.c", "        if (engine->batches.of[b].state != BATCH_IDLE)\n            return;\n", "",
           "integration/test_engine_stages"),
     # A step that was planned behind one that has failed is computed without its tokens.
-    Fault("stage-behind", "services/s-part/engine_begin.c", "    while (batch->queue_count)\n        refuse_first",
+    Fault("stage-behind", "services/s-part/engine/begin.c", "    while (batch->queue.count)\n        refuse_first",
           "    while (batch->queue_count > ENGINE_QUEUE_MAX)\n        refuse_first", "integration/test_engine_stages"),
     # Stages with the same layers are put together.
     Fault("stage-overlap", "services/scheduler/stages.c", "if (first < end_of(other) && other->first_layer < first + count)",
@@ -129,13 +129,13 @@ FAULTS = [
     Fault("extent-page", "common/kv/kv_ledger.c", "(uint32_t)((position - ledger->sequences[slot].first) / ledger->shape.page_tokens);",
           "(uint32_t)((position - 0 * ledger->sequences[slot].first) / ledger->shape.page_tokens);", "unit/test_kv_extent"),
     # Frozen extents are asked with no q.
-    Fault("read-q", "services/s-part/engine_extents.c", "memcpy(to, q, width * sizeof *to);", "memset(to, 0, width * sizeof *to);",
+    Fault("read-q", "services/s-part/engine/extents.c", "memcpy(to, q, width * sizeof *to);", "memset(to, 0, width * sizeof *to);",
           "integration/test_extents"),
     # Of several lost extents the last one is named, and what was lost before it is taken to be there.
-    Fault("lost-extent", "services/s-part/step_plan.c", "MIN(run->lost_extent, extent + 1)", "extent + 1", "unit/test_step_extents"),
+    Fault("lost-extent", "services/s-part/plan/step_plan.c", "MIN(run->lost_extent, extent + 1)", "extent + 1", "unit/test_step_extents"),
     # KV worker: no page for a position that begins one.
-    Fault("worker-reserve", "services/kv-worker/attend.c", "!kv_store_reserve(worker->store, last->sequence, last->position + 1, &error)",
-          "!kv_store_reserve(worker->store, last->sequence, last->position, &error)", "integration/test_worker_shape"),
+    Fault("worker-reserve", "services/kv-worker/attend.c", "!kv_store_reserve(worker->attend.store, last->sequence, last->position + 1, &error)",
+          "!kv_store_reserve(worker->attend.store, last->sequence, last->position, &error)", "integration/test_worker_shape"),
     # Handover: positions that nobody asked for count as taken over.
     Fault("handover-positions", "common/mesh/handover.c", ".positions = MIN(positions, fetch->positions - fetch->received),",
           ".positions = positions,", "integration/test_handover integration/test_handover_again integration/test_handover_copies"),
@@ -171,7 +171,7 @@ FAULTS = [
     # collector asks for is not kept.
     Fault("trace-ended", "services/scheduler/core.c", "places_end_spans(scheduler, log->spans, log->id, action->release.place);", "(void)log;",
           "e2e/test_otlp.py"),
-    Fault("trace-phase", "services/s-part/engine_spans.c", "trace->sampled |= run->run->sample;", "trace->sampled |= trace->phases[0].steps > 1;",
+    Fault("trace-phase", "services/s-part/engine/spans.c", "trace->sampled |= run->run->sample;", "trace->sampled |= trace->phases[0].steps > 1;",
           "e2e/test_otlp.py"),
     Fault("trace-retry", "common/trace/otlp.c", "answer.retry_after_us ? answer.retry_after_us : pause_us(otlp, tries)", "pause_us(otlp, tries)",
           "e2e/test_otlp.py"),

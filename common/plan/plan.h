@@ -50,7 +50,6 @@
 #include "common/base/status.h"
 #include "common/plan/cost.h"
 #include "common/plan/hardware.h"
-#include "common/plan/plan.h"
 #include "common/plan/shape.h"
 #include "common/plan/split.h"
 

@@ -208,7 +208,7 @@ static double order_of(const struct sim *sim, const struct batch *batch)
     return sim->stage_count > 1 ? batch->came_us : batch->since_us;
 }
 
-// Returns whether steps that go aside have time left, by the clock alone (services/s-part/engine_aside.c).
+// Returns whether steps that go aside have time left, by the clock alone (services/s-part/engine/aside.c).
 static bool aside_has_time(const struct sim *sim)
 {
     const struct batch *others = &sim->batches[0];

@@ -3,7 +3,7 @@
 // Rows are described with layer 0 and planned once for the step. Rows whose sequence is not held as far as it must be, or
 // that there are no pages for, are lost: their o is zero, the reply names them, and the rest of the step goes on.
 //
-// Of a sequence that lies at several places there may be an extent here. Where it grows, its rows begin it; otherwise it is only read, by
+// A sequence that lies at several places may have an extent here. If it grows here, its rows begin it; otherwise it is only read, by
 // rows without k and v. Both get partials (common/kv/kv_partials.h) instead of o.
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 #include "services/kv-worker/worker.h"
 
 // Workers that share cores learn the model at the same moment: measuring together each would see the others' work as its own slowness
-// (up to thirty times). So they take turns, and one that hangs does not stop the others for long.
+// (up to thirty times). They take turns, and one that hangs does not stop the others for long.
 static enum status measure_in_turn(struct worker *worker, const struct kv_shape *shape, struct error *error)
 {
     enum { WAIT_MS = 5000, AGAIN_MS = 10 };
@@ -34,7 +34,7 @@ static enum status measure_in_turn(struct worker *worker, const struct kv_shape 
 
     while (program >= 0 && flock(program, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK && clock_now_us() < until_us)
         nanosleep(&pause, NULL);
-    enum status status = kv_measure(shape, MEASURE_BYTES, worker->pool, MEASURE_KV_US, &worker->costs, error);
+    enum status status = kv_measure(shape, MEASURE_BYTES, worker->pool, MEASURE_KV_US, &worker->attend.costs, error);
     if (program >= 0)
         close(program);
     return status;
@@ -45,8 +45,8 @@ struct memory_plan attend_memory_plan(const struct worker *worker, const struct 
     const struct attend_batch *batch = NULL;
     const uint64_t batch_row_bytes = sizeof *batch->kept + sizeof *batch->lost + sizeof *batch->lost_reads +
                                      sizeof *batch->partial_count + sizeof *batch->sequences;
-    const uint64_t row_bytes = sizeof *worker->rows + sizeof *worker->q + sizeof *worker->k + sizeof *worker->v +
-                               sizeof *worker->o + sizeof *worker->out;
+    const uint64_t row_bytes = sizeof *worker->scratch.rows + sizeof *worker->scratch.q + sizeof *worker->scratch.k +
+                               sizeof *worker->scratch.v + sizeof *worker->scratch.o + sizeof *worker->scratch.out;
     const struct kv_plan plan =
         kv_store_plan(shape, worker->settings.kv_memory, WORKER_ROWS_MAX, thread_pool_threads(worker->pool), WORKER_BATCHES_MAX);
 
@@ -62,22 +62,23 @@ struct memory_plan attend_memory_plan(const struct worker *worker, const struct 
 // All that steps need, so that none of them allocates.
 static enum status open_tables(struct worker *worker)
 {
-    worker->rows = calloc(WORKER_ROWS_MAX, sizeof *worker->rows);
-    worker->q = calloc(WORKER_ROWS_MAX, sizeof *worker->q);
-    worker->k = calloc(WORKER_ROWS_MAX, sizeof *worker->k);
-    worker->v = calloc(WORKER_ROWS_MAX, sizeof *worker->v);
-    worker->o = calloc(WORKER_ROWS_MAX, sizeof *worker->o);
-    worker->out = calloc(WORKER_ROWS_MAX, sizeof *worker->out);
-    bool ok = worker->rows && worker->q && worker->k && worker->v && worker->o && worker->out && !attend_spans_open(&worker->spans);
+    worker->scratch.rows = calloc(WORKER_ROWS_MAX, sizeof *worker->scratch.rows);
+    worker->scratch.q = calloc(WORKER_ROWS_MAX, sizeof *worker->scratch.q);
+    worker->scratch.k = calloc(WORKER_ROWS_MAX, sizeof *worker->scratch.k);
+    worker->scratch.v = calloc(WORKER_ROWS_MAX, sizeof *worker->scratch.v);
+    worker->scratch.o = calloc(WORKER_ROWS_MAX, sizeof *worker->scratch.o);
+    worker->scratch.out = calloc(WORKER_ROWS_MAX, sizeof *worker->scratch.out);
+    bool ok = worker->scratch.rows && worker->scratch.q && worker->scratch.k && worker->scratch.v && worker->scratch.o &&
+              worker->scratch.out && !attend_spans_open(&worker->attend.spans);
     for (uint32_t i = 0; ok && i < WORKER_BATCHES_MAX; i++) {
-        struct attend_batch *batch = &worker->batches[i];
+        struct attend_batch *batch = &worker->attend.batches[i];
         batch->kept = calloc(WORKER_ROWS_MAX, sizeof *batch->kept);
         batch->lost = calloc(WORKER_ROWS_MAX, sizeof *batch->lost);
         batch->lost_reads = calloc(WORKER_ROWS_MAX, sizeof *batch->lost_reads);
         batch->partial_count = calloc(WORKER_ROWS_MAX, sizeof *batch->partial_count);
         batch->sequences = calloc(WORKER_ROWS_MAX, sizeof *batch->sequences);
         ok = batch->kept && batch->lost && batch->lost_reads && batch->partial_count && batch->sequences &&
-             !attend_spans_open_step(&worker->spans, &batch->spans) && !kv_batch_open(worker->store, &batch->kv);
+             !attend_spans_open_step(&worker->attend.spans, &batch->spans) && !kv_batch_open(worker->attend.store, &batch->kv);
     }
     return ok ? STATUS_OK : STATUS_RESOURCE_EXHAUSTED;
 }
@@ -86,7 +87,7 @@ static enum status open_tables(struct worker *worker)
 static void bind_pages(struct worker *worker)
 {
     uint64_t bytes;
-    void *memory = kv_store_memory(worker->store, &bytes);
+    void *memory = kv_store_memory(worker->attend.store, &bytes);
 
     if (worker->binding.memory != NUMA_ANY && numa_bind(&worker->binding, memory, bytes))
         log_info("NUMA-BOUND", "worker=%s numa_node=%s mib=%.1f", worker->settings.name, worker->settings.numa_node,
@@ -102,19 +103,20 @@ enum status attend_open(struct worker *worker, const struct kv_shape *shape, str
 
     snprintf(parts, sizeof parts, "pages=%llu", (unsigned long long)pages);
     if ((status = memory_plan_check(&memory, parts, error)) ||
-        (status = kv_store_open(shape, worker->settings.kv_memory, WORKER_ROWS_MAX, worker->pool, &worker->store, error)))
+        (status = kv_store_open(shape, worker->settings.kv_memory, WORKER_ROWS_MAX, worker->pool, &worker->attend.store, error)))
         return status;
     bind_pages(worker);
-    worker->costs = (struct kv_costs){0};
+    worker->attend.costs = (struct kv_costs){0};
     if (worker->settings.calibrate && measure_in_turn(worker, shape, error))
         log_warn("NOT-CALIBRATED", "why=\"%s\"", error->text); // what steps take is measured anyway
     else if (worker->settings.calibrate)
-        log_info("CALIBRATED", "call_us=%.1f row_us=%.2f token_us=%.5f prefill_row_us=%.2f pair_us=%.5f", worker->costs.call_us,
-                 worker->costs.row_us, worker->costs.token_us, worker->costs.prefill_row_us, worker->costs.pair_us);
-    worker->shape = *shape;
-    worker->q_width = shape->heads * shape->head_dim;
-    worker->kv_width = shape->kv_heads * shape->head_dim;
-    worker->partial_floats = (uint32_t)kv_partial_floats(shape->heads, shape->head_dim);
+        log_info("CALIBRATED", "call_us=%.1f row_us=%.2f token_us=%.5f prefill_row_us=%.2f pair_us=%.5f",
+                 worker->attend.costs.call_us, worker->attend.costs.row_us, worker->attend.costs.token_us,
+                 worker->attend.costs.prefill_row_us, worker->attend.costs.pair_us);
+    worker->attend.shape = *shape;
+    worker->attend.q_width = shape->heads * shape->head_dim;
+    worker->attend.kv_width = shape->kv_heads * shape->head_dim;
+    worker->attend.partial_floats = (uint32_t)kv_partial_floats(shape->heads, shape->head_dim);
     if (open_tables(worker)) {
         attend_close(worker);
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the tables of the KV worker");
@@ -126,41 +128,41 @@ enum status attend_open(struct worker *worker, const struct kv_shape *shape, str
 void attend_close(struct worker *worker)
 {
     for (uint32_t i = 0; i < WORKER_BATCHES_MAX; i++) {
-        kv_batch_close(worker->batches[i].kv);
-        attend_spans_close_step(&worker->batches[i].spans);
-        free(worker->batches[i].kept);
-        free(worker->batches[i].lost);
-        free(worker->batches[i].lost_reads);
-        free(worker->batches[i].partial_count);
-        free(worker->batches[i].sequences);
+        kv_batch_close(worker->attend.batches[i].kv);
+        attend_spans_close_step(&worker->attend.batches[i].spans);
+        free(worker->attend.batches[i].kept);
+        free(worker->attend.batches[i].lost);
+        free(worker->attend.batches[i].lost_reads);
+        free(worker->attend.batches[i].partial_count);
+        free(worker->attend.batches[i].sequences);
     }
-    memset(worker->batches, 0, sizeof worker->batches);
-    attend_spans_close(&worker->spans);
-    kv_store_close(worker->store);
-    worker->store = NULL;
-    free(worker->rows);
-    free(worker->q);
-    free(worker->k);
-    free(worker->v);
-    free(worker->o);
-    free(worker->out);
-    worker->rows = NULL;
-    worker->q = worker->k = worker->v = NULL;
-    worker->o = worker->out = NULL;
-    atomic_store_explicit(&worker->pages_total, 0, memory_order_relaxed);
-    atomic_store_explicit(&worker->pages_used, 0, memory_order_relaxed);
+    memset(worker->attend.batches, 0, sizeof worker->attend.batches);
+    attend_spans_close(&worker->attend.spans);
+    kv_store_close(worker->attend.store);
+    worker->attend.store = NULL;
+    free(worker->scratch.rows);
+    free(worker->scratch.q);
+    free(worker->scratch.k);
+    free(worker->scratch.v);
+    free(worker->scratch.o);
+    free(worker->scratch.out);
+    worker->scratch.rows = NULL;
+    worker->scratch.q = worker->scratch.k = worker->scratch.v = NULL;
+    worker->scratch.o = worker->scratch.out = NULL;
+    atomic_store_explicit(&worker->counters.pages_total, 0, memory_order_relaxed);
+    atomic_store_explicit(&worker->counters.pages_used, 0, memory_order_relaxed);
 }
 
 void attend_publish(struct worker *worker)
 {
     struct kv_stats stats;
-    kv_store_stats(worker->store, &stats);
-    atomic_store_explicit(&worker->pages_total, kv_store_pages_total(worker->store), memory_order_relaxed);
-    atomic_store_explicit(&worker->pages_used, kv_store_pages_used(worker->store), memory_order_relaxed);
-    atomic_store_explicit(&worker->pages_peak, stats.pages_peak, memory_order_relaxed);
-    atomic_store_explicit(&worker->kv_bytes_read, stats.bytes_read, memory_order_relaxed);
-    atomic_store_explicit(&worker->busy_us, stats.attend_ns / 1000, memory_order_relaxed);
-    atomic_store_explicit(&worker->rows_done, stats.rows, memory_order_relaxed);
+    kv_store_stats(worker->attend.store, &stats);
+    atomic_store_explicit(&worker->counters.pages_total, kv_store_pages_total(worker->attend.store), memory_order_relaxed);
+    atomic_store_explicit(&worker->counters.pages_used, kv_store_pages_used(worker->attend.store), memory_order_relaxed);
+    atomic_store_explicit(&worker->counters.pages_peak, stats.pages_peak, memory_order_relaxed);
+    atomic_store_explicit(&worker->counters.kv_bytes_read, stats.bytes_read, memory_order_relaxed);
+    atomic_store_explicit(&worker->counters.busy_us, stats.attend_ns / 1000, memory_order_relaxed);
+    atomic_store_explicit(&worker->counters.rows_done, stats.rows, memory_order_relaxed);
 }
 
 static struct kv_row item_at(const struct attend_request *request, uint32_t item)
@@ -202,9 +204,9 @@ static void lose_sequence(struct attend_batch *batch, const struct attend_reques
 static enum status check_row(const struct worker *worker, const struct kv_row *row, const struct kv_row *before, uint32_t index,
                              struct error *error)
 {
-    if (row->sequence == 0 || row->position >= worker->shape.max_context)
+    if (row->sequence == 0 || row->position >= worker->attend.shape.max_context)
         return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: row %u is position %u of sequence %llx, the context is %u",
-                         index, row->position, (unsigned long long)row->sequence, worker->shape.max_context);
+                         index, row->position, (unsigned long long)row->sequence, worker->attend.shape.max_context);
     if (row->sequence < before->sequence ||
         (row->sequence == before->sequence && (row->position <= before->position || row->first != before->first)))
         return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: row %u is not sorted by sequence and position", index);
@@ -220,10 +222,10 @@ static enum status check_read(const struct worker *worker, const struct kv_row *
     const uint32_t end = read->position + 1; // 0 as it was sent: 0
 
     if (read->sequence == 0 || read->first % KV_EXTENT_TOKENS || end % KV_EXTENT_TOKENS || read->first >= end ||
-        end > worker->shape.max_context)
+        end > worker->attend.shape.max_context)
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "AttendRequest: read %u of positions %u to %u of sequence %llx, the context is %u", index, read->first,
-                         end, (unsigned long long)read->sequence, worker->shape.max_context);
+                         end, (unsigned long long)read->sequence, worker->attend.shape.max_context);
     if (before->reads &&
         (read->sequence < before->sequence ||
          (read->sequence == before->sequence && (read->first != before->first || read->position != before->position))))
@@ -246,7 +248,7 @@ static enum status check_items(const struct worker *worker, const struct attend_
         partials += item.reads || item.first ? kv_partial_count(item.first, item.position + 1) : 0;
         before = item;
     }
-    if (partials * worker->partial_floats * sizeof(float) > ATTEND_PARTIAL_BYTES_MAX)
+    if (partials * worker->attend.partial_floats * sizeof(float) > ATTEND_PARTIAL_BYTES_MAX)
         return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %llu partials, %u MiB are allowed",
                          (unsigned long long)partials, ATTEND_PARTIAL_BYTES_MAX >> 20);
     for (uint32_t i = 0; i < request->share_count; i++)
@@ -255,21 +257,22 @@ static enum status check_items(const struct worker *worker, const struct attend_
     return STATUS_OK;
 }
 
-// What is held of a row's sequence. One whose first held position comes anew begins there, whatever was held of it.
+// Returns what is held of a row's sequence. One whose first held position comes anew begins there, whatever was held of it.
 static struct kv_held held_for(struct worker *worker, const struct kv_row *row)
 {
     struct kv_held held = {.sequence = row->sequence};
     struct error error;
-    bool known = kv_store_find(worker->store, row->sequence, &held);
+    bool known = kv_store_find(worker->attend.store, row->sequence, &held);
 
     if (held.first == row->first || row->reads || row->position != row->first)
         return held;
     if (known)
         attend_free(worker, row->sequence);
     held = (struct kv_held){.sequence = row->sequence};
-    if (kv_store_begin(worker->store, row->sequence, row->first, &error) && repeat_is_due(&worker->not_begun, clock_now_us(), ""))
-        log_warn("KV-NOT-BEGUN", "why=\"%s\" times=%u", error.text, worker->not_begun.count);
-    (void)kv_store_find(worker->store, row->sequence, &held);
+    if (kv_store_begin(worker->attend.store, row->sequence, row->first, &error) &&
+        repeat_is_due(&worker->attend.not_begun, clock_now_us(), ""))
+        log_warn("KV-NOT-BEGUN", "why=\"%s\" times=%u", error.text, worker->attend.not_begun.count);
+    (void)kv_store_find(worker->attend.store, row->sequence, &held);
     return held;
 }
 
@@ -283,11 +286,11 @@ static bool reserve_run(struct worker *worker, const struct kv_row *last, const 
                  last->position, last->first, held->positions, held->first);
         return false;
     }
-    if (last->reads || !kv_store_reserve(worker->store, last->sequence, last->position + 1, &error))
+    if (last->reads || !kv_store_reserve(worker->attend.store, last->sequence, last->position + 1, &error))
         return true;
-    if (repeat_is_due(&worker->not_reserved, clock_now_us(), ""))
+    if (repeat_is_due(&worker->attend.not_reserved, clock_now_us(), ""))
         log_warn("KV-NOT-RESERVED", "sequence=%llx position=%u pages_used=%u times=%u", (unsigned long long)last->sequence,
-                 last->position, kv_store_pages_used(worker->store), worker->not_reserved.count);
+                 last->position, kv_store_pages_used(worker->attend.store), worker->attend.not_reserved.count);
     return false;
 }
 
@@ -317,17 +320,17 @@ static void reserve(struct worker *worker, struct attend_batch *batch, const str
     }
 }
 
-// Shares pages as the request asks. Where that fails, reserve() finds the positions not held, and their rows are lost.
+// Shares pages as the request asks. If that fails, reserve() finds the positions not held, and their rows are lost.
 static void share(struct worker *worker, const struct attend_request *request)
 {
     struct error error;
 
     for (uint32_t i = 0; i < request->share_count; i++)
-        if (kv_store_share(worker->store, wire_load_u64(request->share_from + i * 8ull),
+        if (kv_store_share(worker->attend.store, wire_load_u64(request->share_from + i * 8ull),
                            wire_load_u32(request->share_positions + i * 4ull), wire_load_u64(request->share_sequence + i * 8ull),
                            &error) &&
-            repeat_is_due(&worker->not_shared, clock_now_us(), ""))
-            log_warn("NOT-SHARED", "why=\"%s\" times=%u", error.text, worker->not_shared.count);
+            repeat_is_due(&worker->attend.not_shared, clock_now_us(), ""))
+            log_warn("NOT-SHARED", "why=\"%s\" times=%u", error.text, worker->attend.not_shared.count);
 }
 
 static enum status plan(struct worker *worker, struct attend_batch *batch, const struct attend_request *request,
@@ -353,16 +356,16 @@ static enum status plan(struct worker *worker, struct attend_batch *batch, const
     reserve(worker, batch, request);
     for (;;) {
         for (uint32_t i = 0; i < batch->kept_count; i++)
-            worker->rows[i] = item_at(request, batch->kept[i]);
-        status = kv_batch_plan(batch->kv, worker->rows, batch->kept_count, &bad, error);
+            worker->scratch.rows[i] = item_at(request, batch->kept[i]);
+        status = kv_batch_plan(batch->kv, worker->scratch.rows, batch->kept_count, &bad, error);
         if (status != STATUS_FAILED_PRECONDITION)
             break;
-        log_info("KV-NOT-HELD", "sequence=%llx position=%u", (unsigned long long)worker->rows[bad].sequence,
-                 worker->rows[bad].position);
-        lose_sequence(batch, request, worker->rows[bad].sequence);
+        log_info("KV-NOT-HELD", "sequence=%llx position=%u", (unsigned long long)worker->scratch.rows[bad].sequence,
+                 worker->scratch.rows[bad].position);
+        lose_sequence(batch, request, worker->scratch.rows[bad].sequence);
     }
     for (uint32_t i = 0; i < batch->kept_count; i++)
-        batch->sequences[i] = worker->rows[i].sequence;
+        batch->sequences[i] = worker->scratch.rows[i].sequence;
     batch->planned = status == STATUS_OK;
     return status;
 }
@@ -370,7 +373,7 @@ static enum status plan(struct worker *worker, struct attend_batch *batch, const
 void attend_free(struct worker *worker, uint64_t sequence)
 {
     for (uint32_t m = 0; m < WORKER_BATCHES_MAX; m++) {
-        struct attend_batch *batch = &worker->batches[m];
+        struct attend_batch *batch = &worker->attend.batches[m];
         for (uint32_t i = 0; batch->planned && i < batch->kept_count; i++) {
             if (batch->sequences[i] != sequence)
                 continue;
@@ -378,12 +381,12 @@ void attend_free(struct worker *worker, uint64_t sequence)
             batch->sequences[i] = 0;
         }
     }
-    kv_store_free(worker->store, sequence);
+    kv_store_free(worker->attend.store, sequence);
 }
 
 static size_t result_floats(const struct worker *worker, const struct attend_batch *batch, uint32_t item)
 {
-    return batch->partial_count[item] ? batch->partial_count[item] * (size_t)worker->partial_floats : worker->q_width;
+    return batch->partial_count[item] ? batch->partial_count[item] * (size_t)worker->attend.partial_floats : worker->attend.q_width;
 }
 
 // Finds where the results of items go, if some of them get partials.
@@ -393,7 +396,7 @@ static void find_results(struct worker *worker, const struct attend_batch *batch
 
     for (uint32_t item = 0; batch->partial_total && item < batch->row_count + batch->read_count; item++) {
         float **from = batch->partial_count[item] ? &partials : &o;
-        worker->out[item] = *from;
+        worker->scratch.out[item] = *from;
         *from += result_floats(worker, batch, item);
     }
 }
@@ -401,7 +404,7 @@ static void find_results(struct worker *worker, const struct attend_batch *batch
 static float *result_of(const struct worker *worker, const struct attend_batch *batch, const struct attend_reply_parts *parts,
                         size_t item)
 {
-    return batch->partial_total ? worker->out[item] : parts->o + item * worker->q_width;
+    return batch->partial_total ? worker->scratch.out[item] : parts->o + item * worker->attend.q_width;
 }
 
 static void clear_result(const struct worker *worker, const struct attend_batch *batch, const struct attend_reply_parts *parts,
@@ -410,7 +413,7 @@ static void clear_result(const struct worker *worker, const struct attend_batch 
     memset(result_of(worker, batch, parts, item), 0, result_floats(worker, batch, item) * sizeof *parts->o);
 }
 
-// Where the planned rows find q, k and v, and where their results go. Those of lost items are zero.
+// Points the planned rows to their q, k and v and to where their results go. Results of lost items are zero.
 static void point(struct worker *worker, const struct attend_batch *batch, const struct attend_request *request,
                   const struct attend_reply_parts *parts)
 {
@@ -422,10 +425,11 @@ static void point(struct worker *worker, const struct attend_batch *batch, const
     for (uint32_t i = 0; i < batch->kept_count; i++) {
         const size_t item = batch->kept[i];
         const bool reads = item >= batch->row_count;
-        worker->q[i] = reads ? request->read_q + (item - batch->row_count) * worker->q_width : request->q + item * worker->q_width;
-        worker->k[i] = reads ? NULL : request->k + item * worker->kv_width;
-        worker->v[i] = reads ? NULL : request->v + item * worker->kv_width;
-        worker->o[i] = result_of(worker, batch, parts, item);
+        worker->scratch.q[i] = reads ? request->read_q + (item - batch->row_count) * worker->attend.q_width
+                                     : request->q + item * worker->attend.q_width;
+        worker->scratch.k[i] = reads ? NULL : request->k + item * worker->attend.kv_width;
+        worker->scratch.v[i] = reads ? NULL : request->v + item * worker->attend.kv_width;
+        worker->scratch.o[i] = result_of(worker, batch, parts, item);
     }
 }
 
@@ -435,8 +439,8 @@ static void attend(struct worker *worker, struct rpc_call *call, struct attend_b
                                            .layer = request->layer,
                                            .o_count = batch->o_count,
                                            .partial_count = batch->partial_total,
-                                           .q_width = worker->q_width,
-                                           .partial_floats = worker->partial_floats,
+                                           .q_width = worker->attend.q_width,
+                                           .partial_floats = worker->attend.partial_floats,
                                            .lost_count = batch->lost_count,
                                            .lost = batch->lost,
                                            .lost_read_count = batch->lost_read_count,
@@ -453,23 +457,25 @@ static void attend(struct worker *worker, struct rpc_call *call, struct attend_b
     }
     attend_reply_begin(payload, size, &form, &parts);
     point(worker, batch, request, &parts);
-    began_ns = trace_clock(worker->track);
-    uint64_t cpu_ns = worker->track ? clock_thread_ns() : 0; // with shared cores this is the time that attention itself takes
+    began_ns = trace_clock(worker->tensors.track);
+    uint64_t cpu_ns = worker->tensors.track ? clock_thread_ns()
+                                            : 0; // with shared cores this is the time that attention itself takes
     if (request->sink_count)
-        memcpy(worker->sinks, request->sinks, request->sink_count * sizeof *worker->sinks);
+        memcpy(worker->attend.sinks, request->sinks, request->sink_count * sizeof *worker->attend.sinks);
     kv_batch_sinks(batch->kv,
-                   request->sink_count ? worker->sinks : NULL); // a request before, whose rows were all lost, may have left its own
+                   request->sink_count ? worker->attend.sinks
+                                       : NULL); // a request before, whose rows were all lost, may have left its own
     if (batch->kept_count)
-        kv_batch_attend(batch->kv, request->layer, worker->q, worker->k, worker->v, worker->o);
-    trace_span(worker->track, "attend", began_ns, {"step", request->step}, {"layer", request->layer}, {"rows", batch->kept_count},
-               {"cpu_us", (clock_thread_ns() - cpu_ns) / 1000});
+        kv_batch_attend(batch->kv, request->layer, worker->scratch.q, worker->scratch.k, worker->scratch.v, worker->scratch.o);
+    trace_span(worker->tensors.track, "attend", began_ns, {"step", request->step}, {"layer", request->layer},
+               {"rows", batch->kept_count}, {"cpu_us", (clock_thread_ns() - cpu_ns) / 1000});
     const uint32_t attend_us = (uint32_t)(clock_now_us() - began_us);
     wire_store_u32(parts.attend_us, attend_us);
     attend_spans_layer(&batch->spans, attend_us);
-    if (request->layer + 1 == worker->shape.layers) // first: the answer may end the request
-        attend_spans_step(&worker->spans, &batch->spans);
+    if (request->layer + 1 == worker->attend.shape.layers) // first: the answer may end the request
+        attend_spans_step(&worker->attend.spans, &batch->spans);
     rpc_call_reply_buffer(call, reply);
-    if (request->layer + 1 == worker->shape.layers) {
+    if (request->layer + 1 == worker->attend.shape.layers) {
         batch->planned = false;
         attend_publish(worker);
     }
@@ -478,7 +484,7 @@ static void attend(struct worker *worker, struct rpc_call *call, struct attend_b
 static void set_layers(struct worker *worker, uint32_t first, uint32_t count, uint64_t incarnation)
 {
     for (uint32_t layer = first; layer < WORKER_LAYERS_MAX && layer - first < count; layer++)
-        atomic_store_explicit(&worker->s_part_incarnation[layer], incarnation, memory_order_relaxed);
+        atomic_store_explicit(&worker->attend.s_part_incarnation[layer], incarnation, memory_order_relaxed);
 }
 
 void attend_set_stages(struct worker *worker, uint64_t incarnation, Fastdecode__Stage *const *stages, size_t count)
@@ -495,28 +501,28 @@ void attend_handler(struct rpc_call *call, void *user)
     struct attend_request request;
     struct error error;
     size_t length;
-    uint64_t began_ns = trace_clock(worker->track);
+    uint64_t began_ns = trace_clock(worker->tensors.track);
     const unsigned char *payload = rpc_message_payload(rpc_call_message(call), &length);
 
-    if (!worker->store) {
+    if (!worker->attend.store) {
         rpc_call_fail(call, STATUS_UNAVAILABLE, "no model is known here yet");
         return;
     }
-    if (attend_request_parse(payload, length, WORKER_ROWS_MAX, worker->q_width, worker->kv_width, &request, &error)) {
+    if (attend_request_parse(payload, length, WORKER_ROWS_MAX, worker->attend.q_width, worker->attend.kv_width, &request, &error)) {
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
-    atomic_ullong *newest = &worker->s_part_incarnation[MIN(request.layer, (uint32_t)WORKER_LAYERS_MAX - 1)];
+    atomic_ullong *newest = &worker->attend.s_part_incarnation[MIN(request.layer, (uint32_t)WORKER_LAYERS_MAX - 1)];
     if (!member_caller_is(call, "s-part", request.incarnation, atomic_load_explicit(newest, memory_order_relaxed)))
         return;
-    if (request.mini_batch >= WORKER_BATCHES_MAX || request.layer >= worker->shape.layers) {
+    if (request.mini_batch >= WORKER_BATCHES_MAX || request.layer >= worker->attend.shape.layers) {
         rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "AttendRequest: mini-batch %u of %d or layer %u of %u out of range",
-                      request.mini_batch, WORKER_BATCHES_MAX, request.layer, worker->shape.layers);
+                      request.mini_batch, WORKER_BATCHES_MAX, request.layer, worker->attend.shape.layers);
         return;
     }
-    if (request.sink_count && request.sink_count != worker->shape.heads) {
+    if (request.sink_count && request.sink_count != worker->attend.shape.heads) {
         rpc_call_fail(call, STATUS_INVALID_ARGUMENT, "AttendRequest: %u sinks, there are %u heads", request.sink_count,
-                      worker->shape.heads);
+                      worker->attend.shape.heads);
         return;
     }
     if (request.layer == 0 && check_items(worker, &request, &error)) {
@@ -524,24 +530,24 @@ void attend_handler(struct rpc_call *call, void *user)
         return;
     }
     atomic_store_explicit(newest, request.incarnation, memory_order_relaxed);
-    if (request.layer == 0 && request.step < worker->over_before_step) {
+    if (request.layer == 0 && request.step < worker->attend.over_before_step) {
         rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "step %llu is over: the scheduler waits for step %llu and later ones",
-                      (unsigned long long)request.step, (unsigned long long)worker->over_before_step);
+                      (unsigned long long)request.step, (unsigned long long)worker->attend.over_before_step);
         return;
     }
-    struct attend_batch *batch = &worker->batches[request.mini_batch];
+    struct attend_batch *batch = &worker->attend.batches[request.mini_batch];
     if (request.layer == 0 && plan(worker, batch, &request, &error)) {
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
     if (request.layer == 0)
-        attend_spans_begin(&worker->spans, &batch->spans, &request);
+        attend_spans_begin(&worker->attend.spans, &batch->spans, &request);
     if (!batch->planned || batch->step != request.step || batch->row_count != request.row_count ||
         batch->read_count != request.read_count) {
         rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "step %llu is not under way here", (unsigned long long)request.step);
         return;
     }
     attend(worker, call, batch, &request); // ends the call: afterwards only the copied fields of the request are there
-    trace_span(worker->track, "call", began_ns, {"step", request.step}, {"layer", request.layer},
+    trace_span(worker->tensors.track, "call", began_ns, {"step", request.step}, {"layer", request.layer},
                {"mini_batch", request.mini_batch}, {"rows", request.row_count});
 }

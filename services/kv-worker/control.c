@@ -63,8 +63,8 @@ static void freed(void *arg)
 static void do_free(void *arg)
 {
     struct job *job = arg;
-    struct kv_store *store = job->worker->store;
-    job->worker->over_before_step = MAX(job->worker->over_before_step, job->over_before_step);
+    struct kv_store *store = job->worker->attend.store;
+    job->worker->attend.over_before_step = MAX(job->worker->attend.over_before_step, job->over_before_step);
     for (uint32_t i = 0; store && i < job->count; i++) {
         if (job->sequences[i] == 0) // nobody's, and how a batch marks what it has lost
             continue;
@@ -72,19 +72,19 @@ static void do_free(void *arg)
         attend_free(job->worker, job->sequences[i]);
     }
     for (uint32_t i = 0; i < job->count + job->ended_count; i++)
-        attend_spans_end(&job->worker->spans, job->sequences[i]);
+        attend_spans_end(&job->worker->attend.spans, job->sequences[i]);
     if (store) {
         job->pages_free = kv_store_pages_total(store) - kv_store_pages_used(store);
         attend_publish(job->worker);
     }
-    rpc_loop_post(job->worker->control_loop, freed, job);
+    rpc_loop_post(job->worker->control.loop, freed, job);
 }
 
 static void free_handler(struct rpc_call *call, void *user)
 {
     struct worker *worker = user;
     Fastdecode__FreeRequest *request = rpc_call_unpack(call, &fastdecode__free_request__descriptor);
-    if (!request || !member_caller_is(call, "scheduler", request->scheduler_incarnation, worker->scheduler_incarnation))
+    if (!request || !member_caller_is(call, "scheduler", request->scheduler_incarnation, worker->control.scheduler_incarnation))
         return;
     struct job *job = new_job(worker, call);
     if (!job)
@@ -102,7 +102,7 @@ static void free_handler(struct rpc_call *call, void *user)
         job->sequences[i] = request->sequence[i];
     for (size_t i = 0; i < request->n_ended; i++)
         job->sequences[request->n_sequence + i] = request->ended[i];
-    rpc_loop_post(worker->tensor_loop, do_free, job);
+    rpc_loop_post(worker->tensors.loop, do_free, job);
 }
 
 // --- Held, and what is told at registration ---
@@ -133,7 +133,7 @@ static void send_registration(struct job *job)
     request.control_address = worker->control_address;
     request.tensor_address = worker->tensor_address;
     request.kv_bytes = worker->settings.kv_memory;
-    request.pages_total = atomic_load_explicit(&worker->pages_total, memory_order_relaxed);
+    request.pages_total = atomic_load_explicit(&worker->counters.pages_total, memory_order_relaxed);
     request.n_held = held.count;
     request.held = held.pointers;
     request.kv_bytes_per_second = worker->bytes_per_second;
@@ -147,7 +147,7 @@ static void send_registration(struct job *job)
         messages_from_kv_shape(&job->shape, &shape);
         request.kv = &shape;
     }
-    member_register(worker->member, &request);
+    member_register(worker->control.member, &request);
     messages_held_close(&held);
 }
 
@@ -166,7 +166,7 @@ static void held_listed(void *arg)
             messages_held_close(&held);
         }
     } else {
-        job->worker->listing = false;
+        job->worker->control.listing = false;
         send_registration(job);
     }
     free_job(job);
@@ -180,10 +180,10 @@ static void list_held(void *arg)
     struct kv_held item;
 
     if (!job->call)
-        worker->over_before_step = 0; // another scheduler may count from 1
-    job->shape = worker->shape;
-    job->costs = worker->costs;
-    while (worker->store && !job->failed && kv_store_next(worker->store, &cursor, &item)) {
+        worker->attend.over_before_step = 0; // another scheduler may count from 1
+    job->shape = worker->attend.shape;
+    job->costs = worker->attend.costs;
+    while (worker->attend.store && !job->failed && kv_store_next(worker->attend.store, &cursor, &item)) {
         if (job->held_count == capacity) {
             struct kv_held *grown = realloc(job->held, (capacity = capacity ? capacity * 2 : 64) * sizeof *grown);
             if (!grown) {
@@ -194,7 +194,7 @@ static void list_held(void *arg)
         }
         job->held[job->held_count++] = item;
     }
-    rpc_loop_post(worker->control_loop, held_listed, job);
+    rpc_loop_post(worker->control.loop, held_listed, job);
 }
 
 static void held_handler(struct rpc_call *call, void *user)
@@ -205,31 +205,32 @@ static void held_handler(struct rpc_call *call, void *user)
         return;
     struct job *job = new_job(worker, call);
     if (job)
-        rpc_loop_post(worker->tensor_loop, list_held, job);
+        rpc_loop_post(worker->tensors.loop, list_held, job);
 }
 
 static void on_connect(void *user)
 {
     struct worker *worker = user;
-    struct job *job = worker->listing ? NULL : new_job(worker, NULL); // listing: the tensor thread has not come to it yet, or hangs
+    struct job *job =
+        worker->control.listing ? NULL : new_job(worker, NULL); // listing: the tensor thread has not come to it yet, or hangs
 
     if (!job)
         return; // it is asked for again, as long as the scheduler has not answered
-    worker->listing = true;
-    rpc_loop_post(worker->tensor_loop, list_held, job);
+    worker->control.listing = true;
+    rpc_loop_post(worker->tensors.loop, list_held, job);
 }
 
 // --- the shape, once the scheduler knows it ---
 
-// What keeps it from being opened may go away (others take the memory), or come from the scheduler, whose next word may be another: the worker
+// The reason that keeps it from being opened may go away (others take the memory), or come from the scheduler, whose next word may be another: the worker
 // beats without pages, which the scheduler answers with the shape, and tries again.
 static void note_failure(struct worker *worker, const struct error *error)
 {
-    worker->not_opened = *error;
-    worker->open_from_us = clock_now_us() + OPEN_AGAIN_US;
-    if (repeat_is_due(&worker->open_failures, clock_now_us(), error->text))
+    worker->control.not_opened = *error;
+    worker->control.open_from_us = clock_now_us() + OPEN_AGAIN_US;
+    if (repeat_is_due(&worker->control.open_failures, clock_now_us(), error->text))
         log_error("KV-STORE-NOT-OPENED", "error=\"%s\" times=%u what=\"trying again; it has no pages until then\"", error->text,
-                  worker->open_failures.count);
+                  worker->control.open_failures.count);
 }
 
 static void store_opened(void *arg)
@@ -240,10 +241,10 @@ static void store_opened(void *arg)
     if (job->failed) {
         note_failure(worker, &job->error);
     } else if (job->opened) {
-        worker->not_opened.text[0] = '\0';
-        worker->open_failures = (struct repeat){0};
+        worker->control.not_opened.text[0] = '\0';
+        worker->control.open_failures = (struct repeat){0};
         log_info("KV-STORE", "pages=%llu page_bytes=%llu kv_memory=%llu",
-                 (unsigned long long)atomic_load_explicit(&worker->pages_total, memory_order_relaxed),
+                 (unsigned long long)atomic_load_explicit(&worker->counters.pages_total, memory_order_relaxed),
                  (unsigned long long)kv_page_bytes(&job->shape), (unsigned long long)worker->settings.kv_memory);
         on_connect(worker); // register again, with pages
     }
@@ -255,20 +256,20 @@ static void open_store(void *arg)
     struct job *job = arg;
     struct worker *worker = job->worker;
 
-    if (worker->store && !kv_same_shape(&worker->shape, &job->shape)) {
+    if (worker->attend.store && !kv_same_shape(&worker->attend.shape, &job->shape)) {
         log_warn("KV-SHAPE-CHANGED", "what=\"the model is another one: what is held is dropped\"");
         handover_drop_all(&worker->handover);
         attend_close(worker);
     }
-    if (!worker->store) {
+    if (!worker->attend.store) {
         job->failed = attend_open(worker, &job->shape, &job->error) != STATUS_OK;
         job->opened = !job->failed;
     }
-    rpc_loop_post(worker->control_loop, store_opened, job);
+    rpc_loop_post(worker->control.loop, store_opened, job);
 }
 
 // On the tensor loop, behind what the scheduler before has asked for since the list was made.
-static void forget_over(void *arg) { ((struct worker *)arg)->over_before_step = 0; }
+static void forget_over(void *arg) { ((struct worker *)arg)->attend.over_before_step = 0; }
 
 static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
 {
@@ -276,12 +277,12 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
     const Fastdecode__KvShape *kv = reply->kv;
     struct error error;
 
-    if (worker->scheduler_incarnation != reply->scheduler_incarnation)
-        rpc_loop_post(worker->tensor_loop, forget_over, worker);
-    worker->scheduler_incarnation = reply->scheduler_incarnation;
-    if (!kv || atomic_load_explicit(&worker->pages_total, memory_order_relaxed))
+    if (worker->control.scheduler_incarnation != reply->scheduler_incarnation)
+        rpc_loop_post(worker->tensors.loop, forget_over, worker);
+    worker->control.scheduler_incarnation = reply->scheduler_incarnation;
+    if (!kv || atomic_load_explicit(&worker->counters.pages_total, memory_order_relaxed))
         log_info("REGISTERED", "scheduler=%s shape_known=%d", worker->settings.scheduler, kv != NULL);
-    if (!kv || clock_now_us() < worker->open_from_us)
+    if (!kv || clock_now_us() < worker->control.open_from_us)
         return; // the scheduler has no s-part yet; it asks to register again when it has
     const struct kv_shape shape = messages_to_kv_shape(kv, WORKER_SEQUENCES_MAX);
     if (!kv_page_bytes(&shape)) {
@@ -298,7 +299,7 @@ static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
     if (!job)
         return;
     job->shape = shape;
-    rpc_loop_post(worker->tensor_loop, open_store, job);
+    rpc_loop_post(worker->tensors.loop, open_store, job);
 }
 
 // On the tensor loop. The list of what is held, and with it the registration, comes behind.
@@ -306,42 +307,42 @@ static void take_incarnation(void *arg)
 {
     struct worker *worker = arg;
     worker->handover.hello.incarnation = worker->incarnation;
-    rpc_server_set_incarnation(worker->tensor_server, worker->incarnation);
+    rpc_server_set_incarnation(worker->tensors.server, worker->incarnation);
 }
 
 static void on_incarnation(void *user, uint64_t incarnation)
 {
     struct worker *worker = user;
     worker->incarnation = incarnation;
-    rpc_server_set_incarnation(worker->control_server, incarnation);
-    rpc_loop_post(worker->tensor_loop, take_incarnation, worker);
+    rpc_server_set_incarnation(worker->control.server, incarnation);
+    rpc_loop_post(worker->tensors.loop, take_incarnation, worker);
 }
 
 static void on_s_part(void *user, uint64_t incarnation)
 {
     struct worker *worker = user;
-    worker->told_incarnation = incarnation; // on_stages() comes next
+    worker->control.told_incarnation = incarnation; // on_stages() comes next
 }
 
 static void on_stages(void *user, Fastdecode__Stage *const *stages, size_t count)
 {
     struct worker *worker = user;
-    attend_set_stages(worker, worker->told_incarnation, stages, count);
+    attend_set_stages(worker, worker->control.told_incarnation, stages, count);
 }
 
 static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
 {
     struct worker *worker = user;
-    heartbeat->compute_turns = atomic_load_explicit(&worker->progress, memory_order_relaxed);
-    heartbeat->pages_used = atomic_load_explicit(&worker->pages_used, memory_order_relaxed);
-    heartbeat->pages_peak = atomic_load_explicit(&worker->pages_peak, memory_order_relaxed);
-    heartbeat->kv_bytes_read = atomic_load_explicit(&worker->kv_bytes_read, memory_order_relaxed);
-    heartbeat->busy_us = atomic_load_explicit(&worker->busy_us, memory_order_relaxed);
-    heartbeat->rows = atomic_load_explicit(&worker->rows_done, memory_order_relaxed);
-    const struct otlp_counts spans = otlp_counts(worker->spans.otlp);
+    heartbeat->compute_turns = atomic_load_explicit(&worker->counters.progress, memory_order_relaxed);
+    heartbeat->pages_used = atomic_load_explicit(&worker->counters.pages_used, memory_order_relaxed);
+    heartbeat->pages_peak = atomic_load_explicit(&worker->counters.pages_peak, memory_order_relaxed);
+    heartbeat->kv_bytes_read = atomic_load_explicit(&worker->counters.kv_bytes_read, memory_order_relaxed);
+    heartbeat->busy_us = atomic_load_explicit(&worker->counters.busy_us, memory_order_relaxed);
+    heartbeat->rows = atomic_load_explicit(&worker->counters.rows_done, memory_order_relaxed);
+    const struct otlp_counts spans = otlp_counts(worker->attend.spans.otlp);
     heartbeat->spans_exported = spans.exported;
     heartbeat->spans_dropped = spans.dropped;
-    const struct rpc_tls_expiry expiry = rpc_tls_expiry(worker->security.tls);
+    const struct rpc_tls_expiry expiry = rpc_tls_expiry(worker->control.security.tls);
     heartbeat->certificate_expires_s = expiry.certificate_s;
     heartbeat->ca_expires_s = expiry.ca_s;
 }
@@ -353,7 +354,7 @@ static void fetch_handler(struct rpc_call *call, void *user)
     struct worker *worker = user;
     const Fastdecode__FetchRequest *request = rpc_call_unpack(call, &fastdecode__fetch_request__descriptor);
 
-    if (request && member_caller_is(call, "scheduler", request->scheduler_incarnation, worker->scheduler_incarnation))
+    if (request && member_caller_is(call, "scheduler", request->scheduler_incarnation, worker->control.scheduler_incarnation))
         handover_fetch(&worker->handover, call, request);
 }
 
@@ -362,9 +363,10 @@ static void fetch_handler(struct rpc_call *call, void *user)
 static bool ready(void *user, char *reason, size_t reason_bytes)
 {
     struct worker *worker = user;
-    bool ok = atomic_load_explicit(&worker->pages_total, memory_order_relaxed) && member_is_registered(worker->member);
-    if (!ok && worker->not_opened.text[0])
-        snprintf(reason, reason_bytes, "its pages cannot be opened: %s", worker->not_opened.text);
+    bool ok = atomic_load_explicit(&worker->counters.pages_total, memory_order_relaxed) &&
+              member_is_registered(worker->control.member);
+    if (!ok && worker->control.not_opened.text[0])
+        snprintf(reason, reason_bytes, "its pages cannot be opened: %s", worker->control.not_opened.text);
     else if (!ok)
         snprintf(reason, reason_bytes, "not registered with the scheduler at %s, or it has no model yet",
                  worker->settings.scheduler);
@@ -390,14 +392,14 @@ enum status control_open(struct worker *worker, struct error *error)
     };
     worker->handover = (struct handover){.pages = &worker_pages,
                                          .user = worker,
-                                         .control_loop = worker->control_loop,
-                                         .tensor_loop = worker->tensor_loop,
+                                         .control_loop = worker->control.loop,
+                                         .tensor_loop = worker->tensors.loop,
                                          .hello = hello};
-    enum status status = rpc_server_open(worker->control_loop, &config, &worker->control_server, error);
+    enum status status = rpc_server_open(worker->control.loop, &config, &worker->control.server, error);
 
     if (status)
         return status;
-    const struct member_address address = {worker->settings.advertise, rpc_server_address(worker->control_server, 0),
+    const struct member_address address = {worker->settings.advertise, rpc_server_address(worker->control.server, 0),
                                            worker->settings.scheduler, "advertise"};
     if ((status = member_advertise(&address, worker->control_address, sizeof worker->control_address, error)))
         return status;
@@ -413,24 +415,25 @@ enum status control_open(struct worker *worker, struct error *error)
         .fill_heartbeat = fill_heartbeat,
         .user = worker,
     };
-    return member_open(worker->control_loop, &member, &worker->member, error);
+    return member_open(worker->control.loop, &member, &worker->control.member, error);
 }
 
 void control_close(struct worker *worker)
 {
-    member_close(worker->member);
-    rpc_server_close(worker->control_server);
+    member_close(worker->control.member);
+    rpc_server_close(worker->control.server);
 }
 
 static void on_drained(void *user)
 {
     struct worker *worker = user;
-    worker->drained = true;
+    worker->control.drained = true;
 }
 
 void control_drain(struct worker *worker)
 {
-    worker->draining = true;
-    log_info("DRAINING", "pages_used=%llu", (unsigned long long)atomic_load_explicit(&worker->pages_used, memory_order_relaxed));
-    member_drain(worker->member, on_drained, worker);
+    worker->control.draining = true;
+    log_info("DRAINING", "pages_used=%llu",
+             (unsigned long long)atomic_load_explicit(&worker->counters.pages_used, memory_order_relaxed));
+    member_drain(worker->control.member, on_drained, worker);
 }

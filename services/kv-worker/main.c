@@ -41,11 +41,11 @@ static enum status open_tensors(struct worker *worker, struct error *error)
         .method_count = 2,
         .max_message_bytes = 1ull << 30,
     };
-    enum status status = rpc_server_open(worker->tensor_loop, &config, &worker->tensor_server, error);
+    enum status status = rpc_server_open(worker->tensors.loop, &config, &worker->tensors.server, error);
 
     if (status)
         return status;
-    const struct member_address address = {worker->settings.advertise_tensors, rpc_server_address(worker->tensor_server, 0),
+    const struct member_address address = {worker->settings.advertise_tensors, rpc_server_address(worker->tensors.server, 0),
                                            worker->settings.scheduler, "advertise-tensors"};
     return member_advertise(&address, worker->tensor_address, sizeof worker->tensor_address, error);
 }
@@ -55,11 +55,11 @@ static void *tensor_main(void *arg)
     struct worker *worker = arg;
 
     while (!atomic_load_explicit(&worker->stop, memory_order_relaxed)) {
-        atomic_fetch_add_explicit(&worker->progress, 1, memory_order_relaxed);
-        rpc_loop_run(worker->tensor_loop, TURN_US, SPIN_US);
+        atomic_fetch_add_explicit(&worker->counters.progress, 1, memory_order_relaxed);
+        rpc_loop_run(worker->tensors.loop, TURN_US, SPIN_US);
     }
     handover_close_all(&worker->handover);
-    rpc_server_close(worker->tensor_server);
+    rpc_server_close(worker->tensors.server);
     attend_close(worker);
     return NULL;
 }
@@ -159,22 +159,22 @@ static enum status start(void *state, struct error *error)
     if (status)
         return status;
     numa_enter(&worker->binding); // before there are threads, which inherit it
-    if ((status = trace_open(&trace, error)) || (status = otlp_open(&traces, &worker->spans.otlp, error)))
+    if ((status = trace_open(&trace, error)) || (status = otlp_open(&traces, &worker->attend.spans.otlp, error)))
         return status;
-    worker->track = trace_track_open("R-part");
+    worker->tensors.track = trace_track_open("R-part");
     worker->incarnation = member_incarnation();
     if (thread_pool_open(worker->settings.threads ? worker->settings.threads : cpu_count_usable(), &worker->pool) ||
-        rpc_loop_open(&worker->control_loop) || rpc_loop_open(&worker->tensor_loop))
+        rpc_loop_open(&worker->control.loop) || rpc_loop_open(&worker->tensors.loop))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start the loops and threads");
-    if ((status = rpc_security_open(&worker->settings.security, "kv-worker", &worker->security, error)))
+    if ((status = rpc_security_open(&worker->settings.security, "kv-worker", &worker->control.security, error)))
         return status;
-    rpc_loop_set_security(worker->control_loop, &worker->security);
-    rpc_loop_set_security(worker->tensor_loop, &worker->security);
+    rpc_loop_set_security(worker->control.loop, &worker->control.security);
+    rpc_loop_set_security(worker->tensors.loop, &worker->control.security);
     if (worker->settings.calibrate)
         worker->bytes_per_second = read_rate_measure(worker->pool, MEASURE_BYTES, 5, MEASURE_US);
     if ((status = open_tensors(worker, error)) || (status = control_open(worker, error)))
         return status;
-    if (pthread_create(&worker->tensor_thread, NULL, tensor_main, worker))
+    if (pthread_create(&worker->tensors.thread, NULL, tensor_main, worker))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot create the tensor thread");
     log_info("KV-WORKER", "name=%s control=%s tensors=%s threads=%u cpus=%s kernels=%s kv_memory=%llu read_gb_per_s=%.1f",
              worker->settings.name, worker->control_address, worker->tensor_address, thread_pool_threads(worker->pool),
@@ -187,12 +187,12 @@ static enum status serve(struct service *service, void *state, struct error *err
 {
     struct worker *worker = state;
 
-    while (!worker->drained && service_stop_count(service) < 2) {
-        enum status status = member_check(worker->member, error);
+    while (!worker->control.drained && service_stop_count(service) < 2) {
+        enum status status = member_check(worker->control.member, error);
         if (status)
             return status;
-        rpc_loop_run(worker->control_loop, 1000000, 0);
-        if (service_stop_count(service) && !worker->draining)
+        rpc_loop_run(worker->control.loop, 1000000, 0);
+        if (service_stop_count(service) && !worker->control.draining)
             control_drain(worker);
     }
     return STATUS_OK;
@@ -204,24 +204,24 @@ static int probe(void *state, bool alive)
     return rpc_probe_self("kv-worker", s->listen, &s->security, alive);
 }
 
-static void wake(void *state) { rpc_loop_wake(((struct worker *)state)->control_loop); }
+static void wake(void *state) { rpc_loop_wake(((struct worker *)state)->control.loop); }
 
-static void reload(void *state) { rpc_tls_reload(((struct worker *)state)->security.tls); }
+static void reload(void *state) { rpc_tls_reload(((struct worker *)state)->control.security.tls); }
 
 static void finish(void *state)
 {
     struct worker *worker = state;
 
     atomic_store_explicit(&worker->stop, true, memory_order_relaxed);
-    rpc_loop_wake(worker->tensor_loop);
-    pthread_join(worker->tensor_thread, NULL);
-    rpc_loop_run(worker->control_loop, 0, 0); // what the tensor thread posted last
+    rpc_loop_wake(worker->tensors.loop);
+    pthread_join(worker->tensors.thread, NULL);
+    rpc_loop_run(worker->control.loop, 0, 0); // what the tensor thread posted last
     control_close(worker);
-    rpc_loop_close(worker->tensor_loop);
-    rpc_loop_close(worker->control_loop);
-    rpc_security_close(&worker->security);
+    rpc_loop_close(worker->tensors.loop);
+    rpc_loop_close(worker->control.loop);
+    rpc_security_close(&worker->control.security);
     thread_pool_close(worker->pool);
-    otlp_close(worker->spans.otlp);
+    otlp_close(worker->attend.spans.otlp);
     trace_close();
     log_info("END", "name=%s", worker->settings.name);
 }

@@ -4,25 +4,25 @@
 static uint64_t page_bytes(void *user)
 {
     const struct worker *worker = user;
-    return worker->store ? kv_page_bytes(&worker->shape) : 0;
+    return worker->attend.store ? kv_page_bytes(&worker->attend.shape) : 0;
 }
 
 static uint32_t max_context(void *user)
 {
     const struct worker *worker = user;
-    return worker->shape.max_context;
+    return worker->attend.shape.max_context;
 }
 
 static uint32_t page_tokens(void *user)
 {
     const struct worker *worker = user;
-    return worker->shape.page_tokens;
+    return worker->attend.shape.page_tokens;
 }
 
 static uint32_t first_page(void *user, uint32_t positions)
 {
     const struct worker *worker = user;
-    return kv_first_page(&worker->shape, positions);
+    return kv_first_page(&worker->attend.shape, positions);
 }
 
 static enum status export_page(void *user, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
@@ -30,7 +30,7 @@ static enum status export_page(void *user, uint64_t sequence, uint32_t page_inde
 {
     const struct worker *worker = user;
 
-    if (!kv_store_export_page(worker->store, sequence, page_index, page, positions))
+    if (!kv_store_export_page(worker->attend.store, sequence, page_index, page, positions))
         return STATUS_OK;
     return error_set(error, STATUS_NOT_FOUND, "page %u of sequence %llx is not held", page_index, (unsigned long long)sequence);
 }
@@ -39,7 +39,7 @@ static enum status import_page(void *user, uint64_t sequence, uint32_t page_inde
                                struct error *error)
 {
     struct worker *worker = user;
-    return kv_store_import_page(worker->store, sequence, page_index, page, positions, error);
+    return kv_store_import_page(worker->attend.store, sequence, page_index, page, positions, error);
 }
 
 static void free_pages(void *user, uint64_t sequence) { attend_free(user, sequence); }

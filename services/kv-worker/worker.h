@@ -16,13 +16,13 @@
 #include "common/base/memory.h"
 #include "common/base/numa.h"
 #include "common/base/log.h"
-#include "common/kv/kv_costs.h"
 #include "common/mesh/handover.h"
+#include "common/kv/kv_costs.h"
+#include "kernels/kv/kv_store.h"
 #include "common/mesh/member.h"
-#include "common/mesh/tensors.h"
 #include "common/rpc/rpc.h"
 #include "common/trace/trace.h"
-#include "kernels/kv/kv_store.h"
+#include "common/mesh/tensors.h"
 #include "services/kv-worker/attend_spans.h"
 
 enum {
@@ -62,54 +62,73 @@ struct attend_batch {
     uint64_t *sequences; // [WORKER_ROWS_MAX] the sequence of each row of the plan; 0: it has been lost since
 };
 
-struct worker {
-    struct worker_settings settings;
-    uint64_t incarnation;
-    double bytes_per_second;     // memory bandwidth, measured at start; 0: not measured
-    struct numa_binding binding; // of threads and pages
-
-    // tensor thread
-    pthread_t tensor_thread;
+// The tensor thread.
+struct tensors {
+    pthread_t thread;
+    struct rpc_loop *loop;
+    struct rpc_server *server;
     struct trace_track *track;
-    struct rpc_loop *tensor_loop;
-    struct rpc_server *tensor_server;
-    struct thread_pool *pool;
+};
+
+// The store, and attention over it (attend.c). Of the tensor thread, but for s_part_incarnation.
+struct attention {
     struct kv_shape shape;
     struct kv_store *store; // NULL until the shape is known
     struct kv_costs costs;  // what attention costs with that shape; token_us 0: not measured
+    uint32_t q_width, kv_width, partial_floats;
     struct attend_batch batches[WORKER_BATCHES_MAX];
     // For each layer the incarnation of the s-part that has it, as registered with the scheduler, or of a newer one that has sent
     // Attend; older ones are refused. relaxed: the tensor thread raises it and the control thread corrects it with each answer of the
     // scheduler, in any order
     atomic_ullong s_part_incarnation[WORKER_LAYERS_MAX];
-    uint32_t q_width, kv_width, partial_floats;
     float sinks[WORKER_HEADS_MAX]; // of the layer that is attended
     uint64_t over_before_step;     // steps before it are over, as the scheduler said with Free; 0: not told
     struct attend_spans spans;     // of traced sequences
     struct repeat not_begun, not_reserved, not_shared;
-    struct kv_row *rows; // [WORKER_ROWS_MAX] scratch
+};
+
+// Scratch of the tensor thread for one layer; arrays are [WORKER_ROWS_MAX].
+struct attend_scratch {
+    struct kv_row *rows;
     const float **q, **k, **v;
     float **o;
-    float **out; // [WORKER_ROWS_MAX] where the results of an item go, if some of the step get partials
+    float **out; // where the results of an item go, if some of the step get partials
+};
 
-    // control thread
+// The control thread (control.c).
+struct control {
     struct rpc_security security;
-    struct rpc_loop *control_loop;
-    struct rpc_server *control_server;
+    struct rpc_loop *loop;
+    struct rpc_server *server;
     struct member *member;
     uint64_t told_incarnation;      // of the s-part, in the answer that is being read
     uint64_t scheduler_incarnation; // incarnation of the scheduler that answered our registration; older ones are refused
     bool draining, drained;
+    bool listing;                // the held sequences are being listed for a registration
     struct error not_opened;     // why there are no pages though the shape is known; text "": they were not, or are open
     struct repeat open_failures; // since they were
     uint64_t open_from_us;       // they are not opened before then
+};
 
-    // both
+// Numbers for heartbeats: the tensor thread writes, the control thread reads. relaxed: no other data depends on them.
+struct worker_counters {
+    atomic_ullong pages_total, pages_used, pages_peak, kv_bytes_read, busy_us, rows_done;
+    atomic_ullong progress; // turns of the tensor loop, several a second
+};
+
+struct worker {
+    struct worker_settings settings;
+    uint64_t incarnation;
+    double bytes_per_second;     // memory bandwidth, measured at start; 0: not measured
+    struct numa_binding binding; // of threads and pages
+    struct thread_pool *pool;
+    struct tensors tensors;
+    struct attention attend;
+    struct attend_scratch scratch;
+    struct control control;
+    struct worker_counters counters;
     struct handover handover; // moves pages from and to others
     atomic_bool stop;         // relaxed: the loops are woken after it is set
-    atomic_ullong pages_total, pages_used, pages_peak, kv_bytes_read, busy_us, rows_done; // relaxed: numbers for heartbeats
-    atomic_ullong progress; // turns of the tensor loop, several a second, for heartbeats; relaxed: no other data depends on it
-    bool listing;           // control thread: the held sequences are being listed for a registration
     char control_address[ADDRESS_BYTES], tensor_address[ADDRESS_BYTES];
 };
 
@@ -125,7 +144,7 @@ void attend_publish(struct worker *worker);
 // Frees a sequence's pages. Its rows in a step under way are lost, and the next layer's reply says so.
 void attend_free(struct worker *worker, uint64_t sequence);
 
-// pages.c: what the handover (common/mesh/handover.h) does with the store; on the tensor thread.
+// pages.c: what the handover (common/handover) does with the store; on the tensor thread.
 extern const struct handover_pages worker_pages;
 
 // control.c: on the control thread.

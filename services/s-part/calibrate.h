@@ -4,7 +4,6 @@
 
 #include "cluster.pb-c.h"
 #include "common/kv/kv_costs.h"
-#include "common/kv/kv_shape.h"
 #include "kernels/backend/backend_measure.h"
 
 enum { CALIBRATE_BYTES = 64 << 20 }; // memory used while measuring

@@ -1,7 +1,7 @@
 // kv_choice.h: what `--kv-type auto` means: int8 where it costs this model little, else f16.
 //
 // A built-in text goes through the loaded model three times: with KV in f16, in f32 and in int8. In int8 compute any small change flips some
-// roundings of activations, so that even f32 lies apart from f16: that distance is the floor. What int8 costs is its own mean KL divergence
+// roundings of activations, so that even f32 lies apart from f16: that distance is the floor. The cost of int8 is its own mean KL divergence
 // from f16 less the floor, which comes out as `fastdecode eval` has it without such roundings (SmolLM2-135M: 0.0013 - 0.00066 = 6.4e-4,
 // beside 5.7e-4).
 //
@@ -10,7 +10,7 @@
 #ifndef FD_SERVICES_S_PART_KV_CHOICE_H
 #define FD_SERVICES_S_PART_KV_CHOICE_H
 
-#include "common/kv/kv_type.h"
+#include "kernels/kv/kv_store.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
 

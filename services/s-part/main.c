@@ -20,7 +20,7 @@ static enum status start(void *state, struct error *error) { return serve_open(s
 
 static enum status serve(struct service *service, void *state, struct error *error) { return serve_run(state, service, error); }
 
-static void wake(void *state) { rpc_loop_wake(((struct s_part *)state)->control_loop); }
+static void wake(void *state) { rpc_loop_wake(((struct s_part *)state)->control.loop); }
 
 static void reload(void *state) { rpc_tls_reload(((struct s_part *)state)->security.tls); }
 

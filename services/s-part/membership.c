@@ -4,13 +4,13 @@
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
-#include "common/trace/otlp.h"
 #include "common/mesh/messages.h"
+#include "common/trace/otlp.h"
 #include "services/s-part/s_part.h"
 
 enum { END_TOKENS_MAX = 16 };
 
-// What the local pool holds: from the engine's loop to the control loop.
+// A list of what the local pool holds, on its way from the engine's loop to the control loop.
 struct held_list {
     struct s_part *s_part;
     struct backend_held *items;
@@ -52,7 +52,7 @@ struct registration {
 
 static void fill_model(const struct s_part *s_part, struct registration *r)
 {
-    const struct model *model = s_part->model;
+    const struct model *model = s_part->loaded.model;
 
     r->shape = load_kv_shape(s_part);
     messages_from_kv_shape(&r->shape, &r->kv);
@@ -70,24 +70,25 @@ static void fill_model(const struct s_part *s_part, struct registration *r)
 static void fill_registration(struct s_part *s_part, struct registration *r)
 {
     Fastdecode__RegisterRequest *request = &r->request;
-    const uint32_t features = FEATURES_OURS & ~(s_part->pooling.kind == MODEL_POOL_NONE ? (uint32_t)FEATURES_POOLING : 0u);
+    const uint32_t features = FEATURES_OURS & ~(s_part->loaded.pooling.kind == MODEL_POOL_NONE ? (uint32_t)FEATURES_POOLING : 0u);
 
     fill_model(s_part, r);
     fastdecode__register_request__init(request);
     request->kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_S_PART;
-    request->control_address = s_part->address;
-    request->tensor_address = s_part->tensor_address;
+    request->control_address = s_part->server.address;
+    request->tensor_address = s_part->server.tensor_address;
     request->pool_kv = pages_are_workers(s_part) ? &r->kv : NULL;
     request->model = &r->info;
     request->kv_bytes = s_part->settings.local_pool;
-    request->pages_total = s_part->plan.pool_pages;
-    request->numeric_level = s_part->level;
-    request->one_kind_of_place = s_part->settings.batch_invariant && s_part->plan.pool_on_device;
-    request->rows_alike = s_part->plan.rows_alike;
+    request->pages_total = s_part->loaded.plan.pool_pages;
+    request->numeric_level = s_part->loaded.level;
+    request->one_kind_of_place = s_part->settings.batch_invariant && s_part->loaded.plan.pool_on_device;
+    request->rows_alike = s_part->loaded.plan.rows_alike;
     // sparse rows choose among all of their context; the part of a window that lies elsewhere is not known; partials have no sinks
-    request->takes_extents = s_part->settings.sparse_percent == 0 && s_part->model->shape.window == 0 && !s_part->model->sinks_made;
+    request->takes_extents = s_part->settings.sparse_percent == 0 && s_part->loaded.model->shape.window == 0 &&
+                             !s_part->loaded.model->sinks_made;
     request->pool_takes_extents = request->takes_extents && s_part->engine.ops->pool_reads != NULL;
-    request->on_device = s_part->device.ops != &backend_cpu;
+    request->on_device = s_part->loaded.device.ops != &backend_cpu;
     request->max_rows = s_part->settings.max_rows;
     request->mini_batches = s_part->settings.mini_batches;
     request->takes_aside = s_part_takes_aside(s_part);
@@ -96,9 +97,9 @@ static void fill_registration(struct s_part *s_part, struct registration *r)
     request->layer_count = s_part->settings.layer_count;
     request->sampling_feature = r->features;
     request->n_sampling_feature = features_list(features, r->features);
-    if (s_part->calibration.done) {
-        request->calibration = &s_part->calibration.message;
-        request->kv_costs = &s_part->calibration.kv_message;
+    if (s_part->loaded.calibration.done) {
+        request->calibration = &s_part->loaded.calibration.message;
+        request->kv_costs = &s_part->loaded.calibration.kv_message;
     }
 }
 
@@ -115,7 +116,7 @@ static void send_registration(void *arg)
     struct registration registration;
     struct messages_held held;
 
-    list->s_part->listing = false;
+    list->s_part->control.listing = false;
     if (!list->items || messages_held_open(list->count, &held)) {
         log_warn("NO-MEMORY", "what=\"the list of %u sequences held; registering again\"", list->count);
         free_list(list);
@@ -127,7 +128,7 @@ static void send_registration(void *arg)
     fill_registration(list->s_part, &registration);
     registration.request.n_held = held.count;
     registration.request.held = held.pointers;
-    member_register(list->s_part->member, &registration.request);
+    member_register(list->s_part->control.member, &registration.request);
     messages_held_close(&held);
     free_list(list);
 }
@@ -144,7 +145,7 @@ static void list_held(void *arg)
     if (list->items)
         listed = engine->ops->pool_held(engine->backend, list->items, list->count);
     list->count = list->items ? MIN(list->count, listed) : list->count;
-    rpc_loop_post(list->s_part->control_loop, send_registration, list);
+    rpc_loop_post(list->s_part->control.loop, send_registration, list);
 }
 
 static void on_connect(void *user)
@@ -152,7 +153,7 @@ static void on_connect(void *user)
     struct s_part *s_part = user;
     struct held_list *list;
 
-    if (s_part->listing) // the engine's thread is busy and has not come to it yet
+    if (s_part->control.listing) // the engine's thread is busy and has not come to it yet
         return;
     list = calloc(1, sizeof *list);
     if (!list) {
@@ -160,7 +161,7 @@ static void on_connect(void *user)
         return;
     }
     list->s_part = s_part;
-    s_part->listing = true;
+    s_part->control.listing = true;
     rpc_loop_post(s_part->engine.loop, list_held, list);
 }
 
@@ -169,8 +170,8 @@ static void take_incarnation(void *arg)
 {
     struct s_part *s_part = arg;
     s_part->engine.incarnation = s_part->incarnation;
-    s_part->engine.handover.hello.incarnation = s_part->incarnation;
-    rpc_server_set_incarnation(s_part->server, s_part->incarnation);
+    s_part->engine.pool.handover.hello.incarnation = s_part->incarnation;
+    rpc_server_set_incarnation(s_part->server.rpc, s_part->incarnation);
 }
 
 static void on_incarnation(void *user, uint64_t incarnation)
@@ -193,20 +194,20 @@ static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat)
     const struct s_part *s_part = user;
     const struct engine *engine = &s_part->engine;
 
-    heartbeat->compute_turns = atomic_load_explicit(&engine->progress, memory_order_relaxed);
-    heartbeat->pages_used = atomic_load_explicit(&engine->pages_used, memory_order_relaxed);
-    heartbeat->pages_peak = atomic_load_explicit(&engine->pages_peak, memory_order_relaxed);
-    heartbeat->kv_bytes_read = atomic_load_explicit(&engine->kv_bytes_read, memory_order_relaxed);
-    heartbeat->streamed_bytes = atomic_load_explicit(&engine->streamed_bytes, memory_order_relaxed);
-    heartbeat->streamed_segments = atomic_load_explicit(&engine->streamed_segments, memory_order_relaxed);
-    heartbeat->busy_us = atomic_load_explicit(&engine->busy_us, memory_order_relaxed);
-    const struct otlp_counts spans = otlp_counts(engine->otlp);
+    heartbeat->compute_turns = atomic_load_explicit(&engine->counters.progress, memory_order_relaxed);
+    heartbeat->pages_used = atomic_load_explicit(&engine->counters.pages_used, memory_order_relaxed);
+    heartbeat->pages_peak = atomic_load_explicit(&engine->counters.pages_peak, memory_order_relaxed);
+    heartbeat->kv_bytes_read = atomic_load_explicit(&engine->counters.kv_bytes_read, memory_order_relaxed);
+    heartbeat->streamed_bytes = atomic_load_explicit(&engine->counters.streamed_bytes, memory_order_relaxed);
+    heartbeat->streamed_segments = atomic_load_explicit(&engine->counters.streamed_segments, memory_order_relaxed);
+    heartbeat->busy_us = atomic_load_explicit(&engine->counters.busy_us, memory_order_relaxed);
+    const struct otlp_counts spans = otlp_counts(engine->traces.otlp);
     heartbeat->spans_exported = spans.exported;
     heartbeat->spans_dropped = spans.dropped;
     const struct rpc_tls_expiry expiry = rpc_tls_expiry(s_part->security.tls);
     heartbeat->certificate_expires_s = expiry.certificate_s;
     heartbeat->ca_expires_s = expiry.ca_s;
-    heartbeat->rows = atomic_load_explicit(&engine->rows_done, memory_order_relaxed);
+    heartbeat->rows = atomic_load_explicit(&engine->counters.rows_done, memory_order_relaxed);
 }
 
 enum status membership_open(struct s_part *s_part, struct error *error)
@@ -221,5 +222,5 @@ enum status membership_open(struct s_part *s_part, struct error *error)
         .fill_heartbeat = fill_heartbeat,
         .user = s_part,
     };
-    return member_open(s_part->control_loop, &config, &s_part->member, error);
+    return member_open(s_part->control.loop, &config, &s_part->control.member, error);
 }

@@ -14,12 +14,12 @@
 
 #include "common/base/checked.h"
 #include "common/base/numa.h"
-#include "common/kv/kv_shape.h"
+#include "kernels/kv/kv_store.h"
 #include "common/mesh/member.h"
 #include "common/service/service.h"
 #include "kernels/backend/device.h"
 #include "services/s-part/calibrate.h"
-#include "services/s-part/engine_state.h"
+#include "services/s-part/engine/engine.h"
 #include "services/s-part/kv_choice.h"
 
 enum { S_PART_PAGE_TOKENS = 16, S_PART_ADDRESS_BYTES = 200, S_PART_PATH_BYTES = 4096 };
@@ -41,27 +41,42 @@ struct s_part_settings {
     struct numa_binding binding;                              // of threads and all memory, from `numa`
 };
 
-struct s_part {
-    struct s_part_settings settings; // load.c replaces `context` and `local_pool` by the values that suit the model and the device
-    uint64_t incarnation;
+// The model and the device, as they are once all is loaded (load.c, weights.c).
+struct s_part_loaded {
     struct model *model;
     struct model_pooling pooling; // kind NONE: nothing is pooled
     struct pooler *pooler;        // of the stage with the model's last layer
-    struct thread_pool *pool;
-    struct rpc_security security;
-    struct rpc_loop *control_loop;
-    struct rpc_server *server; // on the engine's loop
-    struct member *member;
-    struct engine engine;
     struct device_choice device;
     struct backend_plan plan;
     char packed_path[S_PART_PATH_BYTES]; // of packed weights; empty: they are converted at each start
     struct calibration calibration;
-    bool listing; // control thread: what the local pool holds is being listed for a registration
+    char level[32]; // the backend's numeric level
+};
+
+// The main thread (membership.c).
+struct s_part_control {
+    struct rpc_loop *loop;
+    struct member *member;
+    bool listing; // what the local pool holds is being listed for a registration
+};
+
+// The server, on the engine's loop, and the engine's thread (serve.c).
+struct s_part_server {
+    struct rpc_server *rpc;
     pthread_t engine_thread;
     atomic_bool stop; // relaxed: the loop is woken after it is set
     char address[S_PART_ADDRESS_BYTES], tensor_address[S_PART_ADDRESS_BYTES];
-    char level[32]; // the backend's numeric level
+};
+
+struct s_part {
+    struct s_part_settings settings; // load.c replaces `context` and `local_pool` by the values that suit the model and the device
+    uint64_t incarnation;
+    struct thread_pool *pool;
+    struct rpc_security security;
+    struct s_part_loaded loaded;
+    struct s_part_control control;
+    struct s_part_server server;
+    struct engine engine;
 };
 
 // load.c. takes_aside: whether it takes steps that go aside; once the model is loaded. batches: for how many mini-batches there is memory, with
@@ -73,8 +88,9 @@ uint32_t s_part_batches(const struct s_part *s_part);
 static inline uint64_t s_part_start_bytes(const struct s_part *s_part)
 {
     const struct s_part_settings *s = &s_part->settings;
-    const uint64_t reads = s->chooses_kv_type ? kv_choice_bytes(s_part->model) : 0, measures = s->calibrate ? CALIBRATE_BYTES : 0;
-    return MAX(s_part->plan.start_bytes, MAX(reads, measures));
+    const uint64_t reads = s->chooses_kv_type ? kv_choice_bytes(s_part->loaded.model) : 0,
+                   measures = s->calibrate ? CALIBRATE_BYTES : 0;
+    return MAX(s_part->loaded.plan.start_bytes, MAX(reads, measures));
 }
 
 // settings.c: fills the settings from defaults, environment and arguments, and chooses the kernels.

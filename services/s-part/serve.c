@@ -16,9 +16,9 @@ static void publish(struct engine *engine)
 {
     struct backend_info info;
     engine->ops->info(engine->backend, &info);
-    atomic_store_explicit(&engine->pages_used, info.pages_used, memory_order_relaxed);
-    atomic_store_explicit(&engine->pages_peak, info.pages_peak, memory_order_relaxed);
-    atomic_store_explicit(&engine->kv_bytes_read, info.attend_bytes, memory_order_relaxed);
+    atomic_store_explicit(&engine->counters.pages_used, info.pages_used, memory_order_relaxed);
+    atomic_store_explicit(&engine->counters.pages_peak, info.pages_peak, memory_order_relaxed);
+    atomic_store_explicit(&engine->counters.kv_bytes_read, info.attend_bytes, memory_order_relaxed);
 }
 
 static void *engine_main(void *arg)
@@ -26,9 +26,9 @@ static void *engine_main(void *arg)
     struct s_part *s_part = arg;
     struct engine *engine = &s_part->engine;
 
-    while (!atomic_load_explicit(&s_part->stop, memory_order_relaxed)) {
-        watchdog_turn(&engine->watchdog);
-        atomic_fetch_add_explicit(&engine->progress, 1, memory_order_relaxed);
+    while (!atomic_load_explicit(&s_part->server.stop, memory_order_relaxed)) {
+        watchdog_turn(&engine->watch.watchdog);
+        atomic_fetch_add_explicit(&engine->counters.progress, 1, memory_order_relaxed);
         if (engine_advance(engine)) {
             rpc_loop_run(engine->loop, 0, 0);
         } else {
@@ -36,11 +36,11 @@ static void *engine_main(void *arg)
             rpc_loop_run(engine->loop, TURN_US, SPIN_US);
         }
     }
-    handover_close_all(&engine->handover);
+    handover_close_all(&engine->pool.handover);
     rpc_loop_run(engine->loop, 0, 0); // what that posted
     engine_stage_close(engine);
     link_close_all(engine); // what ends so looks at its step's request, which the server frees
-    rpc_server_close(s_part->server);
+    rpc_server_close(s_part->server.rpc);
     engine_close(engine);
     return NULL;
 }
@@ -48,7 +48,7 @@ static void *engine_main(void *arg)
 static bool ready(void *user, char *reason, size_t reason_bytes)
 {
     const struct s_part *s_part = user;
-    if (member_is_registered(s_part->member))
+    if (member_is_registered(s_part->control.member))
         return true;
     snprintf(reason, reason_bytes, "not registered with the scheduler at %s", s_part->settings.scheduler);
     return false;
@@ -67,7 +67,7 @@ static enum status open_server(struct s_part *s_part, struct error *error)
         {&fastdecode__spart__descriptor, "Join", engine_join_handler, engine},
         {&fastdecode__spart__descriptor, "Forward", engine_forward_handler, engine},
         {&fastdecode__kv_control__descriptor, "Fetch", engine_fetch_handler, engine},
-        {&fastdecode__kv_handover__descriptor, "ReadPage", handover_read_page, &engine->handover},
+        {&fastdecode__kv_handover__descriptor, "ReadPage", handover_read_page, &engine->pool.handover},
     };
     const char *addresses[] = {s->listen, s->listen_tensors};
     const struct rpc_server_config config = {
@@ -79,21 +79,23 @@ static enum status open_server(struct s_part *s_part, struct error *error)
         .user = s_part,
         .hello = {.service = "s-part", .incarnation = s_part->incarnation},
         // a stage's message has x of a whole step
-        .max_message_bytes = engine->range.is_first
+        .max_message_bytes = engine->model.range.is_first
                                  ? 0
-                                 : RPC_MESSAGE_BYTES_DEFAULT + forward_request_size_most(engine->max_rows, engine->shape.hidden),
+                                 : RPC_MESSAGE_BYTES_DEFAULT +
+                                       forward_request_size_most(engine->batches.max_rows, engine->model.shape.hidden),
     };
-    enum status status = rpc_server_open(engine->loop, &config, &s_part->server, error);
+    enum status status = rpc_server_open(engine->loop, &config, &s_part->server.rpc, error);
     if (status)
         return status;
-    const struct member_address address = {s->advertise, rpc_server_address(s_part->server, 0), s->scheduler, "advertise"};
-    if ((status = member_advertise(&address, s_part->address, sizeof s_part->address, error)))
+    const struct member_address address = {s->advertise, rpc_server_address(s_part->server.rpc, 0), s->scheduler, "advertise"};
+    if ((status = member_advertise(&address, s_part->server.address, sizeof s_part->server.address, error)))
         return status;
     const struct member_address tensors = {s->advertise_tensors,
-                                           s->listen_tensors ? rpc_server_address(s_part->server, 1) : s_part->address,
+                                           s->listen_tensors ? rpc_server_address(s_part->server.rpc, 1) : s_part->server.address,
                                            s->scheduler, "advertise-tensors"};
-    log_info("S-PART", "name=%s listen=%s advertise=%s", s->name, rpc_server_address(s_part->server, 0), s_part->address);
-    return member_advertise(&tensors, s_part->tensor_address, sizeof s_part->tensor_address, error);
+    log_info("S-PART", "name=%s listen=%s advertise=%s", s->name, rpc_server_address(s_part->server.rpc, 0),
+             s_part->server.address);
+    return member_advertise(&tensors, s_part->server.tensor_address, sizeof s_part->server.tensor_address, error);
 }
 
 enum status serve_open(struct s_part *s_part, struct error *error)
@@ -105,42 +107,42 @@ enum status serve_open(struct s_part *s_part, struct error *error)
 
     const struct otlp_config traces = {.endpoint = s->otlp_endpoint, .service = "fastdecode-s-part", .instance = s->name};
     if (!status)
-        status = otlp_open(&traces, &engine->otlp, error);
+        status = otlp_open(&traces, &engine->traces.otlp, error);
     if (status)
         return status;
     s_part->incarnation = member_incarnation();
     numa_enter(&s->binding); // before there are threads, which inherit it, and before anything is loaded
-    if (thread_pool_open(s->threads ? s->threads : cpu_count_usable(), &s_part->pool) || rpc_loop_open(&s_part->control_loop) ||
+    if (thread_pool_open(s->threads ? s->threads : cpu_count_usable(), &s_part->pool) || rpc_loop_open(&s_part->control.loop) ||
         rpc_loop_open(&engine->loop))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory or threads to start with");
     thread_pool_spread(s_part->pool, s->binding.sets, s->binding.set_count);
     if ((status = rpc_security_open(&s->security, "s-part", &s_part->security, error)))
         return status;
-    rpc_loop_set_security(s_part->control_loop, &s_part->security);
+    rpc_loop_set_security(s_part->control.loop, &s_part->security);
     rpc_loop_set_security(engine->loop, &s_part->security);
     if ((status = load_model(s_part, error)))
         return status;
-    engine->shape = s_part->model->shape;
-    engine->layers = s_part->model->layers;
-    engine->model = s_part->model;
-    engine->pooler = s_part->pooler;
-    engine->context_tokens = s->context;
-    engine->max_rows = s->max_rows;
-    engine->range = (struct layer_range){.first = s->first_layer,
-                                         .count = s->layer_count,
-                                         .is_first = s->first_layer == 0,
-                                         .is_last = s->first_layer + s->layer_count == engine->shape.layers};
-    engine->has_sparse = s->sparse_percent > 0;
-    engine->kv_shape = load_kv_shape(s_part);
-    engine->takes_aside = s_part_takes_aside(s_part);
-    engine->batch_count = s->mini_batches + engine->takes_aside;
+    engine->model.shape = s_part->loaded.model->shape;
+    engine->model.layers = s_part->loaded.model->layers;
+    engine->model.vocabulary = s_part->loaded.model;
+    engine->head.pooler = s_part->loaded.pooler;
+    engine->model.context_tokens = s->context;
+    engine->batches.max_rows = s->max_rows;
+    engine->model.range = (struct layer_range){.first = s->first_layer,
+                                               .count = s->layer_count,
+                                               .is_first = s->first_layer == 0,
+                                               .is_last = s->first_layer + s->layer_count == engine->model.shape.layers};
+    engine->model.has_sparse = s->sparse_percent > 0;
+    engine->model.kv = load_kv_shape(s_part);
+    engine->aside.taken = s_part_takes_aside(s_part);
+    engine->batches.count = s->mini_batches + engine->aside.taken;
     engine->incarnation = s_part->incarnation;
     if ((status = engine_open(engine, error)))
         return status;
     load_measure(s_part);
     if ((status = open_server(s_part, error)) || (status = membership_open(s_part, error)))
         return status;
-    if (pthread_create(&s_part->engine_thread, NULL, engine_main, s_part))
+    if (pthread_create(&s_part->server.engine_thread, NULL, engine_main, s_part))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no thread for the engine");
     return STATUS_OK;
 }
@@ -151,7 +153,7 @@ static uint64_t silence_limit_us(const struct s_part *s_part)
     enum { MARGIN = 20, UNKNOWN = 10 };
     const struct s_part_settings *s = &s_part->settings;
     const uint64_t set_us = s->device_timeout_s * 1000000ull;
-    const uint64_t slowest_us = calibration_slowest_us(&s_part->calibration, s->max_rows, s->context);
+    const uint64_t slowest_us = calibration_slowest_us(&s_part->loaded.calibration, s->max_rows, s->context);
 
     if (s_part->engine.ops->times)
         return set_us;
@@ -164,12 +166,12 @@ enum status serve_run(struct s_part *s_part, const struct service *service, stru
     enum status status = STATUS_OK;
     uint64_t stuck_us;
 
-    while (!service_stop_count(service) && !(status = member_check(s_part->member, error))) {
-        rpc_loop_run(s_part->control_loop, WATCHDOG_LOOK_US, 0);
-        if (watchdog_bites(&s_part->engine.watchdog, clock_now_us(), limit_us, &stuck_us)) {
+    while (!service_stop_count(service) && !(status = member_check(s_part->control.member, error))) {
+        rpc_loop_run(s_part->control.loop, WATCHDOG_LOOK_US, 0);
+        if (watchdog_bites(&s_part->engine.watch.watchdog, clock_now_us(), limit_us, &stuck_us)) {
             log_error("DEVICE-SILENT", "seconds=%.0f waits_for=%s what=\"this s-part ends, and goes on when it is started again\"",
                       (double)stuck_us * 1e-6,
-                      atomic_load_explicit(&s_part->engine.awaits_weights, memory_order_relaxed) ? "weights" : "computation");
+                      atomic_load_explicit(&s_part->engine.watch.awaits_weights, memory_order_relaxed) ? "weights" : "computation");
             _exit(SERVICE_EXIT_ENVIRONMENT);
         }
     }
@@ -180,22 +182,22 @@ void serve_close(struct s_part *s_part)
 {
     struct engine *engine = &s_part->engine;
 
-    atomic_store_explicit(&s_part->stop, true, memory_order_relaxed);
+    atomic_store_explicit(&s_part->server.stop, true, memory_order_relaxed);
     rpc_loop_wake(engine->loop);
-    pthread_join(s_part->engine_thread, NULL);
-    rpc_loop_run(s_part->control_loop, 0, 0); // what the engine's thread posted last
-    member_close(s_part->member);
+    pthread_join(s_part->server.engine_thread, NULL);
+    rpc_loop_run(s_part->control.loop, 0, 0); // what the engine's thread posted last
+    member_close(s_part->control.member);
     rpc_loop_close(engine->loop);
-    rpc_loop_close(s_part->control_loop);
+    rpc_loop_close(s_part->control.loop);
     rpc_security_close(&s_part->security);
     if (rpc_take_memory_back())
         engine->ops->close(engine->backend);
     else
         log_error("MESSAGES-LEFT", "what=\"the device's memory is left to the end of the process\"");
     thread_pool_close(s_part->pool);
-    pooler_close(s_part->pooler);
-    model_close(s_part->model);
-    otlp_close(engine->otlp);
+    pooler_close(s_part->loaded.pooler);
+    model_close(s_part->loaded.model);
+    otlp_close(engine->traces.otlp);
     trace_close();
     log_info("END", "name=%s", s_part->settings.name);
 }

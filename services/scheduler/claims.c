@@ -2,8 +2,8 @@
 //
 // After a start of the scheduler, members register with lists of what they hold, and gateways submit their sequences again once the s-part is
 // up. A model may take minutes to load, so the times count from then. A resubmitted sequence waits up to SETTLE_US for a place that holds its
-// pages, and goes on there. What nobody has claimed by CLAIM_US is freed. A member that was cut off and comes back, at any time, gives back what sequences have that wait to be rebuilt; of all that
-// they no longer need it is cleaned before it is up.
+// pages, and goes on there. Pages that nobody has claimed by CLAIM_US are freed. A member that was cut off and comes back, at any time, gives
+// back the pages of sequences that wait to be rebuilt; the others are freed before it is up.
 #include <stdlib.h>
 
 #include "common/base/checked.h"
@@ -16,44 +16,48 @@ enum { TIMEOUT_MS_MAX = 1 << 30 }; // twelve days
 
 // --- what members hold
 
-static void forget_place(struct scheduler *scheduler, uint32_t place)
+bool claims_may_come(const struct claims *claims, uint64_t now_us)
+{
+    return !claims->from_us || now_us - claims->from_us < CLAIM_US;
+}
+
+static void forget_place(struct claims *claims, uint32_t place)
 {
     uint32_t kept = 0;
 
-    for (uint32_t i = 0; i < scheduler->held_count; i++)
-        if (scheduler->held[i].place != place)
-            scheduler->held[kept++] = scheduler->held[i];
-    scheduler->held_count = kept;
+    for (uint32_t i = 0; i < claims->held_count; i++)
+        if (claims->held[i].place != place)
+            claims->held[kept++] = claims->held[i];
+    claims->held_count = kept;
 }
 
-enum status claims_take(struct scheduler *scheduler, uint32_t place, const Fastdecode__RegisterRequest *request,
-                        struct error *error)
+enum status claims_take(struct claims *claims, uint32_t place, const Fastdecode__RegisterRequest *request, struct error *error)
 {
-    forget_place(scheduler, place);
-    size_t count = scheduler->held_count + request->n_held;
+    forget_place(claims, place);
+    size_t count = claims->held_count + request->n_held;
     if (request->n_held > HELD_OF_MEMBER_MAX || count > HELD_MAX)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "the member holds %zu sequences, the limit is %d, and %d of all members",
                          request->n_held, HELD_OF_MEMBER_MAX, HELD_MAX);
-    if (count > scheduler->held_capacity) {
-        struct held *grown = realloc(scheduler->held, count * sizeof *grown);
+    if (count > claims->held_capacity) {
+        struct held *grown = realloc(claims->held, count * sizeof *grown);
         if (!grown)
             return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate a list of %zu held sequences", count);
-        scheduler->held = grown;
-        scheduler->held_capacity = (uint32_t)count;
+        claims->held = grown;
+        claims->held_capacity = (uint32_t)count;
     }
     for (size_t i = 0; i < request->n_held; i++)
-        scheduler->held[scheduler->held_count++] = (struct held){.sequence = request->held[i]->sequence,
-                                                                 .place = place,
-                                                                 .first = request->held[i]->first_position,
-                                                                 .positions = request->held[i]->positions,
-                                                                 .certain = request->held[i]->certain};
+        claims->held[claims->held_count++] = (struct held){.sequence = request->held[i]->sequence,
+                                                           .place = place,
+                                                           .first = request->held[i]->first_position,
+                                                           .positions = request->held[i]->positions,
+                                                           .certain = request->held[i]->certain};
     return STATUS_OK;
 }
 
-static bool is_settling(const struct scheduler *scheduler, uint64_t sequence)
+static bool is_settling(const struct claims *claims, uint64_t sequence)
 {
-    for (uint32_t i = 0; i < scheduler->settling_count; i++)
-        if (scheduler->settling[i] == sequence)
+    for (uint32_t i = 0; i < claims->settling_count; i++)
+        if (claims->settling[i] == sequence)
             return true;
     return false;
 }
@@ -61,20 +65,20 @@ static bool is_settling(const struct scheduler *scheduler, uint64_t sequence)
 // Somebody may still ask for it: its gateway has not submitted it again yet, or has, and it waits for its holder, or to be rebuilt.
 static bool is_claimable(const struct scheduler *scheduler, const struct held *held)
 {
-    if (scheduler->core && sched_awaits_rebuild(scheduler->core, held->sequence))
+    if (scheduler->core.sched && sched_awaits_rebuild(scheduler->core.sched, held->sequence))
         return true;
-    return scheduler_waits_for_claims(scheduler, clock_now_us()) &&
-           (!token_logs_find(scheduler->logs, held->sequence) || is_settling(scheduler, held->sequence));
+    return claims_may_come(&scheduler->claims, clock_now_us()) &&
+           (!token_logs_find(scheduler->sequences.logs, held->sequence) || is_settling(&scheduler->claims, held->sequence));
 }
 
 enum status claims_mark_stale(struct scheduler *scheduler, uint32_t place, uint64_t **ids, uint32_t *count)
 {
     *count = 0;
-    *ids = malloc((scheduler->held_count + 1u) * sizeof **ids);
+    *ids = malloc((scheduler->claims.held_count + 1u) * sizeof **ids);
     if (!*ids)
         return STATUS_RESOURCE_EXHAUSTED;
-    for (uint32_t i = 0; i < scheduler->held_count; i++) {
-        struct held *held = &scheduler->held[i];
+    for (uint32_t i = 0; i < scheduler->claims.held_count; i++) {
+        struct held *held = &scheduler->claims.held[i];
         if (held->place != place)
             continue;
         held->stale = !is_claimable(scheduler, held);
@@ -84,30 +88,30 @@ enum status claims_mark_stale(struct scheduler *scheduler, uint32_t place, uint6
     return STATUS_OK;
 }
 
-void claims_end_stale(struct scheduler *scheduler, uint32_t place, bool freed)
+void claims_end_stale(struct claims *claims, uint32_t place, bool freed)
 {
     uint32_t kept = 0;
 
-    for (uint32_t i = 0; i < scheduler->held_count; i++) {
-        struct held held = scheduler->held[i];
+    for (uint32_t i = 0; i < claims->held_count; i++) {
+        struct held held = claims->held[i];
         if (held.place == place && held.stale && freed)
             continue;
         held.stale = held.stale && held.place != place;
-        scheduler->held[kept++] = held;
+        claims->held[kept++] = held;
     }
-    scheduler->held_count = kept;
+    claims->held_count = kept;
 }
 
 void claims_drop(struct scheduler *scheduler, uint32_t place)
 {
-    for (uint32_t i = scheduler->held_count; i-- > 0 && scheduler->places[place].member->up;) {
-        struct held held = scheduler->held[i];
+    for (uint32_t i = scheduler->claims.held_count; i-- > 0 && scheduler->places.of[place].member->up;) {
+        struct held held = scheduler->claims.held[i];
         if (held.place != place)
             continue;
         if (!places_free_unclaimed(scheduler, place, held.sequence, false))
             return; // members_check() comes back to them
         log_info("UNCLAIMED", "sequence=%llx place=%u", (unsigned long long)held.sequence, held.place);
-        scheduler->held[i] = scheduler->held[--scheduler->held_count];
+        scheduler->claims.held[i] = scheduler->claims.held[--scheduler->claims.held_count];
     }
 }
 
@@ -129,26 +133,26 @@ static void free_copy(struct scheduler *scheduler, uint32_t place, uint64_t sequ
 
 void claims_reclaim(struct scheduler *scheduler, uint32_t place)
 {
-    for (uint32_t i = scheduler->held_count; i-- > 0;) {
-        const struct held held = scheduler->held[i];
-        const struct token_log *log = token_logs_find(scheduler->logs, held.sequence);
-        if (held.place != place || !log || is_settling(scheduler, held.sequence))
+    for (uint32_t i = scheduler->claims.held_count; i-- > 0;) {
+        const struct held held = scheduler->claims.held[i];
+        const struct token_log *log = token_logs_find(scheduler->sequences.logs, held.sequence);
+        if (held.place != place || !log || is_settling(&scheduler->claims, held.sequence))
             continue;
         const uint32_t positions = certain_positions(&held, log);
-        if (positions > held.first && sched_awaits_rebuild(scheduler->core, held.sequence) &&
-            sched_rebuilds_from(scheduler->core, held.sequence) == held.first) {
+        if (positions > held.first && sched_awaits_rebuild(scheduler->core.sched, held.sequence) &&
+            sched_rebuilds_from(scheduler->core.sched, held.sequence) == held.first) {
             const struct sched_event event = {.kind = SCHED_RECLAIM, .reclaim = {held.sequence, place, held.first, positions}};
             log_info("RECLAIMED", "sequence=%llx place=%u first=%u positions=%u", (unsigned long long)held.sequence, place,
                      held.first, positions);
-            scheduler_event(scheduler, &event);
+            events_add(&scheduler->events, &event);
         } else { // it has been placed elsewhere meanwhile
             free_copy(scheduler, place, held.sequence);
         }
-        scheduler->held[i] = scheduler->held[--scheduler->held_count];
+        scheduler->claims.held[i] = scheduler->claims.held[--scheduler->claims.held_count];
     }
 }
 
-// What is held of a sequence: its beginning, and the parts that follow one another behind it, each at another place.
+// The parts of a sequence that are held: its beginning, and the parts that follow one another behind it, each at another place.
 struct parts {
     uint32_t count;
     struct held of[1 + SCHED_EXTENTS_MAX];
@@ -171,12 +175,13 @@ static uint32_t next_part(const struct scheduler *scheduler, const struct token_
     const uint32_t covered = covered_by(parts), after = parts->count ? parts->of[parts->count - 1].first : 0;
     uint32_t best = UINT32_MAX;
 
-    for (uint32_t i = 0; i < scheduler->held_count; i++) {
-        const struct held *held = &scheduler->held[i];
+    for (uint32_t i = 0; i < scheduler->claims.held_count; i++) {
+        const struct held *held = &scheduler->claims.held[i];
         const uint32_t positions = certain_positions(held, log);
         const bool follows = covered == 0 ? held->first == 0 : held->first > after && held->first <= covered;
-        if (held->sequence == log->id && scheduler->places[held->place].member->up && follows && positions > covered &&
-            !has_place(parts, held->place) && (best == UINT32_MAX || positions > certain_positions(&scheduler->held[best], log)))
+        if (held->sequence == log->id && scheduler->places.of[held->place].member->up && follows && positions > covered &&
+            !has_place(parts, held->place) &&
+            (best == UINT32_MAX || positions > certain_positions(&scheduler->claims.held[best], log)))
             best = i;
     }
     return best;
@@ -186,13 +191,13 @@ static uint32_t next_part(const struct scheduler *scheduler, const struct token_
 // freed at once, before the sequence may be placed there.
 static void take_parts(struct scheduler *scheduler, const struct token_log *log, const struct parts *parts)
 {
-    for (uint32_t i = scheduler->held_count; i-- > 0;) {
-        const struct held held = scheduler->held[i];
-        if (held.sequence != log->id || !scheduler->places[held.place].member->up)
+    for (uint32_t i = scheduler->claims.held_count; i-- > 0;) {
+        const struct held held = scheduler->claims.held[i];
+        if (held.sequence != log->id || !scheduler->places.of[held.place].member->up)
             continue;
         if (!has_place(parts, held.place))
             free_copy(scheduler, held.place, log->id);
-        scheduler->held[i] = scheduler->held[--scheduler->held_count];
+        scheduler->claims.held[i] = scheduler->claims.held[--scheduler->claims.held_count];
     }
 }
 
@@ -204,7 +209,7 @@ static bool claim(struct scheduler *scheduler, const struct token_log *log, bool
     *out = (struct parts){0};
     while (out->count < ARRAY_COUNT(out->of) && (index = next_part(scheduler, log, out)) != UINT32_MAX) {
         struct held *part = &out->of[out->count++];
-        *part = scheduler->held[index];
+        *part = scheduler->claims.held[index];
         part->positions = certain_positions(part, log);
     }
     const uint32_t covered = covered_by(out);
@@ -232,9 +237,9 @@ static void arrive(struct scheduler *scheduler, const struct token_log *log, con
                 .deadline_us = timeout_ms ? log->arrived_us + timeout_ms * 1000 : 0,
                 .class = request->latency_class == FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH ? SCHED_CLASS_BATCH
                                                                                                   : SCHED_CLASS_INTERACTIVE,
-                .score_prompt = log->pooling || (request->sampling->prompt_logprobs && log->token_count == log->prompt_count),
-                .last_row_only = log->pooling == FASTDECODE__POOLING__POOLING_LAST ||
-                                 log->pooling == FASTDECODE__POOLING__POOLING_RANK,
+                .score_prompt = log->asked.pooling || (request->sampling->prompt_logprobs && log->token_count == log->prompt_count),
+                .last_row_only = log->asked.pooling == FASTDECODE__POOLING__POOLING_LAST ||
+                                 log->asked.pooling == FASTDECODE__POOLING__POOLING_RANK,
                 .held_place = parts ? parts->of[0].place : SCHED_NO_PLACE,
                 .held_positions = parts ? MIN(parts->of[0].positions, log->token_count - 1) : 0,
             },
@@ -242,32 +247,32 @@ static void arrive(struct scheduler *scheduler, const struct token_log *log, con
     for (uint32_t i = 1; parts && i < parts->count; i++)
         event.arrive.more[event.arrive.more_count++] =
             (struct sched_held){parts->of[i].place, parts->of[i].first, MIN(parts->of[i].positions, log->token_count - 1)};
-    scheduler_event(scheduler, &event);
+    events_add(&scheduler->events, &event);
 }
 
 void claims_arrive(struct scheduler *scheduler, const struct token_log *log)
 {
-    bool may_wait = scheduler_waits_for_claims(scheduler, clock_now_us()) &&
-                    scheduler->settling_count < scheduler->settling_capacity;
+    bool may_wait = claims_may_come(&scheduler->claims, clock_now_us()) &&
+                    scheduler->claims.settling_count < scheduler->claims.settling_capacity;
 
     if (log->request->sequence && may_wait)
-        scheduler->settling[scheduler->settling_count++] = log->id;
+        scheduler->claims.settling[scheduler->claims.settling_count++] = log->id;
     else
         arrive(scheduler, log, NULL);
 }
 
 void claims_settle(struct scheduler *scheduler)
 {
-    bool late = scheduler->claims_from_us && clock_now_us() - scheduler->claims_from_us > SETTLE_US;
+    bool late = scheduler->claims.from_us && clock_now_us() - scheduler->claims.from_us > SETTLE_US;
     uint32_t kept = 0;
 
-    for (uint32_t i = 0; i < scheduler->settling_count; i++) {
-        struct token_log *log = token_logs_find(scheduler->logs, scheduler->settling[i]);
+    for (uint32_t i = 0; i < scheduler->claims.settling_count; i++) {
+        struct token_log *log = token_logs_find(scheduler->sequences.logs, scheduler->claims.settling[i]);
         struct parts parts;
         if (!log)
             continue;
         if (!log->call) { // cancelled before it began: the core never knew it
-            token_logs_remove(scheduler->logs, log->id);
+            token_logs_remove(scheduler->sequences.logs, log->id);
         } else if (claim(scheduler, log, late, &parts)) {
             for (uint32_t k = 0; k < parts.count; k++)
                 log_info("CLAIMED", "sequence=%llx place=%u positions=%u", (unsigned long long)log->id, parts.of[k].place,
@@ -276,8 +281,8 @@ void claims_settle(struct scheduler *scheduler)
         } else if (late) {
             arrive(scheduler, log, NULL);
         } else {
-            scheduler->settling[kept++] = log->id;
+            scheduler->claims.settling[kept++] = log->id;
         }
     }
-    scheduler->settling_count = kept;
+    scheduler->claims.settling_count = kept;
 }

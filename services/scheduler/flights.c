@@ -3,11 +3,11 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/scheduler/scheduler.h"
+#include "services/scheduler/flights.h"
 
-enum status flights_open(struct scheduler *scheduler, uint32_t rows)
+enum status flights_open(struct flights *flights, uint32_t rows)
 {
-    struct step_scratch *scratch = &scheduler->scratch;
+    struct step_scratch *scratch = &flights->scratch;
 
     scratch->runs = calloc(rows, sizeof *scratch->runs);
     scratch->run_pointers = calloc(rows, sizeof *scratch->run_pointers);
@@ -16,7 +16,7 @@ enum status flights_open(struct scheduler *scheduler, uint32_t rows)
     scratch->extents = calloc(2 * EXTENTS_MAX, sizeof *scratch->extents);
     scratch->extent_pointers = calloc(2 * EXTENTS_MAX, sizeof *scratch->extent_pointers);
     for (uint32_t i = 0; i < STEPS_MAX; i++) {
-        struct flight *flight = &scheduler->flights[i];
+        struct flight *flight = &flights->of[i];
         flight->results = calloc(rows, sizeof *flight->results);
         flight->sequences = calloc(rows, sizeof *flight->sequences);
         flight->positions = calloc(rows, sizeof *flight->positions);
@@ -34,13 +34,13 @@ enum status flights_open(struct scheduler *scheduler, uint32_t rows)
     }
     for (uint32_t i = 0; i < SCHED_PLACES_MAX; i++)
         scratch->place_pointers[i] = &scratch->places[i];
-    scheduler->step_rows_max = rows;
+    flights->rows_max = rows;
     return STATUS_OK;
 }
 
-void flights_close(struct scheduler *scheduler)
+void flights_close(struct flights *flights)
 {
-    struct step_scratch *scratch = &scheduler->scratch;
+    struct step_scratch *scratch = &flights->scratch;
 
     free(scratch->runs);
     free(scratch->run_pointers);
@@ -50,7 +50,7 @@ void flights_close(struct scheduler *scheduler)
     free(scratch->extent_pointers);
     memset(scratch, 0, sizeof *scratch);
     for (uint32_t i = 0; i < STEPS_MAX; i++) {
-        struct flight *flight = &scheduler->flights[i];
+        struct flight *flight = &flights->of[i];
         free(flight->results);
         free(flight->sequences);
         free(flight->positions);
@@ -67,10 +67,10 @@ static bool run_uses(const struct sched_run *run, uint32_t place)
     return uses;
 }
 
-bool flights_use_place(const struct scheduler *scheduler, uint32_t place)
+bool flights_use_place(const struct flights *flights, uint32_t place)
 {
     for (uint32_t i = 0; i < STEPS_MAX; i++) {
-        const struct flight *flight = &scheduler->flights[i];
+        const struct flight *flight = &flights->of[i];
         for (uint32_t r = 0; flight->used && r < flight->run_count; r++)
             if (run_uses(&flight->runs[r], place))
                 return true;
@@ -78,44 +78,44 @@ bool flights_use_place(const struct scheduler *scheduler, uint32_t place)
     return false;
 }
 
-void flights_void(struct scheduler *scheduler)
+void flights_void(struct flights *flights, struct rpc_channel *channel)
 {
     for (uint32_t i = 0; i < STEPS_MAX; i++) {
-        struct flight *flight = &scheduler->flights[i];
+        struct flight *flight = &flights->of[i];
         if (!flight->used || flight->reply)
             continue;
         flight->used = false; // first: the call's end is none of the step's
-        if (scheduler->s_part.member.channel)
-            rpc_cancel(scheduler->s_part.member.channel, flight->call);
+        if (channel)
+            rpc_cancel(channel, flight->call);
     }
 }
 
-struct flight *flights_unused(struct scheduler *scheduler)
+struct flight *flights_unused(struct flights *flights)
 {
     for (uint32_t i = 0; i < STEPS_MAX; i++)
-        if (!scheduler->flights[i].used)
-            return &scheduler->flights[i];
+        if (!flights->of[i].used)
+            return &flights->of[i];
     return NULL;
 }
 
 // Answers are taken in the order of their steps: two may come in one tick, and a sequence's tokens may be in both.
-struct flight *flights_oldest_answered(struct scheduler *scheduler)
+struct flight *flights_oldest_answered(struct flights *flights)
 {
     struct flight *oldest = NULL;
     for (uint32_t i = 0; i < STEPS_MAX; i++) {
-        struct flight *flight = &scheduler->flights[i];
+        struct flight *flight = &flights->of[i];
         if (flight->used && flight->reply && (!oldest || flight->step < oldest->step))
             oldest = flight;
     }
     return oldest;
 }
 
-uint64_t flights_oldest_step(const struct scheduler *scheduler)
+uint64_t flights_oldest_step(const struct flights *flights)
 {
-    uint64_t oldest = scheduler->last_step + 1;
+    uint64_t oldest = flights->last_step + 1;
 
     for (uint32_t i = 0; i < STEPS_MAX; i++) {
-        const struct flight *flight = &scheduler->flights[i];
+        const struct flight *flight = &flights->of[i];
         if (flight->used && !flight->reply)
             oldest = MIN(oldest, flight->step);
     }

@@ -11,7 +11,7 @@
 // The call, and the request in its memory, are about to go.
 static void forget_call(struct scheduler *scheduler, struct token_log *log)
 {
-    scheduler->grammar_bytes -= log->request->sampling->grammar.len;
+    scheduler->sequences.grammar_bytes -= log->request->sampling->grammar.len;
     log->call = NULL;
     log->request = NULL;
 }
@@ -24,7 +24,7 @@ static void on_cancel(void *user)
 
     forget_call(scheduler, log);
     if (!log->over)
-        scheduler_event(scheduler, &event);
+        events_add(&scheduler->events, &event);
 }
 
 enum {
@@ -39,10 +39,10 @@ static enum status check(const struct scheduler *scheduler, const Fastdecode__Ge
     struct sampler_params params;
     size_t tokens = request->n_prompt + request->n_generated;
 
-    if (request->n_prompt == 0 || tokens > scheduler->model.context_tokens)
+    if (request->n_prompt == 0 || tokens > scheduler->model.info.context_tokens)
         return error_set(error, STATUS_OUT_OF_RANGE, "prompt and generated tokens are %zu, want 1 to %u", tokens,
-                         scheduler->model.context_tokens);
-    if (sampling_parse(request->sampling, scheduler->model.vocab, bias, &params, error))
+                         scheduler->model.info.context_tokens);
+    if (sampling_parse(request->sampling, scheduler->model.info.vocab, bias, &params, error))
         return error->status;
     if (request->sampling->grammar.len > GRAMMAR_BYTES_MAX)
         return error_set(error, STATUS_INVALID_ARGUMENT, "sampling: a grammar of %zu bytes, at most %d are taken",
@@ -57,47 +57,48 @@ static enum status check(const struct scheduler *scheduler, const Fastdecode__Ge
                          "pooling %d with %u tokens to generate, %zu generated: a prompt that is pooled ends with it",
                          (int)request->sampling->pooling, request->max_tokens, request->n_generated);
     for (size_t i = 0; i < request->n_prompt; i++)
-        if (request->prompt[i] >= scheduler->model.vocab)
+        if (request->prompt[i] >= scheduler->model.info.vocab)
             return error_set(error, STATUS_INVALID_ARGUMENT, "prompt: token %u, the vocabulary has %u", request->prompt[i],
-                             scheduler->model.vocab);
+                             scheduler->model.info.vocab);
     for (size_t i = 0; i < request->n_generated; i++)
-        if (request->generated[i] >= scheduler->model.vocab)
+        if (request->generated[i] >= scheduler->model.info.vocab)
             return error_set(error, STATUS_INVALID_ARGUMENT, "generated: token %u, the vocabulary has %u", request->generated[i],
-                             scheduler->model.vocab);
+                             scheduler->model.info.vocab);
     return STATUS_OK;
 }
 
 // The core knows a sequence longer than there is a log of it: until its pages are free.
 static bool in_use(const struct scheduler *scheduler, uint64_t id)
 {
-    return token_logs_find(scheduler->logs, id) || sched_knows(scheduler->core, id);
+    return token_logs_find(scheduler->sequences.logs, id) || sched_knows(scheduler->core.sched, id);
 }
 
 static struct token_log *new_log(struct scheduler *scheduler, struct rpc_call *call, const Fastdecode__GenerateRequest *request)
 {
     uint32_t known = (uint32_t)(request->n_prompt + request->n_generated);
-    uint32_t capacity = MIN(scheduler->model.context_tokens, known + MIN(request->max_tokens, scheduler->model.context_tokens)) + 1;
+    uint32_t capacity =
+        MIN(scheduler->model.info.context_tokens, known + MIN(request->max_tokens, scheduler->model.info.context_tokens)) + 1;
     uint64_t id = request->sequence;
     struct token_log *log;
 
     if (!id || in_use(scheduler, id)) {
-        while (in_use(scheduler, scheduler->next_sequence)) // a resubmitted sequence may have it
-            scheduler->next_sequence++;
-        id = scheduler->next_sequence++;
+        while (in_use(scheduler, scheduler->sequences.next_id)) // a resubmitted sequence may have it
+            scheduler->sequences.next_id++;
+        id = scheduler->sequences.next_id++;
     }
-    if (token_logs_add(scheduler->logs, id, capacity, scheduler->settings.prefix_cache ? capacity / scheduler->kv.page_tokens : 0,
-                       &log))
+    if (token_logs_add(scheduler->sequences.logs, id, capacity,
+                       scheduler->settings.prefix_cache ? capacity / scheduler->model.kv.page_tokens : 0, &log))
         return NULL;
-    log->root = page_names_root(&scheduler->page_names, request->tenant, request->cache_salt);
+    log->names.root = page_names_root(&scheduler->sequences.page_names, request->tenant, request->cache_salt);
     log->call = call;
     log->request = request;
-    log->ignore_eos = request->ignore_eos;
-    log->pooling = request->sampling->pooling;
-    log->no_drafts = !sampling_is_pure(request->sampling);
-    log->features = features_of(request->sampling);
+    log->asked.ignore_eos = request->ignore_eos;
+    log->asked.pooling = request->sampling->pooling;
+    log->asked.no_drafts = !sampling_is_pure(request->sampling);
+    log->asked.features = features_of(request->sampling);
     log->arrived_us = clock_now_us();
-    struct sequence_spans *spans = scheduler->otlp ? token_logs_spans(scheduler->logs, log) : NULL;
-    if (spans && sequence_spans_begin(scheduler->otlp, call, known, spans))
+    struct sequence_spans *spans = scheduler->host.otlp ? token_logs_spans(scheduler->sequences.logs, log) : NULL;
+    if (spans && sequence_spans_begin(scheduler->host.otlp, call, known, spans))
         log->spans = spans;
     for (size_t i = 0; i < request->n_prompt; i++)
         log->tokens[log->token_count++] = request->prompt[i];
@@ -118,8 +119,9 @@ void expect_handler(struct rpc_call *call, void *user)
     const uint64_t now_us = clock_now_us();
 
     // Threads that were just woken are awake. It is a hint: an older s-part does not know it.
-    if (now_us - scheduler->expected_us >= EXPECT_AGAIN_US && stages_call(scheduler, "Expect", &request.base, NULL, NULL, NULL))
-        scheduler->expected_us = now_us;
+    if (now_us - scheduler->sequences.expected_us >= EXPECT_AGAIN_US &&
+        stages_call(scheduler, "Expect", &request.base, NULL, NULL, NULL))
+        scheduler->sequences.expected_us = now_us;
     rpc_call_reply(call, &reply.base);
 }
 
@@ -129,7 +131,7 @@ void generate_handler(struct rpc_call *call, void *user)
     struct token_log *log;
     struct error error;
 
-    if (!scheduler->core) {
+    if (!scheduler->core.sched) {
         rpc_call_fail(call, STATUS_UNAVAILABLE, "no s-part has registered yet");
         return;
     }
@@ -141,22 +143,22 @@ void generate_handler(struct rpc_call *call, void *user)
         return;
     }
     const size_t grammar_bytes = request->sampling->grammar.len;
-    if (grammar_bytes > GRAMMARS_BYTES_MAX - scheduler->grammar_bytes) {
+    if (grammar_bytes > GRAMMARS_BYTES_MAX - scheduler->sequences.grammar_bytes) {
         rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED,
                       "the scheduler holds grammars of %zu KiB: with one of %zu KiB they would exceed %d",
-                      scheduler->grammar_bytes >> 10, grammar_bytes >> 10, GRAMMARS_BYTES_MAX >> 10);
+                      scheduler->sequences.grammar_bytes >> 10, grammar_bytes >> 10, GRAMMARS_BYTES_MAX >> 10);
         return;
     }
     log = new_log(scheduler, call, request);
     if (!log) {
         rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "the scheduler holds %u sequences, its limit",
-                      token_logs_count(scheduler->logs));
+                      token_logs_count(scheduler->sequences.logs));
         return;
     }
-    scheduler->grammar_bytes += grammar_bytes;
+    scheduler->sequences.grammar_bytes += grammar_bytes;
     rpc_call_set_user(call, scheduler);
     rpc_call_on_cancel(call, on_cancel, log);
-    scheduler->prompt_tokens += log->prompt_count;
+    scheduler->sequences.prompt_tokens += log->prompt_count;
     log_debug("GENERATE", "id=%s sequence=%llx prompt=%u generated=%zu max=%u", rpc_call_request_id(call),
               (unsigned long long)log->id, log->prompt_count, request->n_generated, request->max_tokens);
     claims_arrive(scheduler, log);
@@ -164,7 +166,7 @@ void generate_handler(struct rpc_call *call, void *user)
 
 void generate_accepted(struct scheduler *scheduler, uint64_t sequence)
 {
-    const struct token_log *log = token_logs_find(scheduler->logs, sequence);
+    const struct token_log *log = token_logs_find(scheduler->sequences.logs, sequence);
     Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
 
     if (!log || !log->call)
@@ -178,7 +180,7 @@ void generate_tokens(struct scheduler *scheduler, struct token_log *log, Fastdec
 {
     Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
 
-    scheduler->generated_tokens += count;
+    scheduler->sequences.generated_tokens += count;
     if (!log->first_token_us)
         log->first_token_us = clock_now_us();
     if (!log->call)
@@ -221,11 +223,11 @@ void generate_pooled(struct token_log *log, const ProtobufCBinaryData *pooled)
 static void no_space_text(struct scheduler *scheduler, const struct token_log *log, char *text, size_t size)
 {
     uint64_t pages[SCHED_EXTENTS_MAX + 1] = {0};
-    uint32_t places = 0, most = scheduler->core_config.extent_tokens ? ARRAY_COUNT(pages) : 1;
+    uint32_t places = 0, most = scheduler->core.config.extent_tokens ? ARRAY_COUNT(pages) : 1;
 
-    for (uint32_t i = 0; i < scheduler->place_count; i++) {
+    for (uint32_t i = 0; i < scheduler->places.count; i++) {
         struct sched_place_info info;
-        sched_get_place(scheduler->core, i, &info);
+        sched_get_place(scheduler->core.sched, i, &info);
         places += info.up;
         sched_put_largest(pages, info.takes_extents ? most : 1, info.up ? info.pages_total : 0);
     }
@@ -235,7 +237,7 @@ static void no_space_text(struct scheduler *scheduler, const struct token_log *l
         text, size,
         "a sequence of %u tokens needs more KV memory than there is: the places that one sequence may use hold %llu tokens (%u are up); "
         "add workers or give them more (--kv-memory)",
-        log->token_count, (unsigned long long)(pages[0] * scheduler->kv.page_tokens), places);
+        log->token_count, (unsigned long long)(pages[0] * scheduler->model.kv.page_tokens), places);
 }
 
 // Puts a traced sequence's spans on record.
@@ -247,7 +249,7 @@ static void end_spans(struct scheduler *scheduler, struct token_log *log, enum s
     };
 
     if (log->spans)
-        sequence_spans_end(scheduler->otlp, log->spans, log->id, log->token_count, cached_tokens, names[reason],
+        sequence_spans_end(scheduler->host.otlp, log->spans, log->id, log->token_count, cached_tokens, names[reason],
                            reason == SCHED_TOO_LONG || reason == SCHED_NO_SPACE);
 }
 
@@ -264,7 +266,7 @@ void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sc
 
     log->over = true;
     end_spans(scheduler, log, reason, cached_tokens);
-    reason == SCHED_CANCELLED ? scheduler->cancelled++ : scheduler->finished++;
+    reason == SCHED_CANCELLED ? scheduler->sequences.cancelled++ : scheduler->sequences.finished++;
     if (!call)
         return;
     forget_call(scheduler, log);
@@ -277,8 +279,8 @@ void generate_finish(struct scheduler *scheduler, struct token_log *log, enum sc
     else if (reason == SCHED_NO_SPACE)
         no_space_text(scheduler, log, event.error = text, sizeof text);
     else if (reason == SCHED_CANCELLED)
-        event.error = log->fault ? log->fault : (char *)"cancelled";
-    event.request_fault = log->fault && log->request_fault;
+        event.error = log->fault.text ? log->fault.text : (char *)"cancelled";
+    event.request_fault = log->fault.text && log->fault.of_request;
     (void)!rpc_call_send(call, &event.base); // one that is gone is reported by on_cancel
     rpc_call_end(call);
 }
@@ -289,7 +291,7 @@ void generate_reject(struct scheduler *scheduler, struct token_log *log, uint64_
 
     log->over = true;
     if (log->spans)
-        sequence_spans_end(scheduler->otlp, log->spans, log->id, log->token_count, 0, "queue full", true);
+        sequence_spans_end(scheduler->host.otlp, log->spans, log->id, log->token_count, 0, "queue full", true);
     if (!call)
         return;
     forget_call(scheduler, log);

@@ -83,18 +83,18 @@ static enum status open_server(struct scheduler *scheduler, struct error *error)
         .address_count = 1,
         .methods = methods,
         .method_count = ARRAY_COUNT(methods),
-        .hello = {.service = "scheduler", .incarnation = scheduler->incarnation},
+        .hello = {.service = "scheduler", .incarnation = scheduler->host.incarnation},
         .ready = ready,
         .user = scheduler,
     };
-    return rpc_server_open(scheduler->loop, &config, &scheduler->server, error);
+    return rpc_server_open(scheduler->host.loop, &config, &scheduler->host.server, error);
 }
 
 static enum status start(void *state, struct error *error)
 {
     struct scheduler *scheduler = state;
     uint32_t requests = scheduler_requests_max(&scheduler->settings);
-    const struct memory_plan memory = {.fixed_bytes = requests * REQUEST_BYTES + SETTLING_MAX * sizeof *scheduler->settling};
+    const struct memory_plan memory = {.fixed_bytes = requests * REQUEST_BYTES + SETTLING_MAX * sizeof *scheduler->claims.settling};
     const struct trace_config trace = {
         .path = scheduler->settings.trace, .append = scheduler->settings.trace_append, .process = "scheduler", .order = 2};
     const struct otlp_config traces = {.endpoint = scheduler->settings.otlp_endpoint, .service = "fastdecode-scheduler"};
@@ -106,43 +106,43 @@ static enum status start(void *state, struct error *error)
     if (!status)
         status = trace_open(&trace, error);
     if (!status)
-        status = otlp_open(&traces, &scheduler->otlp, error);
+        status = otlp_open(&traces, &scheduler->host.otlp, error);
     if (status)
         return status;
-    scheduler->track = trace_track_open("scheduler");
-    scheduler->track_steps = trace_track_open("steps in flight");
-    scheduler->incarnation = member_incarnation();
-    scheduler->next_sequence = scheduler->incarnation + 1;
-    scheduler->started_us = clock_now_us();
-    view_note(scheduler, FASTDECODE__EVENT_KIND__EVENT_KIND_STARTED, "scheduler", "");
+    scheduler->host.track = trace_track_open("scheduler");
+    scheduler->host.track_steps = trace_track_open("steps in flight");
+    scheduler->host.incarnation = member_incarnation();
+    scheduler->sequences.next_id = scheduler->host.incarnation + 1;
+    scheduler->host.started_us = clock_now_us();
+    view_note(&scheduler->view, FASTDECODE__EVENT_KIND__EVENT_KIND_STARTED, "scheduler", "");
     scheduler_init(scheduler);
-    scheduler->settling_capacity = SETTLING_MAX;
-    scheduler->settling = calloc(SETTLING_MAX, sizeof *scheduler->settling);
-    if (!scheduler->settling || rpc_loop_open(&scheduler->loop) ||
-        token_logs_open(requests + SETTLING_MAX, scheduler->otlp ? requests : 0, &scheduler->logs))
+    scheduler->claims.settling_capacity = SETTLING_MAX;
+    scheduler->claims.settling = calloc(SETTLING_MAX, sizeof *scheduler->claims.settling);
+    if (!scheduler->claims.settling || rpc_loop_open(&scheduler->host.loop) ||
+        token_logs_open(requests + SETTLING_MAX, scheduler->host.otlp ? requests : 0, &scheduler->sequences.logs))
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate the queue of %u requests", requests);
-    if ((status = rpc_security_open(&scheduler->settings.security, "scheduler", &scheduler->security, error)))
+    if ((status = rpc_security_open(&scheduler->settings.security, "scheduler", &scheduler->host.security, error)))
         return status;
-    rpc_loop_set_security(scheduler->loop, &scheduler->security);
+    rpc_loop_set_security(scheduler->host.loop, &scheduler->host.security);
     if (!(status = open_server(scheduler, error)))
-        log_info("SCHEDULER", "listen=%s incarnation=%llx", rpc_server_address(scheduler->server, 0),
-                 (unsigned long long)scheduler->incarnation);
+        log_info("SCHEDULER", "listen=%s incarnation=%llx", rpc_server_address(scheduler->host.server, 0),
+                 (unsigned long long)scheduler->host.incarnation);
     return status;
 }
 
 static uint64_t wait_us(const struct scheduler *scheduler)
 {
-    uint64_t now_us = clock_now_us(), wake_us = scheduler->core ? sched_next_wake_us(scheduler->core) : SCHED_NEVER;
+    uint64_t now_us = clock_now_us(), wake_us = scheduler->core.sched ? sched_next_wake_us(scheduler->core.sched) : SCHED_NEVER;
     return wake_us <= now_us ? 0 : MIN((uint64_t)CHECK_EVERY_US, wake_us - now_us);
 }
 
 static void turn(struct scheduler *scheduler, uint64_t wait_at_most_us)
 {
-    rpc_loop_run(scheduler->loop, wait_at_most_us, scheduler->core ? SPIN_US : 0);
+    rpc_loop_run(scheduler->host.loop, wait_at_most_us, scheduler->core.sched ? SPIN_US : 0);
     uint64_t now_us = clock_now_us();
-    if (now_us - scheduler->checked_us > CHECK_EVERY_US)
+    if (now_us - scheduler->host.checked_us > CHECK_EVERY_US)
         members_check(scheduler, now_us);
-    if (scheduler->settling_count)
+    if (scheduler->claims.settling_count)
         claims_settle(scheduler);
     scheduler_tick(scheduler);
     watch_publish(scheduler, now_us);
@@ -157,26 +157,26 @@ static enum status serve(struct service *service, void *state, struct error *err
     return STATUS_OK;
 }
 
-static void wake(void *state) { rpc_loop_wake(((struct scheduler *)state)->loop); }
+static void wake(void *state) { rpc_loop_wake(((struct scheduler *)state)->host.loop); }
 
-static void reload(void *state) { rpc_tls_reload(((struct scheduler *)state)->security.tls); }
+static void reload(void *state) { rpc_tls_reload(((struct scheduler *)state)->host.security.tls); }
 
 static void finish(void *state)
 {
     struct scheduler *scheduler = state;
 
     members_close(scheduler);
-    rpc_server_close(scheduler->server);
-    while (rpc_loop_run(scheduler->loop, 0, 0)) {} // channels that are being closed
-    rpc_loop_close(scheduler->loop);
-    rpc_security_close(&scheduler->security);
-    token_logs_close(scheduler->logs);
+    rpc_server_close(scheduler->host.server);
+    while (rpc_loop_run(scheduler->host.loop, 0, 0)) {} // channels that are being closed
+    rpc_loop_close(scheduler->host.loop);
+    rpc_security_close(&scheduler->host.security);
+    token_logs_close(scheduler->sequences.logs);
     scheduler_close_core(scheduler);
-    free(scheduler->settling);
-    free(scheduler->held);
-    otlp_close(scheduler->otlp);
+    free(scheduler->claims.settling);
+    free(scheduler->claims.held);
+    otlp_close(scheduler->host.otlp);
     trace_close();
-    log_info("END", "incarnation=%llx", (unsigned long long)scheduler->incarnation);
+    log_info("END", "incarnation=%llx", (unsigned long long)scheduler->host.incarnation);
 }
 
 static int probe(void *state, bool alive)

@@ -14,8 +14,8 @@ static void add_load_limit(struct text *text, const struct scheduler *scheduler)
 {
     text_format(text, "# HELP fastdecode_load_limit_tokens context tokens that a mini-batch may read in a step\n"
                       "# TYPE fastdecode_load_limit_tokens gauge\n");
-    for (uint32_t m = 0; m < scheduler->core_config.mini_batches; m++) {
-        uint64_t limit = sched_load_limit(scheduler->core, m);
+    for (uint32_t m = 0; m < scheduler->core.config.mini_batches; m++) {
+        uint64_t limit = sched_load_limit(scheduler->core.sched, m);
         if (limit != UINT64_MAX)
             text_format(text, "fastdecode_load_limit_tokens{mini_batch=\"%u\"} %llu\n", m, (unsigned long long)limit);
     }
@@ -40,13 +40,13 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
     for (size_t g = 0; g < ARRAY_COUNT(kinds); g++) {
         const char *name = kinds[g][0];
         text_format(text, "# HELP fastdecode_%s %s\n# TYPE fastdecode_%s %s\n", name, kinds[g][2], name, kinds[g][1]);
-        for (uint32_t i = 0; i < scheduler->place_count; i++) {
-            const struct place *place = &scheduler->places[i];
+        for (uint32_t i = 0; i < scheduler->places.count; i++) {
+            const struct place *place = &scheduler->places.of[i];
             const struct member *member = place->member;
             struct sched_place_info info;
-            sched_get_place(scheduler->core, i, &info);
+            sched_get_place(scheduler->core.sched, i, &info);
             uint64_t load = 0;
-            for (uint32_t m = 0; m < scheduler->core_config.mini_batches; m++)
+            for (uint32_t m = 0; m < scheduler->core.config.mini_batches; m++)
                 load += info.load[m];
             const double values[] = {info.up ? info.pages_used - info.pages_idle : 0,
                                      info.up ? info.pages_idle : 0,
@@ -66,7 +66,7 @@ static void add_places(struct text *text, const struct scheduler *scheduler)
     }
 }
 
-// What the core counts.
+// Adds what the core counts.
 static void add_core(struct text *text, const struct sched_stats *s)
 {
     one(text, "requests_running", "gauge", "interactive sequences that run", s->running_of[SCHED_CLASS_INTERACTIVE]);
@@ -119,24 +119,25 @@ static uint32_t stage_count(const struct scheduler *scheduler)
     return scheduler->s_part.member.up ? stages_list(&scheduler->s_part, stages) : 0;
 }
 
-// What the scheduler counts itself.
+// Adds what this service counts.
 static void add_service(struct text *text, const struct scheduler *scheduler)
 {
-    one(text, "generated_tokens_total", "counter", "tokens sampled and kept", (double)scheduler->generated_tokens);
-    one(text, "prompt_tokens_total", "counter", "tokens of prompts taken", (double)scheduler->prompt_tokens);
-    one(text, "sequences_finished_total", "counter", "sequences that ended", (double)scheduler->finished);
-    one(text, "sequences_cancelled_total", "counter", "sequences whose client left", (double)scheduler->cancelled);
+    one(text, "generated_tokens_total", "counter", "tokens sampled and kept", (double)scheduler->sequences.generated_tokens);
+    one(text, "prompt_tokens_total", "counter", "tokens of prompts taken", (double)scheduler->sequences.prompt_tokens);
+    one(text, "sequences_finished_total", "counter", "sequences that ended", (double)scheduler->sequences.finished);
+    one(text, "sequences_cancelled_total", "counter", "sequences whose client left", (double)scheduler->sequences.cancelled);
     one(text, "spart_up", "gauge", "1 while the s-part takes steps", scheduler->s_part.member.up);
     one(text, "stages", "gauge", "s-parts that take steps: several are a pipeline", stage_count(scheduler));
-    one(text, "spart_busy_seconds_total", "counter", "time in segments and sampling", (double)scheduler->s_part_busy_us / 1e6);
+    one(text, "spart_busy_seconds_total", "counter", "time in segments and sampling",
+        (double)scheduler->flights.s_part_busy_us / 1e6);
     one(text, "spart_waiting_seconds_total", "counter", "time in which a step waited for attention",
-        (double)scheduler->s_part_wait_us / 1e6);
+        (double)scheduler->flights.s_part_wait_us / 1e6);
     one(text, "weights_read_bytes_total", "counter", "weights read from disk, or copied to a GPU, for steps",
         (double)scheduler->s_part.member.last.streamed_bytes);
     one(text, "weights_read_segments_total", "counter", "pieces that those were",
         (double)scheduler->s_part.member.last.streamed_segments);
     one(text, "scheduler_seconds_total", "counter", "processor time of planning and sending steps and passing tokens on",
-        (double)scheduler->busy_ns / 1e9);
+        (double)scheduler->core.busy_ns / 1e9);
 }
 
 static void add_span_count(struct text *text, const char *name, const char *service, uint64_t count)
@@ -147,7 +148,7 @@ static void add_span_count(struct text *text, const char *name, const char *serv
 // Spans of traces, by service; the gateways say their own.
 static void add_traces(struct text *text, const struct scheduler *scheduler)
 {
-    const struct otlp_counts own = otlp_counts(scheduler->otlp);
+    const struct otlp_counts own = otlp_counts(scheduler->host.otlp);
     const struct stage *stages[SCHED_STAGES_MAX];
     const uint32_t stage_total = stages_list(&scheduler->s_part, stages);
 
@@ -160,9 +161,9 @@ static void add_traces(struct text *text, const struct scheduler *scheduler)
         for (uint32_t i = 0; i < stage_total; i++)
             stages_sum += dropped ? stages[i]->member->last.spans_dropped : stages[i]->member->last.spans_exported;
         add_span_count(text, name, "s-part", stages_sum);
-        for (uint32_t i = 0; i < scheduler->place_count; i++) {
-            const struct member *member = scheduler->places[i].member;
-            if (scheduler->places[i].kind == SCHED_KV_WORKER)
+        for (uint32_t i = 0; i < scheduler->places.count; i++) {
+            const struct member *member = scheduler->places.of[i].member;
+            if (scheduler->places.of[i].kind == SCHED_KV_WORKER)
                 add_span_count(text, name, member->name, dropped ? member->last.spans_dropped : member->last.spans_exported);
         }
     }
@@ -177,10 +178,10 @@ static void add_expiry(struct text *text, const char *service, const char *certi
 
 static uint64_t earlier(uint64_t a_s, uint64_t b_s) { return a_s && b_s ? MIN(a_s, b_s) : MAX(a_s, b_s); }
 
-// Those of the mesh, of the services that are there: of several stages, what ends first. The gateways say their own.
+// Adds when the certificates end of the services that are there; of several stages the first. Gateways add their own.
 static void add_certificates(struct text *text, struct scheduler *scheduler)
 {
-    const struct rpc_tls_expiry own = rpc_tls_expiry(scheduler->security.tls);
+    const struct rpc_tls_expiry own = rpc_tls_expiry(scheduler->host.security.tls);
     const struct stage *stages[SCHED_STAGES_MAX];
     const uint32_t stage_total = stages_list(&scheduler->s_part, stages);
     uint64_t certificate_s = 0, ca_s = 0;
@@ -197,9 +198,9 @@ static void add_certificates(struct text *text, struct scheduler *scheduler)
         }
     add_expiry(text, "s-part", "mesh", certificate_s);
     add_expiry(text, "s-part", "ca", ca_s);
-    for (uint32_t i = 0; i < scheduler->place_count; i++) {
-        const struct member *member = scheduler->places[i].member;
-        if (scheduler->places[i].kind != SCHED_KV_WORKER || !member->registered)
+    for (uint32_t i = 0; i < scheduler->places.count; i++) {
+        const struct member *member = scheduler->places.of[i].member;
+        if (scheduler->places.of[i].kind != SCHED_KV_WORKER || !member->registered)
             continue;
         add_expiry(text, member->name, "mesh", member->last.certificate_expires_s);
         add_expiry(text, member->name, "ca", member->last.ca_expires_s);
@@ -247,16 +248,16 @@ void metrics_handler(struct rpc_call *call, void *user)
 
     if (!rpc_call_unpack(call, &fastdecode__metrics_request__descriptor))
         return;
-    if (scheduler->core)
-        sched_get_stats(scheduler->core, &stats);
+    if (scheduler->core.sched)
+        sched_get_stats(scheduler->core.sched, &stats);
     add_core(&text, &stats);
     add_service(&text, scheduler);
-    if (scheduler->otlp)
+    if (scheduler->host.otlp)
         add_traces(&text, scheduler);
-    if (scheduler->security.tls)
+    if (scheduler->host.security.tls)
         add_certificates(&text, scheduler);
-    if (scheduler->core) {
-        one(&text, "kv_page_tokens", "gauge", "context tokens that a page holds", scheduler->core_config.page_tokens);
+    if (scheduler->core.sched) {
+        one(&text, "kv_page_tokens", "gauge", "context tokens that a page holds", scheduler->core.config.page_tokens);
         add_load_limit(&text, scheduler);
         add_places(&text, scheduler);
         add_stages(&text, scheduler);

@@ -16,7 +16,7 @@
 #include "common/base/log.h"
 #include "services/scheduler/scheduler.h"
 
-// PAGE_TIMEOUT_MS: on top, for each page that travels. The taker gives up by itself when one does not come (common/mesh/handover.h).
+// PAGE_TIMEOUT_MS: on top, for each page that travels. The taker gives up by itself when one does not come (common/handover).
 enum { CONTROL_TIMEOUT_MS = 10000, PAGE_TIMEOUT_MS = 1000, PAGES_TIMED = 3600, AGAIN_US = 50000 };
 
 typedef void end_fn(void *user, enum status status, const char *error); // on_end of a call
@@ -30,48 +30,48 @@ enum status places_open(struct scheduler *scheduler, uint32_t sequences)
     // The core releases a sequence, and each of its extents, once before it places it again.
     uint32_t count = sequences + EXTENTS_MAX + MOVES_MAX + UNCLAIMED_FREES_MAX;
 
-    scheduler->frees = calloc(count + 1u, sizeof *scheduler->frees);
-    scheduler->free_ids = calloc(count, sizeof *scheduler->free_ids);
-    if (!scheduler->frees || !scheduler->free_ids)
+    scheduler->frees.entries = calloc(count + 1u, sizeof *scheduler->frees.entries);
+    scheduler->frees.ids = calloc(count, sizeof *scheduler->frees.ids);
+    if (!scheduler->frees.entries || !scheduler->frees.ids)
         return STATUS_RESOURCE_EXHAUSTED;
     for (uint32_t i = 1; i < count; i++)
-        scheduler->frees[i].next = i + 1;
-    scheduler->frees_unused = 1;
+        scheduler->frees.entries[i].next = i + 1;
+    scheduler->frees.unused = 1;
     return STATUS_OK;
 }
 
 void places_close(struct scheduler *scheduler)
 {
-    free(scheduler->frees);
-    free(scheduler->free_ids);
-    scheduler->frees = NULL;
-    scheduler->free_ids = NULL;
+    free(scheduler->frees.entries);
+    free(scheduler->frees.ids);
+    scheduler->frees.entries = NULL;
+    scheduler->frees.ids = NULL;
 }
 
 static void append(struct scheduler *scheduler, struct pending_list *list, uint32_t index)
 {
-    scheduler->frees[index].next = 0;
-    *(list->head ? &scheduler->frees[list->tail].next : &list->head) = index;
+    scheduler->frees.entries[index].next = 0;
+    *(list->head ? &scheduler->frees.entries[list->tail].next : &list->head) = index;
     list->tail = index;
 }
 
 static uint32_t take_first(struct scheduler *scheduler, struct pending_list *list)
 {
     uint32_t index = list->head;
-    list->head = scheduler->frees[index].next;
+    list->head = scheduler->frees.entries[index].next;
     return index;
 }
 
 static void queue_free(struct place *place, struct pending_free what)
 {
     struct scheduler *scheduler = place->member->scheduler;
-    uint32_t index = scheduler->frees_unused;
+    uint32_t index = scheduler->frees.unused;
 
     assert_always(index); // what is queued is bounded by what the core, moves and claims have under way
-    scheduler->frees_unused = scheduler->frees[index].next;
-    scheduler->frees[index] = what;
-    scheduler->frees_waiting++;
-    append(scheduler, &place->to_free, index);
+    scheduler->frees.unused = scheduler->frees.entries[index].next;
+    scheduler->frees.entries[index] = what;
+    scheduler->frees.waiting++;
+    append(scheduler, &place->frees.to_free, index);
 }
 
 static void end_move(struct pending_move *move, bool ok);
@@ -85,16 +85,16 @@ static void report_free(struct place *place, struct pending_list *list)
     *list = (struct pending_list){0};
     while (all.head) {
         uint32_t index = take_first(scheduler, &all);
-        const struct pending_free done = scheduler->frees[index];
-        scheduler->frees[index].next = scheduler->frees_unused;
-        scheduler->frees_unused = index;
+        const struct pending_free done = scheduler->frees.entries[index];
+        scheduler->frees.entries[index].next = scheduler->frees.unused;
+        scheduler->frees.unused = index;
         if (done.move) {
             end_move(done.move, done.move->ok);
         } else if (done.report) {
             const struct sched_event event = {.kind = SCHED_RELEASED, .released = {done.sequence, place->index}};
-            scheduler_event(scheduler, &event);
+            events_add(&scheduler->events, &event);
         } else {
-            scheduler->unclaimed_frees--;
+            scheduler->frees.unclaimed--;
         }
     }
 }
@@ -115,7 +115,7 @@ static bool ask_release(struct scheduler *scheduler, const uint64_t *sequences, 
 }
 
 // Asks a place to free sequences. keep_sampler: only their pages, where more is known of them. False: it cannot be asked.
-static bool ask_free(struct place *place, const uint64_t *sequences, size_t count, bool keep_sampler, end_fn *on_end, void *user,
+bool places_ask_free(struct place *place, const uint64_t *sequences, size_t count, bool keep_sampler, end_fn *on_end, void *user,
                      struct rpc_handle *call)
 {
     const struct rpc_callbacks callbacks = {.on_end = on_end};
@@ -127,10 +127,10 @@ static bool ask_free(struct place *place, const uint64_t *sequences, size_t coun
         return ask_release(scheduler, sequences, count, false, keep_sampler, on_end, user, call);
     if (!place->member->channel)
         return false;
-    request.scheduler_incarnation = scheduler->incarnation;
+    request.scheduler_incarnation = scheduler->host.incarnation;
     request.n_sequence = count;
     request.sequence = (uint64_t *)sequences;
-    request.over_before_step = flights_oldest_step(scheduler);
+    request.over_before_step = flights_oldest_step(&scheduler->flights);
     return !rpc_call_start(place->member->channel, &fastdecode__kv_control__descriptor, "Free", &request.base, &control_options,
                            &callbacks, user, call, &error);
 }
@@ -142,22 +142,22 @@ static void on_freed(void *user, enum status status, const char *text)
     struct place *place = user;
     struct scheduler *scheduler = place->member->scheduler;
 
-    if (!place->asked_to_free)
+    if (!place->frees.asked)
         return; // the place went down meanwhile
-    place->asked_to_free = false;
+    place->frees.asked = false;
     if (!status) {
-        place->failed_frees = (struct repeat){0};
-        report_free(place, &place->freeing);
+        place->frees.failures = (struct repeat){0};
+        report_free(place, &place->frees.freeing);
         return;
     }
-    if (status != STATUS_UNAVAILABLE && status != STATUS_CANCELLED && repeat_is_due(&place->failed_frees, clock_now_us(), text))
+    if (status != STATUS_UNAVAILABLE && status != STATUS_CANCELLED && repeat_is_due(&place->frees.failures, clock_now_us(), text))
         log_warn("FREE-FAILED", "place=%u status=%s why=\"%s\" what=\"asked again\" times=%u", place->index, status_name(status),
-                 text, place->failed_frees.count);
-    while (place->freeing.head) { // freeing twice is harmless
-        append(scheduler, &place->to_free, take_first(scheduler, &place->freeing));
-        scheduler->frees_waiting++;
+                 text, place->frees.failures.count);
+    while (place->frees.freeing.head) { // freeing twice is harmless
+        append(scheduler, &place->frees.to_free, take_first(scheduler, &place->frees.freeing));
+        scheduler->frees.waiting++;
     }
-    place->free_again_us = clock_now_us() + AGAIN_US;
+    place->frees.again_us = clock_now_us() + AGAIN_US;
 }
 
 // One call can only be for sequences that all keep their samplers, or none.
@@ -166,32 +166,32 @@ static void send_free(struct place *place, uint64_t now_us)
     struct scheduler *scheduler = place->member->scheduler;
     uint32_t count = 0;
 
-    if (!place->to_free.head || place->asked_to_free || now_us < place->free_again_us)
+    if (!place->frees.to_free.head || place->frees.asked || now_us < place->frees.again_us)
         return;
-    const bool keep_sampler = scheduler->frees[place->to_free.head].keep_sampler;
-    uint32_t index = place->to_free.head;
-    for (; index && scheduler->frees[index].keep_sampler == keep_sampler; index = scheduler->frees[index].next)
-        scheduler->free_ids[count++] = scheduler->frees[index].sequence;
-    if (!ask_free(place, scheduler->free_ids, count, keep_sampler, on_freed, place, &place->free_call)) {
-        place->free_again_us = now_us + AGAIN_US;
+    const bool keep_sampler = scheduler->frees.entries[place->frees.to_free.head].keep_sampler;
+    uint32_t index = place->frees.to_free.head;
+    for (; index && scheduler->frees.entries[index].keep_sampler == keep_sampler; index = scheduler->frees.entries[index].next)
+        scheduler->frees.ids[count++] = scheduler->frees.entries[index].sequence;
+    if (!places_ask_free(place, scheduler->frees.ids, count, keep_sampler, on_freed, place, &place->frees.call)) {
+        place->frees.again_us = now_us + AGAIN_US;
         return;
     }
-    place->asked_to_free = true;
-    scheduler->frees_waiting -= count;
-    while (place->to_free.head != index)
-        append(scheduler, &place->freeing, take_first(scheduler, &place->to_free));
+    place->frees.asked = true;
+    scheduler->frees.waiting -= count;
+    while (place->frees.to_free.head != index)
+        append(scheduler, &place->frees.freeing, take_first(scheduler, &place->frees.to_free));
 }
 
 void places_release(struct scheduler *scheduler, uint64_t sequence, uint32_t place_index, bool forget)
 {
     struct s_part *s_part = &scheduler->s_part;
     bool has_pages = place_index != SCHED_NO_PLACE;
-    struct place *place = has_pages ? &scheduler->places[place_index] : NULL;
-    const struct token_log *log = token_logs_find(scheduler->logs, sequence);
+    struct place *place = has_pages ? &scheduler->places.of[place_index] : NULL;
+    const struct token_log *log = token_logs_find(scheduler->sequences.logs, sequence);
 
     if (forget && log && log->opened && !(has_pages && place->kind == SCHED_LOCAL_POOL)) { // there its sampler goes with its pages
-        if (s_part->forget_count < ACTIONS_MAX)
-            s_part->forget[s_part->forget_count++] = sequence;
+        if (s_part->forget.count < ACTIONS_MAX)
+            s_part->forget.ids[s_part->forget.count++] = sequence;
         else
             log_warn("SAMPLER-LEFT", "sequence=%llx", (unsigned long long)sequence);
     }
@@ -199,7 +199,7 @@ void places_release(struct scheduler *scheduler, uint64_t sequence, uint32_t pla
         queue_free(place, (struct pending_free){.sequence = sequence, .report = true});
     } else if (has_pages) {
         const struct sched_event event = {.kind = SCHED_RELEASED, .released = {sequence, place_index}};
-        scheduler_event(scheduler, &event);
+        events_add(&scheduler->events, &event);
     }
 }
 
@@ -209,11 +209,11 @@ void places_end_spans(struct scheduler *scheduler, const struct sequence_spans *
     Fastdecode__FreeRequest request = FASTDECODE__FREE_REQUEST__INIT;
     struct error error;
 
-    request.scheduler_incarnation = scheduler->incarnation;
+    request.scheduler_incarnation = scheduler->host.incarnation;
     request.n_ended = 1;
     request.ended = &sequence;
-    for (uint32_t i = 0; i < scheduler->place_count; i++) {
-        const struct place *place = &scheduler->places[i];
+    for (uint32_t i = 0; i < scheduler->places.count; i++) {
+        const struct place *place = &scheduler->places.of[i];
         if (i != freed && place->kind == SCHED_KV_WORKER && place->member->up && place->member->channel &&
             sequence_spans_has_place(spans, i))
             (void)!rpc_call_start(place->member->channel, &fastdecode__kv_control__descriptor, "Free", &request.base,
@@ -223,24 +223,24 @@ void places_end_spans(struct scheduler *scheduler, const struct sequence_spans *
 
 bool places_free_unclaimed(struct scheduler *scheduler, uint32_t place, uint64_t sequence, bool keep_sampler)
 {
-    if (scheduler->unclaimed_frees == UNCLAIMED_FREES_MAX)
+    if (scheduler->frees.unclaimed == UNCLAIMED_FREES_MAX)
         return false;
-    scheduler->unclaimed_frees++;
-    queue_free(&scheduler->places[place], (struct pending_free){.sequence = sequence, .keep_sampler = keep_sampler});
+    scheduler->frees.unclaimed++;
+    queue_free(&scheduler->places.of[place], (struct pending_free){.sequence = sequence, .keep_sampler = keep_sampler});
     return true;
 }
 
 static void on_forgotten(void *user, enum status status, const char *text)
 {
     struct s_part *s_part = user;
-    uint32_t count = s_part->forgetting;
+    uint32_t count = s_part->forget.asked;
 
     (void)text;
-    s_part->forgetting = 0;
+    s_part->forget.asked = 0;
     if (status || !count)
         return; // named again by the next call, unless another s-part has come, which knows none of them
-    s_part->forget_count -= count;
-    memmove(s_part->forget, s_part->forget + count, s_part->forget_count * sizeof *s_part->forget);
+    s_part->forget.count -= count;
+    memmove(s_part->forget.ids, s_part->forget.ids + count, s_part->forget.count * sizeof *s_part->forget.ids);
 }
 
 void places_send(struct scheduler *scheduler)
@@ -248,14 +248,14 @@ void places_send(struct scheduler *scheduler)
     struct s_part *s_part = &scheduler->s_part;
     uint64_t now_us;
 
-    if (s_part->forget_count && !s_part->forgetting && s_part->member.up &&
-        ask_release(scheduler, s_part->forget, s_part->forget_count, true, false, on_forgotten, s_part, &s_part->forget_call))
-        s_part->forgetting = s_part->forget_count;
-    if (!scheduler->frees_waiting)
+    if (s_part->forget.count && !s_part->forget.asked && s_part->member.up &&
+        ask_release(scheduler, s_part->forget.ids, s_part->forget.count, true, false, on_forgotten, s_part, &s_part->forget.call))
+        s_part->forget.asked = s_part->forget.count;
+    if (!scheduler->frees.waiting)
         return;
     now_us = clock_now_us();
-    for (uint32_t i = 0; i < scheduler->place_count; i++)
-        send_free(&scheduler->places[i], now_us);
+    for (uint32_t i = 0; i < scheduler->places.count; i++)
+        send_free(&scheduler->places.of[i], now_us);
 }
 
 void places_down(struct place *place)
@@ -263,57 +263,21 @@ void places_down(struct place *place)
     struct scheduler *scheduler = place->member->scheduler;
     struct s_part *s_part = &scheduler->s_part;
     struct rpc_channel *channel = place->member->channel;
-    bool asked = place->asked_to_free, forgetting = place->kind == SCHED_LOCAL_POOL && s_part->forgetting;
+    bool asked = place->frees.asked, forgetting = place->kind == SCHED_LOCAL_POOL && s_part->forget.asked;
 
-    place->asked_to_free = false; // first: the call's end says nothing any more
+    place->frees.asked = false; // first: the call's end says nothing any more
     if (asked && channel)
-        rpc_cancel(channel, place->free_call);
+        rpc_cancel(channel, place->frees.call);
     if (forgetting) {
-        s_part->forgetting = 0;
+        s_part->forget.asked = 0;
         if (channel)
-            rpc_cancel(channel, s_part->forget_call);
+            rpc_cancel(channel, s_part->forget.call);
     }
-    for (uint32_t i = place->to_free.head; i; i = scheduler->frees[i].next)
-        scheduler->frees_waiting--;
-    report_free(place, &place->to_free);
-    report_free(place, &place->freeing);
-    place->free_again_us = 0;
-}
-
-// --- before a member is up
-
-struct pending_clean {
-    struct member *member;
-    uint32_t clean_id;
-    void (*done)(struct member *member, bool ok);
-};
-
-static void on_cleaned(void *user, enum status status, const char *text)
-{
-    struct pending_clean *clean = user;
-    struct repeat *failures = &clean->member->place->failed_cleans;
-
-    if (!status)
-        *failures = (struct repeat){0};
-    else if (repeat_is_due(failures, clock_now_us(), text))
-        log_warn("CLEAN-FAILED", "name=%s status=%s why=\"%s\" times=%u", clean->member->name, status_name(status), text,
-                 failures->count);
-    if (clean->member->clean_id == clean->clean_id) // else it has registered anew, and is cleaned anew
-        clean->done(clean->member, status == STATUS_OK);
-    free(clean);
-}
-
-bool places_clean(struct member *member, const uint64_t *sequences, uint32_t count, void (*done)(struct member *member, bool ok))
-{
-    struct pending_clean *clean = malloc(sizeof *clean);
-
-    if (!clean)
-        return false;
-    *clean = (struct pending_clean){member, member->clean_id, done};
-    if (ask_free(member->place, sequences, count, false, on_cleaned, clean, NULL))
-        return true;
-    free(clean);
-    return false;
+    for (uint32_t i = place->frees.to_free.head; i; i = scheduler->frees.entries[i].next)
+        scheduler->frees.waiting--;
+    report_free(place, &place->frees.to_free);
+    report_free(place, &place->frees.freeing);
+    place->frees.again_us = 0;
 }
 
 // --- handing over
@@ -328,13 +292,13 @@ static void end_move(struct pending_move *pending, bool ok)
     log_info("MOVED", "sequence=%llx from=%u to=%u positions=%u ok=%d took_us=%llu", (unsigned long long)move->sequence, move->from,
              move->to, move->positions, ok, (unsigned long long)(clock_now_us() - pending->began_us));
     pending->used = false;
-    scheduler_event(pending->scheduler, &event);
+    events_add(&pending->scheduler->events, &event);
 }
 
 // Has one end of a hand-over free the pages, and ends it then. A place that is down, or was meanwhile, has none of them.
 static void free_then_end(struct pending_move *pending, uint32_t place_index, uint32_t stay, bool ok)
 {
-    struct place *place = &pending->scheduler->places[place_index];
+    struct place *place = &pending->scheduler->places.of[place_index];
 
     pending->ok = ok;
     if (place->member->up && place->member->stay == stay)
@@ -351,9 +315,9 @@ static void on_fetched(void *user, enum status status, const char *text)
         free_then_end(pending, pending->move.from, pending->from_stay, true);
         return;
     }
-    if (repeat_is_due(&pending->scheduler->failed_moves, clock_now_us(), text))
+    if (repeat_is_due(&pending->scheduler->moves.failures, clock_now_us(), text))
         log_warn("MOVE-FAILED", "sequence=%llx from=%u to=%u why=\"%s\" times=%u", (unsigned long long)pending->move.sequence,
-                 pending->move.from, pending->move.to, text, pending->scheduler->failed_moves.count);
+                 pending->move.from, pending->move.to, text, pending->scheduler->moves.failures.count);
     if (status == STATUS_DEADLINE_EXCEEDED) // the taker may have said yes a moment too late
         free_then_end(pending, pending->move.to, pending->to_stay, false);
     else // one that says no has freed what it had
@@ -363,16 +327,16 @@ static void on_fetched(void *user, enum status status, const char *text)
 static struct pending_move *unused_move(struct scheduler *scheduler)
 {
     for (uint32_t i = 0; i < MOVES_MAX; i++)
-        if (!scheduler->moves[i].used)
-            return &scheduler->moves[i];
+        if (!scheduler->moves.of[i].used)
+            return &scheduler->moves.of[i];
     return NULL;
 }
 
 void places_move(struct scheduler *scheduler, const struct sched_move *move)
 {
     static const struct rpc_callbacks callbacks = {.on_end = on_fetched};
-    const struct member *from = scheduler->places[move->from].member, *to = scheduler->places[move->to].member;
-    const uint32_t pages = (move->positions - move->first) / MAX(scheduler->kv.page_tokens, 1u) + 1;
+    const struct member *from = scheduler->places.of[move->from].member, *to = scheduler->places.of[move->to].member;
+    const uint32_t pages = (move->positions - move->first) / MAX(scheduler->model.kv.page_tokens, 1u) + 1;
     const struct rpc_options by_size = {.timeout_ms = CONTROL_TIMEOUT_MS + MIN(pages, PAGES_TIMED) * PAGE_TIMEOUT_MS};
     Fastdecode__FetchRequest request = FASTDECODE__FETCH_REQUEST__INIT;
     struct pending_move *pending = unused_move(scheduler);
@@ -383,10 +347,10 @@ void places_move(struct scheduler *scheduler, const struct sched_move *move)
                  (unsigned long long)move->sequence, move->from, move->to);
     if (!pending || !from->place->hands_over || !to->place->hands_over) {
         const struct sched_event failed = {.kind = SCHED_MOVED, .moved = {.sequence = move->sequence, .id = move->id}};
-        scheduler_event(scheduler, &failed);
+        events_add(&scheduler->events, &failed);
         return;
     }
-    const struct token_log *log = scheduler->otlp ? token_logs_find(scheduler->logs, move->sequence) : NULL;
+    const struct token_log *log = scheduler->host.otlp ? token_logs_find(scheduler->sequences.logs, move->sequence) : NULL;
     if (log && log->spans && !log->over)
         sequence_spans_moved(log->spans, move->to);
     *pending = (struct pending_move){.scheduler = scheduler,
@@ -397,7 +361,7 @@ void places_move(struct scheduler *scheduler, const struct sched_move *move)
                                      .used = true};
     log_info("MOVE", "sequence=%llx from=%u to=%u positions=%u", (unsigned long long)move->sequence, move->from, move->to,
              move->positions);
-    request.scheduler_incarnation = scheduler->incarnation;
+    request.scheduler_incarnation = scheduler->host.incarnation;
     request.sequence = move->sequence;
     request.tensor_address = (char *)from->tensor_address;
     request.first_position = move->first;
@@ -411,15 +375,15 @@ void places_move(struct scheduler *scheduler, const struct sched_move *move)
 
 void places_drained(struct scheduler *scheduler, uint32_t place_index)
 {
-    struct place *place = &scheduler->places[place_index];
+    struct place *place = &scheduler->places.of[place_index];
     Fastdecode__DrainReply reply = FASTDECODE__DRAIN_REPLY__INIT;
 
     log_info("PLACE-DRAINED", "name=%s", place->member->name);
-    view_note(scheduler, FASTDECODE__EVENT_KIND__EVENT_KIND_DRAINED, place->member->name, "");
-    place->drained = true;
-    if (place->draining)
-        rpc_call_reply(place->draining, &reply.base);
-    place->draining = NULL;
+    view_note(&scheduler->view, FASTDECODE__EVENT_KIND__EVENT_KIND_DRAINED, place->member->name, "");
+    place->drain.done = true;
+    if (place->drain.call)
+        rpc_call_reply(place->drain.call, &reply.base);
+    place->drain.call = NULL;
 }
 
 void places_exclude(struct scheduler *scheduler, const struct place *place)

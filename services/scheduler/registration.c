@@ -48,19 +48,19 @@ static enum status check_same_model(const struct scheduler *scheduler, const Fas
                                     struct error *error)
 {
     const Fastdecode__ModelInfo *model = request->model;
-    const Fastdecode__KvShape *ours = &scheduler->kv, *theirs = model->kv;
+    const Fastdecode__KvShape *ours = &scheduler->model.kv, *theirs = model->kv;
     static const char end[] = "start it again with the mesh's, or all s-parts and the scheduler to change it";
 
-    if (scheduler->model.fingerprint != model->fingerprint)
+    if (scheduler->model.info.fingerprint != model->fingerprint)
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "the mesh serves another model, %.64s, and this s-part has %.64s (the files differ): %s",
-                         scheduler->model_name, model->name, end);
+                         scheduler->model.name, model->name, end);
     if (ours->type != theirs->type)
         return error_set(error, STATUS_FAILED_PRECONDITION, "this s-part has --kv-type %s, and the mesh %s: %s",
                          kv_type_name((enum kv_type)theirs->type), kv_type_name((enum kv_type)ours->type), end);
-    if (scheduler->model.context_tokens != model->context_tokens || ours->context_tokens != theirs->context_tokens)
+    if (scheduler->model.info.context_tokens != model->context_tokens || ours->context_tokens != theirs->context_tokens)
         return error_set(error, STATUS_FAILED_PRECONDITION, "this s-part has --context %u, and the mesh %u: %s",
-                         model->context_tokens, scheduler->model.context_tokens, end);
+                         model->context_tokens, scheduler->model.info.context_tokens, end);
     if (ours->sparse_percent != theirs->sparse_percent)
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "this s-part has --" KV_SPARSE_OPTION " %u%%, and the mesh %u%% (0%%: off): %s", theirs->sparse_percent,
@@ -79,15 +79,15 @@ static enum status check_same_model(const struct scheduler *scheduler, const Fas
 static enum status check_settings(const struct scheduler *scheduler, const Fastdecode__RegisterRequest *request,
                                   struct error *error)
 {
-    uint32_t wanted = scheduler->core ? scheduler->core_config.mini_batches : scheduler->settings.mini_batches;
+    uint32_t wanted = scheduler->core.sched ? scheduler->core.config.mini_batches : scheduler->settings.mini_batches;
 
-    if ((scheduler->model_known && check_same_model(scheduler, request, error)) || stages_check(scheduler, request, error))
+    if ((scheduler->model.known && check_same_model(scheduler, request, error)) || stages_check(scheduler, request, error))
         return error->status;
     if (request->mini_batches && request->mini_batches < wanted)
         return error_set(error, STATUS_FAILED_PRECONDITION,
                          "the s-part was started with --mini-batches %u, the scheduler uses %u: start one of them again",
                          request->mini_batches, wanted);
-    const uint32_t lacking = token_logs_features(scheduler->logs) &
+    const uint32_t lacking = token_logs_features(scheduler->sequences.logs) &
                              ~features_read(request->sampling_feature, request->n_sampling_feature);
     if (lacking)
         return error_set(error, STATUS_FAILED_PRECONDITION,
@@ -103,20 +103,20 @@ static enum status check_settings(const struct scheduler *scheduler, const Fastd
 // The model of stages that are gone, before all layers were there, binds nobody. Workers say anew whether what they hold is of the next one.
 static void forget_model(struct scheduler *scheduler)
 {
-    log_info("MODEL-FORGOTTEN", "name=\"%s\" what=\"no s-part of it is left, and it was never served\"", scheduler->model_name);
-    scheduler->model_known = false;
+    log_info("MODEL-FORGOTTEN", "name=\"%s\" what=\"no s-part of it is left, and it was never served\"", scheduler->model.name);
+    scheduler->model.known = false;
     stages_forget(&scheduler->s_part);
-    for (uint32_t i = 0; i < scheduler->place_count; i++)
-        if (scheduler->places[i].member->registered)
-            members_down(scheduler->places[i].member, "the mesh has another model now");
+    for (uint32_t i = 0; i < scheduler->places.count; i++)
+        if (scheduler->places.of[i].member->registered)
+            members_down(scheduler->places.of[i].member, "the mesh has another model now");
 }
 
 static enum status open_core(struct scheduler *scheduler, struct error *error)
 {
     if (scheduler_open_core(scheduler, error))
         return error->status;
-    for (uint32_t i = 0; i < scheduler->place_count; i++)
-        members_clean_then_up(scheduler->places[i].member); // workers that came before the core was there
+    for (uint32_t i = 0; i < scheduler->places.count; i++)
+        members_clean_then_up(scheduler->places.of[i].member); // workers that came before the core was there
     return STATUS_OK;
 }
 
@@ -134,33 +134,33 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
 
     if (check_model(request, error))
         return error->status;
-    if (scheduler->model_known && !scheduler->core && !stages_any(&scheduler->s_part))
+    if (scheduler->model.known && !scheduler->core.sched && !stages_any(&scheduler->s_part))
         forget_model(scheduler);
     if (check_settings(scheduler, request, error))
         return error->status;
-    if (scheduler->model_known)
+    if (scheduler->model.known)
         return STATUS_OK;
-    scheduler->kv_shape = messages_to_kv_shape(model->kv, 1);
-    messages_from_kv_shape(&scheduler->kv_shape, &scheduler->kv);
-    scheduler->model = *model;
-    scheduler->model.base.n_unknown_fields = 0; // they are freed with the call
-    scheduler->model.base.unknown_fields = NULL;
-    snprintf(scheduler->model_name, sizeof scheduler->model_name, "%s", model->name);
-    scheduler->model.name = scheduler->model_name;
-    scheduler->end_token_count = (uint32_t)model->n_end_token;
+    scheduler->model.kv_shape = messages_to_kv_shape(model->kv, 1);
+    messages_from_kv_shape(&scheduler->model.kv_shape, &scheduler->model.kv);
+    scheduler->model.info = *model;
+    scheduler->model.info.base.n_unknown_fields = 0; // they are freed with the call
+    scheduler->model.info.base.unknown_fields = NULL;
+    snprintf(scheduler->model.name, sizeof scheduler->model.name, "%s", model->name);
+    scheduler->model.info.name = scheduler->model.name;
+    scheduler->model.end_token_count = (uint32_t)model->n_end_token;
     for (size_t i = 0; i < model->n_end_token; i++)
-        scheduler->end_tokens[i] = model->end_token[i];
-    scheduler->model.end_token = scheduler->end_tokens;
-    scheduler->model.kv = &scheduler->kv;
-    scheduler->page_bytes = page_bytes(&scheduler->kv);
-    scheduler->model_known = true;
+        scheduler->model.end_tokens[i] = model->end_token[i];
+    scheduler->model.info.end_token = scheduler->model.end_tokens;
+    scheduler->model.info.kv = &scheduler->model.kv;
+    scheduler->model.page_bytes = page_bytes(&scheduler->model.kv);
+    scheduler->model.known = true;
     if (is_part(request))
         return STATUS_OK; // the core is opened when all layers are there
-    scheduler->core_config.max_batch_rows = request->max_rows;
-    scheduler->core_config.mini_batches = mini_batches ? mini_batches
+    scheduler->core.config.max_batch_rows = request->max_rows;
+    scheduler->core.config.mini_batches = mini_batches ? mini_batches
                                                        : MIN(MAX(request->mini_batches, 1u), sched_mini_batches_most(1, true));
     if (open_core(scheduler, error)) {
-        scheduler->model_known = false;
+        scheduler->model.known = false;
         return error->status;
     }
     return STATUS_OK;
@@ -171,23 +171,102 @@ static enum status take_model(struct scheduler *scheduler, const Fastdecode__Reg
 static void take_place(struct scheduler *scheduler, struct place *place, const Fastdecode__RegisterRequest *request)
 {
     struct kv_costs kv;
-    const bool takes_pages = request->pool_kv && scheduler->model_known && request->tensor_address[0] &&
-                             messages_same_kv_shape(request->pool_kv, &scheduler->kv);
-    double layers = scheduler->kv.layers;
+    const bool takes_pages = request->pool_kv && scheduler->model.known && request->tensor_address[0] &&
+                             messages_same_kv_shape(request->pool_kv, &scheduler->model.kv);
+    double layers = scheduler->model.kv.layers;
 
     place->pages_total = request->pages_total;
     place->bytes_per_second = request->kv_bytes_per_second > 0 && request->kv_bytes_per_second < 1e15 ? request->kv_bytes_per_second
                                                                                                       : BYTES_PER_SECOND_GUESS;
     place->pair_us = 0;
-    place->has_costs = messages_to_kv_costs(request->kv_costs, &kv) && scheduler->model_known;
+    place->has_costs = messages_to_kv_costs(request->kv_costs, &kv) && scheduler->model.known;
     if (place->has_costs) {
         place->costs = kv;
         place->pair_us = kv.pair_us * layers;
-        place->bytes_per_second = (double)scheduler->core_config.kv_bytes_per_token / (kv.token_us * layers) * 1e6;
+        place->bytes_per_second = (double)scheduler->core.config.kv_bytes_per_token / (kv.token_us * layers) * 1e6;
     }
     place->shares_cores = request->shares_cores;
     place->hands_over = place->kind == SCHED_KV_WORKER || takes_pages;
-    place->drained = false;
+    place->drain.done = false;
+}
+
+// --- the place of a worker
+//
+// A worker keeps its place by its name, over restarts. Containers that are made anew have new names, and those of the old ones never come
+// back: such a place is given to the next new name, once its worker has been gone for NAMES_KEPT_US. Until then metrics and the view still
+// show what became of it. Before that a place that nobody has had is taken, and if there is none the one whose worker has been gone longest.
+
+uint32_t names_choose(const struct names_place *places, uint32_t count, uint32_t most, uint64_t now_us)
+{
+    uint32_t oldest = NAMES_NO_PLACE;
+
+    for (uint32_t i = 0; i < count; i++)
+        if (places[i].is_free && (oldest == NAMES_NO_PLACE || places[i].heard_us < places[oldest].heard_us))
+            oldest = i;
+    const bool is_long_gone = oldest != NAMES_NO_PLACE && now_us - places[oldest].heard_us > NAMES_KEPT_US;
+    return is_long_gone || count == most ? oldest : count;
+}
+
+// The place may become another's: its worker is gone, and nothing that the core or a call under way knows of is there.
+static bool is_forgettable(const struct scheduler *scheduler, const struct place *place, uint64_t now_us)
+{
+    const struct member *member = place->member;
+    struct sched_place_info info = {0};
+
+    if (member->registered || member->up || member->cleaning || place->drain.call ||
+        now_us - member->heard_us <= scheduler->settings.worker_timeout_ms * UINT64_C(1000))
+        return false;
+    if (scheduler->core.sched)
+        sched_get_place(scheduler->core.sched, place->index, &info);
+    return !info.up && info.sequences == 0 && info.pages_used == 0 && !flights_use_place(&scheduler->flights, place->index);
+}
+
+// The counts go on where those of the place's former worker ended: answers to calls of its time must not match.
+static struct member *new_worker(struct scheduler *scheduler, struct place *place, uint32_t index)
+{
+    const uint32_t stay = place->worker.stay, clean_id = place->worker.clean_id;
+
+    *place = (struct place){.kind = SCHED_KV_WORKER, .index = index, .member = &place->worker};
+    place->worker.stay = stay;
+    place->worker.clean_id = clean_id + 1;
+    place->worker.scheduler = scheduler;
+    place->worker.place = place;
+    return &place->worker;
+}
+
+struct member *registration_find_worker(struct scheduler *scheduler, const char *name)
+{
+    for (uint32_t i = 0; i < scheduler->places.count; i++)
+        if (scheduler->places.of[i].kind == SCHED_KV_WORKER && !strcmp(scheduler->places.of[i].worker.name, name))
+            return &scheduler->places.of[i].worker;
+    return NULL;
+}
+
+static struct member *find_or_add_worker(struct scheduler *scheduler, const char *name)
+{
+    struct member *known = registration_find_worker(scheduler, name);
+    const uint32_t count = scheduler->places.count;
+    const uint64_t now_us = clock_now_us();
+    struct names_place places[SCHED_PLACES_MAX];
+
+    if (known)
+        return known;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct place *place = &scheduler->places.of[i];
+        places[i] = (struct names_place){.is_free = place->kind == SCHED_KV_WORKER && is_forgettable(scheduler, place, now_us),
+                                         .heard_us = place->member->heard_us};
+    }
+    const uint32_t index = names_choose(places, count, SCHED_PLACES_MAX, now_us);
+    if (index == NAMES_NO_PLACE)
+        return NULL;
+    struct place *place = &scheduler->places.of[index];
+    if (index == count) {
+        scheduler->places.count++;
+    } else {
+        log_info("PLACE-REUSED", "place=%u was=%s is=%s", index, place->worker.name, name);
+        members_disconnect(&place->worker);
+    }
+    return new_worker(scheduler, place, index);
 }
 
 // --- registering
@@ -196,10 +275,10 @@ static void take_place(struct scheduler *scheduler, struct place *place, const F
 static enum status check_addresses(const struct scheduler *scheduler, const Fastdecode__RegisterRequest *request,
                                    struct error *error)
 {
-    enum status status = rpc_security_allows_dialing(&scheduler->security, request->control_address, error);
+    enum status status = rpc_security_allows_dialing(&scheduler->host.security, request->control_address, error);
 
     if (!status && request->tensor_address[0])
-        status = rpc_security_allows_dialing(&scheduler->security, request->tensor_address, error);
+        status = rpc_security_allows_dialing(&scheduler->host.security, request->tensor_address, error);
     return status;
 }
 
@@ -218,11 +297,11 @@ static enum status check_request(const struct scheduler *scheduler, const Fastde
 // A process is not blamed for the one before it.
 static void forget_losses(struct place *place)
 {
-    place->losses = 0;
-    place->barred_until_us = 0;
-    place->reached = false;
-    place->reach_wait_us = 0;
-    place->unreachable = (struct repeat){0};
+    place->losses.count = 0;
+    place->losses.barred_until_us = 0;
+    place->reach.known = false;
+    place->reach.wait_us = 0;
+    place->reach.failures = (struct repeat){0};
 }
 
 // A member that starts, comes back, or is told what the model is.
@@ -238,7 +317,7 @@ static enum status take_member(struct member *member, const Fastdecode__Register
         members_disconnect(member);
     member->cleaning = false;
     member->clean_id++; // a call that cleans it for an earlier registration says nothing
-    if (claims_take(scheduler, place->index, request, error))
+    if (claims_take(&scheduler->claims, place->index, request, error))
         return error->status;
     if (place->kind == SCHED_LOCAL_POOL)
         stages_take(member, request);
@@ -270,11 +349,11 @@ static bool has_said_so(const struct member *member, const Fastdecode__RegisterR
 // holds, and comes back.
 static void forget_other_pages(struct scheduler *scheduler, Fastdecode__RegisterRequest *request)
 {
-    if (!request->kv || !scheduler->model_known || messages_same_kv_shape(request->kv, &scheduler->kv))
+    if (!request->kv || !scheduler->model.known || messages_same_kv_shape(request->kv, &scheduler->model.kv))
         return;
-    if (repeat_is_due(&scheduler->other_models, clock_now_us(), request->name))
+    if (repeat_is_due(&scheduler->model.others, clock_now_us(), request->name))
         log_warn("WORKER-OF-OTHER-MODEL", "name=%s what=\"it is told the shape of this model's KV\" times=%u", request->name,
-                 scheduler->other_models.count);
+                 scheduler->model.others.count);
     request->pages_total = 0;
     request->n_held = 0;
 }
@@ -316,14 +395,14 @@ void registration_handler(struct rpc_call *call, void *user)
     }
     if (!s_part)
         forget_other_pages(scheduler, request);
-    member = s_part ? stages_member(scheduler, request) : members_find(scheduler, request->name);
+    member = s_part ? stages_member(scheduler, request) : registration_find_worker(scheduler, request->name);
     reply.newest_incarnation = refused_for(member, request);
     if (reply.newest_incarnation) {
         rpc_call_reply(call, &reply.base);
         return;
     }
     if (!s_part)
-        member = members_find_or_add(scheduler, request->name);
+        member = find_or_add_worker(scheduler, request->name);
     if (!member) {
         rpc_call_fail(call, STATUS_FAILED_PRECONDITION, "there are too many %s", s_part ? "stages of the s-part" : "workers");
         return;
@@ -335,13 +414,13 @@ void registration_handler(struct rpc_call *call, void *user)
     if (has_said_so(member, request)) {
         member->heard_us = clock_now_us();
     } else if (take_member(member, request, &error) ||
-               (!scheduler->core && stages_configure_core(scheduler) && open_core(scheduler, &error))) {
+               (!scheduler->core.sched && stages_configure_core(scheduler) && open_core(scheduler, &error))) {
         rpc_call_fail(call, error.status, "%s", error.text);
         return;
     }
-    reply.scheduler_incarnation = scheduler->incarnation;
+    reply.scheduler_incarnation = scheduler->host.incarnation;
     reply.s_part_incarnation = scheduler->s_part.member.incarnation;
-    reply.kv = scheduler->core ? &scheduler->kv : NULL; // before, it may be replaced
+    reply.kv = scheduler->core.sched ? &scheduler->model.kv : NULL; // before, it may be replaced
     stages_tell(scheduler, &stages);
     reply.n_stages = stages.count;
     reply.stages = stages.pointers;

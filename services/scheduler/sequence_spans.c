@@ -83,7 +83,7 @@ void sequence_spans_moved(struct sequence_spans *spans, uint32_t to)
 
 // --- the end
 
-// What the spans have in common. id NULL: a new one. The request's span is the parent.
+// Fills in what all spans have. id NULL: a new one. The request's span is the parent.
 static void begin_span(struct otlp *otlp, const struct sequence_spans *spans, const char *name, const unsigned char *id,
                        uint64_t began_ns, uint64_t ended_ns, uint64_t sequence, struct otlp_span *out)
 {

@@ -1,4 +1,4 @@
-// sequence_spans.h: what is put on record of a traced sequence (common/trace): its time in the queue, its prefill, its decoding.
+// sequence_spans.h: what is put on record of a traced sequence (common/otlp): its time in the queue, its prefill, its decoding.
 //
 //     arrives ──queue──▶ first step sent ──prefill──▶ first token ······▶ finished
 //                                  first step for a second token sent ──decode──▶
@@ -8,10 +8,10 @@
 #ifndef FD_SERVICES_SCHEDULER_SEQUENCE_SPANS_H
 #define FD_SERVICES_SCHEDULER_SEQUENCE_SPANS_H
 
-#include "common/rpc/rpc.h"
-#include "common/sched/sched.h"
 #include "common/trace/otlp.h"
 #include "common/trace/otlp_span.h"
+#include "common/rpc/rpc.h"
+#include "common/sched/sched.h"
 #include "step.pb-c.h"
 
 struct sequence_spans {

@@ -1,9 +1,6 @@
 // stages.c: the s-part as one process, or as a pipeline of several that have a range of the layers each.
 //
-//     a stage registers ──▶ its range is checked against the others' ──▶ all layers are there, all stages reached
-//         ──Join──▶ every stage has given up and forgotten what was of the term before ──▶ up: S_PART_UP, PLACE_UP of the local pool
-//         a stage is gone ──▶ S_PART_DOWN: its steps are void and the local pool is empty, until all have joined again
-//         a stage refuses a step, since it does not know the term ──▶ the same
+//     a stage registers ──▶ its range is checked against the others' ──▶ all layers are there, all stages reached ──▶ they join (members.c)
 //
 // Layers are those of the process that has registered them for as long as that lives. Another one waits for its end, except one of the same
 // name and address, which is that s-part started again.
@@ -20,7 +17,7 @@
 #include "common/mesh/messages.h"
 #include "services/scheduler/scheduler.h"
 
-enum { JOIN_TIMEOUT_MS = 15000, JOIN_AGAIN_US = 200000, JOIN_AGAIN_MOST_US = 1000000, CALL_TIMEOUT_MS = 10000 };
+enum { CALL_TIMEOUT_MS = 10000 };
 
 static struct stage *stage_of(const struct member *member)
 {
@@ -86,7 +83,7 @@ bool stages_take_extents(const struct s_part *s_part, enum sched_place_kind kind
     bool all = count > 0;
 
     for (uint32_t i = 0; i < count; i++)
-        all = all && (kind == SCHED_LOCAL_POOL ? stages[i]->pool_takes_extents : stages[i]->takes_extents);
+        all = all && (kind == SCHED_LOCAL_POOL ? stages[i]->offer.pool_takes_extents : stages[i]->offer.takes_extents);
     return all;
 }
 
@@ -97,7 +94,7 @@ uint32_t stages_features(const struct s_part *s_part)
     uint32_t all = count ? FEATURES_OURS : 0;
 
     for (uint32_t i = 0; i < count; i++)
-        all &= stages[i]->features;
+        all &= stages[i]->offer.features;
     return all;
 }
 
@@ -120,11 +117,17 @@ static bool find_gap(const struct scheduler *scheduler, uint32_t *first, uint32_
     *first = 0;
     for (uint32_t i = 0; i < count && stages[i]->first_layer <= *first; i++)
         *first = end_of(stages[i]);
-    *end = scheduler->kv.layers;
+    *end = scheduler->model.kv.layers;
     for (uint32_t i = 0; i < count; i++)
         if (stages[i]->first_layer >= *first)
             *end = MIN(*end, stages[i]->first_layer);
-    return *first < scheduler->kv.layers;
+    return *first < scheduler->model.kv.layers;
+}
+
+bool stages_are_complete(const struct scheduler *scheduler)
+{
+    uint32_t first, end;
+    return !find_gap(scheduler, &first, &end);
 }
 
 const char *stages_reason(struct scheduler *scheduler)
@@ -132,7 +135,7 @@ const char *stages_reason(struct scheduler *scheduler)
     struct s_part *s_part = &scheduler->s_part;
     uint32_t first, end;
 
-    if (!scheduler->model_known || !stages_are_several(s_part, scheduler->kv.layers))
+    if (!scheduler->model.known || !stages_are_several(s_part, scheduler->model.kv.layers))
         return "no s-part is up";
     if (find_gap(scheduler, &first, &end))
         snprintf(s_part->reason, sizeof s_part->reason, "layers %u:%u are on no s-part", first, end);
@@ -174,7 +177,7 @@ enum status stages_check(const struct scheduler *scheduler, const Fastdecode__Re
     if (first >= layers || count > layers - first)
         return error_set(error, STATUS_INVALID_ARGUMENT, "registration of the s-part: layers %u:%u of %u", first, first + count,
                          layers);
-    if (strlen(request->numeric_level) >= sizeof scheduler->s_part.stages[0].level)
+    if (strlen(request->numeric_level) >= sizeof scheduler->s_part.stages[0].offer.level)
         return error_set(error, STATUS_INVALID_ARGUMENT, "registration of the s-part: numeric_level is too long");
     for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++) {
         const struct stage *other = &scheduler->s_part.stages[i];
@@ -189,11 +192,11 @@ enum status stages_check(const struct scheduler *scheduler, const Fastdecode__Re
             return error_set(error, STATUS_FAILED_PRECONDITION,
                              "layers %u:%u overlap with %u:%u of %s: each layer is on one s-part (--layers)", first, first + count,
                              other->first_layer, end_of(other), other->member->name);
-        if (!same_class(other->level, request->numeric_level))
+        if (!same_class(other->offer.level, request->numeric_level))
             return error_set(error, STATUS_FAILED_PRECONDITION,
                              "it computes in %s, and %s with layers %u:%u in %s: the s-parts of a pipeline need the same --compute "
                              "and --device",
-                             request->numeric_level, other->member->name, other->first_layer, end_of(other), other->level);
+                             request->numeric_level, other->member->name, other->first_layer, end_of(other), other->offer.level);
     }
     return STATUS_OK;
 }
@@ -251,43 +254,43 @@ void stages_take(struct member *member, const Fastdecode__RegisterRequest *reque
     struct stage *stage = stage_of(member);
 
     if (member->incarnation != request->incarnation)
-        scheduler->s_part.forget_count = scheduler->s_part.forgetting = 0; // it knows none of them
+        scheduler->s_part.forget.count = scheduler->s_part.forget.asked = 0; // it knows none of them
     forget_others(&scheduler->s_part, stage, request);
     stage->first_layer = request->first_layer;
     stage->layer_count = layers_of(request);
-    stage->max_rows = request->max_rows;
-    stage->mini_batches = request->mini_batches;
-    stage->pages_total = request->pages_total;
-    stage->on_device = request->on_device;
-    stage->rows_alike = request->rows_alike;
-    stage->takes_aside = request->takes_aside;
-    stage->takes_extents = request->takes_extents;
-    stage->pool_takes_extents = request->pool_takes_extents;
-    stage->features = features_read(request->sampling_feature, request->n_sampling_feature);
-    stage->times.layer_count = stage->times.head_count = 0;
-    stage->times.stream_us = c && c->stream_us > 0 && c->stream_us < STREAM_US_MAX ? c->stream_us : 0;
-    stage->has_kv = messages_to_kv_costs(request->kv_costs, &stage->kv);
-    snprintf(stage->level, sizeof stage->level, "%s", request->numeric_level);
-    if (c &&
-        (!take_points(c->layer_rows, c->n_layer_rows, c->layer_us, c->n_layer_us, stage->layer_count, stage->times.layers,
-                      &stage->times.layer_count) ||
-         !take_points(c->head_rows, c->n_head_rows, c->head_us, c->n_head_us, 1, stage->times.heads, &stage->times.head_count)))
+    stage->offer.max_rows = request->max_rows;
+    stage->offer.mini_batches = request->mini_batches;
+    stage->offer.pages_total = request->pages_total;
+    stage->offer.on_device = request->on_device;
+    stage->offer.rows_alike = request->rows_alike;
+    stage->offer.takes_aside = request->takes_aside;
+    stage->offer.takes_extents = request->takes_extents;
+    stage->offer.pool_takes_extents = request->pool_takes_extents;
+    stage->offer.features = features_read(request->sampling_feature, request->n_sampling_feature);
+    stage->offer.times.layer_count = stage->offer.times.head_count = 0;
+    stage->offer.times.stream_us = c && c->stream_us > 0 && c->stream_us < STREAM_US_MAX ? c->stream_us : 0;
+    stage->offer.has_kv = messages_to_kv_costs(request->kv_costs, &stage->offer.kv);
+    snprintf(stage->offer.level, sizeof stage->offer.level, "%s", request->numeric_level);
+    if (c && (!take_points(c->layer_rows, c->n_layer_rows, c->layer_us, c->n_layer_us, stage->layer_count,
+                           stage->offer.times.layers, &stage->offer.times.layer_count) ||
+              !take_points(c->head_rows, c->n_head_rows, c->head_us, c->n_head_us, 1, stage->offer.times.heads,
+                           &stage->offer.times.head_count)))
         log_warn("CALIBRATION-REFUSED", "name=%s", request->name);
 }
 
 bool stages_has_said_so(const struct member *member, const Fastdecode__RegisterRequest *request)
 {
     const struct stage *stage = stage_of(member);
-    return stage->pages_total == request->pages_total && stage->first_layer == request->first_layer &&
+    return stage->offer.pages_total == request->pages_total && stage->first_layer == request->first_layer &&
            stage->layer_count == layers_of(request);
 }
 
 // The time of all stages together at the points of the first: a stage that was measured at fewer has its last one's for more rows.
 static void add_up_times(const struct stage *const *stages, uint32_t count, struct s_part_times *out)
 {
-    *out = stages[0]->times;
+    *out = stages[0]->offer.times;
     for (uint32_t i = 1; i < count; i++) {
-        const struct s_part_times *times = &stages[i]->times;
+        const struct s_part_times *times = &stages[i]->offer.times;
         out->stream_us = MAX(out->stream_us, times->stream_us);
         out->layer_count = times->layer_count ? out->layer_count : 0;
         for (uint32_t p = 0; p < out->layer_count; p++) {
@@ -295,8 +298,8 @@ static void add_up_times(const struct stage *const *stages, uint32_t count, stru
             out->layers[p].us += at->us * MAX(1.0, out->layers[p].rows / at->rows);
         }
     }
-    memcpy(out->heads, stages[count - 1]->times.heads, sizeof out->heads);
-    out->head_count = stages[count - 1]->times.head_count;
+    memcpy(out->heads, stages[count - 1]->offer.times.heads, sizeof out->heads);
+    out->head_count = stages[count - 1]->offer.times.head_count;
 }
 
 static void tell_core(struct s_part *s_part, const struct stage *const *stages, uint32_t count)
@@ -307,22 +310,23 @@ static void tell_core(struct s_part *s_part, const struct stage *const *stages, 
 
     add_up_times(stages, count, &s_part->times);
     for (uint32_t i = 0; i < count; i++) {
-        up->max_rows = MIN(up->max_rows, stages[i]->max_rows);
-        up->on_device = up->on_device && stages[i]->on_device;
-        up->rows_alike = up->rows_alike && stages[i]->rows_alike;
-        up->takes_aside = up->takes_aside && stages[i]->takes_aside;
-        s_part->ups[i] = (struct sched_stage_up){.layers = stages[i]->times.layers, .layer_count = stages[i]->times.layer_count};
+        up->max_rows = MIN(up->max_rows, stages[i]->offer.max_rows);
+        up->on_device = up->on_device && stages[i]->offer.on_device;
+        up->rows_alike = up->rows_alike && stages[i]->offer.rows_alike;
+        up->takes_aside = up->takes_aside && stages[i]->offer.takes_aside;
+        s_part->ups[i] =
+            (struct sched_stage_up){.layers = stages[i]->offer.times.layers, .layer_count = stages[i]->offer.times.layer_count};
     }
     up->layers = s_part->times.layers;
     up->heads = s_part->times.heads;
     up->layer_count = s_part->times.layer_count;
     up->head_count = s_part->times.head_count;
     up->stream_us = s_part->times.stream_us;
-    if (count == s_part->member.scheduler->core_config.stages) {
+    if (count == s_part->member.scheduler->core.config.stages) {
         up->stages = s_part->ups;
         up->stage_count = count;
     }
-    scheduler_event(s_part->member.scheduler, &event);
+    events_add(&s_part->member.scheduler->events, &event);
 }
 
 void stages_tell_core(struct scheduler *scheduler)
@@ -333,133 +337,28 @@ void stages_tell_core(struct scheduler *scheduler)
     tell_core(&scheduler->s_part, stages, count);
 }
 
-// The stages' pools as one place: a page is one in each of them.
-static void take_pool(struct scheduler *scheduler, const struct stage *const *stages, uint32_t count)
+void stages_take_pool(struct scheduler *scheduler)
 {
+    const struct stage *stages[SCHED_STAGES_MAX];
+    const uint32_t count = stages_list(&scheduler->s_part, stages);
     struct place *pool = scheduler->s_part.member.place;
     double token_us = 0;
     bool known = true;
 
-    pool->pages_total = stages[0]->pages_total;
+    pool->pages_total = stages[0]->offer.pages_total;
     pool->pair_us = 0;
     for (uint32_t i = 0; i < count; i++) {
-        pool->pages_total = MIN(pool->pages_total, stages[i]->pages_total);
-        pool->pair_us += stages[i]->kv.pair_us * stages[i]->layer_count;
-        token_us += stages[i]->kv.token_us * stages[i]->layer_count;
-        known = known && stages[i]->has_kv;
+        pool->pages_total = MIN(pool->pages_total, stages[i]->offer.pages_total);
+        pool->pair_us += stages[i]->offer.kv.pair_us * stages[i]->layer_count;
+        token_us += stages[i]->offer.kv.token_us * stages[i]->layer_count;
+        known = known && stages[i]->offer.has_kv;
     }
     if (known)
-        pool->bytes_per_second = (double)scheduler->core_config.kv_bytes_per_token / token_us * 1e6;
+        pool->bytes_per_second = (double)scheduler->core.config.kv_bytes_per_token / token_us * 1e6;
     else
         pool->pair_us = 0;
     pool->hands_over = false;
-    pool->drained = false;
-}
-
-// --- joining
-
-static void on_joined(void *user, enum status status, const char *text)
-{
-    struct stage *stage = user;
-    struct scheduler *scheduler = stage->member->scheduler;
-    struct s_part *s_part = &scheduler->s_part;
-    const struct stage *stages[SCHED_STAGES_MAX];
-    bool all = true;
-
-    stage->asked = false;
-    if (!s_part->joining)
-        return; // stages_void() has ended it
-    if (status) {
-        if (repeat_is_due(&s_part->join_failures, clock_now_us(), text))
-            log_warn("STAGE-NOT-JOINED", "name=%s status=%s why=\"%s\" times=%u", stage->member->name, status_name(status), text,
-                     s_part->join_failures.count);
-        if (status == STATUS_FAILED_PRECONDITION)
-            s_part->term *= 2; // it knows a later term, however much later
-        stages_void(scheduler);
-        return;
-    }
-    stage->joined = true;
-    const uint32_t count = stages_list(s_part, stages);
-    for (uint32_t i = 0; i < count; i++)
-        all = all && stages[i]->joined;
-    if (!all)
-        return;
-    s_part->joining = false;
-    s_part->join_failures = (struct repeat){0};
-    take_pool(scheduler, stages, count);
-    for (uint32_t i = 0; i < count; i++) {
-        struct member *member = stages[i]->member;
-        log_info("STAGE-UP", "stage=%u name=%s layers=%u:%u", i, member->name, stages[i]->first_layer, end_of(stages[i]));
-        if (member == &s_part->member)
-            continue;
-        member->up = true;
-        member->stay++;
-    }
-    s_part->on_joined(&s_part->member);
-}
-
-void stages_void(struct scheduler *scheduler)
-{
-    struct s_part *s_part = &scheduler->s_part;
-
-    s_part->term++; // answers to calls of the term before say nothing any more
-    s_part->joining = false;
-    s_part->join_wait_us = s_part->join_wait_us ? MIN(2 * s_part->join_wait_us, (uint64_t)JOIN_AGAIN_MOST_US) : JOIN_AGAIN_US;
-    s_part->join_from_us = clock_now_us() + s_part->join_wait_us;
-    for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++) {
-        struct stage *stage = &s_part->stages[i];
-        stage->joined = stage->member->up = false;
-        if (stage->asked && stage->member->channel)
-            rpc_cancel(stage->member->channel, stage->join_call);
-    }
-}
-
-static enum status send_join(struct stage *stage, uint32_t index, const struct stage *previous, const struct stage *next)
-{
-    static const struct rpc_callbacks callbacks = {.on_end = on_joined};
-    const struct rpc_options options = {.timeout_ms = JOIN_TIMEOUT_MS};
-    struct scheduler *scheduler = stage->member->scheduler;
-    Fastdecode__JoinRequest request = FASTDECODE__JOIN_REQUEST__INIT;
-    struct error error;
-
-    request.scheduler_incarnation = scheduler->incarnation;
-    request.term = scheduler->s_part.term;
-    request.stage = index;
-    request.previous_incarnation = previous ? previous->member->incarnation : 0;
-    if (next) {
-        request.next_address = next->member->tensor_address;
-        request.next_incarnation = next->member->incarnation;
-    }
-    const enum status status = rpc_call_start(stage->member->channel, &fastdecode__spart__descriptor, "Join", &request.base,
-                                              &options, &callbacks, stage, &stage->join_call, &error);
-    stage->asked = !status;
-    return status;
-}
-
-void stages_join(struct scheduler *scheduler, void (*on_all_joined)(struct member *first))
-{
-    struct s_part *s_part = &scheduler->s_part;
-    const struct stage *stages[SCHED_STAGES_MAX];
-    const uint32_t count = stages_list(s_part, stages);
-    uint32_t first, end;
-
-    if (s_part->member.up || s_part->joining || clock_now_us() < s_part->join_from_us || !scheduler->core ||
-        find_gap(scheduler, &first, &end))
-        return;
-    for (uint32_t i = 0; i < count; i++)
-        if (stages[i]->asked || !stages[i]->member->channel || !rpc_channel_is_up(stages[i]->member->channel))
-            return;
-    s_part->on_joined = on_all_joined;
-    s_part->term++;
-    s_part->joining = true;
-    s_part->forget_count = s_part->forgetting = 0; // they will know none of them
-    for (uint32_t i = 0; i < count; i++) {
-        ((struct stage *)stages[i])->joined = false;
-        if (send_join((struct stage *)stages[i], i, i ? stages[i - 1] : NULL, i + 1 < count ? stages[i + 1] : NULL)) {
-            stages_void(scheduler);
-            return;
-        }
-    }
+    pool->drain.done = false;
 }
 
 bool stages_configure_core(struct scheduler *scheduler)
@@ -468,16 +367,16 @@ bool stages_configure_core(struct scheduler *scheduler)
     const uint32_t count = stages_list(&scheduler->s_part, stages), wanted = scheduler->settings.mini_batches;
     uint32_t first, end;
 
-    if (!scheduler->model_known || find_gap(scheduler, &first, &end))
+    if (!scheduler->model.known || find_gap(scheduler, &first, &end))
         return false;
-    uint32_t rows = stages[0]->max_rows, batches = stages[0]->mini_batches;
+    uint32_t rows = stages[0]->offer.max_rows, batches = stages[0]->offer.mini_batches;
     for (uint32_t i = 1; i < count; i++) {
-        rows = MIN(rows, stages[i]->max_rows);
-        batches = MIN(batches, stages[i]->mini_batches);
+        rows = MIN(rows, stages[i]->offer.max_rows);
+        batches = MIN(batches, stages[i]->offer.mini_batches);
     }
-    scheduler->core_config.max_batch_rows = rows;
-    scheduler->core_config.stages = count;
-    scheduler->core_config.mini_batches = wanted ? wanted : MIN(MAX(batches, 1u), sched_mini_batches_most(count, true));
+    scheduler->core.config.max_batch_rows = rows;
+    scheduler->core.config.stages = count;
+    scheduler->core.config.mini_batches = wanted ? wanted : MIN(MAX(batches, 1u), sched_mini_batches_most(count, true));
     return true;
 }
 
@@ -497,7 +396,7 @@ static void group_ended(struct group *group)
 {
     if (--group->pending)
         return;
-    if (group->on_end && group->term == group->scheduler->s_part.term) // else the stages have forgotten what it was about
+    if (group->on_end && group->term == group->scheduler->s_part.join.term) // else the stages have forgotten what it was about
         group->on_end(group->user, group->status, "one of the stages");
     free(group);
 }
@@ -530,7 +429,7 @@ bool stages_call(struct scheduler *scheduler, const char *method, const Protobuf
     struct group *group = count ? malloc(sizeof *group) : NULL;
     if (!group)
         return false;
-    *group = (struct group){scheduler, scheduler->s_part.term, 1, STATUS_OK, on_end, user};
+    *group = (struct group){scheduler, scheduler->s_part.join.term, 1, STATUS_OK, on_end, user};
     for (uint32_t i = 0; i < count; i++) {
         struct rpc_channel *channel = stages[i]->member->channel;
         if (channel &&
@@ -548,7 +447,7 @@ void stages_tell(const struct scheduler *scheduler, struct stages_message *out)
     out->count = 0;
     for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++) {
         const struct stage *stage = &scheduler->s_part.stages[i];
-        if (!stage->layer_count || stage->layer_count == scheduler->kv.layers)
+        if (!stage->layer_count || stage->layer_count == scheduler->model.kv.layers)
             continue;
         Fastdecode__Stage *told = &out->stages[out->count];
         fastdecode__stage__init(told);
@@ -564,7 +463,7 @@ uint32_t stages_count_step(struct s_part *s_part, const Fastdecode__StepReply *r
     const struct stage *stages[SCHED_STAGES_MAX];
     const uint32_t count = reply->n_stages < 2 ? 0 : stages_list(s_part, stages);
 
-    s_part->join_wait_us = 0;
+    s_part->join.wait_us = 0;
     if (count < 2 || reply->n_stages != count)
         return 0;
     for (uint32_t i = 0; i < count; i++) {

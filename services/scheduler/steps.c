@@ -8,7 +8,7 @@
 #include "services/scheduler/scheduler.h"
 
 // When a step is given up. Attention over a longer context than was seen so far may take many times what is predicted, so the factor is
-// large; the floor covers a machine that is busy with something else. Of an s-part that has not answered yet nothing is known: reference
+// large; the floor covers a machine that is busy with something else. Nothing is known of an s-part that has not answered yet: reference
 // kernels take a quarter of a second for a row of a small model.
 enum {
     TIMEOUT_FLOOR_MS = 20000,
@@ -18,7 +18,7 @@ enum {
     TIMEOUT_DOUBLINGS = 6, // after steps in a row that came too late
     TIMEOUT_MOST_MS = 3600000,
     FAULT_BYTES_MAX = 400,
-    // Of grammars that a step opens sequences with: the others are UNKNOWN to the s-part, and opened with a later step.
+    // Most bytes of the grammars that a step opens sequences with: the others are UNKNOWN to the s-part, and opened with a later step.
     OPEN_BYTES_MAX = 16 << 20,
     POOLED_BYTES_MAX = 1 << 19, // as many values as the largest model's hidden states have
 };
@@ -32,10 +32,10 @@ static bool is_end(const struct scheduler *scheduler, const struct token_log *lo
 
     for (size_t i = 0; sampling && i < sampling->n_stop_token; i++)
         ended |= token == sampling->stop_token[i];
-    if (log->ignore_eos && !(sampling && sampling->grammar.len)) // a grammar says where the text ends
+    if (log->asked.ignore_eos && !(sampling && sampling->grammar.len)) // a grammar says where the text ends
         return ended;
-    for (uint32_t i = 0; i < scheduler->end_token_count; i++)
-        ended |= token == scheduler->end_tokens[i];
+    for (uint32_t i = 0; i < scheduler->model.end_token_count; i++)
+        ended |= token == scheduler->model.end_tokens[i];
     for (size_t i = 0; log->request && i < log->request->n_end_token; i++)
         ended |= token == log->request->end_token[i];
     return ended;
@@ -56,16 +56,17 @@ static bool are_tokens(Fastdecode__Token *const *tokens, size_t count, uint32_t 
 // Whether the run has the last row of a prompt that is pooled, and so many bytes are a vector.
 static bool pooled_fits(const struct flight *flight, uint32_t run, size_t bytes)
 {
-    const struct token_log *log = token_logs_find(flight->scheduler->logs, flight->sequences[run]);
+    const struct token_log *log = token_logs_find(flight->scheduler->sequences.logs, flight->sequences[run]);
 
     return bytes % sizeof(float) == 0 && bytes <= POOLED_BYTES_MAX &&
-           (!log || (log->pooling && flight->positions[run] + flight->runs[run].count == log->prompt_count));
+           (!log || (log->asked.pooling && flight->positions[run] + flight->runs[run].count == log->prompt_count));
 }
 
-// What a reply says goes into logs, back to the s-part and to gateways, so it is taken as a whole or not at all. NULL: it is good.
+// Returns what is wrong with a reply; NULL: it is good. Its tokens go into logs, back to the s-part and to gateways, so it is taken as a whole
+// or not at all.
 static const char *fault_of(const struct flight *flight, const Fastdecode__StepReply *reply)
 {
-    uint32_t vocab = flight->scheduler->model.vocab;
+    uint32_t vocab = flight->scheduler->model.info.vocab;
 
     if (reply->step != flight->step || reply->n_results != flight->run_count)
         return "it answers another step";
@@ -120,7 +121,7 @@ static void take_outcomes(struct flight *flight, const Fastdecode__StepReply *re
 
     for (uint32_t i = 0; i < flight->run_count; i++) {
         const Fastdecode__RunResult *result = reply->results[i];
-        struct token_log *log = token_logs_find(scheduler->logs, flight->sequences[i]);
+        struct token_log *log = token_logs_find(scheduler->sequences.logs, flight->sequences[i]);
         struct sched_result *out = &flight->results[i];
         *out = (struct sched_result){.outcome = SCHED_LOST};
         if (result->outcome == FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE)
@@ -173,14 +174,15 @@ static void end_faulty(struct scheduler *scheduler, const struct flight *flight,
 {
     for (uint32_t i = 0; i < flight->run_count; i++) {
         const Fastdecode__RunResult *result = reply->results[i];
-        struct token_log *log = token_logs_find(scheduler->logs, flight->sequences[i]);
+        struct token_log *log = token_logs_find(scheduler->sequences.logs, flight->sequences[i]);
         const struct sched_event event = {.kind = SCHED_CANCEL, .sequence = flight->sequences[i]};
-        if (!result->error[0] || result->outcome != FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE || !log || log->fault || log->over)
+        if (!result->error[0] || result->outcome != FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_DONE || !log || log->fault.text ||
+            log->over)
             continue;
-        log->fault = strndup(result->error, FAULT_BYTES_MAX);
-        log->request_fault = result->request_fault;
+        log->fault.text = strndup(result->error, FAULT_BYTES_MAX);
+        log->fault.of_request = result->request_fault;
         log_warn("SEQUENCE-FAULT", "sequence=%llx why=\"%s\"", (unsigned long long)log->id, result->error);
-        scheduler_event(scheduler, &event);
+        events_add(&scheduler->events, &event);
     }
 }
 
@@ -195,22 +197,22 @@ static void on_reply(void *user, struct rpc_message *message)
         return;
     const char *fault = reply ? fault_of(flight, reply) : "it is malformed";
     if (fault) {
-        if (repeat_is_due(&scheduler->bad_replies, clock_now_us(), fault))
+        if (repeat_is_due(&scheduler->flights.bad_replies, clock_now_us(), fault))
             log_warn("STEP-BAD-REPLY", "step=%llu why=\"%s\" times=%u", (unsigned long long)flight->step, fault,
-                     scheduler->bad_replies.count);
+                     scheduler->flights.bad_replies.count);
         return; // on_end() reports it as failed
     }
-    scheduler->step_failures = 0;
-    scheduler->failed_steps = (struct repeat){0};
+    scheduler->flights.late = 0;
+    scheduler->flights.failures = (struct repeat){0};
     flight->message = rpc_message_keep(message);
     flight->reply = reply;
     take_outcomes(flight, reply);
     take_place_times(flight, reply);
     judge_places(flight);
-    trace_overlapping(scheduler->track_steps, "step", flight->step, flight->sent_ns, {"rows", flight->row_count},
+    trace_overlapping(scheduler->host.track_steps, "step", flight->step, flight->sent_ns, {"rows", flight->row_count},
                       {"s_part_us", reply->total_us});
-    scheduler->s_part_busy_us += reply->s_part_us;
-    scheduler->s_part_wait_us += reply->r_part_us;
+    scheduler->flights.s_part_busy_us += reply->s_part_us;
+    scheduler->flights.s_part_wait_us += reply->r_part_us;
     event.step_done = (struct sched_step_done){
         .step = flight->step,
         .results = flight->results,
@@ -223,11 +225,11 @@ static void on_reply(void *user, struct rpc_message *message)
     };
     view_note_step(scheduler, flight);
     const uint32_t stages = stages_count_step(&scheduler->s_part, reply, flight->row_count, flight->stage_us);
-    if (stages == scheduler->core_config.stages) {
+    if (stages == scheduler->core.config.stages) {
         event.step_done.stage_us = flight->stage_us;
         event.step_done.stage_count = stages;
     }
-    scheduler_event(scheduler, &event);
+    events_add(&scheduler->events, &event);
     end_faulty(scheduler, flight, reply);
 }
 
@@ -239,13 +241,13 @@ static void on_end(void *user, enum status status, const char *text)
 
     if (!flight->used || flight->reply)
         return;
-    if (repeat_is_due(&scheduler->failed_steps, clock_now_us(), text))
+    if (repeat_is_due(&scheduler->flights.failures, clock_now_us(), text))
         log_warn("STEP-FAILED", "step=%llu status=%s error=\"%s\" times=%u", (unsigned long long)flight->step, status_name(status),
-                 text, scheduler->failed_steps.count);
+                 text, scheduler->flights.failures.count);
     flight->used = false;
-    scheduler->step_failures += status == STATUS_DEADLINE_EXCEEDED; // else the s-part is gone, or has refused it at once
-    scheduler_event(scheduler, &event);
-    if (status == STATUS_FAILED_PRECONDITION && stages_are_several(&scheduler->s_part, scheduler->kv.layers))
+    scheduler->flights.late += status == STATUS_DEADLINE_EXCEEDED; // else the s-part is gone, or has refused it at once
+    events_add(&scheduler->events, &event);
+    if (status == STATUS_FAILED_PRECONDITION && stages_are_several(&scheduler->s_part, scheduler->model.kv.layers))
         members_part_stages(scheduler, text); // a stage has missed the term, or knows another one
 }
 
@@ -269,7 +271,7 @@ static void take_results(struct scheduler *scheduler, struct flight *flight)
 {
     for (uint32_t i = 0; i < flight->run_count; i++) {
         const Fastdecode__RunResult *result = flight->reply->results[i];
-        struct token_log *log = token_logs_find(scheduler->logs, flight->sequences[i]);
+        struct token_log *log = token_logs_find(scheduler->sequences.logs, flight->sequences[i]);
         if (!flight->results[i].taken || !log)
             continue;
         if (result->pooled.len)
@@ -283,11 +285,11 @@ static void take_results(struct scheduler *scheduler, struct flight *flight)
 
 void steps_take_answered(struct scheduler *scheduler)
 {
-    for (struct flight *flight; (flight = flights_oldest_answered(scheduler));) {
-        uint64_t step = flight->step, began_ns = trace_clock(scheduler->track);
+    for (struct flight *flight; (flight = flights_oldest_answered(&scheduler->flights));) {
+        uint64_t step = flight->step, began_ns = trace_clock(scheduler->host.track);
         take_results(scheduler, flight);
         flights_end(flight);
-        trace_span(scheduler->track, "results", began_ns, {"step", step});
+        trace_span(scheduler->host.track, "results", began_ns, {"step", step});
     }
 }
 
@@ -296,16 +298,16 @@ void steps_take_answered(struct scheduler *scheduler)
 // The index of the place in the step's message, to which it is added once.
 static uint32_t place_index(struct scheduler *scheduler, uint32_t place, uint32_t *count)
 {
-    struct step_scratch *scratch = &scheduler->scratch;
-    const struct member *member = scheduler->places[place].member;
+    struct step_scratch *scratch = &scheduler->flights.scratch;
+    const struct member *member = scheduler->places.of[place].member;
 
     for (uint32_t i = 0; i < *count; i++)
         if (scratch->places[i].worker == place)
             return i;
     Fastdecode__Place *out = &scratch->places[*count];
     fastdecode__place__init(out);
-    out->kind = scheduler->places[place].kind == SCHED_LOCAL_POOL ? FASTDECODE__PLACE_KIND__PLACE_KIND_LOCAL_POOL
-                                                                  : FASTDECODE__PLACE_KIND__PLACE_KIND_KV_WORKER;
+    out->kind = scheduler->places.of[place].kind == SCHED_LOCAL_POOL ? FASTDECODE__PLACE_KIND__PLACE_KIND_LOCAL_POOL
+                                                                     : FASTDECODE__PLACE_KIND__PLACE_KIND_KV_WORKER;
     out->worker = place;
     out->incarnation = member->incarnation;
     out->tensor_address = (char *)member->tensor_address;
@@ -328,7 +330,7 @@ static void fill_open(Fastdecode__SequenceOpen *open, const struct token_log *lo
 static void fill_extents(struct scheduler *scheduler, Fastdecode__Run *out, const struct sched_run *run, uint32_t *places,
                          uint32_t *extents)
 {
-    struct step_scratch *scratch = &scheduler->scratch;
+    struct step_scratch *scratch = &scheduler->flights.scratch;
     const struct sched_extent tail = {run->place, run->first};
 
     if (run->extent_count == 0)
@@ -363,16 +365,16 @@ static void fill_run(Fastdecode__Run *out, const struct sched_run *run, const st
         out->next = log->tokens[run->position + run->count];
 }
 
-// What the step and those before it that are not answered are predicted to take, many times over.
+// Returns many times what the step and the unanswered ones before it are predicted to take.
 static uint32_t timeout_ms(const struct scheduler *scheduler, uint32_t rows)
 {
     struct sched_stats stats;
     uint32_t steps = 1;
     uint64_t ms;
 
-    sched_get_stats(scheduler->core, &stats);
+    sched_get_stats(scheduler->core.sched, &stats);
     for (uint32_t i = 0; i < STEPS_MAX; i++) {
-        const struct flight *flight = &scheduler->flights[i];
+        const struct flight *flight = &scheduler->flights.of[i];
         steps += flight->used && !flight->reply;
         rows += flight->used && !flight->reply ? flight->row_count : 0;
     }
@@ -381,20 +383,20 @@ static uint32_t timeout_ms(const struct scheduler *scheduler, uint32_t rows)
         ms = TIMEOUT_FLOOR_MS + (uint64_t)(TIMEOUT_TIMES * us / 1000);
     else
         ms = TIMEOUT_UNKNOWN_MS + (uint64_t)rows * TIMEOUT_UNKNOWN_ROW_MS;
-    return (uint32_t)MIN(ms << MIN(scheduler->step_failures, (uint32_t)TIMEOUT_DOUBLINGS), (uint64_t)TIMEOUT_MOST_MS);
+    return (uint32_t)MIN(ms << MIN(scheduler->flights.late, (uint32_t)TIMEOUT_DOUBLINGS), (uint64_t)TIMEOUT_MOST_MS);
 }
 
 // Fills in runs, places and what the s-part has to be told of sequences that it may not know. Returns the number of rows.
 static uint32_t fill_step(struct scheduler *scheduler, const struct sched_step_action *action, struct flight *flight,
                           Fastdecode__StepRequest *request)
 {
-    struct step_scratch *scratch = &scheduler->scratch;
+    struct step_scratch *scratch = &scheduler->flights.scratch;
     uint32_t places = 0, opens = 0, extents = 0, rows = 0;
     size_t open_bytes = 0;
 
     for (uint32_t i = 0; i < action->run_count; i++) {
         const struct sched_run *run = &action->runs[i];
-        struct token_log *log = token_logs_find(scheduler->logs, run->sequence);
+        struct token_log *log = token_logs_find(scheduler->sequences.logs, run->sequence);
         assert_always(log);
         fill_run(&scratch->runs[i], run, log);
         rows += run->count;
@@ -411,7 +413,7 @@ static uint32_t fill_step(struct scheduler *scheduler, const struct sched_step_a
             log->opened = true;
         }
     }
-    request->scheduler_incarnation = scheduler->incarnation;
+    request->scheduler_incarnation = scheduler->host.incarnation;
     request->step = action->step;
     request->mini_batch = action->mini_batch;
     request->aside = action->aside;
@@ -431,28 +433,29 @@ void steps_send(struct scheduler *scheduler, const struct sched_step_action *act
     const struct sched_event failed = {.kind = SCHED_STEP_FAILED, .step = action->step};
     struct rpc_channel *channel = scheduler->s_part.member.channel;
     Fastdecode__StepRequest request = FASTDECODE__STEP_REQUEST__INIT;
-    struct flight *flight = flights_unused(scheduler);
-    uint64_t began_ns = trace_clock(scheduler->track);
+    struct flight *flight = flights_unused(&scheduler->flights);
+    uint64_t began_ns = trace_clock(scheduler->host.track);
     struct error error;
 
-    assert_always(flight && action->run_count <= scheduler->step_rows_max);
+    assert_always(flight && action->run_count <= scheduler->flights.rows_max);
     uint32_t rows = fill_step(scheduler, action, flight, &request);
     const struct rpc_options options = {.timeout_ms = timeout_ms(scheduler, rows)};
     flight->used = true;
     flight->reply = NULL;
-    flight->step = scheduler->last_step = action->step;
+    flight->step = scheduler->flights.last_step = action->step;
     flight->runs = action->runs;
     flight->run_count = action->run_count;
     flight->row_count = rows;
     flight->scheduler = scheduler;
-    flight->sent_ns = trace_clock(scheduler->track_steps);
+    flight->sent_ns = trace_clock(scheduler->host.track_steps);
     flight->sent_us = clock_now_us();
     flight->mini_batch = action->mini_batch;
     if (!channel || rpc_call_start(channel, &fastdecode__spart__descriptor, "Step", &request.base, &options, &callbacks, flight,
                                    &flight->call, &error)) {
         flight->used = false;
-        scheduler->stuck = true;
-        scheduler_event(scheduler, &failed);
+        scheduler->core.stuck = true;
+        events_add(&scheduler->events, &failed);
     }
-    trace_span(scheduler->track, "send step", began_ns, {"step", action->step}, {"rows", rows}, {"mini_batch", action->mini_batch});
+    trace_span(scheduler->host.track, "send step", began_ns, {"step", action->step}, {"rows", rows},
+               {"mini_batch", action->mini_batch});
 }

@@ -1,5 +1,5 @@
-// token_logs.h: the token log of every sequence that the scheduler knows: its prompt, its generated tokens, and the call that
-// receives them.
+// token_logs.h: the token log of every sequence that the scheduler knows: its prompt, its generated tokens, the names of its full pages,
+// and the call that receives its tokens.
 //
 // A log is enough to rebuild its sequence anywhere. Its memory, for the prompt and the most tokens it may generate, is allocated
 // when the sequence arrives, so that a step allocates nothing. Owned by the scheduler's thread.
@@ -17,27 +17,42 @@
 struct rpc_call;
 struct sequence_spans;
 
+// The names of a log's full pages (page_names_extend()).
+struct token_log_names {
+    struct sched_page_name *of;  // [capacity], owned
+    struct sched_page_name root; // the name that stands before the first of them
+    uint32_t count, capacity;
+};
+
+// Its request, as far as it is needed once the call is gone.
+struct token_log_asked {
+    uint32_t features;           // of sampling, that it needs (common/messages/features.h)
+    Fastdecode__Pooling pooling; // what its prompt is pooled to; unspecified: tokens are generated
+    bool ignore_eos;
+    bool no_drafts; // a token's draw depends on all before it (penalties), so what follows a wrong guess could never be used
+};
+
+// Why nothing can be generated for it, from the s-part.
+struct token_log_fault {
+    char *text;      // owned; NULL: nothing is wrong
+    bool of_request; // the request's fields are why
+};
+
 struct token_log {
     uint64_t id;                                // 0: empty slot
     struct rpc_call *call;                      // NULL: the client is gone
     const Fastdecode__GenerateRequest *request; // in the call's memory: valid while `call` is
     uint32_t *tokens;                           // [capacity] prompt, then generated; owned
     uint32_t prompt_count, token_count, capacity;
-    struct sched_page_name *names; // [name_capacity] names of its full pages (page_names.h); owned
-    struct sched_page_name root;   // the name that stands before the first of them
-    uint32_t name_count, name_capacity;
+    uint32_t scored; // prompt tokens whose scores have been passed on
+    struct token_log_names names;
+    struct token_log_asked asked;
+    struct token_log_fault fault;
     struct draft draft; // the guess at its next tokens
-    bool no_drafts;     // a token's draw depends on all before it (penalties), so what follows a wrong guess could never be used
-    uint32_t scored;    // prompt tokens whose scores have been passed on
     uint64_t arrived_us, first_token_us;
     struct sequence_spans *spans; // its entry of token_logs_spans(), on record once it is over; NULL: it is not traced
-    char *fault;                  // why nothing can be generated for it, from the s-part; owned; NULL: nothing is wrong
-    bool request_fault;           // with `fault`: the request's fields are why
-    uint32_t features;            // of sampling, that it needs (common/mesh/messages.h)
-    Fastdecode__Pooling pooling;  // what its prompt is pooled to; unspecified: tokens are generated
-    bool ignore_eos;
-    bool opened; // the s-part has been sent the sequence
-    bool over;   // its stream has ended
+    bool opened;                  // the s-part has been sent the sequence
+    bool over;                    // its stream has ended
 };
 
 struct token_logs;
@@ -57,5 +72,28 @@ void token_logs_remove(struct token_logs *logs, uint64_t id);
 uint32_t token_logs_count(const struct token_logs *logs);
 // Returns the features that sequences need whose clients still wait.
 uint32_t token_logs_features(const struct token_logs *logs);
+
+// --- names of the full pages of a sequence's tokens: sequences with the same beginning have the same names there
+//
+// A page's name is a keyed hash (SipHash-2-4, 128 bits; libsodium) of the previous page's name and its own tokens. The first page's
+// predecessor is a name made of the request's tenant and salt. The key is random and drawn at start, so that nobody outside can
+// produce a collision, and no tenant can detect what another has computed.
+
+struct page_names {
+    unsigned char key[16];
+    uint32_t page_tokens;
+    // Only pages of the prompt have names, because generated tokens have attended to a part of their context: their K and V are not
+    // those of the same tokens in a prompt.
+    bool prompt_only;
+};
+
+// Draws the key. UNAVAILABLE: the system provides no random bytes.
+enum status page_names_open(struct page_names *names, uint32_t page_tokens, bool prompt_only, struct error *error) MUST_CHECK;
+
+// Returns the name that stands before a log's first page.
+struct sched_page_name page_names_root(const struct page_names *names, const char *tenant, const char *salt);
+
+// Names the log's full pages that have no name yet, as far as the log has room for names. Returns how many pages have a name.
+uint32_t page_names_extend(const struct page_names *names, struct token_log *log);
 
 #endif

@@ -6,7 +6,11 @@
 
 #include <stdint.h>
 
+#include "common/rpc/rpc.h"
 #include "view.pb-c.h"
+
+struct flight;
+struct scheduler;
 
 enum { VIEW_STEPS = 64, VIEW_EVENTS = 64, VIEW_STEP_PLACES = 16, VIEW_NAME_BYTES = 64, VIEW_WHY_BYTES = 96 };
 
@@ -27,5 +31,11 @@ struct view {
     struct view_event events[VIEW_EVENTS];
     uint64_t step_count, event_count;
 };
+
+void view_handler(struct rpc_call *call, void *user);
+// Notes that something happened to a member. why: "" if there is nothing to say.
+void view_note(struct view *view, Fastdecode__EventKind kind, const char *name, const char *why);
+// Notes an answered step: its flight has the runs, the reply and the places' times.
+void view_note_step(struct scheduler *scheduler, const struct flight *flight);
 
 #endif

@@ -10,7 +10,7 @@ enum { PUBLISH_EVERY_US = 1000000, CHANGE_EVERY_US = 50000 };
 
 static uint32_t predicted_wait_ms(const struct scheduler *scheduler, enum sched_class class)
 {
-    return scheduler->core ? (uint32_t)MIN(sched_predicted_wait_us(scheduler->core, class) / 1000, 3600000u) : 0;
+    return scheduler->core.sched ? (uint32_t)MIN(sched_predicted_wait_us(scheduler->core.sched, class) / 1000, 3600000u) : 0;
 }
 
 static bool is_batch_queue_full(const Fastdecode__MeshState *state) { return state->waiting_batch >= state->max_queue_batch; }
@@ -24,8 +24,8 @@ static const char *no_place_reason(struct scheduler *scheduler)
     if (!member)
         return "no KV worker is up";
     // Anybody may ask for it, so it does not say where: the log does.
-    snprintf(scheduler->reason, sizeof scheduler->reason, "the s-part cannot reach KV worker %s", member->name);
-    return scheduler->reason;
+    snprintf(scheduler->watch.reason, sizeof scheduler->watch.reason, "the s-part cannot reach KV worker %s", member->name);
+    return scheduler->watch.reason;
 }
 
 static void fill_state(struct scheduler *scheduler, Fastdecode__MeshState *state)
@@ -36,12 +36,12 @@ static void fill_state(struct scheduler *scheduler, Fastdecode__MeshState *state
     uint32_t workers = 0;
 
     fastdecode__mesh_state__init(state);
-    if (scheduler->core)
-        sched_get_stats(scheduler->core, &stats);
-    for (uint32_t i = 0; scheduler->core && i < scheduler->place_count; i++) {
-        const bool local = scheduler->places[i].kind == SCHED_LOCAL_POOL;
+    if (scheduler->core.sched)
+        sched_get_stats(scheduler->core.sched, &stats);
+    for (uint32_t i = 0; scheduler->core.sched && i < scheduler->places.count; i++) {
+        const bool local = scheduler->places.of[i].kind == SCHED_LOCAL_POOL;
         struct sched_place_info info;
-        sched_get_place(scheduler->core, i, &info);
+        sched_get_place(scheduler->core.sched, i, &info);
         if (!info.up)
             continue;
         workers += !local;
@@ -60,10 +60,10 @@ static void fill_state(struct scheduler *scheduler, Fastdecode__MeshState *state
     state->waiting_batch = stats.waiting_of[SCHED_CLASS_BATCH];
     state->max_queue_batch = scheduler->settings.batch_queue;
     state->predicted_wait_batch_ms = predicted_wait_ms(scheduler, SCHED_CLASS_BATCH);
-    state->model = scheduler->model_known ? (Fastdecode__ModelInfo *)&scheduler->model : NULL;
+    state->model = scheduler->model.known ? (Fastdecode__ModelInfo *)&scheduler->model.info : NULL;
     state->workers = workers;
-    state->n_sampling_feature = features_list(stages_features(&scheduler->s_part), scheduler->features);
-    state->sampling_feature = scheduler->features;
+    state->n_sampling_feature = features_list(stages_features(&scheduler->s_part), scheduler->watch.features);
+    state->sampling_feature = scheduler->watch.features;
     state->kv_pages_total = pages_total;
     state->kv_pages_used = pages_used;
 }
@@ -82,10 +82,10 @@ void watch_handler(struct rpc_call *call, void *user)
     if (!rpc_call_unpack(call, &fastdecode__watch_request__descriptor))
         return;
     for (uint32_t i = 0; i < WATCHERS_MAX; i++) {
-        if (scheduler->watchers[i])
+        if (scheduler->watch.calls[i])
             continue;
-        scheduler->watchers[i] = call;
-        rpc_call_on_cancel(call, on_watcher_gone, &scheduler->watchers[i]);
+        scheduler->watch.calls[i] = call;
+        rpc_call_on_cancel(call, on_watcher_gone, &scheduler->watch.calls[i]);
         fill_state(scheduler, &state);
         (void)!rpc_call_send(call, &state.base); // one that is gone is reported by on_watcher_gone
         return;
@@ -95,20 +95,20 @@ void watch_handler(struct rpc_call *call, void *user)
 
 void watch_publish(struct scheduler *scheduler, uint64_t now_us)
 {
-    const Fastdecode__MeshState *last = &scheduler->last_state;
+    const Fastdecode__MeshState *last = &scheduler->watch.last;
     Fastdecode__MeshState state;
 
-    if (now_us - scheduler->watched_us < CHANGE_EVERY_US)
+    if (now_us - scheduler->watch.published_us < CHANGE_EVERY_US)
         return;
     fill_state(scheduler, &state);
     bool changed = state.ready != last->ready || state.running != last->running || state.waiting != last->waiting ||
                    is_batch_queue_full(&state) != is_batch_queue_full(last) || state.workers != last->workers ||
                    (state.model != NULL) != (last->model != NULL);
-    if (!changed && now_us - scheduler->watched_us < PUBLISH_EVERY_US)
+    if (!changed && now_us - scheduler->watch.published_us < PUBLISH_EVERY_US)
         return;
-    scheduler->watched_us = now_us;
-    scheduler->last_state = state;
+    scheduler->watch.published_us = now_us;
+    scheduler->watch.last = state;
     for (uint32_t i = 0; i < WATCHERS_MAX; i++)
-        if (scheduler->watchers[i])
-            (void)!rpc_call_send(scheduler->watchers[i], &state.base); // see watch_handler
+        if (scheduler->watch.calls[i])
+            (void)!rpc_call_send(scheduler->watch.calls[i], &state.base); // see watch_handler
 }

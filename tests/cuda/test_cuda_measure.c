@@ -183,19 +183,19 @@ static void test_workers_are_measured_by_the_host(void **state)
 
     config.max_sequences = ROWS;
     rig_open(&rig, fastdecode_device.ops, config, PAGES);
-    s_part.model = rig_model;
+    s_part.loaded.model = rig_model;
     s_part.pool = rig_pool;
     s_part.settings = (struct s_part_settings){
         .calibrate = true, .context = config.context_tokens, .max_rows = ROWS, .max_batch = 8, .kv_type = KV_F16};
-    s_part.plan = (struct backend_plan){.pool_on_device = true, .pool_pages = PAGES};
+    s_part.loaded.plan = (struct backend_plan){.pool_on_device = true, .pool_pages = PAGES};
     engine->ops = fastdecode_device.ops;
     engine->backend = rig.backend;
-    engine->batches[0].backend = rig.batch;
-    engine->shape = rig_model->shape;
-    engine->range = (struct layer_range){.count = engine->shape.layers, .is_first = true, .is_last = true};
+    engine->batches.of[0].backend = rig.batch;
+    engine->model.shape = rig_model->shape;
+    engine->model.range = (struct layer_range){.count = engine->model.shape.layers, .is_first = true, .is_last = true};
     load_measure(&s_part);
-    assert_true(s_part.calibration.done && s_part.calibration.kv.token_us > 0);
-    assert_true(engine->attend_costs.token_us > 0 && engine->attend_costs.token_us != s_part.calibration.kv.token_us);
+    assert_true(s_part.loaded.calibration.done && s_part.loaded.calibration.kv.token_us > 0);
+    assert_true(engine->links.costs.token_us > 0 && engine->links.costs.token_us != s_part.loaded.calibration.kv.token_us);
     rig_close(&rig);
 }
 

@@ -24,7 +24,7 @@ void __wrap_scheduler_tick(struct scheduler *scheduler);
 void __wrap_scheduler_tick(struct scheduler *scheduler)
 {
     const struct place *pool = scheduler->s_part.member.place;
-    const bool up = scheduler->core && scheduler->s_part.member.up;
+    const bool up = scheduler->core.sched && scheduler->s_part.member.up;
     const struct sched_event empty = {.kind = SCHED_PLACE_DRAIN, .place = pool->index};
     const struct sched_event fill = {.kind = SCHED_PLACE_UP,
                                      .place_up = {.place = pool->index,
@@ -33,8 +33,8 @@ void __wrap_scheduler_tick(struct scheduler *scheduler)
                                                   .kind = SCHED_LOCAL_POOL,
                                                   .accepts_moves = pool->hands_over}};
     if (up && atomic_exchange(&asked_to_empty, false))
-        scheduler_event(scheduler, &empty);
+        events_add(&scheduler->events, &empty);
     if (up && atomic_exchange(&asked_to_fill, false))
-        scheduler_event(scheduler, &fill);
+        events_add(&scheduler->events, &fill);
     __real_scheduler_tick(scheduler);
 }

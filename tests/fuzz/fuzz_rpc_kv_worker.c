@@ -56,21 +56,21 @@ static void open_worker(void)
                                                 .kv_memory = 1 << 18};
     worker->incarnation = peers_base;
     worker->pool = pool;
-    assert_always(!rpc_loop_open(&worker->control_loop));
-    worker->tensor_loop = worker->control_loop;
+    assert_always(!rpc_loop_open(&worker->control.loop));
+    worker->tensors.loop = worker->control.loop;
     assert_always(!open_tensors(worker, &error) && !control_open(worker, &error));
 }
 
 static void close_worker(void)
 {
     handover_close_all(&worker->handover);
-    while (rpc_loop_run(worker->control_loop, 0, 0)) {}
+    while (rpc_loop_run(worker->control.loop, 0, 0)) {}
     control_close(worker);
-    rpc_server_close(worker->tensor_server);
-    while (rpc_loop_run(worker->control_loop, 0, 0)) {}
-    if (worker->store)
+    rpc_server_close(worker->tensors.server);
+    while (rpc_loop_run(worker->control.loop, 0, 0)) {}
+    if (worker->attend.store)
         attend_close(worker);
-    rpc_loop_close(worker->control_loop);
+    rpc_loop_close(worker->control.loop);
     free(worker);
 }
 
@@ -187,7 +187,7 @@ static ProtobufCMessage *good_reply(struct shape_input *input, const struct peer
     } else if (method->output == &fastdecode__read_page_reply__descriptor) {
         Fastdecode__ReadPageReply *reply = (Fastdecode__ReadPageReply *)message;
         reply->positions = 1 + shape_below(input, 16);
-        reply->page.len = worker->store ? kv_page_bytes(&worker->shape) : 100;
+        reply->page.len = worker->attend.store ? kv_page_bytes(&worker->attend.shape) : 100;
         reply->page.data = reply->page.len < PEER_BYTES_MAX / 2 ? shape_take(reply->page.len) : NULL;
         reply->page.len = reply->page.data ? reply->page.len : 0;
     }
@@ -207,8 +207,8 @@ static size_t write_attend(struct shape_input *input, ProtobufCMessage *message,
     const Fastdecode__AttendRequest *r = (const Fastdecode__AttendRequest *)message;
     struct attend_request_parts parts;
 
-    if (message->descriptor != &fastdecode__attend_request__descriptor || !worker->store || r->row_count > 64 ||
-        r->read_count > 16 || r->n_share_sequence > 16 || r->n_trace_sequence > 16 || worker->q_width > 512 ||
+    if (message->descriptor != &fastdecode__attend_request__descriptor || !worker->attend.store || r->row_count > 64 ||
+        r->read_count > 16 || r->n_share_sequence > 16 || r->n_trace_sequence > 16 || worker->attend.q_width > 512 ||
         shape_byte(input) == 255)
         return 0; // as protobuf-c does
     const struct attend_request_form form = {.incarnation = r->incarnation,
@@ -220,9 +220,9 @@ static size_t write_attend(struct shape_input *input, ProtobufCMessage *message,
                                              .has_sparse = r->row_sparse.len > 0,
                                              .has_first = r->n_row_first > 0,
                                              .read_count = r->read_count,
-                                             .q_width = worker->q_width,
-                                             .kv_width = worker->kv_width,
-                                             .sink_count = r->sinks.len ? worker->shape.heads : 0,
+                                             .q_width = worker->attend.q_width,
+                                             .kv_width = worker->attend.kv_width,
+                                             .sink_count = r->sinks.len ? worker->attend.shape.heads : 0,
                                              .trace_count = (uint32_t)r->n_trace_sequence};
     const size_t size = attend_request_size(&form);
     if (size > PEER_BYTES_MAX)
@@ -249,7 +249,7 @@ static struct rpc_server *server_of(const struct peer_method *method)
 {
     const bool tensors = method->service == &fastdecode__kv_worker__descriptor ||
                          method->service == &fastdecode__kv_handover__descriptor;
-    return tensors ? worker->tensor_server : worker->control_server;
+    return tensors ? worker->tensors.server : worker->control.server;
 }
 
 static void find_peer(const struct endpoint *endpoint, struct rpc_hello *hello)
@@ -262,10 +262,10 @@ static void turn(void)
 {
     struct error error;
 
-    atomic_fetch_add_explicit(&worker->progress, 1, memory_order_relaxed);
-    (void)!member_check(worker->member, &error);
+    atomic_fetch_add_explicit(&worker->counters.progress, 1, memory_order_relaxed);
+    (void)!member_check(worker->control.member, &error);
     for (uint32_t i = 0; i < 3; i++) // what one thread posts to the other, and back
-        rpc_loop_run(worker->control_loop, 0, 0);
+        rpc_loop_run(worker->control.loop, 0, 0);
     peers_turn();
 }
 
@@ -289,7 +289,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                        .text_count = 5};
     for (uint32_t i = 0; i < MOVES_MOST && input.at < input.end; i++) {
         const uint32_t what = shape_below(&input, MOVES);
-        if (what == DRAIN && !worker->draining)
+        if (what == DRAIN && !worker->control.draining)
             control_drain(worker);
         else
             peers_move(&service, &input, what);

@@ -244,20 +244,20 @@ static void open_s_part(uint32_t part)
                                      .context_length = CONTEXT}};
     model.name.data = "model";
     model.name.length = 5;
-    s_part->model = &model;
+    s_part->loaded.model = &model;
     s_part->pool = pool;
     s_part->incarnation = engine->incarnation = peers_base;
     engine->ops = &played;
     engine->backend = &backend;
-    engine->shape = model.shape;
-    engine->context_tokens = CONTEXT;
-    engine->max_rows = ROWS;
-    engine->batch_count = BATCHES;
-    engine->kv_shape = load_kv_shape(s_part);
-    engine->range = (struct layer_range){
+    engine->model.shape = model.shape;
+    engine->model.context_tokens = CONTEXT;
+    engine->batches.max_rows = ROWS;
+    engine->batches.count = BATCHES;
+    engine->model.kv = load_kv_shape(s_part);
+    engine->model.range = (struct layer_range){
         .first = s_part->settings.first_layer, .count = s_part->settings.layer_count, .is_first = part != 2, .is_last = part != 1};
     assert_always(!rpc_loop_open(&engine->loop));
-    s_part->control_loop = engine->loop;
+    s_part->control.loop = engine->loop;
     assert_always(!engine_open(engine, &error) && !open_server(s_part, &error) && !membership_open(s_part, &error));
 }
 
@@ -266,13 +266,13 @@ static void close_s_part(void)
     struct engine *engine = &s_part->engine;
 
     backend.held = false;
-    handover_close_all(&engine->handover);
+    handover_close_all(&engine->pool.handover);
     while (rpc_loop_run(engine->loop, 0, 0)) {}
     engine_stage_close(engine);
     link_close_all(engine);
-    rpc_server_close(s_part->server);
+    rpc_server_close(s_part->server.rpc);
     engine_close(engine);
-    member_close(s_part->member);
+    member_close(s_part->control.member);
     while (rpc_loop_run(engine->loop, 0, 0)) {}
     rpc_loop_close(engine->loop);
     free(s_part);
@@ -370,10 +370,10 @@ static void fill_join(const struct peer_role *role, Fastdecode__JoinRequest *req
 
     request->scheduler_incarnation = peers_base + role->number;
     request->term = engine->stage.newest_term + 1;
-    request->stage = !engine->range.is_first;
-    request->previous_incarnation = engine->range.is_first ? 0 : peers_base + 1;
-    request->next_address = (char *)(engine->range.is_last ? "" : "inproc://next");
-    request->next_incarnation = engine->range.is_last ? 0 : peers_base + 1;
+    request->stage = !engine->model.range.is_first;
+    request->previous_incarnation = engine->model.range.is_first ? 0 : peers_base + 1;
+    request->next_address = (char *)(engine->model.range.is_last ? "" : "inproc://next");
+    request->next_incarnation = engine->model.range.is_last ? 0 : peers_base + 1;
 }
 
 static ProtobufCMessage *good_request(struct shape_input *input, const struct peer_role *role, const struct peer_method *method)
@@ -483,8 +483,8 @@ static size_t write_attended(const Fastdecode__AttendReply *reply, uint8_t fill,
     form.step = reply->step;
     form.layer = reply->layer;
     form.partial_count = reply->partial_count;
-    form.q_width = s_part->engine.q_width;
-    form.partial_floats = s_part->engine.partial_floats;
+    form.q_width = s_part->engine.model.q_width;
+    form.partial_floats = s_part->engine.model.partial_floats;
     form.lost_count = (uint32_t)reply->n_lost_row;
     form.lost = reply->lost_row;
     form.lost_read_count = (uint32_t)reply->n_lost_read;
@@ -545,14 +545,14 @@ static size_t write_tensors(struct shape_input *input, ProtobufCMessage *message
 static struct rpc_server *server_of(const struct peer_method *method)
 {
     (void)method;
-    return s_part->server;
+    return s_part->server.rpc;
 }
 
 static void find_peer(const struct endpoint *endpoint, struct rpc_hello *hello)
 {
     for (uint32_t i = 0; i < ENGINE_LINKS_MAX; i++)
-        if ((struct endpoint *)s_part->engine.links[i].channel == endpoint)
-            hello->incarnation = s_part->engine.links[i].incarnation;
+        if ((struct endpoint *)s_part->engine.links.of[i].channel == endpoint)
+            hello->incarnation = s_part->engine.links.of[i].incarnation;
 }
 
 static void play_turn(void)
@@ -560,7 +560,7 @@ static void play_turn(void)
     struct engine *engine = &s_part->engine;
     struct error error;
 
-    (void)!member_check(s_part->member, &error);
+    (void)!member_check(s_part->control.member, &error);
     for (uint32_t i = 0; i < 8; i++) {
         const bool busy = engine_advance(engine);
         if (!rpc_loop_run(engine->loop, 0, 0) && !busy)

@@ -54,14 +54,14 @@ static void open_scheduler(void)
                                                       .prefix_cache = true,
                                                       .draft_tokens = SCHED_DRAFT_TOKENS,
                                                       .worker_timeout_ms = 2000};
-    scheduler->incarnation = peers_base;
-    scheduler->next_sequence = peers_base + 1;
-    scheduler->started_us = clock_now_us();
+    scheduler->host.incarnation = peers_base;
+    scheduler->sequences.next_id = peers_base + 1;
+    scheduler->host.started_us = clock_now_us();
     scheduler_init(scheduler);
-    scheduler->settling_capacity = 4;
-    scheduler->settling = calloc(scheduler->settling_capacity, sizeof *scheduler->settling);
-    assert_always(scheduler->settling && !rpc_loop_open(&scheduler->loop) &&
-                  !token_logs_open(scheduler_requests_max(&scheduler->settings) + 4, 0, &scheduler->logs) &&
+    scheduler->claims.settling_capacity = 4;
+    scheduler->claims.settling = calloc(scheduler->claims.settling_capacity, sizeof *scheduler->claims.settling);
+    assert_always(scheduler->claims.settling && !rpc_loop_open(&scheduler->host.loop) &&
+                  !token_logs_open(scheduler_requests_max(&scheduler->settings) + 4, 0, &scheduler->sequences.logs) &&
                   !open_server(scheduler, &error));
 }
 
@@ -211,15 +211,15 @@ static ProtobufCMessage *good_reply(struct shape_input *input, const struct peer
 static struct rpc_server *server_of(const struct peer_method *method)
 {
     (void)method;
-    return scheduler->server;
+    return scheduler->host.server;
 }
 
 // The member that the channel leads to is there.
 static void find_peer(const struct endpoint *endpoint, struct rpc_hello *hello)
 {
-    for (uint32_t i = 0; i < scheduler->place_count; i++)
-        if ((struct endpoint *)scheduler->places[i].member->channel == endpoint)
-            hello->incarnation = scheduler->places[i].member->incarnation;
+    for (uint32_t i = 0; i < scheduler->places.count; i++)
+        if ((struct endpoint *)scheduler->places.of[i].member->channel == endpoint)
+            hello->incarnation = scheduler->places.of[i].member->incarnation;
     for (uint32_t i = 0; i < SCHED_STAGES_MAX; i++)
         if ((struct endpoint *)scheduler->s_part.stages[i].member->channel == endpoint)
             hello->incarnation = scheduler->s_part.stages[i].member->incarnation;

@@ -16,13 +16,13 @@ enum { CALLS_MAX = 8192 };
 
 static struct scheduler *scheduler;
 
-static inline struct member *worker(uint32_t place) { return scheduler->places[place].member; }
+static inline struct member *worker(uint32_t place) { return scheduler->places.of[place].member; }
 
 // Does what a turn of the scheduler's main loop does.
 static inline void turn(void)
 {
-    rpc_loop_run(scheduler->loop, 2000, 0);
-    if (scheduler->settling_count)
+    rpc_loop_run(scheduler->host.loop, 2000, 0);
+    if (scheduler->claims.settling_count)
         claims_settle(scheduler);
     scheduler_tick(scheduler);
     if (s_part.waiting_count && ++s_part.waited >= s_part.pace)
@@ -113,14 +113,14 @@ static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mi
                                                       .mini_batches = mini_batches,
                                                       .chunk = 512,
                                                       .worker_timeout_ms = 60000};
-    scheduler->incarnation = member_incarnation();
-    scheduler->next_sequence = scheduler->incarnation + 1;
-    scheduler->claims_from_us = clock_now_us() - CLAIM_US; // nobody is waited for
+    scheduler->host.incarnation = member_incarnation();
+    scheduler->sequences.next_id = scheduler->host.incarnation + 1;
+    scheduler->claims.from_us = clock_now_us() - CLAIM_US; // nobody is waited for
     scheduler_init(scheduler);
-    scheduler->settling_capacity = 16;
-    scheduler->settling = calloc(scheduler->settling_capacity, sizeof *scheduler->settling);
-    assert_int_equal(rpc_loop_open(&scheduler->loop), STATUS_OK);
-    assert_int_equal(token_logs_open(2 * (max_queue + max_batch) + 1024, 0, &scheduler->logs), STATUS_OK);
+    scheduler->claims.settling_capacity = 16;
+    scheduler->claims.settling = calloc(scheduler->claims.settling_capacity, sizeof *scheduler->claims.settling);
+    assert_int_equal(rpc_loop_open(&scheduler->host.loop), STATUS_OK);
+    assert_int_equal(token_logs_open(2 * (max_queue + max_batch) + 1024, 0, &scheduler->sequences.logs), STATUS_OK);
     const struct rpc_method methods[] = {
         {&fastdecode__generator__descriptor, "Generate", generate_handler, scheduler},
         {&fastdecode__generator__descriptor, "Expect", expect_handler, scheduler},
@@ -133,22 +133,22 @@ static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mi
                                              .address_count = 1,
                                              .methods = methods,
                                              .method_count = ARRAY_COUNT(methods),
-                                             .hello = {.service = "scheduler", .incarnation = scheduler->incarnation}};
-    assert_int_equal(rpc_server_open(scheduler->loop, &config, &scheduler->server, &error), STATUS_OK);
-    s_part_open(scheduler->loop);
+                                             .hello = {.service = "scheduler", .incarnation = scheduler->host.incarnation}};
+    assert_int_equal(rpc_server_open(scheduler->host.loop, &config, &scheduler->host.server, &error), STATUS_OK);
+    s_part_open(scheduler->host.loop);
 }
 
 static inline void mesh_close(void)
 {
     members_close(scheduler);
     s_part_close();
-    rpc_server_close(scheduler->server);
-    while (rpc_loop_run(scheduler->loop, 0, 0)) {}
-    rpc_loop_close(scheduler->loop);
-    token_logs_close(scheduler->logs);
+    rpc_server_close(scheduler->host.server);
+    while (rpc_loop_run(scheduler->host.loop, 0, 0)) {}
+    rpc_loop_close(scheduler->host.loop);
+    token_logs_close(scheduler->sequences.logs);
     scheduler_close_core(scheduler);
-    free(scheduler->settling);
-    free(scheduler->held);
+    free(scheduler->claims.settling);
+    free(scheduler->claims.held);
     free(scheduler);
 }
 
@@ -172,10 +172,10 @@ static inline void take_free(struct rpc_call *call, void *user)
     assert_non_null(request);
     assert_true(kv_worker.held_count < HELD_CALLS_MAX);
     kv_worker.freed += request->n_sequence;
-    assert_in_range(request->over_before_step, request->n_sequence > 0, scheduler->last_step + 1);
+    assert_in_range(request->over_before_step, request->n_sequence > 0, scheduler->flights.last_step + 1);
     for (uint32_t i = 0; i < STEPS_MAX; i++) // none that may still write is said to be over
-        assert_true(!scheduler->flights[i].used || scheduler->flights[i].reply ||
-                    scheduler->flights[i].step >= request->over_before_step);
+        assert_true(!scheduler->flights.of[i].used || scheduler->flights.of[i].reply ||
+                    scheduler->flights.of[i].step >= request->over_before_step);
     kv_worker.held[kv_worker.held_count++] = call;
 }
 
@@ -204,8 +204,8 @@ static inline struct outcome kv_worker_register(uint64_t first, uint32_t count, 
 
     kv_worker.held_count = 0;
     kv_worker.freed = 0;
-    assert_int_equal(rpc_server_open(scheduler->loop, &config, &kv_worker.server, &error), STATUS_OK);
-    assert_int_equal(rpc_channel_open(scheduler->loop, &channel, &kv_worker.channel, &error), STATUS_OK);
+    assert_int_equal(rpc_server_open(scheduler->host.loop, &config, &kv_worker.server, &error), STATUS_OK);
+    assert_int_equal(rpc_channel_open(scheduler->host.loop, &channel, &kv_worker.channel, &error), STATUS_OK);
     UNTIL(rpc_channel_is_up(kv_worker.channel));
     for (uint32_t i = 0; i < count; i++) {
         fastdecode__held_sequence__init(pointers[i] = &items[i]);
@@ -219,7 +219,7 @@ static inline struct outcome kv_worker_register(uint64_t first, uint32_t count, 
     request.incarnation = hello.incarnation;
     request.control_address = (char *)addresses[0];
     request.tensor_address = (char *)"inproc://test-kv-worker-t";
-    request.kv = scheduler->model_known ? &scheduler->kv : NULL;
+    request.kv = scheduler->model.known ? &scheduler->model.kv : NULL;
     request.pages_total = 100000;
     request.kv_bytes_per_second = 1e9;
     request.shares_cores = true;
@@ -300,7 +300,7 @@ static inline struct rpc_channel *gateway_open(void)
     struct rpc_channel *channel;
     struct error error;
 
-    assert_int_equal(rpc_channel_open(scheduler->loop, &config, &channel, &error), STATUS_OK);
+    assert_int_equal(rpc_channel_open(scheduler->host.loop, &config, &channel, &error), STATUS_OK);
     UNTIL(rpc_channel_is_up(channel));
     return channel;
 }
@@ -348,7 +348,7 @@ static inline void generate(struct rpc_channel *channel, struct stream *stream, 
 static inline struct sched_stats stats_now(void)
 {
     struct sched_stats stats;
-    sched_get_stats(scheduler->core, &stats);
+    sched_get_stats(scheduler->core.sched, &stats);
     return stats;
 }
 

@@ -13,7 +13,7 @@
 #include "common/base/log.h"
 #include "common/mesh/member.h"
 #include "common/mesh/tensors.h"
-#include "services/s-part/engine_state.h"
+#include "services/s-part/engine/engine.h"
 #include "tests/integration/await.h"
 #include "tests/integration/step_rows.h"
 
@@ -166,10 +166,10 @@ static int open_mesh(void **state)
     steps_done = releases_done = releases_failed = 0;
     engine.ops = &played;
     engine.backend = &backend;
-    engine.shape = (struct model_shape){.layers = 2, .heads = HEADS, .kv_heads = HEADS, .head_dim = HEAD_DIM, .vocab = VOCAB};
-    engine.context_tokens = CONTEXT;
-    engine.max_rows = ROWS;
-    engine.batch_count = 2;
+    engine.model.shape = (struct model_shape){.layers = 2, .heads = HEADS, .kv_heads = HEADS, .head_dim = HEAD_DIM, .vocab = VOCAB};
+    engine.model.context_tokens = CONTEXT;
+    engine.batches.max_rows = ROWS;
+    engine.batches.count = 2;
     engine.incarnation = member_incarnation();
     assert_int_equal(rpc_loop_open(&engine.loop), STATUS_OK);
     assert_int_equal(engine_open(&engine, &error), STATUS_OK);
@@ -183,7 +183,7 @@ static int close_mesh(void **state)
     (void)state;
     rpc_channel_close(scheduler);
     scheduler = NULL;
-    handover_close_all(&engine.handover);
+    handover_close_all(&engine.pool.handover);
     link_close_all(&engine);
     for (uint32_t i = 0; i < WORKERS; i++)
         if (workers[i].server)
@@ -343,12 +343,12 @@ static void waiting_releases_are_limited(void **state)
     backend.held = true;
     send_step(0, 1000, 1, NULL, NULL);
     AWAIT(turn(), backend.heads == 1);
-    engine.release_call_count = ENGINE_RELEASE_CALLS_MAX; // as if so many waited
+    engine.pool.call_count = ENGINE_RELEASE_CALLS_MAX; // as if so many waited
     send_release(79, 1, false);
     AWAIT(turn(), releases_done == 1);
     assert_int_equal(releases_failed, 1);
     assert_int_equal(backend.released, 0);
-    engine.release_call_count = 0;
+    engine.pool.call_count = 0;
     backend.held = false;
     AWAIT(turn(), steps_done == 1);
 }
@@ -370,7 +370,7 @@ static void a_new_scheduler_inherits_no_samplers(void **state)
     assert_int_equal(sequence_table_count(engine.sequences), 3 + 1);
     backend.held = false;
     AWAIT(turn(), steps_done == 2);
-    AWAIT(turn(), engine.batches[1].state == BATCH_IDLE);
+    AWAIT(turn(), engine.batches.of[1].state == BATCH_IDLE);
     assert_int_equal(sequence_table_count(engine.sequences), 1);
     assert_non_null(sequence_table_find(engine.sequences, 1005));
     assert_int_equal(backend.released, 0); // pages: the scheduler says what it does not claim
@@ -400,21 +400,21 @@ static void answers_are_waited_for_as_long_as_they_may_take(void **state)
     const char *address = "inproc://test-engine-w0";
     (void)state;
     start_worker(&workers[0], address);
-    engine.attend_costs = (struct kv_costs){.call_us = 10, .row_us = 1, .token_us = 0.01, .prefill_row_us = 2, .pair_us = 0.02};
+    engine.links.costs = (struct kv_costs){.call_us = 10, .row_us = 1, .token_us = 0.01, .prefill_row_us = 2, .pair_us = 0.02};
     send_step(0, 1000, 1, &workers[0], address);
     AWAIT(turn(), workers[0].asked);
     const uint32_t floor_ms = workers[0].timeout_ms; // ten microseconds: the floor is what counts
     workers[0].asked = NULL;
-    engine.attend_costs.row_us = 1e6;
+    engine.links.costs.row_us = 1e6;
     send_step(1, 2000, 10, &workers[0], address);
     AWAIT(turn(), workers[0].asked);
     const uint32_t slow_ms = workers[0].timeout_ms; // ten seconds are expected
     assert_in_range(floor_ms, 1000, 5000);
     assert_true(slow_ms > 10 * 10000);
-    link_drop(&engine.links[0]);
+    link_drop(&engine.links.of[0]);
     AWAIT(turn(), steps_done == 2);
     workers[0].asked = NULL;
-    engine.attend_costs = (struct kv_costs){0}; // not measured: more than the floor
+    engine.links.costs = (struct kv_costs){0}; // not measured: more than the floor
     send_step(0, 3000, 1, &workers[0], address);
     AWAIT(turn(), workers[0].asked);
     assert_true(workers[0].timeout_ms > floor_ms);
@@ -426,7 +426,7 @@ static void what_was_asked_before_counts(void **state)
     const char *address = "inproc://test-engine-w0";
     (void)state;
     start_worker(&workers[0], address);
-    engine.attend_costs = (struct kv_costs){.call_us = 10, .row_us = 1e6, .token_us = 0.01, .prefill_row_us = 2, .pair_us = 0.02};
+    engine.links.costs = (struct kv_costs){.call_us = 10, .row_us = 1e6, .token_us = 0.01, .prefill_row_us = 2, .pair_us = 0.02};
     send_step(0, 1000, 1, &workers[0], address);
     AWAIT(turn(), workers[0].asked);
     const uint32_t alone_ms = workers[0].timeout_ms;
@@ -434,10 +434,10 @@ static void what_was_asked_before_counts(void **state)
     send_step(1, 2000, 1, &workers[0], address);
     AWAIT(turn(), workers[0].asked);
     assert_true(workers[0].timeout_ms > alone_ms + 50000);
-    link_drop(&engine.links[0]);
+    link_drop(&engine.links.of[0]);
     AWAIT(turn(), steps_done == 2);
     assert_int_equal(last_outcome, FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_LOST);
-    assert_int_equal(engine.links[0].expected_us, 0);
+    assert_int_equal(engine.links.of[0].expected_us, 0);
 }
 
 // A worker that was started again at its old address: what is out at the one before is lost, its connection is closed once, and the step
@@ -450,13 +450,13 @@ static void a_worker_that_comes_again_replaces_its_link(void **state)
     workers[1] = (struct worker_played){.incarnation = workers[0].incarnation + 1};
     send_step(0, 1000, 4, &workers[0], address);
     AWAIT(turn(), workers[0].asked);
-    assert_int_equal(engine.batches[0].state, BATCH_WAITING);
+    assert_int_equal(engine.batches.of[0].state, BATCH_WAITING);
     send_step(1, 2000, 4, &workers[1], address); // by another name, too: the address tells
     AWAIT(turn(), steps_done == 2);
     assert_int_equal(last_outcome, FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_LOST);
-    assert_int_equal(engine.links[0].incarnation, workers[1].incarnation);
-    assert_true(engine.links[0].down); // the worker said that it is not the one
-    assert_null(engine.links[1].channel);
+    assert_int_equal(engine.links.of[0].incarnation, workers[1].incarnation);
+    assert_true(engine.links.of[0].down); // the worker said that it is not the one
+    assert_null(engine.links.of[1].channel);
 }
 
 // The step whose wait ends when its worker's link is replaced may have one queued behind it that replaces the link itself: the
@@ -472,9 +472,9 @@ static void a_link_is_replaced_once(void **state)
     send_step(1, 3000, 4, &workers[1], address);
     AWAIT(turn(), steps_done == 1);
     assert_int_equal(last_outcome, FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_LOST);
-    assert_non_null(engine.links[0].channel);
-    assert_int_equal(engine.links[0].incarnation, workers[1].incarnation);
-    assert_null(engine.links[1].channel);
+    assert_non_null(engine.links.of[0].channel);
+    assert_int_equal(engine.links.of[0].incarnation, workers[1].incarnation);
+    assert_null(engine.links.of[1].channel);
     AWAIT(turn(), steps_done == 3);
 }
 
@@ -487,11 +487,11 @@ static void a_cancelled_step_is_skipped(void **state)
     backend.held = true;
     send_step(0, 1000, 1, NULL, NULL);
     send_step(0, 2000, 1, NULL, NULL);
-    AWAIT(turn(), backend.heads == 1 && engine.batches[0].queue_count == 1);
+    AWAIT(turn(), backend.heads == 1 && engine.batches.of[0].queue.count == 1);
     connect_scheduler(scheduler_incarnation + 1);
-    AWAIT(turn(), rpc_call_is_cancelled(engine.batches[0].queue[engine.batches[0].queue_head].call));
+    AWAIT(turn(), rpc_call_is_cancelled(engine.batches.of[0].queue.of[engine.batches.of[0].queue.head].call));
     send_step(0, 3000, 1, NULL, NULL);
-    AWAIT(turn(), engine.batches[0].queue_count == 2);
+    AWAIT(turn(), engine.batches.of[0].queue.count == 2);
     backend.held = false;
     AWAIT(turn(), steps_done == 1);
     assert_int_equal(backend.heads, 2); // of the first and the last
@@ -509,7 +509,7 @@ static void weights_decide_whose_turn_it_is(void **state)
     backend.turns[0] = backend.turns[1] = BACKEND_NOT_YET;
     send_step(0, 100, 2, NULL, NULL);
     send_step(1, 200, 2, NULL, NULL);
-    AWAIT(turn(), engine.batches[0].state == BATCH_READY && engine.batches[1].state == BATCH_READY);
+    AWAIT(turn(), engine.batches.of[0].state == BATCH_READY && engine.batches.of[1].state == BATCH_READY);
     assert_false(engine_advance(&engine)); // it may sleep until the weights are there
     assert_int_equal(backend.segments, 0);
     backend.turns[0] = 7, backend.turns[1] = 4;
@@ -531,7 +531,7 @@ static bool bites(uint64_t *now_us, uint32_t seconds, bool reads)
     for (uint32_t i = 0; i < seconds && !bitten; i++, *now_us += 1000000) {
         backend.pieces += reads;
         engine_advance(&engine);
-        bitten = watchdog_bites(&engine.watchdog, *now_us, 10000000, &stuck_us);
+        bitten = watchdog_bites(&engine.watch.watchdog, *now_us, 10000000, &stuck_us);
     }
     return bitten;
 }
@@ -547,7 +547,7 @@ static void a_disk_that_hangs_is_seen(void **state)
     assert_false(bites(&now_us, 100, false)); // nobody waits
     send_step(0, 100, 2, NULL, NULL);
     send_step(1, 200, 2, NULL, NULL);
-    AWAIT(turn(), engine.batches[0].state == BATCH_READY && engine.batches[1].state == BATCH_READY);
+    AWAIT(turn(), engine.batches.of[0].state == BATCH_READY && engine.batches.of[1].state == BATCH_READY);
     now_us = clock_now_us();
     assert_false(bites(&now_us, 8, true)); // its time is this machine's, which has hardly passed
     assert_false(bites(&now_us, 1, false));
@@ -567,14 +567,14 @@ static void a_slow_disk_does_not_hang(void **state)
 
     backend.turns[0] = BACKEND_NOT_YET;
     send_step(0, 100, 2, NULL, NULL);
-    AWAIT(turn(), engine.batches[0].state == BATCH_READY);
+    AWAIT(turn(), engine.batches.of[0].state == BATCH_READY);
     engine_advance(&engine);
-    before_us = atomic_load(&engine.watchdog.went_on_us);
+    before_us = atomic_load(&engine.watch.watchdog.went_on_us);
     AWAIT(engine_advance(&engine), clock_now_us() > before_us + 1000);
-    assert_int_equal(atomic_load(&engine.watchdog.went_on_us), before_us);
+    assert_int_equal(atomic_load(&engine.watch.watchdog.went_on_us), before_us);
     backend.pieces++;
     engine_advance(&engine);
-    assert_true(atomic_load(&engine.watchdog.went_on_us) > before_us);
+    assert_true(atomic_load(&engine.watch.watchdog.went_on_us) > before_us);
     backend.turns[0] = 1;
     AWAIT(turn(), steps_done == 1);
 }
@@ -625,10 +625,10 @@ static void a_worker_that_is_not_reached_is_told_of(void **state)
         AWAIT(turn(), steps_done == i + 1);
         assert_int_equal(last_outcome, FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_LOST);
     }
-    assert_true(engine.unreachable.count == 1 && engine.unreachable.unlogged == STEPS - 1);
+    assert_true(engine.links.unreachable.count == 1 && engine.links.unreachable.unlogged == STEPS - 1);
     start_worker(worker, address);
     AWAIT(turn(), ask_reach(worker, address) == STATUS_OK);
-    assert_int_equal(engine.unreachable.count, 0);
+    assert_int_equal(engine.links.unreachable.count, 0);
     send_step(0, 1000, 1, worker, address);
     AWAIT(turn(), worker->asked);
 }

@@ -13,7 +13,7 @@
 #include "common/base/log.h"
 #include "common/mesh/member.h"
 #include "common/rpc/wire.h"
-#include "services/s-part/engine_state.h"
+#include "services/s-part/engine/engine.h"
 #include "tests/integration/await.h"
 #include "tests/integration/step_rows.h"
 
@@ -179,13 +179,13 @@ static void open_stage(uint32_t index)
     engine->loop = loop;
     engine->ops = &played;
     engine->backend = &backends[index];
-    engine->shape =
+    engine->model.shape =
         (struct model_shape){.layers = LAYERS, .heads = 1, .kv_heads = 1, .head_dim = 16, .vocab = VOCAB, .hidden = HIDDEN};
-    engine->range = index ? (struct layer_range){.first = 2, .count = 1, .is_last = true}
-                          : (struct layer_range){.first = 0, .count = 2, .is_first = true};
-    engine->context_tokens = CONTEXT;
-    engine->max_rows = ROWS;
-    engine->batch_count = 2;
+    engine->model.range = index ? (struct layer_range){.first = 2, .count = 1, .is_last = true}
+                                : (struct layer_range){.first = 0, .count = 2, .is_first = true};
+    engine->model.context_tokens = CONTEXT;
+    engine->batches.max_rows = ROWS;
+    engine->batches.count = 2;
     engine->incarnation = member_incarnation() + index;
     assert_int_equal(engine_open(engine, &error), STATUS_OK);
     const struct rpc_server_config config = {.addresses = &addresses[index],
@@ -206,7 +206,7 @@ static void close_stage(uint32_t index)
     channels[index] = NULL;
     if (!servers[index])
         return;
-    handover_close_all(&engines[index].handover);
+    handover_close_all(&engines[index].pool.handover);
     engine_stage_close(&engines[index]);
     rpc_server_close(servers[index]);
     servers[index] = NULL;
@@ -349,8 +349,8 @@ static void a_planned_step_waits_for_the_reply(void **state)
     backends[1].held = true;
     const struct answer *first = send_step(0, 7, 1, 4, true), *second = send_step(0, 7, 1, 5, false),
                         *other = send_step(1, 9, 1, 0, true);
-    AWAIT(turn(), engines[1].batches[0].state == BATCH_SAMPLING && engines[1].batches[1].state == BATCH_SAMPLING);
-    assert_true(engines[0].batches[0].state == BATCH_FORWARDED && engines[0].batches[0].queue_count == 1);
+    AWAIT(turn(), engines[1].batches.of[0].state == BATCH_SAMPLING && engines[1].batches.of[1].state == BATCH_SAMPLING);
+    assert_true(engines[0].batches.of[0].state == BATCH_FORWARDED && engines[0].batches.of[0].queue.count == 1);
     assert_false(first->ended || second->ended || other->ended);
     backends[1].held = false;
     AWAIT(turn(), first->ended && second->ended && other->ended);
@@ -400,7 +400,7 @@ static void a_hop_that_fails_fails_the_step(void **state)
     join_all();
     backends[1].held = true;
     const struct answer *first = send_step(0, 7, 1, 4, true), *behind = send_step(0, 7, 1, 5, false);
-    AWAIT(turn(), engines[1].batches[0].state == BATCH_SAMPLING);
+    AWAIT(turn(), engines[1].batches.of[0].state == BATCH_SAMPLING);
     close_stage(1);
     AWAIT(turn(), first->ended && behind->ended);
     assert_true(first->status == STATUS_UNAVAILABLE && behind->status == STATUS_UNAVAILABLE);
@@ -417,11 +417,11 @@ static void cancellation_follows_the_chain(void **state)
     join_all();
     backends[1].held = true;
     (void)send_step(0, 7, 1, 4, true);
-    AWAIT(turn(), engines[1].batches[0].state == BATCH_SAMPLING);
+    AWAIT(turn(), engines[1].batches.of[0].state == BATCH_SAMPLING);
     rpc_cancel(channels[0], handles[0]);
-    AWAIT(turn(), engines[0].batches[0].state == BATCH_IDLE && rpc_call_is_cancelled(engines[1].batches[0].call));
+    AWAIT(turn(), engines[0].batches.of[0].state == BATCH_IDLE && rpc_call_is_cancelled(engines[1].batches.of[0].step.call));
     backends[1].held = false;
-    AWAIT(turn(), engines[1].batches[0].state == BATCH_IDLE);
+    AWAIT(turn(), engines[1].batches.of[0].state == BATCH_IDLE);
     const struct answer *next = send_step(0, 8, 1, 0, true);
     AWAIT(turn(), next->ended);
     assert_true(next->status == STATUS_OK && next->token[0] == 1);
@@ -437,7 +437,7 @@ static void joining_forgets(void **state)
     assert_true(backends[0].pool_count == 2 && sequence_table_count(engines[0].sequences) == 2);
     backends[1].held = true;
     answer = send_step(0, 7, 1, 5, false);
-    AWAIT(turn(), engines[1].batches[0].state == BATCH_SAMPLING);
+    AWAIT(turn(), engines[1].batches.of[0].state == BATCH_SAMPLING);
     term++;
     send_join(0);
     send_join(1);
@@ -460,10 +460,10 @@ static void who_has_no_place_is_refused(void **state)
     AWAIT(turn(), early->ended);
     assert_int_equal(early->status, STATUS_FAILED_PRECONDITION);
     term++;
-    engines[0].range.is_first = false; // it has other layers than the scheduler thinks
+    engines[0].model.range.is_first = false; // it has other layers than the scheduler thinks
     send_join(0);
     AWAIT(turn(), join_failures == 1);
-    engines[0].range.is_first = true;
+    engines[0].model.range.is_first = true;
     join_all();
     engines[0].stage.term--; // it missed a Join
     const struct answer *late = send_step(0, 7, 1, 4, true);
@@ -479,7 +479,7 @@ static void a_term_that_is_not_newer_is_refused(void **state)
     join_all();
     backends[1].held = true;
     const struct answer *under_way = send_step(0, 7, 1, 4, true);
-    AWAIT(turn(), engines[1].batches[0].state == BATCH_SAMPLING);
+    AWAIT(turn(), engines[1].batches.of[0].state == BATCH_SAMPLING);
     const uint64_t current = term;
     for (uint32_t back = 0; back < 2; back++) {
         term = current - back;

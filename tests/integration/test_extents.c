@@ -16,7 +16,7 @@
 #include "common/rpc/wire.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
-#include "services/s-part/engine_state.h"
+#include "services/s-part/engine/engine.h"
 #include "tests/integration/await.h"
 #include "tests/unit/gguf_build.h"
 
@@ -49,7 +49,7 @@ static void spoiled_handler(struct rpc_call *call, void *user)
 
     const unsigned char *bytes = rpc_message_payload(rpc_call_message(call), &length);
     if (spoil == NOTHING ||
-        attend_request_parse(bytes, length, WORKER_ROWS_MAX, worker->q_width, worker->kv_width, &request, &error)) {
+        attend_request_parse(bytes, length, WORKER_ROWS_MAX, worker->attend.q_width, worker->attend.kv_width, &request, &error)) {
         attend_handler(call, user);
         return;
     }
@@ -57,8 +57,8 @@ static void spoiled_handler(struct rpc_call *call, void *user)
                                            .layer = request.layer,
                                            .o_count = request.row_count,
                                            .partial_count = spoil == COUNT ? 3 : 1,
-                                           .q_width = worker->q_width,
-                                           .partial_floats = worker->partial_floats - (spoil == SIZE),
+                                           .q_width = worker->attend.q_width,
+                                           .partial_floats = worker->attend.partial_floats - (spoil == SIZE),
                                            .lost_read_count = spoil == LOST_READ,
                                            .lost_reads = lost};
     struct rpc_buffer *reply = rpc_reply_buffer(call, attend_reply_size(&form), &payload);
@@ -77,10 +77,10 @@ static void open_worker(uint32_t i)
 {
     const struct rpc_method method = {&fastdecode__kv_worker__descriptor, "Attend", spoiled_handler, &workers[i]};
     const char *address = addresses[i];
-    const struct kv_shape shape = {.layers = engine.shape.layers,
-                                   .heads = engine.shape.heads,
-                                   .kv_heads = engine.shape.kv_heads,
-                                   .head_dim = engine.shape.head_dim,
+    const struct kv_shape shape = {.layers = engine.model.shape.layers,
+                                   .heads = engine.model.shape.heads,
+                                   .kv_heads = engine.model.shape.kv_heads,
+                                   .head_dim = engine.model.shape.head_dim,
                                    .page_tokens = 16,
                                    .type = KV_F16,
                                    .max_sequences = 8,
@@ -91,8 +91,8 @@ static void open_worker(uint32_t i)
     workers[i] = (struct worker){.settings = {.name = "w", .kv_memory = POOL_BYTES},
                                  .incarnation = member_incarnation() + i,
                                  .pool = pool,
-                                 .control_loop = engine.loop,
-                                 .tensor_loop = engine.loop};
+                                 .control.loop = engine.loop,
+                                 .tensors.loop = engine.loop};
     assert_int_equal(attend_open(&workers[i], &shape, &error), STATUS_OK);
     const struct rpc_server_config config = {.addresses = &address,
                                              .address_count = 1,
@@ -125,10 +125,8 @@ static void open_engine(void)
                                           .max_sequences = 8,
                                           .local_pool_bytes = POOL_BYTES};
     engine = (struct engine){.ops = &backend_cpu,
-                             .shape = model->shape,
-                             .context_tokens = CONTEXT,
-                             .max_rows = ROWS,
-                             .batch_count = 1,
+                             .model = {.shape = model->shape, .context_tokens = CONTEXT},
+                             .batches = {.count = 1, .max_rows = ROWS},
                              .incarnation = member_incarnation()};
     if (backend_cpu.open(&config, &engine.backend, &error))
         fail_msg("%s", error.text);
@@ -436,8 +434,8 @@ static void test_lost(void **state)
 static const struct link *link_of(uint32_t worker)
 {
     for (uint32_t i = 0; i < ENGINE_LINKS_MAX; i++)
-        if (engine.links[i].channel && engine.links[i].worker == worker)
-            return &engine.links[i];
+        if (engine.links.of[i].channel && engine.links.of[i].worker == worker)
+            return &engine.links.of[i];
     return NULL;
 }
 
@@ -493,12 +491,12 @@ static enum status ask(struct rpc_channel *channel, const struct question *quest
                                              .has_sparse = true,
                                              .has_first = true,
                                              .read_count = 2,
-                                             .q_width = engine.q_width,
-                                             .kv_width = engine.kv_width};
+                                             .q_width = engine.model.q_width,
+                                             .kv_width = engine.model.kv_width};
     const size_t size = attend_request_size(&form);
     struct attend_request_parts parts;
     unsigned char *payload;
-    struct rpc_buffer *buffer = rpc_request_buffer(channel, engine.attend_method, 0, size, &payload);
+    struct rpc_buffer *buffer = rpc_request_buffer(channel, engine.links.attend_method, 0, size, &payload);
 
     memset(payload, 0, size);
     attend_request_begin(payload, size, &form, &parts);
@@ -526,7 +524,7 @@ static void test_bad_requests(void **state)
     (void)state;
 
     for (uint32_t layer = 0; layer < WORKER_LAYERS_MAX; layer++)
-        atomic_store(&workers[0].s_part_incarnation[layer], 0);
+        atomic_store(&workers[0].attend.s_part_incarnation[layer], 0);
     assert_int_equal(rpc_channel_open(engine.loop, &config, &channel, &error), STATUS_OK);
     AWAIT(turn(), rpc_channel_is_up(channel));
     for (uint32_t wrong = 1; wrong <= 13; wrong++) {
@@ -548,10 +546,10 @@ static void test_bad_requests(void **state)
         }
         if (ask(channel, &question) != STATUS_INVALID_ARGUMENT)
             fail_msg("case %u: status %d", wrong, (int)asked);
-        assert_int_equal(kv_store_pages_used(workers[0].store), 0);
+        assert_int_equal(kv_store_pages_used(workers[0].attend.store), 0);
     }
     assert_int_equal(ask(channel, &good), STATUS_OK); // nothing is held that it reads: lost, no error
-    assert_int_equal(kv_store_pages_used(workers[0].store), 1);
+    assert_int_equal(kv_store_pages_used(workers[0].attend.store), 1);
     attend_free(&workers[0], 7);
     rpc_channel_close(channel);
 }

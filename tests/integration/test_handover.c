@@ -25,7 +25,7 @@ static struct rpc_call *asked; /* ReadPage that is not answered yet */
 static uint32_t asked_page;
 static uint64_t incarnation; /* of the scheduler */
 
-#define UNTIL(condition) AWAIT(rpc_loop_run(worker.control_loop, 2000, 0), condition)
+#define UNTIL(condition) AWAIT(rpc_loop_run(worker.control.loop, 2000, 0), condition)
 
 static void read_page(struct rpc_call *call, void *user)
 {
@@ -42,14 +42,14 @@ static void answer_page(void)
     struct rpc_call *call = asked;
 
     reply.positions = PAGE_TOKENS;
-    reply.page.len = kv_page_bytes(&worker.shape);
+    reply.page.len = kv_page_bytes(&worker.attend.shape);
     reply.page.data = calloc(1, reply.page.len);
     asked = NULL;
     rpc_call_reply(call, &reply.base);
     free(reply.page.data);
 }
 
-static uint32_t pages_used(void) { return kv_store_pages_used(worker.store); }
+static uint32_t pages_used(void) { return kv_store_pages_used(worker.attend.store); }
 
 static void set_up(void)
 {
@@ -72,13 +72,13 @@ static void set_up(void)
     worker = (struct worker){
         .settings = {.name = "w", .scheduler = "inproc://test-nobody", .listen = "inproc://test-worker", .kv_memory = 1 << 20}};
     worker.incarnation = member_incarnation();
-    assert_int_equal(rpc_loop_open(&worker.control_loop), STATUS_OK);
-    worker.tensor_loop = worker.control_loop;
+    assert_int_equal(rpc_loop_open(&worker.control.loop), STATUS_OK);
+    worker.tensors.loop = worker.control.loop;
     assert_int_equal(thread_pool_open(1, &worker.pool), STATUS_OK);
     assert_int_equal(attend_open(&worker, &shape, &error), STATUS_OK);
     assert_int_equal(control_open(&worker, &error), STATUS_OK);
-    assert_int_equal(rpc_server_open(worker.control_loop, &config, &other, &error), STATUS_OK);
-    assert_int_equal(rpc_channel_open(worker.control_loop, &channel, &scheduler, &error), STATUS_OK);
+    assert_int_equal(rpc_server_open(worker.control.loop, &config, &other, &error), STATUS_OK);
+    assert_int_equal(rpc_channel_open(worker.control.loop, &channel, &scheduler, &error), STATUS_OK);
     UNTIL(rpc_channel_is_up(scheduler));
     asked = NULL;
 }
@@ -86,13 +86,13 @@ static void set_up(void)
 static void tear_down(void)
 {
     handover_close_all(&worker.handover);
-    rpc_loop_run(worker.control_loop, 0, 0); /* what it posted */
+    rpc_loop_run(worker.control.loop, 0, 0); /* what it posted */
     control_close(&worker);
     attend_close(&worker);
     rpc_channel_close(scheduler);
     rpc_server_close(other);
-    while (rpc_loop_run(worker.control_loop, 0, 0)) {}
-    rpc_loop_close(worker.control_loop); /* asserts that no connection is left */
+    while (rpc_loop_run(worker.control.loop, 0, 0)) {}
+    rpc_loop_close(worker.control.loop); /* asserts that no connection is left */
     thread_pool_close(worker.pool);
 }
 
@@ -175,7 +175,7 @@ static void no_more_is_taken_than_was_asked_for(void **state)
     }
     UNTIL(outcome.ended);
     assert_int_equal(outcome.status, STATUS_OK);
-    assert_true(kv_store_find(worker.store, 7, &held));
+    assert_true(kv_store_find(worker.attend.store, 7, &held));
     assert_int_equal(held.positions, PAGE_TOKENS + 6);
     tear_down();
 }
@@ -196,7 +196,7 @@ static void an_extent_is_taken_over(void **state)
     }
     UNTIL(outcome.ended);
     assert_int_equal(outcome.status, STATUS_OK);
-    assert_true(kv_store_find(worker.store, 7, &held));
+    assert_true(kv_store_find(worker.attend.store, 7, &held));
     assert_int_equal(held.first, FIRST);
     assert_int_equal(held.positions, FIRST + PAGE_TOKENS + 3);
     assert_int_equal(pages_used(), 2);

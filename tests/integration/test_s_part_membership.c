@@ -67,23 +67,23 @@ static int open_all(void **state)
     no_answer = is_silent = false;
     s_part = (struct s_part){.settings = {.scheduler = ADDRESS, .name = "s-part"},
                              .incarnation = member_incarnation(),
-                             .model = &model,
+                             .loaded = {.model = &model},
                              .engine = {.ops = &played}};
     if (thread_pool_open(1, &s_part.pool) || sequence_table_open(16, 8, 64, &s_part.engine.sequences) ||
-        rpc_loop_open(&s_part.control_loop) || rpc_loop_open(&s_part.engine.loop))
+        rpc_loop_open(&s_part.control.loop) || rpc_loop_open(&s_part.engine.loop))
         return -1;
-    scheduler = open_cluster(s_part.control_loop, ADDRESS, take_registration, take_heartbeat);
+    scheduler = open_cluster(s_part.control.loop, ADDRESS, take_registration, take_heartbeat);
     return membership_open(&s_part, &error);
 }
 
 static int close_all(void **state)
 {
     (void)state;
-    member_close(s_part.member);
+    member_close(s_part.control.member);
     rpc_server_close(scheduler);
     for (uint32_t did = 1; did;)
-        did = rpc_loop_run(s_part.control_loop, 0, 0) + rpc_loop_run(s_part.engine.loop, 0, 0);
-    rpc_loop_close(s_part.control_loop);
+        did = rpc_loop_run(s_part.control.loop, 0, 0) + rpc_loop_run(s_part.engine.loop, 0, 0);
+    rpc_loop_close(s_part.control.loop);
     rpc_loop_close(s_part.engine.loop);
     sequence_table_close(s_part.engine.sequences);
     thread_pool_close(s_part.pool);
@@ -92,14 +92,14 @@ static int close_all(void **state)
 
 static void turn_both(void)
 {
-    rpc_loop_run(s_part.control_loop, 2000, 0);
+    rpc_loop_run(s_part.control.loop, 2000, 0);
     rpc_loop_run(s_part.engine.loop, 0, 0);
 }
 
 static void stay_busy(void)
 {
     const uint64_t until_us = clock_now_us() + BUSY_US;
-    AWAIT(rpc_loop_run(s_part.control_loop, 2000, 0), clock_now_us() > until_us);
+    AWAIT(rpc_loop_run(s_part.control.loop, 2000, 0), clock_now_us() > until_us);
 }
 
 static void a_busy_engine_registers_once(void **state)
@@ -130,11 +130,11 @@ static void a_silent_scheduler_is_dialed_anew(void **state)
     (void)state;
     AWAIT(turn_both(), beats > 1);
     is_silent = true;
-    AWAIT(turn_both(), !member_is_registered(s_part.member));
+    AWAIT(turn_both(), !member_is_registered(s_part.control.member));
     is_silent = false;
     beats = 0;
     AWAIT(turn_both(), beats > 1);
-    assert_true(member_is_registered(s_part.member));
+    assert_true(member_is_registered(s_part.control.member));
     assert_int_equal(registrations, 2);
 }
 

@@ -122,7 +122,7 @@ static void a_lost_s_part_makes_no_step_wait_longer(void **state)
         assert_in_range(s_part.timeout_ms, 60000, 90000);
         s_part_close();
         UNTIL(!scheduler->s_part.member.up);
-        s_part_open(scheduler->loop);
+        s_part_open(scheduler->host.loop);
         assert_int_equal(register_s_part(usual).status, STATUS_OK);
     }
     UNTIL(streams[0].tokens > 3);
@@ -142,7 +142,7 @@ static void the_times_of_all_places_are_taken(void **state)
     generate(gateway, &streams[0], 0, 20, 4);
     UNTIL(streams[0].tokens == 4);
     for (uint32_t i = 0; i < STEPS_MAX; i++)
-        most = MAX(most, scheduler->flights[i].place_count);
+        most = MAX(most, scheduler->flights.of[i].place_count);
     assert_int_equal(most, SCHED_PLACES_MAX);
     s_part.places = 0;
     rpc_channel_close(gateway);
@@ -193,7 +193,7 @@ static void a_full_queue_takes_what_was_accepted(void **state)
     assert_int_equal(streams[QUEUE + 1].outcome.status, STATUS_RESOURCE_EXHAUSTED);
     assert_int_equal(streams[QUEUE + 1].sequence, 0);
     for (struct stream *stream; stream = &streams[count], true; count++) {
-        assert_in_range(count, 0, scheduler->core_config.max_sequences + 1);
+        assert_in_range(count, 0, scheduler->core.config.max_sequences + 1);
         generate(gateway, stream, FIRST_ID + count, 1, 100);
         UNTIL(stream->sequence || stream->outcome.ended);
         if (stream->outcome.ended)
@@ -242,7 +242,7 @@ static void grammars_have_a_limit_together(void **state)
     grammar = (ProtobufCBinaryData){0};
     rpc_channel_close(gateway);
     UNTIL(stats_now().waiting == 0);
-    assert_int_equal(scheduler->grammar_bytes, 0);
+    assert_int_equal(scheduler->sequences.grammar_bytes, 0);
     mesh_close();
 }
 
@@ -255,7 +255,7 @@ static void a_smaller_s_part_gets_smaller_steps(void **state)
     UNTIL(scheduler->s_part.member.up);
     s_part_close();
     UNTIL(!scheduler->s_part.member.up);
-    s_part_open(scheduler->loop);
+    s_part_open(scheduler->host.loop);
     assert_int_equal(register_s_part((struct registration){100000, 64, 1, false, false, 0}).status, STATUS_OK);
     struct rpc_channel *gateway = gateway_open();
     generate(gateway, &streams[0], 0, 1000, 90000);
@@ -306,7 +306,7 @@ static void guessed_tokens_come_as_others_do(void **state)
     assert_int_equal(streams[0].tokens, 300);
     assert_in_range(s_part.steps, 300 / 9, 100);
     assert_true(s_part.drafts > 200 && stats_now().drafts_right > s_part.drafts * 0.9); // they follow the last token
-    assert_int_equal(scheduler->generated_tokens, 300);
+    assert_int_equal(scheduler->sequences.generated_tokens, 300);
     s_part.end_token = 7;
     for (uint32_t prompt = 41; prompt <= 50; prompt++) { // the first of a step, and among those that follow
         generate(gateway, &streams[1], 0, prompt, 300);
@@ -337,7 +337,7 @@ static void guesses_of_many_keep_apart(void **state)
     UNTIL(streams[0].tokens > TOKENS / 2 && s_part.waiting_count > 0);
     s_part_close();
     UNTIL(!scheduler->s_part.member.up);
-    s_part_open(scheduler->loop);
+    s_part_open(scheduler->host.loop);
     assert_int_equal(register_s_part(two).status, STATUS_OK);
     for (uint32_t i = 0; i < MANY; i++) {
         UNTIL(streams[i].outcome.ended);
@@ -408,7 +408,7 @@ static void what_may_have_been_guessed_is_computed_again(void **state)
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         mesh_open(16, 16, 1);
         assert_int_equal(register_s_part(usual).status, STATUS_OK);
-        scheduler->claims_from_us = clock_now_us();
+        scheduler->claims.from_us = clock_now_us();
         kv_worker_open(77, 1, cases[i].held, cases[i].certain);
         struct rpc_channel *gateway = gateway_open();
         resubmitted = cases[i].generated;

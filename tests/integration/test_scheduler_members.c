@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "common/base/log.h"
-#include "services/scheduler/names.h"
 #include "tests/integration/scheduler_mesh.h"
 
 // It would refuse all steps of mini-batch 1, and with them half of the sequences.
@@ -32,7 +31,7 @@ static void a_worker_that_comes_back_gives_back_what_it_holds(void **state)
     generate(gateway, &streams[0], 0, 20, 100);
     UNTIL(streams[0].tokens > 20);
     kv_worker_close();
-    UNTIL(!worker(1)->up && !s_part.waiting_count && sched_awaits_rebuild(scheduler->core, streams[0].sequence));
+    UNTIL(!worker(1)->up && !s_part.waiting_count && sched_awaits_rebuild(scheduler->core.sched, streams[0].sequence));
     s_part.pace = UINT32_MAX;
     kv_worker_open(streams[0].sequence, 1, 35, 35);
     UNTIL(s_part.waiting_count > 0);
@@ -56,19 +55,19 @@ static void a_later_part_waits_for_the_first_one(void **state)
     enum { SEQUENCE = 1000 };
     (void)state;
     mesh_open(16, 16, 1);
-    scheduler->claims_from_us = clock_now_us();
+    scheduler->claims.from_us = clock_now_us();
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     kv_worker.first_position = KV_EXTENT_TOKENS;
     kv_worker_open(SEQUENCE, 1, 2 * KV_EXTENT_TOKENS, 2 * KV_EXTENT_TOKENS);
     struct rpc_channel *gateway = gateway_open();
     generate(gateway, &streams[0], SEQUENCE, 2 * KV_EXTENT_TOKENS + 10, 5);
-    UNTIL(scheduler->settling_count == 1);
+    UNTIL(scheduler->claims.settling_count == 1);
     for (uint32_t i = 0; i < 3; i++)
         claims_settle(scheduler);
-    assert_true(scheduler->settling_count == 1 && scheduler->held_count == 1);
-    scheduler->claims_from_us -= 2 * SETTLE_US; // it has not come
+    assert_true(scheduler->claims.settling_count == 1 && scheduler->claims.held_count == 1);
+    scheduler->claims.from_us -= 2 * SETTLE_US; // it has not come
     UNTIL(kv_worker.freed == 1);
-    assert_true(scheduler->settling_count == 0 && scheduler->held_count == 0);
+    assert_true(scheduler->claims.settling_count == 0 && scheduler->claims.held_count == 0);
     UNTIL((answer_frees(), streams[0].outcome.ended));
     assert_int_equal(streams[0].tokens, 5);
     kv_worker.first_position = 0;
@@ -83,15 +82,15 @@ static void pages_wait_for_an_s_part_that_loads_for_long(void **state)
     enum { SEQUENCE = 77, HELD = 45 };
     (void)state;
     mesh_open(16, 16, 1);
-    scheduler->started_us -= 10 * CLAIM_US;
-    scheduler->claims_from_us = 0; // no s-part has been up
+    scheduler->host.started_us -= 10 * CLAIM_US;
+    scheduler->claims.from_us = 0; // no s-part has been up
     assert_int_equal(kv_worker_register(SEQUENCE, 1, HELD, HELD).status, STATUS_OK);
     UNTIL(rpc_channel_is_up(worker(1)->channel));
     members_check(scheduler, clock_now_us());
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     UNTIL(worker(1)->up && scheduler->s_part.member.up);
     assert_int_equal(kv_worker.freed, 0);
-    assert_true(scheduler_waits_for_claims(scheduler, clock_now_us()));
+    assert_true(claims_may_come(&scheduler->claims, clock_now_us()));
     struct rpc_channel *gateway = gateway_open();
     resubmitted = 30;
     s_part.steps = 0;
@@ -113,10 +112,10 @@ static void all_that_nobody_claims_is_freed(void **state)
     (void)state;
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
-    scheduler->claims_from_us = clock_now_us();
+    scheduler->claims.from_us = clock_now_us();
     kv_worker_open(1000, MANY, 5, 5);
     assert_int_equal(kv_worker.freed, 0); // it may be claimed
-    scheduler->claims_from_us -= 2 * CLAIM_US;
+    scheduler->claims.from_us -= 2 * CLAIM_US;
     members_check(scheduler, clock_now_us());
     UNTIL(kv_worker.freed > MANY / 2);
     UNTIL((answer_frees(), members_check(scheduler, clock_now_us()), kv_worker.freed == MANY));
@@ -134,11 +133,11 @@ static void a_stall_of_the_scheduler_loses_no_member(void **state)
     scheduler->settings.worker_timeout_ms = (uint32_t)(silence_us / 1000);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     kv_worker_open(0, 0, 0, 0);
-    uint64_t now_us = clock_now_us(), claims_end_us = scheduler->claims_from_us + CLAIM_US, heard_us;
+    uint64_t now_us = clock_now_us(), claims_end_us = scheduler->claims.from_us + CLAIM_US, heard_us;
     members_check(scheduler, now_us);
     members_check(scheduler, now_us += stall_us);
     assert_true(scheduler->s_part.member.up && worker(1)->up);
-    assert_in_range(scheduler->claims_from_us + CLAIM_US - claims_end_us, stall_us - CHECK_EVERY_US, stall_us);
+    assert_in_range(scheduler->claims.from_us + CLAIM_US - claims_end_us, stall_us - CHECK_EVERY_US, stall_us);
     heard_us = worker(1)->heard_us;
     while (worker(1)->up)
         members_check(scheduler, now_us += CHECK_EVERY_US);
@@ -149,7 +148,7 @@ static void a_stall_of_the_scheduler_loses_no_member(void **state)
 
 static struct member *member_named(const char *name)
 {
-    for (uint32_t i = 0; i < scheduler->place_count; i++)
+    for (uint32_t i = 0; i < scheduler->places.count; i++)
         if (!strcmp(worker(i)->name, name))
             return worker(i);
     return NULL;
@@ -174,7 +173,7 @@ static void names_that_do_not_come_back_give_way(void **state)
     }
     assert_null(member_named("kv-worker-43"));
     assert_non_null(member_named("kv-worker-44"));
-    for (uint32_t i = 1; i < scheduler->place_count; i++)
+    for (uint32_t i = 1; i < scheduler->places.count; i++)
         worker(i)->heard_us = clock_now_us();
     snprintf(name, sizeof name, "kv-worker-%u", NAMES);
     struct outcome outcome = kv_worker_register(0, 0, 0, 0);
@@ -225,7 +224,7 @@ static void hang(void)
     assert_int_equal(kv_worker_beat(7), STATUS_OK);
     worker(1)->turned_us -= UINT64_C(3600000000);
     assert_int_equal(kv_worker_beat(7), STATUS_OK);
-    scheduler->checked_us = 0; // a pause of this test is not forgiven, which in the first hour of a machine forgives the hour
+    scheduler->host.checked_us = 0; // a pause of this test is not forgiven, which in the first hour of a machine forgives the hour
     members_check(scheduler, clock_now_us());
 }
 
@@ -270,15 +269,15 @@ static void a_worker_that_loses_its_rows_again_and_again_is_down(void **state)
     struct place *place = worker(1)->place;
     s_part.loses = 1;
     generate(gateway, &streams[0], 0, 20, 20);
-    UNTIL((answer_frees(), place->lost_us = 0, place->losses > LOSSES_MAX));
+    UNTIL((answer_frees(), place->losses.last_us = 0, place->losses.count > LOSSES_MAX));
     assert_true(worker(1)->up);
-    scheduler->places[0].pages_total = 1000; // as if there was another
-    place->losses = 0;
-    place->lost_us = UINT64_MAX / 2; // all at the same moment
+    scheduler->places.of[0].pages_total = 1000; // as if there was another
+    place->losses.count = 0;
+    place->losses.last_us = UINT64_MAX / 2; // all at the same moment
     s_part.steps = 0;
     UNTIL((answer_frees(), s_part.steps > 2 * LOSSES_MAX));
-    assert_true(worker(1)->up && place->losses == 0);
-    UNTIL((answer_frees(), place->lost_us = 0, !worker(1)->up));
+    assert_true(worker(1)->up && place->losses.count == 0);
+    UNTIL((answer_frees(), place->losses.last_us = 0, !worker(1)->up));
     assert_int_equal(kv_worker_beat(0), STATUS_FAILED_PRECONDITION);
     rpc_channel_close(gateway);
     kv_worker_close();
@@ -288,9 +287,9 @@ static void a_worker_that_loses_its_rows_again_and_again_is_down(void **state)
 // What gateways are told now.
 static const Fastdecode__MeshState *state_now(void)
 {
-    scheduler->watched_us = 0;
+    scheduler->watch.published_us = 0;
     watch_publish(scheduler, clock_now_us());
-    return &scheduler->last_state;
+    return &scheduler->watch.last;
 }
 
 // Turns the mesh until the s-part has been asked so often whether it reaches the worker.
@@ -325,20 +324,20 @@ static void a_worker_that_the_s_part_does_not_reach_is_waited_for(void **state)
     s_part.steps = 0;
     until_asked(1);
     for (uint64_t wait_us = REACH_FIRST_US; wait_us <= 4 * REACH_FIRST_US; wait_us *= 2) {
-        UNTIL(place->reach_wait_us == wait_us);
+        UNTIL(place->reach.wait_us == wait_us);
         until_asked(1);
     }
     generate(gateway, &streams[1], 0, 30, 10);
     until_asked(1);
     assert_true(s_part.steps == 0 && !worker(1)->up && !state_now()->ready);
-    assert_int_equal(place->unreachable.count, 1); // line of the log
-    assert_true(place->unreachable.unlogged > 2);
+    assert_int_equal(place->reach.failures.count, 1); // line of the log
+    assert_true(place->reach.failures.unlogged > 2);
 
     s_part.loses = s_part.unreachable = 0;
     UNTIL((members_check(scheduler, clock_now_us()), worker(1)->up));
     UNTIL((answer_frees(), streams[0].outcome.ended && streams[1].outcome.ended));
     assert_true(streams[0].tokens == 100 && streams[1].tokens == 10);
-    assert_true(state_now()->ready && place->reach_wait_us == 0);
+    assert_true(state_now()->ready && place->reach.wait_us == 0);
     rpc_channel_close(gateway);
     kv_worker_close();
     mesh_close();
@@ -365,7 +364,7 @@ static void a_worker_that_is_not_reached_keeps_no_other_from_work(void **state)
     s_part_close();
     UNTIL(!scheduler->s_part.member.up);
     UNTIL((members_check(scheduler, clock_now_us()), worker(1)->up)); // nobody says no
-    s_part_open(scheduler->loop);
+    s_part_open(scheduler->host.loop);
     s_part.unreachable = 1;
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     UNTIL((members_check(scheduler, clock_now_us()), scheduler->s_part.member.up && !worker(1)->up));
@@ -385,11 +384,11 @@ static void a_worker_has_the_cores_beside_an_s_part_on_a_device(void **state)
         UNTIL(scheduler->s_part.member.up);
         if (on_device == 0)
             kv_worker_open(0, 0, 0, 0);
-        sched_get_place(scheduler->core, 1, &place);
+        sched_get_place(scheduler->core.sched, 1, &place);
         assert_true(place.up && place.shares_cores == !on_device);
         s_part_close();
         UNTIL(!scheduler->s_part.member.up);
-        s_part_open(scheduler->loop);
+        s_part_open(scheduler->host.loop);
     }
     kv_worker_close();
     mesh_close();
@@ -426,7 +425,7 @@ static void a_request_goes_only_to_an_s_part_that_knows_what_it_asks(void **stat
     assert_non_null(strstr(streams[0].outcome.text, "min_tokens"));
     s_part_close();
     UNTIL(!scheduler->s_part.member.up);
-    s_part_open(scheduler->loop);
+    s_part_open(scheduler->host.loop);
     assert_int_equal(register_s_part(newer).status, STATUS_OK);
     UNTIL(scheduler->s_part.member.up);
     generate(channel, &streams[1], 0, 20, 4);
@@ -437,12 +436,12 @@ static void a_request_goes_only_to_an_s_part_that_knows_what_it_asks(void **stat
     UNTIL(s_part.waiting_count);
     s_part_close();
     UNTIL(!scheduler->s_part.member.up);
-    s_part_open(scheduler->loop);
+    s_part_open(scheduler->host.loop);
     struct outcome outcome = register_s_part(usual); // back to the older one, which would have to go on with a sequence
     assert_int_equal(outcome.status, STATUS_FAILED_PRECONDITION);
     assert_non_null(strstr(outcome.text, "too old for"));
     rpc_cancel(channel, streams[1].handle);
-    UNTIL(!token_logs_features(scheduler->logs));
+    UNTIL(!token_logs_features(scheduler->sequences.logs));
     assert_int_equal(register_s_part(usual).status, STATUS_OK); // and it need not any more
     UNTIL(scheduler->s_part.member.up);
     min_tokens = 0;
@@ -504,7 +503,7 @@ static void a_worker_of_another_model_is_told_the_shape(void **state)
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     kv_worker_open(0, 0, 0, 0);
-    other = scheduler->kv;
+    other = scheduler->model.kv;
     other.layers = 3;
     request.kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_KV_WORKER;
     request.name = (char *)"kv-worker";
@@ -512,7 +511,7 @@ static void a_worker_of_another_model_is_told_the_shape(void **state)
     request.control_address = (char *)"inproc://test-kv-worker";
     for (uint32_t i = 0; i <= OTHERS; i++) {
         struct outcome outcome = {0};
-        request.kv = i < OTHERS ? &other : &scheduler->kv;
+        request.kv = i < OTHERS ? &other : &scheduler->model.kv;
         request.pages_total = 100000;
         layers_told = 0;
         assert_int_equal(rpc_call_start(kv_worker.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,
@@ -520,13 +519,13 @@ static void a_worker_of_another_model_is_told_the_shape(void **state)
                          STATUS_OK);
         UNTIL(outcome.ended);
         assert_int_equal(outcome.status, STATUS_OK);
-        assert_int_equal(layers_told, scheduler->kv.layers);
+        assert_int_equal(layers_told, scheduler->model.kv.layers);
         if (i < OTHERS) {
             assert_false(worker(1)->up || worker(1)->registered);
             assert_int_equal(kv_worker_beat(1), STATUS_FAILED_PRECONDITION);
         }
     }
-    assert_true(scheduler->other_models.count == 1 && scheduler->other_models.unlogged == OTHERS - 1);
+    assert_true(scheduler->model.others.count == 1 && scheduler->model.others.unlogged == OTHERS - 1);
     UNTIL(worker(1)->up);
     kv_worker_close();
     mesh_close();

@@ -9,7 +9,6 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "services/scheduler/names.h"
 #include "tests/integration/scheduler_mesh.h"
 
 struct answer {
@@ -87,18 +86,18 @@ static void a_new_name_takes_the_place_of_one_that_is_long_gone(void **state)
     for (uint32_t i = 0; i < ARRAY_COUNT(names); i++) {
         kv_worker.name = names[i];
         assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_OK);
-        UNTIL(members_find(scheduler, names[i])->up);
+        UNTIL(registration_find_worker(scheduler, names[i])->up);
         kv_worker_close();
-        UNTIL(!members_find(scheduler, names[i])->up);
+        UNTIL(!registration_find_worker(scheduler, names[i])->up);
         if (i < 2) // the one that has just gone keeps its place, however many are free
-            members_find(scheduler, names[i])->heard_us = clock_now_us() - NAMES_KEPT_US + (i == 0 ? 60000000 : -1);
+            registration_find_worker(scheduler, names[i])->heard_us = clock_now_us() - NAMES_KEPT_US + (i == 0 ? 60000000 : -1);
     }
     kv_worker.name = NULL;
     char *text = ask_for_metrics();
     assert_non_null(strstr(text, "fastdecode_place_lost_total{place=\"first\"} 1\n"));
     assert_null(strstr(text, "\"second\""));
     assert_non_null(strstr(text, "fastdecode_place_lost_total{place=\"third\"} 1\n"));
-    assert_int_equal(scheduler->place_count, 3);
+    assert_int_equal(scheduler->places.count, 3);
     free(text);
     mesh_close();
 }

@@ -84,8 +84,8 @@ static void start(uint32_t index, uint64_t incarnation)
     const struct rpc_server_config config = {
         .addresses = &addresses[index], .address_count = 1, .methods = methods, .method_count = 3, .hello = hello};
     const struct rpc_channel_config channel = {.address = "inproc://test-scheduler", .hello = hello};
-    assert_int_equal(rpc_server_open(scheduler->loop, &config, &one->server, &error), STATUS_OK);
-    assert_int_equal(rpc_channel_open(scheduler->loop, &channel, &one->channel, &error), STATUS_OK);
+    assert_int_equal(rpc_server_open(scheduler->host.loop, &config, &one->server, &error), STATUS_OK);
+    assert_int_equal(rpc_channel_open(scheduler->host.loop, &channel, &one->channel, &error), STATUS_OK);
     EVENTUALLY(rpc_channel_is_up(one->channel));
 }
 
@@ -203,7 +203,7 @@ static void refused_steps_put_the_stages_together_again(void **state)
 
 static void turn_without_waiting(void)
 {
-    scheduler->s_part.join_from_us = 0;
+    scheduler->s_part.join.from_us = 0;
     turn_and_check();
 }
 
@@ -239,7 +239,7 @@ static void joining_backs_off(void **state)
     played[1].never_joins = false;
     EVENTUALLY(streams[0].outcome.ended);
     assert_int_equal(streams[0].tokens, 60);
-    assert_int_equal(scheduler->s_part.join_wait_us, 0);
+    assert_int_equal(scheduler->s_part.join.wait_us, 0);
     rpc_channel_close(gateway);
     close_all();
 }
@@ -393,7 +393,7 @@ static void a_wrong_model_does_not_stay(void **state)
     end(0);
     EVENTUALLY(!scheduler->s_part.member.registered);
     assert_int_equal(say(1, &second).status, STATUS_OK);
-    assert_int_equal(scheduler->model.fingerprint, first.fingerprint);
+    assert_int_equal(scheduler->model.info.fingerprint, first.fingerprint);
     assert_false(worker(1)->registered); // it has to say whether its pages are of the model that is right
     start(0, 0);
     assert_int_equal(say(0, &first).status, STATUS_OK);

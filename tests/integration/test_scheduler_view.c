@@ -126,7 +126,7 @@ static void events_are_bounded(void **state)
     memset(name, 'n', sizeof name - 1);
     name[sizeof name - 1] = '\0';
     for (uint32_t i = 0; i < 3 * VIEW_EVENTS; i++)
-        view_note(scheduler, FASTDECODE__EVENT_KIND__EVENT_KIND_DOWN, name, name);
+        view_note(&scheduler->view, FASTDECODE__EVENT_KIND__EVENT_KIND_DOWN, name, name);
     struct answer answer = look();
     assert_int_equal(answer.view->n_events, VIEW_EVENTS);
     assert_int_equal(answer.view->events[0]->number, 2 * VIEW_EVENTS + 1);

@@ -26,7 +26,7 @@ static struct kv_shape answered;
 static uint32_t registrations, beats;
 static uint64_t pages_told, heartbeat_status;
 
-#define UNTIL(condition) AWAIT(rpc_loop_run(worker.control_loop, 2000, 0), condition)
+#define UNTIL(condition) AWAIT(rpc_loop_run(worker.control.loop, 2000, 0), condition)
 
 // Steps that the scheduler before says are over, while another takes the registration; 0: no other does.
 static uint64_t freed_meanwhile;
@@ -49,7 +49,7 @@ static void take_registration(struct rpc_call *call, void *user)
     shape.context_tokens = answered.max_context;
     shape.sparse_percent = answered.sparse_percent;
     if (freed_meanwhile)
-        worker.over_before_step = freed_meanwhile;
+        worker.attend.over_before_step = freed_meanwhile;
     reply.scheduler_incarnation = freed_meanwhile ? 2 : 1;
     reply.kv = &shape;
     rpc_call_reply(call, &reply.base);
@@ -82,10 +82,10 @@ static void open_member(uint64_t kv_memory)
     worker =
         (struct worker){.settings = {.name = "w", .scheduler = address, .listen = "inproc://test-shaped", .kv_memory = kv_memory}};
     worker.incarnation = member_incarnation();
-    assert_int_equal(rpc_loop_open(&worker.control_loop), STATUS_OK);
-    worker.tensor_loop = worker.control_loop;
+    assert_int_equal(rpc_loop_open(&worker.control.loop), STATUS_OK);
+    worker.tensors.loop = worker.control.loop;
     assert_int_equal(thread_pool_open(1, &worker.pool), STATUS_OK);
-    scheduler = open_cluster(worker.control_loop, address, take_registration, take_heartbeat);
+    scheduler = open_cluster(worker.control.loop, address, take_registration, take_heartbeat);
     assert_int_equal(control_open(&worker, &error), STATUS_OK);
 }
 
@@ -94,8 +94,8 @@ static void close_member(void)
     control_close(&worker);
     attend_close(&worker);
     rpc_server_close(scheduler);
-    while (rpc_loop_run(worker.control_loop, 0, 0)) {}
-    rpc_loop_close(worker.control_loop);
+    while (rpc_loop_run(worker.control.loop, 0, 0)) {}
+    rpc_loop_close(worker.control.loop);
     thread_pool_close(worker.pool);
 }
 
@@ -117,15 +117,15 @@ static void a_shape_that_cannot_be_is_refused(void **state)
     for (uint32_t i = 0; i < ARRAY_COUNT(bad); i++) {
         const uint32_t before = registrations;
         answered = bad[i];
-        UNTIL((worker.open_from_us = 0, registrations > before));
+        UNTIL((worker.control.open_from_us = 0, registrations > before));
         const uint32_t at = beats; /* it beats: it has taken the answer, and lives */
-        UNTIL((worker.open_from_us = 0, beats > at));
-        assert_null(worker.store);
+        UNTIL((worker.control.open_from_us = 0, beats > at));
+        assert_null(worker.attend.store);
         assert_int_equal(pages_told, 0);
     }
     answered = good;
     UNTIL(pages_told > 0); /* and the next answer may be a good one */
-    assert_non_null(worker.store);
+    assert_non_null(worker.attend.store);
     assert_true(registrations > ARRAY_COUNT(bad));
     close_member();
 }
@@ -139,14 +139,14 @@ static void pages_that_cannot_be_opened_are_tried_again(void **state)
     answered = good;
     for (uint32_t i = 0; i < 2; i++) {
         open_member(i ? less_than_a_page : too_much);
-        UNTIL(worker.not_opened.text[0]);
-        assert_int_equal(worker.not_opened.status, i ? STATUS_INVALID_ARGUMENT : STATUS_RESOURCE_EXHAUSTED);
-        assert_null(worker.store);
+        UNTIL(worker.control.not_opened.text[0]);
+        assert_int_equal(worker.control.not_opened.status, i ? STATUS_INVALID_ARGUMENT : STATUS_RESOURCE_EXHAUSTED);
+        assert_null(worker.attend.store);
         assert_int_equal(pages_told, 0);
         worker.settings.kv_memory = 1 << 20;
         UNTIL(pages_told > 0);
-        assert_non_null(worker.store);
-        assert_int_equal(worker.not_opened.text[0], 0);
+        assert_non_null(worker.attend.store);
+        assert_int_equal(worker.control.not_opened.text[0], 0);
         close_member();
     }
 }
@@ -159,10 +159,10 @@ static void pages_become_those_of_another_model(void **state)
     open_member(1 << 20);
     UNTIL(pages_told > 0);
     answered.layers = 4;
-    UNTIL(worker.shape.layers == 4);
+    UNTIL(worker.attend.shape.layers == 4);
     const uint32_t before = registrations;
-    UNTIL(registrations > before && pages_told == kv_store_pages_total(worker.store));
-    assert_int_equal(worker.shape.layers, 4);
+    UNTIL(registrations > before && pages_told == kv_store_pages_total(worker.attend.store));
+    assert_int_equal(worker.attend.shape.layers, 4);
     close_member();
 }
 
@@ -220,7 +220,7 @@ static void without_memory_for_a_job_a_call_is_refused(void **state)
     answered = good;
     open_member(1 << 20);
     UNTIL(pages_told > 0);
-    assert_int_equal(rpc_channel_open(worker.control_loop, &config, &channel, &error), STATUS_OK);
+    assert_int_equal(rpc_channel_open(worker.control.loop, &config, &channel, &error), STATUS_OK);
     UNTIL(rpc_channel_is_up(channel));
     assert_int_equal(ask_free(channel, incarnation), STATUS_OK);
     const uint32_t before = beats;
@@ -252,9 +252,9 @@ static void steps_allocate_nothing(void **state)
     const struct mallinfo2 after = mallinfo2();
     const uint64_t taken = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
     assert_in_range(taken, 0, planned);
-    assert_int_equal(kv_store_pages_total(worker.store), pages);
+    assert_int_equal(kv_store_pages_total(worker.attend.store), pages);
     for (uint32_t i = 0; i < WORKER_BATCHES_MAX; i++)
-        assert_non_null(worker.batches[i].kv);
+        assert_non_null(worker.attend.batches[i].kv);
     attend_close(&worker);
     thread_pool_close(worker.pool);
 }
@@ -276,7 +276,7 @@ static void count_lost(void *user, uint32_t row, bool is_read)
 
 static void take_reply(void *user, struct rpc_message *message)
 {
-    const struct attend_reply_form form = {.row_count = 1, .o_count = 1, .q_width = worker.q_width};
+    const struct attend_reply_form form = {.row_count = 1, .o_count = 1, .q_width = worker.attend.q_width};
     struct attend_reply reply;
     struct error error;
     size_t length;
@@ -304,9 +304,9 @@ static void attend_row(struct rpc_channel *channel, uint32_t position, uint32_t 
                                              .step = steps_before + position + 1,
                                              .layer = layer,
                                              .row_count = 1,
-                                             .q_width = worker.q_width,
-                                             .kv_width = worker.kv_width,
-                                             .sink_count = sinks ? worker.shape.heads : 0};
+                                             .q_width = worker.attend.q_width,
+                                             .kv_width = worker.attend.kv_width,
+                                             .sink_count = sinks ? worker.attend.shape.heads : 0};
     const size_t size = attend_request_size(&form);
     const uint32_t before = ended;
     struct attend_request_parts parts;
@@ -321,7 +321,7 @@ static void attend_row(struct rpc_channel *channel, uint32_t position, uint32_t 
         wire_store_u64(parts.row_sequence, 7);
         wire_store_u32(parts.row_position, position);
     }
-    for (uint32_t i = 0; i < worker.kv_width; i++)
+    for (uint32_t i = 0; i < worker.attend.kv_width; i++)
         parts.v[i] = 1;
     assert_int_equal(rpc_call_start_buffer(channel, buffer, &callbacks, NULL, NULL), STATUS_OK);
     UNTIL(ended > before);
@@ -346,11 +346,11 @@ static void open_caller(struct caller *caller)
     shape.max_sequences = 64;
     attended = lost = ended = 0;
     worker = (struct worker){.settings = {.name = "w", .kv_memory = 1 << 20}};
-    assert_int_equal(rpc_loop_open(&worker.control_loop), STATUS_OK);
+    assert_int_equal(rpc_loop_open(&worker.control.loop), STATUS_OK);
     assert_int_equal(thread_pool_open(1, &worker.pool), STATUS_OK);
     assert_int_equal(attend_open(&worker, &shape, &error), STATUS_OK);
-    assert_int_equal(rpc_server_open(worker.control_loop, &config, &caller->server, &error), STATUS_OK);
-    assert_int_equal(rpc_channel_open(worker.control_loop, &channel, &caller->channel, &error), STATUS_OK);
+    assert_int_equal(rpc_server_open(worker.control.loop, &config, &caller->server, &error), STATUS_OK);
+    assert_int_equal(rpc_channel_open(worker.control.loop, &channel, &caller->channel, &error), STATUS_OK);
     UNTIL(rpc_channel_is_up(caller->channel));
 }
 
@@ -359,8 +359,8 @@ static void close_caller(struct caller *caller)
     rpc_channel_close(caller->channel);
     rpc_server_close(caller->server);
     attend_close(&worker);
-    while (rpc_loop_run(worker.control_loop, 0, 0)) {}
-    rpc_loop_close(worker.control_loop);
+    while (rpc_loop_run(worker.control.loop, 0, 0)) {}
+    rpc_loop_close(worker.control.loop);
     thread_pool_close(worker.pool);
 }
 
@@ -376,7 +376,7 @@ static void a_row_that_begins_a_page_has_one(void **state)
             attend_row(caller.channel, position, layer, false);
     assert_int_equal(attended, 2 * good.page_tokens * good.layers);
     assert_int_equal(lost, 0);
-    assert_int_equal(kv_store_pages_used(worker.store), 2);
+    assert_int_equal(kv_store_pages_used(worker.attend.store), 2);
     close_caller(&caller);
 }
 
@@ -429,27 +429,27 @@ static void what_was_freed_does_not_come_back(void **state)
     open_caller(&caller);
     worker.settings.scheduler = "inproc://test-fencing";
     worker.settings.listen = channel.address;
-    worker.tensor_loop = worker.control_loop;
+    worker.tensors.loop = worker.control.loop;
     answered = good;
     heartbeat_status = registrations = 0;
-    scheduler = open_cluster(worker.control_loop, worker.settings.scheduler, take_registration, take_heartbeat);
+    scheduler = open_cluster(worker.control.loop, worker.settings.scheduler, take_registration, take_heartbeat);
     assert_int_equal(control_open(&worker, &error), STATUS_OK);
-    assert_int_equal(rpc_channel_open(worker.control_loop, &channel, &freer, &error), STATUS_OK);
-    UNTIL(member_is_registered(worker.member) && rpc_channel_is_up(freer));
+    assert_int_equal(rpc_channel_open(worker.control.loop, &channel, &freer, &error), STATUS_OK);
+    UNTIL(member_is_registered(worker.control.member) && rpc_channel_is_up(freer));
     steps_before = 40;
     attend_row(caller.channel, 0, 0, false);
     attend_row(caller.channel, 0, 1, false);
-    assert_int_equal(kv_store_pages_used(worker.store), 1);
+    assert_int_equal(kv_store_pages_used(worker.attend.store), 1);
     free_sequence(freer, 7, 43);
     wanted_end = STATUS_FAILED_PRECONDITION;
     attend_row(caller.channel, 0, 0, false); // of step 41
     attend_row(caller.channel, 1, 0, false); // of step 42
-    assert_int_equal(kv_store_pages_used(worker.store), 0);
+    assert_int_equal(kv_store_pages_used(worker.attend.store), 0);
     wanted_end = STATUS_OK;
     free_sequence(freer, 7, 0); // of a scheduler that does not say it
     steps_before = 42;
     attend_row(caller.channel, 0, 0, false);
-    assert_int_equal(kv_store_pages_used(worker.store), 1);
+    assert_int_equal(kv_store_pages_used(worker.attend.store), 1);
     const uint32_t before = registrations;
     heartbeat_status = STATUS_FAILED_PRECONDITION;
     UNTIL(registrations > before);
@@ -460,7 +460,7 @@ static void what_was_freed_does_not_come_back(void **state)
     heartbeat_status = STATUS_FAILED_PRECONDITION;
     UNTIL(registrations > before + 1);
     heartbeat_status = STATUS_OK;
-    UNTIL(worker.scheduler_incarnation == 2);
+    UNTIL(worker.control.scheduler_incarnation == 2);
     attend_row(caller.channel, 0, 1, false);
     attend_row(caller.channel, 1, 0, false);
     freed_meanwhile = 0;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/scheduler/page_names.h"
+#include "services/scheduler/token_logs.h"
 
 enum { PAGE = 16, TOKENS = 100 };
 
@@ -20,12 +20,12 @@ struct named {
 // The first tokens are numbers, the others those from `other` on.
 static void fill(struct named *n, const struct page_names *names, uint32_t prompt, uint32_t differs_at)
 {
-    *n = (struct named){.log = {.prompt_count = prompt, .token_count = TOKENS, .name_capacity = TOKENS / PAGE}};
+    *n = (struct named){.log = {.prompt_count = prompt, .token_count = TOKENS, .names.capacity = TOKENS / PAGE}};
     for (uint32_t i = 0; i < TOKENS; i++)
         n->tokens[i] = i < differs_at ? i : 1000 + i;
     n->log.tokens = n->tokens;
-    n->log.names = n->names;
-    n->log.root = page_names_root(names, "tenant", "salt");
+    n->log.names.of = n->names;
+    n->log.names.root = page_names_root(names, "tenant", "salt");
 }
 
 static void equal_beginnings_have_equal_names(void **state)

@@ -7,7 +7,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/random.h"
-#include "services/scheduler/names.h"
+#include "services/scheduler/registration.h"
 
 enum { MOST = 9, CASES = 20000 };
 

@@ -8,7 +8,7 @@
 
 #include "common/base/clock.h"
 #include "services/s-part/calibrate.h"
-#include "services/s-part/watchdog.h"
+#include "services/s-part/engine/watchdog.h"
 
 enum { LIMIT = 10000000, SECOND = 1000000 };
 

@@ -47,13 +47,13 @@ static enum status choose(uint64_t all, uint64_t of_device, uint64_t of_host, st
     struct backend_config config = {.weights_memory = of_device, .weights_host_memory = of_host};
 
     weights = all;
-    s_part = (struct s_part){.device = {.ops = &device, .line = "planned"},
+    s_part = (struct s_part){.loaded.device = {.ops = &device, .line = "planned"},
                              .settings = {.weights_memory = of_device,
                                           .weights_memory_text = "named",
                                           .weights_host_memory = of_host,
                                           .weights_host_memory_text = "named"}};
     enum status status = weights_choose_memory(&s_part, &config, error);
-    *out = s_part.plan;
+    *out = s_part.loaded.plan;
     return status;
 }
 
