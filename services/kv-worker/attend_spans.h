@@ -1,4 +1,4 @@
-// attend_spans.h: traced sequences at this worker (common/otlp): for each a span from its first attention here to its last, put on record when
+// attend_spans.h: traced sequences at this worker (common/trace): for each a span from its first attention here to its last, put on record when
 // its pages are freed or the scheduler says that it is over.
 //
 // The s-part names the traced sequences of each step with layer 0. Their entries are allocated with the store; without an exporter there are

@@ -1,4 +1,4 @@
-// sequence_spans.h: what is put on record of a traced sequence (common/otlp): its time in the queue, its prefill, its decoding.
+// sequence_spans.h: what is put on record of a traced sequence (common/trace): its time in the queue, its prefill, its decoding.
 //
 //     arrives ──queue──▶ first step sent ──prefill──▶ first token ······▶ finished
 //                                  first step for a second token sent ──decode──▶

@@ -1,4 +1,4 @@
-// spans.c: traced sequences (common/otlp): for each a span of its prefill and one of its decoding, put on record when it is over. A step
+// spans.c: traced sequences (common/trace): for each a span of its prefill and one of its decoding, put on record when it is over. A step
 // costs a traced sequence two dozen additions, and any other one branch; nothing is allocated.
 #include "services/s-part/engine/engine.h"
 

@@ -1,4 +1,4 @@
-// spans.h: what the engine puts on record: tracks of --trace, and spans of traced sequences (common/otlp; spans.c).
+// spans.h: what the engine puts on record: tracks of --trace, and spans of traced sequences (common/trace; spans.c).
 //
 // All of it on the engine's thread. Without an exporter nothing is done for sequences.
 #ifndef FD_SERVICES_S_PART_ENGINE_SPANS_H
