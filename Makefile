@@ -105,8 +105,7 @@ $(eval $(call room,common/model,common/base kernels/quant kernels/norm_rope comm
 $(eval $(call room,common/sampler,common/base,))
 $(eval $(call room,kernels/backend,common/base common/disk common/kv kernels/quant kernels/gemm kernels/attention kernels/norm_rope \
     kernels/dispatch kernels/kv common/model common/sampler,openblas))
-$(eval $(call room,kernels/cuda,common/base common/disk common/kv kernels/quant kernels/norm_rope kernels/dispatch common/model common/sampler \
-    kernels/backend,))
+$(eval $(call room,kernels/cuda,common/base common/kv kernels/quant kernels/dispatch common/model kernels/backend,))
 $(eval $(call room,common/sched,common/base,))
 $(eval $(call room,common/plan,common/base common/kv kernels/quant common/model common/sched,Clp))
 $(eval $(call room,common/sim,common/base common/sched common/plan,))
@@ -118,11 +117,10 @@ $(eval $(call room,common/schema,common/base common/json common/grammar,jansson)
 $(eval $(call room,services/gateway/jinja,common/base common/json,jansson utf8proc))
 $(eval $(call room,services/gateway/answer,common/base common/json common/grammar common/schema,jansson))
 $(eval $(call room,services/gateway/http,common/base common/trace common/tokenizer common/api,microhttpd gnutls sodium))
-$(eval $(call room,services/gateway/api/schema,proto common/base common/json common/grammar common/schema services/gateway/jinja \
-    services/gateway/answer services/gateway/http,jansson))
+$(eval $(call room,services/gateway/api/schema,proto common/base common/json services/gateway/jinja services/gateway/http,jansson))
 $(eval $(call room,services/gateway/api/dialects,common/base common/json services/gateway/http services/gateway/api/schema,jansson))
-$(eval $(call room,services/gateway/text,common/base common/json common/tokenizer common/model common/grammar services/gateway/jinja \
-    services/gateway/answer services/gateway/http services/gateway/api/schema,jansson))
+$(eval $(call room,services/gateway/text,common/base common/json common/tokenizer common/model common/grammar common/schema \
+    services/gateway/jinja services/gateway/answer services/gateway/http services/gateway/api/schema,jansson))
 $(eval $(call room,services/gateway/mesh,proto common/base common/kv common/rpc common/mesh services/gateway/http,))
 $(eval $(call room,services/gateway/batch,common/base common/json common/api services/gateway/http services/gateway/api/schema,sqlite3 sodium))
 $(eval $(call room,services/gateway/request,common/base common/trace common/mesh common/schema services/gateway/answer services/gateway/http \

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/kv/kv_partials.h"
+#include "common/base/checked.h"
+#include "common/kv/kv_type.h"
 
 _Static_assert(KV_EXTENT_TOKENS == KV_RANGE, "extents hold whole ranges");
 
@@ -82,4 +83,38 @@ enum status kv_sparse_parse(const char *text, uint32_t *percent, struct error *e
         return error_set(error, STATUS_INVALID_ARGUMENT, "--" KV_SPARSE_OPTION " is '%s', want off or 1%% to 100%%", text);
     *percent = (uint32_t)value;
     return STATUS_OK;
+}
+
+// --- computes the costs of attention from the times of five settings -------------------------------------------------
+
+void kv_costs_of(const struct kv_timed *t, struct kv_costs *out)
+{
+    double n = t->rows, chunk = t->chunk, first_pairs = chunk * (chunk + 1) / 2,
+           pairs = chunk * (t->far - t->chunk); // beyond those
+
+    out->token_us = MAX(t->far_us - t->near_us, t->far_us / 100) / (n * (t->far - t->near));
+    double row_us = (t->near_us - t->one_us) / MAX(n - 1, 1) - t->near * out->token_us;
+    out->row_us = MAX(row_us, 0);
+    out->call_us = MAX(t->one_us - out->row_us - t->near * out->token_us, 0);
+    out->pair_us = MAX(t->last_us - t->first_us, t->last_us / 100) / pairs;
+    double prefill_row_us = (t->first_us - out->call_us - first_pairs * out->pair_us) / chunk;
+    out->prefill_row_us = MAX(prefill_row_us, 0);
+}
+
+// --- names of element types ------------------------------------------------------------------------------------------
+
+static const char *const names[KV_TYPE_END] = {
+    [KV_F16] = "f16", [KV_F32] = "f32", [KV_BF16] = "bf16", [KV_INT8] = "int8", [KV_INT4] = "int4", [KV_INT4X] = "int4x",
+};
+
+const char *kv_type_name(enum kv_type type) { return (unsigned)type < KV_TYPE_END && names[type] ? names[type] : "unknown"; }
+
+enum status kv_type_parse(const char *name, enum kv_type *out, struct error *error)
+{
+    for (int type = KV_F16; type < KV_TYPE_END; type++)
+        if (!strcmp(name, names[type])) {
+            *out = (enum kv_type)type;
+            return STATUS_OK;
+        }
+    return error_set(error, STATUS_INVALID_ARGUMENT, "--kv-type is '%s', want " KV_TYPE_NAMES, name);
 }

@@ -9,8 +9,10 @@
 #define FD_KV_KV_SHAPE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/checked.h"
 #include "common/base/status.h"
 #include "common/kv/kv_ledger.h"
 #include "common/kv/kv_type.h"
@@ -73,5 +75,58 @@ uint64_t kv_page_memory_bytes(const struct kv_shape *shape);
 
 // Sets *percent to 0 for "off", or to 1 to 100 for "10%", "10" and so on. INVALID_ARGUMENT: anything else; *error names the option.
 enum status kv_sparse_parse(const char *text, uint32_t *percent, struct error *error) MUST_CHECK;
+
+// What attention costs a place with a model's shape of KV: r and r_p of the performance model (common/plan/cost.h).
+//
+//     decode, a layer:    call_us + rows·row_us + Σ context·token_us
+//     prefill, a layer:   call_us + rows·prefill_row_us + Σ context·pair_us
+
+struct kv_costs {
+    double call_us;        // fixed cost of a layer: waking threads, dividing the work
+    double row_us;         // per decode row: storing its K and V, and other work per row
+    double token_us;       // r: per context token of a decode row
+    double prefill_row_us; // as row_us, for a prefill row
+    double pair_us;        // r_p: per pair of a prefill row and a context token
+};
+
+// The times of a layer in the five settings.
+struct kv_timed {
+    uint32_t rows, near, far;       // rows: each of a different sequence; near, far: context lengths
+    double one_us, near_us, far_us; // decode: one row at `near`, all rows at `near`, all rows at `far`
+    uint32_t chunk;
+    double first_us, last_us; // prefill: the first `chunk` rows of a sequence, and those that end at `far`
+};
+
+// Computes the costs that explain these times. No cost is negative, whatever the times are. Needs far > near, far > chunk and rows
+// >= 1.
+void kv_costs_of(const struct kv_timed *timed, struct kv_costs *out);
+
+// Attention of a sequence whose KV is at several places: each gives partial results of the positions that it holds, and
+// whoever has them all folds them to the bits that one place with all positions gives (kernels/attention/attention.h).
+//
+//     positions    0 … 4095 │ 4096 … 4607 4608 … 5119 … 8191 │ 8192 … 9000
+//     extents      └─────── first place ──────┘ └──── second place ────┘
+//     partials     │  span  │   span so far   │  7 ranges    │  span so far
+//
+// A place that holds a span from its start has folded its ranges in order, as far as it has them. Ranges of a span whose start is elsewhere
+// come one by one, because they are folded behind what is before them.
+//
+// A partial is [heads] the largest score, [heads] the sum of weights, [heads][head_dim] weighted V, all f32. Any thread.
+
+#define KV_RANGE 512u // positions of a partial that stands alone
+#define KV_SPAN 4096u // positions of a partial of several ranges, folded in order
+#define KV_SPAN_RANGES (KV_SPAN / KV_RANGE)
+
+// Returns the number of partials of positions [first, end). first: a multiple of KV_RANGE, below end.
+static inline uint32_t kv_partial_count(uint32_t first, uint32_t end)
+{
+    uint32_t first_range = first / KV_RANGE, ranges = (end - first + KV_RANGE - 1) / KV_RANGE;
+    uint32_t single = MIN(ranges, (KV_SPAN_RANGES - first_range % KV_SPAN_RANGES) % KV_SPAN_RANGES);
+
+    return single + (ranges - single + KV_SPAN_RANGES - 1) / KV_SPAN_RANGES;
+}
+
+// Returns the number of floats of one partial.
+static inline size_t kv_partial_floats(uint32_t heads, uint32_t head_dim) { return (size_t)heads * (head_dim + 2); }
 
 #endif

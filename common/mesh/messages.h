@@ -7,7 +7,6 @@
 #include <stdint.h>
 
 #include "cluster.pb-c.h"
-#include "common/kv/kv_costs.h"
 #include "common/kv/kv_shape.h"
 #include "common/sampler/sampler.h"
 #include "generate.pb-c.h"

@@ -17,7 +17,7 @@
 #include <stdio.h>
 
 #include "common/base/status.h"
-#include "common/kv/kv_costs.h"
+#include "common/kv/kv_shape.h"
 #include "common/plan/cost.h"
 
 // Measurements on one model (fastdecode plan --measure --model, or a mesh at its start). They replace rates and shares.

@@ -6,7 +6,7 @@
 
 #include "common/base/checked.h"
 #include "common/kv/kv_ledger.h"
-#include "common/kv/kv_partials.h"
+#include "common/kv/kv_shape.h"
 #include "common/sched/settings.h"
 #include "common/sched/step_time.h"
 

@@ -22,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/kv/kv_partials.h"
+#include "common/kv/kv_shape.h"
 #include "common/kv/kv_type.h"
 #include "kernels/simd/isa.h"
 

@@ -14,7 +14,7 @@
 
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
-#include "common/kv/kv_costs.h"
+#include "common/kv/kv_shape.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
 

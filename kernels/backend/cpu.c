@@ -12,7 +12,7 @@
 #include "common/base/alloc.h"
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/kv/kv_partials.h"
+#include "common/kv/kv_shape.h"
 #include "kernels/attention/attention.h"
 #include "kernels/backend/backend.h"
 #include "kernels/backend/cpu_internal.h"

@@ -20,9 +20,7 @@
 
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
-#include "common/kv/kv_costs.h"
 #include "common/kv/kv_ledger.h"
-#include "common/kv/kv_partials.h"
 #include "common/kv/kv_shape.h"
 
 struct kv_store;

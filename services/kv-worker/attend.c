@@ -18,7 +18,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "common/kv/kv_partials.h"
+#include "common/kv/kv_shape.h"
 #include "common/rpc/wire.h"
 #include "common/mesh/tensors.h"
 #include "services/kv-worker/worker.h"

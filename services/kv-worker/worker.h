@@ -17,7 +17,7 @@
 #include "common/base/numa.h"
 #include "common/base/log.h"
 #include "common/mesh/handover.h"
-#include "common/kv/kv_costs.h"
+#include "common/kv/kv_shape.h"
 #include "kernels/kv/kv_store.h"
 #include "common/mesh/member.h"
 #include "common/rpc/rpc.h"

@@ -3,7 +3,7 @@
 #define FD_SERVICES_S_PART_CALIBRATE_H
 
 #include "cluster.pb-c.h"
-#include "common/kv/kv_costs.h"
+#include "common/kv/kv_shape.h"
 #include "kernels/backend/backend_measure.h"
 
 enum { CALIBRATE_BYTES = 64 << 20 }; // memory used while measuring

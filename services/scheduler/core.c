@@ -5,7 +5,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/kv/kv_ledger.h"
-#include "common/kv/kv_partials.h"
+#include "common/kv/kv_shape.h"
 #include "services/scheduler/scheduler.h"
 
 enum {

@@ -6,7 +6,7 @@
 #define FD_SERVICES_SCHEDULER_PLACES_H
 
 #include "common/base/log.h"
-#include "common/kv/kv_costs.h"
+#include "common/kv/kv_shape.h"
 #include "common/sched/sched.h"
 #include "services/scheduler/member.h"
 

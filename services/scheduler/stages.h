@@ -3,7 +3,7 @@
 #define FD_SERVICES_SCHEDULER_STAGES_H
 
 #include "common/base/log.h"
-#include "common/kv/kv_costs.h"
+#include "common/kv/kv_shape.h"
 #include "common/sched/sched.h"
 #include "common/sched/stage.h"
 #include "services/scheduler/events.h"

@@ -5,7 +5,7 @@
 //     input: which layers, then moves, a byte each, each followed by what it takes (played_peers.h, message_shape.h)
 #include "services/s-part/serve.c"
 
-#include "common/kv/kv_partials.h"
+#include "common/kv/kv_shape.h"
 #include "common/mesh/tensors.h"
 #include "common/rpc/wire.h"
 #include "envelope.pb-c.h"

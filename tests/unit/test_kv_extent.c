@@ -2,7 +2,7 @@
  * which rows are refused. (That its attention is right: tests/kernels/test_attention_spans.c.) */
 #include <math.h>
 
-#include "common/kv/kv_partials.h"
+#include "common/kv/kv_shape.h"
 #include "tests/unit/kv_store_rig.h"
 
 enum { FIRST = 1024, CONTEXT = 4000 };

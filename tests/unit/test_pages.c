@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "services/gateway/mesh/view.h"
+#include "services/gateway/mesh/mesh.h"
 #include "services/gateway/serve/pages.h"
 
 static void test_etags(void **state)

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "common/base/checked.h"
-#include "common/kv/kv_partials.h"
+#include "common/kv/kv_shape.h"
 #include "services/s-part/plan/step_plan.h"
 
 enum { ROWS = 64, VOCAB = 32, CONTEXT = 40000, PLACES = 12, RUNS = 6, FLOATS = 100 };

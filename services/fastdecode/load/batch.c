@@ -23,7 +23,7 @@
 #include "common/base/options.h"
 #include "common/base/status.h"
 #include "common/api/batch.h"
-#include "services/fastdecode/load/api_request.h"
+#include "services/fastdecode/load/load_client.h"
 #include "services/fastdecode/load/commands.h"
 
 // How far a batch is: a bar on a terminal, else a line every ten seconds. On standard error.

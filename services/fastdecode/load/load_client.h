@@ -9,11 +9,25 @@
 #ifndef FD_FASTDECODE_LOAD_LOAD_CLIENT_H
 #define FD_FASTDECODE_LOAD_LOAD_CLIENT_H
 
+#include <curl/curl.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "common/base/status.h"
 #include "common/base/text.h"
+
+// What requests to an OpenAI server have in common, whatever is asked (batch_ask.c, load_client.c).
+
+// Returns how much of a URL is the server's: users of OpenAI's clients end it in "/v1".
+int api_server_length(const char *url);
+
+// Returns the headers of a request with a body in JSON; api_key: NULL: none. The caller frees them. NULL: no memory.
+struct curl_slist *api_headers_make(const char *api_key);
+
+// Returns a handle that sends these headers, which are borrowed, and gives the answer's bytes to on_body. The caller cleans it up. NULL: no
+// memory.
+CURL *api_handle_open(struct curl_slist *headers, size_t (*on_body)(char *data, size_t size, size_t count, void *user), void *user);
 
 // Prompts of about so many tokens, each unlike all others within its first few words, so that no prefix cache has any of it.
 //

@@ -8,7 +8,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/options.h"
-#include "common/kv/kv_partials.h"
+#include "common/kv/kv_shape.h"
 #include "common/model/compute.h"
 #include "common/plan/offload.h"
 #include "common/plan/plan.h"

@@ -8,7 +8,7 @@
 #include "common/base/checked.h"
 #include "common/base/options.h"
 #include "common/kv/kv_ledger.h"
-#include "common/kv/kv_partials.h"
+#include "common/kv/kv_shape.h"
 #include "common/plan/plan.h"
 #include "common/sim/figures.h"
 #include "common/sim/sim.h"

@@ -3,6 +3,7 @@
 #define FD_FASTDECODE_UP_UP_SETTINGS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "common/base/numa.h"
@@ -38,5 +39,9 @@ struct up_settings {
 // Reads the settings and checks them together and against the model. With services it fills in what was left open: model_path, s_parts, with
 // --split their ranges, kv_workers, and with --batch-invariant the placement. *error says what is wrong, and whether it is the model.
 enum status up_settings_parse(struct up_settings *s, int argc, char **argv, bool *check_only, struct error *error) MUST_CHECK;
+
+// A model by its name in a folder of models.
+
+#define MODELS_DIR_HELP "folder of models that --model may name: NAME is NAME, NAME.gguf, or the one file that begins with NAME"
 
 #endif

@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/rpc/security.h"
 #include "generate.pb-c.h"
+#include "view.pb-c.h"
 
 struct mesh;
 struct mesh_call;
@@ -79,5 +80,11 @@ typedef void mesh_text_fn(void *arg, const char *text);
 // Loop thread. Ask for the scheduler's metrics, as Prometheus text, and for its view of the mesh, as JSON.
 void mesh_metrics(struct mesh *mesh, uint64_t timeout_us, mesh_text_fn *done, void *arg);
 void mesh_view(struct mesh *mesh, uint64_t timeout_us, mesh_text_fn *done, void *arg);
+
+// The scheduler's view of the mesh (proto/view.proto) as the JSON that the page /mesh reads.
+
+// Returns one JSON object, with the names of view.proto; the caller frees it. Ids are strings, because JSON's numbers end at 2^53. NULL: no
+// memory.
+char *mesh_view_json(const Fastdecode__MeshView *view);
 
 #endif

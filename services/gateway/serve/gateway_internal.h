@@ -17,7 +17,6 @@
 #include "services/gateway/request/request.h"
 #include "services/gateway/api/dialects/response_store.h"
 #include "services/gateway/http/root_span.h"
-#include "services/gateway/mesh/scrape.h"
 #include "services/gateway/http/work_pool.h"
 
 struct gateway {

@@ -17,9 +17,6 @@ struct call_form {
 
 struct text;
 
-// Appends what a result says as words for a template that does not take it as such.
-void conversation_tell_result(struct text *out, const json_t *message);
-
 // Changes messages in place: fills in the ids and names that are missing and, where the form needs it, replaces ids, tells results of no
 // call as words, and splits messages with several calls. Returns false if memory is short; some messages are changed then.
 bool conversation_match_calls(const struct call_form *form, json_t *messages);

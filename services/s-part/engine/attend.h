@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "common/base/log.h"
-#include "common/kv/kv_costs.h"
+#include "common/kv/kv_shape.h"
 #include "common/rpc/rpc.h"
 #include "common/sched/settings.h"
 #include "common/mesh/tensors.h"

@@ -1,6 +1,6 @@
 // engine.c: the engine's memory, and whose turn it is. See engine.h.
 #include "services/s-part/engine/engine.h"
-#include "common/kv/kv_partials.h"
+#include "common/kv/kv_shape.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 
 #include "common/base/checked.h"
 #include "common/kv/kv_ledger.h"
-#include "common/kv/kv_partials.h"
+#include "common/kv/kv_shape.h"
 #include "common/mesh/tensors.h"
 #include "common/rpc/wire.h"
 #include "services/s-part/plan/step_plan.h"
