@@ -87,7 +87,7 @@ FAULTS = [
     Fault("sched-release", "common/sched/sequence.c",
           "        seq->state = SCHED_SEQ_DRAINING;\n        cold->out.release = true;\n        sched_outbox_add(s, slot);\n",
           "        seq->state = SCHED_SEQ_DRAINING;\n        cold->out.release = true;\n", "unit/test_sched_property"),
-    # What the local pool reads counts twice when a place is chosen.
+    # The local pool's reading counts twice when a place is chosen.
     Fault("placement", "common/sched/choice.c", "    if (sched_place_is_here(place))\n        round.here_us -= now_us;\n",
           "    (void)now_us;\n", "unit/test_sched_placement unit/test_sched_rule"),
     # S-part: the random number of each token is that of the one before.
@@ -131,7 +131,7 @@ FAULTS = [
     # Frozen extents are asked with no q.
     Fault("read-q", "services/s-part/engine/extents.c", "memcpy(to, q, width * sizeof *to);", "memset(to, 0, width * sizeof *to);",
           "integration/test_extents"),
-    # Of several lost extents the last one is named, and what was lost before it is taken to be there.
+    # When several extents are lost the last one is named, and what was lost before it is taken to be there.
     Fault("lost-extent", "services/s-part/plan/step_plan.c", "MIN(run->lost_extent, extent + 1)", "extent + 1", "unit/test_step_extents"),
     # KV worker: no page for a position that begins one.
     Fault("worker-reserve", "services/kv-worker/attend.c", "!kv_store_reserve(worker->attend.store, last->sequence, last->position + 1, &error)",
@@ -147,7 +147,7 @@ FAULTS = [
     # Tokenizer: of equal pairs in a long word the rightmost is merged first.
     Fault("merge-order", "common/tokenizer/bpe.c", "a->rank < b->rank : a->at < b->at;", "a->rank < b->rank : a->at > b->at;",
           "unit/test_tokenizer unit/test_tokenizer_open"),
-    # What a user writes becomes a control token.
+    # A user's text becomes a control token.
     Fault("control-anywhere", "common/tokenizer/special.c", "scan->zones->parse_special ? scan->zones->end - i : 0;",
           "1 ? scan->zones->end - i : 0;", "unit/test_tokenizer"),
     # Gateway: text is sent that may be the start of a stop string.

@@ -43,7 +43,7 @@ MARKERS = {"e2e": "not full", "e2e-full": "full", "e2e-sanitizer": "sanitizer"}
 GROUPS = ("lint", *PROGRAM_GROUPS, "fuzz", *MARKERS)
 LIMIT_S = {"lint": 120, "fuzz": 120}  # without a finished test
 DEFAULT_LIMIT_S = 150
-# Where no earlier run has measured: seconds, of what takes longer than a few.
+# Seconds until an earlier run has measured them, for the tests that take longer than a few.
 GUESSED_S = {name: seconds for seconds, names in {
     100: "e2e/test_failures.py",
     60: "e2e/test_cuda.py e2e/test_golden.py e2e/test_memory.py",

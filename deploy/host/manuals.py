@@ -7,7 +7,7 @@ import time
 from help import PROGRAMS, commands_of, help_of, output
 
 SERVICE_NOTE = "A service of a mesh. It is usually started by fastdecode-up(1), a container or a unit of systemd(1)."
-# Of the sources, where a build says it, so that pages are the same bytes each time.
+# The date of the sources if the build gives one, so that pages are the same bytes each time.
 DATE = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH") or os.path.getmtime(__file__))))
 FILES = [("/etc/fastdecode/*.conf", "settings files of the systemd units, lines of `name = value` for --config")]
 

@@ -45,7 +45,7 @@ for package in "$apt"/archives/*.deb; do
     dpkg -x "$package" "$folder"
 done
 
-# What a package's installation would link: the implementation of BLAS and LAPACK.
+# Links the implementation of BLAS and LAPACK, as installing the packages would.
 libraries=$folder/usr/lib/aarch64-linux-gnu
 for link in libopenblas.so libopenblas.so.0 libblas.so.3 liblapack.so.3; do
     ln -sf "openblas-pthread/$link" "$libraries/$link"

@@ -23,7 +23,7 @@ struct shape {
     const char *name;
 };
 
-// Of the default model, and of a Llama with 1.1 G parameters.
+// The matrices of the default model, and of a Llama with 1.1 G parameters.
 static const struct shape shapes[] = {
     {3, 576, 576, "q, o 576x576 Q4_1"},
     {3, 192, 576, "k, v 192x576 Q4_1"},

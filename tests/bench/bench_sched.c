@@ -74,7 +74,7 @@ static void report(double *us, uint32_t count, uint64_t rows)
            sum * 1e3 / (double)rows);
 }
 
-// What moving a step's runs alone costs: read and written once.
+// Measures what moving a step's runs alone costs: each is read and written once.
 static double copy_us(uint32_t rows)
 {
     struct sched_run *from = calloc(rows, sizeof(*from)), *to = calloc(rows, sizeof(*to));

@@ -10,7 +10,7 @@
 #     llama  20 minutes, 77 MB of download, 400 MB of disk
 #     ik     40 minutes, 42 MB of download, 700 MB of disk
 #     vllm   5 minutes, 3 GB of download, 6.5 GB of disk
-# What is there already is not made again.
+# Nothing that is there already is made again.
 set -eu
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/fastdecode

@@ -208,7 +208,7 @@ static inline double attend_in_double(const double *q /* [head_dim] */, const fl
     return most;
 }
 
-/* What a value of q is multiplied with for that. */
+/* Returns the factor by which q is scaled so that scores are exponents of 2. */
 static inline double attend_scale(uint32_t head_dim) { return 1.4426950408889634 / sqrt(head_dim); }
 
 #endif

@@ -55,7 +55,7 @@ static void wait_at(enum fiber_state state)
 
 void __syncthreads(void) { wait_at(AT_BLOCK); }
 
-/* What the lanes of a warp lay down for each other: room of this operation and the one before, as `given`. */
+/* Values that the lanes of a warp exchange: room for this operation's and for those of the one before, as with `given`. */
 enum { LAID_BYTES = 48 };
 static unsigned char laid[2][THREADS_MAX][LAID_BYTES];
 
@@ -359,7 +359,7 @@ static cudaError_t queue(cudaStream_t stream, struct task task)
     return cudaSuccess;
 }
 
-/* What takes no time of its own. */
+/* Queues a task that takes no time of its own. */
 static cudaError_t queue(cudaStream_t stream, std::function<void()> run)
 {
     return queue(stream, (struct task){std::move(run), EMULATE_NO_LANE, 0});
@@ -432,7 +432,7 @@ static void run_some(void)
     }
 }
 
-/* What a capture does not allow. An error: the stream (NULL: any) is captured, and its capture gives no graph now. */
+/* Called by everything that a capture does not allow. Returns an error if the stream (NULL: any) is captured: its capture then gives no graph. */
 static cudaError_t spoils_capture(const struct emulate_stream *stream)
 {
     cudaError_t error = cudaSuccess;

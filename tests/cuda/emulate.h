@@ -73,7 +73,7 @@ enum { warpSize = 32 };
 uint64_t emulate_exchange(uint64_t value, unsigned from_lane); /* all lanes of a warp: the value that lane gave */
 void __syncthreads(void);
 
-/* What a launch asks of shared memory: 256 bytes behind it are looked at, they must stay what they were. */
+/* The shared memory that a launch asks for. The 256 bytes behind it are checked: they must not change. */
 extern unsigned char *emulate_dynamic_shared;
 #define GPU_DYNAMIC_SHARED(name) unsigned char *const name = emulate_dynamic_shared
 bool emulate_shared_allowed(const char *name, const void *kernel, size_t bytes); /* false: the launch fails */
@@ -150,7 +150,7 @@ static inline __half __float2half_rn(float x) { return {f16_from_float(x)}; }
 static inline float __bfloat162float(__nv_bfloat16 x) { return bf16_to_float(x.bits); }
 static inline __nv_bfloat16 __float2bfloat16_rn(float x) { return {bf16_from_float(x)}; }
 
-/* Of the two words' eight bytes, those that the nibbles of `selector` name. */
+/* Returns those of the two words' eight bytes that the nibbles of `selector` name. */
 static inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector)
 {
     uint64_t both = (uint64_t)y << 32 | x, out = 0;

@@ -244,7 +244,7 @@ static void test_activation(void **state)
             activation_of(type, widths[i]);
 }
 
-/* What comes out of an activation in double. */
+/* Computes an activation in double. */
 static double activated(enum gpu_activation activation, double gate, double up)
 {
     switch (activation) {

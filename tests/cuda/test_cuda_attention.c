@@ -126,7 +126,7 @@ static void attention_of(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, c
     release(&a);
 }
 
-/* What gpu_attend left in its scratch for a head, folded as attend.cu says: ranges of 256 within spans of 4,096, and spans in order. */
+/* Folds what gpu_attend left in its scratch for a head, as attend.cu says: ranges of 256 within spans of 4,096, then spans in order. */
 static void fold_parts(const float *parts, uint32_t position, uint32_t dim, float *out)
 {
     float total[GPU_MAX_HEAD_DIM + 1] = {0}, best = -INFINITY;

@@ -169,7 +169,7 @@ static void test_late_and_given_up(void **state)
     close_walks(walks, 2);
 }
 
-/* What is measured runs the first segments over and over: held, they are read and copied once. */
+/* Measuring runs the first segments over and over. While weights are held these are read and copied only once. */
 static void test_hold(void **state)
 {
     struct backend_row rows[ROWS];

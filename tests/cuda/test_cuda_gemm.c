@@ -6,7 +6,7 @@
 
 enum { OUTPUTS = 136, INPUTS = 200, MATRICES = 3, MAX_ROWS = 300, HELD = 384, LARGEST = HELD * OUTPUTS };
 
-/* What a product is of: x [HELD][INPUTS], y [HELD][OUTPUTS]. */
+/* The operands of a product: x is [HELD][INPUTS], y is [HELD][OUTPUTS]. */
 struct operands {
     enum gpu_type type;
     uint16_t w[MATRICES][OUTPUTS * INPUTS], x[HELD * INPUTS];

@@ -262,7 +262,7 @@ static void test_failures(void **state)
     rig_close(&plain);
 }
 
-/* What a capture must not contain spoils it: the stream takes nothing any more, and the end of the capture gives no graph. */
+/* A call that a capture must not contain spoils it: the stream then takes nothing more, and ending the capture gives no graph. */
 static void check_spoiled_captures(cudaStream_t stream, cudaEvent_t event, cudaGraphExec_t exec)
 {
     unsigned char bytes[4] = {1, 2, 3, 4};

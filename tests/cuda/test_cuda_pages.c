@@ -16,7 +16,7 @@ static float number(void) { return 2 * gguf_random_float(&seed); }
 
 /* --- the kernels ----------------------------------------------------------------------------------------------------------- */
 
-/* What a store has of [16][kv_width] K and V of one layer, in tiles; all of them f16. */
+/* Writes tiles as a store has them, in f16, from [16][kv_width] K and V of one layer. */
 static void tiles_of(const float *k, const float *v, uint32_t kv_heads, uint32_t head_dim, unsigned char *tiles)
 {
     const struct attention_kernels *kernels_ref = attention_of_level(ISA_REF);

@@ -3,7 +3,7 @@
  */
 #include "tests/cuda/device_rig.h"
 
-/* Of values near one: scores are off by 2e-4 (q as f16), weights by 2^-11; a key too many or too few in 600 is some 5e-3. */
+/* For values near one: scores are off by 2e-4 (q as f16), weights by 2^-11; a key too many or too few in 600 makes some 5e-3. */
 #define LIMIT 1e-3
 
 enum { LAYERS = 2, LAYER = 1, CHUNKS_MAX = 24, UNUSED_ROWS = 2 /* in front, of other sequences */ };

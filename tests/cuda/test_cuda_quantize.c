@@ -90,7 +90,7 @@ static void the_same_bytes_as_from_the_file(void **state)
     }
 }
 
-/* What comes from disk each step is quantized when its file is written; a file of other bits is not taken for it. */
+/* Weights that come from disk each step are quantized when their file is written, and a file of other bits is not taken for it. */
 static void quantized_weights_come_from_disk(void **state)
 {
     static const uint32_t bits[] = {4, 8};

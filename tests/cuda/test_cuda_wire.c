@@ -36,7 +36,7 @@ static struct layout layout_of(uint32_t step)
     return layout;
 }
 
-/* Where messages of a place lie. */
+/* The memory in which a place's messages lie. */
 enum memory { HEAP, REACHED, GONE };
 
 struct messages {

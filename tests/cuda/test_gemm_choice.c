@@ -167,7 +167,7 @@ static void test_least_rows(void **state)
     assert_int_equal(m.checked, 2 * (256 + (1000 / 64 - 4) + 1) - 32);
 }
 
-/* What a step may ask for is what was checked. */
+/* Every number of rows that a step may ask for has been checked. */
 static void test_padded_rows_are_checked(void **state)
 {
     (void)state;

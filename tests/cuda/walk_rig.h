@@ -26,7 +26,7 @@ static inline bool rig_plan(const struct backend_config *config, struct cuda_wei
     return cuda_plan_weights(config, &all, plan, blobs, &error) == STATUS_OK;
 }
 
-/* Of the device, for weights of which `streamed` blobs come from the host. */
+/* Returns the device memory for weights with which `streamed` blobs come from the host. */
 static inline uint64_t room_for(uint32_t streamed)
 {
     struct backend_config config = rig_config(ROWS);
@@ -40,7 +40,7 @@ static inline uint64_t room_for(uint32_t streamed)
     }
 }
 
-/* Of the host, for those of which `on_disk` come from disk. */
+/* Returns the host memory for weights with which `on_disk` of those blobs come from disk. */
 static inline uint64_t host_room_for(uint64_t device_weights, uint32_t on_disk)
 {
     struct backend_config config = rig_config(ROWS);

@@ -101,7 +101,7 @@ static uint64_t bytes_read(const struct kv_batch *batch)
 
 static bool is_slowed(void) { return read_mbs > 0 || layer_ns || atomic_load(&hangs); }
 
-/* What is slowed is attended by itself, not within a job of the products. */
+/* A slowed batch is attended by itself, not within a job of the products. */
 bool __wrap_kv_batch_can_join(const struct kv_batch *batch) { return !is_slowed() && __real_kv_batch_can_join(batch); }
 
 void __wrap_kv_batch_attend(struct kv_batch *batch, uint32_t layer, const float *const *q, const float *const *k,

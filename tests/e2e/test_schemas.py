@@ -25,7 +25,7 @@ SHARDS = 1 if os.environ.get("FD_ALL") == "1" else 4
 RANDOM_SCHEMAS = 300
 COMPILE_US = 50_000  # of the processor, times the pace of this machine: hostile schemas are refused or compiled within that
 
-# What the standard takes and we do not, or the other way round, and why.
+# Cases that the standard accepts and we do not, or the other way round, and why.
 DIFFERENT = {
     ("optional/format/time.json", "leap second"): "no leap seconds: other readers refuse them",
     ("optional/format/date-time.json", "leap second"): "no leap seconds",

@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-// What is told is added up in order.
+// A checksum of everything that the callbacks are told, in order.
 struct sum {
     uint64_t value;
     size_t bytes;

@@ -93,7 +93,7 @@ static void check_tensors(const uint8_t *data, size_t size)
         within(reply.partials, form.partial_count * form.partial_floats * sizeof(float), data, size);
 }
 
-// What a stage of a pipeline is sent: written again it says the same.
+// Checks messages to a stage of a pipeline: one that is read and written again says the same.
 static void check_forward(const uint8_t *data, size_t size)
 {
     struct forward_request first, second;

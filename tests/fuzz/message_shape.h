@@ -13,7 +13,7 @@
 
 enum { SHAPE_MEMORY = 1 << 20, SHAPE_DEPTH_MAX = 6, SHAPE_LIST_MOST = 300 };
 
-// What is left of the fuzzer's bytes; zeros behind their end.
+// The fuzzer's bytes that are left; behind their end come zeros.
 struct shape_input {
     const uint8_t *at, *end;
 };

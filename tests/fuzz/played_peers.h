@@ -42,7 +42,7 @@ struct peer_call {
     ProtobufCMessage *request; // in the input's memory; NULL: it is too large
 };
 
-// Who may connect.
+// A peer that may connect.
 struct peer_role {
     const char *service, *name, *address;
     uint32_t number; // its incarnation is peers_base plus this
@@ -78,7 +78,7 @@ struct peer_service {
     ProtobufCMessage *(*good_reply)(struct shape_input *input, const struct peer_method *method, const ProtobufCMessage *request);
     // Messages that are written in place: write one, and return its bytes. 0: this method's are not. `message`: as changed.
     size_t (*write)(struct shape_input *input, ProtobufCMessage *message, unsigned char out[PEER_BYTES_MAX]); // or NULL
-    // Who is there where the service connects itself; a usual s-part is filled in.
+    // Fills in which peer answers where the service connects by itself; before the call it is a usual s-part.
     void (*find_peer)(const struct endpoint *endpoint, struct rpc_hello *hello);
 };
 

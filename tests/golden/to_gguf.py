@@ -50,7 +50,7 @@ LAYER = {
     "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
     "mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
     "block_sparse_moe.experts.w1": "ffn_gate_exps", "block_sparse_moe.experts.w3": "ffn_up_exps", "block_sparse_moe.experts.w2": "ffn_down_exps"}
-# Where post_attention_layernorm follows attention, and is not what the MLP begins with. (That of gpt-oss is, under this name.)
+# Architectures whose post_attention_layernorm follows attention, and is not what the MLP begins with. (That of gpt-oss is, under this name.)
 POST_NORMS = ("gemma2", "gemma3", "olmo2", "gpt-oss")
 
 

@@ -66,6 +66,6 @@ def markup(count):
     return BLOCKS + ["".join(source.choice(parts)[:source.randint(1, 30)] for _ in range(source.randint(2, 8))) for _ in range(count - len(BLOCKS))]
 
 
-# What tokens are made of, and what stands between them.
+# Pieces that tokens are made of, and those that stand between tokens.
 ADDED = ["<x>", "<xy>", "x", "the", "th", "  ", "\n\n", " ", "\t", "<|a|>", "e\u0301", "é", "_", "a b", "\u2581\u2581", "\u2581", "<unk>", "in", "é!", "\u00a0", "|a", "ä", "the\n", "<s>", "日本", "\u200d"]
 AROUND = [" ", "  ", "\n", " \n ", "a", "the cat", "x", "é", "E\u0301", "!", "\u2581", "ⓐ", "1", "-", "\u3000", "\u0301", "<", "日"]

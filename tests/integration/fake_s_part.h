@@ -9,7 +9,7 @@
 
 enum { HELD_CALLS_MAX = 16384 };
 
-// What is wrong with a reply.
+// The fault of a reply.
 enum spoiled {
     NOT_SPOILED,
     TOKEN_OF_NO_WORD,

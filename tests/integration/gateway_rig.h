@@ -142,7 +142,7 @@ static inline int reset(void **state)
     return 0;
 }
 
-// What the scheduler generates for a prompt of so many tokens.
+// Returns the text that the scheduler generates for a prompt of so many tokens.
 static inline const char *canned(uint32_t prompt_count, uint32_t choice, uint32_t count)
 {
     static char text[1024];

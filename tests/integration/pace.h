@@ -59,7 +59,7 @@ static inline double pace_measured(void)
     return factor;
 }
 
-/* What is left before the limit, at least one millisecond. */
+/* Returns the time left before the limit, at least one millisecond. */
 static inline int pace_left_ms(const struct pace_deadline *deadline)
 {
     uint64_t until_us = deadline->began_us + pace_scaled_us(deadline->limit_us, deadline->factor), now_us = clock_now_us();

@@ -98,7 +98,7 @@ static const struct bad_frame bad_frames[] = {
     {"an acknowledgement of nothing", LEVEL_GREETED, FRAME_IGNORED, 0, B("\x08\x06")},
 };
 
-// Of the mesh whose servers are tried; NULL: it has none.
+// The secret of the mesh whose servers are tried; NULL: it has none.
 static const struct rpc_secret *bad_frame_secret;
 
 static inline bool bad_frame_hello(struct frame_socket *client)

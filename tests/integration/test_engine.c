@@ -336,7 +336,7 @@ static void a_sequence_of_two_steps_goes_with_the_last(void **state)
     assert_int_equal(backend.released, 3 + 2 + 1);
 }
 
-// Who waits for a long step is one of few: what does not fit is refused, and nothing of it is done.
+// Only so many calls may wait for a long step: one more is refused, and nothing of it is done.
 static void waiting_releases_are_limited(void **state)
 {
     (void)state;

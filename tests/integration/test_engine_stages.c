@@ -146,7 +146,7 @@ static uint64_t scheduler_incarnation, term;
 static uint32_t joined, join_failures;
 static enum status join_failure; // the latest
 
-// What came of the steps, in the order in which they were sent.
+// The answers to the steps, in the order in which these were sent.
 static struct answer {
     bool ended;
     enum status status;

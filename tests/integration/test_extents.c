@@ -34,7 +34,7 @@ static char addresses[WORKERS][32];
 
 // --- the mesh ---
 
-// What workers answer wrongly; NOTHING: they attend.
+// The part of a worker's answer that is wrong; NOTHING: it attends as usual.
 static enum { NOTHING, COUNT, SIZE, LOST_READ, SPOILS } spoil;
 
 static void spoiled_handler(struct rpc_call *call, void *user)
@@ -180,7 +180,7 @@ static int close_mesh(void **state)
 
 // --- steps ---
 
-// Where a sequence lies, from which position on; place 0 is the local pool, place i worker i - 1.
+// The places of a sequence, each with its first position there; place 0 is the local pool, place i worker i - 1.
 struct cut {
     uint32_t count, place[PLACES], first[PLACES];
 };
@@ -341,7 +341,7 @@ static void prefill(uint64_t sequence, const struct cut *cut)
     }
 }
 
-// What the sequence gives: a token after the prompt, one a step, then three by a step with drafts, of which two are right.
+// Returns what the sequence gives: a token after the prompt, one a step, then three by a step with drafts, of which two are right.
 static struct told generate(uint64_t sequence, const struct cut *cut, const struct told *guess)
 {
     struct told all = {0};

@@ -330,7 +330,7 @@ static void test_gateway_ends(void **state)
     check_results(id, LINES, 5);
 }
 
-// What is in the mesh is taken out of it. On a full disk the lines go without errors, and the input can be deleted.
+// A cancelled batch's requests are taken out of the mesh. On a full disk it ends without its file of errors, and its input can be deleted.
 static void test_cancelled(void **state)
 {
     static const int disks[] = {DISK_GOOD, DISK_FULL_FOR_FILES};

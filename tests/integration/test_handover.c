@@ -180,7 +180,7 @@ static void no_more_is_taken_than_was_asked_for(void **state)
     tear_down();
 }
 
-/* Of an extent only its own pages are asked for. One that begins within a page, or behind its end, cannot be. */
+/* A fetch of an extent asks for the extent's own pages only. An extent that begins within a page, or behind its end, is refused. */
 static void an_extent_is_taken_over(void **state)
 {
     enum { FIRST = 512 };

@@ -114,7 +114,7 @@ static struct rpc_server *open_server(const char *address, const struct rpc_meth
     return server;
 }
 
-/* Who asked first gives up when the pages that lie here are the second one's already: they are not freed with the first. */
+/* The first of two fetches ends when the pages here are the second one's already: they are not freed with the first. */
 static void the_first_ones_end_does_not_free_the_seconds_pages(void **state)
 {
     static const struct handover_pages pages = {.page_bytes = page_bytes,

@@ -116,7 +116,7 @@ static void fetch(struct rpc_call *call, void *user)
     handover_fetch(user, call, rpc_call_unpack(call, &fastdecode__fetch_request__descriptor));
 }
 
-/* Who gives what is fetched: at once, pages of their number. */
+/* Plays the place that is fetched from: it answers at once, with pages full of their number. */
 static void give_page(struct rpc_call *call, void *user)
 {
     const Fastdecode__ReadPageRequest *request = rpc_call_unpack(call, &fastdecode__read_page_request__descriptor);

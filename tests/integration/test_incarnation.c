@@ -143,7 +143,7 @@ static void a_clock_set_back_keeps_nobody_out(void **state)
     assert_true(member_is_registered(member));
 }
 
-// Of two that have one name the one that registered first gives way, and does not take turns with the other.
+// When two members have one name the one that registered first gives way, and does not take turns with the other.
 static void a_name_that_another_took_stays_his(void **state)
 {
     (void)state;
@@ -163,7 +163,7 @@ static void a_name_that_another_took_stays_his(void **state)
     assert_int_equal(incarnation, 0);
 }
 
-// Who is refused asks less and less often, and soon again after it was registered.
+// A member that is refused asks less and less often, and soon again after it was registered.
 static void who_is_refused_asks_seldom(void **state)
 {
     (void)state;

@@ -108,7 +108,7 @@ static void a_server_survives_bad_frames_over_ipc(void **state)
 
 #define B(text) (text), sizeof(text) - 1
 
-// What it answers: in place of its hello, or to the first request. All of them must cost it the connection.
+// Bad answers, in place of a hello or to the first request. Each of them must cost the peer its connection.
 static const struct answer {
     const char *name;
     bool greeted;

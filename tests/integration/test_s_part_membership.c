@@ -113,7 +113,7 @@ static void a_busy_engine_registers_once(void **state)
     assert_int_equal(held, HELD);
 }
 
-// What was not taken is sent again, with a new list.
+// A registration that was not taken is sent again, with a new list.
 static void a_refused_registration_is_repeated(void **state)
 {
     (void)state;

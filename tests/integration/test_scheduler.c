@@ -173,8 +173,9 @@ static void many_that_wait_are_cancelled_in_few_calls(void **state)
     mesh_close();
 }
 
-// Who was accepted is told so, and is not refused when it comes again, after a restart of the scheduler; new ones are. A gateway that says so of
-// all it has comes to the limit of what the scheduler holds at all.
+// A gateway is told that a request was accepted. A full queue does not refuse such a request when it comes again, after a restart of the
+// scheduler; it refuses new ones. A gateway that says of all its requests that they were accepted comes to the limit of what the scheduler
+// holds at all.
 static void a_full_queue_takes_what_was_accepted(void **state)
 {
     enum { QUEUE = 2, FIRST_ID = 1000 };

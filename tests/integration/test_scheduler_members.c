@@ -284,7 +284,7 @@ static void a_worker_that_loses_its_rows_again_and_again_is_down(void **state)
     mesh_close();
 }
 
-// What gateways are told now.
+// Returns the state that gateways are told now.
 static const Fastdecode__MeshState *state_now(void)
 {
     scheduler->watch.published_us = 0;
@@ -459,7 +459,7 @@ static void take_shape(void *user, struct rpc_message *message)
     layers_told = reply->kv->layers;
 }
 
-// What only s-parts say, a worker may say too, and leave out any part of it: nobody looks at it.
+// A worker may name a model as only s-parts do, and leave out any part of that: nobody looks at it.
 static void a_worker_that_names_a_model_is_a_worker(void **state)
 {
     Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;

@@ -12,7 +12,7 @@
 
 enum { LAYERS = 4, PLAYED = 3, JOINS_MAX = 64 };
 
-// What the registration of a played s-part says beside its name and number.
+// The fields of a played s-part's registration beside its name and number.
 struct said {
     const char *name, *address; // address NULL: where it is
     uint32_t first, count, mini_batches, context, sparse_percent;

@@ -238,7 +238,7 @@ static void a_client_trusts_no_server_without_a_good_certificate(void **state)
     }
 }
 
-// What a channel expects at the other end must be said, and a certificate must be there.
+// A channel opens only if it is told which service to expect at the other end, and has a certificate.
 static void a_channel_needs_to_know_who_it_talks_to(void **state)
 {
     struct rpc_channel_config config = {.address = "tls+tcp://127.0.0.1:1", .hello.service = "gateway"};

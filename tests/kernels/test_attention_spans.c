@@ -146,7 +146,7 @@ static float *attend_split(uint32_t begin, uint32_t end, const uint32_t *firsts,
     return o;
 }
 
-// What attention.h says, kernel by kernel: one KV head, row at `position`.
+// Attends as attention.h says, kernel by kernel: one KV head, the row at `position`.
 static void attend_by_kernels(uint32_t position, float *o)
 {
     const struct attention_kernels *table = attention_of_level(kernels->level);
@@ -265,7 +265,7 @@ static void test_levels(void **state)
         }
 }
 
-// Of each number of ranges before and in an extent.
+// Checks the number of partials for each number of ranges before and in an extent.
 static void test_partial_count(void **state)
 {
     (void)state;

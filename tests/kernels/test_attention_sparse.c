@@ -381,7 +381,7 @@ static void test_store(void **state)
     free(again);
 }
 
-// What one row reads: bounds of the candidates and the tiles that it keeps.
+// Checks what one row reads: the bounds of the candidates, and the tiles that it keeps.
 static void test_bytes_read(void **state)
 {
     struct kv_shape shape = shape_f16;

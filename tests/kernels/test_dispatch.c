@@ -52,7 +52,7 @@ static void check_detection(void)
     assert_false(isa_supported(ISA_NEON) || isa_supported(ISA_DOTPROD) || isa_supported(ISA_I8MM));
 }
 #elif defined(__aarch64__)
-// What the processor says in its registers, which the kernel lets a program read, is the second opinion.
+// Compares with what the processor says in its registers, which the kernel lets a program read.
 static void check_detection(void)
 {
     uint64_t first, second;

@@ -79,7 +79,7 @@ static void values_are_within_the_limit(void **state)
     }
 }
 
-// Of all codes of the block's own scale none is nearer, save by the rounding of the division.
+// No other code of the block's own scale is nearer, save by the rounding of the division.
 static void codes_are_the_nearest(void **state)
 {
     float x[BLOCK], y[BLOCK], all[BLOCK];
@@ -102,7 +102,7 @@ static void codes_are_the_nearest(void **state)
     }
 }
 
-// What a format holds exactly stays as it is: encoding again gives the same values.
+// Values that a format holds exactly stay as they are: encoding again gives the same values.
 static void again_is_the_same(void **state)
 {
     float x[BLOCK], y[BLOCK], z[BLOCK];

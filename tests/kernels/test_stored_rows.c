@@ -131,7 +131,7 @@ static void test_mxfp4(void **state)
         check_mxfp4(&orders[i], &seed);
 }
 
-// Of what is read alone: of the others' scales, and other rows', none is looked at.
+// Reading looks at the scales of the rows that are read, and at none of other rows or of the other matrices.
 static void test_a_scale_that_is_not_a_number(void **state)
 {
     const struct order gate = {2, 3, 64, 0, 2}, up = {2, 3, 64, 1, 2};

@@ -132,7 +132,7 @@ static inline float gguf_random_float(uint64_t *seed) { return (float)((double)(
 /* One block of random weights of about the given size; ones: all values near 1 (norms; float types only). */
 static inline void gguf_random_block(enum tensor_type type, float size, bool ones, uint64_t *seed, unsigned char *block)
 {
-    /* Where the scale and the minimum lie (-1: none), f16 but for Q8_K and MXFP4, and how large the integers get. */
+    /* Offsets of the scale and the minimum (-1: none), f16 but for Q8_K and MXFP4, and how large the integers get. */
     static const struct {
         int scale, minimum;
         float largest;

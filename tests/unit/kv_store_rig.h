@@ -63,7 +63,7 @@ static uint64_t random_u64(uint64_t *state) /* splitmix64 */
 
 static uint32_t guess; /* 0, or K and V are those of other tokens */
 
-/* What a row's tensors hold: a function of what it is, so that repeats and copies agree. */
+/* Returns a value of a row's tensors: a function of what the row is, so that repeats and copies agree. */
 static float value_of(uint64_t sequence, uint32_t position, uint32_t layer, uint32_t which, uint32_t i)
 {
     uint64_t state = sequence * 1000003 + position * 8191u + guess * 65537u + layer * 131u + which * 17u + i * 0x10001u;
@@ -116,7 +116,7 @@ static void write_range(struct rig *rig, uint64_t sequence, uint32_t begin, uint
         attend(rig->batch, rows, count, layer);
 }
 
-/* Of each full tile that is complete: what its K gives. */
+/* Checks that each full tile that is complete has the bounds that its K gives. */
 static __attribute__((unused)) void expect_bounds(const struct rig *rig, uint64_t sequence)
 {
     const struct kv_store *store = rig->store;

@@ -7,7 +7,7 @@
 
 enum { RULE_WORKERS = 2, RULE_PLACES = 1 + RULE_WORKERS /* the first is the local pool */, RULE_PAGE = 16 };
 
-// Of a place: attention of a context token, of one in a prompt, a round trip; pages.
+// A place: its attention time of a context token and of one in a prompt, its round trip, its pages.
 struct rule_place {
     double token_us, prefill_us, link_us, pages;
 };
@@ -25,7 +25,7 @@ static inline void rule_places(struct sim_place *places /* [RULE_PLACES] */, str
 // Pages that so many sequences of a length have in all, and a few to begin and to end with.
 static inline double rule_pages(uint32_t sequences, double tokens) { return sequences * (tokens / RULE_PAGE + 4); }
 
-// Of `count` requests `running` go on at once. The times of the S-part's layers are the caller's to add.
+// Returns a configuration in which `running` of `count` requests go on at once. The caller adds the times of the S-part's layers.
 static inline struct sim_config rule_config(const struct sim_place *places, const struct sim_request *requests, uint32_t count,
                                             uint32_t running, uint32_t layers)
 {

@@ -19,7 +19,7 @@
 // Control tokens are written between these, so that a text shows where they are.
 #define U(name) "\x01" name "\x02"
 
-// What came out, in the order of the kinds: "reasoning|content|f(arguments)g(arguments)".
+// The text that came out, in the order of the kinds: "reasoning|content|f(arguments)g(arguments)".
 struct seen {
     struct text reasoning, content, calls;
     uint32_t count;
@@ -401,7 +401,7 @@ static void test_pieces_are_whole_characters(void **state)
     }
 }
 
-// What the notations are made of.
+// Pieces of the notations.
 static const char *const random_pieces[] = {"<tool_call>",
                                             "</tool_call>",
                                             "<think>",

@@ -58,7 +58,7 @@ struct choice {
     bool alike;
 };
 
-/* What the plan says of a file whose matrices are all of a type, and what the backend calls itself. Returns the bytes of weights. */
+/* Checks the plan for a file whose matrices are all of a type, and what the backend calls itself. Returns the bytes of weights. */
 static uint64_t check_choice(const struct choice *choice, struct thread_pool *pool)
 {
     struct backend_config config = {.compute = choice->compute,
@@ -286,7 +286,7 @@ static float int8_beside_f32(enum tensor_type type)
     return off / largest;
 }
 
-/* What is left is the rounding of activations to 8 bits. */
+/* int8 differs from f32 by no more than the rounding of activations to 8 bits, whatever the type of the matrices. */
 static void int8_is_near_f32_with_every_type(void **state)
 {
     (void)state;

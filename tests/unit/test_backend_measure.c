@@ -18,7 +18,7 @@ enum { LAYERS = 4, ROWS = 128, SEQUENCES = 512 };
 
 static const struct model_shape shape = {.layers = LAYERS, .hidden = 8, .heads = 2, .kv_heads = 1, .head_dim = 8, .vocab = 32};
 
-/* What the device takes, in microseconds. */
+/* The device's times, in microseconds. */
 static const double begin_us = 300, layer_us = 200, layer_row_us = 2, head_us = 150;
 static const struct kv_costs costs = {.call_us = 40, .row_us = 1, .token_us = 0.02, .prefill_row_us = 1, .pair_us = 0.02};
 

@@ -131,7 +131,7 @@ static void test_bad_lines(void **state)
     }
 }
 
-// What would take far more memory parsed than written, or a stack as deep as the line is long.
+// Lines are refused that would take far more memory parsed than written, or a stack as deep as the line is long.
 static void test_large_lines(void **state)
 {
     size_t bytes = 4 << 20;

@@ -328,7 +328,7 @@ static void test_synced_names(void **state)
     assert_int_equal(folder_syncs, before + 4);
 }
 
-// Of our version, but without tables, or without a column.
+// A database of our version that lacks a table or a column is refused.
 static void test_damaged_database(void **state)
 {
     static const char *const damages[] = {"DROP TABLE batches", "DROP TABLE files", "ALTER TABLE files DROP COLUMN expires"};

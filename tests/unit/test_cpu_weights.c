@@ -240,7 +240,7 @@ static void mini_batches_that_are_apart_get_theirs(void **state)
     rig_close(&rig);
 }
 
-// What is measured runs the first segments over and over: held, they are read once.
+// Measuring runs the first segments over and over. While weights are held these are read only once.
 static void held_weights_are_not_read_again(void **state)
 {
     struct backend_batch *batch;

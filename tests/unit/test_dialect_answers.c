@@ -218,7 +218,7 @@ static void test_responses_that_are_cut_off_or_empty(void **state)
     text_free(&whole);
 }
 
-// What is kept of an answer is what a next request continues: with calls and reasoning, without the instructions.
+// An answer is kept as a next request continues it: with calls and reasoning, without the instructions.
 static void test_responses_that_are_kept(void **state)
 {
     const struct response_store_config config = {.max_bytes = 1 << 20, .share = 1, .max_count = 10, .keep_s = 1e6};
@@ -394,7 +394,7 @@ static void expect_error(const struct dialect *dialect, int status, const char *
     text_free(&out);
 }
 
-// What clients look for in an error, in each form's own words.
+// Checks that an error has what clients look for, in each form's own words.
 static void expect_words(const struct dialect *dialect, const struct api_error *error, const char *wanted)
 {
     struct text out = {0};

@@ -220,7 +220,7 @@ static void reads_come_in_the_order_asked(void **state)
     close(file);
 }
 
-// What comes is counted, by whoever watches over a disk.
+// Pieces that arrive are counted, for whoever watches over a disk.
 static void pieces_are_counted(void **state)
 {
     int file = make_file();

@@ -60,7 +60,7 @@ static void test_kept(void **state)
     packed_grammar_let_go(anew);
 }
 
-// What a schema means depends on its options.
+// A schema's meaning depends on its options.
 static void test_schemas(void **state)
 {
     json_t *schema = json_loads("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}", 0, NULL);

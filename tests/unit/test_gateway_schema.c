@@ -27,7 +27,7 @@ static struct api_request take(enum api_kind kind, const char *body)
     return request;
 }
 
-// Where a request does not say how to sample, the model does.
+// The model's settings hold for sampling parameters that a request does not name.
 static void test_defaults_of_a_model(void **state)
 {
     struct api_model careful = api_model_of(VOCAB);
@@ -293,7 +293,7 @@ static void test_said_refusals(void **state)
     }
 }
 
-// What templates are given: calls with their arguments as objects, results with the name of their function, and variables.
+// Templates are given calls with their arguments as objects, results with the name of their function, and variables.
 static void test_tools(void **state)
 {
     struct api_request request = take(
@@ -495,7 +495,7 @@ static const json_t *arguments_of(const struct api_request *request, size_t call
     return json_object_get(json_object_get(json_array_get(calls, call), "function"), "arguments");
 }
 
-// What is no JSON object stays in a history as it was written: a client sends back what a model made.
+// Arguments that are no JSON object stay in a history as they were written: a client sends back what a model made.
 static void test_arguments_as_text(void **state)
 {
     static const char *const texts[] = {

@@ -60,7 +60,7 @@ static unsigned char *build_sample(size_t *count)
     return gguf_build_finish(&build, count);
 }
 
-/* Where the name of a key or tensor ends. */
+/* Returns where the name of a key or tensor ends. */
 static size_t find_name(const unsigned char *bytes, size_t count, const char *name)
 {
     size_t length = strlen(name);

@@ -49,7 +49,7 @@ static int find_end(struct grammar_tracker *tracker, const struct grammar_cursor
     return length;
 }
 
-// What is alive can be completed, and the completion is a match; what must end has no byte after it.
+// Checks that a text can be completed to a match, and that a text which must end has no byte after it.
 static void check_rest(struct rig_grammar *drawn, struct grammar_tracker *tracker, struct grammar_cursor *cursor, const char *text,
                        uint32_t length)
 {
@@ -369,7 +369,7 @@ static void limits(void **unused)
     assert_int_equal(error.status, STATUS_RESOURCE_EXHAUSTED);
 }
 
-// Where an automaton would explode it stays as it is, and is followed all the same.
+// An automaton that would explode stays as it is, and is followed all the same.
 static void exploding(void **unused)
 {
     (void)unused;

@@ -271,7 +271,7 @@ static void shared_tracker(void **unused)
     grammar_vocab_close(vocab);
 }
 
-// What is tidied up is not the masks, as long as there is room for what they belong to.
+// Tidying up keeps the masks as long as there is room for what they belong to.
 static void kept_masks(void **unused)
 {
     (void)unused;
@@ -417,7 +417,7 @@ static struct grammar_tracker *ambiguous_tracker(const struct grammar_vocab *voc
     return rig_tracker(grammar, vocab, RIG_TRACKER_BYTES);
 }
 
-// Where each token leads to a configuration of its own that has hundreds of pairs, there is no mask; elsewhere, and without the limit, there is.
+// There is no mask if each token leads to a configuration of its own that has hundreds of pairs; otherwise, and without the limit, there is.
 static void masks_that_cost_too_much(void **unused)
 {
     (void)unused;

@@ -212,7 +212,7 @@ static void what_is_wrong_is_told(void **state)
     assert_int_equal(failed, 0);
 }
 
-/* What is not a matter of JSON. */
+/* A shard that is damaged in other ways than its JSON is refused, with the reason. */
 static void a_damaged_shard_is_told(void **state)
 {
     static const struct {

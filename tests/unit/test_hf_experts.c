@@ -322,7 +322,7 @@ static void check_quantized(const struct hf_gpt_oss *what, enum tensor_type type
     remove_model(&disk);
 }
 
-/* What `quantize` writes of a directory and of its GGUF file is the same, byte for byte. */
+/* `quantize` writes the same bytes of a directory as of its GGUF file. */
 static void it_is_quantized_as_its_gguf_file_is(void **state)
 {
     static const enum tensor_type types[] = {TENSOR_Q4_1, TENSOR_Q8_0, TENSOR_F16};

@@ -106,7 +106,7 @@ static void all_are_listed(void **unused)
     id_map_close(&map); // an empty one too
 }
 
-// Where many ids fall together the map is slow, but right; with ids of sequences it is not slow: few look-ups go far from home.
+// The map is slow, but right, when many ids fall together. With ids of sequences it is not slow: few look-ups go far from home.
 static void ids_of_sequences_are_spread(void **unused)
 {
     enum { MANY = 16384 };

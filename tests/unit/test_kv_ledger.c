@@ -108,7 +108,7 @@ static void check_content(const struct kv_ledger *ledger, const struct model *mo
     assert_true(known <= SEQUENCES);
 }
 
-/* What reserving positions up to `end` should come to. */
+/* The result that reserving positions up to `end` should have. */
 struct reservation {
     uint32_t begin, pages; /* of the sequence, afterwards */
     bool shared;           /* the page that is written next is somebody else's too: it is copied */
@@ -200,7 +200,7 @@ static void share(struct kv_ledger *ledger, struct model *model, uint32_t from, 
     own->pages = pages_for(positions) - own->begin;
 }
 
-/* Where a page lies that is to go elsewhere, and what stands in it. */
+/* Checks where a page lies that is to go elsewhere, and what stands in it. */
 static void give(const struct kv_ledger *ledger, struct model *model, uint32_t index)
 {
     const struct modelled *own = &model->of[index];
@@ -330,7 +330,8 @@ static void test_ring_beside_a_model(void **state)
     run_beside_a_model(&ring);
 }
 
-/* What a step may not do: rows out of order, with a gap, of nobody, beyond the pages, or into a page that somebody else reads. */
+/* A step's rows are refused if they are out of order, have a gap, are nobody's, are beyond the pages, or would go into a page that somebody
+ * else reads. */
 static void test_rows_that_are_refused(void **state)
 {
     struct kv_ledger ledger;

@@ -114,7 +114,7 @@ static void test_hand_over(void **state)
     rig_close(&takes);
 }
 
-/* What is gone is refused, not read. */
+/* Rows that would read pages which are gone are refused. */
 static void test_refused(void **state)
 {
     const struct kv_shape ring = windowed(true);

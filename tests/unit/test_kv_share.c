@@ -66,7 +66,7 @@ static void copy_sequence(struct rig *rig, uint64_t from, uint64_t to, uint32_t 
     }
 }
 
-/* Of a row behind what is held, whose layers are not gone through. */
+/* Compares the attention of a row behind what is held; its other layers are not computed. */
 static void expect_attention(struct rig *shared, struct rig *copied, uint64_t sequence)
 {
     const uint32_t position = held(shared, sequence);

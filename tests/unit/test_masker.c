@@ -353,7 +353,7 @@ static void a_closed_sequence_makes_room(void **state)
         masker_sequence_close(all[i]);
 }
 
-/* What was generated is taken once more within limits, of an expression that is ambiguous on purpose. */
+/* Taking again what was generated has a limit: with an expression that is ambiguous on purpose a long text fails, a short one does not. */
 static void what_takes_too_long_to_take_again_fails(void **state)
 {
     (void)state;

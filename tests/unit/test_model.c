@@ -15,7 +15,7 @@
 
 #define LABEL "tiny.gguf: "
 
-/* What is put into the file besides the tiny model, or left out of it. */
+/* A key or tensor that is put into the file besides the tiny model, or left out of it. */
 struct change {
     const char *label;
     const char *drop; /* this key or tensor; it may be added again with another value */
@@ -396,7 +396,7 @@ static void a_model_without_a_name_has_its_files(void **state)
     free(bytes);
 }
 
-/* What converters leave unsaid, as llama.cpp takes it: Gemma's caps, the window of Gemma 2, and the scale of scores in those of 27B, which is not
+/* Values that converters leave unsaid are as in llama.cpp: Gemma's caps, the window of Gemma 2, and the scale of scores in those of 27B, which is not
  * that of a head's dimensions. */
 static void gemma_has_its_own_defaults(void **state)
 {

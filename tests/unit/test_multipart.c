@@ -124,7 +124,7 @@ static void test_many_parts(void **state)
     free(body);
 }
 
-// Who is told can end it, at every call.
+// Every callback can end the parse.
 static void test_stopped(void **state)
 {
     static const char body[] = "--abc\r\n" PART("a") "1\r\n--abc\r\n" PART("b") "2\r\n--abc--\r\n";

@@ -250,7 +250,7 @@ static void random_policy(double *x)
     x[OFFLOAD_HD] = 0;
 }
 
-// What is found keeps to memory, is as fast as it says, and no policy that fits is faster.
+// The policy that is found keeps to memory and is as fast as it says, and no other that fits is faster.
 static void no_policy_is_faster(void **state)
 {
     int feasible = 0, solved = 0;

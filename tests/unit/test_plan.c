@@ -318,7 +318,7 @@ static void workers_by_balance_and_by_memory(void **state)
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
 }
 
-// What is written is read again; what a file says wrongly is said with its line.
+// A hardware file that is written is read back; a mistake in one is reported with its line.
 static void a_hardware_file(void **state)
 {
     char folder[] = "/tmp/fd-hardware-XXXXXX", path[64], line[256];
@@ -406,7 +406,7 @@ static void the_knee_of_a_sweep(void **state)
         assert_int_equal(needs[i].knee, needs[i].batch == 32);
 }
 
-// What a mix costs is what its meshes cost, it reaches what was asked, and no whole number of one kind of mesh is cheaper.
+// A mix costs what its meshes cost and reaches the rate that was asked for, and no whole number of one kind of mesh is cheaper.
 static void the_cheapest_of_several(void **state)
 {
     struct plan_request r = request();

@@ -160,7 +160,7 @@ static void test_one_that_is_too_large(void **state)
     response_store_close(store);
 }
 
-// What an entry is counted as is what it takes of the memory: its texts grew by doubling.
+// An entry is counted with all the memory that it takes, although its texts grew by doubling.
 static void test_memory_is_what_is_counted(void **state)
 {
     enum { PLAIN_BYTES = 40000, SLACK_BYTES = 5000 };
@@ -190,7 +190,7 @@ static void test_age(void **state)
     response_store_close(store);
 }
 
-// What is kept may be of many requests, each within the limits of a body: together they may hold more than is read.
+// A kept conversation that is too long to be read is refused: it may be of many requests, each within the limits of a body.
 static void test_a_conversation_of_too_many_values(void **state)
 {
     struct response_store *store = open_store(64 << 20, 1, 10);

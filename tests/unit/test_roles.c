@@ -102,7 +102,7 @@ static void addresses_are_taken_apart(void **state)
     }
 }
 
-// What each kind of address wants before it may be listened on and connected to.
+// Checks what each kind of address requires before it may be listened on and connected to.
 static void an_address_beyond_this_machine_wants_protection(void **state)
 {
     static struct rpc_tls *const some_tls = (struct rpc_tls *)&some_tls; // never looked into

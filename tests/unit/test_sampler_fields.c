@@ -167,7 +167,7 @@ static void test_xtc(void **state)
     sampler_close(sampler);
 }
 
-/* What dry takes off, by comparing every two places of the text. */
+/* Applies dry by comparing every two places of the text. */
 static void dry_reference(const struct sampler_params *p, const uint32_t *text, uint32_t count, const bool *breaker, float *logits)
 {
     double cost[VOCAB] = {0};
@@ -286,7 +286,7 @@ static void test_bad_words(void **state)
     sampler_close(sampler);
 }
 
-/* What is off changes no bit, and what the device does is what it can do. */
+/* A field that is off changes no bit, and the device samples exactly where it can. */
 static void test_off(void **state)
 {
     (void)state;

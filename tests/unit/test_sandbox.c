@@ -122,7 +122,7 @@ static int links_case(void)
     return 0;
 }
 
-// What the service makes is not there yet; what it writes may be a link to elsewhere.
+// The service can make a folder that is not there yet, and write in it.
 static int made_case(void)
 {
     char batches[160];

@@ -490,7 +490,7 @@ static void prompt_scores_come_once(void **state)
     assert_int_equal(m->last_step, 4);
 }
 
-/* Of a prompt that ends without a token, the last row may be all that is wanted. */
+/* A prompt that ends without a token may ask for its last row only. */
 static void a_prompt_may_end_with_its_last_row(void **state)
 {
     (void)state;

@@ -145,7 +145,7 @@ static void workers_take_as_long_as_each_other(void **state)
 
 enum { LIMIT = 400, LIVES = 14 /* requests over B: so that the queue outlasts what is looked at */ };
 
-// What the slow worker reads, and what the others read on average: before it is slow, and step by step afterwards.
+// The load of the slow worker and the mean load of the others: before it is slow, and step by step afterwards.
 struct slow {
     double from_us;
     uint32_t workers;
@@ -307,7 +307,7 @@ static double gain_in_noise(uint32_t lives)
     return tokens_per_second[1] / tokens_per_second[2];
 }
 
-// Where lives are alike places stay even by how sequences are placed, so there is nothing to gain.
+// Places stay even by how sequences are placed if lives are alike, so there is nothing to gain.
 static void noise_moves_little(void **state)
 {
     (void)state;
@@ -315,7 +315,7 @@ static void noise_moves_little(void **state)
     assert_true(gain_in_noise(1024) > 0.99);
 }
 
-// So few sequences begin and end together; each worker has as many without any balancing, and there is nothing to gain.
+// A few sequences begin and end together: each worker has as many without any balancing, and there is nothing to gain.
 static void noise_costs_little_among_few(void **state)
 {
     (void)state;

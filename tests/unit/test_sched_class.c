@@ -123,7 +123,7 @@ static uint64_t decisions(uint64_t seed, enum sched_class class)
     return hash;
 }
 
-// So a job of its own has the throughput of as many interactive requests.
+// A job alone is decided upon as interactive requests are, and so has their throughput.
 static void alone_it_is_scheduled_as_interactive_requests_are(void **state)
 {
     (void)state;
@@ -237,7 +237,7 @@ static void some_row_comes_at_last(void **state)
     end(m);
 }
 
-// What interactive sequences do is as if there were no job: same prompt rows in the same steps, same load limit.
+// Interactive sequences are scheduled as if there were no job: same prompt rows in the same steps, same load limit.
 static void it_teaches_neither_lengths_nor_load(void **state)
 {
     (void)state;
@@ -377,7 +377,7 @@ static void no_request_waits_for_pages_of_the_job(void **state)
 
 // --- mini-batches -----------------------------------------------------------------------------------------------------
 
-// Of two mini-batches one has the request: the job's sequences follow it there.
+// When only one of two mini-batches has the request the job's sequences follow it there.
 static void it_follows_the_requests(void **state)
 {
     (void)state;

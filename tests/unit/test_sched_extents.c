@@ -188,7 +188,7 @@ static void a_place_that_drains_hands_its_extent_over(void **state)
     }
 }
 
-// What the places held is reported after a restart, part by part: it is used as far as the parts follow one another, and the rest is released.
+// Places report after a restart what they held, part by part: it is used as far as the parts follow one another, and the rest is released.
 static void parts_that_are_still_held_are_used(void **state)
 {
     (void)state;

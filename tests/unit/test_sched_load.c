@@ -23,7 +23,7 @@ static uint32_t below(uint32_t limit)
     return (uint32_t)((rng >> 33) % limit);
 }
 
-// What is measured between step 2·S, or the first, and the last start.
+// The measurements between step 2·S, or the first, and the last start.
 struct window {
     double limit_us;
     uint64_t plain, late,

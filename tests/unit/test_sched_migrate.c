@@ -19,7 +19,7 @@ struct setting {
     double limit_margin;                 // max_tokens beyond what is generated, as a factor
 };
 
-// Where a sequence is, and how often it was handed over: to the local pool, from it, from worker to worker.
+// A sequence's place, and how often it was handed over: to the local pool, from it, from worker to worker.
 struct way {
     uint32_t place, home, away, across;
 };

@@ -68,7 +68,7 @@ static void whole_steps_forget_old_classes(void **state)
     assert_about(m.base_us + 8 * m.row_us, true_us(8, 1), 0.1);
 }
 
-// What makes only one size take longer is not attributed to the others for good.
+// A change that makes only one size take longer is not attributed to the others for good.
 static void a_class_alone_that_changes_comes_out_right(void **state)
 {
     struct sched_curve m = {0};

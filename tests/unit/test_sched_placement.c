@@ -60,7 +60,7 @@ static void kv_goes_where_it_is_told(void **state)
     }
 }
 
-// What a worker on the same cores measures beside the local pool is noise: however fast it seems, its links gain nothing.
+// A worker on the same cores only measures noise beside the local pool: however fast it seems, its links gain nothing.
 static void the_same_cores_are_no_faster_elsewhere(void **state)
 {
     (void)state;

@@ -6,7 +6,7 @@
 
 static struct mesh mesh;
 
-// What the workloads together made happen: a promise about something that never happens is empty.
+// Counts what the workloads together made happen: a promise about something that never happens is empty.
 static struct {
     uint64_t steps, beside, rebuilt, preempted, moved, to_local, from_local, relabelled, wasted, failed, rejected;
     uint64_t reasons[SCHED_NO_SPACE + 1], tokens, scored, drained;

@@ -101,7 +101,7 @@ static double quantile(struct seen *seen, double share)
     return seen->us[MIN((uint32_t)(share * seen->count), seen->count - 1)];
 }
 
-// What decode rows take alone.
+// Returns the time that decode rows take alone.
 static double alone_us(const struct noise *noise) { return BASE_US + ROW_US * DECODES + noise->base_us; }
 
 // Steps are as predicted: none is longer than 2.2 times one without the prompt, once a step has shown what a row takes. What that

@@ -61,7 +61,7 @@ static void places_add_up_or_overlap(void **state)
     assert_about(sched_round_us(&round, 3), 27);
 }
 
-// Of several stages the slowest one sets the pace, a step takes the sum of all, and each does its own layers' attention.
+// With several stages the slowest one sets the pace, a step takes the sum of all, and each does its own layers' attention.
 static void stages_work_at_once(void **state)
 {
     struct sched_round round = {.s_part_us = 40, .stages = 4, .slowest_us = 13};
@@ -78,7 +78,7 @@ static void stages_work_at_once(void **state)
     assert_about(sched_round_us(&round, 8), 8 * 48);
 }
 
-// What is found to fit a limit fits it, and no more does.
+// The most that is found to fit a limit fits it, and no more does.
 static void a_limit_is_used_up(void **state)
 {
     (void)state;

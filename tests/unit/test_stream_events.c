@@ -72,7 +72,7 @@ static void an_answer_cut_anywhere(void **state)
     stream_reader_free(&reader);
 }
 
-// What is thought and calls of functions are tokens of an answer, too.
+// Deltas with reasoning or calls of functions have a token of the answer, too.
 static void deltas_of_chats(void **state)
 {
     static const char *const deltas[] = {"{\"reasoning_content\":\"hm\",\"reasoning\":\"hm\"}", "{\"reasoning\":\"hm\"}",

@@ -215,7 +215,7 @@ static struct tokenizer *open_spm(json_t *source)
     return tokenizer;
 }
 
-// What a user writes between two control tokens: the same ids, user-defined ones among them, and never a control token.
+// Checks a user's text between two control tokens: it has the same ids, user-defined ones among them, and never a control token.
 static unsigned compare_chat(const struct tokenizer *tokenizer, const char *name, size_t index, json_t *item)
 {
     size_t length;

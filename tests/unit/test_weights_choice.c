@@ -17,7 +17,7 @@ enum { MIB = 1 << 20, DEVICE_FREE = 1024 * MIB, ACTIVATIONS = 100 * MIB, LEAST =
 static uint64_t weights;   // all of them
 static uint64_t host_rest; // what else the host holds
 
-// What does not fit the device is on the host, what does not fit there on disk.
+// Plans weights by size: those that do not fit the device are on the host, and those that do not fit there on disk.
 static enum status plan(const struct backend_config *config, struct backend_plan *out, struct error *error)
 {
     const uint64_t device = config->weights_memory ? MIN(config->weights_memory, weights) : weights, streamed = weights - device;

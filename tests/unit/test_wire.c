@@ -461,7 +461,7 @@ static void padding_aligns(void **state)
         }
 }
 
-// What a stage hands on: any protobuf decoder reads it, it is read where it lies, and every wrong size is refused.
+// Any protobuf decoder reads what a stage hands on; it is read where it lies, and every wrong size is refused.
 static void rows_of_a_stage_are_protobuf(void **state)
 {
     enum { ROWS = 3, HIDDEN = 5, STEP = 7 };

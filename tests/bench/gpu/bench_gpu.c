@@ -101,7 +101,7 @@ static double median_read_rate(struct ceilings *c)
     return report_median(rates, asked.passes);
 }
 
-/* Of a layer, as the backend takes them together, and the head last. */
+/* The products of a layer, combined as the backend combines them, and the head last. */
 struct products {
     const char *name[PRODUCTS];
     uint32_t outputs[PRODUCTS], inputs[PRODUCTS];
@@ -128,7 +128,7 @@ struct step_us {
     double layers, head;
 };
 
-/* What the best products of a step take; as figures of their own if they are `shown`. */
+/* Measures how long the best products of a step take; shown: each is reported as a figure of its own. */
 static struct step_us best_products(struct ceilings *c, const struct model_shape *s, uint32_t rows, bool shown)
 {
     const struct products p = products_of(s);
