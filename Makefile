@@ -46,9 +46,9 @@ INTEG    := $(patsubst tests/integration/%.c,$(BUILD)/tests/integration/%,$(wild
 FUZZ     := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 # The same targets without the fuzzer: each build sees that they compile and link, the runs come by turns.
 FUZZ_LINKED := $(FUZZ:$(BUILD)/tests/fuzz/%=$(BUILD)/tests/fuzz-linked/%)
-# What tests in Python ask.
+# A program that tests in Python ask.
 TOOLS    := $(BUILD)/tests/e2e/schema_texts
-# What the kernels of a level compute, to compare levels of two architectures.
+# Hashes of what the kernels of a level compute, to compare levels of two architectures.
 HASHES   := $(BUILD)/tests/kernels/kernel_hashes
 SLOW     := $(patsubst %,$(BUILD)/tests/slow/%,kv-worker s-part scheduler)
 # The CUDA backend is a shared object of its own. Tests have it twice: emulated on the CPU (tests/cuda), and, by check-gpu, real.
@@ -64,7 +64,7 @@ EMU_SAN   := -fsanitize=alignment -fno-sanitize-recover=alignment
 CUDA_TEST := $(patsubst tests/cuda/%.c,%,$(wildcard tests/cuda/test_*.c))
 EMU_TEST  := $(CUDA_TEST:%=$(BUILD)/tests/kernels/%)
 GPU_TEST  := $(CUDA_TEST:%=$(BUILD)/tests/gpu/%)
-# What a GPU is measured with; emulated, so that it is known to run.
+# The bench of a GPU; emulated, too, so that it is known to run.
 GPU_BENCH := $(BUILD)/tests/gpu/bench_gpu
 EMU_BENCH := $(BUILD)/tests/cuda/bench_gpu
 EMULATED  := $(if $(SAN)$(FUZZER),,$(BUILD)/tests/cuda/libfastdecode-cuda.so $(EMU_TEST) $(EMU_BENCH))
@@ -194,7 +194,7 @@ LANES_OBJ := %_avx2.o %_avxvnni.o %_avx512.o %_vnni.o %_neon.o %_dotprod.o %_i8m
 # Templates with many instances: full debug information would take as long as compiling them.
 $(LANES_OBJ): ISA += -g1
 $(BUILD)/obj/kernels/%.o: CFLAGS += $(if $(filter address,$(SAN))$(FUZZER),,-O3)
-# What is tested is in the library: its tests take a third less time to compile so, and run as fast.
+# The tested code is in the library: its tests take a third less time to compile so, and run as fast.
 $(BUILD)/obj/tests/unit/%.o $(BUILD)/obj/tests/integration/%.o: ISA += -O1
 ifeq ($(SAN),thread) # inner loops work on what their caller gives them: seen there, and a hundred times faster unseen here
 $(LANES_OBJ): ISA += -fno-sanitize=thread
@@ -323,7 +323,7 @@ HOST_LIB = $(DESTDIR)$(PREFIX)/lib/fastdecode
 install: all ## install programs, man pages, completions, units of systemd (PREFIX=/usr/local, DESTDIR=)
 	$(Q)$(MAKE) --no-print-directory install-built
 
-# What is there already: builds nothing.
+# Installs what is there already: builds nothing.
 install-built: manuals
 	$(Q)for p in $(notdir $(BINS)); do $(INSTALL) 755 $(BUILD)/bin/$$p $(HOST_LIB)/bin/$$p; done
 	$(Q)if [ -e $(CUDA_LIB) ]; then $(INSTALL) 644 $(CUDA_LIB) $(HOST_LIB)/bin/$(notdir $(CUDA_LIB)); fi

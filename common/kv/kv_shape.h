@@ -76,7 +76,7 @@ uint64_t kv_page_memory_bytes(const struct kv_shape *shape);
 // Sets *percent to 0 for "off", or to 1 to 100 for "10%", "10" and so on. INVALID_ARGUMENT: anything else; *error names the option.
 enum status kv_sparse_parse(const char *text, uint32_t *percent, struct error *error) MUST_CHECK;
 
-// What attention costs a place with a model's shape of KV: r and r_p of the performance model (common/plan/cost.h).
+// The costs of attention at a place with a model's shape of KV: r and r_p of the performance model (common/plan/cost.h).
 //
 //     decode, a layer:    call_us + rows·row_us + Σ context·token_us
 //     prefill, a layer:   call_us + rows·prefill_row_us + Σ context·pair_us

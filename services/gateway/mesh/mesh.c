@@ -23,7 +23,7 @@
 #include "common/rpc/rpc.h"
 #include "services/gateway/http/json_write.h"
 
-// What comes from the scheduler is written as numbers and escaped strings, so it is JSON whatever it says.
+// Values from the scheduler are written as numbers and escaped strings, so it is JSON whatever it says.
 
 static void name_of(struct text *out, const char *name)
 {

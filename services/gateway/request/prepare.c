@@ -14,7 +14,11 @@
 #include "services/gateway/request/request_internal.h"
 #include "services/gateway/text/grammars.h"
 
-// --- prompt edit -----------------------------------------------------------------------------------------------------
+// --- changes to a prompt between its tokenization and its use ----------------------------------------------------------
+//
+//   truncate_prompt_tokens: the last tokens stay, since an answer depends most on what comes right before it.
+//   suffix: the model fills the gap between prompt and suffix. Models that are trained for that have tokens for the three parts, which
+//   are known by their names.
 
 // Returns whether the request asks for what a model of that context length can do; fills *error otherwise.
 static bool prompt_edit_check(const struct api_request *api, uint32_t context, struct api_error *error)

@@ -63,14 +63,6 @@ void requests_counts(const struct requests *requests, bool batch, uint32_t *runn
 // Returns the seconds for Retry-After, 1 to 60: the predicted wait with jitter, so that clients do not all come back at once.
 uint32_t request_retry_after_s(uint32_t predicted_wait_ms);
 
-// What a request asks to be done to a prompt between its tokenization and its use.
-//
-//   truncate_prompt_tokens: the last tokens stay, since an answer depends most on what comes right before it.
-//   suffix: the model fills the gap between prompt and suffix. Models that are trained for that have tokens for the three parts, which
-//   are known by their names.
-//
-// Pure. Safe from any thread.
-
 // Returns whether the model has tokens for filling a gap.
 bool prompt_edit_can_fill(const struct language *language);
 

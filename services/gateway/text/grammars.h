@@ -11,9 +11,8 @@
 #include "services/gateway/answer/grammar.h"
 #include "services/gateway/api/schema/schema.h"
 
-// What an answer has to look like: its form (JSON, a schema, a regular expression, ...), calls of functions, and what the model may think
+// The shape that an answer has to have: its form (JSON, a schema, a regular expression, ...), calls of functions, and what the model may think
 // before either of them.
-
 struct wanted {
     const struct api_form *form;          // of the content; kind API_FORM_NONE: the answer has no content
     struct answer_grammar_options answer; // the model's notation; tools: NULL: none may be called

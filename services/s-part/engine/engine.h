@@ -98,7 +98,7 @@ struct engine_model {
     bool has_sparse; // workers are told which rows are sparse
 };
 
-// What tells whether the computation hangs.
+// Tells whether the computation hangs.
 struct engine_watch {
     struct watchdog watchdog;   // watches the computation, on a device or a CPU
     atomic_bool awaits_weights; // nothing but reads of weights can go on; relaxed: also read for the log
