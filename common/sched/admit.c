@@ -8,7 +8,6 @@
 #include "common/sched/sequence.h"
 #include "common/sched/split.h"
 #include "common/sched/state.h"
-#include "common/sched/tick.h"
 
 // Returns the mini-batch that is expected to stay lightest, of those that take the head of the queue now; NONE: none does.
 static uint32_t mini_batch_choose(struct sched *s, uint32_t head)

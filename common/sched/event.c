@@ -1,6 +1,5 @@
 // event.c: what each event changes: the answer to a step and what it teaches the models, arrivals and ends, places, the s-part. Nothing is
 // planned here.
-#include "common/sched/tick.h"
 
 #include <string.h>
 

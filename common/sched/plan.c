@@ -5,7 +5,6 @@
 // otherwise of class batch. If the s-part takes them, prompts beside decode rows have steps of their own instead, that go aside: in a
 // mini-batch that has no sequences, and in the time that the steps with decode rows leave. While such a step has rows of a sequence no other
 // has. Behind interactive rows, class batch has those that hardly lengthen the step.
-#include "common/sched/tick.h"
 
 #include <string.h>
 

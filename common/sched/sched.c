@@ -7,7 +7,6 @@
 #include "common/sched/balance.h"
 #include "common/sched/sequence.h"
 #include "common/sched/state.h"
-#include "common/sched/tick.h"
 
 // Emits all actions that are due about one sequence. False: no room is left.
 static bool say(struct sched *s, uint32_t slot)

@@ -8,8 +8,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/base/median.h"
-#include "common/base/read_rate.h"
+#include "common/base/measure.h"
 #include "kernels/dispatch/kernels.h"
 #include "kernels/kv/kv_store.h"
 #include "kernels/quant/tensor_type.h"

@@ -6,7 +6,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/base/median.h"
+#include "common/base/measure.h"
 #include "kernels/backend/device.h"
 #include "kernels/cuda/cuda.h"
 

@@ -10,7 +10,7 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/base/median.h"
+#include "common/base/measure.h"
 
 enum { CONTEXT = 512, SHORT = 64, SEQUENCES_MIN = 4, SEQUENCES_MAX = 128, CHUNK = 64, PASSES_MAX = 31 };
 

@@ -11,7 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "common/base/read_rate.h"
+#include "common/base/measure.h"
 #include "common/rpc/rpc.h"
 #include "common/service/service.h"
 #include "kernels/dispatch/kernels.h"

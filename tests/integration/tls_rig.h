@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include "common/rpc/rpc.h"
-#include "services/fastdecode/keys/certificate.h"
+#include "services/fastdecode/keys/certs.c"
 
 enum { RIG_PATH_BYTES = 256 };
 

@@ -8,7 +8,7 @@
 #include <math.h>
 
 #include "common/base/clock.h"
-#include "common/base/read_rate.h"
+#include "common/base/measure.h"
 #include "kernels/dispatch/kernels.h"
 #include "kernels/kv/kv_store.h"
 #include "tests/integration/pace.h"

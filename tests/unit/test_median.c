@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "common/base/median.h"
+#include "common/base/measure.h"
 
 static void in_any_order(void **state)
 {

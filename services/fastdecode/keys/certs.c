@@ -4,18 +4,56 @@
 //     DIR/ROLE/ca.pem, cert.pem, key.pem      what --tls DIR/ROLE reads; `fastdecode up --tls DIR` takes all of them
 //
 // A service sees that its files have changed: --renew beside running services is a rotation.
+#include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/rand.h>
+#include <openssl/x509v3.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/base/checked.h"
 #include "common/base/options.h"
+#include "common/base/status.h"
+#include "common/rpc/roles.h"
 #include "common/service/service.h"
-#include "services/fastdecode/keys/certificate.h"
 #include "services/fastdecode/keys/commands.h"
+
+// Makes X.509 certificates of a mesh: a CA, and what it signs. For `fastdecode certs`.
+
+struct certificate; // with its private key, EC P-256
+
+// The contents of a certificate. Strings are borrowed.
+struct certificate_request {
+    enum rpc_role role;       // RPC_ROLE_NONE: a CA
+    const char *const *hosts; // [host_count] names and addresses at which it is good; none: at all
+    uint32_t host_count;
+    double days; // from now on
+};
+
+// Makes a key and a certificate, signed by `ca` (NULL: by itself). INVALID_ARGUMENT: a host is no name and no address.
+enum status certificate_make(const struct certificate_request *request, const struct certificate *ca, struct certificate **out,
+                             struct error *error) MUST_CHECK;
+void certificate_free(struct certificate *certificate); // NULL is allowed
+
+// Write files by their own name only once they are whole; what was there is replaced. The key's has mode 0600.
+enum status certificate_write(const struct certificate *certificate, const char *path, struct error *error) MUST_CHECK;
+enum status certificate_write_key(const struct certificate *certificate, const char *path, struct error *error) MUST_CHECK;
+
+static bool certificate_takes_host(const char *host);
+static enum status certificate_read(const char *certificate_path, const char *key_path, struct certificate **out,
+                                    struct error *error);
+static void certificate_end(const struct certificate *certificate, char text[16]);
+static enum status certificate_read_hosts(const char *path, char ***hosts, uint32_t *count, struct error *error);
 
 enum { HOSTS_MAX = 64, PATH_BYTES = 4096 };
 
@@ -211,4 +249,307 @@ int certs_main(int argc, char **argv)
     }
     fprintf(stderr, "fastdecode certs: %s\n", error.text);
     return service_exit_of(&error);
+}
+
+// --- certificate -----------------------------------------------------------------------------------------------------
+
+enum { SERIAL_BYTES = 16, HOST_BYTES_MAX = 253, CLOCKS_APART_S = 300 }; // a host whose clock is behind takes it all the same
+
+struct certificate {
+    X509 *x509;
+    EVP_PKEY *key;
+};
+
+void certificate_free(struct certificate *certificate)
+{
+    if (!certificate)
+        return;
+    X509_free(certificate->x509);
+    EVP_PKEY_free(certificate->key);
+    free(certificate);
+}
+
+// --- making ---
+
+static bool set_serial(X509 *x509)
+{
+    unsigned char bytes[SERIAL_BYTES];
+    if (RAND_bytes(bytes, sizeof bytes) != 1)
+        return false;
+    bytes[0] &= 0x7f; // positive
+    BIGNUM *number = BN_bin2bn(bytes, sizeof bytes, NULL);
+    bool is_set = number && BN_to_ASN1_INTEGER(number, X509_get_serialNumber(x509));
+    BN_free(number);
+    return is_set;
+}
+
+static bool set_times(X509 *x509, double days)
+{
+    const time_t now = time(NULL);
+    return ASN1_TIME_adj(X509_getm_notBefore(x509), now, 0, -CLOCKS_APART_S) &&
+           ASN1_TIME_adj(X509_getm_notAfter(x509), now, (int)days, (long)((days - (int)days) * 86400));
+}
+
+// CAs get names of their own: by them a verifier finds the right one in a file with two.
+static bool set_subject(X509 *x509, enum rpc_role role)
+{
+    X509_NAME *name = X509_get_subject_name(x509);
+    unsigned char bytes[4];
+    char text[64];
+
+    if (RAND_bytes(bytes, sizeof bytes) != 1)
+        return false;
+    if (role == RPC_ROLE_NONE)
+        snprintf(text, sizeof text, "FastDecode CA %02x%02x%02x%02x", bytes[0], bytes[1], bytes[2], bytes[3]);
+    else
+        snprintf(text, sizeof text, "%s", rpc_role_name(role));
+    return X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, (unsigned char *)text, -1, -1, 0) == 1;
+}
+
+static bool add_extension(X509 *x509, const X509 *issuer, int id, const char *value)
+{
+    X509V3_CTX context;
+
+    X509V3_set_ctx(&context, (X509 *)issuer, x509, NULL, NULL, 0);
+    X509_EXTENSION *extension = X509V3_EXT_conf_nid(NULL, &context, id, value);
+    bool is_added = extension && X509_add_ext(x509, extension, -1) == 1;
+    X509_EXTENSION_free(extension);
+    return is_added;
+}
+
+// Takes the string (NULL: no memory).
+static bool push_name(GENERAL_NAMES *names, int type, ASN1_STRING *string)
+{
+    GENERAL_NAME *name = GENERAL_NAME_new();
+
+    if (!name || !string) {
+        GENERAL_NAME_free(name);
+        ASN1_STRING_free(string);
+        return false;
+    }
+    GENERAL_NAME_set0_value(name, type, string);
+    if (sk_GENERAL_NAME_push(names, name))
+        return true;
+    GENERAL_NAME_free(name);
+    return false;
+}
+
+static ASN1_STRING *ia5(const char *text)
+{
+    ASN1_STRING *string = ASN1_IA5STRING_new();
+    if (string && ASN1_STRING_set(string, text, -1) == 1)
+        return string;
+    ASN1_STRING_free(string);
+    return NULL;
+}
+
+// True for a host's name, which may begin with "*.", and for an address.
+static bool certificate_takes_host(const char *host)
+{
+    unsigned char address[16];
+    size_t length = strlen(host);
+    bool is_good = length > 0 && length <= HOST_BYTES_MAX && host[0] != '-' && host[0] != '.';
+
+    for (size_t i = 0; i < length; i++)
+        is_good &= isalnum((unsigned char)host[i]) || strchr("-._", host[i]) || (host[i] == '*' && i == 0);
+    return is_good || inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
+}
+
+static bool add_names(X509 *x509, const struct certificate_request *request)
+{
+    GENERAL_NAMES *names = GENERAL_NAMES_new();
+    char uri[64];
+
+    if (!names)
+        return false;
+    snprintf(uri, sizeof uri, RPC_ROLE_URI "%s", rpc_role_name(request->role));
+    bool is_good = push_name(names, GEN_URI, ia5(uri));
+    for (uint32_t i = 0; i < request->host_count && is_good; i++) {
+        ASN1_OCTET_STRING *address = a2i_IPADDRESS(request->hosts[i]);
+        is_good = address ? push_name(names, GEN_IPADD, address) : push_name(names, GEN_DNS, ia5(request->hosts[i]));
+    }
+    is_good = is_good && X509_add1_ext_i2d(x509, NID_subject_alt_name, names, 0, X509V3_ADD_DEFAULT) == 1;
+    GENERAL_NAMES_free(names);
+    return is_good;
+}
+
+static bool add_extensions(X509 *x509, const X509 *issuer, const struct certificate_request *request)
+{
+    const bool is_ca = request->role == RPC_ROLE_NONE;
+
+    return add_extension(x509, issuer, NID_basic_constraints, is_ca ? "critical,CA:TRUE,pathlen:0" : "critical,CA:FALSE") &&
+           add_extension(x509, issuer, NID_key_usage, is_ca ? "critical,keyCertSign,cRLSign" : "critical,digitalSignature") &&
+           add_extension(x509, issuer, NID_subject_key_identifier, "hash") &&
+           add_extension(x509, issuer, NID_authority_key_identifier, "keyid") &&
+           (is_ca || (add_extension(x509, issuer, NID_ext_key_usage, "serverAuth,clientAuth") && add_names(x509, request)));
+}
+
+static bool fill(struct certificate *made, const struct certificate_request *request, const struct certificate *ca)
+{
+    X509 *x509 = made->x509 = X509_new();
+    const X509 *issuer = ca ? ca->x509 : x509;
+
+    made->key = EVP_EC_gen("P-256");
+    return x509 && made->key && X509_set_version(x509, X509_VERSION_3) == 1 && set_serial(x509) && set_times(x509, request->days) &&
+           set_subject(x509, request->role) && X509_set_issuer_name(x509, X509_get_subject_name(issuer)) == 1 &&
+           X509_set_pubkey(x509, made->key) == 1 && add_extensions(x509, issuer, request) &&
+           X509_sign(x509, ca ? ca->key : made->key, EVP_sha256()) > 0;
+}
+
+enum status certificate_make(const struct certificate_request *request, const struct certificate *ca, struct certificate **out,
+                             struct error *error)
+{
+    struct certificate *made;
+
+    for (uint32_t i = 0; i < request->host_count; i++)
+        if (!certificate_takes_host(request->hosts[i]))
+            return error_set(error, STATUS_INVALID_ARGUMENT, "'%.100s' is neither a host's name nor an address", request->hosts[i]);
+    made = calloc(1, sizeof *made);
+    if (made && fill(made, request, ca)) {
+        *out = made;
+        return STATUS_OK;
+    }
+    certificate_free(made);
+    const char *reason = ERR_reason_error_string(ERR_get_error());
+    return error_set(error, STATUS_INTERNAL, "no certificate could be made: %s", reason ? reason : "no memory");
+}
+
+// --- files ---
+
+static enum status cannot(const char *path, struct error *error)
+{
+    return error_set(error, status_of_path(errno), "%s: %s", path, strerror(errno));
+}
+
+static FILE *open_file(const char *path, struct error *error)
+{
+    FILE *file = fopen(path, "re");
+    if (!file)
+        (void)!cannot(path, error);
+    return file;
+}
+
+static X509 *read_x509(const char *path, struct error *error)
+{
+    FILE *file = open_file(path, error);
+
+    if (!file)
+        return NULL;
+    X509 *x509 = PEM_read_X509(file, NULL, NULL, NULL);
+    if (!x509)
+        error_set(error, STATUS_INVALID_ARGUMENT, "%s is no certificate (PEM)", path);
+    fclose(file);
+    return x509;
+}
+
+static EVP_PKEY *read_key(const char *path, struct error *error)
+{
+    FILE *file = open_file(path, error);
+
+    if (!file)
+        return NULL;
+    EVP_PKEY *key = PEM_read_PrivateKey(file, NULL, NULL, NULL);
+    if (!key)
+        error_set(error, STATUS_INVALID_ARGUMENT, "%s is no private key (PEM)", path);
+    fclose(file);
+    return key;
+}
+
+// Reads one and its key. The error names the file.
+static enum status certificate_read(const char *certificate_path, const char *key_path, struct certificate **out,
+                                    struct error *error)
+{
+    struct certificate *certificate = calloc(1, sizeof *certificate);
+
+    if (!certificate)
+        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a certificate");
+    if (!(certificate->x509 = read_x509(certificate_path, error)) || !(certificate->key = read_key(key_path, error))) {
+        certificate_free(certificate);
+        return error->status;
+    }
+    if (X509_check_private_key(certificate->x509, certificate->key) != 1) {
+        certificate_free(certificate);
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s is not the key of %s", key_path, certificate_path);
+    }
+    *out = certificate;
+    return STATUS_OK;
+}
+
+static enum status write_file(const struct certificate *certificate, const char *path, bool key, struct error *error)
+{
+    char temporary[4200];
+    const mode_t mode = key ? 0600 : 0644;
+
+    snprintf(temporary, sizeof temporary, "%s.new", path);
+    unlink(temporary); // one that exists may have another owner and mode
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (!file) {
+        (void)!cannot(temporary, error);
+        if (fd >= 0)
+            close(fd);
+        return error->status;
+    }
+    bool is_written = key ? PEM_write_PrivateKey(file, certificate->key, NULL, NULL, 0, NULL, NULL) == 1
+                          : PEM_write_X509(file, certificate->x509) == 1;
+    is_written = fflush(file) == 0 && fsync(fd) == 0 && is_written;
+    is_written = fclose(file) == 0 && is_written;
+    if (is_written && !rename(temporary, path))
+        return STATUS_OK;
+    (void)!cannot(path, error);
+    unlink(temporary);
+    return error->status;
+}
+
+enum status certificate_write(const struct certificate *certificate, const char *path, struct error *error)
+{
+    return write_file(certificate, path, false, error);
+}
+
+enum status certificate_write_key(const struct certificate *certificate, const char *path, struct error *error)
+{
+    return write_file(certificate, path, true, error);
+}
+
+// "2027-11-26", of its last day.
+static void certificate_end(const struct certificate *certificate, char text[16])
+{
+    struct tm tm = {0};
+    ASN1_TIME_to_tm(X509_get0_notAfter(certificate->x509), &tm);
+    strftime(text, 16, "%Y-%m-%d", &tm);
+}
+
+// NULL: it is no host, or there is no memory.
+static char *host_of(const GENERAL_NAME *name)
+{
+    char text[INET6_ADDRSTRLEN];
+
+    if (name->type == GEN_DNS)
+        return strndup((const char *)ASN1_STRING_get0_data(name->d.dNSName), (size_t)ASN1_STRING_length(name->d.dNSName));
+    if (name->type != GEN_IPADD)
+        return NULL;
+    const int length = ASN1_STRING_length(name->d.iPAddress);
+    if ((length == 4 || length == 16) &&
+        inet_ntop(length == 4 ? AF_INET : AF_INET6, ASN1_STRING_get0_data(name->d.iPAddress), text, sizeof text))
+        return strdup(text);
+    return NULL;
+}
+
+// Reads the hosts of a certificate in a file, for another like it: a new list for free(), *count long, each a text for free().
+static enum status certificate_read_hosts(const char *path, char ***hosts, uint32_t *count, struct error *error)
+{
+    X509 *x509 = read_x509(path, error);
+
+    if (!x509)
+        return error->status;
+    GENERAL_NAMES *names = X509_get_ext_d2i(x509, NID_subject_alt_name, NULL, NULL);
+    const int most = MAX(sk_GENERAL_NAME_num(names), 0);
+    *hosts = calloc((size_t)most + 1, sizeof **hosts);
+    *count = 0;
+    for (int i = 0; i < most && *hosts; i++)
+        if (((*hosts)[*count] = host_of(sk_GENERAL_NAME_value(names, i))))
+            ++*count;
+    GENERAL_NAMES_free(names);
+    X509_free(x509);
+    return *hosts ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the names in %s", path);
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "common/base/median.h"
+#include "common/base/measure.h"
 #include "common/base/random.h"
 
 // --- targets --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/json/json_text.h"
-#include "common/base/median.h"
+#include "common/base/measure.h"
 
 enum {
     WARM_WORDS = 16,

@@ -43,7 +43,8 @@ struct curl_slist *api_headers_make(const char *api_key)
     return headers;
 }
 
-CURL *api_handle_open(struct curl_slist *headers, size_t (*take_body)(char *data, size_t size, size_t count, void *user), void *user)
+CURL *api_handle_open(struct curl_slist *headers, size_t (*take_body)(char *data, size_t size, size_t count, void *user),
+                      void *user)
 {
     CURL *handle = curl_easy_init();
 

@@ -1,10 +1,18 @@
-// read_rate.h: measures how fast this machine's memory can be read, which limits attention and products with few rows.
-#ifndef FD_BASE_READ_RATE_H
-#define FD_BASE_READ_RATE_H
+// measure.h: one value for a few measured ones, and how fast this machine reads its memory, which limits attention and products with few rows.
+#ifndef FD_BASE_MEASURE_H
+#define FD_BASE_MEASURE_H
 
 #include <stdint.h>
 
 #include "common/base/thread_pool.h"
+
+// One value that stands for a few measured ones. Both functions sort `values` in place. Any unit, no NaN, count >= 1.
+
+// Returns the median; if the count is even, the upper of the middle two.
+double median_of(double *values, uint32_t count);
+
+// Returns the lower quartile. Suits times, because other programs can only make them longer.
+double quartile_of(double *values, uint32_t count);
 
 // Returns the bytes per second at which all threads of the pool read a buffer of `bytes` (more than the caches hold) in plain loops:
 // the upper quartile of the passes, because other programs can only make a pass slower. Runs `passes` passes (at most 63), or fewer

@@ -1,5 +1,5 @@
-// read_rate.c: measures how fast the threads of a pool read memory.
-#include "common/base/read_rate.h"
+// measure.c: measures how fast the threads of a pool read memory.
+#include "common/base/measure.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,25 @@
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
-#include "common/base/median.h"
+#include "common/base/status.h"
+
+// --- the median and the lower quartile of measured values ------------------------------------------------------------
+
+static int ascending(const void *a, const void *b)
+{
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
+
+static const double *sorted(double *values, uint32_t count)
+{
+    assert_always(count >= 1);
+    qsort(values, count, sizeof *values, ascending);
+    return values;
+}
+
+double median_of(double *values, uint32_t count) { return sorted(values, count)[count / 2]; }
+
+double quartile_of(double *values, uint32_t count) { return sorted(values, count)[count / 4]; }
 
 enum { PART = 1 << 20, HUGE_PAGE = 2 << 20, PASSES_MAX = 63, PASSES_MIN = 3 };
 
