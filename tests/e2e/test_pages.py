@@ -16,7 +16,7 @@ from canned_chat import CannedChat
 from conftest import BUILD, PACED, ROOT, Mesh, seconds, wait_until
 from streams import Stream, body, words
 
-FILES = os.path.join(ROOT, "services", "gateway", "pages")
+FILES = os.path.join(ROOT, "services", "gateway", "serve", "pages")
 SHOTS = os.path.join(BUILD, "screenshots")
 CSP = ("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; frame-ancestors 'none'; "
        "base-uri 'none'; form-action 'none'")
