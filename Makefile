@@ -105,7 +105,8 @@ $(eval $(call room,common/model,common/base kernels/quant kernels/norm_rope comm
 $(eval $(call room,common/sampler,common/base,))
 $(eval $(call room,kernels/backend,common/base common/disk common/kv kernels/quant kernels/gemm kernels/attention kernels/norm_rope \
     kernels/dispatch kernels/kv common/model common/sampler,openblas))
-$(eval $(call room,kernels/cuda,common/base common/kv kernels/quant kernels/dispatch common/model kernels/backend,))
+$(eval $(call room,kernels/cuda,common/base common/disk common/kv kernels/quant kernels/norm_rope kernels/dispatch common/model common/sampler \
+    kernels/backend,))
 $(eval $(call room,common/sched,common/base,))
 $(eval $(call room,common/plan,common/base common/kv kernels/quant common/model common/sched,Clp))
 $(eval $(call room,common/sim,common/base common/sched common/plan,))

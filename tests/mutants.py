@@ -123,7 +123,7 @@ FAULTS = [
     # Spans beyond the first are not folded apart: ranges in order, all the way.
     Fault("span-fold", "kernels/kv/kv_attend.c", "        opened = opens(block, range) ? range : opened;\n", "", "kernels/test_attention_spans"),
     # An extent that begins with a span gives its first ranges one by one.
-    Fault("partial-count", "common/kv/kv_partials.h", "(KV_SPAN_RANGES - first_range % KV_SPAN_RANGES) % KV_SPAN_RANGES",
+    Fault("partial-count", "common/kv/kv_shape.h", "(KV_SPAN_RANGES - first_range % KV_SPAN_RANGES) % KV_SPAN_RANGES",
           "KV_SPAN_RANGES - first_range % KV_SPAN_RANGES", "kernels/test_attention_spans unit/test_step_extents"),
     # Pages of an extent are counted from the sequence's start.
     Fault("extent-page", "common/kv/kv_ledger.c", "(uint32_t)((position - ledger->sequences[slot].first) / ledger->shape.page_tokens);",

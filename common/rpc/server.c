@@ -1,6 +1,6 @@
 // server.c: the server's side: calls, the handshake, the Health service.
 //
-// The number of calls, including those whose clients are gone (call.h), is bounded by RPC_CALLS_MAX.
+// The number of calls, including those whose clients are gone, is bounded by RPC_CALLS_MAX.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

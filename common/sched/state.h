@@ -172,9 +172,8 @@ static inline bool sched_place_permitted(const struct sched *s, const struct sch
            (place->kind == SCHED_LOCAL_POOL) == (s->config.placement == SCHED_PLACE_LOCAL);
 }
 
-// What a tick of the core does, beside moves (balance.h): it takes the events, resolves shortages of pages, empties places that drain,
-// lets waiting sequences in, and plans steps. Private to common/sched.
-
+// The parts of a tick, beside moves (balance.h): taking events, resolving shortages of pages, emptying places that drain, letting waiting
+// sequences in, and planning steps.
 void sched_event_apply(struct sched *s, const struct sched_event *event);
 bool sched_shortage_resolve(struct sched *s); // returns true if it has begun to free pages
 void sched_shortage_drain(struct sched *s);   // hands over the sequences of draining places

@@ -36,7 +36,7 @@ enum status backend_measure(const struct backend_ops *ops, struct backend_batch 
 
 // --- attention in the device's pool ---
 
-// Measures what it costs (common/kv/kv_costs.h has the model). It fills the pool
+// Measures what it costs (common/kv/kv_shape.h has the model). It fills the pool
 // with sequences of up to ATTEND_MEASURE_CONTEXT tokens, until they exceed the caches or half the time is over. Then it times five
 // settings with `attend`, layer by layer, and takes the median of each setting's passes. Takes about limit_us, and at least one
 // pass of each setting. The pool is empty afterwards, but backend_info's pages_peak and attend_bytes include the measurement.

@@ -112,7 +112,7 @@ struct cuda_wire {
     bool told;                         // that there are such messages
 };
 
-// The graphs of a mini-batch: a segment's kernels, one graph a bucket of rows and segment (cuda_graph.c).
+// The graphs of a mini-batch: a segment's kernels, one graph a bucket of rows and segment (cuda_segment.c).
 struct cuda_graphs {
     uint32_t buckets, rows[GPU_BUCKETS_MAX]; // ascending: those that have graphs
     cudaGraphExec_t *execs;                  // [buckets][range.count + 1]
@@ -132,7 +132,7 @@ struct backend_batch {
     struct cuda_graphs graphs;
     struct cuda_visit visit;                        // to the weights that come from the host
     uint32_t row_count, local_count, table_entries; // entries: of the page tables in words_host
-    uint32_t padded_rows;                           // that segments compute (buckets.h): those behind row_count are nobody's
+    uint32_t padded_rows;                           // that segments compute (gemm_choice.h): those behind row_count are nobody's
     struct kv_row *kv_rows;                         // [max_rows] local ones
     struct backend_row *rows;                       // [max_rows]
     uint32_t *slots;                                // [max_rows] of the local rows' sequences

@@ -95,7 +95,7 @@ void kv_batch_close(struct kv_batch *batch); // NULL is allowed
 // Plans a step, which replaces the batch's earlier plan. rows: sorted by sequence, then position, without duplicates; copied. A row
 // at position p needs the positions below p complete or earlier in the batch, and a reserved page that is not shared. Behind them
 // come rows that only read, sorted by sequence; those of one sequence read the same complete positions [first, position]. A row that
-// reads, or whose `first` is not 0, gets partials (kv_partials.h) and is not sparse.
+// reads, or whose `first` is not 0, gets partials (kv_shape.h) and is not sparse.
 // INVALID_ARGUMENT: more than max_rows rows, or not sorted. FAILED_PRECONDITION: a row lacks what it needs; *bad_row and *error
 // name the first such row. After a failure the batch has no rows.
 enum status kv_batch_plan(struct kv_batch *batch, const struct kv_row *rows, uint32_t row_count, uint32_t *bad_row,
@@ -150,7 +150,7 @@ enum status kv_store_export_page(const struct kv_store *store, uint64_t sequence
 enum status kv_store_import_page(struct kv_store *store, uint64_t sequence, uint32_t page_index, const void *page,
                                  uint32_t positions, struct error *error) MUST_CHECK;
 
-// --- partial results of several places (kv_partials.h) ---
+// --- partial results of several places (kv_shape.h) ---
 
 // The part that one place gives for one row.
 struct kv_part {

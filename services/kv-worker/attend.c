@@ -4,7 +4,7 @@
 // that there are no pages for, are lost: their o is zero, the reply names them, and the rest of the step goes on.
 //
 // A sequence that lies at several places may have an extent here. If it grows here, its rows begin it; otherwise it is only read, by
-// rows without k and v. Both get partials (common/kv/kv_partials.h) instead of o.
+// rows without k and v. Both get partials (common/kv/kv_shape.h) instead of o.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

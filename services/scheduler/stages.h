@@ -35,7 +35,7 @@ struct stage_offer {
     bool rows_alike;                        // a row's numbers do not depend on those beside it
     bool takes_aside;                       // it takes steps that go aside
     bool takes_extents, pool_takes_extents; // steps may name extents at workers; at its pool
-    uint32_t features;                      // of sampling, that it has (common/messages/features.h)
+    uint32_t features;                      // of sampling, that it has (common/mesh/messages.h)
     char level[LEVEL_BYTES];                // of numbers; the stages that are registered are of one class
 };
 

@@ -26,7 +26,7 @@ struct token_log_names {
 
 // Its request, as far as it is needed once the call is gone.
 struct token_log_asked {
-    uint32_t features;           // of sampling, that it needs (common/messages/features.h)
+    uint32_t features;           // of sampling, that it needs (common/mesh/messages.h)
     Fastdecode__Pooling pooling; // what its prompt is pooled to; unspecified: tokens are generated
     bool ignore_eos;
     bool no_drafts; // a token's draw depends on all before it (penalties), so what follows a wrong guess could never be used

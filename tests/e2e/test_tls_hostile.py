@@ -10,7 +10,7 @@ from tls_mesh import TlsMesh, certs
 
 STREAMS, TOKENS, AT_MOST = 4, 60, 1.5
 LONG, TURNS = 120, (False, True, True, False) * 4  # tokens of a turn, attacked or not: all streams share a step, so a turn has this many times
-HANDSHAKES_MAX = 128  # of a port, tls_acceptor.c
+HANDSHAKES_MAX = 128  # of a port, tls_connect.c
 
 
 def p99(gaps):

@@ -13,7 +13,7 @@
 #include "tests/integration/rpc_harness.h"
 #include "tests/integration/tls_strangers.h"
 
-enum { IN_HANDSHAKE_MAX = 128 }; // of tls_acceptor.c
+enum { IN_HANDSHAKE_MAX = 128 }; // of tls_connect.c
 
 static struct rig_ca ca, other_ca;
 static struct rpc_security server_security, client_security;

@@ -1,4 +1,4 @@
-// test_encode.c: block formats written and read again: each value within the error that encode.h promises, each block the best there is.
+// test_encode.c: block formats written and read again: each value within the error that dequant.h promises, each block the best there is.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +32,7 @@ static void make_block(int kind, float *x)
         x[rand() % BLOCK] *= 8;
 }
 
-// The most that a value may be off, by the definition in encode.h, in f64.
+// The most that a value may be off, by the definition in dequant.h, in f64.
 static double limit(enum tensor_type type, double least, double most, double x)
 {
     double magnitude = fmax(-least, most), half = 0x1p-11;

@@ -1,7 +1,7 @@
 // capacity_main.c: `fastdecode capacity`: the highest rate of requests at which a server keeps to its targets, found by measurement.
 //
 // Open loop: requests arrive at random, whether the server keeps up or not. First what a lone stream takes is measured; the targets are
-// multiples of that. Then rates are tried (rate_search.h) until the highest one that meets them is known.
+// multiples of that. Then rates are tried (capacity_search.h) until the highest one that meets them is known.
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>

@@ -76,9 +76,9 @@ void work_cancel(struct gateway *gateway, struct exchange *exchange);
 typedef void route_handler_fn(struct gateway *gateway, struct exchange *exchange, enum api_kind kind);
 route_handler_fn answer_health, answer_ready, answer_version, answer_models, answer_model, answer_metrics, answer_openapi,
     work_queue;
-route_handler_fn answer_response, answer_response_delete, answer_response_items, answer_response_cancel; // answers_responses.c
-route_handler_fn answer_ollama_tags, answer_ollama_show, answer_ollama_ps, answer_ollama_version;        // answers_ollama.c
-route_handler_fn answer_page, answer_page_file, answer_mesh_state;                                       // pages.c
+route_handler_fn answer_response, answer_response_delete, answer_response_items, answer_response_cancel;
+route_handler_fn answer_ollama_tags, answer_ollama_show, answer_ollama_ps, answer_ollama_version;
+route_handler_fn answer_page, answer_page_file, answer_mesh_state; // pages.c
 
 // Returns the most tokens of prompt and answer together that both the model and the mesh allow.
 uint32_t answer_context(struct gateway *gateway);

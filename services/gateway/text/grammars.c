@@ -1,6 +1,6 @@
 // grammars.c: see grammars.h.
 //
-// The key of the cache is what the grammar is made of, as text (wanted.h). It is compared as a whole.
+// The key of the cache is what the grammar is made of, as text. It is compared as a whole.
 #include "services/gateway/text/grammars.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-// grammars.h: what requests want of the form of their answers (wanted.h), compiled to grammars for the s-part, and
+// grammars.h: what requests want of the form of their answers, compiled to grammars for the s-part, and
 // the latest of them kept: clients send the same schema again and again.
 //
 // Any thread. Compiling takes milliseconds, for large schemas more: not for the loop thread.

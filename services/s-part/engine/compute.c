@@ -3,7 +3,7 @@
 #include "common/base/clock.h"
 #include "services/s-part/engine/engine.h"
 
-// --- bubbles of a pipeline's stage: when it computes nothing while a step is in the pipeline, and why (common/sched/sched_bubble.h)
+// --- bubbles of a pipeline's stage: when it computes nothing while a step is in the pipeline, and why (common/sched/stage.h)
 //
 //     segment of step A │ gap: what ends it is step B, which comes from the stage before, or back from KV workers │ segment of step B
 //

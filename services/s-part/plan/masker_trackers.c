@@ -9,7 +9,7 @@
 #include "common/base/memory.h"
 #include "common/model/vocabulary.h"
 
-enum { CONTROL_BYTE = 0xFF }; // before the name of a control token (grammar_vocab.h)
+enum { CONTROL_BYTE = 0xFF }; // before the name of a control token (common/grammar/grammar.h)
 
 struct naming {
     const struct model *model;
