@@ -28,7 +28,9 @@
 #include "common/service/service.h"
 #include "services/fastdecode/keys/commands.h"
 
-// Makes X.509 certificates of a mesh: a CA, and what it signs. For `fastdecode certs`.
+// --- makes X.509 certificates of a mesh ------------------------------------------------------------------------------
+//
+// A CA, and what it signs. For `fastdecode certs`.
 
 struct certificate; // with its private key, EC P-256
 

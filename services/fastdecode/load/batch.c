@@ -26,7 +26,9 @@
 #include "services/fastdecode/load/load_client.h"
 #include "services/fastdecode/load/commands.h"
 
-// How far a batch is: a bar on a terminal, else a line every ten seconds. On standard error.
+// --- how far a batch is ----------------------------------------------------------------------------------------------
+//
+// A bar on a terminal, else a line every ten seconds. On standard error.
 
 enum { PROGRESS_MARKS = 32 };
 
@@ -45,7 +47,7 @@ struct batch_progress {
     uint32_t mark_count, mark_next;
 };
 
-// Requests in flight over HTTP, many at a time on one thread, until each has an answer that stands.
+// --- requests in flight over HTTP, many at a time on one thread, until each has an answer that stands ----------------
 //
 // An answer stands if asking again would not change it: 200, and the errors that the request itself is to blame for. A server that is away,
 // full or not ready (no connection, 408, 429, 502 to 504) is asked again after a pause: 0.5 s, doubled up to 30 s, or what Retry-After

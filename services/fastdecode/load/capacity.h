@@ -79,7 +79,7 @@ const char *capacity_bound_name(enum capacity_bound bound); // as in JSON: "tbt_
 
 // --- the search -----------------------------------------------------------------------------------------------------
 
-// Finds the highest rate that meets a target, by trying rates one after the other.
+// --- finds the highest rate that meets a target, by trying rates one after the other ---------------------------------
 //
 //   begin at a guess ─▶ double while it is met, halve while it is missed ─▶ bisect ─▶ confirm both ends ─▶ rate_search_found()
 //
@@ -115,7 +115,7 @@ static inline double rate_search_found(const struct rate_search *search) { retur
 
 // --- the load -------------------------------------------------------------------------------------------------------
 
-// How long the prompts and answers of a load are, and when its requests arrive.
+// --- how long the prompts and answers of a load are, and when its requests arrive ------------------------------------
 //
 // A trace is a shape (two lognormal distributions) or a list of pairs from a CSV file:
 //

@@ -7,7 +7,9 @@
 #include "services/fastdecode/load/capacity.h"
 #include "services/fastdecode/load/capacity_search.h"
 
-// How far a search for capacity is, on standard error: on a terminal a line that changes, and above it one for each
+// --- how far a search for capacity is, on standard error -------------------------------------------------------------
+//
+// On a terminal a line that changes, and above it one for each
 // rate that was tried; else those lines alone.
 
 struct capacity_progress {

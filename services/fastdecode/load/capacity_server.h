@@ -39,7 +39,9 @@ MUST_CHECK enum status capacity_server_settle(struct capacity_server *server, st
 MUST_CHECK enum status capacity_server_ask(struct capacity_server *server, uint32_t index, uint64_t due_us, uint32_t words,
                                            uint32_t answer_tokens, struct error *error);
 
-// One rate tried on a server: requests go out at their times whatever has become of those before.
+// --- one rate tried on a server --------------------------------------------------------------------------------------
+//
+// Requests go out at their times whatever has become of those before.
 //
 // Times count from when a request was to be sent, so that a client that is late hides nothing. A trial ends as soon as it is known to miss
 // its targets: more gaps between tokens above the limit than one in a hundred of all that could come, half of the requests too late. What is

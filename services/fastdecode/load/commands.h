@@ -10,7 +10,7 @@ int capacity_main(int argc, char **argv);
 int chat_main(int argc, char **argv);
 int health_main(int argc, char **argv);
 
-// Asks a gateway whether it is ready.
+// --- asks a gateway whether it is ready ------------------------------------------------------------------------------
 
 // True if GET /ready answers 200. Blocks for at most a second. host "0.0.0.0" is asked as 127.0.0.1. tls: by
 // HTTPS, whatever the certificate.

@@ -17,7 +17,7 @@
 #include "common/base/status.h"
 #include "common/base/text.h"
 
-// Shared by all requests to a server of OpenAI's API (batch.c, load_client.c).
+// --- shared by all requests to a server of OpenAI's API (batch.c, load_client.c) -------------------------------------
 
 // Returns how much of a URL is the server's: users of OpenAI's clients end it in "/v1".
 int api_server_length(const char *url);

@@ -16,7 +16,9 @@
 #include "services/fastdecode/plan/described.h"
 #include "services/fastdecode/plan/measure.h"
 
-// `fastdecode plan --offload`: weights, activations and KV on device, host and disk (common/plan/offload.h).
+// --- `fastdecode plan --offload` -------------------------------------------------------------------------------------
+//
+// weights, activations and KV on device, host and disk (common/plan/offload.h).
 
 struct plan_offload {
     struct offload_request request; // sizes, blocks and --compress as given; the rest is filled in from `described`

@@ -18,7 +18,9 @@
 #include "services/fastdecode/plan/commands.h"
 #include "services/fastdecode/plan/described.h"
 
-// `fastdecode sim --capacity`: the search of `fastdecode capacity`, with simulations in the place of a server.
+// --- `fastdecode sim --capacity` -------------------------------------------------------------------------------------
+//
+// The search of `fastdecode capacity`, with simulations in the place of a server.
 
 // Simulates a workload on the mesh that the command describes. config has what the caller wants besides: its ttft_s.
 typedef enum status sim_capacity_run_fn(void *arg, const struct workload *work, struct sim_config *config,

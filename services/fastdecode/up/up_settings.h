@@ -40,7 +40,7 @@ struct up_settings {
 // --split their ranges, kv_workers, and with --batch-invariant the placement. *error says what is wrong, and whether it is the model.
 enum status up_settings_parse(struct up_settings *s, int argc, char **argv, bool *check_only, struct error *error) MUST_CHECK;
 
-// A model by its name in a folder of models.
+// --- a model by its name in a folder of models -----------------------------------------------------------------------
 
 #define MODELS_DIR_HELP "folder of models that --model may name: NAME is NAME, NAME.gguf, or the one file that begins with NAME"
 

@@ -24,7 +24,7 @@
 #include "common/base/status.h"
 #include "services/gateway/http/api_error.h"
 
-// How much of something may happen in a minute.
+// --- how much of something may happen in a minute --------------------------------------------------------------------
 //
 // A window of 60 seconds slides by whole seconds: what was taken in second s counts until second s + 60 begins, so no 60 seconds ever
 // see more than the limit. What was taken too much is given back to the second it was taken in.
@@ -55,7 +55,9 @@ uint64_t rate_left(struct rate *rate, uint64_t now_s);
 // Returns the seconds until so much can be taken, if nothing else is: 0, if it can be now, and RATE_SECONDS if it is more than the limit.
 uint32_t rate_wait_s(struct rate *rate, uint64_t now_s, uint64_t amount);
 
-// An owner of API keys: what it may do, and what it has taken of that.
+// --- an owner of API keys --------------------------------------------------------------------------------------------
+//
+// What it may do, and what it has taken of that.
 
 enum {
     KEY_TENANT_BYTES = 40, // "key-" and 32 digits

@@ -19,7 +19,10 @@
 #include "services/gateway/http/tls.h"
 #include "services/gateway/http/watch.h"
 
-// Libmicrohttpd's callbacks: the phases of a connection, and limits of bodies and addresses.
+// --- libmicrohttpd's callbacks ---------------------------------------------------------------------------------------
+//
+// The phases of a connection, and limits of bodies and addresses:
+//
 //   phase of a connection   deadline                      ends by
 //   headers                 header_timeout_s, then 408    access handler, first call
 //   body                    body_timeout_s, then 408      access handler, body complete

@@ -81,7 +81,7 @@ typedef void mesh_text_fn(void *arg, const char *text);
 void mesh_metrics(struct mesh *mesh, uint64_t timeout_us, mesh_text_fn *done, void *arg);
 void mesh_view(struct mesh *mesh, uint64_t timeout_us, mesh_text_fn *done, void *arg);
 
-// The scheduler's view of the mesh (proto/view.proto) as the JSON that the page /mesh reads.
+// --- the scheduler's view of the mesh (proto/view.proto) as the JSON that the page /mesh reads -----------------------
 
 // Returns one JSON object, with the names of view.proto; the caller frees it. Ids are strings, because JSON's numbers end at 2^53. NULL: no
 // memory.

@@ -55,7 +55,9 @@ void metrics_answer(struct metrics *metrics, int status);
 // Appends all metrics. mesh_text: the scheduler's metrics, or NULL.
 void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, const char *mesh_text, struct text *out);
 
-// A text of the scheduler's, fetched at most once in a while however many clients ask for it: its metrics, its view of the mesh.
+// --- a text of the scheduler's, fetched at most once in a while however many clients ask for it ----------------------
+//
+// Its metrics, its view of the mesh.
 // The limit is needed because the scheduler answers on its only thread, and such paths need no key.
 
 struct scrape;

@@ -19,7 +19,9 @@
 
 static void take_content(struct choice *choice, const char *text, size_t bytes);
 
-// A choice of a chat whose text is more than content: what the model thinks, which functions it calls.
+// --- a choice of a chat whose text is more than content --------------------------------------------------------------
+//
+// What the model thinks, which functions it calls.
 //
 //   text, control tokens ─▶ parser (services/gateway/answer) ─┬─ content ─▶ stop strings ─▶ visible
 //                                                   ├─ reasoning ─▶ shown.reasoning

@@ -14,7 +14,8 @@
 #include "services/gateway/request/request.h"
 #include "services/gateway/serve/gateway_internal.h"
 
-// The key of a request, in the header that its client sends it in.
+// --- the key of a request, in the header that its client sends it in -------------------------------------------------
+//
 // Most clients send "Authorization: Bearer KEY", Anthropic's "x-api-key: KEY".
 
 enum { HEADER_BYTES = APIKEY_BYTES_MAX + 16 };

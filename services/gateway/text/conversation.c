@@ -15,7 +15,8 @@
 
 static json_t *called(const char *id, const char *another_id);
 
-// Which result belongs to which call, and the ids that tell so.
+// --- which result belongs to which call, and the ids that tell so ----------------------------------------------------
+//
 // Results are matched by the id that they name, or without one in the order of the last message's calls. Some clients give all calls
 // the same id: their results are matched in order, too. The template gets what is missing: the id of the call and the name of its
 // function. Ids that it would refuse are replaced, at the call and its results alike. A new id depends on the old one and on what came

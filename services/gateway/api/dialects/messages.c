@@ -14,7 +14,8 @@
 
 static void whole(struct dialect_run *run, const struct dialect_end *end, struct text *out);
 
-// From Anthropic's request for a message to one for a chat.
+// --- from Anthropic's request for a message to one for a chat --------------------------------------------------------
+//
 //   system                    a message of the system
 //   text                      text of the message that it is in
 //   thinking                  the message's reasoning_content

@@ -14,7 +14,8 @@
 #include "services/gateway/api/dialects/pieces.h"
 #include "services/gateway/api/schema/value.h"
 
-// From Ollama's requests to one for a chat, a completion or vectors.
+// --- from Ollama's requests to one for a chat, a completion or vectors -----------------------------------------------
+//
 // /api/chat is a chat. /api/generate is a chat, too, of the system's and the user's message; with "raw" or a suffix it is a completion.
 // Both stream unless told otherwise. The options are fields of their own in a chat; those that size or place the model are this
 // server's business and ignored.

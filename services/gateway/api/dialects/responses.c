@@ -28,7 +28,8 @@ struct dialect_responses_own {
 static void begin(struct dialect_run *run, struct text *out);
 static void whole(struct dialect_run *run, const struct dialect_end *end, struct text *out);
 
-// From a request for a response to one for a chat.
+// --- from a request for a response to one for a chat -----------------------------------------------------------------
+//
 //   instructions                 a message of the system
 //   previous_response_id         the messages of that conversation, with its answer
 //   input: text                  a message of the user
