@@ -65,6 +65,7 @@ echo "$mode check: seed $FD_SEED${FD_SHARD:+, shard $FD_SHARD of the settings}, 
 [ "$mode" = full ] || tests/changed.sh kernels/cuda || export CUDA_ARCH=80
 step "build" make -j"$jobs" programs venv model
 [ "$mode" = sample ] || step "packages of other clients" make venv-full venv-load venv-clients
+[ "$mode" = sample ] || step "shares of make check" tests/run.py --shares
 groups build e2e-full
 [ "$mode" = sample ] || groups build unit kernels # all cases of which `make check` takes a sample
 step "$workloads workloads" env FD_WORKLOADS=$workloads build/tests/unit/test_sched_workloads

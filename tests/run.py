@@ -40,6 +40,9 @@ from seed import seed  # noqa: E402
 
 PROGRAM_GROUPS = ("unit", "kernels", "integration")
 MARKERS = {"e2e": "not full", "e2e-full": "full", "e2e-sanitizer": "sanitizer"}
+# The most that each group of `make check` may take of the time of all its tests, in percent, and an item.
+SHARES = {"lint": 6, "unit": 20, "kernels": 20, "integration": 15, "e2e": 80}
+ITEM_SHARE = 12
 GROUPS = ("lint", *PROGRAM_GROUPS, "fuzz", *MARKERS)
 LIMIT_S = {"lint": 120, "fuzz": 120}  # without a finished test
 DEFAULT_LIMIT_S = 150
@@ -254,6 +257,7 @@ class Run:
         self.alone = [item for item in items if item.alone]
         self.count = {"passed": 0, "failed": 0, "skipped": 0}
         self.by_group = {}
+        self.seconds = collections.Counter()
         self.failed, self.skipped = [], []
 
     def expected_s(self, item):
@@ -262,6 +266,7 @@ class Run:
     def finish(self, item, seconds):
         with self.lock:
             self.durations[item.name] = round(seconds, 1)
+            self.seconds[item.group] += seconds
             for name, outcome, text in item.cases:
                 self.count[outcome] += 1
                 group = self.by_group.setdefault(item.group, {"passed": 0, "failed": 0, "skipped": 0})
@@ -312,8 +317,12 @@ def options():
     arguments.add_argument("--repeat", type=int, default=1, metavar="N", help="run everything so many times")
     arguments.add_argument("--beside-load", action="store_true", help="keep all cores busy meanwhile, with stress-ng")
     arguments.add_argument("--fail-fast", action="store_true", help="start nothing more after a failure")
-    arguments.add_argument("group", nargs="+", choices=GROUPS)
-    return arguments.parse_args()
+    arguments.add_argument("--shares", action="store_true", help="only say which share of its time each group of the last `make check` took")
+    arguments.add_argument("group", nargs="*", metavar="group", help=", ".join(GROUPS))
+    chosen = arguments.parse_args()
+    if set(chosen.group) - set(GROUPS) or not (chosen.group or chosen.shares):
+        arguments.error("groups of tests are " + ", ".join(GROUPS))
+    return chosen
 
 
 def chosen_items(chosen):
@@ -333,7 +342,7 @@ def chosen_items(chosen):
 
 def report(run, rounds):
     for group, count in run.by_group.items():
-        print(f"{group}: {count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped")
+        print(f"{group}: {count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped, {run.seconds[group]:.0f} s of tests")
     for title, names in (("skipped:", run.skipped), ("failed:", run.failed)):
         lines = [name + (f": {times} of {rounds}" if rounds > 1 else "") for name, times in collections.Counter(names).items()]
         if lines:
@@ -343,9 +352,28 @@ def report(run, rounds):
             file.write("{passed} {failed} {skipped}".format(**run.count) + "".join(f"\t{name}" for name in sorted(set(run.failed))) + "\n")
 
 
+def check_shares(durations_path):
+    """Whether the last runs of the groups of `make check` kept to their shares; a share is the same on every machine."""
+    with open(durations_path, encoding="utf-8") as file:
+        durations = {name: seconds for name, seconds in json.load(file).items() if name.split("/")[0] in SHARES}
+    total, groups = sum(durations.values()), collections.Counter()
+    for name, seconds in durations.items():
+        groups[name.split("/")[0]] += seconds
+    if set(groups) != set(SHARES):
+        print("run `make check` first: there are no times of all its groups")
+        return 77
+    over = [f"{name} takes {100 * seconds / total:.0f} % of make check's time, its share is {share} %"
+            for name, seconds, share in [(name, groups[name], SHARES[name]) for name in SHARES] +
+            [(name, seconds, ITEM_SHARE) for name, seconds in durations.items()] if 100 * seconds > share * total]
+    print(*[f"{name}: {groups[name]:.0f} s, {100 * groups[name] / total:.0f} %" for name in SHARES], *over, sep="\n")
+    return 1 if over else 0
+
+
 def main():
     chosen = options()
     os.chdir(ROOT)
+    if chosen.shares:
+        return check_shares(f"{chosen.build}/durations.json")
     began = time.monotonic()
     with load(chosen.beside_load):
         os.environ["FD_BUILD"] = chosen.build
