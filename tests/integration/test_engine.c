@@ -478,6 +478,26 @@ static void a_link_is_replaced_once(void **state)
     AWAIT(turn(), steps_done == 3);
 }
 
+// A step does not wait for the connection of a worker that has got the entry of its own worker's link.
+static void a_step_does_not_wait_for_another_workers_link(void **state)
+{
+    Fastdecode__Place other = FASTDECODE__PLACE__INIT;
+    (void)state;
+    workers[0].incarnation = member_incarnation();
+    send_step(0, 1000, 4, &workers[0], "inproc://test-engine-nobody");
+    AWAIT(turn(), engine.batches.of[0].state == BATCH_CONNECTING);
+    link_drop(&engine.links.of[0]);
+    other.worker = 2;
+    other.incarnation = workers[0].incarnation + 1;
+    other.tensor_address = (char *)"inproc://test-engine-nobody-else";
+    assert_ptr_equal(link_get(&engine, &other), &engine.links.of[0]);
+    (void)engine_advance(&engine);
+    assert_int_not_equal(engine.batches.of[0].state, BATCH_CONNECTING);
+    AWAIT(turn(), steps_done == 1);
+    assert_int_equal(last_outcome, FASTDECODE__RUN_OUTCOME__RUN_OUTCOME_LOST);
+    assert_null(engine.links.of[1].channel);
+}
+
 // --- an s-part that was stopped for a while ---
 
 // A step whose scheduler has given it up is not begun: what it would write may have been freed since.
@@ -646,6 +666,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_worker_that_comes_again_replaces_its_link, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_worker_that_is_not_reached_is_told_of, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_link_is_replaced_once, open_mesh, close_mesh),
+        cmocka_unit_test_setup_teardown(a_step_does_not_wait_for_another_workers_link, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_cancelled_step_is_skipped, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(weights_decide_whose_turn_it_is, open_mesh, close_mesh),
         cmocka_unit_test_setup_teardown(a_disk_that_hangs_is_seen, open_mesh, close_mesh),

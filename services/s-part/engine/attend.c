@@ -191,12 +191,32 @@ static enum status open_link(struct link *link, const Fastdecode__Place *place)
     return STATUS_OK;
 }
 
+// Has steps that wait for the connection begin without its place: by then the entry may be another worker's.
+static void forget_in_waiting(const struct link *link)
+{
+    struct engine *engine = link->engine;
+
+    for (uint32_t b = 0; b < engine->batches.count; b++) {
+        struct mini_batch *batch = &engine->batches.of[b];
+        for (uint32_t p = 0; batch->state == BATCH_CONNECTING && p < batch->plan.place_count; p++) {
+            struct link_use *use = &batch->attend.uses[p];
+            Fastdecode__Place *place = batch->step.request->places[use->place->index];
+            if (use->link != link)
+                continue;
+            use->link = NULL;
+            if (place->tensor_address[0])
+                place->tensor_address[0] = '\0';
+        }
+    }
+}
+
 void link_drop(struct link *link)
 {
     struct rpc_channel *channel = link->channel;
 
     link->down = true;
     lose_rows(link);
+    forget_in_waiting(link);
     link->channel = NULL; // before the close: the calls that it ends must not come upon a channel that is going
     rpc_channel_close(channel);
 }

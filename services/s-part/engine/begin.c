@@ -326,16 +326,17 @@ void engine_start_next(struct mini_batch *batch)
     }
 }
 
-void engine_begin_poll(struct mini_batch *batch)
+bool engine_begin_poll(struct mini_batch *batch)
 {
     bool connecting = false;
 
     if (batch->state != BATCH_CONNECTING)
-        return;
+        return false;
     for (uint32_t p = 0; p < batch->plan.place_count; p++) {
         const struct link_use *use = &batch->attend.uses[p];
         connecting |= use->link && !use->link->down && !rpc_channel_is_up(use->link->channel);
     }
     if (!connecting)
         begin_step(batch);
+    return !connecting;
 }

@@ -70,7 +70,7 @@ bool engine_advance(struct engine *engine)
     for (uint32_t i = 0; i < engine->batches.count; i++)
         computing |= engine_compute_poll(&engine->batches.of[i]);
     for (uint32_t i = 0; i < engine->batches.count; i++)
-        engine_begin_poll(&engine->batches.of[i]);
+        computing |= engine_begin_poll(&engine->batches.of[i]); // it may have dropped a link that another one waits for
     struct mini_batch *next = choose(engine, &awaits_weights);
     watch_weights(engine, awaits_weights && !next && !computing);
     if (next)

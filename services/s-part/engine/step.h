@@ -59,8 +59,8 @@ struct step_failures {
 
 // Begins the next step that is queued, if none is under way.
 void engine_start_next(struct mini_batch *batch);
-// Begins the step that waited for connections, once none of its places is still connecting.
-void engine_begin_poll(struct mini_batch *batch);
+// Begins the step that waited for connections, once none of its places is still connecting. Returns whether it has begun.
+bool engine_begin_poll(struct mini_batch *batch);
 // Refuses those that were planned behind one that has failed or was given up, since they lack the tokens that it would have sampled.
 void engine_refuse_queued(struct mini_batch *batch);
 // Ends the step under way without an answer; the backend must be done with it.
