@@ -2,7 +2,7 @@
 // outside the RPC runtime.
 //
 //     the link's thread (or a callback of nng) ── relay_link, relay_message, relay_gone ──▶ queue of the loop ──▶ owner: transport_events
-//     owner ── relay_send ──▶ queue of the link ──▶ the link's thread
+//     owner ── the transport's send ──▶ queue of the link ──▶ the link's thread
 //
 // A link is made on any thread, handed to the owner in the queue, and belongs to it from then on.
 #ifndef FD_RPC_RELAY_H
@@ -18,7 +18,8 @@ struct relay_port {
     struct loop_source source; // first: callbacks cast back
     struct transport_config config;
     struct relay_link *dialing; // until the owner has it as a link; NULL: none, or the transport dials without one
-    atomic_bool has_reserved;   // room for the failure of the dial. relaxed: whoever dials is joined before the owner asks
+    // Room for the failure of the dial. relaxed: the dialing thread is joined (TLS), or its aio is stopped (nng), before the owner asks
+    atomic_bool has_reserved;
 };
 
 // The first part of a transport's link.

@@ -113,6 +113,7 @@ static void learn_step(struct sched *s, const struct sched_flight *step, const s
 }
 
 // --- steps that are answered, or void -------------------------------------------------------------------------------
+
 // Unpins the source of a run's first pages, unless they must be given again.
 static void source_back(struct sched *s, const struct sched_flight_run *ref, bool valid)
 {

@@ -287,9 +287,7 @@ void sched_load_grew(struct sched *s, uint32_t slot)
     s->seqs[slot].passes_at = s->cold[slot].prompt + sched_survival_next(tokens_generated(s, slot));
 }
 
-// --- together or apart ------------------------------------------------------------------------------------------------
-
-// How long a class's queue takes if it starts together, and if it starts apart.
+// --- together or apart: how long a class's queue takes if it starts together, and if it starts apart -----------------
 //
 // Both ways are computed in a life's 32nd parts, from the sequences that run now: how many have which age, how many of these live on
 // (P(L >= l), as observed), who starts, and how long a step of so many sequences with so much context takes by the formula of step_time.h,

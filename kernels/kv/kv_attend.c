@@ -131,7 +131,7 @@ static void kv_choose_share(const struct kv_batch *batch, uint32_t share, const 
         choose_tiles(store, &choice, split_scores(store, index), split_chosen(store, index));
 }
 
-// Scores one of them, and chooses if it is the last one of its row and KV head. Any thread; a barrier must come before
+// Returns what was chosen for a row that is split.
 static const uint32_t *kv_choose_chosen(const struct kv_batch *batch, const struct block *block, uint32_t kv_head)
 {
     return split_chosen(batch->store, choice_index(batch, block, kv_head));

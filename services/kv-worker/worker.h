@@ -144,7 +144,7 @@ void attend_publish(struct worker *worker);
 // Frees a sequence's pages. Its rows in a step under way are lost, and the next layer's reply says so.
 void attend_free(struct worker *worker, uint64_t sequence);
 
-// pages.c: what the handover (common/handover) does with the store; on the tensor thread.
+// pages.c: what the handover (common/mesh/handover.h) does with the store; on the tensor thread.
 extern const struct handover_pages worker_pages;
 
 // control.c: on the control thread.

@@ -25,9 +25,8 @@ struct claims {
     uint64_t from_us;  // when the s-part was up for the first time: sequences come again from then on; 0: it has not been
     struct held *held; // [held_count] in no order
     uint32_t held_count, held_capacity;
-    uint64_t
-        *settling; // [settling_count] ids of resubmitted sequences that wait for the members that hold their pages; the core does
-                   // not know them yet
+    // [settling_count] ids of resubmitted sequences that wait for the members that hold their pages; the core does not know them yet
+    uint64_t *settling;
     uint32_t settling_count, settling_capacity; // full: another one starts at once
 };
 

@@ -16,7 +16,7 @@
 #include "common/base/log.h"
 #include "services/scheduler/scheduler.h"
 
-// PAGE_TIMEOUT_MS: on top, for each page that travels. The taker gives up by itself when one does not come (common/handover).
+// PAGE_TIMEOUT_MS: on top, for each page that travels. The taker gives up by itself when one does not come (common/mesh/handover.h).
 enum { CONTROL_TIMEOUT_MS = 10000, PAGE_TIMEOUT_MS = 1000, PAGES_TIMED = 3600, AGAIN_US = 50000 };
 
 typedef void end_fn(void *user, enum status status, const char *error); // on_end of a call

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "services/fastdecode/model/quantize_file.h"
+#include "services/fastdecode/model/quantize.h"
 #include "tests/cuda/backend_rig.h"
 
 enum { ROWS = 40, PAGES = 32 }; /* more rows than are multiplied directly, then few */

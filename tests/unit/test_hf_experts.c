@@ -4,7 +4,7 @@
 #include "tests/unit/hf_build_gpt_oss.h"
 
 #include "kernels/quant/dequant.h"
-#include "services/fastdecode/model/quantize_file.h"
+#include "services/fastdecode/model/quantize.h"
 
 #include <math.h>
 

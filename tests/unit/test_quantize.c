@@ -15,7 +15,7 @@
 #include "common/base/checked.h"
 #include "common/model/model.h"
 #include "kernels/quant/dequant.h"
-#include "services/fastdecode/model/quantize_file.h"
+#include "services/fastdecode/model/quantize.h"
 #include "tests/unit/gguf_build.h"
 
 static char folder[64], in[96], out[96], part[112];

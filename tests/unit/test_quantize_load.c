@@ -17,7 +17,7 @@
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
 #include "kernels/dispatch/kernels.h"
-#include "services/fastdecode/model/quantize_file.h"
+#include "services/fastdecode/model/quantize.h"
 #include "tests/unit/gguf_build.h"
 
 enum { ROWS = 8, VOCAB = 320, LAYERS = 2 };

@@ -253,7 +253,7 @@ int certs_main(int argc, char **argv)
     return service_exit_of(&error);
 }
 
-// --- certificate -----------------------------------------------------------------------------------------------------
+// --- certificates ----------------------------------------------------------------------------------------------------
 
 enum { SERIAL_BYTES = 16, HOST_BYTES_MAX = 253, CLOCKS_APART_S = 300 }; // a host whose clock is behind takes it all the same
 

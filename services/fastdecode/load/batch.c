@@ -77,7 +77,7 @@ struct batch_asker_config {
 
 static void batch_asker_close(struct batch_asker *asker);
 
-// --- Rates are those of the last minute, by marks two seconds apart --------------------------------------------------
+// --- progress: rates are those of the last minute, by marks two seconds apart ----------------------------------------
 
 enum { SHOW_US = 200000, LINE_US = 10000000, MARK_US = 2000000, BAR_CELLS = 24 };
 
@@ -475,6 +475,7 @@ static void batch_asker_run(struct batch_asker *asker, int wait_ms)
     }
 }
 
+// --- the command -----------------------------------------------------------------------------------------------------
 enum { LINE_BYTES_MAX = 64 << 20, RESULT_BYTES_MAX = 256 << 20, WAIT_MS = 100, ID_BYTES = 40, INTERRUPTED = 130 };
 
 struct batch {

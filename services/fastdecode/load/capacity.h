@@ -77,9 +77,7 @@ double capacity_delay_s(const struct capacity_undisturbed *undisturbed, double p
 enum capacity_bound capacity_judge(const struct capacity_targets *targets, const struct capacity_probe *probe);
 const char *capacity_bound_name(enum capacity_bound bound); // as in JSON: "tbt_p99"; NULL of MET
 
-// --- the search -----------------------------------------------------------------------------------------------------
-
-// --- finds the highest rate that meets a target, by trying rates one after the other ---------------------------------
+// --- the search: finds the highest rate that meets a target, by trying rates one after the other ---------------------
 //
 //   begin at a guess ─▶ double while it is met, halve while it is missed ─▶ bisect ─▶ confirm both ends ─▶ rate_search_found()
 //
@@ -113,9 +111,7 @@ void rate_search_take(struct rate_search *search, bool met);
 // Returns the highest rate known to meet the target; 0: none did.
 static inline double rate_search_found(const struct rate_search *search) { return search->met; }
 
-// --- the load -------------------------------------------------------------------------------------------------------
-
-// --- how long the prompts and answers of a load are, and when its requests arrive ------------------------------------
+// --- the load: how long its prompts and answers are, and when its requests arrive ------------------------------------
 //
 // A trace is a shape (two lognormal distributions) or a list of pairs from a CSV file:
 //

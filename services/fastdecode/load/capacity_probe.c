@@ -1,4 +1,4 @@
-// capacity_probe.c: see capacity_probe.h.
+// capacity_probe.c: see capacity_server.h.
 #include "services/fastdecode/load/capacity_server.h"
 
 #include <math.h>

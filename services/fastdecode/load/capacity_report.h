@@ -9,7 +9,7 @@
 
 // --- how far a search for capacity is, on standard error -------------------------------------------------------------
 //
-// On a terminal a line that changes, and above it one for each
+// On a terminal it is a line that changes, and above it one for each
 // rate that was tried; else those lines alone.
 
 struct capacity_progress {

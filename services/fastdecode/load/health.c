@@ -40,6 +40,7 @@ bool http_probe_ready(const char *host, uint16_t port, bool tls)
     return code == 200;
 }
 
+// --- the command -----------------------------------------------------------------------------------------------------
 int health_main(int argc, char **argv)
 {
     struct rpc_security_settings settings = {0};

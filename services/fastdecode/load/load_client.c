@@ -15,9 +15,7 @@
 #include "common/base/random.h"
 #include "services/fastdecode/load/stream_events.h"
 
-static size_t on_body(char *data, size_t size, size_t count, void *user);
-
-// --- api request -----------------------------------------------------------------------------------------------------
+// --- a request to a server of the API --------------------------------------------------------------------------------
 
 enum { CONNECT_S = 10 };
 
@@ -58,7 +56,7 @@ CURL *api_handle_open(struct curl_slist *headers, size_t (*take_body)(char *data
     return handle;
 }
 
-// --- prompt words ----------------------------------------------------------------------------------------------------
+// --- prompts of so many tokens ---------------------------------------------------------------------------------------
 
 enum { WORD_BYTES_MAX = 8, WORDS_MAX = 1 << 24 };
 
@@ -99,6 +97,7 @@ void prompt_words_append(struct text *out, uint32_t words, uint64_t serial)
     }
 }
 
+// --- slots -----------------------------------------------------------------------------------------------------------
 enum { GET_S = 30, EVENTS_MAX = 256, GET_BYTES_MAX = 4 << 20, BODY_BYTES_MAX = 2000 };
 
 struct slot {

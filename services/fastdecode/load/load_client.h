@@ -25,7 +25,7 @@ int api_server_length(const char *url);
 // Returns the headers of a request with a body in JSON; api_key: NULL: none. The caller frees them. NULL: no memory.
 struct curl_slist *api_headers_make(const char *api_key);
 
-// Returns a handle that sends these headers, which are borrowed, and gives the answer's bytes to on_body. The caller cleans it up. NULL: no
+// Returns a handle that sends these headers, which are borrowed, and gives the answer's bytes to take_body. The caller cleans it up. NULL: no
 // memory.
 CURL *api_handle_open(struct curl_slist *headers, size_t (*on_body)(char *data, size_t size, size_t count, void *user), void *user);
 

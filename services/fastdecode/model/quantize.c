@@ -18,7 +18,7 @@
 #include "common/model/gguf.h"
 #include "common/service/service.h"
 #include "services/fastdecode/model/commands.h"
-#include "services/fastdecode/model/quantize_file.h"
+#include "services/fastdecode/model/quantize.h"
 
 //     IN (mapped)   header ─ keys ─ entries ─ padding ─ tensors
 //     OUT.part      header ─ keys, as they are, with file_type ─ entries with new types and offsets ─ padding ─ tensors

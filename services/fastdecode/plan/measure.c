@@ -26,7 +26,7 @@
 #include "kernels/dispatch/kernels.h"
 #include "kernels/kv/kv_store.h"
 
-// --- measure nodes ---------------------------------------------------------------------------------------------------
+// --- NUMA nodes: how fast the CPUs of each read the memory of each ---------------------------------------------------
 
 enum { PASSES = 31, PAIR_US = 120000 };
 #define BYTES (128ull << 20) // more than caches hold
@@ -105,7 +105,7 @@ static enum status measure_nodes(const struct numa_topology *topology, uint32_t 
     return status;
 }
 
-// --- Measures as the s-part does at its start, with more time --------------------------------------------------------
+// --- a model: layers, head, attention --------------------------------------------------------------------------------
 
 enum { ROWS_MAX = 512, SAMPLED_MAX = 128, STEPS_US = 1500000, ATTENTION_US = 400000, PAGE_TOKENS = 16, CONTEXT = 1024 };
 enum { MEASURE_BYTES = 64 << 20 };

@@ -18,7 +18,7 @@
 
 // --- `fastdecode plan --offload` -------------------------------------------------------------------------------------
 //
-// weights, activations and KV on device, host and disk (common/plan/offload.h).
+// Weights, activations and KV on device, host and disk (common/plan/offload.h).
 
 struct plan_offload {
     struct offload_request request; // sizes, blocks and --compress as given; the rest is filled in from `described`
@@ -61,8 +61,6 @@ struct plan_offload {
         "block-tokens", OPTION_U32, &(o)->request.block_tokens, "N", "with --offload: prompt tokens of all batches at most", 1,    \
             1 << 30                                                                                                                \
     }
-
-// --- plan offload ----------------------------------------------------------------------------------------------------
 
 #define OFFLOAD_GIB (1024.0 * 1024.0 * 1024.0)
 

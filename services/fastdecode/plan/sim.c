@@ -26,8 +26,6 @@
 typedef enum status sim_capacity_run_fn(void *arg, const struct workload *work, struct sim_config *config,
                                         struct sim_result *result, struct error *error);
 
-// --- sim capacity ----------------------------------------------------------------------------------------------------
-
 struct simulated {
     sim_capacity_run_fn *run;
     void *arg;

@@ -23,7 +23,7 @@
 #include "common/trace/otlp.h"
 #include "common/trace/trace.h"
 
-// --- find model ------------------------------------------------------------------------------------------------------
+// --- a model by its name in a folder of models -----------------------------------------------------------------------
 
 enum { LISTED_BYTES = 400 };
 
@@ -119,6 +119,7 @@ static enum status find_model(const char *name, const char *folder, char *out, s
     return fail(name, folder, &search, number, error);
 }
 
+// --- all settings ----------------------------------------------------------------------------------------------------
 static const struct up_settings defaults = {
     .host = "127.0.0.1",
     .port = 8080,

@@ -198,6 +198,7 @@ static bool batch_create_parse(const char *body, size_t bytes, uint64_t now_s, s
     return ok;
 }
 
+// --- calls -----------------------------------------------------------------------------------------------------------
 enum { FILES_PAGE = 10000, BATCHES_PAGE = 100, BATCHES_PAGE_DEFAULT = 20, QUERY_BYTES = 64 };
 
 struct batch_call {

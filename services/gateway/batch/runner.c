@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 
 // --- one line of a batch that is being answered ----------------------------------------------------------------------
+//
 //   ASKED ──ended──▶ answered ──▶ written, freed
 //     ▲                 │ the mesh is full or away, or the disk is
 //     └───── PAUSED ◀───┘
@@ -191,6 +192,7 @@ static void batch_item_take_ended(struct batch_item *item)
         batch_item_pause(item);
 }
 
+// --- the runner ------------------------------------------------------------------------------------------------------
 enum {
     LINES_A_ROUND = 512, // validated or given errors before the others have their turn
     NOT_READY_MS = 200,

@@ -1,4 +1,4 @@
-// text.c: see text.h.
+// json_write.c: see json_write.h.
 #include "services/gateway/http/json_write.h"
 
 #include <math.h>

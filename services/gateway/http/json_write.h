@@ -1,4 +1,4 @@
-// text.h: appends JSON to a text (common/base/text.h), and counts UTF-8 characters.
+// json_write.h: appends JSON to a text (common/base/text.h), and counts UTF-8 characters.
 #ifndef FD_GATEWAY_HTTP_JSON_WRITE_H
 #define FD_GATEWAY_HTTP_JSON_WRITE_H
 

@@ -19,8 +19,6 @@
 #include "common/base/file_version.h"
 #include "common/base/log.h"
 
-static uint64_t now_s(void);
-
 // --- rate ------------------------------------------------------------------------------------------------------------
 
 // Forgets the seconds that count no longer.

@@ -57,7 +57,7 @@ uint32_t rate_wait_s(struct rate *rate, uint64_t now_s, uint64_t amount);
 
 // --- an owner of API keys --------------------------------------------------------------------------------------------
 //
-// What it may do, and what it has taken of that.
+// It has limits, and what it has taken of them.
 
 enum {
     KEY_TENANT_BYTES = 40, // "key-" and 32 digits

@@ -1,4 +1,4 @@
-// server.c: see http.h: the server's start and end.
+// server.c: see http.h: the server's start and end, and the phases of its connections.
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -28,6 +28,7 @@
 //   body                    body_timeout_s, then 408      access handler, body complete
 //   answer                  none until there is one; then idle_timeout_s without progress, and exchange_is_late(): completed
 //   idle (keep-alive)       idle_timeout_s                access handler, first call
+//
 // A body over the limit is read and dropped, up to DRAIN_FACTOR times the limit, before status 413 is sent: a client that is still sending
 // would otherwise see its connection reset instead of the answer. All bodies together may take BODIES_FACTOR times the limit, 256 MB by
 // default; requests beyond that get status 429.

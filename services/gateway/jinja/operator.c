@@ -87,7 +87,7 @@ struct format_source {
     size_t count, used;
 };
 
-// Reads a format_conversion behind its '%' at *at, and takes its value.
+// Reads a conversion behind its '%' at *at, and takes its value.
 static bool format_read_conversion(struct jinja_run *run, const struct jinja_string *format, size_t *at, struct format_source *from,
                                    struct format_conversion *how, struct jinja_value *value)
 {
@@ -221,7 +221,7 @@ static bool operate_power(struct jinja_run *run, const struct jinja_value *x, co
         if (jinja_as_double(x) == 0 && jinja_as_double(y) < 0)
             return jinja_fail(run, "division by zero");
         *out = jinja_float(pow(jinja_as_double(x), jinja_as_double(y)));
-        return !isnan(out->number) || jinja_fail(run, "a operate_power that is no real number");
+        return !isnan(out->number) || jinja_fail(run, "a power that is no real number");
     }
     base = jinja_as_integer(x);
     exponent = jinja_as_integer(y);

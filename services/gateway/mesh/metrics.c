@@ -1,4 +1,5 @@
-// metrics.c: see metrics.h. One mutex: an observation is a few additions, some thousands of them a second.
+// metrics.c: see metrics.h: counters and their text; and texts of the scheduler's, scraped. One mutex: an observation is a few additions, some
+// thousands of them a second.
 #include "services/gateway/mesh/metrics.h"
 
 #include <pthread.h>
@@ -248,7 +249,7 @@ static void counter(struct text *out, struct families *families, const char *nam
     text_format(out, "%s %llu\n", name, (unsigned long long)value);
 }
 
-// Renders this gateway's metrics; the scheduler's text has those of the other services.
+// Renders counts of spans, if there is a collector.
 static void render_traces(struct text *out, struct families *families, const struct metrics_gauges *gauges)
 {
     counter(out, families, "fastdecode_gateway_trace_spans_exported_total", "Spans that the collector has taken.",
@@ -257,7 +258,7 @@ static void render_traces(struct text *out, struct families *families, const str
             gauges->spans_dropped);
 }
 
-// Renders this gateway's metrics; the scheduler's text has those of the other services.
+// Renders when certificates end.
 static void render_certificates(struct text *out, struct families *families, const struct metrics_gauges *gauges)
 {
     static const char name[] = "fastdecode_gateway_certificate_expiry_timestamp_seconds";
@@ -321,7 +322,7 @@ void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges
         append_mesh(out, &families, mesh_text);
 }
 
-// --- Everything runs on the loop thread ------------------------------------------------------------------------------
+// --- texts of the scheduler's, kept a while: everything runs on the loop thread --------------------------------------
 
 enum { ANSWER_US = 500000 };
 

@@ -21,11 +21,11 @@ static void take_content(struct choice *choice, const char *text, size_t bytes);
 
 // --- a choice of a chat whose text is more than content --------------------------------------------------------------
 //
-// What the model thinks, which functions it calls.
+// It has what the model thinks, and which functions it calls.
 //
 //   text, control tokens ─▶ parser (services/gateway/answer) ─┬─ content ─▶ stop strings ─▶ visible
-//                                                   ├─ reasoning ─▶ shown.reasoning
-//                                                   └─ calls ─▶ shown.calls
+//                                                             ├─ reasoning ─▶ shown.reasoning
+//                                                             └─ calls ─▶ shown.calls
 //
 // Stop strings are looked for in the content alone: JSON and thoughts may hold them.
 
@@ -316,6 +316,7 @@ static void take_content(struct choice *choice, const char *text, size_t bytes)
                     request->draw.stops[choice->text.stop.matched].bytes);
 }
 
+// --- the choice: tokens and text -------------------------------------------------------------------------------------
 bool choice_open(struct choice *choice, const struct language *language)
 {
     const struct request *request = choice->request;

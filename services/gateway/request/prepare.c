@@ -409,6 +409,8 @@ static void request_free_sampling(struct request *request)
     packed_grammar_let_go(request->draw.grammar);
 }
 
+// --- prompts, lengths, scores ----------------------------------------------------------------------------------------
+
 // Makes an error for the client from a status of the tokenizer or the template.
 static bool language_failed(struct api_error *error, const char *param, const struct error *reason)
 {

@@ -21,8 +21,6 @@
 #include "services/gateway/request/request_internal.h"
 #include "services/gateway/text/grammars.h"
 
-static void refill(struct requests *requests);
-
 // --- what the client of a request is sent, and the end of a request --------------------------------------------------
 
 enum { KEEP_CHUNK_BYTES = 64 << 10 };
@@ -278,7 +276,7 @@ static void take_event(struct choice *choice, const Fastdecode__GenerateEvent *e
     }
 }
 
-// Take what the mesh says; arg is the choice. Each may end and free the request.
+// Takes what the mesh says; arg is the choice. May end and free the request.
 static void request_on_event(void *arg, const Fastdecode__GenerateEvent *event)
 {
     struct choice *choice = arg;
@@ -298,6 +296,7 @@ static void refuse_full(struct request *request)
     request_fail(request, &error);
 }
 
+// The call has ended without what it was to bring; arg is the choice. May end and free the request.
 static void request_on_end(void *arg, enum status status, const char *text)
 {
     struct choice *choice = arg;
@@ -335,6 +334,7 @@ static void request_on_end(void *arg, enum status status, const char *text)
     request_postpone(choice);
 }
 
+// --- all requests ----------------------------------------------------------------------------------------------------
 enum status requests_open(const struct requests_config *config, struct requests **out)
 {
     *out = calloc(1, sizeof **out);

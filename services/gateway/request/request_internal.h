@@ -1,4 +1,5 @@
-// request_internal.h: what the files of a request share: request.c (life cycle), choice.c (tokens to text), prepare.c (ids).
+// request_internal.h: what the files of a request share: prepare.c (from a parsed body to ids), pooled.c (vectors and ranks), request.c (life
+// cycle), choice.c (tokens to text), answer.c (what the dialect is given to tell).
 #ifndef FD_GATEWAY_REQUEST_REQUEST_INTERNAL_H
 #define FD_GATEWAY_REQUEST_REQUEST_INTERNAL_H
 
@@ -192,7 +193,7 @@ static inline uint32_t request_begun_count(const struct request *request)
                : request->choice_count;
 }
 
-// pool.c. Makes the prompts of /v1/embeddings and /v1/rerank, and fills in what the answer needs. limit: max_request_tokens.
+// pooled.c. Makes the prompts of /v1/embeddings and /v1/rerank, and fills in what the answer needs. limit: max_request_tokens.
 bool request_prepare_pool(struct api_request *api, const struct language *language, uint32_t context, uint32_t limit,
                           struct request *request, struct api_error *error);
 

@@ -1,4 +1,5 @@
-// answers.c: answers that are given at once: health, readiness, models, metrics.
+// answers.c: answers that are given at once: health, readiness, models, metrics, kept responses, what Ollama's clients ask beside chats; and the
+// key of a request.
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,6 +65,7 @@ const char *client_tenant(struct gateway *gateway, struct exchange *exchange)
 
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
+// --- health, readiness, version, models ------------------------------------------------------------------------------
 void answer_health(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
 {
     struct text body = {0};

@@ -11,9 +11,6 @@
 #include "common/base/checked.h"
 #include "common/base/text.h"
 #include "common/json/json_text.h"
-#include "services/gateway/text/conversation_calls.h"
-
-static json_t *called(const char *id, const char *another_id);
 
 // --- which result belongs to which call, and the ids that tell so ----------------------------------------------------
 //
@@ -285,8 +282,7 @@ bool conversation_match_calls(const struct call_form *form, json_t *messages)
     return ok;
 }
 
-// Finds out which form of a conversation a template takes, by rendering small ones and looking for what they say.
-
+// --- which form of a conversation a template takes: small ones are rendered, and it is looked for what they say ------
 #define KEY "probe_key"
 #define VALUE "probe_value"
 #define FIRST "probe_first"

@@ -102,6 +102,7 @@ enum {
     KEPT_BYTES_MAX = 16 << 20, // keys and grammars together
 };
 
+// --- the cache -------------------------------------------------------------------------------------------------------
 struct packed_grammar {
     atomic_uint users; // relaxed to count up, acquire-release to count down: the last one frees what others have written
     size_t bytes;

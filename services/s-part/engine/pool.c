@@ -164,7 +164,7 @@ void engine_forget_older(void *arg)
         log_info("SEQUENCES-FORGOTTEN", "count=%u why=\"their scheduler was replaced\"", count);
 }
 
-// --- pages that are handed over (common/handover)
+// --- pages that are handed over (common/mesh/handover.h)
 
 static uint64_t page_bytes(void *user)
 {

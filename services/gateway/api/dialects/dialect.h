@@ -5,9 +5,10 @@
 //                                                                             └─▶ pieces ──▶ items ──begin, item_*, delta, end──▶ events
 //                                                                                              └─────────whole───▶ one JSON object
 //
-// The other forms tell one choice, as items of pieces. A piece is some text, some reasoning, or a part of a call of a tool. Neighbours of one kind make an item; the run keeps the items, since
-// most forms repeat them whole at the end. Example, two pieces "It" and "'s 4." in the form of OpenAI's responses: response.created,
-// output_item.added, content_part.added, output_text.delta twice, output_text.done with "It's 4.", …, response.completed.
+// The other forms tell one choice, as items of pieces. A piece is some text, some reasoning, or a part of a call of a tool. Neighbours of one
+// kind make an item; the run keeps the items, since most forms repeat them whole at the end. Example, two pieces "It" and "'s 4." in the form
+// of OpenAI's responses: response.created, output_item.added, content_part.added, output_text.delta twice, output_text.done with "It's 4.", …,
+// response.completed.
 //
 // Neither HTTP nor the mesh is known here. A run belongs to one request and is used by one thread at a time.
 #ifndef FD_GATEWAY_API_DIALECTS_DIALECT_H

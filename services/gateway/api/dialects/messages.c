@@ -1,4 +1,4 @@
-// messages.c: Anthropic's messages: the answer as a list of blocks, whole and as events.
+// messages.c: Anthropic's messages: the request as a chat's, the answer as a list of blocks, whole and as events.
 //
 // The prompt's tokens are counted in two parts, those whose KV was there before and the others; which it is is known at the end, so a stream
 // says it again in its last event but one.

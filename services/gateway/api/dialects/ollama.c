@@ -1,4 +1,5 @@
-// ollama.c: Ollama's answers: lines of JSON, each with a piece of the text, the last with what it took.
+// ollama.c: Ollama's API: requests as those of chats, completions and vectors; answers as lines of JSON, each with a piece of the text, the
+// last with what it took.
 //
 // A call of a tool is one piece: its arguments are an object, which is whole at the end only.
 #include "services/gateway/api/dialects/dialect.h"
@@ -346,6 +347,7 @@ static bool dialect_ollama_translate_embeddings(struct dialect_ask *ask, struct 
     return finish(ask, out, out && take_vectors(ask, out, "prompt", error));
 }
 
+// --- answers ---------------------------------------------------------------------------------------------------------
 static const struct dialect_rename renamed[] = {{"max_tokens", "options.num_predict"},
                                                 {"repetition_penalty", "options.repeat_penalty"},
                                                 {"response_format.json_schema.schema", "format"},

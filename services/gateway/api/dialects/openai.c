@@ -195,10 +195,8 @@ static void append_head(struct text *out, const struct dialect_run *run, const c
 
 static void append_extra(struct text *out, const struct text *extra)
 {
-    if (!extra)
-        return;
-    text_append(out, extra->data, extra->bytes);
-    out->failed |= extra->failed;
+    if (extra)
+        text_append(out, extra->data, extra->bytes);
 }
 
 static void append_usage(struct text *out, const struct dialect_usage *usage)
@@ -374,6 +372,7 @@ static void add_choice(struct dialect_run *run, const struct dialect_news *news)
         text_json(out, news->text->data, news->text->bytes);
     }
     append_ending(run, news, news->scored ? news->tokens : NULL, true, news->extra, out);
+    out->failed |= news->extra->failed; // a stream's chunk goes without: it must end
 }
 
 // The answer may be large: it is moved.
@@ -381,6 +380,7 @@ static void whole(struct dialect_run *run, const struct dialect_end *end, struct
 {
     text_append(&run->whole, "]", 1);
     append_extra(&run->whole, end->extra);
+    run->whole.failed |= end->extra->failed;
     text_string(&run->whole, ",\"usage\":");
     append_usage(&run->whole, &end->usage);
     text_string(&run->whole, "}\n");

@@ -1,4 +1,4 @@
-// responses.c: OpenAI's responses: the answer as a list of items, whole and as events.
+// responses.c: OpenAI's responses: the request as a chat's, the answer as a list of items, whole and as events.
 //
 // Each event has a number and says to which item and part it belongs. Items of one answer are numbered in its id's own space:
 // resp_7f…, and in it rs_7f…_0 (reasoning), msg_7f…_1 (text), fc_7f…_2 (a call).
@@ -39,6 +39,7 @@ static void whole(struct dialect_run *run, const struct dialect_end *end, struct
 //   input: function_call_output  a message of the tool
 //   input: custom_tool_call, …   likewise, of a tool whose input is a text
 //   input: item_reference        that item of a response that is kept
+//
 // The conversation is kept without the instructions, which are those of one request only.
 
 static const char *const read_fields[] = {"model",
@@ -635,6 +636,7 @@ static bool dialect_responses_translate(struct dialect_ask *given, struct api_er
     return ok;
 }
 
+// --- answers ---------------------------------------------------------------------------------------------------------
 static const struct dialect_rename renamed[] = {{"max_completion_tokens", "max_output_tokens"},
                                                 {"max_tokens", "max_output_tokens"},
                                                 {"response_format.json_schema.schema", "text.format.schema"},

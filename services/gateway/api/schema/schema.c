@@ -197,6 +197,7 @@ static bool schema_check_extensions(struct schema_run *run)
     return check_best_of(run) && check_final_message(run);
 }
 
+// --- the table of fields ---------------------------------------------------------------------------------------------
 enum read_kind { READ_CUSTOM, READ_BOOL, READ_INTEGER, READ_NUMBER, READ_STRING, READ_IGNORE };
 
 #define ALL (SCHEMA_ANSWERS | API_TOKENIZE | API_DETOKENIZE | API_POOLS)

@@ -36,7 +36,7 @@ void schema_sampling_defaults(struct api_request *out);
 bool schema_check_sampling(struct schema_run *run);
 void schema_free_sampling(struct api_request *request);
 
-// fields of /v1/embeddings and /v1/rerank
+// prompt.c: fields of /v1/embeddings and /v1/rerank.
 bool schema_read_encoding(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_query(struct schema_run *run, const char *name, const json_t *value);
 bool schema_read_ranked(struct schema_run *run, const char *name, const json_t *value);

@@ -1,4 +1,4 @@
-// pool.c: from a parsed body of /v1/embeddings or /v1/rerank to a request's prompts: one for each input, or for each document and the query.
+// pooled.c: from a parsed body of /v1/embeddings or /v1/rerank to a request's prompts: one for each input, or for each document and the query.
 //
 // Text of a query or document never becomes a special token, as in a chat; that of an input may, as in a completion.
 #include <math.h>

@@ -1,6 +1,6 @@
-// quantize_file.h: a GGUF file written anew with its matrices in another type.
-#ifndef FD_FASTDECODE_MODEL_QUANTIZE_FILE_H
-#define FD_FASTDECODE_MODEL_QUANTIZE_FILE_H
+// quantize.h: a GGUF file written anew with its matrices in another type.
+#ifndef FD_FASTDECODE_MODEL_QUANTIZE_H
+#define FD_FASTDECODE_MODEL_QUANTIZE_H
 
 #include <signal.h>
 #include <stdbool.h>
