@@ -293,7 +293,7 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIB)
 
 -include $(shell find $(BUILD)/obj $(BUILD)/tests -type f -name '*.d' 2>/dev/null)
 
-$(BUILD)/fuzz/ready: $(filter %.c,$(SOURCES:$(BUILD)/obj/%.o=%.c)) | $(PB_SRC)
+$(BUILD)/fuzz/ready: $(filter-out gen/%,$(SOURCES:$(BUILD)/obj/%.o=%.c)) | $(PB_SRC)
 	$(Q)$(MAKE) --no-print-directory BUILD=$(BUILD)/fuzz CC=$(CLANG) WERROR= FUZZER=1 libs && touch $@
 $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(BUILD)/fuzz/ready
 	@mkdir -p $(@D)
