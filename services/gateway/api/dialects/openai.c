@@ -372,7 +372,7 @@ static void add_choice(struct dialect_run *run, const struct dialect_news *news)
         text_json(out, news->text->data, news->text->bytes);
     }
     append_ending(run, news, news->scored ? news->tokens : NULL, true, news->extra, out);
-    out->failed |= news->extra->failed; // a stream's chunk goes without: it must end
+    out->failed |= news->extra && news->extra->failed; // a stream's chunk goes without: it must end
 }
 
 // The answer may be large: it is moved.
@@ -380,7 +380,7 @@ static void whole(struct dialect_run *run, const struct dialect_end *end, struct
 {
     text_append(&run->whole, "]", 1);
     append_extra(&run->whole, end->extra);
-    run->whole.failed |= end->extra->failed;
+    run->whole.failed |= end->extra && end->extra->failed;
     text_string(&run->whole, ",\"usage\":");
     append_usage(&run->whole, &end->usage);
     text_string(&run->whole, "}\n");
