@@ -346,15 +346,15 @@ enum status gateway_open(const struct gateway_config *config, struct gateway **o
     if (status == STATUS_OK && metrics_open(&gateway->metrics) != STATUS_OK)
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     if (status == STATUS_OK)
+        status = open_responses(gateway, error);
+    if (status == STATUS_OK)
         status = open_mesh(gateway, error);
     if (status == STATUS_OK &&
         (work_pool_start(1, config->max_queue, false, work_run, gateway, &gateway->quick) != STATUS_OK ||
          work_pool_start(config->threads, config->max_queue, true, work_run, gateway, &gateway->pool) != STATUS_OK))
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot start %u threads", config->threads);
     if (status == STATUS_OK)
-        status = open_batches(gateway, error);
-    if (status == STATUS_OK)
-        status = open_responses(gateway, error);
+        status = open_batches(gateway, error); // whose lines are asked from here on
     openapi_render(FASTDECODE_VERSION, gateway->language ? language_name(gateway->language) : "", &gateway->openapi);
     if (status == STATUS_OK && gateway->openapi.failed)
         status = error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
