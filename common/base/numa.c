@@ -197,7 +197,8 @@ _Static_assert(sizeof(cpu_set_t) == sizeof(struct numa_mask) && sizeof(__cpu_mas
 
 bool numa_get_cpus(struct numa_mask *cpus) { return sched_getaffinity(0, sizeof *cpus, (cpu_set_t *)(void *)cpus) == 0; }
 
-bool numa_set_cpus_of(int thread, const struct numa_mask *cpus)
+// thread: by the kernel's number.
+static bool numa_set_cpus_of(int thread, const struct numa_mask *cpus)
 {
     return sched_setaffinity(thread, sizeof *cpus, (const cpu_set_t *)(const void *)cpus) == 0;
 }

@@ -59,7 +59,6 @@ const char *numa_list(const struct numa_mask *mask, char *out, size_t out_bytes)
 // Reads, or sets, on which CPUs the calling thread may run. Returns false if the kernel refuses.
 bool numa_get_cpus(struct numa_mask *cpus);
 bool numa_set_cpus(const struct numa_mask *cpus);
-bool numa_set_cpus_of(int thread, const struct numa_mask *cpus); // by the kernel's number
 
 // --- workers and bindings ---
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-size_t wire_varint_size(uint64_t value)
+static size_t wire_varint_size(uint64_t value)
 {
     size_t size = 1;
     for (; value >= 0x80; value >>= 7)

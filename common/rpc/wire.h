@@ -17,7 +17,6 @@
 enum wire_type { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 };
 
 // --- sizes, tag included ---
-size_t wire_varint_size(uint64_t value);
 size_t wire_size_varint(uint32_t field, uint64_t value);
 size_t wire_size_fixed32(uint32_t field);
 size_t wire_size_fixed64(uint32_t field);

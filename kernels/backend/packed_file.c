@@ -94,7 +94,7 @@ void packed_sum_add(struct packed_sum *sum, const void *bytes, uint64_t byte_cou
     sum->byte_count += byte_count;
 }
 
-uint64_t packed_sum_end(const struct packed_sum *sum)
+static uint64_t packed_sum_end(const struct packed_sum *sum)
 {
     uint64_t total = sum->byte_count;
 
@@ -105,7 +105,8 @@ uint64_t packed_sum_end(const struct packed_sum *sum)
     return total;
 }
 
-uint64_t packed_checksum(const void *bytes, uint64_t byte_count)
+// Returns a checksum in which a change of any one aligned word of 8 bytes always shows. byte_count: a multiple of 32.
+static uint64_t packed_checksum(const void *bytes, uint64_t byte_count)
 {
     struct packed_sum sum;
 

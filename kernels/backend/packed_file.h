@@ -56,16 +56,12 @@ static inline uint64_t packed_file_align(uint64_t bytes)
     return (bytes + PACKED_FILE_ALIGN - 1) / PACKED_FILE_ALIGN * PACKED_FILE_ALIGN;
 }
 
-// Returns a checksum in which a change of any one aligned word of 8 bytes always shows. byte_count: a multiple of 32.
-uint64_t packed_checksum(const void *bytes, uint64_t byte_count);
-
 // The same of bytes that come in parts: begin, add each in order (a multiple of 32), end.
 struct packed_sum {
     uint64_t sums[4], byte_count;
 };
 void packed_sum_begin(struct packed_sum *sum);
 void packed_sum_add(struct packed_sum *sum, const void *bytes, uint64_t byte_count);
-uint64_t packed_sum_end(const struct packed_sum *sum);
 
 // Returns how long header and table are, padding included.
 uint64_t packed_header_bytes(uint32_t blob_count);

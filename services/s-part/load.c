@@ -14,6 +14,20 @@
 // On a thread of the disk's queue.
 static void wake_engine(void *loop) { rpc_loop_wake(loop); }
 
+// Returns whether a segment is computed at once, and all layers are here.
+static bool could_take_aside(const struct s_part *s_part)
+{
+    const struct s_part_settings *s = &s_part->settings;
+
+    return s_part->loaded.device.ops == &backend_cpu && s->stages <= 1 && s->layer_count == s_part->loaded.model->shape.layers &&
+           s->mini_batches == 1;
+}
+
+// Weights that are read in each step come in one order.
+bool s_part_takes_aside(const struct s_part *s_part) { return could_take_aside(s_part) && !s_part->loaded.plan.streamed_bytes; }
+
+static uint32_t s_part_batches(const struct s_part *s_part) { return s_part->settings.mini_batches + could_take_aside(s_part); }
+
 static struct backend_config backend_config(const struct s_part *s_part)
 {
     return (struct backend_config){
@@ -43,20 +57,6 @@ static struct backend_config backend_config(const struct s_part *s_part)
         .batch_invariant = s_part->settings.batch_invariant,
     };
 }
-
-// Returns whether a segment is computed at once, and all layers are here.
-static bool could_take_aside(const struct s_part *s_part)
-{
-    const struct s_part_settings *s = &s_part->settings;
-
-    return s_part->loaded.device.ops == &backend_cpu && s->stages <= 1 && s->layer_count == s_part->loaded.model->shape.layers &&
-           s->mini_batches == 1;
-}
-
-// Weights that are read in each step come in one order.
-bool s_part_takes_aside(const struct s_part *s_part) { return could_take_aside(s_part) && !s_part->loaded.plan.streamed_bytes; }
-
-uint32_t s_part_batches(const struct s_part *s_part) { return s_part->settings.mini_batches + could_take_aside(s_part); }
 
 static bool is_last(const struct s_part *s_part)
 {

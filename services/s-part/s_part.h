@@ -82,7 +82,6 @@ struct s_part {
 // load.c. takes_aside: whether it takes steps that go aside; once the model is loaded. batches: for how many mini-batches there is memory, with
 // the one for those; once the device is chosen.
 bool s_part_takes_aside(const struct s_part *s_part);
-uint32_t s_part_batches(const struct s_part *s_part);
 
 // Returns how much memory is taken only while it starts.
 static inline uint64_t s_part_start_bytes(const struct s_part *s_part)

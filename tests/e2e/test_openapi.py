@@ -48,9 +48,9 @@ def test_paths_are_those_of_the_routes(document):
     found = set()
     for path in re.findall(r'ASK\("([^"]*)"', table):
         found.add((path, "post"))
-    for at, path, _, suffix, method in re.findall(r'\.at = (\w+),\s*\.path = "([^"]*)",\s*(\.suffix = "([^"]*)",\s*)?\.method = "(\w+)"', table):
+    for at, path, has_suffix, suffix, method in re.findall(r'\.at = (\w+),\s*\.path = "([^"]*)",\s*(\.suffix = "([^"]*)",\s*)?\.method = "(\w+)"', table):
         if at != "ADMIN" and path not in ("/", "/pages/"):
-            found.add((f"{path}{{id}}{suffix}" if _ else path, method.lower()))
+            found.add((f"{path}{{id}}{suffix}" if has_suffix else path, method.lower()))
     assert {(path, method) for path, methods in document["paths"].items() for method in methods} == found
 
 

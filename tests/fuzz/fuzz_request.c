@@ -10,6 +10,7 @@
 #include "common/json/json_text.h"
 #include "services/gateway/text/conversation.h"
 #include "services/gateway/api/schema/schema.h"
+#include "tests/unit/request_parse.h"
 
 enum { VOCAB = 512 };
 static struct api_model model;

@@ -13,6 +13,7 @@
 #include "common/base/checked.h"
 #include "common/base/text.h"
 #include "services/gateway/api/schema/schema.h"
+#include "tests/unit/request_parse.h"
 
 enum { VOCAB = 1000 };
 static struct api_model model;

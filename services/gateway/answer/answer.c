@@ -115,7 +115,8 @@ static void begin_body(struct answer_parser *parser, uint32_t marker)
 }
 
 // --- markers ------------------------------------------------------------------------------------------------------------
-uint32_t answer_marker(const struct answer_parser *parser, const char *text, size_t count)
+// Returns the index of the family's marker with this text, or UINT32_MAX.
+static uint32_t answer_marker(const struct answer_parser *parser, const char *text, size_t count)
 {
     for (uint32_t i = 0; parser->family && i < ANSWER_MAX_MARKERS && parser->family->markers[i].text; i++)
         if (strlen(parser->family->markers[i].text) == count && !memcmp(parser->family->markers[i].text, text, count))

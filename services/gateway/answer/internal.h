@@ -148,11 +148,7 @@ void answer_end_call(struct answer_parser *parser);
 // Returns whether a name can be one of a function: letters, digits and _ - . / only.
 bool answer_is_name(const char *name, size_t count);
 bool answer_is_space(char byte);
-// Returns the index of the family's marker with this text, or UINT32_MAX.
-uint32_t answer_marker(const struct answer_parser *parser, const char *text, size_t count);
 
-// json.c: the JSON string `raw`, quotes included, as text. False: it is none.
-bool answer_unquote(const char *raw, size_t count, struct text *out);
 // Appends text as the inside of a JSON string.
 void answer_quote(struct answer_parser *parser, const char *bytes, size_t count);
 void json_body_begin(struct answer_parser *parser, bool strict);

@@ -61,7 +61,8 @@ bool answer_hold(struct text *value, char byte)
     return value->bytes <= ANSWER_MAX_HELD;
 }
 
-bool answer_unquote(const char *raw, size_t count, struct text *out)
+// Appends the JSON string `raw`, quotes included, as text. False: it is none.
+static bool answer_unquote(const char *raw, size_t count, struct text *out)
 {
     json_t *string = json_loadb(raw, count, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     const bool is_string = json_is_string(string);

@@ -633,17 +633,6 @@ bool api_model_next(const struct api_model *model, size_t *at, const char **name
     return false;
 }
 
-bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const struct api_model *model, struct api_request *out,
-                       struct api_error *error)
-{
-    json_t *root;
-
-    *error = (struct api_error){0};
-    *out = (struct api_request){0};
-    root = schema_parse_json(body, bytes, error);
-    return root && api_request_read(kind, root, model, out, error);
-}
-
 bool api_request_read(enum api_kind kind, struct json_t *root, const struct api_model *model, struct api_request *out,
                       struct api_error *error)
 {

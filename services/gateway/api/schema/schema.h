@@ -235,11 +235,8 @@ typedef void api_field_fn(void *arg, const struct api_field *field);
 // Calls for each field of bodies of that kind.
 void api_each_field(enum api_kind kind, api_field_fn *each, void *arg);
 
-// Parses a body of `kind`. On failure *error says what is wrong and *out is empty. Ids are checked against the
-// model's vocab (0: not checked). The caller frees *out with api_request_free().
-bool api_request_parse(enum api_kind kind, const char *body, size_t bytes, const struct api_model *model, struct api_request *out,
-                       struct api_error *error);
-// The same of a body that is parsed already. The request takes over the reference, even on failure.
+// Reads a parsed body of `kind`, and takes over the reference, even on failure. On failure *error says what is wrong and *out is empty. Ids
+// are checked against the model's vocab (0: not checked). The caller frees *out with api_request_free().
 bool api_request_read(enum api_kind kind, struct json_t *root, const struct api_model *model, struct api_request *out,
                       struct api_error *error);
 void api_request_free(struct api_request *request);
