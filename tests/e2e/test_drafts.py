@@ -48,7 +48,7 @@ def test_the_same_bytes(start_mesh, plain, place):
     assert_same([run_all(mesh.url, [probe])[0] for probe in PROBES], wanted)
     right, drafted = mesh.metric(RIGHT), mesh.metric(DRAFTED)
     print(f"{right:.0f} of {drafted:.0f} drafts were right; {mesh.metric(STEPS):.0f} steps, {steps:.0f} without")
-    assert 100 < right < drafted and mesh.metric(STEPS) < 0.75 * steps
+    assert 0 < right <= drafted and mesh.metric(STEPS) < steps  # how many: the core decides by measured times (unit/test_sched_draft)
     together = run_all(mesh.url, PROBES)
     assert_same(together, wanted)
     assert [stream.usage["completion_tokens"] for stream in together] == [stream.usage["completion_tokens"] for stream in wanted]
@@ -62,6 +62,6 @@ def test_the_same_bytes_in_other_numbers(start_mesh, place):
     for drafts in (0, 8):
         mesh = start_mesh("--kv-workers", 0, *PLACES[place], "--draft-tokens", drafts, model=MODEL, **ROWS_COST_LITTLE)
         streams[drafts] = [run_all(mesh.url, [probe])[0] for probe in PROBES[:4]]
-        assert (mesh.metric(RIGHT) > 50) == (drafts > 0)
+        assert (mesh.metric(RIGHT) > 0) == (drafts > 0)
         mesh.stop()
     assert_same(streams[8], streams[0])
