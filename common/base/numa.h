@@ -74,9 +74,9 @@ struct numa_worker {
 uint32_t numa_share(const struct numa_topology *topology, uint32_t threads, uint64_t bytes, struct numa_worker out[NUMA_NODES_MAX]);
 
 // Help of an s-part's --numa.
-#define NUMA_HELP                                                                                                                           \
-    "NUMA nodes of the s-part's memory, weights above all: interleave, page by page over the nodes that it runs on; NODE, one node, whose " \
-    "CPUs it then runs on alone; none, as the kernel likes; auto: interleave if there are several nodes and a CPU computes"
+#define NUMA_HELP                                                                                                              \
+    "NUMA nodes of the s-part's memory (mostly weights); interleave: page by page over the nodes that it runs on; NODE: only " \
+    "this node and its CPUs; none: as the kernel decides; auto: interleave if there are several nodes and a CPU computes"
 
 enum numa_memory {
     NUMA_ANY,        // as the kernel likes; so are the CPUs

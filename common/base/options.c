@@ -397,9 +397,10 @@ enum status options_parse(struct program *program, int argc, char **argv, struct
 
     common.table[0] = (struct option){"config", OPTION_STRING, &common.config_path, "FILE", "settings file", 0, 0};
     common.table[1] = (struct option){"log-level", OPTION_STRING, &common.log_level, "LEVEL", "debug, info, warn or error", 0, 0};
-    common.table[2] = (struct option){"log-json", OPTION_BOOL, &common.log_json, NULL, "logs as JSON lines", 0, 0};
+    common.table[2] = (struct option){"log-json", OPTION_BOOL, &common.log_json, NULL, "write log lines as JSON", 0, 0};
     common.table[3] = (struct option){
-        "log-file", OPTION_STRING, &common.log_file, "FILE", "append logs and all other output there; default: stderr", 0, 0};
+        "log-file", OPTION_STRING, &common.log_file, "FILE", "append logs and all other output to this file; default: stderr", 0,
+        0};
     common.table[4] = (struct option){
         "log-max-size", OPTION_SIZE, &common.log_max_bytes, "SIZE", "with --log-file: start a new file at this size", 4096, 1e15};
     common.table[5] = (struct option){

@@ -71,7 +71,7 @@ uint64_t kv_page_memory_bytes(const struct kv_shape *shape);
 #define KV_SPARSE_OPTION "sparse-attention"
 #define KV_SPARSE_NAMES "PERCENT|off"
 #define KV_SPARSE_HELP \
-    "a generated token attends to the best PERCENT of its context (1024 tokens at least) and both ends; f16 KV takes 6 % more memory"
+    "a generated token attends to the most relevant PERCENT of its context (1024 tokens at least) and to both ends; f16 KV takes 6 % more memory"
 
 // Sets *percent to 0 for "off", or to 1 to 100 for "10%", "10" and so on. INVALID_ARGUMENT: anything else; *error names the option.
 enum status kv_sparse_parse(const char *text, uint32_t *percent, struct error *error) MUST_CHECK;

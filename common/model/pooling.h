@@ -16,7 +16,7 @@
 
 // Options --pooling: the names of enum model_pool, in its order, after auto.
 #define POOLING_NAMES "auto|none|mean|cls|last|rank"
-#define POOLING_HELP "what is made of prompts for /v1/embeddings and /v1/rerank; auto: what the model's file says"
+#define POOLING_HELP "how /v1/embeddings and /v1/rerank pool the rows of a prompt; auto: as the model's file says"
 
 // Reads a name of POOLING_NAMES. auto: what the model's file says, or NONE. The rank of a model that has no head and no tokens "yes" and "no" is
 // UNIMPLEMENTED.

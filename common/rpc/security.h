@@ -38,7 +38,7 @@ enum status rpc_secret_create(const char *path, struct error *error) MUST_CHECK;
 
 #define RPC_TLS_HELP \
     "folder with ca.pem, cert.pem and key.pem (fastdecode certs makes them), for tls+tcp:// addresses; read again when they change, and on SIGHUP"
-#define RPC_INSECURE_HELP "allow plain tcp:// beyond loopback: whoever is on the way can read and change everything"
+#define RPC_INSECURE_HELP "allow plain tcp:// beyond loopback: anyone on the network path can read and change everything"
 
 struct rpc_security_settings {
     const char *mesh_secret_file; // NULL, "none": none

@@ -48,9 +48,9 @@ enum sched_micro_batch {
     SCHED_MICRO_BATCH_UNIFORM,  // as many as make the rows of all steps equal
 };
 #define SCHED_MICRO_BATCH_NAMES "auto|whole|uniform"
-#define SCHED_MICRO_BATCH_HELP                                                                                                \
-    "how much prefill a step has. whole: whole prompts; uniform: as many rows as make all steps equally long; auto: uniform " \
-    "with several s-parts, otherwise what the step's time target allows"
+#define SCHED_MICRO_BATCH_HELP                                                                                                  \
+    "how much prefill a step has; whole: whole prompts; uniform: so many rows that all steps take equally long; auto: uniform " \
+    "with several s-parts, else what the step's time target allows"
 
 // name: one of SCHED_MICRO_BATCH_NAMES.
 static inline enum sched_micro_batch sched_micro_batch_named(const char *name)
@@ -71,7 +71,8 @@ enum sched_placement {
     SCHED_PLACE_WORKERS,  // only KV workers
 };
 #define SCHED_PLACEMENT_NAMES "auto|local|workers"
-#define SCHED_PLACEMENT_HELP "where KV lives: wherever is predicted to be fastest, only in the s-part's pool, or only in workers"
+#define SCHED_PLACEMENT_HELP \
+    "where KV lives; auto: wherever it is predicted to be fastest; local: only in the s-part's pool; workers: only in workers"
 
 // name: one of SCHED_PLACEMENT_NAMES.
 static inline enum sched_placement sched_placement_named(const char *name)
@@ -89,7 +90,7 @@ enum sched_admission {
 #define SCHED_ADMISSION_HELP \
     "sls: space starts so that the workers' load stays even; greedy: start as soon as there is room; auto: whichever is predicted to be faster"
 #define SCHED_SPACING_HELP \
-    "steps between groups of starts, from the first one on; auto is sls then, and greedy is refused; 0: sls spreads starts evenly"
+    "with --admission auto or sls: steps between groups of starts, and auto then means sls; 0: sls spreads starts evenly"
 
 // name: one of SCHED_ADMISSION_NAMES.
 static inline enum status sched_admission_choose(const char *name, uint32_t spacing, enum sched_admission *out, struct error *error)
@@ -101,15 +102,16 @@ static inline enum status sched_admission_choose(const char *name, uint32_t spac
                            spacing);
 }
 
-#define SCHED_CHUNK_HELP "prefill rows of a step, at most; auto chooses for each step"
+#define SCHED_CHUNK_HELP "most prefill rows of a step; auto: chosen for each step"
 // --draft-tokens
 enum { SCHED_DRAFT_TOKENS_MAX = 64 };
 #define SCHED_DRAFT_TOKENS 8
 #define SCHED_DRAFT_TOKENS_HELP \
-    "tokens that a step may guess ahead from what followed before, where that pays; answers keep the same bytes; 0: none"
+    "most tokens that a step guesses ahead from earlier text, when that pays; answers keep the same bytes; 0: none"
 
 #define SCHED_STEP_TARGET_HELP \
-    "how long prefill and workers' load may make a step beside running sequences; auto: prefill 2.2 times as long, more while many wait; any load"
-#define SCHED_PREFIX_CACHE_HELP "prompts that begin alike share KV pages; pages of ended sequences are kept until they are needed"
+    "longest step that prefill and workers' load may cause while sequences decode; auto: prefill may make a step 2.2 times as long, or longer while many requests wait; load is not limited"
+#define SCHED_PREFIX_CACHE_HELP \
+    "prompts with the same beginning share KV pages; pages of ended sequences are kept until the memory is needed"
 
 #endif

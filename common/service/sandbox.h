@@ -18,9 +18,9 @@
 #include "common/base/status.h"
 
 #define SANDBOX_MODES "auto|on|off"
-#define SANDBOX_HELP                                                                                                         \
-    "give up files that no setting names, core dumps, and calls that no service makes; auto: as far as the kernel lets it; " \
-    "on: ends if it does not; off: no, for debuggers"
+#define SANDBOX_HELP                                                                                                            \
+    "give up access to files that no setting names, core dumps, and system calls that the service does not need; auto: as far " \
+    "as the kernel supports it; on: fail if it does not; off: for debuggers"
 
 enum { SANDBOX_PATHS_MAX = 24 };
 

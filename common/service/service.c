@@ -34,9 +34,10 @@ enum status service_options(struct service *service, const struct option *option
     struct option table[OPTIONS_MAX];
     const struct option own[] = {
         {"sandbox", OPTION_CHOICE, &service->sandbox.mode, SANDBOX_MODES, SANDBOX_HELP, 0, 0},
-        {"probe", OPTION_BOOL, &service->probe_ready, NULL, "ask the service that runs with these settings whether it is ready", 0,
-         0},
-        {"probe-alive", OPTION_BOOL, &service->probe_alive, NULL, "ask it whether it answers at all, ready or not", 0, 0},
+        {"probe", OPTION_BOOL, &service->probe_ready, NULL,
+         "ask the running service with these settings whether it is ready, and exit", 0, 0},
+        {"probe-alive", OPTION_BOOL, &service->probe_alive, NULL,
+         "ask the running service whether it answers at all, ready or not, and exit", 0, 0},
     };
     uint32_t count = options_append(table, 0, OPTIONS_MAX, options, option_count);
     count = options_append(table, count, OPTIONS_MAX, own, ARRAY_COUNT(own));

@@ -16,10 +16,9 @@ struct otlp;
 
 #define OTLP_OPTION "otlp-endpoint"
 #define OTLP_HELP \
-    "send traces of requests there by OTLP over HTTP, such as http://127.0.0.1:4318; /v1/traces is appended; none: no traces"
+    "send traces of requests to this address by OTLP over HTTP, such as http://127.0.0.1:4318; /v1/traces is appended; none: no traces"
 #define OTLP_RATIO_OPTION "trace-sample"
-#define OTLP_RATIO_HELP \
-    "with --otlp-endpoint: share of the requests without a traceparent header that is traced; one with the header says itself"
+#define OTLP_RATIO_HELP "with --otlp-endpoint: share of requests to trace; a request with a traceparent header decides for itself"
 
 struct otlp_config {
     const char *endpoint; // NULL, "none": no traces

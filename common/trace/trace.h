@@ -36,7 +36,7 @@ enum { TRACE_ARGS_MAX = 4, TRACE_TRACKS_MAX = 64, TRACE_RING_SPANS = 8192 };
 
 // The default limit of a file; help texts name it.
 #define TRACE_LIMIT_BYTES (256ull << 20)
-#define TRACE_HELP "write a trace for ui.perfetto.dev there (ends at 256 MiB)"
+#define TRACE_HELP "write a trace for ui.perfetto.dev to this file (at most 256 MiB)"
 #define TRACE_APPEND_HELP "append to the trace file of another service of this host"
 
 struct trace_track;

@@ -66,14 +66,15 @@ static uint32_t list_addresses(struct gateway_program *s, struct option *out)
         {"tls-cert", OPTION_READ_PATH, &g->tls_cert, "FILE", "certificate chain (PEM) for HTTPS; read again when it changes", 0, 0},
         {"tls-key", OPTION_READ_PATH, &g->tls_key, "FILE", "its private key (PEM)", 0, 0},
         {"admin-listen", OPTION_STRING, &s->admin_listen, "ADDRESS:PORT|auto|none",
-         "an address of its own, in plain HTTP, for /metrics, /mesh, /health and /ready; port 0 picks a free one; none: they are at --port; auto: none if --host is "
+         "separate address, in plain HTTP, for /metrics, /mesh, /health and /ready; port 0 picks a free one; none: they are at --port; auto: none if --host is "
          "loopback, else 127.0.0.1:" ADMIN_PORT,
          0, 0},
         {"admin-key-file", OPTION_READ_PATH, &g->admin_key_file, "FILE|none|open",
          "keys for /metrics and /mesh, in a file as that of --api-key-file; none: clients on this machine need no key, and there is none for others; open: nobody needs "
          "one",
          0, 0},
-        {"admin-port-file", OPTION_WRITTEN_PATH, &s->admin_port_file, "FILE", "write that port to this file once it listens", 0, 0},
+        {"admin-port-file", OPTION_WRITTEN_PATH, &s->admin_port_file, "FILE", "write the admin port to this file once it listens",
+         0, 0},
         {"audit", OPTION_WRITTEN_PATH, &g->audit_file, "FILE|none",
          "append a line of JSON a request: who, what, how much; no keys, no texts", 0, 0},
         {"scheduler", OPTION_STRING, &g->scheduler, "ADDRESS", "address of the scheduler (required)", 0, 0},
@@ -86,13 +87,14 @@ static uint32_t list_addresses(struct gateway_program *s, struct option *out)
         {"chat-template", OPTION_READ_PATH, &g->chat_template, "FILE", "Jinja template instead of the model's own", 0, 0},
         {"pooling", OPTION_CHOICE, &g->pooling, POOLING_NAMES, POOLING_HELP, 0, 0},
         {"tool-parser", OPTION_STRING, &g->tool_parser, "auto|none|NAME",
-         "how answers say which functions are called; auto: as the chat template shows (docs/tools.md has the names)", 0, 0},
-        {"reasoning-parser", OPTION_STRING, &g->reasoning_parser, "auto|none|NAME",
-         "how answers set apart what the model thinks; auto: as the chat template shows", 0, 0},
-        {"sampling", OPTION_STRING, &g->sampling, "NAME=VALUE,...",
-         "how requests are sampled that do not say: temperature=0.7,top_p=0.9 and other numbers of docs/api.md; default: what the model's file recommends",
+         "format in which the model writes tool calls; auto: the one that the chat template shows (docs/tools.md lists the names)",
          0, 0},
-        {"context", OPTION_U32, &g->context, "TOKENS", "longest prompt and answer; 0: the model's", 0, 1 << 24},
+        {"reasoning-parser", OPTION_STRING, &g->reasoning_parser, "auto|none|NAME",
+         "format in which the model marks its reasoning; auto: the one that the chat template shows", 0, 0},
+        {"sampling", OPTION_STRING, &g->sampling, "NAME=VALUE,...",
+         "sampling defaults for requests that do not set them: temperature=0.7,top_p=0.9 and other numbers of docs/api.md; default: what the model's file recommends",
+         0, 0},
+        {"context", OPTION_U32, &g->context, "TOKENS", "longest prompt and answer together; 0: the model's", 0, 1 << 24},
         {"api-key-file", OPTION_READ_PATH, &g->api_key_file, "FILE|none",
          "file of accepted API keys and their limits, one a line, which each gateway counts for itself; read again when it changes; none: no "
          "key is needed",
@@ -123,8 +125,7 @@ static uint32_t list_limits(struct gateway_program *s, struct option *out, uint3
         {"max-unsent", OPTION_SIZE, &g->max_unsent_bytes, "SIZE",
          "most bytes of answers that clients have not read yet; beyond it requests get status 429", 1 << 20, 1e12},
         {"min-read-rate", OPTION_SIZE, &g->min_read_rate, "SIZE",
-         "bytes a second that a client must read while an answer waits for it, and 64 times that once half of --max-unsent waits; 0: no "
-         "limit",
+         "slowest rate in bytes a second at which a client may read an answer, 64 times as high once half of --max-unsent is in use; 0: no limit",
          0, 1 << 30},
         {"threads", OPTION_U32, &g->threads, "N", "threads that parse and tokenize long bodies", 1, 64},
         {"request-timeout", OPTION_F64, &g->request_timeout_s, "S", "time limit of a request; 0: none", 0, 1e7},
@@ -142,8 +143,7 @@ static uint32_t list_limits(struct gateway_program *s, struct option *out, uint3
         {"batch-max-lines", OPTION_U32, &g->batch_max_lines, "N", "most lines of a batch", 1, 100000000},
         {"batch-concurrency", OPTION_U32, &g->batch_concurrency, "N", "most requests of batches at a time", 1, 8192},
         {"responses-memory", OPTION_SIZE, &g->responses_bytes, "SIZE",
-         "most bytes of answers of /v1/responses that are kept for a next request, of this gateway alone; with several API keys "
-         "--key-share is the part of one; 0: none are kept",
+         "most bytes of /v1/responses answers that this gateway keeps for follow-up requests; with several API keys one may use --key-share of it; 0: keep none",
          0, 1e12},
         {"responses-per-key", OPTION_U32, &g->responses_count, "N", "most such answers of one API key", 1, 1 << 20},
         {"responses-keep", OPTION_F64, &g->responses_keep_s, "S", "how long such an answer is kept", 1, 1e7},
@@ -253,15 +253,16 @@ static enum status check(void *state, struct error *error)
 
 int main(int argc, char **argv)
 {
-    static const struct service_program program = {.name = "gateway",
-                                                   .purpose = "HTTP front of the mesh: the OpenAI API over the scheduler's RPC",
-                                                   .configure = configure,
-                                                   .probe = probe,
-                                                   .check = check,
-                                                   .start = start,
-                                                   .serve = serve,
-                                                   .reload = reload,
-                                                   .close = finish};
+    static const struct service_program program = {
+        .name = "gateway",
+        .purpose = "serves the APIs of OpenAI, Anthropic and Ollama over HTTP and asks the scheduler",
+        .configure = configure,
+        .probe = probe,
+        .check = check,
+        .start = start,
+        .serve = serve,
+        .reload = reload,
+        .close = finish};
     struct gateway_program gateway = {.drain_timeout_s = 30, .drain_notice_s = 5, .admin_listen = "auto"};
 
     gateway_defaults(&gateway.config);

@@ -106,14 +106,14 @@ static enum status configure(struct service *service, void *state, struct error 
         {"kv-memory", OPTION_SIZE, &s->kv_memory, "SIZE", "memory for KV pages", 1 << 20, 1e15},
         {"threads", OPTION_U32, &s->threads, "N", "attention threads; 0: one per usable CPU, each pinned", 0, 1024},
         {"numa-node", OPTION_STRING, &s->numa_node, "N|none",
-         "NUMA node on whose CPUs all threads run and on which the pages lie; none: all that this process may use", 0, 0},
+         "NUMA node of all threads and pages; none: any that this process may use", 0, 0},
         {"shares-cores", OPTION_BOOL, &s->shares_cores, NULL, "this worker runs on the same cores as the s-part", 0, 0},
         {"calibrate", OPTION_BOOL, &s->calibrate, NULL, "measure at start how long attention takes (0.2 s)", 0, 0},
         {"trace", OPTION_WRITTEN_PATH, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
         {OTLP_OPTION, OPTION_STRING, &s->otlp_endpoint, "URL|none", OTLP_HELP, 0, 0},
         {"isa", OPTION_STRING, &s->isa, "LEVEL",
-         "kernels: ref, avx2, avxvnni, avx512 or vnni, on AArch64 neon, dotprod or i8mm; default: FD_ISA, else the best that the CPU has",
+         "instruction set of the kernels: ref, avx2, avxvnni, avx512 or vnni; on AArch64 neon, dotprod or i8mm; default: FD_ISA, else the best that the CPU has",
          0, 0},
     };
     enum status status = service_options(service, options, ARRAY_COUNT(options), error);

@@ -39,7 +39,7 @@ static enum status configure(struct service *service, void *state, struct error 
         {"trace", OPTION_WRITTEN_PATH, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
         {OTLP_OPTION, OPTION_STRING, &s->otlp_endpoint, "URL|none", OTLP_HELP, 0, 0},
-        {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that is silent for this long is taken for dead",
+        {"worker-timeout-ms", OPTION_U32, &s->worker_timeout_ms, "MS", "a service that has been silent this long counts as dead",
          100, 600000},
     };
     enum status status = service_options(service, options, ARRAY_COUNT(options), error);
@@ -187,15 +187,16 @@ static int probe(void *state, bool alive)
 
 int main(int argc, char **argv)
 {
-    static const struct service_program program = {.name = "scheduler",
-                                                   .purpose = "queues, places and batches sequences; knows who is in the mesh",
-                                                   .configure = configure,
-                                                   .probe = probe,
-                                                   .start = start,
-                                                   .serve = serve,
-                                                   .wake = wake,
-                                                   .reload = reload,
-                                                   .close = finish};
+    static const struct service_program program = {
+        .name = "scheduler",
+        .purpose = "queues, places and batches sequences, and keeps the list of the mesh's members",
+        .configure = configure,
+        .probe = probe,
+        .start = start,
+        .serve = serve,
+        .wake = wake,
+        .reload = reload,
+        .close = finish};
     struct scheduler *scheduler = calloc(1, sizeof *scheduler); // large: events, places
 
     if (!scheduler) {

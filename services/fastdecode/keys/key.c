@@ -81,9 +81,9 @@ int key_main(int argc, char **argv)
         {"requests", OPTION_U32, &s.requests, "N", "requests in any 60 seconds; 0: no limit", 0, UINT32_MAX},
         {"tokens", OPTION_U32, &s.tokens, "N", "tokens of prompts and answers in any 60 seconds; 0: no limit", 0, UINT32_MAX},
         {"open", OPTION_U32, &s.open, "N", "requests at a time; 0: no limit", 0, UINT32_MAX},
-        {"class", OPTION_CHOICE, &s.class, "interactive|batch", "batch: behind all interactive requests, as service_tier \"flex\"",
-         0, 0},
-        {"models", OPTION_STRING, &s.models, "NAME,NAME", "the models that it may use; all, if there are none", 0, 0},
+        {"class", OPTION_CHOICE, &s.class, "interactive|batch",
+         "batch: served after all interactive requests, like service_tier \"flex\"", 0, 0},
+        {"models", OPTION_STRING, &s.models, "NAME,NAME", "models that the key may use; default: all", 0, 0},
     };
     struct program program = {.name = "fastdecode key",
                               .purpose = "makes an API key, which is shown once, and the line for --api-key-file",

@@ -775,20 +775,20 @@ int batch_main(int argc, char **argv)
     const struct option options[] = {
         {"url", OPTION_STRING, &batch.url, "URL", "address of the gateway", 0, 0},
         {"api-key", OPTION_STRING, &batch.api_key, "KEY", "API key, if the gateway needs one", 0, 0},
-        {"concurrency", OPTION_U32, &batch.concurrency, "N", "most requests at a time", 1, 4096},
-        {"resume", OPTION_BOOL, &batch.resume, NULL, "do not ask again what OUT has an answer to; --no-resume overwrites OUT", 0,
-         0},
+        {"concurrency", OPTION_U32, &batch.concurrency, "N", "most requests at once", 1, 4096},
+        {"resume", OPTION_BOOL, &batch.resume, NULL, "skip lines whose answer OUT already has; --no-resume overwrites OUT", 0, 0},
         {"flex", OPTION_BOOL, &batch.flex, NULL,
-         "ask with service_tier flex, which takes only the time that interactive requests leave, unless a body names another", 0,
-         0},
+         "ask with service_tier flex, which uses only time that interactive requests leave; a line's own service_tier comes first",
+         0, 0},
         {"patience", OPTION_F64, &batch.patience_s, "S", "give up after this long without any answer from the gateway", 0.1, 1e7},
         {"quiet", OPTION_BOOL, &batch.quiet, NULL, "no progress", 0, 0},
     };
-    struct program program = {.name = "fastdecode batch",
-                              .purpose = "asks every line of a batch file and writes a line for each answer, in OpenAI's format",
-                              .options = options,
-                              .option_count = ARRAY_COUNT(options),
-                              .operand_name = "IN.jsonl OUT.jsonl"};
+    struct program program = {
+        .name = "fastdecode batch",
+        .purpose = "sends every line of a batch file as a request and writes a line for each answer, in OpenAI's format",
+        .options = options,
+        .option_count = ARRAY_COUNT(options),
+        .operand_name = "IN.jsonl OUT.jsonl"};
     enum status status = options_parse(&program, argc, argv, &batch.error);
 
     if (!status && program.operand_count != 2)

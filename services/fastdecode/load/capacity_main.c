@@ -1,4 +1,4 @@
-// capacity_main.c: `fastdecode capacity`: the highest rate of requests at which a server keeps to its targets, found by measurement.
+// capacity_main.c: `fastdecode capacity`: measures the highest rate of requests at which a server meets its targets.
 //
 // Open loop: requests arrive at random, whether the server keeps up or not. First what a lone stream takes is measured; the targets are
 // multiples of that. Then rates are tried (capacity_search.h) until the highest one that meets them is known.
@@ -149,18 +149,16 @@ int capacity_main(int argc, char **argv)
         CAPACITY_OPTIONS(&c.settings),
         {"undisturbed-streams", OPTION_U32, &c.undisturbed_streams, "N",
          "streams side by side when the undisturbed step is measured (Sarathi-Serve: 32)", 1, 256},
-        {"max-streams", OPTION_U32, &c.streams_max, "N", "open streams, at most; a rate that needs more misses", STREAMS_MIN,
-         65536},
+        {"max-streams", OPTION_U32, &c.streams_max, "N", "most open streams; a rate that needs more misses", STREAMS_MIN, 65536},
         {"timeout", OPTION_F64, &c.timeout_s, "S", "a request that takes longer has failed", 1, 1e6},
         {"seed", OPTION_SIZE, &c.settings.seed, "N", "seed of arrivals and lengths", 0, 0},
         {"json", OPTION_BOOL, &c.json, NULL, "print one JSON object", 0, 0},
         {"quiet", OPTION_BOOL, &c.quiet, NULL, "no progress", 0, 0},
     };
-    struct program program = {
-        .name = "fastdecode capacity",
-        .purpose = "the highest rate of requests at which a server keeps to its targets, found by measurement",
-        .options = options,
-        .option_count = ARRAY_COUNT(options)};
+    struct program program = {.name = "fastdecode capacity",
+                              .purpose = "measures the highest rate of requests at which a server meets its targets",
+                              .options = options,
+                              .option_count = ARRAY_COUNT(options)};
     struct error error;
     enum status status = options_parse(&program, argc, argv, &error);
 

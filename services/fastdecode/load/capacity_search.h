@@ -21,61 +21,72 @@ struct capacity_settings {
     }
 
 // Rows of an option table that fill a struct capacity_settings.
-#define CAPACITY_OPTIONS(c)                                                                                                          \
-    {"trace",                                                                                                                        \
-     OPTION_STRING,                                                                                                                  \
-     &(c)->trace_name,                                                                                                               \
-     "NAME|FILE.csv",                                                                                                                \
-     "lengths of prompts and answers: " TRACE_SHAPE_NAMES ", or lines of prompt_tokens,answer_tokens",                               \
-     0,                                                                                                                              \
-     0},                                                                                                                             \
-        {"scale", OPTION_F64, &(c)->scale, "X", "lengths of the trace are multiplied by it", 1e-4, 1e4},                             \
-        {"context",                                                                                                                  \
-         OPTION_U32,                                                                                                                 \
-         &(c)->context_tokens,                                                                                                       \
-         "TOKENS",                                                                                                                   \
-         "longest prompt and answer together, longer ones are cut; 0: the model's",                                                  \
-         0,                                                                                                                          \
-         TRACE_TOKENS_MAX},                                                                                                          \
-        {"tbt-slo",                                                                                                                  \
-         OPTION_CHOICE,                                                                                                              \
-         &(c)->tbt_slo,                                                                                                              \
-         "strict|relaxed|none",                                                                                                      \
-         "limit of the 99th percentile of the time between tokens: strict is 5, relaxed 25 undisturbed steps; strict if "            \
-         "neither this nor --tbt-p99 is given",                                                                                      \
-         0,                                                                                                                          \
-         0},                                                                                                                         \
-        {"tbt-p99", OPTION_F64, &(c)->tbt_p99_s, "S", "that limit in seconds", 0, 1e6},                                              \
-        {"ttft-p99", OPTION_F64, &(c)->ttft_p99_s, "S", "limit of the 99th percentile of the time to the first token; 0: none",      \
-         0,          1e6},                                                                                                           \
-        {"delay-p50",                                                                                                                \
-         OPTION_F64,                                                                                                                 \
-         &(c)->delay_p50_s,                                                                                                          \
-         "S",                                                                                                                        \
-         "limit of the median scheduling delay: time to the first token less that of a lone request; 0: none, -1: a "                \
-         "fiftieth of --seconds-per-rate, at most 2",                                                                                \
-         -1,                                                                                                                         \
-         1e6},                                                                                                                       \
-        {"errors", OPTION_F64, &(c)->error_share, "SHARE", "share of the requests that may be refused or fail", 0, 1},               \
-        {"seconds-per-rate",                                                                                                         \
-         OPTION_F64,                                                                                                                 \
-         &(c)->seconds_per_rate,                                                                                                     \
-         "S",                                                                                                                        \
-         "how long requests arrive at each rate that is tried",                                                                      \
-         0.1,                                                                                                                        \
-         1e6},                                                                                                                       \
-        {"requests-per-rate",                                                                                                        \
-         OPTION_U32,                                                                                                                 \
-         &(c)->requests_per_rate,                                                                                                    \
-         "N",                                                                                                                        \
-         "requests at each rate, at least: a low rate takes longer for them",                                                        \
-         1,                                                                                                                          \
-         TRACE_REQUESTS_MAX},                                                                                                        \
-        {"guess", OPTION_F64, &(c)->guess, "R", "rate to begin with, in requests a second; 0: as many as a server takes one by one", \
-         0,       1e6},                                                                                                              \
-        {"precision", OPTION_F64, &(c)->precision, "SHARE", "how near the rate that is found is to one that misses", 0.005, 0.5},    \
-    {                                                                                                                                \
-        "confirm", OPTION_BOOL, &(c)->confirm, NULL, "try the rate that is found, and the one that misses, twice", 0, 0              \
+#define CAPACITY_OPTIONS(c)                                                                                                     \
+    {"trace",                                                                                                                   \
+     OPTION_STRING,                                                                                                             \
+     &(c)->trace_name,                                                                                                          \
+     "NAME|FILE.csv",                                                                                                           \
+     "lengths of prompts and answers: " TRACE_SHAPE_NAMES ", or lines of prompt_tokens,answer_tokens",                          \
+     0,                                                                                                                         \
+     0},                                                                                                                        \
+        {"scale", OPTION_F64, &(c)->scale, "X", "lengths of the trace are multiplied by it", 1e-4, 1e4},                        \
+        {"context",                                                                                                             \
+         OPTION_U32,                                                                                                            \
+         &(c)->context_tokens,                                                                                                  \
+         "TOKENS",                                                                                                              \
+         "longest prompt and answer together; longer ones are cut; 0: the model's",                                             \
+         0,                                                                                                                     \
+         TRACE_TOKENS_MAX},                                                                                                     \
+        {"tbt-slo",                                                                                                             \
+         OPTION_CHOICE,                                                                                                         \
+         &(c)->tbt_slo,                                                                                                         \
+         "strict|relaxed|none",                                                                                                 \
+         "limit of the 99th percentile of the time between tokens: strict is 5, relaxed 25 undisturbed steps; strict if "       \
+         "neither this nor --tbt-p99 is given",                                                                                 \
+         0,                                                                                                                     \
+         0},                                                                                                                    \
+        {"tbt-p99", OPTION_F64, &(c)->tbt_p99_s, "S", "that limit in seconds", 0, 1e6},                                         \
+        {"ttft-p99", OPTION_F64, &(c)->ttft_p99_s, "S", "limit of the 99th percentile of the time to the first token; 0: none", \
+         0,          1e6},                                                                                                      \
+        {"delay-p50",                                                                                                           \
+         OPTION_F64,                                                                                                            \
+         &(c)->delay_p50_s,                                                                                                     \
+         "S",                                                                                                                   \
+         "limit of the median scheduling delay, which is the time to the first token minus that of a lone request; 0: none; "   \
+         "-1: a fiftieth of --seconds-per-rate, at most 2",                                                                     \
+         -1,                                                                                                                    \
+         1e6},                                                                                                                  \
+        {"errors", OPTION_F64, &(c)->error_share, "SHARE", "share of the requests that may be refused or fail", 0, 1},          \
+        {"seconds-per-rate",                                                                                                    \
+         OPTION_F64,                                                                                                            \
+         &(c)->seconds_per_rate,                                                                                                \
+         "S",                                                                                                                   \
+         "how long requests arrive at each rate that is tried",                                                                 \
+         0.1,                                                                                                                   \
+         1e6},                                                                                                                  \
+        {"requests-per-rate",                                                                                                   \
+         OPTION_U32,                                                                                                            \
+         &(c)->requests_per_rate,                                                                                               \
+         "N",                                                                                                                   \
+         "fewest requests at each rate; a low rate then takes longer",                                                          \
+         1,                                                                                                                     \
+         TRACE_REQUESTS_MAX},                                                                                                   \
+        {"guess",                                                                                                               \
+         OPTION_F64,                                                                                                            \
+         &(c)->guess,                                                                                                           \
+         "R",                                                                                                                   \
+         "first rate to try, in requests a second; 0: the rate at which a server answers one by one",                           \
+         0,                                                                                                                     \
+         1e6},                                                                                                                  \
+        {"precision",                                                                                                           \
+         OPTION_F64,                                                                                                            \
+         &(c)->precision,                                                                                                       \
+         "SHARE",                                                                                                               \
+         "relative distance between the rate that is found and the lowest one that misses",                                     \
+         0.005,                                                                                                                 \
+         0.5},                                                                                                                  \
+    {                                                                                                                           \
+        "confirm", OPTION_BOOL, &(c)->confirm, NULL, "try the rate that is found and the one that misses a second time", 0, 0   \
     }
 
 // The result, and all that it was found by.

@@ -233,9 +233,9 @@ int chat_main(int argc, char **argv)
         {"model", OPTION_STRING, &chat.model, "NAME", "model to ask for", 0, 0},
         {"api-key", OPTION_STRING, &chat.api_key, "KEY", "API key, if the gateway needs one", 0, 0},
         {"system", OPTION_STRING, &chat.system, "TEXT", "system message", 0, 0},
-        {"temperature", OPTION_F64, &chat.temperature, "T", "0 always takes the likeliest token; -1: what the server has", -1, 100},
+        {"temperature", OPTION_F64, &chat.temperature, "T", "0: always the likeliest token; -1: the server's default", -1, 100},
         {"min-p", OPTION_F64, &chat.min_p, "P",
-         "ignore tokens less likely than this fraction of the likeliest one; -1: what the server has", -1, 1},
+         "ignore tokens less likely than this fraction of the likeliest one; -1: the server's default", -1, 1},
         {"max-tokens", OPTION_U32, &chat.max_tokens, "N", "longest answer; 0: as long as the context allows", 0, 1 << 24},
     };
     struct program program = {.name = "fastdecode chat",

@@ -51,7 +51,7 @@ int health_main(int argc, char **argv)
         RPC_SECURITY_OPTIONS(settings),
     };
     struct program program = {.name = "fastdecode health",
-                              .purpose = "asks a service whether it is ready (exit status 0: it is)",
+                              .purpose = "asks a service whether it is ready; exit status 0 means yes",
                               .options = options,
                               .option_count = ARRAY_COUNT(options),
                               .operand_name = "ADDRESS"};

@@ -40,9 +40,9 @@ static enum status parse(struct eval_settings *s, int argc, char **argv, bool *c
         {"text", OPTION_STRING, &s->text, "FILE", "UTF-8 text to read, such as a book's chapter (required)", 0, 0},
         {"kv-type", OPTION_STRING, &s->kv_type_name, "TYPE", "KV type to compare with f32: " KV_TYPE_NAMES, 0, 0},
         {KV_SPARSE_OPTION, OPTION_STRING, &s->sparse_attention, KV_SPARSE_NAMES,
-         "compare sparse attention of every token, those of the prompt too; --kv-type f32 shows it alone", 0, 0},
+         "compare sparse attention, also for the prompt's tokens; --kv-type f32 shows its effect alone", 0, 0},
         {"quantize", OPTION_CHOICE, &s->quantize, QUANTIZE_NAMES,
-         "compare weights quantized to 4 or 8 bits with those of the file; --kv-type f32 shows them alone", 0, 0},
+         "compare weights quantized to 4 or 8 bits with those of the file; --kv-type f32 shows their effect alone", 0, 0},
         {"table", OPTION_BOOL, &s->table, NULL,
          "compare every KV type, and weights in 8 and 4 bits if the file has them in 16 or 32", 0, 0},
         {"compute", OPTION_CHOICE, &s->compute, "f32|int8",
@@ -56,7 +56,7 @@ static enum status parse(struct eval_settings *s, int argc, char **argv, bool *c
     struct program program = {
         .name = "fastdecode eval",
         .purpose =
-            "what a KV type, sparse attention or weights in fewer bits cost in quality: perplexity and KL divergence, on a text",
+            "measures what a KV type, sparse attention or weights in fewer bits cost in quality: perplexity and KL divergence on a text",
         .options = options,
         .option_count = ARRAY_COUNT(options)};
     enum status status = options_parse(&program, argc, argv, error);

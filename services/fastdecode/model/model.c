@@ -165,11 +165,12 @@ int model_main(int argc, char **argv)
         {"architectures", OPTION_BOOL, &architectures, "on|off", "print a table of the architectures that can be served; no FILE",
          0, 0},
     };
-    struct program program = {.name = "fastdecode model",
-                              .purpose = "what a GGUF file holds, and the memory it takes; or writes one for measuring speed",
-                              .options = options,
-                              .option_count = ARRAY_COUNT(options),
-                              .operand_name = "FILE"};
+    struct program program = {
+        .name = "fastdecode model",
+        .purpose = "shows what a GGUF file holds and the memory it takes, or writes a synthetic one for measuring speed",
+        .options = options,
+        .option_count = ARRAY_COUNT(options),
+        .operand_name = "FILE"};
     struct thread_pool *pool = NULL;
     struct model *model = NULL;
     struct error error;

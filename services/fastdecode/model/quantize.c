@@ -456,11 +456,12 @@ int quantize_main(int argc, char **argv)
     struct quantize_result result;
     const struct option options[] = {
         {"type", OPTION_STRING, &type, "TYPE", "type of the matrices: " ENCODE_TYPES, 0, 0},
-        {"requantize", OPTION_BOOL, &r.requantize, NULL, "convert matrices that are quantized already, too: they lose more", 0, 0},
+        {"requantize", OPTION_BOOL, &r.requantize, NULL, "also convert matrices that are already quantized, which loses more", 0,
+         0},
         {"threads", OPTION_U32, &threads, "N", "threads to convert with; 0: one per usable CPU", 0, 1024},
     };
     struct program program = {.name = "fastdecode quantize",
-                              .purpose = "a GGUF file with its matrices in fewer bits; all else stays as it is",
+                              .purpose = "writes a GGUF file with its matrices in fewer bits; all else stays as it is",
                               .options = options,
                               .option_count = ARRAY_COUNT(options),
                               .operand_name = "IN OUT"};

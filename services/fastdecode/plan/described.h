@@ -21,16 +21,17 @@ struct described {
     }
 
 // Rows of an option table that fill a struct described.
-#define DESCRIBED_OPTIONS(d)                                                                                                 \
-    {"model", OPTION_STRING, &(d)->model, "FILE", "GGUF file whose shape is taken, or", 0, 0},                               \
-        {"shape", OPTION_STRING, &(d)->shape_name, "NAME", SHAPE_NAMES, 0, 0},                                               \
-        {"weights", OPTION_STRING, &(d)->weights, "TYPE", "of a --shape: " TENSOR_TYPES_SUPPORTED, 0, 0},                    \
-        {"kv-type", OPTION_STRING, &(d)->kv_type_name, "TYPE", KV_TYPE_NAMES, 0, 0},                                         \
-        {"gpu", OPTION_STRING, &(d)->gpu, "NAME|FILE", "of the S-part: a10, h200, t4, cpu, or a file", 0, 0},                \
-        {"worker", OPTION_STRING, &(d)->worker, "NAME|FILE", "of the R-part: epyc-7452, cpu, or a file", 0, 0},              \
-        {"link", OPTION_STRING, &(d)->link, "NAME|FILE", "between them; default: the worker file's, else infiniband", 0, 0}, \
-    {                                                                                                                        \
-        "hardware-dir", OPTION_STRING, &(d)->folder, "DIR", "where names are looked for; default: deploy/hardware", 0, 0     \
+#define DESCRIBED_OPTIONS(d)                                                                                                         \
+    {"model", OPTION_STRING, &(d)->model, "FILE", "GGUF file whose shape is used; or --shape", 0, 0},                                \
+        {"shape", OPTION_STRING, &(d)->shape_name, "NAME", SHAPE_NAMES, 0, 0},                                                       \
+        {"weights", OPTION_STRING, &(d)->weights, "TYPE", "of a --shape: " TENSOR_TYPES_SUPPORTED, 0, 0},                            \
+        {"kv-type", OPTION_STRING, &(d)->kv_type_name, "TYPE", KV_TYPE_NAMES, 0, 0},                                                 \
+        {"gpu", OPTION_STRING, &(d)->gpu, "NAME|FILE", "hardware of the S-part: a10, h200, t4, cpu, or a file", 0, 0},               \
+        {"worker", OPTION_STRING, &(d)->worker, "NAME|FILE", "hardware of the R-part: epyc-7452, cpu, or a file", 0, 0},             \
+        {"link", OPTION_STRING, &(d)->link, "NAME|FILE", "network between them; default: the worker file's, else infiniband", 0, 0}, \
+    {                                                                                                                                \
+        "hardware-dir", OPTION_STRING, &(d)->folder, "DIR",                                                                          \
+            "folder in which names of hardware are looked up; default: deploy/hardware", 0, 0                                        \
     }
 
 // Reads what the options name and points the request at it (at the first of several kinds). --gpu and --worker may be comma lists.

@@ -538,7 +538,7 @@ int plan_main(int argc, char **argv)
         {"chunk", OPTION_U32, &r->chunk_tokens, "TOKENS|auto",
          "prefill rows of a step, with a measured model; auto: what the step's time target allows", 0, 65536},
         {"tokens-per-second", OPTION_F64, &r->tokens_per_second, "X", "rate that the mesh must reach", 0, 1e9},
-        {"latency-ms", OPTION_F64, &r->latency_ms, "L", "most time between two tokens of a sequence", 0, 1e9},
+        {"latency-ms", OPTION_F64, &r->latency_ms, "L", "longest time between two tokens of a sequence", 0, 1e9},
         {"prompt", OPTION_U32, &r->prompt_tokens, "P", "tokens of a prompt", 0, 1 << 24},
         {"gen", OPTION_U32, &r->generated_tokens, "S", "tokens generated for it", 1, 1 << 24},
         {"spacing", OPTION_U32, &r->spacing, "F", "steps between groups of starts; 0: a 32nd of --gen", 0, 1 << 24},
@@ -554,7 +554,7 @@ int plan_main(int argc, char **argv)
         {"threads", OPTION_U32, &s.threads, "N", "threads to measure with; 0: all CPUs", 0, 1024},
     };
     struct program program = {.name = "fastdecode plan",
-                              .purpose = "how many workers and what batch a load needs, and what to expect",
+                              .purpose = "computes how many workers and what batch a load needs, and what to expect",
                               .options = options,
                               .option_count = ARRAY_COUNT(options),
                               .operand_name = "[--measure [FILE]]"};

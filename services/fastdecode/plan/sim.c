@@ -537,7 +537,7 @@ int sim_main(int argc, char **argv)
         {"local-pool", OPTION_SIZE, &s.local_pool, "SIZE",
          "memory for KV in the S-part; 0: none with workers, and all that the weights leave without", 0, 0},
         {"worker-memory", OPTION_STRING, &s.worker_memory, "SIZE,SIZE,...",
-         "memory for KV of each worker, instead of the file's: the last size is that of all that follow", 0, 0},
+         "memory for KV of each worker, instead of the file's; the last size applies to all further workers", 0, 0},
         {"workload", OPTION_STRING, &s.workload_path, "FILE", "CSV: arrival_s,prompt_tokens,generated_tokens[,max_tokens]", 0, 0},
         {"requests", OPTION_SIZE, &s.requests, "N", "number of requests with --rate or --backlog", 1, WORKLOAD_REQUESTS_MAX},
         {"rate", OPTION_F64, &s.rate, "R", "random arrivals per second", 0, 1e9},
@@ -545,8 +545,8 @@ int sim_main(int argc, char **argv)
         {"prompt", OPTION_U32, &s.request.prompt_tokens, "P", "length of each prompt in tokens", 1, WORKLOAD_TOKENS_MAX},
         {"gen", OPTION_U32, &s.request.generated_tokens, "S", "tokens generated for each prompt", 1, WORKLOAD_TOKENS_MAX},
         {"max-tokens", OPTION_U32, &s.max_tokens, "N",
-         "limit of tokens in each request, which is all that the scheduler knows at first; 0: --gen", 0, WORKLOAD_TOKENS_MAX},
-        {"batch-share", OPTION_F64, &s.batch_share, "SHARE", "share of the requests that are of latency class batch, 0 to 1", 0, 1},
+         "max_tokens of each request, all that the scheduler knows at first; 0: --gen", 0, WORKLOAD_TOKENS_MAX},
+        {"batch-share", OPTION_F64, &s.batch_share, "SHARE", "share of batch-class requests, 0 to 1", 0, 1},
         {"noise", OPTION_F64, &s.noise, "SIGMA", "standard deviation of the logarithm of each worker's time in each step", 0, 2},
         {"seed", OPTION_SIZE, &s.seed, "N", "seed of arrivals and noise", 0, 0},
         {"ignore-capacity", OPTION_BOOL, &s.request.ignore_capacity, NULL, "simulate even what would not fit into memory", 0, 0},
@@ -556,10 +556,11 @@ int sim_main(int argc, char **argv)
         {"plot", OPTION_STRING, &s.plot_path, "FILE.svg", "draw the load over time", 0, 0},
         {"json", OPTION_BOOL, &s.json, NULL, "print one JSON object", 0, 0},
     };
-    struct program program = {.name = "fastdecode sim",
-                              .purpose = "what a mesh would do with a workload: the scheduling core on a virtual clock",
-                              .options = options,
-                              .option_count = ARRAY_COUNT(options)};
+    struct program program = {
+        .name = "fastdecode sim",
+        .purpose = "simulates what a mesh would do with a workload: the real scheduling core on a virtual clock",
+        .options = options,
+        .option_count = ARRAY_COUNT(options)};
     struct error error;
     enum status status = options_parse(&program, argc, argv, &error);
 

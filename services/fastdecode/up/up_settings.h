@@ -42,6 +42,7 @@ enum status up_settings_parse(struct up_settings *s, int argc, char **argv, bool
 
 // --- a model by its name in a folder of models -----------------------------------------------------------------------
 
-#define MODELS_DIR_HELP "folder of models that --model may name: NAME is NAME, NAME.gguf, or the one file that begins with NAME"
+#define MODELS_DIR_HELP \
+    "folder in which --model NAME is looked up: as NAME, NAME.gguf, or the only file whose name begins with NAME"
 
 #endif
