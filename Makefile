@@ -101,12 +101,14 @@ $(eval $(call room,kernels/dispatch,kernels/simd kernels/gemm kernels/norm_rope,
 $(eval $(call room,kernels/kv,common/base common/kv kernels/attention kernels/dispatch,))
 $(eval $(call room,common/json,common/base,jansson))
 $(eval $(call room,common/tokenizer,common/base,pcre2-8 utf8proc))
-$(eval $(call room,common/model,common/base kernels/quant kernels/norm_rope common/json common/tokenizer,jansson))
+$(eval $(call room,common/model/gguf,common/base kernels/quant,))
+$(eval $(call room,common/model/hf,common/base kernels/quant common/json common/model/gguf,jansson))
+$(eval $(call room,common/model,common/base kernels/quant kernels/norm_rope common/tokenizer common/model/gguf common/model/hf,))
 $(eval $(call room,common/sampler,common/base,))
 $(eval $(call room,kernels/backend,common/base common/disk common/kv kernels/quant kernels/gemm kernels/attention kernels/norm_rope \
-    kernels/dispatch kernels/kv common/model common/sampler,openblas))
-$(eval $(call room,kernels/cuda,common/base common/disk common/kv kernels/quant kernels/norm_rope kernels/dispatch common/model common/sampler \
-    kernels/backend,))
+    kernels/dispatch kernels/kv common/model/gguf common/model common/sampler,openblas))
+$(eval $(call room,kernels/cuda,common/base common/disk common/kv kernels/quant kernels/norm_rope kernels/dispatch common/model/gguf common/model \
+    common/sampler kernels/backend,))
 $(eval $(call room,common/sched,common/base,))
 $(eval $(call room,common/plan,common/base common/kv kernels/quant common/model common/sched,Clp))
 $(eval $(call room,common/sim,common/base common/sched common/plan,))
@@ -120,7 +122,7 @@ $(eval $(call room,services/gateway/answer,common/base common/json common/gramma
 $(eval $(call room,services/gateway/http,common/base common/trace common/tokenizer common/api,microhttpd gnutls sodium))
 $(eval $(call room,services/gateway/api/schema,proto common/base common/json services/gateway/jinja services/gateway/http,jansson))
 $(eval $(call room,services/gateway/api/dialects,common/base common/json services/gateway/http services/gateway/api/schema,jansson))
-$(eval $(call room,services/gateway/text,common/base common/json common/tokenizer common/model common/grammar common/schema \
+$(eval $(call room,services/gateway/text,common/base common/json common/tokenizer common/model/gguf common/model common/grammar common/schema \
     services/gateway/jinja services/gateway/answer services/gateway/http services/gateway/api/schema,jansson))
 $(eval $(call room,services/gateway/mesh,proto common/base common/kv common/rpc common/mesh services/gateway/http,))
 $(eval $(call room,services/gateway/batch,common/base common/json common/api services/gateway/http services/gateway/api/schema,sqlite3 sodium))
@@ -133,23 +135,23 @@ $(eval $(call room,services/gateway,common/base common/trace common/service comm
 $(eval $(call room,services/scheduler,proto common/base common/trace common/service common/kv kernels/kv common/sched common/plan common/rpc \
     common/mesh,sodium))
 $(eval $(call room,services/kv-worker,proto common/base common/trace common/service common/kv kernels/dispatch kernels/kv common/rpc common/mesh,))
-$(eval $(call room,services/s-part/plan,proto common/base common/trace common/kv common/tokenizer common/model common/sampler kernels/backend \
-    common/sched common/rpc common/mesh common/grammar,))
-$(eval $(call room,services/s-part/engine,proto common/base common/trace common/kv kernels/kv common/model kernels/backend common/sched \
-    common/rpc common/mesh services/s-part/plan,))
-$(eval $(call room,services/s-part,proto common/base common/trace common/service common/disk common/kv kernels/dispatch kernels/kv \
-    common/tokenizer common/model common/sampler kernels/backend common/sched common/plan common/rpc common/mesh services/s-part/plan \
-    services/s-part/engine,))
+$(eval $(call room,services/s-part/step,proto common/base common/trace common/kv common/tokenizer common/model/gguf common/model common/sampler \
+    kernels/backend common/sched common/rpc common/mesh common/grammar,))
+$(eval $(call room,services/s-part/engine,proto common/base common/trace common/kv kernels/kv common/model kernels/backend common/sched common/rpc \
+    common/mesh services/s-part/step,))
+$(eval $(call room,services/s-part,proto common/base common/trace common/service common/disk common/kv kernels/dispatch kernels/kv common/tokenizer \
+    common/model common/sampler kernels/backend common/sched common/plan common/rpc common/mesh services/s-part/step services/s-part/engine,))
 $(eval $(call room,services/fastdecode/keys,common/base common/service common/rpc common/api,sodium ssl crypto))
-$(eval $(call room,services/fastdecode/load,common/base common/json common/sim common/rpc common/api,jansson curl))
-$(eval $(call room,services/fastdecode/plan,proto common/base common/service common/kv kernels/quant kernels/dispatch kernels/kv common/model \
-    kernels/backend common/sched common/plan common/sim common/rpc services/fastdecode/load,jansson))
+$(eval $(call room,services/fastdecode/client,common/base common/json common/rpc common/api,jansson curl))
+$(eval $(call room,services/fastdecode/capacity,common/base common/json common/sim services/fastdecode/client,jansson))
+$(eval $(call room,services/fastdecode/plan,proto common/base common/service common/kv kernels/quant kernels/dispatch kernels/kv common/model/gguf \
+    common/model kernels/backend common/sched common/plan common/sim common/rpc services/fastdecode/capacity,jansson))
 $(eval $(call room,services/fastdecode/model,common/base common/service common/kv kernels/simd kernels/quant kernels/dispatch kernels/kv \
-    common/tokenizer common/model common/sampler kernels/backend common/sched,jansson utf8proc))
+    common/tokenizer common/model/gguf common/model common/sampler kernels/backend common/sched,jansson utf8proc))
 $(eval $(call room,services/fastdecode/up,common/base common/trace common/service common/disk common/kv common/model common/sched common/plan \
-    common/rpc services/fastdecode/load,))
-$(eval $(call room,services/fastdecode,common/base services/fastdecode/keys services/fastdecode/load services/fastdecode/plan \
-    services/fastdecode/model services/fastdecode/up,))
+    common/rpc services/fastdecode/client,))
+$(eval $(call room,services/fastdecode,common/base services/fastdecode/keys services/fastdecode/client services/fastdecode/capacity \
+    services/fastdecode/plan services/fastdecode/model services/fastdecode/up,))
 archives_of = $(foreach r,$(ROOMS),$(if $(filter $r,$(REACHED_$1)),$(ARCHIVE_$r)))
 LIB  := $(foreach r,$(ROOMS),$(ARCHIVE_$r))
 LIBS := $(call libraries,$(foreach r,$(ROOMS),$(LIBRARIES_$r)))

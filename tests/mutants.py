@@ -91,16 +91,16 @@ FAULTS = [
     Fault("placement", "common/sched/choice.c", "    if (sched_place_is_here(place))\n        round.here_us -= now_us;\n",
           "    (void)now_us;\n", "unit/test_sched_placement unit/test_sched_rule"),
     # S-part: the random number of each token is that of the one before.
-    Fault("sample-index", "services/s-part/plan/step_plan.c", "output->index = position + 1 - sequence->prompt_tokens;",
+    Fault("sample-index", "services/s-part/step/step_plan.c", "output->index = position + 1 - sequence->prompt_tokens;",
           "output->index = position - sequence->prompt_tokens;", "unit/test_step_plan"),
     # Drafts behind a token count though penalties make their samples depend on it.
-    Fault("draft-penalty", "services/s-part/plan/step_plan.c", "plan->rows[row + at].token && sampler_is_pure(sampler));", "plan->rows[row + at].token);",
+    Fault("draft-penalty", "services/s-part/step/step_plan.c", "plan->rows[row + at].token && sampler_is_pure(sampler));", "plan->rows[row + at].token);",
           "unit/test_step_plan"),
     # A sample that no mask was written for counts.
-    Fault("mask-missing", "services/s-part/plan/step_plan.c", "        if (run->sequence->masked && at >= run->mask_count)\n            break;\n", "",
+    Fault("mask-missing", "services/s-part/step/step_plan.c", "        if (run->sequence->masked && at >= run->mask_count)\n            break;\n", "",
           "unit/test_step_plan"),
     # The grammar does not hear of what was drawn.
-    Fault("mask-deaf", "services/s-part/plan/masker.c", "take(sequence, sequence->taken, sequence->taken_count);", "take(sequence, sequence->taken, 0);",
+    Fault("mask-deaf", "services/s-part/step/masker.c", "take(sequence, sequence->taken, sequence->taken_count);", "take(sequence, sequence->taken, 0);",
           "unit/test_masker"),
     # A sampler whose sequence is in a step when it is released stays for ever.
     Fault("sampler-release", "services/s-part/engine/pool.c", "    engine->pool.deferred[slot].sampler |= what.sampler;\n", "",
@@ -132,7 +132,7 @@ FAULTS = [
     Fault("read-q", "services/s-part/engine/extents.c", "memcpy(to, q, width * sizeof *to);", "memset(to, 0, width * sizeof *to);",
           "integration/test_extents"),
     # When several extents are lost the last one is named, and what was lost before it is taken to be there.
-    Fault("lost-extent", "services/s-part/plan/step_plan.c", "MIN(run->lost_extent, extent + 1)", "extent + 1", "unit/test_step_extents"),
+    Fault("lost-extent", "services/s-part/step/step_plan.c", "MIN(run->lost_extent, extent + 1)", "extent + 1", "unit/test_step_extents"),
     # KV worker: no page for a position that begins one.
     Fault("worker-reserve", "services/kv-worker/attend.c", "!kv_store_reserve(worker->attend.store, last->sequence, last->position + 1, &error)",
           "!kv_store_reserve(worker->attend.store, last->sequence, last->position, &error)", "integration/test_worker_shape"),

@@ -6,8 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "common/base/checked.h"
+#include "common/model/hf/hf.h"
 #include "common/model/metadata.h"
 #include "kernels/quant/dequant.h"
 
@@ -48,7 +50,7 @@ const char *model_stem(const char *path, size_t *length)
 // Finds the architecture's row, reads the shape, then places every tensor of the row and refuses
 // what is missing, of another shape, or left over.
 //
-//     gguf_open ─▶ arch row ─▶ shape ─▶ tokenizer ─▶ tensors: look up, check dims, view ─▶ none left over ─▶ fingerprint
+//     model_file_open ─▶ arch row ─▶ shape ─▶ tokenizer ─▶ tensors: look up, check dims, view ─▶ none left over ─▶ fingerprint
 
 enum { SHOWN_BYTES = 72, NAMES_BYTES = 256, SAMPLE_BYTES = 4096 };
 
@@ -439,10 +441,18 @@ static enum status finish_open(struct gguf *gguf, enum status status, struct mod
     return blame_file(status, error);
 }
 
+enum status model_file_open(const char *path, struct gguf **out, struct error *error)
+{
+    struct stat info;
+    const bool directory = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+
+    return directory ? hf_open(path, out, error) : gguf_open(path, out, error);
+}
+
 enum status model_open(const char *path, struct model **out, struct error *error)
 {
     struct gguf *gguf = NULL;
-    enum status status = gguf_open(path, &gguf, error);
+    enum status status = model_file_open(path, &gguf, error);
     return finish_open(gguf, status, out, error);
 }
 

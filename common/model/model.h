@@ -1,4 +1,4 @@
-// model.h: a model as tables, read from GGUF files or what gguf_open() makes look like one: its shape, its tensors, and what its tokenizer needs.
+// model.h: a model as tables, read from GGUF files or what looks like one: its shape, its tensors, and what its tokenizer needs.
 //
 // An architecture is a row of a table (arch.c) with its tensors and their shapes, the style of RoPE, the activation, and the
 // metadata that must have a neutral value. model_open() checks a file against its row. Afterwards the forward pass reads only
@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "common/model/gguf.h"
+#include "common/model/gguf/gguf.h"
 #include "kernels/norm_rope/norm_rope.h"
 #include "kernels/quant/tensor_type.h"
 
@@ -198,7 +198,11 @@ uint32_t model_rope_tables(const struct model_shape *shape);
 // Returns how to build the table of RoPE of MODEL_ROPE_WHOLE or MODEL_ROPE_WINDOWED for sequences of up to context_tokens.
 struct rope_params model_rope_params(const struct model_shape *shape, uint32_t which, uint32_t context_tokens);
 
-// Maps and checks what gguf_open() takes, and fills *out, which the caller closes. Blocks on the disk (the header and a few pages per tensor). On
+// Opens what --model names as one set of keys and tensors: a GGUF file, the first of its parts, or a directory of Hugging Face files
+// (hf.h). As gguf_open().
+MUST_CHECK enum status model_file_open(const char *path, struct gguf **out, struct error *error);
+
+// Maps and checks what model_file_open() takes, and fills *out, which the caller closes. Blocks on the disk (the header and a few pages per tensor). On
 // failure nothing is left behind, and *error has one line "FILE: what, where: why". Statuses as for gguf_open().
 MUST_CHECK enum status model_open(const char *path, struct model **out, struct error *error);
 

@@ -1,7 +1,7 @@
 // pooling.h: what a model makes of a prompt's hidden states instead of an answer: an embedding, or a rank.
 //
 // GGUF says it with ARCH.pooling_type; a Hugging Face directory with the files of sentence-transformers or with its class, which hf_open()
-// translates (hf_config.c). A classification head ranks:
+// translates (hf/config.c). A classification head ranks:
 //
 //     h = hidden state of the last token, behind the final norm             [hidden]
 //     h = tanh(cls.weight · h + cls.bias)                                   if the file has them

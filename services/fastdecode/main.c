@@ -4,7 +4,8 @@
 
 #include "common/base/options.h"
 #include "services/fastdecode/keys/commands.h"
-#include "services/fastdecode/load/commands.h"
+#include "services/fastdecode/capacity/capacity.h"
+#include "services/fastdecode/client/commands.h"
 #include "services/fastdecode/plan/commands.h"
 #include "services/fastdecode/model/commands.h"
 #include "services/fastdecode/up/up.h"

@@ -10,7 +10,7 @@
  */
 #include <ctype.h>
 
-#include "common/model/gguf.h"
+#include "common/model/gguf/gguf.h"
 #include "tests/fuzz/sampling_checks.h"
 #include "tests/unit/hf_build_gpt_oss.h"
 

@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "services/fastdecode/load/capacity.h"
+#include "services/fastdecode/capacity/capacity.h"
 
 enum { DRAWN = 50, CONTEXT = 1000 };
 

@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "services/fastdecode/load/stream_events.h"
+#include "services/fastdecode/client/stream_events.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "common/base/status.h"
-#include "common/model/gguf.h"
+#include "common/model/gguf/gguf.h"
 #include "kernels/simd/half.h"
 
 struct gguf_bytes {

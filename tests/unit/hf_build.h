@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/model/hf.h"
+#include "common/model/hf/hf.h"
 #include "tests/unit/gguf_build.h"
 
 #define HF_SHARD "model.safetensors"

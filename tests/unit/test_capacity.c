@@ -8,7 +8,7 @@
 #include <math.h>
 
 #include "common/base/checked.h"
-#include "services/fastdecode/load/capacity.h"
+#include "services/fastdecode/capacity/capacity.h"
 
 static double uniform(uint64_t *state)
 {

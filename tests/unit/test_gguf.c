@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/checked.h"
+#include "common/model/model.h"
 #include "tests/unit/gguf_build.h"
 
 /* Bytes from the end of a key's name, and of a tensor's (with two dimensions). */
@@ -373,7 +374,7 @@ static void files_that_are_none_are_told(void **state)
     unlink(path);
     assert_int_equal(gguf_open(path, &gguf, &error), STATUS_NOT_FOUND);
     assert_non_null(strstr(error.text, "cannot be opened: No such file"));
-    assert_int_equal(gguf_open("/tmp", &gguf, &error), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(model_file_open("/tmp", &gguf, &error), STATUS_INVALID_ARGUMENT);
     assert_string_equal(error.text, "/tmp: not a model's directory: it has no config.json");
     memset(long_path, 'x', sizeof long_path);
     strcpy(long_path + sizeof long_path - 12, "/model.gguf");

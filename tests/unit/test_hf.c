@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "common/base/checked.h"
+#include "common/model/model.h"
 #include "tests/unit/hf_assert.h"
 
 static void keys_are_those_of_a_gguf_file(void **state)
@@ -466,7 +467,7 @@ static void named_templates_lie_in_a_folder(void **state)
         FILE *file = fopen(path, "wb");
         assert_true(file && fputs(names[i], file) >= 0 && fclose(file) == 0);
     }
-    if (gguf_open(directory, &gguf, &error) != STATUS_OK)
+    if (model_file_open(directory, &gguf, &error) != STATUS_OK)
         fail_msg("%s", error.text);
     for (uint32_t i = 0; i < gguf_key_count(gguf); i++) {
         static const char prefix[] = "tokenizer.chat_template.";

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/fastdecode/load/capacity.h"
+#include "services/fastdecode/capacity/capacity.h"
 
 static void assert_near(double value, double wanted, double share)
 {

@@ -15,8 +15,8 @@
 #include "common/base/random.h"
 #include "common/grammar/build.h"
 #include "common/model/vocabulary.h"
-#include "services/s-part/plan/masker_trackers.h"
-#include "services/s-part/plan/masker.h"
+#include "services/s-part/step/masker_trackers.h"
+#include "services/s-part/step/masker.h"
 #include "tests/unit/gguf_build.h"
 
 enum { VOCAB = 320, WORDS = VOCAB / 32, JOB_MASKS = 8 };

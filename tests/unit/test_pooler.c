@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/s-part/plan/pooler.h"
+#include "services/s-part/step/pooler.h"
 
 enum { HIDDEN = 24, PROMPT = 37 };
 

@@ -10,7 +10,7 @@
 
 #include "common/base/checked.h"
 #include "common/kv/kv_shape.h"
-#include "services/s-part/plan/step_plan.h"
+#include "services/s-part/step/step_plan.h"
 
 enum { ROWS = 64, VOCAB = 32, CONTEXT = 40000, PLACES = 12, RUNS = 6, FLOATS = 100 };
 

@@ -8,7 +8,7 @@
 
 #include "common/base/checked.h"
 #include "common/sched/settings.h"
-#include "services/s-part/plan/step_plan.h"
+#include "services/s-part/step/step_plan.h"
 
 enum { ROWS = 128, VOCAB = 1000, CONTEXT = 1000, PROMPT = 4, SEQUENCES = 3 };
 

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "common/base/checked.h"
-#include "services/fastdecode/load/load_client.h"
-#include "services/fastdecode/load/stream_events.h"
+#include "services/fastdecode/client/client.h"
+#include "services/fastdecode/client/stream_events.h"
 
 enum { SEEN_MAX = 16 };
 

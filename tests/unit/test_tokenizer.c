@@ -17,7 +17,7 @@
 #include <time.h>
 
 #include "common/base/checked.h"
-#include "common/model/gguf.h"
+#include "common/model/gguf/gguf.h"
 #include "common/model/model.h"
 #include "tests/unit/test_tokenizer.h"
 

@@ -15,7 +15,8 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/options.h"
-#include "common/model/gguf.h"
+#include "common/model/gguf/gguf.h"
+#include "common/model/model.h"
 #include "common/service/service.h"
 #include "services/fastdecode/model/commands.h"
 #include "services/fastdecode/model/quantize.h"
@@ -396,7 +397,7 @@ enum status quantize_file(const struct quantize_request *request, struct quantiz
 {
     struct work w = {
         .request = request, .result = result, .error = error, .alignment = DEFAULT_ALIGNMENT, .told_us = clock_now_us()};
-    enum status status = gguf_open(request->in, &w.gguf, error);
+    enum status status = model_file_open(request->in, &w.gguf, error);
     uint32_t alignment;
 
     *result = (struct quantize_result){0};

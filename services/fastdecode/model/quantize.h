@@ -32,7 +32,7 @@ enum status quantize_type_parse(const char *text, enum tensor_type *out, struct 
 // stay byte for byte, save for general.file_type, which tells the type. Writes OUT.part and gives it its name when it is whole and on
 // disk; what was at OUT is there until then. Says how far it is on standard error. Blocks. A failure leaves no file behind:
 // INVALID_ARGUMENT (nothing to convert, or OUT is IN), RESOURCE_EXHAUSTED (the disk), DATA_LOSS (a value that is not finite),
-// CANCELLED (stop), and those of gguf_open().
+// CANCELLED (stop), and those of model_file_open().
 enum status quantize_file(const struct quantize_request *request, struct quantize_result *result, struct error *error) MUST_CHECK;
 
 #endif

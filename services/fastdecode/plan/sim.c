@@ -13,8 +13,8 @@
 #include "common/sim/figures.h"
 #include "common/sim/sim.h"
 #include "common/sim/workload.h"
-#include "services/fastdecode/load/capacity_report.h"
-#include "services/fastdecode/load/capacity_search.h"
+#include "services/fastdecode/capacity/report.h"
+#include "services/fastdecode/capacity/search.h"
 #include "services/fastdecode/plan/commands.h"
 #include "services/fastdecode/plan/described.h"
 

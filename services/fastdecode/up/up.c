@@ -28,7 +28,7 @@
 #include "common/sched/settings.h"
 #include "common/service/service.h"
 #include "common/trace/trace.h"
-#include "services/fastdecode/load/commands.h"
+#include "services/fastdecode/client/commands.h"
 #include "services/fastdecode/up/supervise.h"
 #include "services/fastdecode/up/up_settings.h"
 

@@ -33,7 +33,7 @@ struct language_stream {
 };
 
 // --- lifecycle ----------------------------------------------------------------------------------------------------
-// The keys that llama.cpp's converter and hf_special.c make of generation_config.json, by the fields of requests
+// The keys that llama.cpp's converter and hf/special.c make of generation_config.json, by the fields of requests
 // (github.com/ggml-org/llama.cpp, src/llama-arch.cpp: LLM_KV_GENERAL_SAMPLING_*). Its mirostat and its order of steps are not ours.
 static const struct {
     const char *key, *field;

@@ -11,7 +11,7 @@
 #include "common/sched/settings.h"
 #include "common/mesh/tensors.h"
 #include "kernels/backend/backend.h"
-#include "services/s-part/plan/step_plan.h"
+#include "services/s-part/step/step_plan.h"
 
 struct engine;
 struct mini_batch;

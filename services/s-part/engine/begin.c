@@ -6,7 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/mesh/messages.h"
-#include "services/s-part/plan/step_plan.h"
+#include "services/s-part/step/step_plan.h"
 #include "services/s-part/engine/engine.h"
 
 static enum status open_sequences(struct mini_batch *batch, struct error *error)

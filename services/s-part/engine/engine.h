@@ -16,7 +16,7 @@
 // (step.h: begin.c and compute.c; attend.h: attend.c and extents.c):
 //
 //     engine.c ─▶ compute.c ─▶ stage.c ─▶ begin.c ─▶ attend.c ─▶ extents.c, spans.c
-//     calls.c ────────────────────┘          └─▶ head.c, pool.c (▶ spans.c), reply.c ─▶ aside.c
+//     calls.c ────────────────────┘          └─▶ head_inputs.c, pool.c (▶ spans.c), reply.c ─▶ aside.c
 #ifndef FD_SERVICES_S_PART_ENGINE_ENGINE_H
 #define FD_SERVICES_S_PART_ENGINE_ENGINE_H
 
@@ -30,15 +30,15 @@
 #include "kernels/backend/backend.h"
 #include "services/s-part/engine/aside.h"
 #include "services/s-part/engine/attend.h"
-#include "services/s-part/engine/head.h"
+#include "services/s-part/engine/head_inputs.h"
 #include "services/s-part/engine/pool.h"
 #include "services/s-part/engine/reply.h"
 #include "services/s-part/engine/spans.h"
 #include "services/s-part/engine/stage.h"
 #include "services/s-part/engine/step.h"
 #include "services/s-part/engine/watchdog.h"
-#include "services/s-part/plan/sequence_table.h"
-#include "services/s-part/plan/step_plan.h"
+#include "services/s-part/step/sequence_table.h"
+#include "services/s-part/step/step_plan.h"
 
 enum {
     ENGINE_BATCHES_MAX = SCHED_MINI_BATCHES_MAX,
