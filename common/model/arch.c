@@ -9,51 +9,35 @@
 
 #define MODEL(member) offsetof(struct model, member)
 #define LAYER(member) offsetof(struct model_layer, member)
-#define END                                      \
-    {                                            \
-        NULL, 0, ARCH_OPTIONAL, DIM_ONE, DIM_ONE \
+#define END                       \
+    {                             \
+        .presence = ARCH_OPTIONAL \
     }
-#define VECTOR(name, member, presence, length)                   \
-    {                                                            \
-        "blk.%u." name, LAYER(member), presence, DIM_ONE, length \
+#define TENSOR(text, place, needed, first, second)                                             \
+    {                                                                                          \
+        .pattern = text, .offset = place, .presence = needed, .rows = first, .columns = second \
     }
-#define MATRIX(name, member, rows, columns)                                   \
-    {                                                                         \
-        "blk.%u." name ".weight", LAYER(member), ARCH_REQUIRED, rows, columns \
-    }
-#define BIAS(name, member, length)                                            \
-    {                                                                         \
-        "blk.%u." name ".bias", LAYER(member), ARCH_OPTIONAL, DIM_ONE, length \
-    }
+#define VECTOR(name, member, presence, length) TENSOR("blk.%u." name, LAYER(member), presence, DIM_ONE, length)
+#define MATRIX(name, member, rows, columns) TENSOR("blk.%u." name ".weight", LAYER(member), ARCH_REQUIRED, rows, columns)
+#define BIAS(name, member, length) VECTOR(name ".bias", member, ARCH_OPTIONAL, length)
 
 // --- outside of layers --------------------------------------------------------------------------------------------------
 
-#define EMBEDDING                                                                   \
-    {                                                                               \
-        "token_embd.weight", MODEL(embedding), ARCH_REQUIRED, DIM_VOCAB, DIM_HIDDEN \
-    }
-#define OUTPUT                                                                      \
-    {"output_norm.weight", MODEL(output_norm), ARCH_REQUIRED, DIM_ONE, DIM_HIDDEN}, \
-    {                                                                               \
-        "output.weight", MODEL(output), ARCH_OPTIONAL, DIM_VOCAB, DIM_HIDDEN        \
-    }
-
-#define OUTPUT_BIAS                                                                     \
-    {                                                                                   \
-        "output_norm.bias", MODEL(output_norm_bias), ARCH_OPTIONAL, DIM_ONE, DIM_HIDDEN \
-    }
-#define ROPE_FACTORS                                                                                \
-    {"rope_freqs.weight", MODEL(rope_factors), ARCH_OPTIONAL, DIM_ONE, DIM_ROPE_HALF},              \
-        {"rope_factors_short.weight", MODEL(rope_factors), ARCH_OPTIONAL, DIM_ONE, DIM_ROPE_HALF},  \
-    {                                                                                               \
-        "rope_factors_long.weight", MODEL(rope_factors_long), ARCH_OPTIONAL, DIM_ONE, DIM_ROPE_HALF \
-    }
+#define EMBEDDING TENSOR("token_embd.weight", MODEL(embedding), ARCH_REQUIRED, DIM_VOCAB, DIM_HIDDEN)
+#define OUTPUT                                                                            \
+    TENSOR("output_norm.weight", MODEL(output_norm), ARCH_REQUIRED, DIM_ONE, DIM_HIDDEN), \
+        TENSOR("output.weight", MODEL(output), ARCH_OPTIONAL, DIM_VOCAB, DIM_HIDDEN)
+#define OUTPUT_BIAS TENSOR("output_norm.bias", MODEL(output_norm_bias), ARCH_OPTIONAL, DIM_ONE, DIM_HIDDEN)
+#define ROPE_FACTORS                                                                                     \
+    TENSOR("rope_freqs.weight", MODEL(rope_factors), ARCH_OPTIONAL, DIM_ONE, DIM_ROPE_HALF),             \
+        TENSOR("rope_factors_short.weight", MODEL(rope_factors), ARCH_OPTIONAL, DIM_ONE, DIM_ROPE_HALF), \
+        TENSOR("rope_factors_long.weight", MODEL(rope_factors_long), ARCH_OPTIONAL, DIM_ONE, DIM_ROPE_HALF)
 
 static const struct arch_tensor common_tensors[] = {EMBEDDING, OUTPUT, ROPE_FACTORS, END};
 static const struct arch_tensor starcoder2_tensors[] = {EMBEDDING, OUTPUT, OUTPUT_BIAS, ROPE_FACTORS, END};
 
 static const struct arch_tensor opt_tensors[] = {
-    EMBEDDING, OUTPUT, OUTPUT_BIAS, {"position_embd.weight", MODEL(positions), ARCH_REQUIRED, DIM_POSITIONS, DIM_HIDDEN}, END,
+    EMBEDDING, OUTPUT, OUTPUT_BIAS, TENSOR("position_embd.weight", MODEL(positions), ARCH_REQUIRED, DIM_POSITIONS, DIM_HIDDEN), END,
 };
 
 // --- attention ------------------------------------------------------------------------------------------------------------
@@ -88,8 +72,8 @@ static const struct arch_tensor olmo2_layer[] = {ATTENTION, QK_NORM(DIM_Q, DIM_K
 static const struct arch_tensor phi3_layer[] = {
     ATTN_NORM,
     MATRIX("attn_qkv", q, DIM_Q, DIM_HIDDEN),
-    {"blk.%u.attn_qkv.weight", LAYER(k), ARCH_PART, DIM_KV, DIM_HIDDEN},
-    {"blk.%u.attn_qkv.weight", LAYER(v), ARCH_PART, DIM_KV, DIM_HIDDEN},
+    TENSOR("blk.%u.attn_qkv.weight", LAYER(k), ARCH_PART, DIM_KV, DIM_HIDDEN),
+    TENSOR("blk.%u.attn_qkv.weight", LAYER(v), ARCH_PART, DIM_KV, DIM_HIDDEN),
     MATRIX("attn_output", o, DIM_HIDDEN, DIM_Q),
     FFN_NORM,
     END,
@@ -124,7 +108,7 @@ static const struct arch_tensor gated_mlp[] = {
 
 static const struct arch_tensor phi3_mlp[] = {
     MATRIX("ffn_up", gate, DIM_FFN, DIM_HIDDEN),
-    {"blk.%u.ffn_up.weight", LAYER(up), ARCH_PART, DIM_FFN, DIM_HIDDEN},
+    TENSOR("blk.%u.ffn_up.weight", LAYER(up), ARCH_PART, DIM_FFN, DIM_HIDDEN),
     MATRIX("ffn_down", down, DIM_HIDDEN, DIM_FFN),
     END,
 };
@@ -151,9 +135,9 @@ static const struct arch_tensor gpt_oss_experts[] = {
     MATRIX("ffn_gate_exps", gate, DIM_EXPERTS_FFN, DIM_HIDDEN),
     MATRIX("ffn_up_exps", up, DIM_EXPERTS_FFN, DIM_HIDDEN),
     MATRIX("ffn_down_exps", down, DIM_EXPERTS_HIDDEN, DIM_EXPERT_FFN),
-    {"blk.%u.ffn_gate_exps.bias", LAYER(gate_bias), ARCH_OPTIONAL, DIM_EXPERTS, DIM_EXPERT_FFN},
-    {"blk.%u.ffn_up_exps.bias", LAYER(up_bias), ARCH_OPTIONAL, DIM_EXPERTS, DIM_EXPERT_FFN},
-    {"blk.%u.ffn_down_exps.bias", LAYER(down_bias), ARCH_OPTIONAL, DIM_EXPERTS, DIM_HIDDEN},
+    TENSOR("blk.%u.ffn_gate_exps.bias", LAYER(gate_bias), ARCH_OPTIONAL, DIM_EXPERTS, DIM_EXPERT_FFN),
+    TENSOR("blk.%u.ffn_up_exps.bias", LAYER(up_bias), ARCH_OPTIONAL, DIM_EXPERTS, DIM_EXPERT_FFN),
+    TENSOR("blk.%u.ffn_down_exps.bias", LAYER(down_bias), ARCH_OPTIONAL, DIM_EXPERTS, DIM_HIDDEN),
     END,
 };
 
@@ -161,10 +145,10 @@ static const struct arch_tensor gpt_oss_experts[] = {
 
 // Keys that files of several architectures may have, of what the forward pass does not do.
 static const struct arch_neutral common_neutral[] = {
-    {"attention.causal", 1, "only causal attention is supported"},
-    {"use_parallel_residual", 0, "parallel residuals are not supported"},
-    {"expert_shared_count", 0, "shared experts are not supported"},
-    {NULL, 0, NULL},
+    {.suffix = "attention.causal", .value = 1, .reason = "only causal attention is supported"},
+    {.suffix = "use_parallel_residual", .reason = "parallel residuals are not supported"},
+    {.suffix = "expert_shared_count", .reason = "shared experts are not supported"},
+    {.suffix = NULL},
 };
 
 // A row with RMS norms, gated MLP and RoPE.
