@@ -180,12 +180,21 @@ static bool peer_keeps_pages(struct rpc_call *call)
     return false;
 }
 
+// Writes a ReadPageReply; returns where the page goes. positions is at most page_tokens (32): one byte as a varint, behind a tag of one, so the
+// size is known before the page is.
+enum { COUNT_AT = 1 };
+static unsigned char *write_page(struct wire_writer *writer, uint64_t page_bytes)
+{
+    wire_put_varint(writer, R_POSITIONS, 1);
+    return wire_put_padded(writer, R_PADDING, R_PAGE, page_bytes);
+}
+
 void handover_read_page(struct rpc_call *call, void *user)
 {
     struct handover *handover = user;
     Fastdecode__ReadPageRequest *request = rpc_call_unpack(call, &fastdecode__read_page_request__descriptor);
+    struct wire_writer writer = {0};
     struct handover_copy *copy;
-    unsigned char *payload;
 
     if (!request || !peer_keeps_pages(call))
         return;
@@ -194,22 +203,21 @@ void handover_read_page(struct rpc_call *call, void *user)
         rpc_call_fail(call, STATUS_UNAVAILABLE, "no model is known here yet, or there are no pages to hand over");
         return;
     }
-    // positions is at most page_tokens (32): one byte as a varint, so the size is known before the page is
-    size_t at = wire_size_varint(R_POSITIONS, 1), size = at + wire_size_padded(at, R_PAGE, page_bytes);
-    struct rpc_buffer *buffer = rpc_reply_buffer(call, size, &payload);
+    (void)write_page(&writer, page_bytes);
+    struct rpc_buffer *buffer = rpc_reply_buffer(call, writer.at, &writer.bytes);
     if (!buffer || !(copy = calloc(1, sizeof *copy))) {
         rpc_buffer_free(buffer);
         rpc_call_fail(call, STATUS_RESOURCE_EXHAUSTED, "no memory for a page");
         return;
     }
-    struct wire_writer writer = {payload, payload + size};
-    wire_put_varint(&writer, R_POSITIONS, 1);
+    writer.length = writer.at;
+    writer.at = 0;
     *copy = (struct handover_copy){.sequence = request->sequence,
                                    .page_index = request->page_index,
                                    .call = call,
                                    .buffer = buffer,
-                                   .count_at = writer.at - 1};
-    copy->out = wire_put_padded(&writer, payload, R_PADDING, R_PAGE, page_bytes);
+                                   .count_at = writer.bytes + COUNT_AT,
+                                   .out = write_page(&writer, page_bytes)};
     queue_copy(handover, copy);
 }
 

@@ -46,19 +46,11 @@ enum {
     R_END
 };
 
-// Fields as ranges of the message, before their sizes are checked.
-struct ranges {
-    struct {
-        const unsigned char *bytes;
-        size_t length;
-    } field[Q_END]; // the most that a message here has
+// What a message may have at a field's number; no name: nothing.
+struct field_kind {
+    const char *name;
+    enum wire_type type;
 };
-
-static void keep_range(struct ranges *ranges, const struct wire_field *field)
-{
-    ranges->field[field->number].bytes = field->bytes;
-    ranges->field[field->number].length = field->length;
-}
 
 static enum status check_type(const char *message, const struct wire_field *field, enum wire_type wanted, struct error *error)
 {
@@ -67,86 +59,99 @@ static enum status check_type(const char *message, const struct wire_field *fiel
     return error_set(error, STATUS_INVALID_ARGUMENT, "%s: field %u has wire type %d", message, field->number, (int)field->type);
 }
 
+// Finds the fields of a message, before their sizes are checked: fields[number], for numbers below `end`. Unknown ones are skipped.
+static enum status find_fields(const char *message, const struct field_kind *kinds, uint32_t end, const unsigned char *bytes,
+                               size_t length, struct wire_field *fields, struct error *error)
+{
+    struct wire_reader reader;
+    struct wire_field field;
+    bool bad;
+
+    wire_reader_init(&reader, bytes, length);
+    while (wire_next(&reader, &field, &bad)) {
+        if (field.number >= end || !kinds[field.number].name)
+            continue;
+        if (check_type(message, &field, kinds[field.number].type, error))
+            return STATUS_INVALID_ARGUMENT;
+        fields[field.number] = field;
+    }
+    if (bad)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "%s: malformed at byte %zu", message, (size_t)(reader.at - reader.begin));
+    return STATUS_OK;
+}
+
 // --- AttendRequest, the worker's side ---
 
-static enum status take_attend_field(struct attend_request *out, struct ranges *ranges, const struct wire_field *field,
-                                     struct error *error)
-{
-    static const enum wire_type types[Q_END] = {
-        [Q_INCARNATION] = WIRE_FIXED64,
-        [Q_STEP] = WIRE_FIXED64,
-        [Q_MINI_BATCH] = WIRE_VARINT,
-        [Q_LAYER] = WIRE_VARINT,
-        [Q_ROW_COUNT] = WIRE_VARINT,
-        [Q_SEQUENCE] = WIRE_BYTES,
-        [Q_POSITION] = WIRE_BYTES,
-        [Q_PADDING] = WIRE_BYTES,
-        [Q_Q] = WIRE_BYTES,
-        [Q_K] = WIRE_BYTES,
-        [Q_V] = WIRE_BYTES,
-        [Q_SHARE_SEQUENCE] = WIRE_BYTES,
-        [Q_SHARE_FROM] = WIRE_BYTES,
-        [Q_SHARE_POSITIONS] = WIRE_BYTES,
-        [Q_SPARSE] = WIRE_BYTES,
-        [Q_FIRST] = WIRE_BYTES,
-        [Q_READ_COUNT] = WIRE_VARINT,
-        [Q_READ_SEQUENCE] = WIRE_BYTES,
-        [Q_READ_FIRST] = WIRE_BYTES,
-        [Q_READ_END] = WIRE_BYTES,
-        [Q_READ_Q] = WIRE_BYTES,
-        [Q_SINKS] = WIRE_BYTES,
-        [Q_TRACE_SEQUENCE] = WIRE_BYTES,
-        [Q_TRACE_CONTEXT] = WIRE_BYTES,
-    };
+static const struct field_kind attend_kinds[Q_END] = {
+    [Q_INCARNATION] = {"incarnation", WIRE_FIXED64},
+    [Q_STEP] = {"step", WIRE_FIXED64},
+    [Q_MINI_BATCH] = {"mini_batch", WIRE_VARINT},
+    [Q_LAYER] = {"layer", WIRE_VARINT},
+    [Q_ROW_COUNT] = {"row_count", WIRE_VARINT},
+    [Q_SEQUENCE] = {"row_sequence", WIRE_BYTES},
+    [Q_POSITION] = {"row_position", WIRE_BYTES},
+    [Q_PADDING] = {"padding", WIRE_BYTES},
+    [Q_Q] = {"q", WIRE_BYTES},
+    [Q_K] = {"k", WIRE_BYTES},
+    [Q_V] = {"v", WIRE_BYTES},
+    [Q_SHARE_SEQUENCE] = {"share_sequence", WIRE_BYTES},
+    [Q_SHARE_FROM] = {"share_from", WIRE_BYTES},
+    [Q_SHARE_POSITIONS] = {"share_positions", WIRE_BYTES},
+    [Q_SPARSE] = {"row_sparse", WIRE_BYTES},
+    [Q_FIRST] = {"row_first", WIRE_BYTES},
+    [Q_READ_COUNT] = {"read_count", WIRE_VARINT},
+    [Q_READ_SEQUENCE] = {"read_sequence", WIRE_BYTES},
+    [Q_READ_FIRST] = {"read_first", WIRE_BYTES},
+    [Q_READ_END] = {"read_end", WIRE_BYTES},
+    [Q_READ_Q] = {"read_q", WIRE_BYTES},
+    [Q_SINKS] = {"sinks", WIRE_BYTES},
+    [Q_TRACE_SEQUENCE] = {"trace_sequence", WIRE_BYTES},
+    [Q_TRACE_CONTEXT] = {"trace_context", WIRE_BYTES},
+};
 
-    if (field->number >= Q_END)
+static enum status check_length(const struct wire_field *fields, uint32_t number, uint64_t wanted, struct error *error)
+{
+    if (fields[number].length == wanted)
         return STATUS_OK;
-    if (check_type("AttendRequest", field, types[field->number], error))
-        return STATUS_INVALID_ARGUMENT;
-    if (field->type == WIRE_VARINT && field->value > UINT32_MAX)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: field %u is out of range", field->number);
-    switch (field->number) {
-    case Q_INCARNATION: out->incarnation = field->value; break;
-    case Q_STEP: out->step = field->value; break;
-    case Q_MINI_BATCH: out->mini_batch = (uint32_t)field->value; break;
-    case Q_LAYER: out->layer = (uint32_t)field->value; break;
-    case Q_ROW_COUNT: out->row_count = (uint32_t)field->value; break;
-    case Q_READ_COUNT: out->read_count = (uint32_t)field->value; break;
-    default: keep_range(ranges, field);
-    }
-    return STATUS_OK;
+    return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %s has %zu bytes, want %llu", attend_kinds[number].name,
+                     fields[number].length, (unsigned long long)wanted);
 }
 
-static enum status check_length(const struct ranges *ranges, uint32_t number, const char *name, uint64_t wanted,
-                                struct error *error)
+static enum status tensor(const struct wire_field *fields, uint32_t number, uint64_t values, const float **out, struct error *error)
 {
-    if (ranges->field[number].length == wanted)
-        return STATUS_OK;
-    return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %s has %zu bytes, want %llu", name,
-                     ranges->field[number].length, (unsigned long long)wanted);
-}
-
-static enum status tensor(const struct ranges *ranges, uint32_t number, const char *name, uint64_t values, const float **out,
-                          struct error *error)
-{
-    enum status status = check_length(ranges, number, name, values * sizeof(float), error);
+    enum status status = check_length(fields, number, values * sizeof(float), error);
     if (status)
         return status;
-    if ((uintptr_t)ranges->field[number].bytes % sizeof(float))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %s is not aligned to 4 bytes", name);
-    *out = (const float *)(const void *)ranges->field[number].bytes;
+    if ((uintptr_t)fields[number].bytes % sizeof(float))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %s is not aligned to 4 bytes", attend_kinds[number].name);
+    *out = (const float *)(const void *)fields[number].bytes;
     return STATUS_OK;
 }
 
-static enum status take_sparse(const struct ranges *ranges, struct attend_request *out, struct error *error)
+// The numbers of the message; all but the first two have 32 bits.
+static enum status take_numbers(const struct wire_field *fields, struct attend_request *out, struct error *error)
 {
-    const unsigned char *sparse = ranges->field[Q_SPARSE].bytes;
-    size_t length = ranges->field[Q_SPARSE].length;
+    for (uint32_t number = 0; number < Q_END; number++)
+        if (fields[number].type == WIRE_VARINT && fields[number].value > UINT32_MAX)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: field %u is out of range", number);
+    out->incarnation = fields[Q_INCARNATION].value;
+    out->step = fields[Q_STEP].value;
+    out->mini_batch = (uint32_t)fields[Q_MINI_BATCH].value;
+    out->layer = (uint32_t)fields[Q_LAYER].value;
+    out->row_count = (uint32_t)fields[Q_ROW_COUNT].value;
+    out->read_count = (uint32_t)fields[Q_READ_COUNT].value;
+    return STATUS_OK;
+}
+
+static enum status take_sparse(const struct wire_field *fields, struct attend_request *out, struct error *error)
+{
+    const unsigned char *sparse = fields[Q_SPARSE].bytes;
+    size_t length = fields[Q_SPARSE].length;
     enum status status;
 
     if (length == 0)
         return STATUS_OK;
-    if ((status = check_length(ranges, Q_SPARSE, "row_sparse", out->row_count, error)))
+    if ((status = check_length(fields, Q_SPARSE, out->row_count, error)))
         return status;
     for (size_t i = 0; i < length; i++)
         if (sparse[i] > 1)
@@ -155,120 +160,96 @@ static enum status take_sparse(const struct ranges *ranges, struct attend_reques
     return STATUS_OK;
 }
 
-static enum status take_shares(const struct ranges *ranges, struct attend_request *out, struct error *error)
+static enum status take_shares(const struct wire_field *fields, struct attend_request *out, struct error *error)
 {
-    uint64_t count = ranges->field[Q_SHARE_SEQUENCE].length / 8;
+    uint64_t count = fields[Q_SHARE_SEQUENCE].length / 8;
     enum status status;
 
     if (count > out->row_count)
         return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %llu shares of %u rows", (unsigned long long)count,
                          out->row_count);
-    if ((status = check_length(ranges, Q_SHARE_SEQUENCE, "share_sequence", count * 8, error)) ||
-        (status = check_length(ranges, Q_SHARE_FROM, "share_from", count * 8, error)) ||
-        (status = check_length(ranges, Q_SHARE_POSITIONS, "share_positions", count * 4, error)))
+    if ((status = check_length(fields, Q_SHARE_SEQUENCE, count * 8, error)) ||
+        (status = check_length(fields, Q_SHARE_FROM, count * 8, error)) ||
+        (status = check_length(fields, Q_SHARE_POSITIONS, count * 4, error)))
         return status;
     out->share_count = (uint32_t)count;
-    out->share_sequence = ranges->field[Q_SHARE_SEQUENCE].bytes;
-    out->share_from = ranges->field[Q_SHARE_FROM].bytes;
-    out->share_positions = ranges->field[Q_SHARE_POSITIONS].bytes;
+    out->share_sequence = fields[Q_SHARE_SEQUENCE].bytes;
+    out->share_from = fields[Q_SHARE_FROM].bytes;
+    out->share_positions = fields[Q_SHARE_POSITIONS].bytes;
     return STATUS_OK;
 }
 
 // First positions of rows, and the rows that only read.
-static enum status take_extents(const struct ranges *ranges, struct attend_request *out, struct error *error)
+static enum status take_extents(const struct wire_field *fields, struct attend_request *out, struct error *error)
 {
     enum status status;
 
-    if (ranges->field[Q_FIRST].length && (status = check_length(ranges, Q_FIRST, "row_first", out->row_count * 4ull, error)))
+    if (fields[Q_FIRST].length && (status = check_length(fields, Q_FIRST, out->row_count * 4ull, error)))
         return status;
-    if ((status = check_length(ranges, Q_READ_SEQUENCE, "read_sequence", out->read_count * 8ull, error)) ||
-        (status = check_length(ranges, Q_READ_FIRST, "read_first", out->read_count * 4ull, error)) ||
-        (status = check_length(ranges, Q_READ_END, "read_end", out->read_count * 4ull, error)))
+    if ((status = check_length(fields, Q_READ_SEQUENCE, out->read_count * 8ull, error)) ||
+        (status = check_length(fields, Q_READ_FIRST, out->read_count * 4ull, error)) ||
+        (status = check_length(fields, Q_READ_END, out->read_count * 4ull, error)))
         return status;
-    out->row_first = ranges->field[Q_FIRST].length ? ranges->field[Q_FIRST].bytes : NULL;
-    out->read_sequence = ranges->field[Q_READ_SEQUENCE].bytes;
-    out->read_first = ranges->field[Q_READ_FIRST].bytes;
-    out->read_end = ranges->field[Q_READ_END].bytes;
+    out->row_first = fields[Q_FIRST].length ? fields[Q_FIRST].bytes : NULL;
+    out->read_sequence = fields[Q_READ_SEQUENCE].bytes;
+    out->read_first = fields[Q_READ_FIRST].bytes;
+    out->read_end = fields[Q_READ_END].bytes;
     return STATUS_OK;
 }
 
 // Sequences that are traced: at most one a row or read.
-static enum status take_traces(const struct ranges *ranges, struct attend_request *out, struct error *error)
+static enum status take_traces(const struct wire_field *fields, struct attend_request *out, struct error *error)
 {
-    const uint64_t count = ranges->field[Q_TRACE_SEQUENCE].length / 8, most = (uint64_t)out->row_count + out->read_count;
+    const uint64_t count = fields[Q_TRACE_SEQUENCE].length / 8, most = (uint64_t)out->row_count + out->read_count;
     enum status status;
 
     if (count > most)
         return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %llu traced sequences of %llu rows",
                          (unsigned long long)count, (unsigned long long)most);
-    if ((status = check_length(ranges, Q_TRACE_SEQUENCE, "trace_sequence", count * 8, error)) ||
-        (status = check_length(ranges, Q_TRACE_CONTEXT, "trace_context", count * ATTEND_TRACE_BYTES, error)))
+    if ((status = check_length(fields, Q_TRACE_SEQUENCE, count * 8, error)) ||
+        (status = check_length(fields, Q_TRACE_CONTEXT, count * ATTEND_TRACE_BYTES, error)))
         return status;
     out->trace_count = (uint32_t)count;
-    out->trace_sequence = ranges->field[Q_TRACE_SEQUENCE].bytes;
-    out->trace_context = ranges->field[Q_TRACE_CONTEXT].bytes;
+    out->trace_sequence = fields[Q_TRACE_SEQUENCE].bytes;
+    out->trace_context = fields[Q_TRACE_CONTEXT].bytes;
     return STATUS_OK;
 }
 
 enum status attend_request_parse(const unsigned char *bytes, size_t length, uint32_t max_rows, uint32_t q_width, uint32_t kv_width,
                                  struct attend_request *out, struct error *error)
 {
-    struct wire_reader reader;
-    struct wire_field field;
-    struct ranges ranges = {0};
-    enum status status = STATUS_OK;
-    bool bad;
+    struct wire_field fields[Q_END] = {0};
+    enum status status = find_fields("AttendRequest", attend_kinds, Q_END, bytes, length, fields, error);
 
     *out = (struct attend_request){0};
-    wire_reader_init(&reader, bytes, length);
-    while (wire_next(&reader, &field, &bad))
-        if ((status = take_attend_field(out, &ranges, &field, error)))
-            return status;
-    if (bad)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: malformed at byte %zu",
-                         (size_t)(reader.at - reader.begin));
+    if (status || (status = take_numbers(fields, out, error)))
+        return status;
     const uint64_t count = (uint64_t)out->row_count + out->read_count;
     if (count == 0 || count > max_rows)
         return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %llu rows, want 1 to %u", (unsigned long long)count,
                          max_rows);
     if (out->layer == 0) {
-        if ((status = check_length(&ranges, Q_SEQUENCE, "row_sequence", out->row_count * 8ull, error)) ||
-            (status = check_length(&ranges, Q_POSITION, "row_position", out->row_count * 4ull, error)) ||
-            (status = take_shares(&ranges, out, error)) || (status = take_sparse(&ranges, out, error)) ||
-            (status = take_extents(&ranges, out, error)) || (status = take_traces(&ranges, out, error)))
+        if ((status = check_length(fields, Q_SEQUENCE, out->row_count * 8ull, error)) ||
+            (status = check_length(fields, Q_POSITION, out->row_count * 4ull, error)) ||
+            (status = take_shares(fields, out, error)) || (status = take_sparse(fields, out, error)) ||
+            (status = take_extents(fields, out, error)) || (status = take_traces(fields, out, error)))
             return status;
-        out->row_sequence = ranges.field[Q_SEQUENCE].bytes;
-        out->row_position = ranges.field[Q_POSITION].bytes;
+        out->row_sequence = fields[Q_SEQUENCE].bytes;
+        out->row_position = fields[Q_POSITION].bytes;
     }
-    if (ranges.field[Q_SINKS].length % sizeof(float) || ranges.field[Q_SINKS].length > q_width * sizeof(float))
+    if (fields[Q_SINKS].length % sizeof(float) || fields[Q_SINKS].length > q_width * sizeof(float))
         return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: sinks has %zu bytes, want 4 for each head",
-                         ranges.field[Q_SINKS].length);
-    out->sinks = ranges.field[Q_SINKS].bytes;
-    out->sink_count = (uint32_t)(ranges.field[Q_SINKS].length / sizeof(float));
-    if ((status = tensor(&ranges, Q_Q, "q", (uint64_t)out->row_count * q_width, &out->q, error)) ||
-        (status = tensor(&ranges, Q_K, "k", (uint64_t)out->row_count * kv_width, &out->k, error)) ||
-        (status = tensor(&ranges, Q_READ_Q, "read_q", (uint64_t)out->read_count * q_width, &out->read_q, error)))
+                         fields[Q_SINKS].length);
+    out->sinks = fields[Q_SINKS].bytes;
+    out->sink_count = (uint32_t)(fields[Q_SINKS].length / sizeof(float));
+    if ((status = tensor(fields, Q_Q, (uint64_t)out->row_count * q_width, &out->q, error)) ||
+        (status = tensor(fields, Q_K, (uint64_t)out->row_count * kv_width, &out->k, error)) ||
+        (status = tensor(fields, Q_READ_Q, (uint64_t)out->read_count * q_width, &out->read_q, error)))
         return status;
-    return tensor(&ranges, Q_V, "v", (uint64_t)out->row_count * kv_width, &out->v, error);
+    return tensor(fields, Q_V, (uint64_t)out->row_count * kv_width, &out->v, error);
 }
 
 // --- the worker's reply ---
-
-static size_t lost_bytes(uint32_t field, uint32_t lost_count, const uint32_t *lost)
-{
-    size_t bytes = 0;
-    for (uint32_t i = 0; i < lost_count; i++)
-        bytes += wire_size_varint(field, lost[i]);
-    return bytes;
-}
-
-// Bytes before the first padding field.
-static size_t reply_head_bytes(const struct attend_reply_form *form)
-{
-    return wire_size_fixed64(R_STEP) + wire_size_varint(R_LAYER, form->layer) + wire_size_fixed32(R_ATTEND_US) +
-           lost_bytes(R_LOST, form->lost_count, form->lost) + lost_bytes(R_LOST_READ, form->lost_read_count, form->lost_reads) +
-           (form->partial_count ? wire_size_varint(R_PARTIAL_COUNT, form->partial_count) : 0);
-}
 
 static size_t o_bytes(const struct attend_reply_form *form) { return (size_t)form->o_count * form->q_width * sizeof(float); }
 
@@ -277,133 +258,117 @@ static size_t partial_bytes(const struct attend_reply_form *form)
     return (size_t)form->partial_count * form->partial_floats * sizeof(float);
 }
 
+static float *put_tensor(struct wire_writer *writer, uint32_t padding, uint32_t number, size_t bytes)
+{
+    return (float *)(void *)wire_put_padded(writer, padding, number, bytes);
+}
+
+static void write_reply(struct wire_writer *writer, const struct attend_reply_form *form, struct attend_reply_parts *out)
+{
+    *out = (struct attend_reply_parts){0};
+    wire_put_fixed64(writer, R_STEP, form->step);
+    wire_put_varint(writer, R_LAYER, form->layer);
+    wire_put_fixed32(writer, R_ATTEND_US, 0);
+    out->attend_us = writer->bytes ? writer->bytes + writer->at - 4 : NULL;
+    for (uint32_t i = 0; i < form->lost_count; i++)
+        wire_put_varint(writer, R_LOST, form->lost[i]);
+    for (uint32_t i = 0; i < form->lost_read_count; i++)
+        wire_put_varint(writer, R_LOST_READ, form->lost_reads[i]);
+    if (form->partial_count)
+        wire_put_varint(writer, R_PARTIAL_COUNT, form->partial_count);
+    out->o = put_tensor(writer, R_PADDING, R_O, o_bytes(form));
+    if (form->partial_count)
+        out->partials = put_tensor(writer, R_PADDING, R_PARTIALS, partial_bytes(form));
+}
+
 size_t attend_reply_size(const struct attend_reply_form *form)
 {
-    size_t at = reply_head_bytes(form);
+    struct wire_writer writer = {0};
+    struct attend_reply_parts ignored;
 
-    at += wire_size_padded(at, R_O, o_bytes(form));
-    return form->partial_count ? at + wire_size_padded(at, R_PARTIALS, partial_bytes(form)) : at;
+    write_reply(&writer, form, &ignored);
+    return writer.at;
 }
 
 size_t attend_reply_size_most(uint32_t row_count, uint32_t q_width)
 {
     enum { PADDING_MOST = 3 };
     const struct attend_reply_form form = {.layer = UINT32_MAX, .o_count = row_count, .q_width = q_width};
-    size_t partials = wire_size_varint(R_PARTIAL_COUNT, UINT32_MAX) + 2 + wire_size_bytes(R_PARTIALS, ATTEND_PARTIAL_BYTES_MAX);
+    struct wire_writer partials = {0}, lost = {0};
 
-    return attend_reply_size(&form) + row_count * wire_size_varint(R_LOST, row_count) + partials + 2 * PADDING_MOST;
-}
-
-static float *put_tensor(struct wire_writer *writer, const unsigned char *begin, uint32_t padding, uint32_t number, size_t bytes)
-{
-    return (float *)(void *)wire_put_padded(writer, begin, padding, number, bytes);
+    wire_put_varint(&partials, R_PARTIAL_COUNT, UINT32_MAX);
+    (void)wire_put_bytes_in_place(&partials, R_PADDING, PADDING_MOST);
+    (void)wire_put_bytes_in_place(&partials, R_PARTIALS, ATTEND_PARTIAL_BYTES_MAX);
+    wire_put_varint(&lost, R_LOST, row_count);
+    return attend_reply_size(&form) + row_count * lost.at + partials.at + PADDING_MOST;
 }
 
 void attend_reply_begin(unsigned char *bytes, size_t length, const struct attend_reply_form *form, struct attend_reply_parts *out)
 {
-    struct wire_writer writer = {bytes, bytes + length};
-
-    *out = (struct attend_reply_parts){0};
-    wire_put_fixed64(&writer, R_STEP, form->step);
-    wire_put_varint(&writer, R_LAYER, form->layer);
-    wire_put_fixed32(&writer, R_ATTEND_US, 0);
-    out->attend_us = writer.at - 4;
-    for (uint32_t i = 0; i < form->lost_count; i++)
-        wire_put_varint(&writer, R_LOST, form->lost[i]);
-    for (uint32_t i = 0; i < form->lost_read_count; i++)
-        wire_put_varint(&writer, R_LOST_READ, form->lost_reads[i]);
-    if (form->partial_count)
-        wire_put_varint(&writer, R_PARTIAL_COUNT, form->partial_count);
-    out->o = put_tensor(&writer, bytes, R_PADDING, R_O, o_bytes(form));
-    if (form->partial_count)
-        out->partials = put_tensor(&writer, bytes, R_PADDING, R_PARTIALS, partial_bytes(form));
+    struct wire_writer writer = {.bytes = bytes, .length = length};
+    write_reply(&writer, form, out);
 }
 
 // --- the s-part's side ---
 
-static uint32_t shares_of(const struct attend_request_form *form) { return form->layer == 0 ? form->share_count : 0; }
-static uint32_t traces_of(const struct attend_request_form *form) { return form->layer == 0 ? form->trace_count : 0; }
-
-static size_t request_head_bytes(const struct attend_request_form *form)
+// Each tensor has a padding field before it, so that all of them are aligned. Protobuf allows a field to be repeated.
+static void write_request(struct wire_writer *writer, const struct attend_request_form *form, struct attend_request_parts *out)
 {
-    uint32_t rows = form->row_count, shares = shares_of(form), traces = traces_of(form);
-    size_t bytes = wire_size_fixed64(Q_INCARNATION) + wire_size_fixed64(Q_STEP) + wire_size_varint(Q_MINI_BATCH, form->mini_batch) +
-                   wire_size_varint(Q_LAYER, form->layer) + wire_size_varint(Q_ROW_COUNT, rows);
-    if (form->layer == 0)
-        bytes += wire_size_bytes(Q_SEQUENCE, rows * 8ull) + wire_size_bytes(Q_POSITION, rows * 4ull);
-    if (shares)
-        bytes += 2 * wire_size_bytes(Q_SHARE_FROM, shares * 8ull) + wire_size_bytes(Q_SHARE_POSITIONS, shares * 4ull);
+    const uint32_t rows = form->row_count;
+
+    *out = (struct attend_request_parts){0};
+    wire_put_fixed64(writer, Q_INCARNATION, form->incarnation);
+    wire_put_fixed64(writer, Q_STEP, form->step);
+    wire_put_varint(writer, Q_MINI_BATCH, form->mini_batch);
+    wire_put_varint(writer, Q_LAYER, form->layer);
+    wire_put_varint(writer, Q_ROW_COUNT, rows);
+    if (form->layer == 0) {
+        out->row_sequence = wire_put_bytes_in_place(writer, Q_SEQUENCE, rows * 8ull);
+        out->row_position = wire_put_bytes_in_place(writer, Q_POSITION, rows * 4ull);
+    }
+    if (form->layer == 0 && form->share_count) {
+        out->share_sequence = wire_put_bytes_in_place(writer, Q_SHARE_SEQUENCE, form->share_count * 8ull);
+        out->share_from = wire_put_bytes_in_place(writer, Q_SHARE_FROM, form->share_count * 8ull);
+        out->share_positions = wire_put_bytes_in_place(writer, Q_SHARE_POSITIONS, form->share_count * 4ull);
+    }
     if (form->layer == 0 && form->has_sparse)
-        bytes += wire_size_bytes(Q_SPARSE, rows);
+        out->row_sparse = wire_put_bytes_in_place(writer, Q_SPARSE, rows);
     if (form->layer == 0 && form->has_first)
-        bytes += wire_size_bytes(Q_FIRST, rows * 4ull);
+        out->row_first = wire_put_bytes_in_place(writer, Q_FIRST, rows * 4ull);
     if (form->read_count)
-        bytes += wire_size_varint(Q_READ_COUNT, form->read_count);
-    if (form->layer == 0 && form->read_count)
-        bytes += wire_size_bytes(Q_READ_SEQUENCE, form->read_count * 8ull) +
-                 2 * wire_size_bytes(Q_READ_END, form->read_count * 4ull);
+        wire_put_varint(writer, Q_READ_COUNT, form->read_count);
+    if (form->layer == 0 && form->read_count) {
+        out->read_sequence = wire_put_bytes_in_place(writer, Q_READ_SEQUENCE, form->read_count * 8ull);
+        out->read_first = wire_put_bytes_in_place(writer, Q_READ_FIRST, form->read_count * 4ull);
+        out->read_end = wire_put_bytes_in_place(writer, Q_READ_END, form->read_count * 4ull);
+    }
     if (form->sink_count)
-        bytes += wire_size_bytes(Q_SINKS, form->sink_count * 4ull);
-    if (traces)
-        bytes += wire_size_bytes(Q_TRACE_SEQUENCE, traces * 8ull) +
-                 wire_size_bytes(Q_TRACE_CONTEXT, traces * (size_t)ATTEND_TRACE_BYTES);
-    return bytes;
+        out->sinks = wire_put_bytes_in_place(writer, Q_SINKS, form->sink_count * 4ull);
+    if (form->layer == 0 && form->trace_count) {
+        out->trace_sequence = wire_put_bytes_in_place(writer, Q_TRACE_SEQUENCE, form->trace_count * 8ull);
+        out->trace_context = wire_put_bytes_in_place(writer, Q_TRACE_CONTEXT, form->trace_count * (size_t)ATTEND_TRACE_BYTES);
+    }
+    out->q = put_tensor(writer, Q_PADDING, Q_Q, (size_t)rows * form->q_width * 4);
+    out->k = put_tensor(writer, Q_PADDING, Q_K, (size_t)rows * form->kv_width * 4);
+    out->v = put_tensor(writer, Q_PADDING, Q_V, (size_t)rows * form->kv_width * 4);
+    if (form->read_count)
+        out->read_q = put_tensor(writer, Q_PADDING, Q_READ_Q, (size_t)form->read_count * form->q_width * 4);
 }
 
-// Each tensor has a padding field before it, so that all of them are aligned. Protobuf allows a field to be repeated.
 size_t attend_request_size(const struct attend_request_form *form)
 {
-    size_t at = request_head_bytes(form), q = (size_t)form->row_count * form->q_width * 4,
-           kv = (size_t)form->row_count * form->kv_width * 4;
-    at += wire_size_padded(at, Q_Q, q);
-    at += wire_size_padded(at, Q_K, kv);
-    at += wire_size_padded(at, Q_V, kv);
-    return form->read_count ? at + wire_size_padded(at, Q_READ_Q, (size_t)form->read_count * form->q_width * 4) : at;
+    struct wire_writer writer = {0};
+    struct attend_request_parts ignored;
+
+    write_request(&writer, form, &ignored);
+    return writer.at;
 }
 
 void attend_request_begin(unsigned char *bytes, size_t length, const struct attend_request_form *form,
                           struct attend_request_parts *out)
 {
-    struct wire_writer writer = {bytes, bytes + length};
-    uint32_t rows = form->row_count, shares = shares_of(form);
-
-    *out = (struct attend_request_parts){0};
-    wire_put_fixed64(&writer, Q_INCARNATION, form->incarnation);
-    wire_put_fixed64(&writer, Q_STEP, form->step);
-    wire_put_varint(&writer, Q_MINI_BATCH, form->mini_batch);
-    wire_put_varint(&writer, Q_LAYER, form->layer);
-    wire_put_varint(&writer, Q_ROW_COUNT, rows);
-    if (form->layer == 0) {
-        out->row_sequence = wire_put_bytes_in_place(&writer, Q_SEQUENCE, rows * 8ull);
-        out->row_position = wire_put_bytes_in_place(&writer, Q_POSITION, rows * 4ull);
-    }
-    if (shares) {
-        out->share_sequence = wire_put_bytes_in_place(&writer, Q_SHARE_SEQUENCE, shares * 8ull);
-        out->share_from = wire_put_bytes_in_place(&writer, Q_SHARE_FROM, shares * 8ull);
-        out->share_positions = wire_put_bytes_in_place(&writer, Q_SHARE_POSITIONS, shares * 4ull);
-    }
-    if (form->layer == 0 && form->has_sparse)
-        out->row_sparse = wire_put_bytes_in_place(&writer, Q_SPARSE, rows);
-    if (form->layer == 0 && form->has_first)
-        out->row_first = wire_put_bytes_in_place(&writer, Q_FIRST, rows * 4ull);
-    if (form->read_count)
-        wire_put_varint(&writer, Q_READ_COUNT, form->read_count);
-    if (form->layer == 0 && form->read_count) {
-        out->read_sequence = wire_put_bytes_in_place(&writer, Q_READ_SEQUENCE, form->read_count * 8ull);
-        out->read_first = wire_put_bytes_in_place(&writer, Q_READ_FIRST, form->read_count * 4ull);
-        out->read_end = wire_put_bytes_in_place(&writer, Q_READ_END, form->read_count * 4ull);
-    }
-    if (form->sink_count)
-        out->sinks = wire_put_bytes_in_place(&writer, Q_SINKS, form->sink_count * 4ull);
-    if (traces_of(form)) {
-        out->trace_sequence = wire_put_bytes_in_place(&writer, Q_TRACE_SEQUENCE, form->trace_count * 8ull);
-        out->trace_context = wire_put_bytes_in_place(&writer, Q_TRACE_CONTEXT, form->trace_count * (size_t)ATTEND_TRACE_BYTES);
-    }
-    out->q = put_tensor(&writer, bytes, Q_PADDING, Q_Q, (size_t)rows * form->q_width * 4);
-    out->k = put_tensor(&writer, bytes, Q_PADDING, Q_K, (size_t)rows * form->kv_width * 4);
-    out->v = put_tensor(&writer, bytes, Q_PADDING, Q_V, (size_t)rows * form->kv_width * 4);
-    if (form->read_count)
-        out->read_q = put_tensor(&writer, bytes, Q_PADDING, Q_READ_Q, (size_t)form->read_count * form->q_width * 4);
+    struct wire_writer writer = {.bytes = bytes, .length = length};
+    write_request(&writer, form, out);
 }
 
 // A lost row or read.
@@ -486,40 +451,27 @@ enum {
     F_END
 };
 
-static enum status take_forward_field(struct forward_request *out, struct ranges *ranges, const struct wire_field *field,
-                                      struct error *error)
-{
-    static const enum wire_type types[F_END] = {
-        [F_INCARNATION] = WIRE_FIXED64, [F_TERM] = WIRE_VARINT,   [F_ROW_COUNT] = WIRE_VARINT,
-        [F_PIPELINE_US] = WIRE_VARINT,  [F_STEP] = WIRE_BYTES,    [F_ABSENT] = WIRE_BYTES,
-        [F_LOST] = WIRE_BYTES,          [F_PADDING] = WIRE_BYTES, [F_X] = WIRE_BYTES,
-    };
+static const struct field_kind forward_kinds[F_END] = {
+    [F_INCARNATION] = {"incarnation", WIRE_FIXED64},
+    [F_TERM] = {"term", WIRE_VARINT},
+    [F_ROW_COUNT] = {"row_count", WIRE_VARINT},
+    [F_PIPELINE_US] = {"pipeline_us", WIRE_VARINT},
+    [F_STEP] = {"step", WIRE_BYTES},
+    [F_ABSENT] = {"absent_run", WIRE_BYTES},
+    [F_LOST] = {"lost_run", WIRE_BYTES},
+    [F_PADDING] = {"padding", WIRE_BYTES},
+    [F_X] = {"x", WIRE_BYTES},
+};
 
-    if (field->number >= F_END || (field->number > F_LOST && field->number < F_PADDING)) // unknown ones are skipped
-        return STATUS_OK;
-    if (check_type("ForwardRequest", field, types[field->number], error))
-        return STATUS_INVALID_ARGUMENT;
-    if (field->number == F_ROW_COUNT && field->value > UINT32_MAX)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "ForwardRequest: row_count is out of range");
-    switch (field->number) {
-    case F_INCARNATION: out->incarnation = field->value; break;
-    case F_TERM: out->term = field->value; break;
-    case F_ROW_COUNT: out->row_count = (uint32_t)field->value; break;
-    case F_PIPELINE_US: out->pipeline_us = field->value; break;
-    default: keep_range(ranges, field);
-    }
-    return STATUS_OK;
-}
-
-static enum status take_runs(const struct ranges *ranges, uint32_t number, const char *name, uint32_t most,
-                             const unsigned char **runs, uint32_t *count, struct error *error)
+static enum status take_runs(const struct wire_field *field, uint32_t most, const unsigned char **runs, uint32_t *count,
+                             struct error *error)
 {
-    const size_t length = ranges->field[number].length;
+    const size_t length = field->length;
 
     if (length % 4 || length / 4 > most)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "ForwardRequest: %s has %zu bytes, want up to %u runs of 4", name, length,
-                         most);
-    *runs = ranges->field[number].bytes;
+        return error_set(error, STATUS_INVALID_ARGUMENT, "ForwardRequest: %s has %zu bytes, want up to %u runs of 4",
+                         forward_kinds[field->number].name, length, most);
+    *runs = field->bytes;
     *count = (uint32_t)(length / 4);
     return STATUS_OK;
 }
@@ -527,50 +479,53 @@ static enum status take_runs(const struct ranges *ranges, uint32_t number, const
 enum status forward_request_parse(const unsigned char *bytes, size_t length, uint32_t max_rows, uint32_t hidden,
                                   struct forward_request *out, struct error *error)
 {
-    struct wire_reader reader;
-    struct wire_field field;
-    struct ranges ranges = {0};
-    enum status status = STATUS_OK;
-    bool bad;
+    struct wire_field fields[F_END] = {0};
+    enum status status = find_fields("ForwardRequest", forward_kinds, F_END, bytes, length, fields, error);
 
-    *out = (struct forward_request){0};
-    wire_reader_init(&reader, bytes, length);
-    while (wire_next(&reader, &field, &bad))
-        if ((status = take_forward_field(out, &ranges, &field, error)))
-            return status;
-    if (bad)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "ForwardRequest: malformed at byte %zu",
-                         (size_t)(reader.at - reader.begin));
+    *out = (struct forward_request){.incarnation = fields[F_INCARNATION].value,
+                                    .term = fields[F_TERM].value,
+                                    .row_count = (uint32_t)fields[F_ROW_COUNT].value,
+                                    .pipeline_us = fields[F_PIPELINE_US].value,
+                                    .step = fields[F_STEP].bytes,
+                                    .step_bytes = fields[F_STEP].length};
+    if (status)
+        return status;
+    if (fields[F_ROW_COUNT].value > UINT32_MAX)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "ForwardRequest: row_count is out of range");
     if (out->row_count == 0 || out->row_count > max_rows)
         return error_set(error, STATUS_INVALID_ARGUMENT, "ForwardRequest: %u rows, want 1 to %u", out->row_count, max_rows);
-    if ((status = take_runs(&ranges, F_ABSENT, "absent_run", max_rows, &out->absent_run, &out->absent_count, error)) ||
-        (status = take_runs(&ranges, F_LOST, "lost_run", max_rows, &out->lost_run, &out->lost_count, error)))
+    if ((status = take_runs(&fields[F_ABSENT], max_rows, &out->absent_run, &out->absent_count, error)) ||
+        (status = take_runs(&fields[F_LOST], max_rows, &out->lost_run, &out->lost_count, error)))
         return status;
     const uint64_t wanted = (uint64_t)out->row_count * hidden * sizeof(float);
-    if (ranges.field[F_X].length != wanted || (uintptr_t)ranges.field[F_X].bytes % sizeof(float))
+    if (fields[F_X].length != wanted || (uintptr_t)fields[F_X].bytes % sizeof(float))
         return error_set(error, STATUS_INVALID_ARGUMENT, "ForwardRequest: x has %zu bytes, want %llu, aligned to 4",
-                         ranges.field[F_X].length, (unsigned long long)wanted);
-    if (!ranges.field[F_STEP].bytes)
+                         fields[F_X].length, (unsigned long long)wanted);
+    if (!out->step)
         return error_set(error, STATUS_INVALID_ARGUMENT, "ForwardRequest: step is missing");
-    out->step = ranges.field[F_STEP].bytes;
-    out->step_bytes = ranges.field[F_STEP].length;
-    out->x = (const float *)(const void *)ranges.field[F_X].bytes;
+    out->x = (const float *)(const void *)fields[F_X].bytes;
     return STATUS_OK;
 }
 
-// Bytes before the padding field.
-static size_t forward_head_bytes(const struct forward_request_form *form)
+static void write_forward(struct wire_writer *writer, const struct forward_request_form *form, struct forward_request_parts *out)
 {
-    return wire_size_fixed64(F_INCARNATION) + wire_size_varint(F_TERM, form->term) +
-           wire_size_varint(F_ROW_COUNT, form->row_count) + wire_size_varint(F_PIPELINE_US, form->pipeline_us) +
-           wire_size_bytes(F_STEP, form->step_bytes) + wire_size_bytes(F_ABSENT, form->absent_count * 4ull) +
-           wire_size_bytes(F_LOST, form->lost_count * 4ull);
+    wire_put_fixed64(writer, F_INCARNATION, form->incarnation);
+    wire_put_varint(writer, F_TERM, form->term);
+    wire_put_varint(writer, F_ROW_COUNT, form->row_count);
+    wire_put_varint(writer, F_PIPELINE_US, form->pipeline_us);
+    out->step = wire_put_bytes_in_place(writer, F_STEP, form->step_bytes);
+    out->absent_run = wire_put_bytes_in_place(writer, F_ABSENT, form->absent_count * 4ull);
+    out->lost_run = wire_put_bytes_in_place(writer, F_LOST, form->lost_count * 4ull);
+    out->x = put_tensor(writer, F_PADDING, F_X, (size_t)form->row_count * form->hidden * sizeof(float));
 }
 
 size_t forward_request_size(const struct forward_request_form *form)
 {
-    const size_t head = forward_head_bytes(form);
-    return head + wire_size_padded(head, F_X, (size_t)form->row_count * form->hidden * sizeof(float));
+    struct wire_writer writer = {0};
+    struct forward_request_parts ignored;
+
+    write_forward(&writer, form, &ignored);
+    return writer.at;
 }
 
 size_t forward_request_size_most(uint32_t max_rows, uint32_t hidden)
@@ -588,14 +543,6 @@ size_t forward_request_size_most(uint32_t max_rows, uint32_t hidden)
 void forward_request_begin(unsigned char *bytes, size_t length, const struct forward_request_form *form,
                            struct forward_request_parts *out)
 {
-    struct wire_writer writer = {bytes, bytes + length};
-
-    wire_put_fixed64(&writer, F_INCARNATION, form->incarnation);
-    wire_put_varint(&writer, F_TERM, form->term);
-    wire_put_varint(&writer, F_ROW_COUNT, form->row_count);
-    wire_put_varint(&writer, F_PIPELINE_US, form->pipeline_us);
-    out->step = wire_put_bytes_in_place(&writer, F_STEP, form->step_bytes);
-    out->absent_run = wire_put_bytes_in_place(&writer, F_ABSENT, form->absent_count * 4ull);
-    out->lost_run = wire_put_bytes_in_place(&writer, F_LOST, form->lost_count * 4ull);
-    out->x = put_tensor(&writer, bytes, F_PADDING, F_X, (size_t)form->row_count * form->hidden * sizeof(float));
+    struct wire_writer writer = {.bytes = bytes, .length = length};
+    write_forward(&writer, form, out);
 }

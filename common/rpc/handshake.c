@@ -95,7 +95,7 @@ struct frame *handshake_server_hello(struct rpc_loop *loop, const struct rpc_hel
     protobuf_c_message_pack(&message.base, payload);
     if (handshake->challenged) {
         unsigned char proof[HANDSHAKE_PROOF_BYTES];
-        struct wire_writer writer = {payload + length, payload + length + PROOF_FIELD_BYTES};
+        struct wire_writer writer = {.bytes = payload + length, .length = PROOF_FIELD_BYTES};
         prove(loop_secret(loop), server_label, handshake, payload, length, proof);
         wire_put_bytes(&writer, FIELD_PROOF, proof, sizeof proof);
     }

@@ -87,8 +87,8 @@ bool envelope_parse(const unsigned char *bytes, size_t length, struct envelope *
     return !bad && out->kind >= ENVELOPE_HELLO && out->kind <= ENVELOPE_PROOF;
 }
 
-// Writes the head up to the padding field; wire_put_* assert that it fits.
-static void write_head(struct wire_writer *writer, const struct envelope *head)
+// Writes the head, up to the payload.
+static void write_head(struct wire_writer *writer, const struct envelope *head, size_t payload_length)
 {
     wire_put_varint(writer, F_KIND, head->kind);
     wire_put_fixed64(writer, F_CALL, head->call_id);
@@ -106,33 +106,24 @@ static void write_head(struct wire_writer *writer, const struct envelope *head)
         wire_put_bytes(writer, F_TRACE_ID, head->trace_id, strlen(head->trace_id));
     if (head->trace_state_length)
         wire_put_bytes(writer, F_TRACE_STATE, head->trace_state, head->trace_state_length);
-}
-
-static size_t head_size(const struct envelope *head)
-{
-    return wire_size_varint(F_KIND, head->kind) + wire_size_fixed64(F_CALL) + (head->method ? wire_size_fixed32(F_METHOD) : 0) +
-           (head->status ? wire_size_varint(F_STATUS, head->status) : 0) +
-           (head->error[0] ? wire_size_bytes(F_ERROR, strlen(head->error)) : 0) +
-           (head->timeout_ms ? wire_size_varint(F_TIMEOUT, head->timeout_ms) : 0) +
-           (head->request_id[0] ? wire_size_bytes(F_REQUEST_ID, strlen(head->request_id)) : 0) +
-           (head->trace_id[0] ? wire_size_bytes(F_TRACE_ID, strlen(head->trace_id)) : 0) +
-           (head->trace_state_length ? wire_size_bytes(F_TRACE_STATE, head->trace_state_length) : 0);
+    wire_put_padded(writer, F_PADDING, F_PAYLOAD, payload_length);
 }
 
 size_t envelope_size(const struct envelope *head, size_t payload_length, size_t *payload_at)
 {
-    const size_t at = head_size(head), size = at + wire_size_padded(at, F_PAYLOAD, payload_length);
-    *payload_at = size - payload_length;
-    return size;
+    struct wire_writer writer = {0};
+
+    write_head(&writer, head, payload_length);
+    *payload_at = writer.at - payload_length;
+    return writer.at;
 }
 
 void envelope_write(const struct envelope *head, size_t payload_length, unsigned char *bytes)
 {
-    size_t payload_at, size = envelope_size(head, payload_length, &payload_at);
-    struct wire_writer writer = {bytes, bytes + size};
+    size_t payload_at;
+    struct wire_writer writer = {.bytes = bytes, .length = envelope_size(head, payload_length, &payload_at)};
 
-    write_head(&writer, head);
-    wire_put_padded(&writer, bytes, F_PADDING, F_PAYLOAD, payload_length);
+    write_head(&writer, head, payload_length);
 }
 
 void envelope_set_call_id(unsigned char *bytes, uint64_t call_id) { wire_store_u64(bytes + CALL_ID_AT, call_id); }

@@ -3,28 +3,29 @@
 
 #include <string.h>
 
-static size_t wire_varint_size(uint64_t value)
+// Returns where the next `count` bytes go, or NULL.
+static unsigned char *wire_room(struct wire_writer *writer, size_t count)
 {
-    size_t size = 1;
-    for (; value >= 0x80; value >>= 7)
-        size++;
-    return size;
+    const size_t at = writer->at;
+
+    writer->at += count;
+    if (!writer->bytes)
+        return NULL;
+    assert_always(at <= writer->length && count <= writer->length - at);
+    return writer->bytes + at;
 }
-
-static size_t tag_size(uint32_t field) { return wire_varint_size((uint64_t)field << 3); }
-
-size_t wire_size_varint(uint32_t field, uint64_t value) { return tag_size(field) + wire_varint_size(value); }
-size_t wire_size_fixed32(uint32_t field) { return tag_size(field) + 4; }
-size_t wire_size_fixed64(uint32_t field) { return tag_size(field) + 8; }
-
-size_t wire_size_bytes(uint32_t field, size_t length) { return tag_size(field) + wire_varint_size(length) + length; }
 
 static void raw_varint(struct wire_writer *writer, uint64_t value)
 {
-    assert_always((size_t)(writer->end - writer->at) >= wire_varint_size(value));
+    unsigned char bytes[10];
+    size_t count = 0;
+
     for (; value >= 0x80; value >>= 7)
-        *writer->at++ = (unsigned char)(value | 0x80);
-    *writer->at++ = (unsigned char)value;
+        bytes[count++] = (unsigned char)(value | 0x80);
+    bytes[count++] = (unsigned char)value;
+    unsigned char *to = wire_room(writer, count);
+    if (to)
+        memcpy(to, bytes, count);
 }
 
 static void tag(struct wire_writer *writer, uint32_t field, enum wire_type type)
@@ -41,52 +42,42 @@ void wire_put_varint(struct wire_writer *writer, uint32_t field, uint64_t value)
 void wire_put_fixed32(struct wire_writer *writer, uint32_t field, uint32_t value)
 {
     tag(writer, field, WIRE_FIXED32);
-    assert_always(writer->end - writer->at >= 4);
-    wire_store_u32(writer->at, value);
-    writer->at += 4;
+    unsigned char *to = wire_room(writer, 4);
+    if (to)
+        wire_store_u32(to, value);
 }
 
 void wire_put_fixed64(struct wire_writer *writer, uint32_t field, uint64_t value)
 {
     tag(writer, field, WIRE_FIXED64);
-    assert_always(writer->end - writer->at >= 8);
-    wire_store_u64(writer->at, value);
-    writer->at += 8;
+    unsigned char *to = wire_room(writer, 8);
+    if (to)
+        wire_store_u64(to, value);
 }
 
 unsigned char *wire_put_bytes_in_place(struct wire_writer *writer, uint32_t field, size_t length)
 {
-    unsigned char *bytes;
     tag(writer, field, WIRE_BYTES);
     raw_varint(writer, length);
-    assert_always((size_t)(writer->end - writer->at) >= length);
-    bytes = writer->at;
-    writer->at += length;
-    return bytes;
+    return wire_room(writer, length);
 }
 
 void wire_put_bytes(struct wire_writer *writer, uint32_t field, const void *bytes, size_t length)
 {
     unsigned char *to = wire_put_bytes_in_place(writer, field, length);
-    if (length)
+    if (to && length)
         memcpy(to, bytes, length);
 }
 
-size_t wire_padding_length(size_t at, size_t after) { return (4 - (at + 2 + after) % 4) % 4; }
-
-size_t wire_size_padded(size_t at, uint32_t field, size_t length)
+unsigned char *wire_put_padded(struct wire_writer *writer, uint32_t padding, uint32_t field, size_t length)
 {
-    const size_t size = wire_size_bytes(field, length);
-    return 2 + wire_padding_length(at, size - length) + size;
-}
-
-unsigned char *wire_put_padded(struct wire_writer *writer, const unsigned char *begin, uint32_t padding, uint32_t field,
-                               size_t length)
-{
+    enum { PADDING_HEAD_BYTES = 2 };
     static const unsigned char zeros[4];
+    struct wire_writer head = {.at = writer->at + PADDING_HEAD_BYTES};
 
-    wire_put_bytes(writer, padding, zeros,
-                   wire_padding_length((size_t)(writer->at - begin), wire_size_bytes(field, length) - length));
+    tag(&head, field, WIRE_BYTES);
+    raw_varint(&head, length);
+    wire_put_bytes(writer, padding, zeros, (4 - head.at % 4) % 4);
     return wire_put_bytes_in_place(writer, field, length);
 }
 

@@ -16,33 +16,23 @@
 
 enum wire_type { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 };
 
-// --- sizes, tag included ---
-size_t wire_size_varint(uint32_t field, uint64_t value);
-size_t wire_size_fixed32(uint32_t field);
-size_t wire_size_fixed64(uint32_t field);
-size_t wire_size_bytes(uint32_t field, size_t length); // tag, length and the bytes
-
 // --- writing ---
+
+// Without bytes nothing is written: `at` says how many there would be, so that a message is described once, for its size and for its bytes.
 struct wire_writer {
-    unsigned char *at, *end;
+    unsigned char *bytes; // [length]; NULL: measures
+    size_t length, at;
 };
 
-// Asserts that what is written fits: sizes are computed first.
+// Asserts that what is written fits: sizes are measured first.
 void wire_put_varint(struct wire_writer *writer, uint32_t field, uint64_t value);
 void wire_put_fixed32(struct wire_writer *writer, uint32_t field, uint32_t value);
 void wire_put_fixed64(struct wire_writer *writer, uint32_t field, uint64_t value);
 void wire_put_bytes(struct wire_writer *writer, uint32_t field, const void *bytes, size_t length);
-// Writes tag and length, skips the bytes, and returns where the caller is to write them.
+// Writes tag and length, skips the bytes, and returns where the caller is to write them; NULL: it measures.
 unsigned char *wire_put_bytes_in_place(struct wire_writer *writer, uint32_t field, size_t length);
-
-// Returns the length (0 to 3) of a padding field at offset `at` that makes what is written `after` bytes behind it start at a multiple of 4.
-// The head of the field has two bytes.
-size_t wire_padding_length(size_t at, size_t after);
-// Return the size of a field of bytes at offset `at` whose bytes lie at a multiple of 4, with the padding field before it; and write both,
-// the message beginning at `begin`, and return where the caller is to write the bytes. padding: the number of the padding field.
-size_t wire_size_padded(size_t at, uint32_t field, size_t length);
-unsigned char *wire_put_padded(struct wire_writer *writer, const unsigned char *begin, uint32_t padding, uint32_t field,
-                               size_t length);
+// The same for bytes that lie at a multiple of 4 of the message: a padding field (0 to 3 zeros), which has that number, precedes them.
+unsigned char *wire_put_padded(struct wire_writer *writer, uint32_t padding, uint32_t field, size_t length);
 
 // --- reading ---
 struct wire_reader {
