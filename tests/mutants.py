@@ -47,9 +47,9 @@ FAULTS = [
     Fault("sparse-last-share", "kernels/kv/kv_attend.c", "shares_left[index], 1, memory_order_acq_rel) == 1)",
           "shares_left[index], 1, memory_order_acq_rel) == share_count(batch, block))",
           "kernels/test_attention_sparse"),
-    # KV pages: a sequence that is cut off loses the page that it still has half of.
-    Fault("page-index", "common/kv/kv_ledger.c", "drop_pages(ledger, slot, pages_for(ledger, held->begin, positions));",
-          "drop_pages(ledger, slot, (positions - held->begin) / ledger->shape.page_tokens);", "unit/test_kv_ledger unit/test_kv_store"),
+    # KV pages: a sequence that begins with those of another one goes without the page of which it has half.
+    Fault("page-index", "common/kv/kv_ledger.c", "sequence->page_count = pages_for(ledger, sequence->begin, positions);",
+          "sequence->page_count = (positions - sequence->begin) / ledger->shape.page_tokens;", "unit/test_kv_ledger unit/test_kv_share"),
     # A shared page that is replaced by a copy keeps the reference of who copied.
     Fault("page-reference", "common/kv/kv_ledger.c", "    ledger->references[copy.from]--;\n", "", "unit/test_kv_ledger unit/test_kv_share"),
     # The copy of a shared page is empty.

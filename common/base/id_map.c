@@ -96,12 +96,6 @@ void id_map_remove(struct id_map *map, uint64_t id)
     map->count--;
 }
 
-void id_map_renew(struct id_map *map, uint32_t slot)
-{
-    assert_always(id_map_has_slot(map, slot));
-    map->generations[slot] += 2;
-}
-
 uint32_t id_map_next(const struct id_map *map, uint32_t *cursor)
 {
     while (*cursor < map->used) {

@@ -45,9 +45,6 @@ uint32_t id_map_add(struct id_map *map, uint64_t id) MUST_CHECK;
 // Removes the id, which must be in the map, and frees its slot.
 void id_map_remove(struct id_map *map, uint64_t id);
 
-// Changes the slot's generation, as removing and adding the id would, so that id_map_is_current() returns false for the old one.
-void id_map_renew(struct id_map *map, uint32_t slot);
-
 static inline bool id_map_has_slot(const struct id_map *map, uint32_t slot) { return map->generations[slot] & 1; }
 
 // Returns whether the slot still belongs to the id that had it when its generation (generations[slot]) was `generation`.

@@ -111,17 +111,6 @@ static void drop_page(struct kv_ledger *ledger, uint32_t page)
         ledger->free_pages[ledger->free_count++] = page;
 }
 
-// Drops the sequence's last pages: it keeps the first `keep` of those that it has.
-static void drop_pages(struct kv_ledger *ledger, uint32_t slot, uint32_t keep)
-{
-    struct kv_sequence *sequence = &ledger->sequences[slot];
-
-    while (sequence->page_count > keep) {
-        sequence->page_count--;
-        drop_page(ledger, *entry_of(ledger, slot, reserved_end(ledger, sequence)));
-    }
-}
-
 // Returns how many of its first pages a sequence must give back before it has pages for `positions` positions.
 static uint32_t pages_passed(const struct kv_ledger *ledger, const struct kv_sequence *sequence, uint32_t positions)
 {
@@ -252,7 +241,10 @@ void kv_ledger_free(struct kv_ledger *ledger, uint64_t sequence)
 
     if (slot == KV_NONE)
         return;
-    drop_pages(ledger, slot, 0);
+    for (struct kv_sequence *held = &ledger->sequences[slot]; held->page_count > 0;) { // the first page is the next that is taken
+        held->page_count--;
+        drop_page(ledger, *entry_of(ledger, slot, reserved_end(ledger, held)));
+    }
     id_map_remove(&ledger->slots, sequence);
 }
 
@@ -288,24 +280,6 @@ enum status kv_ledger_share(struct kv_ledger *ledger, uint64_t from, uint32_t po
         ledger->references[page]++;
     }
     return STATUS_OK;
-}
-
-void kv_ledger_truncate(struct kv_ledger *ledger, uint64_t sequence, uint32_t positions)
-{
-    uint32_t slot = kv_ledger_slot(ledger, sequence);
-
-    if (slot == KV_NONE || positions >= reserved_end(ledger, &ledger->sequences[slot]))
-        return;
-    struct kv_sequence *held = &ledger->sequences[slot];
-    id_map_renew(&ledger->slots, slot);
-    positions = MAX(positions, held->first);
-    if (positions <= held->begin) { // nothing is left of it
-        drop_pages(ledger, slot, 0);
-        positions = held->begin = held->first;
-    }
-    held->complete = MIN(held->complete, positions);
-    held->certain = MIN(held->certain, positions);
-    drop_pages(ledger, slot, pages_for(ledger, held->begin, positions));
 }
 
 enum status kv_ledger_give_page(const struct kv_ledger *ledger, uint64_t sequence, uint32_t page_index, uint32_t *page,

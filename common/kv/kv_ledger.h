@@ -9,7 +9,7 @@
 // If every layer of the model is windowed, no layer reads a position that all windows have passed. The shape then says how many pages
 // a sequence has at most, ring_pages: the next one takes the oldest one's place, and page i lies in table[i % ring_pages].
 //
-// A slot's generation changes when the sequence is freed or truncated, so that rows planned earlier can be told. The structs are
+// A slot's generation changes when the sequence is freed, so that rows planned earlier can be told. The structs are
 // plain. The planner of a step reads them and changes only `complete` and, through kv_ledger_check_row, `certain`.
 //
 // Threads: one at a time. kv_ledger_open() allocates all memory, which becomes resident as it is touched.
@@ -84,8 +84,7 @@ static inline uint32_t kv_ledger_slot(const struct kv_ledger *ledger, uint64_t s
     return id_map_find(&ledger->slots, sequence);
 }
 
-// Returns a number to give to kv_ledger_is_current() later, which tells whether the slot's sequence is still there and was not
-// truncated.
+// Returns a number to give to kv_ledger_is_current() later, which tells whether the slot's sequence is still there.
 static inline uint32_t kv_ledger_generation(const struct kv_ledger *ledger, uint32_t slot)
 {
     return ledger->slots.generations[slot];
@@ -119,7 +118,7 @@ struct kv_copy {
     bool needed;
 };
 
-// These five do what kv_store's functions of the same names do (kv_store.h), but touch no page: *copied says which page the caller
+// These four do what kv_store's functions of the same names do (kv_store.h), but touch no page: *copied says which page the caller
 // must copy.
 enum status kv_ledger_begin(struct kv_ledger *ledger, uint64_t sequence, uint32_t first, struct error *error) MUST_CHECK;
 enum status kv_ledger_reserve(struct kv_ledger *ledger, uint64_t sequence, uint32_t positions, struct kv_copy *copied,
@@ -127,7 +126,6 @@ enum status kv_ledger_reserve(struct kv_ledger *ledger, uint64_t sequence, uint3
 void kv_ledger_free(struct kv_ledger *ledger, uint64_t sequence);
 enum status kv_ledger_share(struct kv_ledger *ledger, uint64_t from, uint32_t positions, uint64_t to,
                             struct error *error) MUST_CHECK;
-void kv_ledger_truncate(struct kv_ledger *ledger, uint64_t sequence, uint32_t positions);
 
 // How much of a sequence is held.
 struct kv_held {

@@ -202,11 +202,6 @@ enum status kv_store_share(struct kv_store *store, uint64_t from, uint32_t posit
     return kv_ledger_share(&store->ledger, from, positions, to, error);
 }
 
-void kv_store_truncate(struct kv_store *store, uint64_t sequence, uint32_t positions)
-{
-    kv_ledger_truncate(&store->ledger, sequence, positions);
-}
-
 bool kv_store_next(const struct kv_store *store, uint32_t *cursor, struct kv_held *out)
 {
     return kv_ledger_next(&store->ledger, cursor, out);

@@ -76,10 +76,6 @@ void kv_store_free(struct kv_store *store, uint64_t sequence);
 // fewer complete positions, or none of these; RESOURCE_EXHAUSTED: max_sequences are known.
 enum status kv_store_share(struct kv_store *store, uint64_t from, uint32_t positions, uint64_t to, struct error *error) MUST_CHECK;
 
-// Forgets positions [positions, ...), if the sequence is known, and frees the pages that only they used. If pages were reserved for
-// any of them, all planned rows of the sequence, even those at earlier positions, give o = 0 from then on: plan again.
-void kv_store_truncate(struct kv_store *store, uint64_t sequence, uint32_t positions);
-
 // Iterates over the known sequences in no particular order; *cursor starts at 0. Returns false at the end. The store must not
 // change meanwhile.
 bool kv_store_next(const struct kv_store *store, uint32_t *cursor, struct kv_held *out);

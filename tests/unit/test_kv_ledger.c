@@ -162,7 +162,7 @@ static void extend(struct kv_ledger *ledger, struct model *model, uint32_t index
     slot = kv_ledger_slot(ledger, id_of(index));
     for (uint32_t i = 0; i < count; i++)
         rows[i] = (struct kv_row){.sequence = id_of(index), .position = own->complete + i};
-    if (!sees_window(ledger, own->begin, own->complete)) { /* it was truncated: it cannot go on */
+    if (!sees_window(ledger, own->begin, own->complete)) { /* it began with a page behind that: it cannot go on */
         assert_int_equal(kv_ledger_check_row(ledger, rows, 0, &walk, &error), STATUS_FAILED_PRECONDITION);
         return;
     }
@@ -255,39 +255,17 @@ static void take(struct kv_ledger *ledger, struct model *model, uint32_t index)
         own->complete = ledger->sequences[slot].complete = end;
 }
 
-static void truncate(struct kv_ledger *ledger, struct model *model, uint32_t index)
-{
-    struct modelled *own = &model->of[index];
-    uint32_t positions = draw(model, CONTEXT), slot = kv_ledger_slot(ledger, id_of(index));
-    uint32_t generation = own->known ? kv_ledger_generation(ledger, slot) : 0;
-
-    kv_ledger_truncate(ledger, id_of(index), positions);
-    if (!own->known)
-        return;
-    bool drops = positions < (own->begin + own->pages) * PAGE_TOKENS;
-    assert_int_equal(kv_ledger_is_current(ledger, slot, generation), !drops);
-    if (!drops)
-        return;
-    if (positions <= own->begin * PAGE_TOKENS)
-        positions = own->begin = own->pages = 0;
-    own->complete = MIN(own->complete, positions);
-    own->certain = MIN(own->certain, positions);
-    own->pages = MIN(own->pages, pages_for(positions) - own->begin);
-}
-
 static void operate(struct kv_ledger *ledger, struct model *model)
 {
-    uint32_t kind = draw(model, 14), index = draw(model, IDS);
+    uint32_t kind = draw(model, 13), index = draw(model, IDS);
 
     if (kind < 5) {
         extend(ledger, model, index);
     } else if (kind < 7) {
         share(ledger, model, index, draw(model, IDS));
     } else if (kind < 8) {
-        truncate(ledger, model, index);
-    } else if (kind < 9) {
         give(ledger, model, index);
-    } else if (kind < 12) {
+    } else if (kind < 11) {
         take(ledger, model, index);
     } else {
         kv_ledger_free(ledger, id_of(index));
