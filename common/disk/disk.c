@@ -382,8 +382,6 @@ void disk_queue_close(struct disk_queue *queue)
     free(queue);
 }
 
-const char *disk_queue_name(const struct disk_queue *queue) { return queue->uring ? "io_uring" : "threads"; }
-
 void disk_queue_read(struct disk_queue *queue, struct disk_read *read)
 {
     assert_always(read->bytes > 0);

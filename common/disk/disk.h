@@ -47,7 +47,6 @@ struct disk_config {
 enum status disk_queue_open(const struct disk_config *config, struct disk_queue **out, struct error *error) MUST_CHECK;
 // Gives up what has not begun, and waits until nothing is written to any read's memory. NULL is allowed.
 void disk_queue_close(struct disk_queue *queue);
-const char *disk_queue_name(const struct disk_queue *queue); // "io_uring" or "threads", for logs
 
 // Appends a read; never blocks.
 void disk_queue_read(struct disk_queue *queue, struct disk_read *read);

@@ -91,10 +91,6 @@ uint32_t grammar_text_before(struct grammar_builder *builder, const char *marker
 // (left recursion; the error names it), or nothing at all matches. RESOURCE_EXHAUSTED: a limit of grammar.h, or memory.
 enum status grammar_compile(struct grammar_builder *builder, uint32_t root, struct grammar **out, struct error *error) MUST_CHECK;
 
-// Compiles, and closes the builder, whatever happens. A builder that is NULL means that there was no memory for it.
-enum status grammar_builder_finish(struct grammar_builder *builder, uint32_t root, struct grammar **out,
-                                   struct error *error) MUST_CHECK;
-
 // --- grammars from text -------------------------------------------------------------------------------------------------
 
 // Adds what the regular expression matches: ECMA-262's syntax without what is not regular (back references) and
@@ -104,10 +100,5 @@ enum status grammar_builder_finish(struct grammar_builder *builder, uint32_t roo
 uint32_t grammar_add_regex(struct grammar_builder *builder, const char *regex, size_t length, bool anchored);
 // Adds the root rule of a grammar in GBNF (llama.cpp's grammars/README.md describes it).
 uint32_t grammar_add_gbnf(struct grammar_builder *builder, const char *text, size_t length);
-
-// Make whole grammars. The caller frees *out.
-enum status grammar_from_regex(const char *regex, size_t length, struct grammar **out, struct error *error) MUST_CHECK;
-enum status grammar_from_gbnf(const char *text, size_t length, struct grammar **out, struct error *error) MUST_CHECK;
-enum status grammar_from_choices(const char *const *choices, uint32_t count, struct grammar **out, struct error *error) MUST_CHECK;
 
 #endif

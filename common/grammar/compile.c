@@ -540,15 +540,3 @@ enum status grammar_compile(struct grammar_builder *builder, uint32_t root, stru
     grammar_fsa_free(&compilation.fsa);
     return status;
 }
-
-enum status grammar_builder_finish(struct grammar_builder *builder, uint32_t root, struct grammar **out, struct error *error)
-{
-    enum status status;
-
-    *out = NULL;
-    if (!builder)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    status = grammar_compile(builder, root, out, error);
-    grammar_builder_close(builder);
-    return status;
-}

@@ -45,6 +45,5 @@ typedef size_t grammar_token_fn(void *arg, uint32_t token, char *scratch, const 
 enum status grammar_vocab_open(uint32_t token_count, grammar_token_fn *bytes_of, void *arg, struct grammar_vocab **out,
                                struct error *error) MUST_CHECK;
 void grammar_vocab_close(struct grammar_vocab *vocab);
-uint32_t grammar_vocab_tokens(const struct grammar_vocab *vocab);
 
 #endif

@@ -560,13 +560,6 @@ uint32_t grammar_add_regex(struct grammar_builder *builder, const char *text, si
     return regex.has_anchors ? grammar_settle_anchors(builder, nodes[1]) : nodes[1];
 }
 
-enum status grammar_from_regex(const char *regex, size_t length, struct grammar **out, struct error *error)
-{
-    struct grammar_builder *builder = grammar_builder_open();
-
-    return grammar_builder_finish(builder, builder ? grammar_add_regex(builder, regex, length, true) : 0, out, error);
-}
-
 // --- GBNF ---------------------------------------------------------------------------------------------------------------
 
 enum { MAX_NAME = 79, MIN_SLOTS = 64, MAX_SLOTS = 2 * GRAMMAR_MAX_RULES };
@@ -864,28 +857,4 @@ uint32_t grammar_add_gbnf(struct grammar_builder *builder, const char *text, siz
     parser_close(&gbnf.parser);
     free(gbnf.names);
     return node;
-}
-
-enum status grammar_from_gbnf(const char *text, size_t length, struct grammar **out, struct error *error)
-{
-    struct grammar_builder *builder = grammar_builder_open();
-
-    return grammar_builder_finish(builder, builder ? grammar_add_gbnf(builder, text, length) : 0, out, error);
-}
-
-// --- choices ------------------------------------------------------------------------------------------------------------
-
-enum status grammar_from_choices(const char *const *choices, uint32_t count, struct grammar **out, struct error *error)
-{
-    struct grammar_builder *builder = grammar_builder_open();
-    uint32_t *nodes = builder ? malloc(((size_t)count + 1) * sizeof *nodes) : NULL, root = 0;
-
-    if (nodes) {
-        for (uint32_t i = 0; i < count; i++)
-            nodes[i] = grammar_text(builder, choices[i]);
-        root = grammar_either(builder, nodes, count);
-    } else if (builder)
-        grammar_builder_fail(builder, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    free(nodes);
-    return grammar_builder_finish(builder, root, out, error);
 }

@@ -263,5 +263,3 @@ void grammar_vocab_close(struct grammar_vocab *vocab)
     free(vocab->groups);
     free(vocab);
 }
-
-uint32_t grammar_vocab_tokens(const struct grammar_vocab *vocab) { return vocab->token_count; }

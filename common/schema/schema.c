@@ -110,17 +110,3 @@ uint32_t grammar_add_json_object(struct grammar_builder *builder, const struct g
     schema_close(&run);
     return node;
 }
-
-enum status grammar_from_schema(const json_t *schema, const struct grammar_schema_options *options, struct grammar **out,
-                                struct error *error)
-{
-    struct grammar_builder *builder = grammar_builder_open();
-    enum status status;
-
-    *out = NULL;
-    if (!builder)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "#: no memory for the schema");
-    status = grammar_compile(builder, grammar_add_schema(builder, schema, options), out, error);
-    grammar_builder_close(builder);
-    return status;
-}

@@ -53,8 +53,4 @@ const json_t *grammar_schema_at(const json_t *schema, const char *reference);
 // Adds any JSON object (response_format json_object).
 uint32_t grammar_add_json_object(struct grammar_builder *builder, const struct grammar_schema_options *options);
 
-// Makes a whole grammar of a schema. The caller frees *out.
-enum status grammar_from_schema(const json_t *schema, const struct grammar_schema_options *options, struct grammar **out,
-                                struct error *error) MUST_CHECK;
-
 #endif

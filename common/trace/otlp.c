@@ -152,11 +152,6 @@ static Fastdecode__Otlp__KeyValue *set_attribute(struct pair *pair, const struct
 
     switch (attribute->type) {
     case OTLP_NUMBER: set_number(&pair->value, attribute->number); break;
-    case OTLP_BOOL:
-        fastdecode__otlp__value__init(&pair->value);
-        pair->value.value_case = FASTDECODE__OTLP__VALUE__VALUE_BOOL_VALUE;
-        pair->value.bool_value = attribute->number != 0;
-        break;
     case OTLP_TEXT: set_text(&pair->value, text); break;
     case OTLP_LIST: set_list(pair, text, attribute->item_count); break;
     }

@@ -185,13 +185,6 @@ void otlp_span_number(struct otlp_span *span, const char *key, int64_t number)
         attribute->number = number;
 }
 
-void otlp_span_bool(struct otlp_span *span, const char *key, bool value)
-{
-    struct otlp_attribute *attribute = next_attribute(span, key, OTLP_BOOL);
-    if (attribute)
-        attribute->number = value;
-}
-
 void otlp_span_static(struct otlp_span *span, const char *key, const char *value)
 {
     struct otlp_attribute *attribute = next_attribute(span, key, OTLP_TEXT);

@@ -70,7 +70,6 @@ enum otlp_kind { OTLP_INTERNAL = 1, OTLP_SERVER = 2 };
 
 enum otlp_type {
     OTLP_NUMBER,
-    OTLP_BOOL,
     OTLP_TEXT,
     OTLP_LIST, // a list of texts, each terminated
 };
@@ -79,7 +78,7 @@ struct otlp_attribute {
     const char *key;
     enum otlp_type type;
     union {
-        int64_t number;      // OTLP_NUMBER, OTLP_BOOL
+        int64_t number;      // OTLP_NUMBER
         const char *fixed;   // OTLP_TEXT that is static
         uint32_t text_index; // OTLP_TEXT, OTLP_LIST: of its first byte in the span's texts
     };
@@ -111,7 +110,6 @@ struct otlp_span {
 void otlp_span_init(struct otlp_span *span, const char *name, const struct otlp_context *context, const unsigned char *parent_id,
                     uint64_t began_ns, uint64_t ended_ns);
 void otlp_span_number(struct otlp_span *span, const char *key, int64_t number);
-void otlp_span_bool(struct otlp_span *span, const char *key, bool value);
 void otlp_span_static(struct otlp_span *span, const char *key, const char *value);
 // The text is cut to what there is room for; bytes that are not printable ASCII become '?'.
 void otlp_span_text(struct otlp_span *span, const char *key, const char *value);

@@ -42,12 +42,6 @@ struct attend_choice {
 // (docs/benchmarks.md has what is lost with them).
 struct attend_choice attend_choice_of(uint32_t position, uint32_t percent);
 
-// Returns how many tiles the row attends to.
-static inline uint32_t attend_choice_tiles(const struct attend_choice *choice)
-{
-    return choice->tiles - (choice->last - choice->first) + choice->keep;
-}
-
 // Computes the bounds of a full tile from its stored K, rounded outward. A NaN widens them to all of f16. out: [2][head_dim] f16: low,
 // then high.
 void attend_bounds(enum kv_type type, uint32_t head_dim, const void *tile, uint16_t *out);

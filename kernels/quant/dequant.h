@@ -33,9 +33,6 @@ void dequantize(enum tensor_type type, const void *source, uint64_t count, float
 
 #define ENCODE_TYPES "q4_1, q8_0, q4_0, q5_0, q5_1, f16, bf16"
 
-// Returns whether encode_values() writes the type.
-bool encode_supports(enum tensor_type type);
-
 // Encodes values, [count], a multiple of the type's block_values (asserted), into blocks as a file has them. out: at any alignment.
 // false: a value is not finite or too large for an f16 scale; what is in out is undefined then. Any thread.
 MUST_CHECK bool encode_values(enum tensor_type type, const float *values, uint64_t count, void *out);

@@ -191,8 +191,6 @@ static encode_fn *function_of(enum tensor_type type)
     }
 }
 
-bool encode_supports(enum tensor_type type) { return function_of(type) != NULL; }
-
 bool encode_values(enum tensor_type type, const float *values, uint64_t count, void *out)
 {
     encode_fn *function = function_of(type);

@@ -62,8 +62,8 @@ int main(int argc, char **argv)
     }
     unsigned char *memory = aligned_alloc(HUGE_PAGE, OUT * READ_BYTES); // as weights are read: into huge pages that are there
     if (!memory || disk_queue_open(&(struct disk_config){.method = DISK_THREADS}, &threads, &error) ||
-        disk_queue_open(&(struct disk_config){.method = DISK_AUTO}, &uring, &error)) {
-        fprintf(stderr, "no memory or threads\n");
+        disk_queue_open(&(struct disk_config){.method = DISK_URING}, &uring, &error)) {
+        fprintf(stderr, "%s\n", memory ? error.text : "no memory");
         return 1;
     }
     madvise(memory, OUT * READ_BYTES, MADV_HUGEPAGE);
@@ -72,9 +72,7 @@ int main(int argc, char **argv)
         double by_uring = pass(uring, file, (uint64_t)info.st_size, memory);
         report_pass(&passes, pass(threads, file, (uint64_t)info.st_size, memory), by_uring);
     }
-    char name[80];
-    snprintf(name, sizeof name, "disk read by threads beside %s, MB/s", disk_queue_name(uring));
-    report_figure(name, "MB/s", &passes, 0.95);
+    report_figure("disk read by threads beside io_uring, MB/s", "MB/s", &passes, 0.95);
     disk_queue_close(uring);
     disk_queue_close(threads);
     free(memory);

@@ -11,10 +11,10 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/grammar/build.h"
 #include "common/grammar/cursor.h"
 #include "common/model/vocabulary.h"
 #include "tests/bench/report.h"
+#include "tests/unit/grammar_from.h"
 
 enum { PASSES = 9, LARGE_TOKENS = 262144, TRACKER_BYTES = 16 << 20, PROPERTIES = 50, WARM_ROUNDS = 1000 };
 
@@ -175,9 +175,9 @@ static double copy_us(uint32_t *to, const uint32_t *from, size_t words)
     return (now_us() - began) / WARM_ROUNDS;
 }
 
-static void measure_place(const struct place *place, const struct grammar_vocab *vocab, const char *bytes, size_t byte_count)
+static void measure_place(const struct place *place, const struct grammar_vocab *vocab, uint32_t tokens, const char *bytes,
+                          size_t byte_count)
 {
-    const uint32_t tokens = grammar_vocab_tokens(vocab);
     const size_t words = (tokens + 31) / 32;
     uint32_t *mask = calloc(2 * words, sizeof *mask), allowed = 0;
     struct report_passes cold = {0}, warm = {0};
@@ -225,7 +225,7 @@ static void measure_vocab(struct words *words, uint32_t count)
     all = malloc(bytes + 1);
     memset(all, 'x', bytes + 1);
     for (size_t p = 0; p < ARRAY_COUNT(places); p++)
-        measure_place(&places[p], vocab, all, bytes);
+        measure_place(&places[p], vocab, count, all, bytes);
     free(all);
     free(scratch);
     grammar_vocab_close(vocab);

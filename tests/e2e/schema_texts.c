@@ -16,10 +16,10 @@
 
 #include "common/base/random.h"
 #include "common/grammar/cursor.h"
-#include "common/schema/schema.h"
 #include "common/json/json_text.h"
 #include "common/model/model.h"
 #include "common/model/vocabulary.h"
+#include "tests/unit/grammar_from.h"
 
 enum { TRACKER_BYTES = 8 << 20, SOFT_TOKENS = 30, MAX_TOKENS = 6000 };
 

@@ -6,8 +6,8 @@
 #include "common/base/log.h"
 #include "common/base/random.h"
 #include "common/grammar/cursor.h"
-#include "common/schema/schema.h"
 #include "common/json/json_text.h"
+#include "tests/unit/grammar_from.h"
 
 enum { TRACKER_BYTES = 2 << 20, MAX_TEXT = 300 };
 

@@ -1,6 +1,6 @@
 // test_grammar_cursor.c: masks beside the trial of each token, memory that is tidied up all the time, cursors that share a tracker.
-#include "common/grammar/build.h"
 #include "common/grammar/tracker_state.h"
+#include "tests/unit/grammar_from.h"
 #include "tests/unit/grammar_rig.h"
 #include "tests/unit/sample.h"
 
@@ -304,12 +304,11 @@ static void dead_cursors(void **unused)
 {
     (void)unused;
     struct grammar_vocab *vocab = draw_vocab();
-    const char *const choices[] = {"a", "ab"};
     struct grammar *grammar;
     struct error error;
     uint32_t words[WORDS];
 
-    assert_int_equal(grammar_from_choices(choices, 2, &grammar, &error), STATUS_OK);
+    assert_int_equal(grammar_from_regex("ab?", 3, &grammar, &error), STATUS_OK);
     struct grammar_tracker *tracker = rig_tracker(grammar, vocab, RIG_TRACKER_BYTES);
     struct grammar_cursor *cursor = grammar_cursor_open(tracker), *dead = grammar_cursor_open(tracker);
     assert_true(grammar_tracker_grammar(tracker) == grammar);

@@ -4,7 +4,7 @@
 #include <time.h>
 
 #include "common/base/text.h"
-#include "common/grammar/build.h"
+#include "tests/unit/grammar_from.h"
 #include "tests/unit/grammar_rig.h"
 #include "tests/unit/sample.h"
 

@@ -13,11 +13,11 @@
 
 #include "common/base/checked.h"
 #include "common/base/random.h"
-#include "common/grammar/build.h"
 #include "common/model/vocabulary.h"
 #include "services/s-part/step/masker_trackers.h"
 #include "services/s-part/step/masker.h"
 #include "tests/unit/gguf_build.h"
+#include "tests/unit/grammar_from.h"
 
 enum { VOCAB = 320, WORDS = VOCAB / 32, JOB_MASKS = 8 };
 

@@ -12,7 +12,7 @@
 
 struct quantize_request {
     const char *in, *out;
-    enum tensor_type type;             // that encode_supports()
+    enum tensor_type type;             // one of ENCODE_TYPES
     bool requantize;                   // matrices that are quantized already, too
     struct thread_pool *pool;          // borrowed
     const volatile sig_atomic_t *stop; // set by a signal: give up; NULL: nothing does
