@@ -11,17 +11,7 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 
-enum { FILE_LINE_BYTES = 4096, COMMON_COUNT = 6 };
-
-// Settings that every program has.
-struct common {
-    const char *config_path;
-    const char *log_level, *log_file;
-    bool log_json;
-    uint64_t log_max_bytes;
-    uint32_t log_keep;
-    struct option table[COMMON_COUNT];
-};
+enum { FILE_LINE_BYTES = 4096, COMMON_COUNT = 6, OPTIONS_MOST = 160 };
 
 enum status options_parse_size(const char *text, uint64_t *out)
 {
@@ -191,18 +181,12 @@ static enum status set_value(const struct option *option, const char *value, con
     return STATUS_INTERNAL;
 }
 
-static const struct option *find_in(const struct option *options, uint32_t count, const char *name, size_t length)
+static const struct option *find(const struct option *options, uint32_t count, const char *name, size_t length)
 {
     for (uint32_t i = 0; i < count; i++)
         if (strlen(options[i].name) == length && !memcmp(options[i].name, name, length))
             return &options[i];
     return NULL;
-}
-
-static const struct option *find(const struct program *program, const struct common *common, const char *name, size_t length)
-{
-    const struct option *own = find_in(program->options, program->option_count, name, length);
-    return own ? own : find_in(common->table, COMMON_COUNT, name, length);
 }
 
 static void print_option(const struct option *option)
@@ -229,14 +213,12 @@ static void print_option(const struct option *option)
     printf("  %-28s %s%s\n", left, option->help, value);
 }
 
-static void print_help(const struct program *program, const struct common *common)
+static void print_help(const struct program *program, const struct option *options, uint32_t count)
 {
     printf("%s: %s\n\nusage: %s [options]%s%s\n\noptions [default]:\n", program->name, program->purpose, program->name,
            program->operand_name ? " " : "", program->operand_name ? program->operand_name : "");
-    for (uint32_t i = 0; i < program->option_count; i++)
-        print_option(&program->options[i]);
-    for (uint32_t i = 0; i < COMMON_COUNT; i++)
-        print_option(&common->table[i]);
+    for (uint32_t i = 0; i < count; i++)
+        print_option(&options[i]);
     printf("  %-28s %s\n  %-28s %s\n  %-28s %s\n", "--check", "validate the settings and exit", "--help", "print this", "--version",
            "print the version");
     printf("\nEach option is read from the flag, then FD_NAME (FD_LOG_LEVEL for --log-level), then the file of\n"
@@ -263,13 +245,7 @@ static enum status read_env(const struct option *options, uint32_t count, struct
     return STATUS_OK;
 }
 
-// A settings file may set what is in either table: the program's own and the shared one.
-struct tables {
-    const struct option *own, *shared;
-    uint32_t own_count, shared_count;
-};
-
-static enum status read_file_line(const struct tables *tables, char *line, const char *place, struct error *error)
+static enum status read_file_line(const struct option *options, uint32_t count, char *line, const char *place, struct error *error)
 {
     char *equals, *key, *value, *end;
 
@@ -282,9 +258,7 @@ static enum status read_file_line(const struct tables *tables, char *line, const
         return error_set(error, STATUS_INVALID_ARGUMENT, "%s: want `name = value`", place);
     for (end = equals; end > key && isspace((unsigned char)end[-1]); end--)
         ;
-    const struct option *option = find_in(tables->own, tables->own_count, key, (size_t)(end - key));
-    if (!option)
-        option = find_in(tables->shared, tables->shared_count, key, (size_t)(end - key));
+    const struct option *option = find(options, count, key, (size_t)(end - key));
     if (!option)
         return error_set(error, STATUS_INVALID_ARGUMENT, "%s: unknown setting '%.*s'", place, (int)(end - key), key);
     value = equals + 1 + strspn(equals + 1, " \t");
@@ -294,7 +268,8 @@ static enum status read_file_line(const struct tables *tables, char *line, const
     return set_value(option, value, place, error);
 }
 
-static enum status read_file(const struct tables *tables, const char *option_name, const char *path, struct error *error)
+enum status options_read_file(const struct option *options, uint32_t count, const char *option_name, const char *path,
+                              struct error *error)
 {
     char line[FILE_LINE_BYTES], place[512];
     enum status status = STATUS_OK;
@@ -304,19 +279,12 @@ static enum status read_file(const struct tables *tables, const char *option_nam
         return error_set(error, STATUS_NOT_FOUND, "--%s %s: %s", option_name, path, strerror(errno));
     for (int number = 1; !status && fgets(line, sizeof line, file); number++) {
         snprintf(place, sizeof place, "%s:%d", path, number);
-        status = read_file_line(tables, line, place, error);
+        status = read_file_line(options, count, line, place, error);
     }
     if (!status && ferror(file)) // a folder, for example
         status = error_set(error, STATUS_INVALID_ARGUMENT, "--%s %s: %s", option_name, path, strerror(errno));
     fclose(file);
     return status;
-}
-
-enum status options_read_file(const struct option *options, uint32_t count, const char *option_name, const char *path,
-                              struct error *error)
-{
-    const struct tables tables = {.own = options, .own_count = count};
-    return read_file(&tables, option_name, path, error);
 }
 
 uint32_t options_append(struct option *table, uint32_t count, uint32_t most, const struct option *more, uint32_t more_count)
@@ -341,8 +309,8 @@ void options_forget_environment(const struct program *program)
 }
 
 // Scans argv. With apply=false it only looks for --config, --help and --version.
-static enum status read_flags(struct program *program, struct common *common, int argc, char **argv, bool apply,
-                              struct error *error)
+static enum status read_flags(struct program *program, const struct option *options, uint32_t count, int argc, char **argv,
+                              bool apply, struct error *error)
 {
     program->operand_count = 0;
     for (int i = 1; i < argc; i++) {
@@ -358,7 +326,7 @@ static enum status read_flags(struct program *program, struct common *common, in
         size_t length = strcspn(name, "=");
         const char *value = name[length] ? name + length + 1 : NULL;
         if (!strcmp(name, "help")) {
-            print_help(program, common);
+            print_help(program, options, count);
             exit(0);
         }
         if (!strcmp(name, "version")) {
@@ -369,10 +337,10 @@ static enum status read_flags(struct program *program, struct common *common, in
             program->check_only = true;
             continue;
         }
-        const struct option *option = find(program, common, name, length);
+        const struct option *option = find(options, count, name, length);
         bool negated = !option && !strncmp(name, "no-", 3);
         if (negated)
-            option = find(program, common, name + 3, length - 3);
+            option = find(options, count, name + 3, length - 3);
         if (!option || (negated && (option->kind != OPTION_BOOL || value)))
             return error_set(error, STATUS_INVALID_ARGUMENT, "unknown option '--%.*s' (see --help)", (int)length, name);
         if (option->kind == OPTION_BOOL && !value && !negated && i + 1 < argc && is_word_of("on|off|true|false", argv[i + 1]))
@@ -383,7 +351,8 @@ static enum status read_flags(struct program *program, struct common *common, in
             value = argv[i];
         if (!value)
             return error_set(error, STATUS_INVALID_ARGUMENT, "--%s wants a value: %s", option->name, option->value_name);
-        if ((apply || option == &common->table[0]) && set_value(option, value, "flag", error))
+        const bool is_config = option == &options[program->option_count]; // the first of the shared ones
+        if ((apply || is_config) && set_value(option, value, "flag", error))
             return STATUS_INVALID_ARGUMENT;
     }
     return STATUS_OK;
@@ -391,40 +360,41 @@ static enum status read_flags(struct program *program, struct common *common, in
 
 enum status options_parse(struct program *program, int argc, char **argv, struct error *error)
 {
-    struct common common = {.log_level = "info", .log_max_bytes = 16 << 20, .log_keep = 3};
+    const char *config_path = NULL, *log_level = "info";
     enum log_level level;
     enum status status;
 
-    common.table[0] = (struct option){"config", OPTION_STRING, &common.config_path, "FILE", "settings file", 0, 0};
-    common.table[1] = (struct option){"log-level", OPTION_STRING, &common.log_level, "LEVEL", "debug, info, warn or error", 0, 0};
-    common.table[2] = (struct option){"log-json", OPTION_BOOL, &common.log_json, NULL, "write log lines as JSON", 0, 0};
-    common.table[3] = (struct option){
-        "log-file", OPTION_STRING, &common.log_file, "FILE", "append logs and all other output to this file; default: stderr", 0,
-        0};
-    common.table[4] = (struct option){
-        "log-max-size", OPTION_SIZE, &common.log_max_bytes, "SIZE", "with --log-file: start a new file at this size", 4096, 1e15};
-    common.table[5] = (struct option){
-        "log-keep", OPTION_U32, &common.log_keep, "N", "with --log-file: old files to keep (FILE.1 is the newest)", 0, 1000};
+    const struct option shared[COMMON_COUNT] = {
+        {"config", OPTION_STRING, &config_path, "FILE", "settings file", 0, 0},
+        {"log-level", OPTION_STRING, &log_level, "LEVEL", "debug, info, warn or error", 0, 0},
+        {"log-json", OPTION_BOOL, &program->log_json, NULL, "write log lines as JSON", 0, 0},
+        {"log-file", OPTION_STRING, &program->log_file, "FILE", "append logs and all other output to this file; default: stderr", 0,
+         0},
+        {"log-max-size", OPTION_SIZE, &program->log_max_bytes, "SIZE", "with --log-file: start a new file at this size", 4096,
+         1e15},
+        {"log-keep", OPTION_U32, &program->log_keep, "N", "with --log-file: old files to keep (FILE.1 is the newest)", 0, 1000},
+    };
+    struct option all[OPTIONS_MOST];
+    uint32_t count = options_append(all, 0, OPTIONS_MOST, program->options, program->option_count);
+    count = options_append(all, count, OPTIONS_MOST, shared, COMMON_COUNT);
     program->operands = argv + 1;
+    program->log_json = false;
+    program->log_file = NULL;
+    program->log_max_bytes = 16 << 20;
+    program->log_keep = 3;
 
-    if ((status = read_flags(program, &common, argc, argv, false, error)))
+    if ((status = read_flags(program, all, count, argc, argv, false, error)))
         return status;
-    if (!common.config_path)
-        common.config_path = getenv("FD_CONFIG");
-    const struct tables tables = {program->options, common.table, program->option_count, COMMON_COUNT};
-    if (common.config_path && (status = read_file(&tables, "config", common.config_path, error)))
+    if (!config_path)
+        config_path = getenv("FD_CONFIG");
+    if (config_path && (status = options_read_file(all, count, "config", config_path, error)))
         return status;
-    if ((status = read_env(program->options, program->option_count, error)) ||
-        (status = read_env(common.table, COMMON_COUNT, error)) || (status = read_flags(program, &common, argc, argv, true, error)))
+    if ((status = read_env(all, count, error)) || (status = read_flags(program, all, count, argc, argv, true, error)))
         return status;
-    if (log_parse_level(common.log_level, &level))
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--log-level is '%s', want debug, info, warn or error", common.log_level);
-    program->log_json = common.log_json;
-    program->log_file = common.log_file;
-    program->log_max_bytes = common.log_max_bytes;
-    program->log_keep = common.log_keep;
-    log_init(program->name, level, common.log_json);
-    if (common.log_file && !program->check_only)
-        return log_to_file(common.log_file, common.log_max_bytes, common.log_keep, error);
+    if (log_parse_level(log_level, &level))
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--log-level is '%s', want debug, info, warn or error", log_level);
+    log_init(program->name, level, program->log_json);
+    if (program->log_file && !program->check_only)
+        return log_to_file(program->log_file, program->log_max_bytes, program->log_keep, error);
     return STATUS_OK;
 }

@@ -477,23 +477,19 @@ static void fetch_begin(void *arg)
         give_up(fetch, STATUS_UNAVAILABLE, "no model is known here yet, or pages cannot be taken");
         return;
     }
-    if (fetch->positions > handover->pages->max_context(handover->user)) {
+    const struct kv_shape *shape = handover->pages->shape(handover->user);
+    if (fetch->positions > shape->max_context) {
         error_set(&error, STATUS_INVALID_ARGUMENT, "FetchRequest: %u positions, the context is %u", fetch->positions,
-                  handover->pages->max_context(handover->user));
+                  shape->max_context);
         give_up(fetch, error.status, error.text);
         return;
     }
-    const uint32_t page_tokens = handover->pages->page_tokens ? handover->pages->page_tokens(handover->user) : 0;
-    if (fetch->first && (page_tokens == 0 || fetch->first % page_tokens)) {
+    if (fetch->first % shape->page_tokens) {
         give_up(fetch, STATUS_INVALID_ARGUMENT, "FetchRequest: no page begins at the extent's first position");
         return;
     }
-    fetch->next_page = fetch->first ? fetch->first / page_tokens : 0;
-    fetch->received = fetch->first;
-    if (!fetch->first && page_tokens && handover->pages->first_page) {
-        fetch->next_page = handover->pages->first_page(handover->user, fetch->positions);
-        fetch->received = fetch->next_page * page_tokens;
-    }
+    fetch->next_page = fetch->first ? fetch->first / shape->page_tokens : kv_first_page(shape, fetch->positions);
+    fetch->received = fetch->next_page * shape->page_tokens;
     drop_copies(handover, fetch->sequence, NULL);
     fetch->keeps = handover->pages->make_way(handover->user, fetch->sequence, &error) != STATUS_OK;
     if (fetch->keeps || rpc_channel_open(handover->tensor_loop, &config, &fetch->channel, &error))

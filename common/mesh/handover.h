@@ -17,15 +17,13 @@
 #include <stdint.h>
 
 #include "attend.pb-c.h"
+#include "common/kv/kv_shape.h"
 #include "common/rpc/rpc.h"
 
 // The owner of the pages. Called on the tensor loop's thread.
 struct handover_pages {
-    uint64_t (*page_bytes)(void *user); // 0: none can be given or taken, yet
-    uint32_t (*max_context)(void *user);
-    uint32_t (*page_tokens)(void *user); // NULL: extents are not taken over
-    // The first page that is needed of a sequence with so many positions: what is before has been given back. NULL: all are.
-    uint32_t (*first_page)(void *user, uint32_t positions);
+    uint64_t (*page_bytes)(void *user);          // 0: none can be given or taken, yet
+    const struct kv_shape *(*shape)(void *user); // of the pages, once there are any
     // As kv_store_export_page and kv_store_import_page. If copied is not NULL, the copy is done only when that, polled, is true: until
     // then no other copy begins and `page` stays.
     enum status (*export_page)(void *user, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,

@@ -7,22 +7,10 @@ static uint64_t page_bytes(void *user)
     return worker->attend.store ? kv_page_bytes(&worker->attend.shape) : 0;
 }
 
-static uint32_t max_context(void *user)
+static const struct kv_shape *shape_of(void *user)
 {
     const struct worker *worker = user;
-    return worker->attend.shape.max_context;
-}
-
-static uint32_t page_tokens(void *user)
-{
-    const struct worker *worker = user;
-    return worker->attend.shape.page_tokens;
-}
-
-static uint32_t first_page(void *user, uint32_t positions)
-{
-    const struct worker *worker = user;
-    return kv_first_page(&worker->attend.shape, positions);
+    return &worker->attend.shape;
 }
 
 static enum status export_page(void *user, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
@@ -55,9 +43,7 @@ static void publish(void *user) { attend_publish(user); }
 
 const struct handover_pages worker_pages = {
     .page_bytes = page_bytes,
-    .max_context = max_context,
-    .page_tokens = page_tokens,
-    .first_page = first_page,
+    .shape = shape_of,
     .export_page = export_page,
     .import_page = import_page,
     .make_way = make_way,

@@ -28,7 +28,12 @@ static void note(char what)
 }
 
 static uint64_t page_bytes(void *user) { return (void)user, PAGE_BYTES; }
-static uint32_t max_context(void *user) { return (void)user, 256; }
+
+static const struct kv_shape *shape_of(void *user)
+{
+    static const struct kv_shape shape = {.page_tokens = 16, .max_context = 256};
+    return (void)user, &shape;
+}
 
 static enum status export_page(void *user, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
                                struct error *error)
@@ -118,7 +123,7 @@ static struct rpc_server *open_server(const char *address, const struct rpc_meth
 static void the_first_ones_end_does_not_free_the_seconds_pages(void **state)
 {
     static const struct handover_pages pages = {.page_bytes = page_bytes,
-                                                .max_context = max_context,
+                                                .shape = shape_of,
                                                 .export_page = export_page,
                                                 .import_page = import_page,
                                                 .make_way = make_way,

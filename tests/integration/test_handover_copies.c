@@ -28,7 +28,12 @@ static bool under_way, may_end;
 static uint32_t begun, stopped, imported, freed;
 
 static uint64_t page_bytes(void *user) { return (void)user, PAGE_BYTES; }
-static uint32_t max_context(void *user) { return (void)user, CONTEXT; }
+
+static const struct kv_shape *shape_of(void *user)
+{
+    static const struct kv_shape shape = {.page_tokens = 16, .max_context = CONTEXT};
+    return (void)user, &shape;
+}
 
 static void begin(void)
 {
@@ -103,7 +108,7 @@ static void free_pages(void *user, uint64_t sequence)
 }
 
 static const struct handover_pages pages = {.page_bytes = page_bytes,
-                                            .max_context = max_context,
+                                            .shape = shape_of,
                                             .export_page = export_page,
                                             .import_page = import_page,
                                             .copied = copied,

@@ -172,22 +172,10 @@ static uint64_t page_bytes(void *user)
     return engine_page_bytes(engine);
 }
 
-static uint32_t max_context(void *user)
+static const struct kv_shape *shape_of(void *user)
 {
     const struct engine *engine = user;
-    return engine->model.context_tokens;
-}
-
-static uint32_t page_tokens(void *user)
-{
-    const struct engine *engine = user;
-    return engine->model.kv.page_tokens;
-}
-
-static uint32_t first_page(void *user, uint32_t positions)
-{
-    const struct engine *engine = user;
-    return kv_first_page(&engine->model.kv, positions);
+    return &engine->model.kv;
 }
 
 static enum status export_page(void *user, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
@@ -238,9 +226,7 @@ void engine_pages_open(struct engine *engine)
 {
     static const struct handover_pages pages = {
         .page_bytes = page_bytes,
-        .max_context = max_context,
-        .page_tokens = page_tokens,
-        .first_page = first_page,
+        .shape = shape_of,
         .export_page = export_page,
         .import_page = import_page,
         .copied = copied,
