@@ -86,21 +86,26 @@ static int compare_arcs(const void *left, const void *right)
     return (a->to > b->to) - (a->to < b->to);
 }
 
-// Sorts the few arcs of one state, drops what is there twice, and returns how many are left.
-static uint32_t sort_arcs(struct grammar_arc *arcs, uint32_t count)
+void grammar_sort_arcs(struct grammar_arc *arcs, uint32_t count, int (*compare)(const void *left, const void *right))
 {
-    uint32_t kept = 0;
-
-    if (count > 16)
-        qsort(arcs, count, sizeof *arcs, compare_arcs);
+    if (count > GRAMMAR_LARGE_SORT)
+        qsort(arcs, count, sizeof *arcs, compare);
     else
         for (uint32_t i = 1; i < count; i++) {
             struct grammar_arc arc = arcs[i];
             uint32_t at = i;
-            for (; at && compare_arcs(&arc, &arcs[at - 1]) < 0; at--)
+            for (; at && compare(&arc, &arcs[at - 1]) < 0; at--)
                 arcs[at] = arcs[at - 1];
             arcs[at] = arc;
         }
+}
+
+// Sorts the arcs of one state, drops what is there twice, and returns how many are left.
+static uint32_t sort_arcs(struct grammar_arc *arcs, uint32_t count)
+{
+    uint32_t kept = 0;
+
+    grammar_sort_arcs(arcs, count, compare_arcs);
     for (uint32_t i = 0; i < count; i++)
         if (!i || compare_arcs(&arcs[i], &arcs[kept - 1]) != 0)
             arcs[kept++] = arcs[i];

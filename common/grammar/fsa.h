@@ -39,6 +39,9 @@ void grammar_fsa_add_arc(struct grammar_fsa *fsa, uint32_t from, uint32_t first,
 // Adds copies of `part`'s states and arcs. Returns the number of its first state in fsa.
 uint32_t grammar_fsa_append(struct grammar_fsa *fsa, const struct grammar_fsa *part);
 
+// Sorts the arcs of a state, which are few most often. From GRAMMAR_LARGE_SORT on by qsort(3).
+enum { GRAMMAR_LARGE_SORT = 32 };
+void grammar_sort_arcs(struct grammar_arc *arcs, uint32_t count, int (*compare)(const void *left, const void *right));
 // Sorts the arcs by state, symbol and target, drops those that are there twice, and makes the index. Returns false after a failure.
 bool grammar_fsa_seal(struct grammar_fsa *fsa) MUST_CHECK;
 

@@ -10,7 +10,7 @@
 // A subset holds the states of its members' closure over jumps that do something: accept, or have an arc that is no jump. Subsets lie one
 // behind the other in `members` and are found by a hash table.
 
-enum { LARGE_SORT = 32, SORT_WORK = 8 }; // sorting so many arcs, or more, counts as SORT_WORK for each
+enum { SORT_WORK = 8 }; // sorting more than GRAMMAR_LARGE_SORT arcs counts as so much for each
 
 struct subsets {
     const struct grammar_fsa *fsa;
@@ -103,7 +103,7 @@ static uint32_t subsets_close_over(struct subsets *subsets, const uint32_t *stat
         }
     }
     count = subsets->member_count - first;
-    if (count > LARGE_SORT)
+    if (count > GRAMMAR_LARGE_SORT)
         *subsets->work -= MIN(*subsets->work, (uint64_t)count * SORT_WORK);
     subsets->member_count = first; // unless it turns out to be new
     sort_numbers(subsets->members + first, count);
@@ -146,20 +146,6 @@ static int compare_firsts(const void *left, const void *right)
     return a->first != b->first ? (a->first < b->first ? -1 : 1) : (a->to > b->to) - (a->to < b->to);
 }
 
-static void sort_by_first(struct grammar_arc *arcs, uint32_t count)
-{
-    if (count > LARGE_SORT)
-        qsort(arcs, count, sizeof *arcs, compare_firsts);
-    else
-        for (uint32_t i = 1; i < count; i++) {
-            struct grammar_arc arc = arcs[i];
-            uint32_t at = i;
-            for (; at && compare_firsts(&arc, &arcs[at - 1]) < 0; at--)
-                arcs[at] = arcs[at - 1];
-            arcs[at] = arc;
-        }
-}
-
 // Collects the arcs of a subset's states, sorted by their first symbols.
 static void subsets_collect(struct subsets *subsets, uint32_t subset)
 {
@@ -172,10 +158,10 @@ static void subsets_collect(struct subsets *subsets, uint32_t subset)
         for (uint32_t a = fsa->index[state]; a < fsa->index[state + 1] && fsa->arcs[a].first != GRAMMAR_JUMP; a++)
             subsets->arcs[subsets->arc_count++] = fsa->arcs[a];
     }
-    if (subsets->arc_count > LARGE_SORT)
+    if (subsets->arc_count > GRAMMAR_LARGE_SORT)
         *subsets->work -= MIN(*subsets->work, (uint64_t)subsets->arc_count * SORT_WORK);
     if (end - first > 1)
-        sort_by_first(subsets->arcs, subsets->arc_count);
+        grammar_sort_arcs(subsets->arcs, subsets->arc_count, compare_firsts);
 }
 
 // Adds an arc, or widens the last one.

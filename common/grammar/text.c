@@ -186,18 +186,21 @@ static bool parser_grow(struct parser *parser, void **array, size_t size, uint32
     return true;
 }
 
-// Reads "*", "+", "?" or counts. Returns false, and stays, if there is none of them.
-static bool parser_quantifier(struct parser *parser, uint32_t *min, uint32_t *max)
+// Reads "*", "+", "?" or counts if they are here, and returns the node so often. may_be_lazy: a further "?" may say "as few as possible", which
+// matches the same texts.
+static uint32_t parser_quantifier(struct parser *parser, uint32_t node, bool may_be_lazy)
 {
-    *min = 0;
-    *max = GRAMMAR_NO_LIMIT;
+    uint32_t min = 0, max = GRAMMAR_NO_LIMIT;
+
     if (parser_skip(parser, "+"))
-        *min = 1;
+        min = 1;
     else if (parser_skip(parser, "?"))
-        *max = 1;
-    else if (!parser_skip(parser, "*"))
-        return parser_counts(parser, min, max);
-    return true;
+        max = 1;
+    else if (!parser_skip(parser, "*") && !parser_counts(parser, &min, &max))
+        return node;
+    if (may_be_lazy)
+        parser_skip(parser, "?");
+    return grammar_repeat(parser->builder, node, min, max);
 }
 
 static void parser_push(struct parser *parser, uint32_t node)
@@ -505,18 +508,6 @@ static uint32_t regex_atom(struct regex *regex)
     }
 }
 
-// Reads a quantifier if there is one, and returns the node so often.
-static uint32_t regex_quantifier(struct regex *regex, uint32_t node)
-{
-    struct parser *parser = &regex->parser;
-    uint32_t min, max;
-
-    if (!parser_quantifier(parser, &min, &max))
-        return node;
-    parser_skip(parser, "?"); // as few as possible: the texts are the same
-    return grammar_repeat(parser->builder, node, min, max);
-}
-
 static uint32_t regex_sequence(struct regex *regex)
 {
     struct parser *parser = &regex->parser;
@@ -526,7 +517,7 @@ static uint32_t regex_sequence(struct regex *regex)
         uint32_t code = parser_peek(parser);
         if (code == TEXT_END || code == '|' || code == ')')
             return parser_take_sequence(parser, first);
-        parser_push(parser, regex_quantifier(regex, regex_atom(regex)));
+        parser_push(parser, parser_quantifier(parser, regex_atom(regex), true));
     }
 }
 
@@ -760,16 +751,6 @@ static uint32_t gbnf_atom(struct gbnf *gbnf)
     return name ? grammar_call(parser->builder, name->rule) : 0;
 }
 
-static uint32_t gbnf_quantifier(struct gbnf *gbnf, uint32_t node)
-{
-    struct parser *parser = &gbnf->parser;
-    uint32_t min, max;
-
-    if (!parser_quantifier(parser, &min, &max))
-        return node;
-    return grammar_repeat(parser->builder, node, min, max);
-}
-
 static uint32_t gbnf_sequence(struct gbnf *gbnf)
 {
     struct parser *parser = &gbnf->parser;
@@ -779,7 +760,7 @@ static uint32_t gbnf_sequence(struct gbnf *gbnf)
         uint32_t code = parser_peek(parser);
         if (code == TEXT_END || code == '|' || code == ')' || code == '\n')
             return parser_take_sequence(parser, first);
-        parser_push(parser, gbnf_quantifier(gbnf, gbnf_atom(gbnf)));
+        parser_push(parser, parser_quantifier(parser, gbnf_atom(gbnf), false));
         gbnf_skip_space(gbnf, parser->nesting > 0);
     }
 }

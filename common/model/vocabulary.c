@@ -7,18 +7,6 @@
 #include "common/base/checked.h"
 #include "common/base/memory.h"
 
-static char *copy_string(struct gguf_string from)
-{
-    char *copy = malloc(from.length + 1);
-
-    if (!copy)
-        return NULL;
-    if (from.length)
-        memcpy(copy, from.data, from.length);
-    copy[from.length] = '\0';
-    return copy;
-}
-
 // Arrays that a spec points to.
 struct spec_arrays {
     struct text_span *tokens, *merges;
@@ -55,43 +43,32 @@ static bool copy_spans(const struct gguf_array *from, struct text_span **out)
     return true;
 }
 
+// Makes room for as many elements as an array has, if it has any. False: no memory.
+static bool take_array(const struct gguf_array *from, size_t element_bytes, void **out)
+{
+    *out = from->count ? calloc(from->count, element_bytes) : NULL;
+    return *out || !from->count;
+}
+
 static bool fill_arrays(const struct model_tokenizer *from, bool decodes_only, struct spec_arrays *arrays)
 {
-    uint64_t i;
-
-    arrays->kind = copy_string(from->kind);
-    arrays->pre = copy_string(from->pre);
+    arrays->kind = strndup(from->kind.data, from->kind.length);
+    arrays->pre = strndup(from->pre.data, from->pre.length);
     if (!arrays->kind || !arrays->pre || !copy_spans(&from->tokens, &arrays->tokens) ||
-        (from->merges.count && !decodes_only && !copy_spans(&from->merges, &arrays->merges)))
+        (from->merges.count && !decodes_only && !copy_spans(&from->merges, &arrays->merges)) ||
+        !take_array(&from->scores, sizeof *arrays->scores, (void **)&arrays->scores) ||
+        !take_array(&from->token_types, sizeof *arrays->types, (void **)&arrays->types) ||
+        !take_array(&from->token_flags, sizeof *arrays->flags, (void **)&arrays->flags) ||
+        !take_array(&from->end_tokens, sizeof *arrays->end_ids, (void **)&arrays->end_ids))
         return false;
-    if (from->scores.count) {
-        arrays->scores = calloc(from->scores.count, sizeof *arrays->scores);
-        if (!arrays->scores)
-            return false;
-        for (i = 0; i < from->scores.count; i++)
-            arrays->scores[i] = (float)gguf_array_float(&from->scores, i);
-    }
-    if (from->token_types.count) {
-        arrays->types = calloc(from->token_types.count, sizeof *arrays->types);
-        if (!arrays->types)
-            return false;
-        for (i = 0; i < from->token_types.count; i++)
-            arrays->types[i] = (int32_t)gguf_array_integer(&from->token_types, i);
-    }
-    if (from->token_flags.count) {
-        arrays->flags = calloc(from->token_flags.count, sizeof *arrays->flags);
-        if (!arrays->flags)
-            return false;
-        for (i = 0; i < from->token_flags.count; i++)
-            arrays->flags[i] = (uint8_t)gguf_array_integer(&from->token_flags, i);
-    }
-    if (from->end_tokens.count) {
-        arrays->end_ids = calloc(from->end_tokens.count, sizeof *arrays->end_ids);
-        if (!arrays->end_ids)
-            return false;
-        for (i = 0; i < from->end_tokens.count; i++)
-            arrays->end_ids[i] = gguf_array_integer(&from->end_tokens, i);
-    }
+    for (uint64_t i = 0; i < from->scores.count; i++)
+        arrays->scores[i] = (float)gguf_array_float(&from->scores, i);
+    for (uint64_t i = 0; i < from->token_types.count; i++)
+        arrays->types[i] = (int32_t)gguf_array_integer(&from->token_types, i);
+    for (uint64_t i = 0; i < from->token_flags.count; i++)
+        arrays->flags[i] = (uint8_t)gguf_array_integer(&from->token_flags, i);
+    for (uint64_t i = 0; i < from->end_tokens.count; i++)
+        arrays->end_ids[i] = gguf_array_integer(&from->end_tokens, i);
     return true;
 }
 

@@ -126,6 +126,20 @@ bool relay_received(struct relay_link *link, size_t count, void (*deliver)(void 
     return frame_reader_take(&link->reader, count, deliver, link);
 }
 
+bool relay_put(struct relay_link *link, struct frame *frame)
+{
+    pthread_mutex_lock(&link->lock);
+    const bool full = !frame_queue_put(&link->unsent, frame, RPC_UNSENT_BYTES), begins = !full && link->is_idle;
+    if (begins)
+        link->is_idle = false;
+    pthread_mutex_unlock(&link->lock);
+    if (full) {
+        frame_free(frame);
+        link->base.transport->shut(&link->base);
+    }
+    return begins;
+}
+
 void relay_allow(struct transport_link *base, uint64_t max_bytes)
 {
     atomic_store_explicit(&((struct relay_link *)base)->max_message_bytes, max_bytes, memory_order_relaxed);

@@ -33,8 +33,9 @@ struct relay_link {
     // Largest message accepted. relaxed: the peer sends larger ones only after it has received what is sent after the store
     atomic_ullong max_message_bytes;
     struct frame_reader reader; // of whoever receives
-    pthread_mutex_t lock;       // of `unsent`, and of what the transport says
+    pthread_mutex_t lock;       // of both below
     struct frame_queue unsent;
+    bool is_idle; // nobody sends what is queued, or will look there again
 };
 
 // --- ports: on the owner's thread ---
@@ -64,6 +65,9 @@ bool relay_received(struct relay_link *link, size_t count, void (*deliver)(void 
 
 // --- on the owner's thread ---
 
+// Queues a frame, which it takes. Returns whether nobody was sending: the caller must begin then, or wake who does. A full queue shuts the link: the
+// peer does not read.
+bool relay_put(struct relay_link *link, struct frame *frame) MUST_CHECK;
 // An entry of struct transport: messages may be as long from now on.
 void relay_allow(struct transport_link *base, uint64_t max_bytes);
 

@@ -53,11 +53,10 @@ struct link {
     nng_stream *stream;
     nng_aio *rx, *tx; // one receive at a time, of whoever has the relay's reader then
 
-    // one send at a time: by whoever set `sending`
+    // one send at a time: by whoever made the relay not idle
     struct frame *tx_frames[TX_BATCH];
     uint32_t tx_count;
     size_t tx_sent, tx_total;
-    bool sending; // under the relay's lock
 };
 
 // --- a link's life ---
@@ -94,6 +93,7 @@ static struct link *link_open(struct transport_port *port, nng_stream *stream, b
     }
     const bool has_room = relay_link_open(&link->relay, &transport_nng, &port->relay);
     link->relay.base.is_local = is_local;
+    link->relay.is_idle = true;
     link->stream = stream;
     if (!has_room || nng_aio_alloc(&link->rx, on_rx, link) || nng_aio_alloc(&link->tx, on_tx, link)) {
         link_free(&link->relay.base);
@@ -182,7 +182,7 @@ static void send_pieces(struct link *link, unsigned count, nng_iov *iov)
     nng_stream_send(link->stream, link->tx);
 }
 
-// Called by the thread that set `sending`. Once that is cleared the next sender owns the batch, so it must not be touched afterwards. Nor
+// Called by the thread that made the relay not idle. Once it is idle again the next sender owns the batch, so it must not be touched afterwards. Nor
 // must frames that are being sent: they may be back in the pool and in use elsewhere.
 static void send_next(struct link *link)
 {
@@ -198,7 +198,7 @@ static void send_next(struct link *link)
         link->tx_frames[link->tx_count++] = frame;
     }
     count = rest_of(link, iov);
-    link->sending = count != 0;
+    link->relay.is_idle = count == 0;
     pthread_mutex_unlock(&link->relay.lock);
     if (count)
         send_pieces(link, count, iov);
@@ -228,21 +228,8 @@ static void on_tx(void *arg)
 static void link_send(struct transport_link *base, struct frame *frame)
 {
     struct link *link = (struct link *)base;
-    bool start = false, full;
-
-    pthread_mutex_lock(&link->relay.lock);
-    full = !frame_queue_put(&link->relay.unsent, frame, RPC_UNSENT_BYTES);
-    if (!full) {
-        start = !link->sending;
-        link->sending = true;
-    }
-    pthread_mutex_unlock(&link->relay.lock);
-    if (start)
+    if (relay_put(&link->relay, frame))
         send_next(link);
-    if (full) { // the peer does not read
-        frame_free(frame);
-        link_shut(base);
-    }
 }
 
 // --- listening and dialing ---

@@ -54,7 +54,6 @@ struct link {
     // Set by the owner, which then wakes the thread. relaxed: the eventfd orders the rest, save for `started`
     atomic_bool started; // release, acquire: the link's id is set
     atomic_bool closing, resumed;
-    bool parked; // under the relay's lock: the thread sleeps, or is about to
 
     // the thread's only, once it runs, as is the relay's reader
     struct tls_session *session;
@@ -173,21 +172,8 @@ static void link_shut(struct transport_link *base)
 static void link_send(struct transport_link *base, struct frame *frame)
 {
     struct link *link = (struct link *)base;
-    bool was_parked = false;
-
-    pthread_mutex_lock(&link->relay.lock);
-    const bool full = !frame_queue_put(&link->relay.unsent, frame, RPC_UNSENT_BYTES);
-    if (!full) {
-        was_parked = link->parked;
-        link->parked = false;
-    }
-    pthread_mutex_unlock(&link->relay.lock);
-    if (was_parked)
+    if (relay_put(&link->relay, frame))
         wake(link);
-    if (full) { // the peer does not read
-        frame_free(frame);
-        link_shut(base);
-    }
 }
 
 // --- the thread of a link: receiving ---
@@ -295,8 +281,7 @@ static bool send_some(struct link *link, bool *busy)
 static bool park(struct link *link)
 {
     pthread_mutex_lock(&link->relay.lock);
-    link->parked = !link->relay.unsent.first || link->awaits_room || link->awaits_bytes;
-    bool parked = link->parked;
+    const bool parked = link->relay.is_idle = !link->relay.unsent.first || link->awaits_room || link->awaits_bytes;
     pthread_mutex_unlock(&link->relay.lock);
     return parked;
 }
@@ -304,7 +289,7 @@ static bool park(struct link *link)
 static void unpark(struct link *link)
 {
     pthread_mutex_lock(&link->relay.lock);
-    link->parked = false;
+    link->relay.is_idle = false;
     pthread_mutex_unlock(&link->relay.lock);
 }
 

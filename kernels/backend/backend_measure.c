@@ -345,7 +345,7 @@ enum status cpu_measure(struct thread_pool *pool, struct cpu_rates *out, struct 
 // Worked number: llama-7b has 16 KiB of K and V a token and layer: sixteen sequences of 1,024 tokens are 256 MiB of a layer, several
 // times what the caches of a device hold, and 8 GiB of the pool.
 
-enum { NEAR = 64, CHUNK = 64, CONTEXT_MIN = 128, ATTEND_PASSES_MAX = 31 };
+enum { NEAR = 64, CHUNK = 64, CONTEXT_MIN = 128 };
 #define LAYER_BYTES (256ull << 20) // of K and V in f16 that the sequences of one layer should be
 
 struct attend_bench {
@@ -406,9 +406,10 @@ static enum status fill(struct attend_bench *b, uint32_t wanted, uint64_t until_
 }
 
 // A layer of `rows` rows that end at position `last`: all layers, or those that the time is enough for.
-static enum status attend(struct attend_bench *b, uint32_t rows, uint32_t last, bool prefill, uint64_t limit_us, double *us,
+static enum status attend(void *user, uint32_t rows, uint32_t last, bool prefill, uint64_t limit_us, double *us,
                           struct error *error)
 {
+    struct attend_bench *b = user;
     const struct attend_measure *what = b->what;
     uint32_t of = prefill ? 1 : rows, first = b->next + of <= b->sequences ? b->next : 0, layers = 0;
     enum status status;
@@ -427,37 +428,14 @@ static enum status attend(struct attend_bench *b, uint32_t rows, uint32_t last, 
     return STATUS_OK;
 }
 
-static enum status median(struct attend_bench *b, uint32_t rows, uint32_t last, bool prefill, uint64_t limit_us, double *us,
-                          struct error *error)
-{
-    double passes[ATTEND_PASSES_MAX];
-    uint32_t count = 0;
-    uint64_t until_us = clock_now_us() + limit_us;
-    enum status status = STATUS_OK;
-
-    while (!status && count < ATTEND_PASSES_MAX && (count == 0 || clock_now_us() < until_us))
-        status = attend(b, rows, last, prefill, limit_us, &passes[count++], error);
-    if (status)
-        return status;
-    *us = median_of(passes, count);
-    return STATUS_OK;
-}
-
 static enum status measure_pool(struct attend_bench *b, uint64_t limit_us, struct kv_costs *out, struct error *error)
 {
-    struct kv_timed t = {.rows = b->sequences, .near = NEAR, .far = b->far, .chunk = CHUNK};
+    const struct kv_timing timing = {
+        .settings = {.rows = b->sequences, .near = NEAR, .far = b->far, .chunk = CHUNK}, .attend = attend, .user = b};
     double unused;
-    enum status status;
+    enum status status = attend(b, b->sequences, b->far - 1, false, limit_us / 8, &unused, error); // clocks come up
 
-    if ((status = attend(b, b->sequences, b->far - 1, false, limit_us / 8, &unused, error)) || // clocks come up
-        (status = median(b, 1, NEAR - 1, false, limit_us / 8, &t.one_us, error)) ||
-        (status = median(b, b->sequences, NEAR - 1, false, limit_us / 8, &t.near_us, error)) ||
-        (status = median(b, b->sequences, b->far - 1, false, limit_us / 4, &t.far_us, error)) ||
-        (status = median(b, CHUNK, CHUNK - 1, true, limit_us / 8, &t.first_us, error)) ||
-        (status = median(b, CHUNK, b->far - 1, true, limit_us / 4, &t.last_us, error)))
-        return status;
-    kv_costs_of(&t, out);
-    return STATUS_OK;
+    return status ? status : kv_time(&timing, limit_us, out, error);
 }
 
 enum status backend_measure_attention(const struct attend_measure *what, uint64_t limit_us, struct kv_costs *out,

@@ -43,9 +43,10 @@ static enum status fill(struct bench *b, const struct kv_shape *shape, struct er
 
 // A layer of `rows` rows that end at position `last`: of as many sequences, or of one. All layers, as a step runs them, or
 // those that the time is enough for.
-static enum status attend(struct bench *b, uint32_t rows, uint32_t last, bool prefill, uint64_t limit_us, double *us,
+static enum status attend(void *user, uint32_t rows, uint32_t last, bool prefill, uint64_t limit_us, double *us,
                           struct error *error)
 {
+    struct bench *b = user;
     struct kv_row row[SEQUENCES_MAX];
     uint32_t bad, first = b->next + (prefill ? 1 : rows) <= b->sequences ? b->next : 0;
 
@@ -66,7 +67,8 @@ static enum status attend(struct bench *b, uint32_t rows, uint32_t last, bool pr
     return STATUS_OK;
 }
 
-static enum status median(struct bench *b, uint32_t rows, uint32_t last, bool prefill, uint64_t limit_us, double *us,
+// The median of the passes of a setting.
+static enum status median(const struct kv_timing *timing, uint32_t rows, uint32_t last, bool prefill, uint64_t limit_us, double *us,
                           struct error *error)
 {
     double passes[PASSES_MAX];
@@ -75,23 +77,23 @@ static enum status median(struct bench *b, uint32_t rows, uint32_t last, bool pr
     enum status status = STATUS_OK;
 
     while (!status && count < PASSES_MAX && (count == 0 || clock_now_us() < until_us))
-        status = attend(b, rows, last, prefill, limit_us, &passes[count++], error);
+        status = timing->attend(timing->user, rows, last, prefill, limit_us, &passes[count++], error);
     if (status)
         return status;
     *us = median_of(passes, count);
     return STATUS_OK;
 }
 
-static enum status measure(struct bench *b, uint64_t limit_us, struct kv_costs *out, struct error *error)
+enum status kv_time(const struct kv_timing *timing, uint64_t limit_us, struct kv_costs *out, struct error *error)
 {
-    struct kv_timed t = {.rows = b->sequences, .near = SHORT, .far = CONTEXT, .chunk = CHUNK};
+    struct kv_timed t = timing->settings;
     enum status status;
 
-    if ((status = median(b, 1, SHORT - 1, false, limit_us / 8, &t.one_us, error)) ||
-        (status = median(b, b->sequences, SHORT - 1, false, limit_us / 4, &t.near_us, error)) ||
-        (status = median(b, b->sequences, CONTEXT - 1, false, limit_us / 4, &t.far_us, error)) ||
-        (status = median(b, CHUNK, CHUNK - 1, true, limit_us / 8, &t.first_us, error)) ||
-        (status = median(b, CHUNK, CONTEXT - 1, true, limit_us / 4, &t.last_us, error)))
+    if ((status = median(timing, 1, t.near - 1, false, limit_us / 8, &t.one_us, error)) ||
+        (status = median(timing, t.rows, t.near - 1, false, limit_us / 8, &t.near_us, error)) ||
+        (status = median(timing, t.rows, t.far - 1, false, limit_us / 4, &t.far_us, error)) ||
+        (status = median(timing, t.chunk, t.chunk - 1, true, limit_us / 8, &t.first_us, error)) ||
+        (status = median(timing, t.chunk, t.far - 1, true, limit_us / 4, &t.last_us, error)))
         return status;
     kv_costs_of(&t, out);
     return STATUS_OK;
@@ -128,8 +130,10 @@ enum status kv_measure(const struct kv_shape *shape, uint64_t memory_bytes, stru
         b->in[i] = b->zeros;
         b->out[i] = b->o + (size_t)i * width;
     }
+    const struct kv_timing timing = {
+        .settings = {.rows = b->sequences, .near = SHORT, .far = CONTEXT, .chunk = CHUNK}, .attend = attend, .user = b};
     if (!status)
-        status = measure(b, limit_us, out, error);
+        status = kv_time(&timing, limit_us, out, error);
     kv_batch_close(b->batch);
     kv_store_close(b->store);
     free(b->zeros);

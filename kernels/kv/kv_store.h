@@ -160,6 +160,18 @@ const float *kv_partials_fold(uint32_t heads, uint32_t head_dim, const struct kv
 
 // --- what attention costs ---
 
+// What times a setting: layers of `rows` rows that end at position `last`, each of a different sequence or, of a prefill, all of one; *us is the mean
+// of as many layers as limit_us is enough for. settings: rows, near, far and chunk are set.
+struct kv_timing {
+    struct kv_timed settings;
+    enum status (*attend)(void *user, uint32_t rows, uint32_t last, bool prefill, uint64_t limit_us, double *us,
+                          struct error *error);
+    void *user;
+};
+
+// Times the five settings for about limit_us, with at least one pass of each, and computes the costs of the medians.
+enum status kv_time(const struct kv_timing *timing, uint64_t limit_us, struct kv_costs *out, struct error *error) MUST_CHECK;
+
 // Measures on the pool for about limit_us, with at least one pass of each setting. The calling thread must be the one that uses the
 // pool. shape: max_sequences and max_context are ignored. memory_bytes: the most memory that the store may take.
 // RESOURCE_EXHAUSTED: not enough memory. INVALID_ARGUMENT: the shape is out of range.

@@ -106,28 +106,43 @@ static enum status check_tensors(const struct parts *parts, const struct gguf *g
     return STATUS_OK;
 }
 
+// Maps and walks a file.
+static enum status open_one(const char *path, struct gguf **out, struct error *error)
+{
+    struct gguf *gguf;
+    struct mapped_file file;
+    enum status status = gguf_new(path, &gguf, error);
+
+    if (status)
+        return status;
+    status = mapped_file_open(path, gguf->label, "GGUF", &file, error);
+    if (!status) {
+        gguf->bytes = file.bytes;
+        gguf->byte_count = file.byte_count;
+        gguf->mapped = gguf->may_be_part = true;
+        status = gguf_walk(gguf, error);
+    }
+    if (status)
+        gguf_free(gguf);
+    else
+        *out = gguf;
+    return status;
+}
+
 static enum status open_part(struct parts *parts, uint32_t index)
 {
-    struct gguf *gguf = NULL;
-    struct mapped_file file;
+    struct gguf *gguf;
     char *path = strdup(parts->gguf[0]->name), suffix[SUFFIX_BYTES + 1];
 
     if (!path)
         return error_set(parts->error, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for a name", parts->gguf[0]->label);
     write_suffix(suffix, index, parts->count);
     memcpy(path + strlen(path) - SUFFIX_BYTES, suffix, SUFFIX_BYTES);
-    enum status status = gguf_new(path, &gguf, parts->error);
-    if (!status)
-        status = mapped_file_open(path, gguf->label, "GGUF", &file, parts->error);
+    enum status status = open_one(path, &gguf, parts->error);
     free(path);
-    if (!status) {
-        gguf->bytes = file.bytes;
-        gguf->byte_count = file.byte_count;
-        gguf->mapped = gguf->may_be_part = true;
-        status = gguf_walk(gguf, parts->error);
-    }
-    if (!status)
-        status = check_part(parts, gguf, index);
+    if (status)
+        return status;
+    status = check_part(parts, gguf, index);
     if (!status)
         status = check_tensors(parts, gguf);
     if (status) {
@@ -235,20 +250,12 @@ static enum status gguf_split_open(struct gguf *first, struct gguf **out, struct
 enum status gguf_open(const char *path, struct gguf **out, struct error *error)
 {
     struct gguf *gguf;
-    struct mapped_file file;
     uint32_t parts = 1;
-    enum status status = gguf_new(path, &gguf, error);
+    enum status status = open_one(path, &gguf, error);
 
     if (status)
         return status;
-    status = mapped_file_open(path, gguf->label, "GGUF", &file, error);
-    if (!status) {
-        gguf->bytes = file.bytes;
-        gguf->byte_count = file.byte_count;
-        gguf->mapped = gguf->may_be_part = true;
-        status = gguf_walk(gguf, error);
-    }
-    if (!status && gguf_has(gguf, "split.count"))
+    if (gguf_has(gguf, "split.count"))
         status = gguf_get_u32(gguf, "split.count", &parts, error);
     if (!status && parts > 1)
         return gguf_split_open(gguf, out, error);

@@ -570,15 +570,6 @@ bool gguf_has(const struct gguf *gguf, const char *key) { return gguf_find_key(g
 
 // --- scalars --------------------------------------------------------------------------------------------------------
 
-static enum status find_by_name(const struct gguf *gguf, const char *name, const char *expected, const struct gguf_key **out,
-                                struct error *error)
-{
-    *out = gguf_find_key(gguf, name);
-    if (!*out)
-        return error_set(error, STATUS_NOT_FOUND, "%s: key '%s' is missing: expected %s", gguf->label, name, expected);
-    return STATUS_OK;
-}
-
 static enum status wrong_type(const struct gguf *gguf, const struct gguf_key *key, const char *name, const char *expected,
                               struct error *error)
 {
@@ -596,6 +587,21 @@ static bool is_integer(enum gguf_type type)
 }
 
 static bool is_float(enum gguf_type type) { return type == GGUF_F32 || type == GGUF_F64; }
+static bool is_bool(enum gguf_type type) { return type == GGUF_BOOL; }
+static bool is_string(enum gguf_type type) { return type == GGUF_STRING; }
+
+// Finds a key whose value, or whose array's elements, are of an accepted type. expected: what that is, for errors.
+static enum status find_typed(const struct gguf *gguf, const char *name, bool array, const char *expected,
+                              bool (*accepts)(enum gguf_type type), const struct gguf_key **out, struct error *error)
+{
+    const struct gguf_key *key = *out = gguf_find_key(gguf, name);
+
+    if (!key)
+        return error_set(error, STATUS_NOT_FOUND, "%s: key '%s' is missing: expected %s", gguf->label, name, expected);
+    if (array ? key->type != GGUF_ARRAY || !accepts(key->array.type) : !accepts(key->type))
+        return wrong_type(gguf, key, name, expected, error);
+    return STATUS_OK;
+}
 
 // Sign-extended if the type is signed.
 static uint64_t integer_bits(enum gguf_type type, const unsigned char *bytes)
@@ -624,11 +630,9 @@ static double float_value(enum gguf_type type, const unsigned char *bytes)
 enum status gguf_get_u32(const struct gguf *gguf, const char *name, uint32_t *out, struct error *error)
 {
     const struct gguf_key *key;
-    enum status status = find_by_name(gguf, name, "an unsigned integer", &key, error);
+    enum status status = find_typed(gguf, name, false, "an unsigned integer", is_integer, &key, error);
     if (status)
         return status;
-    if (!is_integer(key->type))
-        return wrong_type(gguf, key, name, "an unsigned integer", error);
     uint64_t value = integer_bits(key->type, key->value);
     if (value > UINT32_MAX)
         return error_set(error, STATUS_INVALID_ARGUMENT,
@@ -648,37 +652,28 @@ const unsigned char *gguf_find_u32(const struct gguf *gguf, const char *name)
 enum status gguf_get_f32(const struct gguf *gguf, const char *name, float *out, struct error *error)
 {
     const struct gguf_key *key;
-    enum status status = find_by_name(gguf, name, "a float", &key, error);
-    if (status)
-        return status;
-    if (!is_float(key->type))
-        return wrong_type(gguf, key, name, "a float", error);
-    *out = (float)float_value(key->type, key->value);
-    return STATUS_OK;
+    enum status status = find_typed(gguf, name, false, "a float", is_float, &key, error);
+    if (!status)
+        *out = (float)float_value(key->type, key->value);
+    return status;
 }
 
 enum status gguf_get_bool(const struct gguf *gguf, const char *name, bool *out, struct error *error)
 {
     const struct gguf_key *key;
-    enum status status = find_by_name(gguf, name, "a bool", &key, error);
-    if (status)
-        return status;
-    if (key->type != GGUF_BOOL)
-        return wrong_type(gguf, key, name, "a bool", error);
-    *out = *key->value != 0;
-    return STATUS_OK;
+    enum status status = find_typed(gguf, name, false, "a bool", is_bool, &key, error);
+    if (!status)
+        *out = *key->value != 0;
+    return status;
 }
 
 enum status gguf_get_string(const struct gguf *gguf, const char *name, struct gguf_string *out, struct error *error)
 {
     const struct gguf_key *key;
-    enum status status = find_by_name(gguf, name, "a string", &key, error);
-    if (status)
-        return status;
-    if (key->type != GGUF_STRING)
-        return wrong_type(gguf, key, name, "a string", error);
-    *out = key->string;
-    return STATUS_OK;
+    enum status status = find_typed(gguf, name, false, "a string", is_string, &key, error);
+    if (!status)
+        *out = key->string;
+    return status;
 }
 
 // --- arrays ---------------------------------------------------------------------------------------------------------
@@ -687,16 +682,11 @@ static enum status get_array(const struct gguf *gguf, const char *name, const ch
                              struct gguf_array *out, struct error *error)
 {
     const struct gguf_key *key;
-    enum status status = find_by_name(gguf, name, expected, &key, error);
-    if (status)
-        return status;
-    if (key->type != GGUF_ARRAY || !accepts(key->array.type))
-        return wrong_type(gguf, key, name, expected, error);
-    *out = key->array;
-    return STATUS_OK;
+    enum status status = find_typed(gguf, name, true, expected, accepts, &key, error);
+    if (!status)
+        *out = key->array;
+    return status;
 }
-
-static bool is_string(enum gguf_type type) { return type == GGUF_STRING; }
 
 enum status gguf_get_strings(const struct gguf *gguf, const char *name, struct gguf_array *out, struct error *error)
 {
