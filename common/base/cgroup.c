@@ -35,24 +35,28 @@ static uint64_t number_in(const char *folder, const char *name)
     return numbers_in(folder, name, 1, &value) && value > 0 ? (uint64_t)value : 0;
 }
 
+uint64_t cgroup_number_in(const char *path, const char *format)
+{
+    unsigned long long value, found = 0;
+    char line[256];
+    FILE *file = fopen(path, "re");
+
+    while (file && !found && fgets(line, sizeof line, file))
+        if (sscanf(line, format, &value) == 1)
+            found = value;
+    if (file)
+        fclose(file);
+    return found;
+}
+
 // Returns a counter of memory.stat, such as "active_file"; 0 if it is not there.
 static uint64_t stat_of(const char *folder, const char *key)
 {
-    unsigned long long value = 0, found = 0;
-    char path[FILE_MAX], line[128], format[64];
+    char path[FILE_MAX], format[64];
 
     snprintf(path, sizeof path, "%s/memory.stat", folder);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return 0;
     snprintf(format, sizeof format, "%s %%llu", key);
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, format, &value) == 1) {
-            found = value;
-            break;
-        }
-    fclose(file);
-    return found;
+    return cgroup_number_in(path, format);
 }
 
 // Version 1 counts the group alone in "active_file" and the groups below it too in "total_active_file".

@@ -29,6 +29,9 @@ double cgroup_cpus(const char *root, const char *path);
 void cgroup_memory_of(const char *root, const char *groups, uint64_t *limit_bytes, uint64_t *left_bytes);
 double cgroup_cpus_of(const char *root, const char *groups);
 
+// Reads a number as scanf(3) does (the format has one %llu) from the first line of a file of the kernel's that has it; 0: there is none.
+uint64_t cgroup_number_in(const char *path, const char *format);
+
 // The same for this process.
 void cgroup_own_memory(uint64_t *limit_bytes, uint64_t *left_bytes);
 double cgroup_own_cpus(void);

@@ -11,39 +11,13 @@
 
 #define MIB 1048576.0
 
-uint64_t memory_resident_bytes(void)
-{
-    unsigned long long size, resident = 0;
-    FILE *file = fopen("/proc/self/statm", "re");
+uint64_t memory_resident_bytes(void) { return cgroup_number_in("/proc/self/statm", "%*u %llu") * (uint64_t)sysconf(_SC_PAGESIZE); }
 
-    if (!file)
-        return 0;
-    if (fscanf(file, "%llu %llu", &size, &resident) != 2)
-        resident = 0;
-    fclose(file);
-    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-// Returns a number of /proc/meminfo in bytes, 0 if it is not there. key: "MemTotal"
-static uint64_t meminfo(const char *key)
-{
-    unsigned long long kib = 0;
-    char line[256], format[64];
-    FILE *file = fopen("/proc/meminfo", "re");
-
-    if (!file)
-        return 0;
-    snprintf(format, sizeof format, "%s: %%llu kB", key);
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, format, &kib) == 1)
-            break;
-    fclose(file);
-    return (uint64_t)kib * 1024;
-}
+static uint64_t available_bytes(void) { return cgroup_number_in("/proc/meminfo", "MemAvailable: %llu kB") * 1024; }
 
 uint64_t memory_available_bytes(void)
 {
-    uint64_t available = meminfo("MemAvailable"), limit, left;
+    uint64_t available = available_bytes(), limit, left;
 
     cgroup_own_memory(&limit, &left);
     if (!available && left == UINT64_MAX)
@@ -53,7 +27,7 @@ uint64_t memory_available_bytes(void)
 
 static uint64_t total_bytes(void)
 {
-    uint64_t total = meminfo("MemTotal"), limit, left;
+    uint64_t total = cgroup_number_in("/proc/meminfo", "MemTotal: %llu kB") * 1024, limit, left;
 
     cgroup_own_memory(&limit, &left);
     return total ? MIN(limit, total) : limit;

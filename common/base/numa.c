@@ -35,14 +35,14 @@ static bool read_text(const char *folder, const char *name, char text[FILE_BYTES
     return whole;
 }
 
-// Reads digits and moves *at behind them; false: there are none, or the number is not below `end`.
-static bool read_number(const char **at, uint32_t end, uint32_t *out)
+// Reads digits and moves *at behind them; false: there are none, or the number is not below NUMA_ID_END.
+static bool read_number(const char **at, uint32_t *out)
 {
     const char *first = *at;
 
     for (*out = 0; **at >= '0' && **at <= '9'; ++*at) {
         *out = *out * 10 + (uint32_t)(**at - '0');
-        if (*out >= end)
+        if (*out >= NUMA_ID_END)
             return false;
     }
     return *at > first;
@@ -56,11 +56,11 @@ static bool read_list(const char *text, struct numa_mask *out)
     *out = (struct numa_mask){0};
     text += strspn(text, " \t");
     while (*text && *text != '\n') {
-        bool good = read_number(&text, NUMA_ID_END, &first);
+        bool good = read_number(&text, &first);
         last = first;
         if (good && *text == '-') {
             text++;
-            good = read_number(&text, NUMA_ID_END, &last) && last >= first;
+            good = read_number(&text, &last) && last >= first;
         }
         if (!good || (*text && *text != ',' && *text != '\n') || (*text == ',' && !(text[1] >= '0' && text[1] <= '9'))) {
             *out = (struct numa_mask){0};
@@ -85,8 +85,7 @@ static void find_nodes(const char *folder, struct numa_mask *out)
     for (struct dirent *entry; open && (entry = readdir(open));) {
         const char *at = entry->d_name + 4;
         uint32_t id;
-        if (!strncmp(entry->d_name, "node", 4) && read_number(&at, NUMA_ID_END, &id) && !*at &&
-            (!known || numa_mask_has(&online, id)))
+        if (!strncmp(entry->d_name, "node", 4) && read_number(&at, &id) && !*at && (!known || numa_mask_has(&online, id)))
             numa_mask_add(out, id);
     }
     if (open)
@@ -148,7 +147,7 @@ static void read_distances(const char *folder, uint32_t count, struct numa_node 
         node->distance[i] = UINT32_MAX;
     if (!read_text(folder, "distance", text))
         return;
-    for (uint32_t distance; found < count && read_number(&at, NUMA_ID_END, &distance); at += strspn(at, " "))
+    for (uint32_t distance; found < count && read_number(&at, &distance); at += strspn(at, " "))
         node->distance[found++] = distance;
     for (uint32_t i = 0; found < count && i < found; i++)
         node->distance[i] = UINT32_MAX;

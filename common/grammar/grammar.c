@@ -406,8 +406,9 @@ static bool rules_rank(const struct grammar_rule_set *set, const bool *early, ui
 
 // --- the grammar --------------------------------------------------------------------------------------------------------
 
-static uint64_t hash_bytes(const unsigned char *bytes, size_t count)
+uint64_t grammar_packed_hash(const void *packed, size_t count)
 {
+    const unsigned char *bytes = packed;
     uint64_t hash = count;
 
     for (size_t i = 0; i < count; i += 8) {
@@ -511,7 +512,7 @@ enum status grammar_load(const void *bytes, size_t count, struct grammar **out, 
     }
     memcpy(grammar->packed, bytes, count);
     grammar->packed_bytes = count;
-    grammar->hash = hash_bytes(grammar->packed, count);
+    grammar->hash = grammar_packed_hash(grammar->packed, count);
     status = analyse(grammar, starts, marks, looping_rule, error);
 cleanup:
     free(starts);
@@ -549,5 +550,3 @@ void grammar_free(struct grammar *grammar)
 }
 
 uint64_t grammar_hash(const struct grammar *grammar) { return grammar->hash; }
-
-uint64_t grammar_packed_hash(const void *packed, size_t count) { return hash_bytes(packed, count); }

@@ -46,7 +46,7 @@ enum {
     R_END
 };
 
-// What a message may have at a field's number; no name: nothing.
+// Name and type of the field that a message may have at a number; no name: there is none.
 struct field_kind {
     const char *name;
     enum wire_type type;

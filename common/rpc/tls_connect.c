@@ -258,27 +258,19 @@ static void dial_text(const struct sockaddr_storage *address, char text[DIAL_PEE
 
 // --- dialing ---
 
-// Waits until the socket is ready for the step, or for the end of it all. False: it was given up.
-static bool await_step(int fd, enum tls_step step, int give_up_fd, uint64_t until_us)
-{
-    const uint64_t now_us = clock_now_us();
-    struct pollfd polled[] = {{.fd = fd, .events = step == TLS_STEP_READ ? POLLIN : POLLOUT}, {.fd = give_up_fd, .events = POLLIN}};
-
-    return poll(polled, 2, (int)((until_us - MIN(until_us, now_us)) / 1000 + 1)) < 1 || !polled[1].revents;
-}
-
 // True: both ends are who they should be.
 static bool shake_hands(const struct tls_dial_config *config, struct tls_session *session)
 {
     const uint64_t until_us = clock_now_us() + TLS_HANDSHAKE_US;
-    const char *why = "no handshake in time";
+    const char *why = "no handshake in time", *interrupted;
     enum tls_step step;
 
     for (;;) {
         step = tls_session_handshake(session);
         if ((step != TLS_STEP_READ && step != TLS_STEP_WRITE) || clock_now_us() >= until_us)
             break;
-        if (!await_step(tls_session_fd(session), step, config->give_up_fd, until_us))
+        if (!await(tls_session_fd(session), step == TLS_STEP_READ ? POLLIN : POLLOUT, config->give_up_fd, until_us, &interrupted) &&
+            interrupted == GIVEN_UP)
             return false;
     }
     if (step == TLS_STEP_DONE)

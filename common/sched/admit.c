@@ -62,8 +62,7 @@ static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batc
     const struct sched_lengths *l = &s->load.of[seq->class].lengths;
     double steps = l->tokens > 0 ? MIN(l->tokens, most) : most;
     double page_us = s->config.page_tokens * (s->time.whole.row_us > 0 ? s->time.whole.row_us : TUNE_QUEUE_ROW_US);
-    double chosen_us =
-        chosen == NONE ? 0 : sched_speed_answer_us(s, &s->places.of[chosen], seq->class, mini_batch, seq->known, SCHED_WEIGHT_NOW);
+    double chosen_us = chosen == NONE ? 0 : sched_speed_answer_us(s, &s->places.of[chosen], seq->class, mini_batch, seq->known);
     for (uint32_t i = 0; i < count; i++)
         there = hits[i].place == chosen ? hits[i].pages : there;
     for (uint32_t i = 0; i < count; i++) {
@@ -72,8 +71,7 @@ static uint32_t prefer_prefix(struct sched *s, uint32_t slot, uint32_t mini_batc
         if (hits[i].place == chosen || !sched_place_takes(s, place) || !sched_place_permitted(s, place) ||
             !sched_place_fits(place, pages - MIN(ready, pages), true))
             continue;
-        double longer_us =
-            chosen == NONE ? 0 : sched_speed_answer_us(s, place, seq->class, mini_batch, seq->known, SCHED_WEIGHT_NOW) - chosen_us;
+        double longer_us = chosen == NONE ? 0 : sched_speed_answer_us(s, place, seq->class, mini_batch, seq->known) - chosen_us;
         double us = ((double)hits[i].pages - there) * page_us - MAX(longer_us, 0) * steps;
         if (us > gain_us) {
             gain_us = us;

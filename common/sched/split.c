@@ -74,7 +74,7 @@ static uint32_t list_parts(const struct sched *s, uint32_t slot, uint32_t mini_b
         count = keep_largest(parts, count, parts_most(s, slot),
                              (struct part){.place = i,
                                            .room = room,
-                                           .us = sched_speed_answer_us(s, place, class, mini_batch, 0, SCHED_WEIGHT_NOW),
+                                           .us = sched_speed_answer_us(s, place, class, mini_batch, 0),
                                            .range_us = s->config.extent_tokens * sched_speed_token_us(s, place)});
     }
     return count;
@@ -211,7 +211,7 @@ static uint32_t list_all(const struct sched *s, uint32_t slot, uint32_t mini_bat
         uint32_t held = s->cold[last].extent.end - s->cold[last].extent.first;
         parts[0] = (struct part){.place = s->seqs[last].place,
                                  .room = free_pages(place, evicting, place->count - 1) / unit_pages(s),
-                                 .us = sched_speed_answer_us(s, place, s->seqs[slot].class, mini_batch, held, SCHED_WEIGHT_NOW),
+                                 .us = sched_speed_answer_us(s, place, s->seqs[slot].class, mini_batch, held),
                                  .range_us = range_us};
     }
     return 1 + list_parts(s, slot, mini_batch, evicting, parts + 1);
@@ -369,7 +369,7 @@ uint32_t sched_split_room(const struct sched *s, uint32_t holder, bool evicting,
         if (!sched_place_takes(s, place) || !may_hold(s, owner, i, SCHED_EXTENTS_MAX) || (moves && !place->accepts_moves) ||
             free_pages(place, evicting, place->count) < s->seqs[holder].pages)
             continue;
-        double us = sched_speed_answer_us(s, place, seq->class, seq->mini_batch, s->seqs[holder].load, SCHED_WEIGHT_NOW);
+        double us = sched_speed_answer_us(s, place, seq->class, seq->mini_batch, s->seqs[holder].load);
         if (best != NONE && us >= best_us)
             continue;
         best = i;

@@ -273,9 +273,9 @@ double sched_speed_read_us(const struct sched *s, const struct sched_place *plac
 }
 
 double sched_speed_answer_us(const struct sched *s, const struct sched_place *place, enum sched_class class, uint32_t mini_batch,
-                             uint32_t tokens, struct sched_weight weight)
+                             uint32_t tokens)
 {
-    double read_us = sched_speed_read_us(s, place, class, mini_batch, tokens, weight);
+    double read_us = sched_speed_read_us(s, place, class, mini_batch, tokens, SCHED_WEIGHT_NOW);
     return read_us > 0 ? read_us + place->speed.link_step_us : 0;
 }
 

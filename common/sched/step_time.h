@@ -191,11 +191,11 @@ void sched_speed_guess(struct sched *s, struct sched_place *place, const struct 
 double sched_speed_token_us(const struct sched *s, const struct sched_place *place); // returns token_us for comparing places
 
 // These return how long a place reads for a mini-batch with `tokens` more tokens, as a class sees it, and how long until it has answered.
-// weight: SCHED_WEIGHT_NOW, or what will be read, of sched_load_weight().
+// weight: SCHED_WEIGHT_NOW, or what will be read, of sched_load_weight(). The answer is that to what is read now.
 double sched_speed_read_us(const struct sched *s, const struct sched_place *place, enum sched_class class, uint32_t mini_batch,
                            uint32_t tokens, struct sched_weight weight);
 double sched_speed_answer_us(const struct sched *s, const struct sched_place *place, enum sched_class class, uint32_t mini_batch,
-                             uint32_t tokens, struct sched_weight weight);
+                             uint32_t tokens);
 
 // Returns how long the place attends for a step in which prefill rows read speed.step_pairs of the tokens.
 double sched_speed_attend_us(const struct sched_place *place, uint64_t tokens_read);

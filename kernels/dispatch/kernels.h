@@ -77,6 +77,10 @@ struct kernels {
 // The chosen table. NULL before kernels_init.
 extern const struct kernels *kernels;
 
+// The help of an option that names the level.
+#define KERNELS_ISA_HELP \
+    "instruction set of the kernels: ref, avx2, avxvnni, avx512 or vnni; on AArch64 neon, dotprod or i8mm; default: FD_ISA, else the best that the CPU has"
+
 // Chooses the level (isa_choose: name, else FD_ISA, else the best) and sets `kernels`. Call once at start, before other
 // threads; on failure nothing is changed and *error says what was asked for and what this machine can run.
 enum status kernels_init(const char *level_name, struct error *error) MUST_CHECK;

@@ -160,7 +160,7 @@ const float *kv_partials_fold(uint32_t heads, uint32_t head_dim, const struct kv
 
 // --- what attention costs ---
 
-// What times a setting: layers of `rows` rows that end at position `last`, each of a different sequence or, of a prefill, all of one; *us is the mean
+// Names how a setting is timed: layers of `rows` rows that end at position `last`, each of a different sequence or, of a prefill, all of one; *us is the mean
 // of as many layers as limit_us is enough for. settings: rows, near, far and chunk are set.
 struct kv_timing {
     struct kv_timed settings;

@@ -105,45 +105,23 @@ static bool encode_around(const float *x, int middle, uint8_t *block, uint8_t *q
     return true;
 }
 
-static bool encode_q4_0(const float *x, uint8_t *block)
+// Codes of four bits, or of five, whose last ones lie together before the nibbles; behind the scale and, between the ends, the minimum.
+static bool encode_bits(const float *x, bool between, bool fifth, uint8_t *block)
 {
-    uint8_t q[GROUP];
-    bool ok = encode_around(x, 8, block, q);
-    if (ok)
-        write_nibbles(q, block + 2);
-    return ok;
-}
+    uint8_t q[GROUP], *at = block + (between ? 4 : 2);
 
-static bool encode_q4_1(const float *x, uint8_t *block)
-{
-    uint8_t q[GROUP];
-    bool ok = encode_between(x, 15, block, q);
-    if (ok)
-        write_nibbles(q, block + 4);
-    return ok;
-}
-
-static bool encode_q5_0(const float *x, uint8_t *block)
-{
-    uint8_t q[GROUP];
-    bool ok = encode_around(x, 16, block, q);
-    if (!ok)
+    if (!(between ? encode_between(x, fifth ? 31 : 15, block, q) : encode_around(x, fifth ? 16 : 8, block, q)))
         return false;
-    write_fifth_bits(q, block + 2);
-    write_nibbles(q, block + 6);
+    if (fifth)
+        write_fifth_bits(q, at);
+    write_nibbles(q, at + (fifth ? 4 : 0));
     return true;
 }
 
-static bool encode_q5_1(const float *x, uint8_t *block)
-{
-    uint8_t q[GROUP];
-    bool ok = encode_between(x, 31, block, q);
-    if (!ok)
-        return false;
-    write_fifth_bits(q, block + 4);
-    write_nibbles(q, block + 8);
-    return true;
-}
+static bool encode_q4_0(const float *x, uint8_t *block) { return encode_bits(x, false, false, block); }
+static bool encode_q4_1(const float *x, uint8_t *block) { return encode_bits(x, true, false, block); }
+static bool encode_q5_0(const float *x, uint8_t *block) { return encode_bits(x, false, true, block); }
+static bool encode_q5_1(const float *x, uint8_t *block) { return encode_bits(x, true, true, block); }
 
 static bool encode_q8_0(const float *x, uint8_t *block)
 {

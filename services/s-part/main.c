@@ -16,15 +16,9 @@ static int probe(void *state, bool alive)
     return rpc_probe_self("s-part", s->listen, &s->security, alive);
 }
 
-static enum status start(void *state, struct error *error) { return serve_open(state, error); }
-
-static enum status serve(struct service *service, void *state, struct error *error) { return serve_run(state, service, error); }
-
 static void wake(void *state) { rpc_loop_wake(((struct s_part *)state)->control.loop); }
 
 static void reload(void *state) { rpc_tls_reload(((struct s_part *)state)->security.tls); }
-
-static void finish(void *state) { serve_close(state); }
 
 int main(int argc, char **argv)
 {
@@ -32,11 +26,11 @@ int main(int argc, char **argv)
                                                    .purpose = "weights, forward pass, sampling and the local KV pool",
                                                    .configure = configure,
                                                    .probe = probe,
-                                                   .start = start,
-                                                   .serve = serve,
+                                                   .start = serve_open,
+                                                   .serve = serve_run,
                                                    .wake = wake,
                                                    .reload = reload,
-                                                   .close = finish};
+                                                   .close = serve_close};
     struct s_part *s_part = calloc(1, sizeof *s_part);
 
     if (!s_part) {

@@ -111,9 +111,9 @@ void load_measure(struct s_part *s_part);
 enum status membership_open(struct s_part *s_part, struct error *error) MUST_CHECK;
 
 // serve.c. open: loads, listens, registers, and starts the engine's thread. run: returns when the service is asked to stop or must
-// be started again. close: ends everything that open has started; call it after a successful open.
-enum status serve_open(struct s_part *s_part, struct error *error) MUST_CHECK;
-enum status serve_run(struct s_part *s_part, const struct service *service, struct error *error) MUST_CHECK;
-void serve_close(struct s_part *s_part);
+// be started again. close: ends everything that open has started; call it after a successful open. They are a service_program's (service.h).
+enum status serve_open(void *s_part, struct error *error) MUST_CHECK;
+enum status serve_run(struct service *service, void *s_part, struct error *error) MUST_CHECK;
+void serve_close(void *s_part);
 
 #endif

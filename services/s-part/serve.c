@@ -98,8 +98,9 @@ static enum status open_server(struct s_part *s_part, struct error *error)
     return member_advertise(&tensors, s_part->server.tensor_address, sizeof s_part->server.tensor_address, error);
 }
 
-enum status serve_open(struct s_part *s_part, struct error *error)
+enum status serve_open(void *state, struct error *error)
 {
+    struct s_part *s_part = state;
     struct s_part_settings *s = &s_part->settings;
     const struct trace_config trace = {.path = s->trace, .append = s->trace_append, .process = s->name, .order = 3};
     struct engine *engine = &s_part->engine;
@@ -160,8 +161,9 @@ static uint64_t silence_limit_us(const struct s_part *s_part)
     return slowest_us ? MAX(set_us, MARGIN * slowest_us) : UNKNOWN * set_us;
 }
 
-enum status serve_run(struct s_part *s_part, const struct service *service, struct error *error)
+enum status serve_run(struct service *service, void *state, struct error *error)
 {
+    struct s_part *s_part = state;
     const uint64_t limit_us = silence_limit_us(s_part);
     enum status status = STATUS_OK;
     uint64_t stuck_us;
@@ -178,8 +180,9 @@ enum status serve_run(struct s_part *s_part, const struct service *service, stru
     return status;
 }
 
-void serve_close(struct s_part *s_part)
+void serve_close(void *state)
 {
+    struct s_part *s_part = state;
     struct engine *engine = &s_part->engine;
 
     atomic_store_explicit(&s_part->server.stop, true, memory_order_relaxed);

@@ -189,9 +189,7 @@ enum status settings_parse(struct service *service, struct s_part_settings *s, s
         {"trace", OPTION_WRITTEN_PATH, &s->trace, "FILE", TRACE_HELP, 0, 0},
         {"trace-append", OPTION_BOOL, &s->trace_append, NULL, TRACE_APPEND_HELP, 0, 0},
         {OTLP_OPTION, OPTION_STRING, &s->otlp_endpoint, "URL|none", OTLP_HELP, 0, 0},
-        {"isa", OPTION_STRING, &s->isa, "LEVEL",
-         "instruction set of the kernels: ref, avx2, avxvnni, avx512 or vnni; on AArch64 neon, dotprod or i8mm; default: FD_ISA, else the best that the CPU has",
-         0, 0},
+        {"isa", OPTION_STRING, &s->isa, "LEVEL", KERNELS_ISA_HELP, 0, 0},
     };
     *s = defaults();
     enum status status = service_options(service, options, ARRAY_COUNT(options), error);

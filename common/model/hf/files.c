@@ -12,8 +12,8 @@
 
 // --- JSON -----------------------------------------------------------------------------------------------------------
 
-static enum status parse(const char *label, const void *bytes, uint64_t byte_count, json_type type, json_t **out,
-                         struct error *error)
+enum status hf_json_parse(const char *label, const void *bytes, uint64_t byte_count, json_type type, json_t **out,
+                          struct error *error)
 {
     size_t at = 0;
     json_error_t wrong;
@@ -40,17 +40,6 @@ static enum status parse(const char *label, const void *bytes, uint64_t byte_cou
         return error_set(error, STATUS_INVALID_ARGUMENT, "%s: not a JSON %s", label, type == JSON_OBJECT ? "object" : "array");
     }
     return STATUS_OK;
-}
-
-enum status hf_json_parse(const char *label, const void *bytes, uint64_t byte_count, json_t **out, struct error *error)
-{
-    return parse(label, bytes, byte_count, JSON_OBJECT, out, error);
-}
-
-// The same for a text that must be an array.
-static enum status hf_json_parse_list(const char *label, const void *bytes, uint64_t byte_count, json_t **out, struct error *error)
-{
-    return parse(label, bytes, byte_count, JSON_ARRAY, out, error);
 }
 
 const json_t *hf_json_get(const json_t *object, const char *key)
@@ -185,7 +174,7 @@ uint32_t hf_file_names(struct hf *hf, const char *folder, const char *ending, ch
     return count;
 }
 
-static json_t *read_json(struct hf *hf, const char *name, bool is_list)
+static json_t *read_json(struct hf *hf, const char *name, json_type type)
 {
     char label[HF_LABEL_BYTES];
     struct mapped_file file;
@@ -194,13 +183,13 @@ static json_t *read_json(struct hf *hf, const char *name, bool is_list)
     if (!hf_file_open(hf, name, &file))
         return NULL;
     hf_file_label(hf, name, label);
-    hf->status = (is_list ? hf_json_parse_list : hf_json_parse)(label, file.bytes, file.byte_count, &root, hf->error);
+    hf->status = hf_json_parse(label, file.bytes, file.byte_count, type, &root, hf->error);
     mapped_file_close(&file);
     return root;
 }
 
-json_t *hf_file_json(struct hf *hf, const char *name) { return read_json(hf, name, false); }
-json_t *hf_file_list(struct hf *hf, const char *name) { return read_json(hf, name, true); }
+json_t *hf_file_json(struct hf *hf, const char *name) { return read_json(hf, name, JSON_OBJECT); }
+json_t *hf_file_list(struct hf *hf, const char *name) { return read_json(hf, name, JSON_ARRAY); }
 
 // --- values of config.json ------------------------------------------------------------------------------------------
 
@@ -226,11 +215,6 @@ static void fail_in(struct hf *hf, const char *file, const char *key, const json
         hf_fail(hf, STATUS_INVALID_ARGUMENT, file, "key '%s' is missing: expected %s", key, expected);
 }
 
-static void fail_as(struct hf *hf, const char *key, const json_t *value, const char *expected)
-{
-    fail_in(hf, "config.json", key, value, expected);
-}
-
 uint32_t hf_u32(struct hf *hf, const json_t *object, const char *key, uint32_t minimum, uint32_t maximum)
 {
     char expected[64];
@@ -242,7 +226,7 @@ uint32_t hf_u32(struct hf *hf, const json_t *object, const char *key, uint32_t m
     if (hf_json_whole(value, &number) && number >= minimum && number <= maximum)
         return (uint32_t)number;
     snprintf(expected, sizeof expected, "a whole number from %u to %u", minimum, maximum);
-    fail_as(hf, key, value, expected);
+    fail_in(hf, "config.json", key, value, expected);
     return minimum;
 }
 
@@ -259,7 +243,7 @@ double hf_number(struct hf *hf, const json_t *object, const char *key)
         return 1;
     if (json_is_number(value) && isfinite(json_number_value(value)))
         return json_number_value(value);
-    fail_as(hf, key, value, "a number");
+    fail_in(hf, "config.json", key, value, "a number");
     return 1;
 }
 
@@ -291,7 +275,7 @@ const char *hf_text_or(struct hf *hf, const json_t *object, const char *key, con
     if (hf->status || !value)
         return fallback;
     if (!json_is_string(value)) {
-        fail_as(hf, key, value, "a string");
+        fail_in(hf, "config.json", key, value, "a string");
         return fallback;
     }
     return json_string_value(value);

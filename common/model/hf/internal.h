@@ -35,7 +35,8 @@ struct hf_object {
 
 // Parses a text that must be one object without duplicate keys; the caller frees *out by json_decref(). INVALID_ARGUMENT: it is not;
 // RESOURCE_EXHAUSTED: too large.
-MUST_CHECK enum status hf_json_parse(const char *label, const void *bytes, uint64_t byte_count, json_t **out, struct error *error);
+MUST_CHECK enum status hf_json_parse(const char *label, const void *bytes, uint64_t byte_count, json_type type, json_t **out,
+                                     struct error *error);
 
 // Returns the value of a key; NULL if it is missing or null.
 const json_t *hf_json_get(const json_t *object, const char *key);

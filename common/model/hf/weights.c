@@ -193,7 +193,7 @@ static enum status safetensors_open(const char *label, const unsigned char *byte
         return error_set(error, STATUS_INVALID_ARGUMENT, "%s: not a safetensors file: its header does not begin with '{'", label);
     reader.data_begin = LENGTH_BYTES + header_bytes;
     reader.data_bytes = byte_count - reader.data_begin;
-    status = hf_json_parse(label, bytes + LENGTH_BYTES, header_bytes, &out->header, error);
+    status = hf_json_parse(label, bytes + LENGTH_BYTES, header_bytes, JSON_OBJECT, &out->header, error);
     if (!status)
         status = read_tensors(&reader, out);
     if (status)
@@ -442,18 +442,18 @@ static bool hf_take_expert(struct hf *hf, uint32_t piece, const struct safetenso
 
 // --- what a tensor must be ------------------------------------------------------------------------------------------
 
-static void refuse_expert(struct hf *hf, const struct place *place, enum status status, const char *reason)
+static void refuse_expert(struct hf *hf, const struct place *place, const char *reason)
 {
-    hf_fail(hf, status, hf->shards[place->piece].name, "tensor '%s': %s", place->tensor->name, reason);
+    hf_fail(hf, STATUS_INVALID_ARGUMENT, hf->shards[place->piece].name, "tensor '%s': %s", place->tensor->name, reason);
 }
 
-static int print_shape(char *out, size_t bytes, const uint64_t *shape, uint32_t dim_count)
+static int print_shape(char out[SHAPE_BYTES], const uint64_t *shape, uint32_t dim_count)
 {
     int at = 0;
 
     for (uint32_t i = 0; i < dim_count; i++)
-        at += snprintf(out + at, bytes - (size_t)at, "%s%" PRIu64, i ? ", " : "[", shape[i]);
-    return at + snprintf(out + at, bytes - (size_t)at, "]");
+        at += snprintf(out + at, SHAPE_BYTES - (size_t)at, "%s%" PRIu64, i ? ", " : "[", shape[i]);
+    return at + snprintf(out + at, SHAPE_BYTES - (size_t)at, "]");
 }
 
 // Checks a tensor that is there. bytes: u8, not floats.
@@ -465,15 +465,14 @@ static void expect_tensor(struct hf *hf, const struct place *place, bool bytes, 
     if (!t || hf->status)
         return;
     if (t->is_bytes != bytes)
-        refuse_expert(hf, place, STATUS_INVALID_ARGUMENT,
-                      bytes ? "dtype is a float, expected U8" : "dtype is 'U8', expected F32, F16 or BF16");
+        refuse_expert(hf, place, bytes ? "dtype is a float, expected U8" : "dtype is 'U8', expected F32, F16 or BF16");
     if (t->dim_count == dim_count && memcmp(t->shape, shape, dim_count * sizeof *shape) == 0)
         return;
     int at = snprintf(reason, sizeof reason, "shape is ");
-    at += print_shape(reason + at, SHAPE_BYTES, t->shape, t->dim_count);
+    at += print_shape(reason + at, t->shape, t->dim_count);
     at += snprintf(reason + at, sizeof reason - (size_t)at, ", expected ");
-    print_shape(reason + at, SHAPE_BYTES, shape, dim_count);
-    refuse_expert(hf, place, STATUS_INVALID_ARGUMENT, reason);
+    print_shape(reason + at, shape, dim_count);
+    refuse_expert(hf, place, reason);
 }
 
 // A matrix is there in one form: floats, or blocks and scales.
@@ -486,12 +485,12 @@ static void check_form(struct hf *hf, const struct place of[PARTS], const char *
         return;
     if (of[PLAIN].tensor) {
         snprintf(reason, sizeof reason, "its layer has %s, too: expected one of them", name[PLAIN]);
-        refuse_expert(hf, either, STATUS_INVALID_ARGUMENT, reason);
+        refuse_expert(hf, either, reason);
     } else if (!blocks->tensor || !scales->tensor) {
         snprintf(reason, sizeof reason, "its layer has no %s", name[blocks->tensor ? SCALES : BLOCKS]);
-        refuse_expert(hf, either, STATUS_INVALID_ARGUMENT, reason);
+        refuse_expert(hf, either, reason);
     } else if (!hf->mxfp4) {
-        refuse_expert(hf, either, STATUS_INVALID_ARGUMENT, "config.json has no quantization_config whose quant_method is mxfp4");
+        refuse_expert(hf, either, "config.json has no quantization_config whose quant_method is mxfp4");
     }
 }
 
