@@ -90,7 +90,7 @@ enum status kv_time(const struct kv_timing *timing, uint64_t limit_us, struct kv
     enum status status;
 
     if ((status = median(timing, 1, t.near - 1, false, limit_us / 8, &t.one_us, error)) ||
-        (status = median(timing, t.rows, t.near - 1, false, limit_us / 8, &t.near_us, error)) ||
+        (status = median(timing, t.rows, t.near - 1, false, limit_us / 4, &t.near_us, error)) ||
         (status = median(timing, t.rows, t.far - 1, false, limit_us / 4, &t.far_us, error)) ||
         (status = median(timing, t.chunk, t.chunk - 1, true, limit_us / 8, &t.first_us, error)) ||
         (status = median(timing, t.chunk, t.far - 1, true, limit_us / 4, &t.last_us, error)))
