@@ -9,7 +9,7 @@ struct file_version file_version_of(const char *path)
 
     if (stat(path, &is))
         return (struct file_version){0};
-    return (struct file_version){is.st_dev, is.st_ino, is.st_size, is.st_mtim};
+    return (struct file_version){.device = is.st_dev, .inode = is.st_ino, .bytes = is.st_size, .modified = is.st_mtim};
 }
 
 bool file_version_same(const struct file_version *a, const struct file_version *b)

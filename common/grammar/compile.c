@@ -194,7 +194,7 @@ static void emit_later(struct emitter *emitter, uint32_t node, uint32_t from, ui
         emitter->items = grown;
         emitter->capacity = capacity;
     }
-    emitter->items[emitter->count++] = (struct emit_item){node, from, to};
+    emitter->items[emitter->count++] = (struct emit_item){.node = node, .from = from, .to = to};
 }
 
 static uint32_t emit_state(struct emitter *emitter) { return grammar_fsa_add_state(emitter->out, false); }
@@ -395,7 +395,7 @@ static void add_rule(struct compilation *compilation, uint32_t node, uint32_t nu
 static bool remove_useless(struct compilation *compilation)
 {
     struct grammar_fsa *fsa = &compilation->fsa;
-    const struct grammar_rule_set set = {fsa, compilation->starts, compilation->rule_count};
+    const struct grammar_rule_set set = {.fsa = fsa, .starts = compilation->starts, .count = compilation->rule_count};
     bool *productive = malloc((size_t)fsa->state_count + 1), fits;
     uint32_t arcs = 0, states = 0;
 

@@ -131,7 +131,7 @@ static bool follow_plain(struct plain_search *search, uint32_t configuration, ui
 // Returns the groups of characters that lead a configuration to itself.
 static uint64_t loops_of(struct grammar_tracker *tracker, uint32_t configuration)
 {
-    struct plain_search search = {tracker, configuration, 0, tracker->tidied, true};
+    struct plain_search search = {.tracker = tracker, .found = configuration, .tidied = tracker->tidied, .is_long = true};
     uint32_t *words = tracker->words + configuration + CONFIGURATION_LOOPS;
     uint64_t loops = (uint64_t)words[1] << 32 | words[0], others = (uint64_t)1 << GRAMMAR_GROUP_BROKEN;
 
@@ -177,7 +177,7 @@ static void mask_walk(struct grammar_tracker *tracker, const struct grammar_trie
 {
     struct grammar_level *levels = tracker->levels;
 
-    levels[0] = (struct grammar_level){tracker->held[1], tracker->tidied, 0};
+    levels[0] = (struct grammar_level){.configuration = tracker->held[1], .tidied = tracker->tidied};
     for (uint32_t n = 0; n < trie->node_count && !mask_costs_too_much(tracker);) {
         const struct grammar_trie_node *node = &trie->nodes[n];
         uint32_t from = mask_level_at(tracker, node->depth - 1u), next = grammar_step(tracker, &from, node->byte), behind;
@@ -185,7 +185,7 @@ static void mask_walk(struct grammar_tracker *tracker, const struct grammar_trie
             n = node->end;
             continue;
         }
-        levels[node->depth] = (struct grammar_level){next, tracker->tidied, node->byte};
+        levels[node->depth] = (struct grammar_level){.configuration = next, .tidied = tracker->tidied, .byte = node->byte};
         behind = node->end - n >= LARGE_SUBTREE && groups && !(groups[n] & ~loops_of(tracker, next)) ? node->end : n + 1;
         for (uint32_t t = node->token; t < trie->nodes[behind].token; t++)
             if (trie->numbers[t] >= low && trie->numbers[t] <= high)
@@ -199,7 +199,7 @@ static void mask_walk(struct grammar_tracker *tracker, const struct grammar_trie
 // Returns the configuration to which all plain characters lead, GRAMMAR_DEAD if none is allowed, or DIFFERENT.
 static uint32_t plain_next(struct grammar_tracker *tracker, uint32_t configuration)
 {
-    struct plain_search search = {tracker, GRAMMAR_UNKNOWN, 0, tracker->tidied, false};
+    struct plain_search search = {.tracker = tracker, .found = GRAMMAR_UNKNOWN, .tidied = tracker->tidied};
     uint32_t known = tracker->words[configuration + CONFIGURATION_PLAIN];
     bool is_one;
 

@@ -59,7 +59,7 @@ void grammar_fsa_add_arc(struct grammar_fsa *fsa, uint32_t from, uint32_t first,
 
     fsa->arcs = array;
     if (fits)
-        fsa->arcs[fsa->arc_count++] = (struct grammar_arc){from, first, last, to};
+        fsa->arcs[fsa->arc_count++] = (struct grammar_arc){.from = from, .first = first, .last = last, .to = to};
 }
 
 uint32_t grammar_fsa_append(struct grammar_fsa *fsa, const struct grammar_fsa *part)
@@ -162,7 +162,8 @@ void grammar_fsa_keep(struct grammar_fsa *fsa, const bool *keep)
     for (uint32_t a = 0; a < fsa->arc_count; a++) {
         struct grammar_arc arc = fsa->arcs[a];
         if (keep[arc.from] && keep[arc.to])
-            fsa->arcs[arcs++] = (struct grammar_arc){renamed[arc.from], arc.first, arc.last, renamed[arc.to]};
+            fsa->arcs[arcs++] =
+                (struct grammar_arc){.from = renamed[arc.from], .first = arc.first, .last = arc.last, .to = renamed[arc.to]};
     }
     fsa->start = renamed[fsa->start];
     fsa->state_count = states;

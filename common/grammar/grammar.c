@@ -465,7 +465,7 @@ static void set_classes(struct grammar *grammar)
 // Finds out what follows from the rules. marks: [states + rules].
 static enum status analyse(struct grammar *grammar, const uint32_t *starts, bool *marks, uint32_t *looping, struct error *error)
 {
-    const struct grammar_rule_set set = {&grammar->fsa, starts, grammar->rule_count};
+    const struct grammar_rule_set set = {.fsa = &grammar->fsa, .starts = starts, .count = grammar->rule_count};
     bool *nullable = marks + grammar->fsa.state_count;
 
     if (!grammar_rules_productive(&set, marks))

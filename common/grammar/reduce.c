@@ -311,7 +311,8 @@ static uint32_t partition_sign(const struct partition *partition, uint32_t state
     uint32_t count = 0, kept = 0;
 
     for (uint32_t a = fsa->index[state]; a < fsa->index[state + 1]; a++)
-        out[count++] = (struct partition_mark_range){partition->block_of[fsa->arcs[a].to], fsa->arcs[a].first, fsa->arcs[a].last};
+        out[count++] = (struct partition_mark_range){
+            .block = partition->block_of[fsa->arcs[a].to], .first = fsa->arcs[a].first, .last = fsa->arcs[a].last};
     if (count > SMALL_SORT)
         qsort(out, count, sizeof *out, compare_marks);
     for (uint32_t i = 1; i < count && count <= SMALL_SORT; i++) {

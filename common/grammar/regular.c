@@ -268,7 +268,7 @@ static void escape_add_slash(struct grammar_fsa *fsa, const struct grammar_arc *
     struct escapes *escapes = &known[(arc->to * 3 + first + last) % KNOWN];
 
     if (!escapes->last || escapes->first != first || escapes->last != last || escapes->to != arc->to) {
-        *escapes = (struct escapes){first, last, arc->to, grammar_fsa_add_state(fsa, false)};
+        *escapes = (struct escapes){.first = first, .last = last, .to = arc->to, .slash = grammar_fsa_add_state(fsa, false)};
         escape_add_ways(fsa, escapes->slash, first, last, arc->to);
     }
     escape_add_byte(fsa, arc->from, BACKSLASH, escapes->slash);

@@ -171,7 +171,7 @@ static bool build_all(struct grammar_vocab *vocab, struct grammar_trie_entry *en
     for (uint32_t t = 0; t < vocab->token_count; t++) {
         uint32_t length = vocab->starts[t + 1] - vocab->starts[t];
         if (length)
-            entries[count++] = (struct grammar_trie_entry){vocab->bytes + vocab->starts[t], length, t, 0};
+            entries[count++] = (struct grammar_trie_entry){.bytes = vocab->bytes + vocab->starts[t], .length = length, .token = t};
     }
     return trie_open(entries, count, &vocab->all) && build_groups(vocab);
 }
@@ -188,7 +188,8 @@ static bool build_plain(struct grammar_vocab *vocab, struct grammar_trie_entry *
         vocab->most_chars = MAX(vocab->most_chars, chars[t]);
         if (bytes == length)
             continue;
-        entries[count++] = (struct grammar_trie_entry){text + bytes, (uint32_t)(length - bytes), t, chars[t]};
+        entries[count++] = (struct grammar_trie_entry){
+            .bytes = text + bytes, .length = (uint32_t)(length - bytes), .token = t, .number = chars[t]};
         chars[t] = 0; // not plain
     }
     vocab->plain_starts = calloc((size_t)vocab->most_chars + 2, sizeof *vocab->plain_starts);

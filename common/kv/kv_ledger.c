@@ -334,7 +334,10 @@ enum status kv_ledger_take_page(struct kv_ledger *ledger, uint64_t sequence, uin
 // A page that comes once more takes `complete` back until it is there: what is certain is not more than that.
 static struct kv_held held_of(const struct kv_sequence *sequence)
 {
-    return (struct kv_held){sequence->id, sequence->complete, MIN(sequence->certain, sequence->complete), sequence->first};
+    return (struct kv_held){.sequence = sequence->id,
+                            .positions = sequence->complete,
+                            .certain = MIN(sequence->certain, sequence->complete),
+                            .first = sequence->first};
 }
 
 bool kv_ledger_next(const struct kv_ledger *ledger, uint32_t *cursor, struct kv_held *out)

@@ -521,10 +521,10 @@ struct head_tensor {
 };
 
 static const struct head_tensor head_tensors[] = {
-    {"cls.weight", offsetof(struct model, cls), true, false},
-    {"cls.bias", offsetof(struct model, cls_bias), false, false},
-    {"cls.output.weight", offsetof(struct model, cls_output), true, true},
-    {"cls.output.bias", offsetof(struct model, cls_output_bias), false, true},
+    {.name = "cls.weight", .offset = offsetof(struct model, cls), .is_matrix = true},
+    {.name = "cls.bias", .offset = offsetof(struct model, cls_bias)},
+    {.name = "cls.output.weight", .offset = offsetof(struct model, cls_output), .is_matrix = true, .of_outputs = true},
+    {.name = "cls.output.bias", .offset = offsetof(struct model, cls_output_bias), .of_outputs = true},
 };
 
 bool model_is_head_tensor(struct gguf_string name)

@@ -433,7 +433,7 @@ static struct offload_split split_of(double *x)
 {
     for (int i = 0; i < OFFLOAD_TIERS; i++)
         x[i] = x[i] < NEARLY ? 0 : x[i] > 1 - NEARLY ? 1 : x[i];
-    return (struct offload_split){x[0], x[1], x[2]};
+    return (struct offload_split){.device = x[0], .host = x[1], .disk = x[2]};
 }
 
 bool offload_solve(const struct offload_model *m, enum offload_tier last, bool thrifty, struct offload_plan *out)

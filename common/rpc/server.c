@@ -343,7 +343,7 @@ static void add_method(struct rpc_server *server, const struct rpc_method *metho
         assert_always(server->methods[i].id != id);
     const uint32_t callers = rpc_roles_that_may_call(method->service, method->method);
     assert_always(callers); // else it would work everywhere but over TLS: roles.c lacks it
-    server->methods[server->method_count++] = (struct server_method){*method, id, callers};
+    server->methods[server->method_count++] = (struct server_method){.method = *method, .id = id, .callers = callers};
 }
 
 static enum status listen_on(struct rpc_server *server, const char *address, struct error *error)
@@ -392,7 +392,8 @@ enum status rpc_server_open(struct rpc_loop *loop, const struct rpc_server_confi
     server->endpoint.on_pipe = on_pipe;
     for (uint32_t i = 0; i < config->method_count; i++)
         add_method(server, &config->methods[i]);
-    const struct rpc_method health = {&fastdecode__health__descriptor, "Check", health_handler, server};
+    const struct rpc_method health = {
+        .service = &fastdecode__health__descriptor, .method = "Check", .handler = health_handler, .user = server};
     add_method(server, &health);
     server->connections = (struct connections){.endpoint = &server->endpoint,
                                                .loop = loop,

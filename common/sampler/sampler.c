@@ -680,7 +680,8 @@ static void adjust(const struct sampler *sampler, const float *logits, const uin
 static uint32_t draw(const struct sampler *sampler, const float *adjusted, uint32_t index, struct sampler_scratch *scratch)
 {
     const struct sampler_params *p = &sampler->params;
-    struct sampler_weighed weighed = {adjusted, softmax_max(adjusted, sampler->vocab), sampler_scale(p), 0, false};
+    struct sampler_weighed weighed = {
+        .adjusted = adjusted, .max = softmax_max(adjusted, sampler->vocab), .scale = sampler_scale(p)};
     uint32_t count;
     double sum = 0, target;
 

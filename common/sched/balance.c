@@ -268,8 +268,11 @@ static struct cell cell_of(const struct sched *s, uint32_t index, uint32_t batch
     const struct sched_place *place = &s->places.of[index];
     const struct sched_place_load seen = sched_place_load(place, sched_leading_class(s), batch);
     double token_us = sched_speed_token_us(s, place), load = (double)(seen.load + seen.incoming);
-    return (struct cell){index, batch, load * token_us + (load > 0 ? place->speed.call_step_us + place->speed.link_step_us : 0),
-                         level_us, token_us};
+    return (struct cell){.place = index,
+                         .batch = batch,
+                         .us = load * token_us + (load > 0 ? place->speed.call_step_us + place->speed.link_step_us : 0),
+                         .level_us = level_us,
+                         .token_us = token_us};
 }
 
 // Returns the level of a mini-batch; NAN: fewer than two workers take part.
@@ -312,7 +315,7 @@ static struct exchange exchange_find(const struct sched *s, const struct cell *f
     uint32_t gives[TUNE_BALANCE_LISTED], takes[TUNE_BALANCE_LISTED];
     uint32_t give_count = list_cell(s, from, gives), take_count = swap ? list_cell(s, to, takes) : 0;
     double above_us = from->us - from->level_us, below_us = to->level_us - to->us;
-    struct exchange best = {NONE, NONE, INFINITY};
+    struct exchange best = {.give = NONE, .take = NONE, .residue_us = INFINITY};
     for (uint32_t i = 0; i < give_count; i++) {
         double give = s->seqs[gives[i]].load;
         for (uint32_t k = 0; k <= take_count; k++) {
@@ -320,7 +323,7 @@ static struct exchange exchange_find(const struct sched *s, const struct cell *f
             double left_us = fabs(above_us - tokens * from->token_us), lack_us = fabs(below_us - tokens * to->token_us);
             double residue_us = MAX(left_us, lack_us);
             if (residue_us < best.residue_us)
-                best = (struct exchange){gives[i], k < take_count ? takes[k] : NONE, residue_us};
+                best = (struct exchange){.give = gives[i], .take = k < take_count ? takes[k] : NONE, .residue_us = residue_us};
         }
     }
     return best;
@@ -349,7 +352,7 @@ static bool load_allows(struct sched *s, const struct exchange *e, uint32_t from
 // Evens out a worker's mini-batches: no page moves. False: nothing to gain.
 static bool even_out_batches(struct sched *s, const struct cell *from, const double *levels_us)
 {
-    struct exchange best = {NONE, NONE, residue_most_us(from)};
+    struct exchange best = {.give = NONE, .take = NONE, .residue_us = residue_most_us(from)};
     uint32_t batch = 0;
     if (s->moves.relabelling + 2 > TUNE_MOVE_RELABELS_MAX)
         return false;

@@ -260,7 +260,8 @@ static struct outlook outlook_of(const struct sched *s, enum sched_class class, 
 {
     const struct sched_chunk *m = &s->chunk[class];
     double us = decode_us(s, m, rows);
-    return (struct outlook){rows, us, MIN(decode_us(s, m, 1), us), wanted_rows(&s->load.of[class].lengths, rows)};
+    return (struct outlook){
+        .rows = rows, .us = us, .one_us = MIN(decode_us(s, m, 1), us), .wanted = wanted_rows(&s->load.of[class].lengths, rows)};
 }
 
 // Returns the generated tokens a microsecond in the long run; added_us is what `chunk` rows add to a step.

@@ -33,9 +33,12 @@ struct guess {
 // ends there, so that drafts are tried, and tried again later: one step with drafts shows what they cost.
 static void line_learn(struct sched_draft_line *line, double x, double y)
 {
-    *line = (struct sched_draft_line){TUNE_DRAFT_FORGET * line->count + 1,  TUNE_DRAFT_FORGET * line->x + x,
-                                      TUNE_DRAFT_FORGET * line->y + y,      TUNE_DRAFT_FORGET * line->xx + x * x,
-                                      TUNE_DRAFT_FORGET * line->xy + x * y, TUNE_DRAFT_FADE * line->slope};
+    *line = (struct sched_draft_line){.count = TUNE_DRAFT_FORGET * line->count + 1,
+                                      .x = TUNE_DRAFT_FORGET * line->x + x,
+                                      .y = TUNE_DRAFT_FORGET * line->y + y,
+                                      .xx = TUNE_DRAFT_FORGET * line->xx + x * x,
+                                      .xy = TUNE_DRAFT_FORGET * line->xy + x * y,
+                                      .slope = TUNE_DRAFT_FADE * line->slope};
     double mean_x = line->x / line->count, mean_y = line->y / line->count, spread = line->xx / line->count - mean_x * mean_x;
     if (spread > TUNE_DRAFT_SPREAD * mean_x * mean_x)
         line->slope = MIN(MAX((line->xy / line->count - mean_x * mean_y) / spread, 0), mean_y / mean_x);

@@ -337,7 +337,7 @@ static void sequence_arrived(struct sched *s, const struct sched_arrive *a)
     struct sched_seq *seq = &s->seqs[slot];
     bool held = a->held_place != SCHED_NO_PLACE && a->held_positions > 0, all = true;
     if (held) {
-        hold_part(s, slot, &(struct sched_held){a->held_place, 0, a->held_positions});
+        hold_part(s, slot, &(struct sched_held){.place = a->held_place, .positions = a->held_positions});
         all = a->more_count == 0 || hold_more(s, slot, a);
     }
     bool room = a->max_new_tokens == 0 ? a->prompt_tokens <= s->config.context_tokens : a->prompt_tokens < s->config.context_tokens;
@@ -637,7 +637,9 @@ void sched_event_apply(struct sched *s, const struct sched_event *e)
         place_drain(s, e->place);
         break;
     case SCHED_RECLAIM:
-        pages_reclaimed(s, e->reclaim.sequence, &(struct sched_held){e->reclaim.place, e->reclaim.first, e->reclaim.positions});
+        pages_reclaimed(
+            s, e->reclaim.sequence,
+            &(struct sched_held){.place = e->reclaim.place, .first = e->reclaim.first, .positions = e->reclaim.positions});
         break;
     case SCHED_MOVED: move_answered(s, &e->moved); break;
     case SCHED_RELEASED: pages_released(s, e->released.sequence, e->released.place); break;

@@ -85,7 +85,8 @@ static inline struct sched_place_load sched_place_load(const struct sched_place 
                             more = place->loads[SCHED_CLASS_BATCH][mini_batch];
     if (class == SCHED_CLASS_INTERACTIVE)
         return sum;
-    return (struct sched_place_load){sum.load + more.load, sum.incoming + more.incoming, sum.readers + more.readers};
+    return (struct sched_place_load){
+        .load = sum.load + more.load, .incoming = sum.incoming + more.incoming, .readers = sum.readers + more.readers};
 }
 
 // Returns how many free pages a new sequence must leave for others to grow.

@@ -155,9 +155,10 @@ static void read_terms(struct jschema *schema, struct jschema_form *form, uint32
         if (value && i > 0 && !json_is_string(value))
             jschema_fail(schema, entry, keywords[i], STATUS_INVALID_ARGUMENT, "must be a string");
         else if (value)
-            add_term(schema, form, (struct jschema_term){value, entry, keywords[i], false});
+            add_term(schema, form, (struct jschema_term){.value = value, .entry = entry, .keyword = keywords[i]});
         if (other)
-            add_term(schema, form, (struct jschema_term){other, entry, keywords[i], true});
+            add_term(schema, form,
+                     (struct jschema_term){.value = other, .entry = entry, .keyword = keywords[i], .is_negative = true});
     }
     const json_t *values = json_object_get(negated, "enum");
     size_t count = json_array_size(values), at = form->not_value_count;

@@ -296,17 +296,17 @@ static void entry_read_identity(struct jschema *schema, uint32_t entry)
         join_uris(base, id, joined);
         e->resource = entry;
         entry_name(schema, &schema->resources, &schema->resource_count, &schema->resource_capacity,
-                   (struct jschema_named){joined, entry, entry});
+                   (struct jschema_named){.name = joined, .entry = entry, .resource = entry});
     } else if (entry == JSCHEMA_ROOT) {
         entry_name(schema, &schema->resources, &schema->resource_count, &schema->resource_capacity,
-                   (struct jschema_named){"", entry, entry});
+                   (struct jschema_named){.name = "", .entry = entry, .resource = entry});
     }
     static const char *const anchors[] = {"$anchor", "$dynamicAnchor"};
     for (int i = 0; i < 2; i++) {
         const char *anchor = json_string_value(json_object_get(e->value, anchors[i]));
         if (anchor)
             entry_name(schema, &schema->anchors, &schema->anchor_count, &schema->anchor_capacity,
-                       (struct jschema_named){anchor, entry, schema->entries[entry].resource});
+                       (struct jschema_named){.name = anchor, .entry = entry, .resource = schema->entries[entry].resource});
     }
 }
 

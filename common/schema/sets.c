@@ -684,7 +684,7 @@ static uint32_t rewritten(struct jschema *schema, uint32_t entry, const char *ke
     rewrite = id ? jschema_take(schema, 1, sizeof *rewrite) : NULL;
     if (!rewrite)
         return 0;
-    *rewrite = (struct jschema_rewrite){schema->entries[entry].rewrites, keyword, id};
+    *rewrite = (struct jschema_rewrite){.next = schema->entries[entry].rewrites, .keyword = keyword, .entry = id};
     schema->entries[entry].rewrites = rewrite;
     return id;
 }
@@ -797,7 +797,7 @@ static void flat_add_leaf(struct run *run, uint32_t entry)
 
 static void flat_put_aside(struct run *run, const struct chain *chain, const json_t *alternatives)
 {
-    struct choice choice = {chain->entry, alternatives, *chain};
+    struct choice choice = {.entry = chain->entry, .alternatives = alternatives, .chain = *chain};
 
     if (!json_is_array(alternatives) || json_array_size(alternatives) == 0 || json_array_size(alternatives) > JSCHEMA_MAX_OPTIONS) {
         jschema_fail(run->schema, chain->entry, "anyOf", STATUS_INVALID_ARGUMENT, "must be a list of 1 to %u schemas",
@@ -859,7 +859,7 @@ static bool flat_add_keyword(struct run *run, const struct chain *chain, const c
 static void flat_add(struct run *run, uint32_t entry, const struct chain *up)
 {
     struct jschema *schema = run->schema;
-    struct chain chain = {entry, up ? up->length + 1 : 1, up};
+    struct chain chain = {.entry = entry, .length = up ? up->length + 1 : 1, .up = up};
     bool is_leaf = false, is_added = false;
     const char *keyword;
     json_t *value;

@@ -128,7 +128,7 @@ static void push_pair(struct encoder *encoder, size_t *heap_count, uint32_t at)
     const struct merge_slot *merge = merge_map_get(&encoder->tokenizer->merges, left, right);
     if (!merge)
         return;
-    struct merge_item item = {merge->rank, at, left, right};
+    struct merge_item item = {.rank = merge->rank, .at = at, .left = left, .right = right};
     size_t slot = (*heap_count)++;
     for (; slot > 0 && sooner(&item, &encoder->heap[(slot - 1) / 2]); slot = (slot - 1) / 2)
         encoder->heap[slot] = encoder->heap[(slot - 1) / 2];

@@ -72,7 +72,7 @@ static enum status normal_append(struct encoder *encoder, struct normal_text *ou
         return status;
     if (owned && out->length == 0 && !tokenizer->spaces_first) { // it is the text
         free(out->bytes);
-        *out = (struct normal_text){owned, clean_length, out->zones, out->zone_count};
+        *out = (struct normal_text){.bytes = owned, .length = clean_length, .zones = out->zones, .zone_count = out->zone_count};
         return STATUS_OK;
     }
     char *bytes = realloc(out->bytes, out->length + clean_length + 1);

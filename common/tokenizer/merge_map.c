@@ -109,7 +109,7 @@ void merge_map_put(struct merge_map *map, uint32_t left, uint32_t right, uint32_
 {
     struct merge_slot *slot = merge_slot_of(map, left, right);
     if (slot->left == TOKEN_NONE || rank < slot->rank)
-        *slot = (struct merge_slot){left, right, rank, result};
+        *slot = (struct merge_slot){.left = left, .right = right, .rank = rank, .result = result};
 }
 
 const struct merge_slot *merge_map_get(const struct merge_map *map, uint32_t left, uint32_t right)

@@ -83,8 +83,8 @@ enum status special_init(struct special_index *index, const struct tokenizer *to
         if (!is_pattern(tokenizer, spec, id, normalized))
             continue;
         status = pattern_text(tokenizer, spec->tokens[id], tokenizer->flags[id], index->bytes + used, &length, error);
-        index->patterns[index->count++] =
-            (struct special_pattern){index->bytes + used, (uint32_t)length, id, is_control(tokenizer, id)};
+        index->patterns[index->count++] = (struct special_pattern){
+            .bytes = index->bytes + used, .length = (uint32_t)length, .id = id, .is_control = is_control(tokenizer, id)};
         index->has_control |= is_control(tokenizer, id);
         used += length;
     }

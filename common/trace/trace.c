@@ -68,7 +68,8 @@ void trace_put_past(struct trace_track *track, const char *name, uint64_t began_
         atomic_fetch_add_explicit(&track->dropped, 1, memory_order_relaxed);
         return;
     }
-    track->ring[head & (trace.ring_spans - 1)] = (struct span){name, began_ns, ended_ns, id, *args};
+    track->ring[head & (trace.ring_spans - 1)] =
+        (struct span){.name = name, .began_ns = began_ns, .ended_ns = ended_ns, .id = id, .args = *args};
     atomic_store_explicit(&track->head, head + 1, memory_order_release);
 }
 

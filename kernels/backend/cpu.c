@@ -464,7 +464,8 @@ static uint32_t cpu_pool_held(const struct backend *backend, struct backend_held
         return 0;
     for (uint32_t at = 0; kv_store_next(backend->kv, &at, &item); count++)
         if (count < capacity)
-            held[count] = (struct backend_held){item.sequence, item.positions, item.certain, item.first};
+            held[count] = (struct backend_held){
+                .sequence = item.sequence, .positions = item.positions, .certain = item.certain, .first = item.first};
     return count;
 }
 

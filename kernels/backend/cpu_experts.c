@@ -264,12 +264,32 @@ void cpu_experts(const struct cpu_share *share, const struct cpu_layer *layer, e
     const struct model_shape *shape = &batch->backend->shape;
     struct cpu_experts *e = share->experts;
     const uint32_t slots = batch->row_count * shape->experts_used;
-    const struct cpu_product router = {&layer->router, share->h, shape->hidden, e->scores, shape->experts, GEMM_SET};
+    const struct cpu_product router = {.linear = &layer->router,
+                                       .in = share->h,
+                                       .in_stride = shape->hidden,
+                                       .out = e->scores,
+                                       .out_stride = shape->experts,
+                                       .store = GEMM_SET};
     const struct cpu_product gate_up[] = {
-        {&layer->gate, e->in, shape->hidden, batch->gate, shape->ffn, GEMM_SET},
-        {&layer->up, e->in, shape->hidden, batch->up, shape->ffn, GEMM_SET},
+        {.linear = &layer->gate,
+         .in = e->in,
+         .in_stride = shape->hidden,
+         .out = batch->gate,
+         .out_stride = shape->ffn,
+         .store = GEMM_SET},
+        {.linear = &layer->up,
+         .in = e->in,
+         .in_stride = shape->hidden,
+         .out = batch->up,
+         .out_stride = shape->ffn,
+         .store = GEMM_SET},
     };
-    const struct cpu_product down = {&layer->down, batch->gate, shape->ffn, e->out, shape->hidden, GEMM_SET};
+    const struct cpu_product down = {.linear = &layer->down,
+                                     .in = batch->gate,
+                                     .in_stride = shape->ffn,
+                                     .out = e->out,
+                                     .out_stride = shape->hidden,
+                                     .store = GEMM_SET};
 
     cpu_share_products(share, &router, 1, NULL);
     cpu_share_publish(share);

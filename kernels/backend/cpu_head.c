@@ -45,7 +45,12 @@ static void head_thread(void *arg, uint32_t thread_index, uint32_t thread_count)
     struct backend_batch *batch = job->batch;
     struct backend *backend = batch->backend;
     uint32_t hidden = backend->shape.hidden, vocab = backend->shape.vocab, item;
-    const struct cpu_product product = {&backend->output, batch->h, hidden, backend->logits, vocab, GEMM_SET};
+    const struct cpu_product product = {.linear = &backend->output,
+                                        .in = batch->h,
+                                        .in_stride = hidden,
+                                        .out = backend->logits,
+                                        .out_stride = vocab,
+                                        .store = GEMM_SET};
     struct quantized_rows x;
 
     (void)thread_count;
@@ -82,7 +87,7 @@ static void hidden_thread(void *arg, uint32_t thread_index, uint32_t thread_coun
 
 void cpu_hidden(struct backend_batch *batch, const uint32_t *row_index, float *out, uint32_t count)
 {
-    struct hidden_job job = {batch, row_index, out, count};
+    struct hidden_job job = {.batch = batch, .row_index = row_index, .out = out, .count = count};
 
     assert_always(batch->backend->range.is_last);
     thread_pool_run(batch->backend->config.pool, hidden_thread, &job);
@@ -93,7 +98,8 @@ void cpu_head(struct backend_batch *batch, const uint32_t *row_index, const stru
     uint32_t block = MIN((uint32_t)CPU_HEAD_ROWS, batch->backend->config.max_rows);
     assert_always(batch->backend->range.is_last);
     for (uint32_t begin = 0; begin < count; begin += block) {
-        struct head_job job = {batch, row_index + begin, samples + begin, MIN(block, count - begin)};
+        struct head_job job = {
+            .batch = batch, .row_index = row_index + begin, .samples = samples + begin, .count = MIN(block, count - begin)};
         thread_pool_run(batch->backend->config.pool, head_thread, &job);
     }
 }

@@ -173,8 +173,18 @@ static void phase_gate_up(const struct cpu_share *share, const struct cpu_layer 
     uint32_t ffn = backend->shape.ffn, rows = batch->row_count;
 
     const struct cpu_product products[] = {
-        {&layer->gate, share->h, backend->shape.hidden, batch->gate, ffn, GEMM_SET},
-        {&layer->up, share->h, backend->shape.hidden, batch->up, ffn, GEMM_SET},
+        {.linear = &layer->gate,
+         .in = share->h,
+         .in_stride = backend->shape.hidden,
+         .out = batch->gate,
+         .out_stride = ffn,
+         .store = GEMM_SET},
+        {.linear = &layer->up,
+         .in = share->h,
+         .in_stride = backend->shape.hidden,
+         .out = batch->up,
+         .out_stride = ffn,
+         .store = GEMM_SET},
     };
 
     if (backend->dense) {
@@ -239,8 +249,10 @@ static void finish_layer(const struct segment_job *job, const struct cpu_share *
     uint32_t hidden = backend->shape.hidden, ffn = backend->shape.ffn, rows = batch->row_count;
     const enum gemm_store store = backend->apart ? GEMM_SET : GEMM_ADD;
     float *to = backend->apart ? batch->h : batch->x;
-    const struct cpu_product out = {&layer->o, share->att, backend->q_width, to, hidden, store};
-    const struct cpu_product down = {&layer->down, batch->gate, ffn, to, hidden, store};
+    const struct cpu_product out = {
+        .linear = &layer->o, .in = share->att, .in_stride = backend->q_width, .out = to, .out_stride = hidden, .store = store};
+    const struct cpu_product down = {
+        .linear = &layer->down, .in = batch->gate, .in_stride = ffn, .out = to, .out_stride = hidden, .store = store};
     const struct cpu_linear *after_o[] = {&layer->gate}, *after_up[] = {&layer->down};
 
     phase_take_o(share, layer, job->links);
@@ -328,9 +340,19 @@ static void start_layer(const struct segment_job *job, const struct cpu_share *s
     size_t width = backend->q_width + 2u * backend->kv_width;
     uint32_t hidden = backend->shape.hidden;
     const struct cpu_product products[] = {
-        {&layer->q, share->h, hidden, batch->qkv, width, GEMM_SET},
-        {&layer->k, share->h, hidden, batch->qkv + backend->q_width, width, GEMM_SET},
-        {&layer->v, share->h, hidden, batch->qkv + backend->q_width + backend->kv_width, width, GEMM_SET},
+        {.linear = &layer->q, .in = share->h, .in_stride = hidden, .out = batch->qkv, .out_stride = width, .store = GEMM_SET},
+        {.linear = &layer->k,
+         .in = share->h,
+         .in_stride = hidden,
+         .out = batch->qkv + backend->q_width,
+         .out_stride = width,
+         .store = GEMM_SET},
+        {.linear = &layer->v,
+         .in = share->h,
+         .in_stride = hidden,
+         .out = batch->qkv + backend->q_width + backend->kv_width,
+         .out_stride = width,
+         .store = GEMM_SET},
     };
     const struct cpu_linear *after[] = {&layer->o};
     const bool adds = job->s && backend->apart;
@@ -382,7 +404,7 @@ static void end_kv_only(struct backend_batch *batch, const struct backend_links 
 void cpu_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links)
 {
     struct backend *backend = batch->backend;
-    struct segment_job job = {batch, s, links, batch->joins && s < backend->range.count};
+    struct segment_job job = {.batch = batch, .s = s, .links = links, .joins = batch->joins && s < backend->range.count};
 
     if (backend->range.is_last && s == backend->range.count && batch->kv_only_count)
         end_kv_only(batch, links);

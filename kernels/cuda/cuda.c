@@ -460,5 +460,5 @@ static enum status probe(int index, char *name, size_t name_bytes, struct error 
     return STATUS_OK;
 }
 
-__attribute__((visibility("default")))
-const struct device_library fastdecode_device = {DEVICE_LAYOUT, &backend_cuda, probe, cuda_measure};
+__attribute__((visibility("default"))) const struct device_library fastdecode_device = {
+    .layout = DEVICE_LAYOUT, .ops = &backend_cuda, .probe = probe, .measure = cuda_measure};

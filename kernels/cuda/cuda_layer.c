@@ -105,7 +105,8 @@ static void add_product(struct backend_batch *batch, const struct cuda_linear *l
 {
     const struct backend *backend = batch->backend;
     const struct model_shape *shape = &backend->shape;
-    const struct gpu_residual residual = {bias, post_norm, shape->norm_epsilon, shape->residual_scale};
+    const struct gpu_residual residual = {
+        .bias = bias, .norm = post_norm, .epsilon = shape->norm_epsilon, .factor = shape->residual_scale};
     const uint32_t rows = batch->padded_rows;
 
     if (backend->apart) {

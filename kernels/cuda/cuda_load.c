@@ -201,7 +201,7 @@ static struct spot take_matrix(struct loader *loader, uint32_t segment, uint64_t
     if (!loader->backend)
         return (struct spot){.device = NULL};
     blob = &loader->backend->tier.blobs[segment];
-    return (struct spot){blob->device + at, blob->host ? blob->host + at : NULL, at};
+    return (struct spot){.device = blob->device + at, .host = blob->host ? blob->host + at : NULL, .at = at};
 }
 
 static void copy_up(struct loader *loader, void *to, const void *from, uint64_t bytes)
@@ -285,7 +285,8 @@ static void load_linear(struct loader *loader, uint32_t segment, const struct te
         loader->weight_bits = MIN(loader->weight_bits, gpu_form_bits(part->form));
         for (uint32_t row = 0; converts && !loader->status && row < part->outputs; row += views[view++]->rows) {
             const uint64_t at = cuda_items(part, row) * cuda_item_bytes(part); // what lies above ends with a tile
-            convert(loader, segment, views[view], part, (struct spot){to.device + at, to.host ? to.host + at : NULL, to.at + at});
+            convert(loader, segment, views[view], part,
+                    (struct spot){.device = to.device + at, .host = to.host ? to.host + at : NULL, .at = to.at + at});
         }
     }
     *out = linear;

@@ -116,8 +116,11 @@ struct step_words {
 
 static struct step_words words_of(uint32_t *words, size_t max_rows)
 {
-    return (struct step_words){words + 2 * max_rows, words + 3 * max_rows, words + 4 * max_rows, words + 5 * max_rows,
-                               words + CUDA_ROW_WORDS * max_rows};
+    return (struct step_words){.row = words + 2 * max_rows,
+                               .position = words + 3 * max_rows,
+                               .table = words + 4 * max_rows,
+                               .tiles = words + 5 * max_rows,
+                               .pages = words + CUDA_ROW_WORDS * max_rows};
 }
 
 // Chooses the kernel for `count` rows of a sequence at consecutive positions. A block of gpu_attend_tiles reads
@@ -222,7 +225,12 @@ enum status cuda_plan_local(struct backend_batch *batch, uint32_t *bad_row, stru
     }
     if (batch->tiles.count)
         batch->tiles.span = choose_span(batch, &words);
-    batch->local = (struct gpu_rows){device.row, device.position, device.table, device.pages, local, longest};
+    batch->local = (struct gpu_rows){.row = device.row,
+                                     .position = device.position,
+                                     .table = device.table,
+                                     .pages = device.pages,
+                                     .count = local,
+                                     .longest = longest};
     batch->table_entries = entries;
     return STATUS_OK;
 }
@@ -255,7 +263,7 @@ static void attend_tiles(struct backend_batch *batch, uint32_t layer, const stru
     const struct backend *backend = batch->backend;
 
     for (uint32_t first = 0, count; first < batch->tiles.count; first += count) {
-        struct gpu_tiles part = {batch->tiles.words + 2 * (size_t)first, 0, 0, batch->tiles.span};
+        struct gpu_tiles part = {.words = batch->tiles.words + 2 * (size_t)first, .span = batch->tiles.span};
         for (count = 0; first + count < batch->tiles.count; count++) {
             const uint32_t *tile = words->tiles + 2 * (first + count);
             struct gpu_tiles more = part;
@@ -331,6 +339,7 @@ uint32_t cuda_pool_held(const struct backend *backend, struct backend_held *held
         return 0;
     for (uint32_t at = 0; kv_ledger_next(&backend->ledger, &at, &item); count++)
         if (count < capacity)
-            held[count] = (struct backend_held){item.sequence, item.positions, item.certain, item.first};
+            held[count] = (struct backend_held){
+                .sequence = item.sequence, .positions = item.positions, .certain = item.certain, .first = item.first};
     return count;
 }

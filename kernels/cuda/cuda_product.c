@@ -56,11 +56,19 @@ void cuda_product(struct backend_batch *batch, const struct cuda_linear *linear,
     for (uint32_t i = 0; i < linear->part_count; i++) {
         const struct gpu_quant *part = &linear->parts[i];
         if (part->form != GPU_WIDE && (rows <= GPU_QUANT_DIRECT_ROWS || backend->config.batch_invariant)) {
-            const struct gpu_quant_product product = {x, to, rows, linear->outputs, y_wide, add};
+            const struct gpu_quant_product product = {
+                .x = x, .y = to, .rows = rows, .y_stride = linear->outputs, .y_wide = y_wide, .add = add};
             gpu_quant_multiply(backend->type, part, &product, batch->stream);
         } else {
-            const struct gpu_product product = {part->data,     x,      to,  rows,           part->outputs,
-                                                linear->inputs, y_wide, add, linear->outputs};
+            const struct gpu_product product = {.w = part->data,
+                                                .x = x,
+                                                .y = to,
+                                                .rows = rows,
+                                                .outputs = part->outputs,
+                                                .inputs = linear->inputs,
+                                                .y_wide = y_wide,
+                                                .add = add,
+                                                .y_stride = linear->outputs};
             if (part->form == GPU_WIDE)
                 gpu_gemm_run(backend->gemm, &product, batch->workspace, batch->stream);
             else
@@ -153,8 +161,14 @@ static void try_linear(struct tries *t, const struct kind *kind, const struct cu
 
     for (uint32_t i = 0; i < linear->part_count; i++) {
         const struct gpu_quant *part = &linear->parts[i];
-        struct gpu_product p = {NULL,           kind->x,      y,         kind->rows,     part->outputs,
-                                linear->inputs, kind->y_wide, kind->add, linear->outputs};
+        struct gpu_product p = {.x = kind->x,
+                                .y = y,
+                                .rows = kind->rows,
+                                .outputs = part->outputs,
+                                .inputs = linear->inputs,
+                                .y_wide = kind->y_wide,
+                                .add = kind->add,
+                                .y_stride = linear->outputs};
         if (part->form == GPU_WIDE)
             push(t, &p, 1, part->data);
         else if (!batch->backend->config.batch_invariant && kind->rows > GPU_QUANT_DIRECT_ROWS)
@@ -171,11 +185,15 @@ void cuda_try_products(struct backend_batch *batch)
     const bool adds = !backend->apart;
     float *to = adds ? batch->x : batch->apart;
     const struct kind kinds[OF_A_LAYER + 1] = {
-        {&first->qkv, batch->h, batch->qkv, rows, layers, false, false},
-        {&first->o, batch->wide_o, to, rows, layers, false, adds},
-        {&first->gate_up, batch->h, batch->gate_up, rows, layers, true, false},
-        {&first->down, batch->act, to, rows, layers, false, adds},
-        {&backend->output, batch->h, batch->logits, MIN((uint32_t)CUDA_HEAD_ROWS, rows), backend->range.is_last, false, false},
+        {.linear = &first->qkv, .x = batch->h, .y = batch->qkv, .rows = rows, .layers = layers},
+        {.linear = &first->o, .x = batch->wide_o, .y = to, .rows = rows, .layers = layers, .add = adds},
+        {.linear = &first->gate_up, .x = batch->h, .y = batch->gate_up, .rows = rows, .layers = layers, .y_wide = true},
+        {.linear = &first->down, .x = batch->act, .y = to, .rows = rows, .layers = layers, .add = adds},
+        {.linear = &backend->output,
+         .x = batch->h,
+         .y = batch->logits,
+         .rows = MIN((uint32_t)CUDA_HEAD_ROWS, rows),
+         .layers = backend->range.is_last},
     };
     struct tries tries = {.w_most = layers, .weights = calloc((size_t)TRIES_MAX * layers, sizeof *tries.weights)};
 

@@ -105,7 +105,7 @@ static void detour_thread(void *arg, uint32_t thread_index, uint32_t thread_coun
 
 static void make_detour(struct backend_batch *batch, const struct backend_links *links, bool up)
 {
-    struct detour_job job = {batch, links, up};
+    struct detour_job job = {.batch = batch, .links = links, .up = up};
     if (memchr(batch->wire.detour, true, batch->row_count))
         thread_pool_run(batch->backend->config.pool, detour_thread, &job);
 }

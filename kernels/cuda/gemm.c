@@ -331,7 +331,8 @@ static void look_up(struct gpu_gemm *gemm, const struct gpu_trial *trials, uint3
 void gpu_gemm_try(struct gpu_gemm *gemm, const struct gpu_trial *trials, uint32_t count, void *workspace, cudaStream_t stream)
 {
     struct trials t = {.gemm = gemm, .all = trials, .workspace = workspace, .stream = stream};
-    const struct gpu_trial_calls calls = {trial_candidates, trial_time_us, trial_fits, trial_now_us, &t};
+    const struct gpu_trial_calls calls = {
+        .candidates = trial_candidates, .time_us = trial_time_us, .fits = trial_fits, .now_us = trial_now_us, .user = &t};
     struct gpu_run_rows run_rows[SHAPES_MAX];
     // 0: the library's first, so that two backends choose alike, which tests that compare bytes want
     const char *budget = getenv("FD_CUDA_TRIAL_MS");

@@ -382,30 +382,30 @@ LANES_INLINE void block_quantized(const struct block *b, uint32_t n, float *y, s
     switch (b->w->layout) {
     case PACK_U4:
         if (!b->w->minimum)
-            block_groups(b, n, (struct form){PACK_U4, false, false, false}, sum); // Q4_0
+            block_groups(b, n, (struct form){.layout = PACK_U4}, sum); // Q4_0
         else if (b->w->super)
-            block_groups(b, n, (struct form){PACK_U4, true, true, false}, sum); // Q4_K
+            block_groups(b, n, (struct form){.layout = PACK_U4, .minimum = true, .super = true}, sum); // Q4_K
         else
-            block_groups(b, n, (struct form){PACK_U4, true, false, false}, sum); // Q4_1
+            block_groups(b, n, (struct form){.layout = PACK_U4, .minimum = true}, sum); // Q4_1
         break;
     case PACK_S8:
         if (!b->w->minimum && b->w->super)
-            block_groups(b, n, (struct form){PACK_S8, false, true, false}, sum); // IQ4_XS
+            block_groups(b, n, (struct form){.layout = PACK_S8, .super = true}, sum); // IQ4_XS
         else if (!b->w->minimum)
-            block_groups(b, n, (struct form){PACK_S8, false, false, false}, sum); // Q8_0, Q5_0, IQ4_NL
+            block_groups(b, n, (struct form){.layout = PACK_S8}, sum); // Q8_0, Q5_0, IQ4_NL
         else if (b->w->super)
-            block_groups(b, n, (struct form){PACK_S8, true, true, false}, sum); // Q5_K
+            block_groups(b, n, (struct form){.layout = PACK_S8, .minimum = true, .super = true}, sum); // Q5_K
         else
-            block_groups(b, n, (struct form){PACK_S8, true, false, false}, sum); // Q5_1
+            block_groups(b, n, (struct form){.layout = PACK_S8, .minimum = true}, sum); // Q5_1
         break;
-    case PACK_S8_F32: block_groups(b, n, (struct form){PACK_S8_F32, false, false, false}, sum); break; // MXFP4, Q8_K
+    case PACK_S8_F32: block_groups(b, n, (struct form){.layout = PACK_S8_F32}, sum); break; // MXFP4, Q8_K
     case PACK_U4_HALVES:
         if (b->w->minimum)
-            block_groups(b, n, (struct form){PACK_U4_HALVES, true, true, false}, sum); // Q2_K
+            block_groups(b, n, (struct form){.layout = PACK_U4_HALVES, .minimum = true, .super = true}, sum); // Q2_K
         else
-            block_groups(b, n, (struct form){PACK_U4_HALVES, false, true, false}, sum); // Q3_K
+            block_groups(b, n, (struct form){.layout = PACK_U4_HALVES, .super = true}, sum); // Q3_K
         break;
-    default: block_groups(b, n, (struct form){PACK_S8_HALVES, false, true, false}, sum); break; // Q6_K
+    default: block_groups(b, n, (struct form){.layout = PACK_S8_HALVES, .super = true}, sum); break; // Q6_K
     }
     store_block(sum[0], n, y, y_stride, columns, store);
 }

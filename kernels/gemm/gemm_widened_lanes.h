@@ -53,7 +53,7 @@ LANES_INLINE void widen_quants(const uint8_t *line, struct form form, struct wid
 static __attribute__((noinline)) void widen(const struct packed_matrix *w, const uint8_t *tile, uint32_t tiles, uint32_t first,
                                             uint32_t count, widened_tiles *out)
 {
-    const struct form form = {w->layout, w->minimum, w->super, true};
+    const struct form form = {.layout = w->layout, .minimum = w->minimum, .super = w->super, .widened = true};
     const size_t line_bytes = pack_layout_is_u4(w->layout) ? 256 : 512;
     const uint32_t scales = pack_layout_has_halves(w->layout) ? 2 : 1;
     for (uint32_t g = 0; g < count; g++)
@@ -153,7 +153,8 @@ LANES_INLINE void block_widened(const struct widened_block *b, uint32_t n, uint3
     UNROLL for (uint32_t t = 0; t < tiles; t++)
         UNROLL for (uint32_t r = 0; r < n; r++)
             sum[t][r] = b->is_first ? lanes_zero() : lanes_load(b->sums + (r * GEMM_TILES + t) * COLUMNS);
-#define ADD(layout, minimum) add_widened(b->w, b->group_count, b->x, b->slot, n, tiles, (struct form){layout, minimum, false, true}, sum)
+#define ADD(kind, has_minimum) \
+    add_widened(b->w, b->group_count, b->x, b->slot, n, tiles, (struct form){.layout = kind, .minimum = has_minimum, .widened = true}, sum)
     switch (b->layout) {
     case PACK_U4:
         if (b->minimum)

@@ -141,7 +141,7 @@ static const uint32_t *kv_choose_chosen(const struct kv_batch *batch, const stru
 
 static struct attend_partial partial_at(float *at, uint32_t heads)
 {
-    return (struct attend_partial){at, at + heads, at + 2 * (size_t)heads};
+    return (struct attend_partial){.m = at, .l = at + heads, .acc = at + 2 * (size_t)heads};
 }
 
 const float *kv_partials_fold(uint32_t heads, uint32_t head_dim, const struct kv_part *parts, uint32_t count)
@@ -208,7 +208,7 @@ static struct scratch scratch_of(const struct kv_store *store, uint32_t thread_i
 
 static struct attend_partial partial_from(const struct kv_store *store, const struct attend_partial *base, size_t line)
 {
-    return (struct attend_partial){base->m + line, base->l + line, base->acc + line * store->shape.head_dim};
+    return (struct attend_partial){.m = base->m + line, .l = base->l + line, .acc = base->acc + line * store->shape.head_dim};
 }
 
 // Returns where a split block keeps a range's partials.
@@ -217,7 +217,7 @@ static struct attend_partial split_partial(const struct kv_store *store, const s
 {
     size_t lines = (size_t)block->row_count * store->group_heads;
     float *m = store->partials + (size_t)store->partial_lines * store->shape.head_dim;
-    const struct attend_partial all = {m, m + store->partial_lines, store->partials};
+    const struct attend_partial all = {.m = m, .l = m + store->partial_lines, .acc = store->partials};
     return partial_from(store, &all, block->partial + ((size_t)kv_head * block->range_count + range) * lines);
 }
 
@@ -553,7 +553,7 @@ static bool claim_unit(const struct kv_batch *batch, bool joined, struct unit *u
 
     for (uint32_t item; (item = thread_pool_claim(batch->store->pool)) < units * kv_heads;) {
         *unit = batch->windowed ? (struct unit){item / kv_heads, KV_NONE} : batch->units[item / kv_heads];
-        *next = (struct next){&batch->blocks[unit->block], item % kv_heads, unit->range};
+        *next = (struct next){.block = &batch->blocks[unit->block], .kv_head = item % kv_heads, .range = unit->range};
         if (joined ? next->block->alive : next->block->wanted)
             return true;
     }

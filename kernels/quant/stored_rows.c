@@ -76,7 +76,8 @@ bool stored_rows_read(const struct stored_rows *stored, uint64_t first, uint64_t
     assert_always(end <= width * stored->matrix_rows * stored->matrix_count);
     for (uint64_t at = first / info->block_values; at < end;) {
         const uint64_t row = at / width, left = end - at;
-        struct rectangle r = {(uint32_t)(row / stored->matrix_rows), row % stored->matrix_rows, 1, at % width, 0};
+        struct rectangle r = {
+            .matrix = (uint32_t)(row / stored->matrix_rows), .row = row % stored->matrix_rows, .rows = 1, .column = at % width};
         r.columns = MIN(width - r.column, left);
         if (r.columns == width)
             r.rows = MIN(left / width, stored->matrix_rows - r.row);

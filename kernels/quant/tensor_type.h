@@ -42,12 +42,23 @@ struct tensor_type_info {
 static inline const struct tensor_type_info *tensor_type_info(uint32_t type)
 {
     static const struct tensor_type_info infos[] = {
-        [TENSOR_F32] = {"F32", 1, 4},       [TENSOR_F16] = {"F16", 1, 2},         [TENSOR_Q4_0] = {"Q4_0", 32, 18},
-        [TENSOR_Q4_1] = {"Q4_1", 32, 20},   [TENSOR_Q5_0] = {"Q5_0", 32, 22},     [TENSOR_Q5_1] = {"Q5_1", 32, 24},
-        [TENSOR_Q8_0] = {"Q8_0", 32, 34},   [TENSOR_Q2_K] = {"Q2_K", 256, 84},    [TENSOR_Q3_K] = {"Q3_K", 256, 110},
-        [TENSOR_Q4_K] = {"Q4_K", 256, 144}, [TENSOR_Q5_K] = {"Q5_K", 256, 176},   [TENSOR_Q6_K] = {"Q6_K", 256, 210},
-        [TENSOR_Q8_K] = {"Q8_K", 256, 292}, [TENSOR_IQ4_NL] = {"IQ4_NL", 32, 18}, [TENSOR_IQ4_XS] = {"IQ4_XS", 256, 136},
-        [TENSOR_BF16] = {"BF16", 1, 2},     [TENSOR_MXFP4] = {"MXFP4", 32, 17},
+        [TENSOR_F32] = {.name = "F32", .block_values = 1, .block_bytes = 4},
+        [TENSOR_F16] = {.name = "F16", .block_values = 1, .block_bytes = 2},
+        [TENSOR_Q4_0] = {.name = "Q4_0", .block_values = 32, .block_bytes = 18},
+        [TENSOR_Q4_1] = {.name = "Q4_1", .block_values = 32, .block_bytes = 20},
+        [TENSOR_Q5_0] = {.name = "Q5_0", .block_values = 32, .block_bytes = 22},
+        [TENSOR_Q5_1] = {.name = "Q5_1", .block_values = 32, .block_bytes = 24},
+        [TENSOR_Q8_0] = {.name = "Q8_0", .block_values = 32, .block_bytes = 34},
+        [TENSOR_Q2_K] = {.name = "Q2_K", .block_values = 256, .block_bytes = 84},
+        [TENSOR_Q3_K] = {.name = "Q3_K", .block_values = 256, .block_bytes = 110},
+        [TENSOR_Q4_K] = {.name = "Q4_K", .block_values = 256, .block_bytes = 144},
+        [TENSOR_Q5_K] = {.name = "Q5_K", .block_values = 256, .block_bytes = 176},
+        [TENSOR_Q6_K] = {.name = "Q6_K", .block_values = 256, .block_bytes = 210},
+        [TENSOR_Q8_K] = {.name = "Q8_K", .block_values = 256, .block_bytes = 292},
+        [TENSOR_IQ4_NL] = {.name = "IQ4_NL", .block_values = 32, .block_bytes = 18},
+        [TENSOR_IQ4_XS] = {.name = "IQ4_XS", .block_values = 256, .block_bytes = 136},
+        [TENSOR_BF16] = {.name = "BF16", .block_values = 1, .block_bytes = 2},
+        [TENSOR_MXFP4] = {.name = "MXFP4", .block_values = 32, .block_bytes = 17},
     };
     return type < sizeof infos / sizeof infos[0] && infos[type].name ? &infos[type] : NULL;
 }

@@ -376,9 +376,9 @@ static bool ready(void *user, char *reason, size_t reason_bytes)
 enum status control_open(struct worker *worker, struct error *error)
 {
     const struct rpc_method methods[] = {
-        {&fastdecode__kv_control__descriptor, "Free", free_handler, worker},
-        {&fastdecode__kv_control__descriptor, "Held", held_handler, worker},
-        {&fastdecode__kv_control__descriptor, "Fetch", fetch_handler, worker},
+        {.service = &fastdecode__kv_control__descriptor, .method = "Free", .handler = free_handler, .user = worker},
+        {.service = &fastdecode__kv_control__descriptor, .method = "Held", .handler = held_handler, .user = worker},
+        {.service = &fastdecode__kv_control__descriptor, .method = "Fetch", .handler = fetch_handler, .user = worker},
     };
     const struct rpc_hello hello = {.service = "kv-worker", .incarnation = worker->incarnation};
     const struct rpc_server_config config = {
@@ -399,8 +399,10 @@ enum status control_open(struct worker *worker, struct error *error)
 
     if (status)
         return status;
-    const struct member_address address = {worker->settings.advertise, rpc_server_address(worker->control.server, 0),
-                                           worker->settings.scheduler, "advertise"};
+    const struct member_address address = {.given = worker->settings.advertise,
+                                           .listening = rpc_server_address(worker->control.server, 0),
+                                           .scheduler = worker->settings.scheduler,
+                                           .option = "advertise"};
     if ((status = member_advertise(&address, worker->control_address, sizeof worker->control_address, error)))
         return status;
     const struct member_config member = {

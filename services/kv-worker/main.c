@@ -30,8 +30,11 @@ struct worker_program {
 static enum status open_tensors(struct worker *worker, struct error *error)
 {
     const struct rpc_method methods[] = {
-        {&fastdecode__kv_worker__descriptor, "Attend", attend_handler, worker},
-        {&fastdecode__kv_handover__descriptor, "ReadPage", handover_read_page, &worker->handover},
+        {.service = &fastdecode__kv_worker__descriptor, .method = "Attend", .handler = attend_handler, .user = worker},
+        {.service = &fastdecode__kv_handover__descriptor,
+         .method = "ReadPage",
+         .handler = handover_read_page,
+         .user = &worker->handover},
     };
     const struct rpc_server_config config = {
         .addresses = &worker->settings.listen_tensors,
@@ -45,8 +48,10 @@ static enum status open_tensors(struct worker *worker, struct error *error)
 
     if (status)
         return status;
-    const struct member_address address = {worker->settings.advertise_tensors, rpc_server_address(worker->tensors.server, 0),
-                                           worker->settings.scheduler, "advertise-tensors"};
+    const struct member_address address = {.given = worker->settings.advertise_tensors,
+                                           .listening = rpc_server_address(worker->tensors.server, 0),
+                                           .scheduler = worker->settings.scheduler,
+                                           .option = "advertise-tensors"};
     return member_advertise(&address, worker->tensor_address, sizeof worker->tensor_address, error);
 }
 

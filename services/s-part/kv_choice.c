@@ -117,7 +117,7 @@ static void take_logits(struct subject *s, struct text_pass *pass, uint32_t begi
     while (at < s->row_count && s->rows[at] < begin)
         at++;
     while (at < s->row_count && s->rows[at] < end) {
-        struct compare_job job = {s, at, 0};
+        struct compare_job job = {.subject = s, .first = at};
         for (; job.count < most && at < s->row_count && s->rows[at] < end; at++)
             rows[job.count++] = s->rows[at] - begin;
         text_pass_logits(pass, rows, job.count,

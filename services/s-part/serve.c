@@ -59,15 +59,18 @@ static enum status open_server(struct s_part *s_part, struct error *error)
     const struct s_part_settings *s = &s_part->settings;
     struct engine *engine = &s_part->engine;
     const struct rpc_method methods[] = {
-        {&fastdecode__spart__descriptor, "Step", engine_step_handler, engine},
-        {&fastdecode__spart__descriptor, "Expect", engine_expect_handler, engine},
-        {&fastdecode__spart__descriptor, "Release", engine_release_handler, engine},
-        {&fastdecode__spart__descriptor, "Exclude", engine_exclude_handler, engine},
-        {&fastdecode__spart__descriptor, "Reach", engine_reach_handler, engine},
-        {&fastdecode__spart__descriptor, "Join", engine_join_handler, engine},
-        {&fastdecode__spart__descriptor, "Forward", engine_forward_handler, engine},
-        {&fastdecode__kv_control__descriptor, "Fetch", engine_fetch_handler, engine},
-        {&fastdecode__kv_handover__descriptor, "ReadPage", handover_read_page, &engine->pool.handover},
+        {.service = &fastdecode__spart__descriptor, .method = "Step", .handler = engine_step_handler, .user = engine},
+        {.service = &fastdecode__spart__descriptor, .method = "Expect", .handler = engine_expect_handler, .user = engine},
+        {.service = &fastdecode__spart__descriptor, .method = "Release", .handler = engine_release_handler, .user = engine},
+        {.service = &fastdecode__spart__descriptor, .method = "Exclude", .handler = engine_exclude_handler, .user = engine},
+        {.service = &fastdecode__spart__descriptor, .method = "Reach", .handler = engine_reach_handler, .user = engine},
+        {.service = &fastdecode__spart__descriptor, .method = "Join", .handler = engine_join_handler, .user = engine},
+        {.service = &fastdecode__spart__descriptor, .method = "Forward", .handler = engine_forward_handler, .user = engine},
+        {.service = &fastdecode__kv_control__descriptor, .method = "Fetch", .handler = engine_fetch_handler, .user = engine},
+        {.service = &fastdecode__kv_handover__descriptor,
+         .method = "ReadPage",
+         .handler = handover_read_page,
+         .user = &engine->pool.handover},
     };
     const char *addresses[] = {s->listen, s->listen_tensors};
     const struct rpc_server_config config = {
@@ -87,12 +90,17 @@ static enum status open_server(struct s_part *s_part, struct error *error)
     enum status status = rpc_server_open(engine->loop, &config, &s_part->server.rpc, error);
     if (status)
         return status;
-    const struct member_address address = {s->advertise, rpc_server_address(s_part->server.rpc, 0), s->scheduler, "advertise"};
+    const struct member_address address = {.given = s->advertise,
+                                           .listening = rpc_server_address(s_part->server.rpc, 0),
+                                           .scheduler = s->scheduler,
+                                           .option = "advertise"};
     if ((status = member_advertise(&address, s_part->server.address, sizeof s_part->server.address, error)))
         return status;
-    const struct member_address tensors = {s->advertise_tensors,
-                                           s->listen_tensors ? rpc_server_address(s_part->server.rpc, 1) : s_part->server.address,
-                                           s->scheduler, "advertise-tensors"};
+    const struct member_address tensors = {.given = s->advertise_tensors,
+                                           .listening = s->listen_tensors ? rpc_server_address(s_part->server.rpc, 1)
+                                                                          : s_part->server.address,
+                                           .scheduler = s->scheduler,
+                                           .option = "advertise-tensors"};
     log_info("S-PART", "name=%s listen=%s advertise=%s", s->name, rpc_server_address(s_part->server.rpc, 0),
              s_part->server.address);
     return member_advertise(&tensors, s_part->server.tensor_address, sizeof s_part->server.tensor_address, error);

@@ -246,7 +246,9 @@ static void arrive(struct scheduler *scheduler, const struct token_log *log, con
     };
     for (uint32_t i = 1; parts && i < parts->count; i++)
         event.arrive.more[event.arrive.more_count++] =
-            (struct sched_held){parts->of[i].place, parts->of[i].first, MIN(parts->of[i].positions, log->token_count - 1)};
+            (struct sched_held){.place = parts->of[i].place,
+                                .first = parts->of[i].first,
+                                .positions = MIN(parts->of[i].positions, log->token_count - 1)};
     events_add(&scheduler->events, &event);
 }
 

@@ -69,14 +69,20 @@ enum { REQUEST_BYTES = 1024 };
 static enum status open_server(struct scheduler *scheduler, struct error *error)
 {
     const struct rpc_method methods[] = {
-        {&fastdecode__generator__descriptor, "Generate", generate_handler, scheduler},
-        {&fastdecode__generator__descriptor, "Expect", expect_handler, scheduler},
-        {&fastdecode__generator__descriptor, "Watch", watch_handler, scheduler},
-        {&fastdecode__generator__descriptor, "Metrics", metrics_handler, scheduler},
-        {&fastdecode__viewer__descriptor, "View", view_handler, scheduler},
-        {&fastdecode__cluster__descriptor, "RegisterMember", registration_handler, scheduler},
-        {&fastdecode__cluster__descriptor, "Heartbeat", members_heartbeat_handler, scheduler},
-        {&fastdecode__cluster__descriptor, "Drain", members_drain_handler, scheduler},
+        {.service = &fastdecode__generator__descriptor, .method = "Generate", .handler = generate_handler, .user = scheduler},
+        {.service = &fastdecode__generator__descriptor, .method = "Expect", .handler = expect_handler, .user = scheduler},
+        {.service = &fastdecode__generator__descriptor, .method = "Watch", .handler = watch_handler, .user = scheduler},
+        {.service = &fastdecode__generator__descriptor, .method = "Metrics", .handler = metrics_handler, .user = scheduler},
+        {.service = &fastdecode__viewer__descriptor, .method = "View", .handler = view_handler, .user = scheduler},
+        {.service = &fastdecode__cluster__descriptor,
+         .method = "RegisterMember",
+         .handler = registration_handler,
+         .user = scheduler},
+        {.service = &fastdecode__cluster__descriptor,
+         .method = "Heartbeat",
+         .handler = members_heartbeat_handler,
+         .user = scheduler},
+        {.service = &fastdecode__cluster__descriptor, .method = "Drain", .handler = members_drain_handler, .user = scheduler},
     };
     const struct rpc_server_config config = {
         .addresses = &scheduler->settings.listen,

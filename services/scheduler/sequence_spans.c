@@ -44,7 +44,8 @@ void sequence_spans_sent(struct sequence_spans *spans, const struct sched_run *r
     for (uint32_t i = 0; i < run->extent_count; i++)
         note_place(spans, run->extents[i].place);
     if (run->open && spans->opened)
-        add_event(spans, &(struct otlp_event){"rebuild", "fastdecode.position", run->position, clock_now_ns()});
+        add_event(spans, &(struct otlp_event){
+                             .name = "rebuild", .key = "fastdecode.position", .number = run->position, .at_ns = clock_now_ns()});
     spans->opened |= run->open;
     spans->paused = false;
     if (!spans->prefill_ns)
@@ -71,14 +72,14 @@ void sequence_spans_answered(struct sequence_spans *spans, uint32_t drafts_right
 void sequence_spans_paused(struct sequence_spans *spans)
 {
     if (!spans->paused)
-        add_event(spans, &(struct otlp_event){"pause", NULL, 0, clock_now_ns()});
+        add_event(spans, &(struct otlp_event){.name = "pause", .at_ns = clock_now_ns()});
     spans->paused = true;
 }
 
 void sequence_spans_moved(struct sequence_spans *spans, uint32_t to)
 {
     note_place(spans, to);
-    add_event(spans, &(struct otlp_event){"move", "fastdecode.place", to, clock_now_ns()});
+    add_event(spans, &(struct otlp_event){.name = "move", .key = "fastdecode.place", .number = to, .at_ns = clock_now_ns()});
 }
 
 // --- the end

@@ -429,7 +429,12 @@ bool stages_call(struct scheduler *scheduler, const char *method, const Protobuf
     struct group *group = count ? malloc(sizeof *group) : NULL;
     if (!group)
         return false;
-    *group = (struct group){scheduler, scheduler->s_part.join.term, 1, STATUS_OK, on_end, user};
+    *group = (struct group){.scheduler = scheduler,
+                            .term = scheduler->s_part.join.term,
+                            .pending = 1,
+                            .status = STATUS_OK,
+                            .on_end = on_end,
+                            .user = user};
     for (uint32_t i = 0; i < count; i++) {
         struct rpc_channel *channel = stages[i]->member->channel;
         if (channel &&

@@ -130,8 +130,11 @@ static uint32_t fill_workers(const struct scheduler *scheduler, struct hardware 
         count++;
     }
     if (count)
-        out->model.attention = (struct kv_costs){sum.call_us / count, sum.row_us / count, sum.token_us / count,
-                                                 sum.prefill_row_us / count, sum.pair_us / count};
+        out->model.attention = (struct kv_costs){.call_us = sum.call_us / count,
+                                                 .row_us = sum.row_us / count,
+                                                 .token_us = sum.token_us / count,
+                                                 .prefill_row_us = sum.prefill_row_us / count,
+                                                 .pair_us = sum.pair_us / count};
     return count;
 }
 

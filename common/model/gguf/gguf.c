@@ -173,7 +173,7 @@ static enum status walk_array(struct walk *walk, struct gguf_key *key)
         return error_set(walk->error, STATUS_DATA_LOSS,
                          ABOUT "an array of %" PRIu64 " elements, the file has %" PRIu64 " bytes left", ABOUT_KEY(walk, key, shown),
                          count, walk->gguf->byte_count - walk->at);
-    key->array = (struct gguf_array){(enum gguf_type)type, count, walk->gguf->bytes + walk->at};
+    key->array = (struct gguf_array){.type = (enum gguf_type)type, .count = count, .bytes = walk->gguf->bytes + walk->at};
     if (element_bytes)
         return read_bytes(walk, "array", total, &bytes);
     for (uint64_t i = 0; i < count && !status; i++) {

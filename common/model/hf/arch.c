@@ -115,46 +115,51 @@ static const struct hf_name gpt_oss_layer[] = {
 
 // --- what must not be otherwise -------------------------------------------------------------------------------------
 
-static const struct hf_neutral llama_neutral[] = {
-    {"hidden_act", HF_TEXT, 0, "silu"}, {"use_qk_norm", HF_FALSE, 0, NULL}, {NULL, HF_FALSE, 0, NULL}};
+static const struct hf_neutral llama_neutral[] = {{.key = "hidden_act", .expected = HF_TEXT, .text = "silu"},
+                                                  {.key = "use_qk_norm", .expected = HF_FALSE},
+                                                  {.expected = HF_FALSE}};
 
-static const struct hf_neutral mistral_neutral[] = {{"hidden_act", HF_TEXT, 0, "silu"}, {NULL, HF_FALSE, 0, NULL}};
+static const struct hf_neutral mistral_neutral[] = {{.key = "hidden_act", .expected = HF_TEXT, .text = "silu"},
+                                                    {.expected = HF_FALSE}};
 
-static const struct hf_neutral no_bias_neutral[] = {
-    {"hidden_act", HF_TEXT, 0, "silu"}, {"attention_bias", HF_FALSE, 0, NULL}, {NULL, HF_FALSE, 0, NULL}};
+static const struct hf_neutral no_bias_neutral[] = {{.key = "hidden_act", .expected = HF_TEXT, .text = "silu"},
+                                                    {.key = "attention_bias", .expected = HF_FALSE},
+                                                    {.expected = HF_FALSE}};
 
-static const struct hf_neutral qwen3_moe_neutral[] = {{"hidden_act", HF_TEXT, 0, "silu"},
-                                                      {"attention_bias", HF_FALSE, 0, NULL},
-                                                      {"decoder_sparse_step", HF_NUMBER, 1, NULL},
-                                                      {"mlp_only_layers", HF_NOTHING, 0, NULL},
-                                                      {NULL, HF_FALSE, 0, NULL}};
+static const struct hf_neutral qwen3_moe_neutral[] = {{.key = "hidden_act", .expected = HF_TEXT, .text = "silu"},
+                                                      {.key = "attention_bias", .expected = HF_FALSE},
+                                                      {.key = "decoder_sparse_step", .expected = HF_NUMBER, .number = 1},
+                                                      {.key = "mlp_only_layers", .expected = HF_NOTHING},
+                                                      {.expected = HF_FALSE}};
 
-static const struct hf_neutral gemma_neutral[] = {
-    {"hidden_activation", HF_TEXT, 0, "gelu_pytorch_tanh"}, {"attention_bias", HF_FALSE, 0, NULL}, {NULL, HF_FALSE, 0, NULL}};
+static const struct hf_neutral gemma_neutral[] = {{.key = "hidden_activation", .expected = HF_TEXT, .text = "gelu_pytorch_tanh"},
+                                                  {.key = "attention_bias", .expected = HF_FALSE},
+                                                  {.expected = HF_FALSE}};
 
-static const struct hf_neutral gemma3_neutral[] = {{"hidden_activation", HF_TEXT, 0, "gelu_pytorch_tanh"},
-                                                   {"attention_bias", HF_FALSE, 0, NULL},
-                                                   {"attn_logit_softcapping", HF_NOTHING, 0, NULL},
-                                                   {"final_logit_softcapping", HF_NOTHING, 0, NULL},
-                                                   {"sliding_window_pattern", HF_NUMBER, 6, NULL},
-                                                   {"_sliding_window_pattern", HF_NUMBER, 6, NULL},
-                                                   {NULL, HF_FALSE, 0, NULL}};
+static const struct hf_neutral gemma3_neutral[] = {{.key = "hidden_activation", .expected = HF_TEXT, .text = "gelu_pytorch_tanh"},
+                                                   {.key = "attention_bias", .expected = HF_FALSE},
+                                                   {.key = "attn_logit_softcapping", .expected = HF_NOTHING},
+                                                   {.key = "final_logit_softcapping", .expected = HF_NOTHING},
+                                                   {.key = "sliding_window_pattern", .expected = HF_NUMBER, .number = 6},
+                                                   {.key = "_sliding_window_pattern", .expected = HF_NUMBER, .number = 6},
+                                                   {.expected = HF_FALSE}};
 
-static const struct hf_neutral opt_neutral[] = {{"do_layer_norm_before", HF_TRUE, 0, NULL},
-                                                {"activation_function", HF_TEXT, 0, "relu"},
-                                                {"enable_bias", HF_TRUE, 0, NULL},
-                                                {"layer_norm_elementwise_affine", HF_TRUE, 0, NULL},
-                                                {"_remove_final_layer_norm", HF_FALSE, 0, NULL},
-                                                {NULL, HF_FALSE, 0, NULL}};
+static const struct hf_neutral opt_neutral[] = {{.key = "do_layer_norm_before", .expected = HF_TRUE},
+                                                {.key = "activation_function", .expected = HF_TEXT, .text = "relu"},
+                                                {.key = "enable_bias", .expected = HF_TRUE},
+                                                {.key = "layer_norm_elementwise_affine", .expected = HF_TRUE},
+                                                {.key = "_remove_final_layer_norm", .expected = HF_FALSE},
+                                                {.expected = HF_FALSE}};
 
-static const struct hf_neutral starcoder2_neutral[] = {
-    {"hidden_act", HF_TEXT, 0, "gelu_pytorch_tanh"}, {"use_bias", HF_TRUE, 0, NULL}, {NULL, HF_FALSE, 0, NULL}};
+static const struct hf_neutral starcoder2_neutral[] = {{.key = "hidden_act", .expected = HF_TEXT, .text = "gelu_pytorch_tanh"},
+                                                       {.key = "use_bias", .expected = HF_TRUE},
+                                                       {.expected = HF_FALSE}};
 
-static const struct hf_neutral gpt_oss_neutral[] = {{"hidden_act", HF_TEXT, 0, "silu"},
-                                                    {"attention_bias", HF_TRUE, 0, NULL},
-                                                    {"swiglu_alpha", HF_NUMBER, 1.702, NULL},
-                                                    {"swiglu_limit", HF_NUMBER, 7, NULL},
-                                                    {NULL, HF_FALSE, 0, NULL}};
+static const struct hf_neutral gpt_oss_neutral[] = {{.key = "hidden_act", .expected = HF_TEXT, .text = "silu"},
+                                                    {.key = "attention_bias", .expected = HF_TRUE},
+                                                    {.key = "swiglu_alpha", .expected = HF_NUMBER, .number = 1.702},
+                                                    {.key = "swiglu_limit", .expected = HF_NUMBER, .number = 7},
+                                                    {.expected = HF_FALSE}};
 
 // --- keys of one architecture ---------------------------------------------------------------------------------------
 

@@ -372,27 +372,27 @@ void hf_translate_pooling(struct hf *hf)
 // ignored.
 
 static const struct hf_neutral common_neutral[] = {
-    {"is_encoder_decoder", HF_FALSE, 0, NULL},
-    {"add_cross_attention", HF_FALSE, 0, NULL},
-    {"use_bidirectional_attention", HF_FALSE, 0, NULL},
-    {"is_causal", HF_TRUE, 0, NULL},
-    {"clip_qkv", HF_NOTHING, 0, NULL},
-    {"mlp_bias", HF_FALSE, 0, NULL},
-    {"alibi", HF_FALSE, 0, NULL},
-    {"use_parallel_residual", HF_FALSE, 0, NULL},
-    {"rope_interleave", HF_FALSE, 0, NULL},
-    {"rope_interleaved", HF_FALSE, 0, NULL},
-    {"pruned_heads", HF_NOTHING, 0, NULL},
-    {NULL, HF_FALSE, 0, NULL},
+    {.key = "is_encoder_decoder", .expected = HF_FALSE},
+    {.key = "add_cross_attention", .expected = HF_FALSE},
+    {.key = "use_bidirectional_attention", .expected = HF_FALSE},
+    {.key = "is_causal", .expected = HF_TRUE},
+    {.key = "clip_qkv", .expected = HF_NOTHING},
+    {.key = "mlp_bias", .expected = HF_FALSE},
+    {.key = "alibi", .expected = HF_FALSE},
+    {.key = "use_parallel_residual", .expected = HF_FALSE},
+    {.key = "rope_interleave", .expected = HF_FALSE},
+    {.key = "rope_interleaved", .expected = HF_FALSE},
+    {.key = "pruned_heads", .expected = HF_NOTHING},
+    {.expected = HF_FALSE},
 };
 
 // Keys that scale something in Granite only; elsewhere a class of another repository may mean them.
 static const struct hf_neutral no_scale_neutral[] = {
-    {"attention_multiplier", HF_NUMBER, 1, NULL},
-    {"embedding_multiplier", HF_NUMBER, 1, NULL},
-    {"residual_multiplier", HF_NUMBER, 1, NULL},
-    {"logits_scaling", HF_NUMBER, 1, NULL},
-    {NULL, HF_FALSE, 0, NULL},
+    {.key = "attention_multiplier", .expected = HF_NUMBER, .number = 1},
+    {.key = "embedding_multiplier", .expected = HF_NUMBER, .number = 1},
+    {.key = "residual_multiplier", .expected = HF_NUMBER, .number = 1},
+    {.key = "logits_scaling", .expected = HF_NUMBER, .number = 1},
+    {.expected = HF_FALSE},
 };
 
 // layer_types must say of each layer what the architecture's row does.

@@ -333,10 +333,13 @@ static bool read_merge(const json_t *value, struct merge *merge)
     const char *text = json_string_value(value), *space = text ? strchr(text, ' ') : NULL;
 
     if (space)
-        *merge = (struct merge){text, space + 1, (size_t)(space - text), strlen(space + 1)};
+        *merge = (struct merge){
+            .left = text, .right = space + 1, .left_length = (size_t)(space - text), .right_length = strlen(space + 1)};
     else if (json_array_size(value) == 2 && json_is_string(json_array_get(value, 0)) && json_is_string(json_array_get(value, 1)))
-        *merge = (struct merge){json_string_value(json_array_get(value, 0)), json_string_value(json_array_get(value, 1)),
-                                json_string_length(json_array_get(value, 0)), json_string_length(json_array_get(value, 1))};
+        *merge = (struct merge){.left = json_string_value(json_array_get(value, 0)),
+                                .right = json_string_value(json_array_get(value, 1)),
+                                .left_length = json_string_length(json_array_get(value, 0)),
+                                .right_length = json_string_length(json_array_get(value, 1))};
     else
         return false;
     return merge->left_length > 0 && merge->right_length > 0 && !memchr(merge->left, ' ', merge->left_length) &&

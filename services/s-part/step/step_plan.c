@@ -158,7 +158,8 @@ static void add_read(struct step_plan *plan, struct step_place *place, const str
     place->partial_count += kv_partial_count(read->first, read->end);
     place->read_count++;
     if (step_place_is_local(plan->request->places[place->index]))
-        plan->local_reads[plan->local_read_count++] = (struct backend_read){read->row, read->first, read->end};
+        plan->local_reads[plan->local_read_count++] =
+            (struct backend_read){.row = read->row, .first = read->first, .end = read->end};
 }
 
 // The reads of one place.
