@@ -1,14 +1,9 @@
 /* test_gemm_choice.c: which algorithm a product gets, from made-up candidates, times and clocks (kernels/cuda/gemm_choice.h). No device. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/checked.h"
 #include "kernels/cuda/gemm_choice.h"
+#include "tests/cmocka.h"
 
 enum { SHAPES = 3 };
 

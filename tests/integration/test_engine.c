@@ -1,19 +1,14 @@
 // test_engine.c: the s-part's engine with a backend that is played, asked by a scheduler that is played, on one loop. The backend computes
 // nothing: each sample is token 5, and a step is held at its head for as long as a test wants.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/mesh/member.h"
 #include "common/mesh/tensors.h"
 #include "services/s-part/engine/engine.h"
+#include "tests/cmocka.h"
 #include "tests/integration/await.h"
 #include "tests/integration/step_rows.h"
 

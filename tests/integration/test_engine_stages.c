@@ -1,19 +1,14 @@
 // test_engine_stages.c: two engines as the stages of a pipeline, with backends that are played, asked by a scheduler that is played, on one
 // loop. A backend's x is its row's position, plus one for each stage that it came through; the token sampled is x of the row.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/mesh/member.h"
 #include "common/rpc/wire.h"
 #include "services/s-part/engine/engine.h"
+#include "tests/cmocka.h"
 #include "tests/integration/await.h"
 #include "tests/integration/step_rows.h"
 

@@ -1,13 +1,7 @@
 // test_extents.c: a sequence that lies at several places: an engine with the CPU backend and KV workers, all real and on one loop. However the
 // sequence is cut, tokens and log-probabilities are, to the bit, those of one worker that holds all of it.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
@@ -17,6 +11,7 @@
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
 #include "services/s-part/engine/engine.h"
+#include "tests/cmocka.h"
 #include "tests/integration/await.h"
 #include "tests/unit/gguf_build.h"
 

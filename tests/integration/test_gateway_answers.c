@@ -1,13 +1,8 @@
 // test_gateway_answers.c: what a client gets from a gateway whose mesh is well: texts, streams, choices, ends. The mesh is
 // gateway_rig.h's. When it is not well: test_gateway_failures.c.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <sys/resource.h>
 
+#include "tests/cmocka.h"
 #include "tests/integration/gateway_rig.h"
 
 static void test_whole(void **state)

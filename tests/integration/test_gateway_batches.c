@@ -1,17 +1,12 @@
 // test_gateway_batches.c: batches through a gateway over a scheduler of canned tokens: their latency class, and what happens while the mesh
 // is full, away, or the gateway itself ends. The mesh is gateway_rig.h's.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <sqlite3.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
 #include "services/gateway/batch/runner_internal.h"
+#include "tests/cmocka.h"
 #include "tests/integration/await.h"
 #include "tests/integration/gateway_rig.h"
 

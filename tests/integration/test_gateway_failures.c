@@ -1,11 +1,6 @@
 // test_gateway_failures.c: what a client sees when the mesh is full, away, slow, or dies half-way, when the gateway closes, and what
 // becomes of a request when the client itself is slow or leaves. The mesh is gateway_rig.h's.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
+#include "tests/cmocka.h"
 #include "tests/integration/gateway_rig.h"
 
 // The scheduler dies half-way: the stream pauses, goes on with the token log, and no token is missing or there twice.

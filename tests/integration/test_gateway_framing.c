@@ -1,11 +1,6 @@
 // test_gateway_framing.c: requests whose end is not certain. A proxy in front of the gateway may read them differently, and would then
 // take a part of one client's body for another client's request. Each is refused, and its connection is closed.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
+#include "tests/cmocka.h"
 #include "tests/integration/gateway_rig.h"
 
 // The request that would be smuggled: if the gateway sees it, it answers with the version.

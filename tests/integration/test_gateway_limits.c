@@ -1,12 +1,7 @@
 // test_gateway_limits.c: what one client, one key or one request may take of a gateway. The mesh is gateway_rig.h's.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <malloc.h>
 
+#include "tests/cmocka.h"
 #include "tests/integration/gateway_rig.h"
 
 // "prompt":[1,1,...], so many times.

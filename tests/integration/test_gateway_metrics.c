@@ -1,12 +1,8 @@
 // test_gateway_metrics.c: /metrics, which needs no key: what it costs the scheduler, and what it makes of the scheduler's text. The mesh
 // is gateway_rig.h's.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <stdatomic.h>
 
+#include "tests/cmocka.h"
 #include "tests/integration/gateway_rig.h"
 
 // There is no memory for a question to the scheduler (four pointers), where a test says so (not under sanitizers, which have their own calloc).

@@ -1,12 +1,7 @@
 // test_gateway_pages.c: the web pages and the state of the mesh over HTTP: headers, what a client has already, other methods and paths, and
 // what the scheduler is asked. The mesh is gateway_rig.h's. The pages in a browser: tests/e2e/test_pages.py.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "services/gateway/serve/pages.h"
+#include "tests/cmocka.h"
 #include "tests/integration/gateway_rig.h"
 
 static const char *path_of(const struct page_file *file)

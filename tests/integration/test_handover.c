@@ -1,10 +1,5 @@
 /* test_handover.c: a KV worker that takes a sequence over, between a scheduler and another worker that are played here. Both
  * loops of the worker are one, so that everything runs on this thread. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +9,7 @@
 #include "common/rpc/wire.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
+#include "tests/cmocka.h"
 #include "tests/integration/await.h"
 
 enum { PAGE_TOKENS = 16 };

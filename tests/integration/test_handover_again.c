@@ -1,14 +1,10 @@
 /* test_handover_again.c: a sequence that is to be taken over again before the first try has ended. The pages are played here, and so is the
  * other end; all on this thread. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <string.h>
 
 #include "common/base/log.h"
 #include "common/mesh/handover.h"
+#include "tests/cmocka.h"
 #include "tests/integration/await.h"
 
 enum { PAGE_BYTES = 64, POSITIONS = 16, SEQUENCE = 7 };

@@ -1,16 +1,12 @@
 /* test_handover_copies.c: handing over pages whose copies take time, as a device's do: one after the other, and given up half-way. The pages
  * are played here, a byte each, and so is the other end; all on this thread. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/mesh/handover.h"
+#include "tests/cmocka.h"
 #include "tests/integration/await.h"
 
 enum { PAGE_BYTES = 64, POSITIONS = 16, CONTEXT = 256, SEQUENCE = 7, BUSY = 9 };

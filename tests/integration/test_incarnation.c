@@ -1,14 +1,9 @@
 // test_incarnation.c: a member whose clock was set back, and a member whose name was taken. The scheduler is played here, on the
 // member's own loop.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/mesh/member.h"
+#include "tests/cmocka.h"
 #include "tests/integration/await.h"
 #include "tests/integration/played_cluster.h"
 

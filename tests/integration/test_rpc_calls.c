@@ -1,9 +1,4 @@
 // test_rpc_calls.c: the RPC runtime over inproc, ipc and tcp: calls, streams, cancelling, deadlines, dying peers.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -17,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/rpc/rpc.h"
 #include "generate.pb-c.h"
+#include "tests/cmocka.h"
 #include "tests/integration/await.h"
 
 // --- a server on a thread of its own ---

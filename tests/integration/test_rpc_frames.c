@@ -3,17 +3,13 @@
 // With arguments, SECRET-FILE ADDRESS..., it is the hostile client alone: the malformed messages go to the servers at these addresses,
 // whose mesh has that secret ("none": it has none). The end-to-end tests send them to the services. The exit status is 0 if all
 // of them came to what they must.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/rpc/rpc.h"
+#include "tests/cmocka.h"
 #include "tests/integration/rpc_bad_frames.h"
 
 struct test_server {

@@ -1,9 +1,4 @@
 // test_rpc_limits.c: what bounds the RPC runtime: unread streams, sizes, windows, deadlines, stopped and vanishing peers.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -11,6 +6,7 @@
 
 #include "common/base/log.h"
 #include "generate.pb-c.h"
+#include "tests/cmocka.h"
 #include "tests/integration/rpc_bad_frames.h"
 #include "tests/integration/rpc_harness.h"
 

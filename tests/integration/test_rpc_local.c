@@ -1,15 +1,11 @@
 // test_rpc_local.c: the local socket beside a connection: which client may have one, what comes over it, and what happens without one.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "envelope.pb-c.h"
+#include "tests/cmocka.h"
 #include "tests/integration/frame_socket.h"
 #include "tests/integration/rpc_harness.h"
 

@@ -1,13 +1,9 @@
 // test_rpc_memory.c: what is sized by peers fails without memory and costs no more than a connection; what is the program's own goes on.
 // Large calloc() and realloc() calls fail here when a test says so (not under sanitizers, which have their own).
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <stdlib.h>
 
 #include "common/base/log.h"
+#include "tests/cmocka.h"
 #include "tests/integration/rpc_bad_frames.h"
 #include "tests/integration/rpc_harness.h"
 

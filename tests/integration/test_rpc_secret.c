@@ -1,15 +1,11 @@
 // test_rpc_secret.c: with a mesh secret, only those who know it get beyond the handshake, in either direction.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <sys/wait.h>
 
 #include "cluster.pb-c.h"
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "generate.pb-c.h"
+#include "tests/cmocka.h"
 #include "tests/integration/rpc_harness.h"
 #include "tests/integration/secret_proof.h"
 

@@ -1,12 +1,7 @@
 // test_rpc_strangers.c: what a client can do before or with a wrong hello, and what a greeted peer can do that breaks the rules of a call.
 // It costs them the connection, and does not affect others.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "common/base/log.h"
+#include "tests/cmocka.h"
 #include "tests/integration/rpc_bad_frames.h"
 #include "tests/integration/rpc_harness.h"
 

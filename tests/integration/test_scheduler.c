@@ -1,12 +1,8 @@
 // test_scheduler.c: what the scheduler makes of requests: steps, guesses, releases. The gateways, the s-part and the worker are played here.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <string.h>
 
 #include "common/base/log.h"
+#include "tests/cmocka.h"
 #include "tests/integration/scheduler_mesh.h"
 
 // A gateway submits again under the id that it knows, while the pages of the cancelled one are still being freed.

@@ -1,13 +1,9 @@
 // test_scheduler_members.c: who may join the scheduler's mesh, who is taken for dead, and what becomes of what members hold. The members are
 // played here.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <string.h>
 
 #include "common/base/log.h"
+#include "tests/cmocka.h"
 #include "tests/integration/scheduler_mesh.h"
 
 // It would refuse all steps of mini-batch 1, and with them half of the sequences.

@@ -1,14 +1,10 @@
 // test_scheduler_metrics.c: the scheduler's metrics: they grow with the number of places, and places' names are labels in them.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "tests/cmocka.h"
 #include "tests/integration/scheduler_mesh.h"
 
 struct answer {

@@ -1,13 +1,9 @@
 // test_scheduler_stages.c: a pipeline of s-parts as the scheduler sees it: which of them fit together, who takes whose place, and how they are
 // put together again when one of them does not know the term. The s-parts are played here.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <string.h>
 
 #include "common/base/log.h"
+#include "tests/cmocka.h"
 #include "tests/integration/scheduler_mesh.h"
 
 enum { LAYERS = 4, PLAYED = 3, JOINS_MAX = 64 };

@@ -1,12 +1,8 @@
 // test_scheduler_view.c: what the scheduler says to people who watch the mesh: members, the latest steps and events, within bounds.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <string.h>
 
 #include "common/base/log.h"
+#include "tests/cmocka.h"
 #include "tests/integration/scheduler_mesh.h"
 #include "view.pb-c.h"
 

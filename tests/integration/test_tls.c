@@ -1,16 +1,11 @@
 // test_tls.c: over TLS only those talk whose certificates are of the mesh's CA, good, and for the right service, in either direction; whoever is
 // refused gives one line of the log, with its address and the reason.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "attend.pb-c.h"
 #include "cluster.pb-c.h"
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "generate.pb-c.h"
+#include "tests/cmocka.h"
 #include "tests/integration/rpc_harness.h"
 #include "tests/integration/tls_strangers.h"
 

@@ -1,15 +1,10 @@
 // test_tls_floods.c: whatever hostile peers do to a TLS port before they have shown a certificate, good peers connect and are answered, and the
 // memory, the descriptors and the lines of the log that it costs are bounded.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "generate.pb-c.h"
+#include "tests/cmocka.h"
 #include "tests/integration/rpc_harness.h"
 #include "tests/integration/tls_strangers.h"
 

@@ -1,14 +1,9 @@
 // test_tls_rotation.c: certificates change while services run: new connections use what was read last, those that exist go on unless their
 // peer's certificate is not good any more, and files that are broken change nothing.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "generate.pb-c.h"
+#include "tests/cmocka.h"
 #include "tests/integration/rpc_harness.h"
 #include "tests/integration/tls_strangers.h"
 

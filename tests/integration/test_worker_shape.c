@@ -1,12 +1,7 @@
 /* test_worker_shape.c: what a KV worker does with the shape that the scheduler's answer to its registration names, and with the rows of a
  * step. The scheduler and the s-part are played here; both loops of the worker are one, so that everything runs on this thread. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <malloc.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "attend.pb-c.h"
 #include "cluster.pb-c.h"
@@ -16,6 +11,7 @@
 #include "common/rpc/wire.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
+#include "tests/cmocka.h"
 #include "tests/integration/await.h"
 #include "tests/integration/played_cluster.h"
 

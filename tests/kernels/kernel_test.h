@@ -3,19 +3,14 @@
 #define FD_TESTS_KERNELS_KERNEL_TEST_H
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "common/base/checked.h"
 #include "kernels/simd/half.h"
 #include "kernels/dispatch/kernels.h"
+#include "tests/cmocka.h"
 
 static inline uint64_t random_u64(uint64_t *state) // splitmix64
 {

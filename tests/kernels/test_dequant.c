@@ -1,17 +1,11 @@
 // test_dequant.c: every block format against another reader's values (tests/golden/dequant.inc), bit by bit.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "kernels/simd/half.h"
 #include "kernels/quant/dequant.h"
+#include "tests/cmocka.h"
 
 static const struct golden {
     enum tensor_type type;

@@ -1,11 +1,4 @@
 // test_encode.c: block formats written and read again: each value within the error that dequant.h promises, each block the best there is.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +7,7 @@
 #include "common/base/checked.h"
 #include "kernels/quant/dequant.h"
 #include "kernels/simd/half.h"
+#include "tests/cmocka.h"
 
 enum { BLOCK = 32 };
 

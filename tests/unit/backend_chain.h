@@ -3,12 +3,11 @@
 #ifndef FD_TESTS_BACKEND_CHAIN_H
 #define FD_TESTS_BACKEND_CHAIN_H
 
-#include <cmocka.h>
-
 #include "common/base/checked.h"
 #include "common/kv/kv_type.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
+#include "tests/cmocka.h"
 #include "tests/unit/gguf_build.h"
 
 enum { CHAIN_ROWS = 32, CHAIN_LAYERS = 5, CHAIN_STAGES_MAX = 3, CHAIN_SEQUENCES = 4, CHAIN_STEPS = 8, CHAIN_VOCAB = 320 };

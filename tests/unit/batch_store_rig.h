@@ -2,12 +2,6 @@
 #ifndef FD_TESTS_UNIT_BATCH_STORE_RIG_H
 #define FD_TESTS_UNIT_BATCH_STORE_RIG_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "services/gateway/batch/store.h"
+#include "tests/cmocka.h"
 
 enum { MAX_FILES = 20 };
 

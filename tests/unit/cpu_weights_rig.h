@@ -3,21 +3,17 @@
 #ifndef FD_TESTS_CPU_WEIGHTS_RIG_H
 #define FD_TESTS_CPU_WEIGHTS_RIG_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "common/base/checked.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
 #include "kernels/dispatch/kernels.h"
+#include "tests/cmocka.h"
 #include "tests/unit/gguf_build.h"
 
 enum { RIG_LAYERS = 9, RIG_ROWS = 8, RIG_VOCAB = 320, RIG_BATCHES_MAX = 4, RIG_STEPS = 3 };

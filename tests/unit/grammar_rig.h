@@ -5,20 +5,15 @@
 #ifndef FD_TESTS_UNIT_GRAMMAR_RIG_H
 #define FD_TESTS_UNIT_GRAMMAR_RIG_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/checked.h"
 #include "common/base/random.h"
 #include "common/grammar/build.h"
 #include "common/grammar/cursor.h"
+#include "tests/cmocka.h"
 
 enum { RIG_RULES = 3, RIG_EXPRESSIONS = 160, RIG_TEXT = 30, RIG_TRACKER_BYTES = GRAMMAR_TRACKER_MIN_BYTES };
 

@@ -2,18 +2,13 @@
 #ifndef FD_TESTS_UNIT_KV_STORE_RIG_H
 #define FD_TESTS_UNIT_KV_STORE_RIG_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/checked.h"
 #include "kernels/kv/kv_internal.h"
 #include "kernels/dispatch/kernels.h"
+#include "tests/cmocka.h"
 
 enum { MAX_ROWS = 64, WIDTH = 32 };
 

@@ -2,13 +2,8 @@
 #ifndef FD_TESTS_UNIT_SIM_OF_H
 #define FD_TESTS_UNIT_SIM_OF_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "common/sim/sim.h"
+#include "tests/cmocka.h"
 #include "tests/unit/sample.h"
 
 // For tests that would take minutes with ThreadSanitizer, which has nothing to find: a simulation has one thread.

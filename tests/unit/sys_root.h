@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "common/base/numa.h"
+#include "tests/cmocka.h"
 
 struct sys_root {
     char path[32];

@@ -1,19 +1,16 @@
 // test_answer.c: what a model wrote, in the notations of all families: reasoning, content, calls; whole, byte by byte and cut at random; as text
 // and as control tokens; and text that only looks like a call.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "services/gateway/answer/answer.h"
 #include "common/base/checked.h"
 #include "common/base/random.h"
 #include "common/base/text.h"
+#include "tests/cmocka.h"
 #include "tests/unit/sample.h"
 
 // Control tokens are written between these, so that a text shows where they are.

@@ -1,13 +1,9 @@
 // test_answer_grammar.c: answers that are made up at random under the grammar of a call, in each notation: the parser finds in each of them calls
 // with arguments that are what the schema wants, and nothing else.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "services/gateway/answer/grammar.h"
@@ -15,6 +11,7 @@
 #include "common/base/random.h"
 #include "common/base/text.h"
 #include "common/grammar/cursor.h"
+#include "tests/cmocka.h"
 #include "tests/unit/sample.h"
 
 enum { STEPS_MAX = 6000, BYTES = 256, PIECES_MAX = 64 };

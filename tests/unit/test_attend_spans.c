@@ -1,15 +1,11 @@
 /* test_attend_spans.c: what a KV worker counts of the traced sequences of a step, and its table of them when it is full. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/rpc/wire.h"
 #include "services/kv-worker/attend_spans.h"
+#include "tests/cmocka.h"
 
 static struct attend_spans spans;
 static struct attend_step_spans steps[2]; /* of two mini-batches */

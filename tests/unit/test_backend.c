@@ -2,16 +2,12 @@
  * nothing for the others; and what models with matrices of every type compute.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "common/base/checked.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
 #include "kernels/dispatch/kernels.h"
+#include "tests/cmocka.h"
 #include "tests/unit/gguf_build.h"
 
 static enum status plan(uint32_t head_dim, struct error *error)

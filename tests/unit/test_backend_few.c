@@ -1,17 +1,12 @@
 /* test_backend_few.c: steps of one and two rows, which the CPU backend computes with few barriers: how many a layer has, and that a row's bits
  * are those that it has among other rows, with any number of threads, across ranges of attention that threads share.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "common/base/checked.h"
 #include "common/kv/kv_type.h"
 #include "common/model/model.h"
 #include "kernels/backend/backend.h"
 #include "kernels/dispatch/kernels.h"
+#include "tests/cmocka.h"
 #include "tests/unit/gguf_build.h"
 
 enum { ROWS = 32, LAYERS = 3, HIDDEN = 64, Q_WIDTH = 64, KV_WIDTH = 32, VOCAB = 320, CONTEXT = 1100, BEFORE = 505, STEPS = 14 };

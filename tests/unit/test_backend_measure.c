@@ -2,17 +2,12 @@
  * when their time is over, on a clock of its own that only asking moves on. It ends the test where an entry comes before the one before
  * is done, or a row before those before it; what is measured must be the device's times, not those of asking.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <string.h>
 #include <time.h>
 
 #include "common/base/checked.h"
 #include "kernels/backend/backend_measure.h"
+#include "tests/cmocka.h"
 
 enum { LAYERS = 4, ROWS = 128, SEQUENCES = 512 };
 

@@ -1,14 +1,9 @@
 // test_backend_range.c: what of a model the CPU backend computes. A range of its layers: stages in a chain give the bits of one backend, take what one
 // takes, and a range that the model does not have is refused. The pieces that its architecture names: they are computed, or refused.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "common/kv/kv_type.h"
 #include "kernels/backend/backend.h"
 #include "kernels/dispatch/kernels.h"
+#include "tests/cmocka.h"
 #include "tests/unit/backend_chain.h"
 
 static struct thread_pool *pool;

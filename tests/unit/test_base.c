@@ -1,10 +1,5 @@
 /* test_base.c: the foundations: sizes, settings, errors, the thread pool. */
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +11,7 @@
 #include "common/base/memory.h"
 #include "common/base/options.h"
 #include "common/base/thread_pool.h"
+#include "tests/cmocka.h"
 #include "tests/integration/pace.h"
 
 static void sizes_are_parsed_with_units(void **state)

@@ -1,10 +1,4 @@
 // test_batch_line.c: lines of batch files: what is taken, what is refused with which code, and what results look like.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,6 +6,7 @@
 
 #include "common/base/checked.h"
 #include "common/api/batch.h"
+#include "tests/cmocka.h"
 
 #define GOOD(body) "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":" body "}"
 

@@ -1,15 +1,10 @@
 /* test_buddy.c: blocks of powers of two, beside a plain map of which 4 KiB are whose. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "common/base/alloc.h"
 #include "common/base/checked.h"
+#include "tests/cmocka.h"
 
 enum { UNIT = 1 << BUDDY_ORDER_LEAST, UNITS = 77, HELD = 40, DRAWS = 200000 };
 

@@ -1,14 +1,9 @@
 // test_capacity.c: the search for the highest rate, against limits that are sharp and ones that are not; targets and verdicts.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 
 #include "common/base/checked.h"
 #include "services/fastdecode/capacity/capacity.h"
+#include "tests/cmocka.h"
 
 static double uniform(uint64_t *state)
 {

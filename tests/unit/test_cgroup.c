@@ -1,10 +1,5 @@
 /* test_cgroup.c: limits of control groups, read from folders that look like the kernel's. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +8,7 @@
 #include "common/base/cgroup.h"
 #include "common/base/checked.h"
 #include "common/base/thread_pool.h"
+#include "tests/cmocka.h"
 
 struct root {
     char path[32], inner[64], memory[64]; // "cpu" and "memory" are where version 1 mounts these controllers

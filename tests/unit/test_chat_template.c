@@ -1,17 +1,14 @@
 // test_chat_template.c: chat templates against jinja2's own output (tests/golden/chat_template.json), the templates that
 // are refused with their messages, what counts as content, and the limits.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "common/base/checked.h"
 #include "services/gateway/jinja/chat_template.h"
+#include "tests/cmocka.h"
 
 #define GOLDEN "tests/golden/chat_template.json"
 #define GOLDEN_TOOLS "tests/golden/chat_tools.json"

@@ -1,17 +1,13 @@
 // test_conversation.c: which form of a conversation a chat template takes, found out by trying; and how tools, calls and results are told to a
 // template that knows none.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "common/base/checked.h"
 #include "services/gateway/text/conversation.h"
+#include "tests/cmocka.h"
 
 static struct conversation_form form_of(const char *source)
 {

@@ -1,13 +1,8 @@
 // test_cost.c: the performance model against values worked out by hand.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 
 #include "common/plan/cost.h"
+#include "tests/cmocka.h"
 
 #define assert_near(value, wanted) assert_true(fabs((value) - (wanted)) <= 1e-9)
 

@@ -1,10 +1,4 @@
 // test_dialect_answers.c: other forms of the API: how an answer with text, reasoning and calls is told, whole and as a stream, and errors.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +7,7 @@
 #include "common/base/checked.h"
 #include "services/gateway/api/dialects/dialect.h"
 #include "services/gateway/api/dialects/response_store.h"
+#include "tests/cmocka.h"
 #include "tests/unit/dialect_ask.h"
 
 static const struct dialect_piece pieces[] = {

@@ -1,10 +1,4 @@
 // test_dialect_asks.c: other forms of the API: what a request becomes, which are refused, and which names errors and paths have.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +7,7 @@
 #include "common/base/checked.h"
 #include "services/gateway/api/dialects/dialect.h"
 #include "services/gateway/serve/gateway_internal.h"
+#include "tests/cmocka.h"
 #include "tests/unit/dialect_ask.h"
 
 // Translates the body; the chat must be as the text says.

@@ -2,19 +2,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "common/base/checked.h"
 #include "common/disk/disk.h"
+#include "tests/cmocka.h"
 
 enum { ALIGN = 4096 };
 #define FILE_BYTES (5ull * DISK_PIECE_BYTES + 3 * ALIGN)

@@ -1,13 +1,8 @@
 /* test_divergence.c: KL divergence, log-probabilities and their sums, against values worked out by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 
 #include "common/sampler/softmax.h"
+#include "tests/cmocka.h"
 
 #define assert_near(value, wanted) assert_true(fabs((value) - (wanted)) <= 1e-9)
 

@@ -1,12 +1,8 @@
 // test_drafts.c: the guesses at a sequence's next tokens.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <string.h>
 
 #include "services/scheduler/drafts.h"
+#include "tests/cmocka.h"
 
 enum { CAPACITY = 40000 };
 

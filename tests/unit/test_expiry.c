@@ -1,12 +1,7 @@
 // test_expiry.c: by which time things expire, with both clocks played.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "common/base/checked.h"
 #include "common/base/clock.h"
+#include "tests/cmocka.h"
 
 enum { DAY_S = 86400, LOOK_S = 30, HOUR_S = 3600 };
 static const uint64_t NOW_S = 1800000000, BOOTED_US = 5000000;

@@ -1,15 +1,11 @@
 // test_frames.c: taking frames out of a stream, however it is cut, and the memory that they lie in.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/rpc/frame.h"
 #include "common/rpc/rpc.h"
+#include "tests/cmocka.h"
 
 struct taken {
     uint32_t count;

@@ -1,10 +1,4 @@
 // test_gateway_grammars.c: forms of answers as grammars: the same form is compiled once, another one is another grammar, errors say where.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +6,7 @@
 #include "common/base/checked.h"
 #include "common/grammar/grammar.h"
 #include "services/gateway/text/grammars.h"
+#include "tests/cmocka.h"
 
 static struct grammars *grammars;
 

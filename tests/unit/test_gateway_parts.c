@@ -1,10 +1,4 @@
 // test_gateway_parts.c: the gateway's small parts: keys, addresses of clients, the work pool.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <netinet/in.h>
 #include <arpa/inet.h>
 #include <sched.h>
@@ -18,6 +12,7 @@
 #include "services/gateway/http/addresses.h"
 #include "services/gateway/http/keys.h"
 #include "services/gateway/http/work_pool.h"
+#include "tests/cmocka.h"
 
 // --- keys ------------------------------------------------------------------------------------------------------------
 static struct keys *keys_of(const char *text)

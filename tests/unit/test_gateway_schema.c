@@ -1,9 +1,4 @@
 // test_gateway_schema.c: bodies of requests: what is taken with which value, and what is refused with which words.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include <stdio.h>
@@ -13,6 +8,7 @@
 #include "common/base/checked.h"
 #include "common/base/text.h"
 #include "services/gateway/api/schema/schema.h"
+#include "tests/cmocka.h"
 #include "tests/unit/request_parse.h"
 
 enum { VOCAB = 1000 };

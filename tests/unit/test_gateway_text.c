@@ -1,10 +1,4 @@
 // test_gateway_text.c: JSON strings, UTF-8, stop strings across token boundaries, and the answers rendered from them.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,6 +9,7 @@
 #include "services/gateway/api/dialects/dialect.h"
 #include "services/gateway/api/schema/stop_match.h"
 #include "services/gateway/http/json_write.h"
+#include "tests/cmocka.h"
 
 static void expect_text(struct text *text, const char *wanted)
 {

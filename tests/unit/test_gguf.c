@@ -1,16 +1,10 @@
 /* test_gguf.c: the container: what is written is read back, and each kind of damage gets its status and its line. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <math.h>
 #include <unistd.h>
 
 #include "common/base/checked.h"
 #include "common/model/model.h"
+#include "tests/cmocka.h"
 #include "tests/unit/gguf_build.h"
 
 /* Bytes from the end of a key's name, and of a tensor's (with two dimensions). */

@@ -1,15 +1,9 @@
 /* test_gguf_split.c: a model in several GGUF files opens as one, and parts that do not belong together are told by name. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <unistd.h>
 
 #include "common/base/checked.h"
 #include "common/model/model.h"
+#include "tests/cmocka.h"
 #include "tests/unit/gguf_build.h"
 
 enum { PARTS = 3 };

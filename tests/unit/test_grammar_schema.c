@@ -1,11 +1,5 @@
 /* test_grammar_schema.c: which texts the grammar of a JSON Schema takes, which schemas are refused and with what words, and that texts made up
  * along the grammar are JSON. tests/e2e/test_schemas.py compares with the official suite and a validator. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +8,7 @@
 #include "common/grammar/cursor.h"
 #include "common/json/json_text.h"
 #include "tests/unit/grammar_from.h"
+#include "tests/cmocka.h"
 #include "tests/unit/sample.h"
 
 #define DIGITS_70 "1234567890123456789012345678901234567890123456789012345678901234567890"

@@ -1,16 +1,12 @@
 /* test_hardware_nodes.c: NUMA nodes in a description of hardware: written and read, refused where damaged, and a worker a node. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "common/base/checked.h"
 #include "common/plan/hardware.h"
+#include "tests/cmocka.h"
 
 static char path[40];
 

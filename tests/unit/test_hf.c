@@ -1,15 +1,9 @@
 /* test_hf.c: a directory of Hugging Face files becomes the keys and tensors that the same model's GGUF file would have. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <math.h>
 
 #include "common/base/checked.h"
 #include "common/model/model.h"
+#include "tests/cmocka.h"
 #include "tests/unit/hf_assert.h"
 
 static void keys_are_those_of_a_gguf_file(void **state)

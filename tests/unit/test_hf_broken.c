@@ -1,13 +1,7 @@
 /* test_hf_broken.c: a line for each way in which the files of a directory are damaged, do not fit together, or say what is not
  * supported. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "common/base/checked.h"
+#include "tests/cmocka.h"
 #include "tests/unit/hf_build.h"
 
 #define CONFIG "config.json"

@@ -1,14 +1,8 @@
 /* test_hf_pooling.c: what a directory says of embeddings: the files of sentence-transformers, and classes without an output projection. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "tests/cmocka.h"
 #include "tests/unit/hf_assert.h"
 
 #define STEP(kind, path) \

@@ -1,14 +1,8 @@
 /* test_hf_tokenizer.c: tokenizer.json and the files beside it become the vocabulary that common/tokenizer reads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <jansson.h>
 
 #include "common/base/checked.h"
+#include "tests/cmocka.h"
 #include "tests/unit/hf_assert.h"
 
 static void tokens_around_a_text_are_found(void **state)

@@ -1,13 +1,8 @@
 // test_id_map.c: ids and their slots, beside a plain list of them.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "common/base/id_map.h"
+#include "tests/cmocka.h"
 
 enum { CAPACITY = 28, IDS = 60, DRAWS = 200000 };
 

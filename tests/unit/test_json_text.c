@@ -1,18 +1,13 @@
 // test_json_text.c: JSON with numbers of any size is read, told from what it looks like, and written again as it was.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/checked.h"
 #include "common/base/random.h"
 #include "common/base/text.h"
 #include "common/json/json_text.h"
+#include "tests/cmocka.h"
 
 static json_t *read_text(const char *text)
 {

@@ -1,9 +1,4 @@
 /* test_keys.c: files of API keys: who is known by them, what is refused, and what a new file leaves as it was. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +9,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "services/gateway/http/keys.h"
+#include "tests/cmocka.h"
 
 static char path[] = "/tmp/fd-keys-XXXXXX";
 

@@ -1,13 +1,8 @@
 // test_kv_choice.c: what --kv-type auto chooses from its figures, and how much text it reads.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "services/s-part/kv_choice.h"
+#include "tests/cmocka.h"
 
 static void codes_are_for_models_that_lose_little(void **state)
 {

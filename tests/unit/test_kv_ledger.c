@@ -4,17 +4,13 @@
  * content travels where the ledger says that it is copied. So a page that two sequences have by mistake, or that is freed while somebody
  * reads it, shows as a position with another's content.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/kv/kv_ledger.h"
+#include "tests/cmocka.h"
 
 enum { PAGES = 24, PAGE_TOKENS = 4, SEQUENCES = 6, CONTEXT = 40, IDS = 9, OPERATIONS = 20000, SEEDS = 8 };
 

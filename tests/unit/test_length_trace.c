@@ -1,16 +1,11 @@
 // test_length_trace.c: shapes have the percentiles that they are fitted to; files, good and bad; what is drawn, and when it arrives.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "services/fastdecode/capacity/capacity.h"
+#include "tests/cmocka.h"
 
 static void assert_near(double value, double wanted, double share)
 {

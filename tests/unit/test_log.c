@@ -1,9 +1,4 @@
 // test_log.c: a log that nobody reads stops nobody; a log file does not grow without limit.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -16,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "tests/cmocka.h"
 #include "tests/integration/pace.h"
 
 enum { LINES = 3000, LINE_PAYLOAD = 200 }; // far more than a pipe or a socket buffers

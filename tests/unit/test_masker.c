@@ -1,10 +1,5 @@
 /* test_masker.c: masks of grammars: what was generated and what is guessed, where a text ends, what cannot be followed, and grammars that are
  * shared and forgotten. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -16,6 +11,7 @@
 #include "common/model/vocabulary.h"
 #include "services/s-part/step/masker_trackers.h"
 #include "services/s-part/step/masker.h"
+#include "tests/cmocka.h"
 #include "tests/unit/gguf_build.h"
 #include "tests/unit/grammar_from.h"
 

@@ -1,16 +1,11 @@
 /* test_measure.c: what measuring gives: figures that can be, in the time it was given. How exact they are is the bench's to show. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 
 #include "common/base/clock.h"
 #include "common/base/measure.h"
 #include "kernels/dispatch/kernels.h"
 #include "kernels/kv/kv_store.h"
+#include "tests/cmocka.h"
 #include "tests/integration/pace.h"
 
 enum { LIMIT_US = 20000, MEMORY = 2 << 20 };

@@ -1,12 +1,6 @@
 /* test_median.c: what stands for a few measured values. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "common/base/measure.h"
+#include "tests/cmocka.h"
 
 static void in_any_order(void **state)
 {

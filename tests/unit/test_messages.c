@@ -1,14 +1,10 @@
 // test_messages.c: conversions between messages and structs: what goes out comes back, and what cannot be is refused.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <math.h>
 #include <string.h>
 
 #include "attend.pb-c.h"
 #include "common/mesh/messages.h"
+#include "tests/cmocka.h"
 
 static void a_kv_shape_comes_back(void **state)
 {

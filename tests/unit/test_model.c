@@ -1,16 +1,10 @@
 /* test_model.c: a model's tables from a valid file, and a line for each way in which metadata and tensors do not fit. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <unistd.h>
 
 #include "common/base/checked.h"
 #include "common/model/model.h"
 #include "common/model/metadata.h"
+#include "tests/cmocka.h"
 #include "tests/unit/gguf_build.h"
 
 #define LABEL "tiny.gguf: "

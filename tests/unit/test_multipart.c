@@ -1,16 +1,11 @@
 // test_multipart.c: bodies of multipart/form-data, cut into pieces anywhere.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "services/gateway/batch/multipart.h"
+#include "tests/cmocka.h"
 
 #define TYPE "multipart/form-data; boundary=abc"
 #define PART(name) "Content-Disposition: form-data; name=\"" name "\"\r\n\r\n"

@@ -4,22 +4,18 @@
 #include <errno.h>
 #include <linux/mempolicy.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/base/numa.h"
 #include "common/base/thread_pool.h"
+#include "tests/cmocka.h"
 
 struct asked {
     long call;

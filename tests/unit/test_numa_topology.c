@@ -1,10 +1,4 @@
 /* test_numa_topology.c: which NUMA nodes a machine has and how workers share them, in folders that look like other machines' /sys. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "common/base/checked.h"
 #include "common/base/numa.h"
 #include "sample.h"

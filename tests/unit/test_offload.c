@@ -1,11 +1,5 @@
 // test_offload.c: the offload planner against values worked out by hand on hardware with round numbers, and against random
 // policies.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +7,7 @@
 
 #include "common/base/checked.h"
 #include "common/plan/offload_internal.h"
+#include "tests/cmocka.h"
 
 #define assert_near(value, wanted) assert_true(fabs((value) - (wanted)) <= 1e-6 * fabs((double)(wanted)))
 

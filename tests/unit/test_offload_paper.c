@@ -8,18 +8,13 @@
 // The rows with prompts of 256 are predicted, nothing fitted. The search's limits are ours: at most 8 batches and 131,072 prompt
 // tokens a block, four fifths of the device's and three quarters of the host's memory, and a slower tier only where it gives a
 // quarter more. They are what makes the paper's blocks those that are found.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/plan/offload.h"
+#include "tests/cmocka.h"
 
 #define GIB (1ull << 30)
 

@@ -1,11 +1,5 @@
 /* test_otlp.c: traces on their way out: W3C trace context, spans of fixed size, the queue, the encoder, and an exporter whose collector is a thread
  * of this test. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -20,6 +14,7 @@
 #include "common/trace/otlp.h"
 #include "common/trace/otlp_internal.h"
 #include "otlp_trace.pb-c.h"
+#include "tests/cmocka.h"
 
 #define TRACE "4bf92f3577b34da6a3ce929d0e0e4736"
 #define SPAN "00f067aa0ba902b7"

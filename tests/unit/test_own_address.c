@@ -1,14 +1,10 @@
 // test_own_address.c: where others reach a socket that listens on all interfaces.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/mesh/member.h"
 #include "common/rpc/address.h"
+#include "tests/cmocka.h"
 
 static void which_addresses_are_everywhere(void **state)
 {

@@ -1,20 +1,16 @@
 // test_packed_file.c: a packed file is what was written, whole, or not there; whatever damages it is noticed and named.
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "common/base/checked.h"
 #include "kernels/backend/packed_file.h"
+#include "tests/cmocka.h"
 
 enum { A = PACKED_FILE_ALIGN, BLOBS = 4, SUM = 7 * A };
 

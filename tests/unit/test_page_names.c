@@ -1,13 +1,9 @@
 // test_page_names.c: which pages of a sequence have names, and when two have the same.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "services/scheduler/token_logs.h"
+#include "tests/cmocka.h"
 
 enum { PAGE = 16, TOKENS = 100 };
 

@@ -1,9 +1,4 @@
 // test_pages.c: If-None-Match, and the scheduler's view of the mesh as JSON whatever is in it.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,6 +6,7 @@
 
 #include "services/gateway/mesh/mesh.h"
 #include "services/gateway/serve/pages.h"
+#include "tests/cmocka.h"
 
 static void test_etags(void **state)
 {

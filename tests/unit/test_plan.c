@@ -1,10 +1,4 @@
 // test_plan.c: the planner's arithmetic against values worked out by hand, on hardware with round numbers.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +7,7 @@
 
 #include "common/base/checked.h"
 #include "common/plan/plan.h"
+#include "tests/cmocka.h"
 
 #define assert_near(value, wanted) assert_true(fabs((value) - (wanted)) <= 1e-6 * fabs((double)(wanted)))
 

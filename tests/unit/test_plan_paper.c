@@ -11,18 +11,13 @@
 // One figure is fitted: what a layer occupies a worker for beside attention, 1,512 us, to the first row. It holds what a layer cost that mesh besides bytes
 // and operations: launches, copies between device and host, threads woken, small messages. No factor on a rate can stand for
 // it: 8 times the batch took only 3.7 times as long in both models. Everything else is predicted.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/plan/plan.h"
+#include "tests/cmocka.h"
 
 #define FOLDER "deploy/hardware" // tests run in the repository's root
 #define LIMIT 0.25

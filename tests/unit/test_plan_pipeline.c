@@ -1,10 +1,4 @@
 // test_plan_pipeline.c: what the plan says of several s-parts: against the simulator, and what it chooses.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +6,7 @@
 #include "common/base/checked.h"
 #include "common/plan/plan.h"
 #include "common/sim/sim.h"
+#include "tests/cmocka.h"
 
 enum { B = 128, REQUESTS = 5 * B, WORKERS = 8 };
 

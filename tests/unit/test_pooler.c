@@ -1,15 +1,10 @@
 /* test_pooler.c: what a prompt's hidden states become: the same bytes whatever the chunks, and though rows come again. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "services/s-part/step/pooler.h"
+#include "tests/cmocka.h"
 
 enum { HIDDEN = 24, PROMPT = 37 };
 

@@ -1,10 +1,4 @@
 // test_priority.c: a thread of short turns keeps its niceness, and one whose policy is another one is left as it is.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -13,6 +7,7 @@
 
 #include "common/base/status.h"
 #include "common/base/thread_pool.h"
+#include "tests/cmocka.h"
 
 struct attributes {
     uint32_t size, policy;

@@ -1,10 +1,4 @@
 // test_quantize.c: a GGUF file written anew in another type: what is converted, what stays byte for byte, and what is refused.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +10,7 @@
 #include "common/model/model.h"
 #include "kernels/quant/dequant.h"
 #include "services/fastdecode/model/quantize.h"
+#include "tests/cmocka.h"
 #include "tests/unit/gguf_build.h"
 
 static char folder[64], in[96], out[96], part[112];

@@ -1,11 +1,5 @@
 // test_quantize_load.c: a model quantized while it is loaded computes the same bits as the file that `fastdecode quantize` makes of
 // it, in int8 and in f32, and from the packed file of an earlier start.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +12,7 @@
 #include "kernels/backend/backend.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/fastdecode/model/quantize.h"
+#include "tests/cmocka.h"
 #include "tests/unit/gguf_build.h"
 
 enum { ROWS = 8, VOCAB = 320, LAYERS = 2 };

@@ -1,13 +1,9 @@
 /* test_rate.c: a sliding minute: beside a plain list of what was taken when. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 
 #include "common/base/checked.h"
 #include "services/gateway/http/keys.h"
+#include "tests/cmocka.h"
 
 enum { STEPS = 4000, LIMIT = 100 };
 

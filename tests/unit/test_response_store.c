@@ -1,10 +1,4 @@
 // test_response_store.c: answers that are kept for a next request: what is found, by whom, and what goes when there is no room.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <jansson.h>
 #include <malloc.h>
 #include <stdio.h>
@@ -13,6 +7,7 @@
 #include "common/base/clock.h"
 #include "services/gateway/api/dialects/dialect.h"
 #include "services/gateway/api/dialects/response_store.h"
+#include "tests/cmocka.h"
 
 enum { SECOND = 1000000 };
 

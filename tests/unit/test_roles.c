@@ -1,9 +1,4 @@
 // test_roles.c: which service a certificate is for, which may call what, and which addresses need one.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +11,7 @@
 #include "envelope.pb-c.h"
 #include "generate.pb-c.h"
 #include "step.pb-c.h"
+#include "tests/cmocka.h"
 #include "view.pb-c.h"
 
 static const ProtobufCServiceDescriptor *const services[] = {

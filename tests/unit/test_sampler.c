@@ -1,15 +1,11 @@
 /* test_sampler.c: the order of the filters, the draw's purity, log-probabilities, ties and hostile logits. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/sampler/sampler.h"
 #include "common/sampler/softmax.h"
+#include "tests/cmocka.h"
 
 enum { VOCAB = 1000 };
 

@@ -1,15 +1,11 @@
 /* test_sampler_fields.c: typical-p, xtc, dry and bans beside plain references. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/sampler/sampler.h"
+#include "tests/cmocka.h"
 
 enum { VOCAB = 300, WORDS = (VOCAB + 31) / 32 };
 

@@ -1,9 +1,4 @@
 // test_sandbox.c: what a service has given up: files, programs, processes, sockets, core dumps. Each case runs in a child.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/landlock.h>
@@ -22,6 +17,7 @@
 
 #include "common/base/checked.h"
 #include "common/service/sandbox.h"
+#include "tests/cmocka.h"
 
 // A folder with model/, cache/, hidden/ and links/, which has a link to elsewhere/model.
 static char root[] = "/tmp/fd-sandbox-XXXXXX";

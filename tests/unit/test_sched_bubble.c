@@ -1,13 +1,8 @@
 // test_sched_bubble.c: the cause of a gap at a stage, and how much of it counts.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <string.h>
 
 #include "common/sched/stage.h"
+#include "tests/cmocka.h"
 
 static uint64_t bubble_us(struct sched_gap gap)
 {

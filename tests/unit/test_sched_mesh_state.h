@@ -3,16 +3,12 @@
 #ifndef FD_TESTS_UNIT_TEST_SCHED_MESH_STATE_H
 #define FD_TESTS_UNIT_TEST_SCHED_MESH_STATE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/sched/sched.h"
+#include "tests/cmocka.h"
 
 #define MESH_FUNCTION static __attribute__((unused))
 

@@ -1,13 +1,8 @@
 // test_sched_model.c: what the core knows of step times: from calibration, from steps, and after the machine has changed.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 
 #include "common/sched/state.h"
+#include "tests/cmocka.h"
 
 #define assert_about(value, wanted, share) assert_true(fabs((value) / (wanted)-1) <= (share))
 

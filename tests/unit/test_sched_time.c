@@ -1,13 +1,8 @@
 // test_sched_time.c: the formula by which the core predicts steps.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 
 #include "common/sched/step_time.h"
+#include "tests/cmocka.h"
 
 #define assert_about(value, wanted) assert_true(fabs((value) - (wanted)) < 1e-9)
 

@@ -9,12 +9,6 @@
 //
 // FD_WORKLOADS in the environment says how many of 10,000, others for each FD_SEED; FD_WORKLOAD runs one alone. Without both it is SAMPLE of
 // the first 1,000.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +16,7 @@
 
 #include "common/base/checked.h"
 #include "common/sim/sim.h"
+#include "tests/cmocka.h"
 #include "tests/unit/sample.h"
 
 enum { REQUESTS_MAX = 4096, WORKERS_MAX = 6, LAYERS = 4, SAMPLE = SANITIZED ? 25 : 100 };

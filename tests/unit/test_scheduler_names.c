@@ -1,13 +1,8 @@
 // test_scheduler_names.c: the place of a worker that has long been gone is the next new name's; nobody else loses one.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "common/base/checked.h"
 #include "common/base/random.h"
 #include "services/scheduler/registration.h"
+#include "tests/cmocka.h"
 
 enum { MOST = 9, CASES = 20000 };
 

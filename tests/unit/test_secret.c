@@ -1,9 +1,4 @@
 // test_secret.c: the file of the mesh secret, and which addresses need none.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +8,7 @@
 
 #include "common/rpc/address.h"
 #include "common/rpc/security.h"
+#include "tests/cmocka.h"
 
 static char path[64];
 

@@ -1,9 +1,4 @@
 // test_service.c: the life of a service: settings, signals at every moment, exit codes.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,6 +12,7 @@
 
 #include "common/base/checked.h"
 #include "common/service/service.h"
+#include "tests/cmocka.h"
 #include "tests/integration/pace.h"
 
 // A service that does what a test asks for. It runs in a child, whose exit code is the result.

@@ -1,15 +1,10 @@
 // test_split.c: the split of layers over s-parts against all splits that there are.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/plan/split.h"
+#include "tests/cmocka.h"
 
 enum { LAYERS_MAX = 12 };
 

@@ -1,16 +1,11 @@
 // test_step_extents.c: steps with sequences at several places: which are refused, and that each row has one read at each frozen extent's place,
 // in the order in which a worker wants them.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/checked.h"
 #include "common/kv/kv_shape.h"
 #include "services/s-part/step/step_plan.h"
+#include "tests/cmocka.h"
 
 enum { ROWS = 64, VOCAB = 32, CONTEXT = 40000, PLACES = 12, RUNS = 6, FLOATS = 100 };
 

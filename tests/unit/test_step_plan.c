@@ -1,14 +1,10 @@
 /* test_step_plan.c: the s-part's rows and samples of a step, where some of its tokens are guessed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/sched/settings.h"
 #include "services/s-part/step/step_plan.h"
+#include "tests/cmocka.h"
 
 enum { ROWS = 128, VOCAB = 1000, CONTEXT = 1000, PROMPT = 4, SEQUENCES = 3 };
 

@@ -1,10 +1,4 @@
 // test_stream_events.c: streamed answers, cut anywhere; prompts of words, and how many tokens they are taken for.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <stdio.h>
@@ -13,6 +7,7 @@
 #include "common/base/checked.h"
 #include "services/fastdecode/client/client.h"
 #include "services/fastdecode/client/stream_events.h"
+#include "tests/cmocka.h"
 
 enum { SEEN_MAX = 16 };
 

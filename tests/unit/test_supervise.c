@@ -1,9 +1,4 @@
 // test_supervise.c: the folder of a mesh that `fastdecode up` uses.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +8,7 @@
 
 #include "common/base/checked.h"
 #include "services/fastdecode/up/supervise.h"
+#include "tests/cmocka.h"
 
 static char folder[64], run[96];
 

@@ -3,12 +3,6 @@
 // refused: test_tokenizer_open.c.
 //
 // The byte-level vocabulary is the default model's: FD_MODEL, else models/SmolLM2-135M-Instruct.Q4_1.gguf.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +13,7 @@
 #include "common/base/checked.h"
 #include "common/model/gguf/gguf.h"
 #include "common/model/model.h"
+#include "tests/cmocka.h"
 #include "tests/unit/test_tokenizer.h"
 
 static struct model *model;

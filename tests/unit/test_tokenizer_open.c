@@ -1,17 +1,12 @@
 // test_tokenizer_open.c: tokenizers of vocabularies of a few tokens, made by hand: which tokens "llama" takes and where sequences end, and
 // which vocabularies are refused. Real ones: test_tokenizer.c.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/model/model.h"
 #include "common/model/vocabulary.h"
+#include "tests/cmocka.h"
 #include "tests/unit/gguf_build.h"
 #include "tests/unit/test_tokenizer.h"
 

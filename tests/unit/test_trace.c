@@ -1,10 +1,4 @@
 /* test_trace.c: the file that a trace writes: whole JSON, every span or a count of those that were dropped, nothing when off. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/trace/trace.h"
+#include "tests/cmocka.h"
 
 static char path[64];
 

@@ -1,14 +1,8 @@
 /* test_watchdog.c: when a device counts as one that hangs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "common/base/clock.h"
 #include "services/s-part/calibrate.h"
 #include "services/s-part/engine/watchdog.h"
+#include "tests/cmocka.h"
 
 enum { LIMIT = 10000000, SECOND = 1000000 };
 

@@ -1,15 +1,11 @@
 // test_weight_window.c: which weights stay and which stream, and in what order they are read, for random mini-batches: all get what they need, and
 // those that are together share each read.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "common/base/checked.h"
 #include "kernels/backend/weight_stream.h"
+#include "tests/cmocka.h"
 
 static uint64_t random_of(uint64_t *seed)
 {

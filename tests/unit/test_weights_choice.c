@@ -1,16 +1,11 @@
 // test_weights_choice.c: how much of the weights the s-part puts where, on a device that is only a plan: as the settings say, or what the rest
 // leaves of the device and then of the host.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <string.h>
 
 #include "common/base/checked.h"
 #include "common/base/memory.h"
 #include "services/s-part/s_part.h"
+#include "tests/cmocka.h"
 
 enum { MIB = 1 << 20, DEVICE_FREE = 1024 * MIB, ACTIVATIONS = 100 * MIB, LEAST = 8 * MIB };
 

@@ -1,9 +1,4 @@
 // test_wire.c: protobuf's wire format in place: equal to protobuf-c's bytes, every malformed field refused; the envelope.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +9,7 @@
 #include "common/rpc/wire.h"
 #include "envelope.pb-c.h"
 #include "step.pb-c.h"
+#include "tests/cmocka.h"
 
 #define B(text) (const unsigned char *)(text), sizeof(text) - 1
 

@@ -1,10 +1,4 @@
 // test_workload.c: files of requests, good and bad; requests made alike; and the drawing of a run.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +7,7 @@
 #include "common/base/checked.h"
 #include "common/sim/figures.h"
 #include "common/sim/workload.h"
+#include "tests/cmocka.h"
 
 static enum status parse(const char *text, struct workload *out, struct error *error)
 {
