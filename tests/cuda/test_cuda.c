@@ -21,7 +21,6 @@ static void test_embed(void **state)
     const uint32_t token[ROWS] = {0, 36, 7, 7, 20};
     float *values = random_values(VOCAB * HIDDEN, 1), got[ROWS * HIDDEN];
     uint16_t wide[VOCAB * HIDDEN];
-    (void)state;
     for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
         for (size_t i = 0; i < VOCAB * HIDDEN; i++)
             wide[i] = narrowed(type, values[i]);
@@ -62,7 +61,6 @@ static void norm_of(enum gpu_type type, uint32_t hidden, uint32_t rows, const ui
 static void test_norm(void **state)
 {
     const uint32_t sizes[] = {1, 31, 33, 256, 576, 2049, 4096, 4104, 8200}, index[] = {6, 0, 3, 3};
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(sizes); i++)
         for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
             norm_of(type, sizes[i], 5, NULL);
@@ -103,7 +101,6 @@ static void layer_norm_of(enum gpu_type type, uint32_t hidden, uint32_t rows, co
 static void test_layer_norm(void **state)
 {
     const uint32_t sizes[] = {2, 31, 33, 256, 576, 2049, 4104, 8200}, index[] = {6, 0, 3, 3};
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(sizes); i++)
         for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
             layer_norm_of(type, sizes[i], 5, NULL, true);
@@ -161,7 +158,6 @@ static void heads_of(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, bool 
 
 static void test_heads(void **state)
 {
-    (void)state;
     for (int whole = 0; whole < 2; whole++)
         for (int biased = 0; biased < 2; biased++) {
             heads_of(4, 2, 32, whole, true, biased, 1);
@@ -205,7 +201,6 @@ static void rope_of(bool neox, uint32_t heads, uint32_t kv_heads, uint32_t head_
 
 static void test_rope(void **state)
 {
-    (void)state;
     for (int neox = 0; neox < 2; neox++)
         for (int biased = 0; biased < 2; biased++) {
             rope_of(neox, 9, 3, 64, 64, biased);
@@ -238,7 +233,6 @@ static void activation_of(enum gpu_type type, uint32_t ffn)
 static void test_activation(void **state)
 {
     static const uint32_t widths[] = {1, 8, 301, 1040, 1536}; /* eight at a time where they divide it */
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(widths); i++)
         for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++)
             activation_of(type, widths[i]);
@@ -303,7 +297,6 @@ static void extreme_mlp_of(enum gpu_type type, enum gpu_activation activation)
 static void test_mlp(void **state)
 {
     static const uint32_t widths[] = {1, 8, 301, 1040};
-    (void)state;
     for (enum gpu_activation activation = GPU_SILU; activation <= GPU_RELU; activation++)
         for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
             for (size_t i = 0; i < ARRAY_COUNT(widths); i++)
@@ -339,7 +332,6 @@ static void residual_of(uint32_t hidden, bool normed, bool biased, float factor)
 static void test_residual(void **state)
 {
     static const uint32_t sizes[] = {1, 33, 576, 2049, 4104};
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(sizes); i++)
         for (int biased = 0; biased < 2; biased++) {
             residual_of(sizes[i], true, biased, 1);
@@ -355,7 +347,6 @@ static void test_place_and_logits(void **state)
     float *x = random_values(COUNT, 1), *table = random_values(POSITIONS * HIDDEN, 2), got[COUNT];
     void *x_at = on_device(NULL, sizeof got), *table_at = on_device(table, POSITIONS * HIDDEN * 4),
          *position_at = on_device(position, sizeof position);
-    (void)state;
     for (int learned = 0; learned < 2; learned++) {
         to_device(x_at, x, sizeof got);
         gpu_place(12.5f, learned ? table_at : NULL, position_at, ROWS, HIDDEN, x_at, rig_stream);
@@ -383,7 +374,6 @@ static void test_narrow_and_bias(void **state)
     enum { ROWS = 7, COLUMNS = 61, COUNT = ROWS * COLUMNS };
     float *values = random_values(COUNT, 4), *bias = random_values(COLUMNS, 6), sum[COUNT];
     uint16_t got[COUNT];
-    (void)state;
     values[5] = 70000.0f, values[6] = -0.0f, values[7] = NAN, values[8] = INFINITY;
     void *x = on_device(values, COUNT * 4), *bias_at = on_device(bias, COLUMNS * 4), *out = on_device(NULL, COUNT * 2);
     for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
@@ -447,7 +437,6 @@ static void product_of(enum gpu_type type, uint32_t rows, uint32_t outputs, uint
 
 static void test_products(void **state)
 {
-    (void)state;
     for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
         product_of(type, 1, 64, 64, false, false);
         product_of(type, 7, 192, 576, false, true);

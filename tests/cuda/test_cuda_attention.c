@@ -155,7 +155,6 @@ static void test_spans(void **state)
     static const uint32_t lengths[SEQUENCES] = {8500, 1, 1}, sequence[ROWS] = {0, 0, 0}, position[ROWS] = {4095, 4300, 8499};
     struct attention a;
     float o[ROWS][HEADS * DIM], want[DIM];
-    (void)state;
 
     fill(&a, HEADS, 1, DIM, lengths);
     for (uint32_t at = 0, n; at < lengths[0]; at += n) {
@@ -182,7 +181,6 @@ static void test_spans(void **state)
 static void test_attention(void **state)
 {
     static const uint32_t lengths[][SEQUENCES] = {{1, 16, 17}, {255, 256, 257}, {600, 3, 33}};
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(lengths); i++) {
         attention_of(9, 3, 64, lengths[i]); /* the default model */
         attention_of(4, 4, 128, lengths[i]);

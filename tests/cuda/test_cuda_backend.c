@@ -14,7 +14,6 @@ static struct rig sides[SIDES][BATCHES]; /* their mini-batches */
 static int open_sides(void **state)
 {
     struct backend_config config = rig_config(ROWS);
-    (void)state;
     config.max_batches = BATCHES, config.max_sequences = 16;
     rig_open(&sides[CPU][0], &backend_cpu, config, PAGES);
     rig_open(&sides[CUDA][0], fastdecode_device.ops, config, PAGES);
@@ -25,7 +24,6 @@ static int open_sides(void **state)
 
 static int close_sides(void **state)
 {
-    (void)state;
     for (uint32_t s = 0; s < SIDES; s++)
         rig_close(&sides[s][1]), rig_close(&sides[s][0]);
     return 0;
@@ -83,7 +81,6 @@ static void test_steps(void **state)
 {
     struct step steps[BATCHES] = {0};
     uint32_t at;
-    (void)state;
 
     /* prompts: local and a worker's rows in one step, another sequence in the other mini-batch */
     at = rig_rows(steps[0].rows, 0, 1, 0, 20, true);
@@ -107,7 +104,6 @@ static void test_sharing(void **state)
 {
     struct step steps[BATCHES] = {0};
     struct error error;
-    (void)state;
 
     for (uint32_t s = 0; s < SIDES; s++) {
         assert_int_equal(sides[s]->ops->pool_share(sides[s]->backend, 1, 18, 4, &error), STATUS_OK);
@@ -134,7 +130,6 @@ static void test_refused_steps(void **state)
     struct step steps[BATCHES] = {0};
     struct error error;
     uint32_t bad;
-    (void)state;
 
     for (uint32_t s = 0; s < SIDES; s++) {
         struct rig *side = sides[s];
@@ -172,7 +167,6 @@ static void test_lost_rows(void **state)
 {
     struct step steps[BATCHES] = {0};
     float *q[SIDES];
-    (void)state;
 
     for (uint32_t s = 0; s < SIDES; s++)
         q[s] = sides[s][0].q[1], sides[s][0].q[1] = NULL;
@@ -192,7 +186,6 @@ static void test_mixed_step(void **state)
     struct step steps[BATCHES] = {0};
     struct error error;
     uint32_t at;
-    (void)state;
 
     steps[0].count = rig_rows(steps[0].rows, 0, 50, 0, 20, true);
     run_both(steps);
@@ -218,7 +211,6 @@ static void test_what_it_refuses(void **state)
     struct backend_config config = rig_config(16);
     struct backend_plan plan;
     struct error error;
-    (void)state;
 
     config.page_tokens = 32;
     assert_int_equal(fastdecode_device.ops->plan(&config, &plan, &error), STATUS_UNIMPLEMENTED);

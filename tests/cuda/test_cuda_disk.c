@@ -51,7 +51,6 @@ static void test_plan(void **state)
     struct backend_plan plan;
     struct error error;
     uint64_t on_disk = 0;
-    (void)state;
 
     while (fastdecode_device.ops->plan(&config, &plan, &error) == STATUS_OK) {
         assert_true(plan.weight_bytes <= config.weights_host_memory && plan.device_weight_bytes <= config.weights_memory);
@@ -88,7 +87,6 @@ static void test_same_bytes(void **state)
     struct rig resident, tiered;
     uint64_t sequence = 1;
     ino_t written = 0;
-    (void)state;
 
     open_with(&resident, tier_config(0));
     for (uint32_t streamed = 6; streamed <= LAYERS + 1; streamed += 6)
@@ -117,7 +115,6 @@ static void test_mini_batches(void **state)
     struct walk tiered[BATCHES];
     float *resident = resident_walks();
     uint64_t seed = 9;
-    (void)state;
 
     for (uint32_t batches = 1; batches <= BATCHES; batches *= 2)
         for (enum order order = IN_TURN; order <= (batches == BATCHES ? DISORDER : IN_TURN); order++) {
@@ -144,7 +141,6 @@ static void test_late_and_given_up(void **state)
     struct walk walks[2];
     struct backend_row rows[ROWS];
     uint64_t seed = 3;
-    (void)state;
 
     open_walks(walks, 2, disk_config(LAYERS + 1, LAYERS + 1));
     const struct cuda_tier *tier = &walks[0].rig.backend->tier;
@@ -175,7 +171,6 @@ static void test_hold(void **state)
     struct backend_row rows[ROWS];
     struct backend_info info;
     struct walk walk;
-    (void)state;
 
     open_walks(&walk, 1, disk_config(LAYERS + 1, LAYERS + 1));
     struct rig *rig = &walk.rig;
@@ -217,7 +212,6 @@ static void test_damaged(void **state)
 {
     static void (*const damages[])(void) = {damage_flip, damage_cut, damage_empty};
     struct rig resident, tiered;
-    (void)state;
 
     open_with(&resident, tier_config(0));
     for (size_t i = 0; i < ARRAY_COUNT(damages); i++) {
@@ -235,7 +229,6 @@ static void test_refusals(void **state)
     struct rlimit before, limit;
     struct backend *backend;
     struct error error;
-    (void)state;
 
     config.packed_path = NULL;
     assert_int_equal(fastdecode_device.ops->open(&config, &backend, &error), STATUS_INVALID_ARGUMENT);

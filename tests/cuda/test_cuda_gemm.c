@@ -114,7 +114,6 @@ static void check_counts(struct operands *o, bool invariant)
 
 static void test_tried(void **state)
 {
-    (void)state;
     for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
         struct operands *o = open_operands(type, false);
         check_counts(o, false); /* as the library has them */
@@ -126,7 +125,6 @@ static void test_tried(void **state)
 
 static void test_invariant(void **state)
 {
-    (void)state;
     for (enum gpu_type type = GPU_F16; type <= GPU_BF16; type++) {
         struct operands *o = open_operands(type, true);
         try_all(o);

@@ -9,7 +9,6 @@ enum { ROWS = 40, SEQUENCES = 40, PAGES = 160 };
 
 static void test_buckets(void **state)
 {
-    (void)state;
     for (uint32_t max_rows = 1; max_rows <= 700; max_rows++) {
         uint32_t buckets[GPU_BUCKETS_MAX], classes[GPU_CLASSES_MAX], count = gpu_buckets(max_rows, buckets),
                                                                      class_count = gpu_classes(max_rows, classes);
@@ -75,7 +74,6 @@ static void test_same_bytes(void **state)
     struct rig graphs, plain;
     struct backend_row rows[ROWS];
     uint32_t held[SEQUENCES] = {0}, segments = rig_model->shape.layers + 1, steps = 0;
-    (void)state;
 
     rig_open(&graphs, fastdecode_device.ops, rig_config(ROWS), PAGES);
     rig_open(&plain, fastdecode_device.ops, rig_config(ROWS), PAGES);
@@ -108,7 +106,6 @@ static void test_lost_rows(void **state)
     struct backend_row rows[ROWS];
     uint32_t held[SEQUENCES] = {0};
     float zeros[256] = {0};
-    (void)state;
 
     rig_open(&graphs, fastdecode_device.ops, rig_config(ROWS), PAGES);
     rig_open(&plain, fastdecode_device.ops, rig_config(ROWS), PAGES);
@@ -136,7 +133,6 @@ static void test_padding(void **state)
     struct rig rig;
     struct backend_row rows[ROWS];
     uint32_t held[SEQUENCES] = {0};
-    (void)state;
 
     rig_open(&rig, fastdecode_device.ops, rig_config(ROWS), PAGES);
     fill_rows(rows, ROWS, held, 1); /* all buffers and a page of each local sequence are filled */
@@ -170,7 +166,6 @@ static void test_without_a_graph(void **state)
     enum { PROMPT = 300 };
     struct rig rig;
     struct backend_row rows[PROMPT];
-    (void)state;
 
     rig_open(&rig, fastdecode_device.ops, rig_config(RIG_ROWS_MAX), PAGES);
     assert_int_equal(rig.batch->graphs.buckets, GPU_BUCKETS_MAX);
@@ -194,7 +189,6 @@ static void test_limits(void **state)
     struct rig rig, plain;
     struct backend_row rows[ROWS];
     uint32_t held[SEQUENCES] = {0}, segments = rig_model->shape.layers + 1;
-    (void)state;
 
     rig_open(&rig, fastdecode_device.ops, rig_config(ROWS), PAGES);
     rig_open(&plain, fastdecode_device.ops, rig_config(ROWS), PAGES);
@@ -234,7 +228,6 @@ static void test_failures(void **state)
     uint32_t held[SEQUENCES] = {0}, segments = rig_model->shape.layers + 1;
     const uint64_t graph_bytes = emulate_graph_bytes;
     size_t left, total, before;
-    (void)state;
 
     emulate_graph_bytes = UINT64_MAX >> 1;
     rig_open(&rig, fastdecode_device.ops, rig_config(ROWS), PAGES);
@@ -303,7 +296,6 @@ static void test_emulated_capture(void **state)
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     unsigned char bytes[4] = {1, 2, 3, 4};
-    (void)state;
 
     assert_int_equal(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
     assert_int_equal(cudaStreamBeginCapture(rig_stream, cudaStreamCaptureModeRelaxed), cudaSuccess);

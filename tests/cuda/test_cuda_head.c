@@ -111,7 +111,6 @@ static void fetch_logits(uint32_t count)
 static void test_drawn_on_the_device(void **state)
 {
     const uint32_t counts[] = {1, 3, CUDA_HEAD_ROWS, ROWS};
-    (void)state;
     begin_rows();
     for (uint32_t c = 0; c < ARRAY_COUNT(counts); c++) {
         if (c >= 2 && !rig_sample(c, 2))
@@ -141,7 +140,6 @@ static void test_logits_that_are_wanted(void **state)
 {
     uint32_t vocab = rig_model->shape.vocab;
     float *of_all = malloc((size_t)ROWS * vocab * sizeof *of_all);
-    (void)state;
     assert_non_null(of_all);
     begin_rows();
     ask(ROWS, 3);
@@ -169,7 +167,6 @@ static void test_logits_that_are_wanted(void **state)
 static void test_rows_for_the_host(void **state)
 {
     const struct sampler_params *p;
-    (void)state;
     begin_rows();
     ask(ROWS, SAMPLER_BIAS_MAX);
     p = sampler_params_of(samplers[1]);
@@ -192,7 +189,6 @@ static void test_rows_that_the_device_cannot_draw(void **state)
 {
     const uint32_t vocab = rig_model->shape.vocab, words = (vocab + 31) / 32;
     uint32_t *mask = calloc(words, sizeof *mask);
-    (void)state;
     for (uint32_t token = 0; token < vocab; token += 7)
         mask[token / 32] |= 1u << token % 32;
     begin_rows();
@@ -218,7 +214,6 @@ static void test_hidden_states(void **state)
     uint32_t rows[COUNT], token;
     float *got = calloc((size_t)COUNT * hidden, sizeof *got), *x = calloc(2ull * hidden, sizeof *x), *want = x + hidden;
     float *weight = calloc(hidden, sizeof *weight);
-    (void)state;
     assert_true(got && x && weight);
     for (uint32_t i = 0; i < COUNT; i++)
         rows[i] = i < 20 ? 70 + i : (i * 17 + 1) % ROWS;
@@ -247,7 +242,6 @@ static void test_hidden_states(void **state)
 static int open_rig(void **state)
 {
     struct backend_config config = rig_config(ROWS);
-    (void)state;
     config.max_sequences = ROWS;
     rig_open(&rig, fastdecode_device.ops, config, 0);
     return 0;
@@ -255,7 +249,6 @@ static int open_rig(void **state)
 
 static int close_rig(void **state)
 {
-    (void)state;
     rig_close(&rig);
     return 0;
 }

@@ -71,7 +71,6 @@ static void test_same_bytes(void **state)
                                  };
     const size_t bytes = (size_t)LENGTH * rig_model->shape.vocab * sizeof(float);
     float *want[2] = {logits_of(&alone[0], true), logits_of(&alone[1], true)};
-    (void)state;
 
     for (size_t i = 0; i < (size_t)LENGTH * rig_model->shape.vocab; i++)
         assert_true(want[1][i] == want[1][i]);
@@ -93,7 +92,6 @@ static void test_what_it_is_for(void **state)
     const size_t count = (size_t)LENGTH * rig_model->shape.vocab;
     float *a = logits_of(&alone, false), *b = logits_of(&company, false), *c = logits_of(&alone, true);
     uint32_t differ = 0;
-    (void)state;
 
     for (size_t i = 0; i < count; i++) {
         differ += a[i] != b[i];
@@ -108,7 +106,6 @@ static void test_what_it_is_for(void **state)
 static void test_room(void **state)
 {
     static const uint32_t max_rows[] = {1, 5, 127, 128, 129, 300};
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(max_rows); i++) {
         struct backend_config config = rig_config(max_rows[i]);
         struct backend_plan plain, tiles;

@@ -21,7 +21,6 @@ static void test_all_of_it_is_read(void **state)
     const uint32_t key = 0x5bd1e995u, where[] = {0, 1, 2, 3, 4, 1023, 1024, 4095, 4096, 16383, 16384, 20001, WORDS - 1};
     uint32_t *words = calloc(WORDS, 4), none = 7, got;
     void *at = on_device(NULL, WORDS * 4), *sink = on_device(NULL, 4);
-    (void)state;
 
     for (size_t i = 0; i <= ARRAY_COUNT(where); i++) {
         bool has_key = i < ARRAY_COUNT(where);
@@ -46,7 +45,6 @@ static void test_values_to_measure_with(void **state)
     uint16_t *got = malloc((COUNT + 1) * 2), mark = 0x1234;
     double sum = 0, squares = 0;
     void *at = on_device(NULL, (COUNT + 1) * 2);
-    (void)state;
 
     to_device((uint16_t *)at + COUNT, &mark, 2);
     gpu_fill(at, COUNT, 3, rig_stream);
@@ -70,7 +68,6 @@ static void test_rates(void **state)
 {
     struct device_rates rates;
     struct error error;
-    (void)state;
 
 #ifdef FD_TESTS_CUDA_RUNTIME_API_H /* the emulated device takes its time over a GiB */
     const uint64_t whole = emulate_device_bytes;
@@ -144,7 +141,6 @@ static void test_steps_and_attention(void **state)
     struct kv_costs costs = {0};
     struct error error;
     struct rig rig;
-    (void)state;
 
     config.max_sequences = ROWS;
     real = fastdecode_device.ops;
@@ -179,7 +175,6 @@ static void test_workers_are_measured_by_the_host(void **state)
     struct backend_config config = rig_config(ROWS);
     struct engine *engine = &s_part.engine;
     struct rig rig;
-    (void)state;
 
     config.max_sequences = ROWS;
     rig_open(&rig, fastdecode_device.ops, config, PAGES);

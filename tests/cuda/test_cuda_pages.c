@@ -88,7 +88,6 @@ static void a_page(uint32_t layers, uint32_t kv_heads, uint32_t head_dim)
 
 static void test_form(void **state)
 {
-    (void)state;
     a_page(1, 1, 16);
     a_page(2, 3, 64);
     a_page(3, 1, 80);
@@ -103,7 +102,6 @@ static struct rig sides[SIDES];
 static int open_sides(void **state)
 {
     struct backend_config config = rig_config(ROWS);
-    (void)state;
     config.context_tokens = CONTEXT, config.max_sequences = 16;
     rig_open(&sides[CPU], &backend_cpu, config, PAGES);
     rig_open(&sides[CUDA], fastdecode_device.ops, config, PAGES);
@@ -112,7 +110,6 @@ static int open_sides(void **state)
 
 static int close_sides(void **state)
 {
-    (void)state;
     for (uint32_t s = 0; s < SIDES; s++)
         rig_close(&sides[s]);
     return 0;
@@ -193,7 +190,6 @@ static void hand_over(struct rig *from, struct rig *to, uint64_t sequence, uint3
 
 static void test_handing_over(void **state)
 {
-    (void)state;
     assert_int_equal(page_bytes(), sides[CUDA].ops->pool_page_bytes(sides[CUDA].backend));
     for (uint32_t slice = 1; slice < 6; slice += 2) { /* tiles: the page has four; all in one is the last */
         sides[CUDA].backend->copy.slice_tiles = slice;
@@ -261,7 +257,6 @@ static void test_while_steps_run(void **state)
     unsigned char *page = malloc(page_bytes()), *want = malloc(page_bytes());
     struct error error;
     uint32_t positions;
-    (void)state;
 
     side->backend->copy.slice_tiles = 1;
     step(side, 1, 0, 20);
@@ -298,7 +293,6 @@ static void test_pages_of_any_content(void **state)
 {
     struct rig *side = &sides[CUDA];
     unsigned char *page = malloc(page_bytes()), *again = malloc(page_bytes());
-    (void)state;
 
     side->backend->copy.slice_tiles = 1;
     for (uint32_t round = 0; round < 100; round++) {
@@ -325,7 +319,6 @@ static void test_what_is_refused_or_given_up(void **state)
     unsigned char *page = calloc(1, page_bytes());
     struct error error;
     uint32_t positions;
-    (void)state;
 
     side->backend->copy.slice_tiles = 1;
     assert_int_equal(ops->pool_export(side->backend, 1, 0, page, &positions, &error), STATUS_NOT_FOUND);

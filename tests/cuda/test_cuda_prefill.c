@@ -200,7 +200,6 @@ static void test_lengths(void **state)
     static const uint32_t contexts[] = {0, 5, 16, 59};
     struct chunk chunks[20];
     double largest = 0;
-    (void)state;
     for (size_t c = 0; c < ARRAY_COUNT(contexts); c++) {
         for (uint32_t i = 0; i < 17; i++)
             chunks[i] = (struct chunk){.first = contexts[(c + i) % ARRAY_COUNT(contexts)], .rows = i + 1};
@@ -224,7 +223,6 @@ static void test_shapes(void **state)
                                           {.first = 16, .rows = 4},
                                           {.first = 47, .rows = 2, .single = true}};
     double largest = 0;
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(shapes); i++)
         largest = fmax(largest, check(shapes[i].heads, shapes[i].kv_heads, shapes[i].head_dim, chunks, ARRAY_COUNT(chunks), UNCUT));
     print_message("largest error %.2g\n", largest);
@@ -235,7 +233,6 @@ static void test_long_contexts(void **state)
 {
     static const struct chunk far[] = {{.first = 500, .rows = 17}, {.first = 505, .rows = 130}, {.first = 3, .rows = 12}},
                               farther[] = {{.first = 1013, .rows = 24}, {.first = 1024, .rows = 1}, {.first = 511, .rows = 2}};
-    (void)state;
     check(4, 1, 64, far, ARRAY_COUNT(far), UNCUT);
     check(1, 1, 128, far, ARRAY_COUNT(far), GPU_TILE_SPAN);
     check(8, 2, 64, farther, ARRAY_COUNT(farther), UNCUT);
@@ -247,7 +244,6 @@ static void test_long_contexts(void **state)
 static void test_alone(void **state)
 {
     static const struct chunk chunks[] = {{.first = 530, .rows = 37}, {.first = 1, .rows = 70}};
-    (void)state;
     for (uint32_t span = GPU_TILE_SPAN; span <= UNCUT; span *= UNCUT / GPU_TILE_SPAN) {
         struct step s;
         float *o[3];
@@ -268,7 +264,6 @@ static void test_extremes(void **state)
 {
     static const struct chunk chunks[] = {{.first = 70, .rows = 20}, {.first = 0, .rows = 5}};
     struct step s;
-    (void)state;
     open_step(&s, 4, 2, 64, chunks, ARRAY_COUNT(chunks), 0, 100, 1);
     float *o = attend(&s, UNCUT);
     compare(&s, o, true, LIMIT);
@@ -294,7 +289,6 @@ static void test_huge_scores(void **state)
 {
     static const struct chunk chunks[] = {{.first = 70, .rows = 20}, {.first = 0, .rows = 33}, {.first = 530, .rows = 5}};
     uint32_t seen[4] = {0}; /* of 2^25 up to 2^26, and so on */
-    (void)state;
     for (float k_scale = 1024; k_scale <= 16384; k_scale *= 4)
         for (uint32_t span = GPU_TILE_SPAN; span <= UNCUT; span *= UNCUT / GPU_TILE_SPAN) {
             struct step s;
@@ -319,7 +313,6 @@ static void test_which_shapes(void **state)
 {
     struct gpu_pool pool = {.layers = 1, .heads = 32, .kv_heads = 8, .head_dim = 128};
     struct gpu_tiles tiles = {.count = 5, .longest = 1025, .span = 512};
-    (void)state;
     assert_int_equal(gpu_tile_rows(&pool), 32);
     assert_int_equal(gpu_tile_scratch(&pool, &tiles), 5 * 8 * 3 * 128 * 130);
     tiles.span = 2048;

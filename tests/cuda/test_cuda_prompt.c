@@ -28,7 +28,6 @@ static void test_prompt(void **state)
     struct rig sides[SIDES];
     float largest = 0;
     uint32_t steps = 0;
-    (void)state;
 
     config.max_sequences = 4;
     rig_open(&sides[CPU], &backend_cpu, config, 100);

@@ -152,7 +152,6 @@ static void test_matrices(void **state)
     const uint32_t sizes[][2] = {{1, 32}, {16, 64}, {37, 160}, {50, 544}, {23, 1120}, {17, 256}, {33, 768}, {5, 2304}};
     const uint32_t all[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 33, 130}, some[] = {1, 3, 8, 9, 17};
     uint32_t forms = 0;
-    (void)state;
 
     for (size_t s = 0; s < ARRAY_COUNT(source_types); s++) {
         const struct source_type *source = &source_types[s];
@@ -178,7 +177,6 @@ static void test_extremes(void **state)
     uint8_t bytes[OUTPUTS][INPUTS / 32][34];
     uint16_t x[INPUTS];
     struct matrix m = matrix_open(source, OUTPUTS, INPUTS, 1);
-    (void)state;
 
     assert_string_equal(source->name, "Q8_0");
     for (uint32_t o = 0; o < OUTPUTS; o++)
@@ -256,7 +254,6 @@ static void test_linear(void **state)
     uint16_t *x = narrowed_values(GPU_F16, x_values, (size_t)LINEAR_ROWS * LINEAR_INPUTS),
              *wide = narrowed_values(GPU_F16, parts[1].values, (size_t)296 * LINEAR_INPUTS);
     struct error error;
-    (void)state;
 
     assert_int_equal(gpu_gemm_open(GPU_F16, LINEAR_ROWS, &backend.gemm, &error), STATUS_OK);
     batch.workspace = on_device(NULL, GPU_GEMM_WORKSPACE);
@@ -369,7 +366,6 @@ static void test_models(void **state)
         {TENSOR_Q2_K, TENSOR_MXFP4, true, TENSOR_Q8_K, 20, "f16/cuda"}, /* have no packed form */
         {TENSOR_BF16, TENSOR_Q4_0, true, TENSOR_BF16, 4, "4-bit/bf16/cuda"},
     };
-    (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(models); i++)
         if (rig_sample(i, 3))
             check_model(models[i].type, models[i].embedding_type, models[i].tied, models[i].v_type, models[i].prompt,
@@ -398,7 +394,6 @@ static void test_memory_plan(void **state)
     } types[] = {{TENSOR_Q4_0, 4.5},   {TENSOR_Q4_1, 5},        {TENSOR_Q4_K, 4.625}, {TENSOR_Q5_0, 8.5}, {TENSOR_Q5_1, 9},
                  {TENSOR_Q5_K, 8.625}, {TENSOR_Q6_K, 8.5625},   {TENSOR_Q8_0, 8.5},   {TENSOR_F16, 16},   {TENSOR_Q3_K, 8.5625},
                  {TENSOR_IQ4_NL, 8.5}, {TENSOR_IQ4_XS, 8.5625}, {TENSOR_MXFP4, 16}};
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(types); i++) {
         load(types[i].type, types[i].type, true, types[i].type);
         const struct model_shape *shape = &rig_model->shape;
@@ -431,7 +426,6 @@ static void test_memory_plan(void **state)
 static void test_panels(void **state)
 {
     struct gpu_quant quant;
-    (void)state;
     gpu_quant_plan(GPU_U4, 22016, 4096, &quant);
     assert_int_equal(cuda_panel_bytes(&quant), CUDA_PANEL_BYTES);
     gpu_quant_plan(GPU_U4, 100, 4096, &quant);

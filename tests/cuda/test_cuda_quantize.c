@@ -68,7 +68,6 @@ static void the_same_bytes_as_from_the_file(void **state)
         {TENSOR_BF16, TENSOR_Q4_1, 4, "4-bit/f16/cuda"}, {TENSOR_BF16, TENSOR_Q8_0, 8, "8-bit/f16/cuda"},
         {TENSOR_F16, TENSOR_Q8_0, 8, "8-bit/f16/cuda"},
     };
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         const struct quantize_request request = {.in = in, .out = out, .type = cases[i].to, .pool = rig_pool};
@@ -99,7 +98,6 @@ static void quantized_weights_come_from_disk(void **state)
     struct backend_row rows[ROWS];
     struct backend_plan plan;
     struct error error;
-    (void)state;
 
     tiny.layers = 6, tiny.type = TENSOR_F16;
     gguf_build_llama(&build, &tiny);
@@ -150,7 +148,6 @@ static void refusals(void **state)
     struct backend_plan plan;
     struct backend *backend;
     struct error error;
-    (void)state;
 
     write_llama(TENSOR_Q8_0);
     assert_int_equal(model_open(in, &rig_model, &error), STATUS_OK);

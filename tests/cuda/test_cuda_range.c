@@ -7,7 +7,6 @@ static void stages_give_the_bits_of_one(void **state)
 {
     static const chain_cut cuts[] = {{2}, {1, 4}};
     const struct backend_config config = chain_config(rig_pool);
-    (void)state;
 
     chain_compare_cuts(fastdecode_device.ops, config, TENSOR_F16, true, cuts, ARRAY_COUNT(cuts), NULL);
     chain_compare_cuts(fastdecode_device.ops, config, TENSOR_Q4_0, false, cuts, ARRAY_COUNT(cuts), NULL);
@@ -15,7 +14,6 @@ static void stages_give_the_bits_of_one(void **state)
 
 static void an_architecture_is_its_row(void **state)
 {
-    (void)state;
     chain_compare_archs(fastdecode_device.ops, chain_config(rig_pool), 0.08f);
     chain_check_refusals(fastdecode_device.ops, chain_config(rig_pool), "on CUDA");
 }

@@ -284,7 +284,6 @@ static void test_beside_the_host(void **state)
         uint32_t vocab, rows;
     } sizes[] = {{7, 80}, {100, 80}, {1000, 80}, {2049, 60}, {49152, 12}, {128256, 6}};
     struct tally tally = {0};
-    (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(sizes); i++)
         for (enum shape shape = SHAPE_NORMAL; shape < SHAPES; shape++)
             compare_rows(sizes[i].vocab, shape, sizes[i].rows, 1000u * i + (uint32_t)shape, &tally);
@@ -337,7 +336,6 @@ static void test_distribution(void **state)
     struct sampler_params params = SAMPLING;
     struct weighted order[VOCAB];
     uint64_t seed = 11;
-    (void)state;
     fill(row, VOCAB, SHAPE_NORMAL, &seed);
     params.temperature = 2, params.seed = 99;
     for (uint32_t i = 0; i < VOCAB; i++) {
@@ -366,7 +364,6 @@ static void test_a_level_row(void **state)
     struct sampler_params params[ROWS];
     struct backend_sample samples[ROWS];
     struct sampler_result results[ROWS], again[ROWS];
-    (void)state;
 
     for (uint32_t i = 0; i < ROWS; i++) {
         params[i] = SAMPLING;
@@ -421,7 +418,6 @@ static void test_the_edge_of_top_k(void **state)
     static const uint32_t vocabs[] = {2048, 2049, 4000}, top_ks[] = {EDGE - 1, EDGE, EDGE + 1, EDGE + MORE};
     struct backend_sample samples[ARRAY_COUNT(top_ks)];
     struct sampler_result results[ARRAY_COUNT(top_ks)], want;
-    (void)state;
 
     for (uint32_t v = 0; v < ARRAY_COUNT(vocabs); v++) {
         const uint32_t vocab = vocabs[v];
@@ -463,7 +459,6 @@ static void test_what_does_not_fit(void **state)
     struct gpu_adjust adjust[8];
     struct gpu_sample asked;
     uint32_t used = 4;
-    (void)state;
     params.bias = bias, params.bias_count = 5, params.logprobs = true;
     struct sampler *sampler = open_sampler(&params, 100);
     const struct backend_sample sample = {.sampler = sampler, .result = &result};

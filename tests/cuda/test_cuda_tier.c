@@ -10,7 +10,6 @@ static void test_too_little(void **state)
     struct backend_config config = rig_config(ROWS);
     struct backend_plan plan;
     struct error error;
-    (void)state;
 
     config.weights_memory = room_for(LAYERS + 1);
     while (fastdecode_device.ops->plan(&config, &plan, &error) == STATUS_OK) {
@@ -34,7 +33,6 @@ static uint32_t copied_each_step(const struct weight_tiers *tiers)
 
 static void test_same_bytes(void **state)
 {
-    (void)state;
     for (uint32_t streamed = 3; streamed <= LAYERS + 1; streamed *= 2) {
         struct backend_row rows[ROWS];
         struct rig resident, tiered;
@@ -63,7 +61,6 @@ static void test_mini_batches(void **state)
     struct walk tiered[BATCHES];
     float *resident = resident_walks();
     uint64_t seed = 9;
-    (void)state;
 
     for (uint32_t batches = 1; batches <= BATCHES; batches *= 2)
         for (enum order order = IN_TURN; order <= DISORDER; order += DISORDER) {
@@ -86,7 +83,6 @@ static void test_given_up(void **state)
     struct walk walks[2];
     struct backend_row rows[ROWS];
     uint64_t seed = 3;
-    (void)state;
 
     open_walks(walks, 2, tier_config(room_for(6)));
     const struct cuda_tier *tier = &walks[0].rig.backend->tier;
@@ -112,7 +108,6 @@ static void test_overlap(void **state)
 {
     struct tiny_llama tiny = tiny_model();
     struct gguf_build build = {0};
-    (void)state;
 
     tiny.type = TENSOR_F16; /* whose products tell the clock what they read; those of packed weights are kernels like others */
     rig_model_close();

@@ -77,7 +77,6 @@ static void test_the_fastest(void **state)
         {{10, 9, 8, 12}, {5, 6, 7, 0}, 3},
     };
     const struct gpu_run_rows most[] = {{1, 64}};
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct made_up m = {.count = 4};
         memcpy(m.us, cases[i].us, sizeof cases[i].us);
@@ -93,7 +92,6 @@ static void test_none(void **state)
 {
     const struct gpu_run_rows most[] = {{1, 8}};
     struct made_up m = {.count = 2, .us = {-1, -1}};
-    (void)state;
     struct gpu_choices made = choose(&m, most, 1, 8, 1000);
     assert_int_equal(made.missing, 4); /* 1 2 4 8 */
     assert_int_equal(m.keeps, 0);
@@ -111,7 +109,6 @@ static void test_budget(void **state)
 {
     const struct gpu_run_rows most[] = {{1, 512}, {1, 512}, {1, 512}};
     struct made_up m = {.count = 4, .us = {10, 5, 8, 12}, .us_a_trial = 100, .unfit_for = {192}};
-    (void)state;
     struct gpu_choices made = choose(&m, most, SHAPES, 512, 5000);
     assert_int_equal(made.timed, 13); /* 400 us each: the last begins at 4,800 */
     assert_int_equal(made.timed + made.untimed, made.classes * SHAPES);
@@ -134,7 +131,6 @@ static void test_most_rows(void **state)
 {
     const struct gpu_run_rows most[] = {{1, 1000}, {1, 100}};
     struct made_up m = {.count = 2, .us = {10, 5}};
-    (void)state;
     struct gpu_choices made = choose(&m, most, 2, 1000, UINT64_MAX);
     const uint32_t of_100 = gpu_class_of(made.class_rows, made.classes, 100);
     assert_int_equal(made.class_rows[made.classes - 1], 1000);
@@ -152,7 +148,6 @@ static void test_least_rows(void **state)
 {
     const struct gpu_run_rows some[] = {{33, 1000}, {1, 1000}};
     struct made_up m = {.count = 2, .us = {10, 5}};
-    (void)state;
     struct gpu_choices made = choose(&m, some, 2, 1000, UINT64_MAX);
     const uint32_t of_33 = gpu_class_of(made.class_rows, made.classes, 33);
     for (uint32_t c = 0; c < made.classes; c++) {
@@ -165,7 +160,6 @@ static void test_least_rows(void **state)
 /* Every number of rows that a step may ask for has been checked. */
 static void test_padded_rows_are_checked(void **state)
 {
-    (void)state;
     for (uint32_t max_rows = 1; max_rows < 1100; max_rows += 7)
         for (uint32_t rows = 1; rows <= max_rows; rows++)
             assert_true(gpu_rows_checked(gpu_padded_rows(rows, max_rows), max_rows));

@@ -99,7 +99,6 @@ static inline int set_up(void **state)
 {
     struct gateway_config config;
     struct error error;
-    (void)state;
 
     log_threshold = getenv("FD_TEST_LOG") ? LOG_DEBUG : rig_log_level;
     assert_non_null(mkdtemp(folder));
@@ -118,7 +117,6 @@ static inline int set_up(void **state)
 static inline int tear_down(void **state)
 {
     char command[128];
-    (void)state;
 
     gateway_close(gateway);
     fake_end(&fake);
@@ -134,7 +132,6 @@ static inline bool saw_at_most_open(const struct fake_settings *settings, uint32
 
 static inline int reset(void **state)
 {
-    (void)state;
     assert_true(fake_wait(&fake, saw_at_most_open, 0)); // tests count from what is open when they begin
     fake_set_tokens(&fake, UINT32_MAX, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     fake_set(&fake, true, false, 0, 10000);

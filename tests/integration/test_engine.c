@@ -154,7 +154,6 @@ static int open_mesh(void **state)
                                              .hello = {.service = "s-part", .incarnation = member_incarnation()}};
     struct error error;
 
-    (void)state;
     backend = (struct backend){0};
     memset(&engine, 0, sizeof engine);
     memset(workers, 0, sizeof workers);
@@ -175,7 +174,6 @@ static int open_mesh(void **state)
 
 static int close_mesh(void **state)
 {
-    (void)state;
     rpc_channel_close(scheduler);
     scheduler = NULL;
     handover_close_all(&engine.pool.handover);
@@ -289,7 +287,6 @@ static void send_release(uint64_t first, uint32_t count, bool keep_pages)
 static void releases_wait_for_the_step(void **state)
 {
     enum { SEQUENCES = 2000, PER_CALL = 100, CALLS = SEQUENCES / PER_CALL };
-    (void)state;
 
     backend.held = true;
     send_step(0, 1000, SEQUENCES, NULL, NULL);
@@ -313,7 +310,6 @@ static void releases_wait_for_the_step(void **state)
 // A sequence that two mini-batches have goes when the second is over.
 static void a_sequence_of_two_steps_goes_with_the_last(void **state)
 {
-    (void)state;
     send_step(0, 1000, 1, NULL, NULL);
     AWAIT(turn(), steps_done == 1);
     backend.held = true;
@@ -334,7 +330,6 @@ static void a_sequence_of_two_steps_goes_with_the_last(void **state)
 // Only so many calls may wait for a long step: one more is refused, and nothing of it is done.
 static void waiting_releases_are_limited(void **state)
 {
-    (void)state;
     backend.held = true;
     send_step(0, 1000, 1, NULL, NULL);
     AWAIT(turn(), backend.heads == 1);
@@ -351,7 +346,6 @@ static void waiting_releases_are_limited(void **state)
 // The samplers of a scheduler's sequences that its successor does not open again go; a step that still runs keeps its own until it ends.
 static void a_new_scheduler_inherits_no_samplers(void **state)
 {
-    (void)state;
     send_step(0, 1000, 10, NULL, NULL);
     AWAIT(turn(), steps_done == 1);
     backend.held = true;
@@ -374,7 +368,6 @@ static void a_new_scheduler_inherits_no_samplers(void **state)
 // Nor does one that has the smaller number, because its clock was set back.
 static void a_new_scheduler_whose_clock_is_behind_inherits_none(void **state)
 {
-    (void)state;
     send_step(0, 1000, 10, NULL, NULL);
     AWAIT(turn(), steps_done == 1);
     atomic_store(&engine.scheduler_incarnation, scheduler_incarnation - (1 << 20));
@@ -393,7 +386,6 @@ static void a_new_scheduler_whose_clock_is_behind_inherits_none(void **state)
 static void answers_are_waited_for_as_long_as_they_may_take(void **state)
 {
     const char *address = "inproc://test-engine-w0";
-    (void)state;
     start_worker(&workers[0], address);
     engine.links.costs = (struct kv_costs){.call_us = 10, .row_us = 1, .token_us = 0.01, .prefill_row_us = 2, .pair_us = 0.02};
     send_step(0, 1000, 1, &workers[0], address);
@@ -419,7 +411,6 @@ static void answers_are_waited_for_as_long_as_they_may_take(void **state)
 static void what_was_asked_before_counts(void **state)
 {
     const char *address = "inproc://test-engine-w0";
-    (void)state;
     start_worker(&workers[0], address);
     engine.links.costs = (struct kv_costs){.call_us = 10, .row_us = 1e6, .token_us = 0.01, .prefill_row_us = 2, .pair_us = 0.02};
     send_step(0, 1000, 1, &workers[0], address);
@@ -440,7 +431,6 @@ static void what_was_asked_before_counts(void **state)
 static void a_worker_that_comes_again_replaces_its_link(void **state)
 {
     const char *address = "inproc://test-engine-w0";
-    (void)state;
     start_worker(&workers[0], address);
     workers[1] = (struct worker_played){.incarnation = workers[0].incarnation + 1};
     send_step(0, 1000, 4, &workers[0], address);
@@ -459,7 +449,6 @@ static void a_worker_that_comes_again_replaces_its_link(void **state)
 static void a_link_is_replaced_once(void **state)
 {
     const char *address = "inproc://test-engine-nobody"; // so that the first step waits for its link
-    (void)state;
     workers[0].incarnation = member_incarnation();
     workers[1].incarnation = workers[0].incarnation + 1;
     send_step(0, 1000, 4, &workers[0], address);
@@ -477,7 +466,6 @@ static void a_link_is_replaced_once(void **state)
 static void a_step_does_not_wait_for_another_workers_link(void **state)
 {
     Fastdecode__Place other = FASTDECODE__PLACE__INIT;
-    (void)state;
     workers[0].incarnation = member_incarnation();
     send_step(0, 1000, 4, &workers[0], "inproc://test-engine-nobody");
     AWAIT(turn(), engine.batches.of[0].state == BATCH_CONNECTING);
@@ -498,7 +486,6 @@ static void a_step_does_not_wait_for_another_workers_link(void **state)
 // A step whose scheduler has given it up is not begun: what it would write may have been freed since.
 static void a_cancelled_step_is_skipped(void **state)
 {
-    (void)state;
     backend.held = true;
     send_step(0, 1000, 1, NULL, NULL);
     send_step(0, 2000, 1, NULL, NULL);
@@ -519,7 +506,6 @@ static void a_cancelled_step_is_skipped(void **state)
 static void weights_decide_whose_turn_it_is(void **state)
 {
     enum { A_STEP = 3 }; // segments of two layers
-    (void)state;
 
     backend.turns[0] = backend.turns[1] = BACKEND_NOT_YET;
     send_step(0, 100, 2, NULL, NULL);
@@ -555,7 +541,6 @@ static bool bites(uint64_t *now_us, uint32_t seconds, bool reads)
 static void a_disk_that_hangs_is_seen(void **state)
 {
     uint64_t now_us = clock_now_us();
-    (void)state;
 
     backend.turns[0] = backend.turns[1] = BACKEND_NOT_YET;
     engine_advance(&engine);
@@ -578,7 +563,6 @@ static void a_disk_that_hangs_is_seen(void **state)
 static void a_slow_disk_does_not_hang(void **state)
 {
     uint64_t before_us;
-    (void)state;
 
     backend.turns[0] = BACKEND_NOT_YET;
     send_step(0, 100, 2, NULL, NULL);
@@ -630,7 +614,6 @@ static void a_worker_that_is_not_reached_is_told_of(void **state)
     enum { STEPS = 50 };
     static const char address[] = "inproc://test-engine-late";
     struct worker_played *worker = &workers[0];
-    (void)state;
 
     worker->incarnation = 1;
     assert_int_equal(ask_reach(worker, address), STATUS_UNAVAILABLE);

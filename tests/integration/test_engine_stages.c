@@ -247,7 +247,6 @@ static void join_all(void)
 
 static int open_mesh(void **state)
 {
-    (void)state;
     assert_int_equal(rpc_loop_open(&loop), STATUS_OK);
     scheduler_incarnation = member_incarnation();
     memset(answers, 0, sizeof answers);
@@ -259,7 +258,6 @@ static int open_mesh(void **state)
 
 static int close_mesh(void **state)
 {
-    (void)state;
     for (uint32_t i = 0; i < STAGES; i++)
         close_stage(i);
     while (rpc_loop_run(loop, 0, 0)) {}
@@ -326,7 +324,6 @@ static struct answer *send_step(uint32_t mini_batch, uint64_t first, uint32_t co
 
 static void a_step_goes_through_both(void **state)
 {
-    (void)state;
     join_all();
     const struct answer *answer = send_step(0, 7, 3, 4, true);
     AWAIT(turn(), answer->ended);
@@ -339,7 +336,6 @@ static void a_step_goes_through_both(void **state)
 // The next step of a mini-batch needs the tokens of the one before: it waits for them, and another mini-batch does not.
 static void a_planned_step_waits_for_the_reply(void **state)
 {
-    (void)state;
     join_all();
     backends[1].held = true;
     const struct answer *first = send_step(0, 7, 1, 4, true), *second = send_step(0, 7, 1, 5, false),
@@ -355,7 +351,6 @@ static void a_planned_step_waits_for_the_reply(void **state)
 
 static void what_a_later_stage_lacks_is_lost(void **state)
 {
-    (void)state;
     join_all();
     backends[1].refused = 8;
     const struct answer *answer = send_step(0, 7, 3, 4, true);
@@ -376,7 +371,6 @@ static void what_a_later_stage_lacks_is_lost(void **state)
 
 static void unknown_sequences_are_told(void **state)
 {
-    (void)state;
     join_all();
     const struct answer *answer = send_step(0, 7, 1, 4, true);
     AWAIT(turn(), answer->ended);
@@ -391,7 +385,6 @@ static void unknown_sequences_are_told(void **state)
 
 static void a_hop_that_fails_fails_the_step(void **state)
 {
-    (void)state;
     join_all();
     backends[1].held = true;
     const struct answer *first = send_step(0, 7, 1, 4, true), *behind = send_step(0, 7, 1, 5, false);
@@ -408,7 +401,6 @@ static void a_hop_that_fails_fails_the_step(void **state)
 
 static void cancellation_follows_the_chain(void **state)
 {
-    (void)state;
     join_all();
     backends[1].held = true;
     (void)send_step(0, 7, 1, 4, true);
@@ -425,7 +417,6 @@ static void cancellation_follows_the_chain(void **state)
 // A new term waits for the steps of the one before, and begins with nothing.
 static void joining_forgets(void **state)
 {
-    (void)state;
     join_all();
     const struct answer *answer = send_step(0, 7, 2, 4, true);
     AWAIT(turn(), answer->ended);
@@ -450,7 +441,6 @@ static void joining_forgets(void **state)
 
 static void who_has_no_place_is_refused(void **state)
 {
-    (void)state;
     const struct answer *early = send_step(0, 7, 1, 4, true); // before the first Join
     AWAIT(turn(), early->ended);
     assert_int_equal(early->status, STATUS_FAILED_PRECONDITION);
@@ -470,7 +460,6 @@ static void who_has_no_place_is_refused(void **state)
 // scheduler that has been started again counts its terms anew.
 static void a_term_that_is_not_newer_is_refused(void **state)
 {
-    (void)state;
     join_all();
     backends[1].held = true;
     const struct answer *under_way = send_step(0, 7, 1, 4, true);
@@ -505,7 +494,6 @@ static void a_term_that_is_not_newer_is_refused(void **state)
 // The stage does not dial again and again: the scheduler asks anew.
 static void another_process_at_the_next_address_fails_the_join(void **state)
 {
-    (void)state;
     for (uint32_t round = 1; round <= 2; round++) {
         term++;
         engines[1].incarnation++; // the one that is meant

@@ -139,7 +139,6 @@ static int open_mesh(void **state)
                                              .method_count = 1,
                                              .hello = {.service = "s-part", .incarnation = member_incarnation()}};
     struct error error;
-    (void)state;
 
     open_engine();
     for (uint32_t i = 0; i < WORKERS; i++)
@@ -155,7 +154,6 @@ static int open_mesh(void **state)
 
 static int close_mesh(void **state)
 {
-    (void)state;
     rpc_channel_close(scheduler);
     link_close_all(&engine);
     for (uint32_t i = 0; i < WORKERS; i++) {
@@ -381,7 +379,6 @@ static void test_cuts(void **state)
         {5, {0, 1, 2, 3, 4}, {0, 1536, 2048, 4096, 4608}},
     };
     struct told expected;
-    (void)state;
 
     expected = generate(10, &whole, NULL);
     release(10);
@@ -404,7 +401,6 @@ static void test_lost(void **state)
         uint32_t worker, lost_extent;
     } cases[] = {{1, 2}, {2, 3}};
     struct told expected;
-    (void)state;
 
     prefill(30, &other);
     expected = told[0];
@@ -439,7 +435,6 @@ static const struct link *link_of(uint32_t worker)
 static void test_spoiled_replies(void **state)
 {
     static const struct cut cut = {2, {1, 2}, {0, 4096}};
-    (void)state;
 
     prefill(50, &cut);
     for (spoil = COUNT; spoil < SPOILS; spoil++) {
@@ -516,7 +511,6 @@ static void test_bad_requests(void **state)
     struct rpc_channel *channel;
     const struct rpc_channel_config config = {.address = addresses[0], .hello = {.service = "s-part", .incarnation = 1}};
     struct error error;
-    (void)state;
 
     for (uint32_t layer = 0; layer < WORKER_LAYERS_MAX; layer++)
         atomic_store(&workers[0].attend.s_part_incarnation[layer], 0);

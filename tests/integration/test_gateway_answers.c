@@ -8,7 +8,6 @@
 static void test_whole(void **state)
 {
     struct http_reply reply = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":10}");
-    (void)state;
 
     assert_int_equal(http_status(&reply), 200);
     assert_non_null(strstr(reply.data, canned(5, 0, 10)));
@@ -24,7 +23,6 @@ static void test_stream(void **state)
     struct http_reply reply = http_call(port, "POST", CHAT, "X-Request-Id: mine\r\n",
                                         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":20,\"stream\":true,"
                                         "\"stream_options\":{\"include_usage\":true}}");
-    (void)state;
 
     assert_int_equal(http_status(&reply), 200);
     assert_non_null(strstr(reply.data, "text/event-stream"));
@@ -43,7 +41,6 @@ static void test_choices(void **state)
     char text[128], wanted[128] = "";
     uint32_t choice;
     struct http_reply reply = http_call(port, "POST", COMPLETION, "", "{\"prompt\":[[5],[5,6]],\"n\":2,\"max_tokens\":4}");
-    (void)state;
 
     for (choice = 0; choice < 4; choice++)
         strcat(wanted, canned(1 + choice / 2, choice % 2, 4));
@@ -57,7 +54,6 @@ static void test_choices(void **state)
 static void test_service_tier(void **state)
 {
     struct http_reply reply = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":1,\"service_tier\":\"flex\"}");
-    (void)state;
 
     assert_int_equal(fake_look(&fake).latency_class, FASTDECODE__LATENCY_CLASS__LATENCY_CLASS_BATCH);
     assert_non_null(strstr(reply.data, "\"service_tier\":\"flex\""));
@@ -75,7 +71,6 @@ static void test_stop(void **state)
     uint32_t before = fake_look(&fake).cancelled;
     struct http_reply reply =
         http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":400,\"stop\":[\"ijk\"],\"stream\":true}");
-    (void)state;
 
     http_joined(&reply, "text", text, sizeof text);
     assert_string_equal(text, "fgh");
@@ -87,7 +82,6 @@ static void test_stop(void **state)
 static void test_end_token(void **state)
 {
     struct http_reply reply;
-    (void)state;
 
     fake_set_tokens(&fake, UINT32_MAX, 3, FASTDECODE__FINISH__FINISH_EOS);
     reply = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":50,\"logprobs\":0}");
@@ -102,7 +96,6 @@ static void test_echo(void **state)
 {
     char body[128];
     struct http_reply reply;
-    (void)state;
 
     snprintf(body, sizeof body, "{\"prompt\":[%u,%u],\"echo\":true,\"logprobs\":1,\"max_tokens\":2}", fake.letters[0],
              fake.letters[1]);
@@ -122,7 +115,6 @@ static void test_echo(void **state)
 static void test_deadline(void **state)
 {
     struct http_reply reply;
-    (void)state;
 
     fake_set_tokens(&fake, UINT32_MAX, 4, FASTDECODE__FINISH__FINISH_DEADLINE);
     reply = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":50}");
@@ -140,7 +132,6 @@ static void test_deadline_before_the_first_token(void **state)
     struct http_reply reply;
     struct error error;
     char body[128];
-    (void)state;
 
     config.request_timeout_s = 0.2;
     config.ready_grace_s = 600;
@@ -158,7 +149,6 @@ static void test_deadline_before_the_first_token(void **state)
 static void test_too_long(void **state)
 {
     struct http_reply reply = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":508}");
-    (void)state;
 
     assert_int_equal(http_status(&reply), 400);
     assert_non_null(strstr(reply.data, "\"This model's maximum context length is ")); // the mesh's, or less
@@ -168,7 +158,6 @@ static void test_too_long(void **state)
 static void test_metrics(void **state)
 {
     struct http_reply reply = http_call(port, "GET", "/metrics", "", "");
-    (void)state;
 
     assert_int_equal(http_status(&reply), 200);
     assert_non_null(strstr(reply.data, "\nfastdecode_requests_running 5\n"));
@@ -184,7 +173,6 @@ static void test_keys(void **state)
     struct http_reply reply;
     struct error error;
     char keys_path[64];
-    (void)state;
 
     snprintf(keys_path, sizeof keys_path, "%s/keys", folder);
     write_file(keys_path, "# ours\n\nsecret-1\nsecret-2\n", 27);
@@ -212,7 +200,6 @@ static void test_many_streams(void **state)
     struct rlimit limit;
     uint32_t i, before = fake_look(&fake).open;
     char text[64];
-    (void)state;
 
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
     limit.rlim_cur = limit.rlim_max;
@@ -247,7 +234,6 @@ static void test_headers_wake_the_mesh(void **state)
                                "Content-Type: application/json\r\nContent-Length: 40\r\n\r\n";
     uint32_t before = fake_look(&fake).expects, started = fake_look(&fake).started;
     int fd = http_connect(port);
-    (void)state;
 
     assert_int_equal(send(fd, head, sizeof head - 1, MSG_NOSIGNAL), sizeof head - 1);
     assert_true(fake_wait(&fake, saw_expects, before + 1));

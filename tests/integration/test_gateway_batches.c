@@ -131,7 +131,6 @@ static int open_both(void **state)
 
 static int close_other(void **state)
 {
-    (void)state;
     gateway_close(other);
     other = NULL;
     return 0;
@@ -230,7 +229,6 @@ static void check_results(const char *id, uint32_t lines, uint32_t max_tokens)
 static void test_class(void **state)
 {
     char id[64];
-    (void)state;
 
     start_batch(20, 3, id);
     wait_status(id, "completed");
@@ -242,7 +240,6 @@ static void test_class(void **state)
 static void test_no_memory_for_a_line(void **state)
 {
     char id[64];
-    (void)state;
 
     if (!CAN_LACK)
         skip();
@@ -259,7 +256,6 @@ static void test_window(void **state)
 {
     uint32_t before = fake_look(&fake).started;
     char id[64];
-    (void)state;
 
     fake_set_tokens(&fake, 1, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     start_batch(20, 3, id);
@@ -275,7 +271,6 @@ static void test_window(void **state)
 static void test_refused(void **state)
 {
     char id[64];
-    (void)state;
 
     fake_set(&fake, true, true, 0, 10000);
     start_batch(6, 3, id);
@@ -290,7 +285,6 @@ static void test_refused(void **state)
 static void test_scheduler_away(void **state)
 {
     char id[64];
-    (void)state;
 
     fake_set_tokens(&fake, 2, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     start_batch(10, 5, id);
@@ -309,7 +303,6 @@ static void test_gateway_ends(void **state)
 {
     enum { LINES = 300 };
     char id[64];
-    (void)state;
 
     start_batch(LINES, 5, id);
     for (uint32_t round = 0; round < 3; round++) {
@@ -331,7 +324,6 @@ static void test_cancelled(void **state)
     static const int disks[] = {DISK_GOOD, DISK_FULL_FOR_FILES};
     char id[64], path[128], input[64];
     struct http_reply reply;
-    (void)state;
 
     for (size_t i = 0; i < sizeof disks / sizeof disks[0]; i++) {
         fake_set_tokens(&fake, 2, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
@@ -361,7 +353,6 @@ static void test_cancelled(void **state)
 static void test_results_that_cannot_be_opened(void **state)
 {
     char first[64], second[64], command[200];
-    (void)state;
 
     fake_set_tokens(&fake, 2, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     start_batch(3, 5, first);
@@ -382,7 +373,6 @@ static void test_uploads(void **state)
     char path[160], header[256];
     struct http_reply reply;
     int fd;
-    (void)state;
 
     fd = http_connect(at);
     snprintf(header, sizeof header, "POST /v1/files HTTP/1.1\r\nHost: test\r\n" FORM "Content-Length: 100000\r\n\r\n");
@@ -424,7 +414,6 @@ static void test_cancel_that_is_not_seen(void **state)
     uint32_t before = atomic_load(&failed_look_ups);
     struct http_reply reply;
     char id[64];
-    (void)state;
 
     fake_set_tokens(&fake, 2, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     start_batch(50, 5, id);
@@ -459,7 +448,6 @@ static void test_full_disk(void **state)
 {
     static const int disks[] = {DISK_FULL_FOR_FILES, DISK_FULL_FOR_DATABASE, DISK_FULL, DISK_READ_ONLY};
     char id[64], command[200];
-    (void)state;
 
     for (size_t i = 0; i < sizeof disks / sizeof disks[0]; i++) {
         struct http_reply reply;
@@ -489,7 +477,6 @@ static void test_failures_of_the_database(void **state)
 {
     uint32_t tried, said;
     char id[64];
-    (void)state;
 
     fake_set_tokens(&fake, 1, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     last_tokens_more = 1;
@@ -526,7 +513,6 @@ static void test_slow_uploads(void **state)
     struct http_reply uploads[SLOW_UPLOADS];
     char command[200];
     int status;
-    (void)state;
 
     gateway_close(other);
     body_timeout_s = (double)pace_us(1000000) / 1e6;
@@ -555,7 +541,6 @@ static void test_uploads_of_one_key(void **state)
     struct http_reply uploads[SHARE];
     static char path[160];
     FILE *file;
-    (void)state;
 
     snprintf(path, sizeof path, "%s/keys", folder);
     file = fopen(path, "w");

@@ -9,7 +9,6 @@ static void test_scheduler_dies(void **state)
     char text[128];
     struct http_reply stream, whole;
     uint32_t before = fake_look(&fake).open;
-    (void)state;
 
     fake_set_tokens(&fake, 6, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     stream = http_send(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":30,\"stream\":true,\"logprobs\":0}");
@@ -38,7 +37,6 @@ static void test_scheduler_dies_before_the_first_token(void **state)
 {
     const struct fake_settings before = fake_look(&fake);
     struct http_reply accepted, other;
-    (void)state;
 
     fake_set_tokens(&fake, 0, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     accepted = http_send(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":30}");
@@ -69,7 +67,6 @@ static void test_scheduler_silent(void **state)
     char text[128];
     struct http_reply stream;
     const struct fake_settings before = fake_look(&fake);
-    (void)state;
 
     fake_set_tokens(&fake, 6, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     stream = http_send(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":30,\"stream\":true,\"logprobs\":0}");
@@ -91,7 +88,6 @@ static void test_client_leaves(void **state)
                                          "{" PROMPT5 ",\"max_tokens\":50,\"n\":3}"};
     static const uint32_t sequences[] = {1, 3};
     uint32_t i;
-    (void)state;
 
     fake_set_tokens(&fake, 2, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     for (i = 0; i < ARRAY_COUNT(bodies); i++) {
@@ -116,7 +112,6 @@ static void test_full(void **state)
     uint32_t started = fake_look(&fake).started;
     struct pace_deadline deadline = pace_deadline(PACE_WAIT_US);
     struct http_reply reply;
-    (void)state;
 
     fake_set(&fake, true, true, 0, 10); // the state still says that there is room
     reply = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"stream\":true}");
@@ -140,7 +135,6 @@ static void test_full(void **state)
 static void test_not_ready(void **state)
 {
     struct http_reply reply;
-    (void)state;
 
     fake_set(&fake, false, false, 0, 10);
     AWAIT(usleep(2000), http_ask(port, "GET", "/ready", "", "") == 503);
@@ -155,7 +149,6 @@ static void test_not_ready(void **state)
 static void test_mesh_of_an_older_release(void **state)
 {
     struct http_reply reply = http_call(port, "POST", COMPLETION, "", "{" PROMPT5 ",\"max_tokens\":3,\"stop_token_ids\":[7]}");
-    (void)state;
 
     assert_int_equal(http_status(&reply), 503);
     assert_non_null(strstr(reply.data, "too old for min_tokens, stop_token_ids"));
@@ -171,7 +164,6 @@ static void test_slow_headers(void **state)
     struct gateway *impatient;
     struct http_reply reply;
     struct error error;
-    (void)state;
 
     config.header_timeout_s = 0.4;
     assert_int_equal(gateway_open(&config, &impatient, &error), STATUS_OK);
@@ -202,7 +194,6 @@ static void test_ready_in_time(void **state)
     struct gateway *patient;
     struct http_reply reply;
     struct error error;
-    (void)state;
 
     config.ready_grace_s = 600;
     fake_set(&fake, false, false, 0, 10);
@@ -225,7 +216,6 @@ static void test_client_does_not_read(void **state)
     struct http_reply reply;
     struct error error;
     char *body = malloc(PROMPT_BYTES + 64);
-    (void)state;
 
     config.idle_timeout_s = 1;
     config.max_request_tokens = 1 << 30;
@@ -251,7 +241,6 @@ static void test_answer_slower_than_idle(void **state)
     struct http_reply reply;
     struct error error;
     uint32_t open = fake_look(&fake).open;
-    (void)state;
 
     config.idle_timeout_s = 1;
     config.keep_alive_s = 60;
@@ -279,7 +268,6 @@ static void test_bodies_together(void **state)
     struct error error;
     char body[BODY_BYTES];
     uint32_t i, refused = 0, port_small;
-    (void)state;
 
     config.max_body_bytes = 1024;
     assert_int_equal(gateway_open(&config, &small, &error), STATUS_OK);
@@ -314,7 +302,6 @@ static void test_drain(void **state)
     struct http_reply reply;
     struct error error;
     uint32_t at, open = fake_look(&fake).open;
-    (void)state;
 
     assert_int_equal(gateway_open(&config, &leaving, &error), STATUS_OK);
     at = gateway_port(leaving);
@@ -355,7 +342,6 @@ static void test_drain_with_notice(void **state)
     pthread_t thread;
     uint32_t at, served = 0;
     int status;
-    (void)state;
 
     assert_int_equal(gateway_open(&config, &drain.gateway, &error), STATUS_OK);
     at = gateway_port(drain.gateway);
@@ -390,7 +376,6 @@ static void test_close_with_open_streams(void **state)
     struct http_reply replies[8];
     struct error error;
     uint32_t i, before = fake_look(&fake).cancelled, open = fake_look(&fake).open;
-    (void)state;
 
     assert_int_equal(gateway_open(&config, &closing, &error), STATUS_OK);
     wait_ready(gateway_port(closing));

@@ -81,7 +81,6 @@ static void test_framing_is_refused(void **state)
         START "Content-Length: 99999999999999999999999\r\n\r\n" HIDDEN,
     };
     uint32_t i, wrong = 0;
-    (void)state;
 
     for (i = 0; i < ARRAY_COUNT(requests); i++) {
         struct http_reply reply = send_raw(requests[i], strlen(requests[i]));
@@ -106,7 +105,6 @@ static void test_zero_bytes(void **state)
         const char *bytes;
         size_t count;
     } requests[] = {{name, sizeof name - 1}, {coding, sizeof coding - 1}, {more, sizeof more - 1}, {length, sizeof length - 1}};
-    (void)state;
 
     for (uint32_t i = 0; i < ARRAY_COUNT(requests); i++) {
         struct http_reply reply = send_raw(requests[i].bytes, requests[i].count);
@@ -120,7 +118,6 @@ static void test_a_zero_byte_in_the_path(void **state)
 {
     static const char request[] = "GET /version%00/x HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
     struct http_reply reply = send_raw(request, sizeof request - 1);
-    (void)state;
 
     assert_int_equal(http_count(&reply, "HTTP/1.1 404"), 1);
     http_free(&reply);
@@ -131,7 +128,6 @@ static void test_headers_in_pieces(void **state)
 {
     static const char rest[] = "Content-Length: 14\r\n\r\n{\"prompt\":\"a\"}" HIDDEN;
     struct http_reply reply = {.fd = http_connect(port)};
-    (void)state;
 
     assert_int_equal(send(reply.fd, START, sizeof START - 1, MSG_NOSIGNAL), sizeof START - 1);
     for (uint32_t i = 0; i < 60; i++) {
@@ -157,7 +153,6 @@ static void test_plain_requests_are_taken(void **state)
         START "transfer-encoding: Chunked\r\n\r\ne\r\n{\"prompt\":\"a\"}\r\n0\r\n\r\n" HIDDEN,
     };
     uint32_t i;
-    (void)state;
 
     for (i = 0; i < ARRAY_COUNT(requests); i++) {
         struct http_reply reply = send_raw(requests[i], strlen(requests[i]));

@@ -45,7 +45,6 @@ static void test_budget_of_a_request(void **state)
     uint32_t started = fake_look(&fake).started;
     char *body = ids_body(400, ",\"echo\":true,\"logprobs\":20,\"n\":128,\"max_tokens\":100");
     struct http_reply reply = http_call(port, "POST", COMPLETION, "", body);
-    (void)state;
 
     assert_int_equal(http_status(&reply), 400);
     assert_non_null(strstr(reply.data, "1344000 tokens"));
@@ -66,7 +65,6 @@ static void test_budget_of_a_chat(void **state)
     struct gateway_config config = make_config();
     struct gateway *small;
     struct http_reply reply;
-    (void)state;
 
     config.max_request_tokens = 24;
     small = open_with(&config);
@@ -86,7 +84,6 @@ static void test_choices_share_the_scores(void **state)
     char *body = ids_body(PROMPT, ",\"echo\":true,\"logprobs\":20,\"n\":128,\"max_tokens\":1");
     struct mallinfo2 before, now;
     struct http_reply reply;
-    (void)state;
 
     fake_set_tokens(&fake, 0, UINT32_MAX, FASTDECODE__FINISH__FINISH_UNSPECIFIED);
     before = mallinfo2();
@@ -106,7 +103,6 @@ static void test_budget_of_tokenize(void **state)
 {
     char *body = text_body(2 << 20, "");
     struct http_reply reply = http_call(port, "POST", "/tokenize", "", body);
-    (void)state;
 
     assert_int_equal(http_status(&reply), 400);
     assert_non_null(strstr(reply.data, "\"param\":\"prompt\",\"code\":\"request_too_large\""));
@@ -122,7 +118,6 @@ static void test_text_of_tokens(void **state)
     struct http_reply reply;
     char *body = malloc(4 << 20), *at = body + sprintf(body, "{\"tokens\":[%u", fake.letters[0]);
     uint32_t i;
-    (void)state;
 
     for (i = 1; i < 300000; i++)
         at += sprintf(at, ",%u", fake.letters[0]);
@@ -149,7 +144,6 @@ static void test_unsent_answers(void **state)
     struct http_reply greedy, reply;
     char *body = text_body(1 << 20, "");
     uint32_t at;
-    (void)state;
 
     config.max_request_tokens = 1 << 30;
     config.max_unsent_bytes = 1 << 20; // the answer has more, so that not even one fits
@@ -213,7 +207,6 @@ static size_t read_slowly(struct gateway_config config, size_t piece_bytes)
 static void test_slow_reader(void **state)
 {
     struct gateway_config config = make_config();
-    (void)state;
 
     config.idle_timeout_s = 1;
     config.min_read_rate = 100 << 20;
@@ -225,7 +218,6 @@ static void test_slow_reader(void **state)
 static void test_slow_readers_of_much(void **state)
 {
     struct gateway_config config = make_config();
-    (void)state;
 
     config.idle_timeout_s = 2;
     config.min_read_rate = 1 << 20;
@@ -245,7 +237,6 @@ static void test_connections_of_an_address(void **state)
     struct http_reply reply;
     int idle[LIMIT], i, refused = 0, closed = 0;
     uint32_t at;
-    (void)state;
 
     config.max_connections_per_address = LIMIT;
     small = open_with(&config);
@@ -283,7 +274,6 @@ static void test_this_hosts_connections(void **state)
     struct http_reply reply;
     int idle[CONNECTIONS - 2];
     uint32_t i;
-    (void)state;
 
     config.max_connections = CONNECTIONS;
     small = open_with(&config);
@@ -317,7 +307,6 @@ static void test_queues_of_the_classes(void **state)
     struct gateway_config config = make_config();
     struct gateway *fresh;
     uint32_t at;
-    (void)state;
 
     fake_set_batch_queue(&fake, 0, 10);
     fake_set(&fake, true, false, 7, 7);
@@ -352,7 +341,6 @@ static void test_share_of_a_key(void **state)
     struct http_reply waiting[3], other, reply;
     uint32_t i, at, open = fake_look(&fake).open;
     char path[64];
-    (void)state;
 
     snprintf(path, sizeof path, "%s/shares", folder);
     write_file(path, "first\nsecond\n", 13);

@@ -45,7 +45,6 @@ static void test_scheduler_is_asked_once_a_second(void **state)
     struct http_reply replies[CLIENTS];
     uint64_t began_us = clock_now_us(), seconds;
     uint32_t i, round, before = fake_look(&fake).metrics_calls;
-    (void)state;
 
     for (round = 0; round < ROUNDS; round++) {
         for (i = 0; i < CLIENTS; i++)
@@ -66,7 +65,6 @@ static void test_no_memory_for_a_question(void **state)
 {
     struct gateway *named;
     struct http_reply reply;
-    (void)state;
 
     if (!CAN_LACK)
         skip();
@@ -95,7 +93,6 @@ static void test_malformed_lines(void **state)
     char text[sizeof good + sizeof bad + 32];
     struct gateway *named;
     struct http_reply reply;
-    (void)state;
 
     snprintf(text, sizeof text, "%s%sfastdecode_y 12", bad, good); // and the last line is cut off
     fake_set_metrics(&fake, text);
@@ -117,7 +114,6 @@ static void test_long_text(void **state)
     struct gateway *named;
     struct http_reply reply;
     uint32_t i;
-    (void)state;
 
     for (i = 0; i < LINES; i++)
         at += sprintf(at, "fastdecode_place_load_tokens{place=\"worker-%u\"} %u\n", i, i);

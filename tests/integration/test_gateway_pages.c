@@ -34,7 +34,6 @@ static void test_each_file(void **state)
 {
     const struct page_file *file;
     char wanted[160];
-    (void)state;
 
     for (file = page_files; file->name; file++) {
         struct http_reply reply = http_call(port, "GET", path_of(file), "", "");
@@ -53,7 +52,6 @@ static void test_each_file(void **state)
 static void test_head_has_no_body(void **state)
 {
     char wanted[64];
-    (void)state;
 
     for (const struct page_file *file = page_files; file->name; file++) {
         struct http_reply reply = http_call(port, "HEAD", path_of(file), "Connection: close\r\n", "");
@@ -69,7 +67,6 @@ static void test_head_has_no_body(void **state)
 static void test_what_a_client_has_is_not_sent(void **state)
 {
     char headers[128];
-    (void)state;
 
     for (const struct page_file *file = page_files; file->name; file++) {
         snprintf(headers, sizeof headers, "If-None-Match: \"other\", W/%s\r\nConnection: close\r\n", file->etag);
@@ -89,7 +86,6 @@ static void test_other_methods_and_paths(void **state)
     static const char *const there[] = {"/", "/mesh", "/mesh/state", "/pages/chat.js"};
     static const char *const not_there[] = {"/mesh/",          "/pages/",   "/pages/chat", "/pages/../chat.js",
                                             "/pages//chat.js", "/chat.html"};
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(there); i++) {
         struct http_reply reply = http_call(port, "POST", there[i], "", "{}");
@@ -111,7 +107,6 @@ static void test_state_is_asked_for_twice_a_second(void **state)
     struct http_reply replies[CLIENTS];
     uint64_t began_us = clock_now_us(), halves;
     uint32_t before = fake_look(&fake).view_calls;
-    (void)state;
 
     for (uint32_t round = 0; round < ROUNDS; round++) {
         for (uint32_t i = 0; i < CLIENTS; i++)
@@ -137,7 +132,6 @@ static void test_state_without_a_scheduler(void **state)
     struct gateway *alone;
     struct error error;
     char nowhere[96];
-    (void)state;
 
     snprintf(nowhere, sizeof nowhere, "ipc://%s/nobody.sock", folder);
     config.scheduler = nowhere;

@@ -143,7 +143,6 @@ static void round_trip(void)
 static void a_sequence_is_taken_over(void **state)
 {
     struct outcome outcome;
-    (void)state;
     set_up();
     fetch_two_pages(&outcome);
     for (uint32_t page = 0; page < 2; page++) {
@@ -162,7 +161,6 @@ static void no_more_is_taken_than_was_asked_for(void **state)
 {
     struct kv_held held = {0};
     struct outcome outcome;
-    (void)state;
     set_up();
     fetch(&outcome, PAGE_TOKENS + 6);
     for (uint32_t page = 0; page < 2; page++) {
@@ -182,7 +180,6 @@ static void an_extent_is_taken_over(void **state)
     enum { FIRST = 512 };
     struct kv_held held = {0};
     struct outcome outcome;
-    (void)state;
     set_up();
     fetch_from(&outcome, FIRST, FIRST + PAGE_TOKENS + 3);
     for (uint32_t page = FIRST / PAGE_TOKENS; page < FIRST / PAGE_TOKENS + 2; page++) {
@@ -208,7 +205,6 @@ static void an_extent_is_taken_over(void **state)
 static void what_is_given_up_leaves_no_pages(void **state)
 {
     struct outcome outcome;
-    (void)state;
     set_up();
     struct rpc_handle handle = fetch_two_pages(&outcome);
     UNTIL(asked);
@@ -224,7 +220,6 @@ static void what_is_given_up_leaves_no_pages(void **state)
 static void a_worker_ends_in_mid_handover(void **state)
 {
     struct outcome outcome;
-    (void)state;
     set_up();
     fetch_two_pages(&outcome);
     UNTIL(asked);

@@ -130,7 +130,6 @@ static void the_first_ones_end_does_not_free_the_seconds_pages(void **state)
     struct outcome first, second;
     struct rpc_channel *channel;
     struct error error;
-    (void)state;
 
     assert_int_equal(rpc_loop_open(&loop), STATUS_OK);
     handover = (struct handover){.pages = &pages, .control_loop = loop, .tensor_loop = loop, .hello = {.service = "kv-worker"}};

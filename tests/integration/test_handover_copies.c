@@ -152,7 +152,6 @@ static int set_up(void **state)
     const struct rpc_channel_config config = {.address = "inproc://test-copies", .hello = {.service = "kv-worker"}};
     struct error error;
 
-    (void)state;
     begun = stopped = imported = freed = 0;
     under_way = may_end = false;
     assert_int_equal(rpc_loop_open(&loop), STATUS_OK);
@@ -166,7 +165,6 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
     handover_close_all(&handover);
     assert_false(under_way);
     assert_null(handover.copies);
@@ -247,7 +245,6 @@ static void rounds(void)
 static void pages_are_given_one_after_the_other(void **state)
 {
     struct outcome outcomes[4];
-    (void)state;
 
     for (uint32_t i = 0; i < 3; i++)
         read_page(SEQUENCE + i, i, &outcomes[i]);
@@ -270,7 +267,6 @@ static void pages_are_given_one_after_the_other(void **state)
 static void pages_that_are_freed_are_not_given(void **state)
 {
     struct outcome first, second, other;
-    (void)state;
 
     read_page(SEQUENCE, 0, &first);
     read_page(SEQUENCE, 1, &second);
@@ -290,7 +286,6 @@ static void pages_that_are_freed_are_not_given(void **state)
 static void the_next_page_is_asked_for_when_one_is_in_its_place(void **state)
 {
     struct outcome outcome, given;
-    (void)state;
 
     fetch_pages(SEQUENCE, 3, &outcome);
     for (uint32_t page = 0; page < 3; page++) {
@@ -316,7 +311,6 @@ static void the_next_page_is_asked_for_when_one_is_in_its_place(void **state)
 static void what_is_not_wanted_any_more_is_stopped_and_freed(void **state)
 {
     struct outcome outcome, given;
-    (void)state;
 
     struct rpc_handle handle = fetch_pages(SEQUENCE, 3, &outcome);
     UNTIL(under_way);
@@ -342,7 +336,6 @@ static void what_is_not_wanted_any_more_is_stopped_and_freed(void **state)
 static void refusals(void **state)
 {
     struct outcome outcome;
-    (void)state;
 
     fetch_pages(BUSY, 1, &outcome);
     UNTIL(outcome.ended);
@@ -362,7 +355,6 @@ static void refusals(void **state)
 static void the_service_ends_in_mid_copy(void **state)
 {
     static struct outcome outcome, given;
-    (void)state;
 
     fetch_pages(SEQUENCE, 3, &outcome);
     UNTIL(under_way);

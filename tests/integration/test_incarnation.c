@@ -90,7 +90,6 @@ static void on_s_part(void *user, uint64_t now)
 
 static int open_all(void **state)
 {
-    (void)state;
     asked = refused = beats = registered = 0;
     newest = s_part = incarnation = s_part_told = 0;
     forgotten = clock_put_right = false;
@@ -115,7 +114,6 @@ static void start_member(uint64_t first)
 
 static int close_all(void **state)
 {
-    (void)state;
     member_close(member);
     rpc_server_close(scheduler);
     while (rpc_loop_run(loop, 0, 0)) {}
@@ -125,7 +123,6 @@ static int close_all(void **state)
 
 static void a_clock_set_back_keeps_nobody_out(void **state)
 {
-    (void)state;
     newest = member_incarnation() + (3600000ull << 20); // as an earlier start, or anyone, said: an hour ahead
     uint64_t before = newest;
     start_member(member_incarnation());
@@ -141,7 +138,6 @@ static void a_clock_set_back_keeps_nobody_out(void **state)
 // When two members have one name the one that registered first gives way, and does not take turns with the other.
 static void a_name_that_another_took_stays_his(void **state)
 {
-    (void)state;
     start_member(member_incarnation());
     UNTIL(registered == 1);
     assert_false(says_registered);
@@ -161,7 +157,6 @@ static void a_name_that_another_took_stays_his(void **state)
 // A member that is refused asks less and less often, and soon again after it was registered.
 static void who_is_refused_asks_seldom(void **state)
 {
-    (void)state;
     start_member(member_incarnation());
     UNTIL(registered == 1);
     newest++;
@@ -173,7 +168,6 @@ static void who_is_refused_asks_seldom(void **state)
 
 static void nothing_follows_the_last_number(void **state)
 {
-    (void)state;
     newest = UINT64_MAX;
     start_member(member_incarnation());
     UNTIL(refused >= 2);
@@ -185,7 +179,6 @@ static void nothing_follows_the_last_number(void **state)
 static void a_clock_that_is_days_ahead_keeps_nobody_out(void **state)
 {
     struct error error;
-    (void)state;
     clock_put_right = true;
     newest = 1000;
     start_member(2000);
@@ -199,7 +192,6 @@ static void a_clock_that_is_days_ahead_keeps_nobody_out(void **state)
 static void a_clock_put_right_ends_who_was_registered(void **state)
 {
     struct error error;
-    (void)state;
     start_member(2000);
     UNTIL(registered);
     assert_int_equal(member_check(member, &error), STATUS_OK);
@@ -212,7 +204,6 @@ static void a_clock_put_right_ends_who_was_registered(void **state)
 
 static void the_scheduler_says_which_s_part_it_knows(void **state)
 {
-    (void)state;
     s_part = 7;
     start_member(member_incarnation());
     UNTIL(registered);

@@ -276,21 +276,12 @@ static void calls_over(const char *address)
     stop_server(&server);
 }
 
-static void calls_over_inproc(void **state)
-{
-    (void)state;
-    calls_over("inproc://test-rpc");
-}
-static void calls_over_tcp(void **state)
-{
-    (void)state;
-    calls_over("tcp://127.0.0.1:0");
-}
+static void calls_over_inproc(void **state) { calls_over("inproc://test-rpc"); }
+static void calls_over_tcp(void **state) { calls_over("tcp://127.0.0.1:0"); }
 
 static void calls_over_ipc(void **state)
 {
     char address[128];
-    (void)state;
     snprintf(address, sizeof address, "ipc:///tmp/fd-test-rpc-%d.sock", (int)getpid());
     calls_over(address);
 }
@@ -316,7 +307,6 @@ static void a_status_comes_back_with_its_text(void **state)
     Fastdecode__WatchRequest request = FASTDECODE__WATCH_REQUEST__INIT;
     const struct rpc_callbacks callbacks = {.on_message = on_event, .on_end = on_end};
     struct error error;
-    (void)state;
     start_server(&server, "inproc://test-status");
     open_client(&client, server.address, 0);
     RUN_UNTIL(&client, client.ups == 1);
@@ -336,7 +326,6 @@ static void cancelling_reaches_the_server(void **state)
     struct client client;
     struct result result;
     struct rpc_handle handle;
-    (void)state;
     start_server(&server, "inproc://test-cancel");
     open_client(&client, server.address, 0);
     RUN_UNTIL(&client, client.ups == 1);
@@ -364,7 +353,6 @@ static void a_deadline_ends_a_call(void **state)
     struct test_server server = {0};
     struct client client;
     struct result result;
-    (void)state;
     start_server(&server, "inproc://test-deadline");
     open_client(&client, server.address, 0);
     RUN_UNTIL(&client, client.ups == 1);
@@ -383,7 +371,6 @@ static void windows_are_kept(void **state)
     struct test_server server = {.window = 8};
     struct client client;
     struct result results[16];
-    (void)state;
     start_server(&server, "inproc://test-window");
     open_client(&client, server.address, 4); // our own limit: refused here
     RUN_UNTIL(&client, client.ups == 1);
@@ -415,7 +402,6 @@ static void peers_that_disagree_are_refused(void **state)
         .on_down = on_down,
         .user = &client,
     };
-    (void)state;
     start_server(&server, "inproc://test-refuse");
     assert_int_equal(rpc_loop_open(&client.loop), STATUS_OK);
     assert_int_equal(rpc_channel_open(client.loop, &config, &client.channel, &error), STATUS_OK);
@@ -443,7 +429,6 @@ static void a_killed_server_ends_calls_and_comes_back(void **state)
     struct client client;
     struct result result;
     char address[128];
-    (void)state;
     snprintf(address, sizeof address, "ipc:///tmp/fd-test-rpc-kill-%d.sock", (int)getpid());
     pid_t pid = fork_server(address);
     open_client(&client, address, 0);
@@ -470,7 +455,6 @@ static void a_stopped_server_loses_nothing(void **state)
     struct result result[64];
     char address[128];
     uint32_t ended = 0;
-    (void)state;
     snprintf(address, sizeof address, "ipc:///tmp/fd-test-rpc-stop-%d.sock", (int)getpid());
     pid_t pid = fork_server(address);
     open_client(&client, address, 64);
@@ -501,7 +485,6 @@ static void a_silent_server_is_left(void **state)
     struct client client;
     struct result result;
     char address[128];
-    (void)state;
     snprintf(address, sizeof address, "ipc:///tmp/fd-test-rpc-silent-%d.sock", (int)getpid());
     pid_t pid = fork_server(address);
     open_client_with(&client, address, 4, 400);
@@ -526,7 +509,6 @@ static void a_server_that_is_alive_is_kept(void **state)
     struct test_server server = {.window = WINDOW};
     struct client client;
     struct result results[WINDOW];
-    (void)state;
     start_server(&server, "tcp://127.0.0.1:0");
     open_client_with(&client, server.address, WINDOW, SILENCE_MS);
     RUN_UNTIL(&client, client.ups == 1);
@@ -546,7 +528,6 @@ static void a_stopped_client_loses_nothing(void **state)
     struct test_server server = {0};
     struct client lazy, busy;
     struct result lazy_result, busy_result;
-    (void)state;
     start_server(&server, "tcp://127.0.0.1:0");
     open_client(&lazy, server.address, 0);
     open_client(&busy, server.address, 0);
@@ -572,7 +553,6 @@ static void a_silent_client_is_left(void **state)
     struct test_server server = {.silence_ms = 400};
     struct client client;
     struct result hanging, streaming;
-    (void)state;
     start_server(&server, "tcp://127.0.0.1:0");
     open_client(&client, server.address, 0);
     RUN_UNTIL(&client, client.ups == 1);
@@ -609,7 +589,6 @@ static void note_3(void *arg)
 static void timers_run_in_order_unless_cancelled(void **state)
 {
     struct rpc_loop *loop;
-    (void)state;
     timer_at = timer_log;
     assert_int_equal(rpc_loop_open(&loop), STATUS_OK);
     rpc_loop_timer(loop, 30000, note_3, NULL);

@@ -45,7 +45,6 @@ static struct test_server servers[2];
 static int start_servers(void **state)
 {
     static char ipc[128];
-    (void)state;
     snprintf(ipc, sizeof ipc, "ipc:///tmp/fd-test-frames-%d.sock", (int)getpid());
     servers[0].listen = "tcp://127.0.0.1:0";
     servers[1].listen = ipc;
@@ -60,7 +59,6 @@ static int start_servers(void **state)
 
 static int stop_servers(void **state)
 {
-    (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(servers); i++) {
         close(servers[i].silent.fd);
         atomic_store(&servers[i].stop, true);
@@ -88,17 +86,9 @@ static void run_frames(const struct test_server *server)
     assert_int_equal(recv(server->silent.fd, hello, sizeof hello, 0), 0);
 }
 
-static void a_server_survives_bad_frames_over_tcp(void **state)
-{
-    (void)state;
-    run_frames(&servers[0]);
-}
+static void a_server_survives_bad_frames_over_tcp(void **state) { run_frames(&servers[0]); }
 
-static void a_server_survives_bad_frames_over_ipc(void **state)
-{
-    (void)state;
-    run_frames(&servers[1]);
-}
+static void a_server_survives_bad_frames_over_ipc(void **state) { run_frames(&servers[1]); }
 
 // --- a hostile server ---
 
@@ -238,7 +228,6 @@ static void a_channel_survives_bad_answers(void **state)
     struct rpc_loop *loop;
     char address[64];
 
-    (void)state;
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     assert_int_equal(bind(hostile.listener, (struct sockaddr *)&at, sizeof at), 0);
     assert_int_equal(listen(hostile.listener, 8), 0);

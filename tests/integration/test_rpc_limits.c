@@ -104,7 +104,6 @@ static void an_unread_stream_ends_with_a_status(void **state)
     unsigned char payload[64], body[256];
     uint32_t received = 0;
 
-    (void)state;
     start_server(&server, "tcp://127.0.0.1:0");
     struct frame_socket raw = frame_connect(server.address);
     assert_true(bad_frame_hello(&raw));
@@ -164,7 +163,6 @@ static void a_stopped_client_gets_everything(void **state)
     char address[128];
     int status;
 
-    (void)state;
     snprintf(address, sizeof address, "ipc:///tmp/fd-test-limits-%d.sock", (int)getpid());
     start_server(&server, address);
     pid_t pid = fork();
@@ -198,7 +196,6 @@ static void a_stopped_client_gets_everything(void **state)
 static void sizes_are_refused_without_losing_the_connection(void **state)
 {
     static const char *const addresses[] = {"inproc://test-sizes", "tcp://127.0.0.1:0"};
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(addresses); i++) {
         struct harness_server server = {.config = {.max_message_bytes = 200000}};
         struct harness_client client = {.config = {.max_message_bytes = 50000}};
@@ -242,7 +239,6 @@ static void a_buffer_has_a_deadline_too(void **state)
     struct harness_result result = {0};
     unsigned char *payload;
 
-    (void)state;
     start_server(&server, "inproc://test-buffer-deadline");
     harness_open(&client, server.address);
     HARNESS_UNTIL(&client, client.ups == 1);
@@ -265,7 +261,6 @@ static void cancelling_may_end_other_calls(void **state)
     struct rpc_handle handle[6];
     struct error error;
 
-    (void)state;
     start_server(&server, "inproc://test-cancel-others");
     harness_open(&client, server.address);
     HARNESS_UNTIL(&client, client.ups == 1);
@@ -302,7 +297,6 @@ static bool not_ready(void *user, char *reason, size_t reason_bytes)
 static void health_says_why_not(void **state)
 {
     struct harness_server server = {.config = {.ready = not_ready}};
-    (void)state;
     start_server(&server, "tcp://127.0.0.1:0");
     struct frame_socket raw = frame_connect(server.address);
     Fastdecode__Envelope request = FASTDECODE__ENVELOPE__INIT, *answer;
@@ -331,7 +325,6 @@ static void channels_come_and_go(void **state)
     struct rpc_loop *loop;
     struct error error;
 
-    (void)state;
     snprintf(address, sizeof address, "ipc:///tmp/fd-test-churn-%d.sock", (int)getpid());
     assert_int_equal(rpc_loop_open(&loop), STATUS_OK);
     for (int round = 0; round < 12; round++) {

@@ -157,7 +157,6 @@ static void only_the_token_opens_a_local_socket(void **state)
     struct harness_server server = {0};
     struct offer offer;
     uint64_t id = 0;
-    (void)state;
     start(&server);
     struct frame_socket client = greet(server.address, &offer);
     assert_true(offer.name[0] && offer.token && offer.answer && offer.answer != offer.token);
@@ -186,7 +185,6 @@ static void the_last_words_on_a_local_socket_are_heard(void **state)
     struct harness_server server = {0};
     struct offer offer;
     uint64_t id = 0;
-    (void)state;
     start(&server);
     for (int round = 0; round < 50; round++) {
         struct frame_socket client = greet(server.address, &offer);
@@ -225,7 +223,6 @@ static void a_channel_lives_without_a_local_socket(void **state)
     struct offer offer = {.token = 5, .answer = 6};
     char address[128];
     uint64_t id = 0;
-    (void)state;
     snprintf(offer.name, sizeof offer.name, "fd-local-%d", (int)getpid());
     snprintf(address, sizeof address, "ipc:///tmp/fd-test-no-local-%d.sock", (int)getpid());
     snprintf(at.sun_path, sizeof at.sun_path, "%s", address + 6);
@@ -290,7 +287,6 @@ static void silent_strangers_take_no_place(void **state)
     struct frame_socket strangers[STRANGERS];
     struct offer offer;
     uint64_t id = 0;
-    (void)state;
     start(&server);
     struct frame_socket client = greet(server.address, &offer);
     for (int i = 0; i < STRANGERS; i++)
@@ -313,7 +309,6 @@ static void local_sockets_come_back_when_descriptors_do(void **state)
     struct offer offer, later;
     struct sockaddr_un at;
     uint64_t id = 0;
-    (void)state;
     start(&server);
     struct frame_socket client = greet(server.address, &offer), local = {socket(AF_UNIX, SOCK_STREAM, 0)};
     int next = dup(0);
@@ -344,7 +339,6 @@ static void a_local_socket_that_is_given_up_costs_nothing(void **state)
     struct harness_server server = {0};
     struct offer offer;
     uint64_t id = 0;
-    (void)state;
     start(&server);
     struct frame_socket client = greet(server.address, &offer), local = take_local(&offer);
     send_check(&client, 1);
@@ -365,7 +359,6 @@ static void a_local_socket_may_end_anywhere(void **state)
     static const unsigned char half[] = "FDR1\x0b\0\0\0\x08\x02\x11\x01\0\0";
     struct harness_server server = {0};
     struct offer offer;
-    (void)state;
     start(&server);
     for (size_t length = 1; length < sizeof half; length++) {
         struct frame_socket client = greet(server.address, &offer), local = take_local(&offer);
@@ -390,7 +383,6 @@ static void descriptors_are_not_taken(void **state)
     uint64_t id = 0;
     int ends[2];
     char byte = 'F';
-    (void)state;
     start(&server);
     struct frame_socket client = greet(server.address, &offer), local = take_local(&offer);
     assert_int_equal(pipe(ends), 0);

@@ -61,7 +61,6 @@ static void a_flood_costs_its_sender_the_connection(void **state)
     static const unsigned char cancel[] = "\x08\x03\x11\x63\0\0\0\0\0\0"; // of no call
     struct harness_server server = {0};
     atomic_uint posted = 0;
-    (void)state;
     SKIP_UNDER_SANITIZERS();
     harness_start(&server, "tcp://127.0.0.1:0");
     struct frame_socket peer = frame_connect(server.address), flood = frame_connect(server.address);
@@ -96,7 +95,6 @@ static void timers_fail_with_a_status(void **state)
     struct error error;
     atomic_uint fired = 0;
     uint32_t refused = 0;
-    (void)state;
     SKIP_UNDER_SANITIZERS();
     assert_int_equal(rpc_loop_open(&loop), STATUS_OK);
     const struct rpc_channel_config small = {.address = "inproc://nobody", .hello.service = "test", .window = 16},
@@ -123,7 +121,6 @@ static void clients_are_served_without_a_local_socket(void **state)
     static struct harness_client clients[CLIENTS];
     struct harness_server server = {0};
     char address[64];
-    (void)state;
     SKIP_UNDER_SANITIZERS();
     snprintf(address, sizeof address, "ipc:///tmp/fd-test-memory-%d", (int)getpid());
     harness_start(&server, address);

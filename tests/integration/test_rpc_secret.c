@@ -48,7 +48,6 @@ static void register_with(struct harness_client *client, struct harness_result *
 static void peers_that_know_it_talk(void **state)
 {
     static const char *const addresses[] = {"tcp://127.0.0.1:0", "inproc://secret", "ipc:///tmp/fd-test-secret-%d"};
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(addresses); i++) {
         struct harness_server server;
         struct harness_client client;
@@ -78,7 +77,6 @@ static void peers_that_do_not_share_it_do_not_talk(void **state)
         {&known, &other, "have different mesh secrets (--mesh-secret-file)"},
         {NULL, &known, "does not prove that it knows the mesh secret (--mesh-secret-file)"},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct harness_server server;
         struct harness_client client;
@@ -116,7 +114,6 @@ static void send_request(struct frame_socket *socket, const ProtobufCServiceDesc
 static void a_stranger_reaches_no_method(void **state)
 {
     struct harness_server server;
-    (void)state;
     start(&server, &known, "tcp://127.0.0.1:0");
     for (uint32_t way = 0; way < 4; way++) {
         struct frame_socket stranger = frame_connect(server.address);
@@ -143,7 +140,6 @@ static void a_stranger_reaches_no_method(void **state)
 static void each_message_of_the_handshake_comes_once(void **state)
 {
     struct harness_server server;
-    (void)state;
     start(&server, &known, "tcp://127.0.0.1:0");
     for (uint32_t way = 0; way < 3; way++) {
         struct frame_socket socket = frame_connect(server.address);
@@ -169,7 +165,6 @@ static void a_recorded_handshake_is_worth_nothing(void **state)
 {
     struct harness_server server;
     struct proof_client recorded;
-    (void)state;
     start(&server, &known, "tcp://127.0.0.1:0");
     struct frame_socket peer = frame_connect(server.address), thief = frame_connect(server.address);
     assert_int_equal(proof_handshake(&peer, &known, &recorded), KIND(HELLO));
@@ -243,7 +238,6 @@ static bool readable(int fd)
 
 static void a_client_trusts_no_server_without_a_proof(void **state)
 {
-    (void)state;
     for (enum false_server way = HONEST; way <= APPENDS; way++) {
         struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         socklen_t length = sizeof at;
@@ -283,7 +277,6 @@ static void others_than_this_machine_need_a_secret(void **state)
     struct rpc_server *server;
     struct rpc_loop *loop;
     struct error error;
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(open_to_all); i++) {
         const struct rpc_server_config config = {.addresses = &open_to_all[i], .address_count = 1, .hello.service = "scheduler"};
         assert_int_equal(rpc_loop_open(&loop), STATUS_OK);

@@ -37,7 +37,6 @@ static void a_stranger_cannot_say_much_to_a_server(void **state)
     struct harness_server server = {0};
     struct pollfd both[2] = {{.events = POLLIN}, {.events = POLLIN}};
     static unsigned char large[1 << 20];
-    (void)state;
     harness_start(&server, "tcp://127.0.0.1:0");
     struct frame_socket silent = frame_connect(server.address), stranger = frame_connect(server.address);
     assert_true(frame_write(&stranger, long_head, sizeof long_head - 1));
@@ -66,7 +65,6 @@ static void a_stranger_cannot_say_much_to_a_client(void **state)
     struct harness_client client = {0};
     char address[64];
     int listener = listen_here(address, sizeof address);
-    (void)state;
     harness_open(&client, address);
     HARNESS_UNTIL(&client, readable(listener));
     struct frame_socket stranger = {accept(listener, NULL, NULL)};
@@ -82,7 +80,6 @@ static void a_stranger_cannot_say_much_to_a_client(void **state)
 static void a_refused_client_is_not_answered_again(void **state)
 {
     struct harness_server server = {0};
-    (void)state;
     harness_start(&server, "tcp://127.0.0.1:0");
     for (int protocol = RPC_PROTOCOL - 1; protocol <= RPC_PROTOCOL + 1; protocol += 2) {
         const unsigned char hello[] = {0x08, 0x01, 0x7a, 0x02, 0x08, (unsigned char)protocol};
@@ -107,7 +104,6 @@ static void strangers_are_not_kept_in_any_number(void **state)
     struct frame_socket crowd[CROWD];
     struct pollfd first = {.events = POLLIN};
     uint32_t closed = 0;
-    (void)state;
     harness_start(&server, "tcp://127.0.0.1:0");
     struct frame_socket peer = frame_connect(server.address);
     assert_true(bad_frame_hello(&peer));
@@ -147,7 +143,6 @@ static void what_is_not_read_is_not_kept_for_ever(void **state)
     int listener = listen_here(address, sizeof address);
     unsigned char body[FRAME_BODY_MAX];
     uint64_t sent = 0;
-    (void)state;
     harness_open(&client, address);
     HARNESS_UNTIL(&client, readable(listener));
     struct frame_socket server = {accept(listener, NULL, NULL)};

@@ -57,7 +57,6 @@ static void take_heartbeat(struct rpc_call *call, void *user)
 static int open_all(void **state)
 {
     struct error error;
-    (void)state;
     registrations = beats = lists = 0;
     no_answer = is_silent = false;
     s_part = (struct s_part){.settings = {.scheduler = ADDRESS, .name = "s-part"},
@@ -73,7 +72,6 @@ static int open_all(void **state)
 
 static int close_all(void **state)
 {
-    (void)state;
     member_close(s_part.control.member);
     rpc_server_close(scheduler);
     for (uint32_t did = 1; did;)
@@ -99,7 +97,6 @@ static void stay_busy(void)
 
 static void a_busy_engine_registers_once(void **state)
 {
-    (void)state;
     stay_busy();
     assert_int_equal(registrations, 0);
     AWAIT(turn_both(), lists > 0);
@@ -111,7 +108,6 @@ static void a_busy_engine_registers_once(void **state)
 // A registration that was not taken is sent again, with a new list.
 static void a_refused_registration_is_repeated(void **state)
 {
-    (void)state;
     no_answer = true;
     AWAIT(turn_both(), registrations > 1);
     no_answer = false;
@@ -122,7 +118,6 @@ static void a_refused_registration_is_repeated(void **state)
 // As one whose host is gone: its connection stands, and it says nothing. Another one may have its address by now.
 static void a_silent_scheduler_is_dialed_anew(void **state)
 {
-    (void)state;
     AWAIT(turn_both(), beats > 1);
     is_silent = true;
     AWAIT(turn_both(), !member_is_registered(s_part.control.member));

@@ -8,7 +8,6 @@
 // A gateway submits again under the id that it knows, while the pages of the cancelled one are still being freed.
 static void a_resubmission_runs_while_its_old_pages_are_freed(void **state)
 {
-    (void)state;
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     struct rpc_channel *gateway = gateway_open();
@@ -28,7 +27,6 @@ static void a_resubmission_runs_while_its_old_pages_are_freed(void **state)
 static void many_that_end_at_once_are_freed_with_few_calls(void **state)
 {
     enum { MANY = 5000, FAILURES = 3 };
-    (void)state;
     mesh_open(MANY, MANY, 1);
     assert_int_equal(register_s_part((struct registration){100000, 8192, 1, false, false, 0}).status, STATUS_OK);
     struct rpc_channel *gateway = gateway_open(), *other = gateway_open();
@@ -60,7 +58,6 @@ static void many_that_end_at_once_are_freed_with_few_calls(void **state)
 // A finished sequence had its pages at a worker and its sampler at the s-part. The s-part is told until it has answered with OK.
 static void samplers_of_finished_sequences_are_forgotten(void **state)
 {
-    (void)state;
     struct rpc_channel *gateway = open_on_worker();
     s_part.hold_releases = true;
     generate(gateway, &streams[0], 0, 20, 20);
@@ -84,7 +81,6 @@ static void steps_are_given_up_by_what_they_are_predicted_to_take(void **state)
     const struct {
         uint32_t step_us, least_ms, most_ms;
     } cases[] = {{1000, 1000, 30000}, {4000000, 200000, 3600000}};
-    (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         mesh_open(16, 16, 1);
         s_part.step_us = cases[i].step_us;
@@ -107,7 +103,6 @@ static void steps_are_given_up_by_what_they_are_predicted_to_take(void **state)
 // Steps that end with their s-part say nothing about how long a step may take.
 static void a_lost_s_part_makes_no_step_wait_longer(void **state)
 {
-    (void)state;
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     struct rpc_channel *gateway = gateway_open();
@@ -130,7 +125,6 @@ static void a_lost_s_part_makes_no_step_wait_longer(void **state)
 static void the_times_of_all_places_are_taken(void **state)
 {
     uint32_t most = 0;
-    (void)state;
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     struct rpc_channel *gateway = gateway_open();
@@ -149,7 +143,6 @@ static void the_times_of_all_places_are_taken(void **state)
 static void many_that_wait_are_cancelled_in_few_calls(void **state)
 {
     enum { MANY = 5000 };
-    (void)state;
     mesh_open(MANY, 1, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     struct rpc_channel *gateway = gateway_open(), *other = gateway_open();
@@ -176,7 +169,6 @@ static void a_full_queue_takes_what_was_accepted(void **state)
 {
     enum { QUEUE = 2, FIRST_ID = 1000 };
     uint32_t count = QUEUE + 2;
-    (void)state;
     mesh_open(QUEUE, 1, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     struct rpc_channel *gateway = gateway_open();
@@ -213,7 +205,6 @@ static void grammars_have_a_limit_together(void **state)
     static uint8_t bytes[1 << 20];
     const ProtobufCBinaryData largest = {sizeof bytes, bytes};
     struct registration able = usual;
-    (void)state;
     able.feature = FASTDECODE__SAMPLING_FEATURE__SAMPLING_FEATURE_GRAMMAR;
     mesh_open(2 * MANY, 1, 1);
     assert_int_equal(register_s_part(able).status, STATUS_OK);
@@ -246,7 +237,6 @@ static void grammars_have_a_limit_together(void **state)
 // An s-part may be started again with other settings: no step is larger than it says.
 static void a_smaller_s_part_gets_smaller_steps(void **state)
 {
-    (void)state;
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     UNTIL(scheduler->s_part.member.up);
@@ -275,7 +265,6 @@ static struct rpc_channel *open_guessing(uint32_t draft_tokens)
 // Nothing of a bad reply reaches a gateway or a log, and the step is done again.
 static void a_bad_reply_does_not_count(void **state)
 {
-    (void)state;
     struct rpc_channel *gateway = open_guessing(8);
     for (enum spoiled kind = NOT_SPOILED; kind < SPOILS; kind++) {
         s_part.spoil = kind;
@@ -294,7 +283,6 @@ static void a_bad_reply_does_not_count(void **state)
 // Several tokens of one step come to the gateway once each and in order. Those after a token that ends the sequence do not.
 static void guessed_tokens_come_as_others_do(void **state)
 {
-    (void)state;
     s_part.tens = true;
     struct rpc_channel *gateway = open_guessing(8);
     s_part.drafts = s_part.steps = 0;
@@ -322,7 +310,6 @@ static void guesses_of_many_keep_apart(void **state)
 {
     enum { MANY = 7, TOKENS = 150 };
     const struct registration two = {.context = 100000, .max_rows = 640, .mini_batches = 2};
-    (void)state;
     mesh_open(16, 16, 2);
     scheduler->settings.draft_tokens = 8;
     s_part.times = s_part.tens = true;
@@ -354,7 +341,6 @@ static void only_what_has_no_penalties_is_guessed(void **state)
         float repetition, presence, frequency;
         bool guessed;
     } cases[] = {{0, 0, 0, true}, {1, 0, 0, true}, {1.5f, 0, 0, false}, {0, -0.5f, 0, false}, {1, 0, 0.5f, false}, {0, 0, 0, true}};
-    (void)state;
     struct rpc_channel *gateway = open_guessing(8);
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         penalties.repetition = cases[i].repetition;
@@ -380,7 +366,6 @@ static void no_more_is_guessed_than_is_allowed(void **state)
         bool rows_differ;
         uint32_t rows_most; // the prompt's, or a token's and its guesses'
     } cases[] = {{0, false, PROMPT}, {3, false, 1 + 3}, {12, false, 1 + 12}, {12, true, PROMPT}};
-    (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         s_part.rows_differ = cases[i].rows_differ;
         struct rpc_channel *gateway = open_guessing(cases[i].draft_tokens);
@@ -401,7 +386,6 @@ static void what_may_have_been_guessed_is_computed_again(void **state)
         uint32_t prompt, generated, held, certain, from;
     } cases[] = {{20, 200, 139, 131, 131}, {100, 200, 139, 0, 100},   {100, 200, 60, 60, 60}, {20, 200, 300, 290, 219},
                  {20, 3, 22, 21, 21},      {20, 200, 139, 5000, 139}, {20, 200, 139, 12, 20}, {100, 200, 60, 12, 60}};
-    (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         mesh_open(16, 16, 1);
         assert_int_equal(register_s_part(usual).status, STATUS_OK);
@@ -447,7 +431,6 @@ static void the_s_part_hears_of_a_request_before_it_is_read(void **state)
 {
     struct pace_deadline deadline = pace_deadline(PACE_WAIT_US);
     struct rpc_channel *gateway;
-    (void)state;
 
     mesh_open(16, 16, 1);
     gateway = gateway_open();

@@ -9,7 +9,6 @@
 // It would refuse all steps of mini-batch 1, and with them half of the sequences.
 static void an_s_part_with_fewer_mini_batches_is_refused(void **state)
 {
-    (void)state;
     mesh_open(16, 16, 2);
     struct outcome outcome = register_s_part(usual);
     assert_int_equal(outcome.status, STATUS_FAILED_PRECONDITION);
@@ -21,7 +20,6 @@ static void an_s_part_with_fewer_mini_batches_is_refused(void **state)
 // Long after the start of the scheduler a worker is cut off and comes back. Its sequence could be nowhere else, and goes on there.
 static void a_worker_that_comes_back_gives_back_what_it_holds(void **state)
 {
-    (void)state;
     struct rpc_channel *gateway = open_on_worker();
     s_part.pace = 1;
     generate(gateway, &streams[0], 0, 20, 100);
@@ -49,7 +47,6 @@ static void a_worker_that_comes_back_gives_back_what_it_holds(void **state)
 static void a_later_part_waits_for_the_first_one(void **state)
 {
     enum { SEQUENCE = 1000 };
-    (void)state;
     mesh_open(16, 16, 1);
     scheduler->claims.from_us = clock_now_us();
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
@@ -76,7 +73,6 @@ static void a_later_part_waits_for_the_first_one(void **state)
 static void pages_wait_for_an_s_part_that_loads_for_long(void **state)
 {
     enum { SEQUENCE = 77, HELD = 45 };
-    (void)state;
     mesh_open(16, 16, 1);
     scheduler->host.started_us -= 10 * CLAIM_US;
     scheduler->claims.from_us = 0; // no s-part has been up
@@ -105,7 +101,6 @@ static void pages_wait_for_an_s_part_that_loads_for_long(void **state)
 static void all_that_nobody_claims_is_freed(void **state)
 {
     enum { MANY = 6000 };
-    (void)state;
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     scheduler->claims.from_us = clock_now_us();
@@ -124,7 +119,6 @@ static void all_that_nobody_claims_is_freed(void **state)
 static void a_stall_of_the_scheduler_loses_no_member(void **state)
 {
     const uint64_t stall_us = 600000000, silence_us = 3000000;
-    (void)state;
     mesh_open(16, 16, 1);
     scheduler->settings.worker_timeout_ms = (uint32_t)(silence_us / 1000);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
@@ -155,7 +149,6 @@ static void names_that_do_not_come_back_give_way(void **state)
 {
     enum { NAMES = SCHED_PLACES_MAX + 43 };
     char name[32];
-    (void)state;
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     kv_worker.name = name;
@@ -185,7 +178,6 @@ static void names_that_do_not_come_back_give_way(void **state)
 static void a_clock_put_right_by_days_keeps_no_worker_out(void **state)
 {
     const uint64_t ahead = member_incarnation() + (2 * UINT64_C(86400000) << 20);
-    (void)state;
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     kv_worker.incarnation = 0;
@@ -227,7 +219,6 @@ static void hang(void)
 // It beats and does nothing else. If a step waits for it, it may be at work, and the s-part says when that takes too long.
 static void a_worker_whose_tensors_hang_is_down(void **state)
 {
-    (void)state;
     struct rpc_channel *gateway = open_on_worker();
     assert_int_equal(kv_worker_beat(1), STATUS_OK);
     assert_int_equal(kv_worker_beat(1), STATUS_OK);
@@ -260,7 +251,6 @@ static void a_worker_whose_tensors_hang_is_down(void **state)
 // Whatever the cause. If there is no other place, it is tried again and again.
 static void a_worker_that_loses_its_rows_again_and_again_is_down(void **state)
 {
-    (void)state;
     struct rpc_channel *gateway = open_on_worker();
     struct place *place = worker(1)->place;
     s_part.loses = 1;
@@ -300,7 +290,6 @@ static void until_asked(uint32_t count)
 static void a_worker_that_the_s_part_does_not_reach_is_waited_for(void **state)
 {
     enum { STEPS_ENOUGH = 10 };
-    (void)state;
     struct rpc_channel *gateway = open_on_worker();
     const struct place *place = worker(1)->place;
     assert_true(s_part.reaches == 1 && state_now()->ready);
@@ -342,7 +331,6 @@ static void a_worker_that_the_s_part_does_not_reach_is_waited_for(void **state)
 // It waits alone: what is at another place goes on, and the mesh is ready. The next s-part is asked, too.
 static void a_worker_that_is_not_reached_keeps_no_other_from_work(void **state)
 {
-    (void)state;
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     UNTIL(scheduler->s_part.member.up);
@@ -372,7 +360,6 @@ static void a_worker_that_is_not_reached_keeps_no_other_from_work(void **state)
 // `up --device auto` starts workers that say they share the s-part's cores, which is true unless the s-part computes on a device.
 static void a_worker_has_the_cores_beside_an_s_part_on_a_device(void **state)
 {
-    (void)state;
     mesh_open(16, 16, 1);
     for (int on_device = 0; on_device <= 1; on_device++) {
         struct sched_place_info place;
@@ -392,7 +379,6 @@ static void a_worker_has_the_cores_beside_an_s_part_on_a_device(void **state)
 
 static void a_model_that_is_refused_once_is_refused_again(void **state)
 {
-    (void)state;
     mesh_open(16, 16, 1);
     for (int i = 0; i < 2; i++) {
         struct outcome outcome = register_s_part((struct registration){1, 640, 1, false, false, 0});
@@ -408,7 +394,6 @@ static void a_model_that_is_refused_once_is_refused_again(void **state)
 static void a_request_goes_only_to_an_s_part_that_knows_what_it_asks(void **state)
 {
     struct registration newer = usual;
-    (void)state;
     newer.feature = FASTDECODE__SAMPLING_FEATURE__SAMPLING_FEATURE_BANS;
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
@@ -462,7 +447,6 @@ static void a_worker_that_names_a_model_is_a_worker(void **state)
     Fastdecode__ModelInfo model = FASTDECODE__MODEL_INFO__INIT;
     const struct rpc_callbacks callbacks = {.on_end = on_end};
     struct error error;
-    (void)state;
 
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
@@ -494,7 +478,6 @@ static void a_worker_of_another_model_is_told_the_shape(void **state)
     Fastdecode__KvShape other;
     const struct rpc_callbacks callbacks = {.on_message = take_shape, .on_end = on_end};
     struct error error;
-    (void)state;
 
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);

@@ -49,7 +49,6 @@ static void many_places_are_all_in_the_metrics(void **state)
 {
     char name[64], wanted[128];
     uint32_t i;
-    (void)state;
 
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
@@ -75,7 +74,6 @@ static void many_places_are_all_in_the_metrics(void **state)
 static void a_new_name_takes_the_place_of_one_that_is_long_gone(void **state)
 {
     static const char *const names[] = {"first", "second", "third"};
-    (void)state;
 
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
@@ -100,7 +98,6 @@ static void a_new_name_takes_the_place_of_one_that_is_long_gone(void **state)
 
 static void what_a_heartbeat_says_is_in_the_metrics(void **state)
 {
-    (void)state;
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     kv_worker_open(0, 0, 0, 0);
@@ -115,7 +112,6 @@ static void what_a_heartbeat_says_is_in_the_metrics(void **state)
 static void names_that_are_no_labels_are_refused(void **state)
 {
     static const char *const names[] = {"a b", "a\"b", "a\nb", "a\\b", "a{b", "\xC3\xA4", "a/b", "a:b"};
-    (void)state;
 
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
@@ -138,7 +134,6 @@ static void each_class_has_its_queue_and_metrics(void **state)
 {
     static const char *const wanted[] = {"\nfastdecode_requests_running 1\n", "\nfastdecode_requests_waiting 2\n",
                                          "\nfastdecode_batch_requests_running 1\n", "\nfastdecode_batch_requests_waiting 2\n"};
-    (void)state;
 
     mesh_open(2, 1, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);

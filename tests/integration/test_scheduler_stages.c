@@ -174,7 +174,6 @@ static void close_all(void)
 // Someone else's Join has come between. The first step that is refused ends the term: the others are not sent, one by one, to be refused too.
 static void refused_steps_put_the_stages_together_again(void **state)
 {
-    (void)state;
     open_two();
     struct rpc_channel *gateway = gateway_open();
     s_part.pace = 1;
@@ -207,7 +206,6 @@ static void turn_without_waiting(void)
 // again is the next test's subject.
 static void a_stage_that_knows_a_later_term_is_caught_up_with(void **state)
 {
-    (void)state;
     open_two();
     played[1].newest_term = UINT64_C(1) << 20;
     played[1].term = 0;
@@ -220,7 +218,6 @@ static void a_stage_that_knows_a_later_term_is_caught_up_with(void **state)
 // The scheduler asks less and less often, and as often as before once steps are answered.
 static void joining_backs_off(void **state)
 {
-    (void)state;
     open_two();
     struct rpc_channel *gateway = gateway_open();
     s_part.pace = 1;
@@ -283,7 +280,6 @@ static void one_that_is_there_stays(uint32_t index, struct said incumbent, struc
 
 static void a_stage_that_is_there_stays(void **state)
 {
-    (void)state;
     open_two();
     one_that_is_there_stays(1, with("b", 2, 2), with("standby", 2, 2));
     close_all();
@@ -291,7 +287,6 @@ static void a_stage_that_is_there_stays(void **state)
 
 static void an_s_part_that_is_there_stays(void **state)
 {
-    (void)state;
     mesh_open(16, 16, 2);
     start(0, 0);
     assert_int_equal(say(0, &usual_said).status, STATUS_OK);
@@ -304,7 +299,6 @@ static void an_s_part_that_is_there_stays(void **state)
 // once this one is gone.
 static void one_that_is_started_again_takes_its_place_at_once(void **state)
 {
-    (void)state;
     open_two();
     struct member *member = scheduler->s_part.stages[1].member;
     struct said second = with("b", 2, 2);
@@ -327,7 +321,6 @@ static void one_that_is_started_again_takes_its_place_at_once(void **state)
 // Nobody dials for ever where a member was that does not come back; one that does is connected to anew.
 static void who_is_gone_is_not_dialed_for_ever(void **state)
 {
-    (void)state;
     open_two();
     struct member *member = scheduler->s_part.stages[1].member;
     struct said second = with("b", 2, 2);
@@ -347,7 +340,6 @@ static void who_is_gone_is_not_dialed_for_ever(void **state)
 
 static void a_refusal_names_the_setting_that_differs(void **state)
 {
-    (void)state;
     open_two();
     struct said said = with("c", 1, 2);
     start(2, 0);
@@ -376,7 +368,6 @@ static void a_refusal_names_the_setting_that_differs(void **state)
 // Its model is that of the mesh only once all layers of it are there. Until then the next one's is, if no stage of it is left.
 static void a_wrong_model_does_not_stay(void **state)
 {
-    (void)state;
     mesh_open(16, 16, 2);
     struct said wrong = with("a", 0, 2), first = with("a", 0, 2), second = with("b", 2, 2);
     wrong.fingerprint = 78;

@@ -47,7 +47,6 @@ static struct answer look(void)
 
 static void before_there_is_a_model(void **state)
 {
-    (void)state;
     mesh_open(16, 16, 1);
     struct answer answer = look();
     assert_int_equal(answer.view->n_places, 0);
@@ -61,7 +60,6 @@ static void before_there_is_a_model(void **state)
 static void many_places_are_all_there(void **state)
 {
     char name[64];
-    (void)state;
 
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
@@ -83,7 +81,6 @@ static void many_places_are_all_there(void **state)
 static void steps_and_events(void **state)
 {
     static struct stream stream;
-    (void)state;
 
     mesh_open(16, 16, 1);
     s_part.step_us = 700;
@@ -116,7 +113,6 @@ static void steps_and_events(void **state)
 static void events_are_bounded(void **state)
 {
     char name[4 * VIEW_NAME_BYTES];
-    (void)state;
 
     mesh_open(16, 16, 1);
     memset(name, 'n', sizeof name - 1);
@@ -136,7 +132,6 @@ static void events_are_bounded(void **state)
 // A worker that joins, goes and comes back, each with its reason.
 static void a_worker_comes_and_goes(void **state)
 {
-    (void)state;
     mesh_open(16, 16, 1);
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     kv_worker_open(0, 0, 0, 0);

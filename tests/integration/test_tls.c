@@ -51,7 +51,6 @@ static void a_certificate_says_what_its_owner_may_call(void **state)
     struct harness_server server;
     uint32_t expected = 0;
     char listening[300];
-    (void)state;
     start(&server);
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct harness_client client;
@@ -82,7 +81,6 @@ static void a_peer_says_hello_as_what_its_certificate_is_for(void **state)
     struct harness_server server;
     struct harness_client client;
     char listening[300];
-    (void)state;
     start(&server);
     open_client(&client, RPC_ROLE_KV_WORKER, "s-part", server.address, RPC_IS_SCHEDULER);
     HARNESS_UNTIL(&client, client.downs >= 2); // it tries again
@@ -121,7 +119,6 @@ static void clients_without_a_good_certificate_are_refused(void **state)
         {"another CA's own", "its certificate is self-signed, and not in ca.pem", true, true, true, 10},
     };
     struct harness_server server;
-    (void)state;
     start(&server);
     for (int version = TLS1_2_VERSION; version <= TLS1_3_VERSION; version++)
         for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
@@ -148,7 +145,6 @@ static void a_certificate_without_one_role_is_none_of_ours(void **state)
 {
     struct harness_server server;
     const struct certificate_request request = {.days = 10}; // role NONE: it is a CA, signed by ours
-    (void)state;
     start(&server);
     rig_write(bad_folder, &ca, &ca, &request);
     struct stranger stranger = stranger_connect(server.address, bad_folder, 0);
@@ -168,7 +164,6 @@ static void only_tls_1_2_and_later_is_spoken(void **state)
                  {TLS1_2_VERSION, "cipher=\"TLSv1.2 ECDHE-ECDSA-AES128-GCM"},
                  {TLS1_3_VERSION, "cipher=\"TLSv1.3 "}};
     struct harness_server server;
-    (void)state;
     start(&server);
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct stranger peer = stranger_connect(server.address, rig_folder(&ca, RPC_ROLE_GATEWAY), cases[i].version);
@@ -189,7 +184,6 @@ static void plain_text_is_refused(void **state)
     struct harness_server server;
     struct harness_client client = {0};
     char plain[128];
-    (void)state;
     start(&server);
     snprintf(plain, sizeof plain, "%s", server.address + strlen("tls+"));
     harness_open(&client, plain);
@@ -214,7 +208,6 @@ static void a_client_trusts_no_server_without_a_good_certificate(void **state)
     static const char *const whys[] = {"its certificate is of a CA that is not in ca.pem", "its certificate has expired",
                                        "its certificate is for a gateway, and a scheduler was expected",
                                        "its certificate does not name the host 127.0.0.1"};
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(whys); i++) {
         struct false_server server;
         struct harness_client client;
@@ -240,7 +233,6 @@ static void a_channel_needs_to_know_who_it_talks_to(void **state)
     struct rpc_channel *channel;
     struct rpc_loop *loop;
     struct error error;
-    (void)state;
     assert_int_equal(rpc_loop_open(&loop), STATUS_OK);
     assert_int_equal(rpc_channel_open(loop, &config, &channel, &error), STATUS_INVALID_ARGUMENT);
     assert_non_null(strstr(error.text, "--tls"));

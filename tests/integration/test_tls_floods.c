@@ -65,7 +65,6 @@ static void the_oldest_of_too_many_silent_peers_go(void **state)
     struct harness_client peer;
     static struct frame_socket crowd[CROWD];
     uint32_t closed = 0;
-    (void)state;
     start(&server);
     open_client(&peer, server.address);
     for (int i = 0; i < CROWD; i++) {
@@ -111,7 +110,6 @@ static void a_flood_from_elsewhere_drives_out_its_own(void **state)
     static int crowd[CROWD];
     struct harness_server server;
     struct harness_client peer;
-    (void)state;
     start(&server);
     open_client(&peer, server.address);
     struct stranger member = stranger_connect(server.address, rig_folder(&ca, RPC_ROLE_GATEWAY), 0);
@@ -168,7 +166,6 @@ static void members_get_in_during_a_flood(void **state)
     struct harness_server server;
     struct harness_client peer;
     pthread_t thread;
-    (void)state;
     start(&server);
     open_client(&peer, server.address);
     struct flood flood = {.address = server.address};
@@ -190,7 +187,6 @@ static void a_handshake_has_a_deadline_however_it_trickles(void **state)
     struct harness_server server;
     struct harness_client peer;
     uint32_t sent = 0;
-    (void)state;
     start(&server);
     open_client(&peer, server.address);
     struct frame_socket slow = frame_connect(server.address);
@@ -220,7 +216,6 @@ static void records_and_messages_that_are_too_long_are_refused(void **state)
     static unsigned char rest[1 << 16];
     struct harness_server server;
     struct harness_client peer;
-    (void)state;
     start(&server);
     open_client(&peer, server.address);
     for (size_t i = 0; i < ARRAY_COUNT(records); i++) {
@@ -244,7 +239,6 @@ static void a_flood_of_handshakes_fills_neither_the_log_nor_the_port(void **stat
     const struct certificate_request request = {.role = RPC_ROLE_GATEWAY, .days = 10};
     struct harness_server server;
     struct harness_client peer;
-    (void)state;
     start(&server);
     open_client(&peer, server.address);
     rig_write(bad_folder, &other_ca, &other_ca, &request);
@@ -267,7 +261,6 @@ static void a_peer_says_hello_before_it_says_much(void **state)
     struct harness_server server;
     struct harness_client peer;
     char byte;
-    (void)state;
     start(&server);
     open_client(&peer, server.address);
     struct stranger silent = stranger_connect(server.address, rig_folder(&ca, RPC_ROLE_GATEWAY), 0);
@@ -289,7 +282,6 @@ static void a_record_that_was_changed_ends_the_connection(void **state)
 {
     struct harness_server server;
     struct harness_client peer;
-    (void)state;
     start(&server);
     open_client(&peer, server.address);
     struct stranger stranger = stranger_connect(server.address, rig_folder(&ca, RPC_ROLE_GATEWAY), 0);

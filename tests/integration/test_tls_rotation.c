@@ -77,7 +77,6 @@ static void new_files_are_read_and_old_connections_go_on(void **state)
 {
     struct pair pair;
     struct harness_client second;
-    (void)state;
     for (int asked = 0; asked <= 1; asked++) {
         pair_open(&pair, asked ? "asked" : "seen", 10);
         const uint32_t reloads = strangers_logged("TLS-RELOADED", pair.server_folder, NULL);
@@ -101,7 +100,6 @@ static void a_ca_is_replaced(void **state)
 {
     struct pair pair;
     struct harness_client renewed, late;
-    (void)state;
     pair_open(&pair, "replaced", 10);
     rig_trust_too(pair.server_folder, &next_ca);
     await_reload(&pair, pair.server_folder, &pair.server_security, true);
@@ -144,7 +142,6 @@ static void a_refused_server_is_not_away(void **state)
     struct pair pair;
     struct harness_client late;
     char folder[RIG_PATH_BYTES];
-    (void)state;
     pair_open(&pair, "refused", 10);
     struct rpc_security old = pair.client_security;
     snprintf(folder, sizeof folder, "%.100s/of-another-ca", ca.folder);
@@ -172,7 +169,6 @@ static void broken_files_change_nothing(void **state)
     struct pair pair;
     struct harness_client second;
     char good[RIG_PATH_BYTES], command[3 * RIG_PATH_BYTES];
-    (void)state;
     pair_open(&pair, "broken", 10);
     snprintf(good, sizeof good, "%.100s/broken-kept", ca.folder);
     snprintf(command, sizeof command, "cp -r %s %s", pair.server_folder, good);
@@ -211,7 +207,6 @@ static void broken_files_change_nothing(void **state)
 static void a_connection_ends_with_its_certificate(void **state)
 {
     struct pair pair;
-    (void)state;
     pair_open(&pair, "ends", 2.0 / 86400);
     assert_answers(&pair.client);
     HARNESS_UNTIL(&pair.client, pair.client.downs >= 1);

@@ -99,7 +99,6 @@ static void a_shape_that_cannot_be_is_refused(void **state)
 {
     struct kv_shape bad[] = {good, good, good, good, good, good, good, good, {0}};
 
-    (void)state;
     bad[0].layers = UINT32_MAX;
     bad[1].kv_heads = 3;
     bad[2].head_dim = 24;
@@ -131,7 +130,6 @@ static void pages_that_cannot_be_opened_are_tried_again(void **state)
 {
     const uint64_t too_much = UINT64_C(1) << 50, less_than_a_page = 64;
 
-    (void)state;
     answered = good;
     for (uint32_t i = 0; i < 2; i++) {
         open_member(i ? less_than_a_page : too_much);
@@ -150,7 +148,6 @@ static void pages_that_cannot_be_opened_are_tried_again(void **state)
 /* The mesh may come back with another model: its pages are opened anew for that one. */
 static void pages_become_those_of_another_model(void **state)
 {
-    (void)state;
     answered = good;
     open_member(1 << 20);
     UNTIL(pages_told > 0);
@@ -209,7 +206,6 @@ static void without_memory_for_a_job_a_call_is_refused(void **state)
                                               .hello = {.service = "scheduler", .incarnation = incarnation}};
     struct rpc_channel *channel;
     struct error error;
-    (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     skip();
 #endif
@@ -237,7 +233,6 @@ static void steps_allocate_nothing(void **state)
     struct kv_shape shape = good;
     uint64_t pages;
     struct error error;
-    (void)state;
 
     shape.max_sequences = 64;
     worker = (struct worker){.settings = {.name = "w", .kv_memory = 1 << 20}};
@@ -364,7 +359,6 @@ static void close_caller(struct caller *caller)
 static void a_row_that_begins_a_page_has_one(void **state)
 {
     struct caller caller;
-    (void)state;
 
     open_caller(&caller);
     for (uint32_t position = 0; position < 2 * good.page_tokens; position++)
@@ -380,7 +374,6 @@ static void a_row_that_begins_a_page_has_one(void **state)
 static void sinks_do_not_stay(void **state)
 {
     struct caller caller;
-    (void)state;
 
     open_caller(&caller);
     attend_row(caller.channel, 0, 0, true);
@@ -420,7 +413,6 @@ static void what_was_freed_does_not_come_back(void **state)
     struct rpc_channel *freer;
     struct caller caller;
     struct error error;
-    (void)state;
 
     open_caller(&caller);
     worker.settings.scheduler = "inproc://test-fencing";

@@ -25,7 +25,6 @@ static void test_against_sums(void **state)
         {8, 80, 80, KV_INT4},    {6, 16, 520, KV_INT4}, {2, 112, 80, KV_INT4},  {1, 64, 600, KV_INT4X}, {3, 64, 520, KV_INT4X},
         {4, 128, 520, KV_INT4X}, {8, 80, 80, KV_INT4X}, {6, 16, 520, KV_INT4X}, {5, 48, 80, KV_INT4X},
     };
-    (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         if (!in_sample(i, 1, 4))
             continue;
@@ -54,7 +53,6 @@ static void test_large_logits(void **state)
 {
     struct kv_shape shape = shape_of(1, 3, 64, KV_F16);
     struct feed feed = feed_make(&shape, 1, tried(600), 1, 5);
-    (void)state;
     for (size_t i = 0; i < output_bytes(&feed) / sizeof(float); i++)
         feed.q[i] = roundf(feed.q[i] * 100);
     for (size_t i = 0; i < output_bytes(&feed) / sizeof(float) / 3; i++)
@@ -67,7 +65,6 @@ static void test_large_logits(void **state)
 // Scores and values beyond the range of f32 and f16: results stay finite.
 static void test_overflow(void **state)
 {
-    (void)state;
     for (int type = KV_F16; type < KV_TYPE_END; type++)
         for (int level = ISA_REF; level < ISA_LEVEL_COUNT; level++) {
             struct kv_shape shape = shape_of(1, 2, 64, (enum kv_type)type);
@@ -116,7 +113,6 @@ static void test_stored_bits(void **state)
     uint16_t half[2 * VALUES];
     float whole[2 * VALUES], k[HEAD_DIM], v[HEAD_DIM];
     uint64_t seed = 8;
-    (void)state;
     for (uint32_t i = 0; i < HEAD_DIM; i++) {
         k[i] = i < ARRAY_COUNT(hard) ? hard[i] : random_normal(&seed);
         v[HEAD_DIM - 1 - i] = k[i];
@@ -150,7 +146,6 @@ static void test_stored_codes(void **state)
     static unsigned char expected[TILE_MAX], tile[TILE_MAX], other[TILE_MAX];
     float k[KV_MAX_HEAD_DIM], v[KV_MAX_HEAD_DIM];
     uint64_t seed = 9;
-    (void)state;
     for (int number = KV_BF16; number < KV_TYPE_END; number++)
         for (uint32_t d = 0; d < ARRAY_COUNT(head_dims); d++)
             for (uint32_t size = 0; size < ARRAY_COUNT(sizes); size++) {
@@ -197,7 +192,6 @@ static void test_stored_codes(void **state)
 // A NaN among K or V reaches the rows that see it, and no other.
 static void test_nan(void **state)
 {
-    (void)state;
     for (int type = KV_F16; type < KV_TYPE_END; type++)
         for (int level = ISA_REF; level < ISA_LEVEL_COUNT; level++) {
             struct kv_shape shape = shape_of(1, 3, 64, (enum kv_type)type);
@@ -220,7 +214,6 @@ static void test_chunks_and_threads(void **state)
     } cases[] = {{3, 64, KV_F16},  {1, 64, KV_F16},  {8, 80, KV_F16},  {4, 32, KV_F32},  {2, 64, KV_BF16},
                  {3, 64, KV_INT8}, {3, 80, KV_INT4}, {8, 64, KV_INT4}, {3, 64, KV_INT4X}};
     static const uint32_t chunks[] = {1, 7, 333, 1100};
-    (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         if (!in_sample(i, 2, 4))
             continue;
@@ -247,7 +240,6 @@ static void test_chunks_and_threads(void **state)
 static void test_levels_agree(void **state)
 {
     static const uint32_t groups[] = {1, 2, 3, 4, 5, 6, 7, 8, 11}, head_dims[] = {64, 80, 128};
-    (void)state;
     if (isa_best() == ISA_AVX2 || isa_best() == ISA_REF) {
         print_message("there is no level beside AVX2 here to compare with\n");
         skip();
@@ -314,7 +306,6 @@ static void check_company(enum kv_type type)
 
 static void test_company_and_stale_pages(void **state)
 {
-    (void)state;
     for (int type = KV_F16; type < KV_TYPE_END; type++)
         if (in_sample((uint32_t)type, 2, 5))
             check_company((enum kv_type)type);

@@ -248,7 +248,6 @@ static void test_types(void **state)
         uint32_t group, head_dim;
         enum kv_type type;
     } cases[] = {{3, 64, KV_F16}, {1, 16, KV_F32}, {2, 80, KV_BF16}, {3, 64, KV_INT8}, {1, 64, KV_INT4}, {4, 48, KV_INT4X}};
-    (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++)
         if (!is_emulated() || in_sample(i, 1, 2))
             check_case(NULL, cases[i].group, cases[i].head_dim, cases[i].type, 1 + i % 3);
@@ -256,7 +255,6 @@ static void test_types(void **state)
 
 static void test_levels(void **state)
 {
-    (void)state;
     for (int level = ISA_REF; level < ISA_LEVEL_COUNT; level++)
         if (isa_supported((enum isa_level)level)) {
             check_case(isa_name((enum isa_level)level), 1, 16, KV_F16, 2);
@@ -268,7 +266,6 @@ static void test_levels(void **state)
 // Checks the number of partials for each number of ranges before and in an extent.
 static void test_partial_count(void **state)
 {
-    (void)state;
     for (uint32_t first = 0; first < 3 * 4096; first += 512)
         for (uint32_t end = first + 1; end < first + 9000; end += 37) {
             uint32_t count = 0;

@@ -40,7 +40,6 @@ static void test_bounds(void **state)
 {
     static const uint32_t head_dims[] = {16, 48, 64, 128, 256};
     uint64_t seed = 1;
-    (void)state;
     for (int type = KV_F16; type <= KV_INT4X; type++)
         for (uint32_t d = 0; d < ARRAY_COUNT(head_dims); d++) {
             uint32_t head_dim = head_dims[d];
@@ -77,7 +76,6 @@ static void test_bounds_of_extremes(void **state)
 {
     const float values[] = {NAN, -NAN, 1e30f, -1e30f, INFINITY, -INFINITY, 0.0f, -0.0f};
     uint16_t bounds[2 * 16];
-    (void)state;
     for (int type = KV_F16; type <= KV_INT4X; type++)
         for (uint32_t v = 0; v < ARRAY_COUNT(values); v++) {
             unsigned char *tile = test_alloc(kv_tile_bytes(16, (enum kv_type)type));
@@ -103,7 +101,6 @@ static void test_scores(void **state)
     const struct attention_kernels *fast[ISA_LEVEL_COUNT], *ref = attention_of_level(ISA_REF);
     uint32_t level_count = 0;
     uint64_t seed = 2;
-    (void)state;
     for (int level = ISA_AVX2; level < ISA_LEVEL_COUNT; level++)
         if (isa_supported((enum isa_level)level))
             fast[level_count++] = attention_of_level((enum isa_level)level);
@@ -173,7 +170,6 @@ static void test_choose(void **state)
     float scores[MOST], copy[MOST];
     uint32_t wanted[MOST], got[MOST + 1];
     uint64_t seed = 3;
-    (void)state;
     for (uint32_t round = 0; round < 3000; round++) {
         uint32_t count = 1 + (uint32_t)(random_u64(&seed) % (round % 10 ? 40 : MOST)), kind = round % 4;
         uint32_t keep = (uint32_t)(random_u64(&seed) % (count + 1)), first = (uint32_t)(random_u64(&seed) % 1000);
@@ -201,7 +197,6 @@ static void test_choose(void **state)
 static void test_candidates(void **state)
 {
     static const uint32_t percents[] = {1, 10, 33, 99, 100};
-    (void)state;
     for (uint32_t p = 0; p < ARRAY_COUNT(percents); p++)
         for (uint32_t position = 0; position < 5000; position++) {
             const struct attend_choice c = attend_choice_of(position, percents[p]);
@@ -361,7 +356,6 @@ static void test_store(void **state)
     struct feed *feed = feed_make(4), *again = feed_make(4);
     struct kv_shape shape = shape_f16;
     const char *best = isa_supported(ISA_AVX512) ? "avx512" : isa_supported(ISA_AVX2) ? "avx2" : "ref";
-    (void)state;
     expect_rows(feed, shape, 90, best);
     expect_rows(feed, shape, 10, "ref");
     expect_rows(feed, shape, 10, best);
@@ -395,7 +389,6 @@ static void test_bytes_read(void **state)
     struct kv_stats dense, sparse;
     struct error error;
     uint32_t bad;
-    (void)state;
     assert_int_equal(kernels_init(NULL, &error), STATUS_OK);
     assert_int_equal(thread_pool_open(1, &pool), STATUS_OK);
     assert_int_equal(kv_store_open(&shape, kv_page_memory_bytes(&shape) * 128, 8, pool, &store, &error), STATUS_OK);
@@ -487,7 +480,6 @@ static void test_shared_rows(void **state)
     static float alone[2][LONG_HEADS * GROUP * HEAD_DIM], shared[2][LONG_HEADS * GROUP * HEAD_DIM];
     struct error error;
     uint64_t seed = 5;
-    (void)state;
     assert_int_equal(kernels_init(NULL, &error), STATUS_OK);
     for (size_t i = 0; i < values; i++)
         pages[i] = f16_from_float(random_normal(&seed));

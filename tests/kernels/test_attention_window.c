@@ -24,7 +24,6 @@ static const struct {
 static void windows_are_right_in_any_chunks(void **state)
 {
     static const uint32_t chunks[] = {1, 7, 50, 333};
-    (void)state;
 
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct kv_shape shape =
@@ -54,7 +53,6 @@ static void windows_are_right_in_any_chunks(void **state)
 static void windows_reach_over_spans(void **state)
 {
     static const uint32_t windows[] = {100, 700, 4300};
-    (void)state;
 
     for (uint32_t i = 0; i < ARRAY_COUNT(windows); i++) {
         struct kv_shape shape = windowed(shape_of(1, 2, 64, KV_F16), windows[i], 0);
@@ -73,7 +71,6 @@ static void windows_reach_over_spans(void **state)
 // At every level the same bits.
 static void levels_agree(void **state)
 {
-    (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct kv_shape shape =
             windowed(shape_of(1, cases[i].group, cases[i].head_dim, cases[i].type), cases[i].window, cases[i].soft_cap);
@@ -104,7 +101,6 @@ static void only_the_window_is_read(void **state)
     struct kv_stats before, after;
     const uint64_t tile = kv_tile_bytes(64, KV_F16);
     uint32_t chunk = 1024;
-    (void)state;
 
     feed.positions = CONTEXT - 1;
     feed_all(&rig, &feed, &chunk, 1);
@@ -133,7 +129,6 @@ static void no_partials(void **state)
     struct kv_row row = {.sequence = 3, .position = KV_EXTENT_TOKENS, .first = KV_EXTENT_TOKENS};
     struct error error;
     uint32_t bad;
-    (void)state;
 
     assert_int_equal(kv_store_begin(rig.store, 3, KV_EXTENT_TOKENS, &error), STATUS_OK);
     assert_int_equal(kv_store_reserve(rig.store, 3, KV_EXTENT_TOKENS + 1, &error), STATUS_OK);

@@ -27,7 +27,6 @@ static uint32_t hex(const char *digits, uint32_t count)
 // Also one byte off any alignment, in a buffer that ends where the blocks do.
 static void values_equal_the_golden_ones(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(goldens); i++) {
         const struct golden *golden = &goldens[i];
         const struct tensor_type_info *info = tensor_type_info((uint32_t)golden->type);
@@ -54,7 +53,6 @@ static void values_equal_the_golden_ones(void **state)
 static void every_type_is_covered(void **state)
 {
     uint32_t found = 0, known = 0;
-    (void)state;
     for (uint32_t type = 0; type < 64; type++)
         known += tensor_type_info(type) != NULL;
     for (size_t i = 0; i < ARRAY_COUNT(goldens); i++)

@@ -8,7 +8,6 @@
 
 static void test_names(void **state)
 {
-    (void)state;
     assert_string_equal(isa_name(ISA_REF), "ref");
     assert_string_equal(isa_name(ISA_AVX2), "avx2");
     assert_string_equal(isa_name(ISA_AVXVNNI), "avxvnni");
@@ -72,7 +71,6 @@ static void check_detection(void) { assert_int_equal(isa_best(), ISA_REF); }
 
 static void test_detection(void **state)
 {
-    (void)state;
     assert_true(isa_supported(ISA_REF));
     check_detection();
     assert_true(isa_supported(isa_best()));
@@ -80,7 +78,6 @@ static void test_detection(void **state)
 
 static void test_choice(void **state)
 {
-    (void)state;
     enum isa_level level = ISA_LEVEL_COUNT;
     struct error error = {0};
     setenv("FD_ISA", "ref", 1);
@@ -108,7 +105,6 @@ static void test_choice(void **state)
 
 static void test_refused(void **state)
 {
-    (void)state;
     enum isa_level level = ISA_LEVEL_COUNT;
     struct error error = {0};
     setenv("FD_ISA", "sse9", 1);
@@ -124,7 +120,6 @@ static void test_refused(void **state)
 
 static void test_init(void **state)
 {
-    (void)state;
     struct error error = {0};
     assert_int_equal(kernels_init("ref", &error), STATUS_OK);
     assert_string_equal(kernels_level_name(), "ref");
@@ -137,7 +132,6 @@ static void test_init(void **state)
 
 static void test_tables_complete(void **state)
 {
-    (void)state;
     for (int level = 0; level < ISA_LEVEL_COUNT; level++) {
         const struct kernels *table = kernels_of_level((enum isa_level)level);
         if (!table)

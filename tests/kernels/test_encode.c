@@ -46,7 +46,6 @@ static void values_are_within_the_limit(void **state)
 {
     float x[BLOCK], y[BLOCK];
     uint8_t bytes[1 + 4 * BLOCK];
-    (void)state;
 
     srand(1);
     for (size_t t = 0; t < ARRAY_COUNT(types); t++) {
@@ -78,7 +77,6 @@ static void codes_are_the_nearest(void **state)
 {
     float x[BLOCK], y[BLOCK], all[BLOCK];
     uint8_t bytes[20], other[20];
-    (void)state;
 
     srand(2);
     for (int round = 0; round < 500; round++) {
@@ -101,7 +99,6 @@ static void again_is_the_same(void **state)
 {
     float x[BLOCK], y[BLOCK], z[BLOCK];
     uint8_t bytes[4 * BLOCK];
-    (void)state;
 
     srand(3);
     for (size_t t = 0; t < ARRAY_COUNT(types); t++)
@@ -120,7 +117,6 @@ static void what_cannot_be_written_is_refused(void **state)
 {
     const float bad[] = {NAN, INFINITY, -INFINITY, 3e38f};
     uint8_t bytes[4 * BLOCK];
-    (void)state;
 
     for (size_t t = 0; t < ARRAY_COUNT(types); t++)
         for (size_t b = 0; b < ARRAY_COUNT(bad); b++)

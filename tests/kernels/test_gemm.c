@@ -181,31 +181,14 @@ static void check_add(const struct fixture *f)
     }
 }
 
-static void test_ref(void **state)
-{
-    (void)state;
-    for_all_shapes(check_ref);
-}
-static void test_levels(void **state)
-{
-    (void)state;
-    for_all_shapes(check_levels);
-}
-static void test_independence(void **state)
-{
-    (void)state;
-    for_all_shapes(check_independence);
-}
-static void test_add(void **state)
-{
-    (void)state;
-    for_all_shapes(check_add);
-}
+static void test_ref(void **state) { for_all_shapes(check_ref); }
+static void test_levels(void **state) { for_all_shapes(check_levels); }
+static void test_independence(void **state) { for_all_shapes(check_independence); }
+static void test_add(void **state) { for_all_shapes(check_add); }
 
 // The largest integer sums: any 16-bit saturation would show.
 static void test_extreme_quants(void **state)
 {
-    (void)state;
     enum { outputs = 3 * PACK_TILE_OUTPUTS, rows = 21 }; // register blocks of one tile and of two
     static const uint8_t fills[] = {0x00, 0xff, 0x7f, 0x80, 0xf0, 0x0f};
     for (size_t t = 3; t < ARRAY_COUNT(source_types); t++)
@@ -234,7 +217,6 @@ static void test_extreme_quants(void **state)
 // Panels and long rows: k large enough that the rows are cut into several panels.
 static void test_panels(void **state)
 {
-    (void)state;
     struct fixture f;
     fixture_open(&f, &source_types[4], 40, 8192, 50);
     check_levels(&f);
@@ -254,7 +236,6 @@ static void test_panels(void **state)
 // Widened weights: a chunk of groups that is not full, and more rows than have their sums on the stack.
 static void test_many_rows(void **state)
 {
-    (void)state;
     for (size_t t = 3; t < ARRAY_COUNT(source_types); t++) {
         struct fixture f;
         fixture_open(&f, &source_types[t], 37, source_types[t].block_values == 32 ? 288 : 512, 151);
@@ -277,7 +258,6 @@ static void test_many_rows(void **state)
 // A row with a NaN or an infinity is NaN itself and leaves the others alone.
 static void test_not_finite(void **state)
 {
-    (void)state;
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     const struct kernels *levels[ISA_LEVEL_COUNT];
     uint32_t level_count = fast_levels(levels);
@@ -334,7 +314,6 @@ static void check_quantized_row(const struct quantized_rows *x, uint32_t row)
 
 static void test_quantize(void **state)
 {
-    (void)state;
     static const uint32_t widths[] = {1, 15, 16, 17, 31, 32, 33, 48, 49, 64, 576, 577};
     const struct kernels *levels[ISA_LEVEL_COUNT];
     uint32_t level_count = fast_levels(levels);
@@ -382,7 +361,6 @@ static void test_quantize(void **state)
 // The outlier and the one that sets the scale, at every pair of places: group j of row i.
 static void test_quantize_places(void **state)
 {
-    (void)state;
     enum { K = PACK_GROUP * PACK_GROUP };
     static float values[PACK_GROUP][K];
     const struct kernels *levels[ISA_LEVEL_COUNT];
@@ -416,7 +394,6 @@ static void test_quantize_places(void **state)
 // Quantized with the rest it would set steps of 8 instead of 1 / 127, beyond the limit many times.
 static void test_outlier(void **state)
 {
-    (void)state;
     const struct kernels *levels[ISA_LEVEL_COUNT];
     uint32_t level_count = fast_levels(levels);
     levels[level_count++] = kernels_of_level(ISA_REF);

@@ -105,7 +105,6 @@ static void the_chain_in_the_order_of_k(void **state)
                   {149, 1100}}; // the last: ten tiles, two chunks from 60 rows on, two panels from 129 on
     const struct kernels *levels[ISA_LEVEL_COUNT];
     const uint32_t level_count = fast_levels(levels);
-    (void)state;
 
     for (size_t t = 0; t < FLOAT_TYPES; t++)
         for (size_t s = 0; s < ARRAY_COUNT(shapes); s++) {
@@ -123,7 +122,6 @@ static void the_order_of_rows_does_not_matter(void **state)
 {
     const struct kernels *levels[ISA_LEVEL_COUNT];
     const uint32_t level_count = fast_levels(levels);
-    (void)state;
 
     for (size_t t = 0; t < FLOAT_TYPES; t++)
         for (uint32_t l = 0; l < level_count; l++) {
@@ -151,7 +149,6 @@ static void what_is_not_finite_stays_in_its_row(void **state)
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     const struct kernels *levels[ISA_LEVEL_COUNT];
     const uint32_t level_count = fast_levels(levels);
-    (void)state;
 
     for (size_t t = 0; t < FLOAT_TYPES; t++)
         for (uint32_t l = 0; l < level_count; l++)

@@ -117,7 +117,6 @@ static void check_operation(const char *name, operation *run, const float *x, co
 
 static void test_rows(void **state)
 {
-    (void)state;
     for (size_t l = 0; l < ARRAY_COUNT(lengths); l++) {
         uint32_t n = lengths[l];
         float *x = exact_floats(n, n + 1, 3.0f), *y = exact_floats(n, n + 2, 1.0f);
@@ -141,7 +140,6 @@ static void test_rows(void **state)
 
 static void test_extreme_rows(void **state)
 {
-    (void)state;
     enum { N = 83 };
     float *x = exact_floats(N, 9, 60.0f), *y = exact_floats(N, 10, 1.0f);
     check_operation("silu_mul wide", run_silu_mul, x, y, N, 6e-7, 1e-37);
@@ -179,7 +177,6 @@ static void test_extreme_rows(void **state)
 
 static void test_softmax_sums_to_one(void **state)
 {
-    (void)state;
     const struct kernels *levels[ISA_LEVEL_COUNT];
     uint32_t level_count = fast_levels(levels), n = 49152;
     float *x = exact_floats(n, 3, 4.0f), *p = malloc(n * sizeof *p);
@@ -247,7 +244,6 @@ static void check_rope(enum rope_style style, uint32_t heads, uint32_t head_dim,
 
 static void test_rope(void **state)
 {
-    (void)state;
     static const uint32_t shapes[][3] = {{9, 64, 64}, {1, 128, 128}, {2, 80, 80}, {3, 10, 6},
                                          {1, 2, 2},   {5, 64, 32},   {2, 96, 48}, {4, 36, 34}};
     static const uint32_t positions[] = {0, 1, 77, 8191, 131072};
@@ -260,7 +256,6 @@ static void test_rope(void **state)
 
 static void test_rope_table_rows(void **state) // a range is the same as its rows one by one
 {
-    (void)state;
     struct rope_params params = {.style = ROPE_PAIRS, .dims = 64, .base = 100000};
     static float range[5 * 128], row[128];
     rope_table_build(&params, 1000, 5, range);
@@ -275,7 +270,6 @@ static void test_rope_table_rows(void **state) // a range is the same as its row
 
 static void test_argmax(void **state)
 {
-    (void)state;
     const struct kernels *levels[ISA_LEVEL_COUNT];
     uint32_t level_count = fast_levels(levels);
     levels[level_count++] = kernels_of_level(ISA_REF);
@@ -314,7 +308,6 @@ static bool same_half(uint16_t a, uint16_t b, uint16_t infinity)
 // Every half value there is, and its neighbours and ties in f32.
 static void test_conversions(void **state)
 {
-    (void)state;
     const struct kernels *ref = kernels_of_level(ISA_REF), *levels[ISA_LEVEL_COUNT];
     uint32_t level_count = fast_levels(levels);
     enum { N = 0x10000 };
@@ -354,7 +347,6 @@ static void test_conversions(void **state)
 
 static void test_conversion_tails(void **state)
 {
-    (void)state;
     const struct kernels *levels[ISA_LEVEL_COUNT];
     uint32_t level_count = fast_levels(levels);
     levels[level_count++] = kernels_of_level(ISA_REF);

@@ -130,7 +130,6 @@ static void check_type(const struct source_type *type, uint32_t outputs, uint32_
 
 static void test_exact(void **state)
 {
-    (void)state;
     for (size_t t = 0; t < ARRAY_COUNT(source_types); t++) {
         const struct source_type *type = &source_types[t];
         static const uint32_t outputs[] = {1, 15, 16, 17, 33};
@@ -143,7 +142,6 @@ static void test_exact(void **state)
 
 static void test_every_half_scale(void **state) // subnormal, huge and negative scales too
 {
-    (void)state;
     const struct source_type *type = &source_types[4]; // Q4_1
     uint8_t block[16 * 20];
     struct packed_matrix matrix;
@@ -169,7 +167,6 @@ static void test_every_half_scale(void **state) // subnormal, huge and negative 
 
 static void test_every_exponent(void **state) // of MXFP4: f32 subnormals, and infinities where f32 ends
 {
-    (void)state;
     const struct source_type *type = &source_types[16];
     assert_string_equal(type->name, "MXFP4");
     uint8_t block[16 * 17];
@@ -193,7 +190,6 @@ static void test_every_exponent(void **state) // of MXFP4: f32 subnormals, and i
 
 static void test_size(void **state)
 {
-    (void)state;
     assert_int_equal(packed_bytes(3, 576, 576), 576 * 576 * 5 / 8);
     assert_int_equal(packed_bytes(8, 49152, 576), 49152ull * 576 * 17 / 16);
     assert_int_equal(packed_bytes(12, 2048, 2048), 2048 * 2048 / 8 * 37 / 8);
@@ -205,7 +201,6 @@ static void test_size(void **state)
 
 static void test_padding_is_zero(void **state)
 {
-    (void)state;
     uint64_t seed = 5;
     uint8_t *source = random_source(&source_types[7], 3, 64, &seed);
     struct packed_matrix matrix;
@@ -230,7 +225,6 @@ static void refuse(uint32_t type, uint64_t outputs, uint64_t k, const char *expe
 
 static void test_refused(void **state)
 {
-    (void)state;
     refuse(99, 16, 32, "type 99");
     refuse(3, 16, 33, "multiple of 32");
     refuse(14, 16, 128, "multiple of 256");

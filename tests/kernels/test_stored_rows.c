@@ -69,7 +69,6 @@ static void assert_reads(const struct stored_rows *stored, const uint8_t *wanted
 static void test_floats(void **state)
 {
     uint64_t seed = 1;
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(orders); i++)
         for (size_t t = 0; t < ARRAY_COUNT(floats); t++) {
             const struct order *o = &orders[i];
@@ -126,7 +125,6 @@ static void check_mxfp4(const struct order *o, uint64_t *seed)
 static void test_mxfp4(void **state)
 {
     uint64_t seed = 2;
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(orders); i++)
         check_mxfp4(&orders[i], &seed);
 }
@@ -136,7 +134,6 @@ static void test_a_scale_that_is_not_a_number(void **state)
 {
     const struct order gate = {2, 3, 64, 0, 2}, up = {2, 3, 64, 1, 2};
     uint8_t blocks[2 * 6 * 2 * 16] = {0}, scales[2 * 6 * 2] = {0}, out[2 * 3 * 2 * 17];
-    (void)state;
     scales[(1 * 6 + 3) * 2 + 1] = 255; // up's row 1 of matrix 1
     const struct stored_rows g = blocks_in(&gate, blocks, scales), u = blocks_in(&up, blocks, scales);
     assert_true(stored_rows_read(&g, 0, 2 * 3 * 64, out));
@@ -151,7 +148,6 @@ static void test_one_matrix(void **state)
     const struct order o = {3, 4, 32, 1, 2};
     uint8_t file[3 * 32 * 8 * 4], blocks[3 * 8 * 16] = {0}, scales[3 * 8], all[3 * 4 * 32 * 4], one[4 * 32 * 4];
     uint64_t seed = 3;
-    (void)state;
     for (size_t i = 0; i < sizeof file; i++)
         file[i] = (uint8_t)random_u64(&seed), blocks[i % sizeof blocks] ^= file[i], scales[i % sizeof scales] = file[i] / 2;
     const struct stored_rows stored[] = {floats_in(&o, TENSOR_F32, file), blocks_in(&o, blocks, scales)};

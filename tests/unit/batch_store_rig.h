@@ -31,7 +31,6 @@ static inline struct batch_store *open_store(void)
 
 static inline int set_up(void **state)
 {
-    (void)state;
     log_threshold = LOG_ERROR;
     snprintf(folder, sizeof folder, "/tmp/fd-batch-XXXXXX");
     assert_non_null(mkdtemp(folder));
@@ -42,7 +41,6 @@ static inline int set_up(void **state)
 static inline int tear_down(void **state)
 {
     char command[96];
-    (void)state;
 
     batch_store_close(store);
     snprintf(command, sizeof command, "rm -r %s", folder);

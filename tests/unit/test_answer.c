@@ -294,7 +294,6 @@ static struct answer_options options_of(const struct row *row)
 
 static void test_families(void **state)
 {
-    (void)state;
     int wrong = 0;
 
     for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
@@ -317,7 +316,6 @@ static void test_families(void **state)
 // Arguments that are complete are JSON, whatever notation they came in.
 static void test_arguments_are_json(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
         const char *at = strrchr(rows[i].expected, '|') + 1;
         if (strstr(rows[i].text, "cut") || strstr(rows[i].expected, "<|") || at[0] == 0 ||
@@ -373,7 +371,6 @@ static void test_pieces_are_whole_characters(void **state)
         {"deepseek", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"s\": \"", "\"}<｜tool▁call▁end｜> <｜tool▂"},
     };
 
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(notations); i++) {
         size_t pieces = 0;
         const struct answer_options options = {
@@ -455,7 +452,6 @@ static void test_random_texts(void **state)
 {
     uint64_t seed = sample_seed();
 
-    (void)state;
     for (int n = 0; n < 3000; n++) {
         struct text text = {0};
         struct answer_options options = {.family = answer_find_family(random_families[n % ARRAY_COUNT(random_families)]),
@@ -484,7 +480,6 @@ static void test_limits(void **state)
     struct answer_options options = {.family = answer_find_family("hermes"), .knows = knows};
     struct text text = {0};
 
-    (void)state;
     text_string(&text, "<tool_call>{\"other\": \"");
     while (text.bytes < ANSWER_MAX_HELD + 1000)
         text_string(&text, "0123456789");
@@ -532,7 +527,6 @@ static void test_detection(void **state)
 {
     char names[512];
 
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(templates); i++) {
         const size_t length = strlen(templates[i].source);
         const struct answer_family *family = answer_detect_family(templates[i].source, length);

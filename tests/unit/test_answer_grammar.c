@@ -298,7 +298,6 @@ static void test_families(void **state)
 {
     uint64_t seed = sample_seed();
 
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(families); i++) {
         const uint32_t units[] = {0, UINT32_MAX, (uint32_t)random_next(&seed)};
         for (size_t j = 0; j < ARRAY_COUNT(units); j++) {
@@ -317,7 +316,6 @@ static void test_open_objects(void **state)
                                0, NULL);
     struct world world = {.family = answer_find_family("json"), .tokens = BYTES};
 
-    (void)state;
     for (int open = 0; open < 2; open++) {
         const struct answer_grammar_options options = {.family = world.family, .tools = tools, .open_objects = open};
         struct grammar_tracker *tracker;
@@ -343,7 +341,6 @@ static void test_refused(void **state)
     struct grammar *grammar;
     struct error error;
 
-    (void)state;
     assert_int_equal(answer_make_grammar(&options, &grammar, &error), STATUS_INVALID_ARGUMENT);
     assert_null(grammar);
     assert_non_null(strstr(error.text, "no function that may be called"));
@@ -362,7 +359,6 @@ static void test_references_that_lead_nowhere(void **state)
         const char *reference, *part;
     } rows[] = {{"#/$defs/round", "$ref"}, {"#/$defs/nobody", "$ref"}, {"http://other/schema", "nothing is fetched"}};
 
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
         json_t *tools = make_tools(),
                *parameters = json_object_get(json_object_get(json_array_get(tools, 0), "function"), "parameters");
@@ -389,7 +385,6 @@ static void test_too_many_properties(void **state)
     struct grammar *grammar;
     struct error error;
 
-    (void)state;
     for (int i = 0; i < 1100; i++) {
         char name[16];
         snprintf(name, sizeof name, "p%d", i);
@@ -408,7 +403,6 @@ static void test_exponential_references(void **state)
     struct grammar *grammar;
     struct error error;
 
-    (void)state;
     for (int i = 0; i < 64; i++) {
         char name[16];
         snprintf(name, sizeof name, "p%d", i);

@@ -14,7 +14,6 @@ static int begin(void **state)
 {
     const struct otlp_config config = {.endpoint = "http://127.0.0.1:9", .service = "test", .again_ms = 60000}; /* nobody listens */
     struct error error;
-    (void)state;
     assert_int_equal(otlp_open(&config, &spans.otlp, &error), STATUS_OK);
     assert_int_equal(attend_spans_open(&spans), STATUS_OK);
     for (int i = 0; i < 2; i++)
@@ -24,7 +23,6 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    (void)state;
     for (int i = 0; i < 2; i++)
         attend_spans_close_step(&steps[i]);
     attend_spans_close(&spans);
@@ -73,7 +71,6 @@ static void rows_and_reads_are_counted(void **state)
                                            .trace_count = ARRAY_COUNT(traced),
                                            .trace_sequence = traced_bytes,
                                            .trace_context = contexts};
-    (void)state;
     put_ids(row_bytes, rows, ARRAY_COUNT(rows));
     put_ids(read_bytes, reads, ARRAY_COUNT(reads));
     put_ids(traced_bytes, traced, ARRAY_COUNT(traced));
@@ -98,7 +95,6 @@ static void rows_and_reads_are_counted(void **state)
 /* Those whose first step is still under way are not idle: they stay. */
 static void a_full_table_takes_no_more(void **state)
 {
-    (void)state;
     step_of(&steps[0], 1, ATTEND_SPANS_MAX);
     assert_int_equal(steps[0].traced_count, ATTEND_SPANS_MAX);
     for (uint32_t round = 0; round < 3; round++) {
@@ -115,7 +111,6 @@ static void a_full_table_takes_no_more(void **state)
 
 static void an_idle_one_makes_room(void **state)
 {
-    (void)state;
     step_of(&steps[0], 1, ATTEND_SPANS_MAX);
     attend_spans_step(&spans, &steps[0]);
     for (uint32_t i = 0; i < 2; i++) /* 40 has been idle for longer than 30 */

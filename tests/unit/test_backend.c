@@ -35,7 +35,6 @@ static enum status plan(uint32_t head_dim, struct error *error)
 static void heads_that_attention_cannot_take_are_refused(void **state)
 {
     struct error error;
-    (void)state;
 
     assert_int_equal(plan(16, &error), STATUS_OK);
     assert_int_equal(plan(48, &error), STATUS_OK);
@@ -108,7 +107,6 @@ static void floats_stay_packed_unless_f32_is_asked_for(void **state)
     };
     uint64_t bytes[ARRAY_COUNT(choices)];
     struct thread_pool *pool;
-    (void)state;
 
     assert_int_equal(thread_pool_open(1, &pool), STATUS_OK);
     for (size_t i = 0; i < ARRAY_COUNT(choices); i++)
@@ -232,7 +230,6 @@ static void same_beside_kv_only(enum tensor_type type, enum compute_mode compute
 
 static void others_do_not_notice_rows_without_output(void **state)
 {
-    (void)state;
     same_beside_kv_only(TENSOR_Q4_0, COMPUTE_INT8, 0);
     same_beside_kv_only(TENSOR_Q8_0, COMPUTE_INT8, 0);
     same_beside_kv_only(TENSOR_F16, COMPUTE_AUTO, 0);
@@ -285,7 +282,6 @@ static float int8_beside_f32(enum tensor_type type)
 /* int8 differs from f32 by no more than the rounding of activations to 8 bits, whatever the type of the matrices. */
 static void int8_is_near_f32_with_every_type(void **state)
 {
-    (void)state;
     for (uint32_t type = 0; type < TENSOR_TYPE_END; type++) {
         float off = tensor_type_info(type) ? int8_beside_f32((enum tensor_type)type) : 0;
         if (!(off <= 0.02f))

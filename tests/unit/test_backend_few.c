@@ -189,7 +189,6 @@ static void check_layer(struct mesh *mesh, const struct kind *kind, const struct
 static void a_layer_of_few_rows_is_one_job_with_few_barriers(void **state)
 {
     static struct mesh mesh;
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(kinds); i++) {
         unsigned char *bytes;
@@ -270,7 +269,6 @@ static void compare(const struct kind *kind, uint32_t threads)
 
 static void few_rows_have_the_bits_of_many(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(kinds); i++)
         for (uint32_t threads = 1; threads <= 4; threads += 1 + (threads > 1))
             compare(&kinds[i], threads);
@@ -288,7 +286,6 @@ static void a_released_sequence_does_not_disturb_the_other(void **state)
     struct backend_sample sample = {.token = 7, .result = &result, .logits = both.logits[1]};
     struct error error;
     uint32_t bad, second = 1;
-    (void)state;
 
     open_mesh(&both, model, 2);
     open_mesh(&alone, model, 2);

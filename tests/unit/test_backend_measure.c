@@ -119,7 +119,6 @@ static void steps_take_what_the_device_takes(void **state)
 {
     struct backend_times times;
     struct error error;
-    (void)state;
 
     memset(&device, 0, sizeof device);
     assert_int_equal(backend_measure(&ops, NULL, &shape, ROWS, 8, UINT32_MAX, 200000, &times, &error), STATUS_OK);
@@ -136,7 +135,6 @@ static void attention_takes_what_the_device_takes(void **state)
         .ops = &ops, .shape = &shape, .pages = 64 * 1024 / 16, .page_tokens = 16, .max_rows = ROWS, .context_tokens = 4096};
     struct kv_costs got;
     struct error error;
-    (void)state;
 
     memset(&device, 0, sizeof device);
     assert_int_equal(backend_measure_attention(&what, 400000, &got, &error), STATUS_OK);
@@ -155,7 +153,6 @@ static void a_pool_that_is_too_small(void **state)
         .ops = &ops, .shape = &shape, .pages = 15, .page_tokens = 16, .max_rows = ROWS, .context_tokens = 4096};
     struct kv_costs got;
     struct error error;
-    (void)state;
 
     memset(&device, 0, sizeof device);
     assert_int_equal(backend_measure_attention(&what, 1000, &got, &error), STATUS_RESOURCE_EXHAUSTED);

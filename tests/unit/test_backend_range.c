@@ -34,7 +34,6 @@ static void stages_give_the_bits_of_one(void **state)
         enum compute_mode compute;
     } forms[] = {{TENSOR_Q4_0, COMPUTE_INT8}, {TENSOR_F16, COMPUTE_INT8}, {TENSOR_F32, COMPUTE_F32}};
     struct backend_config config = chain_config(pool);
-    (void)state;
 
     for (uint32_t i = 0; i < 2 * ARRAY_COUNT(forms); i++) {
         config.compute = forms[i / 2].compute;
@@ -62,7 +61,6 @@ static void a_range_beyond_the_model_is_refused(void **state)
     struct backend_plan plan;
     struct backend *backend;
     struct error error;
-    (void)state;
 
     config.model = model;
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
@@ -82,7 +80,6 @@ static void a_range_beyond_the_model_is_refused(void **state)
 static void an_architecture_is_its_row(void **state)
 {
     struct backend_config config = chain_config(pool);
-    (void)state;
     config.compute = COMPUTE_F32;
     config.kv_type = KV_F32; // rounded K and V would be apart by more than sums in another order
     chain_compare_archs(&backend_cpu, config, 2e-4f);
@@ -90,7 +87,6 @@ static void an_architecture_is_its_row(void **state)
 
 static void what_a_row_says_is_computed_or_refused(void **state)
 {
-    (void)state;
     chain_check_refusals(&backend_cpu, chain_config(pool), "on the CPU");
 }
 

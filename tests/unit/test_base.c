@@ -16,7 +16,6 @@
 
 static void sizes_are_parsed_with_units(void **state)
 {
-    (void)state;
     uint64_t bytes;
     assert_int_equal(options_parse_size("512", &bytes), STATUS_OK);
     assert_int_equal(bytes, 512);
@@ -33,7 +32,6 @@ static void sizes_are_parsed_with_units(void **state)
 
 static void flags_come_before_environment(void **state)
 {
-    (void)state;
     uint32_t batch = 8, port = 1;
     bool loud = true;
     struct option table[] = {
@@ -61,7 +59,6 @@ static void flags_come_before_environment(void **state)
 
 static void choices_and_switches_take_their_words_only(void **state)
 {
-    (void)state;
     const char *mode = "sls";
     bool loud = true;
     struct option table[] = {
@@ -94,7 +91,6 @@ static void choices_and_switches_take_their_words_only(void **state)
 
 static void a_number_may_be_left_to_the_program(void **state)
 {
-    (void)state;
     uint32_t chunk = 5, plain = 5;
     struct option table[] = {
         {"chunk", OPTION_U32, &chunk, "N|auto", "rows", 0, 100},
@@ -118,7 +114,6 @@ static void a_number_may_be_left_to_the_program(void **state)
 
 static void quoting_escapes_control_bytes(void **state)
 {
-    (void)state;
     char buffer[64];
     assert_string_equal(log_quote(buffer, sizeof buffer, "a\"b\n"), "\"a\\\"b\\x0a\"");
 }
@@ -142,7 +137,6 @@ static void add_all(void *arg, uint32_t thread_index, uint32_t thread_count)
 
 static void every_item_of_a_phase_is_claimed_once(void **state)
 {
-    (void)state;
     for (uint32_t threads = 1; threads <= 4; threads++) {
         struct job job = {0};
         assert_int_equal(thread_pool_open(threads, &job.pool), STATUS_OK);
@@ -159,7 +153,6 @@ static void threads_that_sleep_can_be_woken(void **state)
 {
     struct thread_pool *pool;
     struct pace_deadline deadline = pace_deadline(PACE_WAIT_US);
-    (void)state;
 
     assert_int_equal(thread_pool_open(3, &pool), STATUS_OK);
     while (thread_pool_count(pool).woken < 2 && !pace_passed(&deadline)) {
@@ -191,7 +184,6 @@ static void threads_have_cpus_of_their_own(void **state)
     struct where where[1024];
     cpu_set_t all, last;
     int first = -1;
-    (void)state;
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     uint32_t count = (uint32_t)CPU_COUNT(&all), at_home = 0;
     assert_in_range(cpu_count_usable(), 1, count);
@@ -223,7 +215,6 @@ static void threads_have_cpus_of_their_own(void **state)
 
 static void prefixes_never_overflow(void **state)
 {
-    (void)state;
     struct error error;
     char longtext[1000];
     memset(longtext, 'x', sizeof longtext - 1);
@@ -235,7 +226,6 @@ static void prefixes_never_overflow(void **state)
 
 static void what_does_not_fit_is_refused_with_numbers(void **state)
 {
-    (void)state;
     const uint64_t available = memory_available_bytes(), huge = 1ull << 60;
     const struct memory_plan fits = {.fixed_bytes = available / 2, .start_bytes = 1, .page_bytes = 4096, .pool_bytes = 1 << 20};
     const struct memory_plan fixed = {.fixed_bytes = huge}, start = {.start_bytes = huge}, pool = {.pool_bytes = huge};
@@ -252,7 +242,6 @@ static void what_does_not_fit_is_refused_with_numbers(void **state)
 
 static void a_config_that_cannot_be_read_is_no_empty_one(void **state)
 {
-    (void)state;
     struct program program = {.name = "test", .purpose = "p"};
     struct error error;
     char *argv[] = {"test", "--config", "/tmp", NULL};

@@ -108,7 +108,6 @@ static void test_job(void **state)
     struct batch_job job;
     struct error error;
     char path[BATCH_PATH_BYTES];
-    (void)state;
 
     reopen(&record, &job);
     assert_int_equal(answer_lines(&job, 100), REQUESTS);
@@ -135,7 +134,6 @@ static void test_job_again(void **state)
     struct batch_file file = put_file("key-k", input, 0);
     struct batch_record record = put_batch(&file);
     uint32_t answers, torn;
-    (void)state;
 
     for (answers = 0; answers <= REQUESTS; answers++) {
         for (torn = 0; torn < 3; torn++) {
@@ -172,7 +170,6 @@ static void test_bad_inputs(void **state)
         uint64_t max_lines;
     } cases[] = {{"\n \n", "empty_file", 10}, {"a\nb\nc\n", "too_many_lines", 2}};
     size_t i;
-    (void)state;
 
     for (i = 0; i < 2; i++) {
         struct batch_file file = put_file("key-b", cases[i].text, 0);

@@ -17,7 +17,6 @@ static void test_good_line(void **state)
         "\"method\":\"POST\",\"custom_id\":\"\\u00e4 \\\"q\\\"\",\"more\":[1]}\r";
     struct batch_line line;
     struct batch_error error;
-    (void)state;
 
     assert_true(batch_line_parse(text, sizeof text - 1, false, &line, &error));
     assert_string_equal(line.custom_id, "\xC3\xA4 \"q\"");
@@ -32,7 +31,6 @@ static void test_endpoints(void **state)
     struct batch_line line;
     struct batch_error error;
     char text[200];
-    (void)state;
 
     for (enum batch_endpoint i = BATCH_ENDPOINT_NONE + 1; i < BATCH_ENDPOINT_COUNT; i++) {
         snprintf(text, sizeof text, "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"%s\",\"body\":{}}", batch_endpoint_path(i));
@@ -56,7 +54,6 @@ static void test_flex(void **state)
     struct batch_line line;
     struct batch_error error;
     size_t i;
-    (void)state;
 
     for (i = 0; i < ARRAY_COUNT(cases); i++) {
         assert_true(batch_line_parse(cases[i].line, strlen(cases[i].line), true, &line, &error));
@@ -111,7 +108,6 @@ static void test_bad_lines(void **state)
     struct batch_line line;
     struct batch_error error;
     size_t i;
-    (void)state;
 
     for (i = 0; i < ARRAY_COUNT(cases); i++) {
         if (batch_line_parse(cases[i].line, strlen(cases[i].line), true, &line, &error))
@@ -133,7 +129,6 @@ static void test_large_lines(void **state)
     char *text = malloc(bytes);
     struct batch_line line;
     struct batch_error error;
-    (void)state;
 
     memset(text, '[', bytes);
     assert_false(batch_line_parse(text, bytes, true, &line, &error));
@@ -181,7 +176,6 @@ static void test_results(void **state)
     static const struct batch_error error = {"invalid_url", "no \"such\" url"};
     static const char body[] = "{\"a\":\r\n 0.10,\"b\":\"\\n\"}\n";
     struct batch_result result = {"batch_req_1", "x\"y", 200, "r-1", body, sizeof body - 1, NULL};
-    (void)state;
 
     // the body keeps its bytes, but for line ends
     check(&result,
@@ -207,7 +201,6 @@ static void test_torn_results(void **state)
     struct batch_result_about about;
     char *text = render(&result);
     size_t i;
-    (void)state;
 
     for (i = 0; i + 1 < strlen(text); i++) {
         assert_false(batch_result_read(text, i, &about));
@@ -224,7 +217,6 @@ static void test_reader(void **state)
     char *text = malloc(begin + 1);
     struct line_reader reader;
     const char *line;
-    (void)state;
 
     memset(text, 'x', begin);
     text[begin] = '\n';
@@ -267,7 +259,6 @@ static void test_set(void **state)
     struct text_set set;
     char text[32];
     uint32_t i;
-    (void)state;
 
     text_set_open(&set);
     assert_false(text_set_has(&set, "0"));

@@ -42,7 +42,6 @@ static void test_owners(void **state)
     struct batch_file file = put_file("key-a", "x\n", 0), got;
     struct batch_record record = put_batch(&file), seen;
     struct error error;
-    (void)state;
 
     assert_int_equal(batch_store_get_file(store, "key-a", file.id, &got, &error), STATUS_OK);
     assert_string_equal(got.filename, "in.jsonl");
@@ -87,7 +86,6 @@ static void test_lists(void **state)
     struct error error;
     bool more;
     uint32_t i;
-    (void)state;
 
     for (i = 0; i < 5; i++)
         files[i] = put_file(i == 2 ? "key-other" : "key-l", "x\n", i == 4 ? 1 : 0); // the last has expired
@@ -121,7 +119,6 @@ static void test_opening(void **state)
     char part[BATCH_PATH_BYTES], stray[BATCH_PATH_BYTES], kept[BATCH_PATH_BYTES], foreign[BATCH_PATH_BYTES], id[BATCH_ID_BYTES];
     struct batch_store *second;
     struct error error;
-    (void)state;
 
     assert_int_equal(batch_store_open(&config, &second, &error), STATUS_ALREADY_EXISTS);
     assert_non_null(strstr(error.text, "in use by another gateway"));
@@ -149,7 +146,6 @@ static void test_lost_database(void **state)
     char command[3 * sizeof folder + 80], kept[BATCH_PATH_BYTES];
     struct batch_store *second;
     struct error error;
-    (void)state;
 
     batch_store_path(store, file.id, false, kept);
     batch_store_close(store);
@@ -172,7 +168,6 @@ static void test_room(void **state)
 {
     struct batch_file file;
     struct error error;
-    (void)state;
 
     assert_false(batch_store_reserve(store, "key-r", (512 << 10) + 1)); // half is a tenant's share
     assert_true(batch_store_reserve(store, "key-r", 400 << 10));
@@ -203,7 +198,6 @@ static void test_room_of_results(void **state)
     struct error error;
     char path[BATCH_PATH_BYTES], *results = calloc(1, 400 << 10);
     int fd;
-    (void)state;
 
     batch_store_path(store, record.output, false, path);
     fd = open(path, O_WRONLY | O_CREAT, 0600);
@@ -240,7 +234,6 @@ static void test_number_of_files(void **state)
     struct error error;
     char path[BATCH_PATH_BYTES];
     uint32_t i;
-    (void)state;
 
     for (i = 3; i < MAX_FILES; i++)
         last = put_file("key-f", "x\n", 0);
@@ -288,7 +281,6 @@ static void test_forgotten_batches(void **state)
     struct batch_file file = put_file("key-v", "x\n", 0);
     char path[96];
     sqlite3 *db;
-    (void)state;
 
     snprintf(path, sizeof path, "%s/batches.db", folder);
     assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
@@ -311,7 +303,6 @@ static void test_synced_names(void **state)
     struct error error;
     char path[BATCH_PATH_BYTES];
     uint32_t before = folder_syncs;
-    (void)state;
 
     file = put_file("key-y", "x\n", 0);
     assert_int_equal(folder_syncs, before + 1);
@@ -338,7 +329,6 @@ static void test_damaged_database(void **state)
     struct error error;
     sqlite3 *db;
     size_t i;
-    (void)state;
 
     batch_store_close(store);
     snprintf(command, sizeof command, "mkdir -p %s/aside && cp %s/batches.db* %s/aside", folder, folder, folder);
@@ -365,7 +355,6 @@ static void test_look_up_that_fails(void **state)
     struct error error;
     sqlite3 *db;
     bool cancelled = true;
-    (void)state;
 
     snprintf(path, sizeof path, "%s/batches.db", folder);
     assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
@@ -419,7 +408,6 @@ static void test_full_disk(void **state)
     char path[BATCH_PATH_BYTES];
     struct error error;
     sqlite3 *db;
-    (void)state;
 
     batch_store_close(store);
     if (!mount_small_disk()) {
@@ -480,7 +468,6 @@ static void test_needed_files(void **state)
     struct batch_counts counts = {3, 1, 1};
     char path[BATCH_PATH_BYTES];
     struct error error;
-    (void)state;
 
     assert_int_equal(batch_store_delete_file(store, "key-n", other.id, &error), STATUS_FAILED_PRECONDITION);
     batch_store_path(store, file.id, false, path);
@@ -505,7 +492,6 @@ static void test_clock_that_is_ahead(void **state)
     const struct batch_file kept = put_file("key-c", "x\n", wall_us / second_us + BATCH_KEPT_S);
     const struct batch_file expired = put_file("key-c", "x\n", wall_us / second_us + 3600);
     char kept_path[BATCH_PATH_BYTES], expired_path[BATCH_PATH_BYTES];
-    (void)state;
 
     batch_store_path(store, kept.id, false, kept_path);
     batch_store_path(store, expired.id, false, expired_path);

@@ -30,7 +30,6 @@ static struct rate_search search(double limit, double guess, bool confirm, doubl
 static void a_sharp_limit_is_found(void **state)
 {
     uint64_t seed = 1;
-    (void)state;
 
     for (int i = 0; i < 2000; i++) {
         double limit = exp(log(0.01) + uniform(&seed) * log(1e6)), guess = exp(log(0.01) + uniform(&seed) * log(1e6));
@@ -48,7 +47,6 @@ static void a_sharp_limit_is_found(void **state)
 static void the_ends_of_the_range(void **state)
 {
     uint64_t seed = 1;
-    (void)state;
 
     struct rate_search none = search(1e-4, 1, true, 0, 0, &seed);
     assert_true(rate_search_found(&none) == 0 && none.missed == 1e-3);
@@ -64,7 +62,6 @@ static void a_limit_that_is_not_sharp_is_found(void **state)
     enum { SEARCHES = 2000 };
     double sum = 0, square = 0, trials = 0;
     uint64_t seed = 5;
-    (void)state;
 
     for (int i = 0; i < SEARCHES; i++) {
         struct rate_search s = search(100, 3 + 400 * uniform(&seed), true, 0.05, 0, &seed);
@@ -83,7 +80,6 @@ static void a_fluke_does_not_decide(void **state)
     enum { SEARCHES = 4000 };
     uint32_t right[2] = {0};
     uint64_t seed = 9;
-    (void)state;
 
     for (int i = 0; i < SEARCHES; i++)
         for (int confirm = 0; confirm < 2; confirm++) {
@@ -97,7 +93,6 @@ static void a_fluke_does_not_decide(void **state)
 static void targets_from_the_settings(void **state)
 {
     struct capacity_targets t = capacity_targets_of(NULL, 0, 0, -1, 0.01, 0.004, 100);
-    (void)state;
 
     assert_true(fabs(t.tbt_p99_s - 0.02) < 1e-12 && t.delay_p50_s == 2 && t.ttft_p99_s == 0 && t.error_share == 0.01);
     t = capacity_targets_of("relaxed", 0, 3, -1, 0, 0.004, 10);
@@ -112,7 +107,6 @@ static void what_a_lone_prompt_takes(void **state)
 {
     const struct capacity_undisturbed u = {.count = 3, .prompt_tokens = {100, 200, 400}, .ttft_s = {0.1, 0.3, 0.4}};
     static const double cases[][2] = {{1, 0.1}, {100, 0.1}, {150, 0.2}, {200, 0.3}, {300, 0.35}, {400, 0.4}, {800, 0.6}};
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++)
         assert_true(fabs(capacity_lone_ttft_s(&u, cases[i][0]) - cases[i][1]) < 1e-12);
@@ -129,7 +123,6 @@ static void what_a_lone_prompt_takes(void **state)
 static void times_of_a_few_values(void **state)
 {
     double values[200];
-    (void)state;
 
     for (int i = 0; i < 200; i++)
         values[i] = (i * 77 % 200) + 1; // 1 to 200 in disorder
@@ -147,7 +140,6 @@ static void verdicts(void **state)
     const struct capacity_probe good = {
         .requests = 200, .failed = 1, .refused = 1, .tbt = {.p99_s = 0.02}, .ttft = {.p99_s = 5}, .delay = {.p50_s = 2}};
     struct capacity_probe p = good;
-    (void)state;
 
     assert_int_equal(capacity_judge(&t, &p), CAPACITY_MET);
     assert_int_equal(capacity_judge(&(struct capacity_targets){0}, &p), CAPACITY_ERRORS);

@@ -159,7 +159,6 @@ static void a_process_has_the_least_of_both_versions(void **state)
 
 static void threads_are_as_many_as_there_is_time_for(void **state)
 {
-    (void)state;
     static const struct {
         uint32_t count;
         double limit;

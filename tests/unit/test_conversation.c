@@ -52,7 +52,6 @@ static const struct {
 
 static void test_forms(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(forms); i++) {
         const struct conversation_form form = form_of(forms[i].source);
         assert_string_equal(form.tools_name ? form.tools_name : "-", forms[i].tools ? forms[i].tools : "-");
@@ -150,7 +149,6 @@ static void describe(const struct conversation_form *form, char out[300])
 
 static void test_wants(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(wants); i++) {
         const struct conversation_form form = form_of(wants[i].source);
         char found[300], wanted[300];
@@ -169,7 +167,6 @@ static void test_families(void **state)
     const char *name;
     size_t count = 0;
 
-    (void)state;
     json_object_foreach (templates, name, source) {
         const struct conversation_form form = form_of(json_string_value(source));
         const bool calls = strcmp(name, "smollm3") != 0 && strcmp(name, "values") != 0; // smollm3 leaves them to the content
@@ -220,7 +217,6 @@ static void test_shapes(void **state)
     json_t *variables = NULL;
     char *text;
 
-    (void)state;
     check(&form, "[" ASK "," CALLED("null") "]", "[{}]", "[" ASK "," CALLED("null") "]");
     check(&form, "[" CUT "]", NULL,
           "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":{\"arguments\":\"{cut\"}}}]}]");
@@ -246,7 +242,6 @@ static void test_plain(void **state)
 {
     struct conversation_form form = {.has_system = true, .reasoning_key = "reasoning_content"};
 
-    (void)state;
     check(
         &form, "[" ASK "," CALLED("\"c\"") "," RESULT("r1") "," RESULT("r2") "," ASK "]", NULL,
         "[" ASK
@@ -277,7 +272,6 @@ static void test_contents(void **state)
         .has_system = true, .reasoning_key = "reasoning_content", .typed = BIT(USER) | BIT(ASSISTANT), .lost = BIT(SYSTEM)};
     json_t *messages = json_loads("[" SAID("user", "a") "," SAID("system", "") "]", 0, NULL);
 
-    (void)state;
     check(&form, "[" SAID("system", "s") "," ASK "," SAID("assistant", "") "]", NULL,
           "[" SAID("system", "s") "," PART("user", "q") ",{\"role\":\"assistant\",\"content\":[]}]");
     assert_null(conversation_find_lost(&form, messages)); // an empty one loses nothing
@@ -291,7 +285,6 @@ static void test_turns(void **state)
 {
     struct conversation_form form = {.has_calls = true, .reasoning_key = "reasoning_content"};
 
-    (void)state;
     check(&form, "[" SAID("system", "s") "," SAID("system", "t") "," ASK "," SAID("assistant", "a") "," SAID("system", "u") "]",
           NULL, "[" SAID("user", "s\\n\\nt\\n\\nq") "," SAID("assistant", "a") "," SAID("user", "u") "]");
     form.has_system = true;
@@ -318,7 +311,6 @@ static void test_empty(void **state)
         .has_calls = true, .has_system = true, .reasoning_key = "reasoning_content", .joined = BIT(USER)};
     char messages[256];
 
-    (void)state;
     snprintf(messages, sizeof messages, "[%s,%s,%s,%s]", ASK, none, SAID("assistant", ""), ASK);
     check(&form, messages, NULL, "[" ASK "," SAID("assistant", "") "," SAID("assistant", "") "," ASK "]");
     form.no_empty = true;
@@ -341,7 +333,6 @@ static void test_fills(void **state)
                                            .fills_gap = true,
                                            .reasoning_key = "reasoning_content"};
 
-    (void)state;
     check(&form, "[" SAID("system", "s") "," SAID("assistant", "a") "," ASK "," CALLED("null") "," RESULT("r") "," ASK "]", NULL,
           "[" SAID("system", "s") "," SAID("user", "") "," SAID("assistant", "a") "," ASK "," CALLED("null") "," RESULT(
               "r") "," SAID("assistant", "") "," ASK "]");
@@ -387,7 +378,6 @@ static void test_ids(void **state)
     struct call_form form = {.short_ids = true};
     json_t *messages = matched(&form, foreign), *again = matched(&form, foreign);
 
-    (void)state;
     assert_true(json_equal(messages, again));
     for (size_t i = 1; i < 8; i++)
         for (size_t c = 0; c < 2; c++)
@@ -448,7 +438,6 @@ static void test_same_ids(void **state)
     const struct call_form form = {.short_ids = true};
     json_t *messages = json_array(), *seen = json_object();
 
-    (void)state;
     for (size_t i = 0; i < CALLS; i++) {
         json_array_append_new(messages, json_loads(ID_CALLS(ID_CALL(ID("call_1"), "f")), 0, NULL));
         json_array_append_new(messages, json_loads(ID_RESULT("r", OF("call_1")), 0, NULL));
@@ -474,7 +463,6 @@ static void test_one_call(void **state)
             ID_CALL(ID("2"), "g")) "," ID_RESULT("of 2", OF("2") ",\"name\":\"g\"") "," ID_RESULT("of 3", OF("3")) "," ASK "]",
         0, NULL);
 
-    (void)state;
     if (!json_equal(messages, expected))
         fail_msg("%s", json_dumps(messages, 0));
     json_decref(messages);
@@ -500,7 +488,6 @@ static void test_strays(void **state)
                                       "b", OF("1") ",\"name\":\"f\"") "," SAID("user", "The function g returned:\\nc") "]",
                                   0, NULL);
 
-    (void)state;
     if (!json_equal(messages, expected))
         fail_msg("%s", json_dumps(messages, 0));
     json_decref(messages);
@@ -525,7 +512,6 @@ static void test_many_results(void **state)
     json_malloc_t usual_malloc;
     json_free_t usual_free;
 
-    (void)state;
     memset(text, 'x', RESULT_BYTES);
     for (size_t i = 0; i < RESULTS; i++)
         json_array_append_new(list, json_pack("{s:s,s:s}", "role", i % 2 ? "user" : "tool", "content", text));

@@ -9,7 +9,6 @@
 static void a_curve_between_and_beyond_its_points(void **state)
 {
     struct cost_curve curve = {0};
-    (void)state;
 
     assert_near(cost_curve_at(&curve, 5), 0);
     cost_curve_add(&curve, 32, 140);
@@ -32,7 +31,6 @@ static void a_step_is_its_segments(void **state)
 {
     struct cost_s_part s = {.layers = 3, .first_share = 0.25, .step_us = 7};
     double segments_us = 0;
-    (void)state;
 
     cost_curve_add(&s.layer, 1, 100);
     cost_curve_add(&s.head, 1, 50);
@@ -47,7 +45,6 @@ static void a_step_is_its_segments(void **state)
 static void attention_is_a_sum(void **state)
 {
     const struct cost_r_part r = {.token_us = 0.08, .prefill_us = 0.01, .row_us = 0.5, .link_us = 60, .link_row_us = 1.5};
-    (void)state;
 
     assert_near(cost_attend_us(&r, &(struct cost_work){0}), 0);
     assert_near(cost_attend_us(&r, &(struct cost_work){.load = 16384, .rows = 64}), 60 + 128 + 1310.72);

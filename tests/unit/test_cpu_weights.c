@@ -39,7 +39,6 @@ static void same_from_the_file(enum tensor_type type, enum compute_mode compute,
 
 static void the_file_gives_the_same_bytes(void **state)
 {
-    (void)state;
     same_from_the_file(TENSOR_Q4_0, COMPUTE_AUTO, false);
     same_from_the_file(TENSOR_Q4_1, COMPUTE_INT8, true);
     same_from_the_file(TENSOR_IQ4_NL, COMPUTE_INT8, false);
@@ -56,7 +55,6 @@ static void the_file_is_what_counts(void **state)
 {
     static struct rig_output one, two, mixed;
     struct rig first, second;
-    (void)state;
 
     rig_open(&first, TENSOR_Q4_0, false, 3);
     rig_open(&second, TENSOR_Q4_0, false, 4);
@@ -98,7 +96,6 @@ static void a_file_that_cannot_be_used_is_written_anew(void **state)
     static void (*const damages[])(const char *path) = {damage_flip, damage_cut, damage_empty};
     static struct rig_output plain, packed;
     struct rig rig, other;
-    (void)state;
 
     rig_open(&rig, TENSOR_Q4_0, false, 3);
     rig_open(&other, TENSOR_Q4_0, false, 4);
@@ -127,7 +124,6 @@ static void a_full_disk_is_no_obstacle(void **state)
     static struct rig_output plain, packed;
     struct rlimit before, limit;
     struct rig rig;
-    (void)state;
 
     rig_open(&rig, TENSOR_Q4_0, false, 3);
     struct backend_config config = rig_config(&rig);
@@ -192,7 +188,6 @@ static void streamed(enum tensor_type type, enum compute_mode compute, enum disk
 
 static void streamed_weights_give_the_same_bytes(void **state)
 {
-    (void)state;
     streamed(TENSOR_Q4_1, COMPUTE_INT8, DISK_AUTO);
     streamed(TENSOR_Q8_0, COMPUTE_INT8, DISK_THREADS);
     streamed(TENSOR_F32, COMPUTE_F32, DISK_AUTO);
@@ -209,7 +204,6 @@ static void mini_batches_that_are_apart_get_theirs(void **state)
     struct backend_plan plan;
     struct error error;
     struct rig rig;
-    (void)state;
 
     rig_open(&rig, TENSOR_Q4_1, false, 3);
     struct backend_config config = rig_config(&rig);
@@ -249,7 +243,6 @@ static void held_weights_are_not_read_again(void **state)
     struct backend_info info;
     struct error error;
     struct rig rig;
-    (void)state;
 
     rig_open(&rig, TENSOR_Q4_1, false, 3);
     struct backend_config config = rig_config(&rig);

@@ -149,7 +149,6 @@ static void test_responses_stream(void **state)
     struct text whole = tell(&dialect_responses, "{\"input\":\"x\"}", ARRAY_COUNT(pieces), &end, false, NULL);
     json_t *events = events_of(&stream, true), *object = load(whole.data, whole.bytes - 1), *last;
     size_t i;
-    (void)state;
 
     expect_types(events, types, ARRAY_COUNT(types));
     for (i = 0; i < json_array_size(events); i++)
@@ -193,7 +192,6 @@ static void test_responses_that_are_cut_off_or_empty(void **state)
     struct dialect_end end = end_of("length");
     struct text stream = tell(&dialect_responses, "{\"input\":\"x\"}", 4, &end, true, NULL), whole;
     json_t *events = events_of(&stream, true), *object, *output;
-    (void)state;
 
     object = json_object_get(json_array_get(events, json_array_size(events) - 1), "response");
     assert_string_equal(json_string_value(json_object_get(object, "status")), "incomplete");
@@ -223,7 +221,6 @@ static void test_responses_that_are_kept(void **state)
     json_t *object;
     struct dialect_ask ask;
     struct api_error error;
-    (void)state;
 
     assert_int_equal(response_store_open(&config, &store), STATUS_OK);
     whole = tell(&dialect_responses, "{\"input\":\"x\",\"instructions\":\"be brief\"}", ARRAY_COUNT(pieces), &end, false, store);
@@ -267,7 +264,6 @@ static void test_invalid_arguments_that_are_kept(void **state)
     struct response_store *store = NULL;
     struct text whole, kept = {0};
     json_t *object, *messages;
-    (void)state;
 
     assert_int_equal(response_store_open(&config, &store), STATUS_OK);
     whole = tell(&dialect_responses, "{\"input\":\"x\"}", 5, &end, false, store);
@@ -297,7 +293,6 @@ static void test_messages_stream(void **state)
     struct text stream = tell(&dialect_messages, MESSAGE, ARRAY_COUNT(pieces), &end, true, NULL);
     struct text whole = tell(&dialect_messages, MESSAGE, ARRAY_COUNT(pieces), &end, false, NULL);
     json_t *events = events_of(&stream, true), *object = load(whole.data, whole.bytes - 1), *content;
-    (void)state;
 
     expect_types(events, types, ARRAY_COUNT(types));
     expect_joined(events, "content_block_delta", "delta", "text", "It is \"4\".");
@@ -324,7 +319,6 @@ static void test_messages_stop_reasons(void **state)
                 {"stop", "END", "stop_sequence"},
                 {"length", NULL, "max_tokens"},
                 {"tool_calls", NULL, "tool_use"}};
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
         struct dialect_end end = end_of(rows[i].finish);
@@ -349,7 +343,6 @@ static void test_ollama_stream(void **state)
     struct text whole = tell(&dialect_ollama_chat, CHAT, ARRAY_COUNT(pieces), &end, false, NULL);
     json_t *events = events_of(&stream, false), *object = load(whole.data, whole.bytes - 1), *calls, *last;
     size_t count = json_array_size(events);
-    (void)state;
 
     expect_joined(events, NULL, "message", "content", "It is \"4\".");
     expect_joined(events, NULL, "message", "thinking", "hmm");
@@ -405,7 +398,6 @@ static void test_error_words(void **state)
 {
     struct api_error error;
 
-    (void)state;
     api_too_long(&error, "messages", 100, "at least ", 101);
     expect_words(&dialect_openai, &error,
                  "\"This model's maximum context length is 100 tokens. However, your messages resulted in at least 101 tokens.");
@@ -426,7 +418,6 @@ static void test_error_words(void **state)
 
 static void test_errors(void **state)
 {
-    (void)state;
     expect_error(
         &dialect_openai, 400,
         "{\"error\":{\"message\":\"it \\\"broke\\\"\",\"type\":\"invalid_request_error\",\"param\":\"p\",\"code\":\"code\"}}");

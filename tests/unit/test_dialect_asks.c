@@ -47,7 +47,6 @@ static void expect_refused(const struct dialect *dialect, const char *body, cons
 static void test_responses_ask(void **state)
 {
     const struct dialect *d = &dialect_responses;
-    (void)state;
 
     expect_chat(
         d,
@@ -120,7 +119,6 @@ static void test_responses_ask(void **state)
 static void test_messages_ask(void **state)
 {
     const struct dialect *d = &dialect_messages;
-    (void)state;
 
     expect_chat(
         d,
@@ -190,8 +188,6 @@ static void test_messages_ask(void **state)
 
 static void test_ollama_ask(void **state)
 {
-    (void)state;
-
     expect_chat(
         &dialect_ollama_chat,
         "{\"model\":\"m:latest\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\","
@@ -237,7 +233,6 @@ static void test_ollama_ask(void **state)
 static void test_fields_have_the_dialects_names(void **state)
 {
     struct api_error error;
-    (void)state;
 
     api_fail(&error, 400, NULL, "max_tokens", "'max_tokens' must be at least 1");
     dialect_rename_field(&dialect_responses, &error);
@@ -262,7 +257,6 @@ static void test_fields_have_the_dialects_names(void **state)
 
 static void test_paths(void **state)
 {
-    (void)state;
     assert_ptr_equal(routes_dialect("/v1/responses", "POST"), &dialect_responses);
     assert_ptr_equal(routes_dialect("/v1/messages", "POST"), &dialect_messages);
     assert_ptr_equal(routes_dialect("/v1/messages/count_tokens", "POST"), &dialect_count_tokens);

@@ -93,7 +93,6 @@ static void what_is_read_is_what_the_file_has(void **state)
                  {3 * ALIGN, 3ull * DISK_PIECE_BYTES + ALIGN},
                  {FILE_BYTES - ALIGN, ALIGN}};
     int file = make_file();
-    (void)state;
 
     for (size_t m = 0; m < ARRAY_COUNT(methods); m++) {
         struct disk_read reads[ARRAY_COUNT(cases)];
@@ -123,7 +122,6 @@ static void what_is_read_is_what_the_file_has(void **state)
 static void a_read_that_cannot_be_fails_alone(void **state)
 {
     int file = make_file();
-    (void)state;
 
     for (size_t m = 0; m < ARRAY_COUNT(methods); m++) {
         unsigned char *memory = aligned_alloc(ALIGN, 4 * FILE_BYTES);
@@ -157,7 +155,6 @@ static void closing_ends_all_reads(void **state)
 {
     enum { READS = 12 };
     int file = make_file();
-    (void)state;
 
     for (size_t m = 0; m < ARRAY_COUNT(methods); m++) {
         struct disk_read reads[READS];
@@ -187,7 +184,6 @@ static void reads_come_in_the_order_asked(void **state)
 {
     enum { OUT = 3, ROUNDS = 40 };
     int file = make_file();
-    (void)state;
 
     for (size_t m = 0; m < ARRAY_COUNT(methods); m++) {
         struct disk_read reads[OUT];
@@ -219,7 +215,6 @@ static void reads_come_in_the_order_asked(void **state)
 static void pieces_are_counted(void **state)
 {
     int file = make_file();
-    (void)state;
 
     for (size_t m = 0; m < ARRAY_COUNT(methods); m++) {
         struct disk_read read = read_of(file, 0, FILE_BYTES, aligned_alloc(ALIGN, FILE_BYTES));
@@ -243,7 +238,6 @@ static void pieces_are_counted(void **state)
 static void methods_have_names(void **state)
 {
     enum disk_method method;
-    (void)state;
     assert_int_equal(disk_method_parse("uring", &method), STATUS_OK);
     assert_int_equal(method, DISK_URING);
     assert_int_equal(disk_method_parse("threads", &method), STATUS_OK);

@@ -40,7 +40,6 @@ static const char *guessed(const char *letters, uint32_t most)
 
 static void what_followed_before_is_guessed(void **state)
 {
-    (void)state;
     assert_string_equal(guessed("", 4), "");
     assert_string_equal(guessed("a", 4), "");
     assert_string_equal(guessed("abcdefgh", 4), "");
@@ -56,7 +55,6 @@ static void what_followed_before_is_guessed(void **state)
 // There are more tokens than draft_follow() scores at once, so both of its ways are taken: one look-up, and token by token.
 static void the_longest_run_counts_then_the_latest(void **state)
 {
-    (void)state;
     assert_string_equal(guessed("0123456789.wxyz1-yz2+wxyz", 1), "1");
     assert_string_equal(guessed("0123456789.wxyz1-wxyz2+wxyz", 1), "2");
     assert_string_equal(guessed("0123456789.wxyz1-xyz2+wxyz3*xyz", 1), "3");
@@ -64,7 +62,6 @@ static void the_longest_run_counts_then_the_latest(void **state)
 
 static void a_wrong_guess_is_followed_by_another(void **state)
 {
-    (void)state;
     assert_string_equal(guessed("qa1.ba2!qa", 2), "1.");
     assert_string_equal(guessed("qa1.ba2!qa2", 2), "!q"); // not the 1 that was guessed, but what followed a2
     assert_string_equal(guessed("qa1.ba2!qa3", 2), "");   // what never followed
@@ -96,7 +93,6 @@ static uint64_t next_random(uint64_t *random)
 static void following_is_as_looking_up(void **state)
 {
     enum { ENOUGH = 32, TOKENS = 150 };
-    (void)state;
     uint64_t random = 88172645463325252u;
     uint32_t guesses = 0, long_ones = 0;
     for (uint32_t round = 0; round < 200; round++) {
@@ -131,7 +127,6 @@ static void following_is_as_looking_up(void **state)
 
 static void many_new_tokens_are_looked_up_at_once(void **state)
 {
-    (void)state;
     struct draft draft = {0};
     double chance;
     draft_odds_init(&all);
@@ -146,7 +141,6 @@ static void many_new_tokens_are_looked_up_at_once(void **state)
 
 static void odds_follow_what_comes(void **state)
 {
-    (void)state;
     struct draft draft = {0};
     double chance;
     draft_odds_init(&all);
@@ -191,7 +185,6 @@ static void odds_are_of_each_kind(void **state)
     static const struct {
         uint32_t length, kind;
     } cases[] = {{2, 0}, {3, 0}, {4, 1}, {7, 1}, {8, 2}, {15, 2}, {16, 3}, {50, 3}};
-    (void)state;
     for (uint32_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
         const struct draft_odds before = {{0.25f, 0.375f, 0.5f, 0.625f}};
         struct draft draft = {0};
@@ -242,7 +235,6 @@ static bool is_found(uint32_t between, uint32_t once)
 // The limit counts comparisons, so that near matches use it up sooner.
 static void a_search_has_an_end(void **state)
 {
-    (void)state;
     assert_true(is_found(4000, 1));
     assert_false(is_found(30000, 1));
     assert_true(is_found(4 * 32, 32));

@@ -32,7 +32,6 @@ static void frames_come_out_however_the_stream_is_cut(void **state)
     static struct taken taken;
     uint32_t random = 1;
     size_t total = 0, at = 0;
-    (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(taken.lengths); i++) {
         random = random * 1664525 + 1013904223;
         uint32_t kind = random >> 29;
@@ -89,7 +88,6 @@ static void small_messages_behind_a_large_one_stay_small(void **state)
     struct weighed weighed = {0};
     struct frame *large = frame_open(LARGEST, false), *small = frame_open(SMALL, false);
     size_t at = 0, total = FRAME_HEAD + LARGEST;
-    (void)state;
     memset(frame_bytes(large), 0, LARGEST);
     memset(frame_bytes(small), 0, SMALL);
     while (at < total) {
@@ -123,7 +121,6 @@ static void strangers_and_giants_are_no_frames(void **state)
         size_t length;
         bool good;
     } cases[] = {{stranger, 3, true}, {stranger, 4, false}, {giant, 7, true}, {giant, 8, false}, {largest, 8, true}};
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct frame_reader reader = {.max_message_bytes = 1024};
         void *space;
@@ -144,7 +141,6 @@ static void frames_lie_in_memory_that_was_lent(void **state)
 {
     enum { BYTES = 16 << 20, LARGE = (8 << 20) - 200 };
     unsigned char *memory = aligned_alloc(4096, BYTES);
-    (void)state;
 
     assert_int_equal(rpc_lend_memory(memory, BYTES), STATUS_OK);
     for (uint32_t round = 0; round < 3; round++) {

@@ -35,7 +35,6 @@ static void test_kept(void **state)
     const struct api_form regex = text_form(API_FORM_REGEX, "a+"), gbnf = text_form(API_FORM_GBNF, "root ::= \"a\""),
                           other = text_form(API_FORM_REGEX, "a*");
     struct packed_grammar *first = get(&regex), *again = get(&regex), *another = get(&other), *third = get(&gbnf);
-    (void)state;
 
     assert_ptr_equal(first, again);
     assert_ptr_not_equal(first, another);
@@ -62,7 +61,6 @@ static void test_schemas(void **state)
     struct api_form form = {.kind = API_FORM_SCHEMA, .json = schema}, strict = form, open = form, any = form, dense = form;
     const struct api_form object = {.kind = API_FORM_OBJECT};
     struct packed_grammar *all[6];
-    (void)state;
 
     strict.is_strict = true;
     open.open_objects = true;
@@ -84,7 +82,6 @@ static void test_refused(void **state)
     const struct api_form forms[] = {text_form(API_FORM_REGEX, "ab(c"), text_form(API_FORM_GBNF, "root ::= other"),
                                      (struct api_form){.kind = API_FORM_SCHEMA, .json = schema}};
     static const char *const said[] = {"byte 2", "other", "#/properties/a/type"};
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(forms); i++) {
         struct packed_grammar *packed;
@@ -98,14 +95,12 @@ static void test_refused(void **state)
 
 static int open_grammars(void **state)
 {
-    (void)state;
     grammars = grammars_open();
     return grammars ? 0 : -1;
 }
 
 static int close_grammars(void **state)
 {
-    (void)state;
     grammars_close(grammars);
     return 0;
 }

@@ -35,7 +35,6 @@ static void test_keys(void **state)
 {
     struct keys *keys = keys_of("# a comment\n\n  first-key \nsecond\r\nsecond\n");
     char longest[600] = "Bearer ";
-    (void)state;
 
     assert_non_null(keys);
     assert_int_equal(keys_count(keys), 2);
@@ -60,7 +59,6 @@ static void test_tenants(void **state)
 {
     struct keys *one = keys_of("alpha\nbeta\n"), *other = keys_of("gamma\nbeta\nalpha\n");
     const char *alpha = keys_find(one, "Bearer alpha")->tenant, *beta = keys_find(one, "Bearer beta")->tenant;
-    (void)state;
 
     assert_string_equal(alpha, "key-1bd734ce24b408475b82d536c61c7dcb");
     assert_string_equal(alpha, keys_find(other, "Bearer alpha")->tenant);
@@ -76,7 +74,6 @@ static void test_many_keys(void **state)
     char *text = malloc(MANY * 16), *at = text, given[32];
     struct keys *keys;
     uint32_t i;
-    (void)state;
 
     for (i = 0; i < MANY; i++)
         at += sprintf(at, "key-%u\n", i);
@@ -108,7 +105,6 @@ static const struct sockaddr *parse(const char *text)
 static void test_addresses(void **state)
 {
     struct addresses *addresses = addresses_open(4);
-    (void)state;
 
     addresses_add(addresses, parse("10.0.0.1"));
     addresses_add(addresses, parse("10.0.0.1"));
@@ -137,7 +133,6 @@ static void test_many_addresses(void **state)
     struct addresses *addresses = addresses_open(MANY);
     char text[32];
     uint32_t round, i;
-    (void)state;
 
     for (round = 0; round < 3; round++) {
         for (i = 0; i < MANY; i++) {
@@ -156,7 +151,6 @@ static void test_many_addresses(void **state)
 
 static void test_loopback(void **state)
 {
-    (void)state;
     assert_true(addresses_is_loopback(parse("127.0.0.1")));
     assert_true(addresses_is_loopback(parse("127.8.9.10")));
     assert_true(addresses_is_loopback(parse("::1")));
@@ -185,7 +179,6 @@ static void test_pool_priority(void **state)
 {
     struct seen seen[2] = {{0}};
     uint32_t yields;
-    (void)state;
 
     for (yields = 0; yields < 2; yields++) {
         struct work_pool *pool;

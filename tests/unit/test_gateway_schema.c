@@ -32,7 +32,6 @@ static void test_defaults_of_a_model(void **state)
     const char *bodies[] = {
         "{\"prompt\": \"hi\"}",
         "{\"prompt\": \"hi\", \"temperature\": 0, \"top_p\": 1, \"top_k\": 0, \"min_p\": 0, \"repetition_penalty\": 1}"};
-    (void)state;
 
     assert_int_equal(api_model_set_all(&careful,
                                        "temperature=0.6,top_p=0.95,min_p=0.01,top_k=20,repetition_penalty=1.05,dry_multiplier=0.8",
@@ -73,7 +72,6 @@ static void test_what_is_set(void **state)
     const char *name;
     double value;
     size_t at = 0;
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         got = api_model_of(VOCAB);
@@ -95,7 +93,6 @@ static void test_what_is_set(void **state)
 static void test_defaults(void **state)
 {
     struct api_request request = take(API_COMPLETION, "{\"prompt\": \"hi\", \"unknown_field\": {\"a\": [1]}, \"user\": \"me\"}");
-    (void)state;
 
     assert_int_equal(request.prompt_count, 1);
     assert_int_equal(request.prompts[0].bytes, 2);
@@ -115,7 +112,6 @@ static void test_all_fields(void **state)
         "\"logprobs\":3,\"echo\":true,\"presence_penalty\":-2,\"frequency_penalty\":2,\"repetition_penalty\":1.2,"
         "\"logit_bias\":{\"7\":-100,\"8\":5.5},\"ignore_eos\":true,\"best_of\":1,\"suffix\":null,\"tools\":[],"
         "\"response_format\":{\"type\":\"text\"},\"tool_choice\":\"none\"}");
-    (void)state;
 
     assert_string_equal(request.model, "m");
     assert_int_equal(request.prompt_count, 2);
@@ -143,7 +139,6 @@ static void test_sampling_fields(void **state)
         API_CHAT,
         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"min_tokens\":3,\"stop_token_ids\":[7,8],\"bad_words\":[\"a\",\"b c\"],"
         "\"allowed_token_ids\":[1],\"typical_p\":0.5,\"xtc_probability\":0.25,\"dry_multiplier\":0.75,\"dry_penalty_last_n\":64}");
-    (void)state;
 
     assert_int_equal(request.sampling.min_tokens, 3);
     assert_true(request.draw.stop_tokens.count == 2 && request.draw.stop_tokens.ids[1] == 8);
@@ -194,7 +189,6 @@ static void test_forms(void **state)
         {"\"grammar\":\"root ::= \\\"a\\\"\"", API_FORM_GBNF, API_SPACE_ONE, false, false, false, "root ::= \"a\""},
         {"\"guided_choice\":[\"a\",\"b\"]", API_FORM_CHOICE, API_SPACE_ONE, false, false, false, NULL},
     };
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(forms); i++) {
         char body[512];
@@ -214,7 +208,6 @@ static void test_forms(void **state)
 static void test_small_numbers(void **state)
 {
     struct api_request request = take(API_COMPLETION, "{\"prompt\":\"a\",\"top_p\":1e-60,\"repetition_penalty\":1e-300}");
-    (void)state;
 
     assert_true(request.sampling.top_p > 0 && request.sampling.repetition_penalty > 0);
     api_request_free(&request);
@@ -223,7 +216,6 @@ static void test_small_numbers(void **state)
 static void test_prompts(void **state)
 {
     struct api_request request;
-    (void)state;
 
     request = take(API_COMPLETION, "{\"prompt\":[1,2,3]}");
     assert_int_equal(request.prompt_count, 1);
@@ -256,7 +248,6 @@ static void test_messages(void **state)
              "\"text\":\"one \"},{\"type\":\"text\",\"text\":\"two\"}]},{\"role\":\"assistant\",\"content\":null},"
              "{\"role\":\"tool\",\"content\":\"42\",\"tool_call_id\":\"x\"}],\"max_completion_tokens\":9,\"logprobs\":true,"
              "\"top_logprobs\":4}");
-    (void)state;
 
     assert_int_equal(request.message_count, 4);
     assert_string_equal(request.messages[0].role, "system");
@@ -279,7 +270,6 @@ static void test_said_refusals(void **state)
                                        "{\"role\":\"assistant\",\"content\":\"no\",\"refusal\":\"\"}",
                                        "{\"role\":\"assistant\",\"content\":\"no\",\"refusal\":[]}"};
     char body[256];
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(said); i++) {
         snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},%s]}", said[i]);
@@ -301,7 +291,6 @@ static void test_tools(void **state)
                   "{\"name\":\"f\",\"strict\":true}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}},"
                   "\"parallel_tool_calls\":false,\"reasoning_effort\":\"low\",\"chat_template_kwargs\":{\"thinking\":true}}");
     char *conversation = json_dumps(request.chat.conversation, JSON_COMPACT);
-    (void)state;
 
     assert_string_equal(
         conversation,
@@ -473,7 +462,6 @@ static void test_long_fraction(void **state)
     struct text body = {0};
     struct api_request request;
     struct api_error error;
-    (void)state;
 
     text_string(&body, "{\"prompt\":\"x\",\"top_k\":2.5");
     for (int i = 0; i < 900; i++)
@@ -498,7 +486,6 @@ static void test_arguments_as_text(void **state)
     static const char *const texts[] = {
         "{", "{\"a\": 1, \"b\": \"cut", "{\"a\":1,\"a\":2}", "[1]", "5", "nul", "null", "{'a': 1}", "{} {}", "\"{}\""};
     struct text body = {0};
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(texts); i++) {
         struct api_request request;
@@ -521,7 +508,6 @@ static void test_values_of_arguments(void **state)
     struct text body = {0};
     struct api_request request;
     struct api_error error;
-    (void)state;
 
     text_string(&body, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[");
     for (int i = 0; i < 2; i++) {
@@ -541,7 +527,6 @@ static void test_values_of_arguments(void **state)
 static void test_refused(void **state)
 {
     size_t i;
-    (void)state;
 
     for (i = 0; i < ARRAY_COUNT(refused); i++) {
         struct api_request request;
@@ -562,7 +547,6 @@ static void test_limits(void **state)
     struct api_error error;
     char *deep = malloc(3000000);
     size_t i;
-    (void)state;
 
     memset(deep, '[', 100000);
     assert_false(api_request_parse(API_COMPLETION, deep, 100000, &model, &request, &error));

@@ -22,7 +22,6 @@ static void expect_text(struct text *text, const char *wanted)
 static void test_json_strings(void **state)
 {
     struct text text = {0};
-    (void)state;
 
     text_json_string(&text, "a\"b\\c\n\x01 \xC3\xA9 \xF0\x9F\x98\x80");
     expect_text(&text, "\"a\\\"b\\\\c\\n\\u0001 \xC3\xA9 \xF0\x9F\x98\x80\"");
@@ -36,7 +35,6 @@ static void test_json_strings(void **state)
 
 static void test_utf8_count(void **state)
 {
-    (void)state;
     assert_int_equal(text_utf8_count("a\xC3\xA9\xF0\x9F\x98\x80", 7), 3);
     assert_int_equal(text_utf8_length("\xC0\x80", 2), 0);         // overlong
     assert_int_equal(text_utf8_length("\xF4\x90\x80\x80", 4), 0); // beyond the last character
@@ -82,7 +80,6 @@ static void test_stop_strings(void **state)
         {{"\xC3\xA9"}, {"caf", "\xC3\xA9", NULL}, "caf", 0},
     };
     size_t i;
-    (void)state;
 
     for (i = 0; i < ARRAY_COUNT(cases); i++) {
         uint32_t count = 0;
@@ -100,7 +97,6 @@ static void test_stop_holds_back(void **state)
     struct stop_string string = {"STOP", 4};
     struct stop_match match;
     struct text shown = {0};
-    (void)state;
 
     stop_match_init(&match, &string, 1);
     assert_false(stop_match_push(&match, "go ST", 5, &shown));
@@ -129,7 +125,6 @@ static void test_chunks(void **state)
     struct text text = {0}, visible = {0};
     struct dialect_news news = {.index = 2, .text = &visible, .tokens = &tokens};
     json_t *root, *first;
-    (void)state;
 
     assert_non_null(run);
     run->model = "m\"";
@@ -162,7 +157,6 @@ static void test_completion_logprobs(void **state)
     const struct dialect_end end = {.usage = {.prompt_tokens = 3, .completion_tokens = 2, .cached_tokens = 1}};
     float logprob = -0.5f;
     json_t *root, *logprobs;
-    (void)state;
 
     shown_tokens_add(&tokens, "a", 1, NULL, 0);
     shown_tokens_add(&tokens, "\xE2\x82", 2, &logprob, 1);
@@ -197,7 +191,6 @@ static void test_metrics(void **state)
         .model_name = "m", .requests_running = 3, .kv_pages_used = 1, .kv_pages_total = 4, .https_expires_s = 1793000000};
     struct metrics *metrics;
     struct text text = {0};
-    (void)state;
 
     assert_int_equal(metrics_open(&metrics), STATUS_OK);
     metrics_observe(metrics, METRICS_FIRST_TOKEN, 0.003);

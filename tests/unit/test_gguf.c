@@ -153,7 +153,6 @@ static enum status open_copy(const unsigned char *bytes, size_t count, struct gg
 static void damage_is_told(void **state)
 {
     uint32_t failed = 0;
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(damages); i++) {
         const struct damage *d = &damages[i];
         struct gguf *gguf = NULL;
@@ -182,7 +181,6 @@ static void duplicate_tensors_are_told(void **state)
     struct gguf *gguf;
     struct error error;
     size_t count;
-    (void)state;
 
     gguf_build_tensor_of(&build, "w\n", TENSOR_F32, 8, 4, 1, false, NULL);
     gguf_build_tensor_of(&build, "v", TENSOR_F32, 8, 4, 1, false, NULL);
@@ -199,7 +197,6 @@ static void every_cut_is_told(void **state)
 {
     size_t count;
     unsigned char *bytes = build_sample(&count), *copy;
-    (void)state;
     for (size_t cut = 0; cut < count; cut++) {
         struct gguf *gguf = NULL;
         struct error error = {0};
@@ -216,7 +213,6 @@ static void every_flip_is_survived(void **state)
     size_t count;
     unsigned char *bytes = build_sample(&count), *copy;
     uint32_t opened = 0;
-    (void)state;
     for (size_t at = 0; at < count; at++) {
         static const unsigned char masks[] = {0x01, 0x80, 0xff};
         for (size_t m = 0; m < sizeof masks; m++) {
@@ -252,7 +248,6 @@ static void values_are_read_back(void **state)
     uint32_t u32;
     float f32;
     bool truth = false;
-    (void)state;
 
     assert_int_equal(gguf_open_memory("sample.gguf", bytes, count, &gguf, &error), STATUS_OK);
     assert_int_equal(gguf_get_string(gguf, "general.name", &string, &error), STATUS_OK);
@@ -303,7 +298,6 @@ static void wrong_types_and_ranges_are_told(void **state)
     uint32_t u32 = 5;
     float f32;
     bool truth;
-    (void)state;
 
     assert_int_equal(gguf_open_memory("sample.gguf", bytes, count, &gguf, &error), STATUS_OK);
     assert_int_equal(gguf_get_u32(gguf, "absent", &u32, &error), STATUS_NOT_FOUND);
@@ -332,7 +326,6 @@ static void tensors_are_found(void **state)
     struct error error;
     size_t count;
     unsigned char *bytes = build_sample(&count);
-    (void)state;
 
     assert_int_equal(gguf_open_memory("sample.gguf", bytes, count, &gguf, &error), STATUS_OK);
     assert_int_equal(gguf_tensor_count(gguf), 3);
@@ -359,7 +352,6 @@ static void files_that_are_none_are_told(void **state)
     struct error error;
     char path[] = "/tmp/fd-gguf-XXXXXX", long_path[1024];
     int fd = mkstemp(path);
-    (void)state;
 
     assert_true(fd >= 0);
     assert_int_equal(gguf_open(path, &gguf, &error), STATUS_INVALID_ARGUMENT);

@@ -67,15 +67,10 @@ static void write_parts(void)
     free(bytes);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(directory) ? 0 : -1;
-}
+static int set_up(void **state) { return mkdtemp(directory) ? 0 : -1; }
 
 static int tear_down(void **state)
 {
-    (void)state;
     for (uint32_t i = 1; i <= PARTS; i++)
         unlink(path_of(i));
     return rmdir(directory);
@@ -88,7 +83,6 @@ static void parts_open_as_one(void **state)
     struct model *one, *parts;
     struct error error = {0};
     size_t count;
-    (void)state;
     write_parts();
     gguf_build_llama(&build, &tiny);
     unsigned char *bytes = gguf_build_finish(&build, &count);
@@ -133,7 +127,6 @@ static void parts_that_do_not_fit_are_told(void **state)
 {
     struct gguf_build build = {0};
     char fragment[256], moved[160];
-    (void)state;
     write_parts();
     snprintf(fragment, sizeof fragment, "part 2 of 3; open the first, %s, which stands for all", path_of(1));
     check(path_of(2), STATUS_INVALID_ARGUMENT, path_of(2), fragment);

@@ -28,14 +28,12 @@ static size_t byte_of(void *arg, uint32_t token, char *scratch, const char **byt
 static int open_vocab(void **state)
 {
     struct error error;
-    (void)state;
 
     return grammar_vocab_open(256, byte_of, NULL, &bytes_vocab, &error) ? -1 : 0;
 }
 
 static int close_vocab(void **state)
 {
-    (void)state;
     grammar_vocab_close(bytes_vocab);
     return 0;
 }
@@ -276,7 +274,6 @@ static const struct row {
 static void texts(void **state)
 {
     uint64_t random = sample_seed();
-    (void)state;
 
     for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
         struct grammar_tracker *tracker = track(rows[r].schema, NULL);
@@ -296,7 +293,6 @@ static void texts(void **state)
 static void counts(void **state)
 {
     static const uint32_t limits[][2] = {{0, 63}, {0, 64}, {31, 65}, {64, 64}, {70, 1100}, {1, 1056}, {1000, 1030}};
-    (void)state;
 
     for (size_t r = 0; r < sizeof limits / sizeof limits[0]; r++) {
         char schema[160], text[4096] = "[";
@@ -332,7 +328,6 @@ static void white_space(void **state)
         {"{\"a\":[null,\tnull]}", {false, false, false}},
         {"{}\n", {false, false, false}},
     };
-    (void)state;
 
     for (int space = GRAMMAR_SPACE_NONE; space <= GRAMMAR_SPACE_LINES; space++) {
         const struct grammar_schema_options options = {.space = (enum grammar_space)space};
@@ -372,7 +367,6 @@ static void closed_by_default(void **state)
         {"{\"properties\":{\"a\":true},\"minProperties\":1}", "{\"c\":1}", false, false},
         {"{\"properties\":{\"a\":false},\"minProperties\":1}", "{\"c\":1}", true, false},
     };
-    (void)state;
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int how = 0; how < 3; how++) {
@@ -395,7 +389,6 @@ static void json_alone(void **state)
     struct grammar_tracker *tracker;
     struct grammar *grammar;
     struct error error;
-    (void)state;
 
     assert_int_equal(grammar_compile(builder, grammar_add_json_object(builder, &options), &grammar, &error), STATUS_OK);
     assert_int_equal(grammar_tracker_open(grammar, bytes_vocab, TRACKER_BYTES, &tracker, &error), STATUS_OK);
@@ -460,7 +453,6 @@ static const struct {
 static void refused_schemas(void **state)
 {
     const struct grammar_schema_options options = {.is_strict = true};
-    (void)state;
 
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         struct grammar *grammar;
@@ -481,7 +473,6 @@ static void very_deep(void **state)
     json_t *schema = json_object();
     struct grammar *grammar;
     struct error error;
-    (void)state;
 
     for (int i = 0; i < 10000; i++)
         schema = json_pack("{s:o}", "items", schema);
@@ -533,7 +524,6 @@ static void costly_schemas(void **state)
     const struct grammar_schema_options options = {.space = GRAMMAR_SPACE_NONE};
     json_t *deep = json_object(), *references = repeated("allOf", long_reference, LEVELS),
            *resources = repeated("prefixItems", resource_of, 1000), *all[4];
-    (void)state;
 
     for (int level = 0; level < LEVELS; level++)
         deep = json_pack("{s:o}", "x", deep);
@@ -577,7 +567,6 @@ static void equal_parts(void **state)
         "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":80},\"size\":{\"type\":\"number\",\"minimum\":0.125}},"
         "\"required\":[\"name\"],\"additionalProperties\":false}";
     char copies[2048], references[2048], one[1024];
-    (void)state;
 
     snprintf(one, sizeof one, "{\"type\":\"array\",\"prefixItems\":[%s],\"items\":false}", part);
     snprintf(copies, sizeof copies, "{\"type\":\"array\",\"prefixItems\":[%s,%s,%s],\"items\":false}", part, part, part);

@@ -12,17 +12,12 @@ static char path[40];
 
 static int make(void **state)
 {
-    (void)state;
     strcpy(path, "/tmp/fd-nodes-XXXXXX.conf");
     int fd = mkstemps(path, 5);
     return fd < 0 || close(fd);
 }
 
-static int clear(void **state)
-{
-    (void)state;
-    return unlink(path);
-}
+static int clear(void **state) { return unlink(path); }
 
 static void put(const char *text)
 {
@@ -58,7 +53,6 @@ static void what_is_written_is_read(void **state)
 {
     struct hardware written = host(), read;
     struct error error;
-    (void)state;
 
     FILE *file = fopen(path, "w");
     hardware_write(file, &written, "a comment");
@@ -106,7 +100,6 @@ static void what_is_damaged_is_said(void **state)
     struct hardware read;
     struct error error;
     char text[300];
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(bad); i++) {
         snprintf(text, sizeof text, "name = x\nnuma_nodes = %s\nnuma_gb_per_second = %s\n", bad[i].nodes, bad[i].rates);
@@ -130,7 +123,6 @@ static void what_is_damaged_is_said(void **state)
 static void a_worker_a_node(void **state)
 {
     struct hardware h = host();
-    (void)state;
 
     h.model.attention = (struct kv_costs){.call_us = 5, .row_us = 1, .token_us = 0.01, .prefill_row_us = 2, .pair_us = 0.1};
     assert_int_equal(hardware_take_node(&h), 3);

@@ -9,7 +9,6 @@
 static void keys_are_those_of_a_gguf_file(void **state)
 {
     struct hf_build build;
-    (void)state;
     hf_build_tiny(&build);
     struct gguf *gguf = open_built(&build);
     assert_text(gguf, "general.architecture", "llama");
@@ -48,7 +47,6 @@ static void keys_are_those_of_a_gguf_file(void **state)
 static void tensors_lie_in_the_files(void **state)
 {
     struct hf_build build;
-    (void)state;
     hf_build_tiny(&build);
     size_t count;
     struct hf_built_file *file = hf_build_find(&build, HF_SHARD);
@@ -78,7 +76,6 @@ static void tensors_lie_in_the_files(void **state)
 static void shards_are_read_by_their_index(void **state)
 {
     struct hf_build build, split;
-    (void)state;
     hf_build_tiny(&build);
     hf_build_tiny(&split);
     hf_build_drop(&split, HF_SHARD);
@@ -132,7 +129,6 @@ static void a_tensor_that_the_index_alone_has_is_told(void **state)
     struct hf_build build;
     struct gguf *gguf = NULL;
     struct error error = {0};
-    (void)state;
     hf_build_tiny(&build);
     struct gguf_bytes index = {0};
     hf_append_text(&index, "{\"weight_map\": {\"model.lost\": \"model.safetensors\", "
@@ -250,7 +246,6 @@ static void check_architecture(const struct architecture_key *has)
 
 static void architectures_have_their_keys(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(architecture_keys); i++)
         check_architecture(&architecture_keys[i]);
 }
@@ -262,7 +257,6 @@ static void a_window_that_is_missing_is_the_class_own(void **state)
         const char *more;
         uint32_t window; /* 0: none */
     } cases[] = {{"", 4096}, {", \"sliding_window\": null", 0}, {", \"sliding_window\": 64", 64}};
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct hf_build build;
@@ -304,7 +298,6 @@ static void what_an_architecture_has_not_is_refused(void **state)
         {"MistralForCausalLM", "\"sliding_window\": -1", "key 'sliding_window' is -1"},
     };
     uint32_t failed = 0;
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct hf_build build;
         struct gguf *gguf = NULL;
@@ -327,7 +320,6 @@ static void what_an_architecture_has_not_is_refused(void **state)
 static void names_follow_the_architecture(void **state)
 {
     struct hf_build build;
-    (void)state;
     hf_build_tiny(&build);
     hf_build_text(
         &build, CONFIG,
@@ -386,7 +378,6 @@ static double llama3_divisor(double frequency, double factor, double low, double
 static void scaling_becomes_divisors(void **state)
 {
     struct hf_build build;
-    (void)state;
     hf_build_tiny(&build);
     hf_build_edit(&build, CONFIG, "\"head_dim\": 4", "\"head_dim\": 64");
     hf_build_edit(
@@ -450,7 +441,6 @@ static void named_templates_lie_in_a_folder(void **state)
     struct gguf *gguf;
     struct error error = {0};
     size_t next = 0;
-    (void)state;
     assert_non_null(mkdtemp(directory));
     hf_build_tiny(&build);
     hf_build_write(&build, directory);
@@ -489,7 +479,6 @@ static void a_directory_opens_as_a_model(void **state)
 {
     struct hf_build build;
     char directory[] = "/tmp/fd-hf-XXXXXX", path[512], moved[512];
-    (void)state;
     assert_non_null(mkdtemp(directory));
     hf_build_tiny(&build);
     hf_build_write(&build, directory);
@@ -524,7 +513,6 @@ static void paths_name_models(void **state)
                                            {"a/big-00001-of-00012.gguf", "big"},
                                            {"a/big-0001-of-00012.gguf", "big-0001-of-00012"},
                                            {"a/big-00001-of-00012", "big-00001-of-00012"}};
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         size_t length;
         const char *stem = model_stem(cases[i][0], &length);

@@ -184,7 +184,6 @@ static bool check(const char *label, enum status status, const struct error *err
 static void what_is_wrong_is_told(void **state)
 {
     uint32_t failed = 0;
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(changes); i++) {
         const struct change *change = &changes[i];
         struct hf_build build;
@@ -226,7 +225,6 @@ static void a_damaged_shard_is_told(void **state)
         {"more data than tensors", -1, 0, "its tensors end at byte"},
     };
     uint32_t failed = 0;
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct hf_build build;
         struct gguf *gguf = NULL;
@@ -253,7 +251,6 @@ static void a_damaged_shard_is_told(void **state)
 static void every_flip_is_survived(void **state)
 {
     uint64_t seed = 5;
-    (void)state;
     struct hf_build build;
     hf_build_tiny(&build);
     for (uint32_t f = 0; f < build.count; f++) {

@@ -63,7 +63,6 @@ static void floats_are_turned(void **state)
         enum tensor_type type;
     } types[] = {{"F32", TENSOR_F32}, {"F16", TENSOR_F16}, {"BF16", TENSOR_BF16}};
     static const char *const halves[] = {"gate", "up"};
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(types); i++) {
         const enum tensor_type type = types[i].type;
         struct hf_build build;
@@ -115,7 +114,6 @@ static void blocks_get_their_scales(void **state)
     static const char *const halves[] = {"gate", "up"};
     struct hf_build build;
     char name[64];
-    (void)state;
     hf_build_gpt_oss(&build, "BF16", true);
     struct gguf *gguf = open_kept(&build);
     const unsigned char *blocks = in_shard(&build, "model.layers.1.mlp.experts.gate_up_proj_blocks");
@@ -181,7 +179,6 @@ static void the_fingerprint_covers_both(void **state)
 {
     static const char *const names[] = {"gate_up_proj_blocks", "gate_up_proj_scales", "down_proj_blocks", "down_proj_scales"};
     struct disk_model disk;
-    (void)state;
     write_model(&disk, &(struct hf_gpt_oss){"F16", true, OSS_LAYERS, OSS_VOCAB, OSS_FFN});
     struct model *model = open_model(disk.folder);
     const uint64_t first = model->fingerprint;
@@ -252,7 +249,6 @@ static void a_directory_computes_what_its_gguf_file_does(void **state)
         uint32_t bits;
     } ways[] = {{COMPUTE_AUTO, 0}, {COMPUTE_AUTO, 8}, {COMPUTE_AUTO, 4}, {COMPUTE_F32, 0}, {COMPUTE_F32, 8}};
     static struct rig_output of_directory, of_file;
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(forms); i++) {
         struct disk_model disk;
         struct model *of_bytes = NULL;
@@ -328,7 +324,6 @@ static void it_is_quantized_as_its_gguf_file_is(void **state)
     static const enum tensor_type types[] = {TENSOR_Q4_1, TENSOR_Q8_0, TENSOR_F16};
     const struct hf_gpt_oss large = {"F32", true, 1, OSS_VOCAB, 175104}; /* a matrix fills more than a buffer */
     struct thread_pool *pool;
-    (void)state;
     assert_int_equal(thread_pool_open(2, &pool), STATUS_OK);
     for (size_t i = 0; i < ARRAY_COUNT(types); i++)
         for (int mxfp4 = 0; mxfp4 < 2; mxfp4++)
@@ -342,7 +337,6 @@ static void a_scale_of_255_is_told_at_the_start(void **state)
 {
     static const enum compute_mode modes[] = {COMPUTE_AUTO, COMPUTE_F32};
     struct disk_model disk;
-    (void)state;
     write_model(&disk, &(struct hf_gpt_oss){"F16", true, RIG_LAYERS, RIG_VOCAB, OSS_FFN});
     ((unsigned char *)(uintptr_t)in_shard(&disk.build, "model.layers.1.mlp.experts.gate_up_proj_scales"))[1] =
         255; // up's first row
@@ -440,7 +434,6 @@ static const struct change {
 static void what_is_wrong_is_told(void **state)
 {
     uint32_t failed = 0;
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(changes); i++) {
         const struct change *c = &changes[i];
         struct hf_build build;
@@ -464,7 +457,6 @@ static void missing_experts_are_told(void **state)
     struct disk_model disk;
     struct model *model = NULL;
     struct error error = {0};
-    (void)state;
     write_model(&disk, &(struct hf_gpt_oss){"BF16", true, OSS_LAYERS, OSS_VOCAB, OSS_FFN});
     hf_build_edit(&disk.build, HF_SHARD, E1 "down_proj_blocks", "model.layers.0.self_attn.rotary_emb.inv_freq");
     hf_build_edit(&disk.build, HF_SHARD, E1 "down_proj_scales", "model.layers.1.self_attn.rotary_emb.inv_freq");
@@ -478,7 +470,6 @@ static void every_flip_is_survived(void **state)
 {
     uint64_t seed = 9;
     struct hf_build build;
-    (void)state;
     hf_build_gpt_oss(&build, "BF16", true);
     for (uint32_t f = 0; f < build.count; f++) {
         char *text = build.files[f].text;

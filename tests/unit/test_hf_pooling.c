@@ -29,7 +29,6 @@ static void modules_say_how_rows_become_a_vector(void **state)
         {"[" POOLED ", " STEP("Normalize", "2_Normalize") "]", "{\"pooling_mode_lasttoken\": true}", 3, true},
         {"[" POOLED "]", "{\"pooling_mode\": \"mean\"}", 1, false},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
         struct hf_build build;
         build_modules(&build, rows[i].modules, rows[i].pooling);
@@ -55,7 +54,6 @@ static void what_is_not_built_is_refused(void **state)
         {"[" POOLED "]", "{}", "the pooling is nothing"},
         {"[" POOLED "]", "{\"pooling_mode_mean_tokens\": 1}", "true or false"},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
         struct hf_build build;
         struct gguf *gguf = NULL;
@@ -72,7 +70,6 @@ static void what_is_not_built_is_refused(void **state)
 static void a_class_without_an_output_projection(void **state)
 {
     struct hf_build build;
-    (void)state;
     hf_build_tiny(&build);
     hf_build_edit(&build, "config.json", "LlamaForCausalLM", "LlamaModel");
     struct gguf *gguf = open_built(&build);
@@ -85,7 +82,6 @@ static void a_class_with_a_head(void **state)
     struct hf_build build;
     struct gguf *gguf = NULL;
     struct error error = {0};
-    (void)state;
     hf_build_tiny(&build);
     hf_build_edit(&build, "config.json", "LlamaForCausalLM", "LlamaForSequenceClassification");
     assert_int_equal(hf_build_open(&build, &gguf, &error), STATUS_INVALID_ARGUMENT);

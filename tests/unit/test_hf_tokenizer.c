@@ -8,7 +8,6 @@
 static void tokens_around_a_text_are_found(void **state)
 {
     struct hf_build build;
-    (void)state;
     hf_build_tiny(&build);
     hf_build_edit(
         &build, TOKENIZER, "\"post_processor\": null",
@@ -49,7 +48,6 @@ static void named_templates_are_found(void **state)
         "\"d\"}, {\"name\": \"tool_use\", \"template\": \"again\"}, {\"name\": \"a b\", \"template\": \"odd\"}, "
         "{\"name\": \"rerank\", \"template\": \"r\"}, {\"name\": 7}, 8], \"pad_token\": null";
     struct hf_build build;
-    (void)state;
     for (int files = 0; files < 3; files++) {
         hf_build_tiny(&build);
         hf_build_edit(&build, "tokenizer_config.json", "\"chat_template\": ", "\"unused\": ");
@@ -103,7 +101,6 @@ static void pre_tokenizers_are_recognized(void **state)
         {NULL, GPT4O_REGEX, false, true, "gpt-oss"},
         {NULL, TEKKEN_REGEX, false, true, "tekken"},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct hf_build build;
         hf_build_tiny(&build);
@@ -170,7 +167,6 @@ static void merges_become_scores(void **state)
         {"\xc3\xa9\n", {1, 6, 4, 5, 3}, 5},
     };
     struct hf_build build;
-    (void)state;
     hf_build_tiny(&build);
     hf_build_text(&build, TOKENIZER, spm_tokenizer);
     hf_build_text(&build, "tokenizer_config.json", "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"unk_token\": \"<unk>\"}");
@@ -203,7 +199,6 @@ static void metaspace_puts_one_space_in_front(void **state)
         {"first", "abc", {1, 14}, 2},        {"first", "a</s>abc", {1, 12, 2, 13}, 4},
         {"first", "</s>abc", {1, 2, 13}, 3}, {"never", "abc", {1, 13}, 2},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct hf_build build;
         char step[160];
@@ -226,7 +221,6 @@ static void metaspace_puts_one_space_in_front(void **state)
 static void every_end_token_ends_an_answer(void **state)
 {
     struct hf_build build;
-    (void)state;
     hf_build_tiny(&build);
     hf_build_edit(&build, "generation_config.json", "[2, 0]", "[10, 264, 11, 4000000000, 12, 13]");
     struct tokenizer *tokenizer = open_tokenizer(&build); /* ids that are no token's are left out */
@@ -265,7 +259,6 @@ static void added_tokens_are_found_as_golden_data_has_them(void **state)
     const char *kind;
     size_t index, number, count = 0;
     unsigned wrong = 0;
-    (void)state;
     if (!golden)
         fail_msg("tests/golden/tokenizer.json:%d: %s", error.line, error.text);
     json_object_foreach (json_object_get(golden, "added"), kind, of_kind)

@@ -51,7 +51,6 @@ static struct keys *open_keys(const char *text)
 static void test_who_is_known(void **state)
 {
     char text[2000];
-    (void)state;
     snprintf(text, sizeof text, "# plain keys\n\n  sk-one \nsk-two\r\nsk-one\n%s%s%s",
              line_of("team-a", "key-a", "requests=3 tokens=70 open=2"), line_of("team-a", "key-b", "requests=3 tokens=70 open=2"),
              line_of("night", "key-c", "class=batch models=m,other"));
@@ -87,7 +86,6 @@ static void test_refused_files(void **state)
 {
     static const char digits[] = "blake2b:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
     char long_line[3000], named[4][200];
-    (void)state;
     memset(long_line, 'k', sizeof long_line - 1);
     long_line[sizeof long_line - 1] = '\0';
     snprintf(named[0], sizeof named[0], "x %s requests=0\n", digits);
@@ -123,7 +121,6 @@ static void test_reload(void **state)
 {
     struct key_grant grant;
     struct api_error error;
-    (void)state;
     struct keys *keys = open_keys(line_of("team-a", "key-a", "requests=2"));
     struct key *owner = find(keys, "key-a");
     assert_true(key_begin(owner, &grant, &error));
@@ -163,7 +160,6 @@ static void test_tokens(void **state)
     struct key_grant grant, other;
     struct api_error error;
     struct key_state seen;
-    (void)state;
     struct keys *keys = open_keys(line_of("t", "key", "tokens=100"));
     struct key *owner = find(keys, "key");
     assert_true(key_begin(owner, &grant, &error) && key_take_tokens(&grant, 80, &error));
@@ -192,7 +188,6 @@ static void test_time_tells_nothing(void **state)
     enum { ROUNDS = 4001 };
     static uint64_t times[2][ROUNDS];
     const char *wrong[] = {"fd-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAB", "xd-BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB"};
-    (void)state;
     struct keys *keys = open_keys("fd-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\n");
     for (uint32_t i = 0; i < ROUNDS; i++)
         for (uint32_t k = 0; k < 2; k++) {

@@ -6,7 +6,6 @@
 
 static void codes_are_for_models_that_lose_little(void **state)
 {
-    (void)state;
     assert_int_equal(kv_choice_of(4.1e-4, 0), KV_INT8);
     assert_int_equal(kv_choice_of(1.3e-3, 8e-4), KV_INT8); // of which 8e-4 are the compute mode's
     assert_int_equal(kv_choice_of(9.9e-4, 0), KV_INT8);
@@ -17,7 +16,6 @@ static void codes_are_for_models_that_lose_little(void **state)
 
 static void figures_that_are_none_mean_f16(void **state)
 {
-    (void)state;
     assert_int_equal(kv_choice_of((double)NAN, 0), KV_F16);
     assert_int_equal(kv_choice_of(0, (double)INFINITY), KV_F16);
     assert_int_equal(kv_choice_of(0, (double)NAN), KV_F16);
@@ -31,7 +29,6 @@ static uint32_t tokens_of(uint64_t parameters, uint32_t context)
 
 static void large_models_read_less(void **state)
 {
-    (void)state;
     assert_int_equal(tokens_of(0, 2048), KV_CHOICE_TOKENS_MOST);
     assert_int_equal(tokens_of(135000000, 2048), KV_CHOICE_TOKENS_MOST);
     assert_int_equal(tokens_of(135000000, 20), 20);

@@ -49,7 +49,6 @@ static void test_pages(void **state)
 {
     struct rig rig = rig_of(20);
     struct error error;
-    (void)state;
 
     assert_int_equal(kv_store_begin(rig.store, 7, FIRST + 16, &error), STATUS_OUT_OF_RANGE);
     assert_int_equal(kv_store_begin(rig.store, 7, 4096, &error), STATUS_OUT_OF_RANGE);
@@ -74,7 +73,6 @@ static void test_share(void **state)
 {
     struct rig rig = rig_of(20);
     struct error error;
-    (void)state;
 
     assert_int_equal(kv_store_begin(rig.store, 7, FIRST, &error), STATUS_OK);
     write_extent(&rig, 7, FIRST, FIRST, FIRST + 40);
@@ -96,7 +94,6 @@ static void test_hand_over(void **state)
     unsigned char *page = malloc(kv_page_bytes(&shape)), *again = malloc(kv_page_bytes(&shape));
     uint32_t positions;
     struct error error;
-    (void)state;
 
     assert_int_equal(kv_store_begin(from.store, 7, FIRST, &error), STATUS_OK);
     write_extent(&from, 7, FIRST, FIRST, FIRST + 40);
@@ -151,7 +148,6 @@ static void test_refused_rows(void **state)
          STATUS_INVALID_ARGUMENT},
         {{{.sequence = 8, .position = 3}, {.sequence = 7, .position = FIRST + 9, .first = FIRST, .reads = true}}, 2, STATUS_OK},
     };
-    (void)state;
 
     assert_int_equal(kv_store_begin(rig.store, 7, FIRST, &error), STATUS_OK);
     write_extent(&rig, 7, FIRST, FIRST, FIRST + 40);
@@ -176,7 +172,6 @@ static void test_freed(void **state)
     const float *ins[] = {in, in};
     struct error error;
     uint32_t bad;
-    (void)state;
 
     assert_int_equal(kv_store_begin(rig.store, 7, FIRST, &error), STATUS_OK);
     write_extent(&rig, 7, FIRST, FIRST, FIRST + 40);

@@ -291,18 +291,10 @@ static void run_beside_a_model(const struct kv_ledger_shape *shape)
     }
 }
 
-static void test_beside_a_model(void **state)
-{
-    (void)state;
-    run_beside_a_model(&all_kept);
-}
+static void test_beside_a_model(void **state) { run_beside_a_model(&all_kept); }
 
 /* The first pages of a sequence are given back as it grows. */
-static void test_ring_beside_a_model(void **state)
-{
-    (void)state;
-    run_beside_a_model(&ring);
-}
+static void test_ring_beside_a_model(void **state) { run_beside_a_model(&ring); }
 
 /* A step's rows are refused if they are out of order, have a gap, are nobody's, are beyond the pages, or would go into a page that somebody
  * else reads. */
@@ -312,7 +304,6 @@ static void test_rows_that_are_refused(void **state)
     struct kv_row_walk walk;
     struct kv_copy copy;
     struct error error;
-    (void)state;
 
     assert_int_equal(kv_ledger_open(&all_kept, &ledger, &error), STATUS_OK);
     assert_int_equal(kv_ledger_reserve(&ledger, 5, 6, &copy, &error), STATUS_OK);

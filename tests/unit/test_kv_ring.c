@@ -18,7 +18,6 @@ static void test_what_a_shape_gives_back(void **state)
     struct kv_shape shape = windowed(true);
     struct rig rig;
     struct error error;
-    (void)state;
 
     assert_int_equal(kv_ring_pages(&shape), (WINDOW + 64 + 15) / 16 + 1);
     assert_int_equal(kv_first_page(&shape, 72), 0);
@@ -66,7 +65,6 @@ static void test_same_bits(void **state)
     struct rig keeps = rig_open_shape(&all, 2 * (CONTEXT + 15) / 16), gives = rig_open_shape(&ring, PAGES);
     uint64_t seed = 7;
     uint32_t at[2] = {0, 0};
-    (void)state;
 
     for (uint32_t which = 0; at[0] < CONTEXT || at[1] < CONTEXT; which ^= 1) { /* in steps of 1 to 64 rows; some are repeated */
         uint32_t count = (uint32_t)(random_u64(&seed) % 4 ? 1 + random_u64(&seed) % 8 : 1 + random_u64(&seed) % MAX_ROWS);
@@ -94,7 +92,6 @@ static void test_hand_over(void **state)
     unsigned char *page = malloc(kv_page_bytes(&ring));
     uint32_t positions, first = kv_first_page(&ring, 333);
     struct error error;
-    (void)state;
 
     for (uint32_t begin = 0; begin < 333; begin += 9)
         write_both(&keeps, &gives, 5, begin, begin + 9);
@@ -122,7 +119,6 @@ static void test_refused(void **state)
     struct kv_row rows[MAX_ROWS];
     struct error error;
     uint32_t bad;
-    (void)state;
 
     for (uint32_t begin = 0; begin < 320; begin += 32)
         write_range(&rig, 5, begin, begin + 32);

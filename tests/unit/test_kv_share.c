@@ -18,7 +18,6 @@ static void test_share(void **state)
     uint32_t positions, bad;
     const struct kv_row row = {.sequence = 2, .position = 40};
     struct error error;
-    (void)state;
     write_range(&rig, 1, 0, 40);
     assert_int_equal(kv_store_export_page(rig.store, 1, 2, last, &positions), STATUS_OK);
     assert_int_equal(kv_store_share(rig.store, 1, 41, 2, &error), STATUS_FAILED_PRECONDITION);
@@ -142,17 +141,9 @@ static void walk(uint32_t page_tokens)
     rig_close(&copied);
 }
 
-static void test_share_walk(void **state)
-{
-    (void)state;
-    walk(16);
-}
+static void test_share_walk(void **state) { walk(16); }
 
-static void test_share_walk_of_pages_of_two_tiles(void **state)
-{
-    (void)state;
-    walk(32);
-}
+static void test_share_walk_of_pages_of_two_tiles(void **state) { walk(32); }
 
 int main(void)
 {

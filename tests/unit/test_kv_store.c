@@ -9,7 +9,6 @@ static void test_shapes(void **state)
     struct kv_store *store = NULL;
     struct error error;
     struct kv_shape bad[9];
-    (void)state;
     for (uint32_t i = 0; i < 9; i++)
         bad[i] = small;
     bad[0].layers = 0, bad[1].heads = 3, bad[1].kv_heads = 2, bad[2].head_dim = 24, bad[3].head_dim = 272;
@@ -53,7 +52,6 @@ static void test_sparse_option(void **state)
         "", "0", "0%", "101", "101%", "-1", "10%%", "10 %", "%", "ten", "1e1", "99999999999999999999", "Off"};
     uint32_t percent = 7;
     struct error error;
-    (void)state;
     assert_int_equal(kv_sparse_parse("off", &percent, &error), STATUS_OK);
     assert_int_equal(percent, 0);
     assert_int_equal(kv_sparse_parse("10%", &percent, &error), STATUS_OK);
@@ -72,7 +70,6 @@ static void test_pages(void **state)
     struct rig rig = rig_open(5);
     struct error error;
     struct kv_held item;
-    (void)state;
     assert_int_equal(kv_store_reserve(rig.store, 1, 33, &error), STATUS_OK);
     assert_int_equal(kv_store_pages_used(rig.store), 3);
     assert_int_equal(kv_store_reserve(rig.store, 1, 10, &error), STATUS_OK); /* never takes pages away */
@@ -103,7 +100,6 @@ static void test_plan_refusals(void **state)
     struct error error;
     struct kv_row rows[MAX_ROWS + 1];
     uint32_t bad = 99;
-    (void)state;
     assert_int_equal(kv_store_reserve(rig.store, 5, 16, &error), STATUS_OK);
     rows[0] = (struct kv_row){.sequence = 4, .position = 0};
     assert_int_equal(plan(&rig, rows, 1, &bad), STATUS_FAILED_PRECONDITION); /* unknown */
@@ -137,7 +133,6 @@ static void test_layers_and_repeats(void **state)
     struct kv_stats stats;
     struct error error;
     uint32_t bad, count = rows_of(rows, 0, 9, 0, 20);
-    (void)state;
     assert_int_equal(kv_store_reserve(rig.store, 9, 20, &error), STATUS_OK);
     assert_int_equal(plan(&rig, rows, count, &bad), STATUS_OK);
     attend(rig.batch, rows, count, 0);
@@ -180,7 +175,6 @@ static void test_freed_in_flight(void **state)
     struct kv_row rows[MAX_ROWS];
     float expected[WIDTH];
     uint32_t bad, count;
-    (void)state;
     assert_int_equal(kv_batch_open(rig.store, &other.batch), STATUS_OK);
     write_range(&rig, 2, 0, 5);
     memcpy(expected, outputs[4], sizeof expected);
@@ -211,7 +205,6 @@ static void test_handing_over(void **state)
     struct error error;
     uint32_t positions = 0;
     float expected[WIDTH];
-    (void)state;
     write_range(&from, 6, 0, 41);
     assert_int_equal(kv_store_export_page(from.store, 6, 3, page, &positions), STATUS_NOT_FOUND);
     assert_int_equal(kv_store_export_page(from.store, 5, 0, page, &positions), STATUS_NOT_FOUND);
@@ -246,7 +239,6 @@ static void test_page_twice_in_flight(void **state)
 {
     static const uint32_t lengths[] = {10, 26};
     static const enum kv_type types[] = {KV_F16, KV_BF16, KV_F32, KV_INT8, KV_INT4, KV_INT4X};
-    (void)state;
     for (uint32_t which = 0; which < 2 * ARRAY_COUNT(types); which++)
         for (uint32_t i = 0; i < ARRAY_COUNT(lengths); i++) {
             uint32_t page_tokens = which % 2 ? 32 : 16;
@@ -287,7 +279,6 @@ static void test_page_twice_in_flight(void **state)
  * full again. So they are after it was handed over, whatever its type. */
 static void test_bounds_follow(void **state)
 {
-    (void)state;
     for (int type = KV_F16; type < KV_TYPE_END; type++) {
         struct kv_shape shape = small;
         unsigned char *page = malloc(kv_page_bytes(&small) * 2);
@@ -334,7 +325,6 @@ static void test_random_walk(void **state)
     uint32_t known[IDS] = {0}, pages[IDS] = {0}, complete[IDS] = {0}, seen[IDS] = {0};
     uint64_t seed = 42;
     struct error error;
-    (void)state;
     for (uint32_t step = 0; step < 4000; step++) {
         uint32_t i = (uint32_t)(random_u64(&seed) % IDS), n = (uint32_t)(random_u64(&seed) % 60), used = 0, count = 0;
         uint64_t id = id_of(i);
@@ -392,7 +382,6 @@ static void test_unwanted(void **state)
     struct error error;
     uint64_t seed = 3;
     uint32_t bad;
-    (void)state;
     for (uint32_t begin = 0; begin < 90; begin += 30) {
         uint32_t count = rows_of(rows, rows_of(rows, 0, 1, begin, begin + 30), 2, begin, begin + 30);
         for (uint64_t id = 1; id <= 2; id++) {
@@ -444,7 +433,6 @@ static void test_same_shape(void **state)
 {
     enum { MEMBERS = 9 + 3 + KV_LAYER_WORDS };
     struct kv_shape a, b;
-    (void)state;
 
     fill_shape(&a, 0x00, MEMBERS);
     fill_shape(&b, 0xff, MEMBERS);
@@ -467,7 +455,6 @@ static void test_sinks_do_not_stay(void **state)
     struct rig rig = rig_open(4);
     struct error error;
     uint32_t bad;
-    (void)state;
 
     for (uint32_t i = 0; i < 16; i++)
         ones[i] = 1;

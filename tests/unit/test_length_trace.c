@@ -50,7 +50,6 @@ static void shapes_have_the_published_percentiles(void **state)
         const char *name;
         double prompt_p50, prompt_p90, answer_p50, answer_p90;
     } published[] = {{"sharegpt", 1730, 5696, 415, 834}, {"arxiv", 7059, 12985, 208, 371}};
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(published); i++)
         for (uint32_t count = 100; count <= 20000; count *= 200) {
@@ -75,7 +74,6 @@ static void draws_carry_the_same_work(void **state)
     double tokens[2] = {0}, products[2] = {0};
     struct load_request *drawn[2];
     struct length_trace trace;
-    (void)state;
 
     assert_true(length_trace_named("sharegpt", &trace));
     for (int k = 0; k < 2; k++) {
@@ -102,7 +100,6 @@ static void arrivals_are_poisson(void **state)
     double below_mean = 0, variance = 0;
     uint32_t a_second[SECONDS] = {0};
     struct length_trace trace;
-    (void)state;
 
     assert_true(length_trace_named("arxiv", &trace));
     struct load_request *requests = draw(&trace, COUNT, SECONDS, 3);
@@ -125,7 +122,6 @@ static void lengths_are_scaled_and_fit_the_context(void **state)
     struct load_request *requests;
     struct error error;
     uint32_t limited;
-    (void)state;
 
     assert_true(length_trace_named("sharegpt", &trace));
     trace.scale = 0.1;
@@ -147,7 +143,6 @@ static void files_of_lengths(void **state)
     static const char text[] = "prompt,answer\r\n# comment\n\n 300 , 20 \n10,4\n10,3";
     struct length_trace trace;
     struct error error;
-    (void)state;
 
     assert_int_equal(length_trace_parse(text, sizeof text - 1, "t.csv", &trace, &error), STATUS_OK);
     assert_int_equal(trace.count, 3);
@@ -187,7 +182,6 @@ static void what_is_wrong_is_named(void **state)
     char line[200];
     struct length_trace trace;
     struct error error;
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         assert_int_equal(length_trace_parse(cases[i].text, strlen(cases[i].text), "t.csv", &trace, &error),

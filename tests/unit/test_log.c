@@ -93,7 +93,6 @@ static void a_stalled_reader_costs_lines_and_no_time(void **state)
 {
     static char text[LINES * (LINE_PAYLOAD + 100)];
     int ends[2];
-    (void)state;
 
     assert_int_equal(pipe(ends), 0);
     nobody_reads(ends, text, sizeof text);
@@ -108,7 +107,6 @@ static void a_stalled_reader_costs_lines_and_no_time(void **state)
 static void the_flags_of_stderr_are_left_alone(void **state)
 {
     int ends[2], saved = dup(STDERR_FILENO);
-    (void)state;
 
     assert_int_equal(pipe(ends), 0);
     dup2(ends[1], STDERR_FILENO);
@@ -135,7 +133,6 @@ static void a_file_is_rotated_by_size_and_count(void **state)
     char folder[] = "/tmp/fd-log-XXXXXX", path[300];
     static const char *const names[] = {"test.log", "test.log.1", "test.log.2", "test.log.3"};
     int status;
-    (void)state;
 
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/test.log", folder);
@@ -174,7 +171,6 @@ static void a_file_is_rotated_by_size_and_count(void **state)
 static void a_file_that_cannot_be_opened_is_an_error(void **state)
 {
     struct error error;
-    (void)state;
     assert_int_equal(log_to_file("/proc/nothing/here", 65536, 2, &error), STATUS_INVALID_ARGUMENT);
     assert_non_null(strstr(error.text, "--log-file /proc/nothing/here: No such file"));
 }
@@ -185,7 +181,6 @@ static void what_is_repeated_is_logged_seldom(void **state)
     struct repeat repeat = {0};
     uint64_t now_us = 1000000000;
     uint32_t due = 0, counted = 0;
-    (void)state;
     for (uint32_t i = 0; i < TRIES_A_SECOND * SECONDS; i++, now_us += 1000000 / TRIES_A_SECOND)
         if (repeat_is_due(&repeat, now_us, "refused")) {
             due++;

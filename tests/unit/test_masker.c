@@ -42,7 +42,6 @@ static int open_all(void **state)
     struct tiny_llama tiny = TINY_LLAMA;
     struct error error;
     size_t count;
-    (void)state;
 
     gguf_build_llama(&build, &tiny);
     unsigned char *bytes = gguf_build_finish(&build, &count);
@@ -60,7 +59,6 @@ static int open_all(void **state)
 
 static int close_all(void **state)
 {
-    (void)state;
     masker_close(masker);
     tokenizer_close(tokenizer);
     model_close(model);
@@ -170,7 +168,6 @@ static void took(struct masked_sequence *sequence, const char *letters)
 
 static void a_text_is_followed_to_its_end(void **state)
 {
-    (void)state;
     struct masked_sequence *sequence = open_regex("ab(c|d)*e?", "", false), *late = open_regex("ab(c|d)*e?", "", true);
     assert_string_equal(mask_of(sequence), "a");
     took(sequence, "a");
@@ -193,7 +190,6 @@ static void a_text_is_followed_to_its_end(void **state)
 
 static void what_was_generated_before_is_taken_again(void **state)
 {
-    (void)state;
     struct masked_sequence *sequence = open_regex("ab(c|d)*e?", "abdd", false);
     assert_int_equal(sequence->generated, 4);
     assert_string_equal(mask_of(sequence), "cde$");
@@ -202,7 +198,6 @@ static void what_was_generated_before_is_taken_again(void **state)
 
 static void drafts_are_followed_as_far_as_the_grammar_allows(void **state)
 {
-    (void)state;
     struct mask_job job = {0};
     struct masked_sequence *sequence = open_regex("abcd", "", false), *other = open_regex("xyz", "x", false);
     const uint32_t drafts[] = {letter('a'), letter('b'), letter('x'), letter('d')};
@@ -229,7 +224,6 @@ static void drafts_are_followed_as_far_as_the_grammar_allows(void **state)
 
 static void what_cannot_be_followed_fails_alone(void **state)
 {
-    (void)state;
     struct mask_job job = {0};
     const struct masked_sequence_config broken = {
         .packed = "nothing", .packed_bytes = 7, .end_tokens = ends, .end_count = end_count};
@@ -259,7 +253,6 @@ static void what_cannot_be_followed_fails_alone(void **state)
 /* With and without guesses: what is drawn before the dead end is allowed, and nothing behind it. */
 static void a_dead_end_is_told(void **state)
 {
-    (void)state;
     struct mask_job job = {0};
     struct masked_sequence *at_once = open_dead_end(""), *later = open_dead_end("ab");
     const uint32_t drafts[] = {letter('a')};
@@ -287,7 +280,6 @@ static void a_dead_end_is_told(void **state)
 /* More grammars than are kept, some of them in use all the time: each sequence has its own. */
 static void many_grammars(void **state)
 {
-    (void)state;
     enum { MANY = MASKER_TRACKERS_KEPT * 3 };
     struct masked_sequence *first[MANY], *second;
     for (uint32_t i = 0; i < MANY; i++) {
@@ -313,7 +305,6 @@ static void many_grammars(void **state)
 /* All grammars that there may be are in use, and one of them is let go just before another is needed. */
 static void a_closed_sequence_makes_room(void **state)
 {
-    (void)state;
     static struct masked_sequence *all[MASKER_TRACKERS_MAX];
     struct masked_sequence *more;
     struct mask_job job = {0};
@@ -352,7 +343,6 @@ static void a_closed_sequence_makes_room(void **state)
 /* Taking again what was generated has a limit: with an expression that is ambiguous on purpose a long text fails, a short one does not. */
 static void what_takes_too_long_to_take_again_fails(void **state)
 {
-    (void)state;
     static const char regex[] = "[ab]*a[ab]{800}";
     const uint32_t count = 100000;
     uint32_t *tokens = malloc(count * sizeof *tokens), pair[2] = {letter('a'), letter('b')};

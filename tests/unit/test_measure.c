@@ -26,7 +26,6 @@ static struct thread_pool *open_pool(uint32_t threads)
 static void memory_is_read_at_some_rate(void **state)
 {
     struct thread_pool *pool = open_pool(2);
-    (void)state;
 
     double rate = read_rate_measure(pool, MEMORY, 5, LIMIT_US);
     assert_true(rate > 1e6 && rate < 1e13);
@@ -35,7 +34,6 @@ static void memory_is_read_at_some_rate(void **state)
 
 static void attention_has_costs(void **state)
 {
-    (void)state;
     for (uint32_t threads = 1; threads <= 2; threads++) {
         struct thread_pool *pool = open_pool(threads);
         struct kv_costs costs = {0};
@@ -57,7 +55,6 @@ static void a_shape_that_cannot_be_is_refused(void **state)
     struct kv_shape bad = shape;
     struct kv_costs costs;
     struct error error;
-    (void)state;
 
     bad.head_dim = 7;
     assert_int_equal(kv_measure(&bad, MEMORY, pool, LIMIT_US, &costs, &error), STATUS_INVALID_ARGUMENT);

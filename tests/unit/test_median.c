@@ -5,7 +5,6 @@
 static void in_any_order(void **state)
 {
     double odd[] = {5, -1, 3, 1e300, 2}, even[] = {4, 1, 3, 2}, alike[] = {7, 7, 7};
-    (void)state;
 
     assert_true(median_of(odd, 5) == 3);
     assert_true(quartile_of(odd, 5) == 2);
@@ -19,7 +18,6 @@ static void in_any_order(void **state)
 static void of_one(void **state)
 {
     double value = 0.5;
-    (void)state;
 
     assert_true(median_of(&value, 1) == 0.5);
     assert_true(quartile_of(&value, 1) == 0.5);

@@ -21,7 +21,6 @@ static void a_kv_shape_comes_back(void **state)
                                    .windowed = {1},
                                    .soft_cap = 12};
     Fastdecode__KvShape message, other;
-    (void)state;
     messages_from_kv_shape(&shape, &message);
     const struct kv_shape back = messages_to_kv_shape(&message, 7);
     assert_true(kv_same_shape(&back, &shape));
@@ -54,7 +53,6 @@ static void kv_costs_come_back_if_they_can_be(void **state)
     const double bad_token[] = {0, -1, NAN, INFINITY, 1e7}, bad_pair[] = {-1, NAN, INFINITY, 1e7};
     Fastdecode__KvCosts message;
     struct kv_costs back;
-    (void)state;
     messages_from_kv_costs(&costs, &message);
     assert_true(messages_to_kv_costs(&message, &back));
     assert_memory_equal(&back, &costs, sizeof costs);
@@ -77,7 +75,6 @@ static void a_list_of_what_is_held_has_a_limit(void **state)
     Fastdecode__HeldReply reply = FASTDECODE__HELD_REPLY__INIT;
     struct messages_held held;
     unsigned char bytes[256];
-    (void)state;
     assert_int_equal(messages_held_open(2, &held), STATUS_OK);
     messages_held_set(&held, 0, 11, 12, 10, 0);
     messages_held_set(&held, 1, 21, 1022, 1020, 512);

@@ -193,7 +193,6 @@ static unsigned char *build_tiny(const struct tiny_llama *tiny, size_t *count)
 static void what_does_not_fit_is_told(void **state)
 {
     uint32_t failed = 0;
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(changes); i++) {
         const struct change *change = &changes[i];
         struct tiny_llama tiny = TINY_LLAMA;
@@ -235,7 +234,6 @@ static void a_model_becomes_tables(void **state)
     struct model *model;
     struct error error = {0};
     size_t count;
-    (void)state;
 
     tiny.type = TENSOR_Q8_0;
     tiny.biases = true;
@@ -295,7 +293,6 @@ static void a_model_becomes_tables(void **state)
 static void matrices_of_every_type_are_read(void **state)
 {
     uint32_t types = 0;
-    (void)state;
 
     for (uint32_t type = 0; type < TENSOR_TYPE_END; type++) {
         struct tiny_llama tiny = TINY_LLAMA;
@@ -326,7 +323,6 @@ static void end_tokens_outside_are_left_out(void **state)
     struct model *model;
     struct error error = {0};
     size_t count;
-    (void)state;
 
     gguf_build_llama(&build, &tiny);
     gguf_build_u32(&build, "tokenizer.ggml.eos_token_id", 320);
@@ -349,7 +345,6 @@ static void optional_parts_are_read(void **state)
     struct model *model;
     struct error error = {0};
     size_t count;
-    (void)state;
 
     tiny.tied = false;
     tiny.rope_factor = 4;
@@ -378,7 +373,6 @@ static void a_model_without_a_name_has_its_files(void **state)
     struct model *model;
     struct error error = {0};
     size_t count;
-    (void)state;
 
     gguf_build_llama(&build, &tiny);
     unsigned char *bytes = gguf_build_finish(&build, &count);
@@ -405,7 +399,6 @@ static void gemma_has_its_own_defaults(void **state)
         {"gemma2", 46, true, 0.125f, 50, 30, 4096}, {"gemma3", 62, false, 0.35355339f, 0, 0, 0},
         {"gemma3", 48, false, 0.25f, 0, 0, 0},      {"llama", 62, false, 0.25f, 0, 0, 0},
     };
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct gguf_build build = {0};
@@ -454,7 +447,6 @@ static void the_fingerprint_tells_files_apart(void **state)
 {
     struct tiny_llama tiny = TINY_LLAMA;
     size_t count;
-    (void)state;
 
     unsigned char *bytes = build_tiny(&tiny, &count), *same = build_tiny(&tiny, &count);
     assert_int_equal(fingerprint(bytes, count), fingerprint(same, count));
@@ -487,7 +479,6 @@ static void pages_are_released(void **state)
     struct error error = {0};
     char path[] = "/tmp/fd-model-XXXXXX";
     int fd = mkstemp(path);
-    (void)state;
 
     assert_true(fd >= 0);
     close(fd);
@@ -525,7 +516,6 @@ static void every_flip_is_survived(void **state)
     struct tiny_llama tiny = TINY_LLAMA;
     size_t count;
     uint64_t seed = 7;
-    (void)state;
 
     tiny.vocab = 8;
     tiny.hidden = tiny.ffn = 8;

@@ -68,7 +68,6 @@ static void test_bodies(void **state)
     };
     struct log log = {.stop_at = 0};
     size_t i, piece;
-    (void)state;
 
     for (i = 0; i < ARRAY_COUNT(cases); i++) {
         size_t bytes = strlen(cases[i].body);
@@ -91,7 +90,6 @@ static void test_bad(void **state)
     struct log log = {.stop_at = 0};
     char *large = malloc(2 * MULTIPART_HEADER_BYTES);
     size_t i;
-    (void)state;
 
     for (i = 0; i < ARRAY_COUNT(bodies); i++)
         assert_int_equal(feed(TYPE, bodies[i], strlen(bodies[i]), 3, &log), MULTIPART_BAD);
@@ -110,7 +108,6 @@ static void test_many_parts(void **state)
     size_t bytes = (sizeof part - 1) * (MULTIPART_PARTS_MAX + 1), at;
     char *body = malloc(bytes);
     struct log log = {.stop_at = 0};
-    (void)state;
 
     for (at = 0; at < bytes; at += sizeof part - 1)
         memcpy(body + at, part, sizeof part - 1);
@@ -125,7 +122,6 @@ static void test_stopped(void **state)
     static const char body[] = "--abc\r\n" PART("a") "1\r\n--abc\r\n" PART("b") "2\r\n--abc--\r\n";
     struct log log;
     uint32_t i;
-    (void)state;
 
     for (i = 1; i <= 6; i++) {
         log.stop_at = i;
@@ -153,7 +149,6 @@ static void test_types(void **state)
     struct multipart_calls calls = {on_begin, on_data, on_end, NULL};
     struct multipart multipart;
     size_t i;
-    (void)state;
 
     for (i = 0; i < ARRAY_COUNT(good); i++)
         assert_true(multipart_open(good[i], &calls, &multipart));

@@ -56,17 +56,12 @@ static struct numa_mask before;
 
 static int begin(void **state)
 {
-    (void)state;
     memset(&kernel, 0, sizeof kernel);
     assert_true(numa_get_cpus(&before));
     return 0;
 }
 
-static int end(void **state)
-{
-    (void)state;
-    return !numa_set_cpus(&before);
-}
+static int end(void **state) { return !numa_set_cpus(&before); }
 
 static uint32_t first_cpu(uint32_t from)
 {
@@ -88,7 +83,6 @@ static void one_node(void **state)
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     struct numa_mask now;
     char cpu[16];
-    (void)state;
 
     numa_mask_add(&binding.nodes, 70);
     numa_mask_add(&binding.sets[0], first_cpu(0));
@@ -121,7 +115,6 @@ static void several_nodes(void **state)
     struct numa_binding binding = {.memory = NUMA_INTERLEAVE, .set_count = 2};
     struct numa_mask now;
     char cpus[NUMA_LIST_BYTES];
-    (void)state;
 
     numa_mask_add(&binding.nodes, 1);
     numa_mask_add(&binding.nodes, 3);
@@ -139,7 +132,6 @@ static void several_nodes(void **state)
 static void without_a_place_nothing_is_asked(void **state)
 {
     struct numa_binding binding = {.memory = NUMA_ANY};
-    (void)state;
     numa_enter(&binding);
     assert_false(numa_bind(&binding, &binding, sizeof binding));
     assert_int_equal(kernel.count, 0);
@@ -150,7 +142,6 @@ static void a_kernel_that_refuses(void **state)
 {
     struct numa_binding binding = {.memory = NUMA_PREFER, .set_count = 1};
     char path[] = "/tmp/fd-numa-log-XXXXXX", text[4096] = "";
-    (void)state;
 
     int log = mkstemp(path), stderr_copy = dup(2);
     dup2(log, 2);
@@ -187,7 +178,6 @@ static void threads_are_spread_over_nodes(void **state)
     struct numa_mask sets[2] = {0}, cpus[5] = {0};
     struct thread_pool *pool;
     char text[NUMA_LIST_BYTES];
-    (void)state;
 
     if (second == NUMA_ID_END)
         skip();

@@ -13,14 +13,12 @@ static struct numa_worker workers[NUMA_NODES_MAX];
 
 static int make(void **state)
 {
-    (void)state;
     sys_make(&root);
     return 0;
 }
 
 static int clear(void **state)
 {
-    (void)state;
     sys_remove(&root);
     return 0;
 }
@@ -39,7 +37,6 @@ static const char *cpus_of(uint32_t index)
 
 static void two_nodes(void **state)
 {
-    (void)state;
     sys_node(&root, 0, "0-3", 64 * GIB, 40 * GIB, "10 21\n");
     sys_node(&root, 1, "4-7", 64 * GIB, 20 * GIB, "21 10\n");
     sys_put(&root, NODE "online", "0-1\n");
@@ -70,7 +67,6 @@ static void four_nodes_in_two_sockets(void **state)
 {
     static const char *const cpus[] = {"0-3,16-19", "4-7,20-23", "8-11,24-27", "12-15,28-31"};
     static const char *const distances[] = {"10 12 21 21", "12 10 21 21", "21 21 10 12", "21 21 12 10"};
-    (void)state;
     for (uint32_t i = 0; i < 4; i++)
         sys_node(&root, i, cpus[i], 16 * GIB, 8 * GIB, distances[i]);
     read_with(0, 31);
@@ -92,7 +88,6 @@ static void a_node_of_memory_alone(void **state)
     struct numa_binding binding;
     struct error error;
     char text[NUMA_LIST_BYTES];
-    (void)state;
     sys_node(&root, 0, "0-3", 64 * GIB, 40 * GIB, "10 21 24\n");
     sys_node(&root, 1, "4-7", 64 * GIB, 40 * GIB, "21 10 14\n");
     sys_node(&root, 2, "", 256 * GIB, 250 * GIB, "24 14 10\n");
@@ -118,7 +113,6 @@ static void a_node_of_memory_alone(void **state)
 /* A node whose memory is missing, CPUs that are switched off, and a node that is no longer online. */
 static void what_is_off_is_left_out(void **state)
 {
-    (void)state;
     sys_node(&root, 0, "0,2-3", 64 * GIB, 40 * GIB, "10 21\n"); /* cpulist has only CPUs that are online */
     sys_node(&root, 1, "4-5", 0, 0, "21 10\n");
     sys_node(&root, 3, "6-7", 64 * GIB, 40 * GIB, "");
@@ -149,7 +143,6 @@ static void a_cpuset_of_one_node(void **state)
 {
     struct numa_binding binding;
     struct error error;
-    (void)state;
     for (uint32_t i = 0; i < 3; i++)
         sys_node(&root, i, (const char *[]){"0-3", "4-7", "8-11"}[i], 64 * GIB, 40 * GIB, "10 21 21\n");
     sys_put(&root, "proc/self/status", "Name:\tx\nMems_allowed:\t00000000,00000003\nMems_allowed_list:\t0-1\nThreads:\t1\n");
@@ -172,7 +165,6 @@ static void a_cpuset_of_one_node(void **state)
 static void numbers_with_gaps(void **state)
 {
     char text[NUMA_LIST_BYTES];
-    (void)state;
     sys_node(&root, 252, "256-259", 4 * GIB, 1 * GIB, "40 40 10\n");
     sys_node(&root, 8, "64-67", 4 * GIB, 1 * GIB, "40 10 40\n");
     sys_node(&root, 0, "0-3", 0, 0, "10 40 40\n");
@@ -203,7 +195,6 @@ static void damaged_files(void **state)
                                            "Node 0 MemTotal: 64 GB\n",
                                            "\n\n\n",
                                            "Node"};
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(lists); i++) {
         sys_node(&root, 0, lists[i], 4 * GIB, 1 * GIB, "10 20\n");
         sys_node(&root, 1, "4-7", 4 * GIB, 1 * GIB, lists[i]);
@@ -232,7 +223,6 @@ static void damaged_files(void **state)
 
 static void more_free_than_there_is(void **state)
 {
-    (void)state;
     sys_node(&root, 0, "0", 4 * GIB, 5 * GIB, "10\n");
     read_with(0, 0);
     assert_int_equal(topology.nodes[0].free_bytes, 4ull << 30);
@@ -247,7 +237,6 @@ static void more_free_than_there_is(void **state)
 static void a_machine_that_says_nothing(void **state)
 {
     struct numa_binding binding;
-    (void)state;
     read_with(0, 7);
     assert_int_equal(topology.count, 0);
     assert_int_equal(numa_share(&topology, 8, 1, workers), 0);
@@ -267,7 +256,6 @@ static uint32_t next(uint32_t *random, uint32_t below)
 static void every_cpu_is_given_once(void **state)
 {
     uint32_t random = 12345 + sample_seed();
-    (void)state;
     for (uint32_t round = 0; round < 200; round++) {
         const uint32_t first = next(&random, 16), last = first + next(&random, 48), nodes = 1 + next(&random, 6);
         struct numa_mask listed[6] = {0}, given = {0};
@@ -319,7 +307,6 @@ static void a_number_of_a_node(void **state)
     static const char *const wrong[] = {"", "x", "-1", "+1", " 1", "1x", "1024", "99999999999999999999"};
     struct error error;
     uint32_t id;
-    (void)state;
     assert_int_equal(numa_parse_node("numa-node", "12", "none", &id, &error), STATUS_OK);
     assert_int_equal(id, 12);
     for (size_t i = 0; i < ARRAY_COUNT(wrong); i++)

@@ -70,7 +70,6 @@ static void all_on_the_device(void **state)
     struct offload_request r = request();
     struct offload_plan plan = made(&r);
     double prompts = 32e-6 + 2 * 64 * 512 / 1e12, token = 20e-6 + 2 * 16.5 * 512 / 50e9;
-    (void)state;
 
     assert_true(plan.weights.device == 1 && plan.kv.device == 1 && plan.activations.device == 1);
     assert_near(plan.prompts.seconds, prompts);
@@ -86,7 +85,6 @@ static void weights_on_the_host(void **state)
     struct plan_shape twice = shape;
     struct offload_request r = request();
     struct offload_plan plan;
-    (void)state;
 
     twice.layer_bytes *= 2;
     r.shape = &twice;
@@ -110,7 +108,6 @@ static void a_cpu_streams_from_disk(void **state)
     struct offload_request r = request();
     struct offload_plan plan;
     struct error error;
-    (void)state;
 
     cpu.offload.copy_in_gb_per_second = 0;
     r.device = &cpu;
@@ -137,7 +134,6 @@ static void attention_is_delegated(void **state)
     struct offload_plan plan;
     struct error error;
     double away = 16.5 * 512 / 10e9 + 10e-6 + 2 * 2048 / 1e9;
-    (void)state;
 
     r.workers = 2;
     plan = made(&r);
@@ -156,7 +152,6 @@ static void compressed(void **state)
 {
     struct offload_request r = request();
     struct offload_plan plain = made(&r);
-    (void)state;
 
     r.compress = true;
     struct offload_plan plan = made(&r);
@@ -173,7 +168,6 @@ static void ties_go_to_the_least_on_disk(void **state)
     struct offload_plan plain, thrifty;
     struct offload_request r = request();
     struct error error;
-    (void)state;
 
     assert_int_equal(hardware_read("t4", "deploy/hardware", "gpu", &t4, &error), STATUS_OK);
     assert_int_equal(shape_named("opt-30b", "f16", &opt, &error), STATUS_OK);
@@ -249,7 +243,6 @@ static void random_policy(double *x)
 static void no_policy_is_faster(void **state)
 {
     int feasible = 0, solved = 0;
-    (void)state;
 
     srand(1);
     for (int round = 0; round < 200; round++) {

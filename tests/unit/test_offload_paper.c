@@ -23,7 +23,6 @@ static struct hardware t4;
 static int read_file(void **state)
 {
     struct error error;
-    (void)state;
 
     if (hardware_read("t4", "deploy/hardware", "gpu", &t4, &error) || hardware_check_s_part(&t4, "t4", &error)) {
         fprintf(stderr, "%s\n", error.text);
@@ -63,7 +62,6 @@ static void assert_within(double value, double wanted, double share) { assert_tr
 static void opt_6_7b(void **state)
 {
     struct offload_plan plan = plan_of("opt-6.7b", 512, 0, 0);
-    (void)state;
 
     assert_within(t4.memory_gb_per_second * t4.weights_share, 240, 1e-9);
     assert_within(plan.tokens_per_second, 25.29, 0.05);
@@ -76,7 +74,6 @@ static void opt_6_7b(void **state)
 static void opt_30b(void **state)
 {
     struct offload_plan plan = plan_of("opt-30b", 512, 0, 0);
-    (void)state;
 
     assert_true(plan.tokens_per_second >= 7.10 && plan.tokens_per_second <= 7.15);
     assert_true(plan.gpu_batch == 48 && plan.gpu_batches == 3);
@@ -89,7 +86,6 @@ static void opt_30b(void **state)
 static void opt_175b(void **state)
 {
     struct offload_plan plan = plan_of("opt-175b", 512, 0, 0);
-    (void)state;
 
     assert_within(t4.offload.disk_read_gb_per_second * 1e9, 2.65 * (double)GIB, 1e-4);
     assert_within(plan.tokens_per_second, 0.688, 0.05);
@@ -101,8 +97,6 @@ static void opt_175b(void **state)
 // The search finds blocks like those that the paper ran; none of the constants was fitted to these rows.
 static void prompts_of_256(void **state)
 {
-    (void)state;
-
     assert_within(plan_of("opt-6.7b", 256, 0, 0).tokens_per_second, 53.29, 0.2);
     assert_within(plan_of("opt-30b", 256, 0, 0).tokens_per_second, 16.01, 0.2);
     assert_within(plan_of("opt-175b", 256, 0, 0).tokens_per_second, 1.36, 0.2);
@@ -111,8 +105,6 @@ static void prompts_of_256(void **state)
 // With the blocks given, the rates are the same: the fractions alone are left to the program.
 static void given_blocks(void **state)
 {
-    (void)state;
-
     assert_within(plan_of("opt-6.7b", 512, 2, 1).tokens_per_second, 25.29, 0.05);
     assert_within(plan_of("opt-30b", 512, 48, 3).tokens_per_second, 7.125, 0.0035);
     assert_within(plan_of("opt-175b", 512, 32, 8).tokens_per_second, 0.688, 0.05);

@@ -53,7 +53,6 @@ static void parents_are_read(void **state)
     static const struct otlp_context none;
     struct otlp_context found;
     char text[OTLP_PARENT_BYTES];
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(good); i++) {
         assert_true(parse(good[i].text, &found));
@@ -82,7 +81,6 @@ static void states_are_checked(void **state)
     static const char *const bad[] = {"",      ",",      " ",          "a",     "=1",   "a=",   "A=1",   "a=1,a=2",
                                       "a=b=c", "a=\x7f", "a=\xc3\xa9", "a b=1", "@a=1", "-a=1", "a=\x01"};
     char text[600], *at = text;
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(good); i++)
         if (!state_is_valid(good[i]))
@@ -114,7 +112,6 @@ static void a_ratio_is_kept(void **state)
     struct otlp *otlp;
     struct error error;
     uint32_t in = 0;
-    (void)state;
 
     assert_int_equal(otlp_open(&config, &otlp, &error), STATUS_OK);
     for (int i = 0; i < COUNT; i++) {
@@ -142,7 +139,6 @@ static void what_has_no_room_is_left_out(void **state)
     static const char *const items[] = {"one", "two"};
     struct otlp_span span;
     char text[2 * OTLP_TEXT_BYTES];
-    (void)state;
 
     make_span(&span, 1);
     memset(text, 'x', sizeof text);
@@ -195,7 +191,6 @@ static void many_write_and_one_reads(void **state)
     pthread_t threads[WRITERS];
     struct otlp_span spans[7];
     uint32_t next[WRITERS] = {0}, total = 0;
-    (void)state;
 
     assert_int_equal(otlp_queue_open(&queue, CAPACITY), STATUS_OK);
     atomic_store(&writers_left, WRITERS);
@@ -234,7 +229,6 @@ static void a_batch_is_encoded(void **state)
     struct otlp_encoder *encoder;
     struct otlp_span spans[3];
     struct text body = {0};
-    (void)state;
 
     assert_int_equal(otlp_encoder_open("a service", "an\xff instance", &encoder), STATUS_OK);
     for (uint32_t i = 0; i < 3; i++)
@@ -379,7 +373,6 @@ static void a_busy_collector_is_asked_again(void **state)
     static const char *const answers[] = {
         BUSY, "HTTP/1.1 429 Slow\r\n" HEAD, "HTTP/1.1 502 No\r\n" HEAD, "HTTP/1.1 504 No\r\n" HEAD, "", TAKEN};
     struct collector collector;
-    (void)state;
 
     start(&collector, answers, ARRAY_COUNT(answers));
     const struct otlp_counts counts = export_spans(&collector, 5, 0, false);
@@ -393,7 +386,6 @@ static void one_that_stays_busy_is_given_up(void **state)
 {
     static const char *const answers[] = {BUSY};
     struct collector collector;
-    (void)state;
 
     start(&collector, answers, 1);
     const struct otlp_counts counts = export_spans(&collector, 5, 0, false);
@@ -407,7 +399,6 @@ static void one_that_refuses_is_not_asked_again(void **state)
 {
     static const char *const answers[] = {"HTTP/1.1 400 No\r\n" HEAD};
     struct collector collector;
-    (void)state;
 
     start(&collector, answers, 1);
     assert_int_equal(export_spans(&collector, 5, 0, false).dropped, 5);
@@ -418,7 +409,6 @@ static void one_that_refuses_is_not_asked_again(void **state)
 static void nobody_listens(void **state)
 {
     struct collector collector;
-    (void)state;
 
     start(&collector, NULL, 0);
     stop(&collector);
@@ -429,7 +419,6 @@ static void nobody_listens(void **state)
 static void one_that_is_silent(void **state)
 {
     struct collector collector;
-    (void)state;
 
     start(&collector, NULL, 0);
     const struct otlp_counts counts = export_spans(&collector, 1000, 4, true);
@@ -443,7 +432,6 @@ static void what_is_left_is_sent_at_the_end(void **state)
 {
     static const char *const answers[] = {TAKEN};
     struct collector collector;
-    (void)state;
 
     start(&collector, answers, 1);
     (void)export_spans(&collector, OTLP_BATCH_SPANS + 5, 0, true);
@@ -458,7 +446,6 @@ static void endpoints_are_checked(void **state)
                                       "http://a?b", "http://a#b", "http://u@a", "http://a b", "HTTP://a"};
     struct error error;
     struct otlp *otlp;
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(good); i++)
         assert_int_equal(otlp_check_endpoint(good[i], &error), STATUS_OK);

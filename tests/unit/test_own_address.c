@@ -13,7 +13,6 @@ static void which_addresses_are_everywhere(void **state)
     static const char *const no[] = {"tcp://10.0.0.0:7402", "tcp://127.0.0.1:7402",    "tls+tcp://[::1]:7", "ipc:///0.0.0.0:1",
                                      "tcp://0.0.0.0",       "tcp://0.0.0.0.example:1", "udp://0.0.0.0:1",   "",
                                      "inproc://*:1"};
-    (void)state;
     for (size_t i = 0; i < sizeof yes / sizeof *yes; i++)
         assert_true(rpc_address_is_everywhere(yes[i]));
     for (size_t i = 0; i < sizeof no / sizeof *no; i++)
@@ -24,7 +23,6 @@ static void which_addresses_are_everywhere(void **state)
 static void the_way_to_the_scheduler(void **state)
 {
     char out[128];
-    (void)state;
     assert_true(rpc_own_address("tls+tcp://0.0.0.0:7402", "tls+tcp://127.0.0.1:7400", out, sizeof out));
     assert_string_equal(out, "tls+tcp://127.0.0.1:7402");
     assert_true(rpc_own_address("tcp://[::]:9", "tcp://127.0.0.1:7400", out, sizeof out));
@@ -38,7 +36,6 @@ static void what_is_advertised(void **state)
     struct member_address address = {NULL, "tcp://10.1.2.3:7402", "tcp://127.0.0.1:7400", "advertise"};
     struct error error;
     char out[128];
-    (void)state;
     assert_int_equal(member_advertise(&address, out, sizeof out, &error), STATUS_OK);
     assert_string_equal(out, "tcp://10.1.2.3:7402"); // one interface only: that
     address.listening = "tcp://0.0.0.0:7402";
@@ -56,7 +53,6 @@ static void which_hosts_are_loopback(void **state)
 {
     static const char *const yes[] = {"localhost", "::1", "127.0.0.1", "127.255.0.9"};
     static const char *const no[] = {"127.example.org", "127.0.0.1.example.org", "0.0.0.0", "::", "", "128.0.0.1", "127.0.0"};
-    (void)state;
     for (size_t i = 0; i < sizeof yes / sizeof *yes; i++)
         assert_true(rpc_host_is_loopback(yes[i]));
     for (size_t i = 0; i < sizeof no / sizeof *no; i++)

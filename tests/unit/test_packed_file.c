@@ -21,7 +21,6 @@ static unsigned char *content; // [SUM] of all blobs
 
 static int set_up(void **state)
 {
-    (void)state;
     if (!mkdtemp(folder) || !(content = aligned_alloc(A, SUM)))
         return -1;
     snprintf(path, sizeof path, "%s/model.fdw", folder);
@@ -33,7 +32,6 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
     free(content);
     unlink(path);
     return rmdir(folder); // fails if a part was left
@@ -80,7 +78,6 @@ static void what_was_written_is_read(void **state)
     struct packed_file *file;
     struct error error;
     unsigned char *bytes = aligned_alloc(A, SUM);
-    (void)state;
 
     write_file();
     assert_int_equal(packed_file_open(path, &layout, &file, &error), STATUS_OK);
@@ -103,7 +100,6 @@ static void parts_give_the_same_file(void **state)
     struct packed_file *file;
     struct packed_sum sum;
     struct error error;
-    (void)state;
 
     assert_int_equal(packed_writer_open(path, &layout, false, &writer, &error), STATUS_OK);
     for (uint64_t i = 0, at = 0; i < BLOBS; at += sizes[i++])
@@ -131,7 +127,6 @@ static void another_model_or_layout_is_named(void **state)
     const uint64_t fewer[] = {2 * A, A, 4 * A};
     struct error error;
     char expected[100];
-    (void)state;
 
     write_file();
     other.model = 12;
@@ -150,7 +145,6 @@ static void no_file_is_not_found(void **state)
 {
     struct packed_file *file;
     struct error error;
-    (void)state;
     unlink(path);
     assert_int_equal(packed_file_open(path, &layout, &file, &error), STATUS_NOT_FOUND);
 }
@@ -159,7 +153,6 @@ static void a_file_cut_short_is_damaged(void **state)
 {
     struct stat info;
     struct error error;
-    (void)state;
 
     write_file();
     assert_int_equal(stat(path, &info), 0);
@@ -179,7 +172,6 @@ static void a_flipped_bit_is_noticed(void **state)
 {
     struct error error;
     uint32_t noticed = 0, flipped = 0;
-    (void)state;
 
     write_file();
     int file = open(path, O_RDWR | O_CLOEXEC);
@@ -203,7 +195,6 @@ static void what_is_given_up_leaves_nothing(void **state)
 {
     struct packed_writer *writer;
     struct error error;
-    (void)state;
 
     unlink(path);
     assert_int_equal(packed_writer_open(path, &layout, false, &writer, &error), STATUS_OK);
@@ -220,7 +211,6 @@ static void a_full_disk_leaves_nothing(void **state)
     struct packed_writer *writer;
     struct rlimit before, limit;
     struct error error;
-    (void)state;
 
     unlink(path);
     signal(SIGXFSZ, SIG_IGN);
@@ -247,7 +237,6 @@ static void one_writes_at_a_time(void **state)
 {
     struct packed_writer *first, *second;
     struct error error;
-    (void)state;
 
     unlink(path);
     assert_int_equal(packed_writer_open(path, &layout, false, &first, &error), STATUS_OK);

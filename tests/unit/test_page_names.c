@@ -29,7 +29,6 @@ static void equal_beginnings_have_equal_names(void **state)
     struct page_names names;
     struct named a, b;
     struct error error;
-    (void)state;
     assert_int_equal(page_names_open(&names, PAGE, false, &error), STATUS_OK);
     fill(&a, &names, 5, TOKENS);
     fill(&b, &names, 60, 40);
@@ -45,7 +44,6 @@ static void generated_pages_have_none(void **state)
     struct page_names names;
     struct named n;
     struct error error;
-    (void)state;
     assert_int_equal(page_names_open(&names, PAGE, true, &error), STATUS_OK);
     for (uint32_t prompt = 1; prompt <= TOKENS; prompt++) {
         fill(&n, &names, prompt, TOKENS);

@@ -18,7 +18,6 @@ static void test_etags(void **state)
         {"", false},      {"\"abc\"", false}, {"ab", false},       {"\"a\"", false},          {"\"", false},
         {"W/", false},    {",,,", false},     {"\"x, *\"", false}, {"\"x\" \"ab", false},     {"\"\\\"ab\\\"", false},
     };
-    (void)state;
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         if (pages_etag_matches(cases[i].given, "\"ab\"") != cases[i].matches)
@@ -27,7 +26,6 @@ static void test_etags(void **state)
 
 static void test_files_have_names_types_and_tags(void **state)
 {
-    (void)state;
     for (const struct page_file *file = page_files; file->name; file++) {
         assert_true(file->bytes > 0 && strlen(file->etag) == 18);
         for (const struct page_file *other = page_files; other != file; other++)
@@ -54,7 +52,6 @@ static void test_an_empty_view(void **state)
 {
     const Fastdecode__MeshView view = FASTDECODE__MESH_VIEW__INIT;
     json_t *root = parsed(&view);
-    (void)state;
 
     assert_true(json_is_null(json_object_get(root, "plan")));
     assert_int_equal(json_array_size(json_object_get(root, "places")), 0);
@@ -73,7 +70,6 @@ static void test_hostile_values(void **state)
     Fastdecode__PlaceTime time = FASTDECODE__PLACE_TIME__INIT, *times[] = {&time};
     Fastdecode__StageView stage = FASTDECODE__STAGE_VIEW__INIT, *stages[] = {&stage};
     uint64_t loads[] = {1, 2, 3};
-    (void)state;
 
     view.scheduler_incarnation = UINT64_MAX;
     view.kv_type = (Fastdecode__KvType)99;

@@ -62,7 +62,6 @@ static void the_parts_of_a_layer(void **state)
     struct plan_request r = request();
     struct cost_s_part s;
     struct cost_r_part place;
-    (void)state;
 
     plan_s_part(&r, &s);
     assert_near(cost_curve_at(&s.layer, 1), 20);
@@ -85,7 +84,6 @@ static void one_mini_batch_and_two(void **state)
 {
     struct plan_request r = request();
     struct plan plan;
-    (void)state;
 
     plan_predict(&r, 8, 2, 2, &plan);
     assert_near(plan.s_part_layer_us, 20);
@@ -119,7 +117,6 @@ static void what_occupies_a_worker_is_not_hidden(void **state)
     struct plan_request r = request();
     struct hardware far = wire;
     struct plan plan;
-    (void)state;
 
     r.link = &far;
     far.link_round_trip_us = 100;
@@ -140,7 +137,6 @@ static void a_sequence_larger_than_a_worker(void **state)
     struct plan_request r = request();
     struct plan_extents e;
     struct plan plan;
-    (void)state;
 
     assert_false(plan_extents(&r, 8, &e));
     r.prompt_tokens = 1000;
@@ -159,7 +155,6 @@ static void prompts_cost_rows_and_pairs(void **state)
 {
     struct plan_request r = request();
     struct plan plan;
-    (void)state;
 
     r.prompt_tokens = 62; // two prefill rows a decode row, 31.5 tokens of context each
     plan_predict(&r, 8, 2, 2, &plan);
@@ -174,7 +169,6 @@ static void what_was_measured_goes_before_rates(void **state)
     struct plan_request r = request();
     struct hardware measured = s_part, host = worker;
     struct plan plan;
-    (void)state;
 
     measured.model.name = host.model.name = "round";
     cost_curve_add(&measured.model.layer, 1, 30);
@@ -209,7 +203,6 @@ static void without_workers_nothing_travels(void **state)
 {
     struct plan_request r = request();
     struct plan plan;
-    (void)state;
 
     plan_predict(&r, 8, 0, 0, &plan);
     assert_int_equal(plan.mini_batches, 1);
@@ -224,7 +217,6 @@ static void a_pool_beside_workers(void **state)
     struct plan_request r = request();
     struct plan plan;
     struct error error;
-    (void)state;
 
     r.pool_bytes = 3 * 49152 + 49151;
     plan_predict(&r, 8, 2, 2, &plan); // of 8 sequences 3, of 4 rows 1.5
@@ -256,7 +248,6 @@ static void what_workers_can_gain_at_most(void **state)
     struct plan_request r = request();
     struct hardware same = worker, tight = s_part;
     struct plan plan;
-    (void)state;
 
     plan_predict(&r, 8, 2, 2, &plan); // 12 MB of weights and 4 * 8 * (1,792 + 1,000) bytes of activations of 20 MB
     assert_near(plan.hybrid_pool_bytes, 20000000 - 12089344);
@@ -284,7 +275,6 @@ static void workers_by_balance_and_by_memory(void **state)
     struct hardware quick = wire, large = worker;
     struct plan plan;
     struct error error;
-    (void)state;
 
     quick.link_gb_per_second = 1000;
     quick.link_round_trip_us = 0;
@@ -326,7 +316,6 @@ static void a_hardware_file(void **state)
     struct hardware read;
     struct error error;
     FILE *file;
-    (void)state;
 
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/x.conf", folder);
@@ -389,7 +378,6 @@ static void the_knee_of_a_sweep(void **state)
 {
     struct plan_request r = request();
     struct plan_need needs[20];
-    (void)state;
 
     assert_int_equal(plan_sweep(&r, needs, 20), 14); // 2 to 16,384
     assert_int_equal(needs[2].batch, 8);             // b = 4
@@ -409,7 +397,6 @@ static void the_cheapest_of_several(void **state)
     struct plan_mix mix;
     struct plan plan;
     struct error error;
-    (void)state;
 
     s_parts[1].name = "dear";
     s_parts[1].price_per_hour = 2.5; // twice the memory's rate for a quarter more
@@ -449,7 +436,6 @@ static void windows_shorten_what_is_read(void **state)
 {
     struct plan_shape windowed = shape;
     struct plan_request r = request();
-    (void)state;
 
     r.generated_tokens = 31;
     double context = plan_mean_context(&r);
@@ -482,7 +468,6 @@ static void experts_are_read_as_rows_choose_them(void **state)
     struct plan_shape experts = shape;
     struct plan_request r = request();
     struct cost_s_part s, dense;
-    (void)state;
 
     plan_s_part(&r, &dense);
     experts.experts = 8;

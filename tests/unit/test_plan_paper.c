@@ -27,7 +27,6 @@ static struct hardware a10, epyc, infiniband;
 static int read_files(void **state)
 {
     struct error error;
-    (void)state;
 
     if (hardware_read("a10", FOLDER, "gpu", &a10, &error) || hardware_read("epyc-7452", FOLDER, "worker", &epyc, &error) ||
         hardware_read("infiniband", FOLDER, "link", &infiniband, &error) || hardware_check_s_part(&a10, "a10", &error) ||
@@ -72,7 +71,6 @@ static bool near(const char *what, double predicted, double measured)
 
 static void rates(void **state)
 {
-    (void)state;
     assert_true(fabs(tokens_per_second("llama-7b", 128, 8) / 1052 - 1) < 0.002); // the fitted row
     assert_true(near("Llama-7B, B = 128 (fitted)", tokens_per_second("llama-7b", 128, 8), 1052));
     assert_true(near("Llama-7B, B = 1,024", tokens_per_second("llama-7b", 1024, 8), 2279));
@@ -83,7 +81,6 @@ static void rates(void **state)
 static void scaling(void **state)
 {
     static const char *const models[] = {"llama-7b", "llama-13b", "opt-175b"};
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(models); i++) {
         double share = 100 * tokens_per_second(models[i], 1024, 8) / (8 * tokens_per_second(models[i], 1024, 1));
@@ -101,7 +98,6 @@ static void weights_that_do_not_fit_are_refused(void **state)
     struct plan_request r = request(&shape, 128, 8);
     struct plan plan;
     struct error error;
-    (void)state;
 
     assert_int_equal(shape_named("llama-13b", "f16", &shape, &error), STATUS_OK);
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_RESOURCE_EXHAUSTED);
@@ -121,7 +117,6 @@ static void shapes(void **state)
                 {"opt-13b", 12.853, 800}, {"opt-30b", 29.974, 1344},  {"opt-66b", 65.7, 2304},    {"opt-175b", 174.57, 4608}};
     struct plan_shape s;
     struct error error;
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
         assert_int_equal(shape_named(rows[i].name, "F16", &s, &error), STATUS_OK);

@@ -110,7 +110,6 @@ static double simulated(const struct plan_request *r, const struct plan *plan)
 
 static void plan_and_simulation_agree(void **state)
 {
-    (void)state;
     read_hardware();
     for (uint32_t workers = 0; workers <= WORKERS; workers += WORKERS) {
         for (uint32_t stages = 1; stages <= PLAN_STAGES_MAX; stages++) {
@@ -134,7 +133,6 @@ static void as_few_stages_as_will_do(void **state)
     struct plan_request r;
     struct plan plan, one;
     struct error error;
-    (void)state;
 
     read_hardware();
     link.link_exchange_us = 0; // more stages mean more mini-batches, each with its own exchanges
@@ -182,7 +180,6 @@ static void assert_near(double a, double b) { assert_true(fabs(a - b) < 1e-9 * f
 static void busy_is_a_share(void **state)
 {
     struct plan plan, one;
-    (void)state;
 
     read_hardware();
     for (uint32_t workers = 0; workers <= WORKERS; workers += WORKERS) {

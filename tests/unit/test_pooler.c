@@ -23,7 +23,6 @@ static float value(uint32_t seed) { return (float)((int)(seed * 2654435761u >> 8
 
 static int open_model(void **state)
 {
-    (void)state;
     for (uint32_t p = 0; p < PROMPT; p++)
         for (uint32_t i = 0; i < HIDDEN; i++)
             rows[p][i] = value(p * HIDDEN + i);
@@ -79,7 +78,6 @@ static const float *result_of(const struct pooled_sequence *pooled, uint32_t wan
 static void mean_is_the_same_in_any_chunks(void **state)
 {
     float want[HIDDEN];
-    (void)state;
     for (uint32_t i = 0; i < HIDDEN; i++) {
         double sum = 0;
         for (uint32_t p = 0; p < PROMPT; p++)
@@ -103,7 +101,6 @@ static void mean_is_the_same_in_any_chunks(void **state)
 static void rows_that_come_again_count_once(void **state)
 {
     float want[HIDDEN];
-    (void)state;
     open_pooler((struct model_pooling){.kind = MODEL_POOL_MEAN});
     struct pooled_sequence *straight = open_sequence(MODEL_POOL_MEAN), *broken = open_sequence(MODEL_POOL_MEAN);
     assert_true(run(straight, 0, PROMPT));
@@ -123,7 +120,6 @@ static void rows_that_come_again_count_once(void **state)
 
 static void single_rows(void **state)
 {
-    (void)state;
     open_pooler((struct model_pooling){.kind = MODEL_POOL_LAST});
     struct pooled_sequence *first = open_sequence(MODEL_POOL_CLS), *last = open_sequence(MODEL_POOL_LAST);
     assert_false(run(first, 1, 5));
@@ -166,7 +162,6 @@ static void check_head(uint32_t outputs, bool has_dense)
 
 static void heads(void **state)
 {
-    (void)state;
     check_head(1, false);
     check_head(2, false);
     check_head(1, true);
@@ -176,7 +171,6 @@ static void a_rank_needs_a_head(void **state)
 {
     struct pooled_sequence *pooled;
     struct error error;
-    (void)state;
     open_pooler((struct model_pooling){.kind = MODEL_POOL_MEAN});
     assert_int_equal(pooled_open(pooler, MODEL_POOL_RANK, PROMPT, &pooled, &error), STATUS_UNIMPLEMENTED);
     assert_int_equal(pooled_open(pooler, (enum model_pool)9, PROMPT, &pooled, &error), STATUS_UNIMPLEMENTED);

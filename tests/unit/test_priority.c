@@ -54,7 +54,6 @@ static void run(void *(*main)(void *))
 
 static void a_thread_of_the_usual_policy_gets_a_short_slice(void **state)
 {
-    (void)state;
     run(usual);
     assert_int_equal(after.policy, SCHED_OTHER);
     assert_int_equal(after.nice, before.nice);
@@ -66,7 +65,6 @@ static void a_thread_of_the_usual_policy_gets_a_short_slice(void **state)
 
 static void another_policy_stays(void **state)
 {
-    (void)state;
     run(idle);
     assert_int_equal(after.policy, SCHED_IDLE);
     assert_int_equal(after.runtime_ns, before.runtime_ns);

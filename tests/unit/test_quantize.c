@@ -18,7 +18,6 @@ static struct thread_pool *pool;
 
 static int open_folder(void **state)
 {
-    (void)state;
     strcpy(folder, "/tmp/test_quantize.XXXXXX");
     if (!mkdtemp(folder) || thread_pool_open(2, &pool))
         return -1;
@@ -30,7 +29,6 @@ static int open_folder(void **state)
 
 static int close_folder(void **state)
 {
-    (void)state;
     unlink(in);
     unlink(out);
     thread_pool_close(pool);
@@ -100,7 +98,6 @@ static void assert_near(const struct gguf_tensor *a, const struct gguf_tensor *b
 static void matrices_change_and_nothing_else(void **state)
 {
     static const enum tensor_type sources[] = {TENSOR_F32, TENSOR_F16, TENSOR_BF16};
-    (void)state;
 
     for (size_t s = 0; s < ARRAY_COUNT(sources); s++) {
         struct quantize_result result;
@@ -160,7 +157,6 @@ static void pieces_are_one_tensor(void **state)
     float *x = malloc(sizeof *x * COLUMNS * ROWS);
     unsigned char *wanted = malloc(COLUMNS * ROWS / 32 * 34);
     size_t count;
-    (void)state;
 
     for (int i = 0; i < COLUMNS * ROWS; i++)
         x[i] = (float)(i % 777 - 388) * 0.01f;
@@ -192,7 +188,6 @@ static void refusals(void **state)
     struct quantize_request r = {.in = in, .out = in, .type = TENSOR_Q4_1, .pool = pool};
     struct error error;
     struct stat info;
-    (void)state;
 
     write_file(out, kept, sizeof kept);
     write_llama(TENSOR_Q8_0, TENSOR_Q8_0, true);
@@ -223,7 +218,6 @@ static void a_value_that_is_not_finite(void **state)
     struct error error;
     float x[64] = {1};
     size_t count;
-    (void)state;
 
     unlink(out);
     x[63] = NAN;
@@ -240,7 +234,6 @@ static void names_of_types(void **state)
 {
     enum tensor_type type;
     struct error error;
-    (void)state;
 
     assert_true(!quantize_type_parse("Q4_1", &type, &error) && type == TENSOR_Q4_1);
     assert_true(!quantize_type_parse("bf16", &type, &error) && type == TENSOR_BF16);

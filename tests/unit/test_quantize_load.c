@@ -23,7 +23,6 @@ static struct thread_pool *pool;
 static int open_files(void **state)
 {
     struct error error;
-    (void)state;
     snprintf(in, sizeof in, "/tmp/test_quantize_load.%d.in", (int)getpid());
     snprintf(packed, sizeof packed, "/var/tmp/test_quantize_load.%d.fdw", (int)getpid());
     snprintf(out, sizeof out, "/tmp/test_quantize_load.%d.out", (int)getpid());
@@ -32,7 +31,6 @@ static int open_files(void **state)
 
 static int close_files(void **state)
 {
-    (void)state;
     unlink(in);
     unlink(out);
     unlink(packed);
@@ -133,7 +131,6 @@ static void the_same_bits_as_from_the_file(void **state)
         {TENSOR_F16, TENSOR_Q8_0, 8, COMPUTE_F32},
     };
     static float loaded[ROWS][VOCAB], filed[ROWS][VOCAB], plain[ROWS][VOCAB];
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         const struct quantize_request request = {.in = in, .out = out, .type = cases[i].to, .pool = pool};
@@ -160,7 +157,6 @@ static void the_packed_file_holds_it(void **state)
     static const uint32_t bits[] = {4, 0, 8, 4};
     static float wanted[ROWS][VOCAB], written[ROWS][VOCAB], read[ROWS][VOCAB];
     char level[32];
-    (void)state;
 
     write_llama(TENSOR_F16);
     for (size_t m = 0; m < ARRAY_COUNT(modes); m++)
@@ -183,7 +179,6 @@ static void refusals(void **state)
     struct backend *backend;
     struct backend_plan plan;
     struct error error;
-    (void)state;
 
     write_llama(TENSOR_Q8_0);
     assert_int_equal(model_open(in, &model, &error), STATUS_OK);

@@ -22,7 +22,6 @@ static uint64_t sum_of(const struct taken *list, uint32_t count, uint64_t now)
 static void test_beside_a_list(void **state)
 {
     static struct taken list[STEPS];
-    (void)state;
     for (unsigned seed = 1; seed < 20; seed++) {
         struct rate rate = {.limit = LIMIT};
         uint32_t count = 0;
@@ -56,7 +55,6 @@ static void test_beside_a_list(void **state)
 static void test_without_limit(void **state)
 {
     struct rate rate = {0};
-    (void)state;
     assert_true(rate_take(&rate, 5, UINT32_MAX));
     assert_true(rate_left(&rate, 5) == UINT64_MAX);
     assert_int_equal(rate_wait_s(&rate, 5, UINT32_MAX), 0);

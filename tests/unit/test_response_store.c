@@ -71,7 +71,6 @@ static void test_an_answer_is_found_once_it_is_complete(void **state)
 {
     struct response_store *store = open_store(1 << 20, 1, 10);
     struct text out = {0};
-    (void)state;
 
     assert_true(begin(store, "a", "r1", "[{\"x\":1}]", SECOND));
     assert_false(begin(store, "a", "r1", "[]", SECOND)); // it is there
@@ -95,7 +94,6 @@ static void test_an_answer_is_found_once_it_is_complete(void **state)
 static void test_each_tenant_has_its_own(void **state)
 {
     struct response_store *store = open_store(1 << 20, 1, 10);
-    (void)state;
 
     put(store, "a", "r1", 10, SECOND);
     assert_false(has(store, "b", "r1", SECOND));
@@ -116,7 +114,6 @@ static void test_the_oldest_go(void **state)
 {
     struct response_store *store = open_store(40000, 0.5, 3);
     char id[16];
-    (void)state;
 
     for (uint32_t i = 0; i < 5; i++) {
         snprintf(id, sizeof id, "n%u", i);
@@ -142,7 +139,6 @@ static void test_one_that_is_too_large(void **state)
 {
     struct response_store *store = open_store(4000, 0.5, 3);
     struct text large = {0};
-    (void)state;
 
     for (uint32_t i = 0; i < 2000; i++)
         text_append(&large, "x", 1);
@@ -161,7 +157,6 @@ static void test_memory_is_what_is_counted(void **state)
     enum { PLAIN_BYTES = 40000, SLACK_BYTES = 5000 };
     struct response_store *store = open_store(1 << 20, 1, 10);
     const size_t before = mallinfo2().uordblks;
-    (void)state;
 
     put(store, "a", "r1", PLAIN_BYTES, SECOND);
     const uint64_t counted = response_store_bytes(store), taken = mallinfo2().uordblks - before;
@@ -173,7 +168,6 @@ static void test_memory_is_what_is_counted(void **state)
 static void test_age(void **state)
 {
     struct response_store *store = open_store(1 << 20, 1, 10);
-    (void)state;
 
     put(store, "a", "old", 10, SECOND);
     put(store, "a", "young", 10, 50 * (uint64_t)SECOND);
@@ -193,7 +187,6 @@ static void test_a_conversation_of_too_many_values(void **state)
     json_t *body = json_pack("{s:s, s:s}", "input", "x", "previous_response_id", "r1");
     struct dialect_ask ask = {.body = body, .tenant = "a", .request_id = "r", .store = store, .kind = API_CHAT};
     struct api_error error;
-    (void)state;
 
     for (size_t i = 0; i < API_MAX_VALUES; i++)
         text_string(&conversation, ",{}");

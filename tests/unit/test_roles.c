@@ -23,7 +23,6 @@ static const ProtobufCServiceDescriptor *const services[] = {
 // A method that proto/ gains and the table of roles.c lacks could be called by nobody over TLS.
 static void every_method_has_its_callers(void **state)
 {
-    (void)state;
     for (size_t s = 0; s < ARRAY_COUNT(services); s++)
         for (unsigned m = 0; m < services[s]->n_methods; m++) {
             const char *method = services[s]->methods[m].name;
@@ -49,7 +48,6 @@ static void a_role_is_named_exactly(void **state)
                                         "fastdecode://roles/gateway",
                                         "kv-worker"};
     char text[64];
-    (void)state;
     for (enum rpc_role role = RPC_ROLE_NONE + 1; role < RPC_ROLES; role++) {
         snprintf(text, sizeof text, RPC_ROLE_URI "%s", rpc_role_name(role));
         assert_int_equal(rpc_role_of_uri(text, strlen(text)), role);
@@ -64,7 +62,6 @@ static void a_role_is_named_exactly(void **state)
 static void roles_are_said_in_words(void **state)
 {
     char text[80];
-    (void)state;
     assert_string_equal(rpc_roles_text(RPC_IS_S_PART | RPC_IS_KV_WORKER, text, sizeof text), "an s-part or a kv-worker");
     assert_string_equal(rpc_roles_text(0, text, sizeof text), "");
     assert_string_equal(rpc_roles_text(RPC_IS_ANY, text, 8), "a gatew"); // cut
@@ -83,7 +80,6 @@ static void addresses_are_taken_apart(void **state)
         "",         "tls+tcp://", "tls+tcp://host", "tls+tcp://host:", "tls+tcp://host:123456", "tls+tcp://[::1]", "tls+tcp://h:1x",
         "ipc://h:1"};
     char host[ADDRESS_HOST_BYTES], port[ADDRESS_PORT_BYTES], text[400];
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(good); i++) {
         assert_true(address_split(good[i].address, host, port));
         assert_string_equal(host, good[i].host);
@@ -125,7 +121,6 @@ static void an_address_beyond_this_machine_wants_protection(void **state)
     const struct rpc_security plain = {0}, secret = {.secret.is_set = true}, insecure = {.is_insecure = true},
                               insecure_secret = {.secret.is_set = true, .is_insecure = true}, tls = {.tls = some_tls};
     struct error error;
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         const char *address = cases[i].address;
         const struct {

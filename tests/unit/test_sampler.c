@@ -40,7 +40,6 @@ static uint32_t sample_once(struct sampler_params params, const float *logits, u
 
 static void ties_go_to_the_lowest_id(void **state)
 {
-    (void)state;
     float logits[VOCAB] = {0};
     logits[700] = logits[701] = logits[20] = 3;
     assert_int_equal(sample_once(plain(), logits, 0), 20);
@@ -48,7 +47,6 @@ static void ties_go_to_the_lowest_id(void **state)
 
 static void the_draw_is_a_pure_function_of_seed_choice_and_index(void **state)
 {
-    (void)state;
     float logits[VOCAB];
     struct sampler_params params = plain();
     unsigned differs = 0;
@@ -67,7 +65,6 @@ static void the_draw_is_a_pure_function_of_seed_choice_and_index(void **state)
 
 static void frequencies_follow_the_softmax(void **state)
 {
-    (void)state;
     float logits[VOCAB];
     unsigned counts[3] = {0};
     struct sampler_params params = plain();
@@ -107,7 +104,6 @@ static unsigned reachable(struct sampler_params params, const float *logits)
 
 static void filters_keep_what_they_say(void **state)
 {
-    (void)state;
     float logits[VOCAB];
     for (int i = 0; i < VOCAB; i++)
         logits[i] = -40;
@@ -136,7 +132,6 @@ static void filters_keep_what_they_say(void **state)
 /* top-p is of what top-k left, min-p comes after both: what min-p will drop still counts in top-p's total. */
 static void min_p_comes_after_top_p(void **state)
 {
-    (void)state;
     float logits[VOCAB];
     struct sampler_params params = plain();
     for (int i = 0; i < VOCAB; i++)
@@ -161,7 +156,6 @@ static int descending(const void *a, const void *b)
 
 static void top_k_agrees_with_a_full_sort(void **state)
 {
-    (void)state;
     for (unsigned seed = 1; seed < 60; seed++) {
         float logits[VOCAB], sorted[VOCAB];
         struct sampler_params params = plain();
@@ -185,7 +179,6 @@ static void top_k_agrees_with_a_full_sort(void **state)
 
 static void penalties_count_what_they_should(void **state)
 {
-    (void)state;
     float logits[VOCAB] = {0};
     struct sampler_params params = plain();
     struct sampler_result result;
@@ -222,7 +215,6 @@ static void penalties_count_what_they_should(void **state)
 
 static void bias_decides_but_logprobs_are_raw(void **state)
 {
-    (void)state;
     float logits[VOCAB] = {0};
     struct sampler_bias bias = {9, 100};
     struct sampler_params params = plain();
@@ -243,7 +235,6 @@ static void bias_decides_but_logprobs_are_raw(void **state)
 
 static void hostile_logits_give_a_token(void **state)
 {
-    (void)state;
     float logits[VOCAB];
     struct sampler_params params = plain();
     params.temperature = 0.7f, params.top_p = 0.9f, params.top_k = 10, params.min_p = 0.05f;
@@ -267,7 +258,6 @@ static void hostile_logits_give_a_token(void **state)
 
 static void exp_is_close_to_libm(void **state)
 {
-    (void)state;
     for (float x = 0; x > -86; x -= 0.0371f) {
         float value[16] = {x}, weight[16];
         for (int i = 0; i < 16; i++)
@@ -279,7 +269,6 @@ static void exp_is_close_to_libm(void **state)
 
 static void bad_parameters_are_named(void **state)
 {
-    (void)state;
     struct sampler *sampler;
     struct error error;
     struct sampler_params params = plain();

@@ -68,7 +68,6 @@ static void softmax(const float *logits, struct weighed *out)
 /* Typical-p as in the paper: the distance between a token's information and the entropy. */
 static void test_typical(void **state)
 {
-    (void)state;
     for (unsigned seed = 1; seed < 6; seed++) {
         float logits[VOCAB];
         struct weighed all[VOCAB];
@@ -102,7 +101,6 @@ static void test_typical(void **state)
 /* Top-k is before it, top-p and min-p behind: of ten, those near the entropy of the four; then the heaviest of these. */
 static void test_typical_among_filters(void **state)
 {
-    (void)state;
     float logits[VOCAB];
     bool hit[VOCAB];
     struct sampler_params params = plain();
@@ -128,7 +126,6 @@ static void test_typical_among_filters(void **state)
 
 static void test_xtc(void **state)
 {
-    (void)state;
     float logits[VOCAB];
     bool hit[VOCAB];
     unsigned top = 0;
@@ -184,7 +181,6 @@ static void dry_reference(const struct sampler_params *p, const uint32_t *text, 
 
 static void test_dry(void **state)
 {
-    (void)state;
     unsigned random = 7, differs = 0;
     for (int round = 0; round < 300; round++) {
         float logits[VOCAB], want[VOCAB];
@@ -227,7 +223,6 @@ static void test_dry(void **state)
 
 static void test_lists_of_tokens(void **state)
 {
-    (void)state;
     float logits[VOCAB];
     const uint32_t ends[] = {5}, stops[] = {6}, allowed[] = {4, 5, 6, 64};
     struct sampler_params params = plain();
@@ -255,7 +250,6 @@ static void test_lists_of_tokens(void **state)
 
 static void test_bad_words(void **state)
 {
-    (void)state;
     float logits[VOCAB] = {0};
     const uint32_t lengths[] = {1, 3, 2}, tokens[] = {7, 1, 2, 3, 2, 4};
     struct sampler_params params = plain();
@@ -285,7 +279,6 @@ static void test_bad_words(void **state)
 /* A field that is off changes no bit, and the device samples exactly where it can. */
 static void test_off(void **state)
 {
-    (void)state;
     float logits[VOCAB];
     struct sampler_params params = plain(), off = plain();
     uint32_t all[WORDS];
@@ -309,7 +302,6 @@ static void test_off(void **state)
 
 static void test_refused(void **state)
 {
-    (void)state;
     const uint32_t beyond[] = {VOCAB}, zero[] = {0}, one[] = {1};
     const struct {
         struct sampler_params params;
@@ -342,15 +334,10 @@ static void test_refused(void **state)
     }
 }
 
-static int open_scratch(void **state)
-{
-    (void)state;
-    return sampler_scratch_open(VOCAB, &scratch);
-}
+static int open_scratch(void **state) { return sampler_scratch_open(VOCAB, &scratch); }
 
 static int close_scratch(void **state)
 {
-    (void)state;
     sampler_scratch_close(scratch);
     return 0;
 }

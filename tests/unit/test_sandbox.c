@@ -251,7 +251,6 @@ static void needs(bool there)
 
 static void test_files_that_no_setting_names(void **state)
 {
-    (void)state;
     needs(has_landlock());
     assert_int_equal(in_child(files_case), 0);
     assert_int_equal(in_child(relative_case), 0);
@@ -259,7 +258,6 @@ static void test_files_that_no_setting_names(void **state)
 
 static void test_links_to_elsewhere(void **state)
 {
-    (void)state;
     needs(has_landlock());
     assert_int_equal(in_child(links_case), 0);
     assert_int_equal(in_child(link_case), 0);
@@ -269,21 +267,18 @@ static void test_links_to_elsewhere(void **state)
 
 static void test_what_is_not_there_yet(void **state)
 {
-    (void)state;
     needs(has_landlock());
     assert_int_equal(in_child(made_case), 0);
 }
 
 static void test_sockets_in_folders(void **state)
 {
-    (void)state;
     needs(has_landlock());
     assert_int_equal(in_child(socket_case), 0);
 }
 
 static void test_calls(void **state)
 {
-    (void)state;
     needs(has_seccomp());
     assert_int_equal(in_child(calls_case), 0);
     assert_int_equal(in_child(early_thread_case), 0);
@@ -291,14 +286,12 @@ static void test_calls(void **state)
 
 static void test_core_dumps(void **state)
 {
-    (void)state;
     needs(true);
     assert_int_equal(in_child(no_dump_case), 0);
 }
 
 static void test_off(void **state)
 {
-    (void)state;
     needs(true);
     assert_int_equal(in_child(off_case), 0);
 }
@@ -314,7 +307,6 @@ static int make_folders(void **state)
 {
     static const char *const folders[] = {"model", "cache", "hidden", "links", "elsewhere"};
     static const char *const files[] = {"model/a.gguf", "model/b.gguf", "hidden/secret", "elsewhere/model"};
-    (void)state;
 
     assert_non_null(mkdtemp(root));
     for (uint32_t i = 0; i < ARRAY_COUNT(folders); i++)
@@ -330,7 +322,6 @@ static int remove_folders(void **state)
     static const char *const names[] = {
         "model/a.gguf",  "model/b.gguf", "model/part.gguf", "hidden/secret", "elsewhere/model", "links/model.safetensors",
         "cache/batches", "model",        "cache",           "hidden",        "links",           "elsewhere"};
-    (void)state;
 
     for (uint32_t i = 0; i < ARRAY_COUNT(names); i++)
         remove(in_root(names[i]));

@@ -62,7 +62,6 @@ static struct sched_place_info place_of(const struct mesh *m, uint32_t place)
 
 static void a_lone_request_is_planned_ahead(void **state)
 {
-    (void)state;
     struct mesh *m = start(base);
     struct mesh_seq *q = mesh_arrive(m, 10, 4, 0);
     size_t count = mesh_tick(m);
@@ -81,7 +80,6 @@ static void a_lone_request_is_planned_ahead(void **state)
 
 static void an_unseen_end_costs_one_row(void **state)
 {
-    (void)state;
     struct mesh *m = start(base);
     struct mesh_seq *q = mesh_arrive(m, 10, 50, 5);
     mesh_run(m, 1000);
@@ -93,7 +91,6 @@ static void an_unseen_end_costs_one_row(void **state)
 
 static void decodes_and_chunk_fill_tiles(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.plan_ahead = 1;
     config.chunk_tokens = 100;
@@ -116,7 +113,6 @@ static void decodes_and_chunk_fill_tiles(void **state)
 
 static void a_fixed_chunk_is_kept_and_shared(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.chunk_tokens = 32;
     config.plan_ahead = 1;
@@ -135,7 +131,6 @@ static void a_fixed_chunk_is_kept_and_shared(void **state)
 
 static void the_chosen_chunk_keeps_the_step_target(void **state)
 {
-    (void)state;
     struct sched_config config = base; // the mesh reports 1,000 us + 50 us a row
     config.plan_ahead = 1;
     config.max_batch_rows = 1024;
@@ -165,7 +160,6 @@ static void those_who_wait_count_as_those_who_run(void **state)
     static const struct {
         uint32_t target_us, waiting, least, most;
     } cases[] = {{0, 1, 24, 40}, {0, 40, 120, 200}, {16000, 40, 200, 310}}; // 2.2 x 1.2 ms: 32 rows; 4 times that: 191; 16 ms: 300
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct sched_config config = base;
         config.plan_ahead = 1;
@@ -187,7 +181,6 @@ static void those_who_wait_count_as_those_who_run(void **state)
 // If decoding alone takes longer than the target, prefill still gets a share of the time beside it.
 static void a_full_batch_does_not_starve_prompts(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.plan_ahead = 1;
     config.max_batch_rows = 1024;
@@ -207,7 +200,6 @@ static void a_full_batch_does_not_starve_prompts(void **state)
 // Steps that are all nearly alike show only noise, not the cost of a row more: still no step may be far too long.
 static void noise_does_not_make_the_chunk_large(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.plan_ahead = 1;
     config.max_batch_rows = 1024;
@@ -231,7 +223,6 @@ static void noise_does_not_make_the_chunk_large(void **state)
 
 static void few_sequences_use_one_mini_batch(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.mini_batches = 2;
     config.mini_batch_fill = 2;
@@ -252,7 +243,6 @@ static void few_sequences_use_one_mini_batch(void **state)
 
 static void the_local_pool_comes_first_and_workers_take_over(void **state)
 {
-    (void)state;
     struct mesh *m = start(base);
     mesh_place_up(m, 0, 20);
     mesh_place_up(m, 1, 1000);
@@ -315,14 +305,12 @@ static double load_after_measuring(bool shares_cores)
 
 static void load_follows_measured_speed(void **state)
 {
-    (void)state;
     double ratio = load_after_measuring(false);
     assert_true(ratio > 2 && ratio < 4.5);
 }
 
 static void workers_on_shared_cores_hold_the_same(void **state)
 {
-    (void)state;
     double ratio = load_after_measuring(true);
     assert_true(ratio > 0.8 && ratio < 1.25);
 }
@@ -330,7 +318,6 @@ static void workers_on_shared_cores_hold_the_same(void **state)
 // `up --device auto`: only the s-part knows whether it computes on the cores of the workers beside it, and the next one may not.
 static void cores_are_shared_with_an_s_part_that_computes_on_them(void **state)
 {
-    (void)state;
     struct mesh *m = start(base);
     m->shares_cores = true;
     mesh_place_up(m, 1, 1000);
@@ -352,7 +339,6 @@ static void cores_are_shared_with_an_s_part_that_computes_on_them(void **state)
 
 static void out_of_pages_pauses_the_youngest(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.page_tokens = 4;
     struct mesh *m = start(config);
@@ -375,7 +361,6 @@ static void out_of_pages_pauses_the_youngest(void **state)
 
 static void what_never_fits_is_told_apart(void **state)
 {
-    (void)state;
     struct mesh *m = start(base);
     mesh_place_up(m, 0, 4); // 64 tokens
     struct mesh_seq *too_long = mesh_arrive(m, 1024, 5, 0);
@@ -393,7 +378,6 @@ static void what_never_fits_is_told_apart(void **state)
 
 static void a_full_queue_refuses_with_a_time(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.max_running = 2;
     config.max_waiting = 3;
@@ -428,7 +412,6 @@ static void a_full_queue_refuses_with_a_time(void **state)
 
 static void deadlines_end_what_waits_and_what_runs(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.max_running = 1;
     struct mesh *m = start(config);
@@ -447,7 +430,6 @@ static void deadlines_end_what_waits_and_what_runs(void **state)
 
 static void a_cancelled_sequence_leaves_at_once(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.max_running = 2;
     config.chunk_tokens = 16;
@@ -475,7 +457,6 @@ static void a_cancelled_sequence_leaves_at_once(void **state)
 
 static void prompt_scores_come_once(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.chunk_tokens = 16;
     struct mesh *m = start(config);
@@ -493,7 +474,6 @@ static void prompt_scores_come_once(void **state)
 /* A prompt that ends without a token may ask for its last row only. */
 static void a_prompt_may_end_with_its_last_row(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.chunk_tokens = 16;
     struct mesh *m = start(config);
@@ -508,7 +488,6 @@ static void a_prompt_may_end_with_its_last_row(void **state)
 
 static void a_bad_configuration_is_named(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     struct sched *sched = (struct sched *)&mesh;
     struct error error;
@@ -531,7 +510,6 @@ static void who_is_cancelled_makes_room(void **state)
     struct mesh *m = &mesh;
     uint64_t running = 0, steps = 0;
     uint32_t over = 0;
-    (void)state;
 
     config.max_sequences = 2 * MESH_SEQS;
     config.max_running = RUNNING;

@@ -112,7 +112,6 @@ static struct sim_config mixed(uint32_t batch, struct seen *seen)
 static void workers_take_as_long_as_each_other(void **state)
 {
     uint32_t index = 0;
-    (void)state;
     for (uint32_t batch = 64; batch <= 256; batch *= 2) {
         if (!in_sample(index++, 1, 3))
             continue;
@@ -193,7 +192,6 @@ static double share(const struct slow *slow, uint32_t from, uint32_t to)
 static void a_worker_at_half_speed_reads_half(void **state)
 {
     uint32_t index = 0;
-    (void)state;
     takes_long();
     for (uint32_t batch = 64; batch <= 256; batch *= 2) {
         if (!in_sample(index++, 1, 3))
@@ -250,7 +248,6 @@ static struct slow slow_among_prompts(uint32_t workers, uint32_t batch, bool sha
 static void a_worker_at_half_speed_reads_half_among_prompts(void **state)
 {
     uint32_t index = 0;
-    (void)state;
     takes_long();
     for (uint32_t workers = 2; workers <= WORKERS; workers *= 2)
         for (uint32_t batch = 128; batch <= 256; batch *= 2) {
@@ -267,7 +264,6 @@ static void a_worker_at_half_speed_reads_half_among_prompts(void **state)
 static void so_does_one_on_the_s_parts_cores(void **state)
 {
     uint32_t index = 0;
-    (void)state;
     takes_long();
     for (uint32_t workers = 2; workers <= WORKERS; workers *= 2)
         for (uint32_t batch = 128; batch <= 256; batch *= 2) {
@@ -310,7 +306,6 @@ static double gain_in_noise(uint32_t lives)
 // Places stay even by how sequences are placed if lives are alike, so there is nothing to gain.
 static void noise_moves_little(void **state)
 {
-    (void)state;
     is_a_figure();
     assert_true(gain_in_noise(1024) > 0.99);
 }
@@ -318,7 +313,6 @@ static void noise_moves_little(void **state)
 // A few sequences begin and end together: each worker has as many without any balancing, and there is nothing to gain.
 static void noise_costs_little_among_few(void **state)
 {
-    (void)state;
     is_a_figure();
     assert_true(gain_in_noise(256) > 0.98);
 }

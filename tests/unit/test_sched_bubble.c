@@ -13,7 +13,6 @@ static uint64_t bubble_us(struct sched_gap gap)
 
 static void the_cause_follows_from_both_sides(void **state)
 {
-    (void)state;
     for (int i = 0; i < 8; i++) {
         struct sched_gap gap = {.begin_us = 10, .end_us = 30, .left_us = UINT64_MAX};
         gap.prefill_before = i & 1;
@@ -30,7 +29,6 @@ static void the_cause_follows_from_both_sides(void **state)
 // Only time in which a micro-batch is in the pipeline counts: until the last one has left, and from the next one's entry on.
 static void an_empty_pipeline_is_no_bubble(void **state)
 {
-    (void)state;
     assert_int_equal(bubble_us((struct sched_gap){.begin_us = 10, .end_us = 30, .entered_us = 30, .left_us = 10}), 0);
     assert_int_equal(bubble_us((struct sched_gap){.begin_us = 10, .end_us = 30, .entered_us = 25, .left_us = 10}), 5);
     assert_int_equal(bubble_us((struct sched_gap){.begin_us = 10, .end_us = 30, .entered_us = 25, .left_us = 13}), 8);

@@ -62,7 +62,6 @@ static void decode(struct mesh *m, int steps)
 
 static void the_chunk_shrinks_as_its_prompt_grows(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     m->pair_ns = 60; // at 3,000 tokens a row takes 230 us instead of 50
     decode(m, 50);
@@ -94,7 +93,6 @@ static void the_chunk_shrinks_as_its_prompt_grows(void **state)
 // Prompts of a few rows do not take a step each.
 static void prompts_share_a_step(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     decode(m, 50);
     for (int i = 0; i < 4; i++)
@@ -108,7 +106,6 @@ static void prompts_share_a_step(void **state)
 // Beside a long context there may be time for less than a tile only, but never for just one row at a time.
 static void never_crumbs(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     m->pair_ns = 2000;
     decode(m, 50);
@@ -126,7 +123,6 @@ static void never_crumbs(void **state)
 // A few disturbed steps do not change the time of decode rows, by which the target is stretched.
 static void disturbed_steps_do_not_stretch_the_target(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.step_target_us = 1000; // so the stretch decides: 2.4 x 1,400 us
     struct mesh *m = start(&config);
@@ -148,7 +144,6 @@ static void disturbed_steps_do_not_stretch_the_target(void **state)
 // the rows of the chunk: it would become smaller, so cost more a row, and end at the smallest size.
 static void longer_contexts_are_not_laid_on_the_chunk(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     m->s_part_row_us = 50;
     decode(m, 50);
@@ -171,7 +166,6 @@ static void longer_contexts_are_not_laid_on_the_chunk(void **state)
 // target, and so the chunk, and so the step, without end.
 static void dear_rows_do_not_stretch_the_target(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     const double alone_us = 5000 + 50 * DECODES;
     m->s_part_row_us = 25;
@@ -194,7 +188,6 @@ static void dear_rows_do_not_stretch_the_target(void **state)
 static void rows_are_free_while_weights_are_read(void **state)
 {
     enum { STREAM_US = 60000, ROWS_THAT_FIT = 850 };
-    (void)state;
     struct sched_config config = base;
     struct mesh *m = &mesh;
     config.chunk_max_tokens = 1000;
@@ -225,7 +218,6 @@ static void rows_are_free_while_weights_are_read(void **state)
 static void rows_that_are_free_do_not_count_for_the_target(void **state)
 {
     enum { STREAM_US = 20000, ROWS = 700 };
-    (void)state;
     struct sched_config config = base;
     struct mesh *m = &mesh;
     double us;
@@ -288,7 +280,6 @@ static uint32_t readings_of(uint32_t row_us, uint32_t *longest)
 static void prompts_fill_the_time_of_reading(void **state)
 {
     uint32_t rows;
-    (void)state;
     assert_true(readings_of(200, &rows) <= 3); // 5,000 rows a reading, of 2,048 at most
     assert_true(readings_of(1000, &rows) <= 5 && rows > 900 && rows < 1100);
     readings_of(10000, &rows); // a hundred: no more than where weights stay

@@ -126,7 +126,6 @@ static uint64_t decisions(uint64_t seed, enum sched_class class)
 // A job alone is decided upon as interactive requests are, and so has their throughput.
 static void alone_it_is_scheduled_as_interactive_requests_are(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 210; seed++) {
         if (decisions(seed, SCHED_CLASS_BATCH) != decisions(seed, SCHED_CLASS_INTERACTIVE))
             fail_msg("seed %llu", (unsigned long long)seed);
@@ -145,7 +144,6 @@ static void start_streams(struct mesh *m, uint32_t count, uint32_t tokens)
 // none of its pages goes.
 static void rows_wait_without_losing_pages(void **state)
 {
-    (void)state;
     struct mesh *m = start(base, 1000);
     struct mesh_seq *q[6];
     m->calm = true;
@@ -177,7 +175,6 @@ static void rows_wait_without_losing_pages(void **state)
 // The rest of a job waits in the queue, where it holds no pages.
 static void no_more_start_than_there_is_time_for(void **state)
 {
-    (void)state;
     struct mesh *m = start(base, 1000);
     m->s_part_row_us = 60;
     start_streams(m, 8, 300);
@@ -195,7 +192,6 @@ static void rows_are_free_while_weights_are_read(void **state)
     enum { STREAM_US = 20000, STREAMS = 8, PROMPTS = 12, PROMPT = 1000, STEPS = 64 };
     struct sched_config config = base;
     struct mesh *m = &mesh;
-    (void)state;
     config.max_batch_rows = config.chunk_max_tokens = 1000;
     mesh_init(m, &config, 1);
     m->calm = true;
@@ -223,7 +219,6 @@ static void rows_are_free_while_weights_are_read(void **state)
 // No row has time, yet in one of 128 steps there is one.
 static void some_row_comes_at_last(void **state)
 {
-    (void)state;
     struct mesh *m = start(base, 1000);
     m->calm = true;
     m->s_part_row_us = 400;
@@ -240,7 +235,6 @@ static void some_row_comes_at_last(void **state)
 // Interactive sequences are scheduled as if there were no job: same prompt rows in the same steps, same load limit.
 static void it_teaches_neither_lengths_nor_load(void **state)
 {
-    (void)state;
     uint64_t limits[2], chunks[2];
     double lengths[2];
     for (int job = 0; job < 2; job++) {
@@ -274,7 +268,6 @@ static void it_teaches_neither_lengths_nor_load(void **state)
 // A class's queue may be full without closing the other's.
 static void each_class_has_a_queue(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.max_running = 2;
     config.max_waiting = 2;
@@ -309,7 +302,6 @@ static void each_class_has_a_queue(void **state)
 // The job has all pages. A request comes: as many of the job's sequences give way as it takes, the youngest first.
 static void it_gives_way_to_a_request(void **state)
 {
-    (void)state;
     struct mesh *m = start(base, 40);
     struct mesh_seq *job[4];
     for (int i = 0; i < 4; i++)
@@ -333,7 +325,6 @@ static void it_gives_way_to_a_request(void **state)
 // Contexts outgrow the pool: interactive sequences lose nothing while one of the job has pages, whoever came first.
 static void it_gives_way_first_when_pages_run_out(void **state)
 {
-    (void)state;
     struct mesh *m = start(base, 42);
     struct mesh_seq *job[3], *q[2];
     m->s_part_row_us = 5;
@@ -356,7 +347,6 @@ static void it_gives_way_first_when_pages_run_out(void **state)
 // A request that begins as one of the job's does computes its beginning itself, because that one may have no time.
 static void no_request_waits_for_pages_of_the_job(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.page_names = mesh_page_names;
     struct mesh *m = start(config, 1000);
@@ -380,7 +370,6 @@ static void no_request_waits_for_pages_of_the_job(void **state)
 // When only one of two mini-batches has the request the job's sequences follow it there.
 static void it_follows_the_requests(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.mini_batches = 2;
     struct mesh *m = start(config, 1000);
@@ -481,7 +470,6 @@ static void a_row_that_takes_longer_waits_for_two_steps(void **state)
     struct sim_config config = draw(&rng);
     struct sim_result both;
     struct error error;
-    (void)state;
     config.s_part.layer = config.s_part.head = (struct cost_curve){0};
     cost_curve_add(&config.s_part.layer, 1, 300);
     cost_curve_add(&config.s_part.layer, 512, 200 + 512 * 100);
@@ -505,7 +493,6 @@ static void beside_streams_and_alone(void **state)
     uint64_t first = one ? strtoull(one, NULL, 10) : 0, count = one ? 1 : said ? strtoull(said, NULL, 10) : 100;
     double most = 0, all_saved = 0;
     uint32_t failed = 0;
-    (void)state;
     for (uint64_t i = first; i < first + count; i++) {
         uint64_t rng = 77 + i;
         struct sim_config config = draw(&rng);

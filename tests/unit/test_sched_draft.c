@@ -70,7 +70,6 @@ static void run_to(struct mesh *m, const struct mesh_seq *q, uint32_t log)
 
 static void where_rows_are_cheap_steps_carry_drafts(void **state)
 {
-    (void)state;
     struct mesh *m = start(0.9, 0);
     struct mesh_seq *q = mesh_arrive(m, 10, 400, 0);
     run_to(m, q, 60);
@@ -85,7 +84,6 @@ static void where_rows_are_cheap_steps_carry_drafts(void **state)
 // neither take one row's time for that of each row, nor forget what a row costs.
 static void after_a_time_without_guesses_they_are_tried_again(void **state)
 {
-    (void)state;
     struct mesh *m = start(0.9, 0);
     m->slow_us = 15000;
     struct mesh_seq *q = mesh_arrive(m, 10, 800, 0);
@@ -104,7 +102,6 @@ static void after_a_time_without_guesses_they_are_tried_again(void **state)
 // One of the first steps is slow, as when another program runs: that is not believed for ever. Even ones: at the s-part.
 static void one_disturbed_step_does_not_end_guesses(void **state)
 {
-    (void)state;
     for (uint32_t disturbed = 0; disturbed < 40; disturbed++) {
         struct mesh *m = start(0.9, 0);
         uint32_t *us = disturbed % 2 == 0 ? &m->s_part_us : &m->slow_us;
@@ -126,7 +123,6 @@ static void one_disturbed_step_does_not_end_guesses(void **state)
 
 static void where_guesses_are_wrong_steps_are_sent_ahead(void **state)
 {
-    (void)state;
     struct mesh *m = start(0.02, 0);
     struct mesh_seq *q = mesh_arrive(m, 10, 400, 0);
     run_to(m, q, 60);
@@ -142,7 +138,6 @@ static void where_guesses_are_wrong_steps_are_sent_ahead(void **state)
 
 static void where_a_row_costs_what_a_token_is_worth_nobody_is_asked(void **state)
 {
-    (void)state;
     struct mesh *m = start(1, 1000);
     struct mesh_seq *q = NULL;
     for (uint32_t i = 0; i < 16; i++)
@@ -159,7 +154,6 @@ static void where_a_row_costs_what_a_token_is_worth_nobody_is_asked(void **state
 // A draft makes the step of four 1.2 times as long, which pays for four drafts but not for one.
 static void who_has_no_drafts_is_not_made_slow(void **state)
 {
-    (void)state;
     for (uint32_t all = 0; all < 2; all++) {
         struct mesh *m = start(1, 400);
         struct mesh_seq *q = NULL;
@@ -182,7 +176,6 @@ static void who_has_no_drafts_is_not_made_slow(void **state)
 // Even if all others have drafts that are right.
 static void the_only_one_without_is_not_made_slow(void **state)
 {
-    (void)state;
     struct mesh *m = start(0.97, 30);
     struct mesh_seq *q = mesh_arrive(m, 10, 700, 0);
     for (uint32_t i = 0; i < 7; i++)
@@ -199,7 +192,6 @@ static void the_only_one_without_is_not_made_slow(void **state)
 // As for f32 products, whose order of sums depends on the number of rows.
 static void where_rows_are_not_alike_nothing_is_guessed(void **state)
 {
-    (void)state;
     struct mesh *m = start(0.9, 0);
     m->events[0].s_part_up.rows_alike = false;
     struct mesh_seq *q = mesh_arrive(m, 10, 200, 0);
@@ -211,7 +203,6 @@ static void where_rows_are_not_alike_nothing_is_guessed(void **state)
 // Steps with drafts do not show the time of a row's attention; enough steps are without.
 static void a_slow_worker_is_noticed(void **state)
 {
-    (void)state;
     struct mesh *m = start(0.95, 0);
     mesh_place_down(m, 0);
     mesh_place_up(m, 1, 1000);
@@ -231,7 +222,6 @@ static void a_slow_worker_is_noticed(void **state)
 
 static void prompts_come_first(void **state)
 {
-    (void)state;
     struct mesh *m = start(0.9, 0);
     struct mesh_seq *q = mesh_arrive(m, 10, 700, 0);
     run_to(m, q, 60);
@@ -251,7 +241,6 @@ static void prompts_come_first(void **state)
 // A guesser that claims more than it keeps makes steps slow, but not wrong.
 static void wrong_drafts_change_nothing(void **state)
 {
-    (void)state;
     struct mesh *m = start(0.99, 0);
     m->draft_right_permille = 0;
     struct mesh_seq *q = mesh_arrive(m, 10, 300, 0), *other = mesh_arrive(m, 30, 100, 50);

@@ -63,7 +63,6 @@ static void until_tokens(struct mesh *m, const struct mesh_seq *q, uint32_t toke
 // Four workers of 60 pages and a prompt of 170: every worker reads a part, and the ledger and the loads are the sum of the parts.
 static void a_prompt_larger_than_any_place_is_dealt_out(void **state)
 {
-    (void)state;
     struct mesh *m = &mesh;
     struct sched_config config = config_of(4, 4);
     start(m, &config, 4, 60);
@@ -93,7 +92,6 @@ static void a_prompt_larger_than_any_place_is_dealt_out(void **state)
 // whose pages are no whole number of ranges: here 62 = 15 * 4 + 2.
 static void a_sequence_that_fills_its_place_goes_on_at_another(void **state)
 {
-    (void)state;
     for (uint32_t odd = 0; odd <= 2; odd += 2) {
         struct mesh *m = &mesh;
         struct sched_config config = config_of(4, 4);
@@ -111,7 +109,6 @@ static void a_sequence_that_fills_its_place_goes_on_at_another(void **state)
 
 static void what_all_places_together_cannot_hold_is_refused(void **state)
 {
-    (void)state;
     struct mesh *m = &mesh;
     struct sched_config config = config_of(4, 4);
     start(m, &config, 4, 60);
@@ -128,7 +125,6 @@ static void what_all_places_together_cannot_hold_is_refused(void **state)
 // Eleven workers: eight extents and a tail are the most.
 static void a_sequence_has_nine_places_at_most(void **state)
 {
-    (void)state;
     struct mesh *m = &mesh;
     struct sched_config config = config_of(4, 4);
     start(m, &config, 11, 20);
@@ -144,7 +140,6 @@ static void a_sequence_has_nine_places_at_most(void **state)
 // Whichever place dies: what lies before its part stays, and no more is computed again than from there on.
 static void a_lost_extent_is_rebuilt_from_its_first_position_on(void **state)
 {
-    (void)state;
     for (uint32_t dies = 1; dies <= 5; dies++) {
         struct mesh *m = &mesh;
         struct sched_config config = config_of(4, 4);
@@ -169,7 +164,6 @@ static void a_lost_extent_is_rebuilt_from_its_first_position_on(void **state)
 // A drain hands over the part that is there, and nothing is computed again.
 static void a_place_that_drains_hands_its_extent_over(void **state)
 {
-    (void)state;
     for (uint32_t drains = 1; drains <= 4; drains++) {
         struct mesh *m = &mesh;
         struct sched_config config = config_of(4, 4);
@@ -191,7 +185,6 @@ static void a_place_that_drains_hands_its_extent_over(void **state)
 // Places report after a restart what they held, part by part: it is used as far as the parts follow one another, and the rest is released.
 static void parts_that_are_still_held_are_used(void **state)
 {
-    (void)state;
     for (uint32_t gap = 0; gap < 2; gap++) {
         struct mesh *m = &mesh;
         struct sched_config config = config_of(4, 4);
@@ -223,7 +216,6 @@ static void parts_that_are_still_held_are_used(void **state)
 // A step has room for the partial results of two rows, and three sequences have grown beyond their places: they take turns.
 static void rows_that_a_step_has_no_room_for_come_first_in_the_next(void **state)
 {
-    (void)state;
     struct mesh *m = &mesh;
     struct sched_config config = config_of(4, 4);
     config.max_partials = 4;
@@ -449,7 +441,6 @@ static uint64_t decisions(uint64_t seed, bool extents)
 
 static void without_a_sequence_too_large_nothing_changes(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 100; seed++)
         assert_true(decisions(seed, false) == decisions(seed, true));
     assert_true(seen.whole_preempted > 0);
@@ -457,7 +448,6 @@ static void without_a_sequence_too_large_nothing_changes(void **state)
 
 static void random_workloads_keep_every_promise(void **state)
 {
-    (void)state;
     const char *one = getenv("FD_SCHED_SEED"), *many = getenv("FD_SCHED_SEEDS");
     if (one != NULL) {
         one_workload(strtoull(one, NULL, 10));

@@ -61,7 +61,6 @@ static void end(struct mesh *m)
 
 static void a_dead_worker_costs_its_own_sequences_a_rebuild(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     for (int i = 0; i < 16; i++)
         mesh_arrive(m, 64, 60, 0);
@@ -94,7 +93,6 @@ static void a_dead_worker_costs_its_own_sequences_a_rebuild(void **state)
 /* Nobody says that it is down: each sequence that goes there waits for nothing. */
 static void a_place_that_loses_rows_again_is_avoided_for_longer(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     struct sched_place *place = &m->sched->places.of[1];
     const uint64_t first_us = TUNE_PLACE_LOST_AVOID_US, most_us = first_us << TUNE_PLACE_LOST_DOUBLINGS;
@@ -129,7 +127,6 @@ static void a_place_that_loses_rows_again_is_avoided_for_longer(void **state)
 // It was cut off, and what it held is still there: a sequence that could be nowhere else goes on with it.
 static void a_place_that_comes_back_gives_back_what_it_holds(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     mesh_place_down(m, 2);
     struct mesh_seq *q = mesh_arrive(m, 100, 60, 0), *other = mesh_arrive(m, 100, 60, 0);
@@ -157,7 +154,6 @@ static void a_place_that_comes_back_gives_back_what_it_holds(void **state)
 
 static void what_is_rebuilt_comes_before_what_is_new(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.max_running = 2;
     struct mesh *m = start(&config);
@@ -181,7 +177,6 @@ static void what_is_rebuilt_comes_before_what_is_new(void **state)
 // Until a sequence whose KV was lost is back in the queue, its turn and its pages are free; they are not for newcomers.
 static void what_is_coming_back_keeps_its_turn(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.max_running = 1;
     struct mesh *m = start(&config);
@@ -202,7 +197,6 @@ static void what_is_coming_back_keeps_its_turn(void **state)
 
 static void an_unknown_sequence_is_opened_again(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     struct mesh_seq *q = mesh_arrive(m, 40, 20, 0);
     for (int i = 0; i < 5; i++)
@@ -225,7 +219,6 @@ static void an_unknown_sequence_is_opened_again(void **state)
 
 static void a_failed_step_is_planned_again(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     struct mesh_seq *q = mesh_arrive(m, 40, 20, 0);
     for (int i = 0; i < 5; i++)
@@ -243,7 +236,6 @@ static void a_failed_step_is_planned_again(void **state)
 
 static void an_s_part_that_restarts_keeps_what_workers_hold(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     mesh_place_up(m, 0, 6);
     struct mesh_seq *local = mesh_arrive(m, 60, 20, 0), *remote = mesh_arrive(m, 64, 20, 0);
@@ -268,7 +260,6 @@ static void an_s_part_that_restarts_keeps_what_workers_hold(void **state)
 
 static void late_and_repeated_answers_count_for_nothing(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     struct mesh_seq *q = mesh_arrive(m, 40, 3, 0);
     mesh_tick(m);
@@ -298,7 +289,6 @@ static void late_and_repeated_answers_count_for_nothing(void **state)
 
 static void an_answer_out_of_order_voids_those_before_it(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     mesh_arrive(m, 40, 9, 0);
     mesh_tick(m);
@@ -322,7 +312,6 @@ static void an_answer_out_of_order_voids_those_before_it(void **state)
 
 static void a_wrong_number_of_results_fails_the_step(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     mesh_arrive(m, 40, 3, 0);
     mesh_tick(m);
@@ -339,7 +328,6 @@ static void a_wrong_number_of_results_fails_the_step(void **state)
 
 static void a_resubmission_reuses_what_its_worker_holds(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     mesh_tick(m);
     for (int scored = 0; scored < 2; scored++) {
@@ -389,7 +377,6 @@ static void await_drained(struct mesh *m)
 
 static void a_drain_hands_everything_over(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.release_ack = true;
     struct mesh *m = start(&config);
@@ -406,7 +393,6 @@ static void a_drain_hands_everything_over(void **state)
 // If the place that was to take it is gone or cannot, it goes on where it is until another takes it. If that fails, too, it is rebuilt.
 static void a_drain_tries_again(void **state)
 {
-    (void)state;
     for (uint32_t failures = 1; failures <= 2; failures++) {
         struct mesh *m = start(&base);
         uint32_t there = drain_amid_sequences(m, 3);
@@ -440,7 +426,6 @@ static void a_drain_tries_again(void **state)
 // A sequence arrives at another place when the mini-batch that it was to be in is no longer used.
 static void a_move_outlives_its_mini_batch(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.mini_batches = 2;
     config.mini_batch_auto = true;
@@ -481,7 +466,6 @@ static void a_move_outlives_its_mini_batch(void **state)
 
 static void a_drain_without_a_taker_rebuilds(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     mesh_place_down(m, 2);
     mesh_arrive(m, 64, 100, 0);
@@ -502,7 +486,6 @@ static void a_drain_without_a_taker_rebuilds(void **state)
 
 static void pages_wait_for_the_word_that_they_are_free(void **state)
 {
-    (void)state;
     struct sched_config config = base;
     config.release_ack = true;
     struct mesh *m = start(&config);
@@ -517,7 +500,6 @@ static void pages_wait_for_the_word_that_they_are_free(void **state)
 
 static void a_suspect_place_gets_no_rows(void **state)
 {
-    (void)state;
     struct mesh *m = start(&base);
     struct mesh_seq *a = mesh_arrive(m, 64, 300, 0), *b = mesh_arrive(m, 64, 300, 0);
     for (int i = 0; i < 10; i++)

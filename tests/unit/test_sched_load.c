@@ -170,7 +170,6 @@ static struct outcome simulate(double x, double rounds, enum sched_admission adm
 static void sls_is_even_from_the_first_start(void **state)
 {
     uint32_t index = 0;
-    (void)state;
     takes_long();
     for (double x = 1.2; x <= 5; x += x < 2 ? 0.3 : 1) {
         if (!in_sample(index++, 2, 5))
@@ -194,7 +193,6 @@ static void a_given_spacing_is_followed(void **state)
 {
     enum { ROWS = B / MINI_BATCHES };
     static const uint32_t spacings[] = {S / 64, S / 32, S / 8};
-    (void)state;
     for (uint32_t i = 0; i < 2 * ARRAY_COUNT(spacings); i++) {
         const uint32_t f = spacings[i / 2];
         if (!in_sample(i, 2, 3))
@@ -219,7 +217,6 @@ static void the_load_stays_even(void **state)
         bool spaced; // false: the model's gain is within what a prediction may be off by, so that all start together
     } cases[] = {{1.2, 0.995, false}, {1.5, 1.05, true}, {1.8, 1.10, true}, {2, 1.10, true},
                  {2.2, 1.10, true},   {3, 1.05, true},   {5, 0.995, false}};
-    (void)state;
     takes_long();
 
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
@@ -247,7 +244,6 @@ static double tokens_of(double x, double rounds, enum sched_admission admission,
 static void a_short_queue_is_not_slowed_down(void **state)
 {
     uint32_t index = 0;
-    (void)state;
     takes_long();
     for (uint32_t apart_us = 0; apart_us <= 200; apart_us += 200) {
         for (double rounds = 0.5; rounds <= 8; rounds *= 2) {
@@ -267,7 +263,6 @@ static void a_short_queue_is_not_slowed_down(void **state)
 static void one_mini_batch_of_two_is_not_slowed_down(void **state)
 {
     uint32_t index = 0;
-    (void)state;
     takes_long();
     for (double rounds = 1; rounds <= 8; rounds *= 2) {
         for (double x = 0.5; x <= 1; x += 0.125) {
@@ -289,7 +284,6 @@ static void one_mini_batch_of_two_is_not_slowed_down(void **state)
 static void the_load_becomes_even_behind_a_burst(void **state)
 {
     uint32_t index = 0;
-    (void)state;
     takes_long();
     for (double x = 1.8; x <= 2.2; x += 0.2) {
         if (!in_sample(index++, 3, 3))
@@ -310,7 +304,6 @@ static void the_load_becomes_even_behind_a_burst(void **state)
 // swing more and more, since sequences that start together end together.
 static void the_load_becomes_even_again(void **state)
 {
-    (void)state;
     is_a_figure();
     struct outcome always = simulate(2, 24, SCHED_AUTO);
     struct outcome disturbed = simulate_setting(&(struct setting){.x = 2, .rounds = 24, .mini_batch_auto = true});
@@ -324,7 +317,6 @@ static void the_load_becomes_even_again(void **state)
 static void steps_keep_to_their_limit(void **state)
 {
     uint32_t index = 0;
-    (void)state;
     takes_long();
     for (double x = 3; x <= 5; x += 2) {
         if (!in_sample(index++, 2, 2))
@@ -348,7 +340,6 @@ static void steps_keep_to_their_limit(void **state)
 static void nobody_is_paused_for_pages(void **state)
 {
     uint32_t index = 0;
-    (void)state;
     for (uint32_t pages = 600; pages <= 1400; pages += 400) {
         if (!in_sample(index++, 2, 3))
             continue;
@@ -384,7 +375,6 @@ static struct sched_survival_mean mean(const struct sched_survival *s, uint32_t 
 static void lengths_that_were_cut_off_do_not_shorten(void **state)
 {
     struct sched_survival s;
-    (void)state;
 
     sched_survival_init(&s);
     assert_true(sched_survival_at(&s, 1e6) == 1); // nothing is known: all live to the cutoff
@@ -402,7 +392,6 @@ static void lengths_that_were_cut_off_do_not_shorten(void **state)
 static void old_lengths_are_forgotten(void **state)
 {
     struct sched_survival s;
-    (void)state;
 
     sched_survival_init(&s);
     for (int i = 0; i < 3000; i++)
@@ -426,7 +415,6 @@ static void mini_batches_in_use_decide_how_to_start(void **state)
     static const struct sched_time layers[] = {{1, 990}, {RUNNING / 2, 1000}, {RUNNING, 1010}};
     static struct sched_event events[WAITING + 2];
     static struct sched_action actions[WAITING + 2 + SCHED_ACTIONS_SPARE];
-    (void)state;
     for (uint32_t i = 0; i < 4; i++) {
         const uint32_t in_use = 1 + i / 2;
         const bool lives_known = i % 2;

@@ -84,7 +84,6 @@ static void the_last_ones_come_home(void **state)
 {
     const struct setting t = {.local_us = 0.004, .worker_us = 0.004, .link_us = 150, .pool = 1.5, .limit_margin = 1};
     struct sim_result stay = run(&t, false, 1), go = run(&t, true, 1);
-    (void)state;
 
     printf("the last ones at slow links: %.0f tokens/s where they stay, %.0f where they go home (%llu handed over)\n",
            stay.tokens_per_second, go.tokens_per_second, (unsigned long long)go.moved);
@@ -104,7 +103,6 @@ static void it_is_never_slower(void **state)
     const double speeds[] = {0.5, 1, 4}, links[] = {20, 60, 150}, pools[] = {0.3, 1.2, 3}, margins[] = {1, 3};
     uint32_t count = ARRAY_COUNT(speeds) * ARRAY_COUNT(links) * ARRAY_COUNT(pools) * ARRAY_COUNT(margins), tried = 0, better = 0;
     double least = INFINITY, most = 0;
-    (void)state;
 
     for (uint32_t i = 0; i < count; i++) {
         if (!in_sample(i, 2, 7))

@@ -18,7 +18,6 @@ static void calibration_is_believed_until_steps_say_otherwise(void **state)
 {
     static const struct sched_time points[] = {{1, 4400}, {8, 7200}, {64, 29600}, {256, 106400}};
     struct sched_curve m = {0};
-    (void)state;
 
     assert_true(sched_curve_us(&m, 10) <= 0);
     sched_curve_calibrate(&m, points, ARRAY_COUNT(points));
@@ -34,7 +33,6 @@ static void calibration_is_believed_until_steps_say_otherwise(void **state)
 static void a_class_that_was_fast_does_not_outweigh_what_is_new(void **state)
 {
     struct sched_curve m = {0};
-    (void)state;
 
     learn(&m, 50, 8, 1);
     learn(&m, 50, 128, 1);
@@ -51,7 +49,6 @@ static void a_class_that_was_fast_does_not_outweigh_what_is_new(void **state)
 static void whole_steps_forget_old_classes(void **state)
 {
     struct sched_curve m = {.whole = true};
-    (void)state;
 
     learn(&m, 50, 8, 1);
     learn(&m, 50, 128, 0.5);
@@ -67,7 +64,6 @@ static void whole_steps_forget_old_classes(void **state)
 static void a_class_alone_that_changes_comes_out_right(void **state)
 {
     struct sched_curve m = {0};
-    (void)state;
 
     learn(&m, 50, 8, 1);
     learn(&m, 50, 128, 1);
@@ -82,7 +78,6 @@ static void a_class_alone_that_changes_comes_out_right(void **state)
 static void one_disturbed_step_changes_little(void **state)
 {
     struct sched_curve m = {0};
-    (void)state;
 
     learn(&m, 50, 8, 1);
     learn(&m, 50, 128, 1);
@@ -97,7 +92,6 @@ static void one_disturbed_step_changes_little(void **state)
 static void alike_classes_do_not_drift(void **state)
 {
     static const struct sched_time prompt = {256, 106400};
-    (void)state;
 
     for (uint32_t slower = 0; slower < 3; slower++) { // the smaller one, by 0, 5 and 30 %: kernels may favour certain sizes
         struct sched_curve m = {0};
@@ -136,7 +130,6 @@ static void another_device_is_another_model(void **state)
                                         .max_waiting = 8};
     struct sched *s;
     struct error error;
-    (void)state;
 
     assert_int_equal(sched_init(&config, &s, &error), STATUS_OK);
     s_part_up(s, true, device, 3);
@@ -155,7 +148,6 @@ static void another_device_is_another_model(void **state)
 static void the_error_is_the_mean_of_the_latest(void **state)
 {
     struct sched_time_error e = {0};
-    (void)state;
 
     for (uint32_t i = 0; i < 400; i++)
         sched_time_judge(&e, 50, 100);

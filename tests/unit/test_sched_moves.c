@@ -39,7 +39,6 @@ static void a_late_answer_is_not_taken_for_a_later_ones(void **state)
         .layers = 10,
         .kv_bytes_per_token = 1000,
     };
-    (void)state;
 
     for (int ok = 0; ok < 2; ok++) {
         struct mesh *m = &mesh;

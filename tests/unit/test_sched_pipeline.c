@@ -58,7 +58,6 @@ static uint64_t decisions_of(const struct sched_config *config, uint64_t seed, b
 // A single stage is no pipeline: nothing that is said of stages changes what the core decides.
 static void one_stage_decides_as_if_there_were_none(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 120; seed++) {
         struct sched_config none = config_of(0, 1 + (uint32_t)(seed % 4), 0), one = none;
         none.mini_batch_auto = one.mini_batch_auto = seed / 4 % 2;
@@ -101,7 +100,6 @@ static double limit_of(uint32_t stages, double each_us, uint32_t link_us)
 // stage works on the other mini-batch.
 static void stages_share_the_workers(void **state)
 {
-    (void)state;
     for (uint32_t stages = 1; stages <= SCHED_STAGES_MAX; stages *= 2) {
         assert_true(fabs(limit_of(stages, 8000, 0) - 8000) < 2);
         assert_true(fabs(limit_of(stages, 8000, 100) - (8000 - 4 * 100.0 / stages)) < 2);
@@ -115,7 +113,6 @@ static void whole_prompts_are_never_cut(void **state)
 {
     struct mesh *m = &mesh;
     struct sched_config config = config_of(2, 2, SCHED_MICRO_BATCH_WHOLE);
-    (void)state;
     config.chunk_tokens = 20;
     mesh_init(m, &config, 3);
     mesh_s_part_up(m);
@@ -156,7 +153,6 @@ static void whole_prompts_are_never_cut(void **state)
 static void uniform_steps_have_equal_rows(void **state)
 {
     struct mesh *m = &mesh;
-    (void)state;
     for (uint32_t stages = 1; stages <= SCHED_STAGES_MAX; stages++) {
         struct sched_config config = config_of(stages, stages, SCHED_MICRO_BATCH_UNIFORM);
         config.chunk_tokens = 24;

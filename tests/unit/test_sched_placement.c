@@ -36,7 +36,6 @@ static struct sched_place_info place_of(const struct mesh *m, uint32_t place)
 // Even if the other would be faster, and although what does not fit has to wait.
 static void kv_goes_where_it_is_told(void **state)
 {
-    (void)state;
     const int ticks = 24;                                      // prefill of all, and nobody has ended
     const uint32_t local[] = {2, 2, 0}, workers[] = {4, 0, 6}; // pages for two sequences in the local pool
     for (int placement = SCHED_PLACE_AUTO; placement <= SCHED_PLACE_WORKERS; placement++) {
@@ -63,7 +62,6 @@ static void kv_goes_where_it_is_told(void **state)
 // A worker on the same cores only measures noise beside the local pool: however fast it seems, its links gain nothing.
 static void the_same_cores_are_no_faster_elsewhere(void **state)
 {
-    (void)state;
     for (int shares_cores = 0; shares_cores <= 1; shares_cores++) {
         struct mesh *m = start(SCHED_PLACE_AUTO);
         m->shares_cores = shares_cores;
@@ -89,7 +87,6 @@ static void the_same_cores_are_no_faster_elsewhere(void **state)
 
 static void what_the_only_place_cannot_hold_ends(void **state)
 {
-    (void)state;
     struct mesh *m = start(SCHED_PLACE_LOCAL);
     mesh_place_up(m, 0, 5);
     mesh_place_up(m, 1, 1000);
@@ -104,7 +101,6 @@ static void what_the_only_place_cannot_hold_ends(void **state)
 // When a mesh or its scheduler starts, more places follow the first one that comes up.
 static void who_is_large_waits_for_places_that_start_later(void **state)
 {
-    (void)state;
     for (int comes = 0; comes <= 3; comes++) {
         struct mesh *m = start(comes < 2 ? SCHED_PLACE_AUTO : SCHED_PLACE_WORKERS);
         m->now_us = comes < 2 ? 7000000 : 1000000;

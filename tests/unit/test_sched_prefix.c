@@ -49,7 +49,6 @@ static struct sched_stats end(void)
 
 static void those_that_come_together_compute_it_once(void **state)
 {
-    (void)state;
     begin(2, 1000, 16);
     for (uint32_t i = 0; i < 32; i++)
         arrive(1, SYSTEM + TAIL, 4);
@@ -63,7 +62,6 @@ static void those_that_come_together_compute_it_once(void **state)
 // The first is cancelled when it has computed some: the next goes on from there, and the others with it.
 static void another_goes_on_where_the_first_has_left(void **state)
 {
-    (void)state;
     begin(1, 1000, 16);
     struct mesh_seq *first = arrive(1, SYSTEM + TAIL, 5);
     for (uint32_t i = 0; i < 7; i++)
@@ -81,7 +79,6 @@ static void another_goes_on_where_the_first_has_left(void **state)
 // A conversation: each turn begins with all full pages of the turn before, its answer's too.
 static void a_turn_begins_with_the_one_before(void **state)
 {
-    (void)state;
     begin(1, 1000, 4);
     uint32_t known = 40;
     uint64_t shared = 0, evicted = 0;
@@ -103,7 +100,6 @@ static void a_turn_begins_with_the_one_before(void **state)
 // Eight places' worth of prompts at one that holds two: the least recently used go.
 static void the_least_recently_used_goes_first(void **state)
 {
-    (void)state;
     begin(1, 36, 64); // 11 pages each, and room to grow
     for (uint32_t round = 0; round < 3; round++) {
         for (uint32_t family = 1; family <= 4; family++) {
@@ -133,7 +129,6 @@ static uint32_t place_of(struct mesh_seq *q)
 // Rows saved are weighed with what is read longer for the rest of a life.
 static void it_goes_where_its_beginning_is_unless_that_is_slow(void **state)
 {
-    (void)state;
     begin(2, 1000, 16);
     struct mesh_seq *first = arrive(1, SYSTEM + TAIL, 5);
     (void)end();
@@ -150,7 +145,6 @@ static void it_goes_where_its_beginning_is_unless_that_is_slow(void **state)
 // released where it lies.
 static void held_pages_that_cannot_be_counted_are_released(void **state)
 {
-    (void)state;
     begin(1, 20, 16);
     mesh_tick(&mesh);
     struct mesh_seq *first = NULL;
@@ -179,7 +173,6 @@ static void held_pages_that_cannot_be_counted_are_released(void **state)
 // Sequences whose pages are being released are not what the limit on sequences is about.
 static void nobody_is_refused_while_the_cache_goes(void **state)
 {
-    (void)state;
     begin(2, 1000, 100);
     for (uint32_t i = 0; i < 60; i++) {
         arrive(100 + i, 3 * PAGE, 1);

@@ -236,7 +236,6 @@ static void one_workload(uint64_t seed)
 
 static void random_workloads_keep_every_promise(void **state)
 {
-    (void)state;
     const char *one = getenv("FD_SCHED_SEED"), *many = getenv("FD_SCHED_SEEDS");
     if (one != NULL) {
         one_workload(strtoull(one, NULL, 10));

@@ -47,7 +47,6 @@ static void as_fast_as_the_better(void **state)
     uint32_t count = ARRAY_COUNT(batches) * ARRAY_COUNT(pools) * ARRAY_COUNT(slow) * ARRAY_COUNT(rs), local_wins = 0,
              workers_win = 0, below = 0, tried = 0;
     double least = INFINITY, most = 0;
-    (void)state;
     for (uint32_t i = 0; i < count; i++) {
         if (!in_sample(i, 5, 11))
             continue;
@@ -84,7 +83,6 @@ static void work_on_the_same_cores_is_reckoned_once(void **state)
 {
     const uint32_t batch = 32, prompt = 64, tokens = 128, count = 10 * batch;
     const double pages = rule_pages(batch, prompt + tokens), token_us = 300 / (batch * (prompt + tokens / 2.0));
-    (void)state;
     for (uint32_t k = 0; k < count; k++)
         requests[k] = (struct sim_request){.prompt_tokens = prompt, .generated_tokens = tokens, .max_new_tokens = tokens};
     for (uint32_t i = 0; i < 12; i++) {
@@ -117,7 +115,6 @@ static void attention_here_and_elsewhere_overlaps(void **state)
 {
     const uint32_t batch = 32, prompt = 64, tokens = 128, count = 10 * batch;
     const double pages = rule_pages(batch, prompt + tokens), token_us = 300 / (batch * (prompt + tokens / 2.0));
-    (void)state;
     for (uint32_t k = 0; k < count; k++)
         requests[k] = (struct sim_request){.prompt_tokens = prompt, .generated_tokens = tokens, .max_new_tokens = tokens};
     for (uint32_t mini_batches = 1; mini_batches <= 2; mini_batches++) {
@@ -140,7 +137,6 @@ static void the_local_pool_may_have_any_index(void **state)
     const uint32_t batch = 32, prompt = 64, tokens = 128, count = 10 * batch, last = RULE_PLACES - 1;
     const double pages = rule_pages(batch, prompt + tokens), token_us = 300 / (batch * (prompt + tokens / 2.0));
     double per_second[2];
-    (void)state;
     for (uint32_t k = 0; k < count; k++)
         requests[k] = (struct sim_request){.prompt_tokens = prompt, .generated_tokens = tokens, .max_new_tokens = tokens};
     for (uint32_t i = 0; i < 2; i++) {

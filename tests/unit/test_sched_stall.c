@@ -108,7 +108,6 @@ static double alone_us(const struct noise *noise) { return BASE_US + ROW_US * DE
 // leaves for the prompt is used.
 static void steady_steps_keep_to_the_target(void **state)
 {
-    (void)state;
     const struct noise calm = {0};
     struct mesh *m = start();
     struct seen seen;
@@ -124,7 +123,6 @@ static void steady_steps_keep_to_the_target(void **state)
 // One step in eight takes half as long again: the target makes room for them, so that clients see what they would of steady steps.
 static void unsteady_steps_are_planned_shorter(void **state)
 {
-    (void)state;
     const struct noise calm = {0}, noise = {.one_in = 8, .extra_us = 700};
     struct mesh *m = start();
     static struct seen first, later;
@@ -145,7 +143,6 @@ static void unsteady_steps_are_planned_shorter(void **state)
 // However unsteady steps are, prompts get their share.
 static void prompts_are_not_starved(void **state)
 {
-    (void)state;
     static const struct noise noises[] = {{0}, {8, 700, 0}, {4, 1400, 0}};
     static struct seen seen;
     for (size_t i = 0; i < ARRAY_COUNT(noises); i++) {
@@ -164,7 +161,6 @@ static void prompts_are_not_starved(void **state)
 // The machine becomes three times as slow: the target follows it within one prompt, for it is a multiple of what is measured.
 static void a_slower_machine_has_a_longer_target(void **state)
 {
-    (void)state;
     const struct noise calm = {0}, slow = {.base_us = 2800};
     struct mesh *m = start();
     static struct seen seen;

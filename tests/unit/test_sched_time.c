@@ -18,7 +18,6 @@ static struct sched_round example(double s_us, double here_us, double away_us, d
 static void each_part_may_be_the_longest(void **state)
 {
     struct sched_round round = example(10, 2, 7, 1);
-    (void)state;
     assert_about(sched_round_us(&round, 1), 18); // the worker answers last
     assert_about(sched_round_us(&round, 2), 24); // the s-part has no pause
     round = example(10, 20, 7, 1);
@@ -32,7 +31,6 @@ static void each_part_may_be_the_longest(void **state)
 static void weights_are_read_once_a_round(void **state)
 {
     struct sched_round round = example(10, 2, 7, 1);
-    (void)state;
     round.stream_us = 15;
     assert_about(sched_round_us(&round, 1), 18);
     round.stream_us = 30;
@@ -45,7 +43,6 @@ static void weights_are_read_once_a_round(void **state)
 static void places_add_up_or_overlap(void **state)
 {
     struct sched_round round = {.s_part_us = 0};
-    (void)state;
     sched_round_add(&round, true, 3, 2);
     sched_round_add(&round, true, 4, 1);
     assert_about(sched_round_attend_us(&round), 9);
@@ -60,7 +57,6 @@ static void places_add_up_or_overlap(void **state)
 static void stages_work_at_once(void **state)
 {
     struct sched_round round = {.s_part_us = 40, .stages = 4, .slowest_us = 13};
-    (void)state;
     assert_about(sched_round_us(&round, 1), 40);
     assert_about(sched_round_us(&round, 4), 52);
     sched_round_add(&round, true, 8, 0);
@@ -76,7 +72,6 @@ static void stages_work_at_once(void **state)
 // The most that is found to fit a limit fits it, and no more does.
 static void a_limit_is_used_up(void **state)
 {
-    (void)state;
     for (uint32_t batches = 1; batches <= 4; batches++) {
         double most_us = sched_round_away_most_us(20, 4, 1, batches);
         struct sched_round full = example(4, 0, most_us, 1), over = example(4, 0, most_us + 1, 1);

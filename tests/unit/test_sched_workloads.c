@@ -146,7 +146,6 @@ static void what_it_promises_of_all(void **state)
     uint32_t first = one ? (uint32_t)strtoul(one, NULL, 10) : sample_seed() % parts * runs;
     uint64_t steps = 0, over = 0;
     double least_batch = INFINITY, batches = 0, most_over = 0, longest_wait = 0;
-    (void)state;
 
     for (uint32_t run = first; run < first + runs; run++) {
         struct seen seen = {0}, ignored;

@@ -17,7 +17,6 @@ static void long_gone_before_new_before_lately_gone(void **state)
         {.is_free = true, .heard_us = now_us - NAMES_KEPT_US - 2}, // long gone ...
         {.is_free = true, .heard_us = now_us - NAMES_KEPT_US - 3}, // ... and longer
     };
-    (void)state;
     assert_int_equal(names_choose(places, 5, 9, now_us), 4);
     assert_int_equal(names_choose(places, 4, 9, now_us), 3);
     assert_int_equal(names_choose(places, 3, 9, now_us), 3);
@@ -31,7 +30,6 @@ static void whatever_the_places_are(void **state)
 {
     uint64_t random = 7;
     uint32_t reused = 0, added = 0, none = 0;
-    (void)state;
     for (uint32_t i = 0; i < CASES; i++) {
         struct names_place places[MOST];
         const uint32_t count = (uint32_t)(random_next(&random) % (MOST + 1));

@@ -30,7 +30,6 @@ static void a_secret_is_what_the_file_says(void **state)
 {
     struct rpc_secret first, second;
     struct error error;
-    (void)state;
     assert_int_equal(read_text("correct horse battery", &first, &error), STATUS_OK);
     assert_true(first.is_set);
     assert_int_equal(read_text("correct horse battery \r\n\n", &second, &error), STATUS_OK);
@@ -43,7 +42,6 @@ static void no_file_is_no_secret(void **state)
 {
     struct rpc_secret secret = {.is_set = true};
     struct error error;
-    (void)state;
     assert_int_equal(rpc_secret_read(NULL, &secret, &error), STATUS_OK);
     assert_false(secret.is_set);
     secret.is_set = true;
@@ -57,7 +55,6 @@ static void a_weak_or_endless_one_is_an_error(void **state)
 {
     struct rpc_secret secret;
     struct error error;
-    (void)state;
     assert_int_equal(read_text("", &secret, &error), STATUS_INVALID_ARGUMENT);
     assert_int_equal(read_text("fifteen letters\n\n\n", &secret, &error), STATUS_INVALID_ARGUMENT);
     assert_non_null(strstr(error.text, path));
@@ -76,7 +73,6 @@ static void a_created_one_is_new_and_private(void **state)
     struct rpc_secret first, second;
     struct error error;
     struct stat info;
-    (void)state;
     write_secret("x", 1);
     chmod(path, 0666);
     assert_int_equal(rpc_secret_create(path, &error), STATUS_OK);
@@ -109,7 +105,6 @@ static void only_this_machine_reaches_local_addresses(void **state)
                                          "tcp://127.0.0:7400",
                                          "nonsense",
                                          ""};
-    (void)state;
     for (size_t i = 0; i < sizeof local / sizeof *local; i++)
         if (!rpc_address_is_local(local[i]))
             fail_msg("%s is local", local[i]);
@@ -124,7 +119,6 @@ static void a_tcp_address_ends_with_a_port(void **state)
                                        "tls+tcp://host:1",     "ipc:///tmp/x",  "inproc://x"};
     static const char *const bad[] = {
         "tcp://localhost", "tcp://[::1]", "tcp://host:", "tcp://host:http", "tls+tcp://127.0.0.1", "tcp://"};
-    (void)state;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         if (rpc_address_lacks_port(good[i]))
             fail_msg("%s is good", good[i]);

@@ -154,7 +154,6 @@ static void *wait_for_ever(void *unused)
 // As OpenBLAS begins its threads: before main(), with no signal blocked.
 static void a_signal_may_reach_a_thread_of_a_library(void **state)
 {
-    (void)state;
     for (int number = SIGINT; number <= SIGTERM; number += SIGTERM - SIGINT) {
         int ends[2];
         char byte;
@@ -179,7 +178,6 @@ static void a_signal_may_reach_a_thread_of_a_library(void **state)
 
 static void exit_codes_say_what_has_to_change(void **state)
 {
-    (void)state;
     static const struct {
         enum status status;
         int code;
@@ -205,7 +203,6 @@ static void exit_codes_say_what_has_to_change(void **state)
 
 static void check_validates_and_starts_nothing(void **state)
 {
-    (void)state;
     struct fake good = {.number = 1, .start_status = STATUS_INTERNAL}, bad = {.number = 7, .start_status = STATUS_INTERNAL};
     assert_int_equal(exit_code_of(good, "--check"), 0);
     assert_int_equal(exit_code_of(bad, "--check"), 2);
@@ -213,13 +210,11 @@ static void check_validates_and_starts_nothing(void **state)
 
 static void a_signal_while_closing_touches_nothing(void **state)
 {
-    (void)state;
     assert_int_equal(exit_code_of((struct fake){.signal_in_close = true}, NULL), 0);
 }
 
 static void a_reader_that_has_gone_does_not_end_the_service(void **state)
 {
-    (void)state;
     assert_int_equal(exit_code_of((struct fake){.breaks_a_pipe = true}, NULL), 0);
 }
 
@@ -227,7 +222,6 @@ static void one_signal_too_many_ends_it_at_once(void **state)
 {
     int serving[2], status = 0;
     char byte;
-    (void)state;
 
     assert_int_equal(pipe(serving), 0);
     pid_t pid = fork();

@@ -37,7 +37,6 @@ static void a_lone_sequence_takes_what_its_steps_take(void **state)
 {
     const struct sim_place place = {.cost = {.link_us = 60, .token_us = 1}, .pages_total = 1000};
     struct sim_config config = small(&place, 1, 1);
-    (void)state;
 
     cost_curve_add(&config.s_part.head, 1, 50);
     requests[0] = (struct sim_request){.prompt_tokens = 1, .generated_tokens = 4, .max_new_tokens = 100};
@@ -56,7 +55,6 @@ static void two_mini_batches_overlap(void **state)
 {
     const struct sim_place place = {.cost = {.link_us = 0, .row_us = 100.0 / 32}, .pages_total = 100000};
     struct sim_config config = small(&place, 1, 64);
-    (void)state;
 
     config.sched.chunk_tokens = 64;
     for (uint32_t i = 0; i < 64; i++)
@@ -76,7 +74,6 @@ static void two_mini_batches_overlap(void **state)
 // The faster of one and two mini-batches is found, and changing between them loses nothing.
 static void as_many_mini_batches_as_are_faster(void **state)
 {
-    (void)state;
     for (int links = 0; links < 3; links++) {
         for (int work = 0; work < 4; work++) {
             const double row_us[] = {0, 0.5, 3, 12}, link_us[] = {0, 50, 400};
@@ -109,7 +106,6 @@ static void nothing_is_lost(void **state)
     uint64_t tokens = 0, prompts = 0;
     uint32_t rng = 12345;
     struct error error;
-    (void)state;
 
     for (int i = 1; i < 5; i++)
         places[i] = (struct sim_place){.cost = {.token_us = 0.05, .prefill_us = 0.01, .link_us = 60}, .pages_total = 400};
@@ -148,7 +144,6 @@ static void sequences_larger_than_any_place_end(void **state)
 {
     struct sim_place places[3] = {0};
     struct sim_config config = small(places, 3, 200);
-    (void)state;
 
     for (uint32_t i = 0; i < 3; i++)
         places[i] = (struct sim_place){.cost = {.token_us = 0.05, .prefill_us = 0.01, .link_us = 60},
@@ -170,7 +165,6 @@ static void places_read_a_long_sequence_together(void **state)
     struct sim_place places[4] = {0};
     struct sim_config config = small(places, 1, 1);
     double attends_us[2];
-    (void)state;
 
     config.sched.context_tokens = 20000;
     config.sched.extent_tokens = 512;
@@ -192,7 +186,6 @@ static void a_place_slows_down_and_recovers(void **state)
     const struct sim_place place = {.cost = {.row_us = 300, .link_us = 50}, .pages_total = 1000};
     const struct sim_speed speeds[] = {{1e6, 0, 0.5}, {2e6, 0, 1}};
     struct sim_config config = small(&place, 1, 1);
-    (void)state;
 
     requests[0] = (struct sim_request){.prompt_tokens = 1, .generated_tokens = 700, .max_new_tokens = 700};
     struct sim_result even = sim_of(&config);
@@ -216,7 +209,6 @@ static void noise_is_of_each_place_and_step(void **state)
     struct sim_place places[16] = {{.local = false}};
     struct sim_config config = small(places, 1, 160);
     double expected[2] = {0};
-    (void)state;
 
     for (int i = 0; i < 16; i++)
         places[i] = (struct sim_place){.cost = {.row_us = 100}, .pages_total = 10000};
@@ -240,7 +232,6 @@ static void bad_requests_are_named(void **state)
     struct sim_config config = small(&place, 1, 2);
     struct sim_result result;
     struct error error;
-    (void)state;
 
     requests[0] = (struct sim_request){.prompt_tokens = 1, .generated_tokens = 1, .max_new_tokens = 1, .arrival_us = 5};
     requests[1] = requests[0];

@@ -41,7 +41,6 @@ static struct sim_request requests[ROUNDS * BATCH_MAX];
 static int read_files(void **state)
 {
     struct error error;
-    (void)state;
     if (shape_named("llama-7b", "f16", &shape, &error) || hardware_read("a10", FOLDER, "gpu", &a10, &error) ||
         hardware_read("epyc-7452", FOLDER, "worker", &epyc, &error) ||
         hardware_read("infiniband", FOLDER, "link", &infiniband, &error)) {
@@ -208,7 +207,6 @@ static void spacing_gains_in_steady_state(void **state)
 {
     static const double least[][4] = {{1.08, 1.08, 1.10, 0.995}, {1.07, 1.10, 1.10, 1.10}, {1.05, 1.10, 1.10, 1.08}};
     uint32_t index = 0;
-    (void)state;
     is_a_figure();
     for (uint32_t w = 0; w < ARRAY_COUNT(least); w++)
         for (uint32_t i = 0; i < ARRAY_COUNT(least[0]); i++) {

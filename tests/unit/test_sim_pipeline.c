@@ -105,7 +105,6 @@ static double bubbles(const struct sim_result *r)
 static void bubbles_vanish_when_steps_are_equal(void **state)
 {
     const double fixed_ms[] = {0, 5, 10, 15, 20};
-    (void)state;
     is_a_figure();
     make_requests();
     printf("  fixed part    whole: tokens/s  bubbles s    uniform: tokens/s  bubbles s    throughput    bubbles\n");
@@ -124,7 +123,6 @@ static void bubbles_vanish_when_steps_are_equal(void **state)
 // The core finds about the paper's chunk by itself: P:D is 10, and each mini-batch has 27 sequences.
 static void the_core_chooses_the_papers_chunk(void **state)
 {
-    (void)state;
     is_a_figure();
     make_requests();
     struct sim_result given = paper(10e3, SCHED_MICRO_BATCH_UNIFORM, CHUNK);
@@ -177,7 +175,6 @@ static void a_lone_sequence_goes_through_all_stages(void **state)
 {
     const struct sim_place place = {.cost = {.link_us = 10, .token_us = 1}, .pages_total = 1000};
     struct cost_s_part stages[3];
-    (void)state;
 
     make_stages(stages, 3, 100);
     stages[0].step_us = 7;
@@ -199,7 +196,6 @@ static void the_slowest_stage_sets_the_rate(void **state)
 {
     const struct sim_place place = {.local = true, .pages_total = 100000};
     struct cost_s_part stages[4];
-    (void)state;
 
     make_stages(stages, 4, 100);
     cost_curve_add(&stages[2].layer, 1, 150);
@@ -221,7 +217,6 @@ static void the_slowest_stage_sets_the_rate(void **state)
 static void all_stages_ask_the_workers_at_once(void **state)
 {
     struct cost_s_part stages[4];
-    (void)state;
 
     make_stages(stages, 4, 100);
     for (uint32_t i = 0; i < 64; i++)
@@ -245,7 +240,6 @@ static void nothing_is_lost_in_a_pipeline(void **state)
     enum { COUNT = 100 };
     struct sim_place places[4];
     struct cost_s_part stages[SCHED_STAGES_MAX];
-    (void)state;
 
     for (uint32_t run = 0; run < 48; run++) {
         if (!in_sample(run, 1, 5))

@@ -86,7 +86,6 @@ static void tokens_grow_with_workers(void **state)
 {
     const double s_part = B / (MINI_BATCHES * LAYERS * 500e-6); // its own most, full
     double one = tokens_per_second(1);
-    (void)state;
 
     for (uint32_t workers = 2; workers <= WORKERS_MAX; workers *= 2) {
         double got = tokens_per_second(workers), most = MIN(workers * one, s_part);

@@ -115,7 +115,6 @@ static struct figures run_of(bool aside, double noise, double speed)
 // Prompts have 0.8 times the streams' time between two of their steps, and may be late by half a segment.
 static void a_prompt_aside_neither_stalls_streams_nor_starves(void **state)
 {
-    (void)state;
     static const double noises[] = {0, 0.2, 0.5};
     for (size_t i = 0; i < ARRAY_COUNT(noises); i++) {
         const struct figures f = run_of(true, noises[i], 1);
@@ -127,7 +126,6 @@ static void a_prompt_aside_neither_stalls_streams_nor_starves(void **state)
 // Attention, of which the streams have little and the prompt much, takes four times as long from its arrival on, which nobody has predicted.
 static void what_nobody_predicted_makes_no_stall(void **state)
 {
-    (void)state;
     run_of(false, 0.2, 0.25); // for comparison
     assert_true(run_of(true, 0.2, 0.25).p99 <= 2.5);
 }
@@ -140,7 +138,6 @@ static void one_long_segment_is_not_the_last(void **state)
     struct sim_config config = config_of(true, 0);
     const double calm_s = beside_streams(&config);
     double most_s = 0;
-    (void)state;
 
     for (uint32_t i = 0; i < MOMENTS; i++) {
         const double at_us = ARRIVES_US + 100000 + (double)i * APART_US;
@@ -155,7 +152,6 @@ static void one_long_segment_is_not_the_last(void **state)
 // The last stream ends while a prompt is aside: what it has under way comes before a prompt that came later.
 static void the_older_prompt_comes_first_when_streams_end(void **state)
 {
-    (void)state;
     struct sim_config config = config_of(true, 0);
 
     requests[0] = (struct sim_request){.prompt_tokens = 60, .generated_tokens = 300, .max_new_tokens = 300};

@@ -35,7 +35,6 @@ static double best_of_all(const struct plan_split *s, uint32_t stage, uint32_t f
 static void it_is_the_best_of_all_splits(void **state)
 {
     uint32_t fitting = 0, refused = 0;
-    (void)state;
 
     for (int round = 0; round < 2000; round++) {
         double layer_us[LAYERS_MAX];
@@ -87,7 +86,6 @@ static void a_head_counts_as_layers(void **state)
     struct plan_range ranges[PLAN_STAGES_MAX];
     struct error error;
     double slowest;
-    (void)state;
 
     for (int i = 0; i < 30; i++)
         layer_us[i] = 1;
@@ -110,7 +108,6 @@ static void what_does_not_fit_is_refused_with_numbers(void **state)
     struct plan_range ranges[PLAN_STAGES_MAX];
     struct error error;
     double slowest;
-    (void)state;
 
     assert_int_equal(plan_split_layers(&s, ranges, &slowest, &error), STATUS_RESOURCE_EXHAUSTED);
     assert_non_null(strstr(error.text, "3.00 GiB"));
@@ -141,7 +138,6 @@ static void a_split_is_read(void **state)
     struct plan_range ranges[PLAN_STAGES_MAX];
     struct error error;
     uint32_t stages = 2;
-    (void)state;
 
     assert_int_equal(plan_split_read("19,11", 30, &stages, ranges, &error), STATUS_OK);
     assert_true(ranges[0].first == 0 && ranges[0].end == 19 && ranges[1].first == 19 && ranges[1].end == 30);

@@ -29,7 +29,6 @@ static int open_all(void **state)
 {
     const struct sampler_params pure = {.top_p = 1, .repetition_penalty = 1};
     struct error error;
-    (void)state;
 
     fastdecode__step_request__init(&request);
     for (uint32_t p = 0; p < PLACES; p++) {
@@ -61,7 +60,6 @@ static int open_all(void **state)
 
 static int close_all(void **state)
 {
-    (void)state;
     step_plan_close(&plan);
     sequence_table_close(table);
     return 0;
@@ -76,7 +74,6 @@ static enum status check(void)
 // A run of three extents that is right, and one thing that is wrong with it.
 static void what_cannot_be_is_refused(void **state)
 {
-    (void)state;
     for (uint32_t wrong = 0; wrong <= 15; wrong++) {
         static const uint32_t at[] = {2, 1, 3}, from[] = {0, 512, 4608};
         struct Fastdecode__Run *run = &runs[0];
@@ -113,7 +110,6 @@ static void what_cannot_be_is_refused(void **state)
 // However few floats a partial has, all of a step's fit a reply.
 static void partials_have_a_limit(void **state)
 {
-    (void)state;
     runs[0].n_extents = 2, runs[0].place = 1, runs[0].position = 16384, runs[0].n_tokens = ROWS - RUNS;
     extents[0][0].place = 2, extents[0][1].place = 1, extents[0][1].first_position = 16384;
     const uint32_t partials = (16384 / 4096 + 1) * (ROWS - RUNS);
@@ -180,7 +176,6 @@ static void check_place(const struct step_place *place, uint32_t *reads_of)
 static void each_row_reads_at_each_frozen_extent(void **state)
 {
     struct error error;
-    (void)state;
     for (uint32_t turn = 0; turn < 500; turn++) {
         uint32_t reads_of[ROWS] = {0}, local = 0;
         for (uint32_t i = 0; i < RUNS; i++)
@@ -205,7 +200,6 @@ static void each_row_reads_at_each_frozen_extent(void **state)
 static void the_first_lost_extent_counts(void **state)
 {
     struct step_run run = {.run = &runs[0]};
-    (void)state;
     runs[0].n_extents = 4;
     step_plan_lose(&run, 2);
     assert_true(run.lost && run.lost_extent == 3);

@@ -21,7 +21,6 @@ static int open_all(void **state)
     const uint32_t known[10] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
     const struct sampler_params pure = {.top_p = 1, .repetition_penalty = 1}, other = {.top_p = 1, .repetition_penalty = 1.5f};
     struct error error;
-    (void)state;
     fastdecode__place__init(&place);
     fastdecode__step_request__init(&request);
     request.n_runs = request.n_places = 1;
@@ -46,7 +45,6 @@ static int open_all(void **state)
 
 static int close_all(void **state)
 {
-    (void)state;
     step_plan_close(&plan);
     sequence_table_close(table);
     return 0;
@@ -62,7 +60,6 @@ static enum status check(void)
 
 static void drafts_are_behind_a_token_and_before_a_sample(void **state)
 {
-    (void)state;
     assert_int_equal(check(), STATUS_OK);
     runs[0].drafts = 4;
     assert_int_equal(check(), STATUS_INVALID_ARGUMENT);
@@ -84,7 +81,6 @@ static void drafts_are_behind_a_token_and_before_a_sample(void **state)
 static void a_step_may_have_rows_at_every_place(void **state)
 {
     Fastdecode__Place *all[SCHED_PLACES_MAX + 1];
-    (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(all); i++)
         all[i] = &place;
     request.places = all;
@@ -104,7 +100,6 @@ static void fill(uint32_t run_count)
 
 static void each_row_from_the_known_one_on_is_sampled(void **state)
 {
-    (void)state;
     runs[0].position = 8; // two rows that are known
     fill(1);
     assert_int_equal(plan.row_count, 4);
@@ -137,7 +132,6 @@ static uint32_t taken(uint32_t run, const uint32_t *sampled) // [sample_count]
 
 static void samples_count_up_to_the_first_after_a_wrong_draft(void **state)
 {
-    (void)state;
     fill(1); // guessed: 11, 12, 13
     assert_int_equal(taken(0, (uint32_t[]){77, 12, 13, 14}), 1);
     assert_int_equal(sequence_table_find(table, 1)->last_token, 77);
@@ -153,7 +147,6 @@ static void samples_need_their_masks(void **state)
 {
     struct masked_sequence masked = {.generated = 6};
     const uint32_t mask[(VOCAB + 31) / 32] = {0};
-    (void)state;
     sequence_table_find(table, 1)->masked = &masked;
     fill(1);
     plan.runs[0].mask_count = 2;
@@ -177,7 +170,6 @@ static void samples_need_their_masks(void **state)
 static void a_grammar_that_is_elsewhere_makes_its_sequence_unknown(void **state)
 {
     struct masked_sequence masked = {.generated = 7}; // one was taken that nobody heard of
-    (void)state;
     sequence_table_find(table, 1)->masked = &masked;
     fill(1);
     assert_true(plan.runs[0].sequence == NULL && plan.row_count == 0);
@@ -190,7 +182,6 @@ static void a_grammar_that_is_elsewhere_makes_its_sequence_unknown(void **state)
 /* Whatever the run, its drafts included, and however the sequence came to it. */
 static void generated_positions_are_sparse(void **state)
 {
-    (void)state;
     for (uint32_t position = 0; position < 10; position++) {
         runs[0].position = position;
         runs[0].n_tokens = 14 - position;
@@ -203,7 +194,6 @@ static void generated_positions_are_sparse(void **state)
 
 static void samples_are_of_their_own_run(void **state)
 {
-    (void)state;
     fill(3); // the third has guessed 411, 412, 413
     assert_int_equal(taken(0, (uint32_t[]){11, 77, 13, 14}), 2);
     assert_int_equal(taken(2, (uint32_t[]){411, 412, 413, 414}), 4);
@@ -216,7 +206,6 @@ static void samples_are_of_their_own_run(void **state)
 /* Scores come before samples; rows that have a next token in the prompt are not sampled, whatever was asked for. */
 static void samples_are_behind_scores_and_the_prompt(void **state)
 {
-    (void)state;
     runs[0].position = 1;
     runs[0].score = true;
     fill(1);
@@ -239,7 +228,6 @@ static void samples_are_behind_scores_and_the_prompt(void **state)
 static void with_penalties_only_the_first_counts(void **state)
 {
     uint32_t count;
-    (void)state;
     fill(2); // guessed: 211, 212, 213
     assert_int_equal(taken(1, (uint32_t[]){211, 212, 213, 214}), 1);
     const struct sequence *sequence = sequence_table_find(table, 2);
@@ -253,7 +241,6 @@ static void with_penalties_only_the_first_counts(void **state)
 
 static void a_run_that_is_lost_has_no_samples(void **state)
 {
-    (void)state;
     fill(2);
     step_plan_drop(&plan, 0);
     assert_int_equal(plan.runs[0].sample_count, 0);
@@ -278,7 +265,6 @@ static void the_local_pool_may_have_any_index(void **state)
         {FASTDECODE__PLACE_KIND__PLACE_KIND_KV_WORKER, 0, false},
     };
     struct error error;
-    (void)state;
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
         place.kind = cases[i].kind;
         place.worker = cases[i].index;
@@ -298,7 +284,6 @@ static void rows_of_a_pooled_prompt(void **state)
     struct sequence *sequence = sequence_table_find(table, 3);
     struct pooler *pooler;
     struct error error;
-    (void)state;
     assert_int_equal(pooler_open(&model, &pooling, &pooler, &error), STATUS_OK);
     assert_int_equal(pooled_open(pooler, MODEL_POOL_MEAN, PROMPT, &sequence->pooled, &error), STATUS_OK);
     request.runs[0] = &runs[2];

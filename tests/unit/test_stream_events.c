@@ -52,7 +52,6 @@ static void check_answer(const struct seen *seen)
 static void an_answer_cut_anywhere(void **state)
 {
     struct stream_reader reader = {0};
-    (void)state;
 
     for (size_t cut = 0; cut < sizeof answer - 1; cut++) {
         struct seen seen = {0};
@@ -74,7 +73,6 @@ static void deltas_of_chats(void **state)
                                          "{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"{\"}}]}", "{}",
                                          "{\"tool_calls\":[]}"};
     struct stream_reader reader = {0};
-    (void)state;
 
     for (int i = 0; i < 5; i++) {
         struct seen seen = {0};
@@ -92,7 +90,6 @@ static void a_line_has_a_limit(void **state)
     struct stream_reader reader = {0};
     struct seen seen = {0};
     char *part = malloc(1 << 16);
-    (void)state;
 
     assert_non_null(part);
     memset(part, 'x', 1 << 16);
@@ -123,7 +120,6 @@ static void odd_events(void **state)
         {"{\"choices\":[{\"text\":\"x\"", "", false},
     };
     struct stream_event event;
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         assert_int_equal(stream_event_parse(cases[i].text, strlen(cases[i].text), &event), cases[i].ok);
@@ -135,7 +131,6 @@ static void odd_events(void **state)
 static void words_and_their_tokens(void **state)
 {
     struct prompt_fit fit = {0, 1};
-    (void)state;
 
     assert_int_equal(prompt_fit_words(&fit, 500), 500);
     prompt_fit_learn(&fit, 16, 37, 300, 605); // 2 a word and 5 more
@@ -151,7 +146,6 @@ static void no_prompt_is_like_another(void **state)
 {
     enum { PROMPTS = 2000, COMMON_MAX = 40 };
     char *prompts[PROMPTS];
-    (void)state;
 
     for (uint64_t i = 0; i < PROMPTS; i++) {
         struct text text = {0};

@@ -14,7 +14,6 @@ static char folder[64], run[96];
 
 static int make_folder(void **state)
 {
-    (void)state;
     snprintf(folder, sizeof folder, "/tmp/fd-supervise-XXXXXX");
     assert_non_null(mkdtemp(folder));
     snprintf(run, sizeof run, "%s/run", folder);
@@ -24,7 +23,6 @@ static int make_folder(void **state)
 static int remove_folder(void **state)
 {
     char path[128];
-    (void)state;
     snprintf(path, sizeof path, "%s/lock", run);
     unlink(path);
     if (rmdir(run))
@@ -47,7 +45,6 @@ static void a_folder_of_its_own_is_made_and_used_again(void **state)
 {
     struct error error;
     struct stat info;
-    (void)state;
     assert_int_equal(open_status(&error), STATUS_OK);
     assert_int_equal(stat(run, &info), 0);
     assert_int_equal(info.st_mode & 0777, 0700);
@@ -58,7 +55,6 @@ static void a_folder_that_is_open_to_others_is_refused(void **state)
 {
     static const mode_t modes[] = {0701, 0710, 0720, 0755, 0777};
     struct error error;
-    (void)state;
     assert_int_equal(mkdir(run, 0700), 0);
     for (size_t i = 0; i < ARRAY_COUNT(modes); i++) {
         assert_int_equal(chmod(run, modes[i]), 0);
@@ -72,7 +68,6 @@ static void a_folder_that_is_open_to_others_is_refused(void **state)
 static void a_folder_of_another_user_is_refused(void **state)
 {
     struct error error;
-    (void)state;
     if (geteuid() != 0) { // only root can give a folder away; "/" is another's for everybody else
         snprintf(run, sizeof run, "/");
         assert_int_equal(open_status(&error), STATUS_INVALID_ARGUMENT);
@@ -90,7 +85,6 @@ static void a_folder_of_another_user_is_refused(void **state)
 static void a_link_is_refused(void **state)
 {
     struct error error;
-    (void)state;
     assert_int_equal(symlink(folder, run), 0);
     assert_int_equal(open_status(&error), STATUS_INVALID_ARGUMENT);
 }

@@ -50,7 +50,6 @@ static struct tokenizer_spec bpe_spec(const char *pre)
 
 static int set_up(void **state)
 {
-    (void)state;
     const char *path = getenv("FD_MODEL");
     struct error error = {0};
     if (model_open(path ? path : "models/SmolLM2-135M-Instruct.Q4_1.gguf", &model, &error)) {
@@ -75,7 +74,6 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
     tokenizer_close(smollm);
     model_close(model);
     json_decref(golden);
@@ -162,7 +160,6 @@ static unsigned compare_cases(const struct tokenizer *tokenizer, const char *nam
 
 static void test_golden_bpe(void **state)
 {
-    (void)state;
     static const struct {
         const char *pre;
         size_t least;
@@ -234,7 +231,6 @@ static unsigned compare_chat(const struct tokenizer *tokenizer, const char *name
 
 static void test_golden_spm(void **state)
 {
-    (void)state;
     size_t index;
     json_t *source;
     unsigned wrong = 0;
@@ -275,7 +271,6 @@ static unsigned count_id(const uint32_t *ids, uint32_t count, uint32_t id)
 // Control tokens are found only in segments that may have them, whether in the text as it is or normalized; user-defined ones everywhere.
 static void test_special_only_where_allowed(void **state)
 {
-    (void)state;
     const uint32_t im_end = 2;
     const struct {
         struct text_segment parts[3];
@@ -316,7 +311,6 @@ static void test_special_only_where_allowed(void **state)
 // Words are not cut where segments are, characters neither.
 static void test_segments_are_one_text(void **state)
 {
-    (void)state;
     static const char text[] = "antidisestablishmentarianism 日本語 naïve   \n\n x";
     size_t length = sizeof text - 1;
     uint32_t *whole, *cut, count = encode(smollm, text, length, false, &whole);
@@ -331,7 +325,6 @@ static void test_segments_are_one_text(void **state)
 
 static void test_max_tokens(void **state)
 {
-    (void)state;
     struct text_segment segment = {"one two three four", 18, true};
     struct error error = {0};
     uint32_t *ids, count;
@@ -349,7 +342,6 @@ static void test_max_tokens(void **state)
 
 static void test_end_tokens(void **state)
 {
-    (void)state;
     uint32_t ends[TOKENIZER_MAX_END_TOKENS];
     assert_int_equal(tokenizer_end_tokens(smollm, ends, 16), 2); // <|endoftext|>, <|im_end|>
     assert_int_equal(ends[0], 0);
@@ -395,7 +387,6 @@ static unsigned round_trip(const struct tokenizer *tokenizer, json_t *cases)
 
 static void test_round_trip(void **state)
 {
-    (void)state;
     assert_true(round_trip(smollm, json_object_get(json_object_get(golden, "bpe"), "smollm")) > 300);
     json_t *source = json_array_get(json_object_get(golden, "spm"), 0);
     struct tokenizer *spm = open_spm(source);
@@ -406,7 +397,6 @@ static void test_round_trip(void **state)
 // Bytes, each as the token of that byte, and what Python's decode(errors="replace") says.
 static void test_stream_of_bytes(void **state)
 {
-    (void)state;
     static const struct {
         const char *in, *out;
     } cases[] = {
@@ -466,7 +456,6 @@ static void encode_run(const struct tokenizer *tokenizer, const char *unit, size
 // Were one of these quadratic, four times the length would take 16 times as long. Processor time.
 static void test_long_runs(void **state)
 {
-    (void)state;
     enum { SHORT = 100000, LONG = 400000 };
     double took[2] = {0};
     static const char *const units[] = {"a", " ", "\n", " \n", "\xcc\x81\xcc\xa3", "\xff", "<|im_end|", "1", "!"};
@@ -506,7 +495,6 @@ static double time_run(const struct tokenizer *tokenizer, const char *unit, size
 // for does not count: SmolLM2's lacks 21 bytes, the second "llama" model has no byte tokens.
 static void test_long_word_is_refused_early(void **state)
 {
-    (void)state;
     const size_t length = 1000000;
     struct tokenizer *spm = open_spm(json_array_get(json_object_get(golden, "spm"), 1));
     const struct {

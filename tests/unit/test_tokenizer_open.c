@@ -16,7 +16,6 @@
     }
 static void test_spm_rules(void **state)
 {
-    (void)state;
     const struct text_span pieces[] = {SPAN("<unk>"),
                                        SPAN("<s>"),
                                        SPAN("</s>"),
@@ -80,7 +79,6 @@ static void refuse(struct tokenizer_spec spec, enum status wanted, const char *w
 
 static void test_refusals(void **state)
 {
-    (void)state;
     const struct text_span some[] = {SPAN("a"), SPAN("b"), SPAN("ab")}, bad_merge[] = {SPAN("a c")}, no_merge[] = {SPAN("ab")};
     const int32_t bad_types[] = {1, 1, 7};
     const float bad_scores[] = {0, 0, 0.0f / 0.0f};
@@ -118,7 +116,6 @@ static void test_refusals(void **state)
 // A model of several ends (llama 3.1: end of turn, of text, of message) stops at each, whichever the file calls eos.
 static void test_all_ends_by_name(void **state)
 {
-    (void)state;
     const struct text_span some[] = {SPAN("a"), SPAN("<|end_of_text|>"), SPAN("<|eom_id|>"), SPAN("<|eot_id|>")};
     const int32_t kinds[] = {1, 3, 3, 3};
     const struct tokenizer_spec spec = {.model = "gpt2",
@@ -139,7 +136,6 @@ static void test_all_ends_by_name(void **state)
 // gpt-oss thinks in one message and answers in another: <|end|> is between them, <|return|> and <|call|> are at the end. Phi ends with <|end|>.
 static void test_an_end_between_messages(void **state)
 {
-    (void)state;
     const struct text_span some[] = {SPAN("a"), SPAN("<|end|>"), SPAN("<|return|>"), SPAN("<|call|>")};
     const int32_t kinds[] = {1, 3, 3, 3};
     struct tokenizer_spec spec = {.model = "gpt2",
@@ -164,7 +160,6 @@ static void test_an_end_between_messages(void **state)
 // Names that converters give to pre-tokenizers which are the same as another model's.
 static void test_other_names_of_pre_tokenizers(void **state)
 {
-    (void)state;
     static const char *const names[] = {"refact", "smaug-bpe", "deepseek-r1-qwen", "llama3", "llama-v3"};
     const struct text_span some[] = {SPAN("a")};
     for (size_t i = 0; i < ARRAY_COUNT(names); i++) {
@@ -193,7 +188,6 @@ static void test_bos_where_a_file_does_not_say(void **state)
     struct model *model;
     struct error error = {0};
     size_t bytes;
-    (void)state;
 
     gguf_build_llama(&build, &tiny);
     unsigned char *file = gguf_build_finish(&build, &bytes);

@@ -15,17 +15,12 @@ static char path[64];
 
 static int set_up(void **state)
 {
-    (void)state;
     snprintf(path, sizeof path, "/tmp/fd-trace-XXXXXX");
     int fd = mkstemp(path);
     return fd < 0 || close(fd);
 }
 
-static int tear_down(void **state)
-{
-    (void)state;
-    return unlink(path);
-}
+static int tear_down(void **state) { return unlink(path); }
 
 static void open_trace(bool append, uint64_t limit_bytes, uint32_t ring_spans)
 {
@@ -82,7 +77,6 @@ static void off_there_is_no_track_and_nothing_is_evaluated(void **state)
     const struct trace_config config = {.process = "test"};
     uint32_t evaluated = 0;
     struct error error;
-    (void)state;
 
     assert_int_equal(trace_open(&config, &error), STATUS_OK);
     struct trace_track *track = trace_track_open("track");
@@ -95,8 +89,6 @@ static void off_there_is_no_track_and_nothing_is_evaluated(void **state)
 
 static void spans_nest_and_carry_numbers(void **state)
 {
-    (void)state;
-
     open_trace(false, 0, 0);
     struct trace_track *track = trace_track_open("track");
     uint64_t outer_ns = trace_clock(track), inner_ns = trace_clock(track);
@@ -127,7 +119,6 @@ static void spans_nest_and_carry_numbers(void **state)
 static void what_a_full_ring_drops_is_counted(void **state)
 {
     enum { SPANS = 5000 };
-    (void)state;
 
     open_trace(false, 0, 8);
     struct trace_track *track = trace_track_open("track");
@@ -155,7 +146,6 @@ static void a_file_at_its_limit_stays_there_and_whole(void **state)
 {
     enum { SPANS = 8000, LIMIT = 300000 };
     struct stat info;
-    (void)state;
 
     open_trace(false, LIMIT, 0);
     struct trace_track *track = trace_track_open("track");
@@ -195,7 +185,6 @@ static void put_many_in_threads(void)
 static void processes_and_threads_share_a_file(void **state)
 {
     int status;
-    (void)state;
 
     open_trace(false, 0, 0);
     pid_t child = fork(); /* no thread runs yet */
@@ -219,8 +208,6 @@ static void processes_and_threads_share_a_file(void **state)
 
 static void the_next_trace_begins_anew(void **state)
 {
-    (void)state;
-
     for (uint32_t i = 0; i < 2; i++) {
         open_trace(false, 0, 0);
         struct trace_track *track = trace_track_open("track");
@@ -236,7 +223,6 @@ static void a_file_that_cannot_be_written_is_an_error(void **state)
 {
     const struct trace_config config = {.path = "/nowhere/trace.json", .process = "test"};
     struct error error;
-    (void)state;
 
     assert_int_equal(trace_open(&config, &error), STATUS_INVALID_ARGUMENT);
     assert_string_equal(error.text, "--trace /nowhere/trace.json: No such file or directory");

@@ -23,7 +23,6 @@ static void a_cpu_is_watched(void **state)
 {
     struct watchdog watchdog = {0};
     uint64_t now_us = clock_now_us();
-    (void)state;
     watchdog_turn(&watchdog);
     watchdog_begun(&watchdog, now_us);
     uint32_t after = bites_after(&watchdog, now_us, 1000);
@@ -42,7 +41,6 @@ static void a_slow_machine_is_given_time(void **state)
                                          .head_us = {9000}},
                                .kv = {.call_us = 5, .prefill_row_us = 1, .pair_us = 0.001}},
                        slow = fast;
-    (void)state;
     slow.times.layer_us[1] = 5e6;
     const uint64_t least = calibration_slowest_us(&fast, 1024, 8192), most = calibration_slowest_us(&slow, 1024, 8192);
     assert_in_range(least, 2 * 5000 + 1024 + 1024 * 8192 / 1000, 2 * 5000 + 9 * 8000 + 1024 + 1024 * 8192 / 1000 + 5);
@@ -55,7 +53,6 @@ static void who_has_no_work_does_not_hang(void **state)
 {
     struct watchdog watchdog = {0};
     uint64_t now_us = clock_now_us(), stuck_us;
-    (void)state;
     assert_int_equal(bites_after(&watchdog, now_us, 1000), 1000);
     watchdog_begun(&watchdog, now_us);
     watchdog_done(&watchdog, now_us + SECOND);
@@ -69,7 +66,6 @@ static void work_that_does_not_end_is_seen(void **state)
 {
     struct watchdog watchdog = {0};
     uint64_t now_us = clock_now_us();
-    (void)state;
     watchdog_begun(&watchdog, now_us);
     watchdog_begun(&watchdog, now_us); // the other mini-batch
     watchdog_done(&watchdog, now_us + SECOND);
@@ -81,7 +77,6 @@ static void work_that_does_not_end_is_seen(void **state)
 static void a_thread_that_does_not_come_back_is_seen(void **state)
 {
     struct watchdog watchdog = {0};
-    (void)state;
     uint64_t now_us = clock_now_us();
     watchdog_turn(&watchdog);
     uint32_t after = bites_after(&watchdog, now_us + SECOND, 1000);
@@ -93,7 +88,6 @@ static void a_stopped_process_is_not_a_device_that_hangs(void **state)
 {
     struct watchdog watchdog = {0};
     uint64_t now_us = clock_now_us(), stuck_us;
-    (void)state;
     watchdog_begun(&watchdog, now_us);
     assert_false(watchdog_bites(&watchdog, now_us + 3600ull * SECOND, LIMIT, &stuck_us));
     assert_false(watchdog_bites(&watchdog, now_us + 3600ull * SECOND + SECOND / 4, LIMIT, &stuck_us)); // too soon
@@ -107,7 +101,6 @@ static void a_segment_goes_on_where_it_was_stopped(void **state)
 {
     struct watchdog watchdog = {0};
     uint64_t now_us = clock_now_us(), stuck_us;
-    (void)state;
     watchdog_turn(&watchdog);
     watchdog_begun(&watchdog, now_us);
     assert_int_equal(bites_after(&watchdog, now_us, 4), 4);

@@ -19,7 +19,6 @@ static void tiers_keep_to_the_memory(void **state)
 {
     uint64_t seed = 7, bytes[64];
     uint32_t chosen = 0, refused = 0;
-    (void)state;
 
     for (uint32_t round = 0; round < 3000; round++) {
         const uint32_t count = 1 + (uint32_t)(random_of(&seed) % 64);
@@ -61,7 +60,6 @@ static void tiers_keep_to_the_memory(void **state)
 static void streamed_segments_are_spread_evenly(void **state)
 {
     uint64_t bytes[33];
-    (void)state;
 
     for (uint32_t s = 0; s < 33; s++)
         bytes[s] = 100;
@@ -87,7 +85,6 @@ static void the_refusal_has_the_numbers(void **state)
     const uint64_t bytes[] = {10 << 20, 20 << 20, 20 << 20, 20 << 20, 20 << 20, 10 << 20};
     struct weight_tiers tiers;
     struct error error;
-    (void)state;
 
     assert_int_equal(weight_tiers_choose(bytes, 6, 5 << 20, 40 << 20, &tiers, &error), STATUS_RESOURCE_EXHAUSTED);
     assert_string_equal(error.text, "the weights need 45.0 MiB of memory even if all layers are fetched anew each step, there are "
@@ -184,7 +181,6 @@ static void advance(struct run *run, uint32_t user)
 static void everyone_goes_on(void **state)
 {
     uint64_t seed = 11;
-    (void)state;
 
     for (uint32_t round = 0; round < 300; round++) {
         struct run run;
@@ -218,7 +214,6 @@ static void reads_do_not_grow_with_mini_batches(void **state)
 {
     enum { STEPS = 20 };
     uint64_t seed = 3;
-    (void)state;
 
     for (uint32_t slots = 2; slots <= 3; slots++)
         for (uint32_t streamed = slots + 1; streamed <= SEGMENTS; streamed += 3)
@@ -247,7 +242,6 @@ static void a_late_one_falls_into_step(void **state)
 {
     uint64_t seed = 3, before = 0;
     struct run run;
-    (void)state;
 
     run_begin(&run, 2, 12, 3);
     for (uint32_t turn = 0; run.steps[0] < 10; turn++) {
@@ -273,7 +267,6 @@ static void the_window_rests_at_the_beginning(void **state)
     uint64_t seed = 5;
     struct run run;
     uint32_t age;
-    (void)state;
 
     run_begin(&run, 2, 10, 3);
     want(&run, 0, 0);

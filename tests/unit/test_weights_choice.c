@@ -56,7 +56,6 @@ static void all_fit(void **state)
 {
     struct backend_plan got;
     struct error error;
-    (void)state;
 
     assert_int_equal(choose(DEVICE_FREE - ACTIVATIONS, 0, 0, &got, &error), STATUS_OK);
     assert_true(got.streamed_bytes == 0 && got.weight_bytes == 0);
@@ -68,7 +67,6 @@ static void the_host_takes_what_the_device_cannot(void **state)
 {
     struct backend_plan got;
     struct error error;
-    (void)state;
 
     assert_int_equal(choose(DEVICE_FREE, 0, 0, &got, &error), STATUS_OK);
     assert_true(got.device_weight_bytes == DEVICE_FREE - ACTIVATIONS && got.streamed_bytes == ACTIVATIONS);
@@ -84,7 +82,6 @@ static void the_disk_takes_what_the_host_cannot(void **state)
     const uint64_t available = memory_available_bytes(), all = available + 2 * (uint64_t)DEVICE_FREE;
     struct backend_plan got;
     struct error error;
-    (void)state;
 
     host_rest = available / 2;
     assert_int_equal(choose(all, 0, 0, &got, &error), STATUS_OK);

@@ -17,7 +17,6 @@ static void numbers_are_written_as_protobuf_does(void **state)
 {
     static const uint64_t values[] = {0, 1, 127, 128, 16383, 16384, UINT32_MAX, 1ull << 63, UINT64_MAX};
     unsigned char bytes[64];
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(values); i++) {
         struct wire_writer writer = {.bytes = bytes, .length = sizeof bytes}, measured = {0};
         struct wire_reader reader;
@@ -69,7 +68,6 @@ static const struct {
 
 static void malformed_fields_are_refused(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < ARRAY_COUNT(malformed); i++) {
         unsigned char *exact = malloc(malformed[i].length); // a byte too far is seen by the sanitizer
         struct wire_reader reader;
@@ -87,7 +85,6 @@ static void malformed_fields_are_refused(void **state)
 // Any decoder reads our envelopes, we read any encoder's, and the payload is aligned whatever stands before it.
 static void envelopes_are_protobuf(void **state)
 {
-    (void)state;
     for (size_t length = 0; length < 300; length = length * 2 + 1)
         for (size_t id = 0; id < 20; id++) {
             struct envelope head = {.kind = ENVELOPE_REPLY,
@@ -141,7 +138,6 @@ static void texts_are_cut_and_clean(void **state)
     char text[1000];
     unsigned char bytes[4096];
     struct envelope back;
-    (void)state;
     memset(text, 'x', sizeof text);
     text[3] = '\n';
     text[sizeof text - 1] = '\0';
@@ -306,7 +302,6 @@ static void check_refused_columns(const struct attend_request_form *form, const 
 // protobuf-c reads our requests of attention, field by field; the parser reads them back where they lie.
 static void requests_are_protobuf(void **state)
 {
-    (void)state;
     for (uint32_t layer = 0; layer < 2; layer++)
         for (uint32_t rows = 1; rows < 40; rows += 7) {
             const struct attend_request_form form = {.incarnation = 11,
@@ -342,7 +337,6 @@ static void traces_have_rows(void **state)
     unsigned char *bytes = write_request(&form, &parts);
     struct attend_request request;
     struct error error;
-    (void)state;
 
     assert_int_equal(parse_request(bytes, attend_request_size(&form), &request, &error), STATUS_INVALID_ARGUMENT);
     assert_non_null(strstr(error.text, "3 traced sequences of 2 rows"));
@@ -358,7 +352,6 @@ static void reads_alone_are_a_request(void **state)
     struct attend_request_parts parts;
     struct attend_request request;
     struct error error;
-    (void)state;
 
     attend_request_begin(bytes, size, &form, &parts);
     memset(parts.read_sequence, 1, 2 * 8), memset(parts.read_first, 0, 2 * 4), memset(parts.read_end, 0, 2 * 4);
@@ -398,7 +391,6 @@ static void replies_have_what_was_asked_for(void **state)
     struct attend_reply_parts parts;
     struct attend_reply reply;
     struct error error;
-    (void)state;
 
     attend_reply_begin(bytes, size, &form, &parts);
     for (uint32_t i = 0; i < 3 * 6; i++)
@@ -431,7 +423,6 @@ static void no_reply_is_larger_than_the_most(void **state)
 {
     enum { ROWS = 150, WIDTH = 9 };
     uint32_t lost[ROWS];
-    (void)state;
     for (uint32_t i = 0; i < ROWS; i++)
         lost[i] = i;
     for (uint32_t rows = 1; rows <= ROWS; rows++)
@@ -454,7 +445,6 @@ static void padding_aligns(void **state)
 {
     unsigned char bytes[600];
 
-    (void)state;
     for (size_t before = 0; before < 9; before++)
         for (size_t length = 0; length < 260; length++) { // heads of two and three bytes
             struct wire_writer writer = {.bytes = bytes, .length = sizeof bytes}, measured = {0};
@@ -483,7 +473,6 @@ static void rows_of_a_stage_are_protobuf(void **state)
     Fastdecode__StepRequest step = FASTDECODE__STEP_REQUEST__INIT;
     struct error error;
 
-    (void)state;
     for (form.term = 1; form.term < 1u << 30; form.term *= 37) { // each length of the head: x is aligned always
         struct forward_request_parts parts;
         struct forward_request request;

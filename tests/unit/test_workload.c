@@ -18,7 +18,6 @@ static void a_file_of_requests(void **state)
 {
     struct workload w;
     struct error error;
-    (void)state;
 
     assert_int_equal(parse("arrival_s,prompt,generated\r\n# comment\n\n 1.5 , 10 , 20 \n0,30,4,100", &w, &error), STATUS_OK);
     assert_int_equal(w.count, 2);
@@ -57,7 +56,6 @@ static void what_is_wrong_is_named(void **state)
     char line[1000];
     struct workload w;
     struct error error;
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         assert_int_equal(parse(cases[i].text, &w, &error), STATUS_INVALID_ARGUMENT);
@@ -75,7 +73,6 @@ static void arrivals_at_a_rate(void **state)
 {
     struct workload w;
     struct error error;
-    (void)state;
 
     assert_int_equal(workload_make(20000, 50, 7, 8, 0, 3, &w, &error), STATUS_OK);
     assert_true(fabs((double)w.requests[19999].arrival_us / 1e6 - 400) < 12); // 20,000 at 50 a second, 4 standard deviations
@@ -101,7 +98,6 @@ static void a_plot_keeps_every_peak(void **state)
     char *text = NULL;
     size_t bytes = 0;
     FILE *file = open_memstream(&text, &bytes);
-    (void)state;
 
     load_plot_init(&plot);
     for (int i = 0; i < 100000; i++) // 100 s of steps of 1 ms, one of them a peak
