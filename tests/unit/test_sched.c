@@ -5,35 +5,12 @@
 
 static struct mesh mesh;
 
-static const struct sched_config base = {
-    .max_sequences = 64,
-    .max_waiting = 64,
-    .max_batch_rows = 256,
-    .mini_batches = 1,
-    .mini_batch_fill = 1,
-    .plan_ahead = 2,
-    .tile_rows = 16,
-    .step_target_us = 50000,
-    .page_tokens = 16,
-    .context_tokens = 1024,
-    .max_places = MESH_PLACES,
-    .layers = 10,
-    .kv_bytes_per_token = 1000,
-};
-
 static struct mesh *start(struct sched_config config)
 {
     mesh_init(&mesh, &config, 1);
     mesh_s_part_up(&mesh);
     mesh_place_up(&mesh, 0, 1000);
     return &mesh;
-}
-
-static void end(struct mesh *m)
-{
-    mesh_run(m, 10000);
-    mesh_check_end(m);
-    mesh_fini(m);
 }
 
 // The n-th STEP among the actions of the last tick.
@@ -46,23 +23,9 @@ static const struct sched_step_action *step_of(const struct mesh *m, size_t coun
     return NULL;
 }
 
-static struct sched_stats stats_of(const struct mesh *m)
-{
-    struct sched_stats stats;
-    sched_get_stats(m->sched, &stats);
-    return stats;
-}
-
-static struct sched_place_info place_of(const struct mesh *m, uint32_t place)
-{
-    struct sched_place_info info;
-    sched_get_place(m->sched, place, &info);
-    return info;
-}
-
 static void a_lone_request_is_planned_ahead(void **state)
 {
-    struct mesh *m = start(base);
+    struct mesh *m = start(mesh_config);
     struct mesh_seq *q = mesh_arrive(m, 10, 4, 0);
     size_t count = mesh_tick(m);
     const struct sched_step_action *first = step_of(m, count, 0), *second = step_of(m, count, 1);
@@ -73,25 +36,25 @@ static void a_lone_request_is_planned_ahead(void **state)
     assert_true(first->runs[0].sample && first->runs[0].open && !first->runs[0].use_last_sampled);
     assert_int_equal(second->runs[0].position, 10);
     assert_true(second->runs[0].use_last_sampled && !second->runs[0].open);
-    end(m);
+    mesh_end(m, 10000);
     assert_int_equal(q->reason, SCHED_LENGTH);
     assert_int_equal(m->steps, 4); // one a token: nothing was planned beyond the limit
 }
 
 static void an_unseen_end_costs_one_row(void **state)
 {
-    struct mesh *m = start(base);
+    struct mesh *m = start(mesh_config);
     struct mesh_seq *q = mesh_arrive(m, 10, 50, 5);
     mesh_run(m, 1000);
     assert_int_equal(q->reason, SCHED_EOS);
-    assert_int_equal(stats_of(m).wasted_rows, 1);
+    assert_int_equal(mesh_stats(m).wasted_rows, 1);
     assert_int_equal(m->steps, 6);
-    end(m);
+    mesh_end(m, 10000);
 }
 
 static void decodes_and_chunk_fill_tiles(void **state)
 {
-    struct sched_config config = base;
+    struct sched_config config = mesh_config;
     config.plan_ahead = 1;
     config.chunk_tokens = 100;
     struct mesh *m = start(config);
@@ -108,12 +71,12 @@ static void decodes_and_chunk_fill_tiles(void **state)
         assert_int_equal(step->run_count, 6);
         assert_int_equal(step->runs[5].count, step->row_count - 5);
     }
-    end(m);
+    mesh_end(m, 10000);
 }
 
 static void a_fixed_chunk_is_kept_and_shared(void **state)
 {
-    struct sched_config config = base;
+    struct sched_config config = mesh_config;
     config.chunk_tokens = 32;
     config.plan_ahead = 1;
     struct mesh *m = start(config);
@@ -126,12 +89,12 @@ static void a_fixed_chunk_is_kept_and_shared(void **state)
     assert_int_equal(step->runs[0].count, 8);
     assert_true(step->runs[0].sample);
     assert_int_equal(step->runs[1].count, 20);
-    end(m);
+    mesh_end(m, 10000);
 }
 
 static void the_chosen_chunk_keeps_the_step_target(void **state)
 {
-    struct sched_config config = base; // the mesh reports 1,000 us + 50 us a row
+    struct sched_config config = mesh_config; // the mesh reports 1,000 us + 50 us a row
     config.plan_ahead = 1;
     config.max_batch_rows = 1024;
     config.step_target_us = 6000; // so there is room for 100 rows
@@ -140,18 +103,18 @@ static void the_chosen_chunk_keeps_the_step_target(void **state)
         mesh_arrive(m, 5 + 30 * i, 300, 0);
     for (int i = 0; i < 30; i++)
         mesh_next_tick(m);
-    assert_true(stats_of(m).row_us > 45 && stats_of(m).row_us < 75);
+    assert_true(mesh_stats(m).row_us > 45 && mesh_stats(m).row_us < 75);
     mesh_arrive(m, 900, 5, 0);
     const struct sched_step_action *step = step_of(m, mesh_next_tick(m), 0);
     assert_true(step->row_count >= 64 && step->row_count <= 100);
     assert_int_equal(step->row_count % config.tile_rows, 0); // with the rows that decode
-    end(m);
+    mesh_end(m, 10000);
     // Alone it delays no other: the whole cap.
     m = start(config);
     mesh_arrive(m, 900, 5, 0);
     step = step_of(m, mesh_tick(m), 0);
     assert_int_equal(step->row_count, 512);
-    end(m);
+    mesh_end(m, 10000);
 }
 
 // Four run. The default target is stretched while more wait than run; one that was set is not.
@@ -161,7 +124,7 @@ static void those_who_wait_count_as_those_who_run(void **state)
         uint32_t target_us, waiting, least, most;
     } cases[] = {{0, 1, 24, 40}, {0, 40, 120, 200}, {16000, 40, 200, 310}}; // 2.2 x 1.2 ms: 32 rows; 4 times that: 191; 16 ms: 300
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct sched_config config = base;
+        struct sched_config config = mesh_config;
         config.plan_ahead = 1;
         config.max_batch_rows = 1024;
         config.step_target_us = cases[i].target_us;
@@ -174,33 +137,33 @@ static void those_who_wait_count_as_those_who_run(void **state)
             mesh_arrive(m, 900, 5, 0);
         const struct sched_step_action *step = step_of(m, mesh_next_tick(m), 0);
         assert_in_range(step->row_count, cases[i].least, cases[i].most);
-        end(m);
+        mesh_end(m, 10000);
     }
 }
 
 // If decoding alone takes longer than the target, prefill still gets a share of the time beside it.
 static void a_full_batch_does_not_starve_prompts(void **state)
 {
-    struct sched_config config = base;
+    struct sched_config config = mesh_config;
     config.plan_ahead = 1;
     config.max_batch_rows = 1024;
     config.step_target_us = 1000; // one decode row takes that
     struct mesh *m = start(config);
     for (int i = 0; i < 40; i++)
         mesh_arrive(m, 5 + i, 300, 0);
-    while (stats_of(m).decode_rows < 40 * 20)
+    while (mesh_stats(m).decode_rows < 40 * 20)
         mesh_next_tick(m);
     mesh_arrive(m, 900, 5, 0);
     const struct sched_step_action *step = step_of(m, mesh_next_tick(m), 0);
     // 1,000 + 40 x 50 us for decoding, 1.4 times as much for 84 rows
     assert_true(step->row_count >= 40 + 60 && step->row_count <= 40 + 100);
-    end(m);
+    mesh_end(m, 10000);
 }
 
 // Steps that are all nearly alike show only noise, not the cost of a row more: still no step may be far too long.
 static void noise_does_not_make_the_chunk_large(void **state)
 {
-    struct sched_config config = base;
+    struct sched_config config = mesh_config;
     config.plan_ahead = 1;
     config.max_batch_rows = 1024;
     config.step_target_us = 5000; // room for 80 rows
@@ -217,13 +180,13 @@ static void noise_does_not_make_the_chunk_large(void **state)
             const struct sched_step_action *step = step_of(m, mesh_next_tick(m), 0);
             assert_in_range(1000 + 50 * step->row_count, 1000 + 50 * 16, 1.5 * config.step_target_us);
         }
-        end(m);
+        mesh_end(m, 10000);
     }
 }
 
 static void few_sequences_use_one_mini_batch(void **state)
 {
-    struct sched_config config = base;
+    struct sched_config config = mesh_config;
     config.mini_batches = 2;
     config.mini_batch_fill = 2;
     struct mesh *m = start(config);
@@ -235,32 +198,32 @@ static void few_sequences_use_one_mini_batch(void **state)
         mesh_arrive(m, 30, 400, 0);
     for (int i = 0; i < 10; i++)
         mesh_next_tick(m);
-    struct sched_place_info info = place_of(m, 0);
+    struct sched_place_info info = mesh_place_info(m, 0);
     assert_true(info.load[0] > 0 && info.load[1] > 0);
     assert_true(info.load[0] < info.load[1] * 5 / 4 && info.load[1] < info.load[0] * 5 / 4);
-    end(m);
+    mesh_end(m, 10000);
 }
 
 static void the_local_pool_comes_first_and_workers_take_over(void **state)
 {
-    struct mesh *m = start(base);
+    struct mesh *m = start(mesh_config);
     mesh_place_up(m, 0, 20);
     mesh_place_up(m, 1, 1000);
     mesh_arrive(m, 100, 20, 0);
     mesh_tick(m);
-    assert_int_equal(place_of(m, 0).sequences, 1);
+    assert_int_equal(mesh_place_info(m, 0).sequences, 1);
     for (int i = 0; i < 3; i++)
         mesh_arrive(m, 100, 20, 0);
     mesh_next_tick(m);
-    assert_int_equal(place_of(m, 0).sequences, 2); // 9 pages each: two fit with a page to grow
-    assert_int_equal(place_of(m, 1).sequences, 2);
-    end(m);
+    assert_int_equal(mesh_place_info(m, 0).sequences, 2); // 9 pages each: two fit with a page to grow
+    assert_int_equal(mesh_place_info(m, 1).sequences, 2);
+    mesh_end(m, 10000);
 }
 
 // Lets worker 2 turn out three times as slow as worker 1, then adds 50 requests. Returns the load of 1 over that of 2.
 static double load_after_measuring(bool shares_cores)
 {
-    struct sched_config config = base;
+    struct sched_config config = mesh_config;
     config.kv_bytes_per_token = 20000;
     struct mesh *m = start(config);
     m->shares_cores = shares_cores;
@@ -293,13 +256,13 @@ static double load_after_measuring(bool shares_cores)
         for (size_t k = 0; k < count; k++)
             mesh_take_action(m, &m->actions[k]);
     }
-    assert_true(place_of(m, 2).token_us > 2.5 * place_of(m, 1).token_us);
+    assert_true(mesh_place_info(m, 2).token_us > 2.5 * mesh_place_info(m, 1).token_us);
     for (int i = 0; i < 50; i++)
         mesh_arrive(m, 100, 30, 0);
-    for (int i = 0; i < 30 && stats_of(m).running < 51; i++)
+    for (int i = 0; i < 30 && mesh_stats(m).running < 51; i++)
         mesh_next_tick(m);
-    double ratio = (double)place_of(m, 1).load[0] / (double)place_of(m, 2).load[0];
-    end(m);
+    double ratio = (double)mesh_place_info(m, 1).load[0] / (double)mesh_place_info(m, 2).load[0];
+    mesh_end(m, 10000);
     return ratio;
 }
 
@@ -318,28 +281,28 @@ static void workers_on_shared_cores_hold_the_same(void **state)
 // `up --device auto`: only the s-part knows whether it computes on the cores of the workers beside it, and the next one may not.
 static void cores_are_shared_with_an_s_part_that_computes_on_them(void **state)
 {
-    struct mesh *m = start(base);
+    struct mesh *m = start(mesh_config);
     m->shares_cores = true;
     mesh_place_up(m, 1, 1000);
     mesh_tick(m);
-    assert_true(place_of(m, 1).shares_cores && !place_of(m, 0).shares_cores);
+    assert_true(mesh_place_info(m, 1).shares_cores && !mesh_place_info(m, 0).shares_cores);
     mesh_s_part_down(m);
     m->device_permille = 1000;
     mesh_s_part_up(m);
     mesh_place_up(m, 2, 1000);
     mesh_tick(m);
-    assert_false(place_of(m, 1).shares_cores || place_of(m, 2).shares_cores);
+    assert_false(mesh_place_info(m, 1).shares_cores || mesh_place_info(m, 2).shares_cores);
     mesh_s_part_down(m);
     m->device_permille = 0;
     mesh_s_part_up(m);
     mesh_tick(m);
-    assert_true(place_of(m, 1).shares_cores && place_of(m, 2).shares_cores);
-    end(m);
+    assert_true(mesh_place_info(m, 1).shares_cores && mesh_place_info(m, 2).shares_cores);
+    mesh_end(m, 10000);
 }
 
 static void out_of_pages_pauses_the_youngest(void **state)
 {
-    struct sched_config config = base;
+    struct sched_config config = mesh_config;
     config.page_tokens = 4;
     struct mesh *m = start(config);
     mesh_place_up(m, 0, 24); // 96 tokens for three sequences that will want 60 each
@@ -353,15 +316,15 @@ static void out_of_pages_pauses_the_youngest(void **state)
             ended[i] = ended[i] == 0 && q[i]->finished ? m->now_us : ended[i];
     }
     assert_true(ended[0] > 0 && ended[0] < ended[1] && ended[1] < ended[2]);
-    assert_true(stats_of(m).preempted >= 1 && stats_of(m).preempted <= 8);
+    assert_true(mesh_stats(m).preempted >= 1 && mesh_stats(m).preempted <= 8);
     for (int i = 0; i < 3; i++)
         assert_int_equal(q[i]->log, 60);
-    end(m);
+    mesh_end(m, 10000);
 }
 
 static void what_never_fits_is_told_apart(void **state)
 {
-    struct mesh *m = start(base);
+    struct mesh *m = start(mesh_config);
     mesh_place_up(m, 0, 4); // 64 tokens
     struct mesh_seq *too_long = mesh_arrive(m, 1024, 5, 0);
     struct mesh_seq *no_space = mesh_arrive(m, 100, 5, 0);
@@ -373,12 +336,12 @@ static void what_never_fits_is_told_apart(void **state)
     assert_int_equal(outgrows->reason, SCHED_NO_SPACE);
     assert_int_equal(outgrows->log, 65); // all that its place could hold, and the token sampled from that
     assert_int_equal(fits->reason, SCHED_LENGTH);
-    end(m);
+    mesh_end(m, 10000);
 }
 
 static void a_full_queue_refuses_with_a_time(void **state)
 {
-    struct sched_config config = base;
+    struct sched_config config = mesh_config;
     config.max_running = 2;
     config.max_waiting = 3;
     struct mesh *m = start(config);
@@ -407,12 +370,12 @@ static void a_full_queue_refuses_with_a_time(void **state)
     mesh_run(m, 1000);
     assert_int_equal(again->reason, SCHED_LENGTH);
     assert_int_equal(accepted->reason, SCHED_LENGTH);
-    end(m);
+    mesh_end(m, 10000);
 }
 
 static void deadlines_end_what_waits_and_what_runs(void **state)
 {
-    struct sched_config config = base;
+    struct sched_config config = mesh_config;
     config.max_running = 1;
     struct mesh *m = start(config);
     struct mesh_seq *runs = mesh_arrive(m, 10, 500, 0);
@@ -425,12 +388,12 @@ static void deadlines_end_what_waits_and_what_runs(void **state)
     assert_int_equal(runs->reason, SCHED_DEADLINE);
     assert_int_equal(waits->reason, SCHED_DEADLINE);
     assert_true(runs->log > 40 && waits->log == 10);
-    end(m);
+    mesh_end(m, 10000);
 }
 
 static void a_cancelled_sequence_leaves_at_once(void **state)
 {
-    struct sched_config config = base;
+    struct sched_config config = mesh_config;
     config.max_running = 2;
     config.chunk_tokens = 16;
     struct mesh *m = start(config);
@@ -452,18 +415,18 @@ static void a_cancelled_sequence_leaves_at_once(void **state)
     mesh_run(m, 100);
     assert_int_equal(other->reason, SCHED_LENGTH);
     assert_int_equal(waits->log, 10);
-    end(m);
+    mesh_end(m, 10000);
 }
 
 static void prompt_scores_come_once(void **state)
 {
-    struct sched_config config = base;
+    struct sched_config config = mesh_config;
     config.chunk_tokens = 16;
     struct mesh *m = start(config);
     struct mesh_seq *echo = mesh_arrive(m, 50, 0, 0);
     echo->score = m->events[m->event_count - 1].arrive.score_prompt = true;
     struct mesh_seq *nothing = mesh_arrive(m, 50, 0, 0);
-    end(m);
+    mesh_end(m, 10000);
     assert_int_equal(echo->reason, SCHED_LENGTH);
     assert_int_equal(echo->scored, 50);
     assert_int_equal(echo->log, 50);
@@ -474,13 +437,13 @@ static void prompt_scores_come_once(void **state)
 /* A prompt that ends without a token may ask for its last row only. */
 static void a_prompt_may_end_with_its_last_row(void **state)
 {
-    struct sched_config config = base;
+    struct sched_config config = mesh_config;
     config.chunk_tokens = 16;
     struct mesh *m = start(config);
     struct mesh_seq *pooled = mesh_arrive(m, 50, 0, 0);
     struct sched_arrive *arrive = &m->events[m->event_count - 1].arrive;
     arrive->score_prompt = arrive->last_row_only = true;
-    end(m);
+    mesh_end(m, 10000);
     assert_int_equal(pooled->reason, SCHED_LENGTH);
     assert_int_equal(pooled->scored, 0);
     assert_int_equal(m->last_step, 4);
@@ -488,14 +451,14 @@ static void a_prompt_may_end_with_its_last_row(void **state)
 
 static void a_bad_configuration_is_named(void **state)
 {
-    struct sched_config config = base;
+    struct sched_config config = mesh_config;
     struct sched *sched = (struct sched *)&mesh;
     struct error error;
     config.mini_batches = 17;
     assert_int_equal(sched_init(&config, &sched, &error), STATUS_INVALID_ARGUMENT);
     assert_null(sched);
     assert_non_null(strstr(error.text, "mini_batches is 17"));
-    config = base;
+    config = mesh_config;
     config.page_tokens = 0;
     assert_int_equal(sched_init(&config, &sched, &error), STATUS_INVALID_ARGUMENT);
     assert_non_null(strstr(error.text, "page_tokens"));
@@ -506,7 +469,7 @@ static void a_bad_configuration_is_named(void **state)
 static void who_is_cancelled_makes_room(void **state)
 {
     enum { RUNNING = 8, PROMPT = 20, MOST = 1000, STOP_AT = 40 };
-    struct sched_config config = base;
+    struct sched_config config = mesh_config;
     struct mesh *m = &mesh;
     uint64_t running = 0, steps = 0;
     uint32_t over = 0;

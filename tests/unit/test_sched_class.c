@@ -11,22 +11,13 @@
 
 static struct mesh mesh;
 
-static const struct sched_config base = {
-    .max_sequences = 96,
-    .max_waiting = 64,
-    .max_waiting_batch = 64,
-    .max_batch_rows = 256,
-    .mini_batches = 1,
-    .mini_batch_fill = 1,
-    .plan_ahead = 2,
-    .tile_rows = 16,
-    .step_target_us = 50000,
-    .page_tokens = 16,
-    .context_tokens = 1024,
-    .max_places = MESH_PLACES,
-    .layers = 10,
-    .kv_bytes_per_token = 1000,
-};
+static struct sched_config base(void)
+{
+    struct sched_config config = mesh_config;
+    config.max_sequences = 96;
+    config.max_waiting_batch = 64;
+    return config;
+}
 
 // A local pool of so many pages.
 static struct mesh *start(struct sched_config config, uint32_t pages)
@@ -37,24 +28,10 @@ static struct mesh *start(struct sched_config config, uint32_t pages)
     return &mesh;
 }
 
-static void end(struct mesh *m)
-{
-    mesh_run(m, 20000);
-    mesh_check_end(m);
-    mesh_fini(m);
-}
-
 static void ticks(struct mesh *m, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
         mesh_next_tick(m);
-}
-
-static struct sched_stats stats_of(const struct mesh *m)
-{
-    struct sched_stats stats;
-    sched_get_stats(m->sched, &stats);
-    return stats;
 }
 
 // Whether a tick's actions give pages up of a sequence that goes on.
@@ -76,7 +53,7 @@ static uint64_t decisions(uint64_t seed, enum sched_class class)
 {
     uint64_t hash = seed;
     struct mesh *m = &mesh;
-    struct sched_config config = base;
+    struct sched_config config = base();
     uint64_t rng = seed;
     config.mini_batches = 1 + seed % 3;
     config.mini_batch_auto = seed % 2 == 0;
@@ -116,7 +93,7 @@ static uint64_t decisions(uint64_t seed, enum sched_class class)
             hash = a->kind == SCHED_REJECT ? mixed(mixed(hash, a->reject.sequence), a->reject.retry_after_us) : hash;
             hash = a->kind == SCHED_MOVE ? mixed(mixed(hash, a->move.sequence), a->move.to) : hash;
         }
-        hash = mixed(mixed(hash, stats_of(m).running > 0 ? sched_load_limit(m->sched, 0) : 0), m->now_us);
+        hash = mixed(mixed(hash, mesh_stats(m).running > 0 ? sched_load_limit(m->sched, 0) : 0), m->now_us);
     }
     mesh_check_end(m);
     mesh_fini(m);
@@ -144,29 +121,29 @@ static void start_streams(struct mesh *m, uint32_t count, uint32_t tokens)
 // none of its pages goes.
 static void rows_wait_without_losing_pages(void **state)
 {
-    struct mesh *m = start(base, 1000);
+    struct mesh *m = start(base(), 1000);
     struct mesh_seq *q[6];
     m->calm = true;
     m->s_part_row_us = 60; // of 500 + 8 x 60: a twelfth of it is 82
     for (int i = 0; i < 6; i++)
         q[i] = mesh_arrive_batch(m, 20, 300, 0);
     ticks(m, 12);
-    uint64_t alone = stats_of(m).rows_of[SCHED_CLASS_BATCH];
+    uint64_t alone = mesh_stats(m).rows_of[SCHED_CLASS_BATCH];
     assert_true(alone >= 6 * 20);
     start_streams(m, 8, 200);
     ticks(m, 8); // their prompts
-    struct sched_stats before = stats_of(m);
+    struct sched_stats before = mesh_stats(m);
     uint32_t logs[6];
     for (int i = 0; i < 6; i++)
         logs[i] = q[i]->log;
     ticks(m, 120);
-    struct sched_stats after = stats_of(m);
+    struct sched_stats after = mesh_stats(m);
     uint64_t steps = after.steps - before.steps, rows = after.rows_of[SCHED_CLASS_BATCH] - before.rows_of[SCHED_CLASS_BATCH];
     assert_int_equal(after.rows_of[SCHED_CLASS_INTERACTIVE] - before.rows_of[SCHED_CLASS_INTERACTIVE], 8 * steps);
     assert_true(rows >= steps / 2 && rows <= steps);
     for (int i = 0; i < 6; i++) // in turn
         assert_in_range(q[i]->log - logs[i], rows / 6 - 2, rows / 6 + 2);
-    end(m);
+    mesh_end(m, 20000);
     assert_int_equal(after.preempted + after.rebuilt, 0);
     for (int i = 0; i < 6; i++)
         assert_true(q[i]->reason == SCHED_LENGTH && q[i]->log == 320);
@@ -175,22 +152,22 @@ static void rows_wait_without_losing_pages(void **state)
 // The rest of a job waits in the queue, where it holds no pages.
 static void no_more_start_than_there_is_time_for(void **state)
 {
-    struct mesh *m = start(base, 1000);
+    struct mesh *m = start(base(), 1000);
     m->s_part_row_us = 60;
     start_streams(m, 8, 300);
     ticks(m, 20);
     for (int i = 0; i < 30; i++)
         mesh_arrive_batch(m, 20, 300, 0);
     ticks(m, 200);
-    assert_in_range(stats_of(m).running_of[SCHED_CLASS_BATCH], 1, 3);
-    end(m);
+    assert_in_range(mesh_stats(m).running_of[SCHED_CLASS_BATCH], 1, 3);
+    mesh_end(m, 20000);
 }
 
 // A step of 8 rows takes as long as weights are read, and computes for a twentieth of that: prompts of the job take the rest.
 static void rows_are_free_while_weights_are_read(void **state)
 {
     enum { STREAM_US = 20000, STREAMS = 8, PROMPTS = 12, PROMPT = 1000, STEPS = 64 };
-    struct sched_config config = base;
+    struct sched_config config = base();
     struct mesh *m = &mesh;
     config.max_batch_rows = config.chunk_max_tokens = 1000;
     mesh_init(m, &config, 1);
@@ -205,31 +182,31 @@ static void rows_are_free_while_weights_are_read(void **state)
     ticks(m, 40);
     for (int i = 0; i < PROMPTS; i++)
         mesh_arrive_batch(m, PROMPT, 20, 0);
-    struct sched_stats before = stats_of(m);
+    struct sched_stats before = mesh_stats(m);
     uint64_t began_us = m->now_us;
-    while (stats_of(m).steps - before.steps < STEPS)
+    while (mesh_stats(m).steps - before.steps < STEPS)
         mesh_next_tick(m);
-    struct sched_stats after = stats_of(m);
+    struct sched_stats after = mesh_stats(m);
     // All of it in as many steps as it has prompts and tokens; by a twelfth of the time it would be 33 rows a step.
     assert_true(after.rows_of[SCHED_CLASS_BATCH] - before.rows_of[SCHED_CLASS_BATCH] > PROMPTS * PROMPT);
     assert_true(m->now_us - began_us < 1.1 * STEPS * STREAM_US);
-    end(m);
+    mesh_end(m, 20000);
 }
 
 // No row has time, yet in one of 128 steps there is one.
 static void some_row_comes_at_last(void **state)
 {
-    struct mesh *m = start(base, 1000);
+    struct mesh *m = start(base(), 1000);
     m->calm = true;
     m->s_part_row_us = 400;
     start_streams(m, 1, 900);
     ticks(m, 6);
     struct mesh_seq *q = mesh_arrive_batch(m, 3, 40, 0);
     ticks(m, 6 * TUNE_LATE_LEAST_STEPS);
-    uint64_t rows = stats_of(m).rows_of[SCHED_CLASS_BATCH];
+    uint64_t rows = mesh_stats(m).rows_of[SCHED_CLASS_BATCH];
     assert_in_range(rows, 5, 7);
     assert_true(q->log > q->prompt);
-    end(m);
+    mesh_end(m, 20000);
 }
 
 // Interactive sequences are scheduled as if there were no job: same prompt rows in the same steps, same load limit.
@@ -238,7 +215,7 @@ static void it_teaches_neither_lengths_nor_load(void **state)
     uint64_t limits[2], chunks[2];
     double lengths[2];
     for (int job = 0; job < 2; job++) {
-        struct sched_config config = base;
+        struct sched_config config = base();
         mesh_init(&mesh, &config, 1);
         struct mesh *m = &mesh;
         mesh_s_part_up(m);
@@ -252,13 +229,13 @@ static void it_teaches_neither_lengths_nor_load(void **state)
         start_streams(m, 2, 50);
         ticks(m, 10);
         mesh_arrive(m, 400, 8, 0);
-        uint64_t before = stats_of(m).prefill_rows;
+        uint64_t before = mesh_stats(m).prefill_rows;
         ticks(m, 3);
-        chunks[job] = stats_of(m).prefill_rows - before;
+        chunks[job] = mesh_stats(m).prefill_rows - before;
         limits[job] = sched_load_limit(m->sched, 0);
         lengths[job] = m->sched->load.of[SCHED_CLASS_INTERACTIVE].lengths.tokens;
         assert_true(job == (m->sched->load.of[SCHED_CLASS_BATCH].lengths.count > 0));
-        end(m);
+        mesh_end(m, 20000);
     }
     assert_true(lengths[0] == lengths[1] && chunks[0] == chunks[1]);
     // The s-part's own time is learned from all steps; by rows, a few parts in a thousand.
@@ -268,7 +245,7 @@ static void it_teaches_neither_lengths_nor_load(void **state)
 // A class's queue may be full without closing the other's.
 static void each_class_has_a_queue(void **state)
 {
-    struct sched_config config = base;
+    struct sched_config config = base();
     config.max_running = 2;
     config.max_waiting = 2;
     config.max_waiting_batch = 4;
@@ -284,7 +261,7 @@ static void each_class_has_a_queue(void **state)
     mesh_tick(m);
     for (int i = 0; i < 5; i++)
         assert_int_equal(q[i]->rejected, i == 4); // two run beside the job's, two wait
-    struct sched_stats stats = stats_of(m);
+    struct sched_stats stats = mesh_stats(m);
     assert_int_equal(stats.running_of[SCHED_CLASS_INTERACTIVE], 2);
     assert_int_equal(stats.waiting_of[SCHED_CLASS_INTERACTIVE], 2);
     assert_int_equal(stats.running_of[SCHED_CLASS_BATCH], 2);
@@ -292,7 +269,7 @@ static void each_class_has_a_queue(void **state)
     assert_int_equal(stats.waiting_tokens[SCHED_CLASS_INTERACTIVE], 2 * 10);
     assert_int_equal(stats.waiting_tokens[SCHED_CLASS_BATCH], 4 * 10);
     assert_true(sched_predicted_wait_us(m->sched, SCHED_CLASS_BATCH) > sched_predicted_wait_us(m->sched, SCHED_CLASS_INTERACTIVE));
-    end(m);
+    mesh_end(m, 20000);
     for (int i = 0; i < 6; i++) // who is interactive is through first
         assert_true(i < 2 || job[i]->first_taken_us > q[3]->first_taken_us);
 }
@@ -302,7 +279,7 @@ static void each_class_has_a_queue(void **state)
 // The job has all pages. A request comes: as many of the job's sequences give way as it takes, the youngest first.
 static void it_gives_way_to_a_request(void **state)
 {
-    struct mesh *m = start(base, 40);
+    struct mesh *m = start(base(), 40);
     struct mesh_seq *job[4];
     for (int i = 0; i < 4; i++)
         job[i] = mesh_arrive_batch(m, 100, 20, 0); // 9 pages each with their margin
@@ -316,7 +293,7 @@ static void it_gives_way_to_a_request(void **state)
     }
     assert_true(q->first_taken_us > 0);
     assert_true(gave[3] && gave[2] && !gave[1] && !gave[0]);
-    end(m);
+    mesh_end(m, 20000);
     assert_int_equal(q->log, 290);
     for (int i = 0; i < 4; i++)
         assert_int_equal(job[i]->log, 120);
@@ -325,7 +302,7 @@ static void it_gives_way_to_a_request(void **state)
 // Contexts outgrow the pool: interactive sequences lose nothing while one of the job has pages, whoever came first.
 static void it_gives_way_first_when_pages_run_out(void **state)
 {
-    struct mesh *m = start(base, 42);
+    struct mesh *m = start(base(), 42);
     struct mesh_seq *job[3], *q[2];
     m->s_part_row_us = 5;
     for (int i = 0; i < 3; i++)
@@ -341,13 +318,13 @@ static void it_gives_way_first_when_pages_run_out(void **state)
         assert_false(gives_way(m, count, q[0]) || gives_way(m, count, q[1]));
     }
     assert_true(order[2] > 0 && order[1] > order[2] && (order[0] == 0 || order[0] > order[1]));
-    end(m);
+    mesh_end(m, 20000);
 }
 
 // A request that begins as one of the job's does computes its beginning itself, because that one may have no time.
 static void no_request_waits_for_pages_of_the_job(void **state)
 {
-    struct sched_config config = base;
+    struct sched_config config = base();
     config.page_names = mesh_page_names;
     struct mesh *m = start(config, 1000);
     m->s_part_row_us = 400; // no row of the job has time
@@ -362,7 +339,7 @@ static void no_request_waits_for_pages_of_the_job(void **state)
     q->alike = 200;
     ticks(m, 40);
     assert_true(q->finished && !job->finished);
-    end(m);
+    mesh_end(m, 20000);
 }
 
 // --- mini-batches -----------------------------------------------------------------------------------------------------
@@ -370,7 +347,7 @@ static void no_request_waits_for_pages_of_the_job(void **state)
 // When only one of two mini-batches has the request the job's sequences follow it there.
 static void it_follows_the_requests(void **state)
 {
-    struct sched_config config = base;
+    struct sched_config config = base();
     config.mini_batches = 2;
     struct mesh *m = start(config, 1000);
     m->calm = true;
@@ -391,7 +368,7 @@ static void it_follows_the_requests(void **state)
     ticks(m, 60);
     for (int i = 0; i < 8; i++)
         assert_true(job[i]->mini_batch == q->mini_batch && job[i]->log > logs[i]);
-    end(m);
+    mesh_end(m, 20000);
 }
 
 // --- how much time is left --------------------------------------------------------------------------------------------

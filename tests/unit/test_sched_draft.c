@@ -52,13 +52,6 @@ static struct mesh *start(double chance, uint32_t row_us)
     return &mesh;
 }
 
-static void end(struct mesh *m)
-{
-    mesh_run(m, 20000);
-    mesh_check_end(m);
-    mesh_fini(m);
-}
-
 // Until they have so many tokens.
 static void run_to(struct mesh *m, const struct mesh_seq *q, uint32_t log)
 {
@@ -77,7 +70,7 @@ static void where_rows_are_cheap_steps_carry_drafts(void **state)
     run_to(m, q, 360);
     assert_in_range(m->steps - steps, 1, (q->log - tokens) / 6);
     assert_int_equal(m->flight_count[0], 1); // each waits for the one before
-    end(m);
+    mesh_end(m, 20000);
 }
 
 // Most of a step is spent waiting for a worker far away, which costs the same whatever the rows. Long without guesses, the core must
@@ -96,7 +89,7 @@ static void after_a_time_without_guesses_they_are_tried_again(void **state)
         run_to(m, q, q->log + 100);
         assert_in_range(m->steps - steps, 1, (q->log - tokens) / 4);
     }
-    end(m);
+    mesh_end(m, 20000);
 }
 
 // One of the first steps is slow, as when another program runs: that is not believed for ever. Even ones: at the s-part.
@@ -117,7 +110,7 @@ static void one_disturbed_step_does_not_end_guesses(void **state)
         uint64_t steps = m->steps;
         run_to(m, q, 400);
         assert_in_range(m->steps - steps, 1, 60);
-        end(m);
+        mesh_end(m, 20000);
     }
 }
 
@@ -133,7 +126,7 @@ static void where_guesses_are_wrong_steps_are_sent_ahead(void **state)
     }
     assert_int_equal(m->drafted, drafted);
     assert_true(guesser.asked > 100); // whether that is still so
-    end(m);
+    mesh_end(m, 20000);
 }
 
 static void where_a_row_costs_what_a_token_is_worth_nobody_is_asked(void **state)
@@ -148,7 +141,7 @@ static void where_a_row_costs_what_a_token_is_worth_nobody_is_asked(void **state
     run_to(m, q, 160);
     assert_int_equal(guesser.asked, asked);
     assert_int_equal(m->drafted, drafted);
-    end(m);
+    mesh_end(m, 20000);
 }
 
 // A draft makes the step of four 1.2 times as long, which pays for four drafts but not for one.
@@ -169,7 +162,7 @@ static void who_has_no_drafts_is_not_made_slow(void **state)
             assert_true(m->drafted > drafted + 50);
         else
             assert_int_equal(m->drafted, drafted);
-        end(m);
+        mesh_end(m, 20000);
     }
 }
 
@@ -186,7 +179,7 @@ static void the_only_one_without_is_not_made_slow(void **state)
     run_to(m, q, 160);
     // Eight rows take 1,400 us, and each more 50.
     assert_in_range(1400 + 50 * (m->drafted - drafted) / (m->steps - steps), 1400, 1540);
-    end(m);
+    mesh_end(m, 20000);
 }
 
 // As for f32 products, whose order of sums depends on the number of rows.
@@ -197,7 +190,7 @@ static void where_rows_are_not_alike_nothing_is_guessed(void **state)
     struct mesh_seq *q = mesh_arrive(m, 10, 200, 0);
     run_to(m, q, 150);
     assert_true(m->drafted == 0 && guesser.asked == 0);
-    end(m);
+    mesh_end(m, 20000);
 }
 
 // Steps with drafts do not show the time of a row's attention; enough steps are without.
@@ -208,16 +201,15 @@ static void a_slow_worker_is_noticed(void **state)
     mesh_place_up(m, 1, 1000);
     m->place_token_ns = 100;
     struct mesh_seq *q = mesh_arrive(m, 300, 700, 0), *other = mesh_arrive(m, 300, 700, 0);
-    struct sched_place_info before, after;
     run_to(m, q, 500);
-    sched_get_place(m->sched, 1, &before);
+    const struct sched_place_info before = mesh_place_info(m, 1);
     m->place_token_ns = 800;
     uint64_t drafted = m->drafted;
     run_to(m, q, 990);
-    sched_get_place(m->sched, 1, &after);
+    const struct sched_place_info after = mesh_place_info(m, 1);
     assert_true(m->drafted > drafted + 300 && other->log > 600);
     assert_true(after.token_us > 1.3 * before.token_us);
-    end(m);
+    mesh_end(m, 20000);
 }
 
 static void prompts_come_first(void **state)
@@ -235,7 +227,7 @@ static void prompts_come_first(void **state)
     }
     run_to(m, q, 400);
     assert_true(m->drafted > drafted + 100);
-    end(m);
+    mesh_end(m, 20000);
 }
 
 // A guesser that claims more than it keeps makes steps slow, but not wrong.
@@ -245,11 +237,10 @@ static void wrong_drafts_change_nothing(void **state)
     m->draft_right_permille = 0;
     struct mesh_seq *q = mesh_arrive(m, 10, 300, 0), *other = mesh_arrive(m, 30, 100, 50);
     run_to(m, q, 200);
-    struct sched_stats stats;
-    sched_get_stats(m->sched, &stats);
+    const struct sched_stats stats = mesh_stats(m);
     assert_true(stats.drafted > 500 && stats.drafts_right == 0);
     assert_int_equal(other->log, 80);
-    end(m);
+    mesh_end(m, 20000);
 }
 
 int main(void)

@@ -32,13 +32,6 @@ static struct sched_config config_of(uint32_t page_tokens, uint32_t ranges_of_pa
     };
 }
 
-static struct sched_stats stats_of(const struct mesh *m)
-{
-    struct sched_stats stats;
-    sched_get_stats(m->sched, &stats);
-    return stats;
-}
-
 // Starts a mesh of so many workers, each with so many pages, at which no other place is expected any more.
 static void start(struct mesh *m, const struct sched_config *config, uint32_t workers, uint32_t pages)
 {
@@ -70,8 +63,7 @@ static void a_prompt_larger_than_any_place_is_dealt_out(void **state)
     until_tokens(m, q, 2);
     uint64_t load = 0, pages = 0;
     for (uint32_t p = 1; p <= 4; p++) {
-        struct sched_place_info info;
-        sched_get_place(m->sched, p, &info);
+        const struct sched_place_info info = mesh_place_info(m, p);
         assert_in_range(info.pages_used, 40, 48); // 170 pages, evenly
         assert_int_equal(info.sequences, 1);
         load += info.load[0];
@@ -79,11 +71,11 @@ static void a_prompt_larger_than_any_place_is_dealt_out(void **state)
     }
     assert_in_range(load, q->log, q->log + 2);
     assert_in_range(pages, mesh_pages(m, q->log), mesh_pages(m, q->log) + 4);
-    assert_int_equal(stats_of(m).split, 1);
-    assert_int_equal(stats_of(m).extents, 3);
+    assert_int_equal(mesh_stats(m).split, 1);
+    assert_int_equal(mesh_stats(m).extents, 3);
     mesh_run(m, 10000);
     assert_int_equal(q->reason, SCHED_LENGTH);
-    assert_int_equal(stats_of(m).prefill_rows, 680);
+    assert_int_equal(mesh_stats(m).prefill_rows, 680);
     mesh_check_end(m);
     mesh_fini(m);
 }
@@ -101,7 +93,7 @@ static void a_sequence_that_fills_its_place_goes_on_at_another(void **state)
         assert_int_equal(q->reason, SCHED_LENGTH);
         assert_int_equal(m->extents_seen, 3);
         assert_int_equal(m->recomputed, odd == 0 ? 0 : 8);
-        assert_int_equal(stats_of(m).rebuilt + stats_of(m).preempted, 0);
+        assert_int_equal(mesh_stats(m).rebuilt + mesh_stats(m).preempted, 0);
         mesh_check_end(m);
         mesh_fini(m);
     }
@@ -146,12 +138,12 @@ static void a_lost_extent_is_rebuilt_from_its_first_position_on(void **state)
         start(m, &config, 5, 60);
         struct mesh_seq *q = mesh_arrive(m, 400, 60, 0);
         until_tokens(m, q, 10);
-        struct sched_stats before = stats_of(m);
+        struct sched_stats before = mesh_stats(m);
         uint32_t first = q->kv_first[dies], known = q->log;
         bool used = q->kv[dies] > 0;
         mesh_place_down(m, dies);
         mesh_run(m, 10000);
-        struct sched_stats after = stats_of(m);
+        struct sched_stats after = mesh_stats(m);
         assert_int_equal(q->reason, SCHED_LENGTH);
         assert_int_equal(after.rebuilt - before.rebuilt, used);
         if (used)
@@ -175,8 +167,8 @@ static void a_place_that_drains_hands_its_extent_over(void **state)
         mesh_run(m, 10000);
         assert_true(m->drained[drains]);
         assert_int_equal(q->reason, SCHED_LENGTH);
-        assert_int_equal(stats_of(m).moved, 1);
-        assert_int_equal(stats_of(m).prefill_rows, 680);
+        assert_int_equal(mesh_stats(m).moved, 1);
+        assert_int_equal(mesh_stats(m).prefill_rows, 680);
         mesh_check_end(m);
         mesh_fini(m);
     }
@@ -207,7 +199,7 @@ static void parts_that_are_still_held_are_used(void **state)
         q->place = 2;
         mesh_run(m, 10000);
         assert_int_equal(q->reason, SCHED_LENGTH);
-        assert_int_equal(stats_of(m).prefill_rows, gap ? 640 - 336 : 640 - 496); // whole ranges
+        assert_int_equal(mesh_stats(m).prefill_rows, gap ? 640 - 336 : 640 - 496); // whole ranges
         mesh_check_end(m);
         mesh_fini(m);
     }
@@ -226,13 +218,11 @@ static void rows_that_a_step_has_no_room_for_come_first_in_the_next(void **state
         q[i] = mesh_arrive(m, 10, 400, 0);
     for (uint32_t i = 0; i < 3; i++)
         until_tokens(m, q[i], 300);
-    assert_int_equal(stats_of(m).split, 3);
+    assert_int_equal(mesh_stats(m).split, 3);
     until_tokens(m, q[0], 380);
     for (uint32_t i = 1; i < 3; i++)
         assert_true(q[i]->log > q[i]->prompt + 340);
-    mesh_run(m, 10000);
-    mesh_check_end(m);
-    mesh_fini(m);
+    mesh_end(m, 10000);
 }
 
 // --- random workloads -----------------------------------------------------------------------------------------------
@@ -369,7 +359,7 @@ static void one_workload(uint64_t seed)
     mesh_mend(m, 1 + 200 / m->config.page_tokens);
     mesh_run(m, 60000);
     mesh_check_end(m);
-    struct sched_stats stats = stats_of(m);
+    struct sched_stats stats = mesh_stats(m);
     assert_int_equal(stats.split + stats.extents, 0);
     seen.frozen += stats.frozen;
     seen.rebuilt += stats.rebuilt;
@@ -434,7 +424,7 @@ static uint64_t decisions(uint64_t seed, bool extents)
         m->now_us = next > m->now_us && next != SCHED_NEVER ? next : m->now_us + 300;
     }
     assert_int_equal(m->extents_seen, 0);
-    seen.whole_preempted += stats_of(m).preempted;
+    seen.whole_preempted += mesh_stats(m).preempted;
     mesh_fini(m);
     return hash;
 }

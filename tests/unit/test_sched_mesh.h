@@ -450,6 +450,23 @@ MESH_FUNCTION uint32_t mesh_drafts(void *user, uint64_t sequence, uint32_t most,
     return mesh_random(m, most + 1);
 }
 
+// The configuration that most tests start from.
+static const struct sched_config mesh_config = {
+    .max_sequences = 64,
+    .max_waiting = 64,
+    .max_batch_rows = 256,
+    .mini_batches = 1,
+    .mini_batch_fill = 1,
+    .plan_ahead = 2,
+    .tile_rows = 16,
+    .step_target_us = 50000,
+    .page_tokens = 16,
+    .context_tokens = 1024,
+    .max_places = MESH_PLACES,
+    .layers = 10,
+    .kv_bytes_per_token = 1000,
+};
+
 MESH_FUNCTION void mesh_init(struct mesh *m, const struct sched_config *config, uint64_t seed)
 {
     memset(m, 0, sizeof(*m));
@@ -467,11 +484,24 @@ MESH_FUNCTION void mesh_init(struct mesh *m, const struct sched_config *config, 
 
 MESH_FUNCTION void mesh_fini(struct mesh *m) { sched_fini(m->sched); }
 
-// Checks that every sequence has ended as it should, and that nothing is left anywhere.
-MESH_FUNCTION void mesh_check_end(struct mesh *m)
+MESH_FUNCTION struct sched_stats mesh_stats(const struct mesh *m)
 {
     struct sched_stats stats;
     sched_get_stats(m->sched, &stats);
+    return stats;
+}
+
+MESH_FUNCTION struct sched_place_info mesh_place_info(const struct mesh *m, uint32_t place)
+{
+    struct sched_place_info info;
+    sched_get_place(m->sched, place, &info);
+    return info;
+}
+
+// Checks that every sequence has ended as it should, and that nothing is left anywhere.
+MESH_FUNCTION void mesh_check_end(struct mesh *m)
+{
+    struct sched_stats stats = mesh_stats(m);
     MESH_CHECK(stats.shared_pages == 0);
     MESH_CHECK(stats.kept <= m->config.max_kept);
     MESH_CHECK(stats.running == 0 && stats.waiting == 0 && stats.retiring == 0 && stats.steps_in_flight == 0);
@@ -484,8 +514,7 @@ MESH_FUNCTION void mesh_check_end(struct mesh *m)
             MESH_CHECK(q->scored == q->prompt);
     }
     for (uint32_t p = 0; p < MESH_PLACES; p++) {
-        struct sched_place_info info;
-        sched_get_place(m->sched, p, &info);
+        struct sched_place_info info = mesh_place_info(m, p);
         MESH_CHECK(info.pages_used == info.pages_idle && info.sequences == 0);
         if (m->calm) // no step was lost: pages behind what is held are of rows that were in flight at the end
             MESH_CHECK(info.pages_used <= mesh_pages_held(m, p) + stats.kept * m->config.plan_ahead);
@@ -493,6 +522,14 @@ MESH_FUNCTION void mesh_check_end(struct mesh *m)
         for (uint32_t b = 0; b < SCHED_MINI_BATCHES_MAX; b++)
             MESH_CHECK(info.load[b] == 0);
     }
+}
+
+// Runs to the end, checks it, and takes the mesh down.
+MESH_FUNCTION void mesh_end(struct mesh *m, uint32_t tick_limit)
+{
+    mesh_run(m, tick_limit);
+    mesh_check_end(m);
+    mesh_fini(m);
 }
 
 #endif

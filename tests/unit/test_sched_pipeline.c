@@ -165,8 +165,7 @@ static void uniform_steps_have_equal_rows(void **state)
         uint32_t equal = 0, unequal = 0;
         for (uint32_t tick = 0; tick < 20000; tick++) {
             size_t count = mesh_tick(m);
-            struct sched_stats stats;
-            sched_get_stats(m->sched, &stats);
+            const struct sched_stats stats = mesh_stats(m);
             for (size_t a = 0; a < count; a++) {
                 if (m->actions[a].kind != SCHED_STEP)
                     continue;

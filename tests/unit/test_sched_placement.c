@@ -26,13 +26,6 @@ static struct mesh *start(enum sched_placement placement)
     return &mesh;
 }
 
-static struct sched_place_info place_of(const struct mesh *m, uint32_t place)
-{
-    struct sched_place_info info;
-    sched_get_place(m->sched, place, &info);
-    return info;
-}
-
 // Even if the other would be faster, and although what does not fit has to wait.
 static void kv_goes_where_it_is_told(void **state)
 {
@@ -49,8 +42,8 @@ static void kv_goes_where_it_is_told(void **state)
             m->now_us = mesh_next_us(m);
             mesh_tick(m);
         }
-        assert_int_equal(place_of(m, 0).sequences, local[placement]);
-        assert_int_equal(place_of(m, 1).sequences, workers[placement]);
+        assert_int_equal(mesh_place_info(m, 0).sequences, local[placement]);
+        assert_int_equal(mesh_place_info(m, 1).sequences, workers[placement]);
         mesh_run(m, 10000);
         mesh_check_end(m);
         for (uint32_t i = 0; i < m->seq_count; i++)
@@ -74,14 +67,12 @@ static void the_same_cores_are_no_faster_elsewhere(void **state)
             mesh_tick(m);
             m->now_us = mesh_next_us(m);
         }
-        assert_int_equal(place_of(m, 0).sequences + place_of(m, 1).sequences, 16);
+        assert_int_equal(mesh_place_info(m, 0).sequences + mesh_place_info(m, 1).sequences, 16);
         if (shares_cores)
-            assert_int_equal(place_of(m, 0).sequences, 16);
+            assert_int_equal(mesh_place_info(m, 0).sequences, 16);
         else
-            assert_true(place_of(m, 1).sequences > 0);
-        mesh_run(m, 20000);
-        mesh_check_end(m);
-        mesh_fini(m);
+            assert_true(mesh_place_info(m, 1).sequences > 0);
+        mesh_end(m, 20000);
     }
 }
 

@@ -40,11 +40,9 @@ static struct mesh_seq *arrive(uint32_t family, uint32_t prompt, uint32_t max_ne
 
 static struct sched_stats end(void)
 {
-    struct sched_stats stats;
     mesh_run(&mesh, 20000);
     mesh_check_end(&mesh);
-    sched_get_stats(mesh.sched, &stats);
-    return stats;
+    return mesh_stats(&mesh);
 }
 
 static void those_that_come_together_compute_it_once(void **state)
@@ -110,8 +108,7 @@ static void the_least_recently_used_goes_first(void **state)
             assert_true(stats.evicted == 0 || stats.kept >= 2);
         }
     }
-    struct sched_stats stats;
-    sched_get_stats(mesh.sched, &stats);
+    struct sched_stats stats = mesh_stats(&mesh);
     assert_true(stats.evicted > 0);
     assert_int_equal(stats.prefill_rows, 24 * TAIL + SYSTEM * (1 + 3 + 3 + 3)); // no family was computed twice
     mesh_fini(&mesh);
@@ -178,15 +175,14 @@ static void nobody_is_refused_while_the_cache_goes(void **state)
         arrive(100 + i, 3 * PAGE, 1);
         (void)end();
     }
-    struct sched_stats stats;
-    sched_get_stats(mesh.sched, &stats);
+    struct sched_stats stats = mesh_stats(&mesh);
     assert_int_equal(stats.kept, 60);
     mesh.draining[1] = mesh.draining[2] = true;
     mesh_event(&mesh, SCHED_PLACE_DRAIN)->place = 1;
     mesh_event(&mesh, SCHED_PLACE_DRAIN)->place = 2;
     mesh_place_up(&mesh, 3, 1000);
     mesh_tick(&mesh);
-    sched_get_stats(mesh.sched, &stats);
+    stats = mesh_stats(&mesh);
     assert_int_equal(stats.kept, 0);
     for (uint32_t i = 0; i < 20; i++)
         arrive(200 + i, 3 * PAGE, 1);

@@ -82,8 +82,7 @@ static void random_arrival(struct mesh *m)
         q->log += a->generated_tokens;
         uint32_t place = mesh_random(m, MESH_PLACES);
         uint32_t held = mesh_random(m, q->log + 1);
-        struct sched_place_info info;
-        sched_get_place(m->sched, place, &info);
+        const struct sched_place_info info = mesh_place_info(m, place);
         uint32_t used = 0;
         for (uint32_t i = 0; i < m->seq_count; i++)
             used += mesh_pages(m, m->seqs[i].kv[place]);
@@ -128,8 +127,7 @@ static void random_trouble(struct mesh *m)
 
 static void count_seen(const struct mesh *m)
 {
-    struct sched_stats stats;
-    sched_get_stats(m->sched, &stats);
+    const struct sched_stats stats = mesh_stats(m);
     seen.steps += stats.steps;
     seen.beside += m->prefill_beside_decode;
     seen.rebuilt += stats.rebuilt;
