@@ -165,7 +165,7 @@ static inline float *random_halves(size_t count, uint64_t seed)
 static inline void random_order(uint32_t *out, uint32_t count, uint64_t seed)
 {
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t other = (uint32_t)(random_u64(&seed) % (i + 1));
+        uint32_t other = (uint32_t)(random_next(&seed) % (i + 1));
         out[i] = out[other];
         out[other] = i;
     }

@@ -297,7 +297,7 @@ static void test_pages_of_any_content(void **state)
     side->backend->copy.slice_tiles = 1;
     for (uint32_t round = 0; round < 100; round++) {
         for (size_t i = 0; i < page_bytes(); i++)
-            page[i] = (unsigned char)random_u64(&seed);
+            page[i] = (unsigned char)random_next(&seed);
         queue_step(side, 2, round % 90, 1);
         import_page(side, 1, 0, page, GPU_PAGE_TOKENS);
         rig_wait(side);

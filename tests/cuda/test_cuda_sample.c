@@ -11,7 +11,7 @@
 
 enum { ADJUST_MAX = 1 << 16, ROW_PARTS = 3 };
 
-static uint32_t below(uint64_t *seed, uint32_t count) { return (uint32_t)(random_u64(seed) % count); }
+static uint32_t below(uint64_t *seed, uint32_t count) { return (uint32_t)(random_next(seed) % count); }
 
 /* --- the device's and the host's answer ---------------------------------------------------------------------------------- */
 
@@ -168,7 +168,7 @@ static struct sampler *random_sampler(uint32_t vocab, uint64_t *seed)
                                .top_p = top_p[below(seed, ARRAY_COUNT(top_p))],
                                .min_p = min_p[below(seed, ARRAY_COUNT(min_p))],
                                .repetition_penalty = 1,
-                               .seed = random_u64(seed),
+                               .seed = random_next(seed),
                                .choice = below(seed, 3),
                                .logprobs = below(seed, 3) == 0,
                                .top_logprobs = top[below(seed, ARRAY_COUNT(top))],

@@ -122,7 +122,7 @@ static inline void walk_all(struct walk *walks, uint32_t batches, uint32_t step,
     while (ended < batches) {
         struct walk *first = NULL;
         uint32_t best = UINT32_MAX;
-        for (uint32_t i = 0, from = (uint32_t)gguf_random(seed) % batches; i < batches; i++) {
+        for (uint32_t i = 0, from = (uint32_t)random_next(seed) % batches; i < batches; i++) {
             struct walk *walk = &walks[(from + i) % batches];
             if (walk->s > LAYERS || (walk->lags && walk->lags--))
                 continue;
@@ -133,7 +133,7 @@ static inline void walk_all(struct walk *walks, uint32_t batches, uint32_t step,
         if (!first) /* BACKEND_NOT_YET, all of them */
             continue;
         next_segment(first);
-        first->lags = order == SOME_LAG && first != walks ? (uint32_t)gguf_random(seed) % 3000 : 0;
+        first->lags = order == SOME_LAG && first != walks ? (uint32_t)random_next(seed) % 3000 : 0;
         ended += first->s > LAYERS;
     }
     for (uint32_t i = 0; i < batches; i++) {

@@ -44,7 +44,7 @@ static void hash_gemm(const struct kernels *k, const struct source_type *type, u
     pack_all(type, source, OUTPUTS, width, &matrix);
     fill(x, (size_t)ROWS * width, 1, &seed);
     for (uint32_t i = 0; i < ROWS; i++)
-        x[i * width + random_u64(&seed) % width] *= 60; // an outlier
+        x[i * width + random_next(&seed) % width] *= 60; // an outlier
     quantized_rows_init(&rows, memory, ROWS, width);
     memset(memory, 0, quantized_rows_bytes(ROWS, width));
     quantized_rows_source(&rows, x, width);
@@ -110,13 +110,13 @@ static void hash_magnitudes(const struct kernels *k)
     static uint16_t halves[COUNT];
     uint64_t seed = 77;
     for (uint32_t i = 0; i < COUNT; i++) {
-        uint32_t bits = (uint32_t)random_u64(&seed);
+        uint32_t bits = (uint32_t)random_next(&seed);
         x[i] = f32_from_bits((bits >> 23 & 0xff) == 0xff ? bits ^ 0x40000000u : bits);
     }
     k->f32_to_f16(x, COUNT, halves);
     print_hash("f32_to_f16", COUNT, 1, halves, sizeof halves);
     for (uint32_t i = 0; i < COUNT; i++) // ties of f16: a value in the middle of two
-        x[i] = f32_from_bits(((uint32_t)random_u64(&seed) & 0x8fffe000u) | 0x30001000u);
+        x[i] = f32_from_bits(((uint32_t)random_next(&seed) & 0x8fffe000u) | 0x30001000u);
     k->f32_to_f16(x, COUNT, halves);
     print_hash("f32_to_f16", COUNT, 2, halves, sizeof halves);
     for (uint32_t i = 0; i < COUNT; i++)

@@ -8,22 +8,15 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/base/random.h"
 #include "kernels/simd/half.h"
 #include "kernels/dispatch/kernels.h"
 #include "tests/cmocka.h"
 
-static inline uint64_t random_u64(uint64_t *state) // splitmix64
-{
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 // Roughly normal, standard deviation 1.
 static inline float random_normal(uint64_t *state)
 {
-    uint64_t r = random_u64(state);
+    uint64_t r = random_next(state);
     float sum = 0;
     for (int i = 0; i < 4; i++)
         sum += (float)(r >> (16 * i) & 0xffff) / 65536.0f - 0.5f;
@@ -75,7 +68,7 @@ static inline uint8_t *random_source(const struct source_type *type, uint32_t ou
     for (size_t b = 0; b < blocks; b++) {
         uint8_t *block = bytes + b * type->block_bytes;
         for (uint32_t i = 0; i < type->block_bytes; i++)
-            block[i] = (uint8_t)random_u64(seed);
+            block[i] = (uint8_t)random_next(seed);
         for (uint32_t s = 0; s < type->scale_count; s++)
             set_scale(type, block, s, random_normal(seed) * (s ? 0.1f : 0.02f));
         float value = random_normal(seed) * 0.05f;

@@ -211,8 +211,8 @@ static uint32_t random_cuts(uint32_t begin, uint32_t *firsts, uint64_t *seed)
     bool cut[POSITIONS / 512 + 1] = {true};
     uint32_t count = 0;
 
-    for (uint64_t i = 1 + random_u64(seed) % (PLACES - 1); i; i--)
-        cut[1 + random_u64(seed) % (begin / 512)] = true;
+    for (uint64_t i = 1 + random_next(seed) % (PLACES - 1); i; i--)
+        cut[1 + random_next(seed) % (begin / 512)] = true;
     for (uint32_t at = 0; at <= begin / 512; at++)
         if (cut[at])
             firsts[count++] = at * 512;

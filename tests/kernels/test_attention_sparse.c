@@ -171,10 +171,10 @@ static void test_choose(void **state)
     uint32_t wanted[MOST], got[MOST + 1];
     uint64_t seed = 3;
     for (uint32_t round = 0; round < 3000; round++) {
-        uint32_t count = 1 + (uint32_t)(random_u64(&seed) % (round % 10 ? 40 : MOST)), kind = round % 4;
-        uint32_t keep = (uint32_t)(random_u64(&seed) % (count + 1)), first = (uint32_t)(random_u64(&seed) % 1000);
+        uint32_t count = 1 + (uint32_t)(random_next(&seed) % (round % 10 ? 40 : MOST)), kind = round % 4;
+        uint32_t keep = (uint32_t)(random_next(&seed) % (count + 1)), first = (uint32_t)(random_next(&seed) % 1000);
         for (uint32_t i = 0; i < count; i++) {
-            uint64_t r = random_u64(&seed);
+            uint64_t r = random_next(&seed);
             scores[i] = kind == 0   ? random_normal(&seed)
                         : kind == 1 ? (float)(r % 5) - 2 // many ties
                         : kind == 2 ? odd[r % ARRAY_COUNT(odd)]

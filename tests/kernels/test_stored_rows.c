@@ -55,7 +55,7 @@ static void assert_reads(const struct stored_rows *stored, const uint8_t *wanted
     for (int round = 0; round < 20; round++) {
         memset(out, 0xee, blocks * info->block_bytes + 1);
         for (uint64_t at = 0, take; at < blocks; at += take) {
-            take = round == 0 ? blocks : 1 + random_u64(seed) % MAX(blocks / (uint64_t)(1 + round % 4), (uint64_t)1);
+            take = round == 0 ? blocks : 1 + random_next(seed) % MAX(blocks / (uint64_t)(1 + round % 4), (uint64_t)1);
             take = MIN(take, blocks - at);
             assert_true(
                 stored_rows_read(stored, at * info->block_values, take * info->block_values, out + 1 + at * info->block_bytes));
@@ -76,7 +76,7 @@ static void test_floats(void **state)
             const size_t count = o->matrices * o->columns * wide;
             uint8_t *file = test_alloc(count * size + 1), *wanted = test_alloc(count * size), *to = wanted;
             for (size_t b = 0; b < count * size; b++)
-                file[1 + b] = (uint8_t)random_u64(&seed);
+                file[1 + b] = (uint8_t)random_next(&seed);
             for (size_t m = 0; m < o->matrices; m++)
                 for (size_t row = 0; row < o->rows; row++)
                     for (size_t c = 0; c < o->columns; c++, to += size)
@@ -103,9 +103,9 @@ static void check_mxfp4(const struct order *o, uint64_t *seed)
     uint8_t *blocks = test_alloc(count * 16), *scales = test_alloc(count), *read = test_alloc(values / 32 * 17);
     float *found = test_alloc(values * sizeof *found), *value = found;
     for (size_t b = 0; b < count * 16; b++)
-        blocks[b] = (uint8_t)random_u64(seed);
+        blocks[b] = (uint8_t)random_next(seed);
     for (size_t b = 0; b < count; b++) // all but the one that is no number, subnormals among them
-        scales[b] = (uint8_t)(random_u64(seed) % 255);
+        scales[b] = (uint8_t)(random_next(seed) % 255);
     const struct stored_rows stored = blocks_in(o, blocks, scales);
     assert_true(stored_rows_read(&stored, 0, values, read));
     dequantize(TENSOR_MXFP4, read, values, found);
@@ -149,7 +149,7 @@ static void test_one_matrix(void **state)
     uint8_t file[3 * 32 * 8 * 4], blocks[3 * 8 * 16] = {0}, scales[3 * 8], all[3 * 4 * 32 * 4], one[4 * 32 * 4];
     uint64_t seed = 3;
     for (size_t i = 0; i < sizeof file; i++)
-        file[i] = (uint8_t)random_u64(&seed), blocks[i % sizeof blocks] ^= file[i], scales[i % sizeof scales] = file[i] / 2;
+        file[i] = (uint8_t)random_next(&seed), blocks[i % sizeof blocks] ^= file[i], scales[i % sizeof scales] = file[i] / 2;
     const struct stored_rows stored[] = {floats_in(&o, TENSOR_F32, file), blocks_in(&o, blocks, scales)};
     for (size_t s = 0; s < 2; s++) {
         const size_t bytes = s ? 4 * 17 : sizeof one;

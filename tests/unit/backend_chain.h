@@ -122,12 +122,12 @@ static inline uint32_t chain_draw_rows(uint64_t *seed, uint32_t *positions, stru
 {
     uint32_t count = 0;
     for (uint32_t id = 1; id <= CHAIN_SEQUENCES; id++)
-        for (uint64_t left = 1 + gguf_random(seed) % (CHAIN_ROWS / CHAIN_SEQUENCES - 1); left > 0; left--)
+        for (uint64_t left = 1 + random_next(seed) % (CHAIN_ROWS / CHAIN_SEQUENCES - 1); left > 0; left--)
             rows[count++] = (struct backend_row){.sequence = id,
-                                                 .token = (uint32_t)(gguf_random(seed) % CHAIN_VOCAB),
+                                                 .token = (uint32_t)(random_next(seed) % CHAIN_VOCAB),
                                                  .position = positions[id - 1]++,
                                                  .local = id % 2 == 0,
-                                                 .needs_output = left == 1 || gguf_random(seed) % 3 == 0};
+                                                 .needs_output = left == 1 || random_next(seed) % 3 == 0};
     return count;
 }
 

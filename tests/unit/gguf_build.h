@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/model/gguf/gguf.h"
 #include "kernels/simd/half.h"
@@ -118,16 +119,8 @@ static inline bool gguf_build_array(struct gguf_build *build, const char *name, 
 
 /* --- tensors ------------------------------------------------------------------------------------------------------------ */
 
-static inline uint64_t gguf_random(uint64_t *seed)
-{
-    uint64_t z = *seed += 0x9e3779b97f4a7c15u; /* splitmix64 */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 /* In [-1, 1). */
-static inline float gguf_random_float(uint64_t *seed) { return (float)((double)(gguf_random(seed) >> 11) * 0x1p-52 - 1.0); }
+static inline float gguf_random_float(uint64_t *seed) { return (float)((double)(random_next(seed) >> 11) * 0x1p-52 - 1.0); }
 
 /* One block of random weights of about the given size; ones: all values near 1 (norms; float types only). */
 static inline void gguf_random_block(enum tensor_type type, float size, bool ones, uint64_t *seed, unsigned char *block)
@@ -154,7 +147,7 @@ static inline void gguf_random_block(enum tensor_type type, float size, bool one
     default: break;
     }
     for (uint32_t i = 0; i < info->block_bytes; i++)
-        block[i] = (unsigned char)(gguf_random(seed) >> 32);
+        block[i] = (unsigned char)(random_next(seed) >> 32);
     float d = size / places[type].largest * (0.75f + 0.25f * gguf_random_float(seed));
     half = f16_from_float(d), bits = f32_bits(d);
     if (type == TENSOR_Q8_K)

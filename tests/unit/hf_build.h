@@ -113,7 +113,7 @@ static inline void hf_build_values(struct hf_build *build, struct hf_built_file 
         if (strcmp(type, "F32") == 0)
             gguf_append_number(&file->data, f32_bits(value), 4);
         else if (strcmp(type, "U8") == 0)
-            gguf_append_number(&file->data, least + gguf_random(&build->seed) % range, 1);
+            gguf_append_number(&file->data, least + random_next(&build->seed) % range, 1);
         else
             gguf_append_number(&file->data, strcmp(type, "F16") == 0 ? f16_from_float(value) : bf16_from_float(value), 2);
     }

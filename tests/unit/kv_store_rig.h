@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/base/random.h"
 #include "kernels/kv/kv_internal.h"
 #include "kernels/dispatch/kernels.h"
 #include "tests/cmocka.h"
@@ -48,21 +49,13 @@ static void rig_close(struct rig *rig)
     thread_pool_close(rig->pool);
 }
 
-static uint64_t random_u64(uint64_t *state) /* splitmix64 */
-{
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 static uint32_t guess; /* 0, or K and V are those of other tokens */
 
 /* Returns a value of a row's tensors: a function of what the row is, so that repeats and copies agree. */
 static float value_of(uint64_t sequence, uint32_t position, uint32_t layer, uint32_t which, uint32_t i)
 {
     uint64_t state = sequence * 1000003 + position * 8191u + guess * 65537u + layer * 131u + which * 17u + i * 0x10001u;
-    return (float)(random_u64(&state) % 2001) / 1000.0f - 1.0f;
+    return (float)(random_next(&state) % 2001) / 1000.0f - 1.0f;
 }
 
 static float outputs[MAX_ROWS][WIDTH];

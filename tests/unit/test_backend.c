@@ -179,12 +179,12 @@ static uint32_t draw_rows(uint32_t number, uint64_t *seed, uint32_t *positions, 
 {
     uint32_t count = 0;
     for (uint32_t id = 1; id <= SEQUENCES; id++)
-        for (uint64_t left = gguf_random(seed) % (ROWS / SEQUENCES + 1); left > 0; left--)
+        for (uint64_t left = random_next(seed) % (ROWS / SEQUENCES + 1); left > 0; left--)
             rows[count++] = (struct backend_row){.sequence = id,
-                                                 .token = (uint32_t)(gguf_random(seed) % VOCAB),
+                                                 .token = (uint32_t)(random_next(seed) % VOCAB),
                                                  .position = positions[id - 1]++,
                                                  .local = id % 2 == 0,
-                                                 .needs_output = number == 3 || (number != 4 && gguf_random(seed) % 3 == 0)};
+                                                 .needs_output = number == 3 || (number != 4 && random_next(seed) % 3 == 0)};
     return count;
 }
 

@@ -478,7 +478,7 @@ static void every_flip_is_survived(void **state)
             struct gguf *gguf = NULL;
             struct error error = {0};
             char kept = text[at];
-            text[at] = (char)(gguf_random(&seed) % 255 + 1);
+            text[at] = (char)(random_next(&seed) % 255 + 1);
             if (hf_build_open(&build, &gguf, &error) == STATUS_OK)
                 gguf_close(gguf);
             else

@@ -67,12 +67,12 @@ static void test_same_bits(void **state)
     uint32_t at[2] = {0, 0};
 
     for (uint32_t which = 0; at[0] < CONTEXT || at[1] < CONTEXT; which ^= 1) { /* in steps of 1 to 64 rows; some are repeated */
-        uint32_t count = (uint32_t)(random_u64(&seed) % 4 ? 1 + random_u64(&seed) % 8 : 1 + random_u64(&seed) % MAX_ROWS);
+        uint32_t count = (uint32_t)(random_next(&seed) % 4 ? 1 + random_next(&seed) % 8 : 1 + random_next(&seed) % MAX_ROWS);
         uint32_t end = MIN(at[which] + count, (uint32_t)CONTEXT);
         if (at[which] == end)
             continue;
         write_both(&keeps, &gives, 11 + which, at[which], end);
-        if (random_u64(&seed) % 8 == 0)
+        if (random_next(&seed) % 8 == 0)
             write_both(&keeps, &gives, 11 + which, at[which], end);
         at[which] = end;
         assert_true(kv_store_pages_used(gives.store) <= 2 * kv_ring_pages(&ring));

@@ -99,14 +99,14 @@ static void walk(uint32_t page_tokens)
     uint32_t shares = 0;
     struct error error;
     for (uint32_t step = 0; step < 6000; step++) {
-        uint64_t id = 1 + random_u64(&seed) % IDS, other = 1 + random_u64(&seed) % IDS;
-        uint32_t have = held(&shared, id), n = (uint32_t)(random_u64(&seed) % 40);
+        uint64_t id = 1 + random_next(&seed) % IDS, other = 1 + random_next(&seed) % IDS;
+        uint32_t have = held(&shared, id), n = (uint32_t)(random_next(&seed) % 40);
         have = have == UINT32_MAX ? 0 : have;
-        switch (random_u64(&seed) % 4) {
+        switch (random_next(&seed) % 4) {
         case 0:
             if (other == id || !have || held(&shared, other) != UINT32_MAX)
                 break;
-            uint32_t positions = 1 + (uint32_t)(random_u64(&seed) % have);
+            uint32_t positions = 1 + (uint32_t)(random_next(&seed) % have);
             assert_int_equal(kv_store_share(shared.store, id, positions, other, &error), STATUS_OK);
             copy_sequence(&copied, id, other, positions);
             shares++;

@@ -312,7 +312,7 @@ static void test_bounds_follow(void **state)
 static uint64_t id_of(uint32_t i)
 {
     uint64_t state = i;
-    return random_u64(&state) << 8 | i;
+    return random_next(&state) << 8 | i;
 }
 
 /* Random calls beside a model: for each id, what is reserved and what is complete. */
@@ -326,12 +326,12 @@ static void test_random_walk(void **state)
     uint64_t seed = 42;
     struct error error;
     for (uint32_t step = 0; step < 4000; step++) {
-        uint32_t i = (uint32_t)(random_u64(&seed) % IDS), n = (uint32_t)(random_u64(&seed) % 60), used = 0, count = 0;
+        uint32_t i = (uint32_t)(random_next(&seed) % IDS), n = (uint32_t)(random_next(&seed) % 60), used = 0, count = 0;
         uint64_t id = id_of(i);
         uint32_t need = MAX(pages[i], (n + 15) / 16);
         for (uint32_t j = 0; j < IDS; j++)
             used += pages[j], count += known[j];
-        switch (random_u64(&seed) % 4) {
+        switch (random_next(&seed) % 4) {
         case 0: {
             bool fits = used - pages[i] + need <= PAGES && (known[i] || count < small.max_sequences);
             assert_int_equal(kv_store_reserve(rig.store, id, n, &error), fits ? STATUS_OK : STATUS_RESOURCE_EXHAUSTED);
@@ -396,7 +396,7 @@ static void test_unwanted(void **state)
             attend(all.batch, rows, count, layer);
             memcpy(wanted, outputs, sizeof wanted);
             memset(outputs, 0, sizeof outputs);
-            unwanted = none ? UINT64_MAX : random_u64(&seed);
+            unwanted = none ? UINT64_MAX : random_next(&seed);
             kv_store_stats(some.store, &before);
             attend(some.batch, rows, count, layer);
             kv_store_stats(some.store, &after);

@@ -525,7 +525,7 @@ static void every_flip_is_survived(void **state)
     for (size_t at = 0; at < count; at++) {
         struct model *model = NULL;
         struct error error = {0};
-        unsigned char mask = (unsigned char)(gguf_random(&seed) % 255 + 1);
+        unsigned char mask = (unsigned char)(random_next(&seed) % 255 + 1);
         bytes[at] ^= mask;
         if (model_open_memory("tiny.gguf", bytes, count, &model, &error) == STATUS_OK)
             model_close(model);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "common/base/checked.h"
+#include "common/base/random.h"
 #include "tests/unit/sim_of.h"
 
 enum { WORKERS = 4, BATCHES = 2, REQUESTS = 8000, LAYERS = 8, WINDOW = 50 };
@@ -12,13 +13,7 @@ static struct sim_request requests[REQUESTS];
 static struct sim_place places[WORKERS];
 static uint64_t rng;
 
-static double uniform(void)
-{
-    rng += 0x9e3779b97f4a7c15u;
-    uint64_t z = (rng ^ rng >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
-}
+static double uniform(void) { return (double)(random_next(&rng) >> 11) * 0x1p-53; }
 
 // For each mini-batch: the time of each worker in the last WINDOW steps, and how far the largest was above the mean.
 struct seen {

@@ -5,6 +5,7 @@
 // promise, and that nobody starves, is in test_sched_property.c.
 #include <math.h>
 
+#include "common/base/random.h"
 #include "common/sched/state.h"
 #include "tests/unit/sim_of.h"
 #include "tests/unit/test_sched_mesh.h"
@@ -377,13 +378,7 @@ enum { STREAMS = 8, JOB = 200, LAYERS = 10, WORKERS_MAX = 3 };
 static struct sim_request requests[STREAMS + JOB];
 static struct sim_place places[1 + WORKERS_MAX];
 
-static double uniform(uint64_t *rng)
-{
-    *rng += 0x9e3779b97f4a7c15u;
-    uint64_t z = (*rng ^ *rng >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
-}
+static double uniform(uint64_t *rng) { return (double)(random_next(rng) >> 11) * 0x1p-53; }
 
 // A mesh: an S-part whose rows cost little (a device) or much (CPUs), a pool or workers or both.
 static struct sim_config draw(uint64_t *rng)

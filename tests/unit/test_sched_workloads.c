@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/base/random.h"
 #include "common/sim/sim.h"
 #include "tests/cmocka.h"
 #include "tests/unit/sample.h"
@@ -25,13 +26,7 @@ static struct sim_request requests[REQUESTS_MAX];
 static struct sim_place places[WORKERS_MAX];
 static uint64_t rng;
 
-static double uniform(void)
-{
-    rng += 0x9e3779b97f4a7c15u;
-    uint64_t z = (rng ^ rng >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
-}
+static double uniform(void) { return (double)(random_next(&rng) >> 11) * 0x1p-53; }
 
 static uint32_t between(double low, double high) { return (uint32_t)(low + uniform() * (high - low + 1)); }
 
