@@ -1,23 +1,46 @@
-/* hf_assert.h: what tests of Hugging Face directories ask of the result. cmocka.h comes first. */
+/* hf_assert.h: what tests of Hugging Face directories ask of the result. */
 #ifndef FD_TESTS_HF_ASSERT_H
 #define FD_TESTS_HF_ASSERT_H
 
 #include "common/model/model.h"
 #include "common/model/vocabulary.h"
+#include "tests/cmocka.h"
 #include "tests/unit/hf_build.h"
 
 #define CONFIG "config.json"
 #define TOKENIZER "tokenizer.json"
 
-/* Opens and frees the build. */
-static inline struct gguf *open_built(struct hf_build *build)
+static inline struct gguf *open_kept(const struct hf_build *build)
 {
     struct gguf *gguf = NULL;
     struct error error = {0};
     if (hf_build_open(build, &gguf, &error))
         fail_msg("%s", error.text);
+    return gguf;
+}
+
+/* Opens and frees the build. */
+static inline struct gguf *open_built(struct hf_build *build)
+{
+    struct gguf *gguf = open_kept(build);
     hf_build_free(build);
     return gguf;
+}
+
+/* Returns whether the build is refused with this status (STATUS_OK: with any) and, in one line that begins with its name, with this text;
+ * prints how it is not. Frees the build. */
+static inline bool is_refused(struct hf_build *build, const char *label, enum status expected, const char *fragment)
+{
+    struct gguf *gguf = NULL;
+    struct error error = {0};
+    const enum status status = hf_build_open(build, &gguf, &error);
+    const bool good = status != STATUS_OK && (expected == STATUS_OK || status == expected) && error.status == status &&
+                      strstr(error.text, fragment) && strncmp(error.text, "tiny", 4) == 0 && !strchr(error.text, '\n');
+    if (!good)
+        print_error("%s: %s \"%s\", expected %s \"%s\"\n", label, status_name(status), error.text, status_name(expected), fragment);
+    gguf_close(gguf);
+    hf_build_free(build);
+    return good;
 }
 
 static inline uint32_t u32_of(const struct gguf *gguf, const char *key)
@@ -110,6 +133,27 @@ static inline void assert_ids(const struct tokenizer *tokenizer, const char *tex
     if (count != expected_count || memcmp(ids, expected, count * sizeof *ids) != 0)
         fail_msg("\"%s\": %u tokens, expected %u; the first are %u, %u", text, count, expected_count, ids[0], ids[count > 1]);
     free(ids);
+}
+
+/* No byte of a file, whatever its value, leads to a crash or outside of the data: about `parts` bytes of each file are tried. Frees the build. */
+static inline void assert_flips_are_survived(struct hf_build *build, uint64_t seed, size_t parts)
+{
+    for (uint32_t f = 0; f < build->count; f++) {
+        char *text = build->files[f].text;
+        size_t length = strlen(text), step = length / parts + 1;
+        for (size_t at = 0; at < length; at += step) {
+            struct gguf *gguf = NULL;
+            struct error error = {0};
+            char kept = text[at];
+            text[at] = (char)(random_next(&seed) % 255 + 1);
+            if (hf_build_open(build, &gguf, &error) == STATUS_OK)
+                gguf_close(gguf);
+            else
+                assert_true(strncmp(error.text, "tiny", 4) == 0);
+            text[at] = kept;
+        }
+    }
+    hf_build_free(build);
 }
 
 #endif

@@ -126,10 +126,7 @@ static void pre_tokenizers_are_recognized(void **state)
         if (cases[i].nfc)
             hf_build_edit(&build, TOKENIZER, "\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}");
         struct tokenizer *tokenizer;
-        struct gguf *gguf = NULL;
-        struct error error = {0};
-        if (hf_build_open(&build, &gguf, &error))
-            fail_msg("%s", error.text);
+        struct gguf *gguf = open_kept(&build);
         assert_text(gguf, "tokenizer.ggml.pre", cases[i].pre);
         gguf_close(gguf);
         tokenizer = open_tokenizer(&build); /* which knows the name */
