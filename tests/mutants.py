@@ -138,7 +138,7 @@ FAULTS = [
           "!kv_store_reserve(worker->attend.store, last->sequence, last->position, &error)", "integration/test_worker_shape"),
     # Handover: positions that nobody asked for count as taken over.
     Fault("handover-positions", "common/mesh/handover.c", ".positions = MIN(positions, fetch->positions - fetch->received),",
-          ".positions = positions,", "integration/test_handover integration/test_handover_again integration/test_handover_copies"),
+          ".positions = positions,", "integration/test_handover integration/test_handover_copies"),
     # Sampler: tokens of the prompt are penalized as if they had been generated.
     Fault("min-tokens", "common/sampler/sampler.c", "return index < p->min_tokens &&", "return index + 1 < p->min_tokens &&",
           "unit/test_sampler_fields"),

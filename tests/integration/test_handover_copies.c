@@ -1,5 +1,6 @@
-/* test_handover_copies.c: handing over pages whose copies take time, as a device's do: one after the other, and given up half-way. The pages
- * are played here, a byte each, and so is the other end; all on this thread. */
+/* test_handover_copies.c: handing over pages whose copies take time, as a device's do: one after the other, and given up half-way; and a
+ * sequence that is to be taken over again before the first try has ended. The pages are played here, a byte each, and so is the other end; all
+ * on this thread. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,14 @@ static const unsigned char *copy_from;
 static unsigned char copy_byte;
 static bool under_way, may_end;
 static uint32_t begun, stopped, imported, freed;
+static char happened[64]; /* to sequences here: w: way is made for one, i: a page comes in at once, f: its pages are freed */
+
+static void note(char what)
+{
+    size_t length = strlen(happened);
+    assert_true(length + 1 < sizeof happened);
+    happened[length] = what;
+}
 
 static uint64_t page_bytes(void *user) { return (void)user, PAGE_BYTES; }
 
@@ -65,6 +74,14 @@ static enum status import_page(void *user, uint64_t sequence, uint32_t page_inde
     return STATUS_OK;
 }
 
+static enum status import_at_once(void *user, uint64_t sequence, uint32_t page_index, const void *page, uint32_t positions,
+                                  struct error *error)
+{
+    (void)user, (void)sequence, (void)page_index, (void)page, (void)positions, (void)error;
+    note('i');
+    return STATUS_OK;
+}
+
 static bool copied(void *user)
 {
     (void)user;
@@ -93,6 +110,7 @@ static void stop_copy(void *user)
 static enum status make_way(void *user, uint64_t sequence, struct error *error)
 {
     (void)user;
+    note('w');
     return sequence == BUSY ? error_set(error, STATUS_UNAVAILABLE, "a step uses it") : STATUS_OK;
 }
 
@@ -100,6 +118,7 @@ static void free_pages(void *user, uint64_t sequence)
 {
     (void)user;
     assert_int_not_equal(sequence, BUSY);
+    note('f');
     freed++;
 }
 
@@ -111,11 +130,20 @@ static const struct handover_pages pages = {.page_bytes = page_bytes,
                                             .stop_copy = stop_copy,
                                             .make_way = make_way,
                                             .free_pages = free_pages};
+static const struct handover_pages pages_at_once = {.page_bytes = page_bytes,
+                                                    .max_context = max_context,
+                                                    .export_page = export_page,
+                                                    .import_page = import_at_once,
+                                                    .make_way = make_way,
+                                                    .free_pages = free_pages};
 
 static void fetch(struct rpc_call *call, void *user)
 {
     handover_fetch(user, call, rpc_call_unpack(call, &fastdecode__fetch_request__descriptor));
 }
+
+static uint32_t asked;    /* pages, of the other end */
+static bool keeps_silent; /* it does not answer the first */
 
 /* Plays the place that is fetched from: it answers at once, with pages full of their number. */
 static void give_page(struct rpc_call *call, void *user)
@@ -129,7 +157,8 @@ static void give_page(struct rpc_call *call, void *user)
     reply.positions = POSITIONS;
     reply.page.len = sizeof page;
     reply.page.data = page;
-    rpc_call_reply(call, &reply.base);
+    if (asked++ > 0 || !keeps_silent)
+        rpc_call_reply(call, &reply.base);
 }
 
 static struct rpc_server *giver;
@@ -152,8 +181,9 @@ static int set_up(void **state)
     const struct rpc_channel_config config = {.address = "inproc://test-copies", .hello = {.service = "kv-worker"}};
     struct error error;
 
-    begun = stopped = imported = freed = 0;
-    under_way = may_end = false;
+    begun = stopped = imported = freed = asked = 0;
+    under_way = may_end = keeps_silent = false;
+    memset(happened, 0, sizeof happened);
     assert_int_equal(rpc_loop_open(&loop), STATUS_OK);
     handover = (struct handover){.pages = &pages, .control_loop = loop, .tensor_loop = loop, .hello = {.service = "kv-worker"}};
     server = open_server("inproc://test-copies", own, 2);
@@ -352,6 +382,23 @@ static void refusals(void **state)
     assert_int_equal(freed, 1);
 }
 
+/* The first of two fetches ends when the pages here are the second one's already: they are not freed with the first. */
+static void the_first_ones_end_does_not_free_the_seconds_pages(void **state)
+{
+    struct outcome first, second;
+
+    handover.pages = &pages_at_once;
+    keeps_silent = true;
+    struct rpc_handle handle = fetch_pages(SEQUENCE, 2, &first);
+    UNTIL(asked);
+    fetch_pages(SEQUENCE, 2, &second);
+    rpc_cancel(channel, handle);
+    assert_int_equal(first.status, STATUS_CANCELLED);
+    UNTIL(second.ended);
+    assert_int_equal(second.status, STATUS_OK);
+    assert_string_equal(happened, "wfwii");
+}
+
 static void the_service_ends_in_mid_copy(void **state)
 {
     static struct outcome outcome, given;
@@ -371,6 +418,7 @@ int main(void)
         TEST(the_next_page_is_asked_for_when_one_is_in_its_place),
         TEST(what_is_not_wanted_any_more_is_stopped_and_freed),
         TEST(refusals),
+        TEST(the_first_ones_end_does_not_free_the_seconds_pages),
         TEST(the_service_ends_in_mid_copy),
     };
     log_init("test", LOG_ERROR, false);

@@ -228,4 +228,20 @@ static inline void assert_same(const struct feed *feed, const float *expected, c
             fail_msg("%s: layer %zu position %zu differs", what, row / feed->positions, row % feed->positions);
 }
 
+// Feeds it alone at each level that this machine has but ref: the bits are the same.
+static inline void assert_levels_agree(struct feed *feed)
+{
+    float *expected = NULL;
+    for (int level = ISA_AVX2; level < ISA_LEVEL_COUNT; level++) {
+        if (!isa_supported((enum isa_level)level))
+            continue;
+        feed_alone(feed, 90, 1, isa_name((enum isa_level)level));
+        if (expected)
+            assert_same(feed, expected, isa_name((enum isa_level)level));
+        else
+            expected = take_outputs(feed);
+    }
+    free(expected);
+}
+
 #endif

@@ -452,46 +452,41 @@ static void test_same_ids(void **state)
     json_decref(messages);
 }
 
-static void test_one_call(void **state)
+// The calls of messages are matched, and become these.
+static void assert_matched(const struct call_form *form, const char *text, const char *expected_text)
 {
-    const struct call_form form = {.one_call = true};
-    json_t *messages =
-        matched(&form, "[" ASK "," ID_CALLS(ID_CALL(ID("1"), "f") "," ID_CALL(ID("2"), "g")) "," ID_RESULT(
-                           "of 2", OF("2")) "," ID_RESULT("of 1", OF("1")) "," ID_RESULT("of 3", OF("3")) "," ASK "]");
-    json_t *expected = json_loads(
-        "[" ASK "," ID_CALLS(ID_CALL(ID("1"), "f")) "," ID_RESULT("of 1", OF("1") ",\"name\":\"f\"") "," ID_CALLS(
-            ID_CALL(ID("2"), "g")) "," ID_RESULT("of 2", OF("2") ",\"name\":\"g\"") "," ID_RESULT("of 3", OF("3")) "," ASK "]",
-        0, NULL);
+    json_t *messages = matched(form, text), *expected = json_loads(expected_text, 0, NULL);
 
-    if (!json_equal(messages, expected))
-        fail_msg("%s", json_dumps(messages, 0));
-    json_decref(messages);
-    json_decref(expected);
-
-    // A content beside a call goes before it.
-    const struct call_form apart = {.content_apart = true};
-    messages = matched(&apart, "[" ASK "," CALLED("\"c\"") "," CALLED("null") "," CALLED("\"\"") "]");
-    expected = json_loads("[" ASK "," SAID("assistant", "c") "," CALLED("null") "," CALLED("null") "," CALLED("\"\"") "]", 0, NULL);
     if (!json_equal(messages, expected))
         fail_msg("%s", json_dumps(messages, 0));
     json_decref(messages);
     json_decref(expected);
 }
 
+static void test_one_call(void **state)
+{
+    const struct call_form form = {.one_call = true};
+    assert_matched(&form,
+                   "[" ASK "," ID_CALLS(ID_CALL(ID("1"), "f") "," ID_CALL(ID("2"), "g")) "," ID_RESULT(
+                       "of 2", OF("2")) "," ID_RESULT("of 1", OF("1")) "," ID_RESULT("of 3", OF("3")) "," ASK "]",
+                   "[" ASK
+                   "," ID_CALLS(ID_CALL(ID("1"), "f")) "," ID_RESULT("of 1", OF("1") ",\"name\":\"f\"") "," ID_CALLS(ID_CALL(
+                       ID("2"), "g")) "," ID_RESULT("of 2", OF("2") ",\"name\":\"g\"") "," ID_RESULT("of 3", OF("3")) "," ASK "]");
+
+    // A content beside a call goes before it.
+    const struct call_form apart = {.content_apart = true};
+    assert_matched(&apart, "[" ASK "," CALLED("\"c\"") "," CALLED("null") "," CALLED("\"\"") "]",
+                   "[" ASK "," SAID("assistant", "c") "," CALLED("null") "," CALLED("null") "," CALLED("\"\"") "]");
+}
+
 static void test_strays(void **state)
 {
     const struct call_form form = {.no_strays = true};
-    json_t *messages = matched(&form, "[" ASK "," ID_RESULT("a", OF("1")) "," ID_CALLS(ID_CALL(ID("1"), "f")) "," ID_RESULT(
-                                          "b", OF("1")) "," ID_RESULT("c", OF("2") ",\"name\":\"g\"") "]");
-    json_t *expected = json_loads("[" ASK
-                                  "," SAID("user", "A function returned:\\na") "," ID_CALLS(ID_CALL(ID("1"), "f")) "," ID_RESULT(
-                                      "b", OF("1") ",\"name\":\"f\"") "," SAID("user", "The function g returned:\\nc") "]",
-                                  0, NULL);
-
-    if (!json_equal(messages, expected))
-        fail_msg("%s", json_dumps(messages, 0));
-    json_decref(messages);
-    json_decref(expected);
+    assert_matched(&form,
+                   "[" ASK "," ID_RESULT("a", OF("1")) "," ID_CALLS(ID_CALL(ID("1"), "f")) "," ID_RESULT(
+                       "b", OF("1")) "," ID_RESULT("c", OF("2") ",\"name\":\"g\"") "]",
+                   "[" ASK "," SAID("user", "A function returned:\\na") "," ID_CALLS(ID_CALL(ID("1"), "f")) "," ID_RESULT(
+                       "b", OF("1") ",\"name\":\"f\"") "," SAID("user", "The function g returned:\\nc") "]");
 }
 
 static size_t allocated_bytes;

@@ -6,6 +6,7 @@
 #include "common/model/model.h"
 #include "tests/cmocka.h"
 #include "tests/unit/gguf_build.h"
+#include "tests/unit/hf_assert.h"
 
 /* Bytes from the end of a key's name, and of a tensor's (with two dimensions). */
 enum {
@@ -245,28 +246,16 @@ static void values_are_read_back(void **state)
     struct gguf_array array;
     size_t count;
     unsigned char *bytes = build_sample(&count);
-    uint32_t u32;
-    float f32;
-    bool truth = false;
 
     assert_int_equal(gguf_open_memory("sample.gguf", bytes, count, &gguf, &error), STATUS_OK);
-    assert_int_equal(gguf_get_string(gguf, "general.name", &string, &error), STATUS_OK);
-    assert_int_equal(string.length, 6);
-    assert_memory_equal(string.data, "sample", 6);
-    assert_int_equal(gguf_get_u32(gguf, "a.u8", &u32, &error), STATUS_OK);
-    assert_int_equal(u32, 200);
-    assert_int_equal(gguf_get_u32(gguf, "a.u16", &u32, &error), STATUS_OK);
-    assert_int_equal(u32, 60000);
-    assert_int_equal(gguf_get_u32(gguf, "a.i16", &u32, &error), STATUS_OK);
-    assert_int_equal(u32, 32767);
-    assert_int_equal(gguf_get_u32(gguf, "a.i64", &u32, &error), STATUS_OK);
-    assert_int_equal(u32, 77);
-    assert_int_equal(gguf_get_f32(gguf, "a.f32", &f32, &error), STATUS_OK);
-    assert_true(f32 == 0.25f);
-    assert_int_equal(gguf_get_f32(gguf, "a.f64", &f32, &error), STATUS_OK);
-    assert_true(f32 == 1.5f);
-    assert_int_equal(gguf_get_bool(gguf, "a.bool", &truth, &error), STATUS_OK);
-    assert_true(truth);
+    assert_text(gguf, "general.name", "sample");
+    assert_int_equal(u32_of(gguf, "a.u8"), 200);
+    assert_int_equal(u32_of(gguf, "a.u16"), 60000);
+    assert_int_equal(u32_of(gguf, "a.i16"), 32767);
+    assert_int_equal(u32_of(gguf, "a.i64"), 77);
+    assert_true(f32_of(gguf, "a.f32") == 0.25f);
+    assert_true(f32_of(gguf, "a.f64") == 1.5f);
+    assert_true(is_set(gguf, "a.bool"));
 
     assert_int_equal(gguf_get_strings(gguf, "a.strings", &array, &error), STATUS_OK);
     assert_int_equal(array.count, 3);

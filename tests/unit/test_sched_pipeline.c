@@ -120,8 +120,8 @@ static void whole_prompts_are_never_cut(void **state)
     for (uint32_t i = 0; i < 30; i++)
         mesh_arrive(m, 1 + mesh_random(m, i % 2 ? 50 : 9), 1 + mesh_random(m, 10), 0);
     uint32_t together = 0, steps = 0;
-    for (uint32_t tick = 0; tick < 20000; tick++) {
-        size_t count = mesh_tick(m);
+    for (uint32_t tick = 0; tick < 20000 && (tick == 0 || mesh_next_us(m) != SCHED_NEVER); tick++) {
+        size_t count = mesh_next_tick(m);
         for (size_t a = 0; a < count; a++) {
             if (m->actions[a].kind != SCHED_STEP)
                 continue;
@@ -139,10 +139,6 @@ static void whole_prompts_are_never_cut(void **state)
             together += prompts > 1;
             steps++;
         }
-        uint64_t next = mesh_next_us(m);
-        if (next == SCHED_NEVER)
-            break;
-        m->now_us = next > m->now_us ? next : m->now_us;
     }
     mesh_check_end(m);
     mesh_fini(m);
@@ -163,8 +159,8 @@ static void uniform_steps_have_equal_rows(void **state)
         for (uint32_t i = 0; i < 60; i++)
             mesh_arrive(m, 60 + mesh_random(m, 60), 1 + mesh_random(m, 12), 0);
         uint32_t equal = 0, unequal = 0;
-        for (uint32_t tick = 0; tick < 20000; tick++) {
-            size_t count = mesh_tick(m);
+        for (uint32_t tick = 0; tick < 20000 && (tick == 0 || mesh_next_us(m) != SCHED_NEVER); tick++) {
+            size_t count = mesh_next_tick(m);
             const struct sched_stats stats = mesh_stats(m);
             for (size_t a = 0; a < count; a++) {
                 if (m->actions[a].kind != SCHED_STEP)
@@ -173,10 +169,6 @@ static void uniform_steps_have_equal_rows(void **state)
                 equal += stats.waiting > 0 && m->actions[a].step.row_count == 24;
                 unequal += stats.waiting > 0 && m->actions[a].step.row_count < 24;
             }
-            uint64_t next = mesh_next_us(m);
-            if (next == SCHED_NEVER)
-                break;
-            m->now_us = next > m->now_us ? next : m->now_us;
         }
         mesh_check_end(m);
         mesh_fini(m);

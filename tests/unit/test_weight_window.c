@@ -177,6 +177,17 @@ static void advance(struct run *run, uint32_t user)
     want(run, user, WEIGHT_NONE);
 }
 
+// The one whose turn it is advances; a read ends where nobody can.
+static void go_on(struct run *run, uint64_t *seed)
+{
+    read_ahead(run);
+    const uint32_t user = choose(run);
+    if (user == WEIGHT_NONE)
+        one_read_ends(run, seed);
+    else
+        advance(run, user);
+}
+
 // Steps begin and end at random, users are delayed at random: everyone goes on, and within the reads that a turn takes.
 static void everyone_goes_on(void **state)
 {
@@ -224,12 +235,7 @@ static void reads_do_not_grow_with_mini_batches(void **state)
                     for (uint32_t u = 0; u < users; u++)
                         if (run.at[u] == WEIGHT_NONE)
                             want(&run, u, 0); // the next step was queued
-                    read_ahead(&run);
-                    const uint32_t user = choose(&run);
-                    if (user == WEIGHT_NONE)
-                        one_read_ends(&run, &seed);
-                    else
-                        advance(&run, user);
+                    go_on(&run, &seed);
                 }
                 assert_in_range(run.reads, (STEPS - 1) * streamed, (STEPS + 1) * streamed + slots);
                 for (uint32_t u = 0; u < users; u++)
@@ -249,12 +255,7 @@ static void a_late_one_falls_into_step(void **state)
             want(&run, 0, 0);
         if (run.at[1] == WEIGHT_NONE && (run.at[0] == 9 || run.steps[1] > 0))
             want(&run, 1, 0);
-        read_ahead(&run);
-        const uint32_t user = choose(&run);
-        if (user == WEIGHT_NONE)
-            one_read_ends(&run, &seed);
-        else
-            advance(&run, user);
+        go_on(&run, &seed);
         if (run.steps[0] == 3)
             before = run.reads;
     }
@@ -270,14 +271,8 @@ static void the_window_rests_at_the_beginning(void **state)
 
     run_begin(&run, 2, 10, 3);
     want(&run, 0, 0);
-    while (run.steps[0] == 0) {
-        read_ahead(&run);
-        uint32_t user = choose(&run);
-        if (user == WEIGHT_NONE)
-            one_read_ends(&run, &seed);
-        else
-            advance(&run, user);
-    }
+    while (run.steps[0] == 0)
+        go_on(&run, &seed);
     for (uint32_t i = 0; i < 10; i++) {
         read_ahead(&run);
         one_read_ends(&run, &seed);
