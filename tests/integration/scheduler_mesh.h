@@ -1,6 +1,6 @@
 // scheduler_mesh.h: the scheduler with fake gateways, a fake s-part and a fake KV worker, all on one thread, so that a test chooses the
-// order in which answers are late, lost or refused. mesh_open(), register_s_part(), gateway_open(), generate(); UNTIL(condition) turns the
-// scheduler's loop. One a program; include after cmocka.h.
+// order in which answers are late, lost or refused. mesh_open_usual(), gateway_open(), generate(), and mesh_close(), which closes all that is
+// open; UNTIL(condition) turns the scheduler's loop. One a program.
 #ifndef FD_TESTS_SCHEDULER_MESH_H
 #define FD_TESTS_SCHEDULER_MESH_H
 
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "attend.pb-c.h"
+#include "tests/cmocka.h"
 #include "tests/integration/await.h"
 #include "tests/integration/fake_s_part.h"
 
@@ -53,6 +54,19 @@ static inline void on_register_reply(void *user, struct rpc_message *message)
     ((struct outcome *)user)->newest = reply->newest_incarnation;
 }
 
+// Calls a method of the scheduler's and waits for its end; on_message gets the outcome.
+static inline struct outcome ask(struct rpc_channel *channel, const ProtobufCServiceDescriptor *service, const char *method,
+                                 const ProtobufCMessage *request, void (*on_message)(void *user, struct rpc_message *message))
+{
+    const struct rpc_callbacks callbacks = {.on_message = on_message, .on_end = on_end};
+    struct outcome outcome = {0};
+    struct error error;
+
+    assert_int_equal(rpc_call_start(channel, service, method, request, NULL, &callbacks, &outcome, NULL, &error), STATUS_OK);
+    UNTIL(outcome.ended);
+    return outcome;
+}
+
 // The parts of a registration that tests vary.
 struct registration {
     uint32_t context, max_rows, mini_batches;
@@ -65,9 +79,6 @@ static inline struct outcome register_s_part(struct registration what)
     Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
     Fastdecode__ModelInfo model = FASTDECODE__MODEL_INFO__INIT;
     Fastdecode__KvShape kv = FASTDECODE__KV_SHAPE__INIT;
-    const struct rpc_callbacks callbacks = {.on_end = on_end};
-    struct outcome outcome = {0};
-    struct error error;
 
     UNTIL(rpc_channel_is_up(s_part.channel));
     kv.layers = 2;
@@ -93,12 +104,10 @@ static inline struct outcome register_s_part(struct registration what)
     request.rows_alike = !s_part.rows_differ;
     request.n_sampling_feature = what.feature != 0;
     request.sampling_feature = &what.feature;
-    assert_int_equal(rpc_call_start(s_part.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,
-                                    &callbacks, &outcome, NULL, &error),
-                     STATUS_OK);
-    UNTIL(outcome.ended);
-    return outcome;
+    return ask(s_part.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL);
 }
+
+static const struct registration usual = {.context = 100000, .max_rows = 640, .mini_batches = 1};
 
 static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mini_batches)
 {
@@ -138,25 +147,25 @@ static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mi
     s_part_open(scheduler->host.loop);
 }
 
-static inline void mesh_close(void)
+static inline void mesh_open_usual(void)
 {
-    members_close(scheduler);
+    mesh_open(16, 16, 1);
+    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+}
+
+// Another s-part comes, once the scheduler knows that this one is gone. It is not registered yet.
+static inline void s_part_change(void)
+{
     s_part_close();
-    rpc_server_close(scheduler->host.server);
-    while (rpc_loop_run(scheduler->host.loop, 0, 0)) {}
-    rpc_loop_close(scheduler->host.loop);
-    token_logs_close(scheduler->sequences.logs);
-    scheduler_close_core(scheduler);
-    free(scheduler->claims.settling);
-    free(scheduler->claims.held);
-    free(scheduler);
+    UNTIL(!scheduler->s_part.member.up);
+    s_part_open(scheduler->host.loop);
 }
 
 // --- a KV worker ------------------------------------------------------------------------------------------------------
 
 static struct {
-    const char *name; // NULL: "kv-worker"
-    struct rpc_server *server;
+    const char *name;                      // NULL: "kv-worker"
+    struct rpc_server *server;             // NULL: it is closed
     struct rpc_channel *channel;           // to the scheduler
     struct rpc_call *held[HELD_CALLS_MAX]; // Free calls that are not answered yet
     uint32_t held_count;
@@ -197,9 +206,7 @@ static inline struct outcome kv_worker_register(uint64_t first, uint32_t count, 
     const struct rpc_server_config config = {
         .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 1, .hello = hello};
     const struct rpc_channel_config channel = {.address = "inproc://test-scheduler", .hello = hello};
-    const struct rpc_callbacks callbacks = {.on_message = on_register_reply, .on_end = on_end};
     Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
-    struct outcome outcome = {0};
     struct error error;
 
     kv_worker.held_count = 0;
@@ -225,11 +232,7 @@ static inline struct outcome kv_worker_register(uint64_t first, uint32_t count, 
     request.shares_cores = true;
     request.n_held = count;
     request.held = pointers;
-    assert_int_equal(rpc_call_start(kv_worker.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,
-                                    &callbacks, &outcome, NULL, &error),
-                     STATUS_OK);
-    UNTIL(outcome.ended);
-    return outcome;
+    return ask(kv_worker.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, on_register_reply);
 }
 
 static inline void kv_worker_open(uint64_t first, uint32_t count, uint32_t positions, uint32_t certain)
@@ -242,25 +245,19 @@ static inline void kv_worker_open(uint64_t first, uint32_t count, uint32_t posit
 static inline enum status kv_worker_beat(uint64_t compute_turns)
 {
     Fastdecode__HeartbeatRequest request = FASTDECODE__HEARTBEAT_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {.on_end = on_end};
-    struct outcome outcome = {0};
-    struct error error;
 
     request.name = (char *)(kv_worker.name ? kv_worker.name : "kv-worker");
     request.incarnation = kv_worker.incarnation;
     request.compute_turns = compute_turns;
     request.kv_bytes_read = 4711;
-    assert_int_equal(rpc_call_start(kv_worker.channel, &fastdecode__cluster__descriptor, "Heartbeat", &request.base, NULL,
-                                    &callbacks, &outcome, NULL, &error),
-                     STATUS_OK);
-    UNTIL(outcome.ended);
-    return outcome.status;
+    return ask(kv_worker.channel, &fastdecode__cluster__descriptor, "Heartbeat", &request.base, NULL).status;
 }
 
 static inline void kv_worker_close(void)
 {
     rpc_channel_close(kv_worker.channel);
     rpc_server_close(kv_worker.server);
+    kv_worker.server = NULL;
 }
 
 // --- gateways --------------------------------------------------------------------------------------------------------
@@ -293,16 +290,47 @@ static inline void on_stream_end(void *user, enum status status, const char *tex
     on_end(&((struct stream *)user)->outcome, status, text);
 }
 
+static struct rpc_channel *gateways[4]; // that are open
+
 static inline struct rpc_channel *gateway_open(void)
 {
     const struct rpc_channel_config config = {
         .address = "inproc://test-scheduler", .hello = {.service = "gateway", .incarnation = 1}, .window = CALLS_MAX};
-    struct rpc_channel *channel;
+    uint32_t i = 0;
     struct error error;
 
-    assert_int_equal(rpc_channel_open(scheduler->host.loop, &config, &channel, &error), STATUS_OK);
-    UNTIL(rpc_channel_is_up(channel));
-    return channel;
+    while (gateways[i] != NULL)
+        assert_true(++i < ARRAY_COUNT(gateways));
+    assert_int_equal(rpc_channel_open(scheduler->host.loop, &config, &gateways[i], &error), STATUS_OK);
+    UNTIL(rpc_channel_is_up(gateways[i]));
+    return gateways[i];
+}
+
+static inline void gateway_close(struct rpc_channel *gateway)
+{
+    for (uint32_t i = 0; i < ARRAY_COUNT(gateways); i++)
+        gateways[i] = gateways[i] == gateway ? NULL : gateways[i];
+    rpc_channel_close(gateway);
+}
+
+static inline void mesh_close(void)
+{
+    for (uint32_t i = 0; i < ARRAY_COUNT(gateways); i++)
+        if (gateways[i] != NULL)
+            gateway_close(gateways[i]);
+    if (kv_worker.server != NULL)
+        kv_worker_close();
+    kv_worker.name = NULL;
+    members_close(scheduler);
+    s_part_close();
+    rpc_server_close(scheduler->host.server);
+    while (rpc_loop_run(scheduler->host.loop, 0, 0)) {}
+    rpc_loop_close(scheduler->host.loop);
+    token_logs_close(scheduler->sequences.logs);
+    scheduler_close_core(scheduler);
+    free(scheduler->claims.settling);
+    free(scheduler->claims.held);
+    free(scheduler);
 }
 
 static uint32_t resubmitted; // tokens that requests say were generated before
@@ -351,8 +379,6 @@ static inline struct sched_stats stats_now(void)
     sched_get_stats(scheduler->core.sched, &stats);
     return stats;
 }
-
-static const struct registration usual = {.context = 100000, .max_rows = 640, .mini_batches = 1};
 
 // Opens a mesh without a local pool: all sequences are at the worker.
 static inline struct rpc_channel *open_on_worker(void)

@@ -2,14 +2,12 @@
 #include <string.h>
 
 #include "common/base/log.h"
-#include "tests/cmocka.h"
 #include "tests/integration/scheduler_mesh.h"
 
 // A gateway submits again under the id that it knows, while the pages of the cancelled one are still being freed.
 static void a_resubmission_runs_while_its_old_pages_are_freed(void **state)
 {
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     struct rpc_channel *gateway = gateway_open();
     generate(gateway, &streams[0], 0, 20, 90000);
     UNTIL(streams[0].tokens > 3);
@@ -19,7 +17,6 @@ static void a_resubmission_runs_while_its_old_pages_are_freed(void **state)
     generate(gateway, &streams[1], streams[0].sequence, 20, 90000);
     UNTIL(streams[1].tokens > 3);
     answer_releases();
-    rpc_channel_close(gateway);
     mesh_close();
 }
 
@@ -35,7 +32,7 @@ static void many_that_end_at_once_are_freed_with_few_calls(void **state)
         generate(gateway, &streams[i], 0, 1, 100);
     UNTIL(stats_now().running == MANY);
     s_part.hold_releases = true;
-    rpc_channel_close(gateway);
+    gateway_close(gateway);
     UNTIL(stats_now().running == 0);
     s_part.pace = 0;
     generate(other, &streams[MANY], 0, 1, 90000);
@@ -51,7 +48,6 @@ static void many_that_end_at_once_are_freed_with_few_calls(void **state)
     answer_releases();
     UNTIL(stats_now().retiring == 0);
     assert_in_range(s_part.releases, FAILURES + 1, FAILURES + 10);
-    rpc_channel_close(other);
     mesh_close();
 }
 
@@ -70,8 +66,6 @@ static void samplers_of_finished_sequences_are_forgotten(void **state)
     for (uint32_t i = 0; i < 3; i++)
         turn();
     assert_int_equal(s_part.releases, 2);
-    rpc_channel_close(gateway);
-    kv_worker_close();
     mesh_close();
 }
 
@@ -95,7 +89,6 @@ static void steps_are_given_up_by_what_they_are_predicted_to_take(void **state)
         UNTIL(s_part.steps >= 100);
         assert_in_range(s_part.timeout_ms, cases[i].least_ms, cases[i].most_ms);
         s_part.step_us = 0;
-        rpc_channel_close(gateway);
         mesh_close();
     }
 }
@@ -103,21 +96,17 @@ static void steps_are_given_up_by_what_they_are_predicted_to_take(void **state)
 // Steps that end with their s-part say nothing about how long a step may take.
 static void a_lost_s_part_makes_no_step_wait_longer(void **state)
 {
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     struct rpc_channel *gateway = gateway_open();
     generate(gateway, &streams[0], 0, 20, 200);
     for (uint32_t i = 0; i < 4; i++) {
         s_part.pace = UINT32_MAX;
         UNTIL(s_part.waiting_count > 0);
         assert_in_range(s_part.timeout_ms, 60000, 90000);
-        s_part_close();
-        UNTIL(!scheduler->s_part.member.up);
-        s_part_open(scheduler->host.loop);
+        s_part_change();
         assert_int_equal(register_s_part(usual).status, STATUS_OK);
     }
     UNTIL(streams[0].tokens > 3);
-    rpc_channel_close(gateway);
     mesh_close();
 }
 
@@ -125,8 +114,7 @@ static void a_lost_s_part_makes_no_step_wait_longer(void **state)
 static void the_times_of_all_places_are_taken(void **state)
 {
     uint32_t most = 0;
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     struct rpc_channel *gateway = gateway_open();
     s_part.places = SCHED_PLACES_MAX;
     generate(gateway, &streams[0], 0, 20, 4);
@@ -135,7 +123,6 @@ static void the_times_of_all_places_are_taken(void **state)
         most = MAX(most, scheduler->flights.of[i].place_count);
     assert_int_equal(most, SCHED_PLACES_MAX);
     s_part.places = 0;
-    rpc_channel_close(gateway);
     mesh_close();
 }
 
@@ -152,13 +139,12 @@ static void many_that_wait_are_cancelled_in_few_calls(void **state)
         generate(gateway, &streams[i], 0, 1, 100);
     UNTIL(stats_now().waiting == MANY - 1);
     s_part.hold_releases = true;
-    rpc_channel_close(gateway);
+    gateway_close(gateway);
     UNTIL(stats_now().waiting == 0 && stats_now().retiring == 0);
     uint32_t before = streams[MANY].tokens;
     UNTIL(streams[MANY].tokens > before + 10);
     assert_in_range(s_part.held_count, 0, 100);
     answer_releases();
-    rpc_channel_close(other);
     mesh_close();
 }
 
@@ -194,7 +180,6 @@ static void a_full_queue_takes_what_was_accepted(void **state)
     s_part.pace = 0;
     UNTIL(streams[0].outcome.ended && streams[count - 1].outcome.ended);
     assert_int_equal(streams[count - 1].tokens, 100);
-    rpc_channel_close(gateway);
     mesh_close();
 }
 
@@ -222,13 +207,13 @@ static void grammars_have_a_limit_together(void **state)
     grammar = (ProtobufCBinaryData){0};
     generate(gateway, &streams[MANY + 2], 0, 1, 100);
     UNTIL(stats_now().waiting == MANY + 1);
-    rpc_channel_close(other);
+    gateway_close(other);
     UNTIL(stats_now().waiting == MANY);
     grammar = largest;
     generate(gateway, &streams[MANY + 1], 0, 1, 100);
     UNTIL(stats_now().waiting == MANY + 1);
     grammar = (ProtobufCBinaryData){0};
-    rpc_channel_close(gateway);
+    gateway_close(gateway);
     UNTIL(stats_now().waiting == 0);
     assert_int_equal(scheduler->sequences.grammar_bytes, 0);
     mesh_close();
@@ -237,18 +222,14 @@ static void grammars_have_a_limit_together(void **state)
 // An s-part may be started again with other settings: no step is larger than it says.
 static void a_smaller_s_part_gets_smaller_steps(void **state)
 {
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     UNTIL(scheduler->s_part.member.up);
-    s_part_close();
-    UNTIL(!scheduler->s_part.member.up);
-    s_part_open(scheduler->host.loop);
+    s_part_change();
     assert_int_equal(register_s_part((struct registration){100000, 64, 1, false, false, 0}).status, STATUS_OK);
     struct rpc_channel *gateway = gateway_open();
     generate(gateway, &streams[0], 0, 1000, 90000);
     UNTIL(streams[0].tokens > 0);
     assert_in_range(s_part.rows_most, 1, 64);
-    rpc_channel_close(gateway);
     mesh_close();
 }
 
@@ -276,7 +257,6 @@ static void a_bad_reply_does_not_count(void **state)
         assert_int_equal(stats_now().steps_failed, kind);
     }
     s_part.times = false;
-    rpc_channel_close(gateway);
     mesh_close();
 }
 
@@ -300,7 +280,6 @@ static void guessed_tokens_come_as_others_do(void **state)
     }
     s_part.end_token = 0;
     s_part.times = s_part.tens = false;
-    rpc_channel_close(gateway);
     mesh_close();
 }
 
@@ -319,9 +298,7 @@ static void guesses_of_many_keep_apart(void **state)
     for (uint32_t i = 0; i < MANY; i++)
         generate(gateway, &streams[i], 0, 3 + i, TOKENS + i);
     UNTIL(streams[0].tokens > TOKENS / 2 && s_part.waiting_count > 0);
-    s_part_close();
-    UNTIL(!scheduler->s_part.member.up);
-    s_part_open(scheduler->host.loop);
+    s_part_change();
     assert_int_equal(register_s_part(two).status, STATUS_OK);
     for (uint32_t i = 0; i < MANY; i++) {
         UNTIL(streams[i].outcome.ended);
@@ -330,7 +307,6 @@ static void guesses_of_many_keep_apart(void **state)
     }
     assert_true(stats_now().drafts_right > 0 && stats_now().drafts_right < stats_now().drafted);
     s_part.times = s_part.tens = false;
-    rpc_channel_close(gateway);
     mesh_close();
 }
 
@@ -354,7 +330,6 @@ static void only_what_has_no_penalties_is_guessed(void **state)
     }
     penalties.repetition = penalties.presence = penalties.frequency = 0;
     s_part.times = false;
-    rpc_channel_close(gateway);
     mesh_close();
 }
 
@@ -374,7 +349,6 @@ static void no_more_is_guessed_than_is_allowed(void **state)
         assert_int_equal(streams[0].tokens, 200);
         assert_int_equal(s_part.rows_most, cases[i].rows_most);
         s_part.rows_differ = s_part.times = false;
-        rpc_channel_close(gateway);
         mesh_close();
     }
 }
@@ -387,8 +361,7 @@ static void what_may_have_been_guessed_is_computed_again(void **state)
     } cases[] = {{20, 200, 139, 131, 131}, {100, 200, 139, 0, 100},   {100, 200, 60, 60, 60}, {20, 200, 300, 290, 219},
                  {20, 3, 22, 21, 21},      {20, 200, 139, 5000, 139}, {20, 200, 139, 12, 20}, {100, 200, 60, 12, 60}};
     for (uint32_t i = 0; i < ARRAY_COUNT(cases); i++) {
-        mesh_open(16, 16, 1);
-        assert_int_equal(register_s_part(usual).status, STATUS_OK);
+        mesh_open_usual();
         scheduler->claims.from_us = clock_now_us();
         kv_worker_open(77, 1, cases[i].held, cases[i].certain);
         struct rpc_channel *gateway = gateway_open();
@@ -401,8 +374,6 @@ static void what_may_have_been_guessed_is_computed_again(void **state)
         UNTIL(streams[0].outcome.ended);
         assert_int_equal(streams[0].tokens, cases[i].generated + 1);
         resubmitted = s_part.pace = 0;
-        rpc_channel_close(gateway);
-        kv_worker_close();
         mesh_close();
     }
 }
@@ -441,7 +412,6 @@ static void the_s_part_hears_of_a_request_before_it_is_read(void **state)
         say_expected(gateway);
     while (s_part.expects == 0 && !pace_passed(&deadline));
     assert_true(s_part.expects > 0);
-    rpc_channel_close(gateway);
     mesh_close();
 }
 

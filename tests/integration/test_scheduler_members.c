@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "common/base/log.h"
-#include "tests/cmocka.h"
 #include "tests/integration/scheduler_mesh.h"
 
 // It would refuse all steps of mini-batch 1, and with them half of the sequences.
@@ -37,8 +36,6 @@ static void a_worker_that_comes_back_gives_back_what_it_holds(void **state)
     UNTIL(streams[0].outcome.ended);
     assert_int_equal(streams[0].tokens, 100);
     assert_int_equal(stats_now().reclaimed, 1);
-    rpc_channel_close(gateway);
-    kv_worker_close();
     mesh_close();
 }
 
@@ -64,8 +61,6 @@ static void a_later_part_waits_for_the_first_one(void **state)
     UNTIL((answer_frees(), streams[0].outcome.ended));
     assert_int_equal(streams[0].tokens, 5);
     kv_worker.first_position = 0;
-    rpc_channel_close(gateway);
-    kv_worker_close();
     mesh_close();
 }
 
@@ -92,8 +87,6 @@ static void pages_wait_for_an_s_part_that_loads_for_long(void **state)
     assert_int_equal(s_part.position, HELD);
     UNTIL(streams[0].outcome.ended);
     resubmitted = s_part.pace = 0;
-    rpc_channel_close(gateway);
-    kv_worker_close();
     mesh_close();
 }
 
@@ -101,8 +94,7 @@ static void pages_wait_for_an_s_part_that_loads_for_long(void **state)
 static void all_that_nobody_claims_is_freed(void **state)
 {
     enum { MANY = 6000 };
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     scheduler->claims.from_us = clock_now_us();
     kv_worker_open(1000, MANY, 5, 5);
     assert_int_equal(kv_worker.freed, 0); // it may be claimed
@@ -111,7 +103,6 @@ static void all_that_nobody_claims_is_freed(void **state)
     UNTIL(kv_worker.freed > MANY / 2);
     UNTIL((answer_frees(), members_check(scheduler, clock_now_us()), kv_worker.freed == MANY));
     answer_frees();
-    kv_worker_close();
     mesh_close();
 }
 
@@ -132,7 +123,6 @@ static void a_stall_of_the_scheduler_loses_no_member(void **state)
     while (worker(1)->up)
         members_check(scheduler, now_us += CHECK_EVERY_US);
     assert_in_range(now_us - heard_us, silence_us, silence_us + CHECK_EVERY_US);
-    kv_worker_close();
     mesh_close();
 }
 
@@ -149,8 +139,7 @@ static void names_that_do_not_come_back_give_way(void **state)
 {
     enum { NAMES = SCHED_PLACES_MAX + 43 };
     char name[32];
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     kv_worker.name = name;
     for (uint32_t i = 0; i < NAMES; i++) {
         snprintf(name, sizeof name, "kv-worker-%u", i);
@@ -168,8 +157,6 @@ static void names_that_do_not_come_back_give_way(void **state)
     struct outcome outcome = kv_worker_register(0, 0, 0, 0);
     assert_int_equal(outcome.status, STATUS_FAILED_PRECONDITION);
     assert_non_null(strstr(outcome.text, "too many"));
-    kv_worker.name = NULL;
-    kv_worker_close();
     mesh_close();
 }
 
@@ -178,8 +165,7 @@ static void names_that_do_not_come_back_give_way(void **state)
 static void a_clock_put_right_by_days_keeps_no_worker_out(void **state)
 {
     const uint64_t ahead = member_incarnation() + (2 * UINT64_C(86400000) << 20);
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     kv_worker.incarnation = 0;
     kv_worker_open(0, 0, 0, 0);
     kv_worker_close();
@@ -243,8 +229,6 @@ static void a_worker_whose_tensors_hang_is_down(void **state)
     kv_worker_open(0, 0, 0, 0);
     UNTIL(streams[0].outcome.ended);
     assert_int_equal(streams[0].tokens, 20);
-    rpc_channel_close(gateway);
-    kv_worker_close();
     mesh_close();
 }
 
@@ -265,8 +249,6 @@ static void a_worker_that_loses_its_rows_again_and_again_is_down(void **state)
     assert_true(worker(1)->up && place->losses.count == 0);
     UNTIL((answer_frees(), place->losses.last_us = 0, !worker(1)->up));
     assert_int_equal(kv_worker_beat(0), STATUS_FAILED_PRECONDITION);
-    rpc_channel_close(gateway);
-    kv_worker_close();
     mesh_close();
 }
 
@@ -323,16 +305,13 @@ static void a_worker_that_the_s_part_does_not_reach_is_waited_for(void **state)
     UNTIL((answer_frees(), streams[0].outcome.ended && streams[1].outcome.ended));
     assert_true(streams[0].tokens == 100 && streams[1].tokens == 10);
     assert_true(state_now()->ready && place->reach.wait_us == 0);
-    rpc_channel_close(gateway);
-    kv_worker_close();
     mesh_close();
 }
 
 // It waits alone: what is at another place goes on, and the mesh is ready. The next s-part is asked, too.
 static void a_worker_that_is_not_reached_keeps_no_other_from_work(void **state)
 {
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     UNTIL(scheduler->s_part.member.up);
     s_part.unreachable = 1;
     assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_OK);
@@ -352,8 +331,6 @@ static void a_worker_that_is_not_reached_keeps_no_other_from_work(void **state)
     s_part.unreachable = 1;
     assert_int_equal(register_s_part(usual).status, STATUS_OK);
     UNTIL((members_check(scheduler, clock_now_us()), scheduler->s_part.member.up && !worker(1)->up));
-    rpc_channel_close(gateway);
-    kv_worker_close();
     mesh_close();
 }
 
@@ -369,11 +346,8 @@ static void a_worker_has_the_cores_beside_an_s_part_on_a_device(void **state)
             kv_worker_open(0, 0, 0, 0);
         sched_get_place(scheduler->core.sched, 1, &place);
         assert_true(place.up && place.shares_cores == !on_device);
-        s_part_close();
-        UNTIL(!scheduler->s_part.member.up);
-        s_part_open(scheduler->host.loop);
+        s_part_change();
     }
-    kv_worker_close();
     mesh_close();
 }
 
@@ -395,8 +369,7 @@ static void a_request_goes_only_to_an_s_part_that_knows_what_it_asks(void **stat
 {
     struct registration newer = usual;
     newer.feature = FASTDECODE__SAMPLING_FEATURE__SAMPLING_FEATURE_BANS;
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     UNTIL(scheduler->s_part.member.up);
     struct rpc_channel *channel = gateway_open();
     min_tokens = 2;
@@ -404,9 +377,7 @@ static void a_request_goes_only_to_an_s_part_that_knows_what_it_asks(void **stat
     UNTIL(streams[0].outcome.ended);
     assert_int_equal(streams[0].outcome.status, STATUS_UNIMPLEMENTED);
     assert_non_null(strstr(streams[0].outcome.text, "min_tokens"));
-    s_part_close();
-    UNTIL(!scheduler->s_part.member.up);
-    s_part_open(scheduler->host.loop);
+    s_part_change();
     assert_int_equal(register_s_part(newer).status, STATUS_OK);
     UNTIL(scheduler->s_part.member.up);
     generate(channel, &streams[1], 0, 20, 4);
@@ -415,9 +386,7 @@ static void a_request_goes_only_to_an_s_part_that_knows_what_it_asks(void **stat
     s_part.pace = UINT32_MAX; // no step is answered
     generate(channel, &streams[1], 0, 20, 4);
     UNTIL(s_part.waiting_count);
-    s_part_close();
-    UNTIL(!scheduler->s_part.member.up);
-    s_part_open(scheduler->host.loop);
+    s_part_change();
     struct outcome outcome = register_s_part(usual); // back to the older one, which would have to go on with a sequence
     assert_int_equal(outcome.status, STATUS_FAILED_PRECONDITION);
     assert_non_null(strstr(outcome.text, "too old for"));
@@ -426,7 +395,6 @@ static void a_request_goes_only_to_an_s_part_that_knows_what_it_asks(void **stat
     assert_int_equal(register_s_part(usual).status, STATUS_OK); // and it need not any more
     UNTIL(scheduler->s_part.member.up);
     min_tokens = 0;
-    rpc_channel_close(channel);
     mesh_close();
 }
 
@@ -445,11 +413,8 @@ static void a_worker_that_names_a_model_is_a_worker(void **state)
 {
     Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
     Fastdecode__ModelInfo model = FASTDECODE__MODEL_INFO__INIT;
-    const struct rpc_callbacks callbacks = {.on_end = on_end};
-    struct error error;
 
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     kv_worker_open(0, 0, 0, 0);
     request.kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_KV_WORKER;
     request.name = (char *)"kv-worker";
@@ -458,14 +423,9 @@ static void a_worker_that_names_a_model_is_a_worker(void **state)
     request.pages_total = 100000;
     request.model = &model; // without kv
     request.layer_count = 1;
-    struct outcome outcome = {0};
-    assert_int_equal(rpc_call_start(kv_worker.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,
-                                    &callbacks, &outcome, NULL, &error),
+    assert_int_equal(ask(kv_worker.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL).status,
                      STATUS_OK);
-    UNTIL(outcome.ended);
-    assert_int_equal(outcome.status, STATUS_OK);
     assert_true(worker(1)->up);
-    kv_worker_close();
     mesh_close();
 }
 
@@ -476,11 +436,8 @@ static void a_worker_of_another_model_is_told_the_shape(void **state)
     enum { OTHERS = 3 };
     Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
     Fastdecode__KvShape other;
-    const struct rpc_callbacks callbacks = {.on_message = take_shape, .on_end = on_end};
-    struct error error;
 
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     kv_worker_open(0, 0, 0, 0);
     other = scheduler->model.kv;
     other.layers = 3;
@@ -489,15 +446,12 @@ static void a_worker_of_another_model_is_told_the_shape(void **state)
     request.incarnation = kv_worker.incarnation;
     request.control_address = (char *)"inproc://test-kv-worker";
     for (uint32_t i = 0; i <= OTHERS; i++) {
-        struct outcome outcome = {0};
         request.kv = i < OTHERS ? &other : &scheduler->model.kv;
         request.pages_total = 100000;
         layers_told = 0;
-        assert_int_equal(rpc_call_start(kv_worker.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,
-                                        &callbacks, &outcome, NULL, &error),
-                         STATUS_OK);
-        UNTIL(outcome.ended);
-        assert_int_equal(outcome.status, STATUS_OK);
+        assert_int_equal(
+            ask(kv_worker.channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, take_shape).status,
+            STATUS_OK);
         assert_int_equal(layers_told, scheduler->model.kv.layers);
         if (i < OTHERS) {
             assert_false(worker(1)->up || worker(1)->registered);
@@ -506,7 +460,6 @@ static void a_worker_of_another_model_is_told_the_shape(void **state)
     }
     assert_true(scheduler->model.others.count == 1 && scheduler->model.others.unlogged == OTHERS - 1);
     UNTIL(worker(1)->up);
-    kv_worker_close();
     mesh_close();
 }
 

@@ -4,7 +4,6 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "tests/cmocka.h"
 #include "tests/integration/scheduler_mesh.h"
 
 struct answer {
@@ -39,7 +38,7 @@ static char *ask_for_metrics(void)
                                     &answer, NULL, &error),
                      STATUS_OK);
     UNTIL(answer.ended);
-    rpc_channel_close(gateway);
+    gateway_close(gateway);
     assert_non_null(answer.text);
     return answer.text;
 }
@@ -50,8 +49,7 @@ static void many_places_are_all_in_the_metrics(void **state)
     char name[64], wanted[128];
     uint32_t i;
 
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     kv_worker.name = name;
     for (i = 1; i < SCHED_PLACES_MAX; i++) {
         snprintf(name, sizeof name, "kv-worker-of-a-rather-large-cluster-with-a-long-name-%u", i);
@@ -75,8 +73,7 @@ static void a_new_name_takes_the_place_of_one_that_is_long_gone(void **state)
 {
     static const char *const names[] = {"first", "second", "third"};
 
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     for (uint32_t i = 0; i < ARRAY_COUNT(names); i++) {
         kv_worker.name = names[i];
         assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_OK);
@@ -98,14 +95,12 @@ static void a_new_name_takes_the_place_of_one_that_is_long_gone(void **state)
 
 static void what_a_heartbeat_says_is_in_the_metrics(void **state)
 {
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     kv_worker_open(0, 0, 0, 0);
     assert_int_equal(kv_worker_beat(1), STATUS_OK);
     char *text = ask_for_metrics();
     assert_non_null(strstr(text, "\nfastdecode_kv_read_bytes_total{place=\"kv-worker\"} 4711\n"));
     free(text);
-    kv_worker_close();
     mesh_close();
 }
 
@@ -113,8 +108,7 @@ static void names_that_are_no_labels_are_refused(void **state)
 {
     static const char *const names[] = {"a b", "a\"b", "a\nb", "a\\b", "a{b", "\xC3\xA4", "a/b", "a:b"};
 
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     for (uint32_t i = 0; i < ARRAY_COUNT(names); i++) {
         kv_worker.name = names[i];
         struct outcome outcome = kv_worker_register(0, 0, 0, 0);
@@ -124,8 +118,6 @@ static void names_that_are_no_labels_are_refused(void **state)
     }
     kv_worker.name = "Kv_worker-1.example.org";
     assert_int_equal(kv_worker_register(0, 0, 0, 0).status, STATUS_OK);
-    kv_worker_close();
-    kv_worker.name = NULL;
     mesh_close();
 }
 
@@ -154,7 +146,6 @@ static void each_class_has_its_queue_and_metrics(void **state)
         assert_non_null(strstr(text, wanted[i]));
     assert_null(strstr(text, "fastdecode_batch_rows_total 0\n"));
     free(text);
-    rpc_channel_close(gateway);
     mesh_close();
 }
 

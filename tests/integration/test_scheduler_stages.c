@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "common/base/log.h"
-#include "tests/cmocka.h"
 #include "tests/integration/scheduler_mesh.h"
 
 enum { LAYERS = 4, PLAYED = 3, JOINS_MAX = 64 };
@@ -192,7 +191,7 @@ static void refused_steps_put_the_stages_together_again(void **state)
         assert_int_equal(streams[i].outcome.status, STATUS_OK);
         assert_int_equal(streams[i].tokens, 60);
     }
-    rpc_channel_close(gateway);
+    gateway_close(gateway);
     close_all();
 }
 
@@ -233,7 +232,7 @@ static void joining_backs_off(void **state)
     EVENTUALLY(streams[0].outcome.ended);
     assert_int_equal(streams[0].tokens, 60);
     assert_int_equal(scheduler->s_part.join.wait_us, 0);
-    rpc_channel_close(gateway);
+    gateway_close(gateway);
     close_all();
 }
 

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "common/base/log.h"
-#include "tests/cmocka.h"
 #include "tests/integration/scheduler_mesh.h"
 #include "view.pb-c.h"
 
@@ -41,7 +40,7 @@ static struct answer look(void)
         rpc_call_start(gateway, &fastdecode__viewer__descriptor, "View", &request.base, NULL, &callbacks, &answer, NULL, &error),
         STATUS_OK);
     UNTIL(answer.ended);
-    rpc_channel_close(gateway);
+    gateway_close(gateway);
     return answer;
 }
 
@@ -61,8 +60,7 @@ static void many_places_are_all_there(void **state)
 {
     char name[64];
 
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     kv_worker.name = name;
     for (uint32_t i = 1; i < SCHED_PLACES_MAX; i++) {
         snprintf(name, sizeof name, "kv-worker-of-a-rather-large-cluster-with-a-long-name-%u", i);
@@ -89,7 +87,7 @@ static void steps_and_events(void **state)
     struct rpc_channel *gateway = gateway_open();
     generate(gateway, &stream, 0, 20, 3 * VIEW_STEPS);
     UNTIL(stream.outcome.ended);
-    rpc_channel_close(gateway);
+    gateway_close(gateway);
     struct answer answer = look();
     const Fastdecode__MeshView *view = answer.view;
     assert_int_equal(view->n_recent_steps, VIEW_STEPS);
@@ -132,8 +130,7 @@ static void events_are_bounded(void **state)
 // A worker that joins, goes and comes back, each with its reason.
 static void a_worker_comes_and_goes(void **state)
 {
-    mesh_open(16, 16, 1);
-    assert_int_equal(register_s_part(usual).status, STATUS_OK);
+    mesh_open_usual();
     kv_worker_open(0, 0, 0, 0);
     UNTIL(worker(1)->up);
     members_down(worker(1), "it was silent");
@@ -150,7 +147,6 @@ static void a_worker_comes_and_goes(void **state)
     assert_int_equal(view->places[1]->times_lost, 1);
     assert_true(view->places[1]->up);
     rpc_message_free(answer.message);
-    kv_worker_close();
     mesh_close();
 }
 
