@@ -6,6 +6,7 @@
 #include "common/base/checked.h"
 #include "common/mesh/member.h"
 #include "services/scheduler/scheduler.h"
+#include "tests/integration/played_peer.h"
 
 enum { HELD_CALLS_MAX = 16384 };
 
@@ -241,20 +242,14 @@ static inline void reach(struct rpc_call *call, void *user)
 // Opens its server and its channel to the scheduler. It is not registered yet.
 static inline void s_part_open(struct rpc_loop *loop)
 {
-    static const char *const addresses[] = {"inproc://test-s-part"};
     const struct rpc_method methods[] = {{&fastdecode__spart__descriptor, "Step", step, NULL},
                                          {&fastdecode__spart__descriptor, "Expect", expect, NULL},
                                          {&fastdecode__spart__descriptor, "Release", release, NULL},
                                          {&fastdecode__spart__descriptor, "Reach", reach, NULL}};
-    struct error error;
 
     s_part.incarnation = MAX(member_incarnation(), s_part.incarnation + 1);
-    const struct rpc_hello hello = {.service = "s-part", .incarnation = s_part.incarnation};
-    const struct rpc_server_config config = {
-        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = ARRAY_COUNT(methods), .hello = hello};
-    const struct rpc_channel_config channel = {.address = "inproc://test-scheduler", .hello = hello};
-    assert_int_equal(rpc_server_open(loop, &config, &s_part.server, &error), STATUS_OK);
-    assert_int_equal(rpc_channel_open(loop, &channel, &s_part.channel, &error), STATUS_OK);
+    s_part.server = peer_serve(loop, "inproc://test-s-part", methods, ARRAY_COUNT(methods), "s-part", s_part.incarnation);
+    s_part.channel = peer_dial(loop, "inproc://test-scheduler", "s-part", s_part.incarnation);
     s_part.held_count = s_part.steps = s_part.rows_most = 0;
     s_part.released = s_part.releases = 0;
     s_part.pace = s_part.waiting_count = s_part.waited = s_part.loses = 0;

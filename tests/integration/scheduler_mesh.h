@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "attend.pb-c.h"
-#include "tests/cmocka.h"
 #include "tests/integration/await.h"
 #include "tests/integration/fake_s_part.h"
 
@@ -58,11 +57,9 @@ static inline void on_register_reply(void *user, struct rpc_message *message)
 static inline struct outcome ask(struct rpc_channel *channel, const ProtobufCServiceDescriptor *service, const char *method,
                                  const ProtobufCMessage *request, void (*on_message)(void *user, struct rpc_message *message))
 {
-    const struct rpc_callbacks callbacks = {.on_message = on_message, .on_end = on_end};
     struct outcome outcome = {0};
-    struct error error;
 
-    assert_int_equal(rpc_call_start(channel, service, method, request, NULL, &callbacks, &outcome, NULL, &error), STATUS_OK);
+    peer_call(channel, service, method, request, (struct rpc_callbacks){.on_message = on_message, .on_end = on_end}, &outcome);
     UNTIL(outcome.ended);
     return outcome;
 }
@@ -111,9 +108,6 @@ static const struct registration usual = {.context = 100000, .max_rows = 640, .m
 
 static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mini_batches)
 {
-    static const char *const addresses[] = {"inproc://test-scheduler"};
-    struct error error;
-
     scheduler = calloc(1, sizeof *scheduler);
     assert_non_null(scheduler);
     scheduler->settings = (struct scheduler_settings){.max_queue = max_queue,
@@ -138,12 +132,8 @@ static inline void mesh_open(uint32_t max_queue, uint32_t max_batch, uint32_t mi
         {&fastdecode__cluster__descriptor, "RegisterMember", registration_handler, scheduler},
         {&fastdecode__cluster__descriptor, "Heartbeat", members_heartbeat_handler, scheduler},
     };
-    const struct rpc_server_config config = {.addresses = addresses,
-                                             .address_count = 1,
-                                             .methods = methods,
-                                             .method_count = ARRAY_COUNT(methods),
-                                             .hello = {.service = "scheduler", .incarnation = scheduler->host.incarnation}};
-    assert_int_equal(rpc_server_open(scheduler->host.loop, &config, &scheduler->host.server, &error), STATUS_OK);
+    scheduler->host.server = peer_serve(scheduler->host.loop, "inproc://test-scheduler", methods, ARRAY_COUNT(methods), "scheduler",
+                                        scheduler->host.incarnation);
     s_part_open(scheduler->host.loop);
 }
 
@@ -198,21 +188,15 @@ static inline void answer_frees(void)
 // Registers a worker that holds sequences first, first + 1, … with `positions` each, of which the first `certain` were not guessed.
 static inline struct outcome kv_worker_register(uint64_t first, uint32_t count, uint32_t positions, uint32_t certain)
 {
-    static const char *const addresses[] = {"inproc://test-kv-worker"};
     static Fastdecode__HeldSequence items[HELD_CALLS_MAX], *pointers[HELD_CALLS_MAX];
     const struct rpc_method methods[] = {{&fastdecode__kv_control__descriptor, "Free", take_free, NULL}};
     kv_worker.incarnation = MAX(member_incarnation(), kv_worker.incarnation + 1);
-    const struct rpc_hello hello = {.service = "kv-worker", .incarnation = kv_worker.incarnation};
-    const struct rpc_server_config config = {
-        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 1, .hello = hello};
-    const struct rpc_channel_config channel = {.address = "inproc://test-scheduler", .hello = hello};
     Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
-    struct error error;
 
     kv_worker.held_count = 0;
     kv_worker.freed = 0;
-    assert_int_equal(rpc_server_open(scheduler->host.loop, &config, &kv_worker.server, &error), STATUS_OK);
-    assert_int_equal(rpc_channel_open(scheduler->host.loop, &channel, &kv_worker.channel, &error), STATUS_OK);
+    kv_worker.server = peer_serve(scheduler->host.loop, "inproc://test-kv-worker", methods, 1, "kv-worker", kv_worker.incarnation);
+    kv_worker.channel = peer_dial(scheduler->host.loop, "inproc://test-scheduler", "kv-worker", kv_worker.incarnation);
     UNTIL(rpc_channel_is_up(kv_worker.channel));
     for (uint32_t i = 0; i < count; i++) {
         fastdecode__held_sequence__init(pointers[i] = &items[i]);
@@ -223,8 +207,8 @@ static inline struct outcome kv_worker_register(uint64_t first, uint32_t count, 
     }
     request.kind = FASTDECODE__SERVICE_KIND__SERVICE_KIND_KV_WORKER;
     request.name = (char *)(kv_worker.name ? kv_worker.name : "kv-worker");
-    request.incarnation = hello.incarnation;
-    request.control_address = (char *)addresses[0];
+    request.incarnation = kv_worker.incarnation;
+    request.control_address = (char *)"inproc://test-kv-worker";
     request.tensor_address = (char *)"inproc://test-kv-worker-t";
     request.kv = scheduler->model.known ? &scheduler->model.kv : NULL;
     request.pages_total = 100000;
@@ -347,8 +331,6 @@ static inline void generate(struct rpc_channel *channel, struct stream *stream, 
     static uint32_t prompt[4096], generated[4096];
     Fastdecode__GenerateRequest request = FASTDECODE__GENERATE_REQUEST__INIT;
     Fastdecode__Sampling sampling = FASTDECODE__SAMPLING__INIT;
-    const struct rpc_callbacks callbacks = {.on_message = on_event, .on_end = on_stream_end, .streams = true};
-    struct error error;
 
     *stream = (struct stream){.prompt = prompt_tokens, .tokens = resubmitted};
     request.n_generated = resubmitted;
@@ -368,9 +350,8 @@ static inline void generate(struct rpc_channel *channel, struct stream *stream, 
     request.max_tokens = max_tokens;
     request.latency_class = latency_class;
     request.sequence = sequence;
-    assert_int_equal(rpc_call_start(channel, &fastdecode__generator__descriptor, "Generate", &request.base, NULL, &callbacks,
-                                    stream, &stream->handle, &error),
-                     STATUS_OK);
+    stream->handle = peer_call(channel, &fastdecode__generator__descriptor, "Generate", &request.base,
+                               (struct rpc_callbacks){.on_message = on_event, .on_end = on_stream_end, .streams = true}, stream);
 }
 
 static inline struct sched_stats stats_now(void)

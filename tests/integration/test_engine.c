@@ -8,8 +8,8 @@
 #include "common/mesh/member.h"
 #include "common/mesh/tensors.h"
 #include "services/s-part/engine/engine.h"
-#include "tests/cmocka.h"
 #include "tests/integration/await.h"
+#include "tests/integration/played_peer.h"
 #include "tests/integration/step_rows.h"
 
 enum { ROWS = 2048, VOCAB = 32, CONTEXT = 64, HEADS = 2, HEAD_DIM = 16, WORKERS = 2, SEGMENTS = 64 };
@@ -128,30 +128,20 @@ static void turn(void)
 
 static void connect_scheduler(uint64_t incarnation)
 {
-    const struct rpc_channel_config config = {.address = "inproc://test-engine",
-                                              .hello = {.service = "scheduler", .incarnation = incarnation}};
-    struct error error;
-
     rpc_channel_close(scheduler);
     scheduler_incarnation = incarnation;
-    assert_int_equal(rpc_channel_open(engine.loop, &config, &scheduler, &error), STATUS_OK);
+    scheduler = peer_dial(engine.loop, "inproc://test-engine", "scheduler", incarnation);
     AWAIT(turn(), rpc_channel_is_up(scheduler));
 }
 
 static int open_mesh(void **state)
 {
-    static const char *const addresses[] = {"inproc://test-engine"};
     const struct rpc_method methods[] = {
         {&fastdecode__spart__descriptor, "Step", engine_step_handler, &engine},
         {&fastdecode__spart__descriptor, "Release", engine_release_handler, &engine},
         {&fastdecode__spart__descriptor, "Exclude", engine_exclude_handler, &engine},
         {&fastdecode__spart__descriptor, "Reach", engine_reach_handler, &engine},
     };
-    const struct rpc_server_config config = {.addresses = addresses,
-                                             .address_count = 1,
-                                             .methods = methods,
-                                             .method_count = ARRAY_COUNT(methods),
-                                             .hello = {.service = "s-part", .incarnation = member_incarnation()}};
     struct error error;
 
     backend = (struct backend){0};
@@ -167,7 +157,7 @@ static int open_mesh(void **state)
     engine.incarnation = member_incarnation();
     assert_int_equal(rpc_loop_open(&engine.loop), STATUS_OK);
     assert_int_equal(engine_open(&engine, &error), STATUS_OK);
-    assert_int_equal(rpc_server_open(engine.loop, &config, &server, &error), STATUS_OK);
+    server = peer_serve(engine.loop, "inproc://test-engine", methods, ARRAY_COUNT(methods), "s-part", member_incarnation());
     connect_scheduler(member_incarnation());
     return 0;
 }
@@ -198,15 +188,9 @@ static void take_attend(struct rpc_call *call, void *user)
 static void start_worker(struct worker_played *worker, const char *address)
 {
     const struct rpc_method method = {&fastdecode__kv_worker__descriptor, "Attend", take_attend, worker};
-    struct error error;
 
     worker->incarnation = member_incarnation() + ++step_number;
-    const struct rpc_server_config config = {.addresses = &address,
-                                             .address_count = 1,
-                                             .methods = &method,
-                                             .method_count = 1,
-                                             .hello = {.service = "kv-worker", .incarnation = worker->incarnation}};
-    assert_int_equal(rpc_server_open(engine.loop, &config, &worker->server, &error), STATUS_OK);
+    worker->server = peer_serve(engine.loop, address, &method, 1, "kv-worker", worker->incarnation);
 }
 
 static void on_step(void *user, struct rpc_message *message)
@@ -242,8 +226,6 @@ static void send_step(uint32_t mini_batch, uint64_t first, uint32_t count, const
     Fastdecode__Sampling sampling;
     Fastdecode__Place place = FASTDECODE__PLACE__INIT, *places[] = {&place};
     Fastdecode__StepRequest request = FASTDECODE__STEP_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {.on_message = on_step, .on_end = on_step_end};
-    struct error error;
 
     step_rows_fill(first, count, &sampling, opens, open_pointers, runs, run_pointers);
     if (worker) {
@@ -259,26 +241,22 @@ static void send_step(uint32_t mini_batch, uint64_t first, uint32_t count, const
     request.runs = run_pointers;
     request.n_places = 1;
     request.places = places;
-    assert_int_equal(rpc_call_start(scheduler, &fastdecode__spart__descriptor, "Step", &request.base, &(struct rpc_options){0},
-                                    &callbacks, NULL, NULL, &error),
-                     STATUS_OK);
+    peer_call(scheduler, &fastdecode__spart__descriptor, "Step", &request.base,
+              (struct rpc_callbacks){.on_message = on_step, .on_end = on_step_end}, NULL);
 }
 
 static void send_release(uint64_t first, uint32_t count, bool keep_pages)
 {
     static uint64_t ids[ROWS];
     Fastdecode__ReleaseRequest request = FASTDECODE__RELEASE_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {.on_end = on_release_end};
-    struct error error;
 
     for (uint32_t i = 0; i < count; i++)
         ids[i] = first + i;
     request.n_sequence = count;
     request.sequence = ids;
     request.keep_pages = keep_pages;
-    assert_int_equal(rpc_call_start(scheduler, &fastdecode__spart__descriptor, "Release", &request.base, &(struct rpc_options){0},
-                                    &callbacks, NULL, NULL, &error),
-                     STATUS_OK);
+    peer_call(scheduler, &fastdecode__spart__descriptor, "Release", &request.base, (struct rpc_callbacks){.on_end = on_release_end},
+              NULL);
 }
 
 // --- releases ---
@@ -593,17 +571,14 @@ static enum status ask_reach(const struct worker_played *worker, const char *add
 {
     Fastdecode__Place place = FASTDECODE__PLACE__INIT;
     Fastdecode__ReachRequest request = FASTDECODE__REACH_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {.on_end = on_reach_end};
     const uint32_t wanted = answers + 1;
-    struct error error;
 
     place.worker = 1 + (uint32_t)(worker - workers);
     place.incarnation = worker->incarnation;
     place.tensor_address = (char *)address;
     request.place = &place;
-    assert_int_equal(rpc_call_start(scheduler, &fastdecode__spart__descriptor, "Reach", &request.base, &(struct rpc_options){0},
-                                    &callbacks, NULL, NULL, &error),
-                     STATUS_OK);
+    peer_call(scheduler, &fastdecode__spart__descriptor, "Reach", &request.base, (struct rpc_callbacks){.on_end = on_reach_end},
+              NULL);
     AWAIT(turn(), answers == wanted);
     return said;
 }

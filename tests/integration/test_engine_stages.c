@@ -8,8 +8,8 @@
 #include "common/mesh/member.h"
 #include "common/rpc/wire.h"
 #include "services/s-part/engine/engine.h"
-#include "tests/cmocka.h"
 #include "tests/integration/await.h"
+#include "tests/integration/played_peer.h"
 #include "tests/integration/step_rows.h"
 
 enum { ROWS = 64, VOCAB = 32, CONTEXT = 64, HIDDEN = 4, LAYERS = 3, HELD = 16, STEPS = 16 };
@@ -183,15 +183,8 @@ static void open_stage(uint32_t index)
     engine->batches.count = 2;
     engine->incarnation = member_incarnation() + index;
     assert_int_equal(engine_open(engine, &error), STATUS_OK);
-    const struct rpc_server_config config = {.addresses = &addresses[index],
-                                             .address_count = 1,
-                                             .methods = methods,
-                                             .method_count = ARRAY_COUNT(methods),
-                                             .hello = {.service = "s-part", .incarnation = engine->incarnation}};
-    assert_int_equal(rpc_server_open(loop, &config, &servers[index], &error), STATUS_OK);
-    const struct rpc_channel_config channel = {.address = addresses[index],
-                                               .hello = {.service = "scheduler", .incarnation = scheduler_incarnation}};
-    assert_int_equal(rpc_channel_open(loop, &channel, &channels[index], &error), STATUS_OK);
+    servers[index] = peer_serve(loop, addresses[index], methods, ARRAY_COUNT(methods), "s-part", engine->incarnation);
+    channels[index] = peer_dial(loop, addresses[index], "scheduler", scheduler_incarnation);
     AWAIT(turn(), rpc_channel_is_up(channels[index]));
 }
 
@@ -218,9 +211,7 @@ static void on_joined(void *user, enum status status, const char *text)
 
 static void send_join(uint32_t index)
 {
-    const struct rpc_callbacks callbacks = {.on_end = on_joined};
     Fastdecode__JoinRequest request = FASTDECODE__JOIN_REQUEST__INIT;
-    struct error error;
 
     request.scheduler_incarnation = scheduler_incarnation;
     request.term = term;
@@ -230,9 +221,8 @@ static void send_join(uint32_t index)
         request.next_address = (char *)addresses[1];
         request.next_incarnation = engines[1].incarnation;
     }
-    assert_int_equal(rpc_call_start(channels[index], &fastdecode__spart__descriptor, "Join", &request.base,
-                                    &(struct rpc_options){0}, &callbacks, NULL, NULL, &error),
-                     STATUS_OK);
+    peer_call(channels[index], &fastdecode__spart__descriptor, "Join", &request.base, (struct rpc_callbacks){.on_end = on_joined},
+              NULL);
 }
 
 static void join_all(void)
@@ -296,9 +286,7 @@ static struct answer *send_step(uint32_t mini_batch, uint64_t first, uint32_t co
     Fastdecode__Sampling sampling;
     Fastdecode__Place place = FASTDECODE__PLACE__INIT, *places[] = {&place};
     Fastdecode__StepRequest request = FASTDECODE__STEP_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {.on_message = on_step, .on_end = on_step_end};
     struct answer *answer = &answers[sent];
-    struct error error;
 
     step_rows_fill(first, count, &sampling, opens, open_pointers, runs, run_pointers);
     for (uint32_t i = 0; i < count; i++) {
@@ -314,9 +302,8 @@ static struct answer *send_step(uint32_t mini_batch, uint64_t first, uint32_t co
     request.runs = run_pointers;
     request.n_places = 1;
     request.places = places;
-    assert_int_equal(rpc_call_start(channels[0], &fastdecode__spart__descriptor, "Step", &request.base, &(struct rpc_options){0},
-                                    &callbacks, answer, &handles[sent++], &error),
-                     STATUS_OK);
+    handles[sent++] = peer_call(channels[0], &fastdecode__spart__descriptor, "Step", &request.base,
+                                (struct rpc_callbacks){.on_message = on_step, .on_end = on_step_end}, answer);
     return answer;
 }
 

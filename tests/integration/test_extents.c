@@ -11,8 +11,8 @@
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
 #include "services/s-part/engine/engine.h"
-#include "tests/cmocka.h"
 #include "tests/integration/await.h"
+#include "tests/integration/played_peer.h"
 #include "tests/unit/gguf_build.h"
 
 enum { CONTEXT = 5632, ROWS = 512, WORKERS = 4, PLACES = 1 + WORKERS, PROMPT = 5000, GENERATED = 4, POOL_BYTES = 8 << 20 };
@@ -71,7 +71,6 @@ static void turn(void)
 static void open_worker(uint32_t i)
 {
     const struct rpc_method method = {&fastdecode__kv_worker__descriptor, "Attend", spoiled_handler, &workers[i]};
-    const char *address = addresses[i];
     const struct kv_shape shape = {.layers = engine.model.shape.layers,
                                    .heads = engine.model.shape.heads,
                                    .kv_heads = engine.model.shape.kv_heads,
@@ -89,12 +88,7 @@ static void open_worker(uint32_t i)
                                  .control.loop = engine.loop,
                                  .tensors.loop = engine.loop};
     assert_int_equal(attend_open(&workers[i], &shape, &error), STATUS_OK);
-    const struct rpc_server_config config = {.addresses = &address,
-                                             .address_count = 1,
-                                             .methods = &method,
-                                             .method_count = 1,
-                                             .hello = {.service = "kv-worker", .incarnation = workers[i].incarnation}};
-    assert_int_equal(rpc_server_open(engine.loop, &config, &servers[i], &error), STATUS_OK);
+    servers[i] = peer_serve(engine.loop, addresses[i], &method, 1, "kv-worker", workers[i].incarnation);
 }
 
 static void open_engine(void)
@@ -131,23 +125,15 @@ static void open_engine(void)
 
 static int open_mesh(void **state)
 {
-    static const char *const address[] = {"inproc://test-extents"};
+    static const char address[] = "inproc://test-extents";
     const struct rpc_method method = {&fastdecode__spart__descriptor, "Step", engine_step_handler, &engine};
-    const struct rpc_server_config config = {.addresses = address,
-                                             .address_count = 1,
-                                             .methods = &method,
-                                             .method_count = 1,
-                                             .hello = {.service = "s-part", .incarnation = member_incarnation()}};
-    struct error error;
 
     open_engine();
     for (uint32_t i = 0; i < WORKERS; i++)
         open_worker(i);
     scheduler_incarnation = member_incarnation();
-    const struct rpc_channel_config caller = {.address = address[0],
-                                              .hello = {.service = "scheduler", .incarnation = scheduler_incarnation}};
-    assert_int_equal(rpc_server_open(engine.loop, &config, &server, &error), STATUS_OK);
-    assert_int_equal(rpc_channel_open(engine.loop, &caller, &scheduler, &error), STATUS_OK);
+    server = peer_serve(engine.loop, address, &method, 1, "s-part", member_incarnation());
+    scheduler = peer_dial(engine.loop, address, "scheduler", scheduler_incarnation);
     AWAIT(turn(), rpc_channel_is_up(scheduler));
     return 0;
 }
@@ -249,9 +235,7 @@ static void step(const struct run *runs, uint32_t count)
     Fastdecode__SequenceOpen opens[2], *open_pointers[2];
     Fastdecode__Sampling sampling = FASTDECODE__SAMPLING__INIT;
     Fastdecode__StepRequest request = FASTDECODE__STEP_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {.on_message = on_step, .on_end = on_end};
     static uint32_t log[PROMPT];
-    struct error error;
 
     sampling.top_p = 1, sampling.logprobs = true;
     for (uint32_t i = 0; i < PROMPT; i++)
@@ -293,9 +277,8 @@ static void step(const struct run *runs, uint32_t count)
     request.n_places = PLACES;
     request.places = place_pointers;
     ended = false;
-    assert_int_equal(rpc_call_start(scheduler, &fastdecode__spart__descriptor, "Step", &request.base, &(struct rpc_options){0},
-                                    &callbacks, NULL, NULL, &error),
-                     STATUS_OK);
+    peer_call(scheduler, &fastdecode__spart__descriptor, "Step", &request.base,
+              (struct rpc_callbacks){.on_message = on_step, .on_end = on_end}, NULL);
     AWAIT(turn(), ended);
 }
 
@@ -508,13 +491,10 @@ static enum status ask(struct rpc_channel *channel, const struct question *quest
 static void test_bad_requests(void **state)
 {
     static const struct question good = {512, 512, 0, {0, 512}, {1024, 4096}, {8, 9}};
-    struct rpc_channel *channel;
-    const struct rpc_channel_config config = {.address = addresses[0], .hello = {.service = "s-part", .incarnation = 1}};
-    struct error error;
 
     for (uint32_t layer = 0; layer < WORKER_LAYERS_MAX; layer++)
         atomic_store(&workers[0].attend.s_part_incarnation[layer], 0);
-    assert_int_equal(rpc_channel_open(engine.loop, &config, &channel, &error), STATUS_OK);
+    struct rpc_channel *channel = peer_dial(engine.loop, addresses[0], "s-part", 1);
     AWAIT(turn(), rpc_channel_is_up(channel));
     for (uint32_t wrong = 1; wrong <= 13; wrong++) {
         struct question question = good;

@@ -9,8 +9,8 @@
 #include "common/rpc/wire.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
-#include "tests/cmocka.h"
 #include "tests/integration/await.h"
+#include "tests/integration/played_peer.h"
 
 enum { PAGE_TOKENS = 16 };
 
@@ -49,7 +49,6 @@ static uint32_t pages_used(void) { return kv_store_pages_used(worker.attend.stor
 
 static void set_up(void)
 {
-    static const char *const addresses[] = {"inproc://test-other"};
     const struct kv_shape shape = {.layers = 2,
                                    .heads = 4,
                                    .kv_heads = 2,
@@ -59,22 +58,19 @@ static void set_up(void)
                                    .max_sequences = 16,
                                    .max_context = 1024};
     const struct rpc_method methods[] = {{&fastdecode__kv_handover__descriptor, "ReadPage", read_page, NULL}};
-    const struct rpc_server_config config = {
-        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 1, .hello = {.service = "kv-worker"}};
-    const struct rpc_channel_config channel = {
-        .address = "inproc://test-worker", .hello = {.service = "scheduler", .incarnation = incarnation = member_incarnation()}};
     struct error error;
 
     worker = (struct worker){
         .settings = {.name = "w", .scheduler = "inproc://test-nobody", .listen = "inproc://test-worker", .kv_memory = 1 << 20}};
     worker.incarnation = member_incarnation();
+    incarnation = member_incarnation();
     assert_int_equal(rpc_loop_open(&worker.control.loop), STATUS_OK);
     worker.tensors.loop = worker.control.loop;
     assert_int_equal(thread_pool_open(1, &worker.pool), STATUS_OK);
     assert_int_equal(attend_open(&worker, &shape, &error), STATUS_OK);
     assert_int_equal(control_open(&worker, &error), STATUS_OK);
-    assert_int_equal(rpc_server_open(worker.control.loop, &config, &other, &error), STATUS_OK);
-    assert_int_equal(rpc_channel_open(worker.control.loop, &channel, &scheduler, &error), STATUS_OK);
+    other = peer_serve(worker.control.loop, "inproc://test-other", methods, 1, "kv-worker", 0);
+    scheduler = peer_dial(worker.control.loop, "inproc://test-worker", "scheduler", incarnation);
     UNTIL(rpc_channel_is_up(scheduler));
     asked = NULL;
 }
@@ -106,9 +102,6 @@ static void on_end(void *user, enum status status, const char *text)
 static struct rpc_handle fetch_from(struct outcome *outcome, uint32_t first, uint32_t positions)
 {
     Fastdecode__FetchRequest request = FASTDECODE__FETCH_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {.on_end = on_end};
-    struct rpc_handle handle;
-    struct error error;
 
     *outcome = (struct outcome){0};
     request.scheduler_incarnation = incarnation;
@@ -116,10 +109,8 @@ static struct rpc_handle fetch_from(struct outcome *outcome, uint32_t first, uin
     request.tensor_address = (char *)"inproc://test-other";
     request.positions = positions;
     request.first_position = first;
-    assert_int_equal(rpc_call_start(scheduler, &fastdecode__kv_control__descriptor, "Fetch", &request.base, NULL, &callbacks,
-                                    outcome, &handle, &error),
-                     STATUS_OK);
-    return handle;
+    return peer_call(scheduler, &fastdecode__kv_control__descriptor, "Fetch", &request.base,
+                     (struct rpc_callbacks){.on_end = on_end}, outcome);
 }
 
 static struct rpc_handle fetch(struct outcome *outcome, uint32_t positions) { return fetch_from(outcome, 0, positions); }
@@ -130,13 +121,10 @@ static struct rpc_handle fetch_two_pages(struct outcome *outcome) { return fetch
 static void round_trip(void)
 {
     Fastdecode__HeldRequest request = FASTDECODE__HELD_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {.on_end = on_end};
     struct outcome outcome = {0};
-    struct error error;
 
-    assert_int_equal(rpc_call_start(scheduler, &fastdecode__kv_control__descriptor, "Held", &request.base, NULL, &callbacks,
-                                    &outcome, NULL, &error),
-                     STATUS_OK);
+    peer_call(scheduler, &fastdecode__kv_control__descriptor, "Held", &request.base, (struct rpc_callbacks){.on_end = on_end},
+              &outcome);
     UNTIL(outcome.ended);
 }
 

@@ -7,8 +7,8 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/mesh/handover.h"
-#include "tests/cmocka.h"
 #include "tests/integration/await.h"
+#include "tests/integration/played_peer.h"
 
 enum { PAGE_BYTES = 64, POSITIONS = 16, CONTEXT = 256, SEQUENCE = 7, BUSY = 9 };
 
@@ -163,32 +163,20 @@ static void give_page(struct rpc_call *call, void *user)
 
 static struct rpc_server *giver;
 
-static struct rpc_server *open_server(const char *address, const struct rpc_method *methods, uint32_t count)
-{
-    const struct rpc_server_config config = {
-        .addresses = &address, .address_count = 1, .methods = methods, .method_count = count, .hello = {.service = "test"}};
-    struct rpc_server *opened;
-    struct error error;
-    assert_int_equal(rpc_server_open(loop, &config, &opened, &error), STATUS_OK);
-    return opened;
-}
-
 static int set_up(void **state)
 {
     const struct rpc_method own[] = {{&fastdecode__kv_handover__descriptor, "ReadPage", handover_read_page, &handover},
                                      {&fastdecode__kv_control__descriptor, "Fetch", fetch, &handover}};
     const struct rpc_method other[] = {{&fastdecode__kv_handover__descriptor, "ReadPage", give_page, NULL}};
-    const struct rpc_channel_config config = {.address = "inproc://test-copies", .hello = {.service = "kv-worker"}};
-    struct error error;
 
     begun = stopped = imported = freed = asked = 0;
     under_way = may_end = keeps_silent = false;
     memset(happened, 0, sizeof happened);
     assert_int_equal(rpc_loop_open(&loop), STATUS_OK);
     handover = (struct handover){.pages = &pages, .control_loop = loop, .tensor_loop = loop, .hello = {.service = "kv-worker"}};
-    server = open_server("inproc://test-copies", own, 2);
-    giver = open_server("inproc://test-giver", other, 1);
-    assert_int_equal(rpc_channel_open(loop, &config, &channel, &error), STATUS_OK);
+    server = peer_serve(loop, "inproc://test-copies", own, 2, "test", 0);
+    giver = peer_serve(loop, "inproc://test-giver", other, 1, "test", 0);
+    channel = peer_dial(loop, "inproc://test-copies", "kv-worker", 0);
     AWAIT(rpc_loop_run(loop, 2000, 0), rpc_channel_is_up(channel));
     return 0;
 }
@@ -234,32 +222,24 @@ static void on_end(void *user, enum status status, const char *text)
 static void read_page(uint64_t sequence, uint32_t index, struct outcome *outcome)
 {
     Fastdecode__ReadPageRequest request = FASTDECODE__READ_PAGE_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {.on_message = on_page, .on_end = on_end};
-    struct error error;
 
     *outcome = (struct outcome){0};
     request.sequence = sequence;
     request.page_index = index;
-    assert_int_equal(rpc_call_start(channel, &fastdecode__kv_handover__descriptor, "ReadPage", &request.base, NULL, &callbacks,
-                                    outcome, NULL, &error),
-                     STATUS_OK);
+    peer_call(channel, &fastdecode__kv_handover__descriptor, "ReadPage", &request.base,
+              (struct rpc_callbacks){.on_message = on_page, .on_end = on_end}, outcome);
 }
 
 static struct rpc_handle fetch_pages(uint64_t sequence, uint32_t count, struct outcome *outcome)
 {
     Fastdecode__FetchRequest request = FASTDECODE__FETCH_REQUEST__INIT;
-    const struct rpc_callbacks callbacks = {.on_end = on_end};
-    struct rpc_handle handle;
-    struct error error;
 
     *outcome = (struct outcome){0};
     request.sequence = sequence;
     request.tensor_address = (char *)"inproc://test-giver";
     request.positions = count * POSITIONS;
-    assert_int_equal(rpc_call_start(channel, &fastdecode__kv_control__descriptor, "Fetch", &request.base, NULL, &callbacks, outcome,
-                                    &handle, &error),
-                     STATUS_OK);
-    return handle;
+    return peer_call(channel, &fastdecode__kv_control__descriptor, "Fetch", &request.base, (struct rpc_callbacks){.on_end = on_end},
+                     outcome);
 }
 
 #define UNTIL(condition) AWAIT((rpc_loop_run(loop, 2000, 0), handover_advance(&handover)), condition)

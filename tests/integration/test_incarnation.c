@@ -3,9 +3,8 @@
 #include "common/base/checked.h"
 #include "common/base/log.h"
 #include "common/mesh/member.h"
-#include "tests/cmocka.h"
 #include "tests/integration/await.h"
-#include "tests/integration/played_cluster.h"
+#include "tests/integration/played_peer.h"
 
 #define ADDRESS "inproc://test-incarnation"
 

@@ -2,9 +2,8 @@
 // engine's loop turns when the test turns it.
 #include "common/model/model.h"
 #include "services/s-part/s_part.h"
-#include "tests/cmocka.h"
 #include "tests/integration/await.h"
-#include "tests/integration/played_cluster.h"
+#include "tests/integration/played_peer.h"
 
 #define ADDRESS "inproc://test-s-part-membership"
 

@@ -378,24 +378,10 @@ static void what_may_have_been_guessed_is_computed_again(void **state)
     }
 }
 
-static void on_expected(void *user, enum status status, const char *text)
-{
-    (void)text;
-    assert_int_equal(status, STATUS_OK);
-    *(bool *)user = true;
-}
-
 static void say_expected(struct rpc_channel *gateway)
 {
-    const struct rpc_callbacks callbacks = {.on_end = on_expected};
     const Fastdecode__ExpectRequest request = FASTDECODE__EXPECT_REQUEST__INIT;
-    bool answered = false;
-    struct error error;
-
-    assert_int_equal(rpc_call_start(gateway, &fastdecode__generator__descriptor, "Expect", &request.base, NULL, &callbacks,
-                                    &answered, NULL, &error),
-                     STATUS_OK);
-    UNTIL(answered);
+    assert_int_equal(ask(gateway, &fastdecode__generator__descriptor, "Expect", &request.base, NULL).status, STATUS_OK);
 }
 
 static void the_s_part_hears_of_a_request_before_it_is_read(void **state)

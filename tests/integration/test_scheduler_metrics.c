@@ -6,41 +6,27 @@
 #include "common/base/log.h"
 #include "tests/integration/scheduler_mesh.h"
 
-struct answer {
-    bool ended;
-    char *text;
-};
+static char *told; // the metrics
 
 static void on_metrics(void *user, struct rpc_message *message)
 {
     const Fastdecode__MetricsReply *reply = rpc_message_unpack(message, &fastdecode__metrics_reply__descriptor);
 
     assert_non_null(reply);
-    ((struct answer *)user)->text = strdup(reply->text);
+    told = strdup(reply->text);
 }
 
-static void on_metrics_end(void *user, enum status status, const char *text)
-{
-    (void)text;
-    assert_int_equal(status, STATUS_OK);
-    ((struct answer *)user)->ended = true;
-}
-
+// The caller frees them.
 static char *ask_for_metrics(void)
 {
-    const struct rpc_callbacks callbacks = {.on_message = on_metrics, .on_end = on_metrics_end};
     Fastdecode__MetricsRequest request = FASTDECODE__METRICS_REQUEST__INIT;
     struct rpc_channel *gateway = gateway_open();
-    struct answer answer = {0};
-    struct error error;
 
-    assert_int_equal(rpc_call_start(gateway, &fastdecode__generator__descriptor, "Metrics", &request.base, NULL, &callbacks,
-                                    &answer, NULL, &error),
-                     STATUS_OK);
-    UNTIL(answer.ended);
+    told = NULL;
+    assert_int_equal(ask(gateway, &fastdecode__generator__descriptor, "Metrics", &request.base, on_metrics).status, STATUS_OK);
     gateway_close(gateway);
-    assert_non_null(answer.text);
-    return answer.text;
+    assert_non_null(told);
+    return told;
 }
 
 // 255 workers with long names: more than 256 KiB, and every place is in the last family that there is of places.

@@ -72,15 +72,10 @@ static void start(uint32_t index, uint64_t incarnation)
     const struct rpc_method methods[] = {{&fastdecode__spart__descriptor, "Step", take_step, one},
                                          {&fastdecode__spart__descriptor, "Join", take_join, one},
                                          {&fastdecode__spart__descriptor, "Release", release, NULL}};
-    struct error error;
 
     *one = (struct played){.incarnation = incarnation ? incarnation : member_incarnation()};
-    const struct rpc_hello hello = {.service = "s-part", .incarnation = one->incarnation};
-    const struct rpc_server_config config = {
-        .addresses = &addresses[index], .address_count = 1, .methods = methods, .method_count = 3, .hello = hello};
-    const struct rpc_channel_config channel = {.address = "inproc://test-scheduler", .hello = hello};
-    assert_int_equal(rpc_server_open(scheduler->host.loop, &config, &one->server, &error), STATUS_OK);
-    assert_int_equal(rpc_channel_open(scheduler->host.loop, &channel, &one->channel, &error), STATUS_OK);
+    one->server = peer_serve(scheduler->host.loop, addresses[index], methods, 3, "s-part", one->incarnation);
+    one->channel = peer_dial(scheduler->host.loop, "inproc://test-scheduler", "s-part", one->incarnation);
     EVENTUALLY(rpc_channel_is_up(one->channel));
 }
 
@@ -98,9 +93,7 @@ static struct outcome say(uint32_t index, const struct said *said)
     Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
     Fastdecode__ModelInfo model = FASTDECODE__MODEL_INFO__INIT;
     Fastdecode__KvShape kv = FASTDECODE__KV_SHAPE__INIT;
-    const struct rpc_callbacks callbacks = {.on_message = on_register_reply, .on_end = on_end};
     struct outcome outcome = {0};
-    struct error error;
 
     kv.layers = LAYERS;
     kv.heads = 4;
@@ -127,9 +120,8 @@ static struct outcome say(uint32_t index, const struct said *said)
     request.numeric_level = (char *)"int8/vnni";
     request.first_layer = said->first;
     request.layer_count = said->count;
-    assert_int_equal(rpc_call_start(played[index].channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base, NULL,
-                                    &callbacks, &outcome, NULL, &error),
-                     STATUS_OK);
+    peer_call(played[index].channel, &fastdecode__cluster__descriptor, "RegisterMember", &request.base,
+              (struct rpc_callbacks){.on_message = on_register_reply, .on_end = on_end}, &outcome);
     EVENTUALLY(outcome.ended);
     return outcome;
 }

@@ -5,43 +5,28 @@
 #include "tests/integration/scheduler_mesh.h"
 #include "view.pb-c.h"
 
-struct answer {
-    bool ended;
+static struct answer {
     struct rpc_message *message;
     const Fastdecode__MeshView *view;
-};
+} told;
 
 static void on_view(void *user, struct rpc_message *message)
 {
-    struct answer *answer = user;
-
-    answer->view = rpc_message_unpack(message, &fastdecode__mesh_view__descriptor);
-    assert_non_null(answer->view);
-    answer->message = rpc_message_keep(message);
-}
-
-static void on_view_end(void *user, enum status status, const char *text)
-{
-    (void)text;
-    assert_int_equal(status, STATUS_OK);
-    ((struct answer *)user)->ended = true;
+    told.view = rpc_message_unpack(message, &fastdecode__mesh_view__descriptor);
+    assert_non_null(told.view);
+    told.message = rpc_message_keep(message);
 }
 
 // The caller frees answer.message.
 static struct answer look(void)
 {
-    const struct rpc_callbacks callbacks = {.on_message = on_view, .on_end = on_view_end};
     Fastdecode__ViewRequest request = FASTDECODE__VIEW_REQUEST__INIT;
     struct rpc_channel *gateway = gateway_open();
-    struct answer answer = {0};
-    struct error error;
 
-    assert_int_equal(
-        rpc_call_start(gateway, &fastdecode__viewer__descriptor, "View", &request.base, NULL, &callbacks, &answer, NULL, &error),
-        STATUS_OK);
-    UNTIL(answer.ended);
+    told = (struct answer){0};
+    assert_int_equal(ask(gateway, &fastdecode__viewer__descriptor, "View", &request.base, on_view).status, STATUS_OK);
     gateway_close(gateway);
-    return answer;
+    return told;
 }
 
 static void before_there_is_a_model(void **state)

@@ -11,9 +11,8 @@
 #include "common/rpc/wire.h"
 #include "kernels/dispatch/kernels.h"
 #include "services/kv-worker/worker.h"
-#include "tests/cmocka.h"
 #include "tests/integration/await.h"
-#include "tests/integration/played_cluster.h"
+#include "tests/integration/played_peer.h"
 
 static const struct kv_shape good = {
     .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .page_tokens = 16, .type = KV_F16, .max_context = 1024};
@@ -185,15 +184,12 @@ static void take_freed(void *user, enum status status, const char *text)
 
 static enum status ask_free(struct rpc_channel *channel, uint64_t incarnation)
 {
-    const struct rpc_callbacks callbacks = {.on_end = take_freed};
     Fastdecode__FreeRequest request = FASTDECODE__FREE_REQUEST__INIT;
-    struct error error;
 
     was_freed = false;
     request.scheduler_incarnation = incarnation;
-    assert_int_equal(
-        rpc_call_start(channel, &fastdecode__kv_control__descriptor, "Free", &request.base, NULL, &callbacks, NULL, NULL, &error),
-        STATUS_OK);
+    peer_call(channel, &fastdecode__kv_control__descriptor, "Free", &request.base, (struct rpc_callbacks){.on_end = take_freed},
+              NULL);
     UNTIL(was_freed);
     return freed;
 }
@@ -202,17 +198,13 @@ static enum status ask_free(struct rpc_channel *channel, uint64_t incarnation)
 static void without_memory_for_a_job_a_call_is_refused(void **state)
 {
     const uint64_t incarnation = member_incarnation();
-    const struct rpc_channel_config config = {.address = "inproc://test-shaped",
-                                              .hello = {.service = "scheduler", .incarnation = incarnation}};
-    struct rpc_channel *channel;
-    struct error error;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     skip();
 #endif
     answered = good;
     open_member(1 << 20);
     UNTIL(pages_told > 0);
-    assert_int_equal(rpc_channel_open(worker.control.loop, &config, &channel, &error), STATUS_OK);
+    struct rpc_channel *channel = peer_dial(worker.control.loop, "inproc://test-shaped", "scheduler", incarnation);
     UNTIL(rpc_channel_is_up(channel));
     assert_int_equal(ask_free(channel, incarnation), STATUS_OK);
     const uint32_t before = beats;
@@ -326,11 +318,7 @@ struct caller {
 // Opens a worker that knows the shape, and an s-part's connection to it.
 static void open_caller(struct caller *caller)
 {
-    static const char *const addresses[] = {"inproc://test-attended"};
     const struct rpc_method methods[] = {{&fastdecode__kv_worker__descriptor, "Attend", attend_handler, &worker}};
-    const struct rpc_server_config config = {
-        .addresses = addresses, .address_count = 1, .methods = methods, .method_count = 1, .hello = {.service = "kv-worker"}};
-    const struct rpc_channel_config channel = {.address = addresses[0], .hello = {.service = "s-part", .incarnation = 1}};
     struct kv_shape shape = good;
     struct error error;
 
@@ -340,8 +328,8 @@ static void open_caller(struct caller *caller)
     assert_int_equal(rpc_loop_open(&worker.control.loop), STATUS_OK);
     assert_int_equal(thread_pool_open(1, &worker.pool), STATUS_OK);
     assert_int_equal(attend_open(&worker, &shape, &error), STATUS_OK);
-    assert_int_equal(rpc_server_open(worker.control.loop, &config, &caller->server, &error), STATUS_OK);
-    assert_int_equal(rpc_channel_open(worker.control.loop, &channel, &caller->channel, &error), STATUS_OK);
+    caller->server = peer_serve(worker.control.loop, "inproc://test-attended", methods, 1, "kv-worker", 0);
+    caller->channel = peer_dial(worker.control.loop, "inproc://test-attended", "s-part", 1);
     UNTIL(rpc_channel_is_up(caller->channel));
 }
 
@@ -389,18 +377,15 @@ static void sinks_do_not_stay(void **state)
 
 static void free_sequence(struct rpc_channel *channel, uint64_t sequence, uint64_t over_before_step)
 {
-    const struct rpc_callbacks callbacks = {.on_end = take_end};
     Fastdecode__FreeRequest request = FASTDECODE__FREE_REQUEST__INIT;
     const uint32_t before = ended;
-    struct error error;
 
     request.scheduler_incarnation = 1;
     request.n_sequence = 1;
     request.sequence = &sequence;
     request.over_before_step = over_before_step;
-    assert_int_equal(
-        rpc_call_start(channel, &fastdecode__kv_control__descriptor, "Free", &request.base, NULL, &callbacks, NULL, NULL, &error),
-        STATUS_OK);
+    peer_call(channel, &fastdecode__kv_control__descriptor, "Free", &request.base, (struct rpc_callbacks){.on_end = take_end},
+              NULL);
     UNTIL(ended > before);
 }
 
@@ -408,21 +393,18 @@ static void free_sequence(struct rpc_channel *channel, uint64_t sequence, uint64
 // another registration steps may be counted anew.
 static void what_was_freed_does_not_come_back(void **state)
 {
-    const struct rpc_channel_config channel = {.address = "inproc://test-fenced",
-                                               .hello = {.service = "scheduler", .incarnation = 1}};
-    struct rpc_channel *freer;
     struct caller caller;
     struct error error;
 
     open_caller(&caller);
     worker.settings.scheduler = "inproc://test-fencing";
-    worker.settings.listen = channel.address;
+    worker.settings.listen = "inproc://test-fenced";
     worker.tensors.loop = worker.control.loop;
     answered = good;
     heartbeat_status = registrations = 0;
     scheduler = open_cluster(worker.control.loop, worker.settings.scheduler, take_registration, take_heartbeat);
     assert_int_equal(control_open(&worker, &error), STATUS_OK);
-    assert_int_equal(rpc_channel_open(worker.control.loop, &channel, &freer, &error), STATUS_OK);
+    struct rpc_channel *freer = peer_dial(worker.control.loop, worker.settings.listen, "scheduler", 1);
     UNTIL(member_is_registered(worker.control.member) && rpc_channel_is_up(freer));
     steps_before = 40;
     attend_row(caller.channel, 0, 0, false);
