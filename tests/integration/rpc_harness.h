@@ -71,7 +71,7 @@ static inline void harness_stop(struct harness_server *server)
 }
 
 struct harness_client {
-    struct rpc_channel_config config; // may be set before harness_open
+    struct rpc_channel_config config; // may be set before harness_open; on_up calls harness_up
     struct rpc_secret secret;
     const struct rpc_security *security; // instead of the secret; NULL: none
     struct rpc_loop *loop;
@@ -100,7 +100,8 @@ static inline void harness_open(struct harness_client *client, const char *addre
     client->config.address = address;
     if (!client->config.hello.service)
         client->config.hello.service = "client";
-    client->config.on_up = harness_up;
+    if (!client->config.on_up)
+        client->config.on_up = harness_up;
     client->config.on_down = harness_down;
     client->config.user = client;
     assert_always(rpc_loop_open(&client->loop) == STATUS_OK);

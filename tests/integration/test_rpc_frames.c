@@ -8,51 +8,23 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/rpc/rpc.h"
 #include "tests/cmocka.h"
 #include "tests/integration/rpc_bad_frames.h"
+#include "tests/integration/rpc_harness.h"
 
-struct test_server {
-    pthread_t thread;
-    struct frame_socket silent; // connects and says not one word more
-    const char *listen;
-    char address[256];
-    atomic_bool ready, stop;
-};
-
-static void *serve(void *arg)
-{
-    struct test_server *server = arg;
-    const struct rpc_server_config config = {
-        .addresses = &server->listen, .address_count = 1, .hello = {.service = "test"}, .max_message_bytes = 1 << 20};
-    struct rpc_server *rpc;
-    struct rpc_loop *loop;
-    struct error error;
-
-    assert_always(rpc_loop_open(&loop) == STATUS_OK && rpc_server_open(loop, &config, &rpc, &error) == STATUS_OK);
-    snprintf(server->address, sizeof server->address, "%s", rpc_server_address(rpc, 0));
-    atomic_store(&server->ready, true);
-    while (!atomic_load(&server->stop))
-        rpc_loop_run(loop, 10000, 0);
-    rpc_server_close(rpc);
-    rpc_loop_close(loop);
-    return NULL;
-}
-
-static struct test_server servers[2];
+static struct harness_server servers[2];
+static struct frame_socket silent[2]; // one each: it connects and says not one word more
 
 // Both at once, so that the time that they leave a silent client passes once.
 static int start_servers(void **state)
 {
     static char ipc[128];
     snprintf(ipc, sizeof ipc, "ipc:///tmp/fd-test-frames-%d.sock", (int)getpid());
-    servers[0].listen = "tcp://127.0.0.1:0";
-    servers[1].listen = ipc;
+    const char *const addresses[] = {"tcp://127.0.0.1:0", ipc};
     for (uint32_t i = 0; i < ARRAY_COUNT(servers); i++) {
-        pthread_create(&servers[i].thread, NULL, serve, &servers[i]);
-        while (!atomic_load(&servers[i].ready))
-            usleep(1000);
-        servers[i].silent = frame_connect(servers[i].address);
+        servers[i].config.max_message_bytes = 1 << 20;
+        harness_start(&servers[i], addresses[i]);
+        silent[i] = frame_connect(servers[i].address);
     }
     return 0;
 }
@@ -60,22 +32,22 @@ static int start_servers(void **state)
 static int stop_servers(void **state)
 {
     for (uint32_t i = 0; i < ARRAY_COUNT(servers); i++) {
-        close(servers[i].silent.fd);
-        atomic_store(&servers[i].stop, true);
-        pthread_join(servers[i].thread, NULL);
+        close(silent[i].fd);
+        harness_stop(&servers[i]);
     }
     return 0;
 }
 
-static void run_frames(const struct test_server *server)
+static void run_frames(uint32_t which)
 {
-    struct pollfd closed = {.fd = server->silent.fd, .events = POLLIN};
+    const char *address = servers[which].address;
+    struct pollfd closed = {.fd = silent[which].fd, .events = POLLIN};
     unsigned char hello[8];
 
     assert_true(ARRAY_COUNT(bad_frames) >= 30);
-    assert_int_equal(bad_frames_run(server->address), 0);
+    assert_int_equal(bad_frames_run(address), 0);
     // a client that takes messages of one byte, it says: its errors are sent all the same
-    struct frame_socket small = frame_connect(server->address);
+    struct frame_socket small = frame_connect(address);
     unsigned char body[FRAME_BODY_MAX];
     assert_true(frame_send(&small, "\x08\x01\x7a\x04\x08\x02\x30\x01", 8));
     assert_true(frame_receive(&small, body) > 0);
@@ -83,12 +55,12 @@ static void run_frames(const struct test_server *server)
     assert_true(frame_receive(&small, body) > 0);
     close(small.fd);
     assert_true(pace_poll(&closed, 1));
-    assert_int_equal(recv(server->silent.fd, hello, sizeof hello, 0), 0);
+    assert_int_equal(recv(closed.fd, hello, sizeof hello, 0), 0);
 }
 
-static void a_server_survives_bad_frames_over_tcp(void **state) { run_frames(&servers[0]); }
+static void a_server_survives_bad_frames_over_tcp(void **state) { run_frames(0); }
 
-static void a_server_survives_bad_frames_over_ipc(void **state) { run_frames(&servers[1]); }
+static void a_server_survives_bad_frames_over_ipc(void **state) { run_frames(1); }
 
 // --- a hostile server ---
 
@@ -158,54 +130,23 @@ static void *be_hostile(void *arg)
     return NULL;
 }
 
-struct client {
-    uint32_t ups, downs;
-    char why[256];
-    uint32_t ended;
-    enum status status;
-};
-
-static void on_up(void *user, const struct rpc_peer *peer)
-{
-    struct client *client = user;
-    (void)peer;
-    client->ups++;
-}
-
-static void on_down(void *user, const char *why)
-{
-    struct client *client = user;
-    client->downs++;
-    snprintf(client->why, sizeof client->why, "%s", why);
-}
-
-static void on_end(void *user, enum status status, const char *error)
-{
-    struct client *client = user;
-    (void)error;
-    client->ended++;
-    client->status = status;
-}
-
 // One answer: the channel goes down with a reason; a call that was out ends with UNAVAILABLE.
-static void meet(struct rpc_loop *loop, const char *address, const struct answer *answer)
+static void meet(const char *address, const struct answer *answer)
 {
-    const struct rpc_callbacks callbacks = {.on_end = on_end};
+    const struct rpc_callbacks callbacks = {.on_end = harness_on_end};
     Fastdecode__HealthRequest request = FASTDECODE__HEALTH_REQUEST__INIT;
-    struct client client = {0};
-    const struct rpc_channel_config config = {
-        .address = address, .hello = {.service = "client"}, .on_up = on_up, .on_down = on_down, .user = &client};
-    struct rpc_channel *channel;
+    struct harness_client client = {0};
+    struct harness_result result = {0};
     struct error error;
     struct pace_deadline deadline = pace_deadline(PACE_WAIT_US);
     bool called = false;
 
-    assert_int_equal(rpc_channel_open(loop, &config, &channel, &error), STATUS_OK);
+    harness_open(&client, address);
     while (!client.downs) {
-        rpc_loop_run(loop, 10000, 0);
-        if (client.ups && !called && rpc_channel_is_up(channel)) {
-            assert_int_equal(rpc_call_start(channel, &fastdecode__health__descriptor, "Check", &request.base, NULL, &callbacks,
-                                            &client, NULL, &error),
+        rpc_loop_run(client.loop, 10000, 0);
+        if (client.ups && !called && rpc_channel_is_up(client.channel)) {
+            assert_int_equal(rpc_call_start(client.channel, &fastdecode__health__descriptor, "Check", &request.base, NULL,
+                                            &callbacks, &result, NULL, &error),
                              STATUS_OK);
             called = true;
         }
@@ -213,11 +154,11 @@ static void meet(struct rpc_loop *loop, const char *address, const struct answer
             fail_msg("%s: the channel stayed", answer->name);
     }
     assert_int_equal(client.ups, answer->greeted);
-    assert_int_equal(client.ended, answer->greeted);
+    assert_int_equal(result.ends, answer->greeted);
     if (answer->greeted)
-        assert_int_equal(client.status, STATUS_UNAVAILABLE);
+        assert_int_equal(result.status, STATUS_UNAVAILABLE);
     assert_true(strlen(client.why) > strlen(address) + 2);
-    rpc_channel_close(channel);
+    harness_close(&client);
 }
 
 static void a_channel_survives_bad_answers(void **state)
@@ -225,7 +166,6 @@ static void a_channel_survives_bad_answers(void **state)
     struct sockaddr_in at = {.sin_family = AF_INET};
     struct hostile hostile = {.listener = socket(AF_INET, SOCK_STREAM, 0)};
     socklen_t length = sizeof at;
-    struct rpc_loop *loop;
     char address[64];
 
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -234,12 +174,10 @@ static void a_channel_survives_bad_answers(void **state)
     getsockname(hostile.listener, (struct sockaddr *)&at, &length);
     snprintf(address, sizeof address, "tcp://127.0.0.1:%d", ntohs(at.sin_port));
     pthread_create(&hostile.thread, NULL, be_hostile, &hostile);
-    assert_int_equal(rpc_loop_open(&loop), STATUS_OK);
     for (uint32_t i = 0; i < ARRAY_COUNT(answers); i++) {
         atomic_store(&hostile.answer, i);
-        meet(loop, address, &answers[i]);
+        meet(address, &answers[i]);
     }
-    rpc_loop_close(loop);
     atomic_store(&hostile.stop, true);
     pthread_join(hostile.thread, NULL);
     close(hostile.listener);
