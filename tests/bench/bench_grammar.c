@@ -24,12 +24,7 @@ static void die(const struct error *error)
     exit(1);
 }
 
-static double now_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
-}
+static double now_us(void) { return (double)clock_now_ns() / 1e3; }
 
 /* --- vocabularies ---------------------------------------------------------------------------------------------------------------- */
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/base/measure.h"
 #include "common/sched/sched.h"
 
 enum { MINI_BATCHES = 2, AHEAD = 2, ACTIONS = 65536, EVENTS = 16384 };
@@ -58,19 +59,13 @@ static void take(struct flight *flight, size_t action_count, uint64_t *rows)
     }
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void report(double *us, uint32_t count, uint64_t rows)
 {
     double sum = 0;
     for (uint32_t i = 0; i < count; i++)
         sum += us[i];
-    qsort(us, count, sizeof(*us), compare);
-    printf("tick: p50 %.0f us, p99 %.0f us, max %.0f us; %.1f ns a row\n", us[count / 2], us[count * 99 / 100], us[count - 1],
+    const double median = median_of(us, count); // sorts them
+    printf("tick: p50 %.0f us, p99 %.0f us, max %.0f us; %.1f ns a row\n", median, us[count * 99 / 100], us[count - 1],
            sum * 1e3 / (double)rows);
 }
 

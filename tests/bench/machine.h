@@ -9,23 +9,21 @@
 #include <sys/mman.h>
 
 #include "common/base/clock.h"
+#include "common/base/measure.h"
 #include "common/base/thread_pool.h"
 #include "kernels/simd/isa.h"
 
 #define MACHINE_STREAM_BYTES (256ull << 20)
 #define MACHINE_HUGE_PAGE (2u << 20) // buffers lie in huge pages where the system grants them
-#define MACHINE_PART (1u << 20)
 
 struct machine {
     struct thread_pool *pool; // borrowed
     uint8_t *stream;          // [MACHINE_STREAM_BYTES]
-    uint64_t sink;
 };
 
 static inline bool machine_open(struct machine *machine, struct thread_pool *pool)
 {
     machine->pool = pool;
-    machine->sink = 0;
     machine->stream = aligned_alloc(MACHINE_HUGE_PAGE, MACHINE_STREAM_BYTES);
     if (!machine->stream)
         return false;
@@ -43,34 +41,10 @@ static inline double machine_seconds(struct thread_pool *pool, thread_pool_fn *f
     return (double)(clock_now_ns() - begin) * 1e-9;
 }
 
-// Reads in plain loops that the compiler turns into vector loads.
-__attribute__((optimize("O3"), noinline, unused)) static uint64_t machine_read_all(const uint64_t *words, size_t count)
-{
-    uint64_t a = 0, b = 0, c = 0, d = 0;
-    for (size_t i = 0; i + 32 <= count; i += 32)
-        for (size_t j = 0; j < 8; j++) {
-            a ^= words[i + j];
-            b ^= words[i + 8 + j];
-            c ^= words[i + 16 + j];
-            d ^= words[i + 24 + j];
-        }
-    return a ^ b ^ c ^ d;
-}
-
-static inline void machine_read_job(void *arg, uint32_t thread_index, uint32_t thread_count)
-{
-    struct machine *machine = arg;
-    (void)thread_index, (void)thread_count;
-    for (uint32_t item; (item = thread_pool_claim(machine->pool)) < MACHINE_STREAM_BYTES / MACHINE_PART;)
-        __atomic_fetch_xor(&machine->sink,
-                           machine_read_all((const uint64_t *)(machine->stream + (size_t)item * MACHINE_PART), MACHINE_PART / 8),
-                           __ATOMIC_RELAXED);
-}
-
 // Bytes a second, all threads.
-static inline double machine_read_bandwidth(struct machine *machine)
+static inline double machine_read_bandwidth(const struct machine *machine)
 {
-    return (double)MACHINE_STREAM_BYTES / machine_seconds(machine->pool, machine_read_job, machine);
+    return read_rate_of(machine->pool, machine->stream, MACHINE_STREAM_BYTES, 1, 0);
 }
 
 #define MACHINE_PEAK_LOOPS 200000u
