@@ -82,6 +82,14 @@ def tiny():
     return tiny_model.path(os.path.join(BUILD, "tests"), MODEL)
 
 
+def preload(folder, name):
+    """The path of a library of tests/e2e, built for LD_PRELOAD."""
+    path = str(folder / f"{name}.so")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o", path,
+                    os.path.join(ROOT, "tests", "e2e", f"{name}.c")], check=True)
+    return path
+
+
 def sanitizer_report(run_dir, output):
     """What a sanitizer has to say in the output of `up` or in a service's log, or None."""
     texts = {"up": output}

@@ -23,41 +23,27 @@ import tiny_model
 from api_client import call, post
 from conftest import BUILD, MODEL, spawn, tiny, wait_until
 from pace import seconds
-from rpc_client import CANCEL, HELLO, REPLY, REQUEST, STREAM, blob, decode, fixed32, fixed64, method_id, one, packed, raw_varint, read_varint, varint
+from rpc_client import CANCEL, HELLO, REPLY, REQUEST, STREAM, Framed, blob, decode, fixed32, fixed64, method_id, one, packed, read_varint, varint
 from seed import seed
 
 EVENTS_MAX = 40  # of an answer: a server may have 48 messages unacknowledged
 FINISH_EOS, FINISH_LENGTH = 1, 2
 
 
-class Caller:
+class Caller(Framed):
     """One connection of the gateway's."""
 
     def __init__(self, scheduler, connection):
-        self.scheduler, self.connection = scheduler, connection
+        self.scheduler, self.socket = scheduler, connection
         self.lock = threading.Lock()
         threading.Thread(target=self.serve, daemon=True).start()
 
     def send(self, body):
         with self.lock:
-            self.connection.sendall(b"FDR1" + struct.pack("<I", len(body)) + body)
-
-    def take(self, count):
-        data = b""
-        while len(data) < count:
-            part = self.connection.recv(count - len(data))
-            if not part:
-                raise ConnectionError("closed")
-            data += part
-        return data
-
-    def receive(self):
-        return decode(self.take(struct.unpack("<I", self.take(8)[4:])[0]))
+            super().send(body)
 
     def tell(self, kind, number, method, payload, status=0):
-        head = varint(1, kind) + fixed64(2, number) + fixed32(3, method) + (varint(4, status) if status else b"")
-        after = 1 + len(raw_varint(len(payload)))
-        self.send(head + blob(14, b"\0" * (-(len(head) + 2 + after) % 4)) + blob(15, payload))
+        self.send_payload(varint(1, kind) + fixed64(2, number) + fixed32(3, method) + (varint(4, status) if status else b""), payload)
 
     def serve(self):
         try:

@@ -122,7 +122,33 @@ def secret_of_run_dir(address):
         return None
 
 
-class Connection:
+class Framed:
+    """Messages on a connection, `socket`."""
+
+    def send(self, body):
+        self.socket.sendall(b"FDR1" + struct.pack("<I", len(body)) + body)
+
+    def send_payload(self, head, payload):
+        """A message with a payload, at a multiple of 4: the padding field puts it there."""
+        after = 1 + len(raw_varint(len(payload)))
+        self.send(head + blob(14, b"\0" * (-(len(head) + 2 + after) % 4)) + blob(15, payload))
+
+    def _take(self, count):
+        data = b""
+        while len(data) < count:
+            part = self.socket.recv(count - len(data))
+            if not part:
+                raise ConnectionError("closed")
+            data += part
+        return data
+
+    def receive(self):
+        head = self._take(8)
+        assert head[:4] == b"FDR1"
+        return decode(self._take(struct.unpack("<I", head[4:])[0]))
+
+
+class Connection(Framed):
     """A client that has said hello as whoever it likes. address: "ipc://path". secret: the mesh's; None: it knows none."""
 
     def __init__(self, address, service="tester", incarnation=0, timeout=20, secret=secret_of_run_dir):
@@ -162,31 +188,11 @@ class Connection:
     def _prove(self, covered):
         return hmac.new(self.key, covered, hashlib.sha512).digest()[:32]
 
-    def send(self, body):
-        self.socket.sendall(b"FDR1" + struct.pack("<I", len(body)) + body)
-
-    def _take(self, count):
-        data = b""
-        while len(data) < count:
-            part = self.socket.recv(count - len(data))
-            if not part:
-                raise ConnectionError("closed")
-            data += part
-        return data
-
-    def receive(self):
-        head = self._take(8)
-        assert head[:4] == b"FDR1"
-        return decode(self._take(struct.unpack("<I", head[4:])[0]))
-
     def start(self, method, payload, request_id="hostile"):
         """method: a name, or the number itself. Returns the call's id."""
         self.calls += 1
         number = method if isinstance(method, int) else method_id(method)
-        head = varint(1, REQUEST) + fixed64(2, self.calls) + fixed32(3, number) + blob(7, request_id)
-        # the padding field puts the payload at a multiple of 4
-        after = 1 + len(raw_varint(len(payload)))
-        self.send(head + blob(14, b"\0" * (-(len(head) + 2 + after) % 4)) + blob(15, payload))
+        self.send_payload(varint(1, REQUEST) + fixed64(2, self.calls) + fixed32(3, number) + blob(7, request_id), payload)
         return self.calls
 
     def cancel(self, call):

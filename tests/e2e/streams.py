@@ -168,6 +168,16 @@ def assert_same(streams, wanted):
         assert stream.bytes() == other.bytes(), f"stream {i}: {stream.bytes()} want {other.bytes()}"
 
 
+def assert_same_after_kills(mesh, services, requests, wanted, awaited=slice(None)):
+    """Each service is killed under streams that it serves, once the `awaited` ones of them have begun: what was seen is seen again."""
+    for service in services:
+        streams = start_all(mesh.url, requests)
+        for stream in streams[awaited]:
+            stream.wait_tokens(8)
+        mesh.kill(service)
+        assert_same(join_all(streams), wanted)
+
+
 def samples(mesh, name):
     """{label text: value} of one metric, {"": value} where it has no labels."""
     found = re.findall(rf"^{re.escape(name)}(?:\{{([^}}]*)\}})? (\S+)$", mesh.metrics(), re.M)

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from collector import Collector
-from conftest import BUILD, ROOT
+from conftest import BUILD, preload
 from streams import body, join_all, run_all, start_all, words
 
 PROGRAMS = ("s-part", "kv-worker", "scheduler", "gateway")
@@ -23,10 +23,7 @@ LAST = FIRST + WINDOW * WINDOWS
 
 @pytest.fixture(scope="module")
 def counter(tmp_path_factory):
-    path = str(tmp_path_factory.mktemp("preload") / "count_allocations.so")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o", path,
-                    os.path.join(ROOT, "tests", "e2e", "count_allocations.c")], check=True)
-    return path
+    return preload(tmp_path_factory.mktemp("preload"), "count_allocations")
 
 
 def counts(folder):

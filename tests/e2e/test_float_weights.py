@@ -2,20 +2,17 @@
 promise: the same bytes alone and in company, with drafts, through a pipeline, and from weights that are read in each step."""
 import os
 import re
-import sys
 import tempfile
 
 import pytest
 
-from conftest import BUILD, ROOT, shard
+from conftest import BUILD, shard
 from streams import assert_same, body, run_all, words
+from test_architectures import LIMIT, scores
 
-sys.path.insert(0, os.path.join(ROOT, "tests", "golden"))
+import to_gguf
+import weights
 
-import to_gguf  # noqa: E402  pylint: disable=wrong-import-position
-import weights  # noqa: E402  pylint: disable=wrong-import-position
-
-LIMIT = 1e-4
 LEVELS = {"F16": "f16w", "BF16": "bf16w", "F32": "f32w"}
 MEMORY = ("--kv-memory", "32M", "--local-pool", "32M")
 FEW = {str(token): 30 for token in range(70, 74)}  # random weights do not repeat themselves; with so few tokens they do, so that there are drafts
@@ -37,12 +34,6 @@ def file_of(name, kind):
             to_gguf.convert(folder, path + ".part", kind)
         os.replace(path + ".part", path)
     return path
-
-
-def scores(mesh, tokens):
-    """The log-probabilities of a prompt's tokens."""
-    reply = mesh.post("/v1/completions", {"model": "default", "prompt": tokens, "max_tokens": 0, "echo": True, "logprobs": 1})
-    return reply["choices"][0]["logprobs"]["token_logprobs"][1:]
 
 
 def level(mesh):

@@ -6,7 +6,7 @@ import pytest
 
 from api_client import post
 from conftest import MODEL, PACED
-from streams import Stream, assert_same, body, join_all, run_all, words
+from streams import Stream, assert_same, assert_same_after_kills, body, join_all, run_all, words
 
 C, H = "/v1/completions", "/v1/chat/completions"
 PERSON = {
@@ -139,13 +139,7 @@ def wanted(mesh):
 
 def test_same_bytes_after_a_failure(start_mesh, wanted):
     mesh = start_mesh("--kv-workers", 1, "--local-pool", 0, **PACED)
-    for service in ("kv-worker-0", "s-part"):
-        streams = [Stream(mesh.url, probe) for probe in PROBES]
-        for stream in streams[-2:]:
-            stream.wait_tokens(8)
-        mesh.kill(service)
-        join_all(streams)
-        assert_same(streams, wanted)
+    assert_same_after_kills(mesh, ("kv-worker-0", "s-part"), PROBES, wanted, slice(-2, None))
 
 
 def test_same_bytes_in_a_pipeline(start_mesh, wanted):

@@ -7,11 +7,10 @@ import glob
 import json
 import os
 import re
-import subprocess
 
 import pytest
 
-from conftest import BUILD, ROOT, fastdecode, run, tiny, wait_until
+from conftest import BUILD, fastdecode, preload, run, tiny, wait_until
 from streams import assert_same, body, run_all, words
 
 PREFER, BIND, INTERLEAVE = 1, 2, 3  # linux/mempolicy.h
@@ -46,15 +45,12 @@ def two_nodes(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def preload(tmp_path_factory):
-    path = str(tmp_path_factory.mktemp("preload") / "numa_calls.so")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o", path,
-                    os.path.join(ROOT, "tests", "e2e", "numa_calls.c")], check=True)
-    return path
+def numa_calls(tmp_path_factory):
+    return preload(tmp_path_factory.mktemp("preload"), "numa_calls")
 
 
 @pytest.fixture
-def kernel(preload, tmp_path):
+def kernel(numa_calls, tmp_path):
     """The environment in which calls are taken, and a function that reads those of a process: [(call, mode, nodes, bytes)]."""
     folder = tmp_path / "calls"
     folder.mkdir()
@@ -64,7 +60,7 @@ def kernel(preload, tmp_path):
         return [(call, int(mode), nodes, int(size))
                 for call, mode, nodes, size in re.findall(r"^(\w+) mode=(\d+) nodes=(\S*) bytes=(\d+)$", text, re.M)]
 
-    return {"LD_PRELOAD": preload, "FD_NUMA_CALLS": str(folder), "FD_SANDBOX": "off"}, calls  # no setting names the folder
+    return {"LD_PRELOAD": numa_calls, "FD_NUMA_CALLS": str(folder), "FD_SANDBOX": "off"}, calls  # no setting names the folder
 
 
 def log_of(mesh, service):

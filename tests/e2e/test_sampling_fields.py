@@ -6,7 +6,7 @@ import pytest
 
 from api_client import call
 from conftest import MODEL, PACED
-from streams import assert_same, body, join_all, run_all, words, Stream
+from streams import assert_same, assert_same_after_kills, body, run_all, words
 
 C = "/v1/completions"
 VERSE = "The wheels on the bus go round and round, round and round, round and round. The wheels on the bus go round and round,"
@@ -91,13 +91,7 @@ def wanted(mesh):
 def test_same_bytes_after_a_failure(start_mesh, wanted):
     """The worker and the s-part are killed in mid-stream: what was seen is seen again by their successors."""
     mesh = start_mesh("--kv-workers", 1, "--local-pool", 0, **PACED)
-    for service in ("kv-worker-0", "s-part"):
-        streams = [Stream(mesh.url, probe) for probe in PROBES]
-        for stream in streams:
-            stream.wait_tokens(8)
-        mesh.kill(service)
-        join_all(streams)
-        assert_same(streams, wanted)
+    assert_same_after_kills(mesh, ("kv-worker-0", "s-part"), PROBES, wanted)
 
 
 def test_same_bytes_in_a_pipeline(start_mesh, wanted):
