@@ -13,11 +13,7 @@
 static char folder[] = "/var/tmp/fd-test-cuda-disk-XXXXXX", path[64];
 static atomic_uint woken; /* times that on_weights was called */
 
-static void wake(void *user)
-{
-    (void)user;
-    atomic_fetch_add(&woken, 1);
-}
+static void wake(void *user) { atomic_fetch_add(&woken, 1); }
 
 /* `streamed` blobs come from the host, `on_disk` of them from disk. */
 static struct backend_config disk_config(uint32_t streamed, uint32_t on_disk)

@@ -177,7 +177,6 @@ static void same_bytes(const enum memory kinds[PLACES])
 
 static void the_same_bytes_wherever_messages_lie(void **unused)
 {
-    (void)unused;
     same_bytes((const enum memory[PLACES]){HEAP, REACHED, REACHED});
     same_bytes((const enum memory[PLACES]){HEAP, REACHED, HEAP});
     same_bytes((const enum memory[PLACES]){HEAP, HEAP, REACHED});
@@ -185,7 +184,6 @@ static void the_same_bytes_wherever_messages_lie(void **unused)
 
 static void rows_of_a_lost_place_go_nowhere(void **unused)
 {
-    (void)unused;
     same_bytes((const enum memory[PLACES]){HEAP, GONE, REACHED});
     same_bytes((const enum memory[PLACES]){HEAP, REACHED, GONE});
 }
@@ -193,7 +191,6 @@ static void rows_of_a_lost_place_go_nowhere(void **unused)
 /* A trace has every layer of a step, in the order in which they ran, ending with the head. */
 static void a_trace_shows_every_layer(void **unused)
 {
-    (void)unused;
     const uint32_t layers = rig_model->shape.layers;
     struct backend_config config = rig_config(MAX_ROWS);
     struct messages messages = {.of = {HEAP, REACHED, REACHED}};

@@ -184,7 +184,6 @@ static inline void answer_steps(void)
 
 static inline void step(struct rpc_call *call, void *user)
 {
-    (void)user;
     assert_true(s_part.waiting_count < STEPS_MAX);
     s_part.waiting[s_part.waiting_count++] = call;
     s_part.timeout_ms = rpc_call_timeout_ms(call);
@@ -205,7 +204,6 @@ static inline void expect(struct rpc_call *call, void *user)
 {
     const Fastdecode__ExpectReply reply = FASTDECODE__EXPECT_REPLY__INIT;
 
-    (void)user;
     s_part.expects++;
     rpc_call_reply(call, &reply.base);
 }
@@ -214,7 +212,6 @@ static inline void release(struct rpc_call *call, void *user)
 {
     const Fastdecode__ReleaseRequest *request = rpc_call_unpack(call, &fastdecode__release_request__descriptor);
 
-    (void)user;
     assert_non_null(request);
     s_part.releases++;
     s_part.released += request->n_sequence;
@@ -230,7 +227,6 @@ static inline void reach(struct rpc_call *call, void *user)
     const Fastdecode__ReachRequest *request = rpc_call_unpack(call, &fastdecode__reach_request__descriptor);
     const Fastdecode__ReachReply reply = FASTDECODE__REACH_REPLY__INIT;
 
-    (void)user;
     assert_true(request && request->place && request->place->tensor_address[0]);
     s_part.reaches++;
     if (s_part.unreachable && request->place->worker == s_part.unreachable)

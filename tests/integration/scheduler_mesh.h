@@ -167,7 +167,6 @@ static struct {
 static inline void take_free(struct rpc_call *call, void *user)
 {
     const Fastdecode__FreeRequest *request = rpc_call_unpack(call, &fastdecode__free_request__descriptor);
-    (void)user;
     assert_non_null(request);
     assert_true(kv_worker.held_count < HELD_CALLS_MAX);
     kv_worker.freed += request->n_sequence;

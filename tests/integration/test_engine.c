@@ -31,7 +31,6 @@ struct backend_batch {
 
 static enum status played_batch_open(struct backend *backend, struct backend_batch **out, struct error *error)
 {
-    (void)error;
     *out = calloc(1, sizeof **out);
     (*out)->backend = backend;
     (*out)->index = backend->opened++;
@@ -43,22 +42,16 @@ static void played_batch_close(struct backend_batch *batch) { free(batch); }
 static enum status played_begin(struct backend_batch *batch, const struct backend_row *rows, uint32_t row_count, uint32_t *bad_row,
                                 struct error *error)
 {
-    (void)batch, (void)rows, (void)row_count, (void)bad_row, (void)error;
     return STATUS_OK;
 }
 
 static void played_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links)
 {
     struct backend *b = batch->backend;
-    (void)s, (void)links;
     b->segment_of[b->segments++ % SEGMENTS] = batch->index;
 }
 
-static uint32_t played_turn(struct backend_batch *batch, uint32_t s)
-{
-    (void)s;
-    return batch->backend->turns[batch->index];
-}
+static uint32_t played_turn(struct backend_batch *batch, uint32_t s) { return batch->backend->turns[batch->index]; }
 
 static void played_end(struct backend_batch *batch) { batch->backend->ends++; }
 
@@ -67,7 +60,6 @@ static void played_attend(struct backend_batch *batch, uint32_t layer) { (void)b
 static void played_head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples,
                         uint32_t count)
 {
-    (void)row_index;
     for (uint32_t i = 0; i < count; i++)
         *samples[i].result = (struct sampler_result){.token = 5};
     batch->backend->heads++;
@@ -196,14 +188,12 @@ static void start_worker(struct worker_played *worker, const char *address)
 static void on_step(void *user, struct rpc_message *message)
 {
     const Fastdecode__StepReply *reply = rpc_message_unpack(message, &fastdecode__step_reply__descriptor);
-    (void)user;
     assert_non_null(reply);
     last_outcome = reply->results[0]->outcome;
 }
 
 static void on_step_end(void *user, enum status status, const char *text)
 {
-    (void)user;
     if (status == STATUS_CANCELLED) // the scheduler that sent it is gone
         return;
     if (status)
@@ -213,7 +203,6 @@ static void on_step_end(void *user, enum status status, const char *text)
 
 static void on_release_end(void *user, enum status status, const char *text)
 {
-    (void)user, (void)text;
     releases_done++;
     releases_failed += status != STATUS_OK;
 }
@@ -561,7 +550,6 @@ static enum status said;
 
 static void on_reach_end(void *user, enum status status, const char *text)
 {
-    (void)user, (void)text;
     answers++;
     said = status;
 }

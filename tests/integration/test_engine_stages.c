@@ -32,7 +32,6 @@ struct backend_batch {
 
 static enum status played_batch_open(struct backend *backend, struct backend_batch **out, struct error *error)
 {
-    (void)error;
     *out = calloc(1, sizeof **out);
     (*out)->backend = backend;
     return STATUS_OK;
@@ -71,10 +70,7 @@ static void played_get_x(struct backend_batch *batch, float *x)
         x[i * HIDDEN] = batch->x[i][0];
 }
 
-static void played_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links)
-{
-    (void)batch, (void)s, (void)links;
-}
+static void played_segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links) {}
 
 static void played_attend(struct backend_batch *batch, uint32_t layer) { (void)batch, (void)layer; }
 
@@ -89,11 +85,7 @@ static void played_head(struct backend_batch *batch, const uint32_t *row_index, 
 
 static bool played_done(struct backend_batch *batch) { return !batch->backend->held; }
 
-static void played_info(const struct backend *b, struct backend_info *info)
-{
-    (void)b;
-    *info = (struct backend_info){0};
-}
+static void played_info(const struct backend *b, struct backend_info *info) { *info = (struct backend_info){0}; }
 
 static void played_release(struct backend *b, uint64_t sequence)
 {
@@ -203,7 +195,6 @@ static void close_stage(uint32_t index)
 
 static void on_joined(void *user, enum status status, const char *text)
 {
-    (void)user, (void)text;
     joined += !status;
     join_failures += status != STATUS_OK;
     join_failure = status ? status : join_failure;
@@ -272,7 +263,6 @@ static void on_step(void *user, struct rpc_message *message)
 static void on_step_end(void *user, enum status status, const char *text)
 {
     struct answer *answer = user;
-    (void)text;
     answer->ended = true;
     answer->status = status;
 }

@@ -185,7 +185,6 @@ static void take_token(struct told *to, const Fastdecode__Token *token)
 static void on_step(void *user, struct rpc_message *message)
 {
     const Fastdecode__StepReply *reply = rpc_message_unpack(message, &fastdecode__step_reply__descriptor);
-    (void)user;
     assert_non_null(reply);
     for (size_t i = 0; i < reply->n_results; i++) {
         const Fastdecode__RunResult *result = reply->results[i];
@@ -199,7 +198,6 @@ static void on_step(void *user, struct rpc_message *message)
 
 static void on_end(void *user, enum status status, const char *text)
 {
-    (void)user, (void)text;
     told[0].status = status;
     ended = true;
 }
@@ -443,11 +441,7 @@ static void test_spoiled_replies(void **state)
 static enum status asked;
 static bool answered;
 
-static void on_asked(void *user, enum status status, const char *text)
-{
-    (void)user, (void)text;
-    asked = status, answered = true;
-}
+static void on_asked(void *user, enum status status, const char *text) { asked = status, answered = true; }
 
 struct question {
     uint32_t row_first, row_position, row_sparse; // one row

@@ -26,7 +26,6 @@ static uint64_t incarnation; /* of the scheduler */
 static void read_page(struct rpc_call *call, void *user)
 {
     const Fastdecode__ReadPageRequest *request = rpc_call_unpack(call, &fastdecode__read_page_request__descriptor);
-    (void)user;
     assert_non_null(request);
     asked = call;
     asked_page = request->page_index;
@@ -93,11 +92,7 @@ struct outcome {
     enum status status;
 };
 
-static void on_end(void *user, enum status status, const char *text)
-{
-    (void)text;
-    *(struct outcome *)user = (struct outcome){true, status};
-}
+static void on_end(void *user, enum status status, const char *text) { *(struct outcome *)user = (struct outcome){true, status}; }
 
 static struct rpc_handle fetch_from(struct outcome *outcome, uint32_t first, uint32_t positions)
 {

@@ -51,7 +51,6 @@ static void begin(void)
 static enum status export_page(void *user, uint64_t sequence, uint32_t page_index, void *page, uint32_t *positions,
                                struct error *error)
 {
-    (void)user;
     if (page_index >= 4)
         return error_set(error, STATUS_NOT_FOUND, "no page %u", page_index);
     begin();
@@ -64,7 +63,6 @@ static enum status export_page(void *user, uint64_t sequence, uint32_t page_inde
 static enum status import_page(void *user, uint64_t sequence, uint32_t page_index, const void *page, uint32_t positions,
                                struct error *error)
 {
-    (void)user, (void)sequence;
     if (page_index * POSITIONS + positions > CONTEXT / 2)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "it is full");
     begin();
@@ -77,14 +75,12 @@ static enum status import_page(void *user, uint64_t sequence, uint32_t page_inde
 static enum status import_at_once(void *user, uint64_t sequence, uint32_t page_index, const void *page, uint32_t positions,
                                   struct error *error)
 {
-    (void)user, (void)sequence, (void)page_index, (void)page, (void)positions, (void)error;
     note('i');
     return STATUS_OK;
 }
 
 static bool copied(void *user)
 {
-    (void)user;
     assert_true(under_way);
     if (!may_end)
         return false;
@@ -101,7 +97,6 @@ static bool copied(void *user)
 
 static void stop_copy(void *user)
 {
-    (void)user;
     assert_true(under_way);
     under_way = false;
     stopped++;
@@ -109,14 +104,12 @@ static void stop_copy(void *user)
 
 static enum status make_way(void *user, uint64_t sequence, struct error *error)
 {
-    (void)user;
     note('w');
     return sequence == BUSY ? error_set(error, STATUS_UNAVAILABLE, "a step uses it") : STATUS_OK;
 }
 
 static void free_pages(void *user, uint64_t sequence)
 {
-    (void)user;
     assert_int_not_equal(sequence, BUSY);
     note('f');
     freed++;
@@ -152,7 +145,6 @@ static void give_page(struct rpc_call *call, void *user)
     Fastdecode__ReadPageReply reply = FASTDECODE__READ_PAGE_REPLY__INIT;
     unsigned char page[PAGE_BYTES];
 
-    (void)user;
     memset(page, (int)request->page_index, sizeof page);
     reply.positions = POSITIONS;
     reply.page.len = sizeof page;
@@ -214,7 +206,6 @@ static void on_page(void *user, struct rpc_message *message)
 static void on_end(void *user, enum status status, const char *text)
 {
     struct outcome *outcome = user;
-    (void)text;
     outcome->ended = true;
     outcome->status = status;
 }

@@ -30,7 +30,6 @@ static void take_registration(struct rpc_call *call, void *user)
 {
     const Fastdecode__RegisterRequest *request = rpc_call_unpack(call, &fastdecode__register_request__descriptor);
     Fastdecode__RegisterReply reply = FASTDECODE__REGISTER_REPLY__INIT;
-    (void)user;
     assert_non_null(request);
     asked_us[asked++ % 8] = clock_now_us();
     says_registered = request->was_registered;
@@ -51,7 +50,6 @@ static void take_registration(struct rpc_call *call, void *user)
 static void take_heartbeat(struct rpc_call *call, void *user)
 {
     Fastdecode__HeartbeatReply reply = FASTDECODE__HEARTBEAT_REPLY__INIT;
-    (void)user;
     beats++;
     reply.s_part_incarnation = s_part;
     if (forgotten)
@@ -63,29 +61,16 @@ static void take_heartbeat(struct rpc_call *call, void *user)
 static void on_connect(void *user)
 {
     Fastdecode__RegisterRequest request = FASTDECODE__REGISTER_REQUEST__INIT;
-    (void)user;
     member_register(member, &request);
 }
 
-static void on_registered(void *user, const Fastdecode__RegisterReply *reply)
-{
-    (void)user, (void)reply;
-    registered++;
-}
+static void on_registered(void *user, const Fastdecode__RegisterReply *reply) { registered++; }
 
 static void fill_heartbeat(void *user, Fastdecode__HeartbeatRequest *heartbeat) { (void)user, (void)heartbeat; }
 
-static void on_incarnation(void *user, uint64_t now)
-{
-    (void)user;
-    incarnation = now;
-}
+static void on_incarnation(void *user, uint64_t now) { incarnation = now; }
 
-static void on_s_part(void *user, uint64_t now)
-{
-    (void)user;
-    s_part_told = now;
-}
+static void on_s_part(void *user, uint64_t now) { s_part_told = now; }
 
 static int open_all(void **state)
 {

@@ -19,11 +19,7 @@
 
 static atomic_int calls_cancelled, questions; // of the server that was started last
 
-static void on_cancel(void *user)
-{
-    (void)user;
-    atomic_fetch_add(&calls_cancelled, 1);
-}
+static void on_cancel(void *user) { atomic_fetch_add(&calls_cancelled, 1); }
 
 // max_tokens: how many messages to stream; 0 with the request id "hang": never answers.
 static void generate(struct rpc_call *call, void *user)
@@ -50,7 +46,6 @@ static void metrics(struct rpc_call *call, void *user)
     size_t length;
     unsigned char *out;
     const unsigned char *in = rpc_message_payload(rpc_call_message(call), &length);
-    (void)user;
     struct rpc_buffer *buffer = rpc_reply_buffer(call, length, &out);
     assert_true((uintptr_t)in % 4 == 0 || length == 0);
     memcpy(out, in, length);
@@ -59,13 +54,11 @@ static void metrics(struct rpc_call *call, void *user)
 
 static void watch(struct rpc_call *call, void *user)
 {
-    (void)user;
     rpc_call_fail(call, STATUS_PERMISSION_DENIED, "not for %s", rpc_call_peer(call)->service);
 }
 
 static bool is_ready(void *user, char *reason, size_t reason_bytes)
 {
-    (void)user, (void)reason, (void)reason_bytes;
     atomic_fetch_add(&questions, 1);
     return false; // alive all the same
 }
@@ -486,21 +479,9 @@ static void a_silent_client_is_left(void **state)
 static int *timer_at;
 static int timer_log[8];
 
-static void note_1(void *arg)
-{
-    (void)arg;
-    *timer_at++ = 1;
-}
-static void note_2(void *arg)
-{
-    (void)arg;
-    *timer_at++ = 2;
-}
-static void note_3(void *arg)
-{
-    (void)arg;
-    *timer_at++ = 3;
-}
+static void note_1(void *arg) { *timer_at++ = 1; }
+static void note_2(void *arg) { *timer_at++ = 2; }
+static void note_3(void *arg) { *timer_at++ = 3; }
 
 static void timers_run_in_order_unless_cancelled(void **state)
 {

@@ -26,7 +26,6 @@ static void stream(struct rpc_call *call, void *user)
     enum status status = STATUS_OK;
     uint32_t sent = 0;
 
-    (void)user;
     for (; request && sent < request->max_tokens && status == STATUS_OK; sent++) {
         Fastdecode__GenerateEvent event = FASTDECODE__GENERATE_EVENT__INIT;
         event.index = sent;
@@ -45,7 +44,6 @@ static void large(struct rpc_call *call, void *user)
     char *text = calloc(1, bytes + 1);
     Fastdecode__MetricsReply reply = FASTDECODE__METRICS_REPLY__INIT;
 
-    (void)user;
     memset(text, 'x', bytes);
     reply.text = text;
     atomic_store(&stream_status, (unsigned)rpc_call_send(call, &reply.base) + 1);
@@ -69,7 +67,6 @@ static void end_others(void *user)
 
 static void hold(struct rpc_call *call, void *user)
 {
-    (void)user;
     rpc_call_on_cancel(call, end_others, (void *)(uintptr_t)held_count);
     held[held_count++] = call;
     atomic_fetch_add(&hanging, 1);
@@ -289,7 +286,6 @@ static void cancelling_may_end_other_calls(void **state)
 
 static bool not_ready(void *user, char *reason, size_t reason_bytes)
 {
-    (void)user;
     snprintf(reason, reason_bytes, "no model yet");
     return false;
 }

@@ -46,7 +46,6 @@ static atomic_bool hold, held;
 
 static void hold_loop(void *arg)
 {
-    (void)arg;
     atomic_store(&held, true);
     while (atomic_load(&hold))
         usleep(500);

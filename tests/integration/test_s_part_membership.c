@@ -17,7 +17,6 @@ static bool no_answer, is_silent;
 
 static uint32_t played_held(const struct backend *backend, struct backend_held *out, uint32_t capacity)
 {
-    (void)backend;
     for (uint32_t i = 0; i < HELD && i < capacity; i++)
         out[i] = (struct backend_held){.sequence = i + 1, .positions = 10, .certain = 10};
     lists += out != NULL;
@@ -32,7 +31,6 @@ static void take_registration(struct rpc_call *call, void *user)
 {
     const Fastdecode__RegisterRequest *request = rpc_call_unpack(call, &fastdecode__register_request__descriptor);
     Fastdecode__RegisterReply reply = FASTDECODE__REGISTER_REPLY__INIT;
-    (void)user;
     assert_non_null(request);
     registrations++;
     held = (uint32_t)request->n_held;
@@ -45,7 +43,6 @@ static void take_registration(struct rpc_call *call, void *user)
 static void take_heartbeat(struct rpc_call *call, void *user)
 {
     Fastdecode__HeartbeatReply reply = FASTDECODE__HEARTBEAT_REPLY__INIT;
-    (void)user;
     beats++;
     if (is_silent)
         rpc_call_on_cancel(call, forget, NULL);

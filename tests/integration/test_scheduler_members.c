@@ -403,7 +403,6 @@ static uint32_t layers_told;
 static void take_shape(void *user, struct rpc_message *message)
 {
     const Fastdecode__RegisterReply *reply = rpc_message_unpack(message, &fastdecode__register_reply__descriptor);
-    (void)user;
     assert_true(reply && reply->kv);
     layers_told = reply->kv->layers;
 }

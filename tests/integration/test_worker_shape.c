@@ -32,7 +32,6 @@ static void take_registration(struct rpc_call *call, void *user)
     Fastdecode__RegisterReply reply = FASTDECODE__REGISTER_REPLY__INIT;
     Fastdecode__KvShape shape = FASTDECODE__KV_SHAPE__INIT;
 
-    (void)user;
     assert_non_null(request);
     pages_told = request->pages_total;
     shape.layers = answered.layers;
@@ -55,7 +54,6 @@ static void take_heartbeat(struct rpc_call *call, void *user)
 {
     Fastdecode__HeartbeatReply reply = FASTDECODE__HEARTBEAT_REPLY__INIT;
 
-    (void)user;
     beats++;
     if (heartbeat_status)
         rpc_call_fail(call, (enum status)heartbeat_status, "register again");
@@ -176,8 +174,6 @@ static bool was_freed;
 
 static void take_freed(void *user, enum status status, const char *text)
 {
-    (void)user;
-    (void)text;
     freed = status;
     was_freed = true;
 }
@@ -251,8 +247,6 @@ static enum status wanted_end; // of calls
 
 static void count_lost(void *user, uint32_t row, bool is_read)
 {
-    (void)user;
-    (void)row;
     assert_false(is_read);
     lost++;
 }
@@ -265,7 +259,6 @@ static void take_reply(void *user, struct rpc_message *message)
     size_t length;
     const unsigned char *payload = rpc_message_payload(message, &length);
 
-    (void)user;
     assert_int_equal(attend_reply_parse(payload, length, &form, count_lost, NULL, &reply, &error), STATUS_OK);
     first_o = reply.o[0];
     attended++;
@@ -273,8 +266,6 @@ static void take_reply(void *user, struct rpc_message *message)
 
 static void take_end(void *user, enum status status, const char *text)
 {
-    (void)user;
-    (void)text;
     assert_int_equal(status, wanted_end);
     ended++;
 }

@@ -43,7 +43,6 @@ static void run_gelu_mul(const struct kernels *level, const float *x, const floa
 }
 static void run_gelu(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
 {
-    (void)y;
     level->gelu(x, NULL, n, out);
 }
 static void run_gpt_oss_mul(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
@@ -52,18 +51,15 @@ static void run_gpt_oss_mul(const struct kernels *level, const float *x, const f
 }
 static void run_relu(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
 {
-    (void)y;
     level->relu(x, NULL, n, out);
 }
 static void run_scale(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
 {
-    (void)y;
     memcpy(out, x, n * sizeof *out);
     level->scale(out, 1.7f, n);
 }
 static void run_soft_cap(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
 {
-    (void)y;
     memcpy(out, x, n * sizeof *out);
     level->soft_cap(out, 30, n);
 }
@@ -74,12 +70,10 @@ static void run_add(const struct kernels *level, const float *x, const float *y,
 }
 static void run_softmax(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
 {
-    (void)y;
     level->softmax(x, n, out);
 }
 static void run_log_softmax(const struct kernels *level, const float *x, const float *y, uint32_t n, float *out)
 {
-    (void)y;
     level->log_softmax(x, n, out);
 }
 

@@ -26,7 +26,6 @@ static inline uint32_t rig_draw(uint32_t below) { return (uint32_t)(random_next(
 // A token for each byte.
 static inline size_t rig_byte_token(void *arg, uint32_t token, char *scratch, const char **bytes)
 {
-    (void)arg;
     scratch[0] = (char)token;
     *bytes = scratch;
     return 1;

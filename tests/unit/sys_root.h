@@ -50,11 +50,7 @@ static inline void sys_node(const struct sys_root *root, uint32_t id, const char
     sys_put(root, name, distances);
 }
 
-static inline int sys_remove_one(const char *path, const struct stat *info, int kind, struct FTW *at)
-{
-    (void)info, (void)kind, (void)at;
-    return remove(path);
-}
+static inline int sys_remove_one(const char *path, const struct stat *info, int kind, struct FTW *at) { return remove(path); }
 
 static inline void sys_remove(const struct sys_root *root) { nftw(root->path, sys_remove_one, 16, FTW_DEPTH | FTW_PHYS); }
 

@@ -44,17 +44,10 @@ static void take(void *arg, const struct answer_event *event)
     }
 }
 
-static bool knows(void *arg, const char *name, size_t bytes)
-{
-    (void)arg;
-    return bytes == 1 && (*name == 'f' || *name == 'g');
-}
+static bool knows(void *arg, const char *name, size_t bytes) { return bytes == 1 && (*name == 'f' || *name == 'g'); }
 
 static enum answer_type type_of(void *arg, const char *name, size_t name_bytes, const char *parameter, size_t parameter_bytes)
 {
-    (void)arg;
-    (void)name;
-    (void)name_bytes;
     return parameter_bytes == 1 && *parameter == 's' ? ANSWER_STRING : parameter_bytes == 1 ? ANSWER_OTHER : ANSWER_UNKNOWN;
 }
 

@@ -29,7 +29,6 @@ static uint64_t now_ns = 1000000000;
 /* In the place of the C library's: the tests take no time, and nothing that else runs disturbs them. */
 int clock_gettime(clockid_t clock, struct timespec *out)
 {
-    (void)clock;
     now_ns += 50;
     *out = (struct timespec){.tv_sec = (time_t)(now_ns / 1000000000), .tv_nsec = (long)(now_ns % 1000000000)};
     return 0;
@@ -44,7 +43,6 @@ static void start(double us)
 
 static bool is_done(struct backend_batch *batch)
 {
-    (void)batch;
     now_ns += 50;
     if (now_ns < device.ready_ns)
         return false;
@@ -55,7 +53,6 @@ static bool is_done(struct backend_batch *batch)
 static enum status begin(struct backend_batch *batch, const struct backend_row *rows, uint32_t count, uint32_t *bad_row,
                          struct error *error)
 {
-    (void)batch, (void)bad_row, (void)error;
     assert_in_range(count, 1, ROWS);
     start(begin_us);
     memcpy(device.rows, rows, count * sizeof *rows);
@@ -72,7 +69,6 @@ static enum status begin(struct backend_batch *batch, const struct backend_row *
 
 static void segment(struct backend_batch *batch, uint32_t s, const struct backend_links *links)
 {
-    (void)batch, (void)s, (void)links;
     device.segments++;
     start(layer_us + device.row_count * layer_row_us);
 }
@@ -81,7 +77,6 @@ static void attend(struct backend_batch *batch, uint32_t layer)
 {
     bool prefill = device.row_count > 1 && device.rows[0].sequence == device.rows[1].sequence;
     double us = costs.call_us + device.row_count * (prefill ? costs.prefill_row_us : costs.row_us);
-    (void)batch;
     device.attends++;
     for (uint32_t i = 0; i < device.row_count; i++) {
         uint32_t context = device.rows[i].position + 1, *held = &device.held[device.rows[i].sequence];
@@ -94,13 +89,11 @@ static void attend(struct backend_batch *batch, uint32_t layer)
 
 static void head(struct backend_batch *batch, const uint32_t *row_index, const struct backend_sample *samples, uint32_t count)
 {
-    (void)batch, (void)row_index, (void)samples, (void)count;
     start(head_us);
 }
 
 static void pool_release(struct backend *backend, uint64_t sequence)
 {
-    (void)backend;
     assert_in_range(sequence, 1, SEQUENCES - 1);
     device.held[sequence] = 0;
 }

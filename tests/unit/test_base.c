@@ -126,7 +126,6 @@ struct job {
 static void add_all(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
     struct job *job = arg;
-    (void)thread_index, (void)thread_count;
     for (int phase = 0; phase < 3; phase++) {
         for (uint32_t item; (item = thread_pool_claim(job->pool)) < 100;)
             atomic_fetch_add(&job->sum[phase], item);
@@ -172,7 +171,6 @@ static void note_cpu(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
     struct where *where = (struct where *)arg + thread_index;
     cpu_set_t usable;
-    (void)thread_count;
     where->allowed = sched_getaffinity(0, sizeof usable, &usable) ? 0 : CPU_COUNT(&usable);
     where->cpu = sched_getcpu();
 }

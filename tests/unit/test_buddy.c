@@ -46,7 +46,6 @@ static bool there_is_one(const unsigned char *map, uint32_t order)
 
 static void taken_and_given(void **unused)
 {
-    (void)unused;
     struct buddy *buddy;
     struct held held[HELD];
     unsigned char map[UNITS] = {0};
@@ -81,7 +80,6 @@ static void taken_and_given(void **unused)
 
 static void the_edges(void **unused)
 {
-    (void)unused;
     struct buddy *buddy;
 
     assert_int_equal(buddy_open(UNIT - 1, &buddy), STATUS_OK);

@@ -169,7 +169,6 @@ static void look(void *arg, void *item)
 {
     struct seen *seen = item;
 
-    (void)arg;
     seen->policy = sched_getscheduler(0);
     seen->priority = getpriority(PRIO_PROCESS, 0);
 }

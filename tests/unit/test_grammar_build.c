@@ -112,7 +112,6 @@ static void check_packed(const struct rig_grammar *drawn, const struct grammar *
 
 static void random_grammars(void **unused)
 {
-    (void)unused;
     static struct rig_grammar drawn;
     struct grammar_vocab *vocab = rig_vocab(256, rig_byte_token, NULL);
     uint32_t compiled_count = 0, looping = 0, nothing = 0, matched = 0;
@@ -193,7 +192,6 @@ static void begin(void)
 
 static void each_node(void **unused)
 {
-    (void)unused;
     static const struct grammar_range digits = {'0', '9'}, reversed = {'9', '0'};
     uint32_t rule;
 
@@ -234,7 +232,6 @@ static void check_failure(uint32_t node, enum status status, const char *wanted)
 
 static void failures(void **unused)
 {
-    (void)unused;
     uint32_t rule, other;
 
     begin(), check_failure(grammar_nothing(builder), STATUS_INVALID_ARGUMENT, "the grammar matches no text at all");
@@ -273,7 +270,6 @@ static void failures(void **unused)
 
 static void emptiness(void **unused)
 {
-    (void)unused;
     uint32_t a, b;
 
     begin();
@@ -291,7 +287,6 @@ static void emptiness(void **unused)
 // Each range of characters takes what is in it, and not what is beside it.
 static void characters(void **unused)
 {
-    (void)unused;
     static const uint32_t edges[] = {0,      0x7f,   0x80,   0x7ff,   0x800,   0xfff,   0x1000,
                                      0xd7ff, 0xe000, 0xffff, 0x10000, 0x3ffff, 0x40000, 0x10ffff};
     struct grammar_vocab *vocab = rig_vocab(256, rig_byte_token, NULL);
@@ -329,7 +324,6 @@ static void characters(void **unused)
 
 static void limits(void **unused)
 {
-    (void)unused;
     struct error error;
     uint32_t node, nodes[2];
 
@@ -372,7 +366,6 @@ static void limits(void **unused)
 // An automaton that would explode stays as it is, and is followed all the same.
 static void exploding(void **unused)
 {
-    (void)unused;
     enum { BACK = 40 };
     struct error error;
     struct grammar *grammar;
@@ -402,7 +395,6 @@ static void exploding(void **unused)
 // Two rules that call each other in two ways have 2^n stacks after n bytes, which are kept as n sets.
 static void ambiguous_stacks(void **unused)
 {
-    (void)unused;
     enum { LEVELS = 60 };
     struct error error;
     uint32_t rules[2], words_before;
@@ -436,7 +428,6 @@ static void ambiguous_stacks(void **unused)
 // A rule that is left to several places at once goes on to all of them: (a* of rule) as "x" rule "b" | rule "c", where the rule eats "x" too.
 static void joined_stacks(void **unused)
 {
-    (void)unused;
     uint32_t rule, tail;
 
     for (uint32_t which = 0; which < 2; which++) {
@@ -453,7 +444,6 @@ static void joined_stacks(void **unused)
 // Rules that may all begin at one place are so many that a step has no room for them: nothing is allowed there, however much memory there is.
 static void wide_steps(void **unused)
 {
-    (void)unused;
     struct grammar_vocab *vocab = rig_vocab(256, rig_byte_token, NULL);
 
     for (uint32_t is_wide = 0; is_wide < 2; is_wide++) {
@@ -485,7 +475,6 @@ static void wide_steps(void **unused)
 
 static void broken_packs(void **unused)
 {
-    (void)unused;
     static const struct {
         const char *name;
         unsigned char bytes[16];
@@ -524,7 +513,6 @@ static void broken_packs(void **unused)
 // Any one byte may be wrong, or the end be missing.
 static void damaged_packs(void **unused)
 {
-    (void)unused;
     static struct rig_grammar drawn;
     struct error error;
     uint32_t accepted = 0, refused = 0;

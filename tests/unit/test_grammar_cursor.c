@@ -19,7 +19,6 @@ static uint8_t token_bytes[TOKENS];
 
 static size_t token_text(void *arg, uint32_t token, char *scratch, const char **bytes)
 {
-    (void)arg, (void)scratch;
     *bytes = tokens[token];
     return token_bytes[token];
 }
@@ -146,7 +145,6 @@ static uint32_t follow(struct grammar *grammar, const struct grammar_vocab *voca
 
 static void random_grammars(void **unused)
 {
-    (void)unused;
     static struct rig_grammar drawn;
     struct grammar_vocab *vocab = draw_vocab();
     uint32_t followed = 0, tidied = 0;
@@ -185,7 +183,6 @@ static const char *const string_grammars[] = {
 
 static void strings(void **unused)
 {
-    (void)unused;
     struct grammar_vocab *vocab = draw_vocab();
     uint32_t chains = 0;
 
@@ -217,7 +214,6 @@ static void strings(void **unused)
 // Cursors of one tracker, whose memory is tight and whose masks are few, go their ways in turn; each is where one alone would be.
 static void shared_tracker(void **unused)
 {
-    (void)unused;
     static const char text[] =
         "root ::= \"[\" ( item ( \",\" item )* )? \"]\"\n"
         "item ::= root | \"\\\"\" [^\"]{0,9} \"\\\"\" | [0-9]+ | \"true\" | \"{\" ( \"a\" | \"b\" ) \":\" item \"}\"\n";
@@ -274,7 +270,6 @@ static void shared_tracker(void **unused)
 // Tidying up keeps the masks as long as there is room for what they belong to.
 static void kept_masks(void **unused)
 {
-    (void)unused;
     static const char text[] = "root ::= \"\\\"\" [^\"\\x00-\\x1f]{0,6000} \"\\\"\"\n";
     struct grammar_vocab *vocab = draw_vocab();
     struct grammar *grammar;
@@ -302,7 +297,6 @@ static void kept_masks(void **unused)
 
 static void dead_cursors(void **unused)
 {
-    (void)unused;
     struct grammar_vocab *vocab = draw_vocab();
     struct grammar *grammar;
     struct error error;
@@ -341,7 +335,6 @@ static void dead_cursors(void **unused)
 // A text that nests without end meets the limit, always at the same depth, and can still be completed.
 static void deep_nesting(void **unused)
 {
-    (void)unused;
     static const char text[] = "root ::= \"[\" ( root ( \",\" root )* )? \"]\"\n";
     struct grammar_vocab *vocab = draw_vocab();
     uint32_t depths[2] = {0};
@@ -374,7 +367,6 @@ static void deep_nesting(void **unused)
 // A list that calls itself at its end needs no stack, however long it gets.
 static void tail_calls(void **unused)
 {
-    (void)unused;
     static const char text[] = "root ::= \"a\" root | \"b\"\n";
     struct grammar_vocab *vocab = draw_vocab();
     struct grammar *grammar;
@@ -398,7 +390,6 @@ enum { WORD_LETTERS = 12, WORD_TOKENS = 1 << WORD_LETTERS, WORD_MASK = WORD_TOKE
 // All words of so many letters a and b.
 static size_t two_letters(void *arg, uint32_t token, char *scratch, const char **bytes)
 {
-    (void)arg;
     for (uint32_t i = 0; i < WORD_LETTERS; i++)
         scratch[i] = (char)('a' + (token >> i & 1));
     *bytes = scratch;
@@ -419,7 +410,6 @@ static struct grammar_tracker *ambiguous_tracker(const struct grammar_vocab *voc
 // There is no mask if each token leads to a configuration of its own that has hundreds of pairs; otherwise, and without the limit, there is.
 static void masks_that_cost_too_much(void **unused)
 {
-    (void)unused;
     struct grammar_vocab *vocab = rig_vocab(WORD_TOKENS, two_letters, NULL);
     uint32_t words[WORD_MASK];
 

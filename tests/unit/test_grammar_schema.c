@@ -19,7 +19,6 @@ static struct grammar_vocab *bytes_vocab; // a token a byte
 
 static size_t byte_of(void *arg, uint32_t token, char *scratch, const char **bytes)
 {
-    (void)arg;
     scratch[0] = (char)token;
     *bytes = scratch;
     return token == 0xff ? 0 : 1;
@@ -490,11 +489,7 @@ static json_t *repeated(const char *keyword, json_t *(*item)(int), int count)
     return json_pack("{s:o}", keyword, list);
 }
 
-static json_t *any_item(int i)
-{
-    (void)i;
-    return json_true();
-}
+static json_t *any_item(int i) { return json_true(); }
 
 static json_t *numbered(const char *keyword, int i)
 {

@@ -138,7 +138,6 @@ static void check_pattern(const char *pattern, size_t length, bool anchored, uin
 
 static void regex_beside_pcre2(void **unused)
 {
-    (void)unused;
     uint32_t matched = 0, checked = 0;
 
     for (uint32_t i = 0; i < PATTERNS; i++) {
@@ -173,7 +172,6 @@ static bool regex_matches(const char *regex, const char *text)
 
 static void regex_escapes(void **unused)
 {
-    (void)unused;
     static const struct {
         const char *regex, *match, *other;
     } cases[] = {
@@ -213,7 +211,6 @@ struct failure {
 
 static void regex_errors(void **unused)
 {
-    (void)unused;
     static const struct failure failures[] = {
         {"ab(c", STATUS_INVALID_ARGUMENT, "regex: byte 2: the group has no end"},
         {"abc)", STATUS_INVALID_ARGUMENT, "regex: byte 3: the parenthesis closes nothing"},
@@ -285,7 +282,6 @@ static const char chess[] = "root ::= (move \" \" move \"\\n\")+ |\n"
 
 static void gbnf_texts(void **unused)
 {
-    (void)unused;
     static const struct {
         const char *grammar, *text;
         bool matches;
@@ -328,7 +324,6 @@ static void gbnf_texts(void **unused)
 
 static void gbnf_errors(void **unused)
 {
-    (void)unused;
     static const struct failure failures[] = {
         {"", STATUS_INVALID_ARGUMENT, "grammar: line 1: there is no rule 'root'"},
         {"a ::= \"b\"\n", STATUS_INVALID_ARGUMENT, "grammar: line 1: there is no rule 'root'"},
@@ -372,7 +367,6 @@ static double processor_seconds(void)
 // Texts that ask for more than there is are refused, and what is accepted stays within the limits. Each takes about as long as the largest ordinary one.
 static void hostile_texts(void **unused)
 {
-    (void)unused;
     static const char *const regexes[] = {
         "(x{1,1000}){1,1000}",
         "((((x{0,99}){0,99}){0,99}){0,99}){0,99}",
@@ -413,7 +407,6 @@ static void hostile_texts(void **unused)
 
 static void deep_texts(void **unused)
 {
-    (void)unused;
     static const char *const opening[] = {"(", "((?:", "[", "(a|", "(a{2}", "(?=", "(?!a"};
 
     for (size_t i = 0; i < ARRAY_COUNT(opening); i++) {

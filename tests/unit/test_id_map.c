@@ -22,7 +22,6 @@ static uint64_t id_of(uint32_t i)
 
 static void slots_stay(void **unused)
 {
-    (void)unused;
     struct id_map map;
     uint32_t slot_of[IDS], generation_of[IDS], count = 0, refused = 0;
 
@@ -61,7 +60,6 @@ static void slots_stay(void **unused)
 
 static void generations_tell(void **unused)
 {
-    (void)unused;
     struct id_map map;
 
     assert_int_equal(id_map_open(2, &map), STATUS_OK);
@@ -76,7 +74,6 @@ static void generations_tell(void **unused)
 
 static void all_are_listed(void **unused)
 {
-    (void)unused;
     struct id_map map;
     uint32_t cursor = 0, slot, seen = 0;
 
@@ -100,7 +97,6 @@ static void all_are_listed(void **unused)
 static void ids_of_sequences_are_spread(void **unused)
 {
     enum { MANY = 16384 };
-    (void)unused;
     struct id_map map;
     uint64_t probes = 0;
 

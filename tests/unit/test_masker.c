@@ -29,7 +29,6 @@ static bool is_held_back;
 
 static void on_done(void *user)
 {
-    (void)user;
     atomic_fetch_add_explicit(&done, 1, memory_order_relaxed);
     if (is_held_back)
         sem_wait(&released);

@@ -167,7 +167,6 @@ static void a_kernel_that_refuses(void **state)
 static void note_cpus(void *arg, uint32_t thread_index, uint32_t thread_count)
 {
     struct numa_mask *cpus = arg;
-    (void)thread_count;
     numa_get_cpus(&cpus[thread_index]);
 }
 

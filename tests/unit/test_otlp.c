@@ -175,7 +175,6 @@ static void *write_spans(void *arg)
     static atomic_uint ids;
     const uint32_t writer = atomic_fetch_add(&ids, 1);
     struct otlp_span span;
-    (void)arg;
 
     for (uint32_t i = 0; i < EACH; i++) {
         make_span(&span, writer * EACH + i);

@@ -15,7 +15,6 @@ static struct {
 
 static uint32_t guess(void *user, uint64_t sequence, uint32_t most, double *chance)
 {
-    (void)user;
     guesser.asked++;
     *chance = guesser.chance;
     return sequence != guesser.never && (guesser.sequence == 0 || guesser.sequence == sequence) ? most : 0;

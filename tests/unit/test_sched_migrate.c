@@ -30,7 +30,6 @@ static struct way ways[COUNT];
 static void follow(void *user, const struct sim_step *step)
 {
     const struct flight *flight = (const struct flight *)(const void *)((const char *)step - offsetof(struct flight, report));
-    (void)user;
 
     for (uint32_t i = 0; i < flight->action.run_count; i++) {
         const uint32_t place = flight->action.runs[i].place;

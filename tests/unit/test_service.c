@@ -145,7 +145,6 @@ static int exit_code_of(struct fake fake, const char *argument)
 
 static void *wait_for_ever(void *unused)
 {
-    (void)unused;
     for (;;)
         pause();
     return NULL;

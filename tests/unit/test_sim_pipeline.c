@@ -46,7 +46,6 @@ static uint64_t with_prefill;
 
 static void count_rows(void *user, const struct sim_step *step)
 {
-    (void)user;
     if (step->rows == step->decode_rows)
         return;
     row_counts[step->rows]++;

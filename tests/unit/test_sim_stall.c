@@ -21,7 +21,6 @@ static struct {
 
 static void note(void *user, const struct sim_step *step)
 {
-    (void)user;
     if (step->decode_rows >= STREAMS && seen.count < STEPS_MAX)
         seen.end_us[seen.count++] = step->end_us;
 }

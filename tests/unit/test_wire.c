@@ -364,11 +364,7 @@ static void reads_alone_are_a_request(void **state)
 }
 
 static uint32_t lost_rows, lost_reads;
-static void count_lost(void *user, uint32_t index, bool is_read)
-{
-    (void)user, (void)index;
-    *(is_read ? &lost_reads : &lost_rows) += 1;
-}
+static void count_lost(void *user, uint32_t index, bool is_read) { *(is_read ? &lost_reads : &lost_rows) += 1; }
 
 // A reply is read by protobuf-c and by us; counts and sizes that were not asked for are refused.
 static void replies_have_what_was_asked_for(void **state)
