@@ -360,7 +360,7 @@ static bool call_builtin(struct jinja_run *run, const struct jinja_builtin *buil
                          const struct jinja_value *self, const struct jinja_arguments *arguments, struct jinja_value *out)
 {
     struct jinja_value bound[JINJA_PARAMS];
-    return jinja_bind(run, builtin, what, arguments, bound) && builtin->call(run, self, bound, out);
+    return jinja_bind(run, builtin, what, arguments, bound) && builtin->call(run, self, bound, builtin->how, out);
 }
 
 static bool call_value(struct jinja_run *run, const struct jinja_node *callee, const struct jinja_value *value,

@@ -9,10 +9,6 @@
 #include "common/base/checked.h"
 #include "services/gateway/jinja/run.h"
 
-#define FILTER(name)                                                                                                      \
-    static bool filter_##name(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, \
-                              struct jinja_value *out)
-
 static int64_t integer_or(const struct jinja_value *value, int64_t fallback)
 {
     return value->kind == KIND_INTEGER || value->kind == KIND_BOOL ? jinja_as_integer(value) : fallback;
@@ -25,60 +21,37 @@ static struct jinja_value of_string(const struct jinja_string *string)
 
 // --- text ---------------------------------------------------------------------------------------------------------------
 
-FILTER(trim)
+JINJA_BUILTIN(filter_trim)
 {
     const struct jinja_string *string, *chars = NULL;
     return jinja_to_string(run, self, &string) && (arguments[0].kind <= KIND_NONE || jinja_to_string(run, &arguments[0], &chars)) &&
            jinja_strip(run, string, chars, 3, out);
 }
 
-static bool change_case(struct jinja_run *run, const struct jinja_value *self, enum jinja_case to, struct jinja_value *out)
+// how: an enum jinja_case.
+JINJA_BUILTIN(filter_case)
 {
     const struct jinja_string *string;
-    return jinja_to_string(run, self, &string) && jinja_change_case(run, string, to, out);
+    return jinja_to_string(run, self, &string) && jinja_change_case(run, string, (enum jinja_case)how, out);
 }
 
-FILTER(upper)
-{
-    (void)arguments;
-    return change_case(run, self, CASE_UPPER, out);
-}
-FILTER(lower)
-{
-    (void)arguments;
-    return change_case(run, self, CASE_LOWER, out);
-}
-FILTER(capitalize)
-{
-    (void)arguments;
-    return change_case(run, self, CASE_CAPITAL, out);
-}
-FILTER(title)
-{
-    (void)arguments;
-    return change_case(run, self, CASE_TITLE_FILTER, out);
-}
-
-FILTER(string)
+JINJA_BUILTIN(filter_string)
 {
     const struct jinja_string *string;
-    (void)arguments;
     if (!jinja_to_string(run, self, &string))
         return false;
     *out = of_string(string);
     return true;
 }
 
-FILTER(safe) { return filter_string(run, self, arguments, out); }
-
-FILTER(replace)
+JINJA_BUILTIN(filter_replace)
 {
     const struct jinja_string *string, *old, *with;
     return jinja_to_string(run, self, &string) && jinja_to_string(run, &arguments[0], &old) &&
            jinja_to_string(run, &arguments[1], &with) && jinja_replace(run, string, old, with, integer_or(&arguments[2], -1), out);
 }
 
-FILTER(indent)
+JINJA_BUILTIN(filter_indent)
 {
     const struct jinja_string *string, *by;
     struct jinja_value spaces;
@@ -103,7 +76,7 @@ FILTER(indent)
     return jinja_build(run, &builder, out);
 }
 
-FILTER(tojson)
+JINJA_BUILTIN(filter_tojson)
 {
     struct jinja_builder builder = {0};
     const int64_t indent = integer_or(&arguments[0], -1);
@@ -124,7 +97,7 @@ FILTER(tojson)
     return jinja_append_json(run, &builder, self, &format) && jinja_build(run, &builder, out);
 }
 
-FILTER(join)
+JINJA_BUILTIN(filter_join)
 {
     const struct jinja_list *list;
     const struct jinja_string *separator = NULL;
@@ -163,11 +136,10 @@ static bool to_number(const struct jinja_string *string, bool integer, int64_t *
     return end != text && !*end && (!integer || !errno);
 }
 
-FILTER(int)
+JINJA_BUILTIN(filter_int)
 {
     int64_t whole;
     double number = 0;
-    (void)run;
     *out = arguments[0].kind == KIND_ABSENT ? jinja_integer(0) : arguments[0];
     if (self->kind == KIND_STRING) {
         if (to_number(self->string, true, &whole, &number)) {
@@ -191,11 +163,10 @@ FILTER(int)
     return true;
 }
 
-FILTER(float)
+JINJA_BUILTIN(filter_float)
 {
     int64_t whole;
     double number;
-    (void)run;
     *out = arguments[0].kind == KIND_ABSENT ? jinja_float(0) : arguments[0];
     if (jinja_is_number(self))
         *out = jinja_float(jinja_as_double(self));
@@ -204,9 +175,8 @@ FILTER(float)
     return true;
 }
 
-FILTER(abs)
+JINJA_BUILTIN(filter_abs)
 {
-    (void)arguments;
     if (!jinja_is_number(self) || (!jinja_is_float(self) && jinja_as_integer(self) == INT64_MIN))
         return jinja_fail(run, "cannot take 'abs' of %s", jinja_kind_name(self));
     *out = jinja_is_float(self) ? jinja_float(fabs(jinja_as_double(self))) : jinja_integer(llabs(jinja_as_integer(self)));
@@ -214,17 +184,17 @@ FILTER(abs)
 }
 
 // Rounds as Python does: to the nearest, ties to even.
-FILTER(round)
+JINJA_BUILTIN(filter_round)
 {
     const int64_t precision = integer_or(&arguments[0], 0);
-    const struct jinja_string *how = arguments[1].kind == KIND_STRING ? arguments[1].string : NULL;
+    const struct jinja_string *method = arguments[1].kind == KIND_STRING ? arguments[1].string : NULL;
     char text[420];
     if (!jinja_is_number(self))
         return jinja_fail(run, "cannot take 'round' of %s", jinja_kind_name(self));
     if (precision < 0 || precision > 30)
         return jinja_fail(run, "'round' to %lld digits is not supported", (long long)precision);
     const double value = jinja_as_double(self), scale = pow(10, (double)precision);
-    if (!how || jinja_string_is(how, "common")) {
+    if (!method || jinja_string_is(method, "common")) {
         *out = *self;
         snprintf(text, sizeof text, "%.*f", (int)precision, value);
         if (self->kind == KIND_FLOAT)
@@ -233,17 +203,16 @@ FILTER(round)
             *out = jinja_integer(jinja_as_integer(self));
         return true;
     }
-    if (!jinja_string_is(how, "ceil") && !jinja_string_is(how, "floor"))
+    if (!jinja_string_is(method, "ceil") && !jinja_string_is(method, "floor"))
         return jinja_fail(run, "'round' knows the methods common, ceil and floor");
-    *out = jinja_float((jinja_string_is(how, "ceil") ? ceil : floor)(value * scale) / scale);
+    *out = jinja_float((jinja_string_is(method, "ceil") ? ceil : floor)(value * scale) / scale);
     return true;
 }
 
 // --- others -------------------------------------------------------------------------------------------------------------
 
-FILTER(default)
+JINJA_BUILTIN(filter_default)
 {
-    (void)run;
     const bool use = self->kind == KIND_UNDEFINED || (jinja_truth(&arguments[1]) && !jinja_truth(self));
     *out = !use ? *self : arguments[0];
     if (use && arguments[0].kind == KIND_ABSENT)
@@ -251,7 +220,7 @@ FILTER(default)
     return true;
 }
 
-FILTER(format)
+JINJA_BUILTIN(filter_format)
 {
     const struct jinja_string *string;
     const struct jinja_value named = arguments[1], values = jinja_listed(KIND_TUPLE, arguments[0].list);
@@ -263,7 +232,7 @@ FILTER(format)
 }
 
 // An attribute alone: never an item of a mapping.
-FILTER(attr)
+JINJA_BUILTIN(filter_attr)
 {
     const struct jinja_string *name;
     const struct jinja_builtin *method;
@@ -276,11 +245,10 @@ FILTER(attr)
     return !method || jinja_function_value(run, method, self, out);
 }
 
-FILTER(escape)
+JINJA_BUILTIN(filter_escape)
 {
     static const char *const escapes[][2] = {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&#34;"}, {"'", "&#39;"}};
     const struct jinja_string *string;
-    (void)arguments;
     if (!jinja_to_string(run, self, &string))
         return false;
     *out = of_string(string);
@@ -293,7 +261,7 @@ FILTER(escape)
     return true;
 }
 
-FILTER(truncate)
+JINJA_BUILTIN(filter_truncate)
 {
     const struct jinja_string *string, *end = &(struct jinja_string){.bytes = "...", .length = 3};
     const int64_t length = integer_or(&arguments[0], 255), leeway = integer_or(&arguments[3], 5);
@@ -320,18 +288,17 @@ FILTER(truncate)
     return jinja_concat(run, (struct jinja_value[]){kept, of_string(end)}, 2, out);
 }
 
-FILTER(center)
+JINJA_BUILTIN(filter_center)
 {
     const struct jinja_string *string;
     return jinja_to_string(run, self, &string) && jinja_pad(run, string, integer_or(&arguments[0], 80), NULL, PAD_BOTH, out);
 }
 
-FILTER(wordcount)
+JINJA_BUILTIN(filter_wordcount)
 {
     const struct jinja_string *string;
     int64_t count = 0;
     bool inside = false;
-    (void)arguments;
     if (!jinja_to_string(run, self, &string) || !jinja_work(run, string->length / 4))
         return false;
     for (size_t i = 0, bytes; i < string->length; i += bytes) {
@@ -347,7 +314,7 @@ FILTER(wordcount)
 const struct jinja_builtin jinja_filters[] = {
     {.name = "abs", .call = filter_abs},
     {.name = "attr", .params = {"name"}, .required = 1, .call = filter_attr},
-    {.name = "capitalize", .call = filter_capitalize},
+    {.name = "capitalize", .how = CASE_CAPITAL, .call = filter_case},
     {.name = "center", .params = {"width"}, .call = filter_center},
     {.name = "d", .params = {"default_value", "boolean"}, .call = filter_default},
     {.name = "default", .params = {"default_value", "boolean"}, .call = filter_default},
@@ -359,55 +326,41 @@ const struct jinja_builtin jinja_filters[] = {
     {.name = "indent", .params = {"width", "first", "blank"}, .call = filter_indent},
     {.name = "int", .params = {"default"}, .call = filter_int},
     {.name = "join", .params = {"d", "attribute"}, .call = filter_join},
-    {.name = "lower", .call = filter_lower},
+    {.name = "lower", .how = CASE_LOWER, .call = filter_case},
     {.name = "replace", .params = {"old", "new", "count"}, .required = 2, .call = filter_replace},
     {.name = "round", .params = {"precision", "method"}, .call = filter_round},
-    {.name = "safe", .call = filter_safe},
+    {.name = "safe", .call = filter_string},
     {.name = "string", .call = filter_string},
-    {.name = "title", .call = filter_title},
+    {.name = "title", .how = CASE_TITLE_FILTER, .call = filter_case},
     {.name = "tojson", .params = {"indent", "ensure_ascii", "separators", "sort_keys"}, .call = filter_tojson},
     {.name = "trim", .params = {"chars"}, .call = filter_trim},
     {.name = "truncate", .params = {"length", "killwords", "end", "leeway"}, .call = filter_truncate},
-    {.name = "upper", .call = filter_upper},
+    {.name = "upper", .how = CASE_UPPER, .call = filter_case},
     {.name = "wordcount", .call = filter_wordcount},
     {.name = NULL},
 };
 
 // --- tests --------------------------------------------------------------------------------------------------------------
 
-#define TEST(name)                                                                                                      \
-    static bool test_##name(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, \
-                            struct jinja_value *out)
-// A test that looks at the value alone.
-#define TEST_OF_KIND(name, condition) \
-    TEST(name)                        \
-    {                                 \
-        (void)run;                    \
-        (void)arguments;              \
-        *out = jinja_bool(condition); \
-        return true;                  \
-    }
-
-static bool is_container(const struct jinja_value *value)
+// how: the kinds of values that pass, a bit each.
+JINJA_BUILTIN(test_kind)
 {
-    return value->kind == KIND_STRING || value->kind == KIND_LIST || value->kind == KIND_TUPLE || value->kind == KIND_DICT ||
-           value->kind == KIND_UNDEFINED;
+    *out = jinja_bool(how >> self->kind & 1);
+    return true;
 }
 
-TEST_OF_KIND(defined, self->kind != KIND_UNDEFINED)
-TEST_OF_KIND(undefined, self->kind == KIND_UNDEFINED)
-TEST_OF_KIND(none, self->kind == KIND_NONE)
-TEST_OF_KIND(string, self->kind == KIND_STRING)
-TEST_OF_KIND(mapping, self->kind == KIND_DICT)
-TEST_OF_KIND(sequence, is_container(self) || self->kind == KIND_VIEW)
-TEST_OF_KIND(iterable, is_container(self) || jinja_is_sequence(self) || self->kind == KIND_LOOP)
-TEST_OF_KIND(number, jinja_is_number(self))
-TEST_OF_KIND(integer, self->kind == KIND_INTEGER)
-TEST_OF_KIND(float, self->kind == KIND_FLOAT)
-TEST_OF_KIND(boolean, self->kind == KIND_BOOL)
-TEST_OF_KIND(yes, self->kind == KIND_BOOL && self->boolean)
-TEST_OF_KIND(no, self->kind == KIND_BOOL && !self->boolean)
-TEST_OF_KIND(callable, self->kind == KIND_MACRO || self->kind == KIND_FUNCTION || self->kind == KIND_UNDEFINED)
+#define OF(kind) (1 << KIND_##kind)
+enum {
+    OF_NUMBERS = OF(BOOL) | OF(INTEGER) | OF(FLOAT) | OF(WRITTEN),
+    OF_CONTAINERS = OF(STRING) | OF(LIST) | OF(TUPLE) | OF(DICT) | OF(UNDEFINED),
+};
+
+// how: which of the two booleans.
+JINJA_BUILTIN(test_boolean)
+{
+    *out = jinja_bool(self->kind == KIND_BOOL && self->boolean == how);
+    return true;
+}
 
 static bool divisible(struct jinja_run *run, const struct jinja_value *self, int64_t by, int64_t rest, struct jinja_value *out)
 {
@@ -420,43 +373,27 @@ static bool divisible(struct jinja_run *run, const struct jinja_value *self, int
     return true;
 }
 
-TEST(even)
-{
-    (void)arguments;
-    return divisible(run, self, 2, 0, out);
-}
-TEST(odd)
-{
-    (void)arguments;
-    return divisible(run, self, 2, 1, out);
-}
+// how: what is left of a division by 2.
+JINJA_BUILTIN(test_parity) { return divisible(run, self, 2, how, out); }
 
-TEST(divisibleby)
+JINJA_BUILTIN(test_divisibleby)
 {
     if (arguments[0].kind != KIND_INTEGER)
         return jinja_fail(run, "'divisibleby' needs an integer, not %s", jinja_kind_name(&arguments[0]));
     return divisible(run, self, arguments[0].integer, 0, out);
 }
 
-TEST(eq)
+// how: whether the values are to be equal.
+JINJA_BUILTIN(test_equal)
 {
     bool equal;
     if (!jinja_equal(run, self, &arguments[0], &equal))
         return false;
-    *out = jinja_bool(equal);
+    *out = jinja_bool(equal == how);
     return true;
 }
 
-TEST(ne)
-{
-    bool equal;
-    if (!jinja_equal(run, self, &arguments[0], &equal))
-        return false;
-    *out = jinja_bool(!equal);
-    return true;
-}
-
-TEST(in)
+JINJA_BUILTIN(test_in)
 {
     bool found;
     if (!jinja_contains(run, &arguments[0], self, &found))
@@ -465,38 +402,26 @@ TEST(in)
     return true;
 }
 
-#define TEST_OF_ORDER(name, condition)                      \
-    TEST(name)                                              \
-    {                                                       \
-        int order;                                          \
-        if (!jinja_order(run, self, &arguments[0], &order)) \
-            return false;                                   \
-        *out = jinja_bool(condition);                       \
-        return true;                                        \
-    }
-TEST_OF_ORDER(lt, order < 0)
-TEST_OF_ORDER(le, order <= 0)
-TEST_OF_ORDER(gt, order > 0)
-TEST_OF_ORDER(ge, order >= 0)
+// how: the orders that pass, a bit each.
+enum { LESS = 1, EQUAL = 2, GREATER = 4 };
 
-static bool same_case(struct jinja_run *run, const struct jinja_value *self, enum jinja_case to, struct jinja_value *out)
+JINJA_BUILTIN(test_order)
+{
+    int order;
+    if (!jinja_order(run, self, &arguments[0], &order))
+        return false;
+    *out = jinja_bool(how & (order < 0 ? LESS : order > 0 ? GREATER : EQUAL));
+    return true;
+}
+
+// how: an enum jinja_case.
+JINJA_BUILTIN(test_case)
 {
     const struct jinja_string *string;
-    return jinja_to_string(run, self, &string) && jinja_has_case(run, string, to, out);
+    return jinja_to_string(run, self, &string) && jinja_has_case(run, string, (enum jinja_case)how, out);
 }
 
-TEST(lower)
-{
-    (void)arguments;
-    return same_case(run, self, CASE_LOWER, out);
-}
-TEST(upper)
-{
-    (void)arguments;
-    return same_case(run, self, CASE_UPPER, out);
-}
-
-TEST(sameas)
+JINJA_BUILTIN(test_sameas)
 {
     bool equal;
     if (!jinja_equal(run, self, &arguments[0], &equal))
@@ -505,65 +430,57 @@ TEST(sameas)
     return true;
 }
 
-TEST(filter)
+// how: whether a filter, rather than a test, of this name is looked for.
+JINJA_BUILTIN(test_known)
 {
+    const struct jinja_builtins *all = run->source->builtins;
     const struct jinja_string *name;
-    (void)arguments;
     if (!jinja_to_string(run, self, &name))
         return false;
-    *out = jinja_bool(jinja_find_filter(run->source->builtins, name->bytes, name->length));
-    return true;
-}
-
-TEST(test)
-{
-    const struct jinja_string *name;
-    (void)arguments;
-    if (!jinja_to_string(run, self, &name))
-        return false;
-    *out = jinja_bool(jinja_find_builtin(run->source->builtins->tests, name->bytes, name->length));
+    *out = jinja_bool(how ? jinja_find_filter(all, name->bytes, name->length)
+                          : jinja_find_builtin(all->tests, name->bytes, name->length));
     return true;
 }
 
 #define ONE .params = {"other"}, .required = 1
 const struct jinja_builtin jinja_tests[] = {
-    {.name = "boolean", .call = test_boolean},
-    {.name = "callable", .call = test_callable},
-    {.name = "defined", .call = test_defined},
+    {.name = "boolean", .how = OF(BOOL), .call = test_kind},
+    {.name = "callable", .how = OF(MACRO) | OF(FUNCTION) | OF(UNDEFINED), .call = test_kind},
+    {.name = "defined", .how = ~OF(UNDEFINED), .call = test_kind},
     {.name = "divisibleby", ONE, .call = test_divisibleby},
-    {.name = "eq", ONE, .call = test_eq},
-    {.name = "equalto", ONE, .call = test_eq},
-    {.name = "even", .call = test_even},
-    {.name = "false", .call = test_no},
-    {.name = "filter", .call = test_filter},
-    {.name = "float", .call = test_float},
-    {.name = "ge", ONE, .call = test_ge},
-    {.name = "greaterthan", ONE, .call = test_gt},
-    {.name = "gt", ONE, .call = test_gt},
+    {.name = "eq", ONE, .how = true, .call = test_equal},
+    {.name = "equalto", ONE, .how = true, .call = test_equal},
+    {.name = "even", .how = 0, .call = test_parity},
+    {.name = "false", .how = false, .call = test_boolean},
+    {.name = "filter", .how = true, .call = test_known},
+    {.name = "float", .how = OF(FLOAT), .call = test_kind},
+    {.name = "ge", ONE, .how = GREATER | EQUAL, .call = test_order},
+    {.name = "greaterthan", ONE, .how = GREATER, .call = test_order},
+    {.name = "gt", ONE, .how = GREATER, .call = test_order},
     {.name = "in", ONE, .call = test_in},
-    {.name = "integer", .call = test_integer},
-    {.name = "iterable", .call = test_iterable},
-    {.name = "le", ONE, .call = test_le},
-    {.name = "lessthan", ONE, .call = test_lt},
-    {.name = "lower", .call = test_lower},
-    {.name = "lt", ONE, .call = test_lt},
-    {.name = "mapping", .call = test_mapping},
-    {.name = "ne", ONE, .call = test_ne},
-    {.name = "none", .call = test_none},
-    {.name = "number", .call = test_number},
-    {.name = "odd", .call = test_odd},
+    {.name = "integer", .how = OF(INTEGER), .call = test_kind},
+    {.name = "iterable", .how = OF_CONTAINERS | OF(LAZY) | OF(VIEW) | OF(LOOP), .call = test_kind},
+    {.name = "le", ONE, .how = LESS | EQUAL, .call = test_order},
+    {.name = "lessthan", ONE, .how = LESS, .call = test_order},
+    {.name = "lower", .how = CASE_LOWER, .call = test_case},
+    {.name = "lt", ONE, .how = LESS, .call = test_order},
+    {.name = "mapping", .how = OF(DICT), .call = test_kind},
+    {.name = "ne", ONE, .how = false, .call = test_equal},
+    {.name = "none", .how = OF(NONE), .call = test_kind},
+    {.name = "number", .how = OF_NUMBERS, .call = test_kind},
+    {.name = "odd", .how = 1, .call = test_parity},
     {.name = "sameas", ONE, .call = test_sameas},
-    {.name = "sequence", .call = test_sequence},
-    {.name = "string", .call = test_string},
-    {.name = "test", .call = test_test},
-    {.name = "true", .call = test_yes},
-    {.name = "undefined", .call = test_undefined},
-    {.name = "upper", .call = test_upper},
-    {.name = "!=", ONE, .call = test_ne},
-    {.name = "<", ONE, .call = test_lt},
-    {.name = "<=", ONE, .call = test_le},
-    {.name = "==", ONE, .call = test_eq},
-    {.name = ">", ONE, .call = test_gt},
-    {.name = ">=", ONE, .call = test_ge},
+    {.name = "sequence", .how = OF_CONTAINERS | OF(VIEW), .call = test_kind},
+    {.name = "string", .how = OF(STRING), .call = test_kind},
+    {.name = "test", .how = false, .call = test_known},
+    {.name = "true", .how = true, .call = test_boolean},
+    {.name = "undefined", .how = OF(UNDEFINED), .call = test_kind},
+    {.name = "upper", .how = CASE_UPPER, .call = test_case},
+    {.name = "!=", ONE, .how = false, .call = test_equal},
+    {.name = "<", ONE, .how = LESS, .call = test_order},
+    {.name = "<=", ONE, .how = LESS | EQUAL, .call = test_order},
+    {.name = "==", ONE, .how = true, .call = test_equal},
+    {.name = ">", ONE, .how = GREATER, .call = test_order},
+    {.name = ">=", ONE, .how = GREATER | EQUAL, .call = test_order},
     {.name = NULL},
 };

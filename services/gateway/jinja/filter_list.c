@@ -4,13 +4,8 @@
 #include "common/base/checked.h"
 #include "services/gateway/jinja/run.h"
 
-#define FILTER(name)                                                                                                      \
-    static bool filter_##name(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, \
-                              struct jinja_value *out)
-
-FILTER(length)
+JINJA_BUILTIN(filter_length)
 {
-    (void)arguments;
     if (self->kind == KIND_STRING)
         *out = jinja_integer((int64_t)jinja_char_count(self->string));
     else if (self->kind == KIND_DICT)
@@ -24,70 +19,61 @@ FILTER(length)
     return jinja_work(run, self->kind == KIND_STRING ? self->string->length / 16 : 0);
 }
 
-FILTER(first)
+// how: FIRST or LAST.
+enum { FIRST, LAST };
+
+JINJA_BUILTIN(filter_outermost)
 {
     const struct jinja_list *list;
-    (void)arguments;
     if (!jinja_iterate(run, self, &list))
         return false;
-    *out = list->count ? list->items[0] : jinja_undefined();
+    *out = list->count ? list->items[how == LAST ? list->count - 1 : 0] : jinja_undefined();
     return true;
 }
 
-FILTER(last)
+// Reads what an item is compared by: its attribute unless that is absent, in lower case unless case_sensitive.
+static bool sort_key(struct jinja_run *run, const struct jinja_value *item, const struct jinja_value *attribute,
+                     bool case_sensitive, struct jinja_value *key)
 {
-    const struct jinja_list *list;
-    (void)arguments;
-    if (!jinja_iterate(run, self, &list))
-        return false;
-    *out = list->count ? list->items[list->count - 1] : jinja_undefined();
-    return true;
+    *key = *item;
+    return (attribute->kind <= KIND_NONE || jinja_get_path(run, item, attribute, key)) &&
+           (key->kind != KIND_STRING || case_sensitive || jinja_change_case(run, key->string, CASE_LOWER, key));
 }
 
-// Finds the least item (sign -1) or the greatest one (1); undefined if there is none. Strings compare in lower case unless case_sensitive.
-static bool extreme(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, int sign,
-                    struct jinja_value *out)
+// Finds the least item (how -1) or the greatest one (1); undefined if there is none.
+JINJA_BUILTIN(filter_extreme)
 {
     const struct jinja_list *list;
-    struct jinja_value best = jinja_undefined(), key = best;
+    struct jinja_value key, best = jinja_undefined();
     if (!jinja_iterate(run, self, &list))
         return false;
     *out = jinja_undefined();
     for (size_t i = 0; i < list->count; i++) {
-        int order = sign;
-        best = list->items[i];
-        if (arguments[1].kind > KIND_NONE && !jinja_get_path(run, &best, &arguments[1], &best))
+        int order = how;
+        if (!sort_key(run, &list->items[i], &arguments[1], jinja_truth(&arguments[0]), &key) ||
+            (i && !jinja_order(run, &key, &best, &order)))
             return false;
-        if (best.kind == KIND_STRING && !jinja_truth(&arguments[0]) && !jinja_change_case(run, best.string, CASE_LOWER, &best))
-            return false;
-        if (i && !jinja_order(run, &best, &key, &order))
-            return false;
-        if (order * sign > 0) {
-            key = best;
+        if (order * how > 0) {
+            best = key;
             *out = list->items[i];
         }
     }
     return true;
 }
 
-FILTER(min) { return extreme(run, self, arguments, -1, out); }
-FILTER(max) { return extreme(run, self, arguments, 1, out); }
-
-FILTER(list)
+JINJA_BUILTIN(filter_list)
 {
     const struct jinja_list *list;
-    (void)arguments;
     if (!jinja_iterate(run, self, &list))
         return false;
     *out = jinja_listed(KIND_LIST, list);
     return true;
 }
 
-FILTER(reverse)
+JINJA_BUILTIN(filter_reverse)
 {
     const struct jinja_list *list;
     struct jinja_builder builder = {0};
-    (void)arguments;
     struct jinja_list *reversed = jinja_iterate(run, self, &list) ? jinja_list_new(run, list->count) : NULL;
     if (!reversed)
         return false;
@@ -124,7 +110,7 @@ static bool merge_sort(struct jinja_run *run, struct pair *pairs, struct pair *s
     return true;
 }
 
-// Sorts the items of self, by an attribute unless it is absent. Strings compare in lower case unless case_sensitive.
+// Sorts the items of a list by their keys.
 static bool sorted(struct jinja_run *run, const struct jinja_list *list, const struct jinja_value *attribute, bool case_sensitive,
                    bool reverse, struct pair **out)
 {
@@ -133,18 +119,15 @@ static bool sorted(struct jinja_run *run, const struct jinja_list *list, const s
     if (!spare)
         return false;
     for (size_t i = 0; i < list->count; i++) {
-        struct jinja_value key = list->items[i];
-        if (attribute->kind > KIND_NONE && !jinja_get_path(run, &key, attribute, &key))
+        pairs[i].item = list->items[i];
+        if (!sort_key(run, &list->items[i], attribute, case_sensitive, &pairs[i].key))
             return false;
-        if (key.kind == KIND_STRING && !case_sensitive && !jinja_change_case(run, key.string, CASE_LOWER, &key))
-            return false;
-        pairs[i] = (struct pair){key, list->items[i]};
     }
     *out = pairs;
     return merge_sort(run, pairs, spare, list->count, reverse);
 }
 
-FILTER(sort)
+JINJA_BUILTIN(filter_sort)
 {
     const struct jinja_list *list;
     struct pair *pairs;
@@ -158,7 +141,7 @@ FILTER(sort)
     return result != NULL;
 }
 
-FILTER(unique)
+JINJA_BUILTIN(filter_unique)
 {
     const struct jinja_list *list;
     struct jinja_list *result = jinja_iterate(run, self, &list) ? jinja_list_new(run, list->count) : NULL;
@@ -168,13 +151,10 @@ FILTER(unique)
     keys->count = result->count = 0;
     const struct jinja_value seen = jinja_listed(KIND_LIST, keys);
     for (size_t i = 0; i < list->count; i++) {
-        struct jinja_value key = list->items[i];
+        struct jinja_value key;
         bool found;
-        if (arguments[1].kind > KIND_NONE && !jinja_get_path(run, &key, &arguments[1], &key))
-            return false;
-        if (key.kind == KIND_STRING && !jinja_truth(&arguments[0]) && !jinja_change_case(run, key.string, CASE_LOWER, &key))
-            return false;
-        if (!jinja_contains(run, &seen, &key, &found))
+        if (!sort_key(run, &list->items[i], &arguments[1], jinja_truth(&arguments[0]), &key) ||
+            !jinja_contains(run, &seen, &key, &found))
             return false;
         if (found)
             continue;
@@ -185,11 +165,10 @@ FILTER(unique)
     return true;
 }
 
-FILTER(items)
+JINJA_BUILTIN(filter_items)
 {
     static const struct jinja_dict empty;
     struct jinja_list *list;
-    (void)arguments;
     if (self->kind != KIND_DICT && self->kind != KIND_UNDEFINED)
         return jinja_fail(run, "'items' needs a mapping, not %s", jinja_kind_name(self));
     if (!jinja_dict_items(run, self->kind == KIND_DICT ? self->dict : &empty, &list))
@@ -198,7 +177,7 @@ FILTER(items)
     return true;
 }
 
-FILTER(dictsort)
+JINJA_BUILTIN(filter_dictsort)
 {
     struct jinja_list *list;
     struct pair *pairs;
@@ -242,7 +221,7 @@ static bool row_number(struct jinja_run *run, const struct jinja_value *value, s
     return true;
 }
 
-FILTER(batch)
+JINJA_BUILTIN(filter_batch)
 {
     const struct jinja_list *list;
     size_t width = 1;
@@ -255,7 +234,7 @@ FILTER(batch)
     return widths && rows_of(run, list, widths, count, &arguments[1], width, out);
 }
 
-FILTER(slice)
+JINJA_BUILTIN(filter_slice)
 {
     const struct jinja_list *list;
     size_t count = 1;
@@ -268,7 +247,7 @@ FILTER(slice)
     return widths && rows_of(run, list, widths, count, &arguments[1], list->count / count + 1, out);
 }
 
-FILTER(sum)
+JINJA_BUILTIN(filter_sum)
 {
     const struct jinja_list *list;
     if (!jinja_iterate(run, self, &list))
@@ -286,7 +265,7 @@ FILTER(sum)
     return true;
 }
 
-FILTER(groupby)
+JINJA_BUILTIN(filter_groupby)
 {
     static const char *const names[] = {"grouper", "list"};
     const struct jinja_list *list;
@@ -358,9 +337,12 @@ static bool bind_inner(struct jinja_run *run, const struct jinja_value *argument
     return jinja_bind(run, *builtin, what, &inner, bound);
 }
 
-static bool choose(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, bool by_attribute,
-                   bool keep, struct jinja_value *out)
+// how: these bits.
+enum { CHOOSE_BY_ATTRIBUTE = 1, CHOOSE_WHAT_HOLDS = 2 };
+
+JINJA_BUILTIN(filter_choose)
 {
+    const bool by_attribute = how & CHOOSE_BY_ATTRIBUTE, keep = how & CHOOSE_WHAT_HOLDS;
     struct jinja_value bound[JINJA_PARAMS];
     const struct jinja_builtin *test;
     const struct jinja_list *list;
@@ -379,7 +361,7 @@ static bool choose(struct jinja_run *run, const struct jinja_value *self, const 
         if (!jinja_work(run, 1) || (by_attribute && !jinja_get_path(run, &item, &arguments[0].list->items[0], &item)))
             return false;
         holds = item;
-        if (test && !test->call(run, &item, bound, &holds))
+        if (test && !test->call(run, &item, bound, test->how, &holds))
             return false;
         if (jinja_truth(&holds) == keep)
             kept->items[kept->count++] = list->items[i];
@@ -387,11 +369,6 @@ static bool choose(struct jinja_run *run, const struct jinja_value *self, const 
     *out = jinja_listed(KIND_LAZY, kept);
     return true;
 }
-
-FILTER(select) { return choose(run, self, arguments, false, true, out); }
-FILTER(reject) { return choose(run, self, arguments, false, false, out); }
-FILTER(selectattr) { return choose(run, self, arguments, true, true, out); }
-FILTER(rejectattr) { return choose(run, self, arguments, true, false, out); }
 
 // Reads the attribute and the default of map(attribute='a', default=b).
 static bool map_attribute(struct jinja_run *run, const struct jinja_dict *named, struct jinja_value *path,
@@ -410,7 +387,7 @@ static bool map_attribute(struct jinja_run *run, const struct jinja_dict *named,
     return path->kind != KIND_ABSENT || jinja_fail(run, "filter 'map' needs a filter, or 'attribute'");
 }
 
-FILTER(map)
+JINJA_BUILTIN(filter_map)
 {
     struct jinja_value bound[JINJA_PARAMS], path, fallback;
     const struct jinja_builtin *filter = NULL;
@@ -427,8 +404,8 @@ FILTER(map)
         return jinja_fail(run, "rendering nests deeper than %d", JINJA_MAX_RUN_DEPTH);
     for (size_t i = 0; i < list->count; i++) {
         struct jinja_value *item = &mapped->items[i];
-        if (!jinja_work(run, 1) ||
-            !(filter ? filter->call(run, &list->items[i], bound, item) : jinja_get_path(run, &list->items[i], &path, item)))
+        if (!jinja_work(run, 1) || !(filter ? filter->call(run, &list->items[i], bound, filter->how, item)
+                                            : jinja_get_path(run, &list->items[i], &path, item)))
             return false;
         if (!filter && item->kind == KIND_UNDEFINED && fallback.kind > KIND_NONE)
             *item = fallback;
@@ -442,20 +419,20 @@ const struct jinja_builtin jinja_list_filters[] = {
     {.name = "batch", .params = {"linecount", "fill_with"}, .required = 1, .call = filter_batch},
     {.name = "count", .call = filter_length},
     {.name = "dictsort", .params = {"case_sensitive", "by", "reverse"}, .call = filter_dictsort},
-    {.name = "first", .call = filter_first},
+    {.name = "first", .how = FIRST, .call = filter_outermost},
     {.name = "groupby", .params = {"attribute", "default", "case_sensitive"}, .required = 1, .call = filter_groupby},
     {.name = "items", .call = filter_items},
-    {.name = "last", .call = filter_last},
+    {.name = "last", .how = LAST, .call = filter_outermost},
     {.name = "length", .call = filter_length},
     {.name = "list", .call = filter_list},
     {.name = "map", .variadic = true, .call = filter_map},
-    {.name = "max", .params = {"case_sensitive", "attribute"}, .call = filter_max},
-    {.name = "min", .params = {"case_sensitive", "attribute"}, .call = filter_min},
-    {.name = "reject", .variadic = true, .call = filter_reject},
-    {.name = "rejectattr", .variadic = true, .call = filter_rejectattr},
+    {.name = "max", .params = {"case_sensitive", "attribute"}, .how = 1, .call = filter_extreme},
+    {.name = "min", .params = {"case_sensitive", "attribute"}, .how = -1, .call = filter_extreme},
+    {.name = "reject", .variadic = true, .call = filter_choose},
+    {.name = "rejectattr", .variadic = true, .how = CHOOSE_BY_ATTRIBUTE, .call = filter_choose},
     {.name = "reverse", .call = filter_reverse},
-    {.name = "select", .variadic = true, .call = filter_select},
-    {.name = "selectattr", .variadic = true, .call = filter_selectattr},
+    {.name = "select", .variadic = true, .how = CHOOSE_WHAT_HOLDS, .call = filter_choose},
+    {.name = "selectattr", .variadic = true, .how = CHOOSE_BY_ATTRIBUTE | CHOOSE_WHAT_HOLDS, .call = filter_choose},
     {.name = "slice", .params = {"slices", "fill_with"}, .required = 1, .call = filter_slice},
     {.name = "sort", .params = {"reverse", "case_sensitive", "attribute"}, .call = filter_sort},
     {.name = "sum", .params = {"attribute", "start"}, .call = filter_sum},

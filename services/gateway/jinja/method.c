@@ -7,13 +7,6 @@
 
 #include "common/base/checked.h"
 
-#define METHOD(name)                                                                                                      \
-    static bool method_##name(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, \
-                              struct jinja_value *out)
-#define FUNCTION(name)                                                                                                      \
-    static bool function_##name(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, \
-                                struct jinja_value *out)
-
 // --- strings ------------------------------------------------------------------------------------------------------------
 
 // Reads argument `index`, which must be a string. *out is NULL if it is absent or none.
@@ -45,28 +38,23 @@ static bool integer_argument(struct jinja_run *run, const struct jinja_value *ar
     return true;
 }
 
-static bool strip(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, int sides,
-                  struct jinja_value *out)
+// how: the sides, as for jinja_strip().
+JINJA_BUILTIN(method_strip)
 {
     const struct jinja_string *chars;
-    return string_argument(run, arguments, 0, &chars) && jinja_strip(run, self->string, chars, sides, out);
+    return string_argument(run, arguments, 0, &chars) && jinja_strip(run, self->string, chars, how, out);
 }
 
-METHOD(strip) { return strip(run, self, arguments, 3, out); }
-METHOD(lstrip) { return strip(run, self, arguments, 1, out); }
-METHOD(rstrip) { return strip(run, self, arguments, 2, out); }
+// how, here and below: from which side, or at which end, and whether it is an error that nothing is found.
+enum { AT_START, AT_END = 1, MUST_FIND = 2 };
 
-static bool split(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, bool right,
-                  struct jinja_value *out)
+JINJA_BUILTIN(method_split)
 {
     const struct jinja_string *separator;
     int64_t limit;
     return string_argument(run, arguments, 0, &separator) && integer_argument(run, arguments, 1, -1, &limit) &&
-           jinja_split(run, self->string, separator, limit, right, out);
+           jinja_split(run, self->string, separator, limit, how == AT_END, out);
 }
-
-METHOD(split) { return split(run, self, arguments, false, out); }
-METHOD(rsplit) { return split(run, self, arguments, true, out); }
 
 // starts: does a prefix (or any of a tuple of them) fit? Its length then, else SIZE_MAX.
 static bool affix(struct jinja_run *run, const struct jinja_string *string, const struct jinja_value *value, bool at_end,
@@ -88,62 +76,31 @@ static bool affix(struct jinja_run *run, const struct jinja_string *string, cons
     return true;
 }
 
-METHOD(startswith)
+JINJA_BUILTIN(method_has_affix)
 {
     size_t length;
-    if (!affix(run, self->string, &arguments[0], false, &length))
+    if (!affix(run, self->string, &arguments[0], how == AT_END, &length))
         return false;
     *out = jinja_bool(length != SIZE_MAX);
     return true;
 }
 
-METHOD(endswith)
+JINJA_BUILTIN(method_remove_affix)
 {
+    const size_t all = self->string->length;
     size_t length;
-    if (!affix(run, self->string, &arguments[0], true, &length))
+    if (!affix(run, self->string, &arguments[0], how == AT_END, &length))
         return false;
-    *out = jinja_bool(length != SIZE_MAX);
-    return true;
+    if (length == SIZE_MAX)
+        length = 0;
+    return jinja_substring(run, self->string, how == AT_END ? 0 : length, how == AT_END ? all - length : all, out);
 }
 
-METHOD(removeprefix)
-{
-    size_t length;
-    if (!affix(run, self->string, &arguments[0], false, &length))
-        return false;
-    return jinja_substring(run, self->string, length == SIZE_MAX ? 0 : length, self->string->length, out);
-}
+// how: an enum jinja_case.
+JINJA_BUILTIN(method_change_case) { return jinja_change_case(run, self->string, (enum jinja_case)how, out); }
+JINJA_BUILTIN(method_has_case) { return jinja_has_case(run, self->string, (enum jinja_case)how, out); }
 
-METHOD(removesuffix)
-{
-    size_t length;
-    if (!affix(run, self->string, &arguments[0], true, &length))
-        return false;
-    return jinja_substring(run, self->string, 0, self->string->length - (length == SIZE_MAX ? 0 : length), out);
-}
-
-METHOD(upper)
-{
-    (void)arguments;
-    return jinja_change_case(run, self->string, CASE_UPPER, out);
-}
-METHOD(lower)
-{
-    (void)arguments;
-    return jinja_change_case(run, self->string, CASE_LOWER, out);
-}
-METHOD(title)
-{
-    (void)arguments;
-    return jinja_change_case(run, self->string, CASE_TITLE_METHOD, out);
-}
-METHOD(capitalize)
-{
-    (void)arguments;
-    return jinja_change_case(run, self->string, CASE_CAPITAL, out);
-}
-
-METHOD(replace)
+JINJA_BUILTIN(method_replace)
 {
     const struct jinja_string *old, *with;
     int64_t limit;
@@ -168,8 +125,7 @@ static bool part_argument(struct jinja_run *run, const struct jinja_value *self,
 }
 
 // Returns the position of a part of the string, or -1.
-static bool position(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, bool last,
-                     struct jinja_value *out)
+JINJA_BUILTIN(method_find)
 {
     const struct jinja_string *needle;
     struct jinja_value part;
@@ -178,28 +134,17 @@ static bool position(struct jinja_run *run, const struct jinja_value *self, cons
         !jinja_work(run, 1 + self->string->length / 16))
         return false;
     size_t at = jinja_find(part.string, needle, 0);
-    for (size_t next = at; last && next != SIZE_MAX; next = jinja_find(part.string, needle, next + 1)) {
+    for (size_t next = at; (how & AT_END) && next != SIZE_MAX; next = jinja_find(part.string, needle, next + 1)) {
         at = next;
         if (!jinja_work(run, 1 + needle->length / 16)) // hits may overlap
             return false;
     }
     const struct jinja_string before = {.bytes = part.string->bytes, .length = at};
     *out = jinja_integer(at == SIZE_MAX ? -1 : begin + (int64_t)jinja_char_count(&before));
-    return true;
+    return at != SIZE_MAX || !(how & MUST_FIND) || jinja_fail(run, "'index' finds nothing");
 }
 
-METHOD(find) { return position(run, self, arguments, false, out); }
-METHOD(rfind) { return position(run, self, arguments, true, out); }
-
-static bool found_position(struct jinja_run *run, bool good, const struct jinja_value *out)
-{
-    return good && (out->integer >= 0 || jinja_fail(run, "'index' finds nothing"));
-}
-
-METHOD(index) { return found_position(run, position(run, self, arguments, false, out), out); }
-METHOD(rindex) { return found_position(run, position(run, self, arguments, true, out), out); }
-
-METHOD(count)
+JINJA_BUILTIN(method_count)
 {
     const struct jinja_string *needle;
     struct jinja_value part;
@@ -217,20 +162,20 @@ METHOD(count)
 }
 
 // Cuts a string in three: before a separator, the separator, behind it.
-static bool partition(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, bool last,
-                      struct jinja_value *out)
+JINJA_BUILTIN(method_partition)
 {
     const struct jinja_string *separator;
     struct jinja_list *parts = jinja_list_new(run, 3);
     struct jinja_value pieces;
-    if (!parts || !needed_string(run, arguments, 0, &separator) || !jinja_split(run, self->string, separator, 1, last, &pieces))
+    if (!parts || !needed_string(run, arguments, 0, &separator) ||
+        !jinja_split(run, self->string, separator, 1, how == AT_END, &pieces))
         return false;
     *out = jinja_listed(KIND_TUPLE, parts);
     for (size_t i = 0; i < 3; i++)
         if (!jinja_string_value(run, "", 0, false, &parts->items[i]))
             return false;
     if (pieces.list->count < 2) {
-        parts->items[last ? 2 : 0] = *self;
+        parts->items[how == AT_END ? 2 : 0] = *self;
         return true;
     }
     parts->items[0] = pieces.list->items[0];
@@ -238,9 +183,6 @@ static bool partition(struct jinja_run *run, const struct jinja_value *self, con
     parts->items[2] = pieces.list->items[1];
     return true;
 }
-
-METHOD(partition) { return partition(run, self, arguments, false, out); }
-METHOD(rpartition) { return partition(run, self, arguments, true, out); }
 
 // Returns the length of the end of a line at `at`, 0 if there is none.
 static size_t line_end(const struct jinja_string *string, size_t at)
@@ -253,7 +195,7 @@ static size_t line_end(const struct jinja_string *string, size_t at)
     return 0;
 }
 
-METHOD(splitlines)
+JINJA_BUILTIN(method_splitlines)
 {
     const struct jinja_string *string = self->string;
     const bool keep = jinja_truth(&arguments[0]);
@@ -278,8 +220,8 @@ METHOD(splitlines)
     return begin == string->length || jinja_substring(run, string, begin, string->length, &lines->items[lines->count++]);
 }
 
-static bool pad(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments,
-                enum jinja_pad_side side, struct jinja_value *out)
+// how: an enum jinja_pad_side.
+JINJA_BUILTIN(method_pad)
 {
     const struct jinja_string *fill;
     int64_t width;
@@ -287,14 +229,10 @@ static bool pad(struct jinja_run *run, const struct jinja_value *self, const str
         return false;
     if (fill && jinja_char_count(fill) != 1)
         return jinja_fail(run, "what a string is filled with must be one character");
-    return jinja_pad(run, self->string, width, fill, side, out);
+    return jinja_pad(run, self->string, width, fill, (enum jinja_pad_side)how, out);
 }
 
-METHOD(ljust) { return pad(run, self, arguments, PAD_RIGHT, out); }
-METHOD(rjust) { return pad(run, self, arguments, PAD_LEFT, out); }
-METHOD(center) { return pad(run, self, arguments, PAD_BOTH, out); }
-
-METHOD(zfill)
+JINJA_BUILTIN(method_zfill)
 {
     const struct jinja_string zero = {.bytes = "0", .length = 1}, *string = self->string;
     const size_t sign = string->length && strchr("+-", string->bytes[0]) && string->bytes[0];
@@ -322,38 +260,12 @@ static bool all_are(struct jinja_run *run, const struct jinja_value *self, bool 
 static bool is_digit(int32_t code) { return jinja_is_word(code) && !jinja_is_letter(code) && code != '_'; }
 static bool is_alphanumeric(int32_t code) { return jinja_is_word(code) && code != '_'; }
 
-METHOD(isdigit)
-{
-    (void)arguments;
-    return all_are(run, self, is_digit, out);
-}
-METHOD(isalpha)
-{
-    (void)arguments;
-    return all_are(run, self, jinja_is_letter, out);
-}
-METHOD(isalnum)
-{
-    (void)arguments;
-    return all_are(run, self, is_alphanumeric, out);
-}
-METHOD(isupper)
-{
-    (void)arguments;
-    return jinja_has_case(run, self->string, CASE_UPPER, out);
-}
-METHOD(islower)
-{
-    (void)arguments;
-    return jinja_has_case(run, self->string, CASE_LOWER, out);
-}
-METHOD(isspace)
-{
-    (void)arguments;
-    return all_are(run, self, jinja_is_space, out);
-}
+JINJA_BUILTIN(method_isdigit) { return all_are(run, self, is_digit, out); }
+JINJA_BUILTIN(method_isalpha) { return all_are(run, self, jinja_is_letter, out); }
+JINJA_BUILTIN(method_isalnum) { return all_are(run, self, is_alphanumeric, out); }
+JINJA_BUILTIN(method_isspace) { return all_are(run, self, jinja_is_space, out); }
 
-METHOD(join)
+JINJA_BUILTIN(method_join)
 {
     const struct jinja_list *list;
     struct jinja_builder builder = {0};
@@ -368,11 +280,11 @@ METHOD(join)
     return jinja_build(run, &builder, out);
 }
 
-METHOD(format) { return jinja_format_braces(run, self->string, arguments[0].list, arguments[1].dict, out); }
+JINJA_BUILTIN(method_format) { return jinja_format_braces(run, self->string, arguments[0].list, arguments[1].dict, out); }
 
 // --- lists --------------------------------------------------------------------------------------------------------------
 
-METHOD(list_index)
+JINJA_BUILTIN(method_list_index)
 {
     bool equal = false;
     for (size_t i = 0; i < self->list->count; i++) {
@@ -386,7 +298,7 @@ METHOD(list_index)
     return jinja_fail(run, "'index' finds nothing");
 }
 
-METHOD(list_count)
+JINJA_BUILTIN(method_list_count)
 {
     int64_t count = 0;
     bool equal;
@@ -400,19 +312,13 @@ METHOD(list_count)
 }
 
 // The sandbox of the reference renderer forbids it, but only where it is run.
-METHOD(append)
-{
-    (void)arguments;
-    (void)out;
-    return jinja_fail(run, "%s cannot be changed", jinja_kind_name(self));
-}
+JINJA_BUILTIN(method_append) { return jinja_fail(run, "%s cannot be changed", jinja_kind_name(self)); }
 
 // --- mappings and loops -------------------------------------------------------------------------------------------------
 
-METHOD(items)
+JINJA_BUILTIN(method_items)
 {
     struct jinja_list *list;
-    (void)arguments;
     if (!jinja_dict_items(run, self->dict, &list))
         return false;
     *out = jinja_listed(KIND_VIEW, list);
@@ -430,18 +336,10 @@ static bool view(struct jinja_run *run, const struct jinja_dict *dict, const str
     return true;
 }
 
-METHOD(keys)
-{
-    (void)arguments;
-    return view(run, self->dict, self->dict->keys, out);
-}
-METHOD(values)
-{
-    (void)arguments;
-    return view(run, self->dict, self->dict->values, out);
-}
+JINJA_BUILTIN(method_keys) { return view(run, self->dict, self->dict->keys, out); }
+JINJA_BUILTIN(method_values) { return view(run, self->dict, self->dict->values, out); }
 
-METHOD(get)
+JINJA_BUILTIN(method_get)
 {
     bool found;
     if (!jinja_dict_get(run, self->dict, &arguments[0], out, &found))
@@ -452,16 +350,14 @@ METHOD(get)
 }
 
 // Values do not change, so that a copy is the value.
-METHOD(copy)
+JINJA_BUILTIN(method_copy)
 {
-    (void)run;
-    (void)arguments;
     *out = *self;
     return true;
 }
 
 // Returns whether the values differ from those of the last call.
-METHOD(changed)
+JINJA_BUILTIN(method_changed)
 {
     struct jinja_loop *loop = self->loop;
     const struct jinja_list *seen = loop->seen;
@@ -476,7 +372,7 @@ METHOD(changed)
     return true;
 }
 
-METHOD(cycle)
+JINJA_BUILTIN(method_cycle)
 {
     const struct jinja_list *list = arguments[0].list;
     if (!list->count)
@@ -487,10 +383,9 @@ METHOD(cycle)
 
 // --- functions ----------------------------------------------------------------------------------------------------------
 
-FUNCTION(range)
+JINJA_BUILTIN(function_range)
 {
     int64_t start, stop, step;
-    (void)self;
     if (!integer_argument(run, arguments, 0, 0, &start) || !integer_argument(run, arguments, 1, 0, &stop) ||
         !integer_argument(run, arguments, 2, 1, &step))
         return false;
@@ -514,7 +409,8 @@ FUNCTION(range)
     return list != NULL;
 }
 
-static bool make_dict(struct jinja_run *run, const struct jinja_value *arguments, uint8_t kind, struct jinja_value *out)
+// how: the kind that is made.
+JINJA_BUILTIN(function_dict)
 {
     const struct jinja_list *positional = arguments[0].list;
     struct jinja_dict *dict = arguments[1].dict;
@@ -530,39 +426,25 @@ static bool make_dict(struct jinja_run *run, const struct jinja_value *arguments
             if (!jinja_dict_set(run, dict, &named->keys[i], &named->values[i]))
                 return false;
     }
-    *out = (struct jinja_value){.kind = kind, .dict = dict};
+    *out = (struct jinja_value){.kind = (uint8_t)how, .dict = dict};
     return dict != NULL;
 }
 
-FUNCTION(dict)
-{
-    (void)self;
-    return make_dict(run, arguments, KIND_DICT, out);
-}
-FUNCTION(namespace)
-{
-    (void)self;
-    return make_dict(run, arguments, KIND_NAMESPACE, out);
-}
-
-FUNCTION(raise_exception)
+JINJA_BUILTIN(function_raise_exception)
 {
     const struct jinja_string *text;
-    (void)self;
-    (void)out;
     if (!jinja_to_string(run, &arguments[0], &text))
         return false;
     (void)error_set(run->error, STATUS_INVALID_ARGUMENT, "%.*s", (int)MIN(text->length, 400u), text->bytes);
     return false;
 }
 
-FUNCTION(strftime_now)
+JINJA_BUILTIN(function_strftime_now)
 {
     const struct jinja_string *format;
     const time_t now = (time_t)run->unix_seconds;
     char pattern[128], text[512];
     struct tm utc;
-    (void)self;
     if (!needed_string(run, arguments, 0, &format))
         return false;
     if (format->length >= sizeof pattern || memchr(format->bytes, 0, format->length) || !gmtime_r(&now, &utc))
@@ -581,8 +463,8 @@ FUNCTION(strftime_now)
 #define DICT .self_kind = KIND_DICT
 const struct jinja_builtin jinja_methods[] = {
     {.name = "append", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
-    {.name = "capitalize", STRING, .call = method_capitalize},
-    {.name = "center", .params = {"width", "fillchar"}, .required = 1, STRING, .call = method_center},
+    {.name = "capitalize", STRING, .how = CASE_CAPITAL, .call = method_change_case},
+    {.name = "center", .params = {"width", "fillchar"}, .required = 1, STRING, .how = PAD_BOTH, .call = method_pad},
     {.name = "changed", .variadic = true, .self_kind = KIND_LOOP, .call = method_changed},
     {.name = "clear", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
     {.name = "clear", .variadic = true, DICT, .call = method_append},
@@ -592,59 +474,59 @@ const struct jinja_builtin jinja_methods[] = {
     {.name = "count", .params = {"value"}, .required = 1, .self_kind = KIND_LIST, .call = method_list_count},
     {.name = "count", .params = {"value"}, .required = 1, .self_kind = KIND_TUPLE, .call = method_list_count},
     {.name = "cycle", .variadic = true, .self_kind = KIND_LOOP, .call = method_cycle},
-    {.name = "endswith", .params = {"suffix"}, .required = 1, STRING, .call = method_endswith},
+    {.name = "endswith", .params = {"suffix"}, .required = 1, STRING, .how = AT_END, .call = method_has_affix},
     {.name = "extend", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
-    {.name = "find", .params = {"sub", "start", "end"}, .required = 1, STRING, .call = method_find},
+    {.name = "find", .params = {"sub", "start", "end"}, .required = 1, STRING, .how = AT_START, .call = method_find},
     {.name = "format", .variadic = true, STRING, .call = method_format},
     {.name = "get", .params = {"key", "default"}, .required = 1, DICT, .call = method_get},
-    {.name = "index", .params = {"sub", "start", "end"}, .required = 1, STRING, .call = method_index},
+    {.name = "index", .params = {"sub", "start", "end"}, .required = 1, STRING, .how = AT_START | MUST_FIND, .call = method_find},
     {.name = "index", .params = {"value"}, .required = 1, .self_kind = KIND_LIST, .call = method_list_index},
     {.name = "index", .params = {"value"}, .required = 1, .self_kind = KIND_TUPLE, .call = method_list_index},
     {.name = "insert", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
     {.name = "isalnum", STRING, .call = method_isalnum},
     {.name = "isalpha", STRING, .call = method_isalpha},
     {.name = "isdigit", STRING, .call = method_isdigit},
-    {.name = "islower", STRING, .call = method_islower},
+    {.name = "islower", STRING, .how = CASE_LOWER, .call = method_has_case},
     {.name = "isspace", STRING, .call = method_isspace},
-    {.name = "isupper", STRING, .call = method_isupper},
+    {.name = "isupper", STRING, .how = CASE_UPPER, .call = method_has_case},
     {.name = "items", DICT, .call = method_items},
     {.name = "join", .params = {"iterable"}, .required = 1, STRING, .call = method_join},
     {.name = "keys", DICT, .call = method_keys},
-    {.name = "ljust", .params = {"width", "fillchar"}, .required = 1, STRING, .call = method_ljust},
-    {.name = "lower", STRING, .call = method_lower},
-    {.name = "lstrip", .params = {"chars"}, STRING, .call = method_lstrip},
-    {.name = "partition", .params = {"sep"}, .required = 1, STRING, .call = method_partition},
+    {.name = "ljust", .params = {"width", "fillchar"}, .required = 1, STRING, .how = PAD_RIGHT, .call = method_pad},
+    {.name = "lower", STRING, .how = CASE_LOWER, .call = method_change_case},
+    {.name = "lstrip", .params = {"chars"}, STRING, .how = 1, .call = method_strip},
+    {.name = "partition", .params = {"sep"}, .required = 1, STRING, .how = AT_START, .call = method_partition},
     {.name = "pop", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
     {.name = "pop", .variadic = true, DICT, .call = method_append},
     {.name = "popitem", .variadic = true, DICT, .call = method_append},
     {.name = "remove", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
-    {.name = "removeprefix", .params = {"prefix"}, .required = 1, STRING, .call = method_removeprefix},
-    {.name = "removesuffix", .params = {"suffix"}, .required = 1, STRING, .call = method_removesuffix},
+    {.name = "removeprefix", .params = {"prefix"}, .required = 1, STRING, .how = AT_START, .call = method_remove_affix},
+    {.name = "removesuffix", .params = {"suffix"}, .required = 1, STRING, .how = AT_END, .call = method_remove_affix},
     {.name = "replace", .params = {"old", "new", "count"}, .required = 2, STRING, .call = method_replace},
     {.name = "reverse", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
-    {.name = "rfind", .params = {"sub", "start", "end"}, .required = 1, STRING, .call = method_rfind},
-    {.name = "rindex", .params = {"sub", "start", "end"}, .required = 1, STRING, .call = method_rindex},
-    {.name = "rjust", .params = {"width", "fillchar"}, .required = 1, STRING, .call = method_rjust},
-    {.name = "rpartition", .params = {"sep"}, .required = 1, STRING, .call = method_rpartition},
-    {.name = "rsplit", .params = {"sep", "maxsplit"}, STRING, .call = method_rsplit},
-    {.name = "rstrip", .params = {"chars"}, STRING, .call = method_rstrip},
+    {.name = "rfind", .params = {"sub", "start", "end"}, .required = 1, STRING, .how = AT_END, .call = method_find},
+    {.name = "rindex", .params = {"sub", "start", "end"}, .required = 1, STRING, .how = AT_END | MUST_FIND, .call = method_find},
+    {.name = "rjust", .params = {"width", "fillchar"}, .required = 1, STRING, .how = PAD_LEFT, .call = method_pad},
+    {.name = "rpartition", .params = {"sep"}, .required = 1, STRING, .how = AT_END, .call = method_partition},
+    {.name = "rsplit", .params = {"sep", "maxsplit"}, STRING, .how = AT_END, .call = method_split},
+    {.name = "rstrip", .params = {"chars"}, STRING, .how = 2, .call = method_strip},
     {.name = "setdefault", .variadic = true, DICT, .call = method_append},
     {.name = "sort", .variadic = true, .self_kind = KIND_LIST, .call = method_append},
-    {.name = "split", .params = {"sep", "maxsplit"}, STRING, .call = method_split},
+    {.name = "split", .params = {"sep", "maxsplit"}, STRING, .how = AT_START, .call = method_split},
     {.name = "splitlines", .params = {"keepends"}, STRING, .call = method_splitlines},
-    {.name = "startswith", .params = {"prefix"}, .required = 1, STRING, .call = method_startswith},
-    {.name = "strip", .params = {"chars"}, STRING, .call = method_strip},
-    {.name = "title", STRING, .call = method_title},
+    {.name = "startswith", .params = {"prefix"}, .required = 1, STRING, .how = AT_START, .call = method_has_affix},
+    {.name = "strip", .params = {"chars"}, STRING, .how = 3, .call = method_strip},
+    {.name = "title", STRING, .how = CASE_TITLE_METHOD, .call = method_change_case},
     {.name = "update", .variadic = true, DICT, .call = method_append},
-    {.name = "upper", STRING, .call = method_upper},
+    {.name = "upper", STRING, .how = CASE_UPPER, .call = method_change_case},
     {.name = "values", DICT, .call = method_values},
     {.name = "zfill", .params = {"width"}, .required = 1, STRING, .call = method_zfill},
     {.name = NULL},
 };
 
 const struct jinja_builtin jinja_functions[] = {
-    {.name = "dict", .variadic = true, .call = function_dict},
-    {.name = "namespace", .variadic = true, .call = function_namespace},
+    {.name = "dict", .variadic = true, .how = KIND_DICT, .call = function_dict},
+    {.name = "namespace", .variadic = true, .how = KIND_NAMESPACE, .call = function_dict},
     {.name = "raise_exception", .params = {"message"}, .required = 1, .call = function_raise_exception},
     {.name = "range", .params = {"start", "stop", "step"}, .required = 1, .call = function_range},
     {.name = "strftime_now", .params = {"format"}, .required = 1, .call = function_strftime_now},

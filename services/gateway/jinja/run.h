@@ -43,6 +43,12 @@ struct jinja_run {
     struct jinja_value captured; // the value of NODE_CAPTURED
 };
 
+// Begins the function of a builtin, which need not use all that a jinja_builtin_fn is given.
+#define JINJA_BUILTIN(name)                                                                                                 \
+    static bool name(__attribute__((unused)) struct jinja_run *run, __attribute__((unused)) const struct jinja_value *self, \
+                     __attribute__((unused)) const struct jinja_value *arguments, __attribute__((unused)) int how,          \
+                     __attribute__((unused)) struct jinja_value *out)
+
 #define jinja_fail(run, ...) jinja_fail_at((run)->error, (run)->line, __VA_ARGS__)
 
 // --- string.c: memory and limits ----------------------------------------------------------------------------------

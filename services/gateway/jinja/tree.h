@@ -94,8 +94,8 @@ enum { JINJA_PARAMS = 5 }; // the most parameters that a filter, test, method or
 
 struct jinja_run;
 // self: the value that is filtered, tested or called on (unused by functions). arguments: JINJA_PARAMS values, KIND_ABSENT if not given;
-// for a variadic builtin, arguments[0] is a list of the positional and arguments[1] a dict of the keyword ones.
-typedef bool jinja_builtin_fn(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments,
+// for a variadic builtin, arguments[0] is a list of the positional and arguments[1] a dict of the keyword ones. how: the builtin's.
+typedef bool jinja_builtin_fn(struct jinja_run *run, const struct jinja_value *self, const struct jinja_value *arguments, int how,
                               struct jinja_value *out);
 
 struct jinja_builtin {
@@ -104,6 +104,7 @@ struct jinja_builtin {
     uint8_t required;
     bool variadic;
     uint8_t self_kind; // methods: the kind that has it
+    int how;           // for a function that several builtins call: which of them it is, as the function says
     jinja_builtin_fn *call;
 };
 
