@@ -118,10 +118,9 @@ bool batch_store_is_full(struct batch_store *store, const char *tenant)
 
 enum status batch_store_count_open(struct batch_store *store, const char *tenant, uint64_t *count, struct error *error)
 {
-    struct batch_sql sql = batch_sql_open(store->db, "SELECT count(*) FROM batches WHERE tenant = ?1 AND status < ?2");
+    struct batch_sql sql = batch_sql_open(store->db, "SELECT count(*) FROM batches WHERE tenant = ?1 AND status < ?2",
+                                          BATCH_VALUES(batch_text(tenant), batch_number(BATCH_COMPLETED)));
 
-    batch_sql_text(&sql, 1, tenant);
-    batch_sql_number(&sql, 2, BATCH_COMPLETED);
     if (batch_sql_step(&sql))
         *count = batch_sql_u64(&sql, 0);
     return batch_sql_close(&sql, error);
@@ -197,6 +196,24 @@ enum status batch_store_insist(struct batch_store *store, batch_store_write_fn *
     return status;
 }
 
+enum status batch_store_no_file(const char *id, struct error *error)
+{
+    return error_set(error, STATUS_NOT_FOUND, "No such File object: %.64s", id);
+}
+
+enum status batch_store_find_after(struct batch_store *store, const char *text, const struct batch_page *page, uint64_t *seq,
+                                   struct error *error)
+{
+    struct batch_sql sql = batch_sql_open(store->db, text, BATCH_VALUES(batch_text(page->after), batch_text(page->tenant)));
+    const bool found = batch_sql_step(&sql);
+    enum status status;
+
+    if (found)
+        *seq = batch_sql_u64(&sql, 0);
+    status = batch_sql_close(&sql, error);
+    return status == STATUS_OK && !found ? STATUS_NOT_FOUND : status;
+}
+
 enum status batch_store_sync_names(struct batch_store *store, struct error *error)
 {
     if (fsync(store->folder) == 0)
@@ -206,24 +223,15 @@ enum status batch_store_sync_names(struct batch_store *store, struct error *erro
 
 // --- SQLite statements, with one look at what failed -----------------------------------------------------------------
 
-struct batch_sql batch_sql_open(sqlite3 *db, const char *text)
+struct batch_sql batch_sql_open(sqlite3 *db, const char *text, const struct batch_value *values, size_t count)
 {
     struct batch_sql sql = {.db = db};
 
     sql.code = sqlite3_prepare_v2(db, text, -1, &sql.statement, NULL);
+    for (size_t i = 0; i < count && sql.code == SQLITE_OK; i++)
+        sql.code = values[i].is_text ? sqlite3_bind_text(sql.statement, (int)i + 1, values[i].text, -1, SQLITE_STATIC)
+                                     : sqlite3_bind_int64(sql.statement, (int)i + 1, (sqlite3_int64)values[i].number);
     return sql;
-}
-
-void batch_sql_text(struct batch_sql *sql, int index, const char *value)
-{
-    if (sql->code == SQLITE_OK)
-        sql->code = sqlite3_bind_text(sql->statement, index, value, -1, SQLITE_STATIC);
-}
-
-void batch_sql_number(struct batch_sql *sql, int index, uint64_t value)
-{
-    if (sql->code == SQLITE_OK)
-        sql->code = sqlite3_bind_int64(sql->statement, index, (sqlite3_int64)value);
 }
 
 bool batch_sql_step(struct batch_sql *sql)
@@ -265,6 +273,14 @@ enum status batch_sql_close(struct batch_sql *sql, struct error *error)
     sqlite3_finalize(sql->statement);
     sql->statement = NULL;
     return status;
+}
+
+enum status batch_sql_do(sqlite3 *db, const char *text, const struct batch_value *values, size_t count, struct error *error)
+{
+    struct batch_sql sql = batch_sql_open(db, text, values, count);
+
+    batch_sql_step(&sql);
+    return batch_sql_close(&sql, error);
 }
 
 enum status batch_sql_run(sqlite3 *db, const char *text, struct error *error)

@@ -43,50 +43,37 @@ static struct batch_record read_record(struct batch_sql *sql)
 
 enum status batch_store_check_batch_table(struct batch_store *store, struct error *error)
 {
-    struct batch_sql sql = batch_sql_open(store->db, "SELECT seq, " COLUMNS " FROM batches LIMIT 0");
+    struct batch_sql sql = batch_sql_open(store->db, "SELECT seq, " COLUMNS " FROM batches LIMIT 0", NULL, 0);
 
     return batch_sql_close(&sql, error);
 }
 
 static enum status insert(struct batch_store *store, const struct batch_record *record, struct error *error)
 {
-    struct batch_sql sql = batch_sql_open(
-        store->db, "INSERT INTO batches (id, tenant, status, endpoint, input, output, errors, window, metadata, expires, "
-                   "output_kept, at_0) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 "
-                   "WHERE EXISTS (SELECT 1 FROM files WHERE id = ?5 AND tenant = ?2)");
-    enum status status;
+    enum status status =
+        batch_sql_do(store->db,
+                     "INSERT INTO batches (id, tenant, status, endpoint, input, output, errors, window, metadata, expires, "
+                     "output_kept, at_0) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 "
+                     "WHERE EXISTS (SELECT 1 FROM files WHERE id = ?5 AND tenant = ?2)",
+                     BATCH_VALUES(batch_text(record->id), batch_text(record->tenant), batch_number(record->status),
+                                  batch_number(record->endpoint), batch_text(record->input), batch_text(record->output),
+                                  batch_text(record->errors), batch_text(record->window), batch_text(record->metadata),
+                                  batch_number(record->expires_s), batch_number(record->output_kept_s),
+                                  batch_number(record->at_s[BATCH_VALIDATING])),
+                     error);
 
-    batch_sql_text(&sql, 1, record->id);
-    batch_sql_text(&sql, 2, record->tenant);
-    batch_sql_number(&sql, 3, record->status);
-    batch_sql_number(&sql, 4, record->endpoint);
-    batch_sql_text(&sql, 5, record->input);
-    batch_sql_text(&sql, 6, record->output);
-    batch_sql_text(&sql, 7, record->errors);
-    batch_sql_text(&sql, 8, record->window);
-    batch_sql_text(&sql, 9, record->metadata);
-    batch_sql_number(&sql, 10, record->expires_s);
-    batch_sql_number(&sql, 11, record->output_kept_s);
-    batch_sql_number(&sql, 12, record->at_s[BATCH_VALIDATING]);
-    batch_sql_step(&sql);
-    status = batch_sql_close(&sql, error);
     if (status == STATUS_OK && sqlite3_changes(store->db) == 0) // deleted since the caller looked
-        return error_set(error, STATUS_NOT_FOUND, "No such File object: %.64s", record->input);
+        return batch_store_no_file(record->input, error);
     return status;
 }
 
 // With the mutex held: what is over, beyond BATCH_OVER_MAX. A failure is made up for by the next batch.
 static void forget_oldest(struct batch_store *store, const char *tenant)
 {
-    struct batch_sql sql =
-        batch_sql_open(store->db, "DELETE FROM batches WHERE tenant = ?1 AND status >= ?2 AND seq <= (SELECT seq FROM batches "
-                                  "WHERE tenant = ?1 AND status >= ?2 ORDER BY seq DESC LIMIT 1 OFFSET ?3)");
-
-    batch_sql_text(&sql, 1, tenant);
-    batch_sql_number(&sql, 2, BATCH_COMPLETED);
-    batch_sql_number(&sql, 3, BATCH_OVER_MAX);
-    batch_sql_step(&sql);
-    (void)!batch_sql_close(&sql, NULL);
+    (void)!batch_sql_do(store->db,
+                        "DELETE FROM batches WHERE tenant = ?1 AND status >= ?2 AND seq <= (SELECT seq FROM batches "
+                        "WHERE tenant = ?1 AND status >= ?2 ORDER BY seq DESC LIMIT 1 OFFSET ?3)",
+                        BATCH_VALUES(batch_text(tenant), batch_number(BATCH_COMPLETED), batch_number(BATCH_OVER_MAX)), NULL);
 }
 
 enum status batch_store_add_batch(struct batch_store *store, const struct batch_record *record, struct error *error)
@@ -108,21 +95,25 @@ enum status batch_store_add_batch(struct batch_store *store, const struct batch_
     return status;
 }
 
+static enum status fail_no_batch(const char *id, struct error *error)
+{
+    return error_set(error, STATUS_NOT_FOUND, "No batch found with id '%.64s'", id);
+}
+
 // With the mutex held.
 static enum status get(struct batch_store *store, const char *tenant, const char *id, struct batch_record *out, struct error *error)
 {
-    struct batch_sql sql = batch_sql_open(store->db, "SELECT " COLUMNS " FROM batches WHERE id = ?1 AND tenant = ?2");
+    struct batch_sql sql = batch_sql_open(store->db, "SELECT " COLUMNS " FROM batches WHERE id = ?1 AND tenant = ?2",
+                                          BATCH_VALUES(batch_text(id), batch_text(tenant)));
     enum status status;
     bool found;
 
     *out = (struct batch_record){0};
-    batch_sql_text(&sql, 1, id);
-    batch_sql_text(&sql, 2, tenant);
     found = batch_sql_step(&sql);
     if (found)
         *out = read_record(&sql);
     status = batch_sql_close(&sql, error);
-    return status == STATUS_OK && !found ? error_set(error, STATUS_NOT_FOUND, "No batch found with id '%.64s'", id) : status;
+    return status == STATUS_OK && !found ? fail_no_batch(id, error) : status;
 }
 
 enum status batch_store_get_batch(struct batch_store *store, const char *tenant, const char *id, struct batch_record *out,
@@ -134,23 +125,6 @@ enum status batch_store_get_batch(struct batch_store *store, const char *tenant,
     status = get(store, tenant, id, out, error);
     pthread_mutex_unlock(&store->mutex);
     return status;
-}
-
-// With the mutex held: the place of a row in the list.
-static enum status find_after(struct batch_store *store, const struct batch_page *page, uint64_t *seq, struct error *error)
-{
-    struct batch_sql sql = batch_sql_open(store->db, "SELECT seq FROM batches WHERE id = ?1 AND tenant = ?2");
-    enum status status;
-    bool found;
-
-    batch_sql_text(&sql, 1, page->after);
-    batch_sql_text(&sql, 2, page->tenant);
-    found = batch_sql_step(&sql);
-    if (found)
-        *seq = batch_sql_u64(&sql, 0);
-    status = batch_sql_close(&sql, error);
-    return status == STATUS_OK && !found ? error_set(error, STATUS_NOT_FOUND, "No batch found with id '%.64s'", page->after)
-                                         : status;
 }
 
 enum status batch_store_list_batches(struct batch_store *store, const struct batch_page *page,
@@ -165,13 +139,12 @@ enum status batch_store_list_batches(struct batch_store *store, const struct bat
     *more = false;
     pthread_mutex_lock(&store->mutex);
     if (page->after[0])
-        status = find_after(store, page, &before, error);
+        status = batch_store_find_after(store, "SELECT seq FROM batches WHERE id = ?1 AND tenant = ?2", page, &before, error);
+    if (status == STATUS_NOT_FOUND)
+        status = fail_no_batch(page->after, error);
     if (status == STATUS_OK) {
-        sql =
-            batch_sql_open(store->db, "SELECT " COLUMNS " FROM batches WHERE tenant = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3");
-        batch_sql_text(&sql, 1, page->tenant);
-        batch_sql_number(&sql, 2, before);
-        batch_sql_number(&sql, 3, (uint64_t)page->limit + 1);
+        sql = batch_sql_open(store->db, "SELECT " COLUMNS " FROM batches WHERE tenant = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3",
+                             BATCH_VALUES(batch_text(page->tenant), batch_number(before), batch_number((uint64_t)page->limit + 1)));
         while (batch_sql_step(&sql)) {
             struct batch_record record = read_record(&sql);
             *more = count++ == page->limit;
@@ -188,13 +161,9 @@ enum status batch_store_list_batches(struct batch_store *store, const struct bat
 static enum status set_cancelling(struct batch_store *store, const void *arg, struct error *error)
 {
     const struct batch_record *record = arg;
-    struct batch_sql sql = batch_sql_open(store->db, "UPDATE batches SET status = ?2, at_3 = ?3 WHERE id = ?1");
 
-    batch_sql_text(&sql, 1, record->id);
-    batch_sql_number(&sql, 2, BATCH_CANCELLING);
-    batch_sql_number(&sql, 3, now_s());
-    batch_sql_step(&sql);
-    return batch_sql_close(&sql, error);
+    return batch_sql_do(store->db, "UPDATE batches SET status = ?2, at_3 = ?3 WHERE id = ?1",
+                        BATCH_VALUES(batch_text(record->id), batch_number(BATCH_CANCELLING), batch_number(now_s())), error);
 }
 
 enum status batch_store_cancel_batch(struct batch_store *store, const char *tenant, const char *id, struct error *error)
@@ -221,8 +190,8 @@ enum status batch_store_each_open(struct batch_store *store, void (*each)(void *
     enum status status;
 
     pthread_mutex_lock(&store->mutex);
-    sql = batch_sql_open(store->db, "SELECT " COLUMNS " FROM batches WHERE status < ?1 ORDER BY seq");
-    batch_sql_number(&sql, 1, BATCH_COMPLETED);
+    sql = batch_sql_open(store->db, "SELECT " COLUMNS " FROM batches WHERE status < ?1 ORDER BY seq",
+                         BATCH_VALUES(batch_number(BATCH_COMPLETED)));
     while (batch_sql_step(&sql)) {
         struct batch_record record = read_record(&sql);
         each(arg, &record);
@@ -239,9 +208,8 @@ enum status batch_store_is_cancelling(struct batch_store *store, const char *id,
     enum status status;
 
     pthread_mutex_lock(&store->mutex);
-    sql = batch_sql_open(store->db, "SELECT 1 FROM batches WHERE id = ?1 AND status = ?2");
-    batch_sql_text(&sql, 1, id);
-    batch_sql_number(&sql, 2, BATCH_CANCELLING);
+    sql = batch_sql_open(store->db, "SELECT 1 FROM batches WHERE id = ?1 AND status = ?2",
+                         BATCH_VALUES(batch_text(id), batch_number(BATCH_CANCELLING)));
     *out = batch_sql_step(&sql);
     status = batch_sql_close(&sql, error);
     pthread_mutex_unlock(&store->mutex);
@@ -251,7 +219,6 @@ enum status batch_store_is_cancelling(struct batch_store *store, const char *id,
 enum status batch_store_set_progress(struct batch_store *store, const char *id, enum batch_status status,
                                      const struct batch_counts *counts, struct error *error)
 {
-    struct batch_sql sql;
     enum status result;
     char text[256];
 
@@ -261,22 +228,17 @@ enum status batch_store_set_progress(struct batch_store *store, const char *id, 
              "status = CASE status WHEN %d THEN status ELSE ?2 END WHERE id = ?1",
              status, status, status, BATCH_CANCELLING);
     pthread_mutex_lock(&store->mutex);
-    sql = batch_sql_open(store->db, text);
-    batch_sql_text(&sql, 1, id);
-    batch_sql_number(&sql, 2, status);
-    batch_sql_number(&sql, 3, now_s());
-    batch_sql_number(&sql, 4, counts->total);
-    batch_sql_number(&sql, 5, counts->completed);
-    batch_sql_number(&sql, 6, counts->failed);
-    batch_sql_step(&sql);
-    result = batch_sql_close(&sql, error);
+    result = batch_sql_do(store->db, text,
+                          BATCH_VALUES(batch_text(id), batch_number(status), batch_number(now_s()), batch_number(counts->total),
+                                       batch_number(counts->completed), batch_number(counts->failed)),
+                          error);
     pthread_mutex_unlock(&store->mutex);
     return result;
 }
 
 static enum status update_end(struct batch_store *store, const struct batch_record *record, struct error *error)
 {
-    struct batch_sql sql;
+    const struct batch_counts *counts = &record->counts;
     char text[320];
 
     snprintf(
@@ -284,20 +246,13 @@ static enum status update_end(struct batch_store *store, const struct batch_reco
         "UPDATE batches SET status = ?2, at_%d = ?3, total = ?4, completed = ?5, failed = ?6, has_output = ?7, has_errors = ?8, "
         "error_code = ?9, error_message = ?10, error_line = ?11 WHERE id = ?1",
         record->status);
-    sql = batch_sql_open(store->db, text);
-    batch_sql_text(&sql, 1, record->id);
-    batch_sql_number(&sql, 2, record->status);
-    batch_sql_number(&sql, 3, now_s());
-    batch_sql_number(&sql, 4, record->counts.total);
-    batch_sql_number(&sql, 5, record->counts.completed);
-    batch_sql_number(&sql, 6, record->counts.failed);
-    batch_sql_number(&sql, 7, record->has_output);
-    batch_sql_number(&sql, 8, record->has_errors);
-    batch_sql_text(&sql, 9, record->error_code);
-    batch_sql_text(&sql, 10, record->error_message);
-    batch_sql_number(&sql, 11, record->error_line);
-    batch_sql_step(&sql);
-    return batch_sql_close(&sql, error);
+    return batch_sql_do(store->db, text,
+                        BATCH_VALUES(batch_text(record->id), batch_number(record->status), batch_number(now_s()),
+                                     batch_number(counts->total), batch_number(counts->completed), batch_number(counts->failed),
+                                     batch_number(record->has_output), batch_number(record->has_errors),
+                                     batch_text(record->error_code), batch_text(record->error_message),
+                                     batch_number(record->error_line)),
+                        error);
 }
 
 static enum status add_results(struct batch_store *store, const struct batch_record *record, const char *id, const char *kind,

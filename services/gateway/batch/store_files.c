@@ -29,29 +29,23 @@ static uint64_t now_s(void) { return clock_wall_us() / 1000000; }
 
 enum status batch_store_insert_file(struct batch_store *store, const struct batch_file *file, struct error *error)
 {
-    struct batch_sql sql = batch_sql_open(store->db, "INSERT INTO files (" COLUMNS ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)");
-
-    batch_sql_text(&sql, 1, file->id);
-    batch_sql_text(&sql, 2, file->tenant);
-    batch_sql_text(&sql, 3, file->purpose);
-    batch_sql_text(&sql, 4, file->filename);
-    batch_sql_number(&sql, 5, file->bytes);
-    batch_sql_number(&sql, 6, file->created_s);
-    batch_sql_number(&sql, 7, file->expires_s);
-    batch_sql_step(&sql);
-    return batch_sql_close(&sql, error);
+    return batch_sql_do(store->db, "INSERT INTO files (" COLUMNS ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                        BATCH_VALUES(batch_text(file->id), batch_text(file->tenant), batch_text(file->purpose),
+                                     batch_text(file->filename), batch_number(file->bytes), batch_number(file->created_s),
+                                     batch_number(file->expires_s)),
+                        error);
 }
 
 enum status batch_store_check_file_table(struct batch_store *store, struct error *error)
 {
-    struct batch_sql sql = batch_sql_open(store->db, "SELECT seq, " COLUMNS " FROM files LIMIT 0");
+    struct batch_sql sql = batch_sql_open(store->db, "SELECT seq, " COLUMNS " FROM files LIMIT 0", NULL, 0);
 
     return batch_sql_close(&sql, error);
 }
 
 enum status batch_store_count_files(struct batch_store *store, struct error *error)
 {
-    struct batch_sql sql = batch_sql_open(store->db, "SELECT tenant, count(*) FROM files GROUP BY tenant");
+    struct batch_sql sql = batch_sql_open(store->db, "SELECT tenant, count(*) FROM files GROUP BY tenant", NULL, 0);
 
     while (batch_sql_step(&sql)) {
         char name[KEY_TENANT_BYTES];
@@ -93,18 +87,16 @@ enum status batch_store_add_file(struct batch_store *store, const struct batch_f
 static enum status get_file(struct batch_store *store, const char *tenant, const char *id, struct batch_file *out,
                             struct error *error)
 {
-    struct batch_sql sql = batch_sql_open(store->db, "SELECT " COLUMNS " FROM files WHERE id = ?1 AND " IS_LIVE " AND tenant = ?3");
+    struct batch_sql sql = batch_sql_open(store->db, "SELECT " COLUMNS " FROM files WHERE id = ?1 AND " IS_LIVE " AND tenant = ?3",
+                                          BATCH_VALUES(batch_text(id), batch_number(now_s()), batch_text(tenant)));
     enum status status;
     bool found;
 
-    batch_sql_text(&sql, 1, id);
-    batch_sql_number(&sql, 2, now_s());
-    batch_sql_text(&sql, 3, tenant);
     found = batch_sql_step(&sql);
     if (found)
         *out = read_file(&sql);
     status = batch_sql_close(&sql, error);
-    return status == STATUS_OK && !found ? error_set(error, STATUS_NOT_FOUND, "No such File object: %.64s", id) : status;
+    return status == STATUS_OK && !found ? batch_store_no_file(id, error) : status;
 }
 
 enum status batch_store_get_file(struct batch_store *store, const char *tenant, const char *id, struct batch_file *out,
@@ -121,11 +113,8 @@ enum status batch_store_get_file(struct batch_store *store, const char *tenant, 
 static enum status remove_row(struct batch_store *store, const void *arg, struct error *error)
 {
     const struct batch_file *file = arg;
-    struct batch_sql sql = batch_sql_open(store->db, "DELETE FROM files WHERE id = ?1");
 
-    batch_sql_text(&sql, 1, file->id);
-    batch_sql_step(&sql);
-    return batch_sql_close(&sql, error);
+    return batch_sql_do(store->db, "DELETE FROM files WHERE id = ?1", BATCH_VALUES(batch_text(file->id)), error);
 }
 
 // With the mutex held: the row, then the file, whose loss the next start makes up for.
@@ -150,11 +139,10 @@ static enum status remove_file(struct batch_store *store, const struct batch_fil
 // With the mutex held. The batch that needs the file, if there is one.
 static bool is_needed(struct batch_store *store, const char *id, char batch[BATCH_ID_BYTES])
 {
-    struct batch_sql sql = batch_sql_open(store->db, "SELECT id FROM batches WHERE status < ?2 AND input = ?1");
+    struct batch_sql sql = batch_sql_open(store->db, "SELECT id FROM batches WHERE status < ?2 AND input = ?1",
+                                          BATCH_VALUES(batch_text(id), batch_number(BATCH_COMPLETED)));
     bool needed;
 
-    batch_sql_text(&sql, 1, id);
-    batch_sql_number(&sql, 2, BATCH_COMPLETED);
     needed = batch_sql_step(&sql);
     if (needed)
         batch_sql_copy(&sql, 0, batch, BATCH_ID_BYTES);
@@ -178,22 +166,6 @@ enum status batch_store_delete_file(struct batch_store *store, const char *tenan
     return status;
 }
 
-// With the mutex held: the place of a row in the list.
-static enum status find_after(struct batch_store *store, const struct batch_page *page, uint64_t *seq, struct error *error)
-{
-    struct batch_sql sql = batch_sql_open(store->db, "SELECT seq FROM files WHERE id = ?1 AND tenant = ?2");
-    enum status status;
-    bool found;
-
-    batch_sql_text(&sql, 1, page->after);
-    batch_sql_text(&sql, 2, page->tenant);
-    found = batch_sql_step(&sql);
-    if (found)
-        *seq = batch_sql_u64(&sql, 0);
-    status = batch_sql_close(&sql, error);
-    return status == STATUS_OK && !found ? error_set(error, STATUS_NOT_FOUND, "No such File object: %.64s", page->after) : status;
-}
-
 enum status batch_store_list_files(struct batch_store *store, const struct batch_page *page,
                                    void (*each)(void *arg, const struct batch_file *file), void *arg, bool *more,
                                    struct error *error)
@@ -206,17 +178,17 @@ enum status batch_store_list_files(struct batch_store *store, const struct batch
     *more = false;
     pthread_mutex_lock(&store->mutex);
     if (page->after[0])
-        status = find_after(store, page, &after, error);
+        status = batch_store_find_after(store, "SELECT seq FROM files WHERE id = ?1 AND tenant = ?2", page, &after, error);
+    if (status == STATUS_NOT_FOUND)
+        status = batch_store_no_file(page->after, error);
     if (status == STATUS_OK) {
-        sql = batch_sql_open(store->db, page->ascending ? "SELECT " COLUMNS " FROM files WHERE tenant = ?1 AND " IS_LIVE
-                                                          " AND seq > ?3 AND (?4 = '' OR purpose = ?4) ORDER BY seq LIMIT ?5"
-                                                        : "SELECT " COLUMNS " FROM files WHERE tenant = ?1 AND " IS_LIVE
-                                                          " AND seq < ?3 AND (?4 = '' OR purpose = ?4) ORDER BY seq DESC LIMIT ?5");
-        batch_sql_text(&sql, 1, page->tenant);
-        batch_sql_number(&sql, 2, now_s());
-        batch_sql_number(&sql, 3, after);
-        batch_sql_text(&sql, 4, page->purpose);
-        batch_sql_number(&sql, 5, (uint64_t)page->limit + 1);
+        sql = batch_sql_open(store->db,
+                             page->ascending ? "SELECT " COLUMNS " FROM files WHERE tenant = ?1 AND " IS_LIVE
+                                               " AND seq > ?3 AND (?4 = '' OR purpose = ?4) ORDER BY seq LIMIT ?5"
+                                             : "SELECT " COLUMNS " FROM files WHERE tenant = ?1 AND " IS_LIVE
+                                               " AND seq < ?3 AND (?4 = '' OR purpose = ?4) ORDER BY seq DESC LIMIT ?5",
+                             BATCH_VALUES(batch_text(page->tenant), batch_number(now_s()), batch_number(after),
+                                          batch_text(page->purpose), batch_number((uint64_t)page->limit + 1)));
         while (batch_sql_step(&sql)) {
             struct batch_file file = read_file(&sql);
             *more = count++ == page->limit;
@@ -234,12 +206,11 @@ static bool purge_one(struct batch_store *store, uint64_t at_s)
 {
     struct batch_sql sql = batch_sql_open(store->db,
                                           "SELECT " COLUMNS " FROM files WHERE expires > 0 AND expires <= ?1 AND NOT EXISTS "
-                                          "(SELECT 1 FROM batches WHERE status < ?2 AND input = files.id) LIMIT 1");
+                                          "(SELECT 1 FROM batches WHERE status < ?2 AND input = files.id) LIMIT 1",
+                                          BATCH_VALUES(batch_number(at_s), batch_number(BATCH_COMPLETED)));
     struct batch_file file;
     bool found;
 
-    batch_sql_number(&sql, 1, at_s);
-    batch_sql_number(&sql, 2, BATCH_COMPLETED);
     found = batch_sql_step(&sql);
     if (found)
         file = read_file(&sql);
@@ -253,7 +224,7 @@ static bool purge_one(struct batch_store *store, uint64_t at_s)
 
 void batch_store_purge(struct batch_store *store, uint64_t at_s)
 {
-    struct batch_sql sql;
+    const uint64_t over_s = at_s > BATCH_KEPT_S ? at_s - BATCH_KEPT_S : 0;
 
     for (bool found = true; found;) { // the lock is given up between two, so that nobody waits long
         pthread_mutex_lock(&store->mutex);
@@ -261,11 +232,8 @@ void batch_store_purge(struct batch_store *store, uint64_t at_s)
         pthread_mutex_unlock(&store->mutex);
     }
     pthread_mutex_lock(&store->mutex);
-    sql = batch_sql_open(store->db, "DELETE FROM batches WHERE status >= ?1 AND max(at_4, at_5, at_6, at_7) <= ?2");
-    batch_sql_number(&sql, 1, BATCH_COMPLETED);
-    batch_sql_number(&sql, 2, at_s > BATCH_KEPT_S ? at_s - BATCH_KEPT_S : 0);
-    batch_sql_step(&sql);
-    (void)!batch_sql_close(&sql, NULL);
+    (void)!batch_sql_do(store->db, "DELETE FROM batches WHERE status >= ?1 AND max(at_4, at_5, at_6, at_7) <= ?2",
+                        BATCH_VALUES(batch_number(BATCH_COMPLETED), batch_number(over_s)), NULL);
     batch_store_keep_reserve(store);
     pthread_mutex_unlock(&store->mutex);
 }

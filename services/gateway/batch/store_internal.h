@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sqlite3.h>
 
+#include "common/base/checked.h"
 #include "services/gateway/batch/store.h"
 
 enum { BATCH_ID_DIGITS = 24, BATCH_RESERVE_BYTES = 1 << 20, BATCH_RESERVE_LEAST_BYTES = 64 << 10 };
@@ -36,15 +37,25 @@ struct batch_sql {
     int code; // SQLITE_OK, SQLITE_ROW, SQLITE_DONE, or what failed
 };
 
-struct batch_sql batch_sql_open(sqlite3 *db, const char *text);
-void batch_sql_text(struct batch_sql *sql, int index, const char *value); // value outlives the statement; NULL: null
-void batch_sql_number(struct batch_sql *sql, int index, uint64_t value);
+// What takes the place of ?1, ?2 and so on, in this order.
+struct batch_value {
+    const char *text; // outlives the statement; NULL: null
+    uint64_t number;
+    bool is_text;
+};
+#define BATCH_VALUES(...) (const struct batch_value[]){__VA_ARGS__}, ARRAY_COUNT(((const struct batch_value[]){__VA_ARGS__}))
+static inline struct batch_value batch_text(const char *text) { return (struct batch_value){.text = text, .is_text = true}; }
+static inline struct batch_value batch_number(uint64_t number) { return (struct batch_value){.number = number}; }
+
+struct batch_sql batch_sql_open(sqlite3 *db, const char *text, const struct batch_value *values, size_t count);
 // True: there is a row.
 bool batch_sql_step(struct batch_sql *sql);
 void batch_sql_copy(struct batch_sql *sql, int column, char *out, size_t out_bytes); // null: ""
 uint64_t batch_sql_u64(struct batch_sql *sql, int column);
 // Ends it. INTERNAL with *error if anything failed.
 enum status batch_sql_close(struct batch_sql *sql, struct error *error);
+// A statement that has no rows.
+enum status batch_sql_do(sqlite3 *db, const char *text, const struct batch_value *values, size_t count, struct error *error);
 // One or more statements without values.
 enum status batch_sql_run(sqlite3 *db, const char *text, struct error *error);
 
@@ -66,6 +77,11 @@ void batch_store_keep_reserve(struct batch_store *store);
 typedef enum status batch_store_write_fn(struct batch_store *store, const void *arg, struct error *error);
 // With the mutex held. Writes what makes room, or lets others make it, as one transaction; on a full disk with the reserve.
 enum status batch_store_insist(struct batch_store *store, batch_store_write_fn *write, const void *arg, struct error *error);
+// NOT_FOUND with *error: there is no such file.
+enum status batch_store_no_file(const char *id, struct error *error);
+// With the mutex held: the place in its list, by this statement, of the row that a page begins after. NOT_FOUND, without *error: there is none.
+enum status batch_store_find_after(struct batch_store *store, const char *text, const struct batch_page *page, uint64_t *seq,
+                                   struct error *error);
 // Syncs the names in `files`.
 enum status batch_store_sync_names(struct batch_store *store, struct error *error);
 // At start: whether the tables have the columns of this gateway.

@@ -125,7 +125,7 @@ static enum status try_database(struct batch_store *store, struct error *error)
         error_prefix(error, "--batch-dir: %s cannot be used (put a copy back, or name another folder)", path);
         return status;
     }
-    sql = batch_sql_open(store->db, "PRAGMA user_version");
+    sql = batch_sql_open(store->db, "PRAGMA user_version", NULL, 0);
     if (batch_sql_step(&sql))
         version = batch_sql_u64(&sql, 0);
     status = batch_sql_close(&sql, error);
@@ -170,12 +170,11 @@ static bool is_known(struct batch_store *store, const char *id, char tenant[KEY_
 {
     struct batch_sql sql = batch_sql_open(store->db,
                                           "SELECT tenant FROM files WHERE id = ?1 UNION ALL "
-                                          "SELECT tenant FROM batches WHERE status < ?2 AND (output = ?1 OR errors = ?1)");
+                                          "SELECT tenant FROM batches WHERE status < ?2 AND (output = ?1 OR errors = ?1)",
+                                          BATCH_VALUES(batch_text(id), batch_number(BATCH_COMPLETED)));
     bool known;
 
     tenant[0] = '\0';
-    batch_sql_text(&sql, 1, id);
-    batch_sql_number(&sql, 2, BATCH_COMPLETED);
     known = batch_sql_step(&sql);
     if (known)
         batch_sql_copy(&sql, 0, tenant, KEY_TENANT_BYTES);
