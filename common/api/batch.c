@@ -159,27 +159,28 @@ bool batch_line_is_blank(const char *line, size_t bytes)
 
 // --- results -------------------------------------------------------------------------------------------------------
 // text may have bytes that are not UTF-8: they become '?'.
-static void write_string(FILE *out, const char *text, size_t bytes)
+static void write_string(struct text *out, const char *text, size_t bytes)
 {
     json_t *value = json_stringn(text, bytes);
-    size_t i;
+    char *quoted = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
 
-    if (value) {
-        json_dumpf(value, out, JSON_ENCODE_ANY);
-        json_decref(value);
-        return;
+    if (quoted) {
+        text_string(out, quoted);
+    } else {
+        text_append(out, "\"", 1);
+        for (size_t i = 0; i < bytes; i++)
+            text_append(out, text[i] >= ' ' && text[i] < 0x7F && text[i] != '"' && text[i] != '\\' ? &text[i] : "?", 1);
+        text_append(out, "\"", 1);
     }
-    fputc('"', out);
-    for (i = 0; i < bytes; i++)
-        fputc(text[i] >= ' ' && text[i] < 0x7F && text[i] != '"' && text[i] != '\\' ? text[i] : '?', out);
-    fputc('"', out);
+    free(quoted);
+    json_decref(value);
 }
 
 // JSON keeps its bytes; line ends between its values become spaces, because a result is one line.
-static void write_body(FILE *out, const char *body, size_t bytes)
+static void write_body(struct text *out, const char *body, size_t bytes)
 {
     json_t *root = json_text_read(body, bytes, JSON_ALLOW_NUL, NULL);
-    size_t i;
+    const size_t begin = out->bytes;
 
     while (bytes > 0 && memchr(" \t\r\n", body[bytes - 1], 4))
         bytes--;
@@ -188,41 +189,43 @@ static void write_body(FILE *out, const char *body, size_t bytes)
         return;
     }
     json_decref(root);
-    for (i = 0; i < bytes; i++)
-        fputc_unlocked(body[i] == '\n' || body[i] == '\r' ? ' ' : body[i], out);
+    text_append(out, body, bytes);
+    for (size_t i = begin; i < out->bytes; i++)
+        if (out->data[i] == '\n' || out->data[i] == '\r')
+            out->data[i] = ' ';
 }
 
-static void write_text(FILE *out, const char *text)
+static void write_text(struct text *out, const char *text)
 {
     if (text)
         write_string(out, text, strlen(text));
     else
-        fputs("null", out);
+        text_string(out, "null");
 }
 
-void batch_result_write(FILE *out, const struct batch_result *result)
+void batch_result_write(struct text *out, const struct batch_result *result)
 {
-    fputs("{\"id\":", out);
+    text_string(out, "{\"id\":");
     write_text(out, result->id);
-    fputs(",\"custom_id\":", out);
+    text_string(out, ",\"custom_id\":");
     write_text(out, result->custom_id);
     if (result->status) {
-        fprintf(out, ",\"response\":{\"status_code\":%d,\"request_id\":", result->status);
+        text_format(out, ",\"response\":{\"status_code\":%d,\"request_id\":", result->status);
         write_text(out, result->request_id);
-        fputs(",\"body\":", out);
+        text_string(out, ",\"body\":");
         write_body(out, result->body, result->body_bytes);
-        fputs("}", out);
+        text_string(out, "}");
     } else {
-        fputs(",\"response\":null", out);
+        text_string(out, ",\"response\":null");
     }
     if (result->error) {
-        fputs(",\"error\":{\"code\":", out);
+        text_string(out, ",\"error\":{\"code\":");
         write_text(out, result->error->code);
-        fputs(",\"message\":", out);
+        text_string(out, ",\"message\":");
         write_text(out, result->error->message);
-        fputs("}}\n", out);
+        text_string(out, "}}\n");
     } else {
-        fputs(",\"error\":null}\n", out);
+        text_string(out, ",\"error\":null}\n");
     }
 }
 

@@ -6,16 +6,16 @@
 // A line that cannot be asked has a result as well: "response" is null, and "error" has a code and a message. Its custom_id is null if the
 // line has none, or one that another line has used, so that each custom_id is there exactly once.
 //
-// Pure, but for the stream that results are written to. Safe from any thread.
+// Pure. Safe from any thread.
 #ifndef FD_API_BATCH_H
 #define FD_API_BATCH_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "common/base/status.h"
+#include "common/base/text.h"
 
 enum {
     BATCH_CUSTOM_ID_BYTES_MAX = 512,
@@ -67,8 +67,8 @@ struct batch_result {
     const struct batch_error *error; // NULL: null
 };
 
-// Writes the line with its end. Whether it could is for the caller to ask of the stream.
-void batch_result_write(FILE *out, const struct batch_result *result);
+// Appends the line with its end.
+void batch_result_write(struct text *out, const struct batch_result *result);
 
 // A line of results, without its body.
 struct batch_result_about {

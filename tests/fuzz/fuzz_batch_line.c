@@ -18,16 +18,13 @@ static void check_result(const struct batch_line *line)
 {
     struct batch_result result = {"batch_req_1", line->custom_id, 200, "r", line->body, line->body_bytes, NULL};
     struct batch_result_about about;
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *stream = open_memstream(&text, &bytes);
+    struct text text = {0};
 
-    assert_always(stream);
-    batch_result_write(stream, &result);
-    assert_always(fclose(stream) == 0 && bytes > 0 && memchr(text, '\n', bytes) == text + bytes - 1);
-    assert_always(batch_result_read(text, bytes, &about) && strcmp(about.custom_id, line->custom_id) == 0 && !about.failed);
+    batch_result_write(&text, &result);
+    assert_always(!text.failed && text.bytes > 0 && memchr(text.data, '\n', text.bytes) == text.data + text.bytes - 1);
+    assert_always(batch_result_read(text.data, text.bytes, &about) && strcmp(about.custom_id, line->custom_id) == 0 && !about.failed);
     batch_result_about_free(&about);
-    free(text);
+    text_free(&text);
 }
 
 static void check_line(const char *text, size_t bytes)

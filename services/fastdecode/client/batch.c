@@ -28,9 +28,9 @@
 
 // --- how far a batch is ----------------------------------------------------------------------------------------------
 //
-// A bar on a terminal, else a line every ten seconds. On standard error.
+// A bar on a terminal, else a line every ten seconds. On standard error. Rates are those of the last minute, by marks two seconds apart.
 
-enum { PROGRESS_MARKS = 32 };
+enum { PROGRESS_MARKS = 32, SHOW_US = 200000, LINE_US = 10000000, MARK_US = 2000000, BAR_CELLS = 24 };
 
 struct batch_progress {
     uint64_t total, done, failed;          // requests; done counts failed ones and those of earlier runs
@@ -46,40 +46,6 @@ struct batch_progress {
     } marks[PROGRESS_MARKS];
     uint32_t mark_count, mark_next;
 };
-
-// --- requests in flight over HTTP, many at a time on one thread, until each has an answer that stands ----------------
-//
-// An answer stands if asking again would not change it: 200, and the errors that the request itself is to blame for. A server that is away,
-// full or not ready (no connection, 408, 429, 502 to 504) is asked again after a pause: 0.5 s, doubled up to 30 s, or what Retry-After
-// says. Other errors of the server are asked again three times. An answer about the key or the URL (401, 403, an unknown path) is none: the
-// run should end.
-
-struct batch_asker;
-
-struct batch_answer {
-    uint64_t number; // of the line
-    const char *custom_id;
-    int status;             // 0: none, see error
-    const char *request_id; // "" if the server gave none
-    const char *body;
-    size_t body_bytes;
-    const struct batch_error *error;
-};
-
-struct batch_asker_config {
-    const char *url; // "http://host:port", with or without "/v1"
-    const char *api_key;
-    uint32_t concurrency;
-    // An answer that stands. Valid for the call.
-    void (*answered)(void *arg, const struct batch_answer *answer);
-    void *arg;
-};
-
-static void batch_asker_close(struct batch_asker *asker);
-
-// --- progress: rates are those of the last minute, by marks two seconds apart ----------------------------------------
-
-enum { SHOW_US = 200000, LINE_US = 10000000, MARK_US = 2000000, BAR_CELLS = 24 };
 
 // Begins the clock. total and done are set before.
 static void batch_progress_begin(struct batch_progress *progress, bool quiet)
@@ -188,298 +154,41 @@ static void batch_progress_end(struct batch_progress *progress)
         (unsigned long long)progress->answer_tokens, (double)progress->answer_tokens / seconds);
 }
 
-// --- libcurl's multi interface over a table of slots -----------------------------------------------------------------
-
+// --- a run -----------------------------------------------------------------------------------------------------------
 enum {
+    LINE_BYTES_MAX = 64 << 20,
+    RESULT_BYTES_MAX = 256 << 20,
+    ANSWER_BYTES_MAX = 64 << 20,
+    WAIT_MS = 100,
     PAUSE_FIRST_MS = 500,
     PAUSE_MOST_MS = 30000,
     RETRY_AFTER_MOST_S = 600,
     SERVER_ERRORS_MAX = 3, // times that a request may fail in the server before that is its answer
-    ANSWER_BYTES_MAX = 64 << 20,
+    ID_BYTES = 40,
+    INTERRUPTED = 130,
 };
 
 enum slot_state { SLOT_FREE, SLOT_ASKED, SLOT_PAUSED };
 
+// A request in flight.
 struct slot {
-    struct batch_asker *asker;
+    struct batch *batch;
     enum slot_state state;
     CURL *easy;
-    uint64_t number;
+    uint64_t number; // of the line
     struct batch_line line;
-    char *answer; // [capacity]
-    size_t bytes, capacity;
+    struct text answer;
     bool too_large;
-    char request_id[128];
+    char request_id[128]; // "" if the server gave none
     uint32_t retry_after_s;
     uint32_t pauses, server_errors;
     uint64_t again_us;
 };
 
-struct batch_asker {
-    struct batch_asker_config config;
-    CURLM *multi;
-    struct curl_slist *headers;
-    struct slot *slots; // [concurrency]
-    uint32_t in_flight;
-    uint64_t answered_us;
-    uint64_t jitter;
-    bool refused; // whatever is asked
-    char trouble[256];
-};
-
-// --- what a transfer brings ----------------------------------------------------------------------------------------
-static size_t on_body(char *data, size_t size, size_t count, void *user)
-{
-    struct slot *slot = user;
-    size_t bytes = size * count;
-
-    if (slot->bytes + bytes > ANSWER_BYTES_MAX) {
-        slot->too_large = true;
-        return 0;
-    }
-    if (slot->bytes + bytes > slot->capacity) {
-        size_t wanted = MAX(slot->capacity * 2, slot->bytes + bytes);
-        char *grown = realloc(slot->answer, wanted);
-        if (!grown)
-            return 0;
-        slot->answer = grown;
-        slot->capacity = wanted;
-    }
-    memcpy(slot->answer + slot->bytes, data, bytes);
-    slot->bytes += bytes;
-    return bytes;
-}
-
-// The value of a header line if it has this name, without blanks around it; NULL: another one.
-static const char *header_value(const char *line, size_t bytes, const char *name, char *out, size_t out_bytes)
-{
-    size_t length = strlen(name);
-
-    if (bytes <= length || strncasecmp(line, name, length) != 0 || line[length] != ':')
-        return NULL;
-    for (line += length + 1, bytes -= length + 1; bytes > 0 && *line == ' '; line++)
-        bytes--;
-    while (bytes > 0 && memchr(" \t\r\n", line[bytes - 1], 4))
-        bytes--;
-    snprintf(out, out_bytes, "%.*s", (int)bytes, line);
-    return out;
-}
-
-static size_t on_header(char *data, size_t size, size_t count, void *user)
-{
-    struct slot *slot = user;
-    char value[128];
-
-    header_value(data, size * count, "X-Request-Id", slot->request_id, sizeof slot->request_id);
-    if (header_value(data, size * count, "Retry-After", value, sizeof value))
-        slot->retry_after_s = (uint32_t)MIN(strtoul(value, NULL, 10), (unsigned long)RETRY_AFTER_MOST_S);
-    return size * count;
-}
-
-// --- life of a slot ------------------------------------------------------------------------------------------------
-static void start(struct slot *slot)
-{
-    slot->state = SLOT_ASKED;
-    slot->bytes = 0;
-    slot->too_large = false;
-    slot->request_id[0] = '\0';
-    slot->retry_after_s = 0;
-    curl_multi_add_handle(slot->asker->multi, slot->easy);
-}
-
-static void finish(struct slot *slot, int status, const struct batch_error *error)
-{
-    struct batch_asker *asker = slot->asker;
-    struct batch_answer answer = {.number = slot->number,
-                                  .custom_id = slot->line.custom_id,
-                                  .status = status,
-                                  .request_id = slot->request_id,
-                                  .body = slot->answer ? slot->answer : "",
-                                  .body_bytes = slot->bytes,
-                                  .error = error};
-
-    asker->answered_us = clock_now_us();
-    asker->trouble[0] = '\0';
-    asker->config.answered(asker->config.arg, &answer);
-    batch_line_free(&slot->line);
-    free(slot->answer);
-    slot->answer = NULL;
-    slot->capacity = slot->bytes = 0;
-    slot->state = SLOT_FREE;
-    asker->in_flight--;
-}
-
-// Jitter of a half, so that requests that failed together do not come back together.
-static void pause_slot(struct slot *slot)
-{
-    struct batch_asker *asker = slot->asker;
-    uint64_t pause_ms = MIN((uint64_t)PAUSE_FIRST_MS << MIN(slot->pauses, 10u), (uint64_t)PAUSE_MOST_MS);
-
-    if (slot->retry_after_s)
-        pause_ms = slot->retry_after_s * 1000ull;
-    asker->jitter = asker->jitter * 6364136223846793005u + 1442695040888963407u;
-    pause_ms += pause_ms * (asker->jitter >> 40) / (2ull << 24);
-    slot->pauses++;
-    slot->state = SLOT_PAUSED;
-    slot->again_us = clock_now_us() + pause_ms * 1000;
-}
-
-// Whether the answer is about the key or the URL rather than about the request: that of all others would be the same.
-static bool refuses_all(const struct slot *slot, long status)
-{
-    static const char unknown_path[] = "\"code\":\"not_found\"";
-
-    return status == 401 || status == 403 ||
-           (status == 404 && slot->answer && memmem(slot->answer, slot->bytes, unknown_path, sizeof unknown_path - 1));
-}
-
-static void conclude(struct slot *slot, CURLcode result)
-{
-    struct batch_asker *asker = slot->asker;
-    struct batch_error error = {.code = "answer_too_large"};
-    long status = 0;
-
-    curl_easy_getinfo(slot->easy, CURLINFO_RESPONSE_CODE, &status);
-    curl_multi_remove_handle(asker->multi, slot->easy);
-    if (slot->too_large) {
-        snprintf(error.message, sizeof error.message, "the answer is larger than %d MiB", ANSWER_BYTES_MAX >> 20);
-        finish(slot, 0, &error);
-    } else if (result != CURLE_OK) {
-        snprintf(asker->trouble, sizeof asker->trouble, "%s", curl_easy_strerror(result));
-        pause_slot(slot);
-    } else if (status == 408 || status == 429 || (status >= 502 && status <= 504) || refuses_all(slot, status)) {
-        asker->refused |= refuses_all(slot, status);
-        snprintf(asker->trouble, sizeof asker->trouble, "status %ld: %.*s", status, (int)MIN(slot->bytes, (size_t)200),
-                 slot->answer ? slot->answer : "");
-        pause_slot(slot);
-    } else if (status >= 500 && ++slot->server_errors < SERVER_ERRORS_MAX) {
-        snprintf(asker->trouble, sizeof asker->trouble, "status %ld", status);
-        pause_slot(slot);
-    } else {
-        finish(slot, (int)status, NULL);
-    }
-}
-
-// --- the asker -----------------------------------------------------------------------------------------------------
-static bool open_slot(struct batch_asker *asker, struct slot *slot)
-{
-    slot->asker = asker;
-    slot->easy = api_handle_open(asker->headers, on_body, slot);
-    if (!slot->easy)
-        return false;
-    curl_easy_setopt(slot->easy, CURLOPT_PRIVATE, slot);
-    curl_easy_setopt(slot->easy, CURLOPT_TCP_KEEPALIVE, 1L); // an answer may take long, but not from a host that is gone
-    curl_easy_setopt(slot->easy, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(slot->easy, CURLOPT_HEADERDATA, slot);
-    return true;
-}
-
-// config's strings are borrowed. The caller closes *out.
-static enum status batch_asker_open(const struct batch_asker_config *config, struct batch_asker **out, struct error *error)
-{
-    struct batch_asker *asker = calloc(1, sizeof *asker);
-    uint32_t i;
-    bool ok;
-
-    *out = NULL;
-    if (!asker)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    asker->config = *config;
-    asker->jitter = clock_now_ns();
-    asker->multi = curl_multi_init();
-    asker->slots = calloc(config->concurrency, sizeof *asker->slots);
-    asker->headers = api_headers_make(config->api_key);
-    ok = asker->multi && asker->slots && asker->headers;
-    for (i = 0; ok && i < config->concurrency; i++)
-        ok = open_slot(asker, &asker->slots[i]);
-    if (!ok) {
-        batch_asker_close(asker);
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for %u requests at a time", config->concurrency);
-    }
-    curl_multi_setopt(asker->multi, CURLMOPT_MAXCONNECTS, (long)config->concurrency);
-    *out = asker;
-    return STATUS_OK;
-}
-
-// Requests in flight are dropped. NULL is allowed.
-static void batch_asker_close(struct batch_asker *asker)
-{
-    uint32_t i;
-
-    if (!asker)
-        return;
-    for (i = 0; asker->slots && i < asker->config.concurrency; i++) {
-        struct slot *slot = &asker->slots[i];
-        if (slot->state == SLOT_ASKED)
-            curl_multi_remove_handle(asker->multi, slot->easy);
-        curl_easy_cleanup(slot->easy);
-        batch_line_free(&slot->line);
-        free(slot->answer);
-    }
-    curl_multi_cleanup(asker->multi);
-    curl_slist_free_all(asker->headers);
-    free(asker->slots);
-    free(asker);
-}
-
-static bool batch_asker_has_room(const struct batch_asker *asker) { return asker->in_flight < asker->config.concurrency; }
-static uint32_t batch_asker_in_flight(const struct batch_asker *asker) { return asker->in_flight; }
-// When the server last gave an answer that stands (0: never), and what was wrong last ("": nothing).
-static uint64_t batch_asker_answered_us(const struct batch_asker *asker) { return asker->answered_us; }
-static const char *batch_asker_trouble(const struct batch_asker *asker) { return asker->trouble; }
-// Whether the server refuses whatever is asked; trouble says why.
-static bool batch_asker_is_refused(const struct batch_asker *asker) { return asker->refused; }
-
-// Asks. line is moved from. There must be room.
-static void batch_asker_add(struct batch_asker *asker, uint64_t number, struct batch_line *line)
-{
-    struct slot *slot = asker->slots;
-    char url[1280];
-
-    assert_always(batch_asker_has_room(asker));
-    while (slot->state != SLOT_FREE)
-        slot++;
-    slot->number = number;
-    slot->line = *line;
-    slot->pauses = slot->server_errors = 0;
-    *line = (struct batch_line){0};
-    snprintf(url, sizeof url, "%.*s%s", api_server_length(asker->config.url), asker->config.url,
-             batch_endpoint_path(slot->line.endpoint));
-    curl_easy_setopt(slot->easy, CURLOPT_URL, url);
-    curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDS, slot->line.body);
-    curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)slot->line.body_bytes);
-    asker->in_flight++;
-    start(slot);
-}
-
-// Goes on for at most wait_ms; calls `answered`. Returns early at a signal.
-static void batch_asker_run(struct batch_asker *asker, int wait_ms)
-{
-    uint64_t now_us = clock_now_us();
-    CURLMsg *message;
-    int running, left;
-    uint32_t i;
-
-    for (i = 0; i < asker->config.concurrency; i++)
-        if (asker->slots[i].state == SLOT_PAUSED && asker->slots[i].again_us <= now_us)
-            start(&asker->slots[i]);
-    curl_multi_perform(asker->multi, &running);
-    curl_multi_poll(asker->multi, NULL, 0, wait_ms, NULL);
-    curl_multi_perform(asker->multi, &running);
-    while ((message = curl_multi_info_read(asker->multi, &left)) != NULL) {
-        struct slot *slot;
-        if (message->msg != CURLMSG_DONE)
-            continue;
-        curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **)&slot);
-        conclude(slot, message->data.result);
-    }
-}
-
-// --- the command -----------------------------------------------------------------------------------------------------
-enum { LINE_BYTES_MAX = 64 << 20, RESULT_BYTES_MAX = 256 << 20, WAIT_MS = 100, ID_BYTES = 40, INTERRUPTED = 130 };
-
 struct batch {
-    const char *in_path, *out_path, *url, *api_key;
+    const char *in_path, *out_path;
+    const char *url; // "http://host:port", with or without "/v1"
+    const char *api_key;
     uint32_t concurrency;
     double patience_s;
     bool resume, flex, quiet;
@@ -488,8 +197,15 @@ struct batch {
     struct text_set done_ids, done_lines; // custom_ids that OUT has; ids of results without one
     struct text_set seen;                 // custom_ids of IN so far
     struct batch_progress progress;
-    struct batch_asker *asker;
     struct error error; // what ends the run
+    // requests in flight
+    CURLM *multi;
+    struct curl_slist *headers;
+    struct slot *slots;   // [concurrency]
+    uint64_t answered_us; // when the server last gave an answer that stands; 0: never
+    uint64_t jitter;
+    bool refused;      // whatever is asked; trouble says why
+    char trouble[256]; // what was wrong last; "": nothing
 };
 
 static volatile sig_atomic_t interrupted;
@@ -510,21 +226,14 @@ static const char *line_id(uint64_t number, char out[ID_BYTES])
 // Writes a result by one call: what is torn is the last line of the file.
 static void write_result(struct batch *batch, const struct batch_result *result)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *stream = open_memstream(&text, &bytes);
-    bool ok = stream != NULL;
+    struct text text = {0};
 
-    if (stream) {
-        batch_result_write(stream, result);
-        ok = !ferror(stream);
-        ok = fclose(stream) == 0 && ok;
-    }
-    if (!ok)
+    batch_result_write(&text, result);
+    if (text.failed)
         error_set(&batch->error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    else if (write(batch->out, text, bytes) != (ssize_t)bytes)
+    else if (write(batch->out, text.data, text.bytes) != (ssize_t)text.bytes)
         error_set(&batch->error, STATUS_UNKNOWN, "cannot write %s: %s", batch->out_path, strerror(errno ? errno : ENOSPC));
-    free(text);
+    text_free(&text);
     batch->progress.done++;
     batch->progress.failed += result->status != 200;
 }
@@ -574,6 +283,236 @@ static bool scan_results(struct batch *batch)
     return !batch->error.status;
 }
 
+// --- requests in flight over HTTP, many at a time on one thread, until each has an answer that stands ----------------
+//
+// An answer stands if asking again would not change it: 200, and the errors that the request itself is to blame for. A server that is away,
+// full or not ready (no connection, 408, 429, 502 to 504) is asked again after a pause: 0.5 s, doubled up to 30 s, or what Retry-After
+// says. Other errors of the server are asked again three times. An answer about the key or the URL (401, 403, an unknown path) is none: the
+// run should end.
+
+// --- what a transfer brings ----------------------------------------------------------------------------------------
+static size_t on_body(char *data, size_t size, size_t count, void *user)
+{
+    struct slot *slot = user;
+    size_t bytes = size * count;
+
+    slot->too_large = slot->answer.bytes + bytes > ANSWER_BYTES_MAX;
+    if (!slot->too_large)
+        text_append(&slot->answer, data, bytes);
+    return slot->too_large || slot->answer.failed ? 0 : bytes;
+}
+
+// The value of a header line if it has this name, without blanks around it; NULL: another one.
+static const char *header_value(const char *line, size_t bytes, const char *name, char *out, size_t out_bytes)
+{
+    size_t length = strlen(name);
+
+    if (bytes <= length || strncasecmp(line, name, length) != 0 || line[length] != ':')
+        return NULL;
+    for (line += length + 1, bytes -= length + 1; bytes > 0 && *line == ' '; line++)
+        bytes--;
+    while (bytes > 0 && memchr(" \t\r\n", line[bytes - 1], 4))
+        bytes--;
+    snprintf(out, out_bytes, "%.*s", (int)bytes, line);
+    return out;
+}
+
+static size_t on_header(char *data, size_t size, size_t count, void *user)
+{
+    struct slot *slot = user;
+    char value[128];
+
+    header_value(data, size * count, "X-Request-Id", slot->request_id, sizeof slot->request_id);
+    if (header_value(data, size * count, "Retry-After", value, sizeof value))
+        slot->retry_after_s = (uint32_t)MIN(strtoul(value, NULL, 10), (unsigned long)RETRY_AFTER_MOST_S);
+    return size * count;
+}
+
+// --- life of a slot ------------------------------------------------------------------------------------------------
+static void start(struct slot *slot)
+{
+    slot->state = SLOT_ASKED;
+    text_clear(&slot->answer);
+    slot->too_large = false;
+    slot->request_id[0] = '\0';
+    slot->retry_after_s = 0;
+    curl_multi_add_handle(slot->batch->multi, slot->easy);
+}
+
+static void count_tokens(struct batch *batch, const struct batch_result *answer)
+{
+    json_t *root = json_loadb(answer->body, answer->body_bytes, JSON_ALLOW_NUL, NULL), *usage = json_object_get(root, "usage");
+
+    batch->progress.prompt_tokens += (uint64_t)json_integer_value(json_object_get(usage, "prompt_tokens"));
+    batch->progress.answer_tokens += (uint64_t)json_integer_value(json_object_get(usage, "completion_tokens"));
+    json_decref(root);
+}
+
+// The answer stands. status 0: none, see error.
+static void finish(struct slot *slot, int status, const struct batch_error *error)
+{
+    struct batch *batch = slot->batch;
+    char id[ID_BYTES];
+    struct batch_result answer = {.id = line_id(slot->number, id),
+                                  .custom_id = slot->line.custom_id,
+                                  .status = status,
+                                  .request_id = slot->request_id,
+                                  .body = slot->answer.data ? slot->answer.data : "",
+                                  .body_bytes = slot->answer.bytes,
+                                  .error = error};
+
+    batch->answered_us = clock_now_us();
+    batch->trouble[0] = '\0';
+    count_tokens(batch, &answer);
+    write_result(batch, &answer);
+    batch_line_free(&slot->line);
+    text_free(&slot->answer);
+    slot->state = SLOT_FREE;
+    batch->progress.in_flight--;
+}
+
+// Jitter of a half, so that requests that failed together do not come back together.
+static void pause_slot(struct slot *slot)
+{
+    struct batch *batch = slot->batch;
+    uint64_t pause_ms = MIN((uint64_t)PAUSE_FIRST_MS << MIN(slot->pauses, 10u), (uint64_t)PAUSE_MOST_MS);
+
+    if (slot->retry_after_s)
+        pause_ms = slot->retry_after_s * 1000ull;
+    batch->jitter = batch->jitter * 6364136223846793005u + 1442695040888963407u;
+    pause_ms += pause_ms * (batch->jitter >> 40) / (2ull << 24);
+    slot->pauses++;
+    slot->state = SLOT_PAUSED;
+    slot->again_us = clock_now_us() + pause_ms * 1000;
+}
+
+// Whether the answer is about the key or the URL rather than about the request: that of all others would be the same.
+static bool refuses_all(const struct slot *slot, long status)
+{
+    static const char unknown_path[] = "\"code\":\"not_found\"";
+
+    return status == 401 || status == 403 ||
+           (status == 404 && slot->answer.data &&
+            memmem(slot->answer.data, slot->answer.bytes, unknown_path, sizeof unknown_path - 1));
+}
+
+static void conclude(struct slot *slot, CURLcode result)
+{
+    struct batch *batch = slot->batch;
+    struct batch_error error = {.code = "answer_too_large"};
+    long status = 0;
+
+    curl_easy_getinfo(slot->easy, CURLINFO_RESPONSE_CODE, &status);
+    curl_multi_remove_handle(batch->multi, slot->easy);
+    if (slot->too_large) {
+        snprintf(error.message, sizeof error.message, "the answer is larger than %d MiB", ANSWER_BYTES_MAX >> 20);
+        finish(slot, 0, &error);
+    } else if (result != CURLE_OK) {
+        snprintf(batch->trouble, sizeof batch->trouble, "%s", curl_easy_strerror(result));
+        pause_slot(slot);
+    } else if (status == 408 || status == 429 || (status >= 502 && status <= 504) || refuses_all(slot, status)) {
+        batch->refused |= refuses_all(slot, status);
+        snprintf(batch->trouble, sizeof batch->trouble, "status %ld: %.*s", status, (int)MIN(slot->answer.bytes, (size_t)200),
+                 slot->answer.data ? slot->answer.data : "");
+        pause_slot(slot);
+    } else if (status >= 500 && ++slot->server_errors < SERVER_ERRORS_MAX) {
+        snprintf(batch->trouble, sizeof batch->trouble, "status %ld", status);
+        pause_slot(slot);
+    } else {
+        finish(slot, (int)status, NULL);
+    }
+}
+
+static bool open_slot(struct batch *batch, struct slot *slot)
+{
+    slot->batch = batch;
+    slot->easy = api_handle_open(batch->headers, on_body, slot);
+    if (!slot->easy)
+        return false;
+    curl_easy_setopt(slot->easy, CURLOPT_PRIVATE, slot);
+    curl_easy_setopt(slot->easy, CURLOPT_TCP_KEEPALIVE, 1L); // an answer may take long, but not from a host that is gone
+    curl_easy_setopt(slot->easy, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(slot->easy, CURLOPT_HEADERDATA, slot);
+    return true;
+}
+
+static bool open_slots(struct batch *batch)
+{
+    bool ok;
+
+    batch->jitter = clock_now_ns();
+    batch->multi = curl_multi_init();
+    batch->slots = calloc(batch->concurrency, sizeof *batch->slots);
+    batch->headers = api_headers_make(batch->api_key);
+    ok = batch->multi && batch->slots && batch->headers;
+    for (uint32_t i = 0; ok && i < batch->concurrency; i++)
+        ok = open_slot(batch, &batch->slots[i]);
+    if (!ok)
+        error_set(&batch->error, STATUS_RESOURCE_EXHAUSTED, "no memory for %u requests at a time", batch->concurrency);
+    else
+        curl_multi_setopt(batch->multi, CURLMOPT_MAXCONNECTS, (long)batch->concurrency);
+    return ok;
+}
+
+// Requests in flight are dropped.
+static void close_slots(struct batch *batch)
+{
+    for (uint32_t i = 0; batch->slots && i < batch->concurrency; i++) {
+        struct slot *slot = &batch->slots[i];
+        if (slot->state == SLOT_ASKED)
+            curl_multi_remove_handle(batch->multi, slot->easy);
+        curl_easy_cleanup(slot->easy);
+        batch_line_free(&slot->line);
+        text_free(&slot->answer);
+    }
+    curl_multi_cleanup(batch->multi);
+    curl_slist_free_all(batch->headers);
+    free(batch->slots);
+}
+
+// Asks. line is moved from. There must be a free slot.
+static void ask(struct batch *batch, uint64_t number, struct batch_line *line)
+{
+    struct slot *slot = batch->slots;
+    char url[1280];
+
+    assert_always(batch->progress.in_flight < batch->concurrency);
+    while (slot->state != SLOT_FREE)
+        slot++;
+    slot->number = number;
+    slot->line = *line;
+    slot->pauses = slot->server_errors = 0;
+    *line = (struct batch_line){0};
+    snprintf(url, sizeof url, "%.*s%s", api_server_length(batch->url), batch->url, batch_endpoint_path(slot->line.endpoint));
+    curl_easy_setopt(slot->easy, CURLOPT_URL, url);
+    curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDS, slot->line.body);
+    curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)slot->line.body_bytes);
+    batch->progress.in_flight++;
+    start(slot);
+}
+
+// Goes on for at most WAIT_MS. Returns early at a signal.
+static void go_on(struct batch *batch)
+{
+    uint64_t now_us = clock_now_us();
+    CURLMsg *message;
+    int running, left;
+
+    for (uint32_t i = 0; i < batch->concurrency; i++)
+        if (batch->slots[i].state == SLOT_PAUSED && batch->slots[i].again_us <= now_us)
+            start(&batch->slots[i]);
+    curl_multi_perform(batch->multi, &running);
+    curl_multi_poll(batch->multi, NULL, 0, WAIT_MS, NULL);
+    curl_multi_perform(batch->multi, &running);
+    while ((message = curl_multi_info_read(batch->multi, &left)) != NULL) {
+        struct slot *slot;
+        if (message->msg != CURLMSG_DONE)
+            continue;
+        curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **)&slot);
+        conclude(slot, message->data.result);
+    }
+}
+
 // --- IN ------------------------------------------------------------------------------------------------------------
 static void write_refusal(struct batch *batch, const char *custom_id, const struct batch_error *error)
 {
@@ -610,7 +549,7 @@ static void take_line(struct batch *batch, const char *text, size_t bytes)
     } else if (!ok) {
         refuse(batch, line.custom_id, &error);
     } else if (!text_set_has(&batch->done_ids, line.custom_id)) {
-        batch_asker_add(batch->asker, batch->reader.number, &line);
+        ask(batch, batch->reader.number, &line);
     }
     batch_line_free(&line);
 }
@@ -651,44 +590,19 @@ static bool count_lines(struct batch *batch)
 }
 
 // --- the run -------------------------------------------------------------------------------------------------------
-static void count_tokens(struct batch *batch, const struct batch_answer *answer)
-{
-    json_t *root = json_loadb(answer->body, answer->body_bytes, JSON_ALLOW_NUL, NULL), *usage = json_object_get(root, "usage");
-
-    batch->progress.prompt_tokens += (uint64_t)json_integer_value(json_object_get(usage, "prompt_tokens"));
-    batch->progress.answer_tokens += (uint64_t)json_integer_value(json_object_get(usage, "completion_tokens"));
-    json_decref(root);
-}
-
-static void on_answer(void *arg, const struct batch_answer *answer)
-{
-    struct batch *batch = arg;
-    char id[ID_BYTES];
-
-    count_tokens(batch, answer);
-    write_result(batch, &(struct batch_result){.id = line_id(answer->number, id),
-                                               .custom_id = answer->custom_id,
-                                               .status = answer->status,
-                                               .request_id = answer->request_id,
-                                               .body = answer->body,
-                                               .body_bytes = answer->body_bytes,
-                                               .error = answer->error});
-}
-
 // Whether the server has given no answer for too long, or will not.
 static bool lost_patience(struct batch *batch, uint64_t began_us)
 {
-    uint64_t since_us = MAX(batch_asker_answered_us(batch->asker), began_us);
+    uint64_t since_us = MAX(batch->answered_us, began_us);
 
-    if (batch_asker_is_refused(batch->asker)) {
+    if (batch->refused) {
         error_set(&batch->error, STATUS_PERMISSION_DENIED, "%s refuses all requests (see --url and --api-key): %s", batch->url,
-                  batch_asker_trouble(batch->asker));
+                  batch->trouble);
         return true;
     }
-    if (!*batch_asker_trouble(batch->asker) || (double)(clock_now_us() - since_us) < batch->patience_s * 1e6)
+    if (!batch->trouble[0] || (double)(clock_now_us() - since_us) < batch->patience_s * 1e6)
         return false;
-    error_set(&batch->error, STATUS_UNAVAILABLE, "no answer from %s for %g s: %s", batch->url, batch->patience_s,
-              batch_asker_trouble(batch->asker));
+    error_set(&batch->error, STATUS_UNAVAILABLE, "no answer from %s for %g s: %s", batch->url, batch->patience_s, batch->trouble);
     return true;
 }
 
@@ -699,12 +613,11 @@ static void run(struct batch *batch)
 
     line_reader_open(batch->in, LINE_BYTES_MAX, &batch->reader);
     batch_progress_begin(&batch->progress, batch->quiet);
-    while (!batch->error.status && !interrupted && (more || batch_asker_in_flight(batch->asker) > 0)) {
-        while (more && !batch->error.status && !interrupted && batch_asker_has_room(batch->asker))
+    while (!batch->error.status && !interrupted && (more || batch->progress.in_flight > 0)) {
+        while (more && !batch->error.status && !interrupted && batch->progress.in_flight < batch->concurrency)
             more = take_next(batch);
-        batch->progress.in_flight = batch_asker_in_flight(batch->asker);
         if (batch->progress.in_flight > 0)
-            batch_asker_run(batch->asker, WAIT_MS);
+            go_on(batch);
         batch_progress_show(&batch->progress);
         if (lost_patience(batch, began_us))
             break;
@@ -743,21 +656,18 @@ static bool open_files(struct batch *batch)
 static int work(struct batch *batch)
 {
     struct sigaction on_signal = {.sa_handler = on_interrupt};
-    struct batch_asker_config config = {
-        .url = batch->url, .api_key = batch->api_key, .concurrency = batch->concurrency, .answered = on_answer, .arg = batch};
 
     text_set_open(&batch->done_ids);
     text_set_open(&batch->done_lines);
     text_set_open(&batch->seen);
-    if (open_files(batch) && scan_results(batch) && count_lines(batch) &&
-        batch_asker_open(&config, &batch->asker, &batch->error) == STATUS_OK) {
+    if (open_files(batch) && scan_results(batch) && count_lines(batch) && open_slots(batch)) {
         sigaction(SIGINT, &on_signal, NULL);
         sigaction(SIGTERM, &on_signal, NULL);
         if (batch->progress.done > 0 && !batch->quiet)
             fprintf(stderr, "%s has %llu answers already\n", batch->out_path, (unsigned long long)batch->progress.done);
         run(batch);
     }
-    batch_asker_close(batch->asker);
+    close_slots(batch);
     text_set_close(&batch->done_ids);
     text_set_close(&batch->done_lines);
     text_set_close(&batch->seen);

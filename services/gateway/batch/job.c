@@ -138,11 +138,11 @@ void batch_job_close(struct batch_job *job)
 }
 
 // --- validating ----------------------------------------------------------------------------------------------------
-static enum batch_validation fail(struct batch_job *job, const char *code, uint64_t line, const char *message)
+enum batch_validation batch_job_fail(struct batch_job *job, const char *code, uint64_t line, const char *message)
 {
     job->record.status = BATCH_FAILED;
     snprintf(job->record.error_code, sizeof job->record.error_code, "%s", code);
-    snprintf(job->record.error_message, sizeof job->record.error_message, "%s", message);
+    snprintf(job->record.error_message, sizeof job->record.error_message, "%.200s", message);
     job->record.error_line = line;
     return BATCH_INVALID;
 }
@@ -175,9 +175,9 @@ static enum batch_validation end_of_input(struct batch_job *job)
 {
     text_set_close(&job->seen);
     if (job->record.counts.total == 0)
-        return fail(job, "empty_file", 0, "the input file has no line with a request");
+        return batch_job_fail(job, "empty_file", 0, "the input file has no line with a request");
     if (!rewind_input(job))
-        return fail(job, "server_error", 0, "the input file cannot be read");
+        return batch_job_fail(job, "server_error", 0, "the input file cannot be read");
     job->phase = BATCH_JOB_RUNNING;
     return BATCH_VALID;
 }
@@ -193,18 +193,18 @@ enum batch_validation batch_job_validate(struct batch_job *job, uint32_t lines)
     for (; lines > 0; lines--) {
         switch (line_reader_next(&job->reader, &line, &bytes)) {
         case LINE_NONE: return end_of_input(job);
-        case LINE_FAILED: return fail(job, "server_error", job->reader.number, "the input file cannot be read");
+        case LINE_FAILED: return batch_job_fail(job, "server_error", job->reader.number, "the input file cannot be read");
         case LINE_TOO_LONG: job->record.counts.total++; break;
         default:
             if (batch_line_is_blank(line, bytes))
                 break;
             job->record.counts.total++;
             if (!look_at(job, line, bytes))
-                return fail(job, "server_error", job->reader.number, "out of memory");
+                return batch_job_fail(job, "server_error", job->reader.number, "out of memory");
         }
         if (job->reader.number > job->max_lines) {
             snprintf(text, sizeof text, "the input file has more than %" PRIu64 " lines", job->max_lines);
-            return fail(job, "too_many_lines", job->reader.number, text);
+            return batch_job_fail(job, "too_many_lines", job->reader.number, text);
         }
     }
     return BATCH_VALID_MORE;
@@ -286,19 +286,13 @@ bool batch_job_write(struct batch_job *job, struct batch_store *store, uint64_t 
     bool failed = result->status != 200;
     int fd = failed ? job->errors : job->output;
     uint64_t *file_bytes = failed ? &job->errors_bytes : &job->output_bytes;
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *stream = open_memstream(&text, &bytes);
-    bool ok = stream != NULL;
+    struct text text = {0};
+    bool ok;
 
-    if (stream) {
-        batch_result_write(stream, result);
-        ok = !ferror(stream);
-        ok = fclose(stream) == 0 && ok;
-    }
-    ok = ok && set_bit(&job->done, number);
+    batch_result_write(&text, result);
+    ok = !text.failed && set_bit(&job->done, number);
     errno = ok ? ENOSPC : ENOMEM; // write() may be cut short without saying why
-    if (ok && write(fd, text, bytes) != (ssize_t)bytes) {
+    if (ok && write(fd, text.data, text.bytes) != (ssize_t)text.bytes) {
         int reason = errno;
         job->done.words[number / 64] &= ~(1ull << (number % 64));
         if (ftruncate(fd, (off_t)*file_bytes) != 0)
@@ -307,12 +301,12 @@ bool batch_job_write(struct batch_job *job, struct batch_store *store, uint64_t 
         ok = false;
     }
     if (ok) {
-        *file_bytes += bytes;
-        batch_store_add_bytes(store, job->record.tenant, bytes);
+        *file_bytes += text.bytes;
+        batch_store_add_bytes(store, job->record.tenant, text.bytes);
         job->record.counts.failed += failed;
         job->record.counts.completed += !failed;
     }
-    free(text);
+    text_free(&text);
     return ok;
 }
 

@@ -50,6 +50,9 @@ enum batch_validation { BATCH_VALID_MORE, BATCH_VALID, BATCH_INVALID };
 // Looks at some more lines. VALID: the job is RUNNING and its total known. INVALID: the record says why.
 enum batch_validation batch_job_validate(struct batch_job *job, uint32_t lines);
 
+// The batch cannot run: its record says why, and at which line (0: none). Returns INVALID.
+enum batch_validation batch_job_fail(struct batch_job *job, const char *code, uint64_t line, const char *message);
+
 // Cancelled or expired. The job is RUNNING, or expired and is cancelled now.
 void batch_job_begin_ending(struct batch_job *job, enum batch_status ends_as);
 // Why a line has no answer in a job that is ending.

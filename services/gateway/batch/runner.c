@@ -290,9 +290,7 @@ static bool open_job(struct batch_runner *runner, struct batch_record *record)
         runner->job_count--;
         return false;
     }
-    job->record.status = BATCH_FAILED;
-    snprintf(job->record.error_code, sizeof job->record.error_code, "server_error");
-    snprintf(job->record.error_message, sizeof job->record.error_message, "%.200s", error.text);
+    batch_job_fail(job, "server_error", 0, error.text);
     return true; // ended in the next round
 }
 
@@ -387,9 +385,7 @@ static bool take_line(struct batch_runner *runner, struct batch_job *job)
     if (next == BATCH_NEXT_NONE)
         return false;
     if (next == BATCH_NEXT_FAILED) {
-        job->record.status = BATCH_FAILED;
-        snprintf(job->record.error_code, sizeof job->record.error_code, "server_error");
-        snprintf(job->record.error_message, sizeof job->record.error_message, "the input file cannot be read");
+        batch_job_fail(job, "server_error", 0, "the input file cannot be read");
         job->at_end = true;
         return false;
     }
