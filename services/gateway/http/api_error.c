@@ -27,7 +27,7 @@ bool api_fail(struct api_error *error, int status, const char *code, const char 
 
 bool api_no_memory(struct api_error *error) { return api_fail(error, 500, NULL, NULL, "out of memory"); }
 
-void api_error_append(struct text *out, const struct api_error *error)
+void api_error_append(const struct api_error *error, struct text *out)
 {
     text_string(out, "{\"error\":{\"message\":");
     text_json_string(out, error->message);

@@ -29,7 +29,7 @@ bool api_fail(struct api_error *error, int status, const char *code, const char 
 bool api_no_memory(struct api_error *error);
 
 // Appends {"error":{...}}, without a line end.
-void api_error_append(struct text *out, const struct api_error *error);
+void api_error_append(const struct api_error *error, struct text *out);
 
 // Says that a prompt has more tokens than the context; returns false. bound: "at least ", or nothing.
 bool api_too_long(struct api_error *error, const char *param, uint32_t context, const char *bound, uint32_t count);

@@ -369,7 +369,7 @@ static void append_error(const struct exchange *exchange, const struct api_error
     if (exchange->asked.refuse)
         exchange->asked.refuse(error, body);
     else
-        api_error_append(body, error);
+        api_error_append(error, body);
     text_append(body, "\n", 1);
 }
 

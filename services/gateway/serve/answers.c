@@ -66,23 +66,22 @@ const char *client_tenant(struct gateway *gateway, struct exchange *exchange)
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
 // --- health, readiness, version, models ------------------------------------------------------------------------------
-void answer_health(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_health(struct gateway *gateway, struct exchange *exchange)
 {
     struct text body = {0};
 
-    (void)gateway, (void)kind;
+    (void)gateway;
     text_string(&body, "{\"status\":\"ok\"}\n");
     exchange_respond(exchange, 200, HTTP_JSON, &body);
 }
 
-void answer_ready(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_ready(struct gateway *gateway, struct exchange *exchange)
 {
     bool leaving = atomic_load_explicit(&gateway->leaving, memory_order_relaxed);
     struct mesh_state state;
     struct text body = {0};
     bool ready;
 
-    (void)kind;
     mesh_state(gateway->mesh, &state);
     ready = state.ready && !leaving;
     text_string(&body, ready ? "{\"ready\":true" : "{\"ready\":false,\"reason\":");
@@ -92,18 +91,17 @@ void answer_ready(struct gateway *gateway, struct exchange *exchange, enum api_k
     exchange_respond(exchange, ready ? 200 : 503, HTTP_JSON, &body);
 }
 
-void answer_version(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_version(struct gateway *gateway, struct exchange *exchange)
 {
     struct text body = {0};
 
-    (void)gateway, (void)kind;
+    (void)gateway;
     text_string(&body, "{\"version\":\"" FASTDECODE_VERSION "\"}\n");
     exchange_respond(exchange, 200, HTTP_JSON, &body);
 }
 
-void answer_openapi(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_openapi(struct gateway *gateway, struct exchange *exchange)
 {
-    (void)kind;
     exchange_respond_static(exchange, 200, HTTP_JSON, gateway->openapi.data, gateway->openapi.bytes);
 }
 
@@ -124,11 +122,10 @@ static void append_model(struct gateway *gateway, const char *id, struct text *o
                 (unsigned long long)gateway->created_s, answer_context(gateway));
 }
 
-void answer_models(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_models(struct gateway *gateway, struct exchange *exchange)
 {
     struct text body = {0};
 
-    (void)kind;
     text_string(&body, "{\"object\":\"list\",\"data\":[");
     append_model(gateway, language_name(gateway->language), &body);
     text_string(&body, "]}\n");
@@ -152,13 +149,12 @@ bool answer_check_model(struct gateway *gateway, const char *model, struct api_e
     return false;
 }
 
-void answer_model(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_model(struct gateway *gateway, struct exchange *exchange)
 {
     const char *id = exchange_path(exchange) + strlen("/v1/models/");
     struct api_error error;
     struct text body = {0};
 
-    (void)kind;
     if (!answer_check_model(gateway, id, &error)) {
         exchange_refuse(exchange, &error);
         return;
@@ -250,12 +246,11 @@ static void ask_for_metrics(void *arg)
         finish_metrics(ask, NULL);
 }
 
-void answer_metrics(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_metrics(struct gateway *gateway, struct exchange *exchange)
 {
     struct metrics_ask *ask = malloc(sizeof *ask);
     struct api_error error;
 
-    (void)kind;
     if (ask) {
         *ask = (struct metrics_ask){gateway, exchange_hold(exchange)};
         if (gateway->config.mesh_metrics)
@@ -300,12 +295,11 @@ static void refuse(struct gateway *gateway, struct exchange *exchange)
     exchange_refuse(exchange, &error);
 }
 
-void answer_response(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_response(struct gateway *gateway, struct exchange *exchange)
 {
     struct text body = {0};
     char id[DIALECT_ID_BYTES];
 
-    (void)kind;
     if (!gateway->responses || !response_store_answer(gateway->responses, client_tenant(gateway, exchange), id_of(exchange, "", id),
                                                       clock_now_us(), &body)) {
         text_free(&body);
@@ -316,12 +310,11 @@ void answer_response(struct gateway *gateway, struct exchange *exchange, enum ap
     exchange_respond(exchange, 200, HTTP_JSON, &body);
 }
 
-void answer_response_delete(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_response_delete(struct gateway *gateway, struct exchange *exchange)
 {
     struct text body = {0};
     char id[DIALECT_ID_BYTES];
 
-    (void)kind;
     if (!gateway->responses ||
         !response_store_remove(gateway->responses, client_tenant(gateway, exchange), id_of(exchange, "", id), clock_now_us())) {
         refuse(gateway, exchange);
@@ -334,7 +327,7 @@ void answer_response_delete(struct gateway *gateway, struct exchange *exchange, 
 }
 
 // Only what runs in the background can be cancelled, and nothing does: who waits for an answer ends it by leaving.
-void answer_response_cancel(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_response_cancel(struct gateway *gateway, struct exchange *exchange)
 {
     struct api_error error;
     struct text body = {0};
@@ -342,7 +335,6 @@ void answer_response_cancel(struct gateway *gateway, struct exchange *exchange, 
     const bool found = gateway->responses && response_store_answer(gateway->responses, client_tenant(gateway, exchange),
                                                                    id_of(exchange, "/cancel", id), clock_now_us(), &body);
 
-    (void)kind;
     text_free(&body);
     if (!found) {
         refuse(gateway, exchange);
@@ -469,14 +461,13 @@ static void respond_page(struct exchange *exchange, json_t *page, bool has_more)
     json_decref(list);
 }
 
-void answer_response_items(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_response_items(struct gateway *gateway, struct exchange *exchange)
 {
     struct text kept = {0};
     struct api_error error = {0};
     char id[DIALECT_ID_BYTES];
     bool has_more = false;
 
-    (void)kind;
     if (!gateway->responses || !response_store_conversation(gateway->responses, client_tenant(gateway, exchange),
                                                             id_of(exchange, "/input_items", id), clock_now_us(), &kept)) {
         text_free(&kept);
@@ -578,27 +569,22 @@ static void answer_list(struct gateway *gateway, struct exchange *exchange, cons
 // Clients do not talk to an older one than they know: this is the release whose paths and fields are answered here.
 #define OLLAMA_VERSION "0.14.2"
 
-void answer_ollama_version(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_ollama_version(struct gateway *gateway, struct exchange *exchange)
 {
     struct text body = {0};
 
-    (void)gateway, (void)kind;
+    (void)gateway;
     text_string(&body, "{\"version\":\"" OLLAMA_VERSION "\"}\n");
     exchange_respond(exchange, 200, HTTP_JSON, &body);
 }
 
-void answer_ollama_tags(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
-{
-    (void)kind;
-    answer_list(gateway, exchange, "");
-}
+void answer_ollama_tags(struct gateway *gateway, struct exchange *exchange) { answer_list(gateway, exchange, ""); }
 
 // The model is always loaded.
-void answer_ollama_ps(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_ollama_ps(struct gateway *gateway, struct exchange *exchange)
 {
     char more[128];
 
-    (void)kind;
     snprintf(more, sizeof more, ",\"size_vram\":0,\"expires_at\":\"9999-12-31T23:59:59Z\",\"context_length\":%u",
              answer_context(gateway));
     answer_list(gateway, exchange, more);
@@ -706,12 +692,11 @@ static void append_info(struct gateway *gateway, struct text *out)
     text_append(out, "}", 1);
 }
 
-void answer_ollama_show(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_ollama_show(struct gateway *gateway, struct exchange *exchange)
 {
     struct api_error error = {0};
     struct text body = {0};
 
-    (void)kind;
     if (!read_model(gateway, exchange, &error)) {
         exchange_refuse(exchange, &error);
         return;

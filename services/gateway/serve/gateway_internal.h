@@ -72,10 +72,12 @@ void work_ask(struct gateway *gateway, struct exchange *exchange, enum api_kind 
 // Ends the request of an exchange that nobody waits for any more. Any thread.
 void work_cancel(struct gateway *gateway, struct exchange *exchange);
 
-// Handlers of routes, on the polling thread. kind: the kind of body; 0: none is expected.
-typedef void route_handler_fn(struct gateway *gateway, struct exchange *exchange, enum api_kind kind);
-route_handler_fn answer_health, answer_ready, answer_version, answer_models, answer_model, answer_metrics, answer_openapi,
-    work_queue;
+// A request whose body becomes work, on the polling thread.
+void work_queue(struct gateway *gateway, struct exchange *exchange, enum api_kind kind);
+
+// Handlers of routes, on the polling thread.
+typedef void route_handler_fn(struct gateway *gateway, struct exchange *exchange);
+route_handler_fn answer_health, answer_ready, answer_version, answer_models, answer_model, answer_metrics, answer_openapi;
 route_handler_fn answer_response, answer_response_delete, answer_response_items, answer_response_cancel;
 route_handler_fn answer_ollama_tags, answer_ollama_show, answer_ollama_ps, answer_ollama_version;
 route_handler_fn answer_page, answer_page_file, answer_mesh_state; // pages.c

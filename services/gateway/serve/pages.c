@@ -79,25 +79,24 @@ static void answer_file(struct exchange *exchange, const struct page_file *file)
         exchange_respond_static(exchange, 200, file->content_type, file->data, file->bytes);
 }
 
-void answer_page(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_page(struct gateway *gateway, struct exchange *exchange)
 {
     const char *path = exchange_path(exchange);
     size_t i = 0;
 
-    (void)gateway, (void)kind;
+    (void)gateway;
     while (strcmp(pages[i].path, path) != 0) // a route leads here for each of them and for nothing else
         i++;
     answer_file(exchange, find_file(pages[i].file));
 }
 
 // One file depends on whether the pages are at one address or, with --admin-listen, at two.
-void answer_page_file(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_page_file(struct gateway *gateway, struct exchange *exchange)
 {
     const char *name = exchange_path(exchange) + strlen("/pages/");
     const struct page_file *file;
     struct api_error error;
 
-    (void)kind;
     if (strcmp(name, "address.js") == 0)
         name = gateway->config.admin_host ? "address_two.js" : "address_one.js";
     file = find_file(name);
@@ -156,12 +155,11 @@ static void ask_for_state(void *arg)
         finish_state(ask, NULL);
 }
 
-void answer_mesh_state(struct gateway *gateway, struct exchange *exchange, enum api_kind kind)
+void answer_mesh_state(struct gateway *gateway, struct exchange *exchange)
 {
     struct state_ask *ask = malloc(sizeof *ask);
     struct api_error error;
 
-    (void)kind;
     if (ask) {
         *ask = (struct state_ask){gateway, exchange_hold(exchange)};
         mesh_post(gateway->mesh, ask_for_state, ask);

@@ -18,17 +18,16 @@ struct route {
     const char *suffix; // NULL: path is all of it; else an id follows the path, and then this
     const char *method;
     enum { NO_KEY, API_KEY, ADMIN_KEY } key;
-    enum api_kind kind; // of the body; 0: none
-    route_handler_fn *handle;
-    enum batch_call_kind batch;    // instead of handle
+    enum api_kind kind;            // of the body that becomes work; 0: none
+    enum batch_call_kind batch;    // or a call for batches
+    route_handler_fn *handle;      // or this
     const struct dialect *dialect; // of the request, its answer and its errors; NULL: its family's
 };
 
 // A body that becomes work: for the model, or its tokenizer.
-#define ASK(where, what, form)                                                                             \
-    {                                                                                                      \
-        .at = PUBLIC, .path = where, .method = "POST", .key = API_KEY, .kind = what, .handle = work_queue, \
-        .dialect = &dialect_##form                                                                         \
+#define ASK(where, what, form)                                                                                  \
+    {                                                                                                           \
+        .at = PUBLIC, .path = where, .method = "POST", .key = API_KEY, .kind = what, .dialect = &dialect_##form \
     }
 
 // The first that fits counts.
@@ -321,13 +320,14 @@ static void handle(struct gateway *gateway, uint32_t at, struct exchange *exchan
     const char *id;
 
     assert_always(route); // routes_check() has answered the others
-    if (!route->batch) {
-        route->handle(gateway, exchange, route->kind);
-        return;
-    }
     id = path + strlen(route->path);
-    batch_api_call(gateway->batches, exchange, route->batch, client_tenant(gateway, exchange), id,
-                   route->suffix ? strlen(id) - strlen(route->suffix) : 0);
+    if (route->kind)
+        work_queue(gateway, exchange, route->kind);
+    else if (route->batch)
+        batch_api_call(gateway->batches, exchange, route->batch, client_tenant(gateway, exchange), id,
+                       route->suffix ? strlen(id) - strlen(route->suffix) : 0);
+    else
+        route->handle(gateway, exchange);
 }
 
 void routes_handle(void *arg, struct exchange *exchange) { handle(arg, public_of(arg), exchange); }

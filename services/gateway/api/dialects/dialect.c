@@ -1,6 +1,7 @@
 // dialect.c: see dialect.h.
 #include "services/gateway/api/dialects/dialect.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,11 +9,21 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 
+void dialect_free_own(const struct dialect *dialect, void *own)
+{
+    if (own)
+        dialect->free_own(own);
+}
+
 bool dialect_translate(const struct dialect *dialect, struct dialect_ask *ask, struct api_error *error)
 {
     *error = (struct api_error){0};
     if (dialect->translate(ask, error))
         return true;
+    json_decref(ask->chat);
+    ask->chat = NULL;
+    dialect_free_own(dialect, ask->own);
+    ask->own = NULL;
     return error->status != 0 ? false : api_no_memory(error);
 }
 
@@ -40,12 +51,6 @@ void dialect_rename_field(const struct dialect *dialect, struct api_error *error
         snprintf(error->param, sizeof error->param, "%s", row->own); // places within it may be others
         return;
     }
-}
-
-void dialect_free_own(const struct dialect *dialect, void *own)
-{
-    if (own)
-        dialect->free_own(own);
 }
 
 // --- a run --------------------------------------------------------------------------------------------------------

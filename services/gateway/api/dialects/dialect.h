@@ -123,7 +123,7 @@ struct dialect {
     const char *keep_alive;               // what a silent stream is sent; NULL: nothing
     const char *id_header;                // of the answer, with the request's id; NULL: none beside the usual one
     const struct dialect_rename *renamed; // up to one without names; NULL: none
-    // Fills `chat`, and `own` if there is anything to keep. Returns false with *error set; `chat` and `own` are then NULL.
+    // Fills `chat`, and `own` if there is anything to keep. Returns false with *error set, or its status 0: out of memory.
     bool (*translate)(struct dialect_ask *ask, struct api_error *error);
     // Appends what is new of a choice; out NULL: adds a choice to the whole answer. NULL: it is told as items.
     void (*show)(struct dialect_run *run, const struct dialect_news *news, struct text *out);
@@ -168,7 +168,7 @@ struct dialect_run {
     bool begun, item_open, failed, only_loads, only_warms;
 };
 
-// Translates the request. On failure *error is in the dialect's own words. Takes no reference of the body.
+// Translates the request. On failure *error is in the dialect's own words, and `chat` and `own` are NULL. Takes no reference of the body.
 bool dialect_translate(const struct dialect *dialect, struct dialect_ask *ask, struct api_error *error);
 // Puts the dialect's name of a field in place of the chat's.
 void dialect_rename_field(const struct dialect *dialect, struct api_error *error);

@@ -12,8 +12,6 @@
 #include "services/gateway/api/dialects/pieces.h"
 #include "services/gateway/api/schema/value.h"
 
-static void whole(struct dialect_run *run, const struct dialect_end *end, struct text *out);
-
 // --- from Anthropic's request for a message to one for a chat --------------------------------------------------------
 //
 //   system                    a message of the system
@@ -342,18 +340,14 @@ static bool take_others(struct ask *ask, json_t *chat)
 static bool dialect_messages_translate(struct dialect_ask *given, struct api_error *error)
 {
     struct ask ask = {.given = given, .error = error, .messages = json_array()};
-    json_t *chat = json_object();
+    json_t *chat = given->chat = json_object();
     bool ok = chat && ask.messages && take_others(&ask, chat) && take_system(&ask) && take_messages(&ask, chat) &&
               take_tools(&ask, chat) && take_tool_choice(&ask, chat);
 
     json_decref(ask.messages);
-    if (ok) {
+    if (ok)
         dialect_note_ignored(&given->ignored, given->body, read_fields, dialect_sampling_fields, NULL);
-        given->chat = chat;
-        return true;
-    }
-    json_decref(chat);
-    return false;
+    return ok;
 }
 
 static const struct dialect_rename renamed[] = {{"stop", "stop_sequences"},

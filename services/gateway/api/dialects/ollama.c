@@ -240,22 +240,12 @@ static bool take_messages(struct dialect_ask *ask, json_t *chat, struct api_erro
 }
 
 // --- requests -----------------------------------------------------------------------------------------------------
-static bool finish(struct dialect_ask *ask, json_t *chat, bool ok)
-{
-    if (ok)
-        ask->chat = chat;
-    else
-        json_decref(chat);
-    return ok;
-}
-
 static bool dialect_ollama_translate_chat(struct dialect_ask *ask, struct api_error *error)
 {
-    json_t *chat = json_object();
+    json_t *chat = ask->chat = json_object();
 
-    return finish(ask, chat,
-                  chat && take_common(ask, chat, error) && take_messages(ask, chat, error) &&
-                      dialect_set(chat, "tools", dialect_member(ask->body, "tools")));
+    return chat && take_common(ask, chat, error) && take_messages(ask, chat, error) &&
+           dialect_set(chat, "tools", dialect_member(ask->body, "tools"));
 }
 
 // The prompt as a chat.
@@ -295,9 +285,9 @@ static bool take_prompt(struct dialect_ask *ask, json_t *chat, struct api_error 
 
 static bool dialect_ollama_translate_generate(struct dialect_ask *ask, struct api_error *error)
 {
-    json_t *chat = json_object();
+    json_t *chat = ask->chat = json_object();
 
-    return finish(ask, chat, chat && take_common(ask, chat, error) && take_prompt(ask, chat, error));
+    return chat && take_common(ask, chat, error) && take_prompt(ask, chat, error);
 }
 
 // --- vectors ------------------------------------------------------------------------------------------------------
@@ -308,8 +298,9 @@ static bool take_texts(struct dialect_ask *ask, json_t *out, const json_t *texts
     return ask->only_loads ? dialect_set_new(out, "input", json_string("")) : dialect_set(out, "input", texts);
 }
 
-static bool take_vectors(struct dialect_ask *ask, json_t *out, const char *name, struct api_error *error)
+static bool take_vectors(struct dialect_ask *ask, const char *name, struct api_error *error)
 {
+    json_t *out = ask->chat = json_object();
     static const char *const known[] = {"model", "input", "prompt", "truncate", "dimensions", "options", "keep_alive", NULL};
     const json_t *truncate = dialect_member(ask->body, "truncate"), *given = dialect_member(ask->body, "options");
     const json_t *dimensions = dialect_member(ask->body, "dimensions"), *texts = dialect_member(ask->body, name);
@@ -325,26 +316,23 @@ static bool take_vectors(struct dialect_ask *ask, json_t *out, const char *name,
         if (!json_is_string(json_array_get(texts, i)))
             return dialect_wrong_type(error, name, "a string or an array of strings", json_array_get(texts, i));
     dialect_note_ignored(&ask->ignored, ask->body, known, NULL, NULL);
-    return take_model(ask->body, out, error) && dialect_set(out, "dimensions", dimensions) && take_texts(ask, out, texts);
+    return out && take_model(ask->body, out, error) && dialect_set(out, "dimensions", dimensions) && take_texts(ask, out, texts);
 }
 
 // Translate requests of kind API_EMBED: of /api/embed, and of the older /api/embeddings.
 static bool dialect_ollama_translate_embed(struct dialect_ask *ask, struct api_error *error)
 {
-    json_t *out = json_object();
-
     ask->scales = true;
-    return finish(ask, out, out && take_vectors(ask, out, "input", error));
+    return take_vectors(ask, "input", error);
 }
 
 static bool dialect_ollama_translate_embeddings(struct dialect_ask *ask, struct api_error *error)
 {
     const json_t *prompt = dialect_member(ask->body, "prompt");
-    json_t *out = json_object();
 
     if (prompt && !json_is_string(prompt))
-        return finish(ask, out, dialect_wrong_type(error, "prompt", "a string", prompt));
-    return finish(ask, out, out && take_vectors(ask, out, "prompt", error));
+        return dialect_wrong_type(error, "prompt", "a string", prompt);
+    return take_vectors(ask, "prompt", error);
 }
 
 // --- answers ---------------------------------------------------------------------------------------------------------
@@ -370,6 +358,9 @@ static void head(const struct dialect_run *run, struct text *out)
     text_json_string(out, run->model);
     text_format(out, ",\"created_at\":\"%s.%06lluZ\"", date, (unsigned long long)(now_us % 1000000));
 }
+
+// Whether it is a chat, not a generation.
+static bool is_chat(const struct dialect_run *run) { return run->dialect == &dialect_ollama_chat; }
 
 static void call_json(const struct dialect_item *item, struct text *out)
 {
@@ -422,26 +413,26 @@ static void logprobs_json(const struct text *logprobs, struct text *out)
     text_append(out, "]", 1);
 }
 
-static void line(struct dialect_run *run, bool chat, const struct dialect_item *item, const char *data, size_t bytes,
-                 struct text *out)
+static void line(struct dialect_run *run, const struct dialect_item *item, const char *data, size_t bytes, struct text *out)
 {
     head(run, out);
-    body_json(chat, item, data, bytes, out);
+    body_json(is_chat(run), item, data, bytes, out);
     if (item->part == DIALECT_TEXT)
         logprobs_json(&run->logprobs, out);
     text_string(out, ",\"done\":false}\n");
 }
 
-static void end_line(struct dialect_run *run, bool chat, const struct dialect_end *end, struct text *out)
+static void end_stream(struct dialect_run *run, const struct dialect_end *end, struct text *out)
 {
     head(run, out);
-    body_json(chat, NULL, "", 0, out);
+    body_json(is_chat(run), NULL, "", 0, out);
     end_json(end, out);
 }
 
 // All texts joined, and the calls in a list.
-static void whole_json(struct dialect_run *run, bool chat, const struct dialect_end *end, struct text *out)
+static void whole(struct dialect_run *run, const struct dialect_end *end, struct text *out)
 {
+    const bool chat = is_chat(run);
     struct text parts[3] = {{0}}, logprobs = {0};
     uint32_t calls = 0, i;
 
@@ -481,38 +472,16 @@ static void whole_json(struct dialect_run *run, bool chat, const struct dialect_
     }
 }
 
-static void chat_delta(struct dialect_run *run, const struct dialect_item *item, const char *data, size_t bytes, struct text *out)
+static void delta(struct dialect_run *run, const struct dialect_item *item, const char *data, size_t bytes, struct text *out)
 {
     if (item->part != DIALECT_CALL)
-        line(run, true, item, data, bytes, out);
+        line(run, item, data, bytes, out);
 }
 
-static void chat_item_end(struct dialect_run *run, const struct dialect_item *item, struct text *out)
+static void item_end(struct dialect_run *run, const struct dialect_item *item, struct text *out)
 {
-    if (item->part == DIALECT_CALL)
-        line(run, true, item, "", 0, out);
-}
-
-static void chat_end(struct dialect_run *run, const struct dialect_end *end, struct text *out) { end_line(run, true, end, out); }
-static void chat_whole(struct dialect_run *run, const struct dialect_end *end, struct text *out)
-{
-    whole_json(run, true, end, out);
-}
-
-static void generate_delta(struct dialect_run *run, const struct dialect_item *item, const char *data, size_t bytes,
-                           struct text *out)
-{
-    if (item->part != DIALECT_CALL)
-        line(run, false, item, data, bytes, out);
-}
-
-static void generate_end(struct dialect_run *run, const struct dialect_end *end, struct text *out)
-{
-    end_line(run, false, end, out);
-}
-static void generate_whole(struct dialect_run *run, const struct dialect_end *end, struct text *out)
-{
-    whole_json(run, false, end, out);
+    if (item->part == DIALECT_CALL && is_chat(run))
+        line(run, item, "", 0, out);
 }
 
 // Clients look for these words of Ollama's: some pull a model that is not found.
@@ -545,21 +514,22 @@ const struct dialect dialect_ollama_chat = {.id_prefix = "ollama-",
                                             .stream_type = STREAM_TYPE,
                                             .renamed = renamed,
                                             .translate = dialect_ollama_translate_chat,
-                                            .delta = chat_delta,
-                                            .item_end = chat_item_end,
-                                            .end = chat_end,
+                                            .delta = delta,
+                                            .item_end = item_end,
+                                            .end = end_stream,
                                             .error = fail_stream,
-                                            .whole = chat_whole,
+                                            .whole = whole,
                                             .refuse = refuse};
 
 const struct dialect dialect_ollama_generate = {.id_prefix = "ollama-",
                                                 .stream_type = STREAM_TYPE,
                                                 .renamed = renamed,
                                                 .translate = dialect_ollama_translate_generate,
-                                                .delta = generate_delta,
-                                                .end = generate_end,
+                                                .delta = delta,
+                                                .item_end = item_end,
+                                                .end = end_stream,
                                                 .error = fail_stream,
-                                                .whole = generate_whole,
+                                                .whole = whole,
                                                 .refuse = refuse};
 
 // --- vectors ------------------------------------------------------------------------------------------------------

@@ -345,13 +345,11 @@ static void end_stream(struct dialect_run *run, const struct dialect_end *end, s
     text_string(out, "data: [DONE]\n\n");
 }
 
-static void refuse(const struct api_error *error, struct text *out) { api_error_append(out, error); }
-
 static void fail_stream(struct dialect_run *run, const struct api_error *error, struct text *out)
 {
     (void)run;
     text_string(out, "data: ");
-    api_error_append(out, error);
+    api_error_append(error, out);
     text_string(out, "\n\ndata: [DONE]\n\n");
 }
 
@@ -454,4 +452,4 @@ const struct dialect dialect_openai = {.stream_type = HTTP_EVENTS,
                                        .whole = whole,
                                        .vectors = vectors,
                                        .ranks = ranks,
-                                       .refuse = refuse};
+                                       .refuse = api_error_append};

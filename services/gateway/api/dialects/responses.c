@@ -25,9 +25,6 @@ struct dialect_responses_own {
     bool kept; // the store has an entry that waits for the answer
 };
 
-static void begin(struct dialect_run *run, struct text *out);
-static void whole(struct dialect_run *run, const struct dialect_end *end, struct text *out);
-
 // --- from a request for a response to one for a chat -----------------------------------------------------------------
 //
 //   instructions                 a message of the system
@@ -617,20 +614,13 @@ static void dialect_responses_free_own(void *arg)
 static bool dialect_responses_translate(struct dialect_ask *given, struct api_error *error)
 {
     struct ask ask = {.given = given, .error = error};
-    json_t *chat = json_object();
+    json_t *chat = given->chat = json_object();
     bool ok = chat && check_refused(&ask) && take_previous(&ask) && take_input(&ask) && take_tools(&ask, chat) &&
               take_format(&ask, chat) && take_others(&ask, chat) && put_messages(&ask, chat) &&
               (given->kind == API_TOKENIZE || make_own(&ask));
 
-    if (ok) {
+    if (ok)
         dialect_note_ignored(&given->ignored, given->body, read_fields, same_fields, dialect_sampling_fields);
-        given->chat = chat;
-    } else {
-        json_decref(chat);
-        if (given->own)
-            dialect_responses_free_own(given->own);
-        given->own = NULL;
-    }
     json_decref(ask.messages);
     json_decref(ask.held);
     return ok;
@@ -941,8 +931,6 @@ static void fail_stream(struct dialect_run *run, const struct api_error *error, 
     response_event(run, "failed", NULL, error, out);
 }
 
-static void refuse(const struct api_error *error, struct text *out) { api_error_append(out, error); }
-
 const struct dialect dialect_responses = {.id_prefix = "resp_",
                                           .stream_type = "text/event-stream; charset=utf-8",
                                           .keep_alive = ": keep-alive\n\n",
@@ -955,7 +943,7 @@ const struct dialect dialect_responses = {.id_prefix = "resp_",
                                           .end = end_stream,
                                           .error = fail_stream,
                                           .whole = whole,
-                                          .refuse = refuse,
+                                          .refuse = api_error_append,
                                           .free_own = dialect_responses_free_own};
 
 static void tokens(uint32_t count, struct text *out)
@@ -964,4 +952,4 @@ static void tokens(uint32_t count, struct text *out)
 }
 
 const struct dialect dialect_count_responses = {
-    .id_prefix = "", .renamed = renamed, .translate = dialect_responses_translate, .refuse = refuse, .tokens = tokens};
+    .id_prefix = "", .renamed = renamed, .translate = dialect_responses_translate, .refuse = api_error_append, .tokens = tokens};
