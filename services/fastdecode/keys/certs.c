@@ -28,11 +28,14 @@
 #include "common/service/service.h"
 #include "services/fastdecode/keys/commands.h"
 
-// --- makes X.509 certificates of a mesh ------------------------------------------------------------------------------
-//
-// A CA, and what it signs. For `fastdecode certs`.
+// --- certificates: a CA, and what it signs ---------------------------------------------------------------------------
 
-struct certificate; // with its private key, EC P-256
+enum { SERIAL_BYTES = 16, HOST_BYTES_MAX = 253, CLOCKS_APART_S = 300 }; // a host whose clock is behind takes it all the same
+
+struct certificate {
+    X509 *x509;
+    EVP_PKEY *key; // EC P-256
+};
 
 // The contents of a certificate. Strings are borrowed.
 struct certificate_request {
@@ -42,227 +45,8 @@ struct certificate_request {
     double days; // from now on
 };
 
-// Makes a key and a certificate, signed by `ca` (NULL: by itself). INVALID_ARGUMENT: a host is no name and no address.
-enum status certificate_make(const struct certificate_request *request, const struct certificate *ca, struct certificate **out,
-                             struct error *error) MUST_CHECK;
-void certificate_free(struct certificate *certificate); // NULL is allowed
-
-// Write files by their own name only once they are whole; what was there is replaced. The key's has mode 0600.
-enum status certificate_write(const struct certificate *certificate, const char *path, struct error *error) MUST_CHECK;
-enum status certificate_write_key(const struct certificate *certificate, const char *path, struct error *error) MUST_CHECK;
-
-static bool certificate_takes_host(const char *host);
-static enum status certificate_read(const char *certificate_path, const char *key_path, struct certificate **out,
-                                    struct error *error);
-static void certificate_end(const struct certificate *certificate, char text[16]);
-static enum status certificate_read_hosts(const char *path, char ***hosts, uint32_t *count, struct error *error);
-
-enum { HOSTS_MAX = 64, PATH_BYTES = 4096 };
-
-struct certs {
-    const char *dir, *host_list;
-    double days, ca_days;
-    bool force, renew;
-    char host_text[HOSTS_MAX * 256];
-    const char *hosts[HOSTS_MAX];
-    uint32_t host_count;
-    struct certificate *ca;
-};
-
-static enum status split_hosts(struct certs *certs, struct error *error)
-{
-    char *rest;
-
-    if (!certs->host_list)
-        return STATUS_OK;
-    if (strlen(certs->host_list) >= sizeof certs->host_text)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--host is longer than %zu bytes", sizeof certs->host_text - 1);
-    strcpy(certs->host_text, certs->host_list);
-    for (char *host = strtok_r(certs->host_text, ",", &rest); host; host = strtok_r(NULL, ",", &rest)) {
-        if (certs->host_count == HOSTS_MAX)
-            return error_set(error, STATUS_INVALID_ARGUMENT, "--host has more than %d names", HOSTS_MAX);
-        if (!certificate_takes_host(host)) // before anything is written
-            return error_set(error, STATUS_INVALID_ARGUMENT, "--host '%.100s' is neither a host's name nor an address", host);
-        certs->hosts[certs->host_count++] = host;
-    }
-    return STATUS_OK;
-}
-
-// Returns path.
-static const char *path_in(const struct certs *certs, const char *folder, const char *name, char path[PATH_BYTES])
-{
-    snprintf(path, PATH_BYTES, "%s/%s%s%s", certs->dir, folder, folder[0] ? "/" : "", name);
-    return path;
-}
-
-static enum status make_folder(const char *path, struct error *error)
-{
-    if (!mkdir(path, 0700) || errno == EEXIST)
-        return STATUS_OK;
-    return error_set(error, status_of_path(errno), "%s: %s", path, strerror(errno));
-}
-
-static enum status read_ca(struct certs *certs, struct error *error)
-{
-    char path[PATH_BYTES], key[PATH_BYTES];
-    return certificate_read(path_in(certs, "", "ca.pem", path), path_in(certs, "", "ca-key.pem", key), &certs->ca, error);
-}
-
-static enum status make_ca(struct certs *certs, struct error *error)
-{
-    const struct certificate_request request = {.days = certs->ca_days};
-    char path[PATH_BYTES], end[16];
-    enum status status;
-
-    if (!certs->force &&
-        (!access(path_in(certs, "", "ca.pem", path), F_OK) || !access(path_in(certs, "", "ca-key.pem", path), F_OK)))
-        return error_set(
-            error, STATUS_ALREADY_EXISTS,
-            "%s is there already: --renew makes new certificates with that CA, --force replaces the CA too, so that all services "
-            "need their new files",
-            path);
-    if ((status = make_folder(certs->dir, error)) || (status = certificate_make(&request, NULL, &certs->ca, error)) ||
-        (status = certificate_write_key(certs->ca, path_in(certs, "", "ca-key.pem", path), error)) ||
-        (status = certificate_write(certs->ca, path_in(certs, "", "ca.pem", path), error)))
-        return status;
-    certificate_end(certs->ca, end);
-    printf("%-32s the CA, valid until %s\n", path, end);
-    return STATUS_OK;
-}
-
-static enum status write_service(const struct certs *certs, const char *role, const struct certificate *made, struct error *error)
-{
-    char path[PATH_BYTES];
-    enum status status = make_folder(path_in(certs, role, "", path), error);
-
-    if (!status)
-        status = certificate_write(certs->ca, path_in(certs, role, "ca.pem", path), error);
-    if (!status)
-        status = certificate_write_key(made, path_in(certs, role, "key.pem", path), error);
-    return status ? status : certificate_write(made, path_in(certs, role, "cert.pem", path), error);
-}
-
-static void print_service(const struct certs *certs, const char *role, const struct certificate *made,
-                          const struct certificate_request *request)
-{
-    char path[PATH_BYTES], end[16];
-
-    certificate_end(made, end);
-    printf("%-32s for --tls of the %s, valid until %s,", path_in(certs, role, "", path), role, end);
-    for (uint32_t i = 0; i < request->host_count; i++)
-        printf("%s %s", i ? "," : " at", request->hosts[i]);
-    printf("%s\n", request->host_count ? "" : " at any host");
-}
-
-// One without --host that is renewed keeps the hosts that it has.
-static enum status make_service(const struct certs *certs, enum rpc_role role, struct error *error)
-{
-    struct certificate_request request = {
-        .role = role, .hosts = certs->hosts, .host_count = certs->host_count, .days = certs->days};
-    const char *name = rpc_role_name(role);
-    struct certificate *made = NULL;
-    char path[PATH_BYTES], **old_hosts = NULL;
-    uint32_t old_count = 0;
-    enum status status = STATUS_OK;
-
-    if (certs->renew && !certs->host_list && !access(path_in(certs, name, "cert.pem", path), F_OK)) {
-        status = certificate_read_hosts(path, &old_hosts, &old_count, error);
-        request.hosts = (const char *const *)old_hosts;
-        request.host_count = old_count;
-    }
-    if (!status)
-        status = certificate_make(&request, certs->ca, &made, error);
-    if (!status)
-        status = write_service(certs, name, made, error);
-    if (!status)
-        print_service(certs, name, made, &request);
-    certificate_free(made);
-    for (uint32_t i = 0; i < old_count; i++)
-        free(old_hosts[i]);
-    free(old_hosts);
-    return status;
-}
-
-static void print_use(const struct certs *certs)
-{
-    if (certs->renew) {
-        printf("\nServices that read these folders take the new files within seconds, without a restart.\n");
-        return;
-    }
-    printf(
-        "\nuse, on one machine:\n  fastdecode up --model FILE --tls %s\n"
-        "or with each service by itself:\n"
-        "  scheduler --tls %s/scheduler --listen tls+tcp://0.0.0.0:7400\n"
-        "  s-part    --tls %s/s-part --scheduler tls+tcp://HOST:7400 --listen tls+tcp://0.0.0.0:7401 --advertise tls+tcp://HOST:7401 ...\n"
-        "\nCopy only its own folder to a service's host. Keep %s/ca-key.pem away from all of them: who has it can act as any service.\n"
-        "Before the certificates expire: fastdecode certs %s --renew, and copy the folders again.\n",
-        certs->dir, certs->dir, certs->dir, certs->dir, certs->dir);
-}
-
-static enum status make_all(struct certs *certs, struct error *error)
-{
-    enum status status = split_hosts(certs, error);
-
-    if (!status && certs->force && certs->renew)
-        status = error_set(error, STATUS_INVALID_ARGUMENT, "--force makes a new CA, --renew keeps the old one: say one of them");
-    if (!status && strlen(certs->dir) > PATH_BYTES - 64)
-        status = error_set(error, STATUS_INVALID_ARGUMENT, "the name of the folder is too long");
-    if (!status)
-        status = certs->renew ? read_ca(certs, error) : make_ca(certs, error);
-    for (enum rpc_role role = RPC_ROLE_NONE + 1; role < RPC_ROLES && !status; role++)
-        status = make_service(certs, role, error);
-    certificate_free(certs->ca);
-    return status;
-}
-
-int certs_main(int argc, char **argv)
-{
-    struct certs certs = {.days = 365, .ca_days = 3650};
-    const struct option options[] = {
-        {"host", OPTION_STRING, &certs.host_list, "NAME,NAME",
-         "hosts (names, addresses) at which the services are reached, and for which alone their certificates are valid; default: any host",
-         0, 0},
-        {"days", OPTION_F64, &certs.days, "N", "how long the services' certificates are valid", 1e-5, 36500},
-        {"ca-days", OPTION_F64, &certs.ca_days, "N", "how long the CA is valid", 1e-5, 36500},
-        {"renew", OPTION_BOOL, &certs.renew, NULL,
-         "make new certificates with the existing CA, for the same hosts unless --host is given", 0, 0},
-        {"force", OPTION_BOOL, &certs.force, NULL, "replace an existing CA and everything it has signed", 0, 0},
-    };
-    struct program program = {.name = "fastdecode certs",
-                              .purpose = "makes a CA and a certificate for each kind of service (--tls)",
-                              .options = options,
-                              .option_count = ARRAY_COUNT(options),
-                              .operand_name = "DIR"};
-    struct error error = {0};
-
-    if (options_parse(&program, argc, argv, &error)) {
-        fprintf(stderr, "fastdecode certs: %s\n", error.text);
-        return SERVICE_EXIT_SETTINGS;
-    }
-    if (program.operand_count != 1) {
-        fprintf(stderr, "fastdecode certs: want one DIR to write to\n");
-        return SERVICE_EXIT_SETTINGS;
-    }
-    certs.dir = program.operands[0];
-    if (program.check_only || !make_all(&certs, &error)) {
-        if (!program.check_only)
-            print_use(&certs);
-        return SERVICE_EXIT_OK;
-    }
-    fprintf(stderr, "fastdecode certs: %s\n", error.text);
-    return service_exit_of(&error);
-}
-
-// --- certificates ----------------------------------------------------------------------------------------------------
-
-enum { SERIAL_BYTES = 16, HOST_BYTES_MAX = 253, CLOCKS_APART_S = 300 }; // a host whose clock is behind takes it all the same
-
-struct certificate {
-    X509 *x509;
-    EVP_PKEY *key;
-};
-
-void certificate_free(struct certificate *certificate)
+// NULL is allowed.
+static void certificate_free(struct certificate *certificate)
 {
     if (!certificate)
         return;
@@ -398,8 +182,9 @@ static bool fill(struct certificate *made, const struct certificate_request *req
            X509_sign(x509, ca ? ca->key : made->key, EVP_sha256()) > 0;
 }
 
-enum status certificate_make(const struct certificate_request *request, const struct certificate *ca, struct certificate **out,
-                             struct error *error)
+// Makes a key and a certificate, signed by `ca` (NULL: by itself). INVALID_ARGUMENT: a host is no name and no address.
+static MUST_CHECK enum status certificate_make(const struct certificate_request *request, const struct certificate *ca,
+                                               struct certificate **out, struct error *error)
 {
     struct certificate *made;
 
@@ -423,60 +208,43 @@ static enum status cannot(const char *path, struct error *error)
     return error_set(error, status_of_path(errno), "%s: %s", path, strerror(errno));
 }
 
-static FILE *open_file(const char *path, struct error *error)
+// Reads a certificate, or with `key` not NULL a private key. The error names the file.
+static enum status read_file(const char *path, X509 **x509, EVP_PKEY **key, struct error *error)
 {
     FILE *file = fopen(path, "re");
-    if (!file)
-        (void)!cannot(path, error);
-    return file;
-}
-
-static X509 *read_x509(const char *path, struct error *error)
-{
-    FILE *file = open_file(path, error);
+    bool is_read;
 
     if (!file)
-        return NULL;
-    X509 *x509 = PEM_read_X509(file, NULL, NULL, NULL);
-    if (!x509)
-        error_set(error, STATUS_INVALID_ARGUMENT, "%s is no certificate (PEM)", path);
+        return cannot(path, error);
+    is_read = key ? (*key = PEM_read_PrivateKey(file, NULL, NULL, NULL)) != NULL
+                  : (*x509 = PEM_read_X509(file, NULL, NULL, NULL)) != NULL;
     fclose(file);
-    return x509;
+    return is_read ? STATUS_OK
+                   : error_set(error, STATUS_INVALID_ARGUMENT, "%s is no %s (PEM)", path, key ? "private key" : "certificate");
 }
 
-static EVP_PKEY *read_key(const char *path, struct error *error)
-{
-    FILE *file = open_file(path, error);
-
-    if (!file)
-        return NULL;
-    EVP_PKEY *key = PEM_read_PrivateKey(file, NULL, NULL, NULL);
-    if (!key)
-        error_set(error, STATUS_INVALID_ARGUMENT, "%s is no private key (PEM)", path);
-    fclose(file);
-    return key;
-}
-
-// Reads one and its key. The error names the file.
+// Reads one and its key.
 static enum status certificate_read(const char *certificate_path, const char *key_path, struct certificate **out,
                                     struct error *error)
 {
     struct certificate *certificate = calloc(1, sizeof *certificate);
+    enum status status;
 
     if (!certificate)
         return error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for a certificate");
-    if (!(certificate->x509 = read_x509(certificate_path, error)) || !(certificate->key = read_key(key_path, error))) {
+    status = read_file(certificate_path, &certificate->x509, NULL, error);
+    if (!status)
+        status = read_file(key_path, NULL, &certificate->key, error);
+    if (!status && X509_check_private_key(certificate->x509, certificate->key) != 1)
+        status = error_set(error, STATUS_INVALID_ARGUMENT, "%s is not the key of %s", key_path, certificate_path);
+    if (status)
         certificate_free(certificate);
-        return error->status;
-    }
-    if (X509_check_private_key(certificate->x509, certificate->key) != 1) {
-        certificate_free(certificate);
-        return error_set(error, STATUS_INVALID_ARGUMENT, "%s is not the key of %s", key_path, certificate_path);
-    }
-    *out = certificate;
-    return STATUS_OK;
+    else
+        *out = certificate;
+    return status;
 }
 
+// Writes a file by its own name only once it is whole; what was there is replaced. key: the private key, with mode 0600, alone.
 static enum status write_file(const struct certificate *certificate, const char *path, bool key, struct error *error)
 {
     char temporary[4200];
@@ -501,16 +269,6 @@ static enum status write_file(const struct certificate *certificate, const char 
     (void)!cannot(path, error);
     unlink(temporary);
     return error->status;
-}
-
-enum status certificate_write(const struct certificate *certificate, const char *path, struct error *error)
-{
-    return write_file(certificate, path, false, error);
-}
-
-enum status certificate_write_key(const struct certificate *certificate, const char *path, struct error *error)
-{
-    return write_file(certificate, path, true, error);
 }
 
 // "2027-11-26", of its last day.
@@ -540,9 +298,9 @@ static char *host_of(const GENERAL_NAME *name)
 // Reads the hosts of a certificate in a file, for another like it: a new list for free(), *count long, each a text for free().
 static enum status certificate_read_hosts(const char *path, char ***hosts, uint32_t *count, struct error *error)
 {
-    X509 *x509 = read_x509(path, error);
+    X509 *x509;
 
-    if (!x509)
+    if (read_file(path, &x509, NULL, error))
         return error->status;
     GENERAL_NAMES *names = X509_get_ext_d2i(x509, NID_subject_alt_name, NULL, NULL);
     const int most = MAX(sk_GENERAL_NAME_num(names), 0);
@@ -554,4 +312,202 @@ static enum status certificate_read_hosts(const char *path, char ***hosts, uint3
     GENERAL_NAMES_free(names);
     X509_free(x509);
     return *hosts ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "no memory for the names in %s", path);
+}
+
+// --- the command -----------------------------------------------------------------------------------------------------
+
+enum { HOSTS_MAX = 64, PATH_BYTES = 4096 };
+
+struct certs {
+    const char *dir, *host_list;
+    double days, ca_days;
+    bool force, renew;
+    char host_text[HOSTS_MAX * 256];
+    const char *hosts[HOSTS_MAX];
+    uint32_t host_count;
+    struct certificate *ca;
+};
+
+static enum status split_hosts(struct certs *certs, struct error *error)
+{
+    char *rest;
+
+    if (!certs->host_list)
+        return STATUS_OK;
+    if (strlen(certs->host_list) >= sizeof certs->host_text)
+        return error_set(error, STATUS_INVALID_ARGUMENT, "--host is longer than %zu bytes", sizeof certs->host_text - 1);
+    strcpy(certs->host_text, certs->host_list);
+    for (char *host = strtok_r(certs->host_text, ",", &rest); host; host = strtok_r(NULL, ",", &rest)) {
+        if (certs->host_count == HOSTS_MAX)
+            return error_set(error, STATUS_INVALID_ARGUMENT, "--host has more than %d names", HOSTS_MAX);
+        if (!certificate_takes_host(host)) // before anything is written
+            return error_set(error, STATUS_INVALID_ARGUMENT, "--host '%.100s' is neither a host's name nor an address", host);
+        certs->hosts[certs->host_count++] = host;
+    }
+    return STATUS_OK;
+}
+
+// Returns path.
+static const char *path_in(const struct certs *certs, const char *folder, const char *name, char path[PATH_BYTES])
+{
+    snprintf(path, PATH_BYTES, "%s/%s%s%s", certs->dir, folder, folder[0] ? "/" : "", name);
+    return path;
+}
+
+static enum status make_folder(const char *path, struct error *error)
+{
+    if (!mkdir(path, 0700) || errno == EEXIST)
+        return STATUS_OK;
+    return error_set(error, status_of_path(errno), "%s: %s", path, strerror(errno));
+}
+
+static enum status read_ca(struct certs *certs, struct error *error)
+{
+    char path[PATH_BYTES], key[PATH_BYTES];
+    return certificate_read(path_in(certs, "", "ca.pem", path), path_in(certs, "", "ca-key.pem", key), &certs->ca, error);
+}
+
+static enum status make_ca(struct certs *certs, struct error *error)
+{
+    const struct certificate_request request = {.days = certs->ca_days};
+    char path[PATH_BYTES], end[16];
+    enum status status;
+
+    if (!certs->force &&
+        (!access(path_in(certs, "", "ca.pem", path), F_OK) || !access(path_in(certs, "", "ca-key.pem", path), F_OK)))
+        return error_set(
+            error, STATUS_ALREADY_EXISTS,
+            "%s is there already: --renew makes new certificates with that CA, --force replaces the CA too, so that all services "
+            "need their new files",
+            path);
+    if ((status = make_folder(certs->dir, error)) || (status = certificate_make(&request, NULL, &certs->ca, error)) ||
+        (status = write_file(certs->ca, path_in(certs, "", "ca-key.pem", path), true, error)) ||
+        (status = write_file(certs->ca, path_in(certs, "", "ca.pem", path), false, error)))
+        return status;
+    certificate_end(certs->ca, end);
+    printf("%-32s the CA, valid until %s\n", path, end);
+    return STATUS_OK;
+}
+
+static enum status write_service(const struct certs *certs, const char *role, const struct certificate *made, struct error *error)
+{
+    char path[PATH_BYTES];
+    enum status status = make_folder(path_in(certs, role, "", path), error);
+
+    if (!status)
+        status = write_file(certs->ca, path_in(certs, role, "ca.pem", path), false, error);
+    if (!status)
+        status = write_file(made, path_in(certs, role, "key.pem", path), true, error);
+    return status ? status : write_file(made, path_in(certs, role, "cert.pem", path), false, error);
+}
+
+static void print_service(const struct certs *certs, const char *role, const struct certificate *made,
+                          const struct certificate_request *request)
+{
+    char path[PATH_BYTES], end[16];
+
+    certificate_end(made, end);
+    printf("%-32s for --tls of the %s, valid until %s,", path_in(certs, role, "", path), role, end);
+    for (uint32_t i = 0; i < request->host_count; i++)
+        printf("%s %s", i ? "," : " at", request->hosts[i]);
+    printf("%s\n", request->host_count ? "" : " at any host");
+}
+
+// One without --host that is renewed keeps the hosts that it has.
+static enum status make_service(const struct certs *certs, enum rpc_role role, struct error *error)
+{
+    struct certificate_request request = {
+        .role = role, .hosts = certs->hosts, .host_count = certs->host_count, .days = certs->days};
+    const char *name = rpc_role_name(role);
+    struct certificate *made = NULL;
+    char path[PATH_BYTES], **old_hosts = NULL;
+    uint32_t old_count = 0;
+    enum status status = STATUS_OK;
+
+    if (certs->renew && !certs->host_list && !access(path_in(certs, name, "cert.pem", path), F_OK)) {
+        status = certificate_read_hosts(path, &old_hosts, &old_count, error);
+        request.hosts = (const char *const *)old_hosts;
+        request.host_count = old_count;
+    }
+    if (!status)
+        status = certificate_make(&request, certs->ca, &made, error);
+    if (!status)
+        status = write_service(certs, name, made, error);
+    if (!status)
+        print_service(certs, name, made, &request);
+    certificate_free(made);
+    for (uint32_t i = 0; i < old_count; i++)
+        free(old_hosts[i]);
+    free(old_hosts);
+    return status;
+}
+
+static void print_use(const struct certs *certs)
+{
+    if (certs->renew) {
+        printf("\nServices that read these folders take the new files within seconds, without a restart.\n");
+        return;
+    }
+    printf(
+        "\nuse, on one machine:\n  fastdecode up --model FILE --tls %s\n"
+        "or with each service by itself:\n"
+        "  scheduler --tls %s/scheduler --listen tls+tcp://0.0.0.0:7400\n"
+        "  s-part    --tls %s/s-part --scheduler tls+tcp://HOST:7400 --listen tls+tcp://0.0.0.0:7401 --advertise tls+tcp://HOST:7401 ...\n"
+        "\nCopy only its own folder to a service's host. Keep %s/ca-key.pem away from all of them: who has it can act as any service.\n"
+        "Before the certificates expire: fastdecode certs %s --renew, and copy the folders again.\n",
+        certs->dir, certs->dir, certs->dir, certs->dir, certs->dir);
+}
+
+static enum status make_all(struct certs *certs, struct error *error)
+{
+    enum status status = split_hosts(certs, error);
+
+    if (!status && certs->force && certs->renew)
+        status = error_set(error, STATUS_INVALID_ARGUMENT, "--force makes a new CA, --renew keeps the old one: say one of them");
+    if (!status && strlen(certs->dir) > PATH_BYTES - 64)
+        status = error_set(error, STATUS_INVALID_ARGUMENT, "the name of the folder is too long");
+    if (!status)
+        status = certs->renew ? read_ca(certs, error) : make_ca(certs, error);
+    for (enum rpc_role role = RPC_ROLE_NONE + 1; role < RPC_ROLES && !status; role++)
+        status = make_service(certs, role, error);
+    certificate_free(certs->ca);
+    return status;
+}
+
+int certs_main(int argc, char **argv)
+{
+    struct certs certs = {.days = 365, .ca_days = 3650};
+    const struct option options[] = {
+        {"host", OPTION_STRING, &certs.host_list, "NAME,NAME",
+         "hosts (names, addresses) at which the services are reached; their certificates are good there only. Default: at any host",
+         0, 0},
+        {"days", OPTION_F64, &certs.days, "N", "how long the services' certificates are valid", 1e-5, 36500},
+        {"ca-days", OPTION_F64, &certs.ca_days, "N", "how long the CA is valid", 1e-5, 36500},
+        {"renew", OPTION_BOOL, &certs.renew, NULL,
+         "make new certificates with the CA that is there, for the same hosts unless --host is given", 0, 0},
+        {"force", OPTION_BOOL, &certs.force, NULL, "replace a CA that is there, and all that it has signed", 0, 0},
+    };
+    struct program program = {.name = "fastdecode certs",
+                              .purpose = "makes a CA and a certificate for each kind of service (--tls)",
+                              .options = options,
+                              .option_count = ARRAY_COUNT(options),
+                              .operand_name = "DIR"};
+    struct error error = {0};
+
+    if (options_parse(&program, argc, argv, &error)) {
+        fprintf(stderr, "fastdecode certs: %s\n", error.text);
+        return SERVICE_EXIT_SETTINGS;
+    }
+    if (program.operand_count != 1) {
+        fprintf(stderr, "fastdecode certs: want one DIR to write to\n");
+        return SERVICE_EXIT_SETTINGS;
+    }
+    certs.dir = program.operands[0];
+    if (program.check_only || !make_all(&certs, &error)) {
+        if (!program.check_only)
+            print_use(&certs);
+        return SERVICE_EXIT_OK;
+    }
+    fprintf(stderr, "fastdecode certs: %s\n", error.text);
+    return service_exit_of(&error);
 }

@@ -20,51 +20,16 @@
 //
 // Weights, activations and KV on device, host and disk (common/plan/offload.h).
 
-struct plan_offload {
-    struct offload_request request; // sizes, blocks and --compress as given; the rest is filled in from `described`
-    bool wanted;                    // --offload
-};
-
-#define PLAN_OFFLOAD_DEFAULTS                        \
-    {                                                \
-        .request.block_tokens = OFFLOAD_BLOCK_TOKENS \
-    }
-
-// Rows of an option table that fill a struct plan_offload.
-#define PLAN_OFFLOAD_OPTIONS(o)                                                                                                    \
-    {"offload", OPTION_BOOL, &(o)->wanted, NULL, "plan for weights and KV that do not fit the device (a linear program)", 0, 0},   \
-        {"host-memory",                                                                                                            \
-         OPTION_SIZE,                                                                                                              \
-         &(o)->request.host_bytes,                                                                                                 \
-         "SIZE",                                                                                                                   \
-         "with --offload: of the device's host, three quarters of which are used; 0: none",                                        \
-         0,                                                                                                                        \
-         0},                                                                                                                       \
-        {"disk-memory", OPTION_SIZE, &(o)->request.disk_bytes, "SIZE", "with --offload: free space on disk; 0: none", 0, 0},       \
-        {"disk-read-mbs",                                                                                                          \
-         OPTION_F64,                                                                                                               \
-         &(o)->request.disk_read_mb_per_second,                                                                                    \
-         "N",                                                                                                                      \
-         "with --offload: what the disk reads, 1e6 bytes a second; 0: as the GPU's file says",                                     \
-         0,                                                                                                                        \
-         1e6},                                                                                                                     \
-        {"compress", OPTION_BOOL, &(o)->request.compress, NULL, "with --offload: weights and KV in 4 bits and a half", 0, 0},      \
-        {"gpu-batch", OPTION_U32, &(o)->request.gpu_batch, "N", "with --offload: sequences computed at once; 0: chosen", 0, 4096}, \
-        {"gpu-batches",                                                                                                            \
-         OPTION_U32,                                                                                                               \
-         &(o)->request.gpu_batches,                                                                                                \
-         "N",                                                                                                                      \
-         "with --offload: such batches that share each load of a layer's weights; 0: up to 8, chosen",                             \
-         0,                                                                                                                        \
-         OFFLOAD_BATCHES_MAX},                                                                                                     \
-    {                                                                                                                              \
-        "block-tokens", OPTION_U32, &(o)->request.block_tokens, "N", "with --offload: prompt tokens of all batches at most", 1,    \
-            1 << 30                                                                                                                \
-    }
-
-#define OFFLOAD_GIB (1024.0 * 1024.0 * 1024.0)
+#define GIB (1024.0 * 1024.0 * 1024.0)
 
 // --- JSON -------------------------------------------------------------------------------------------------------------
+
+static void print_json(json_t *object)
+{
+    json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    printf("\n");
+    json_decref(object);
+}
 
 static json_t *split_json(const struct offload_split *split)
 {
@@ -102,9 +67,7 @@ static void print_offload_json(const struct offload_request *r, const struct off
     json_object_set_new(object, "host_limit_bytes", json_integer((json_int_t)plan->host_limit));
     json_object_set_new(object, "disk_limit_bytes", json_integer((json_int_t)plan->disk_limit));
     json_object_set_new(object, "kv_bytes_per_worker", json_integer((json_int_t)plan->worker_bytes));
-    json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    printf("\n");
-    json_decref(object);
+    print_json(object);
 }
 
 // --- text -------------------------------------------------------------------------------------------------------------
@@ -140,23 +103,22 @@ static void print_text(const struct offload_request *r, const struct offload_pla
     print_split("weights", &plan->weights);
     print_split("activations", &plan->activations);
     if (r->workers)
-        printf("  KV                on the workers, %.1f GiB each\n", plan->worker_bytes / OFFLOAD_GIB);
+        printf("  KV                on the workers, %.1f GiB each\n", plan->worker_bytes / GIB);
     else
         print_split("KV", &plan->kv);
-    printf("  memory, GiB    %8.1f %8.1f %8.1f\n  of             %8.1f %8.1f %8.1f\n\n", plan->device_bytes / OFFLOAD_GIB,
-           plan->host_bytes / OFFLOAD_GIB, plan->disk_bytes / OFFLOAD_GIB, plan->device_limit / OFFLOAD_GIB,
-           plan->host_limit / OFFLOAD_GIB, plan->disk_limit / OFFLOAD_GIB);
+    printf("  memory, GiB    %8.1f %8.1f %8.1f\n  of             %8.1f %8.1f %8.1f\n\n", plan->device_bytes / GIB,
+           plan->host_bytes / GIB, plan->disk_bytes / GIB, plan->device_limit / GIB, plan->host_limit / GIB,
+           plan->disk_limit / GIB);
     print_phase("prompts", r->shape->layers, &plan->prompts);
     print_phase("each token", r->shape->layers, &plan->decode);
 }
 
 // --- the run ----------------------------------------------------------------------------------------------------------
 
-// Plans and prints; one JSON object with `json`. workers_text: --workers, of which auto is none.
-static enum status plan_offload_run(struct plan_offload *offload, const struct described *described,
-                                    const struct plan_request *plan, const char *workers_text, bool json, struct error *error)
+// Plans and prints; one JSON object with `json`. r: sizes, blocks and --compress as given; the rest is filled in. workers_text: --workers, of which auto is none.
+static enum status plan_offload_run(struct offload_request *r, const struct described *described, const struct plan_request *plan,
+                                    const char *workers_text, bool json, struct error *error)
 {
-    struct offload_request *r = &offload->request;
     struct offload_plan made;
     enum status status;
 
@@ -179,27 +141,18 @@ static enum status plan_offload_run(struct plan_offload *offload, const struct d
     return STATUS_OK;
 }
 
-#define GIB (1024.0 * 1024.0 * 1024.0)
-
 enum { SWEEP_MAX = 24, NAME_BYTES = 256 };
 
 struct plan_settings {
     struct described described;
     const char *workers, *s_parts, *device;
     struct plan_request request;
-    struct plan_offload offload;
+    struct offload_request offload;
     uint32_t threads;
-    bool json, sweep, measure;
+    bool json, sweep, measure, offloads;
 };
 
 // --- what it prints ---------------------------------------------------------------------------------------------------
-
-static void print_json(json_t *object)
-{
-    json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    printf("\n");
-    json_decref(object);
-}
 
 static bool is_mix(const struct plan_settings *s) { return s->described.s_part_count > 1 || s->described.worker_count > 1; }
 
@@ -460,17 +413,17 @@ static enum status describe_load(struct plan_settings *s, struct error *error)
 static enum status check_kind(const struct plan_settings *s, struct error *error)
 {
     const struct plan_request *r = &s->request;
-    const struct offload_request *o = &s->offload.request;
+    const struct offload_request *o = &s->offload;
 
-    if (r->stages != 1 && (s->offload.wanted || s->sweep || is_mix(s)))
+    if (r->stages != 1 && (s->offloads || s->sweep || is_mix(s)))
         return error_set(error, STATUS_INVALID_ARGUMENT,
                          "--s-parts: a pipeline is planned for one kind of --gpu, without --offload and --batch-sweep");
-    if (s->offload.wanted && (s->sweep || r->batch || r->mini_batches || r->tokens_per_second != 0 || r->latency_ms != 0))
+    if (s->offloads && (s->sweep || r->batch || r->mini_batches || r->tokens_per_second != 0 || r->latency_ms != 0))
         return error_set(
             error, STATUS_INVALID_ARGUMENT,
             "--offload plans for the most tokens/s, without --batch, --batch-sweep, --mini-batches, --tokens-per-second and "
             "--latency-ms (--gpu-batch and --gpu-batches give its block)");
-    if (!s->offload.wanted &&
+    if (!s->offloads &&
         (o->host_bytes || o->disk_bytes || o->disk_read_mb_per_second != 0 || o->compress || o->gpu_batch || o->gpu_batches))
         return error_set(
             error, STATUS_INVALID_ARGUMENT,
@@ -488,7 +441,7 @@ static enum status run(struct plan_settings *s, bool check_only, struct error *e
         status = check_kind(s, error);
     if (status || check_only)
         return status;
-    if (s->offload.wanted)
+    if (s->offloads)
         return plan_offload_run(&s->offload, &s->described, &s->request, s->workers, s->json, error);
     if (is_mix(s)) {
         status = s->sweep || s->request.batch || strcmp(s->workers, "auto")
@@ -523,9 +476,10 @@ int plan_main(int argc, char **argv)
                               .workers = "auto",
                               .s_parts = "1",
                               .device = "auto",
-                              .offload = PLAN_OFFLOAD_DEFAULTS,
+                              .offload = {.block_tokens = OFFLOAD_BLOCK_TOKENS},
                               .request = {.prompt_tokens = 16, .generated_tokens = 1024, .workers = PLAN_CHOOSE}};
     struct plan_request *r = &s.request;
+    struct offload_request *o = &s.offload;
     const struct option options[] = {
         DESCRIBED_OPTIONS(&s.described),
         {"batch", OPTION_U32, &r->batch, "B", "sequences at once; 0: the fewest that reach --tokens-per-second, else the knee", 0,
@@ -546,7 +500,17 @@ int plan_main(int argc, char **argv)
          "KV in the S-part's memory; 0: all that is left without workers, none with workers", 0, 0},
         {"ignore-capacity", OPTION_BOOL, &r->ignore_capacity, NULL, "predict also what memory could not hold", 0, 0},
         {"batch-sweep", OPTION_BOOL, &s.sweep, NULL, "print what each batch needs at least, and the knee", 0, 0},
-        PLAN_OFFLOAD_OPTIONS(&s.offload),
+        {"offload", OPTION_BOOL, &s.offloads, NULL, "plan for weights and KV that do not fit the device (a linear program)", 0, 0},
+        {"host-memory", OPTION_SIZE, &o->host_bytes, "SIZE",
+         "with --offload: of the device's host, three quarters of which are used; 0: none", 0, 0},
+        {"disk-memory", OPTION_SIZE, &o->disk_bytes, "SIZE", "with --offload: free space on disk; 0: none", 0, 0},
+        {"disk-read-mbs", OPTION_F64, &o->disk_read_mb_per_second, "N",
+         "with --offload: what the disk reads, 1e6 bytes a second; 0: as the GPU's file says", 0, 1e6},
+        {"compress", OPTION_BOOL, &o->compress, NULL, "with --offload: weights and KV in 4 bits and a half", 0, 0},
+        {"gpu-batch", OPTION_U32, &o->gpu_batch, "N", "with --offload: sequences computed at once; 0: chosen", 0, 4096},
+        {"gpu-batches", OPTION_U32, &o->gpu_batches, "N",
+         "with --offload: such batches that share each load of a layer's weights; 0: up to 8, chosen", 0, OFFLOAD_BATCHES_MAX},
+        {"block-tokens", OPTION_U32, &o->block_tokens, "N", "with --offload: prompt tokens of all batches at most", 1, 1 << 30},
         {"json", OPTION_BOOL, &s.json, NULL, "print one JSON object", 0, 0},
         {"measure", OPTION_BOOL, &s.measure, NULL, "describe this machine in FILE or on stdout; with --model as it runs that model",
          0, 0},
