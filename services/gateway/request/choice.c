@@ -17,7 +17,17 @@
 #include "common/schema/schema.h"
 #include "services/gateway/request/request_internal.h"
 
-static void take_content(struct choice *choice, const char *text, size_t bytes);
+// Takes content: up to a stop string it becomes visible.
+static void take_content(struct choice *choice, const char *text, size_t bytes)
+{
+    const struct request *request = choice->request;
+
+    if (choice->log.generated_count <= request->draw.sampling.min_tokens)
+        text_append(&choice->text.visible, text, bytes); // stop strings begin behind it
+    else if (stop_match_push(&choice->text.stop, text, bytes, &choice->text.visible) && request->shown.include_stop)
+        text_append(&choice->text.visible, request->draw.stops[choice->text.stop.matched].data,
+                    request->draw.stops[choice->text.stop.matched].bytes);
+}
 
 // --- a choice of a chat whose text is more than content --------------------------------------------------------------
 //
@@ -259,19 +269,6 @@ static bool is_good(const struct choice_answer *answer)
     return !failed;
 }
 
-// Takes text, or a control token by its name. What is content goes on to the stop strings. False: no memory.
-static bool choice_answer_push(struct choice *choice, const char *text, size_t bytes)
-{
-    answer_push(choice->answer->parser, text, bytes);
-    return is_good(choice->answer);
-}
-
-static bool choice_answer_push_unit(struct choice *choice, const char *name, size_t bytes)
-{
-    answer_push_unit(choice->answer->parser, name, bytes);
-    return is_good(choice->answer);
-}
-
 // cut_off: its length ended it, perhaps within a call whose name is not known yet: where calls were made, or had to be, that is no content.
 static void choice_answer_finish(struct choice *choice, bool cut_off)
 {
@@ -282,13 +279,6 @@ static void choice_answer_finish(struct choice *choice, bool cut_off)
     answer_finish(choice->answer->parser);
 }
 
-static bool choice_answer_is_reasoning(const struct choice *choice) { return answer_is_reasoning(choice->answer->parser); }
-static bool choice_answer_may_be_content(const struct choice *choice) { return answer_may_be_content(choice->answer->parser); }
-// Returns how many bytes of content there have been.
-static uint64_t choice_answer_content_bytes(const struct choice *choice) { return choice->answer->content_bytes; }
-// Returns whether the answer ends here: the one call that was allowed is over.
-static bool choice_answer_is_done(const struct choice *choice) { return choice->answer && answer_is_done(choice->answer->parser); }
-static bool choice_answer_has_calls(const struct choice *choice) { return choice->answer && choice->answer->shown.call_count > 0; }
 struct shown_answer *choice_answer_shown(const struct choice *choice) { return choice->answer ? &choice->answer->shown : NULL; }
 
 // --- what is not shown yet --------------------------------------------------------------------------------------------------
@@ -303,18 +293,6 @@ static bool choice_answer_has_news(const struct choice *choice)
 }
 
 enum { NAME_BYTES = 24 }; // "token_id:" and ten digits
-
-// Takes content: up to a stop string it becomes visible.
-static void take_content(struct choice *choice, const char *text, size_t bytes)
-{
-    const struct request *request = choice->request;
-
-    if (choice->log.generated_count <= request->draw.sampling.min_tokens)
-        text_append(&choice->text.visible, text, bytes); // stop strings begin behind it
-    else if (stop_match_push(&choice->text.stop, text, bytes, &choice->text.visible) && request->shown.include_stop)
-        text_append(&choice->text.visible, request->draw.stops[choice->text.stop.matched].data,
-                    request->draw.stops[choice->text.stop.matched].bytes);
-}
 
 // --- the choice: tokens and text -------------------------------------------------------------------------------------
 bool choice_open(struct choice *choice, const struct language *language)
@@ -467,25 +445,24 @@ static void decide_parts(struct choice *choice, bool has_come, bool may_come)
 // Takes a token's text, or its name if it is a control token. False: no memory.
 static bool take_text(struct choice *choice, const struct text *piece, uint32_t token, const struct language *language)
 {
-    const bool was_reasoning = choice->answer && choice_answer_is_reasoning(choice);
-    const uint64_t content_bytes = choice->answer ? choice_answer_content_bytes(choice) : 0;
+    struct choice_answer *answer = choice->answer;
+    const bool was_reasoning = answer && answer_is_reasoning(answer->parser);
+    const uint64_t content_bytes = answer ? answer->content_bytes : 0;
     size_t bytes;
-    bool ok;
 
-    if (!choice->answer) {
+    if (!answer) {
         take_content(choice, piece->data, piece->bytes);
         decide_parts(choice, true, false);
         return true;
     }
-    ok = choice_answer_push(choice, piece->data, piece->bytes);
-    if (ok && language_is_special(language, token)) {
+    answer_push(answer->parser, piece->data, piece->bytes);
+    if (is_good(answer) && language_is_special(language, token)) {
         const char *name = language_token(language, token, &bytes);
-        ok = choice_answer_push_unit(choice, name, bytes);
+        answer_push_unit(answer->parser, name, bytes);
     }
-    choice->log.reasoning_tokens += was_reasoning || choice_answer_is_reasoning(choice);
-    decide_parts(choice, choice_answer_content_bytes(choice) > content_bytes,
-                 !was_reasoning && choice_answer_may_be_content(choice));
-    return ok;
+    choice->log.reasoning_tokens += was_reasoning || answer_is_reasoning(answer->parser);
+    decide_parts(choice, answer->content_bytes > content_bytes, !was_reasoning && answer_may_be_content(answer->parser));
+    return is_good(answer);
 }
 
 // Whether it is one of the tokens that the client named; those that end an answer anyway are not said to be the reason.
@@ -536,7 +513,10 @@ static bool take_token(struct choice *choice, const Fastdecode__Token *token, bo
     return !piece->failed && !choice->text.visible.failed && !choice->text.stop.held.failed && !choice->text.scores.failed;
 }
 
-bool choice_is_cut(const struct choice *choice) { return choice->text.stop.matched >= 0 || choice_answer_is_done(choice); }
+bool choice_is_cut(const struct choice *choice)
+{
+    return choice->text.stop.matched >= 0 || (choice->answer && answer_is_done(choice->answer->parser));
+}
 
 bool choice_take(struct choice *choice, const Fastdecode__GenerateEvent *event, const struct language *language)
 {
@@ -573,10 +553,10 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
     if (choice->text.stop.matched < 0) {
         language_stream_finish(choice->text.stream, &tail);
         if (choice->answer) {
-            const uint64_t content_bytes = choice_answer_content_bytes(choice);
-            (void)choice_answer_push(choice, tail.data, tail.bytes);
+            const uint64_t content_bytes = choice->answer->content_bytes;
+            answer_push(choice->answer->parser, tail.data, tail.bytes);
             choice_answer_finish(choice, strcmp(finish_reason, "length") == 0);
-            decide_parts(choice, choice_answer_content_bytes(choice) > content_bytes, false);
+            decide_parts(choice, choice->answer->content_bytes > content_bytes, false);
         } else {
             take_content(choice, tail.data, tail.bytes);
         }
@@ -588,7 +568,7 @@ void choice_finish(struct choice *choice, const char *finish_reason, const char 
         choice_answer_end_calls(choice);
     if (choice->end.stop_token >= 0)
         finish_reason = "stop", stop_reason = NULL;
-    if (choice_answer_has_calls(choice) && strcmp(finish_reason, "stop") == 0)
+    if (choice->answer && choice->answer->shown.call_count > 0 && strcmp(finish_reason, "stop") == 0)
         finish_reason = "tool_calls";
     if (choice->text.stop.matched >= 0) {
         const struct stop_string *string = &choice->request->draw.stops[choice->text.stop.matched];
