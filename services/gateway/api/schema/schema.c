@@ -61,27 +61,6 @@ static bool check_special(struct schema_run *run, const char *name, const json_t
     return true;
 }
 
-// Returns false if the field's value would change the answer. *known: the field is in the table or refused by a
-// rule of its own.
-static bool schema_check_refused(struct schema_run *run, const struct schema_refused *refused, size_t count, const char *name,
-                                 const json_t *value, bool *known)
-{
-    size_t i;
-
-    if ((run->out->kind & SCHEMA_ANSWERS) && (!check_special(run, name, value, known) || *known))
-        return run->error->status == 0;
-    *known = true;
-    for (i = 0; i < count; i++) {
-        if (!(refused[i].endpoints & run->out->kind) || strcmp(refused[i].name, name) != 0)
-            continue;
-        if (is_neutral(value, refused[i].neutral))
-            return true;
-        return api_fail(run->error, 400, "unsupported_parameter", name, "'%s' is not supported", name);
-    }
-    *known = false;
-    return true;
-}
-
 // --- fields that other servers have beside OpenAI's, and OpenAI's that go with them ---------------------------------
 
 #define TRUNCATION_MOST 1e9
@@ -197,44 +176,86 @@ static bool schema_check_extensions(struct schema_run *run)
     return check_best_of(run) && check_final_message(run);
 }
 
-// --- the table of fields ---------------------------------------------------------------------------------------------
-enum read_kind { READ_CUSTOM, READ_BOOL, READ_INTEGER, READ_NUMBER, READ_STRING, READ_IGNORE };
+static bool read_top_k(struct schema_run *run, const char *name, const json_t *value)
+{
+    int64_t top_k;
 
+    if (!schema_read_integer(run, name, value, -1, 1e9, &top_k))
+        return false;
+    run->out->sampling.top_k = (uint32_t)MAX(top_k, 0); // -1 is "off" too
+    return true;
+}
+
+// "flex" asks for the latency class batch. The other tiers are names of prices.
+static bool read_service_tier(struct schema_run *run, const char *name, const json_t *value)
+{
+    const char *tier;
+
+    if (!schema_read_string(run, name, value, 0, &tier))
+        return false;
+    run->out->limits.flex = strcmp(tier, "flex") == 0;
+    return true;
+}
+
+static bool read_seed(struct schema_run *run, const char *name, const json_t *value)
+{
+    run->out->draw.has_seed = true;
+    if (json_is_integer(value)) {
+        run->out->draw.seed = json_integer_value(value); // all 64 bits
+        return true;
+    }
+    return schema_read_integer(run, name, value, -9e18, 9e18, &run->out->draw.seed); // 42.0
+}
+
+// In completions it is the number of alternatives of a token, where true means one; in chats it is a switch.
+static bool read_logprobs(struct schema_run *run, const char *name, const json_t *value)
+{
+    struct api_request *out = run->out;
+
+    if (out->kind == API_CHAT) {
+        if (!json_is_boolean(value))
+            return schema_wrong_type(run, name, "a boolean", value);
+        out->shown.logprobs = json_is_true(value);
+        return true;
+    }
+    if (json_is_false(value))
+        return true;
+    out->shown.logprobs = true;
+    out->shown.top_logprobs = 1;
+    return json_is_true(value) || schema_read_integer(run, name, value, 0, API_MAX_LOGPROBS, &out->shown.top_logprobs);
+}
+
+// --- the table of fields ---------------------------------------------------------------------------------------------
 #define ALL (SCHEMA_ANSWERS | API_TOKENIZE | API_DETOKENIZE | API_POOLS)
 
 // The member of the request that a field is read into; its type says how.
-#define KIND_OF(member) \
-    _Generic(((struct api_request *)NULL)->member, bool: READ_BOOL, int64_t: READ_INTEGER, float: READ_NUMBER, const char *: READ_STRING)
+#define TYPE_OF(member) \
+    _Generic(((struct api_request *)NULL)->member, bool: API_FIELD_BOOL, int64_t: API_FIELD_INTEGER, float: API_FIELD_NUMBER, const char *: API_FIELD_STRING)
 
 // Rows of the table. A number is at least `least`, or above it, and at most `most`.
 #define MEMBER(field, where, member, least, most)                                                                                 \
     {                                                                                                                             \
-        .name = field, .endpoints = where, .kind = KIND_OF(member), .offset = offsetof(struct api_request, member), .min = least, \
+        .name = field, .endpoints = where, .type = TYPE_OF(member), .offset = offsetof(struct api_request, member), .min = least, \
         .max = most                                                                                                               \
     }
 #define ABOVE(field, where, member, least, most)                                                                                  \
     {                                                                                                                             \
-        .name = field, .endpoints = where, .kind = KIND_OF(member), .offset = offsetof(struct api_request, member), .min = least, \
+        .name = field, .endpoints = where, .type = TYPE_OF(member), .offset = offsetof(struct api_request, member), .min = least, \
         .max = most, .above_min = true                                                                                            \
     }
-#define READER(field, where, reader)                                           \
-    {                                                                          \
-        .name = field, .endpoints = where, .kind = READ_CUSTOM, .read = reader \
+#define READER(field, where, reader)                                                \
+    {                                                                               \
+        .name = field, .endpoints = where, .type = API_FIELD_CUSTOM, .read = reader \
     }
-#define IGNORED(field, where)                                  \
-    {                                                          \
-        .name = field, .endpoints = where, .kind = READ_IGNORE \
+#define IGNORED(field, where)                                       \
+    {                                                               \
+        .name = field, .endpoints = where, .type = API_FIELD_IGNORE \
     }
-
-static bool read_logprobs(struct schema_run *run, const char *name, const json_t *value);
-static bool read_seed(struct schema_run *run, const char *name, const json_t *value);
-static bool read_top_k(struct schema_run *run, const char *name, const json_t *value);
-static bool read_service_tier(struct schema_run *run, const char *name, const json_t *value);
 
 struct field {
     const char *name;
     unsigned endpoints;
-    enum read_kind kind;
+    enum api_field_type type;
     size_t offset;
     double min, max;
     bool above_min; // min itself is not allowed
@@ -355,70 +376,41 @@ static const struct schema_refused refused[] = {
     {"prompt_embeds", API_COMPLETION, NULL},
 };
 
-static bool read_top_k(struct schema_run *run, const char *name, const json_t *value)
+// Returns false if the field's value would change the answer. *known: the field is in the table or refused by a
+// rule of its own.
+static bool check_refused(struct schema_run *run, const char *name, const json_t *value, bool *known)
 {
-    int64_t top_k;
+    size_t i;
 
-    if (!schema_read_integer(run, name, value, -1, 1e9, &top_k))
-        return false;
-    run->out->sampling.top_k = (uint32_t)MAX(top_k, 0); // -1 is "off" too
-    return true;
-}
-
-// "flex" asks for the latency class batch. The other tiers are names of prices.
-static bool read_service_tier(struct schema_run *run, const char *name, const json_t *value)
-{
-    const char *tier;
-
-    if (!schema_read_string(run, name, value, 0, &tier))
-        return false;
-    run->out->limits.flex = strcmp(tier, "flex") == 0;
-    return true;
-}
-
-static bool read_seed(struct schema_run *run, const char *name, const json_t *value)
-{
-    run->out->draw.has_seed = true;
-    if (json_is_integer(value)) {
-        run->out->draw.seed = json_integer_value(value); // all 64 bits
-        return true;
+    if ((run->out->kind & SCHEMA_ANSWERS) && (!check_special(run, name, value, known) || *known))
+        return run->error->status == 0;
+    *known = true;
+    for (i = 0; i < ARRAY_COUNT(refused); i++) {
+        if (!(refused[i].endpoints & run->out->kind) || strcmp(refused[i].name, name) != 0)
+            continue;
+        if (is_neutral(value, refused[i].neutral))
+            return true;
+        return api_fail(run->error, 400, "unsupported_parameter", name, "'%s' is not supported", name);
     }
-    return schema_read_integer(run, name, value, -9e18, 9e18, &run->out->draw.seed); // 42.0
-}
-
-// In completions it is the number of alternatives of a token, where true means one; in chats it is a switch.
-static bool read_logprobs(struct schema_run *run, const char *name, const json_t *value)
-{
-    struct api_request *out = run->out;
-
-    if (out->kind == API_CHAT) {
-        if (!json_is_boolean(value))
-            return schema_wrong_type(run, name, "a boolean", value);
-        out->shown.logprobs = json_is_true(value);
-        return true;
-    }
-    if (json_is_false(value))
-        return true;
-    out->shown.logprobs = true;
-    out->shown.top_logprobs = 1;
-    return json_is_true(value) || schema_read_integer(run, name, value, 0, API_MAX_LOGPROBS, &out->shown.top_logprobs);
+    *known = false;
+    return true;
 }
 
 static bool read_field(struct schema_run *run, const struct field *field, const json_t *value)
 {
     char *target = (char *)run->out + field->offset;
 
-    switch (field->kind) {
-    case READ_CUSTOM: return field->read(run, field->name, value);
-    case READ_INTEGER: return schema_read_integer(run, field->name, value, field->min, field->max, (int64_t *)(void *)target);
-    case READ_NUMBER:
+    switch (field->type) {
+    case API_FIELD_CUSTOM: return field->read(run, field->name, value);
+    case API_FIELD_INTEGER: return schema_read_integer(run, field->name, value, field->min, field->max, (int64_t *)(void *)target);
+    case API_FIELD_NUMBER:
         return schema_read_number(run, field->name, value, field->min, field->max, field->above_min, (float *)(void *)target);
-    case READ_BOOL:
+    case API_FIELD_BOOL:
         if (!json_is_boolean(value))
             return schema_wrong_type(run, field->name, "a boolean", value);
         *(bool *)target = json_is_true(value);
         return true;
-    case READ_STRING: return schema_read_string(run, field->name, value, (size_t)field->max, (const char **)(void *)target);
+    case API_FIELD_STRING: return schema_read_string(run, field->name, value, (size_t)field->max, (const char **)(void *)target);
     default: return true;
     }
 }
@@ -456,7 +448,7 @@ static bool read_object(struct schema_run *run, json_t *root)
                 return false;
             continue;
         }
-        if (!schema_check_refused(run, refused, ARRAY_COUNT(refused), name, value, &known))
+        if (!check_refused(run, name, value, &known))
             return false;
         if (!known && !json_is_null(value))
             api_ignored_add(&run->out->ignored, name);
@@ -466,15 +458,11 @@ static bool read_object(struct schema_run *run, json_t *root)
 
 void api_each_field(enum api_kind kind, api_field_fn *each, void *arg)
 {
-    static const enum api_field_type types[] = {
-        [READ_CUSTOM] = API_FIELD_CUSTOM, [READ_BOOL] = API_FIELD_BOOL,     [READ_INTEGER] = API_FIELD_INTEGER,
-        [READ_NUMBER] = API_FIELD_NUMBER, [READ_STRING] = API_FIELD_STRING, [READ_IGNORE] = API_FIELD_IGNORE,
-    };
     size_t i;
 
     for (i = 0; i < ARRAY_COUNT(fields); i++) {
         const struct field *row = &fields[i];
-        const struct api_field field = {row->name, types[row->kind], row->min, row->max, row->above_min};
+        const struct api_field field = {row->name, row->type, row->min, row->max, row->above_min};
         if (row->endpoints & kind)
             each(arg, &field);
     }
@@ -526,7 +514,7 @@ static bool is_of_sampler(const struct field *field)
 {
     const size_t begin = offsetof(struct api_request, sampling);
     return field->read == read_top_k ||
-           (field->kind == READ_NUMBER && field->offset >= begin && field->offset < begin + sizeof(Fastdecode__Sampling));
+           (field->type == API_FIELD_NUMBER && field->offset >= begin && field->offset < begin + sizeof(Fastdecode__Sampling));
 }
 
 static enum status no_such_number(const char *name, struct error *error)
