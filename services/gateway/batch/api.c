@@ -35,8 +35,7 @@ static void batch_api_append_file(struct text *out, const struct batch_file *fil
     text_format(out, "{\"id\":\"%s\",\"object\":\"file\",\"bytes\":%llu,\"created_at\":%llu", file->id,
                 (unsigned long long)file->bytes, (unsigned long long)file->created_s);
     append_time(out, "expires_at", file->expires_s);
-    text_string(out, ",\"filename\":");
-    text_json_string(out, file->filename);
+    text_json_after(out, ",\"filename\":", file->filename);
     text_format(out, ",\"purpose\":\"%s\",\"status\":\"processed\",\"status_details\":null}", file->purpose);
 }
 

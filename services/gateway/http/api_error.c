@@ -29,20 +29,10 @@ bool api_no_memory(struct api_error *error) { return api_fail(error, 500, NULL, 
 
 void api_error_append(const struct api_error *error, struct text *out)
 {
-    text_string(out, "{\"error\":{\"message\":");
-    text_json_string(out, error->message);
-    text_string(out, ",\"type\":");
-    text_json_string(out, error->type);
-    text_string(out, ",\"param\":");
-    if (error->param[0])
-        text_json_string(out, error->param);
-    else
-        text_string(out, "null");
-    text_string(out, ",\"code\":");
-    if (error->code)
-        text_json_string(out, error->code);
-    else
-        text_string(out, "null");
+    text_json_after(out, "{\"error\":{\"message\":", error->message);
+    text_json_after(out, ",\"type\":", error->type);
+    text_json_after(out, ",\"param\":", error->param[0] ? error->param : NULL);
+    text_json_after(out, ",\"code\":", error->code);
     text_string(out, "}}");
 }
 

@@ -102,22 +102,11 @@ void audit_add(struct audit *audit, struct exchange *exchange, int status, const
     exchange_note(exchange, &note);
     append_time(&line);
     text_json_string(&line, exchange_request_id(exchange));
-    text_string(&line, ",\"key\":");
-    if (note.owner[0])
-        text_json_string(&line, note.owner);
-    else
-        text_string(&line, "null");
-    text_string(&line, ",\"client\":");
-    text_json_string(&line, note.client);
-    text_string(&line, ",\"method\":");
-    text_json_string(&line, exchange_method(exchange));
-    text_string(&line, ",\"path\":");
-    text_json(&line, path, MIN(strlen(path), (size_t)PATH_SHOWN));
-    text_string(&line, ",\"model\":");
-    if (note.uses_model)
-        text_json_string(&line, model);
-    else
-        text_string(&line, "null");
+    text_json_after(&line, ",\"key\":", note.owner[0] ? note.owner : NULL);
+    text_json_after(&line, ",\"client\":", note.client);
+    text_json_after(&line, ",\"method\":", exchange_method(exchange));
+    text_json_bytes_after(&line, ",\"path\":", path, MIN(strlen(path), (size_t)PATH_SHOWN));
+    text_json_after(&line, ",\"model\":", note.uses_model ? model : NULL);
     text_format(&line, ",\"status\":%d,\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"seconds\":%.3f}\n", status,
                 (unsigned long long)note.prompt_tokens, (unsigned long long)note.completion_tokens,
                 (double)(clock_now_us() - exchange_start_us(exchange)) * 1e-6);

@@ -64,6 +64,21 @@ void text_json(struct text *text, const char *data, size_t bytes)
 
 void text_json_string(struct text *text, const char *string) { text_json(text, string, strlen(string)); }
 
+void text_json_after(struct text *text, const char *before, const char *string)
+{
+    text_string(text, before);
+    if (string)
+        text_json_string(text, string);
+    else
+        text_string(text, "null");
+}
+
+void text_json_bytes_after(struct text *text, const char *before, const char *data, size_t bytes)
+{
+    text_string(text, before);
+    text_json(text, data, bytes);
+}
+
 void text_json_float(struct text *text, float value)
 {
     if (isfinite(value))

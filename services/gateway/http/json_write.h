@@ -7,6 +7,9 @@
 // Appends a JSON string with its quotes. Each byte that is not part of UTF-8 becomes U+FFFD.
 void text_json(struct text *text, const char *data, size_t bytes);
 void text_json_string(struct text *text, const char *string);
+// Append what is before the string, such as its name in an object. A string that is NULL is null.
+void text_json_after(struct text *text, const char *before, const char *string);
+void text_json_bytes_after(struct text *text, const char *before, const char *data, size_t bytes);
 
 // Appends a JSON number. Minus infinity and NaN become -9999, as in other servers' log-probabilities.
 void text_json_float(struct text *text, float value);

@@ -45,8 +45,7 @@ static void append_score(struct text *out, const struct language *language, uint
         text_format(out, "%u", rank);
     else
         text_string(out, "null");
-    text_string(out, ",\"decoded_token\":");
-    text_json(out, data, bytes);
+    text_json_bytes_after(out, ",\"decoded_token\":", data, bytes);
     text_append(out, "}", 1);
 }
 

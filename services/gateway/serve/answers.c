@@ -116,8 +116,7 @@ uint32_t answer_context(struct gateway *gateway)
 
 static void append_model(struct gateway *gateway, const char *id, struct text *out)
 {
-    text_string(out, "{\"id\":");
-    text_json_string(out, id);
+    text_json_after(out, "{\"id\":", id);
     text_format(out, ",\"object\":\"model\",\"created\":%llu,\"owned_by\":\"fastdecode\",\"max_model_len\":%u}",
                 (unsigned long long)gateway->created_s, answer_context(gateway));
 }
@@ -320,8 +319,7 @@ void answer_response_delete(struct gateway *gateway, struct exchange *exchange)
         refuse(gateway, exchange);
         return;
     }
-    text_string(&body, "{\"id\":");
-    text_json_string(&body, id);
+    text_json_after(&body, "{\"id\":", id);
     text_string(&body, ",\"object\":\"response\",\"deleted\":true}\n");
     exchange_respond(exchange, 200, HTTP_JSON, &body);
 }
@@ -520,14 +518,11 @@ static void append_details(const struct gateway *gateway, struct text *out)
 {
     const struct language_facts *facts = language_facts(gateway->language);
 
-    text_string(out, "\"details\":{\"parent_model\":\"\",\"format\":\"gguf\",\"family\":");
-    text_json_string(out, facts->architecture);
-    text_string(out, ",\"families\":[");
-    text_json_string(out, facts->architecture);
+    text_json_after(out, "\"details\":{\"parent_model\":\"\",\"format\":\"gguf\",\"family\":", facts->architecture);
+    text_json_after(out, ",\"families\":[", facts->architecture);
     text_string(out, "],\"parameter_size\":");
     append_parameters_size(facts->parameters, out);
-    text_string(out, ",\"quantization_level\":");
-    text_json_string(out, facts->quantization);
+    text_json_after(out, ",\"quantization_level\":", facts->quantization);
     text_append(out, "}", 1);
 }
 
@@ -544,10 +539,8 @@ static void append_date(uint64_t seconds, struct text *out)
 
 static void append_ollama_model(const struct gateway *gateway, struct text *out)
 {
-    text_string(out, "{\"name\":");
-    text_json_string(out, language_name(gateway->language));
-    text_string(out, ",\"model\":");
-    text_json_string(out, language_name(gateway->language));
+    text_json_after(out, "{\"name\":", language_name(gateway->language));
+    text_json_after(out, ",\"model\":", language_name(gateway->language));
     text_string(out, ",\"modified_at\":");
     append_date(gateway->created_s, out);
     text_format(out, ",\"size\":%llu,\"digest\":\"%016llx\",", (unsigned long long)language_facts(gateway->language)->file_bytes,
@@ -678,12 +671,9 @@ static void append_info(struct gateway *gateway, struct text *out)
                 {"expert_count", facts->experts},
                 {"expert_used_count", facts->experts_used}};
 
-    text_string(out, "\"model_info\":{\"general.architecture\":");
-    text_json_string(out, facts->architecture);
-    text_string(out, ",\"general.name\":");
-    text_json_string(out, language_name(gateway->language));
-    text_string(out, ",\"general.basename\":"); // what lists of models show
-    text_json_string(out, language_name(gateway->language));
+    text_json_after(out, "\"model_info\":{\"general.architecture\":", facts->architecture);
+    text_json_after(out, ",\"general.name\":", language_name(gateway->language));
+    text_json_after(out, ",\"general.basename\":", language_name(gateway->language)); // what lists of models show
     text_format(out, ",\"general.parameter_count\":%llu,\"general.context_length\":%u", (unsigned long long)facts->parameters,
                 context);
     for (size_t i = 0; i < ARRAY_COUNT(rows); i++)

@@ -122,8 +122,7 @@ static void append_gateway(struct gateway *gateway, struct text *out)
 
     mesh_state(gateway->mesh, &state);
     requests_counts(gateway->requests, false, &running, &waiting);
-    text_string(out, "{\"version\":\"" FASTDECODE_VERSION "\",\"model\":");
-    text_json_string(out, language_name(gateway->language));
+    text_json_after(out, "{\"version\":\"" FASTDECODE_VERSION "\",\"model\":", language_name(gateway->language));
     text_format(out, ",\"context_tokens\":%u,\"scheduler_up\":%s,\"ready\":%s,\"reason\":", answer_context(gateway),
                 state.up ? "true" : "false", state.ready ? "true" : "false");
     text_json_string(out, state.up ? state.reason : "the scheduler does not answer");

@@ -235,8 +235,7 @@ static void answer_detokenize(struct gateway *gateway, struct exchange *exchange
         return;
     }
     language_decode(gateway->language, tokens->ids, tokens->id_count, true, &prompt);
-    text_string(&body, "{\"prompt\":");
-    text_json(&body, prompt.data, prompt.bytes);
+    text_json_bytes_after(&body, "{\"prompt\":", prompt.data, prompt.bytes);
     text_string(&body, "}\n");
     body.failed |= prompt.failed;
     text_free(&prompt);

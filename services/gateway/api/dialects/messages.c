@@ -366,19 +366,13 @@ static void block_json(const struct dialect_item *item, bool whole, struct text 
     const size_t bytes = whole ? item->data.bytes : 0;
 
     switch (item->part) {
-    case DIALECT_TEXT:
-        text_string(out, "{\"type\":\"text\",\"text\":");
-        text_json(out, item->data.data, bytes);
-        break;
+    case DIALECT_TEXT: text_json_bytes_after(out, "{\"type\":\"text\",\"text\":", item->data.data, bytes); break;
     case DIALECT_REASONING:
-        text_string(out, "{\"type\":\"thinking\",\"signature\":\"\",\"thinking\":");
-        text_json(out, item->data.data, bytes);
+        text_json_bytes_after(out, "{\"type\":\"thinking\",\"signature\":\"\",\"thinking\":", item->data.data, bytes);
         break;
     case DIALECT_CALL:
-        text_string(out, "{\"type\":\"tool_use\",\"id\":");
-        text_json(out, item->id.data, item->id.bytes);
-        text_string(out, ",\"name\":");
-        text_json(out, item->name.data, item->name.bytes);
+        text_json_bytes_after(out, "{\"type\":\"tool_use\",\"id\":", item->id.data, item->id.bytes);
+        text_json_bytes_after(out, ",\"name\":", item->name.data, item->name.bytes);
         text_string(out, ",\"input\":");
         if (whole)
             dialect_append_arguments(item->data.data, bytes, out);
@@ -391,10 +385,8 @@ static void block_json(const struct dialect_item *item, bool whole, struct text 
 
 static void head(const struct dialect_run *run, struct text *out)
 {
-    text_string(out, "{\"id\":");
-    text_json_string(out, run->id);
-    text_string(out, ",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
-    text_json_string(out, run->model);
+    text_json_after(out, "{\"id\":", run->id);
+    text_json_after(out, ",\"type\":\"message\",\"role\":\"assistant\",\"model\":", run->model);
     text_string(out, ",\"content\":[");
 }
 

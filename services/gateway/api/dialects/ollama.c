@@ -354,8 +354,7 @@ static void head(const struct dialect_run *run, struct text *out)
 
     gmtime_r(&seconds, &parts);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &parts);
-    text_string(out, "{\"model\":");
-    text_json_string(out, run->model);
+    text_json_after(out, "{\"model\":", run->model);
     text_format(out, ",\"created_at\":\"%s.%06lluZ\"", date, (unsigned long long)(now_us % 1000000));
 }
 
@@ -364,8 +363,7 @@ static bool is_chat(const struct dialect_run *run) { return run->dialect == &dia
 
 static void call_json(const struct dialect_item *item, struct text *out)
 {
-    text_string(out, "{\"function\":{\"name\":");
-    text_json(out, item->name.data, item->name.bytes);
+    text_json_bytes_after(out, "{\"function\":{\"name\":", item->name.data, item->name.bytes);
     text_string(out, ",\"arguments\":");
     dialect_append_arguments(item->data.data, item->data.bytes, out);
     text_string(out, "}}");
@@ -376,11 +374,10 @@ static void body_json(bool chat, const struct dialect_item *item, const char *da
 {
     const bool thinks = item && item->part == DIALECT_REASONING;
 
-    text_string(out, chat ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"response\":");
-    text_json(out, data, thinks ? 0 : bytes);
+    text_json_bytes_after(out, chat ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"response\":", data,
+                          thinks ? 0 : bytes);
     if (thinks) {
-        text_string(out, ",\"thinking\":");
-        text_json(out, data, bytes);
+        text_json_bytes_after(out, ",\"thinking\":", data, bytes);
     }
     if (chat && item && item->part == DIALECT_CALL) {
         text_string(out, ",\"tool_calls\":[");
@@ -449,11 +446,11 @@ static void whole(struct dialect_run *run, const struct dialect_end *end, struct
         text_append(&logprobs, item->logprobs.data, item->logprobs.bytes);
     }
     head(run, out);
-    text_string(out, chat ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"response\":");
-    text_json(out, parts[DIALECT_TEXT].data, parts[DIALECT_TEXT].bytes);
+    text_json_bytes_after(out,
+                          chat ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"response\":", parts[DIALECT_TEXT].data,
+                          parts[DIALECT_TEXT].bytes);
     if (parts[DIALECT_REASONING].bytes) {
-        text_string(out, ",\"thinking\":");
-        text_json(out, parts[DIALECT_REASONING].data, parts[DIALECT_REASONING].bytes);
+        text_json_bytes_after(out, ",\"thinking\":", parts[DIALECT_REASONING].data, parts[DIALECT_REASONING].bytes);
     }
     if (chat && calls) {
         text_string(out, ",\"tool_calls\":[");
@@ -496,8 +493,7 @@ static void refuse(const struct api_error *error, struct text *out)
                  error->length.context);
     else
         snprintf(own, sizeof own, "%s", error->message);
-    text_string(out, "{\"error\":");
-    text_json_string(out, own);
+    text_json_after(out, "{\"error\":", own);
     text_append(out, "}", 1);
 }
 
@@ -538,8 +534,7 @@ static const struct dialect_rename renamed_prompt[] = {{"input", "prompt"}, {NUL
 static void embed(struct dialect_run *run, const struct dialect_end *end, const struct dialect_vector *vectors, uint32_t count,
                   struct text *out)
 {
-    text_string(out, "{\"model\":");
-    text_json_string(out, run->model);
+    text_json_after(out, "{\"model\":", run->model);
     text_string(out, ",\"embeddings\":[");
     for (uint32_t i = 0; i < count; i++) {
         shown_comma(out, i == 0);

@@ -26,21 +26,17 @@ static bool translate(struct dialect_ask *ask, struct api_error *error)
 // --- messages: reasoning and calls ------------------------------------------------------------------------------------
 static void append_reasoning(struct text *out, const char *reasoning, size_t bytes)
 {
-    text_string(out, "\"reasoning_content\":");
-    text_json(out, reasoning, bytes);
-    text_string(out, ",\"reasoning\":");
-    text_json(out, reasoning, bytes);
+    text_json_bytes_after(out, "\"reasoning_content\":", reasoning, bytes);
+    text_json_bytes_after(out, ",\"reasoning\":", reasoning, bytes);
 }
 
 static void call_head(struct text *out, const struct shown_call *call)
 {
-    text_string(out, "\"id\":");
-    text_json_string(out, call->id);
+    text_json_after(out, "\"id\":", call->id);
     text_string(out,
                 call->is_custom ? ",\"type\":\"custom\",\"custom\":{\"name\":" : ",\"type\":\"function\",\"function\":{\"name\":");
     text_json(out, call->name.data, call->name.bytes);
-    text_string(out, call->is_custom ? ",\"input\":" : ",\"arguments\":");
-    text_json(out, call->arguments.data, call->arguments.bytes);
+    text_json_bytes_after(out, call->is_custom ? ",\"input\":" : ",\"arguments\":", call->arguments.data, call->arguments.bytes);
     text_append(out, "}", 1);
 }
 
@@ -48,8 +44,7 @@ static void call_delta(struct text *out, const struct shown_call *call, uint32_t
 {
     text_format(out, "\"tool_calls\":[{\"index\":%u,", index);
     if (call->head_shown) {
-        text_string(out, "\"function\":{\"arguments\":");
-        text_json(out, call->arguments.data, call->arguments.bytes);
+        text_json_bytes_after(out, "\"function\":{\"arguments\":", call->arguments.data, call->arguments.bytes);
         text_append(out, "}", 1);
     } else {
         call_head(out, call);
@@ -184,8 +179,7 @@ static void completion_logprobs(struct text *out, const struct shown_tokens *tok
 // --- answers ------------------------------------------------------------------------------------------------------
 static void append_head(struct text *out, const struct dialect_run *run, const char *object)
 {
-    text_string(out, "{\"id\":");
-    text_json_string(out, run->id);
+    text_json_after(out, "{\"id\":", run->id);
     text_format(out, ",\"object\":\"%s\",\"created\":%llu,\"model\":", object, (unsigned long long)run->created_s);
     text_json_string(out, run->model);
     if (run->service_tier)
@@ -224,11 +218,7 @@ static void append_ending(const struct dialect_run *run, const struct dialect_ne
         chat_logprobs(out, scores, scores->count);
     else
         completion_logprobs(out, scores, scores->count);
-    text_string(out, ",\"finish_reason\":");
-    if (finish_reason)
-        text_json_string(out, finish_reason);
-    else
-        text_string(out, "null");
+    text_json_after(out, ",\"finish_reason\":", finish_reason);
     text_string(out, ",\"stop_reason\":");
     if (ends && news->stop_reason)
         text_json(out, news->stop_reason, news->stop_reason_bytes);
@@ -267,8 +257,7 @@ static void end_chunk(const struct dialect_run *run, const struct dialect_news *
 
 static void append_content(const struct text *text, struct text *out)
 {
-    text_string(out, "\"content\":");
-    text_json(out, text->data, text->bytes);
+    text_json_bytes_after(out, "\"content\":", text->data, text->bytes);
 }
 
 // Shows what is thought, before the content.
@@ -366,8 +355,7 @@ static void add_choice(struct dialect_run *run, const struct dialect_news *news)
     if (run->kind == API_CHAT) {
         append_message(out, news->text->data, news->text->bytes, news->answer);
     } else {
-        text_string(out, "\"text\":");
-        text_json(out, news->text->data, news->text->bytes);
+        text_json_bytes_after(out, "\"text\":", news->text->data, news->text->bytes);
     }
     append_ending(run, news, news->scored ? news->tokens : NULL, true, news->extra, out);
     out->failed |= news->extra && news->extra->failed; // a stream's chunk goes without: it must end
@@ -414,8 +402,7 @@ static void vectors(struct dialect_run *run, const struct dialect_end *end, cons
         text_append(out, items[i].json, items[i].bytes);
         text_append(out, "}", 1);
     }
-    text_string(out, "],\"model\":");
-    text_json_string(out, run->model);
+    text_json_after(out, "],\"model\":", run->model);
     text_append(out, ",", 1);
     append_pool_usage(out, &end->usage);
     text_string(out, "}\n");
@@ -424,16 +411,14 @@ static void vectors(struct dialect_run *run, const struct dialect_end *end, cons
 static void ranks(struct dialect_run *run, const struct dialect_end *end, const struct dialect_rank *items, uint32_t count,
                   struct text *out)
 {
-    text_string(out, "{\"id\":");
-    text_json_string(out, run->id);
-    text_string(out, ",\"object\":\"list\",\"model\":");
-    text_json_string(out, run->model);
+    text_json_after(out, "{\"id\":", run->id);
+    text_json_after(out, ",\"object\":\"list\",\"model\":", run->model);
     text_string(out, ",\"results\":[");
     for (uint32_t i = 0; i < count; i++) {
         text_format(out, "%s{\"index\":%u,\"relevance_score\":%.9g", i ? "," : "", items[i].index, items[i].score);
         if (items[i].document) {
-            text_string(out, ",\"document\":{\"text\":");
-            text_json(out, items[i].document->data ? items[i].document->data : "", items[i].document->bytes);
+            text_json_bytes_after(out, ",\"document\":{\"text\":", items[i].document->data ? items[i].document->data : "",
+                                  items[i].document->bytes);
             text_append(out, "}", 1);
         }
         text_append(out, "}", 1);

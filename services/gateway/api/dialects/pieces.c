@@ -141,8 +141,7 @@ void dialect_append_arguments(const char *data, size_t bytes, struct text *out)
     } else if (json_text_is_object(arguments)) {
         text_append(out, data, bytes);
     } else {
-        text_string(out, "{\"arguments\":");
-        text_json(out, data, bytes);
+        text_json_bytes_after(out, "{\"arguments\":", data, bytes);
         text_append(out, "}", 1);
     }
     json_decref(arguments);

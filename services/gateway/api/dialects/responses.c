@@ -671,12 +671,11 @@ static void item_json(const struct dialect_run *run, const struct dialect_item *
     case DIALECT_TEXT: text_string(out, ",\"type\":\"message\",\"role\":\"assistant\",\"content\":["); break;
     case DIALECT_REASONING: text_string(out, ",\"type\":\"reasoning\",\"summary\":[],\"content\":["); break;
     case DIALECT_CALL:
-        text_string(out, item->custom ? ",\"type\":\"custom_tool_call\",\"call_id\":" : ",\"type\":\"function_call\",\"call_id\":");
-        text_json(out, item->id.data, item->id.bytes);
-        text_string(out, ",\"name\":");
-        text_json(out, item->name.data, item->name.bytes);
-        text_string(out, item->custom ? ",\"input\":" : ",\"arguments\":");
-        text_json(out, item->data.data, whole ? item->data.bytes : 0);
+        text_json_bytes_after(
+            out, item->custom ? ",\"type\":\"custom_tool_call\",\"call_id\":" : ",\"type\":\"function_call\",\"call_id\":",
+            item->id.data, item->id.bytes);
+        text_json_bytes_after(out, ",\"name\":", item->name.data, item->name.bytes);
+        text_json_bytes_after(out, item->custom ? ",\"input\":" : ",\"arguments\":", item->data.data, whole ? item->data.bytes : 0);
         break;
     }
     if (item->part != DIALECT_CALL && whole)
@@ -705,14 +704,12 @@ static void response_json(const struct dialect_run *run, const struct dialect_en
     const bool cut_off = is_cut_off(end);
     const char *status = error ? "failed" : !end ? "in_progress" : cut_off ? "incomplete" : "completed";
 
-    text_string(out, "{\"id\":");
-    text_json_string(out, run->id);
+    text_json_after(out, "{\"id\":", run->id);
     text_format(out,
                 ",\"object\":\"response\",\"created_at\":%llu,\"status\":\"%s\",\"error\":", (unsigned long long)run->created_s,
                 status);
     if (error) {
-        text_string(out, "{\"code\":\"server_error\",\"message\":");
-        text_json_string(out, error->message);
+        text_json_after(out, "{\"code\":\"server_error\",\"message\":", error->message);
         text_append(out, "}", 1);
     } else {
         text_string(out, "null");
@@ -740,13 +737,12 @@ static void call_json(const struct dialect_item *item, struct text *out)
 {
     struct text arguments = {0};
 
-    text_string(out, item->custom ? "{\"type\":\"custom\",\"id\":" : "{\"type\":\"function\",\"id\":");
-    text_json(out, item->id.data, item->id.bytes);
-    text_string(out, item->custom ? ",\"custom\":{\"name\":" : ",\"function\":{\"name\":");
-    text_json(out, item->name.data, item->name.bytes);
+    text_json_bytes_after(out, item->custom ? "{\"type\":\"custom\",\"id\":" : "{\"type\":\"function\",\"id\":", item->id.data,
+                          item->id.bytes);
+    text_json_bytes_after(out, item->custom ? ",\"custom\":{\"name\":" : ",\"function\":{\"name\":", item->name.data,
+                          item->name.bytes);
     if (item->custom) {
-        text_string(out, ",\"input\":");
-        text_json(out, item->data.data, item->data.bytes);
+        text_json_bytes_after(out, ",\"input\":", item->data.data, item->data.bytes);
     } else {
         text_string(out, ",\"arguments\":");
         dialect_append_arguments(item->data.data, item->data.bytes, &arguments);
@@ -773,11 +769,9 @@ static void message_json(const struct dialect_run *run, struct text *out)
         shown_comma(part, calls++ == 0);
         call_json(item, part);
     }
-    text_string(out, "{\"role\":\"assistant\",\"content\":");
-    text_json(out, parts[DIALECT_TEXT].data, parts[DIALECT_TEXT].bytes);
+    text_json_bytes_after(out, "{\"role\":\"assistant\",\"content\":", parts[DIALECT_TEXT].data, parts[DIALECT_TEXT].bytes);
     if (parts[DIALECT_REASONING].bytes) {
-        text_string(out, ",\"reasoning_content\":");
-        text_json(out, parts[DIALECT_REASONING].data, parts[DIALECT_REASONING].bytes);
+        text_json_bytes_after(out, ",\"reasoning_content\":", parts[DIALECT_REASONING].data, parts[DIALECT_REASONING].bytes);
     }
     if (calls) {
         text_string(out, ",\"tool_calls\":[");
@@ -873,8 +867,7 @@ static void delta(struct dialect_run *run, const struct dialect_item *item, cons
                                         [DIALECT_CALL] = "function_call_arguments.delta"};
 
     part_event(run, item, item->custom ? "custom_tool_call_input.delta" : types[item->part], out);
-    text_string(out, ",\"delta\":");
-    text_json(out, data, bytes);
+    text_json_bytes_after(out, ",\"delta\":", data, bytes);
     if (item->part == DIALECT_TEXT)
         logprobs_json(&run->logprobs, out);
     event_end(out);
@@ -892,8 +885,7 @@ static void item_end(struct dialect_run *run, const struct dialect_item *item, s
     if (item->part == DIALECT_TEXT)
         logprobs_json(&item->logprobs, out);
     if (item->part == DIALECT_CALL) {
-        text_string(out, ",\"name\":");
-        text_json(out, item->name.data, item->name.bytes);
+        text_json_bytes_after(out, ",\"name\":", item->name.data, item->name.bytes);
     }
     event_end(out);
     if (item->part != DIALECT_CALL) {

@@ -103,8 +103,7 @@ static void append_token(struct text *out, const char *data, size_t bytes, float
 {
     size_t i;
 
-    text_string(out, "{\"token\":");
-    text_json(out, data, bytes);
+    text_json_bytes_after(out, "{\"token\":", data, bytes);
     text_string(out, ",\"logprob\":");
     text_json_float(out, logprob);
     text_string(out, ",\"bytes\":[");
