@@ -103,11 +103,11 @@ static const char *read_text(json_t *root, const char *name, struct api_error *e
     const json_t *value = json_object_get(root, name);
 
     if (!value || json_is_null(value)) {
-        api_fail(error, 400, "missing_required_parameter", name, "'%s' is required", name);
+        api_missing(error, name);
         return NULL;
     }
     if (!json_is_string(value)) {
-        api_fail(error, 400, "invalid_type", name, "'%s' must be a string, not %s", name, schema_type_name(value));
+        schema_wrong_type(error, name, "a string", value);
         return NULL;
     }
     if (schema_has_zero(value)) {
@@ -125,7 +125,7 @@ static bool read_metadata(json_t *root, struct batch_record *out, struct api_err
     if (!metadata || json_is_null(metadata))
         return true;
     if (!json_text_is_object(metadata))
-        return api_fail(error, 400, "invalid_type", "metadata", "'metadata' must be an object, not %s", schema_type_name(metadata));
+        return schema_wrong_type(error, "metadata", "an object", metadata);
     if (json_object_size(metadata) > METADATA_MAX)
         return api_fail(error, 400, "invalid_value", "metadata", "'metadata' has %zu pairs, the most is %d",
                         json_object_size(metadata), METADATA_MAX);

@@ -317,9 +317,9 @@ static bool check_fields(struct upload *upload, uint64_t now_s, struct api_error
     uint64_t seconds = strtoull(upload->seconds, &end, 10);
 
     if (!upload->has_file)
-        return api_fail(error, 400, "missing_required_parameter", "file", "'file' is required");
+        return api_missing(error, "file");
     if (!upload->purpose[0])
-        return api_fail(error, 400, "missing_required_parameter", "purpose", "'purpose' is required");
+        return api_missing(error, "purpose");
     if (strcmp(upload->purpose, "batch") != 0)
         return api_fail(error, 400, "invalid_value", "purpose", "'purpose' must be \"batch\": files are for batches only");
     if (upload->file.bytes == 0)

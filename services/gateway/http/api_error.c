@@ -27,6 +27,11 @@ bool api_fail(struct api_error *error, int status, const char *code, const char 
 
 bool api_no_memory(struct api_error *error) { return api_fail(error, 500, NULL, NULL, "out of memory"); }
 
+bool api_missing(struct api_error *error, const char *param)
+{
+    return api_fail(error, 400, "missing_required_parameter", param, "'%s' is required", param);
+}
+
 void api_error_append(const struct api_error *error, struct text *out)
 {
     text_json_after(out, "{\"error\":{\"message\":", error->message);

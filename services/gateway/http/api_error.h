@@ -27,6 +27,8 @@ bool api_fail(struct api_error *error, int status, const char *code, const char 
 
 // The same, with status 500: out of memory.
 bool api_no_memory(struct api_error *error);
+// Status 400: a parameter that must be there is not.
+bool api_missing(struct api_error *error, const char *param);
 
 // Appends {"error":{...}}, without a line end.
 void api_error_append(const struct api_error *error, struct text *out);

@@ -113,7 +113,7 @@ static json_t *result_content(struct ask *ask, const char *where, const json_t *
             (void)api_no_memory(ask->error);
     }
     if (!json_is_array(content))
-        (void)dialect_wrong_type(ask->error, where, "a string or an array of blocks", content);
+        (void)schema_wrong_type(ask->error, where, "a string or an array of blocks", content);
     if (!ask->error->status)
         return parts;
     json_decref(parts);
@@ -160,7 +160,7 @@ static bool take_message(struct ask *ask, size_t index, const json_t *given)
 
     snprintf(where, sizeof where, "messages[%zu]", index);
     if (!json_text_is_object(given))
-        return dialect_wrong_type(ask->error, where, "an object", given);
+        return schema_wrong_type(ask->error, where, "an object", given);
     if (!schema_is_string(role, "user") && !schema_is_string(role, "assistant"))
         return api_fail(ask->error, 400, "invalid_value", where, "'%s.role' must be 'user' or 'assistant'", where);
     building.role = json_string_value(role);
@@ -189,7 +189,7 @@ static bool take_system(struct ask *ask)
     if (json_is_string(system))
         return dialect_add_message(ask->messages, "system", json_incref((json_t *)(uintptr_t)system), &message);
     if (!json_is_array(system))
-        return dialect_wrong_type(ask->error, "system", "a string or an array of blocks", system);
+        return schema_wrong_type(ask->error, "system", "a string or an array of blocks", system);
     for (i = 0; i < json_array_size(system); i++) {
         const json_t *block = json_array_get(system, i);
         snprintf(where, sizeof where, "system[%zu]", i);
@@ -207,9 +207,9 @@ static bool take_messages(struct ask *ask, json_t *chat)
     size_t i, count = json_array_size(messages);
 
     if (!messages)
-        return dialect_missing(ask->error, "messages");
+        return api_missing(ask->error, "messages");
     if (!json_is_array(messages))
-        return dialect_wrong_type(ask->error, "messages", "an array of messages", messages);
+        return schema_wrong_type(ask->error, "messages", "an array of messages", messages);
     if (count == 0)
         return api_fail(ask->error, 400, "invalid_value", "messages", "'messages' must not be empty");
     for (i = 0; i < count; i++)
@@ -231,7 +231,7 @@ static bool take_tools(struct ask *ask, json_t *chat)
     bool ok = true;
 
     if (tools && !json_is_array(tools))
-        ok = dialect_wrong_type(ask->error, "tools", "an array", tools);
+        ok = schema_wrong_type(ask->error, "tools", "an array", tools);
     for (i = 0; ok && i < count; i++) {
         const json_t *tool = json_array_get(tools, i), *type = dialect_member(tool, "type");
         char where[48];
@@ -252,7 +252,7 @@ static bool take_tool_choice(struct ask *ask, json_t *chat)
     if (!choice)
         return true;
     if (!json_text_is_object(choice))
-        return dialect_wrong_type(ask->error, "tool_choice", "an object", choice);
+        return schema_wrong_type(ask->error, "tool_choice", "an object", choice);
     if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")) &&
         !dialect_set_new(chat, "parallel_tool_calls", json_false()))
         return false;
@@ -273,7 +273,7 @@ static bool take_thinking_mode(struct ask *ask, json_t *chat)
     if (!thinking)
         return true;
     if (!json_text_is_object(thinking))
-        return dialect_wrong_type(ask->error, "thinking", "an object", thinking);
+        return schema_wrong_type(ask->error, "thinking", "an object", thinking);
     const int enable = !schema_is_string(json_object_get(thinking, "type"), "disabled");
     return dialect_set_new(chat, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", enable));
 }
@@ -284,7 +284,7 @@ static bool take_format(struct ask *ask, json_t *chat, const char *where, const 
     const json_t *schema = json_object_get(format, "schema");
 
     if (!json_text_is_object(format))
-        return dialect_wrong_type(ask->error, where, "an object", format);
+        return schema_wrong_type(ask->error, where, "an object", format);
     if (!schema_is_string(json_object_get(format, "type"), "json_schema"))
         return api_fail(ask->error, 400, "invalid_value", where, "'%s.type' must be 'json_schema'", where);
     if (!schema)
@@ -301,7 +301,7 @@ static bool take_output(struct ask *ask, json_t *chat)
                  *effort = dialect_member(config, "effort");
 
     if (config && !json_text_is_object(config))
-        return dialect_wrong_type(ask->error, "output_config", "an object", config);
+        return schema_wrong_type(ask->error, "output_config", "an object", config);
     if (!dialect_set(chat, "reasoning_effort", effort))
         return false;
     if (format)
@@ -328,9 +328,9 @@ static bool take_others(struct ask *ask, json_t *chat)
             return dialect_unsupported(ask->error, refused[i], "");
     }
     if (stops && !json_is_array(stops))
-        return dialect_wrong_type(ask->error, "stop_sequences", "an array of strings", stops);
+        return schema_wrong_type(ask->error, "stop_sequences", "an array of strings", stops);
     if (!most && ask->given->kind == API_CHAT)
-        return dialect_missing(ask->error, "max_tokens");
+        return api_missing(ask->error, "max_tokens");
     return dialect_copy(chat, body, same_fields) && dialect_copy(chat, body, dialect_sampling_fields) &&
            take_most(ask, chat, most) && dialect_set(chat, "stop", stops) && take_thinking_mode(ask, chat) &&
            take_output(ask, chat);

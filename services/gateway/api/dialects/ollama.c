@@ -89,7 +89,7 @@ static bool take_options(struct dialect_ask *ask, json_t *chat, struct api_error
     size_t i;
 
     if (given && !json_text_is_object(given))
-        return dialect_wrong_type(error, "options", "an object", given);
+        return schema_wrong_type(error, "options", "an object", given);
     for (i = 0; i < ARRAY_COUNT(options); i++) {
         known[i] = options[i].option;
         if (!take_option(chat, options[i].option, options[i].field, dialect_member(given, options[i].option)))
@@ -102,7 +102,7 @@ static bool take_options(struct dialect_ask *ask, json_t *chat, struct api_error
     if (given)
         dialect_note_ignored(&ask->ignored, given, known, ignored_options, NULL);
     if (most && !json_is_number(most))
-        return dialect_wrong_type(error, "options.num_predict", "an integer", most);
+        return schema_wrong_type(error, "options.num_predict", "an integer", most);
     ask->caps = true;
     return json_number_value(most) < 1 || take_option(chat, "num_predict", "max_tokens", most); // -1, -2, 0: as many as fit
 }
@@ -115,9 +115,9 @@ static bool take_model(const json_t *body, json_t *chat, struct api_error *error
     const size_t bytes = json_string_length(model), tag = sizeof latest - 1;
 
     if (!model)
-        return dialect_missing(error, "model");
+        return api_missing(error, "model");
     if (!json_is_string(model))
-        return dialect_wrong_type(error, "model", "a string", model);
+        return schema_wrong_type(error, "model", "a string", model);
     if (bytes > tag && memcmp(json_string_value(model) + bytes - tag, latest, tag) == 0)
         return dialect_set_new(chat, "model", json_stringn(json_string_value(model), bytes - tag));
     return dialect_set(chat, "model", model);
@@ -133,7 +133,7 @@ static bool take_format(const json_t *body, json_t *chat, struct api_error *erro
     if (schema_is_string(format, "json"))
         return dialect_set_new(chat, "response_format", json_pack("{s:s}", "type", "json_object"));
     if (!json_text_is_object(format))
-        return dialect_wrong_type(error, "format", "'json' or a schema", format);
+        return schema_wrong_type(error, "format", "'json' or a schema", format);
     return dialect_set_new(chat, "response_format",
                            json_pack("{s:s, s:{s:s, s:O}}", "type", "json_schema", "json_schema", "name", "format", "schema",
                                      (json_t *)(uintptr_t)format));
@@ -148,7 +148,7 @@ static bool take_think(const json_t *body, json_t *chat, struct api_error *error
     if (json_is_string(think))
         return dialect_set(chat, "reasoning_effort", think);
     if (!json_is_boolean(think))
-        return dialect_wrong_type(error, "think", "a boolean or a string", think);
+        return schema_wrong_type(error, "think", "a boolean or a string", think);
     return dialect_set_new(chat, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", (int)json_is_true(think)));
 }
 
@@ -167,7 +167,7 @@ static bool take_common(struct dialect_ask *ask, json_t *chat, struct api_error 
     }
     dialect_note_ignored(&ask->ignored, body, read_fields, NULL, NULL);
     if (stream && !json_is_boolean(stream))
-        return dialect_wrong_type(error, "stream", "a boolean", stream);
+        return schema_wrong_type(error, "stream", "a boolean", stream);
     if (!dialect_set(chat, "logprobs", dialect_member(body, "logprobs")) ||
         !dialect_set(chat, "top_logprobs", dialect_member(body, "top_logprobs")))
         return false;
@@ -205,7 +205,7 @@ static bool take_message(json_t *messages, size_t index, const json_t *given, st
 
     snprintf(where, sizeof where, "messages[%zu]", index);
     if (!json_text_is_object(given))
-        return dialect_wrong_type(error, where, "an object", given);
+        return schema_wrong_type(error, where, "an object", given);
     if (!json_is_string(role) || schema_has_zero(role))
         return api_fail(error, 400, "invalid_type", where, "'%s.role' must be a string", where);
     if (content && !json_is_string(content))
@@ -228,7 +228,7 @@ static bool take_messages(struct dialect_ask *ask, json_t *chat, struct api_erro
     size_t i;
 
     if (given && !json_is_array(given))
-        ok = dialect_wrong_type(error, "messages", "an array of messages", given);
+        ok = schema_wrong_type(error, "messages", "an array of messages", given);
     for (i = 0; ok && i < json_array_size(given); i++)
         ok = take_message(messages, i, json_array_get(given, i), error);
     ask->only_loads = i == 0;
@@ -268,10 +268,10 @@ static bool take_prompt(struct dialect_ask *ask, json_t *chat, struct api_error 
     const json_t *suffix = dialect_member(ask->body, "suffix"), *most = json_object_get(chat, "max_tokens");
 
     if (prompt && !json_is_string(prompt))
-        return dialect_wrong_type(error, "prompt", "a string", prompt);
+        return schema_wrong_type(error, "prompt", "a string", prompt);
     ask->only_loads = json_string_length(prompt) == 0;
     if (system && !json_is_string(system))
-        return dialect_wrong_type(error, "system", "a string", system);
+        return schema_wrong_type(error, "system", "a string", system);
     if (!json_is_true(json_object_get(ask->body, "raw")) && (!suffix || schema_is_string(suffix, "")))
         return take_turn(chat, prompt, system);
     if (json_is_true(json_object_get(ask->body, "logprobs")))
@@ -306,15 +306,15 @@ static bool take_vectors(struct dialect_ask *ask, const char *name, struct api_e
     const json_t *dimensions = dialect_member(ask->body, "dimensions"), *texts = dialect_member(ask->body, name);
 
     if (truncate && !json_is_boolean(truncate))
-        return dialect_wrong_type(error, "truncate", "a boolean", truncate);
+        return schema_wrong_type(error, "truncate", "a boolean", truncate);
     if (given && !json_text_is_object(given)) // what they may say of vectors is how the model is loaded
-        return dialect_wrong_type(error, "options", "an object", given);
+        return schema_wrong_type(error, "options", "an object", given);
     ask->truncates = !json_is_false(truncate);
     if (json_is_integer(dimensions) && json_integer_value(dimensions) == 0)
         dimensions = NULL; // all
     for (size_t i = 0; i < json_array_size(texts); i++)
         if (!json_is_string(json_array_get(texts, i)))
-            return dialect_wrong_type(error, name, "a string or an array of strings", json_array_get(texts, i));
+            return schema_wrong_type(error, name, "a string or an array of strings", json_array_get(texts, i));
     dialect_note_ignored(&ask->ignored, ask->body, known, NULL, NULL);
     return out && take_model(ask->body, out, error) && dialect_set(out, "dimensions", dimensions) && take_texts(ask, out, texts);
 }
@@ -331,7 +331,7 @@ static bool dialect_ollama_translate_embeddings(struct dialect_ask *ask, struct 
     const json_t *prompt = dialect_member(ask->body, "prompt");
 
     if (prompt && !json_is_string(prompt))
-        return dialect_wrong_type(error, "prompt", "a string", prompt);
+        return schema_wrong_type(error, "prompt", "a string", prompt);
     return take_vectors(ask, "prompt", error);
 }
 

@@ -16,16 +16,6 @@ const char *const dialect_sampling_fields[] = {
 };
 // clang-format on
 
-bool dialect_wrong_type(struct api_error *error, const char *name, const char *wanted, const json_t *value)
-{
-    return api_fail(error, 400, "invalid_type", name, "'%s' must be %s, not %s", name, wanted, schema_type_name(value));
-}
-
-bool dialect_missing(struct api_error *error, const char *name)
-{
-    return api_fail(error, 400, "missing_required_parameter", name, "'%s' is required", name);
-}
-
 bool dialect_unsupported(struct api_error *error, const char *name, const char *why)
 {
     return api_fail(error, 400, "unsupported_parameter", name, "'%s'%s is not supported", name, why);

@@ -9,9 +9,6 @@
 #include "services/gateway/http/api_error.h"
 #include "services/gateway/api/schema/schema.h"
 
-// Fails with "'name' must be X, not Y".
-bool dialect_wrong_type(struct api_error *error, const char *name, const char *wanted, const json_t *value);
-bool dialect_missing(struct api_error *error, const char *name);
 bool dialect_unsupported(struct api_error *error, const char *name, const char *why);
 
 // Returns a member, or NULL if there is none or it is null.

@@ -113,9 +113,9 @@ static json_t *take_content(struct ask *ask, const char *where, const json_t *co
     if (json_is_string(content))
         return json_incref((json_t *)(uintptr_t)content);
     if (content)
-        dialect_wrong_type(ask->error, where, "a string or an array of parts", content);
+        schema_wrong_type(ask->error, where, "a string or an array of parts", content);
     else
-        dialect_missing(ask->error, where);
+        api_missing(ask->error, where);
     return NULL;
 }
 
@@ -136,9 +136,9 @@ static bool take_message(struct ask *ask, const char *where, const json_t *item)
 
     snprintf(name, sizeof name, "%s.role", where);
     if (!role)
-        return dialect_missing(ask->error, name);
+        return api_missing(ask->error, name);
     if (!json_is_string(role) || schema_has_zero(role))
-        return dialect_wrong_type(ask->error, name, "a string", role);
+        return schema_wrong_type(ask->error, name, "a string", role);
     snprintf(name, sizeof name, "%s.content", where);
     content = take_content(ask, name, dialect_member(item, "content"));
     return content && dialect_add_message(ask->messages, json_string_value(role), content, &message) &&
@@ -152,8 +152,8 @@ static bool need_string(struct ask *ask, const char *where, const json_t *item, 
     *out = dialect_member(item, key);
     snprintf(name, sizeof name, "%s.%s", where, key);
     if (!*out)
-        return dialect_missing(ask->error, name);
-    return json_is_string(*out) || dialect_wrong_type(ask->error, name, "a string", *out);
+        return api_missing(ask->error, name);
+    return json_is_string(*out) || schema_wrong_type(ask->error, name, "a string", *out);
 }
 
 static bool take_call(struct ask *ask, const char *where, const json_t *item)
@@ -260,7 +260,7 @@ static bool take_item(struct ask *ask, size_t index, const json_t *item)
 
     snprintf(where, sizeof where, "input[%zu]", index);
     if (!json_text_is_object(item))
-        return dialect_wrong_type(ask->error, where, "an object", item);
+        return schema_wrong_type(ask->error, where, "an object", item);
     if (!type && !dialect_member(item, "role") && dialect_member(item, "id"))
         return take_reference(ask, index, where, item);
     if (!type || schema_is_string(type, "message"))
@@ -290,11 +290,11 @@ static bool take_input(struct ask *ask)
 
     if (!input) // what is counted may be the instructions alone
         return (ask->given->kind == API_TOKENIZE && dialect_member(ask->given->body, "instructions")) ||
-               dialect_missing(ask->error, "input");
+               api_missing(ask->error, "input");
     if (json_is_string(input))
         return dialect_add_message(ask->messages, "user", json_incref((json_t *)(uintptr_t)input), &message);
     if (!json_is_array(input))
-        return dialect_wrong_type(ask->error, "input", "a string or an array of items", input);
+        return schema_wrong_type(ask->error, "input", "a string or an array of items", input);
     if (count > API_MAX_MESSAGES)
         return api_fail(ask->error, 400, "invalid_value", "input", "'input' has %zu items, at most %d are allowed", count,
                         API_MAX_MESSAGES);
@@ -316,7 +316,7 @@ static bool take_previous(struct ask *ask)
         return ask->messages != NULL;
     }
     if (!json_is_string(id) || schema_has_zero(id))
-        return dialect_wrong_type(ask->error, "previous_response_id", "a string", id);
+        return schema_wrong_type(ask->error, "previous_response_id", "a string", id);
     if (!ask->given->store)
         return api_fail(ask->error, 400, "unsupported_parameter", "previous_response_id",
                         "'previous_response_id' is not supported: this gateway keeps no responses (--responses-memory)");
@@ -386,13 +386,13 @@ static bool check_refused(struct ask *ask)
         if (!is_off(dialect_member(body, refused[i])))
             return dialect_unsupported(ask->error, refused[i], "");
     if (include && !json_is_array(include))
-        return dialect_wrong_type(ask->error, "include", "an array of strings", include);
+        return schema_wrong_type(ask->error, "include", "an array of strings", include);
     for (i = 0; i < json_array_size(include); i++)
         if (!is_includable(json_array_get(include, i)))
             return api_fail(ask->error, 400, "invalid_value", "include", "'include[%zu]' is not known", i);
     if (store && !json_is_boolean(store))
-        return dialect_wrong_type(ask->error, "store", "a boolean", store);
-    return !metadata || json_text_is_object(metadata) || dialect_wrong_type(ask->error, "metadata", "an object", metadata);
+        return schema_wrong_type(ask->error, "store", "a boolean", store);
+    return !metadata || json_text_is_object(metadata) || schema_wrong_type(ask->error, "metadata", "an object", metadata);
 }
 
 // A chat has a custom tool one level deeper, and its grammar another.
@@ -458,7 +458,7 @@ static bool take_tools(struct ask *ask, json_t *chat)
     bool ok = true;
 
     if (tools && !json_is_array(tools))
-        ok = dialect_wrong_type(ask->error, "tools", "an array", tools);
+        ok = schema_wrong_type(ask->error, "tools", "an array", tools);
     for (i = 0; ok && i < count; i++) {
         const json_t *tool = json_array_get(tools, i);
         char where[48];
@@ -483,7 +483,7 @@ static bool take_format(struct ask *ask, json_t *chat)
     bool ok;
 
     if (text && !json_text_is_object(text))
-        return dialect_wrong_type(ask->error, "text", "an object", text);
+        return schema_wrong_type(ask->error, "text", "an object", text);
     if (dialect_member(text, "verbosity")) // a wish
         api_ignored_add(&ask->given->ignored, "text.verbosity");
     if (!format || !schema_is_string(json_object_get(format, "type"), "json_schema"))
@@ -505,7 +505,7 @@ static bool take_others(struct ask *ask, json_t *chat)
     if (json_is_number(most) && json_number_value(most) < 1)
         return api_fail(ask->error, 400, "invalid_value", "max_output_tokens", "'max_output_tokens' must be at least 1");
     if (reasoning && !json_text_is_object(reasoning))
-        return dialect_wrong_type(ask->error, "reasoning", "an object", reasoning);
+        return schema_wrong_type(ask->error, "reasoning", "an object", reasoning);
     if (truncation && !schema_is_string(truncation, "auto") && !schema_is_string(truncation, "disabled"))
         return api_fail(ask->error, 400, "invalid_value", "truncation", "'truncation' must be 'auto' or 'disabled'");
     if (schema_is_string(truncation, "auto") && !dialect_set_new(chat, "truncate_prompt_tokens", json_integer(-1)))
@@ -525,7 +525,7 @@ static bool put_messages(struct ask *ask, json_t *chat)
     if (!instructions)
         return dialect_set(chat, "messages", ask->messages);
     if (!json_is_string(instructions))
-        return dialect_wrong_type(ask->error, "instructions", "a string", instructions);
+        return schema_wrong_type(ask->error, "instructions", "a string", instructions);
     all = json_array();
     ok = all && dialect_add_message(all, "system", json_incref((json_t *)(uintptr_t)instructions), &message) &&
          json_array_extend(all, ask->messages) == 0 && dialect_set(chat, "messages", all);

@@ -39,7 +39,7 @@ static bool set_text(struct schema_run *run, const char *name, const json_t *val
 }
 
 // A schema, or its text, as vLLM takes it.
-static bool set_schema(struct schema_run *run, const char *name, const json_t *value)
+bool schema_read_form_schema(struct schema_run *run, const char *name, const json_t *value)
 {
     json_error_t why;
 
@@ -59,23 +59,23 @@ static bool set_schema(struct schema_run *run, const char *name, const json_t *v
         value = parsed;
     }
     if (!json_text_is_object(value) && !json_is_boolean(value))
-        return schema_wrong_type(run, name, "a JSON Schema", value);
+        return schema_wrong_type(run->error, name, "a JSON Schema", value);
     run->out->form.json = value;
     return true;
 }
 
-static bool set_choices(struct schema_run *run, const char *name, const json_t *value)
+bool schema_read_form_choice(struct schema_run *run, const char *name, const json_t *value)
 {
     size_t bytes = 0;
 
     if (!json_is_array(value))
-        return schema_wrong_type(run, name, "an array of strings", value);
+        return schema_wrong_type(run->error, name, "an array of strings", value);
     if (json_array_size(value) == 0)
         return true;
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *item = json_array_get(value, i);
         if (!json_is_string(item))
-            return schema_wrong_type(run, name, "an array of strings", item);
+            return schema_wrong_type(run->error, name, "an array of strings", item);
         if (schema_has_zero(item))
             return api_fail(run->error, 400, "invalid_value", name, "'%s' has a zero byte", name);
         bytes += json_string_length(item);
@@ -90,7 +90,7 @@ static bool set_choices(struct schema_run *run, const char *name, const json_t *
 }
 
 // White space between JSON's tokens, as a pattern; those that vLLM's users know.
-static bool set_space(struct schema_run *run, const char *name, const json_t *value)
+bool schema_read_form_space(struct schema_run *run, const char *name, const json_t *value)
 {
     static const struct {
         const char *pattern;
@@ -105,7 +105,7 @@ static bool set_space(struct schema_run *run, const char *name, const json_t *va
                  {"\\s*", API_SPACE_LINES}};
 
     if (!json_is_string(value))
-        return schema_wrong_type(run, name, "a string", value);
+        return schema_wrong_type(run->error, name, "a string", value);
     for (size_t i = 0; i < ARRAY_COUNT(known); i++)
         if (schema_is_string(value, known[i].pattern)) {
             run->out->form.space = known[i].space;
@@ -113,14 +113,6 @@ static bool set_space(struct schema_run *run, const char *name, const json_t *va
         }
     return api_fail(run->error, 400, "unsupported_parameter", name,
                     "'%s' of this value is not supported: use \"\", \"[ ]?\" or \"[\\\\n\\\\t ]*\"", name);
-}
-
-static bool set_true(struct schema_run *run, const char *name, const json_t *value, bool *out)
-{
-    if (!json_is_boolean(value))
-        return schema_wrong_type(run, name, "a boolean", value);
-    *out = json_is_true(value);
-    return true;
 }
 
 // response_format.json_schema: {"name": ..., "schema": ..., "strict": ...}
@@ -131,17 +123,17 @@ static bool read_named_schema(struct schema_run *run, const json_t *value)
     const json_t *name = json_object_get(value, "name");
 
     if (!value)
-        return api_fail(run->error, 400, "missing_required_parameter", where, "'%s' is required", where);
+        return api_missing(run->error, where);
     if (!json_text_is_object(value))
-        return schema_wrong_type(run, where, "an object", value);
+        return schema_wrong_type(run->error, where, "an object", value);
     if (name && !json_is_string(name) && !json_is_null(name))
-        return schema_wrong_type(run, "response_format.json_schema.name", "a string", name);
-    if (strict && !json_is_null(strict) && !set_true(run, "response_format.json_schema.strict", strict, &run->out->form.is_strict))
+        return schema_wrong_type(run->error, "response_format.json_schema.name", "a string", name);
+    if (strict && !json_is_null(strict) &&
+        !schema_read_bool(run, "response_format.json_schema.strict", strict, &run->out->form.is_strict))
         return false;
     if (!schema || json_is_null(schema))
-        return api_fail(run->error, 400, "missing_required_parameter", "response_format.json_schema.schema",
-                        "'response_format.json_schema.schema' is required");
-    return set_schema(run, "response_format.json_schema.schema", schema);
+        return api_missing(run->error, "response_format.json_schema.schema");
+    return schema_read_form_schema(run, "response_format.json_schema.schema", schema);
 }
 
 bool schema_read_response_format(struct schema_run *run, const char *name, const json_t *value)
@@ -149,7 +141,7 @@ bool schema_read_response_format(struct schema_run *run, const char *name, const
     const json_t *type = json_object_get(value, "type");
 
     if (!json_text_is_object(value) || !json_is_string(type))
-        return schema_wrong_type(run, name, "an object with a 'type'", value);
+        return schema_wrong_type(run->error, name, "an object with a 'type'", value);
     if (schema_is_string(type, "text"))
         return true;
     if (schema_is_string(type, "json_schema"))
@@ -159,14 +151,14 @@ bool schema_read_response_format(struct schema_run *run, const char *name, const
                         "'response_format.type' must be 'text', 'json_object' or 'json_schema'");
     const json_t *schema = json_object_get(value, "schema"); // as llama.cpp and Together take it
     if (schema && !json_is_null(schema) && json_text_is_object(schema) && json_object_size(schema))
-        return set_schema(run, "response_format.schema", schema);
+        return schema_read_form_schema(run, "response_format.schema", schema);
     return set_form(run, name, API_FORM_OBJECT);
 }
 
-static bool set_object(struct schema_run *run, const char *name, const json_t *value)
+bool schema_read_form_object(struct schema_run *run, const char *name, const json_t *value)
 {
     bool wanted = false;
-    return set_true(run, name, value, &wanted) && (!wanted || set_form(run, name, API_FORM_OBJECT));
+    return schema_read_bool(run, name, value, &wanted) && (!wanted || set_form(run, name, API_FORM_OBJECT));
 }
 
 // One member of structured_outputs.
@@ -175,29 +167,29 @@ static bool read_member(struct schema_run *run, const char *key, const char *whe
     bool none = false;
 
     if (!strcmp(key, "json"))
-        return set_schema(run, where, value);
+        return schema_read_form_schema(run, where, value);
     if (!strcmp(key, "regex"))
         return set_text(run, where, value, API_FORM_REGEX);
     if (!strcmp(key, "choice"))
-        return set_choices(run, where, value);
+        return schema_read_form_choice(run, where, value);
     if (!strcmp(key, "grammar"))
         return set_text(run, where, value, API_FORM_GBNF);
     if (!strcmp(key, "json_object"))
-        return set_object(run, where, value);
+        return schema_read_form_object(run, where, value);
     if (!strcmp(key, "whitespace_pattern"))
-        return set_space(run, where, value);
+        return schema_read_form_space(run, where, value);
     if (!strcmp(key, "disable_any_whitespace")) {
-        if (!set_true(run, where, value, &none))
+        if (!schema_read_bool(run, where, value, &none))
             return false;
         run->out->form.space = none ? API_SPACE_NONE : run->out->form.space;
         return true;
     }
     if (!strcmp(key, "disable_additional_properties")) {
         run->out->form.open_objects = json_is_false(value);
-        return set_true(run, where, value, &none);
+        return schema_read_bool(run, where, value, &none);
     }
     if (!strcmp(key, "keys_in_any_order"))
-        return set_true(run, where, value, &run->out->form.in_any_order);
+        return schema_read_bool(run, where, value, &run->out->form.in_any_order);
     if (!strcmp(key, "disable_fallback") || !strcmp(key, "backend"))
         return true; // of vLLM's own backends
     return api_fail(run->error, 400, "unsupported_parameter", where, "'%s' is not supported", where);
@@ -210,7 +202,7 @@ bool schema_read_structured_outputs(struct schema_run *run, const char *name, co
     char where[96];
 
     if (!json_text_is_object(value))
-        return schema_wrong_type(run, name, "an object", value);
+        return schema_wrong_type(run->error, name, "an object", value);
     json_object_foreach ((json_t *)(uintptr_t)value, key, member) {
         snprintf(where, sizeof where, "%s.%.40s", name, key);
         if (!json_is_null(member) && !read_member(run, key, where, member))
@@ -219,23 +211,12 @@ bool schema_read_structured_outputs(struct schema_run *run, const char *name, co
     return true;
 }
 
-bool schema_read_form_schema(struct schema_run *run, const char *name, const json_t *value) { return set_schema(run, name, value); }
-
 bool schema_read_form_regex(struct schema_run *run, const char *name, const json_t *value)
 {
     return set_text(run, name, value, API_FORM_REGEX);
-}
-
-bool schema_read_form_choice(struct schema_run *run, const char *name, const json_t *value)
-{
-    return set_choices(run, name, value);
 }
 
 bool schema_read_form_grammar(struct schema_run *run, const char *name, const json_t *value)
 {
     return set_text(run, name, value, API_FORM_GBNF);
 }
-
-bool schema_read_form_object(struct schema_run *run, const char *name, const json_t *value) { return set_object(run, name, value); }
-
-bool schema_read_form_space(struct schema_run *run, const char *name, const json_t *value) { return set_space(run, name, value); }

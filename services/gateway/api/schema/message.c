@@ -92,10 +92,10 @@ static bool read_content(struct schema_run *run, const char *where, json_t *valu
         return give(run, message, "content", json_incref(content));
     }
     if (content && !json_is_null(content))
-        return schema_wrong_type(run, field, "a string or an array of parts", content);
+        return schema_wrong_type(run->error, field, "a string or an array of parts", content);
     if (is_assistant(out))
         return give(run, message, "content", json_null());
-    return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
+    return api_missing(run->error, field);
 }
 
 // A member that is a string, or not given. *out: NULL if not given.
@@ -110,7 +110,7 @@ static bool read_text(struct schema_run *run, const char *where, const json_t *v
         return true;
     snprintf(field, sizeof field, "%s.%s", where, name);
     if (!json_is_string(text))
-        return schema_wrong_type(run, field, "a string", text);
+        return schema_wrong_type(run->error, field, "a string", text);
     if (max_bytes > 0 && json_string_length(text) > max_bytes)
         return api_fail(run->error, 400, "invalid_value", field, "'%s' has %zu bytes, the most is %zu", field,
                         json_string_length(text), max_bytes);
@@ -135,7 +135,7 @@ static bool read_arguments(struct schema_run *run, const char *where, json_t *va
         return *out || api_no_memory(run->error);
     }
     if (!json_is_string(value))
-        return schema_wrong_type(run, where, "a JSON object in a string", value);
+        return schema_wrong_type(run->error, where, "a JSON object in a string", value);
     if (json_count_limits(json_string_value(value), json_string_length(value), API_MAX_DEPTH, API_MAX_VALUES, &run->argument_values,
                           &at) == JSON_WITHIN)
         *out = json_text_read(json_string_value(value), json_string_length(value), JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
@@ -152,19 +152,19 @@ static bool read_call(struct schema_run *run, const char *where, json_t *value, 
     char field[PATH_BYTES], inner[PATH_BYTES + 16];
 
     if (!json_text_is_object(value))
-        return schema_wrong_type(run, where, "an object", value);
+        return schema_wrong_type(run->error, where, "an object", value);
     snprintf(field, sizeof field, "%s.type", where);
     if (type && !json_is_null(type) && !schema_is_string(type, "function"))
         return api_fail(run->error, 400, "invalid_value", field, "'%s' must be 'function'", field);
     snprintf(field, sizeof field, "%s.function", where);
     if (!function)
-        return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
+        return api_missing(run->error, field);
     if (!json_text_is_object(function))
-        return schema_wrong_type(run, field, "an object", function);
+        return schema_wrong_type(run->error, field, "an object", function);
     snprintf(inner, sizeof inner, "%s.name", field);
     name = json_object_get(function, "name");
     if (!name)
-        return api_fail(run->error, 400, "missing_required_parameter", inner, "'%s' is required", inner);
+        return api_missing(run->error, inner);
     if (!schema_check_function_name(run, inner, name) || !read_text(run, where, value, "id", API_MAX_CALL_ID_BYTES, &id))
         return false;
     snprintf(inner, sizeof inner, "%s.arguments", field);
@@ -187,7 +187,7 @@ static bool read_calls(struct schema_run *run, const char *where, const json_t *
     if (!list || json_is_null(list) || (json_is_array(list) && count == 0))
         return true; // templates ask whether it is there
     if (!json_is_array(list))
-        return schema_wrong_type(run, field, "an array of calls", list);
+        return schema_wrong_type(run->error, field, "an array of calls", list);
     if (strcmp(role, "assistant") != 0)
         return api_fail(run->error, 400, "invalid_value", field, "'%s' is for messages of role 'assistant'", field);
     if (count > API_MAX_CALLS)
@@ -240,9 +240,9 @@ static bool read_role(struct schema_run *run, const char *where, const json_t *v
 
     snprintf(field, sizeof field, "%s.role", where);
     if (!role)
-        return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
+        return api_missing(run->error, field);
     if (!json_is_string(role))
-        return schema_wrong_type(run, field, "a string", role);
+        return schema_wrong_type(run->error, field, "a string", role);
     out->role = known_role(role);
     return out->role || api_fail(run->error, 400, "invalid_value", field,
                                  "'%s' must be 'system', 'developer', 'user', 'assistant' or 'tool'", field);
@@ -273,7 +273,7 @@ static bool read_message(struct schema_run *run, const char *where, json_t *valu
     json_t *name, *reasoning;
 
     if (!json_text_is_object(value))
-        return schema_wrong_type(run, where, "an object", value);
+        return schema_wrong_type(run->error, where, "an object", value);
     if (!read_role(run, where, value, out) || !check_refused(run, where, value, out) ||
         !give(run, message, "role", json_string(out->role)) || !read_content(run, where, value, message, out) ||
         !read_text(run, where, value, "name", API_MAX_CALL_ID_BYTES, &name) ||
@@ -296,7 +296,7 @@ bool schema_read_messages(struct schema_run *run, const char *name, const json_t
     bool ok;
 
     if (!json_is_array(value))
-        return schema_wrong_type(run, name, "an array of messages", value);
+        return schema_wrong_type(run->error, name, "an array of messages", value);
     if (count == 0)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' must not be empty", name);
     if (count > API_MAX_MESSAGES)

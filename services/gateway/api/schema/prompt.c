@@ -20,7 +20,7 @@ bool schema_read_ids(struct schema_run *run, const char *name, const json_t *lis
         const json_t *value = json_array_get(list, i);
         snprintf(where, sizeof where, "%s[%zu]", name, i);
         if (!json_is_integer(value))
-            return schema_wrong_type(run, where, "a token id", value);
+            return schema_wrong_type(run->error, where, "a token id", value);
         if (json_integer_value(value) < 0 || json_integer_value(value) >= (run->vocab ? (json_int_t)run->vocab : UINT32_MAX))
             return api_fail(run->error, 400, "invalid_value", where, "'%s' is %lld, which is no token of this model", where,
                             (long long)json_integer_value(value));
@@ -48,7 +48,16 @@ static bool read_one_prompt(struct schema_run *run, const char *name, const json
     }
     if (json_is_array(value))
         return read_prompt_ids(run, name, value, out);
-    return schema_wrong_type(run, name, "a string or an array of token ids", value);
+    return schema_wrong_type(run->error, name, "a string or an array of token ids", value);
+}
+
+static bool add_prompts(struct schema_run *run, size_t count)
+{
+    struct api_request *out = run->out;
+
+    out->prompts = calloc(count, sizeof *out->prompts);
+    out->prompt_count = out->prompts ? (uint32_t)count : 0;
+    return out->prompts || api_no_memory(run->error);
 }
 
 bool schema_read_prompt(struct schema_run *run, const char *name, const json_t *value)
@@ -60,25 +69,23 @@ bool schema_read_prompt(struct schema_run *run, const char *name, const json_t *
     char where[96];
 
     if (out->kind == API_TOKENIZE && !json_is_string(value))
-        return schema_wrong_type(run, name, "a string", value);
+        return schema_wrong_type(run->error, name, "a string", value);
     if (!json_is_string(value) && !json_is_array(value))
-        return schema_wrong_type(run, name, "a string, an array of strings, of token ids, or of arrays of token ids", value);
+        return schema_wrong_type(run->error, name, "a string, an array of strings, of token ids, or of arrays of token ids", value);
     if (json_is_array(value) && json_array_size(value) == 0)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' must not be empty", name);
     if (count > API_MAX_PROMPTS)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu texts, at most %d are allowed", name, count,
                         API_MAX_PROMPTS);
-    out->prompts = calloc(count, sizeof *out->prompts);
-    if (!out->prompts)
-        return api_no_memory(run->error);
-    out->prompt_count = (uint32_t)count;
+    if (!add_prompts(run, count))
+        return false;
     if (!is_list)
         return read_one_prompt(run, name, value, &out->prompts[0]);
     for (i = 0; i < count; i++) {
         const json_t *item = json_array_get(value, i);
         snprintf(where, sizeof where, "%s[%zu]", name, i);
         if (json_typeof(item) != json_typeof(first))
-            return schema_wrong_type(run, where, schema_type_name(first), item);
+            return schema_wrong_type(run->error, where, schema_type_name(first), item);
         if (!read_one_prompt(run, where, item, &out->prompts[i]))
             return false;
     }
@@ -88,12 +95,8 @@ bool schema_read_prompt(struct schema_run *run, const char *name, const json_t *
 bool schema_read_tokens(struct schema_run *run, const char *name, const json_t *value)
 {
     if (!json_is_array(value))
-        return schema_wrong_type(run, name, "an array of token ids", value);
-    run->out->prompts = calloc(1, sizeof *run->out->prompts);
-    if (!run->out->prompts)
-        return api_no_memory(run->error);
-    run->out->prompt_count = 1;
-    return read_prompt_ids(run, name, value, &run->out->prompts[0]);
+        return schema_wrong_type(run->error, name, "an array of token ids", value);
+    return add_prompts(run, 1) && read_prompt_ids(run, name, value, &run->out->prompts[0]);
 }
 
 bool schema_read_stop(struct schema_run *run, const char *name, const json_t *value)
@@ -102,18 +105,14 @@ bool schema_read_stop(struct schema_run *run, const char *name, const json_t *va
     struct api_request *out = run->out;
 
     if (!json_is_string(value) && !json_is_array(value))
-        return schema_wrong_type(run, name, "a string or an array of strings", value);
+        return schema_wrong_type(run->error, name, "a string or an array of strings", value);
     if (count > API_MAX_STOPS)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu strings, at most %d are allowed", name, count,
                         API_MAX_STOPS);
     for (i = 0; i < count; i++) {
         const json_t *item = json_is_string(value) ? value : json_array_get(value, i);
-        if (!json_is_string(item))
-            return schema_wrong_type(run, name, "a string or an array of strings", item);
-        if (json_string_length(item) == 0 || json_string_length(item) > API_MAX_STOP_BYTES)
-            return api_fail(run->error, 400, "invalid_value", name, "'%s' strings must have 1 to %d bytes", name,
-                            API_MAX_STOP_BYTES);
-        out->draw.stops[i] = (struct stop_string){json_string_value(item), json_string_length(item)};
+        if (!schema_read_stop_string(run, name, item, "a string or an array of strings", &out->draw.stops[i]))
+            return false;
     }
     out->draw.stop_count = (uint32_t)count;
     return true;
@@ -143,7 +142,7 @@ bool schema_read_bias(struct schema_run *run, const char *name, const json_t *va
     void *at;
 
     if (!json_text_is_object(value))
-        return schema_wrong_type(run, name, "an object of token ids to numbers", value);
+        return schema_wrong_type(run->error, name, "an object of token ids to numbers", value);
     if (json_object_size(value) > API_MAX_BIAS)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu entries, at most %d are allowed", name,
                         json_object_size(value), API_MAX_BIAS);
@@ -158,7 +157,7 @@ bool schema_read_bias(struct schema_run *run, const char *name, const json_t *va
         if (!read_bias_key(run, name, key, &out->draw.bias[out->draw.bias_count].token))
             return false;
         if (!json_is_number(item))
-            return schema_wrong_type(run, name, "an object of token ids to numbers", item);
+            return schema_wrong_type(run->error, name, "an object of token ids to numbers", item);
         if (!(json_number_value(item) >= -100 && json_number_value(item) <= 100))
             return api_fail(run->error, 400, "invalid_value", name, "'%s' values must be numbers from -100 to 100, not %g", name,
                             json_number_value(item));
@@ -173,7 +172,7 @@ bool schema_read_encoding(struct schema_run *run, const char *name, const json_t
 {
     run->out->pool.base64 = schema_is_string(value, "base64");
     if (!json_is_string(value))
-        return schema_wrong_type(run, name, "'float' or 'base64'", value);
+        return schema_wrong_type(run->error, name, "'float' or 'base64'", value);
     return run->out->pool.base64 || schema_is_string(value, "float") ||
            api_fail(run->error, 400, "invalid_value", name, "'%s' must be 'float' or 'base64'", name);
 }
@@ -181,7 +180,7 @@ bool schema_read_encoding(struct schema_run *run, const char *name, const json_t
 bool schema_read_query(struct schema_run *run, const char *name, const json_t *value)
 {
     if (!json_is_string(value))
-        return schema_wrong_type(run, name, "a string", value);
+        return schema_wrong_type(run->error, name, "a string", value);
     run->out->pool.query = json_string_value(value);
     run->out->pool.query_bytes = json_string_length(value);
     return true;
@@ -193,7 +192,7 @@ static bool read_document(struct schema_run *run, const char *where, const json_
     const json_t *text = json_text_is_object(value) ? json_object_get(value, "text") : value;
 
     if (!json_is_string(text))
-        return schema_wrong_type(run, where, "a string or an object with a string 'text'", value);
+        return schema_wrong_type(run->error, where, "a string or an object with a string 'text'", value);
     out->text = json_string_value(text);
     out->bytes = json_string_length(text);
     return true;
@@ -206,16 +205,14 @@ bool schema_read_ranked(struct schema_run *run, const char *name, const json_t *
     char where[96];
 
     if (!json_is_array(value))
-        return schema_wrong_type(run, name, "an array of strings or of objects with a 'text'", value);
+        return schema_wrong_type(run->error, name, "an array of strings or of objects with a 'text'", value);
     if (count == 0)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' must not be empty", name);
     if (count > API_MAX_PROMPTS)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu documents, at most %d are allowed", name, count,
                         API_MAX_PROMPTS);
-    out->prompts = calloc(count, sizeof *out->prompts);
-    if (!out->prompts)
-        return api_no_memory(run->error);
-    out->prompt_count = (uint32_t)count;
+    if (!add_prompts(run, count))
+        return false;
     for (size_t i = 0; i < count; i++) {
         snprintf(where, sizeof where, "%s[%zu]", name, i);
         if (!read_document(run, where, json_array_get(value, i), &out->prompts[i]))
@@ -229,10 +226,10 @@ bool schema_check_pool(struct schema_run *run)
     const struct api_request *out = run->out;
 
     if (out->kind == API_EMBED && !out->prompts)
-        return api_fail(run->error, 400, "missing_required_parameter", "input", "'input' is required");
+        return api_missing(run->error, "input");
     if (out->kind == API_RERANK && !out->pool.query)
-        return api_fail(run->error, 400, "missing_required_parameter", "query", "'query' is required");
+        return api_missing(run->error, "query");
     if (out->kind == API_RERANK && !out->prompts)
-        return api_fail(run->error, 400, "missing_required_parameter", "documents", "'documents' is required");
+        return api_missing(run->error, "documents");
     return true;
 }

@@ -11,7 +11,7 @@ static const char *const default_breakers[] = {"\n", ":", "\"", "*"}; // llama.c
 static bool read_tokens(struct schema_run *run, const char *name, const json_t *value, size_t most, struct api_ids *out)
 {
     if (!json_is_array(value))
-        return schema_wrong_type(run, name, "an array of token ids", value);
+        return schema_wrong_type(run->error, name, "an array of token ids", value);
     if (json_array_size(value) > most)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu tokens, at most %zu are allowed", name,
                         json_array_size(value), most);
@@ -34,21 +34,16 @@ static bool read_strings(struct schema_run *run, const char *name, const json_t 
     size_t count = json_array_size(value);
 
     if (!json_is_array(value))
-        return schema_wrong_type(run, name, "an array of strings", value);
+        return schema_wrong_type(run->error, name, "an array of strings", value);
     if (count > most)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu strings, at most %zu are allowed", name, count, most);
     out->strings = calloc(MAX(count, 1), sizeof *out->strings);
     if (!out->strings)
         return api_no_memory(run->error);
-    for (size_t i = 0; i < count; i++) {
-        const json_t *item = json_array_get(value, i);
-        if (!json_is_string(item))
-            return schema_wrong_type(run, name, "an array of strings", item);
-        if (json_string_length(item) == 0 || json_string_length(item) > API_MAX_STOP_BYTES)
-            return api_fail(run->error, 400, "invalid_value", name, "'%s' strings must have 1 to %d bytes", name,
-                            API_MAX_STOP_BYTES);
-        out->strings[out->count++] = (struct stop_string){json_string_value(item), json_string_length(item)};
-    }
+    for (; out->count < count; out->count++)
+        if (!schema_read_stop_string(run, name, json_array_get(value, out->count), "an array of strings",
+                                     &out->strings[out->count]))
+            return false;
     return true;
 }
 

@@ -82,7 +82,7 @@ static bool schema_read_truncation(struct schema_run *run, const char *name, con
 static bool schema_read_generation_prompt(struct schema_run *run, const char *name, const json_t *value)
 {
     if (!json_is_boolean(value))
-        return schema_wrong_type(run, name, "a boolean", value);
+        return schema_wrong_type(run->error, name, "a boolean", value);
     run->out->chat.add_generation_prompt = run->out->chat.generation_prompt_asked = json_is_true(value);
     return true;
 }
@@ -103,12 +103,7 @@ static bool read_switch(struct schema_run *run, const json_t *options, const cha
 {
     const json_t *value = json_object_get(options, key);
 
-    if (!value || json_is_null(value))
-        return true;
-    if (!json_is_boolean(value))
-        return schema_wrong_type(run, name, "a boolean", value);
-    *out = json_is_true(value);
-    return true;
+    return !value || json_is_null(value) || schema_read_bool(run, name, value, out);
 }
 
 static bool schema_read_stream_options(struct schema_run *run, const char *name, const json_t *value)
@@ -116,7 +111,7 @@ static bool schema_read_stream_options(struct schema_run *run, const char *name,
     struct api_request *out = run->out;
 
     if (!json_text_is_object(value))
-        return schema_wrong_type(run, name, "an object", value);
+        return schema_wrong_type(run->error, name, "an object", value);
     return read_switch(run, value, "include_usage", "stream_options.include_usage", &out->shown.include_usage) &&
            read_switch(run, value, "continuous_usage_stats", "stream_options.continuous_usage_stats", &out->shown.continuous_usage);
 }
@@ -212,12 +207,8 @@ static bool read_logprobs(struct schema_run *run, const char *name, const json_t
 {
     struct api_request *out = run->out;
 
-    if (out->kind == API_CHAT) {
-        if (!json_is_boolean(value))
-            return schema_wrong_type(run, name, "a boolean", value);
-        out->shown.logprobs = json_is_true(value);
-        return true;
-    }
+    if (out->kind == API_CHAT)
+        return schema_read_bool(run, name, value, &out->shown.logprobs);
     if (json_is_false(value))
         return true;
     out->shown.logprobs = true;
@@ -405,11 +396,7 @@ static bool read_field(struct schema_run *run, const struct field *field, const 
     case API_FIELD_INTEGER: return schema_read_integer(run, field->name, value, field->min, field->max, (int64_t *)(void *)target);
     case API_FIELD_NUMBER:
         return schema_read_number(run, field->name, value, field->min, field->max, field->above_min, (float *)(void *)target);
-    case API_FIELD_BOOL:
-        if (!json_is_boolean(value))
-            return schema_wrong_type(run, field->name, "a boolean", value);
-        *(bool *)target = json_is_true(value);
-        return true;
+    case API_FIELD_BOOL: return schema_read_bool(run, field->name, value, (bool *)target);
     case API_FIELD_STRING: return schema_read_string(run, field->name, value, (size_t)field->max, (const char **)(void *)target);
     default: return true;
     }
@@ -486,13 +473,13 @@ static bool check_together(struct schema_run *run)
     if (!schema_check_tools(run) || !schema_apply_effort(run))
         return false;
     if (out->kind == API_CHAT && !has_messages)
-        return api_fail(error, 400, "missing_required_parameter", "messages", "'messages' is required");
+        return api_missing(error, "messages");
     if (out->kind == API_COMPLETION && !has_prompt)
-        return api_fail(error, 400, "missing_required_parameter", "prompt", "'prompt' is required");
+        return api_missing(error, "prompt");
     if (out->kind & API_POOLS)
         return schema_check_pool(run);
     if (out->kind == API_DETOKENIZE && !has_prompt)
-        return api_fail(error, 400, "missing_required_parameter", "tokens", "'tokens' is required");
+        return api_missing(error, "tokens");
     if (out->kind == API_TOKENIZE && has_prompt == has_messages)
         return api_fail(error, 400, "missing_required_parameter", "prompt", "exactly one of 'prompt' and 'messages' is required");
     if (out->kind == API_CHAT && out->shown.top_logprobs > 0 && !out->shown.logprobs)

@@ -66,8 +66,11 @@ bool schema_read_integer(struct schema_run *run, const char *name, const json_t 
 bool schema_read_number(struct schema_run *run, const char *name, const json_t *value, double min, double max, bool above_min,
                         float *out);
 bool schema_read_string(struct schema_run *run, const char *name, const json_t *value, size_t max_bytes, const char **out);
-// Sets status 400 and the message "'name' must be X, not Y"; returns false.
-bool schema_wrong_type(struct schema_run *run, const char *name, const char *wanted, const json_t *value);
+// Reads true or false.
+bool schema_read_bool(struct schema_run *run, const char *name, const json_t *value, bool *out);
+// Reads a string that may end an answer, or be none of it: of 1 to API_MAX_STOP_BYTES. list: what the field must be.
+bool schema_read_stop_string(struct schema_run *run, const char *name, const json_t *value, const char *list,
+                             struct stop_string *out);
 
 // form.c: fields that say which form an answer has.
 bool schema_read_response_format(struct schema_run *run, const char *name, const json_t *value);

@@ -15,7 +15,7 @@ bool schema_check_function_name(struct schema_run *run, const char *where, const
     size_t i, length = json_string_length(name);
 
     if (!json_is_string(name))
-        return schema_wrong_type(run, where, "a string", name);
+        return schema_wrong_type(run->error, where, "a string", name);
     for (i = 0; i < length; i++)
         if (!((text[i] >= 'a' && text[i] <= 'z') || (text[i] >= 'A' && text[i] <= 'Z') || (text[i] >= '0' && text[i] <= '9') ||
               text[i] == '_' || text[i] == '-' || text[i] == '.'))
@@ -35,18 +35,18 @@ static bool read_function(struct schema_run *run, const char *where, const json_
 
     snprintf(field, sizeof field, "%s.name", where);
     if (!name)
-        return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
+        return api_missing(run->error, field);
     if (!schema_check_function_name(run, field, name))
         return false;
     snprintf(field, sizeof field, "%s.description", where);
     if (description && !json_is_string(description) && !json_is_null(description))
-        return schema_wrong_type(run, field, "a string", description);
+        return schema_wrong_type(run->error, field, "a string", description);
     snprintf(field, sizeof field, "%s.parameters", where);
     if (parameters && !json_text_is_object(parameters) && !json_is_null(parameters))
-        return schema_wrong_type(run, field, "a JSON Schema, which is an object", parameters);
+        return schema_wrong_type(run->error, field, "a JSON Schema, which is an object", parameters);
     snprintf(field, sizeof field, "%s.strict", where);
     if (strict && !json_is_boolean(strict) && !json_is_null(strict))
-        return schema_wrong_type(run, field, "a boolean", strict);
+        return schema_wrong_type(run->error, field, "a boolean", strict);
     return true;
 }
 
@@ -97,10 +97,10 @@ static bool unfold_custom_tool(struct schema_run *run, const char *where, json_t
         return true;
     snprintf(field, sizeof field, "%s.custom", where);
     if (!json_is_object(custom))
-        return schema_wrong_type(run, field, "an object", custom);
+        return schema_wrong_type(run->error, field, "an object", custom);
     snprintf(field, sizeof field, "%s.custom.name", where);
     if (!name)
-        return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
+        return api_missing(run->error, field);
     if (!schema_check_function_name(run, field, name))
         return false;
     snprintf(field, sizeof field, "%s.custom.format", where);
@@ -141,7 +141,7 @@ bool schema_read_tools(struct schema_run *run, const char *name, const json_t *v
     char where[PATH_BYTES], field[PATH_BYTES + 16];
 
     if (!json_is_array(value))
-        return schema_wrong_type(run, name, "an array of tools", value);
+        return schema_wrong_type(run->error, name, "an array of tools", value);
     if (count > API_MAX_TOOLS)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu tools, at most %d are allowed", name, count,
                         API_MAX_TOOLS);
@@ -152,18 +152,18 @@ bool schema_read_tools(struct schema_run *run, const char *name, const json_t *v
         const json_t *tool = json_array_get(value, i), *type = json_object_get(tool, "type");
         const json_t *function = json_object_get(tool, "function");
         if (!json_text_is_object(tool))
-            return schema_wrong_type(run, where, "an object", tool);
+            return schema_wrong_type(run->error, where, "an object", tool);
         snprintf(field, sizeof field, "%s.type", where);
         if (!type)
-            return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
+            return api_missing(run->error, field);
         if (!schema_is_string(type, "function"))
             return api_fail(run->error, 400, "unsupported_parameter", field,
                             "'%s': only tools of type 'function' and 'custom' are supported", field);
         snprintf(field, sizeof field, "%s.function", where);
         if (!function)
-            return api_fail(run->error, 400, "missing_required_parameter", field, "'%s' is required", field);
+            return api_missing(run->error, field);
         if (!json_text_is_object(function))
-            return schema_wrong_type(run, field, "an object", function);
+            return schema_wrong_type(run->error, field, "an object", function);
         if (!read_function(run, field, function))
             return false;
         snprintf(field, sizeof field, "%s.function.name", where);
@@ -184,7 +184,7 @@ static bool read_allowed(struct schema_run *run, const json_t *value)
     const json_t *mode = json_object_get(value, "mode"), *tools = json_object_get(value, "tools");
 
     if (!json_text_is_object(value))
-        return schema_wrong_type(run, where, "an object", value);
+        return schema_wrong_type(run->error, where, "an object", value);
     if (!schema_is_string(mode, "auto") && !schema_is_string(mode, "required"))
         return api_fail(run->error, 400, "invalid_value", "tool_choice.allowed_tools.mode",
                         "'%s.mode' must be 'auto' or 'required'", where);
@@ -211,7 +211,7 @@ bool schema_read_tool_choice(struct schema_run *run, const char *name, const jso
         return api_fail(run->error, 400, "invalid_value", name,
                         "'%s' must be 'auto', 'none', 'required' or an object that names a function", name);
     if (!json_text_is_object(value))
-        return schema_wrong_type(run, name, "a string or an object that names a function", value);
+        return schema_wrong_type(run->error, name, "a string or an object that names a function", value);
     if (schema_is_string(type, "allowed_tools"))
         return read_allowed(run, json_object_get(value, "allowed_tools"));
     if (schema_is_string(type, "custom"))
@@ -223,8 +223,7 @@ bool schema_read_tool_choice(struct schema_run *run, const char *name, const jso
         return api_fail(run->error, 400, "missing_required_parameter", "tool_choice.function",
                         "'tool_choice.function' must be an object with the 'name' of a function");
     if (!json_object_get(function, "name"))
-        return api_fail(run->error, 400, "missing_required_parameter", "tool_choice.function.name",
-                        "'tool_choice.function.name' is required");
+        return api_missing(run->error, "tool_choice.function.name");
     if (!schema_check_function_name(run, "tool_choice.function.name", json_object_get(function, "name")))
         return false;
     run->out->chat.tool_choice = API_TOOLS_NAMED;
@@ -309,7 +308,7 @@ bool schema_read_template_variables(struct schema_run *run, const char *name, co
     void *at;
 
     if (!json_text_is_object(value))
-        return schema_wrong_type(run, name, "an object", value);
+        return schema_wrong_type(run->error, name, "an object", value);
     if (json_object_size(value) > API_MAX_VARIABLES)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu members, at most %d are allowed", name,
                         json_object_size(value), API_MAX_VARIABLES);
@@ -331,7 +330,7 @@ bool schema_read_chat_template(struct schema_run *run, const char *name, const j
         (json_is_array(value) && !json_array_size(value)) || (json_text_is_object(value) && !json_object_size(value)))
         return true; // changes nothing
     if (!json_is_string(value))
-        return schema_wrong_type(run, name, "the name of a chat template", value);
+        return schema_wrong_type(run->error, name, "the name of a chat template", value);
     if (strpbrk(json_string_value(value), "{}\n") || schema_has_zero(value))
         return api_fail(run->error, 400, "unsupported_parameter", name,
                         "'%s' is not supported but for the name of one of the model's own templates", name);
@@ -345,7 +344,7 @@ bool schema_read_reasoning_effort(struct schema_run *run, const char *name, cons
     size_t i;
 
     if (!json_is_string(value))
-        return schema_wrong_type(run, name, "a string", value);
+        return schema_wrong_type(run->error, name, "a string", value);
     for (i = 0; i < ARRAY_COUNT(efforts); i++)
         if (schema_is_string(value, efforts[i]))
             break;
@@ -381,14 +380,14 @@ bool schema_read_documents(struct schema_run *run, const char *name, const json_
     char where[PATH_BYTES];
 
     if (!json_is_array(value))
-        return schema_wrong_type(run, name, "an array of documents", value);
+        return schema_wrong_type(run->error, name, "an array of documents", value);
     if (json_array_size(value) > API_MAX_DOCUMENTS)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu documents, at most %d are allowed", name,
                         json_array_size(value), API_MAX_DOCUMENTS);
     for (size_t i = 0; i < json_array_size(value); i++) {
         snprintf(where, sizeof where, "%s[%zu]", name, i);
         if (!json_text_is_object(json_array_get(value, i)))
-            return schema_wrong_type(run, where, "an object", json_array_get(value, i));
+            return schema_wrong_type(run->error, where, "an object", json_array_get(value, i));
     }
     run->out->chat.documents = json_array_size(value) > 0 ? (json_t *)(uintptr_t)value : NULL;
     return true;

@@ -37,9 +37,9 @@ bool schema_has_zero(const json_t *value)
     return text && strlen(text) < json_string_length(value);
 }
 
-bool schema_wrong_type(struct schema_run *run, const char *name, const char *wanted, const json_t *value)
+bool schema_wrong_type(struct api_error *error, const char *name, const char *wanted, const json_t *value)
 {
-    return api_fail(run->error, 400, "invalid_type", name, "'%s' must be %s, not %s", name, wanted, schema_type_name(value));
+    return api_fail(error, 400, "invalid_type", name, "'%s' must be %s, not %s", name, wanted, schema_type_name(value));
 }
 
 bool schema_read_integer(struct schema_run *run, const char *name, const json_t *value, double min, double max, int64_t *out)
@@ -47,7 +47,7 @@ bool schema_read_integer(struct schema_run *run, const char *name, const json_t 
     const double number = json_text_number(value);
 
     if (!json_text_is_number(value) || number != floor(number)) // 16.0 is an integer
-        return schema_wrong_type(run, name, "an integer", value);
+        return schema_wrong_type(run->error, name, "an integer", value);
     if (!(number >= min && number <= max))
         return api_fail(run->error, 400, "invalid_value", name, "'%s' must be an integer from %.0f to %.0f, not %.15g", name, min,
                         max, number);
@@ -61,7 +61,7 @@ bool schema_read_number(struct schema_run *run, const char *name, const json_t *
     double number;
 
     if (!json_text_is_number(value))
-        return schema_wrong_type(run, name, "a number", value);
+        return schema_wrong_type(run->error, name, "a number", value);
     number = json_text_number(value);
     if (!(number >= min && number <= max) || (above_min && number <= min))
         return api_fail(run->error, 400, "invalid_value", name, "'%s' must be a number %s %g and at most %g, not %g", name,
@@ -75,13 +75,32 @@ bool schema_read_number(struct schema_run *run, const char *name, const json_t *
 bool schema_read_string(struct schema_run *run, const char *name, const json_t *value, size_t max_bytes, const char **out)
 {
     if (!json_is_string(value))
-        return schema_wrong_type(run, name, "a string", value);
+        return schema_wrong_type(run->error, name, "a string", value);
     if (max_bytes > 0 && json_string_length(value) > max_bytes)
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has %zu bytes, the most is %zu", name,
                         json_string_length(value), max_bytes);
     if (schema_has_zero(value)) // two would look the same
         return api_fail(run->error, 400, "invalid_value", name, "'%s' has a zero byte", name);
     *out = json_string_value(value);
+    return true;
+}
+
+bool schema_read_bool(struct schema_run *run, const char *name, const json_t *value, bool *out)
+{
+    if (!json_is_boolean(value))
+        return schema_wrong_type(run->error, name, "a boolean", value);
+    *out = json_is_true(value);
+    return true;
+}
+
+bool schema_read_stop_string(struct schema_run *run, const char *name, const json_t *value, const char *list,
+                             struct stop_string *out)
+{
+    if (!json_is_string(value))
+        return schema_wrong_type(run->error, name, list, value);
+    if (json_string_length(value) == 0 || json_string_length(value) > API_MAX_STOP_BYTES)
+        return api_fail(run->error, 400, "invalid_value", name, "'%s' strings must have 1 to %d bytes", name, API_MAX_STOP_BYTES);
+    *out = (struct stop_string){json_string_value(value), json_string_length(value)};
     return true;
 }
 

@@ -13,6 +13,9 @@ bool schema_has_zero(const json_t *value);
 // Returns "an integer", "a string" and so on, for messages.
 const char *schema_type_name(const json_t *value);
 
+// Sets status 400 and the message "'name' must be X, not Y"; returns false.
+bool schema_wrong_type(struct api_error *error, const char *name, const char *wanted, const json_t *value);
+
 // Returns the body's object, which the caller releases, or NULL with *error set.
 json_t *schema_parse_json(const char *body, size_t bytes, struct api_error *error);
 
