@@ -187,34 +187,33 @@ static void test_completion_logprobs(void **state)
 // The scheduler's text is appended without the families that the gateway has itself.
 static void test_metrics(void **state)
 {
-    struct metrics_gauges gauges = {
-        .model_name = "m", .requests_running = 3, .kv_pages_used = 1, .kv_pages_total = 4, .https_expires_s = 1793000000};
+    struct metrics_page page = {0};
+    struct text *text = &page.text;
     struct metrics *metrics;
-    struct text text = {0};
 
     assert_int_equal(metrics_open(&metrics), STATUS_OK);
     metrics_observe(metrics, METRICS_FIRST_TOKEN, 0.003);
     metrics_observe(metrics, METRICS_FIRST_TOKEN, 1000);
     metrics_answer(metrics, 429);
-    metrics_render(metrics, &gauges,
-                   "# TYPE fastdecode_kv_pages_used gauge\nfastdecode_kv_pages_used{place=\"local\"} 5\n"
-                   "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 99\n"
-                   "fastdecode_request_seconds_bucket{le=\"1\"} 77\n",
-                   &text);
-    text_append(&text, "", 1);
-    assert_non_null(strstr(text.data, "fastdecode_time_to_first_token_seconds_bucket{le=\"0.0025\"} 0\n"));
-    assert_non_null(strstr(text.data, "fastdecode_time_to_first_token_seconds_bucket{le=\"0.005\"} 1\n"));
-    assert_non_null(strstr(text.data, "fastdecode_time_to_first_token_seconds_bucket{le=\"+Inf\"} 2\n"));
-    assert_non_null(strstr(text.data, "fastdecode_http_responses_total{code=\"429\"} 1\n"));
-    assert_non_null(strstr(text.data, "vllm:num_requests_running{model_name=\"m\"} 3\n"));
-    assert_non_null(strstr(text.data, "vllm:kv_cache_usage_perc{model_name=\"m\"} 0.25\n"));
-    assert_non_null(strstr(text.data, "fastdecode_kv_pages_used{place=\"local\"} 5\n"));
+    metrics_page_number(&page, "fastdecode_gateway_mesh_up", "gauge", "Up.", 1);
+    metrics_page_model(&page, "vllm:num_requests_running", "Run.", "m\n\"", 0.25);
+    metrics_page_counts(&page, metrics);
+    metrics_page_mesh(&page, "# TYPE fastdecode_kv_pages_used gauge\nfastdecode_kv_pages_used{place=\"local\"} 5\n"
+                             "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 99\n"
+                             "fastdecode_request_seconds_bucket{le=\"1\"} 77\n");
+    text_append(text, "", 1);
+    assert_non_null(strstr(text->data, "fastdecode_time_to_first_token_seconds_bucket{le=\"0.0025\"} 0\n"));
+    assert_non_null(strstr(text->data, "fastdecode_time_to_first_token_seconds_bucket{le=\"0.005\"} 1\n"));
+    assert_non_null(strstr(text->data, "fastdecode_time_to_first_token_seconds_bucket{le=\"+Inf\"} 2\n"));
+    assert_non_null(strstr(text->data, "fastdecode_http_responses_total{code=\"429\"} 1\n"));
     assert_non_null(
-        strstr(text.data, "fastdecode_gateway_certificate_expiry_timestamp_seconds{certificate=\"https\"} 1793000000\n"));
-    assert_null(strstr(text.data, "certificate=\"mesh\""));
-    assert_null(strstr(text.data, " 99\n"));
-    assert_null(strstr(text.data, " 77\n"));
-    text_free(&text);
+        strstr(text->data,
+               "# HELP fastdecode_gateway_mesh_up Up.\n# TYPE fastdecode_gateway_mesh_up gauge\nfastdecode_gateway_mesh_up 1\n"));
+    assert_non_null(strstr(text->data, "vllm:num_requests_running{model_name=\"m\\n\\\"\"} 0.25\n"));
+    assert_non_null(strstr(text->data, "fastdecode_kv_pages_used{place=\"local\"} 5\n"));
+    assert_null(strstr(text->data, " 99\n"));
+    assert_null(strstr(text->data, " 77\n"));
+    text_free(text);
     metrics_close(metrics);
 }
 

@@ -10,7 +10,7 @@
 #include "common/base/checked.h"
 #include "common/base/clock.h"
 
-enum { BUCKET_COUNT = 18, STATUS_SLOTS = 600, FAMILY_MAX = 64 };
+enum { BUCKET_COUNT = 18, STATUS_SLOTS = 600 };
 
 // Upper bounds in seconds: 1 ms to 5 min, one set for all, so that they can be compared.
 static const double bounds[BUCKET_COUNT] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
@@ -91,17 +91,17 @@ void metrics_answer(struct metrics *metrics, int status)
 
 // --- text ---------------------------------------------------------------------------------------------------------
 
-// The families that were written; those of the scheduler's text with the same names are left out.
-struct families {
-    const char *names[FAMILY_MAX];
-    uint32_t count;
-};
-
-static void family(struct text *out, struct families *families, const char *name, const char *type, const char *help)
+void metrics_page_family(struct metrics_page *page, const char *name, const char *type, const char *help)
 {
-    assert_always(families->count < FAMILY_MAX);
-    families->names[families->count++] = name;
-    text_format(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    assert_always(page->family_count < METRICS_FAMILIES_MAX);
+    page->families[page->family_count++] = name;
+    text_format(&page->text, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+void metrics_page_number(struct metrics_page *page, const char *name, const char *type, const char *help, uint64_t value)
+{
+    metrics_page_family(page, name, type, help);
+    text_format(&page->text, "%s %llu\n", name, (unsigned long long)value);
 }
 
 static void render_histogram(struct text *out, const char *name, const struct histogram *histogram)
@@ -116,12 +116,6 @@ static void render_histogram(struct text *out, const char *name, const struct hi
     total += histogram->counts[BUCKET_COUNT];
     text_format(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.9g\n%s_count %llu\n", name, (unsigned long long)total, name,
                 histogram->sum, name, (unsigned long long)total);
-}
-
-static void gauge(struct text *out, struct families *families, const char *name, const char *help, uint64_t value)
-{
-    family(out, families, name, "gauge", help);
-    text_format(out, "%s %llu\n", name, (unsigned long long)value);
 }
 
 // In quotes. The format knows three escapes and takes UTF-8 otherwise.
@@ -147,25 +141,23 @@ static void label_value(struct text *out, const char *value)
     text_append(out, "\"", 1);
 }
 
-// A gauge with the label model_name, whose value may hold anything.
-static void model_gauge(struct text *out, struct families *families, const char *name, const char *help, const char *model,
-                        double value)
+void metrics_page_model(struct metrics_page *page, const char *name, const char *help, const char *model, double value)
 {
-    family(out, families, name, "gauge", help);
-    text_format(out, "%s{model_name=", name);
-    label_value(out, model);
-    text_format(out, "} %.9g\n", value);
+    metrics_page_family(page, name, "gauge", help);
+    text_format(&page->text, "%s{model_name=", name);
+    label_value(&page->text, model);
+    text_format(&page->text, "} %.9g\n", value);
 }
 
-static bool is_own(const struct families *families, const char *name, size_t bytes)
+static bool is_own(const struct metrics_page *page, const char *name, size_t bytes)
 {
     static const char *const suffixes[] = {"", "_bucket", "_sum", "_count"};
     uint32_t i;
     size_t j;
 
-    for (i = 0; i < families->count; i++) {
-        size_t length = strlen(families->names[i]);
-        if (bytes < length || memcmp(families->names[i], name, length) != 0)
+    for (i = 0; i < page->family_count; i++) {
+        size_t length = strlen(page->families[i]);
+        if (bytes < length || memcmp(page->families[i], name, length) != 0)
             continue;
         for (j = 0; j < ARRAY_COUNT(suffixes); j++)
             if (bytes - length == strlen(suffixes[j]) && memcmp(name + length, suffixes[j], bytes - length) == 0)
@@ -219,107 +211,34 @@ static bool is_well_formed(const char *line)
     return *end == '\n';
 }
 
-// Appends the well-formed lines of the scheduler's text whose family is not ours.
-static void append_mesh(struct text *out, const struct families *families, const char *mesh_text)
+void metrics_page_mesh(struct metrics_page *page, const char *mesh_text)
 {
     const char *line = mesh_text, *end;
 
     for (; (end = strchr(line, '\n')); line = end + 1) { // a last line without its end was cut off
         const char *name = *line == '#' ? line + 7 : line;
-        if (is_well_formed(line) && !is_own(families, name, name_length(name)))
-            text_append(out, line, (size_t)(end - line) + 1);
+        if (is_well_formed(line) && !is_own(page, name, name_length(name)))
+            text_append(&page->text, line, (size_t)(end - line) + 1);
     }
 }
 
-static void render_batches(struct text *out, struct families *families, const struct metrics_gauges *gauges)
-{
-    static const char results[] = "fastdecode_gateway_batch_results_total";
-
-    gauge(out, families, "fastdecode_gateway_batches_running", "Batches at work.", gauges->batches_running);
-    gauge(out, families, "fastdecode_gateway_batch_requests", "Requests of batches that are being answered.",
-          gauges->batch_requests);
-    family(out, families, results, "counter", "Lines of batches with a result, since the start.");
-    text_format(out, "%s{result=\"completed\"} %llu\n%s{result=\"failed\"} %llu\n", results,
-                (unsigned long long)gauges->batch_completed, results, (unsigned long long)gauges->batch_failed);
-}
-
-static void counter(struct text *out, struct families *families, const char *name, const char *help, uint64_t value)
-{
-    family(out, families, name, "counter", help);
-    text_format(out, "%s %llu\n", name, (unsigned long long)value);
-}
-
-// Renders counts of spans, if there is a collector.
-static void render_traces(struct text *out, struct families *families, const struct metrics_gauges *gauges)
-{
-    counter(out, families, "fastdecode_gateway_trace_spans_exported_total", "Spans that the collector has taken.",
-            gauges->spans_exported);
-    counter(out, families, "fastdecode_gateway_trace_spans_dropped_total", "Spans that were lost on their way to the collector.",
-            gauges->spans_dropped);
-}
-
-// Renders when certificates end.
-static void render_certificates(struct text *out, struct families *families, const struct metrics_gauges *gauges)
-{
-    static const char name[] = "fastdecode_gateway_certificate_expiry_timestamp_seconds";
-    const struct {
-        const char *of;
-        uint64_t expires_s;
-    } certificates[] = {{"mesh", gauges->mesh_expires_s}, {"ca", gauges->ca_expires_s}, {"https", gauges->https_expires_s}};
-
-    family(out, families, name, "gauge",
-           "When a certificate of this gateway ends (mesh: of --tls; ca: its CA; https), since 1970.");
-    for (size_t i = 0; i < ARRAY_COUNT(certificates); i++)
-        if (certificates[i].expires_s)
-            text_format(out, "%s{certificate=\"%s\"} %llu\n", name, certificates[i].of,
-                        (unsigned long long)certificates[i].expires_s);
-}
-
-void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, const char *mesh_text, struct text *out)
+void metrics_page_counts(struct metrics_page *page, struct metrics *metrics)
 {
     static const char answers[] = "fastdecode_http_responses_total";
-    struct families families = {0};
     uint32_t i;
 
-    gauge(out, &families, "fastdecode_gateway_requests_running", "Interactive requests of this gateway that have had a token.",
-          gauges->requests_running);
-    gauge(out, &families, "fastdecode_gateway_requests_waiting",
-          "Interactive requests of this gateway that wait for their first token.", gauges->requests_waiting);
-    gauge(out, &families, "fastdecode_gateway_batch_class_running",
-          "Requests of latency class batch of this gateway that have had a token.", gauges->batch_class_running);
-    gauge(out, &families, "fastdecode_gateway_batch_class_waiting",
-          "Requests of latency class batch of this gateway that wait for their first token.", gauges->batch_class_waiting);
-    gauge(out, &families, "fastdecode_gateway_http_active", "HTTP requests being answered.", gauges->connections_active);
-    gauge(out, &families, "fastdecode_gateway_mesh_up", "1 while the scheduler is connected.", gauges->mesh_up);
-    gauge(out, &families, "fastdecode_gateway_mesh_ready", "1 while the mesh can serve.", gauges->mesh_ready);
-    model_gauge(out, &families, "vllm:num_requests_running", "Interactive requests of this gateway that run.", gauges->model_name,
-                gauges->requests_running);
-    model_gauge(out, &families, "vllm:num_requests_waiting", "Interactive requests of this gateway that wait.", gauges->model_name,
-                gauges->requests_waiting);
-    model_gauge(out, &families, "vllm:kv_cache_usage_perc", "Share of the mesh's KV pages in use, 0 to 1.", gauges->model_name,
-                gauges->kv_pages_total ? (double)gauges->kv_pages_used / (double)gauges->kv_pages_total : 0);
-    if (gauges->has_batches)
-        render_batches(out, &families, gauges);
-    if (gauges->has_traces)
-        render_traces(out, &families, gauges);
-    if (gauges->mesh_expires_s || gauges->https_expires_s)
-        render_certificates(out, &families, gauges);
     pthread_mutex_lock(&metrics->mutex);
     for (i = 0; i < METRICS_HISTOGRAM_COUNT; i++) {
-        family(out, &families, histogram_names[i].name, "histogram", histogram_names[i].help);
-        render_histogram(out, histogram_names[i].name, &metrics->histograms[i]);
+        metrics_page_family(page, histogram_names[i].name, "histogram", histogram_names[i].help);
+        render_histogram(&page->text, histogram_names[i].name, &metrics->histograms[i]);
     }
-    for (i = 0; i < METRICS_COUNTER_COUNT; i++) {
-        family(out, &families, counter_names[i].name, "counter", counter_names[i].help);
-        text_format(out, "%s %llu\n", counter_names[i].name, (unsigned long long)metrics->counters[i]);
-    }
-    family(out, &families, answers, "counter", "Answers sent, by HTTP status.");
+    for (i = 0; i < METRICS_COUNTER_COUNT; i++)
+        metrics_page_number(page, counter_names[i].name, "counter", counter_names[i].help, metrics->counters[i]);
+    metrics_page_family(page, answers, "counter", "Answers sent, by HTTP status.");
     for (i = 0; i < STATUS_SLOTS; i++)
         if (metrics->answers[i])
-            text_format(out, "%s{code=\"%u\"} %llu\n", answers, i, (unsigned long long)metrics->answers[i]);
+            text_format(&page->text, "%s{code=\"%u\"} %llu\n", answers, i, (unsigned long long)metrics->answers[i]);
     pthread_mutex_unlock(&metrics->mutex);
-    if (mesh_text)
-        append_mesh(out, &families, mesh_text);
 }
 
 // --- texts of the scheduler's, kept a while: everything runs on the loop thread --------------------------------------

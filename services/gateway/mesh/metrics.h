@@ -28,20 +28,12 @@ enum metrics_counter {
     METRICS_COUNTER_COUNT,
 };
 
-// Current values, read when the text is rendered.
-struct metrics_gauges {
-    const char *model_name;
-    uint32_t requests_running, requests_waiting;       // at this gateway: interactive ones
-    uint32_t batch_class_running, batch_class_waiting; // those of latency class batch
-    uint32_t connections_active;
-    bool mesh_up, mesh_ready;
-    uint64_t kv_pages_used, kv_pages_total;
-    bool has_batches;
-    uint32_t batches_running, batch_requests;
-    uint64_t batch_completed, batch_failed;
-    bool has_traces;
-    uint64_t spans_exported, spans_dropped;
-    uint64_t mesh_expires_s, ca_expires_s, https_expires_s; // certificates, since 1970; 0: there is none
+// The text of /metrics as it is written. A struct of zeros is an empty one; its text is the caller's.
+enum { METRICS_FAMILIES_MAX = 64 };
+struct metrics_page {
+    struct text text;
+    const char *families[METRICS_FAMILIES_MAX]; // so far: the scheduler's of the same name are left out
+    uint32_t family_count;
 };
 
 enum status metrics_open(struct metrics **out) MUST_CHECK;
@@ -52,8 +44,15 @@ void metrics_count(struct metrics *metrics, enum metrics_counter which, uint64_t
 // Counts an answer that was sent with this status.
 void metrics_answer(struct metrics *metrics, int status);
 
-// Appends all metrics. mesh_text: the scheduler's metrics, or NULL.
-void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, const char *mesh_text, struct text *out);
+// Begin a family; type: "gauge" or "counter". Names are borrowed. The second writes its only sample, too.
+void metrics_page_family(struct metrics_page *page, const char *name, const char *type, const char *help);
+void metrics_page_number(struct metrics_page *page, const char *name, const char *type, const char *help, uint64_t value);
+// Appends a gauge with the label model_name, whose value may hold anything.
+void metrics_page_model(struct metrics_page *page, const char *name, const char *help, const char *model, double value);
+// Appends what was counted and observed.
+void metrics_page_counts(struct metrics_page *page, struct metrics *metrics);
+// Appends the well-formed lines of the scheduler's text whose family is not ours.
+void metrics_page_mesh(struct metrics_page *page, const char *mesh_text);
 
 // --- a text of the scheduler's, fetched at most once in a while however many clients ask for it ----------------------
 //

@@ -198,41 +198,90 @@ struct metrics_ask {
     struct exchange *exchange; // held
 };
 
+static void add_requests(struct metrics_page *page, struct gateway *gateway)
+{
+    const char *model = language_name(gateway->language);
+    uint32_t running, waiting, batch_running, batch_waiting;
+    struct mesh_state state;
+
+    mesh_state(gateway->mesh, &state);
+    requests_counts(gateway->requests, false, &running, &waiting);
+    requests_counts(gateway->requests, true, &batch_running, &batch_waiting);
+    metrics_page_number(page, "fastdecode_gateway_requests_running", "gauge",
+                        "Interactive requests of this gateway that have had a token.", running);
+    metrics_page_number(page, "fastdecode_gateway_requests_waiting", "gauge",
+                        "Interactive requests of this gateway that wait for their first token.", waiting);
+    metrics_page_number(page, "fastdecode_gateway_batch_class_running", "gauge",
+                        "Requests of latency class batch of this gateway that have had a token.", batch_running);
+    metrics_page_number(page, "fastdecode_gateway_batch_class_waiting", "gauge",
+                        "Requests of latency class batch of this gateway that wait for their first token.", batch_waiting);
+    metrics_page_number(page, "fastdecode_gateway_http_active", "gauge", "HTTP requests being answered.",
+                        http_server_active(gateway->http));
+    metrics_page_number(page, "fastdecode_gateway_mesh_up", "gauge", "1 while the scheduler is connected.", state.up);
+    metrics_page_number(page, "fastdecode_gateway_mesh_ready", "gauge", "1 while the mesh can serve.", state.ready);
+    metrics_page_model(page, "vllm:num_requests_running", "Interactive requests of this gateway that run.", model, running);
+    metrics_page_model(page, "vllm:num_requests_waiting", "Interactive requests of this gateway that wait.", model, waiting);
+    metrics_page_model(page, "vllm:kv_cache_usage_perc", "Share of the mesh's KV pages in use, 0 to 1.", model,
+                       state.kv_pages_total ? (double)state.kv_pages_used / (double)state.kv_pages_total : 0);
+}
+
+static void add_batches(struct metrics_page *page, struct batch_api *batches)
+{
+    static const char results[] = "fastdecode_gateway_batch_results_total";
+    struct batch_runner_stats stats;
+
+    batch_api_stats(batches, &stats);
+    metrics_page_number(page, "fastdecode_gateway_batches_running", "gauge", "Batches at work.", stats.jobs);
+    metrics_page_number(page, "fastdecode_gateway_batch_requests", "gauge", "Requests of batches that are being answered.",
+                        stats.in_flight);
+    metrics_page_family(page, results, "counter", "Lines of batches with a result, since the start.");
+    text_format(&page->text, "%s{result=\"completed\"} %llu\n%s{result=\"failed\"} %llu\n", results,
+                (unsigned long long)stats.completed, results, (unsigned long long)stats.failed);
+}
+
+// When certificates end, if there are some.
+static void add_certificates(struct metrics_page *page, struct gateway *gateway)
+{
+    static const char name[] = "fastdecode_gateway_certificate_expiry_timestamp_seconds";
+    const struct rpc_tls_expiry mesh = mesh_expiry(gateway->mesh);
+    const struct {
+        const char *of;
+        uint64_t expires_s;
+    } certificates[] = {
+        {"mesh", mesh.certificate_s}, {"ca", mesh.ca_s}, {"https", gateway->tls ? http_tls_expires_s(gateway->tls) : 0}};
+
+    if (!certificates[0].expires_s && !certificates[2].expires_s)
+        return;
+    metrics_page_family(page, name, "gauge",
+                        "When a certificate of this gateway ends (mesh: of --tls; ca: its CA; https), since 1970.");
+    for (size_t i = 0; i < ARRAY_COUNT(certificates); i++)
+        if (certificates[i].expires_s)
+            text_format(&page->text, "%s{certificate=\"%s\"} %llu\n", name, certificates[i].of,
+                        (unsigned long long)certificates[i].expires_s);
+}
+
+// mesh_text: the scheduler's metrics, or NULL.
 static void finish_metrics(void *arg, const char *mesh_text)
 {
     struct metrics_ask *ask = arg;
     struct gateway *gateway = ask->gateway;
-    struct metrics_gauges gauges = {.model_name = language_name(gateway->language)};
-    struct mesh_state state;
-    struct text body = {0};
+    struct metrics_page page = {0};
 
-    mesh_state(gateway->mesh, &state);
-    requests_counts(gateway->requests, false, &gauges.requests_running, &gauges.requests_waiting);
-    requests_counts(gateway->requests, true, &gauges.batch_class_running, &gauges.batch_class_waiting);
-    gauges.connections_active = http_server_active(gateway->http);
-    gauges.mesh_up = state.up;
-    gauges.mesh_ready = state.ready;
-    gauges.kv_pages_used = state.kv_pages_used;
-    gauges.kv_pages_total = state.kv_pages_total;
-    if (gateway->batches) {
-        struct batch_runner_stats stats;
-        batch_api_stats(gateway->batches, &stats);
-        gauges.has_batches = true;
-        gauges.batches_running = stats.jobs;
-        gauges.batch_requests = stats.in_flight;
-        gauges.batch_completed = stats.completed;
-        gauges.batch_failed = stats.failed;
+    add_requests(&page, gateway);
+    if (gateway->batches)
+        add_batches(&page, gateway->batches);
+    if (gateway->otlp) {
+        const struct otlp_counts spans = otlp_counts(gateway->otlp);
+        metrics_page_number(&page, "fastdecode_gateway_trace_spans_exported_total", "counter",
+                            "Spans that the collector has taken.", spans.exported);
+        metrics_page_number(&page, "fastdecode_gateway_trace_spans_dropped_total", "counter",
+                            "Spans that were lost on their way to the collector.", spans.dropped);
     }
-    const struct otlp_counts spans = otlp_counts(gateway->otlp);
-    gauges.has_traces = gateway->otlp != NULL;
-    gauges.spans_exported = spans.exported;
-    gauges.spans_dropped = spans.dropped;
-    const struct rpc_tls_expiry expiry = mesh_expiry(gateway->mesh);
-    gauges.mesh_expires_s = expiry.certificate_s;
-    gauges.ca_expires_s = expiry.ca_s;
-    gauges.https_expires_s = gateway->tls ? http_tls_expires_s(gateway->tls) : 0;
-    metrics_render(gateway->metrics, &gauges, mesh_text, &body);
-    exchange_respond(ask->exchange, 200, METRICS_TYPE, &body);
+    add_certificates(&page, gateway);
+    metrics_page_counts(&page, gateway->metrics);
+    if (mesh_text)
+        metrics_page_mesh(&page, mesh_text);
+    exchange_respond(ask->exchange, 200, METRICS_TYPE, &page.text);
     exchange_release(ask->exchange);
     free(ask);
 }
