@@ -22,7 +22,8 @@ static void check_result(const struct batch_line *line)
 
     batch_result_write(&text, &result);
     assert_always(!text.failed && text.bytes > 0 && memchr(text.data, '\n', text.bytes) == text.data + text.bytes - 1);
-    assert_always(batch_result_read(text.data, text.bytes, &about) && strcmp(about.custom_id, line->custom_id) == 0 && !about.failed);
+    assert_always(batch_result_read(text.data, text.bytes, &about) && strcmp(about.custom_id, line->custom_id) == 0 &&
+                  !about.failed);
     batch_result_about_free(&about);
     text_free(&text);
 }

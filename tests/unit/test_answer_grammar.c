@@ -169,6 +169,20 @@ static uint32_t choose(const uint32_t *mask, uint32_t tokens, uint64_t *seed)
     return counts[0] + counts[1] == 0 ? UINT32_MAX : allowed[large][random_next(seed) % counts[large]];
 }
 
+// Makes a whole grammar of reasoning and calls. The caller frees *out.
+static enum status make_grammar(const struct answer_grammar_options *options, struct grammar **out, struct error *error)
+{
+    struct grammar_builder *builder = grammar_builder_open();
+
+    *out = NULL;
+    assert_non_null(builder);
+    const uint32_t thoughts = answer_add_reasoning(builder, options);
+    const uint32_t parts[] = {thoughts, answer_add_calls(builder, options)};
+    const enum status status = grammar_compile(builder, grammar_sequence(builder, parts, 2), out, error);
+    grammar_builder_close(builder);
+    return status;
+}
+
 static void check(const struct found *found, const struct answer_grammar_options *options, const char *text)
 {
     if (found->content.bytes || found->calls == 0 || (options->one_call && found->calls > 1))
@@ -272,7 +286,7 @@ static void check_family(const char *family, const char *reasoning, bool open, c
     while (answer_family_marker(world.family, world.markers))
         world.markers++;
     world.tokens = BYTES + (uint32_t)ARRAY_COUNT(pieces) + world.markers;
-    if (answer_make_grammar(&options, &grammar, &error) != STATUS_OK)
+    if (make_grammar(&options, &grammar, &error) != STATUS_OK)
         fail_msg("%s: %s", family, error.text);
     assert_int_equal(grammar_vocab_open(world.tokens, spell, &world, &vocab, &error), STATUS_OK);
     if (grammar_tracker_open(grammar, vocab, 16 << 20, &tracker, &error) != STATUS_OK)
@@ -322,7 +336,7 @@ static void test_open_objects(void **state)
         struct grammar_vocab *vocab;
         struct grammar *grammar;
         struct error error;
-        assert_int_equal(answer_make_grammar(&options, &grammar, &error), STATUS_OK);
+        assert_int_equal(make_grammar(&options, &grammar, &error), STATUS_OK);
         assert_int_equal(grammar_vocab_open(world.tokens, spell, &world, &vocab, &error), STATUS_OK);
         assert_int_equal(grammar_tracker_open(grammar, vocab, 16 << 20, &tracker, &error), STATUS_OK);
         struct grammar_cursor *cursor = grammar_cursor_open(tracker);
@@ -341,13 +355,13 @@ static void test_refused(void **state)
     struct grammar *grammar;
     struct error error;
 
-    assert_int_equal(answer_make_grammar(&options, &grammar, &error), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(make_grammar(&options, &grammar, &error), STATUS_INVALID_ARGUMENT);
     assert_null(grammar);
     assert_non_null(strstr(error.text, "no function that may be called"));
     options.only = NULL;
     json_object_set_new(json_object_get(json_object_get(json_array_get(tools, 0), "function"), "parameters"), "type",
                         json_string("odd"));
-    assert_int_not_equal(answer_make_grammar(&options, &grammar, &error), STATUS_OK);
+    assert_int_not_equal(make_grammar(&options, &grammar, &error), STATUS_OK);
     assert_non_null(strstr(error.text, "function 'weather': #/type: "));
     json_decref(tools);
 }
@@ -368,7 +382,7 @@ static void test_references_that_lead_nowhere(void **state)
         json_object_set_new(parameters, "properties", json_pack("{s{ss}}", "x", "$ref", rows[i].reference));
         json_object_set_new(parameters, "required", json_pack("[s]", "x"));
         json_object_set_new(parameters, "$defs", json_pack("{s{ss}}", "round", "$ref", "#/$defs/round"));
-        if (answer_make_grammar(&options, &grammar, &error) == STATUS_OK)
+        if (make_grammar(&options, &grammar, &error) == STATUS_OK)
             fail_msg("%s: taken", rows[i].reference);
         if (!strstr(error.text, "function 'weather': ") || !strstr(error.text, rows[i].part))
             fail_msg("%s: %s", rows[i].reference, error.text);
@@ -390,7 +404,7 @@ static void test_too_many_properties(void **state)
         snprintf(name, sizeof name, "p%d", i);
         json_object_set_new(json_object_get(parameters, "properties"), name, json_object());
     }
-    assert_int_equal(answer_make_grammar(&options, &grammar, &error), STATUS_UNIMPLEMENTED);
+    assert_int_equal(make_grammar(&options, &grammar, &error), STATUS_UNIMPLEMENTED);
     assert_non_null(strstr(error.text, "more than 1024"));
     json_decref(tools);
 }
@@ -413,7 +427,7 @@ static void test_exponential_references(void **state)
         json_pack("{s{sO}ss,s{s{ss}}}", "$defs", "a", object, "type", "object", "properties", "x", "$ref", "#/$defs/a"));
     for (size_t i = 0; i < ARRAY_COUNT(families); i++) {
         const struct answer_grammar_options options = {.family = answer_find_family(families[i]), .tools = tools};
-        if (answer_make_grammar(&options, &grammar, &error) == STATUS_OK)
+        if (make_grammar(&options, &grammar, &error) == STATUS_OK)
             grammar_free(grammar);
         else
             assert_non_null(strstr(error.text, "function 'weather': "));

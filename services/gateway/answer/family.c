@@ -5,22 +5,12 @@
 #include "services/gateway/answer/internal.h"
 #include "common/base/checked.h"
 
-#define OPEN(text)        \
-    {                     \
-        text, MARKER_OPEN \
-    }
-#define CLOSE(text)        \
-    {                      \
-        text, MARKER_CLOSE \
-    }
-#define DROP(text)        \
-    {                     \
-        text, MARKER_DROP \
-    }
-#define PART(text)        \
-    {                     \
-        text, MARKER_PART \
-    }
+// clang-format off
+#define OPEN(text) {text, MARKER_OPEN}
+#define CLOSE(text) {text, MARKER_CLOSE}
+#define DROP(text) {text, MARKER_DROP}
+#define PART(text) {text, MARKER_PART}
+// clang-format on
 
 static const struct answer_family families[] = {
     {.name = "harmony",

@@ -399,18 +399,3 @@ uint32_t answer_add_reasoning(struct grammar_builder *builder, const struct answ
         return thought;
     return optional(&maker, joined(&maker, grammar_special(builder, reasoning->open), thought));
 }
-
-enum status answer_make_grammar(const struct answer_grammar_options *options, struct grammar **out, struct error *error)
-{
-    struct grammar_builder *builder = grammar_builder_open();
-    enum status status;
-
-    *out = NULL;
-    if (!builder)
-        return error_set(error, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    const uint32_t thoughts = answer_add_reasoning(builder, options);
-    const uint32_t parts[] = {thoughts, answer_add_calls(builder, options)};
-    status = grammar_compile(builder, grammar_sequence(builder, parts, 2), out, error);
-    grammar_builder_close(builder);
-    return status;
-}

@@ -31,7 +31,4 @@ uint32_t answer_add_content(struct grammar_builder *builder, const struct answer
 // Adds one call or, unless one_call, several. Schemas that are not supported make the builder fail, as common/schema/schema.h says.
 uint32_t answer_add_calls(struct grammar_builder *builder, const struct answer_grammar_options *options);
 
-// Makes a whole grammar of reasoning and calls. The caller frees *out.
-enum status answer_make_grammar(const struct answer_grammar_options *options, struct grammar **out, struct error *error) MUST_CHECK;
-
 #endif

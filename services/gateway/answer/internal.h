@@ -36,6 +36,7 @@ struct body {
     enum verdict (*unit)(struct answer_parser *parser, uint32_t marker);
     void (*end)(struct answer_parser *parser); // the answer ends inside; NULL: nothing is held by the body
     bool markers_in_body;                      // markers are looked for in the text of the body, too
+    uint8_t style;                             // of those that one file reads, which
 };
 
 struct answer_family {

@@ -18,28 +18,11 @@ enum state {
     AFTER, // up to the closing marker
 };
 
-static void named_begin(struct answer_parser *parser, enum style style)
+static void named_begin(struct answer_parser *parser, uint32_t marker)
 {
-    parser->named = (struct named_body){.state = IN_HEAD, .style = style};
+    (void)marker;
+    parser->named = (struct named_body){.state = IN_HEAD, .style = parser->family->body->style};
     text_clear(&parser->name);
-}
-
-static void named_begin_mistral(struct answer_parser *parser, uint32_t marker)
-{
-    (void)marker;
-    named_begin(parser, MISTRAL);
-}
-
-static void named_begin_deepseek(struct answer_parser *parser, uint32_t marker)
-{
-    (void)marker;
-    named_begin(parser, DEEPSEEK);
-}
-
-static void named_begin_kimi(struct answer_parser *parser, uint32_t marker)
-{
-    (void)marker;
-    named_begin(parser, KIMI);
 }
 
 static void named_trim(struct text *name)
@@ -165,7 +148,7 @@ static enum verdict named_unit(struct answer_parser *parser, uint32_t marker)
     return BODY_FAILED;
 }
 
-const struct body answer_mistral = {.begin = named_begin_mistral, .take = named_take, .unit = named_unit, .markers_in_body = true};
-const struct body answer_deepseek = {
-    .begin = named_begin_deepseek, .take = named_take, .unit = named_unit, .markers_in_body = true};
-const struct body answer_kimi = {.begin = named_begin_kimi, .take = named_take, .unit = named_unit, .markers_in_body = true};
+#define NAMED .begin = named_begin, .take = named_take, .unit = named_unit, .markers_in_body = true
+const struct body answer_mistral = {NAMED, .style = MISTRAL};
+const struct body answer_deepseek = {NAMED, .style = DEEPSEEK};
+const struct body answer_kimi = {NAMED, .style = KIMI};

@@ -14,9 +14,11 @@
 
 #include "services/gateway/answer/internal.h"
 #include "common/base/checked.h"
+#include "common/grammar/utf8.h"
 #include "common/json/json_text.h"
 
 enum { TAG_BYTES_MAX = 512 };
+enum style { CODER, GLM };
 
 enum state {
     AT_NAME, // white space, <function=f> or, in glm, the name itself
@@ -175,28 +177,13 @@ static bool skip_byte(struct literal *literal, char byte)
     return true;
 }
 
-static void xml_append_character(struct text *text, uint32_t code)
-{
-    char bytes[4];
-    size_t count = 1;
-
-    if (code < 0x80) {
-        bytes[0] = (char)code;
-    } else {
-        count = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-        for (size_t i = count - 1; i > 0; i--, code >>= 6)
-            bytes[i] = (char)(0x80 | (code & 0x3f));
-        bytes[0] = (char)((count == 2 ? 0xc0 : count == 3 ? 0xe0 : 0xf0) | code);
-    }
-    text_append(text, bytes, count);
-}
-
 // Reads an escape, whose backslash has been read. A letter that makes no escape stands for itself, backslash included.
 static bool read_escape(struct literal *literal, struct text *text)
 {
     static const char names[] = "n\nt\tr\rb\bf\fv\va\a0\0''\"\"\\\\";
     const char letter = literal->at < literal->end ? *literal->at++ : '\0';
     const int digits = letter == 'x' ? 2 : letter == 'u' ? 4 : letter == 'U' ? 8 : 0;
+    unsigned char bytes[GRAMMAR_CHAR_BYTES];
     uint32_t code = 0;
 
     for (size_t i = 0; i + 1 < sizeof names && letter; i += 2)
@@ -220,7 +207,7 @@ static bool read_escape(struct literal *literal, struct text *text)
     }
     if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
         return false;
-    xml_append_character(text, code);
+    text_append(text, (const char *)bytes, grammar_utf8_write(code, bytes));
     return true;
 }
 
@@ -435,7 +422,7 @@ static enum verdict xml_take_plain_name(struct answer_parser *parser, char byte)
     return verdict;
 }
 
-static enum verdict xml_take(struct answer_parser *parser, char byte, bool plain_name)
+static enum verdict xml_take(struct answer_parser *parser, char byte)
 {
     struct xml_body *body = &parser->xml;
 
@@ -443,7 +430,7 @@ static enum verdict xml_take(struct answer_parser *parser, char byte, bool plain
     case AT_NAME:
         if (parser->value.bytes == 0 && answer_is_space(byte))
             return BODY_MORE;
-        if (plain_name && (byte != '<' || parser->value.bytes > 0))
+        if (parser->family->body->style == GLM && (byte != '<' || parser->value.bytes > 0))
             return xml_take_plain_name(parser, byte);
         if (byte != '<')
             return BODY_FAILED;
@@ -483,9 +470,6 @@ static enum verdict xml_take(struct answer_parser *parser, char byte, bool plain
     }
 }
 
-static enum verdict xml_take_coder(struct answer_parser *parser, char byte) { return xml_take(parser, byte, false); }
-static enum verdict xml_take_glm(struct answer_parser *parser, char byte) { return xml_take(parser, byte, true); }
-
 static enum verdict xml_unit(struct answer_parser *parser, uint32_t marker)
 {
     const uint8_t role = marker < ANSWER_MAX_MARKERS ? parser->family->markers[marker].role : MARKER_NONE;
@@ -514,5 +498,5 @@ static void xml_end(struct answer_parser *parser)
     answer_quote(parser, parser->value.data, parser->value.bytes);
 }
 
-const struct body answer_coder = {.begin = xml_begin, .take = xml_take_coder, .unit = xml_unit, .end = xml_end};
-const struct body answer_glm = {.begin = xml_begin, .take = xml_take_glm, .unit = xml_unit, .end = xml_end};
+const struct body answer_coder = {.begin = xml_begin, .take = xml_take, .unit = xml_unit, .end = xml_end, .style = CODER};
+const struct body answer_glm = {.begin = xml_begin, .take = xml_take, .unit = xml_unit, .end = xml_end, .style = GLM};

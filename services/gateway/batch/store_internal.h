@@ -37,7 +37,7 @@ struct batch_sql {
     int code; // SQLITE_OK, SQLITE_ROW, SQLITE_DONE, or what failed
 };
 
-// What takes the place of ?1, ?2 and so on, in this order.
+// Values that take the place of ?1, ?2 and so on, in this order.
 struct batch_value {
     const char *text; // outlives the statement; NULL: null
     uint64_t number;

@@ -21,6 +21,13 @@ struct jinja_parser {
 
 #define parse_fail(parser, line, ...) jinja_fail_at((parser)->error, (line), __VA_ARGS__)
 
+// For a function that returns what it parsed: return nothing(parse_fail(...)).
+static void *nothing(bool failed)
+{
+    (void)failed;
+    return NULL;
+}
+
 // --- tokens and nodes ---------------------------------------------------------------------------------------------------
 
 static bool token_is(const struct jinja_token *token, const char *name)
@@ -114,8 +121,7 @@ static struct jinja_node *node_done(struct jinja_parser *parser, struct jinja_no
     node->depth = (uint16_t)(depth + 1);
     if (node->depth <= JINJA_MAX_NODE_DEPTH)
         return node;
-    (void)parse_fail(parser, node->line, "an expression or block is more than %d levels deep", JINJA_MAX_NODE_DEPTH);
-    return NULL;
+    return nothing(parse_fail(parser, node->line, "an expression or block is more than %d levels deep", JINJA_MAX_NODE_DEPTH));
 }
 
 // Returns the text of the source from one token to another; NULL when out of memory.
@@ -157,10 +163,8 @@ static bool intern_name(struct jinja_parser *parser, const struct jinja_token *t
 static struct jinja_node *parse_name(struct jinja_parser *parser)
 {
     static const char *const taken[] = {"caller", "varargs", "kwargs"}; // in the order of JINJA_TAKES_...
-    if (parser->token->kind != TOKEN_NAME) {
-        (void)fail_unexpected(parser, "a name");
-        return NULL;
-    }
+    if (parser->token->kind != TOKEN_NAME)
+        return nothing(fail_unexpected(parser, "a name"));
     for (size_t i = 0; i < ARRAY_COUNT(taken); i++)
         if (next_is_name(parser, taken[i]))
             parser->taken |= (uint16_t)(1u << i);
@@ -343,10 +347,8 @@ static struct jinja_node *parse_constant(struct jinja_parser *parser)
             length += end->length;
         char *bytes = jinja_alloc(parser->arena, length);
         struct jinja_string *string = jinja_alloc(parser->arena, sizeof *string);
-        if (!bytes || !string) {
-            (void)parse_fail(parser, token->line, "too long a template");
-            return NULL;
-        }
+        if (!bytes || !string)
+            return nothing(parse_fail(parser, token->line, "too long a template"));
         *string = (struct jinja_string){.bytes = bytes, .length = length};
         for (; parser->token < end; parser->token++) {
             memcpy(bytes, parser->token->bytes, parser->token->length);
@@ -374,10 +376,8 @@ static struct jinja_node *parse_primary(struct jinja_parser *parser)
     const struct jinja_token *token = parser->token;
     if (token->kind == TOKEN_NAME) {
         for (size_t i = 0; i < sizeof reserved / sizeof reserved[0]; i++)
-            if (token_is(token, reserved[i])) {
-                (void)fail_unexpected(parser, "an expression");
-                return NULL;
-            }
+            if (token_is(token, reserved[i]))
+                return nothing(fail_unexpected(parser, "an expression"));
         struct jinja_node *node = parse_name(parser);
         for (size_t i = 0; node && i < sizeof words / sizeof words[0]; i++)
             if (token_is(token, words[i].name)) {
@@ -416,8 +416,7 @@ static struct jinja_node *parse_primary(struct jinja_parser *parser)
         }
         return node ? node_done(parser, node) : NULL;
     }
-    (void)fail_unexpected(parser, "an expression");
-    return NULL;
+    return nothing(fail_unexpected(parser, "an expression"));
 }
 
 // Parses behind "[": an index or a slice.
@@ -438,10 +437,8 @@ static struct jinja_node *parse_subscript(struct jinja_parser *parser, struct ji
     if (node->kind == NODE_SLICE) {
         node->items = parts;
         node->count = 3;
-    } else if (!(node->b = parts[0])) {
-        (void)fail_unexpected(parser, "an index");
-        return NULL;
-    }
+    } else if (!(node->b = parts[0]))
+        return nothing(fail_unexpected(parser, "an index"));
     return expect_op(parser, ']') ? node_done(parser, node) : NULL;
 }
 
@@ -486,10 +483,8 @@ static struct jinja_node *parse_unary(struct jinja_parser *parser, bool with_fil
         if (!node)
             return NULL;
         node->op = parser->token++->op;
-        if (++parser->nesting > JINJA_MAX_NESTING) {
-            (void)parse_fail(parser, line, "expressions nest deeper than %d", JINJA_MAX_NESTING);
-            return NULL;
-        }
+        if (++parser->nesting > JINJA_MAX_NESTING)
+            return nothing(parse_fail(parser, line, "expressions nest deeper than %d", JINJA_MAX_NESTING));
         node->a = parse_unary(parser, false);
         parser->nesting--;
         node = node->a ? node_done(parser, node) : NULL;
@@ -527,20 +522,30 @@ static struct jinja_node *parse_product(struct jinja_parser *parser)
     return node;
 }
 
-static struct jinja_node *parse_concat(struct jinja_parser *parser)
+// Parses items with an operator between them, which are one node, or what stands alone. There may be a comma behind the last.
+static struct jinja_node *parse_joined(struct jinja_parser *parser, int kind, uint16_t op,
+                                       struct jinja_node *(*parse_item)(struct jinja_parser *parser))
 {
-    struct jinja_node *first = parse_product(parser);
-    if (!first || !next_is_op(parser, '~'))
+    struct jinja_node *first = parse_item(parser);
+    if (!first || !next_is_op(parser, op))
         return first;
-    struct jinja_node *node = node_new(parser, NODE_CONCAT, first->line);
+    struct jinja_node *node = node_new(parser, kind, first->line);
     if (!node || !node_push(parser, node, first))
         return NULL;
-    while (skip_op(parser, '~')) {
-        struct jinja_node *item = parse_product(parser);
+    while (skip_op(parser, op)) {
+        if (op == ',' &&
+            (next_is_op(parser, ')') || parser->token->kind == TOKEN_BLOCK_END || parser->token->kind == TOKEN_PRINT_END))
+            break;
+        struct jinja_node *item = parse_item(parser);
         if (!item || !node_push(parser, node, item))
             return NULL;
     }
     return node_done(parser, node);
+}
+
+static struct jinja_node *parse_concat(struct jinja_parser *parser)
+{
+    return parse_joined(parser, NODE_CONCAT, '~', parse_product);
 }
 
 static struct jinja_node *parse_sum(struct jinja_parser *parser)
@@ -580,10 +585,8 @@ static struct jinja_node *parse_compare(struct jinja_parser *parser)
         struct jinja_node *right = parse_sum(parser);
         if (!right || !node_push(parser, node, right))
             return NULL;
-        if (++count == sizeof ops / sizeof ops[0]) {
-            (void)parse_fail(parser, first->line, "a comparison of more than 15 links");
-            return NULL;
-        }
+        if (++count == sizeof ops / sizeof ops[0])
+            return nothing(parse_fail(parser, first->line, "a comparison of more than 15 links"));
     }
     if (!node)
         return first;
@@ -600,10 +603,8 @@ static struct jinja_node *parse_not(struct jinja_parser *parser)
         return parse_compare(parser);
     struct jinja_node *node = node_new(parser, NODE_UNARY, parser->token->line);
     parser->token++;
-    if (node && ++parser->nesting > JINJA_MAX_NESTING) {
-        (void)parse_fail(parser, node->line, "expressions nest deeper than %d", JINJA_MAX_NESTING);
-        return NULL;
-    }
+    if (node && ++parser->nesting > JINJA_MAX_NESTING)
+        return nothing(parse_fail(parser, node->line, "expressions nest deeper than %d", JINJA_MAX_NESTING));
     if (!node || !(node->a = parse_not(parser)))
         return NULL;
     parser->nesting--;
@@ -629,10 +630,8 @@ static struct jinja_node *parse_or(struct jinja_parser *parser)
 
 static struct jinja_node *parse_expression(struct jinja_parser *parser)
 {
-    if (++parser->nesting > JINJA_MAX_NESTING) {
-        (void)parse_fail(parser, parser->token->line, "expressions nest deeper than %d", JINJA_MAX_NESTING);
-        return NULL;
-    }
+    if (++parser->nesting > JINJA_MAX_NESTING)
+        return nothing(parse_fail(parser, parser->token->line, "expressions nest deeper than %d", JINJA_MAX_NESTING));
     struct jinja_node *node = parse_or(parser);
     while (node && skip_name(parser, "if")) {
         node = node_binary(parser, NODE_IF_EXPRESSION, 0, node, parse_or(parser));
@@ -647,20 +646,7 @@ static struct jinja_node *parse_expression(struct jinja_parser *parser)
 
 static struct jinja_node *parse_tuple(struct jinja_parser *parser, bool allow_condition)
 {
-    struct jinja_node *first = allow_condition ? parse_expression(parser) : parse_or(parser);
-    if (!first || !next_is_op(parser, ','))
-        return first;
-    struct jinja_node *node = node_new(parser, NODE_TUPLE, first->line);
-    if (!node || !node_push(parser, node, first))
-        return NULL;
-    while (skip_op(parser, ',')) {
-        if (parser->token->kind == TOKEN_BLOCK_END || parser->token->kind == TOKEN_PRINT_END)
-            break;
-        struct jinja_node *item = allow_condition ? parse_expression(parser) : parse_or(parser);
-        if (!item || !node_push(parser, node, item))
-            return NULL;
-    }
-    return node_done(parser, node);
+    return parse_joined(parser, NODE_TUPLE, ',', allow_condition ? parse_expression : parse_or);
 }
 
 // --- statements ---------------------------------------------------------------------------------------------------------
@@ -675,35 +661,29 @@ static bool expect_block_end(struct jinja_parser *parser)
     return true;
 }
 
+// Parses from the end of a tag, or of its `else`, to behind the name of the tag that ends it: "endif".
+static struct jinja_node *parse_closed(struct jinja_parser *parser, const char *end)
+{
+    const char *const ends[] = {end, NULL};
+    struct jinja_node *body = expect_block_end(parser) ? parse_body(parser, ends, end + strlen("end")) : NULL;
+    parser->token += body != NULL;
+    return body;
+}
+
 // Parses one name of a target, a namespace's member, or a target in brackets.
 static struct jinja_node *parse_one_target(struct jinja_parser *parser);
 
 // Parses the target of `for`, `set` or `with`: a name, or some separated by commas.
 static struct jinja_node *parse_target(struct jinja_parser *parser)
 {
-    struct jinja_node *first = parse_one_target(parser);
-    if (!first || !next_is_op(parser, ','))
-        return first;
-    struct jinja_node *target = node_new(parser, NODE_TUPLE, first->line);
-    if (!target || !node_push(parser, target, first))
-        return NULL;
-    while (skip_op(parser, ',')) {
-        if (next_is_op(parser, ')') || parser->token->kind == TOKEN_BLOCK_END)
-            break;
-        struct jinja_node *item = parse_one_target(parser);
-        if (!item || !node_push(parser, target, item))
-            return NULL;
-    }
-    return node_done(parser, target);
+    return parse_joined(parser, NODE_TUPLE, ',', parse_one_target);
 }
 
 static struct jinja_node *parse_one_target(struct jinja_parser *parser)
 {
     if (skip_op(parser, '(')) {
-        if (++parser->nesting > JINJA_MAX_NESTING) {
-            (void)parse_fail(parser, parser->token->line, "brackets nest deeper than %d", JINJA_MAX_NESTING);
-            return NULL;
-        }
+        if (++parser->nesting > JINJA_MAX_NESTING)
+            return nothing(parse_fail(parser, parser->token->line, "brackets nest deeper than %d", JINJA_MAX_NESTING));
         struct jinja_node *inner = parse_target(parser);
         parser->nesting--;
         return inner && expect_op(parser, ')') ? inner : NULL;
@@ -721,7 +701,7 @@ static struct jinja_node *parse_one_target(struct jinja_parser *parser)
 
 static struct jinja_node *parse_if(struct jinja_parser *parser, uint32_t line)
 {
-    static const char *const ends[] = {"elif", "else", "endif", NULL}, *const end[] = {"endif", NULL};
+    static const char *const ends[] = {"elif", "else", "endif", NULL};
     struct jinja_node *node = node_new(parser, NODE_IF, line);
     if (!node)
         return NULL;
@@ -733,25 +713,24 @@ static struct jinja_node *parse_if(struct jinja_parser *parser, uint32_t line)
         if (skip_name(parser, "elif"))
             continue;
         if (skip_name(parser, "else")) {
-            body = expect_block_end(parser) ? parse_body(parser, end, "if") : NULL;
+            body = parse_closed(parser, "endif");
             if (!body || !node_push(parser, node, body))
                 return NULL;
+        } else {
+            parser->token++; // endif
         }
-        parser->token++; // endif
         return node_done(parser, node);
     }
 }
 
 static struct jinja_node *parse_for(struct jinja_parser *parser, uint32_t line)
 {
-    static const char *const ends[] = {"else", "endfor", NULL}, *const end[] = {"endfor", NULL};
+    static const char *const ends[] = {"else", "endfor", NULL};
     struct jinja_node *node = node_new(parser, NODE_FOR, line);
     if (!node || !(node->a = parse_target(parser)))
         return NULL;
-    if (!skip_name(parser, "in")) {
-        (void)fail_unexpected(parser, "'in'");
-        return NULL;
-    }
+    if (!skip_name(parser, "in"))
+        return nothing(fail_unexpected(parser, "'in'"));
     if (!(node->b = parse_tuple(parser, false)))
         return NULL;
     if (skip_name(parser, "if") && !(node->c = parse_expression(parser)))
@@ -764,22 +743,22 @@ static struct jinja_node *parse_for(struct jinja_parser *parser, uint32_t line)
     if (!body || !node_push(parser, node, body))
         return NULL;
     if (skip_name(parser, "else")) {
-        body = expect_block_end(parser) ? parse_body(parser, end, "for") : NULL;
+        body = parse_closed(parser, "endfor");
         if (!body || !node_push(parser, node, body))
             return NULL;
+    } else {
+        parser->token++; // endfor
     }
-    parser->token++; // endfor
     return node_done(parser, node);
 }
 
 // Parses a body that runs as a function: `break` and `continue` in it do not reach the loops around it.
-static struct jinja_node *parse_function_body(struct jinja_parser *parser, const char *const *end, const char *what)
+static struct jinja_node *parse_function_body(struct jinja_parser *parser, const char *end)
 {
     const uint32_t loops = parser->loops;
     parser->loops = 0;
-    struct jinja_node *body = expect_block_end(parser) ? parse_body(parser, end, what) : NULL;
+    struct jinja_node *body = parse_closed(parser, end);
     parser->loops = loops;
-    parser->token += body != NULL; // the name of the end
     return body;
 }
 
@@ -795,7 +774,6 @@ static struct jinja_node *parse_block_filters(struct jinja_parser *parser)
 
 static struct jinja_node *parse_set(struct jinja_parser *parser, uint32_t line)
 {
-    static const char *const end[] = {"endset", NULL};
     struct jinja_node *node = node_new(parser, NODE_SET, line);
     if (!node || !(node->a = parse_target(parser)))
         return NULL;
@@ -805,8 +783,7 @@ static struct jinja_node *parse_set(struct jinja_parser *parser, uint32_t line)
         node->kind = NODE_SET_BLOCK;
         if (skip_op(parser, '|') && !(node->c = parse_block_filters(parser)))
             return NULL;
-        node->b = expect_block_end(parser) ? parse_body(parser, end, "set") : NULL;
-        parser->token += node->b != NULL;
+        node->b = parse_closed(parser, "endset");
     } else {
         (void)fail_unexpected(parser, "'='");
     }
@@ -835,12 +812,11 @@ static bool parse_parameters(struct jinja_parser *parser, struct jinja_node *nod
 }
 
 // Parses from behind the name of a macro, or `call`, to the end of its body.
-static struct jinja_node *parse_macro_rest(struct jinja_parser *parser, struct jinja_node *node, const char *const *end,
-                                           const char *what)
+static struct jinja_node *parse_macro_rest(struct jinja_parser *parser, struct jinja_node *node, const char *end)
 {
     const uint16_t outer = parser->taken;
     parser->taken = 0;
-    node->b = parse_function_body(parser, end, what);
+    node->b = parse_function_body(parser, end);
     node->op = parser->taken;
     parser->taken |= outer;
     return node->b ? node_done(parser, node) : NULL;
@@ -848,19 +824,17 @@ static struct jinja_node *parse_macro_rest(struct jinja_parser *parser, struct j
 
 static struct jinja_node *parse_macro(struct jinja_parser *parser, uint32_t line)
 {
-    static const char *const end[] = {"endmacro", NULL};
     struct jinja_node *node = parse_name(parser);
     if (!node || !expect_op(parser, '('))
         return NULL;
     node->kind = NODE_MACRO;
     node->line = line;
-    return parse_parameters(parser, node) ? parse_macro_rest(parser, node, end, "macro") : NULL;
+    return parse_parameters(parser, node) ? parse_macro_rest(parser, node, "endmacro") : NULL;
 }
 
 // {% call(parameters) f(arguments) %}
 static struct jinja_node *parse_call_block(struct jinja_parser *parser, uint32_t line)
 {
-    static const char *const end[] = {"endcall", NULL};
     static const struct jinja_string name = {.bytes = "caller", .length = 6};
     struct jinja_node *node = node_new(parser, NODE_CALL_BLOCK, line);
     struct jinja_node *caller = node ? node_new(parser, NODE_MACRO, line) : NULL;
@@ -871,17 +845,14 @@ static struct jinja_node *parse_call_block(struct jinja_parser *parser, uint32_t
         return NULL;
     if (!(node->a = parse_expression(parser)))
         return NULL;
-    if (node->a->kind != NODE_CALL) {
-        (void)parse_fail(parser, line, "the tag 'call' needs a call");
-        return NULL;
-    }
-    node->b = parse_macro_rest(parser, caller, end, "call");
+    if (node->a->kind != NODE_CALL)
+        return nothing(parse_fail(parser, line, "the tag 'call' needs a call"));
+    node->b = parse_macro_rest(parser, caller, "endcall");
     return node->b ? node_done(parser, node) : NULL;
 }
 
 static struct jinja_node *parse_with(struct jinja_parser *parser, uint32_t line)
 {
-    static const char *const end[] = {"endwith", NULL};
     struct jinja_node *node = node_new(parser, NODE_WITH, line);
     while (node && parser->token->kind != TOKEN_BLOCK_END) {
         if (node->count && !expect_op(parser, ','))
@@ -893,28 +864,23 @@ static struct jinja_node *parse_with(struct jinja_parser *parser, uint32_t line)
         if (!value || !node_push(parser, node, value))
             return NULL;
     }
-    if (!node || !expect_block_end(parser) || !(node->b = parse_body(parser, end, "with")))
+    if (!node || !(node->b = parse_closed(parser, "endwith")))
         return NULL;
-    parser->token++;
     return node_done(parser, node);
 }
 
 static struct jinja_node *parse_filter_block(struct jinja_parser *parser, uint32_t line)
 {
-    static const char *const end[] = {"endfilter", NULL};
     struct jinja_node *node = node_new(parser, NODE_FILTER_BLOCK, line);
-    if (!node || !(node->a = parse_block_filters(parser)) || !expect_block_end(parser) ||
-        !(node->b = parse_body(parser, end, "filter")))
+    if (!node || !(node->a = parse_block_filters(parser)) || !(node->b = parse_closed(parser, "endfilter")))
         return NULL;
-    parser->token++;
     return node_done(parser, node);
 }
 
 static struct jinja_node *parse_generation(struct jinja_parser *parser, uint32_t line)
 {
-    static const char *const end[] = {"endgeneration", NULL};
     struct jinja_node *node = node_new(parser, NODE_SCOPE, line);
-    if (!node || !(node->a = parse_function_body(parser, end, "generation")))
+    if (!node || !(node->a = parse_function_body(parser, "endgeneration")))
         return NULL;
     return node_done(parser, node);
 }
@@ -922,13 +888,12 @@ static struct jinja_node *parse_generation(struct jinja_parser *parser, uint32_t
 // Without inheritance a block is what it contains: {% block name [scoped] [required] %}...{% endblock [name] %}
 static struct jinja_node *parse_block(struct jinja_parser *parser, uint32_t line)
 {
-    static const char *const end[] = {"endblock", NULL};
     struct jinja_node *node = node_new(parser, NODE_SCOPE, line), *name = node ? parse_name(parser) : NULL;
     if (!name)
         return NULL;
     node->op = skip_name(parser, "scoped") ? 0 : 'b';
     (void)skip_name(parser, "required");
-    if (!(node->a = parse_function_body(parser, end, "block")))
+    if (!(node->a = parse_function_body(parser, "endblock")))
         return NULL;
     if (parser->token->kind == TOKEN_NAME && parser->token->length == name->name->length &&
         !memcmp(parser->token->bytes, name->name->bytes, name->name->length))
@@ -951,12 +916,9 @@ static struct jinja_node *parse_print(struct jinja_parser *parser, uint32_t line
 // {% autoescape false %}: a scope, as nothing is escaped anyway.
 static struct jinja_node *parse_autoescape(struct jinja_parser *parser, uint32_t line)
 {
-    static const char *const end[] = {"endautoescape", NULL};
     struct jinja_node *node = node_new(parser, NODE_SCOPE, line);
-    if (!node || !(node->b = parse_expression(parser)) || !expect_block_end(parser) ||
-        !(node->a = parse_body(parser, end, "autoescape")))
+    if (!node || !(node->b = parse_expression(parser)) || !(node->a = parse_closed(parser, "endautoescape")))
         return NULL;
-    parser->token++;
     return node_done(parser, node);
 }
 
@@ -965,8 +927,7 @@ static struct jinja_node *parse_leave(struct jinja_parser *parser, uint32_t line
     const bool is_break = token_is(parser->token - 1, "break");
     if (parser->loops)
         return node_new(parser, is_break ? NODE_BREAK : NODE_CONTINUE, line);
-    (void)parse_fail(parser, line, "'%s' outside of a loop", is_break ? "break" : "continue");
-    return NULL;
+    return nothing(parse_fail(parser, line, "'%s' outside of a loop", is_break ? "break" : "continue"));
 }
 
 // Tags that need a second template fail where they are run, as in the reference renderer.
@@ -1005,21 +966,18 @@ static struct jinja_node *parse_statement(struct jinja_parser *parser)
         {"extends", parse_absent},
     };
     const struct jinja_token *name = parser->token;
-    if (name->kind != TOKEN_NAME) {
-        (void)fail_unexpected(parser, "the name of a tag");
-        return NULL;
-    }
+    if (name->kind != TOKEN_NAME)
+        return nothing(fail_unexpected(parser, "the name of a tag"));
     parser->token++;
     for (size_t i = 0; i < ARRAY_COUNT(tags); i++)
         if (token_is(name, tags[i].name)) {
             struct jinja_node *node = tags[i].parse(parser, name->line);
             return node && expect_block_end(parser) ? node : NULL;
         }
-    (void)parse_fail(
+    return nothing(parse_fail(
         parser, name->line,
         "unknown tag '%.*s' (supported: for, if, set, macro, call, filter, with, raw, block, generation, break, continue)",
-        (int)MIN(name->length, 40u), name->bytes);
-    return NULL;
+        (int)MIN(name->length, 40u), name->bytes));
 }
 
 static bool ends_body(const struct jinja_parser *parser, const char *const *ends)
@@ -1035,10 +993,8 @@ static struct jinja_node *parse_body(struct jinja_parser *parser, const char *co
 {
     const uint32_t line = ends ? parser->token[-1].line : 1; // the tag's before
     struct jinja_node *body = node_new(parser, NODE_BODY, line);
-    if (body && ++parser->nesting > JINJA_MAX_NESTING) {
-        (void)parse_fail(parser, line, "blocks nest deeper than %d", JINJA_MAX_NESTING);
-        return NULL;
-    }
+    if (body && ++parser->nesting > JINJA_MAX_NESTING)
+        return nothing(parse_fail(parser, line, "blocks nest deeper than %d", JINJA_MAX_NESTING));
     while (body) {
         const struct jinja_token *token = parser->token;
         struct jinja_node *item = NULL;
