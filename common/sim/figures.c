@@ -31,6 +31,15 @@ double histogram_percentile_us(const struct histogram *h, double share)
     return 0;
 }
 
+struct sim_times histogram_times(const struct histogram *h)
+{
+    return (struct sim_times){.count = h->count,
+                              .mean_s = h->count ? h->sum_us / (double)h->count / 1e6 : 0,
+                              .p50_s = histogram_percentile_us(h, 0.5) / 1e6,
+                              .p99_s = histogram_percentile_us(h, 0.99) / 1e6,
+                              .max_s = h->max_us / 1e6};
+}
+
 // --- the picture of the load ----------------------------------------------------------------------------------------
 
 // Pixels.

@@ -19,6 +19,7 @@ void histogram_add(struct histogram *histogram, double us);
 
 // Returns the duration that a share (0 to 1) of all do not exceed; 0 if there are none.
 double histogram_percentile_us(const struct histogram *histogram, double share);
+struct sim_times histogram_times(const struct histogram *histogram);
 
 // The load of a simulation over time, drawn as SVG.
 //

@@ -288,15 +288,6 @@ static enum status check_config(const struct sim_config *config, struct error *e
     return STATUS_OK;
 }
 
-static struct sim_times summary_of(const struct histogram *h)
-{
-    return (struct sim_times){.count = h->count,
-                              .mean_s = h->count ? h->sum_us / (double)h->count / 1e6 : 0,
-                              .p50_s = histogram_percentile_us(h, 0.5) / 1e6,
-                              .p99_s = histogram_percentile_us(h, 0.99) / 1e6,
-                              .max_s = h->max_us / 1e6};
-}
-
 static void conclude(struct sim *sim)
 {
     struct sim_result *out = sim->out;
@@ -325,12 +316,12 @@ static void conclude(struct sim *sim)
         sched_get_place(sim->core, p, &place);
         out->pages_leaked += sim->config->steps_max ? 0 : place.pages_used;
     }
-    out->ttft = summary_of(&sim->times[TTFT]);
-    out->tbt = summary_of(&sim->times[TBT]);
-    out->step = summary_of(&sim->times[STEP]);
+    out->ttft = histogram_times(&sim->times[TTFT]);
+    out->tbt = histogram_times(&sim->times[TBT]);
+    out->step = histogram_times(&sim->times[STEP]);
     for (enum sched_class class = 0; class < SCHED_CLASSES; class ++) {
-        out->of[class].ttft = summary_of(&sim->times[TTFT_OF + class]);
-        out->of[class].tbt = summary_of(&sim->times[TBT_OF + class]);
+        out->of[class].ttft = histogram_times(&sim->times[TTFT_OF + class]);
+        out->of[class].tbt = histogram_times(&sim->times[TBT_OF + class]);
     }
 }
 

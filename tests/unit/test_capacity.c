@@ -126,7 +126,7 @@ static void times_of_a_few_values(void **state)
 
     for (int i = 0; i < 200; i++)
         values[i] = (i * 77 % 200) + 1; // 1 to 200 in disorder
-    struct capacity_times t = capacity_times_of(values, 200);
+    struct sim_times t = capacity_times_of(values, 200);
     assert_true(t.count == 200 && fabs(t.mean_s - 100.5) < 1e-9 && t.p50_s == 101 && t.p99_s == 198 && t.max_s == 200);
     t = capacity_times_of(values, 1);
     assert_true(t.p50_s == 1 && t.p99_s == 1 && t.max_s == 1);

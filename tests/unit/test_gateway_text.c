@@ -33,9 +33,9 @@ static void test_json_strings(void **state)
     expect_text(&text, "-9999.0");
 }
 
-static void test_utf8_count(void **state)
+static void test_utf8_length(void **state)
 {
-    assert_int_equal(text_utf8_count("a\xC3\xA9\xF0\x9F\x98\x80", 7), 3);
+    assert_int_equal(text_utf8_length("\xC3\xA9\xF0\x9F\x98\x80", 6), 2);
     assert_int_equal(text_utf8_length("\xC0\x80", 2), 0);         // overlong
     assert_int_equal(text_utf8_length("\xF4\x90\x80\x80", 4), 0); // beyond the last character
 }
@@ -220,8 +220,8 @@ static void test_metrics(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json_strings),    cmocka_unit_test(test_utf8_count), cmocka_unit_test(test_stop_strings),
-        cmocka_unit_test(test_stop_holds_back), cmocka_unit_test(test_chunks),     cmocka_unit_test(test_completion_logprobs),
+        cmocka_unit_test(test_json_strings),    cmocka_unit_test(test_utf8_length), cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_stop_holds_back), cmocka_unit_test(test_chunks),      cmocka_unit_test(test_completion_logprobs),
         cmocka_unit_test(test_metrics),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,9 +14,9 @@
 
 // --- targets --------------------------------------------------------------------------------------------------------
 
-struct capacity_times capacity_times_of(double *values, uint32_t count)
+struct sim_times capacity_times_of(double *values, uint32_t count)
 {
-    struct capacity_times times = {.count = count};
+    struct sim_times times = {.count = count};
 
     if (count == 0)
         return times;

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "common/sim/sim.h"
 
 enum { CAPACITY_LONE_MAX = 8 };
 
@@ -22,11 +23,6 @@ enum { CAPACITY_LONE_MAX = 8 };
 #define CAPACITY_RELAXED_STEPS 25.0
 #define CAPACITY_DELAY_MAX_S 2.0
 #define CAPACITY_DELAY_SHARE 0.02 // of the length of a load
-
-struct capacity_times {
-    uint64_t count;
-    double mean_s, p50_s, p99_s, max_s;
-};
 
 // A server without a load.
 struct capacity_undisturbed {
@@ -57,13 +53,13 @@ struct capacity_probe {
     uint32_t shortened;                    // requests that the context made shorter than the trace has them
     uint64_t prompt_tokens, answer_tokens; // of answers that came
     double late_s;                         // the latest that the client sent a request after its time
-    struct capacity_times ttft, tbt, delay;
+    struct sim_times ttft, tbt, delay;
     bool cut_short;            // ended as soon as it was known to miss
     enum capacity_bound bound; // what it exceeds first, in the order above
 };
 
 // Sums up values that are few enough to be kept; sorts them. Zeros if there are none.
-struct capacity_times capacity_times_of(double *values, uint32_t count);
+struct sim_times capacity_times_of(double *values, uint32_t count);
 // Returns the targets from the settings: tbt_p99_s, or else tbt_slo ("strict", "relaxed", "none", NULL is "strict") times the undisturbed step.
 // delay_p50_s below 0: from the length of a load.
 struct capacity_targets capacity_targets_of(const char *tbt_slo, double tbt_p99_s, double ttft_p99_s, double delay_p50_s,

@@ -171,11 +171,7 @@ static void conclude(struct run *run)
         }
     out->ttft = capacity_times_of(run->ttft_s, run->begun);
     out->delay = capacity_times_of(run->delay_s, run->begun);
-    out->tbt = (struct capacity_times){.count = run->gaps.count,
-                                       .mean_s = run->gaps.count ? run->gaps.sum_us / (double)run->gaps.count / 1e6 : 0,
-                                       .p50_s = histogram_percentile_us(&run->gaps, 0.5) / 1e6,
-                                       .p99_s = histogram_percentile_us(&run->gaps, 0.99) / 1e6,
-                                       .max_s = run->gaps.max_us / 1e6};
+    out->tbt = histogram_times(&run->gaps);
     if (out->bound == CAPACITY_MET)
         out->bound = capacity_judge(run->targets, out);
 }

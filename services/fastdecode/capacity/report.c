@@ -70,7 +70,14 @@ static const double LATE_S = 0.1; // what no client should be late by
 
 // --- JSON -----------------------------------------------------------------------------------------------------------
 
-static json_t *times_json(const struct capacity_times *t)
+void report_json_print(json_t *object)
+{
+    json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    printf("\n");
+    json_decref(object);
+}
+
+json_t *report_times_json(const struct sim_times *t)
 {
     return json_pack("{s:f,s:f,s:f,s:f}", "mean", t->mean_s, "p50", t->p50_s, "p99", t->p99_s, "max", t->max_s);
 }
@@ -92,9 +99,9 @@ static json_t *probe_json(const struct capacity_probe *p)
                      p->requests_per_second, "requests", (int)p->requests, "finished", (int)p->finished, "refused", (int)p->refused,
                      "failed", (int)p->failed, "streams_max", (int)p->streams_max, "shortened", (int)p->shortened, "late_s",
                      p->late_s, "seconds", p->seconds, "tokens_per_second", a_second(p->answer_tokens, p->seconds),
-                     "prompt_tokens_per_second", a_second(p->prompt_tokens, p->seconds), "ttft_s", times_json(&p->ttft), "tbt_s",
-                     times_json(&p->tbt), "delay_s", times_json(&p->delay), "met", p->bound == CAPACITY_MET, "cut_short",
-                     p->cut_short, "bound", bound_json(p->bound));
+                     "prompt_tokens_per_second", a_second(p->prompt_tokens, p->seconds), "ttft_s", report_times_json(&p->ttft),
+                     "tbt_s", report_times_json(&p->tbt), "delay_s", report_times_json(&p->delay), "met", p->bound == CAPACITY_MET,
+                     "cut_short", p->cut_short, "bound", bound_json(p->bound));
 }
 
 static json_t *undisturbed_json(const struct capacity_undisturbed *u)
@@ -124,9 +131,7 @@ void capacity_report_json(const struct capacity_settings *s, const struct capaci
                        r->targets.error_share, "probes", probes);
     json_object_update(object, about);
     json_decref(about);
-    json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    printf("\n");
-    json_decref(object);
+    report_json_print(object);
 }
 
 // --- text -----------------------------------------------------------------------------------------------------------

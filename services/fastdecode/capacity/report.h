@@ -31,6 +31,10 @@ void capacity_progress_end(struct capacity_progress *progress);
 void capacity_report_json(const struct capacity_settings *settings, const struct capacity_result *result, json_t *about);
 void capacity_report_text(const struct capacity_settings *settings, const struct capacity_result *result);
 
+// Prints an object on several lines, and releases it.
+void report_json_print(json_t *object);
+json_t *report_times_json(const struct sim_times *times);
+
 #define CAPACITY_REPORT_HEADING \
     " requests/s   requests   tokens/s   first token p50       p99   delay p50   between tokens p50       p99"
 

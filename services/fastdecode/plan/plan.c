@@ -12,6 +12,7 @@
 #include "common/model/compute.h"
 #include "common/plan/offload.h"
 #include "common/plan/plan.h"
+#include "services/fastdecode/load/capacity_report.h"
 #include "services/fastdecode/plan/commands.h"
 #include "services/fastdecode/plan/described.h"
 #include "services/fastdecode/plan/measure.h"
@@ -23,13 +24,6 @@
 #define GIB (1024.0 * 1024.0 * 1024.0)
 
 // --- JSON -------------------------------------------------------------------------------------------------------------
-
-static void print_json(json_t *object)
-{
-    json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    printf("\n");
-    json_decref(object);
-}
 
 static json_t *split_json(const struct offload_split *split)
 {
@@ -67,7 +61,7 @@ static void print_offload_json(const struct offload_request *r, const struct off
     json_object_set_new(object, "host_limit_bytes", json_integer((json_int_t)plan->host_limit));
     json_object_set_new(object, "disk_limit_bytes", json_integer((json_int_t)plan->disk_limit));
     json_object_set_new(object, "kv_bytes_per_worker", json_integer((json_int_t)plan->worker_bytes));
-    print_json(object);
+    report_json_print(object);
 }
 
 // --- text -------------------------------------------------------------------------------------------------------------
@@ -331,7 +325,7 @@ static void print_mix(const struct plan_settings *s, const struct plan_mix *mix)
         json_object_set_new(object, "tokens_per_second", json_real(mix->tokens_per_second));
         json_object_set_new(object, "price_per_hour", json_real(mix->price_per_hour));
         json_object_set_new(object, "cost_per_million_tokens", json_real(mix->cost_per_million));
-        print_json(object);
+        report_json_print(object);
         return;
     }
     print_head(s);
@@ -367,7 +361,7 @@ static void print_sweep(const struct plan_settings *s)
                 set_integer(object, "knee", needs[i].batch);
         }
         json_object_set_new(object, "sweep", rows);
-        print_json(object);
+        report_json_print(object);
         return;
     }
     print_head(s);
@@ -463,7 +457,7 @@ static enum status run(struct plan_settings *s, bool check_only, struct error *e
         json_t *object = describe(s);
         add_plan(object, &plan);
         json_object_set_new(object, "split_sequence", extents_json(&s->request, plan.workers));
-        print_json(object);
+        report_json_print(object);
     } else {
         print_plan(s, &plan);
     }

@@ -228,11 +228,6 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
 //
 // The search of `fastdecode capacity`, with simulations in the place of a server.
 
-static struct capacity_times times_of(const struct sim_times *t)
-{
-    return (struct capacity_times){.count = t->count, .mean_s = t->mean_s, .p50_s = t->p50_s, .p99_s = t->p99_s, .max_s = t->max_s};
-}
-
 // Simulates requests. ttft_s: [count], filled in.
 static enum status simulate_rate(const struct sim_settings *s, const struct load_request *requests, uint32_t count, double *ttft_s,
                                  struct sim_result *result, struct error *error)
@@ -307,7 +302,7 @@ static enum status probe(void *arg, const struct load_request *requests, uint32_
         out->answer_tokens = result.tokens;
         out->ttft = capacity_times_of(values, begun);
         out->delay = capacity_times_of(values + count, begun);
-        out->tbt = times_of(&result.tbt);
+        out->tbt = result.tbt;
         out->bound = capacity_judge(&so_far->targets, out);
     }
     free(values);
@@ -343,11 +338,6 @@ static const char *const class_names[SCHED_CLASSES] = {"interactive", "batch"};
 
 // --- output -----------------------------------------------------------------------------------------------------------
 
-static json_t *times_json(const struct sim_times *t)
-{
-    return json_pack("{s:f,s:f,s:f,s:f}", "mean", t->mean_s, "p50", t->p50_s, "p99", t->p99_s, "max", t->max_s);
-}
-
 // Figures of each class, if there are both.
 static json_t *classes_json(const struct sim_settings *s, const struct sim_result *r)
 {
@@ -356,8 +346,8 @@ static json_t *classes_json(const struct sim_settings *s, const struct sim_resul
     for (enum sched_class class = 0; class < SCHED_CLASSES && s->batch_share > 0; class ++) {
         const struct sim_class *of = &r->of[class];
         json_object_set_new(classes, class_names[class],
-                            json_pack("{s:I,s:o,s:o}", "tokens", (json_int_t)of->tokens, "ttft_s", times_json(&of->ttft), "tbt_s",
-                                      times_json(&of->tbt)));
+                            json_pack("{s:I,s:o,s:o}", "tokens", (json_int_t)of->tokens, "ttft_s", report_times_json(&of->ttft),
+                                      "tbt_s", report_times_json(&of->tbt)));
     }
     return classes;
 }
@@ -378,16 +368,13 @@ static void print_json(const struct sim_settings *s, const struct sim_result *r)
         s->described.shape.name, "workers", (int)s->workers, "batch", (int)s->batch, "mini_batches", (int)r->mini_batches,
         "admission", s->admission, "seconds", r->seconds, "tokens_per_second", r->tokens_per_second, "peak_load",
         (json_int_t)r->peak_load, "mean_batch", r->mean_batch, "s_part_busy", r->s_part_busy, "r_part_busy", r->r_part_busy,
-        "ttft_s", times_json(&r->ttft), "tbt_s", times_json(&r->tbt), "step_s_max", r->step.max_s, "steps", (json_int_t)r->steps,
-        "decode_rows", (json_int_t)r->decode_rows, "prefill_rows", (json_int_t)r->prefill_rows, "finished", (json_int_t)r->finished,
-        "rejected", (json_int_t)r->rejected, "lost", (json_int_t)r->lost, "preempted", (json_int_t)r->preempted, "moved",
-        (json_int_t)r->moved, "relabelled", (json_int_t)r->relabelled, "classes", classes_json(s, r), "stages", (int)s->stages,
-        "idle_s", r->idle_s, "bubble_s", bubbles_json(r));
+        "ttft_s", report_times_json(&r->ttft), "tbt_s", report_times_json(&r->tbt), "step_s_max", r->step.max_s, "steps",
+        (json_int_t)r->steps, "decode_rows", (json_int_t)r->decode_rows, "prefill_rows", (json_int_t)r->prefill_rows, "finished",
+        (json_int_t)r->finished, "rejected", (json_int_t)r->rejected, "lost", (json_int_t)r->lost, "preempted",
+        (json_int_t)r->preempted, "moved", (json_int_t)r->moved, "relabelled", (json_int_t)r->relabelled, "classes",
+        classes_json(s, r), "stages", (int)s->stages, "idle_s", r->idle_s, "bubble_s", bubbles_json(r));
     json_object_set_new(object, "split_parts", json_integer((json_int_t)r->frozen));
-
-    json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    printf("\n");
-    json_decref(object);
+    report_json_print(object);
 }
 
 static void print_times(const char *name, const struct sim_times *t)

@@ -14,17 +14,6 @@ size_t text_utf8_length(const char *data, size_t bytes)
     return bytes ? clean_text_utf8_length(data, bytes, &broken, &open) : 0;
 }
 
-size_t text_utf8_count(const char *data, size_t bytes)
-{
-    size_t count = 0, i = 0;
-
-    for (; i < bytes; count++) {
-        size_t length = text_utf8_length(data + i, bytes - i);
-        i += length ? length : 1;
-    }
-    return count;
-}
-
 static void append_escaped(struct text *text, unsigned char byte)
 {
     switch (byte) {

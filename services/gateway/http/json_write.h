@@ -17,7 +17,4 @@ void text_json_float(struct text *text, float value);
 // Returns the length of the UTF-8 character at data (1 to 4), or 0 if it is malformed, overlong, a surrogate or cut off.
 size_t text_utf8_length(const char *data, size_t bytes);
 
-// Returns the number of characters in data; a malformed byte counts as one.
-size_t text_utf8_count(const char *data, size_t bytes);
-
 #endif
