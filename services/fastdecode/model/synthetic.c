@@ -46,7 +46,7 @@ struct writer {
     uint64_t written, total; // total: 0 while it is not known
     uint64_t random;
     int percent;
-    const char *path;
+    const char *path, *arch;
 };
 
 static void put(struct writer *w, const void *bytes, size_t count) { w->written += fwrite(bytes, 1, count, w->file); }
@@ -60,31 +60,37 @@ static void put_text(struct writer *w, const char *text)
 
 // --- keys -------------------------------------------------------------------------------------------------------------
 
+// A key that begins with a dot belongs to the architecture.
+static void put_key(struct writer *w, const char *key, uint32_t type)
+{
+    char name[NAME_BYTES];
+
+    snprintf(name, sizeof name, "%s%s", *key == '.' ? w->arch : "", key);
+    put_text(w, name);
+    put_u32(w, type);
+}
+
 static void key_u32(struct writer *w, const char *key, uint32_t value)
 {
-    put_text(w, key);
-    put_u32(w, GGUF_U32);
+    put_key(w, key, GGUF_U32);
     put_u32(w, value);
 }
 
 static void key_f32(struct writer *w, const char *key, float value)
 {
-    put_text(w, key);
-    put_u32(w, GGUF_F32);
+    put_key(w, key, GGUF_F32);
     put(w, &value, sizeof value);
 }
 
 static void key_text(struct writer *w, const char *key, const char *value)
 {
-    put_text(w, key);
-    put_u32(w, GGUF_STRING);
+    put_key(w, key, GGUF_STRING);
     put_text(w, value);
 }
 
 static void key_array(struct writer *w, const char *key, uint32_t type, uint64_t count)
 {
-    put_text(w, key);
-    put_u32(w, GGUF_ARRAY);
+    put_key(w, key, GGUF_ARRAY);
     put_u32(w, type);
     put_u64(w, count);
 }
@@ -149,20 +155,6 @@ static void put_tokenizer(struct writer *w)
     key_u32(w, "tokenizer.ggml.unknown_token_id", 0);
 }
 
-static void shape_u32(struct writer *w, const struct shape *shape, const char *suffix, uint32_t value)
-{
-    char key[NAME_BYTES];
-    snprintf(key, sizeof key, "%s.%s", shape->arch, suffix);
-    key_u32(w, key, value);
-}
-
-static void shape_f32(struct writer *w, const struct shape *shape, const char *suffix, float value)
-{
-    char key[NAME_BYTES];
-    snprintf(key, sizeof key, "%s.%s", shape->arch, suffix);
-    key_f32(w, key, value);
-}
-
 static void put_keys(struct writer *w, const struct shape *shape)
 {
     char name[NAME_BYTES];
@@ -170,22 +162,22 @@ static void put_keys(struct writer *w, const struct shape *shape)
     snprintf(name, sizeof name, "synthetic %s", shape->name);
     key_text(w, "general.architecture", shape->arch);
     key_text(w, "general.name", name);
-    shape_u32(w, shape, "context_length", shape->context);
-    shape_u32(w, shape, "embedding_length", shape->hidden);
-    shape_u32(w, shape, "block_count", shape->layers);
-    shape_u32(w, shape, "feed_forward_length", shape->ffn);
-    shape_u32(w, shape, "attention.head_count", shape->heads);
-    shape_u32(w, shape, "attention.head_count_kv", shape->kv_heads);
-    shape_u32(w, shape, "attention.key_length", shape->head_dim);
-    shape_u32(w, shape, "attention.value_length", shape->head_dim);
-    shape_u32(w, shape, "rope.dimension_count", shape->head_dim);
-    shape_u32(w, shape, "vocab_size", VOCAB);
-    shape_f32(w, shape, "attention.layer_norm_rms_epsilon", 1e-5f);
-    shape_f32(w, shape, "rope.freq_base", 10000);
+    key_u32(w, ".context_length", shape->context);
+    key_u32(w, ".embedding_length", shape->hidden);
+    key_u32(w, ".block_count", shape->layers);
+    key_u32(w, ".feed_forward_length", shape->ffn);
+    key_u32(w, ".attention.head_count", shape->heads);
+    key_u32(w, ".attention.head_count_kv", shape->kv_heads);
+    key_u32(w, ".attention.key_length", shape->head_dim);
+    key_u32(w, ".attention.value_length", shape->head_dim);
+    key_u32(w, ".rope.dimension_count", shape->head_dim);
+    key_u32(w, ".vocab_size", VOCAB);
+    key_f32(w, ".attention.layer_norm_rms_epsilon", 1e-5f);
+    key_f32(w, ".rope.freq_base", 10000);
     if (shape->experts) {
-        shape_u32(w, shape, "expert_count", shape->experts);
-        shape_u32(w, shape, "expert_used_count", shape->experts_used);
-        shape_u32(w, shape, "expert_feed_forward_length", shape->ffn);
+        key_u32(w, ".expert_count", shape->experts);
+        key_u32(w, ".expert_used_count", shape->experts_used);
+        key_u32(w, ".expert_feed_forward_length", shape->ffn);
     }
     put_tokenizer(w);
 }
@@ -363,6 +355,7 @@ enum status synthetic_write(const struct synthetic_config *config, struct error 
         return error_set(error, STATUS_INVALID_ARGUMENT, "--synthetic is '%s', want one of " SYNTHETIC_SHAPES, config->shape);
     if (!kind)
         return error_set(error, STATUS_INVALID_ARGUMENT, "--type is '%s', want one of " SYNTHETIC_TYPES, config->type);
+    w.arch = shape->arch;
     chosen = *shape;
     chosen.layers = config->layers ? config->layers : shape->layers;
     shape = &chosen;

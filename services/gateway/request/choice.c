@@ -66,10 +66,8 @@ void request_set_notation(const struct api_request *api, const struct language *
 
 void request_free_notation(struct request *request)
 {
-    if (request->reading.tools)
-        json_decref(request->reading.tools);
-    if (request->reading.custom_tools)
-        json_decref(request->reading.custom_tools);
+    json_decref(request->reading.tools);
+    json_decref(request->reading.custom_tools);
     request->reading.tools = request->reading.custom_tools = NULL;
 }
 

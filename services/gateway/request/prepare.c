@@ -106,15 +106,26 @@ bool prompt_edit_can_fill(const struct language *language)
     return find_gap(language, ids, &suffix_first);
 }
 
-struct id_list {
-    uint32_t *ids; // of enough room
-    uint32_t count;
+// A growing list of tokens.
+struct token_list {
+    uint32_t *tokens;
+    size_t count, capacity;
+    bool failed;
 };
 
-static void add_ids(struct id_list *list, const uint32_t *ids, uint32_t count)
+static void add_tokens(struct token_list *list, const uint32_t *tokens, uint32_t count)
 {
-    if (count > 0)
-        memcpy(list->ids + list->count, ids, count * sizeof *ids);
+    if (list->count + count > list->capacity) {
+        size_t capacity = MAX(list->capacity * 2, list->count + count + 64);
+        uint32_t *grown = realloc(list->tokens, capacity * sizeof *grown);
+        list->failed |= !grown;
+        if (!grown)
+            return;
+        list->tokens = grown;
+        list->capacity = capacity;
+    }
+    if (count)
+        memcpy(list->tokens + list->count, tokens, count * sizeof *tokens);
     list->count += count;
 }
 
@@ -123,7 +134,7 @@ static bool prompt_edit_add_suffix(const struct language *language, const char *
                                    uint32_t *count, struct api_error *error)
 {
     uint32_t gap[3] = {0}, *start = NULL, *end = NULL, start_count = 0, end_count = 0;
-    struct id_list out = {0};
+    struct token_list out = {0};
     struct error reason;
     bool suffix_first;
     enum status status;
@@ -138,29 +149,30 @@ static bool prompt_edit_add_suffix(const struct language *language, const char *
                         context, end_count);
     if (status == STATUS_OK) // what a text begins with
         status = language_encode(language, "", 0, true, false, context, &start, &start_count, &reason);
-    if (status == STATUS_OK)
-        out.ids = malloc(((size_t)start_count + *count + end_count + 3) * sizeof *out.ids);
-    if (out.ids) {
-        add_ids(&out, start, start_count);
+    if (status == STATUS_OK) {
+        add_tokens(&out, start, start_count);
         if (suffix_first) {
-            add_ids(&out, &gap[1], 1);
-            add_ids(&out, end, end_count);
+            add_tokens(&out, &gap[1], 1);
+            add_tokens(&out, end, end_count);
         }
-        add_ids(&out, &gap[0], 1);
-        add_ids(&out, *ids, *count);
+        add_tokens(&out, &gap[0], 1);
+        add_tokens(&out, *ids, *count);
         if (!suffix_first) {
-            add_ids(&out, &gap[1], 1);
-            add_ids(&out, end, end_count);
-            add_ids(&out, &gap[2], 1);
+            add_tokens(&out, &gap[1], 1);
+            add_tokens(&out, end, end_count);
+            add_tokens(&out, &gap[2], 1);
         }
-        free(*ids);
-        *ids = out.ids;
-        *count = out.count;
     }
     free(start);
     free(end);
-    return out.ids ||
-           (status == STATUS_OK ? api_no_memory(error) : api_fail(error, 400, "invalid_value", "suffix", "%s", reason.text));
+    if (status != STATUS_OK)
+        return api_fail(error, 400, "invalid_value", "suffix", "%s", reason.text);
+    free(out.failed ? out.tokens : *ids);
+    if (out.failed)
+        return api_no_memory(error);
+    *ids = out.tokens;
+    *count = (uint32_t)out.count;
+    return true;
 }
 
 // --- what a request says of sampling, as the message that the mesh takes: words become tokens ------------------------
@@ -196,29 +208,6 @@ static bool set_bias(const struct api_request *api, struct request *request)
     sampling->n_bias = api->draw.bias_count;
     sampling->bias = request->draw.bias;
     return true;
-}
-
-// A growing list of tokens.
-struct token_list {
-    uint32_t *tokens;
-    size_t count, capacity;
-    bool failed;
-};
-
-static void add_tokens(struct token_list *list, const uint32_t *tokens, uint32_t count)
-{
-    if (list->count + count > list->capacity) {
-        size_t capacity = MAX(list->capacity * 2, list->count + count + 64);
-        uint32_t *grown = realloc(list->tokens, capacity * sizeof *grown);
-        list->failed |= !grown;
-        if (!grown)
-            return;
-        list->tokens = grown;
-        list->capacity = capacity;
-    }
-    if (count)
-        memcpy(list->tokens + list->count, tokens, count * sizeof *tokens);
-    list->count += count;
 }
 
 static bool encode_word(const struct language *language, const char *text, size_t bytes, uint32_t **ids, uint32_t *count,

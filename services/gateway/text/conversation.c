@@ -12,6 +12,42 @@
 #include "common/base/text.h"
 #include "common/json/json_text.h"
 
+static const char *role_of(const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+
+    return role ? role : "";
+}
+
+static const char *const role_names[CONVERSATION_ROLES] = {"system", "user", "assistant", "tool"};
+
+static int role_index(const json_t *message)
+{
+    int role = 0;
+
+    while (role < CONVERSATION_ROLES && strcmp(role_of(message), role_names[role]) != 0)
+        role++;
+    return role;
+}
+
+// Makes a text a message's content, and frees it. False: no memory.
+static bool set_content(json_t *message, struct text *text)
+{
+    const bool ok = !text->failed &&
+                    json_object_set_new(message, "content", json_stringn_nocheck(text->data ? text->data : "", text->bytes)) == 0;
+
+    text_free(text);
+    return ok;
+}
+
+// Ends a rewriting: takes `with` over, and puts it in place of the messages if all went well. Returns whether it did.
+static bool replace_messages(json_t *messages, json_t *with, bool ok)
+{
+    ok = ok && json_array_clear(messages) == 0 && json_array_extend(messages, with) == 0;
+    json_decref(with);
+    return ok;
+}
+
 // --- which result belongs to which call, and the ids that tell so ----------------------------------------------------
 //
 // Results are matched by the id that they name, or without one in the order of the last message's calls. Some clients give all calls
@@ -181,13 +217,6 @@ static bool split_calls(json_t *messages, const json_t **owners, size_t at, size
     return ok;
 }
 
-static bool is_result(const json_t *message)
-{
-    const char *role = json_string_value(json_object_get(message, "role"));
-
-    return role && strcmp(role, "tool") == 0;
-}
-
 // Moves what is said beside calls to a message before them.
 static bool move_content(json_t *message, json_t *out)
 {
@@ -212,13 +241,11 @@ static bool split_all(const struct call_form *form, json_t *messages, const json
             ok = ok && json_array_append(out, message) == 0;
             continue;
         }
-        while (is_result(json_array_get(messages, end)))
+        while (role_index(json_array_get(messages, end)) == CONVERSATION_TOOL)
             end++;
         ok = ok && split_calls(messages, owners, i, end, out);
     }
-    ok = ok && json_array_clear(messages) == 0 && json_array_extend(messages, out) == 0;
-    json_decref(out);
-    return ok;
+    return replace_messages(messages, out, ok);
 }
 
 // --- results of no call -----------------------------------------------------------------------------------------------------
@@ -244,9 +271,7 @@ static bool tell_strays(const json_t *strays)
         conversation_tell_result(&text, message);
         json_object_del(message, "tool_call_id");
         json_object_del(message, "name");
-        ok = !text.failed && json_object_set_new(message, "role", json_string("user")) == 0 &&
-             json_object_set_new(message, "content", json_stringn_nocheck(text.data, text.bytes)) == 0;
-        text_free(&text);
+        ok = set_content(message, &text) && json_object_set_new(message, "role", json_string("user")) == 0;
     }
     return ok;
 }
@@ -263,7 +288,7 @@ bool conversation_match_calls(const struct call_form *form, json_t *messages)
 
     for (size_t i = 0; ok && i < count; i++) {
         json_t *message = json_array_get(messages, i), *calls = json_object_get(message, "tool_calls");
-        if (is_result(message)) {
+        if (role_index(message) == CONVERSATION_TOOL) {
             ok = take_result(&matching, message, &matching.owners[i]);
         } else if (json_array_size(calls) > 0) {
             matching.open = calls;
@@ -350,59 +375,56 @@ static json_t *talk(const char *role, ...)
     return messages;
 }
 
-static json_t *talk_with(enum conversation_role role)
+static json_t *append_all(json_t *messages, json_t *more)
 {
-    return role == CONVERSATION_SYSTEM      ? talk("system", VALUE, "user", "u", NULL)
-           : role == CONVERSATION_ASSISTANT ? talk("user", "u", "assistant", VALUE, "user", "u", NULL)
-                                            : talk("user", VALUE, NULL);
+    json_array_extend(messages, more);
+    json_decref(more);
+    return messages;
+}
+
+// Messages, one of a role, or two of it in a row; second: NULL, or the other's content.
+static json_t *talk_with(enum conversation_role role, const char *first, const char *second)
+{
+    const char *name = role_names[role];
+    json_t *messages = role == CONVERSATION_ASSISTANT ? talk("user", "u", name, first, NULL) : talk(name, first, NULL);
+
+    if (second)
+        append_all(messages, talk(name, second, NULL));
+    return role == CONVERSATION_USER ? messages : append_all(messages, talk("user", "u", NULL));
 }
 
 // Finds out whether a role's content is text or a list of parts. Returns what becomes of it in the better form.
 static enum seen probe_content(const struct probe *probe, enum conversation_role role)
 {
-    const enum seen text = look(probe, talk_with(role), VALUE, "");
+    const enum seen text = look(probe, talk_with(role, VALUE, NULL), VALUE, "");
 
     if (text == SHOWN)
         return SHOWN;
     probe->form->typed |= 1u << role;
-    const enum seen parts = look(probe, talk_with(role), VALUE, "");
+    const enum seen parts = look(probe, talk_with(role, VALUE, NULL), VALUE, "");
     if (parts != SHOWN)
         probe->form->typed &= ~(1u << role);
     return MAX(text, parts);
 }
 
-// Messages of a role in a row, to be tried.
-static json_t *row_of(enum conversation_role role)
-{
-    return role == CONVERSATION_SYSTEM      ? talk("system", FIRST, "system", SECOND, "user", "u", NULL)
-           : role == CONVERSATION_ASSISTANT ? talk("user", "u", "assistant", FIRST, "assistant", SECOND, "user", "u", NULL)
-                                            : talk("user", FIRST, "user", SECOND, NULL);
-}
-
 // Joins a role's messages if the template takes them joined alone.
 static void probe_row(const struct probe *probe, enum conversation_role role)
 {
-    if (look(probe, row_of(role), FIRST, SECOND) == SHOWN)
+    if (look(probe, talk_with(role, FIRST, SECOND), FIRST, SECOND) == SHOWN)
         return;
     probe->form->joined |= 1u << role;
-    if (look(probe, row_of(role), FIRST, SECOND) != SHOWN)
+    if (look(probe, talk_with(role, FIRST, SECOND), FIRST, SECOND) != SHOWN)
         probe->form->joined &= ~(1u << role);
 }
 
-static json_t *system_alone(void) { return talk("system", VALUE, NULL); }
-static json_t *answer_first(void) { return talk("assistant", VALUE, "user", "u", NULL); }
-static json_t *early_system(void) { return talk("system", VALUE, "user", "u", "assistant", "a", NULL); }
-
 // Sets a flag for what the template does not take, unless that does not help.
-static void probe_flag(const struct probe *probe, json_t *(*make)(void), const char *second, bool *flag)
+static void probe_flag(const struct probe *probe, json_t *messages, const char *second, bool *flag)
 {
-    *flag = look(probe, make(), VALUE, second) != SHOWN;
+    *flag = look(probe, json_deep_copy(messages), VALUE, second) != SHOWN;
     if (*flag)
-        *flag = look(probe, make(), VALUE, second) == SHOWN;
+        *flag = look(probe, json_deep_copy(messages), VALUE, second) == SHOWN;
+    json_decref(messages);
 }
-
-// A model whose limit of tokens ended before its text began.
-static json_t *empty_answer(void) { return talk("user", VALUE, "assistant", "", "user", SECOND, NULL); }
 
 static json_t *late_system(void) { return talk("user", "u", "assistant", "a", "system", VALUE, "user", "v", NULL); }
 
@@ -427,16 +449,17 @@ static void probe_plain(struct probe *probe)
         form->lost |= 1u << CONVERSATION_ASSISTANT;
     probe_row(probe, CONVERSATION_USER);
     probe_row(probe, CONVERSATION_ASSISTANT);
-    probe_flag(probe, answer_first, "", &form->fills_start);
-    probe_flag(probe, empty_answer, SECOND, &form->no_empty);
+    probe_flag(probe, talk("assistant", VALUE, "user", "u", NULL), "", &form->fills_start);
+    // A model whose limit of tokens ended before its text began.
+    probe_flag(probe, talk("user", VALUE, "assistant", "", "user", SECOND, NULL), SECOND, &form->no_empty);
     if (probe_content(probe, CONVERSATION_SYSTEM) != SHOWN) {
         form->has_system = form->has_late_system = false; // unless that does not help
-        form->has_system = form->has_late_system = look(probe, talk_with(CONVERSATION_SYSTEM), VALUE, "") != SHOWN;
+        form->has_system = form->has_late_system = look(probe, talk_with(CONVERSATION_SYSTEM, VALUE, NULL), VALUE, "") != SHOWN;
         return;
     }
     probe_row(probe, CONVERSATION_SYSTEM);
-    probe_flag(probe, system_alone, "", &form->needs_user);
-    probe_flag(probe, early_system, "", &form->no_early_system);
+    probe_flag(probe, talk("system", VALUE, NULL), "", &form->needs_user);
+    probe_flag(probe, talk("system", VALUE, "user", "u", "assistant", "a", NULL), "", &form->no_early_system);
     if (look(probe, late_system(), VALUE, "") != SHOWN) {
         form->has_late_system = false;
         form->has_late_system = look(probe, late_system(), VALUE, "") != SHOWN;
@@ -469,15 +492,6 @@ static json_t *called(const char *id, const char *another_id)
     return messages;
 }
 
-static json_t *called_twice(void) { return called("probecall", "probetwo2"); }
-
-static json_t *append_all(json_t *messages, json_t *more)
-{
-    json_array_extend(messages, more);
-    json_decref(more);
-    return messages;
-}
-
 // A call beside a content, and all that may follow.
 static json_t *called_beside_content(void)
 {
@@ -485,14 +499,6 @@ static json_t *called_beside_content(void)
 
     json_object_set_new(json_array_get(messages, 1), "content", json_string(SECOND));
     return append_all(messages, talk("assistant", "a", "user", "u", NULL));
-}
-
-// A user who does not wait for the answer to a result.
-static json_t *called_in_vain(void)
-{
-    json_t *messages = called("probecall", NULL);
-
-    return append_all(messages, talk("user", SECOND, NULL));
 }
 
 static bool shows_call(const struct probe *probe, const char *id) { return look(probe, called(id, NULL), VALUE, FIRST) == SHOWN; }
@@ -538,10 +544,11 @@ static void probe_calls(struct probe *probe)
     form->takes_broken = look(probe, cut_off(id), "{" VALUE, FIRST) == SHOWN;
     form->calls.short_ids = !shows_call(probe, foreign);
     form->calls.needs_ids = !form->calls.short_ids && !shows_call(probe, NULL);
-    probe_flag(probe, called_twice, SECOND, &form->calls.one_call);
-    probe_flag(probe, called_beside_content, SECOND, &form->calls.content_apart);
-    probe_flag(probe, called_in_vain, SECOND, &form->fills_gap);
-    probe_flag(probe, stray_result, SECOND, &form->calls.no_strays);
+    probe_flag(probe, called(id, "probetwo2"), SECOND, &form->calls.one_call);
+    probe_flag(probe, called_beside_content(), SECOND, &form->calls.content_apart);
+    // A user who does not wait for the answer to a result.
+    probe_flag(probe, append_all(called(id, NULL), talk("user", SECOND, NULL)), SECOND, &form->fills_gap);
+    probe_flag(probe, stray_result(), SECOND, &form->calls.no_strays);
 }
 
 // --- reasoning ------------------------------------------------------------------------------------------------------------
@@ -584,14 +591,6 @@ void conversation_probe(const struct chat_template *chat, const char *source, si
 }
 
 // --- templates without tools ----------------------------------------------------------------------------------------------
-static json_t *text_value(struct text *text)
-{
-    json_t *value = text->failed ? NULL : json_stringn_nocheck(text->data ? text->data : "", text->bytes);
-
-    text_free(text);
-    return value;
-}
-
 static void append_content(struct text *out, const json_t *message)
 {
     const json_t *content = json_object_get(message, "content");
@@ -603,13 +602,6 @@ static void append_content(struct text *out, const json_t *message)
     text_append(out, json_string_value(content), json_string_length(content));
 }
 
-static const char *role_of(const json_t *message)
-{
-    const char *role = json_string_value(json_object_get(message, "role"));
-
-    return role ? role : "";
-}
-
 // Describes the functions in the system message.
 static bool describe_tools(json_t *messages, const json_t *tools)
 {
@@ -617,7 +609,7 @@ static bool describe_tools(json_t *messages, const json_t *tools)
     static const char answer[] =
         "\nTo call a function, answer with nothing but a JSON object: {\"name\": \"the function's name\", \"arguments\": {...}}. To "
         "call several, write one object a line. Answer in plain text where no function helps.";
-    json_t *first = json_array_get(messages, 0), *content;
+    json_t *first = json_array_get(messages, 0);
     const bool has_system = strcmp(role_of(first), "system") == 0;
     struct text text = {0};
 
@@ -631,12 +623,11 @@ static bool describe_tools(json_t *messages, const json_t *tools)
         text_string(&text, "\n");
     }
     text_string(&text, answer);
-    content = text_value(&text);
-    if (!content)
+    if (!has_system && json_array_insert_new(messages, 0, json_pack("{s:s}", "role", "system")) != 0) {
+        text_free(&text);
         return false;
-    if (has_system)
-        return json_object_set_new(first, "content", content) == 0;
-    return json_array_insert_new(messages, 0, json_pack("{s:s,s:o}", "role", "system", "content", content)) == 0;
+    }
+    return set_content(json_array_get(messages, 0), &text);
 }
 
 // Calls as the text that describe_tools() asks for.
@@ -655,16 +646,7 @@ static bool write_calls(json_t *message)
         text_string(&text, "}");
     }
     json_object_del(message, "tool_calls");
-    json_t *content = text_value(&text);
-    return content && json_object_set_new(message, "content", content) == 0;
-}
-
-// Ends a rewriting: takes `with` over, and puts it in place of the messages if all went well. Returns whether it did.
-static bool replace_messages(json_t *messages, json_t *with, bool ok)
-{
-    ok = ok && json_array_clear(messages) == 0 && json_array_extend(messages, with) == 0;
-    json_decref(with);
-    return ok;
+    return set_content(message, &text);
 }
 
 // A message that takes in those that follow it.
@@ -683,13 +665,12 @@ static bool begin_turn(struct turn *turn, json_t *message)
 
 static bool end_turn(struct turn *turn)
 {
-    json_t *message = turn->message, *content = text_value(&turn->text);
+    json_t *message = turn->message;
+    const bool ok = !message || set_content(message, &turn->text);
 
     turn->message = NULL;
-    if (message)
-        return content && json_object_set_new(message, "content", content) == 0;
-    json_decref(content);
-    return true;
+    text_free(&turn->text);
+    return ok;
 }
 
 static bool write_plain(json_t *messages)
@@ -721,17 +702,6 @@ static bool write_plain(json_t *messages)
 }
 
 // --- turns ----------------------------------------------------------------------------------------------------------------
-static const char *const role_names[CONVERSATION_ROLES] = {"system", "user", "assistant", "tool"};
-
-static int role_index(const json_t *message)
-{
-    int role = 0;
-
-    while (role < CONVERSATION_ROLES && strcmp(role_of(message), role_names[role]) != 0)
-        role++;
-    return role;
-}
-
 // Returns whether a message is put behind the one before it.
 static bool joins_before(const struct conversation_form *form, const json_t *before, const json_t *message)
 {
@@ -765,7 +735,7 @@ static bool takes_system(const struct conversation_form *form, const json_t *mes
 // System messages that the template does not take go to the user's next one.
 static bool fold_system(const struct conversation_form *form, json_t *messages)
 {
-    json_t *out = json_array(), *content;
+    json_t *out = json_array();
     struct text system = {0};
     bool ok = out != NULL, begun = false;
     const bool takes = takes_system(form, messages);
@@ -780,14 +750,14 @@ static bool fold_system(const struct conversation_form *form, json_t *messages)
         begun |= role != CONVERSATION_SYSTEM;
         if (role == CONVERSATION_USER && system.bytes > 0) {
             append_content(&system, message);
-            content = text_value(&system);
-            ok = content && json_object_set_new(message, "content", content) == 0;
+            ok = set_content(message, &system);
         }
         ok = ok && json_array_append(out, message) == 0;
     }
     if (ok && (system.bytes > 0 || json_array_size(out) == 0)) { // no user follows
-        content = text_value(&system);
-        ok = content && json_array_append_new(out, json_pack("{s:s,s:o}", "role", "user", "content", content)) == 0;
+        json_t *message = json_pack("{s:s}", "role", "user");
+        ok = set_content(message, &system) && json_array_append(out, message) == 0;
+        json_decref(message);
     }
     text_free(&system);
     return replace_messages(messages, out, ok);
