@@ -373,6 +373,19 @@ static void append_error(const struct exchange *exchange, const struct api_error
     text_append(body, "\n", 1);
 }
 
+// With the mutex held. Returns whether this is the exchange's answer, whose content may then be set: there was none yet.
+static bool decide(struct exchange *exchange, enum exchange_answer_kind kind, int status, const char *content_type)
+{
+    if (exchange->answer.kind != ANSWER_NONE)
+        return false;
+    exchange->answer.kind = kind;
+    exchange->answer.status = status;
+    exchange->answer.content_type = content_type;
+    exchange->answer.ended = kind != ANSWER_STREAM;
+    wake(exchange);
+    return true;
+}
+
 // Replaces an answer for which there is no room. With the mutex held.
 static void refuse_answer(struct exchange *exchange, struct text *body)
 {
@@ -394,14 +407,10 @@ void exchange_respond(struct exchange *exchange, int status, const char *content
             status = 429;
             content_type = "application/json";
         }
-        exchange->answer.kind = ANSWER_WHOLE;
-        exchange->answer.status = body->failed ? 500 : status;
-        exchange->answer.content_type = content_type;
+        decide(exchange, ANSWER_WHOLE, body->failed ? 500 : status, content_type);
         exchange->answer.out = *body;
-        exchange->answer.ended = true;
         *body = (struct text){0};
         add_unsent(exchange, exchange->answer.out.bytes, false);
-        wake(exchange);
     }
     pthread_mutex_unlock(&exchange->mutex);
     text_free(body);
@@ -425,14 +434,9 @@ void exchange_refuse(struct exchange *exchange, const struct api_error *error)
 void exchange_respond_file(struct exchange *exchange, const char *content_type, int fd, uint64_t bytes)
 {
     pthread_mutex_lock(&exchange->mutex);
-    if (exchange->answer.kind == ANSWER_NONE) {
-        exchange->answer.kind = ANSWER_FILE;
-        exchange->answer.status = 200;
-        exchange->answer.content_type = content_type;
+    if (decide(exchange, ANSWER_FILE, 200, content_type)) {
         exchange->answer.file = fd;
         exchange->answer.file_bytes = bytes;
-        exchange->answer.ended = true;
-        wake(exchange);
         fd = -1;
     }
     pthread_mutex_unlock(&exchange->mutex);
@@ -443,14 +447,9 @@ void exchange_respond_file(struct exchange *exchange, const char *content_type, 
 void exchange_respond_static(struct exchange *exchange, int status, const char *content_type, const void *data, size_t bytes)
 {
     pthread_mutex_lock(&exchange->mutex);
-    if (exchange->answer.kind == ANSWER_NONE) {
-        exchange->answer.kind = ANSWER_STATIC;
-        exchange->answer.status = status;
-        exchange->answer.content_type = content_type;
+    if (decide(exchange, ANSWER_STATIC, status, content_type)) {
         exchange->answer.fixed = data;
         exchange->answer.fixed_bytes = bytes;
-        exchange->answer.ended = true;
-        wake(exchange);
     }
     pthread_mutex_unlock(&exchange->mutex);
 }
@@ -458,13 +457,8 @@ void exchange_respond_static(struct exchange *exchange, int status, const char *
 void exchange_begin(struct exchange *exchange, const char *content_type)
 {
     pthread_mutex_lock(&exchange->mutex);
-    if (exchange->answer.kind == ANSWER_NONE) {
-        exchange->answer.kind = ANSWER_STREAM;
-        exchange->answer.status = 200;
-        exchange->answer.content_type = content_type;
+    if (decide(exchange, ANSWER_STREAM, 200, content_type))
         (void)text_reserve(&exchange->answer.out, KEEP_OUT_BYTES); // a token, or a few that wait, then allocates nothing
-        wake(exchange);
-    }
     pthread_mutex_unlock(&exchange->mutex);
 }
 

@@ -208,31 +208,24 @@ static enum MHD_Result begin(struct http_server *server, struct exchange *exchan
                              const char *method, const char *version)
 {
     const char *length_text, *expect;
-    struct api_error error;
+    struct api_error error = {0};
     uint64_t length;
 
     if (!watch_deadline(server->watch, exchange->watch_id, deadline_after(server->config.body_timeout_s), true))
         return MHD_NO;
     set_request_id(exchange);
-    if (!http_framing_is_certain(connection, method, version)) {
+    if (!http_framing_is_certain(connection, method, version))
         api_fail(
             &error, 400, "bad_framing", NULL,
             "malformed headers: each is a line that ends with CRLF, its name is a token; there is one Host, and for a body one "
             "Content-Length, or Transfer-Encoding: chunked");
-        exchange_refuse(exchange, &error);
-        exchange->asked.handled = true;
-        return exchange_advance(exchange, true, server->config.cors_origin);
-    }
-    if (exchange->asked.bad_target) {
+    else if (exchange->asked.bad_target)
         api_fail(&error, 400, "bad_framing", NULL,
                  "the request's target is a URL without a host, or with a user's name or a port that is none");
-        exchange_refuse(exchange, &error);
-        exchange->asked.handled = true;
-        return exchange_advance(exchange, true, server->config.cors_origin);
-    }
-    if (is_crowded(server, connection)) {
+    else if (is_crowded(server, connection))
         api_fail(&error, 429, "rate_limit_exceeded", NULL, "too many connections from this address");
-        error.retry_after_s = 1;
+    if (error.status) {
+        error.retry_after_s = error.status == 429;
         exchange_refuse(exchange, &error);
         exchange->asked.handled = true;
         return exchange_advance(exchange, true, server->config.cors_origin);

@@ -395,11 +395,8 @@ bool schema_read_documents(struct schema_run *run, const char *name, const json_
 
 void schema_free_chat(struct api_request *request)
 {
-    if (request->chat.conversation)
-        json_decref(request->chat.conversation);
-    if (request->chat.variables)
-        json_decref(request->chat.variables);
-    if (request->chat.custom_tools)
-        json_decref(request->chat.custom_tools);
+    json_decref(request->chat.conversation);
+    json_decref(request->chat.variables);
+    json_decref(request->chat.custom_tools);
     request->chat.conversation = request->chat.variables = request->chat.custom_tools = NULL;
 }
