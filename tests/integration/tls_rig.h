@@ -53,11 +53,11 @@ static inline void rig_write(const char *folder, const struct rig_ca *ca, const 
     mkdir(folder, 0700);
     rig_check(certificate_make(request, ca->certificate, &made, &error), &error);
     snprintf(path, sizeof path, "%s/ca.pem", folder);
-    rig_check(certificate_write(trusted->certificate, path, &error), &error);
+    rig_check(certificate_write(trusted->certificate, path, false, &error), &error);
     snprintf(path, sizeof path, "%s/cert.pem", folder);
-    rig_check(certificate_write(made, path, &error), &error);
+    rig_check(certificate_write(made, path, false, &error), &error);
     snprintf(path, sizeof path, "%s/key.pem", folder);
-    rig_check(certificate_write_key(made, path, &error), &error);
+    rig_check(certificate_write(made, path, true, &error), &error);
     certificate_free(made);
 }
 
@@ -71,10 +71,10 @@ static inline void rig_write_ca(const char *folder, const struct rig_ca *ca)
     mkdir(folder, 0700);
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        rig_check(certificate_write(ca->certificate, path, &error), &error);
+        rig_check(certificate_write(ca->certificate, path, false, &error), &error);
     }
     snprintf(path, sizeof path, "%s/key.pem", folder);
-    rig_check(certificate_write_key(ca->certificate, path, &error), &error);
+    rig_check(certificate_write(ca->certificate, path, true, &error), &error);
 }
 
 // Adds a CA to folder/ca.pem: from then on both are trusted.
@@ -84,7 +84,7 @@ static inline void rig_trust_too(const char *folder, const struct rig_ca *ca)
     struct error error;
 
     snprintf(path, sizeof path, "%.200s/own.pem", ca->folder);
-    rig_check(certificate_write(ca->certificate, path, &error), &error);
+    rig_check(certificate_write(ca->certificate, path, false, &error), &error);
     snprintf(command, sizeof command, "cat %s/ca.pem %s > %s/both && mv %s/both %s/ca.pem", folder, path, folder, folder, folder);
     assert_always(system(command) == 0);
 }

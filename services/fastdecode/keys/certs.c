@@ -245,7 +245,7 @@ static enum status certificate_read(const char *certificate_path, const char *ke
 }
 
 // Writes a file by its own name only once it is whole; what was there is replaced. key: the private key, with mode 0600, alone.
-static enum status write_file(const struct certificate *certificate, const char *path, bool key, struct error *error)
+static enum status certificate_write(const struct certificate *certificate, const char *path, bool key, struct error *error)
 {
     char temporary[4200];
     const mode_t mode = key ? 0600 : 0644;
@@ -381,8 +381,8 @@ static enum status make_ca(struct certs *certs, struct error *error)
             "need their new files",
             path);
     if ((status = make_folder(certs->dir, error)) || (status = certificate_make(&request, NULL, &certs->ca, error)) ||
-        (status = write_file(certs->ca, path_in(certs, "", "ca-key.pem", path), true, error)) ||
-        (status = write_file(certs->ca, path_in(certs, "", "ca.pem", path), false, error)))
+        (status = certificate_write(certs->ca, path_in(certs, "", "ca-key.pem", path), true, error)) ||
+        (status = certificate_write(certs->ca, path_in(certs, "", "ca.pem", path), false, error)))
         return status;
     certificate_end(certs->ca, end);
     printf("%-32s the CA, valid until %s\n", path, end);
@@ -395,10 +395,10 @@ static enum status write_service(const struct certs *certs, const char *role, co
     enum status status = make_folder(path_in(certs, role, "", path), error);
 
     if (!status)
-        status = write_file(certs->ca, path_in(certs, role, "ca.pem", path), false, error);
+        status = certificate_write(certs->ca, path_in(certs, role, "ca.pem", path), false, error);
     if (!status)
-        status = write_file(made, path_in(certs, role, "key.pem", path), true, error);
-    return status ? status : write_file(made, path_in(certs, role, "cert.pem", path), false, error);
+        status = certificate_write(made, path_in(certs, role, "key.pem", path), true, error);
+    return status ? status : certificate_write(made, path_in(certs, role, "cert.pem", path), false, error);
 }
 
 static void print_service(const struct certs *certs, const char *role, const struct certificate *made,

@@ -33,8 +33,6 @@ static void gemma_begin(struct answer_parser *parser, uint32_t marker)
     text_clear(&parser->value);
 }
 
-static void gemma_put(struct answer_parser *parser, const char *text) { answer_emit(parser, ANSWER_ARGUMENTS, text, strlen(text)); }
-
 static bool gemma_in_object(const struct gemma_body *body) { return body->objects >> body->depth & 1; }
 
 static enum verdict gemma_open_bracket(struct answer_parser *parser, char byte)
@@ -55,7 +53,7 @@ static enum verdict gemma_close_bracket(struct answer_parser *parser)
 {
     struct gemma_body *body = &parser->gemma;
 
-    gemma_put(parser, gemma_in_object(body) ? "}" : "]");
+    answer_put(parser, gemma_in_object(body) ? "}" : "]");
     body->state = AFTER;
     if (--body->depth > 0)
         return BODY_MORE;
@@ -72,13 +70,10 @@ static void gemma_put_word(struct answer_parser *parser)
     while (word->bytes > 0 && answer_is_space(word->data[word->bytes - 1]))
         word->bytes--;
     json_t *value = json_text_read(word->data ? word->data : "", word->bytes, JSON_DECODE_ANY, NULL);
-    if (value) {
+    if (value)
         answer_emit(parser, ANSWER_ARGUMENTS, word->data, word->bytes);
-    } else {
-        gemma_put(parser, "\"");
-        answer_quote(parser, word->data, word->bytes);
-        gemma_put(parser, "\"");
-    }
+    else
+        answer_put_string(parser, word);
     json_decref(value);
     text_clear(word);
 }
@@ -90,7 +85,7 @@ static enum verdict gemma_take_after(struct answer_parser *parser, char byte)
     if (answer_is_space(byte))
         return BODY_MORE;
     if (byte == ',') {
-        gemma_put(parser, ",");
+        answer_put(parser, ",");
         body->state = gemma_in_object(body) ? AT_KEY : AT_VALUE;
         return BODY_MORE;
     }
@@ -134,10 +129,10 @@ static enum verdict gemma_take(struct answer_parser *parser, char byte)
         if (body->state == AT_KEY && (answer_is_space(byte) || byte == '}'))
             return byte == '}' ? gemma_close_bracket(parser) : BODY_MORE;
         if (body->state == AT_KEY)
-            gemma_put(parser, "\"");
+            answer_put(parser, "\"");
         body->state = byte == ':' ? AT_VALUE : IN_KEY;
         if (byte == ':')
-            gemma_put(parser, "\":");
+            answer_put(parser, "\":");
         else
             answer_quote(parser, &byte, 1);
         return BODY_MORE;
@@ -171,15 +166,15 @@ static void gemma_take_quote(struct answer_parser *parser)
     switch (body->state) {
     case AT_VALUE:
     case AT_KEY:
-        gemma_put(parser, "\"");
+        answer_put(parser, "\"");
         body->state = body->state == AT_KEY ? IN_KEY_STRING : IN_STRING;
         break;
     case IN_STRING:
-        gemma_put(parser, "\"");
+        answer_put(parser, "\"");
         body->state = AFTER;
         break;
     case IN_KEY_STRING:
-        gemma_put(parser, "\":");
+        answer_put(parser, "\":");
         body->state = AT_VALUE; // which skips the colon
         break;
     default: break;

@@ -150,7 +150,9 @@ void answer_end_call(struct answer_parser *parser);
 bool answer_is_name(const char *name, size_t count);
 bool answer_is_space(char byte);
 
-// Appends text as the inside of a JSON string.
+// Adds to the arguments: text as it is, and text as the inside of a JSON string, or as a whole one.
+void answer_put(struct answer_parser *parser, const char *text);
+void answer_put_string(struct answer_parser *parser, const struct text *text);
 void answer_quote(struct answer_parser *parser, const char *bytes, size_t count);
 void json_body_begin(struct answer_parser *parser, bool strict);
 // Appends one byte of a value to *value, at most ANSWER_MAX_HELD. False: too long.

@@ -93,6 +93,15 @@ void answer_quote(struct answer_parser *parser, const char *bytes, size_t count)
     }
 }
 
+void answer_put(struct answer_parser *parser, const char *text) { answer_emit(parser, ANSWER_ARGUMENTS, text, strlen(text)); }
+
+void answer_put_string(struct answer_parser *parser, const struct text *text)
+{
+    answer_put(parser, "\"");
+    answer_quote(parser, text->data, text->bytes);
+    answer_put(parser, "\"");
+}
+
 // --- the body -----------------------------------------------------------------------------------------------------------
 static void json_begin_object(struct answer_parser *parser)
 {

@@ -43,8 +43,6 @@ static void xml_begin(struct answer_parser *parser, uint32_t marker)
     }
 }
 
-static void xml_put(struct answer_parser *parser, const char *text) { answer_emit(parser, ANSWER_ARGUMENTS, text, strlen(text)); }
-
 // Finds what a tag names: <function=f>, <invoke name="f">. The tag lies in parser->value, without its last >.
 static bool xml_tag_names(const struct text *tag, const char *equals, const char *attribute, const char **name, size_t *count)
 {
@@ -76,13 +74,13 @@ static enum verdict xml_begin_call(struct answer_parser *parser, const char *nam
     parser->xml.any_parameter = false;
     if (!answer_is_name(parser->name.data, count) || !answer_begin_call(parser, parser->name.data, count))
         return BODY_FAILED;
-    xml_put(parser, "{");
+    answer_put(parser, "{");
     return BODY_MORE;
 }
 
 static enum verdict xml_end_call(struct answer_parser *parser)
 {
-    xml_put(parser, "}");
+    answer_put(parser, "}");
     answer_end_call(parser);
     parser->xml.state = AT_END;
     parser->xml.ended = true;
@@ -93,9 +91,9 @@ static void xml_begin_parameter(struct answer_parser *parser, const char *name, 
 {
     text_clear(&parser->parameter);
     text_append(&parser->parameter, name, count);
-    xml_put(parser, parser->xml.any_parameter ? ", \"" : "\"");
+    answer_put(parser, parser->xml.any_parameter ? ", \"" : "\"");
     answer_quote(parser, parser->parameter.data, count);
-    xml_put(parser, "\": ");
+    answer_put(parser, "\": ");
     parser->xml.any_parameter = true;
 }
 
@@ -111,7 +109,7 @@ static void xml_begin_value(struct answer_parser *parser, const char *close)
     parser->xml.is_other = type == ANSWER_OTHER;
     parser->xml.state = AT_VALUE;
     if (parser->xml.is_string)
-        xml_put(parser, "\"");
+        answer_put(parser, "\"");
 }
 
 // Takes a tag between the arguments.
@@ -333,15 +331,12 @@ static void xml_put_value(struct answer_parser *parser)
     json_t *json = json_text_read(value->data ? value->data : "", value->bytes, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     struct text text = {0};
 
-    if (json) {
+    if (json)
         answer_emit(parser, ANSWER_ARGUMENTS, value->data, value->bytes);
-    } else if (read_python(parser, &text)) {
+    else if (read_python(parser, &text))
         answer_emit(parser, ANSWER_ARGUMENTS, text.data, text.bytes);
-    } else {
-        xml_put(parser, "\"");
-        answer_quote(parser, value->data, value->bytes);
-        xml_put(parser, "\"");
-    }
+    else
+        answer_put_string(parser, value);
     text_free(&text);
     json_decref(json);
 }
@@ -372,7 +367,7 @@ static void xml_take_value(struct answer_parser *parser, char byte)
             value->bytes--;
         if (body->is_string) {
             answer_quote(parser, value->data, value->bytes);
-            xml_put(parser, "\"");
+            answer_put(parser, "\"");
         } else {
             xml_put_value(parser);
         }
@@ -382,7 +377,7 @@ static void xml_take_value(struct answer_parser *parser, char byte)
         xml_put_string(parser, length); // the line feed and all but one byte of the tag
     } else if (value->bytes > ANSWER_MAX_HELD) {
         body->is_string = true;
-        xml_put(parser, "\"");
+        answer_put(parser, "\"");
         xml_put_string(parser, length);
     }
 }
@@ -484,7 +479,7 @@ static enum verdict xml_unit(struct answer_parser *parser, uint32_t marker)
     if (!parser->in_call && parser->xml.state != AT_END)
         return BODY_FAILED;
     if (parser->in_call && (parser->xml.state == BETWEEN || parser->xml.state == IN_TAG))
-        xml_put(parser, "}");
+        answer_put(parser, "}");
     return role == MARKER_CLOSE ? BODY_DONE : BODY_DONE_BEFORE;
 }
 
@@ -494,7 +489,7 @@ static void xml_end(struct answer_parser *parser)
     if (!parser->in_call || parser->xml.state != IN_VALUE)
         return;
     if (!parser->xml.is_string)
-        xml_put(parser, "\"");
+        answer_put(parser, "\"");
     answer_quote(parser, parser->value.data, parser->value.bytes);
 }
 

@@ -552,20 +552,27 @@ static bool assign_target(struct jinja_run *run, const struct jinja_node *target
     return true;
 }
 
+// Runs a body in a scope. NULL: there is no memory for it.
+static enum flow execute_in(struct jinja_run *run, const struct jinja_node *body, struct jinja_scope *scope)
+{
+    struct jinja_scope *const outer = run->scope;
+    if (!scope)
+        return FLOW_FAILED;
+    run->scope = scope;
+    const enum flow flow = execute(run, body);
+    run->scope = outer;
+    return flow;
+}
+
 // Runs a body in a scope, its output going into *text, which is not set if the body is left by break or continue.
 static enum flow capture(struct jinja_run *run, const struct jinja_node *body, struct jinja_scope *scope, struct jinja_value *text)
 {
     struct jinja_builder builder = {0}, *const output = run->output;
-    struct jinja_scope *const outer = run->scope;
-    if (!scope)
-        return FLOW_FAILED;
     run->output = &builder;
-    run->scope = scope;
-    enum flow flow = execute(run, body);
+    enum flow flow = execute_in(run, body, scope);
     if (flow == FLOW_NEXT && !jinja_build(run, &builder, text))
         flow = FLOW_FAILED;
     run->output = output;
-    run->scope = outer;
     return flow;
 }
 
@@ -583,7 +590,7 @@ static enum flow capture_filtered(struct jinja_run *run, const struct jinja_node
 // --- macros -------------------------------------------------------------------------------------------------------------
 
 // Sets a variable that a macro's body may use without its being a parameter.
-static bool set_taken(struct jinja_run *run, const char *name, const struct jinja_value *value)
+static bool set_named(struct jinja_run *run, const char *name, const struct jinja_value *value)
 {
     for (uint32_t id = 0; id < run->source->name_count; id++)
         if (jinja_string_is(run->source->names[id], name))
@@ -616,9 +623,9 @@ static bool set_rest(struct jinja_run *run, const struct jinja_node *macro, cons
             return false;
     }
     const struct jinja_value list = jinja_listed(KIND_TUPLE, varargs), dict = {.kind = KIND_DICT, .dict = kwargs};
-    return (!(macro->op & JINJA_TAKES_CALLER) || set_taken(run, "caller", &caller)) &&
-           (!(macro->op & JINJA_TAKES_VARARGS) || set_taken(run, "varargs", &list)) &&
-           (!(macro->op & JINJA_TAKES_KWARGS) || set_taken(run, "kwargs", &dict));
+    return (!(macro->op & JINJA_TAKES_CALLER) || set_named(run, "caller", &caller)) &&
+           (!(macro->op & JINJA_TAKES_VARARGS) || set_named(run, "varargs", &list)) &&
+           (!(macro->op & JINJA_TAKES_KWARGS) || set_named(run, "kwargs", &dict));
 }
 
 // Sets the parameters in the scope that is the run's: a default sees those before it.
@@ -741,15 +748,8 @@ static enum flow loop_over(struct jinja_run *run, const struct jinja_node *node,
     const struct jinja_list *list;
     if (!jinja_iterate(run, iterable, &list) || (node->c && !filter_items(run, node, &list)))
         return FLOW_FAILED;
-    if (!list->count) {
-        struct jinja_scope *const outer = run->scope, *scope = node->count > 1 ? scope_new(run, outer) : NULL;
-        if (!scope)
-            return node->count > 1 ? FLOW_FAILED : FLOW_NEXT;
-        run->scope = scope;
-        const enum flow flow = execute(run, node->items[1]);
-        run->scope = outer;
-        return flow;
-    }
+    if (!list->count)
+        return node->count > 1 ? execute_in(run, node->items[1], scope_new(run, run->scope)) : FLOW_NEXT;
     struct jinja_scope *scope = scope_new(run, run->scope);
     struct jinja_loop *loop = scope ? jinja_run_alloc(run, 1, sizeof *loop) : NULL;
     if (!loop)
@@ -799,7 +799,7 @@ static enum flow execute_if(struct jinja_run *run, const struct jinja_node *node
 
 static enum flow execute_scope(struct jinja_run *run, const struct jinja_node *node)
 {
-    struct jinja_scope *const outer = run->scope, *parent = outer;
+    struct jinja_scope *parent = run->scope;
     struct jinja_value escapes;
     if (node->b && !eval(run, node->b, &escapes))
         return FLOW_FAILED;
@@ -807,13 +807,7 @@ static enum flow execute_scope(struct jinja_run *run, const struct jinja_node *n
         return flow_of(jinja_fail(run, "'autoescape' is not supported: text is not escaped for HTML"));
     while (node->op == 'b' && parent->parent)
         parent = parent->parent;
-    struct jinja_scope *scope = scope_new(run, parent);
-    if (!scope)
-        return FLOW_FAILED;
-    run->scope = scope;
-    const enum flow flow = execute(run, node->a);
-    run->scope = outer;
-    return flow;
+    return execute_in(run, node->a, scope_new(run, parent));
 }
 
 static enum flow execute_with(struct jinja_run *run, const struct jinja_node *node)

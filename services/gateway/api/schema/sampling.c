@@ -96,6 +96,5 @@ void schema_free_sampling(struct api_request *request)
     free(request->draw.allowed_tokens.ids);
     free(request->draw.bad_words.strings);
     free(request->draw.dry_breakers.strings);
-    if (request->form.owned)
-        json_decref(request->form.owned);
+    json_decref(request->form.owned);
 }

@@ -650,7 +650,6 @@ void api_request_free(struct api_request *request)
     free(request->draw.bias);
     schema_free_chat(request);
     schema_free_sampling(request);
-    if (request->root)
-        json_decref(request->root);
+    json_decref(request->root);
     *request = (struct api_request){0};
 }
