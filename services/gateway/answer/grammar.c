@@ -168,27 +168,19 @@ static bool has_type(const json_t *schema, const char *type)
     return json_is_string(given) && !strcmp(json_string_value(given), type);
 }
 
-// Returns whether values are written as plain text: the parser's question (type_of in answer.h) has the same answer.
-static bool is_text(const json_t *schema)
+static bool lists(const json_t *list, const char *text)
 {
-    const json_t *types = json_object_get(schema, "type");
-    bool found = has_type(schema, "string");
+    bool found = false;
 
-    for (size_t i = 0; i < json_array_size(types) && !found; i++)
-        found = json_is_string(json_array_get(types, i)) && !strcmp(json_string_value(json_array_get(types, i)), "string");
+    for (size_t i = 0; i < json_array_size(list) && !found; i++)
+        found = json_is_string(json_array_get(list, i)) && !strcmp(json_string_value(json_array_get(list, i)), text);
     return found;
 }
 
-// Returns whether a property must be there.
-static bool is_required(const json_t *schema, const char *name)
-{
-    const json_t *list = json_object_get(schema, "required");
+bool answer_is_text(const json_t *schema) { return has_type(schema, "string") || lists(json_object_get(schema, "type"), "string"); }
 
-    for (size_t i = 0; i < json_array_size(list); i++)
-        if (json_is_string(json_array_get(list, i)) && !strcmp(json_string_value(json_array_get(list, i)), name))
-            return true;
-    return false;
-}
+// Returns whether a property must be there.
+static bool is_required(const json_t *schema, const char *name) { return lists(json_object_get(schema, "required"), name); }
 
 // Returns the strings of an enum, or any text, up to a mark.
 static uint32_t string_up_to(const struct maker *maker, const json_t *schema, const char *mark)
@@ -223,7 +215,7 @@ static uint32_t tagged_arguments(const struct maker *maker, const json_t *schema
         const json_t *value = json_object_iter_value(at);
         uint32_t tag = joined(maker, marked(maker, form->key_head), grammar_text(maker->builder, name));
         tag = joined(maker, tag, marked(maker, form->key_middle));
-        if (is_text(value))
+        if (answer_is_text(value))
             tag = joined(maker, tag, string_up_to(maker, value, form->key_tail));
         else
             tag = joined(maker, tag, joined(maker, json_value(maker, value), end));
@@ -278,7 +270,7 @@ static uint32_t plain_value(const struct maker *maker, const json_t *schema, int
         schema = grammar_schema_parts_referred(maker->parts, schema); // keywords beside the reference are left to the model
     if (depth > DEPTH_MAX)
         return grammar_builder_fail(maker->builder, STATUS_UNIMPLEMENTED, "values nest deeper than %d in this notation", DEPTH_MAX);
-    if (is_text(schema))
+    if (answer_is_text(schema))
         return joined(maker, marked(maker, maker->form->key_head), string_up_to(maker, schema, maker->form->key_head));
     if (has_type(schema, "object") && json_object_get(schema, "properties"))
         return plain_object(maker, schema, depth);

@@ -24,6 +24,9 @@ struct answer_grammar_options {
     bool open_objects; // objects in arguments take properties that their schema does not name, unless it closes them
 };
 
+// Returns whether values of a schema may be text, and so are written as they are where a notation is no JSON.
+bool answer_is_text(const json_t *schema);
+
 // Adds what the model may think first, closed. Returns its node, as the others do.
 uint32_t answer_add_reasoning(struct grammar_builder *builder, const struct answer_grammar_options *options);
 // Adds what is said, in the notation; content is a node.

@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/schema/schema.h"
+#include "services/gateway/answer/grammar.h"
 #include "services/gateway/request/request_internal.h"
 
 // Takes content: up to a stop string it becomes visible.
@@ -88,26 +89,15 @@ static bool knows(void *arg, const char *name, size_t bytes)
     return find_tool(((const struct choice *)arg)->request, name, bytes) != NULL;
 }
 
-// Whether a schema's "type" is, or includes, a type.
-static bool names_type(const json_t *type, const char *wanted)
-{
-    if (json_is_string(type))
-        return strcmp(json_string_value(type), wanted) == 0;
-    for (size_t i = 0; i < json_array_size(type); i++)
-        if (json_is_string(json_array_get(type, i)) && strcmp(json_string_value(json_array_get(type, i)), wanted) == 0)
-            return true;
-    return false;
-}
-
-// Returns the type of a value: no text where no alternative is one. A schema that says "string" itself is for text that is written as it is (services/gateway/answer/grammar.c asks the
-// same); others may have it as JSON, and nothing is known of them.
+// Returns the type of a value: no text where no alternative is one. A schema that says "string" itself is for text that is written as it is;
+// others may have it as JSON, and nothing is known of them.
 static enum answer_type type_in(const json_t *parameters, const json_t *schema, int *left)
 {
-    const json_t *type = json_object_get(schema, "type"), *any = json_object_get(schema, "anyOf");
+    const json_t *any = json_object_get(schema, "anyOf");
     const char *reference = json_string_value(json_object_get(schema, "$ref"));
 
-    if (type)
-        return names_type(type, "string") ? ANSWER_STRING : ANSWER_OTHER;
+    if (json_object_get(schema, "type"))
+        return answer_is_text(schema) ? ANSWER_STRING : ANSWER_OTHER;
     if (--*left <= 0) // of a schema that refers to itself
         return ANSWER_UNKNOWN;
     if (reference)
