@@ -124,7 +124,7 @@ static const struct handover_pages pages = {.page_bytes = page_bytes,
                                             .make_way = make_way,
                                             .free_pages = free_pages};
 static const struct handover_pages pages_at_once = {.page_bytes = page_bytes,
-                                                    .max_context = max_context,
+                                                    .shape = shape_of,
                                                     .export_page = export_page,
                                                     .import_page = import_at_once,
                                                     .make_way = make_way,

@@ -479,13 +479,13 @@ int certs_main(int argc, char **argv)
     struct certs certs = {.days = 365, .ca_days = 3650};
     const struct option options[] = {
         {"host", OPTION_STRING, &certs.host_list, "NAME,NAME",
-         "hosts (names, addresses) at which the services are reached; their certificates are good there only. Default: at any host",
+         "hosts (names, addresses) at which the services are reached, and for which alone their certificates are valid; default: any host",
          0, 0},
         {"days", OPTION_F64, &certs.days, "N", "how long the services' certificates are valid", 1e-5, 36500},
         {"ca-days", OPTION_F64, &certs.ca_days, "N", "how long the CA is valid", 1e-5, 36500},
         {"renew", OPTION_BOOL, &certs.renew, NULL,
-         "make new certificates with the CA that is there, for the same hosts unless --host is given", 0, 0},
-        {"force", OPTION_BOOL, &certs.force, NULL, "replace a CA that is there, and all that it has signed", 0, 0},
+         "make new certificates with the existing CA, for the same hosts unless --host is given", 0, 0},
+        {"force", OPTION_BOOL, &certs.force, NULL, "replace an existing CA and everything it has signed", 0, 0},
     };
     struct program program = {.name = "fastdecode certs",
                               .purpose = "makes a CA and a certificate for each kind of service (--tls)",

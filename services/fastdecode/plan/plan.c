@@ -12,7 +12,7 @@
 #include "common/model/compute.h"
 #include "common/plan/offload.h"
 #include "common/plan/plan.h"
-#include "services/fastdecode/load/capacity_report.h"
+#include "services/fastdecode/capacity/report.h"
 #include "services/fastdecode/plan/commands.h"
 #include "services/fastdecode/plan/described.h"
 #include "services/fastdecode/plan/measure.h"
