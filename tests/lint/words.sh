@@ -1,5 +1,6 @@
 #!/bin/sh
-# words.sh: nothing promises work that is not done; comments begin as sentences; no tracked file is large; shell scripts are clean.
+# words.sh: nothing promises work that is not done; comments begin as sentences; initializers name their fields; no tracked file is large; shell
+# scripts are clean.
 set -u
 bad=0
 if git grep -nE '\b(TODO|FIXME|XXX|HACK)\b|[Nn]ot implemented' -- '*.c' '*.h' '*.cu' '*.py' Makefile README.md ':!tests/lint'; then
@@ -21,6 +22,7 @@ git ls-files -z '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' | xargs -0 -r awk '
         above = at
     }
     END { exit bad }' || { echo "comments that begin with Of, Who, What, Where, Again or So: say what the thing is or does"; bad=1; }
+"${PYTHON:-python3}" tests/lint/initializers.py || bad=1
 large=$(git ls-files -z | xargs -0 -r du -k 2>/dev/null | awk '$1 > 1024')
 if [ -n "$large" ]; then
     echo "tracked files over 1 MB: $large"

@@ -176,7 +176,7 @@ static void compare_rows(void *arg, uint32_t thread_index, uint32_t thread_count
 // Computes the logits of rows [begin, begin + count) on both sides, then how far they lie apart.
 static void compare(struct evaluation *evaluation, uint32_t begin, uint32_t count, struct divergence *out)
 {
-    struct compare_job job = {evaluation, evaluation->next + begin, count, out};
+    struct compare_job job = {.evaluation = evaluation, .next = evaluation->next + begin, .count = count, .out = out};
     uint32_t rows[HEAD_ROWS];
 
     for (uint32_t i = 0; i < count; i++)

@@ -290,9 +290,9 @@ static uint32_t list_tensors(const struct shape *s, enum tensor_type type, struc
         {.name = has_experts ? "ffn_down_exps" : "ffn_down", .columns = s->ffn, .rows = s->hidden, .matrices = s->experts},
     };
 
-    out[count++] = (struct tensor){"token_embd.weight", s->hidden, VOCAB, type, 0};
-    out[count++] = (struct tensor){"output.weight", s->hidden, VOCAB, type, 0};
-    out[count++] = (struct tensor){"output_norm.weight", s->hidden, 0, TENSOR_F32, 0};
+    out[count++] = (struct tensor){.name = "token_embd.weight", .columns = s->hidden, .rows = VOCAB, .type = type};
+    out[count++] = (struct tensor){.name = "output.weight", .columns = s->hidden, .rows = VOCAB, .type = type};
+    out[count++] = (struct tensor){.name = "output_norm.weight", .columns = s->hidden, .type = TENSOR_F32};
     for (uint32_t layer = 0; layer < s->layers; layer++)
         for (size_t i = 0; i < ARRAY_COUNT(parts); i++) {
             if (parts[i].left_out)

@@ -230,7 +230,7 @@ static void echo_call(struct rpc_call *call, void *user)
 static void *echo_main(void *arg)
 {
     struct echo *echo = arg;
-    const struct rpc_method method = {&fastdecode__kv_worker__descriptor, "Attend", echo_call, NULL};
+    const struct rpc_method method = {.service = &fastdecode__kv_worker__descriptor, .method = "Attend", .handler = echo_call};
     const struct rpc_server_config config = {
         .addresses = &echo->listen, .address_count = 1, .hello = {.service = "measure"}, .methods = &method, .method_count = 1};
     struct rpc_server *server = NULL;

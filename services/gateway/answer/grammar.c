@@ -18,7 +18,7 @@ enum arguments { ARGUMENTS_JSON, ARGUMENTS_TAGS, ARGUMENTS_PLAIN };
 
 // Texts in < > or [ ] are markers: each is one control token where the vocabulary has it, and nothing but that.
 struct form {
-    const char *family;
+    const char *family;         // texts that are NULL are empty
     const char *first, *last;   // around all calls; several parts are cut at their markers
     const char *before, *after; // around a call
     const char *between;        // calls; NULL: there is only ever one
@@ -31,33 +31,79 @@ struct form {
 #define JSON_CALL .head = "{\"name\": \"", .middle = "\", \"arguments\": ", .tail = "}"
 
 static const struct form forms[] = {
-    {"hermes", "", "", "<tool_call>\n", "\n</tool_call>", "\n", JSON_CALL},
-    {"granite", "<|tool_call|>[", "]", "", "", ", ", JSON_CALL},
-    {"phi4", "<|tool_call|>[", "]<|/tool_call|>", "", "", ", ", JSON_CALL},
-    {"nemotron", "<TOOLCALL>[", "]</TOOLCALL>", "", "", ", ", JSON_CALL},
-    {"json", "", "", "", "", "\n", JSON_CALL},
-    {"llama3", "", "", "", "", NULL, .head = "{\"name\": \"", .middle = "\", \"parameters\": ", .tail = "}"},
-    {"mistral", "[TOOL_CALLS][", "]", "", "", ", ", JSON_CALL},
-    {"mistral-args", "", "", "[TOOL_CALLS]", "", "", .head = "", .middle = "[ARGS]", .tail = ""},
-    {"deepseek", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-     "\n```<｜tool▁call▁end｜>", "\n", .head = "", .middle = "\n```json\n", .tail = ""},
-    {"deepseek-v31", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "",
-     .head = "", .middle = "<｜tool▁sep｜>", .tail = ""},
-    {"kimi", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>", "",
-     .head = "functions.", .middle = ":0<|tool_call_argument_begin|>", .tail = ""},
-    {"harmony", "", "", "<|channel|>commentary to=functions.", "", NULL, .head = "", .middle = " <|constrain|>json<|message|>",
-     .tail = ""},
-    {"functiongemma", "", "", "<start_function_call>call:", "<end_function_call>", "", .head = "", .middle = "", .tail = "",
-     .arguments = ARGUMENTS_PLAIN, .key_head = "<escape>"},
-    {"gemma4", "", "", "<|tool_call>call:", "<tool_call|>", "", .head = "", .middle = "", .tail = "", .arguments = ARGUMENTS_PLAIN,
+    {.family = "hermes", .before = "<tool_call>\n", .after = "\n</tool_call>", .between = "\n", JSON_CALL},
+    {.family = "granite", .first = "<|tool_call|>[", .last = "]", .between = ", ", JSON_CALL},
+    {.family = "phi4", .first = "<|tool_call|>[", .last = "]<|/tool_call|>", .between = ", ", JSON_CALL},
+    {.family = "nemotron", .first = "<TOOLCALL>[", .last = "]</TOOLCALL>", .between = ", ", JSON_CALL},
+    {.family = "json", .between = "\n", JSON_CALL},
+    {.family = "llama3", .head = "{\"name\": \"", .middle = "\", \"parameters\": ", .tail = "}"},
+    {.family = "mistral", .first = "[TOOL_CALLS][", .last = "]", .between = ", ", JSON_CALL},
+    {.family = "mistral-args", .before = "[TOOL_CALLS]", .between = "", .middle = "[ARGS]"},
+    {.family = "deepseek",
+     .first = "<｜tool▁calls▁begin｜>",
+     .last = "<｜tool▁calls▁end｜>",
+     .before = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+     .after = "\n```<｜tool▁call▁end｜>",
+     .between = "\n",
+     .middle = "\n```json\n"},
+    {.family = "deepseek-v31",
+     .first = "<｜tool▁calls▁begin｜>",
+     .last = "<｜tool▁calls▁end｜>",
+     .before = "<｜tool▁call▁begin｜>",
+     .after = "<｜tool▁call▁end｜>",
+     .between = "",
+     .middle = "<｜tool▁sep｜>"},
+    {.family = "kimi",
+     .first = "<|tool_calls_section_begin|>",
+     .last = "<|tool_calls_section_end|>",
+     .before = "<|tool_call_begin|>",
+     .after = "<|tool_call_end|>",
+     .between = "",
+     .head = "functions.",
+     .middle = ":0<|tool_call_argument_begin|>"},
+    {.family = "harmony", .before = "<|channel|>commentary to=functions.", .middle = " <|constrain|>json<|message|>"},
+    {.family = "functiongemma",
+     .before = "<start_function_call>call:",
+     .after = "<end_function_call>",
+     .between = "",
+     .arguments = ARGUMENTS_PLAIN,
+     .key_head = "<escape>"},
+    {.family = "gemma4",
+     .before = "<|tool_call>call:",
+     .after = "<tool_call|>",
+     .between = "",
+     .arguments = ARGUMENTS_PLAIN,
      .key_head = "<|\"|>"},
-    {"qwen3-coder", "", "", "<tool_call>\n", "</function>\n</tool_call>", "\n", .head = "<function=", .middle = ">\n", .tail = "",
-     .arguments = ARGUMENTS_TAGS, .key_head = "<parameter=", .key_middle = ">\n", .key_tail = "</parameter>\n"},
-    {"minimax", "<minimax:tool_call>\n", "</minimax:tool_call>", "", "</invoke>\n", "", .head = "<invoke name=\"",
-     .middle = "\">\n", .tail = "", .arguments = ARGUMENTS_TAGS, .key_head = "<parameter name=\"", .key_middle = "\">",
+    {.family = "qwen3-coder",
+     .before = "<tool_call>\n",
+     .after = "</function>\n</tool_call>",
+     .between = "\n",
+     .head = "<function=",
+     .middle = ">\n",
+     .arguments = ARGUMENTS_TAGS,
+     .key_head = "<parameter=",
+     .key_middle = ">\n",
      .key_tail = "</parameter>\n"},
-    {"glm", "", "", "<tool_call>", "</tool_call>", "\n", .head = "", .middle = "\n", .tail = "", .arguments = ARGUMENTS_TAGS,
-     .key_head = "<arg_key>", .key_middle = "</arg_key>\n<arg_value>", .key_tail = "</arg_value>\n"},
+    {.family = "minimax",
+     .first = "<minimax:tool_call>\n",
+     .last = "</minimax:tool_call>",
+     .after = "</invoke>\n",
+     .between = "",
+     .head = "<invoke name=\"",
+     .middle = "\">\n",
+     .arguments = ARGUMENTS_TAGS,
+     .key_head = "<parameter name=\"",
+     .key_middle = "\">",
+     .key_tail = "</parameter>\n"},
+    {.family = "glm",
+     .before = "<tool_call>",
+     .after = "</tool_call>",
+     .between = "\n",
+     .middle = "\n",
+     .arguments = ARGUMENTS_TAGS,
+     .key_head = "<arg_key>",
+     .key_middle = "</arg_key>\n<arg_value>",
+     .key_tail = "</arg_value>\n"},
 };
 
 struct maker {
@@ -93,12 +139,12 @@ static size_t marker_at(const struct answer_family *family, const char *text, ui
     return longest;
 }
 
-// Returns a text in which the family's markers are written as the parser reads them.
+// Returns a text in which the family's markers are written as the parser reads them. NULL: none.
 static uint32_t marked(const struct maker *maker, const char *text)
 {
     uint32_t node = grammar_empty(maker->builder);
 
-    while (*text) {
+    while (text && *text) {
         const struct answer_family *family = maker->options->family;
         uint32_t parts[2] = {node, 0}, marker = 0, next;
         size_t length = marker_at(family, text, &marker);

@@ -288,7 +288,7 @@ static enum status write_end(struct batch_store *store, const void *arg, struct 
 enum status batch_store_end_batch(struct batch_store *store, const struct batch_record *record, uint64_t output_bytes,
                                   uint64_t errors_bytes, struct error *error)
 {
-    const struct end end = {record, output_bytes, errors_bytes};
+    const struct end end = {.record = record, .output_bytes = output_bytes, .errors_bytes = errors_bytes};
     struct batch_tenant *tenant;
     enum status status = STATUS_OK;
 

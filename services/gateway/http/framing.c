@@ -137,7 +137,11 @@ bool http_framing_split_target(const char *method, const char *target, struct ht
     const size_t bytes = strcspn(host, "/");
     if (!is_authority(host, bytes))
         return false;
-    *out = (struct http_target){host[bytes] ? host + bytes : strcmp(method, "OPTIONS") == 0 ? "*" : "/", host, bytes};
+    *out = (struct http_target){.path = host[bytes]                      ? host + bytes
+                                        : strcmp(method, "OPTIONS") == 0 ? "*"
+                                                                         : "/",
+                                .host = host,
+                                .host_bytes = bytes};
     return true;
 }
 

@@ -438,10 +438,10 @@ static struct MHD_Daemon *start_daemon(struct http_server *server, int listener)
     const struct http_config *config = &server->config;
     const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG |
                            (config->tls ? MHD_USE_TLS : 0);
-    struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_PRIORITIES, 0, HTTP_TLS_PRIORITIES},
-                                   {MHD_OPTION_HTTPS_CERT_CALLBACK2, 0, http_tls_callback()},
-                                   {MHD_OPTION_END, 0, NULL}};
-    struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
+    struct MHD_OptionItem tls[] = {{.option = MHD_OPTION_HTTPS_PRIORITIES, .ptr_value = HTTP_TLS_PRIORITIES},
+                                   {.option = MHD_OPTION_HTTPS_CERT_CALLBACK2, .ptr_value = http_tls_callback()},
+                                   {.option = MHD_OPTION_END}};
+    struct MHD_OptionItem none[] = {{.option = MHD_OPTION_END}};
 
     return MHD_start_daemon(flags, 0, http_on_accept, server, http_on_access, server, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL,
                             MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->max_connections,

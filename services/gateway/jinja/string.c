@@ -216,7 +216,10 @@ bool jinja_build(struct jinja_run *run, const struct jinja_builder *builder, str
     struct jinja_string *string = jinja_run_alloc(run, 1, sizeof *string);
     if (!string)
         return false;
-    *string = (struct jinja_string){builder->bytes ? builder->bytes : "", builder->length, builder->spans, builder->span_count};
+    *string = (struct jinja_string){.bytes = builder->bytes ? builder->bytes : "",
+                                    .length = builder->length,
+                                    .spans = builder->spans,
+                                    .span_count = builder->span_count};
     *out = (struct jinja_value){.kind = KIND_STRING, .string = string};
     return true;
 }
@@ -229,7 +232,7 @@ bool jinja_string_value(struct jinja_run *run, const char *bytes, size_t length,
         return false;
     if (span)
         *span = (struct jinja_span){0, length};
-    *string = (struct jinja_string){bytes, length, span, span != NULL};
+    *string = (struct jinja_string){.bytes = bytes, .length = length, .spans = span, .span_count = span != NULL};
     *out = (struct jinja_value){.kind = KIND_STRING, .string = string};
     return true;
 }
@@ -249,7 +252,8 @@ bool jinja_substring(struct jinja_run *run, const struct jinja_string *string, s
         return false;
     for (size_t i = first; i < last; i++)
         spans[i - first] = (struct jinja_span){MAX(string->spans[i].begin, begin) - begin, MIN(string->spans[i].end, end) - begin};
-    *part = (struct jinja_string){string->bytes + begin, end - begin, spans, last - first};
+    *part =
+        (struct jinja_string){.bytes = string->bytes + begin, .length = end - begin, .spans = spans, .span_count = last - first};
     *out = (struct jinja_value){.kind = KIND_STRING, .string = part};
     return true;
 }
@@ -260,7 +264,7 @@ static bool stripped(const struct jinja_string *chars, const char *at, size_t by
 {
     if (!chars)
         return jinja_is_space(jinja_char_code(at, bytes));
-    const struct jinja_string one = {at, bytes, NULL, 0};
+    const struct jinja_string one = {.bytes = at, .length = bytes};
     return jinja_find(chars, &one, 0) != SIZE_MAX;
 }
 
@@ -329,7 +333,7 @@ bool jinja_replace(struct jinja_run *run, const struct jinja_string *string, con
 static bool find_separator(struct jinja_run *run, const struct jinja_string *string, const struct jinja_string *separator,
                            size_t begin, size_t end, bool from_right, size_t *hit, size_t *hit_end)
 {
-    const struct jinja_string part = {string->bytes, end, NULL, 0};
+    const struct jinja_string part = {.bytes = string->bytes, .length = end};
     if (separator && !from_right) {
         *hit = jinja_find(&part, separator, begin);
         *hit_end = *hit + separator->length;

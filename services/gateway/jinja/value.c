@@ -458,14 +458,14 @@ bool jinja_append_value(struct jinja_run *run, struct jinja_builder *builder, co
         return jinja_append(run, builder, value->string);
     if (value->kind == KIND_UNDEFINED)
         return true;
-    struct printer printer = {run, builder, false, {.indent = -1}, 0};
+    struct printer printer = {.run = run, .builder = builder, .format = {.indent = -1}};
     return print_nested(&printer, value);
 }
 
 bool jinja_append_json(struct jinja_run *run, struct jinja_builder *builder, const struct jinja_value *value,
                        const struct jinja_json_format *format)
 {
-    struct printer printer = {run, builder, true, *format, 0};
+    struct printer printer = {.run = run, .builder = builder, .json = true, .format = *format};
     return print_nested(&printer, value);
 }
 

@@ -311,7 +311,7 @@ bool scrape_get(struct scrape *scrape, scrape_done_fn *done, void *arg)
     waiter = malloc(sizeof *waiter);
     if (!waiter)
         return false;
-    *waiter = (struct waiter){scrape->waiters, done, arg};
+    *waiter = (struct waiter){.next = scrape->waiters, .done = done, .arg = arg};
     scrape->waiters = waiter;
     if (!asked)
         scrape->ask(scrape->mesh, ANSWER_US, on_answer, scrape);

@@ -92,12 +92,12 @@ static enum status encode_template(const struct language *language, const struct
         const bool is_query = query && (!text || query < text);
         const char *mark = is_query ? query : text;
         const size_t length = mark ? (size_t)(mark - at) : strlen(at);
-        segments[count++] = (struct text_segment){at, length, true};
+        segments[count++] = (struct text_segment){.bytes = at, .length = length, .parse_special = true};
         at += length;
         if (!mark)
             continue;
-        segments[count++] = is_query ? (struct text_segment){api->pool.query, api->pool.query_bytes, false}
-                                     : (struct text_segment){document->text, document->bytes, false};
+        segments[count++] = is_query ? (struct text_segment){.bytes = api->pool.query, .length = api->pool.query_bytes}
+                                     : (struct text_segment){.bytes = document->text, .length = document->bytes};
         at += strlen(is_query ? query_mark : document_mark);
     }
     if (*at)
@@ -109,8 +109,8 @@ static enum status encode_template(const struct language *language, const struct
 static enum status encode_pair(const struct language *language, const struct api_request *api, const struct api_prompt *document,
                                uint32_t context, struct request_prompt *out, struct error *reason)
 {
-    const struct text_segment query = {api->pool.query, api->pool.query_bytes, false};
-    const struct text_segment text = {document->text, document->bytes, false};
+    const struct text_segment query = {.bytes = api->pool.query, .length = api->pool.query_bytes};
+    const struct text_segment text = {.bytes = document->text, .length = document->bytes};
     uint32_t *behind = NULL, count = 0;
     enum status status = language_encode_segments(language, &query, 1, true, context, &out->ids, &out->count, reason);
 
@@ -317,8 +317,9 @@ static void answer_ranks(const struct request *request, const struct dialect_end
     assert_always(count <= ARRAY_COUNT(ranks));
     for (uint32_t i = 0; i < count; i++) {
         const struct choice *choice = &request->choices[i];
-        ranks[i] = (struct dialect_rank){i, score_of(request, choice->pooled),
-                                         request->pool.return_documents ? &choice->prompt->echo : NULL};
+        ranks[i] = (struct dialect_rank){.index = i,
+                                         .score = score_of(request, choice->pooled),
+                                         .document = request->pool.return_documents ? &choice->prompt->echo : NULL};
     }
     qsort(ranks, count, sizeof *ranks, compare_ranked);
     request->run->dialect->ranks(request->run, end, ranks, request->pool.top_n ? MIN(request->pool.top_n, count) : count, out);

@@ -56,21 +56,20 @@ struct gap_tokens {
 };
 
 static const struct gap_tokens known_gaps[] = {
-    {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", false},
-    {"<fim_prefix>", "<fim_suffix>", "<fim_middle>", false},
-    {"<fim-prefix>", "<fim-suffix>", "<fim-middle>", false},
-    {"<\xEF\xBD\x9C"
-     "fim\xE2\x96\x81"
-     "begin\xEF\xBD\x9C>",
-     "<\xEF\xBD\x9C"
-     "fim\xE2\x96\x81hole\xEF\xBD\x9C>",
-     "<\xEF\xBD\x9C"
-     "fim\xE2\x96\x81"
-     "end\xEF\xBD\x9C>",
-     false},
-    {"\xE2\x96\x81<PRE>", "\xE2\x96\x81<SUF>", "\xE2\x96\x81<MID>", false},
-    {"<PRE>", "<SUF>", "<MID>", false},
-    {"[PREFIX]", "[SUFFIX]", NULL, true},
+    {.prefix = "<|fim_prefix|>", .suffix = "<|fim_suffix|>", .middle = "<|fim_middle|>"},
+    {.prefix = "<fim_prefix>", .suffix = "<fim_suffix>", .middle = "<fim_middle>"},
+    {.prefix = "<fim-prefix>", .suffix = "<fim-suffix>", .middle = "<fim-middle>"},
+    {.prefix = "<\xEF\xBD\x9C"
+               "fim\xE2\x96\x81"
+               "begin\xEF\xBD\x9C>",
+     .suffix = "<\xEF\xBD\x9C"
+               "fim\xE2\x96\x81hole\xEF\xBD\x9C>",
+     .middle = "<\xEF\xBD\x9C"
+               "fim\xE2\x96\x81"
+               "end\xEF\xBD\x9C>"},
+    {.prefix = "\xE2\x96\x81<PRE>", .suffix = "\xE2\x96\x81<SUF>", .middle = "\xE2\x96\x81<MID>"},
+    {.prefix = "<PRE>", .suffix = "<SUF>", .middle = "<MID>"},
+    {.prefix = "[PREFIX]", .suffix = "[SUFFIX]", .suffix_first = true},
 };
 
 // Finds the token of that name. A name that is cut into several is none.

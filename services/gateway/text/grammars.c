@@ -213,7 +213,7 @@ static void keep(struct grammars *grammars, const struct text *key, struct packe
         forget(grammars, oldest(grammars, false));
     struct kept *entry = oldest(grammars, true);
     forget(grammars, entry);
-    *entry = (struct kept){copy, key->bytes, hold(grammar), ++grammars->uses};
+    *entry = (struct kept){.key = copy, .key_bytes = key->bytes, .grammar = hold(grammar), .used_at = ++grammars->uses};
     grammars->bytes += bytes;
 }
 

@@ -254,12 +254,14 @@ static enum status encode_output(const struct language *language, const struct c
     for (i = 0; i < output->span_count; i++) {
         const struct chat_span *span = &output->spans[i];
         if (span->begin > at)
-            segments[segment_count++] = (struct text_segment){output->text + at, span->begin - at, true};
-        segments[segment_count++] = (struct text_segment){output->text + span->begin, span->end - span->begin, false};
+            segments[segment_count++] =
+                (struct text_segment){.bytes = output->text + at, .length = span->begin - at, .parse_special = true};
+        segments[segment_count++] = (struct text_segment){.bytes = output->text + span->begin, .length = span->end - span->begin};
         at = span->end;
     }
     if (output->length > at)
-        segments[segment_count++] = (struct text_segment){output->text + at, output->length - at, true};
+        segments[segment_count++] =
+            (struct text_segment){.bytes = output->text + at, .length = output->length - at, .parse_special = true};
     status = tokenizer_encode(language->tokenizer, segments, segment_count, false, max_tokens, ids, count, error);
     free(segments);
     return status;

@@ -346,25 +346,25 @@ static const struct field fields[] = {
 // Fields of this API and of its common extensions that would change the answer and are not supported. A value that changes nothing (null,
 // false, 0, "", [], {} or `neutral`) is accepted.
 static const struct schema_refused refused[] = {
-    {"tools", API_COMPLETION, NULL},
-    {"functions", API_COMPLETION, NULL},
-    {"function_call", API_COMPLETION, "none"},
-    {"audio", SCHEMA_ANSWERS, NULL},
-    {"web_search_options", SCHEMA_ANSWERS, NULL},
-    {"reasoning_effort", API_COMPLETION, "none"},
-    {"reasoning", SCHEMA_ANSWERS, NULL},
-    {"use_beam_search", SCHEMA_ANSWERS, NULL},
-    {"length_penalty", SCHEMA_ANSWERS, "1"},
-    {"logits_processors", SCHEMA_ANSWERS, NULL},
-    {"truncate_prompt_tokens", API_POOLS, NULL},
-    {"mirostat", SCHEMA_ANSWERS, NULL},
-    {"tfs_z", SCHEMA_ANSWERS, "1"},
-    {"task", API_EMBED, NULL},
-    {"input_type", API_EMBED, NULL},
-    {"late_chunking", API_EMBED, NULL},
-    {"instruction", API_RERANK, NULL},
-    {"rank_fields", API_RERANK, NULL},
-    {"prompt_embeds", API_COMPLETION, NULL},
+    {.name = "tools", .endpoints = API_COMPLETION},
+    {.name = "functions", .endpoints = API_COMPLETION},
+    {.name = "function_call", .endpoints = API_COMPLETION, .neutral = "none"},
+    {.name = "audio", .endpoints = SCHEMA_ANSWERS},
+    {.name = "web_search_options", .endpoints = SCHEMA_ANSWERS},
+    {.name = "reasoning_effort", .endpoints = API_COMPLETION, .neutral = "none"},
+    {.name = "reasoning", .endpoints = SCHEMA_ANSWERS},
+    {.name = "use_beam_search", .endpoints = SCHEMA_ANSWERS},
+    {.name = "length_penalty", .endpoints = SCHEMA_ANSWERS, .neutral = "1"},
+    {.name = "logits_processors", .endpoints = SCHEMA_ANSWERS},
+    {.name = "truncate_prompt_tokens", .endpoints = API_POOLS},
+    {.name = "mirostat", .endpoints = SCHEMA_ANSWERS},
+    {.name = "tfs_z", .endpoints = SCHEMA_ANSWERS, .neutral = "1"},
+    {.name = "task", .endpoints = API_EMBED},
+    {.name = "input_type", .endpoints = API_EMBED},
+    {.name = "late_chunking", .endpoints = API_EMBED},
+    {.name = "instruction", .endpoints = API_RERANK},
+    {.name = "rank_fields", .endpoints = API_RERANK},
+    {.name = "prompt_embeds", .endpoints = API_COMPLETION},
 };
 
 // Returns false if the field's value would change the answer. *known: the field is in the table or refused by a
@@ -449,7 +449,8 @@ void api_each_field(enum api_kind kind, api_field_fn *each, void *arg)
 
     for (i = 0; i < ARRAY_COUNT(fields); i++) {
         const struct field *row = &fields[i];
-        const struct api_field field = {row->name, row->type, row->min, row->max, row->above_min};
+        const struct api_field field = {
+            .name = row->name, .type = row->type, .min = row->min, .max = row->max, .above_min = row->above_min};
         if (row->endpoints & kind)
             each(arg, &field);
     }
