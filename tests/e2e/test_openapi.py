@@ -32,7 +32,8 @@ def source(name):
 def rows(table, kinds):
     """Names of the rows of one of schema.c's tables that are of one of the kinds."""
     text = re.search(rf"{table}\[\] = \{{\n(.*?)\n\}};", source("api/schema/schema.c"), re.S).group(1)
-    return {name for name, endpoints in re.findall(r'[({]"(\w+)",\s*([A-Z_ |]+)[,)]', text) if set(endpoints.split(" | ")) & set(kinds)}
+    named = re.findall(r'[({](?:\.name = )?"(\w+)",\s*(?:\.endpoints = )?([A-Z_ |]+)[,)}]', text)
+    return {name for name, endpoints in named if set(endpoints.split(" | ")) & set(kinds)}
 
 
 @pytest.mark.parametrize("schema", KINDS)
