@@ -59,9 +59,10 @@ static enum status check_type(const char *message, const struct wire_field *fiel
     return error_set(error, STATUS_INVALID_ARGUMENT, "%s: field %u has wire type %d", message, field->number, (int)field->type);
 }
 
-// Finds the fields of a message, before their sizes are checked: fields[number], for numbers below `end`. Unknown ones are skipped.
-static enum status find_fields(const char *message, const struct field_kind *kinds, uint32_t end, const unsigned char *bytes,
-                               size_t length, struct wire_field *fields, struct error *error)
+// Finds the fields of a message, before their sizes are checked: fields[number], for numbers below `end`. Unknown ones are skipped. Varints have 32
+// bits, but for those with a bit in `wide`.
+static enum status find_fields(const char *message, const struct field_kind *kinds, uint32_t end, uint32_t wide,
+                               const unsigned char *bytes, size_t length, struct wire_field *fields, struct error *error)
 {
     struct wire_reader reader;
     struct wire_field field;
@@ -73,6 +74,8 @@ static enum status find_fields(const char *message, const struct field_kind *kin
             continue;
         if (check_type(message, &field, kinds[field.number].type, error))
             return STATUS_INVALID_ARGUMENT;
+        if (field.type == WIRE_VARINT && field.value > UINT32_MAX && !(wide >> field.number & 1))
+            return error_set(error, STATUS_INVALID_ARGUMENT, "%s: %s is out of range", message, kinds[field.number].name);
         fields[field.number] = field;
     }
     if (bad)
@@ -125,21 +128,6 @@ static enum status tensor(const struct wire_field *fields, uint32_t number, uint
     if ((uintptr_t)fields[number].bytes % sizeof(float))
         return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: %s is not aligned to 4 bytes", attend_kinds[number].name);
     *out = (const float *)(const void *)fields[number].bytes;
-    return STATUS_OK;
-}
-
-// The numbers of the message; all but the first two have 32 bits.
-static enum status take_numbers(const struct wire_field *fields, struct attend_request *out, struct error *error)
-{
-    for (uint32_t number = 0; number < Q_END; number++)
-        if (fields[number].type == WIRE_VARINT && fields[number].value > UINT32_MAX)
-            return error_set(error, STATUS_INVALID_ARGUMENT, "AttendRequest: field %u is out of range", number);
-    out->incarnation = fields[Q_INCARNATION].value;
-    out->step = fields[Q_STEP].value;
-    out->mini_batch = (uint32_t)fields[Q_MINI_BATCH].value;
-    out->layer = (uint32_t)fields[Q_LAYER].value;
-    out->row_count = (uint32_t)fields[Q_ROW_COUNT].value;
-    out->read_count = (uint32_t)fields[Q_READ_COUNT].value;
     return STATUS_OK;
 }
 
@@ -219,10 +207,15 @@ enum status attend_request_parse(const unsigned char *bytes, size_t length, uint
                                  struct attend_request *out, struct error *error)
 {
     struct wire_field fields[Q_END] = {0};
-    enum status status = find_fields("AttendRequest", attend_kinds, Q_END, bytes, length, fields, error);
+    enum status status = find_fields("AttendRequest", attend_kinds, Q_END, 0, bytes, length, fields, error);
 
-    *out = (struct attend_request){0};
-    if (status || (status = take_numbers(fields, out, error)))
+    *out = (struct attend_request){.incarnation = fields[Q_INCARNATION].value,
+                                   .step = fields[Q_STEP].value,
+                                   .mini_batch = (uint32_t)fields[Q_MINI_BATCH].value,
+                                   .layer = (uint32_t)fields[Q_LAYER].value,
+                                   .row_count = (uint32_t)fields[Q_ROW_COUNT].value,
+                                   .read_count = (uint32_t)fields[Q_READ_COUNT].value};
+    if (status)
         return status;
     const uint64_t count = (uint64_t)out->row_count + out->read_count;
     if (count == 0 || count > max_rows)
@@ -479,8 +472,9 @@ static enum status take_runs(const struct wire_field *field, uint32_t most, cons
 enum status forward_request_parse(const unsigned char *bytes, size_t length, uint32_t max_rows, uint32_t hidden,
                                   struct forward_request *out, struct error *error)
 {
+    const uint32_t wide = 1u << F_TERM | 1u << F_PIPELINE_US;
     struct wire_field fields[F_END] = {0};
-    enum status status = find_fields("ForwardRequest", forward_kinds, F_END, bytes, length, fields, error);
+    enum status status = find_fields("ForwardRequest", forward_kinds, F_END, wide, bytes, length, fields, error);
 
     *out = (struct forward_request){.incarnation = fields[F_INCARNATION].value,
                                     .term = fields[F_TERM].value,
@@ -490,8 +484,6 @@ enum status forward_request_parse(const unsigned char *bytes, size_t length, uin
                                     .step_bytes = fields[F_STEP].length};
     if (status)
         return status;
-    if (fields[F_ROW_COUNT].value > UINT32_MAX)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "ForwardRequest: row_count is out of range");
     if (out->row_count == 0 || out->row_count > max_rows)
         return error_set(error, STATUS_INVALID_ARGUMENT, "ForwardRequest: %u rows, want 1 to %u", out->row_count, max_rows);
     if ((status = take_runs(&fields[F_ABSENT], max_rows, &out->absent_run, &out->absent_count, error)) ||

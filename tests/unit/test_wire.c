@@ -454,6 +454,53 @@ static void padding_aligns(void **state)
         }
 }
 
+// A number that comes twice counts as it came last, but no value of it may be too large for its type.
+static void numbers_that_come_twice(void **state)
+{
+    enum { HEAD = 12, ROWS = 2, HIDDEN = 4, UNKNOWN = 100, UNKNOWN_HEAD = 3 };
+    static const struct {
+        uint32_t number;
+        bool is_forward;
+        enum status status;
+    } cases[] = {{3, false, STATUS_INVALID_ARGUMENT},
+                 {4, false, STATUS_INVALID_ARGUMENT},
+                 {5, false, STATUS_INVALID_ARGUMENT},
+                 {17, false, STATUS_INVALID_ARGUMENT},
+                 {2, true, STATUS_OK},
+                 {3, true, STATUS_INVALID_ARGUMENT},
+                 {4, true, STATUS_OK}};
+    const struct attend_request_form attend = {.layer = 1, .row_count = ROWS, .read_count = 1, .q_width = Q, .kv_width = KV};
+    const struct forward_request_form forward = {.row_count = ROWS, .term = 5, .pipeline_us = 6, .step_bytes = 1, .hidden = HIDDEN};
+
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        const size_t size = cases[i].is_forward ? forward_request_size(&forward) : attend_request_size(&attend);
+        unsigned char *bytes = calloc(1, HEAD + size);
+        struct wire_writer writer = {.bytes = bytes, .length = HEAD};
+        struct attend_request_parts attend_parts;
+        struct forward_request_parts forward_parts;
+        struct attend_request request;
+        struct forward_request rows;
+        struct error error;
+
+        wire_put_varint(&writer, cases[i].number, 1ull << 32);
+        wire_put_bytes(&writer, UNKNOWN, "\0\0\0", (8 - (writer.at + UNKNOWN_HEAD) % 4) % 4); // so that what is aligned stays so
+        const size_t head = writer.at;
+        assert_int_equal(head % 4, 0);
+        if (cases[i].is_forward)
+            forward_request_begin(bytes + head, size, &forward, &forward_parts);
+        else
+            attend_request_begin(bytes + head, size, &attend, &attend_parts);
+        assert_int_equal(cases[i].is_forward ? forward_request_parse(bytes, head + size, ROWS, HIDDEN, &rows, &error)
+                                             : parse_request(bytes, head + size, &request, &error),
+                         cases[i].status);
+        if (cases[i].status)
+            assert_non_null(strstr(error.text, "out of range"));
+        else
+            assert_true(rows.term == 5 && rows.pipeline_us == 6);
+        free(bytes);
+    }
+}
+
 // Any protobuf decoder reads what a stage hands on; it is read where it lies, and every wrong size is refused.
 static void rows_of_a_stage_are_protobuf(void **state)
 {
@@ -525,6 +572,7 @@ int main(void)
         cmocka_unit_test(replies_have_what_was_asked_for),
         cmocka_unit_test(no_reply_is_larger_than_the_most),
         cmocka_unit_test(padding_aligns),
+        cmocka_unit_test(numbers_that_come_twice),
     };
     return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
 }
