@@ -22,6 +22,7 @@ static struct device {
     bool pending; /* nobody has seen yet that it is done */
     struct backend_row rows[ROWS];
     uint32_t row_count, held[SEQUENCES], attends, segments;
+    uint64_t passes_ns; /* when the first of all layers began: the pool is full */
 } device;
 
 static uint64_t now_ns = 1000000000;
@@ -78,6 +79,8 @@ static void attend(struct backend_batch *batch, uint32_t layer)
     bool prefill = device.row_count > 1 && device.rows[0].sequence == device.rows[1].sequence;
     double us = costs.call_us + device.row_count * (prefill ? costs.prefill_row_us : costs.row_us);
     device.attends++;
+    if (layer == 0 && !device.passes_ns)
+        device.passes_ns = now_ns;
     for (uint32_t i = 0; i < device.row_count; i++) {
         uint32_t context = device.rows[i].position + 1, *held = &device.held[device.rows[i].sequence];
         us += context * (prefill ? costs.pair_us : costs.token_us);
@@ -140,6 +143,20 @@ static void attention_takes_what_the_device_takes(void **state)
         assert_int_equal(device.held[i], 0); /* the pool is empty again */
 }
 
+/* Half of the time is for the passes, the first one among them. */
+static void attention_takes_the_time_it_is_given(void **state)
+{
+    enum { LIMIT_US = 150000 };
+    const struct attend_measure what = {
+        .ops = &ops, .shape = &shape, .pages = 64 * 1024 / 16, .page_tokens = 16, .max_rows = ROWS, .context_tokens = 256};
+    struct kv_costs got;
+    struct error error;
+
+    memset(&device, 0, sizeof device);
+    assert_int_equal(backend_measure_attention(&what, LIMIT_US, &got, &error), STATUS_OK);
+    assert_in_range((now_ns - device.passes_ns) / 1000, LIMIT_US * 4 / 10, LIMIT_US / 2);
+}
+
 static void a_pool_that_is_too_small(void **state)
 {
     struct attend_measure what = {
@@ -159,8 +176,8 @@ static void a_pool_that_is_too_small(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(steps_take_what_the_device_takes),
-                                       cmocka_unit_test(attention_takes_what_the_device_takes),
-                                       cmocka_unit_test(a_pool_that_is_too_small)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_take_what_the_device_takes), cmocka_unit_test(attention_takes_what_the_device_takes),
+        cmocka_unit_test(attention_takes_the_time_it_is_given), cmocka_unit_test(a_pool_that_is_too_small)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
