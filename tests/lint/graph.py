@@ -12,7 +12,7 @@ Checked:
   pointers  no function pointer of a struct that one room alone sees has its only target in another file of that room: it would hide a
             circle. Callbacks that have a `void *arg` or `user`, and tables with several targets, are interfaces
   private   a header named *_internal.h, *_state.h or internal.h is included only from its own directory: it holds what the files
-            there share
+            there share. One that says "Private to ROOM" is included only from there, too; "and what is in it": and from rooms below
 
 `figures` prints the sizes of the tree instead.
 """
@@ -34,6 +34,7 @@ LIBRARIES = {
 STAND_INS = {"kernels/cuda/gemm.c": "emulated/tests/cuda/gemm_emulated.c.o"}
 
 PRIVATE = re.compile(r"[/_](internal|state)\.h$")
+PRIVATE_TO = re.compile(r"^//.*\bPrivate to\s+(?://\s+)?([\w/-]+)( and what is in it)?", re.M)
 ROW = re.compile(r"^\$\(eval \$\(call room,([^,]*),([^,]*),([^,)]*)\)\)", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.M)
 
@@ -87,12 +88,21 @@ class Graph:
             return
         if PRIVATE.search(name) and os.path.dirname(name) != os.path.dirname(path):
             self.bad.append(f"{path} includes {name}, which is private to {os.path.dirname(name)}")
+        self.check_claim(path, name)
         if path.endswith(".h") and name.endswith(".h"):
             self.headers[path].add(name)
         room = os.path.dirname(name)
         is_own_interface = os.path.dirname(path) == room and name == f"{room}/{os.path.basename(room)}.h"
         if not is_own_interface and not name.startswith("tests/"):  # those are for kernels/cuda on the emulated device
             self.depend(path, name, f"includes {name}")
+
+    def check_claim(self, path, name):
+        """A header is included from where it says that it is private to, and from its own directory."""
+        with open(name, encoding="utf-8") as file:
+            claim = PRIVATE_TO.search(file.read())
+        room = os.path.dirname(path)
+        if claim and room not in (claim[1], os.path.dirname(name)) and not (claim[2] and room.startswith(claim[1] + "/")):
+            self.bad.append(f"{path} includes {name}, which is private to {claim[1]}")
 
     def include_library(self, path, name):
         room = os.path.dirname(path)

@@ -1,4 +1,4 @@
-// head_inputs.h: what the head of a step is given beside its rows: masks of grammars, and rows whose hidden states are pooled. See head.c.
+// head_inputs.h: what the head of a step is given beside its rows: masks of grammars, and rows whose hidden states are pooled. See head_inputs.c.
 #ifndef FD_S_PART_ENGINE_HEAD_INPUTS_H
 #define FD_S_PART_ENGINE_HEAD_INPUTS_H
 
