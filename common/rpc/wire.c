@@ -15,17 +15,18 @@ static unsigned char *wire_room(struct wire_writer *writer, size_t count)
     return writer->bytes + at;
 }
 
+static void raw_byte(struct wire_writer *writer, uint64_t value)
+{
+    unsigned char *to = wire_room(writer, 1);
+    if (to)
+        *to = (unsigned char)value;
+}
+
 static void raw_varint(struct wire_writer *writer, uint64_t value)
 {
-    unsigned char bytes[10];
-    size_t count = 0;
-
     for (; value >= 0x80; value >>= 7)
-        bytes[count++] = (unsigned char)(value | 0x80);
-    bytes[count++] = (unsigned char)value;
-    unsigned char *to = wire_room(writer, count);
-    if (to)
-        memcpy(to, bytes, count);
+        raw_byte(writer, value | 0x80);
+    raw_byte(writer, value);
 }
 
 static void tag(struct wire_writer *writer, uint32_t field, enum wire_type type)
