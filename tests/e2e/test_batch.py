@@ -1,11 +1,14 @@
 """`fastdecode batch`: a file of requests through a mesh, killed and taken up again."""
 import collections
 import fcntl
+import http.server
 import json
 import os
 import re
 import signal
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -158,3 +161,39 @@ def test_two_runs(files):
         fcntl.flock(file, fcntl.LOCK_EX)
         refused = fastdecode("batch", source, target)
     assert refused.returncode == 1 and "being written by another run" in refused.stderr
+
+
+def test_progress_counts_filled_places(files):
+    """On a terminal: while lines are left, as many are asked as --concurrency says, however many answers have just come."""
+    source, target = files
+    write_lines(source, [request(i) for i in range(60)])
+    turn = threading.Lock()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            with turn:  # an answer every 30 ms: whenever the bar is drawn, one has just come
+                time.sleep(0.03)
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_):
+            pass
+
+    terminal, other_end = os.openpty()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        done = fastdecode("batch", source, target, "--url", f"http://127.0.0.1:{server.server_address[1]}", "--concurrency", 4,
+                          capture_output=False, stdout=subprocess.DEVNULL, stderr=other_end)
+        server.shutdown()
+    os.close(other_end)
+    drawn = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert done.returncode == 0, drawn
+    asked = [int(count) for answers, count in re.findall(r"(\d+)/60 .*?(\d+) asked", drawn) if int(answers) <= 56]
+    assert len(asked) >= 3 and set(asked) == {4}, drawn

@@ -202,6 +202,7 @@ struct batch {
     CURLM *multi;
     struct curl_slist *headers;
     struct slot *slots;   // [concurrency]
+    uint32_t in_flight;   // of them: those that are asked or paused
     uint64_t answered_us; // when the server last gave an answer that stands; 0: never
     uint64_t jitter;
     bool refused;      // whatever is asked; trouble says why
@@ -368,7 +369,7 @@ static void finish(struct slot *slot, int status, const struct batch_error *erro
     batch_line_free(&slot->line);
     text_free(&slot->answer);
     slot->state = SLOT_FREE;
-    batch->progress.in_flight--;
+    batch->in_flight--;
 }
 
 // Jitter of a half, so that requests that failed together do not come back together.
@@ -476,7 +477,7 @@ static void ask(struct batch *batch, uint64_t number, struct batch_line *line)
     struct slot *slot = batch->slots;
     char url[1280];
 
-    assert_always(batch->progress.in_flight < batch->concurrency);
+    assert_always(batch->in_flight < batch->concurrency);
     while (slot->state != SLOT_FREE)
         slot++;
     slot->number = number;
@@ -487,7 +488,7 @@ static void ask(struct batch *batch, uint64_t number, struct batch_line *line)
     curl_easy_setopt(slot->easy, CURLOPT_URL, url);
     curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDS, slot->line.body);
     curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)slot->line.body_bytes);
-    batch->progress.in_flight++;
+    batch->in_flight++;
     start(slot);
 }
 
@@ -613,10 +614,11 @@ static void run(struct batch *batch)
 
     line_reader_open(batch->in, LINE_BYTES_MAX, &batch->reader);
     batch_progress_begin(&batch->progress, batch->quiet);
-    while (!batch->error.status && !interrupted && (more || batch->progress.in_flight > 0)) {
-        while (more && !batch->error.status && !interrupted && batch->progress.in_flight < batch->concurrency)
+    while (!batch->error.status && !interrupted && (more || batch->in_flight > 0)) {
+        while (more && !batch->error.status && !interrupted && batch->in_flight < batch->concurrency)
             more = take_next(batch);
-        if (batch->progress.in_flight > 0)
+        batch->progress.in_flight = batch->in_flight; // with the places filled: what has come since leaves gaps for a moment
+        if (batch->in_flight > 0)
             go_on(batch);
         batch_progress_show(&batch->progress);
         if (lost_patience(batch, began_us))
