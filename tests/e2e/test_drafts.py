@@ -48,7 +48,8 @@ def test_the_same_bytes(start_mesh, plain, place):
     assert_same([run_all(mesh.url, [probe])[0] for probe in PROBES], wanted)
     right, drafted = mesh.metric(RIGHT), mesh.metric(DRAFTED)
     print(f"{right:.0f} of {drafted:.0f} drafts were right; {mesh.metric(STEPS):.0f} steps, {steps:.0f} without")
-    assert 0 < right <= drafted and mesh.metric(STEPS) < steps  # how many: the core decides by measured times (unit/test_sched_draft)
+    # How many are made, the core decides by measured times (unit/test_sched_draft). Each right one saves a step, unless its answer ends before.
+    assert 0 < right <= drafted and steps - mesh.metric(STEPS) > right / 2
     together = run_all(mesh.url, PROBES)
     assert_same(together, wanted)
     assert [stream.usage["completion_tokens"] for stream in together] == [stream.usage["completion_tokens"] for stream in wanted]
