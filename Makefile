@@ -110,7 +110,7 @@ $(eval $(call room,kernels/backend,common/base common/disk common/kv kernels/qua
 $(eval $(call room,kernels/cuda,common/base common/disk common/kv kernels/quant kernels/norm_rope kernels/dispatch common/model/gguf common/model \
     common/sampler kernels/backend,))
 $(eval $(call room,common/sched,common/base,))
-$(eval $(call room,common/plan,common/base common/kv kernels/quant common/model common/sched,Clp))
+$(eval $(call room,common/plan,common/base common/kv kernels/quant common/model common/sched,Clp jansson))
 $(eval $(call room,common/sim,common/base common/sched common/plan,))
 $(eval $(call room,common/rpc,proto common/base,nng protobuf-c sodium ssl crypto))
 $(eval $(call room,common/mesh,proto common/base common/kv common/sampler common/rpc,))
@@ -332,7 +332,7 @@ install-built: manuals
 	$(Q)if [ -e $(CUDA_LIB) ]; then $(INSTALL) 644 $(CUDA_LIB) $(HOST_LIB)/bin/$(notdir $(CUDA_LIB)); fi
 	$(Q)install -d $(DESTDIR)$(PREFIX)/bin && for p in $(notdir $(BINS)); do \
 	    ln -sf ../lib/fastdecode/bin/$$p $(DESTDIR)$(PREFIX)/bin/fastdecode$$([ $$p = fastdecode ] || echo -$$p); done
-	$(Q)for f in deploy/hardware/*.conf; do $(INSTALL) 644 $$f $(HOST_LIB)/share/fastdecode/hardware/$${f##*/}; done
+	$(Q)for f in deploy/hardware/*.conf deploy/shapes/*.json; do $(INSTALL) 644 $$f $(HOST_LIB)/share/fastdecode/$${f#deploy/}; done
 	$(Q)for f in $(BUILD)/host/man/*.1; do $(INSTALL) 644 $$f $(DESTDIR)$(PREFIX)/share/man/man1/$${f##*/}; done
 	$(Q)$(INSTALL) 644 $(BUILD)/host/completions/fastdecode.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fastdecode
 	$(Q)$(INSTALL) 644 $(BUILD)/host/completions/_fastdecode $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_fastdecode

@@ -449,6 +449,8 @@ enum status model_file_open(const char *path, struct gguf **out, struct error *e
     return directory ? hf_open(path, out, error) : gguf_open(path, out, error);
 }
 
+bool model_knows_class(const char *class_name) { return hf_knows_class(class_name); }
+
 enum status model_open(const char *path, struct model **out, struct error *error)
 {
     struct gguf *gguf = NULL;

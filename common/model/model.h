@@ -213,6 +213,9 @@ MUST_CHECK enum status model_open_memory(const char *name, const void *bytes, ui
 // Unmaps and frees the model. NULL is allowed.
 void model_close(struct model *model);
 
+// Returns whether a class of config.json is of an architecture that model_open() reads.
+bool model_knows_class(const char *class_name);
+
 // Returns the part of a path that names the model: "models/Tiny.Q4_1.gguf" and "models/Tiny.Q4_1/" give "Tiny.Q4_1", and so does the first of
 // several parts. It points into path; *length of it.
 const char *model_stem(const char *path, size_t *length);

@@ -13,13 +13,13 @@ static bool plan_fits(const struct plan_request *r, const struct plan *plan)
 {
     double pool = r->pool_bytes ? (double)r->pool_bytes : INFINITY;
 
-    return r->ignore_capacity || (plan->s_part_bytes <= (double)r->s_part->memory_bytes &&
+    return r->ignore_capacity || (plan->s_part_bytes <= (double)hardware_usable_bytes(r->s_part) &&
                                   plan->kv_bytes_per_worker <= (plan->workers == 0 ? pool : (double)r->worker->memory_bytes));
 }
 
 static enum status refuse_memory(const struct plan_request *r, const struct plan *plan, struct error *error)
 {
-    double has = (double)r->s_part->memory_bytes, kv = plan->kv_bytes_per_worker;
+    double has = (double)hardware_usable_bytes(r->s_part), kv = plan->kv_bytes_per_worker;
 
     if (plan->workers && plan->s_part_bytes <= has)
         return error_set(
@@ -260,7 +260,8 @@ uint32_t plan_sweep(const struct plan_request *request, struct plan_need *needs,
             .batch = batch,
             .tokens_per_second = batch / s_part_s,
             .worker_gb_per_second = plan.kv_tokens / 2 * shape_kv_bytes(r->shape, r->kv_type) / layer_s / 1e9,
-            .network_gbit_per_second = batch / 2.0 * shape_link_bytes(r->shape) * 8 / layer_s / 1e9,
+            .network_gbit_per_second = batch / 2.0 * (1 + (double)r->prompt_tokens / r->generated_tokens) *
+                                       shape_link_bytes(r->shape) * 8 / layer_s / 1e9,
             .kv_bytes = plan.kv_bytes_per_worker,
         };
         most = MAX(most, needs[count].tokens_per_second);

@@ -9,12 +9,7 @@
 #include "common/base/checked.h"
 #include "common/base/options.h"
 
-enum {
-    PATH_BYTES = 4096,
-    SETTINGS = 39,
-    CURVE_BYTES = 32 * COST_POINTS_MAX,
-    NODES_BYTES = 12 * HARDWARE_NODES_MAX * HARDWARE_NODES_MAX
-};
+enum { SETTINGS = 41, CURVE_BYTES = 32 * COST_POINTS_MAX, NODES_BYTES = 12 * HARDWARE_NODES_MAX * HARDWARE_NODES_MAX };
 
 // Curves, and what is known of NUMA nodes, as a file has them.
 struct curve_texts {
@@ -30,6 +25,7 @@ static void settings(struct hardware *h, struct curve_texts *curves, struct opti
         {"f16_tflops", OPTION_F64, &h->f16_tflops, "N", "", 0, 1e6},
         {"f32_tflops", OPTION_F64, &h->f32_tflops, "N", "", 0, 1e6},
         {"int8_tops", OPTION_F64, &h->int8_tops, "N", "", 0, 1e6},
+        {"prompt_attention_tflops", OPTION_F64, &h->prompt_attention_tflops, "N", "", 0, 1e6},
         {"weights_share", OPTION_F64, &h->weights_share, "N", "", HARDWARE_SHARE_LEAST, 2},
         {"products_share", OPTION_F64, &h->products_share, "N", "", HARDWARE_SHARE_LEAST, 2},
         {"attention_share", OPTION_F64, &h->attention_share, "N", "", HARDWARE_SHARE_LEAST, 2},
@@ -39,6 +35,8 @@ static void settings(struct hardware *h, struct curve_texts *curves, struct opti
         {"link_round_trip_us", OPTION_F64, &h->link_round_trip_us, "N", "", 0, 1e7},
         {"link_exchange_us", OPTION_F64, &h->link_exchange_us, "N", "", 0, 1e7},
         {"price_per_hour", OPTION_F64, &h->price_per_hour, "N", "", 0, 1e6},
+        {"watts", OPTION_F64, &h->watts, "N", "", 0, 1e6},
+        {"compute_capability", OPTION_F64, &h->compute_capability, "N", "", 0, 100},
         {"shares_cores", OPTION_BOOL, &h->shares_cores, NULL, "", 0, 0},
         {"measured_model", OPTION_STRING, &h->model.name, "FILE", "", 0, 0},
         {"layer_us_at", OPTION_STRING, &curves->layer, "ROWS:US ...", "", 0, 0},
@@ -56,7 +54,6 @@ static void settings(struct hardware *h, struct curve_texts *curves, struct opti
         {"disk_write_gb_per_second", OPTION_F64, &h->offload.disk_write_gb_per_second, "N", "", 0, 1e6},
         {"disk_write_kv_gb_per_second", OPTION_F64, &h->offload.disk_write_kv_gb_per_second, "N", "", 0, 1e6},
         {"decode_tflops", OPTION_F64, &h->offload.decode_tflops, "N", "", 0, 1e6},
-        {"prompt_attention_tflops", OPTION_F64, &h->offload.prompt_attention_tflops, "N", "", 0, 1e6},
         {"host_attention_gb_per_second", OPTION_F64, &h->offload.host_attention_gb_per_second, "N", "", 0, 1e6},
         {"host_attention_loss", OPTION_F64, &h->offload.host_attention_loss, "N", "", 0, 0.15},
         {"usable_share", OPTION_F64, &h->offload.usable_share, "N", "", 0.1, 1},
@@ -157,35 +154,49 @@ uint32_t hardware_take_node(struct hardware *h)
     h->model.attention.row_us *= count;
     h->memory_gb_per_second = slowest;
     h->memory_bytes /= count;
+    h->f16_tflops /= count;
+    h->f32_tflops /= count;
+    h->int8_tops /= count;
+    h->prompt_attention_tflops /= count;
     h->price_per_hour /= count;
+    h->watts /= count;
     h->nodes.count = 0;
     return count;
 }
 
-// Lists the folders to look in: `given`, or those of HARDWARE_FOLDERS. Returns how many.
-static uint32_t list_folders(const char *given, char folders[3][PATH_BYTES])
+enum { FOLDERS_MAX = 3 };
+
+// Lists the folders to look in: the one that was given, or those of HARDWARE_FOLDERS. Returns how many.
+static uint32_t list_folders(const struct shipped_files *files, char folders[FOLDERS_MAX][SHIPPED_PATH_BYTES])
 {
-    char program[PATH_BYTES - 64];
+    char program[SHIPPED_PATH_BYTES - 64];
     ssize_t length;
     uint32_t count = 0;
 
-    if (given) {
-        snprintf(folders[0], PATH_BYTES, "%s", given);
+    if (files->folder) {
+        snprintf(folders[0], SHIPPED_PATH_BYTES, "%s", files->folder);
         return 1;
     }
     length = readlink("/proc/self/exe", program, sizeof program - 1);
     if (length > 0) {
         program[length] = '\0';
         *strrchr(program, '/') = '\0';
-        snprintf(folders[count++], PATH_BYTES, "%s/../../deploy/hardware", program);
-        snprintf(folders[count++], PATH_BYTES, "%s/../share/fastdecode/hardware", program);
+        snprintf(folders[count++], SHIPPED_PATH_BYTES, "%s/../../deploy/%s", program, files->kind);
+        snprintf(folders[count++], SHIPPED_PATH_BYTES, "%s/../share/fastdecode/%s", program, files->kind);
     }
-    snprintf(folders[count++], PATH_BYTES, "deploy/hardware");
+    snprintf(folders[count++], SHIPPED_PATH_BYTES, "deploy/%s", files->kind);
     return count;
 }
 
+static bool has_suffix(const char *name, const char *suffix)
+{
+    size_t length = strlen(name), end = strlen(suffix);
+    return length > end && !strcmp(name + length - end, suffix);
+}
+
 // Lists the names in the first folder that exists, "a10, cpu, h200"; "none" if there is none.
-static void list_names(char folders[3][PATH_BYTES], uint32_t count, char *out, size_t out_bytes)
+static void list_names(const struct shipped_files *files, char folders[FOLDERS_MAX][SHIPPED_PATH_BYTES], uint32_t count, char *out,
+                       size_t out_bytes)
 {
     struct dirent **entries;
     size_t at = 0;
@@ -194,10 +205,10 @@ static void list_names(char folders[3][PATH_BYTES], uint32_t count, char *out, s
     for (uint32_t i = 0; i < count && at == 0; i++) {
         int entry_count = scandir(folders[i], &entries, NULL, alphasort);
         for (int j = 0; j < entry_count; j++) {
-            const char *dot = strrchr(entries[j]->d_name, '.');
-            if (dot && dot != entries[j]->d_name && !strcmp(dot, ".conf") && at < out_bytes)
-                at += (size_t)snprintf(out + at, out_bytes - at, "%s%.*s", at ? ", " : "", (int)(dot - entries[j]->d_name),
-                                       entries[j]->d_name);
+            const char *name = entries[j]->d_name;
+            if (has_suffix(name, files->suffix) && at < out_bytes)
+                at += (size_t)snprintf(out + at, out_bytes - at, "%s%.*s", at ? ", " : "",
+                                       (int)(strlen(name) - strlen(files->suffix)), name);
             free(entries[j]);
         }
         if (entry_count >= 0)
@@ -205,24 +216,23 @@ static void list_names(char folders[3][PATH_BYTES], uint32_t count, char *out, s
     }
 }
 
-static enum status find(const char *name, const char *folder, const char *option_name, char path[PATH_BYTES], struct error *error)
+enum status shipped_find(const struct shipped_files *files, const char *name, char path[SHIPPED_PATH_BYTES], struct error *error)
 {
-    char folders[3][PATH_BYTES], names[256];
-    size_t length = strlen(name);
+    char folders[FOLDERS_MAX][SHIPPED_PATH_BYTES], names[400];
     uint32_t count;
 
-    if (strchr(name, '/') || (length > 5 && !strcmp(name + length - 5, ".conf"))) {
-        snprintf(path, PATH_BYTES, "%s", name);
+    if (strchr(name, '/') || has_suffix(name, files->suffix)) {
+        snprintf(path, SHIPPED_PATH_BYTES, "%s", name);
         return STATUS_OK;
     }
-    count = list_folders(folder, folders);
+    count = list_folders(files, folders);
     for (uint32_t i = 0; i < count; i++)
-        if ((size_t)snprintf(path, PATH_BYTES, "%s/%s.conf", folders[i], name) < PATH_BYTES && !access(path, R_OK))
+        if ((size_t)snprintf(path, SHIPPED_PATH_BYTES, "%s/%s%s", folders[i], name, files->suffix) < SHIPPED_PATH_BYTES &&
+            !access(path, R_OK))
             return STATUS_OK;
-    list_names(folders, count, names, sizeof names);
-    return error_set(error, STATUS_NOT_FOUND,
-                     "--%s %s: no such description; there are: %s. Name a file with its path, or set --hardware-dir", option_name,
-                     name, names);
+    list_names(files, folders, count, names, sizeof names);
+    return error_set(error, STATUS_NOT_FOUND, "--%s %s: no such description; there are: %s. Or name a file with its path",
+                     files->option_name, name, names);
 }
 
 enum status hardware_read(const char *name, const char *folder, const char *option_name, struct hardware *out, struct error *error)
@@ -230,8 +240,9 @@ enum status hardware_read(const char *name, const char *folder, const char *opti
     struct hardware hardware = {.weights_share = 1, .products_share = 1, .attention_share = 1, .offload.usable_share = 0.8};
     struct curve_texts curves = {0};
     struct option table[SETTINGS];
-    char path[PATH_BYTES];
-    enum status status = find(name, folder, option_name, path, error);
+    const struct shipped_files files = {.kind = "hardware", .suffix = ".conf", .option_name = option_name, .folder = folder};
+    char path[SHIPPED_PATH_BYTES];
+    enum status status = shipped_find(&files, name, path, error);
 
     settings(&hardware, &curves, table);
     if (!status)
@@ -267,7 +278,11 @@ enum status hardware_check_s_part(const struct hardware *hardware, const char *n
 
 enum status hardware_check_worker(const struct hardware *hardware, const char *name, struct error *error)
 {
-    const char *what = hardware->memory_bytes == 0 ? "memory" : hardware->memory_gb_per_second == 0 ? "memory_gb_per_second" : NULL;
+    const char *what = hardware->memory_bytes == 0           ? "memory"
+                       : hardware->memory_gb_per_second == 0 ? "memory_gb_per_second"
+                       : hardware->f32_tflops == 0 && hardware->f16_tflops == 0 && hardware->prompt_attention_tflops == 0
+                           ? "f32_tflops"
+                           : NULL;
     return what ? missing(hardware, name, "a worker", what, error) : STATUS_OK;
 }
 

@@ -38,7 +38,6 @@ struct hardware_offload {
     double disk_write_gb_per_second;     // 0: as reading
     double disk_write_kv_gb_per_second;  // K and V of a prompt; 0: as disk_write
     double decode_tflops;                // products of one row a sequence; 0: as those of prompts
-    double prompt_attention_tflops;      // 0: as products
     double host_attention_gb_per_second; // of KV that the host attends to; 0: KV is copied to the device
     double host_attention_loss;          // share of it lost with each halving of a batch below 64
     double usable_share;                 // of the device's memory, for what the plan counts
@@ -58,6 +57,7 @@ struct hardware {
     uint64_t memory_bytes;                    // for weights and KV
     double memory_gb_per_second;              // reading, 1e9 bytes
     double f16_tflops, f32_tflops, int8_tops; // products; a multiply-add counts as two operations; 0: none in that type
+    double prompt_attention_tflops;           // attention of prompts, beside their KV; 0: as products of floats
     double weights_share;                     // of memory_gb_per_second that a product of few rows reaches
     double products_share;                    // of the above operations that a product of many rows reaches
     double attention_share;                   // of memory_gb_per_second that decode attention reaches
@@ -65,12 +65,33 @@ struct hardware {
     double link_gb_per_second;                // one way, 1e9 bytes
     double link_round_trip_us;                // latency: one layer of a mini-batch waits for it, and others are served meanwhile
     double link_exchange_us;                  // what one layer of a mini-batch occupies a worker for, beside attention and bytes
+    double compute_capability;                // of a CUDA device, 8.6; 0: not known, or none
     double price_per_hour;                    // in any currency, the same for all; 0: not known
+    double watts;                             // under load; 0: not known
     bool shares_cores;                        // as workers: they run on the S-part's cores, so their times add up
     struct hardware_model model;              // for the S-part, and as a worker
     struct hardware_offload offload;          // for the S-part
     struct hardware_nodes nodes;              // for workers
 };
+
+// The least compute capability that kernels/cuda is built for, and what is not left of a card's memory: the driver's context, which is an
+// estimate, and the backend's reserve (kernels/cuda/cuda.c).
+#define HARDWARE_CAPABILITY_LEAST 8.0
+#define HARDWARE_GPU_CONTEXT (500ull << 20)
+#define HARDWARE_GPU_RESERVE (HARDWARE_GPU_CONTEXT + (256ull << 20))
+
+// Returns whether it is a device with memory of its own beside the host's.
+static inline bool hardware_is_gpu(const struct hardware *h)
+{
+    return h->compute_capability != 0 || h->offload.copy_in_gb_per_second != 0;
+}
+
+// Returns what is left of its memory for weights, activations and KV.
+static inline uint64_t hardware_usable_bytes(const struct hardware *h)
+{
+    uint64_t reserve = hardware_is_gpu(h) ? HARDWARE_GPU_RESERVE : 0;
+    return h->memory_bytes > reserve ? h->memory_bytes - reserve : 0;
+}
 
 #define HARDWARE_SHARE_LEAST 0.001 // of a share in a file
 
@@ -80,6 +101,18 @@ double hardware_share(double part, double whole);
 
 // The folders in which shipped files are looked for if none is named: beside the program's build, installed, or in the current directory.
 #define HARDWARE_FOLDERS "../../deploy/hardware, ../share/fastdecode/hardware (from the program), deploy/hardware"
+
+// One kind of file that is shipped: `kind` stands for "hardware" in HARDWARE_FOLDERS.
+struct shipped_files {
+    const char *kind, *suffix, *option_name; // "hardware", ".conf", "gpu"
+    const char *folder;                      // to look in instead; or NULL
+};
+
+enum { SHIPPED_PATH_BYTES = 4096 };
+
+// Finds `name`: a path (with a '/' or the suffix), or the name of a shipped file without its suffix. NOT_FOUND lists the names that exist.
+enum status shipped_find(const struct shipped_files *files, const char *name, char path[SHIPPED_PATH_BYTES],
+                         struct error *error) MUST_CHECK;
 
 // Reads a file. `name` is its path (with a '/' or ".conf"), or a name that is looked for as NAME.conf in `folder`, or in
 // HARDWARE_FOLDERS if that is NULL. option_name is the option that named it, for errors. NOT_FOUND lists the names that exist;

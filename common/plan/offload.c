@@ -39,7 +39,7 @@ static double weight_bytes(const struct offload_request *r)
 {
     if (r->compress)
         return (double)r->shape->layer_values * OFFLOAD_COMPRESSED_BITS / 8;
-    return (double)r->shape->layer_bytes;
+    return (double)plan_weights_of(r->shape, r->device)->layer_bytes;
 }
 
 static struct sizes sizes_of(const struct offload_request *r, uint32_t gpu_batch, uint32_t gpu_batches)
@@ -74,10 +74,7 @@ double offload_linear_at(const struct offload_linear *linear, const double *x)
 
 static double operations(const struct offload_request *r)
 {
-    const struct hardware *h = r->device;
-    bool quantized = r->compress || r->shape->quantized;
-    double tera = quantized && h->int8_tops != 0 ? h->int8_tops : or_else(h->f16_tflops, h->f32_tflops);
-    return MAX(tera, 1e-6) * h->products_share * 1e12;
+    return plan_products_per_us(r->device, r->compress || r->shape->quantized) * US;
 }
 
 // Returns the seconds of the products of `batches` batches of `rows` rows each.
@@ -120,12 +117,21 @@ static double delegated_s(const struct offload_request *r, const struct sizes *z
     return read_s + z->gpu_batches * r->link->link_round_trip_us / US + z->rows * shape_link_bytes(r->shape) / link;
 }
 
+// Prompts' rows go out and come back, too, and the workers attend for them: each row to half of its prompt.
+static double delegated_prompts_s(const struct offload_request *r, const struct sizes *z)
+{
+    const double link = r->link->link_gb_per_second * GIGA, workers = r->worker->shares_cores ? 1 : r->workers;
+    const double pairs = z->rows * z->s * (z->s + 1) / 2;
+    return pairs / workers * shape_pair_operations(r->shape) / (plan_attention_per_us(r->worker) * US) +
+           z->gpu_batches * r->link->link_round_trip_us / US + z->rows * z->s * shape_link_bytes(r->shape) / link;
+}
+
 static void compute_lane(const struct offload_request *r, const struct sizes *z, struct offload_model *m)
 {
     const struct hardware *h = r->device;
     double prompt_rate = operations(r), decode_rate = h->offload.decode_tflops != 0 ? h->offload.decode_tflops * 1e12 : prompt_rate;
     double pairs = z->rows * z->s * z->s * 4 * r->shape->heads * r->shape->head_dim;
-    double attention_rate = h->offload.prompt_attention_tflops != 0 ? h->offload.prompt_attention_tflops * 1e12 : prompt_rate;
+    double attention_rate = h->prompt_attention_tflops != 0 ? h->prompt_attention_tflops * 1e12 : prompt_rate;
     double kv = z->rows * z->context * z->kv_token;
     struct offload_linear *prompts = &m->lanes[OFFLOAD_PROMPTS][OFFLOAD_COMPUTE],
                           *decode = &m->lanes[OFFLOAD_DECODE][OFFLOAD_COMPUTE];
@@ -135,9 +141,10 @@ static void compute_lane(const struct offload_request *r, const struct sizes *z,
     prompts->constant = m->products[OFFLOAD_PROMPTS] + pairs / attention_rate;
     decode->constant = m->products[OFFLOAD_DECODE];
     if (m->delegated) {
-        double away = delegated_s(r, z);
+        double away = delegated_s(r, z), prompts_away = delegated_prompts_s(r, z), products = m->products[OFFLOAD_PROMPTS];
         bool beside = z->gpu_batches > 1 && !r->worker->shares_cores;
         decode->constant = beside ? MAX(decode->constant, away) : decode->constant + away;
+        prompts->constant = beside ? MAX(products, prompts_away) : products + prompts_away;
         return;
     }
     double device_rate = h->memory_gb_per_second * h->attention_share * GIGA;
@@ -151,8 +158,6 @@ static void copy_lanes(const struct offload_request *r, const struct sizes *z, s
     double in = o->copy_in_gb_per_second * GIGA, out = or_else(o->copy_out_gb_per_second, o->copy_in_gb_per_second) * GIGA;
     double out_kv = or_else(o->copy_out_kv_gb_per_second * GIGA, out);
 
-    if (m->delegated) // the prompts' KV goes to its workers
-        m->lanes[OFFLOAD_PROMPTS][OFFLOAD_COPY_OUT].constant = z->rows * z->s * z->kv_token / (r->link->link_gb_per_second * GIGA);
     if (!m->tiers[OFFLOAD_HOST])
         return;
     for (int phase = 0; phase < OFFLOAD_PHASES; phase++) {

@@ -33,12 +33,30 @@ double plan_mean_read(const struct plan_request *r)
     return context - windowed * MAX(context - r->shape->window, 0);
 }
 
-// Floats without a fast product in their type are multiplied in f32, as kernels/gemm does.
-static double operations_per_us(const struct plan_request *r)
+// Returns what a row of a prompt reads of its context in a layer, in the mean over its rows.
+static double prompt_mean_read(const struct plan_request *r)
 {
-    const struct hardware *h = r->s_part;
-    double tera = r->shape->quantized && h->int8_tops != 0 ? h->int8_tops : h->f16_tflops != 0 ? h->f16_tflops : h->f32_tflops;
-    return MAX(tera, 1e-6) * h->products_share * 1e12 / US;
+    const double p = r->prompt_tokens, w = MIN((double)r->shape->window, p);
+    const double windowed = (double)r->shape->windowed_layers / MAX(r->shape->layers, 1u), whole = (p + 1) / 2;
+    return whole - (windowed > 0 && p > 0 ? windowed * (whole - (w * (w + 1) / 2 + (p - w) * w) / p) : 0);
+}
+
+const struct plan_weights *plan_weights_of(const struct plan_shape *shape, const struct hardware *s_part)
+{
+    return &shape->in[hardware_is_gpu(s_part) ? SHAPE_GPU : SHAPE_HOST];
+}
+
+static double floats_per_us(const struct hardware *h) { return (h->f16_tflops != 0 ? h->f16_tflops : h->f32_tflops) * 1e12 / US; }
+
+double plan_products_per_us(const struct hardware *h, bool quantized)
+{
+    const bool in_8_bits = quantized && h->int8_tops != 0 && (!hardware_is_gpu(h) || floats_per_us(h) <= 0);
+    return MAX(in_8_bits ? h->int8_tops * 1e12 / US : floats_per_us(h), 1) * h->products_share;
+}
+
+double plan_attention_per_us(const struct hardware *h)
+{
+    return MAX(h->prompt_attention_tflops != 0 ? h->prompt_attention_tflops * 1e12 / US : floats_per_us(h) * h->products_share, 1);
 }
 
 // Flat while the weights are read, then a line: three points describe it exactly.
@@ -46,7 +64,7 @@ static void roofline(const struct plan_request *r, uint64_t values, uint64_t byt
 {
     const struct hardware *h = r->s_part;
     double read_us = (double)bytes / (h->memory_gb_per_second * h->weights_share * GIGA) * US;
-    double row_us = 2.0 * (double)values / operations_per_us(r);
+    double row_us = 2.0 * (double)values / plan_products_per_us(h, r->shape->quantized);
     double knee = MAX(1, read_us / row_us);
 
     out->count = 0;
@@ -60,6 +78,7 @@ static void roofline_of_experts(const struct plan_request *r, struct cost_curve 
 {
     enum { ROWS_MOST = 256 };
     const struct plan_shape *s = r->shape;
+    const struct plan_weights *w = plan_weights_of(r->shape, r->s_part);
     const double used = (double)s->experts_used / s->experts;
     const uint64_t values = s->layer_values - s->expert_values, active = values + (uint64_t)(used * (double)s->expert_values);
     struct cost_curve whole = {0};
@@ -68,10 +87,10 @@ static void roofline_of_experts(const struct plan_request *r, struct cost_curve 
     for (uint32_t rows = 1; rows <= ROWS_MOST; rows *= 2) {
         double touched = 1 - pow(1 - used, rows);
         struct cost_curve part = {0};
-        roofline(r, active, s->layer_bytes - (uint64_t)((1 - touched) * (double)s->expert_bytes), r->s_part->layer_us, &part);
+        roofline(r, active, w->layer_bytes - (uint64_t)((1 - touched) * (double)w->expert_bytes), r->s_part->layer_us, &part);
         cost_curve_add(out, rows, cost_curve_at(&part, rows));
     }
-    roofline(r, active, s->layer_bytes, r->s_part->layer_us, &whole);
+    roofline(r, active, w->layer_bytes, r->s_part->layer_us, &whole);
     for (uint32_t i = 1; i < whole.count; i++)
         if (whole.rows[i] > ROWS_MOST)
             cost_curve_add(out, whole.rows[i], whole.us[i]);
@@ -86,8 +105,8 @@ void plan_s_part(const struct plan_request *r, struct cost_s_part *out)
     if (s->experts)
         roofline_of_experts(r, &out->layer);
     else
-        roofline(r, s->layer_values, s->layer_bytes, r->s_part->layer_us, &out->layer);
-    roofline(r, s->head_values, s->head_bytes, 0, &out->head);
+        roofline(r, s->layer_values, plan_weights_of(r->shape, r->s_part)->layer_bytes, r->s_part->layer_us, &out->layer);
+    roofline(r, s->head_values, plan_weights_of(r->shape, r->s_part)->head_bytes, 0, &out->head);
     if (r->s_part->model.rest.count)
         out->step_us = cost_curve_at(&r->s_part->model.rest, 1);
     if (r->s_part->model.name) {
@@ -102,14 +121,13 @@ void plan_r_part(const struct plan_request *r, uint32_t workers, struct cost_r_p
     double bytes_per_us = h->memory_gb_per_second * h->attention_share * GIGA / US;
 
     *out = (struct cost_r_part){.token_us = shape_kv_bytes(r->shape, r->kv_type) / bytes_per_us,
-                                .prefill_us = 4.0 * r->shape->heads * r->shape->head_dim / operations_per_us(r)};
+                                .prefill_us = shape_pair_operations(r->shape) / plan_attention_per_us(h)};
     if (h->model.attention.token_us > 0 && r->kv_type == KV_F16) {
+        out->prefill_us = h->model.attention.pair_us;
         out->token_us = h->model.attention.token_us;
         out->row_us = h->model.attention.row_us;
         out->call_us = h->model.attention.call_us;
     }
-    if (r->s_part->model.attention.token_us > 0 && r->kv_type == KV_F16) // prompts attend where the S-part is
-        out->prefill_us = r->s_part->model.attention.pair_us;
     if (workers) {
         out->link_us = r->link->link_round_trip_us;
         out->call_us += r->link->link_exchange_us;
@@ -148,36 +166,56 @@ static double prefill_row_us(const struct plan_request *r, const struct cost_s_p
     return step_us / chunk + s->layers * (kv->prefill_row_us + context * kv->pair_us + link_us);
 }
 
-// Predicts a mini-batch of `rows` decode rows, `local` of them in the S-part's memory beside workers, on average over its steps.
-static void predict_s_part_layer(const struct plan_request *r, double rows, double local, uint32_t workers, struct plan *out)
+// Predicts a layer of a mini-batch of `rows` decode rows, `local` of them in the S-part's memory beside workers, on average over its steps.
+// prompts: the prefill rows that each of them brings along in the same step; they attend where its sequence is.
+static void predict_layer(const struct plan_request *r, double rows, double local, uint32_t workers, double prompts,
+                          struct plan *out)
 {
-    double prefill_rows = rows * r->prompt_tokens / r->generated_tokens, away = rows - local;
-    double pairs = prefill_rows * (r->prompt_tokens + 1.0) / 2;
+    const double away = rows - local, pair_context = prompt_mean_read(r);
     bool add_up = workers && r->worker->shares_cores;
     double shared = workers && !add_up ? ceil(away / workers) : away; // rows of the fullest worker, or of all in turn
+    double prompts_us = workers && !add_up ? away / workers : away;   // prompts are spread over steps
     struct cost_s_part s;
     struct cost_r_part place;
 
     plan_s_part(r, &s);
     plan_r_part(r, workers, &place);
-    out->s_part_layer_us = cost_curve_at(&s.layer, rows + prefill_rows) + pairs * place.prefill_us;
+    prompts_us *= prompts * (place.row_us + pair_context * place.prefill_us);
+    out->s_part_layer_us = cost_curve_at(&s.layer, rows * (1 + prompts));
     out->r_part_layer_us = away > 0 ? place.call_us * (add_up ? MIN(workers, away) : 1) +
-                                          shared * (place.row_us + plan_mean_read(r) * place.token_us)
+                                          shared * (place.row_us + plan_mean_read(r) * place.token_us) + prompts_us
                                     : 0;
     if (local > 0) {
         struct cost_r_part pool;
         plan_r_part(r, 0, &pool);
-        out->pool_layer_us = pool.call_us + local * (pool.row_us + plan_mean_read(r) * pool.token_us);
+        out->pool_layer_us = pool.call_us + local * (pool.row_us + plan_mean_read(r) * pool.token_us) +
+                             local * prompts * (pool.row_us + pair_context * pool.prefill_us);
     }
-    if (r->s_part->model.name)
-        out->s_part_layer_us = cost_curve_at(&s.layer, rows) +
-                               prefill_rows * prefill_row_us(r, &s, rows, workers, out->r_part_layer_us) / s.layers;
     out->head_us = cost_curve_at(&s.head, rows);
     out->link_layer_us = 0;
-    if (workers && away > 0) {
-        double kv_us = shape_kv_bytes(r->shape, r->kv_type) / (r->link->link_gb_per_second * GIGA / US);
-        out->link_layer_us = place.link_us + away / workers * place.link_row_us + prefill_rows * away / rows * kv_us;
-    }
+    if (workers && away > 0)
+        out->link_layer_us = place.link_us + away * (1 + prompts) / workers * place.link_row_us;
+}
+
+static double prefill_rows_each(const struct plan_request *r) { return (double)r->prompt_tokens / r->generated_tokens; }
+
+// Prompts of a model that was measured take steps of their own, and their time is the S-part's.
+static void predict_s_part_layer(const struct plan_request *r, double rows, double local, uint32_t workers, struct plan *out)
+{
+    struct cost_s_part s;
+
+    predict_layer(r, rows, local, workers, r->s_part->model.name ? 0 : prefill_rows_each(r), out);
+    if (!r->s_part->model.name)
+        return;
+    plan_s_part(r, &s);
+    out->s_part_layer_us += rows * prefill_rows_each(r) * prefill_row_us(r, &s, rows, workers, out->r_part_layer_us) / s.layers;
+}
+
+// Returns what crosses the S-part's link in a step of step_us, both ways.
+static double network_gbit(const struct plan_request *r, double sequences, double step_us)
+{
+    const double row_bytes = r->shape->layers * shape_link_bytes(r->shape);
+    return sequences * (1 + prefill_rows_each(r)) * row_bytes * 8 / GIGA / (step_us / US);
 }
 
 // Returns the tokens that a running sequence has pages for, in the mean of its life: its context, whose beginning is given back if no layer
@@ -223,8 +261,7 @@ static void predict_one(const struct plan_request *r, uint32_t batch, uint32_t w
     out->tokens_per_second = batch / (step_us / US);
     out->s_part_busy = m * (layers * work_us + tail_us) / step_us;
     out->r_part_busy = m * layers * out->r_part_layer_us / step_us;
-    out->network_gbit_per_second =
-        workers ? (batch - out->pool_sequences) * layers * shape_link_bytes(r->shape) * 8 / GIGA / (step_us / US) : 0;
+    out->network_gbit_per_second = workers ? network_gbit(r, batch - out->pool_sequences, step_us) : 0;
     const double others_us = m == 1 ? MAX(out->r_part_layer_us, out->link_layer_us)
                                     : MAX(wait_us / (m - 1), MAX(out->r_part_layer_us, bytes_us));
     out->bound_by = work_us >= others_us ? PLAN_S_PART : out->r_part_layer_us >= out->link_layer_us ? PLAN_R_PART : PLAN_NETWORK;
@@ -234,7 +271,7 @@ static void predict_one(const struct plan_request *r, uint32_t batch, uint32_t w
 static double activation_bytes(const struct plan_request *r, uint32_t batch)
 {
     const struct plan_shape *s = r->shape;
-    double rows = batch * (1 + (double)r->prompt_tokens / r->generated_tokens);
+    double rows = batch * (1 + prefill_rows_each(r));
     double row = 2.0 * s->hidden + (2.0 * s->heads + 2.0 * s->kv_heads) * s->head_dim + 2.0 * s->ffn;
 
     return 4 * (rows * row + batch * (double)s->vocab);
@@ -293,7 +330,7 @@ struct rows {
 static struct rows rows_of(const struct plan_request *r, uint32_t batch, uint32_t mini_batches)
 {
     double decode = ceil((double)batch / mini_batches);
-    return (struct rows){decode, decode * r->prompt_tokens / r->generated_tokens};
+    return (struct rows){decode, decode * prefill_rows_each(r)};
 }
 
 // The stages to be split, with their arrays.
@@ -308,8 +345,8 @@ struct stages {
 static void describe_stages(const struct plan_request *r, struct rows rows, double attend_us, uint32_t pool_sequences,
                             uint32_t batch, struct stages *out)
 {
-    const struct plan_shape *shape = r->shape;
-    double kv_bytes = pool_sequences * plan_sequence_kv_bytes(r) / shape->layers;
+    const struct plan_weights *weights = plan_weights_of(r->shape, r->s_part);
+    double kv_bytes = pool_sequences * plan_sequence_kv_bytes(r) / r->shape->layers;
 
     plan_s_part(r, &out->all);
     out->split = (struct plan_split){.layer_us = out->layer_us,
@@ -317,17 +354,17 @@ static void describe_stages(const struct plan_request *r, struct rows rows, doub
                                      .layer_count = MIN(out->all.layers, (uint32_t)PLAN_SPLIT_LAYERS_MAX),
                                      .embed_us = step_rest_us(r, rows.decode),
                                      .head_us = cost_curve_at(&out->all.head, rows.decode),
-                                     .embed_bytes = shape->embedding_bytes,
-                                     .head_bytes = shape->head_bytes,
+                                     .embed_bytes = weights->embedding_bytes,
+                                     .head_bytes = weights->head_bytes,
                                      .stage_bytes = (uint64_t)(activation_bytes(r, batch) / r->stages),
                                      .stages = r->stages,
                                      .memory_bytes = out->memory};
     for (uint32_t l = 0; l < out->split.layer_count; l++) {
         out->layer_us[l] = cost_curve_at(&out->all.layer, rows.decode + rows.prefill) + attend_us;
-        out->layer_bytes[l] = shape->layer_bytes + (uint64_t)kv_bytes;
+        out->layer_bytes[l] = weights->layer_bytes + (uint64_t)kv_bytes;
     }
     for (uint32_t i = 0; i < r->stages; i++)
-        out->memory[i] = r->ignore_capacity ? 0 : r->s_part->memory_bytes;
+        out->memory[i] = r->ignore_capacity ? 0 : hardware_usable_bytes(r->s_part);
 }
 
 enum status plan_stages(const struct plan_request *r, uint32_t batch, uint32_t workers, struct cost_s_part *out,
@@ -346,21 +383,6 @@ enum status plan_stages(const struct plan_request *r, uint32_t batch, uint32_t w
         out[i].head = i + 1 == r->stages ? stages.all.head : (struct cost_curve){0};
     }
     return status;
-}
-
-// Prompts are part of every step, so they cost what their rows add to it, with attention where the S-part is.
-// Returns the time of their attention in a layer.
-static double predict_layer(const struct plan_request *r, struct rows rows, double local, uint32_t workers, struct plan *out)
-{
-    struct cost_s_part s;
-    struct cost_r_part place;
-
-    predict_s_part_layer(r, rows.decode, local, workers, out);
-    plan_s_part(r, &s);
-    plan_r_part(r, workers, &place);
-    double pairs_us = rows.prefill * (r->prompt_tokens + 1.0) / 2 * place.prefill_us;
-    out->s_part_layer_us = cost_curve_at(&s.layer, rows.decode + rows.prefill) + pairs_us;
-    return pairs_us;
 }
 
 static void cut_stages(const struct plan_request *r, struct rows rows, double attend_us, struct plan *out)
@@ -392,9 +414,10 @@ void plan_predict_pipeline(const struct plan_request *r, uint32_t batch, uint32_
                          .stages = r->stages,
                          .pool_sequences = pool_sequences_of(r, batch, workers)};
     struct rows rows = rows_of(r, batch, out->mini_batches);
-    double pairs_us = predict_layer(r, rows, workers ? (double)out->pool_sequences / out->mini_batches : 0, workers, out);
+    predict_layer(r, rows.decode, workers ? (double)out->pool_sequences / out->mini_batches : 0, workers, prefill_rows_each(r),
+                  out);
     double own_us = workers ? out->pool_layer_us : out->r_part_layer_us, wait_us = out->r_part_layer_us + out->link_layer_us;
-    cut_stages(r, rows, own_us + pairs_us, out);
+    cut_stages(r, rows, own_us, out);
     for (uint32_t i = 0; i < r->stages; i++) {
         slowest_us = MAX(slowest_us, out->stage[i].turn_us);
         sum_us += out->stage[i].turn_us;
@@ -408,8 +431,7 @@ void plan_predict_pipeline(const struct plan_request *r, uint32_t batch, uint32_
     double attend_us = m * layers * out->r_part_layer_us; // without workers it is in the stages' turns, each one's at the same time
     out->s_part_busy = (m * sum_us - (workers ? 0 : attend_us)) / step_us / r->stages;
     out->r_part_busy = attend_us / step_us / (workers ? 1 : r->stages);
-    out->network_gbit_per_second =
-        workers ? (batch - out->pool_sequences) * layers * shape_link_bytes(r->shape) * 8 / GIGA / (step_us / US) : 0;
+    out->network_gbit_per_second = workers ? network_gbit(r, batch - out->pool_sequences, step_us) : 0;
     out->bound_by = m * slowest_us >= step_us                              ? PLAN_S_PART
                     : m * read_us >= step_us                               ? PLAN_R_PART
                     : workers && out->link_layer_us > out->r_part_layer_us ? PLAN_NETWORK
@@ -421,11 +443,12 @@ void plan_predict_pipeline(const struct plan_request *r, uint32_t batch, uint32_
 
 // --- memory and price -------------------------------------------------------------------------------------------------
 
-static double s_part_bytes(const struct plan_request *r, uint32_t batch)
+double plan_stage_bytes(const struct plan_request *r, uint32_t batch, uint32_t stage, struct plan_range range)
 {
-    const struct plan_shape *s = r->shape;
-
-    return s->layers * (double)s->layer_bytes + (double)s->head_bytes + (double)s->embedding_bytes + activation_bytes(r, batch);
+    const struct plan_weights *w = plan_weights_of(r->shape, r->s_part);
+    const uint32_t stages = MAX(r->stages, 1u);
+    return (range.end - range.first) * (double)w->layer_bytes + (stage == 0 ? (double)w->embedding_bytes : 0) +
+           (stage + 1 == stages ? (double)w->head_bytes : 0) + activation_bytes(r, batch) / stages;
 }
 
 // Returns the sequences of the fullest worker, or of the pool. Those that no worker can hold lie at all of them.
@@ -455,7 +478,8 @@ static void add_hybrid_bound(const struct plan_request *r, double left_bytes, st
 
 static void add_memory_and_price(const struct plan_request *r, struct plan *out)
 {
-    double each = workers_share(r, out), own_bytes = s_part_bytes(r, out->batch);
+    double each = workers_share(r, out),
+           own_bytes = plan_stage_bytes(r, out->batch, 0, (struct plan_range){.end = r->shape->layers});
 
     out->kv_tokens = out->batch * plan_mean_context(r);
     out->kv_bytes_per_worker = each * plan_sequence_kv_bytes(r);
@@ -464,7 +488,7 @@ static void add_memory_and_price(const struct plan_request *r, struct plan *out)
             out->s_part_bytes = MAX(out->s_part_bytes, out->stage[i].bytes);
     } else {
         out->s_part_bytes = own_bytes + out->pool_sequences * plan_sequence_kv_bytes(r);
-        add_hybrid_bound(r, (double)r->s_part->memory_bytes - own_bytes, out);
+        add_hybrid_bound(r, (double)hardware_usable_bytes(r->s_part) - own_bytes, out);
     }
     if (r->s_part->price_per_hour != 0 && (out->workers == 0 || r->worker->price_per_hour != 0)) {
         out->price_per_hour = out->stages * r->s_part->price_per_hour + out->workers * r->worker->price_per_hour;

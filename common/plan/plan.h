@@ -5,14 +5,14 @@
 //
 //     W = B·(p + (S + F)/2)          (also what the workers' memory must hold, plus half a page a sequence)
 //
-// Each step every sequence decodes one row; prompts take B·p/S prefill rows a step, which attend where the S-part is. With
-// b = B/M rows in each of M mini-batches, in one layer
+// Each step every sequence decodes one row; prompts take B·p/S prefill rows a step, which attend where their KV lies. With
+// b = B/M decode rows and b·p/S prefill rows in each of M mini-batches, in one layer
 //
-//     T   = max(layer_bytes / bandwidth, 2·values·rows / operations) + layer_us + prefill attention   S-part, or what was measured
-//     R   = KV bytes of ceil(b/N) sequences / bandwidth of a worker                                   R-part
-//     X   = round trip + bytes of all rows / the S-part's link; KV of prefill rows goes out with them  link
+//     T   = max(layer_bytes / bandwidth, 2·values·rows / operations) + layer_us                         S-part, or what was measured
+//     R   = KV bytes of ceil(b/N) sequences / bandwidth + pairs of their prefill rows / operations      R-part, at a worker
+//     X   = round trip + q, k, v and o of all rows / the S-part's link                                  link
 //
-// If a model was measured (hardware.h), prompts take steps of their own. R includes what an exchange occupies the worker for, besides bytes
+// If a model was measured (hardware.h), prompts take steps of their own, whose time is the S-part's. R includes what an exchange occupies the worker for, besides bytes
 // (link_exchange_us). The step is a round of M mini-batches, by the formula of the scheduling core (step_time.h):
 //
 //     S = layers·T + head + step_us
@@ -116,8 +116,16 @@ struct plan_need {
 // "S-part", "R-part", "network", "capacity".
 const char *plan_bound_name(enum plan_bound bound);
 
+// Returns the weights of a shape as an S-part has them in memory.
+const struct plan_weights *plan_weights_of(const struct plan_shape *shape, const struct hardware *s_part);
+
+// Returns how many operations a microsecond products of many rows reach, and attention of prompts. A host multiplies quantized weights in 8
+// bits, a GPU in 16; floats without a fast product in their type are multiplied in f32, as kernels/gemm does.
+double plan_products_per_us(const struct hardware *hardware, bool quantized);
+double plan_attention_per_us(const struct hardware *hardware);
+
 // Fill in the performance model: T(b) and head as curves, and one of `workers` workers that share the S-part's link. workers 0: the
-// S-part's own pool. Prefill attention runs at the S-part's rate wherever it is done: a prompt's pages go out as it is read.
+// S-part's own pool.
 void plan_s_part(const struct plan_request *request, struct cost_s_part *out);
 void plan_r_part(const struct plan_request *request, uint32_t workers, struct cost_r_part *out);
 
@@ -184,6 +192,9 @@ double plan_hop_us(const struct plan_request *request, double rows);
 // plan_split_layers(); memory counts unless request->ignore_capacity.
 enum status plan_stages(const struct plan_request *request, uint32_t batch, uint32_t workers, struct cost_s_part *out,
                         struct plan_range *ranges, struct error *error) MUST_CHECK;
+
+// Returns the bytes of a stage's weights and activations, of request->stages at a batch.
+double plan_stage_bytes(const struct plan_request *request, uint32_t batch, uint32_t stage, struct plan_range range);
 
 // Does for a pipeline what plan_predict() does; each: mini-batches for each stage. Without price and KV. If no cut of the layers
 // fits into memory, it predicts without that limit.

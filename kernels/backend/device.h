@@ -12,6 +12,7 @@
 struct device_rates {
     char name[128];
     uint64_t memory_bytes; // free now
+    double compute_capability;
     double read_bytes;     // per second, by a kernel that only reads memory
     double weight_bytes;   // per second: weights in f16, in products with one row
     double f16_operations; // per second, in the fastest product with many rows; a multiply-add is two

@@ -130,7 +130,7 @@ enum status cuda_measure(int index, uint64_t limit_us, struct device_rates *out,
     cuda_must(cudaSetDevice(index), "choosing the device");
     cuda_must(cudaGetDeviceProperties(&properties, index), "asking what the device is");
     cuda_must(cudaMemGetInfo(&free_bytes, &total), "asking for the device's memory");
-    *out = (struct device_rates){.memory_bytes = free_bytes};
+    *out = (struct device_rates){.memory_bytes = free_bytes, .compute_capability = properties.major + properties.minor / 10.0};
     snprintf(out->name, sizeof out->name, "%s", properties.name);
     b->count = MIN((uint64_t)free_bytes / 4, STREAM_BYTES) / GPU_READ_BLOCK_BYTES * GPU_READ_BLOCK_BYTES;
     cuda_must(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "a stream");

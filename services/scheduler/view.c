@@ -165,7 +165,7 @@ static bool fill_outlook(const struct scheduler *scheduler, const struct sched_s
                                .kv_heads = scheduler->model.kv.kv_heads,
                                .head_dim = scheduler->model.kv.head_dim,
                                .layer_values = 1,
-                               .layer_bytes = 1};
+                               .in = {[SHAPE_HOST] = {.layer_bytes = 1}}};
     // The times are of the mesh's own KV type; the plan takes measured ones for the type that files describe.
     struct plan_request request = {
         .shape = &shape, .s_part = &s_part, .worker = &worker, .link = &link, .kv_type = KV_F16, .ignore_capacity = true};

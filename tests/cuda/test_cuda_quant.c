@@ -434,10 +434,27 @@ static void test_panels(void **state)
     assert_int_equal(cuda_panel_bytes(&quant), 16ull * 2 << 21);
 }
 
+/* The bits that a memory plan counts on. */
+static void test_bits(void **state)
+{
+    enum { SIDE = 4096 };
+    for (uint32_t type = 0; type < TENSOR_TYPE_END; type++) {
+        const struct tensor_type_info *info = tensor_type_info(type);
+        const enum gpu_form form = info ? gpu_form_of(type) : GPU_WIDE;
+        struct gpu_quant quant = {.tiles = SIDE, .tile_bytes = SIDE * 2}; /* rows of 16 bits */
+        if (form != GPU_WIDE)
+            gpu_quant_plan(form, SIDE, SIDE, &quant);
+        const double bits = (double)quant.tiles * (double)quant.tile_bytes * 8 / SIDE / SIDE;
+        if (info && bits != info->gpu_bits)
+            fail_msg("%s: %.4f bits, not %.4f", info->name, bits, info->gpu_bits);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_matrices),    cmocka_unit_test(test_extremes),
                                        cmocka_unit_test(test_linear),      cmocka_unit_test(test_models),
-                                       cmocka_unit_test(test_memory_plan), cmocka_unit_test(test_panels)};
+                                       cmocka_unit_test(test_memory_plan), cmocka_unit_test(test_panels),
+                                       cmocka_unit_test(test_bits)};
     return rig_begin(NULL) ? rig_end(cmocka_run_group_tests_name("cuda quant", tests, NULL, NULL)) : 0;
 }

@@ -32,7 +32,8 @@ def test_every_token_is_counted(tmp_path):
 
 
 # Llama-7B on an A10 with 8 sockets and B = 1,024, as in the paper (arXiv 2403.11421).
-PAPER = ("--shape", "llama-7b", "--gpu", "a10", "--workers", 8, "--batch", 1024, "--gen", 1024, "--backlog", "--mini-batches", 2, "--chunk", 512)
+PAPER = ("--shape", "llama-7b", "--gpu", "a10", "--link", "infiniband", "--workers", 8, "--batch", 1024, "--gen", 1024, "--backlog", "--mini-batches", 2,
+         "--chunk", 512)
 
 
 def test_sls_keeps_the_load_even():
@@ -111,7 +112,7 @@ def test_capacity():
 @pytest.mark.parametrize("options, says", [
     (("--gpu", "a10", "--capacity", "--rate", 3, "--shape", "llama-7b"), "--capacity makes its own arrivals"),
     (("--gpu", "a10", "--capacity", "--shape", "llama-7b", "--trace", "alpaca"), "want sharegpt, arxiv or a CSV file"),
-    (("--gpu", "a10", "--backlog"), "--model FILE or --shape"),
+    (("--gpu", "a10", "--backlog"), "--model FILE, or --shape"),
     (("--shape", "llama-7b", "--backlog"), "--gpu is missing"),
     (("--shape", "llama-7b", "--gpu", "a10"), "--workload FILE, --rate R"),
     (("--shape", "llama-7b", "--gpu", "a10", "--backlog", "--rate", 3), "--workload FILE, --rate R"),

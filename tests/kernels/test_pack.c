@@ -235,11 +235,25 @@ static void test_refused(void **state)
     refuse(0, 16, 1ull << 40, "at most");
 }
 
+// The bits that a memory plan counts on.
+static void test_bits(void **state)
+{
+    enum { SIDE = 4096 };
+    for (uint32_t type = 0; type < TENSOR_TYPE_END; type++) {
+        const struct tensor_type_info *info = tensor_type_info(type);
+        if (info && (double)packed_bytes(type, SIDE, SIDE) * 8 != info->host_bits * SIDE * SIDE)
+            fail_msg("%s: %.4f bits, not %.4f", info->name, (double)packed_bytes(type, SIDE, SIDE) * 8 / SIDE / SIDE,
+                     info->host_bits);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact),           cmocka_unit_test(test_every_half_scale), cmocka_unit_test(test_size),
-        cmocka_unit_test(test_padding_is_zero), cmocka_unit_test(test_refused),          cmocka_unit_test(test_every_exponent),
+        cmocka_unit_test(test_exact),   cmocka_unit_test(test_every_half_scale),
+        cmocka_unit_test(test_size),    cmocka_unit_test(test_padding_is_zero),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_every_exponent),
+        cmocka_unit_test(test_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

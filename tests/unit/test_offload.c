@@ -22,7 +22,7 @@ static const struct plan_shape shape = {
     .head_dim = 16,
     .ffn = 3651,
     .layer_values = 1000000,
-    .layer_bytes = 2000000,
+    .in = {{.layer_bytes = 2000000}, {.layer_bytes = 2000000}},
 };
 static const struct hardware device = {
     .name = "device",
@@ -34,8 +34,12 @@ static const struct hardware device = {
     .attention_share = 0.5,
     .offload = {
         .copy_in_gb_per_second = 2, .disk_read_gb_per_second = 0.5, .host_attention_gb_per_second = 5, .usable_share = 0.5}};
-static const struct hardware worker = {
-    .name = "worker", .memory_bytes = 1 << 20, .memory_gb_per_second = 20, .attention_share = 0.5};
+static const struct hardware worker = {.name = "worker",
+                                       .memory_bytes = 1 << 20,
+                                       .memory_gb_per_second = 20,
+                                       .f32_tflops = 0.1,
+                                       .products_share = 1,
+                                       .attention_share = 0.5};
 static const struct hardware wire = {.name = "wire", .link_gb_per_second = 1, .link_round_trip_us = 10};
 
 static struct offload_request request(void)
@@ -86,7 +90,8 @@ static void weights_on_the_host(void **state)
     struct offload_request r = request();
     struct offload_plan plan;
 
-    twice.layer_bytes *= 2;
+    twice.in[SHAPE_HOST].layer_bytes *= 2;
+    twice.in[SHAPE_GPU].layer_bytes *= 2;
     r.shape = &twice;
     r.host_bytes = 100000000;
     plan = made(&r);
@@ -138,6 +143,7 @@ static void attention_is_delegated(void **state)
     r.workers = 2;
     plan = made(&r);
     assert_near(plan.decode.seconds, 20e-6 + away);
+    assert_near(plan.prompts.seconds, 32e-6 + 36 * 512 / 0.1e12 + 10e-6 + 16 * 2048 / 1e9); // each of 16 rows with half of 9
     assert_near(plan.worker_bytes, (25 + 8) * 4 * 512);
     assert_true(plan.kv.device == 0 && plan.kv.host == 0 && plan.kv.disk == 0);
     r.gpu_batches = 2;

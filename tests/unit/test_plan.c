@@ -23,9 +23,8 @@ static const struct plan_shape shape = {
     .ffn = 512,
     .vocab = 1000,
     .layer_values = 1000000,
-    .layer_bytes = 2000000,
     .head_values = 2000000,
-    .head_bytes = 4000000,
+    .in = {{.layer_bytes = 2000000, .head_bytes = 4000000}, {.layer_bytes = 2000000, .head_bytes = 4000000}},
 };
 static const struct hardware s_part = {.name = "device",
                                        .memory_bytes = 20000000,
@@ -39,6 +38,7 @@ static const struct hardware s_part = {.name = "device",
 static const struct hardware worker = {.name = "host",
                                        .memory_bytes = 500000,
                                        .memory_gb_per_second = 20,
+                                       .f32_tflops = 0.1,
                                        .weights_share = 1,
                                        .products_share = 1,
                                        .attention_share = 0.5,
@@ -72,11 +72,12 @@ static void the_parts_of_a_layer(void **state)
     assert_near(s.first_share, 24 * 16 * 128 / 1e6);
     plan_r_part(&r, 2, &place);
     assert_near(place.token_us, 0.0512);
-    assert_near(place.prefill_us, 4 * 8 * 16 / 1e6); // 8 heads of 16, at the rate of products
+    assert_near(place.prefill_us, 4 * 8 * 16 / 1e5); // 8 heads of 16, at the worker's rate of products
     assert_near(place.link_us, 10);
     assert_near(place.link_row_us, 2 * 2.048); // two workers share the S-part's link
     plan_r_part(&r, 0, &place);
     assert_near(place.token_us, 512 / 50e3);
+    assert_near(place.prefill_us, 4 * 8 * 16 / 1e6); // and at the S-part's
     assert_true(place.link_us == 0 && place.link_row_us == 0);
 }
 
@@ -158,9 +159,18 @@ static void prompts_cost_rows_and_pairs(void **state)
 
     r.prompt_tokens = 62; // two prefill rows a decode row, 31.5 tokens of context each
     plan_predict(&r, 8, 2, 2, &plan);
-    assert_near(plan.s_part_layer_us, 24 + 8 * 31.5 * 4 * 128 / 1e6);
-    assert_near(plan.r_part_layer_us, 2 * (62 + 16) * 0.0512);
-    assert_near(plan.link_layer_us, 10 + 4 * 2.048 + 8 * 0.512); // their KV goes out as the worker stores it
+    assert_near(plan.s_part_layer_us, 24);
+    assert_near(plan.r_part_layer_us, 2 * (62 + 16) * 0.0512 + 4 * 31.5 * 4 * 128 / 1e5); // at two workers, 0.1 TFLOP/s each
+    assert_near(plan.link_layer_us, 10 + 12 * 2.048);
+    assert_near(plan.network_gbit_per_second, 24 * 4 * 2048 * 8 / (plan.step_ms * 1e6));
+    plan_predict(&r, 8, 0, 1, &plan); // without workers they attend at the S-part
+    assert_near(plan.s_part_layer_us, 48);
+    assert_near(plan.r_part_layer_us, 8 * (62 + 16) * 0.01024 + 16 * 31.5 * 4 * 128 / 1e6);
+    r.pool_bytes = 4 * 4 * 512 * (62 + 16 + 8); // and half here, half there
+    plan_predict(&r, 8, 2, 2, &plan);
+    assert_int_equal(plan.pool_sequences, 4);
+    assert_near(plan.pool_layer_us, 2 * (62 + 16) * 0.01024 + 4 * 31.5 * 4 * 128 / 1e6);
+    assert_near(plan.link_layer_us, 10 + 6 * 2.048);
 }
 
 // Points take the place of rates: between them a line, attention by call, row and token, and the rest of a step by its rows.
@@ -473,7 +483,7 @@ static void experts_are_read_as_rows_choose_them(void **state)
     experts.experts = 8;
     experts.experts_used = 2;
     experts.expert_values = 800000;
-    experts.expert_bytes = 1600000;
+    experts.in[SHAPE_HOST].expert_bytes = 1600000;
     r.shape = &experts;
     plan_s_part(&r, &s);
     assert_near(cost_curve_at(&s.layer, 1), 4 + 16 * 0.25);

@@ -102,31 +102,9 @@ static void weights_that_do_not_fit_are_refused(void **state)
     assert_int_equal(shape_named("llama-13b", "f16", &shape, &error), STATUS_OK);
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_RESOURCE_EXHAUSTED);
     assert_non_null(strstr(error.text, "llama-13b F16 takes 24."));
-    assert_non_null(strstr(error.text, "NVIDIA A10 has 24.0 GiB"));
+    assert_non_null(strstr(error.text, "NVIDIA A10 has 23.3 GiB"));
     assert_int_equal(shape_named("llama-13b", "q8_0", &shape, &error), STATUS_OK);
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_OK);
-}
-
-// The sizes that the shapes are known by.
-static void shapes(void **state)
-{
-    static const struct {
-        const char *name;
-        double giga_values, kv_kib;
-    } rows[] = {{"llama-7b", 6.738, 512}, {"llama-13b", 13.016, 800}, {"llama-70b", 68.977, 320}, {"opt-6.7b", 6.658, 512},
-                {"opt-13b", 12.853, 800}, {"opt-30b", 29.974, 1344},  {"opt-66b", 65.7, 2304},    {"opt-175b", 174.57, 4608}};
-    struct plan_shape s;
-    struct error error;
-
-    for (size_t i = 0; i < ARRAY_COUNT(rows); i++) {
-        assert_int_equal(shape_named(rows[i].name, "F16", &s, &error), STATUS_OK);
-        double values = (double)s.layers * (double)s.layer_values + (double)s.head_values + (double)s.embedding_bytes / 2;
-        assert_true(fabs(values / 1e9 / rows[i].giga_values - 1) < 0.002); // without biases and positions
-        assert_true(s.layers * shape_kv_bytes(&s, KV_F16) / 1024 == rows[i].kv_kib);
-        assert_true(shape_link_bytes(&s) == 8.0 * s.hidden * (s.heads + s.kv_heads) / s.heads);
-    }
-    assert_int_equal(shape_named("llama-8b", "F16", &s, &error), STATUS_INVALID_ARGUMENT);
-    assert_int_equal(shape_named("llama-7b", "F15", &s, &error), STATUS_INVALID_ARGUMENT);
 }
 
 int main(void)
@@ -135,7 +113,6 @@ int main(void)
         cmocka_unit_test(rates),
         cmocka_unit_test(scaling),
         cmocka_unit_test(weights_that_do_not_fit_are_refused),
-        cmocka_unit_test(shapes),
     };
     return cmocka_run_group_tests(tests, read_files, NULL);
 }

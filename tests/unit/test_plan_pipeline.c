@@ -168,7 +168,7 @@ static void as_few_stages_as_will_do(void **state)
         assert_true(plan.stage[i].bytes <= (double)gpu.memory_bytes && plan.stage[i].bytes <= plan.s_part_bytes);
         bytes += plan.stage[i].bytes;
     }
-    assert_true(bytes > (double)shape.layers * (double)shape.layer_bytes);
+    assert_true(bytes > (double)shape.layers * (double)shape.in[SHAPE_GPU].layer_bytes);
     assert_true(plan.price_per_hour == 0 || plan.price_per_hour > 2 * gpu.price_per_hour);
     r.stages = shape.layers + 1;
     assert_int_equal(plan_make(&r, &plan, &error), STATUS_INVALID_ARGUMENT);

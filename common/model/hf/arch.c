@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/base/checked.h"
+#include "common/model/hf/hf.h"
 #include "common/model/hf/internal.h"
 
 enum { MANY = 1 << 24 };
@@ -441,6 +442,8 @@ const struct hf_arch *hf_arch_find(const char *class_name, const char *model_typ
             return &archs[i];
     return NULL;
 }
+
+bool hf_knows_class(const char *class_name) { return hf_arch_find(class_name, NULL) != NULL; }
 
 void hf_arch_names(char *out, size_t bytes)
 {

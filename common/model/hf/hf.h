@@ -28,6 +28,7 @@
 #ifndef FD_MODEL_HF_HF_H
 #define FD_MODEL_HF_HF_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/base/status.h"
@@ -36,6 +37,9 @@ struct gguf;
 
 // Opens a directory. The caller closes *out. Blocks on the disk. Statuses as for gguf_open().
 MUST_CHECK enum status hf_open(const char *path, struct gguf **out, struct error *error);
+
+// Returns whether this release has the architecture of a class of config.json.
+bool hf_knows_class(const char *class_name);
 
 struct hf_memory_file {
     const char *name; // "config.json"

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/service/service.h"
+#include "services/fastdecode/capacity/report.h"
 
 enum { NAME_BYTES = 256 };
 
@@ -36,7 +37,8 @@ static enum status read_hardware(struct described *d, struct error *error)
     enum status status;
 
     if (!d->gpu)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "--gpu is missing: a10, h200, t4, cpu, or a file");
+        return error_set(error, STATUS_INVALID_ARGUMENT,
+                         "--gpu is missing: a name of deploy/hardware (rtx-4090, l4, h100-sxm, cpu), or a file");
     if ((status = read_list(d->gpu, d->folder, "gpu", hardware_check_s_part, d->s_parts, &d->s_part_count, error)) ||
         (status = read_list(d->worker, d->folder, "worker", hardware_check_worker, d->workers, &d->worker_count, error)))
         return status;
@@ -46,9 +48,48 @@ static enum status read_hardware(struct described *d, struct error *error)
         d->link_hardware = d->workers[0];
         return STATUS_OK;
     }
-    d->link = d->link ? d->link : "infiniband";
+    d->link = d->link ? d->link : "eth25";
     status = hardware_read(d->link, d->folder, "link", &d->link_hardware, error);
     return status ? status : hardware_check_link(&d->link_hardware, d->link, error);
+}
+
+static enum status refuse_run(const char *what, const char *why, struct error *error)
+{
+    return error_set(error, STATUS_UNIMPLEMENTED, "%s: %s; --hypothetical answers all the same", what, why);
+}
+
+// Checks what the CUDA backend needs of a device, and what it has no kernels for (kernels/cuda).
+static enum status check_gpu(const struct hardware *gpu, const struct plan_shape *shape, struct error *error)
+{
+    char why[160];
+
+    if (gpu->compute_capability > 0 && gpu->compute_capability < HARDWARE_CAPABILITY_LEAST) {
+        snprintf(why, sizeof why, "its compute capability is %.1f, and the kernels need %.1f or more", gpu->compute_capability,
+                 HARDWARE_CAPABILITY_LEAST);
+        return refuse_run(gpu->name, why, error);
+    }
+    if (shape->experts || shape->windowed_layers || shape->latent) {
+        snprintf(why, sizeof why, "%s %s, which only the CPU backend computes (--gpu cpu)", shape->name,
+                 shape->experts ? "has experts" : "has windows of attention");
+        return refuse_run(gpu->name, why, error);
+    }
+    return STATUS_OK;
+}
+
+static enum status check_runs(const struct described *d, struct error *error)
+{
+    enum status status = STATUS_OK;
+    char why[160];
+
+    if (d->hypothetical)
+        return STATUS_OK;
+    if (d->shape.unknown_class[0]) {
+        snprintf(why, sizeof why, "this release does not serve models of class %s", d->shape.unknown_class);
+        return refuse_run(d->shape.name, why, error);
+    }
+    for (uint32_t i = 0; i < d->s_part_count && !status; i++)
+        status = hardware_is_gpu(&d->s_parts[i]) ? check_gpu(&d->s_parts[i], &d->shape, error) : STATUS_OK;
+    return status;
 }
 
 enum status described_read(struct described *d, struct plan_request *request, struct error *error)
@@ -56,7 +97,7 @@ enum status described_read(struct described *d, struct plan_request *request, st
     enum status status;
 
     if (!d->model == !d->shape_name)
-        return error_set(error, STATUS_INVALID_ARGUMENT, "want --model FILE or --shape NAME (" SHAPE_NAMES ")");
+        return error_set(error, STATUS_INVALID_ARGUMENT, "want --model FILE, or --shape NAME such as llama-3.1-8b");
     status = d->model ? shape_read(d->model, &d->shape, error) : shape_named(d->shape_name, d->weights, &d->shape, error);
     if (status || (status = kv_type_parse(d->kv_type_name, &request->kv_type, error)) || (status = read_hardware(d, error)))
         return status;
@@ -67,6 +108,8 @@ enum status described_read(struct described *d, struct plan_request *request, st
                              "%s was measured with %s, not with %s: measure it again (plan --measure --model)", h->name,
                              h->model.name, d->shape.name);
     }
+    if ((status = check_runs(d, error)))
+        return status;
     request->shape = &d->shape;
     request->s_part = &d->s_parts[0];
     request->worker = &d->workers[0];
@@ -74,7 +117,16 @@ enum status described_read(struct described *d, struct plan_request *request, st
     return STATUS_OK;
 }
 
-int described_exit(const struct error *error)
+json_t *described_json(const struct described *d)
 {
+    return json_pack("{s:s,s:s,s:s,s:i,s:s,s:s}", "model", d->shape.name, "gpu", d->s_parts[0].name, "worker", d->workers[0].name,
+                     "worker_nodes", (int)d->worker_nodes[0], "link", d->link_hardware.name, "kv_type", d->kv_type_name);
+}
+
+int described_fail(const struct described *d, const char *program, const struct error *error)
+{
+    fprintf(stderr, "%s: %s\n", program, error->text);
+    if (d->json)
+        report_json_print(json_pack("{s:{s:s,s:s}}", "error", "status", status_name(error->status), "message", error->text));
     return error->status == STATUS_RESOURCE_EXHAUSTED ? SERVICE_EXIT_SETTINGS : (int)service_exit_of(error);
 }

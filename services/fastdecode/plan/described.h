@@ -2,12 +2,15 @@
 #ifndef FD_FASTDECODE_PLAN_DESCRIBED_H
 #define FD_FASTDECODE_PLAN_DESCRIBED_H
 
+#include <jansson.h>
+
 #include "common/base/options.h"
 #include "common/plan/plan.h"
 #include "kernels/quant/tensor_type.h"
 
 struct described {
     const char *model, *shape_name, *weights, *gpu, *worker, *link, *folder, *kv_type_name; // as given
+    bool hypothetical, json;
     // described_read() fills:
     struct plan_shape shape;
     struct hardware s_parts[PLAN_MIX_KINDS], workers[PLAN_MIX_KINDS], link_hardware;
@@ -21,24 +24,54 @@ struct described {
     }
 
 // Rows of an option table that fill a struct described.
-#define DESCRIBED_OPTIONS(d)                                                                                                         \
-    {"model", OPTION_STRING, &(d)->model, "FILE", "GGUF file whose shape is used; or --shape", 0, 0},                                \
-        {"shape", OPTION_STRING, &(d)->shape_name, "NAME", SHAPE_NAMES, 0, 0},                                                       \
-        {"weights", OPTION_STRING, &(d)->weights, "TYPE", "of a --shape: " TENSOR_TYPES_SUPPORTED, 0, 0},                            \
-        {"kv-type", OPTION_STRING, &(d)->kv_type_name, "TYPE", KV_TYPE_NAMES, 0, 0},                                                 \
-        {"gpu", OPTION_STRING, &(d)->gpu, "NAME|FILE", "hardware of the S-part: a10, h200, t4, cpu, or a file", 0, 0},               \
-        {"worker", OPTION_STRING, &(d)->worker, "NAME|FILE", "hardware of the R-part: epyc-7452, cpu, or a file", 0, 0},             \
-        {"link", OPTION_STRING, &(d)->link, "NAME|FILE", "network between them; default: the worker file's, else infiniband", 0, 0}, \
-    {                                                                                                                                \
-        "hardware-dir", OPTION_STRING, &(d)->folder, "DIR",                                                                          \
-            "folder in which names of hardware are looked up; default: deploy/hardware", 0, 0                                        \
+#define DESCRIBED_OPTIONS(d)                                                                                                 \
+    {"model", OPTION_STRING, &(d)->model, "FILE", "GGUF file whose shape is used; or --shape", 0, 0},                        \
+        {"shape",                                                                                                            \
+         OPTION_STRING,                                                                                                      \
+         &(d)->shape_name,                                                                                                   \
+         "NAME",                                                                                                             \
+         "a model without its file: a name of deploy/shapes (llama-3.1-8b), or a config.json",                               \
+         0,                                                                                                                  \
+         0},                                                                                                                 \
+        {"weights", OPTION_STRING, &(d)->weights, "TYPE", "of a --shape: " TENSOR_TYPES_SUPPORTED, 0, 0},                    \
+        {"kv-type", OPTION_STRING, &(d)->kv_type_name, "TYPE", KV_TYPE_NAMES, 0, 0},                                         \
+        {"gpu",                                                                                                              \
+         OPTION_STRING,                                                                                                      \
+         &(d)->gpu,                                                                                                          \
+         "NAME|FILE",                                                                                                        \
+         "hardware of the S-part: a name of deploy/hardware (rtx-4090, l4, cpu), or a file",                                 \
+         0,                                                                                                                  \
+         0},                                                                                                                 \
+        {"worker",                                                                                                           \
+         OPTION_STRING,                                                                                                      \
+         &(d)->worker,                                                                                                       \
+         "NAME|FILE",                                                                                                        \
+         "hardware of the R-part: a name there (epyc-9654, xeon-8480), or a file",                                           \
+         0,                                                                                                                  \
+         0},                                                                                                                 \
+        {"link",                                                                                                             \
+         OPTION_STRING,                                                                                                      \
+         &(d)->link,                                                                                                         \
+         "NAME|FILE",                                                                                                        \
+         "network between them: eth10, eth25, eth100, ib-ndr, cloud-16g, or a file; default: the worker file's, else eth25", \
+         0,                                                                                                                  \
+         0},                                                                                                                 \
+        {"hypothetical", OPTION_BOOL, &(d)->hypothetical, NULL, "answer also for what this release cannot run", 0, 0},       \
+        {"json", OPTION_BOOL, &(d)->json, NULL, "print one JSON object, of an error, too", 0, 0},                            \
+    {                                                                                                                        \
+        "hardware-dir", OPTION_STRING, &(d)->folder, "DIR",                                                                  \
+            "folder in which names of hardware are looked up; default: deploy/hardware", 0, 0                                \
     }
 
 // Reads what the options name and points the request at it (at the first of several kinds). --gpu and --worker may be comma lists.
 // Blocks on the disk. An error names the option and what is accepted.
 MUST_CHECK enum status described_read(struct described *described, struct plan_request *request, struct error *error);
 
-// The exit status of a command that failed. A machine that is too small is one that was described.
-int described_exit(const struct error *error);
+// Returns an object that names what was described: model, gpu, worker, worker_nodes (the first of each), link, kv_type.
+json_t *described_json(const struct described *described);
+
+// Says why a command failed, as one line and, with --json, as an object {"error": {"status", "message"}}. Returns its exit status. A machine
+// that is too small is one that was described.
+int described_fail(const struct described *described, const char *program, const struct error *error);
 
 #endif

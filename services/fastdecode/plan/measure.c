@@ -202,7 +202,6 @@ static enum status measure_model(const char *model_path, const struct device_cho
 }
 
 enum { SMALL_BYTES = 64, LARGE_BYTES = 4 << 20, SMALL_CALLS = 301, LARGE_CALLS = 15, CONNECT_MS = 10000, GPU_US = 1000000 };
-#define GPU_RESERVE (256ull << 20) // the CUDA backend leaves this to the driver
 
 // --- the link ---------------------------------------------------------------------------------------------------------
 
@@ -383,6 +382,18 @@ static void write_comment(char *out, size_t bytes, bool gpu)
         gmtime(&now));
 }
 
+// Measures attention of prompts with heads as most models of today have them: as a worker that knows no model, and gets any.
+static enum status measure_prompts(struct thread_pool *pool, double *tflops, struct error *error)
+{
+    const struct kv_shape shape = {
+        .layers = 1, .heads = 32, .kv_heads = 8, .head_dim = 128, .page_tokens = PAGE_TOKENS, .type = KV_F16};
+    struct kv_costs costs = {0};
+    enum status status = kv_measure(&shape, MEASURE_BYTES, pool, ATTENTION_US, &costs, error);
+
+    *tflops = costs.pair_us > 0 ? 4.0 * shape.heads * shape.head_dim / costs.pair_us * 1e-6 : 0;
+    return status;
+}
+
 static enum status measure_cpu(struct thread_pool *pool, struct hardware *out, char *name, size_t name_bytes, struct error *error)
 {
     struct cpu_rates rates = {0};
@@ -401,7 +412,7 @@ static enum status measure_cpu(struct thread_pool *pool, struct hardware *out, c
         .attention_share = hardware_share(rates.kv_bytes, rates.read_bytes),
         .layer_us = 6 * rates.phase_us, // phases of a layer: two norms, QKV, attention's output, gate and up, down
     };
-    return status;
+    return status ? status : measure_prompts(pool, &out->prompt_attention_tflops, error);
 }
 
 // Without a model nothing is known of attention: it gets the rate of reading.
@@ -415,7 +426,8 @@ static enum status measure_gpu(const struct device_choice *device, struct hardwa
         return status;
     snprintf(name, name_bytes, "%s", rates.name);
     *out = (struct hardware){
-        .memory_bytes = rates.memory_bytes > GPU_RESERVE ? rates.memory_bytes - GPU_RESERVE : 0,
+        .memory_bytes = rates.memory_bytes + HARDWARE_GPU_CONTEXT,
+        .compute_capability = rates.compute_capability,
         .memory_gb_per_second = rates.read_bytes * 1e-9,
         .f16_tflops = rates.f16_operations * 1e-12,
         .weights_share = hardware_share(rates.weight_bytes, rates.read_bytes),

@@ -143,7 +143,7 @@ struct plan_settings {
     struct plan_request request;
     struct offload_request offload;
     uint32_t threads;
-    bool json, sweep, measure, offloads;
+    bool sweep, measure, offloads;
 };
 
 // --- what it prints ---------------------------------------------------------------------------------------------------
@@ -152,16 +152,10 @@ static bool is_mix(const struct plan_settings *s) { return s->described.s_part_c
 
 static json_t *describe(const struct plan_settings *s)
 {
-    json_t *object = json_object();
+    json_t *object = described_json(&s->described);
 
-    json_object_set_new(object, "model", json_string(s->described.shape.name));
-    if (!is_mix(s)) {
-        json_object_set_new(object, "gpu", json_string(s->described.s_parts[0].name));
-        json_object_set_new(object, "worker", json_string(s->described.workers[0].name));
-        json_object_set_new(object, "worker_nodes", json_integer(s->described.worker_nodes[0]));
-    }
-    json_object_set_new(object, "link", json_string(s->described.link_hardware.name));
-    json_object_set_new(object, "kv_type", json_string(s->described.kv_type_name));
+    for (size_t i = 0; is_mix(s) && i < 3; i++) // each mesh of a mix says its own
+        json_object_del(object, (const char *[]){"gpu", "worker", "worker_nodes"}[i]);
     json_object_set_new(object, "prompt_tokens", json_integer(s->request.prompt_tokens));
     json_object_set_new(object, "generated_tokens", json_integer(s->request.generated_tokens));
     return object;
@@ -265,7 +259,7 @@ static void print_head(const struct plan_settings *s)
 static void print_stages(const struct plan_settings *s, const struct plan *plan)
 {
     printf("\n  stage   --layers   a mini-batch's turn       memory of %.1f GiB\n",
-           (double)s->described.s_parts[0].memory_bytes / GIB);
+           (double)hardware_usable_bytes(&s->described.s_parts[0]) / GIB);
     for (uint32_t i = 0; i < plan->stages; i++)
         printf("  %5u   %4u:%-4u %14.2f ms %17.1f GiB\n", i, plan->stage[i].layers.first, plan->stage[i].layers.end,
                plan->stage[i].turn_us / 1e3, plan->stage[i].bytes / GIB);
@@ -292,7 +286,7 @@ static void print_plan(const struct plan_settings *s, const struct plan *plan)
     if (plan->stages > 1)
         print_stages(s, plan);
     printf("\n  memory of the S-part   %10.1f GiB of %.1f\n", plan->s_part_bytes / GIB,
-           (double)s->described.s_parts[0].memory_bytes / GIB);
+           (double)hardware_usable_bytes(&s->described.s_parts[0]) / GIB);
     if (plan->workers)
         printf("  KV of each worker      %10.1f GiB of %.1f\n", plan->kv_bytes_per_worker / GIB,
                (double)s->described.workers[0].memory_bytes / GIB);
@@ -311,7 +305,7 @@ static void print_plan(const struct plan_settings *s, const struct plan *plan)
 
 static void print_mix(const struct plan_settings *s, const struct plan_mix *mix)
 {
-    if (s->json) {
+    if (s->described.json) {
         json_t *object = describe(s), *meshes = json_array();
         for (uint32_t i = 0; i < mix->part_count; i++) {
             json_t *mesh = json_object();
@@ -346,7 +340,7 @@ static void print_sweep(const struct plan_settings *s)
     struct plan_need needs[SWEEP_MAX];
     uint32_t count = plan_sweep(&s->request, needs, SWEEP_MAX);
 
-    if (s->json) {
+    if (s->described.json) {
         json_t *object = describe(s), *rows = json_array();
         for (uint32_t i = 0; i < count; i++) {
             json_t *row = json_object();
@@ -436,7 +430,7 @@ static enum status run(struct plan_settings *s, bool check_only, struct error *e
     if (status || check_only)
         return status;
     if (s->offloads)
-        return plan_offload_run(&s->offload, &s->described, &s->request, s->workers, s->json, error);
+        return plan_offload_run(&s->offload, &s->described, &s->request, s->workers, s->described.json, error);
     if (is_mix(s)) {
         status = s->sweep || s->request.batch || strcmp(s->workers, "auto")
                      ? error_set(error, STATUS_INVALID_ARGUMENT,
@@ -453,7 +447,7 @@ static enum status run(struct plan_settings *s, bool check_only, struct error *e
     }
     if ((status = plan_make(&s->request, &plan, error)))
         return status;
-    if (s->json) {
+    if (s->described.json) {
         json_t *object = describe(s);
         add_plan(object, &plan);
         json_object_set_new(object, "split_sequence", extents_json(&s->request, plan.workers));
@@ -505,7 +499,6 @@ int plan_main(int argc, char **argv)
         {"gpu-batches", OPTION_U32, &o->gpu_batches, "N",
          "with --offload: such batches that share each load of a layer's weights; 0: up to 8, chosen", 0, OFFLOAD_BATCHES_MAX},
         {"block-tokens", OPTION_U32, &o->block_tokens, "N", "with --offload: prompt tokens of all batches at most", 1, 1 << 30},
-        {"json", OPTION_BOOL, &s.json, NULL, "print one JSON object", 0, 0},
         {"measure", OPTION_BOOL, &s.measure, NULL, "describe this machine in FILE or on stdout; with --model as it runs that model",
          0, 0},
         {"device", OPTION_STRING, &s.device, "DEVICE", "device to measure: " DEVICE_HELP, 0, 0},
@@ -528,7 +521,5 @@ int plan_main(int argc, char **argv)
                            program.operands[program.operand_count - 1]);
     if (!status && !(s.measure && program.check_only))
         status = s.measure ? measure_machine(&measured, &error) : run(&s, program.check_only, &error);
-    if (status)
-        fprintf(stderr, "fastdecode plan: %s\n", error.text);
-    return status ? described_exit(&error) : 0;
+    return status ? described_fail(&s.described, program.name, &error) : 0;
 }

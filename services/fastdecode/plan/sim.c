@@ -18,6 +18,8 @@
 #include "services/fastdecode/plan/commands.h"
 #include "services/fastdecode/plan/described.h"
 
+#define GIB (1024.0 * 1024.0 * 1024.0)
+
 enum { REPLY_US = 100, QUEUE_MAX = 1 << 20, PREFILL_ROWS = 512 };
 
 struct sim_settings {
@@ -28,7 +30,7 @@ struct sim_settings {
     uint32_t workers, batch, mini_batches, chunk, max_tokens, stages;
     uint64_t requests, seed, local_pool;
     double rate, noise, batch_share;
-    bool backlog, json, find_capacity;
+    bool backlog, find_capacity;
     struct capacity_settings capacity;
 };
 
@@ -117,52 +119,71 @@ static uint64_t sequence_room(const struct sim_place *places, uint32_t count, ui
 
 static uint32_t local_places(const struct sim_settings *s) { return s->workers == 0 || s->local_pool > 0; }
 
-// The S-part's pool, if there is one, then each worker. places: [local_places + workers].
-static enum status make_places(const struct sim_settings *s, struct sim_place *places, uint32_t longest, struct error *error)
+// Cuts the layers for as many rows as a step is expected to have, and checks that each stage holds its part.
+static enum status cut_layers(const struct sim_settings *s, struct cost_s_part *stages, struct plan_range *ranges,
+                              struct error *error)
 {
-    const struct plan_shape *shape = &s->described.shape;
-    double weights = (double)shape->layer_bytes * shape->layers + (double)shape->head_bytes + (double)shape->embedding_bytes;
-    double left = (double)s->described.s_parts[0].memory_bytes - weights, most = 0;
-    uint32_t locals = local_places(s);
+    const struct hardware *s_part = &s->described.s_parts[0];
+    struct plan_request r = s->request;
+
+    r.stages = s->stages;
+    r.chunk_tokens = s->chunk;
+    r.ignore_capacity |= s->stages == 1 || strcmp(s->split, "auto"); // checked below
+    enum status status = plan_stages(&r, s->batch, s->workers, stages, ranges, error);
+    if (!status && strcmp(s->split, "auto"))
+        status = plan_split_read(s->split, r.shape->layers, &r.stages, ranges, error);
+    for (uint32_t i = 0; !status && i < s->stages; i++) {
+        const double bytes = plan_stage_bytes(&r, s->batch, i, ranges[i]), has = (double)hardware_usable_bytes(s_part);
+        stages[i].layers = ranges[i].end - ranges[i].first;
+        if (bytes > has && !s->request.ignore_capacity)
+            status = error_set(error, STATUS_RESOURCE_EXHAUSTED,
+                               "%s takes %.1f GiB for weights and activations of layers %u to %u at batch %u, and %s has %.1f GiB: "
+                               "--weights with fewer bits, more --stages, or --ignore-capacity to simulate all the same",
+                               r.shape->name, bytes / GIB, ranges[i].first, ranges[i].end, s->batch, s_part->name, has / GIB);
+    }
+    return status;
+}
+
+// Returns the pages that the S-part's memory has room for beside the weights. Each stage keeps its own layers' part of each page.
+static uint32_t local_pages(const struct sim_settings *s, const struct plan_range *ranges)
+{
+    struct plan_request r = s->request;
+    uint32_t pages = UINT32_MAX;
+
+    r.stages = s->stages;
+    for (uint32_t i = 0; i < s->stages; i++) {
+        double left = (double)hardware_usable_bytes(&s->described.s_parts[0]) - plan_stage_bytes(&r, s->batch, i, ranges[i]);
+        pages = MIN(pages, pages_of(s, left * r.shape->layers / (ranges[i].end - ranges[i].first)));
+    }
+    return pages;
+}
+
+// The S-part's pool, if there is one, then each worker. places: [local_places + workers].
+static enum status make_places(const struct sim_settings *s, const struct plan_range *ranges, struct sim_place *places,
+                               uint32_t longest, struct error *error)
+{
+    const struct hardware *host = s->workers ? &s->described.workers[0] : &s->described.s_parts[0];
+    uint32_t locals = local_places(s), most = 0;
 
     for (uint32_t i = 0; i < locals + s->workers; i++) {
-        double bytes = i >= locals ? (double)worker_bytes(s, i - locals) : s->local_pool > 0 ? (double)s->local_pool : left;
         bool set = i < locals && s->local_pool > 0; // the user gave the size, so it is no guess
-        places[i] = (struct sim_place){.pages_total = pages_of(s, bytes), .local = i < locals};
+        uint32_t pages = i >= locals ? pages_of(s, (double)worker_bytes(s, i - locals))
+                         : set       ? pages_of(s, (double)s->local_pool)
+                                     : local_pages(s, ranges);
+        places[i] = (struct sim_place){.pages_total = pages, .local = i < locals};
         if (s->request.ignore_capacity && !set)
             places[i].pages_total = UINT32_MAX / 2 / (locals + s->workers);
         plan_r_part(&s->request, i >= locals, &places[i].cost);
-        most = MAX(most, bytes);
+        most = MAX(most, pages);
     }
     uint64_t room = sequence_room(places, locals + s->workers, shape_ring_pages(&s->described.shape, PLAN_PAGE_TOKENS, longest));
     if (room < longest)
         return error_set(
             error, STATUS_RESOURCE_EXHAUSTED,
-            "%s has %.2f GiB for KV; the places that one sequence may use hold %llu tokens, less than the longest sequence's "
+            "%s has room for %llu tokens of KV; the places that one sequence may use hold %llu, less than the longest sequence's "
             "%u (--ignore-capacity simulates it anyway)",
-            s->workers ? s->described.workers[0].name : s->described.s_parts[0].name, MAX(most, 0) / (1 << 30),
-            (unsigned long long)room, longest);
+            host->name, (unsigned long long)most * PLAN_PAGE_TOKENS, (unsigned long long)room, longest);
     return STATUS_OK;
-}
-
-// Cuts the layers for as many rows as a step is expected to have.
-static enum status make_stages(const struct sim_settings *s, struct sim_config *config, struct cost_s_part *stages,
-                               struct error *error)
-{
-    struct plan_request r = s->request;
-    struct plan_range ranges[PLAN_STAGES_MAX];
-
-    r.stages = s->stages;
-    r.chunk_tokens = s->chunk;
-    config->stages = stages;
-    config->hop_us = plan_hop_us(&r, 0);
-    config->hop_row_us = plan_hop_us(&r, 1) - config->hop_us;
-    enum status status = plan_stages(&r, s->batch, s->workers, stages, ranges, error);
-    if (!status && strcmp(s->split, "auto"))
-        status = plan_split_read(s->split, r.shape->layers, &r.stages, ranges, error);
-    for (uint32_t i = 0; !status && i < s->stages; i++)
-        stages[i].layers = ranges[i].end - ranges[i].first;
-    return status;
 }
 
 static enum status simulate(const struct sim_settings *s, const struct workload *work, struct sim_config *config,
@@ -170,7 +191,9 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
 {
     uint32_t place_count = local_places(s) + s->workers;
     bool whole = sched_micro_batch_named(s->micro_batch) == SCHED_MICRO_BATCH_WHOLE;
+    const double hop_us = plan_hop_us(&s->request, 0);
     struct cost_s_part stages[PLAN_STAGES_MAX];
+    struct plan_range ranges[PLAN_STAGES_MAX];
     struct sim_place *places = calloc(place_count, sizeof *places);
     enum status status = places ? STATUS_OK : error_set(error, STATUS_RESOURCE_EXHAUSTED, "cannot allocate %u workers", s->workers);
 
@@ -210,10 +233,15 @@ static enum status simulate(const struct sim_settings *s, const struct workload 
     config->seed = s->seed;
     config->calibrated = true; // as an s-part measures itself at its start
     if (!status)
-        status = make_places(s, places, work->context_tokens, error);
-    if (!status && (s->stages > 1 || strcmp(s->split, "auto")))
-        status = make_stages(s, config, stages, error);
+        status = cut_layers(s, stages, ranges, error);
+    if (!status)
+        status = make_places(s, ranges, places, work->context_tokens, error);
     if (!status) {
+        if (s->stages > 1) {
+            config->stages = stages;
+            config->hop_us = hop_us;
+            config->hop_row_us = plan_hop_us(&s->request, 1) - hop_us;
+        }
         plan_s_part(&s->request, &config->s_part);
         config->link_row_us = places[place_count - 1].cost.link_row_us;
         for (uint32_t i = 0; i < config->place_count; i++)
@@ -323,7 +351,7 @@ static enum status find_capacity(struct sim_settings *s, struct error *error)
         status = measure_alone(s, &trace, &result->undisturbed, error);
     if (!status)
         status = capacity_search_run(&s->capacity, &trace, probe, s, result, error);
-    if (!status && s->json)
+    if (!status && s->described.json)
         capacity_report_json(
             &s->capacity, result,
             json_pack("{s:s,s:i,s:i}", "model", s->described.shape.name, "workers", (int)s->workers, "batch", (int)s->batch));
@@ -363,16 +391,19 @@ static json_t *bubbles_json(const struct sim_result *r)
 
 static void print_json(const struct sim_settings *s, const struct sim_result *r)
 {
-    json_t *object = json_pack(
-        "{s:s,s:i,s:i,s:i,s:s,s:f,s:f,s:I,s:f,s:f,s:f,s:o,s:o,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:i,s:f,s:o}", "model",
-        s->described.shape.name, "workers", (int)s->workers, "batch", (int)s->batch, "mini_batches", (int)r->mini_batches,
-        "admission", s->admission, "seconds", r->seconds, "tokens_per_second", r->tokens_per_second, "peak_load",
-        (json_int_t)r->peak_load, "mean_batch", r->mean_batch, "s_part_busy", r->s_part_busy, "r_part_busy", r->r_part_busy,
-        "ttft_s", report_times_json(&r->ttft), "tbt_s", report_times_json(&r->tbt), "step_s_max", r->step.max_s, "steps",
-        (json_int_t)r->steps, "decode_rows", (json_int_t)r->decode_rows, "prefill_rows", (json_int_t)r->prefill_rows, "finished",
-        (json_int_t)r->finished, "rejected", (json_int_t)r->rejected, "lost", (json_int_t)r->lost, "preempted",
-        (json_int_t)r->preempted, "moved", (json_int_t)r->moved, "relabelled", (json_int_t)r->relabelled, "classes",
-        classes_json(s, r), "stages", (int)s->stages, "idle_s", r->idle_s, "bubble_s", bubbles_json(r));
+    json_t *object = described_json(&s->described),
+           *more = json_pack(
+               "{s:i,s:i,s:i,s:s,s:f,s:f,s:I,s:f,s:f,s:f,s:o,s:o,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:i,s:f,s:o}",
+               "workers", (int)s->workers, "batch", (int)s->batch, "mini_batches", (int)r->mini_batches, "admission", s->admission,
+               "seconds", r->seconds, "tokens_per_second", r->tokens_per_second, "peak_load", (json_int_t)r->peak_load,
+               "mean_batch", r->mean_batch, "s_part_busy", r->s_part_busy, "r_part_busy", r->r_part_busy, "ttft_s",
+               report_times_json(&r->ttft), "tbt_s", report_times_json(&r->tbt), "step_s_max", r->step.max_s, "steps",
+               (json_int_t)r->steps, "decode_rows", (json_int_t)r->decode_rows, "prefill_rows", (json_int_t)r->prefill_rows,
+               "finished", (json_int_t)r->finished, "rejected", (json_int_t)r->rejected, "lost", (json_int_t)r->lost, "preempted",
+               (json_int_t)r->preempted, "moved", (json_int_t)r->moved, "relabelled", (json_int_t)r->relabelled, "classes",
+               classes_json(s, r), "s_parts", (int)s->stages, "idle_s", r->idle_s, "bubble_s", bubbles_json(r));
+    json_object_update(object, more);
+    json_decref(more);
     json_object_set_new(object, "split_parts", json_integer((json_int_t)r->frozen));
     report_json_print(object);
 }
@@ -457,7 +488,7 @@ static enum status run(struct sim_settings *s, struct error *error)
     }
     if (!status && plot)
         status = write_plot(s, plot, error);
-    if (!status && s->json)
+    if (!status && s->described.json)
         print_json(s, &result);
     else if (!status)
         print_table(s, &result);
@@ -514,7 +545,6 @@ int sim_main(int argc, char **argv)
          "search for the highest rate of arrivals that meets the targets below (docs/capacity.md)", 0, 0},
         CAPACITY_OPTIONS(&s.capacity),
         {"plot", OPTION_STRING, &s.plot_path, "FILE.svg", "draw the load over time", 0, 0},
-        {"json", OPTION_BOOL, &s.json, NULL, "print one JSON object", 0, 0},
     };
     struct program program = {
         .name = "fastdecode sim",
@@ -526,7 +556,5 @@ int sim_main(int argc, char **argv)
 
     if (!status && !program.check_only)
         status = run(&s, &error);
-    if (status)
-        fprintf(stderr, "fastdecode sim: %s\n", error.text);
-    return status ? described_exit(&error) : 0;
+    return status ? described_fail(&s.described, program.name, &error) : 0;
 }
